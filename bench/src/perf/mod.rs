@@ -1,0 +1,232 @@
+//! The load generator: so many commands in flight on so many queues, for a time or a size.
+//!
+//! - Every sub-block written carries the number of its content; with `verify` each read is compared
+//!   with what was written last, and at the end everything written is read back.
+//! - Two commands in flight never overlap, so that what was written last is always known.
+//! - Latencies are from submission to completion, in nanoseconds, with three significant digits.
+
+mod content;
+mod options;
+mod plan;
+mod report;
+
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+    time::{Duration, Instant},
+};
+
+use fabric::{Device, DeviceConfig};
+use futures_util::future::join_all;
+use initiator::{ConnectOptions, Controller, Host, Namespace};
+use reactor::{Buffer, BufferPool};
+
+pub use options::{Limit, Options, OptionsError, Pattern};
+pub use report::{Direction, Latency, Report};
+
+use content::{Content, Generator};
+use plan::{Kind, Operation, Plan};
+use report::Recorder;
+
+/// Why a run gave no figures.
+#[derive(Debug, thiserror::Error)]
+pub enum PerfError {
+    /// The options do not fit each other or the namespace.
+    #[error(transparent)]
+    Options(#[from] OptionsError),
+    /// The device could not be opened.
+    #[error(transparent)]
+    Device(#[from] fabric::DeviceError),
+    /// The target refused, or was lost.
+    #[error(transparent)]
+    Target(#[from] initiator::Error),
+    /// The controller granted fewer queues.
+    #[error("the target granted {granted} of {asked} I/O queues; ask for fewer with --queues")]
+    Queues {
+        /// I/O queues asked for.
+        asked: u16,
+        /// I/O queues that stand.
+        granted: usize,
+    },
+}
+
+/// State that the tasks of a run share: they all live on one reactor.
+struct Run {
+    plan: RefCell<Plan>,
+    generator: RefCell<Generator>,
+    reads: RefCell<Recorder>,
+    writes: RefCell<Recorder>,
+    errors: Cell<u64>,
+    verify_errors: Cell<u64>,
+    /// The first error that ends the run: the connection is gone.
+    lost: RefCell<Option<initiator::Error>>,
+    verify: bool,
+    block_bytes: usize,
+}
+
+/// Runs the load; call it on a reactor.
+///
+/// # Errors
+/// When the run could not start, or the target was lost under it. Commands that the target refused
+/// are counted in the report instead.
+pub async fn run(options: &Options) -> Result<Report, PerfError> {
+    let device = Device::open(DeviceConfig::to_reach(options.address.ip()))?;
+    let mut connect =
+        ConnectOptions::new(options.address, options.subsystem.clone(), Host::generate());
+    connect.io_queues = options.queues;
+    // One entry of an NVMe queue stays free: a full queue and an empty one must differ.
+    connect.depth = options.depth.saturating_add(1).max(2);
+    let controller = Controller::connect(&device, connect).await?;
+    if controller.io_queues() < usize::from(options.queues) {
+        let granted = controller.io_queues();
+        return Err(PerfError::Queues {
+            asked: options.queues,
+            granted,
+        });
+    }
+    let namespace = controller.namespace(options.nsid).await?;
+    let range = options.check(
+        namespace.size_bytes(),
+        namespace.lba_bytes(),
+        controller.max_transfer_bytes(),
+    )?;
+    let generator = Generator::new(
+        options.seed,
+        options.duplicate_percent,
+        options.zero_percent,
+    );
+    let run = Rc::new(Run {
+        plan: RefCell::new(Plan::new(options, range)),
+        generator: RefCell::new(generator),
+        reads: RefCell::new(Recorder::new()),
+        writes: RefCell::new(Recorder::new()),
+        errors: Cell::new(0),
+        verify_errors: Cell::new(0),
+        lost: RefCell::new(None),
+        verify: options.verify,
+        block_bytes: options.block_bytes,
+    });
+    let pool = reactor::current().map(|handle| handle.buffers().clone());
+    let Some(pool) = pool else {
+        return Err(OptionsError::NoReactor.into());
+    };
+
+    let start = Instant::now();
+    let workers = usize::from(options.queues) * usize::from(options.depth);
+    drive(&run, &namespace, &pool, workers).await;
+    let seconds = start.elapsed().as_secs_f64();
+    if let Some(error) = run.lost.borrow_mut().take() {
+        return Err(error.into());
+    }
+
+    if options.verify {
+        // What was written is read back; this is not part of the measured time.
+        let (reads, writes) = (
+            run.reads.replace(Recorder::new()),
+            run.writes.replace(Recorder::new()),
+        );
+        run.plan.borrow_mut().start_read_back();
+        drive(&run, &namespace, &pool, workers).await;
+        if let Some(error) = run.lost.borrow_mut().take() {
+            return Err(error.into());
+        }
+        run.reads.replace(reads);
+        run.writes.replace(writes);
+    }
+    controller.disconnect().await;
+    device.shutdown().await;
+    let report = Report {
+        seconds,
+        read: run.reads.borrow().direction(seconds),
+        write: run.writes.borrow().direction(seconds),
+        errors: run.errors.get(),
+        verify_errors: run.verify_errors.get(),
+    };
+    Ok(report)
+}
+
+/// Runs `workers` tasks until the plan is done.
+async fn drive(run: &Rc<Run>, namespace: &Namespace, pool: &BufferPool, workers: usize) {
+    let tasks = (0..workers).map(|user| {
+        let (run, namespace, pool) = (run.clone(), namespace.for_user(user), pool.clone());
+        reactor::spawn(async move {
+            let mut buffer = pool.alloc(run.block_bytes).await;
+            loop {
+                let operation = run.plan.borrow_mut().next(Instant::now());
+                match operation {
+                    Operation::Done => return,
+                    Operation::Wait => reactor::sleep(Duration::from_micros(100)).await,
+                    Operation::Run {
+                        kind: Kind::Read,
+                        slot,
+                    } => {
+                        buffer = run.read(&namespace, slot, buffer).await;
+                    }
+                    Operation::Run {
+                        kind: Kind::Write,
+                        slot,
+                    } => {
+                        buffer = run.write(&namespace, slot, buffer).await;
+                    }
+                }
+            }
+        })
+    });
+    for ended in join_all(tasks).await {
+        if let Err(error) = ended {
+            tracing::error!(%error, "a load task died");
+            run.errors.set(run.errors.get() + 1);
+        }
+    }
+}
+
+impl Run {
+    async fn write(&self, namespace: &Namespace, slot: u64, mut buffer: Buffer) -> Buffer {
+        let contents = self.generator.borrow_mut().fill(&mut buffer);
+        let start = Instant::now();
+        let (result, buffer) = namespace
+            .write(slot * self.block_bytes as u64, buffer, false)
+            .await;
+        let ended = result.is_ok();
+        self.note(result, &self.writes, start);
+        // A write that failed may or may not have happened: nothing is known of the slot then.
+        let contents = if ended { Some(contents) } else { None };
+        self.plan.borrow_mut().written(slot, contents);
+        buffer
+    }
+
+    async fn read(&self, namespace: &Namespace, slot: u64, buffer: Buffer) -> Buffer {
+        let start = Instant::now();
+        let (result, buffer) = namespace.read(slot * self.block_bytes as u64, buffer).await;
+        let ended = result.is_ok();
+        self.note(result, &self.reads, start);
+        let mut plan = self.plan.borrow_mut();
+        if ended && self.verify {
+            let wrong = self
+                .generator
+                .borrow()
+                .mismatches(&buffer, plan.contents(slot));
+            self.verify_errors.set(self.verify_errors.get() + wrong);
+        }
+        plan.finished(slot);
+        buffer
+    }
+
+    fn note(&self, result: Result<(), initiator::Error>, to: &RefCell<Recorder>, start: Instant) {
+        match result {
+            Ok(()) => to.borrow_mut().record(start.elapsed(), self.block_bytes),
+            Err(error) => {
+                self.errors.set(self.errors.get() + 1);
+                if error.status().is_none() {
+                    self.plan.borrow_mut().stop();
+                    self.lost.borrow_mut().get_or_insert(error);
+                } else {
+                    tracing::debug!(%error, "a command failed");
+                }
+            }
+        }
+    }
+}
+
+/// What lies in a slot, a [`Content`] for each of its sub-blocks; empty when nothing is known.
+type Contents = Vec<Content>;

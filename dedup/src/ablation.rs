@@ -1,0 +1,39 @@
+//! Ways to break the engine on purpose, in tests only: each proves that the simulation would notice.
+
+use std::cell::Cell;
+
+/// A rule that is not followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Broken {
+    /// Freed blocks are reused at once, not when their record is durable (I3).
+    ReuseBeforeDurable,
+    /// Recovery believes records whose data may not have reached the drives (I2).
+    TrustUnflushed,
+    /// A flush does not flush the drives (I1).
+    FlushJournalOnly,
+    /// A failed write keeps the references it took (I4).
+    KeepReferences,
+    /// Writes do not lock their range (I2, and lost updates).
+    NoRangeLock,
+    /// Others may share a block before it is written.
+    ShareInFlight,
+}
+
+thread_local! {
+    static BROKEN: Cell<Option<Broken>> = const { Cell::new(None) };
+}
+
+/// Breaks the engine on this thread, until the next call.
+pub(crate) fn set(broken: Option<Broken>) {
+    BROKEN.set(broken);
+}
+
+/// Whether this rule is broken on this thread.
+pub(crate) fn is(broken: Broken) -> bool {
+    BROKEN.get() == Some(broken)
+}
+
+/// Whether any rule is broken on this thread.
+pub(crate) fn is_active() -> bool {
+    BROKEN.get().is_some()
+}

@@ -1,0 +1,369 @@
+//! The offline check of a pool (`onefold pool check`). It changes nothing.
+//!
+//! It proves: every drive is there, whole and the right one; the journal can be read up to its end;
+//! mappings, counts, blocks and volumes agree as they will be when the journal has been replayed (I4);
+//! and, on request, every block in use holds the content that its checksum and fingerprint say.
+
+use std::fmt::Display;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use drives::{BLOCK_BYTES, Drive, DriveError, Extent, LocalBoxFuture};
+use futures_util::FutureExt;
+use meta::{Checkpoint, LABEL_BYTES, MetaErrorKind, PoolDir, RocksOptions, Store};
+use reactor::{Buffer, BufferPool};
+use serde::Serialize;
+
+use crate::engine::{BOUNCE_BYTES_MIN, EngineParts};
+use crate::recovery::{Recovered, replay};
+use crate::{Blocking, EngineConfig, EngineError, Result, fingerprint};
+
+/// Findings that are described; more are only counted.
+const FINDINGS_MAX: usize = 100;
+
+/// Blocks read at a time.
+const READ_BLOCKS: usize = 256;
+
+/// What to check.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CheckOptions {
+    /// Read every block in use, and compare it with its checksum and fingerprint. Takes as long as
+    /// reading the pool.
+    pub data: bool,
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CheckFinding {
+    /// Which part of the pool: a drive, the journal, the metadata.
+    pub object: String,
+    /// What is wrong with it.
+    pub detail: String,
+}
+
+/// What a check found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CheckReport {
+    /// Whether nothing is wrong.
+    pub consistent: bool,
+    /// Volumes, those being deleted included.
+    pub volumes: u64,
+    /// Mapped sub-blocks of all volumes.
+    pub mappings: u64,
+    /// Physical blocks in use.
+    pub blocks: u64,
+    /// Blocks whose content another block holds too: waste, no damage.
+    pub duplicate_fingerprints: u64,
+    /// Records in the journal that are not in the store yet.
+    pub journal_records: u64,
+    /// Sub-blocks that the next opening takes back, because their unflushed data never arrived.
+    pub unproven: u64,
+    /// Blocks that were read and compared.
+    pub data_blocks_checked: u64,
+    /// How many findings there are.
+    pub findings_total: u64,
+    /// The first of them.
+    pub findings: Vec<CheckFinding>,
+}
+
+impl CheckReport {
+    fn find(&mut self, object: impl Display, detail: impl Display) {
+        self.findings_total += 1;
+        if self.findings.len() < FINDINGS_MAX {
+            let (object, detail) = (object.to_string(), detail.to_string());
+            self.findings.push(CheckFinding { object, detail });
+        }
+    }
+}
+
+/// Checks the pool in `dir`, which no other process may be using.
+///
+/// # Errors
+/// Only if the check could not be made: there is no pool, or it is in use, or it cannot be read. What
+/// is wrong with the pool is in the report.
+pub fn check_pool(dir: &Path, options: CheckOptions) -> Result<CheckReport> {
+    let pool = PoolDir::open(dir)?;
+    let mut report = CheckReport::default();
+    let drives = open_drives(&pool, &mut report)?;
+    let journal = finding(
+        &mut report,
+        pool.paths().journal.display(),
+        pool.open_journal(),
+    )?;
+    let store = pool.open_store(RocksOptions::default());
+    let store = finding(&mut report, pool.paths().metadata.display(), store)?;
+    if let (Some(drives), Some(journal), Some(store)) = (drives, journal, store) {
+        let store: Arc<dyn Store> = Arc::new(store);
+        let bounces = BufferPool::new(BOUNCE_BYTES_MIN)
+            .map_err(|error| EngineError::unavailable(format!("memory for buffers: {error}")))?;
+        let parts = EngineParts {
+            drives,
+            journal: Arc::new(journal),
+            store: store.clone(),
+            hash_key: pool.identity().hash_key,
+            blocking: Blocking::Inline,
+            config: EngineConfig::default(),
+        };
+        check_parts(&parts, &bounces, options, &mut report)?;
+    }
+    report.consistent = report.findings_total == 0;
+    Ok(report)
+}
+
+/// Checks journal and store as they will be when the journal has been replayed, and the data.
+pub(crate) fn check_parts(
+    parts: &EngineParts,
+    bounces: &BufferPool,
+    options: CheckOptions,
+    report: &mut CheckReport,
+) -> Result<()> {
+    // Nothing in here waits: blocking calls run inline, and the drives of a check answer at once.
+    let unexpected = || EngineError::internal("the check waited for something");
+    let replayed = replay(parts, bounces)
+        .now_or_never()
+        .ok_or_else(unexpected)?;
+    let (recovered, journal) = match replayed {
+        Ok(replayed) => replayed,
+        Err(error) => {
+            report.find("journal and metadata", &error.message);
+            // What is in the store alone can still be looked at.
+            let none = meta::Batch::checkpoint_only(parts.store.checkpoint()?);
+            return check_rows(&*parts.store, &none, report);
+        }
+    };
+    report.journal_records = recovered.records;
+    report.unproven = recovered.unproven;
+    let epoch = journal.next_epoch().unwrap_or(u32::MAX);
+    let pending = recovered.batch(Checkpoint {
+        position: journal.position(),
+        epoch,
+    });
+    check_rows(&*parts.store, &pending, report)?;
+    if options.data {
+        check_data(parts, bounces, &recovered, report)
+            .now_or_never()
+            .ok_or_else(unexpected)?;
+    }
+    Ok(())
+}
+
+fn check_rows(store: &dyn Store, pending: &meta::Batch, report: &mut CheckReport) -> Result<()> {
+    let rows = match meta::check_with(store, pending, crate::SUB_BLOCK_BYTES as u32) {
+        Ok(rows) => rows,
+        Err(error) if is_damage(error.kind()) => {
+            report.find("metadata", error);
+            return Ok(());
+        }
+        Err(error) => return Err(error.into()),
+    };
+    report.volumes = rows.volumes;
+    report.mappings = rows.mappings;
+    report.blocks = rows.blocks;
+    report.duplicate_fingerprints = rows.duplicate_fingerprints;
+    for problem in &rows.problems {
+        report.find(
+            "metadata",
+            format_args!("{:?}: {}", problem.kind, problem.detail),
+        );
+    }
+    let counted: u64 = rows.counts.values().sum();
+    report.findings_total += counted.saturating_sub(rows.problems.len() as u64);
+    Ok(())
+}
+
+async fn check_data(
+    parts: &EngineParts,
+    bounces: &BufferPool,
+    recovered: &Recovered,
+    report: &mut CheckReport,
+) {
+    let mut blocks = recovered.state.blocks.iter().peekable();
+    while blocks.peek().is_some() {
+        let mut buf = bounces.alloc(READ_BLOCKS * BLOCK_BYTES).await;
+        for (pba, info) in blocks.by_ref().take(READ_BLOCKS) {
+            let Some(drive) = parts.drives.get(usize::from(pba.drive())) else {
+                continue;
+            };
+            let extent = Extent {
+                block: crate::drive_block(pba),
+                buffer_offset: 0,
+                blocks: 1,
+            };
+            let (result, back) = drive.read(buf, &[extent]).await;
+            buf = back;
+            report.data_blocks_checked += 1;
+            let content = &buf[..BLOCK_BYTES];
+            if let Err(error) = result {
+                report.find(
+                    drive.name(),
+                    format_args!("data block {}: {error}", pba.block()),
+                );
+            } else if fingerprint::crc32c(content) != info.crc32c
+                || fingerprint::one(&parts.hash_key, content) != info.fingerprint
+            {
+                report.find(
+                    drive.name(),
+                    format_args!(
+                        "data block {} does not hold the content that was written ({} mapping(s) refer to it)",
+                        pba.block(),
+                        info.references
+                    ),
+                );
+            }
+        }
+    }
+}
+
+/// Whether the pool is wrong, as opposed to the check impossible.
+fn is_damage(kind: MetaErrorKind) -> bool {
+    matches!(
+        kind,
+        MetaErrorKind::Corrupt
+            | MetaErrorKind::Inconsistent
+            | MetaErrorKind::Missing
+            | MetaErrorKind::WrongPool
+    )
+}
+
+fn finding<T>(
+    report: &mut CheckReport,
+    object: impl Display,
+    result: std::result::Result<T, meta::MetaError>,
+) -> Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if is_damage(error.kind()) => {
+            report.find(object, error);
+            Ok(None)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Opens all drives and compares their sizes and labels with the pool's; `None` if one is not usable.
+fn open_drives(pool: &PoolDir, report: &mut CheckReport) -> Result<Option<Vec<Arc<dyn Drive>>>> {
+    let mut drives: Vec<Arc<dyn Drive>> = Vec::new();
+    let mut are_usable = true;
+    for (index, spec) in (0u16..).zip(&pool.identity().drives) {
+        let path = pool.drive_path(index).unwrap_or_else(|| spec.path.clone());
+        let drive = match PlainDrive::open(&path) {
+            Ok(drive) => drive,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                report.find(path.display(), "missing; put the drive back in its place");
+                are_usable = false;
+                continue;
+            }
+            Err(error) => {
+                return Err(EngineError::unavailable(format!(
+                    "{}: {error}",
+                    path.display()
+                )));
+            }
+        };
+        if drive.blocks < spec.blocks {
+            let found = drive.blocks;
+            let wanted = spec.blocks;
+            report.find(
+                path.display(),
+                format_args!("truncated: {found} blocks of {wanted}; restore it from a copy"),
+            );
+            are_usable = false;
+            continue;
+        }
+        let mut copies = vec![0; 2 * LABEL_BYTES];
+        drive
+            .file
+            .read_exact_at(&mut copies, 0)
+            .map_err(|error| EngineError::unavailable(format!("{}: {error}", path.display())))?;
+        let (first, second) = copies.split_at(LABEL_BYTES);
+        if let Some(label) = pool.identity().label(index) {
+            match label.verify(&path, first, second) {
+                Ok(false) => {}
+                Ok(true) => report.find(path.display(), "one of its two labels is damaged"),
+                Err(error) => report.find(path.display(), error),
+            }
+        }
+        drives.push(Arc::new(drive));
+    }
+    Ok(are_usable.then_some(drives))
+}
+
+/// A drive that is only read, without a reactor: the futures are ready at once.
+struct PlainDrive {
+    file: File,
+    name: String,
+    blocks: u64,
+}
+
+impl PlainDrive {
+    fn open(path: &PathBuf) -> io::Result<Self> {
+        let mut file = File::open(path)?;
+        // A device's metadata has no length; its end has.
+        let bytes = io::Seek::seek(&mut file, io::SeekFrom::End(0))?;
+        Ok(Self {
+            file,
+            name: path.display().to_string(),
+            blocks: bytes / BLOCK_BYTES as u64,
+        })
+    }
+
+    fn refuse(&self) -> DriveError {
+        DriveError::new(drives::ErrorKind::Invalid, &self.name, "a check only reads")
+    }
+
+    fn read_extents(&self, buffer: &mut Buffer, extents: &[Extent]) -> io::Result<()> {
+        for extent in extents {
+            let len = extent.blocks as usize * BLOCK_BYTES;
+            let target = buffer
+                .get_mut(extent.buffer_offset..extent.buffer_offset + len)
+                .ok_or_else(|| io::Error::other("an extent is outside of its buffer"))?;
+            self.file
+                .read_exact_at(target, extent.block * BLOCK_BYTES as u64)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drive for PlainDrive {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    fn read<'a>(
+        &'a self,
+        mut buffer: Buffer,
+        extents: &'a [Extent],
+    ) -> LocalBoxFuture<'a, drives::Transferred> {
+        let result = self
+            .read_extents(&mut buffer, extents)
+            .map_err(|error| DriveError::new(drives::ErrorKind::Io, &self.name, error.to_string()));
+        Box::pin(std::future::ready((result, buffer)))
+    }
+
+    fn write<'a>(
+        &'a self,
+        buffer: Buffer,
+        _: &'a [Extent],
+    ) -> LocalBoxFuture<'a, drives::Transferred> {
+        Box::pin(std::future::ready((Err(self.refuse()), buffer)))
+    }
+
+    fn flush<'a>(&'a self) -> LocalBoxFuture<'a, std::result::Result<(), DriveError>> {
+        Box::pin(std::future::ready(Err(self.refuse())))
+    }
+
+    fn discard<'a>(
+        &'a self,
+        _: u64,
+        _: u64,
+    ) -> LocalBoxFuture<'a, std::result::Result<(), DriveError>> {
+        Box::pin(std::future::ready(Err(self.refuse())))
+    }
+}

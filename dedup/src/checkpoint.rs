@@ -1,0 +1,265 @@
+//! Making changes durable: flushes, and checkpoints that move the journal's changes into the store.
+//!
+//! Guarantees: a change counts as durable only when its data is on stable drives and its record is on
+//! stable storage (a synced journal that says so, or the store); freed blocks leave quarantine only
+//! then (I3); a change is applied to the store exactly once. A failed flush or sync makes the pool
+//! read-only: what the drive holds is not known any more, and opening the pool again proves each block.
+//!
+//! The blocking halves run to their end once they began, also when the future that asked is dropped:
+//! they own what they need.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use futures_util::lock::OwnedMutexGuard;
+use meta::{BatchBuilder, Checkpoint, JournalError, MetaErrorKind, Record};
+
+use crate::engine::Shared;
+use crate::wait::lock;
+use crate::{EngineError, Result};
+
+/// Changes of mappings per batch for the store.
+const BATCH_ENTRIES: usize = 32 * 1024;
+
+impl Shared {
+    /// Every change acknowledged before this call survives a power loss when it returns `Ok`.
+    pub(crate) async fn flush(self: &Arc<Self>) -> Result<()> {
+        let target = lock(&self.state).last_change;
+        self.flush_upto(target).await
+    }
+
+    /// Makes changes up to `target` survive a power loss. Flushes that wait share the next one.
+    pub(crate) async fn flush_upto(self: &Arc<Self>, target: u64) -> Result<()> {
+        if lock(&self.state).durable >= target {
+            return Ok(());
+        }
+        let turn = self.flush_turn.clone().lock_owned().await;
+        let upto = {
+            let state = lock(&self.state);
+            if state.durable >= target {
+                return Ok(());
+            }
+            state.check_writable()?;
+            state.last_change
+        };
+        self.flush_drives(upto).await?;
+        match self.append_durable(upto) {
+            Ok(()) => {
+                let shared = self.clone();
+                self.block_on(move || shared.sync_journal(turn, upto)).await
+            }
+            // The store can say as well that it is durable.
+            Err(error) if error.is_full() => self.checkpoint().await,
+            Err(error) => Err(self.fail(error.to_string())),
+        }
+    }
+
+    fn append_durable(&self, upto: u64) -> std::result::Result<(), JournalError> {
+        let record = Record::Durable { upto };
+        let mut journal = lock(&self.journal);
+        let appended = journal.append(std::slice::from_ref(&record))?;
+        lock(&self.state).recent.push_back((appended.last, record));
+        Ok(())
+    }
+
+    /// All data of records up to `upto` is on stable drives afterwards.
+    async fn flush_drives(&self, upto: u64) -> Result<()> {
+        let bytes = lock(&self.state).unflushed_bytes;
+        #[cfg(test)]
+        if crate::ablation::is(crate::ablation::Broken::FlushJournalOnly) {
+            lock(&self.state).flushed = upto;
+            return Ok(());
+        }
+        let flushes = self
+            .drives
+            .iter()
+            .map(|drive| async move { (drive, drive.flush().await) });
+        for (drive, result) in join_all(flushes).await {
+            if let Err(error) = result {
+                return Err(self.fail(format!(
+                    "drive {} could not be flushed: {error}; check it, and restart: recovery proves every \
+                     block that was not flushed",
+                    drive.name()
+                )));
+            }
+        }
+        let mut state = lock(&self.state);
+        state.flushed = state.flushed.max(upto);
+        state.unflushed_bytes = state.unflushed_bytes.saturating_sub(bytes);
+        Ok(())
+    }
+
+    /// The blocking half of a flush.
+    fn sync_journal(&self, turn: OwnedMutexGuard<()>, upto: u64) -> Result<()> {
+        let pending = lock(&self.journal).prepare_sync();
+        let result = pending.and_then(|pending| {
+            let finished = pending.run();
+            lock(&self.journal).finish_sync(finished)
+        });
+        let result = match result {
+            Ok(_) => {
+                lock(&self.state).set_durable(upto);
+                Ok(())
+            }
+            Err(error) => Err(self.fail(error.to_string())),
+        };
+        drop(turn);
+        result
+    }
+
+    /// Moves all changes so far into the store, and gives their room in the journal back.
+    pub(crate) async fn checkpoint(self: &Arc<Self>) -> Result<()> {
+        let turn = self.checkpoint_turn.clone().lock_owned().await;
+        let (upto, change, flushed) = {
+            let state = lock(&self.state);
+            let Some((last, _)) = state.recent.back() else {
+                return Ok(());
+            };
+            state.check_writable()?;
+            (*last, state.last_change, state.flushed)
+        };
+        if flushed < change {
+            self.flush_drives(change).await?;
+        }
+        let shared = self.clone();
+        self.block_on(move || shared.store_changes(turn, upto))
+            .await
+    }
+
+    /// The blocking half of a checkpoint.
+    fn store_changes(&self, turn: OwnedMutexGuard<()>, upto: u64) -> Result<()> {
+        loop {
+            let Some(records) = self.next_records(upto) else {
+                drop(turn);
+                return Ok(());
+            };
+            self.store_records(&records)?;
+        }
+    }
+
+    /// The oldest changes that are not in the store.
+    fn next_records(&self, upto: u64) -> Option<Vec<(u64, Record)>> {
+        let state = lock(&self.state);
+        let mut entries = 0;
+        let upto = state.retry_upto.unwrap_or(upto);
+        let records: Vec<_> = state
+            .recent
+            .iter()
+            .take_while(|(sequence, record)| {
+                let room = entries < BATCH_ENTRIES;
+                entries += entry_count(record);
+                *sequence <= upto && room
+            })
+            .cloned()
+            .collect();
+        (!records.is_empty()).then_some(records)
+    }
+
+    fn store_records(&self, records: &[(u64, Record)]) -> Result<()> {
+        let Some((last, _)) = records.last() else {
+            return Ok(());
+        };
+        let (position, epoch) = {
+            let journal = lock(&self.journal);
+            let position = journal.position_of(last + 1).ok_or_else(|| {
+                EngineError::internal(format!("the journal does not know record {}", last + 1))
+            })?;
+            (position, journal.epoch())
+        };
+        let batch = BatchBuilder::from_records(records, Checkpoint { position, epoch });
+        let applied = batch.and_then(|batch| self.store.apply(&batch));
+        if let Err(error) = applied {
+            // Nothing was applied when the file system is full, and that can be cured while we run;
+            // anything else leaves open what the store holds, and applying the same changes twice
+            // would break its counts.
+            if error.kind() == MetaErrorKind::NoSpace {
+                lock(&self.state).retry_upto = Some(*last);
+                return Err(EngineError::unavailable(error.to_string()));
+            }
+            return Err(self.fail(error.to_string()));
+        }
+        {
+            let mut state = lock(&self.state);
+            state.retry_upto = None;
+            while state
+                .recent
+                .front()
+                .is_some_and(|(sequence, _)| sequence <= last)
+            {
+                state.recent.pop_front();
+            }
+            state.set_durable(*last);
+        }
+        lock(&self.journal)
+            .release(position)
+            .map_err(|error| self.fail(error.to_string()))
+    }
+
+    /// The pool takes no changes any more; returns the error that says so.
+    pub(crate) fn fail(&self, reason: String) -> EngineError {
+        let error = EngineError::unavailable(reason.clone());
+        lock(&self.state).make_read_only(reason);
+        error
+    }
+
+    /// Discards freed blocks on the drives, batch after batch, and lets them be used again.
+    pub(crate) async fn discard_freed(self: &Arc<Self>) {
+        /// Blocks per batch; they cannot be allocated while it runs.
+        const BATCH: usize = 4096;
+        /// Shortest run that is discarded: 128 KiB.
+        const DISCARD_RUN_BLOCKS_MIN: u64 = 32;
+        loop {
+            let _turn = self.discard_turn.lock().await;
+            let taken = lock(&self.state).space.take_discards(BATCH);
+            if taken.is_empty() {
+                return;
+            }
+            for (drive, block, blocks) in crate::space::runs(&taken) {
+                // Punching small holes costs a file system more than the space is worth, and the
+                // blocks will be written again soon.
+                if blocks < DISCARD_RUN_BLOCKS_MIN {
+                    continue;
+                }
+                let Some(drive) = self.drives.get(usize::from(drive)) else {
+                    continue;
+                };
+                if let Err(error) = drive.discard(block, blocks).await {
+                    // A hint only: the blocks can be used all the same.
+                    tracing::debug!(drive = drive.name(), %error, "a discard failed");
+                }
+            }
+            lock(&self.state).space.finish_discards(&taken);
+        }
+    }
+
+    /// Tries to make freed blocks usable; false when there is nothing to gain.
+    pub(crate) async fn reclaim_space(self: &Arc<Self>) -> bool {
+        {
+            let mut state = lock(&self.state);
+            if state.space.skip_discards() > 0 {
+                return true;
+            }
+            if !state.space.has_reclaimable() {
+                return false;
+            }
+        }
+        // A discard under way hands its blocks back at its end.
+        drop(self.discard_turn.lock().await);
+        if self.flush().await.is_err() {
+            return false;
+        }
+        let mut state = lock(&self.state);
+        let durable = state.durable;
+        state.space.release(durable);
+        state.space.skip_discards();
+        true
+    }
+}
+
+fn entry_count(record: &Record) -> usize {
+    match record {
+        Record::Map { entries, .. } => entries.len(),
+        Record::Unmap { entries, .. } => entries.len(),
+        _ => 1,
+    }
+}

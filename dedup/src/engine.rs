@@ -1,0 +1,392 @@
+//! Opening, sharing and closing an engine.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use drives::{Drive, DriveError};
+use futures_util::future::join3;
+use futures_util::lock::Mutex as AsyncMutex;
+use meta::{Journal, JournalConfig, JournalMedia, Store, VolumeInfo};
+use reactor::{Buffer, BufferPool};
+
+use crate::commit::CommitQueue;
+use crate::recovery;
+use crate::state::State;
+use crate::wait::lock;
+use crate::{EngineError, ErrorKind, PoolStatus, Result, Volume, VolumeChange};
+
+/// Where blocking calls (journal sync, the store) run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blocking {
+    /// At once, on the calling thread: simulation, tools.
+    Inline,
+    /// On the reactor's bounded pool of helper threads (`reactor::unblock`).
+    Threads,
+}
+
+/// Bounds and intervals of an engine.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// Background maintenance flushes when more data than this is acknowledged but not flushed (bytes).
+    pub unflushed_bytes_max: u64,
+    /// ... or when the oldest unflushed change is about this old.
+    pub flush_interval: Duration,
+    /// Background maintenance checkpoints when the journal holds more than this share of its capacity
+    /// (percent).
+    pub checkpoint_journal_percent: u32,
+    /// ... or when the last checkpoint with something to do is about this old.
+    pub checkpoint_interval: Duration,
+    /// Mapping entries per journal record of a trim, zeroing or deletion.
+    pub trim_chunk: usize,
+    /// Whether freed blocks are discarded on the drives (by background maintenance) before they are
+    /// reused.
+    pub discard: bool,
+    /// Memory of the engine's own bounce buffers (unaligned commands, compare, recovery), in bytes; at
+    /// least [`BOUNCE_BYTES_MIN`]. They are apart from the callers' buffers, so that a command that
+    /// holds one of those can always get on.
+    pub bounce_bytes: usize,
+    /// References to one physical block at most; beyond, its content is stored once more.
+    pub references_max: u32,
+    /// Bounds of the journal.
+    pub journal: JournalConfig,
+}
+
+/// The smallest [`EngineConfig::bounce_bytes`]: the largest command, unaligned at both ends, whatever
+/// the shape of the buffer pool's blocks.
+pub const BOUNCE_BYTES_MIN: usize = 4 << 20;
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self {
+            unflushed_bytes_max: 256 << 20,
+            flush_interval: Duration::from_secs(1),
+            checkpoint_journal_percent: 33,
+            checkpoint_interval: Duration::from_secs(10),
+            trim_chunk: 2048,
+            discard: true,
+            bounce_bytes: 16 << 20,
+            references_max: u32::MAX,
+            journal: JournalConfig::default(),
+        }
+    }
+}
+
+impl EngineConfig {
+    /// # Errors
+    /// Names the field that is out of its range.
+    fn check(&self) -> Result<()> {
+        let wrong = |what: &str| {
+            Err(EngineError::invalid(format!(
+                "engine configuration: {what}"
+            )))
+        };
+        if !(1..=meta::UNMAP_ENTRIES_MAX).contains(&self.trim_chunk) {
+            return wrong("`trim_chunk` must be 1 to 32768");
+        }
+        if !(1..=90).contains(&self.checkpoint_journal_percent) {
+            return wrong("`checkpoint_journal_percent` must be 1 to 90");
+        }
+        if self.bounce_bytes < BOUNCE_BYTES_MIN {
+            return wrong("`bounce_bytes` must be at least 4 MiB");
+        }
+        if self.references_max == 0 {
+            return wrong("`references_max` must be at least 1");
+        }
+        Ok(())
+    }
+}
+
+/// What an engine is made of.
+pub struct EngineParts {
+    /// The pool's drives, in the order of their indexes.
+    pub drives: Vec<Arc<dyn Drive>>,
+    /// The journal's medium.
+    pub journal: Arc<dyn JournalMedia>,
+    /// The durable maps.
+    pub store: Arc<dyn Store>,
+    /// The pool's secret: fingerprints are keyed with it.
+    pub hash_key: [u8; 32],
+    /// Where blocking calls run.
+    pub blocking: Blocking,
+    /// Bounds and intervals.
+    pub config: EngineConfig,
+}
+
+type Subscriber = Box<dyn Fn(&VolumeChange) + Send + Sync>;
+
+/// What the engine and its volumes share.
+///
+/// Order of the locks, from the first to the last: `admin_turn`, a range lock, `flush_turn`,
+/// `checkpoint_turn`, `discard_turn`; then, never across an await, `commits`, `journal`, `state`.
+pub(crate) struct Shared {
+    pub(crate) drives: Vec<Arc<dyn Drive>>,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) hash_key: [u8; 32],
+    pub(crate) config: EngineConfig,
+    pub(crate) state: Mutex<State>,
+    pub(crate) journal: Mutex<Journal>,
+    pub(crate) commits: CommitQueue,
+    pub(crate) flush_turn: Arc<AsyncMutex<()>>,
+    pub(crate) checkpoint_turn: Arc<AsyncMutex<()>>,
+    pub(crate) discard_turn: AsyncMutex<()>,
+    pub(crate) admin_turn: AsyncMutex<()>,
+    pub(crate) subscribers: Mutex<Vec<Subscriber>>,
+    pub(crate) journal_bytes: u64,
+    /// Records that the opening replayed, and sub-blocks that it took back.
+    #[cfg(test)]
+    pub(crate) recovered: (u64, u64),
+    blocking: Blocking,
+    bounces: BufferPool,
+    closed: AtomicBool,
+}
+
+impl Shared {
+    /// Runs something that blocks where the engine was told to.
+    pub(crate) async fn block_on<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
+        block_on(self.blocking, work).await
+    }
+
+    /// A bounce buffer; waits until there is memory. Take it before a range lock.
+    pub(crate) async fn bounce(&self, len: usize) -> Buffer {
+        self.bounces.alloc(len).await
+    }
+
+    /// What a failing drive means for a command.
+    pub(crate) fn drive_error(
+        &self,
+        action: &str,
+        drive: &dyn Drive,
+        error: &DriveError,
+    ) -> EngineError {
+        let kind = crate::error::of_drive(error);
+        let error = EngineError::new(
+            kind,
+            format!("drive {}: the {action} failed: {error}", drive.name()),
+        );
+        tracing::warn!(%error, "a drive failed");
+        error
+    }
+
+    /// The pool is full.
+    pub(crate) fn no_space(&self) -> EngineError {
+        let capacity = lock(&self.state).space.capacity() * crate::SUB_BLOCK_BYTES as u64;
+        EngineError::new(
+            ErrorKind::NoSpace,
+            format!(
+                "the pool is full: all of its {capacity} bytes are in use; delete or trim data, or add a drive"
+            ),
+        )
+    }
+}
+
+/// Runs something that blocks, here or on a helper thread.
+pub(crate) async fn block_on<T: Send + 'static>(
+    blocking: Blocking,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    match blocking {
+        Blocking::Inline => work(),
+        Blocking::Threads => reactor::unblock(work).await,
+    }
+}
+
+/// The engine of one pool. Share it by its `Arc`; it can be used from every reactor.
+pub struct Engine {
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Engine {
+    /// Opens a pool: loads the checkpoint, replays the journal, proves unflushed data against its
+    /// fingerprints, and writes a checkpoint that equals the result.
+    ///
+    /// # Errors
+    /// Names what is damaged, missing or out of its range; nothing is lost by trying again.
+    pub async fn open(parts: EngineParts) -> Result<Arc<Engine>> {
+        parts.config.check()?;
+        let bounces = BufferPool::new(parts.config.bounce_bytes).map_err(|error| {
+            EngineError::unavailable(format!("memory for bounce buffers: {error}"))
+        })?;
+        let journal_bytes = parts.journal.capacity();
+        let (state, journal, _recovered) = recovery::recover(&parts, &bounces).await?;
+        let shared = Arc::new(Shared {
+            drives: parts.drives,
+            store: parts.store,
+            hash_key: parts.hash_key,
+            config: parts.config,
+            state: Mutex::new(state),
+            journal: Mutex::new(journal),
+            commits: CommitQueue::default(),
+            flush_turn: Arc::default(),
+            checkpoint_turn: Arc::default(),
+            discard_turn: AsyncMutex::default(),
+            admin_turn: AsyncMutex::default(),
+            subscribers: Mutex::default(),
+            journal_bytes,
+            #[cfg(test)]
+            recovered: _recovered,
+            blocking: parts.blocking,
+            bounces,
+            closed: AtomicBool::new(false),
+        });
+        Ok(Arc::new(Engine { shared }))
+    }
+
+    /// All volumes that can be used, in order of namespace identifiers.
+    pub fn volumes(&self) -> Vec<VolumeInfo> {
+        let state = lock(&self.shared.state);
+        let active = state.volumes.values().filter(|entry| entry.is_active());
+        let mut volumes: Vec<_> = active.map(|entry| entry.info.clone()).collect();
+        volumes.sort_unstable_by_key(|info| info.nsid);
+        volumes
+    }
+
+    /// The volume of that name.
+    pub fn volume(&self, name: &str) -> Option<Arc<Volume>> {
+        self.find(|info| info.name == name)
+    }
+
+    /// The volume behind a namespace identifier.
+    pub fn volume_by_nsid(&self, nsid: u32) -> Option<Arc<Volume>> {
+        self.find(|info| info.nsid == nsid)
+    }
+
+    fn find(&self, is_wanted: impl Fn(&VolumeInfo) -> bool) -> Option<Arc<Volume>> {
+        let state = lock(&self.shared.state);
+        let entry = state
+            .volumes
+            .values()
+            .find(|entry| entry.is_active() && is_wanted(&entry.info))?;
+        Some(Volume::new(self.shared.clone(), entry))
+    }
+
+    /// Calls back on every change of a volume, on the thread that made it: do not block.
+    pub fn on_change(&self, callback: Box<dyn Fn(&VolumeChange) + Send + Sync>) {
+        lock(&self.shared.subscribers).push(callback);
+    }
+
+    /// Space in bytes that adds up.
+    pub fn status(&self) -> PoolStatus {
+        crate::status::collect(&self.shared)
+    }
+
+    /// Makes every acknowledged change survive a power loss.
+    ///
+    /// # Errors
+    /// `Unavailable` when a drive or the journal failed; the pool is read-only then.
+    pub async fn flush(&self) -> Result<()> {
+        self.shared.flush().await
+    }
+
+    /// Moves the journal's changes into the store and gives the journal's room back.
+    ///
+    /// # Errors
+    /// `Unavailable` when the store takes nothing now; the changes stay in the journal.
+    pub async fn checkpoint(&self) -> Result<()> {
+        self.shared.checkpoint().await
+    }
+
+    /// Background work, for as long as the engine is in use: spawn it on one reactor. Ends soon after
+    /// `shutdown`.
+    pub async fn run_maintenance(self: Arc<Self>) {
+        join3(
+            self.keep_durable(),
+            self.keep_purging(),
+            self.keep_discarding(),
+        )
+        .await;
+    }
+
+    /// One round of all background work, without a clock: frees deleted volumes, flushes,
+    /// checkpoints, discards.
+    ///
+    /// # Errors
+    /// The first one that background work would have logged.
+    pub async fn maintain(&self) -> Result<()> {
+        self.shared.commit_orphans().await;
+        self.shared.purge_deleted().await?;
+        self.shared.flush().await?;
+        self.shared.checkpoint().await?;
+        self.shared.discard_freed().await;
+        Ok(())
+    }
+
+    /// Stops taking commands (they get `Unavailable`), flushes and checkpoints. The caller has let its
+    /// commands end.
+    ///
+    /// # Errors
+    /// `Unavailable` when not everything could be made durable; opening the pool again recovers.
+    pub async fn shutdown(&self) -> Result<()> {
+        self.shared.closed.store(true, Ordering::Release);
+        lock(&self.shared.state).closed = true;
+        self.shared.commit_orphans().await;
+        self.shared.flush().await?;
+        self.shared.checkpoint().await
+    }
+
+    fn is_closed(&self) -> bool {
+        self.shared.closed.load(Ordering::Acquire)
+    }
+
+    /// Flushes and checkpoints when there is reason to.
+    async fn keep_durable(&self) {
+        let config = &self.shared.config;
+        let mut last_flush = reactor::now();
+        let mut last_checkpoint = reactor::now();
+        while !self.is_closed() {
+            reactor::sleep(TICK).await;
+            self.shared.commit_orphans().await;
+            let is_old = |last: Instant, interval| reactor::now().duration_since(last) >= interval;
+            let (unflushed, is_flushed) = {
+                let state = lock(&self.shared.state);
+                (state.unflushed_bytes, state.durable >= state.last_change)
+            };
+            if is_flushed {
+                last_flush = reactor::now();
+            } else if unflushed > config.unflushed_bytes_max
+                || is_old(last_flush, config.flush_interval)
+            {
+                report("flush", self.shared.flush().await);
+                last_flush = reactor::now();
+            }
+            let (used, capacity) = {
+                let journal = lock(&self.shared.journal);
+                (journal.used_bytes(), journal.capacity_bytes())
+            };
+            if used * 100 > capacity * u64::from(config.checkpoint_journal_percent)
+                || is_old(last_checkpoint, config.checkpoint_interval)
+            {
+                report("checkpoint", self.shared.checkpoint().await);
+                last_checkpoint = reactor::now();
+            }
+        }
+    }
+
+    async fn keep_purging(&self) {
+        while !self.is_closed() {
+            report("freeing deleted volumes", self.shared.purge_deleted().await);
+            reactor::sleep(TICK).await;
+        }
+    }
+
+    async fn keep_discarding(&self) {
+        while !self.is_closed() {
+            if lock(&self.shared.state).space.has_discards() {
+                self.shared.discard_freed().await;
+            }
+            reactor::sleep(TICK).await;
+        }
+    }
+}
+
+/// How often background work looks for something to do.
+const TICK: Duration = Duration::from_millis(100);
+
+fn report(what: &str, result: Result<()>) {
+    if let Err(error) = result {
+        tracing::warn!(%error, "background work failed: {what}");
+    }
+}

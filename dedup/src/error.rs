@@ -1,0 +1,117 @@
+//! One error type with a coarse kind: what the caller should do next.
+
+use std::fmt;
+
+/// What every fallible operation of the engine returns.
+pub type Result<T> = std::result::Result<T, EngineError>;
+
+/// What to do about an error. The target maps it to an NVMe status, the API to an HTTP status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ErrorKind {
+    /// The request itself is wrong; repeating it will not help.
+    Invalid,
+    /// The named object does not exist (any more).
+    NotFound,
+    /// The pool has no room for new data; deleting, trimming or adding space helps.
+    NoSpace,
+    /// Stored data is damaged; writing the same place again helps.
+    Corrupt,
+    /// A drive, the journal or the metadata store does not work now; retry later or elsewhere.
+    Unavailable,
+    /// The engine contradicts itself: a bug.
+    Internal,
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Invalid => "invalid request",
+            Self::NotFound => "not found",
+            Self::NoSpace => "no space",
+            Self::Corrupt => "corrupt data",
+            Self::Unavailable => "unavailable",
+            Self::Internal => "internal error",
+        })
+    }
+}
+
+/// An error of the engine: its kind, and a message that names the object and the remedy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{kind}: {message}")]
+pub struct EngineError {
+    /// What the caller should do next.
+    pub kind: ErrorKind,
+    /// What happened to which object, and what helps.
+    pub message: String,
+}
+
+impl EngineError {
+    /// An error of the given kind.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self {
+            kind,
+            message: message.into(),
+        }
+    }
+
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Invalid, message)
+    }
+
+    pub(crate) fn not_found(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::NotFound, message)
+    }
+
+    pub(crate) fn corrupt(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Corrupt, message)
+    }
+
+    pub(crate) fn unavailable(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Unavailable, message)
+    }
+
+    pub(crate) fn internal(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Internal, message)
+    }
+}
+
+impl From<meta::MetaError> for EngineError {
+    fn from(error: meta::MetaError) -> Self {
+        use meta::MetaErrorKind as Meta;
+        let kind = match error.kind() {
+            Meta::Missing => ErrorKind::NotFound,
+            Meta::Exists | Meta::WrongVersion | Meta::WrongPool | Meta::Invalid => {
+                ErrorKind::Invalid
+            }
+            Meta::Locked | Meta::Io => ErrorKind::Unavailable,
+            Meta::NoSpace => ErrorKind::NoSpace,
+            Meta::Corrupt => ErrorKind::Corrupt,
+            _ => ErrorKind::Internal,
+        };
+        Self::new(kind, error.to_string())
+    }
+}
+
+impl From<meta::JournalError> for EngineError {
+    fn from(error: meta::JournalError) -> Self {
+        use meta::JournalError as Journal;
+        let kind = match error {
+            Journal::Damaged { .. } | Journal::StoreBehind { .. } => ErrorKind::Corrupt,
+            Journal::Io { .. } | Journal::Failed { .. } | Journal::Full { .. } => {
+                ErrorKind::Unavailable
+            }
+            Journal::Invalid { .. } => ErrorKind::Invalid,
+            _ => ErrorKind::Internal,
+        };
+        Self::new(kind, error.to_string())
+    }
+}
+
+/// What a drive's error means for a command.
+pub(crate) fn of_drive(error: &drives::DriveError) -> ErrorKind {
+    match error.kind() {
+        drives::ErrorKind::NoSpace => ErrorKind::NoSpace,
+        drives::ErrorKind::Invalid => ErrorKind::Internal,
+        _ => ErrorKind::Unavailable,
+    }
+}

@@ -1,0 +1,68 @@
+//! The engine: every block is stored once, and none is lost or mixed up.
+//!
+//! An [`Engine`] turns volumes (thin, addressed in bytes at logical-block grain) into mappings from
+//! sub-blocks of 4 KiB to physical blocks on the pool's drives. A write is split, zeros are dropped,
+//! the rest is fingerprinted, known content takes a reference, new content leaves in long runs, and
+//! one journal record per command holds every change of the mapping.
+//!
+//! What the engine guarantees (tests name these invariants):
+//! * **I1** An acknowledged write survives a crash of the process at once, and a power loss after the
+//!   next flush, or at once when it was written with FUA.
+//! * **I2** After any crash each sub-block reads its old or its new content, never a mixture and never
+//!   another block's: records whose data was not yet flushed are proven against their fingerprints.
+//! * **I3** A physical block is not reused before the record that freed it is durable.
+//! * **I4** A reference count equals the number of mappings, always, after any crash.
+//! * **I5** A full pool fails the writes that need space, and nothing else.
+//! * **I8** A corrupted block is reported, never returned as data.
+//!
+//! In this first whole all metadata is held in memory (about 40 bytes per unique sub-block and 8 per
+//! mapped one); the journal and the store are its durable form.
+//!
+//! The futures of the engine are not `Send` (drives belong to reactors), but the engine is: every
+//! reactor may use the same one. **Drive futures to their end.** A future that is dropped in the middle
+//! of a drive write cannot tell whether the drive still writes, so its new blocks stay set aside until
+//! the pool is opened again; nothing else is lost by dropping a future at any point.
+
+#![forbid(unsafe_code)]
+
+#[cfg(test)]
+mod ablation;
+mod admin;
+mod check;
+mod checkpoint;
+mod commit;
+mod engine;
+mod error;
+mod fingerprint;
+mod index;
+mod map;
+mod range_lock;
+mod read;
+mod recovery;
+#[cfg(test)]
+mod simulation;
+mod space;
+mod state;
+mod status;
+mod trim;
+mod volume;
+mod wait;
+mod write;
+
+pub use admin::{VolumeChange, VolumeChangeKind, VolumeSpec};
+pub use check::{CheckFinding, CheckOptions, CheckReport, check_pool};
+pub use engine::{BOUNCE_BYTES_MIN, Blocking, Engine, EngineConfig, EngineParts};
+pub use error::{EngineError, ErrorKind, Result};
+pub use status::{PoolStatus, VolumeStatus};
+pub use volume::{MAX_COMMAND_BYTES, Volume};
+
+/// Bytes of a sub-block, the grain of deduplication and of a drive's blocks.
+pub const SUB_BLOCK_BYTES: usize = drives::BLOCK_BYTES;
+
+/// Blocks at the beginning of every drive that hold its label.
+const LABEL_BLOCKS: u64 = meta::LABEL_AREA_BYTES / SUB_BLOCK_BYTES as u64;
+
+/// Where a physical block is on its drive.
+fn drive_block(pba: meta::Pba) -> u64 {
+    LABEL_BLOCKS + pba.block()
+}

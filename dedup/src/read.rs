@@ -1,0 +1,169 @@
+//! The way of a read: map -> physical blocks -> drive, straight into the caller's buffer, and every
+//! block's checksum verified (I8: damaged data is never returned).
+
+use drives::{BLOCK_BYTES, Extent};
+use meta::Pba;
+use reactor::Buffer;
+
+use crate::engine::Shared;
+use crate::fingerprint;
+use crate::state::State;
+use crate::wait::lock;
+use crate::{EngineError, Result};
+
+/// Consecutive sub-blocks of a volume, and where in a buffer they go.
+#[derive(Clone, Copy)]
+pub(crate) struct Piece {
+    pub(crate) start: u64,
+    pub(crate) count: usize,
+    pub(crate) buffer_offset: usize,
+}
+
+/// One mapped sub-block of a read.
+struct Stored {
+    sub_block: u64,
+    buffer_offset: usize,
+    pba: Pba,
+    crc32c: u32,
+}
+
+/// Reads sub-blocks of a volume into a buffer. The caller holds the range lock.
+///
+/// On an error the whole buffer is zeroed.
+pub(crate) async fn read_piece(
+    shared: &Shared,
+    volume: u32,
+    piece: Piece,
+    mut buf: Buffer,
+) -> (Result<()>, Buffer) {
+    let stored = match look_up(shared, volume, piece, &mut buf) {
+        Ok(stored) => stored,
+        Err(error) => {
+            buf.fill(0);
+            return (Err(error), buf);
+        }
+    };
+    for (at, drive) in shared.drives.iter().enumerate() {
+        let extents = coalesce(
+            stored
+                .iter()
+                .filter(|s| usize::from(s.pba.drive()) == at)
+                .map(|s| (s.pba, s.buffer_offset)),
+        );
+        if extents.is_empty() {
+            continue;
+        }
+        let (result, back) = drive.read(buf, &extents).await;
+        buf = back;
+        if let Err(error) = result {
+            buf.fill(0);
+            return (Err(shared.drive_error("read", &**drive, &error)), buf);
+        }
+    }
+    let result = verify(shared, volume, &stored, &buf);
+    if result.is_err() {
+        buf.fill(0);
+    }
+    (result, buf)
+}
+
+/// Finds what is stored, and zeroes what is not.
+fn look_up(shared: &Shared, volume: u32, piece: Piece, buf: &mut Buffer) -> Result<Vec<Stored>> {
+    let state = lock(&shared.state);
+    let entry = state.active(volume)?;
+    let mut stored = Vec::with_capacity(piece.count);
+    for at in 0..piece.count {
+        let buffer_offset = piece.buffer_offset + at * BLOCK_BYTES;
+        let sub_block = piece.start + at as u64;
+        match entry.map.lookup(sub_block) {
+            Some(pba) => {
+                let crc32c = state.blocks.get(pba).crc32c;
+                stored.push(Stored {
+                    sub_block,
+                    buffer_offset,
+                    pba,
+                    crc32c,
+                });
+            }
+            None => buf[buffer_offset..buffer_offset + BLOCK_BYTES].fill(0),
+        }
+    }
+    Ok(stored)
+}
+
+fn verify(shared: &Shared, volume: u32, stored: &[Stored], buf: &Buffer) -> Result<()> {
+    let is_bad = |s: &&Stored| {
+        fingerprint::crc32c(&buf[s.buffer_offset..s.buffer_offset + BLOCK_BYTES]) != s.crc32c
+    };
+    let mut bad = stored.iter().filter(is_bad);
+    let Some(first) = bad.next() else {
+        return Ok(());
+    };
+    let count = 1 + bad.count() as u64;
+    let name = {
+        let mut state = lock(&shared.state);
+        state.corrupt_blocks += count;
+        // Content that is written again must not be taken for stored there.
+        let State { index, blocks, .. } = &mut *state;
+        for stored in stored.iter().filter(is_bad) {
+            index.remove(blocks, stored.pba);
+        }
+        state
+            .volumes
+            .get(&volume)
+            .map_or_else(String::new, |entry| entry.info.name.clone())
+    };
+    let drive = shared
+        .drives
+        .get(usize::from(first.pba.drive()))
+        .map_or("?", |drive| drive.name());
+    let error = EngineError::corrupt(format!(
+        "volume `{name}`: {count} sub-block(s) from byte {} do not match their checksum (drive {drive}, data \
+         block {}); restore them from a copy and write them again, and check the drive",
+        first.sub_block * BLOCK_BYTES as u64,
+        first.pba.block(),
+    ));
+    tracing::error!(%error, "damaged data was not returned");
+    Err(error)
+}
+
+/// Adjacent blocks that are adjacent in the buffer too become one extent. All on one drive.
+pub(crate) fn coalesce(blocks: impl Iterator<Item = (Pba, usize)>) -> Vec<Extent> {
+    let mut extents: Vec<Extent> = Vec::new();
+    for (pba, buffer_offset) in blocks {
+        let block = crate::drive_block(pba);
+        if let Some(last) = extents.last_mut()
+            && last.block + u64::from(last.blocks) == block
+            && last.buffer_offset + last.blocks as usize * BLOCK_BYTES == buffer_offset
+        {
+            last.blocks += 1;
+            continue;
+        }
+        extents.push(Extent {
+            block,
+            buffer_offset,
+            blocks: 1,
+        });
+    }
+    extents
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_on_the_drive_and_in_the_buffer_leave_as_one_extent() {
+        let blocks = [(10, 0), (11, 1), (12, 2), (20, 3), (21, 5), (19, 6)];
+        let extents = coalesce(
+            blocks
+                .into_iter()
+                .map(|(block, at)| (Pba::new(0, block), at * BLOCK_BYTES)),
+        );
+        let found: Vec<_> = extents
+            .iter()
+            .map(|e| (e.block - 256, e.buffer_offset / BLOCK_BYTES, e.blocks))
+            .collect();
+        assert_eq!(found, [(10, 0, 3), (20, 3, 1), (21, 5, 1), (19, 6, 1)]);
+    }
+}

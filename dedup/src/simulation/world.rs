@@ -1,0 +1,705 @@
+//! The model of a whole pool, and the commands that exercise the engine and it side by side.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+
+use drives::BLOCK_BYTES;
+use rand::Rng;
+use rand_chacha::ChaCha8Rng;
+use reactor::BufferPool;
+use uuid::Uuid;
+
+use super::content::{SECTOR, content, fill, number};
+use super::model::{Cell, Content, Effect, SECTORS};
+use crate::wait::yield_once;
+use crate::{Engine, ErrorKind, Result, VolumeSpec};
+
+/// Sub-blocks of the largest simulated volume.
+pub(super) const CELLS_MAX: usize = 96;
+const VOLUMES_MAX: usize = 3;
+
+/// A change of a volume that is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Admin {
+    Idle,
+    Creating,
+    Resizing(usize),
+    Deleting,
+}
+
+/// A volume in the model.
+pub(super) struct VolumeModel {
+    pub(super) uuid: Uuid,
+    pub(super) name: String,
+    pub(super) lba: usize,
+    pub(super) cells: Vec<Cell>,
+    pub(super) admin: Admin,
+    busy: u32,
+}
+
+/// What the engine must look like from outside.
+#[derive(Default)]
+pub(super) struct World {
+    now: u64,
+    next_change: u64,
+    next_unique: u32,
+    /// When the last completed flush began.
+    pub(super) flushed: u64,
+    pub(super) volumes: Vec<VolumeModel>,
+    /// Drives and journal may fail in this life: `Unavailable` is an answer.
+    pub(super) may_fail: bool,
+    pub(super) tally: Tally,
+}
+
+/// What happened, for the report at the end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Tally {
+    pub(super) lives: u64,
+    pub(super) crashes: u64,
+    pub(super) power_losses: u64,
+    /// Changes that were acknowledged.
+    pub(super) changes: u64,
+    /// Changes that found no space.
+    pub(super) full: u64,
+    /// Commands that a failing drive, journal or store ended.
+    pub(super) failed: u64,
+    /// Commands whose future was dropped.
+    pub(super) dropped: u64,
+    /// Records that were replayed, and sub-blocks in them that were taken back.
+    pub(super) replayed: u64,
+    pub(super) unproven: u64,
+}
+
+impl std::ops::AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        self.lives += other.lives;
+        self.crashes += other.crashes;
+        self.power_losses += other.power_losses;
+        self.changes += other.changes;
+        self.full += other.full;
+        self.failed += other.failed;
+        self.dropped += other.dropped;
+        self.replayed += other.replayed;
+        self.unproven += other.unproven;
+    }
+}
+
+impl World {
+    pub(super) fn tick(&mut self) -> u64 {
+        self.now += 1;
+        self.now
+    }
+
+    fn volume(&mut self, uuid: Uuid) -> Option<&mut VolumeModel> {
+        self.volumes.iter_mut().find(|volume| volume.uuid == uuid)
+    }
+
+    fn begin(&mut self, uuid: Uuid, first: usize, effects: &[Effect]) -> Option<u64> {
+        let now = self.tick();
+        self.next_change += 1;
+        let id = self.next_change;
+        let volume = self.volume(uuid)?;
+        let cells = volume.cells.get_mut(first..first + effects.len())?;
+        if !cells.iter().all(|cell| cell.has_room()) {
+            return None;
+        }
+        for (cell, effect) in cells.iter_mut().zip(effects) {
+            cell.begin(id, *effect, now);
+        }
+        volume.busy += 1;
+        Some(id)
+    }
+
+    fn end(
+        &mut self,
+        uuid: Uuid,
+        first: usize,
+        count: usize,
+        id: u64,
+        is_ok: bool,
+        is_durable: bool,
+    ) {
+        let now = self.tick();
+        let Some(volume) = self.volume(uuid) else {
+            return;
+        };
+        volume.busy -= 1;
+        for cell in &mut volume.cells[first..first + count] {
+            cell.end(id, is_ok, is_durable, now);
+        }
+    }
+
+    /// An error must be one that the situation explains.
+    fn judge(&self, uuid: Uuid, what: &str, result: &Result<()>) {
+        let Err(error) = result else { return };
+        let is_gone = !self
+            .volumes
+            .iter()
+            .any(|volume| volume.uuid == uuid && volume.admin != Admin::Deleting);
+        let is_explained = match error.kind {
+            ErrorKind::NoSpace => what != "trim" && what != "read" && what != "flush",
+            ErrorKind::NotFound => is_gone,
+            ErrorKind::Unavailable => self.may_fail,
+            _ => false,
+        };
+        assert!(is_explained, "{what} failed: {error}");
+    }
+}
+
+/// A task's surroundings.
+#[derive(Clone)]
+pub(super) struct Actor {
+    pub(super) world: Rc<RefCell<World>>,
+    pub(super) engine: Arc<Engine>,
+    pub(super) pool: BufferPool,
+}
+
+/// Waits for a command, but now and then drops it after some turns.
+async fn patiently<T>(rng: &mut ChaCha8Rng, command: impl Future<Output = T>) -> Option<T> {
+    let patience = match rng.random_range(0..40) {
+        0 => rng.random_range(0..12),
+        _ => u32::MAX,
+    };
+    let mut command = std::pin::pin!(command);
+    let mut turns = 0;
+    std::future::poll_fn(move |cx| {
+        if turns == patience {
+            return Poll::Ready(None);
+        }
+        turns += 1;
+        if turns == patience {
+            cx.waker().wake_by_ref();
+        }
+        command.as_mut().poll(cx).map(Some)
+    })
+    .await
+}
+
+/// A range of whole LBAs of a volume.
+struct Target {
+    uuid: Uuid,
+    name: String,
+    offset: usize,
+    len: usize,
+}
+
+impl Target {
+    fn first(&self) -> usize {
+        self.offset / BLOCK_BYTES
+    }
+
+    fn count(&self) -> usize {
+        (self.offset + self.len).div_ceil(BLOCK_BYTES) - self.first()
+    }
+
+    /// The range's sectors in sub-block `first + at`.
+    fn sectors(&self, at: usize) -> impl Iterator<Item = usize> + '_ {
+        let base = (self.first() + at) * BLOCK_BYTES;
+        (0..SECTORS).filter(move |sector| {
+            (self.offset..self.offset + self.len).contains(&(base + sector * SECTOR))
+        })
+    }
+
+    fn effects(&self, mut value: impl FnMut(usize, usize) -> u32) -> Vec<Effect> {
+        let effect = |at| {
+            let mut effect = [None; SECTORS];
+            for sector in self.sectors(at) {
+                effect[sector] = Some(value(at, sector));
+            }
+            effect
+        };
+        (0..self.count()).map(effect).collect()
+    }
+}
+
+impl Actor {
+    /// Some commands, one after the other.
+    pub(super) async fn work(self, mut rng: ChaCha8Rng, commands: u32) {
+        if self.world.borrow().volumes.is_empty() {
+            self.create(&mut rng).await;
+        }
+        for _ in 0..commands {
+            match rng.random_range(0..100) {
+                0..42 => self.write(&mut rng).await,
+                42..58 => self.read(&mut rng).await,
+                58..66 => self.zero(&mut rng).await,
+                66..75 => self.trim(&mut rng).await,
+                75..83 => self.flush().await,
+                83..87 => self.compare(&mut rng).await,
+                87..90 => self.background(&mut rng).await,
+                90..93 => self.resize(&mut rng).await,
+                93..95 => self.delete(&mut rng).await,
+                _ => self.create(&mut rng).await,
+            }
+        }
+    }
+
+    fn choose(&self, rng: &mut ChaCha8Rng) -> Option<Target> {
+        let world = self.world.borrow();
+        let usable: Vec<_> = world
+            .volumes
+            .iter()
+            .filter(|volume| volume.admin == Admin::Idle)
+            .collect();
+        let volume = usable.get(rng.random_range(0..usable.len().max(1)))?;
+        let lbas = volume.cells.len() * BLOCK_BYTES / volume.lba;
+        let lba_max = (128 << 10) / volume.lba;
+        let count = match rng.random_range(0..10) {
+            0..5 => rng.random_range(1..=lbas.min(8)),
+            5..8 => rng.random_range(1..=lbas.min(24)),
+            _ => rng.random_range(1..=lbas.min(lba_max)),
+        };
+        let start = rng.random_range(0..=lbas - count);
+        let (offset, len) = (start * volume.lba, count * volume.lba);
+        Some(Target {
+            uuid: volume.uuid,
+            name: volume.name.clone(),
+            offset,
+            len,
+        })
+    }
+
+    /// What to write: few contents, so that duplicates are common, some zeros, some that are new.
+    fn choose_values(&self, rng: &mut ChaCha8Rng, target: &Target) -> Vec<Effect> {
+        let mut world = self.world.borrow_mut();
+        let style = rng.random_range(0..10);
+        let mut base = 0;
+        target.effects(|_, sector| {
+            if sector == 0 || base == 0 {
+                base = match (style, rng.random_range(0..8)) {
+                    (_, 0) => u32::MAX,
+                    (0..6, _) | (6..9, 1..4) => 1 + 8 * rng.random_range(0..24),
+                    _ => {
+                        world.next_unique += 8;
+                        1000 + world.next_unique
+                    }
+                };
+            }
+            if base == u32::MAX {
+                0
+            } else {
+                base + sector as u32
+            }
+        })
+    }
+
+    async fn write(&self, rng: &mut ChaCha8Rng) {
+        let Some(target) = self.choose(rng) else {
+            return;
+        };
+        let effects = self.choose_values(rng, &target);
+        let is_durable = rng.random_range(0..8) == 0;
+        let Some(mut buf) = self.pool.try_alloc(target.len) else {
+            return;
+        };
+        let values = effects.iter().flatten().flatten();
+        for (sector, value) in buf.chunks_exact_mut(SECTOR).zip(values) {
+            fill(sector, *value);
+        }
+        let Some(volume) = self.engine.volume(&target.name) else {
+            return;
+        };
+        let id = self
+            .world
+            .borrow_mut()
+            .begin(target.uuid, target.first(), &effects);
+        let Some(id) = id else {
+            return yield_once().await;
+        };
+        let write = async { volume.write(target.offset as u64, buf, is_durable).await.0 };
+        let result = patiently(rng, write).await;
+        self.finish("write", &target, id, result, is_durable);
+    }
+
+    /// `None`: the command's future was dropped; whether it takes effect is open until a crash.
+    fn finish(
+        &self,
+        what: &str,
+        target: &Target,
+        id: u64,
+        result: Option<Result<()>>,
+        is_durable: bool,
+    ) {
+        let mut world = self.world.borrow_mut();
+        let Some(result) = result else {
+            world.tally.dropped += 1;
+            if let Some(volume) = world.volume(target.uuid) {
+                volume.busy -= 1;
+            }
+            return;
+        };
+        world.judge(target.uuid, what, &result);
+        match &result {
+            Ok(()) => world.tally.changes += 1,
+            Err(error) if error.kind == ErrorKind::NoSpace => world.tally.full += 1,
+            Err(_) => world.tally.failed += 1,
+        }
+        world.end(
+            target.uuid,
+            target.first(),
+            target.count(),
+            id,
+            result.is_ok(),
+            is_durable,
+        );
+    }
+
+    async fn zero(&self, rng: &mut ChaCha8Rng) {
+        let Some(target) = self.choose(rng) else {
+            return;
+        };
+        let is_durable = rng.random_range(0..8) == 0;
+        let Some(volume) = self.engine.volume(&target.name) else {
+            return;
+        };
+        let effects = target.effects(|_, _| 0);
+        let id = self
+            .world
+            .borrow_mut()
+            .begin(target.uuid, target.first(), &effects);
+        let Some(id) = id else {
+            return yield_once().await;
+        };
+        let zero = volume.write_zeroes(target.offset as u64, target.len as u64, is_durable);
+        let result = patiently(rng, zero).await;
+        self.finish("write zeroes", &target, id, result, is_durable);
+    }
+
+    async fn trim(&self, rng: &mut ChaCha8Rng) {
+        let Some(target) = self.choose(rng) else {
+            return;
+        };
+        let Some(volume) = self.engine.volume(&target.name) else {
+            return;
+        };
+        let mut effects = target.effects(|_, _| 0);
+        for effect in &mut effects {
+            if effect.iter().any(Option::is_none) {
+                *effect = [None; SECTORS];
+            }
+        }
+        let id = self
+            .world
+            .borrow_mut()
+            .begin(target.uuid, target.first(), &effects);
+        let Some(id) = id else {
+            return yield_once().await;
+        };
+        let trim = volume.trim(target.offset as u64, target.len as u64);
+        let result = patiently(rng, trim).await;
+        self.finish("trim", &target, id, result, false);
+    }
+
+    async fn read(&self, rng: &mut ChaCha8Rng) {
+        let Some(target) = self.choose(rng) else {
+            return;
+        };
+        let Some(mut buf) = self.pool.try_alloc(target.len) else {
+            return;
+        };
+        buf.fill(0xaa);
+        let Some(volume) = self.engine.volume(&target.name) else {
+            return;
+        };
+        let began = self.world.borrow_mut().tick();
+        let (result, buf) = volume.read(target.offset as u64, buf).await;
+        let world = self.world.borrow();
+        world.judge(target.uuid, "read", &result);
+        if result.is_err() {
+            assert!(
+                buf.iter().all(|byte| *byte == 0),
+                "a failed read returned data"
+            );
+            return;
+        }
+        let Some(model) = world
+            .volumes
+            .iter()
+            .find(|volume| volume.uuid == target.uuid)
+        else {
+            return;
+        };
+        let mut sectors = buf.chunks_exact(SECTOR);
+        for at in 0..target.count() {
+            let Some(cell) = model.cells.get(target.first() + at) else {
+                return;
+            };
+            let found: Vec<(usize, u32)> = target
+                .sectors(at)
+                .map(|sector| {
+                    let bytes = sectors.next().unwrap();
+                    (
+                        sector,
+                        number(bytes).expect("a read returned what nobody wrote"),
+                    )
+                })
+                .collect();
+            let fits = |content: &&Content| {
+                found
+                    .iter()
+                    .all(|(sector, value)| content[*sector] == *value)
+            };
+            assert!(
+                cell.since(began).find(fits).is_some(),
+                "a read of {} sub-block {} returned {found:?}, possible: {:?}",
+                target.name,
+                target.first() + at,
+                cell.since(began).collect::<Vec<_>>()
+            );
+        }
+    }
+
+    async fn compare(&self, rng: &mut ChaCha8Rng) {
+        let Some(target) = self.choose(rng) else {
+            return;
+        };
+        let Some(mut buf) = self.pool.try_alloc(target.len) else {
+            return;
+        };
+        let wanted: Vec<(usize, usize, u32)> = {
+            let world = self.world.borrow();
+            let Some(model) = world
+                .volumes
+                .iter()
+                .find(|volume| volume.uuid == target.uuid)
+            else {
+                return;
+            };
+            let finals: Vec<Content> = (0..target.count())
+                .map(|at| *model.cells[target.first() + at].finals().first().unwrap())
+                .collect();
+            let sectors =
+                (0..target.count()).flat_map(|at| target.sectors(at).map(move |s| (at, s)));
+            sectors
+                .map(|(at, sector)| (at, sector, finals[at][sector]))
+                .collect()
+        };
+        for (bytes, (_, _, value)) in buf.chunks_exact_mut(SECTOR).zip(&wanted) {
+            fill(bytes, *value);
+        }
+        let flip = rng.random_range(0..4) == 0;
+        if flip {
+            buf[0] ^= 0x80;
+        }
+        let Some(volume) = self.engine.volume(&target.name) else {
+            return;
+        };
+        let began = self.world.borrow_mut().tick();
+        let (result, _) = volume.compare(target.offset as u64, buf).await;
+        let world = self.world.borrow();
+        world.judge(target.uuid, "read", &result.clone().map(drop));
+        let Ok(is_equal) = result else { return };
+        let Some(model) = world
+            .volumes
+            .iter()
+            .find(|volume| volume.uuid == target.uuid)
+        else {
+            return;
+        };
+        let fits = |content: &Content, at: usize| {
+            wanted
+                .iter()
+                .filter(|(cell, _, _)| *cell == at)
+                .all(|(_, s, value)| content[*s] == *value)
+        };
+        let cells = || (0..target.count()).map(|at| (at, &model.cells[target.first() + at]));
+        let can_be_equal =
+            !flip && cells().all(|(at, cell)| cell.since(began).any(|c| fits(c, at)));
+        let can_differ = flip || cells().any(|(at, cell)| cell.since(began).any(|c| !fits(c, at)));
+        assert!(
+            if is_equal { can_be_equal } else { can_differ },
+            "a comparison said {is_equal}"
+        );
+    }
+
+    async fn flush(&self) {
+        let began = self.world.borrow_mut().tick();
+        let result = self.engine.flush().await;
+        self.note_flush(began, result);
+    }
+
+    fn note_flush(&self, began: u64, result: Result<()>) {
+        let mut world = self.world.borrow_mut();
+        world.judge(Uuid::nil(), "flush", &result);
+        if result.is_ok() {
+            world.flushed = world.flushed.max(began);
+        }
+    }
+
+    async fn background(&self, rng: &mut ChaCha8Rng) {
+        let began = self.world.borrow_mut().tick();
+        let result = match rng.random_range(0..3) {
+            0 => self.engine.checkpoint().await,
+            _ => self.engine.maintain().await,
+        };
+        self.note_flush(began, result);
+    }
+
+    async fn create(&self, rng: &mut ChaCha8Rng) {
+        let uuid = Uuid::from_u128(rng.random());
+        let cells = rng.random_range(1..=CELLS_MAX);
+        let lba = if rng.random() { 512 } else { BLOCK_BYTES };
+        let name = {
+            let mut world = self.world.borrow_mut();
+            if world.volumes.len() >= VOLUMES_MAX {
+                return;
+            }
+            let now = world.tick();
+            let name = format!("v-{uuid}");
+            world.volumes.push(VolumeModel {
+                uuid,
+                name: name.clone(),
+                lba,
+                cells: vec![Cell::certain([0; SECTORS], now); cells],
+                admin: Admin::Creating,
+                busy: 0,
+            });
+            name
+        };
+        let spec = VolumeSpec {
+            name,
+            size_bytes: (cells * BLOCK_BYTES) as u64,
+            lba_bytes: lba as u32,
+            nsid: None,
+            uuid: Some(uuid),
+        };
+        let result = self.engine.create_volume(spec).await.map(drop);
+        let mut world = self.world.borrow_mut();
+        world.judge(Uuid::nil(), "create", &result);
+        // After a failure it is open whether it will be there; the next opening tells.
+        if result.is_ok()
+            && let Some(volume) = world.volume(uuid)
+        {
+            volume.admin = Admin::Idle;
+        }
+    }
+
+    async fn resize(&self, rng: &mut ChaCha8Rng) {
+        let cells = rng.random_range(1..=CELLS_MAX);
+        let chosen = {
+            let mut world = self.world.borrow_mut();
+            let mut idle = world
+                .volumes
+                .iter_mut()
+                .filter(|volume| volume.admin == Admin::Idle && volume.busy == 0);
+            idle.next().map(|volume| {
+                volume.admin = Admin::Resizing(cells);
+                (volume.uuid, volume.name.clone())
+            })
+        };
+        let Some((uuid, name)) = chosen else { return };
+        let result = self
+            .engine
+            .resize_volume(&name, (cells * BLOCK_BYTES) as u64)
+            .await
+            .map(drop);
+        let mut world = self.world.borrow_mut();
+        world.judge(uuid, "resize", &result);
+        let now = world.tick();
+        if result.is_ok()
+            && let Some(volume) = world.volume(uuid)
+        {
+            volume.set_cells(cells, now);
+            volume.admin = Admin::Idle;
+        }
+    }
+
+    async fn delete(&self, rng: &mut ChaCha8Rng) {
+        let chosen = {
+            let mut world = self.world.borrow_mut();
+            let count = world.volumes.len();
+            let at = rng.random_range(0..count.max(1));
+            let volume = world
+                .volumes
+                .get_mut(at)
+                .filter(|volume| volume.admin == Admin::Idle);
+            volume.map(|volume| {
+                volume.admin = Admin::Deleting;
+                (volume.uuid, volume.name.clone())
+            })
+        };
+        let Some((uuid, name)) = chosen else { return };
+        let result = self.engine.delete_volume(&name).await;
+        let mut world = self.world.borrow_mut();
+        world.judge(uuid, "delete", &result);
+        if result.is_ok() {
+            world.volumes.retain(|volume| volume.uuid != uuid);
+        }
+    }
+
+    /// Reads everything, and takes it for certain from now on. `lost_power`: what happened before;
+    /// `None` = nothing, all must be as it was.
+    pub(super) async fn verify(self, lost_power: Option<bool>) {
+        self.settle_volumes();
+        let count = self.world.borrow().volumes.len();
+        assert_eq!(self.engine.volumes().len(), count, "a volume came or went");
+        for at in 0..count {
+            let (name, cells) = {
+                let world = self.world.borrow();
+                (
+                    world.volumes[at].name.clone(),
+                    world.volumes[at].cells.len(),
+                )
+            };
+            let volume = self.engine.volume(&name).expect("a volume is gone");
+            for first in (0..cells).step_by(32) {
+                let len = (cells - first).min(32) * BLOCK_BYTES;
+                let buf = self.pool.alloc(len).await;
+                let (result, buf) = volume.read((first * BLOCK_BYTES) as u64, buf).await;
+                result.expect("reading everything back");
+                let mut world = self.world.borrow_mut();
+                let now = world.tick();
+                let flushed = world.flushed;
+                for (place, bytes) in buf.chunks_exact(BLOCK_BYTES).enumerate() {
+                    let found = content(bytes).expect("a sub-block holds what nobody wrote");
+                    let cell = &mut world.volumes[at].cells[first + place];
+                    let possible = cell.after_crash(lost_power.unwrap_or(false), flushed);
+                    assert!(
+                        possible.contains(&found),
+                        "{name} sub-block {} holds {found:?}, possible after (power lost: {lost_power:?}): \
+                         {possible:?}",
+                        first + place
+                    );
+                    *cell = Cell::certain(found, now);
+                }
+            }
+        }
+    }
+
+    /// Finds out how far changes of volumes came that a crash interrupted.
+    fn settle_volumes(&self) {
+        let infos = self.engine.volumes();
+        let mut world = self.world.borrow_mut();
+        let now = world.tick();
+        world.volumes.retain_mut(|volume| {
+            let info = infos.iter().find(|info| info.uuid == volume.uuid);
+            volume.busy = 0;
+            let Some(info) = info else {
+                let may_be_gone = matches!(volume.admin, Admin::Creating | Admin::Deleting);
+                assert!(may_be_gone, "volume {} is gone", volume.name);
+                return false;
+            };
+            let size = info.size_bytes as usize / BLOCK_BYTES;
+            match volume.admin {
+                Admin::Resizing(cells) if size == cells => volume.set_cells(size, now),
+                _ => assert_eq!(size, volume.cells.len(), "the size of {}", volume.name),
+            }
+            assert_eq!(
+                (info.name.as_str(), info.lba_bytes as usize),
+                (volume.name.as_str(), volume.lba)
+            );
+            volume.admin = Admin::Idle;
+            true
+        });
+    }
+}
+
+impl VolumeModel {
+    fn set_cells(&mut self, count: usize, now: u64) {
+        self.cells.truncate(count);
+        self.cells.resize(count, Cell::certain([0; SECTORS], now));
+    }
+}

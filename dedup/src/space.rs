@@ -1,0 +1,380 @@
+//! Which physical blocks are free, and which only become free later.
+//!
+//! Guarantees: a block is handed out at most once until it is given back; a freed block waits in
+//! quarantine until the record that freed it is durable (I3), and is then optionally discarded before
+//! it can be allocated; `used + reclaiming + free = capacity` at every moment.
+//!
+//! Allocation is next-fit: it goes on where it stopped, so that new data leaves in long runs.
+
+use std::collections::VecDeque;
+
+use meta::Pba;
+
+/// Blocks per group; full groups are skipped at once.
+const GROUP: u64 = 4096;
+const WORD: u64 = 64;
+
+/// Freed blocks that wait for a discard at most; beyond, they become free without one (I6).
+const DISCARDS_MAX: usize = 1 << 20;
+
+/// Free and not yet free blocks of all drives.
+pub(crate) struct Space {
+    drives: Vec<DriveSpace>,
+    /// Freed blocks with the sequence number that must be durable first; the numbers never fall.
+    quarantine: VecDeque<(u64, Pba)>,
+    /// Reusable, but to be discarded first if there is time.
+    discards: VecDeque<Pba>,
+    /// Under discard now.
+    discarding: u64,
+    /// Set aside until the pool is opened again: a write to them may still be under way.
+    set_aside: u64,
+    discard: bool,
+}
+
+impl Space {
+    /// All data blocks of these drives are free. `discard`: whether freed blocks are discarded first.
+    pub(crate) fn new(data_blocks: &[u64], discard: bool) -> Self {
+        Self {
+            drives: data_blocks
+                .iter()
+                .map(|blocks| DriveSpace::new(*blocks))
+                .collect(),
+            quarantine: VecDeque::new(),
+            discards: VecDeque::new(),
+            discarding: 0,
+            set_aside: 0,
+            discard,
+        }
+    }
+
+    /// Whether the number is that of a data block of one of the drives.
+    pub(crate) fn contains(&self, pba: Pba) -> bool {
+        self.drives
+            .get(usize::from(pba.drive()))
+            .is_some_and(|drive| pba.block() < drive.blocks)
+    }
+
+    /// Takes a certain block (recovery); false when it is taken already.
+    pub(crate) fn occupy(&mut self, pba: Pba) -> bool {
+        self.drives[usize::from(pba.drive())].occupy(pba.block())
+    }
+
+    /// The drive with the largest share of free blocks.
+    pub(crate) fn roomiest_drive(&self) -> usize {
+        let share =
+            |drive: &DriveSpace| (drive.free as u128) * 1_000_000 / drive.blocks.max(1) as u128;
+        let best = self
+            .drives
+            .iter()
+            .enumerate()
+            .max_by_key(|(at, drive)| (share(drive), usize::MAX - at));
+        best.map_or(0, |(at, _)| at)
+    }
+
+    /// Takes the next free block, on the preferred drive if it has one.
+    pub(crate) fn allocate(&mut self, preferred: usize) -> Option<Pba> {
+        let count = self.drives.len();
+        (0..count)
+            .map(|turn| (preferred + turn) % count)
+            .find_map(|at| {
+                let block = self.drives[at].allocate()?;
+                Some(Pba::new(at as u16, block))
+            })
+    }
+
+    /// Gives a block back that nothing was ever recorded of.
+    pub(crate) fn give_back(&mut self, pba: Pba) {
+        self.drives[usize::from(pba.drive())].free(pba.block());
+    }
+
+    /// A block that nobody refers to any more; reusable when record `sequence` is durable.
+    pub(crate) fn quarantine(&mut self, pba: Pba, sequence: u64) {
+        debug_assert!(
+            self.quarantine
+                .back()
+                .is_none_or(|(last, _)| *last <= sequence)
+        );
+        #[cfg(test)]
+        if crate::ablation::is(crate::ablation::Broken::ReuseBeforeDurable) {
+            return self.give_back(pba);
+        }
+        self.quarantine.push_back((sequence, pba));
+    }
+
+    /// A block that must not be used again before the pool is reopened.
+    pub(crate) fn set_aside(&mut self, pba: Pba) {
+        tracing::warn!(
+            drive = pba.drive(),
+            block = pba.block(),
+            "a write was dropped half-way: block set aside"
+        );
+        self.set_aside += 1;
+    }
+
+    /// Lets go what was freed by records up to `durable`.
+    pub(crate) fn release(&mut self, durable: u64) {
+        while let Some((_, pba)) = self
+            .quarantine
+            .front()
+            .copied()
+            .filter(|(sequence, _)| *sequence <= durable)
+        {
+            self.quarantine.pop_front();
+            if self.discard && self.discards.len() < DISCARDS_MAX {
+                self.discards.push_back(pba);
+            } else {
+                self.give_back(pba);
+            }
+        }
+    }
+
+    /// Up to `max` blocks to discard now; pass them to `finish_discards` when that is done.
+    pub(crate) fn take_discards(&mut self, max: usize) -> Vec<Pba> {
+        let count = max.min(self.discards.len());
+        let mut taken: Vec<Pba> = self.discards.drain(..count).collect();
+        taken.sort_unstable_by_key(|pba| pba.0);
+        self.discarding += taken.len() as u64;
+        taken
+    }
+
+    /// These blocks are discarded (or could not be): they are free.
+    pub(crate) fn finish_discards(&mut self, taken: &[Pba]) {
+        self.discarding -= taken.len() as u64;
+        for pba in taken {
+            self.give_back(*pba);
+        }
+    }
+
+    /// Frees what waits for a discard, without one: space is short. Returns how many blocks.
+    pub(crate) fn skip_discards(&mut self) -> usize {
+        let count = self.discards.len();
+        while let Some(pba) = self.discards.pop_front() {
+            self.give_back(pba);
+        }
+        count
+    }
+
+    /// Whether a flush (or a discard) would make blocks free.
+    pub(crate) fn has_reclaimable(&self) -> bool {
+        !self.quarantine.is_empty() || !self.discards.is_empty() || self.discarding > 0
+    }
+
+    /// Whether blocks wait for a discard.
+    pub(crate) fn has_discards(&self) -> bool {
+        !self.discards.is_empty()
+    }
+
+    pub(crate) fn capacity(&self) -> u64 {
+        self.drives.iter().map(|drive| drive.blocks).sum()
+    }
+
+    pub(crate) fn free(&self) -> u64 {
+        self.drives.iter().map(|drive| drive.free).sum()
+    }
+
+    pub(crate) fn reclaiming(&self) -> u64 {
+        (self.quarantine.len() + self.discards.len()) as u64 + self.discarding + self.set_aside
+    }
+
+    /// Blocks that something refers to.
+    pub(crate) fn used(&self) -> u64 {
+        self.capacity() - self.free() - self.reclaiming()
+    }
+}
+
+/// One drive's bitmap: a set bit is a block that cannot be handed out.
+struct DriveSpace {
+    blocks: u64,
+    free: u64,
+    cursor: u64,
+    words: Vec<u64>,
+    group_free: Vec<u16>,
+}
+
+impl DriveSpace {
+    fn new(blocks: u64) -> Self {
+        let groups = blocks.div_ceil(GROUP);
+        let mut space = Self {
+            blocks,
+            free: 0,
+            cursor: 0,
+            words: vec![u64::MAX; (groups * GROUP / WORD) as usize],
+            group_free: vec![0; groups as usize],
+        };
+        for block in 0..blocks {
+            space.free(block);
+        }
+        space
+    }
+
+    fn is_free(&self, block: u64) -> bool {
+        self.words[(block / WORD) as usize] & (1 << (block % WORD)) == 0
+    }
+
+    fn occupy(&mut self, block: u64) -> bool {
+        if !self.is_free(block) {
+            return false;
+        }
+        self.words[(block / WORD) as usize] |= 1 << (block % WORD);
+        self.group_free[(block / GROUP) as usize] -= 1;
+        self.free -= 1;
+        true
+    }
+
+    fn free(&mut self, block: u64) {
+        assert!(!self.is_free(block), "block {block} was freed twice");
+        self.words[(block / WORD) as usize] &= !(1 << (block % WORD));
+        self.group_free[(block / GROUP) as usize] += 1;
+        self.free += 1;
+    }
+
+    fn allocate(&mut self) -> Option<u64> {
+        if self.free == 0 {
+            return None;
+        }
+        let groups = self.group_free.len() as u64;
+        let first = (self.cursor / GROUP) % groups;
+        // One turn more than there are groups: the first one again, from its start.
+        for turn in 0..=groups {
+            let group = (first + turn) % groups;
+            if self.group_free[group as usize] == 0 {
+                continue;
+            }
+            let from = if turn == 0 {
+                self.cursor.max(group * GROUP)
+            } else {
+                group * GROUP
+            };
+            if let Some(block) = self.first_free(from, (group + 1) * GROUP) {
+                self.occupy(block);
+                self.cursor = if block + 1 < self.blocks {
+                    block + 1
+                } else {
+                    0
+                };
+                return Some(block);
+            }
+        }
+        None
+    }
+
+    fn first_free(&self, from: u64, end: u64) -> Option<u64> {
+        let mut block = from;
+        while block < end {
+            let free = !self.words[(block / WORD) as usize] >> (block % WORD);
+            if free != 0 {
+                return Some(block + u64::from(free.trailing_zeros()));
+            }
+            block = (block / WORD + 1) * WORD;
+        }
+        None
+    }
+}
+
+/// Sorted blocks as runs on a drive: drive index, first drive block, number of blocks.
+pub(crate) fn runs(sorted: &[Pba]) -> Vec<(u16, u64, u64)> {
+    let mut runs: Vec<(u16, u64, u64)> = Vec::new();
+    for pba in sorted {
+        let block = crate::drive_block(*pba);
+        match runs.last_mut() {
+            Some((drive, first, count)) if *drive == pba.drive() && *first + *count == block => {
+                *count += 1;
+            }
+            _ => runs.push((pba.drive(), block, 1)),
+        }
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn new_blocks_come_one_after_the_other() {
+        let mut space = Space::new(&[10_000], false);
+        let taken: Vec<u64> = (0..5000)
+            .map(|_| space.allocate(0).unwrap().block())
+            .collect();
+        assert_eq!(taken, (0..5000).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_freed_block_waits_until_its_record_is_durable() {
+        let mut space = Space::new(&[2], false);
+        let a = space.allocate(0).unwrap();
+        let b = space.allocate(0).unwrap();
+        assert!(space.allocate(0).is_none());
+        space.quarantine(a, 7);
+        space.quarantine(b, 9);
+        space.release(6);
+        assert!(space.allocate(0).is_none());
+        space.release(8);
+        assert_eq!(space.allocate(0).unwrap().0, a.0);
+        assert!(space.allocate(0).is_none());
+        assert_eq!((space.used(), space.reclaiming(), space.free()), (1, 1, 0));
+    }
+
+    #[test]
+    fn a_freed_block_is_discarded_before_it_is_reused_unless_space_is_short() {
+        let mut space = Space::new(&[2], true);
+        let a = space.allocate(0).unwrap();
+        let b = space.allocate(0).unwrap();
+        space.quarantine(a, 1);
+        space.quarantine(b, 1);
+        space.release(1);
+        assert!(space.allocate(0).is_none());
+        let taken = space.take_discards(1);
+        assert_eq!(space.reclaiming(), 2);
+        space.finish_discards(&taken);
+        assert_eq!(space.allocate(0).unwrap().0, a.0);
+        assert_eq!(space.skip_discards(), 1);
+        assert_eq!(space.allocate(0).unwrap().0, b.0);
+    }
+
+    proptest! {
+        #[test]
+        fn no_block_is_handed_out_twice_and_the_figures_add_up(
+            steps in proptest::collection::vec((any::<u8>(), any::<u8>()), 1..600)
+        ) {
+            let mut space = Space::new(&[44, 9000], true);
+            let capacity = space.capacity();
+            let mut held: Vec<Pba> = Vec::new();
+            let mut seen = HashSet::new();
+            let mut sequence = 0;
+            for (what, which) in steps {
+                match what % 8 {
+                    0..=3 => {
+                        if let Some(pba) = space.allocate(usize::from(which % 2)) {
+                            prop_assert!(seen.insert(pba.0));
+                            prop_assert!(space.contains(pba));
+                            held.push(pba);
+                        }
+                    }
+                    4 if !held.is_empty() => {
+                        let pba = held.swap_remove(usize::from(which) % held.len());
+                        seen.remove(&pba.0);
+                        space.give_back(pba);
+                    }
+                    5 if !held.is_empty() => {
+                        let pba = held.swap_remove(usize::from(which) % held.len());
+                        seen.remove(&pba.0);
+                        sequence += 1;
+                        space.quarantine(pba, sequence);
+                    }
+                    6 => space.release(sequence),
+                    _ => {
+                        let taken = space.take_discards(usize::from(which));
+                        space.finish_discards(&taken);
+                    }
+                }
+                prop_assert_eq!(space.used(), held.len() as u64);
+                prop_assert_eq!(space.used() + space.reclaiming() + space.free(), capacity);
+            }
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Space in bytes that adds up: `used + reclaiming + free = capacity`.
+
+use serde::Serialize;
+
+use crate::SUB_BLOCK_BYTES;
+use crate::engine::Shared;
+use crate::wait::lock;
+
+/// Space of a pool and of its volumes at one moment. All figures are bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PoolStatus {
+    /// Data blocks of all drives together (labels not counted).
+    pub capacity_bytes: u64,
+    /// Physical data blocks that at least one mapping (or a write under way) refers to.
+    pub used_bytes: u64,
+    /// Physical data blocks no longer used, but not reusable before a flush (or a discard) is through.
+    pub reclaiming_bytes: u64,
+    /// Physical data blocks that can be allocated now.
+    pub free_bytes: u64,
+    /// Size of the metadata: the store plus the preallocated journal.
+    pub metadata_bytes: u64,
+    /// Mapped sub-blocks of all volumes, those being deleted included; zeros are not mapped.
+    pub logical_bytes: u64,
+    /// Acknowledged changes that a power loss could still undo, in data bytes.
+    pub unflushed_bytes: u64,
+    /// Why the pool takes no writes at present, if so.
+    pub read_only: Option<String>,
+    /// Blocks whose content did not match its checksum when read, since the pool was opened.
+    pub corrupt_blocks: u64,
+    /// One entry per volume, in order of namespace identifiers.
+    pub volumes: Vec<VolumeStatus>,
+}
+
+/// Space of one volume, in bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct VolumeStatus {
+    /// The volume's name.
+    pub name: String,
+    /// Its namespace identifier.
+    pub nsid: u32,
+    /// Its size as hosts see it.
+    pub size_bytes: u64,
+    /// Its mapped sub-blocks; zeros are not mapped.
+    pub logical_bytes: u64,
+}
+
+/// Reads all figures at one moment, but the size of the store.
+pub(crate) fn collect(shared: &Shared) -> PoolStatus {
+    let store_bytes = shared.store.size_bytes();
+    let grain = SUB_BLOCK_BYTES as u64;
+    let state = lock(&shared.state);
+    let mut volumes: Vec<VolumeStatus> = state
+        .volumes
+        .values()
+        .filter(|entry| entry.is_active())
+        .map(|entry| VolumeStatus {
+            name: entry.info.name.clone(),
+            nsid: entry.info.nsid,
+            size_bytes: entry.info.size_bytes,
+            logical_bytes: entry.map.mapped() * grain,
+        })
+        .collect();
+    volumes.sort_unstable_by_key(|volume| volume.nsid);
+    PoolStatus {
+        capacity_bytes: state.space.capacity() * grain,
+        used_bytes: state.space.used() * grain,
+        reclaiming_bytes: state.space.reclaiming() * grain,
+        free_bytes: state.space.free() * grain,
+        metadata_bytes: store_bytes + shared.journal_bytes,
+        logical_bytes: state
+            .volumes
+            .values()
+            .map(|entry| entry.map.mapped() * grain)
+            .sum(),
+        unflushed_bytes: state.unflushed_bytes,
+        read_only: state.read_only.clone(),
+        corrupt_blocks: state.corrupt_blocks,
+        volumes,
+    }
+}

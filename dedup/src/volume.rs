@@ -1,0 +1,319 @@
+//! Volumes as hosts use them: byte ranges at LBA grain over sub-blocks of 4 KiB.
+
+use std::sync::Arc;
+
+use drives::BLOCK_BYTES;
+use meta::{VolumeInfo, VolumeState};
+use reactor::Buffer;
+
+use crate::engine::Shared;
+use crate::range_lock::RangeLock;
+use crate::read::{Piece, read_piece};
+use crate::state::VolumeEntry;
+use crate::trim::unmap;
+use crate::wait::lock;
+use crate::write::write_sub_blocks;
+use crate::{EngineError, Result};
+
+/// The largest read, write or compare in one call, in bytes: it fits one buffer
+/// with two partial sub-blocks, and one journal record.
+pub const MAX_COMMAND_BYTES: usize = 1 << 20;
+
+/// An open volume: cheap to make, usable from every reactor.
+pub struct Volume {
+    shared: Arc<Shared>,
+    id: u32,
+    range_lock: Arc<RangeLock>,
+    /// As it was when this was made; the size in it is not used.
+    info: VolumeInfo,
+}
+
+/// A byte range in whole sub-blocks, with what it covers of the first and last one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Span {
+    /// First sub-block that is touched.
+    first: u64,
+    /// One past the last sub-block that is touched.
+    end: u64,
+    /// Bytes of the first sub-block before the range.
+    head: usize,
+    /// Bytes of the last sub-block after the range.
+    tail: usize,
+}
+
+impl Span {
+    fn new(offset: u64, len: u64) -> Self {
+        let grain = BLOCK_BYTES as u64;
+        let end = offset + len;
+        Self {
+            first: offset / grain,
+            end: end.div_ceil(grain),
+            head: (offset % grain) as usize,
+            tail: (end.next_multiple_of(grain) - end) as usize,
+        }
+    }
+
+    fn count(&self) -> usize {
+        (self.end - self.first) as usize
+    }
+
+    fn is_whole(&self) -> bool {
+        self.head == 0 && self.tail == 0
+    }
+
+    /// The sub-blocks that are covered from end to end.
+    fn whole(&self) -> (u64, u64) {
+        let first = self.first + u64::from(self.head > 0);
+        let end = self.end - u64::from(self.tail > 0);
+        (first, end.max(first))
+    }
+}
+
+impl Volume {
+    pub(crate) fn new(shared: Arc<Shared>, entry: &VolumeEntry) -> Arc<Self> {
+        Arc::new(Self {
+            shared,
+            id: entry.info.id,
+            range_lock: entry.range_lock.clone(),
+            info: entry.info.clone(),
+        })
+    }
+
+    /// The volume as it is now (its size and state can change).
+    pub fn info(&self) -> VolumeInfo {
+        let state = lock(&self.shared.state);
+        match state.volumes.get(&self.id) {
+            Some(entry) => entry.info.clone(),
+            None => VolumeInfo {
+                state: VolumeState::Deleting,
+                ..self.info.clone()
+            },
+        }
+    }
+
+    /// Reads `buf.len()` bytes at `offset` (both multiples of the LBA size). On an error the buffer's
+    /// content is zeros: damaged data is never returned.
+    pub async fn read(&self, offset: u64, mut buf: Buffer) -> (Result<()>, Buffer) {
+        let span = match self.check(offset, buf.len() as u64, MAX_COMMAND_BYTES as u64) {
+            Ok(span) => span,
+            Err(error) => {
+                buf.fill(0);
+                return (Err(error), buf);
+            }
+        };
+        if buf.is_empty() {
+            return (Ok(()), buf);
+        }
+        if span.is_whole() {
+            let _guard = self.range_lock.shared(span.first, span.end).await;
+            return self.read_span(span, buf).await;
+        }
+        let bounce = self.shared.bounce(span.count() * BLOCK_BYTES).await;
+        let _guard = self.range_lock.shared(span.first, span.end).await;
+        let (result, bounce) = self.read_span(span, bounce).await;
+        let len = buf.len();
+        match result {
+            Ok(()) => buf.copy_from_slice(&bounce[span.head..span.head + len]),
+            Err(_) => buf.fill(0),
+        }
+        (result, buf)
+    }
+
+    /// Writes the whole buffer at `offset` (both multiples of the LBA size). `Ok` means that it
+    /// survives a crash of the process; with `fua`, or after the next flush, also a power loss. The
+    /// buffer comes back unchanged.
+    pub async fn write(&self, offset: u64, buf: Buffer, fua: bool) -> (Result<()>, Buffer) {
+        let span = match self.check(offset, buf.len() as u64, MAX_COMMAND_BYTES as u64) {
+            Ok(span) => span,
+            Err(error) => return (Err(error), buf),
+        };
+        if buf.is_empty() {
+            return (Ok(()), buf);
+        }
+        let (result, buf) = if span.is_whole() {
+            let guard = self.range_lock.exclusive(span.first, span.end).await;
+            match self.check_end(span) {
+                Ok(()) => write_sub_blocks(&self.shared, self.id, guard, span.first, buf).await,
+                Err(error) => (Err(error), buf),
+            }
+        } else {
+            let result = self.write_partial(span, &buf).await;
+            (result, buf)
+        };
+        (self.finish(result, fua).await, buf)
+    }
+
+    /// Makes `len` bytes at `offset` (multiples of the LBA size) read as zeros, to the byte. Any length
+    /// inside the volume is allowed.
+    pub async fn write_zeroes(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
+        let span = self.check(offset, len, u64::MAX)?;
+        if len == 0 {
+            return Ok(());
+        }
+        let result = self.zero_span(offset, len, span).await;
+        self.finish(result, fua).await
+    }
+
+    /// Gives the whole sub-blocks inside the range back: they read as zeros. Partial ones at its ends
+    /// keep their content. Any length inside the volume is allowed.
+    pub async fn trim(&self, offset: u64, len: u64) -> Result<()> {
+        let (first, end) = self.check(offset, len, u64::MAX)?.whole();
+        unmap(&self.shared, self.id, &self.range_lock, first, end)
+            .await
+            .map(drop)
+    }
+
+    /// Every write that was acknowledged before this call survives a power loss when it returns `Ok`.
+    pub async fn flush(&self) -> Result<()> {
+        self.shared.flush().await
+    }
+
+    /// Whether the stored bytes at `offset` equal the buffer's (both multiples of the LBA size).
+    pub async fn compare(&self, offset: u64, buf: Buffer) -> (Result<bool>, Buffer) {
+        let span = match self.check(offset, buf.len() as u64, MAX_COMMAND_BYTES as u64) {
+            Ok(span) => span,
+            Err(error) => return (Err(error), buf),
+        };
+        if buf.is_empty() {
+            return (Ok(true), buf);
+        }
+        let bounce = self.shared.bounce(span.count() * BLOCK_BYTES).await;
+        let _guard = self.range_lock.shared(span.first, span.end).await;
+        let (result, bounce) = self.read_span(span, bounce).await;
+        (
+            result.map(|()| bounce[span.head..span.head + buf.len()] == buf[..]),
+            buf,
+        )
+    }
+
+    /// The range, if it is one of this volume's.
+    fn check(&self, offset: u64, len: u64, len_max: u64) -> Result<Span> {
+        let lba = u64::from(self.info.lba_bytes);
+        if !offset.is_multiple_of(lba) || !len.is_multiple_of(lba) {
+            return Err(EngineError::invalid(format!(
+                "volume `{}`: {len} bytes at {offset} are not whole blocks of {lba} bytes",
+                self.info.name
+            )));
+        }
+        if len > len_max {
+            return Err(EngineError::invalid(format!(
+                "volume `{}`: {len} bytes are more than the {len_max} bytes of one command; split it",
+                self.info.name
+            )));
+        }
+        let state = lock(&self.shared.state);
+        let size = state.active(self.id)?.info.size_bytes;
+        if offset.checked_add(len).is_none_or(|end| end > size) {
+            return Err(self.beyond_end(size));
+        }
+        Ok(Span::new(offset, len))
+    }
+
+    /// Whether the range is still inside: the volume can shrink, or go, while a command waits for its
+    /// range. Shrinking takes the range lock of what it cuts off.
+    fn check_end(&self, span: Span) -> Result<()> {
+        let state = lock(&self.shared.state);
+        state.check_writable()?;
+        let entry = state.active(self.id)?;
+        if span.end > entry.sub_blocks() {
+            return Err(self.beyond_end(entry.info.size_bytes));
+        }
+        Ok(())
+    }
+
+    fn beyond_end(&self, size: u64) -> EngineError {
+        EngineError::invalid(format!(
+            "volume `{}`: the range goes beyond its size of {size} bytes",
+            self.info.name
+        ))
+    }
+
+    async fn read_span(&self, span: Span, buf: Buffer) -> (Result<()>, Buffer) {
+        let piece = Piece {
+            start: span.first,
+            count: span.count(),
+            buffer_offset: 0,
+        };
+        read_piece(&self.shared, self.id, piece, buf).await
+    }
+
+    /// Reads the sub-blocks at the ends, changes their part, and writes all: for LBAs of 512 bytes.
+    async fn write_partial(&self, span: Span, data: &[u8]) -> Result<u64> {
+        // The bounce buffer comes before the range lock: who holds a range never waits for memory.
+        let mut bounce = self.shared.bounce(span.count() * BLOCK_BYTES).await;
+        let guard = self.range_lock.exclusive(span.first, span.end).await;
+        self.check_end(span)?;
+        let last = span.count() - 1;
+        let ends = [
+            (span.head > 0, 0),
+            (span.tail > 0 && (last > 0 || span.head == 0), last),
+        ];
+        for (_, at) in ends.into_iter().filter(|(is_partial, _)| *is_partial) {
+            let piece = Piece {
+                start: span.first + at as u64,
+                count: 1,
+                buffer_offset: at * BLOCK_BYTES,
+            };
+            let (result, back) = read_piece(&self.shared, self.id, piece, bounce).await;
+            bounce = back;
+            result?;
+        }
+        bounce[span.head..span.head + data.len()].copy_from_slice(data);
+        write_sub_blocks(&self.shared, self.id, guard, span.first, bounce)
+            .await
+            .0
+    }
+
+    async fn zero_span(&self, offset: u64, len: u64, span: Span) -> Result<u64> {
+        const ZEROS: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
+        let end = offset + len;
+        let grain = BLOCK_BYTES as u64;
+        let (first, last) = span.whole();
+        if first == last && !span.is_whole() && span.count() == 1 {
+            return self.write_partial(span, &ZEROS[..len as usize]).await;
+        }
+        let mut sequence = unmap(&self.shared, self.id, &self.range_lock, first, last).await?;
+        if span.head > 0 {
+            let head = first * grain - offset;
+            let part = Span::new(offset, head);
+            sequence = self.write_partial(part, &ZEROS[..head as usize]).await?;
+        }
+        if span.tail > 0 {
+            let tail = end - last * grain;
+            let part = Span::new(end - tail, tail);
+            sequence = self.write_partial(part, &ZEROS[..tail as usize]).await?;
+        }
+        Ok(sequence)
+    }
+
+    async fn finish(&self, result: Result<u64>, fua: bool) -> Result<()> {
+        let sequence = result?;
+        if fua {
+            self.shared.flush_upto(sequence).await?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_byte_range_knows_its_whole_and_partial_sub_blocks() {
+        let span = |first, end, head, tail| Span {
+            first,
+            end,
+            head,
+            tail,
+        };
+        assert_eq!(Span::new(0, 4096), span(0, 1, 0, 0));
+        assert_eq!(Span::new(512, 512), span(0, 1, 512, 3072));
+        assert_eq!(Span::new(4096, 4608), span(1, 3, 0, 3584));
+        assert_eq!(Span::new(3584, 1024), span(0, 2, 3584, 3584));
+        assert_eq!(Span::new(512, 512).whole(), (1, 1));
+        assert_eq!(Span::new(3584, 1024).whole(), (1, 1));
+        assert_eq!(Span::new(512, 3 * 4096).whole(), (1, 3));
+        assert_eq!(Span::new(8192, 4096).whole(), (2, 3));
+    }
+}

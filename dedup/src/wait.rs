@@ -1,0 +1,146 @@
+//! Small things to wait on. Wakers may be woken from any thread; no lock is held across an await.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+/// Locks, also after a panic of another holder: the engine's short sections leave no half-made state
+/// that a later reader could mistake (every multi-step change is undone by guards).
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One value handed from one task to another.
+pub(crate) struct Slot<T> {
+    inner: Mutex<SlotInner<T>>,
+}
+
+struct SlotInner<T> {
+    value: Option<T>,
+    waker: Option<Waker>,
+}
+
+impl<T> Slot<T> {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            inner: Mutex::new(SlotInner {
+                value: None,
+                waker: None,
+            }),
+        })
+    }
+
+    /// Puts the value in and wakes who waits for it.
+    pub(crate) fn set(&self, value: T) {
+        let waker = {
+            let mut inner = lock(&self.inner);
+            inner.value = Some(value);
+            inner.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// The value, if it is there already.
+    pub(crate) fn try_take(&self) -> Option<T> {
+        lock(&self.inner).value.take()
+    }
+
+    /// Waits for the value.
+    pub(crate) fn take(&self) -> SlotTake<'_, T> {
+        SlotTake { slot: self }
+    }
+}
+
+pub(crate) struct SlotTake<'a, T> {
+    slot: &'a Slot<T>,
+}
+
+impl<T> Future for SlotTake<'_, T> {
+    type Output = T;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        let mut inner = lock(&self.slot.inner);
+        match inner.value.take() {
+            Some(value) => Poll::Ready(value),
+            None => {
+                inner.waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+/// Something that happens once, and that many may wait for.
+#[derive(Default)]
+pub(crate) struct Event {
+    inner: Mutex<EventInner>,
+}
+
+#[derive(Default)]
+struct EventInner {
+    set: bool,
+    wakers: Vec<Waker>,
+}
+
+impl Event {
+    /// Lets it happen: everyone who waits goes on.
+    pub(crate) fn set(&self) {
+        let wakers = {
+            let mut inner = lock(&self.inner);
+            inner.set = true;
+            std::mem::take(&mut inner.wakers)
+        };
+        for waker in wakers {
+            waker.wake();
+        }
+    }
+
+    /// Waits until it has happened.
+    pub(crate) fn wait(&self) -> EventWait<'_> {
+        EventWait { event: self }
+    }
+}
+
+pub(crate) struct EventWait<'a> {
+    event: &'a Event,
+}
+
+impl Future for EventWait<'_> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let mut inner = lock(&self.event.inner);
+        if inner.set {
+            return Poll::Ready(());
+        }
+        if !inner.wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
+            inner.wakers.push(cx.waker().clone());
+        }
+        Poll::Pending
+    }
+}
+
+/// Lets every other ready task of the executor run once. Works on any executor.
+pub(crate) fn yield_once() -> YieldOnce {
+    YieldOnce { yielded: false }
+}
+
+pub(crate) struct YieldOnce {
+    yielded: bool,
+}
+
+impl Future for YieldOnce {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.yielded {
+            return Poll::Ready(());
+        }
+        self.yielded = true;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}

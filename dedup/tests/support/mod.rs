@@ -1,0 +1,327 @@
+//! A pool in memory, and an executor that needs no reactor.
+#![allow(dead_code)]
+
+use std::collections::BTreeMap;
+use std::future::{Future, ready};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+
+use dedup::{
+    BOUNCE_BYTES_MIN, Blocking, Engine, EngineConfig, EngineError, EngineParts, ErrorKind, Volume,
+    VolumeSpec,
+};
+use drives::{BLOCK_BYTES, Drive, DriveError, Extent, LocalBoxFuture, Transferred};
+use meta::{JournalConfig, MemoryMedia, MemoryStore};
+use reactor::{Buffer, BufferPool};
+
+/// Wakes the thread that waits.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Runs a future on this thread.
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return output;
+        }
+        std::thread::park();
+    }
+}
+
+/// A drive in memory that can be slow, fail, or hold damaged blocks.
+pub(crate) struct TestDrive {
+    blocks: u64,
+    content: Mutex<BTreeMap<u64, Vec<u8>>>,
+    pub(crate) fail_reads: AtomicBool,
+    pub(crate) fail_writes: AtomicBool,
+    pub(crate) fail_flushes: AtomicBool,
+    /// Each write yields so often before it takes effect.
+    pub(crate) write_delay: AtomicU64,
+    pub(crate) written_blocks: AtomicU64,
+    pub(crate) writes: AtomicU64,
+    pub(crate) discarded_blocks: AtomicU64,
+}
+
+impl TestDrive {
+    /// A drive with room for so many data blocks.
+    pub(crate) fn new(data_blocks: u64) -> Arc<Self> {
+        Arc::new(Self {
+            blocks: 256 + data_blocks,
+            content: Mutex::default(),
+            fail_reads: AtomicBool::new(false),
+            fail_writes: AtomicBool::new(false),
+            fail_flushes: AtomicBool::new(false),
+            write_delay: AtomicU64::new(0),
+            written_blocks: AtomicU64::new(0),
+            writes: AtomicU64::new(0),
+            discarded_blocks: AtomicU64::new(0),
+        })
+    }
+
+    /// Flips a bit in every block that was ever written.
+    pub(crate) fn corrupt_all(&self) {
+        for bytes in self.content.lock().unwrap().values_mut() {
+            bytes[77] ^= 4;
+        }
+    }
+
+    fn error(&self, what: &str) -> DriveError {
+        DriveError::new(
+            drives::ErrorKind::Io,
+            "test",
+            format!("the {what} failed on purpose"),
+        )
+    }
+}
+
+async fn yield_times(count: u64) {
+    let mut left = count;
+    std::future::poll_fn(move |cx| {
+        if left == 0 {
+            return Poll::Ready(());
+        }
+        left -= 1;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+impl Drive for TestDrive {
+    fn name(&self) -> &str {
+        "test"
+    }
+
+    fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    fn read<'a>(
+        &'a self,
+        mut buffer: Buffer,
+        extents: &'a [Extent],
+    ) -> LocalBoxFuture<'a, Transferred> {
+        if self.fail_reads.load(Ordering::Relaxed) {
+            return Box::pin(ready((Err(self.error("read")), buffer)));
+        }
+        let content = self.content.lock().unwrap();
+        for extent in extents {
+            for at in 0..u64::from(extent.blocks) {
+                assert!(extent.block + at < self.blocks);
+                let from = extent.buffer_offset + at as usize * BLOCK_BYTES;
+                let target = &mut buffer[from..from + BLOCK_BYTES];
+                match content.get(&(extent.block + at)) {
+                    Some(bytes) => target.copy_from_slice(bytes),
+                    None => target.fill(0),
+                }
+            }
+        }
+        drop(content);
+        Box::pin(ready((Ok(()), buffer)))
+    }
+
+    fn write<'a>(
+        &'a self,
+        buffer: Buffer,
+        extents: &'a [Extent],
+    ) -> LocalBoxFuture<'a, Transferred> {
+        Box::pin(async move {
+            yield_times(self.write_delay.load(Ordering::Relaxed)).await;
+            if self.fail_writes.load(Ordering::Relaxed) {
+                return (Err(self.error("write")), buffer);
+            }
+            self.writes
+                .fetch_add(extents.len() as u64, Ordering::Relaxed);
+            let mut content = self.content.lock().unwrap();
+            for extent in extents {
+                for at in 0..u64::from(extent.blocks) {
+                    let from = extent.buffer_offset + at as usize * BLOCK_BYTES;
+                    content.insert(extent.block + at, buffer[from..from + BLOCK_BYTES].to_vec());
+                    self.written_blocks.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            (Ok(()), buffer)
+        })
+    }
+
+    fn flush<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), DriveError>> {
+        let fails = self.fail_flushes.load(Ordering::Relaxed);
+        Box::pin(ready(if fails {
+            Err(self.error("flush"))
+        } else {
+            Ok(())
+        }))
+    }
+
+    fn discard<'a>(
+        &'a self,
+        block: u64,
+        blocks: u64,
+    ) -> LocalBoxFuture<'a, Result<(), DriveError>> {
+        self.content
+            .lock()
+            .unwrap()
+            .retain(|at, _| !(block..block + blocks).contains(at));
+        self.discarded_blocks.fetch_add(blocks, Ordering::Relaxed);
+        Box::pin(ready(Ok(())))
+    }
+}
+
+/// All parts of a pool; the engine comes and goes.
+pub(crate) struct Pool {
+    pub(crate) drives: Vec<Arc<TestDrive>>,
+    pub(crate) media: Arc<MemoryMedia>,
+    pub(crate) store: Arc<MemoryStore>,
+    pub(crate) config: EngineConfig,
+    pub(crate) buffers: BufferPool,
+}
+
+impl Pool {
+    /// One drive with so many data blocks, and a journal of 64 KiB.
+    pub(crate) fn new(data_blocks: u64) -> Self {
+        Self {
+            drives: vec![TestDrive::new(data_blocks)],
+            media: Arc::new(MemoryMedia::new(64 << 10)),
+            store: Arc::new(MemoryStore::new()),
+            config: EngineConfig {
+                bounce_bytes: BOUNCE_BYTES_MIN,
+                trim_chunk: 64,
+                journal: JournalConfig {
+                    payload_bytes_max: 16 << 10,
+                    reserve_bytes: 1 << 10,
+                },
+                ..EngineConfig::default()
+            },
+            buffers: BufferPool::new(16 << 20).unwrap(),
+        }
+    }
+
+    pub(crate) fn drive(&self) -> &TestDrive {
+        &self.drives[0]
+    }
+
+    pub(crate) fn open(&self) -> Arc<Engine> {
+        self.try_open().unwrap()
+    }
+
+    pub(crate) fn try_open(&self) -> Result<Arc<Engine>, EngineError> {
+        block_on(Engine::open(EngineParts {
+            drives: self
+                .drives
+                .iter()
+                .map(|drive| drive.clone() as Arc<dyn Drive>)
+                .collect(),
+            journal: self.media.clone(),
+            store: self.store.clone(),
+            hash_key: [9; 32],
+            blocking: Blocking::Inline,
+            config: self.config.clone(),
+        }))
+    }
+
+    /// Opens, with a volume `v` of so many sub-blocks.
+    pub(crate) fn with_volume(
+        &self,
+        sub_blocks: u64,
+        lba_bytes: u32,
+    ) -> (Arc<Engine>, Arc<Volume>) {
+        let engine = self.open();
+        let volume = block_on(engine.create_volume(spec("v", sub_blocks, lba_bytes))).unwrap();
+        (engine, volume)
+    }
+
+    /// A buffer of sub-blocks with these contents; zero = zeros.
+    pub(crate) fn buffer(&self, contents: &[u64]) -> Buffer {
+        let mut buf = self
+            .buffers
+            .try_alloc(contents.len() * BLOCK_BYTES)
+            .unwrap();
+        for (block, content) in buf.chunks_exact_mut(BLOCK_BYTES).zip(contents) {
+            block.fill(0);
+            for word in block.chunks_exact_mut(512) {
+                word[..8].copy_from_slice(&content.to_le_bytes());
+            }
+        }
+        buf
+    }
+
+    pub(crate) fn write(
+        &self,
+        volume: &Volume,
+        sub_block: u64,
+        contents: &[u64],
+    ) -> Result<(), EngineError> {
+        let buf = self.buffer(contents);
+        block_on(volume.write(sub_block * BLOCK_BYTES as u64, buf, false)).0
+    }
+
+    pub(crate) fn read(
+        &self,
+        volume: &Volume,
+        sub_block: u64,
+        count: usize,
+    ) -> Result<Vec<u64>, EngineError> {
+        let mut buf = self.buffers.try_alloc(count * BLOCK_BYTES).unwrap();
+        buf.fill(0xee);
+        let (result, buf) = block_on(volume.read(sub_block * BLOCK_BYTES as u64, buf));
+        if result.is_err() {
+            assert!(
+                buf.iter().all(|byte| *byte == 0),
+                "a failed read returned data"
+            );
+        }
+        result.map(|()| contents(&buf))
+    }
+}
+
+/// What the sub-blocks of a buffer hold.
+pub(crate) fn contents(bytes: &[u8]) -> Vec<u64> {
+    let word = |block: &[u8]| u64::from_le_bytes(block[512..520].try_into().unwrap());
+    bytes.chunks_exact(BLOCK_BYTES).map(word).collect()
+}
+
+pub(crate) fn spec(name: &str, sub_blocks: u64, lba_bytes: u32) -> VolumeSpec {
+    VolumeSpec {
+        name: name.to_owned(),
+        size_bytes: sub_blocks * BLOCK_BYTES as u64,
+        lba_bytes,
+        nsid: None,
+        uuid: None,
+    }
+}
+
+/// Blocks in use, waiting, and free.
+pub(crate) fn space(engine: &Engine) -> (u64, u64, u64) {
+    let status = engine.status();
+    let grain = BLOCK_BYTES as u64;
+    assert_eq!(
+        status.used_bytes + status.reclaiming_bytes + status.free_bytes,
+        status.capacity_bytes
+    );
+    (
+        status.used_bytes / grain,
+        status.reclaiming_bytes / grain,
+        status.free_bytes / grain,
+    )
+}
+
+#[track_caller]
+pub(crate) fn expect_kind<T>(result: Result<T, EngineError>, kind: ErrorKind) -> String {
+    match result {
+        Ok(_) => panic!("it succeeded; {kind} was expected"),
+        Err(error) => {
+            assert_eq!(error.kind, kind, "{error}");
+            error.message
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Why a drive could not do what it was asked.
+
+use std::io;
+
+/// What to do about a [`DriveError`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// The request makes no sense for this drive: an error of the caller.
+    Invalid,
+    /// There is no such file or device.
+    NotFound,
+    /// Another process uses it.
+    InUse,
+    /// It is not what it was: shorter than it should be.
+    Truncated,
+    /// The file system below has no room left (drives are sparse files).
+    NoSpace,
+    /// The drive failed; it may work again, or need replacement.
+    Io,
+}
+
+/// A drive's error. The message names the drive and the remedy.
+#[derive(Debug, thiserror::Error)]
+#[error("drive {drive}: {message}")]
+pub struct DriveError {
+    kind: ErrorKind,
+    drive: String,
+    message: String,
+    #[source]
+    source: Option<io::Error>,
+}
+
+impl DriveError {
+    /// What to do about it.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// The drive's name.
+    pub fn drive(&self) -> &str {
+        &self.drive
+    }
+
+    /// An error with a message that names the remedy.
+    pub fn new(kind: ErrorKind, drive: &str, message: impl Into<String>) -> Self {
+        Self {
+            kind,
+            drive: drive.to_owned(),
+            message: message.into(),
+            source: None,
+        }
+    }
+
+    pub(crate) fn invalid(drive: &str, message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Invalid, drive, message)
+    }
+
+    pub(crate) fn with_source(mut self, source: io::Error) -> Self {
+        self.source = Some(source);
+        self
+    }
+}

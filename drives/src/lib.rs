@@ -1,0 +1,122 @@
+//! Block devices, seen as numbered blocks of 4 KiB.
+//!
+//! Everything above asks for blocks through the [`Drive`] trait and never learns whether a file, a
+//! device, memory or a simulated failure stands behind it.
+//!
+//! Guarantees of every drive:
+//! - A transfer that fits neither the drive nor its buffer is refused before anything is moved.
+//! - A completed write is seen by every read that begins after it. It survives a power loss only
+//!   after a [`flush`](Drive::flush) that began after it has completed; until then each of its blocks
+//!   may come back old, new, or mixed of both in sectors of 512 bytes.
+//! - Overlapping transfers in flight at the same time are the caller's to avoid.
+//! - The buffer comes back whatever happens. If the future is dropped, the transfer may happen or not.
+#![forbid(unsafe_code)]
+
+mod ahead;
+mod error;
+mod fault;
+mod file;
+mod memory;
+
+use std::future::Future;
+use std::pin::Pin;
+
+use reactor::Buffer;
+
+pub use error::{DriveError, ErrorKind};
+pub use fault::{FaultDrive, FaultPlan};
+pub use file::{FileDrive, OpenOptions};
+pub use memory::MemoryDrive;
+
+/// Bytes of a block, on every drive.
+pub const BLOCK_BYTES: usize = 4096;
+/// Bytes that reach a drive whole or not at all, even when power is lost while they are written: what
+/// drives of the smallest sector promise.
+pub const SECTOR_BYTES: usize = 512;
+
+/// A run of blocks on the drive, and where they are in the buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// The first block on the drive.
+    pub block: u64,
+    /// Bytes from the buffer's start, a multiple of [`BLOCK_BYTES`].
+    pub buffer_offset: usize,
+    /// How many blocks.
+    pub blocks: u32,
+}
+
+/// A future that stays on its thread.
+pub type LocalBoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
+/// What a transfer gives back: its outcome, and the buffer in any case.
+pub type Transferred = (Result<(), DriveError>, Buffer);
+
+/// A block device.
+pub trait Drive: Send + Sync {
+    /// What it is called in messages: a path, mostly.
+    fn name(&self) -> &str;
+
+    /// How many blocks it has.
+    fn blocks(&self) -> u64;
+
+    /// Reads all extents into the buffer. On an error the buffer's extents hold anything.
+    fn read<'a>(&'a self, buffer: Buffer, extents: &'a [Extent])
+    -> LocalBoxFuture<'a, Transferred>;
+
+    /// Writes all extents from the buffer, in any order. On an error each block is old, new or mixed.
+    fn write<'a>(
+        &'a self,
+        buffer: Buffer,
+        extents: &'a [Extent],
+    ) -> LocalBoxFuture<'a, Transferred>;
+
+    /// Makes every write that completed before this call survive a power loss.
+    fn flush<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), DriveError>>;
+
+    /// Says that nobody needs these blocks: reading them gives anything (zeros, where space is given
+    /// back) until they are written again. A drive that cannot give space back succeeds and does
+    /// nothing.
+    fn discard<'a>(&'a self, block: u64, blocks: u64)
+    -> LocalBoxFuture<'a, Result<(), DriveError>>;
+}
+
+/// Refuses what lies outside the drive or the buffer.
+fn check_transfer(
+    drive: &dyn Drive,
+    buffer: &Buffer,
+    extents: &[Extent],
+) -> Result<(), DriveError> {
+    for extent in extents {
+        check_range(drive, extent.block, u64::from(extent.blocks))?;
+        let bytes = extent.blocks as usize * BLOCK_BYTES;
+        let end = extent.buffer_offset.checked_add(bytes);
+        if !extent.buffer_offset.is_multiple_of(BLOCK_BYTES) || end.is_none_or(|e| e > buffer.len())
+        {
+            return Err(DriveError::invalid(
+                drive.name(),
+                format!(
+                    "{bytes} bytes at byte {} are not whole blocks of a buffer of {} bytes",
+                    extent.buffer_offset,
+                    buffer.len()
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn check_range(drive: &dyn Drive, block: u64, blocks: u64) -> Result<(), DriveError> {
+    if block
+        .checked_add(blocks)
+        .is_none_or(|end| end > drive.blocks())
+    {
+        return Err(DriveError::invalid(
+            drive.name(),
+            format!(
+                "blocks {block} + {blocks} are not among its {} blocks",
+                drive.blocks()
+            ),
+        ));
+    }
+    Ok(())
+}

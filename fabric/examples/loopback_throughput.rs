@@ -1,0 +1,129 @@
+//! How fast NVMe commands go over soft RoCE on loopback, without any storage behind the target.
+//!
+//! A target and a host, each on a reactor of its own, on two loopback addresses:
+//!
+//! ```text
+//! cargo run -p fabric --example loopback_throughput
+//! ```
+
+#![allow(clippy::print_stdout)]
+
+use std::cell::Cell;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use fabric::{
+    Device, DeviceConfig, HostData, HostQueue, HostQueueParams, Listener, QueueLimits, TargetQueue,
+};
+use nvme::{Cqe, Sqe, Status};
+
+const PORT: u16 = 4420;
+const WRITE: u8 = 1;
+const READ: u8 = 2;
+const TIME: Duration = Duration::from_secs(2);
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let target_ip = IpAddr::from([127, 99, 0, 1]);
+    let host_ip = IpAddr::from([127, 99, 0, 2]);
+    let target = reactor::start(config("target"))?;
+    let _serving = target.handle().spawn(move || serve(target_ip));
+    let measured = reactor::run(config("host"), async move {
+        let host = Device::open(DeviceConfig::on(vec![host_ip]))?;
+        let peer = SocketAddr::new(target_ip, PORT);
+        let params = HostQueueParams {
+            qid: 1,
+            depth: 128,
+            cntlid: 1,
+            in_capsule_bytes: 4096,
+        };
+        let queue = HostQueue::connect(&host, peer, params).await?;
+        for (name, opcode, len, depth) in [
+            ("4 KiB read, queue depth 1", READ, 4096, 1),
+            ("4 KiB write, queue depth 1", WRITE, 4096, 1),
+            ("4 KiB read, queue depth 32", READ, 4096, 32),
+            ("4 KiB write, queue depth 32", WRITE, 4096, 32),
+            ("128 KiB read, queue depth 16", READ, 131_072, 16),
+            ("128 KiB write, queue depth 16", WRITE, 131_072, 16),
+        ] {
+            measure(&queue, name, opcode, len, depth).await?;
+        }
+        println!("host: {:?}", host.counters());
+        Ok::<(), Box<dyn std::error::Error>>(())
+    })?;
+    target.stop_and_join();
+    measured
+}
+
+fn config(name: &str) -> reactor::Config {
+    let buffer_pool = reactor::PoolConfig { bytes: 64 << 20 };
+    reactor::Config {
+        name: name.into(),
+        buffer_pool,
+        ..Default::default()
+    }
+}
+
+async fn serve(address: IpAddr) -> Result<(), String> {
+    let device =
+        Device::open(DeviceConfig::on(vec![address])).map_err(|error| error.to_string())?;
+    let listener = Listener::bind(&device, PORT).map_err(|error| error.to_string())?;
+    while let Some(incoming) = listener.accept().await {
+        let queue = incoming
+            .accept(QueueLimits::default())
+            .map_err(|error| error.to_string())?;
+        reactor::spawn(async move {
+            while let Some(capsule) = queue.next_command().await {
+                reactor::spawn(execute(queue.clone(), capsule));
+            }
+        });
+    }
+    Ok(())
+}
+
+async fn execute(queue: TargetQueue, capsule: fabric::Capsule) {
+    let Some(here) = reactor::current() else {
+        return;
+    };
+    let len = capsule.sqe.cdw(12) as usize;
+    let buffer = here.buffers().alloc(len).await;
+    let done = Cqe::new(Status::SUCCESS, 0);
+    match capsule.sqe.opcode() {
+        READ => queue.complete(capsule, done, Some((buffer, len))),
+        _ => match queue.fetch(&capsule, len, buffer).await {
+            Ok(_) => queue.complete(capsule, done, None),
+            Err(error) => queue.complete(capsule, Cqe::new(error.status, 0), None),
+        },
+    }
+}
+
+async fn measure(
+    queue: &HostQueue,
+    name: &str,
+    opcode: u8,
+    len: usize,
+    depth: usize,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let here = reactor::current().ok_or("not on a reactor")?;
+    let done = Cell::new(0_u64);
+    let start = Instant::now();
+    let worker = async || -> Result<(), fabric::HostError> {
+        let mut buffer = here.buffers().alloc(len).await;
+        while start.elapsed() < TIME {
+            let sqe = Sqe::new(opcode).with_cdw(12, len as u32);
+            let data = match opcode {
+                READ => HostData::FromTarget(buffer, len),
+                _ => HostData::ToTarget(buffer, len),
+            };
+            let (_, back) = queue.submit(sqe, data).await?;
+            let Some(back) = back else { break };
+            buffer = back;
+            done.set(done.get() + 1);
+        }
+        Ok(())
+    };
+    futures_util::future::try_join_all((0..depth).map(|_| worker())).await?;
+    let per_second = done.get() as f64 / start.elapsed().as_secs_f64();
+    let megabytes = per_second * len as f64 / 1e6;
+    println!("{name}: {per_second:.0} per second, {megabytes:.0} MB/s");
+    Ok(())
+}

@@ -1,0 +1,156 @@
+//! Transport addresses as users write them: `rdma://192.0.2.1:4420`, `rdma://[::]:4420`.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+
+use crate::NVME_PORT;
+
+/// Which transport an address names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Scheme {
+    /// NVMe over RDMA.
+    Rdma,
+}
+
+impl fmt::Display for Scheme {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Scheme::Rdma => f.write_str("rdma"),
+        }
+    }
+}
+
+/// Where a target listens, or where a host connects to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TransportAddress {
+    /// The transport.
+    pub scheme: Scheme,
+    /// The address; unspecified (`0.0.0.0`, `::`) means every address of that family.
+    pub host: IpAddr,
+    /// The NVMe service port; for RDMA the port of the RDMA CM's TCP port space.
+    pub port: u16,
+}
+
+/// Why a text is not a transport address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AddressError {
+    /// It does not begin with a known scheme.
+    #[error("'{0}' does not begin with a known transport; write rdma://ADDRESS:PORT")]
+    Scheme(String),
+    /// What follows is not an IP address with an optional port.
+    #[error(
+        "'{0}' is not an IP address and a port; write rdma://192.0.2.1:4420 or rdma://[::1]:4420"
+    )]
+    Host(String),
+}
+
+impl TransportAddress {
+    /// An RDMA address.
+    pub fn rdma(host: IpAddr, port: u16) -> Self {
+        Self {
+            scheme: Scheme::Rdma,
+            host,
+            port,
+        }
+    }
+
+    /// Address and port as a socket address.
+    pub fn socket_addr(&self) -> SocketAddr {
+        SocketAddr::new(self.host, self.port)
+    }
+}
+
+impl From<TransportAddress> for SocketAddr {
+    fn from(address: TransportAddress) -> Self {
+        address.socket_addr()
+    }
+}
+
+impl FromStr for TransportAddress {
+    type Err = AddressError;
+
+    /// Parses `rdma://ADDRESS[:PORT]`; without a port it is [`NVME_PORT`].
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        let rest = text
+            .strip_prefix("rdma://")
+            .ok_or_else(|| AddressError::Scheme(text.to_owned()))?;
+        let rest = rest.strip_suffix('/').unwrap_or(rest);
+        if let Ok(address) = rest.parse::<SocketAddr>() {
+            return Ok(Self::rdma(address.ip(), address.port()));
+        }
+        let bare = rest
+            .strip_prefix('[')
+            .and_then(|r| r.strip_suffix(']'))
+            .unwrap_or(rest);
+        match bare.parse::<IpAddr>() {
+            Ok(host) => Ok(Self::rdma(host, NVME_PORT)),
+            Err(_) => Err(AddressError::Host(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for TransportAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}", self.scheme, self.socket_addr())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_printed_as_they_are_read() {
+        for text in [
+            "rdma://0.0.0.0:4420",
+            "rdma://[::]:4420",
+            "rdma://[fe80::1]:1",
+        ] {
+            assert_eq!(
+                text.parse::<TransportAddress>().map(|a| a.to_string()),
+                Ok(text.into())
+            );
+        }
+    }
+
+    #[test]
+    fn the_port_may_be_left_out() {
+        for text in [
+            "rdma://127.0.0.1",
+            "rdma://127.0.0.1/",
+            "rdma://127.0.0.1:4420",
+        ] {
+            let address = text.parse::<TransportAddress>().ok();
+            assert_eq!(
+                address,
+                Some(TransportAddress::rdma([127, 0, 0, 1].into(), 4420))
+            );
+        }
+        assert_eq!(
+            "rdma://[::1]".parse::<TransportAddress>().map(|a| a.port),
+            Ok(NVME_PORT)
+        );
+    }
+
+    #[test]
+    fn other_texts_are_refused_with_a_remedy() {
+        for text in ["", "127.0.0.1:4420", "tcp://127.0.0.1:4420"] {
+            assert!(matches!(
+                text.parse::<TransportAddress>(),
+                Err(AddressError::Scheme(_))
+            ));
+        }
+        for text in [
+            "rdma://",
+            "rdma://host:1",
+            "rdma://1.2.3.4:99999",
+            "rdma://1.2.3.4:",
+        ] {
+            assert!(matches!(
+                text.parse::<TransportAddress>(),
+                Err(AddressError::Host(_))
+            ));
+        }
+    }
+}

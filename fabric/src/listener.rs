@@ -1,0 +1,254 @@
+//! Where a target receives its hosts' connections: checks what they ask for, and refuses what it
+//! cannot serve with the status that NVMe/RDMA has for it.
+
+use std::future::poll_fn;
+use std::net::{IpAddr, SocketAddr};
+
+use nvme::command::SQE_BYTES;
+use nvme::rdma_cm::{ADMIN_QUEUE_DEPTH, RdmaCmAccept, RdmaCmReject, RdmaCmRequest, RdmaCmStatus};
+
+use crate::address::Scheme;
+use crate::budget::Budget;
+use crate::device::Device;
+use crate::rdma::{ConnectionParams, ListenError, PendingConnection, RdmaListener};
+use crate::target_queue::{AcceptError, QueueInfo, QueueLimits, TargetQueue};
+
+/// Bounds of a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListenerConfig {
+    /// Only take connections to this address of the device; None means any.
+    pub address: Option<IpAddr>,
+    /// The service port.
+    pub port: u16,
+    /// Connections that may wait for an answer; more are refused.
+    pub backlog: usize,
+    /// The longest I/O queue that a host may ask for, in entries.
+    pub depth_max: u16,
+    /// Bytes of memory for the capsules of all queues accepted here together. A queue takes its depth
+    /// times (64 + in-capsule bytes); what does not fit is refused with 'no resources'.
+    pub capsule_bytes_max: usize,
+}
+
+impl ListenerConfig {
+    /// The usual bounds: 128 waiting connections, I/O queues of up to 1024 entries, 256 MiB for
+    /// capsules (480 queues of 128 entries).
+    pub fn new(port: u16) -> Self {
+        Self {
+            address: None,
+            port,
+            backlog: 128,
+            depth_max: 1024,
+            capsule_bytes_max: 256 << 20,
+        }
+    }
+}
+
+/// Listens for NVMe/RDMA connections. Dropping it closes the port; accepted queues go on.
+pub struct Listener {
+    device: Device,
+    listener: Box<dyn RdmaListener>,
+    config: ListenerConfig,
+    capsule_bytes: Budget,
+}
+
+/// A host's request for a queue, checked. Dropping it refuses it.
+pub struct Incoming {
+    /// The host's address.
+    pub peer: SocketAddr,
+    /// The address and port that it asked.
+    pub local: SocketAddr,
+    /// What it asked for.
+    pub request: RdmaCmRequest,
+    device: Device,
+    pending: Box<dyn PendingConnection>,
+    capsule_bytes: Budget,
+}
+
+impl Listener {
+    /// Listens on every address of the device, with the usual bounds.
+    pub fn bind(device: &Device, port: u16) -> Result<Self, ListenError> {
+        Self::bind_with(device, ListenerConfig::new(port))
+    }
+
+    /// Listens with chosen bounds.
+    pub fn bind_with(device: &Device, config: ListenerConfig) -> Result<Self, ListenError> {
+        let address = config.address.filter(|address| !address.is_unspecified());
+        let listener = device.rdma.listen(address, config.port, config.backlog)?;
+        Ok(Self {
+            device: device.clone(),
+            listener,
+            capsule_bytes: Budget::new(config.capsule_bytes_max),
+            config,
+        })
+    }
+
+    /// The next valid request. Invalid ones are refused on the way. None when the device has closed.
+    pub async fn accept(&self) -> Option<Incoming> {
+        loop {
+            let pending = poll_fn(|cx| self.listener.poll_accept(cx)).await?;
+            let (peer, local) = (pending.peer(), pending.local());
+            match check_request(pending.private_data(), self.config.depth_max) {
+                Ok(request) => {
+                    let device = self.device.clone();
+                    return Some(Incoming {
+                        peer,
+                        local,
+                        request,
+                        device,
+                        pending,
+                        capsule_bytes: self.capsule_bytes.clone(),
+                    });
+                }
+                Err(status) => {
+                    tracing::warn!(%peer, ?status, "connection request refused");
+                    pending.reject(
+                        &RdmaCmReject {
+                            status: status as u16,
+                        }
+                        .encode(),
+                    );
+                }
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Listener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Listener")
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Incoming {
+    /// Accepts: the queue's receives are posted before the host learns of it. If the host does not
+    /// complete the connection, the queue closes.
+    ///
+    /// # Errors
+    /// If the host gave up, or there is no room for another queue; the host learns that.
+    pub fn accept(self, limits: QueueLimits) -> Result<TargetQueue, AcceptError> {
+        let depth = self.request.hsqsize.saturating_add(1);
+        let info = QueueInfo {
+            peer: self.peer,
+            local: self.local,
+            qid: self.request.qid,
+            depth,
+            cntlid: self.request.cntlid,
+            in_capsule_bytes: limits.in_capsule_bytes,
+            transport: Scheme::Rdma,
+        };
+        let bytes = (usize::from(depth) + 1) * (SQE_BYTES + limits.in_capsule_bytes);
+        let Some(capsule_bytes) = self.capsule_bytes.try_acquire(bytes) else {
+            self.reject(RdmaCmStatus::NoResources);
+            return Err(AcceptError::NoResources(format!(
+                "its capsules need {bytes} bytes, and the listener's queues have all they may"
+            )));
+        };
+        let queue = TargetQueue::new(info, limits, self.device, capsule_bytes);
+        let params = ConnectionParams {
+            private_data: RdmaCmAccept { crqsize: depth }.encode().to_vec(),
+            receives: TargetQueue::receives(&info),
+        };
+        queue.attach(self.pending.accept(params, queue.handler())?);
+        Ok(queue)
+    }
+
+    /// Refuses with a status.
+    pub fn reject(self, status: RdmaCmStatus) {
+        self.pending.reject(
+            &RdmaCmReject {
+                status: status as u16,
+            }
+            .encode(),
+        );
+    }
+}
+
+impl std::fmt::Debug for Incoming {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Incoming")
+            .field("peer", &self.peer)
+            .field("local", &self.local)
+            .field("request", &self.request)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Checks a request's private data as the Linux target does, and the sizes more strictly: a queue
+/// without entries, or longer than this target serves, is refused instead of half served.
+fn check_request(private_data: &[u8], depth_max: u16) -> Result<RdmaCmRequest, RdmaCmStatus> {
+    let request = RdmaCmRequest::parse(private_data)?;
+    let limit = if request.qid == 0 {
+        ADMIN_QUEUE_DEPTH
+    } else {
+        depth_max
+    };
+    if request.hsqsize == 0 || request.hsqsize >= limit {
+        return Err(RdmaCmStatus::InvalidHsqSize);
+    }
+    if request.hrqsize == 0 || request.hrqsize > limit {
+        return Err(RdmaCmStatus::InvalidHrqSize);
+    }
+    Ok(request)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: RdmaCmRequest = RdmaCmRequest {
+        qid: 1,
+        hrqsize: 128,
+        hsqsize: 127,
+        cntlid: 1,
+    };
+
+    #[test]
+    fn what_linux_asks_for_is_taken() {
+        let admin = RdmaCmRequest {
+            qid: 0,
+            hrqsize: 32,
+            hsqsize: 31,
+            cntlid: 0,
+        };
+        for request in [admin, GOOD, RdmaCmRequest { cntlid: 0, ..GOOD }] {
+            assert_eq!(check_request(&request.encode(), 128), Ok(request));
+            // The RDMA CM pads private data to its field's length.
+            let mut padded = request.encode().to_vec();
+            padded.resize(56, 0);
+            assert_eq!(check_request(&padded, 128), Ok(request));
+        }
+    }
+
+    #[test]
+    fn each_wrong_field_has_its_status() {
+        let check = |request: RdmaCmRequest| check_request(&request.encode(), 128);
+        for hsqsize in [0, 128, 0xffff] {
+            let status = Err(RdmaCmStatus::InvalidHsqSize);
+            assert_eq!(check(RdmaCmRequest { hsqsize, ..GOOD }), status);
+        }
+        for hrqsize in [0, 129, 0xffff] {
+            let status = Err(RdmaCmStatus::InvalidHrqSize);
+            assert_eq!(check(RdmaCmRequest { hrqsize, ..GOOD }), status);
+        }
+        let admin = RdmaCmRequest {
+            qid: 0,
+            hrqsize: 32,
+            hsqsize: 32,
+            cntlid: 0,
+        };
+        assert_eq!(check(admin), Err(RdmaCmStatus::InvalidHsqSize));
+        assert_eq!(check_request(&[], 128), Err(RdmaCmStatus::InvalidLength));
+        assert_eq!(
+            check_request(&GOOD.encode()[..31], 128),
+            Err(RdmaCmStatus::InvalidLength)
+        );
+        let mut format = GOOD.encode();
+        format[0] = 1;
+        assert_eq!(
+            check_request(&format, 128),
+            Err(RdmaCmStatus::InvalidRecordFormat)
+        );
+    }
+}

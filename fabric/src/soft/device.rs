@@ -1,0 +1,375 @@
+//! A soft device: opening its sockets, its tables, and the traits that queue pairs use.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use roce::endpoint::{ConnectParams, Endpoint, EndpointError, Path, PathMtu, QpId};
+
+use super::batch::SendBatch;
+use super::connection::{ListenerState, SoftListener, SoftQueuePair};
+use super::driver;
+use super::guard::{self, AddressGuard};
+use super::socket::{self, ReceiveBatch, Socket};
+use super::{Addresses, ROCE_PORT, SoftConfig, SoftCounters};
+use crate::budget::Budget;
+use crate::memory::FabricMemory;
+use crate::rdma::{
+    ConnectionParams, DeviceError, ListenError, QueuePair, QueuePairHandler, RdmaDevice,
+    RdmaListener, SetupError,
+};
+use crate::waiters::Waiters;
+
+/// The RDMA CM's TCP port space in a service identifier; the port is in the lower 16 bits.
+const SERVICE_TCP: u64 = 0x0106_0000;
+
+/// The service identifier of a port.
+pub(super) fn service(port: u16) -> u64 {
+    SERVICE_TCP | u64::from(port)
+}
+
+/// Random loopback addresses tried before giving up.
+const LOOPBACK_TRIES: u32 = 16;
+
+/// How long a shutdown waits for peers to agree.
+const SHUTDOWN_TIME: Duration = Duration::from_secs(3);
+
+/// A soft device, held by whoever uses it. When the last holder lets go, its tasks end and its
+/// sockets close.
+pub(crate) struct SoftDevice {
+    pub(super) shared: Rc<Shared>,
+    tasks: RefCell<Vec<reactor::JoinHandle<()>>>,
+}
+
+/// What the device's tasks, queue pairs and listeners share.
+pub(super) struct Shared {
+    pub(super) endpoint: RefCell<Endpoint<FabricMemory>>,
+    pub(super) sockets: Vec<Socket>,
+    _guards: Vec<AddressGuard>,
+    pub(super) config: SoftConfig,
+    pub(super) handlers: RefCell<HashMap<QpId, Rc<dyn QueuePairHandler>>>,
+    pub(super) listeners: RefCell<HashMap<u16, Vec<Rc<ListenerState>>>>,
+    pub(super) sending: RefCell<SendBatch>,
+    pub(super) receiving: RefCell<ReceiveBatch>,
+    pub(super) counters: RefCell<SoftCounters>,
+    /// Wakes whoever waits for the last queue pair to go.
+    pub(super) idle: RefCell<Waiters>,
+    /// Set when the device is gone: its driver has ended.
+    pub(super) closed: Cell<bool>,
+    driver: RefCell<Option<Waker>>,
+    /// Whether the driver has something to do.
+    pub(super) due: Cell<bool>,
+    read_budget: Budget,
+}
+
+impl SoftDevice {
+    /// Opens the sockets and starts the tasks on the current reactor.
+    pub(crate) fn open(addresses: Addresses, config: SoftConfig) -> Result<Rc<Self>, DeviceError> {
+        let (sockets, guards) = open_sockets(&addresses, &config)?;
+        let mut seed = [0; 32];
+        fill_random(&mut seed)?;
+        let receive_buffer = sockets
+            .iter()
+            .map(Socket::receive_buffer)
+            .min()
+            .unwrap_or(0);
+        let in_flight = config
+            .read_bytes_in_flight
+            .min(receive_buffer / 4)
+            .max(4096);
+        let shared = Rc::new(Shared {
+            endpoint: RefCell::new(Endpoint::new(config.endpoint.clone(), seed)),
+            sockets,
+            _guards: guards,
+            config,
+            handlers: RefCell::default(),
+            listeners: RefCell::default(),
+            sending: RefCell::default(),
+            receiving: RefCell::new(ReceiveBatch::new()),
+            counters: RefCell::default(),
+            idle: RefCell::default(),
+            closed: Cell::new(false),
+            driver: RefCell::default(),
+            due: Cell::new(false),
+            read_budget: Budget::new(in_flight),
+        });
+        let mut tasks = vec![reactor::spawn(driver::drive(shared.clone()))];
+        for index in 0..shared.sockets.len() {
+            tasks.push(reactor::spawn(driver::receive(shared.clone(), index)));
+        }
+        Ok(Rc::new(Self {
+            shared,
+            tasks: RefCell::new(tasks),
+        }))
+    }
+
+    pub(crate) fn addresses(&self) -> Vec<IpAddr> {
+        self.shared.sockets.iter().map(Socket::address).collect()
+    }
+
+    pub(crate) fn counters(&self) -> SoftCounters {
+        let mut counters = self.shared.counters.borrow().clone();
+        counters.endpoint = self.shared.endpoint.borrow().counters().clone();
+        counters
+    }
+
+    /// Disconnects everything and waits a bounded time for the peers to agree.
+    pub(crate) async fn shutdown(&self) {
+        let now = reactor::now();
+        let all: Vec<QpId> = self.shared.handlers.borrow().keys().copied().collect();
+        for qp in all {
+            self.shared.endpoint.borrow_mut().disconnect(now, qp);
+        }
+        self.shared.kick();
+        let idle = poll_fn(|cx| {
+            if self.shared.handlers.borrow().is_empty() {
+                return Poll::Ready(());
+            }
+            self.shared.idle.borrow_mut().register(cx);
+            Poll::Pending
+        });
+        let _ = reactor::timeout(SHUTDOWN_TIME, idle).await;
+        // What was still queued (the answer to a peer's own disconnect) leaves in the next round.
+        self.shared.kick();
+        reactor::yield_now().await;
+    }
+
+    /// The local address to reach a peer from, and the path MTU.
+    fn path_to(&self, peer: SocketAddr) -> Result<(Path, PathMtu), SetupError> {
+        let unreachable = |reason: String| SetupError::Unreachable { peer, reason };
+        let route = socket::route(peer.ip()).map_err(|e| unreachable(e.to_string()))?;
+        let of_family = |s: &&Socket| s.address().is_ipv4() == peer.is_ipv4();
+        let mut sockets = self.shared.sockets.iter().filter(of_family);
+        let socket = sockets
+            .clone()
+            .find(|s| s.address() == route.local || s.address().is_unspecified())
+            .or_else(|| sockets.next())
+            .ok_or_else(|| unreachable("the device has no address of that family".into()))?;
+        let local = if socket.address().is_unspecified() {
+            route.local
+        } else {
+            socket.address()
+        };
+        let mtu = PathMtu::for_interface(route.mtu)
+            .ok_or_else(|| unreachable(format!("the path's MTU of {} is too small", route.mtu)))?;
+        Ok((
+            Path {
+                local,
+                remote: peer.ip(),
+            },
+            mtu,
+        ))
+    }
+}
+
+impl Drop for SoftDevice {
+    fn drop(&mut self) {
+        for task in self.tasks.take() {
+            task.abort();
+        }
+    }
+}
+
+impl Shared {
+    /// Makes the driver run soon.
+    pub(super) fn kick(&self) {
+        if !self.due.replace(true)
+            && let Some(waker) = self.driver.take()
+        {
+            waker.wake();
+        }
+    }
+
+    pub(super) fn set_driver_waker(&self, waker: &Waker) {
+        let mut driver = self.driver.borrow_mut();
+        match &mut *driver {
+            Some(current) => current.clone_from(waker),
+            None => *driver = Some(waker.clone()),
+        }
+    }
+}
+
+impl RdmaDevice for SoftDevice {
+    fn listen(
+        &self,
+        address: Option<IpAddr>,
+        port: u16,
+        backlog: usize,
+    ) -> Result<Box<dyn RdmaListener>, ListenError> {
+        let mut listeners = self.shared.listeners.borrow_mut();
+        let on_port = listeners.entry(port).or_default();
+        if on_port.iter().any(|listener| listener.address == address) {
+            return Err(ListenError::InUse(port));
+        }
+        if on_port.is_empty() {
+            let service = service(port);
+            self.shared
+                .endpoint
+                .borrow_mut()
+                .listen(service)
+                .map_err(|error| ListenError::Refused {
+                    port,
+                    reason: error.to_string(),
+                })?;
+        }
+        let state = Rc::new(ListenerState::new(address, port, backlog));
+        on_port.push(state.clone());
+        Ok(Box::new(SoftListener::new(self.shared.clone(), state)))
+    }
+
+    fn connect(
+        &self,
+        peer: SocketAddr,
+        params: ConnectionParams,
+        handler: Rc<dyn QueuePairHandler>,
+    ) -> Result<Rc<dyn QueuePair>, SetupError> {
+        let (path, mtu) = self.path_to(peer)?;
+        let service = service(peer.port());
+        let mut endpoint = self.shared.endpoint.borrow_mut();
+        let request = ConnectParams::new(service, params.private_data, mtu);
+        let qp = endpoint
+            .connect(reactor::now(), path, request)
+            .map_err(setup_error)?;
+        for memory in params.receives {
+            if let Err((error, _)) = endpoint.post_receive(qp, 0, memory) {
+                endpoint.destroy(qp);
+                return Err(SetupError::NoResources(error.to_string()));
+            }
+        }
+        drop(endpoint);
+        self.shared.handlers.borrow_mut().insert(qp, handler);
+        self.shared.kick();
+        Ok(Rc::new(SoftQueuePair::new(
+            self.shared.clone(),
+            qp,
+            path,
+            peer.port(),
+        )))
+    }
+
+    fn read_budget(&self) -> (Budget, usize) {
+        let budget = self.shared.read_budget.clone();
+        let piece = self.shared.config.read_bytes_max.min(budget.total());
+        (budget, piece)
+    }
+}
+
+pub(super) fn setup_error(error: EndpointError) -> SetupError {
+    match error {
+        EndpointError::NoSuchRequest => SetupError::Gone,
+        other => SetupError::NoResources(other.to_string()),
+    }
+}
+
+type Opened = (Vec<Socket>, Vec<AddressGuard>);
+
+fn open_sockets(addresses: &Addresses, config: &SoftConfig) -> Result<Opened, DeviceError> {
+    match addresses {
+        Addresses::Wildcard => {
+            let mut opened = open_all(&[Ipv4Addr::UNSPECIFIED.into()], config)?;
+            match open_all(&[Ipv6Addr::UNSPECIFIED.into()], config) {
+                Ok((sockets, guards)) => {
+                    opened.0.extend(sockets);
+                    opened.1.extend(guards);
+                }
+                // A kernel without IPv6 serves IPv4 alone.
+                Err(DeviceError::Io { source, .. })
+                    if source.raw_os_error() == Some(libc::EAFNOSUPPORT) => {}
+                Err(DeviceError::NoSuchAddress { .. }) => {}
+                Err(error) => return Err(error),
+            }
+            Ok(opened)
+        }
+        Addresses::Specific(list) => open_all(list, config),
+        Addresses::ToReach(peer) => {
+            let route = socket::route(*peer).map_err(|source| DeviceError::NoRoute {
+                address: *peer,
+                source,
+            })?;
+            if !peer.is_loopback() && route.local != *peer {
+                open_all(&[route.local], config)
+            } else if peer.is_ipv6() {
+                Err(DeviceError::LocalIpv6 { address: *peer })
+            } else {
+                open_loopback(config)
+            }
+        }
+    }
+}
+
+fn open_all(addresses: &[IpAddr], config: &SoftConfig) -> Result<Opened, DeviceError> {
+    let mut opened: Opened = Default::default();
+    for &address in addresses {
+        let (socket, guard) = open_one(address, config)?;
+        opened.0.push(socket);
+        opened.1.push(guard);
+    }
+    Ok(opened)
+}
+
+/// Both ends of a connection need UDP port 4791, so a host on the target's own machine needs an
+/// address of its own: any of 127.0.0.0/8 is one, without configuration.
+fn open_loopback(config: &SoftConfig) -> Result<Opened, DeviceError> {
+    let mut tries = 0;
+    loop {
+        let mut random = [0; 3];
+        fill_random(&mut random)?;
+        // Not 127.0.x.x, which people use, and no host part of 0 or 255.
+        let address = Ipv4Addr::new(127, random[0].max(1), random[1], random[2].clamp(1, 254));
+        tries += 1;
+        match open_one(address.into(), config) {
+            Ok((socket, guard)) => return Ok((vec![socket], vec![guard])),
+            Err(DeviceError::HeldByOnefold { .. }) if tries < LOOPBACK_TRIES => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn open_one(address: IpAddr, config: &SoftConfig) -> Result<(Socket, AddressGuard), DeviceError> {
+    if let Some(address) = guard::overlapping(address) {
+        return Err(DeviceError::HeldByOnefold {
+            address,
+            port: ROCE_PORT,
+        });
+    }
+    let guard = AddressGuard::take(address).map_err(|source| match source.kind() {
+        io::ErrorKind::AddrInUse => DeviceError::HeldByOnefold {
+            address,
+            port: ROCE_PORT,
+        },
+        _ => DeviceError::Io {
+            action: format!("claim {address} for RoCE"),
+            source,
+        },
+    })?;
+    let socket = Socket::open(
+        address,
+        config.receive_buffer_bytes,
+        config.send_buffer_bytes,
+        config.segmentation_offload,
+    );
+    let socket = socket.map_err(|source| match source.kind() {
+        io::ErrorKind::AddrInUse => DeviceError::PortInUse {
+            address,
+            port: ROCE_PORT,
+        },
+        io::ErrorKind::AddrNotAvailable => DeviceError::NoSuchAddress { address },
+        _ => {
+            let action = format!("open UDP port {ROCE_PORT} on {address}");
+            DeviceError::Io { action, source }
+        }
+    })?;
+    Ok((socket, guard))
+}
+
+fn fill_random(bytes: &mut [u8]) -> Result<(), DeviceError> {
+    getrandom::fill(bytes).map_err(|error| DeviceError::Io {
+        action: "draw random numbers".into(),
+        source: io::Error::other(error),
+    })
+}

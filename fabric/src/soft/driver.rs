@@ -1,0 +1,478 @@
+//! The tasks of a soft device: receivers that drain the sockets, and the driver that sends, keeps the
+//! time, and tells queue pairs what happened.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use roce::endpoint::{
+    DisconnectReason, Event, Path, PathMtu, QpId, RejectReason, WcKind, WcStatus,
+};
+use roce::wire::icrc::{self, Flow};
+
+use super::connection::SoftPending;
+use super::device::Shared;
+use super::socket::{self, Datagrams, Socket};
+use super::{ROCE_PORT, batch};
+use crate::memory::FabricMemory;
+use crate::rdma::{CloseReason, Completion, WorkKind, WorkStatus};
+
+/// Batches taken from a socket before others have their turn.
+const BATCHES_PER_TURN: usize = 4;
+
+/// How long to leave a socket alone that reports an error.
+const ERROR_PAUSE: Duration = Duration::from_millis(10);
+
+/// How long to wait for room in a full send buffer before a message counts as lost: peers that take
+/// nothing must not stop the others.
+const FULL_PAUSE: Duration = Duration::from_millis(1);
+
+/// Drains one socket whenever it is readable.
+pub(super) async fn receive(shared: Rc<Shared>, index: usize) {
+    let Some(socket) = shared.sockets.get(index) else {
+        return;
+    };
+    loop {
+        if let Err(error) = reactor::readable(socket.fd()).await {
+            tracing::warn!(address = %socket.address(), %error, "cannot wait for packets");
+            reactor::sleep(ERROR_PAUSE).await;
+        }
+        loop {
+            let more = shared.drain(socket);
+            shared.dispatch();
+            // The driver runs after the tasks that were just woken, so what they post and the
+            // acknowledgements leave together.
+            shared.kick();
+            reactor::yield_now().await;
+            if !more {
+                break;
+            }
+        }
+    }
+}
+
+/// Sends what the endpoint has to send, and serves its timer.
+pub(super) async fn drive(shared: Rc<Shared>) {
+    let closing = Closing(shared);
+    let shared = &closing.0;
+    let mut timer = Timer::default();
+    loop {
+        shared.due.set(false);
+        shared.tick();
+        shared.dispatch();
+        while shared.send_round().await == shared.config.packets_per_round {
+            reactor::yield_now().await;
+        }
+        shared.dispatch();
+        let deadline = shared.endpoint.borrow().poll_timeout();
+        poll_fn(|cx| {
+            if shared.due.get() {
+                return Poll::Ready(());
+            }
+            shared.set_driver_waker(cx.waker());
+            timer.poll(deadline, cx)
+        })
+        .await;
+    }
+}
+
+/// Tells everyone that the device is gone when the driver goes, be it because the last holder let go
+/// of the device or because the reactor stops. It also undoes the circle of queue pairs that keep the
+/// device and a device that keeps queue pairs.
+struct Closing(Rc<Shared>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.closed.set(true);
+        let handlers = self.0.handlers.take();
+        let all: Vec<_> = handlers.keys().copied().collect();
+        for qp in all {
+            self.0.endpoint.borrow_mut().destroy(qp);
+        }
+        // What was posted comes back as flushed, before the handlers hear that it is over.
+        loop {
+            let event = self.0.endpoint.borrow_mut().poll_event();
+            match event {
+                Some(Event::Completion {
+                    qp,
+                    wr_id,
+                    kind,
+                    status,
+                    len,
+                    invalidated,
+                    memory,
+                }) => {
+                    let (kind, status) = (work_kind(kind), work_status(status));
+                    if let Some(handler) = handlers.get(&qp) {
+                        let id = wr_id;
+                        handler.completed(Completion {
+                            id,
+                            kind,
+                            status,
+                            len,
+                            invalidated,
+                            memory,
+                        });
+                    }
+                }
+                Some(_) => {}
+                None => break,
+            }
+        }
+        for handler in handlers.into_values() {
+            handler.closed(CloseReason::Local);
+        }
+        for listener in self.0.listeners.borrow().values().flatten() {
+            listener.wake();
+        }
+    }
+}
+
+/// A timer that is armed again only when it has to ring earlier: deadlines move on with almost every
+/// packet, and ringing too early costs one look at the endpoint.
+#[derive(Default)]
+struct Timer {
+    armed: Option<reactor::Sleep>,
+}
+
+impl Timer {
+    fn poll(&mut self, deadline: Option<Instant>, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(deadline) = deadline else {
+            return Poll::Pending;
+        };
+        if self
+            .armed
+            .as_ref()
+            .is_none_or(|sleep| deadline < sleep.deadline())
+        {
+            self.armed = Some(reactor::sleep_until(deadline));
+        }
+        let Some(sleep) = &mut self.armed else {
+            return Poll::Pending;
+        };
+        let rung = Pin::new(sleep).poll(cx);
+        if rung.is_ready() {
+            self.armed = None;
+        }
+        rung
+    }
+}
+
+impl Shared {
+    fn tick(&self) {
+        let now = reactor::now();
+        let mut endpoint = self.endpoint.borrow_mut();
+        if endpoint.poll_timeout().is_some_and(|at| at <= now) {
+            endpoint.handle_timeout(now);
+        }
+    }
+
+    /// Takes a bounded number of batches from a socket; true if more may wait.
+    fn drain(&self, socket: &Socket) -> bool {
+        let mut receiving = self.receiving.borrow_mut();
+        for _ in 0..BATCHES_PER_TURN {
+            let more = match receiving.receive(socket) {
+                Ok(more) => more,
+                Err(error) => {
+                    // Errors of earlier sends (unreachable hosts) are reported here, once each.
+                    tracing::debug!(address = %socket.address(), %error, "receive");
+                    return error.kind() == io::ErrorKind::Interrupted;
+                }
+            };
+            let now = reactor::now();
+            for datagrams in receiving.iter() {
+                self.take_packets(now, &datagrams);
+            }
+            if !more {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn take_packets(&self, now: Instant, datagrams: &Datagrams<'_>) {
+        let (src, dst) = (datagrams.source.ip(), datagrams.local);
+        let flow = Flow {
+            src,
+            dst,
+            src_port: datagrams.source.port(),
+            dst_port: ROCE_PORT,
+        };
+        let path = Path {
+            local: dst,
+            remote: src,
+        };
+        let mut counters = self.counters.borrow_mut();
+        let mut endpoint = self.endpoint.borrow_mut();
+        for packet in datagrams.iter() {
+            counters.packets_received += 1;
+            if let Some(every) = self.config.drop_every
+                && counters
+                    .packets_received
+                    .is_multiple_of(u64::from(every.max(1)))
+            {
+                counters.dropped_on_purpose += 1;
+                continue;
+            }
+            if icrc::verify(&flow, packet).is_err() {
+                counters.icrc_errors += 1;
+                continue;
+            }
+            endpoint.handle_packet(now, path, &packet[..packet.len() - batch::ICRC_BYTES]);
+        }
+    }
+
+    /// Sends one round of packets, and says how many.
+    async fn send_round(&self) -> usize {
+        let count = {
+            let mut endpoint = self.endpoint.borrow_mut();
+            let mut sending = self.sending.borrow_mut();
+            sending.clear();
+            endpoint.poll_transmit(
+                reactor::now(),
+                self.config.packets_per_round,
+                &mut |packet| {
+                    let offload = self
+                        .socket_for(packet.path.local)
+                        .is_some_and(Socket::offload);
+                    sending.push(&packet, offload);
+                },
+            )
+        };
+        let mut at = 0;
+        loop {
+            let (next, blocked) = self.send_some(at);
+            at = next;
+            let Some(socket) = blocked else { return count };
+            match reactor::timeout(FULL_PAUSE, reactor::writable(socket.fd())).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) | Err(_) => at = self.give_up(at),
+            }
+        }
+    }
+
+    /// Counts a message that no buffer has room for as lost; the protocol repeats it.
+    fn give_up(&self, at: usize) -> usize {
+        let sending = self.sending.borrow();
+        let packets = sending
+            .messages()
+            .get(at)
+            .map_or(0, |message| message.count);
+        self.counters.borrow_mut().send_errors += packets as u64;
+        at + 1
+    }
+
+    /// Sends messages from the `at`-th on: gives the next one to send, and the socket to wait for if
+    /// that one is full.
+    fn send_some(&self, mut at: usize) -> (usize, Option<&Socket>) {
+        let sending = self.sending.borrow();
+        let messages = sending.messages();
+        let mut counters = self.counters.borrow_mut();
+        while let Some(first) = messages.get(at) {
+            let Some(socket) = self.socket_for(first.path.local) else {
+                counters.send_errors += first.count as u64;
+                at += 1;
+                continue;
+            };
+            // Sockets differ only between families and addresses, so runs are long.
+            let local = first.path.local;
+            let run = messages[at..]
+                .iter()
+                .take_while(|m| m.path.local == local)
+                .count();
+            match socket.send(sending.arena(), &messages[at..at + run]) {
+                Ok(sent) => {
+                    counters.messages_sent += sent as u64;
+                    at += sent.max(1);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return (at, Some(socket));
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    // The packets count as lost, and the protocol repeats them.
+                    counters.send_errors += first.count as u64;
+                    let refused = [libc::EINVAL, libc::EIO, libc::EOPNOTSUPP];
+                    if first.count > 1 && error.raw_os_error().is_some_and(|e| refused.contains(&e))
+                    {
+                        tracing::info!(%error, "no segmentation offload; sending packets singly");
+                        socket.disable_offload();
+                    } else {
+                        tracing::debug!(peer = %first.path.remote, %error, "send");
+                    }
+                    at += 1;
+                }
+            }
+        }
+        (at, None)
+    }
+
+    fn socket_for(&self, local: IpAddr) -> Option<&Socket> {
+        if let [only] = &self.sockets[..] {
+            return (only.address().is_ipv4() == local.is_ipv4()).then_some(only);
+        }
+        self.sockets
+            .iter()
+            .find(|socket| socket.address() == local)
+            .or_else(|| {
+                self.sockets.iter().find(|s| {
+                    s.address().is_unspecified() && s.address().is_ipv4() == local.is_ipv4()
+                })
+            })
+    }
+
+    /// Tells queue pairs and listeners what happened.
+    pub(super) fn dispatch(self: &Rc<Self>) {
+        loop {
+            let event = self.endpoint.borrow_mut().poll_event();
+            match event {
+                Some(event) => self.handle_event(event),
+                None => return,
+            }
+        }
+    }
+
+    fn handle_event(self: &Rc<Self>, event: Event<FabricMemory>) {
+        match event {
+            Event::ConnectRequest {
+                request,
+                path,
+                service_id,
+                private_data,
+                mtu,
+            } => {
+                let port = (service_id & 0xffff) as u16;
+                let pending = SoftPending::new(self.clone(), request, path, port, private_data);
+                self.offer(pending, path, port, mtu);
+            }
+            Event::Connected { qp, private_data } => {
+                self.tell(qp, |handler| handler.established(&private_data));
+            }
+            Event::Established { qp } => self.tell(qp, |handler| handler.established(&[])),
+            Event::Rejected {
+                qp,
+                reason,
+                private_data,
+            } => {
+                self.finish(
+                    qp,
+                    CloseReason::Refused {
+                        reason: reason.code(),
+                        private_data,
+                    },
+                );
+            }
+            Event::Disconnected { qp, reason } => {
+                self.finish(qp, close_reason(reason));
+            }
+            Event::Completion {
+                qp,
+                wr_id,
+                kind,
+                status,
+                len,
+                invalidated,
+                memory,
+            } => {
+                let (kind, status) = (work_kind(kind), work_status(status));
+                let completion = Completion {
+                    id: wr_id,
+                    kind,
+                    status,
+                    len,
+                    invalidated,
+                    memory,
+                };
+                self.tell(qp, |handler| handler.completed(completion));
+            }
+        }
+    }
+
+    fn tell(&self, qp: QpId, what: impl FnOnce(&dyn crate::rdma::QueuePairHandler)) {
+        let handler = self.handlers.borrow().get(&qp).cloned();
+        if let Some(handler) = handler {
+            what(&*handler);
+        }
+    }
+
+    fn finish(&self, qp: QpId, reason: CloseReason) {
+        let handler = self.handlers.borrow_mut().remove(&qp);
+        self.endpoint.borrow_mut().destroy(qp);
+        if let Some(handler) = handler {
+            handler.closed(reason);
+        }
+        if self.handlers.borrow().is_empty() {
+            self.idle.borrow_mut().wake_all();
+        }
+        self.kick();
+    }
+
+    fn offer(&self, pending: SoftPending, path: Path, port: u16, mtu: PathMtu) {
+        let listener = {
+            let listeners = self.listeners.borrow();
+            let on_port = listeners.get(&port).map(Vec::as_slice).unwrap_or_default();
+            let exact = on_port.iter().find(|l| l.address == Some(path.local));
+            exact
+                .or_else(|| on_port.iter().find(|l| l.address.is_none()))
+                .cloned()
+        };
+        let Some(listener) = listener else {
+            return pending.refuse(RejectReason::InvalidServiceId);
+        };
+        // The active side chooses the path MTU for both; packets that do not fit this side's way back
+        // would never arrive.
+        if socket::route(path.remote).is_ok_and(|route| {
+            PathMtu::for_interface(route.mtu).is_none_or(|ours| ours.bytes() < mtu.bytes())
+        }) {
+            tracing::warn!(peer = %path.remote, mtu = mtu.bytes(),
+                "connection refused: the peer's path MTU is larger than the way back carries; \
+                 give both ends the same network MTU");
+            return pending.refuse(RejectReason::InvalidMtu);
+        }
+        if let Err(pending) = listener.offer(pending) {
+            tracing::warn!(peer = %path.remote, port, "connection refused: too many are waiting");
+            pending.refuse(RejectReason::NoResources);
+        }
+    }
+}
+
+fn close_reason(reason: DisconnectReason) -> CloseReason {
+    match reason {
+        DisconnectReason::Local => CloseReason::Local,
+        DisconnectReason::Remote => CloseReason::Peer,
+        DisconnectReason::Timeout => CloseReason::ConnectTimeout,
+        DisconnectReason::Error(status) => CloseReason::Failed(work_status(status)),
+        DisconnectReason::Rejected(reason) => CloseReason::Refused {
+            reason: reason.code(),
+            private_data: Vec::new(),
+        },
+        DisconnectReason::Stale => CloseReason::Stale,
+    }
+}
+
+fn work_kind(kind: WcKind) -> WorkKind {
+    match kind {
+        WcKind::Send => WorkKind::Send,
+        WcKind::Receive => WorkKind::Receive,
+        WcKind::Read => WorkKind::Read,
+        WcKind::Write => WorkKind::Write,
+    }
+}
+
+fn work_status(status: WcStatus) -> WorkStatus {
+    match status {
+        WcStatus::Success => WorkStatus::Success,
+        WcStatus::Flushed => WorkStatus::Flushed,
+        WcStatus::RemoteAccess => WorkStatus::RemoteAccess,
+        WcStatus::RetryExceeded => WorkStatus::NoAnswer,
+        WcStatus::RnrRetryExceeded => WorkStatus::ReceiverNotReady,
+        WcStatus::LocalLength
+        | WcStatus::BadResponse
+        | WcStatus::RemoteInvalidRequest
+        | WcStatus::RemoteOperation => WorkStatus::Protocol,
+    }
+}

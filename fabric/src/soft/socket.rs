@@ -1,0 +1,509 @@
+//! The UDP sockets of the soft provider: everything that needs system calls without a safe wrapper.
+//!
+//! Guarantees: no pointer given to the kernel outlives the call it was given to; what the kernel
+//! reports is checked against the buffers before it is used.
+
+#![allow(unsafe_code)]
+
+use std::cell::Cell;
+use std::io;
+use std::mem::{MaybeUninit, size_of};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use libc::{c_int, c_void};
+
+use super::ROCE_PORT;
+use super::batch::Message;
+
+/// Datagrams, or runs of them that the kernel merged, taken with one system call.
+const RECEIVE_MESSAGES: usize = 32;
+
+/// Bytes of one message at most: what the kernel merges into one fits an IP packet's length.
+const RECEIVE_BYTES: usize = 65_536;
+
+/// Messages given to the kernel in one system call.
+const SEND_MESSAGES: usize = 64;
+
+/// Words of space for control messages: packet information (at most 20 bytes), a segment size, and
+/// their headers (16 bytes each), aligned.
+const CONTROL_WORDS: usize = 12;
+
+type Control = [u64; CONTROL_WORDS];
+
+/// A UDP socket on the RoCE port of one address, or of all addresses of one family.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    fd: OwnedFd,
+    /// As bound; unspecified if bound to all addresses.
+    address: IpAddr,
+    /// Whether runs of packets are given to the kernel as one message.
+    offload: Cell<bool>,
+    /// Bytes of the receive buffer, as the kernel counts them.
+    receive_buffer: usize,
+}
+
+/// Where packets of this machine to a peer come from, and how large they may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Route {
+    /// The local address that the system would choose.
+    pub(crate) local: IpAddr,
+    /// The path's MTU in bytes, IP header included.
+    pub(crate) mtu: usize,
+}
+
+/// Asks the system for the way to a peer.
+pub(crate) fn route(peer: IpAddr) -> io::Result<Route> {
+    let any: IpAddr = match peer {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let probe = UdpSocket::bind((any, 0))?;
+    probe.connect((peer, ROCE_PORT))?;
+    let (level, name) = match peer {
+        IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU),
+        IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU),
+    };
+    let mtu = option(probe.as_fd(), level, name)?;
+    Ok(Route {
+        local: probe.local_addr()?.ip(),
+        mtu: usize::try_from(mtu).unwrap_or(0),
+    })
+}
+
+impl Socket {
+    /// Opens and binds. The buffers are asked for in bytes; the kernel may give less.
+    pub(crate) fn open(
+        address: IpAddr,
+        receive_buffer: usize,
+        send_buffer: usize,
+        offload: bool,
+    ) -> io::Result<Self> {
+        let family = if address.is_ipv4() {
+            libc::AF_INET
+        } else {
+            libc::AF_INET6
+        };
+        let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        // SAFETY: takes no pointers.
+        let fd = check(unsafe { libc::socket(family, kind, 0) })?;
+        // SAFETY: the descriptor was just made and nobody else has it.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let borrowed = fd.as_fd();
+        set_option(borrowed, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
+        let (receive, send) = (to_int(receive_buffer), to_int(send_buffer));
+        if set_option(borrowed, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, receive).is_err() {
+            set_option(borrowed, libc::SOL_SOCKET, libc::SO_RCVBUF, receive)?;
+        }
+        if set_option(borrowed, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, send).is_err() {
+            set_option(borrowed, libc::SOL_SOCKET, libc::SO_SNDBUF, send)?;
+        }
+        if address.is_ipv4() {
+            set_option(borrowed, libc::IPPROTO_IP, libc::IP_PKTINFO, 1)?;
+            // Don't-fragment makes the kernel number lone packets 0, which the ICRC relies on.
+            let discover = libc::IP_PMTUDISC_PROBE;
+            set_option(borrowed, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, discover)?;
+        } else {
+            set_option(borrowed, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)?;
+            set_option(borrowed, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?;
+            let discover = libc::IPV6_PMTUDISC_PROBE;
+            set_option(
+                borrowed,
+                libc::IPPROTO_IPV6,
+                libc::IPV6_MTU_DISCOVER,
+                discover,
+            )?;
+            // The kernel's rxe sends checksum 0, which IPv6 sockets drop unless asked not to.
+            set_option(borrowed, libc::IPPROTO_UDP, libc::UDP_NO_CHECK6_RX, 1)?;
+        }
+        // Without it every datagram comes alone: slower, not wrong.
+        let _ = set_option(borrowed, libc::IPPROTO_UDP, libc::UDP_GRO, 1);
+        let (name, name_len) = socket_name(SocketAddr::new(address, ROCE_PORT));
+        // SAFETY: `name` is an initialised socket address of at least `name_len` bytes.
+        check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const name).cast(), name_len) })?;
+        let receive_buffer = option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF)?;
+        let receive_buffer = usize::try_from(receive_buffer).unwrap_or(0);
+        Ok(Self {
+            fd,
+            address,
+            offload: Cell::new(offload),
+            receive_buffer,
+        })
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    pub(crate) fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    pub(crate) fn receive_buffer(&self) -> usize {
+        self.receive_buffer
+    }
+
+    pub(crate) fn offload(&self) -> bool {
+        self.offload.get()
+    }
+
+    /// From now on each packet goes alone: the kernel or the device refused a segmented message.
+    pub(crate) fn disable_offload(&self) {
+        self.offload.set(false);
+    }
+
+    /// Gives messages to the kernel and says how many it took, from the first on. An error concerns
+    /// the first message.
+    pub(crate) fn send(&self, arena: &[u8], messages: &[Message]) -> io::Result<usize> {
+        let count = messages.len().min(SEND_MESSAGES);
+        let mut names = [const { MaybeUninit::<libc::sockaddr_storage>::uninit() }; SEND_MESSAGES];
+        let mut vectors = [const { MaybeUninit::<libc::iovec>::uninit() }; SEND_MESSAGES];
+        let mut controls: [Control; SEND_MESSAGES] = [[0; CONTROL_WORDS]; SEND_MESSAGES];
+        // SAFETY: all zeroes is a valid value: null pointers and zero lengths.
+        let mut headers: [libc::mmsghdr; SEND_MESSAGES] = unsafe { std::mem::zeroed() };
+        for (index, message) in messages[..count].iter().enumerate() {
+            let bytes = &arena[message.start..message.start + message.len];
+            let (name, name_len) = socket_name(SocketAddr::new(message.path.remote, ROCE_PORT));
+            let source = self.address.is_unspecified().then_some(message.path.local);
+            let segment = (message.count > 1).then_some(message.segment as u16);
+            let header = &mut headers[index].msg_hdr;
+            header.msg_name = names[index].write(name) as *mut _ as *mut c_void;
+            header.msg_namelen = name_len;
+            header.msg_iov = vectors[index].write(libc::iovec {
+                iov_base: bytes.as_ptr().cast_mut().cast(),
+                iov_len: bytes.len(),
+            });
+            header.msg_iovlen = 1;
+            header.msg_controllen = write_control(&mut controls[index], source, segment);
+            if header.msg_controllen > 0 {
+                header.msg_control = controls[index].as_mut_ptr().cast();
+            }
+        }
+        // SAFETY: the first `count` headers are complete; what they point to (names, vectors,
+        // controls, the arena) outlives the call, and sendmmsg only reads the data.
+        let sent = check(unsafe {
+            libc::sendmmsg(self.fd.as_raw_fd(), headers.as_mut_ptr(), count as u32, 0)
+        })?;
+        Ok(usize::try_from(sent).unwrap_or(0))
+    }
+}
+
+/// Buffers for one `recvmmsg`, used again for each.
+pub(crate) struct ReceiveBatch {
+    data: Box<[u8]>,
+    received: Vec<Received>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Received {
+    slot: usize,
+    len: usize,
+    segment: usize,
+    source: SocketAddr,
+    local: IpAddr,
+}
+
+/// What came from one peer in one piece: one datagram, or several of the same size.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Datagrams<'a> {
+    pub(crate) source: SocketAddr,
+    pub(crate) local: IpAddr,
+    bytes: &'a [u8],
+    segment: usize,
+}
+
+impl<'a> Datagrams<'a> {
+    /// The single datagrams.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        self.bytes.chunks(self.segment)
+    }
+}
+
+impl ReceiveBatch {
+    pub(crate) fn new() -> Self {
+        let data = vec![0; RECEIVE_MESSAGES * RECEIVE_BYTES].into_boxed_slice();
+        Self {
+            data,
+            received: Vec::with_capacity(RECEIVE_MESSAGES),
+        }
+    }
+
+    /// Takes what waits in the socket, as much as one system call gives. True if more may wait.
+    pub(crate) fn receive(&mut self, socket: &Socket) -> io::Result<bool> {
+        self.received.clear();
+        // SAFETY: all zeroes is a valid value of these plain C structures.
+        let mut names: [libc::sockaddr_storage; RECEIVE_MESSAGES] = unsafe { std::mem::zeroed() };
+        let mut vectors = [const { MaybeUninit::<libc::iovec>::uninit() }; RECEIVE_MESSAGES];
+        let mut controls: [Control; RECEIVE_MESSAGES] = [[0; CONTROL_WORDS]; RECEIVE_MESSAGES];
+        // SAFETY: all zeroes is a valid value: null pointers and zero lengths.
+        let mut headers: [libc::mmsghdr; RECEIVE_MESSAGES] = unsafe { std::mem::zeroed() };
+        for (index, data) in self.data.chunks_exact_mut(RECEIVE_BYTES).enumerate() {
+            let header = &mut headers[index].msg_hdr;
+            header.msg_name = (&raw mut names[index]).cast();
+            header.msg_namelen = size_of::<libc::sockaddr_storage>() as u32;
+            header.msg_iov = vectors[index].write(libc::iovec {
+                iov_base: data.as_mut_ptr().cast(),
+                iov_len: data.len(),
+            });
+            header.msg_iovlen = 1;
+            header.msg_control = controls[index].as_mut_ptr().cast();
+            header.msg_controllen = size_of::<Control>();
+        }
+        // SAFETY: every header is complete and points to memory of the stated length that nothing
+        // else uses during the call.
+        let count = unsafe {
+            libc::recvmmsg(
+                socket.fd.as_raw_fd(),
+                headers.as_mut_ptr(),
+                RECEIVE_MESSAGES as u32,
+                libc::MSG_DONTWAIT,
+                std::ptr::null_mut(),
+            )
+        };
+        let count = match check(count) {
+            Ok(count) => usize::try_from(count).unwrap_or(0),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        for (slot, header) in headers[..count].iter().enumerate() {
+            let len = (header.msg_len as usize).min(RECEIVE_BYTES);
+            let Some(source) = socket_address(&names[slot]) else {
+                continue;
+            };
+            let (local, segment) = read_control(&header.msg_hdr);
+            let local = local.unwrap_or(socket.address);
+            if len == 0 || header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 {
+                continue;
+            }
+            let segment = segment.filter(|&segment| segment > 0).unwrap_or(len);
+            self.received.push(Received {
+                slot,
+                len,
+                segment,
+                source,
+                local,
+            });
+        }
+        Ok(count == RECEIVE_MESSAGES)
+    }
+
+    /// What the last [`receive`](Self::receive) took.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Datagrams<'_>> {
+        self.received.iter().map(|received| Datagrams {
+            source: received.source,
+            local: received.local,
+            bytes: &self.data[received.slot * RECEIVE_BYTES..][..received.len],
+            segment: received.segment,
+        })
+    }
+}
+
+fn check(result: c_int) -> io::Result<c_int> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}
+
+fn to_int(value: usize) -> c_int {
+    c_int::try_from(value).unwrap_or(c_int::MAX)
+}
+
+fn set_option(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
+    let len = size_of::<c_int>() as u32;
+    // SAFETY: `value` is a live integer of `len` bytes, which the kernel only reads.
+    check(unsafe {
+        libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), len)
+    })?;
+    Ok(())
+}
+
+fn option(fd: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<c_int> {
+    let mut value: c_int = 0;
+    let mut len = size_of::<c_int>() as u32;
+    // SAFETY: `value` is a live integer of `len` bytes, and the kernel writes no more than that.
+    check(unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            level,
+            name,
+            (&raw mut value).cast(),
+            &mut len,
+        )
+    })?;
+    Ok(value)
+}
+
+fn socket_name(address: SocketAddr) -> (libc::sockaddr_storage, u32) {
+    // SAFETY: all zeroes is a valid value of this plain C structure.
+    let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    let len = match address {
+        SocketAddr::V4(v4) => {
+            let name = libc::sockaddr_in {
+                sin_family: libc::AF_INET as u16,
+                sin_port: v4.port().to_be(),
+                sin_addr: to_in_addr(*v4.ip()),
+                sin_zero: [0; 8],
+            };
+            // SAFETY: the storage is larger than, and aligned for, every socket address.
+            unsafe { (&raw mut storage).cast::<libc::sockaddr_in>().write(name) };
+            size_of::<libc::sockaddr_in>()
+        }
+        SocketAddr::V6(v6) => {
+            let name = libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as u16,
+                sin6_port: v6.port().to_be(),
+                sin6_flowinfo: 0,
+                sin6_addr: libc::in6_addr {
+                    s6_addr: v6.ip().octets(),
+                },
+                sin6_scope_id: 0,
+            };
+            // SAFETY: the storage is larger than, and aligned for, every socket address.
+            unsafe { (&raw mut storage).cast::<libc::sockaddr_in6>().write(name) };
+            size_of::<libc::sockaddr_in6>()
+        }
+    };
+    (storage, len as u32)
+}
+
+fn socket_address(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
+    match c_int::from(storage.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: the storage is larger than, aligned for, and by its family a sockaddr_in.
+            let name = unsafe { &*(&raw const *storage).cast::<libc::sockaddr_in>() };
+            let ip = from_in_addr(name.sin_addr);
+            Some(SocketAddr::new(ip.into(), u16::from_be(name.sin_port)))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: the storage is larger than, aligned for, and by its family a sockaddr_in6.
+            let name = unsafe { &*(&raw const *storage).cast::<libc::sockaddr_in6>() };
+            let ip = Ipv6Addr::from(name.sin6_addr.s6_addr);
+            Some(SocketAddr::new(ip.into(), u16::from_be(name.sin6_port)))
+        }
+        _ => None,
+    }
+}
+
+fn to_in_addr(address: Ipv4Addr) -> libc::in_addr {
+    libc::in_addr {
+        s_addr: u32::from_ne_bytes(address.octets()),
+    }
+}
+
+fn from_in_addr(address: libc::in_addr) -> Ipv4Addr {
+    Ipv4Addr::from(address.s_addr.to_ne_bytes())
+}
+
+/// Writes the control messages of an outgoing message and gives their length in bytes.
+fn write_control(control: &mut Control, source: Option<IpAddr>, segment: Option<u16>) -> usize {
+    let mut used = 0;
+    match source {
+        Some(IpAddr::V4(source)) => {
+            let info = libc::in_pktinfo {
+                ipi_ifindex: 0,
+                ipi_spec_dst: to_in_addr(source),
+                ipi_addr: libc::in_addr { s_addr: 0 },
+            };
+            used = put_control(control, used, libc::IPPROTO_IP, libc::IP_PKTINFO, info);
+        }
+        Some(IpAddr::V6(source)) => {
+            let info = libc::in6_pktinfo {
+                ipi6_addr: libc::in6_addr {
+                    s6_addr: source.octets(),
+                },
+                ipi6_ifindex: 0,
+            };
+            used = put_control(control, used, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, info);
+        }
+        None => {}
+    }
+    if let Some(segment) = segment {
+        used = put_control(control, used, libc::SOL_UDP, libc::UDP_SEGMENT, segment);
+    }
+    used
+}
+
+/// Appends one control message at byte `at` and gives where the next one goes.
+fn put_control<T: Copy>(
+    control: &mut Control,
+    at: usize,
+    level: c_int,
+    kind: c_int,
+    value: T,
+) -> usize {
+    // SAFETY: these only compute sizes.
+    let (space, len, data) = unsafe {
+        let size = size_of::<T>() as u32;
+        (
+            libc::CMSG_SPACE(size) as usize,
+            libc::CMSG_LEN(size),
+            libc::CMSG_LEN(0) as usize,
+        )
+    };
+    assert!(
+        at + space <= size_of::<Control>(),
+        "CONTROL_WORDS holds every control message"
+    );
+    // SAFETY: the space was checked; `at` is a multiple of 8 because CMSG_SPACE is, so the header is
+    // aligned, and the value is written without asking for alignment.
+    unsafe {
+        let header = control
+            .as_mut_ptr()
+            .cast::<u8>()
+            .add(at)
+            .cast::<libc::cmsghdr>();
+        (*header).cmsg_len = len as usize;
+        (*header).cmsg_level = level;
+        (*header).cmsg_type = kind;
+        header
+            .cast::<u8>()
+            .add(data)
+            .cast::<T>()
+            .write_unaligned(value);
+    }
+    at + space
+}
+
+/// The address that a message was sent to, and the size of its segments if it was merged.
+fn read_control(header: &libc::msghdr) -> (Option<IpAddr>, Option<usize>) {
+    let (mut local, mut segment) = (None, None);
+    // SAFETY: the header comes from recvmmsg, with its control buffer still alive; these macros stay
+    // within its msg_controllen.
+    let mut next = unsafe { libc::CMSG_FIRSTHDR(header) };
+    while !next.is_null() {
+        // SAFETY: not null, so it is a whole control message within the buffer.
+        let (level, kind) = unsafe { ((*next).cmsg_level, (*next).cmsg_type) };
+        match (level, kind) {
+            (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
+                local = control_data::<libc::in_pktinfo>(next)
+                    .map(|info| from_in_addr(info.ipi_addr).into());
+            }
+            (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
+                local = control_data::<libc::in6_pktinfo>(next)
+                    .map(|info| Ipv6Addr::from(info.ipi6_addr.s6_addr).into());
+            }
+            (libc::SOL_UDP, libc::UDP_GRO) => {
+                segment = control_data::<c_int>(next).and_then(|s| usize::try_from(s).ok());
+            }
+            _ => {}
+        }
+        // SAFETY: as for the first one.
+        next = unsafe { libc::CMSG_NXTHDR(header, next) };
+    }
+    (local, segment)
+}
+
+/// The value of a control message, if it is as long as a `T`. For `read_control` alone: `message` is
+/// one that CMSG_FIRSTHDR or CMSG_NXTHDR gave.
+fn control_data<T: Copy>(message: *const libc::cmsghdr) -> Option<T> {
+    // SAFETY: `message` is a whole control message, as above; CMSG_LEN only computes a size.
+    let (len, whole) = unsafe { ((*message).cmsg_len, libc::CMSG_LEN(size_of::<T>() as u32)) };
+    if len < whole as usize {
+        return None;
+    }
+    // SAFETY: the message holds a whole T behind its header, and the kernel wrote it there; reading
+    // does not ask for alignment.
+    Some(unsafe { libc::CMSG_DATA(message).cast::<T>().read_unaligned() })
+}

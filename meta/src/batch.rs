@@ -1,0 +1,368 @@
+//! The net effect of a run of journal records on the rows of a store.
+//!
+//! Pure: no I/O. Guarantees, for records that form a consistent history:
+//!
+//! * each mapping appears once, with its last value (and the value before the run, so that a store can
+//!   check it);
+//! * the change of a block's reference count is exactly the number of mappings to it that the run adds,
+//!   less the number that it takes away;
+//! * records that contradict each other are refused ([`MetaError::Inconsistent`]), because applying
+//!   them would break the equality of counts and mappings.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+use crate::error::MetaError;
+use crate::record::{MapEntry, Record};
+use crate::types::{BlockRow, Checkpoint, Fingerprint, Pba, VolumeInfo, VolumeState};
+
+/// The change of one mapping by a whole run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MapChange {
+    /// Before the run.
+    pub old: Option<Pba>,
+    /// After it; `None` deletes the row.
+    pub new: Option<Pba>,
+}
+
+/// What a block holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockContent {
+    /// Fingerprint of the content.
+    pub fingerprint: Fingerprint,
+    /// CRC-32C of the content.
+    pub crc32c: u32,
+}
+
+/// The change of one block by a whole run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BlockChange {
+    /// Mappings added less mappings taken away.
+    pub delta: i64,
+    /// The lowest value that `delta` had within the run, at most 0.
+    pub lowest: i64,
+    /// Content that the run's last new mapping to the block names.
+    pub content: Option<BlockContent>,
+}
+
+/// The change of one volume by a whole run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VolumeChange {
+    /// The row is this from now on.
+    Put(VolumeInfo),
+    /// The row stays, with changes.
+    Update {
+        /// New size in bytes.
+        size_bytes: Option<u64>,
+        /// Whether it is marked as being deleted.
+        deleting: bool,
+    },
+    /// There is no row any more.
+    Remove,
+}
+
+/// A change of a store, to be applied as a whole: [`Store::apply`](crate::Store::apply).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// By volume and sub-block.
+    pub map: BTreeMap<(u32, u64), MapChange>,
+    /// By address.
+    pub blocks: BTreeMap<Pba, BlockChange>,
+    /// By volume id.
+    pub volumes: BTreeMap<u32, VolumeChange>,
+    /// Sequence number of the first record of the run. A store takes the batch only if its checkpoint
+    /// is exactly there: so no record is ever applied twice, and none is left out.
+    pub base_seq: u64,
+    /// What the rows stand for afterwards.
+    pub checkpoint: Checkpoint,
+}
+
+impl Batch {
+    /// A batch that changes nothing but the epoch (and the byte offset) of a checkpoint.
+    pub fn checkpoint_only(checkpoint: Checkpoint) -> Self {
+        BatchBuilder::new(checkpoint.position.seq).finish(checkpoint)
+    }
+
+    /// Rows that the batch touches, the checkpoint included.
+    pub fn rows(&self) -> usize {
+        self.map.len() + self.blocks.len() + self.volumes.len() + 1
+    }
+}
+
+/// Collects records into a [`Batch`].
+#[derive(Clone, Debug)]
+pub struct BatchBuilder {
+    base_seq: u64,
+    map: BTreeMap<(u32, u64), MapChange>,
+    blocks: BTreeMap<Pba, BlockChange>,
+    volumes: BTreeMap<u32, VolumeChange>,
+}
+
+impl BatchBuilder {
+    /// An empty one, for a run that begins with the record `base_seq`.
+    pub fn new(base_seq: u64) -> Self {
+        Self {
+            base_seq,
+            map: BTreeMap::new(),
+            blocks: BTreeMap::new(),
+            volumes: BTreeMap::new(),
+        }
+    }
+
+    /// The net effect of `records`, which must be consecutive and end just before
+    /// `checkpoint.position`.
+    ///
+    /// # Errors
+    /// [`MetaError::Inconsistent`] if the records contradict each other or the position.
+    pub fn from_records(
+        records: &[(u64, Record)],
+        checkpoint: Checkpoint,
+    ) -> Result<Batch, MetaError> {
+        let first = records
+            .first()
+            .map_or(checkpoint.position.seq, |(seq, _)| *seq);
+        let mut builder = Self::new(first);
+        for ((seq, record), expected) in records.iter().zip(first..) {
+            if *seq != expected {
+                return Err(MetaError::Inconsistent(format!(
+                    "record {seq} follows record {}",
+                    expected.wrapping_sub(1)
+                )));
+            }
+            builder.add(record)?;
+        }
+        if first + records.len() as u64 != checkpoint.position.seq {
+            return Err(MetaError::Inconsistent(format!(
+                "records {first} to {} do not end before record {}",
+                (first + records.len() as u64).wrapping_sub(1),
+                checkpoint.position.seq
+            )));
+        }
+        Ok(builder.finish(checkpoint))
+    }
+
+    /// Adds the effect of the next record.
+    ///
+    /// # Errors
+    /// [`MetaError::Inconsistent`]; the builder is then of no more use.
+    pub fn add(&mut self, record: &Record) -> Result<(), MetaError> {
+        match record {
+            Record::Map {
+                volume,
+                start,
+                entries,
+            } => self.add_map(*volume, *start, entries),
+            Record::Unmap { volume, entries } => {
+                for (sub_block, old) in entries {
+                    self.change_map(*volume, *sub_block, Some(*old), None)?;
+                    self.release(*old);
+                }
+                Ok(())
+            }
+            Record::VolumeCreate(info) => {
+                match self.volumes.get(&info.id) {
+                    None | Some(VolumeChange::Remove) => {}
+                    Some(_) => return Err(volume_error(info.id, "created twice")),
+                }
+                self.volumes
+                    .insert(info.id, VolumeChange::Put(info.clone()));
+                Ok(())
+            }
+            Record::VolumeResize { id, size_bytes } => {
+                self.change_volume(*id, Some(*size_bytes), false)
+            }
+            Record::VolumeDelete { id } => self.change_volume(*id, None, true),
+            Record::VolumeGone { id } => match self.volumes.insert(*id, VolumeChange::Remove) {
+                Some(VolumeChange::Remove) => Err(volume_error(*id, "removed twice")),
+                _ => Ok(()),
+            },
+            Record::Durable { .. } => Ok(()),
+        }
+    }
+
+    /// Rows that the batch would touch so far: a caller that bounds its batches cuts by this.
+    pub fn rows(&self) -> usize {
+        self.map.len() + self.blocks.len() + self.volumes.len() + 1
+    }
+
+    /// The batch, with the checkpoint that it leads to.
+    pub fn finish(mut self, checkpoint: Checkpoint) -> Batch {
+        self.map.retain(|_, change| change.old != change.new);
+        Batch {
+            map: self.map,
+            blocks: self.blocks,
+            volumes: self.volumes,
+            base_seq: self.base_seq,
+            checkpoint,
+        }
+    }
+
+    fn add_map(&mut self, volume: u32, start: u64, entries: &[MapEntry]) -> Result<(), MetaError> {
+        // A record is one change: references are taken before any is given back, so that a block that
+        // only moves within the record is never seen without a reference.
+        for (sub_block, entry) in (start..).zip(entries) {
+            self.change_map(volume, sub_block, entry.old, entry.new.map(|new| new.pba))?;
+            if let Some(new) = entry.new {
+                let content = BlockContent {
+                    fingerprint: new.fingerprint,
+                    crc32c: new.crc32c,
+                };
+                let change = self.blocks.entry(new.pba).or_default();
+                change.delta += 1;
+                change.content = Some(content);
+            }
+        }
+        for old in entries.iter().filter_map(|entry| entry.old) {
+            self.release(old);
+        }
+        Ok(())
+    }
+
+    fn change_map(
+        &mut self,
+        volume: u32,
+        sub_block: u64,
+        old: Option<Pba>,
+        new: Option<Pba>,
+    ) -> Result<(), MetaError> {
+        match self.map.entry((volume, sub_block)) {
+            Entry::Vacant(vacant) => {
+                vacant.insert(MapChange { old, new });
+            }
+            Entry::Occupied(mut occupied) => {
+                let change = occupied.get_mut();
+                if change.new != old {
+                    return Err(MetaError::Inconsistent(format!(
+                        "a record says that sub-block {sub_block} of volume {volume} mapped to {old:?}, \
+                         the record before it says {:?}",
+                        change.new
+                    )));
+                }
+                change.new = new;
+            }
+        }
+        Ok(())
+    }
+
+    fn release(&mut self, pba: Pba) {
+        let change = self.blocks.entry(pba).or_default();
+        change.delta -= 1;
+        change.lowest = change.lowest.min(change.delta);
+    }
+
+    fn change_volume(
+        &mut self,
+        id: u32,
+        size: Option<u64>,
+        deleted: bool,
+    ) -> Result<(), MetaError> {
+        let change = self.volumes.entry(id).or_insert(VolumeChange::Update {
+            size_bytes: None,
+            deleting: false,
+        });
+        match change {
+            VolumeChange::Put(info) => {
+                info.size_bytes = size.unwrap_or(info.size_bytes);
+                if deleted {
+                    info.state = VolumeState::Deleting;
+                }
+            }
+            VolumeChange::Update {
+                size_bytes,
+                deleting,
+            } => {
+                *size_bytes = size.or(*size_bytes);
+                *deleting |= deleted;
+            }
+            VolumeChange::Remove => return Err(volume_error(id, "changed after it was removed")),
+        }
+        Ok(())
+    }
+}
+
+fn volume_error(id: u32, what: &str) -> MetaError {
+    MetaError::Inconsistent(format!("volume {id} is {what}"))
+}
+
+/// The row of a block after a change; `None` = no row.
+///
+/// # Errors
+/// [`MetaError::Inconsistent`] if a count would leave the range of its type, if content would appear
+/// from nowhere, or if it would change while mappings point to it.
+pub(crate) fn resolve_block(
+    pba: Pba,
+    stored: Option<BlockRow>,
+    change: &BlockChange,
+) -> Result<Option<BlockRow>, MetaError> {
+    let bad = |what: String| Err(MetaError::Inconsistent(format!("block {pba}: {what}")));
+    let before = stored.map_or(0, |row| i64::from(row.refcount));
+    if before + change.lowest < 0 {
+        return bad(format!(
+            "{before} references, but {} are taken away",
+            -change.lowest
+        ));
+    }
+    let after = before + change.delta;
+    if after == 0 {
+        return Ok(None);
+    }
+    let Ok(refcount) = u32::try_from(after) else {
+        return bad(format!("{after} references are more than can be counted"));
+    };
+    let stored_content = stored.map(|row| BlockContent {
+        fingerprint: row.fingerprint,
+        crc32c: row.crc32c,
+    });
+    let Some(content) = change.content.or(stored_content) else {
+        return bad("references without content".to_owned());
+    };
+    if stored_content.is_some_and(|stored| stored != content) && before + change.lowest > 0 {
+        return bad("its content changes while mappings point to it".to_owned());
+    }
+    Ok(Some(BlockRow {
+        refcount,
+        fingerprint: content.fingerprint,
+        crc32c: content.crc32c,
+    }))
+}
+
+/// The row of a volume after a change; `None` = no row.
+///
+/// # Errors
+/// [`MetaError::Inconsistent`] if a volume is changed that there is not.
+pub(crate) fn resolve_volume(
+    id: u32,
+    stored: Option<VolumeInfo>,
+    change: &VolumeChange,
+) -> Result<Option<VolumeInfo>, MetaError> {
+    match change {
+        VolumeChange::Put(info) => Ok(Some(info.clone())),
+        VolumeChange::Remove => Ok(None),
+        VolumeChange::Update {
+            size_bytes,
+            deleting,
+        } => {
+            let mut info = stored.ok_or_else(|| volume_error(id, "changed, but not there"))?;
+            info.size_bytes = size_bytes.unwrap_or(info.size_bytes);
+            if *deleting {
+                info.state = VolumeState::Deleting;
+            }
+            Ok(Some(info))
+        }
+    }
+}
+
+/// Proves that a batch follows a checkpoint: it begins there, and neither position nor epoch goes back.
+pub(crate) fn check_progress(stored: Checkpoint, batch: &Batch) -> Result<(), MetaError> {
+    let next = batch.checkpoint;
+    if batch.base_seq != stored.position.seq
+        || next.position.seq < batch.base_seq
+        || next.epoch < stored.epoch
+    {
+        return Err(MetaError::Inconsistent(format!(
+            "a batch of records from {} to {next:?} does not follow {stored:?}",
+            batch.base_seq
+        )));
+    }
+    Ok(())
+}

@@ -1,0 +1,45 @@
+//! Where a journal's bytes live.
+
+use std::io;
+
+/// Bytes that a drive writes as one: the unit in which unsynced writes are kept or lost.
+pub const SECTOR_BYTES: usize = 512;
+
+/// A fixed-size range of bytes that can be read, written in place and made durable.
+///
+/// `write_at` may stay in a volatile cache until `sync` returns; at a loss of power each sector written
+/// since then is kept or lost independently of all others. A crash of the process alone loses nothing
+/// that a completed `write_at` wrote. Calls may come from several threads.
+pub trait JournalMedia: Send + Sync {
+    /// What to call it in messages: the path of the file.
+    fn name(&self) -> String {
+        "journal".to_owned()
+    }
+
+    /// Size in bytes; never changes.
+    fn capacity(&self) -> u64;
+
+    /// Fills `buf` from byte `offset`.
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()>;
+
+    /// Writes all of `bytes` at byte `offset`.
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+
+    /// Returns when everything written before is on stable storage.
+    fn sync(&self) -> io::Result<()>;
+}
+
+/// The error of an access that goes beyond the end of a media.
+pub(crate) fn out_of_bounds(offset: u64, len: usize, capacity: u64) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidInput,
+        format!("access of {len} bytes at {offset} is beyond the capacity of {capacity} bytes"),
+    )
+}
+
+/// Whether `len` bytes at `offset` are inside `capacity`.
+pub(crate) fn in_bounds(offset: u64, len: usize, capacity: u64) -> bool {
+    offset
+        .checked_add(len as u64)
+        .is_some_and(|end| end <= capacity)
+}

@@ -1,0 +1,555 @@
+//! The journal: an ordered sequence of records in a ring of fixed size.
+//!
+//! Invariants:
+//!
+//! * A pair of epoch and sequence number is written at most once with one content: after a failed write
+//!   or sync the journal takes no more records, and every opening has a new epoch.
+//! * [`Journal::open`] returns a prefix of the records that were appended after its checkpoint, and that
+//!   prefix contains every record for which a sync returned. If it cannot, it fails; it never skips.
+//! * The ring from the last released position to the end of the last record is never overwritten.
+//!
+//! The way of a pool's opening, each step durable before the next:
+//!
+//! 1. [`Store::load`](crate::Store::load) gives the rows and the [`Checkpoint`];
+//! 2. [`Journal::open`] gives the records after it;
+//! 3. the engine applies all of them to the store, with a new checkpoint: position
+//!    [`Journal::position`], epoch [`Journal::next_epoch`];
+//! 4. [`Journal::begin`] with that checkpoint. Only then does the journal take records.
+
+mod file;
+mod frame;
+mod media;
+mod memory;
+mod replay;
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+pub use file::FileMedia;
+pub use media::{JournalMedia, SECTOR_BYTES};
+pub use memory::MemoryMedia;
+
+use crate::error::JournalError;
+use crate::record::Record;
+use crate::types::{Checkpoint, Position};
+use frame::{ALIGN, HEADER_BYTES, KIND_WRAP};
+use replay::normalise;
+
+/// Bounds of a journal.
+#[derive(Clone, Copy, Debug)]
+pub struct JournalConfig {
+    /// Largest payload of a record, in bytes. The default of 1 MiB holds the largest
+    /// [`Record::Map`] and [`Record::Unmap`]. Must not be lowered while records are in the journal.
+    pub payload_bytes_max: u32,
+    /// Bytes of the ring that only [`Record::Durable`] may use, so that a full journal can still say
+    /// what its checkpoint may take.
+    pub reserve_bytes: u64,
+}
+
+impl Default for JournalConfig {
+    fn default() -> Self {
+        Self {
+            payload_bytes_max: 1 << 20,
+            reserve_bytes: 64 << 10,
+        }
+    }
+}
+
+/// What [`Journal::append`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Appended {
+    /// Sequence number of the first record.
+    pub first: u64,
+    /// Sequence number of the last record.
+    pub last: u64,
+}
+
+/// The journal of an opened pool. One owner appends; syncs may run beside appends
+/// ([`Journal::prepare_sync`]).
+pub struct Journal {
+    media: Arc<dyn JournalMedia>,
+    config: JournalConfig,
+    /// Bytes of the ring: the capacity of the media, rounded down to whole units of alignment.
+    ring_bytes: u64,
+    epoch: u32,
+    /// False between `open` and `begin`.
+    begun: bool,
+    /// First record that is not released.
+    tail: Position,
+    /// Where the next record goes.
+    head: Position,
+    /// Where the reader looks for each record from `tail.seq` on, in units of alignment.
+    offsets: VecDeque<u32>,
+    /// Every record up to here is stable.
+    stable: u64,
+    gate: Arc<SyncGate>,
+    scratch: Vec<u8>,
+}
+
+/// Serialises syncs, and remembers that one failed: the system reports a lost write to one sync only.
+struct SyncGate {
+    lock: Mutex<()>,
+    failed: AtomicBool,
+}
+
+/// A sync that is to be run without holding the journal.
+#[must_use = "the records are stable only after `run` and `Journal::finish_sync`"]
+pub struct PendingSync {
+    media: Arc<dyn JournalMedia>,
+    gate: Arc<SyncGate>,
+    upto: u64,
+    needed: bool,
+}
+
+/// A sync that was run.
+#[must_use = "tell the journal with `Journal::finish_sync`"]
+#[derive(Debug)]
+pub struct FinishedSync {
+    upto: u64,
+    result: io::Result<()>,
+}
+
+impl PendingSync {
+    /// Makes the records stable that were appended before [`Journal::prepare_sync`]. Blocks.
+    pub fn run(self) -> FinishedSync {
+        if !self.needed {
+            return FinishedSync {
+                upto: self.upto,
+                result: Ok(()),
+            };
+        }
+        let _one_at_a_time = self
+            .gate
+            .lock
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if self.gate.failed.load(Ordering::Acquire) {
+            let result = Err(io::Error::other("an earlier write or sync failed"));
+            return FinishedSync {
+                upto: self.upto,
+                result,
+            };
+        }
+        let result = self.media.sync();
+        if result.is_err() {
+            self.gate.failed.store(true, Ordering::Release);
+        }
+        FinishedSync {
+            upto: self.upto,
+            result,
+        }
+    }
+}
+
+impl Journal {
+    /// An empty journal at [`Position::START`] that takes records of `epoch` at once. For a media that
+    /// holds nothing of value; the store's checkpoint must be that position and epoch.
+    pub fn create(
+        media: Arc<dyn JournalMedia>,
+        epoch: u32,
+        config: JournalConfig,
+    ) -> Result<Self, JournalError> {
+        let mut journal = Self::new(
+            media,
+            Checkpoint {
+                position: Position::START,
+                epoch,
+            },
+            config,
+        )?;
+        journal.begun = true;
+        Ok(journal)
+    }
+
+    /// Reads the records after `checkpoint`, with their sequence numbers. The journal takes no records
+    /// until [`Journal::begin`].
+    ///
+    /// # Errors
+    /// [`JournalError::Damaged`] or [`JournalError::StoreBehind`] if something that was stable is gone;
+    /// [`JournalError::Io`] if the media cannot be read; [`JournalError::Invalid`] if the media, the
+    /// configuration and the checkpoint do not go together. Nothing is written.
+    pub fn open(
+        media: Arc<dyn JournalMedia>,
+        checkpoint: Checkpoint,
+        config: JournalConfig,
+    ) -> Result<(Self, Vec<(u64, Record)>), JournalError> {
+        let mut journal = Self::new(media, checkpoint, config)?;
+        let chain = replay::replay(
+            &*journal.media,
+            journal.ring_bytes,
+            u64::from(config.payload_bytes_max),
+            checkpoint,
+        )?;
+        journal.head = chain.end;
+        journal.offsets = chain.offsets.into_iter().map(offset_units).collect();
+        Ok((journal, chain.records))
+    }
+
+    fn new(
+        media: Arc<dyn JournalMedia>,
+        checkpoint: Checkpoint,
+        config: JournalConfig,
+    ) -> Result<Self, JournalError> {
+        let capacity = media.capacity();
+        let ring_bytes = capacity - capacity % ALIGN as u64;
+        let invalid = |detail: String| JournalError::Invalid {
+            journal: media.name(),
+            detail,
+        };
+        // A record that does not fit before the end wastes less than its own length there.
+        let least = 2 * frame::frame_bytes(u64::from(config.payload_bytes_max))
+            + config.reserve_bytes
+            + ALIGN as u64;
+        if ring_bytes < least {
+            return Err(invalid(format!(
+                "{capacity} bytes are too few, at least {least} are needed"
+            )));
+        }
+        // Offsets are remembered as 32-bit counts of 8 bytes.
+        let most = u64::from(u32::MAX) * ALIGN as u64;
+        if ring_bytes > most {
+            return Err(invalid(format!(
+                "{capacity} bytes are too many, at most {most} are possible"
+            )));
+        }
+        let position = checkpoint.position;
+        if position.seq == 0
+            || !position.offset.is_multiple_of(ALIGN as u64)
+            || position.offset > ring_bytes - HEADER_BYTES as u64
+        {
+            return Err(invalid(format!(
+                "the metadata store says that record {} is at byte {}, where none can be; \
+                 the journal and `metadata/` do not belong together",
+                position.seq, position.offset
+            )));
+        }
+        Ok(Self {
+            media,
+            config,
+            ring_bytes,
+            epoch: checkpoint.epoch,
+            begun: false,
+            tail: position,
+            head: position,
+            offsets: VecDeque::new(),
+            stable: position.seq - 1,
+            gate: Arc::new(SyncGate {
+                lock: Mutex::new(()),
+                failed: AtomicBool::new(false),
+            }),
+            scratch: Vec::new(),
+        })
+    }
+
+    /// Starts a new epoch at the end of what was replayed, and releases all of that.
+    ///
+    /// `checkpoint` must be in the store already, durably, with every replayed record applied:
+    /// its position is [`Journal::position`], its epoch [`Journal::next_epoch`].
+    ///
+    /// # Errors
+    /// [`JournalError::NotBegun`] if it is another position, or an epoch that is not new.
+    pub fn begin(&mut self, checkpoint: Checkpoint) -> Result<(), JournalError> {
+        if self.begun || checkpoint.position != self.head || checkpoint.epoch <= self.epoch {
+            return Err(JournalError::NotBegun {
+                journal: self.media.name(),
+                detail: format!(
+                    "cannot begin at {checkpoint:?} after epoch {} with the end at {:?}",
+                    self.epoch, self.head
+                ),
+            });
+        }
+        self.epoch = checkpoint.epoch;
+        self.tail = self.head;
+        self.offsets.clear();
+        self.stable = self.head.seq - 1;
+        self.begun = true;
+        Ok(())
+    }
+
+    /// The epoch with which [`Journal::begin`] may be called; `None` when 2^32 openings are used up.
+    pub fn next_epoch(&self) -> Option<u32> {
+        self.epoch.checked_add(1)
+    }
+
+    /// Appends records in order, with one write (two where the ring wraps). They survive a crash of the
+    /// process when this returns, and a loss of power after a later sync.
+    ///
+    /// # Errors
+    /// [`JournalError::Full`] and [`JournalError::TooLarge`] write nothing and can be cured.
+    /// [`JournalError::Io`] leaves open how much was written; the journal then takes no more records.
+    pub fn append(&mut self, records: &[Record]) -> Result<Appended, JournalError> {
+        self.check_usable()?;
+        let first = self.head.seq;
+        if records.is_empty() {
+            return Ok(Appended {
+                first,
+                last: first - 1,
+            });
+        }
+        self.check_room(records)?;
+        self.scratch.clear();
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let result = self.write_records(records, &mut scratch);
+        self.scratch = scratch;
+        if let Err(source) = result {
+            self.gate.failed.store(true, Ordering::Release);
+            return Err(JournalError::Io {
+                journal: self.media.name(),
+                action: "write a record",
+                source,
+            });
+        }
+        Ok(Appended {
+            first,
+            last: self.head.seq - 1,
+        })
+    }
+
+    fn check_usable(&self) -> Result<(), JournalError> {
+        if !self.begun {
+            return Err(JournalError::NotBegun {
+                journal: self.media.name(),
+                detail: "takes no records before a new epoch has begun".to_owned(),
+            });
+        }
+        if self.gate.failed.load(Ordering::Acquire) {
+            return Err(JournalError::Failed {
+                journal: self.media.name(),
+            });
+        }
+        Ok(())
+    }
+
+    fn check_room(&self, records: &[Record]) -> Result<(), JournalError> {
+        let mut needed = 0;
+        let mut head = self.head.offset;
+        for record in records {
+            let bytes = record.encoded_len() as u64;
+            let limit = u64::from(self.config.payload_bytes_max);
+            if bytes > limit {
+                return Err(JournalError::TooLarge {
+                    journal: self.media.name(),
+                    bytes,
+                    limit,
+                });
+            }
+            let frame = frame::frame_bytes(bytes);
+            let place = self.place(head, frame);
+            let end = normalise(place + frame, self.ring_bytes);
+            needed += self.distance(head, place) + frame;
+            needed += self.distance(place + frame, end);
+            head = end;
+        }
+        let only_durable = records
+            .iter()
+            .all(|record| matches!(record, Record::Durable { .. }));
+        let reserve = if only_durable {
+            0
+        } else {
+            self.config.reserve_bytes
+        };
+        let free = self.free_bytes().saturating_sub(reserve);
+        if needed > free {
+            return Err(JournalError::Full {
+                journal: self.media.name(),
+                needed,
+                free,
+            });
+        }
+        Ok(())
+    }
+
+    /// Where a frame goes that is written at `head`: there, or at the beginning of the ring.
+    fn place(&self, head: u64, frame: u64) -> u64 {
+        if head + frame <= self.ring_bytes {
+            head
+        } else {
+            0
+        }
+    }
+
+    /// Bytes from `from` forward to `to`, around the end of the ring.
+    fn distance(&self, from: u64, to: u64) -> u64 {
+        if to >= from {
+            to - from
+        } else {
+            self.ring_bytes - from + to
+        }
+    }
+
+    fn write_records(&mut self, records: &[Record], scratch: &mut Vec<u8>) -> io::Result<()> {
+        let mut head = self.head;
+        let mut start = head.offset;
+        let mut offsets = Vec::with_capacity(records.len());
+        for record in records {
+            let frame = frame::frame_bytes(record.encoded_len() as u64);
+            offsets.push(offset_units(head.offset));
+            if self.place(head.offset, frame) != head.offset {
+                frame::write(
+                    scratch,
+                    (KIND_WRAP, self.epoch, head.seq, self.stable),
+                    |_| {},
+                );
+                self.media.write_at(start, scratch)?;
+                scratch.clear();
+                head.offset = 0;
+                start = 0;
+            }
+            let fields = (record.kind(), self.epoch, head.seq, self.stable);
+            frame::write(scratch, fields, |out| record.encode(out));
+            head.offset += frame;
+            head.seq += 1;
+            let next = normalise(head.offset, self.ring_bytes);
+            if next != head.offset {
+                self.media.write_at(start, scratch)?;
+                scratch.clear();
+                head.offset = next;
+                start = next;
+            }
+        }
+        if !scratch.is_empty() {
+            self.media.write_at(start, scratch)?;
+        }
+        self.head = head;
+        self.offsets.extend(offsets);
+        Ok(())
+    }
+
+    /// Makes everything appended so far stable, and returns the last stable sequence number. Blocks;
+    /// [`Journal::prepare_sync`] does not hold the journal meanwhile.
+    ///
+    /// # Errors
+    /// [`JournalError::Io`]; the journal then takes no more records.
+    pub fn sync(&mut self) -> Result<u64, JournalError> {
+        let finished = self.prepare_sync()?.run();
+        self.finish_sync(finished)
+    }
+
+    /// A sync of everything appended so far, to be run elsewhere; hand its result to
+    /// [`Journal::finish_sync`].
+    ///
+    /// # Errors
+    /// As for [`Journal::append`], except that there is always room.
+    pub fn prepare_sync(&self) -> Result<PendingSync, JournalError> {
+        self.check_usable()?;
+        let upto = self.head.seq - 1;
+        Ok(PendingSync {
+            media: Arc::clone(&self.media),
+            gate: Arc::clone(&self.gate),
+            upto,
+            needed: upto > self.stable,
+        })
+    }
+
+    /// Takes note of a sync, and returns the last stable sequence number.
+    ///
+    /// # Errors
+    /// [`JournalError::Io`] if the sync failed; the journal then takes no more records.
+    pub fn finish_sync(&mut self, finished: FinishedSync) -> Result<u64, JournalError> {
+        match finished.result {
+            Ok(()) => {
+                self.stable = self.stable.max(finished.upto);
+                Ok(self.stable)
+            }
+            Err(source) => {
+                self.gate.failed.store(true, Ordering::Release);
+                Err(JournalError::Io {
+                    journal: self.media.name(),
+                    action: "sync records",
+                    source,
+                })
+            }
+        }
+    }
+
+    /// Gives the space of every record before `upto` back to the ring. Call it only when the store
+    /// holds a checkpoint with exactly this position, durably.
+    ///
+    /// # Errors
+    /// [`JournalError::Invalid`] if `upto` is not the position of a record in the journal or of its end.
+    pub fn release(&mut self, upto: Position) -> Result<(), JournalError> {
+        if self.position_of(upto.seq) != Some(upto) {
+            return Err(JournalError::Invalid {
+                journal: self.media.name(),
+                detail: format!(
+                    "cannot release up to {upto:?}: not between {:?} and {:?}",
+                    self.tail, self.head
+                ),
+            });
+        }
+        let released = (upto.seq - self.tail.seq) as usize;
+        self.offsets.drain(..released);
+        self.tail = upto;
+        // What the store holds is stable, synced here or not. Later frames say so: should the store lose
+        // this checkpoint, the next opening finds frames that could not follow the older one.
+        self.stable = self.stable.max(upto.seq - 1);
+        Ok(())
+    }
+
+    /// Where the next record goes.
+    pub fn position(&self) -> Position {
+        self.head
+    }
+
+    /// First position that is not released.
+    pub fn released(&self) -> Position {
+        self.tail
+    }
+
+    /// The position of record `seq`, if it is in the journal, or of the end, if `seq` is the next one:
+    /// what a checkpoint stores that holds every record before `seq`.
+    pub fn position_of(&self, seq: u64) -> Option<Position> {
+        if seq == self.head.seq {
+            return Some(self.head);
+        }
+        let index = usize::try_from(seq.checked_sub(self.tail.seq)?).ok()?;
+        let units = *self.offsets.get(index)?;
+        Some(Position {
+            seq,
+            offset: u64::from(units) * ALIGN as u64,
+        })
+    }
+
+    /// Sequence number of the last record that was appended or replayed; 0 if there never was one.
+    pub fn last_seq(&self) -> u64 {
+        self.head.seq - 1
+    }
+
+    /// Every record up to this sequence number survives a loss of power, here or in the store.
+    pub fn stable_seq(&self) -> u64 {
+        self.stable
+    }
+
+    /// Epoch of the records that are appended.
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// Bytes of the ring.
+    pub fn capacity_bytes(&self) -> u64 {
+        self.ring_bytes
+    }
+
+    /// Bytes between the released position and the end, wasted rests at the end of the ring included.
+    pub fn used_bytes(&self) -> u64 {
+        self.distance(self.tail.offset, self.head.offset)
+    }
+
+    /// Bytes that frames may still take, the reserve included. One unit of alignment always stays free,
+    /// so that a full ring and an empty one differ.
+    pub fn free_bytes(&self) -> u64 {
+        self.ring_bytes - self.used_bytes() - ALIGN as u64
+    }
+
+    /// The media.
+    pub fn media(&self) -> &Arc<dyn JournalMedia> {
+        &self.media
+    }
+}
+
+/// A byte offset in units of alignment; `Journal::new` has checked that the ring is small enough.
+fn offset_units(offset: u64) -> u32 {
+    (offset / ALIGN as u64) as u32
+}

@@ -1,0 +1,57 @@
+//! Durable maps: what a pool knows about its volumes and blocks, and how it survives a crash.
+//!
+//! Two things on stable storage hold the state of a pool:
+//!
+//! * the [`Store`]: rows for volumes, mappings and blocks up to one [`Checkpoint`], changed only by
+//!   atomic and durable batches ([`RocksStore`] on disk, [`MemoryStore`] in simulations);
+//! * the [`Journal`]: every change after that checkpoint, one [`Record`] per command, in a ring of
+//!   fixed size.
+//!
+//! What is guaranteed, and by what:
+//!
+//! * **A record that was appended survives a crash of the process; after [`Journal::sync`] it
+//!   survives a loss of power.** Records are framed with a CRC-32C; replay ends at the first frame
+//!   that is not whole, so a torn tail is the end of the journal and not an error.
+//! * **Nothing stale is ever replayed.** A frame counts only if its sequence number is exactly one
+//!   more than that of the frame before, and only if its epoch is the epoch of the checkpoint. Every
+//!   opening of a pool stores a new checkpoint with a new epoch before it appends
+//!   ([`Journal::begin`]), so what an earlier opening left behind a torn tail can never be read again.
+//! * **Loss of what was synced is reported.** Each frame carries the last sequence number that was
+//!   known to be synced; a chain that ends before that number is damage, not a torn tail.
+//! * **Reference counts equal mappings.** A [`Batch`] derives both from the same records and the store
+//!   applies them, with the new journal position, in one atomic write.
+//! * **A pool is there whole or not at all.** [`PoolCreation`] renames the identity file last.
+//!
+//! The calls here block. None of them belongs on a data-plane thread, except appends to the journal:
+//! those are plain writes to the page cache.
+
+#![forbid(unsafe_code)]
+
+mod batch;
+mod check;
+mod codec;
+mod error;
+mod journal;
+mod label;
+mod pool;
+mod record;
+mod store;
+mod types;
+
+pub use batch::{Batch, BatchBuilder, BlockChange, BlockContent, MapChange, VolumeChange};
+pub use check::{CheckReport, Problem, ProblemKind, check, check_with};
+pub use error::{JournalError, MetaError, MetaErrorKind};
+pub use journal::{
+    Appended, FileMedia, FinishedSync, Journal, JournalConfig, JournalMedia, MemoryMedia,
+    PendingSync, SECTOR_BYTES as JOURNAL_SECTOR_BYTES,
+};
+pub use label::{DriveLabel, LABEL_BYTES, LabelError};
+pub use pool::{
+    DriveSpec, JOURNAL_BYTES_DEFAULT, PoolCreation, PoolDir, PoolIdentity, PoolPaths, PoolSpec,
+};
+pub use record::{MAP_ENTRIES_MAX, MapEntry, NewBlock, Record, RecordError, UNMAP_ENTRIES_MAX};
+pub use store::{LoadVisitor, MemoryStore, RocksOptions, RocksStore, Store, StoreFault};
+pub use types::{
+    BlockRow, Checkpoint, Fingerprint, LABEL_AREA_BYTES, Pba, Position, VOLUME_NAME_BYTES_MAX,
+    VolumeInfo, VolumeState,
+};

@@ -1,0 +1,644 @@
+//! The pool folder: its identity, its lock, and a creation that leaves no half-made pool behind.
+//!
+//! | name         | what                                                                           |
+//! |--------------|--------------------------------------------------------------------------------|
+//! | `pool.toml`  | identity, drives and the hash key (mode 0600); the pool exists if this does      |
+//! | `lock`       | locked by the process that uses the pool, and holds its id                       |
+//! | `journal`    | the journal ([`FileMedia`])                                                      |
+//! | `metadata/`  | the store ([`RocksStore`])                                                       |
+//! | `drive0`     | usual place of the default drive                                                 |
+//! | `*.new`      | only while the pool is being made                                                |
+//!
+//! A pool is made in this order: `pool.toml.new`, the drives' labels (by the caller), `journal`,
+//! `metadata/`, and at last `pool.toml.new` becomes `pool.toml`. If that is interrupted, the next
+//! attempt takes over the identities in `pool.toml.new`, so that drives labelled by the first attempt fit.
+//! Nothing is ever removed unless `pool.toml.new` proves that it belongs to an unfinished creation.
+
+use std::fmt;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FlockOperation;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::codec::crc32c;
+use crate::error::MetaError;
+use crate::journal::FileMedia;
+use crate::label::DriveLabel;
+use crate::store::{RocksOptions, RocksStore};
+
+/// Usual size of the journal's ring, in bytes: 128 MiB, replayed in about two seconds.
+pub const JOURNAL_BYTES_DEFAULT: u64 = 128 << 20;
+
+/// Version of `pool.toml`.
+const VERSION: u64 = 1;
+/// Largest `pool.toml` that is read, in bytes; 2^16 drives with long paths would not be.
+const IDENTITY_BYTES_MAX: u64 = 1 << 20;
+/// Smallest journal ring, in bytes: room for a few of the largest records.
+const JOURNAL_BYTES_MIN: u64 = 4 << 20;
+
+/// A drive of a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DriveSpec {
+    /// Path of the file or device; relative paths are relative to the pool folder.
+    pub path: PathBuf,
+    /// Identity, also on the drive's label.
+    pub uuid: Uuid,
+    /// Size in blocks of 4096 bytes, the label area included.
+    pub blocks: u64,
+}
+
+impl DriveSpec {
+    /// A drive with a new identity.
+    pub fn new(path: impl Into<PathBuf>, blocks: u64) -> Self {
+        Self {
+            path: path.into(),
+            uuid: Uuid::new_v4(),
+            blocks,
+        }
+    }
+}
+
+/// What a new pool shall be.
+#[derive(Clone, Debug)]
+pub struct PoolSpec {
+    /// Unit of deduplication in bytes: a power of two, at least 4096; fixed for ever.
+    pub sub_block_bytes: u32,
+    /// Bytes of the journal's ring.
+    pub journal_bytes: u64,
+    /// Its drives, in order.
+    pub drives: Vec<DriveSpec>,
+}
+
+impl PoolSpec {
+    /// A pool of 4 KiB sub-blocks with the default journal.
+    pub fn new(drives: Vec<DriveSpec>) -> Self {
+        Self {
+            sub_block_bytes: 4096,
+            journal_bytes: JOURNAL_BYTES_DEFAULT,
+            drives,
+        }
+    }
+}
+
+/// What a pool is.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PoolIdentity {
+    /// The pool.
+    pub uuid: Uuid,
+    /// Unit of deduplication in bytes.
+    pub sub_block_bytes: u32,
+    /// Secret key of the fingerprints.
+    pub hash_key: [u8; 32],
+    /// The drives, in the order of their indexes.
+    pub drives: Vec<DriveSpec>,
+}
+
+impl fmt::Debug for PoolIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PoolIdentity")
+            .field("uuid", &self.uuid)
+            .field("sub_block_bytes", &self.sub_block_bytes)
+            .field("hash_key", &"(secret)")
+            .field("drives", &self.drives)
+            .finish()
+    }
+}
+
+impl PoolIdentity {
+    /// The label that the drive with this index must carry.
+    pub fn label(&self, index: u16) -> Option<DriveLabel> {
+        let drive = self.drives.get(usize::from(index))?;
+        Some(DriveLabel {
+            pool: self.uuid,
+            drive: drive.uuid,
+            index,
+            blocks: drive.blocks,
+            sub_block_bytes: self.sub_block_bytes,
+        })
+    }
+}
+
+/// Where the parts of a pool are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolPaths {
+    /// The folder.
+    pub dir: PathBuf,
+    /// `pool.toml`.
+    pub identity: PathBuf,
+    /// `lock`.
+    pub lock: PathBuf,
+    /// `journal`.
+    pub journal: PathBuf,
+    /// `metadata`.
+    pub metadata: PathBuf,
+    /// `drive0`.
+    pub default_drive: PathBuf,
+    /// `onefold.sock`.
+    pub socket: PathBuf,
+}
+
+impl PoolPaths {
+    /// The parts of the pool in folder `dir`.
+    pub fn new(dir: &Path) -> Self {
+        Self {
+            dir: dir.to_path_buf(),
+            identity: dir.join("pool.toml"),
+            lock: dir.join("lock"),
+            journal: dir.join("journal"),
+            metadata: dir.join("metadata"),
+            default_drive: dir.join("drive0"),
+            socket: dir.join("onefold.sock"),
+        }
+    }
+
+    fn new_identity(&self) -> PathBuf {
+        self.dir.join("pool.toml.new")
+    }
+}
+
+/// A pool folder that this process holds. Dropping it gives the lock back.
+#[derive(Debug)]
+pub struct PoolDir {
+    paths: PoolPaths,
+    identity: PoolIdentity,
+    _lock: Lock,
+}
+
+impl PoolDir {
+    /// Makes a pool at once; [`PoolDir::begin`] lets the caller label the drives in between.
+    ///
+    /// # Errors
+    /// As for [`PoolDir::begin`] and [`PoolCreation::finish`].
+    pub fn create(dir: &Path, spec: &PoolSpec) -> Result<Self, MetaError> {
+        Self::begin(dir, spec)?.finish()
+    }
+
+    /// Begins to make a pool in `dir`, which is made too if it is not there.
+    ///
+    /// # Errors
+    /// [`MetaError::Exists`] if there is a pool, or parts of one that has lost its `pool.toml`;
+    /// [`MetaError::Locked`]; [`MetaError::Invalid`] for a senseless `spec`; [`MetaError::NoSpace`] and
+    /// [`MetaError::Io`].
+    pub fn begin(dir: &Path, spec: &PoolSpec) -> Result<PoolCreation, MetaError> {
+        validate(spec.sub_block_bytes, &spec.drives).map_err(MetaError::Invalid)?;
+        if spec.journal_bytes < JOURNAL_BYTES_MIN {
+            return Err(MetaError::Invalid(format!(
+                "a journal of {} bytes is too small; at least {JOURNAL_BYTES_MIN} bytes are needed",
+                spec.journal_bytes
+            )));
+        }
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(dir)
+            .map_err(|error| MetaError::io(dir, "create the pool folder", error))?;
+        let paths = PoolPaths::new(dir);
+        let lock = Lock::take(&paths.lock)?;
+        if paths.identity.exists() {
+            return Err(MetaError::Exists {
+                path: paths.identity,
+                remedy: "there is a pool in this folder: open it, or choose another folder"
+                    .to_owned(),
+            });
+        }
+        let unfinished = paths.new_identity().exists();
+        if unfinished {
+            remove_parts(&paths)?;
+        } else if let Some(part) = [&paths.journal, &paths.metadata]
+            .into_iter()
+            .find(|p| p.exists())
+        {
+            return Err(MetaError::Exists {
+                path: part.clone(),
+                remedy: "this folder holds a pool that has lost its pool.toml: restore that file from a \
+                         copy, or choose another folder"
+                    .to_owned(),
+            });
+        }
+        let mut identity = PoolIdentity {
+            uuid: Uuid::new_v4(),
+            sub_block_bytes: spec.sub_block_bytes,
+            hash_key: random_key()?,
+            drives: spec.drives.clone(),
+        };
+        if unfinished && let Ok(earlier) = read_identity(&paths.new_identity()) {
+            take_over(&mut identity, &earlier);
+        }
+        write_new(&paths.new_identity(), &encode(&identity)?)?;
+        sync_folder(dir)?;
+        Ok(PoolCreation {
+            paths,
+            identity,
+            journal_bytes: spec.journal_bytes,
+            lock,
+        })
+    }
+
+    /// Opens the pool in `dir` and locks it.
+    ///
+    /// # Errors
+    /// [`MetaError::Missing`], [`MetaError::Locked`], [`MetaError::WrongVersion`],
+    /// [`MetaError::Corrupt`] or [`MetaError::Io`].
+    pub fn open(dir: &Path) -> Result<Self, MetaError> {
+        let paths = PoolPaths::new(dir);
+        if !paths.identity.exists() {
+            let remedy = if paths.new_identity().exists() {
+                "the creation of this pool was interrupted: create it again"
+            } else if paths.journal.exists() || paths.metadata.exists() {
+                "the rest of a pool is there: restore this file from a copy"
+            } else {
+                "there is no pool here: create one with `onefold serve --pool DIR --create SIZE`"
+            };
+            return Err(MetaError::missing(paths.identity, remedy));
+        }
+        let lock = Lock::take(&paths.lock)?;
+        let identity = read_identity(&paths.identity)?;
+        Ok(Self {
+            paths,
+            identity,
+            _lock: lock,
+        })
+    }
+
+    /// Whether there is a pool in `dir`.
+    pub fn exists(dir: &Path) -> bool {
+        PoolPaths::new(dir).identity.exists()
+    }
+
+    /// Where its parts are.
+    pub fn paths(&self) -> &PoolPaths {
+        &self.paths
+    }
+
+    /// What it is.
+    pub fn identity(&self) -> &PoolIdentity {
+        &self.identity
+    }
+
+    /// Path of the drive with this index, relative ones resolved.
+    pub fn drive_path(&self, index: u16) -> Option<PathBuf> {
+        self.identity
+            .drives
+            .get(usize::from(index))
+            .map(|drive| self.paths.dir.join(&drive.path))
+    }
+
+    /// Opens the journal file.
+    ///
+    /// # Errors
+    /// As for [`FileMedia::open`].
+    pub fn open_journal(&self) -> Result<FileMedia, MetaError> {
+        FileMedia::open(&self.paths.journal, self.identity.uuid)
+    }
+
+    /// Opens the store.
+    ///
+    /// # Errors
+    /// As for [`RocksStore::open`].
+    pub fn open_store(&self, options: RocksOptions) -> Result<RocksStore, MetaError> {
+        RocksStore::open(&self.paths.metadata, self.identity.uuid, options)
+    }
+}
+
+/// A pool that is being made. Dropping it leaves the folder as an interrupted creation does: the next
+/// attempt clears it.
+#[derive(Debug)]
+pub struct PoolCreation {
+    paths: PoolPaths,
+    identity: PoolIdentity,
+    journal_bytes: u64,
+    lock: Lock,
+}
+
+impl PoolCreation {
+    /// What the pool will be. If an earlier attempt was interrupted, this is that attempt's identity.
+    pub fn identity(&self) -> &PoolIdentity {
+        &self.identity
+    }
+
+    /// Where its parts will be.
+    pub fn paths(&self) -> &PoolPaths {
+        &self.paths
+    }
+
+    /// Path of the drive with this index, relative ones resolved.
+    pub fn drive_path(&self, index: u16) -> Option<PathBuf> {
+        self.identity
+            .drives
+            .get(usize::from(index))
+            .map(|drive| self.paths.dir.join(&drive.path))
+    }
+
+    /// Makes journal and store, and then the pool. Call it when the drives carry their labels, durably.
+    ///
+    /// # Errors
+    /// [`MetaError::NoSpace`], [`MetaError::Io`]; there is no pool then.
+    pub fn finish(self) -> Result<PoolDir, MetaError> {
+        if let Err(error) = self.make() {
+            // Best effort, to give the space back at once; the next attempt does it too.
+            let _ = remove_parts(&self.paths);
+            return Err(error);
+        }
+        Ok(PoolDir {
+            paths: self.paths,
+            identity: self.identity,
+            _lock: self.lock,
+        })
+    }
+
+    fn make(&self) -> Result<(), MetaError> {
+        let pool = self.identity.uuid;
+        FileMedia::create(&self.paths.journal, pool, self.journal_bytes)?;
+        RocksStore::create(&self.paths.metadata, pool)?;
+        sync_folder(&self.paths.dir)?;
+        fs::rename(self.paths.new_identity(), &self.paths.identity)
+            .map_err(|error| MetaError::io(&self.paths.identity, "create the file", error))?;
+        sync_folder(&self.paths.dir)
+    }
+}
+
+/// The lock file, locked.
+#[derive(Debug)]
+struct Lock {
+    _file: File,
+}
+
+impl Lock {
+    fn take(path: &Path) -> Result<Self, MetaError> {
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path)
+            .map_err(|error| MetaError::io(path, "open the lock file", error))?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let mut text = String::new();
+                // The holder may be between locking and writing: then the process is not known.
+                let read = (&mut file).take(32).read_to_string(&mut text);
+                let pid = read.ok().and_then(|_| text.trim().parse().ok());
+                return Err(MetaError::Locked {
+                    path: path.to_path_buf(),
+                    pid,
+                });
+            }
+            Err(error) => return Err(MetaError::io(path, "lock the pool", error.into())),
+        }
+        // The number only helps people: a full file system must not stop the pool from opening.
+        let _ = file
+            .set_len(0)
+            .and_then(|()| writeln!(file, "{}", std::process::id()));
+        Ok(Self { _file: file })
+    }
+}
+
+/// `pool.toml` as it is written.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct IdentityFile {
+    format_version: u64,
+    pool_uuid: Uuid,
+    sub_block_bytes: u32,
+    /// 64 hexadecimal digits.
+    hash_key: String,
+    /// CRC-32C of everything but the drives' paths, which people may edit; 8 hexadecimal digits.
+    check: String,
+    #[serde(default)]
+    drive: Vec<DriveEntry>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DriveEntry {
+    path: PathBuf,
+    uuid: Uuid,
+    blocks: u64,
+}
+
+const REMEDY_IDENTITY: &str = "restore it from a copy (paths of drives may be edited, nothing else); \
+                               nothing was changed";
+
+fn encode(identity: &PoolIdentity) -> Result<String, MetaError> {
+    let file = IdentityFile {
+        format_version: VERSION,
+        pool_uuid: identity.uuid,
+        sub_block_bytes: identity.sub_block_bytes,
+        hash_key: to_hex(&identity.hash_key),
+        check: format!("{:08x}", checksum(identity)),
+        drive: identity
+            .drives
+            .iter()
+            .map(|drive| DriveEntry {
+                path: drive.path.clone(),
+                uuid: drive.uuid,
+                blocks: drive.blocks,
+            })
+            .collect(),
+    };
+    let text = toml::to_string(&file)
+        .map_err(|error| MetaError::Invalid(format!("the pool cannot be described: {error}")))?;
+    Ok(format!(
+        "# Identity of an Onefold pool. Keep a copy in a safe place: it holds the secret hash key.\n\
+         # Only the paths of drives may be edited, when drives have moved.\n{text}"
+    ))
+}
+
+fn read_identity(path: &Path) -> Result<PoolIdentity, MetaError> {
+    let io = |error| MetaError::io(path, "read the file", error);
+    let file = File::open(path).map_err(io)?;
+    if file.metadata().map_err(io)?.permissions().mode() & 0o077 != 0 {
+        tracing::warn!(
+            "{}: other users can read the hash key; run `chmod 600` on it",
+            path.display()
+        );
+    }
+    let mut bytes = Vec::new();
+    file.take(IDENTITY_BYTES_MAX)
+        .read_to_end(&mut bytes)
+        .map_err(io)?;
+    let corrupt = |detail: String| MetaError::corrupt(path, detail, REMEDY_IDENTITY);
+    let text = std::str::from_utf8(&bytes).map_err(|_| corrupt("it is not text".to_owned()))?;
+    // The version first: another version may have other fields.
+    let table: toml::Table = text
+        .parse()
+        .map_err(|error: toml::de::Error| corrupt(error.message().to_owned()))?;
+    let version = table
+        .get("format_version")
+        .and_then(toml::Value::as_integer)
+        .ok_or_else(|| corrupt("it has no format_version".to_owned()))?;
+    if version != VERSION as i64 {
+        return Err(MetaError::WrongVersion {
+            path: path.to_path_buf(),
+            found: version.max(0) as u64,
+            supported: VERSION,
+        });
+    }
+    let file: IdentityFile =
+        toml::from_str(text).map_err(|error| corrupt(error.message().to_owned()))?;
+    let hash_key = from_hex(&file.hash_key)
+        .ok_or_else(|| corrupt("hash_key is not 64 hexadecimal digits".to_owned()))?;
+    let drives = file
+        .drive
+        .into_iter()
+        .map(|drive| DriveSpec {
+            path: drive.path,
+            uuid: drive.uuid,
+            blocks: drive.blocks,
+        })
+        .collect();
+    let identity = PoolIdentity {
+        uuid: file.pool_uuid,
+        sub_block_bytes: file.sub_block_bytes,
+        hash_key,
+        drives,
+    };
+    if file.check != format!("{:08x}", checksum(&identity)) {
+        return Err(corrupt(
+            "its content does not match its checksum".to_owned(),
+        ));
+    }
+    validate(identity.sub_block_bytes, &identity.drives).map_err(corrupt)?;
+    Ok(identity)
+}
+
+fn checksum(identity: &PoolIdentity) -> u32 {
+    let mut text = format!(
+        "{VERSION}|{}|{}|{}",
+        identity.uuid,
+        identity.sub_block_bytes,
+        to_hex(&identity.hash_key)
+    );
+    for drive in &identity.drives {
+        text.push_str(&format!("|{}|{}", drive.uuid, drive.blocks));
+    }
+    crc32c(text.as_bytes())
+}
+
+fn validate(sub_block_bytes: u32, drives: &[DriveSpec]) -> Result<(), String> {
+    if !sub_block_bytes.is_power_of_two() || !(4096..=1 << 20).contains(&sub_block_bytes) {
+        return Err(format!(
+            "a sub-block of {sub_block_bytes} bytes is not possible; use a power of two from 4096 to 1 MiB"
+        ));
+    }
+    if drives.is_empty() || drives.len() > usize::from(u16::MAX) {
+        return Err(format!(
+            "{} drives are not possible; use 1 to {}",
+            drives.len(),
+            u16::MAX
+        ));
+    }
+    for (index, drive) in drives.iter().enumerate() {
+        let earlier = drives.get(..index).unwrap_or_default();
+        if earlier
+            .iter()
+            .any(|other| other.uuid == drive.uuid || other.path == drive.path)
+        {
+            return Err(format!("drive {} is named twice", drive.path.display()));
+        }
+        // Every address must fit in a PBA's block number.
+        if drive.blocks > crate::types::Pba::BLOCK_MAX {
+            return Err(format!(
+                "drive {} has too many blocks: {}",
+                drive.path.display(),
+                drive.blocks
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Takes the identities of an interrupted attempt, so that what it labelled fits this one.
+fn take_over(identity: &mut PoolIdentity, earlier: &PoolIdentity) {
+    identity.uuid = earlier.uuid;
+    identity.hash_key = earlier.hash_key;
+    for drive in &mut identity.drives {
+        if let Some(same) = earlier.drives.iter().find(|other| other.path == drive.path) {
+            drive.uuid = same.uuid;
+        }
+    }
+}
+
+/// Removes journal and store of an unfinished creation.
+fn remove_parts(paths: &PoolPaths) -> Result<(), MetaError> {
+    let absent = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+    match fs::remove_file(&paths.journal) {
+        Err(error) if !absent(&error) => {
+            return Err(MetaError::io(
+                &paths.journal,
+                "remove the unfinished journal",
+                error,
+            ));
+        }
+        _ => {}
+    }
+    match fs::remove_dir_all(&paths.metadata) {
+        Err(error) if !absent(&error) => Err(MetaError::io(
+            &paths.metadata,
+            "remove the unfinished metadata store",
+            error,
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Writes a file that only its owner can read, durably.
+fn write_new(path: &Path, text: &str) -> Result<(), MetaError> {
+    let io = |error| MetaError::io(path, "write the file", error);
+    // A new file and a rename: a crash leaves the earlier attempt's identity or this one's, whole.
+    let temporary = path.with_extension("new.tmp");
+    match fs::remove_file(&temporary) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io(error)),
+        _ => {}
+    }
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&temporary)
+        .map_err(io)?;
+    file.write_all(text.as_bytes())
+        .and_then(|()| file.sync_all())
+        .map_err(io)?;
+    fs::rename(&temporary, path).map_err(io)
+}
+
+fn sync_folder(dir: &Path) -> Result<(), MetaError> {
+    File::open(dir)
+        .and_then(|folder| folder.sync_all())
+        .map_err(|error| MetaError::io(dir, "sync the folder", error))
+}
+
+fn random_key() -> Result<[u8; 32], MetaError> {
+    let mut key = [0; 32];
+    getrandom::fill(&mut key).map_err(|error| {
+        MetaError::Invalid(format!(
+            "the system gives no random numbers for a hash key: {error}"
+        ))
+    })?;
+    Ok(key)
+}
+
+fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn from_hex(text: &str) -> Option<[u8; 32]> {
+    let digits = text.as_bytes();
+    let mut key = [0; 32];
+    if digits.len() != 2 * key.len() {
+        return None;
+    }
+    for (byte, pair) in key.iter_mut().zip(digits.chunks_exact(2)) {
+        let [high, low] = pair else { return None };
+        let value = |digit: u8| char::from(digit).to_digit(16);
+        *byte = (value(*high)? << 4 | value(*low)?) as u8;
+    }
+    Some(key)
+}

@@ -1,0 +1,264 @@
+//! Journal records and their bytes.
+//!
+//! A record is the whole effect of one command: it is replayed as a whole or not at all. Payloads are
+//! little endian; the frame around them (length, CRC-32C, epoch, sequence number) is the journal's.
+//! Decoding never panics, whatever the bytes are, and accepts only the one encoding of a record.
+
+use crate::codec::{CodecError, Reader, put_volume, take_volume};
+use crate::types::{Fingerprint, Pba, VOLUME_NAME_BYTES_MAX, VolumeInfo};
+
+/// Most entries of one [`Record::Map`]: 16 Ki sub-blocks, 64 MiB of 4 KiB sub-blocks.
+pub const MAP_ENTRIES_MAX: usize = 16 * 1024;
+
+/// Most entries of one [`Record::Unmap`].
+pub const UNMAP_ENTRIES_MAX: usize = 32 * 1024;
+
+/// The block that a sub-block now maps to, with what recovery needs to prove its content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewBlock {
+    /// Where the content is.
+    pub pba: Pba,
+    /// Fingerprint of the content.
+    pub fingerprint: Fingerprint,
+    /// CRC-32C of the content.
+    pub crc32c: u32,
+}
+
+/// The change of one sub-block's mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MapEntry {
+    /// What it mapped to before; `None` = nothing (reads as zeros).
+    pub old: Option<Pba>,
+    /// What it maps to from now on; `None` = nothing.
+    pub new: Option<NewBlock>,
+}
+
+/// One change, as the journal holds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// A write: new mappings for consecutive sub-blocks.
+    Map {
+        /// Volume id.
+        volume: u32,
+        /// First sub-block.
+        start: u64,
+        /// The change of sub-block `start + i`; at most [`MAP_ENTRIES_MAX`].
+        entries: Vec<MapEntry>,
+    },
+    /// A trim, or a piece of one: mappings that go away.
+    Unmap {
+        /// Volume id.
+        volume: u32,
+        /// Sub-block and what it mapped to; at most [`UNMAP_ENTRIES_MAX`].
+        entries: Vec<(u64, Pba)>,
+    },
+    /// A volume comes into being.
+    VolumeCreate(VolumeInfo),
+    /// A volume changes its size.
+    VolumeResize {
+        /// Volume id.
+        id: u32,
+        /// New size in bytes.
+        size_bytes: u64,
+    },
+    /// A volume is marked as being deleted; its mappings follow as [`Record::Unmap`].
+    VolumeDelete {
+        /// Volume id.
+        id: u32,
+    },
+    /// A volume has no mappings any more, and is forgotten.
+    VolumeGone {
+        /// Volume id.
+        id: u32,
+    },
+    /// Every record with a sequence number up to `upto` has its data on stable drives.
+    Durable {
+        /// Last such sequence number.
+        upto: u64,
+    },
+}
+
+/// A payload that is not a record.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("record of kind {kind}: {detail}")]
+pub struct RecordError {
+    /// The kind byte.
+    pub kind: u8,
+    /// What is wrong.
+    pub detail: String,
+}
+
+/// Kind bytes of the frames. 0 is never used, so that zeroed space is no record.
+pub(crate) mod kind {
+    pub(crate) const MAP: u8 = 1;
+    pub(crate) const UNMAP: u8 = 2;
+    pub(crate) const VOLUME_CREATE: u8 = 3;
+    pub(crate) const VOLUME_RESIZE: u8 = 4;
+    pub(crate) const VOLUME_DELETE: u8 = 5;
+    pub(crate) const VOLUME_GONE: u8 = 6;
+    pub(crate) const DURABLE: u8 = 7;
+}
+
+/// Flags of a map entry: which of its two halves follow.
+const HAS_OLD: u8 = 1;
+const HAS_NEW: u8 = 2;
+
+impl Record {
+    /// The kind byte of the frame.
+    pub fn kind(&self) -> u8 {
+        match self {
+            Self::Map { .. } => kind::MAP,
+            Self::Unmap { .. } => kind::UNMAP,
+            Self::VolumeCreate(_) => kind::VOLUME_CREATE,
+            Self::VolumeResize { .. } => kind::VOLUME_RESIZE,
+            Self::VolumeDelete { .. } => kind::VOLUME_DELETE,
+            Self::VolumeGone { .. } => kind::VOLUME_GONE,
+            Self::Durable { .. } => kind::DURABLE,
+        }
+    }
+
+    /// Bytes of the payload that [`Record::encode`] writes.
+    pub fn encoded_len(&self) -> usize {
+        match self {
+            Self::Map { entries, .. } => {
+                let entry = |entry: &MapEntry| {
+                    1 + entry.old.map_or(0, |_| 8) + entry.new.map_or(0, |_| 8 + 16 + 4)
+                };
+                4 + 8 + 4 + entries.iter().map(entry).sum::<usize>()
+            }
+            Self::Unmap { entries, .. } => 4 + 4 + entries.len() * 16,
+            Self::VolumeCreate(volume) => {
+                4 + 4 + 8 + 4 + 1 + 16 + 16 + 1 + volume.name.len().min(VOLUME_NAME_BYTES_MAX)
+            }
+            Self::VolumeResize { .. } => 12,
+            Self::VolumeDelete { .. } | Self::VolumeGone { .. } => 4,
+            Self::Durable { .. } => 8,
+        }
+    }
+
+    /// Appends the payload to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Map {
+                volume,
+                start,
+                entries,
+            } => {
+                out.extend_from_slice(&volume.to_le_bytes());
+                out.extend_from_slice(&start.to_le_bytes());
+                out.extend_from_slice(&(entries.len() as u32).to_le_bytes());
+                for entry in entries {
+                    let flags = entry.old.map_or(0, |_| HAS_OLD) | entry.new.map_or(0, |_| HAS_NEW);
+                    out.push(flags);
+                    if let Some(old) = entry.old {
+                        out.extend_from_slice(&old.0.to_le_bytes());
+                    }
+                    if let Some(new) = entry.new {
+                        out.extend_from_slice(&new.pba.0.to_le_bytes());
+                        out.extend_from_slice(&new.fingerprint.0);
+                        out.extend_from_slice(&new.crc32c.to_le_bytes());
+                    }
+                }
+            }
+            Self::Unmap { volume, entries } => {
+                out.extend_from_slice(&volume.to_le_bytes());
+                out.extend_from_slice(&(entries.len() as u32).to_le_bytes());
+                for (sub_block, old) in entries {
+                    out.extend_from_slice(&sub_block.to_le_bytes());
+                    out.extend_from_slice(&old.0.to_le_bytes());
+                }
+            }
+            Self::VolumeCreate(volume) => put_volume(out, volume),
+            Self::VolumeResize { id, size_bytes } => {
+                out.extend_from_slice(&id.to_le_bytes());
+                out.extend_from_slice(&size_bytes.to_le_bytes());
+            }
+            Self::VolumeDelete { id } | Self::VolumeGone { id } => {
+                out.extend_from_slice(&id.to_le_bytes());
+            }
+            Self::Durable { upto } => out.extend_from_slice(&upto.to_le_bytes()),
+        }
+    }
+
+    /// The record with this kind byte and payload.
+    pub fn decode(kind: u8, payload: &[u8]) -> Result<Self, RecordError> {
+        decode(kind, payload).map_err(|error| RecordError {
+            kind,
+            detail: format!("the payload {error}"),
+        })
+    }
+}
+
+fn decode(kind: u8, payload: &[u8]) -> Result<Record, CodecError> {
+    let mut reader = Reader::new(payload);
+    let record = match kind {
+        kind::MAP => take_map(&mut reader)?,
+        kind::UNMAP => take_unmap(&mut reader)?,
+        kind::VOLUME_CREATE => Record::VolumeCreate(take_volume(&mut reader)?),
+        kind::VOLUME_RESIZE => Record::VolumeResize {
+            id: reader.u32()?,
+            size_bytes: reader.u64()?,
+        },
+        kind::VOLUME_DELETE => Record::VolumeDelete { id: reader.u32()? },
+        kind::VOLUME_GONE => Record::VolumeGone { id: reader.u32()? },
+        kind::DURABLE => Record::Durable {
+            upto: reader.u64()?,
+        },
+        _ => return Err(CodecError::Field("kind")),
+    };
+    reader.end()?;
+    Ok(record)
+}
+
+fn take_map(reader: &mut Reader<'_>) -> Result<Record, CodecError> {
+    let volume = reader.u32()?;
+    let start = reader.u64()?;
+    let count = reader.u32()? as usize;
+    // Every entry has at least its flags byte: a count that cannot be true reserves no memory.
+    if count > MAP_ENTRIES_MAX || count > reader.remaining() {
+        return Err(CodecError::Field("number of entries"));
+    }
+    if start.checked_add(count as u64).is_none() {
+        return Err(CodecError::Field("range of sub-blocks"));
+    }
+    let mut entries = Vec::with_capacity(count);
+    for _ in 0..count {
+        let flags = reader.u8()?;
+        if flags & !(HAS_OLD | HAS_NEW) != 0 {
+            return Err(CodecError::Field("entry flag"));
+        }
+        let old = if flags & HAS_OLD != 0 {
+            Some(Pba(reader.u64()?))
+        } else {
+            None
+        };
+        let new = if flags & HAS_NEW != 0 {
+            Some(NewBlock {
+                pba: Pba(reader.u64()?),
+                fingerprint: Fingerprint(reader.array()?),
+                crc32c: reader.u32()?,
+            })
+        } else {
+            None
+        };
+        entries.push(MapEntry { old, new });
+    }
+    Ok(Record::Map {
+        volume,
+        start,
+        entries,
+    })
+}
+
+fn take_unmap(reader: &mut Reader<'_>) -> Result<Record, CodecError> {
+    let volume = reader.u32()?;
+    let count = reader.u32()? as usize;
+    if count > UNMAP_ENTRIES_MAX || count > reader.remaining() / 16 {
+        return Err(CodecError::Field("number of entries"));
+    }
+    let mut entries = Vec::with_capacity(count);
+    for _ in 0..count {
+        entries.push((reader.u64()?, Pba(reader.u64()?)));
+    }
+    Ok(Record::Unmap { volume, entries })
+}

@@ -1,0 +1,208 @@
+//! A store in memory, for simulations: batches are atomic, and it can fail at any one of them.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::{LoadVisitor, Store};
+use crate::batch::{Batch, check_progress, resolve_block, resolve_volume};
+use crate::error::MetaError;
+use crate::types::{BlockRow, Checkpoint, Pba, VolumeInfo};
+
+/// How an armed [`MemoryStore`] fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreFault {
+    /// The process dies before the batch is durable.
+    CrashBefore,
+    /// The process dies after the batch is durable, and does not learn of it.
+    CrashAfter,
+    /// The file system is full; only this batch fails, and nothing of it is applied.
+    NoSpace,
+}
+
+/// A store in memory. It checks more than a store on disk can afford: every change of a mapping must
+/// name the mapping's present value.
+#[derive(Default)]
+pub struct MemoryStore {
+    state: Mutex<State>,
+}
+
+struct State {
+    volumes: BTreeMap<u32, VolumeInfo>,
+    blocks: BTreeMap<Pba, BlockRow>,
+    map: BTreeMap<(u32, u64), Pba>,
+    checkpoint: Checkpoint,
+    operations: u64,
+    fault: Option<(u64, StoreFault)>,
+    dead: bool,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            volumes: BTreeMap::new(),
+            blocks: BTreeMap::new(),
+            map: BTreeMap::new(),
+            checkpoint: Checkpoint::EMPTY,
+            operations: 0,
+            fault: None,
+            dead: false,
+        }
+    }
+}
+
+impl MemoryStore {
+    /// The store of a new pool.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Batches applied or failed so far.
+    pub fn operations(&self) -> u64 {
+        self.lock().operations
+    }
+
+    /// Lets batch number `operation` (as [`Self::operations`] counts, from 0) fail. After a crash all
+    /// later batches fail too, until [`Self::revive`].
+    pub fn fail_at(&self, operation: u64, fault: StoreFault) {
+        self.lock().fault = Some((operation, fault));
+    }
+
+    /// Whether a crash of [`Self::fail_at`] has struck.
+    pub fn is_dead(&self) -> bool {
+        self.lock().dead
+    }
+
+    /// Another process opens the same store: batches work again.
+    pub fn revive(&self) {
+        let mut state = self.lock();
+        state.dead = false;
+        state.fault = None;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn apply(&mut self, batch: &Batch) -> Result<(), MetaError> {
+        check_progress(self.checkpoint, batch)?;
+        for ((volume, sub_block), change) in &batch.map {
+            let stored = self.map.get(&(*volume, *sub_block)).copied();
+            if stored != change.old {
+                return Err(MetaError::Inconsistent(format!(
+                    "a record says that sub-block {sub_block} of volume {volume} mapped to {:?}, the \
+                     store says {stored:?}",
+                    change.old
+                )));
+            }
+        }
+        // Everything is worked out before anything is changed: a batch is applied as a whole.
+        let blocks = batch
+            .blocks
+            .iter()
+            .map(|(pba, change)| {
+                Ok((
+                    *pba,
+                    resolve_block(*pba, self.blocks.get(pba).copied(), change)?,
+                ))
+            })
+            .collect::<Result<Vec<_>, MetaError>>()?;
+        let volumes = batch
+            .volumes
+            .iter()
+            .map(|(id, change)| {
+                Ok((
+                    *id,
+                    resolve_volume(*id, self.volumes.get(id).cloned(), change)?,
+                ))
+            })
+            .collect::<Result<Vec<_>, MetaError>>()?;
+        for (pba, row) in blocks {
+            set(&mut self.blocks, pba, row);
+        }
+        for (id, row) in volumes {
+            set(&mut self.volumes, id, row);
+        }
+        for (key, change) in &batch.map {
+            set(&mut self.map, *key, change.new);
+        }
+        self.checkpoint = batch.checkpoint;
+        Ok(())
+    }
+}
+
+fn set<K: Ord, V>(rows: &mut BTreeMap<K, V>, key: K, row: Option<V>) {
+    match row {
+        Some(row) => {
+            rows.insert(key, row);
+        }
+        None => {
+            rows.remove(&key);
+        }
+    }
+}
+
+/// What messages call the store.
+const NAME: &str = "store in memory";
+
+impl Store for MemoryStore {
+    fn load(&self, visitor: &mut dyn LoadVisitor) -> Result<Checkpoint, MetaError> {
+        let state = self.lock();
+        for volume in state.volumes.values() {
+            visitor.volume(volume.clone());
+        }
+        for (pba, row) in &state.blocks {
+            visitor.block(*pba, *row);
+        }
+        for ((volume, sub_block), pba) in &state.map {
+            visitor.map(*volume, *sub_block, *pba);
+        }
+        Ok(state.checkpoint)
+    }
+
+    fn checkpoint(&self) -> Result<Checkpoint, MetaError> {
+        Ok(self.lock().checkpoint)
+    }
+
+    fn apply(&self, batch: &Batch) -> Result<(), MetaError> {
+        let mut state = self.lock();
+        let dead = || io::Error::other("the simulated process is dead");
+        if state.dead {
+            return Err(MetaError::io(NAME, "apply a batch", dead()));
+        }
+        let operation = state.operations;
+        state.operations += 1;
+        let fault = state
+            .fault
+            .filter(|(at, _)| *at == operation)
+            .map(|(_, fault)| fault);
+        match fault {
+            None => state.apply(batch),
+            Some(StoreFault::NoSpace) => {
+                state.fault = None;
+                Err(MetaError::io(
+                    NAME,
+                    "apply a batch",
+                    io::ErrorKind::StorageFull.into(),
+                ))
+            }
+            Some(fault) => {
+                if fault == StoreFault::CrashAfter {
+                    state.apply(batch)?;
+                }
+                state.dead = true;
+                Err(MetaError::io(NAME, "apply a batch", dead()))
+            }
+        }
+    }
+
+    fn size_bytes(&self) -> u64 {
+        let state = self.lock();
+        // The bytes of keys and values as a store on disk would have them, uncompressed.
+        state.map.len() as u64 * 21
+            + state.blocks.len() as u64 * 33
+            + state.volumes.len() as u64 * 64
+    }
+}

@@ -1,0 +1,51 @@
+//! The store: rows up to a checkpoint, changed by atomic and durable batches.
+
+mod memory;
+mod rocks;
+mod rows;
+
+pub use memory::{MemoryStore, StoreFault};
+pub use rocks::{RocksOptions, RocksStore};
+
+use crate::batch::Batch;
+use crate::error::MetaError;
+use crate::types::{BlockRow, Checkpoint, Pba, VolumeInfo};
+
+/// Receives the rows of a store: all volumes by id, then all blocks by address, then all mappings by
+/// volume and sub-block.
+pub trait LoadVisitor {
+    /// A volume.
+    fn volume(&mut self, volume: VolumeInfo);
+    /// A block.
+    fn block(&mut self, pba: Pba, row: BlockRow);
+    /// A mapping.
+    fn map(&mut self, volume: u32, sub_block: u64, pba: Pba);
+}
+
+/// Durable rows. All calls block.
+pub trait Store: Send + Sync {
+    /// Shows every row to `visitor`, and returns what the rows stand for.
+    ///
+    /// # Errors
+    /// [`MetaError::Corrupt`] if a row cannot be read or makes no sense; the visitor may have seen some
+    /// rows then.
+    fn load(&self, visitor: &mut dyn LoadVisitor) -> Result<Checkpoint, MetaError>;
+
+    /// What the rows stand for.
+    ///
+    /// # Errors
+    /// As for [`Store::load`].
+    fn checkpoint(&self) -> Result<Checkpoint, MetaError>;
+
+    /// Applies all of a batch and its checkpoint, atomically; they survive a loss of power when this
+    /// returns.
+    ///
+    /// # Errors
+    /// [`MetaError::Inconsistent`]: nothing was applied. [`MetaError::NoSpace`]: apply the same batch
+    /// again when there may be space; it counts once, whatever became of it the first time. Other errors
+    /// leave open whether the batch was applied; opening the store again tells by its checkpoint.
+    fn apply(&self, batch: &Batch) -> Result<(), MetaError>;
+
+    /// Bytes of stable storage that the rows take, about.
+    fn size_bytes(&self) -> u64;
+}

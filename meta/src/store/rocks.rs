@@ -1,0 +1,395 @@
+//! The store on disk: RocksDB in one folder.
+//!
+//! * A batch is one atomic write whose log is synced before it returns.
+//! * Memory is bounded by [`RocksOptions`].
+//! * Damage is reported with the folder's name, never repaired by leaving something out. A log whose
+//!   end is torn (the batch that was being written when power was lost) is cut there; should a drive lose
+//!   more of the log than that, the journal tells
+//!   ([`JournalError::StoreBehind`](crate::JournalError::StoreBehind)).
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rocksdb::{
+    BlockBasedOptions, Cache, DB, DBCompressionType, DBRecoveryMode, ErrorKind, LogLevel, Options,
+    ReadOptions, WriteBatch, WriteOptions,
+};
+use uuid::Uuid;
+
+use super::rows::{
+    self, KEY_CHECKPOINT, KEY_FORMAT, PREFIX_BLOCK, PREFIX_MAP, PREFIX_VOLUME, VERSION,
+};
+use super::{LoadVisitor, Store};
+use crate::batch::{Batch, check_progress, resolve_block, resolve_volume};
+use crate::codec::CodecError;
+use crate::error::MetaError;
+use crate::types::{BlockRow, Checkpoint, Pba};
+
+/// Bounds of the store's memory and files.
+#[derive(Clone, Copy, Debug)]
+pub struct RocksOptions {
+    /// Memory for cached blocks, indexes and filters.
+    pub cache_bytes: usize,
+    /// Memory of one write buffer; up to three exist.
+    pub write_buffer_bytes: usize,
+    /// Table files kept open at a time.
+    pub open_files_max: u16,
+    /// Background threads for flushes and compactions.
+    pub background_jobs: u8,
+}
+
+impl Default for RocksOptions {
+    fn default() -> Self {
+        Self {
+            cache_bytes: 64 << 20,
+            write_buffer_bytes: 32 << 20,
+            open_files_max: 512,
+            background_jobs: 2,
+        }
+    }
+}
+
+/// Log of RocksDB's own messages, in bytes a file.
+const INFO_LOG_BYTES: usize = 1 << 20;
+/// Files of that log.
+const INFO_LOG_FILES: usize = 4;
+/// Write-ahead log after which RocksDB flushes by itself, in bytes.
+const WAL_BYTES_MAX: u64 = 256 << 20;
+/// Rows looked up at a time while a batch is prepared.
+const LOOKUP_ROWS: usize = 4096;
+/// Bytes read ahead while all rows are loaded.
+const READAHEAD_BYTES: usize = 2 << 20;
+
+const REMEDY: &str = "nothing was changed: check the drive and restore the pool folder from a copy \
+                      (journal and metadata from the same moment)";
+
+/// The store of a pool folder. Dropping it closes RocksDB; nothing needs to be flushed.
+pub struct RocksStore {
+    dir: PathBuf,
+    pool: Uuid,
+    options: RocksOptions,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// `None` after an error of the database, which refuses all writes then: the next call opens it
+    /// again.
+    db: Option<DB>,
+    checkpoint: Checkpoint,
+    /// Where the last batch led whose write failed: the log may hold it all the same.
+    in_doubt: Option<Checkpoint>,
+}
+
+/// Takes the key and the value of a row.
+type OnRow<'a> = dyn FnMut(&[u8], &[u8]) -> Result<(), MetaError> + 'a;
+
+impl RocksStore {
+    /// Makes an empty store for `pool` in the folder `dir`, which must not hold one, and closes it.
+    /// Everything in it is durable when this returns, but for the entry of `dir` in its parent.
+    pub fn create(dir: &Path, pool: Uuid) -> Result<(), MetaError> {
+        let mut options = database_options(&RocksOptions::default());
+        options.create_if_missing(true);
+        options.set_error_if_exists(true);
+        let db = DB::open(&options, dir)
+            .map_err(|error| classify(dir, "create the metadata store", error))?;
+        let mut batch = WriteBatch::default();
+        batch.put(KEY_FORMAT, rows::format(pool));
+        batch.put(KEY_CHECKPOINT, rows::checkpoint(Checkpoint::EMPTY));
+        db.write_opt(batch, &synced())
+            .and_then(|()| db.flush())
+            .map_err(|error| classify(dir, "create the metadata store", error))?;
+        drop(db);
+        std::fs::File::open(dir)
+            .and_then(|folder| folder.sync_all())
+            .map_err(|error| MetaError::io(dir, "sync the folder", error))
+    }
+
+    /// Opens the store of `pool` in the folder `dir`.
+    ///
+    /// # Errors
+    /// [`MetaError::Missing`], [`MetaError::Corrupt`], [`MetaError::WrongVersion`],
+    /// [`MetaError::WrongPool`], [`MetaError::NoSpace`] or [`MetaError::Io`], each with the folder's
+    /// name. A store that is not there is never made anew.
+    pub fn open(dir: &Path, pool: Uuid, options: RocksOptions) -> Result<Self, MetaError> {
+        let (db, checkpoint) = open(dir, pool, &options)?;
+        let state = Mutex::new(State {
+            db: Some(db),
+            checkpoint,
+            in_doubt: None,
+        });
+        Ok(Self {
+            dir: dir.to_path_buf(),
+            pool,
+            options,
+            state,
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Calls `f` with the database, which is opened again first if the last call broke it, and closes
+    /// the database if `f` breaks it.
+    fn with_db<T>(
+        &self,
+        f: impl FnOnce(&DB, &mut Checkpoint, &mut Option<Checkpoint>) -> Result<T, MetaError>,
+    ) -> Result<T, MetaError> {
+        let mut state = self.lock();
+        let State {
+            db,
+            checkpoint,
+            in_doubt,
+        } = &mut *state;
+        if db.is_none() {
+            let (opened, stored) = open(&self.dir, self.pool, &self.options)?;
+            *db = Some(opened);
+            *checkpoint = stored;
+        }
+        let Some(opened) = db.as_ref() else {
+            return Err(MetaError::Invalid(
+                "the metadata store is closed".to_owned(),
+            ));
+        };
+        let result = f(opened, checkpoint, in_doubt);
+        if let Err(error) = &result
+            && !matches!(error, MetaError::Inconsistent(_))
+        {
+            *db = None;
+        }
+        result
+    }
+
+    fn corrupt(&self, what: &str, error: CodecError) -> MetaError {
+        MetaError::corrupt(&self.dir, format!("a {what} row {error}"), REMEDY)
+    }
+
+    /// Shows every row with this first key byte to `row`.
+    fn each(&self, db: &DB, prefix: u8, row: &mut OnRow<'_>) -> Result<(), MetaError> {
+        let mut options = ReadOptions::default();
+        options.set_iterate_lower_bound([prefix]);
+        options.set_iterate_upper_bound([prefix + 1]);
+        options.set_readahead_size(READAHEAD_BYTES);
+        options.fill_cache(false);
+        let mut iterator = db.raw_iterator_opt(options);
+        iterator.seek([prefix]);
+        while let Some((key, value)) = iterator.item() {
+            row(key, value)?;
+            iterator.next();
+        }
+        iterator
+            .status()
+            .map_err(|error| classify(&self.dir, "read the metadata store", error))
+    }
+
+    fn stored_block(
+        &self,
+        value: Result<Option<Vec<u8>>, rocksdb::Error>,
+    ) -> Result<Option<BlockRow>, MetaError> {
+        value
+            .map_err(|error| classify(&self.dir, "read the metadata store", error))?
+            .map(|value| rows::parse_block(&value).map_err(|error| self.corrupt("block", error)))
+            .transpose()
+    }
+
+    fn prepare(&self, db: &DB, batch: &Batch) -> Result<WriteBatch, MetaError> {
+        let mut out = WriteBatch::default();
+        let blocks: Vec<_> = batch.blocks.iter().collect();
+        for chunk in blocks.chunks(LOOKUP_ROWS) {
+            let stored = db.multi_get(chunk.iter().map(|(pba, _)| rows::block_key(**pba)));
+            for ((pba, change), value) in chunk.iter().zip(stored) {
+                let stored = self.stored_block(value)?;
+                match resolve_block(**pba, stored, change)? {
+                    Some(row) if stored == Some(row) => {}
+                    Some(row) => out.put(rows::block_key(**pba), rows::block(&row)),
+                    None if stored.is_some() => out.delete(rows::block_key(**pba)),
+                    None => {}
+                }
+            }
+        }
+        for (id, change) in &batch.volumes {
+            let key = rows::volume_key(*id);
+            let stored = db
+                .get(key)
+                .map_err(|error| classify(&self.dir, "read the metadata store", error))?
+                .map(|value| rows::parse_volume(&key, &value))
+                .transpose()
+                .map_err(|error| self.corrupt("volume", error))?;
+            match resolve_volume(*id, stored, change)? {
+                Some(info) => out.put(key, rows::volume(&info)),
+                None => out.delete(key),
+            }
+        }
+        for ((volume, sub_block), change) in &batch.map {
+            let key = rows::map_key(*volume, *sub_block);
+            match change.new {
+                Some(pba) => out.put(key, pba.0.to_le_bytes()),
+                None => out.delete(key),
+            }
+        }
+        out.put(KEY_CHECKPOINT, rows::checkpoint(batch.checkpoint));
+        Ok(out)
+    }
+}
+
+impl Store for RocksStore {
+    fn load(&self, visitor: &mut dyn LoadVisitor) -> Result<Checkpoint, MetaError> {
+        self.with_db(|db, checkpoint, _| {
+            self.each(db, PREFIX_VOLUME, &mut |key, value| {
+                let info = rows::parse_volume(key, value)
+                    .map_err(|error| self.corrupt("volume", error))?;
+                visitor.volume(info);
+                Ok(())
+            })?;
+            self.each(db, PREFIX_BLOCK, &mut |key, value| {
+                let pba: Pba =
+                    rows::parse_block_key(key).map_err(|error| self.corrupt("block", error))?;
+                let row = rows::parse_block(value).map_err(|error| self.corrupt("block", error))?;
+                visitor.block(pba, row);
+                Ok(())
+            })?;
+            self.each(db, PREFIX_MAP, &mut |key, value| {
+                let (volume, sub_block) =
+                    rows::parse_map_key(key).map_err(|error| self.corrupt("mapping", error))?;
+                let pba = rows::parse_map(value).map_err(|error| self.corrupt("mapping", error))?;
+                visitor.map(volume, sub_block, pba);
+                Ok(())
+            })?;
+            Ok(*checkpoint)
+        })
+    }
+
+    fn checkpoint(&self) -> Result<Checkpoint, MetaError> {
+        self.with_db(|_, checkpoint, _| Ok(*checkpoint))
+    }
+
+    fn apply(&self, batch: &Batch) -> Result<(), MetaError> {
+        self.with_db(|db, checkpoint, in_doubt| {
+            if in_doubt.take() == Some(batch.checkpoint) && *checkpoint == batch.checkpoint {
+                return Ok(());
+            }
+            check_progress(*checkpoint, batch)?;
+            let rows = self.prepare(db, batch)?;
+            db.write_opt(rows, &synced()).map_err(|error| {
+                *in_doubt = Some(batch.checkpoint);
+                classify(&self.dir, "write to the metadata store", error)
+            })?;
+            *checkpoint = batch.checkpoint;
+            Ok(())
+        })
+    }
+
+    fn size_bytes(&self) -> u64 {
+        use std::os::unix::fs::MetadataExt;
+        // Allocated, not apparent, bytes: RocksDB preallocates its log.
+        let Ok(files) = std::fs::read_dir(&self.dir) else {
+            return 0;
+        };
+        files
+            .flatten()
+            .filter_map(|file| file.metadata().ok())
+            .map(|file| file.blocks() * 512)
+            .sum()
+    }
+}
+
+fn open(dir: &Path, pool: Uuid, options: &RocksOptions) -> Result<(DB, Checkpoint), MetaError> {
+    let exists = dir
+        .try_exists()
+        .map_err(|error| MetaError::io(dir, "look for the folder", error))?;
+    if !exists {
+        return Err(MetaError::missing(dir, REMEDY));
+    }
+    let current = dir.join("CURRENT");
+    if !current.exists() {
+        return Err(MetaError::missing(current, REMEDY));
+    }
+    let db = DB::open(&database_options(options), dir)
+        .map_err(|error| classify(dir, "open the metadata store", error))?;
+    let read = |key: &[u8], what: &str| {
+        db.get(key)
+            .map_err(|error| classify(dir, "read the metadata store", error))?
+            .ok_or_else(|| MetaError::corrupt(dir, format!("the {what} row is missing"), REMEDY))
+    };
+    let damaged =
+        |what: &str, error| MetaError::corrupt(dir, format!("the {what} row {error}"), REMEDY);
+    let format = read(KEY_FORMAT, "format")?;
+    match rows::parse_format(&format).map_err(|error| damaged("format", error))? {
+        (_, Some(found)) if found == pool => {}
+        (_, Some(found)) => {
+            return Err(MetaError::WrongPool {
+                path: dir.to_path_buf(),
+                found,
+                expected: pool,
+                remedy: "put the metadata of this pool back in its place".to_owned(),
+            });
+        }
+        (found, None) => {
+            return Err(MetaError::WrongVersion {
+                path: dir.to_path_buf(),
+                found: u64::from(found),
+                supported: u64::from(VERSION),
+            });
+        }
+    }
+    let checkpoint = rows::parse_checkpoint(&read(KEY_CHECKPOINT, "checkpoint")?)
+        .map_err(|error| damaged("checkpoint", error))?;
+    Ok((db, checkpoint))
+}
+
+fn database_options(options: &RocksOptions) -> Options {
+    let mut table = BlockBasedOptions::default();
+    table.set_block_cache(&Cache::new_lru_cache(options.cache_bytes));
+    // Indexes and filters count as cache too: outside of it they grow with the pool.
+    table.set_cache_index_and_filter_blocks(true);
+    table.set_bloom_filter(10.0, false);
+    table.set_block_size(16 << 10);
+
+    let mut out = Options::default();
+    out.create_if_missing(false);
+    out.set_paranoid_checks(true);
+    out.set_block_based_table_factory(&table);
+    out.set_compression_type(DBCompressionType::Lz4);
+    out.set_write_buffer_size(options.write_buffer_bytes);
+    out.set_max_write_buffer_number(3);
+    out.set_max_open_files(i32::from(options.open_files_max.max(16)));
+    out.set_max_background_jobs(i32::from(options.background_jobs.max(1)));
+    out.set_max_total_wal_size(WAL_BYTES_MAX);
+    out.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
+    out.set_bytes_per_sync(1 << 20);
+    out.set_log_level(LogLevel::Warn);
+    out.set_max_log_file_size(INFO_LOG_BYTES);
+    out.set_keep_log_file_num(INFO_LOG_FILES);
+    out
+}
+
+fn synced() -> WriteOptions {
+    let mut options = WriteOptions::default();
+    options.set_sync(true);
+    options
+}
+
+/// Turns an error of RocksDB, which says what happened only in its text, into one of ours.
+fn classify(dir: &Path, action: &str, error: rocksdb::Error) -> MetaError {
+    let kind = error.kind();
+    let text = error.into_string();
+    if text.contains("No space left on device") || text.contains("Disk quota exceeded") {
+        return MetaError::NoSpace {
+            path: dir.to_path_buf(),
+            detail: format!("while trying to {action}"),
+        };
+    }
+    // A file that the database needs and that is not there is damage too.
+    let lost = text.contains("No such file or directory") || text.contains("does not exist");
+    match kind {
+        ErrorKind::Corruption | ErrorKind::InvalidArgument | ErrorKind::NotFound => {
+            MetaError::corrupt(dir, format!("cannot {action}: {text}"), REMEDY)
+        }
+        _ if lost => MetaError::corrupt(dir, format!("cannot {action}: {text}"), REMEDY),
+        _ => MetaError::Io {
+            path: dir.to_path_buf(),
+            action: action.to_owned(),
+            source: std::io::Error::other(text),
+        },
+    }
+}

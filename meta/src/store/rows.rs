@@ -1,0 +1,179 @@
+//! Keys and values of the rows.
+//!
+//! | row        | key                                            | value                                        |
+//! |------------|------------------------------------------------|----------------------------------------------|
+//! | format     | `f`                                            | version u32, pool uuid                       |
+//! | checkpoint | `c`                                            | sequence number u64, offset u64, epoch u32   |
+//! | volume     | `v`, id u32 big endian                         | as in the journal's record                   |
+//! | block      | `b`, address u64 big endian                    | refcount u32, fingerprint 16 B, CRC-32C u32  |
+//! | mapping    | `m`, volume u32, sub-block u64, big endian     | address u64                                  |
+//!
+//! Keys are big endian so that their order is the order of the numbers; values are little endian.
+
+use crate::codec::{CodecError, Reader, put_volume, take_volume};
+use crate::types::{BlockRow, Checkpoint, Fingerprint, Pba, Position, VolumeInfo};
+use uuid::Uuid;
+
+/// Version of the rows.
+pub(super) const VERSION: u32 = 1;
+
+pub(super) const KEY_FORMAT: &[u8] = b"f";
+pub(super) const KEY_CHECKPOINT: &[u8] = b"c";
+pub(super) const PREFIX_VOLUME: u8 = b'v';
+pub(super) const PREFIX_BLOCK: u8 = b'b';
+pub(super) const PREFIX_MAP: u8 = b'm';
+
+pub(super) fn format(pool: Uuid) -> Vec<u8> {
+    let mut out = VERSION.to_le_bytes().to_vec();
+    out.extend_from_slice(pool.as_bytes());
+    out
+}
+
+/// The version, and the pool if this program knows the version.
+pub(super) fn parse_format(value: &[u8]) -> Result<(u32, Option<Uuid>), CodecError> {
+    let mut reader = Reader::new(value);
+    let version = reader.u32()?;
+    if version != VERSION {
+        return Ok((version, None));
+    }
+    let pool = Uuid::from_bytes(reader.array()?);
+    reader.end()?;
+    Ok((version, Some(pool)))
+}
+
+pub(super) fn checkpoint(checkpoint: Checkpoint) -> [u8; 20] {
+    let mut out = [0; 20];
+    out[..8].copy_from_slice(&checkpoint.position.seq.to_le_bytes());
+    out[8..16].copy_from_slice(&checkpoint.position.offset.to_le_bytes());
+    out[16..].copy_from_slice(&checkpoint.epoch.to_le_bytes());
+    out
+}
+
+pub(super) fn parse_checkpoint(value: &[u8]) -> Result<Checkpoint, CodecError> {
+    let mut reader = Reader::new(value);
+    let position = Position {
+        seq: reader.u64()?,
+        offset: reader.u64()?,
+    };
+    let epoch = reader.u32()?;
+    reader.end()?;
+    if position.seq == 0 {
+        return Err(CodecError::Field("sequence number"));
+    }
+    Ok(Checkpoint { position, epoch })
+}
+
+pub(super) fn volume_key(id: u32) -> [u8; 5] {
+    let mut key = [PREFIX_VOLUME; 5];
+    key[1..].copy_from_slice(&id.to_be_bytes());
+    key
+}
+
+pub(super) fn volume(info: &VolumeInfo) -> Vec<u8> {
+    let mut out = Vec::new();
+    put_volume(&mut out, info);
+    out
+}
+
+pub(super) fn parse_volume(key: &[u8], value: &[u8]) -> Result<VolumeInfo, CodecError> {
+    let mut reader = Reader::new(value);
+    let info = take_volume(&mut reader)?;
+    reader.end()?;
+    if key != volume_key(info.id) {
+        return Err(CodecError::Field("key"));
+    }
+    Ok(info)
+}
+
+pub(super) fn block_key(pba: Pba) -> [u8; 9] {
+    let mut key = [PREFIX_BLOCK; 9];
+    key[1..].copy_from_slice(&pba.0.to_be_bytes());
+    key
+}
+
+pub(super) fn block(row: &BlockRow) -> [u8; 24] {
+    let mut out = [0; 24];
+    out[..4].copy_from_slice(&row.refcount.to_le_bytes());
+    out[4..20].copy_from_slice(&row.fingerprint.0);
+    out[20..].copy_from_slice(&row.crc32c.to_le_bytes());
+    out
+}
+
+pub(super) fn parse_block_key(key: &[u8]) -> Result<Pba, CodecError> {
+    let mut reader = Reader::new(key);
+    if reader.u8()? != PREFIX_BLOCK {
+        return Err(CodecError::Field("key"));
+    }
+    let pba = Pba(u64::from_be_bytes(reader.array()?));
+    reader.end()?;
+    Ok(pba)
+}
+
+pub(super) fn parse_block(value: &[u8]) -> Result<BlockRow, CodecError> {
+    let mut reader = Reader::new(value);
+    let refcount = reader.u32()?;
+    let fingerprint = Fingerprint(reader.array()?);
+    let crc32c = reader.u32()?;
+    reader.end()?;
+    if refcount == 0 {
+        return Err(CodecError::Field("reference count of 0"));
+    }
+    Ok(BlockRow {
+        refcount,
+        fingerprint,
+        crc32c,
+    })
+}
+
+pub(super) fn map_key(volume: u32, sub_block: u64) -> [u8; 13] {
+    let mut key = [PREFIX_MAP; 13];
+    key[1..5].copy_from_slice(&volume.to_be_bytes());
+    key[5..].copy_from_slice(&sub_block.to_be_bytes());
+    key
+}
+
+pub(super) fn parse_map_key(key: &[u8]) -> Result<(u32, u64), CodecError> {
+    let mut reader = Reader::new(key);
+    if reader.u8()? != PREFIX_MAP {
+        return Err(CodecError::Field("key"));
+    }
+    let volume = u32::from_be_bytes(reader.array()?);
+    let sub_block = u64::from_be_bytes(reader.array()?);
+    reader.end()?;
+    Ok((volume, sub_block))
+}
+
+pub(super) fn parse_map(value: &[u8]) -> Result<Pba, CodecError> {
+    let mut reader = Reader::new(value);
+    let pba = Pba(reader.u64()?);
+    reader.end()?;
+    Ok(pba)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_read_back_and_sort_by_their_numbers() {
+        assert!(map_key(1, u64::MAX) < map_key(2, 0));
+        assert!(map_key(0, 255) < map_key(0, 256));
+        assert_eq!(parse_map_key(&map_key(7, 9)), Ok((7, 9)));
+        assert_eq!(parse_block_key(&block_key(Pba(77))), Ok(Pba(77)));
+        let row = BlockRow {
+            refcount: 3,
+            fingerprint: Fingerprint([9; 16]),
+            crc32c: 4,
+        };
+        assert_eq!(parse_block(&block(&row)), Ok(row));
+        let at = Checkpoint {
+            position: Position { seq: 5, offset: 64 },
+            epoch: 2,
+        };
+        assert_eq!(parse_checkpoint(&checkpoint(at)), Ok(at));
+        assert!(parse_checkpoint(&[0; 20]).is_err());
+        assert!(parse_block(&[0; 24]).is_err());
+        assert!(parse_map(&[0; 9]).is_err());
+        assert!(parse_map_key(&[b'm'; 12]).is_err());
+    }
+}

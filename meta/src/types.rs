@@ -1,0 +1,165 @@
+//! The nouns that the journal, the store and the engine share.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+/// Bytes at the beginning of every drive that hold its label and never hold data: 1 MiB, so that data
+/// begins at an alignment that suits every drive. It is 256 blocks of 4096 bytes.
+pub const LABEL_AREA_BYTES: u64 = 1 << 20;
+
+/// Longest volume name, in bytes of UTF-8. It fits in one length byte of a record.
+pub const VOLUME_NAME_BYTES_MAX: usize = 255;
+
+/// A physical block address: a drive of the pool and a data block on it.
+///
+/// Blocks are counted in sub-blocks of the pool from the end of the drive's label area, so block 0 is
+/// the first block that holds data ([`Pba::byte_offset`]). The drive index is in the top 16 bits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Pba(pub u64);
+
+impl Pba {
+    /// Bits of the block number; the drive index is above them.
+    pub const BLOCK_BITS: u32 = 48;
+    /// Largest block number.
+    pub const BLOCK_MAX: u64 = (1 << Self::BLOCK_BITS) - 1;
+
+    /// The address of data block `block` on drive `drive`. Bits of `block` above
+    /// [`Self::BLOCK_MAX`] are ignored; a drive is never that large.
+    pub const fn new(drive: u16, block: u64) -> Self {
+        debug_assert!(block <= Self::BLOCK_MAX);
+        Self(((drive as u64) << Self::BLOCK_BITS) | (block & Self::BLOCK_MAX))
+    }
+
+    /// Index of the drive in the pool's list of drives.
+    pub const fn drive(self) -> u16 {
+        (self.0 >> Self::BLOCK_BITS) as u16
+    }
+
+    /// Data block on that drive, in sub-blocks after the label area.
+    pub const fn block(self) -> u64 {
+        self.0 & Self::BLOCK_MAX
+    }
+
+    /// Where the block begins on its drive, in bytes, for a pool with this sub-block size.
+    pub const fn byte_offset(self, sub_block_bytes: u32) -> u64 {
+        LABEL_AREA_BYTES + self.block() * sub_block_bytes as u64
+    }
+}
+
+impl fmt::Debug for Pba {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.drive(), self.block())
+    }
+}
+
+impl fmt::Display for Pba {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// The keyed BLAKE3 hash of a sub-block, truncated to 128 bits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Fingerprint(pub [u8; 16]);
+
+impl fmt::Debug for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
+    }
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// Whether a volume serves I/O or is on its way out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum VolumeState {
+    /// Hosts can use it.
+    Active,
+    /// Deleted by the user; its mappings are being released.
+    Deleting,
+}
+
+/// A volume, as the pool remembers it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeInfo {
+    /// Key of the volume in map rows; never shown to hosts. Not reused while rows with it exist.
+    pub id: u32,
+    /// Name, unique in the pool; at most [`VOLUME_NAME_BYTES_MAX`] bytes.
+    pub name: String,
+    /// NVMe namespace identifier (1-based).
+    pub nsid: u32,
+    /// Identity that hosts see; never changes.
+    pub uuid: Uuid,
+    /// NGUID that hosts see; never changes.
+    pub nguid: [u8; 16],
+    /// Size that hosts see, in bytes.
+    pub size_bytes: u64,
+    /// Logical block size that hosts see, in bytes: 512 or 4096.
+    pub lba_bytes: u32,
+    /// Whether it serves I/O.
+    pub state: VolumeState,
+}
+
+/// What the store knows about one physical block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockRow {
+    /// How many mappings point to the block; never 0 in a stored row.
+    pub refcount: u32,
+    /// Fingerprint of its content.
+    pub fingerprint: Fingerprint,
+    /// CRC-32C of its content.
+    pub crc32c: u32,
+}
+
+/// A place in the journal: the next record to read or write there, and where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Position {
+    /// Sequence number of the next record; the first record ever has 1.
+    pub seq: u64,
+    /// Byte offset in the ring at which the reader looks for it.
+    pub offset: u64,
+}
+
+impl Position {
+    /// Where the journal of a new pool begins.
+    pub const START: Self = Self { seq: 1, offset: 0 };
+}
+
+/// What the rows of a store stand for: every record before `position`, and none from there on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Checkpoint {
+    /// The first record that is not in the store.
+    pub position: Position,
+    /// Epoch of the opening that owns the journal: only records of this epoch are replayed.
+    pub epoch: u32,
+}
+
+impl Checkpoint {
+    /// The checkpoint of a new pool: nothing stored, nothing journaled.
+    pub const EMPTY: Self = Self {
+        position: Position::START,
+        epoch: 0,
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_names_a_drive_and_a_block_after_the_label_area() {
+        let pba = Pba::new(3, 7);
+        assert_eq!((pba.drive(), pba.block()), (3, 7));
+        assert_eq!(pba.byte_offset(4096), (1 << 20) + 7 * 4096);
+        assert_eq!(Pba::new(u16::MAX, Pba::BLOCK_MAX).0, u64::MAX);
+        assert_eq!(pba.to_string(), "3:7");
+    }
+}

@@ -1,0 +1,179 @@
+//! A full file system: clear errors, nothing lost, and all goes on when there is space again.
+//!
+//! These mount a small tmpfs. Where that is not permitted they say so and pass.
+
+mod common;
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use common::{NaivePool, load};
+use meta::{
+    BatchBuilder, Checkpoint, DriveSpec, Journal, JournalConfig, MetaError, MetaErrorKind, PoolDir,
+    PoolSpec, Position, Record, RocksOptions, Store,
+};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+/// A small file system of its own, unmounted at the end.
+struct SmallDisk {
+    root: tempfile::TempDir,
+}
+
+impl SmallDisk {
+    fn new(mebibytes: u32) -> Option<Self> {
+        let root = tempfile::tempdir().unwrap();
+        let size = format!("size={mebibytes}m");
+        let mount = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &size, "onefold-test"])
+            .arg(root.path())
+            .output();
+        if mount.is_ok_and(|output| output.status.success()) {
+            Some(Self { root })
+        } else {
+            eprintln!("not run: mounting a tmpfs is not permitted here");
+            None
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.root.path().join(name)
+    }
+
+    /// Takes all the space that is left.
+    fn fill(&self) {
+        let mut ballast = fs::File::create(self.path("ballast")).unwrap();
+        let chunk = [0; 4096];
+        while ballast.write_all(&chunk).is_ok() {}
+    }
+
+    fn empty(&self) {
+        fs::remove_file(self.path("ballast")).unwrap();
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount")
+            .arg("-l")
+            .arg(self.root.path())
+            .output();
+    }
+}
+
+fn spec(journal_bytes: u64) -> PoolSpec {
+    PoolSpec {
+        journal_bytes,
+        ..PoolSpec::new(vec![DriveSpec::new("drive0", 1 << 20)])
+    }
+}
+
+fn no_space(error: &MetaError, dir: &Path) {
+    assert_eq!(error.kind(), MetaErrorKind::NoSpace, "{error}");
+    let message = error.to_string();
+    assert!(
+        message.contains(dir.to_str().unwrap()) && message.contains("free some space"),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_pool_that_does_not_fit_is_not_half_made() {
+    let Some(disk) = SmallDisk::new(12) else {
+        return;
+    };
+    let dir = disk.path("pool");
+    no_space(&PoolDir::create(&dir, &spec(64 << 20)).unwrap_err(), &dir);
+    assert!(!PoolDir::exists(&dir));
+    // The journal fits here, the store does not.
+    disk.fill();
+    fs::OpenOptions::new()
+        .write(true)
+        .open(disk.path("ballast"))
+        .unwrap()
+        .set_len((12 << 20) - (4 << 20) - 4096 * 6)
+        .unwrap();
+    no_space(&PoolDir::create(&dir, &spec(4 << 20)).unwrap_err(), &dir);
+    assert!(!PoolDir::exists(&dir));
+    disk.empty();
+    let pool = PoolDir::create(&dir, &spec(4 << 20)).unwrap();
+    pool.open_store(RocksOptions::default()).unwrap();
+}
+
+#[test]
+fn the_journal_goes_on_when_the_file_system_is_full() {
+    let Some(disk) = SmallDisk::new(24) else {
+        return;
+    };
+    let pool = PoolDir::create(&disk.path("pool"), &spec(4 << 20)).unwrap();
+    disk.fill();
+    let media = Arc::new(pool.open_journal().unwrap());
+    let mut journal = Journal::create(media.clone(), 1, JournalConfig::default()).unwrap();
+    let record = Record::Unmap {
+        volume: 1,
+        entries: vec![(1, meta::Pba(2)); 1000],
+    };
+    let mut seq = 0;
+    // More than a lap, so that every byte of the ring is written.
+    while seq < 1000 {
+        match journal.append(std::slice::from_ref(&record)) {
+            Ok(appended) => seq = appended.last,
+            Err(error) if error.is_full() => journal.release(journal.position()).unwrap(),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    journal.sync().unwrap();
+}
+
+#[test]
+fn a_store_without_space_refuses_keeps_what_it_has_and_goes_on_later() {
+    let Some(disk) = SmallDisk::new(32) else {
+        return;
+    };
+    let dir = disk.path("pool");
+    let pool = PoolDir::create(&dir, &spec(4 << 20)).unwrap();
+    let options = RocksOptions {
+        write_buffer_bytes: 256 << 10,
+        ..RocksOptions::default()
+    };
+    let store = pool.open_store(options).unwrap();
+    let mut rng = ChaCha8Rng::seed_from_u64(3);
+    let mut truth = NaivePool::default();
+    let mut seq = 1;
+    let mut batch = |truth: &mut NaivePool| {
+        let records: Vec<(u64, Record)> = (seq..seq + 200)
+            .map(|seq| (seq, truth.command(&mut rng)))
+            .collect();
+        seq += 200;
+        let position = Position { seq, offset: 0 };
+        BatchBuilder::from_records(&records, Checkpoint { position, epoch: 1 }).unwrap()
+    };
+    store.apply(&batch(&mut truth)).unwrap();
+    disk.fill();
+    // The log's preallocated space takes some batches yet.
+    let (pending, error) = loop {
+        let next = batch(&mut truth);
+        if let Err(error) = store.apply(&next) {
+            break (next, error);
+        }
+    };
+    no_space(&error, &dir);
+    // The next attempt opens the database again, which may give back some space.
+    let applied = store
+        .apply(&pending)
+        .map_err(|error| no_space(&error, &dir))
+        .is_ok();
+    disk.empty();
+    if !applied {
+        store.apply(&pending).unwrap();
+    }
+    let (rows, checkpoint) = load(&store).unwrap();
+    assert_eq!(rows, truth.rows);
+    assert_eq!(checkpoint, pending.checkpoint);
+    drop(store);
+    let store = pool.open_store(options).unwrap();
+    assert_eq!(load(&store).unwrap(), (truth.rows, pending.checkpoint));
+}

@@ -1,0 +1,135 @@
+//! NVMe Qualified Names (Base 2.0, section 4.5).
+
+use std::fmt;
+
+/// Bytes of the field that carries a name on the wire; a name is at most 223 bytes and ends with NUL.
+pub const NQN_FIELD_BYTES: usize = 256;
+
+/// The longest name.
+pub const NQN_MAX_BYTES: usize = 223;
+
+/// The subsystem that every discovery controller answers to (NVMe-oF 1.1, section 5).
+pub const DISCOVERY: &str = "nqn.2014-08.org.nvmexpress.discovery";
+
+/// A name that is well formed: `nqn.` first, at most 223 bytes of printable UTF-8.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Nqn(String);
+
+/// Why bytes are no name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NqnError {
+    /// The field has no terminating NUL, or the text is longer than 223 bytes.
+    #[error("an NQN has at most {NQN_MAX_BYTES} bytes")]
+    TooLong,
+    /// Not UTF-8, or control characters or spaces in it.
+    #[error("an NQN is printable UTF-8 text without spaces")]
+    NotText,
+    /// Something else than `nqn.` at the start, or nothing behind it.
+    #[error("an NQN starts with 'nqn.' and a date, as in nqn.2026-11.org.example:name")]
+    Prefix,
+}
+
+impl Nqn {
+    /// Checks a text.
+    ///
+    /// # Errors
+    /// See [`NqnError`].
+    pub fn new(text: &str) -> Result<Self, NqnError> {
+        if text.len() > NQN_MAX_BYTES {
+            return Err(NqnError::TooLong);
+        }
+        if text.chars().any(|c| c.is_control() || c.is_whitespace()) {
+            return Err(NqnError::NotText);
+        }
+        match text.strip_prefix("nqn.") {
+            Some(rest) if !rest.is_empty() => Ok(Self(text.to_owned())),
+            _ => Err(NqnError::Prefix),
+        }
+    }
+
+    /// Takes the name out of a 256-byte field, up to its first NUL.
+    ///
+    /// # Errors
+    /// See [`NqnError`]; a field without a NUL is too long.
+    pub fn from_field(field: &[u8; NQN_FIELD_BYTES]) -> Result<Self, NqnError> {
+        let end = field
+            .iter()
+            .position(|byte| *byte == 0)
+            .ok_or(NqnError::TooLong)?;
+        let text = std::str::from_utf8(&field[..end]).map_err(|_| NqnError::NotText)?;
+        Self::new(text)
+    }
+
+    /// The 256-byte field, padded with NULs.
+    #[must_use]
+    pub fn to_field(&self) -> [u8; NQN_FIELD_BYTES] {
+        let mut field = [0; NQN_FIELD_BYTES];
+        field[..self.0.len()].copy_from_slice(self.0.as_bytes());
+        field
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// This is the well-known discovery name.
+    #[must_use]
+    pub fn is_discovery(&self) -> bool {
+        self.0 == DISCOVERY
+    }
+}
+
+impl fmt::Display for Nqn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Nqn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Nqn({})", self.0)
+    }
+}
+
+impl std::str::FromStr for Nqn {
+    type Err = NqnError;
+
+    fn from_str(text: &str) -> Result<Self, NqnError> {
+        Self::new(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_without_a_terminating_nul_is_refused() {
+        assert_eq!(Nqn::from_field(&[b'n'; 256]), Err(NqnError::TooLong));
+    }
+
+    #[test]
+    fn a_name_reads_back_from_its_field() {
+        let nqn = Nqn::new("nqn.2026-11.dev.onefold:default").unwrap();
+        assert_eq!(Nqn::from_field(&nqn.to_field()), Ok(nqn));
+    }
+
+    #[test]
+    fn names_with_wrong_beginnings_or_characters_are_refused() {
+        for (text, error) in [
+            ("", NqnError::Prefix),
+            ("nqn.", NqnError::Prefix),
+            ("iqn.2026-11.x", NqnError::Prefix),
+            ("nqn.a b", NqnError::NotText),
+            ("nqn.\u{1}", NqnError::NotText),
+        ] {
+            assert_eq!(Nqn::new(text), Err(error), "{text:?}");
+        }
+        assert_eq!(
+            Nqn::new(&format!("nqn.{}", "x".repeat(220))),
+            Err(NqnError::TooLong)
+        );
+    }
+}

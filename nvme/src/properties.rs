@@ -1,0 +1,166 @@
+//! Controller properties (Base 2.0, section 3.1.3; which of them fabrics has: NVMe-oF 1.1, 3.5).
+
+/// Offset of Controller Capabilities, 8 bytes.
+pub const CAP: u32 = 0x00;
+/// Offset of Version, 4 bytes.
+pub const VS: u32 = 0x08;
+/// Offset of Controller Configuration, 4 bytes.
+pub const CC: u32 = 0x14;
+/// Offset of Controller Status, 4 bytes.
+pub const CSTS: u32 = 0x1c;
+/// Offset of NVM Subsystem Reset, 4 bytes.
+pub const NSSR: u32 = 0x20;
+/// Offset of Controller Ready Timeouts, 4 bytes.
+pub const CRTO: u32 = 0x68;
+
+/// Version 1.4.0, as VS and Identify Controller report it.
+pub const VERSION_1_4: u32 = 0x0001_0400;
+
+/// Controller Capabilities.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Largest queue, zero based (MQES).
+    pub max_queue_entries: u16,
+    /// Queues must be contiguous: always so on fabrics (CQR).
+    pub contiguous_queues: bool,
+    /// Longest time to become ready, in units of 500 ms (TO).
+    pub timeout_500ms: u8,
+    /// The NVM command set is supported (CSS bit 37).
+    pub nvm_command_set: bool,
+    /// Smallest page as a power of two above 4 KiB (MPSMIN).
+    pub page_size_min: u8,
+    /// Largest page as a power of two above 4 KiB (MPSMAX).
+    pub page_size_max: u8,
+}
+
+impl Capabilities {
+    /// The register.
+    #[must_use]
+    pub const fn encode(&self) -> u64 {
+        self.max_queue_entries as u64
+            | (self.contiguous_queues as u64) << 16
+            | (self.timeout_500ms as u64) << 24
+            | (self.nvm_command_set as u64) << 37
+            | ((self.page_size_min & 0xf) as u64) << 48
+            | ((self.page_size_max & 0xf) as u64) << 52
+    }
+
+    /// From the register.
+    #[must_use]
+    pub const fn decode(bits: u64) -> Self {
+        Self {
+            max_queue_entries: bits as u16,
+            contiguous_queues: bits >> 16 & 1 == 1,
+            timeout_500ms: (bits >> 24) as u8,
+            nvm_command_set: bits >> 37 & 1 == 1,
+            page_size_min: (bits >> 48) as u8 & 0xf,
+            page_size_max: (bits >> 52) as u8 & 0xf,
+        }
+    }
+}
+
+/// Controller Configuration, as the host writes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Configuration {
+    /// EN.
+    pub enable: bool,
+    /// CSS: 0 NVM, 6 all supported command sets, 7 admin only.
+    pub command_set: u8,
+    /// MPS: page size as a power of two above 4 KiB.
+    pub page_size: u8,
+    /// AMS: arbitration, 0 is round robin.
+    pub arbitration: u8,
+    /// SHN: 0 none, 1 normal, 2 abrupt.
+    pub shutdown: u8,
+    /// IOSQES: log2 of the submission entry size, 6.
+    pub sq_entry_log2: u8,
+    /// IOCQES: log2 of the completion entry size, 4.
+    pub cq_entry_log2: u8,
+}
+
+impl Configuration {
+    /// From the register.
+    #[must_use]
+    pub const fn decode(bits: u32) -> Self {
+        Self {
+            enable: bits & 1 == 1,
+            command_set: (bits >> 4) as u8 & 7,
+            page_size: (bits >> 7) as u8 & 0xf,
+            arbitration: (bits >> 11) as u8 & 7,
+            shutdown: (bits >> 14) as u8 & 3,
+            sq_entry_log2: (bits >> 16) as u8 & 0xf,
+            cq_entry_log2: (bits >> 20) as u8 & 0xf,
+        }
+    }
+
+    /// The register.
+    #[must_use]
+    pub const fn encode(&self) -> u32 {
+        self.enable as u32
+            | ((self.command_set & 7) as u32) << 4
+            | ((self.page_size & 0xf) as u32) << 7
+            | ((self.arbitration & 7) as u32) << 11
+            | ((self.shutdown & 3) as u32) << 14
+            | ((self.sq_entry_log2 & 0xf) as u32) << 16
+            | ((self.cq_entry_log2 & 0xf) as u32) << 20
+    }
+}
+
+/// Controller Status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ControllerStatus {
+    /// RDY.
+    pub ready: bool,
+    /// CFS: the controller failed for good.
+    pub fatal: bool,
+    /// SHST: 0 normal, 1 shutting down, 2 shut down.
+    pub shutdown: u8,
+}
+
+impl ControllerStatus {
+    /// The register.
+    #[must_use]
+    pub const fn encode(&self) -> u32 {
+        self.ready as u32 | (self.fatal as u32) << 1 | ((self.shutdown & 3) as u32) << 2
+    }
+
+    /// From the register.
+    #[must_use]
+    pub const fn decode(bits: u32) -> Self {
+        Self {
+            ready: bits & 1 == 1,
+            fatal: bits >> 1 & 1 == 1,
+            shutdown: (bits >> 2) as u8 & 3,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_linux_writes_to_enable_a_controller_is_understood() {
+        // IOSQES 6, IOCQES 4, EN: drivers/nvme/host/core.c, nvme_enable_ctrl.
+        let configuration = Configuration::decode(0x0046_0001);
+        assert!(configuration.enable);
+        assert_eq!(
+            (configuration.sq_entry_log2, configuration.cq_entry_log2),
+            (6, 4)
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn registers_survive_a_round_trip(cap: u64, cc: u32, csts: u32) {
+            let cap = Capabilities::decode(cap);
+            prop_assert_eq!(Capabilities::decode(cap.encode()), cap);
+            let cc = Configuration::decode(cc);
+            prop_assert_eq!(Configuration::decode(cc.encode()), cc);
+            let csts = ControllerStatus::decode(csts);
+            prop_assert_eq!(ControllerStatus::decode(csts.encode()), csts);
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! An endpoint: all queue pairs, memory regions and connections of one device.
+//!
+//! Pure: packets, time and entropy come in as arguments; packets, a timer and events go out.
+//!
+//! Guarantees:
+//! - Every work request that was taken is reported once, with its memory, before the end of its
+//!   connection is; also if the connection fails, is ended, or its queue pair is destroyed.
+//! - A packet counts only for the queue pair that it names, and only from that queue pair's peer. A
+//!   peer that breaks the rules ends its own queue pair and disturbs no other.
+//! - Everything is bounded by [`EndpointConfig`]; the path of a packet allocates nothing.
+//!
+//! How to drive it: give packets to `handle_packet` as they come, then take events, answer them with
+//! work, and call `poll_transmit` until it has nothing left; call `handle_timeout` at `poll_timeout`.
+
+mod config;
+mod connections;
+mod event;
+#[cfg(test)]
+mod tests;
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::time::Instant;
+
+pub use config::EndpointConfig;
+use connections::Connections;
+pub use event::{
+    AcceptParams, ConnectParams, Counters, DisconnectReason, Event, PostError, QpId, RequestId,
+    SendWork, Transmit, WcKind, WcStatus,
+};
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha12Rng;
+
+use crate::cm::CmError;
+use crate::memory::{Access, Memory, RandomKeyMap, RegionKey, RegionTable, RegisterError};
+use crate::qp::{Context, Failure, QueuePair, Sender};
+pub use crate::wire::cm::RejectReason;
+use crate::wire::{GSI_QPN, PKEY_DEFAULT, Packet, QPN_MAX};
+pub use crate::wire::{Path, PathMtu};
+
+/// Room for the largest header: BTH and RETH, or BTH, DETH and a management datagram's.
+const HEADER_BYTES_MAX: usize = 64;
+
+/// The bits of a partition key that name the partition; the highest says full member.
+const PKEY_MASK: u16 = 0x7fff;
+
+/// Why a listener, a connection or an answer could not be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EndpointError {
+    /// The table of queue pairs is full.
+    #[error("all {limit} queue pairs are in use; disconnect some or raise max_qps")]
+    TooManyQueuePairs {
+        /// The configured maximum.
+        limit: usize,
+    },
+    /// The request is unknown: it was answered, or its peer gave up.
+    #[error("the connection request is gone; its peer gave up or it was answered before")]
+    NoSuchRequest,
+    /// Connection management refused.
+    #[error(transparent)]
+    Connection(#[from] CmError),
+}
+
+/// All queue pairs, memory regions and connections of one device.
+pub struct Endpoint<M: Memory> {
+    config: EndpointConfig,
+    random: ChaCha12Rng,
+    qps: RandomKeyMap<QueuePair<M>>,
+    regions: RegionTable<M>,
+    /// Queue pairs with something to send, each once, in the order of their turns.
+    ring: VecDeque<u32>,
+    /// When to look at which queue pair. Entries whose time is not the queue pair's `timer_queued`
+    /// are out of date: moving a deadline back costs nothing.
+    timers: BinaryHeap<Reverse<(Instant, u32)>>,
+    events: VecDeque<Event<M>>,
+    counters: Counters,
+    /// The header of the packet being sent.
+    header: Vec<u8>,
+    connections: Connections,
+    /// The latest time that was given, for calls without one.
+    now: Option<Instant>,
+}
+
+impl<M: Memory> Endpoint<M> {
+    /// Makes an endpoint. The seed must be fresh entropy: it makes keys, queue pair numbers and the
+    /// device's identity unguessable, and different from those before a restart.
+    pub fn new(config: EndpointConfig, seed: [u8; 32]) -> Self {
+        let config = config.clamped();
+        let mut random = ChaCha12Rng::from_seed(seed);
+        Self {
+            connections: Connections::new(&config, &mut random),
+            regions: RegionTable::new(config.max_regions),
+            config,
+            random,
+            qps: RandomKeyMap::default(),
+            ring: VecDeque::new(),
+            timers: BinaryHeap::new(),
+            events: VecDeque::new(),
+            counters: Counters::default(),
+            header: Vec::with_capacity(HEADER_BYTES_MAX),
+            now: None,
+        }
+    }
+
+    /// Takes one packet: a UDP payload whose ICRC was verified and cut off.
+    ///
+    /// A packet that does not parse, is for nobody, or comes from another address than its queue
+    /// pair's peer is counted and dropped, as Linux rxe does.
+    pub fn handle_packet(&mut self, now: Instant, path: Path, packet: &[u8]) {
+        self.now = Some(now);
+        self.counters.packets_received += 1;
+        let Ok(packet) = Packet::parse(packet) else {
+            self.counters.malformed += 1;
+            return;
+        };
+        let qpn = packet.bth.dest_qpn;
+        if qpn == GSI_QPN {
+            self.handle_management(now, path, &packet);
+            return;
+        }
+        let Some(qp) = self.qps.get_mut(&qpn) else {
+            self.counters.unknown_qp += 1;
+            return;
+        };
+        if qp.path() != path {
+            self.counters.wrong_address += 1;
+            return;
+        }
+        if packet.bth.pkey & PKEY_MASK != PKEY_DEFAULT & PKEY_MASK {
+            self.counters.malformed += 1;
+            return;
+        }
+        // The peer's first packet can overtake its confirmation.
+        if qp.is_waiting_for_peer() && packet.bth.opcode.is_request() {
+            self.established_by_data(now, qpn);
+        }
+        self.with_qp(now, qpn, |qp, context| qp.handle_packet(&packet, context));
+    }
+
+    /// Does what is due. Call it when the time of [`poll_timeout`](Self::poll_timeout) has come.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.now = Some(now);
+        while let Some(&Reverse((at, qpn))) = self.timers.peek()
+            && at <= now
+        {
+            self.timers.pop();
+            let Some(qp) = self.qps.get_mut(&qpn) else {
+                continue;
+            };
+            if qp.timer_queued != Some(at) {
+                continue;
+            }
+            qp.timer_queued = None;
+            self.with_qp(now, qpn, QueuePair::handle_timeout);
+        }
+        self.handle_connection_timeouts(now);
+    }
+
+    /// When `handle_timeout` wants to be called next. It may be early, never late.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let queue_pairs = self.timers.peek().map(|Reverse((at, _))| *at);
+        match (queue_pairs, self.connections.manager.poll_timeout()) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        }
+    }
+
+    /// Gives at most `limit` packets to the sink and returns how many. Fair between queue pairs;
+    /// packets of one message follow each other.
+    ///
+    /// Call it after a batch of packets, not after each: acknowledgements are coalesced until then.
+    pub fn poll_transmit(
+        &mut self,
+        now: Instant,
+        limit: usize,
+        sink: &mut dyn FnMut(Transmit<'_>),
+    ) -> usize {
+        let mut sent = self.transmit_management(limit, sink);
+        while sent < limit
+            && let Some(qpn) = self.ring.pop_front()
+        {
+            let Some(qp) = self.qps.get_mut(&qpn) else {
+                continue;
+            };
+            qp.scheduled = false;
+            let quantum = self.config.transmit_quantum.min(limit - sent);
+            let mut context = Context {
+                now,
+                config: &self.config,
+                regions: &mut self.regions,
+                events: &mut self.events,
+                counters: &mut self.counters,
+            };
+            let mut sender = Sender {
+                header: &mut self.header,
+                sink,
+            };
+            let failure = match qp.transmit(&mut context, quantum, &mut sender) {
+                Ok(count) => {
+                    sent += count;
+                    None
+                }
+                Err((count, failure)) => {
+                    sent += count;
+                    Some(failure)
+                }
+            };
+            self.after(now, qpn, failure);
+        }
+        self.counters.packets_sent += sent as u64;
+        sent
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<Event<M>> {
+        self.events.pop_front()
+    }
+
+    /// Posts memory for one incoming SEND.
+    ///
+    /// # Errors
+    /// [`PostError`] with the memory.
+    pub fn post_receive(&mut self, qp: QpId, wr_id: u64, memory: M) -> Result<(), (PostError, M)> {
+        match self.qps.get_mut(&qp.0) {
+            Some(qp) => qp.post_receive(&self.config, wr_id, memory),
+            None => Err((PostError::NoSuchQueuePair, memory)),
+        }
+    }
+
+    /// Posts a SEND, READ or WRITE.
+    ///
+    /// # Errors
+    /// [`PostError`] with the work.
+    pub fn post_send(
+        &mut self,
+        now: Instant,
+        qp: QpId,
+        wr_id: u64,
+        work: SendWork<M>,
+    ) -> Result<(), (PostError, SendWork<M>)> {
+        let Some(queue_pair) = self.qps.get_mut(&qp.0) else {
+            return Err((PostError::NoSuchQueuePair, work));
+        };
+        queue_pair.post_send(&self.config, wr_id, work)?;
+        self.after(now, qp.0, None);
+        Ok(())
+    }
+
+    /// Makes memory reachable for peers, through any queue pair of this endpoint.
+    ///
+    /// # Errors
+    /// [`RegisterError`] with the memory.
+    pub fn register(&mut self, memory: M, access: Access) -> Result<RegionKey, (RegisterError, M)> {
+        self.regions
+            .register(&mut self.random, memory, access, None)
+    }
+
+    /// Makes memory reachable for the peer of one queue pair only.
+    ///
+    /// # Errors
+    /// [`RegisterError`] with the memory.
+    pub fn register_for(
+        &mut self,
+        qp: QpId,
+        memory: M,
+        access: Access,
+    ) -> Result<RegionKey, (RegisterError, M)> {
+        self.regions
+            .register(&mut self.random, memory, access, Some(qp.0))
+    }
+
+    /// Ends all remote access to a region and hands its memory back. None if there is no such
+    /// region.
+    pub fn deregister(&mut self, rkey: u32) -> Option<M> {
+        self.regions.deregister(rkey)
+    }
+
+    /// What happened since the start.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Lets a queue pair work, and sees to what follows from it.
+    fn with_qp(
+        &mut self,
+        now: Instant,
+        qpn: u32,
+        work: impl FnOnce(&mut QueuePair<M>, &mut Context<'_, M>) -> Result<(), Failure>,
+    ) {
+        let Some(qp) = self.qps.get_mut(&qpn) else {
+            return;
+        };
+        let mut context = Context {
+            now,
+            config: &self.config,
+            regions: &mut self.regions,
+            events: &mut self.events,
+            counters: &mut self.counters,
+        };
+        let failure = work(qp, &mut context).err();
+        self.after(now, qpn, failure);
+    }
+
+    /// After anything was done with a queue pair: its turn to send, its timer, its failure.
+    fn after(&mut self, now: Instant, qpn: u32, failure: Option<Failure>) {
+        let Some(qp) = self.qps.get_mut(&qpn) else {
+            return;
+        };
+        let can_send = qp.can_send(&self.config);
+        if can_send && !qp.scheduled {
+            qp.scheduled = true;
+            self.ring.push_back(qpn);
+        }
+        if let Some(deadline) = qp.deadline()
+            && qp.timer_queued.is_none_or(|queued| deadline < queued)
+        {
+            qp.timer_queued = Some(deadline);
+            self.timers.push(Reverse((deadline, qpn)));
+        }
+        if let Some(failure) = failure {
+            self.failed(qpn, failure.status);
+        }
+        if self
+            .qps
+            .get(&qpn)
+            .is_some_and(|qp| qp.farewell.is_due(can_send))
+        {
+            self.say_farewell(now, qpn);
+        }
+    }
+
+    /// A queue pair number that no queue pair has.
+    fn random_qpn(&mut self) -> u32 {
+        loop {
+            // 0 and 1 are the management queue pairs, the highest means multicast.
+            let qpn = self.random.random_range(2..QPN_MAX);
+            if !self.qps.contains_key(&qpn) {
+                return qpn;
+            }
+        }
+    }
+}

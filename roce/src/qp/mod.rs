@@ -1,0 +1,371 @@
+//! Reliable-connection queue pairs.
+//!
+//! A queue pair is a [`Requester`](requester::Requester) and a [`Responder`](responder::Responder)
+//! that share a link, and the state that decides which of their packets count. It does not know how
+//! it came to be connected.
+//!
+//! Guarantees: every work request that was taken completes exactly once and hands its memory back,
+//! also when the queue pair fails; a failed queue pair touches no memory any more and says nothing
+//! but the refusal that ended it.
+
+mod requester;
+mod responder;
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use requester::Requester;
+use responder::Responder;
+
+use crate::cm::ConnId;
+use crate::endpoint::{
+    Counters, EndpointConfig, Event, PostError, QpId, SendWork, Transmit, WcKind, WcStatus,
+};
+use crate::memory::{Memory, RegionTable};
+use crate::wire::{Bth, Opcode, Packet, Path, PathMtu, Psn};
+
+/// What is not the queue pair's own, lent for one call.
+pub(crate) struct Context<'a, M> {
+    pub(crate) now: Instant,
+    pub(crate) config: &'a EndpointConfig,
+    pub(crate) regions: &'a mut RegionTable<M>,
+    pub(crate) events: &'a mut VecDeque<Event<M>>,
+    pub(crate) counters: &'a mut Counters,
+}
+
+impl<M> Context<'_, M> {
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "these are the fields of one completion"
+    )]
+    fn complete(
+        &mut self,
+        link: &Link,
+        wr_id: u64,
+        kind: WcKind,
+        status: WcStatus,
+        len: usize,
+        invalidated: Option<u32>,
+        memory: M,
+    ) {
+        let qp = QpId(link.qpn);
+        self.events.push_back(Event::Completion {
+            qp,
+            wr_id,
+            kind,
+            status,
+            len,
+            invalidated,
+            memory,
+        });
+    }
+}
+
+/// Where a queue pair's packets go, and how large they are.
+#[derive(Clone, Debug)]
+pub(crate) struct Link {
+    pub(crate) qpn: u32,
+    pub(crate) remote_qpn: u32,
+    pub(crate) path: Path,
+    /// Bytes of payload in a full packet.
+    pub(crate) mtu: usize,
+}
+
+impl Link {
+    fn packet<'a>(
+        &self,
+        opcode: Opcode,
+        psn: Psn,
+        ack_request: bool,
+        payload: &'a [u8],
+    ) -> Packet<'a> {
+        Packet::new(
+            Bth {
+                ack_request,
+                ..Bth::new(opcode, self.remote_qpn, psn)
+            },
+            payload,
+        )
+    }
+}
+
+/// Gives packets to the sink, with one header buffer for all of them.
+pub(crate) struct Sender<'s> {
+    pub(crate) header: &'s mut Vec<u8>,
+    pub(crate) sink: &'s mut dyn FnMut(Transmit<'_>),
+}
+
+impl Sender<'_> {
+    pub(crate) fn packet(&mut self, path: Path, packet: Packet<'_>) {
+        self.header.clear();
+        packet.write_header(self.header);
+        (self.sink)(Transmit {
+            path,
+            header: self.header,
+            payload: packet.payload,
+            pad: packet.bth.pad,
+        });
+    }
+}
+
+/// What ended a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    /// How.
+    pub(crate) status: WcStatus,
+    /// The oldest work request of the send queue is what failed (else a request of the peer).
+    of_send_queue: bool,
+}
+
+impl Failure {
+    fn local(status: WcStatus) -> Self {
+        Self {
+            status,
+            of_send_queue: true,
+        }
+    }
+
+    fn remote(status: WcStatus) -> Self {
+        Self {
+            status,
+            of_send_queue: false,
+        }
+    }
+}
+
+/// Which packets count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// The peer is not known yet: nothing counts.
+    Connecting,
+    /// Packets are received; what is posted to be sent waits until the peer is known to be ready.
+    ReadyToReceive,
+    /// Both directions work.
+    ReadyToSend,
+    /// Everything was flushed.
+    Closed,
+}
+
+/// What both sides agreed on when they connected.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Agreement {
+    pub(crate) remote_qpn: u32,
+    /// With which sequence number this side begins to send.
+    pub(crate) send_psn: Psn,
+    /// With which sequence number the peer begins to send.
+    pub(crate) receive_psn: Psn,
+    /// READs that this side may have in flight.
+    pub(crate) initiator_depth: usize,
+    /// READs that the peer may have in flight.
+    pub(crate) responder_resources: usize,
+}
+
+/// How far the end of a queue pair has come.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Farewell {
+    /// The application was told that the connection ended.
+    pub(crate) reported: bool,
+    /// When nothing is left to be sent: tell the peer's connection management.
+    pub(crate) disconnect: bool,
+    /// When nothing is left to be sent: forget the queue pair.
+    pub(crate) forget: bool,
+}
+
+impl Farewell {
+    /// The refusal that ended a queue pair leaves before the end of the connection is told, so that
+    /// the peer learns why.
+    pub(crate) fn is_due(self, can_send: bool) -> bool {
+        !can_send && (self.disconnect || self.forget)
+    }
+}
+
+/// A reliable-connection queue pair.
+pub(crate) struct QueuePair<M> {
+    /// Its connection, while connection management knows it.
+    pub(crate) conn: Option<ConnId>,
+    pub(crate) farewell: Farewell,
+    link: Link,
+    state: State,
+    requester: Requester<M>,
+    responder: Responder<M>,
+    /// In the endpoint's transmit ring.
+    pub(crate) scheduled: bool,
+    /// The earliest time for which the endpoint has queued a look at this queue pair.
+    pub(crate) timer_queued: Option<Instant>,
+}
+
+impl<M: Memory> QueuePair<M> {
+    /// A queue pair that takes receives and knows no peer yet.
+    pub(crate) fn new(qpn: u32, path: Path, mtu: PathMtu) -> Self {
+        Self {
+            conn: None,
+            farewell: Farewell::default(),
+            link: Link {
+                qpn,
+                remote_qpn: 0,
+                path,
+                mtu: mtu.bytes(),
+            },
+            state: State::Connecting,
+            requester: Requester::new(Psn::default(), 0),
+            responder: Responder::new(),
+            scheduled: false,
+            timer_queued: None,
+        }
+    }
+
+    pub(crate) fn path(&self) -> Path {
+        self.link.path
+    }
+
+    /// The peer is known: its packets count from here on.
+    pub(crate) fn ready_to_receive(&mut self, agreement: Agreement) {
+        if self.state != State::Connecting {
+            return;
+        }
+        self.link.remote_qpn = agreement.remote_qpn;
+        self.requester = Requester::new(agreement.send_psn, agreement.initiator_depth);
+        self.responder
+            .start(agreement.receive_psn, agreement.responder_resources);
+        self.state = State::ReadyToReceive;
+    }
+
+    /// The peer is ready: what was posted goes out.
+    pub(crate) fn ready_to_send(&mut self) {
+        if self.state == State::ReadyToReceive {
+            self.state = State::ReadyToSend;
+        }
+    }
+
+    pub(crate) fn is_waiting_for_peer(&self) -> bool {
+        self.state == State::ReadyToReceive
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state == State::Closed
+    }
+
+    pub(crate) fn post_receive(
+        &mut self,
+        config: &EndpointConfig,
+        wr_id: u64,
+        memory: M,
+    ) -> Result<(), (PostError, M)> {
+        if self.state == State::Closed {
+            return Err((PostError::NotConnected, memory));
+        }
+        self.responder
+            .post(config.max_recv_wr, wr_id, memory)
+            .map_err(|memory| (PostError::QueueFull, memory))
+    }
+
+    pub(crate) fn post_send(
+        &mut self,
+        config: &EndpointConfig,
+        wr_id: u64,
+        work: SendWork<M>,
+    ) -> Result<(), (PostError, SendWork<M>)> {
+        match self.state {
+            State::ReadyToReceive | State::ReadyToSend => {
+                self.requester.post(config, self.link.mtu, wr_id, work)
+            }
+            State::Connecting | State::Closed => Err((PostError::NotConnected, work)),
+        }
+    }
+
+    /// Takes a packet of the peer. An error means that the queue pair failed and was flushed.
+    pub(crate) fn handle_packet(
+        &mut self,
+        packet: &Packet<'_>,
+        context: &mut Context<'_, M>,
+    ) -> Result<(), Failure> {
+        if matches!(self.state, State::Connecting | State::Closed) {
+            context.counters.unexpected += 1;
+            return Ok(());
+        }
+        let opcode = packet.bth.opcode;
+        let link = &self.link;
+        let handled = if opcode.is_request() {
+            self.responder.handle_request(packet, context, link)
+        } else if opcode.is_read_response() {
+            self.requester.handle_read_response(packet, context, link)
+        } else if let (Opcode::Acknowledge, Some(aeth)) = (opcode, packet.aeth) {
+            self.requester
+                .handle_acknowledge(packet.bth.psn, aeth, context, link)
+        } else {
+            context.counters.unexpected += 1;
+            Ok(())
+        };
+        handled.inspect_err(|failure| self.fail(*failure, context))
+    }
+
+    pub(crate) fn handle_timeout(&mut self, context: &mut Context<'_, M>) -> Result<(), Failure> {
+        if self.state != State::ReadyToSend {
+            return Ok(());
+        }
+        let handled = self.requester.handle_timeout(context);
+        handled.inspect_err(|failure| self.fail(*failure, context))
+    }
+
+    /// When `handle_timeout` wants to be called.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.requester.deadline()
+    }
+
+    /// Whether `transmit` would send something.
+    pub(crate) fn can_send(&self, config: &EndpointConfig) -> bool {
+        self.responder.can_send()
+            || (self.state == State::ReadyToSend && self.requester.can_send(config))
+    }
+
+    /// Sends at most `limit` packets and returns how many. An error means that the queue pair failed
+    /// and was flushed.
+    pub(crate) fn transmit(
+        &mut self,
+        context: &mut Context<'_, M>,
+        limit: usize,
+        sender: &mut Sender<'_>,
+    ) -> Result<usize, (usize, Failure)> {
+        let mut sent = 0;
+        // What the peer waits for goes first.
+        if let Err(failure) = self
+            .responder
+            .transmit(&self.link, context, limit, sender, &mut sent)
+        {
+            self.fail(failure, context);
+            return Err((sent, failure));
+        }
+        if self.state == State::ReadyToSend {
+            sent += self
+                .requester
+                .transmit(&self.link, context, limit - sent, sender);
+        }
+        Ok(sent)
+    }
+
+    /// Ends the queue pair: all that was posted completes as flushed, and nothing more is said.
+    pub(crate) fn close(&mut self, context: &mut Context<'_, M>) {
+        self.flush(WcStatus::Flushed, WcStatus::Flushed, context);
+        self.responder.silence();
+    }
+
+    fn fail(&mut self, failure: Failure, context: &mut Context<'_, M>) {
+        context.counters.qp_errors += 1;
+        let sends = if failure.of_send_queue {
+            failure.status
+        } else {
+            WcStatus::Flushed
+        };
+        let receives = match (failure.of_send_queue, failure.status) {
+            (false, WcStatus::LocalLength) => WcStatus::LocalLength,
+            _ => WcStatus::Flushed,
+        };
+        self.flush(sends, receives, context);
+    }
+
+    fn flush(&mut self, sends: WcStatus, receives: WcStatus, context: &mut Context<'_, M>) {
+        self.state = State::Closed;
+        self.requester.flush(sends, context, &self.link);
+        self.responder.flush(receives, context, &self.link);
+    }
+}

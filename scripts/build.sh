@@ -1,0 +1,14 @@
+# Sourced by the scripts: what has to be there before cargo runs.
+. "$(dirname "${BASH_SOURCE[0]}")/packages.sh"
+
+# prepare_build: a compiler for RocksDB's C++, and one build folder for everything.
+prepare_build() {
+  command -v cargo >/dev/null || {
+    echo "onefold: cargo is not on the PATH; install Rust 1.88 or newer (see https://rustup.rs)" >&2
+    return 1
+  }
+  # libclang: RocksDB's Rust bindings are generated at build time.
+  install_packages build-essential libclang-dev pkg-config
+  # Absolute, because the default of cargo would be the source folder target/.
+  export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)/build}
+}

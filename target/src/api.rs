@@ -1,0 +1,326 @@
+//! The control interface: HTTP with JSON bodies on the pool's unix socket.
+//!
+//! | request | answer |
+//! |---|---|
+//! | `GET /v1/status` | [`Status`] |
+//! | `GET /v1/space` | [`SpaceDetail`] |
+//! | `GET /v1/volumes` | list of [`VolumeView`] |
+//! | `POST /v1/volumes` with [`CreateVolume`] | [`VolumeView`] |
+//! | `GET /v1/volumes/NAME` | [`VolumeView`] |
+//! | `PATCH /v1/volumes/NAME` with [`ResizeVolume`] | [`VolumeView`] |
+//! | `DELETE /v1/volumes/NAME` | the [`VolumeView`] that it was |
+//!
+//! Errors carry [`ErrorBody`] and a status of the table in [`crate::errors`].
+//!
+//! Guarantees: only the socket's owner can use it (mode 0600); the server runs on tokio and hands the
+//! engine's work to the control reactor, never to one that serves hosts; request bodies are bounded.
+
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use axum::Json;
+use axum::Router;
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{DefaultBodyLimit, Path as UrlPath, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use dedup::{Engine, ErrorKind, VolumeSpec};
+use meta::VolumeInfo;
+use serde::{Deserialize, Serialize};
+use tokio::net::UnixListener;
+
+use crate::errors::{ErrorBody, Failure, http_status};
+use crate::socket::SocketPath;
+use crate::status::{PoolSpace, SpaceDetail, Status, VolumeSpace};
+use crate::subsystem::Target;
+
+/// The longest request body, in bytes.
+const REQUEST_BYTES_MAX: usize = 64 << 10;
+
+/// A volume as the API shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeView {
+    /// The volume's name.
+    pub name: String,
+    /// Its namespace identifier.
+    pub nsid: u32,
+    /// Its identity, stable for its life.
+    pub uuid: String,
+    /// The identity as hosts see it in NGUID: 32 hexadecimal digits.
+    pub nguid: String,
+    /// Its size as hosts see it, in bytes.
+    pub size_bytes: u64,
+    /// Bytes of a logical block.
+    pub lba_bytes: u32,
+    /// Its mapped sub-blocks, in bytes.
+    pub logical_bytes: u64,
+}
+
+impl VolumeView {
+    fn new(info: &VolumeInfo, logical_bytes: u64) -> Self {
+        Self {
+            name: info.name.clone(),
+            nsid: info.nsid,
+            uuid: info.uuid.to_string(),
+            nguid: info
+                .nguid
+                .iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect(),
+            size_bytes: info.size_bytes,
+            lba_bytes: info.lba_bytes,
+            logical_bytes,
+        }
+    }
+}
+
+/// What a volume is created from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CreateVolume {
+    /// Up to 64 of a-z A-Z 0-9 . _ -
+    pub name: String,
+    /// Its size as hosts see it, in bytes; a multiple of 4096.
+    pub size_bytes: u64,
+    /// Bytes of a logical block: 512 or 4096.
+    #[serde(default = "default_lba_bytes")]
+    pub lba_bytes: u32,
+}
+
+fn default_lba_bytes() -> u32 {
+    4096
+}
+
+/// A new size.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ResizeVolume {
+    /// In bytes; a multiple of 4096.
+    pub size_bytes: u64,
+    /// Must be set when the volume becomes smaller: what lies behind its new end is lost.
+    #[serde(default)]
+    pub shrink: bool,
+}
+
+/// What the handlers need.
+#[derive(Clone)]
+pub struct ApiState {
+    /// The target whose hosts are shown.
+    pub target: Arc<Target>,
+    /// The engine.
+    pub engine: Arc<Engine>,
+    /// Where the engine's control work runs.
+    pub control: reactor::Handle,
+}
+
+/// A bound socket, not yet served.
+#[derive(Debug)]
+pub struct ApiSocket {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl ApiSocket {
+    /// Binds the socket of the pool in `pool`, in place of one that a killed daemon left. The caller
+    /// holds the pool's lock, so no live daemon loses its socket.
+    ///
+    /// # Errors
+    /// The folder is not writable.
+    pub fn bind(pool: &Path) -> io::Result<Self> {
+        let path = SocketPath::of_pool(pool)?;
+        match std::fs::remove_file(path.as_path()) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        let listener = UnixListener::bind(path.as_path())?;
+        std::fs::set_permissions(path.as_path(), std::fs::Permissions::from_mode(0o600))?;
+        Ok(Self {
+            listener,
+            path: pool.join(crate::socket::SOCKET_NAME),
+        })
+    }
+
+    /// Serves until `stop` is ready, then removes the socket.
+    ///
+    /// # Errors
+    /// The socket fails.
+    pub async fn serve(
+        self,
+        state: ApiState,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) -> io::Result<()> {
+        let served = axum::serve(self.listener, router(state))
+            .with_graceful_shutdown(stop)
+            .await;
+        let _ = std::fs::remove_file(&self.path);
+        served
+    }
+}
+
+/// The routes; tests call them without a socket.
+pub fn router(state: ApiState) -> Router {
+    Router::new()
+        .route("/v1/status", get(status))
+        .route("/v1/space", get(space))
+        .route("/v1/volumes", get(list).post(create))
+        .route("/v1/volumes/{name}", get(show).patch(resize).delete(delete))
+        .fallback(async || Failure::new(ErrorKind::NotFound, "the API has no such path"))
+        .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
+        .with_state(state)
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(http_status(self.kind))
+            .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        (status, Json(ErrorBody::from(&self))).into_response()
+    }
+}
+
+/// Hosts, volumes, space at this moment.
+#[must_use]
+pub fn status_of(target: &Target, engine: &Engine) -> Status {
+    let space = engine.status();
+    let volumes = engine
+        .volumes()
+        .iter()
+        .map(|info| VolumeSpace {
+            name: info.name.clone(),
+            nsid: info.nsid,
+            uuid: info.uuid.to_string(),
+            size_bytes: info.size_bytes,
+            logical_bytes: logical_bytes(&space, info.nsid),
+        })
+        .collect();
+    Status {
+        version: crate::VERSION.to_owned(),
+        pool: PoolSpace::new(&space),
+        volumes,
+        hosts: target.attached_hosts(),
+    }
+}
+
+fn logical_bytes(space: &dedup::PoolStatus, nsid: u32) -> u64 {
+    space
+        .volumes
+        .iter()
+        .find(|v| v.nsid == nsid)
+        .map_or(0, |v| v.logical_bytes)
+}
+
+fn view(engine: &Engine, name: &str) -> Result<VolumeView, Failure> {
+    let volume = engine.volume(name).ok_or_else(|| no_volume(name))?;
+    let info = volume.info();
+    Ok(VolumeView::new(
+        &info,
+        logical_bytes(&engine.status(), info.nsid),
+    ))
+}
+
+fn no_volume(name: &str) -> Failure {
+    Failure::new(
+        ErrorKind::NotFound,
+        format!("there is no volume '{name}': `onefold volume list` shows those there are"),
+    )
+}
+
+async fn status(State(state): State<ApiState>) -> Json<Status> {
+    Json(status_of(&state.target, &state.engine))
+}
+
+async fn space(State(state): State<ApiState>) -> Json<SpaceDetail> {
+    Json(SpaceDetail::new(&state.engine.status()))
+}
+
+async fn list(State(state): State<ApiState>) -> Json<Vec<VolumeView>> {
+    let space = state.engine.status();
+    let volumes = state.engine.volumes();
+    Json(
+        volumes
+            .iter()
+            .map(|v| VolumeView::new(v, logical_bytes(&space, v.nsid)))
+            .collect(),
+    )
+}
+
+async fn show(
+    State(state): State<ApiState>,
+    UrlPath(name): UrlPath<String>,
+) -> Result<Json<VolumeView>, Failure> {
+    view(&state.engine, &name).map(Json)
+}
+
+async fn create(
+    State(state): State<ApiState>,
+    body: Result<Json<CreateVolume>, JsonRejection>,
+) -> Result<Json<VolumeView>, Failure> {
+    let Json(request) = body.map_err(malformed)?;
+    let name = request.name.clone();
+    let spec = VolumeSpec {
+        name: request.name,
+        size_bytes: request.size_bytes,
+        lba_bytes: request.lba_bytes,
+        nsid: None,
+        uuid: None,
+    };
+    let engine = state.engine.clone();
+    on_control(&state, move || async move {
+        engine.create_volume(spec).await.map(drop)
+    })
+    .await?;
+    view(&state.engine, &name).map(Json)
+}
+
+async fn resize(
+    State(state): State<ApiState>,
+    UrlPath(name): UrlPath<String>,
+    body: Result<Json<ResizeVolume>, JsonRejection>,
+) -> Result<Json<VolumeView>, Failure> {
+    let Json(request) = body.map_err(malformed)?;
+    let before = view(&state.engine, &name)?;
+    if request.size_bytes < before.size_bytes && !request.shrink {
+        return Err(Failure::invalid(format!(
+            "volume '{name}' has {} bytes: making it smaller discards what lies behind its new end; \
+             ask for it with --shrink",
+            before.size_bytes
+        )));
+    }
+    let (engine, volume) = (state.engine.clone(), name.clone());
+    let work = move || async move { engine.resize_volume(&volume, request.size_bytes).await };
+    on_control(&state, work).await?;
+    view(&state.engine, &name).map(Json)
+}
+
+async fn delete(
+    State(state): State<ApiState>,
+    UrlPath(name): UrlPath<String>,
+) -> Result<Json<VolumeView>, Failure> {
+    let before = view(&state.engine, &name)?;
+    let engine = state.engine.clone();
+    on_control(
+        &state,
+        move || async move { engine.delete_volume(&name).await },
+    )
+    .await?;
+    Ok(Json(before))
+}
+
+fn malformed(rejection: JsonRejection) -> Failure {
+    Failure::invalid(format!(
+        "the request's body is not as expected: {}",
+        rejection.body_text()
+    ))
+}
+
+/// Runs engine work on the control reactor. It runs to its end even if the client goes away.
+async fn on_control<F, Fut, T>(state: &ApiState, work: F) -> Result<T, Failure>
+where
+    F: FnOnce() -> Fut + Send + 'static,
+    Fut: Future<Output = dedup::Result<T>> + 'static,
+    T: Send + 'static,
+{
+    Ok(state.control.spawn(work).await??)
+}

@@ -1,0 +1,380 @@
+//! The command line: names, arguments, help. Outside scripts rely on these names.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use bench::perf::Pattern;
+use clap::{Args, Parser, Subcommand};
+use fabric::TransportAddress;
+
+use crate::size::{SizeError, parse_size};
+
+/// The pool that every command uses when none is named.
+pub const DEFAULT_POOL: &str = "./onefold-data";
+
+/// Onefold: an NVMe-oF target that stores every block once.
+#[derive(Debug, Parser)]
+#[command(
+    name = "onefold",
+    version,
+    about,
+    long_about = None,
+    after_help = "Examples:\n  onefold serve\n  onefold status\n  onefold volume create backup --size 1T\n\n\
+                  Sizes are bytes, or a number with k, M, G or T (binary).\n\
+                  ONEFOLD_LOG sets what is logged to standard error (default: info)."
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Open a pool and serve its volumes to hosts, in the foreground
+    Serve(ServeArgs),
+    /// Create, list, show, resize and delete volumes of a running daemon
+    #[command(subcommand)]
+    Volume(VolumeCommand),
+    /// Show a running daemon's volumes, attached hosts and space
+    Status(StatusArgs),
+    /// Work on a pool that no daemon serves
+    #[command(subcommand)]
+    Pool(PoolCommand),
+    /// Ask a target which subsystems it offers
+    Discover(DiscoverArgs),
+    /// Load a target over its network interface, verify the data, and report like fio
+    Perf(PerfArgs),
+}
+
+/// `onefold serve`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  onefold serve\n  onefold serve --pool /srv/pool --create 500G --volume vm=200G --volume db=100G,lba=512\n  \
+                  onefold serve --pool /srv/pool --drive /dev/nvme0n1 --drive /dev/nvme1n1 --create 0 --listen rdma://192.0.2.5:4420\n\n\
+                  Prints a line that begins with 'ready' on standard output when hosts can connect.\n\
+                  Ctrl-C or SIGTERM stops it cleanly."
+)]
+pub struct ServeArgs {
+    /// The pool's folder. Without this option ./onefold-data is used, and created when missing
+    #[arg(long, value_name = "DIR")]
+    pub pool: Option<PathBuf>,
+    /// Create the pool if it is missing; SIZE is the size of each drive file that names none itself
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub create: Option<u64>,
+    /// Create this volume if it is missing (repeatable). A new pool without it gets vol0, as large as the pool
+    #[arg(long = "volume", value_name = "NAME=SIZE[,lba=512]")]
+    pub volumes: Vec<VolumeArg>,
+    /// Serve on this address (repeatable); without it on port 4420 of every address, IPv4 and IPv6
+    #[arg(long = "listen", value_name = "rdma://ADDR:PORT")]
+    pub listen: Vec<TransportAddress>,
+    /// A drive of the pool, a file or a block device (repeatable; for a new pool) [default: a sparse file in the pool's folder]
+    #[arg(long = "drive", value_name = "PATH[=SIZE]")]
+    pub drives: Vec<DriveArg>,
+    /// Memory for data on its way between hosts and drives
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M")]
+    pub buffers: u64,
+}
+
+/// `NAME=SIZE[,lba=512|4096]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeArg {
+    /// The volume's name.
+    pub name: String,
+    /// Its size in bytes.
+    pub size_bytes: u64,
+    /// Bytes of a logical block as hosts see it: 512 or 4096.
+    pub lba_bytes: u32,
+}
+
+impl FromStr for VolumeArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let usage = || format!("'{text}' is not NAME=SIZE[,lba=512], such as vol0=64G");
+        let (name, rest) = text.split_once('=').ok_or_else(usage)?;
+        if name.is_empty() {
+            return Err(usage());
+        }
+        let mut parts = rest.split(',');
+        let size_bytes =
+            parse_size(parts.next().unwrap_or_default()).map_err(|e: SizeError| e.to_string())?;
+        let mut lba_bytes = 4096;
+        for option in parts {
+            lba_bytes = option
+                .strip_prefix("lba=")
+                .ok_or_else(usage)
+                .and_then(parse_lba)?;
+        }
+        Ok(Self {
+            name: name.to_owned(),
+            size_bytes,
+            lba_bytes,
+        })
+    }
+}
+
+/// Parses the bytes of a logical block.
+fn parse_lba(text: &str) -> Result<u32, String> {
+    match text {
+        "512" => Ok(512),
+        "4096" | "4k" | "4K" => Ok(4096),
+        _ => Err(format!(
+            "'{text}' is not a logical block size: use 512 or 4096"
+        )),
+    }
+}
+
+/// `PATH[=SIZE]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DriveArg {
+    /// The file or block device.
+    pub path: PathBuf,
+    /// The size to give a file that does not exist, in bytes.
+    pub size_bytes: Option<u64>,
+}
+
+impl FromStr for DriveArg {
+    type Err = String;
+
+    /// A path may hold '='; only a size after the last one is taken as a size.
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some((path, size)) = text.rsplit_once('=')
+            && let Ok(size_bytes) = parse_size(size)
+            && !path.is_empty()
+        {
+            return Ok(Self {
+                path: PathBuf::from(path),
+                size_bytes: Some(size_bytes),
+            });
+        }
+        if text.is_empty() {
+            return Err("a drive needs a path".to_owned());
+        }
+        Ok(Self {
+            path: PathBuf::from(text),
+            size_bytes: None,
+        })
+    }
+}
+
+/// The pool whose daemon is asked.
+#[derive(Clone, Debug, Args)]
+pub struct PoolArg {
+    /// The pool's folder
+    #[arg(long, value_name = "DIR", default_value = DEFAULT_POOL)]
+    pub pool: PathBuf,
+}
+
+/// `onefold volume ...`
+#[derive(Debug, Subcommand)]
+pub enum VolumeCommand {
+    /// Create a thin volume; attached hosts see it at once
+    #[command(after_help = "Example:\n  onefold volume create db --size 100G --lba 512")]
+    Create {
+        /// The volume's name: up to 64 of a-z A-Z 0-9 . _ -
+        name: String,
+        /// Its size as hosts see it; thin, so it may exceed the pool
+        #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+        size: u64,
+        /// Bytes of a logical block: 512 or 4096
+        #[arg(long, value_name = "BYTES", value_parser = parse_lba, default_value = "4096")]
+        lba: u32,
+        /// The daemon's pool.
+        #[command(flatten)]
+        pool: PoolArg,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the volumes
+    #[command(after_help = "Example:\n  onefold volume list --json")]
+    List {
+        /// The daemon's pool.
+        #[command(flatten)]
+        pool: PoolArg,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show one volume
+    #[command(after_help = "Example:\n  onefold volume show vol0")]
+    Show {
+        /// The volume's name
+        name: String,
+        /// The daemon's pool.
+        #[command(flatten)]
+        pool: PoolArg,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Change a volume's size; attached hosts see it at once
+    #[command(after_help = "Example:\n  onefold volume resize vol0 --size 128G\n\n\
+                            Making a volume smaller discards what lies behind its new end, and asks for --shrink.")]
+    Resize {
+        /// The volume's name
+        name: String,
+        /// Its new size
+        #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+        size: u64,
+        /// Allow the new size to be smaller: the data behind it is lost
+        #[arg(long)]
+        shrink: bool,
+        /// The daemon's pool.
+        #[command(flatten)]
+        pool: PoolArg,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Delete a volume and its data, for good
+    #[command(
+        after_help = "Example:\n  onefold volume delete old --yes\n\nOn a terminal it asks first, unless --yes is given."
+    )]
+    Delete {
+        /// The volume's name
+        name: String,
+        /// Do not ask: there is no way back
+        #[arg(long)]
+        yes: bool,
+        /// The daemon's pool.
+        #[command(flatten)]
+        pool: PoolArg,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// `onefold status`
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  onefold status --pool /srv/pool --json")]
+pub struct StatusArgs {
+    /// The daemon's pool.
+    #[command(flatten)]
+    pub pool: PoolArg,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `onefold pool ...`
+#[derive(Debug, Subcommand)]
+pub enum PoolCommand {
+    /// Prove a pool consistent: exit 0 consistent, 2 inconsistent, 1 could not run
+    #[command(after_help = "Example:\n  onefold pool check ./onefold-data\n\n\
+                            The pool must not be served at the time.")]
+    Check {
+        /// The pool's folder
+        #[arg(value_name = "DIR")]
+        dir: PathBuf,
+        /// Also read every stored block and compare its checksum
+        #[arg(long)]
+        data: bool,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// `onefold discover`
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  onefold discover rdma://192.0.2.5:4420")]
+pub struct DiscoverArgs {
+    /// The target
+    #[arg(value_name = "rdma://ADDR:PORT")]
+    pub address: TransportAddress,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `rdma://ADDR:PORT/SUBSYSTEM-NQN`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubsystemAddress {
+    /// Where the target listens.
+    pub address: TransportAddress,
+    /// The subsystem's NQN.
+    pub nqn: nvme::Nqn,
+}
+
+impl FromStr for SubsystemAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let usage = || {
+            format!(
+                "'{text}' is not rdma://ADDR:PORT/SUBSYSTEM-NQN, such as rdma://127.0.0.1:4420/{}",
+                crate::DEFAULT_SUBSYSTEM_NQN
+            )
+        };
+        let authority_at = text.find("://").ok_or_else(usage)? + 3;
+        let slash = text[authority_at..].find('/').ok_or_else(usage)? + authority_at;
+        let address = text[..slash]
+            .parse::<TransportAddress>()
+            .map_err(|e| e.to_string())?;
+        let nqn = text[slash + 1..]
+            .parse::<nvme::Nqn>()
+            .map_err(|e| e.to_string())?;
+        Ok(Self { address, nqn })
+    }
+}
+
+/// `onefold perf`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  onefold perf rdma://127.0.0.1:4420/nqn.2026-11.dev.onefold:default --rw randread --qd 32 --time 10\n  \
+                  onefold perf rdma://127.0.0.1:4420/nqn.2026-11.dev.onefold:default --rw randwrite --size 1G --dup 50 --verify --json\n\n\
+                  Writing patterns overwrite the namespace's content."
+)]
+pub struct PerfArgs {
+    /// The target and the subsystem
+    #[arg(value_name = "rdma://ADDR:PORT/SUBSYSTEM-NQN")]
+    pub subsystem: SubsystemAddress,
+    /// The namespace
+    #[arg(long, default_value_t = 1)]
+    pub nsid: u32,
+    /// What to do, named as fio names it: read, write, randread, randwrite, randrw or rw
+    #[arg(long, value_name = "PATTERN")]
+    pub rw: Pattern,
+    /// Bytes of one read or write
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "4k")]
+    pub bs: u64,
+    /// Commands in flight on each queue
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1023))]
+    pub qd: u16,
+    /// I/O queues
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub queues: u16,
+    /// Stop after this many seconds
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        required_unless_present = "size",
+        conflicts_with = "size"
+    )]
+    pub time: Option<u64>,
+    /// Stop after this many bytes
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    pub size: Option<u64>,
+    /// Use only this many bytes from the start of the namespace
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    pub range: Option<u64>,
+    /// How many percent of the written 4 KiB blocks repeat content written before
+    #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub dup: u8,
+    /// How many percent of the written 4 KiB blocks are zeros
+    #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub zero: u8,
+    /// Seed of places and content: the same seed repeats the run, content included [default: random]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Read back and compare what was written
+    #[arg(long)]
+    pub verify: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}

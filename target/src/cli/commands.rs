@@ -1,0 +1,378 @@
+//! The commands but `serve`.
+
+use std::io::IsTerminal;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use bench::perf::{Limit, Options, PerfError};
+use dedup::{CheckOptions, CheckReport, ErrorKind};
+use fabric::{Device, DeviceConfig};
+use nvme::log::{DiscoveryEntry, DiscoverySubtype, Transport};
+
+use super::args::{DiscoverArgs, PerfArgs, StatusArgs, VolumeCommand};
+use super::{Exit, Outcome, print, print_json};
+use crate::api::{CreateVolume, ResizeVolume, VolumeView};
+use crate::client::Client;
+use crate::errors::{EXIT_FAILED, EXIT_INCONSISTENT, Failure};
+use crate::size::format_human;
+use crate::status::{Align, render, table};
+
+/// Runs a conversation with the daemon.
+fn converse<T>(talk: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| Failure::new(ErrorKind::Internal, format!("cannot start: {e}")))?;
+    runtime.block_on(talk)
+}
+
+/// `onefold volume ...`
+pub(super) fn volume(command: VolumeCommand) -> Outcome {
+    match command {
+        VolumeCommand::Create {
+            name,
+            size,
+            lba,
+            pool,
+            json,
+        } => {
+            let request = CreateVolume {
+                name,
+                size_bytes: size,
+                lba_bytes: lba,
+            };
+            let view = converse(Client::new(&pool.pool).create_volume(&request))?;
+            show_volume("created", &view, json)
+        }
+        VolumeCommand::List { pool, json } => {
+            let views = converse(Client::new(&pool.pool).volumes())?;
+            if json {
+                print_json(&views)?;
+            } else {
+                print(&volume_table(&views));
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        VolumeCommand::Show { name, pool, json } => {
+            let view = converse(Client::new(&pool.pool).volume(&name))?;
+            show_volume("", &view, json)
+        }
+        VolumeCommand::Resize {
+            name,
+            size,
+            shrink,
+            pool,
+            json,
+        } => {
+            let request = ResizeVolume {
+                size_bytes: size,
+                shrink,
+            };
+            let view = converse(Client::new(&pool.pool).resize_volume(&name, &request))?;
+            show_volume("resized", &view, json)
+        }
+        VolumeCommand::Delete {
+            name,
+            yes,
+            pool,
+            json,
+        } => {
+            if !yes && !confirmed(&name)? {
+                return Err(Failure::invalid(format!("volume '{name}' was not deleted")).into());
+            }
+            let view = converse(Client::new(&pool.pool).delete_volume(&name))?;
+            show_volume("deleted", &view, json)
+        }
+    }
+}
+
+/// Asks before a volume is deleted. A script, which has no terminal, has decided already.
+fn confirmed(name: &str) -> Result<bool, Exit> {
+    if !std::io::stdin().is_terminal() {
+        return Ok(true);
+    }
+    print(&format!(
+        "Delete volume '{name}' and its data, for good? Type its name: "
+    ));
+    let mut answer = String::new();
+    std::io::stdin()
+        .read_line(&mut answer)
+        .map_err(|error| Failure::invalid(format!("cannot read the answer: {error}")))?;
+    Ok(answer.trim() == name)
+}
+
+fn show_volume(done: &str, view: &VolumeView, json: bool) -> Outcome {
+    if json {
+        print_json(view)?;
+    } else if done.is_empty() {
+        print(&format!(
+            "name     {}\nnsid     {}\nuuid     {}\nnguid    {}\nsize     {} ({} bytes)\n\
+             lba      {} bytes\nlogical  {} ({} bytes)\n",
+            view.name,
+            view.nsid,
+            view.uuid,
+            view.nguid,
+            format_human(view.size_bytes),
+            view.size_bytes,
+            view.lba_bytes,
+            format_human(view.logical_bytes),
+            view.logical_bytes,
+        ));
+    } else {
+        print(&format!(
+            "{done} {}: {}, NSID {}, {}-byte blocks\n",
+            view.name,
+            format_human(view.size_bytes),
+            view.nsid,
+            view.lba_bytes
+        ));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn volume_table(views: &[VolumeView]) -> String {
+    if views.is_empty() {
+        return "There is no volume: `onefold volume create NAME --size SIZE` makes one.\n"
+            .to_owned();
+    }
+    let rows: Vec<_> = views
+        .iter()
+        .map(|view| {
+            vec![
+                view.name.clone(),
+                view.nsid.to_string(),
+                format_human(view.size_bytes),
+                format_human(view.logical_bytes),
+                view.lba_bytes.to_string(),
+                view.uuid.clone(),
+            ]
+        })
+        .collect();
+    table(
+        &["VOLUME", "NSID", "SIZE", "LOGICAL", "LBA", "UUID"],
+        &rows,
+        &[
+            Align::Left,
+            Align::Right,
+            Align::Right,
+            Align::Right,
+            Align::Right,
+            Align::Left,
+        ],
+    )
+}
+
+/// `onefold status`
+pub(super) fn status(args: &StatusArgs) -> Outcome {
+    let pool = &args.pool.pool;
+    let client = Client::new(pool);
+    if args.json {
+        print_json(&converse(client.status())?)?;
+    } else {
+        let talk = async { Ok((client.status().await?, client.space_detail().await?)) };
+        let (status, detail) = converse(talk)?;
+        print(&render(&status, &detail, &pool.display().to_string()));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `onefold pool check`: 0 consistent, 2 inconsistent, 1 could not run.
+pub(super) fn pool_check(dir: &Path, data: bool, json: bool) -> Outcome {
+    let report = dedup::check_pool(dir, CheckOptions { data })
+        .map_err(|error| Exit::could_not_run(error.into()))?;
+    if json {
+        print_json(&report).map_err(Exit::could_not_run)?;
+    } else {
+        print(&check_text(&report, dir));
+    }
+    Ok(if report.consistent {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(EXIT_INCONSISTENT)
+    })
+}
+
+fn check_text(report: &CheckReport, dir: &Path) -> String {
+    let mut text = format!(
+        "{}: {}\nvolumes {}, mappings {}, blocks {}, journal records {}, data blocks compared {}\n",
+        dir.display(),
+        if report.consistent {
+            "consistent"
+        } else {
+            "INCONSISTENT"
+        },
+        report.volumes,
+        report.mappings,
+        report.blocks,
+        report.journal_records,
+        report.data_blocks_checked,
+    );
+    if report.unproven > 0 {
+        text += &format!(
+            "{} sub-blocks whose unflushed data was lost return to their old content when the pool is opened\n",
+            report.unproven
+        );
+    }
+    if report.duplicate_fingerprints > 0 {
+        text += &format!(
+            "{} blocks hold content that another block holds too (wasted, not wrong)\n",
+            report.duplicate_fingerprints
+        );
+    }
+    for finding in &report.findings {
+        text += &format!("{}: {}\n", finding.object, finding.detail);
+    }
+    let more = report
+        .findings_total
+        .saturating_sub(report.findings.len() as u64);
+    if more > 0 {
+        text += &format!("... and {more} more\n");
+    }
+    text
+}
+
+/// Runs host-side work on a reactor of its own, on this thread.
+fn on_reactor<T>(buffer_bytes: usize, work: impl Future<Output = T>) -> Result<T, Failure> {
+    let config = reactor::Config {
+        name: "onefold-host".to_owned(),
+        buffer_pool: reactor::PoolConfig {
+            bytes: buffer_bytes,
+        },
+        ..reactor::Config::default()
+    };
+    reactor::run(config, work)
+        .map_err(|e| Failure::unavailable(format!("the reactor cannot start: {e}")))
+}
+
+/// Memory for discovery: a few admin commands.
+const DISCOVER_BUFFER_BYTES: usize = 4 << 20;
+
+/// An entry of the discovery log as `discover --json` prints it.
+#[derive(serde::Serialize)]
+struct Offer {
+    transport: &'static str,
+    address: String,
+    port: String,
+    subsystem: String,
+    kind: &'static str,
+}
+
+impl From<&DiscoveryEntry> for Offer {
+    fn from(entry: &DiscoveryEntry) -> Self {
+        Self {
+            transport: match entry.transport {
+                Transport::Rdma { .. } => "rdma",
+                Transport::Tcp { .. } => "tcp",
+            },
+            address: entry.traddr.clone(),
+            port: entry.trsvcid.clone(),
+            subsystem: entry.subnqn.to_string(),
+            kind: match entry.subtype {
+                DiscoverySubtype::Nvme => "nvme",
+                DiscoverySubtype::Referral => "referral",
+                DiscoverySubtype::CurrentDiscovery => "discovery",
+            },
+        }
+    }
+}
+
+/// `onefold discover`
+pub(super) fn discover(args: &DiscoverArgs) -> Outcome {
+    let address = args.address.socket_addr();
+    let work = async move {
+        let device = Device::open(DeviceConfig::to_reach(address.ip()))
+            .map_err(|e| Failure::unavailable(e.to_string()))?;
+        let entries = initiator::discover(&device, address, initiator::Host::generate())
+            .await
+            .map_err(|e| Failure::unavailable(e.to_string()))?;
+        device.shutdown().await;
+        Ok::<_, Failure>(entries)
+    };
+    let entries = on_reactor(DISCOVER_BUFFER_BYTES, work)??;
+    let offers: Vec<Offer> = entries.iter().map(Offer::from).collect();
+    if args.json {
+        print_json(&offers)?;
+    } else if offers.is_empty() {
+        print("The target offers nothing at this address.\n");
+    } else {
+        let rows: Vec<_> = offers
+            .into_iter()
+            .map(|o| {
+                vec![
+                    o.transport.into(),
+                    o.address,
+                    o.port,
+                    o.kind.into(),
+                    o.subsystem,
+                ]
+            })
+            .collect();
+        let headings = ["TRANSPORT", "ADDRESS", "PORT", "KIND", "SUBSYSTEM"];
+        print(&table(&headings, &rows, &[Align::Left; 5]));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Memory that every load needs, besides its data.
+const PERF_BUFFER_BYTES_MIN: usize = 8 << 20;
+
+/// `onefold perf`: 0 all right, 2 wrong data was read, 1 commands failed or it could not run.
+pub(super) fn perf(args: PerfArgs) -> Outcome {
+    let limit = match (args.time, args.size) {
+        (Some(seconds), _) => Limit::Time(Duration::from_secs(seconds)),
+        (None, Some(bytes)) => Limit::Bytes(bytes),
+        (None, None) => return Err(Failure::invalid("perf needs --time or --size").into()),
+    };
+    let block_bytes = usize::try_from(args.bs)
+        .ok()
+        .filter(|bs| (1..=reactor::MAX_BUFFER_BYTES).contains(bs))
+        .ok_or_else(|| Failure::invalid(format!("--bs {} is no usable block size", args.bs)))?;
+    // Without a seed no run repeats what another one wrote.
+    let seed = args
+        .seed
+        .unwrap_or_else(|| uuid::Uuid::new_v4().as_u64_pair().1);
+    let options = Options {
+        address: args.subsystem.address.socket_addr(),
+        subsystem: args.subsystem.nqn,
+        nsid: args.nsid,
+        pattern: args.rw,
+        block_bytes,
+        depth: args.qd,
+        queues: args.queues,
+        limit,
+        range_bytes: args.range,
+        duplicate_percent: args.dup,
+        zero_percent: args.zero,
+        seed,
+        verify: args.verify,
+    };
+    options
+        .check_alone()
+        .map_err(|e| Failure::invalid(e.to_string()))?;
+    // Buffers are handed out in powers of two.
+    let in_flight = usize::from(options.depth) * usize::from(options.queues);
+    let buffer_bytes = block_bytes
+        .next_power_of_two()
+        .max(4096)
+        .saturating_mul(in_flight)
+        .saturating_mul(2)
+        .max(PERF_BUFFER_BYTES_MIN);
+    let report = on_reactor(buffer_bytes, bench::perf::run(&options))?.map_err(|error| {
+        let failure = match &error {
+            PerfError::Options(_) => Failure::invalid(error.to_string()),
+            _ => Failure::unavailable(error.to_string()),
+        };
+        Exit::could_not_run(failure)
+    })?;
+    if args.json {
+        print_json(&report)?;
+    } else {
+        print(&format!("{report}, seed {seed}\n"));
+    }
+    Ok(match (report.verify_errors, report.errors) {
+        (0, 0) => ExitCode::SUCCESS,
+        (0, _) => ExitCode::from(EXIT_FAILED),
+        _ => ExitCode::from(EXIT_INCONSISTENT),
+    })
+}

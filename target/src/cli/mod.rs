@@ -1,0 +1,127 @@
+//! The `onefold` program's commands.
+//!
+//! Guarantees: what a command prints as its result goes to standard output, everything else to
+//! standard error; a failure names the object and the remedy; the exit code follows the table in
+//! [`crate::errors`].
+
+pub mod args;
+mod commands;
+
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap::error::ErrorKind as UsageKind;
+use serde::Serialize;
+use tracing_subscriber::EnvFilter;
+
+use crate::errors::{EXIT_FAILED, EXIT_USAGE, Failure, exit_code};
+use args::{Cli, Command, PoolCommand};
+
+/// The variable that sets what is logged, in the syntax of tracing's `EnvFilter`.
+const LOG_VARIABLE: &str = "ONEFOLD_LOG";
+
+/// Runs the program with the process's arguments.
+#[must_use]
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _ = error.print();
+            let help = matches!(
+                error.kind(),
+                UsageKind::DisplayHelp | UsageKind::DisplayVersion
+            );
+            return if help {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::from(EXIT_USAGE)
+            };
+        }
+    };
+    start_logging(&cli.command);
+    match run(cli.command) {
+        Ok(code) => code,
+        Err(error) => {
+            let mut stderr = io::stderr().lock();
+            let _ = writeln!(stderr, "onefold: {}", error.failure);
+            ExitCode::from(error.code)
+        }
+    }
+}
+
+/// A failure and the exit code that tells of it.
+struct Exit {
+    failure: Failure,
+    code: u8,
+}
+
+impl From<Failure> for Exit {
+    fn from(failure: Failure) -> Self {
+        let code = exit_code(failure.kind);
+        Self { failure, code }
+    }
+}
+
+impl Exit {
+    /// The command could not do its work, whatever the reason: exit 1.
+    fn could_not_run(failure: Failure) -> Self {
+        Self {
+            failure,
+            code: EXIT_FAILED,
+        }
+    }
+}
+
+type Outcome = Result<ExitCode, Exit>;
+
+fn run(command: Command) -> Outcome {
+    match command {
+        Command::Serve(args) => {
+            crate::serve::run(&args)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Volume(command) => commands::volume(command),
+        Command::Status(args) => commands::status(&args),
+        Command::Pool(PoolCommand::Check { dir, data, json }) => {
+            commands::pool_check(&dir, data, json)
+        }
+        Command::Discover(args) => commands::discover(&args),
+        Command::Perf(args) => commands::perf(args),
+    }
+}
+
+/// The daemon logs what happens, the other commands only what goes wrong.
+fn start_logging(command: &Command) {
+    let default = if matches!(command, Command::Serve(_)) {
+        "info"
+    } else {
+        "warn"
+    };
+    let filter = EnvFilter::try_from_env(LOG_VARIABLE).unwrap_or_else(|_| EnvFilter::new(default));
+    // Fails only when a logger is set already: then that one is used.
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .try_init();
+}
+
+/// Prints a result. A reader that went away (a closed pipe) is no failure.
+pub(crate) fn print(text: &str) {
+    let mut stdout = io::stdout().lock();
+    let _ = stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush());
+}
+
+/// Prints a result as JSON, indented, with a final newline.
+pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(value)
+        .map_err(|e| Failure::new(dedup::ErrorKind::Internal, format!("no JSON: {e}")))?;
+    print(&(text + "\n"));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,138 @@
+//! Command lines as people and scripts write them.
+
+use bench::perf::Pattern;
+use clap::{CommandFactory, Parser};
+
+use super::args::{Cli, Command, DriveArg, SubsystemAddress, VolumeArg, VolumeCommand};
+
+fn parse(line: &str) -> Result<Command, clap::Error> {
+    Cli::try_parse_from(line.split_whitespace()).map(|cli| cli.command)
+}
+
+#[test]
+fn the_definition_is_sound_and_every_command_has_an_example() {
+    let command = Cli::command();
+    command.clone().debug_assert();
+    fn check(command: &clap::Command) {
+        let leaf = command
+            .get_subcommands()
+            .all(|sub| sub.get_name() == "help");
+        if leaf && command.get_name() != "help" {
+            let help = command
+                .get_after_help()
+                .map(ToString::to_string)
+                .unwrap_or_default();
+            assert!(
+                help.contains("onefold"),
+                "'{}' has no example",
+                command.get_name()
+            );
+        }
+        command.get_subcommands().for_each(check);
+    }
+    check(&command);
+}
+
+#[test]
+fn serve_runs_without_arguments_and_takes_all_of_them() {
+    let Ok(Command::Serve(args)) = parse("onefold serve") else {
+        panic!("serve")
+    };
+    assert_eq!(
+        (args.pool, args.create, args.volumes.len()),
+        (None, None, 0)
+    );
+    let line = "onefold serve --pool /srv/p --create 10G --volume a=5G --volume b=1T,lba=512 \
+                --listen rdma://192.0.2.1:4420 --listen rdma://[::1]:4421 --drive /dev/x --drive /a=b/d=2G";
+    let Ok(Command::Serve(args)) = parse(line) else {
+        panic!("serve")
+    };
+    assert_eq!(args.create, Some(10 << 30));
+    assert_eq!(
+        args.volumes[1],
+        VolumeArg {
+            name: "b".into(),
+            size_bytes: 1 << 40,
+            lba_bytes: 512
+        }
+    );
+    assert_eq!(args.listen[1].port, 4421);
+    assert_eq!(
+        args.drives[0],
+        DriveArg {
+            path: "/dev/x".into(),
+            size_bytes: None
+        }
+    );
+    assert_eq!(
+        args.drives[1],
+        DriveArg {
+            path: "/a=b/d".into(),
+            size_bytes: Some(2 << 30)
+        }
+    );
+}
+
+#[test]
+fn volumes_that_make_no_sense_are_refused() {
+    for text in ["vol0", "=5G", "a=", "a=5G,lba=520", "a=5G,x=1", "a=5G,"] {
+        assert!(text.parse::<VolumeArg>().is_err(), "{text}");
+    }
+}
+
+#[test]
+fn perf_needs_an_end_and_a_subsystem() {
+    let target = "rdma://127.0.0.1:4420/nqn.2026-11.dev.onefold:default";
+    assert!(parse(&format!("onefold perf {target} --rw read")).is_err());
+    assert!(parse("onefold perf rdma://127.0.0.1:4420 --rw read --time 1").is_err());
+    let line =
+        format!("onefold perf {target} --rw randrw --bs 128k --qd 16 --time 5 --dup 50 --verify");
+    let Ok(Command::Perf(args)) = parse(&line) else {
+        panic!("perf")
+    };
+    assert_eq!(
+        (args.rw, args.bs, args.qd, args.dup),
+        (Pattern::RandMixed, 128 << 10, 16, 50)
+    );
+    assert!(args.verify && !args.json);
+    assert!(
+        parse(&format!(
+            "onefold perf {target} --rw read --time 1 --dup 101"
+        ))
+        .is_err()
+    );
+    assert!(parse(&format!("onefold perf {target} --rw sideways --time 1")).is_err());
+}
+
+#[test]
+fn a_subsystem_address_has_both_parts() {
+    let parsed: SubsystemAddress = "rdma://[::1]:4420/nqn.2026-11.dev.onefold:default"
+        .parse()
+        .expect("one");
+    assert_eq!(parsed.nqn.as_str(), "nqn.2026-11.dev.onefold:default");
+    assert_eq!(parsed.address.to_string(), "rdma://[::1]:4420");
+    for text in [
+        "",
+        "rdma://",
+        "rdma://1.2.3.4:4420",
+        "rdma://1.2.3.4:4420/",
+        "rdma://1.2.3.4:4420/x",
+    ] {
+        assert!(text.parse::<SubsystemAddress>().is_err(), "{text}");
+    }
+}
+
+#[test]
+fn dangerous_volume_commands_have_a_word_of_their_own() {
+    let Ok(Command::Volume(VolumeCommand::Delete { yes, .. })) = parse("onefold volume delete a")
+    else {
+        panic!("delete")
+    };
+    assert!(!yes);
+    let Ok(Command::Volume(VolumeCommand::Resize { size, shrink, .. })) =
+        parse("onefold volume resize a --size 2G --shrink")
+    else {
+        panic!("resize")
+    };
+    assert_eq!((size, shrink), (2 << 30, true));
+}

@@ -1,0 +1,187 @@
+//! The client of a daemon's API: JSON over HTTP on the pool's unix socket.
+
+use std::path::{Path, PathBuf};
+
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Bytes;
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+
+use crate::api::{CreateVolume, ResizeVolume, VolumeView};
+use crate::errors::{ErrorBody, Failure};
+use crate::socket::SocketPath;
+use crate::status::{SpaceDetail, Status};
+
+/// The longest answer that is read, in bytes: status with all volumes and hosts stays far below.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+
+/// Talks to the daemon that serves a pool.
+#[derive(Debug)]
+pub struct Client {
+    pool: PathBuf,
+}
+
+impl Client {
+    /// A client of the daemon that serves the pool in `pool`.
+    #[must_use]
+    pub fn new(pool: &Path) -> Self {
+        Self {
+            pool: pool.to_owned(),
+        }
+    }
+
+    /// Volumes, hosts, space.
+    ///
+    /// # Errors
+    /// No daemon serves the pool, or it refuses.
+    pub async fn status(&self) -> Result<Status, Failure> {
+        self.get("/v1/status").await
+    }
+
+    /// The rest of the pool's space.
+    ///
+    /// # Errors
+    /// No daemon serves the pool, or it refuses.
+    pub async fn space_detail(&self) -> Result<SpaceDetail, Failure> {
+        self.get("/v1/space").await
+    }
+
+    /// All volumes.
+    ///
+    /// # Errors
+    /// No daemon serves the pool, or it refuses.
+    pub async fn volumes(&self) -> Result<Vec<VolumeView>, Failure> {
+        self.get("/v1/volumes").await
+    }
+
+    /// One volume.
+    ///
+    /// # Errors
+    /// There is no such volume, or no daemon serves the pool.
+    pub async fn volume(&self, name: &str) -> Result<VolumeView, Failure> {
+        self.get(&volume_path(name)?).await
+    }
+
+    /// Creates a volume.
+    ///
+    /// # Errors
+    /// The daemon refuses (name taken, size not usable), or no daemon serves the pool.
+    pub async fn create_volume(&self, request: &CreateVolume) -> Result<VolumeView, Failure> {
+        self.send(Method::POST, "/v1/volumes", Some(request)).await
+    }
+
+    /// Changes a volume's size.
+    ///
+    /// # Errors
+    /// The daemon refuses, or no daemon serves the pool.
+    pub async fn resize_volume(
+        &self,
+        name: &str,
+        request: &ResizeVolume,
+    ) -> Result<VolumeView, Failure> {
+        self.send(Method::PATCH, &volume_path(name)?, Some(request))
+            .await
+    }
+
+    /// Deletes a volume and its data; answers with what it was.
+    ///
+    /// # Errors
+    /// There is no such volume, or no daemon serves the pool.
+    pub async fn delete_volume(&self, name: &str) -> Result<VolumeView, Failure> {
+        self.send(Method::DELETE, &volume_path(name)?, None::<&()>)
+            .await
+    }
+
+    async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
+        self.send(Method::GET, path, None::<&()>).await
+    }
+
+    async fn send<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&impl Serialize>,
+    ) -> Result<T, Failure> {
+        let broken = |what: &str, error: &dyn std::fmt::Display| {
+            Failure::unavailable(format!(
+                "the daemon of the pool '{}' {what}: {error}",
+                self.pool.display()
+            ))
+        };
+        let stream = self.connect().await?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|e| broken("does not speak HTTP", &e))?;
+        let connection = tokio::spawn(connection);
+        let body = match body {
+            Some(body) => serde_json::to_vec(body).map_err(|e| Failure::invalid(e.to_string()))?,
+            None => Vec::new(),
+        };
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "onefold")
+            .header("content-type", "application/json")
+            .body(Full::new(Bytes::from(body)))
+            .map_err(|e| Failure::invalid(format!("the request '{path}' is malformed: {e}")))?;
+        let answer = sender
+            .send_request(request)
+            .await
+            .map_err(|e| broken("closed the connection before it answered", &e))?;
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX)
+            .collect()
+            .await
+            .map_err(|e| broken("sent an incomplete answer", &e))?
+            .to_bytes();
+        drop(sender);
+        connection.abort();
+        if status == StatusCode::OK {
+            return serde_json::from_slice(&body)
+                .map_err(|e| broken("sent an answer of another version", &e));
+        }
+        match serde_json::from_slice::<ErrorBody>(&body) {
+            Ok(error) => Err(error.into()),
+            Err(_) => Err(broken("refused", &status)),
+        }
+    }
+
+    async fn connect(&self) -> Result<UnixStream, Failure> {
+        let not_served = |error: std::io::Error| {
+            let pool = self.pool.display();
+            let why = match error.kind() {
+                std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused => {
+                    format!(
+                        "no daemon serves the pool '{pool}': start it with `onefold serve --pool {pool}`"
+                    )
+                }
+                std::io::ErrorKind::PermissionDenied => format!(
+                    "the daemon of the pool '{pool}' belongs to another user: run the command as that user"
+                ),
+                _ => format!("the daemon of the pool '{pool}' cannot be reached: {error}"),
+            };
+            Failure::unavailable(why)
+        };
+        let path = SocketPath::of_pool(&self.pool).map_err(not_served)?;
+        UnixStream::connect(path.as_path())
+            .await
+            .map_err(not_served)
+    }
+}
+
+/// The path of a volume. Names that a volume cannot have never reach the daemon.
+fn volume_path(name: &str) -> Result<String, Failure> {
+    let plain = !name.is_empty()
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'));
+    if !plain {
+        return Err(Failure::invalid(format!(
+            "'{name}' cannot be the name of a volume: names are made of a-z A-Z 0-9 . _ -"
+        )));
+    }
+    Ok(format!("/v1/volumes/{name}"))
+}

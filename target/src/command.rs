@@ -1,0 +1,244 @@
+//! One command on its way: its data, its answer, and the entry in the error log when it fails.
+//!
+//! Guarantees: a command is answered exactly once; one whose work dies (a bug) takes its queue with
+//! it, so that the host recovers instead of waiting; the host's identifier is free when it reads the
+//! answer.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use nvme::{Cqe, Sqe, Status};
+use reactor::Buffer;
+
+use crate::controller::{Controller, QueueHandle};
+use crate::error_log::ErrorEntry;
+use crate::queue::{InFlight, Interrupted, Queue, lock};
+use crate::subsystem::Target;
+
+/// The parameter error location of an error that no field of the command caused.
+pub(crate) const NO_LOCATION: u16 = 0xffff;
+
+/// A command that did what it was asked for.
+#[derive(Default)]
+pub(crate) struct Success {
+    /// Dwords 0 and 1 of the completion.
+    pub(crate) result: u64,
+    /// Data for the host: the first so many bytes of the buffer.
+    pub(crate) data: Option<(Buffer, usize)>,
+}
+
+impl Success {
+    /// With a result and no data.
+    pub(crate) fn result(result: u64) -> Self {
+        Self { result, data: None }
+    }
+}
+
+/// A command that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Answer with a status.
+    Status {
+        /// The status.
+        status: Status,
+        /// Dwords 0 and 1 of the completion.
+        result: u64,
+        /// Byte of the command that is wrong, or [`NO_LOCATION`].
+        location: u16,
+    },
+    /// The queue goes away: no answer.
+    Gone,
+}
+
+impl Fault {
+    /// A wrong field: the byte offset of the field in the command goes to the error log.
+    pub(crate) const fn field(status: Status, location: u16) -> Self {
+        Self::Status {
+            status: status.with_dnr(),
+            result: 0,
+            location,
+        }
+    }
+}
+
+impl From<Status> for Fault {
+    fn from(status: Status) -> Self {
+        Self::Status {
+            status,
+            result: 0,
+            location: NO_LOCATION,
+        }
+    }
+}
+
+impl From<Interrupted> for Fault {
+    fn from(interrupted: Interrupted) -> Self {
+        match interrupted {
+            Interrupted::Aborted => Status::ABORT_REQUESTED.into(),
+            Interrupted::QueueEnding => Self::Gone,
+        }
+    }
+}
+
+impl From<dedup::EngineError> for Fault {
+    fn from(error: dedup::EngineError) -> Self {
+        crate::errors::nvme_status(error.kind).into()
+    }
+}
+
+/// How a command ends.
+pub(crate) type Outcome = Result<Success, Fault>;
+
+/// Offset of the data pointer in a command, for the error log.
+const DATA_POINTER_AT: u16 = 24;
+
+/// A command in flight and all that it may use.
+pub(crate) struct Command<Q: Queue> {
+    pub(crate) target: Arc<Target>,
+    pub(crate) controller: Arc<Controller>,
+    pub(crate) handle: Arc<QueueHandle>,
+    queue: Q,
+    /// Taken by the answer.
+    capsule: Option<Q::Capsule>,
+    sqe: Sqe,
+    in_flight: InFlight,
+}
+
+impl<Q: Queue> Command<Q> {
+    pub(crate) fn new(
+        target: Arc<Target>,
+        controller: Arc<Controller>,
+        handle: Arc<QueueHandle>,
+        queue: Q,
+        capsule: Q::Capsule,
+        in_flight: InFlight,
+    ) -> Self {
+        let sqe = *Q::sqe(&capsule);
+        Self {
+            target,
+            controller,
+            handle,
+            queue,
+            capsule: Some(capsule),
+            sqe,
+            in_flight,
+        }
+    }
+
+    /// The submission queue entry.
+    pub(crate) fn sqe(&self) -> &Sqe {
+        &self.sqe
+    }
+
+    /// Waits, unless the command is aborted meanwhile.
+    pub(crate) async fn abortable<T>(&self, work: impl Future<Output = T>) -> Result<T, Fault> {
+        Ok(self.in_flight.abortable(work).await?)
+    }
+
+    /// Bytes of data that the host has prepared for this command.
+    pub(crate) fn data_len(&self) -> Result<usize, Fault> {
+        let at_pointer = |status| Fault::field(status, DATA_POINTER_AT);
+        Ok(self.sqe.sgl().map_err(at_pointer)?.length() as usize)
+    }
+
+    /// The host must have prepared exactly this much.
+    pub(crate) fn check_data_len(&self, len: usize) -> Result<(), Fault> {
+        if self.data_len()? != len {
+            return Err(Fault::field(Status::SGL_LENGTH_INVALID, DATA_POINTER_AT));
+        }
+        Ok(())
+    }
+
+    /// The host must have prepared at least this much.
+    pub(crate) fn check_data_room(&self, len: usize) -> Result<(), Fault> {
+        if self.data_len()? < len {
+            return Err(Fault::field(Status::SGL_LENGTH_INVALID, DATA_POINTER_AT));
+        }
+        Ok(())
+    }
+
+    /// A buffer of that length, when the pool has one: this is where a busy target slows hosts down.
+    pub(crate) async fn buffer(&self, len: usize) -> Result<Buffer, Fault> {
+        self.abortable(self.target.buffers.alloc(len)).await
+    }
+
+    /// The first `len` bytes of the host's data.
+    pub(crate) async fn fetch(&self, len: usize) -> Result<Buffer, Fault> {
+        let buffer = self.buffer(len).await?;
+        let Some(capsule) = &self.capsule else {
+            return Err(Fault::Gone);
+        };
+        Ok(self
+            .abortable(self.queue.fetch(capsule, len, buffer))
+            .await??)
+    }
+
+    /// Sends `bytes` to the host, which must have room for `room` bytes; the rest is zeros.
+    pub(crate) async fn send(&self, bytes: &[u8], room: usize) -> Outcome {
+        self.check_data_room(room)?;
+        let mut buffer = self.buffer(room).await?;
+        let len = bytes.len().min(room);
+        buffer[..len].copy_from_slice(&bytes[..len]);
+        buffer[len..].fill(0);
+        Ok(Success {
+            result: 0,
+            data: Some((buffer, room)),
+        })
+    }
+
+    /// Answers the host.
+    pub(crate) fn answer(mut self, outcome: Outcome) {
+        let Some(capsule) = self.capsule.take() else {
+            return;
+        };
+        let (cqe, data) = match outcome {
+            Ok(success) => (Cqe::new(Status::SUCCESS, success.result), success.data),
+            Err(Fault::Status {
+                status,
+                result,
+                location,
+            }) => (Cqe::new(self.note_error(status, location), result), None),
+            // The queue is closing already; nobody waits for the answer.
+            Err(Fault::Gone) => return,
+        };
+        self.in_flight.answering();
+        self.queue.complete(capsule, cqe, data);
+    }
+
+    /// Puts a failure into the error log, and says so in the status.
+    fn note_error(&self, status: Status, location: u16) -> Status {
+        tracing::debug!(controller = ?self.controller, qid = self.handle.qid, sqe = ?self.sqe, %status, "command failed");
+        if status.code() == Status::ABORT_REQUESTED {
+            return status;
+        }
+        let health = &self.target.health;
+        health.error_entries.fetch_add(1, Ordering::Relaxed);
+        // Status code type 2 is media and data integrity; Compare Failure (85h) is no damage.
+        if status.bits() >> 8 & 7 == 2 && status.code() != Status::COMPARE_FAILURE {
+            health.media_errors.fetch_add(1, Ordering::Relaxed);
+        }
+        let status = status.with_more();
+        lock(&self.controller.errors).add(ErrorEntry {
+            qid: self.handle.qid,
+            cid: self.sqe.cid(),
+            status,
+            location,
+            lba: if self.handle.qid == 0 {
+                0
+            } else {
+                self.sqe.slba()
+            },
+            nsid: self.sqe.nsid(),
+        });
+        status
+    }
+}
+
+impl<Q: Queue> Drop for Command<Q> {
+    fn drop(&mut self) {
+        if self.capsule.is_some() {
+            // The work died without an answer. The host must not wait for it.
+            self.queue.close();
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Fabrics Connect: how a queue joins a controller (NVMe-oF 1.1, section 3.3).
+//!
+//! Guarantees:
+//! - Nothing but a valid Connect does anything on a new queue.
+//! - An I/O queue joins only the controller of the same host, by NQN and identifier, in the same
+//!   subsystem.
+//! - A refusal says which field is wrong (IATTR and IPO in the result), and is final only where a
+//!   repetition cannot help: a Linux host deletes its controller on Do Not Retry.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nvme::command::FABRICS_OPCODE;
+use nvme::fabrics::{
+    CNTLID_DYNAMIC, CONNECT_DATA_BYTES, ConnectCommand, ConnectData, FabricsCommand, HOSTNQN_AT,
+    InvalidParameter, SUBNQN_AT,
+};
+use nvme::{Cqe, Sqe, Status};
+
+use crate::controller::{Controller, NewController, QueueHandle};
+use crate::queue::{Queue, QueueFacts};
+use crate::subsystem::{Host, SubsystemKind, Target};
+
+/// Byte offsets in the Connect command.
+const QID_AT: u16 = 42;
+const SQSIZE_AT: u16 = 44;
+/// Byte offsets in the Connect data.
+const HOSTID_AT: u16 = 0;
+const CNTLID_AT: u16 = 16;
+
+/// How long a host that connects again waits for its ended associations' last commands; then it is
+/// told to try again.
+const EARLIER_ASSOCIATIONS_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A queue that has joined its controller.
+pub(crate) struct Joined {
+    pub(crate) controller: Arc<Controller>,
+    pub(crate) handle: Arc<QueueHandle>,
+}
+
+/// A refusal: status and result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Refusal {
+    status: Status,
+    result: u64,
+}
+
+impl From<Status> for Refusal {
+    fn from(status: Status) -> Self {
+        Self { status, result: 0 }
+    }
+}
+
+impl From<InvalidParameter> for Refusal {
+    fn from(parameter: InvalidParameter) -> Self {
+        Self {
+            status: Status::CONNECT_INVALID_PARAMETERS.with_dnr(),
+            result: parameter.result(),
+        }
+    }
+}
+
+/// Answers commands until a Connect succeeds; `None` when the queue ends before.
+pub(crate) async fn join<Q: Queue>(target: &Arc<Target>, queue: &Q) -> Option<Joined> {
+    loop {
+        let capsule = queue.next_command().await?;
+        let refusal = match connect(target, queue, &capsule).await {
+            Ok(joined) => {
+                let cntlid = u64::from(joined.controller.id);
+                queue.complete(capsule, Cqe::new(Status::SUCCESS, cntlid), None);
+                return Some(joined);
+            }
+            Err(refusal) => refusal,
+        };
+        let facts = queue.facts();
+        tracing::warn!(
+            peer = %facts.peer,
+            qid = facts.qid,
+            status = %refusal.status,
+            result = format_args!("{:#x}", refusal.result),
+            "connect refused"
+        );
+        queue.complete(capsule, Cqe::new(refusal.status, refusal.result), None);
+    }
+}
+
+async fn connect<Q: Queue>(
+    target: &Arc<Target>,
+    queue: &Q,
+    capsule: &Q::Capsule,
+) -> Result<Joined, Refusal> {
+    let facts = queue.facts();
+    let command = parse(Q::sqe(capsule))?;
+    check_command(target, &facts, &command)?;
+    let buffer = target.buffers.alloc(CONNECT_DATA_BYTES).await;
+    let data = queue.fetch(capsule, CONNECT_DATA_BYTES, buffer).await?;
+    let data = ConnectData::parse(&data)?;
+    if target.is_stopping() {
+        return Err(Status::CONNECT_CONTROLLER_BUSY.into());
+    }
+    match command.qid {
+        0 => connect_admin(target, &facts, &command, data).await,
+        _ => connect_io(target, &command, &data),
+    }
+}
+
+fn parse(sqe: &Sqe) -> Result<ConnectCommand, Refusal> {
+    let not_yet = Refusal::from(Status::COMMAND_SEQUENCE.with_dnr());
+    if sqe.opcode() != FABRICS_OPCODE {
+        return Err(not_yet);
+    }
+    match FabricsCommand::parse(sqe)? {
+        FabricsCommand::Connect(command) => {
+            if sqe.sgl()?.length() as usize != CONNECT_DATA_BYTES {
+                return Err(Status::SGL_LENGTH_INVALID.with_dnr().into());
+            }
+            Ok(command)
+        }
+        _ => Err(not_yet),
+    }
+}
+
+fn check_command(
+    target: &Target,
+    facts: &QueueFacts,
+    command: &ConnectCommand,
+) -> Result<(), Refusal> {
+    if command.record_format != 0 {
+        return Err(Status::CONNECT_INCOMPATIBLE_FORMAT.with_dnr().into());
+    }
+    if command.qid != facts.qid || command.qid > target.limits.io_queues {
+        return Err(InvalidParameter::command(QID_AT).into());
+    }
+    // Zero based: a queue of one entry cannot work, and more than the transport's depth would never
+    // be received.
+    if command.sqsize == 0 || command.sqsize >= facts.depth {
+        return Err(InvalidParameter::command(SQSIZE_AT).into());
+    }
+    Ok(())
+}
+
+async fn connect_admin(
+    target: &Arc<Target>,
+    facts: &QueueFacts,
+    command: &ConnectCommand,
+    data: ConnectData,
+) -> Result<Joined, Refusal> {
+    let Some(subsystem) = target.subsystem(&data.subsystem) else {
+        return Err(InvalidParameter::data(SUBNQN_AT as u16).into());
+    };
+    if data.cntlid != CNTLID_DYNAMIC {
+        return Err(InvalidParameter::data(CNTLID_AT).into());
+    }
+    let host = Host {
+        nqn: data.host,
+        id: data.host_id,
+    };
+    let earlier_gone = subsystem.earlier_associations_gone(&host);
+    if reactor::timeout(EARLIER_ASSOCIATIONS_TIMEOUT, earlier_gone)
+        .await
+        .is_err()
+    {
+        return Err(Status::CONNECT_CONTROLLER_BUSY.into());
+    }
+    let new = NewController {
+        subsystem: subsystem.clone(),
+        host,
+        peer: facts.peer,
+        local: facts.local,
+        transport: facts.transport,
+        kato_ms: command.kato_ms,
+        limits: target.limits,
+    };
+    let handle = QueueHandle::new(0);
+    let controller = subsystem
+        .add(|id| Controller::new(id, new))
+        .ok_or(Status::CONNECT_CONTROLLER_BUSY)?;
+    controller.attach(&handle)?;
+    Ok(Joined { controller, handle })
+}
+
+fn connect_io(
+    target: &Target,
+    command: &ConnectCommand,
+    data: &ConnectData,
+) -> Result<Joined, Refusal> {
+    let Some(subsystem) = target.subsystem(&data.subsystem) else {
+        return Err(InvalidParameter::data(SUBNQN_AT as u16).into());
+    };
+    if subsystem.kind == SubsystemKind::Discovery {
+        return Err(InvalidParameter::command(QID_AT).into());
+    }
+    let controller = subsystem
+        .controller(data.cntlid)
+        .ok_or(InvalidParameter::data(CNTLID_AT))?;
+    if controller.host.nqn != data.host {
+        return Err(InvalidParameter::data(HOSTNQN_AT as u16).into());
+    }
+    if controller.host.id != data.host_id {
+        return Err(InvalidParameter::data(HOSTID_AT).into());
+    }
+    if command.qid > controller.with_features(|features| features.io_queues(&target.limits)) {
+        return Err(InvalidParameter::command(QID_AT).into());
+    }
+    let handle = QueueHandle::new(command.qid);
+    controller.attach(&handle)?;
+    Ok(Joined { controller, handle })
+}

@@ -1,0 +1,424 @@
+//! A controller: the target's end of an association with one host.
+//!
+//! An association begins with the Connect of an admin queue and ends with that queue, with the
+//! keep-alive timeout, or with the daemon. Its I/O queues come and go in between.
+//!
+//! Guarantees:
+//! - The state machine of CC and CSTS follows NVM Express Base 2.0, section 3.5: a configuration that
+//!   cannot work raises the fatal status, a reset ends the I/O queues and waiting requests, a
+//!   shutdown makes data durable before it is reported complete.
+//! - Whatever phase it is in, `Controller::end` takes it down: it is seen as ended at once, and is
+//!   forgotten when its last command is done.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use nvme::Status;
+use nvme::properties::{Capabilities, Configuration, ControllerStatus, VERSION_1_4};
+use tokio::sync::{Notify, watch};
+
+use crate::error_log::ErrorLog;
+use crate::events::Events;
+use crate::features::FeatureState;
+use crate::queue::{Commands, lock};
+use crate::subsystem::{Host, Limits, Subsystem, SubsystemKind};
+
+/// Keep Alive Support: the granularity of the keep-alive timer in units of 100 ms. As nvmet.
+pub(crate) const KAS: u16 = 10;
+
+/// How long a discovery controller without a keep-alive timeout lives without a command: the idle
+/// time that nvmet gives one (NVMET_DISC_KATO_MS).
+const DISCOVERY_IDLE: Duration = Duration::from_secs(120);
+
+/// CAP.TO: the longest time to become ready, in units of 500 ms. As nvmet.
+const READY_TIMEOUT_500MS: u8 = 15;
+
+/// CSTS.SHST: shutdown processing occurring.
+const SHUTDOWN_OCCURRING: u8 = 1;
+/// CSTS.SHST: shutdown processing complete.
+const SHUTDOWN_COMPLETE: u8 = 2;
+
+/// A queue of an association, as others than its own task see it.
+#[derive(Debug)]
+pub(crate) struct QueueHandle {
+    pub(crate) qid: u16,
+    pub(crate) commands: Arc<Commands>,
+    close: watch::Sender<bool>,
+}
+
+impl QueueHandle {
+    pub(crate) fn new(qid: u16) -> Arc<Self> {
+        Arc::new(Self {
+            qid,
+            commands: Arc::new(Commands::default()),
+            close: watch::Sender::new(false),
+        })
+    }
+
+    /// Asks the queue's task to end the queue.
+    pub(crate) fn close(&self) {
+        self.close.send_replace(true);
+    }
+
+    fn is_closing(&self) -> bool {
+        *self.close.borrow()
+    }
+
+    /// Waits for [`QueueHandle::close`].
+    pub(crate) async fn close_requested(&self) {
+        let mut close = self.close.subscribe();
+        let _ = close.wait_for(|close| *close).await;
+    }
+}
+
+/// What a controller is made from.
+pub(crate) struct NewController {
+    pub(crate) subsystem: Arc<Subsystem>,
+    pub(crate) host: Host,
+    pub(crate) peer: SocketAddr,
+    pub(crate) local: SocketAddr,
+    pub(crate) transport: &'static str,
+    pub(crate) kato_ms: u32,
+    pub(crate) limits: Limits,
+}
+
+/// A controller. Usable from every thread.
+pub struct Controller {
+    /// Its identifier in the subsystem.
+    pub id: u16,
+    /// The host it belongs to.
+    pub host: Host,
+    /// Where the host comes from.
+    pub peer: SocketAddr,
+    /// The address that the host came to.
+    pub local: SocketAddr,
+    /// The transport's name.
+    pub transport: &'static str,
+    pub(crate) subsystem: Arc<Subsystem>,
+    pub(crate) limits: Limits,
+    pub(crate) events: Events,
+    pub(crate) errors: Mutex<ErrorLog>,
+    state: Mutex<State>,
+    created: Instant,
+    /// Milliseconds from `created` to the last command on any queue.
+    last_command_ms: AtomicU64,
+    keep_alive_changed: Notify,
+    ending: watch::Sender<bool>,
+    /// Notified when a queue is detached.
+    queue_detached: Notify,
+}
+
+struct State {
+    configuration: u32,
+    status: ControllerStatus,
+    kato_ms: u32,
+    features: FeatureState,
+    queues: BTreeMap<u16, Arc<QueueHandle>>,
+}
+
+/// What a change of the configuration asks the caller to do.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum ConfigurationChange {
+    /// Nothing more.
+    Done,
+    /// Make data durable, then call [`Controller::shutdown_complete`].
+    Shutdown,
+}
+
+impl std::fmt::Debug for Controller {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Controller")
+            .field("id", &self.id)
+            .field("host", &self.host.nqn)
+            .field("peer", &self.peer)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Controller {
+    pub(crate) fn new(id: u16, new: NewController) -> Arc<Self> {
+        Arc::new(Self {
+            id,
+            host: new.host,
+            peer: new.peer,
+            local: new.local,
+            transport: new.transport,
+            subsystem: new.subsystem,
+            limits: new.limits,
+            events: Events::default(),
+            errors: Mutex::default(),
+            state: Mutex::new(State {
+                configuration: 0,
+                status: ControllerStatus {
+                    ready: false,
+                    fatal: false,
+                    shutdown: 0,
+                },
+                kato_ms: new.kato_ms,
+                features: FeatureState::default(),
+                queues: BTreeMap::new(),
+            }),
+            created: reactor::now(),
+            last_command_ms: AtomicU64::new(0),
+            keep_alive_changed: Notify::new(),
+            ending: watch::Sender::new(false),
+            queue_detached: Notify::new(),
+        })
+    }
+
+    /// Whether the association has ended; its last commands may still be on their way.
+    pub fn is_ending(&self) -> bool {
+        *self.ending.borrow()
+    }
+
+    /// I/O queues now.
+    pub fn io_queue_count(&self) -> u16 {
+        let state = lock(&self.state);
+        let count = state.queues.keys().filter(|&&qid| qid != 0).count();
+        u16::try_from(count).unwrap_or(u16::MAX)
+    }
+
+    /// Whether it offers the discovery log page instead of namespaces.
+    pub(crate) fn is_discovery(&self) -> bool {
+        self.subsystem.kind == SubsystemKind::Discovery
+    }
+
+    /// CAP.
+    pub(crate) fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            max_queue_entries: self.limits.queue_depth.saturating_sub(1),
+            contiguous_queues: true,
+            timeout_500ms: READY_TIMEOUT_500MS,
+            nvm_command_set: true,
+            page_size_min: 0,
+            page_size_max: 0,
+        }
+    }
+
+    /// VS.
+    pub(crate) fn version(&self) -> u32 {
+        VERSION_1_4
+    }
+
+    /// CC.
+    pub(crate) fn configuration(&self) -> u32 {
+        lock(&self.state).configuration
+    }
+
+    /// CSTS.
+    pub(crate) fn status(&self) -> ControllerStatus {
+        lock(&self.state).status
+    }
+
+    /// Whether it is enabled and ready: only then it takes I/O queues, and commands other than
+    /// Fabrics ones.
+    pub(crate) fn is_ready(&self) -> bool {
+        lock(&self.state).status.is_usable()
+    }
+
+    /// Writes CC.
+    pub(crate) fn configure(&self, value: u32) -> ConfigurationChange {
+        let mut state = lock(&self.state);
+        let (old, new) = (
+            Configuration::decode(state.configuration),
+            Configuration::decode(value),
+        );
+        state.configuration = value;
+        if new.enable && !old.enable {
+            if can_work(&new) {
+                state.status = ControllerStatus {
+                    ready: true,
+                    fatal: false,
+                    shutdown: 0,
+                };
+            } else {
+                tracing::warn!(controller = ?self, configuration = value, "cannot work with this configuration");
+                state.status.fatal = true;
+            }
+        } else if old.enable && !new.enable {
+            self.reset(&mut state);
+        }
+        if new.shutdown != 0 && old.shutdown == 0 {
+            state.status.shutdown = SHUTDOWN_OCCURRING;
+            return ConfigurationChange::Shutdown;
+        }
+        if new.shutdown == 0 && old.shutdown != 0 {
+            state.status.shutdown = 0;
+        }
+        ConfigurationChange::Done
+    }
+
+    /// A controller reset: I/O queues end, waiting requests are aborted, all is as after Connect.
+    fn reset(&self, state: &mut State) {
+        state.status = ControllerStatus {
+            ready: false,
+            fatal: false,
+            shutdown: 0,
+        };
+        state.features = FeatureState::default();
+        self.events.set_wanted(0);
+        for queue in state.queues.values().filter(|queue| queue.qid != 0) {
+            queue.close();
+        }
+        if let Some(admin) = state.queues.get(&0) {
+            admin.commands.abort_waiting();
+        }
+    }
+
+    /// Data is durable: the shutdown that the host asked for is complete.
+    pub(crate) fn shutdown_complete(&self) {
+        let mut state = lock(&self.state);
+        if state.status.shutdown == SHUTDOWN_OCCURRING {
+            state.status.shutdown = SHUTDOWN_COMPLETE;
+        }
+    }
+
+    /// Uses the feature values.
+    pub(crate) fn with_features<T>(&self, f: impl FnOnce(&mut FeatureState) -> T) -> T {
+        f(&mut lock(&self.state).features)
+    }
+
+    /// A command came in: the host lives (traffic-based keep alive).
+    pub(crate) fn saw_command(&self) {
+        let elapsed = reactor::now().saturating_duration_since(self.created);
+        let elapsed_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
+        self.last_command_ms.store(elapsed_ms, Ordering::Relaxed);
+    }
+
+    /// The keep-alive timeout as the host set it, in milliseconds; 0 is none.
+    pub(crate) fn kato_ms(&self) -> u32 {
+        lock(&self.state).kato_ms
+    }
+
+    /// Sets the keep-alive timeout and starts it anew.
+    pub(crate) fn set_kato_ms(&self, kato_ms: u32) {
+        lock(&self.state).kato_ms = kato_ms;
+        self.saw_command();
+        self.keep_alive_changed.notify_one();
+    }
+
+    /// How long a silent host is taken for alive; the timeout is rounded up to the granularity.
+    fn keep_alive(&self) -> Option<Duration> {
+        match self.kato_ms() {
+            0 if self.is_discovery() => Some(DISCOVERY_IDLE),
+            0 => None,
+            kato_ms => {
+                let granularity_ms = u64::from(KAS) * 100;
+                let rounded = u64::from(kato_ms).div_ceil(granularity_ms) * granularity_ms;
+                Some(Duration::from_millis(rounded))
+            }
+        }
+    }
+
+    /// Waits until the keep-alive timer has expired.
+    pub(crate) async fn keep_alive_expired(&self) {
+        loop {
+            let Some(timeout) = self.keep_alive() else {
+                self.keep_alive_changed.notified().await;
+                continue;
+            };
+            let last = Duration::from_millis(self.last_command_ms.load(Ordering::Relaxed));
+            let deadline = self.created + last + timeout;
+            if reactor::now() >= deadline {
+                return;
+            }
+            let mut changed = std::pin::pin!(self.keep_alive_changed.notified().fuse());
+            let mut slept = std::pin::pin!(reactor::sleep_until(deadline).fuse());
+            futures_util::select_biased! {
+                () = changed => {}
+                () = slept => {}
+            }
+        }
+    }
+
+    /// Something is wrong beyond repair: the host sees it in CSTS, if it still looks.
+    pub(crate) fn fail(&self) {
+        lock(&self.state).status.fatal = true;
+    }
+
+    /// Joins a queue.
+    ///
+    /// # Errors
+    /// Command Sequence Error: the queue exists, or the controller is not ready for I/O queues.
+    /// Controller Busy: the association has ended.
+    pub(crate) fn attach(&self, handle: &Arc<QueueHandle>) -> Result<(), Status> {
+        let mut state = lock(&self.state);
+        if self.is_ending() {
+            return Err(Status::CONNECT_CONTROLLER_BUSY);
+        }
+        if handle.qid != 0 && !state.status.is_usable() {
+            return Err(Status::COMMAND_SEQUENCE.with_dnr());
+        }
+        match state.queues.get(&handle.qid) {
+            None => {}
+            // Its last commands are on their way: the identifier is free in a moment.
+            Some(present) if present.is_closing() => return Err(Status::CONNECT_CONTROLLER_BUSY),
+            Some(_) => return Err(Status::COMMAND_SEQUENCE.with_dnr()),
+        }
+        state.queues.insert(handle.qid, handle.clone());
+        Ok(())
+    }
+
+    /// Takes a queue out whose commands are all done.
+    pub(crate) fn detach(&self, handle: &Arc<QueueHandle>) {
+        let mut state = lock(&self.state);
+        if state
+            .queues
+            .get(&handle.qid)
+            .is_some_and(|present| Arc::ptr_eq(present, handle))
+        {
+            state.queues.remove(&handle.qid);
+        }
+        self.queue_detached.notify_waiters();
+    }
+
+    /// The queue of that identifier.
+    pub(crate) fn queue(&self, qid: u16) -> Option<Arc<QueueHandle>> {
+        lock(&self.state).queues.get(&qid).cloned()
+    }
+
+    /// Ends the association: no queue joins any more, those that are there close.
+    pub(crate) fn end(&self) {
+        let state = lock(&self.state);
+        self.ending.send_replace(true);
+        for queue in state.queues.values() {
+            queue.close();
+        }
+    }
+
+    /// Waits until every queue is detached.
+    pub(crate) async fn queues_gone(&self) {
+        loop {
+            let mut detached = std::pin::pin!(self.queue_detached.notified());
+            detached.as_mut().enable();
+            if lock(&self.state).queues.is_empty() {
+                return;
+            }
+            detached.await;
+        }
+    }
+}
+
+trait Usable {
+    /// Enabled, ready, and not broken.
+    fn is_usable(&self) -> bool;
+}
+
+impl Usable for ControllerStatus {
+    fn is_usable(&self) -> bool {
+        self.ready && !self.fatal
+    }
+}
+
+/// Entry sizes, page size, arbitration and command set that this target works with.
+fn can_work(configuration: &Configuration) -> bool {
+    configuration.sq_entry_log2 == 6
+        && configuration.cq_entry_log2 == 4
+        && configuration.page_size == 0
+        && configuration.arbitration == 0
+        && configuration.command_set == 0
+}

@@ -1,0 +1,90 @@
+//! Fabrics commands on a connected queue: properties and Disconnect.
+
+use nvme::fabrics::FabricsCommand;
+use nvme::properties;
+use nvme::{Sqe, Status};
+
+use crate::command::{Command, Fault, Outcome, Success};
+use crate::controller::ConfigurationChange;
+use crate::queue::Queue;
+
+/// Byte offsets in Property Get and Set, for the error log.
+const ATTRIBUTES_AT: u16 = 40;
+const PROPERTY_AT: u16 = 44;
+
+/// Runs a Fabrics command.
+pub(crate) async fn run<Q: Queue>(command: &Command<Q>) -> Outcome {
+    let admin_queue = command.handle.qid == 0;
+    match FabricsCommand::parse(command.sqe())? {
+        FabricsCommand::Connect(_) => Err(Status::COMMAND_SEQUENCE.with_dnr().into()),
+        FabricsCommand::PropertyGet { offset, wide } if admin_queue => {
+            property_get(command, offset, wide)
+        }
+        FabricsCommand::PropertySet {
+            offset,
+            wide,
+            value,
+        } if admin_queue => property_set(command, offset, wide, value).await,
+        FabricsCommand::PropertyGet { .. } | FabricsCommand::PropertySet { .. } => {
+            Err(Status::INVALID_OPCODE.with_dnr().into())
+        }
+        FabricsCommand::Disconnect { record_format } => match (record_format, admin_queue) {
+            (_, true) => Err(Status::INVALID_QUEUE_TYPE.with_dnr().into()),
+            (0, false) => Ok(Success::default()),
+            (_, false) => Err(Status::CONNECT_INCOMPATIBLE_FORMAT.with_dnr().into()),
+        },
+        FabricsCommand::Authentication => Err(Status::INVALID_OPCODE.with_dnr().into()),
+    }
+}
+
+/// Whether a command that succeeded was a Disconnect: its queue ends behind the answer.
+pub(crate) fn is_disconnect(sqe: &Sqe) -> bool {
+    matches!(
+        FabricsCommand::parse(sqe),
+        Ok(FabricsCommand::Disconnect { .. })
+    )
+}
+
+fn property_get<Q: Queue>(command: &Command<Q>, offset: u32, wide: bool) -> Outcome {
+    let controller = &command.controller;
+    let (is_wide, value) = match offset {
+        properties::CAP => (true, controller.capabilities().encode()),
+        properties::VS => (false, u64::from(controller.version())),
+        properties::CC => (false, u64::from(controller.configuration())),
+        properties::CSTS => (false, u64::from(controller.status().encode())),
+        properties::NSSR => (false, 0),
+        _ => return Err(Fault::field(Status::INVALID_FIELD, PROPERTY_AT)),
+    };
+    if wide != is_wide {
+        return Err(Fault::field(Status::INVALID_FIELD, ATTRIBUTES_AT));
+    }
+    Ok(Success::result(value))
+}
+
+async fn property_set<Q: Queue>(
+    command: &Command<Q>,
+    offset: u32,
+    wide: bool,
+    value: u64,
+) -> Outcome {
+    if offset != properties::CC {
+        return Err(Fault::field(Status::INVALID_FIELD, PROPERTY_AT));
+    }
+    if wide {
+        return Err(Fault::field(Status::INVALID_FIELD, ATTRIBUTES_AT));
+    }
+    let controller = &command.controller;
+    // CC has 32 bits; the command's upper dword is reserved for it.
+    match controller.configure(value as u32) {
+        ConfigurationChange::Done => {}
+        ConfigurationChange::Shutdown => {
+            if !controller.is_discovery()
+                && let Err(error) = command.target.engine.flush().await
+            {
+                tracing::error!(%error, "cannot make data durable for a host's shutdown");
+            }
+            controller.shutdown_complete();
+        }
+    }
+    Ok(Success::default())
+}

@@ -1,0 +1,243 @@
+//! I/O commands on namespaces: the volumes of the pool.
+//!
+//! Guarantees:
+//! - No command reaches a volume outside of its range or with another length than its blocks have;
+//!   the sums cannot wrap.
+//! - A write is answered when it survives a crash of the daemon; with FUA, or with the write cache
+//!   switched off, when it survives a loss of power.
+//! - What an engine error means to the host is decided in [`crate::errors`] alone.
+
+use std::sync::Arc;
+
+use dedup::{ErrorKind, Volume};
+use nvme::Status;
+use nvme::io::{DSM_RANGE_BYTES, DsmRange, IoCommand, LbaRange};
+
+use crate::command::{Command, Fault, Outcome, Success};
+use crate::queue::Queue;
+
+/// All namespaces.
+const NSID_ALL: u32 = 0xffff_ffff;
+
+/// Byte offsets in the command, for the error log.
+const NSID_AT: u16 = 4;
+const SLBA_AT: u16 = 40;
+const NLB_AT: u16 = 48;
+
+/// Runs an I/O command.
+pub(crate) async fn run<Q: Queue>(command: &Command<Q>) -> Outcome {
+    match IoCommand::parse(command.sqe())? {
+        IoCommand::Read { nsid, range, fua } => read(command, nsid, range, fua).await,
+        IoCommand::Write { nsid, range, fua } => write(command, nsid, range, fua).await,
+        IoCommand::Compare { nsid, range } => compare(command, nsid, range).await,
+        IoCommand::Flush { nsid } => flush(command, nsid).await,
+        IoCommand::WriteZeroes {
+            nsid,
+            range,
+            fua,
+            deallocate: _,
+        } => {
+            // Zeros are never stored, so the blocks are deallocated whether the host asks or not.
+            let (volume, place) = locate(command, nsid, range)?;
+            volume
+                .write_zeroes(place.offset, place.len, fua || write_through(command))
+                .await?;
+            command.target.health.count_write(0);
+            Ok(Success::default())
+        }
+        IoCommand::DatasetManagement {
+            nsid,
+            ranges,
+            deallocate,
+        } => dataset_management(command, nsid, ranges, deallocate).await,
+    }
+}
+
+/// Bytes of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    offset: u64,
+    len: u64,
+}
+
+fn volume_of<Q: Queue>(command: &Command<Q>, nsid: u32) -> Result<Arc<Volume>, Fault> {
+    let engine = &command.target.engine;
+    engine
+        .volume_by_nsid(nsid)
+        .ok_or(Fault::field(Status::INVALID_NAMESPACE, NSID_AT))
+}
+
+/// The volume and the bytes in it that a range of blocks stands for.
+fn locate<Q: Queue>(
+    command: &Command<Q>,
+    nsid: u32,
+    range: LbaRange,
+) -> Result<(Arc<Volume>, Place), Fault> {
+    let volume = volume_of(command, nsid)?;
+    let place = place_of(&volume, range.slba, range.blocks)?;
+    Ok((volume, place))
+}
+
+fn place_of(volume: &Volume, slba: u64, blocks: u32) -> Result<Place, Fault> {
+    let info = volume.info();
+    place_in(info.size_bytes, info.lba_bytes, slba, blocks)
+        .ok_or(Fault::field(Status::LBA_OUT_OF_RANGE, SLBA_AT))
+}
+
+/// The bytes of `blocks` logical blocks from `slba`, if they lie in a volume of that size.
+fn place_in(size_bytes: u64, lba_bytes: u32, slba: u64, blocks: u32) -> Option<Place> {
+    let lba_bytes = u64::from(lba_bytes);
+    let end = slba.checked_add(u64::from(blocks))?;
+    if end > size_bytes / lba_bytes {
+        return None;
+    }
+    // Both products are at most the volume's size.
+    Some(Place {
+        offset: slba * lba_bytes,
+        len: u64::from(blocks) * lba_bytes,
+    })
+}
+
+/// Where the data of a command goes, and its length: checked against MDTS and what the host prepared.
+fn locate_data<Q: Queue>(
+    command: &Command<Q>,
+    nsid: u32,
+    range: LbaRange,
+) -> Result<(Arc<Volume>, u64, usize), Fault> {
+    let (volume, place) = locate(command, nsid, range)?;
+    let len = usize::try_from(place.len)
+        .ok()
+        .filter(|&len| len <= command.target.limits.transfer_bytes_max())
+        .ok_or(Fault::field(Status::INVALID_FIELD, NLB_AT))?;
+    command.check_data_len(len)?;
+    Ok((volume, place.offset, len))
+}
+
+/// Whether the host switched the volatile write cache off.
+fn write_through<Q: Queue>(command: &Command<Q>) -> bool {
+    command
+        .controller
+        .with_features(|features| !features.write_cache)
+}
+
+async fn read<Q: Queue>(command: &Command<Q>, nsid: u32, range: LbaRange, fua: bool) -> Outcome {
+    let (volume, offset, len) = locate_data(command, nsid, range)?;
+    let buffer = command.buffer(len).await?;
+    let (result, buffer) = volume.read(offset, buffer).await;
+    result?;
+    if fua {
+        // What was read must be on stable media before the host sees it.
+        volume.flush().await?;
+    }
+    command.target.health.count_read(len as u64);
+    Ok(Success {
+        result: 0,
+        data: Some((buffer, len)),
+    })
+}
+
+async fn write<Q: Queue>(command: &Command<Q>, nsid: u32, range: LbaRange, fua: bool) -> Outcome {
+    let (volume, offset, len) = locate_data(command, nsid, range)?;
+    let buffer = command.fetch(len).await?;
+    let (result, _buffer) = volume
+        .write(offset, buffer, fua || write_through(command))
+        .await;
+    result?;
+    command.target.health.count_write(len as u64);
+    Ok(Success::default())
+}
+
+async fn compare<Q: Queue>(command: &Command<Q>, nsid: u32, range: LbaRange) -> Outcome {
+    let (volume, offset, len) = locate_data(command, nsid, range)?;
+    let buffer = command.fetch(len).await?;
+    let (result, _buffer) = volume.compare(offset, buffer).await;
+    match result? {
+        true => Ok(Success::default()),
+        false => Err(Status::COMPARE_FAILURE.with_dnr().into()),
+    }
+}
+
+async fn flush<Q: Queue>(command: &Command<Q>, nsid: u32) -> Outcome {
+    match nsid {
+        NSID_ALL => command.target.engine.flush().await?,
+        nsid => volume_of(command, nsid)?.flush().await?,
+    }
+    Ok(Success::default())
+}
+
+async fn dataset_management<Q: Queue>(
+    command: &Command<Q>,
+    nsid: u32,
+    ranges: u16,
+    deallocate: bool,
+) -> Outcome {
+    let volume = volume_of(command, nsid)?;
+    // Linux always prepares a page, whatever the number of ranges is.
+    let len = usize::from(ranges) * DSM_RANGE_BYTES;
+    command.check_data_room(len)?;
+    let data = command.fetch(len).await?;
+    let ranges = DsmRange::parse_list(&data, ranges)?;
+    drop(data);
+    // All ranges are checked before the first is touched.
+    let places = ranges
+        .iter()
+        .filter(|range| range.blocks > 0)
+        .map(|range| place_of(&volume, range.slba, range.blocks))
+        .collect::<Result<Vec<_>, _>>()?;
+    if deallocate {
+        for place in places {
+            match volume.trim(place.offset, place.len).await {
+                // The volume became smaller meanwhile: what it no longer has is deallocated.
+                Err(error) if error.kind == ErrorKind::Invalid => {}
+                result => result?,
+            }
+        }
+    }
+    Ok(Success::default())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_range_ends_where_the_volume_ends() {
+        let size = 1 << 20;
+        assert_eq!(
+            place_in(size, 4096, 255, 1),
+            Some(Place {
+                offset: 255 << 12,
+                len: 4096
+            })
+        );
+        assert_eq!(place_in(size, 4096, 256, 1), None);
+        assert_eq!(place_in(size, 4096, 0, 257), None);
+        assert_eq!(
+            place_in(size, 512, 2047, 1),
+            Some(Place {
+                offset: 2047 << 9,
+                len: 512
+            })
+        );
+    }
+
+    #[test]
+    fn ranges_whose_sums_wrap_lie_outside() {
+        for slba in [u64::MAX, u64::MAX - 0xffff, 1 << 55, u64::MAX / 4096] {
+            assert_eq!(place_in(64 << 30, 4096, slba, 0x1_0000), None, "{slba:#x}");
+            assert_eq!(place_in(64 << 30, 512, slba, u32::MAX), None, "{slba:#x}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_place_is_never_outside(size: u64, large: bool, slba: u64, blocks: u32) {
+            let lba_bytes = if large { 4096 } else { 512 };
+            if let Some(place) = place_in(size, lba_bytes, slba, blocks) {
+                prop_assert!(place.offset.checked_add(place.len).is_some_and(|end| end <= size));
+            }
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Onefold: an NVMe-oF target that stores every block once. The daemon and the `onefold` program.
+//!
+//! What a host meets, from the outside to the inside:
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`association`] | the life of a queue and of an association |
+//! | `connect`, `fabrics` | Fabrics commands: Connect, properties, Disconnect |
+//! | [`controller`] | the state machine of CC and CSTS, keep alive, teardown |
+//! | `admin`, `identify`, `features`, `log_page`, `error_log`, `events` | admin commands |
+//! | `io` | I/O commands on volumes |
+//! | `discovery` | where hosts can connect to |
+//! | [`subsystem`] | what there is, and who is connected |
+//! | [`queue`] | what is needed from a transport |
+//!
+//! What its owner meets: [`cli`], [`serve`], [`api`], [`client`], [`status`], [`pool`]. What goes wrong
+//! is told to all of them from one table: [`errors`].
+//!
+//! The data plane has no panics, and every host's doings are bounded by its own association (I7).
+
+#![forbid(unsafe_code)]
+
+mod admin;
+pub mod api;
+pub mod association;
+pub mod cli;
+pub mod client;
+mod command;
+mod connect;
+pub mod controller;
+mod discovery;
+mod error_log;
+pub mod errors;
+mod events;
+mod fabrics;
+mod features;
+mod identify;
+mod io;
+mod log_page;
+mod machine;
+pub mod pool;
+pub mod queue;
+pub mod serve;
+pub mod size;
+pub mod socket;
+pub mod status;
+pub mod subsystem;
+
+/// The program's version, as `--version`, the API and Identify say it.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// The subsystem whose namespaces are the pool's volumes.
+pub const DEFAULT_SUBSYSTEM_NQN: &str = "nqn.2026-11.dev.onefold:default";

@@ -1,0 +1,402 @@
+//! Opening a pool for service: folder, drives, journal, store, engine; and making a new one.
+//!
+//! Guarantees:
+//! - Nothing is written to a drive that holds something else than this pool's label.
+//! - A pool is used only when every drive is there, whole, and carries the right label.
+//! - What is missing, taken or wrong is named, with what to do about it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use dedup::{Blocking, Engine, EngineConfig, EngineParts, ErrorKind, VolumeSpec};
+use drives::{BLOCK_BYTES, Drive, DriveError, Extent, FileDrive, OpenOptions};
+use meta::{
+    DriveLabel, DriveSpec, LABEL_BYTES, LabelError, PoolDir, PoolIdentity, PoolSpec, RocksOptions,
+};
+use reactor::BufferPool;
+use uuid::Uuid;
+
+use crate::cli::args::{DriveArg, VolumeArg};
+use crate::errors::Failure;
+
+/// The largest default size of a pool and of its first volume.
+const DEFAULT_POOL_BYTES: u64 = 64 << 30;
+
+/// The smallest pool that is useful: a label area, and room for a file system.
+const POOL_BYTES_MIN: u64 = 64 << 20;
+
+/// What a new pool without `--volume` gets.
+const DEFAULT_VOLUME: &str = "vol0";
+
+/// The drive file of a pool that names no drives, in its folder.
+const DEFAULT_DRIVE: &str = "drive0";
+
+/// Copies of a drive's label, one block each, from the drive's first block on.
+const LABEL_COPIES: usize = 2;
+
+/// What to open, and what to make if it is missing.
+#[derive(Clone, Debug)]
+pub struct PoolRequest {
+    /// The pool's folder.
+    pub dir: PathBuf,
+    /// Make the pool if it is missing.
+    pub create: Create,
+    /// Drives of a new pool; those of an existing one if any are given.
+    pub drives: Vec<DriveArg>,
+    /// Volumes to make if they are missing.
+    pub volumes: Vec<VolumeArg>,
+}
+
+/// Whether a missing pool is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Create {
+    /// A missing pool is an error: a mistyped folder must not become an empty pool.
+    No,
+    /// With the default size.
+    Default,
+    /// With drive files of this size.
+    Bytes(u64),
+}
+
+/// A pool in service.
+pub struct OpenPool {
+    /// The folder, locked as long as this lives.
+    pub dir: PoolDir,
+    /// The engine.
+    pub engine: Arc<Engine>,
+    /// Whether the pool was made just now.
+    pub created: bool,
+}
+
+impl std::fmt::Debug for OpenPool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OpenPool")
+            .field("dir", self.dir.paths())
+            .finish_non_exhaustive()
+    }
+}
+
+impl OpenPool {
+    /// The pool's identity.
+    #[must_use]
+    pub fn uuid(&self) -> Uuid {
+        self.dir.identity().uuid
+    }
+}
+
+/// Opens a pool, or makes it if it is missing and that was asked for. Runs on a reactor, and blocks it:
+/// not for one that serves hosts.
+///
+/// # Errors
+/// Names what is missing, taken or wrong, and the remedy.
+pub async fn open(request: &PoolRequest) -> Result<OpenPool, Failure> {
+    let buffers = BufferPool::new(LABEL_COPIES * LABEL_BYTES)
+        .map_err(|e| Failure::unavailable(format!("no memory for buffers: {e}")))?;
+    let created = !PoolDir::exists(&request.dir) && request.create != Create::No;
+    let (dir, drives) = if created {
+        create(request, &buffers).await?
+    } else {
+        open_existing(request, &buffers).await?
+    };
+    let drive_bytes: u64 = drives
+        .iter()
+        .map(|drive| drive.blocks() * BLOCK_BYTES as u64)
+        .sum();
+    let parts = EngineParts {
+        drives,
+        journal: Arc::new(dir.open_journal().map_err(of_meta)?),
+        store: Arc::new(dir.open_store(RocksOptions::default()).map_err(of_meta)?),
+        hash_key: dir.identity().hash_key,
+        blocking: Blocking::Threads,
+        config: EngineConfig::default(),
+    };
+    let engine = Engine::open(parts).await?;
+    let mut volumes = request.volumes.clone();
+    if created && volumes.is_empty() {
+        volumes.push(VolumeArg {
+            name: DEFAULT_VOLUME.to_owned(),
+            size_bytes: drive_bytes,
+            lba_bytes: BLOCK_BYTES as u32,
+        });
+    }
+    for volume in volumes {
+        create_volume(&engine, volume).await?;
+    }
+    Ok(OpenPool {
+        dir,
+        engine,
+        created,
+    })
+}
+
+/// Makes a volume if it is missing. One that exists stays as it is: its size is changed by
+/// `onefold volume resize`, so that a start with the first day's command line never undoes that.
+async fn create_volume(engine: &Engine, volume: VolumeArg) -> Result<(), Failure> {
+    if let Some(present) = engine.volume(&volume.name) {
+        let info = present.info();
+        if (info.size_bytes, info.lba_bytes) != (volume.size_bytes, volume.lba_bytes) {
+            tracing::warn!(
+                volume = volume.name,
+                size_bytes = info.size_bytes,
+                lba_bytes = info.lba_bytes,
+                "the volume exists with another size, and keeps it"
+            );
+        }
+        return Ok(());
+    }
+    let VolumeArg {
+        name,
+        size_bytes,
+        lba_bytes,
+    } = volume;
+    let spec = VolumeSpec {
+        name,
+        size_bytes,
+        lba_bytes,
+        nsid: None,
+        uuid: None,
+    };
+    engine.create_volume(spec).await?;
+    Ok(())
+}
+
+type Opened = (PoolDir, Vec<Arc<dyn Drive>>);
+
+async fn open_existing(request: &PoolRequest, buffers: &BufferPool) -> Result<Opened, Failure> {
+    let dir = PoolDir::open(&request.dir).map_err(of_meta)?;
+    check_named_drives(&dir, &request.drives)?;
+    let mut drives: Vec<Arc<dyn Drive>> = Vec::new();
+    for (index, spec) in (0u16..).zip(&dir.identity().drives) {
+        let path = dir.drive_path(index).unwrap_or_else(|| spec.path.clone());
+        let options = OpenOptions {
+            create_bytes: None,
+            expected_blocks: Some(spec.blocks),
+        };
+        let drive = FileDrive::open(&path, &options).map_err(of_drive)?;
+        if let Some(label) = dir.identity().label(index) {
+            verify_label(&drive, &path, &label, buffers).await?;
+        }
+        drives.push(Arc::new(drive));
+    }
+    Ok((dir, drives))
+}
+
+/// Drives that are named for an existing pool must be its own: whoever names others is mistaken in the
+/// pool or in the drive.
+fn check_named_drives(dir: &PoolDir, named: &[DriveArg]) -> Result<(), Failure> {
+    let own: Vec<PathBuf> = (0..dir.identity().drives.len())
+        .filter_map(|index| dir.drive_path(u16::try_from(index).ok()?))
+        .map(|path| path.canonicalize().unwrap_or(path))
+        .collect();
+    for drive in named {
+        let path = drive
+            .path
+            .canonicalize()
+            .unwrap_or_else(|_| drive.path.clone());
+        if !own.contains(&path) {
+            return Err(Failure::invalid(format!(
+                "'{}' is not a drive of the pool '{}': the pool exists and has its drives already; start \
+                 it without --drive, or name another pool",
+                drive.path.display(),
+                dir.paths().dir.display(),
+            )));
+        }
+    }
+    Ok(())
+}
+
+async fn verify_label(
+    drive: &FileDrive,
+    path: &Path,
+    label: &DriveLabel,
+    buffers: &BufferPool,
+) -> Result<(), Failure> {
+    let copies = read_labels(drive, buffers).await?;
+    let (first, second) = copies.split_at(LABEL_BYTES);
+    if label.verify(path, first, second).map_err(of_meta)? {
+        tracing::warn!(
+            drive = drive.name(),
+            "one of the two labels was damaged: written again"
+        );
+        write_labels(drive, label, buffers).await?;
+    }
+    Ok(())
+}
+
+async fn create(request: &PoolRequest, buffers: &BufferPool) -> Result<Opened, Failure> {
+    let file_bytes = match request.create {
+        Create::Bytes(bytes) => bytes,
+        Create::Default | Create::No => default_bytes(&request.dir)?,
+    };
+    let (specs, named) = plan_drives(request, file_bytes)?;
+    let creation = PoolDir::begin(&request.dir, &PoolSpec::new(specs)).map_err(of_meta)?;
+    let mut drives: Vec<Arc<dyn Drive>> = Vec::new();
+    let mut named = named.into_iter();
+    for (index, spec) in (0u16..).zip(creation.identity().drives.clone()) {
+        let drive = match named.next() {
+            Some(drive) => drive,
+            None => {
+                let path = creation
+                    .drive_path(index)
+                    .unwrap_or_else(|| spec.path.clone());
+                let bytes = spec.blocks * BLOCK_BYTES as u64;
+                let options = OpenOptions {
+                    create_bytes: Some(bytes),
+                    expected_blocks: Some(spec.blocks),
+                };
+                FileDrive::open(path, &options).map_err(of_drive)?
+            }
+        };
+        label_new(&drive, creation.identity(), index, buffers).await?;
+        drives.push(Arc::new(drive));
+    }
+    Ok((creation.finish().map_err(of_meta)?, drives))
+}
+
+/// The drives of a new pool. Those that were named are opened at once, because their sizes are needed;
+/// the default one is made in the pool's folder later.
+fn plan_drives(
+    request: &PoolRequest,
+    file_bytes: u64,
+) -> Result<(Vec<DriveSpec>, Vec<FileDrive>), Failure> {
+    if request.drives.is_empty() {
+        let bytes = usable_size(file_bytes, "the pool")?;
+        let blocks = bytes / BLOCK_BYTES as u64;
+        return Ok((vec![DriveSpec::new(DEFAULT_DRIVE, blocks)], Vec::new()));
+    }
+    let (mut specs, mut drives) = (Vec::new(), Vec::new());
+    for named in &request.drives {
+        let shown = named.path.display();
+        let path = std::path::absolute(&named.path)
+            .map_err(|e| Failure::invalid(format!("drive '{shown}': {e}")))?;
+        let create_bytes = match named.size_bytes {
+            Some(bytes) => Some(usable_size(bytes, &format!("drive '{shown}'"))?),
+            None if path.exists() => None,
+            None => Some(usable_size(file_bytes, &format!("drive '{shown}'"))?),
+        };
+        let options = OpenOptions {
+            create_bytes,
+            expected_blocks: None,
+        };
+        let drive = FileDrive::open(&path, &options).map_err(of_drive)?;
+        usable_size(
+            drive.blocks() * BLOCK_BYTES as u64,
+            &format!("drive '{shown}'"),
+        )?;
+        specs.push(DriveSpec::new(path, drive.blocks()));
+        drives.push(drive);
+    }
+    Ok((specs, drives))
+}
+
+/// A size in whole blocks that is large enough.
+fn usable_size(bytes: u64, what: &str) -> Result<u64, Failure> {
+    let whole = bytes - bytes % BLOCK_BYTES as u64;
+    if whole < POOL_BYTES_MIN {
+        return Err(Failure::invalid(format!(
+            "{what} has {bytes} bytes, and needs at least {}",
+            crate::size::format_exact(POOL_BYTES_MIN)
+        )));
+    }
+    Ok(whole)
+}
+
+/// 64 GiB, or most of what the file system has left: a thin drive file larger than that would promise
+/// what it cannot hold.
+fn default_bytes(dir: &Path) -> Result<u64, Failure> {
+    let existing = dir
+        .ancestors()
+        .find(|path| path.exists())
+        .unwrap_or(Path::new("."));
+    let existing = if existing.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        existing
+    };
+    let space = rustix::fs::statvfs(existing).map_err(|e| {
+        Failure::unavailable(format!(
+            "the file system of '{}' tells no size: {e}",
+            existing.display()
+        ))
+    })?;
+    let free = space.f_bavail.saturating_mul(space.f_frsize);
+    Ok(DEFAULT_POOL_BYTES.min(free / 10 * 9))
+}
+
+/// Writes the labels of a drive of a new pool, if nothing else is on it.
+async fn label_new(
+    drive: &FileDrive,
+    identity: &PoolIdentity,
+    index: u16,
+    buffers: &BufferPool,
+) -> Result<(), Failure> {
+    let Some(label) = identity.label(index) else {
+        return Err(Failure::new(
+            ErrorKind::Internal,
+            format!("drive {index} has no label"),
+        ));
+    };
+    let copies = read_labels(drive, buffers).await?;
+    let (first, second) = copies.split_at(LABEL_BYTES);
+    let holds = match DriveLabel::choose(first, second) {
+        Err(LabelError::Blank) => None,
+        // An earlier attempt to make this very pool was interrupted.
+        Ok((found, _)) if found.pool == label.pool => None,
+        Ok((found, _)) => Some(format!("a drive of the Onefold pool {}", found.pool)),
+        Err(error) => Some(format!("something else (what is there {error})")),
+    };
+    if let Some(what) = holds {
+        return Err(Failure::invalid(format!(
+            "drive '{}' holds {what}: nothing was written; wipe it first if it is not needed any more \
+             (`wipefs --all`, or `rm` for a file), or name another drive",
+            drive.name()
+        )));
+    }
+    write_labels(drive, &label, buffers).await
+}
+
+fn label_extent() -> Extent {
+    Extent {
+        block: 0,
+        buffer_offset: 0,
+        blocks: LABEL_COPIES as u32,
+    }
+}
+
+async fn read_labels(drive: &FileDrive, buffers: &BufferPool) -> Result<Vec<u8>, Failure> {
+    let buffer = buffers.alloc(LABEL_COPIES * LABEL_BYTES).await;
+    let (result, buffer) = drive.read(buffer, &[label_extent()]).await;
+    result.map_err(of_drive)?;
+    Ok(buffer.to_vec())
+}
+
+async fn write_labels(
+    drive: &FileDrive,
+    label: &DriveLabel,
+    buffers: &BufferPool,
+) -> Result<(), Failure> {
+    let mut buffer = buffers.alloc(LABEL_COPIES * LABEL_BYTES).await;
+    for copy in buffer.chunks_exact_mut(LABEL_BYTES) {
+        copy.copy_from_slice(&label.encode());
+    }
+    let (result, _) = drive.write(buffer, &[label_extent()]).await;
+    result.map_err(of_drive)?;
+    drive.flush().await.map_err(of_drive)
+}
+
+fn of_meta(error: meta::MetaError) -> Failure {
+    dedup::EngineError::from(error).into()
+}
+
+fn of_drive(error: DriveError) -> Failure {
+    let kind = match error.kind() {
+        drives::ErrorKind::Invalid => ErrorKind::Invalid,
+        drives::ErrorKind::NotFound => ErrorKind::NotFound,
+        drives::ErrorKind::Truncated => ErrorKind::Corrupt,
+        drives::ErrorKind::NoSpace => ErrorKind::NoSpace,
+        drives::ErrorKind::InUse | drives::ErrorKind::Io => ErrorKind::Unavailable,
+    };
+    Failure::new(kind, error.to_string())
+}
+
+const _: () = assert!(LABEL_BYTES == BLOCK_BYTES);

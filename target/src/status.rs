@@ -1,0 +1,343 @@
+//! What `onefold status` shows, as JSON for programs and as a table for people.
+//!
+//! Guarantee: the JSON has exactly the fields below; outside scripts rely on them. All sizes are bytes.
+
+use std::fmt::Write as _;
+
+use dedup::PoolStatus;
+use serde::{Deserialize, Serialize};
+
+use crate::size::format_human;
+
+/// A daemon at one moment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// The daemon's version.
+    pub version: String,
+    /// Space of the whole pool.
+    pub pool: PoolSpace,
+    /// The volumes, in order of their namespace identifiers.
+    pub volumes: Vec<VolumeSpace>,
+    /// One entry for each association of a host (discovery not counted).
+    pub hosts: Vec<AttachedHost>,
+}
+
+/// Space of a pool, in bytes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PoolSpace {
+    /// Room for data on all drives.
+    pub capacity_bytes: u64,
+    /// Physical data blocks in use.
+    pub used_bytes: u64,
+    /// Journal and metadata store.
+    pub metadata_bytes: u64,
+    /// Mapped sub-blocks of all volumes; zeros are not mapped.
+    pub logical_bytes: u64,
+    /// `logical_bytes / used_bytes`; 1 for an empty pool.
+    pub dedup_ratio: f64,
+}
+
+/// Space of a volume, in bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeSpace {
+    /// The volume's name.
+    pub name: String,
+    /// Its namespace identifier.
+    pub nsid: u32,
+    /// Its identity, stable for its life.
+    pub uuid: String,
+    /// Its size as hosts see it.
+    pub size_bytes: u64,
+    /// Its mapped sub-blocks.
+    pub logical_bytes: u64,
+}
+
+/// A host's association.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttachedHost {
+    /// The host's NQN.
+    pub hostnqn: String,
+    /// The address it comes from.
+    pub address: String,
+    /// The transport: `rdma`.
+    pub transport: String,
+    /// Its I/O queues.
+    pub queues: u16,
+}
+
+impl PoolSpace {
+    /// The public figures of an engine's status.
+    #[must_use]
+    pub fn new(status: &PoolStatus) -> Self {
+        let dedup_ratio = match status.used_bytes {
+            0 => 1.0,
+            used => round_ratio(status.logical_bytes as f64 / used as f64),
+        };
+        Self {
+            capacity_bytes: status.capacity_bytes,
+            used_bytes: status.used_bytes,
+            metadata_bytes: status.metadata_bytes,
+            logical_bytes: status.logical_bytes,
+            dedup_ratio,
+        }
+    }
+}
+
+/// Three decimals are enough for a reader, and keep the JSON short.
+fn round_ratio(ratio: f64) -> f64 {
+    (ratio * 1000.0).round() / 1000.0
+}
+
+/// The parts of the pool's space that the public JSON leaves out, for the table.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpaceDetail {
+    /// Freed, but not reusable before the next flush, in bytes.
+    pub reclaiming_bytes: u64,
+    /// Free for new data, in bytes.
+    pub free_bytes: u64,
+    /// Why the pool takes no writes at present, if so.
+    pub read_only: Option<String>,
+    /// Blocks found damaged since the pool was opened.
+    pub corrupt_blocks: u64,
+}
+
+impl SpaceDetail {
+    /// The details of an engine's status.
+    #[must_use]
+    pub fn new(status: &PoolStatus) -> Self {
+        Self {
+            reclaiming_bytes: status.reclaiming_bytes,
+            free_bytes: status.free_bytes,
+            read_only: status.read_only.clone(),
+            corrupt_blocks: status.corrupt_blocks,
+        }
+    }
+}
+
+/// The table for people. Exact bytes stand beside the rounded figures, so that sums can be checked.
+#[must_use]
+pub fn render(status: &Status, detail: &SpaceDetail, pool_dir: &str) -> String {
+    let mut text = format!("onefold {}, pool {pool_dir}\n\n", status.version);
+    let pool = &status.pool;
+    let bytes_row = |label: &str, bytes: u64| {
+        vec![
+            label.to_owned(),
+            format_human(bytes),
+            format!("{bytes} bytes"),
+        ]
+    };
+    let mut rows = vec![
+        bytes_row("used", pool.used_bytes),
+        bytes_row("reclaiming", detail.reclaiming_bytes),
+        bytes_row("free", detail.free_bytes),
+        bytes_row("capacity", pool.capacity_bytes),
+        bytes_row("metadata", pool.metadata_bytes),
+        bytes_row("logical", pool.logical_bytes),
+    ];
+    rows.push(vec![
+        "dedup ratio".into(),
+        format!("{:.2}", pool.dedup_ratio),
+        String::new(),
+    ]);
+    text += &table(
+        &["POOL", "", ""],
+        &rows,
+        &[Align::Left, Align::Right, Align::Right],
+    );
+    if let Some(reason) = &detail.read_only {
+        let _ = writeln!(text, "\nThe pool takes no writes: {reason}");
+    }
+    if detail.corrupt_blocks > 0 {
+        let _ = writeln!(
+            text,
+            "\nDamaged blocks found while reading: {}",
+            detail.corrupt_blocks
+        );
+    }
+    text.push('\n');
+    let rows: Vec<_> = status
+        .volumes
+        .iter()
+        .map(|v| {
+            vec![
+                v.name.clone(),
+                v.nsid.to_string(),
+                format_human(v.size_bytes),
+                format_human(v.logical_bytes),
+                v.uuid.clone(),
+            ]
+        })
+        .collect();
+    text += &table(
+        &["VOLUME", "NSID", "SIZE", "LOGICAL", "UUID"],
+        &rows,
+        &[
+            Align::Left,
+            Align::Right,
+            Align::Right,
+            Align::Right,
+            Align::Left,
+        ],
+    );
+    text.push('\n');
+    if status.hosts.is_empty() {
+        text += "No host is attached.\n";
+        return text;
+    }
+    let rows: Vec<_> = status
+        .hosts
+        .iter()
+        .map(|h| {
+            vec![
+                h.hostnqn.clone(),
+                h.address.clone(),
+                h.transport.clone(),
+                h.queues.to_string(),
+            ]
+        })
+        .collect();
+    text += &table(
+        &["HOST", "ADDRESS", "TRANSPORT", "QUEUES"],
+        &rows,
+        &[Align::Left, Align::Left, Align::Left, Align::Right],
+    );
+    text
+}
+
+/// How a column is aligned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Align {
+    /// Text.
+    Left,
+    /// Figures.
+    Right,
+}
+
+/// Aligns rows under their headings, two spaces between columns, no blanks at line ends.
+#[must_use]
+pub fn table(headings: &[&str], rows: &[Vec<String>], align: &[Align]) -> String {
+    let width_of = |column: usize| {
+        rows.iter()
+            .filter_map(|row| row.get(column))
+            .map(|cell| cell.chars().count())
+            .chain([headings[column].chars().count()])
+            .max()
+            .unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..headings.len()).map(width_of).collect();
+    let line = |cells: &mut dyn Iterator<Item = &str>| {
+        let mut line = String::new();
+        for (column, cell) in cells.enumerate().take(widths.len()) {
+            let gap = " ".repeat(widths[column].saturating_sub(cell.chars().count()));
+            if column > 0 {
+                line += "  ";
+            }
+            match align.get(column) {
+                Some(Align::Right) => line = line + &gap + cell,
+                _ => line = line + cell + &gap,
+            }
+        }
+        line.truncate(line.trim_end().len());
+        line + "\n"
+    };
+    let mut text = line(&mut headings.iter().copied());
+    for row in rows {
+        text += &line(&mut row.iter().map(String::as_str));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn example() -> Status {
+        Status {
+            version: "0.1.0".into(),
+            pool: PoolSpace::new(&PoolStatus {
+                capacity_bytes: 64 << 30,
+                used_bytes: 4 << 20,
+                logical_bytes: 12 << 20,
+                metadata_bytes: 77,
+                ..PoolStatus::default()
+            }),
+            volumes: vec![VolumeSpace {
+                name: "vol0".into(),
+                nsid: 1,
+                uuid: "6f6e6566-6f6c-4d00-8000-000000000001".into(),
+                size_bytes: 64 << 30,
+                logical_bytes: 12 << 20,
+            }],
+            hosts: vec![AttachedHost {
+                hostnqn: "nqn.2014-08.org.nvmexpress:uuid:1".into(),
+                address: "192.0.2.7".into(),
+                transport: "rdma".into(),
+                queues: 4,
+            }],
+        }
+    }
+
+    #[test]
+    fn the_json_has_exactly_the_promised_fields() {
+        let json = serde_json::to_value(example()).expect("a status is always JSON");
+        assert_eq!(
+            json,
+            serde_json::json!({
+                "version": "0.1.0",
+                "pool": {
+                    "capacity_bytes": 64u64 << 30,
+                    "used_bytes": 4 << 20,
+                    "metadata_bytes": 77,
+                    "logical_bytes": 12 << 20,
+                    "dedup_ratio": 3.0,
+                },
+                "volumes": [{
+                    "name": "vol0",
+                    "nsid": 1,
+                    "uuid": "6f6e6566-6f6c-4d00-8000-000000000001",
+                    "size_bytes": 64u64 << 30,
+                    "logical_bytes": 12 << 20,
+                }],
+                "hosts": [{
+                    "hostnqn": "nqn.2014-08.org.nvmexpress:uuid:1",
+                    "address": "192.0.2.7",
+                    "transport": "rdma",
+                    "queues": 4,
+                }],
+            })
+        );
+    }
+
+    #[test]
+    fn an_empty_pool_has_a_ratio_of_one() {
+        assert_eq!(PoolSpace::new(&PoolStatus::default()).dedup_ratio, 1.0);
+    }
+
+    #[test]
+    fn the_table_is_aligned_and_its_bytes_add_up() {
+        let detail = SpaceDetail {
+            reclaiming_bytes: 1 << 20,
+            free_bytes: (64 << 30) - (5 << 20),
+            ..SpaceDetail::default()
+        };
+        let text = render(&example(), &detail, "/srv/pool");
+        let bytes_of = |label: &str| -> u64 {
+            let line = text.lines().find(|l| l.starts_with(label)).expect(label);
+            let fields: Vec<_> = line.split_whitespace().collect();
+            fields[fields.len() - 2].parse().expect("bytes")
+        };
+        assert_eq!(
+            bytes_of("used") + bytes_of("reclaiming") + bytes_of("free"),
+            bytes_of("capacity")
+        );
+        assert!(text.contains("VOLUME  NSID"), "{text}");
+        assert!(text.lines().all(|l| l == l.trim_end()), "{text}");
+        let column = |line: &str, word: &str| line.find(word).expect("the word is in the line");
+        let heading = text.lines().find(|l| l.starts_with("HOST")).expect("hosts");
+        let row = text
+            .lines()
+            .find(|l| l.starts_with("nqn."))
+            .expect("a host");
+        assert_eq!(column(heading, "ADDRESS"), column(row, "192.0.2.7"));
+    }
+}

@@ -1,0 +1,392 @@
+//! Identify, log pages, features and events, as Linux and nvme-cli ask for them.
+
+use nvme::admin::{GetFeatures, GetLogPage, Identify, SetFeatures};
+use nvme::identify::{
+    IdentifyController, IdentifyNamespace, NamespaceDescriptor, decode_descriptor_list,
+    decode_namespace_list,
+};
+use nvme::log::{
+    ChangedNamespaces, CommandEffects, DiscoveryEntry, DiscoveryHeader, ErrorLogEntry, SmartLog,
+};
+use nvme::{Sqe, Status, admin};
+
+use crate::harness::{Attached, Reply, VOLUME_BYTES, read, story, write};
+
+async fn identify(attached: &Attached, cns: u8, nsid: u32) -> Reply {
+    let command = Identify {
+        cns,
+        cntid: 0,
+        nsid,
+        csi: 0,
+        specific_id: 0,
+    };
+    attached.admin.call_in(command.to_sqe(), 4096).await
+}
+
+fn log_page(lid: u8, offset: u64, length: u64) -> GetLogPage {
+    GetLogPage {
+        lid,
+        lsp: 0,
+        retain_event: false,
+        length,
+        offset,
+        offset_is_index: false,
+        nsid: 0xffff_ffff,
+        csi: 0,
+    }
+}
+
+async fn log(attached: &Attached, lid: u8, length: u64) -> Vec<u8> {
+    let command = log_page(lid, 0, length).to_sqe();
+    attached
+        .admin
+        .call_in(command, length as usize)
+        .await
+        .ok()
+        .data
+}
+
+async fn get_feature(attached: &Attached, fid: u8, select: u8) -> Reply {
+    let command = GetFeatures {
+        fid,
+        select,
+        cdw11: 0,
+        nsid: 0,
+    };
+    attached.admin.call(command.to_sqe()).await
+}
+
+async fn set_feature(attached: &Attached, fid: u8, value: u32) -> Reply {
+    let command = SetFeatures {
+        fid,
+        save: false,
+        dwords: [value, 0, 0, 0, 0],
+        nsid: 0,
+    };
+    attached.admin.call(command.to_sqe()).await
+}
+
+#[test]
+fn the_controller_page_passes_every_check_of_a_linux_host() {
+    story(async |lab| {
+        let attached = lab.attach(1).await;
+        let page = identify(&attached, 0x01, 0).await.ok().data;
+        let page = IdentifyController::decode(&page).expect("a page");
+        assert_eq!(page.cntlid, attached.cntlid);
+        assert_ne!(page.kas, 0);
+        assert!(page.ioccsz >= 4 && page.iorcsz >= 1 && page.icdoff == 0);
+        assert_eq!(page.ioccsz, (64 + 4096) / 16);
+        assert_ne!(page.sgls & 1 << 2, 0, "keyed");
+        assert_ne!(page.cmic & 2, 0, "several controllers");
+        assert_eq!(page.maxcmd, 1024);
+        assert_eq!((page.mdts, page.msdbd), (8, 1));
+        assert!(page.mnan > 0 && page.mnan <= page.nn);
+        assert_eq!(page.vwc & 1, 1);
+        assert_eq!(page.cntrltype, 1);
+        assert_eq!(page.sn, "123456789abcdef01234");
+        assert_eq!(page.subnqn, onefold::DEFAULT_SUBSYSTEM_NQN);
+        assert_ne!(page.oaes & 1 << 8, 0);
+    });
+}
+
+#[test]
+fn a_namespace_is_the_volume_with_its_identities() {
+    story(async |lab| {
+        let attached = lab.attach(1).await;
+        lab.create_volume("small", 1 << 20, 512).await;
+        let list = identify(&attached, 0x02, 0).await.ok().data;
+        assert_eq!(decode_namespace_list(&list), Some(vec![1, 2]));
+        let list = identify(&attached, 0x02, 1).await.ok().data;
+        assert_eq!(decode_namespace_list(&list), Some(vec![2]));
+
+        let page = identify(&attached, 0x00, 1).await.ok().data;
+        let page = IdentifyNamespace::decode(&page).expect("a page");
+        assert_eq!(
+            (page.nsze, page.lba_bytes()),
+            (VOLUME_BYTES / 4096, Some(4096))
+        );
+        let page = identify(&attached, 0x00, 2).await.ok().data;
+        let page = IdentifyNamespace::decode(&page).expect("a page");
+        assert_eq!((page.nsze, page.lba_bytes()), (2048, Some(512)));
+
+        let info = lab.engine.volume("vol0").expect("vol0").info();
+        let list = identify(&attached, 0x03, 1).await.ok().data;
+        let list = decode_descriptor_list(&list).expect("a list");
+        assert!(list.contains(&NamespaceDescriptor::Uuid(info.uuid.into_bytes())));
+        assert!(list.contains(&NamespaceDescriptor::Nguid(info.nguid)));
+        assert!(list.contains(&NamespaceDescriptor::Csi(0)));
+        for (cns, nsid) in [
+            (0x05, 1),
+            (0x06, 0),
+            (0x07, 0),
+            (0x08, 1),
+            (0x13, 0),
+            (0x1c, 0),
+        ] {
+            identify(&attached, cns, nsid).await.ok();
+        }
+        // A valid identifier that is not in use is a page of zeros, as nvmet answers.
+        assert_eq!(identify(&attached, 0x00, 3).await.ok().data, vec![0; 4096]);
+    });
+}
+
+#[test]
+fn smart_counts_what_hosts_did() {
+    story(async |lab| {
+        let attached = lab.attach(1).await;
+        let queue = lab.io_queue(&attached, 1).await;
+        for block in 0..4 {
+            queue
+                .call_out(write(1, block * 256, 256), vec![1; 1 << 20])
+                .await
+                .ok();
+        }
+        queue.call_in(read(1, 0, 1), 4096).await.ok();
+        queue
+            .call_in(read(1, 1 << 40, 1), 4096)
+            .await
+            .refused(Status::LBA_OUT_OF_RANGE);
+        let page = SmartLog::decode(&log(&attached, 0x02, 512).await).expect("a page");
+        assert_eq!((page.host_write_commands, page.host_read_commands), (4, 1));
+        assert_eq!(page.data_units_written, (4u128 << 20).div_ceil(512_000));
+        assert_eq!(page.data_units_read, 1);
+        assert_eq!((page.error_log_entries, page.media_errors), (1, 0));
+        assert!(page.available_spare > 90 && page.critical_warning == 0);
+    });
+}
+
+#[test]
+fn the_error_log_tells_which_command_failed_and_where() {
+    story(async |lab| {
+        let attached = lab.attach(1).await;
+        let queue = lab.io_queue(&attached, 3).await;
+        queue
+            .call_in(read(1, 1 << 40, 1), 4096)
+            .await
+            .refused(Status::LBA_OUT_OF_RANGE);
+        identify(&attached, 0xff, 0)
+            .await
+            .refused(Status::INVALID_FIELD);
+        let page = log(&attached, 0x01, 192).await;
+        let entries: Vec<_> = page
+            .chunks(64)
+            .map(|entry| ErrorLogEntry::decode(entry).expect("one"))
+            .collect();
+        assert_eq!((entries[0].error_count, entries[0].sqid), (2, 0));
+        assert_eq!(entries[0].parameter_location, 40);
+        assert_eq!((entries[1].error_count, entries[1].sqid), (1, 3));
+        assert_eq!((entries[1].lba, entries[1].nsid), (1 << 40, 1));
+        assert_eq!(
+            Status::from_bits(entries[1].status_field >> 1).code(),
+            Status::LBA_OUT_OF_RANGE
+        );
+        assert_eq!(entries[2], ErrorLogEntry::default());
+    });
+}
+
+#[test]
+fn effects_and_firmware_have_their_pages() {
+    story(async |lab| {
+        let attached = lab.attach(1).await;
+        let effects = CommandEffects::decode(&log(&attached, 0x05, 4096).await).expect("a page");
+        assert_eq!(effects.iocs[0x02], CommandEffects::SUPPORTED);
+        assert_eq!(effects.iocs[0x7e], 0);
+        assert_eq!(log(&attached, 0x03, 512).await[0], 1);
+    });
+}
+
+#[test]
+fn attached_hosts_hear_of_created_resized_and_deleted_volumes() {
+    story(async |lab| {
+        let attached = lab.attach(1).await;
+        set_feature(&attached, 0x0b, 1 << 8).await.ok();
+        let next_event = async || {
+            let (_, event) = attached
+                .admin
+                .begin(Sqe::new(admin::OPCODE_ASYNC_EVENT_REQUEST));
+            event.await.expect("an answer").ok().result
+        };
+        let changed =
+            async || ChangedNamespaces::decode(&log(&attached, 0x04, 4096).await).expect("a page");
+        // What happened before the host asked is not news to it, but the page has it.
+        let _ = changed().await;
+        lab.create_volume("more", 1 << 20, 4096).await;
+        assert_eq!(next_event().await, 0x0004_0002);
+        assert_eq!(changed().await, ChangedNamespaces::List(vec![2]));
+        lab.engine
+            .resize_volume("vol0", 2 * VOLUME_BYTES)
+            .await
+            .expect("a resize");
+        assert_eq!(next_event().await, 0x0004_0002);
+        lab.engine.delete_volume("more").await.expect("a deletion");
+        assert_eq!(changed().await, ChangedNamespaces::List(vec![1, 2]));
+        let page = identify(&attached, 0x00, 1).await.ok().data;
+        assert_eq!(
+            IdentifyNamespace::decode(&page).expect("one").nsze,
+            2 * VOLUME_BYTES / 4096
+        );
+        let list = identify(&attached, 0x02, 0).await.ok().data;
+        assert_eq!(decode_namespace_list(&list), Some(vec![1]));
+    });
+}
+
+#[test]
+fn features_answer_with_current_default_saved_and_supported() {
+    story(async |lab| {
+        let attached = lab.attach(1).await;
+        for fid in [0x01, 0x02, 0x04, 0x05, 0x06, 0x07, 0x0a, 0x0b, 0x0f] {
+            for select in 0..4 {
+                get_feature(&attached, fid, select).await.ok();
+            }
+        }
+        for fid in [
+            0x00, 0x03, 0x08, 0x09, 0x0c, 0x0d, 0x10, 0x11, 0x80, 0x82, 0xc0, 0xff,
+        ] {
+            get_feature(&attached, fid, 0)
+                .await
+                .refused(Status::INVALID_FIELD);
+            set_feature(&attached, fid, 0)
+                .await
+                .refused(Status::INVALID_FIELD);
+        }
+        assert_eq!(
+            get_feature(&attached, 0x06, 0).await.ok().result,
+            1,
+            "write cache on"
+        );
+        set_feature(&attached, 0x06, 0).await.ok();
+        assert_eq!(get_feature(&attached, 0x06, 0).await.ok().result, 0);
+        assert_eq!(
+            get_feature(&attached, 0x06, 1).await.ok().result,
+            1,
+            "the default"
+        );
+        assert_eq!(
+            get_feature(&attached, 0x07, 0).await.ok().result,
+            0x003f_003f
+        );
+        set_feature(&attached, 0x07, 0xffff)
+            .await
+            .refused(Status::INVALID_FIELD);
+        assert_eq!(
+            set_feature(&attached, 0x07, 0x01ff_01ff).await.ok().result,
+            0x003f_003f
+        );
+        set_feature(&attached, 0x0b, 1 << 9)
+            .await
+            .refused(Status::INVALID_FIELD);
+        let saved = SetFeatures {
+            fid: 0x06,
+            save: true,
+            dwords: [1, 0, 0, 0, 0],
+            nsid: 0,
+        };
+        attached
+            .admin
+            .call(saved.to_sqe())
+            .await
+            .refused(Status::FEATURE_NOT_SAVEABLE);
+
+        let host_id = GetFeatures {
+            fid: 0x81,
+            select: 0,
+            cdw11: 1,
+            nsid: 0,
+        };
+        let reply = attached.admin.call_in(host_id.to_sqe(), 16).await.ok();
+        assert_eq!(reply.data, attached.host.id);
+        set_feature(&attached, 0x81, 1)
+            .await
+            .refused(Status::COMMAND_SEQUENCE);
+        let stamp = SetFeatures {
+            fid: 0x0e,
+            save: false,
+            dwords: [0; 5],
+            nsid: 0,
+        };
+        let time = 1_700_000_000_000u64.to_le_bytes().to_vec();
+        attached.admin.call_out(stamp.to_sqe(), time).await.ok();
+        let stamp = GetFeatures {
+            fid: 0x0e,
+            select: 0,
+            cdw11: 0,
+            nsid: 0,
+        };
+        let reply = attached.admin.call_in(stamp.to_sqe(), 8).await.ok();
+        let stamp = nvme::features::Timestamp::decode(&reply.data).expect("a time");
+        assert!(stamp.set_by_host && stamp.milliseconds >= 1_700_000_000_000);
+        let behavior = SetFeatures {
+            fid: 0x16,
+            save: false,
+            dwords: [0; 5],
+            nsid: 0,
+        };
+        let mut data = vec![0; 512];
+        data[0] = 1;
+        attached.admin.call_out(behavior.to_sqe(), data).await.ok();
+    });
+}
+
+#[test]
+fn discovery_tells_where_the_subsystem_is() {
+    story(async |lab| {
+        let attached = lab.discover(1).await;
+        let page = identify(&attached, 0x01, 0).await.ok().data;
+        let page = IdentifyController::decode(&page).expect("a page");
+        assert_eq!(
+            (page.cntrltype, page.subnqn.as_str()),
+            (2, nvme::nqn::DISCOVERY)
+        );
+        let all = log(&attached, 0x70, 4096).await;
+        let header = DiscoveryHeader::decode(&all).expect("a header");
+        assert_eq!(header.records, 1);
+        let entry = DiscoveryEntry::decode(&all[1024..]).expect("an entry");
+        assert_eq!(
+            (entry.traddr.as_str(), entry.trsvcid.as_str()),
+            ("192.0.2.2", "4420")
+        );
+        assert_eq!(entry.subnqn.as_str(), onefold::DEFAULT_SUBSYSTEM_NQN);
+        // libnvme 1.16 reads entries by offset and the header again.
+        let piece = log_page(0x70, 1024, 1024).to_sqe();
+        assert_eq!(
+            attached.admin.call_in(piece, 1024).await.ok().data,
+            all[1024..2048]
+        );
+
+        set_feature(&attached, 0x0b, 1 << 31).await.ok();
+        let (_, event) = attached
+            .admin
+            .begin(Sqe::new(admin::OPCODE_ASYNC_EVENT_REQUEST));
+        lab.target.discovery_changed();
+        assert_eq!(event.await.expect("an answer").ok().result, 0x0070_f002);
+        let again = DiscoveryHeader::decode(&log(&attached, 0x70, 1024).await).expect("a header");
+        assert!(again.generation > header.generation);
+    });
+}
+
+#[test]
+fn a_discovery_controller_answers_nothing_but_discovery() {
+    story(async |lab| {
+        let attached = lab.discover(1).await;
+        for cns in [0x00, 0x02, 0x03, 0x06] {
+            identify(&attached, cns, 1)
+                .await
+                .refused(Status::INVALID_FIELD);
+        }
+        for lid in [0x02, 0x04, 0x05] {
+            let command = log_page(lid, 0, 512).to_sqe();
+            attached
+                .admin
+                .call_in(command, 512)
+                .await
+                .refused(Status::INVALID_LOG_PAGE);
+        }
+        set_feature(&attached, 0x06, 0)
+            .await
+            .refused(Status::INVALID_FIELD);
+        assert!(
+            lab.target.attached_hosts().is_empty(),
+            "discovery is no attachment"
+        );
+    });
+}

@@ -1,0 +1,527 @@
+//! A target in memory and hosts to it.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+use dedup::{Blocking, Engine, EngineConfig, EngineParts, VolumeSpec};
+use drives::{Drive, MemoryDrive};
+use meta::{JournalMedia, MemoryMedia, MemoryStore, Store};
+use nvme::fabrics::{CNTLID_DYNAMIC, ConnectCommand, ConnectData, FabricsCommand};
+use nvme::{Cqe, Nqn, SglDescriptor, Sqe, Status, properties};
+use onefold::association::serve_queue;
+use onefold::queue::{Queue, QueueFacts};
+use onefold::subsystem::{Limits, Target, TargetParts};
+use reactor::{Buffer, BufferPool};
+use tokio::sync::oneshot;
+use uuid::Uuid;
+
+/// CC as Linux writes it: IOSQES 6, IOCQES 4, EN.
+pub(crate) const CC_ENABLE: u64 = 0x0046_0001;
+
+/// Bytes of the volume that every lab has as NSID 1.
+pub(crate) const VOLUME_BYTES: u64 = 64 << 20;
+
+/// What a host gets back.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) status: Status,
+    pub(crate) result: u64,
+    pub(crate) data: Vec<u8>,
+}
+
+impl Reply {
+    /// The status without DNR and More.
+    pub(crate) fn code(&self) -> Status {
+        self.status.code()
+    }
+
+    /// The data of a command that must have succeeded.
+    #[track_caller]
+    pub(crate) fn ok(self) -> Self {
+        assert!(self.status.is_success(), "{:?}", self.status);
+        self
+    }
+
+    /// The command must have failed with that status, for good.
+    #[track_caller]
+    pub(crate) fn refused(self, status: Status) -> Self {
+        assert_eq!(self.code(), status);
+        assert!(self.status.is_dnr(), "{:?} would be retried", self.status);
+        self
+    }
+}
+
+/// A command in the queue's hands.
+pub(crate) struct FakeCapsule {
+    sqe: Sqe,
+    data: Vec<u8>,
+    /// The data never comes.
+    stuck: bool,
+    reply: oneshot::Sender<Reply>,
+}
+
+#[derive(Default)]
+struct Line {
+    ready: VecDeque<FakeCapsule>,
+    closed: bool,
+    waker: Vec<Waker>,
+}
+
+/// A queue pair in memory: both ends are clones of it.
+#[derive(Clone)]
+pub(crate) struct FakeQueue {
+    facts: QueueFacts,
+    line: Rc<RefCell<Line>>,
+    next_cid: Rc<RefCell<u16>>,
+}
+
+impl Queue for FakeQueue {
+    type Capsule = FakeCapsule;
+
+    fn facts(&self) -> QueueFacts {
+        self.facts
+    }
+
+    fn sqe(capsule: &FakeCapsule) -> &Sqe {
+        &capsule.sqe
+    }
+
+    async fn next_command(&self) -> Option<FakeCapsule> {
+        std::future::poll_fn(|cx| {
+            let mut line = self.line.borrow_mut();
+            if line.closed {
+                return Poll::Ready(None);
+            }
+            match line.ready.pop_front() {
+                Some(capsule) => Poll::Ready(Some(capsule)),
+                None => {
+                    line.waker.push(cx.waker().clone());
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+
+    async fn fetch(
+        &self,
+        capsule: &FakeCapsule,
+        len: usize,
+        mut buf: Buffer,
+    ) -> Result<Buffer, Status> {
+        if capsule.stuck {
+            self.closed().await;
+            return Err(Status::DATA_TRANSFER_ERROR);
+        }
+        match capsule.data.get(..len) {
+            Some(data) => {
+                buf[..len].copy_from_slice(data);
+                Ok(buf)
+            }
+            None => Err(Status::DATA_TRANSFER_ERROR),
+        }
+    }
+
+    fn complete(&self, capsule: FakeCapsule, cqe: Cqe, data: Option<(Buffer, usize)>) {
+        let data = data
+            .map(|(buffer, len)| buffer[..len].to_vec())
+            .unwrap_or_default();
+        let room = capsule.sqe.sgl().map_or(0, |sgl| sgl.length() as usize);
+        assert!(
+            data.len() <= room,
+            "{} bytes for a host with room for {room}",
+            data.len()
+        );
+        let reply = Reply {
+            status: cqe.status,
+            result: cqe.result,
+            data,
+        };
+        let _ = capsule.reply.send(reply);
+    }
+
+    fn close(&self) {
+        let mut line = self.line.borrow_mut();
+        line.closed = true;
+        line.ready.clear();
+        line.waker.drain(..).for_each(Waker::wake);
+    }
+}
+
+impl FakeQueue {
+    pub(crate) fn is_closed(&self) -> bool {
+        self.line.borrow().closed
+    }
+
+    /// Waits until the target has closed the queue.
+    pub(crate) async fn closed(&self) {
+        std::future::poll_fn(|cx| {
+            let mut line = self.line.borrow_mut();
+            if line.closed {
+                return Poll::Ready(());
+            }
+            line.waker.push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Sends an entry as it is.
+    pub(crate) fn send(&self, sqe: Sqe, data: Vec<u8>, stuck: bool) -> oneshot::Receiver<Reply> {
+        let (reply, receiver) = oneshot::channel();
+        let mut line = self.line.borrow_mut();
+        if !line.closed {
+            line.ready.push_back(FakeCapsule {
+                sqe,
+                data,
+                stuck,
+                reply,
+            });
+            line.waker.drain(..).for_each(Waker::wake);
+        }
+        receiver
+    }
+
+    fn addressed(&self, mut sqe: Sqe, room: usize) -> Sqe {
+        let mut next = self.next_cid.borrow_mut();
+        *next = next.wrapping_add(1);
+        sqe.set_cid(*next);
+        sqe.set_sgl(&SglDescriptor::Keyed {
+            address: 0x1000,
+            length: room as u32,
+            key: 7,
+            invalidate: true,
+        });
+        sqe
+    }
+
+    /// A command that waits for its answer elsewhere; gives its identifier.
+    pub(crate) fn begin(&self, sqe: Sqe) -> (u16, oneshot::Receiver<Reply>) {
+        let sqe = self.addressed(sqe, 0);
+        (sqe.cid(), self.send(sqe, Vec::new(), false))
+    }
+
+    /// A command with data that never comes.
+    pub(crate) fn begin_stuck(&self, sqe: Sqe, len: usize) -> (u16, oneshot::Receiver<Reply>) {
+        let sqe = self.addressed(sqe, len);
+        (sqe.cid(), self.send(sqe, Vec::new(), true))
+    }
+
+    /// A command with data whose answer is awaited elsewhere.
+    pub(crate) fn begin_with(&self, sqe: Sqe, data: Vec<u8>) -> oneshot::Receiver<Reply> {
+        let sqe = self.addressed(sqe, data.len());
+        self.send(sqe, data, false)
+    }
+
+    /// The host drops the connection.
+    pub(crate) fn close_from_host(&self) {
+        self.close();
+    }
+
+    /// A command without data.
+    pub(crate) async fn call(&self, sqe: Sqe) -> Reply {
+        self.call_out(sqe, Vec::new()).await
+    }
+
+    /// A command with data for the target.
+    pub(crate) async fn call_out(&self, sqe: Sqe, data: Vec<u8>) -> Reply {
+        let sqe = self.addressed(sqe, data.len());
+        self.send(sqe, data, false).await.expect("the queue lives")
+    }
+
+    /// The same, on a queue that may end meanwhile.
+    pub(crate) async fn try_call_out(&self, sqe: Sqe, data: Vec<u8>) -> Option<Reply> {
+        let sqe = self.addressed(sqe, data.len());
+        self.send(sqe, data, false).await.ok()
+    }
+
+    /// A command with room for data from the target.
+    pub(crate) async fn call_in(&self, sqe: Sqe, room: usize) -> Reply {
+        let sqe = self.addressed(sqe, room);
+        self.send(sqe, Vec::new(), false)
+            .await
+            .expect("the queue lives")
+    }
+}
+
+/// A host's name and identifier.
+#[derive(Clone, Debug)]
+pub(crate) struct TestHost {
+    pub(crate) nqn: Nqn,
+    pub(crate) id: [u8; 16],
+}
+
+impl TestHost {
+    pub(crate) fn new(number: u8) -> Self {
+        let nqn = format!("nqn.2014-08.org.nvmexpress:uuid:{number}");
+        Self {
+            nqn: nqn.parse().expect("a name"),
+            id: [number; 16],
+        }
+    }
+}
+
+/// An association of a host: its admin queue.
+pub(crate) struct Attached {
+    pub(crate) host: TestHost,
+    pub(crate) admin: FakeQueue,
+    pub(crate) cntlid: u16,
+}
+
+/// A target in memory.
+pub(crate) struct Lab {
+    pub(crate) target: Arc<Target>,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) buffers: BufferPool,
+}
+
+/// Runs a story on a reactor.
+pub(crate) fn story<F: AsyncFnOnce(Lab)>(tell: F) {
+    story_with(Limits::default(), tell);
+}
+
+/// Runs a story with other limits.
+pub(crate) fn story_with<F: AsyncFnOnce(Lab)>(limits: Limits, tell: F) {
+    let config = reactor::Config::default();
+    reactor::run(config, async move {
+        let lab = Lab::new(limits).await;
+        tell(lab).await;
+    })
+    .expect("a reactor");
+}
+
+impl Lab {
+    async fn new(limits: Limits) -> Self {
+        let drive: Arc<dyn Drive> = Arc::new(MemoryDrive::new(64 << 10));
+        let journal: Arc<dyn JournalMedia> = Arc::new(MemoryMedia::new(32 << 20));
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+        let parts = EngineParts {
+            drives: vec![drive],
+            journal,
+            store,
+            hash_key: [9; 32],
+            blocking: Blocking::Inline,
+            config: EngineConfig::default(),
+        };
+        let engine = Engine::open(parts).await.expect("an engine");
+        let buffers = reactor::current().expect("a reactor").buffers().clone();
+        let target = Target::new(TargetParts {
+            engine: engine.clone(),
+            buffers: buffers.clone(),
+            pool_uuid: Uuid::from_u128(0x1234_5678_9abc_def0_1234_5678_9abc_def0),
+            nqn: onefold::DEFAULT_SUBSYSTEM_NQN.parse().expect("a name"),
+            listeners: vec!["rdma://0.0.0.0:4420".parse().expect("an address")],
+            limits,
+        });
+        let lab = Self {
+            target,
+            engine,
+            buffers,
+        };
+        lab.create_volume("vol0", VOLUME_BYTES, 4096).await;
+        lab
+    }
+
+    pub(crate) async fn create_volume(&self, name: &str, size_bytes: u64, lba_bytes: u32) {
+        let spec = VolumeSpec {
+            name: name.into(),
+            size_bytes,
+            lba_bytes,
+            nsid: None,
+            uuid: None,
+        };
+        self.engine.create_volume(spec).await.expect("a volume");
+    }
+
+    /// A queue that a host has opened, and that has not connected yet.
+    pub(crate) fn queue(&self, qid: u16, depth: u16) -> FakeQueue {
+        let facts = QueueFacts {
+            peer: SocketAddr::from(([192, 0, 2, 7], 50_000)),
+            local: SocketAddr::from(([192, 0, 2, 2], 4420)),
+            qid,
+            depth,
+            in_capsule_bytes: 4096,
+            transport: "rdma",
+        };
+        let queue = FakeQueue {
+            facts,
+            line: Rc::default(),
+            next_cid: Rc::new(RefCell::new(qid.wrapping_mul(1000))),
+        };
+        drop(reactor::spawn(serve_queue(
+            self.target.clone(),
+            queue.clone(),
+        )));
+        queue
+    }
+
+    /// Connects an admin queue with that keep-alive timeout.
+    pub(crate) async fn connect_with(&self, host: &TestHost, kato_ms: u32) -> Attached {
+        let admin = self.queue(0, 32);
+        let command = ConnectCommand {
+            record_format: 0,
+            qid: 0,
+            sqsize: 31,
+            attributes: 0,
+            kato_ms,
+        };
+        let reply = connect(&admin, command, connect_data(host, CNTLID_DYNAMIC))
+            .await
+            .ok();
+        Attached {
+            host: host.clone(),
+            admin,
+            cntlid: reply.result as u16,
+        }
+    }
+
+    /// A host whose controller is enabled.
+    pub(crate) async fn attach(&self, number: u8) -> Attached {
+        let attached = self.connect_with(&TestHost::new(number), 0).await;
+        attached.set_property(properties::CC, CC_ENABLE).await.ok();
+        attached
+    }
+
+    /// An association with the discovery subsystem.
+    pub(crate) async fn discover(&self, number: u8) -> Attached {
+        let host = TestHost::new(number);
+        let admin = self.queue(0, 32);
+        let command = ConnectCommand {
+            record_format: 0,
+            qid: 0,
+            sqsize: 31,
+            attributes: 0,
+            kato_ms: 0,
+        };
+        let mut data = connect_data(&host, CNTLID_DYNAMIC);
+        data.subsystem = nvme::nqn::DISCOVERY.parse().expect("a name");
+        let reply = connect(&admin, command, data).await.ok();
+        let attached = Attached {
+            host,
+            admin,
+            cntlid: reply.result as u16,
+        };
+        attached.set_property(properties::CC, CC_ENABLE).await.ok();
+        attached
+    }
+
+    /// Connects an I/O queue of an association.
+    pub(crate) async fn io_queue(&self, attached: &Attached, qid: u16) -> FakeQueue {
+        let queue = self.queue(qid, 128);
+        self.connect_io(&queue, attached, qid).await.ok();
+        queue
+    }
+
+    /// Asks for an I/O queue.
+    pub(crate) async fn connect_io(&self, queue: &FakeQueue, of: &Attached, qid: u16) -> Reply {
+        let command = ConnectCommand {
+            record_format: 0,
+            qid,
+            sqsize: 127,
+            attributes: 0,
+            kato_ms: 0,
+        };
+        connect(queue, command, connect_data(&of.host, of.cntlid)).await
+    }
+
+    /// Waits until so many hosts are attached, and none is on its way out.
+    pub(crate) async fn attached_hosts_are(&self, count: usize) {
+        let settled = async {
+            while self.target.nvm.controller_count() != count {
+                reactor::yield_now().await;
+            }
+        };
+        reactor::timeout(std::time::Duration::from_secs(10), settled)
+            .await
+            .expect("an association that does not end");
+        assert_eq!(self.target.attached_hosts().len(), count);
+    }
+
+    /// Waits until no association is left.
+    pub(crate) async fn nobody_is_attached(&self) {
+        self.attached_hosts_are(0).await;
+    }
+
+    /// Buffers lent to nobody: nothing leaks.
+    pub(crate) async fn all_buffers_are_back(&self) {
+        let mut back = pin!(async {
+            while self.buffers.stats().free_bytes != self.buffers.stats().total_bytes {
+                reactor::yield_now().await;
+            }
+        });
+        reactor::timeout(std::time::Duration::from_secs(10), &mut back)
+            .await
+            .expect("a buffer was not given back");
+    }
+
+    /// The target still serves: a write and a read of another host.
+    pub(crate) async fn still_serves(&self, other: &FakeQueue) {
+        let data = vec![0xa5; 4096];
+        other.call_out(write(1, 100, 1), data.clone()).await.ok();
+        assert_eq!(other.call_in(read(1, 100, 1), 4096).await.ok().data, data);
+    }
+}
+
+impl Attached {
+    pub(crate) async fn set_property(&self, offset: u32, value: u64) -> Reply {
+        self.admin
+            .call(FabricsCommand::property_set(offset, false, value))
+            .await
+    }
+
+    pub(crate) async fn property(&self, offset: u32, wide: bool) -> Reply {
+        self.admin
+            .call(FabricsCommand::property_get(offset, wide))
+            .await
+    }
+}
+
+/// The data of a Connect to the default subsystem.
+pub(crate) fn connect_data(host: &TestHost, cntlid: u16) -> ConnectData {
+    ConnectData {
+        host_id: host.id,
+        cntlid,
+        subsystem: onefold::DEFAULT_SUBSYSTEM_NQN.parse().expect("a name"),
+        host: host.nqn.clone(),
+    }
+}
+
+/// Sends a Connect.
+pub(crate) async fn connect(
+    queue: &FakeQueue,
+    command: ConnectCommand,
+    data: ConnectData,
+) -> Reply {
+    queue
+        .call_out(command.to_sqe(), data.encode().to_vec())
+        .await
+}
+
+fn range(slba: u64, blocks: u32) -> nvme::io::LbaRange {
+    nvme::io::LbaRange { slba, blocks }
+}
+
+/// A Read.
+pub(crate) fn read(nsid: u32, slba: u64, blocks: u32) -> Sqe {
+    nvme::io::IoCommand::Read {
+        nsid,
+        range: range(slba, blocks),
+        fua: false,
+    }
+    .to_sqe()
+}
+
+/// A Write.
+pub(crate) fn write(nsid: u32, slba: u64, blocks: u32) -> Sqe {
+    nvme::io::IoCommand::Write {
+        nsid,
+        range: range(slba, blocks),
+        fua: false,
+    }
+    .to_sqe()
+}

@@ -1,0 +1,10 @@
+//! Hosts that are made by hand: controllers and queues driven with submission queue entries over a
+//! queue in memory, against a real engine on a drive in memory. No network, no sleeping: everything
+//! that is waited for is awaited.
+
+mod admin;
+mod association;
+mod bad_input;
+mod connect;
+mod harness;
+mod io;

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Runs all tests: ./test.sh [--quick]
+#   --quick   leaves out the tests that boot guests with Linux kernels (those need root and QEMU)
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+cd "$root"
+quick=
+for argument; do
+  case $argument in
+    --quick) quick=yes ;;
+    *) echo "usage: ./test.sh [--quick]" >&2; exit 1 ;;
+  esac
+done
+
+. scripts/build.sh
+prepare_build
+install_packages iproute2 procps
+
+# step WORDS...: says what begins, and when.
+start=$SECONDS
+step() { echo; echo "== $* (at $((SECONDS - start)) s)"; }
+
+step "format"
+cargo fmt --all -- --check
+step "lints"
+cargo clippy --workspace --all-targets -- -D warnings
+step "documentation"
+RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
+step "build"
+cargo build --workspace --all-targets
+step "tests"
+cargo test --workspace
+
+if [ -z "$quick" ]; then
+  [ "$(id -u)" = 0 ] || { echo "the guests need root (network namespaces, taps): run as root, or ./test.sh --quick" >&2; exit 1; }
+  step "lab"
+  tests/lab/setup.sh
+  step "guests"
+  # One at a time: an emulated guest takes a core.
+  cargo test --workspace --test guests -- --ignored --test-threads=1 --nocapture
+fi
+step "all passed"

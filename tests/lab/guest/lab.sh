@@ -1,0 +1,60 @@
+# Functions for the scripts that run in a guest:  . /lib/lab.sh
+NQN=nqn.2026-11.dev.onefold:default
+log() { echo "[$(cut -d' ' -f1 /proc/uptime)] $*"; }
+die() { log "FAIL: $*"; ip -br addr; ip neigh; dmesg | tail -n 20; exit 1; }
+# Barriers between a guest and the machine: files in the shared folder, one pair a step.
+signal() { : >"/lab/sync.$1"; }
+await() { # NAME [SECONDS]
+  local n=0
+  until [ -e "/lab/sync.$1" ]; do sleep 0.1; n=$((n+1)); [ $n -lt $((10*${2:-120})) ] || die "the machine never said '$1'"; done
+}
+rxe_up() { modprobe rdma_rxe; modprobe -a rdma_ucm ib_uverbs; rdma link add rxe0 type rxe netdev eth0 || die "rdma link add"; modprobe nvme-rdma; }
+# reach ADDRESS: waits until the network carries packets; a fresh bridge and fresh addresses take a moment
+reach() { local n=0; until ping -c 1 -W 1 "$1" >/dev/null 2>&1; do n=$((n+1)); [ $n -lt 20 ] || die "no way to $1"; done; }
+# discover ADDRESS: the discovery log. A first connect over IPv6 was once left without an answer until Linux gave
+# up after 78 s, on neither side it is known why: the second try keeps that apart from a target that is never
+# reached, and what is printed here is the evidence to look into.
+discover() {
+  nvme discover -t rdma -a "$1" -s 4420 && return 0
+  log "THE FIRST CONNECT GOT NO ANSWER"; rxe_stat; ip -br addr; ip neigh; dmesg | tail -n 5
+  nvme discover -t rdma -a "$1" -s 4420
+}
+# attach ADDRESS [nvme connect arguments]: connects and prints the block device of the first namespace (or of NSID=n)
+attach() {
+  local address=$1; shift
+  nvme connect -t rdma -a "$address" -s 4420 -n "$NQN" "$@" >/dev/null || return 1
+  device
+}
+# device [NSID]: the block device of a namespace of the subsystem, once it is there
+device() {
+  local nsid=${1:-1} n=0 subsystem disk
+  while [ $n -lt 100 ]; do
+    for subsystem in /sys/class/nvme-subsystem/*; do
+      [ "$(cat "$subsystem/subsysnqn" 2>/dev/null)" = "$NQN" ] || continue
+      for disk in "$subsystem"/nvme*n*; do
+        case ${disk##*/} in *c*n*) continue ;; esac
+        [ "$(cat "$disk/nsid" 2>/dev/null)" = "$nsid" ] && [ -b "/dev/${disk##*/}" ] && { echo "/dev/${disk##*/}"; return 0; }
+      done
+    done
+    sleep 0.1; n=$((n+1))
+  done
+  return 1
+}
+# fio_line NAME ARGUMENTS: runs fio, prints one line of figures, keeps its JSON in /lab/NAME.json
+fio_line() {
+  local name=$1; shift
+  fio --name="$name" --output-format=json --output="/lab/$name.json" "$@" >/tmp/fio.err 2>&1; local code=$?
+  jq -r --arg n "$name" '.jobs | "FIO \($n): read iops=\(map(.read.iops)|add|round) MB/s=\((map(.read.bw_bytes)|add)/1e6*10|round/10) lat_us=\(map(.read.clat_ns.mean)|max/1000|round) | write iops=\(map(.write.iops)|add|round) MB/s=\((map(.write.bw_bytes)|add)/1e6*10|round/10) lat_us=\(map(.write.clat_ns.mean)|max/1000|round) | err=\(map(.error)|max)"' "/lab/$name.json" || cat /tmp/fio.err
+  [ $code = 0 ] || { log "fio $name ended with $code"; tail -n 5 /tmp/fio.err; }
+  return $code
+}
+# rxe's own counters that are not zero: retries, duplicates and errors tell whether packets were lost or late
+rxe_stat() {
+  local file value out=
+  for file in /sys/class/infiniband/rxe0/ports/1/hw_counters/*; do
+    value=$(cat "$file"); [ "${file##*/}" != lifespan ] && [ "$value" != 0 ] && out="$out ${file##*/}=$value"
+  done
+  echo "RXE$out"
+}
+# complaints: what the guest's kernel said that a user would worry about
+complaints() { dmesg | grep -E 'WARNING:|Oops:|BUG:|Call Trace|I/O error|EXT4-fs error'; }

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Prepares the lab: Debian packages (only what is missing), the guest kernels, and an initramfs for each.
+#   tests/lab/setup.sh [SERIES...]      SERIES: 6.12 6.1 (default: both)
+# Everything it makes is under $LAB_CACHE (default ~/.cache/onefold-lab) and is made once.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+cache=${LAB_CACHE:-$HOME/.cache/onefold-lab}
+mkdir -p "$cache"
+[ $# -gt 0 ] || set -- 6.12 6.1
+
+. "$here/../../scripts/packages.sh"
+install_packages busybox-static cpio xz-utils zstd kmod iproute2 bash jq strace ethtool procps \
+  nvme-cli fio rdma-core ibverbs-utils ibverbs-providers rdmacm-utils e2fsprogs xfsprogs \
+  util-linux tcpdump tshark qemu-system-x86
+
+# The newest kernel of a series that apt knows, unpacked (never installed) into $cache/kernel-SERIES.
+fetch_kernel() {
+  local series=$1 pattern root=$cache/kernel-$1 package
+  [ -e "$root/version" ] && return 0
+  case $series in
+    6.12) pattern='^linux-image-6\.12\.[0-9]+\+deb12-amd64$' ;;
+    6.1) pattern='^linux-image-6\.1\.0-[0-9]+-amd64$' ;;
+    *) echo "lab: no rule for kernel series $series (known: 6.12, 6.1)" >&2; return 1 ;;
+  esac
+  newest() { apt-cache search --names-only "$pattern" | awk '{print $1}' | sort -V | tail -n 1; }
+  package=$(newest)
+  [ -n "$package" ] || { as_root apt-get update -q >&2; package=$(newest); }
+  [ -n "$package" ] || { enable_backports; package=$(newest); }
+  [ -n "$package" ] || { echo "lab: apt knows no kernel $series; run 'apt-get update' and look at its sources" >&2; return 1; }
+  echo "lab: kernel $series is $package"
+  rm -rf "$root" "$root.tmp"; mkdir -p "$root.tmp"
+  (cd "$root.tmp" && apt-get download -q "$package" && dpkg-deb -x "$package"_*.deb . && rm -f "$package"_*.deb)
+  echo "${package#linux-image-}" >"$root.tmp/version"
+  mv "$root.tmp" "$root"
+}
+
+# A real source tree of about 100 MB, as one tar file: the network drivers of Debian's kernel source.
+fetch_tree() {
+  [ -e "$cache/tree.tar" ] && [ -e "$cache/tree.sum" ] && return 0
+  local work; work=$(mktemp -d "$cache/tree.XXXXXX")
+  (cd "$work" && apt-get download -q linux-source-6.1 && dpkg-deb --fsys-tarfile linux-source-6.1_*.deb | tar -x ./usr/src)
+  tar -C "$work" -xJf "$work/usr/src/linux-source-6.1.tar.xz" linux-source-6.1/drivers/net
+  tar -C "$work" -cf "$cache/tree.tar.tmp" linux-source-6.1
+  # The sum of all files' contents in the order of their names, as the story computes it in the guest.
+  (cd "$work" && find ./linux-source-6.1 -type f -print0 | LC_ALL=C sort -z | xargs -0 cat | sha256sum) >"$cache/tree.sum"
+  rm -rf "$work"; mv "$cache/tree.tar.tmp" "$cache/tree.tar"
+}
+
+for series; do
+  fetch_kernel "$series"
+  "$here/mkinitramfs.sh" "$series"
+done
+fetch_tree

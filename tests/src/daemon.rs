@@ -1,0 +1,257 @@
+//! The `onefold` program as a user runs it: a process with arguments, output, signals and a pool folder.
+
+use std::{
+    fs::File,
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Output, Stdio},
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::wait_for;
+
+/// How long a start may take before the test gives up (a busy machine with a full journal to replay).
+const READY_LIMIT: Duration = Duration::from_secs(60);
+
+/// The program under test: it lies beside the folder of the test executables.
+///
+/// # Panics
+/// When it has not been built.
+pub fn program() -> PathBuf {
+    let test = std::env::current_exe().expect("a running test has a path");
+    let folder = test
+        .ancestors()
+        .nth(2)
+        .expect("tests lie in <build>/<profile>/deps");
+    let program = folder.join("onefold");
+    assert!(
+        program.exists(),
+        "{} is missing: run `cargo build -p onefold` first",
+        program.display()
+    );
+    program
+}
+
+/// Where the program runs: in the machine's network, or in a network namespace of a lab.
+fn command(namespace: Option<&str>) -> Command {
+    match namespace {
+        None => Command::new(program()),
+        Some(name) => {
+            let mut command = Command::new("ip");
+            command.args(["netns", "exec", name]).arg(program());
+            command
+        }
+    }
+}
+
+/// Runs the program to its end with these arguments.
+///
+/// # Panics
+/// When it cannot be started at all.
+pub fn onefold(arguments: &[&str]) -> Output {
+    onefold_in(None, arguments)
+}
+
+/// [`onefold`], in a network namespace.
+///
+/// # Panics
+/// When it cannot be started at all.
+pub fn onefold_in(namespace: Option<&str>, arguments: &[&str]) -> Output {
+    command(namespace)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .expect("the program starts")
+}
+
+/// Both outputs of a finished program, for messages.
+pub fn text_of(output: &Output) -> String {
+    format!(
+        "{}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
+}
+
+/// A running `onefold serve`. Dropping it kills it.
+#[derive(Debug)]
+pub struct Daemon {
+    child: Child,
+    pool: PathBuf,
+    namespace: Option<String>,
+    ready: String,
+}
+
+impl Daemon {
+    /// Starts `onefold serve --pool POOL ARGUMENTS...` and waits for its `ready` line.
+    ///
+    /// # Panics
+    /// With everything that the program printed, when it ends or stays silent instead.
+    pub fn start(pool: &Path, namespace: Option<&str>, arguments: &[&str]) -> Self {
+        match Self::try_start(pool, namespace, arguments) {
+            Ok(daemon) => daemon,
+            Err(text) => panic!("onefold serve did not get ready: {text}"),
+        }
+    }
+
+    /// [`Daemon::start`] for a start that may fail: the error is all that the program printed.
+    ///
+    /// # Errors
+    /// The exit status and the printed text, when the program ends before it is ready.
+    ///
+    /// # Panics
+    /// When the program neither ends nor gets ready.
+    pub fn try_start(
+        pool: &Path,
+        namespace: Option<&str>,
+        arguments: &[&str],
+    ) -> Result<Self, String> {
+        let log = pool.with_extension("log");
+        let errors = File::options()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .expect("the log can be written");
+        let mut child = command(namespace)
+            .arg("serve")
+            .arg("--pool")
+            .arg(pool)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(errors)
+            .spawn()
+            .expect("the program starts");
+        let stdout = child.stdout.take().expect("it was asked for");
+        let (sender, receiver) = mpsc::channel();
+        // Reads to the end, so that the daemon never blocks on a full pipe.
+        thread::spawn(move || {
+            let mut lines = BufReader::new(stdout).lines();
+            while let Some(Ok(line)) = lines.next() {
+                let _ = sender.send(line);
+            }
+        });
+        let mut printed = String::new();
+        loop {
+            match receiver.recv_timeout(READY_LIMIT) {
+                Ok(line) if line.starts_with("ready") => {
+                    return Ok(Self {
+                        child,
+                        pool: pool.to_owned(),
+                        namespace: namespace.map(str::to_owned),
+                        ready: line,
+                    });
+                }
+                Ok(line) => printed.push_str(&format!("{line}\n")),
+                Err(mpsc::RecvTimeoutError::Disconnected) => {
+                    let status = child.wait().expect("a child can be waited for");
+                    let errors = std::fs::read_to_string(&log).unwrap_or_default();
+                    return Err(format!("{status}\n{printed}{errors}"));
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) => {
+                    let _ = child.kill();
+                    panic!("onefold serve neither ended nor got ready; it printed:\n{printed}");
+                }
+            }
+        }
+    }
+
+    /// The line that said `ready`, with the addresses after it.
+    pub fn ready_line(&self) -> &str {
+        &self.ready
+    }
+
+    /// The process number.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// `onefold status --json` of this daemon.
+    ///
+    /// # Panics
+    /// When the command fails or prints something else than JSON.
+    pub fn status(&self) -> Value {
+        let pool = self.pool.to_str().expect("test folders are UTF-8");
+        let output = onefold_in(
+            self.namespace.as_deref(),
+            &["status", "--pool", pool, "--json"],
+        );
+        assert!(
+            output.status.success(),
+            "status failed: {}",
+            text_of(&output)
+        );
+        serde_json::from_slice(&output.stdout).expect("status --json prints JSON")
+    }
+
+    /// Bytes of data blocks in use, as `status` counts them.
+    ///
+    /// # Panics
+    /// When the status lacks the figure.
+    pub fn used_bytes(&self) -> u64 {
+        self.status()["pool"]["used_bytes"]
+            .as_u64()
+            .expect("used_bytes is a number")
+    }
+
+    /// `kill -9`, as a crash would: nothing is flushed, nobody is told.
+    ///
+    /// # Panics
+    /// When the process is gone already.
+    pub fn kill_hard(mut self) {
+        self.child.kill().expect("the daemon still runs");
+        self.child.wait().expect("a child can be waited for");
+    }
+
+    /// A polite stop (SIGTERM), as Ctrl-C or an init system does; gives back the exit status.
+    ///
+    /// # Panics
+    /// When it does not end within half a minute.
+    pub fn stop(mut self) -> ExitStatus {
+        let pid = Pid::from_raw(self.child.id().cast_signed()).expect("a child has a number");
+        kill_process(pid, Signal::TERM).expect("the daemon still runs");
+        wait_for("the daemon to stop", Duration::from_secs(30), || {
+            self.child.try_wait().expect("a child can be waited for")
+        })
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // A test that failed shows what the daemon saw; a polite stop makes it print its counters.
+        if thread::panicking() {
+            if let Some(pid) = Pid::from_raw(self.child.id().cast_signed()) {
+                let _ = kill_process(pid, Signal::TERM);
+            }
+            let stopped = Instant::now() + Duration::from_secs(5);
+            while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < stopped {
+                thread::sleep(Duration::from_millis(20));
+            }
+            let log = std::fs::read_to_string(self.pool.with_extension("log")).unwrap_or_default();
+            let lines: Vec<&str> = log.lines().collect();
+            let last = &lines[lines.len().saturating_sub(40)..];
+            eprintln!("the daemon's log ends with:\n{}", last.join("\n"));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// `onefold pool check` says that the pool is consistent.
+///
+/// # Panics
+/// With its report, when it says anything else.
+pub fn assert_consistent(pool: &Path) {
+    let output = onefold(&[
+        "pool",
+        "check",
+        pool.to_str().expect("test folders are UTF-8"),
+    ]);
+    assert!(output.status.success(), "pool check: {}", text_of(&output));
+}

@@ -1,0 +1,254 @@
+//! Networks of their own and guests with real Linux kernels (`tests/lab/` holds the scripts).
+
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
+
+use tempfile::TempDir;
+
+use crate::wait_for;
+
+/// The target's address in every lab network.
+pub const TARGET_V4: &str = "10.77.0.1";
+/// The target's IPv6 address in every lab network.
+pub const TARGET_V6: &str = "fd77::1";
+
+static NETWORKS: AtomicU32 = AtomicU32::new(0);
+
+/// The folder with the lab's scripts.
+pub fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("lab")
+}
+
+/// The lab's cache of kernels and images.
+///
+/// # Panics
+/// When neither `LAB_CACHE` nor `HOME` is set.
+pub fn cache() -> PathBuf {
+    match std::env::var_os("LAB_CACHE") {
+        Some(path) => path.into(),
+        None => {
+            PathBuf::from(std::env::var_os("HOME").expect("HOME is set")).join(".cache/onefold-lab")
+        }
+    }
+}
+
+/// A network namespace with a bridge for the target and a tap for each guest.
+#[derive(Debug)]
+pub struct Network {
+    name: String,
+    mtu: u32,
+}
+
+impl Network {
+    /// Makes the network.
+    ///
+    /// # Panics
+    /// When it cannot be made: this needs root.
+    pub fn new(guests: u32, mtu: u32) -> Self {
+        let number = NETWORKS.fetch_add(1, Ordering::Relaxed);
+        let name = format!("onefold-{}-{number}", std::process::id());
+        let status = Command::new(folder().join("net"))
+            .args(["up", &name, &guests.to_string(), &mtu.to_string()])
+            .status()
+            .expect("tests/lab/net runs");
+        assert!(
+            status.success(),
+            "no lab network: this needs root, iproute2 and /dev/net/tun"
+        );
+        Self { name, mtu }
+    }
+
+    /// The namespace's name, for `ip netns exec`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        let _ = Command::new(folder().join("net"))
+            .args(["down", &self.name])
+            .status();
+    }
+}
+
+/// A guest that runs one story. Dropping it kills it.
+#[derive(Debug)]
+pub struct Guest {
+    child: Child,
+    share: TempDir,
+    name: String,
+}
+
+/// How a guest is to be made.
+#[derive(Debug, Clone, Copy)]
+pub struct GuestSpec<'a> {
+    /// Host name; it also decides the host NQN.
+    pub name: &'a str,
+    /// Kernel series: `6.12` or `6.1`.
+    pub kernel: &'a str,
+    /// Number of the guest on its network: address 10.77.0.(number + 2) on tap `number`.
+    pub number: u32,
+    /// The script in `tests/lab/stories`.
+    pub story: &'a str,
+    /// Arguments of the story (no spaces, no commas).
+    pub arguments: &'a [&'a str],
+    /// Seconds until the guest is killed.
+    pub limit_seconds: u32,
+    /// Files that the story finds in its folder.
+    pub files: &'a [PathBuf],
+}
+
+impl Guest {
+    /// Boots the guest and starts its story.
+    ///
+    /// # Panics
+    /// When the lab has not been set up (`tests/lab/setup.sh`).
+    pub fn start(network: &Network, spec: &GuestSpec<'_>) -> Self {
+        let image = cache().join(format!("initramfs-{}.cpio", spec.kernel));
+        assert!(
+            image.exists(),
+            "{} is missing: run tests/lab/setup.sh",
+            image.display()
+        );
+        let share = tempfile::Builder::new()
+            .prefix(&format!("onefold-{}-", spec.name))
+            .tempdir()
+            .expect("a folder can be made");
+        let story = format!("{}.sh", spec.story);
+        fs::copy(
+            folder().join("stories").join(&story),
+            share.path().join(&story),
+        )
+        .expect("the story exists");
+        for file in spec.files {
+            let name = file.file_name().expect("a file has a name");
+            fs::copy(file, share.path().join(name)).expect("the story's file can be copied");
+        }
+        let number = spec.number + 2;
+        let child = Command::new(folder().join("vm"))
+            .args(["-k", spec.kernel, "-n", spec.name, "-x", &network.name])
+            .arg("-d")
+            .arg(share.path())
+            .args(["-T", &format!("tap{}", spec.number)])
+            .args(["-i", &format!("10.77.0.{number}/24,fd77::{number}/64")])
+            .args([
+                "-M",
+                &network.mtu.to_string(),
+                "-t",
+                &spec.limit_seconds.to_string(),
+            ])
+            .arg(&story)
+            .args(spec.arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("tests/lab/vm runs");
+        Self {
+            child,
+            share,
+            name: spec.name.to_owned(),
+        }
+    }
+
+    /// Waits until the story gives this sign (`signal NAME` in the guest).
+    ///
+    /// # Panics
+    /// With the console, when the guest ends first or takes longer than `limit`.
+    pub fn await_signal(&mut self, sign: &str, limit: Duration) {
+        let file = self.share.path().join(format!("sync.{sign}"));
+        let start = std::time::Instant::now();
+        loop {
+            if file.exists() {
+                return;
+            }
+            if let Some(status) = self.child.try_wait().expect("a child can be waited for") {
+                panic!(
+                    "guest {} ended ({status}) before '{sign}':\n{}",
+                    self.name,
+                    self.console()
+                );
+            }
+            assert!(
+                start.elapsed() < limit,
+                "guest {} did not say '{sign}' in {limit:?}:\n{}",
+                self.name,
+                self.console()
+            );
+            // A poll interval between looks at another machine.
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Gives the story a sign that it awaits.
+    ///
+    /// # Panics
+    /// When the shared folder is gone.
+    pub fn signal(&self, sign: &str) {
+        File::create(self.share.path().join(format!("sync.{sign}"))).expect("the folder exists");
+    }
+
+    /// Waits for the end of the story.
+    ///
+    /// # Panics
+    /// With the console, when the story failed or ran out of time.
+    pub fn finish(mut self, limit: Duration) -> String {
+        let status = wait_for(&format!("guest {} to end", self.name), limit, || {
+            self.child.try_wait().expect("a child can be waited for")
+        });
+        let console = self.console();
+        // isa-debug-exit: ((16 + code) << 1) | 1, so 33 is the story's exit code 0.
+        assert!(
+            status.code() == Some(33),
+            "guest {} failed ({status}):\n{console}",
+            self.name
+        );
+        console
+    }
+
+    /// Pulls the plug.
+    ///
+    /// # Panics
+    /// When the guest has ended by itself.
+    pub fn kill(mut self) {
+        assert!(
+            self.child
+                .try_wait()
+                .expect("a child can be waited for")
+                .is_none(),
+            "guest {} had ended before it was killed:\n{}",
+            self.name,
+            self.console()
+        );
+        self.kill_quietly();
+    }
+
+    /// What the guest printed so far.
+    pub fn console(&self) -> String {
+        let read = |name: &str| {
+            let bytes = fs::read(self.share.path().join(name)).unwrap_or_default();
+            String::from_utf8_lossy(&bytes).into_owned()
+        };
+        read("console.log") + &read("qemu.log")
+    }
+
+    fn kill_quietly(&mut self) {
+        // `timeout` passes a SIGTERM on to qemu, which ends at once; SIGKILL would orphan it.
+        if let Some(pid) = rustix::process::Pid::from_raw(self.child.id().cast_signed()) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.kill_quietly();
+    }
+}

@@ -1,0 +1,297 @@
+//! Real Linux kernels attach to the daemon over soft RoCE, and what they wrote is what they read.
+//!
+//! These tests need root, QEMU and the lab's images; `./test.sh` prepares them and runs these tests
+//! one after the other, because an emulated guest takes a whole core.
+
+#![allow(clippy::print_stdout, reason = "the figures of a story are its result")]
+
+use std::{path::Path, process::Command, time::Duration};
+
+use tempfile::TempDir;
+use tests::{
+    daemon::{Daemon, assert_consistent, onefold, text_of},
+    lab::{Guest, GuestSpec, Network, TARGET_V4, TARGET_V6, cache},
+    wait_for,
+};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn pool() -> TempDir {
+    tempfile::Builder::new()
+        .prefix("onefold-guests-")
+        .tempdir()
+        .expect("a folder can be made")
+}
+
+fn serve(folder: &Path, network: &Network, arguments: &[&str]) -> Daemon {
+    let mut all = vec!["--create", "4G", "--volume", "vol0=2G"];
+    all.extend_from_slice(arguments);
+    Daemon::start(&folder.join("pool"), Some(network.name()), &all)
+}
+
+/// Used bytes once they stop changing: the host has written back everything and said so, but blocks
+/// that were freed are counted off a moment later.
+fn settled_used_bytes(daemon: &Daemon) -> u64 {
+    let mut last = daemon.used_bytes();
+    let mut equal = 0;
+    wait_for("used_bytes to settle", MINUTE, || {
+        let now = daemon.used_bytes();
+        equal = if now == last { equal + 1 } else { 0 };
+        last = now;
+        (equal >= 5).then_some(now)
+    })
+}
+
+fn short_visit(kernel: &str, mtu: u32, address: &str) {
+    let network = Network::new(1, mtu);
+    let folder = pool();
+    let daemon = serve(folder.path(), &network, &[]);
+    let guest = Guest::start(
+        &network,
+        &GuestSpec {
+            name: "visitor",
+            kernel,
+            number: 0,
+            story: "short",
+            arguments: &[address],
+            limit_seconds: 240,
+            files: &[],
+        },
+    );
+    println!("{}", guest.finish(5 * MINUTE));
+    assert!(daemon.stop().success(), "the daemon stops cleanly");
+    assert_consistent(&folder.path().join("pool"));
+}
+
+#[test]
+#[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
+fn a_source_tree_copied_twice_is_stored_once() {
+    let network = Network::new(1, 1500);
+    let folder = pool();
+    let daemon = serve(folder.path(), &network, &[]);
+    let mut guest = Guest::start(
+        &network,
+        &GuestSpec {
+            name: "copier",
+            kernel: "6.12",
+            number: 0,
+            story: "copy_tree",
+            arguments: &[TARGET_V4],
+            limit_seconds: 900,
+            files: &[cache().join("tree.tar"), cache().join("tree.sum")],
+        },
+    );
+    guest.await_signal("made", 3 * MINUTE);
+    let empty = settled_used_bytes(&daemon);
+    guest.signal("go-first");
+    guest.await_signal("first", 6 * MINUTE);
+    let one = settled_used_bytes(&daemon);
+    guest.signal("go-second");
+    guest.await_signal("second", 6 * MINUTE);
+    let two = settled_used_bytes(&daemon);
+    let (first, second) = (one - empty, two.saturating_sub(one));
+    println!("used: empty {empty}, first copy +{first}, second copy +{second} bytes");
+    println!("{:#}", daemon.status());
+    assert!(
+        first > 90 << 20,
+        "the first copy stores the tree: {first} bytes"
+    );
+    assert!(
+        second * 100 < first * 8,
+        "the second copy adds {second} bytes, more than 8 % of the first's {first}"
+    );
+    guest.await_signal("trimmed", 6 * MINUTE);
+    let trimmed = settled_used_bytes(&daemon);
+    println!("used after fstrim: {trimmed}");
+    assert!(
+        trimmed < empty + first / 2,
+        "fstrim gives space back: {trimmed} bytes still used"
+    );
+    let path = folder.path().join("pool");
+    let path = path.to_str().expect("test folders are UTF-8");
+    let resized = onefold(&["volume", "resize", "vol0", "--size", "3G", "--pool", path]);
+    assert!(resized.status.success(), "{}", text_of(&resized));
+    guest.signal("grown");
+    println!("{}", guest.finish(5 * MINUTE));
+    wait_for("the host to be gone from status", MINUTE, || {
+        daemon.status()["hosts"]
+            .as_array()
+            .is_some_and(Vec::is_empty)
+            .then_some(())
+    });
+    assert!(daemon.stop().success(), "the daemon stops cleanly");
+    assert_consistent(&folder.path().join("pool"));
+}
+
+#[test]
+#[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
+fn linux_6_12_attaches_over_jumbo_frames() {
+    short_visit("6.12", 9000, TARGET_V4);
+}
+
+#[test]
+#[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
+fn linux_6_12_attaches_over_ipv6() {
+    short_visit("6.12", 1500, TARGET_V6);
+}
+
+#[test]
+#[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
+fn linux_6_1_attaches() {
+    short_visit("6.1", 1500, TARGET_V4);
+}
+
+#[test]
+#[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
+fn a_target_killed_three_times_under_load_loses_nothing() {
+    let network = Network::new(1, 1500);
+    let folder = pool();
+    let path = folder.path().join("pool");
+    let mut daemon = Some(serve(folder.path(), &network, &[]));
+    let mut guest = Guest::start(
+        &network,
+        &GuestSpec {
+            name: "faithful",
+            kernel: "6.12",
+            number: 0,
+            story: "reconnect",
+            arguments: &[TARGET_V4, "3"],
+            limit_seconds: 900,
+            files: &[],
+        },
+    );
+    for round in 1..=3 {
+        guest.await_signal(&format!("load-{round}"), 3 * MINUTE);
+        let running = daemon.take().expect("it was started");
+        running.kill_hard();
+        assert_consistent(&path);
+        // The outage is part of the story: a host that finds nobody for four seconds.
+        std::thread::sleep(Duration::from_secs(4));
+        daemon = Some(Daemon::start(&path, Some(network.name()), &[]));
+        guest.await_signal(&format!("verified-{round}"), 5 * MINUTE);
+        guest.signal(&format!("next-{round}"));
+    }
+    println!("{}", guest.finish(5 * MINUTE));
+    assert!(
+        daemon.expect("it was restarted").stop().success(),
+        "the daemon stops cleanly"
+    );
+    assert_consistent(&path);
+}
+
+#[test]
+#[ignore = "boots two guests: ./test.sh prepares the lab and runs it"]
+fn a_host_that_dies_harms_no_other() {
+    let network = Network::new(2, 1500);
+    let folder = pool();
+    let daemon = serve(folder.path(), &network, &["--volume", "vol1=1G"]);
+    let spec = |name, number, arguments| GuestSpec {
+        name,
+        kernel: "6.12",
+        number,
+        story: "neighbour",
+        arguments,
+        limit_seconds: 600,
+        files: &[],
+    };
+    let mut victim = Guest::start(&network, &spec("victim", 0, &[TARGET_V4, "1", "victim"]));
+    let mut survivor = Guest::start(
+        &network,
+        &spec("survivor", 1, &[TARGET_V4, "2", "survivor"]),
+    );
+    victim.await_signal("victim-running", 4 * MINUTE);
+    survivor.signal("victim-running");
+    survivor.await_signal("survivor-running", 4 * MINUTE);
+    assert_eq!(
+        daemon.status()["hosts"].as_array().map(Vec::len),
+        Some(2),
+        "two hosts attached"
+    );
+    victim.kill();
+    survivor.signal("victim-gone");
+    println!("{}", survivor.finish(5 * MINUTE));
+    wait_for("the dead host to be dropped", MINUTE, || {
+        daemon.status()["hosts"]
+            .as_array()
+            .is_some_and(Vec::is_empty)
+            .then_some(())
+    });
+    assert!(daemon.stop().success(), "the daemon stops cleanly");
+    assert_consistent(&folder.path().join("pool"));
+}
+
+#[test]
+#[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
+fn tshark_understands_every_packet_of_a_session() {
+    let network = Network::new(1, 1500);
+    let folder = pool();
+    let daemon = serve(folder.path(), &network, &[]);
+    let capture = folder.path().join("session.pcap");
+    let mut recorder = Command::new("ip")
+        .args([
+            "netns",
+            "exec",
+            network.name(),
+            "tcpdump",
+            "-U",
+            "-i",
+            "br0",
+            "-s",
+            "0",
+            "-w",
+        ])
+        .arg(&capture)
+        .args(["udp", "port", "4791"])
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .expect("tcpdump runs");
+    wait_for("tcpdump to listen", MINUTE, || {
+        capture.exists().then_some(())
+    });
+    let guest = Guest::start(
+        &network,
+        &GuestSpec {
+            name: "recorded",
+            kernel: "6.12",
+            number: 0,
+            story: "session",
+            arguments: &[TARGET_V4],
+            limit_seconds: 240,
+            files: &[],
+        },
+    );
+    println!("{}", guest.finish(5 * MINUTE));
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(recorder.id().cast_signed()).expect("a child has a number"),
+        rustix::process::Signal::INT,
+    )
+    .expect("tcpdump still runs");
+    recorder.wait().expect("a child can be waited for");
+    let count = |filter: &str| {
+        let output = Command::new("tshark")
+            .args(["-r"])
+            .arg(&capture)
+            .args(["-Y", filter, "-T", "fields", "-e", "frame.number"])
+            .output()
+            .expect("tshark runs");
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8_lossy(&output.stdout).lines().count()
+    };
+    let ours = format!("infiniband && ip.src == {TARGET_V4}");
+    println!(
+        "packets: {} of ours, {} in all",
+        count(&ours),
+        count("infiniband")
+    );
+    assert!(count(&ours) > 50, "the session is in the capture");
+    assert!(
+        count("nvme-rdma") > 20,
+        "tshark recognises the NVMe capsules"
+    );
+    assert_eq!(count("_ws.malformed"), 0, "malformed packets");
+    assert!(daemon.stop().success(), "the daemon stops cleanly");
+}

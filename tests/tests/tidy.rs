@@ -1,0 +1,98 @@
+//! The shape of the tree: files that can be read, and `unsafe` only where it is announced.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// A reader should not have to scroll further than this without a reason.
+const LINES_MAX: usize = 800;
+
+/// The only places where `unsafe` may stand.
+const UNSAFE_HOMES: &[&str] = &["reactor/src/", "fabric/src/soft/socket"];
+
+/// Words of unfinished work. They are put together here so that this file does not contain them.
+const UNFINISHED: [[&str; 2]; 4] = [["TO", "DO"], ["FIX", "ME"], ["XX", "X"], ["HA", "CK"]];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn sources() -> Vec<(String, String)> {
+    fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(folder).expect("a source folder can be read") {
+            let path = entry.expect("a folder's entry can be read").path();
+            if path.is_dir() {
+                walk(&path, found);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                found.push(path);
+            }
+        }
+    }
+    let root = root();
+    let manifest = fs::read_to_string(root.join("Cargo.toml")).expect("the root manifest");
+    let mut found = Vec::new();
+    for member in manifest
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix('"'))
+    {
+        if let Some(member) = member.strip_suffix("\",")
+            && root.join(member).join("Cargo.toml").exists()
+        {
+            walk(&root.join(member), &mut found);
+        }
+    }
+    assert!(found.len() > 50, "the workspace's members are found");
+    found
+        .into_iter()
+        .map(|path| {
+            let name = path.strip_prefix(&root).expect("it lies under the root");
+            let text = fs::read_to_string(&path).expect("a source file is text");
+            (name.to_string_lossy().into_owned(), text)
+        })
+        .collect()
+}
+
+#[test]
+fn no_source_file_is_too_long_to_read() {
+    let long: Vec<String> = sources()
+        .iter()
+        .map(|(name, text)| (name, text.lines().count()))
+        .filter(|(_, lines)| *lines > LINES_MAX)
+        .map(|(name, lines)| format!("{name}: {lines} lines"))
+        .collect();
+    assert!(
+        long.is_empty(),
+        "split these by what a reader looks for: {long:#?}"
+    );
+}
+
+#[test]
+fn unsafe_code_stands_only_where_it_is_announced() {
+    for (name, text) in sources() {
+        if UNSAFE_HOMES.iter().any(|home| name.starts_with(home)) || name.ends_with("tidy.rs") {
+            continue;
+        }
+        let found = text.lines().any(|line| {
+            let code = line.split("//").next().unwrap_or_default();
+            code.contains("unsafe {") || code.contains("unsafe impl") || code.contains("unsafe fn")
+        });
+        assert!(
+            !found,
+            "{name} has unsafe code; move it to one of {UNSAFE_HOMES:?}"
+        );
+    }
+}
+
+#[test]
+fn nothing_is_left_unfinished() {
+    for (name, text) in sources() {
+        for word in UNFINISHED {
+            let word = word.concat();
+            assert!(
+                !text.contains(&word),
+                "{name} contains {word}: finish it or say why not"
+            );
+        }
+    }
+}
