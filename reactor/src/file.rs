@@ -30,6 +30,19 @@ pub struct FileExtent {
     pub len: usize,
 }
 
+/// A stretch of a file, and the buffer among several that its bytes come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GatherPiece {
+    /// Bytes from the file's start.
+    pub file_offset: u64,
+    /// Which buffer, counted from 0.
+    pub buffer: usize,
+    /// Bytes from that buffer's start.
+    pub buffer_offset: usize,
+    /// Bytes.
+    pub len: usize,
+}
+
 /// Reads all extents into the buffer, in no promised order. For files opened with O_DIRECT, offsets
 /// and lengths are multiples of what the file system asks for.
 ///
@@ -54,6 +67,53 @@ pub async fn write(
     extents: &[FileExtent],
 ) -> (io::Result<()>, Buffer) {
     transfer(file, buffer, extents, true).await
+}
+
+/// Writes all pieces, in no promised order; as [`write`] otherwise. Pieces that follow each other here
+/// and in the file leave as one vectored write (of at most 1 MiB and 256 pieces), and all writes in one
+/// submission. The buffers come back in their order.
+///
+/// # Errors
+/// As [`write`].
+pub async fn write_gathered(
+    file: &Arc<OwnedFd>,
+    buffers: Vec<Buffer>,
+    pieces: &[GatherPiece],
+) -> (io::Result<()>, Vec<Buffer>) {
+    let misfit = |piece: &&GatherPiece| {
+        let extent = FileExtent {
+            file_offset: piece.file_offset,
+            buffer_offset: piece.buffer_offset,
+            len: piece.len,
+        };
+        let buffer = buffers.get(piece.buffer);
+        !buffer.is_some_and(|buffer| fits(&extent, buffer))
+    };
+    if let Some(wrong) = pieces.iter().find(misfit) {
+        let text = format!("{wrong:?} is not within one of {} buffers", buffers.len());
+        return (
+            Err(io::Error::new(io::ErrorKind::InvalidInput, text)),
+            buffers,
+        );
+    }
+    if pieces.iter().all(|piece| piece.len == 0) {
+        return (Ok(()), buffers);
+    }
+    let Some(core) = executor::current() else {
+        return (Err(no_reactor()), buffers);
+    };
+    let begun = core.ring.borrow_mut().gather(file.clone(), buffers, pieces);
+    let key = match begun {
+        Ok(key) => key,
+        Err((error, buffers)) => return (Err(error), buffers),
+    };
+    let flight = InFlight { core, key };
+    let done = poll_fn(|cx| flight.core.ring.borrow_mut().poll_gather(key, cx)).await;
+    match done {
+        Some(done) => done,
+        // The ring gives up an operation only when its reactor ends, with all its tasks.
+        None => panic!("polled after it was done"),
+    }
 }
 
 /// Makes everything written to the file survive a power loss (fdatasync).

@@ -5,6 +5,7 @@
 //! more (and leaks what a device never answers for, rather than free it). `unsafe` here is the
 //! submission of entries and the registration of buffers.
 
+mod gather;
 mod operation;
 
 use std::collections::VecDeque;
@@ -17,10 +18,11 @@ use std::time::{Duration, Instant};
 use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 
-use crate::file::FileExtent;
+use crate::file::{FileExtent, GatherPiece};
 use crate::shared::Shared;
 use crate::slab::{Key, Slab};
 use crate::{Buffer, BufferPool};
+use gather::Gather;
 use operation::{Operation, Simple, Transfer, Waiter};
 
 /// User data of the poll on the reactor's eventfd.
@@ -197,6 +199,16 @@ impl Ring {
                 }
                 &mut transfer.waiter
             }
+            Operation::Gather(gather) => {
+                if gather.part_done(part, result) {
+                    self.submit_gathered(key, part);
+                    return;
+                }
+                if gather.in_flight > 0 {
+                    return;
+                }
+                &mut gather.waiter
+            }
             Operation::Simple(simple) => {
                 simple.result = Some(result);
                 &mut simple.waiter
@@ -293,6 +305,79 @@ impl Ring {
         })
     }
 
+    /// Begins a write of several buffers. Every piece has been checked to lie in its buffer, and one
+    /// at least has bytes.
+    pub(crate) fn gather(
+        &mut self,
+        file: Arc<OwnedFd>,
+        buffers: Vec<Buffer>,
+        pieces: &[GatherPiece],
+    ) -> Result<Key, (io::Error, Vec<Buffer>)> {
+        if self.closed {
+            return Err((stopped(), buffers));
+        }
+        let gather = Gather::new(file, buffers, pieces);
+        let parts = gather.parts.len();
+        let key = self.operations.insert(Operation::Gather(gather));
+        for part in 0..parts {
+            self.submit_gathered(key, part);
+        }
+        Ok(key)
+    }
+
+    /// Submits what is left of a part of a gathering write.
+    fn submit_gathered(&mut self, key: Key, part: usize) {
+        let Some(Operation::Gather(gather)) = self.operations.get_mut(key) else {
+            return;
+        };
+        let at = gather.parts[part];
+        let vectors = &gather.vectors[at.first..at.first + at.pieces];
+        let file = Fd(gather.file.as_raw_fd());
+        let base = match vectors {
+            [_] => self
+                .registered
+                .as_ref()
+                .and_then(|pool| pool.offset_of(&gather.buffers[at.buffer])),
+            _ => None,
+        };
+        let entry = match (vectors, base) {
+            // A single piece of registered memory spares the pinning of its pages.
+            ([one], Some(base)) => {
+                let index = (base / FIXED_BYTES_MAX) as u16;
+                let address = one.iov_base.cast::<u8>().cast_const();
+                opcode::WriteFixed::new(file, address, one.iov_len as u32, index)
+                    .offset(at.file_offset)
+                    .build()
+            }
+            _ => opcode::Writev::new(file, vectors.as_ptr(), vectors.len() as u32)
+                .offset(at.file_offset)
+                .build(),
+        };
+        self.push(entry.user_data(u64::from(key.index) | (part as u64) << 32));
+    }
+
+    /// The outcome of a gathering write, once all its parts are done.
+    pub(crate) fn poll_gather(
+        &mut self,
+        key: Key,
+        cx: &Context<'_>,
+    ) -> Poll<Option<(io::Result<()>, Vec<Buffer>)>> {
+        match self.operations.get_mut(key) {
+            Some(Operation::Gather(gather)) if gather.in_flight > 0 => {
+                gather.waiter.remember(cx);
+                return Poll::Pending;
+            }
+            Some(Operation::Gather(_)) => {}
+            _ => return Poll::Ready(None),
+        }
+        Poll::Ready(match self.operations.remove(key) {
+            Some(Operation::Gather(gather)) => {
+                Some((gather.error.map_or(Ok(()), Err), gather.buffers))
+            }
+            _ => None,
+        })
+    }
+
     /// Begins an operation without a buffer.
     pub(crate) fn request(&mut self, request: Request) -> io::Result<Key> {
         if self.closed {
@@ -345,11 +430,15 @@ impl Ring {
                 transfer.waiter = Waiter::Gone;
                 false
             }
+            Operation::Gather(gather) if gather.in_flight > 0 => {
+                gather.waiter = Waiter::Gone;
+                false
+            }
             Operation::Simple(simple) if simple.result.is_none() => {
                 simple.waiter = Waiter::Gone;
                 true
             }
-            Operation::Transfer(_) | Operation::Simple(_) => {
+            Operation::Transfer(_) | Operation::Gather(_) | Operation::Simple(_) => {
                 return self.operations.remove(key).map(Forgotten);
             }
         };

@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 
+use super::gather::Gather;
 use crate::Buffer;
 use crate::file::FileExtent;
 
@@ -114,5 +115,6 @@ pub(super) struct Simple {
 
 pub(super) enum Operation {
     Transfer(Transfer),
+    Gather(Gather),
     Simple(Simple),
 }
