@@ -9,7 +9,6 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use reactor::file::FileExtent;
 use rustix::fs::{FallocateFlags, fallocate};
 
 /// Bytes of a stretch: allocating one takes about a millisecond.
@@ -34,11 +33,11 @@ impl Ahead {
         }
     }
 
-    /// Takes space for these writes and for what will follow them. Only the first write that comes to
-    /// a stretch waits.
-    pub(crate) async fn prepare(&self, file: &Arc<OwnedFd>, extents: &[FileExtent]) {
-        for extent in extents {
-            let first = extent.file_offset / STRETCH_BYTES;
+    /// Takes space for writes at these bytes of the file and for what will follow them. Only the first
+    /// write that comes to a stretch waits.
+    pub(crate) async fn prepare(&self, file: &Arc<OwnedFd>, offsets: impl Iterator<Item = u64>) {
+        for offset in offsets {
+            let first = offset / STRETCH_BYTES;
             for stretch in first..first.saturating_add(2) {
                 let Some(taken) = usize::try_from(stretch)
                     .ok()

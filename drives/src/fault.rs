@@ -15,13 +15,15 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use reactor::Buffer;
 
-use crate::memory::{Block, blocks_of};
 use crate::{
-    BLOCK_BYTES, Drive, DriveError, ErrorKind, Extent, LocalBoxFuture, SECTOR_BYTES, Transferred,
-    check_range, check_transfer,
+    BLOCK_BYTES, Drive, DriveError, ErrorKind, Extent, GatherExtent, Gathered, LocalBoxFuture,
+    SECTOR_BYTES, Transferred, check_gather, check_range, check_transfer,
 };
 
 const NAME: &str = "fault";
+
+/// The content of one block.
+type Block = Box<[u8; BLOCK_BYTES]>;
 
 /// What goes wrong, and when. Operations are counted from 0, all kinds together, as they begin.
 #[derive(Clone, Debug, Default)]
@@ -239,6 +241,18 @@ impl FaultDrive {
     }
 }
 
+/// Each block of the extents, with its place in the buffer.
+fn blocks_of(extents: &[Extent]) -> impl Iterator<Item = (u64, usize)> + '_ {
+    extents.iter().flat_map(|extent| {
+        (0..extent.blocks as usize).map(|i| {
+            (
+                extent.block + i as u64,
+                extent.buffer_offset + i * BLOCK_BYTES,
+            )
+        })
+    })
+}
+
 /// How much of what was not flushed survives: some crashes lose nearly all, some nearly nothing.
 fn kept_percent(chance: &mut ChaCha8Rng) -> u32 {
     [5, 50, 95][chance.random_range(0..3)]
@@ -417,6 +431,30 @@ impl Drop for Writing<'_> {
 }
 
 impl FaultDrive {
+    /// One write, of any number of buffers: each block with the bytes that begin with its content.
+    async fn write_blocks<'a>(
+        &self,
+        written: impl Iterator<Item = (u64, &'a [u8])>,
+    ) -> Result<(), DriveError> {
+        if self.is_off() {
+            pending::<()>().await;
+        }
+        let fate = self.begin();
+        let mut blocks = Vec::new();
+        let write = {
+            let mut state = self.state();
+            let write = state.number_write();
+            for (block, bytes) in written {
+                let mut content = Box::new([0; BLOCK_BYTES]);
+                content.copy_from_slice(&bytes[..BLOCK_BYTES]);
+                state.put(block, write, content);
+                blocks.push(block);
+            }
+            write
+        };
+        self.finish_write(fate, write, blocks).await
+    }
+
     /// The common way of writes and discards, whose new contents have been put in flight.
     async fn finish_write(
         &self,
@@ -490,23 +528,30 @@ impl Drive for FaultDrive {
             if let Err(error) = check_transfer(self, &buffer, extents) {
                 return (Err(error), buffer);
             }
-            if self.is_off() {
-                pending::<()>().await;
+            let written = blocks_of(extents).map(|(block, at)| (block, &buffer[at..]));
+            let result = self.write_blocks(written).await;
+            (result, buffer)
+        })
+    }
+
+    fn write_many<'a>(
+        &'a self,
+        buffers: Vec<Buffer>,
+        extents: &'a [GatherExtent],
+    ) -> LocalBoxFuture<'a, Gathered> {
+        Box::pin(async move {
+            if let Err(error) = check_gather(self, &buffers, extents) {
+                return (Err(error), buffers);
             }
-            let fate = self.begin();
-            let mut blocks = Vec::new();
-            let write = {
-                let mut state = self.state();
-                let write = state.number_write();
-                for (block, at) in blocks_of(extents) {
-                    let mut content = Box::new([0; BLOCK_BYTES]);
-                    content.copy_from_slice(&buffer[at..at + BLOCK_BYTES]);
-                    state.put(block, write, content);
-                    blocks.push(block);
-                }
-                write
-            };
-            (self.finish_write(fate, write, blocks).await, buffer)
+            let written = extents.iter().flat_map(|extent| {
+                let buffer = &buffers[extent.buffer as usize];
+                (0..extent.blocks as usize).map(move |i| {
+                    let at = extent.buffer_offset as usize + i * BLOCK_BYTES;
+                    (extent.block + i as u64, &buffer[at..])
+                })
+            });
+            let result = self.write_blocks(written).await;
+            (result, buffers)
         })
     }
 

@@ -12,15 +12,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use reactor::file::{self, FileExtent};
+use reactor::file::{self, FileExtent, GatherPiece};
 use reactor::{Buffer, BufferPool};
 use rustix::fs::{FlockOperation, OFlags, flock, ioctl_blksszget};
 use rustix::io::Errno;
 
 use crate::ahead::Ahead;
 use crate::{
-    BLOCK_BYTES, Drive, DriveError, ErrorKind, Extent, LocalBoxFuture, Transferred, check_range,
-    check_transfer,
+    BLOCK_BYTES, Drive, DriveError, ErrorKind, Extent, GatherExtent, Gathered, LocalBoxFuture,
+    Transferred, check_gather, check_range, check_transfer,
 };
 
 /// How a [`FileDrive`] is opened.
@@ -134,6 +134,15 @@ fn file_extents(extents: &[Extent]) -> Vec<FileExtent> {
     merged
 }
 
+fn gather_piece(extent: &GatherExtent) -> GatherPiece {
+    GatherPiece {
+        file_offset: extent.block * BLOCK_BYTES as u64,
+        buffer: extent.buffer as usize,
+        buffer_offset: extent.buffer_offset as usize,
+        len: extent.blocks as usize * BLOCK_BYTES,
+    }
+}
+
 impl Drive for FileDrive {
     fn name(&self) -> &str {
         &self.name
@@ -170,11 +179,32 @@ impl Drive for FileDrive {
                 return (Err(error), buffer);
             }
             let extents = file_extents(extents);
-            self.ahead.prepare(&self.file, &extents).await;
+            let offsets = extents.iter().map(|extent| extent.file_offset);
+            self.ahead.prepare(&self.file, offsets).await;
             let (result, buffer) = file::write(&self.file, buffer, &extents).await;
             (
                 result.map_err(|error| self.transfer_error("a write", error)),
                 buffer,
+            )
+        })
+    }
+
+    fn write_many<'a>(
+        &'a self,
+        buffers: Vec<Buffer>,
+        extents: &'a [GatherExtent],
+    ) -> LocalBoxFuture<'a, Gathered> {
+        Box::pin(async move {
+            if let Err(error) = check_gather(self, &buffers, extents) {
+                return (Err(error), buffers);
+            }
+            let pieces: Vec<GatherPiece> = extents.iter().map(gather_piece).collect();
+            let offsets = pieces.iter().map(|piece| piece.file_offset);
+            self.ahead.prepare(&self.file, offsets).await;
+            let (result, buffers) = file::write_gathered(&self.file, buffers, &pieces).await;
+            (
+                result.map_err(|error| self.transfer_error("a write", error)),
+                buffers,
             )
         })
     }

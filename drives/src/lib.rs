@@ -17,6 +17,7 @@ mod error;
 mod fault;
 mod file;
 mod memory;
+mod null;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -27,6 +28,7 @@ pub use error::{DriveError, ErrorKind};
 pub use fault::{FaultDrive, FaultPlan};
 pub use file::{FileDrive, OpenOptions};
 pub use memory::MemoryDrive;
+pub use null::NullDrive;
 
 /// Bytes of a block, on every drive.
 pub const BLOCK_BYTES: usize = 4096;
@@ -45,11 +47,37 @@ pub struct Extent {
     pub blocks: u32,
 }
 
+/// A run of blocks on the drive, and where they are in one of several buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GatherExtent {
+    /// The first block on the drive.
+    pub block: u64,
+    /// Which buffer, counted from 0.
+    pub buffer: u32,
+    /// Bytes from that buffer's start, a multiple of [`BLOCK_BYTES`].
+    pub buffer_offset: u32,
+    /// How many blocks.
+    pub blocks: u32,
+}
+
+impl GatherExtent {
+    fn in_buffer(&self) -> Extent {
+        Extent {
+            block: self.block,
+            buffer_offset: self.buffer_offset as usize,
+            blocks: self.blocks,
+        }
+    }
+}
+
 /// A future that stays on its thread.
 pub type LocalBoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// What a transfer gives back: its outcome, and the buffer in any case.
 pub type Transferred = (Result<(), DriveError>, Buffer);
+
+/// What a gathering write gives back: its outcome, and the buffers in any case, in their order.
+pub type Gathered = (Result<(), DriveError>, Vec<Buffer>);
 
 /// A block device.
 pub trait Drive: Send + Sync {
@@ -70,6 +98,17 @@ pub trait Drive: Send + Sync {
         extents: &'a [Extent],
     ) -> LocalBoxFuture<'a, Transferred>;
 
+    /// Writes extents gathered from several buffers, in any order; as [`write`](Drive::write) otherwise.
+    /// A drive to which every write is dear joins extents that follow each other both here and on the
+    /// drive; this provided form writes buffer by buffer.
+    fn write_many<'a>(
+        &'a self,
+        buffers: Vec<Buffer>,
+        extents: &'a [GatherExtent],
+    ) -> LocalBoxFuture<'a, Gathered> {
+        Box::pin(write_one_by_one(self, buffers, extents))
+    }
+
     /// Makes every write that completed before this call survive a power loss.
     fn flush<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), DriveError>>;
 
@@ -80,9 +119,55 @@ pub trait Drive: Send + Sync {
     -> LocalBoxFuture<'a, Result<(), DriveError>>;
 }
 
+async fn write_one_by_one<D: Drive + ?Sized>(
+    drive: &D,
+    buffers: Vec<Buffer>,
+    extents: &[GatherExtent],
+) -> Gathered {
+    if let Err(error) = check_gather(drive, &buffers, extents) {
+        return (Err(error), buffers);
+    }
+    let mut back = Vec::with_capacity(buffers.len());
+    let mut result = Ok(());
+    for (index, mut buffer) in buffers.into_iter().enumerate() {
+        let of_this: Vec<Extent> = extents
+            .iter()
+            .filter(|extent| extent.buffer as usize == index)
+            .map(GatherExtent::in_buffer)
+            .collect();
+        if result.is_ok() && !of_this.is_empty() {
+            (result, buffer) = drive.write(buffer, &of_this).await;
+        }
+        back.push(buffer);
+    }
+    (result, back)
+}
+
+/// Refuses what lies outside the drive or the buffers.
+fn check_gather<D: Drive + ?Sized>(
+    drive: &D,
+    buffers: &[Buffer],
+    extents: &[GatherExtent],
+) -> Result<(), DriveError> {
+    for extent in extents {
+        let Some(buffer) = buffers.get(extent.buffer as usize) else {
+            return Err(DriveError::invalid(
+                drive.name(),
+                format!(
+                    "buffer {} is not among the {} given",
+                    extent.buffer,
+                    buffers.len()
+                ),
+            ));
+        };
+        check_transfer(drive, buffer, &[extent.in_buffer()])?;
+    }
+    Ok(())
+}
+
 /// Refuses what lies outside the drive or the buffer.
-fn check_transfer(
-    drive: &dyn Drive,
+fn check_transfer<D: Drive + ?Sized>(
+    drive: &D,
     buffer: &Buffer,
     extents: &[Extent],
 ) -> Result<(), DriveError> {
@@ -105,7 +190,7 @@ fn check_transfer(
     Ok(())
 }
 
-fn check_range(drive: &dyn Drive, block: u64, blocks: u64) -> Result<(), DriveError> {
+fn check_range<D: Drive + ?Sized>(drive: &D, block: u64, blocks: u64) -> Result<(), DriveError> {
     if block
         .checked_add(blocks)
         .is_none_or(|end| end > drive.blocks())

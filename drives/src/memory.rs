@@ -1,76 +1,192 @@
-//! A drive in memory, for tests and simulations.
+//! A drive in memory, for tests and measurements.
+//!
+//! Guarantees: its futures are done at the first poll, on any executor; memory is taken from the system
+//! in chunks of 2 MiB (huge pages where there are some) when a block of theirs is first written, and
+//! given back when none of their blocks is needed any more; transfers to different chunks never wait
+//! for each other, nor reads of the same chunk.
 
-use std::collections::HashMap;
 use std::future::ready;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use reactor::Buffer;
+use reactor::{Buffer, BufferPool, MAX_BUFFER_BYTES};
 
 use crate::{
-    BLOCK_BYTES, Drive, DriveError, Extent, LocalBoxFuture, Transferred, check_range,
-    check_transfer,
+    BLOCK_BYTES, Drive, DriveError, ErrorKind, Extent, GatherExtent, Gathered, LocalBoxFuture,
+    Transferred, check_gather, check_range, check_transfer,
 };
 
-/// The content of one block.
-pub(crate) type Block = Box<[u8; BLOCK_BYTES]>;
+const NAME: &str = "memory";
 
-/// Blocks in memory. Those never written take no space and read as zeros. Its futures are done at the
-/// first poll, on any executor.
+/// A chunk is the largest buffer of a pool: one huge page.
+const CHUNK_BYTES: usize = MAX_BUFFER_BYTES;
+const CHUNK_BLOCKS: usize = CHUNK_BYTES / BLOCK_BYTES;
+const WORD_BITS: usize = u64::BITS as usize;
+
+/// Blocks in memory. Those never written, or discarded since, read as zeros.
 pub struct MemoryDrive {
     blocks: u64,
-    content: Mutex<HashMap<u64, Block>>,
+    chunks: Vec<RwLock<Chunk>>,
+}
+
+/// `None` as long as none of its blocks holds content.
+#[derive(Default)]
+struct Chunk(Option<Box<Content>>);
+
+struct Content {
+    /// From a pool of its own, which goes back to the system with it.
+    memory: Buffer,
+    /// A bit for each block that holds content: memory behind the others may hold anything.
+    written: [u64; CHUNK_BLOCKS / WORD_BITS],
+}
+
+impl Content {
+    /// The longest run of blocks from `first` on, within `blocks`, that are all written or all not.
+    fn run(&self, first: usize, blocks: usize) -> (bool, usize) {
+        let is_written = |block: usize| self.written[block / WORD_BITS] >> (block % WORD_BITS) & 1;
+        let kind = is_written(first);
+        let run = (first..first + blocks).take_while(|&block| is_written(block) == kind);
+        (kind == 1, run.count())
+    }
+}
+
+impl Chunk {
+    fn load(&self, first: usize, to: &mut [u8]) {
+        let Some(content) = &self.0 else {
+            to.fill(0);
+            return;
+        };
+        let blocks = to.len() / BLOCK_BYTES;
+        let mut done = 0;
+        while done < blocks {
+            let (is_written, run) = content.run(first + done, blocks - done);
+            let to = &mut to[done * BLOCK_BYTES..][..run * BLOCK_BYTES];
+            if is_written {
+                to.copy_from_slice(&content.memory[(first + done) * BLOCK_BYTES..][..to.len()]);
+            } else {
+                to.fill(0);
+            }
+            done += run;
+        }
+    }
+
+    fn store(&mut self, first: usize, from: &[u8]) -> Result<(), DriveError> {
+        let content = match &mut self.0 {
+            Some(content) => content,
+            none => none.insert(Box::new(Content {
+                memory: new_memory()?,
+                written: [0; CHUNK_BLOCKS / WORD_BITS],
+            })),
+        };
+        content.memory[first * BLOCK_BYTES..][..from.len()].copy_from_slice(from);
+        for block in first..first + from.len() / BLOCK_BYTES {
+            content.written[block / WORD_BITS] |= 1 << (block % WORD_BITS);
+        }
+        Ok(())
+    }
+
+    fn discard(&mut self, first: usize, blocks: usize) {
+        let Some(content) = &mut self.0 else {
+            return;
+        };
+        for block in first..first + blocks {
+            content.written[block / WORD_BITS] &= !(1 << (block % WORD_BITS));
+        }
+        if content.written.iter().all(|&word| word == 0) {
+            self.0 = None;
+        }
+    }
+}
+
+fn new_memory() -> Result<Buffer, DriveError> {
+    let text = "the system gives no more memory; make the drive smaller or raise the limit on address \
+                space (ulimit -v)";
+    let pool = BufferPool::new(CHUNK_BYTES).map_err(|error| {
+        DriveError::new(ErrorKind::NoSpace, NAME, format!("{text}: {error}")).with_source(error)
+    })?;
+    pool.try_alloc(CHUNK_BYTES)
+        .ok_or_else(|| DriveError::new(ErrorKind::NoSpace, NAME, text))
+}
+
+/// A part of an extent that lies in one chunk.
+struct Stretch {
+    chunk: usize,
+    /// Its first block, counted from the chunk's.
+    first: usize,
+    /// Bytes from the extent's first byte.
+    offset: usize,
+    bytes: usize,
+}
+
+/// The stretches of a range of blocks.
+fn stretches(block: u64, blocks: u64) -> impl Iterator<Item = Stretch> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        let left = blocks - done;
+        if left == 0 {
+            return None;
+        }
+        let at = block + done;
+        let first = (at % CHUNK_BLOCKS as u64) as usize;
+        let run = left.min((CHUNK_BLOCKS - first) as u64);
+        let stretch = Stretch {
+            chunk: (at / CHUNK_BLOCKS as u64) as usize,
+            first,
+            offset: done as usize * BLOCK_BYTES,
+            bytes: run as usize * BLOCK_BYTES,
+        };
+        done += run;
+        Some(stretch)
+    })
 }
 
 impl MemoryDrive {
-    /// A drive of `blocks` blocks, all zero.
+    /// A drive of `blocks` blocks, all zero. Takes no memory for content yet.
     pub fn new(blocks: u64) -> Self {
+        let chunks = blocks.div_ceil(CHUNK_BLOCKS as u64);
         Self {
             blocks,
-            content: Mutex::new(HashMap::new()),
+            chunks: (0..chunks).map(|_| RwLock::default()).collect(),
         }
     }
 
     /// How many blocks hold content.
-    pub fn written_blocks(&self) -> usize {
-        self.content().len()
+    pub fn written_blocks(&self) -> u64 {
+        let of_chunk = |chunk: &RwLock<Chunk>| {
+            let chunk = look(chunk);
+            let words = chunk.0.iter().flat_map(|content| content.written);
+            words.map(|word| u64::from(word.count_ones())).sum::<u64>()
+        };
+        self.chunks.iter().map(of_chunk).sum()
     }
 
-    fn content(&self) -> MutexGuard<'_, HashMap<u64, Block>> {
-        self.content.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Bytes of memory that its content takes.
+    pub fn memory_bytes(&self) -> u64 {
+        let taken = self.chunks.iter();
+        let taken = taken.filter(|chunk| look(chunk).0.is_some());
+        taken.count() as u64 * CHUNK_BYTES as u64
+    }
+
+    fn store(&self, block: u64, from: &[u8]) -> Result<(), DriveError> {
+        for stretch in stretches(block, (from.len() / BLOCK_BYTES) as u64) {
+            let from = &from[stretch.offset..][..stretch.bytes];
+            change(&self.chunks[stretch.chunk]).store(stretch.first, from)?;
+        }
+        Ok(())
     }
 }
 
-/// The block at `block` of `content` is copied to `to`.
-pub(crate) fn load(content: &HashMap<u64, Block>, block: u64, to: &mut [u8]) {
-    match content.get(&block) {
-        Some(bytes) => to.copy_from_slice(&bytes[..]),
-        None => to.fill(0),
-    }
+// A panic while a chunk was locked left whole blocks or a mixed one, as a failed write does.
+fn look(chunk: &RwLock<Chunk>) -> RwLockReadGuard<'_, Chunk> {
+    chunk.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// `from` becomes the block at `block` of `content`.
-pub(crate) fn store(content: &mut HashMap<u64, Block>, block: u64, from: &[u8]) {
-    content
-        .entry(block)
-        .or_insert_with(|| Box::new([0; BLOCK_BYTES]))
-        .copy_from_slice(from);
-}
-
-/// Each block of the extents, with its place in the buffer.
-pub(crate) fn blocks_of(extents: &[Extent]) -> impl Iterator<Item = (u64, usize)> + '_ {
-    extents.iter().flat_map(|extent| {
-        (0..extent.blocks as usize).map(|i| {
-            (
-                extent.block + i as u64,
-                extent.buffer_offset + i * BLOCK_BYTES,
-            )
-        })
-    })
+fn change(chunk: &RwLock<Chunk>) -> RwLockWriteGuard<'_, Chunk> {
+    chunk.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drive for MemoryDrive {
     fn name(&self) -> &str {
-        "memory"
+        NAME
     }
 
     fn blocks(&self) -> u64 {
@@ -83,9 +199,12 @@ impl Drive for MemoryDrive {
         extents: &'a [Extent],
     ) -> LocalBoxFuture<'a, Transferred> {
         let result = check_transfer(self, &buffer, extents).map(|()| {
-            let content = self.content();
-            for (block, at) in blocks_of(extents) {
-                load(&content, block, &mut buffer[at..at + BLOCK_BYTES]);
+            for extent in extents {
+                for stretch in stretches(extent.block, u64::from(extent.blocks)) {
+                    let at = extent.buffer_offset + stretch.offset;
+                    look(&self.chunks[stretch.chunk])
+                        .load(stretch.first, &mut buffer[at..][..stretch.bytes]);
+                }
             }
         });
         Box::pin(ready((result, buffer)))
@@ -96,13 +215,31 @@ impl Drive for MemoryDrive {
         buffer: Buffer,
         extents: &'a [Extent],
     ) -> LocalBoxFuture<'a, Transferred> {
-        let result = check_transfer(self, &buffer, extents).map(|()| {
-            let mut content = self.content();
-            for (block, at) in blocks_of(extents) {
-                store(&mut content, block, &buffer[at..at + BLOCK_BYTES]);
-            }
+        let result = check_transfer(self, &buffer, extents).and_then(|()| {
+            extents.iter().try_for_each(|extent| {
+                let bytes = extent.blocks as usize * BLOCK_BYTES;
+                self.store(extent.block, &buffer[extent.buffer_offset..][..bytes])
+            })
         });
         Box::pin(ready((result, buffer)))
+    }
+
+    fn write_many<'a>(
+        &'a self,
+        buffers: Vec<Buffer>,
+        extents: &'a [GatherExtent],
+    ) -> LocalBoxFuture<'a, Gathered> {
+        let result = check_gather(self, &buffers, extents).and_then(|()| {
+            extents.iter().try_for_each(|extent| {
+                let buffer = &buffers[extent.buffer as usize];
+                let bytes = extent.blocks as usize * BLOCK_BYTES;
+                self.store(
+                    extent.block,
+                    &buffer[extent.buffer_offset as usize..][..bytes],
+                )
+            })
+        });
+        Box::pin(ready((result, buffers)))
     }
 
     fn flush<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), DriveError>> {
@@ -115,8 +252,10 @@ impl Drive for MemoryDrive {
         blocks: u64,
     ) -> LocalBoxFuture<'a, Result<(), DriveError>> {
         let result = check_range(self, block, blocks).map(|()| {
-            self.content()
-                .retain(|&at, _| at < block || at - block >= blocks);
+            for stretch in stretches(block, blocks) {
+                change(&self.chunks[stretch.chunk])
+                    .discard(stretch.first, stretch.bytes / BLOCK_BYTES);
+            }
         });
         Box::pin(ready(result))
     }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use drives::{
     BLOCK_BYTES, Drive, DriveError, ErrorKind, Extent, FaultDrive, FaultPlan, FileDrive,
-    MemoryDrive, OpenOptions,
+    GatherExtent, MemoryDrive, NullDrive, OpenOptions,
 };
 use futures_util::FutureExt;
 use proptest::prelude::*;
@@ -68,7 +68,33 @@ async fn behaves(drive: &dyn Drive, steps: &[(u8, u64, u32, u8)]) {
         let bytes = blocks as usize * BLOCK_BYTES;
         let at = block as usize * BLOCK_BYTES..block as usize * BLOCK_BYTES + bytes;
         match what % 8 {
-            0..4 => {
+            0..2 => {
+                // From two buffers, in runs of three blocks that alternate between them.
+                let mut both = Vec::new();
+                for part in 0..2u8 {
+                    let mut buffer = pool.alloc(bytes).await;
+                    buffer.fill(byte.wrapping_add(part));
+                    both.push(buffer);
+                }
+                let extents: Vec<GatherExtent> = (0..blocks)
+                    .step_by(3)
+                    .map(|first| GatherExtent {
+                        block: block + first,
+                        buffer: (first / 3 % 2) as u32,
+                        buffer_offset: first as u32 * BLOCK_BYTES as u32,
+                        blocks: (blocks - first).min(3) as u32,
+                    })
+                    .collect();
+                for extent in &extents {
+                    let start = extent.block as usize * BLOCK_BYTES;
+                    let bytes = extent.blocks as usize * BLOCK_BYTES;
+                    model[start..start + bytes].fill(byte.wrapping_add(extent.buffer as u8));
+                }
+                let (result, back) = drive.write_many(both, &extents).await;
+                result.expect("written");
+                assert_eq!((back.len(), back[1][0]), (2, byte.wrapping_add(1)));
+            }
+            2..4 => {
                 // In two extents, swapped in the buffer.
                 let half = blocks as u32 / 2;
                 let rest = blocks as u32 - half;
@@ -313,6 +339,106 @@ fn a_file_truncated_while_in_use_is_reported_and_never_read_as_zeros() {
 }
 
 #[test]
+fn memory_is_taken_when_it_is_written_and_given_back_when_nobody_needs_it() {
+    let pool = BufferPool::new(1).expect("memory");
+    let chunk = 512;
+    let drive = MemoryDrive::new(64 * chunk);
+    assert_eq!((drive.memory_bytes(), drive.written_blocks()), (0, 0));
+    let mut buffer = pool.try_alloc(2 * BLOCK_BYTES).expect("room");
+    buffer.fill(7);
+    // Across the border of two chunks of 2 MiB, and far away.
+    let extents = [extent(chunk - 1, 0, 2), extent(20 * chunk, 0, 2)];
+    let (result, buffer) = drive.write(buffer, &extents).now_or_never().expect("now");
+    result.expect("written");
+    assert_eq!((drive.memory_bytes(), drive.written_blocks()), (6 << 20, 4));
+    drive
+        .discard(0, chunk)
+        .now_or_never()
+        .expect("now")
+        .expect("done");
+    assert_eq!((drive.memory_bytes(), drive.written_blocks()), (4 << 20, 3));
+    let (result, buffer) = drive
+        .read(buffer, &[extent(chunk - 1, 0, 2)])
+        .now_or_never()
+        .expect("now");
+    result.expect("read");
+    let (gone, kept) = buffer.split_at(BLOCK_BYTES);
+    assert!(gone.iter().all(|&byte| byte == 0) && kept.iter().all(|&byte| byte == 7));
+    drive
+        .discard(0, drive.blocks())
+        .now_or_never()
+        .expect("now")
+        .expect("done");
+    assert_eq!((drive.memory_bytes(), drive.written_blocks()), (0, 0));
+}
+
+#[test]
+fn a_null_drive_checks_what_it_is_asked_and_keeps_nothing() {
+    let pool = BufferPool::new(1).expect("memory");
+    let drive = NullDrive::new(BLOCKS);
+    let mut buffer = pool.try_alloc(BLOCK_BYTES).expect("room");
+    buffer.fill(7);
+    let (result, buffer) = drive
+        .write(buffer, &[extent(3, 0, 1)])
+        .now_or_never()
+        .expect("now");
+    result.expect("taken");
+    let (result, buffer) = drive
+        .read(buffer, &[extent(3, 0, 1)])
+        .now_or_never()
+        .expect("now");
+    result.expect("read");
+    assert!(buffer.iter().all(|&byte| byte == 0));
+    let (result, _) = drive
+        .write(buffer, &[extent(BLOCKS, 0, 1)])
+        .now_or_never()
+        .expect("now");
+    assert_eq!(result.expect_err("refused").kind(), ErrorKind::Invalid);
+}
+
+#[test]
+fn hundreds_of_scattered_pieces_reach_a_file_in_one_call() {
+    let folder = folder();
+    on_a_reactor(async {
+        let path = folder.path().join("drive0");
+        let options = OpenOptions {
+            create_bytes: Some(16 << 20),
+            ..OpenOptions::default()
+        };
+        let drive = FileDrive::open(&path, &options).expect("made");
+        let pool = buffers();
+        let mut given = Vec::new();
+        for index in 0..4u8 {
+            let mut buffer = pool.alloc(128 * BLOCK_BYTES).await;
+            for (at, block) in buffer.chunks_mut(BLOCK_BYTES).enumerate() {
+                block.fill(index * 64 + at as u8 % 61);
+            }
+            given.push(buffer);
+        }
+        // Runs of 300 neighbours whose bytes come from all buffers in turn: more than fit into one
+        // vectored write; and a hole behind each run.
+        let place = |piece: u64| piece + piece / 300;
+        let extents: Vec<GatherExtent> = (0..512u64)
+            .map(|piece| GatherExtent {
+                block: place(piece),
+                buffer: (piece % 4) as u32,
+                buffer_offset: (piece / 4) as u32 * BLOCK_BYTES as u32,
+                blocks: 1,
+            })
+            .collect();
+        let (result, given) = drive.write_many(given, &extents).await;
+        result.expect("written");
+        for piece in 0..512u64 {
+            let buffer = pool.alloc(BLOCK_BYTES).await;
+            let (result, buffer) = drive.read(buffer, &[extent(place(piece), 0, 1)]).await;
+            result.expect("read");
+            let from = &given[piece as usize % 4][piece as usize / 4 * BLOCK_BYTES..];
+            assert!(buffer[..] == from[..BLOCK_BYTES], "piece {piece}");
+        }
+    });
+}
+
+#[test]
 fn transfers_outside_the_drive_or_the_buffer_are_refused() {
     let pool = BufferPool::new(1).expect("memory");
     let drive = MemoryDrive::new(BLOCKS);
@@ -334,6 +460,33 @@ fn transfers_outside_the_drive_or_the_buffer_are_refused() {
         assert_eq!(
             result.expect_err("refused").kind(),
             ErrorKind::Invalid,
+            "{extent:?}"
+        );
+    }
+    let wrong = [
+        (BLOCKS, 0, 0, 1),
+        (0, 1, 0, 1),
+        (0, 0, 1, 1),
+        (0, 0, 4096, 2),
+        (0, 0, u32::MAX - 4095, 1),
+        (0, 0, 0, u32::MAX),
+    ];
+    for (block, buffer, buffer_offset, blocks) in wrong {
+        let extent = GatherExtent {
+            block,
+            buffer,
+            buffer_offset,
+            blocks,
+        };
+        let given = vec![pool.try_alloc(2 * BLOCK_BYTES).expect("room")];
+        let (result, back) = drive
+            .write_many(given, &[extent])
+            .now_or_never()
+            .expect("at once");
+        let error = result.expect_err("refused");
+        assert_eq!(
+            (error.kind(), back.len()),
+            (ErrorKind::Invalid, 1),
             "{extent:?}"
         );
     }

@@ -5,7 +5,9 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use drives::{BLOCK_BYTES, Drive, ErrorKind, Extent, FaultDrive, FaultPlan, SECTOR_BYTES};
+use drives::{
+    BLOCK_BYTES, Drive, ErrorKind, Extent, FaultDrive, FaultPlan, GatherExtent, SECTOR_BYTES,
+};
 use futures_util::FutureExt;
 use proptest::prelude::*;
 use rand::{Rng, SeedableRng};
@@ -101,15 +103,39 @@ fn sectors(buffer: &[u8]) -> Vec<u64> {
 }
 
 enum Doing<'a> {
-    Write(
-        BTreeMap<u64, u64>,
-        Pin<Box<dyn Future<Output = drives::Transferred> + 'a>>,
-    ),
+    Write(BTreeMap<u64, u64>, Outcome<'a>),
     /// With what had completed when it began.
-    Flush(
-        BTreeMap<u64, u64>,
-        Pin<Box<dyn Future<Output = Result<(), drives::DriveError>> + 'a>>,
-    ),
+    Flush(BTreeMap<u64, u64>, Outcome<'a>),
+}
+
+type Outcome<'a> = Pin<Box<dyn Future<Output = Result<(), drives::DriveError>> + 'a>>;
+
+fn begin_write<'a>(drive: &'a FaultDrive, buffer: Buffer, extents: &'a [Extent]) -> Outcome<'a> {
+    Box::pin(async move { drive.write(buffer, extents).await.0 })
+}
+
+/// The same write, its bytes in a buffer for each extent.
+fn begin_gathered<'a>(
+    drive: &'a FaultDrive,
+    pool: &BufferPool,
+    buffer: Buffer,
+    extents: &'a [Extent],
+) -> Outcome<'a> {
+    let mut buffers = Vec::new();
+    let mut gathered = Vec::new();
+    for extent in extents {
+        let bytes = extent.blocks as usize * BLOCK_BYTES;
+        let mut own = pool.try_alloc(BLOCK_BYTES + bytes).expect("room");
+        own[BLOCK_BYTES..].copy_from_slice(&buffer[extent.buffer_offset..][..bytes]);
+        gathered.push(GatherExtent {
+            block: extent.block,
+            buffer: buffers.len() as u32,
+            buffer_offset: BLOCK_BYTES as u32,
+            blocks: extent.blocks,
+        });
+        buffers.push(own);
+    }
+    Box::pin(async move { drive.write_many(buffers, &gathered).await.0 })
 }
 
 /// Many operations at once, polled in any order, until the power is cut; then every block is checked.
@@ -154,7 +180,12 @@ fn live_and_crash(seed: u64) {
                     written.insert(block, next_number);
                     next_number += 1;
                 }
-                doing.push(Doing::Write(written, drive.write(buffer, extents)));
+                let writing = if chance.random() {
+                    begin_write(&drive, buffer, extents)
+                } else {
+                    begin_gathered(&drive, &pool, buffer, extents)
+                };
+                doing.push(Doing::Write(written, writing));
             }
             // The operation begins, which fixes what a flush has to cover.
             let last = doing.len().saturating_sub(1);
@@ -231,7 +262,7 @@ fn step(doing: &mut Vec<Doing<'_>>, at: usize, model: &mut BTreeMap<u64, Allowed
     let done = match doing.get_mut(at) {
         None => return,
         Some(Doing::Write(_, future)) => match future.as_mut().poll(&mut cx) {
-            Poll::Ready((result, _)) => {
+            Poll::Ready(result) => {
                 result.expect("no fault was planned");
                 true
             }
@@ -425,6 +456,44 @@ fn planned_operations_fail_and_no_others() {
         "operation 7"
     );
     assert_eq!(drive.operations(), 8);
+}
+
+#[test]
+fn a_gathered_write_that_fails_leaves_old_new_or_mixed_blocks_and_gives_its_buffers_back() {
+    let pool = pool();
+    let plan = FaultPlan {
+        fail: vec![2],
+        ..FaultPlan::default()
+    };
+    let drive = FaultDrive::new(4, plan);
+    write(&drive, &pool, 0, 1).expect("operation 0");
+    write(&drive, &pool, 1, 1).expect("operation 1");
+    let buffers: Vec<Buffer> = [2u8, 3]
+        .into_iter()
+        .map(|byte| {
+            let mut buffer = pool.try_alloc(BLOCK_BYTES).expect("room");
+            buffer.fill(byte);
+            buffer
+        })
+        .collect();
+    let extents = [0u32, 1].map(|index| GatherExtent {
+        block: u64::from(index),
+        buffer: index,
+        buffer_offset: 0,
+        blocks: 1,
+    });
+    let (result, buffers) = drive
+        .write_many(buffers, &extents)
+        .now_or_never()
+        .expect("no delay");
+    assert_eq!(result.expect_err("operation 2").kind(), ErrorKind::Io);
+    assert!(all_are(&buffers[0], 2) && all_are(&buffers[1], 3));
+    for (block, new) in [(0, 2), (1, 3)] {
+        let found = read(&drive, &pool, block);
+        for sector in found.chunks(SECTOR_BYTES) {
+            assert!(all_are(sector, 1) || all_are(sector, new));
+        }
+    }
 }
 
 #[test]
