@@ -6,7 +6,6 @@ mod common;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::time::Duration;
 
 use common::*;
 use fabric::rdma::{
@@ -59,7 +58,7 @@ impl QueuePairHandler for Seen {
 
 async fn until(condition: impl Fn() -> bool) {
     while !condition() {
-        reactor::yield_now().await;
+        reactor::sleep(LOOK_AGAIN).await;
     }
 }
 
@@ -108,10 +107,7 @@ impl Raw {
 async fn scene() -> (Target, HostQueue, Device) {
     let target = Target::start(SoftConfig::default());
     let good = connect(&device(SoftConfig::default()), &target).await;
-    let mut soft = SoftConfig::default();
-    soft.endpoint.cm_timeout = Duration::from_millis(50);
-    soft.endpoint.cm_retries = 15;
-    (target, good, device(soft))
+    (target, good, device(SoftConfig::default()))
 }
 
 async fn goes_on(good: &HostQueue) {
