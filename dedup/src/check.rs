@@ -18,8 +18,9 @@ use reactor::{Buffer, BufferPool};
 use serde::Serialize;
 
 use crate::engine::{BOUNCE_BYTES_MIN, EngineParts};
+use crate::fingerprint::{self, Hasher};
 use crate::recovery::{Recovered, replay};
-use crate::{Blocking, EngineConfig, EngineError, Result, fingerprint};
+use crate::{Blocking, EngineConfig, EngineError, Result};
 
 /// Findings that are described; more are only counted.
 const FINDINGS_MAX: usize = 100;
@@ -180,6 +181,7 @@ async fn check_data(
     recovered: &Recovered,
     report: &mut CheckReport,
 ) {
+    let hasher = Hasher::new(&parts.hash_key);
     let mut blocks = recovered.state.blocks.iter().peekable();
     while blocks.peek().is_some() {
         let mut buf = bounces.alloc(READ_BLOCKS * BLOCK_BYTES).await;
@@ -195,14 +197,16 @@ async fn check_data(
             let (result, back) = drive.read(buf, &[extent]).await;
             buf = back;
             report.data_blocks_checked += 1;
-            let content = &buf[..BLOCK_BYTES];
+            let Some(content) = fingerprint::split(&buf).first() else {
+                return;
+            };
             if let Err(error) = result {
                 report.find(
                     drive.name(),
                     format_args!("data block {}: {error}", pba.block()),
                 );
             } else if fingerprint::crc32c(content) != info.crc32c
-                || fingerprint::one(&parts.hash_key, content) != info.fingerprint
+                || hasher.one(content) != info.fingerprint
             {
                 report.find(
                     drive.name(),

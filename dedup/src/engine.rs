@@ -11,6 +11,7 @@ use meta::{Journal, JournalConfig, JournalMedia, Store, VolumeInfo};
 use reactor::{Buffer, BufferPool};
 
 use crate::commit::CommitQueue;
+use crate::fingerprint::Hasher;
 use crate::recovery;
 use crate::state::State;
 use crate::wait::lock;
@@ -122,7 +123,7 @@ type Subscriber = Box<dyn Fn(&VolumeChange) + Send + Sync>;
 pub(crate) struct Shared {
     pub(crate) drives: Vec<Arc<dyn Drive>>,
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) hash_key: [u8; 32],
+    pub(crate) hasher: Hasher,
     pub(crate) config: EngineConfig,
     pub(crate) state: Mutex<State>,
     pub(crate) journal: Mutex<Journal>,
@@ -215,7 +216,7 @@ impl Engine {
         let shared = Arc::new(Shared {
             drives: parts.drives,
             store: parts.store,
-            hash_key: parts.hash_key,
+            hasher: Hasher::new(&parts.hash_key),
             config: parts.config,
             state: Mutex::new(state),
             journal: Mutex::new(journal),

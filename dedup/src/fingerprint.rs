@@ -1,23 +1,62 @@
 //! What a block is known by: a keyed BLAKE3 digest cut to 128 bits, and its CRC-32C.
 //!
-//! Many blocks in, many results out: hashing side by side in SIMD lanes, or an accelerator, can stand
-//! behind this interface without a change above it.
+//! Many blocks in, many results out: they are hashed side by side in SIMD lanes ([`SideBySide`]); an
+//! accelerator could stand behind this interface without a change above it.
 
 use drives::BLOCK_BYTES;
 use meta::Fingerprint;
 
-/// The fingerprints of blocks, in order. The key is the pool's secret: without it nobody can search
-/// for collisions offline. 128 bits keep the chance of a collision in a pool of 1 PiB below 2^-52.
-pub(crate) fn batch(key: &[u8; 32], blocks: &[&[u8]]) -> Vec<Fingerprint> {
-    blocks.iter().map(|block| one(key, block)).collect()
+use crate::side_by_side::{Digest, LANES, SideBySide};
+
+/// The bytes of one sub-block.
+pub(crate) type Block = [u8; BLOCK_BYTES];
+
+/// Fingerprints blocks with the pool's secret: without it nobody can search for collisions offline.
+/// 128 bits keep the chance of a collision in a pool of 1 PiB below 2^-52.
+pub(crate) struct Hasher {
+    hash: SideBySide,
 }
 
-/// The fingerprint of one block.
-pub(crate) fn one(key: &[u8; 32], block: &[u8]) -> Fingerprint {
-    let mut hasher = blake3::Hasher::new_keyed(key);
-    hasher.update(block);
-    let mut out = [0u8; 16];
-    out.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+impl Hasher {
+    /// With the pool's key.
+    pub(crate) fn new(key: &[u8; 32]) -> Self {
+        Self {
+            hash: SideBySide::new(key),
+        }
+    }
+
+    /// Gives the fingerprints of blocks to `each`, in order.
+    pub(crate) fn batch<'a>(
+        &self,
+        blocks: impl IntoIterator<Item = &'a Block>,
+        mut each: impl FnMut(Fingerprint),
+    ) {
+        let mut blocks = blocks.into_iter();
+        let mut digests = [[0; 32]; LANES];
+        while let Some(first) = blocks.next() {
+            let mut group = [first; LANES];
+            let mut count = 1;
+            for (place, block) in group[1..].iter_mut().zip(blocks.by_ref()) {
+                *place = block;
+                count += 1;
+            }
+            self.hash.digests(&group[..count], &mut digests);
+            digests[..count].iter().map(cut).for_each(&mut each);
+        }
+    }
+
+    /// The fingerprint of one block.
+    pub(crate) fn one(&self, block: &Block) -> Fingerprint {
+        let mut digest = [[0; 32]];
+        self.hash.digests(&[block], &mut digest);
+        cut(&digest[0])
+    }
+}
+
+/// The half of a digest that is stored.
+fn cut(digest: &Digest) -> Fingerprint {
+    let mut out = [0; 16];
+    out.copy_from_slice(&digest[..16]);
     Fingerprint(out)
 }
 
@@ -34,8 +73,8 @@ pub(crate) fn is_zero(block: &[u8]) -> bool {
 }
 
 /// The sub-blocks of a buffer.
-pub(crate) fn split(bytes: &[u8]) -> impl ExactSizeIterator<Item = &[u8]> {
-    bytes.chunks_exact(BLOCK_BYTES)
+pub(crate) fn split(bytes: &[u8]) -> &[Block] {
+    bytes.as_chunks().0
 }
 
 #[cfg(test)]
@@ -45,20 +84,25 @@ mod tests {
     #[test]
     fn a_batch_equals_the_public_hash_block_by_block() {
         let key = [7u8; 32];
-        let blocks: Vec<Vec<u8>> = (0..40u8).map(|i| vec![i; BLOCK_BYTES]).collect();
-        let views: Vec<&[u8]> = blocks.iter().map(Vec::as_slice).collect();
-        for (block, fingerprint) in views.iter().zip(batch(&key, &views)) {
-            assert_eq!(
-                fingerprint.0,
-                blake3::keyed_hash(&key, block).as_bytes()[..16]
-            );
+        let hasher = Hasher::new(&key);
+        for count in 0..40u8 {
+            let blocks: Vec<Block> = (0..count).map(|i| [i; BLOCK_BYTES]).collect();
+            let mut found = Vec::new();
+            hasher.batch(&blocks, |fingerprint| found.push(fingerprint));
+            let wanted: Vec<_> = blocks
+                .iter()
+                .map(|block| cut(blake3::keyed_hash(&key, block).as_bytes()))
+                .collect();
+            assert_eq!(found, wanted);
+            assert!(blocks.iter().map(|block| hasher.one(block)).eq(wanted));
         }
     }
 
     #[test]
     fn another_pool_key_gives_other_fingerprints() {
-        let block = vec![1u8; BLOCK_BYTES];
-        assert_ne!(one(&[1; 32], &block).0, one(&[2; 32], &block).0);
+        let block = [1u8; BLOCK_BYTES];
+        let fingerprint = |key| Hasher::new(&[key; 32]).one(&block);
+        assert_ne!(fingerprint(1), fingerprint(2));
     }
 
     #[test]

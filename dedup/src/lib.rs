@@ -39,6 +39,7 @@ mod map;
 mod range_lock;
 mod read;
 mod recovery;
+mod side_by_side;
 #[cfg(test)]
 mod simulation;
 mod space;

@@ -19,10 +19,11 @@ use meta::{
 use reactor::BufferPool;
 
 use crate::engine::{EngineParts, block_on};
+use crate::fingerprint::{self, Hasher};
 use crate::index::BlockInfo;
 use crate::read::coalesce;
 use crate::state::{State, VolumeEntry};
-use crate::{EngineError, LABEL_BLOCKS, Result, fingerprint};
+use crate::{EngineError, LABEL_BLOCKS, Result};
 
 /// Blocks read at a time to prove them.
 const PROVE_BLOCKS: usize = 256;
@@ -277,6 +278,7 @@ async fn read_fingerprints(
     else {
         return Ok(Vec::new());
     };
+    let hasher = Hasher::new(&parts.hash_key);
     let buf = bounces.alloc(blocks.len() * BLOCK_BYTES).await;
     let places = blocks
         .iter()
@@ -284,9 +286,12 @@ async fn read_fingerprints(
         .map(|(at, pba)| (*pba, at * BLOCK_BYTES));
     let (result, mut buf) = drive.read(buf, &coalesce(places)).await;
     if result.is_ok() {
-        let views: Vec<&[u8]> = fingerprint::split(&buf).collect();
-        let fingerprints = fingerprint::batch(&parts.hash_key, &views);
-        return Ok(blocks.iter().copied().zip(fingerprints).collect());
+        let mut found = Vec::with_capacity(blocks.len());
+        let mut pbas = blocks.iter();
+        hasher.batch(fingerprint::split(&buf), |fingerprint| {
+            found.extend(pbas.next().map(|pba| (*pba, fingerprint)));
+        });
+        return Ok(found);
     }
     let mut found = Vec::new();
     let mut last_error = None;
@@ -294,7 +299,10 @@ async fn read_fingerprints(
         let (result, back) = drive.read(buf, &coalesce([(*pba, 0)].into_iter())).await;
         buf = back;
         match result {
-            Ok(()) => found.push((*pba, fingerprint::one(&parts.hash_key, &buf[..BLOCK_BYTES]))),
+            Ok(()) => {
+                let content = fingerprint::split(&buf).first();
+                found.extend(content.map(|content| (*pba, hasher.one(content))));
+            }
             Err(error) => {
                 tracing::warn!(%error, %pba, "a block that was not flushed cannot be read: its write is undone");
                 last_error = Some(error);

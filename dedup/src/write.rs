@@ -12,7 +12,7 @@ use meta::{Fingerprint, MapEntry, NewBlock, Pba, Record};
 use reactor::Buffer;
 
 use crate::engine::Shared;
-use crate::fingerprint;
+use crate::fingerprint::{self, Block, Hasher};
 use crate::range_lock::RangeGuard;
 use crate::read::coalesce;
 use crate::state::{Claim, Owner};
@@ -36,7 +36,7 @@ pub(crate) async fn write_sub_blocks(
     start: u64,
     buf: Buffer,
 ) -> (Result<u64>, Buffer) {
-    let contents = contents(&shared.hash_key, &buf);
+    let contents = contents(&shared.hasher, &buf);
     let mut claims = Claims::new(shared.clone(), contents.len());
     let (result, buf) = store(&mut claims, &contents, buf).await;
     if let Err(error) = result {
@@ -50,16 +50,18 @@ pub(crate) async fn write_sub_blocks(
     (result, buf)
 }
 
-fn contents(key: &[u8; 32], buf: &Buffer) -> Vec<Content> {
-    let blocks: Vec<&[u8]> = fingerprint::split(buf)
-        .filter(|block| !fingerprint::is_zero(block))
-        .collect();
-    let mut fingerprints = fingerprint::batch(key, &blocks).into_iter();
-    let mut next = blocks.iter().peekable();
-    fingerprint::split(buf)
+fn contents(hasher: &Hasher, buf: &Buffer) -> Vec<Content> {
+    let blocks = fingerprint::split(buf);
+    let is_stored = |block: &&Block| !fingerprint::is_zero(*block);
+    let mut fingerprints = Vec::with_capacity(blocks.len());
+    hasher.batch(blocks.iter().filter(is_stored), |fingerprint| {
+        fingerprints.push(fingerprint);
+    });
+    let mut fingerprints = fingerprints.into_iter();
+    blocks
+        .iter()
         .map(|block| {
-            // The stored blocks are a subsequence of all: same place means same block.
-            next.next_if(|stored| std::ptr::eq(stored.as_ptr(), block.as_ptr()))?;
+            is_stored(&block).then_some(())?;
             Some((fingerprints.next()?, fingerprint::crc32c(block)))
         })
         .collect()
