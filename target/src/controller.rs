@@ -30,6 +30,11 @@ use crate::subsystem::{Host, Limits, Subsystem, SubsystemKind};
 /// Keep Alive Support: the granularity of the keep-alive timer in units of 100 ms. As nvmet.
 pub(crate) const KAS: u16 = 10;
 
+/// How long, and then how many turns of the reactor, an expired keep-alive timer waits for commands
+/// that are there and were not read yet: a packet is a command after three turns.
+const CATCH_UP: Duration = Duration::from_millis(100);
+const CATCH_UP_TURNS: u32 = 8;
+
 /// How long a discovery controller without a keep-alive timeout lives without a command: the idle
 /// time that nvmet gives one (NVMET_DISC_KATO_MS).
 const DISCOVERY_IDLE: Duration = Duration::from_secs(120);
@@ -315,7 +320,12 @@ impl Controller {
     }
 
     /// Waits until the keep-alive timer has expired.
+    ///
+    /// Time passes for the host also while this machine does not run the reactor (a suspended guest, a
+    /// starved processor); what the host sent meanwhile waits in a socket. So an expired timer counts
+    /// only when the queues had their turn after it.
     pub(crate) async fn keep_alive_expired(&self) {
+        let mut caught_up = false;
         loop {
             let Some(timeout) = self.keep_alive() else {
                 self.keep_alive_changed.notified().await;
@@ -324,8 +334,17 @@ impl Controller {
             let last = Duration::from_millis(self.last_command_ms.load(Ordering::Relaxed));
             let deadline = self.created + last + timeout;
             if reactor::now() >= deadline {
-                return;
+                if caught_up {
+                    return;
+                }
+                reactor::sleep(CATCH_UP).await;
+                for _ in 0..CATCH_UP_TURNS {
+                    reactor::yield_now().await;
+                }
+                caught_up = true;
+                continue;
             }
+            caught_up = false;
             let mut changed = std::pin::pin!(self.keep_alive_changed.notified().fuse());
             let mut slept = std::pin::pin!(reactor::sleep_until(deadline).fuse());
             futures_util::select_biased! {

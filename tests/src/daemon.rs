@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::wait_for;
 
 /// How long a start may take before the test gives up (a busy machine with a full journal to replay).
-const READY_LIMIT: Duration = Duration::from_secs(60);
+const READY_LIMIT: Duration = Duration::from_secs(180);
 
 /// The program under test: it lies beside the folder of the test executables.
 ///
@@ -212,11 +212,11 @@ impl Daemon {
     /// A polite stop (SIGTERM), as Ctrl-C or an init system does; gives back the exit status.
     ///
     /// # Panics
-    /// When it does not end within half a minute.
+    /// When it does not end within two minutes.
     pub fn stop(mut self) -> ExitStatus {
         let pid = Pid::from_raw(self.child.id().cast_signed()).expect("a child has a number");
         kill_process(pid, Signal::TERM).expect("the daemon still runs");
-        wait_for("the daemon to stop", Duration::from_secs(30), || {
+        wait_for("the daemon to stop", Duration::from_secs(120), || {
             self.child.try_wait().expect("a child can be waited for")
         })
     }

@@ -10,7 +10,17 @@
 pub mod daemon;
 pub mod lab;
 
-use std::time::{Duration, Instant};
+use std::{
+    net::Ipv4Addr,
+    time::{Duration, Instant},
+};
+
+/// A loopback address for one story of a test program: two programs that run at the same time on one
+/// machine, and two stories of one program (by `number`, 1 to 254), do not share it.
+pub fn own_address(number: u8) -> Ipv4Addr {
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    Ipv4Addr::new(127, 0x40 | high & 0x3f, low, number)
+}
 
 /// Polls `condition` until it holds; panics with `what` after `limit`.
 ///

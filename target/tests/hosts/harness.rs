@@ -7,6 +7,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
+use std::time::Duration;
 
 use dedup::{Blocking, Engine, EngineConfig, EngineParts, VolumeSpec};
 use drives::{Drive, MemoryDrive};
@@ -22,6 +23,9 @@ use uuid::Uuid;
 
 /// CC as Linux writes it: IOSQES 6, IOCQES 4, EN.
 pub(crate) const CC_ENABLE: u64 = 0x0046_0001;
+
+/// How long a story waits for what must happen: never the measure of anything, so generous.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Bytes of the volume that every lab has as NSID 1.
 pub(crate) const VOLUME_BYTES: u64 = 64 << 20;
@@ -436,7 +440,7 @@ impl Lab {
                 reactor::yield_now().await;
             }
         };
-        reactor::timeout(std::time::Duration::from_secs(10), settled)
+        reactor::timeout(PATIENCE, settled)
             .await
             .expect("an association that does not end");
         assert_eq!(self.target.attached_hosts().len(), count);
@@ -454,7 +458,7 @@ impl Lab {
                 reactor::yield_now().await;
             }
         });
-        reactor::timeout(std::time::Duration::from_secs(10), &mut back)
+        reactor::timeout(PATIENCE, &mut back)
             .await
             .expect("a buffer was not given back");
     }
