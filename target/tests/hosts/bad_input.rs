@@ -209,6 +209,54 @@ fn n24_identify_of_what_there_is_not() {
 }
 
 #[test]
+fn n25_authentication_is_an_invalid_opcode_whatever_it_carries() {
+    const AUTH_SEND: u32 = 0x05;
+    const AUTH_RECEIVE: u32 = 0x06;
+    // DH-HMAC-CHAP messages (NVMe-oF 1.1, section 8.13.5) with lengths that lie: negotiate of 8 bytes;
+    // negotiate with halen and dhlen of 255; reply with hl 255 and dhvlen FFFFh; nothing at all.
+    let mut negotiate = vec![0x00, 0x00, 0, 0, 1, 0, 0, 1];
+    let short = negotiate.clone();
+    negotiate.extend([1, 0, 255, 255]);
+    negotiate.resize(8 + 64, 0xff);
+    let mut reply = vec![0x01, 0x02, 0, 0, 1, 0, 255, 0, 0xff, 0xff];
+    reply.resize(16 + 32, 0xff);
+    let messages = [short.clone(), negotiate, reply, short, Vec::new()];
+    let authentication = |fctype: u32, length: u32| {
+        // SPSP0, SPSP1 and SECP E9h (NVMe over Fabrics) in dword 10, TL or AL in dword 11.
+        Sqe::new(nvme::command::FABRICS_OPCODE)
+            .with_nsid(fctype)
+            .with_cdw(10, 0xe901_0100)
+            .with_cdw(11, length)
+    };
+    beside_another_host(async |lab| {
+        let attached = lab.attach(1).await;
+        let queue = lab.io_queue(&attached, 1).await;
+        for at in [&attached.admin, &queue] {
+            for message in &messages {
+                for said in [message.len() as u32, 0, u32::MAX] {
+                    at.call_out(authentication(AUTH_SEND, said), message.clone())
+                        .await
+                        .refused(Status::INVALID_OPCODE);
+                }
+            }
+            for said in [0, 1, 4096, u32::MAX] {
+                at.call_in(authentication(AUTH_RECEIVE, said), 4096)
+                    .await
+                    .refused(Status::INVALID_OPCODE);
+            }
+            assert!(!at.is_closed());
+        }
+        // Before Connect nothing else is allowed, authentication neither.
+        let early = lab.queue(0, 32);
+        early
+            .call_out(authentication(AUTH_SEND, 8), vec![0; 8])
+            .await
+            .refused(Status::COMMAND_SEQUENCE);
+        lab.still_serves(&queue).await;
+    });
+}
+
+#[test]
 fn n26_a_hundred_event_requests() {
     beside_another_host(async |lab| {
         let attached = lab.attach(1).await;
