@@ -22,7 +22,7 @@ pub(crate) async fn run<Q: Queue>(command: &Command<Q>) -> Outcome {
             // The timer was restarted when the command came in, as with every command.
             Ok(Success::default())
         }
-        AdminCommand::Abort { .. } if command.controller.is_discovery() => {
+        AdminCommand::Abort { .. } if command.line.controller.is_discovery() => {
             Err(Status::INVALID_OPCODE.with_dnr().into())
         }
         AdminCommand::Abort { sqid, cid } => Ok(Success::result(abort(command, sqid, cid))),
@@ -30,7 +30,7 @@ pub(crate) async fn run<Q: Queue>(command: &Command<Q>) -> Outcome {
 }
 
 async fn async_event_request<Q: Queue>(command: &Command<Q>) -> Outcome {
-    let events = &command.controller.events;
+    let events = &command.line.controller.events;
     let request = events
         .request()
         .ok_or(Status::ASYNC_EVENT_LIMIT.with_dnr())?;
@@ -40,7 +40,7 @@ async fn async_event_request<Q: Queue>(command: &Command<Q>) -> Outcome {
 
 /// Bit 0 of the result: the command was not aborted (NVM Express Base 2.0, section 5.1).
 fn abort<Q: Queue>(command: &Command<Q>, sqid: u16, cid: u16) -> u64 {
-    let queue = command.controller.queue(sqid);
-    let aborted = queue.is_some_and(|queue| queue.commands.abort(cid));
+    let queue = command.line.controller.queue(sqid);
+    let aborted = queue.is_some_and(|queue| queue.waiting.abort(cid));
     u64::from(!aborted)
 }

@@ -8,19 +8,20 @@
 //! - When a queue ends, for whatever reason, its waiting commands are dropped and its working ones
 //!   finish before the queue is forgotten. When an admin queue ends, its I/O queues end with it.
 
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{FutureExt, pin_mut, select_biased};
+use nvme::Status;
 use nvme::command::FABRICS_OPCODE;
-use nvme::{Cqe, Status};
 
 use crate::command::Command;
 use crate::connect::{self, Joined};
-use crate::controller::{Controller, QueueHandle};
+use crate::line::Line;
 use crate::queue::Queue;
 use crate::subsystem::Target;
-use crate::{admin, fabrics, io};
+use crate::{admin, crew, fabrics, io};
 
 /// How long a queue may take from its creation to a Connect that succeeds. Hosts send it at once; their
 /// own patience is 60 s.
@@ -29,10 +30,19 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a stopping target waits for a queue's commands before it closes the queue under them.
 const QUIESCE_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How often a queue gives back the memory of workers that it no longer needs.
+const SHRINK_INTERVAL: Duration = Duration::from_secs(10);
+
 /// Serves a queue from its creation to its end. Runs on the queue's reactor.
 pub async fn serve_queue<Q: Queue>(target: Arc<Target>, queue: Q) {
     let facts = queue.facts();
-    let joined = reactor::timeout(CONNECT_TIMEOUT, connect::join(&target, &queue)).await;
+    let Some(reactor) = reactor::current() else {
+        tracing::error!("a queue cannot be served outside of a reactor");
+        return queue.close();
+    };
+    let buffers = reactor.buffers().clone();
+    let joining = connect::join(&target, &queue, &buffers);
+    let joined = reactor::timeout(CONNECT_TIMEOUT, joining).await;
     let Ok(Some(Joined { controller, handle })) = joined else {
         tracing::debug!(peer = %facts.peer, qid = facts.qid, "queue ended before it connected");
         queue.close();
@@ -47,20 +57,31 @@ pub async fn serve_queue<Q: Queue>(target: Arc<Target>, queue: Q) {
             "host connected"
         );
     }
-    let why = serve(&target, &controller, &handle, &queue).await;
+    let line = Line::new(target, controller, handle, queue, buffers);
+    crew::begin(&line);
+    let why = watch(&line).await;
+    let Line {
+        controller,
+        handle,
+        queue,
+        in_flight,
+        crew,
+        ..
+    } = &*line;
     if why == End::Stopping {
         // What the engine works on is answered; what still waits is repeated by the host later.
-        handle.commands.end();
-        let _ = reactor::timeout(QUIESCE_TIMEOUT, handle.commands.drained()).await;
+        handle.waiting.end();
+        let _ = reactor::timeout(QUIESCE_TIMEOUT, in_flight.none_left()).await;
     }
     queue.close();
     handle.close();
-    handle.commands.end();
+    handle.waiting.end();
     if handle.qid == 0 {
         controller.end();
     }
-    handle.commands.drained().await;
-    controller.detach(&handle);
+    in_flight.none_left().await;
+    crew.dismiss();
+    controller.detach(handle);
     if handle.qid == 0 {
         controller.queues_gone().await;
         controller.subsystem.remove(controller.id);
@@ -94,14 +115,12 @@ impl End {
     }
 }
 
-async fn serve<Q: Queue>(
-    target: &Arc<Target>,
-    controller: &Arc<Controller>,
-    handle: &Arc<QueueHandle>,
-    queue: &Q,
-) -> End {
+/// Waits for whatever ends the queue. No command passes here: its crew takes them.
+async fn watch<Q: Queue>(line: &Rc<Line<Q>>) -> End {
+    let (controller, handle) = (&line.controller, &line.handle);
     let close_requested = handle.close_requested().fuse();
-    let stopped = target.stopped().fuse();
+    let stopped = line.target.stopped().fuse();
+    let lost = line.crew.lost().fuse();
     let silent = async {
         match handle.qid {
             0 => controller.keep_alive_expired().await,
@@ -109,13 +128,14 @@ async fn serve<Q: Queue>(
         }
     }
     .fuse();
-    pin_mut!(close_requested, stopped, silent);
+    pin_mut!(close_requested, stopped, lost, silent);
     loop {
-        let next = queue.next_command().fuse();
-        pin_mut!(next);
+        let shrink = reactor::sleep(SHRINK_INTERVAL).fuse();
+        pin_mut!(shrink);
         select_biased! {
             () = close_requested => return End::Controller,
             () = stopped => return End::Stopping,
+            () = lost => return End::Transport,
             () = silent => {
                 tracing::warn!(
                     controller = ?controller,
@@ -125,50 +145,24 @@ async fn serve<Q: Queue>(
                 controller.fail();
                 return End::KeepAlive;
             }
-            capsule = next => match capsule {
-                None => return End::Transport,
-                Some(capsule) => start(target, controller, handle, queue, capsule),
-            },
+            () = shrink => line.crew.shrink(),
         }
     }
 }
 
-/// Starts a command in a task of its own.
-fn start<Q: Queue>(
-    target: &Arc<Target>,
-    controller: &Arc<Controller>,
-    handle: &Arc<QueueHandle>,
-    queue: &Q,
-    capsule: Q::Capsule,
-) {
-    controller.saw_command();
-    let in_flight = match handle.commands.begin(Q::sqe(&capsule).cid()) {
-        Ok(in_flight) => in_flight,
-        Err(status) => return queue.complete(capsule, Cqe::new(status, 0), None),
-    };
-    let command = Command::new(
-        target.clone(),
-        controller.clone(),
-        handle.clone(),
-        queue.clone(),
-        capsule,
-        in_flight,
-    );
-    drop(reactor::spawn(run(command)));
-}
-
-async fn run<Q: Queue>(command: Command<Q>) {
+/// Works on a command until it is answered.
+pub(crate) async fn run<Q: Queue>(command: Command<Q>) {
+    let line = command.line.clone();
     let fabrics = command.sqe().opcode() == FABRICS_OPCODE;
-    let outcome = match command.handle.qid {
+    let outcome = match line.handle.qid {
         _ if fabrics => fabrics::run(&command).await,
-        _ if !command.controller.is_ready() => Err(Status::COMMAND_SEQUENCE.with_dnr().into()),
+        _ if !line.controller.is_ready() => Err(Status::COMMAND_SEQUENCE.with_dnr().into()),
         0 => admin::run(&command).await,
         _ => io::run(&command).await,
     };
     let disconnect = fabrics && outcome.is_ok() && fabrics::is_disconnect(command.sqe());
-    let handle = command.handle.clone();
     command.answer(outcome);
     if disconnect {
-        handle.close();
+        line.handle.close();
     }
 }

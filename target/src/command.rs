@@ -4,16 +4,15 @@
 //! it, so that the host recovers instead of waiting; the host's identifier is free when it reads the
 //! answer.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::rc::Rc;
 
 use nvme::{Cqe, Sqe, Status};
 use reactor::Buffer;
 
-use crate::controller::{Controller, QueueHandle};
 use crate::error_log::ErrorEntry;
-use crate::queue::{InFlight, Interrupted, Queue, lock};
-use crate::subsystem::Target;
+use crate::in_flight::Interrupted;
+use crate::line::Line;
+use crate::queue::{Queue, lock};
 
 /// The parameter error location of an error that no field of the command caused.
 pub(crate) const NO_LOCATION: u16 = 0xffff;
@@ -94,35 +93,27 @@ const DATA_POINTER_AT: u16 = 24;
 
 /// A command in flight and all that it may use.
 pub(crate) struct Command<Q: Queue> {
-    pub(crate) target: Arc<Target>,
-    pub(crate) controller: Arc<Controller>,
-    pub(crate) handle: Arc<QueueHandle>,
-    queue: Q,
+    pub(crate) line: Rc<Line<Q>>,
     /// Taken by the answer.
     capsule: Option<Q::Capsule>,
     sqe: Sqe,
-    in_flight: InFlight,
 }
 
 impl<Q: Queue> Command<Q> {
-    pub(crate) fn new(
-        target: Arc<Target>,
-        controller: Arc<Controller>,
-        handle: Arc<QueueHandle>,
-        queue: Q,
-        capsule: Q::Capsule,
-        in_flight: InFlight,
-    ) -> Self {
+    /// Takes a command in. One whose identifier is in flight already is answered at once.
+    pub(crate) fn begin(line: &Rc<Line<Q>>, capsule: Q::Capsule) -> Option<Self> {
+        line.handle.saw_command();
         let sqe = *Q::sqe(&capsule);
-        Self {
-            target,
-            controller,
-            handle,
-            queue,
+        if !line.in_flight.begin(sqe.cid()) {
+            let cqe = Cqe::new(Status::COMMAND_ID_CONFLICT.with_dnr(), 0);
+            line.queue.complete(capsule, cqe, None);
+            return None;
+        }
+        Some(Self {
+            line: line.clone(),
             capsule: Some(capsule),
             sqe,
-            in_flight,
-        }
+        })
     }
 
     /// The submission queue entry.
@@ -132,7 +123,8 @@ impl<Q: Queue> Command<Q> {
 
     /// Waits, unless the command is aborted meanwhile.
     pub(crate) async fn abortable<T>(&self, work: impl Future<Output = T>) -> Result<T, Fault> {
-        Ok(self.in_flight.abortable(work).await?)
+        let waiting = &self.line.handle.waiting;
+        Ok(waiting.wait(self.sqe.cid(), work).await?)
     }
 
     /// Bytes of data that the host has prepared for this command.
@@ -159,7 +151,10 @@ impl<Q: Queue> Command<Q> {
 
     /// A buffer of that length, when the pool has one: this is where a busy target slows hosts down.
     pub(crate) async fn buffer(&self, len: usize) -> Result<Buffer, Fault> {
-        self.abortable(self.target.buffers.alloc(len)).await
+        if let Some(buffer) = self.line.buffers.try_alloc(len) {
+            return Ok(buffer);
+        }
+        self.abortable(self.line.buffers.alloc(len)).await
     }
 
     /// The first `len` bytes of the host's data.
@@ -169,7 +164,7 @@ impl<Q: Queue> Command<Q> {
             return Err(Fault::Gone);
         };
         Ok(self
-            .abortable(self.queue.fetch(capsule, len, buffer))
+            .abortable(self.line.queue.fetch(capsule, len, buffer))
             .await??)
     }
 
@@ -201,29 +196,29 @@ impl<Q: Queue> Command<Q> {
             // The queue is closing already; nobody waits for the answer.
             Err(Fault::Gone) => return,
         };
-        self.in_flight.answering();
-        self.queue.complete(capsule, cqe, data);
+        self.line.in_flight.answering(self.sqe.cid());
+        self.line.queue.complete(capsule, cqe, data);
     }
 
     /// Puts a failure into the error log, and says so in the status.
     fn note_error(&self, status: Status, location: u16) -> Status {
-        tracing::debug!(controller = ?self.controller, qid = self.handle.qid, sqe = ?self.sqe, %status, "command failed");
+        tracing::debug!(controller = ?self.line.controller, qid = self.line.handle.qid, sqe = ?self.sqe, %status, "command failed");
         if status.code() == Status::ABORT_REQUESTED {
             return status;
         }
-        let health = &self.target.health;
-        health.error_entries.fetch_add(1, Ordering::Relaxed);
+        let counters = &self.line.counters;
+        counters.error_entries.add(1);
         // Status code type 2 is media and data integrity; Compare Failure (85h) is no damage.
         if status.bits() >> 8 & 7 == 2 && status.code() != Status::COMPARE_FAILURE {
-            health.media_errors.fetch_add(1, Ordering::Relaxed);
+            counters.media_errors.add(1);
         }
         let status = status.with_more();
-        lock(&self.controller.errors).add(ErrorEntry {
-            qid: self.handle.qid,
+        lock(&self.line.controller.errors).add(ErrorEntry {
+            qid: self.line.handle.qid,
             cid: self.sqe.cid(),
             status,
             location,
-            lba: if self.handle.qid == 0 {
+            lba: if self.line.handle.qid == 0 {
                 0
             } else {
                 self.sqe.slba()
@@ -238,7 +233,8 @@ impl<Q: Queue> Drop for Command<Q> {
     fn drop(&mut self) {
         if self.capsule.is_some() {
             // The work died without an answer. The host must not wait for it.
-            self.queue.close();
+            self.line.queue.close();
         }
+        self.line.in_flight.end();
     }
 }

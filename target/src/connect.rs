@@ -16,6 +16,7 @@ use nvme::fabrics::{
     InvalidParameter, SUBNQN_AT,
 };
 use nvme::{Cqe, Sqe, Status};
+use reactor::BufferPool;
 
 use crate::controller::{Controller, NewController, QueueHandle};
 use crate::queue::{Queue, QueueFacts};
@@ -61,10 +62,14 @@ impl From<InvalidParameter> for Refusal {
 }
 
 /// Answers commands until a Connect succeeds; `None` when the queue ends before.
-pub(crate) async fn join<Q: Queue>(target: &Arc<Target>, queue: &Q) -> Option<Joined> {
+pub(crate) async fn join<Q: Queue>(
+    target: &Arc<Target>,
+    queue: &Q,
+    buffers: &BufferPool,
+) -> Option<Joined> {
     loop {
         let capsule = queue.next_command().await?;
-        let refusal = match connect(target, queue, &capsule).await {
+        let refusal = match connect(target, queue, &capsule, buffers).await {
             Ok(joined) => {
                 let cntlid = u64::from(joined.controller.id);
                 queue.complete(capsule, Cqe::new(Status::SUCCESS, cntlid), None);
@@ -88,11 +93,12 @@ async fn connect<Q: Queue>(
     target: &Arc<Target>,
     queue: &Q,
     capsule: &Q::Capsule,
+    buffers: &BufferPool,
 ) -> Result<Joined, Refusal> {
     let facts = queue.facts();
     let command = parse(Q::sqe(capsule))?;
     check_command(target, &facts, &command)?;
-    let buffer = target.buffers.alloc(CONNECT_DATA_BYTES).await;
+    let buffer = buffers.alloc(CONNECT_DATA_BYTES).await;
     let data = queue.fetch(capsule, CONNECT_DATA_BYTES, buffer).await?;
     let data = ConnectData::parse(&data)?;
     if target.is_stopping() {

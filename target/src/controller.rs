@@ -12,9 +12,9 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use nvme::Status;
@@ -24,7 +24,8 @@ use tokio::sync::{Notify, watch};
 use crate::error_log::ErrorLog;
 use crate::events::Events;
 use crate::features::FeatureState;
-use crate::queue::{Commands, lock};
+use crate::in_flight::Waiting;
+use crate::queue::lock;
 use crate::subsystem::{Host, Limits, Subsystem, SubsystemKind};
 
 /// Keep Alive Support: the granularity of the keep-alive timer in units of 100 ms. As nvmet.
@@ -39,6 +40,9 @@ const CATCH_UP_TURNS: u32 = 8;
 /// time that nvmet gives one (NVMET_DISC_KATO_MS).
 const DISCOVERY_IDLE: Duration = Duration::from_secs(120);
 
+/// How often the keep-alive timer is looked at in each timeout.
+const KEEP_ALIVE_LOOKS: u32 = 4;
+
 /// CAP.TO: the longest time to become ready, in units of 500 ms. As nvmet.
 const READY_TIMEOUT_500MS: u8 = 15;
 
@@ -51,17 +55,27 @@ const SHUTDOWN_COMPLETE: u8 = 2;
 #[derive(Debug)]
 pub(crate) struct QueueHandle {
     pub(crate) qid: u16,
-    pub(crate) commands: Arc<Commands>,
+    pub(crate) waiting: Waiting,
     close: watch::Sender<bool>,
+    /// A command came in since the keep-alive timer looked last.
+    alive: AtomicBool,
 }
 
 impl QueueHandle {
     pub(crate) fn new(qid: u16) -> Arc<Self> {
         Arc::new(Self {
             qid,
-            commands: Arc::new(Commands::default()),
+            waiting: Waiting::default(),
             close: watch::Sender::new(false),
+            alive: AtomicBool::new(true),
         })
+    }
+
+    /// A command came in: the host lives (traffic-based keep alive).
+    pub(crate) fn saw_command(&self) {
+        if !self.alive.load(Ordering::Relaxed) {
+            self.alive.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Asks the queue's task to end the queue.
@@ -108,9 +122,10 @@ pub struct Controller {
     pub(crate) events: Events,
     pub(crate) errors: Mutex<ErrorLog>,
     state: Mutex<State>,
-    created: Instant,
-    /// Milliseconds from `created` to the last command on any queue.
-    last_command_ms: AtomicU64,
+    /// What every command asks, without the lock: whether the controller is enabled and works.
+    usable: AtomicBool,
+    /// The same: whether the host switched the volatile write cache off.
+    write_through: AtomicBool,
     keep_alive_changed: Notify,
     ending: watch::Sender<bool>,
     /// Notified when a queue is detached.
@@ -167,8 +182,8 @@ impl Controller {
                 features: FeatureState::default(),
                 queues: BTreeMap::new(),
             }),
-            created: reactor::now(),
-            last_command_ms: AtomicU64::new(0),
+            usable: AtomicBool::new(false),
+            write_through: AtomicBool::new(false),
             keep_alive_changed: Notify::new(),
             ending: watch::Sender::new(false),
             queue_detached: Notify::new(),
@@ -222,12 +237,31 @@ impl Controller {
     /// Whether it is enabled and ready: only then it takes I/O queues, and commands other than
     /// Fabrics ones.
     pub(crate) fn is_ready(&self) -> bool {
-        lock(&self.state).status.is_usable()
+        self.usable.load(Ordering::Acquire)
+    }
+
+    /// Whether writes must be durable when they are answered.
+    pub(crate) fn is_write_through(&self) -> bool {
+        self.write_through.load(Ordering::Acquire)
+    }
+
+    /// Changes the state, and lets commands see what they ask for without the lock.
+    fn change<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = lock(&self.state);
+        let result = f(&mut state);
+        self.usable
+            .store(state.status.is_usable(), Ordering::Release);
+        self.write_through
+            .store(!state.features.write_cache, Ordering::Release);
+        result
     }
 
     /// Writes CC.
     pub(crate) fn configure(&self, value: u32) -> ConfigurationChange {
-        let mut state = lock(&self.state);
+        self.change(|state| self.configure_state(state, value))
+    }
+
+    fn configure_state(&self, state: &mut State, value: u32) -> ConfigurationChange {
         let (old, new) = (
             Configuration::decode(state.configuration),
             Configuration::decode(value),
@@ -245,7 +279,7 @@ impl Controller {
                 state.status.fatal = true;
             }
         } else if old.enable && !new.enable {
-            self.reset(&mut state);
+            self.reset(state);
         }
         if new.shutdown != 0 && old.shutdown == 0 {
             state.status.shutdown = SHUTDOWN_OCCURRING;
@@ -270,7 +304,7 @@ impl Controller {
             queue.close();
         }
         if let Some(admin) = state.queues.get(&0) {
-            admin.commands.abort_waiting();
+            admin.waiting.abort_all();
         }
     }
 
@@ -284,14 +318,7 @@ impl Controller {
 
     /// Uses the feature values.
     pub(crate) fn with_features<T>(&self, f: impl FnOnce(&mut FeatureState) -> T) -> T {
-        f(&mut lock(&self.state).features)
-    }
-
-    /// A command came in: the host lives (traffic-based keep alive).
-    pub(crate) fn saw_command(&self) {
-        let elapsed = reactor::now().saturating_duration_since(self.created);
-        let elapsed_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
-        self.last_command_ms.store(elapsed_ms, Ordering::Relaxed);
+        self.change(|state| f(&mut state.features))
     }
 
     /// The keep-alive timeout as the host set it, in milliseconds; 0 is none.
@@ -302,7 +329,6 @@ impl Controller {
     /// Sets the keep-alive timeout and starts it anew.
     pub(crate) fn set_kato_ms(&self, kato_ms: u32) {
         lock(&self.state).kato_ms = kato_ms;
-        self.saw_command();
         self.keep_alive_changed.notify_one();
     }
 
@@ -319,44 +345,53 @@ impl Controller {
         }
     }
 
-    /// Waits until the keep-alive timer has expired.
+    /// Waits until the keep-alive timer has expired. Every command of any queue starts it anew; it is
+    /// looked at a few times in each timeout, and so expires that much later than the last command.
     ///
     /// Time passes for the host also while this machine does not run the reactor (a suspended guest, a
-    /// starved processor); what the host sent meanwhile waits in a socket. So an expired timer counts
-    /// only when the queues had their turn after it.
+    /// starved processor); what the host sent meanwhile waits in a socket. So looks are counted, not
+    /// time, and an expired timer counts only when the queues had their turn after it.
     pub(crate) async fn keep_alive_expired(&self) {
-        let mut caught_up = false;
+        let mut silent_looks = 0;
         loop {
-            let Some(timeout) = self.keep_alive() else {
-                self.keep_alive_changed.notified().await;
-                continue;
-            };
-            let last = Duration::from_millis(self.last_command_ms.load(Ordering::Relaxed));
-            let deadline = self.created + last + timeout;
-            if reactor::now() >= deadline {
-                if caught_up {
-                    return;
+            let timeout = self.keep_alive();
+            let look = async {
+                match timeout {
+                    Some(timeout) => reactor::sleep(timeout / KEEP_ALIVE_LOOKS).await,
+                    None => std::future::pending().await,
                 }
+            };
+            let mut changed = std::pin::pin!(self.keep_alive_changed.notified().fuse());
+            let mut look = std::pin::pin!(look.fuse());
+            futures_util::select_biased! {
+                () = changed => silent_looks = 0,
+                () = look => silent_looks = if self.was_alive() { 0 } else { silent_looks + 1 },
+            }
+            if silent_looks >= KEEP_ALIVE_LOOKS {
                 reactor::sleep(CATCH_UP).await;
                 for _ in 0..CATCH_UP_TURNS {
                     reactor::yield_now().await;
                 }
-                caught_up = true;
-                continue;
-            }
-            caught_up = false;
-            let mut changed = std::pin::pin!(self.keep_alive_changed.notified().fuse());
-            let mut slept = std::pin::pin!(reactor::sleep_until(deadline).fuse());
-            futures_util::select_biased! {
-                () = changed => {}
-                () = slept => {}
+                if !self.was_alive() {
+                    return;
+                }
+                silent_looks = 0;
             }
         }
     }
 
+    /// Whether a command came in on any queue since this was asked last.
+    fn was_alive(&self) -> bool {
+        let state = lock(&self.state);
+        let queues = state.queues.values();
+        // All of them are asked: each forgets by that.
+        let alive = queues.filter(|queue| queue.alive.swap(false, Ordering::Relaxed));
+        alive.count() > 0
+    }
+
     /// Something is wrong beyond repair: the host sees it in CSTS, if it still looks.
     pub(crate) fn fail(&self) {
-        lock(&self.state).status.fatal = true;
+        self.change(|state| state.status.fatal = true);
     }
 
     /// Joins a queue.

@@ -14,7 +14,7 @@ const PROPERTY_AT: u16 = 44;
 
 /// Runs a Fabrics command.
 pub(crate) async fn run<Q: Queue>(command: &Command<Q>) -> Outcome {
-    let admin_queue = command.handle.qid == 0;
+    let admin_queue = command.line.handle.qid == 0;
     match FabricsCommand::parse(command.sqe())? {
         FabricsCommand::Connect(_) => Err(Status::COMMAND_SEQUENCE.with_dnr().into()),
         FabricsCommand::PropertyGet { offset, wide } if admin_queue => {
@@ -46,7 +46,7 @@ pub(crate) fn is_disconnect(sqe: &Sqe) -> bool {
 }
 
 fn property_get<Q: Queue>(command: &Command<Q>, offset: u32, wide: bool) -> Outcome {
-    let controller = &command.controller;
+    let controller = &command.line.controller;
     let (is_wide, value) = match offset {
         properties::CAP => (true, controller.capabilities().encode()),
         properties::VS => (false, u64::from(controller.version())),
@@ -73,13 +73,13 @@ async fn property_set<Q: Queue>(
     if wide {
         return Err(Fault::field(Status::INVALID_FIELD, ATTRIBUTES_AT));
     }
-    let controller = &command.controller;
+    let controller = &command.line.controller;
     // CC has 32 bits; the command's upper dword is reserved for it.
     match controller.configure(value as u32) {
         ConfigurationChange::Done => {}
         ConfigurationChange::Shutdown => {
             if !controller.is_discovery()
-                && let Err(error) = command.target.engine.flush().await
+                && let Err(error) = command.line.target.engine.flush().await
             {
                 tracing::error!(%error, "cannot make data durable for a host's shutdown");
             }

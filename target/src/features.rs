@@ -119,7 +119,7 @@ fn feature(controller: &Controller, fid: u8) -> Result<FeatureId, Fault> {
 
 /// Runs Get Features.
 pub(crate) async fn get<Q: Queue>(command: &Command<Q>, get: GetFeatures) -> Outcome {
-    let controller = &command.controller;
+    let controller = &command.line.controller;
     let id = feature(controller, get.fid)?;
     let select =
         Select::from_u8(get.select).ok_or(Fault::field(Status::INVALID_FIELD, SELECT_AT))?;
@@ -214,7 +214,7 @@ fn timestamp(state: &FeatureState) -> Timestamp {
 
 /// Runs Set Features.
 pub(crate) async fn set<Q: Queue>(command: &Command<Q>, set: SetFeatures) -> Outcome {
-    let controller = &command.controller;
+    let controller = &command.line.controller;
     let id = feature(controller, set.fid)?;
     if set.save {
         return Err(Fault::field(Status::FEATURE_NOT_SAVEABLE, FID_AT));
@@ -242,7 +242,7 @@ pub(crate) async fn set<Q: Queue>(command: &Command<Q>, set: SetFeatures) -> Out
         FeatureId::VolatileWriteCache => {
             if value & 1 == 0 {
                 // What was acknowledged before must not be less durable than what comes after.
-                command.target.engine.flush().await?;
+                command.line.target.engine.flush().await?;
             }
             controller.with_features(|f| f.write_cache = value & 1 != 0);
         }

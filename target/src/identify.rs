@@ -63,7 +63,7 @@ type Page = Box<[u8; IDENTIFY_BYTES]>;
 fn page<Q: Queue>(command: &Command<Q>, identify: Identify) -> Result<Page, Fault> {
     let unknown = Fault::field(Status::INVALID_FIELD, CNS_AT);
     let cns = Cns::from_u8(identify.cns).ok_or(unknown)?;
-    let controller = &command.controller;
+    let controller = &command.line.controller;
     if controller.is_discovery() && cns != Cns::Controller {
         return Err(unknown);
     }
@@ -119,7 +119,7 @@ fn check_csi(csi: u8) -> Result<(), Fault> {
 }
 
 fn volume<Q: Queue>(command: &Command<Q>, nsid: u32) -> Result<VolumeInfo, Fault> {
-    let volume = command.target.engine.volume_by_nsid(nsid);
+    let volume = command.line.target.engine.volume_by_nsid(nsid);
     let volume = volume.ok_or(Fault::field(Status::INVALID_NAMESPACE, NSID_AT))?;
     Ok(volume.info())
 }
@@ -143,6 +143,7 @@ fn namespace_list<Q: Queue>(command: &Command<Q>, after: u32) -> Result<Page, Fa
         return Err(Fault::field(Status::INVALID_NAMESPACE, NSID_AT));
     }
     let mut ids: Vec<u32> = command
+        .line
         .target
         .engine
         .volumes()
@@ -158,7 +159,7 @@ fn namespace_page<Q: Queue>(command: &Command<Q>, nsid: u32) -> Result<Page, Fau
     if nsid == 0 || nsid > NAMESPACES_MAX {
         return Err(Fault::field(Status::INVALID_NAMESPACE, NSID_AT));
     }
-    let engine = &command.target.engine;
+    let engine = &command.line.target.engine;
     let Some(volume) = engine.volume_by_nsid(nsid) else {
         // An identifier that is valid and not active: zeros.
         return Ok(IdentifyNamespace {

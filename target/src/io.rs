@@ -7,13 +7,14 @@
 //!   switched off, when it survives a loss of power.
 //! - What an engine error means to the host is decided in [`crate::errors`] alone.
 
-use std::sync::Arc;
+use std::rc::Rc;
 
-use dedup::{ErrorKind, Volume};
+use dedup::ErrorKind;
 use nvme::Status;
 use nvme::io::{DSM_RANGE_BYTES, DsmRange, IoCommand, LbaRange};
 
 use crate::command::{Command, Fault, Outcome, Success};
+use crate::line::KnownVolume;
 use crate::queue::Queue;
 
 /// All namespaces.
@@ -40,9 +41,10 @@ pub(crate) async fn run<Q: Queue>(command: &Command<Q>) -> Outcome {
             // Zeros are never stored, so the blocks are deallocated whether the host asks or not.
             let (volume, place) = locate(command, nsid, range)?;
             volume
+                .volume
                 .write_zeroes(place.offset, place.len, fua || write_through(command))
                 .await?;
-            command.target.health.count_write(0);
+            command.line.counters.count_write(0);
             Ok(Success::default())
         }
         IoCommand::DatasetManagement {
@@ -60,11 +62,9 @@ struct Place {
     len: u64,
 }
 
-fn volume_of<Q: Queue>(command: &Command<Q>, nsid: u32) -> Result<Arc<Volume>, Fault> {
-    let engine = &command.target.engine;
-    engine
-        .volume_by_nsid(nsid)
-        .ok_or(Fault::field(Status::INVALID_NAMESPACE, NSID_AT))
+fn volume_of<Q: Queue>(command: &Command<Q>, nsid: u32) -> Result<Rc<KnownVolume>, Fault> {
+    let volume = command.line.volume(nsid);
+    volume.ok_or(Fault::field(Status::INVALID_NAMESPACE, NSID_AT))
 }
 
 /// The volume and the bytes in it that a range of blocks stands for.
@@ -72,15 +72,14 @@ fn locate<Q: Queue>(
     command: &Command<Q>,
     nsid: u32,
     range: LbaRange,
-) -> Result<(Arc<Volume>, Place), Fault> {
+) -> Result<(Rc<KnownVolume>, Place), Fault> {
     let volume = volume_of(command, nsid)?;
     let place = place_of(&volume, range.slba, range.blocks)?;
     Ok((volume, place))
 }
 
-fn place_of(volume: &Volume, slba: u64, blocks: u32) -> Result<Place, Fault> {
-    let info = volume.info();
-    place_in(info.size_bytes, info.lba_bytes, slba, blocks)
+fn place_of(volume: &KnownVolume, slba: u64, blocks: u32) -> Result<Place, Fault> {
+    place_in(volume.size_bytes, volume.lba_bytes, slba, blocks)
         .ok_or(Fault::field(Status::LBA_OUT_OF_RANGE, SLBA_AT))
 }
 
@@ -103,11 +102,11 @@ fn locate_data<Q: Queue>(
     command: &Command<Q>,
     nsid: u32,
     range: LbaRange,
-) -> Result<(Arc<Volume>, u64, usize), Fault> {
+) -> Result<(Rc<KnownVolume>, u64, usize), Fault> {
     let (volume, place) = locate(command, nsid, range)?;
     let len = usize::try_from(place.len)
         .ok()
-        .filter(|&len| len <= command.target.limits.transfer_bytes_max())
+        .filter(|&len| len <= command.line.target.limits.transfer_bytes_max())
         .ok_or(Fault::field(Status::INVALID_FIELD, NLB_AT))?;
     command.check_data_len(len)?;
     Ok((volume, place.offset, len))
@@ -115,21 +114,19 @@ fn locate_data<Q: Queue>(
 
 /// Whether the host switched the volatile write cache off.
 fn write_through<Q: Queue>(command: &Command<Q>) -> bool {
-    command
-        .controller
-        .with_features(|features| !features.write_cache)
+    command.line.controller.is_write_through()
 }
 
 async fn read<Q: Queue>(command: &Command<Q>, nsid: u32, range: LbaRange, fua: bool) -> Outcome {
     let (volume, offset, len) = locate_data(command, nsid, range)?;
     let buffer = command.buffer(len).await?;
-    let (result, buffer) = volume.read(offset, buffer).await;
+    let (result, buffer) = volume.volume.read(offset, buffer).await;
     result?;
     if fua {
         // What was read must be on stable media before the host sees it.
-        volume.flush().await?;
+        volume.volume.flush().await?;
     }
-    command.target.health.count_read(len as u64);
+    command.line.counters.count_read(len as u64);
     Ok(Success {
         result: 0,
         data: Some((buffer, len)),
@@ -140,17 +137,18 @@ async fn write<Q: Queue>(command: &Command<Q>, nsid: u32, range: LbaRange, fua: 
     let (volume, offset, len) = locate_data(command, nsid, range)?;
     let buffer = command.fetch(len).await?;
     let (result, _buffer) = volume
+        .volume
         .write(offset, buffer, fua || write_through(command))
         .await;
     result?;
-    command.target.health.count_write(len as u64);
+    command.line.counters.count_write(len as u64);
     Ok(Success::default())
 }
 
 async fn compare<Q: Queue>(command: &Command<Q>, nsid: u32, range: LbaRange) -> Outcome {
     let (volume, offset, len) = locate_data(command, nsid, range)?;
     let buffer = command.fetch(len).await?;
-    let (result, _buffer) = volume.compare(offset, buffer).await;
+    let (result, _buffer) = volume.volume.compare(offset, buffer).await;
     match result? {
         true => Ok(Success::default()),
         false => Err(Status::COMPARE_FAILURE.with_dnr().into()),
@@ -159,8 +157,8 @@ async fn compare<Q: Queue>(command: &Command<Q>, nsid: u32, range: LbaRange) -> 
 
 async fn flush<Q: Queue>(command: &Command<Q>, nsid: u32) -> Outcome {
     match nsid {
-        NSID_ALL => command.target.engine.flush().await?,
-        nsid => volume_of(command, nsid)?.flush().await?,
+        NSID_ALL => command.line.target.engine.flush().await?,
+        nsid => volume_of(command, nsid)?.volume.flush().await?,
     }
     Ok(Success::default())
 }
@@ -186,7 +184,7 @@ async fn dataset_management<Q: Queue>(
         .collect::<Result<Vec<_>, _>>()?;
     if deallocate {
         for place in places {
-            match volume.trim(place.offset, place.len).await {
+            match volume.volume.trim(place.offset, place.len).await {
                 // The volume became smaller meanwhile: what it no longer has is deallocated.
                 Err(error) if error.kind == ErrorKind::Invalid => {}
                 result => result?,

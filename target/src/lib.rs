@@ -9,6 +9,7 @@
 //! | [`controller`] | the state machine of CC and CSTS, keep alive, teardown |
 //! | `admin`, `identify`, `features`, `log_page`, `error_log`, `events` | admin commands |
 //! | `io` | I/O commands on volumes |
+//! | `line`, `crew`, `in_flight` | a connected queue on its reactor, who works on its commands |
 //! | `discovery` | where hosts can connect to |
 //! | [`subsystem`] | what there is, and who is connected |
 //! | [`queue`] | what is needed from a transport |
@@ -28,14 +29,18 @@ pub mod client;
 mod command;
 mod connect;
 pub mod controller;
+mod crew;
 mod discovery;
 mod error_log;
 pub mod errors;
 mod events;
 mod fabrics;
 mod features;
+mod health;
 mod identify;
+mod in_flight;
 mod io;
+mod line;
 mod log_page;
 mod machine;
 pub mod pool;

@@ -4,8 +4,6 @@
 //! is cut at the end of the page and filled with zeros; the answer is never longer than what the host
 //! prepared, nor than the largest transfer.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use nvme::admin::{self, GetLogPage};
 use nvme::identify::NSID_BROADCAST;
 use nvme::log::{
@@ -54,14 +52,14 @@ fn check_fields<Q: Queue>(command: &Command<Q>, get: &GetLogPage) -> Result<(), 
     if get.offset_is_index {
         return Err(Fault::field(Status::INVALID_FIELD, OT_AT));
     }
-    if get.length > command.target.limits.transfer_bytes_max() as u64 {
+    if get.length > command.line.target.limits.transfer_bytes_max() as u64 {
         return Err(Fault::field(Status::INVALID_FIELD, NUMD_AT));
     }
     command.check_data_room(get.length as usize)
 }
 
 fn page<Q: Queue>(command: &Command<Q>, get: &GetLogPage) -> Result<Vec<u8>, Fault> {
-    let controller = &command.controller;
+    let controller = &command.line.controller;
     let unknown = Fault::field(Status::INVALID_LOG_PAGE, LID_AT);
     match (LogPage::from_u8(get.lid), controller.is_discovery()) {
         (Some(LogPage::Error), _) => Ok(error_page(command)),
@@ -70,7 +68,7 @@ fn page<Q: Queue>(command: &Command<Q>, get: &GetLogPage) -> Result<Vec<u8>, Fau
                 // Before the page is made: a change after this moment is reported again.
                 controller.events.discovery_log_read();
             }
-            Ok(discovery::log_page(&command.target, controller.local))
+            Ok(discovery::log_page(&command.line.target, controller.local))
         }
         (Some(LogPage::Smart), false) => {
             // No namespace has health information of its own (LPA bit 0 is clear).
@@ -95,7 +93,7 @@ fn page<Q: Queue>(command: &Command<Q>, get: &GetLogPage) -> Result<Vec<u8>, Fau
 }
 
 fn error_page<Q: Queue>(command: &Command<Q>) -> Vec<u8> {
-    let log = lock(&command.controller.errors);
+    let log = lock(&command.line.controller.errors);
     let mut page: Vec<u8> = log
         .iter()
         .flat_map(|(error_count, entry)| {
@@ -119,9 +117,8 @@ fn error_page<Q: Queue>(command: &Command<Q>) -> Vec<u8> {
 }
 
 fn smart_page<Q: Queue>(command: &Command<Q>) -> [u8; SMART_LOG_BYTES] {
-    let target = &command.target;
-    let health = &target.health;
-    let load = |counter: &AtomicU64| u128::from(counter.load(Ordering::Relaxed));
+    let target = &command.line.target;
+    let totals = target.health.totals();
     let space = target.engine.status();
     let spare = spare_percent(
         space.capacity_bytes - space.used_bytes.min(space.capacity_bytes),
@@ -138,13 +135,13 @@ fn smart_page<Q: Queue>(command: &Command<Q>) -> [u8; SMART_LOG_BYTES] {
         critical_warning,
         available_spare: spare,
         available_spare_threshold: SPARE_THRESHOLD_PERCENT,
-        data_units_read: load(&health.bytes_read).div_ceil(DATA_UNIT_BYTES),
-        data_units_written: load(&health.bytes_written).div_ceil(DATA_UNIT_BYTES),
-        host_read_commands: load(&health.read_commands),
-        host_write_commands: load(&health.write_commands),
-        power_on_hours: u128::from(health.hours()),
-        media_errors: load(&health.media_errors),
-        error_log_entries: load(&health.error_entries),
+        data_units_read: u128::from(totals.bytes_read).div_ceil(DATA_UNIT_BYTES),
+        data_units_written: u128::from(totals.bytes_written).div_ceil(DATA_UNIT_BYTES),
+        host_read_commands: u128::from(totals.read_commands),
+        host_write_commands: u128::from(totals.write_commands),
+        power_on_hours: u128::from(target.health.hours()),
+        media_errors: u128::from(totals.media_errors),
+        error_log_entries: u128::from(totals.error_entries),
         ..Default::default()
     }
     .encode()

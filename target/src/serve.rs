@@ -177,7 +177,6 @@ async fn serve_pool(
         .map_err(|e| internal("the subsystem's name", &e))?;
     let target = Target::new(TargetParts {
         engine: pool.engine.clone(),
-        buffers: data.buffers().clone(),
         pool_uuid: pool.uuid(),
         nqn,
         listeners: wanted.clone(),

@@ -11,16 +11,15 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
 
 use dedup::Engine;
 use fabric::TransportAddress;
 use nvme::Nqn;
-use reactor::BufferPool;
 use tokio::sync::{Notify, watch};
 use uuid::Uuid;
 
 use crate::controller::Controller;
+use crate::health::Health;
 use crate::queue::lock;
 use crate::status::AttachedHost;
 
@@ -66,8 +65,6 @@ impl Limits {
 pub struct TargetParts {
     /// The engine whose volumes are the namespaces.
     pub engine: Arc<Engine>,
-    /// Memory for data between hosts and drives; waiting for it is the backpressure.
-    pub buffers: BufferPool,
     /// The pool's identity: the serial number derives from it, so it is stable over restarts.
     pub pool_uuid: Uuid,
     /// The subsystem's name.
@@ -85,12 +82,13 @@ pub struct Target {
     /// The discovery subsystem.
     pub discovery: Arc<Subsystem>,
     pub(crate) engine: Arc<Engine>,
-    pub(crate) buffers: BufferPool,
     pub(crate) listeners: Vec<TransportAddress>,
     pub(crate) limits: Limits,
     pub(crate) health: Health,
     /// Generation of the discovery log page.
     generation: AtomicU64,
+    /// Rises with every change of a volume.
+    volumes_generation: AtomicU64,
     stopping: watch::Sender<bool>,
 }
 
@@ -110,7 +108,6 @@ impl Target {
     pub fn new(parts: TargetParts) -> Arc<Self> {
         let TargetParts {
             engine,
-            buffers,
             pool_uuid,
             nqn,
             listeners,
@@ -127,16 +124,18 @@ impl Target {
                 limits,
             )),
             engine,
-            buffers,
             listeners,
             limits,
             health: Health::new(),
             generation: AtomicU64::new(1),
+            volumes_generation: AtomicU64::new(1),
             stopping: watch::Sender::new(false),
         });
         let weak = Arc::downgrade(&target);
         target.engine.on_change(Box::new(move |change| {
             if let Some(target) = weak.upgrade() {
+                // Before hosts hear of it: their next command meets the volume as it is now.
+                target.volumes_generation.fetch_add(1, Ordering::AcqRel);
                 target.nvm.namespace_changed(change.info.nsid);
             }
         }));
@@ -162,6 +161,11 @@ impl Target {
         for controller in self.discovery.controllers() {
             controller.events.discovery_changed();
         }
+    }
+
+    /// Rises whenever a volume was made, changed or deleted.
+    pub(crate) fn volumes_generation(&self) -> u64 {
+        self.volumes_generation.load(Ordering::Acquire)
     }
 
     /// Stops: queues take no more commands, finish those that the engine works on, and close.
@@ -350,45 +354,5 @@ impl Registry {
             id = after(id);
         }
         None
-    }
-}
-
-/// What the SMART / Health Information log page tells, since the daemon started.
-#[derive(Debug)]
-pub(crate) struct Health {
-    started: Instant,
-    pub(crate) read_commands: AtomicU64,
-    pub(crate) write_commands: AtomicU64,
-    pub(crate) bytes_read: AtomicU64,
-    pub(crate) bytes_written: AtomicU64,
-    pub(crate) media_errors: AtomicU64,
-    pub(crate) error_entries: AtomicU64,
-}
-
-impl Health {
-    fn new() -> Self {
-        Self {
-            started: Instant::now(),
-            read_commands: AtomicU64::new(0),
-            write_commands: AtomicU64::new(0),
-            bytes_read: AtomicU64::new(0),
-            bytes_written: AtomicU64::new(0),
-            media_errors: AtomicU64::new(0),
-            error_entries: AtomicU64::new(0),
-        }
-    }
-
-    pub(crate) fn count_read(&self, bytes: u64) {
-        self.read_commands.fetch_add(1, Ordering::Relaxed);
-        self.bytes_read.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    pub(crate) fn count_write(&self, bytes: u64) {
-        self.write_commands.fetch_add(1, Ordering::Relaxed);
-        self.bytes_written.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    pub(crate) fn hours(&self) -> u64 {
-        self.started.elapsed().as_secs() / 3600
     }
 }

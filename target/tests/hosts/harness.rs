@@ -132,6 +132,9 @@ impl Queue for FakeQueue {
     }
 
     fn complete(&self, capsule: FakeCapsule, cqe: Cqe, data: Option<(Buffer, usize)>) {
+        if self.is_closed() {
+            return;
+        }
         let data = data
             .map(|(buffer, len)| buffer[..len].to_vec())
             .unwrap_or_default();
@@ -316,7 +319,6 @@ impl Lab {
         let buffers = reactor::current().expect("a reactor").buffers().clone();
         let target = Target::new(TargetParts {
             engine: engine.clone(),
-            buffers: buffers.clone(),
             pool_uuid: Uuid::from_u128(0x1234_5678_9abc_def0_1234_5678_9abc_def0),
             nqn: onefold::DEFAULT_SUBSYSTEM_NQN.parse().expect("a name"),
             listeners: vec!["rdma://0.0.0.0:4420".parse().expect("an address")],

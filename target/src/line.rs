@@ -1,0 +1,101 @@
+//! What the commands of one queue share on its reactor.
+//!
+//! Guarantee: nothing in here is shared with another reactor but through [`QueueHandle`] and the
+//! target, and a command that succeeds writes to neither of them but to its own queue's counters.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use dedup::Volume;
+use reactor::BufferPool;
+
+use crate::controller::{Controller, QueueHandle};
+use crate::crew::Crew;
+use crate::health::QueueCounters;
+use crate::in_flight::InFlight;
+use crate::queue::Queue;
+use crate::subsystem::Target;
+
+/// Volumes that a queue remembers. Hosts rarely use more on one queue; if they do, all are looked up
+/// again.
+const VOLUMES_REMEMBERED: usize = 64;
+
+/// A connected queue.
+pub(crate) struct Line<Q: Queue> {
+    pub(crate) target: Arc<Target>,
+    pub(crate) controller: Arc<Controller>,
+    pub(crate) handle: Arc<QueueHandle>,
+    pub(crate) queue: Q,
+    /// Memory for data between hosts and drives; waiting for it is the backpressure.
+    pub(crate) buffers: BufferPool,
+    pub(crate) in_flight: InFlight,
+    pub(crate) crew: Crew,
+    pub(crate) counters: Arc<QueueCounters>,
+    volumes: RefCell<Remembered>,
+}
+
+/// A volume as it was when the target last heard of a change.
+pub(crate) struct KnownVolume {
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) size_bytes: u64,
+    pub(crate) lba_bytes: u32,
+}
+
+#[derive(Default)]
+struct Remembered {
+    generation: u64,
+    volumes: Vec<(u32, Rc<KnownVolume>)>,
+}
+
+impl<Q: Queue> Line<Q> {
+    pub(crate) fn new(
+        target: Arc<Target>,
+        controller: Arc<Controller>,
+        handle: Arc<QueueHandle>,
+        queue: Q,
+        buffers: BufferPool,
+    ) -> Rc<Self> {
+        Rc::new(Self {
+            counters: target.health.enrol(),
+            target,
+            controller,
+            handle,
+            queue,
+            buffers,
+            in_flight: InFlight::default(),
+            crew: Crew::default(),
+            volumes: RefCell::default(),
+        })
+    }
+
+    /// The volume behind a namespace identifier. The engine checks ranges again, so one that changed
+    /// a moment ago does no harm.
+    pub(crate) fn volume(&self, nsid: u32) -> Option<Rc<KnownVolume>> {
+        // Before the look-up: a change in between is seen at the next command.
+        let generation = self.target.volumes_generation();
+        let mut known = self.volumes.borrow_mut();
+        if known.generation != generation || known.volumes.len() >= VOLUMES_REMEMBERED {
+            known.generation = generation;
+            known.volumes.clear();
+        }
+        if let Some((_, volume)) = known.volumes.iter().find(|(id, _)| *id == nsid) {
+            return Some(volume.clone());
+        }
+        let volume = self.target.engine.volume_by_nsid(nsid)?;
+        let info = volume.info();
+        let volume = Rc::new(KnownVolume {
+            size_bytes: info.size_bytes,
+            lba_bytes: info.lba_bytes,
+            volume,
+        });
+        known.volumes.push((nsid, volume.clone()));
+        Some(volume)
+    }
+}
+
+impl<Q: Queue> Drop for Line<Q> {
+    fn drop(&mut self) {
+        self.target.health.retire(&self.counters);
+    }
+}
