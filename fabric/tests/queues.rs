@@ -411,9 +411,8 @@ fn a_target_that_dies_is_noticed_by_its_hosts() {
     let address = starting.wait().expect("started");
     run(async move {
         let mut soft = SoftConfig::default();
-        // The patience with a silent target is about four seconds: more than a busy machine starves
-        // a living one.
-        soft.endpoint.ack_timeout_max = Duration::from_millis(400);
+        // More than a busy machine starves a living target.
+        soft.endpoint.give_up_after = Duration::from_secs(4);
         let queue = HostQueue::connect(&device(soft), address, IO)
             .await
             .expect("a queue");

@@ -97,6 +97,15 @@ impl SendBatch {
 }
 
 impl Message {
+    /// Its first packet, as a message of its own.
+    pub(crate) fn alone(&self) -> Self {
+        Self {
+            len: self.segment.min(self.len),
+            count: 1,
+            ..*self
+        }
+    }
+
     /// Whether a packet of `len` bytes can be the next segment.
     fn takes(&self, path: Path, len: usize) -> bool {
         self.path == path

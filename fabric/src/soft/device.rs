@@ -13,9 +13,9 @@ use roce::endpoint::{ConnectParams, Endpoint, EndpointError, Path, PathMtu, QpId
 
 use super::batch::SendBatch;
 use super::connection::{ListenerState, SoftListener, SoftQueuePair};
-use super::driver;
+use super::driver::{self, Warnings};
 use super::guard::{self, AddressGuard};
-use super::socket::{self, ReceiveBatch, Socket};
+use super::socket::{self, Links, ReceiveBatch, Socket};
 use super::{Addresses, ROCE_PORT, SoftConfig, SoftCounters};
 use crate::budget::Budget;
 use crate::memory::FabricMemory;
@@ -57,6 +57,8 @@ pub(super) struct Shared {
     pub(super) sending: RefCell<SendBatch>,
     pub(super) receiving: RefCell<ReceiveBatch>,
     pub(super) counters: RefCell<SoftCounters>,
+    pub(super) links: RefCell<Links>,
+    pub(super) warnings: Warnings,
     /// Wakes whoever waits for the last queue pair to go.
     pub(super) idle: RefCell<Waiters>,
     /// Set when the device is gone: its driver has ended.
@@ -92,6 +94,8 @@ impl SoftDevice {
             sending: RefCell::default(),
             receiving: RefCell::new(ReceiveBatch::new()),
             counters: RefCell::default(),
+            links: RefCell::default(),
+            warnings: Warnings::default(),
             idle: RefCell::default(),
             closed: Cell::new(false),
             driver: RefCell::default(),

@@ -1,6 +1,7 @@
 //! The tasks of a soft device: receivers that drain the sockets, and the driver that sends, keeps the
 //! time, and tells queue pairs what happened.
 
+use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::IpAddr;
@@ -26,6 +27,10 @@ const BATCHES_PER_TURN: usize = 4;
 
 /// How long to leave a socket alone that reports an error.
 const ERROR_PAUSE: Duration = Duration::from_millis(10);
+
+/// At least so long between two warnings of the same kind: what goes wrong may go wrong for every
+/// packet.
+const WARNING_PAUSE: Duration = Duration::from_secs(1);
 
 /// How long to wait for room in a full send buffer before a message counts as lost: peers that take
 /// nothing must not stop the others.
@@ -132,6 +137,37 @@ impl Drop for Closing {
     }
 }
 
+/// The queue pair number of connection management, as it stands in bytes 5 to 7 of a packet.
+const MANAGEMENT_QPN: [u8; 3] = [0, 0, 1];
+
+/// What is worth a warning, but not one for every packet.
+#[derive(Default)]
+pub(super) struct Warnings {
+    unanswered: Warning,
+    send: Warning,
+}
+
+#[derive(Default)]
+struct Warning {
+    said: Cell<Option<Instant>>,
+    times: Cell<u64>,
+}
+
+impl Warning {
+    /// Says it, with how often it happened since it was said last; or only counts.
+    fn say(&self, now: Instant, say: impl FnOnce(u64)) {
+        self.times.set(self.times.get() + 1);
+        let recently = self
+            .said
+            .get()
+            .is_some_and(|at| now.saturating_duration_since(at) < WARNING_PAUSE);
+        if !recently {
+            self.said.set(Some(now));
+            say(self.times.replace(0));
+        }
+    }
+}
+
 /// A timer that is armed again only when it has to ring earlier: deadlines move on with almost every
 /// packet, and ringing too early costs one look at the endpoint.
 #[derive(Default)]
@@ -208,7 +244,8 @@ impl Shared {
         };
         let mut counters = self.counters.borrow_mut();
         let mut endpoint = self.endpoint.borrow_mut();
-        for packet in datagrams.iter() {
+        self.links.borrow_mut().learn(path, datagrams.link);
+        for (index, packet) in datagrams.iter().enumerate() {
             counters.packets_received += 1;
             if let Some(every) = self.config.drop_every
                 && counters
@@ -218,11 +255,34 @@ impl Shared {
                 counters.dropped_on_purpose += 1;
                 continue;
             }
-            if icrc::verify(&flow, packet).is_err() {
+            let management = packet.get(5..8) == Some(&MANAGEMENT_QPN);
+            // The segments of one message are numbered from 0.
+            if icrc::verify_expecting(&flow, packet, index as u16).is_err() {
                 counters.icrc_errors += 1;
+                if management {
+                    counters.management_icrc_errors += 1;
+                    self.warnings.unanswered.say(now, |times| {
+                        tracing::warn!(peer = %src, local = %dst, times,
+                            "connection management packets dropped unanswered: their ICRC is wrong \
+                             (address translation on the way, or a damaged packet)");
+                    });
+                }
                 continue;
             }
-            endpoint.handle_packet(now, path, &packet[..packet.len() - batch::ICRC_BYTES]);
+            let dropped = endpoint.counters().management_dropped;
+            let body = &packet[..packet.len() - batch::ICRC_BYTES];
+            if datagrams.marked {
+                endpoint.handle_marked_packet(now, path, body);
+            } else {
+                endpoint.handle_packet(now, path, body);
+            }
+            if management && endpoint.counters().management_dropped > dropped {
+                self.warnings.unanswered.say(now, |times| {
+                    tracing::warn!(peer = %src, local = %dst, times,
+                        "connection management packets dropped unanswered: late duplicates, or not \
+                         what the connection's state allows");
+                });
+            }
         }
     }
 
@@ -284,7 +344,8 @@ impl Shared {
                 .iter()
                 .take_while(|m| m.path.local == local)
                 .count();
-            match socket.send(sending.arena(), &messages[at..at + run]) {
+            let links = self.links.borrow();
+            match socket.send(sending.arena(), &messages[at..at + run], &links) {
                 Ok(sent) => {
                     counters.messages_sent += sent as u64;
                     at += sent.max(1);
@@ -296,13 +357,17 @@ impl Shared {
                 Err(error) => {
                     // The packets count as lost, and the protocol repeats them.
                     counters.send_errors += first.count as u64;
-                    let refused = [libc::EINVAL, libc::EIO, libc::EOPNOTSUPP];
-                    if first.count > 1 && error.raw_os_error().is_some_and(|e| refused.contains(&e))
-                    {
+                    let alone = first.alone();
+                    if first.count > 1 && socket.send(sending.arena(), &[alone], &links).is_ok() {
+                        // The same packet, but not as a segment: segments are what is refused.
                         tracing::info!(%error, "no segmentation offload; sending packets singly");
                         socket.disable_offload();
                     } else {
-                        tracing::debug!(peer = %first.path.remote, %error, "send");
+                        self.warnings.send.say(reactor::now(), |times| {
+                            tracing::warn!(peer = %first.path.remote, local = %local, %error, times,
+                                "packets cannot be sent; they are tried again until their \
+                                 connection gives up");
+                        });
                     }
                     at += 1;
                 }

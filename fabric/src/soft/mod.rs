@@ -88,6 +88,8 @@ pub struct SoftCounters {
     pub packets_received: u64,
     /// Packets dropped because their ICRC was wrong.
     pub icrc_errors: u64,
+    /// Those of them that were for connection management: a host that was not answered.
+    pub management_icrc_errors: u64,
     /// Packets dropped on purpose ([`SoftConfig::drop_every`]).
     pub dropped_on_purpose: u64,
     /// Packets that the kernel refused to send; they are repeated like lost ones.

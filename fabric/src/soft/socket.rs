@@ -6,12 +6,14 @@
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
+use std::collections::HashMap;
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use libc::{c_int, c_void};
+use roce::endpoint::Path;
 
 use super::ROCE_PORT;
 use super::batch::Message;
@@ -25,11 +27,18 @@ const RECEIVE_BYTES: usize = 65_536;
 /// Messages given to the kernel in one system call.
 const SEND_MESSAGES: usize = 64;
 
-/// Words of space for control messages: packet information (at most 20 bytes), a segment size, and
-/// their headers (16 bytes each), aligned.
+/// Words of space for control messages: packet information (at most 20 bytes), a segment size, a
+/// traffic class, and their headers (16 bytes each), aligned.
 const CONTROL_WORDS: usize = 12;
 
 type Control = [u64; CONTROL_WORDS];
+
+/// The bits of the type of service or traffic class that routers mark congestion in (RFC 3168).
+const ECN_MASK: u8 = 3;
+/// Sent: marks are understood.
+const ECN_CAPABLE: c_int = 2;
+/// Received: congestion was met.
+const ECN_CONGESTION: u8 = 3;
 
 /// A UDP socket on the RoCE port of one address, or of all addresses of one family.
 #[derive(Debug)]
@@ -100,12 +109,16 @@ impl Socket {
         }
         if address.is_ipv4() {
             set_option(borrowed, libc::IPPROTO_IP, libc::IP_PKTINFO, 1)?;
+            set_option(borrowed, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)?;
+            set_option(borrowed, libc::IPPROTO_IP, libc::IP_TOS, ECN_CAPABLE)?;
             // Don't-fragment makes the kernel number lone packets 0, which the ICRC relies on.
             let discover = libc::IP_PMTUDISC_PROBE;
             set_option(borrowed, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, discover)?;
         } else {
             set_option(borrowed, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)?;
             set_option(borrowed, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?;
+            set_option(borrowed, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?;
+            set_option(borrowed, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, ECN_CAPABLE)?;
             let discover = libc::IPV6_PMTUDISC_PROBE;
             set_option(
                 borrowed,
@@ -118,7 +131,9 @@ impl Socket {
         }
         // Without it every datagram comes alone: slower, not wrong.
         let _ = set_option(borrowed, libc::IPPROTO_UDP, libc::UDP_GRO, 1);
-        let (name, name_len) = socket_name(SocketAddr::new(address, ROCE_PORT));
+        // Kernels before 4.18 do not know segments, and would refuse each message that has some.
+        let offload = offload && option(borrowed, libc::IPPROTO_UDP, libc::UDP_SEGMENT).is_ok();
+        let (name, name_len) = socket_name(address, ROCE_PORT, 0);
         // SAFETY: `name` is an initialised socket address of at least `name_len` bytes.
         check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const name).cast(), name_len) })?;
         let receive_buffer = option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF)?;
@@ -153,20 +168,28 @@ impl Socket {
     }
 
     /// Gives messages to the kernel and says how many it took, from the first on. An error concerns
-    /// the first message.
-    pub(crate) fn send(&self, arena: &[u8], messages: &[Message]) -> io::Result<usize> {
+    /// the first message. `links` knows the interfaces of link-local paths.
+    pub(crate) fn send(
+        &self,
+        arena: &[u8],
+        messages: &[Message],
+        links: &Links,
+    ) -> io::Result<usize> {
         let count = messages.len().min(SEND_MESSAGES);
         let mut names = [const { MaybeUninit::<libc::sockaddr_storage>::uninit() }; SEND_MESSAGES];
         let mut vectors = [const { MaybeUninit::<libc::iovec>::uninit() }; SEND_MESSAGES];
-        let mut controls: [Control; SEND_MESSAGES] = [[0; CONTROL_WORDS]; SEND_MESSAGES];
-        // SAFETY: all zeroes is a valid value: null pointers and zero lengths.
-        let mut headers: [libc::mmsghdr; SEND_MESSAGES] = unsafe { std::mem::zeroed() };
+        let mut controls = [const { MaybeUninit::<Control>::uninit() }; SEND_MESSAGES];
+        let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; SEND_MESSAGES];
         for (index, message) in messages[..count].iter().enumerate() {
             let bytes = &arena[message.start..message.start + message.len];
-            let (name, name_len) = socket_name(SocketAddr::new(message.path.remote, ROCE_PORT));
+            let link = links.of(message.path);
+            let (name, name_len) = socket_name(message.path.remote, ROCE_PORT, link);
             let source = self.address.is_unspecified().then_some(message.path.local);
             let segment = (message.count > 1).then_some(message.segment as u16);
-            let header = &mut headers[index].msg_hdr;
+            let control = controls[index].write([0; CONTROL_WORDS]);
+            // SAFETY: all zeroes is a valid value: null pointers and zero lengths.
+            let header = headers[index].write(unsafe { std::mem::zeroed() });
+            let header = &mut header.msg_hdr;
             header.msg_name = names[index].write(name) as *mut _ as *mut c_void;
             header.msg_namelen = name_len;
             header.msg_iov = vectors[index].write(libc::iovec {
@@ -174,23 +197,63 @@ impl Socket {
                 iov_len: bytes.len(),
             });
             header.msg_iovlen = 1;
-            header.msg_controllen = write_control(&mut controls[index], source, segment);
+            header.msg_controllen = write_control(control, source, link, segment);
             if header.msg_controllen > 0 {
-                header.msg_control = controls[index].as_mut_ptr().cast();
+                header.msg_control = control.as_mut_ptr().cast();
             }
         }
         // SAFETY: the first `count` headers are complete; what they point to (names, vectors,
         // controls, the arena) outlives the call, and sendmmsg only reads the data.
         let sent = check(unsafe {
-            libc::sendmmsg(self.fd.as_raw_fd(), headers.as_mut_ptr(), count as u32, 0)
+            let headers = headers.as_mut_ptr().cast();
+            libc::sendmmsg(self.fd.as_raw_fd(), headers, count as u32, 0)
         })?;
         Ok(usize::try_from(sent).unwrap_or(0))
     }
 }
 
+/// The interfaces of paths with a link-local address (fe80::/10): such an address says nothing without
+/// one, so answers go out where the packets came in.
+#[derive(Debug, Default)]
+pub(crate) struct Links(HashMap<Path, u32>);
+
+/// More link-local paths than this are forgotten, all at once, and learned again as packets come.
+const LINKS_MAX: usize = 4096;
+
+impl Links {
+    /// Remembers where a packet came in.
+    pub(crate) fn learn(&mut self, path: Path, link: u32) {
+        if link != 0 && is_link_local(path) {
+            if self.0.len() >= LINKS_MAX {
+                self.0.clear();
+            }
+            self.0.insert(path, link);
+        }
+    }
+
+    /// The index of the interface for a path; 0 lets the system choose.
+    fn of(&self, path: Path) -> u32 {
+        if !is_link_local(path) {
+            return 0;
+        }
+        self.0.get(&path).copied().unwrap_or(0)
+    }
+}
+
+fn is_link_local(path: Path) -> bool {
+    [path.local, path.remote]
+        .iter()
+        .any(|address| match address {
+            IpAddr::V4(_) => false,
+            IpAddr::V6(v6) => v6.is_unicast_link_local(),
+        })
+}
+
 /// Buffers for one `recvmmsg`, used again for each.
 pub(crate) struct ReceiveBatch {
     data: Box<[u8]>,
+    names: Box<[libc::sockaddr_storage; RECEIVE_MESSAGES]>,
+    controls: Box<[Control; RECEIVE_MESSAGES]>,
     received: Vec<Received>,
 }
 
@@ -201,6 +264,8 @@ struct Received {
     segment: usize,
     source: SocketAddr,
     local: IpAddr,
+    link: u32,
+    marked: bool,
 }
 
 /// What came from one peer in one piece: one datagram, or several of the same size.
@@ -208,6 +273,10 @@ struct Received {
 pub(crate) struct Datagrams<'a> {
     pub(crate) source: SocketAddr,
     pub(crate) local: IpAddr,
+    /// The index of the interface that it came in on; 0 if that is not known.
+    pub(crate) link: u32,
+    /// The network marked it as having met congestion.
+    pub(crate) marked: bool,
     bytes: &'a [u8],
     segment: usize,
 }
@@ -222,8 +291,12 @@ impl<'a> Datagrams<'a> {
 impl ReceiveBatch {
     pub(crate) fn new() -> Self {
         let data = vec![0; RECEIVE_MESSAGES * RECEIVE_BYTES].into_boxed_slice();
+        // SAFETY: all zeroes is a valid value of this plain C structure.
+        let names = Box::new(unsafe { std::mem::zeroed() });
         Self {
             data,
+            names,
+            controls: Box::new([[0; CONTROL_WORDS]; RECEIVE_MESSAGES]),
             received: Vec::with_capacity(RECEIVE_MESSAGES),
         }
     }
@@ -231,22 +304,19 @@ impl ReceiveBatch {
     /// Takes what waits in the socket, as much as one system call gives. True if more may wait.
     pub(crate) fn receive(&mut self, socket: &Socket) -> io::Result<bool> {
         self.received.clear();
-        // SAFETY: all zeroes is a valid value of these plain C structures.
-        let mut names: [libc::sockaddr_storage; RECEIVE_MESSAGES] = unsafe { std::mem::zeroed() };
         let mut vectors = [const { MaybeUninit::<libc::iovec>::uninit() }; RECEIVE_MESSAGES];
-        let mut controls: [Control; RECEIVE_MESSAGES] = [[0; CONTROL_WORDS]; RECEIVE_MESSAGES];
         // SAFETY: all zeroes is a valid value: null pointers and zero lengths.
         let mut headers: [libc::mmsghdr; RECEIVE_MESSAGES] = unsafe { std::mem::zeroed() };
         for (index, data) in self.data.chunks_exact_mut(RECEIVE_BYTES).enumerate() {
             let header = &mut headers[index].msg_hdr;
-            header.msg_name = (&raw mut names[index]).cast();
+            header.msg_name = (&raw mut self.names[index]).cast();
             header.msg_namelen = size_of::<libc::sockaddr_storage>() as u32;
             header.msg_iov = vectors[index].write(libc::iovec {
                 iov_base: data.as_mut_ptr().cast(),
                 iov_len: data.len(),
             });
             header.msg_iovlen = 1;
-            header.msg_control = controls[index].as_mut_ptr().cast();
+            header.msg_control = self.controls[index].as_mut_ptr().cast();
             header.msg_controllen = size_of::<Control>();
         }
         // SAFETY: every header is complete and points to memory of the stated length that nothing
@@ -267,10 +337,15 @@ impl ReceiveBatch {
         };
         for (slot, header) in headers[..count].iter().enumerate() {
             let len = (header.msg_len as usize).min(RECEIVE_BYTES);
-            let Some(source) = socket_address(&names[slot]) else {
+            let Some(source) = socket_address(&self.names[slot]) else {
                 continue;
             };
-            let (local, segment) = read_control(&header.msg_hdr);
+            let ControlInfo {
+                local,
+                link,
+                segment,
+                ecn,
+            } = read_control(&header.msg_hdr);
             let local = local.unwrap_or(socket.address);
             if len == 0 || header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 {
                 continue;
@@ -282,6 +357,8 @@ impl ReceiveBatch {
                 segment,
                 source,
                 local,
+                link,
+                marked: ecn & ECN_MASK == ECN_CONGESTION,
             });
         }
         Ok(count == RECEIVE_MESSAGES)
@@ -292,6 +369,8 @@ impl ReceiveBatch {
         self.received.iter().map(|received| Datagrams {
             source: received.source,
             local: received.local,
+            link: received.link,
+            marked: received.marked,
             bytes: &self.data[received.slot * RECEIVE_BYTES..][..received.len],
             segment: received.segment,
         })
@@ -335,30 +414,31 @@ fn option(fd: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<c_int> {
     Ok(value)
 }
 
-fn socket_name(address: SocketAddr) -> (libc::sockaddr_storage, u32) {
+/// `link` is the interface of a link-local IPv6 address; the system ignores it for others.
+fn socket_name(address: IpAddr, port: u16, link: u32) -> (libc::sockaddr_storage, u32) {
     // SAFETY: all zeroes is a valid value of this plain C structure.
     let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
     let len = match address {
-        SocketAddr::V4(v4) => {
+        IpAddr::V4(v4) => {
             let name = libc::sockaddr_in {
                 sin_family: libc::AF_INET as u16,
-                sin_port: v4.port().to_be(),
-                sin_addr: to_in_addr(*v4.ip()),
+                sin_port: port.to_be(),
+                sin_addr: to_in_addr(v4),
                 sin_zero: [0; 8],
             };
             // SAFETY: the storage is larger than, and aligned for, every socket address.
             unsafe { (&raw mut storage).cast::<libc::sockaddr_in>().write(name) };
             size_of::<libc::sockaddr_in>()
         }
-        SocketAddr::V6(v6) => {
+        IpAddr::V6(v6) => {
             let name = libc::sockaddr_in6 {
                 sin6_family: libc::AF_INET6 as u16,
-                sin6_port: v6.port().to_be(),
+                sin6_port: port.to_be(),
                 sin6_flowinfo: 0,
                 sin6_addr: libc::in6_addr {
-                    s6_addr: v6.ip().octets(),
+                    s6_addr: v6.octets(),
                 },
-                sin6_scope_id: 0,
+                sin6_scope_id: link,
             };
             // SAFETY: the storage is larger than, and aligned for, every socket address.
             unsafe { (&raw mut storage).cast::<libc::sockaddr_in6>().write(name) };
@@ -397,7 +477,12 @@ fn from_in_addr(address: libc::in_addr) -> Ipv4Addr {
 }
 
 /// Writes the control messages of an outgoing message and gives their length in bytes.
-fn write_control(control: &mut Control, source: Option<IpAddr>, segment: Option<u16>) -> usize {
+fn write_control(
+    control: &mut Control,
+    source: Option<IpAddr>,
+    link: u32,
+    segment: Option<u16>,
+) -> usize {
     let mut used = 0;
     match source {
         Some(IpAddr::V4(source)) => {
@@ -413,7 +498,7 @@ fn write_control(control: &mut Control, source: Option<IpAddr>, segment: Option<
                 ipi6_addr: libc::in6_addr {
                     s6_addr: source.octets(),
                 },
-                ipi6_ifindex: 0,
+                ipi6_ifindex: link,
             };
             used = put_control(control, used, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, info);
         }
@@ -466,9 +551,21 @@ fn put_control<T: Copy>(
     at + space
 }
 
-/// The address that a message was sent to, and the size of its segments if it was merged.
-fn read_control(header: &libc::msghdr) -> (Option<IpAddr>, Option<usize>) {
-    let (mut local, mut segment) = (None, None);
+/// What the kernel says about a message.
+#[derive(Default)]
+struct ControlInfo {
+    /// The address that it was sent to.
+    local: Option<IpAddr>,
+    /// The interface that it came in on, of IPv6 only.
+    link: u32,
+    /// The size of its segments, if it was merged.
+    segment: Option<usize>,
+    /// Its type of service or traffic class.
+    ecn: u8,
+}
+
+fn read_control(header: &libc::msghdr) -> ControlInfo {
+    let mut info = ControlInfo::default();
     // SAFETY: the header comes from recvmmsg, with its control buffer still alive; these macros stay
     // within its msg_controllen.
     let mut next = unsafe { libc::CMSG_FIRSTHDR(header) };
@@ -477,22 +574,30 @@ fn read_control(header: &libc::msghdr) -> (Option<IpAddr>, Option<usize>) {
         let (level, kind) = unsafe { ((*next).cmsg_level, (*next).cmsg_type) };
         match (level, kind) {
             (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
-                local = control_data::<libc::in_pktinfo>(next)
+                info.local = control_data::<libc::in_pktinfo>(next)
                     .map(|info| from_in_addr(info.ipi_addr).into());
             }
             (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
-                local = control_data::<libc::in6_pktinfo>(next)
-                    .map(|info| Ipv6Addr::from(info.ipi6_addr.s6_addr).into());
+                if let Some(packet) = control_data::<libc::in6_pktinfo>(next) {
+                    info.local = Some(Ipv6Addr::from(packet.ipi6_addr.s6_addr).into());
+                    info.link = packet.ipi6_ifindex;
+                }
+            }
+            (libc::IPPROTO_IP, libc::IP_TOS) => {
+                info.ecn = control_data::<u8>(next).unwrap_or(0);
+            }
+            (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
+                info.ecn = control_data::<c_int>(next).map_or(0, |class| class as u8);
             }
             (libc::SOL_UDP, libc::UDP_GRO) => {
-                segment = control_data::<c_int>(next).and_then(|s| usize::try_from(s).ok());
+                info.segment = control_data::<c_int>(next).and_then(|s| usize::try_from(s).ok());
             }
             _ => {}
         }
         // SAFETY: as for the first one.
         next = unsafe { libc::CMSG_NXTHDR(header, next) };
     }
-    (local, segment)
+    info
 }
 
 /// The value of a control message, if it is as long as a `T`. For `read_control` alone: `message` is

@@ -8,6 +8,9 @@ use std::time::Duration;
 /// and this stays far below it.
 pub(crate) const MAX_WINDOW: u32 = 1 << 16;
 
+/// No wait for an acknowledgement is shorter than this: timers that ring for every packet help nobody.
+const LEAST_TIMEOUT: Duration = Duration::from_micros(100);
+
 /// Bounds, retry budget and timers of an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointConfig {
@@ -29,14 +32,17 @@ pub struct EndpointConfig {
     pub max_reads_in_flight: u8,
     /// Sequence numbers a queue pair leaves unacknowledged at most. Linux rxe uses 128.
     pub max_unacked_packets: u32,
-    /// How long to wait for an acknowledgement at first. Grows with the measured round trip and
-    /// doubles with each retry, up to [`ack_timeout_max`](Self::ack_timeout_max).
+    /// How long to wait for an acknowledgement before the path was measured. From then on the wait
+    /// follows the round trip, and doubles while nothing comes.
     pub ack_timeout: Duration,
+    /// The shortest wait for an acknowledgement, however fast the path is. A first probe of one packet
+    /// is sent after half of it.
+    pub ack_timeout_min: Duration,
     /// The longest wait for an acknowledgement.
     pub ack_timeout_max: Duration,
-    /// Retransmissions without any progress before the queue pair fails. With the defaults a silent
-    /// peer is given up after about 7.5 seconds.
-    pub retry_count: u32,
+    /// How long a peer may be silent before the queue pair fails: long enough for a virtual machine
+    /// that is paused, or a reactor that is starved. It is asked at least five times meanwhile.
+    pub give_up_after: Duration,
     /// How often one message is tried again when the peer says that it has no receive posted.
     pub rnr_retry_count: u32,
     /// The timer code that this side's receiver-not-ready answers carry (0..=31). Code 12 is
@@ -46,8 +52,11 @@ pub struct EndpointConfig {
     pub cm_timeout: Duration,
     /// How often an unanswered connection management message is repeated (0..=15).
     pub cm_retries: u8,
-    /// Packets one queue pair may send before the next one has its turn.
-    pub transmit_quantum: usize,
+    /// Bytes that one queue pair may send before the next one has its turn.
+    pub transmit_quantum_bytes: usize,
+    /// At least so long between two congestion notifications of a queue pair. DCQCN's receivers use
+    /// 50 us.
+    pub notification_interval: Duration,
 }
 
 impl Default for EndpointConfig {
@@ -61,14 +70,16 @@ impl Default for EndpointConfig {
             max_message_bytes: 16 << 20,
             max_reads_in_flight: 16,
             max_unacked_packets: 128,
-            ack_timeout: Duration::from_millis(50),
-            ack_timeout_max: Duration::from_secs(1),
-            retry_count: 10,
+            ack_timeout: Duration::from_millis(10),
+            ack_timeout_min: Duration::from_millis(4),
+            ack_timeout_max: Duration::from_millis(500),
+            give_up_after: Duration::from_secs(8),
             rnr_retry_count: 64,
             rnr_timer: 12,
             cm_timeout: Duration::from_millis(1000),
             cm_retries: 7,
-            transmit_quantum: 64,
+            transmit_quantum_bytes: 64 << 10,
+            notification_interval: Duration::from_micros(50),
         }
     }
 }
@@ -80,11 +91,12 @@ impl EndpointConfig {
         self.max_reads_in_flight = self.max_reads_in_flight.max(1);
         self.max_unacked_packets = self.max_unacked_packets.clamp(1, MAX_WINDOW);
         self.max_message_bytes = self.max_message_bytes.clamp(1, 1 << 30);
-        self.ack_timeout = self.ack_timeout.max(Duration::from_micros(100));
+        self.ack_timeout = self.ack_timeout.max(LEAST_TIMEOUT);
+        self.ack_timeout_min = self.ack_timeout_min.clamp(LEAST_TIMEOUT, self.ack_timeout);
         self.ack_timeout_max = self.ack_timeout_max.max(self.ack_timeout);
         self.rnr_timer = self.rnr_timer.min(31);
         self.cm_retries = self.cm_retries.min(15);
-        self.transmit_quantum = self.transmit_quantum.max(1);
+        self.transmit_quantum_bytes = self.transmit_quantum_bytes.max(1);
         self
     }
 }

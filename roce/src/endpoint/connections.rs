@@ -250,6 +250,7 @@ impl<M: Memory> Endpoint<M> {
             let mut sender = Sender {
                 header: &mut self.header,
                 sink,
+                quantum: usize::MAX,
             };
             sender.packet(transmit.path, transmit.packet(psn));
             sent += 1;

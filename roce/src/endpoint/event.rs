@@ -278,6 +278,12 @@ pub struct Counters {
     pub rnr_sent: u64,
     /// Receiver-not-ready answers received.
     pub rnr_received: u64,
+    /// Packets received with the network's mark of congestion.
+    pub marks_received: u64,
+    /// Congestion notifications sent: peers whose packets came marked were told.
+    pub notifications_sent: u64,
+    /// Congestion notifications received: the queue pair sends less for a while.
+    pub notifications_received: u64,
     /// Request packets received again.
     pub duplicates: u64,
     /// Request packets received ahead of their turn, and dropped.

@@ -108,6 +108,16 @@ impl<M: Memory> Endpoint<M> {
     /// A packet that does not parse, is for nobody, or comes from another address than its queue
     /// pair's peer is counted and dropped, as Linux rxe does.
     pub fn handle_packet(&mut self, now: Instant, path: Path, packet: &[u8]) {
+        self.take_packet(now, path, packet, false);
+    }
+
+    /// Takes one packet as [`handle_packet`](Self::handle_packet) does, one that the network marked as
+    /// having met congestion (CE in its IP header).
+    pub fn handle_marked_packet(&mut self, now: Instant, path: Path, packet: &[u8]) {
+        self.take_packet(now, path, packet, true);
+    }
+
+    fn take_packet(&mut self, now: Instant, path: Path, packet: &[u8], marked: bool) {
         self.now = Some(now);
         self.counters.packets_received += 1;
         let Ok(packet) = Packet::parse(packet) else {
@@ -135,7 +145,12 @@ impl<M: Memory> Endpoint<M> {
         if qp.is_waiting_for_peer() && packet.bth.opcode.is_request() {
             self.established_by_data(now, qpn);
         }
-        self.with_qp(now, qpn, |qp, context| qp.handle_packet(&packet, context));
+        self.with_qp(now, qpn, |qp, context| {
+            if marked {
+                qp.congested(packet.bth.opcode.is_read_response(), context);
+            }
+            qp.handle_packet(&packet, context)
+        });
     }
 
     /// Does what is due. Call it when the time of [`poll_timeout`](Self::poll_timeout) has come.
@@ -166,8 +181,9 @@ impl<M: Memory> Endpoint<M> {
         }
     }
 
-    /// Gives at most `limit` packets to the sink and returns how many. Fair between queue pairs;
-    /// packets of one message follow each other.
+    /// Gives at most `limit` packets to the sink and returns how many. Queue pairs take turns of
+    /// [`transmit_quantum_bytes`](EndpointConfig::transmit_quantum_bytes); within a turn the packets of
+    /// a message follow each other.
     ///
     /// Call it after a batch of packets, not after each: acknowledgements are coalesced until then.
     pub fn poll_transmit(
@@ -184,7 +200,6 @@ impl<M: Memory> Endpoint<M> {
                 continue;
             };
             qp.scheduled = false;
-            let quantum = self.config.transmit_quantum.min(limit - sent);
             let mut context = Context {
                 now,
                 config: &self.config,
@@ -195,8 +210,9 @@ impl<M: Memory> Endpoint<M> {
             let mut sender = Sender {
                 header: &mut self.header,
                 sink,
+                quantum: self.config.transmit_quantum_bytes,
             };
-            let failure = match qp.transmit(&mut context, quantum, &mut sender) {
+            let failure = match qp.transmit(&mut context, limit - sent, &mut sender) {
                 Ok(count) => {
                     sent += count;
                     None

@@ -8,6 +8,7 @@
 //! also when the queue pair fails; a failed queue pair touches no memory any more and says nothing
 //! but the refusal that ended it.
 
+mod congestion;
 mod requester;
 mod responder;
 
@@ -93,12 +94,21 @@ impl Link {
 pub(crate) struct Sender<'s> {
     pub(crate) header: &'s mut Vec<u8>,
     pub(crate) sink: &'s mut dyn FnMut(Transmit<'_>),
+    /// Bytes that may still be sent in this turn; the last packet may exceed them.
+    pub(crate) quantum: usize,
 }
 
 impl Sender<'_> {
+    /// The turn is over.
+    fn is_full(&self) -> bool {
+        self.quantum == 0
+    }
+
     pub(crate) fn packet(&mut self, path: Path, packet: Packet<'_>) {
         self.header.clear();
         packet.write_header(self.header);
+        let bytes = self.header.len() + packet.payload.len();
+        self.quantum = self.quantum.saturating_sub(bytes);
         (self.sink)(Transmit {
             path,
             header: self.header,
@@ -160,6 +170,18 @@ pub(crate) struct Agreement {
     pub(crate) responder_resources: usize,
 }
 
+/// Marks of congestion on received packets, of which the peer is told.
+#[derive(Clone, Copy, Debug, Default)]
+struct Marks {
+    /// The peer is to be told.
+    pending: bool,
+    /// When it was told last.
+    told: Option<Instant>,
+}
+
+/// Content of a congestion notification: nothing (annex A17.9.3).
+const NOTIFICATION: [u8; 16] = [0; 16];
+
 /// How far the end of a queue pair has come.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Farewell {
@@ -188,6 +210,7 @@ pub(crate) struct QueuePair<M> {
     state: State,
     requester: Requester<M>,
     responder: Responder<M>,
+    marks: Marks,
     /// In the endpoint's transmit ring.
     pub(crate) scheduled: bool,
     /// The earliest time for which the endpoint has queued a look at this queue pair.
@@ -209,6 +232,7 @@ impl<M: Memory> QueuePair<M> {
             state: State::Connecting,
             requester: Requester::new(Psn::default(), 0),
             responder: Responder::new(),
+            marks: Marks::default(),
             scheduled: false,
             timer_queued: None,
         }
@@ -285,7 +309,11 @@ impl<M: Memory> QueuePair<M> {
         }
         let opcode = packet.bth.opcode;
         let link = &self.link;
-        let handled = if opcode.is_request() {
+        let handled = if opcode == Opcode::CongestionNotification {
+            context.counters.notifications_received += 1;
+            self.requester.congested(context.now, context.config);
+            Ok(())
+        } else if opcode.is_request() {
             self.responder.handle_request(packet, context, link)
         } else if opcode.is_read_response() {
             self.requester.handle_read_response(packet, context, link)
@@ -297,6 +325,28 @@ impl<M: Memory> QueuePair<M> {
             Ok(())
         };
         handled.inspect_err(|failure| self.fail(*failure, context))
+    }
+
+    /// The network marked a packet of the peer as having met congestion: the peer is told, but not
+    /// more often than the configuration says.
+    pub(crate) fn congested(&mut self, is_read_response: bool, context: &mut Context<'_, M>) {
+        if matches!(self.state, State::Connecting | State::Closed) {
+            return;
+        }
+        context.counters.marks_received += 1;
+        if is_read_response {
+            // This side asked for what filled the path, and it can ask for less.
+            self.requester.congested(context.now, context.config);
+        }
+        let recently = self.marks.told.is_some_and(|at| {
+            context.now.saturating_duration_since(at) < context.config.notification_interval
+        });
+        if !recently {
+            self.marks = Marks {
+                pending: true,
+                told: Some(context.now),
+            };
+        }
     }
 
     pub(crate) fn handle_timeout(&mut self, context: &mut Context<'_, M>) -> Result<(), Failure> {
@@ -315,6 +365,7 @@ impl<M: Memory> QueuePair<M> {
     /// Whether `transmit` would send something.
     pub(crate) fn can_send(&self, config: &EndpointConfig) -> bool {
         self.responder.can_send()
+            || self.marks.pending
             || (self.state == State::ReadyToSend && self.requester.can_send(config))
     }
 
@@ -327,6 +378,15 @@ impl<M: Memory> QueuePair<M> {
         sender: &mut Sender<'_>,
     ) -> Result<usize, (usize, Failure)> {
         let mut sent = 0;
+        if limit > 0 && std::mem::take(&mut self.marks.pending) {
+            let opcode = Opcode::CongestionNotification;
+            let packet = self
+                .link
+                .packet(opcode, Psn::default(), false, &NOTIFICATION);
+            sender.packet(self.link.path, packet);
+            context.counters.notifications_sent += 1;
+            sent += 1;
+        }
         // What the peer waits for goes first.
         if let Err(failure) = self
             .responder
@@ -347,6 +407,7 @@ impl<M: Memory> QueuePair<M> {
     pub(crate) fn close(&mut self, context: &mut Context<'_, M>) {
         self.flush(WcStatus::Flushed, WcStatus::Flushed, context);
         self.responder.silence();
+        self.marks.pending = false;
     }
 
     fn fail(&mut self, failure: Failure, context: &mut Context<'_, M>) {

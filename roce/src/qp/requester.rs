@@ -2,13 +2,19 @@
 //!
 //! Guarantees: work requests leave and complete in the order in which they were posted, each exactly
 //! once; at most the window's number of sequence numbers is unacknowledged; a peer that makes no
-//! progress is given up after a bounded number of tries, whatever it answers.
+//! progress is given up after a bounded time, whatever it answers.
 //!
 //! Sequence numbers are given out when work is posted, so going back is only moving a cursor.
+//!
+//! What is lost is noticed in one of three ways. The peer refuses a packet that came too early: go
+//! back at once. A READ response comes too early: ask for the rest at once. Nothing comes: after about
+//! two round trips one packet is sent again as a probe, because its answer tells how far the peer is
+//! (the last packets of a burst, or a refusal, were lost); then ever later, from a window of one.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use super::congestion::{RoundTrip, Window};
 use super::{Context, Failure, Link, Sender};
 use crate::endpoint::{EndpointConfig, PostError, SendWork, WcKind, WcStatus};
 use crate::memory::Memory;
@@ -22,9 +28,6 @@ const ACK_REQUEST_INTERVAL: u32 = 32;
 /// (2^23), where comparisons would turn around.
 const POSTED_PACKETS_MAX: u32 = 1 << 21;
 
-/// The window never shrinks below this, if the configuration allows that much.
-const WINDOW_MIN: u32 = 8;
-
 /// What a receiver-not-ready answer makes us wait at least: doubled with each further one, up to the
 /// maximum.
 const RNR_WAIT_FIRST: Duration = Duration::from_micros(500);
@@ -32,6 +35,10 @@ const RNR_WAIT_MAX: Duration = Duration::from_millis(100);
 
 /// Negative acknowledgements without progress before the peer is taken for broken.
 const NAKS_MAX: u32 = 1024;
+
+/// A silent peer is asked at least so often, however late the timer is served: what was starved may
+/// have been this side.
+const TRIES_MIN: u32 = 5;
 
 /// One posted work request.
 struct Entry<M> {
@@ -68,64 +75,6 @@ impl<M> Entry<M> {
     }
 }
 
-/// Smoothed round trip, as in RFC 6298: one sample at a time, none from repeated packets.
-#[derive(Default)]
-struct RoundTrip {
-    sample: Option<(Psn, Instant)>,
-    smoothed: Option<Duration>,
-    variation: Duration,
-}
-
-impl RoundTrip {
-    fn measured(&mut self, sample: Duration) {
-        match self.smoothed {
-            None => {
-                self.smoothed = Some(sample);
-                self.variation = sample / 2;
-            }
-            Some(smoothed) => {
-                let error = smoothed.abs_diff(sample);
-                self.variation = (self.variation * 3 + error) / 4;
-                self.smoothed = Some((smoothed * 7 + sample) / 8);
-            }
-        }
-    }
-
-    fn timeout(&self, config: &EndpointConfig) -> Duration {
-        let measured = self.smoothed.unwrap_or_default() + self.variation * 4;
-        measured.clamp(config.ack_timeout, config.ack_timeout_max)
-    }
-}
-
-/// How many sequence numbers may be unacknowledged now. Shrinks when packets are lost, because the
-/// usual reason is a full socket buffer at the peer, which repeating a whole window would keep full.
-struct Window {
-    size: u32,
-    /// Acknowledged since the window grew last.
-    acknowledged: u32,
-}
-
-impl Window {
-    fn lost(&mut self, config: &EndpointConfig) {
-        let size = self.size.min(config.max_unacked_packets);
-        self.size = (size / 2).max(WINDOW_MIN);
-        self.acknowledged = 0;
-    }
-
-    fn acknowledged(&mut self, packets: u32, config: &EndpointConfig) {
-        let max = config.max_unacked_packets;
-        if self.size >= max {
-            self.size = max;
-            return;
-        }
-        self.acknowledged += packets;
-        if self.acknowledged >= self.size {
-            self.acknowledged = 0;
-            self.size += (max / 16).max(1);
-        }
-    }
-}
-
 /// The send queue of a queue pair.
 pub(super) struct Requester<M> {
     entries: VecDeque<Entry<M>>,
@@ -144,13 +93,21 @@ pub(super) struct Requester<M> {
     window: Window,
     since_ack_request: u32,
     deadline: Option<Instant>,
+    /// Since when there was no progress while something was unacknowledged.
+    waiting_since: Option<Instant>,
     rnr_until: Option<Instant>,
+    /// Timers that ran out since the last progress.
     retries: u32,
     rnr_retries: u32,
     naks: u32,
+    /// One packet was sent again to learn how far the peer is: nothing else leaves until it answers.
+    probing: bool,
     /// Where and when the last negative acknowledgement made us go back: its duplicates, and those
     /// of packets that were still under way, must not make us go back again.
     went_back: Option<(Psn, Instant)>,
+    /// The READ response that came too early last. Later ones belong to the same stream; an earlier
+    /// one, or the same, means that the stream was asked for again and has another hole.
+    early_response: Option<Psn>,
     round_trip: RoundTrip,
 }
 
@@ -165,17 +122,17 @@ impl<M: Memory> Requester<M> {
             next: start,
             reads_out: 0,
             reads_max,
-            window: Window {
-                size: u32::MAX,
-                acknowledged: 0,
-            },
+            window: Window::new(),
             since_ack_request: 0,
             deadline: None,
+            waiting_since: None,
             rnr_until: None,
             retries: 0,
             rnr_retries: 0,
             naks: 0,
+            probing: false,
             went_back: None,
+            early_response: None,
             round_trip: RoundTrip::default(),
         }
     }
@@ -255,8 +212,19 @@ impl<M: Memory> Requester<M> {
         if entry.is_read() && self.reads_out >= self.reads_max {
             return false;
         }
-        let ahead = (entry.first + packet).diff(self.unacked);
-        ahead < 0 || ahead.unsigned_abs() < self.window.size.min(config.max_unacked_packets)
+        let window = if self.probing {
+            1
+        } else {
+            self.window.size(config)
+        };
+        // A READ that is asked for again begins where its responses ended.
+        let psn = if entry.is_read() {
+            entry.expected()
+        } else {
+            entry.first + packet
+        };
+        let ahead = psn.diff(self.unacked);
+        ahead < 0 || ahead.unsigned_abs() < window
     }
 
     /// When `handle_timeout` wants to be called.
@@ -273,7 +241,7 @@ impl<M: Memory> Requester<M> {
         sender: &mut Sender<'_>,
     ) -> usize {
         let mut sent = 0;
-        while sent < limit && self.can_send(context.config) {
+        while sent < limit && !sender.is_full() && self.can_send(context.config) {
             self.transmit_one(link, context, sender);
             sent += 1;
         }
@@ -373,14 +341,15 @@ impl<M: Memory> Requester<M> {
         let end = if is_read { entry.end() } else { psn.next() };
         if psn.diff(self.high) < 0 {
             context.counters.retransmits += 1;
-        } else if ack_request && self.round_trip.sample.is_none() {
-            self.round_trip.sample = Some((psn, context.now));
+        } else if ack_request {
+            self.round_trip.begin(psn, context.now);
         }
         if end.diff(self.high) > 0 {
             self.high = end;
         }
         if self.deadline.is_none() {
             self.deadline = Some(context.now + self.timeout(context.config));
+            self.waiting_since.get_or_insert(context.now);
         }
     }
 
@@ -399,7 +368,7 @@ impl<M: Memory> Requester<M> {
         match aeth.syndrome {
             Syndrome::Ack { .. } => {
                 if psn.diff(self.high) < 0 {
-                    self.advance(psn.next(), context, link);
+                    self.acknowledged(psn.next(), context, link);
                 }
                 Ok(())
             }
@@ -416,7 +385,7 @@ impl<M: Memory> Requester<M> {
         link: &Link,
     ) -> Result<(), Failure> {
         let outside = psn.diff(self.unacked) < 0 || psn.diff(self.high) >= 0;
-        if outside || self.rnr_until.is_some() || !self.advance(psn, context, link) {
+        if outside || self.rnr_until.is_some() || !self.acknowledged(psn, context, link) {
             return Ok(());
         }
         context.counters.rnr_received += 1;
@@ -432,7 +401,9 @@ impl<M: Memory> Requester<M> {
         self.rnr_until = Some(context.now + wait);
         // The peer lives: its silence is measured anew when the wait is over.
         self.deadline = None;
+        self.waiting_since = None;
         self.retries = 0;
+        self.probing = false;
         Ok(())
     }
 
@@ -443,7 +414,7 @@ impl<M: Memory> Requester<M> {
         context: &mut Context<'_, M>,
         link: &Link,
     ) -> Result<(), Failure> {
-        if psn.diff(self.unacked) < 0 || !self.advance(psn, context, link) {
+        if psn.diff(self.unacked) < 0 || !self.acknowledged(psn, context, link) {
             return Ok(());
         }
         context.counters.naks_received += 1;
@@ -481,6 +452,10 @@ impl<M: Memory> Requester<M> {
         // A response acknowledges what was sent before its READ. If an earlier response is missing,
         // this one comes too early.
         if !self.advance(psn, context, link) {
+            let same_stream = self.early_response.is_some_and(|early| psn.diff(early) > 0);
+            if same_stream || self.go_back_once(self.unacked, context) {
+                self.early_response = Some(psn);
+            }
             return Ok(());
         }
         let now = context.now;
@@ -521,8 +496,18 @@ impl<M: Memory> Requester<M> {
         Ok(())
     }
 
-    /// The peer has everything before `psn`. Completes what that covers; false if READ responses
+    /// The peer acknowledged everything before `psn`, in a packet of its own. False if READ responses
     /// before `psn` are missing, in which case they are asked for again.
+    fn acknowledged(&mut self, psn: Psn, context: &mut Context<'_, M>, link: &Link) -> bool {
+        let complete = self.advance(psn, context, link);
+        if !complete {
+            self.go_back_once(self.unacked, context);
+        }
+        complete
+    }
+
+    /// The peer has everything before `psn`. Completes what that covers; false if READ responses
+    /// before `psn` are missing.
     fn advance(&mut self, psn: Psn, context: &mut Context<'_, M>, link: &Link) -> bool {
         let before = self.unacked;
         let mut complete = true;
@@ -546,9 +531,6 @@ impl<M: Memory> Requester<M> {
         if self.unacked != before {
             let packets = self.unacked.distance_from(before);
             self.progressed(packets, context.now, context.config);
-        }
-        if !complete {
-            self.go_back_once(self.unacked, context);
         }
         complete
     }
@@ -577,51 +559,62 @@ impl<M: Memory> Requester<M> {
     }
 
     fn progressed(&mut self, packets: u32, now: Instant, config: &EndpointConfig) {
+        // The probe left behind all others: what its answer does not cover was lost. If it covers
+        // everything, nothing was lost but an acknowledgement.
+        if std::mem::take(&mut self.probing) && self.unacked != self.high {
+            self.window.lost(config);
+        }
         self.window.acknowledged(packets, config);
         self.retries = 0;
         self.rnr_retries = 0;
         self.naks = 0;
         self.went_back = None;
-        if let Some((psn, sent)) = self.round_trip.sample
-            && self.unacked.diff(psn) > 0
-        {
-            self.round_trip.sample = None;
-            self.round_trip
-                .measured(now.saturating_duration_since(sent));
-        }
-        self.deadline = if self.unacked == self.high || self.rnr_until.is_some() {
-            None
+        self.early_response = None;
+        self.round_trip.end(self.unacked, now);
+        if self.unacked == self.high || self.rnr_until.is_some() {
+            self.deadline = None;
+            self.waiting_since = None;
         } else {
-            Some(now + self.timeout(config))
-        };
+            self.deadline = Some(now + self.timeout(config));
+            self.waiting_since = Some(now);
+        }
+    }
+
+    /// The network marked a packet of this queue pair as having met congestion.
+    pub(super) fn congested(&mut self, now: Instant, config: &EndpointConfig) {
+        self.window.marked(now, self.round_trip.smoothed(), config);
     }
 
     fn timeout(&self, config: &EndpointConfig) -> Duration {
-        let backoff = 1u32 << self.retries.min(16);
+        // To probe for a READ repeats all of its answer, so it is not done early.
+        let is_read = self.entries.front().is_some_and(Entry::is_read);
+        if self.retries == 0 && !is_read {
+            return self.round_trip.probe_timeout(config);
+        }
+        let backoff = 1u32 << self.retries.saturating_sub(1).min(16);
         (self.round_trip.timeout(config) * backoff).min(config.ack_timeout_max)
     }
 
-    /// Goes back because the peer said so, but not twice for the same loss.
-    fn go_back_once(&mut self, psn: Psn, context: &Context<'_, M>) {
-        let pause = self
-            .round_trip
-            .smoothed
-            .unwrap_or(context.config.ack_timeout)
-            / 2;
-        let pause = pause.min(context.config.ack_timeout / 4);
+    /// Goes back because the peer said so, but not twice for the same loss: then it is false.
+    fn go_back_once(&mut self, psn: Psn, context: &Context<'_, M>) -> bool {
+        let pause = self.round_trip.smoothed().unwrap_or_default() / 2;
+        let pause = pause.min(context.config.ack_timeout_min / 2);
         let recently = self.went_back.is_some_and(|(last, at)| {
             last == psn && context.now.saturating_duration_since(at) < pause
         });
         if recently {
-            return;
+            return false;
         }
         self.went_back = Some((psn, context.now));
+        self.probing = false;
         if self.go_back(psn) {
             self.window.lost(context.config);
         }
         if self.rnr_until.is_none() {
             self.deadline = Some(context.now + self.timeout(context.config));
+            self.waiting_since.get_or_insert(context.now);
         }
+        true
     }
 
     /// Moves the cursor back so that `psn` is sent next; false if it is not past it.
@@ -648,7 +641,7 @@ impl<M: Memory> Requester<M> {
         self.cursor = index;
         self.cursor_packet = if entry.is_read() { 0 } else { packet };
         self.since_ack_request = 0;
-        self.round_trip.sample = None;
+        self.round_trip.forget_sample();
         true
     }
 
@@ -664,16 +657,25 @@ impl<M: Memory> Requester<M> {
         }
         if self.unacked == self.high {
             self.deadline = None;
+            self.waiting_since = None;
             return Ok(());
         }
         context.counters.ack_timeouts += 1;
         self.retries += 1;
-        if self.retries > context.config.retry_count {
+        let waited = self.waiting_since.map_or(Duration::ZERO, |since| {
+            context.now.saturating_duration_since(since)
+        });
+        if self.retries > TRIES_MIN && waited >= context.config.give_up_after {
             return Err(Failure::local(WcStatus::RetryExceeded));
         }
         self.went_back = None;
-        self.window.lost(context.config);
+        self.early_response = None;
         self.go_back(self.unacked);
+        self.probing = true;
+        if self.retries > 1 {
+            // The probe was not answered either.
+            self.window.silence(context.config);
+        }
         self.deadline = Some(context.now + self.timeout(context.config));
         Ok(())
     }
@@ -691,6 +693,7 @@ impl<M: Memory> Requester<M> {
         self.unacked = self.next;
         self.high = self.next;
         self.deadline = None;
+        self.waiting_since = None;
         self.rnr_until = None;
     }
 }

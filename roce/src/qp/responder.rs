@@ -70,8 +70,12 @@ pub(super) struct Responder<M> {
     inbound: Inbound,
     ack_pending: bool,
     refusal: Option<Refusal>,
-    /// A refusal was given for the expected packet: say nothing more until it comes.
+    /// A refusal was given for the expected packet: say nothing more until it comes, or until the
+    /// peer went back and what it sent again has another hole.
     refused: bool,
+    /// The packet that came too early last. The peer counts up, so one that is not behind it shows
+    /// that the peer went back.
+    early: Option<Psn>,
     reads: VecDeque<ReadJob>,
     reads_max: usize,
     reads_active: usize,
@@ -87,6 +91,7 @@ impl<M: Memory> Responder<M> {
             ack_pending: false,
             refusal: None,
             refused: false,
+            early: None,
             reads: VecDeque::new(),
             reads_max: 0,
             reads_active: 0,
@@ -121,7 +126,12 @@ impl<M: Memory> Responder<M> {
         let ahead = packet.bth.psn.diff(self.expected);
         if ahead > 0 {
             context.counters.out_of_sequence += 1;
-            if !self.refused {
+            let psn = packet.bth.psn;
+            let went_back = self
+                .early
+                .replace(psn)
+                .is_some_and(|early| psn.diff(early) <= 0);
+            if !self.refused || went_back {
                 self.refused = true;
                 self.refusal = Some(Refusal::Sequence);
             }
@@ -139,6 +149,7 @@ impl<M: Memory> Responder<M> {
         match self.execute(packet, context, link) {
             Ok(()) => {
                 self.refused = false;
+                self.early = None;
                 if self.refusal == Some(Refusal::Rnr) {
                     self.refusal = None;
                 }
@@ -149,6 +160,7 @@ impl<M: Memory> Responder<M> {
             }
             Err(Refused::NotReady) => {
                 self.refused = true;
+                self.early = None;
                 self.refusal = Some(Refusal::Rnr);
                 Ok(())
             }
@@ -400,11 +412,11 @@ impl<M: Memory> Responder<M> {
         sender: &mut Sender<'_>,
         sent: &mut usize,
     ) -> Result<(), Failure> {
-        while *sent < limit && self.reads_active > 0 {
+        while *sent < limit && !sender.is_full() && self.reads_active > 0 {
             *sent += self.transmit_read(link, context, limit - *sent, sender)?;
         }
-        // All READs are answered, or the limit is reached.
-        if *sent < limit {
+        // All READs are answered, or the turn is over.
+        if *sent < limit && self.reads_active == 0 {
             *sent += usize::from(self.transmit_acknowledge(link, context, sender));
         }
         Ok(())
@@ -447,7 +459,7 @@ impl<M: Memory> Responder<M> {
             return Err(Failure::remote(WcStatus::RemoteAccess));
         };
         let mut sent = 0;
-        while sent < limit && job.next < job.count {
+        while sent < limit && !sender.is_full() && job.next < job.count {
             let index = job.next;
             let is_last = index + 1 == job.count;
             let opcode = match (index == job.start, is_last) {

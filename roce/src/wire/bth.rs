@@ -82,6 +82,10 @@ impl Bth {
             | (u8::from(self.migration) << 6)
             | ((self.pad & 3) << 4);
         bytes[2..4].copy_from_slice(&self.pkey.to_be_bytes());
+        if self.opcode == Opcode::CongestionNotification {
+            // Backward congestion: what the peer sends met it. The ICRC does not cover this byte.
+            bytes[4] = 0x40;
+        }
         put_be24(&mut bytes, 5, self.dest_qpn);
         bytes[8] = u8::from(self.ack_request) << 7;
         put_be24(&mut bytes, 9, self.psn.value());

@@ -47,6 +47,8 @@ pub enum Opcode {
     SendOnlyInvalidate = 0x17,
     /// An unreliable datagram.
     UdSendOnly = 0x64,
+    /// The peer's packets met congestion (RoCEv2 congestion management, annex A17.9.3).
+    CongestionNotification = 0x81,
 }
 
 /// Where a packet stands in its message.
@@ -64,7 +66,7 @@ pub enum Position {
 
 impl Opcode {
     /// All operations that are known.
-    pub const ALL: [Opcode; 21] = [
+    pub const ALL: [Opcode; 22] = [
         Self::SendFirst,
         Self::SendMiddle,
         Self::SendLast,
@@ -86,6 +88,7 @@ impl Opcode {
         Self::SendLastInvalidate,
         Self::SendOnlyInvalidate,
         Self::UdSendOnly,
+        Self::CongestionNotification,
     ];
 
     /// The operation of a byte, or nothing if it is not known.
@@ -112,6 +115,7 @@ impl Opcode {
             0x16 => Self::SendLastInvalidate,
             0x17 => Self::SendOnlyInvalidate,
             0x64 => Self::UdSendOnly,
+            0x81 => Self::CongestionNotification,
             _ => return None,
         })
     }
@@ -140,7 +144,8 @@ impl Opcode {
             | Self::ReadRequest
             | Self::ReadResponseOnly
             | Self::Acknowledge
-            | Self::UdSendOnly => Position::Only,
+            | Self::UdSendOnly
+            | Self::CongestionNotification => Position::Only,
         }
     }
 
@@ -294,9 +299,15 @@ mod tests {
     }
 
     #[test]
-    fn each_operation_is_request_response_or_datagram() {
+    fn each_operation_is_request_response_datagram_or_notification() {
         for opcode in Opcode::ALL {
-            let kinds = [opcode.is_request(), opcode.is_response(), opcode.has_deth()];
+            let notifies = opcode == Opcode::CongestionNotification;
+            let kinds = [
+                opcode.is_request(),
+                opcode.is_response(),
+                opcode.has_deth(),
+                notifies,
+            ];
             assert_eq!(
                 kinds.into_iter().filter(|kind| *kind).count(),
                 1,

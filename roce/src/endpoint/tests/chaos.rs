@@ -27,7 +27,7 @@ fn life(seed: u64) {
         max_qps: 6,
         max_send_wr: 8,
         max_recv_wr: 8,
-        retry_count: 3,
+        give_up_after: Duration::from_millis(300),
         rnr_retry_count: 5,
         cm_timeout: Duration::from_millis(20),
         cm_retries: 3,
@@ -200,7 +200,7 @@ fn random_lives_end_with_all_memory_handed_back() {
 fn mutated(seed: u64) {
     let config = EndpointConfig {
         max_qps: 4,
-        retry_count: 2,
+        give_up_after: Duration::from_millis(100),
         ..EndpointConfig::default()
     };
     let mut pair = Pair::new(seed, config, Network::perfect());

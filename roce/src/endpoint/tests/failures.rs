@@ -23,7 +23,7 @@ fn pair() -> Pair {
 }
 
 #[test]
-fn a_silent_peer_is_given_up_after_its_retry_budget() {
+fn a_silent_peer_is_given_up_when_patience_ends() {
     let mut pair = pair();
     let qps = pair.join(Joint::default());
     pair.post_receive(A, qps[A], 9, 64);

@@ -3,6 +3,7 @@
 mod chaos;
 mod connecting;
 mod failures;
+mod loss;
 mod pair;
 mod protocol;
 mod transfers;

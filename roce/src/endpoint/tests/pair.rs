@@ -56,6 +56,18 @@ pub(super) struct Network {
     pub(super) delayed: u32,
     /// More packets under way than this are dropped, as by a full socket buffer.
     pub(super) room: usize,
+    /// The bottleneck in each direction, if there is one.
+    pub(super) bottleneck: Option<Bottleneck>,
+}
+
+/// A link that takes time for every byte, and has a buffer before it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bottleneck {
+    pub(super) bytes_per_second: u64,
+    /// Packets that would wait longer are dropped.
+    pub(super) wait_max: Duration,
+    /// Packets that wait longer are marked.
+    pub(super) mark_above: Duration,
 }
 
 impl Network {
@@ -68,6 +80,7 @@ impl Network {
             corrupted: 0,
             delayed: 0,
             room: usize::MAX,
+            bottleneck: None,
         }
     }
 
@@ -84,6 +97,7 @@ impl Network {
             corrupted: chance(random),
             delayed: chance(random),
             room: [usize::MAX, usize::MAX, 40][random.random_range(0..3)],
+            bottleneck: None,
         }
     }
 }
@@ -100,6 +114,13 @@ pub(super) struct Side {
 /// Whether to drop a packet of a sender.
 type Filter = Box<dyn FnMut(usize, &[u8]) -> bool>;
 
+/// A packet on its way.
+struct InFlight {
+    receiver: usize,
+    bytes: Vec<u8>,
+    marked: bool,
+}
+
 /// Both ends.
 pub(super) struct Pair {
     pub(super) now: Instant,
@@ -108,7 +129,9 @@ pub(super) struct Pair {
     pub(super) sides: [Side; 2],
     /// Drops a packet if it says so: (sender, headers and payload).
     pub(super) filter: Option<Filter>,
-    in_flight: BTreeMap<(Instant, u64), (usize, Vec<u8>)>,
+    in_flight: BTreeMap<(Instant, u64), InFlight>,
+    /// When the bottleneck of each sender's direction is free again.
+    free_at: [Instant; 2],
     packets: u64,
     live: Rc<Cell<usize>>,
 }
@@ -130,8 +153,10 @@ impl Pair {
             events: Vec::new(),
             dead: false,
         });
+        let now = Instant::now();
         Self {
-            now: Instant::now(),
+            now,
+            free_at: [now; 2],
             network,
             random,
             sides,
@@ -203,6 +228,9 @@ impl Pair {
             if self.in_flight.len() >= self.network.room {
                 continue;
             }
+            let Some((leaves, marked)) = self.through_bottleneck(sender, bytes.len()) else {
+                continue;
+            };
             let copies = 1 + usize::from(self.chance(self.network.duplicated));
             for _ in 0..copies {
                 let mut delay = self.network.latency;
@@ -210,10 +238,30 @@ impl Pair {
                     delay += self.network.latency * self.random.random_range(0..4000) / 1000;
                 }
                 self.packets += 1;
-                let key = (self.now + delay, self.packets);
-                self.in_flight.insert(key, (1 - sender, bytes.clone()));
+                let key = (leaves + delay, self.packets);
+                let in_flight = InFlight {
+                    receiver: 1 - sender,
+                    bytes: bytes.clone(),
+                    marked,
+                };
+                self.in_flight.insert(key, in_flight);
             }
         }
+    }
+
+    /// When a packet has left the bottleneck, and whether it is marked; nothing if it is dropped.
+    fn through_bottleneck(&mut self, sender: usize, len: usize) -> Option<(Instant, bool)> {
+        let Some(bottleneck) = self.network.bottleneck else {
+            return Some((self.now, false));
+        };
+        let start = self.free_at[sender].max(self.now);
+        let wait = start - self.now;
+        if wait > bottleneck.wait_max {
+            return None;
+        }
+        let nanos = len as u64 * 1_000_000_000 / bottleneck.bytes_per_second;
+        self.free_at[sender] = start + Duration::from_nanos(nanos);
+        Some((self.free_at[sender], wait > bottleneck.mark_above))
     }
 
     /// Goes on to the next moment at which something happens; false if nothing ever will.
@@ -235,14 +283,23 @@ impl Pair {
             if entry.key().0 > self.now {
                 break;
             }
-            let (receiver, bytes) = entry.remove();
+            let InFlight {
+                receiver,
+                bytes,
+                marked,
+            } = entry.remove();
             if self.sides[receiver].dead || icrc::verify(&self.flow(1 - receiver), &bytes).is_err()
             {
                 continue;
             }
             let side = &mut self.sides[receiver];
             let packet = &bytes[..bytes.len() - icrc::LEN];
-            side.endpoint.handle_packet(self.now, side.path, packet);
+            if marked {
+                side.endpoint
+                    .handle_marked_packet(self.now, side.path, packet);
+            } else {
+                side.endpoint.handle_packet(self.now, side.path, packet);
+            }
         }
         for side in &mut self.sides {
             side.endpoint.handle_timeout(self.now);

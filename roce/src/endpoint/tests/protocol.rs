@@ -385,7 +385,8 @@ fn a_write_and_the_message_behind_it_ask_for_one_acknowledgement() {
 #[test]
 fn queue_pairs_take_turns_and_the_packets_of_a_turn_follow_each_other() {
     let config = EndpointConfig {
-        transmit_quantum: 8,
+        // Eight packets of 12 bytes of header and 256 of payload.
+        transmit_quantum_bytes: 8 * (12 + 256),
         ..EndpointConfig::default()
     };
     let (mut pair, first) = pair(config);

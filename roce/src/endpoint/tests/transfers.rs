@@ -48,13 +48,13 @@ const MESSAGE_MAX: usize = 20_000;
 
 fn story(seed: u64) {
     let mut config = EndpointConfig {
-        retry_count: 40,
+        give_up_after: Duration::from_secs(3600),
         ..EndpointConfig::default()
     };
     let mut pair = Pair::new(seed, EndpointConfig::default(), Network::perfect());
     let network = Network::random(&mut pair.random);
     config.max_unacked_packets = [1, 2, 16, 128][pair.random.random_range(0..4)];
-    config.transmit_quantum = pair.random.random_range(1..40);
+    config.transmit_quantum_bytes = pair.random.random_range(1..40_000);
     config.rnr_retry_count = 10_000;
     let mut pair = Pair::new(seed, config, network);
     let joint = Joint {
