@@ -50,7 +50,9 @@ pub use pool::{
     DriveSpec, JOURNAL_BYTES_DEFAULT, PoolCreation, PoolDir, PoolIdentity, PoolPaths, PoolSpec,
 };
 pub use record::{MAP_ENTRIES_MAX, MapEntry, NewBlock, Record, RecordError, UNMAP_ENTRIES_MAX};
-pub use store::{LoadVisitor, MemoryStore, RocksOptions, RocksStore, Store, StoreFault};
+pub use store::{
+    LoadVisitor, MemoryStore, RocksOptions, RocksStore, Row, RowError, Store, StoreFault,
+};
 pub use types::{
     BlockRow, Checkpoint, Fingerprint, LABEL_AREA_BYTES, Pba, Position, VOLUME_NAME_BYTES_MAX,
     VolumeInfo, VolumeState,

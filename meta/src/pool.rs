@@ -109,6 +109,22 @@ impl fmt::Debug for PoolIdentity {
 }
 
 impl PoolIdentity {
+    /// The identity in the text of a `pool.toml`, called `path` in messages.
+    ///
+    /// # Errors
+    /// [`MetaError::Corrupt`] or [`MetaError::WrongVersion`].
+    pub fn parse(path: &Path, text: &[u8]) -> Result<Self, MetaError> {
+        parse(path, text)
+    }
+
+    /// The text of its `pool.toml`. It holds the secret key.
+    ///
+    /// # Errors
+    /// [`MetaError::Invalid`] if a drive's path is not text.
+    pub fn to_text(&self) -> Result<String, MetaError> {
+        encode(self)
+    }
+
     /// The label that the drive with this index must carry.
     pub fn label(&self, index: u16) -> Option<DriveLabel> {
         let drive = self.drives.get(usize::from(index))?;
@@ -463,8 +479,12 @@ fn read_identity(path: &Path) -> Result<PoolIdentity, MetaError> {
     file.take(IDENTITY_BYTES_MAX)
         .read_to_end(&mut bytes)
         .map_err(io)?;
+    parse(path, &bytes)
+}
+
+fn parse(path: &Path, bytes: &[u8]) -> Result<PoolIdentity, MetaError> {
     let corrupt = |detail: String| MetaError::corrupt(path, detail, REMEDY_IDENTITY);
-    let text = std::str::from_utf8(&bytes).map_err(|_| corrupt("it is not text".to_owned()))?;
+    let text = std::str::from_utf8(bytes).map_err(|_| corrupt("it is not text".to_owned()))?;
     // The version first: another version may have other fields.
     let table: toml::Table = text
         .parse()

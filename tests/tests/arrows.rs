@@ -26,7 +26,11 @@ const ARROWS: &[(&str, &[&str])] = &[
             "bench",
         ],
     ),
-    ("tests", &["onefold", "initiator", "fabric", "reactor"]),
+    (
+        "tests",
+        &["onefold", "initiator", "fabric", "nvme", "reactor", "roce"],
+    ),
+    ("fuzz", &["meta", "nvme", "roce"]),
 ];
 
 /// Every workspace package with the workspace packages it depends on.

@@ -149,6 +149,15 @@ impl FileMedia {
         })
     }
 
+    /// Proves that these are the first bytes of a journal file of `pool`, called `path` in messages, and
+    /// says how many bytes its ring has.
+    ///
+    /// # Errors
+    /// [`MetaError::Corrupt`], [`MetaError::WrongVersion`] or [`MetaError::WrongPool`].
+    pub fn check_header(path: &Path, header: &[u8], pool: Uuid) -> Result<u64, MetaError> {
+        decode_header(path, header, pool)
+    }
+
     /// The file.
     pub fn path(&self) -> &Path {
         &self.path
@@ -226,6 +235,9 @@ fn decode_header(path: &Path, header: &[u8], pool: Uuid) -> Result<u64, MetaErro
             expected: pool,
             remedy: "put the journal of this pool back in its place".to_owned(),
         });
+    }
+    if ring_bytes > u64::MAX - HEADER_BYTES {
+        return Err(damaged("says that its ring is larger than a file can be"));
     }
     Ok(ring_bytes)
 }

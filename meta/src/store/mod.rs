@@ -2,10 +2,12 @@
 
 mod memory;
 mod rocks;
+mod row;
 mod rows;
 
 pub use memory::{MemoryStore, StoreFault};
 pub use rocks::{RocksOptions, RocksStore};
+pub use row::{Row, RowError};
 
 use crate::batch::Batch;
 use crate::error::MetaError;

@@ -196,7 +196,7 @@ impl IdentifyController {
     }
 
     /// Reads a page; `None` if it is shorter than 4096 bytes, if it claims more than 32 power
-    /// states, or if the subsystem's name is not UTF-8.
+    /// states, or if the subsystem's name is not UTF-8 that a NUL ends.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let page = bytes.get(..IDENTIFY_BYTES)?;

@@ -99,12 +99,9 @@ pub(crate) mod name {
         out[..length].copy_from_slice(&text.as_bytes()[..length]);
     }
 
-    /// Reads up to the first NUL, or the whole field without one; `None` if that is not UTF-8.
+    /// Reads up to the first NUL; `None` if there is none, or if that is not UTF-8.
     pub(crate) fn take(bytes: &[u8]) -> Option<String> {
-        let end = bytes
-            .iter()
-            .position(|byte| *byte == 0)
-            .unwrap_or(bytes.len());
+        let end = bytes.iter().position(|byte| *byte == 0)?;
         std::str::from_utf8(&bytes[..end]).ok().map(str::to_owned)
     }
 }

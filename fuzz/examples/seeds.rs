@@ -1,0 +1,389 @@
+//! Makes the corpora: `cargo run -p fuzz --example seeds`.
+//!
+//! From the captures in `roce/tests/captures` comes one file for each distinct kind of packet,
+//! datagram, capsule and page; what no capture has (records, labels, rows, pool files, scripts) is
+//! written by the program's own encoders. Files that are there already and are named otherwise, such as
+//! regressions, stay.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use meta::{
+    BlockRow, Checkpoint, DriveLabel, DriveSpec, Fingerprint, MapEntry, NewBlock, Pba,
+    PoolIdentity, Position, Record, Row, VolumeInfo, VolumeState,
+};
+use roce::wire::cm::Message;
+use roce::wire::{GSI_QPN, Opcode, Packet, UDP_PORT, icrc};
+use uuid::Uuid;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Inputs by target and name.
+#[derive(Default)]
+struct Seeds(BTreeMap<(String, String), Vec<u8>>);
+
+impl Seeds {
+    /// The shortest input of that kind stays.
+    fn add(&mut self, target: &str, kind: String, bytes: Vec<u8>) {
+        let slot = self
+            .0
+            .entry((target.to_owned(), kind))
+            .or_insert(bytes.clone());
+        if bytes.len() < slot.len() {
+            *slot = bytes;
+        }
+    }
+
+    fn write(&self) {
+        for ((target, kind), bytes) in &self.0 {
+            let folder = root().join("fuzz/corpus").join(target);
+            fs::create_dir_all(&folder).expect("a folder");
+            fs::write(folder.join(kind), bytes).expect("a file");
+        }
+    }
+}
+
+/// The UDP payloads of a capture, with the address they come from.
+fn payloads(path: &Path) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let file = fs::read(path).expect("a capture");
+    let number = |at: usize| u32::from_le_bytes(file[at..at + 4].try_into().expect("4")) as usize;
+    let mut found = Vec::new();
+    let mut at = 24;
+    while at < file.len() {
+        let frame = &file[at + 16..at + 16 + number(at + 8)];
+        at += 16 + frame.len();
+        let port = u16::from_be_bytes([frame[36], frame[37]]);
+        if frame[12..14] == [8, 0] && frame[23] == 17 && port == UDP_PORT {
+            let end = 14 + usize::from(u16::from_be_bytes([frame[16], frame[17]]));
+            found.push((frame[26..30].to_vec(), frame[42..end].to_vec()));
+        }
+    }
+    found
+}
+
+/// Messages that are put together again, by sender and queue pair.
+type Messages = HashMap<(Vec<u8>, u32), Vec<u8>>;
+
+fn rdma(seeds: &mut Seeds, path: &Path) {
+    let mut messages = Messages::new();
+    for (source, payload) in payloads(path) {
+        let body = &payload[..payload.len() - icrc::LEN];
+        let packet = Packet::parse(body).expect("a captured packet parses");
+        let opcode = packet.bth.opcode;
+        let ack = packet
+            .aeth
+            .map(|aeth| format!("-{:02x}", aeth.syndrome.byte()));
+        let mut input = vec![0];
+        input.extend(&payload);
+        seeds.add(
+            "packet",
+            format!("{opcode:?}{}", ack.unwrap_or_default()),
+            input,
+        );
+        if packet.bth.dest_qpn == GSI_QPN {
+            let (_, message) = Message::parse(packet.payload).expect("a known message");
+            let debug = format!("{message:?}");
+            let kind = debug.split('(').next().unwrap_or("other").to_owned();
+            seeds.add("mad", kind, packet.payload.to_vec());
+            continue;
+        }
+        let key = (source, packet.bth.dest_qpn);
+        if opcode.is_first() {
+            messages.insert(key.clone(), Vec::new());
+        }
+        let Some(message) = messages.get_mut(&key) else {
+            continue;
+        };
+        message.extend(packet.payload);
+        if opcode.is_last() {
+            let message = messages.remove(&key).unwrap_or_default();
+            whole(seeds, opcode, message);
+        }
+    }
+}
+
+fn whole(seeds: &mut Seeds, opcode: Opcode, message: Vec<u8>) {
+    if opcode.is_send() && message.len() >= 64 {
+        let (code, kind, cdw10) = (message[0], message[4], message[40]);
+        let kind = match code {
+            0x7f => format!("fabrics-{kind:02x}"),
+            0x02 | 0x06 | 0x09 | 0x0a => format!("entry-{code:02x}-{cdw10:02x}"),
+            _ => format!("entry-{code:02x}"),
+        };
+        seeds.add("command", kind, message[..message.len().min(576)].to_vec());
+    } else if opcode.is_send() && message.len() == 16 {
+        let status = message[14..16]
+            .iter()
+            .map(|b| format!("{b:02x}"))
+            .collect::<String>();
+        seeds.add("command", format!("completion-{status}"), message);
+    } else if opcode.is_read_response() && message.len() == 1024 {
+        seeds.add("connect", "connect".into(), message);
+    } else if opcode.is_write() {
+        let used = message
+            .iter()
+            .rposition(|byte| *byte != 0)
+            .map_or(0, |last| last + 1);
+        match message.len() {
+            // Zeros at the end are what the target fills up with; and identify pages are told apart by
+            // how much of them is used.
+            4096 => seeds.add("identify", format!("page-{used}"), message[..used].to_vec()),
+            512 | 1024 | 2048 => {
+                seeds.add("log", format!("page-{}-{used}", message.len()), message)
+            }
+            _ => {}
+        }
+    }
+}
+
+fn volume() -> VolumeInfo {
+    VolumeInfo {
+        id: 7,
+        name: "vol0".into(),
+        nsid: 1,
+        uuid: Uuid::from_u128(1),
+        nguid: [2; 16],
+        size_bytes: 1 << 30,
+        lba_bytes: 4096,
+        state: VolumeState::Active,
+    }
+}
+
+fn records() -> Vec<Record> {
+    let new = NewBlock {
+        pba: Pba::new(1, 77),
+        fingerprint: Fingerprint([9; 16]),
+        crc32c: 0x1234_5678,
+    };
+    let old = Some(Pba::new(0, 5));
+    vec![
+        Record::VolumeCreate(volume()),
+        Record::Map {
+            volume: 7,
+            start: 3,
+            entries: vec![
+                MapEntry {
+                    old,
+                    new: Some(new),
+                },
+                MapEntry {
+                    old: None,
+                    new: Some(new),
+                },
+                MapEntry { old, new: None },
+            ],
+        },
+        Record::Unmap {
+            volume: 7,
+            entries: vec![(3, Pba::new(1, 77)), (4, Pba::new(1, 77))],
+        },
+        Record::VolumeResize {
+            id: 7,
+            size_bytes: 2 << 30,
+        },
+        Record::Durable { upto: 4 },
+        Record::VolumeDelete { id: 7 },
+        Record::VolumeGone { id: 7 },
+    ]
+}
+
+fn disk(seeds: &mut Seeds) {
+    // Checkpoint: record 1 at byte 0, epoch 1; then the number of frames.
+    let mut journal = vec![1, 0, 1, records().len() as u8];
+    for record in records() {
+        let mut payload = Vec::new();
+        record.encode(&mut payload);
+        let mut input = vec![record.kind()];
+        input.extend(&payload);
+        seeds.add("record", format!("kind-{}", record.kind()), input);
+        // Kind, epoch, skipped sequence numbers, distance of what is stable, length.
+        journal.extend([record.kind(), 0, 0, 1, payload.len() as u8]);
+        journal.extend(payload);
+    }
+    seeds.add("journal", "each-kind".into(), journal.clone());
+    journal[3] = 3;
+    seeds.add("journal", "torn".into(), journal);
+    // Near the end of the ring: a frame that sends the reader to its beginning.
+    let mut wrapped = vec![9, 253, 2, 3, 0xff, 0, 0, 1, 0];
+    for _ in 0..2 {
+        wrapped.extend([7, 0, 0, 1, 8, 1, 0, 0, 0, 0, 0, 0, 0]);
+    }
+    seeds.add("journal", "wrapped".into(), wrapped);
+
+    let checkpoint = Checkpoint {
+        position: Position { seq: 9, offset: 64 },
+        epoch: 3,
+    };
+    let block = BlockRow {
+        refcount: 2,
+        fingerprint: Fingerprint([9; 16]),
+        crc32c: 5,
+    };
+    for (name, row) in [
+        ("format", Row::Format(Uuid::from_u128(1))),
+        ("checkpoint", Row::Checkpoint(checkpoint)),
+        ("volume", Row::Volume(volume())),
+        ("block", Row::Block(Pba::new(1, 77), block)),
+        (
+            "mapping",
+            Row::Mapping {
+                volume: 7,
+                sub_block: 3,
+                pba: Pba::new(1, 77),
+            },
+        ),
+    ] {
+        let (key, value) = row.encode();
+        let mut input = vec![key.len() as u8];
+        input.extend(key);
+        input.extend(value);
+        seeds.add("row", name.into(), input);
+    }
+
+    let label = DriveLabel {
+        pool: Uuid::from_u128(1),
+        drive: Uuid::from_u128(2),
+        index: 0,
+        blocks: 65536,
+        sub_block_bytes: 4096,
+    };
+    // The checksum at the end is made by the target, and the zeros before it are filled up.
+    seeds.add("label", "drive".into(), label.encode()[..60].to_vec());
+    let mut header = b"OFJRNL\r\n".to_vec();
+    header.extend(1_u32.to_le_bytes());
+    header.extend(Uuid::from_u128(1).as_bytes());
+    header.extend((64_u64 << 20).to_le_bytes());
+    seeds.add("label", "journal".into(), header);
+
+    let identity = PoolIdentity {
+        uuid: Uuid::from_u128(1),
+        sub_block_bytes: 4096,
+        hash_key: [7; 32],
+        drives: vec![
+            DriveSpec {
+                path: "drive0".into(),
+                uuid: Uuid::from_u128(2),
+                blocks: 262_144,
+            },
+            DriveSpec {
+                path: "/dev/disk/by-id/x".into(),
+                uuid: Uuid::from_u128(3),
+                blocks: 1,
+            },
+        ],
+    };
+    let text = identity.to_text().expect("an identity");
+    seeds.add("pool", "two-drives".into(), text.into_bytes());
+    let mut made = vec![7; 48];
+    made.extend([12, 1]);
+    made.resize(48 + 2 + 16, 3);
+    made.extend([0, 0, 1, 0, 4, 6]);
+    made.extend(b"drive0");
+    seeds.add("pool", "made".into(), made);
+}
+
+/// Scripts of the endpoint target: bytes as `endpoint.rs` takes them.
+fn scripts(seeds: &mut Seeds) {
+    let (host, target) = (0x00, 0x80);
+    // A SEND, a READ and a WRITE of the host, delivered and acknowledged.
+    let mut talk = Vec::new();
+    for kind in [0, 1, 2] {
+        talk.extend([host | 8, kind, 0x00, 0x08]);
+        talk.extend([target, host, target, host]);
+    }
+    seeds.add("endpoint", "talk".into(), talk.clone());
+    let mut lost = talk.clone();
+    lost.splice(4..4, [target | 2, host | 15, 1, target | 3, target]);
+    seeds.add("endpoint", "lost".into(), lost);
+    let mut forged = vec![host | 8, 1, 0x00, 0x10];
+    for opcode in 0..22 {
+        forged.extend([
+            target | 4,
+            opcode,
+            128,
+            1,
+            0,
+            0,
+            16,
+            0,
+            0x1f,
+            1,
+            8,
+            0,
+            1,
+            2,
+            3,
+            4,
+            5,
+            6,
+            7,
+            8,
+        ]);
+    }
+    seeds.add("endpoint", "forged".into(), forged);
+    let mut parting = talk;
+    parting.extend([
+        target | 12,
+        host,
+        target,
+        host | 13,
+        target,
+        host | 14,
+        target,
+        host,
+        target,
+    ]);
+    seeds.add("endpoint", "parting".into(), parting);
+    seeds.add(
+        "endpoint",
+        "corrupt".into(),
+        vec![
+            host | 8,
+            0,
+            0,
+            4,
+            target | 1,
+            0,
+            9,
+            0,
+            1,
+            target | 1,
+            0,
+            30,
+            0,
+            255,
+            target,
+        ],
+    );
+}
+
+fn main() {
+    let mut seeds = Seeds::default();
+    let captures = root().join("roce/tests/captures");
+    for name in [
+        "rdma-mtu1500.pcap",
+        "rdma-mtu1500-loss4pct.pcap",
+        "rdma-discover-mtu1500.pcap",
+        "rdma-unanswered-connect.pcap",
+    ] {
+        rdma(&mut seeds, &captures.join(name));
+    }
+    let request = nvme::rdma_cm::RdmaCmRequest {
+        qid: 1,
+        hrqsize: 128,
+        hsqsize: 127,
+        cntlid: 1,
+    };
+    seeds.add("connect", "rdma-request".into(), request.encode().to_vec());
+    seeds.add(
+        "connect",
+        "name".into(),
+        b"nqn.2026-11.dev.onefold:default".to_vec(),
+    );
+    disk(&mut seeds);
+    scripts(&mut seeds);
+    seeds.write();
+}

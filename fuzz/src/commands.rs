@@ -1,0 +1,128 @@
+//! Submission queue entries with their descriptors and small data, and what opens a queue.
+
+use nvme::admin::AdminCommand;
+use nvme::fabrics::{CONNECT_DATA_BYTES, ConnectData, FabricsCommand};
+use nvme::features::{AsyncEvent, HostBehavior, NumberOfQueues, Timestamp};
+use nvme::io::{DSM_RANGE_BYTES, DsmRange, IoCommand};
+use nvme::properties::{Capabilities, Configuration, ControllerStatus};
+use nvme::rdma_cm::{PRIVATE_DATA_BYTES, RdmaCmAccept, RdmaCmReject, RdmaCmRequest, RdmaCmStatus};
+use nvme::{Cqe, Nqn, SglDescriptor, Sqe};
+
+/// A capsule: an entry of 64 bytes, and what follows it.
+pub(crate) fn entry(bytes: &[u8]) {
+    if let Some(cqe) = Cqe::decode(bytes) {
+        assert_eq!(Cqe::decode(&cqe.encode()), Some(cqe));
+    }
+    let Some(sqe) = Sqe::from_capsule(bytes) else {
+        assert!(bytes.len() < 64);
+        return;
+    };
+    let data = &bytes[64..];
+    if let Ok(sgl) = sqe.sgl() {
+        assert_eq!(SglDescriptor::parse(&sgl.encode()), Ok(sgl));
+    }
+    if let Ok(command) = AdminCommand::parse(&sqe) {
+        let again = match command {
+            AdminCommand::Identify(command) => command.to_sqe(),
+            AdminCommand::GetLogPage(command) => {
+                assert!(command.length.is_multiple_of(4) && command.length <= 1 << 34);
+                command.to_sqe()
+            }
+            AdminCommand::GetFeatures(command) => command.to_sqe(),
+            AdminCommand::SetFeatures(command) => command.to_sqe(),
+            AdminCommand::AsyncEventRequest
+            | AdminCommand::KeepAlive
+            | AdminCommand::Abort { .. } => sqe,
+        };
+        assert_eq!(AdminCommand::parse(&again), Ok(command));
+    }
+    if let Ok(command) = IoCommand::parse(&sqe) {
+        assert_eq!(IoCommand::parse(&command.to_sqe()), Ok(command));
+        if let IoCommand::DatasetManagement { ranges, .. } = command {
+            trim(data, ranges);
+        }
+    }
+    if let Ok(command) = FabricsCommand::parse(&sqe) {
+        let again = match command {
+            FabricsCommand::Connect(command) => command.to_sqe(),
+            FabricsCommand::PropertyGet { offset, wide } => {
+                FabricsCommand::property_get(offset, wide)
+            }
+            FabricsCommand::PropertySet {
+                offset,
+                wide,
+                value,
+            } => {
+                property(value);
+                FabricsCommand::property_set(offset, wide, value)
+            }
+            FabricsCommand::Disconnect { .. } | FabricsCommand::Authentication => sqe,
+        };
+        assert_eq!(FabricsCommand::parse(&again), Ok(command));
+    }
+    small_data(data);
+}
+
+fn trim(data: &[u8], ranges: u16) {
+    if let Ok(list) = DsmRange::parse_list(data, ranges) {
+        assert_eq!(list.len(), usize::from(ranges));
+        for (range, bytes) in list.iter().zip(data.chunks(DSM_RANGE_BYTES)) {
+            assert_eq!(range.encode()[4..], bytes[4..]);
+        }
+    }
+}
+
+fn property(value: u64) {
+    let capabilities = Capabilities::decode(value);
+    assert_eq!(Capabilities::decode(capabilities.encode()), capabilities);
+    let configuration = Configuration::decode(value as u32);
+    assert_eq!(Configuration::decode(configuration.encode()), configuration);
+    let status = ControllerStatus::decode(value as u32);
+    assert_eq!(ControllerStatus::decode(status.encode()), status);
+    if let Some(counts) = NumberOfQueues::decode(value as u32) {
+        assert_eq!(NumberOfQueues::decode(counts.encode()), Some(counts));
+    }
+    if let Some(event) = AsyncEvent::decode(value as u32) {
+        assert_eq!(AsyncEvent::decode(event.encode()), Some(event));
+    }
+}
+
+fn small_data(data: &[u8]) {
+    if let Some(time) = Timestamp::decode(data) {
+        assert_eq!(Timestamp::decode(&time.encode()), Some(time));
+    }
+    if let Some(behavior) = HostBehavior::decode(data) {
+        assert_eq!(HostBehavior::decode(&behavior.encode()), Some(behavior));
+    }
+}
+
+/// The data of a Connect, and the private data of the RDMA connection manager's messages.
+pub(crate) fn connect(bytes: &[u8]) {
+    match ConnectData::parse(bytes) {
+        Ok(data) => {
+            assert_eq!(ConnectData::parse(&data.encode()), Ok(data.clone()));
+            for name in [&data.subsystem, &data.host] {
+                assert_eq!(Nqn::new(name.as_str()).as_ref(), Ok(name));
+            }
+        }
+        Err(wrong) => assert!(wrong.in_data && usize::from(wrong.offset) < CONNECT_DATA_BYTES),
+    }
+    if let Ok(text) = std::str::from_utf8(bytes)
+        && let Ok(name) = Nqn::new(text)
+    {
+        assert_eq!(Nqn::from_field(&name.to_field()), Ok(name));
+    }
+    match RdmaCmRequest::parse(bytes) {
+        Ok(request) => assert_eq!(RdmaCmRequest::parse(&request.encode()), Ok(request)),
+        Err(status) => {
+            assert_eq!(RdmaCmStatus::from_number(status as u16), Some(status));
+            assert!(bytes.len() < PRIVATE_DATA_BYTES || status != RdmaCmStatus::InvalidLength);
+        }
+    }
+    if let Some(accept) = RdmaCmAccept::parse(bytes) {
+        assert_eq!(RdmaCmAccept::parse(&accept.encode()), Some(accept));
+    }
+    if let Some(reject) = RdmaCmReject::parse(bytes) {
+        assert_eq!(RdmaCmReject::parse(&reject.encode()), Some(reject));
+    }
+}
