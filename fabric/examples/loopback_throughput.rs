@@ -1,9 +1,10 @@
-//! How fast NVMe commands go over soft RoCE on loopback, without any storage behind the target.
+//! How fast NVMe commands go over RDMA within this machine, without any storage behind the target.
 //!
-//! A target and a host, each on a reactor of its own, on two loopback addresses:
+//! A target and a host, each on a reactor of its own, on two loopback addresses, or both on an address
+//! of an RDMA device:
 //!
 //! ```text
-//! cargo run -p fabric --example loopback_throughput
+//! cargo run -p fabric --example loopback_throughput [ADDRESS]
 //! ```
 
 #![allow(clippy::print_stdout)]
@@ -23,8 +24,13 @@ const READ: u8 = 2;
 const TIME: Duration = Duration::from_secs(2);
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let target_ip = IpAddr::from([127, 99, 0, 1]);
-    let host_ip = IpAddr::from([127, 99, 0, 2]);
+    let (target_ip, host_ip) = match std::env::args().nth(1) {
+        Some(address) => {
+            let address: IpAddr = address.parse()?;
+            (address, address)
+        }
+        None => (IpAddr::from([127, 99, 0, 1]), IpAddr::from([127, 99, 0, 2])),
+    };
     let target = reactor::start(config("target"))?;
     let _serving = target.handle().spawn(move || serve(target_ip));
     let measured = reactor::run(config("host"), async move {
@@ -47,7 +53,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ] {
             measure(&queue, name, opcode, len, depth).await?;
         }
-        println!("host: {:?}", host.counters());
+        match host.verbs_counters() {
+            Some(counters) => println!("host: {:?} {counters:?}", host.adapters()),
+            None => println!("host: {:?}", host.counters()),
+        }
         Ok::<(), Box<dyn std::error::Error>>(())
     })?;
     target.stop_and_join();

@@ -1,45 +1,161 @@
-//! The device as the rest of the program sees it, whatever provides it.
+//! A device to serve or connect with, whatever provides it.
+//!
+//! Each address is served by the provider that is right for it: verbs where a device of the kernel
+//! owns the address, the soft provider elsewhere. One [`Device`] can have a part of each.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
+use std::task::{Context, Poll};
 
-use crate::rdma::{DeviceError, RdmaDevice};
+use crate::budget::Budget;
+use crate::rdma::{
+    ConnectionParams, DeviceError, ListenError, PendingConnection, QueuePair, QueuePairHandler,
+    RdmaDevice, RdmaListener, SetupError,
+};
 use crate::soft::{Addresses, SoftConfig, SoftCounters, SoftDevice};
+use crate::verbs::{self, VerbsConfig, VerbsCounters, VerbsDevice, VerbsError};
+
+/// Which provider a device uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Provider {
+    /// For each address, verbs if a device of the kernel owns it, otherwise the soft provider.
+    #[default]
+    Auto,
+    /// Verbs alone; an address that no device owns is an error.
+    Verbs,
+    /// The soft provider alone.
+    Soft,
+}
 
 /// How to open a [`Device`].
 #[derive(Clone, Debug)]
 pub struct DeviceConfig {
     /// Which local addresses it uses.
     pub addresses: Addresses,
+    /// Who provides it.
+    pub provider: Provider,
     /// Bounds of the soft provider.
     pub soft: SoftConfig,
+    /// Bounds of the verbs provider.
+    pub verbs: VerbsConfig,
 }
 
 impl DeviceConfig {
     /// A device on every address of this machine, IPv4 and IPv6: for a target.
     pub fn wildcard() -> Self {
-        Self {
-            addresses: Addresses::Wildcard,
-            soft: SoftConfig::default(),
-        }
+        Self::with_addresses(Addresses::Wildcard)
     }
 
     /// A device on these addresses; an unspecified one (`0.0.0.0`, `::`) means its whole family.
     pub fn on(addresses: Vec<IpAddr>) -> Self {
-        Self {
-            addresses: Addresses::Specific(addresses),
-            soft: SoftConfig::default(),
-        }
+        Self::with_addresses(Addresses::Specific(addresses))
     }
 
-    /// A device that can connect to `peer`: for a host. If `peer` is this machine itself, the
+    /// A device that can connect to `peer`: for a host. If `peer` is this machine itself, a soft
     /// device takes a random loopback address as its own, because both ends need the same UDP port.
     pub fn to_reach(peer: IpAddr) -> Self {
+        Self::with_addresses(Addresses::ToReach(peer))
+    }
+
+    /// The same with another provider.
+    #[must_use]
+    pub fn provided_by(mut self, provider: Provider) -> Self {
+        self.provider = provider;
+        self
+    }
+
+    fn with_addresses(addresses: Addresses) -> Self {
         Self {
-            addresses: Addresses::ToReach(peer),
+            addresses,
+            provider: Provider::default(),
             soft: SoftConfig::default(),
+            verbs: VerbsConfig::default(),
         }
     }
+}
+
+/// Which addresses each provider serves.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Plan {
+    verbs: Option<Addresses>,
+    soft: Option<Addresses>,
+    /// Whether the soft part is there only for what verbs devices do not own, and may be missing if
+    /// the kernel's own software device has its port.
+    soft_may_be_missing: bool,
+}
+
+impl Plan {
+    /// Divides addresses; `owner` says whether a verbs device owns one (an unspecified one: whether
+    /// there is any), and why not.
+    fn new(
+        addresses: &Addresses,
+        provider: Provider,
+        owner: impl Fn(IpAddr) -> Result<(), VerbsError>,
+    ) -> Result<Self, DeviceError> {
+        let all = Some(addresses.clone());
+        let (verbs, soft) = match (provider, addresses) {
+            (Provider::Soft, _) => (None, all),
+            (Provider::Verbs, _) => {
+                for address in addresses_to_own(addresses)? {
+                    owner(address)?;
+                }
+                (all, None)
+            }
+            (Provider::Auto, Addresses::Specific(list)) => {
+                let (owned, others): (Vec<IpAddr>, Vec<IpAddr>) =
+                    list.iter().partition(|address| owned(&owner, **address));
+                // A whole family is served by both: each of its addresses by whom it belongs to.
+                let wild = owned.iter().copied().filter(IpAddr::is_unspecified);
+                let others: Vec<IpAddr> = others.into_iter().chain(wild).collect();
+                let some =
+                    |list: Vec<IpAddr>| (!list.is_empty()).then_some(Addresses::Specific(list));
+                (some(owned), some(others))
+            }
+            (Provider::Auto, _) => {
+                // Where there is no way to a peer, the soft provider says what is wrong.
+                let own = addresses_to_own(addresses).unwrap_or_default();
+                match (
+                    own.iter().all(|a| owned(&owner, *a)) && !own.is_empty(),
+                    addresses,
+                ) {
+                    (true, Addresses::Wildcard) => (all.clone(), all),
+                    (true, _) => (all, None),
+                    (false, _) => (None, all),
+                }
+            }
+        };
+        let whole = |part: &Addresses| match part {
+            Addresses::Wildcard => true,
+            Addresses::Specific(list) => list.iter().all(IpAddr::is_unspecified),
+            Addresses::ToReach(_) => false,
+        };
+        let soft_may_be_missing = verbs.is_some() && soft.as_ref().is_some_and(whole);
+        Ok(Self {
+            verbs,
+            soft,
+            soft_may_be_missing,
+        })
+    }
+}
+
+/// Asks for an owner, and notes the answer.
+fn owned(owner: &impl Fn(IpAddr) -> Result<(), VerbsError>, address: IpAddr) -> bool {
+    owner(address)
+        .inspect_err(|reason| tracing::debug!(%address, %reason, "soft RoCE"))
+        .is_ok()
+}
+
+/// The local addresses that a device has to own.
+fn addresses_to_own(addresses: &Addresses) -> Result<Vec<IpAddr>, DeviceError> {
+    Ok(match addresses {
+        Addresses::Wildcard => vec![std::net::Ipv4Addr::UNSPECIFIED.into()],
+        Addresses::Specific(list) => list.clone(),
+        Addresses::ToReach(peer) => {
+            let source = verbs::source_towards(*peer);
+            let address = *peer;
+            vec![source.map_err(|source| DeviceError::NoRoute { address, source })?]
+        }
+    })
 }
 
 /// An RDMA device on the current reactor. Clones are the same device; it closes when the last clone,
@@ -47,17 +163,52 @@ impl DeviceConfig {
 #[derive(Clone)]
 pub struct Device {
     pub(crate) rdma: Rc<dyn RdmaDevice>,
-    soft: Rc<SoftDevice>,
+    soft: Option<Rc<SoftDevice>>,
+    verbs: Option<Rc<VerbsDevice>>,
 }
 
 impl Device {
     /// Opens a device; call it on the reactor that shall own it.
     pub fn open(config: DeviceConfig) -> Result<Self, DeviceError> {
-        let soft = SoftDevice::open(config.addresses, config.soft)?;
-        Ok(Self {
-            rdma: soft.clone(),
-            soft,
-        })
+        let mut plan = Plan::new(&config.addresses, config.provider, verbs::owner)?;
+        let verbs = match &plan.verbs {
+            None => None,
+            Some(addresses) => match VerbsDevice::open(addresses, config.verbs) {
+                Ok(verbs) => Some(verbs),
+                Err(reason) if config.provider == Provider::Auto => {
+                    tracing::warn!(%reason, "an RDMA device owns the address but cannot be used: soft RoCE instead");
+                    plan.soft = Some(config.addresses);
+                    plan.soft_may_be_missing = false;
+                    None
+                }
+                Err(error) => return Err(error.into()),
+            },
+        };
+        let soft = match plan.soft {
+            None => None,
+            Some(addresses) => match SoftDevice::open(addresses, config.soft) {
+                Ok(soft) => Some(soft),
+                Err(DeviceError::PortInUse { .. }) if plan.soft_may_be_missing => {
+                    tracing::info!("the kernel has the RoCE port: RDMA devices alone are served");
+                    None
+                }
+                Err(error) => return Err(error),
+            },
+        };
+        Ok(Self::of(soft, verbs))
+    }
+
+    fn of(soft: Option<Rc<SoftDevice>>, verbs: Option<Rc<VerbsDevice>>) -> Self {
+        let rdma: Rc<dyn RdmaDevice> = match (&soft, &verbs) {
+            (Some(soft), Some(verbs)) => Rc::new(Both {
+                soft: soft.clone(),
+                verbs: verbs.clone(),
+            }),
+            (Some(soft), None) => soft.clone(),
+            (None, Some(verbs)) => verbs.clone(),
+            (None, None) => unreachable!("a plan has a part at least"),
+        };
+        Self { rdma, soft, verbs }
     }
 
     /// The interface below NVMe queue pairs.
@@ -67,18 +218,39 @@ impl Device {
 
     /// The addresses the device is bound to (unspecified ones for whole families).
     pub fn addresses(&self) -> Vec<IpAddr> {
-        self.soft.addresses()
+        let mut all = self.verbs.as_ref().map_or_else(Vec::new, |v| v.addresses());
+        all.extend(self.soft.as_ref().map_or_else(Vec::new, |s| s.addresses()));
+        all.sort_unstable();
+        all.dedup();
+        all
     }
 
-    /// What happened so far.
+    /// The kernel's RDMA devices that it uses, by name; empty if it is soft alone.
+    pub fn adapters(&self) -> Vec<String> {
+        self.verbs.as_ref().map_or_else(Vec::new, |v| v.names())
+    }
+
+    /// What happened so far on the soft part; zeros if there is none.
     pub fn counters(&self) -> SoftCounters {
-        self.soft.counters()
+        self.soft
+            .as_ref()
+            .map_or_else(SoftCounters::default, |soft| soft.counters())
+    }
+
+    /// What happened so far on the verbs part; None if there is none.
+    pub fn verbs_counters(&self) -> Option<VerbsCounters> {
+        self.verbs.as_ref().map(|verbs| verbs.counters())
     }
 
     /// Disconnects every queue pair and waits until the peers agreed, but no longer than the
     /// connection manager's retries take.
     pub async fn shutdown(&self) {
-        self.soft.shutdown().await;
+        if let Some(verbs) = &self.verbs {
+            verbs.shutdown().await;
+        }
+        if let Some(soft) = &self.soft {
+            soft.shutdown().await;
+        }
     }
 }
 
@@ -86,6 +258,158 @@ impl std::fmt::Debug for Device {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Device")
             .field("addresses", &self.addresses())
+            .field("adapters", &self.adapters())
             .finish_non_exhaustive()
+    }
+}
+
+/// A device with a part of each provider.
+struct Both {
+    soft: Rc<SoftDevice>,
+    verbs: Rc<VerbsDevice>,
+}
+
+impl RdmaDevice for Both {
+    fn listen(
+        &self,
+        address: Option<IpAddr>,
+        port: u16,
+        backlog: usize,
+    ) -> Result<Box<dyn RdmaListener>, ListenError> {
+        match address {
+            Some(address) if self.verbs.serves(address) => {
+                self.verbs.listen(Some(address), port, backlog)
+            }
+            Some(address) => self.soft.listen(Some(address), port, backlog),
+            None => Ok(Box::new(BothListeners {
+                verbs: self.verbs.listen(None, port, backlog)?,
+                soft: self.soft.listen(None, port, backlog)?,
+            })),
+        }
+    }
+
+    fn connect(
+        &self,
+        peer: SocketAddr,
+        params: ConnectionParams,
+        handler: Rc<dyn QueuePairHandler>,
+    ) -> Result<Rc<dyn QueuePair>, SetupError> {
+        let source = verbs::source_towards(peer.ip());
+        if source.is_ok_and(|source| self.verbs.serves(source)) {
+            self.verbs.connect(peer, params, handler)
+        } else {
+            self.soft.connect(peer, params, handler)
+        }
+    }
+
+    /// One budget for both: that of the soft part, which has less.
+    fn read_budget(&self) -> (Budget, usize) {
+        self.soft.read_budget()
+    }
+}
+
+/// Requests from both providers.
+struct BothListeners {
+    verbs: Box<dyn RdmaListener>,
+    soft: Box<dyn RdmaListener>,
+}
+
+impl RdmaListener for BothListeners {
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<Option<Box<dyn PendingConnection>>> {
+        match self.verbs.poll_accept(cx) {
+            Poll::Ready(Some(pending)) => Poll::Ready(Some(pending)),
+            // When one provider has ended, the other goes on.
+            Poll::Ready(None) => self.soft.poll_accept(cx),
+            Poll::Pending => match self.soft.poll_accept(cx) {
+                Poll::Ready(None) => Poll::Pending,
+                other => other,
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    /// A machine whose one device owns 192.0.2.1.
+    fn one_device(address: IpAddr) -> Result<(), VerbsError> {
+        match address == ip("192.0.2.1") || address.is_unspecified() {
+            true => Ok(()),
+            false => Err(VerbsError::NotOwned {
+                address,
+                devices: vec!["mlx5_0".into()],
+                reason: "No such device".into(),
+            }),
+        }
+    }
+
+    fn no_device(_: IpAddr) -> Result<(), VerbsError> {
+        Err(VerbsError::NoDevice)
+    }
+
+    fn specific(list: &[&str]) -> Addresses {
+        Addresses::Specific(list.iter().map(|text| ip(text)).collect())
+    }
+
+    #[test]
+    fn each_address_gets_the_provider_that_owns_it() {
+        let addresses = specific(&["192.0.2.1", "198.51.100.1"]);
+        let plan = Plan::new(&addresses, Provider::Auto, one_device).expect("it can be served");
+        assert_eq!(plan.verbs, Some(specific(&["192.0.2.1"])));
+        assert_eq!(plan.soft, Some(specific(&["198.51.100.1"])));
+        assert!(!plan.soft_may_be_missing, "it was asked for by name");
+
+        let addresses = specific(&["192.0.2.1"]);
+        let plan = Plan::new(&addresses, Provider::Auto, one_device).expect("it can be served");
+        assert_eq!((plan.verbs, plan.soft), (Some(addresses), None));
+    }
+
+    #[test]
+    fn without_a_device_everything_is_soft() {
+        for addresses in [
+            Addresses::Wildcard,
+            specific(&["192.0.2.1", "0.0.0.0"]),
+            Addresses::ToReach(ip("127.0.0.1")),
+        ] {
+            let plan = Plan::new(&addresses, Provider::Auto, no_device).expect("it is served");
+            assert_eq!((plan.verbs, plan.soft), (None, Some(addresses)));
+        }
+    }
+
+    #[test]
+    fn every_address_means_those_of_devices_and_the_others() {
+        let plan = Plan::new(&Addresses::Wildcard, Provider::Auto, one_device).expect("served");
+        assert_eq!(plan.verbs, Some(Addresses::Wildcard));
+        assert_eq!(plan.soft, Some(Addresses::Wildcard));
+        assert!(plan.soft_may_be_missing, "rxe takes the port for itself");
+        let plan = Plan::new(&specific(&["0.0.0.0"]), Provider::Auto, one_device).expect("served");
+        assert_eq!(plan.verbs, Some(specific(&["0.0.0.0"])));
+        assert_eq!(plan.soft, Some(specific(&["0.0.0.0"])));
+        assert!(plan.soft_may_be_missing);
+    }
+
+    #[test]
+    fn who_asks_for_verbs_gets_verbs_or_the_reason_why_not() {
+        let addresses = specific(&["192.0.2.1"]);
+        let plan = Plan::new(&addresses, Provider::Verbs, one_device).expect("it is owned");
+        assert_eq!((plan.verbs, plan.soft), (Some(addresses.clone()), None));
+        let error = Plan::new(&addresses, Provider::Verbs, no_device).expect_err("no device");
+        assert!(matches!(error, DeviceError::Verbs(VerbsError::NoDevice)));
+        let other = specific(&["192.0.2.1", "198.51.100.1"]);
+        let error = Plan::new(&other, Provider::Verbs, one_device).expect_err("not owned");
+        assert!(error.to_string().contains("198.51.100.1"), "{error}");
+    }
+
+    #[test]
+    fn who_asks_for_soft_is_not_asked_for_devices() {
+        let addresses = specific(&["192.0.2.1"]);
+        let unasked = |_| panic!("no device is wanted");
+        let plan = Plan::new(&addresses, Provider::Soft, unasked).expect("it is served");
+        assert_eq!((plan.verbs, plan.soft), (None, Some(addresses)));
     }
 }

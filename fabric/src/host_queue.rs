@@ -451,7 +451,7 @@ impl Inner {
             address: region.address,
             length: len as u32,
             key: region.rkey,
-            invalidate: true,
+            invalidate: qp.regions_can_be_invalidated(),
         });
         Ok((None, None, Some(region.rkey)))
     }

@@ -252,3 +252,34 @@ impl Drop for Guest {
         self.kill_quietly();
     }
 }
+
+/// The program as guests can run it, with the libraries that it needs, put into `folder`: a story finds
+/// it with `onefold_here`.
+///
+/// # Panics
+/// When the program has not been built, or a library is missing (`tests/lab/setup.sh` installs them).
+pub fn program_for_guests(folder: &Path) -> Vec<PathBuf> {
+    let program = folder.join("onefold");
+    // Without its line tables it is a tenth as long, and guests read it through 9p.
+    let stripped = Command::new("strip")
+        .arg("-o")
+        .args([&program, &crate::daemon::program()])
+        .status()
+        .expect("strip runs");
+    assert!(stripped.success(), "strip makes {}", program.display());
+    let linked = Command::new("ldd").arg(&program).output();
+    let linked = linked.expect("ldd runs").stdout;
+    let linked = String::from_utf8_lossy(&linked);
+    let libraries = linked.lines().filter_map(|line| {
+        let (_, path) = line.split_once("=> ")?;
+        path.split_whitespace().next().map(PathBuf::from)
+    });
+    // Loaded at run time; guests have libibverbs already.
+    let cm = PathBuf::from("/usr/lib/x86_64-linux-gnu/librdmacm.so.1");
+    assert!(
+        cm.exists(),
+        "{} is missing: run tests/lab/setup.sh",
+        cm.display()
+    );
+    libraries.chain([cm]).chain([program]).collect()
+}

@@ -1,7 +1,7 @@
 //! The interface of an RDMA device, shaped like verbs and the RDMA connection manager.
 //!
 //! NVMe queue pairs are written against these traits alone. A provider implements them:
-//! [`crate::soft`] does over UDP sockets; one over libibverbs finds here what it needs: memory is
+//! [`crate::soft`] does over UDP sockets, [`crate::verbs`] over libibverbs. Memory is
 //! owned by a work request until its completion, receives are posted before a connection can carry
 //! anything, and completions are pushed from the device's loop to the queue pair's handler.
 //!
@@ -173,6 +173,8 @@ pub enum CloseReason {
     ConnectTimeout,
     /// A work request failed.
     Failed(WorkStatus),
+    /// The device, or its connection manager, cannot carry the connection.
+    Device(String),
     /// The peer does not know this connection any more: it restarted.
     Stale,
     /// The peer broke the NVMe/RDMA protocol; the text says how.
@@ -192,6 +194,7 @@ impl fmt::Display for CloseReason {
             }
             CloseReason::ConnectTimeout => f.write_str("the peer does not answer"),
             CloseReason::Failed(status) => write!(f, "failed: {status}"),
+            CloseReason::Device(what) => write!(f, "the RDMA device failed: {what}"),
             CloseReason::Stale => f.write_str("the peer does not know the connection any more"),
             CloseReason::Violation(what) => write!(f, "the peer broke the protocol: {what}"),
         }
@@ -243,6 +246,9 @@ pub enum DeviceError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// RDMA verbs cannot be used.
+    #[error(transparent)]
+    Verbs(#[from] crate::verbs::VerbsError),
     /// A system call failed.
     #[error("cannot {action}: {source}")]
     Io {
@@ -331,6 +337,11 @@ pub trait QueuePair {
         memory: FabricMemory,
         rights: RemoteRights,
     ) -> Result<RegionKey, FabricMemory>;
+    /// Whether the peer may invalidate regions with its messages; a peer that does it elsewhere breaks
+    /// the connection.
+    fn regions_can_be_invalidated(&self) -> bool {
+        true
+    }
     /// Ends all access to a region and hands its memory back.
     fn deregister(&self, rkey: u32) -> Option<FabricMemory>;
 }

@@ -161,8 +161,9 @@ impl BufferPool {
         }
     }
 
-    /// Address and length of the whole mapping, for registration with a ring.
-    pub(crate) fn memory(&self) -> (NonNull<u8>, usize) {
+    /// Address and length of the whole mapping, for registration with a ring or a device. Whoever
+    /// registers it holds the pool until the registration has ended.
+    pub fn memory(&self) -> (NonNull<u8>, usize) {
         (self.0.arena.base(), self.0.arena.bytes())
     }
 
@@ -342,6 +343,11 @@ impl Buffer {
             order: order as u8,
             len: len as u32,
         }
+    }
+
+    /// The pool that it goes back to.
+    pub fn pool(&self) -> BufferPool {
+        BufferPool(self.pool.clone())
     }
 
     /// Bytes that can be used without another buffer: the power of two that was allocated.

@@ -9,6 +9,11 @@ await() { # NAME [SECONDS]
   until [ -e "/lab/sync.$1" ]; do sleep 0.1; n=$((n+1)); [ $n -lt $((10*${2:-120})) ] || die "the machine never said '$1'"; done
 }
 rxe_up() { modprobe rdma_rxe; modprobe -a rdma_ucm ib_uverbs; rdma link add rxe0 type rxe netdev eth0 || die "rdma link add"; modprobe nvme-rdma; }
+# onefold_here: makes `onefold` run in the guest, from the program and its libraries in the shared folder
+onefold_here() {
+  mkdir -p /run/onefold; cp /lab/onefold /lab/*.so.* /run/onefold/ || die "no program in the shared folder"
+  printf '#!/bin/sh\nLD_LIBRARY_PATH=/run/onefold exec /run/onefold/onefold "$@"\n' >/bin/onefold; chmod 755 /bin/onefold
+}
 # reach ADDRESS: waits until the network carries packets; a fresh bridge and fresh addresses take a moment
 reach() { local n=0; until ping -c 1 -W 1 "$1" >/dev/null 2>&1; do n=$((n+1)); [ $n -lt 20 ] || die "no way to $1"; done; }
 # discover ADDRESS: the discovery log. A first connect over IPv6 was once left without an answer until Linux gave

@@ -1,0 +1,411 @@
+//! A verbs device: its addresses, its kernel devices, and the tables of its connections.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+use super::connection::{Connection, VerbsQueuePair};
+use super::events::{self, Goodbye};
+use super::listener::{ListenerState, VerbsListener};
+use super::raw::{Context, Domain, EventChannel, Id, IdKey, Libraries};
+use super::{VerbsConfig, VerbsCounters, VerbsError};
+use crate::budget::Budget;
+use crate::rdma::{
+    ConnectionParams, ListenError, QueuePair, QueuePairHandler, RdmaDevice, RdmaListener,
+    SetupError,
+};
+use crate::soft::Addresses;
+use crate::waiters::Waiters;
+
+/// A verbs device, held by whoever uses it. When the last holder lets go, its tasks end.
+pub(crate) struct VerbsDevice {
+    shared: Rc<Shared>,
+}
+
+/// What the device's tasks, queue pairs and listeners share.
+pub(super) struct Shared {
+    pub(super) channel: Rc<EventChannel>,
+    pub(super) config: VerbsConfig,
+    addresses: Vec<IpAddr>,
+    /// The address to connect from.
+    pub(super) source: Option<IpAddr>,
+    pub(super) roles: RefCell<HashMap<IdKey, Role>>,
+    pub(super) adapters: RefCell<Vec<Rc<Adapter>>>,
+    /// Connections with something to do.
+    pub(super) marked: RefCell<Vec<Rc<Connection>>>,
+    pub(super) counters: RefCell<VerbsCounters>,
+    /// Wakes whoever waits for the last connection to go.
+    idle: RefCell<Waiters>,
+    pub(super) closed: Cell<bool>,
+    driver: RefCell<Option<Waker>>,
+    tasks: RefCell<Vec<reactor::JoinHandle<()>>>,
+    read_budget: Budget,
+}
+
+/// A kernel device.
+pub(super) struct Adapter {
+    pub(super) domain: Rc<Domain>,
+    /// By queue pair number.
+    pub(super) connections: RefCell<HashMap<u32, Rc<Connection>>>,
+    pub(super) lost: Cell<bool>,
+}
+
+/// What an identifier of the connection manager stands for.
+#[derive(Clone)]
+pub(super) enum Role {
+    Listener(Rc<ListenerState>),
+    Connection(Rc<Connection>),
+    /// A connection that is over here, whose peer has not agreed yet.
+    Goodbye(Goodbye),
+}
+
+/// Whether a verbs device owns an address: the error says why not. An unspecified address is owned if
+/// there is any device.
+pub(crate) fn owner(address: IpAddr) -> Result<(), VerbsError> {
+    let (libraries, channel) = open_channel()?;
+    if address.is_unspecified() {
+        return Ok(());
+    }
+    bound_context(libraries, &channel, address).map(drop)
+}
+
+/// The local address from which a peer is reached.
+pub(crate) fn source_towards(peer: IpAddr) -> io::Result<IpAddr> {
+    let any: IpAddr = match peer {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0))?;
+    // Sends nothing: the system only looks up the route. The port does not matter.
+    socket.connect((peer, crate::soft::ROCE_PORT))?;
+    Ok(socket.local_addr()?.ip())
+}
+
+fn open_channel() -> Result<(&'static Libraries, Rc<EventChannel>), VerbsError> {
+    let libraries = Libraries::get()?;
+    if libraries.device_names().is_empty() {
+        return Err(VerbsError::NoDevice);
+    }
+    let channel = EventChannel::open(libraries).map_err(|error| {
+        let reason = error.to_string();
+        VerbsError::NoConnectionManager { reason }
+    })?;
+    Ok((libraries, channel))
+}
+
+/// The device that owns an address.
+fn bound_context(
+    libraries: &Libraries,
+    channel: &Rc<EventChannel>,
+    address: IpAddr,
+) -> Result<Context, VerbsError> {
+    let not_owned = |reason: String| VerbsError::NotOwned {
+        address,
+        devices: libraries.device_names(),
+        reason,
+    };
+    let id = Id::create(channel).map_err(|error| not_owned(error.to_string()))?;
+    id.bind(SocketAddr::new(address, 0))
+        .map_err(|error| not_owned(error.to_string()))?;
+    id.context()
+        .ok_or_else(|| not_owned("the address belongs to none of them".into()))
+}
+
+impl VerbsDevice {
+    /// Opens the device and starts its tasks on the current reactor.
+    pub(crate) fn open(addresses: &Addresses, config: VerbsConfig) -> Result<Rc<Self>, VerbsError> {
+        let (libraries, channel) = open_channel()?;
+        let (addresses, source) = match addresses {
+            Addresses::Wildcard => (
+                vec![Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()],
+                None,
+            ),
+            Addresses::Specific(list) => {
+                let first = list.iter().find(|address| !address.is_unspecified());
+                (list.clone(), first.copied().filter(|_| list.len() == 1))
+            }
+            Addresses::ToReach(peer) => {
+                let source = source_towards(*peer).map_err(|e| {
+                    VerbsError::failed("the RDMA devices", "find a route to the peer", &e)
+                })?;
+                (vec![source], Some(source))
+            }
+        };
+        let mut contexts = Vec::new();
+        for &address in &addresses {
+            if address.is_unspecified() {
+                contexts.extend(
+                    Context::all(libraries)
+                        .into_iter()
+                        .filter(Context::is_infiniband),
+                );
+            } else {
+                contexts.push(bound_context(libraries, &channel, address)?);
+            }
+        }
+        let read_budget = Budget::new(config.read_bytes_in_flight.max(4096));
+        let shared = Rc::new(Shared {
+            channel,
+            config,
+            addresses,
+            source,
+            roles: RefCell::default(),
+            adapters: RefCell::default(),
+            marked: RefCell::default(),
+            counters: RefCell::default(),
+            idle: RefCell::default(),
+            closed: Cell::new(false),
+            driver: RefCell::default(),
+            tasks: RefCell::default(),
+            read_budget,
+        });
+        let tasks = [
+            reactor::spawn(events::drive(shared.clone())),
+            reactor::spawn(events::manage(shared.clone())),
+        ];
+        shared.tasks.borrow_mut().extend(tasks);
+        let device = Rc::new(Self { shared });
+        for context in contexts {
+            device.shared.adapter(context)?;
+        }
+        Ok(device)
+    }
+
+    pub(crate) fn addresses(&self) -> Vec<IpAddr> {
+        self.shared.addresses.clone()
+    }
+
+    /// The names of the kernel devices in use.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let adapters = self.shared.adapters.borrow();
+        adapters
+            .iter()
+            .map(|a| a.domain.name().to_owned())
+            .collect()
+    }
+
+    /// Whether requests to an address arrive here.
+    pub(crate) fn serves(&self, address: IpAddr) -> bool {
+        let of_family = |own: &IpAddr| own.is_unspecified() && own.is_ipv4() == address.is_ipv4();
+        self.shared.addresses.contains(&address)
+            || (self.shared.addresses.iter().any(of_family) && owner(address).is_ok())
+    }
+
+    pub(crate) fn counters(&self) -> VerbsCounters {
+        self.shared.counters.borrow().clone()
+    }
+
+    /// Disconnects everything and waits a bounded time for the peers to agree.
+    pub(crate) async fn shutdown(&self) {
+        let roles: Vec<Role> = self.shared.roles.borrow().values().cloned().collect();
+        for role in roles {
+            if let Role::Connection(connection) = role {
+                connection.begin_close(crate::rdma::CloseReason::Local);
+            }
+        }
+        let idle = poll_fn(|cx| {
+            if self.shared.is_idle() {
+                return Poll::Ready(());
+            }
+            self.shared.idle.borrow_mut().register(cx);
+            Poll::Pending
+        });
+        let limit = self.shared.config.close_timeout * 2;
+        let _ = reactor::timeout(limit, idle).await;
+    }
+}
+
+impl Drop for VerbsDevice {
+    fn drop(&mut self) {
+        for task in self.shared.tasks.take() {
+            task.abort();
+        }
+    }
+}
+
+impl Shared {
+    /// The kernel device of a context, opened if it is new: the reactor's buffer pool is registered
+    /// with it.
+    pub(super) fn adapter(self: &Rc<Self>, context: Context) -> Result<Rc<Adapter>, VerbsError> {
+        let known =
+            |adapter: &&Rc<Adapter>| *adapter.domain.context() == context && !adapter.lost.get();
+        if let Some(adapter) = self.adapters.borrow().iter().find(known) {
+            return Ok(adapter.clone());
+        }
+        if !context.is_infiniband() {
+            let device = context.name();
+            let kind = "neither an InfiniBand nor a RoCE device";
+            return Err(VerbsError::Unsupported { device, kind });
+        }
+        let config = &self.config;
+        let domain = Domain::open(context, config.completion_entries, config.staging_bytes)?;
+        if let Some(here) = reactor::current() {
+            domain.register_pool(here.buffers())?;
+        }
+        let limits = domain.limits();
+        tracing::info!(device = domain.name(), ?limits, "RDMA device opened");
+        let adapter = Rc::new(Adapter {
+            domain,
+            connections: RefCell::default(),
+            lost: Cell::new(false),
+        });
+        self.adapters.borrow_mut().push(adapter.clone());
+        let tasks = [
+            reactor::spawn(events::complete(self.clone(), adapter.clone())),
+            reactor::spawn(events::watch(self.clone(), adapter.clone())),
+        ];
+        self.tasks.borrow_mut().extend(tasks);
+        Ok(adapter)
+    }
+
+    /// Makes the driver look after a connection soon.
+    pub(super) fn mark(&self, connection: &Rc<Connection>) {
+        if connection.marked.replace(true) || self.closed.get() {
+            return;
+        }
+        self.marked.borrow_mut().push(connection.clone());
+        if let Some(waker) = self.driver.take() {
+            waker.wake();
+        }
+    }
+
+    pub(super) fn set_driver_waker(&self, waker: &Waker) {
+        let mut driver = self.driver.borrow_mut();
+        match &mut *driver {
+            Some(current) => current.clone_from(waker),
+            None => *driver = Some(waker.clone()),
+        }
+    }
+
+    /// Lets events find a connection.
+    pub(super) fn know(&self, connection: &Rc<Connection>) {
+        let role = Role::Connection(connection.clone());
+        self.roles.borrow_mut().insert(connection.key(), role);
+    }
+
+    /// Takes a closed connection out of the tables. If the peer has not agreed yet, its identifier
+    /// stays for a while, so that the connection manager can repeat itself.
+    pub(super) fn forget(
+        self: &Rc<Self>,
+        connection: &Connection,
+        id: Option<Rc<Id>>,
+        goodbye: bool,
+    ) {
+        let key = connection.key();
+        self.roles.borrow_mut().remove(&key);
+        if let Some(id) = id.filter(|_| goodbye && !self.closed.get()) {
+            self.roles.borrow_mut().insert(key, Role::Goodbye(id));
+            let weak = Rc::downgrade(self);
+            let limit = self.config.close_timeout;
+            reactor::spawn(async move {
+                reactor::sleep(limit).await;
+                if let Some(shared) = weak.upgrade() {
+                    shared.end_goodbye(key);
+                }
+            })
+            .detach();
+        }
+        self.wake_if_idle();
+    }
+
+    /// Lets go of an identifier whose peer has agreed, or does not answer.
+    pub(super) fn end_goodbye(&self, key: IdKey) {
+        let is_goodbye = matches!(self.roles.borrow().get(&key), Some(Role::Goodbye(_)));
+        if is_goodbye {
+            let role = self.roles.borrow_mut().remove(&key);
+            drop(role);
+        }
+        self.wake_if_idle();
+    }
+
+    pub(super) fn forget_listener(&self, key: IdKey) {
+        self.roles.borrow_mut().remove(&key);
+    }
+
+    fn is_idle(&self) -> bool {
+        let is_listener = |role: &Role| matches!(role, Role::Listener(_));
+        self.roles.borrow().values().all(is_listener)
+    }
+
+    fn wake_if_idle(&self) {
+        if self.is_idle() {
+            self.idle.borrow_mut().wake_all();
+        }
+    }
+
+    /// An identifier that listens.
+    fn listen_on(&self, address: IpAddr, port: u16, backlog: usize) -> Result<Id, ListenError> {
+        let refused = |reason: io::Error| match reason.kind() {
+            io::ErrorKind::AddrInUse => ListenError::InUse(port),
+            _ => ListenError::Refused {
+                port,
+                reason: reason.to_string(),
+            },
+        };
+        let id = Id::create(&self.channel).map_err(refused)?;
+        id.bind(SocketAddr::new(address, port)).map_err(refused)?;
+        id.listen(backlog).map_err(refused)?;
+        Ok(id)
+    }
+}
+
+impl RdmaDevice for VerbsDevice {
+    fn listen(
+        &self,
+        address: Option<IpAddr>,
+        port: u16,
+        backlog: usize,
+    ) -> Result<Box<dyn RdmaListener>, ListenError> {
+        let shared = &self.shared;
+        let own = &shared.addresses;
+        let wildcard = own.iter().any(IpAddr::is_unspecified);
+        let ids = match address {
+            Some(address) => vec![shared.listen_on(address, port, backlog)?],
+            // One listener on the IPv6 wildcard takes both families, where there is IPv6.
+            None if wildcard => {
+                let both = shared.listen_on(Ipv6Addr::UNSPECIFIED.into(), port, backlog);
+                vec![match both {
+                    Err(ListenError::Refused { .. }) => {
+                        shared.listen_on(Ipv4Addr::UNSPECIFIED.into(), port, backlog)?
+                    }
+                    other => other?,
+                }]
+            }
+            None => own
+                .iter()
+                .map(|&address| shared.listen_on(address, port, backlog))
+                .collect::<Result<_, _>>()?,
+        };
+        let state = ListenerState::new(port, backlog);
+        for id in &ids {
+            let role = Role::Listener(state.clone());
+            shared.roles.borrow_mut().insert(id.key(), role);
+        }
+        Ok(Box::new(VerbsListener::new(shared, state, ids)))
+    }
+
+    fn connect(
+        &self,
+        peer: SocketAddr,
+        params: ConnectionParams,
+        handler: Rc<dyn QueuePairHandler>,
+    ) -> Result<Rc<dyn QueuePair>, SetupError> {
+        let unreachable = |reason: String| SetupError::Unreachable { peer, reason };
+        let id = Id::create(&self.shared.channel)
+            .map_err(|error| SetupError::NoResources(error.to_string()))?;
+        let connection = Connection::start(&self.shared, id, peer, params, handler)
+            .map_err(|error| unreachable(error.to_string()))?;
+        self.shared.know(&connection);
+        Ok(Rc::new(VerbsQueuePair(connection)))
+    }
+
+    fn read_budget(&self) -> (Budget, usize) {
+        let budget = self.shared.read_budget.clone();
+        let piece = self.shared.config.read_bytes_max.min(budget.total());
+        (budget, piece)
+    }
+}

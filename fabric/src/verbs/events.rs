@@ -1,0 +1,224 @@
+//! The tasks of a verbs device: one waits for the connection manager's events, one for each kernel
+//! device's completions and one for its other events, and the driver gives the devices what queue
+//! pairs have posted.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use super::device::{Adapter, Role, Shared};
+use super::listener::VerbsPending;
+use super::raw::{AsyncEvent, CmEvent, CmEventKind, Finished, Id};
+use crate::rdma::PendingConnection;
+
+/// How long to leave a descriptor alone that cannot be waited for.
+const ERROR_PAUSE: Duration = Duration::from_millis(10);
+
+/// Takes the connection manager's events.
+pub(super) async fn manage(shared: Rc<Shared>) {
+    loop {
+        if let Err(error) = reactor::readable(shared.channel.fd()).await {
+            tracing::warn!(%error, "cannot wait for the RDMA connection manager");
+            reactor::sleep(ERROR_PAUSE).await;
+        }
+        loop {
+            match shared.channel.next() {
+                Ok(Some(event)) => shared.manage_event(event),
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::warn!(%error, "an event of the RDMA connection manager was lost");
+                    reactor::sleep(ERROR_PAUSE).await;
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// Takes the completions of a kernel device.
+pub(super) async fn complete(shared: Rc<Shared>, adapter: Rc<Adapter>) {
+    let domain = &adapter.domain;
+    let mut batch = Vec::new();
+    let mut finished = Finished::default();
+    loop {
+        if let Err(error) = reactor::readable(domain.channel_fd()).await {
+            tracing::warn!(device = domain.name(), %error, "cannot wait for completions");
+            reactor::sleep(ERROR_PAUSE).await;
+        }
+        shared.counters.borrow_mut().wakeups += 1;
+        domain.take_channel_events();
+        let mut armed = false;
+        loop {
+            batch.clear();
+            if let Err(error) = domain.poll(&mut batch) {
+                adapter.lose(&error.to_string());
+                return;
+            }
+            shared.counters.borrow_mut().completions += batch.len() as u64;
+            for work in &batch {
+                let connection = adapter.connections.borrow().get(&work.queue_pair).cloned();
+                // Those of a queue pair that is gone were handed back when it went.
+                if let Some(connection) = connection {
+                    connection.completed(work, &mut finished);
+                }
+            }
+            if !batch.is_empty() {
+                armed = false;
+                // The tasks that were woken post their work, and the driver gives it to the device,
+                // before the next look.
+                reactor::yield_now().await;
+            } else if armed {
+                break;
+            } else {
+                // What completes after this look but before the arming makes no event: look once more.
+                if let Err(error) = domain.arm() {
+                    adapter.lose(&error.to_string());
+                    return;
+                }
+                armed = true;
+            }
+        }
+    }
+}
+
+/// Takes what a kernel device reports outside of completions.
+pub(super) async fn watch(shared: Rc<Shared>, adapter: Rc<Adapter>) {
+    let domain = &adapter.domain;
+    let device = domain.name();
+    loop {
+        if let Err(error) = reactor::readable(domain.async_fd()).await {
+            tracing::warn!(device, %error, "cannot wait for the device's events");
+            reactor::sleep(ERROR_PAUSE).await;
+        }
+        while let Some(event) = domain.next_async_event() {
+            shared.counters.borrow_mut().device_events += 1;
+            match event {
+                AsyncEvent::Fatal => {
+                    tracing::error!(
+                        device,
+                        "the RDMA device is lost; its connections are closed"
+                    );
+                    adapter.lose("it is lost");
+                }
+                AsyncEvent::CompletionQueue => {
+                    tracing::error!(device, "a completion queue broke; connections are closed");
+                    adapter.lose("its completion queue broke");
+                }
+                AsyncEvent::PortDown(port) => {
+                    tracing::warn!(device, port, "a port of the RDMA device went down");
+                }
+                AsyncEvent::PortUp(port) => {
+                    tracing::info!(device, port, "a port of the RDMA device came up");
+                }
+                AsyncEvent::Other(what) => tracing::debug!(device, what, "device event"),
+            }
+        }
+        if adapter.lost.get() {
+            return;
+        }
+    }
+}
+
+/// Gives the devices what was posted, and ends connections.
+pub(super) async fn drive(shared: Rc<Shared>) {
+    let closing = Closing(shared);
+    let shared = &closing.0;
+    loop {
+        loop {
+            let marked = std::mem::take(&mut *shared.marked.borrow_mut());
+            if marked.is_empty() {
+                break;
+            }
+            for connection in marked {
+                connection.marked.set(false);
+                connection.work();
+            }
+        }
+        poll_fn(|cx| {
+            if !shared.marked.borrow().is_empty() {
+                return Poll::Ready(());
+            }
+            shared.set_driver_waker(cx.waker());
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+/// Tells everyone that the device is gone when the driver goes, be it because the last holder let go
+/// of the device or because the reactor stops. It also undoes the circle of queue pairs that keep the
+/// device and a device that keeps queue pairs.
+struct Closing(Rc<Shared>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.closed.set(true);
+        let roles = std::mem::take(&mut *self.0.roles.borrow_mut());
+        for role in roles.into_values() {
+            match role {
+                Role::Connection(connection) => connection.abandon(),
+                Role::Listener(listener) => listener.close(),
+                Role::Goodbye(id) => drop(id),
+            }
+        }
+        self.0.marked.take();
+        self.0.adapters.take();
+    }
+}
+
+impl Shared {
+    fn manage_event(self: &Rc<Self>, event: CmEvent) {
+        let role = self.roles.borrow().get(&event.id).cloned();
+        match (role, event.what) {
+            (
+                Some(Role::Listener(listener)),
+                CmEventKind::Request {
+                    id,
+                    private_data,
+                    responder_resources,
+                    initiator_depth,
+                },
+            ) => {
+                let pending =
+                    VerbsPending::new(self, id, private_data, responder_resources, initiator_depth);
+                let peer = pending.as_ref().map(PendingConnection::peer);
+                if !pending.is_some_and(|pending| listener.offer(pending)) {
+                    self.counters.borrow_mut().refused += 1;
+                    tracing::warn!(
+                        ?peer,
+                        port = listener.port(),
+                        "connection refused: too many are waiting"
+                    );
+                }
+            }
+            (Some(Role::Listener(listener)), CmEventKind::DeviceRemoved) => {
+                tracing::error!(
+                    port = listener.port(),
+                    "the RDMA device of a listener was removed"
+                );
+                listener.close();
+            }
+            (Some(Role::Connection(connection)), what) => connection.event(what),
+            (Some(Role::Goodbye(_)), CmEventKind::Disconnected | CmEventKind::TimewaitOver) => {
+                self.end_goodbye(event.id);
+            }
+            // An identifier that was let go of. A request to it is refused by being dropped.
+            (_, what) => drop(what),
+        }
+    }
+}
+
+impl Adapter {
+    /// Closes every connection of a device that is lost.
+    fn lose(&self, why: &str) {
+        self.lost.set(true);
+        let connections = std::mem::take(&mut *self.connections.borrow_mut());
+        for connection in connections.into_values() {
+            connection.device_lost(why);
+        }
+    }
+}
+
+/// Kept until the peer agrees to the end of its connection.
+pub(super) type Goodbye = Rc<Id>;

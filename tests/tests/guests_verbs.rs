@@ -1,0 +1,41 @@
+//! Onefold on RDMA devices of the kernel: both ends of every connection are verbs.
+//!
+//! These tests need root, QEMU and the lab's images, as those in `guests.rs`; `./test.sh` runs them.
+
+#![allow(clippy::print_stdout, reason = "the figures of a story are its result")]
+
+use std::time::Duration;
+
+use tests::lab::{Guest, GuestSpec, Network, program_for_guests};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// The subsystem of the kernel's own target.
+const KERNEL_NQN: &str = "nqn.2026-11.dev.onefold:kernel";
+
+#[test]
+#[ignore = "boots two guests: ./test.sh prepares the lab and runs it"]
+fn rdma_devices_serve_a_linux_host_and_attach_to_a_linux_target() {
+    let network = Network::new(2, 1500);
+    let program = tempfile::tempdir().expect("a folder can be made");
+    let files = program_for_guests(program.path());
+    let spec = |name, number, story| GuestSpec {
+        name,
+        kernel: "6.12",
+        number,
+        story,
+        arguments: &["10.77.0.2", KERNEL_NQN],
+        limit_seconds: 600,
+        files: &files,
+    };
+    let mut target = Guest::start(&network, &spec("rnic-target", 0, "verbs_target"));
+    target.await_signal("up", 4 * MINUTE);
+    let mut host = Guest::start(&network, &spec("rnic-host", 1, "verbs_host"));
+    host.await_signal("clean", 5 * MINUTE);
+    target.signal("lossy");
+    target.await_signal("lossy-on", MINUTE);
+    host.signal("lossy-on");
+    println!("{}", host.finish(5 * MINUTE));
+    target.signal("done");
+    println!("{}", target.finish(3 * MINUTE));
+}
