@@ -69,12 +69,12 @@ pub async fn write(
     transfer(file, buffer, extents, true).await
 }
 
-/// Writes all pieces, in no promised order; as [`write`] otherwise. Pieces that follow each other here
+/// Writes all pieces, in no promised order; as [`write()`] otherwise. Pieces that follow each other here
 /// and in the file leave as one vectored write (of at most 1 MiB and 256 pieces), and all writes in one
 /// submission. The buffers come back in their order.
 ///
 /// # Errors
-/// As [`write`].
+/// As [`write()`].
 pub async fn write_gathered(
     file: &Arc<OwnedFd>,
     buffers: Vec<Buffer>,
