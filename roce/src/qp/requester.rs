@@ -190,9 +190,9 @@ impl<M: Memory> Requester<M> {
         let at = self.entries.len() - behind;
         let first = self.entries.get(at).map_or(self.next, |send| send.first);
         for send in self.entries.range_mut(at..) {
-            send.first = send.first + count;
+            send.first += count;
         }
-        self.next = self.next + count;
+        self.next += count;
         let entry = Entry {
             wr_id,
             kind,
