@@ -34,6 +34,9 @@ pub struct VolumeSpec {
     pub nsid: Option<u32>,
     /// The volume's identity; `None` makes a random one.
     pub uuid: Option<Uuid>,
+    /// Whether what is written to it is deduplicated. If not, nothing is hashed, and its blocks are
+    /// found by nobody; it cannot be changed later.
+    pub dedup: bool,
 }
 
 /// What happened to a volume, for subscribers (the target tells its hosts).
@@ -87,11 +90,11 @@ impl Engine {
         let shared = &self.shared;
         check_size(name, size_bytes)?;
         let _turn = shared.admin_turn.lock().await;
-        let (info, range_lock) = {
+        let (info, core) = {
             let state = lock(&shared.state);
             state.check_writable()?;
             let entry = find(&state, name)?;
-            (entry.info.clone(), entry.range_lock.clone())
+            (VolumeInfo::clone(&entry.info), entry.core.clone())
         };
         let grain = SUB_BLOCK_BYTES as u64;
         let new_end = size_bytes / grain;
@@ -101,24 +104,17 @@ impl Engine {
         };
         if size_bytes < info.size_bytes {
             // Commands on the tail end first; later ones see the new size.
-            let guard = range_lock.exclusive(new_end, u64::MAX).await;
+            let guard = core.range_lock.exclusive(new_end, u64::MAX).await;
             shared.commit(record, Some(guard)).await?;
         } else if size_bytes > info.size_bytes {
             // An earlier shrink may have been stopped half-way: old content must not show again.
-            unmap(
-                shared,
-                info.id,
-                &range_lock,
-                info.size_bytes / grain,
-                u64::MAX,
-            )
-            .await?;
+            unmap(shared, &core, info.size_bytes / grain, u64::MAX).await?;
             shared.commit(record, None).await?;
         }
         shared.flush().await?;
         let info = VolumeInfo { size_bytes, ..info };
         notify(shared, VolumeChangeKind::Resized, info.clone());
-        unmap(shared, info.id, &range_lock, new_end, u64::MAX).await?;
+        unmap(shared, &core, new_end, u64::MAX).await?;
         Ok(info)
     }
 
@@ -133,7 +129,7 @@ impl Engine {
         let info = {
             let state = lock(&shared.state);
             state.check_writable()?;
-            find(&state, name)?.info.clone()
+            VolumeInfo::clone(&find(&state, name)?.info)
         };
         shared
             .commit(Record::VolumeDelete { id: info.id }, None)
@@ -158,17 +154,16 @@ impl Shared {
             let deleting = {
                 let state = lock(&self.state);
                 let mut deleting = state.volumes.values().filter(|entry| !entry.is_active());
-                deleting
-                    .next()
-                    .map(|entry| (entry.info.id, entry.range_lock.clone()))
+                deleting.next().map(|entry| entry.core.clone())
             };
-            let Some((id, range_lock)) = deleting else {
+            let Some(core) = deleting else {
                 return Ok(());
             };
+            let id = core.id;
             // Commands that began before the deletion end first; later ones find no volume.
-            drop(range_lock.exclusive(0, u64::MAX).await);
-            unmap(self, id, &range_lock, 0, u64::MAX).await?;
-            let guard = range_lock.exclusive(0, u64::MAX).await;
+            drop(core.range_lock.exclusive(0, u64::MAX).await);
+            unmap(self, &core, 0, u64::MAX).await?;
+            let guard = core.range_lock.exclusive(0, u64::MAX).await;
             if lock(&self.state).volumes.contains_key(&id) {
                 self.commit(Record::VolumeGone { id }, Some(guard)).await?;
             }
@@ -275,6 +270,7 @@ fn plan(state: &State, spec: VolumeSpec) -> Result<VolumeInfo> {
         size_bytes: spec.size_bytes,
         lba_bytes: spec.lba_bytes,
         state: VolumeState::Active,
+        dedup: spec.dedup,
         name,
     })
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use futures_util::lock::OwnedMutexGuard;
-use meta::{BatchBuilder, Checkpoint, JournalError, MetaErrorKind, Record};
+use meta::{BatchBuilder, Checkpoint, JournalError, JournalReader, MetaErrorKind, Record};
 
 use crate::engine::Shared;
 use crate::wait::lock;
@@ -56,10 +56,7 @@ impl Shared {
 
     fn append_durable(&self, upto: u64) -> std::result::Result<(), JournalError> {
         let record = Record::Durable { upto };
-        let mut journal = lock(&self.journal);
-        let appended = journal.append(std::slice::from_ref(&record))?;
-        lock(&self.state).recent.push_back((appended.last, record));
-        Ok(())
+        lock(&self.journal).append([&record]).map(drop)
     }
 
     /// All data of records up to `upto` is on stable drives afterwards.
@@ -111,12 +108,13 @@ impl Shared {
     pub(crate) async fn checkpoint(self: &Arc<Self>) -> Result<()> {
         let turn = self.checkpoint_turn.clone().lock_owned().await;
         let (upto, change, flushed) = {
-            let state = lock(&self.state);
-            let Some((last, _)) = state.recent.back() else {
+            let journal = lock(&self.journal);
+            if journal.position() == journal.released() {
                 return Ok(());
-            };
+            }
+            let state = lock(&self.state);
             state.check_writable()?;
-            (*last, state.last_change, state.flushed)
+            (journal.last_seq(), state.last_change, state.flushed)
         };
         if flushed < change {
             self.flush_drives(change).await?;
@@ -128,52 +126,50 @@ impl Shared {
 
     /// The blocking half of a checkpoint.
     fn store_changes(&self, turn: OwnedMutexGuard<()>, upto: u64) -> Result<()> {
+        // Nobody else releases records: what is read here stays where it is.
+        let mut reader = lock(&self.journal).reader();
         loop {
-            let Some(records) = self.next_records(upto) else {
+            let records = self.next_records(&mut reader, upto)?;
+            if records.is_empty() {
                 drop(turn);
                 return Ok(());
+            }
+            let checkpoint = Checkpoint {
+                position: reader.position(),
+                epoch: reader.epoch(),
             };
-            self.store_records(&records)?;
+            self.store_records(&records, checkpoint)?;
         }
     }
 
-    /// The oldest changes that are not in the store.
-    fn next_records(&self, upto: u64) -> Option<Vec<(u64, Record)>> {
-        let state = lock(&self.state);
+    /// The oldest changes that are not in the store, read back from the journal.
+    fn next_records(&self, reader: &mut JournalReader, upto: u64) -> Result<Vec<(u64, Record)>> {
+        let upto = lock(&self.state).retry_upto.unwrap_or(upto);
         let mut entries = 0;
-        let upto = state.retry_upto.unwrap_or(upto);
-        let records: Vec<_> = state
-            .recent
-            .iter()
-            .take_while(|(sequence, record)| {
-                let room = entries < BATCH_ENTRIES;
-                entries += entry_count(record);
-                *sequence <= upto && room
-            })
-            .cloned()
-            .collect();
-        (!records.is_empty()).then_some(records)
+        let mut records = Vec::new();
+        while entries < BATCH_ENTRIES && reader.position().seq <= upto {
+            let read = reader
+                .read()
+                .map_err(|error| self.fail(error.to_string()))?;
+            let Some((sequence, record)) = read else {
+                break;
+            };
+            entries += entry_count(&record);
+            records.push((sequence, record));
+        }
+        Ok(records)
     }
 
-    fn store_records(&self, records: &[(u64, Record)]) -> Result<()> {
-        let Some((last, _)) = records.last() else {
-            return Ok(());
-        };
-        let (position, epoch) = {
-            let journal = lock(&self.journal);
-            let position = journal.position_of(last + 1).ok_or_else(|| {
-                EngineError::internal(format!("the journal does not know record {}", last + 1))
-            })?;
-            (position, journal.epoch())
-        };
-        let batch = BatchBuilder::from_records(records, Checkpoint { position, epoch });
+    fn store_records(&self, records: &[(u64, Record)], checkpoint: Checkpoint) -> Result<()> {
+        let last = checkpoint.position.seq - 1;
+        let batch = BatchBuilder::from_records(records, checkpoint);
         let applied = batch.and_then(|batch| self.store.apply(&batch));
         if let Err(error) = applied {
             // Nothing was applied when the file system is full, and that can be cured while we run;
             // anything else leaves open what the store holds, and applying the same changes twice
             // would break its counts.
             if error.kind() == MetaErrorKind::NoSpace {
-                lock(&self.state).retry_upto = Some(*last);
+                lock(&self.state).retry_upto = Some(last);
                 return Err(EngineError::unavailable(error.to_string()));
             }
             return Err(self.fail(error.to_string()));
@@ -181,17 +177,10 @@ impl Shared {
         {
             let mut state = lock(&self.state);
             state.retry_upto = None;
-            while state
-                .recent
-                .front()
-                .is_some_and(|(sequence, _)| sequence <= last)
-            {
-                state.recent.pop_front();
-            }
-            state.set_durable(*last);
+            state.set_durable(last);
         }
         lock(&self.journal)
-            .release(position)
+            .release(checkpoint.position)
             .map_err(|error| self.fail(error.to_string()))
     }
 

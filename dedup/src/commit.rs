@@ -1,277 +1,158 @@
-//! Group commit: the records of many commands leave as one append to the journal.
+//! Appending records to the journal, and making their changes.
 //!
-//! Guarantees: a record is appended and installed exactly once, or its references are given back and
-//! its command gets an error; records of overlapping ranges are appended in the order of their range
-//! locks (a guard travels with its record until the mapping is in place); dropping a command's future
-//! changes neither.
-//!
-//! The first command that finds nobody leading leads: it lets the others of this turn queue up, then
-//! appends for all.
+//! Guarantees: the changes of a record are made at once after its append, before anyone else appends;
+//! records of overlapping ranges are appended in the order of their range locks (a guard is held until
+//! the mapping is in place); when the journal is full, who came first gets the next room.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use meta::{JournalError, Record};
+use futures_util::lock::{Mutex as AsyncMutex, MutexGuard as AsyncMutexGuard};
+use meta::{JournalError, Record, RecordRef};
 
 use crate::engine::Shared;
 use crate::range_lock::RangeGuard;
-use crate::wait::{Slot, lock, yield_once};
+use crate::state::State;
+use crate::wait::lock;
 use crate::{EngineError, Result};
 
-/// Records per append at most.
-const GROUP_MAX: usize = 256;
-
-/// Checkpoints that one group waits for when the journal is full.
+/// Checkpoints that one append waits for when the journal is full.
 const ROOM_ATTEMPTS: u32 = 4;
 
-/// Records that wait for the next append.
+/// The line in front of a full journal.
 #[derive(Default)]
-pub(crate) struct CommitQueue {
-    inner: Mutex<Inner>,
+pub(crate) struct RoomLine {
+    waiting: AtomicU64,
+    turn: AsyncMutex<()>,
 }
 
-#[derive(Default)]
-struct Inner {
-    pending: VecDeque<Request>,
-    leading: bool,
-}
+impl RoomLine {
+    /// Whether anybody stands in it.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.waiting.load(Ordering::Acquire) > 0
+    }
 
-struct Request {
-    record: Record,
-    guard: Option<RangeGuard>,
-    done: Arc<Slot<Message>>,
-}
+    /// A place in the line, if there is one. Who appends without looking would overtake.
+    pub(crate) async fn join_if_any(&self) -> Option<RoomTurn<'_>> {
+        if self.is_busy() {
+            Some(self.join().await)
+        } else {
+            None
+        }
+    }
 
-impl Request {
-    /// Lets the next holder of the range go on, then tells the command.
-    fn finish(self, result: Result<u64>) {
-        drop(self.guard);
-        self.done.set(Message::Done(result));
+    /// Waits until it is this one's turn to wait for room.
+    async fn join(&self) -> RoomTurn<'_> {
+        let place = Place::new(&self.waiting);
+        let turn = self.turn.lock().await;
+        RoomTurn {
+            attempts: 0,
+            _turn: turn,
+            _place: place,
+        }
     }
 }
 
-enum Message {
-    /// The record is appended and installed, or it failed.
-    Done(Result<u64>),
-    /// The leader went away: lead.
-    Lead,
+struct Place<'a>(&'a AtomicU64);
+
+impl<'a> Place<'a> {
+    fn new(waiting: &'a AtomicU64) -> Self {
+        waiting.fetch_add(1, Ordering::AcqRel);
+        Self(waiting)
+    }
 }
 
-enum Progress {
-    /// Nothing is pending, and nobody leads.
-    Drained,
-    /// The journal has no room for the first record.
-    Full,
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// The head of the line. Nobody else appends changes as long as it lives.
+pub(crate) struct RoomTurn<'a> {
+    attempts: u32,
+    _turn: AsyncMutexGuard<'a, ()>,
+    _place: Place<'a>,
 }
 
 impl Shared {
-    /// Appends a record and makes its changes; returns its sequence number. On an error the references
-    /// that the record holds are given back. `guard` is held until the changes are in place.
+    /// Appends a record and makes its changes; returns its sequence number. `guard` is held until the
+    /// changes are in place.
     pub(crate) async fn commit(
         self: &Arc<Self>,
         record: Record,
         guard: Option<RangeGuard>,
     ) -> Result<u64> {
-        let done = Slot::new();
-        let leads = {
-            let mut inner = lock(&self.commits.inner);
-            inner.pending.push_back(Request {
-                record,
-                guard,
-                done: done.clone(),
-            });
-            !std::mem::replace(&mut inner.leading, true)
-        };
-        let waiter = Waiter { shared: self, done };
-        if leads {
-            self.lead(true).await;
-        }
+        let mut turn = self.room_line.join_if_any().await;
         loop {
-            match waiter.done.take().await {
-                Message::Done(result) => return result,
-                Message::Lead => self.lead(false).await,
+            match self.append([RecordRef::from(&record)], |_| ()) {
+                Ok(sequence) => {
+                    drop(guard);
+                    return Ok(sequence);
+                }
+                Err(error) if error.is_full() => self.wait_for_room(&mut turn).await?,
+                Err(error) => return Err(self.append_failed(&error)),
             }
         }
     }
 
-    /// Appends what nobody waits for any more (its commands were dropped).
-    pub(crate) async fn commit_orphans(self: &Arc<Self>) {
-        let leads = {
-            let mut inner = lock(&self.commits.inner);
-            !inner.pending.is_empty() && !std::mem::replace(&mut inner.leading, true)
-        };
-        if leads {
-            self.lead(false).await;
-        }
-    }
-
-    async fn lead(self: &Arc<Self>, gather: bool) {
-        let mut leader = Leader {
-            shared: self,
-            leads: true,
-        };
-        if gather {
-            yield_once().await;
-        }
-        let mut attempts = 0;
-        loop {
-            match self.append_pending() {
-                Progress::Drained => break,
-                Progress::Full => {
-                    attempts += 1;
-                    let result = self.checkpoint().await;
-                    if let Err(error) = result {
-                        self.fail_pending(&EngineError::unavailable(format!(
-                            "the journal is full, and its changes cannot be stored: {}",
-                            error.message
-                        )));
-                    } else if attempts >= ROOM_ATTEMPTS {
-                        self.fail_pending(&EngineError::unavailable(
-                            "the journal stays full; it is too small for this load, retry later",
-                        ));
-                    }
-                }
-            }
-        }
-        leader.leads = false;
-    }
-
-    /// Appends and installs what is pending, group after group. Nothing in here waits.
-    fn append_pending(&self) -> Progress {
-        let mut group_max = GROUP_MAX;
-        loop {
-            let mut group: Vec<Request> = {
-                let mut inner = lock(&self.commits.inner);
-                if inner.pending.is_empty() {
-                    inner.leading = false;
-                    return Progress::Drained;
-                }
-                let count = group_max.min(inner.pending.len());
-                inner.pending.drain(..count).collect()
-            };
-            let records: Vec<Record> = group
-                .iter_mut()
-                .map(|request| std::mem::replace(&mut request.record, Record::Durable { upto: 0 }))
-                .collect();
-            match self.append_group(&records) {
-                Ok(first) => {
-                    for (sequence, request) in (first..).zip(group) {
-                        request.finish(Ok(sequence));
-                    }
-                    group_max = GROUP_MAX;
-                }
-                Err(error) if is_size(&error) && (group.len() > 1 || error.is_full()) => {
-                    group_max = group.len().div_ceil(2);
-                    let is_alone = group.len() == 1;
-                    let mut inner = lock(&self.commits.inner);
-                    for (mut request, record) in group.into_iter().zip(records).rev() {
-                        request.record = record;
-                        inner.pending.push_front(request);
-                    }
-                    if is_alone {
-                        return Progress::Full;
-                    }
-                }
-                Err(error) => self.fail_group(group, &records, &error),
-            }
-        }
-    }
-
-    /// One append; its changes are made before anyone else can append.
-    fn append_group(&self, records: &[Record]) -> std::result::Result<u64, JournalError> {
+    /// One append. Its changes are made before anyone else can append, with `first` before them;
+    /// returns the sequence number of the first record. After an error nothing is changed.
+    pub(crate) fn append<'r>(
+        &self,
+        records: impl IntoIterator<Item = RecordRef<'r>, IntoIter: Clone>,
+        first: impl FnOnce(&mut State),
+    ) -> std::result::Result<u64, JournalError> {
+        let records = records.into_iter();
         let mut journal = lock(&self.journal);
-        let appended = journal.append(records)?;
+        let appended = journal.append(records.clone())?;
         let mut state = lock(&self.state);
+        first(&mut state);
         state.last_change = appended.last;
-        for (sequence, record) in (appended.first..).zip(records) {
+        for record in records {
             state.install(record);
-            state.recent.push_back((sequence, record.clone()));
         }
         Ok(appended.first)
     }
 
-    fn fail_group(&self, group: Vec<Request>, records: &[Record], error: &JournalError) {
-        let failure = {
-            let mut state = lock(&self.state);
-            for record in records {
-                state.undo(record);
-            }
-            if is_size(error) {
-                EngineError::internal(format!("a record does not fit the journal: {error}"))
-            } else {
-                // What the journal holds is not known any more: only opening it again can tell.
-                state.make_read_only(error.to_string());
-                EngineError::unavailable(error.to_string())
-            }
+    /// Waits until an append that found the journal full is worth another try.
+    pub(crate) async fn wait_for_room<'a>(
+        self: &'a Arc<Self>,
+        turn: &mut Option<RoomTurn<'a>>,
+    ) -> Result<()> {
+        let Some(turn) = turn else {
+            // Who was in front may have left room.
+            *turn = Some(self.room_line.join().await);
+            return Ok(());
         };
-        for request in group {
-            request.finish(Err(failure.clone()));
+        turn.attempts += 1;
+        if turn.attempts > ROOM_ATTEMPTS {
+            return Err(EngineError::unavailable(
+                "the journal stays full; it is too small for this load, retry later",
+            ));
         }
+        self.checkpoint().await.map_err(|error| {
+            EngineError::unavailable(format!(
+                "the journal is full, and its changes cannot be stored: {}",
+                error.message
+            ))
+        })
     }
 
-    fn fail_pending(&self, error: &EngineError) {
-        let failed: Vec<Request> = lock(&self.commits.inner).pending.drain(..).collect();
-        {
-            let mut state = lock(&self.state);
-            for request in &failed {
-                state.undo(&request.record);
-            }
+    /// What an append that failed means for its command, and for the pool.
+    pub(crate) fn append_failed(&self, error: &JournalError) -> EngineError {
+        if let JournalError::TooLarge { .. } = error {
+            return EngineError::internal(format!("a record does not fit the journal: {error}"));
         }
-        for request in failed {
-            request.finish(Err(error.clone()));
-        }
-    }
-
-    /// The leader goes away without having finished: append what there is, or let another one lead.
-    fn abdicate(&self) {
-        if let Progress::Full = self.append_pending() {
-            let mut inner = lock(&self.commits.inner);
-            let heir = inner
-                .pending
-                .iter()
-                .find(|request| Arc::strong_count(&request.done) > 1);
-            match heir.map(|request| request.done.clone()) {
-                Some(done) => {
-                    drop(inner);
-                    done.set(Message::Lead);
-                }
-                None => inner.leading = false,
-            }
-        }
+        // What the journal holds is not known any more: only opening it again can tell.
+        self.fail(error.to_string())
     }
 }
 
 /// Whether the error is about room: nothing was written.
-fn is_size(error: &JournalError) -> bool {
+pub(crate) fn is_size(error: &JournalError) -> bool {
     matches!(
         error,
         JournalError::Full { .. } | JournalError::TooLarge { .. }
     )
-}
-
-struct Leader<'a> {
-    shared: &'a Shared,
-    leads: bool,
-}
-
-impl Drop for Leader<'_> {
-    fn drop(&mut self) {
-        if self.leads {
-            self.shared.abdicate();
-        }
-    }
-}
-
-/// A command that waits for its record; passes leadership on if it is dropped just then.
-struct Waiter<'a> {
-    shared: &'a Shared,
-    done: Arc<Slot<Message>>,
-}
-
-impl Drop for Waiter<'_> {
-    fn drop(&mut self) {
-        if let Some(Message::Lead) = self.done.try_take() {
-            self.shared.abdicate();
-        }
-    }
 }

@@ -1,7 +1,7 @@
 //! Opening, sharing and closing an engine.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use drives::{Drive, DriveError};
@@ -10,7 +10,7 @@ use futures_util::lock::Mutex as AsyncMutex;
 use meta::{Journal, JournalConfig, JournalMedia, Store, VolumeInfo};
 use reactor::{Buffer, BufferPool};
 
-use crate::commit::CommitQueue;
+use crate::commit::RoomLine;
 use crate::fingerprint::Hasher;
 use crate::recovery;
 use crate::state::State;
@@ -118,8 +118,8 @@ type Subscriber = Box<dyn Fn(&VolumeChange) + Send + Sync>;
 
 /// What the engine and its volumes share.
 ///
-/// Order of the locks, from the first to the last: `admin_turn`, a range lock, `flush_turn`,
-/// `checkpoint_turn`, `discard_turn`; then, never across an await, `commits`, `journal`, `state`.
+/// Order of the locks, from the first to the last: `admin_turn`, a range lock, `room_line`, `flush_turn`,
+/// `checkpoint_turn`, `discard_turn`; then, never across an await, `journal`, `state`.
 pub(crate) struct Shared {
     pub(crate) drives: Vec<Arc<dyn Drive>>,
     pub(crate) store: Arc<dyn Store>,
@@ -127,7 +127,7 @@ pub(crate) struct Shared {
     pub(crate) config: EngineConfig,
     pub(crate) state: Mutex<State>,
     pub(crate) journal: Mutex<Journal>,
-    pub(crate) commits: CommitQueue,
+    pub(crate) room_line: RoomLine,
     pub(crate) flush_turn: Arc<AsyncMutex<()>>,
     pub(crate) checkpoint_turn: Arc<AsyncMutex<()>>,
     pub(crate) discard_turn: AsyncMutex<()>,
@@ -140,6 +140,8 @@ pub(crate) struct Shared {
     blocking: Blocking,
     bounces: BufferPool,
     closed: AtomicBool,
+    /// As in the state.
+    volume_changes: Arc<AtomicU64>,
 }
 
 impl Shared {
@@ -154,6 +156,11 @@ impl Shared {
     /// A bounce buffer; waits until there is memory. Take it before a range lock.
     pub(crate) async fn bounce(&self, len: usize) -> Buffer {
         self.bounces.alloc(len).await
+    }
+
+    /// Whether no more commands are taken.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
     }
 
     /// What a failing drive means for a command.
@@ -198,6 +205,14 @@ pub(crate) async fn block_on<T: Send + 'static>(
 /// The engine of one pool. Share it by its `Arc`; it can be used from every reactor.
 pub struct Engine {
     pub(crate) shared: Arc<Shared>,
+    namespaces: RwLock<Namespaces>,
+}
+
+/// Handles of all volumes that can be used, as they were after so many changes.
+#[derive(Default)]
+struct Namespaces {
+    changes: Option<u64>,
+    by_nsid: Vec<Option<Arc<Volume>>>,
 }
 
 impl Engine {
@@ -213,6 +228,7 @@ impl Engine {
         })?;
         let journal_bytes = parts.journal.capacity();
         let (state, journal, _recovered) = recovery::recover(&parts, &bounces).await?;
+        let volume_changes = state.volume_changes.clone();
         let shared = Arc::new(Shared {
             drives: parts.drives,
             store: parts.store,
@@ -220,7 +236,7 @@ impl Engine {
             config: parts.config,
             state: Mutex::new(state),
             journal: Mutex::new(journal),
-            commits: CommitQueue::default(),
+            room_line: RoomLine::default(),
             flush_turn: Arc::default(),
             checkpoint_turn: Arc::default(),
             discard_turn: AsyncMutex::default(),
@@ -232,36 +248,69 @@ impl Engine {
             blocking: parts.blocking,
             bounces,
             closed: AtomicBool::new(false),
+            volume_changes,
         });
-        Ok(Arc::new(Engine { shared }))
+        Ok(Arc::new(Engine {
+            shared,
+            namespaces: RwLock::default(),
+        }))
     }
 
     /// All volumes that can be used, in order of namespace identifiers.
     pub fn volumes(&self) -> Vec<VolumeInfo> {
         let state = lock(&self.shared.state);
         let active = state.volumes.values().filter(|entry| entry.is_active());
-        let mut volumes: Vec<_> = active.map(|entry| entry.info.clone()).collect();
+        let mut volumes: Vec<_> = active.map(|entry| VolumeInfo::clone(&entry.info)).collect();
         volumes.sort_unstable_by_key(|info| info.nsid);
         volumes
     }
 
     /// The volume of that name.
     pub fn volume(&self, name: &str) -> Option<Arc<Volume>> {
-        self.find(|info| info.name == name)
+        let nsid = {
+            let state = lock(&self.shared.state);
+            let mut active = state.volumes.values().filter(|entry| entry.is_active());
+            active.find(|entry| entry.info.name == name)?.info.nsid
+        };
+        self.volume_by_nsid(nsid)
     }
 
-    /// The volume behind a namespace identifier.
+    /// The volume behind a namespace identifier. Costs no more than a look into a table.
     pub fn volume_by_nsid(&self, nsid: u32) -> Option<Arc<Volume>> {
-        self.find(|info| info.nsid == nsid)
+        let now = self.shared.volume_changes.load(Ordering::Acquire);
+        let known = self
+            .namespaces
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        if known.changes == Some(now) {
+            return known.by_nsid.get(nsid as usize)?.clone();
+        }
+        drop(known);
+        let mut namespaces = self
+            .namespaces
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        self.renew(&mut namespaces);
+        namespaces.by_nsid.get(nsid as usize)?.clone()
     }
 
-    fn find(&self, is_wanted: impl Fn(&VolumeInfo) -> bool) -> Option<Arc<Volume>> {
+    /// Volumes that stay keep their handles.
+    fn renew(&self, namespaces: &mut Namespaces) {
         let state = lock(&self.shared.state);
-        let entry = state
-            .volumes
-            .values()
-            .find(|entry| entry.is_active() && is_wanted(&entry.info))?;
-        Some(Volume::new(self.shared.clone(), entry))
+        let mut old = std::mem::take(&mut namespaces.by_nsid);
+        // The count cannot change while the state is locked.
+        namespaces.changes = Some(self.shared.volume_changes.load(Ordering::Acquire));
+        for entry in state.volumes.values().filter(|entry| entry.is_active()) {
+            let nsid = entry.info.nsid as usize;
+            if namespaces.by_nsid.len() <= nsid {
+                namespaces.by_nsid.resize(nsid + 1, None);
+            }
+            let kept = old.get_mut(nsid).and_then(Option::take);
+            let kept = kept.filter(|volume| volume.is_of(&entry.core));
+            let volume =
+                kept.unwrap_or_else(|| Volume::new(self.shared.clone(), entry.core.clone()));
+            namespaces.by_nsid[nsid] = Some(volume);
+        }
     }
 
     /// Calls back on every change of a volume, on the thread that made it: do not block.
@@ -307,7 +356,6 @@ impl Engine {
     /// # Errors
     /// The first one that background work would have logged.
     pub async fn maintain(&self) -> Result<()> {
-        self.shared.commit_orphans().await;
         self.shared.purge_deleted().await?;
         self.shared.flush().await?;
         self.shared.checkpoint().await?;
@@ -323,13 +371,8 @@ impl Engine {
     pub async fn shutdown(&self) -> Result<()> {
         self.shared.closed.store(true, Ordering::Release);
         lock(&self.shared.state).closed = true;
-        self.shared.commit_orphans().await;
         self.shared.flush().await?;
         self.shared.checkpoint().await
-    }
-
-    fn is_closed(&self) -> bool {
-        self.shared.closed.load(Ordering::Acquire)
     }
 
     /// Flushes and checkpoints when there is reason to.
@@ -337,9 +380,8 @@ impl Engine {
         let config = &self.shared.config;
         let mut last_flush = reactor::now();
         let mut last_checkpoint = reactor::now();
-        while !self.is_closed() {
+        while !self.shared.is_closed() {
             reactor::sleep(TICK).await;
-            self.shared.commit_orphans().await;
             let is_old = |last: Instant, interval| reactor::now().duration_since(last) >= interval;
             let (unflushed, is_flushed) = {
                 let state = lock(&self.shared.state);
@@ -367,14 +409,14 @@ impl Engine {
     }
 
     async fn keep_purging(&self) {
-        while !self.is_closed() {
+        while !self.shared.is_closed() {
             report("freeing deleted volumes", self.shared.purge_deleted().await);
             reactor::sleep(TICK).await;
         }
     }
 
     async fn keep_discarding(&self) {
-        while !self.is_closed() {
+        while !self.shared.is_closed() {
             if lock(&self.shared.state).space.has_discards() {
                 self.shared.discard_freed().await;
             }

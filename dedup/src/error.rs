@@ -70,6 +70,10 @@ impl EngineError {
         Self::new(ErrorKind::Unavailable, message)
     }
 
+    pub(crate) fn closed() -> Self {
+        Self::unavailable("the pool is being closed; connect again later")
+    }
+
     pub(crate) fn internal(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Internal, message)
     }

@@ -57,6 +57,10 @@ impl Hasher {
 fn cut(digest: &Digest) -> Fingerprint {
     let mut out = [0; 16];
     out.copy_from_slice(&digest[..16]);
+    if out == Fingerprint::NONE.0 {
+        // That value says that there is none.
+        out[15] = 1;
+    }
     Fingerprint(out)
 }
 

@@ -10,10 +10,14 @@ use meta::{Fingerprint, Pba};
 /// Blocks per chunk of the table.
 const CHUNK: u64 = 4096;
 
+/// Bit of [`BlockInfo::references`] that marks a block in flight. A count is always below it.
+pub(crate) const IN_FLIGHT: u32 = 1 << 31;
+
 /// What is known of one physical block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockInfo {
-    /// Mappings, and writes under way, that refer to it.
+    /// Mappings, and writes under way, that refer to it; with [`IN_FLIGHT`] as long as a batch is
+    /// writing it.
     pub(crate) references: u32,
     pub(crate) crc32c: u32,
     pub(crate) fingerprint: Fingerprint,

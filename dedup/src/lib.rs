@@ -35,6 +35,7 @@ mod engine;
 mod error;
 mod fingerprint;
 mod index;
+mod lane;
 mod map;
 mod range_lock;
 mod read;

@@ -1,12 +1,16 @@
 //! The map of one volume: sub-block -> physical block, in pages that exist only where something is
 //! mapped. An unmapped sub-block reads as zeros.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::hash::{BuildHasherDefault, Hasher};
 
+use hashbrown::HashMap;
 use meta::Pba;
 
 /// Sub-blocks per page: 4 KiB of memory for 2 MiB of a volume.
 const PAGE: u64 = 512;
+/// Pages per folder: 4 KiB of memory for 1 GiB of a volume.
+const FOLDER: u64 = 512;
 
 /// No physical block has this number (the drive index would be 65535).
 const NONE: u64 = u64::MAX;
@@ -16,18 +20,56 @@ struct Page {
     mapped: u32,
 }
 
+struct Folder {
+    pages: [Option<Box<Page>>; FOLDER as usize],
+    used: u32,
+}
+
+/// Numbers of folders follow each other: one multiplication spreads them (2^64 over the golden ratio).
+#[derive(Default)]
+struct Spread(u64);
+
+impl Hasher for Spread {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
 /// The mapped sub-blocks of a volume.
 #[derive(Default)]
 pub(crate) struct PageMap {
-    pages: BTreeMap<u64, Box<Page>>,
+    folders: HashMap<u64, Box<Folder>, BuildHasherDefault<Spread>>,
+    /// The folders there are, in order.
+    order: BTreeSet<u64>,
     mapped: u64,
+}
+
+/// Folder, page in it, and entry in that, of a sub-block.
+fn split(sub_block: u64) -> (u64, usize, usize) {
+    let page = sub_block / PAGE;
+    (
+        page / FOLDER,
+        (page % FOLDER) as usize,
+        (sub_block % PAGE) as usize,
+    )
 }
 
 impl PageMap {
     /// Where a sub-block is stored.
     pub(crate) fn lookup(&self, sub_block: u64) -> Option<Pba> {
-        let page = self.pages.get(&(sub_block / PAGE))?;
-        match page.entries[(sub_block % PAGE) as usize] {
+        let (folder, page, entry) = split(sub_block);
+        let page = self.folders.get(&folder)?.pages[page].as_ref()?;
+        match page.entries[entry] {
             NONE => None,
             pba => Some(Pba(pba)),
         }
@@ -35,18 +77,33 @@ impl PageMap {
 
     /// Maps or unmaps a sub-block; returns what it was mapped to.
     pub(crate) fn replace(&mut self, sub_block: u64, new: Option<Pba>) -> Option<Pba> {
-        let key = sub_block / PAGE;
-        let slot = (sub_block % PAGE) as usize;
-        if new.is_none() && !self.pages.contains_key(&key) {
-            return None;
-        }
-        let page = self.pages.entry(key).or_insert_with(|| {
-            Box::new(Page {
-                entries: [NONE; PAGE as usize],
-                mapped: 0,
-            })
-        });
-        let old = std::mem::replace(&mut page.entries[slot], new.map_or(NONE, |pba| pba.0));
+        let (number, page_at, entry) = split(sub_block);
+        let folder = match (self.folders.get_mut(&number), new) {
+            (Some(folder), _) => folder,
+            (None, None) => return None,
+            (None, Some(_)) => {
+                self.order.insert(number);
+                let folder = || {
+                    Box::new(Folder {
+                        pages: [const { None }; FOLDER as usize],
+                        used: 0,
+                    })
+                };
+                self.folders.entry(number).or_insert_with(folder)
+            }
+        };
+        let page = match (&mut folder.pages[page_at], new) {
+            (Some(page), _) => page,
+            (None, None) => return None,
+            (slot @ None, Some(_)) => {
+                folder.used += 1;
+                slot.insert(Box::new(Page {
+                    entries: [NONE; PAGE as usize],
+                    mapped: 0,
+                }))
+            }
+        };
+        let old = std::mem::replace(&mut page.entries[entry], new.map_or(NONE, |pba| pba.0));
         if old == NONE && new.is_some() {
             page.mapped += 1;
             self.mapped += 1;
@@ -55,7 +112,12 @@ impl PageMap {
             self.mapped -= 1;
         }
         if page.mapped == 0 {
-            self.pages.remove(&key);
+            folder.pages[page_at] = None;
+            folder.used -= 1;
+            if folder.used == 0 {
+                self.folders.remove(&number);
+                self.order.remove(&number);
+            }
         }
         (old != NONE).then_some(Pba(old))
     }
@@ -67,19 +129,27 @@ impl PageMap {
 
     /// The mapped sub-blocks in `start..end`, in order.
     pub(crate) fn range(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, Pba)> + '_ {
-        let first = start / PAGE;
-        let last = end.div_ceil(PAGE);
-        self.pages
-            .range(first..last.max(first))
-            .flat_map(move |(key, page)| {
-                let base = key * PAGE;
-                page.entries
-                    .iter()
-                    .enumerate()
+        let pages_of = |number: &u64| {
+            let base = number * FOLDER;
+            let folder = self.folders.get(number);
+            let pages = folder.map_or(&[][..], |folder| &folder.pages[..]);
+            (base..).zip(pages)
+        };
+        let last_page = end.div_ceil(PAGE);
+        let folders = start / PAGE / FOLDER..last_page.div_ceil(FOLDER);
+        self.order
+            .range(folders.start..folders.end.max(folders.start))
+            .flat_map(pages_of)
+            .skip_while(move |(number, _)| *number < start / PAGE)
+            .take_while(move |(number, _)| *number < last_page)
+            .filter_map(|(number, page)| Some((number * PAGE, page.as_ref()?)))
+            .flat_map(move |(base, page)| {
+                (base..)
+                    .zip(&page.entries)
                     .filter(|(_, pba)| **pba != NONE)
-                    .map(move |(slot, pba)| (base + slot as u64, Pba(*pba)))
-                    .filter(move |(sub_block, _)| (start..end).contains(sub_block))
+                    .map(|(sub_block, pba)| (sub_block, Pba(*pba)))
             })
+            .filter(move |(sub_block, _)| (start..end).contains(sub_block))
     }
 }
 
@@ -94,10 +164,13 @@ mod tests {
     proptest! {
         #[test]
         fn the_map_agrees_with_a_plain_ordered_map(
+            scale in proptest::sample::select(vec![1u64, 100, 10_000]),
             steps in proptest::collection::vec((0u64..3000, proptest::option::of(0u64..50)), 1..300),
             start in 0u64..3000,
             len in 0u64..3000,
         ) {
+            let (start, len) = (start * scale, len * scale);
+            let steps = steps.into_iter().map(|(sub_block, new)| (sub_block * scale, new));
             let mut map = PageMap::default();
             let mut model = BTreeMap::new();
             for (sub_block, new) in steps {
@@ -122,6 +195,6 @@ mod tests {
         let mut map = PageMap::default();
         map.replace(1 << 40, Some(Pba(1)));
         map.replace(1 << 40, None);
-        assert!(map.pages.is_empty());
+        assert!(map.folders.is_empty() && map.order.is_empty());
     }
 }

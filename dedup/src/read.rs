@@ -7,7 +7,7 @@ use reactor::Buffer;
 
 use crate::engine::Shared;
 use crate::fingerprint;
-use crate::state::State;
+use crate::volume::VolumeCore;
 use crate::wait::lock;
 use crate::{EngineError, Result};
 
@@ -32,7 +32,7 @@ struct Stored {
 /// On an error the whole buffer is zeroed.
 pub(crate) async fn read_piece(
     shared: &Shared,
-    volume: u32,
+    volume: &VolumeCore,
     piece: Piece,
     mut buf: Buffer,
 ) -> (Result<()>, Buffer) {
@@ -68,9 +68,14 @@ pub(crate) async fn read_piece(
 }
 
 /// Finds what is stored, and zeroes what is not.
-fn look_up(shared: &Shared, volume: u32, piece: Piece, buf: &mut Buffer) -> Result<Vec<Stored>> {
+fn look_up(
+    shared: &Shared,
+    volume: &VolumeCore,
+    piece: Piece,
+    buf: &mut Buffer,
+) -> Result<Vec<Stored>> {
     let state = lock(&shared.state);
-    let entry = state.active(volume)?;
+    let entry = state.active(volume.id)?;
     let mut stored = Vec::with_capacity(piece.count);
     for at in 0..piece.count {
         let buffer_offset = piece.buffer_offset + at * BLOCK_BYTES;
@@ -91,7 +96,7 @@ fn look_up(shared: &Shared, volume: u32, piece: Piece, buf: &mut Buffer) -> Resu
     Ok(stored)
 }
 
-fn verify(shared: &Shared, volume: u32, stored: &[Stored], buf: &Buffer) -> Result<()> {
+fn verify(shared: &Shared, volume: &VolumeCore, stored: &[Stored], buf: &Buffer) -> Result<()> {
     let is_bad = |s: &&Stored| {
         fingerprint::crc32c(&buf[s.buffer_offset..s.buffer_offset + BLOCK_BYTES]) != s.crc32c
     };
@@ -104,13 +109,12 @@ fn verify(shared: &Shared, volume: u32, stored: &[Stored], buf: &Buffer) -> Resu
         let mut state = lock(&shared.state);
         state.corrupt_blocks += count;
         // Content that is written again must not be taken for stored there.
-        let State { index, blocks, .. } = &mut *state;
         for stored in stored.iter().filter(is_bad) {
-            index.remove(blocks, stored.pba);
+            state.unindex(stored.pba);
         }
         state
             .volumes
-            .get(&volume)
+            .get(&volume.id)
             .map_or_else(String::new, |entry| entry.info.name.clone())
     };
     let drive = shared

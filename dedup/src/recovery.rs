@@ -2,8 +2,8 @@
 //!
 //! The checkpoint is loaded and the journal replayed over it in memory. Records that the journal says
 //! are durable are taken as they are. The data of later ones may not have reached the drives: each of
-//! their new blocks is read and compared with the fingerprint in the record; a sub-block whose block
-//! fails keeps its old mapping, and everything else of the record applies (I2). Counts follow from the
+//! their new blocks is read and compared with the fingerprint in the record (with its CRC-32C alone if
+//! its volume is not deduplicated); a sub-block whose block fails keeps its old mapping, and everything else of the record applies (I2). Counts follow from the
 //! mappings that result, not from what the records expected (I4). Then one batch makes the store equal
 //! to memory, under a new epoch, and the journal begins empty.
 
@@ -20,7 +20,7 @@ use reactor::BufferPool;
 
 use crate::engine::{EngineParts, block_on};
 use crate::fingerprint::{self, Hasher};
-use crate::index::BlockInfo;
+use crate::index::{BlockInfo, IN_FLIGHT};
 use crate::read::coalesce;
 use crate::state::{State, VolumeEntry};
 use crate::{EngineError, LABEL_BLOCKS, Result};
@@ -168,6 +168,12 @@ impl LoadVisitor for Loader {
             self.problem.get_or_insert_with(|| outside(pba));
             return;
         }
+        if row.refcount >= IN_FLIGHT {
+            let count = row.refcount;
+            self.problem
+                .get_or_insert_with(|| damaged(format_args!("block {pba} has {count} references")));
+            return;
+        }
         let BlockRow {
             refcount: references,
             fingerprint,
@@ -233,15 +239,32 @@ fn outside(pba: Pba) -> EngineError {
     ))
 }
 
-/// The fingerprints of what the drives hold at the new blocks of records that may not be durable.
-/// Blocks that cannot be read have none.
+/// What a drive holds at a block.
+struct Content {
+    fingerprint: Fingerprint,
+    crc32c: u32,
+}
+
+type Contents = HashMap<Pba, Content>;
+
+/// Whether a drive holds what a record says. Content that was not hashed is proven by its checksum
+/// alone: one block in 2^32 that was torn or lost would pass.
+fn is_proven(contents: &Contents, new: &NewBlock) -> bool {
+    contents.get(&new.pba).is_some_and(|content| {
+        content.crc32c == new.crc32c
+            && (!new.fingerprint.is_some() || content.fingerprint == new.fingerprint)
+    })
+}
+
+/// What the drives hold at the new blocks of records that may not be durable. Blocks that cannot be
+/// read are left out.
 async fn read_unproven(
     parts: &EngineParts,
     bounces: &BufferPool,
     state: &State,
     records: &[(u64, Record)],
     durable: u64,
-) -> Result<HashMap<Pba, Fingerprint>> {
+) -> Result<Contents> {
     let mut wanted = BTreeSet::new();
     for (_, record) in records.iter().filter(|(sequence, _)| *sequence > durable) {
         if let Record::Map { entries, .. } = record {
@@ -259,7 +282,7 @@ async fn read_unproven(
     let mut contents = HashMap::with_capacity(wanted.len());
     for same_drive in wanted.chunk_by(|a, b| a.drive() == b.drive()) {
         for blocks in same_drive.chunks(PROVE_BLOCKS) {
-            contents.extend(read_fingerprints(parts, bounces, blocks).await?);
+            contents.extend(read_contents(parts, bounces, blocks).await?);
         }
     }
     Ok(contents)
@@ -267,11 +290,11 @@ async fn read_unproven(
 
 /// Reads blocks of one drive and fingerprints them. A block that cannot be read is left out; an error
 /// if none can.
-async fn read_fingerprints(
+async fn read_contents(
     parts: &EngineParts,
     bounces: &BufferPool,
     blocks: &[Pba],
-) -> Result<Vec<(Pba, Fingerprint)>> {
+) -> Result<Vec<(Pba, Content)>> {
     let Some(drive) = blocks
         .first()
         .and_then(|pba| parts.drives.get(usize::from(pba.drive())))
@@ -287,9 +310,18 @@ async fn read_fingerprints(
     let (result, mut buf) = drive.read(buf, &coalesce(places)).await;
     if result.is_ok() {
         let mut found = Vec::with_capacity(blocks.len());
-        let mut pbas = blocks.iter();
+        let mut read = blocks.iter().zip(fingerprint::split(&buf));
         hasher.batch(fingerprint::split(&buf), |fingerprint| {
-            found.extend(pbas.next().map(|pba| (*pba, fingerprint)));
+            found.extend(read.next().map(|(pba, block)| {
+                let crc32c = fingerprint::crc32c(block);
+                (
+                    *pba,
+                    Content {
+                        fingerprint,
+                        crc32c,
+                    },
+                )
+            }));
         });
         return Ok(found);
     }
@@ -300,8 +332,18 @@ async fn read_fingerprints(
         buf = back;
         match result {
             Ok(()) => {
-                let content = fingerprint::split(&buf).first();
-                found.extend(content.map(|content| (*pba, hasher.one(content))));
+                let block = fingerprint::split(&buf).first();
+                found.extend(block.map(|block| {
+                    let fingerprint = hasher.one(block);
+                    let crc32c = fingerprint::crc32c(block);
+                    (
+                        *pba,
+                        Content {
+                            fingerprint,
+                            crc32c,
+                        },
+                    )
+                }));
             }
             Err(error) => {
                 tracing::warn!(%error, %pba, "a block that was not flushed cannot be read: its write is undone");
@@ -346,7 +388,7 @@ impl Recovered {
     }
 
     /// Applies a record. `proof`: what the drives hold, if the record must be proven.
-    fn apply(&mut self, record: &Record, proof: Option<&HashMap<Pba, Fingerprint>>) -> Result<()> {
+    fn apply(&mut self, record: &Record, proof: Option<&Contents>) -> Result<()> {
         #[cfg(test)]
         let proof = proof.filter(|_| !crate::ablation::is(crate::ablation::Broken::TrustUnflushed));
         match record {
@@ -357,9 +399,7 @@ impl Recovered {
             } => {
                 for (at, entry) in (*start..).zip(entries) {
                     match (entry.new, proof) {
-                        (Some(new), Some(contents))
-                            if contents.get(&new.pba) != Some(&new.fingerprint) =>
-                        {
+                        (Some(new), Some(contents)) if !is_proven(contents, &new) => {
                             self.unproven += 1;
                         }
                         (new, _) => self.map_one(*volume, at, new)?,
@@ -375,12 +415,12 @@ impl Recovered {
             | Record::VolumeResize { id, .. }
             | Record::VolumeDelete { id } => {
                 self.touch_volume(*id);
-                self.state.install(record);
+                self.state.install(record.into());
             }
             Record::VolumeGone { id } => {
                 self.touch_volume(*id);
                 self.unmap_from(*id, 0)?;
-                self.state.install(record);
+                self.state.install(record.into());
             }
             Record::Durable { .. } => {}
         }
@@ -416,6 +456,7 @@ impl Recovered {
             info.references = info
                 .references
                 .checked_add(1)
+                .filter(|references| *references < IN_FLIGHT)
                 .ok_or_else(|| damaged(format_args!("block {pba} has too many references")))?;
         }
         let Some(entry) = self.state.volumes.get_mut(&volume) else {
@@ -458,7 +499,8 @@ impl Recovered {
     }
 
     fn touch_volume(&mut self, id: u32) {
-        let stored = self.state.volumes.get(&id).map(|entry| entry.info.clone());
+        let stored = self.state.volumes.get(&id);
+        let stored = stored.map(|entry| VolumeInfo::clone(&entry.info));
         self.stored_volumes.entry(id).or_insert(stored);
     }
 
@@ -470,13 +512,15 @@ impl Recovered {
             index,
             ..
         } = &mut self.state;
-        for (pba, _) in blocks.iter() {
+        for (pba, info) in blocks.iter() {
             if !space.occupy(pba) {
                 return Err(EngineError::internal(format!(
                     "block {pba} was found twice"
                 )));
             }
-            index.insert(blocks, pba);
+            if info.fingerprint.is_some() {
+                index.insert(blocks, pba);
+            }
         }
         Ok(())
     }
@@ -503,7 +547,7 @@ impl Recovered {
             }
         }
         for (id, stored) in &self.stored_volumes {
-            let now = self.state.volumes.get(id).map(|entry| &entry.info);
+            let now = self.state.volumes.get(id).map(|entry| &*entry.info);
             let change = match (stored, now) {
                 (stored, Some(now)) if stored.as_ref() != Some(now) => {
                     meta::VolumeChange::Put(now.clone())

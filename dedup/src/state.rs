@@ -4,39 +4,39 @@
 //! Invariants, whenever the mutex is free:
 //! * a block's count = mappings to it + references that commands under way hold (I4);
 //! * a block is in the index exactly if its count is above zero (or another block of the same content
-//!   took its place there);
-//! * a block in `in_flight` is being written by one command, which holds all its references;
+//!   took its place there, or its content was not hashed);
+//! * a block that is marked in flight is being written by one batch, which holds all its references;
+//!   its checksum field then holds the number of the batch's item that is written there;
 //! * a block whose count falls to zero leaves the index at once and is quarantined with the sequence
 //!   number of the last record then appended: no record after that one refers to it (I3).
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use meta::{Fingerprint, MapEntry, Pba, Record, VolumeInfo, VolumeState};
+use meta::{Fingerprint, MapEntry, Pba, Record, RecordRef, VolumeInfo, VolumeState};
 
-use crate::index::{BlockInfo, BlockTable, Index};
+use crate::index::{BlockInfo, BlockTable, IN_FLIGHT, Index};
 use crate::map::PageMap;
-use crate::range_lock::RangeLock;
 use crate::space::Space;
+use crate::volume::VolumeCore;
 use crate::wait::Event;
 use crate::{EngineError, Result, SUB_BLOCK_BYTES};
 
-/// Identifies a command while it writes.
-pub(crate) type Owner = u64;
-
 /// A volume in memory.
 pub(crate) struct VolumeEntry {
-    pub(crate) info: VolumeInfo,
+    pub(crate) info: Arc<VolumeInfo>,
     pub(crate) map: PageMap,
-    pub(crate) range_lock: Arc<RangeLock>,
+    pub(crate) core: Arc<VolumeCore>,
 }
 
 impl VolumeEntry {
     pub(crate) fn new(info: VolumeInfo) -> Self {
+        let info = Arc::new(info);
         Self {
+            core: Arc::new(VolumeCore::new(info.clone())),
             info,
             map: PageMap::default(),
-            range_lock: Arc::default(),
         }
     }
 
@@ -48,18 +48,55 @@ impl VolumeEntry {
     pub(crate) fn sub_blocks(&self) -> u64 {
         self.info.size_bytes / SUB_BLOCK_BYTES as u64
     }
+
+    fn change(&mut self, change: impl FnOnce(&mut VolumeInfo)) {
+        change(Arc::make_mut(&mut self.info));
+        self.core.set_info(self.info.clone());
+    }
 }
 
-struct InFlight {
-    owner: Owner,
+/// New blocks of a batch that are not written yet. Others that want their content wait for `done`.
+pub(crate) struct Flight {
+    number: u64,
+    /// The drive that is asked first.
+    drive: usize,
+    /// First address and one past the last, of blocks that follow each other.
+    runs: Vec<(u64, u64)>,
     done: Arc<Event>,
+}
+
+impl Flight {
+    fn contains(&self, pba: Pba) -> bool {
+        let holds = |(first, end): &(u64, u64)| (*first..*end).contains(&pba.0);
+        self.runs.iter().any(holds)
+    }
+
+    fn add(&mut self, pba: Pba) {
+        match self.runs.last_mut() {
+            Some((_, end)) if *end == pba.0 => *end += 1,
+            _ => self.runs.push((pba.0, pba.0 + 1)),
+        }
+    }
+
+    /// The block that was added last does not take off.
+    pub(crate) fn stay(&mut self, pba: Pba) {
+        if let Some((first, end)) = self.runs.last_mut() {
+            debug_assert_eq!(*end, pba.0 + 1);
+            *end -= 1;
+            if first == end {
+                self.runs.pop();
+            }
+        }
+    }
 }
 
 /// What a look-up of new content ends in.
 pub(crate) enum Claim {
-    /// The content is stored (or this command is about to store it): one reference was taken.
-    Known(Pba),
-    /// Another command is writing the same content: wait, then look up again.
+    /// The content is stored: one reference was taken.
+    Known { pba: Pba, crc32c: u32 },
+    /// This batch is about to store it, from that item: one reference was taken.
+    Own { pba: Pba, item: u32 },
+    /// Another batch is writing the same content: wait, then look up again.
     Wait(Arc<Event>),
     /// Nobody has it: a block was allocated, holds one reference, and is marked in flight.
     New(Pba),
@@ -73,11 +110,9 @@ pub(crate) struct State {
     pub(crate) blocks: BlockTable,
     pub(crate) index: Index,
     pub(crate) space: Space,
-    in_flight: HashMap<u64, InFlight>,
+    in_flight: Vec<Flight>,
     /// A block takes at most this many references; then the content is stored once more.
     references_max: u32,
-    /// Records appended and not yet in the store, in order. Bounded by the journal's capacity.
-    pub(crate) recent: VecDeque<(u64, Record)>,
     /// End of a batch that the store had no room for: exactly that batch is tried again.
     pub(crate) retry_upto: Option<u64>,
     /// Sequence number of the last record that changes something.
@@ -91,7 +126,9 @@ pub(crate) struct State {
     pub(crate) read_only: Option<String>,
     /// No commands any more.
     pub(crate) closed: bool,
-    next_owner: Owner,
+    next_flight: u64,
+    /// How often a volume was created or deleted.
+    pub(crate) volume_changes: Arc<AtomicU64>,
     /// Volume numbers are not used again while the pool is open: a handle of a deleted volume, or the
     /// purge of one, must never meet another volume. `None` when all are used up.
     pub(crate) next_volume: Option<u32>,
@@ -104,9 +141,8 @@ impl State {
             blocks: BlockTable::new(data_blocks),
             index: Index::default(),
             space: Space::new(data_blocks, discard),
-            in_flight: HashMap::new(),
-            references_max: references_max.max(1),
-            recent: VecDeque::new(),
+            in_flight: Vec::new(),
+            references_max: references_max.clamp(1, IN_FLIGHT - 1),
             retry_upto: None,
             last_change: 0,
             flushed: 0,
@@ -115,14 +151,41 @@ impl State {
             corrupt_blocks: 0,
             read_only: None,
             closed: false,
-            next_owner: 0,
+            next_flight: 0,
+            volume_changes: Arc::default(),
             next_volume: Some(1),
         }
     }
 
-    pub(crate) fn new_owner(&mut self) -> Owner {
-        self.next_owner += 1;
-        self.next_owner
+    /// Blocks for a batch, none so far.
+    pub(crate) fn new_flight(&mut self) -> Flight {
+        self.next_flight += 1;
+        Flight {
+            number: self.next_flight,
+            drive: self.space.roomiest_drive(),
+            runs: Vec::new(),
+            done: Arc::default(),
+        }
+    }
+
+    /// From here on others find who writes these blocks. Returns the flight's number, if there are any.
+    pub(crate) fn take_off(&mut self, flight: Flight) -> Option<u64> {
+        let number = flight.number;
+        (!flight.runs.is_empty()).then(|| {
+            self.in_flight.push(flight);
+            number
+        })
+    }
+
+    /// The blocks of a flight are written, or abandoned. Who waits for that is told by the event: set
+    /// it when the state is not locked any more.
+    pub(crate) fn land(&mut self, number: u64) -> Option<Arc<Event>> {
+        let at = self.in_flight.iter().position(|f| f.number == number)?;
+        let flight = self.in_flight.swap_remove(at);
+        for pba in flight.runs.iter().flat_map(|(first, end)| *first..*end) {
+            self.blocks.entry(Pba(pba)).references &= !IN_FLIGHT;
+        }
+        Some(flight.done)
     }
 
     /// An error if the pool takes no changes.
@@ -138,9 +201,7 @@ impl State {
     /// A volume that can be used.
     pub(crate) fn active(&self, volume: u32) -> Result<&VolumeEntry> {
         if self.closed {
-            return Err(EngineError::unavailable(
-                "the pool is being closed; connect again later",
-            ));
+            return Err(EngineError::closed());
         }
         self.volumes
             .get(&volume)
@@ -148,65 +209,85 @@ impl State {
             .ok_or_else(|| EngineError::not_found(format!("volume {volume} was deleted")))
     }
 
-    /// Looks content up and takes a reference, or a new block.
+    /// Looks content up and takes a reference, or a new block for `item` of the batch. Content without
+    /// a fingerprint is always new.
     pub(crate) fn claim(
         &mut self,
-        owner: Owner,
-        drive: usize,
+        flight: &mut Flight,
         fingerprint: Fingerprint,
-        crc32c: u32,
+        item: u32,
     ) -> Claim {
-        if let Some(pba) = self.index.find(&self.blocks, &fingerprint) {
-            match self.in_flight.get(&pba.0) {
-                #[cfg(test)]
-                Some(_) if crate::ablation::is(crate::ablation::Broken::ShareInFlight) => {}
-                Some(writer) if writer.owner != owner => return Claim::Wait(writer.done.clone()),
-                _ => {}
-            }
+        let known = if fingerprint.is_some() {
+            self.index.find(&self.blocks, &fingerprint)
+        } else {
+            None
+        };
+        if let Some(pba) = known {
             let info = self.blocks.entry(pba);
-            if info.references < self.references_max {
+            let is_in_flight = info.references & IN_FLIGHT != 0;
+            let is_own = is_in_flight && flight.contains(pba);
+            let has_room = info.references & !IN_FLIGHT < self.references_max;
+            #[cfg(test)]
+            let shares = crate::ablation::is(crate::ablation::Broken::ShareInFlight);
+            #[cfg(not(test))]
+            let shares = false;
+            if is_in_flight && !is_own && !shares {
+                let other = self.in_flight.iter().find(|other| other.contains(pba));
+                if let Some(other) = other {
+                    return Claim::Wait(other.done.clone());
+                }
+                debug_assert!(false, "nobody writes block {pba}, which is in flight");
+            }
+            if has_room {
                 info.references += 1;
-                return Claim::Known(pba);
+                let crc32c = info.crc32c;
+                return if is_own {
+                    Claim::Own { pba, item: crc32c }
+                } else {
+                    Claim::Known { pba, crc32c }
+                };
             }
             // As many references as can be counted: a second copy takes over in the index.
         }
-        let Some(pba) = self.space.allocate(drive) else {
+        let Some(pba) = self.space.allocate(flight.drive) else {
             return Claim::Full;
         };
         *self.blocks.entry(pba) = BlockInfo {
-            references: 1,
-            crc32c,
+            references: 1 | IN_FLIGHT,
+            crc32c: item,
             fingerprint,
         };
-        self.index.insert(&self.blocks, pba);
-        self.in_flight.insert(
-            pba.0,
-            InFlight {
-                owner,
-                done: Arc::new(Event::default()),
-            },
-        );
+        if fingerprint.is_some() {
+            self.index.insert(&self.blocks, pba);
+        }
+        flight.add(pba);
         Claim::New(pba)
     }
 
-    /// The block is written: others may share it.
-    pub(crate) fn mark_stable(&mut self, pba: Pba) {
-        if let Some(writer) = self.in_flight.remove(&pba.0) {
-            writer.done.set();
-        }
-    }
-
-    /// The block was not written, and will not be: its references are void, who waits retries by
-    /// itself. `may_be_written`: a write to it may still be under way, so it is not used again.
+    /// A block in flight was not written, and will not be: all its references are void.
+    /// `may_be_written`: a write to it may still be under way, so it is not used again.
     pub(crate) fn abandon(&mut self, pba: Pba, may_be_written: bool) {
-        self.index.remove(&self.blocks, pba);
+        self.unindex(pba);
         self.blocks.entry(pba).references = 0;
         if may_be_written {
             self.space.set_aside(pba);
         } else {
             self.space.give_back(pba);
         }
-        self.mark_stable(pba);
+    }
+
+    /// Content that is written again is not taken for stored there.
+    pub(crate) fn unindex(&mut self, pba: Pba) {
+        if self.blocks.get(pba).fingerprint.is_some() {
+            self.index.remove(&self.blocks, pba);
+        }
+    }
+
+    /// Drops one reference of a block that may have been abandoned: then there is none.
+    pub(crate) fn drop_reference_if_any(&mut self, pba: Pba) {
+        if self.blocks.get(pba).references > 0 {
+            self.drop_reference(pba);
+        }
     }
 
     /// Drops one reference of a stable block.
@@ -218,23 +299,24 @@ impl State {
         );
         info.references -= 1;
         if info.references == 0 {
-            self.index.remove(&self.blocks, pba);
+            self.unindex(pba);
             self.space.quarantine(pba, self.last_change);
         }
     }
 
     /// Makes a record's changes. Its new blocks' references pass from the command to the map.
-    pub(crate) fn install(&mut self, record: &Record) {
-        match record {
-            Record::Map {
-                volume,
-                start,
-                entries,
-            } => {
-                for (at, entry) in (*start..).zip(entries) {
-                    self.install_entry(*volume, at, entry);
-                }
+    pub(crate) fn install(&mut self, record: RecordRef<'_>) {
+        if let Some((volume, start, entries)) = record.as_map() {
+            for (at, entry) in (start..).zip(entries) {
+                self.install_entry(volume, at, entry);
             }
+        } else if let Some(record) = record.as_other() {
+            self.install_other(record);
+        }
+    }
+
+    fn install_other(&mut self, record: &Record) {
+        match record {
             Record::Unmap { volume, entries } => {
                 for (at, _) in entries {
                     self.map_one(*volume, *at, None);
@@ -243,22 +325,28 @@ impl State {
             Record::VolumeCreate(info) => {
                 self.saw_volume(info.id);
                 self.volumes.insert(info.id, VolumeEntry::new(info.clone()));
+                self.volume_changed();
             }
             Record::VolumeResize { id, size_bytes } => {
                 if let Some(entry) = self.volumes.get_mut(id) {
-                    entry.info.size_bytes = *size_bytes;
+                    entry.change(|info| info.size_bytes = *size_bytes);
                 }
             }
             Record::VolumeDelete { id } => {
                 if let Some(entry) = self.volumes.get_mut(id) {
-                    entry.info.state = VolumeState::Deleting;
+                    entry.change(|info| info.state = VolumeState::Deleting);
+                    self.volume_changed();
                 }
             }
             Record::VolumeGone { id } => {
                 self.volumes.remove(id);
             }
-            Record::Durable { .. } => {}
+            Record::Map { .. } | Record::Durable { .. } => {}
         }
+    }
+
+    fn volume_changed(&self) {
+        self.volume_changes.fetch_add(1, Ordering::Release);
     }
 
     fn install_entry(&mut self, volume: u32, at: u64, entry: &MapEntry) {
@@ -283,19 +371,6 @@ impl State {
         self.next_volume = self
             .next_volume
             .and_then(|next| Some(next.max(id.checked_add(1)?)));
-    }
-
-    /// Gives the references back that a record's new mappings hold: it was not appended.
-    pub(crate) fn undo(&mut self, record: &Record) {
-        if let Record::Map { entries, .. } = record {
-            for pba in entries
-                .iter()
-                .filter_map(|entry| entry.new.map(|new| new.pba))
-            {
-                self.drop_reference(pba);
-            }
-        }
-        self.space.release(self.durable);
     }
 
     /// Everything up to `sequence` survives a power loss from now on.

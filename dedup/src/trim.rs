@@ -9,7 +9,7 @@ use meta::Record;
 
 use crate::Result;
 use crate::engine::Shared;
-use crate::range_lock::RangeLock;
+use crate::volume::VolumeCore;
 use crate::wait::{lock, yield_once};
 
 /// Sub-blocks that one piece looks at most, mapped or not.
@@ -19,11 +19,11 @@ const PIECE_SPAN_MAX: u64 = 1 << 16;
 /// survive a power loss.
 pub(crate) async fn unmap(
     shared: &Arc<Shared>,
-    volume: u32,
-    range_lock: &Arc<RangeLock>,
+    core: &VolumeCore,
     start: u64,
     end: u64,
 ) -> Result<u64> {
+    let volume = core.id;
     let mut at = start;
     let mut sequence = lock(&shared.state).last_change;
     loop {
@@ -32,7 +32,7 @@ pub(crate) async fn unmap(
         let Some((first, span_end)) = next_piece(shared, volume, at, end)? else {
             return Ok(sequence);
         };
-        let guard = range_lock.exclusive(first, span_end).await;
+        let guard = core.range_lock.exclusive(first, span_end).await;
         let entries: Vec<_> = {
             let state = lock(&shared.state);
             state.check_writable()?;

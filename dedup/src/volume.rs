@@ -1,31 +1,62 @@
 //! Volumes as hosts use them: byte ranges at LBA grain over sub-blocks of 4 KiB.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use drives::BLOCK_BYTES;
 use meta::{VolumeInfo, VolumeState};
 use reactor::Buffer;
 
 use crate::engine::Shared;
+use crate::lane::write_sub_blocks;
 use crate::range_lock::RangeLock;
 use crate::read::{Piece, read_piece};
-use crate::state::VolumeEntry;
 use crate::trim::unmap;
 use crate::wait::lock;
-use crate::write::write_sub_blocks;
 use crate::{EngineError, Result};
 
 /// The largest read, write or compare in one call, in bytes: it fits one buffer
 /// with two partial sub-blocks, and one journal record.
 pub const MAX_COMMAND_BYTES: usize = 1 << 20;
 
+/// What commands need of a volume before they look at its map. Handles and state share it.
+pub(crate) struct VolumeCore {
+    pub(crate) id: u32,
+    /// Whether what is written is fingerprinted.
+    pub(crate) dedup: bool,
+    pub(crate) range_lock: Arc<RangeLock>,
+    lba_bytes: u32,
+    size_bytes: AtomicU64,
+    is_active: AtomicBool,
+    info: Mutex<Arc<VolumeInfo>>,
+}
+
+impl VolumeCore {
+    pub(crate) fn new(info: Arc<VolumeInfo>) -> Self {
+        Self {
+            id: info.id,
+            dedup: info.dedup,
+            range_lock: Arc::default(),
+            lba_bytes: info.lba_bytes,
+            size_bytes: AtomicU64::new(info.size_bytes),
+            is_active: AtomicBool::new(info.state == VolumeState::Active),
+            info: Mutex::new(info),
+        }
+    }
+
+    /// Size or state changed. Called under the state's lock.
+    pub(crate) fn set_info(&self, info: Arc<VolumeInfo>) {
+        self.size_bytes.store(info.size_bytes, Ordering::Release);
+        let is_active = info.state == VolumeState::Active;
+        self.is_active.store(is_active, Ordering::Release);
+        *lock(&self.info) = info;
+    }
+}
+
 /// An open volume: cheap to make, usable from every reactor.
 pub struct Volume {
     shared: Arc<Shared>,
-    id: u32,
-    range_lock: Arc<RangeLock>,
-    /// As it was when this was made; the size in it is not used.
-    info: VolumeInfo,
+    core: Arc<VolumeCore>,
 }
 
 /// A byte range in whole sub-blocks, with what it covers of the first and last one.
@@ -70,25 +101,18 @@ impl Span {
 }
 
 impl Volume {
-    pub(crate) fn new(shared: Arc<Shared>, entry: &VolumeEntry) -> Arc<Self> {
-        Arc::new(Self {
-            shared,
-            id: entry.info.id,
-            range_lock: entry.range_lock.clone(),
-            info: entry.info.clone(),
-        })
+    pub(crate) fn new(shared: Arc<Shared>, core: Arc<VolumeCore>) -> Arc<Self> {
+        Arc::new(Self { shared, core })
+    }
+
+    /// Whether both are handles of the same volume.
+    pub(crate) fn is_of(&self, core: &Arc<VolumeCore>) -> bool {
+        Arc::ptr_eq(&self.core, core)
     }
 
     /// The volume as it is now (its size and state can change).
-    pub fn info(&self) -> VolumeInfo {
-        let state = lock(&self.shared.state);
-        match state.volumes.get(&self.id) {
-            Some(entry) => entry.info.clone(),
-            None => VolumeInfo {
-                state: VolumeState::Deleting,
-                ..self.info.clone()
-            },
-        }
+    pub fn info(&self) -> Arc<VolumeInfo> {
+        lock(&self.core.info).clone()
     }
 
     /// Reads `buf.len()` bytes at `offset` (both multiples of the LBA size). On an error the buffer's
@@ -105,11 +129,11 @@ impl Volume {
             return (Ok(()), buf);
         }
         if span.is_whole() {
-            let _guard = self.range_lock.shared(span.first, span.end).await;
+            let _guard = self.core.range_lock.shared(span.first, span.end).await;
             return self.read_span(span, buf).await;
         }
         let bounce = self.shared.bounce(span.count() * BLOCK_BYTES).await;
-        let _guard = self.range_lock.shared(span.first, span.end).await;
+        let _guard = self.core.range_lock.shared(span.first, span.end).await;
         let (result, bounce) = self.read_span(span, bounce).await;
         let len = buf.len();
         match result {
@@ -131,9 +155,9 @@ impl Volume {
             return (Ok(()), buf);
         }
         let (result, buf) = if span.is_whole() {
-            let guard = self.range_lock.exclusive(span.first, span.end).await;
+            let guard = self.core.range_lock.exclusive(span.first, span.end).await;
             match self.check_end(span) {
-                Ok(()) => write_sub_blocks(&self.shared, self.id, guard, span.first, buf).await,
+                Ok(()) => write_sub_blocks(&self.shared, &self.core, guard, span.first, buf).await,
                 Err(error) => (Err(error), buf),
             }
         } else {
@@ -158,9 +182,7 @@ impl Volume {
     /// keep their content. Any length inside the volume is allowed.
     pub async fn trim(&self, offset: u64, len: u64) -> Result<()> {
         let (first, end) = self.check(offset, len, u64::MAX)?.whole();
-        unmap(&self.shared, self.id, &self.range_lock, first, end)
-            .await
-            .map(drop)
+        unmap(&self.shared, &self.core, first, end).await.map(drop)
     }
 
     /// Every write that was acknowledged before this call survives a power loss when it returns `Ok`.
@@ -178,7 +200,7 @@ impl Volume {
             return (Ok(true), buf);
         }
         let bounce = self.shared.bounce(span.count() * BLOCK_BYTES).await;
-        let _guard = self.range_lock.shared(span.first, span.end).await;
+        let _guard = self.core.range_lock.shared(span.first, span.end).await;
         let (result, bounce) = self.read_span(span, bounce).await;
         (
             result.map(|()| bounce[span.head..span.head + buf.len()] == buf[..]),
@@ -188,35 +210,44 @@ impl Volume {
 
     /// The range, if it is one of this volume's.
     fn check(&self, offset: u64, len: u64, len_max: u64) -> Result<Span> {
-        let lba = u64::from(self.info.lba_bytes);
+        let lba = u64::from(self.core.lba_bytes);
         if !offset.is_multiple_of(lba) || !len.is_multiple_of(lba) {
             return Err(EngineError::invalid(format!(
                 "volume `{}`: {len} bytes at {offset} are not whole blocks of {lba} bytes",
-                self.info.name
+                self.info().name
             )));
         }
         if len > len_max {
             return Err(EngineError::invalid(format!(
                 "volume `{}`: {len} bytes are more than the {len_max} bytes of one command; split it",
-                self.info.name
+                self.info().name
             )));
         }
-        let state = lock(&self.shared.state);
-        let size = state.active(self.id)?.info.size_bytes;
+        let size = self.active_size()?;
         if offset.checked_add(len).is_none_or(|end| end > size) {
             return Err(self.beyond_end(size));
         }
         Ok(Span::new(offset, len))
     }
 
+    /// The volume's size, if it can be used.
+    fn active_size(&self) -> Result<u64> {
+        if self.shared.is_closed() {
+            return Err(EngineError::closed());
+        }
+        if !self.core.is_active.load(Ordering::Acquire) {
+            let id = self.core.id;
+            return Err(EngineError::not_found(format!("volume {id} was deleted")));
+        }
+        Ok(self.core.size_bytes.load(Ordering::Acquire))
+    }
+
     /// Whether the range is still inside: the volume can shrink, or go, while a command waits for its
     /// range. Shrinking takes the range lock of what it cuts off.
     fn check_end(&self, span: Span) -> Result<()> {
-        let state = lock(&self.shared.state);
-        state.check_writable()?;
-        let entry = state.active(self.id)?;
-        if span.end > entry.sub_blocks() {
-            return Err(self.beyond_end(entry.info.size_bytes));
+        let size = self.active_size()?;
+        if span.end > size / BLOCK_BYTES as u64 {
+            return Err(self.beyond_end(size));
         }
         Ok(())
     }
@@ -224,7 +255,7 @@ impl Volume {
     fn beyond_end(&self, size: u64) -> EngineError {
         EngineError::invalid(format!(
             "volume `{}`: the range goes beyond its size of {size} bytes",
-            self.info.name
+            self.info().name
         ))
     }
 
@@ -234,14 +265,14 @@ impl Volume {
             count: span.count(),
             buffer_offset: 0,
         };
-        read_piece(&self.shared, self.id, piece, buf).await
+        read_piece(&self.shared, &self.core, piece, buf).await
     }
 
     /// Reads the sub-blocks at the ends, changes their part, and writes all: for LBAs of 512 bytes.
     async fn write_partial(&self, span: Span, data: &[u8]) -> Result<u64> {
         // The bounce buffer comes before the range lock: who holds a range never waits for memory.
         let mut bounce = self.shared.bounce(span.count() * BLOCK_BYTES).await;
-        let guard = self.range_lock.exclusive(span.first, span.end).await;
+        let guard = self.core.range_lock.exclusive(span.first, span.end).await;
         self.check_end(span)?;
         let last = span.count() - 1;
         let ends = [
@@ -254,12 +285,12 @@ impl Volume {
                 count: 1,
                 buffer_offset: at * BLOCK_BYTES,
             };
-            let (result, back) = read_piece(&self.shared, self.id, piece, bounce).await;
+            let (result, back) = read_piece(&self.shared, &self.core, piece, bounce).await;
             bounce = back;
             result?;
         }
         bounce[span.head..span.head + data.len()].copy_from_slice(data);
-        write_sub_blocks(&self.shared, self.id, guard, span.first, bounce)
+        write_sub_blocks(&self.shared, &self.core, guard, span.first, bounce)
             .await
             .0
     }
@@ -272,7 +303,7 @@ impl Volume {
         if first == last && !span.is_whole() && span.count() == 1 {
             return self.write_partial(span, &ZEROS[..len as usize]).await;
         }
-        let mut sequence = unmap(&self.shared, self.id, &self.range_lock, first, last).await?;
+        let mut sequence = unmap(&self.shared, &self.core, first, last).await?;
         if span.head > 0 {
             let head = first * grain - offset;
             let part = Span::new(offset, head);

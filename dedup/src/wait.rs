@@ -2,75 +2,13 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 /// Locks, also after a panic of another holder: the engine's short sections leave no half-made state
 /// that a later reader could mistake (every multi-step change is undone by guards).
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// One value handed from one task to another.
-pub(crate) struct Slot<T> {
-    inner: Mutex<SlotInner<T>>,
-}
-
-struct SlotInner<T> {
-    value: Option<T>,
-    waker: Option<Waker>,
-}
-
-impl<T> Slot<T> {
-    pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self {
-            inner: Mutex::new(SlotInner {
-                value: None,
-                waker: None,
-            }),
-        })
-    }
-
-    /// Puts the value in and wakes who waits for it.
-    pub(crate) fn set(&self, value: T) {
-        let waker = {
-            let mut inner = lock(&self.inner);
-            inner.value = Some(value);
-            inner.waker.take()
-        };
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-    }
-
-    /// The value, if it is there already.
-    pub(crate) fn try_take(&self) -> Option<T> {
-        lock(&self.inner).value.take()
-    }
-
-    /// Waits for the value.
-    pub(crate) fn take(&self) -> SlotTake<'_, T> {
-        SlotTake { slot: self }
-    }
-}
-
-pub(crate) struct SlotTake<'a, T> {
-    slot: &'a Slot<T>,
-}
-
-impl<T> Future for SlotTake<'_, T> {
-    type Output = T;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        let mut inner = lock(&self.slot.inner);
-        match inner.value.take() {
-            Some(value) => Poll::Ready(value),
-            None => {
-                inner.waker = Some(cx.waker().clone());
-                Poll::Pending
-            }
-        }
-    }
 }
 
 /// Something that happens once, and that many may wait for.

@@ -1,263 +1,656 @@
-//! The way of a write.
+//! The way of a batch of writes.
 //!
-//! Range lock -> fingerprints -> look-up (a reference to what is known, a block for what is new, a
-//! wait for what another command is writing) -> new data to the drives straight from the buffer ->
-//! one journal record -> mapping installed. On every way out but success, all references and blocks
-//! that the command took are given back, also when its future is dropped.
+//! Fingerprints -> look-up (a reference to what is known, a block for what is new, a wait for what
+//! another batch is writing) -> new data of all commands to the drives, straight from their buffers ->
+//! one append with a record per command -> mappings installed, commands told. On every way out but
+//! success, all references and blocks that a command took are given back, also when the batch is
+//! dropped.
+//!
+//! A command that cannot go on with the others (it waits for another batch, or needs room, or a drive
+//! failed) goes on alone, so that it delays and harms nobody.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use drives::BLOCK_BYTES;
-use meta::{Fingerprint, MapEntry, NewBlock, Pba, Record};
+use drives::{Drive, GatherExtent};
+use futures_util::future::join_all;
+use meta::{Fingerprint, JournalError, MapEntry, NewBlock, Pba, RecordRef};
 use reactor::Buffer;
 
+use crate::commit::RoomTurn;
 use crate::engine::Shared;
-use crate::fingerprint::{self, Block, Hasher};
-use crate::range_lock::RangeGuard;
-use crate::read::coalesce;
-use crate::state::{Claim, Owner};
+use crate::fingerprint::{self, Block};
+use crate::lane::Command;
+use crate::state::{Claim, Flight, State};
 use crate::wait::{Event, lock};
-use crate::{EngineError, Result};
+use crate::{EngineError, Result, SUB_BLOCK_BYTES};
 
 /// How often a write without room asks for freed blocks before it fails.
 const RECLAIM_ATTEMPTS: u32 = 3;
 
-/// The content of one sub-block to be written; `None` = zeros, which are not stored.
-type Content = Option<(Fingerprint, u32)>;
-
-/// Writes whole sub-blocks from `start` on: the buffer's length is a multiple of their size, and the
-/// caller's guard covers them. The guard is held until the new mapping is in place.
-///
-/// `Ok` carries the sequence number that must be durable for the write to survive a power loss.
-pub(crate) async fn write_sub_blocks(
-    shared: &Arc<Shared>,
-    volume: u32,
-    guard: RangeGuard,
-    start: u64,
-    buf: Buffer,
-) -> (Result<u64>, Buffer) {
-    let contents = contents(&shared.hasher, &buf);
-    let mut claims = Claims::new(shared.clone(), contents.len());
-    let (result, buf) = store(&mut claims, &contents, buf).await;
-    if let Err(error) = result {
-        return (Err(error), buf);
+/// Writes all commands, and tells each what became of it.
+pub(crate) async fn run(shared: Arc<Shared>, commands: Vec<Command>) {
+    #[cfg(test)]
+    crate::simulation::note_batch(commands.len(), 0);
+    let mut batch = Batch::new(shared, commands);
+    batch.look_at_content();
+    batch.round().await;
+    let rest = batch.split_off_rest();
+    #[cfg(test)]
+    crate::simulation::note_batch(0, rest.len());
+    drop(batch);
+    if !rest.is_empty() {
+        join_all(rest.into_iter().map(Batch::go_on_alone)).await;
     }
-    let result = match claims.into_record(volume, start, &contents) {
-        Ok(Some(record)) => shared.commit(record, Some(guard)).await,
-        Ok(None) => Ok(lock(&shared.state).last_change),
-        Err(error) => Err(error),
-    };
-    (result, buf)
 }
 
-fn contents(hasher: &Hasher, buf: &Buffer) -> Vec<Content> {
-    let blocks = fingerprint::split(buf);
-    let is_stored = |block: &&Block| !fingerprint::is_zero(*block);
-    let mut fingerprints = Vec::with_capacity(blocks.len());
-    hasher.batch(blocks.iter().filter(is_stored), |fingerprint| {
-        fingerprints.push(fingerprint);
-    });
-    let mut fingerprints = fingerprints.into_iter();
-    blocks
-        .iter()
-        .map(|block| {
-            is_stored(&block).then_some(())?;
-            Some((fingerprints.next()?, fingerprint::crc32c(block)))
-        })
-        .collect()
+/// How far a command has come.
+enum Progress {
+    /// Nothing is claimed; to be tried (again).
+    Begun,
+    /// It has a block for every content.
+    Claimed,
+    /// It has a block for every content but those that other batches are writing.
+    Waits(Vec<Arc<Event>>),
+    /// Some contents need room that is not there; nothing is claimed.
+    Full,
+    /// Its volume is not there any more; nothing is claimed.
+    Gone,
 }
 
-/// Gets a stable block for every content.
-async fn store(claims: &mut Claims, contents: &[Content], mut buf: Buffer) -> (Result<()>, Buffer) {
-    let mut attempts = 0;
-    loop {
-        match claims.claim(contents) {
-            Ok(Round::Full) => {
-                claims.give_back();
-                attempts += 1;
-                if attempts > RECLAIM_ATTEMPTS || !claims.shared.reclaim_space().await {
-                    return (Err(claims.shared.no_space()), buf);
-                }
-            }
-            Ok(Round::Claimed { waits }) => {
-                let (result, back) = claims.write_new(buf).await;
-                buf = back;
-                if let Err(error) = result {
-                    return (Err(error), buf);
-                }
-                // Only now, with nothing of our own in flight, may we wait for others: a circle of
-                // commands that wait for each other cannot close.
-                if waits.is_empty() {
-                    return (Ok(()), buf);
-                }
-                for wait in waits {
-                    wait.wait().await;
-                }
-            }
-            Err(error) => return (Err(error), buf),
+struct Job {
+    /// `None`: it was told.
+    command: Option<Command>,
+    /// Its sub-blocks among the batch's items.
+    items: Range<usize>,
+    progress: Progress,
+}
+
+impl Job {
+    fn is_told(&self) -> bool {
+        self.command.is_none()
+    }
+
+    fn blocks(&self) -> &[Block] {
+        let buf = self
+            .command
+            .as_ref()
+            .and_then(|command| command.buf.as_ref());
+        buf.map_or(&[], |buf| fingerprint::split(buf))
+    }
+}
+
+/// The checksum of an item.
+#[derive(Clone, Copy)]
+enum Crc {
+    /// To be computed, if the content is to be stored.
+    Unknown,
+    Known(u32),
+    /// That of another item of the batch, whose block this one shares.
+    Of(u32),
+}
+
+/// One sub-block to be written.
+struct Item {
+    /// Zeros are not stored.
+    is_zero: bool,
+    fingerprint: Fingerprint,
+    crc: Crc,
+    /// What it is mapped to at present.
+    old: Option<Pba>,
+    /// The block that it holds one reference of.
+    taken: Option<Pba>,
+}
+
+impl Item {
+    fn entry(&self) -> MapEntry {
+        let crc32c = match self.crc {
+            Crc::Known(crc32c) => crc32c,
+            Crc::Unknown | Crc::Of(_) => 0, // nothing is stored
+        };
+        MapEntry {
+            old: self.old,
+            new: self.taken.map(|pba| NewBlock {
+                pba,
+                fingerprint: self.fingerprint,
+                crc32c,
+            }),
         }
     }
 }
 
-enum Round {
-    /// Some contents need room that is not there.
-    Full,
-    /// All contents have a block but those that other commands are writing.
-    Claimed { waits: Vec<Arc<Event>> },
+/// A new block, and whose bytes it gets.
+struct New {
+    job: u32,
+    item: u32,
+    pba: Pba,
 }
 
-/// The references and blocks that one command holds until its record is committed.
-struct Claims {
+struct Batch {
     shared: Arc<Shared>,
-    owner: Owner,
-    /// Per sub-block: the block it holds one reference of.
-    taken: Vec<Option<Pba>>,
-    /// New blocks of this round, not yet stable, with the sub-block whose bytes they get.
-    new: Vec<(usize, Pba)>,
-    /// A drive may be writing to the new blocks.
+    jobs: Vec<Job>,
+    items: Vec<Item>,
+    /// Blocks that were allocated and have not landed, in the order of their allocation.
+    new: Vec<New>,
+    /// They are marked in flight under this number.
+    flight: Option<u64>,
+    /// A drive may be writing to them.
     writing: bool,
 }
 
-impl Claims {
-    fn new(shared: Arc<Shared>, count: usize) -> Self {
-        let owner = lock(&shared.state).new_owner();
+impl Batch {
+    fn new(shared: Arc<Shared>, commands: Vec<Command>) -> Self {
+        let mut end = 0;
+        let job = |command: Command| {
+            let first = end;
+            end += command.count();
+            Job {
+                command: Some(command),
+                items: first..end,
+                progress: Progress::Begun,
+            }
+        };
         Self {
             shared,
-            owner,
-            taken: vec![None; count],
+            jobs: commands.into_iter().map(job).collect(),
+            items: Vec::new(),
             new: Vec::new(),
+            flight: None,
             writing: false,
         }
     }
 
+    /// Finds zeros, and fingerprints everything else.
+    fn look_at_content(&mut self) {
+        let Self {
+            shared,
+            jobs,
+            items,
+            ..
+        } = self;
+        items.reserve(jobs.last().map_or(0, |job| job.items.end));
+        let mut hashed: Vec<(u32, &Block)> = Vec::with_capacity(items.capacity());
+        for job in jobs.iter() {
+            let is_hashed = job.command.as_ref().is_some_and(|c| c.volume.dedup);
+            for block in job.blocks() {
+                let is_zero = fingerprint::is_zero(block);
+                if is_hashed && !is_zero {
+                    hashed.push((items.len() as u32, block));
+                }
+                items.push(Item {
+                    is_zero,
+                    fingerprint: Fingerprint::NONE,
+                    crc: Crc::Unknown,
+                    old: None,
+                    taken: None,
+                });
+            }
+        }
+        let mut targets = hashed.iter();
+        let blocks = hashed.iter().map(|(_, block)| *block);
+        shared.hasher.batch(blocks, |fingerprint| {
+            if let Some((item, _)) = targets.next() {
+                items[*item as usize].fingerprint = fingerprint;
+            }
+        });
+    }
+
+    /// One go for everyone who is not told yet.
+    async fn round(&mut self) {
+        if let Err(error) = self.claim() {
+            return self.fail_all(&error);
+        }
+        self.checksum();
+        if let Err(error) = self.write_new().await {
+            self.give_back_all();
+            // Of several, each tries again alone, so that only those fail whose blocks cannot be
+            // written.
+            if let [_] = self.jobs[..] {
+                self.fail_all(&error);
+            }
+            return;
+        }
+        // Only with nothing of our own in flight may anybody wait: a circle of commands that wait for
+        // each other cannot close. So the new blocks land in here, whatever happens.
+        self.commit().await;
+    }
+
     /// Looks up every content that has no block yet.
-    fn claim(&mut self, contents: &[Content]) -> Result<Round> {
-        let shared = self.shared.clone();
+    fn claim(&mut self) -> Result<()> {
+        let Self {
+            shared,
+            jobs,
+            items,
+            new,
+            flight,
+            ..
+        } = self;
         let mut state = lock(&shared.state);
         state.check_writable()?;
-        let drive = state.space.roomiest_drive();
-        let mut waits = Vec::new();
-        for (at, content) in contents.iter().enumerate() {
-            let Some((fingerprint, crc32c)) = content else {
+        let mut taking_off = state.new_flight();
+        for (number, job) in (0..).zip(jobs.iter_mut()) {
+            let Some(command) = &job.command else {
                 continue;
             };
-            if self.taken[at].is_some() {
+            let Some(entry) = state.volumes.get(&command.volume.id) else {
+                job.progress = Progress::Gone;
                 continue;
+            };
+            for (at, item) in (command.start..).zip(&mut items[job.items.clone()]) {
+                item.old = entry.map.lookup(at);
             }
-            match state.claim(self.owner, drive, *fingerprint, *crc32c) {
-                Claim::Known(pba) => self.taken[at] = Some(pba),
-                Claim::New(pba) => {
-                    self.taken[at] = Some(pba);
-                    self.new.push((at, pba));
-                }
-                Claim::Wait(event) => waits.push(event),
-                Claim::Full => return Ok(Round::Full),
+            let first_new = new.len();
+            job.progress = claim_job(&mut state, &mut taking_off, (number, job), items, new);
+            if let Progress::Full = job.progress {
+                undo_claims(
+                    &mut state,
+                    &mut taking_off,
+                    &mut items[job.items.clone()],
+                    new.drain(first_new..),
+                );
             }
         }
-        Ok(Round::Claimed { waits })
+        *flight = state.take_off(taking_off);
+        Ok(())
     }
 
-    /// Writes the new blocks, and lets others share them. After an error they are given back.
-    async fn write_new(&mut self, mut buf: Buffer) -> (Result<()>, Buffer) {
+    /// Computes the checksums of what is to be stored.
+    fn checksum(&mut self) {
+        let Self {
+            jobs, items, new, ..
+        } = self;
+        for New { job, item, .. } in new.iter() {
+            let job = &jobs[*job as usize];
+            if let Some(block) = job.blocks().get(*item as usize - job.items.start) {
+                items[*item as usize].crc = Crc::Known(fingerprint::crc32c(block));
+            }
+        }
+        for at in 0..items.len() {
+            if let Crc::Of(other) = items[at].crc {
+                items[at].crc = items[other as usize].crc;
+            }
+        }
+    }
+
+    /// Writes the new blocks.
+    async fn write_new(&mut self) -> Result<()> {
+        if self.new.is_empty() {
+            return Ok(());
+        }
         let shared = self.shared.clone();
         for (at, drive) in shared.drives.iter().enumerate() {
-            let extents = coalesce(
-                self.new
-                    .iter()
-                    .filter(|(_, pba)| usize::from(pba.drive()) == at)
-                    .map(|(sub_block, pba)| (*pba, sub_block * BLOCK_BYTES)),
-            );
-            if extents.is_empty() {
-                continue;
-            }
-            self.writing = true;
-            let (result, back) = drive.write(buf, &extents).await;
-            self.writing = false;
-            buf = back;
-            if let Err(error) = result {
-                self.give_back();
-                return (Err(shared.drive_error("write", &**drive, &error)), buf);
+            let extents = self.gather(at);
+            if !extents.is_empty() {
+                self.write_extents(&**drive, &extents).await?;
             }
         }
-        let mut state = lock(&shared.state);
-        for (_, pba) in self.new.drain(..) {
-            state.mark_stable(pba);
-        }
-        drop(state);
-        (Ok(()), buf)
+        Ok(())
     }
 
-    /// Gives everything back that this command holds.
-    fn give_back(&mut self) {
-        if self.taken.iter().all(Option::is_none) {
-            return;
+    async fn write_extents(&mut self, drive: &dyn Drive, extents: &[GatherExtent]) -> Result<()> {
+        // Nobody was told yet, so the buffers have the numbers of their jobs.
+        debug_assert!(!self.jobs.iter().any(Job::is_told));
+        let buffers: Vec<Buffer> = self
+            .commands()
+            .filter_map(|command| command.buf.take())
+            .collect();
+        self.writing = true;
+        let (result, buffers) = drive.write_many(buffers, extents).await;
+        self.writing = false;
+        for (command, buf) in self.commands().zip(buffers) {
+            command.buf = Some(buf);
         }
-        let mut state = lock(&self.shared.state);
-        #[cfg(test)]
-        if crate::ablation::is(crate::ablation::Broken::KeepReferences) && self.new.is_empty() {
-            return;
-        }
-        for (_, pba) in self.new.drain(..) {
-            // All references of a block in flight are this command's own.
-            for taken in &mut self.taken {
-                taken.take_if(|held| *held == pba);
+        result.map_err(|error| self.shared.drive_error("write", drive, &error))
+    }
+
+    fn commands(&mut self) -> impl Iterator<Item = &mut Command> {
+        let jobs = self.jobs.iter_mut();
+        jobs.filter_map(|job| job.command.as_mut())
+    }
+
+    /// The new blocks of one drive; those that follow each other there and in a buffer as one extent.
+    fn gather(&self, drive: usize) -> Vec<GatherExtent> {
+        let mut extents: Vec<GatherExtent> = Vec::with_capacity(self.new.len());
+        for New { job, item, pba } in &self.new {
+            if usize::from(pba.drive()) != drive {
+                continue;
             }
-            state.abandon(pba, self.writing);
+            let block = crate::drive_block(*pba);
+            let at = *item as usize - self.jobs[*job as usize].items.start;
+            let buffer_offset = (at * SUB_BLOCK_BYTES) as u32;
+            if let Some(last) = extents.last_mut()
+                && last.buffer == *job
+                && last.block + u64::from(last.blocks) == block
+                && last.buffer_offset + last.blocks * SUB_BLOCK_BYTES as u32 == buffer_offset
+            {
+                last.blocks += 1;
+                continue;
+            }
+            extents.push(GatherExtent {
+                block,
+                buffer: *job,
+                buffer_offset,
+                blocks: 1,
+            });
         }
-        for pba in self.taken.iter_mut().filter_map(Option::take) {
+        extents
+    }
+
+    /// Appends the records of all commands that have their blocks, and tells them.
+    async fn commit(&mut self) {
+        let mut entries = Vec::with_capacity(self.items.len());
+        let mut records: Vec<(usize, Range<usize>)> = Vec::with_capacity(self.jobs.len());
+        let mut unchanged = Vec::new();
+        for (number, job) in self.jobs.iter().enumerate() {
+            if !matches!(job.progress, Progress::Claimed) {
+                continue;
+            }
+            let first = entries.len();
+            entries.extend(self.items[job.items.clone()].iter().map(Item::entry));
+            let is_unchanged = |entry: &MapEntry| entry.old == entry.new.map(|new| new.pba);
+            if entries[first..].iter().all(is_unchanged) {
+                entries.truncate(first);
+                unchanged.push(number);
+            } else {
+                records.push((number, first..entries.len()));
+            }
+        }
+        let shared = self.shared.clone();
+        if records.is_empty() || shared.room_line.is_busy() {
+            self.land();
+        }
+        self.finish_unchanged(&unchanged);
+        if !records.is_empty() {
+            let turn = shared.room_line.join_if_any().await;
+            self.append_all(&shared, &entries, &records, turn).await;
+        }
+        for number in 0..self.jobs.len() {
+            if let Progress::Gone = self.jobs[number].progress
+                && let Some(command) = self.jobs[number].command.take()
+            {
+                let error = format!("volume {} was deleted", command.volume.id);
+                command.finish(Err(EngineError::not_found(error)));
+            }
+        }
+    }
+
+    /// Appends records until all are told. `entries` are those of all records.
+    async fn append_all<'a>(
+        &mut self,
+        shared: &'a Arc<Shared>,
+        entries: &[MapEntry],
+        records: &[(usize, Range<usize>)],
+        mut turn: Option<RoomTurn<'a>>,
+    ) {
+        let mut left = records;
+        let mut group = left.len();
+        while !left.is_empty() {
+            let (now, later) = left.split_at(group.min(left.len()));
+            let appended = self.append(shared, entries, now);
+            let failure = match appended {
+                Ok(first) => {
+                    for (sequence, (number, _)) in (first..).zip(now) {
+                        // The map holds the references from here on.
+                        let items = self.jobs[*number].items.clone();
+                        self.items[items]
+                            .iter_mut()
+                            .for_each(|item| item.taken = None);
+                        self.finish(*number, Ok(sequence));
+                    }
+                    left = later;
+                    group = left.len();
+                    continue;
+                }
+                Err(error) => {
+                    self.land();
+                    if crate::commit::is_size(&error) && now.len() > 1 {
+                        group = now.len().div_ceil(2);
+                        continue;
+                    }
+                    if error.is_full() {
+                        shared.wait_for_room(&mut turn).await
+                    } else {
+                        Err(shared.append_failed(&error))
+                    }
+                }
+            };
+            if let Err(error) = failure {
+                for (number, _) in now {
+                    self.give_back(*number);
+                    self.finish(*number, Err(error.clone()));
+                }
+                left = later;
+                group = left.len();
+            }
+        }
+    }
+
+    /// One append; the new blocks land with it.
+    fn append(
+        &mut self,
+        shared: &Shared,
+        entries: &[MapEntry],
+        records: &[(usize, Range<usize>)],
+    ) -> std::result::Result<u64, JournalError> {
+        let record = |(number, range): &(usize, Range<usize>)| {
+            let command = self.jobs[*number].command.as_ref();
+            let (volume, start) =
+                command.map_or((0, 0), |command| (command.volume.id, command.start));
+            RecordRef::map(volume, start, &entries[range.clone()])
+        };
+        let mut landed = None;
+        let first = shared.append(records.iter().map(record), |state| {
+            landed = self.land_in(state);
+        })?;
+        self.has_landed(landed);
+        Ok(first)
+    }
+
+    /// The new blocks are written: others may share them.
+    fn land(&mut self) {
+        if self.flight.is_some() {
+            let landed = self.land_in(&mut lock(&self.shared.state));
+            self.has_landed(landed);
+        }
+    }
+
+    fn land_in(&self, state: &mut State) -> Option<Arc<Event>> {
+        let flight = self.flight?;
+        for New { item, pba, .. } in &self.new {
+            if let Crc::Known(crc32c) = self.items[*item as usize].crc {
+                state.blocks.entry(*pba).crc32c = crc32c;
+            }
+        }
+        state.land(flight)
+    }
+
+    fn has_landed(&mut self, landed: Option<Arc<Event>>) {
+        self.flight = None;
+        self.new.clear();
+        if let Some(landed) = landed {
+            landed.set();
+        }
+    }
+
+    /// Commands that map what is mapped already.
+    fn finish_unchanged(&mut self, unchanged: &[usize]) {
+        for number in unchanged {
+            self.give_back(*number);
+        }
+        if !unchanged.is_empty() {
+            let sequence = lock(&self.shared.state).last_change;
+            for number in unchanged {
+                self.finish(*number, Ok(sequence));
+            }
+        }
+    }
+
+    fn finish(&mut self, number: usize, result: Result<u64>) {
+        if let Some(command) = self.jobs[number].command.take() {
+            command.finish(result);
+        }
+    }
+
+    fn fail_all(&mut self, error: &EngineError) {
+        self.give_back_all();
+        for number in 0..self.jobs.len() {
+            self.finish(number, Err(error.clone()));
+        }
+    }
+
+    /// Drops the references of one command.
+    fn give_back(&mut self, number: usize) {
+        #[cfg(test)]
+        if crate::ablation::is(crate::ablation::Broken::KeepReferences) {
+            return;
+        }
+        let items = &mut self.items[self.jobs[number].items.clone()];
+        let mut state = lock(&self.shared.state);
+        for pba in items.iter_mut().filter_map(|item| item.taken.take()) {
             state.drop_reference(pba);
         }
         let durable = state.durable;
         state.space.release(durable);
     }
 
-    /// Turns the claims into the record of the command; from here on the record holds the references.
-    /// `None`: nothing changes.
-    fn into_record(
-        mut self,
-        volume: u32,
-        start: u64,
-        contents: &[Content],
-    ) -> Result<Option<Record>> {
-        let shared = self.shared.clone();
-        let mut state = lock(&shared.state);
-        let entry = state.volumes.get(&volume);
-        let entry =
-            entry.ok_or_else(|| EngineError::not_found(format!("volume {volume} was deleted")))?;
-        let mut entries = Vec::with_capacity(contents.len());
-        for (at, content) in contents.iter().enumerate() {
-            let old = entry.map.lookup(start + at as u64);
-            let new = match (content, self.taken[at]) {
-                (None, None) => None,
-                (Some((fingerprint, crc32c)), Some(pba)) => Some(NewBlock {
-                    pba,
-                    fingerprint: *fingerprint,
-                    crc32c: *crc32c,
-                }),
-                _ => return Err(EngineError::internal("a write lost track of its blocks")),
-            };
-            entries.push(MapEntry { old, new });
+    /// Gives everything back that the batch holds.
+    fn give_back_all(&mut self) {
+        if self.flight.is_none() && self.items.iter().all(|item| item.taken.is_none()) {
+            return;
         }
-        if entries
-            .iter()
-            .all(|entry| entry.old == entry.new.map(|new| new.pba))
-        {
-            for pba in self.taken.iter_mut().filter_map(Option::take) {
-                state.drop_reference(pba);
+        #[cfg(test)]
+        if crate::ablation::is(crate::ablation::Broken::KeepReferences) && self.flight.is_none() {
+            return;
+        }
+        let landed = {
+            let mut state = lock(&self.shared.state);
+            for New { pba, .. } in self.new.drain(..) {
+                state.abandon(pba, self.writing);
             }
-            return Ok(None);
+            for pba in self.items.iter_mut().filter_map(|item| item.taken.take()) {
+                state.drop_reference_if_any(pba);
+            }
+            let durable = state.durable;
+            state.space.release(durable);
+            self.flight.take().and_then(|flight| state.land(flight))
+        };
+        if let Some(landed) = landed {
+            landed.set();
         }
-        self.taken.clear();
-        Ok(Some(Record::Map {
-            volume,
-            start,
-            entries,
-        }))
+    }
+
+    /// Each command that is not told yet, as a batch of its own.
+    fn split_off_rest(&mut self) -> Vec<Batch> {
+        debug_assert!(self.flight.is_none());
+        if self.jobs.iter().all(Job::is_told) {
+            return Vec::new();
+        }
+        let mut items = std::mem::take(&mut self.items).into_iter();
+        let jobs = std::mem::take(&mut self.jobs).into_iter().map(|mut job| {
+            let items: Vec<Item> = items.by_ref().take(job.items.len()).collect();
+            job.items = 0..items.len();
+            (job, items)
+        });
+        jobs.filter(|(job, _)| !job.is_told())
+            .map(|(job, items)| Batch {
+                shared: self.shared.clone(),
+                jobs: vec![job],
+                items,
+                new: Vec::new(),
+                flight: None,
+                writing: false,
+            })
+            .collect()
+    }
+
+    /// The rest of the way of a single command.
+    async fn go_on_alone(mut self) {
+        let mut attempts = 0;
+        while let [job] = &mut self.jobs[..]
+            && !job.is_told()
+        {
+            match std::mem::replace(&mut job.progress, Progress::Begun) {
+                Progress::Waits(events) => {
+                    for event in events {
+                        event.wait().await;
+                    }
+                }
+                Progress::Full => {
+                    attempts += 1;
+                    if attempts > RECLAIM_ATTEMPTS || !self.shared.reclaim_space().await {
+                        let error = self.shared.no_space();
+                        return self.fail_all(&error);
+                    }
+                }
+                Progress::Begun | Progress::Claimed | Progress::Gone => {}
+            }
+            self.round().await;
+        }
     }
 }
 
-impl Drop for Claims {
+impl Drop for Batch {
     fn drop(&mut self) {
-        self.give_back();
+        self.give_back_all();
     }
+}
+
+fn claim_job(
+    state: &mut State,
+    flight: &mut Flight,
+    (number, job): (u32, &Job),
+    items: &mut [Item],
+    new: &mut Vec<New>,
+) -> Progress {
+    let mut waits = Vec::new();
+    for at in job.items.clone() {
+        let item = &mut items[at];
+        if item.is_zero || item.taken.is_some() {
+            continue;
+        }
+        match state.claim(flight, item.fingerprint, at as u32) {
+            Claim::Known { pba, crc32c } => {
+                item.taken = Some(pba);
+                item.crc = Crc::Known(crc32c);
+            }
+            Claim::Own { pba, item: other } => {
+                item.taken = Some(pba);
+                item.crc = Crc::Of(other);
+            }
+            Claim::New(pba) => {
+                item.taken = Some(pba);
+                new.push(New {
+                    job: number,
+                    item: at as u32,
+                    pba,
+                });
+            }
+            Claim::Wait(event) => waits.push(event),
+            Claim::Full => return Progress::Full,
+        }
+    }
+    if waits.is_empty() {
+        Progress::Claimed
+    } else {
+        Progress::Waits(waits)
+    }
+}
+
+/// A command that found no room gives back what it claimed so far. Nobody else refers to its new
+/// blocks yet: those who could come after it.
+fn undo_claims(
+    state: &mut State,
+    flight: &mut Flight,
+    items: &mut [Item],
+    new: impl DoubleEndedIterator<Item = New>,
+) {
+    for New { pba, .. } in new.rev() {
+        flight.stay(pba);
+        state.abandon(pba, false);
+    }
+    for pba in items.iter_mut().filter_map(|item| item.taken.take()) {
+        state.drop_reference_if_any(pba);
+    }
+    let durable = state.durable;
+    state.space.release(durable);
 }

@@ -73,6 +73,7 @@ fn background_work_flushes_checkpoints_and_frees_without_being_asked() {
             lba_bytes: 4096,
             nsid: None,
             uuid: None,
+            dedup: true,
         };
         let volume = engine.create_volume(spec).await.unwrap();
         let buffers = BufferPool::new(16 << 20).unwrap();

@@ -149,6 +149,7 @@ fn volume() -> VolumeInfo {
         size_bytes: 1 << 30,
         lba_bytes: 4096,
         state: VolumeState::Active,
+        dedup: true,
     }
 }
 

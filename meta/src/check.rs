@@ -237,6 +237,7 @@ impl Rows {
             .blocks
             .iter()
             .map(|block| block.row.fingerprint)
+            .filter(Fingerprint::is_some)
             .collect();
         fingerprints.sort_unstable();
         report.duplicate_fingerprints = fingerprints

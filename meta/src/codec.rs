@@ -72,7 +72,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Appends a volume: id, nsid, size, LBA size, state, uuid, nguid, name with a length byte.
+/// Appends a volume: id, nsid, size, LBA size, state, deduplication, uuid, nguid, name with a length byte.
 ///
 /// The caller has checked the name's length; a longer one is cut so that the row stays readable.
 pub(crate) fn put_volume(out: &mut Vec<u8>, volume: &VolumeInfo) {
@@ -84,6 +84,7 @@ pub(crate) fn put_volume(out: &mut Vec<u8>, volume: &VolumeInfo) {
         VolumeState::Active => 0,
         VolumeState::Deleting => 1,
     });
+    out.push(u8::from(volume.dedup));
     out.extend_from_slice(volume.uuid.as_bytes());
     out.extend_from_slice(&volume.nguid);
     let mut len = volume.name.len().min(VOLUME_NAME_BYTES_MAX);
@@ -105,6 +106,11 @@ pub(crate) fn take_volume(reader: &mut Reader<'_>) -> Result<VolumeInfo, CodecEr
         1 => VolumeState::Deleting,
         _ => return Err(CodecError::Field("volume state")),
     };
+    let dedup = match reader.u8()? {
+        0 => false,
+        1 => true,
+        _ => return Err(CodecError::Field("deduplication switch")),
+    };
     let uuid = Uuid::from_bytes(reader.array()?);
     let nguid = reader.array()?;
     let name_len = usize::from(reader.u8()?);
@@ -120,6 +126,7 @@ pub(crate) fn take_volume(reader: &mut Reader<'_>) -> Result<VolumeInfo, CodecEr
         size_bytes,
         lba_bytes,
         state,
+        dedup,
     })
 }
 

@@ -42,14 +42,16 @@ pub use batch::{Batch, BatchBuilder, BlockChange, BlockContent, MapChange, Volum
 pub use check::{CheckReport, Problem, ProblemKind, check, check_with};
 pub use error::{JournalError, MetaError, MetaErrorKind};
 pub use journal::{
-    Appended, FileMedia, FinishedSync, Journal, JournalConfig, JournalMedia, MemoryMedia,
-    PendingSync, SECTOR_BYTES as JOURNAL_SECTOR_BYTES,
+    Appended, FileMedia, FinishedSync, Journal, JournalConfig, JournalMedia, JournalReader,
+    MemoryMedia, PendingSync, SECTOR_BYTES as JOURNAL_SECTOR_BYTES,
 };
 pub use label::{DriveLabel, LABEL_BYTES, LabelError};
 pub use pool::{
     DriveSpec, JOURNAL_BYTES_DEFAULT, PoolCreation, PoolDir, PoolIdentity, PoolPaths, PoolSpec,
 };
-pub use record::{MAP_ENTRIES_MAX, MapEntry, NewBlock, Record, RecordError, UNMAP_ENTRIES_MAX};
+pub use record::{
+    MAP_ENTRIES_MAX, MapEntry, NewBlock, Record, RecordError, RecordRef, UNMAP_ENTRIES_MAX,
+};
 pub use store::{
     LoadVisitor, MemoryStore, RocksOptions, RocksStore, Row, RowError, Store, StoreFault,
 };

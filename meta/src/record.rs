@@ -18,7 +18,7 @@ pub const UNMAP_ENTRIES_MAX: usize = 32 * 1024;
 pub struct NewBlock {
     /// Where the content is.
     pub pba: Pba,
-    /// Fingerprint of the content.
+    /// Fingerprint of the content, or [`Fingerprint::NONE`]: then only the CRC-32C can prove it.
     pub fingerprint: Fingerprint,
     /// CRC-32C of the content.
     pub crc32c: u32,
@@ -99,9 +99,127 @@ pub(crate) mod kind {
     pub(crate) const DURABLE: u8 = 7;
 }
 
-/// Flags of a map entry: which of its two halves follow.
+/// Flags of a map entry: which of its parts follow.
 const HAS_OLD: u8 = 1;
 const HAS_NEW: u8 = 2;
+const HAS_FINGERPRINT: u8 = 4;
+
+/// A record that is about to be appended: it borrows what a write changes, so that a write owns no
+/// record.
+#[derive(Clone, Copy, Debug)]
+pub struct RecordRef<'a>(Content<'a>);
+
+#[derive(Clone, Copy, Debug)]
+enum Content<'a> {
+    Map {
+        volume: u32,
+        start: u64,
+        entries: &'a [MapEntry],
+    },
+    Other(&'a Record),
+}
+
+impl<'a> From<&'a Record> for RecordRef<'a> {
+    fn from(record: &'a Record) -> Self {
+        match record {
+            Record::Map {
+                volume,
+                start,
+                entries,
+            } => Self::map(*volume, *start, entries),
+            _ => Self(Content::Other(record)),
+        }
+    }
+}
+
+impl<'a> RecordRef<'a> {
+    /// A [`Record::Map`] with these fields.
+    pub fn map(volume: u32, start: u64, entries: &'a [MapEntry]) -> Self {
+        Self(Content::Map {
+            volume,
+            start,
+            entries,
+        })
+    }
+
+    /// The kind byte of the frame.
+    pub fn kind(&self) -> u8 {
+        match self.0 {
+            Content::Map { .. } => kind::MAP,
+            Content::Other(record) => record.kind(),
+        }
+    }
+
+    /// Bytes of the payload that [`RecordRef::encode`] writes.
+    pub fn encoded_len(&self) -> usize {
+        match self.0 {
+            Content::Map { entries, .. } => {
+                let new = |new: NewBlock| 8 + 4 + 16 * usize::from(new.fingerprint.is_some());
+                let entry =
+                    |entry: &MapEntry| 1 + entry.old.map_or(0, |_| 8) + entry.new.map_or(0, new);
+                4 + 8 + 4 + entries.iter().map(entry).sum::<usize>()
+            }
+            Content::Other(record) => record.encoded_len(),
+        }
+    }
+
+    /// Appends the payload to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self.0 {
+            Content::Map {
+                volume,
+                start,
+                entries,
+            } => put_map(out, volume, start, entries),
+            Content::Other(record) => record.encode(out),
+        }
+    }
+
+    /// The change of mappings, if it is one of a write: volume, first sub-block, entries.
+    pub fn as_map(&self) -> Option<(u32, u64, &'a [MapEntry])> {
+        match self.0 {
+            Content::Map {
+                volume,
+                start,
+                entries,
+            } => Some((volume, start, entries)),
+            Content::Other(_) => None,
+        }
+    }
+
+    /// The record, if it is not one of a write.
+    pub fn as_other(&self) -> Option<&'a Record> {
+        match self.0 {
+            Content::Map { .. } => None,
+            Content::Other(record) => Some(record),
+        }
+    }
+}
+
+fn put_map(out: &mut Vec<u8>, volume: u32, start: u64, entries: &[MapEntry]) {
+    out.extend_from_slice(&volume.to_le_bytes());
+    out.extend_from_slice(&start.to_le_bytes());
+    out.extend_from_slice(&(entries.len() as u32).to_le_bytes());
+    for entry in entries {
+        let is_proven = entry.new.is_some_and(|new| new.fingerprint.is_some());
+        let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
+        out.push(
+            flag(entry.old.is_some(), HAS_OLD)
+                | flag(entry.new.is_some(), HAS_NEW)
+                | flag(is_proven, HAS_FINGERPRINT),
+        );
+        if let Some(old) = entry.old {
+            out.extend_from_slice(&old.0.to_le_bytes());
+        }
+        if let Some(new) = entry.new {
+            out.extend_from_slice(&new.pba.0.to_le_bytes());
+            if is_proven {
+                out.extend_from_slice(&new.fingerprint.0);
+            }
+            out.extend_from_slice(&new.crc32c.to_le_bytes());
+        }
+    }
+}
 
 impl Record {
     /// The kind byte of the frame.
@@ -120,15 +238,10 @@ impl Record {
     /// Bytes of the payload that [`Record::encode`] writes.
     pub fn encoded_len(&self) -> usize {
         match self {
-            Self::Map { entries, .. } => {
-                let entry = |entry: &MapEntry| {
-                    1 + entry.old.map_or(0, |_| 8) + entry.new.map_or(0, |_| 8 + 16 + 4)
-                };
-                4 + 8 + 4 + entries.iter().map(entry).sum::<usize>()
-            }
+            Self::Map { .. } => RecordRef::from(self).encoded_len(),
             Self::Unmap { entries, .. } => 4 + 4 + entries.len() * 16,
             Self::VolumeCreate(volume) => {
-                4 + 4 + 8 + 4 + 1 + 16 + 16 + 1 + volume.name.len().min(VOLUME_NAME_BYTES_MAX)
+                4 + 4 + 8 + 4 + 1 + 1 + 16 + 16 + 1 + volume.name.len().min(VOLUME_NAME_BYTES_MAX)
             }
             Self::VolumeResize { .. } => 12,
             Self::VolumeDelete { .. } | Self::VolumeGone { .. } => 4,
@@ -139,27 +252,7 @@ impl Record {
     /// Appends the payload to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Self::Map {
-                volume,
-                start,
-                entries,
-            } => {
-                out.extend_from_slice(&volume.to_le_bytes());
-                out.extend_from_slice(&start.to_le_bytes());
-                out.extend_from_slice(&(entries.len() as u32).to_le_bytes());
-                for entry in entries {
-                    let flags = entry.old.map_or(0, |_| HAS_OLD) | entry.new.map_or(0, |_| HAS_NEW);
-                    out.push(flags);
-                    if let Some(old) = entry.old {
-                        out.extend_from_slice(&old.0.to_le_bytes());
-                    }
-                    if let Some(new) = entry.new {
-                        out.extend_from_slice(&new.pba.0.to_le_bytes());
-                        out.extend_from_slice(&new.fingerprint.0);
-                        out.extend_from_slice(&new.crc32c.to_le_bytes());
-                    }
-                }
-            }
+            Self::Map { .. } => RecordRef::from(self).encode(out),
             Self::Unmap { volume, entries } => {
                 out.extend_from_slice(&volume.to_le_bytes());
                 out.extend_from_slice(&(entries.len() as u32).to_le_bytes());
@@ -224,7 +317,10 @@ fn take_map(reader: &mut Reader<'_>) -> Result<Record, CodecError> {
     let mut entries = Vec::with_capacity(count);
     for _ in 0..count {
         let flags = reader.u8()?;
-        if flags & !(HAS_OLD | HAS_NEW) != 0 {
+        let has_fingerprint = flags & HAS_FINGERPRINT != 0;
+        if flags & !(HAS_OLD | HAS_NEW | HAS_FINGERPRINT) != 0
+            || (has_fingerprint && flags & HAS_NEW == 0)
+        {
             return Err(CodecError::Field("entry flag"));
         }
         let old = if flags & HAS_OLD != 0 {
@@ -233,9 +329,19 @@ fn take_map(reader: &mut Reader<'_>) -> Result<Record, CodecError> {
             None
         };
         let new = if flags & HAS_NEW != 0 {
+            let pba = Pba(reader.u64()?);
+            let fingerprint = if has_fingerprint {
+                let fingerprint = Fingerprint(reader.array()?);
+                if !fingerprint.is_some() {
+                    return Err(CodecError::Field("fingerprint"));
+                }
+                fingerprint
+            } else {
+                Fingerprint::NONE
+            };
             Some(NewBlock {
-                pba: Pba(reader.u64()?),
-                fingerprint: Fingerprint(reader.array()?),
+                pba,
+                fingerprint,
                 crc32c: reader.u32()?,
             })
         } else {

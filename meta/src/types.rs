@@ -61,9 +61,20 @@ impl fmt::Display for Pba {
     }
 }
 
-/// The keyed BLAKE3 hash of a sub-block, truncated to 128 bits.
+/// The keyed BLAKE3 hash of a sub-block, truncated to 128 bits; or [`Fingerprint::NONE`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fingerprint(pub [u8; 16]);
+
+impl Fingerprint {
+    /// The content was not hashed: it was written to a volume without deduplication. Who computes
+    /// fingerprints must not let any content have this one.
+    pub const NONE: Self = Self([0; 16]);
+
+    /// Whether the content was hashed.
+    pub fn is_some(&self) -> bool {
+        *self != Self::NONE
+    }
+}
 
 impl fmt::Debug for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -106,6 +117,9 @@ pub struct VolumeInfo {
     pub lba_bytes: u32,
     /// Whether it serves I/O.
     pub state: VolumeState,
+    /// Whether what is written to it is deduplicated. If not, nothing is hashed; a block that was not
+    /// flushed before a crash is then proven by its CRC-32C alone.
+    pub dedup: bool,
 }
 
 /// What the store knows about one physical block.
@@ -113,7 +127,7 @@ pub struct VolumeInfo {
 pub struct BlockRow {
     /// How many mappings point to the block; never 0 in a stored row.
     pub refcount: u32,
-    /// Fingerprint of its content.
+    /// Fingerprint of its content, or [`Fingerprint::NONE`].
     pub fingerprint: Fingerprint,
     /// CRC-32C of its content.
     pub crc32c: u32,

@@ -117,7 +117,7 @@ impl Model {
             Err(JournalError::Io { .. }) => {
                 // Not acknowledged, but it may be there.
                 self.history.extend(records);
-                let error = self.journal.append(&[]).unwrap_err();
+                let error = self.journal.append([] as [&Record; 0]).unwrap_err();
                 assert!(matches!(error, JournalError::Failed { .. }));
                 false
             }
@@ -139,6 +139,16 @@ impl Model {
 
     /// Stores all records up to a random one, and releases them.
     fn checkpoint(&mut self) {
+        // What was appended and not released can be read back at any time.
+        let mut reader = self.journal.reader();
+        let mut read = reader.position().seq;
+        assert_eq!(reader.position(), self.journal.released());
+        while let Some((seq, record)) = reader.read().unwrap() {
+            assert_eq!((seq, &record), (read, &self.history[seq as usize - 1]));
+            assert_eq!(Some(reader.position()), self.journal.position_of(seq + 1));
+            read += 1;
+        }
+        assert_eq!(read, self.journal.position().seq);
         let seq = self
             .rng
             .random_range(self.stored.position.seq..=self.history.len() as u64 + 1);
@@ -525,7 +535,7 @@ fn no_record_is_taken_between_opening_and_a_new_epoch() {
     let media = media(65_536);
     let (mut journal, _) = Journal::open(media, Checkpoint::EMPTY, SMALL).unwrap();
     assert!(matches!(
-        journal.append(&[]),
+        journal.append([] as [&Record; 0]),
         Err(JournalError::NotBegun { .. })
     ));
     assert!(matches!(journal.sync(), Err(JournalError::NotBegun { .. })));
@@ -562,7 +572,7 @@ fn after_a_failed_sync_nothing_counts_as_synced_any_more() {
     assert!(journal.finish_sync(second).is_err());
     assert!(journal.finish_sync(first).is_err());
     assert!(matches!(
-        journal.append(&[]),
+        journal.append([] as [&Record; 0]),
         Err(JournalError::Failed { .. })
     ));
     assert_eq!(journal.stable_seq(), 0);

@@ -192,6 +192,7 @@ async fn engine() -> Arc<Engine> {
         lba_bytes: 4096,
         nsid: None,
         uuid: None,
+        dedup: true,
     };
     engine.create_volume(spec).await.expect("a volume");
     engine

@@ -265,6 +265,7 @@ async fn create(
         lba_bytes: request.lba_bytes,
         nsid: None,
         uuid: None,
+        dedup: true,
     };
     let engine = state.engine.clone();
     on_control(&state, move || async move {

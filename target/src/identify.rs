@@ -3,6 +3,8 @@
 //! Guarantees: what is announced is what is enforced, because both come from the same limits; the
 //! identities of subsystem and namespaces come from the pool, so they are the same after a restart.
 
+use std::sync::Arc;
+
 use dedup::SUB_BLOCK_BYTES;
 use meta::VolumeInfo;
 use nvme::Status;
@@ -118,7 +120,7 @@ fn check_csi(csi: u8) -> Result<(), Fault> {
     }
 }
 
-fn volume<Q: Queue>(command: &Command<Q>, nsid: u32) -> Result<VolumeInfo, Fault> {
+fn volume<Q: Queue>(command: &Command<Q>, nsid: u32) -> Result<Arc<VolumeInfo>, Fault> {
     let volume = command.line.target.engine.volume_by_nsid(nsid);
     let volume = volume.ok_or(Fault::field(Status::INVALID_NAMESPACE, NSID_AT))?;
     Ok(volume.info())
@@ -273,6 +275,7 @@ mod tests {
             size_bytes: 1 << 30,
             lba_bytes,
             state: VolumeState::Active,
+            dedup: true,
         }
     }
 

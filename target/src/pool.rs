@@ -155,6 +155,7 @@ async fn create_volume(engine: &Engine, volume: VolumeArg) -> Result<(), Failure
         lba_bytes,
         nsid: None,
         uuid: None,
+        dedup: true,
     };
     engine.create_volume(spec).await?;
     Ok(())

@@ -14,14 +14,17 @@ mod executor;
 mod model;
 mod world;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use drives::{Drive, DriveError, Extent, FaultDrive, FaultPlan, LocalBoxFuture, Transferred};
+use drives::{
+    Drive, DriveError, Extent, FaultDrive, FaultPlan, GatherExtent, Gathered, LocalBoxFuture,
+    Transferred,
+};
 use meta::{JournalConfig, MemoryMedia, MemoryStore, StoreFault};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -32,6 +35,17 @@ use crate::engine::BOUNCE_BYTES_MIN;
 use crate::{Blocking, Engine, EngineConfig, EngineParts, LABEL_BLOCKS, Result};
 use executor::Ended;
 use world::{Actor, Tally, World};
+
+thread_local! {
+    /// Batches of several commands, and commands that went on alone, on this thread.
+    static BATCHES: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+}
+
+/// The engine says that it forms a batch of so many commands, or that so many leave one.
+pub(crate) fn note_batch(commands: usize, leave: usize) {
+    let (shared, alone) = BATCHES.get();
+    BATCHES.set((shared + u64::from(commands > 1), alone + leave as u64));
+}
 
 /// Seeds in a usual test run.
 const SEEDS: u64 = 4000;
@@ -81,6 +95,17 @@ impl Drive for ShakyDrive {
         match self.strikes() {
             Some(error) => Box::pin(std::future::ready((Err(error), buffer))),
             None => self.inner.write(buffer, extents),
+        }
+    }
+
+    fn write_many<'a>(
+        &'a self,
+        buffers: Vec<Buffer>,
+        extents: &'a [GatherExtent],
+    ) -> LocalBoxFuture<'a, Gathered> {
+        match self.strikes() {
+            Some(error) => Box::pin(std::future::ready((Err(error), buffers))),
+            None => self.inner.write_many(buffers, extents),
         }
     }
 
@@ -318,16 +343,11 @@ impl Story {
         for drive in &self.drives {
             drive.countdown.store(0, Ordering::Relaxed);
         }
-        if ended == Ended::Done && !self.has_struck() {
-            // What dropped commands left in the queue still counts.
-            let engine = engine.clone();
-            let orphans = async move { engine.shared.commit_orphans().await };
-            return self.run(vec![Box::pin(orphans)], u64::MAX);
-        }
         ended
     }
 
     fn tell(mut self) -> Tally {
+        BATCHES.take();
         for _ in 0..self.rng.random_range(1..=4) {
             self.world.borrow_mut().tally.lives += 1;
             self.arm();
@@ -347,7 +367,11 @@ impl Story {
         self.media.revive();
         self.store.revive();
         self.finish(engine);
-        self.world.borrow().tally
+        let mut tally = self.world.borrow().tally;
+        let (shared, alone) = BATCHES.take();
+        tally.shared_batches += shared;
+        tally.went_alone += alone;
+        tally
     }
 
     /// A clean end: nothing may be lost, whatever happens to the power afterwards.
@@ -452,6 +476,9 @@ fn whatever_crashes_every_sub_block_is_old_or_new_and_every_count_is_exact() {
     }
     let tally = run_seeds(0, variable("ONEFOLD_SEEDS").unwrap_or(SEEDS));
     eprintln!("{tally:?}");
+    assert!(tally.shared_batches > 0, "no batch had two commands");
+    assert!(tally.went_alone > 0, "no command had to leave its batch");
+    assert!(tally.unproven > 0, "no sub-block was taken back");
 }
 
 #[test]

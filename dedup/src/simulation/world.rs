@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use drives::BLOCK_BYTES;
-use rand::Rng;
+use futures_util::future::join_all;
+use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use reactor::BufferPool;
 use uuid::Uuid;
@@ -71,6 +72,9 @@ pub(super) struct Tally {
     /// Records that were replayed, and sub-blocks in them that were taken back.
     pub(super) replayed: u64,
     pub(super) unproven: u64,
+    /// Batches of several commands, and commands that could not go on with theirs.
+    pub(super) shared_batches: u64,
+    pub(super) went_alone: u64,
 }
 
 impl std::ops::AddAssign for Tally {
@@ -84,6 +88,8 @@ impl std::ops::AddAssign for Tally {
         self.dropped += other.dropped;
         self.replayed += other.replayed;
         self.unproven += other.unproven;
+        self.shared_batches += other.shared_batches;
+        self.went_alone += other.went_alone;
     }
 }
 
@@ -223,7 +229,8 @@ impl Actor {
         }
         for _ in 0..commands {
             match rng.random_range(0..100) {
-                0..42 => self.write(&mut rng).await,
+                0..28 => self.write(&mut rng).await,
+                28..42 => self.burst(&mut rng).await,
                 42..58 => self.read(&mut rng).await,
                 58..66 => self.zero(&mut rng).await,
                 66..75 => self.trim(&mut rng).await,
@@ -284,6 +291,15 @@ impl Actor {
                 base + sector as u32
             }
         })
+    }
+
+    /// Several writes at once, which make one batch.
+    async fn burst(&self, rng: &mut ChaCha8Rng) {
+        let writes = (0..rng.random_range(2..7)).map(|_| {
+            let mut rng = ChaCha8Rng::seed_from_u64(rng.random());
+            async move { self.write(&mut rng).await }
+        });
+        join_all(writes).await;
     }
 
     async fn write(&self, rng: &mut ChaCha8Rng) {
@@ -542,6 +558,7 @@ impl Actor {
         let uuid = Uuid::from_u128(rng.random());
         let cells = rng.random_range(1..=CELLS_MAX);
         let lba = if rng.random() { 512 } else { BLOCK_BYTES };
+        let dedup = rng.random_range(0..4) > 0;
         let name = {
             let mut world = self.world.borrow_mut();
             if world.volumes.len() >= VOLUMES_MAX {
@@ -565,6 +582,7 @@ impl Actor {
             lba_bytes: lba as u32,
             nsid: None,
             uuid: Some(uuid),
+            dedup,
         };
         let result = self.engine.create_volume(spec).await.map(drop);
         let mut world = self.world.borrow_mut();

@@ -297,6 +297,7 @@ pub(crate) fn spec(name: &str, sub_blocks: u64, lba_bytes: u32) -> VolumeSpec {
         lba_bytes,
         nsid: None,
         uuid: None,
+        dedup: true,
     }
 }
 

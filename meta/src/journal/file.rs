@@ -22,8 +22,8 @@ use crate::error::MetaError;
 
 /// First bytes of a journal file.
 const MAGIC: [u8; 8] = *b"OFJRNL\r\n";
-/// Version of the header and of the frames behind it.
-const VERSION: u32 = 1;
+/// Version of the header and of the frames behind it. 2: blocks with or without a fingerprint.
+const VERSION: u32 = 2;
 /// Bytes before the ring.
 const HEADER_BYTES: u64 = 4096;
 /// Bytes of the header that carry something; the rest is zero.

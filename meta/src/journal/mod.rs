@@ -30,9 +30,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub use file::FileMedia;
 pub use media::{JournalMedia, SECTOR_BYTES};
 pub use memory::MemoryMedia;
+pub use replay::JournalReader;
 
 use crate::error::JournalError;
-use crate::record::Record;
+use crate::record::{Record, RecordRef};
 use crate::types::{Checkpoint, Position};
 use frame::{ALIGN, HEADER_BYTES, KIND_WRAP};
 use replay::normalise;
@@ -279,21 +280,24 @@ impl Journal {
     /// # Errors
     /// [`JournalError::Full`] and [`JournalError::TooLarge`] write nothing and can be cured.
     /// [`JournalError::Io`] leaves open how much was written; the journal then takes no more records.
-    pub fn append(&mut self, records: &[Record]) -> Result<Appended, JournalError> {
+    pub fn append<'r, R>(
+        &mut self,
+        records: impl IntoIterator<Item = R, IntoIter: Clone>,
+    ) -> Result<Appended, JournalError>
+    where
+        R: Into<RecordRef<'r>>,
+    {
         self.check_usable()?;
         let first = self.head.seq;
-        if records.is_empty() {
-            return Ok(Appended {
-                first,
-                last: first - 1,
-            });
-        }
-        self.check_room(records)?;
+        let records = records.into_iter().map(Into::into);
+        let count = self.check_room(records.clone())?;
         self.scratch.clear();
         let mut scratch = std::mem::take(&mut self.scratch);
         let result = self.write_records(records, &mut scratch);
         self.scratch = scratch;
         if let Err(source) = result {
+            // Of the records that were not written, none may be read back.
+            self.offsets.truncate((first - self.tail.seq) as usize);
             self.gate.failed.store(true, Ordering::Release);
             return Err(JournalError::Io {
                 journal: self.media.name(),
@@ -303,7 +307,7 @@ impl Journal {
         }
         Ok(Appended {
             first,
-            last: self.head.seq - 1,
+            last: first + count - 1,
         })
     }
 
@@ -322,9 +326,15 @@ impl Journal {
         Ok(())
     }
 
-    fn check_room(&self, records: &[Record]) -> Result<(), JournalError> {
+    /// Returns how many records there are, if there is room for all of them.
+    fn check_room<'r>(
+        &self,
+        records: impl Iterator<Item = RecordRef<'r>>,
+    ) -> Result<u64, JournalError> {
+        let mut count = 0;
         let mut needed = 0;
         let mut head = self.head.offset;
+        let mut only_durable = true;
         for record in records {
             let bytes = record.encoded_len() as u64;
             let limit = u64::from(self.config.payload_bytes_max);
@@ -341,10 +351,9 @@ impl Journal {
             needed += self.distance(head, place) + frame;
             needed += self.distance(place + frame, end);
             head = end;
+            count += 1;
+            only_durable &= matches!(record.as_other(), Some(Record::Durable { .. }));
         }
-        let only_durable = records
-            .iter()
-            .all(|record| matches!(record, Record::Durable { .. }));
         let reserve = if only_durable {
             0
         } else {
@@ -358,7 +367,7 @@ impl Journal {
                 free,
             });
         }
-        Ok(())
+        Ok(count)
     }
 
     /// Where a frame goes that is written at `head`: there, or at the beginning of the ring.
@@ -379,13 +388,16 @@ impl Journal {
         }
     }
 
-    fn write_records(&mut self, records: &[Record], scratch: &mut Vec<u8>) -> io::Result<()> {
+    fn write_records<'r>(
+        &mut self,
+        records: impl Iterator<Item = RecordRef<'r>>,
+        scratch: &mut Vec<u8>,
+    ) -> io::Result<()> {
         let mut head = self.head;
         let mut start = head.offset;
-        let mut offsets = Vec::with_capacity(records.len());
         for record in records {
             let frame = frame::frame_bytes(record.encoded_len() as u64);
-            offsets.push(offset_units(head.offset));
+            self.offsets.push_back(offset_units(head.offset));
             if self.place(head.offset, frame) != head.offset {
                 frame::write(
                     scratch,
@@ -413,7 +425,6 @@ impl Journal {
             self.media.write_at(start, scratch)?;
         }
         self.head = head;
-        self.offsets.extend(offsets);
         Ok(())
     }
 
@@ -486,6 +497,21 @@ impl Journal {
         // this checkpoint, the next opening finds frames that could not follow the older one.
         self.stable = self.stable.max(upto.seq - 1);
         Ok(())
+    }
+
+    /// Reads what was appended and is not released, up to here; appends may go on meanwhile, a release
+    /// of what is still to be read may not.
+    pub fn reader(&self) -> JournalReader {
+        JournalReader::new(
+            Arc::clone(&self.media),
+            self.ring_bytes,
+            u64::from(self.config.payload_bytes_max),
+            Checkpoint {
+                position: self.tail,
+                epoch: self.epoch,
+            },
+            self.head.seq,
+        )
     }
 
     /// Where the next record goes.

@@ -1,5 +1,7 @@
 //! Reading the ring: the chain of frames from a position, and the proof that its end is one.
 
+use std::sync::Arc;
+
 use super::frame::{self, ALIGN, HEADER_BYTES, Header, KIND_WRAP};
 use super::media::JournalMedia;
 use crate::error::JournalError;
@@ -26,33 +28,105 @@ pub(super) fn replay(
     payload_bytes_max: u64,
     checkpoint: Checkpoint,
 ) -> Result<Chain, JournalError> {
-    let mut ring = Ring::new(media, ring_bytes, payload_bytes_max);
+    let mut ring = Ring::new(ring_bytes, payload_bytes_max);
     let mut chain = Chain {
         records: Vec::new(),
         offsets: Vec::new(),
         end: checkpoint.position,
     };
-    while let Some((header, offset)) = next_frame(&mut ring, checkpoint.epoch, chain.end)? {
-        let payload = ring.payload(offset, &header)?;
-        let record =
-            Record::decode(header.kind, payload).map_err(|error| JournalError::Damaged {
-                journal: media.name(),
-                seq: header.seq,
-                offset,
-                evidence: format!(
-                    "its checksum is right, but it is unknown to this version: {error}"
-                ),
-            })?;
-        chain.records.push((header.seq, record));
+    while let Some((record, end)) = next_record(media, &mut ring, checkpoint.epoch, chain.end)? {
+        chain.records.push((chain.end.seq, record));
         chain.offsets.push(chain.end.offset);
-        let end = normalise(offset + header.frame_bytes(), ring_bytes);
-        chain.end = Position {
-            seq: header.seq + 1,
-            offset: end,
-        };
+        chain.end = end;
     }
-    prove_end(&mut ring, checkpoint.epoch, chain.end)?;
+    prove_end(media, &mut ring, checkpoint.epoch, chain.end)?;
     Ok(chain)
+}
+
+/// The record at a position, and the position after it.
+fn next_record(
+    media: &dyn JournalMedia,
+    ring: &mut Ring,
+    epoch: u32,
+    at: Position,
+) -> Result<Option<(Record, Position)>, JournalError> {
+    let Some((header, offset)) = next_frame(media, ring, epoch, at)? else {
+        return Ok(None);
+    };
+    let payload = ring.payload(media, offset, &header)?;
+    let record = Record::decode(header.kind, payload).map_err(|error| JournalError::Damaged {
+        journal: media.name(),
+        seq: header.seq,
+        offset,
+        evidence: format!("its checksum is right, but it is unknown to this version: {error}"),
+    })?;
+    let end = Position {
+        seq: header.seq + 1,
+        offset: normalise(offset + header.frame_bytes(), ring.bytes),
+    };
+    Ok(Some((record, end)))
+}
+
+/// Reads back what a journal holds, without holding the journal: from
+/// [`Journal::reader`](super::Journal::reader).
+pub struct JournalReader {
+    media: Arc<dyn JournalMedia>,
+    ring: Ring,
+    epoch: u32,
+    next: Position,
+    /// First record that is not to be read.
+    end_seq: u64,
+}
+
+impl JournalReader {
+    pub(super) fn new(
+        media: Arc<dyn JournalMedia>,
+        ring_bytes: u64,
+        payload_bytes_max: u64,
+        from: Checkpoint,
+        end_seq: u64,
+    ) -> Self {
+        Self {
+            media,
+            ring: Ring::new(ring_bytes, payload_bytes_max),
+            epoch: from.epoch,
+            next: from.position,
+            end_seq,
+        }
+    }
+
+    /// The next record and its sequence number; `None` at the end. Blocks.
+    ///
+    /// # Errors
+    /// [`JournalError::Io`], or [`JournalError::Damaged`]: what was appended is not there any more.
+    pub fn read(&mut self) -> Result<Option<(u64, Record)>, JournalError> {
+        let at = self.next;
+        if at.seq >= self.end_seq {
+            return Ok(None);
+        }
+        match next_record(&*self.media, &mut self.ring, self.epoch, at)? {
+            Some((record, next)) => {
+                self.next = next;
+                Ok(Some((at.seq, record)))
+            }
+            None => Err(JournalError::Damaged {
+                journal: self.media.name(),
+                seq: at.seq,
+                offset: at.offset,
+                evidence: "it was written since the pool was opened".to_owned(),
+            }),
+        }
+    }
+
+    /// Where the next record is: what a checkpoint stores that holds every one read so far.
+    pub fn position(&self) -> Position {
+        self.next
+    }
+
+    /// Epoch of the records.
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
 }
 
 /// Where a reader or writer really goes that stands at `offset`: a rest without room for a header is
@@ -67,12 +141,13 @@ pub(super) fn normalise(offset: u64, ring_bytes: u64) -> u64 {
 
 /// The frame of record `at.seq`, and where it is; follows a WRAP frame.
 fn next_frame(
-    ring: &mut Ring<'_>,
+    media: &dyn JournalMedia,
+    ring: &mut Ring,
     epoch: u32,
     at: Position,
 ) -> Result<Option<(Header, u64)>, JournalError> {
     let expected = |header: &Header| header.epoch == epoch && header.seq == at.seq;
-    let Some(header) = ring.frame(at.offset)?.filter(expected) else {
+    let Some(header) = ring.frame(media, at.offset)?.filter(expected) else {
         return Ok(None);
     };
     if header.kind != KIND_WRAP {
@@ -82,7 +157,7 @@ fn next_frame(
         return Ok(None);
     }
     let header = ring
-        .frame(0)?
+        .frame(media, 0)?
         .filter(expected)
         .filter(|header| header.kind != KIND_WRAP);
     Ok(header.map(|header| (header, 0)))
@@ -90,17 +165,22 @@ fn next_frame(
 
 /// Looks through the whole ring for a frame that could not exist if `end` were the end: one of this
 /// epoch that was written when record `end.seq` was already stable, or one of a later epoch.
-fn prove_end(ring: &mut Ring<'_>, epoch: u32, end: Position) -> Result<(), JournalError> {
+fn prove_end(
+    media: &dyn JournalMedia,
+    ring: &mut Ring,
+    epoch: u32,
+    end: Position,
+) -> Result<(), JournalError> {
     let mut offset = 0;
     while offset + HEADER_BYTES as u64 <= ring.bytes {
-        let suspicious = ring.header(offset)?.filter(|header| {
+        let suspicious = ring.header(media, offset)?.filter(|header| {
             header.epoch > epoch
                 || (header.epoch == epoch && header.seq > end.seq && header.stable >= end.seq)
         });
         if suspicious.is_some()
-            && let Some(header) = ring.frame(offset)?
+            && let Some(header) = ring.frame(media, offset)?
         {
-            let journal = ring.media.name();
+            let journal = media.name();
             return Err(if header.epoch > epoch {
                 JournalError::StoreBehind {
                     journal,
@@ -125,18 +205,16 @@ fn prove_end(ring: &mut Ring<'_>, epoch: u32, end: Position) -> Result<(), Journ
 }
 
 /// Buffered reads of frames.
-struct Ring<'a> {
-    media: &'a dyn JournalMedia,
+struct Ring {
     bytes: u64,
     payload_bytes_max: u64,
     window: Vec<u8>,
     window_offset: u64,
 }
 
-impl<'a> Ring<'a> {
-    fn new(media: &'a dyn JournalMedia, bytes: u64, payload_bytes_max: u64) -> Self {
+impl Ring {
+    fn new(bytes: u64, payload_bytes_max: u64) -> Self {
         Self {
-            media,
             bytes,
             payload_bytes_max,
             window: Vec::new(),
@@ -145,17 +223,22 @@ impl<'a> Ring<'a> {
     }
 
     /// `len` bytes at `offset`; the caller has checked that they are inside the ring.
-    fn slice(&mut self, offset: u64, len: u64) -> Result<&[u8], JournalError> {
+    fn slice(
+        &mut self,
+        media: &dyn JournalMedia,
+        offset: u64,
+        len: u64,
+    ) -> Result<&[u8], JournalError> {
         let window_end = self.window_offset + self.window.len() as u64;
         if offset < self.window_offset || offset + len > window_end {
             let read = len.max(WINDOW_BYTES).min(self.bytes - offset);
             self.window.resize(read as usize, 0);
             self.window_offset = offset;
-            let result = self.media.read_at(offset, &mut self.window);
+            let result = media.read_at(offset, &mut self.window);
             if let Err(source) = result {
                 self.window.clear();
                 return Err(JournalError::Io {
-                    journal: self.media.name(),
+                    journal: media.name(),
                     action: "read the journal",
                     source,
                 });
@@ -166,12 +249,16 @@ impl<'a> Ring<'a> {
     }
 
     /// What could be a header at `offset`, with a frame that fits behind it.
-    fn header(&mut self, offset: u64) -> Result<Option<Header>, JournalError> {
+    fn header(
+        &mut self,
+        media: &dyn JournalMedia,
+        offset: u64,
+    ) -> Result<Option<Header>, JournalError> {
         if offset + HEADER_BYTES as u64 > self.bytes {
             return Ok(None);
         }
         let (bytes, payload_bytes_max) = (self.bytes, self.payload_bytes_max);
-        let header = Header::parse(self.slice(offset, HEADER_BYTES as u64)?);
+        let header = Header::parse(self.slice(media, offset, HEADER_BYTES as u64)?);
         Ok(header.filter(|header| {
             u64::from(header.payload_bytes) <= payload_bytes_max
                 && offset + header.frame_bytes() <= bytes
@@ -179,16 +266,26 @@ impl<'a> Ring<'a> {
     }
 
     /// The header of a whole frame at `offset`.
-    fn frame(&mut self, offset: u64) -> Result<Option<Header>, JournalError> {
-        let Some(header) = self.header(offset)? else {
+    fn frame(
+        &mut self,
+        media: &dyn JournalMedia,
+        offset: u64,
+    ) -> Result<Option<Header>, JournalError> {
+        let Some(header) = self.header(media, offset)? else {
             return Ok(None);
         };
-        let frame = self.slice(offset, header.frame_bytes())?;
+        let frame = self.slice(media, offset, header.frame_bytes())?;
         Ok(frame::is_whole(&header, frame).then_some(header))
     }
 
-    fn payload(&mut self, offset: u64, header: &Header) -> Result<&[u8], JournalError> {
+    fn payload(
+        &mut self,
+        media: &dyn JournalMedia,
+        offset: u64,
+        header: &Header,
+    ) -> Result<&[u8], JournalError> {
         self.slice(
+            media,
             offset + HEADER_BYTES as u64,
             u64::from(header.payload_bytes),
         )

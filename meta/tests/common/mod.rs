@@ -26,11 +26,13 @@ pub(crate) fn pba() -> impl Strategy<Value = Pba> {
 }
 
 pub(crate) fn new_block() -> impl Strategy<Value = NewBlock> {
-    (pba(), any::<[u8; 16]>(), any::<u32>()).prop_map(|(pba, fingerprint, crc32c)| NewBlock {
-        pba,
-        fingerprint: Fingerprint(fingerprint),
-        crc32c,
-    })
+    (pba(), prop::option::of(any::<[u8; 16]>()), any::<u32>()).prop_map(
+        |(pba, fingerprint, crc32c)| NewBlock {
+            pba,
+            fingerprint: fingerprint.map_or(Fingerprint::NONE, Fingerprint),
+            crc32c,
+        },
+    )
 }
 
 pub(crate) fn volume_info() -> impl Strategy<Value = VolumeInfo> {
@@ -41,21 +43,25 @@ pub(crate) fn volume_info() -> impl Strategy<Value = VolumeInfo> {
         any::<u128>(),
         any::<u64>(),
         any::<bool>(),
+        any::<bool>(),
     )
-        .prop_map(|(id, name, nsid, uuid, size_bytes, deleting)| VolumeInfo {
-            id,
-            name,
-            nsid,
-            uuid: Uuid::from_u128(uuid),
-            nguid: uuid.to_be_bytes(),
-            size_bytes,
-            lba_bytes: 4096,
-            state: if deleting {
-                VolumeState::Deleting
-            } else {
-                VolumeState::Active
+        .prop_map(
+            |(id, name, nsid, uuid, size_bytes, deleting, dedup)| VolumeInfo {
+                dedup,
+                id,
+                name,
+                nsid,
+                uuid: Uuid::from_u128(uuid),
+                nguid: uuid.to_be_bytes(),
+                size_bytes,
+                lba_bytes: 4096,
+                state: if deleting {
+                    VolumeState::Deleting
+                } else {
+                    VolumeState::Active
+                },
             },
-        })
+        )
 }
 
 /// Any record, sensible or not.
@@ -188,6 +194,7 @@ impl NaivePool {
         let id = self.next_volume;
         let uuid = Uuid::from_u128(u128::from(rng.next_u64()));
         let info = VolumeInfo {
+            dedup: true,
             id,
             name: format!("vol{id}"),
             nsid: id,

@@ -340,6 +340,7 @@ impl Lab {
             lba_bytes,
             nsid: None,
             uuid: None,
+            dedup: true,
         };
         self.engine.create_volume(spec).await.expect("a volume");
     }
