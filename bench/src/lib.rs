@@ -1,9 +1,10 @@
-//! Measurements: a load generator that drives any NVMe/RDMA target as a host does.
+//! Measurements: of the engine beside the machine's own limits, and of any target as a host sees it.
 //!
-//! [`perf`] is what `onefold perf` runs. Its figures count commands that ended in the measured time,
-//! and its content generator never repeats a sub-block by accident, so that deduplication is measured
-//! and not guessed.
+//! [`engine`] is what `onefold bench engine` runs, [`perf`] what `onefold perf` runs. Their contents never
+//! repeat a sub-block by accident, so that deduplication is measured and not guessed.
 
 #![forbid(unsafe_code)]
 
+pub mod engine;
+pub mod machine;
 pub mod perf;

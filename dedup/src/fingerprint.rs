@@ -9,24 +9,24 @@ use meta::Fingerprint;
 use crate::side_by_side::{Digest, LANES, SideBySide};
 
 /// The bytes of one sub-block.
-pub(crate) type Block = [u8; BLOCK_BYTES];
+pub type Block = [u8; BLOCK_BYTES];
 
 /// Fingerprints blocks with the pool's secret: without it nobody can search for collisions offline.
 /// 128 bits keep the chance of a collision in a pool of 1 PiB below 2^-52.
-pub(crate) struct Hasher {
+pub struct Hasher {
     hash: SideBySide,
 }
 
 impl Hasher {
     /// With the pool's key.
-    pub(crate) fn new(key: &[u8; 32]) -> Self {
+    pub fn new(key: &[u8; 32]) -> Self {
         Self {
             hash: SideBySide::new(key),
         }
     }
 
     /// Gives the fingerprints of blocks to `each`, in order.
-    pub(crate) fn batch<'a>(
+    pub fn batch<'a>(
         &self,
         blocks: impl IntoIterator<Item = &'a Block>,
         mut each: impl FnMut(Fingerprint),
@@ -46,7 +46,7 @@ impl Hasher {
     }
 
     /// The fingerprint of one block.
-    pub(crate) fn one(&self, block: &Block) -> Fingerprint {
+    pub fn one(&self, block: &Block) -> Fingerprint {
         let mut digest = [[0; 32]];
         self.hash.digests(&[block], &mut digest);
         cut(&digest[0])

@@ -55,6 +55,7 @@ pub use admin::{VolumeChange, VolumeChangeKind, VolumeSpec};
 pub use check::{CheckFinding, CheckOptions, CheckReport, check_pool};
 pub use engine::{BOUNCE_BYTES_MIN, Blocking, Engine, EngineConfig, EngineParts};
 pub use error::{EngineError, ErrorKind, Result};
+pub use fingerprint::{Block, Hasher};
 pub use status::{PoolStatus, VolumeStatus};
 pub use volume::{MAX_COMMAND_BYTES, Volume};
 

@@ -17,7 +17,6 @@ mod error;
 mod fault;
 mod file;
 mod memory;
-mod null;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -28,7 +27,6 @@ pub use error::{DriveError, ErrorKind};
 pub use fault::{FaultDrive, FaultPlan};
 pub use file::{FileDrive, OpenOptions};
 pub use memory::MemoryDrive;
-pub use null::NullDrive;
 
 /// Bytes of a block, on every drive.
 pub const BLOCK_BYTES: usize = 4096;

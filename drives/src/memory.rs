@@ -42,7 +42,8 @@ struct Content {
 impl Content {
     /// The longest run of blocks from `first` on, within `blocks`, that are all written or all not.
     fn run(&self, first: usize, blocks: usize) -> (bool, usize) {
-        let is_written = |block: usize| self.written[block / WORD_BITS] >> (block % WORD_BITS) & 1;
+        let is_written =
+            |block: usize| (self.written[block / WORD_BITS] >> (block % WORD_BITS)) & 1;
         let kind = is_written(first);
         let run = (first..first + blocks).take_while(|&block| is_written(block) == kind);
         (kind == 1, run.count())

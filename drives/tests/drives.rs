@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use drives::{
     BLOCK_BYTES, Drive, DriveError, ErrorKind, Extent, FaultDrive, FaultPlan, FileDrive,
-    GatherExtent, MemoryDrive, NullDrive, OpenOptions,
+    GatherExtent, MemoryDrive, OpenOptions,
 };
 use futures_util::FutureExt;
 use proptest::prelude::*;
@@ -370,30 +370,6 @@ fn memory_is_taken_when_it_is_written_and_given_back_when_nobody_needs_it() {
         .expect("now")
         .expect("done");
     assert_eq!((drive.memory_bytes(), drive.written_blocks()), (0, 0));
-}
-
-#[test]
-fn a_null_drive_checks_what_it_is_asked_and_keeps_nothing() {
-    let pool = BufferPool::new(1).expect("memory");
-    let drive = NullDrive::new(BLOCKS);
-    let mut buffer = pool.try_alloc(BLOCK_BYTES).expect("room");
-    buffer.fill(7);
-    let (result, buffer) = drive
-        .write(buffer, &[extent(3, 0, 1)])
-        .now_or_never()
-        .expect("now");
-    result.expect("taken");
-    let (result, buffer) = drive
-        .read(buffer, &[extent(3, 0, 1)])
-        .now_or_never()
-        .expect("now");
-    result.expect("read");
-    assert!(buffer.iter().all(|&byte| byte == 0));
-    let (result, _) = drive
-        .write(buffer, &[extent(BLOCKS, 0, 1)])
-        .now_or_never()
-        .expect("now");
-    assert_eq!(result.expect_err("refused").kind(), ErrorKind::Invalid);
 }
 
 #[test]

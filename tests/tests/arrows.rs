@@ -12,7 +12,18 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("dedup", &["meta", "drives", "reactor"]),
     ("fabric", &["nvme", "roce", "reactor"]),
     ("initiator", &["fabric", "nvme", "reactor"]),
-    ("bench", &["initiator", "fabric", "nvme", "reactor"]),
+    (
+        "bench",
+        &[
+            "initiator",
+            "fabric",
+            "nvme",
+            "dedup",
+            "meta",
+            "drives",
+            "reactor",
+        ],
+    ),
     (
         "onefold",
         &[

@@ -7,6 +7,7 @@ use bench::perf::Pattern;
 use clap::{Args, Parser, Subcommand};
 use fabric::TransportAddress;
 
+use super::bench::BenchCommand;
 use crate::size::{SizeError, parse_size};
 
 /// The pool that every command uses when none is named.
@@ -46,6 +47,9 @@ pub enum Command {
     Discover(DiscoverArgs),
     /// Load a target over its network interface, verify the data, and report like fio
     Perf(PerfArgs),
+    /// Measure this machine: the engine beside the machine's own limits
+    #[command(subcommand)]
+    Bench(BenchCommand),
 }
 
 /// `onefold serve`

@@ -233,7 +233,10 @@ fn check_text(report: &CheckReport, dir: &Path) -> String {
 }
 
 /// Runs host-side work on a reactor of its own, on this thread.
-fn on_reactor<T>(buffer_bytes: usize, work: impl Future<Output = T>) -> Result<T, Failure> {
+pub(super) fn on_reactor<T>(
+    buffer_bytes: usize,
+    work: impl Future<Output = T>,
+) -> Result<T, Failure> {
     let config = reactor::Config {
         name: "onefold-host".to_owned(),
         buffer_pool: reactor::PoolConfig {

@@ -5,6 +5,7 @@
 //! [`crate::errors`].
 
 pub mod args;
+pub mod bench;
 mod commands;
 
 use std::io::{self, IsTerminal, Write};
@@ -88,6 +89,7 @@ fn run(command: Command) -> Outcome {
         }
         Command::Discover(args) => commands::discover(&args),
         Command::Perf(args) => commands::perf(args),
+        Command::Bench(command) => bench::run(command),
     }
 }
 

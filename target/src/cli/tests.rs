@@ -1,9 +1,12 @@
 //! Command lines as people and scripts write them.
 
+use std::path::PathBuf;
+
 use bench::perf::Pattern;
 use clap::{CommandFactory, Parser};
 
 use super::args::{Cli, Command, DriveArg, SubsystemAddress, VolumeArg, VolumeCommand};
+use super::bench::BenchCommand;
 
 fn parse(line: &str) -> Result<Command, clap::Error> {
     Cli::try_parse_from(line.split_whitespace()).map(|cli| cli.command)
@@ -135,4 +138,17 @@ fn dangerous_volume_commands_have_a_word_of_their_own() {
         panic!("resize")
     };
     assert_eq!((size, shrink), (2 << 30, true));
+}
+
+#[test]
+fn benchmarks_have_a_quick_form_and_a_form_for_scripts() {
+    let Ok(Command::Bench(BenchCommand::Engine(args))) =
+        parse("onefold bench engine --quick --json --dir /srv --blocks 5000")
+    else {
+        panic!("bench engine")
+    };
+    assert!(args.quick && args.json);
+    assert_eq!((args.dir, args.blocks), (PathBuf::from("/srv"), Some(5000)));
+    assert!(parse("onefold bench engine --blocks 0").is_err());
+    assert!(parse("onefold bench").is_err());
 }

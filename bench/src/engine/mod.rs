@@ -1,0 +1,551 @@
+//! `onefold bench engine`: the engine without a network, each figure beside the machine's own limit.
+//!
+//! - One reactor on a core of its own makes all the load; checkpoints, RocksDB and helper threads run on
+//!   the other cores. With a second core, two reactors are measured beside one.
+//! - Journal and store are files in a folder on disk, configured as the daemon has them. The drive is
+//!   memory where the table says so, and a file otherwise; its space has been written before.
+//! - Every workload runs once to warm up and then several times; the median run is reported, with the
+//!   least and the greatest.
+//! - Contents never repeat unless a duplicate is meant ([`content`]).
+
+mod content;
+mod limits;
+mod load;
+mod pool;
+mod report;
+mod stamp;
+
+use std::cell::Cell;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use drives::{BLOCK_BYTES, Drive, DriveError, FileDrive, MemoryDrive, OpenOptions};
+
+use crate::machine::{self, Machine};
+use content::Mix;
+use load::{Act, Goal as Target, Load, Places, Run, Until};
+use pool::{Cores, KNOWN_BLOCKS, Pool};
+
+pub use limits::Limits;
+pub use load::LoadError;
+pub use report::{Goal, Report, Row, Unit};
+
+/// What to run.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// A short look, within 40 seconds, instead of careful figures.
+    pub quick: bool,
+    /// A folder on the file system that pools and drive files are made on.
+    pub dir: PathBuf,
+    /// Unique blocks for the figures of a large pool; `None` for the default of the mode.
+    pub large_blocks: Option<u64>,
+}
+
+/// Why there are no figures.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineBenchError {
+    /// The folder.
+    #[error(
+        "no folder for the benchmark can be made in '{dir}': {source}; name another with --dir"
+    )]
+    Folder {
+        /// Where it was to be.
+        dir: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// A reactor could not be started, or not be bound to its core.
+    #[error("a reactor cannot start: {0}")]
+    Reactor(std::io::Error),
+    /// The pool's folder.
+    #[error(transparent)]
+    Pool(#[from] meta::MetaError),
+    /// The engine.
+    #[error(transparent)]
+    Engine(#[from] dedup::EngineError),
+    /// A drive.
+    #[error(transparent)]
+    Drive(#[from] DriveError),
+    /// A run.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The kernel's accounts.
+    #[error("the bytes written cannot be counted: {0}")]
+    Accounts(std::io::Error),
+    /// An error of the benchmark.
+    #[error("a reactor of the benchmark stopped before its work was done")]
+    Stopped,
+}
+
+/// Sizes and times of a mode.
+struct Plan {
+    run_time: Duration,
+    runs: usize,
+    /// All runs together end by then, as far as runs can be made shorter.
+    time_max: Duration,
+    memory_drive_bytes: u64,
+    memory_volume_bytes: u64,
+    file_drive_bytes: u64,
+    file_volume_bytes: u64,
+    large_blocks: u64,
+}
+
+const MIB: u64 = 1 << 20;
+
+const QUICK: Plan = Plan {
+    run_time: Duration::from_millis(400),
+    runs: 3,
+    time_max: Duration::from_secs(32),
+    memory_drive_bytes: 2048 * MIB,
+    memory_volume_bytes: 512 * MIB,
+    file_drive_bytes: 1024 * MIB,
+    file_volume_bytes: 256 * MIB,
+    large_blocks: 1 << 18,
+};
+
+const CAREFUL: Plan = Plan {
+    run_time: Duration::from_secs(2),
+    runs: 5,
+    time_max: Duration::from_secs(3600),
+    memory_drive_bytes: 6144 * MIB,
+    memory_volume_bytes: 2048 * MIB,
+    file_drive_bytes: 8192 * MIB,
+    file_volume_bytes: 2048 * MIB,
+    large_blocks: 20_000_000,
+};
+
+/// Runs of all workloads together: what is left of the time is shared among those that are left.
+const MEDIANS: usize = 17;
+
+/// How long runs may take.
+struct Budget {
+    run_time: Duration,
+    runs: usize,
+    end: Instant,
+    medians_left: Cell<usize>,
+}
+
+impl Budget {
+    fn new(plan: &Plan) -> Self {
+        Self {
+            run_time: plan.run_time,
+            runs: plan.runs,
+            end: Instant::now() + plan.time_max,
+            medians_left: Cell::new(MEDIANS),
+        }
+    }
+
+    fn run_time(&self) -> Duration {
+        let left = self.end.saturating_duration_since(Instant::now());
+        let runs = self.medians_left.get().max(1) * (self.runs + 1);
+        let fair = left / runs as u32;
+        let least = Duration::from_millis(50);
+        self.run_time.min(fair.max(least))
+    }
+}
+
+/// The median run of a load, and how far the runs lie apart.
+struct Median {
+    run: Run,
+    least: f64,
+    most: f64,
+}
+
+impl Median {
+    fn per_second(&self) -> f64 {
+        self.run.per_second()
+    }
+
+    fn commands(&self, name: &str) -> Row {
+        self.row(name, 1.0, Unit::CommandsPerSecond)
+    }
+
+    fn bytes(&self, name: &str, block_bytes: usize) -> Row {
+        self.row(name, block_bytes as f64, Unit::BytesPerSecond)
+    }
+
+    fn row(&self, name: &str, factor: f64, unit: Unit) -> Row {
+        Row {
+            range: Some([self.least * factor, self.most * factor]),
+            ..Row::new(name, self.per_second() * factor, unit).of_run(&self.run)
+        }
+    }
+}
+
+/// One run to warm up, then some to measure.
+async fn median_of(cores: &Cores, budget: &Budget, load: Load) -> Result<Median, EngineBenchError> {
+    let time = budget.run_time();
+    let timed = |time| Load {
+        until: Until::Time(time),
+        ..load.clone()
+    };
+    cores.run(timed(time / 2)).await?;
+    let mut runs = Vec::new();
+    for _ in 0..budget.runs {
+        runs.push(cores.run(timed(time)).await?);
+    }
+    budget
+        .medians_left
+        .set(budget.medians_left.get().saturating_sub(1));
+    runs.sort_by(|a, b| a.per_second().total_cmp(&b.per_second()));
+    let (least, most) = (runs[0].per_second(), runs[runs.len() - 1].per_second());
+    let run = runs.swap_remove(runs.len() / 2);
+    Ok(Median { run, least, most })
+}
+
+/// Runs all workloads. Call it on a reactor; `progress` is told what begins.
+///
+/// # Errors
+/// When a folder, a reactor, a pool or a command failed.
+pub async fn run(options: &Options, progress: &dyn Fn(&str)) -> Result<Report, EngineBenchError> {
+    let plan = if options.quick { QUICK } else { CAREFUL };
+    run_plan(options, plan, progress).await
+}
+
+async fn run_plan(
+    options: &Options,
+    plan: Plan,
+    progress: &dyn Fn(&str),
+) -> Result<Report, EngineBenchError> {
+    let folder = tempfile::Builder::new()
+        .prefix("onefold-bench-")
+        .tempdir_in(&options.dir)
+        .map_err(|source| EngineBenchError::Folder {
+            dir: options.dir.clone(),
+            source,
+        })?;
+    let machine = Machine::look(folder.path());
+    let reactors = machine.cores.min(2);
+    let mut bench = Bench {
+        cores: Cores::start(reactors).await?,
+        budget: Budget::new(&plan),
+        folder: folder.path().to_path_buf(),
+        limits: Limits::default(),
+        results: Vec::new(),
+        progress,
+        plan,
+    };
+    (bench.progress)("the machine's own limits");
+    bench.limits.of_core(&bench.cores, &bench.budget).await?;
+    bench.memory_drive(reactors).await?;
+    bench.file_drive().await?;
+    bench
+        .large(options.large_blocks.unwrap_or(bench.plan.large_blocks))
+        .await?;
+    let mut notes = vec![format!(
+        "Depths: 32 for 4 KiB and 8 for 128 KiB where the name says no other; volumes of {} MiB in \
+         memory and {} MiB on the file, filled before; a workload's runs are {} of {:?}.",
+        bench.plan.memory_volume_bytes / MIB,
+        bench.plan.file_volume_bytes / MIB,
+        bench.plan.runs,
+        bench.plan.run_time,
+    )];
+    if reactors < 2 {
+        notes.push(
+            "One core: background work shares it with the load, and two reactors were not measured."
+                .to_owned(),
+        );
+    }
+    Ok(Report {
+        machine,
+        limits: bench.limits,
+        results: bench.results,
+        notes,
+    })
+}
+
+struct Bench<'a> {
+    cores: Cores,
+    budget: Budget,
+    folder: PathBuf,
+    limits: Limits,
+    results: Vec<Row>,
+    progress: &'a dyn Fn(&str),
+    plan: Plan,
+}
+
+const SMALL: usize = BLOCK_BYTES;
+const LARGE: usize = 128 << 10;
+const DUPLICATES: Mix = Mix::Duplicates {
+    percent: 100,
+    from: 0,
+    known: KNOWN_BLOCKS,
+};
+const NINETY_PERCENT: Mix = Mix::Duplicates {
+    percent: 90,
+    from: 0,
+    known: KNOWN_BLOCKS,
+};
+
+impl Bench<'_> {
+    fn put(&mut self, row: Row) {
+        self.results.push(row);
+    }
+
+    async fn median(&self, name: &str, load: Load) -> Result<Median, EngineBenchError> {
+        (self.progress)(name);
+        median_of(&self.cores, &self.budget, load).await
+    }
+
+    async fn memory_drive(&mut self, reactors: usize) -> Result<(), EngineBenchError> {
+        let bytes = self.plan.memory_drive_bytes;
+        let drive: Arc<dyn Drive> = Arc::new(MemoryDrive::new(bytes / BLOCK_BYTES as u64));
+        (self.progress)("filling the memory drive");
+        // The system's own work for new memory is not the engine's.
+        let folder = self.folder.join("memory");
+        let volume_bytes = self.plan.memory_volume_bytes;
+        let pool = Pool::create(&folder, drive.clone(), volume_bytes).await?;
+        let touch = Load {
+            goal: Target::Drive(drive),
+            range_bytes: bytes,
+            until: Until::Commands(bytes / MIB),
+            ..pool.load(Act::Write(Mix::Unique), Places::InOrder, MIB as usize, 1)
+        };
+        self.cores.run(touch).await?;
+        pool.write_known(&self.cores).await?;
+        pool.fill(&self.cores).await?;
+        let hash = self.limits.blake3_bytes_per_second;
+
+        let write = |mix| Act::Write(mix);
+        let large = |act| pool.load(act, Places::InOrder, LARGE, 8);
+        let small = |act, depth| pool.load(act, Places::Random, SMALL, depth);
+        let name = "write-128k-unique";
+        let median = self.median(name, large(write(Mix::Unique))).await?;
+        let row = median
+            .bytes(name, LARGE)
+            .beside("side-by-side BLAKE3", hash);
+        self.put(row.with_goal(Goal::RatioAtLeast(0.60)));
+
+        let name = "read-128k";
+        let memcpy = self.limits.memcpy_bytes_per_second;
+        let median = self.median(name, large(Act::Read)).await?;
+        let row = median.bytes(name, LARGE).beside("memcpy", memcpy);
+        self.put(row.with_goal(Goal::RatioAtLeast(0.5)));
+
+        let name = "write-128k-dup90";
+        let median = self.median(name, large(write(NINETY_PERCENT))).await?;
+        let row = median
+            .bytes(name, LARGE)
+            .beside("side-by-side BLAKE3", hash);
+        self.put(row.with_goal(Goal::RatioAtLeast(0.75)));
+
+        let hashes = hash / SMALL as f64;
+        let name = "write-4k-unique";
+        let unique = self.median(name, small(write(Mix::Unique), 32)).await?;
+        let row = unique.commands(name).beside("side-by-side BLAKE3", hashes);
+        self.put(row.with_goal(Goal::ValueAtLeast(300e3)));
+
+        if reactors > 1 {
+            let name = "two-reactors-write-4k-unique";
+            (self.progress)(name);
+            let load = Load {
+                until: Until::Time(self.budget.run_time()),
+                ..small(write(Mix::Unique), 32)
+            };
+            let mut runs = Vec::new();
+            for _ in 0..self.budget.runs {
+                runs.push(self.cores.run_on_all(load.clone()).await?);
+            }
+            runs.sort_by(|a, b| a.per_second().total_cmp(&b.per_second()));
+            let run = &runs[runs.len() / 2];
+            let row = Row {
+                range: Some([runs[0].per_second(), runs[runs.len() - 1].per_second()]),
+                core_share: Some(run.core_share() / 2.0),
+                ..Row::new(name, run.per_second(), Unit::CommandsPerSecond).of_run(run)
+            };
+            let row = row.beside("one reactor", unique.per_second());
+            self.put(row.with_goal(Goal::RatioAtLeast(1.7)));
+        }
+
+        let name = "read-4k";
+        let copies = memcpy / SMALL as f64;
+        let median = self.median(name, small(Act::Read, 32)).await?;
+        let row = median.commands(name).beside("memcpy", copies);
+        self.put(row.with_goal(Goal::ValueAtLeast(800e3)));
+
+        let name = "write-4k-dup";
+        let median = self.median(name, small(write(DUPLICATES), 32)).await?;
+        let row = median.commands(name).beside("side-by-side BLAKE3", hashes);
+        self.put(row.with_goal(Goal::ValueAtLeast(400e3)));
+
+        let name = "write-4k-qd1";
+        let median = self.median(name, small(write(Mix::Unique), 1)).await?;
+        let alone = SMALL as f64 / self.limits.blake3_one_at_a_time_bytes_per_second * 1e6;
+        let row = Row::new(name, median.run.p50_us, Unit::Microseconds).of_run(&median.run);
+        let row = row.beside("one BLAKE3 of 4 KiB", alone);
+        self.put(row.with_goal(Goal::ValueAtMost(6.0)));
+        pool.discard().await;
+        Ok(())
+    }
+
+    async fn file_drive(&mut self) -> Result<(), EngineBenchError> {
+        (self.progress)("the file drive itself");
+        let path: PathBuf = self.folder.join("drive0");
+        let bytes = self.plan.file_drive_bytes;
+        let (cores, budget) = (&self.cores, &self.budget);
+        self.limits.of_file(cores, budget, &path, bytes).await?;
+        let drive: Arc<dyn Drive> = Arc::new(FileDrive::open(&path, &OpenOptions::default())?);
+        let folder = self.folder.join("file");
+        let pool = Pool::create(&folder, drive, self.plan.file_volume_bytes).await?;
+        pool.write_known(&self.cores).await?;
+        pool.fill(&self.cores).await?;
+        for (name, depth, limit, raw) in [
+            (
+                "file-write-4k",
+                32,
+                "raw random, depth 32",
+                self.limits.raw_write_4k_qd32_per_second,
+            ),
+            (
+                "file-write-4k-qd128",
+                128,
+                "raw random, depth 128",
+                self.limits.raw_write_4k_qd128_per_second,
+            ),
+        ] {
+            let load = pool.load(Act::Write(Mix::Unique), Places::Random, SMALL, depth);
+            let row = self.median(name, load).await?.commands(name);
+            self.put(row.beside(limit, raw).with_goal(Goal::RatioAtLeast(1.5)));
+        }
+        let name = "file-write-128k-dup90";
+        let load = pool.load(Act::Write(NINETY_PERCENT), Places::InOrder, LARGE, 8);
+        let row = self.median(name, load).await?.bytes(name, LARGE);
+        let raw = self.limits.raw_write_128k_qd8_bytes_per_second;
+        self.put(
+            row.beside("raw in order", raw)
+                .with_goal(Goal::RatioAtLeast(1.0)),
+        );
+        pool.discard().await;
+        Ok(())
+    }
+
+    /// Figures that depend on how much the pool holds: on a drive that keeps 16 bytes of each block.
+    async fn large(&mut self, blocks: u64) -> Result<(), EngineBenchError> {
+        (self.progress)("filling a large pool");
+        let volume_bytes = blocks * BLOCK_BYTES as u64;
+        let drive_blocks = blocks + blocks / 4 + 2 * KNOWN_BLOCKS;
+        let drive = Arc::new(stamp::StampDrive::new(drive_blocks, content::template()));
+        let folder = self.folder.join("large");
+        let pool = Pool::create(&folder, drive.clone(), volume_bytes).await?;
+        pool.write_known(&self.cores).await?;
+        let resident = machine::resident_bytes();
+        let written = machine::written_bytes().map_err(EngineBenchError::Accounts)?;
+        let start = Instant::now();
+        let fill = Load {
+            until: Until::Commands(blocks),
+            ..pool.load(Act::Write(Mix::Unique), Places::Shuffled, SMALL, 32)
+        };
+        let from = KNOWN_BLOCKS;
+        let run = self.cores.run(fill).await?;
+        let row = Row::new("large-fill-4k", run.per_second(), Unit::CommandsPerSecond);
+        self.put(row.of_run(&run));
+        let (pool, took) = pool.crash_and_open().await?;
+        let row = Row::new(
+            "large-open-after-crash",
+            took.as_secs_f64() * 1e3,
+            Unit::Milliseconds,
+        );
+        self.put(row.with_goal(Goal::ValueAtMost(2000.0)));
+        pool.engine.flush().await?;
+        pool.engine.checkpoint().await?;
+        let sustained = blocks as f64 / start.elapsed().as_secs_f64();
+        let name = "large-fill-4k-until-stored";
+        self.put(Row::new(name, sustained, Unit::CommandsPerSecond));
+        let written = machine::written_bytes()
+            .map_err(EngineBenchError::Accounts)?
+            .saturating_sub(written);
+        // Every block went to the drive once, which keeps nothing on disk: the rest is metadata.
+        let share = written as f64 / volume_bytes as f64;
+        let row = Row::new("large-device-bytes-per-byte", 1.0 + share, Unit::Ratio);
+        self.put(row.with_goal(Goal::ValueAtMost(1.15)));
+        let row = Row::new("large-metadata-share", share, Unit::Ratio);
+        self.put(row.with_goal(Goal::ValueAtMost(0.10)));
+        let resident = machine::resident_bytes()
+            .saturating_sub(resident)
+            .saturating_sub(drive.memory_bytes());
+        let row = Row::new(
+            "large-memory-per-block",
+            resident as f64 / blocks as f64,
+            Unit::Bytes,
+        );
+        self.put(row);
+
+        let name = "large-read-4k";
+        let load = pool.load(Act::Read, Places::Random, SMALL, 32);
+        let row = self.median(name, load).await?.commands(name);
+        self.put(row);
+        let name = "large-write-4k-dup";
+        let mix = Mix::Duplicates {
+            percent: 100,
+            from,
+            known: blocks,
+        };
+        let load = pool.load_on_known(Act::Write(mix), Places::Random, SMALL, 32)?;
+        let row = self.median(name, load).await?.commands(name);
+        self.put(row);
+        pool.close().await?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_workload_of_the_table_gives_a_figure() {
+        let plan = Plan {
+            run_time: Duration::from_millis(1),
+            runs: 1,
+            time_max: Duration::ZERO,
+            memory_drive_bytes: 512 * MIB,
+            memory_volume_bytes: 64 * MIB,
+            file_drive_bytes: 512 * MIB,
+            file_volume_bytes: 64 * MIB,
+            large_blocks: 2000,
+        };
+        // On a real file system: the temporary folder is often in memory, without O_DIRECT.
+        let program = std::env::current_exe().expect("a path");
+        let dir = tempfile::tempdir_in(program.parent().expect("a folder")).expect("a folder");
+        let options = Options {
+            quick: true,
+            dir: dir.path().to_path_buf(),
+            large_blocks: None,
+        };
+        let report = reactor::run(
+            reactor::Config::default(),
+            run_plan(&options, plan, &|_| ()),
+        )
+        .expect("a reactor")
+        .expect("figures");
+        for name in [
+            "write-128k-unique",
+            "write-128k-dup90",
+            "write-4k-unique",
+            "write-4k-dup",
+            "read-4k",
+            "read-128k",
+            "write-4k-qd1",
+            "file-write-4k",
+            "file-write-128k-dup90",
+        ] {
+            let found: Vec<_> = report
+                .results
+                .iter()
+                .filter(|row| row.name == name)
+                .collect();
+            let [row] = found[..] else {
+                panic!("{} rows named {name}", found.len());
+            };
+            assert!(row.value > 0.0 && row.limit_ratio.is_some_and(|ratio| ratio > 0.0));
+            assert!(row.goal.is_some() && row.met.is_some());
+        }
+        assert!(report.limits.blake3_bytes_per_second > 0.0);
+        assert!(report.to_string().contains("write-128k-dup90"));
+        assert!(
+            dir.path().read_dir().expect("a folder").next().is_none(),
+            "nothing is left behind"
+        );
+    }
+}

@@ -1,0 +1,309 @@
+//! A pool for a workload: a folder with journal and store on disk, an engine, two volumes, and one or two
+//! data reactors on cores of their own.
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use dedup::{Blocking, Engine, EngineConfig, EngineParts, Volume, VolumeSpec};
+use drives::{BLOCK_BYTES, Drive};
+use meta::{DriveSpec, PoolDir, PoolSpec, RocksOptions, RocksStore};
+use reactor::{JoinHandle, PoolConfig, ReactorThread};
+
+use super::EngineBenchError;
+use super::content::{Deck, Mix, Numbers};
+use super::load::{Act, Goal, Load, Places, Run, Until, run};
+use crate::machine;
+
+/// Memory of a data reactor's buffers: two decks of them, and what drives take.
+const BUFFER_BYTES: usize = 64 << 20;
+
+/// The names of the data reactors' threads.
+const DATA_NAMES: [&str; 2] = ["bench-data0", "bench-data1"];
+
+/// Reactors for load, each bound to a core; everything else runs elsewhere if there is another core.
+pub(super) struct Cores {
+    reactors: Vec<ReactorThread>,
+    others: Vec<usize>,
+}
+
+impl Cores {
+    /// One reactor on the first core; a second one, when asked for, on the next. Everything else is
+    /// bound to the cores that are left, or to the last when none is.
+    pub(super) async fn start(count: usize) -> Result<Self, EngineBenchError> {
+        let own = machine::cores();
+        let mut reactors = Vec::new();
+        for (index, name) in DATA_NAMES.iter().take(count).enumerate() {
+            let config = reactor::Config {
+                name: (*name).to_owned(),
+                buffer_pool: PoolConfig {
+                    bytes: BUFFER_BYTES,
+                },
+                ..reactor::Config::default()
+            };
+            let reactor = reactor::start(config).map_err(EngineBenchError::Reactor)?;
+            let core = own[index % own.len()];
+            on(
+                &reactor,
+                move || async move { machine::bind_thread(&[core]) },
+            )
+            .await?
+            .map_err(EngineBenchError::Reactor)?;
+            reactors.push(reactor);
+        }
+        let others = match own.get(count..) {
+            Some(rest) if !rest.is_empty() => rest.to_vec(),
+            _ => own[own.len() - 1..].to_vec(),
+        };
+        // This thread opens the pools and runs their background work; RocksDB's threads are born here.
+        machine::bind_thread(&others).map_err(EngineBenchError::Reactor)?;
+        Ok(Self { reactors, others })
+    }
+
+    /// Sends helper threads to the other cores. They come and go: call it before a run.
+    fn clear(&self) {
+        machine::bind_helpers(&self.others);
+    }
+
+    /// Runs the load on the first reactor.
+    pub(super) async fn run(&self, load: Load) -> Result<Run, EngineBenchError> {
+        self.clear();
+        on(&self.reactors[0], move || run_here(load, 1)).await?
+    }
+
+    /// Runs the load on every reactor at the same time: commands of all, over the longest time.
+    pub(super) async fn run_on_all(&self, load: Load) -> Result<Run, EngineBenchError> {
+        self.clear();
+        let running: Vec<_> = (1..)
+            .zip(&self.reactors)
+            .map(|(seed, reactor)| {
+                let load = load.clone();
+                reactor.handle().spawn(move || run_here(load, seed))
+            })
+            .collect();
+        let mut all: Option<Run> = None;
+        for run in running {
+            let run = run.await.map_err(|_| EngineBenchError::Stopped)??;
+            all = Some(match all {
+                None => run,
+                Some(sum) => Run {
+                    commands: sum.commands + run.commands,
+                    seconds: sum.seconds.max(run.seconds),
+                    core_seconds: sum.core_seconds + run.core_seconds,
+                    p50_us: sum.p50_us.max(run.p50_us),
+                    p99_us: sum.p99_us.max(run.p99_us),
+                },
+            });
+        }
+        all.ok_or(EngineBenchError::Stopped)
+    }
+
+    /// Runs something else on the first reactor.
+    pub(super) async fn on_first<T, F, Fut>(&self, make: F) -> Result<T, EngineBenchError>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> Fut + Send + 'static,
+        Fut: Future<Output = T> + 'static,
+    {
+        self.clear();
+        on(&self.reactors[0], make).await
+    }
+}
+
+async fn on<T, F, Fut>(reactor: &ReactorThread, make: F) -> Result<T, EngineBenchError>
+where
+    T: Send + 'static,
+    F: FnOnce() -> Fut + Send + 'static,
+    Fut: Future<Output = T> + 'static,
+{
+    let task = reactor.handle().spawn(make);
+    task.await.map_err(|_| EngineBenchError::Stopped)
+}
+
+async fn run_here(load: Load, seed: u64) -> Result<Run, EngineBenchError> {
+    let Some(reactor) = reactor::current() else {
+        return Err(EngineBenchError::Stopped);
+    };
+    let deck = Deck::new(reactor.buffers(), load.block_bytes, 2 * load.depth, seed).await;
+    Ok(run(load, deck).await?)
+}
+
+/// An engine over one drive, its journal and store in a folder of their own.
+pub(super) struct Pool {
+    pub(super) engine: Arc<Engine>,
+    /// What the workloads write to.
+    pub(super) volume: Arc<Volume>,
+    pub(super) numbers: Arc<Numbers>,
+    drive: Arc<dyn Drive>,
+    dir: PoolDir,
+    /// To see when the last user of the store is gone.
+    store: Weak<RocksStore>,
+    maintenance: JoinHandle<()>,
+}
+
+/// Contents `0..KNOWN_BLOCKS` lie on a volume that no workload overwrites: the duplicates are of them.
+pub(super) const KNOWN_BLOCKS: u64 = 32 << 10;
+
+const KNOWN_VOLUME: &str = "known";
+const WORK_VOLUME: &str = "work";
+
+impl Pool {
+    /// Makes it in `folder`, with a volume of `volume_bytes`. The drive needs room for that, for the
+    /// known contents, and for what is overwritten and not reusable yet.
+    pub(super) async fn create(
+        folder: &Path,
+        drive: Arc<dyn Drive>,
+        volume_bytes: u64,
+    ) -> Result<Self, EngineBenchError> {
+        let spec = PoolSpec::new(vec![DriveSpec::new(drive.name(), drive.blocks())]);
+        let path: PathBuf = folder.to_path_buf();
+        let dir = reactor::unblock(move || PoolDir::create(&path, &spec)).await?;
+        let (engine, store) = open(&dir, &drive).await?;
+        for (name, size_bytes) in [
+            (KNOWN_VOLUME, KNOWN_BLOCKS * BLOCK_BYTES as u64),
+            (WORK_VOLUME, volume_bytes),
+        ] {
+            let spec = VolumeSpec {
+                name: name.to_owned(),
+                size_bytes,
+                lba_bytes: BLOCK_BYTES as u32,
+                nsid: None,
+                uuid: None,
+            };
+            engine.create_volume(spec).await?;
+        }
+        let volume = engine
+            .volume(WORK_VOLUME)
+            .ok_or(EngineBenchError::Stopped)?;
+        let maintenance = reactor::spawn(engine.clone().run_maintenance());
+        let numbers = Arc::new(Numbers::default());
+        numbers.take(KNOWN_BLOCKS);
+        Ok(Self {
+            engine,
+            volume,
+            numbers,
+            drive,
+            dir,
+            store,
+            maintenance,
+        })
+    }
+
+    /// Ends the engine as a crash of its process would, and opens the pool again. Gives the time from
+    /// there until the pool could be used.
+    pub(super) async fn crash_and_open(self) -> Result<(Self, Duration), EngineBenchError> {
+        let Self {
+            engine,
+            volume,
+            numbers,
+            drive,
+            dir,
+            store,
+            maintenance,
+        } = self;
+        maintenance.abort();
+        let _ = maintenance.await;
+        drop((engine, volume));
+        // A checkpoint on a helper thread ends first: in a real crash it would end at once.
+        while store.strong_count() > 0 {
+            reactor::sleep(Duration::from_millis(1)).await;
+        }
+        let start = Instant::now();
+        let (engine, store) = open(&dir, &drive).await?;
+        let volume = engine
+            .volume(WORK_VOLUME)
+            .ok_or(EngineBenchError::Stopped)?;
+        let took = start.elapsed();
+        let maintenance = reactor::spawn(engine.clone().run_maintenance());
+        let pool = Self {
+            engine,
+            volume,
+            numbers,
+            drive,
+            dir,
+            store,
+            maintenance,
+        };
+        Ok((pool, took))
+    }
+
+    /// A load on the work volume.
+    pub(super) fn load(&self, act: Act, places: Places, block_bytes: usize, depth: usize) -> Load {
+        Load {
+            goal: Goal::Volume(self.volume.clone()),
+            act,
+            places,
+            block_bytes,
+            depth,
+            range_bytes: self.volume.info().size_bytes,
+            until: Until::Commands(0),
+            numbers: self.numbers.clone(),
+        }
+    }
+
+    /// A load on the volume of the known contents.
+    pub(super) fn load_on_known(
+        &self,
+        act: Act,
+        places: Places,
+        block_bytes: usize,
+        depth: usize,
+    ) -> Result<Load, EngineBenchError> {
+        let volume = self.engine.volume(KNOWN_VOLUME);
+        Ok(Load {
+            goal: Goal::Volume(volume.ok_or(EngineBenchError::Stopped)?),
+            range_bytes: KNOWN_BLOCKS * BLOCK_BYTES as u64,
+            ..self.load(act, places, block_bytes, depth)
+        })
+    }
+
+    /// Writes the known contents.
+    pub(super) async fn write_known(&self, cores: &Cores) -> Result<(), EngineBenchError> {
+        let block_bytes = 128 << 10;
+        let act = Act::Write(Mix::InOrder { from: 0 });
+        let mut load = self.load_on_known(act, Places::InOrder, block_bytes, 8)?;
+        load.until = Until::Commands(load.range_bytes / block_bytes as u64);
+        cores.run(load).await?;
+        Ok(())
+    }
+
+    /// Fills the work volume in order with new contents.
+    pub(super) async fn fill(&self, cores: &Cores) -> Result<(), EngineBenchError> {
+        let block_bytes = 128 << 10;
+        let mut load = self.load(Act::Write(Mix::Unique), Places::InOrder, block_bytes, 8);
+        load.until = Until::Commands(load.range_bytes / block_bytes as u64);
+        cores.run(load).await?;
+        Ok(())
+    }
+
+    /// Makes everything durable and stored, and ends the engine.
+    pub(super) async fn close(self) -> Result<(), EngineBenchError> {
+        self.engine.shutdown().await?;
+        let _ = self.maintenance.await;
+        Ok(())
+    }
+
+    /// Ends the engine without another word.
+    pub(super) async fn discard(self) {
+        self.maintenance.abort();
+        let _ = self.maintenance.await;
+    }
+}
+
+async fn open(
+    dir: &PoolDir,
+    drive: &Arc<dyn Drive>,
+) -> Result<(Arc<Engine>, Weak<RocksStore>), EngineBenchError> {
+    let store = Arc::new(dir.open_store(RocksOptions::default())?);
+    let watch = Arc::downgrade(&store);
+    let parts = EngineParts {
+        drives: vec![drive.clone()],
+        journal: Arc::new(dir.open_journal()?),
+        store,
+        hash_key: dir.identity().hash_key,
+        blocking: Blocking::Threads,
+        config: EngineConfig::default(),
+    };
+    Ok((Engine::open(parts).await?, watch))
+}
