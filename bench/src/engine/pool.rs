@@ -170,6 +170,7 @@ impl Pool {
                 lba_bytes: BLOCK_BYTES as u32,
                 nsid: None,
                 uuid: None,
+                dedup: true,
             };
             engine.create_volume(spec).await?;
         }

@@ -74,6 +74,8 @@ impl Default for SoftConfig {
                 max_recv_wr: 1025,
                 max_send_wr: 2 * 4 * 1024 + 64,
                 max_qps: 4096,
+                // The data of a response goes before the responses that were posted before it.
+                writes_overtake_sends: true,
                 ..roce::endpoint::EndpointConfig::default()
             },
             drop_every: None,

@@ -57,7 +57,8 @@ pub struct AcceptParams {
 }
 
 /// A work request for the send queue. Work requests of a queue pair are executed and completed in
-/// the order in which they were posted.
+/// the order in which they were posted, but for what
+/// [`writes_overtake_sends`](super::EndpointConfig::writes_overtake_sends) allows.
 #[derive(Debug)]
 pub enum SendWork<M> {
     /// Send the first `len` bytes of `data` into the peer's next receive.

@@ -33,6 +33,9 @@ const POSTED_PACKETS_MAX: u32 = 1 << 21;
 const RNR_WAIT_FIRST: Duration = Duration::from_micros(500);
 const RNR_WAIT_MAX: Duration = Duration::from_millis(100);
 
+/// A WRITE overtakes at most so many SENDs: about what one turn of a busy queue posts.
+const OVERTAKEN_MAX: usize = 64;
+
 /// Negative acknowledgements without progress before the peer is taken for broken.
 const NAKS_MAX: u32 = 1024;
 
@@ -182,9 +185,15 @@ impl<M: Memory> Requester<M> {
                 ..
             } => (WcKind::Write, from, remote_va, rkey, None),
         };
-        let first = self.next;
-        self.next = first + count;
-        self.entries.push_back(Entry {
+        let overtakes = config.writes_overtake_sends && kind == WcKind::Write;
+        let behind = if overtakes { self.unsent_sends() } else { 0 };
+        let at = self.entries.len() - behind;
+        let first = self.entries.get(at).map_or(self.next, |send| send.first);
+        for send in self.entries.range_mut(at..) {
+            send.first += count;
+        }
+        self.next += count;
+        let entry = Entry {
             wr_id,
             kind,
             memory,
@@ -196,8 +205,17 @@ impl<M: Memory> Requester<M> {
             first,
             count,
             received: 0,
-        });
+        };
+        self.entries.insert(at, entry);
         Ok(())
+    }
+
+    /// How many SENDs, of which nothing was ever sent, end the queue.
+    fn unsent_sends(&self) -> usize {
+        let unsent =
+            |entry: &&Entry<M>| entry.kind == WcKind::Send && entry.first.diff(self.high) >= 0;
+        let last = self.entries.iter().rev().take(OVERTAKEN_MAX);
+        last.take_while(unsent).count()
     }
 
     /// Whether a packet could be sent now.

@@ -1,6 +1,6 @@
 //! The rules of the protocol, packet by packet.
 
-use super::pair::{A, B, Joint, Network, Pair};
+use super::pair::{A, B, Joint, Network, Pair, is};
 use crate::endpoint::{
     DisconnectReason, EndpointConfig, Path, PathMtu, PostError, QpId, SendWork, WcStatus,
 };
@@ -413,6 +413,48 @@ fn queue_pairs_take_turns_and_the_packets_of_a_turn_follow_each_other() {
     pair.sides[A].endpoint.destroy(second[A]);
     pair.sides[B].endpoint.destroy(second[B]);
     pair.finish(first);
+}
+
+#[test]
+fn writes_of_a_turn_go_before_its_sends_where_that_is_allowed() {
+    let config = EndpointConfig {
+        writes_overtake_sends: true,
+        ..EndpointConfig::default()
+    };
+    let (mut pair, qps) = pair(config);
+    let key = pair.register(B, vec![0; 64], BOTH);
+    let round = |pair: &mut Pair| {
+        for wr_id in 0..3 {
+            pair.write(A, qps[A], 2 * wr_id, key, 64);
+            pair.send(A, qps[A], 2 * wr_id + 1, b"done");
+        }
+    };
+    round(&mut pair);
+    let sent: Vec<_> = pair.drain(A, 5);
+    // Three WRITEs and two SENDs left; nothing overtakes what left, but the SEND that waits.
+    round(&mut pair);
+    let rest = pair.drain(A, 100);
+    let kinds: String = sent
+        .iter()
+        .chain(&rest)
+        .map(|packet| {
+            if is(packet, Opcode::SendOnly) {
+                's'
+            } else {
+                'w'
+            }
+        })
+        .collect();
+    assert_eq!(kinds, "wwwsswwwssss");
+    let numbers = sent.iter().chain(&rest).map(|packet| packet[11]);
+    assert!(
+        numbers
+            .clone()
+            .zip(numbers.skip(1))
+            .all(|(one, next)| next == one.wrapping_add(1))
+    );
+    pair.deregister(B, key);
+    pair.finish(qps);
 }
 
 #[test]
