@@ -200,7 +200,8 @@ impl BatchBuilder {
     fn add_map(&mut self, volume: u32, start: u64, entries: &[MapEntry]) -> Result<(), MetaError> {
         // A record is one change: references are taken before any is given back, so that a block that
         // only moves within the record is never seen without a reference.
-        for (sub_block, entry) in (start..).zip(entries) {
+        for (index, entry) in entries.iter().enumerate() {
+            let sub_block = start + index as u64;
             self.change_map(volume, sub_block, entry.old, entry.new.map(|new| new.pba))?;
             if let Some(new) = entry.new {
                 let content = BlockContent {

@@ -32,7 +32,7 @@ use crate::subsystem::{Limits, Target, TargetParts};
 const CONTROL_BUFFER_BYTES: usize = 8 << 20;
 
 /// Connections that may wait for an answer.
-const BACKLOG: usize = 128;
+const BACKLOG: usize = 1024;
 
 /// How long a clean stop waits for hosts' commands before it goes on without them.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(15);

@@ -58,6 +58,10 @@ impl Default for JournalConfig {
     }
 }
 
+/// The last sequence number that a checkpoint can have: so far from the end of the numbers that none
+/// after it overflows. A million records a second reach it in 292 thousand years.
+const SEQ_MAX: u64 = u64::MAX >> 1;
+
 /// What [`Journal::append`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Appended {
@@ -217,6 +221,7 @@ impl Journal {
         }
         let position = checkpoint.position;
         if position.seq == 0
+            || position.seq > SEQ_MAX
             || !position.offset.is_multiple_of(ALIGN as u64)
             || position.offset > ring_bytes - HEADER_BYTES as u64
         {

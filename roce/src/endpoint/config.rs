@@ -67,7 +67,7 @@ impl Default for EndpointConfig {
     fn default() -> Self {
         Self {
             max_qps: 1024,
-            max_pending_connects: 128,
+            max_pending_connects: 1024,
             max_regions: 65_536,
             max_send_wr: 1024,
             max_recv_wr: 1024,
