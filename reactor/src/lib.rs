@@ -19,6 +19,7 @@ mod buffer;
 mod executor;
 pub mod file;
 mod join;
+pub mod net;
 mod ring;
 mod shared;
 mod slab;

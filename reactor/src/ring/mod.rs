@@ -23,12 +23,14 @@ use crate::shared::Shared;
 use crate::slab::{Key, Slab};
 use crate::{Buffer, BufferPool};
 use gather::Gather;
-use operation::{Operation, Simple, Transfer, Waiter};
+use operation::{Operation, Simple, Transfer, Waiter, Watched};
 
 /// User data of the poll on the reactor's eventfd.
 const WAKEUP: u64 = u64::MAX;
 /// User data of entries whose completion nobody waits for.
 const IGNORED: u64 = u64::MAX - 1;
+/// poll(2) events of a watched descriptor. Errors and hang-ups are always reported.
+const WATCHED_EVENTS: u32 = (libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP) as u32;
 /// The kernel's limit on one registered buffer.
 const FIXED_BYTES_MAX: usize = 1 << 30;
 /// How long to wait for devices when a reactor stops.
@@ -179,12 +181,19 @@ impl Ring {
                 let Some(key) = self.operations.key_at(index) else {
                     return;
                 };
-                self.complete_operation(key, part, result, reaped);
+                self.complete_operation(key, part, result, cqueue::more(flags), reaped);
             }
         }
     }
 
-    fn complete_operation(&mut self, key: Key, part: usize, result: i32, reaped: &mut Reaped) {
+    fn complete_operation(
+        &mut self,
+        key: Key,
+        part: usize,
+        result: i32,
+        more: bool,
+        reaped: &mut Reaped,
+    ) {
         let Some(operation) = self.operations.get_mut(key) else {
             return;
         };
@@ -212,6 +221,17 @@ impl Ring {
             Operation::Simple(simple) => {
                 simple.result = Some(result);
                 &mut simple.waiter
+            }
+            Operation::Watched(watched) => {
+                watched.armed = more;
+                match u32::try_from(result) {
+                    Ok(events) => watched.events |= events,
+                    Err(_) => watched.error = Some(-result),
+                }
+                if more && matches!(watched.waiter, Waiter::Gone) {
+                    return;
+                }
+                &mut watched.waiter
             }
         };
         if matches!(waiter, Waiter::Gone) {
@@ -421,6 +441,52 @@ impl Ring {
         Poll::Ready(u32::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result)))
     }
 
+    /// Begins to watch a descriptor.
+    pub(crate) fn watch(&mut self, file: Arc<OwnedFd>) -> io::Result<Key> {
+        if self.closed {
+            return Err(stopped());
+        }
+        let fd = file.as_raw_fd();
+        let key = self.operations.insert(Operation::Watched(Watched {
+            file,
+            events: 0,
+            error: None,
+            armed: true,
+            waiter: Waiter::NotYet,
+        }));
+        self.push_watch(key, fd);
+        Ok(key)
+    }
+
+    fn push_watch(&mut self, key: Key, fd: RawFd) {
+        // A multishot poll is edge-triggered: it reports once for everything that happens.
+        let entry = opcode::PollAdd::new(Fd(fd), WATCHED_EVENTS).multi(true);
+        self.push(entry.build().user_data(u64::from(key.index)));
+    }
+
+    /// What happened to a watched descriptor since the last look.
+    pub(crate) fn poll_watch(&mut self, key: Key, cx: &Context<'_>) -> Poll<io::Result<u32>> {
+        let Some(Operation::Watched(watched)) = self.operations.get_mut(key) else {
+            return Poll::Ready(Err(stopped()));
+        };
+        if let Some(error) = watched.error {
+            return Poll::Ready(Err(io::Error::from_raw_os_error(error)));
+        }
+        let events = std::mem::take(&mut watched.events);
+        let rearm = !std::mem::replace(&mut watched.armed, true);
+        let fd = watched.file.as_raw_fd();
+        if events == 0 {
+            watched.waiter.remember(cx);
+        }
+        if rearm {
+            self.push_watch(key, fd);
+        }
+        match events {
+            0 => Poll::Pending,
+            events => Poll::Ready(Ok(events)),
+        }
+    }
+
     /// The future of an operation was dropped. What is to be dropped with it comes back; the rest
     /// stays until the kernel is done.
     pub(crate) fn forget(&mut self, key: Key) -> Option<Forgotten> {
@@ -438,7 +504,14 @@ impl Ring {
                 simple.waiter = Waiter::Gone;
                 true
             }
-            Operation::Transfer(_) | Operation::Gather(_) | Operation::Simple(_) => {
+            Operation::Watched(watched) if watched.armed => {
+                watched.waiter = Waiter::Gone;
+                true
+            }
+            Operation::Transfer(_)
+            | Operation::Gather(_)
+            | Operation::Simple(_)
+            | Operation::Watched(_) => {
                 return self.operations.remove(key).map(Forgotten);
             }
         };

@@ -113,7 +113,20 @@ pub(super) struct Simple {
     pub(super) waiter: Waiter,
 }
 
+/// A descriptor that is watched: what happened to it since somebody looked.
+pub(super) struct Watched {
+    /// Kept open for the kernel.
+    pub(super) file: Arc<OwnedFd>,
+    /// poll(2) events that were reported and not taken.
+    pub(super) events: u32,
+    pub(super) error: Option<i32>,
+    /// Whether the kernel still reports.
+    pub(super) armed: bool,
+    pub(super) waiter: Waiter,
+}
+
 pub(super) enum Operation {
+    Watched(Watched),
     Transfer(Transfer),
     Gather(Gather),
     Simple(Simple),
