@@ -6,7 +6,7 @@
 //! bits that the specification tells a receiver to ignore are ignored.
 //!
 //! Numbers are from NVM Express Base 2.0, NVMe over Fabrics 1.1, the NVM Command Set 1.0 and the
-//! RDMA transport 1.0; where Linux decides, its file is named.
+//! RDMA and TCP transports 1.0; where Linux decides, its file is named.
 
 #![forbid(unsafe_code)]
 
@@ -23,6 +23,7 @@ pub mod properties;
 pub mod rdma_cm;
 pub mod sgl;
 pub mod status;
+pub mod tcp;
 
 pub use command::Sqe;
 pub use completion::Cqe;

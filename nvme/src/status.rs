@@ -58,6 +58,10 @@ statuses! {
     KEEP_ALIVE_EXPIRED = 0x019, "Keep Alive Timer Expired";
     /// 1Ah: the keep-alive timeout is not acceptable.
     KEEP_ALIVE_INVALID = 0x01a, "Keep Alive Timeout Invalid";
+    /// 21h: the controller could not go on with the command; try again.
+    COMMAND_INTERRUPTED = 0x021, "Command Interrupted";
+    /// 22h: the transport damaged the data on its way; try again.
+    TRANSIENT_TRANSPORT = 0x022, "Transient Transport Error";
     /// 80h: the range ends beyond the namespace.
     LBA_OUT_OF_RANGE = 0x080, "LBA Out of Range";
     /// 81h: the pool behind a thin namespace is full.
