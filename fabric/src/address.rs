@@ -1,4 +1,4 @@
-//! Transport addresses as users write them: `rdma://192.0.2.1:4420`, `rdma://[::]:4420`.
+//! Transport addresses as users write them: `rdma://192.0.2.1:4420`, `tcp://[::]:4420`.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -6,29 +6,72 @@ use std::str::FromStr;
 
 use crate::NVME_PORT;
 
-/// Which transport an address names.
+/// What carries a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Transport {
+    /// NVMe/RDMA.
+    Rdma,
+    /// NVMe/TCP.
+    Tcp,
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Transport::Rdma => "rdma",
+            Transport::Tcp => "tcp",
+        })
+    }
+}
+
+/// How an address is to be served or reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scheme {
-    /// NVMe over RDMA.
+    /// NVMe/RDMA by whatever provider serves the address.
     Rdma,
+    /// NVMe/RDMA by a verbs device.
+    RdmaVerbs,
+    /// NVMe/RDMA by soft RoCE over UDP.
+    RdmaSoft,
+    /// NVMe/TCP.
+    Tcp,
+}
+
+impl Scheme {
+    const ALL: [Self; 4] = [Self::Rdma, Self::RdmaVerbs, Self::RdmaSoft, Self::Tcp];
+
+    /// The transport that hosts see.
+    pub fn transport(self) -> Transport {
+        match self {
+            Self::Rdma | Self::RdmaVerbs | Self::RdmaSoft => Transport::Rdma,
+            Self::Tcp => Transport::Tcp,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Rdma => "rdma",
+            Self::RdmaVerbs => "rdma+verbs",
+            Self::RdmaSoft => "rdma+soft",
+            Self::Tcp => "tcp",
+        }
+    }
 }
 
 impl fmt::Display for Scheme {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Scheme::Rdma => f.write_str("rdma"),
-        }
+        f.write_str(self.name())
     }
 }
 
 /// Where a target listens, or where a host connects to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TransportAddress {
-    /// The transport.
+    /// The transport, and what provides it.
     pub scheme: Scheme,
     /// The address; unspecified (`0.0.0.0`, `::`) means every address of that family.
     pub host: IpAddr,
-    /// The NVMe service port; for RDMA the port of the RDMA CM's TCP port space.
+    /// The NVMe service port: for TCP its own, for RDMA that of the RDMA CM's TCP port space.
     pub port: u16,
 }
 
@@ -36,23 +79,31 @@ pub struct TransportAddress {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// It does not begin with a known scheme.
-    #[error("'{0}' does not begin with a known transport; write rdma://ADDRESS:PORT")]
+    #[error(
+        "'{0}' does not begin with a known transport; write tcp://ADDRESS:PORT or rdma://ADDRESS:PORT"
+    )]
     Scheme(String),
     /// What follows is not an IP address with an optional port.
     #[error(
-        "'{0}' is not an IP address and a port; write rdma://192.0.2.1:4420 or rdma://[::1]:4420"
+        "'{0}' is not an IP address and a port; write tcp://192.0.2.1:4420 or rdma://[::1]:4420"
     )]
     Host(String),
 }
 
 impl TransportAddress {
-    /// An RDMA address.
+    /// An address and what serves it.
+    pub fn new(scheme: Scheme, host: IpAddr, port: u16) -> Self {
+        Self { scheme, host, port }
+    }
+
+    /// An RDMA address, by whatever provider serves it.
     pub fn rdma(host: IpAddr, port: u16) -> Self {
-        Self {
-            scheme: Scheme::Rdma,
-            host,
-            port,
-        }
+        Self::new(Scheme::Rdma, host, port)
+    }
+
+    /// A TCP address.
+    pub fn tcp(host: IpAddr, port: u16) -> Self {
+        Self::new(Scheme::Tcp, host, port)
     }
 
     /// Address and port as a socket address.
@@ -70,21 +121,25 @@ impl From<TransportAddress> for SocketAddr {
 impl FromStr for TransportAddress {
     type Err = AddressError;
 
-    /// Parses `rdma://ADDRESS[:PORT]`; without a port it is [`NVME_PORT`].
+    /// Parses `SCHEME://ADDRESS[:PORT]`; without a port it is [`NVME_PORT`].
     fn from_str(text: &str) -> Result<Self, AddressError> {
-        let rest = text
-            .strip_prefix("rdma://")
+        let (scheme, rest) = text
+            .split_once("://")
+            .and_then(|(name, rest)| {
+                let scheme = Scheme::ALL.into_iter().find(|known| known.name() == name)?;
+                Some((scheme, rest))
+            })
             .ok_or_else(|| AddressError::Scheme(text.to_owned()))?;
         let rest = rest.strip_suffix('/').unwrap_or(rest);
         if let Ok(address) = rest.parse::<SocketAddr>() {
-            return Ok(Self::rdma(address.ip(), address.port()));
+            return Ok(Self::new(scheme, address.ip(), address.port()));
         }
         let bare = rest
             .strip_prefix('[')
             .and_then(|r| r.strip_suffix(']'))
             .unwrap_or(rest);
         match bare.parse::<IpAddr>() {
-            Ok(host) => Ok(Self::rdma(host, NVME_PORT)),
+            Ok(host) => Ok(Self::new(scheme, host, NVME_PORT)),
             Err(_) => Err(AddressError::Host(text.to_owned())),
         }
     }
@@ -106,6 +161,9 @@ mod tests {
             "rdma://0.0.0.0:4420",
             "rdma://[::]:4420",
             "rdma://[fe80::1]:1",
+            "rdma+verbs://192.0.2.1:4420",
+            "rdma+soft://192.0.2.1:4420",
+            "tcp://[::]:4420",
         ] {
             assert_eq!(
                 text.parse::<TransportAddress>().map(|a| a.to_string()),
@@ -128,14 +186,17 @@ mod tests {
             );
         }
         assert_eq!(
-            "rdma://[::1]".parse::<TransportAddress>().map(|a| a.port),
-            Ok(NVME_PORT)
+            "tcp://[::1]".parse::<TransportAddress>(),
+            Ok(TransportAddress::tcp(
+                [0, 0, 0, 0, 0, 0, 0, 1].into(),
+                NVME_PORT
+            ))
         );
     }
 
     #[test]
     fn other_texts_are_refused_with_a_remedy() {
-        for text in ["", "127.0.0.1:4420", "tcp://127.0.0.1:4420"] {
+        for text in ["", "127.0.0.1:4420", "fc://127.0.0.1:4420", "rdma+://::1"] {
             assert!(matches!(
                 text.parse::<TransportAddress>(),
                 Err(AddressError::Scheme(_))
@@ -143,7 +204,7 @@ mod tests {
         }
         for text in [
             "rdma://",
-            "rdma://host:1",
+            "tcp://host:1",
             "rdma://1.2.3.4:99999",
             "rdma://1.2.3.4:",
         ] {

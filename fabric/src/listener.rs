@@ -3,13 +3,15 @@
 
 use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
 
 use nvme::command::SQE_BYTES;
 use nvme::rdma_cm::{ADMIN_QUEUE_DEPTH, RdmaCmAccept, RdmaCmReject, RdmaCmRequest, RdmaCmStatus};
 
-use crate::address::Scheme;
+use crate::address::Transport;
 use crate::budget::Budget;
 use crate::device::Device;
+use crate::rdma::target::RdmaTarget;
 use crate::rdma::{ConnectionParams, ListenError, PendingConnection, RdmaListener};
 use crate::target_queue::{AcceptError, QueueInfo, QueueLimits, TargetQueue};
 
@@ -132,11 +134,11 @@ impl Incoming {
         let info = QueueInfo {
             peer: self.peer,
             local: self.local,
-            qid: self.request.qid,
-            depth,
-            cntlid: self.request.cntlid,
+            qid: Some(self.request.qid),
+            depth: Some(depth),
+            cntlid: Some(self.request.cntlid),
             in_capsule_bytes: limits.in_capsule_bytes,
-            transport: Scheme::Rdma,
+            transport: Transport::Rdma,
         };
         let bytes = (usize::from(depth) + 1) * (SQE_BYTES + limits.in_capsule_bytes);
         let Some(capsule_bytes) = self.capsule_bytes.try_acquire(bytes) else {
@@ -145,13 +147,14 @@ impl Incoming {
                 "its capsules need {bytes} bytes, and the listener's queues have all they may"
             )));
         };
-        let queue = TargetQueue::new(info, limits, self.device, capsule_bytes);
+        let queue = RdmaTarget::new(info, depth, limits, self.device, capsule_bytes);
+        let queue = Rc::new(queue);
         let params = ConnectionParams {
             private_data: RdmaCmAccept { crqsize: depth }.encode().to_vec(),
-            receives: TargetQueue::receives(&info),
+            receives: queue.receives(),
         };
-        queue.attach(self.pending.accept(params, queue.handler())?);
-        Ok(queue)
+        queue.attach(self.pending.accept(params, queue.clone())?);
+        Ok(queue.into())
     }
 
     /// Refuses with a status.

@@ -29,8 +29,11 @@ fn a_host_connects_and_its_commands_are_answered() {
             .expect("done");
         assert_eq!((cqe.status, cqe.result, cqe.sq_id), (Status::SUCCESS, 7, 1));
         assert!(buf.is_none());
-        let info = *target.queues.borrow()[0].info();
-        assert_eq!((info.qid, info.depth, info.cntlid), (1, 32, 1));
+        let info = target.queues.borrow()[0].info();
+        assert_eq!(
+            (info.qid, info.depth, info.cntlid),
+            (Some(1), Some(32), Some(1))
+        );
         assert_eq!(
             (info.peer.ip(), info.local),
             (host.addresses()[0], target.address())
@@ -106,11 +109,14 @@ fn several_queues_share_a_device() {
     run(async {
         let target = Target::start(SoftConfig::default());
         let host = device(SoftConfig::default());
-        let queues =
-            join_all((1..=8).map(|qid| {
-                HostQueue::connect(&host, target.address(), HostQueueParams { qid, ..IO })
-            }))
-            .await;
+        let queues = join_all((1..=8).map(|qid| {
+            HostQueue::connect(
+                &host.clone().into(),
+                target.address(),
+                HostQueueParams { qid, ..IO },
+            )
+        }))
+        .await;
         join_all(queues.into_iter().enumerate().map(|(n, queue)| {
             let target = &target;
             async move {
@@ -299,7 +305,7 @@ fn a_queue_that_the_target_cannot_serve_is_refused_with_the_reason() {
             depth: 33,
             ..IO
         };
-        let error = HostQueue::connect(&host, target.address(), deep)
+        let error = HostQueue::connect(&host.clone().into(), target.address(), deep)
             .await
             .expect_err("too deep");
         assert_eq!(error, QueueConnectError::Depth { qid: 0, depth: 33 });
@@ -311,7 +317,7 @@ fn a_queue_that_the_target_cannot_serve_is_refused_with_the_reason() {
         };
         let listener = Listener::bind_with(&small, config).expect("free");
         let task = reactor::spawn(async move { listener.accept().await.is_none() });
-        let error = HostQueue::connect(&host, address(&small), IO)
+        let error = HostQueue::connect(&host.clone().into(), address(&small), IO)
             .await
             .expect_err("too deep");
         let status = RdmaCmStatus::InvalidHsqSize;
@@ -342,7 +348,7 @@ fn hosts_are_refused_when_the_memory_for_capsules_is_used_up_and_taken_when_ther
         let host = common::device(SoftConfig::default());
         let first = connect(&host, &target).await;
         let _second = connect(&host, &target).await;
-        let refused = HostQueue::connect(&host, target.address(), IO)
+        let refused = HostQueue::connect(&host.clone().into(), target.address(), IO)
             .await
             .expect_err("full");
         let status = RdmaCmStatus::NoResources;
@@ -360,7 +366,7 @@ fn hosts_are_refused_when_the_memory_for_capsules_is_used_up_and_taken_when_ther
         drop(theirs);
         let again = loop {
             // The tasks that served the first queue let go of it in their next turn.
-            match HostQueue::connect(&host, target.address(), IO).await {
+            match HostQueue::connect(&host.clone().into(), target.address(), IO).await {
                 Ok(queue) => break queue,
                 Err(error) => assert_eq!(error, refused),
             }
@@ -374,7 +380,7 @@ fn hosts_are_refused_when_the_memory_for_capsules_is_used_up_and_taken_when_ther
 fn connecting_where_nobody_listens_fails_at_once() {
     run(async {
         let (target, host) = (device(SoftConfig::default()), device(SoftConfig::default()));
-        let error = HostQueue::connect(&host, address(&target), IO)
+        let error = HostQueue::connect(&host.clone().into(), address(&target), IO)
             .await
             .expect_err("no listener");
         assert!(matches!(
@@ -413,7 +419,7 @@ fn a_target_that_dies_is_noticed_by_its_hosts() {
         let mut soft = SoftConfig::default();
         // More than a busy machine starves a living target.
         soft.endpoint.give_up_after = Duration::from_secs(4);
-        let queue = HostQueue::connect(&device(soft), address, IO)
+        let queue = HostQueue::connect(&device(soft).into(), address, IO)
             .await
             .expect("a queue");
         write(&queue, 0, &pattern(1, 65_536)).await;
@@ -476,7 +482,7 @@ fn a_host_on_the_targets_machine_uses_another_loopback_address() {
         for ip in addresses {
             let host = Device::open(DeviceConfig::to_reach(ip)).expect("a loopback address");
             assert!(host.addresses()[0].is_loopback());
-            let queue = HostQueue::connect(&host, (ip, PORT), IO)
+            let queue = HostQueue::connect(&host.clone().into(), (ip, PORT), IO)
                 .await
                 .expect("connected");
             let (cqe, _) = queue

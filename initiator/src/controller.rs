@@ -2,7 +2,7 @@
 
 use std::{cell::Cell, net::SocketAddr, rc::Rc, time::Duration};
 
-use fabric::{Device, HostData, HostQueue, HostQueueParams};
+use fabric::{Connector, HostData, HostQueue, HostQueueParams};
 use nvme::{
     Cqe, Nqn, Sqe, Status,
     admin::{GetLogPage, Identify, OPCODE_KEEP_ALIVE, SetFeatures},
@@ -168,7 +168,7 @@ impl Controller {
     ///
     /// # Errors
     /// See [`Error`]; nothing stays connected.
-    pub async fn connect(device: &Device, options: ConnectOptions) -> Result<Self, Error> {
+    pub async fn connect(connector: &Connector, options: ConnectOptions) -> Result<Self, Error> {
         let timeout = options.command_timeout;
         let params = HostQueueParams {
             qid: 0,
@@ -176,7 +176,7 @@ impl Controller {
             cntlid: 0,
             in_capsule_bytes: 0,
         };
-        let queue = HostQueue::connect(device, options.address, params).await?;
+        let queue = HostQueue::connect(connector, options.address, params).await?;
         let admin = Queue { queue, timeout };
         let cntlid = fabrics_connect(&admin, &options, 0, ADMIN_DEPTH, CNTLID_DYNAMIC).await?;
         enable(&admin).await?;
@@ -201,7 +201,7 @@ impl Controller {
                     cntlid,
                     in_capsule_bytes,
                 };
-                let queue = HostQueue::connect(device, options.address, params).await?;
+                let queue = HostQueue::connect(connector, options.address, params).await?;
                 let queue = Queue { queue, timeout };
                 fabrics_connect(&queue, &options, qid, depth, cntlid).await?;
                 io.push(queue);

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use fabric::Device;
+use fabric::Connector;
 use nvme::{
     Nqn,
     log::{DISCOVERY_BYTES, DiscoveryEntry, DiscoveryHeader, LogPage},
@@ -21,7 +21,7 @@ const ATTEMPTS: usize = 5;
 /// # Errors
 /// See [`Error`].
 pub async fn discover(
-    device: &Device,
+    connector: &Connector,
     address: SocketAddr,
     host: Host,
 ) -> Result<Vec<DiscoveryEntry>, Error> {
@@ -32,7 +32,7 @@ pub async fn discover(
     })?;
     let mut options = ConnectOptions::new(address, subsystem, host);
     options.keep_alive = Duration::ZERO;
-    let controller = Controller::connect(device, options).await?;
+    let controller = Controller::connect(connector, options).await?;
     let entries = read_log(&controller, address).await;
     controller.disconnect().await;
     entries

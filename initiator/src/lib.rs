@@ -1,14 +1,14 @@
 //! The host side of NVMe over Fabrics as a library: discover, connect, and use namespaces.
 //!
 //! ```no_run
-//! use fabric::{Device, DeviceConfig};
+//! use fabric::{Connector, TransportAddress};
 //! use initiator::{ConnectOptions, Controller, Host};
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! let target = "192.0.2.1:4420".parse()?;
-//! let device = Device::open(DeviceConfig::to_reach("192.0.2.1".parse()?))?;
-//! let options = ConnectOptions::new(target, "nqn.2026-11.dev.onefold:default".parse()?, Host::generate());
-//! let controller = Controller::connect(&device, options).await?;
+//! let target: TransportAddress = "tcp://192.0.2.1:4420".parse()?;
+//! let connector = Connector::to_reach(&target)?;
+//! let options = ConnectOptions::new(target.socket_addr(), "nqn.2026-11.dev.onefold:default".parse()?, Host::generate());
+//! let controller = Controller::connect(&connector, options).await?;
 //! let namespace = controller.namespace(1).await?;
 //! let buffer = initiator::buffer(4096).await;
 //! let (result, buffer) = namespace.read(0, buffer).await;

@@ -43,7 +43,10 @@ pub async fn serve_queue<Q: Queue>(target: Arc<Target>, queue: Q) {
     let buffers = reactor.buffers().clone();
     let joining = connect::join(&target, &queue, &buffers);
     let joined = reactor::timeout(CONNECT_TIMEOUT, joining).await;
-    let Ok(Some(Joined { controller, handle })) = joined else {
+    let Ok(Some(Joined {
+        controller, handle, ..
+    })) = joined
+    else {
         tracing::debug!(peer = %facts.peer, qid = facts.qid, "queue ended before it connected");
         queue.close();
         return;

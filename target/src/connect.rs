@@ -25,6 +25,8 @@ use crate::subsystem::{Host, SubsystemKind, Target};
 /// Byte offsets in the Connect command.
 const QID_AT: u16 = 42;
 const SQSIZE_AT: u16 = 44;
+/// The longest admin queue, where the transport does not say (Linux `NVME_AQ_DEPTH`).
+const ADMIN_QUEUE_DEPTH: u16 = 32;
 /// Byte offsets in the Connect data.
 const HOSTID_AT: u16 = 0;
 const CNTLID_AT: u16 = 16;
@@ -37,6 +39,8 @@ const EARLIER_ASSOCIATIONS_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct Joined {
     pub(crate) controller: Arc<Controller>,
     pub(crate) handle: Arc<QueueHandle>,
+    /// Commands that the host may have outstanding.
+    depth: u16,
 }
 
 /// A refusal: status and result.
@@ -72,6 +76,7 @@ pub(crate) async fn join<Q: Queue>(
         let refusal = match connect(target, queue, &capsule, buffers).await {
             Ok(joined) => {
                 let cntlid = u64::from(joined.controller.id);
+                queue.connected(joined.handle.qid, joined.depth);
                 queue.complete(capsule, Cqe::new(Status::SUCCESS, cntlid), None);
                 return Some(joined);
             }
@@ -134,12 +139,17 @@ fn check_command(
     if command.record_format != 0 {
         return Err(Status::CONNECT_INCOMPATIBLE_FORMAT.with_dnr().into());
     }
-    if command.qid != facts.qid || command.qid > target.limits.io_queues {
+    let other_qid = facts.qid.is_some_and(|qid| qid != command.qid);
+    if other_qid || command.qid > target.limits.io_queues {
         return Err(InvalidParameter::command(QID_AT).into());
     }
     // Zero based: a queue of one entry cannot work, and more than the transport's depth would never
     // be received.
-    if command.sqsize == 0 || command.sqsize >= facts.depth {
+    let depth = facts.depth.unwrap_or(match command.qid {
+        0 => ADMIN_QUEUE_DEPTH,
+        _ => target.limits.queue_depth,
+    });
+    if command.sqsize == 0 || command.sqsize >= depth {
         return Err(InvalidParameter::command(SQSIZE_AT).into());
     }
     Ok(())
@@ -182,7 +192,12 @@ async fn connect_admin(
         .add(|id| Controller::new(id, new))
         .ok_or(Status::CONNECT_CONTROLLER_BUSY)?;
     controller.attach(&handle)?;
-    Ok(Joined { controller, handle })
+    Ok(Joined {
+        controller,
+        handle,
+        // Zero based; checked to be less than the transport's depth or the target's limit.
+        depth: command.sqsize + 1,
+    })
 }
 
 fn connect_io(
@@ -210,5 +225,10 @@ fn connect_io(
     }
     let handle = QueueHandle::new(command.qid);
     controller.attach(&handle)?;
-    Ok(Joined { controller, handle })
+    Ok(Joined {
+        controller,
+        handle,
+        // Zero based; checked to be less than the transport's depth or the target's limit.
+        depth: command.sqsize + 1,
+    })
 }

@@ -16,10 +16,10 @@ pub struct QueueFacts {
     pub peer: SocketAddr,
     /// The address and port that the host came to.
     pub local: SocketAddr,
-    /// The queue identifier that the transport was asked for; 0 is the admin queue.
-    pub qid: u16,
-    /// Commands that the host may have outstanding.
-    pub depth: u16,
+    /// The queue identifier that the transport was asked for, if it was; 0 is the admin queue.
+    pub qid: Option<u16>,
+    /// Commands that the host may have outstanding, if the transport was told.
+    pub depth: Option<u16>,
     /// Bytes of data that a command may carry in its capsule.
     pub in_capsule_bytes: usize,
     /// The transport's name, such as `rdma`.
@@ -36,6 +36,10 @@ pub trait Queue: Clone + 'static {
 
     /// The submission queue entry of a command.
     fn sqe(capsule: &Self::Capsule) -> &Sqe;
+
+    /// The Connect command succeeds, and will be completed next: the queue's identifier, and how many
+    /// commands the host may have outstanding.
+    fn connected(&self, qid: u16, depth: u16);
 
     /// The next command; `None` when the queue is closing or gone.
     fn next_command(&self) -> impl Future<Output = Option<Self::Capsule>>;
@@ -71,13 +75,18 @@ impl Queue for fabric::TargetQueue {
             depth: info.depth,
             in_capsule_bytes: info.in_capsule_bytes,
             transport: match info.transport {
-                fabric::Scheme::Rdma => "rdma",
+                fabric::Transport::Rdma => "rdma",
+                fabric::Transport::Tcp => "tcp",
             },
         }
     }
 
     fn sqe(capsule: &fabric::Capsule) -> &Sqe {
         &capsule.sqe
+    }
+
+    fn connected(&self, qid: u16, depth: u16) {
+        self.connected(qid, depth);
     }
 
     async fn next_command(&self) -> Option<fabric::Capsule> {

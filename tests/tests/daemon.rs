@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use fabric::{Device, DeviceConfig};
+use fabric::{Connector, Device, DeviceConfig};
 use initiator::{ConnectOptions, Controller, Host, Namespace};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -210,7 +210,7 @@ async fn namespace(place: &Place) -> (Device, Controller, Namespace) {
     );
     // What a dead daemon has acknowledged on the wire and never answers ends by this.
     options.command_timeout = Duration::from_secs(20);
-    let controller = Controller::connect(&device, options)
+    let controller = Controller::connect(&Connector::Rdma(device.clone()), options)
         .await
         .expect("the target accepts");
     let namespace = controller.namespace(1).await.expect("namespace 1");

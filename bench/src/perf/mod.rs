@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fabric::{Device, DeviceConfig};
+use fabric::Connector;
 use futures_util::future::join_all;
 use initiator::{ConnectOptions, Controller, Host, Namespace};
 use reactor::{Buffer, BufferPool};
@@ -70,13 +70,16 @@ struct Run {
 /// When the run could not start, or the target was lost under it. Commands that the target refused
 /// are counted in the report instead.
 pub async fn run(options: &Options) -> Result<Report, PerfError> {
-    let device = Device::open(DeviceConfig::to_reach(options.address.ip()))?;
-    let mut connect =
-        ConnectOptions::new(options.address, options.subsystem.clone(), Host::generate());
+    let connector = Connector::to_reach(&options.address)?;
+    let mut connect = ConnectOptions::new(
+        options.address.socket_addr(),
+        options.subsystem.clone(),
+        Host::generate(),
+    );
     connect.io_queues = options.queues;
     // One entry of an NVMe queue stays free: a full queue and an empty one must differ.
     connect.depth = options.depth.saturating_add(1).max(2);
-    let controller = Controller::connect(&device, connect).await?;
+    let controller = Controller::connect(&connector, connect).await?;
     if controller.io_queues() < usize::from(options.queues) {
         let granted = controller.io_queues();
         return Err(PerfError::Queues {
@@ -134,7 +137,7 @@ pub async fn run(options: &Options) -> Result<Report, PerfError> {
         run.writes.replace(writes);
     }
     controller.disconnect().await;
-    device.shutdown().await;
+    connector.shutdown().await;
     let report = Report {
         seconds,
         read: run.reads.borrow().direction(seconds),

@@ -1,7 +1,8 @@
 //! What to run, and whether it can be run.
 
-use std::{fmt, net::SocketAddr, str::FromStr, time::Duration};
+use std::{fmt, str::FromStr, time::Duration};
 
+use fabric::TransportAddress;
 use nvme::Nqn;
 
 use super::content::SUB_BLOCK_BYTES;
@@ -76,7 +77,7 @@ pub enum Limit {
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The target.
-    pub address: SocketAddr,
+    pub address: TransportAddress,
     /// The subsystem.
     pub subsystem: Nqn,
     /// The namespace.

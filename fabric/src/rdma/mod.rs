@@ -14,6 +14,9 @@
 //! - [`QueuePairHandler::closed`] is called exactly once, last, after every posted piece of memory
 //!   was handed back in a completion; then the device forgets the handler.
 
+pub(crate) mod host;
+pub(crate) mod target;
+
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -177,8 +180,14 @@ pub enum CloseReason {
     Device(String),
     /// The peer does not know this connection any more: it restarted.
     Stale,
-    /// The peer broke the NVMe/RDMA protocol; the text says how.
+    /// The peer broke the protocol; the text says how.
     Violation(&'static str),
+    /// The network connection failed.
+    Network(std::io::ErrorKind),
+    /// The peer ended the connection because of an error it saw; the text says which.
+    Terminated(&'static str),
+    /// Nothing moved for too long while the peer owed something.
+    Stalled,
 }
 
 impl fmt::Display for CloseReason {
@@ -197,6 +206,9 @@ impl fmt::Display for CloseReason {
             CloseReason::Device(what) => write!(f, "the RDMA device failed: {what}"),
             CloseReason::Stale => f.write_str("the peer does not know the connection any more"),
             CloseReason::Violation(what) => write!(f, "the peer broke the protocol: {what}"),
+            CloseReason::Network(kind) => write!(f, "the network connection failed: {kind}"),
+            CloseReason::Terminated(what) => write!(f, "the peer complains of {what}"),
+            CloseReason::Stalled => f.write_str("the peer does not go on"),
         }
     }
 }

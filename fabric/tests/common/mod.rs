@@ -100,6 +100,8 @@ pub const WRITE: u8 = 1;
 pub const READ: u8 = 2;
 /// Never answered.
 pub const HANG: u8 = 9;
+/// Fabrics Connect, of which this target takes everything.
+pub const CONNECT: u8 = 0x7f;
 
 pub fn command(opcode: u8, offset: usize, len: usize) -> Sqe {
     Sqe::new(opcode)
@@ -152,46 +154,53 @@ impl Target {
             return;
         };
         self.queues.borrow_mut().push(queue.clone());
-        reactor::spawn(self.clone().serve(queue));
+        reactor::spawn(serve(self.disk.clone(), queue));
     }
+}
 
-    async fn serve(self, queue: TargetQueue) {
-        while let Some(capsule) = queue.next_command().await {
-            reactor::spawn(self.clone().execute(queue.clone(), capsule));
-        }
+/// Serves a queue from the piece of memory.
+pub async fn serve(disk: Rc<RefCell<Vec<u8>>>, queue: TargetQueue) {
+    while let Some(capsule) = queue.next_command().await {
+        reactor::spawn(execute(disk.clone(), queue.clone(), capsule));
     }
+}
 
-    async fn execute(self, queue: TargetQueue, capsule: Capsule) {
-        let (offset, len) = (capsule.sqe.slba() as usize, capsule.sqe.cdw(12) as usize);
-        let done = Cqe::new(Status::SUCCESS, 7);
-        match capsule.sqe.opcode() {
-            HANG => {
-                queue.closed().await;
-            }
-            WRITE => match queue.fetch(&capsule, len, buffer(len).await).await {
-                Ok(data) => {
-                    self.disk.borrow_mut()[offset..offset + len].copy_from_slice(&data[..len]);
-                    queue.complete(capsule, done, None);
-                }
-                Err(error) => queue.complete(capsule, Cqe::new(error.status, 0), None),
-            },
-            READ => {
-                let mut data = buffer(len).await;
-                data[..len].copy_from_slice(&self.disk.borrow()[offset..offset + len]);
-                queue.complete(capsule, done, Some((data, len)));
-            }
-            FLUSH => queue.complete(capsule, done, None),
-            _ => queue.complete(
-                capsule,
-                Cqe::new(Status::INVALID_OPCODE.with_dnr(), 0),
-                None,
-            ),
+async fn execute(disk: Rc<RefCell<Vec<u8>>>, queue: TargetQueue, capsule: Capsule) {
+    let (offset, len) = (capsule.sqe.slba() as usize, capsule.sqe.cdw(12) as usize);
+    let done = Cqe::new(Status::SUCCESS, 7);
+    match capsule.sqe.opcode() {
+        HANG => {
+            queue.closed().await;
         }
+        WRITE => match queue.fetch(&capsule, len, buffer(len).await).await {
+            Ok(data) => {
+                disk.borrow_mut()[offset..offset + len].copy_from_slice(&data[..len]);
+                queue.complete(capsule, done, None);
+            }
+            Err(error) => queue.complete(capsule, Cqe::new(error.status, 0), None),
+        },
+        READ => {
+            let mut data = buffer(len).await;
+            data[..len].copy_from_slice(&disk.borrow()[offset..offset + len]);
+            // The result stays 0, so that the transport may leave the response out.
+            queue.complete(capsule, Cqe::new(Status::SUCCESS, 0), Some((data, len)));
+        }
+        FLUSH => queue.complete(capsule, done, None),
+        CONNECT => {
+            let depth = capsule.sqe.cdw(11) as u16 + 1;
+            queue.connected((capsule.sqe.cdw(10) >> 16) as u16, depth);
+            queue.complete(capsule, done, None);
+        }
+        _ => queue.complete(
+            capsule,
+            Cqe::new(Status::INVALID_OPCODE.with_dnr(), 0),
+            None,
+        ),
     }
 }
 
 pub async fn connect(host: &Device, target: &Target) -> HostQueue {
-    HostQueue::connect(host, target.address(), IO)
+    HostQueue::connect(&host.clone().into(), target.address(), IO)
         .await
         .expect("a queue")
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bench::perf::{Limit, Options, PerfError};
 use dedup::{CheckOptions, CheckReport, ErrorKind};
-use fabric::{Device, DeviceConfig};
+use fabric::Connector;
 use nvme::log::{DiscoveryEntry, DiscoverySubtype, Transport};
 
 use super::args::{DiscoverArgs, PerfArgs, StatusArgs, VolumeCommand};
@@ -282,14 +282,18 @@ impl From<&DiscoveryEntry> for Offer {
 
 /// `onefold discover`
 pub(super) fn discover(args: &DiscoverArgs) -> Outcome {
-    let address = args.address.socket_addr();
+    let address = args.address;
     let work = async move {
-        let device = Device::open(DeviceConfig::to_reach(address.ip()))
-            .map_err(|e| Failure::unavailable(e.to_string()))?;
-        let entries = initiator::discover(&device, address, initiator::Host::generate())
-            .await
-            .map_err(|e| Failure::unavailable(e.to_string()))?;
-        device.shutdown().await;
+        let connector =
+            Connector::to_reach(&address).map_err(|e| Failure::unavailable(e.to_string()))?;
+        let entries = initiator::discover(
+            &connector,
+            address.socket_addr(),
+            initiator::Host::generate(),
+        )
+        .await
+        .map_err(|e| Failure::unavailable(e.to_string()))?;
+        connector.shutdown().await;
         Ok::<_, Failure>(entries)
     };
     let entries = on_reactor(DISCOVER_BUFFER_BYTES, work)??;
@@ -336,7 +340,7 @@ pub(super) fn perf(args: PerfArgs) -> Outcome {
         .seed
         .unwrap_or_else(|| uuid::Uuid::new_v4().as_u64_pair().1);
     let options = Options {
-        address: args.subsystem.address.socket_addr(),
+        address: args.subsystem.address,
         subsystem: args.subsystem.nqn,
         nsid: args.nsid,
         pattern: args.rw,

@@ -95,6 +95,18 @@ impl Queue for FakeQueue {
         &capsule.sqe
     }
 
+    fn connected(&self, qid: u16, depth: u16) {
+        assert_eq!(
+            Some(qid),
+            self.facts.qid,
+            "it is the queue it was asked for"
+        );
+        assert!(
+            Some(depth) <= self.facts.depth,
+            "no longer than the transport's"
+        );
+    }
+
     async fn next_command(&self) -> Option<FakeCapsule> {
         std::future::poll_fn(|cx| {
             let mut line = self.line.borrow_mut();
@@ -350,8 +362,8 @@ impl Lab {
         let facts = QueueFacts {
             peer: SocketAddr::from(([192, 0, 2, 7], 50_000)),
             local: SocketAddr::from(([192, 0, 2, 2], 4420)),
-            qid,
-            depth,
+            qid: Some(qid),
+            depth: Some(depth),
             in_capsule_bytes: 4096,
             transport: "rdma",
         };

@@ -1,0 +1,54 @@
+//! How a host reaches its targets.
+
+use crate::address::{Scheme, TransportAddress};
+use crate::device::{Device, DeviceConfig, Provider};
+use crate::rdma::DeviceError;
+use crate::tcp::TcpHostConfig;
+
+/// What a host connects its queues with. Clones are the same.
+#[derive(Clone, Debug)]
+pub enum Connector {
+    /// By RDMA, from this device.
+    Rdma(Device),
+    /// By TCP.
+    Tcp(TcpHostConfig),
+}
+
+impl Connector {
+    /// A connector that reaches `address`. Call it on the reactor that shall own the queues.
+    ///
+    /// # Errors
+    /// If there is no device for it.
+    pub fn to_reach(address: &TransportAddress) -> Result<Self, DeviceError> {
+        match address.scheme {
+            Scheme::Tcp => Ok(Self::tcp(TcpHostConfig::default())),
+            Scheme::Rdma => Self::rdma(address, Provider::Auto),
+            Scheme::RdmaVerbs => Self::rdma(address, Provider::Verbs),
+            Scheme::RdmaSoft => Self::rdma(address, Provider::Soft),
+        }
+    }
+
+    fn rdma(address: &TransportAddress, provider: Provider) -> Result<Self, DeviceError> {
+        let config = DeviceConfig::to_reach(address.host).provided_by(provider);
+        Device::open(config).map(Self::Rdma)
+    }
+
+    /// By TCP.
+    pub fn tcp(config: TcpHostConfig) -> Self {
+        Self::Tcp(config)
+    }
+
+    /// Closes what queues left behind: an RDMA device waits a bounded time for its peers to agree.
+    pub async fn shutdown(&self) {
+        match self {
+            Self::Rdma(device) => device.shutdown().await,
+            Self::Tcp(_) => {}
+        }
+    }
+}
+
+impl From<Device> for Connector {
+    fn from(device: Device) -> Self {
+        Self::Rdma(device)
+    }
+}

@@ -1,0 +1,484 @@
+//! A target's side of an NVMe/RDMA queue pair: commands in, data and completions out.
+//!
+//! Guarantees:
+//!
+//! - A receive for the host's next command is posted before the completion that lets the host send
+//!   it. At most `depth` commands are in the target's hands; one more closes the queue.
+//! - A completion is sent after its data; its SEND invalidates the command's own key if the command
+//!   asked for that, and no other.
+//! - READs are cut into pieces; pieces in flight are bounded per queue by their number and
+//!   bytes, and per device by their bytes, so that responses fit the receive buffers.
+//! - A capsule that is too short or too long, or that points outside of itself, closes this queue.
+//!   Everything else that is wrong with a command is the command's own error.
+//! - However the queue ends, every buffer goes back: work in flight is flushed by the device, waiting
+//!   fetches fail, `next_command` gives None, and `closed` tells when it is over.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+use nvme::command::SQE_BYTES;
+use nvme::{Cqe, SglDescriptor, Sqe, Status};
+use reactor::Buffer;
+
+use crate::budget::{Budget, Permit};
+use crate::device::Device;
+use crate::intake::Intake;
+use crate::memory::FabricMemory;
+use crate::rdma::{
+    CloseReason, Completion, QueuePair, QueuePairHandler, RegionKey, Work, WorkKind, WorkStatus,
+};
+use crate::target_queue::{Capsule, CapsuleData, QueueInfo, QueueLimits, TransferError};
+
+/// Responses that may wait for their acknowledgement, as a multiple of the queue's depth. A host
+/// sends its next command when it has the response, and the acknowledgement can be late or lost; but
+/// one that never acknowledges must not make the queue grow.
+const UNACKED_PER_DEPTH: usize = 4;
+
+/// A queue may take this fraction of the bytes of READ responses that its device may have on their
+/// way.
+const QUEUE_SHARE: usize = 8;
+
+/// An NVMe/RDMA queue of a target.
+pub(crate) struct RdmaTarget {
+    /// The device runs as long as the queue is open.
+    _device: Device,
+    /// What the queue's capsules take of the listener's memory.
+    _capsule_bytes: Permit,
+    qp: OnceCell<Rc<dyn QueuePair>>,
+    intake: Intake,
+    depth: u16,
+    /// Reads of this queue in flight, by number.
+    reads_budget: Budget,
+    /// Reads of this queue in flight, in bytes: a share of the device's, so that hosts that died in
+    /// the middle of their transfers do not hold up those that live.
+    share_budget: Budget,
+    /// Reads of all queues of the device in flight, in bytes.
+    bytes_budget: Budget,
+    read_bytes_max: usize,
+    state: RefCell<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Commands that arrived and were not completed.
+    outstanding: usize,
+    /// Responses sent and not acknowledged.
+    unacked: usize,
+    next_read: u64,
+    reads: HashMap<u64, ReadInFlight>,
+}
+
+/// A READ that the device works on. The permits go back when it is done, even if whoever waited for
+/// it is gone.
+struct ReadInFlight {
+    result: Rc<ReadResult>,
+    _permits: [Permit; 3],
+}
+
+#[derive(Default)]
+struct ReadResult {
+    done: Cell<Option<(WorkStatus, FabricMemory)>>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl RdmaTarget {
+    pub(crate) fn new(
+        info: QueueInfo,
+        depth: u16,
+        limits: QueueLimits,
+        device: Device,
+        capsule_bytes: Permit,
+    ) -> Self {
+        let (bytes_budget, read_bytes_max) = device.rdma.read_budget();
+        Self {
+            _device: device,
+            _capsule_bytes: capsule_bytes,
+            qp: OnceCell::new(),
+            intake: Intake::new(info),
+            depth,
+            reads_budget: Budget::new(limits.reads_max.max(1)),
+            share_budget: Budget::new((bytes_budget.total() / QUEUE_SHARE).max(read_bytes_max)),
+            bytes_budget,
+            read_bytes_max: read_bytes_max.max(1),
+            state: RefCell::default(),
+        }
+    }
+
+    /// The receives to post before the connection is accepted: one per command that the host may
+    /// have outstanding, and one so that an overrun is seen and not just held back.
+    pub(crate) fn receives(&self) -> Vec<FabricMemory> {
+        let bytes = SQE_BYTES + self.intake.info.get().in_capsule_bytes;
+        (0..=self.depth)
+            .map(|_| FabricMemory::capsule(bytes))
+            .collect()
+    }
+
+    pub(crate) fn attach(&self, qp: Rc<dyn QueuePair>) {
+        // Called once, right after the queue pair was made.
+        let _ = self.qp.set(qp);
+    }
+
+    pub(crate) fn intake(&self) -> &Intake {
+        &self.intake
+    }
+
+    /// What the Connect command says was agreed on when the connection was made.
+    pub(crate) fn connected(&self, qid: u16, depth: u16) {
+        let info = self.intake.info.get();
+        if info.qid != Some(qid) || depth > self.depth {
+            tracing::warn!(peer = %info.peer, qid, depth, ?info, "Connect does not fit the connection");
+        }
+    }
+
+    pub(crate) async fn fetch(
+        &self,
+        capsule: &Capsule,
+        len: usize,
+        mut buf: Buffer,
+    ) -> Result<Buffer, TransferError> {
+        let error = |status, message| Err(TransferError { status, message });
+        match capsule.sqe.sgl() {
+            Ok(SglDescriptor::InCapsule { offset: 0, length }) => {
+                let data = in_capsule(capsule);
+                if len > length as usize || len > data.len() {
+                    return error(Status::SGL_LENGTH_INVALID, "the capsule holds less data");
+                }
+                buf[..len].copy_from_slice(&data[..len]);
+                Ok(buf)
+            }
+            Ok(SglDescriptor::InCapsule { .. }) => error(
+                Status::SGL_OFFSET_INVALID,
+                "the in-capsule offset is not zero",
+            ),
+            Ok(SglDescriptor::Keyed {
+                address,
+                length,
+                key,
+                ..
+            }) => {
+                if len > length as usize {
+                    return error(Status::SGL_LENGTH_INVALID, "the SGL names less data");
+                }
+                if address.checked_add(len as u64).is_none() {
+                    return error(Status::DATA_TRANSFER_ERROR, "the SGL's address range wraps");
+                }
+                self.read(RegionKey { rkey: key, address }, len, buf).await
+            }
+            Ok(_) => error(Status::SGL_TYPE_INVALID, "the SGL is not an RDMA one"),
+            Err(status) => error(status, "the SGL is invalid"),
+        }
+    }
+
+    async fn read(
+        &self,
+        from: RegionKey,
+        len: usize,
+        buf: Buffer,
+    ) -> Result<Buffer, TransferError> {
+        let gone = TransferError::GONE;
+        let mut memory = FabricMemory::Buffer(buf);
+        let mut offset = 0;
+        while offset < len {
+            let piece = (len - offset).min(self.read_bytes_max);
+            let permits = [
+                self.reads_budget.acquire(1).await,
+                self.share_budget.acquire(piece).await,
+                self.bytes_budget.acquire(piece).await,
+            ];
+            let remote = RegionKey {
+                rkey: from.rkey,
+                address: from.address.wrapping_add(offset as u64),
+            };
+            let result = self.post_read(memory, offset, piece, remote, permits)?;
+            let (status, back) = result.wait().await;
+            if status != WorkStatus::Success {
+                return Err(gone);
+            }
+            memory = back;
+            offset += piece;
+        }
+        memory.into_buffer().ok_or(gone)
+    }
+
+    fn post_read(
+        &self,
+        into: FabricMemory,
+        offset: usize,
+        len: usize,
+        remote: RegionKey,
+        permits: [Permit; 3],
+    ) -> Result<Rc<ReadResult>, TransferError> {
+        let error = TransferError {
+            status: Status::DATA_TRANSFER_ERROR,
+            message: "the queue does not take another READ",
+        };
+        let mut state = self.state.borrow_mut();
+        let Some(qp) = self.qp.get().filter(|_| !self.intake.life.is_ending()) else {
+            return Err(error);
+        };
+        let id = state.next_read;
+        state.next_read += 1;
+        if qp
+            .post_send(
+                id,
+                Work::Read {
+                    into,
+                    offset,
+                    len,
+                    remote,
+                },
+            )
+            .is_err()
+        {
+            return Err(error);
+        }
+        let result = Rc::new(ReadResult::default());
+        state.reads.insert(
+            id,
+            ReadInFlight {
+                result: result.clone(),
+                _permits: permits,
+            },
+        );
+        Ok(result)
+    }
+
+    pub(crate) fn complete(&self, capsule: Capsule, mut cqe: Cqe, data: Option<(Buffer, usize)>) {
+        let mut state = self.state.borrow_mut();
+        state.outstanding = state.outstanding.saturating_sub(1);
+        let Some(qp) = self.qp.get().filter(|_| !self.intake.life.is_ending()) else {
+            return;
+        };
+        let Capsule {
+            sqe,
+            data: received,
+        } = capsule;
+        let CapsuleData::Received { memory, .. } = received else {
+            return;
+        };
+        state.unacked += 1;
+        cqe.sq_head = self.intake.next_head(self.depth);
+        cqe.sq_id = self.intake.info.get().qid.unwrap_or_default();
+        cqe.cid = sqe.cid();
+        drop(state);
+
+        let (write, invalidate) = match sqe.sgl() {
+            Ok(SglDescriptor::Keyed {
+                address,
+                length,
+                key,
+                invalidate,
+            }) => {
+                let remote = RegionKey { rkey: key, address };
+                (Some((remote, length as usize)), invalidate.then_some(key))
+            }
+            _ => (None, None),
+        };
+        let write = match (data, write) {
+            (None, _) | (Some((_, 0)), _) => None,
+            (Some((from, len)), Some((remote, room))) if len <= room && len <= from.len() => {
+                Some(Work::Write {
+                    from: FabricMemory::Buffer(from),
+                    len,
+                    remote,
+                })
+            }
+            (Some(_), Some(_)) => {
+                cqe.status = Status::SGL_LENGTH_INVALID.with_dnr();
+                None
+            }
+            (Some(_), None) => {
+                cqe.status = Status::SGL_TYPE_INVALID.with_dnr();
+                None
+            }
+        };
+        // The receive first: the host may send its next command as soon as it has the response.
+        let mut posted = qp.post_receive(0, memory).is_ok();
+        if let Some(write) = write {
+            posted &= qp.post_send(0, write).is_ok();
+        }
+        let response = FabricMemory::inline(&cqe.encode());
+        let len = response.bytes().len();
+        posted &= qp
+            .post_send(
+                0,
+                Work::Send {
+                    data: response,
+                    len,
+                    invalidate,
+                },
+            )
+            .is_ok();
+        if !posted {
+            self.close(CloseReason::Violation(
+                "the host does not acknowledge its responses",
+            ));
+        }
+    }
+
+    pub(crate) fn close(&self, reason: CloseReason) {
+        if !self.intake.end(reason) {
+            return;
+        }
+        if let Some(qp) = self.qp.get() {
+            qp.disconnect();
+        }
+    }
+
+    fn command(&self, memory: FabricMemory, len: usize) {
+        let mut state = self.state.borrow_mut();
+        if self.intake.life.is_ending() {
+            return;
+        }
+        let checked = check_capsule(memory.bytes(), len).and_then(|sqe| {
+            let depth = usize::from(self.depth);
+            if state.outstanding >= depth {
+                Err("more commands outstanding than the queue has entries")
+            } else if state.unacked > UNACKED_PER_DEPTH * depth {
+                Err("the host does not acknowledge its responses")
+            } else {
+                Ok(sqe)
+            }
+        });
+        match checked {
+            Ok(sqe) => {
+                state.outstanding += 1;
+                drop(state);
+                let data = CapsuleData::Received { memory, len };
+                self.intake.arrived(Capsule { sqe, data });
+            }
+            Err(violation) => {
+                drop(state);
+                let info = self.intake.info.get();
+                tracing::warn!(peer = %info.peer, qid = info.qid, violation, "queue closed");
+                self.close(CloseReason::Violation(violation));
+            }
+        }
+    }
+}
+
+/// Takes a capsule apart, or says how it breaks the protocol.
+fn check_capsule(bytes: &[u8], len: usize) -> Result<Sqe, &'static str> {
+    let message = bytes.get(..len).ok_or("a capsule longer than announced")?;
+    let Some(entry) = message.first_chunk::<SQE_BYTES>() else {
+        return Err("a capsule shorter than a submission queue entry");
+    };
+    let sqe = Sqe(*entry);
+    if let Ok(SglDescriptor::InCapsule { offset, length }) = sqe.sgl() {
+        if offset != 0 {
+            return Err("in-capsule data at an offset");
+        }
+        if length as usize > len - SQE_BYTES {
+            return Err("in-capsule data beyond the capsule");
+        }
+    }
+    Ok(sqe)
+}
+
+/// What followed the submission queue entry in the capsule.
+fn in_capsule(capsule: &Capsule) -> &[u8] {
+    match &capsule.data {
+        CapsuleData::Received { memory, len } => {
+            memory.bytes().get(SQE_BYTES..*len).unwrap_or_default()
+        }
+        _ => &[],
+    }
+}
+
+impl QueuePairHandler for RdmaTarget {
+    fn established(&self, _private_data: &[u8]) {}
+
+    fn completed(&self, completion: Completion) {
+        let Completion {
+            id,
+            kind,
+            status,
+            len,
+            memory,
+            ..
+        } = completion;
+        match kind {
+            WorkKind::Receive if status == WorkStatus::Success => self.command(memory, len),
+            WorkKind::Receive | WorkKind::Write => {}
+            WorkKind::Send => {
+                let mut state = self.state.borrow_mut();
+                state.unacked = state.unacked.saturating_sub(1);
+            }
+            WorkKind::Read => {
+                let read = self.state.borrow_mut().reads.remove(&id);
+                if let Some(read) = read {
+                    read.result.set(status, memory);
+                }
+            }
+        }
+    }
+
+    fn closed(&self, reason: CloseReason) {
+        self.intake.end(reason.clone());
+        self.intake.life.over(reason);
+        // Nothing is in flight any more; this is for a provider that forgot to flush a READ.
+        let reads = std::mem::take(&mut self.state.borrow_mut().reads);
+        for read in reads.into_values() {
+            read.result
+                .set(WorkStatus::Flushed, FabricMemory::inline(&[]));
+        }
+    }
+}
+
+impl ReadResult {
+    fn set(&self, status: WorkStatus, memory: FabricMemory) {
+        self.done.set(Some((status, memory)));
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+
+    async fn wait(&self) -> (WorkStatus, FabricMemory) {
+        poll_fn(|cx| match self.done.take() {
+            Some(done) => Poll::Ready(done),
+            None => {
+                *self.waker.borrow_mut() = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        })
+        .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_capsule_is_a_command_with_its_data_inside_or_a_violation(
+            bytes in prop::collection::vec(any::<u8>(), 0..256),
+            kind in prop::sample::select(vec![0x00, 0x01, 0x32, 0x40, 0x4f, 0x5a]),
+            small: bool,
+            len in 0_usize..300,
+        ) {
+            let mut bytes = bytes;
+            if bytes.len() >= SQE_BYTES {
+                bytes[39] = kind;
+                if small {
+                    // An in-capsule descriptor that may be right.
+                    bytes[24..32].fill(0);
+                    bytes[33..36].fill(0);
+                }
+            }
+            let Ok(sqe) = check_capsule(&bytes, len) else { return Ok(()) };
+            prop_assert!((SQE_BYTES..=bytes.len()).contains(&len));
+            let memory = FabricMemory::Capsule(bytes.into_boxed_slice());
+            let data = CapsuleData::Received { memory, len };
+            let capsule = Capsule { sqe, data };
+            if let Ok(SglDescriptor::InCapsule { offset, length }) = sqe.sgl() {
+                prop_assert_eq!(offset, 0);
+                prop_assert!(length as usize <= in_capsule(&capsule).len());
+            }
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! Where a target receives its hosts' TCP connections.
+//!
+//! Guarantees: a connection is given out when, and only when, its ICReq was answered; one that takes too
+//! long for that, or for anything later that it owes, is closed; connections beyond the bound are closed
+//! at once, and take nothing; no error of one connection ends the listener.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::rc::{Rc, Weak};
+use std::task::Poll;
+use std::time::Duration;
+
+use nvme::tcp::{MAXH2CDATA_MIN, Sender};
+use reactor::net::Watch;
+use reactor::{BufferPool, JoinHandle};
+
+use super::link::{self, Traffic, count};
+use super::socket::Socket;
+use super::target::TcpTarget;
+use super::{TcpCounters, TcpListenerConfig};
+use crate::address::Transport;
+use crate::budget::Budget;
+use crate::rdma::{CloseReason, ListenError};
+use crate::target_queue::{QueueInfo, TargetQueue};
+use crate::waiters::Waiters;
+
+/// How long to wait when the system has no descriptor or memory for another connection.
+const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
+/// How often connections are looked at within the time after which they count as stalled.
+const STALL_LOOKS: u32 = 4;
+
+/// Listens for NVMe/TCP connections. Dropping it closes the port; queues that were given out go on.
+pub struct TcpListener {
+    shared: Rc<Shared>,
+    local: SocketAddr,
+    tasks: [JoinHandle<()>; 2],
+}
+
+/// What the connections of a listener share.
+pub(super) struct Shared {
+    pub(super) config: TcpListenerConfig,
+    pub(super) buffers: BufferPool,
+    pub(super) capsule_bytes: Budget,
+    pub(super) capsules_refused: Cell<u64>,
+    pub(super) traffic: Rc<Traffic>,
+    accepted: Cell<u64>,
+    refused: Cell<u64>,
+    handshakes_failed: Cell<u64>,
+    stalled: Cell<u64>,
+    /// Set when the port is closed.
+    closed: Cell<bool>,
+    /// Queues that nobody has taken yet.
+    ready: RefCell<VecDeque<TargetQueue>>,
+    waiters: RefCell<Waiters>,
+    /// Open connections, by number.
+    open: RefCell<HashMap<u64, Open>>,
+}
+
+/// A connection, as the look at stalled ones sees it.
+struct Open {
+    target: Weak<TcpTarget>,
+    progress: u64,
+    /// Looks in a row at which it had not moved though its host owed something.
+    idle_looks: u32,
+}
+
+impl TcpListener {
+    /// Listens. Call it on the reactor that shall serve the connections.
+    ///
+    /// # Errors
+    /// If the address is taken or not this machine's, or a bound makes no sense.
+    pub fn bind(config: TcpListenerConfig) -> Result<Self, ListenError> {
+        let refused = |reason: String| ListenError::Refused {
+            port: config.address.port(),
+            reason,
+        };
+        if config.maxh2cdata < MAXH2CDATA_MIN || !config.maxh2cdata.is_multiple_of(4) {
+            let text = "MAXH2CDATA must be a multiple of 4 and at least 4096";
+            return Err(refused(text.to_owned()));
+        }
+        let here =
+            reactor::current().ok_or_else(|| refused("a listener needs a reactor".to_owned()))?;
+        let listening = || -> io::Result<_> {
+            let socket = Socket::listen(config.address, config.backlog, config.reuse_port)?;
+            let watch = Watch::new(socket.descriptor())?;
+            Ok((socket.local()?, socket, watch))
+        };
+        let (local, socket, watch) = listening().map_err(|error| match error.kind() {
+            io::ErrorKind::AddrInUse => refused(format!(
+                "{} is in use by another program; stop it or use another port",
+                config.address
+            )),
+            io::ErrorKind::AddrNotAvailable => refused(format!(
+                "this machine has no address {}; use one that `ip address` shows",
+                config.address.ip()
+            )),
+            _ => refused(error.to_string()),
+        })?;
+        let shared = Rc::new(Shared {
+            config,
+            buffers: here.buffers().clone(),
+            capsule_bytes: Budget::new(config.capsule_bytes_max),
+            capsules_refused: Cell::new(0),
+            traffic: Rc::default(),
+            accepted: Cell::new(0),
+            refused: Cell::new(0),
+            handshakes_failed: Cell::new(0),
+            stalled: Cell::new(0),
+            closed: Cell::new(false),
+            ready: RefCell::default(),
+            waiters: RefCell::default(),
+            open: RefCell::default(),
+        });
+        let tasks = [
+            reactor::spawn(take_connections(shared.clone(), socket, watch)),
+            reactor::spawn(end_stalled(shared.clone())),
+        ];
+        Ok(Self {
+            shared,
+            local,
+            tasks,
+        })
+    }
+
+    /// The next connection whose ICReq was answered; None when the port is closed.
+    pub async fn accept(&self) -> Option<TargetQueue> {
+        poll_fn(|cx| {
+            if let Some(queue) = self.shared.ready.borrow_mut().pop_front() {
+                return Poll::Ready(Some(queue));
+            }
+            if self.shared.closed.get() {
+                return Poll::Ready(None);
+            }
+            self.shared.waiters.borrow_mut().register(cx);
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Where it listens, with the port that the system chose if the configured one was 0.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// What happened so far.
+    pub fn counters(&self) -> TcpCounters {
+        let shared = &self.shared;
+        let traffic = &shared.traffic;
+        TcpCounters {
+            accepted: shared.accepted.get(),
+            open: shared.open.borrow().len() as u64,
+            refused: shared.refused.get(),
+            handshakes_failed: shared.handshakes_failed.get(),
+            violations: traffic.violations.get(),
+            digest_errors: traffic.digest_errors.get(),
+            stalled: shared.stalled.get(),
+            capsules_refused: shared.capsules_refused.get(),
+            received_bytes: traffic.received_bytes.get(),
+            sent_bytes: traffic.sent_bytes.get(),
+            receives: traffic.receives.get(),
+            sends: traffic.sends.get(),
+        }
+    }
+}
+
+impl Drop for TcpListener {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+        self.shared.close();
+    }
+}
+
+impl std::fmt::Debug for TcpListener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TcpListener")
+            .field("local", &self.local)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn close(&self) {
+        self.closed.set(true);
+        let untaken = self.ready.take();
+        drop(untaken);
+        self.waiters.borrow_mut().wake_all();
+    }
+
+    /// Gives a queue out.
+    fn give(&self, queue: TargetQueue) {
+        if self.closed.get() {
+            return;
+        }
+        self.ready.borrow_mut().push_back(queue);
+        self.waiters.borrow_mut().wake_all();
+    }
+}
+
+async fn take_connections(shared: Rc<Shared>, socket: Socket, watch: Watch) {
+    let failed = loop {
+        match socket.accept() {
+            Ok(connection) => shared.accepted(connection),
+            Err(error) => match error.raw_os_error() {
+                Some(libc::EAGAIN) => {
+                    let ready = poll_fn(|cx| watch.poll_ready(cx)).await;
+                    if let Err(error) = ready {
+                        break error;
+                    }
+                }
+                Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
+                    tracing::warn!(%error, "a connection has to wait; raise the limit (ulimit -n)");
+                    reactor::sleep(SHORTAGE_PAUSE).await;
+                }
+                Some(libc::EBADF | libc::EINVAL | libc::ENOTSOCK) => break error,
+                // The connection failed before it was taken (accept(2) lists such errors).
+                _ => tracing::debug!(%error, "a connection failed before it was accepted"),
+            },
+        }
+    };
+    tracing::error!(error = %failed, "the listener ends");
+    shared.close();
+}
+
+impl Shared {
+    fn accepted(self: &Rc<Self>, socket: Socket) {
+        count(&self.accepted, 1);
+        if self.open.borrow().len() >= self.config.connections_max {
+            count(&self.refused, 1);
+            tracing::warn!(
+                connections_max = self.config.connections_max,
+                "too many connections: one more was closed at once"
+            );
+            return;
+        }
+        let prepare = || -> io::Result<_> {
+            let (peer, local) = (socket.peer()?, socket.local()?);
+            Ok((peer, local, Watch::new(socket.descriptor())?))
+        };
+        // A connection that is gone already has no peer.
+        let Ok((peer, local, watch)) = prepare() else {
+            count(&self.handshakes_failed, 1);
+            return;
+        };
+        let info = QueueInfo {
+            peer,
+            local,
+            qid: None,
+            depth: None,
+            cntlid: None,
+            in_capsule_bytes: self.config.in_capsule_bytes,
+            transport: Transport::Tcp,
+        };
+        let target = Rc::new(TcpTarget::new(info, self.clone()));
+        let number = self.accepted.get();
+        let open = Open {
+            target: Rc::downgrade(&target),
+            progress: 0,
+            idle_looks: 0,
+        };
+        self.open.borrow_mut().insert(number, open);
+        let shared = self.clone();
+        drop(reactor::spawn(async move {
+            shared.serve(target, socket, watch).await;
+            shared.open.borrow_mut().remove(&number);
+        }));
+    }
+
+    /// Runs a connection to its end; gives its queue out when it is initialized.
+    async fn serve(&self, target: Rc<TcpTarget>, socket: Socket, watch: Watch) {
+        let mut connection = pin!(link::drive(target.clone(), socket, watch, Sender::Host));
+        let initialized = poll_fn(|cx| {
+            let over = connection.as_mut().poll(cx).is_ready();
+            match (over, target.is_initialized()) {
+                (_, true) => Poll::Ready(true),
+                (true, false) => Poll::Ready(false),
+                (false, false) => Poll::Pending,
+            }
+        });
+        match reactor::timeout(self.config.handshake_timeout, initialized).await {
+            Ok(true) if target.intake().life.is_over() => {}
+            Ok(true) => {
+                self.give(TargetQueue::from(target));
+                connection.await;
+            }
+            Ok(false) => count(&self.handshakes_failed, 1),
+            Err(_) => {
+                count(&self.handshakes_failed, 1);
+                let peer = target.intake().info.get().peer;
+                tracing::warn!(%peer, "a connection without an ICReq: closed");
+                target.close(CloseReason::Stalled);
+                connection.await;
+            }
+        }
+    }
+}
+
+/// Closes connections on which nothing moves though their hosts owe something.
+async fn end_stalled(shared: Rc<Shared>) {
+    loop {
+        reactor::sleep(shared.config.stall_timeout / STALL_LOOKS).await;
+        let mut stalled = Vec::new();
+        for open in shared.open.borrow_mut().values_mut() {
+            let Some(target) = open.target.upgrade() else {
+                continue;
+            };
+            // A host that sends a byte now and then does not get on either.
+            let progress = target.progress() / link::PDU_PROGRESS;
+            if progress != open.progress || !target.is_waiting() {
+                open.progress = progress;
+                open.idle_looks = 0;
+            } else {
+                open.idle_looks += 1;
+                if open.idle_looks >= STALL_LOOKS {
+                    stalled.push(target);
+                }
+            }
+        }
+        for target in stalled {
+            let info = target.intake().info.get();
+            tracing::warn!(peer = %info.peer, qid = info.qid, "the host does not go on: closed");
+            count(&shared.stalled, 1);
+            target.close(CloseReason::Stalled);
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! NVMe/TCP, on sockets of the kernel.
+//!
+//! From below: `socket` is the system calls; `receive` makes PDUs of the stream and `send` a stream of
+//! PDUs, both without sockets; `link` is a connection, run by one task; `target` and `host` are its two
+//! sides, and `transfers` the data that a target has asked for; `listener` is where hosts come in.
+
+pub(crate) mod host;
+mod link;
+pub(crate) mod listener;
+mod receive;
+mod send;
+mod socket;
+pub(crate) mod target;
+mod transfers;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// How a host connects by TCP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TcpHostConfig {
+    /// Ask for header digests.
+    pub header_digest: bool,
+    /// Ask for data digests.
+    pub data_digest: bool,
+    /// How long connecting may take, from the first packet to the target's answer (ICResp).
+    pub timeout: Duration,
+}
+
+impl Default for TcpHostConfig {
+    /// No digests, 10 s: what Linux does.
+    fn default() -> Self {
+        Self {
+            header_digest: false,
+            data_digest: false,
+            timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Bounds of a TCP listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpListenerConfig {
+    /// Where to listen. `::` takes IPv6 alone, so that `0.0.0.0` can stand beside it.
+    pub address: SocketAddr,
+    /// Connections that the kernel keeps until they are looked at.
+    pub backlog: u32,
+    /// How long a host may take from its connection to its ICReq.
+    pub handshake_timeout: Duration,
+    /// How long a host may keep a PDU, a transfer or an answer waiting without moving a byte.
+    pub stall_timeout: Duration,
+    /// Connections at one time; more are closed at once.
+    pub connections_max: usize,
+    /// Bytes of data that a command of an I/O queue may carry in its capsule; admin and fabrics
+    /// commands may always carry 8192.
+    pub in_capsule_bytes: usize,
+    /// Bytes of one H2CData PDU at most: at least 4096, a multiple of 4.
+    pub maxh2cdata: u32,
+    /// Agree to header and data digests when a host asks for them.
+    pub digests: bool,
+    /// The longest queue that a host may ask for, in entries.
+    pub depth_max: u16,
+    /// Bytes of in-capsule data of all queues together that wait outside of the buffer pool because
+    /// it is empty; what does not fit is refused with a status that the host may retry.
+    pub capsule_bytes_max: usize,
+    /// Share the port with other listeners of this process: one for each reactor.
+    pub reuse_port: bool,
+}
+
+impl TcpListenerConfig {
+    /// The usual bounds: 1024 connections, 16 KiB in a capsule, 1 MiB in an H2CData PDU, queues of up
+    /// to 1024 entries, 64 MiB of capsules beside the pool, 10 s for a handshake, 30 s of silence.
+    pub fn new(address: SocketAddr) -> Self {
+        Self {
+            address,
+            backlog: 1024,
+            handshake_timeout: Duration::from_secs(10),
+            stall_timeout: Duration::from_secs(30),
+            connections_max: 1024,
+            in_capsule_bytes: 16 << 10,
+            maxh2cdata: 1 << 20,
+            digests: true,
+            depth_max: 1024,
+            capsule_bytes_max: 64 << 20,
+            reuse_port: false,
+        }
+    }
+}
+
+/// What happened at a listener so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TcpCounters {
+    /// Connections accepted.
+    pub accepted: u64,
+    /// Connections open now.
+    pub open: u64,
+    /// Connections closed at once because there were too many.
+    pub refused: u64,
+    /// Connections that ended before their handshake was done.
+    pub handshakes_failed: u64,
+    /// Connections closed because the host broke the protocol.
+    pub violations: u64,
+    /// Header or data digests that were wrong.
+    pub digest_errors: u64,
+    /// Connections closed because nothing moved for too long.
+    pub stalled: u64,
+    /// Commands whose in-capsule data found no memory.
+    pub capsules_refused: u64,
+    /// Bytes received.
+    pub received_bytes: u64,
+    /// Bytes sent.
+    pub sent_bytes: u64,
+    /// Receive system calls.
+    pub receives: u64,
+    /// Send system calls.
+    pub sends: u64,
+}

@@ -1,0 +1,131 @@
+//! TCP sockets: the few system calls that connections are made of. Nothing here blocks.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use rustix::net::sockopt;
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags, SocketType, accept_with,
+    bind, connect, getpeername, getsockname, ipproto, listen, sendmsg, shutdown, socket_with,
+};
+
+const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
+
+/// A TCP socket. The descriptor is shared with the ring that watches it.
+#[derive(Clone, Debug)]
+pub(super) struct Socket(Arc<OwnedFd>);
+
+fn family(address: SocketAddr) -> AddressFamily {
+    match address {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    }
+}
+
+fn inet(address: impl TryInto<SocketAddr>) -> io::Result<SocketAddr> {
+    address
+        .try_into()
+        .map_err(|_| io::Error::other("not an internet address"))
+}
+
+impl Socket {
+    fn new(address: SocketAddr) -> io::Result<Self> {
+        let fd = socket_with(
+            family(address),
+            SocketType::STREAM,
+            FLAGS,
+            Some(ipproto::TCP),
+        )?;
+        Ok(Self(Arc::new(fd)))
+    }
+
+    /// A socket that listens. One on `::` leaves IPv4 to others.
+    pub(super) fn listen(address: SocketAddr, backlog: u32, reuse_port: bool) -> io::Result<Self> {
+        let socket = Self::new(address)?;
+        let fd = &*socket.0;
+        // A restarted target takes its port back from connections in TIME_WAIT.
+        sockopt::set_socket_reuseaddr(fd, true)?;
+        if reuse_port {
+            sockopt::set_socket_reuseport(fd, true)?;
+        }
+        if address.is_ipv6() {
+            sockopt::set_ipv6_v6only(fd, true)?;
+        }
+        bind(fd, &address)?;
+        listen(fd, i32::try_from(backlog).unwrap_or(i32::MAX))?;
+        Ok(socket)
+    }
+
+    /// The next connection.
+    pub(super) fn accept(&self) -> io::Result<Self> {
+        let socket = Self(Arc::new(accept_with(&*self.0, FLAGS)?));
+        socket.set_up()?;
+        Ok(socket)
+    }
+
+    /// Begins to connect; when the socket is writable, [`connected`](Self::connected) says how it went.
+    pub(super) fn connect(address: SocketAddr) -> io::Result<Self> {
+        let socket = Self::new(address)?;
+        match connect(&*socket.0, &address) {
+            Ok(()) | Err(rustix::io::Errno::INPROGRESS) => {}
+            Err(error) => return Err(error.into()),
+        }
+        socket.set_up()?;
+        Ok(socket)
+    }
+
+    /// How connecting went.
+    pub(super) fn connected(&self) -> io::Result<()> {
+        sockopt::socket_error(&*self.0)??;
+        Ok(())
+    }
+
+    fn set_up(&self) -> io::Result<()> {
+        // A turn's answers leave in one call: nothing is won by holding a part of them back.
+        Ok(sockopt::set_tcp_nodelay(&*self.0, true)?)
+    }
+
+    pub(super) fn descriptor(&self) -> &Arc<OwnedFd> {
+        &self.0
+    }
+
+    pub(super) fn local(&self) -> io::Result<SocketAddr> {
+        inet(getsockname(&*self.0)?)
+    }
+
+    pub(super) fn peer(&self) -> io::Result<SocketAddr> {
+        match getpeername(&*self.0)? {
+            Some(address) => inet(address),
+            None => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    /// Receives into both, one after the other. 0 is the end.
+    pub(super) fn receive(&self, first: &mut [u8], then: &mut [u8]) -> io::Result<usize> {
+        let mut slices = [IoSliceMut::new(first), IoSliceMut::new(then)];
+        let slices = if slices[0].is_empty() {
+            &mut slices[1..]
+        } else {
+            &mut slices[..]
+        };
+        Ok(rustix::io::retry_on_intr(|| {
+            rustix::io::readv(&*self.0, slices)
+        })?)
+    }
+
+    /// Sends what the kernel takes.
+    pub(super) fn send(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let mut nothing = SendAncillaryBuffer::default();
+        let sent = rustix::io::retry_on_intr(|| sendmsg(&*self.0, slices, &mut nothing, flags))?;
+        Ok(sent)
+    }
+
+    /// Tells the peer that nothing more comes.
+    pub(super) fn end_sending(&self) {
+        // Fails only if the connection is gone.
+        let _ = shutdown(&*self.0, Shutdown::Write);
+    }
+}

@@ -1,0 +1,7 @@
+//! NVMe/TCP queues over real sockets on loopback: hosts that behave, and hosts that do not.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod harness;
+mod queues;
