@@ -466,7 +466,8 @@ fn a_host_ends_its_queue_when_the_target_completes_what_it_did_not_ask() {
                     .expect("accepted");
                 *liar.qp.borrow_mut() = Some(qp);
             };
-            let connecting = HostQueue::connect(&host.clone().into(), address(&target), IO);
+            let connector = host.clone().into();
+            let connecting = HostQueue::connect(&connector, address(&target), IO);
             let (queue, ()) = futures_util::join!(connecting, accepting);
             let queue = queue.expect("a queue");
             let outcome = queue.submit(command(FLUSH, 0, 0), HostData::None).await;

@@ -109,14 +109,12 @@ fn several_queues_share_a_device() {
     run(async {
         let target = Target::start(SoftConfig::default());
         let host = device(SoftConfig::default());
-        let queues = join_all((1..=8).map(|qid| {
-            HostQueue::connect(
-                &host.clone().into(),
-                target.address(),
-                HostQueueParams { qid, ..IO },
-            )
-        }))
-        .await;
+        let host = host.into();
+        let queues =
+            join_all((1..=8).map(|qid| {
+                HostQueue::connect(&host, target.address(), HostQueueParams { qid, ..IO })
+            }))
+            .await;
         join_all(queues.into_iter().enumerate().map(|(n, queue)| {
             let target = &target;
             async move {

@@ -64,6 +64,8 @@ impl Queue for Treadmill {
         capsule
     }
 
+    fn connected(&self, _qid: u16, _depth: u16) {}
+
     async fn next_command(&self) -> Option<Sqe> {
         poll_fn(|cx| match self.state.ready.borrow_mut().pop_front() {
             Some(sqe) => Poll::Ready(Some(sqe)),
@@ -107,8 +109,8 @@ impl Treadmill {
         let facts = QueueFacts {
             peer: SocketAddr::from(([192, 0, 2, 7], 50_000)),
             local: SocketAddr::from(([192, 0, 2, 2], 4420)),
-            qid,
-            depth: 128,
+            qid: Some(qid),
+            depth: Some(128),
             in_capsule_bytes: BYTES,
             transport: "rdma",
         };

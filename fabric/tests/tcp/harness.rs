@@ -147,6 +147,13 @@ impl Raw {
         raw
     }
 
+    /// Ends the connection with a reset.
+    pub(crate) fn reset(self) {
+        // Closing a socket that lingers for no time throws away what it holds, and says so.
+        rustix::net::sockopt::set_socket_linger(&self.stream, Some(std::time::Duration::ZERO))
+            .expect("a socket");
+    }
+
     pub(crate) async fn send(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             match self.stream.write(bytes) {

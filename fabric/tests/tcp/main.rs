@@ -3,5 +3,6 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod bad_input;
 mod harness;
 mod queues;

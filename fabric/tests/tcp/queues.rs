@@ -13,8 +13,7 @@ use nvme::tcp::{Data, IcReq, Pdu};
 
 use crate::common::*;
 use crate::harness::{
-    DIGESTS, IO, NO_DIGESTS, Raw, Target, attach, config, connect_command, ic_req, in_capsule,
-    transported,
+    IO, NO_DIGESTS, Raw, Target, attach, config, connect_command, ic_req, transported,
 };
 
 const ALL_DIGESTS: [(bool, bool); 4] = [(false, false), (true, false), (false, true), (true, true)];
@@ -184,37 +183,6 @@ fn data_begins_where_a_host_wants_it_aligned() {
             "C2HData with its data at 128"
         );
         assert_eq!(header[4..8], (128_u32 + 512).to_le_bytes());
-    });
-}
-
-#[test]
-fn connect_data_is_taken_by_r2t_too() {
-    // Bad input 18: data of Connect that does not lie in the capsule.
-    run(async {
-        let target = Target::start(config());
-        let (mut raw, response) = Raw::initialized(&target, DIGESTS).await;
-        assert!(response.max_h2c_data >= 4096);
-        let data = pattern(3, 1024);
-        let capsule = raw.capsule(transported(WRITE, 1, 0, 1024), &[]);
-        raw.send(&capsule).await;
-        let (Pdu::R2t(r2t), _) = raw.pdu().await.expect("an R2T") else {
-            panic!("not an R2T");
-        };
-        assert_eq!((r2t.cid, r2t.offset, r2t.length), (1, 0, 1024));
-        let header = Data {
-            cid: 1,
-            ttag: r2t.ttag,
-            offset: 0,
-            length: 1024,
-            last: true,
-            success: false,
-        };
-        let bytes = raw.h2c_data(header, &data);
-        raw.send(&bytes).await;
-        assert_eq!(raw.response().await.status, Status::SUCCESS);
-        assert!(target.disk.borrow()[..1024] == data);
-        let again = in_capsule(WRITE, 2, 4096, 1024);
-        assert_eq!(raw.command(again, &data).await.status, Status::SUCCESS);
     });
 }
 
