@@ -21,7 +21,7 @@ use std::{
 };
 
 /// What connects a host's queues.
-pub use fabric::Device as Connector;
+pub use fabric::Connector;
 use fabric::{Device, DeviceConfig};
 use initiator::{ConnectOptions, Controller, Host};
 use tempfile::TempDir;
@@ -178,7 +178,7 @@ impl Place {
     /// What reaches it, on the current reactor.
     pub fn connector(self) -> Connector {
         match self.way {
-            Way::Rdma => device_with(self.address, self.drop_every),
+            Way::Rdma => device_with(self.address, self.drop_every).into(),
         }
     }
 }
