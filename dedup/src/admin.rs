@@ -16,7 +16,7 @@ use crate::wait::lock;
 use crate::{Engine, EngineError, Result, SUB_BLOCK_BYTES, Volume};
 
 /// Volumes of a pool at most, those being deleted included (I6).
-const VOLUMES_MAX: usize = 1024;
+pub(crate) const VOLUMES_MAX: usize = 1024;
 
 /// The largest volume: its sub-block numbers, in bytes, leave room for every calculation.
 const SIZE_BYTES_MAX: u64 = 1 << 60;

@@ -72,7 +72,7 @@ pub struct CheckReport {
 }
 
 impl CheckReport {
-    fn find(&mut self, object: impl Display, detail: impl Display) {
+    pub(crate) fn find(&mut self, object: impl Display, detail: impl Display) {
         self.findings_total += 1;
         if self.findings.len() < FINDINGS_MAX {
             let (object, detail) = (object.to_string(), detail.to_string());
@@ -249,7 +249,10 @@ fn finding<T>(
 }
 
 /// Opens all drives and compares their sizes and labels with the pool's; `None` if one is not usable.
-fn open_drives(pool: &PoolDir, report: &mut CheckReport) -> Result<Option<Vec<Arc<dyn Drive>>>> {
+pub(crate) fn open_drives(
+    pool: &PoolDir,
+    report: &mut CheckReport,
+) -> Result<Option<Vec<Arc<dyn Drive>>>> {
     let mut drives: Vec<Arc<dyn Drive>> = Vec::new();
     let mut are_usable = true;
     for (index, spec) in (0u16..).zip(&pool.identity().drives) {
@@ -296,7 +299,7 @@ fn open_drives(pool: &PoolDir, report: &mut CheckReport) -> Result<Option<Vec<Ar
     Ok(are_usable.then_some(drives))
 }
 
-/// A drive that is only read, without a reactor: the futures are ready at once.
+/// A drive that is only read (or flushed), without a reactor: the futures are ready at once.
 struct PlainDrive {
     file: File,
     name: String,
@@ -361,7 +364,11 @@ impl Drive for PlainDrive {
     }
 
     fn flush<'a>(&'a self) -> LocalBoxFuture<'a, std::result::Result<(), DriveError>> {
-        Box::pin(std::future::ready(Err(self.refuse())))
+        let flushed = self
+            .file
+            .sync_data()
+            .map_err(|error| DriveError::new(drives::ErrorKind::Io, &self.name, error.to_string()));
+        Box::pin(std::future::ready(flushed))
     }
 
     fn discard<'a>(

@@ -40,6 +40,7 @@ mod map;
 mod range_lock;
 mod read;
 mod recovery;
+mod repair;
 mod side_by_side;
 #[cfg(test)]
 mod simulation;
@@ -56,6 +57,7 @@ pub use check::{CheckFinding, CheckOptions, CheckReport, check_pool};
 pub use engine::{BOUNCE_BYTES_MIN, Blocking, Engine, EngineConfig, EngineParts};
 pub use error::{EngineError, ErrorKind, Result};
 pub use fingerprint::{Block, Hasher};
+pub use repair::{LostRange, RecoveredVolume, Repair, RepairReport};
 pub use status::{PoolStatus, VolumeStatus};
 pub use volume::{MAX_COMMAND_BYTES, Volume};
 

@@ -2,126 +2,18 @@
 
 mod support;
 
-use std::fs::{File, OpenOptions};
-use std::future::ready;
+use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 
-use dedup::{
-    Blocking, CheckOptions, CheckReport, Engine, EngineConfig, EngineParts, ErrorKind, check_pool,
-};
-use drives::{BLOCK_BYTES, Drive, DriveError, Extent, LocalBoxFuture, Transferred};
-use meta::{DriveSpec, LABEL_BYTES, PoolDir, PoolSpec, RocksOptions};
-use reactor::Buffer;
-use support::{Pool, block_on, expect_kind, spec};
-
-const BLOCKS: u64 = 1024;
-
-/// A file as a drive, without a reactor.
-struct PlainFile(File);
-
-impl Drive for PlainFile {
-    fn name(&self) -> &str {
-        "drive0"
-    }
-
-    fn blocks(&self) -> u64 {
-        BLOCKS
-    }
-
-    fn read<'a>(
-        &'a self,
-        mut buffer: Buffer,
-        extents: &'a [Extent],
-    ) -> LocalBoxFuture<'a, Transferred> {
-        for extent in extents {
-            let end = extent.buffer_offset + extent.blocks as usize * BLOCK_BYTES;
-            let offset = extent.block * BLOCK_BYTES as u64;
-            self.0
-                .read_exact_at(&mut buffer[extent.buffer_offset..end], offset)
-                .unwrap();
-        }
-        Box::pin(ready((Ok(()), buffer)))
-    }
-
-    fn write<'a>(
-        &'a self,
-        buffer: Buffer,
-        extents: &'a [Extent],
-    ) -> LocalBoxFuture<'a, Transferred> {
-        for extent in extents {
-            let end = extent.buffer_offset + extent.blocks as usize * BLOCK_BYTES;
-            let offset = extent.block * BLOCK_BYTES as u64;
-            self.0
-                .write_all_at(&buffer[extent.buffer_offset..end], offset)
-                .unwrap();
-        }
-        Box::pin(ready((Ok(()), buffer)))
-    }
-
-    fn flush<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), DriveError>> {
-        self.0.sync_data().unwrap();
-        Box::pin(ready(Ok(())))
-    }
-
-    fn discard<'a>(&'a self, _: u64, _: u64) -> LocalBoxFuture<'a, Result<(), DriveError>> {
-        Box::pin(ready(Ok(())))
-    }
-}
-
-fn create(dir: &Path) {
-    let spec = PoolSpec {
-        journal_bytes: 4 << 20,
-        ..PoolSpec::new(vec![DriveSpec::new("drive0", BLOCKS)])
-    };
-    let creation = PoolDir::begin(dir, &spec).unwrap();
-    let drive = File::create(creation.drive_path(0).unwrap()).unwrap();
-    drive.set_len(BLOCKS * BLOCK_BYTES as u64).unwrap();
-    let label = creation.identity().label(0).unwrap().encode();
-    drive.write_all_at(&label, 0).unwrap();
-    drive.write_all_at(&label, LABEL_BYTES as u64).unwrap();
-    creation.finish().unwrap();
-}
-
-/// The pool and its engine; dropping both without a word is a kill.
-fn open(dir: &Path) -> (PoolDir, Arc<Engine>) {
-    let pool = PoolDir::open(dir).unwrap();
-    let drive = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(pool.drive_path(0).unwrap())
-        .unwrap();
-    let engine = Engine::open(EngineParts {
-        drives: vec![Arc::new(PlainFile(drive))],
-        journal: Arc::new(pool.open_journal().unwrap()),
-        store: Arc::new(pool.open_store(RocksOptions::default()).unwrap()),
-        hash_key: pool.identity().hash_key,
-        blocking: Blocking::Inline,
-        config: EngineConfig::default(),
-    });
-    let engine = block_on(engine).unwrap();
-    (pool, engine)
-}
+use dedup::{CheckOptions, CheckReport, ErrorKind, check_pool};
+use drives::BLOCK_BYTES;
+use meta::{LABEL_BYTES, PoolDir};
+use support::folder::{BLOCKS, filled, open};
+use support::{Pool, block_on, expect_kind};
 
 fn check(dir: &Path) -> CheckReport {
     check_pool(dir, CheckOptions { data: true }).unwrap()
-}
-
-/// A pool with some content, partly in the store and partly in the journal only.
-fn filled() -> (tempfile::TempDir, PathBuf) {
-    let dir = tempfile::tempdir().unwrap();
-    create(dir.path());
-    let buffers = Pool::new(1);
-    let (pool, engine) = open(dir.path());
-    let volume = block_on(engine.create_volume(spec("v", 500, 4096))).unwrap();
-    buffers.write(&volume, 0, &[1, 2, 3, 1, 0, 4]).unwrap();
-    block_on(engine.checkpoint()).unwrap();
-    buffers.write(&volume, 3, &[5, 6]).unwrap();
-    block_on(volume.trim(0, 4096)).unwrap();
-    drop((volume, engine, pool));
-    let path = dir.path().to_path_buf();
-    (dir, path)
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! A pool in memory, and an executor that needs no reactor.
 #![allow(dead_code)]
 
+pub(crate) mod folder;
+
 use std::collections::BTreeMap;
 use std::future::{Future, ready};
 use std::pin::pin;

@@ -281,6 +281,22 @@ pub enum PoolCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Make an inconsistent pool consistent: exit 0 consistent now, 2 still inconsistent, 1 could not run
+    #[command(after_help = "Example:\n  onefold pool repair ./onefold-data\n\n\
+                            It says what it will do and asks. Every row that it changes is kept in a file in the pool's\n\
+                            folder. Data that cannot be proven to be right reads as an error afterwards, never as\n\
+                            zeros; its ranges are listed. The pool must not be served at the time.")]
+    Repair {
+        /// The pool's folder
+        #[arg(value_name = "DIR")]
+        dir: PathBuf,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+        /// Print JSON; without --yes it only says what it would do
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 /// `onefold discover`

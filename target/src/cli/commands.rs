@@ -92,14 +92,18 @@ fn confirmed(name: &str) -> Result<bool, Exit> {
     if !std::io::stdin().is_terminal() {
         return Ok(true);
     }
-    print(&format!(
-        "Delete volume '{name}' and its data, for good? Type its name: "
-    ));
+    let question = format!("Delete volume '{name}' and its data, for good? Type its name: ");
+    Ok(confirm(&question, name)?)
+}
+
+/// Asks on the terminal; whether the answer is the expected one.
+pub(super) fn confirm(question: &str, expected: &str) -> Result<bool, Failure> {
+    print(question);
     let mut answer = String::new();
     std::io::stdin()
         .read_line(&mut answer)
         .map_err(|error| Failure::invalid(format!("cannot read the answer: {error}")))?;
-    Ok(answer.trim() == name)
+    Ok(answer.trim() == expected)
 }
 
 fn show_volume(done: &str, view: &VolumeView, json: bool) -> Outcome {

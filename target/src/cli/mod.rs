@@ -7,6 +7,7 @@
 pub mod args;
 pub mod bench;
 mod commands;
+mod repair;
 
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -86,6 +87,9 @@ fn run(command: Command) -> Outcome {
         Command::Status(args) => commands::status(&args),
         Command::Pool(PoolCommand::Check { dir, data, json }) => {
             commands::pool_check(&dir, data, json)
+        }
+        Command::Pool(PoolCommand::Repair { dir, yes, json }) => {
+            repair::pool_repair(&dir, yes, json)
         }
         Command::Discover(args) => commands::discover(&args),
         Command::Perf(args) => commands::perf(args),

@@ -1,0 +1,462 @@
+//! What the rows will be when the journal is replayed, and where they contradict each other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use drives::{BLOCK_BYTES, Drive};
+use futures_util::FutureExt;
+use meta::{
+    Batch, BlockChange, BlockContent, BlockRow, Checkpoint, Journal, LoadVisitor, MapChange, Pba,
+    Record, VolumeChange, VolumeInfo, VolumeState,
+};
+use reactor::{Buffer, BufferPool};
+
+use super::resolve::resolve;
+use super::{Change, Parts, Plan, RepairReport};
+use crate::engine::BOUNCE_BYTES_MIN;
+use crate::fingerprint::{self, Hasher};
+use crate::read::coalesce;
+use crate::{EngineError, LABEL_BLOCKS, Result};
+
+/// Sub-blocks that a volume can have: 2^60 bytes.
+const SUB_BLOCKS_MAX: u64 = (1 << 60) / BLOCK_BYTES as u64;
+
+/// Works out what to do.
+pub(super) fn make(parts: &Parts) -> Result<Plan> {
+    let mut rows = Rows::default();
+    let checkpoint = parts.store.load(&mut rows)?;
+    let (journal, records) =
+        Journal::open(parts.journal.clone(), checkpoint, parts.journal_config)?;
+    let epoch = journal
+        .next_epoch()
+        .ok_or_else(|| EngineError::internal("the pool was opened 2^32 times; make a new one"))?;
+    let next = Checkpoint {
+        position: journal.position(),
+        epoch,
+    };
+    let mut contents = Contents::new(parts)?;
+    let later = Later::replay(&rows.volumes, &records, checkpoint, &mut contents);
+    let mut report = RepairReport {
+        journal_records: records.len() as u64,
+        unproven: later.unproven,
+        ..RepairReport::default()
+    };
+    drop(records);
+    let mut survey = Survey::new(rows, later, contents.data_blocks());
+    // A second pass over the store, so that the mappings need not be held in memory.
+    parts.store.load(&mut survey)?;
+    survey.add_later();
+    let changes = resolve(survey, &mut contents, &mut report)?;
+    report.changed_rows = changes.len() as u64;
+    let batch = batch_of(&changes, checkpoint, next);
+    Ok(Plan {
+        report,
+        changes,
+        batch,
+    })
+}
+
+/// What the drives hold.
+pub(super) struct Contents<'a> {
+    drives: &'a [Arc<dyn Drive>],
+    hash_key: &'a [u8; 32],
+    hasher: Hasher,
+    buffer: Option<Buffer>,
+}
+
+impl<'a> Contents<'a> {
+    fn new(parts: &'a Parts) -> Result<Self> {
+        let buffer = BufferPool::new(BOUNCE_BYTES_MIN)
+            .ok()
+            .and_then(|pool| pool.try_alloc(BLOCK_BYTES));
+        if buffer.is_none() {
+            return Err(EngineError::unavailable("no memory for a buffer"));
+        }
+        Ok(Self {
+            drives: &parts.drives,
+            hash_key: &parts.hash_key,
+            hasher: Hasher::new(&parts.hash_key),
+            buffer,
+        })
+    }
+
+    fn data_blocks(&self) -> Vec<u64> {
+        let data = |drive: &Arc<dyn Drive>| drive.blocks().saturating_sub(LABEL_BLOCKS);
+        self.drives.iter().map(data).collect()
+    }
+
+    /// Whether a block holds this content. One that was not fingerprinted is known by its checksum.
+    pub(super) fn holds(&mut self, pba: Pba, content: &BlockContent) -> bool {
+        self.read(pba).is_some_and(|found| {
+            found.crc32c == content.crc32c
+                && (!content.fingerprint.is_some() || found.fingerprint == content.fingerprint)
+        })
+    }
+
+    /// Fingerprint and checksum of what a block holds; `None` if it cannot be read.
+    fn read(&mut self, pba: Pba) -> Option<BlockContent> {
+        let drive = self.drives.get(usize::from(pba.drive()))?;
+        let buffer = self.buffer.take()?;
+        let extents = coalesce([(pba, 0)].into_iter());
+        // The drives of a repair answer at once.
+        let (result, buffer) = drive.read(buffer, &extents).now_or_never()?;
+        let block = fingerprint::split(&buffer)
+            .first()
+            .filter(|_| result.is_ok());
+        let content = block.map(|block| BlockContent {
+            fingerprint: self.hasher.one(block),
+            crc32c: fingerprint::crc32c(block),
+        });
+        self.buffer = Some(buffer);
+        content
+    }
+
+    /// What the row of a lost block says: a fingerprint that no block of data has, because it is that of
+    /// a shorter text, and a checksum that its content does not have.
+    pub(super) fn lost(&mut self, pba: Pba) -> BlockContent {
+        let mut text = b"onefold: a lost block ".to_vec();
+        text.extend_from_slice(&pba.0.to_le_bytes());
+        let digest = blake3::keyed_hash(self.hash_key, &text);
+        let mut fingerprint = [0; 16];
+        fingerprint.copy_from_slice(&digest.as_bytes()[..16]);
+        BlockContent {
+            fingerprint: meta::Fingerprint(fingerprint),
+            crc32c: !self.read(pba).map_or(0, |content| content.crc32c),
+        }
+    }
+}
+
+/// First pass: volumes and blocks.
+#[derive(Default)]
+struct Rows {
+    volumes: BTreeMap<u32, VolumeInfo>,
+    blocks: Vec<Block>,
+}
+
+impl LoadVisitor for Rows {
+    fn volume(&mut self, volume: VolumeInfo) {
+        self.volumes.insert(volume.id, volume);
+    }
+
+    fn block(&mut self, pba: Pba, row: BlockRow) {
+        self.blocks.push(Block {
+            pba,
+            row,
+            stored: 0,
+            kept: 0,
+        });
+    }
+
+    fn map(&mut self, _volume: u32, _sub_block: u64, _pba: Pba) {}
+}
+
+/// A block that has a row.
+pub(super) struct Block {
+    pub(super) pba: Pba,
+    pub(super) row: BlockRow,
+    /// Mappings to it in the store.
+    pub(super) stored: u64,
+    /// Mappings to it that stay, and that its row is right for.
+    pub(super) kept: u64,
+}
+
+pub(super) fn content_of(row: &BlockRow) -> BlockContent {
+    BlockContent {
+        fingerprint: row.fingerprint,
+        crc32c: row.crc32c,
+    }
+}
+
+/// What the journal changes.
+struct Later {
+    volumes: BTreeMap<u32, VolumeInfo>,
+    /// Volumes that it forgets.
+    gone: BTreeSet<u32>,
+    map: BTreeMap<(u32, u64), Option<(Pba, BlockContent)>>,
+    /// Sub-blocks whose new data never arrived.
+    unproven: u64,
+}
+
+impl Later {
+    /// Replays records as an opening does: those that may not have been flushed are proven block by
+    /// block.
+    fn replay(
+        stored: &BTreeMap<u32, VolumeInfo>,
+        records: &[(u64, Record)],
+        checkpoint: Checkpoint,
+        contents: &mut Contents<'_>,
+    ) -> Self {
+        let durable = records.iter().filter_map(|(_, record)| match record {
+            Record::Durable { upto } => Some(*upto),
+            _ => None,
+        });
+        let durable = durable.max().unwrap_or(0).max(checkpoint.position.seq - 1);
+        let mut later = Self {
+            volumes: stored.clone(),
+            gone: BTreeSet::new(),
+            map: BTreeMap::new(),
+            unproven: 0,
+        };
+        for (sequence, record) in records {
+            later.apply(record, *sequence > durable, contents);
+        }
+        later
+    }
+
+    fn apply(&mut self, record: &Record, must_prove: bool, contents: &mut Contents<'_>) {
+        match record {
+            Record::Map {
+                volume,
+                start,
+                entries,
+            } => {
+                for (at, entry) in (*start..).zip(entries) {
+                    let new = entry.new.map(|new| {
+                        let content = BlockContent {
+                            fingerprint: new.fingerprint,
+                            crc32c: new.crc32c,
+                        };
+                        (new.pba, content)
+                    });
+                    match new {
+                        Some((pba, content)) if must_prove && !contents.holds(pba, &content) => {
+                            self.unproven += 1;
+                        }
+                        _ => self.set(*volume, at, new),
+                    }
+                }
+            }
+            Record::Unmap { volume, entries } => {
+                for (at, _) in entries {
+                    self.set(*volume, *at, None);
+                }
+            }
+            Record::VolumeCreate(info) => {
+                self.volumes.insert(info.id, info.clone());
+            }
+            Record::VolumeResize { id, size_bytes } => {
+                if let Some(info) = self.volumes.get_mut(id) {
+                    info.size_bytes = *size_bytes;
+                }
+            }
+            Record::VolumeDelete { id } => {
+                if let Some(info) = self.volumes.get_mut(id) {
+                    info.state = VolumeState::Deleting;
+                }
+            }
+            Record::VolumeGone { id } => {
+                self.volumes.remove(id);
+                self.gone.insert(*id);
+                self.map.retain(|(volume, _), _| volume != id);
+            }
+            Record::Durable { .. } => {}
+        }
+    }
+
+    fn set(&mut self, volume: u32, at: u64, new: Option<(Pba, BlockContent)>) {
+        if !self.gone.contains(&volume) {
+            self.map.insert((volume, at), new);
+        }
+    }
+}
+
+/// A mapping to a block whose row does not say what it holds, or not the same as others.
+pub(super) struct Held {
+    pub(super) volume: u32,
+    pub(super) sub_block: u64,
+    /// What the journal says that it holds.
+    pub(super) claim: Option<BlockContent>,
+}
+
+/// Mappings of a volume that has no row.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Stray {
+    /// One past the last sub-block.
+    pub(super) end: u64,
+    pub(super) mappings: u64,
+}
+
+/// Second pass: all mappings as they are and as they will be.
+pub(super) struct Survey {
+    pub(super) stored_volumes: BTreeMap<u32, VolumeInfo>,
+    pub(super) volumes: BTreeMap<u32, VolumeInfo>,
+    /// In the order of their addresses.
+    pub(super) blocks: Vec<Block>,
+    pub(super) data_blocks: Vec<u64>,
+    /// Mappings that must be looked at one by one, by block.
+    pub(super) held: BTreeMap<Pba, Vec<Held>>,
+    pub(super) strays: BTreeMap<u32, Stray>,
+    /// Mappings before and after.
+    pub(super) map: BTreeMap<(u32, u64), (Option<Pba>, Option<Pba>)>,
+    pub(super) dropped: u64,
+    /// Whether the store contradicts itself.
+    pub(super) is_damaged: bool,
+    gone: BTreeSet<u32>,
+    later: BTreeMap<(u32, u64), Option<(Pba, BlockContent)>>,
+    /// What the mappings that the journal changes are in the store.
+    replaced: BTreeMap<(u32, u64), Pba>,
+    /// Blocks of which the journal says something else than their row.
+    contested: BTreeSet<Pba>,
+}
+
+impl Survey {
+    fn new(rows: Rows, later: Later, data_blocks: Vec<u64>) -> Self {
+        let mut survey = Self {
+            stored_volumes: rows.volumes,
+            volumes: later.volumes,
+            blocks: rows.blocks,
+            data_blocks,
+            held: BTreeMap::new(),
+            strays: BTreeMap::new(),
+            map: BTreeMap::new(),
+            dropped: 0,
+            is_damaged: false,
+            gone: later.gone,
+            later: later.map,
+            replaced: BTreeMap::new(),
+            contested: BTreeSet::new(),
+        };
+        survey.blocks.sort_unstable_by_key(|block| block.pba);
+        let claims = survey.later.values().flatten();
+        let contested = claims.filter(|(pba, content)| {
+            survey
+                .find(*pba)
+                .is_some_and(|at| content_of(&survey.blocks[at].row) != *content)
+        });
+        survey.contested = contested.map(|(pba, _)| *pba).collect();
+        survey
+    }
+
+    pub(super) fn find(&self, pba: Pba) -> Option<usize> {
+        self.blocks
+            .binary_search_by_key(&pba, |block| block.pba)
+            .ok()
+    }
+
+    pub(super) fn is_on_a_drive(&self, pba: Pba) -> bool {
+        self.data_blocks
+            .get(usize::from(pba.drive()))
+            .is_some_and(|blocks| pba.block() < *blocks)
+    }
+
+    /// The mappings that the journal makes.
+    fn add_later(&mut self) {
+        for ((volume, at), new) in std::mem::take(&mut self.later) {
+            let before = self.replaced.get(&(volume, at)).copied();
+            match new {
+                Some((pba, content)) => self.keep(volume, at, before, pba, Some(content)),
+                None => self.change(volume, at, before, None),
+            }
+        }
+    }
+
+    fn change(&mut self, volume: u32, at: u64, before: Option<Pba>, after: Option<Pba>) {
+        if before != after {
+            self.map.insert((volume, at), (before, after));
+        }
+    }
+
+    /// A mapping as it will be.
+    fn keep(
+        &mut self,
+        volume: u32,
+        at: u64,
+        before: Option<Pba>,
+        pba: Pba,
+        claim: Option<BlockContent>,
+    ) {
+        let end = match self.volumes.get(&volume) {
+            Some(info) => info.size_bytes / BLOCK_BYTES as u64,
+            None => SUB_BLOCKS_MAX,
+        };
+        if at >= end {
+            self.dropped += 1;
+            return self.change(volume, at, before, None);
+        }
+        if !self.volumes.contains_key(&volume) {
+            let stray = self.strays.entry(volume).or_default();
+            stray.end = stray.end.max(at + 1);
+            stray.mappings += 1;
+        }
+        self.change(volume, at, before, Some(pba));
+        match self.find(pba) {
+            Some(known) if !self.contested.contains(&pba) && self.is_on_a_drive(pba) => {
+                self.blocks[known].kept += 1;
+            }
+            _ => self.held.entry(pba).or_default().push(Held {
+                volume,
+                sub_block: at,
+                claim,
+            }),
+        }
+    }
+}
+
+impl LoadVisitor for Survey {
+    fn volume(&mut self, _volume: VolumeInfo) {}
+
+    fn block(&mut self, _pba: Pba, _row: BlockRow) {}
+
+    fn map(&mut self, volume: u32, sub_block: u64, pba: Pba) {
+        match self.find(pba) {
+            Some(known) => self.blocks[known].stored += 1,
+            None => self.is_damaged = true,
+        }
+        if !self.stored_volumes.contains_key(&volume) {
+            self.is_damaged = true;
+        }
+        if self.later.contains_key(&(volume, sub_block)) {
+            self.replaced.insert((volume, sub_block), pba);
+        } else if self.gone.contains(&volume) {
+            self.change(volume, sub_block, Some(pba), None);
+        } else {
+            self.keep(volume, sub_block, Some(pba), pba, None);
+        }
+    }
+}
+
+/// The changes as the store takes them: all or none, with the journal's place.
+fn batch_of(changes: &[Change], checkpoint: Checkpoint, next: Checkpoint) -> Batch {
+    let mut batch = Batch::checkpoint_only(next);
+    batch.base_seq = checkpoint.position.seq;
+    for change in changes {
+        match change {
+            Change::Volume { id, after, .. } => {
+                let change = match after {
+                    Some(info) => VolumeChange::Put(info.clone()),
+                    None => VolumeChange::Remove,
+                };
+                batch.volumes.insert(*id, change);
+            }
+            Change::Block { pba, before, after } => {
+                let count = |row: &Option<BlockRow>| row.map_or(0, |row| i64::from(row.refcount));
+                let (old, new) = (count(before), count(after));
+                let is_same_content =
+                    before.as_ref().map(content_of) == after.as_ref().map(content_of);
+                let change = BlockChange {
+                    delta: new - old,
+                    // New content means that all old references go away first.
+                    lowest: if is_same_content {
+                        (new - old).min(0)
+                    } else {
+                        -old
+                    },
+                    content: after.as_ref().map(content_of),
+                };
+                batch.blocks.insert(*pba, change);
+            }
+            Change::Mapping {
+                volume,
+                sub_block,
+                before,
+                after,
+            } => {
+                let (old, new) = (*before, *after);
+                batch
+                    .map
+                    .insert((*volume, *sub_block), MapChange { old, new });
+            }
+        }
+    }
+    batch
+}

@@ -1,0 +1,163 @@
+//! Whether a pool's data can be trusted: damage made on purpose, found, named and repaired.
+//!
+//! Each test listens on a loopback address of its own, so that they can run side by side.
+
+use std::{fs, path::PathBuf};
+
+use meta::{Batch, BlockChange, LoadVisitor, Pba, PoolDir, RocksOptions, Store, VolumeInfo};
+use serde_json::Value;
+use tempfile::TempDir;
+use tests::daemon::{Daemon, assert_consistent, onefold, text_of};
+
+const NQN: &str = "nqn.2026-11.dev.onefold:default";
+
+/// A folder for one test's pool, and the address that its daemon uses.
+struct Place {
+    folder: TempDir,
+    address: String,
+}
+
+impl Place {
+    fn new(number: u8) -> Self {
+        let folder = tempfile::Builder::new()
+            .prefix("onefold-trust-")
+            .tempdir()
+            .expect("a folder");
+        Self {
+            folder,
+            address: format!("127.77.9.{number}"),
+        }
+    }
+
+    fn pool(&self) -> PathBuf {
+        self.folder.path().join("pool")
+    }
+
+    fn listen(&self) -> String {
+        format!("rdma://{}:4420", self.address)
+    }
+
+    fn serve(&self, arguments: &[&str]) -> Daemon {
+        let listen = self.listen();
+        let mut all = vec!["--listen", &listen];
+        all.extend_from_slice(arguments);
+        Daemon::start(&self.pool(), None, &all)
+    }
+
+    fn perf(&self, arguments: &[&str]) -> Value {
+        let target = format!("{}/{NQN}", self.listen());
+        let mut all = vec!["perf", &target, "--json"];
+        all.extend_from_slice(arguments);
+        let output = onefold(&all);
+        serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("perf printed no JSON ({error}): {}", text_of(&output)))
+    }
+
+    /// `onefold pool VERB DIR ...`: its exit code and what it printed.
+    fn pool_command(&self, verb: &str, arguments: &[&str]) -> (i32, String) {
+        let pool = self.pool();
+        let mut all = vec!["pool", verb, pool.to_str().expect("UTF-8")];
+        all.extend_from_slice(arguments);
+        let output = onefold(&all);
+        let code = output.status.code().expect("it ends by itself");
+        (code, text_of(&output))
+    }
+}
+
+/// The blocks of a store, in the order of the sub-blocks of its first volume.
+#[derive(Default)]
+struct Mapped(Vec<Pba>);
+
+impl LoadVisitor for Mapped {
+    fn volume(&mut self, _volume: VolumeInfo) {}
+
+    fn block(&mut self, _pba: Pba, _row: meta::BlockRow) {}
+
+    fn map(&mut self, _volume: u32, _sub_block: u64, pba: Pba) {
+        self.0.push(pba);
+    }
+}
+
+#[test]
+fn a_damaged_pool_is_repaired_after_it_said_how_and_only_when_told() {
+    let place = Place::new(1);
+    let daemon = place.serve(&["--create", "64M", "--volume", "vol0=64M"]);
+    let load = ["--bs", "64k", "--qd", "4", "--size", "4M", "--seed", "3"];
+    place.perf(&[&["--rw", "write"][..], &load[..]].concat());
+    assert!(daemon.stop().success());
+    assert_consistent(&place.pool());
+    let (code, text) = place.pool_command("repair", &[]);
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("nothing to repair"), "{text}");
+
+    let dir = PoolDir::open(&place.pool()).expect("the pool");
+    let store = dir.open_store(RocksOptions::default()).expect("its store");
+    let mut mapped = Mapped::default();
+    let checkpoint = store.load(&mut mapped).expect("its rows");
+    let mut batch = Batch::checkpoint_only(checkpoint);
+    let count = |delta: i64| BlockChange {
+        delta,
+        lowest: delta.min(0),
+        content: None,
+    };
+    batch.blocks.insert(mapped.0[16], count(-1));
+    batch.blocks.insert(mapped.0[17], count(-1));
+    batch.blocks.insert(mapped.0[40], count(5));
+    store.apply(&batch).expect("the damage");
+    drop((store, dir));
+
+    assert_eq!(place.pool_command("check", &[]).0, 2);
+    let before = fs::read_dir(place.pool()).expect("the folder").count();
+    let (code, text) = place.pool_command("repair", &[]);
+    assert_eq!(code, 2, "nobody agreed: {text}");
+    assert!(
+        text.contains("--yes") && text.contains("'vol0', bytes 65536 to 73727"),
+        "{text}"
+    );
+    assert_eq!(place.pool_command("check", &[]).0, 2, "nothing was changed");
+    assert_eq!(
+        fs::read_dir(place.pool()).expect("the folder").count(),
+        before
+    );
+
+    let (code, text) = place.pool_command("repair", &["--yes"]);
+    assert_eq!(code, 0, "{text}");
+    let backup = text
+        .lines()
+        .find_map(|line| line.strip_prefix("repaired; the 3 changed rows as they were: "));
+    let kept = fs::read_to_string(backup.expect(&text)).expect("the backup");
+    assert_eq!(
+        kept.lines()
+            .filter(|line| line.starts_with("block "))
+            .count(),
+        3,
+        "{kept}"
+    );
+    assert_consistent(&place.pool());
+    let (code, text) = place.pool_command("repair", &["--json"]);
+    assert_eq!(
+        (code, text.contains("\"repaired\": false")),
+        (0, true),
+        "{text}"
+    );
+
+    // Hosts read everything but the lost blocks, and those again after they were written.
+    let daemon = place.serve(&[]);
+    let read = [&["--rw", "read", "--verify"][..], &load[..]].concat();
+    let report = place.perf(&read);
+    assert_eq!(
+        (&report["errors"], &report["verify_errors"]),
+        (&1.into(), &0.into()),
+        "{report:#}"
+    );
+    place.perf(&[&["--rw", "write"][..], &load[..]].concat());
+    let report = place.perf(&read);
+    assert_eq!(
+        (&report["errors"], &report["verify_errors"]),
+        (&0.into(), &0.into()),
+        "{report:#}"
+    );
+    assert!(daemon.stop().success());
+    let (code, text) = place.pool_command("check", &["--data"]);
+    assert_eq!(code, 0, "{text}");
+}
