@@ -105,6 +105,61 @@ fn rdma(seeds: &mut Seeds, path: &Path) {
     }
 }
 
+/// The streams of a capture of NVMe/TCP, cut into PDUs: one input for each type and length of data, and
+/// the beginning of each stream.
+fn tcp(seeds: &mut Seeds, path: &Path) {
+    let file = fs::read(path).expect("a capture");
+    let number = |at: usize| u32::from_le_bytes(file[at..at + 4].try_into().expect("4")) as usize;
+    let mut streams: BTreeMap<(u16, u16), Vec<u8>> = BTreeMap::new();
+    let mut seen: HashMap<(u16, u16), u32> = HashMap::new();
+    let mut at = 24;
+    while at < file.len() {
+        let frame = &file[at + 16..at + 16 + number(at + 8)];
+        at += 16 + frame.len();
+        if frame[12..14] != [8, 0] || frame[23] != 6 {
+            continue;
+        }
+        let be16 = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
+        let (end, head) = (
+            14 + usize::from(be16(16)),
+            34 + usize::from(frame[46] >> 4) * 4,
+        );
+        let sequence = u32::from_be_bytes(frame[38..42].try_into().expect("4"));
+        let key = (be16(34), be16(36));
+        let payload = &frame[head..end];
+        // In order and once: what was sent again or out of order is left out, with what follows.
+        let expected = *seen.get(&key).unwrap_or(&sequence);
+        let begins = frame[47] & 2 != 0;
+        if begins || sequence == expected {
+            let next = sequence.wrapping_add(payload.len() as u32 + u32::from(begins));
+            seen.insert(key, next);
+            streams.entry(key).or_default().extend(payload);
+        }
+    }
+    for stream in streams.into_values().filter(|stream| !stream.is_empty()) {
+        // Who sends, in the first byte: a host begins with ICReq, type 0.
+        let side = u8::from(stream[0] != 0);
+        let mut begin = vec![side];
+        begin.extend(&stream[..stream.len().min(1500)]);
+        seeds.add("pdu", format!("stream-{side}"), begin);
+        let mut rest = &stream[..];
+        while let Some(common) = rest.first_chunk::<8>() {
+            let plen = u32::from_le_bytes([common[4], common[5], common[6], common[7]]) as usize;
+            let Some((pdu, next)) = rest.split_at_checked(plen.max(8)) else {
+                break;
+            };
+            let mut input = vec![side];
+            input.extend(&pdu[..pdu.len().min(1200)]);
+            seeds.add(
+                "pdu",
+                format!("type-{:02x}-data-{}", common[0], common[3]),
+                input,
+            );
+            rest = next;
+        }
+    }
+}
+
 fn whole(seeds: &mut Seeds, opcode: Opcode, message: Vec<u8>) {
     if opcode.is_send() && message.len() >= 64 {
         let (code, kind, cdw10) = (message[0], message[4], message[40]);
@@ -372,6 +427,7 @@ fn main() {
     ] {
         rdma(&mut seeds, &captures.join(name));
     }
+    tcp(&mut seeds, &captures.join("tcp-mtu1500.pcap"));
     let request = nvme::rdma_cm::RdmaCmRequest {
         qid: 1,
         hrqsize: 128,

@@ -17,6 +17,7 @@ mod disk;
 mod endpoint;
 mod input;
 mod pages;
+mod tcp;
 mod wire;
 
 /// Something to fuzz.
@@ -66,6 +67,11 @@ pub const TARGETS: &[Target] = &[
         name: "log",
         len_max: 4200,
         run: pages::log,
+    },
+    Target {
+        name: "pdu",
+        len_max: 4096,
+        run: tcp::pdu,
     },
     Target {
         name: "record",

@@ -160,6 +160,7 @@ targets! {
     any_connect_data_is_refused_at_its_field_or_written_again => "connect",
     any_identify_page_is_refused_or_written_again => "identify",
     any_log_page_is_refused_or_written_again => "log",
+    any_stream_of_tcp_pdus_is_refused_or_written_again => "pdu",
     any_journal_record_has_one_encoding => "record",
     a_journal_of_any_frames_opens_or_says_why_not => "journal",
     any_row_of_the_store_has_one_encoding => "row",
