@@ -14,6 +14,7 @@ use nvme::rdma_cm::{ADMIN_QUEUE_DEPTH, RdmaCmStatus};
 use nvme::{Cqe, Sqe};
 use reactor::Buffer;
 
+use crate::address::Transport;
 use crate::commands::{DEPTH_MAX, Outcome};
 use crate::connector::Connector;
 use crate::lifecycle::Lifecycle;
@@ -185,6 +186,14 @@ impl HostQueue {
             peer,
             params,
             _close: Rc::new(close),
+        }
+    }
+
+    /// What carries it.
+    pub fn transport(&self) -> Transport {
+        match &self.side {
+            Side::Rdma(_) => Transport::Rdma,
+            Side::Tcp(_) => Transport::Tcp,
         }
     }
 

@@ -46,7 +46,7 @@ pub use budget::{Budget, Permit};
 pub use connector::Connector;
 pub use device::{Device, DeviceConfig, Provider};
 pub use host_queue::{HostData, HostError, HostQueue, HostQueueParams, QueueConnectError};
-pub use listener::{Incoming, Listener, ListenerConfig};
+pub use listener::{Incoming, Listener, ListenerConfig, ListenerCounters};
 pub use memory::FabricMemory;
 pub use rdma::{CloseReason, DeviceError, ListenError};
 pub use soft::{Addresses, SoftConfig, SoftCounters};

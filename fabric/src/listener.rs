@@ -1,6 +1,7 @@
 //! Where a target receives its hosts' connections: checks what they ask for, and refuses what it
 //! cannot serve with the status that NVMe/RDMA has for it.
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -45,12 +46,39 @@ impl ListenerConfig {
     }
 }
 
+/// What happened at a listener so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ListenerCounters {
+    /// Queues accepted.
+    pub accepted: u64,
+    /// Requests refused because they made no sense.
+    pub refused_invalid: u64,
+    /// Requests refused because there was no room for their queue.
+    pub refused_no_resources: u64,
+    /// Bytes that the capsules of open queues take now.
+    pub queue_bytes: u64,
+    /// Their bound.
+    pub queue_bytes_max: u64,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    accepted: Cell<u64>,
+    refused_invalid: Cell<u64>,
+    refused_no_resources: Cell<u64>,
+}
+
+fn count(counter: &Cell<u64>) {
+    counter.set(counter.get().wrapping_add(1));
+}
+
 /// Listens for NVMe/RDMA connections. Dropping it closes the port; accepted queues go on.
 pub struct Listener {
     device: Device,
     listener: Box<dyn RdmaListener>,
     config: ListenerConfig,
     capsule_bytes: Budget,
+    counts: Rc<Counts>,
 }
 
 /// A host's request for a queue, checked. Dropping it refuses it.
@@ -64,6 +92,7 @@ pub struct Incoming {
     device: Device,
     pending: Box<dyn PendingConnection>,
     capsule_bytes: Budget,
+    counts: Rc<Counts>,
 }
 
 impl Listener {
@@ -80,6 +109,7 @@ impl Listener {
             device: device.clone(),
             listener,
             capsule_bytes: Budget::new(config.capsule_bytes_max),
+            counts: Rc::default(),
             config,
         })
     }
@@ -99,9 +129,11 @@ impl Listener {
                         device,
                         pending,
                         capsule_bytes: self.capsule_bytes.clone(),
+                        counts: self.counts.clone(),
                     });
                 }
                 Err(status) => {
+                    count(&self.counts.refused_invalid);
                     tracing::warn!(%peer, ?status, "connection request refused");
                     pending.reject(
                         &RdmaCmReject {
@@ -111,6 +143,20 @@ impl Listener {
                     );
                 }
             }
+        }
+    }
+}
+
+impl Listener {
+    /// What happened so far.
+    pub fn counters(&self) -> ListenerCounters {
+        let total = self.capsule_bytes.total();
+        ListenerCounters {
+            accepted: self.counts.accepted.get(),
+            refused_invalid: self.counts.refused_invalid.get(),
+            refused_no_resources: self.counts.refused_no_resources.get(),
+            queue_bytes: (total - self.capsule_bytes.free()) as u64,
+            queue_bytes_max: total as u64,
         }
     }
 }
@@ -142,6 +188,7 @@ impl Incoming {
         };
         let bytes = (usize::from(depth) + 1) * (SQE_BYTES + limits.in_capsule_bytes);
         let Some(capsule_bytes) = self.capsule_bytes.try_acquire(bytes) else {
+            count(&self.counts.refused_no_resources);
             self.reject(RdmaCmStatus::NoResources);
             return Err(AcceptError::NoResources(format!(
                 "its capsules need {bytes} bytes, and the listener's queues have all they may"
@@ -154,6 +201,7 @@ impl Incoming {
             receives: queue.receives(),
         };
         queue.attach(self.pending.accept(params, queue.clone())?);
+        count(&self.counts.accepted);
         Ok(queue.into())
     }
 

@@ -2,7 +2,7 @@
 
 use std::{cell::Cell, net::SocketAddr, rc::Rc, time::Duration};
 
-use fabric::{Connector, HostData, HostQueue, HostQueueParams};
+use fabric::{Connector, HostData, HostQueue, HostQueueParams, Transport};
 use nvme::{
     Cqe, Nqn, Sqe, Status,
     admin::{GetLogPage, Identify, OPCODE_KEEP_ALIVE, SetFeatures},
@@ -374,11 +374,17 @@ async fn fabrics_connect(
         0 => u32::try_from(options.keep_alive.as_millis()).unwrap_or(u32::MAX),
         _ => 0,
     };
+    // The library counts its commands itself. Without flow control of the queue a read over TCP needs no
+    // response behind its data.
+    let attributes = match queue.queue.transport() {
+        Transport::Tcp => ConnectCommand::DISABLE_SQ_FLOW_CONTROL,
+        Transport::Rdma => 0,
+    };
     let command = ConnectCommand {
         record_format: 0,
         qid,
         sqsize: depth - 1,
-        attributes: 0,
+        attributes,
         kato_ms,
     };
     let data = ConnectData {

@@ -37,6 +37,7 @@ const STALL_LOOKS: u32 = 4;
 pub struct TcpListener {
     shared: Rc<Shared>,
     local: SocketAddr,
+    socket: Socket,
     tasks: [JoinHandle<()>; 2],
 }
 
@@ -116,12 +117,13 @@ impl TcpListener {
             open: RefCell::default(),
         });
         let tasks = [
-            reactor::spawn(take_connections(shared.clone(), socket, watch)),
+            reactor::spawn(take_connections(shared.clone(), socket.clone(), watch)),
             reactor::spawn(end_stalled(shared.clone())),
         ];
         Ok(Self {
             shared,
             local,
+            socket,
             tasks,
         })
     }
@@ -159,6 +161,8 @@ impl TcpListener {
             digest_errors: traffic.digest_errors.get(),
             stalled: shared.stalled.get(),
             capsules_refused: shared.capsules_refused.get(),
+            queue_bytes: (shared.capsule_bytes.total() - shared.capsule_bytes.free()) as u64,
+            queue_bytes_max: shared.capsule_bytes.total() as u64,
             received_bytes: traffic.received_bytes.get(),
             sent_bytes: traffic.sent_bytes.get(),
             receives: traffic.receives.get(),
@@ -172,6 +176,7 @@ impl Drop for TcpListener {
         for task in &self.tasks {
             task.abort();
         }
+        self.socket.stop_listening();
         self.shared.close();
     }
 }

@@ -106,6 +106,10 @@ pub struct TcpCounters {
     pub stalled: u64,
     /// Commands whose in-capsule data found no memory.
     pub capsules_refused: u64,
+    /// Bytes of in-capsule data that wait outside of the buffer pool now.
+    pub queue_bytes: u64,
+    /// Their bound.
+    pub queue_bytes_max: u64,
     /// Bytes received.
     pub received_bytes: u64,
     /// Bytes sent.

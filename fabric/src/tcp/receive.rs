@@ -287,3 +287,210 @@ impl<T> Body<T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use nvme::tcp::{Data, FatalStatus, PduType, TermReq};
+    use nvme::{Sqe, tcp};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Notes everything; data goes to a heap, at an offset, or nowhere.
+    struct Notes {
+        digests: Digests,
+        seen: RefCell<Vec<Seen>>,
+    }
+
+    #[derive(Clone, Debug, PartialEq)]
+    enum Seen {
+        Pdu(Pdu, usize),
+        Data(u16, Vec<u8>, bool),
+    }
+
+    const START: usize = 3;
+
+    impl Owner for Notes {
+        type Tag = u16;
+
+        fn digests(&self) -> Digests {
+            self.digests
+        }
+
+        fn pdu(&self, pdu: Pdu, data_bytes: usize) -> Result<Option<Sink<u16>>, FatalError> {
+            self.seen.borrow_mut().push(Seen::Pdu(pdu, data_bytes));
+            let tag = match pdu {
+                Pdu::Command(sqe) => sqe.cid(),
+                Pdu::H2cData(data) => data.cid,
+                _ => return Ok(None),
+            };
+            let place = match tag % 4 {
+                0 => return Ok(None),
+                1 => Place::Nowhere,
+                _ => Place::Heap(vec![0; START + data_bytes + 2].into_boxed_slice()),
+            };
+            let start = START;
+            Ok((data_bytes > 0).then_some(Sink { place, start, tag }))
+        }
+
+        fn data(&self, sink: Sink<u16>, intact: bool) -> Result<(), FatalError> {
+            let bytes = match sink.place {
+                Place::Heap(bytes) => bytes.to_vec(),
+                Place::Buffer(_) | Place::Nowhere => Vec::new(),
+            };
+            self.seen
+                .borrow_mut()
+                .push(Seen::Data(sink.tag, bytes, intact));
+            Ok(())
+        }
+    }
+
+    /// PDUs of a host with so many bytes of data each, in one stream; the digest of every data whose
+    /// tag is 3 is damaged.
+    fn stream(digests: Digests, pdus: &[(u16, usize)]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for &(tag, len) in pdus {
+            let pdu = match tag % 3 {
+                0 if len > 0 => Pdu::H2cData(Data {
+                    cid: tag,
+                    ttag: 0,
+                    offset: 0,
+                    length: len as u32,
+                    last: true,
+                    success: false,
+                }),
+                _ => {
+                    let mut sqe = Sqe::new(1);
+                    sqe.set_cid(tag);
+                    Pdu::Command(sqe)
+                }
+            };
+            pdu.emit(digests, len, 0, &mut bytes);
+            let data: Vec<u8> = (0..len)
+                .map(|at| (at * 7 + usize::from(tag)) as u8)
+                .collect();
+            bytes.extend_from_slice(&data);
+            if digests.data && len > 0 {
+                let mut check = tcp::digest(&data);
+                check[0] ^= u8::from(tag == 3);
+                bytes.extend_from_slice(&check);
+            }
+        }
+        bytes
+    }
+
+    /// Feeds the stream in pieces of these sizes; `direct` says whether data goes straight to its place.
+    fn taken(bytes: &[u8], digests: Digests, cuts: &[usize], direct: bool) -> (Vec<Seen>, bool) {
+        let notes = Notes {
+            digests,
+            seen: RefCell::default(),
+        };
+        let mut receiver = Receiver::new(Sender::Host);
+        let mut cuts = cuts.iter().copied().cycle();
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at(cuts.next().unwrap_or(1).min(rest.len()));
+            rest = later;
+            let place = receiver.direct();
+            let straight = if direct {
+                place.len().min(now.len())
+            } else {
+                0
+            };
+            place[..straight].copy_from_slice(&now[..straight]);
+            if straight > 0 {
+                receiver.filled(straight, &notes).expect("a good stream");
+            }
+            receiver
+                .feed(&now[straight..], &notes)
+                .expect("a good stream");
+        }
+        (notes.seen.into_inner(), receiver.is_within_pdu())
+    }
+
+    proptest! {
+        #[test]
+        fn however_a_stream_is_cut_the_same_comes_out(
+            pdus in prop::collection::vec((0..40_u16, prop_oneof![Just(0), 1..9_usize, 100..3000_usize]), 1..12),
+            cuts in prop::collection::vec(prop_oneof![1..6_usize, 60..90_usize, 500..9000_usize], 1..8),
+            header: bool, data: bool, direct: bool,
+        ) {
+            let digests = Digests { header, data };
+            let bytes = stream(digests, &pdus);
+            let (whole, _) = taken(&bytes, digests, &[bytes.len()], false);
+            let (cut, within) = taken(&bytes, digests, &cuts, direct);
+            prop_assert!(!within);
+            prop_assert_eq!(&cut, &whole);
+            let mut arrived = whole.iter();
+            for (tag, len) in pdus {
+                prop_assert!(matches!(arrived.next(), Some(Seen::Pdu(_, bytes)) if *bytes == len));
+                if len == 0 || tag % 4 == 0 {
+                    continue;
+                }
+                let Some(Seen::Data(of, bytes, intact)) = arrived.next() else {
+                    panic!("no data of {tag}");
+                };
+                prop_assert_eq!(*of, tag);
+                prop_assert_eq!(*intact, !(data && tag == 3));
+                if tag % 4 > 1 {
+                    prop_assert_eq!(bytes.len(), START + len + 2);
+                    for (at, byte) in bytes.iter().enumerate() {
+                        let inside = (START..START + len).contains(&at);
+                        let expected = if inside { ((at - START) * 7 + usize::from(tag)) as u8 } else { 0 };
+                        prop_assert_eq!(*byte, expected);
+                    }
+                }
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_pdus_or_an_error_with_the_header_that_caused_it(
+            mut bytes in prop::collection::vec(any::<u8>(), 1..600),
+            good in prop::collection::vec((0..9_u16, 0..40_usize), 0..3),
+            cuts in prop::collection::vec(1..80_usize, 1..8), header: bool,
+        ) {
+            let digests = Digests { header, data: header };
+            let mut stream = stream(digests, &good);
+            let garbage_at = stream.len();
+            stream.append(&mut bytes);
+            let notes = Notes { digests, seen: RefCell::default() };
+            let mut receiver = Receiver::new(Sender::Host);
+            let mut cuts = cuts.iter().copied().cycle();
+            let mut rest = &stream[..];
+            while !rest.is_empty() {
+                let (now, later) = rest.split_at(cuts.next().unwrap_or(1).min(rest.len()));
+                rest = later;
+                if receiver.feed(now, &notes).is_err() {
+                    let offender = receiver.offender();
+                    prop_assert!(offender.len() >= COMMON_HEADER_BYTES);
+                    prop_assert!(stream[garbage_at..].windows(offender.len()).any(|at| at == offender));
+                    break;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_follows_a_violation_in_the_same_piece_is_not_executed() {
+        let digests = Digests::default();
+        let mut bytes = stream(digests, &[(1, 0)]);
+        bytes[2] = 0;
+        bytes.extend(stream(digests, &[(2, 0)]));
+        let notes = Notes {
+            digests,
+            seen: RefCell::default(),
+        };
+        let mut receiver = Receiver::new(Sender::Host);
+        let error = receiver.feed(&bytes, &notes).expect_err("a wrong header");
+        assert_eq!(
+            (error.status, error.information),
+            (FatalStatus::InvalidHeaderField, 2)
+        );
+        assert!(notes.seen.borrow().is_empty());
+        let mut complaint = Vec::new();
+        TermReq::from(error).emit(PduType::C2hTermReq, receiver.offender(), &mut complaint);
+        assert_eq!(complaint[24..24 + 72], bytes[..72]);
+    }
+}

@@ -130,3 +130,51 @@ impl SendQueue {
         answers
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use reactor::BufferPool;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn bytes_leave_in_order_however_little_is_taken_at_a_time(
+            parts in prop::collection::vec((any::<bool>(), 1..5000_usize, 0..2_usize), 1..30),
+            takes in prop::collection::vec(1..9000_usize, 1..10), slices_max in 1..20_usize,
+        ) {
+            let pool = BufferPool::new(2 << 20).expect("a pool");
+            let mut queue = SendQueue::default();
+            let (mut expected, mut answers) = (Vec::new(), 0);
+            for (n, (small, len, answered)) in parts.into_iter().enumerate() {
+                let bytes: Vec<u8> = (0..len).map(|at| (at * 3 + n) as u8).collect();
+                expected.extend_from_slice(&bytes);
+                answers += answered;
+                if small {
+                    queue.push_small(answered, |out| out.extend_from_slice(&bytes));
+                } else {
+                    let mut buffer = pool.try_alloc(len + 7).expect("room");
+                    buffer[7..].copy_from_slice(&bytes);
+                    queue.push_data(Payload::Owned(buffer), 7, len + 7, answered);
+                }
+            }
+            let (mut left, mut answered) = (Vec::new(), 0);
+            for take in takes.iter().cycle() {
+                if queue.is_empty() {
+                    break;
+                }
+                let mut slices = vec![IoSlice::new(&[]); slices_max];
+                let (count, bytes) = queue.slices(&mut slices);
+                let all: Vec<u8> = slices[..count].iter().flat_map(|slice| slice.to_vec()).collect();
+                prop_assert_eq!(all.len(), bytes);
+                let taken = (*take).min(bytes);
+                left.extend_from_slice(&all[..taken]);
+                answered += queue.advance(taken);
+            }
+            prop_assert_eq!(left, expected);
+            prop_assert_eq!(answered, answers);
+            prop_assert_eq!(pool.stats().free_bytes, pool.stats().total_bytes);
+        }
+    }
+}

@@ -123,6 +123,12 @@ impl Socket {
         Ok(sent)
     }
 
+    /// Gives the port of a listening socket up, also while the ring still holds the descriptor.
+    pub(super) fn stop_listening(&self) {
+        // Fails only if it does not listen any more.
+        let _ = shutdown(&*self.0, Shutdown::Both);
+    }
+
     /// Tells the peer that nothing more comes.
     pub(super) fn end_sending(&self) {
         // Fails only if the connection is gone.

@@ -5,4 +5,5 @@ mod common;
 
 mod bad_input;
 mod harness;
+mod limits;
 mod queues;

@@ -1,0 +1,215 @@
+//! Bounds: hosts that are slow, silent, too many or too greedy hold what is theirs and no more.
+
+use std::time::Duration;
+
+use fabric::rdma::CloseReason;
+use fabric::{TcpHostConfig, TcpListenerConfig};
+use nvme::Status;
+use nvme::tcp::Pdu;
+
+use crate::common::*;
+use crate::harness::{
+    NO_DIGESTS, Raw, Target, attach, config, goes_on, ic_req, in_capsule, transported,
+};
+
+/// So short that a test can wait for it; nobody who behaves is measured by it.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+#[test]
+fn a_connection_that_says_nothing_or_half_a_word_is_closed_in_time() {
+    run(async {
+        let target = Target::start(TcpListenerConfig {
+            handshake_timeout: PATIENCE,
+            ..config()
+        });
+        let mut silent = Raw::open(&target);
+        let mut half = Raw::open(&target);
+        half.send(&ic_req(NO_DIGESTS)[..100]).await;
+        assert_eq!(silent.ended().await, None);
+        assert_eq!(half.ended().await, None);
+        assert_eq!(target.listener.counters().handshakes_failed, 2);
+        assert!(target.queues.borrow().is_empty(), "nobody sees them");
+    });
+}
+
+#[test]
+fn a_host_that_stops_in_the_middle_is_let_go_and_an_idle_one_is_not() {
+    run(async {
+        let target = Target::start(TcpListenerConfig {
+            stall_timeout: PATIENCE,
+            ..config()
+        });
+        let idle = attach(&target, TcpHostConfig::default(), true).await;
+        // In the middle of a capsule; with an R2T unanswered; with answers unread.
+        let mut capsule = Raw::connected(&target, NO_DIGESTS).await;
+        let bytes = capsule.capsule(in_capsule(WRITE, 1, 0, 4096), &[1; 4096]);
+        capsule.send(&bytes[..1000]).await;
+        let mut transfer = Raw::connected(&target, NO_DIGESTS).await;
+        let bytes = transfer.capsule(transported(WRITE, 1, 0, 65_536), &[]);
+        transfer.send(&bytes).await;
+        let mut deaf = Raw::connected(&target, NO_DIGESTS).await;
+        for cid in 0..20 {
+            let bytes = deaf.capsule(transported(READ, cid, 0, 1 << 20), &[]);
+            deaf.send(&bytes).await;
+        }
+        let queues: Vec<_> = target.queues.borrow().iter().skip(1).cloned().collect();
+        for queue in &queues {
+            assert_eq!(queue.closed().await, CloseReason::Stalled);
+        }
+        assert_eq!(target.listener.counters().stalled, 3);
+        goes_on(&idle).await;
+        target.queues.borrow_mut().clear();
+        drop((queues, idle));
+        all_buffers_back().await;
+    });
+}
+
+#[test]
+fn a_host_that_sends_a_byte_now_and_then_is_let_go_too() {
+    run(async {
+        let target = Target::start(TcpListenerConfig {
+            stall_timeout: PATIENCE,
+            ..config()
+        });
+        let mut raw = Raw::connected(&target, NO_DIGESTS).await;
+        let queue = target.queues.borrow()[0].clone();
+        let bytes = raw.capsule(in_capsule(WRITE, 1, 0, 16_384), &[1; 16_384]);
+        for byte in bytes.chunks(1) {
+            if queue.is_closing() {
+                break;
+            }
+            raw.send(byte).await;
+            reactor::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(queue.closed().await, CloseReason::Stalled);
+    });
+}
+
+#[test]
+fn a_host_that_does_not_read_holds_no_more_than_its_queue() {
+    run(async {
+        let target = Target::start(config());
+        let good = attach(&target, TcpHostConfig::default(), true).await;
+        let mut deaf = Raw::connected(&target, NO_DIGESTS).await;
+        // More commands than its queue has entries, none of whose answers it takes: the answers that
+        // the kernel does not take count as outstanding.
+        for cid in 0..400 {
+            let bytes = deaf.capsule(transported(READ, cid, 0, 256 << 10), &[]);
+            deaf.send(&bytes).await;
+            reactor::yield_now().await;
+        }
+        let queue = target.queues.borrow()[1].clone();
+        let reason = queue.closed().await;
+        assert!(matches!(reason, CloseReason::Violation(_)), "{reason}");
+        goes_on(&good).await;
+        drop((good, queue));
+        target.queues.borrow_mut().clear();
+        all_buffers_back().await;
+    });
+}
+
+#[test]
+fn connections_beyond_the_bound_are_closed_and_later_ones_are_served() {
+    run(async {
+        let target = Target::start(TcpListenerConfig {
+            connections_max: 2,
+            ..config()
+        });
+        let first = attach(&target, TcpHostConfig::default(), true).await;
+        let second = attach(&target, TcpHostConfig::default(), true).await;
+        let mut third = Raw::open(&target);
+        assert_eq!(third.ended().await, None);
+        assert_eq!(target.listener.counters().refused, 1);
+        goes_on(&first).await;
+        drop(second);
+        target.queues.borrow_mut().pop();
+        while target.listener.counters().open > 1 {
+            reactor::yield_now().await;
+        }
+        attach(&target, TcpHostConfig::default(), true).await;
+    });
+}
+
+#[test]
+fn in_capsule_data_without_memory_fails_its_command_and_the_host_may_try_again() {
+    run(async {
+        let target = Target::start(TcpListenerConfig {
+            capsule_bytes_max: 8192,
+            ..config()
+        });
+        let mut raw = Raw::connected(&target, NO_DIGESTS).await;
+        // All buffers are taken.
+        let pool = reactor::current().expect("on a reactor").buffers().clone();
+        let mut taken = Vec::new();
+        for bytes in [reactor::MAX_BUFFER_BYTES, 4096] {
+            while let Some(buffer) = pool.try_alloc(bytes) {
+                taken.push(buffer);
+            }
+        }
+        for cid in 0..3 {
+            let bytes = raw.capsule(
+                in_capsule(WRITE, cid, 8192 * usize::from(cid), 8192),
+                &[7; 8192],
+            );
+            raw.send(&bytes).await;
+        }
+        while target.listener.counters().capsules_refused < 2 {
+            reactor::yield_now().await;
+        }
+        assert_eq!(target.listener.counters().queue_bytes, 8192);
+        drop(taken);
+        let mut statuses = Vec::new();
+        for _ in 0..3 {
+            let cqe = raw.response().await;
+            statuses.push((cqe.cid, cqe.status));
+        }
+        statuses.sort_by_key(|(cid, _)| *cid);
+        let interrupted = Status::COMMAND_INTERRUPTED;
+        assert_eq!(
+            statuses,
+            [(0, Status::SUCCESS), (1, interrupted), (2, interrupted)]
+        );
+        assert_eq!(target.listener.counters().queue_bytes, 0);
+        let again = in_capsule(WRITE, 9, 8192, 8192);
+        assert_eq!(raw.command(again, &[7; 8192]).await.status, Status::SUCCESS);
+        assert!(target.disk.borrow()[..16_384].iter().all(|byte| *byte == 7));
+    });
+}
+
+#[test]
+fn many_hosts_connect_at_once_and_go_again() {
+    run(async {
+        let target = Target::start(config());
+        let before = target.listener.counters().accepted;
+        let mut raws: Vec<Raw> = (0..200).map(|_| Raw::open(&target)).collect();
+        for raw in &mut raws {
+            raw.send(&ic_req(NO_DIGESTS)).await;
+        }
+        for raw in &mut raws {
+            assert!(matches!(raw.pdu().await, Some((Pdu::IcResp(_), _))));
+        }
+        assert_eq!(target.listener.counters().open, 200);
+        drop(raws);
+        while target.listener.counters().open > 0 {
+            reactor::yield_now().await;
+        }
+        assert_eq!(target.listener.counters().accepted, before + 200);
+    });
+}
+
+#[test]
+fn a_port_is_free_again_as_soon_as_its_listener_is_gone() {
+    run(async {
+        let target = Target::start(config());
+        let queue = attach(&target, TcpHostConfig::default(), true).await;
+        let first = fabric::TcpListener::bind(config()).expect("a free port");
+        let address = first.local_addr();
+        drop(first);
+        let again = TcpListenerConfig {
+            address,
+            ..config()
+        };
+        fabric::TcpListener::bind(again).expect("it was given up");
+        goes_on(&queue).await;
+    });
+}
