@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand};
 use fabric::TransportAddress;
 
 use super::bench::BenchCommand;
+use super::estimate::EstimateArgs;
 use crate::size::{SizeError, parse_size};
 
 /// The pool that every command uses when none is named.
@@ -50,6 +51,8 @@ pub enum Command {
     /// Measure this machine: the engine beside the machine's own limits
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// Tell what deduplication and compression would save on files, folders or devices; only reads
+    Estimate(EstimateArgs),
 }
 
 /// `onefold serve`

@@ -7,6 +7,7 @@
 pub mod args;
 pub mod bench;
 mod commands;
+pub mod estimate;
 mod repair;
 
 use std::io::{self, IsTerminal, Write};
@@ -94,6 +95,7 @@ fn run(command: Command) -> Outcome {
         Command::Discover(args) => commands::discover(&args),
         Command::Perf(args) => commands::perf(args),
         Command::Bench(command) => bench::run(command),
+        Command::Estimate(args) => estimate::run(args),
     }
 }
 
