@@ -48,13 +48,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let wanted = arguments.next();
     let target = reactor::start(config("target"))?;
-    let _serving = target.handle().spawn(move || async move {
+    let serving = target.handle().spawn(move || async move {
         match tcp {
-            Some(_) => serve_tcp(SocketAddr::new(target_ip, PORT)).await,
-            None => serve_rdma(target_ip).await,
+            Some(_) => serve_tcp(SocketAddr::new(target_ip, PORT)),
+            None => serve_rdma(target_ip),
         }
     });
     let measured = reactor::run(config("host"), async move {
+        serving.await??;
         let host = match tcp {
             Some(digests) => Connector::tcp(TcpHostConfig {
                 header_digest: digests,
@@ -119,25 +120,29 @@ async fn connect(queue: &HostQueue) -> Result<(), fabric::HostError> {
     Ok(())
 }
 
-async fn serve_rdma(address: IpAddr) -> Result<(), String> {
+/// Listens, and serves every queue that comes.
+fn serve_rdma(address: IpAddr) -> Result<(), String> {
     let device =
         Device::open(DeviceConfig::on(vec![address])).map_err(|error| error.to_string())?;
     let listener = Listener::bind(&device, PORT).map_err(|error| error.to_string())?;
-    while let Some(incoming) = listener.accept().await {
-        let queue = incoming
-            .accept(QueueLimits::default())
-            .map_err(|error| error.to_string())?;
-        reactor::spawn(serve(queue));
-    }
+    reactor::spawn(async move {
+        while let Some(incoming) = listener.accept().await {
+            if let Ok(queue) = incoming.accept(QueueLimits::default()) {
+                reactor::spawn(serve(queue));
+            }
+        }
+    });
     Ok(())
 }
 
-async fn serve_tcp(address: SocketAddr) -> Result<(), String> {
+fn serve_tcp(address: SocketAddr) -> Result<(), String> {
     let config = TcpListenerConfig::new(address);
     let listener = TcpListener::bind(config).map_err(|error| error.to_string())?;
-    while let Some(queue) = listener.accept().await {
-        reactor::spawn(serve(queue));
-    }
+    reactor::spawn(async move {
+        while let Some(queue) = listener.accept().await {
+            reactor::spawn(serve(queue));
+        }
+    });
     Ok(())
 }
 

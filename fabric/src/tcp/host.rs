@@ -479,8 +479,11 @@ impl Role for TcpHost {
     }
 
     fn end(&self, reason: CloseReason) {
-        if !self.life.end(reason) {
+        if !self.life.end(reason.clone()) {
             return;
+        }
+        if let CloseReason::Violation(violation) = reason {
+            tracing::warn!(peer = %self.peer, qid = self.params.qid, violation, "queue closed");
         }
         self.connecting.borrow_mut().wake_all();
         let error = self.gone();

@@ -30,6 +30,8 @@ use crate::waiters::Waiters;
 
 /// How long to wait when the system has no descriptor or memory for another connection.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
+/// Connections taken before other tasks have their turn.
+const ACCEPTS_IN_A_ROW: u64 = 16;
 /// How often connections are looked at within the time after which they count as stalled.
 const STALL_LOOKS: u32 = 4;
 
@@ -38,7 +40,7 @@ pub struct TcpListener {
     shared: Rc<Shared>,
     local: SocketAddr,
     socket: Socket,
-    tasks: [JoinHandle<()>; 2],
+    accepting: JoinHandle<()>,
 }
 
 /// What the connections of a listener share.
@@ -116,15 +118,14 @@ impl TcpListener {
             waiters: RefCell::default(),
             open: RefCell::default(),
         });
-        let tasks = [
-            reactor::spawn(take_connections(shared.clone(), socket.clone(), watch)),
-            reactor::spawn(end_stalled(shared.clone())),
-        ];
+        let accepting = take_connections(shared.clone(), socket.clone(), watch);
+        let accepting = reactor::spawn(accepting);
+        drop(reactor::spawn(end_stalled(shared.clone())));
         Ok(Self {
             shared,
             local,
             socket,
-            tasks,
+            accepting,
         })
     }
 
@@ -173,9 +174,7 @@ impl TcpListener {
 
 impl Drop for TcpListener {
     fn drop(&mut self) {
-        for task in &self.tasks {
-            task.abort();
-        }
+        self.accepting.abort();
         self.socket.stop_listening();
         self.shared.close();
     }
@@ -208,9 +207,16 @@ impl Shared {
 }
 
 async fn take_connections(shared: Rc<Shared>, socket: Socket, watch: Watch) {
+    let mut in_a_row = 0;
     let failed = loop {
         match socket.accept() {
-            Ok(connection) => shared.accepted(connection),
+            Ok(connection) => {
+                shared.accepted(connection);
+                in_a_row += 1;
+                if in_a_row % ACCEPTS_IN_A_ROW == 0 {
+                    reactor::yield_now().await;
+                }
+            }
             Err(error) => match error.raw_os_error() {
                 Some(libc::EAGAIN) => {
                     let ready = poll_fn(|cx| watch.poll_ready(cx)).await;
@@ -237,10 +243,16 @@ impl Shared {
         count(&self.accepted, 1);
         if self.open.borrow().len() >= self.config.connections_max {
             count(&self.refused, 1);
-            tracing::warn!(
-                connections_max = self.config.connections_max,
-                "too many connections: one more was closed at once"
-            );
+            let refused = self.refused.get();
+            // A flood must not flood the log too.
+            if refused.is_power_of_two() {
+                let connections_max = self.config.connections_max;
+                tracing::warn!(
+                    connections_max,
+                    refused,
+                    "too many connections: closed at once"
+                );
+            }
             return;
         }
         let prepare = || -> io::Result<_> {
@@ -305,9 +317,10 @@ impl Shared {
     }
 }
 
-/// Closes connections on which nothing moves though their hosts owe something.
+/// Closes connections on which nothing moves though their hosts owe something; also after the port is
+/// closed, as long as there are any.
 async fn end_stalled(shared: Rc<Shared>) {
-    loop {
+    while !(shared.closed.get() && shared.open.borrow().is_empty()) {
         reactor::sleep(shared.config.stall_timeout / STALL_LOOKS).await;
         let mut stalled = Vec::new();
         for open in shared.open.borrow_mut().values_mut() {

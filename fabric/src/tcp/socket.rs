@@ -4,6 +4,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::net::sockopt;
 use rustix::net::{
@@ -12,6 +13,13 @@ use rustix::net::{
 };
 
 const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
+
+/// After how much silence the kernel asks whether the peer is still there.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+/// How long it waits before it asks again.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+/// How often it asks in vain before the connection has failed.
+const KEEPALIVE_PROBES: u32 = 6;
 
 /// A TCP socket. The descriptor is shared with the ring that watches it.
 #[derive(Clone, Debug)]
@@ -83,8 +91,14 @@ impl Socket {
     }
 
     fn set_up(&self) -> io::Result<()> {
+        let fd = &*self.0;
         // A turn's answers leave in one call: nothing is won by holding a part of them back.
-        Ok(sockopt::set_tcp_nodelay(&*self.0, true)?)
+        sockopt::set_tcp_nodelay(fd, true)?;
+        // A peer that is gone without a word is noticed, also on an idle queue without keep-alive.
+        sockopt::set_socket_keepalive(fd, true)?;
+        sockopt::set_tcp_keepidle(fd, KEEPALIVE_IDLE)?;
+        sockopt::set_tcp_keepintvl(fd, KEEPALIVE_INTERVAL)?;
+        Ok(sockopt::set_tcp_keepcnt(fd, KEEPALIVE_PROBES)?)
     }
 
     pub(super) fn descriptor(&self) -> &Arc<OwnedFd> {

@@ -484,9 +484,14 @@ impl Role for TcpTarget {
     }
 
     fn end(&self, reason: CloseReason) {
-        if self.intake.end(reason) {
-            self.transfers.borrow_mut().end();
+        if !self.intake.end(reason.clone()) {
+            return;
         }
+        if let CloseReason::Violation(violation) = reason {
+            let info = self.intake.info.get();
+            tracing::warn!(peer = %info.peer, qid = info.qid, violation, "queue closed");
+        }
+        self.transfers.borrow_mut().end();
     }
 }
 
