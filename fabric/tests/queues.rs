@@ -13,6 +13,8 @@ use fabric::{
 use futures_util::future::join_all;
 use nvme::rdma_cm::RdmaCmStatus;
 use nvme::{Cqe, Status};
+use roce::wire::UDP_PORT;
+use roce::wire::icrc::{self, Flow};
 
 /// Between two looks at whether another process has let go of an address.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -165,6 +167,75 @@ fn packets_go_singly_where_there_is_no_segmentation_offload() {
             counters.icrc_errors + target.device.counters().icrc_errors,
             0
         );
+    });
+}
+
+/// A device that checks the ICRC in full, if this user may have one.
+fn strict_device() -> Option<Device> {
+    let soft = SoftConfig {
+        strict_icrc: true,
+        ..SoftConfig::default()
+    };
+    let config = DeviceConfig {
+        soft,
+        ..DeviceConfig::on(vec![own_address()])
+    };
+    match Device::open(config) {
+        Ok(device) => Some(device),
+        Err(error) => {
+            assert!(error.to_string().contains("CAP_NET_RAW"), "{error}");
+            None
+        }
+    }
+}
+
+#[test]
+fn strict_checks_let_every_right_packet_pass() {
+    run(async {
+        let (Some(target), Some(host)) = (strict_device(), strict_device()) else {
+            return;
+        };
+        let target = Target::start_on(target);
+        let queue = connect(&host, &target).await;
+        many_concurrent(&target, &queue, 64, 4096).await;
+        many_concurrent(&target, &queue, 16, 131_072).await;
+        let errors = host.counters().icrc_errors + target.device.counters().icrc_errors;
+        assert_eq!(errors, 0);
+    });
+}
+
+#[test]
+fn strict_checks_notice_what_looks_like_another_identification() {
+    run(async {
+        let Some(strict) = strict_device() else {
+            return;
+        };
+        let devices = [device(SoftConfig::default()), strict];
+        let own = std::net::UdpSocket::bind((own_address(), 0)).expect("a socket");
+        let from = own.local_addr().expect("an address");
+        for to in &devices {
+            // The kernel sends it with 0, and its ICRC is right for 5.
+            let to = to.addresses()[0];
+            let flow = Flow::new(from.ip(), to, from.port());
+            let mut packet = vec![4, 0x40, 0xff, 0xff, 0, 1, 2, 3, 0, 0, 0, 1];
+            let sum = icrc::compute(&flow, 5, &packet);
+            packet.extend(sum.to_le_bytes());
+            own.send_to(&packet, (to, UDP_PORT)).expect("sent");
+        }
+        let received = || {
+            devices
+                .each_ref()
+                .map(|device| device.counters().packets_received)
+        };
+        let errors = || {
+            devices
+                .each_ref()
+                .map(|device| device.counters().icrc_errors)
+        };
+        while received()[0] + errors()[1] < 2 {
+            reactor::sleep(LOOK_AGAIN).await;
+        }
+        assert_eq!(errors(), [0, 1]);
     });
 }
 

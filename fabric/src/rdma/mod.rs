@@ -8,7 +8,8 @@
 //! What every provider guarantees:
 //!
 //! - Work requests of a queue pair are executed, and their completions reported, in the order in
-//!   which they were posted (receives among themselves likewise).
+//!   which they were posted (receives among themselves likewise); but a WRITE may go before SENDs that
+//!   were posted before it.
 //! - A handler is never called from inside a call into the device: it may post, disconnect, register
 //!   at will, and callers may hold their own borrows while they post.
 //! - [`QueuePairHandler::closed`] is called exactly once, last, after every posted piece of memory

@@ -16,6 +16,7 @@ use super::connection::{ListenerState, SoftListener, SoftQueuePair};
 use super::driver::{self, Warnings};
 use super::guard::{self, AddressGuard};
 use super::socket::{self, Links, ReceiveBatch, Socket};
+use super::strict::{self, Found, Headers};
 use super::{Addresses, ROCE_PORT, SoftConfig, SoftCounters};
 use crate::budget::Budget;
 use crate::memory::FabricMemory;
@@ -50,6 +51,8 @@ pub(crate) struct SoftDevice {
 pub(super) struct Shared {
     pub(super) endpoint: RefCell<Endpoint<FabricMemory>>,
     pub(super) sockets: Vec<Socket>,
+    /// For strict checks: what belongs to each socket, of those of IPv4.
+    pub(super) headers: Vec<Option<RefCell<Headers>>>,
     _guards: Vec<AddressGuard>,
     pub(super) config: SoftConfig,
     pub(super) handlers: RefCell<HashMap<QpId, Rc<dyn QueuePairHandler>>>,
@@ -73,6 +76,14 @@ impl SoftDevice {
     /// Opens the sockets and starts the tasks on the current reactor.
     pub(crate) fn open(addresses: Addresses, config: SoftConfig) -> Result<Rc<Self>, DeviceError> {
         let (sockets, guards) = open_sockets(&addresses, &config)?;
+        let mut receiving = ReceiveBatch::new();
+        for socket in &sockets {
+            report_probe(socket, strict::probe(socket, &mut receiving));
+        }
+        let headers = sockets
+            .iter()
+            .map(|socket| open_headers(socket, &config))
+            .collect::<Result<_, _>>()?;
         let mut seed = [0; 32];
         fill_random(&mut seed)?;
         let receive_buffer = sockets
@@ -87,12 +98,13 @@ impl SoftDevice {
         let shared = Rc::new(Shared {
             endpoint: RefCell::new(Endpoint::new(config.endpoint.clone(), seed)),
             sockets,
+            headers,
             _guards: guards,
             config,
             handlers: RefCell::default(),
             listeners: RefCell::default(),
             sending: RefCell::default(),
-            receiving: RefCell::new(ReceiveBatch::new()),
+            receiving: RefCell::new(receiving),
             counters: RefCell::default(),
             links: RefCell::default(),
             warnings: Warnings::default(),
@@ -118,7 +130,9 @@ impl SoftDevice {
 
     pub(crate) fn counters(&self) -> SoftCounters {
         let mut counters = self.shared.counters.borrow().clone();
-        counters.endpoint = self.shared.endpoint.borrow().counters().clone();
+        let endpoint = self.shared.endpoint.borrow();
+        (counters.queue_pairs, counters.queue_pair_bytes) = endpoint.queue_pairs();
+        counters.endpoint = endpoint.counters().clone();
         counters
     }
 
@@ -369,6 +383,45 @@ fn open_one(address: IpAddr, config: &SoftConfig) -> Result<(Socket, AddressGuar
         }
     })?;
     Ok((socket, guard))
+}
+
+/// Says what the test of a socket at the start found, where that is worth knowing.
+fn report_probe(socket: &Socket, found: io::Result<Found>) {
+    let address = socket.address();
+    match found {
+        Ok(Found::Right) => {}
+        Ok(Found::Wrong { ip_id }) => tracing::warn!(%address, ip_id,
+            "packets leave this machine with an IP identification that is not 0, which RoCE's ICRC \
+             covers: hosts with kernel or hardware RoCE will drop them all. Look for a rule that \
+             mangles or translates UDP port 4791 (nft list ruleset), or use another interface"),
+        Ok(Found::Nothing) => tracing::debug!(%address,
+            "packets to this machine itself do not arrive; their IP identification is not tested"),
+        // Without the right to look there is nothing to say: most users do not have it.
+        Err(error) => tracing::debug!(%address, %error, "the IP identification is not tested"),
+    }
+}
+
+/// The raw socket beside a UDP socket, if strict checks are asked for and make a difference.
+fn open_headers(
+    socket: &Socket,
+    config: &SoftConfig,
+) -> Result<Option<RefCell<Headers>>, DeviceError> {
+    let IpAddr::V4(address) = socket.address() else {
+        return Ok(None);
+    };
+    if !config.strict_icrc {
+        return Ok(None);
+    }
+    match Headers::open(address, config.receive_buffer_bytes) {
+        Ok(headers) => Ok(Some(RefCell::new(headers))),
+        Err(source) => Err(DeviceError::Io {
+            action: format!(
+                "check the ICRC in full on {address}: that needs a raw socket and CAP_NET_RAW (run \
+                 as root, or setcap cap_net_raw+ep on the program), or switch strict checks off"
+            ),
+            source,
+        }),
+    }
 }
 
 fn fill_random(bytes: &mut [u8]) -> Result<(), DeviceError> {

@@ -1,7 +1,7 @@
 //! The tasks of a soft device: receivers that drain the sockets, and the driver that sends, keeps the
 //! time, and tells queue pairs what happened.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::IpAddr;
@@ -18,6 +18,7 @@ use roce::wire::icrc::{self, Flow};
 use super::connection::SoftPending;
 use super::device::Shared;
 use super::socket::{self, Datagrams, Socket};
+use super::strict::{Headers, Sequence};
 use super::{ROCE_PORT, batch};
 use crate::memory::FabricMemory;
 use crate::rdma::{CloseReason, Completion, WorkKind, WorkStatus};
@@ -47,7 +48,7 @@ pub(super) async fn receive(shared: Rc<Shared>, index: usize) {
             reactor::sleep(ERROR_PAUSE).await;
         }
         loop {
-            let more = shared.drain(socket);
+            let more = shared.drain(socket, shared.headers.get(index).and_then(Option::as_ref));
             shared.dispatch();
             // The driver runs after the tasks that were just woken, so what they post and the
             // acknowledgements leave together.
@@ -208,7 +209,7 @@ impl Shared {
     }
 
     /// Takes a bounded number of batches from a socket; true if more may wait.
-    fn drain(&self, socket: &Socket) -> bool {
+    fn drain(&self, socket: &Socket, headers: Option<&RefCell<Headers>>) -> bool {
         let mut receiving = self.receiving.borrow_mut();
         for _ in 0..BATCHES_PER_TURN {
             let more = match receiving.receive(socket) {
@@ -220,8 +221,28 @@ impl Shared {
                 }
             };
             let now = reactor::now();
+            let mut headers = headers.map(RefCell::borrow_mut);
+            if let Some(headers) = &mut headers
+                && let Err(error) = headers.refill()
+            {
+                tracing::debug!(address = %socket.address(), %error, "receive headers");
+            }
             for datagrams in receiving.iter() {
-                self.take_packets(now, &datagrams);
+                let sequence = headers.as_mut().map(|headers| {
+                    let Datagrams { source, local, .. } = datagrams;
+                    let bytes = datagrams.bytes();
+                    headers
+                        .take(source, local, bytes, bytes.len())
+                        .map(Sequence::new)
+                });
+                match sequence {
+                    None => self.take_packets(now, &datagrams, Sequence::unknown()),
+                    Some(Some(known)) => self.take_packets(now, &datagrams, known),
+                    // Its header was lost: it cannot be checked, and is repeated.
+                    Some(None) => {
+                        self.counters.borrow_mut().icrc_errors += datagrams.iter().count() as u64;
+                    }
+                }
             }
             if !more {
                 return false;
@@ -230,7 +251,7 @@ impl Shared {
         true
     }
 
-    fn take_packets(&self, now: Instant, datagrams: &Datagrams<'_>) {
+    fn take_packets(&self, now: Instant, datagrams: &Datagrams<'_>, mut sequence: Sequence) {
         let (src, dst) = (datagrams.source.ip(), datagrams.local);
         let flow = Flow {
             src,
@@ -245,7 +266,7 @@ impl Shared {
         let mut counters = self.counters.borrow_mut();
         let mut endpoint = self.endpoint.borrow_mut();
         self.links.borrow_mut().learn(path, datagrams.link);
-        for (index, packet) in datagrams.iter().enumerate() {
+        for packet in datagrams.iter() {
             counters.packets_received += 1;
             if let Some(every) = self.config.drop_every
                 && counters
@@ -256,8 +277,8 @@ impl Shared {
                 continue;
             }
             let management = packet.get(5..8) == Some(&MANAGEMENT_QPN);
-            // The segments of one message are numbered from 0.
-            if icrc::verify_expecting(&flow, packet, index as u16).is_err() {
+            let verified = icrc::verify_expecting(&flow, packet, sequence.expected());
+            if !verified.is_ok_and(|verified| sequence.accepts(verified)) {
                 counters.icrc_errors += 1;
                 if management {
                     counters.management_icrc_errors += 1;

@@ -146,6 +146,13 @@ impl Socket {
         })
     }
 
+    /// Lets the kernel number packets as those that may be fragmented.
+    #[cfg(test)]
+    pub(crate) fn allow_fragments(&self) -> io::Result<()> {
+        let discover = libc::IP_PMTUDISC_DONT;
+        set_option(self.fd(), libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, discover)
+    }
+
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -282,6 +289,11 @@ pub(crate) struct Datagrams<'a> {
 }
 
 impl<'a> Datagrams<'a> {
+    /// All of them.
+    pub(crate) fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
     /// The single datagrams.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         self.bytes.chunks(self.segment)

@@ -160,7 +160,10 @@ impl Manager {
     /// # Errors
     /// If the connection is gone or in another state.
     pub fn establish(&mut self, _now: Instant, conn: ConnId) -> Result<(), CmError> {
-        let ready = self.in_state(conn, &[State::RepReceived])?.ready_to_use();
+        let connection = self.in_state(conn, &[State::RepReceived])?;
+        let ready = connection.ready_to_use();
+        // The request is answered and never repeated again.
+        connection.message = None;
         self.set_state(conn, State::Established);
         self.set_timer(conn, None);
         self.send(conn, &ready);
@@ -170,7 +173,9 @@ impl Manager {
     /// Passive side: data of the peer arrived on the queue pair, so it has the REP. Cheap and
     /// without effect if the connection is established already or gone.
     pub fn data_received(&mut self, _now: Instant, conn: ConnId) {
-        if self.in_state(conn, &[State::RepSent]).is_ok() {
+        if let Ok(connection) = self.in_state(conn, &[State::RepSent]) {
+            // The reply arrived and is never repeated again.
+            connection.message = None;
             self.set_state(conn, State::Established);
             self.set_timer(conn, None);
             self.events.push_back(Event::Established { conn });

@@ -437,7 +437,7 @@ impl<M: Memory> Endpoint<M> {
 
     fn join(&mut self, conn: ConnId, mut qp: QueuePair<M>, qpn: u32, receive_psn: Psn) {
         qp.conn = Some(conn);
-        self.qps.insert(qpn, qp);
+        self.qps.insert(qpn, Box::new(qp));
         self.connections
             .joined
             .insert(conn, Joined { qpn, receive_psn });

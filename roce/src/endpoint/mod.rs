@@ -42,6 +42,9 @@ pub use crate::wire::{Path, PathMtu};
 /// Room for the largest header: BTH and RETH, or BTH, DETH and a management datagram's.
 const HEADER_BYTES_MAX: usize = 64;
 
+/// The table has room for all queue pairs that are allowed from the start, up to this many (1 MiB).
+const TABLE_ROOM_MAX: usize = 1 << 16;
+
 /// The bits of a partition key that name the partition; the highest says full member.
 const PKEY_MASK: u16 = 0x7fff;
 
@@ -66,7 +69,9 @@ pub enum EndpointError {
 pub struct Endpoint<M: Memory> {
     config: EndpointConfig,
     random: ChaCha12Rng,
-    qps: RandomKeyMap<QueuePair<M>>,
+    /// Boxed, and with room for all of them from the start: a table that moved its queue pairs when it
+    /// grows would hold all hosts up.
+    qps: RandomKeyMap<Box<QueuePair<M>>>,
     regions: RegionTable<M>,
     /// Queue pairs with something to send, each once, in the order of their turns.
     ring: VecDeque<u32>,
@@ -91,15 +96,18 @@ impl<M: Memory> Endpoint<M> {
         Self {
             connections: Connections::new(&config, &mut random),
             regions: RegionTable::new(config.max_regions),
-            config,
             random,
-            qps: RandomKeyMap::default(),
+            qps: RandomKeyMap::with_capacity_and_hasher(
+                config.max_qps.min(TABLE_ROOM_MAX),
+                Default::default(),
+            ),
             ring: VecDeque::new(),
             timers: BinaryHeap::new(),
             events: VecDeque::new(),
             counters: Counters::default(),
             header: Vec::with_capacity(HEADER_BYTES_MAX),
             now: None,
+            config,
         }
     }
 
@@ -290,6 +298,16 @@ impl<M: Memory> Endpoint<M> {
     /// region.
     pub fn deregister(&mut self, rkey: u32) -> Option<M> {
         self.regions.deregister(rkey)
+    }
+
+    /// How many queue pairs exist, connecting and closing ones included, and how many bytes they take,
+    /// posted memory not included. Looks at each of them.
+    pub fn queue_pairs(&self) -> (usize, usize) {
+        // The table has a key, a pointer and a control byte for each of its places.
+        let place = size_of::<u32>() + size_of::<usize>() + 1;
+        let table = self.qps.capacity() * place;
+        let each = self.qps.values().map(|qp| qp.bytes());
+        (self.qps.len(), table + each.sum::<usize>())
     }
 
     /// What happened since the start.

@@ -238,6 +238,11 @@ impl<M: Memory> QueuePair<M> {
         }
     }
 
+    /// Bytes that this takes, posted memory not included.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of::<Self>() + self.requester.heap_bytes() + self.responder.heap_bytes()
+    }
+
     pub(crate) fn path(&self) -> Path {
         self.link.path
     }

@@ -33,6 +33,10 @@ const POSTED_PACKETS_MAX: u32 = 1 << 21;
 const RNR_WAIT_FIRST: Duration = Duration::from_micros(500);
 const RNR_WAIT_MAX: Duration = Duration::from_millis(100);
 
+/// An empty send queue keeps room for at most so many work requests: two for each of 64 responses, so
+/// that a queue of usual depth does not allocate and free all the time.
+const IDLE_ROOM_MAX: usize = 128;
+
 /// A WRITE overtakes at most so many SENDs: about what one turn of a busy queue posts.
 const OVERTAKEN_MAX: usize = 64;
 
@@ -138,6 +142,11 @@ impl<M: Memory> Requester<M> {
             early_response: None,
             round_trip: RoundTrip::default(),
         }
+    }
+
+    /// Bytes beside the value itself.
+    pub(super) fn heap_bytes(&self) -> usize {
+        self.entries.capacity() * size_of::<Entry<M>>()
     }
 
     pub(super) fn post(
@@ -574,6 +583,10 @@ impl<M: Memory> Requester<M> {
             self.cursor_packet = 0;
         }
         complete(entry, WcStatus::Success, context, link);
+        // After a burst the room goes back, so that idle queue pairs stay small.
+        if self.entries.is_empty() && self.entries.capacity() > IDLE_ROOM_MAX {
+            self.entries.shrink_to(IDLE_ROOM_MAX / 2);
+        }
     }
 
     fn progressed(&mut self, packets: u32, now: Instant, config: &EndpointConfig) {

@@ -98,6 +98,12 @@ impl<M: Memory> Responder<M> {
         }
     }
 
+    /// Bytes beside the value itself.
+    pub(super) fn heap_bytes(&self) -> usize {
+        self.receives.capacity() * size_of::<(u64, M)>()
+            + self.reads.capacity() * size_of::<ReadJob>()
+    }
+
     /// Begins to expect packets, when the peer is known.
     pub(super) fn start(&mut self, expected: Psn, reads_max: usize) {
         self.expected = expected;

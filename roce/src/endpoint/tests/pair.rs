@@ -414,7 +414,7 @@ impl Pair {
             qp.ready_to_send();
             let endpoint = &mut self.sides[side].endpoint;
             endpoint.now = Some(self.now);
-            endpoint.qps.insert(numbers[side], qp);
+            endpoint.qps.insert(numbers[side], Box::new(qp));
         }
         numbers.map(QpId)
     }
