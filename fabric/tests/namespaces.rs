@@ -11,7 +11,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::*;
-use fabric::{Device, DeviceConfig};
+use fabric::{Device, DeviceConfig, HostQueue};
+use futures_util::future::join_all;
+use nvme::Status;
 use roce::cm;
 use roce::endpoint::{Path, PathMtu};
 use roce::wire::cm::{CmTimeout, Message, tcp_service_id};
@@ -156,6 +158,73 @@ fn serve() {
         println!("ready");
         std::future::pending::<()>().await;
     });
+}
+
+/// Writes and reads back through a queue, and prints what the device counted.
+fn use_target(target: IpAddr, own: IpAddr) {
+    run(async {
+        let host = Device::open(DeviceConfig::on(vec![own])).expect("a device");
+        let queue = HostQueue::connect(&host.clone().into(), (target, PORT), IO)
+            .await
+            .expect("a queue");
+        let queue = &queue;
+        for (count, len) in [(64, 4096), (24, 131_072), (4, 1 << 20)] {
+            join_all((0..count).map(|n| async move {
+                let data = pattern((n + len) as u64, len);
+                assert_eq!(write(queue, n * len, &data).await, Status::SUCCESS);
+                assert!(
+                    read(queue, n * len, len).await == data,
+                    "{n} of {len} bytes"
+                );
+            }))
+            .await;
+        }
+        let counters = host.counters();
+        assert_eq!(counters.icrc_errors, 0);
+        println!("{:?}", counters.endpoint);
+        host.shutdown().await;
+    });
+}
+
+/// Segments are cut by the kernel and packets really travel; then some are lost, late and doubled,
+/// where the kernel has netem.
+#[test]
+fn data_is_right_over_a_cable_and_over_a_bad_one() {
+    const NAME: &str = "data_is_right_over_a_cable_and_over_a_bad_one";
+    match std::env::var(ROLE) {
+        Ok(role) if role == "target" => return serve(),
+        Ok(role) => {
+            println!("ready");
+            let words: Vec<&str> = role.split(' ').collect();
+            let [target, own] = [1, 2].map(|word| words[word].parse().expect("an address"));
+            return use_target(target, own);
+        }
+        Err(_) => {}
+    }
+    let Some(cable) = Cable::lay(1500) else {
+        return;
+    };
+    let _target = cable.play("t", NAME, "target");
+    let hosts = ["host 10.88.0.1 10.88.0.2", "host fd88::1 fd88::2"];
+    for host in hosts {
+        cable.play("h", NAME, host).end();
+    }
+    for side in ["t", "h"] {
+        let spoiling = cable
+            .inside(side, "tc")
+            .args("qdisc add dev v root netem loss 1% duplicate 0.5% delay 200us 100us".split(' '))
+            .output();
+        let why = match spoiling {
+            Ok(output) if output.status.success() => continue,
+            Ok(output) => String::from_utf8_lossy(&output.stderr).into_owned(),
+            Err(error) => error.to_string(),
+        };
+        println!("no losses tested: tc cannot add netem here: {}", why.trim());
+        return;
+    }
+    for host in hosts {
+        cable.play("h", NAME, host).end();
+    }
 }
 
 /// Asks a target for a connection as a host does, from a plain socket, and gives the answer.

@@ -138,6 +138,15 @@ impl Drop for Closing {
     }
 }
 
+/// Spreads a counter over all numbers (the finisher of SplitMix64). Which packets are dropped on
+/// purpose must follow from the counter, so that tests can be repeated, and must have no period: a
+/// READ's answer of as many packets as the period would lose the same one each time.
+fn scatter(counter: u64) -> u64 {
+    let mixed = (counter ^ (counter >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
 /// The queue pair number of connection management, as it stands in bytes 5 to 7 of a packet.
 const MANAGEMENT_QPN: [u8; 3] = [0, 0, 1];
 
@@ -269,9 +278,7 @@ impl Shared {
         for packet in datagrams.iter() {
             counters.packets_received += 1;
             if let Some(every) = self.config.drop_every
-                && counters
-                    .packets_received
-                    .is_multiple_of(u64::from(every.max(1)))
+                && scatter(counters.packets_received).is_multiple_of(u64::from(every.max(1)))
             {
                 counters.dropped_on_purpose += 1;
                 continue;

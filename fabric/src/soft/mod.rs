@@ -61,7 +61,7 @@ pub struct SoftConfig {
     pub segmentation_offload: bool,
     /// Bounds and timers of the RoCE endpoint.
     pub endpoint: roce::endpoint::EndpointConfig,
-    /// For tests: drop every so many-th received packet.
+    /// For tests: drop about one of so many received packets, always the same ones.
     pub drop_every: Option<u32>,
 }
 
