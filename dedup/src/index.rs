@@ -1,10 +1,10 @@
 //! What is known of physical blocks, and how to find one by its content.
 //!
 //! [`BlockTable`] holds count, checksum and fingerprint per physical block, in chunks that exist only
-//! where blocks are in use. [`Index`] finds a block by its fingerprint; it stores block numbers only
-//! and compares the full fingerprint in the table, so a hit is always a match of all 128 bits.
+//! where blocks are in use. [`Index`] finds a block by its fingerprint; it stores block numbers and a
+//! few bits of the fingerprint, and compares the full fingerprint in the table, so a hit is always a
+//! match of all 128 bits.
 
-use hashbrown::HashTable;
 use meta::{Fingerprint, Pba};
 
 /// Blocks per chunk of the table.
@@ -82,62 +82,275 @@ impl BlockTable {
     }
 }
 
+/// Entries of a bucket: one cache line.
+const SLOTS: usize = 8;
+/// Entries of a shard when the pool is full, about: growing one is done in a fraction of a millisecond.
+const SHARD_ENTRIES: u64 = 8192;
+const SHARDS_MAX: u64 = 1 << 16;
+/// A shard with more than nine tenths of its slots in use grows by an eighth: 9.0 to 10.2 bytes an
+/// entry.
+const LOAD_MAX: (usize, usize) = (9, 10);
+const GROWTH: usize = 8;
+/// Bits of an entry that come from the fingerprint.
+const TAG_BITS: u32 = 24;
+/// Bits of an entry that hold the number of the block, counted over all drives, plus one.
+const NUMBER_BITS: u32 = 40;
+/// Data blocks of all drives of a pool together at most: 4 PiB.
+pub(crate) const BLOCKS_MAX: u64 = (1 << NUMBER_BITS) - 1;
+
 /// Finds blocks by content.
-#[derive(Default)]
+///
+/// An entry is 24 bits of the fingerprint and 40 bits of the block's number. Other bits of the
+/// fingerprint name the shard. The 24 bits name the bucket in it (or the one before, if that was full)
+/// and, what is left of them, tell the entries of a bucket apart but for one look-up in thousands. So a
+/// shard grows without a look at anything but itself, and as each grows alone, growth never takes long.
 pub(crate) struct Index {
-    table: HashTable<u64>,
+    shards: Vec<Shard>,
+    /// The number of the first block of each drive.
+    drives: Vec<u64>,
+    len: usize,
+}
+
+#[derive(Clone, Copy, Default)]
+#[repr(align(64))]
+struct Bucket([u64; SLOTS]);
+
+struct Shard {
+    buckets: Vec<Bucket>,
+    /// Per bucket: entries that lie behind it because it was full, at most [`PASSED_MAX`]: then it is
+    /// not known any more.
+    passed: Vec<u8>,
+    used: usize,
+}
+
+const PASSED_MAX: u8 = u8::MAX;
+
+/// Which bits of a fingerprint say what. It is uniformly distributed already.
+#[derive(Clone, Copy)]
+struct Hash {
+    shard: u64,
+    tag: u64,
+}
+
+impl Hash {
+    fn new(fingerprint: &Fingerprint) -> Self {
+        let word = |at: usize| {
+            let mut bytes = [0; 4];
+            bytes.copy_from_slice(&fingerprint.0[at..at + 4]);
+            u64::from(u32::from_le_bytes(bytes))
+        };
+        Self {
+            shard: word(0),
+            tag: word(4) >> (u32::BITS - TAG_BITS),
+        }
+    }
+}
+
+impl Shard {
+    fn new() -> Self {
+        Self {
+            buckets: vec![Bucket::default()],
+            passed: vec![0],
+            used: 0,
+        }
+    }
+
+    fn home(&self, tag: u64) -> usize {
+        ((tag * self.buckets.len() as u64) >> TAG_BITS) as usize
+    }
+
+    fn after(&self, bucket: usize) -> usize {
+        if bucket + 1 == self.buckets.len() {
+            0
+        } else {
+            bucket + 1
+        }
+    }
+
+    /// Where an entry with this tag is that `is_wanted`: bucket and slot.
+    fn find(&self, tag: u64, is_wanted: impl Fn(u64) -> bool) -> Option<(usize, usize)> {
+        let mut bucket = self.home(tag);
+        for _ in 0..self.buckets.len() {
+            for (slot, entry) in self.buckets[bucket].0.iter().enumerate() {
+                if entry >> NUMBER_BITS == tag && *entry != 0 && is_wanted(*entry) {
+                    return Some((bucket, slot));
+                }
+            }
+            if self.passed[bucket] == 0 {
+                return None;
+            }
+            bucket = self.after(bucket);
+        }
+        None
+    }
+
+    /// The load is below one: there is a free slot.
+    fn insert(&mut self, entry: u64) {
+        let mut bucket = self.home(entry >> NUMBER_BITS);
+        loop {
+            let free = self.buckets[bucket].0.iter_mut().find(|slot| **slot == 0);
+            if let Some(slot) = free {
+                *slot = entry;
+                self.used += 1;
+                return;
+            }
+            self.passed[bucket] = self.passed[bucket].saturating_add(1);
+            bucket = self.after(bucket);
+        }
+    }
+
+    fn remove(&mut self, entry: u64) -> bool {
+        let tag = entry >> NUMBER_BITS;
+        let Some((found, slot)) = self.find(tag, |other| other == entry) else {
+            return false;
+        };
+        self.buckets[found].0[slot] = 0;
+        self.used -= 1;
+        let mut bucket = self.home(tag);
+        while bucket != found {
+            if self.passed[bucket] != PASSED_MAX {
+                self.passed[bucket] -= 1;
+            }
+            bucket = self.after(bucket);
+        }
+        true
+    }
+
+    fn is_full(&self) -> bool {
+        (self.used + 1) * LOAD_MAX.1 > self.buckets.len() * SLOTS * LOAD_MAX.0
+    }
+
+    fn grow(&mut self) {
+        let buckets = self.buckets.len() + (self.buckets.len() / GROWTH).max(1);
+        let old = std::mem::replace(
+            self,
+            Self {
+                buckets: vec![Bucket::default(); buckets],
+                passed: vec![0; buckets],
+                used: 0,
+            },
+        );
+        for entry in old.buckets.iter().flat_map(|bucket| bucket.0) {
+            if entry != 0 {
+                self.insert(entry);
+            }
+        }
+    }
 }
 
 impl Index {
-    /// The block with this fingerprint.
-    pub(crate) fn find(&self, blocks: &BlockTable, fingerprint: &Fingerprint) -> Option<Pba> {
-        self.table
-            .find(hash(fingerprint), |pba| {
-                blocks.get(Pba(*pba)).fingerprint == *fingerprint
-            })
-            .map(|pba| Pba(*pba))
+    /// For drives of these sizes (in data blocks), together at most [`BLOCKS_MAX`].
+    pub(crate) fn new(data_blocks: &[u64]) -> Self {
+        let blocks: u64 = data_blocks.iter().sum();
+        let shards = (blocks / SHARD_ENTRIES).clamp(1, SHARDS_MAX);
+        let mut first = 0;
+        let drives = data_blocks.iter().map(|blocks| {
+            first += blocks;
+            first - blocks
+        });
+        Self {
+            drives: drives.collect(),
+            shards: (0..shards.next_power_of_two())
+                .map(|_| Shard::new())
+                .collect(),
+            len: 0,
+        }
     }
 
-    /// Enters a block, whose fingerprint is in the table already; one of the same content that was
-    /// entered before leaves.
-    pub(crate) fn insert(&mut self, blocks: &BlockTable, pba: Pba) {
-        let fingerprint = blocks.get(pba).fingerprint;
-        let known = self.table.find_mut(hash(&fingerprint), |other| {
-            blocks.get(Pba(*other)).fingerprint == fingerprint
-        });
-        if let Some(known) = known {
-            *known = pba.0;
-            return;
+    fn shard(&self, hash: Hash) -> usize {
+        hash.shard as usize & (self.shards.len() - 1)
+    }
+
+    fn entry(&self, hash: Hash, pba: Pba) -> u64 {
+        let number = self.drives[usize::from(pba.drive())] + pba.block() + 1;
+        debug_assert!(number >> NUMBER_BITS == 0);
+        hash.tag << NUMBER_BITS | number
+    }
+
+    /// The block with this fingerprint.
+    pub(crate) fn find(&self, blocks: &BlockTable, fingerprint: &Fingerprint) -> Option<Pba> {
+        let hash = Hash::new(fingerprint);
+        let shard = &self.shards[self.shard(hash)];
+        let has_content =
+            |entry| blocks.get(number_to_pba(&self.drives, entry)).fingerprint == *fingerprint;
+        let (bucket, slot) = shard.find(hash.tag, has_content)?;
+        Some(number_to_pba(&self.drives, shard.buckets[bucket].0[slot]))
+    }
+
+    /// Looks at where entries of these fingerprints would be, all at once, so that the look-ups that
+    /// follow one after the other find them in the cache.
+    pub(crate) fn warm_up<'a>(
+        &self,
+        blocks: &BlockTable,
+        fingerprints: impl Iterator<Item = &'a Fingerprint> + Clone,
+    ) {
+        let bucket = |fingerprint: &Fingerprint| {
+            let hash = Hash::new(fingerprint);
+            let shard = &self.shards[self.shard(hash)];
+            (hash, &shard.buckets[shard.home(hash.tag)])
+        };
+        // Reads that do not depend on each other are under way at the same time.
+        let mut seen = 0;
+        for fingerprint in fingerprints.clone() {
+            seen ^= bucket(fingerprint).1.0[0];
         }
-        self.table
-            .insert_unique(hash(&fingerprint), pba.0, |other| {
-                hash(&blocks.get(Pba(*other)).fingerprint)
-            });
+        for fingerprint in fingerprints {
+            let (hash, bucket) = bucket(fingerprint);
+            for entry in bucket.0 {
+                if entry >> NUMBER_BITS == hash.tag && entry != 0 {
+                    let pba = number_to_pba(&self.drives, entry);
+                    seen ^= u64::from(blocks.get(pba).references);
+                }
+            }
+        }
+        std::hint::black_box(seen);
+    }
+
+    /// Enters a block, whose fingerprint is in the table already. `known`: what was found by that
+    /// fingerprint before, which leaves.
+    pub(crate) fn insert(&mut self, blocks: &BlockTable, pba: Pba, known: Option<Pba>) {
+        if let Some(known) = known {
+            self.remove(blocks, known);
+        }
+        let hash = Hash::new(&blocks.get(pba).fingerprint);
+        let entry = self.entry(hash, pba);
+        let at = self.shard(hash);
+        let shard = &mut self.shards[at];
+        if shard.is_full() {
+            shard.grow();
+        }
+        shard.insert(entry);
+        self.len += 1;
     }
 
     /// Removes a block; an entry of another block with the same content stays.
     pub(crate) fn remove(&mut self, blocks: &BlockTable, pba: Pba) {
-        let fingerprint = blocks.get(pba).fingerprint;
-        if let Ok(entry) = self
-            .table
-            .find_entry(hash(&fingerprint), |other| *other == pba.0)
-        {
-            entry.remove();
+        let hash = Hash::new(&blocks.get(pba).fingerprint);
+        let entry = self.entry(hash, pba);
+        let at = self.shard(hash);
+        if self.shards[at].remove(entry) {
+            self.len -= 1;
         }
     }
 
     /// How many blocks can be found.
-    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        self.table.len()
+        self.len
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let shard = |shard: &Shard| {
+            size_of::<Shard>() + shard.buckets.capacity() * (size_of::<Bucket>() + size_of::<u8>())
+        };
+        self.shards.iter().map(shard).sum()
     }
 }
 
-/// A fingerprint is uniformly distributed already: its first bytes are its hash.
-fn hash(fingerprint: &Fingerprint) -> u64 {
-    let mut bytes = [0u8; 8];
-    bytes.copy_from_slice(&fingerprint.0[..8]);
-    u64::from_le_bytes(bytes)
+fn number_to_pba(drives: &[u64], entry: u64) -> Pba {
+    let number = (entry & ((1 << NUMBER_BITS) - 1)) - 1;
+    let drive = drives.partition_point(|first| *first <= number) - 1;
+    Pba::new(drive as u16, number - drives[drive])
 }
 
 #[cfg(test)]
@@ -152,14 +365,15 @@ mod tests {
         #[test]
         fn the_index_agrees_with_a_plain_map(steps in proptest::collection::vec((0u8..20, any::<bool>()), 1..200)) {
             let mut blocks = BlockTable::new(&[20_000]);
-            let mut index = Index::default();
+            let mut index = Index::new(&[20_000]);
             let mut model = HashMap::new();
             for (number, (content, insert)) in steps.into_iter().enumerate() {
                 let fingerprint = Fingerprint([content; 16]);
                 if insert {
                     let pba = Pba::new(0, number as u64 * 37);
                     *blocks.entry(pba) = BlockInfo { references: 1, crc32c: 0, fingerprint };
-                    index.insert(&blocks, pba);
+                    let known = index.find(&blocks, &fingerprint);
+                    index.insert(&blocks, pba, known);
                     model.insert(content, pba);
                 } else if let Some(pba) = model.remove(&content) {
                     index.remove(&blocks, pba);
@@ -176,7 +390,7 @@ mod tests {
     #[test]
     fn removing_a_second_copy_leaves_the_one_that_can_be_found() {
         let mut blocks = BlockTable::new(&[100]);
-        let mut index = Index::default();
+        let mut index = Index::new(&[100]);
         let fingerprint = Fingerprint([3; 16]);
         let (a, b) = (Pba::new(0, 1), Pba::new(0, 2));
         for pba in [a, b] {
@@ -185,9 +399,56 @@ mod tests {
                 crc32c: 0,
                 fingerprint,
             };
-            index.insert(&blocks, pba);
+            let known = index.find(&blocks, &fingerprint);
+            index.insert(&blocks, pba, known);
         }
         index.remove(&blocks, a);
         assert_eq!(index.find(&blocks, &fingerprint).map(|p| p.0), Some(b.0));
+    }
+
+    fn spread(number: u64) -> Fingerprint {
+        let mut fingerprint = [0; 16];
+        let digest = blake3::hash(&number.to_le_bytes());
+        fingerprint.copy_from_slice(&digest.as_bytes()[..16]);
+        Fingerprint(fingerprint)
+    }
+
+    #[test]
+    fn a_large_index_forgets_nothing_and_takes_about_ten_bytes_an_entry() {
+        const BLOCKS: u64 = 120_000;
+        // Two drives, so that numbers are not addresses.
+        let sizes = [50_000, BLOCKS - 50_000];
+        let mut blocks = BlockTable::new(&sizes);
+        let mut index = Index::new(&sizes);
+        let pba = |number: u64| match number.checked_sub(sizes[0]) {
+            None => Pba::new(0, number),
+            Some(block) => Pba::new(1, block),
+        };
+        for number in 0..BLOCKS {
+            *blocks.entry(pba(number)) = BlockInfo {
+                references: 1,
+                crc32c: 0,
+                fingerprint: spread(number),
+            };
+            index.insert(&blocks, pba(number), None);
+        }
+        assert_eq!(index.len() as u64, BLOCKS);
+        let bytes = index.memory_bytes() as f64 / BLOCKS as f64;
+        assert!((8.0..11.0).contains(&bytes), "{bytes} bytes an entry");
+        for number in (0..BLOCKS).step_by(3) {
+            index.remove(&blocks, pba(number));
+        }
+        for number in 0..BLOCKS {
+            let found = index.find(&blocks, &spread(number));
+            let wanted = (number % 3 != 0).then(|| pba(number));
+            assert_eq!(found, wanted, "block {number}");
+        }
+        let none: Vec<_> = (BLOCKS..BLOCKS + 10).map(spread).collect();
+        index.warm_up(&blocks, none.iter());
+        assert!(none.iter().all(|f| index.find(&blocks, f).is_none()));
+        for number in 0..BLOCKS {
+            index.remove(&blocks, pba(number));
+        }
+        assert_eq!(index.len(), 0);
     }
 }

@@ -20,7 +20,7 @@ use reactor::BufferPool;
 
 use crate::engine::{EngineParts, block_on};
 use crate::fingerprint::{self, Hasher};
-use crate::index::{BlockInfo, IN_FLIGHT};
+use crate::index::{BLOCKS_MAX, BlockInfo, IN_FLIGHT};
 use crate::read::coalesce;
 use crate::state::{State, VolumeEntry};
 use crate::{EngineError, LABEL_BLOCKS, Result};
@@ -131,7 +131,14 @@ fn data_blocks(drives: &[Arc<dyn Drive>]) -> Result<Vec<u64>> {
                 LABEL_BLOCKS + 1
             ))),
         });
-    data_blocks.collect()
+    let data_blocks: Vec<u64> = data_blocks.collect::<Result<_>>()?;
+    let blocks: u64 = data_blocks.iter().sum();
+    if blocks > BLOCKS_MAX {
+        return Err(EngineError::invalid(format!(
+            "the drives have {blocks} data blocks together; at most {BLOCKS_MAX} are possible"
+        )));
+    }
+    Ok(data_blocks)
 }
 
 fn durable_upto(records: &[(u64, Record)]) -> Option<u64> {
@@ -519,7 +526,8 @@ impl Recovered {
                 )));
             }
             if info.fingerprint.is_some() {
-                index.insert(blocks, pba);
+                let known = index.find(blocks, &info.fingerprint);
+                index.insert(blocks, pba, known);
             }
         }
         Ok(())

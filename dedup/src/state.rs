@@ -139,7 +139,7 @@ impl State {
         Self {
             volumes: BTreeMap::new(),
             blocks: BlockTable::new(data_blocks),
-            index: Index::default(),
+            index: Index::new(data_blocks),
             space: Space::new(data_blocks, discard),
             in_flight: Vec::new(),
             references_max: references_max.clamp(1, IN_FLIGHT - 1),
@@ -209,6 +209,18 @@ impl State {
             .ok_or_else(|| EngineError::not_found(format!("volume {volume} was deleted")))
     }
 
+    /// Brings what the look-ups and changes of a batch will need into the cache.
+    pub(crate) fn warm_up<'a>(
+        &self,
+        fingerprints: impl Iterator<Item = &'a Fingerprint> + Clone,
+        old: impl Iterator<Item = Pba>,
+    ) {
+        let fingerprints = fingerprints.filter(|fingerprint| fingerprint.is_some());
+        self.index.warm_up(&self.blocks, fingerprints);
+        let seen = old.fold(0, |seen, pba| seen ^ self.blocks.get(pba).references);
+        std::hint::black_box(seen);
+    }
+
     /// Looks content up and takes a reference, or a new block for `item` of the batch. Content without
     /// a fingerprint is always new.
     pub(crate) fn claim(
@@ -258,7 +270,7 @@ impl State {
             fingerprint,
         };
         if fingerprint.is_some() {
-            self.index.insert(&self.blocks, pba);
+            self.index.insert(&self.blocks, pba, known);
         }
         flight.add(pba);
         Claim::New(pba)

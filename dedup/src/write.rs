@@ -227,8 +227,7 @@ impl Batch {
         } = self;
         let mut state = lock(&shared.state);
         state.check_writable()?;
-        let mut taking_off = state.new_flight();
-        for (number, job) in (0..).zip(jobs.iter_mut()) {
+        for job in jobs.iter_mut() {
             let Some(command) = &job.command else {
                 continue;
             };
@@ -238,6 +237,16 @@ impl Batch {
             };
             for (at, item) in (command.start..).zip(&mut items[job.items.clone()]) {
                 item.old = entry.map.lookup(at);
+            }
+        }
+        state.warm_up(
+            items.iter().map(|item| &item.fingerprint),
+            items.iter().filter_map(|item| item.old),
+        );
+        let mut taking_off = state.new_flight();
+        for (number, job) in (0..).zip(jobs.iter_mut()) {
+            if job.is_told() || matches!(job.progress, Progress::Gone) {
+                continue;
             }
             let first_new = new.len();
             job.progress = claim_job(&mut state, &mut taking_off, (number, job), items, new);

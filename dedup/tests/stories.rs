@@ -9,7 +9,7 @@ use dedup::{ErrorKind, VolumeChangeKind, VolumeSpec};
 use drives::BLOCK_BYTES;
 use futures_util::future::join_all;
 use meta::MemoryMedia;
-use support::{Pool, block_on, expect_kind, space, spec};
+use support::{Pool, block_on, expect_kind, plain_spec, space, spec};
 
 const GRAIN: u64 = BLOCK_BYTES as u64;
 
@@ -81,6 +81,118 @@ fn the_same_content_written_at_once_by_many_is_stored_once() {
     for at in 0..16 {
         assert_eq!(pool.read(&volume, at * 10, 4).unwrap(), [7, 8, 7, 9]);
     }
+}
+
+#[test]
+fn writes_of_one_turn_share_one_append_and_a_lone_one_waits_for_nobody() {
+    let pool = Pool::new(100);
+    let (_engine, volume) = pool.with_volume(640, 4096);
+    let appends = pool.media.operations();
+    let write = |at: u64, content: u64| {
+        let buf = pool.buffer(&[content, content + 1]);
+        let volume = &volume;
+        async move { volume.write(at * GRAIN, buf, false).await.0 }
+    };
+    let together = (0..12).map(|at| write(at * 2, at * 10 + 1));
+    for result in block_on(join_all(together)) {
+        result.unwrap();
+    }
+    assert_eq!(pool.media.operations(), appends + 1);
+    block_on(write(100, 1000)).unwrap();
+    assert_eq!(pool.media.operations(), appends + 2);
+    for at in 0..12 {
+        let wanted = [at * 10 + 1, at * 10 + 2];
+        assert_eq!(pool.read(&volume, at * 2, 2).unwrap(), wanted);
+    }
+}
+
+#[test]
+fn of_writes_that_leave_together_only_those_fail_whose_blocks_cannot_be_written() {
+    let pool = Pool::new(100);
+    let (engine, volume) = pool.with_volume(64, 4096);
+    pool.write(&volume, 50, &[3]).unwrap();
+    pool.drive().fail_content.store(66, Ordering::Relaxed);
+    // The second shares a new block with the first and fails, the fourth shares one with the third.
+    let writes = [[1, 2], [1, 66], [3, 4], [4, 5], [66, 3]];
+    let writes = writes.iter().enumerate().map(|(at, contents)| {
+        let buf = pool.buffer(contents);
+        let volume = &volume;
+        async move { volume.write(at as u64 * 2 * GRAIN, buf, false).await.0 }
+    });
+    let results = block_on(join_all(writes));
+    let failed: Vec<bool> = results.iter().map(Result::is_err).collect();
+    assert_eq!(failed, [false, true, false, false, true]);
+    let found = pool.read(&volume, 0, 10).unwrap();
+    assert_eq!(found, [1, 2, 0, 0, 3, 4, 4, 5, 0, 0]);
+    assert_eq!(space(&engine), (5, 0, 95));
+}
+
+#[test]
+fn writes_whose_batch_leader_is_dropped_go_on() {
+    let pool = Pool::new(100);
+    let (engine, volume) = pool.with_volume(64, 4096);
+    pool.drive().write_delay.store(4, Ordering::Relaxed);
+    for turns in 0..8 {
+        let write = |at: u64| {
+            let buf = pool.buffer(&[100 * turns + at + 1]);
+            let volume = &volume;
+            async move { volume.write(at * GRAIN, buf, false).await.0 }
+        };
+        block_on(async {
+            let mut first = Box::pin(write(0));
+            let mut others = Box::pin(join_all([write(1), write(2)]));
+            for _ in 0..turns {
+                let first = futures_util::poll!(&mut first);
+                if first.is_ready() {
+                    break;
+                }
+                let _ = futures_util::poll!(&mut others);
+            }
+            drop(first);
+            for result in others.await {
+                result.unwrap();
+            }
+        });
+        let wanted = [100 * turns + 2, 100 * turns + 3];
+        assert_eq!(pool.read(&volume, 1, 2).unwrap(), wanted);
+    }
+    let (used, _, _) = space(&engine);
+    assert!(used <= 3, "{used} blocks for three sub-blocks");
+}
+
+#[test]
+fn a_volume_without_deduplication_stores_every_copy_and_shares_with_nobody() {
+    let pool = Pool::new(100);
+    let (engine, volume) = pool.with_volume(64, 4096);
+    let plain = block_on(engine.create_volume(plain_spec("plain", 64))).unwrap();
+    assert!(volume.info().dedup && !plain.info().dedup);
+    pool.write(&plain, 0, &[1, 1, 0, 2]).unwrap();
+    pool.write(&volume, 0, &[1, 1, 2]).unwrap();
+    pool.write(&plain, 8, &[2]).unwrap();
+    assert_eq!(space(&engine), (6, 0, 94));
+    drop((engine, volume, plain));
+    // Nothing was flushed: the checksum alone proves what was not hashed.
+    let engine = pool.open();
+    let plain = engine.volume("plain").unwrap();
+    assert!(!plain.info().dedup);
+    assert_eq!(
+        pool.read(&plain, 0, 9).unwrap(),
+        [1, 1, 0, 2, 0, 0, 0, 0, 2]
+    );
+    pool.write(&plain, 20, &[3, 4]).unwrap();
+    drop((engine, plain));
+    pool.drive().corrupt_all();
+    let engine = pool.open();
+    let plain = engine.volume("plain").unwrap();
+    assert_eq!(pool.read(&plain, 20, 2).unwrap(), [0, 0]);
+    expect_kind(pool.read(&plain, 0, 1), ErrorKind::Corrupt);
+    pool.write(&plain, 0, &[1]).unwrap();
+    pool.write(&plain, 0, &[1]).unwrap();
+    block_on(engine.maintain()).unwrap();
+    assert_eq!(space(&engine).0, 6);
+    let report = meta::check(&*pool.store).unwrap();
+    assert!(report.is_consistent());
+    assert_eq!(report.duplicate_fingerprints, 0);
 }
 
 #[test]

@@ -46,6 +46,8 @@ pub(crate) struct TestDrive {
     content: Mutex<BTreeMap<u64, Vec<u8>>>,
     pub(crate) fail_reads: AtomicBool,
     pub(crate) fail_writes: AtomicBool,
+    /// Writes of a sub-block with this content fail.
+    pub(crate) fail_content: AtomicU64,
     pub(crate) fail_flushes: AtomicBool,
     /// Each write yields so often before it takes effect.
     pub(crate) write_delay: AtomicU64,
@@ -62,6 +64,7 @@ impl TestDrive {
             content: Mutex::default(),
             fail_reads: AtomicBool::new(false),
             fail_writes: AtomicBool::new(false),
+            fail_content: AtomicU64::new(0),
             fail_flushes: AtomicBool::new(false),
             write_delay: AtomicU64::new(0),
             written_blocks: AtomicU64::new(0),
@@ -139,7 +142,13 @@ impl Drive for TestDrive {
     ) -> LocalBoxFuture<'a, Transferred> {
         Box::pin(async move {
             yield_times(self.write_delay.load(Ordering::Relaxed)).await;
-            if self.fail_writes.load(Ordering::Relaxed) {
+            let guilty = self.fail_content.load(Ordering::Relaxed);
+            let is_guilty = |extent: &Extent| {
+                let bytes = &buffer[extent.buffer_offset..];
+                let bytes = &bytes[..extent.blocks as usize * BLOCK_BYTES];
+                guilty != 0 && contents(bytes).contains(&guilty)
+            };
+            if self.fail_writes.load(Ordering::Relaxed) || extents.iter().any(is_guilty) {
                 return (Err(self.error("write")), buffer);
             }
             self.writes
@@ -290,6 +299,14 @@ impl Pool {
 pub(crate) fn contents(bytes: &[u8]) -> Vec<u64> {
     let word = |block: &[u8]| u64::from_le_bytes(block[512..520].try_into().unwrap());
     bytes.chunks_exact(BLOCK_BYTES).map(word).collect()
+}
+
+/// As `spec`, without deduplication.
+pub(crate) fn plain_spec(name: &str, sub_blocks: u64) -> VolumeSpec {
+    VolumeSpec {
+        dedup: false,
+        ..spec(name, sub_blocks, 4096)
+    }
 }
 
 pub(crate) fn spec(name: &str, sub_blocks: u64, lba_bytes: u32) -> VolumeSpec {
