@@ -15,8 +15,13 @@
 //! * **I5** A full pool fails the writes that need space, and nothing else.
 //! * **I8** A corrupted block is reported, never returned as data.
 //!
-//! In this first whole all metadata is held in memory (about 40 bytes per unique sub-block and 8 per
-//! mapped one); the journal and the store are its durable form.
+//! All metadata is held in memory (24 bytes per physical block that was ever used, about 10 per unique
+//! sub-block in the index, and 8 per mapped one); the journal and the store are its durable form.
+//!
+//! The writes that arrive on a thread in the same turn of its executor are one batch ([`Volume::write`]):
+//! they are fingerprinted side by side, looked up together, and share a drive write and an append. A
+//! volume may be created without deduplication ([`VolumeSpec::dedup`]); what is written to it is not
+//! hashed, not found by others, and proven by its CRC-32C alone after a crash.
 //!
 //! The futures of the engine are not `Send` (drives belong to reactors), but the engine is: every
 //! reactor may use the same one. **Drive futures to their end.** A future that is dropped in the middle

@@ -27,6 +27,10 @@ pub struct PoolStatus {
     pub read_only: Option<String>,
     /// Blocks whose content did not match its checksum when read, since the pool was opened.
     pub corrupt_blocks: u64,
+    /// Blocks that are found by their content.
+    pub indexed_blocks: u64,
+    /// Memory of the index that finds them, in bytes.
+    pub index_bytes: u64,
     /// One entry per volume, in order of namespace identifiers.
     pub volumes: Vec<VolumeStatus>,
 }
@@ -75,6 +79,8 @@ pub(crate) fn collect(shared: &Shared) -> PoolStatus {
         unflushed_bytes: state.unflushed_bytes,
         read_only: state.read_only.clone(),
         corrupt_blocks: state.corrupt_blocks,
+        indexed_blocks: state.index.len() as u64,
+        index_bytes: state.index.memory_bytes() as u64,
         volumes,
     }
 }

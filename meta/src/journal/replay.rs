@@ -171,15 +171,14 @@ fn prove_end(
     epoch: u32,
     end: Position,
 ) -> Result<(), JournalError> {
+    let is_suspicious = |header: &Header| {
+        header.epoch > epoch
+            || (header.epoch == epoch && header.seq > end.seq && header.stable >= end.seq)
+    };
     let mut offset = 0;
-    while offset + HEADER_BYTES as u64 <= ring.bytes {
-        let suspicious = ring.header(media, offset)?.filter(|header| {
-            header.epoch > epoch
-                || (header.epoch == epoch && header.seq > end.seq && header.stable >= end.seq)
-        });
-        if suspicious.is_some()
-            && let Some(header) = ring.frame(media, offset)?
-        {
+    while let Some(found) = ring.find_header(media, offset, is_suspicious)? {
+        offset = found;
+        if let Some(header) = ring.frame(media, offset)? {
             let journal = media.name();
             return Err(if header.epoch > epoch {
                 JournalError::StoreBehind {
@@ -263,6 +262,31 @@ impl Ring {
             u64::from(header.payload_bytes) <= payload_bytes_max
                 && offset + header.frame_bytes() <= bytes
         }))
+    }
+
+    /// Where the next bytes from `offset` on are that could be a header that `is_wanted`.
+    fn find_header(
+        &mut self,
+        media: &dyn JournalMedia,
+        mut offset: u64,
+        is_wanted: impl Fn(&Header) -> bool,
+    ) -> Result<Option<u64>, JournalError> {
+        while offset + HEADER_BYTES as u64 <= self.bytes {
+            let len = WINDOW_BYTES.min(self.bytes - offset);
+            let bytes = self.slice(media, offset, len)?;
+            // Nearly all places are none: this loop runs for every eight bytes of the ring.
+            let places = (0..=bytes.len() - HEADER_BYTES).step_by(ALIGN);
+            let mut found = places.filter(|at| {
+                let header = bytes.get(*at..).and_then(Header::parse);
+                header.is_some_and(|header| is_wanted(&header))
+            });
+            if let Some(at) = found.next() {
+                return Ok(Some(offset + at as u64));
+            }
+            // A header may begin in the last bytes of the window.
+            offset += (bytes.len() - HEADER_BYTES + ALIGN) as u64;
+        }
+        Ok(None)
     }
 
     /// The header of a whole frame at `offset`.
