@@ -181,6 +181,8 @@ impl PoolPaths {
 pub struct PoolDir {
     paths: PoolPaths,
     identity: PoolIdentity,
+    /// Made by [`PoolCreation::finish_temporary`].
+    is_temporary: bool,
     _lock: Lock,
 }
 
@@ -276,6 +278,7 @@ impl PoolDir {
         Ok(Self {
             paths,
             identity,
+            is_temporary: false,
             _lock: lock,
         })
     }
@@ -293,6 +296,11 @@ impl PoolDir {
     /// What it is.
     pub fn identity(&self) -> &PoolIdentity {
         &self.identity
+    }
+
+    /// Whether it goes when this is dropped ([`PoolCreation::finish_temporary`]).
+    pub fn is_temporary(&self) -> bool {
+        self.is_temporary
     }
 
     /// Path of the drive with this index, relative ones resolved.
@@ -317,6 +325,19 @@ impl PoolDir {
     /// As for [`RocksStore::open`].
     pub fn open_store(&self, options: RocksOptions) -> Result<RocksStore, MetaError> {
         RocksStore::open(&self.paths.metadata, self.identity.uuid, options)
+    }
+}
+
+impl Drop for PoolDir {
+    fn drop(&mut self) {
+        if self.is_temporary {
+            // Best effort: the next creation in this folder clears what is left.
+            let _ = remove_parts(&self.paths);
+            let _ = fs::remove_file(self.paths.new_identity());
+            let _ = fs::remove_file(&self.paths.lock);
+            // Only if nobody has put anything else into it.
+            let _ = fs::remove_dir(&self.paths.dir);
+        }
     }
 }
 
@@ -362,14 +383,38 @@ impl PoolCreation {
         Ok(PoolDir {
             paths: self.paths,
             identity: self.identity,
+            is_temporary: false,
             _lock: self.lock,
         })
     }
 
-    fn make(&self) -> Result<(), MetaError> {
+    /// Makes journal and store, but never a pool that could be opened again: for drives that keep
+    /// nothing. What was made is removed when the folder's handle is dropped, or after a crash by the
+    /// next creation here.
+    ///
+    /// # Errors
+    /// As [`Self::finish`].
+    pub fn finish_temporary(self) -> Result<PoolDir, MetaError> {
+        if let Err(error) = self.make_parts() {
+            let _ = remove_parts(&self.paths);
+            return Err(error);
+        }
+        Ok(PoolDir {
+            paths: self.paths,
+            identity: self.identity,
+            is_temporary: true,
+            _lock: self.lock,
+        })
+    }
+
+    fn make_parts(&self) -> Result<(), MetaError> {
         let pool = self.identity.uuid;
         FileMedia::create(&self.paths.journal, pool, self.journal_bytes)?;
-        RocksStore::create(&self.paths.metadata, pool)?;
+        RocksStore::create(&self.paths.metadata, pool)
+    }
+
+    fn make(&self) -> Result<(), MetaError> {
+        self.make_parts()?;
         sync_folder(&self.paths.dir)?;
         fs::rename(self.paths.new_identity(), &self.paths.identity)
             .map_err(|error| MetaError::io(&self.paths.identity, "create the file", error))?;

@@ -112,7 +112,7 @@ impl Treadmill {
             qid: Some(qid),
             depth: Some(128),
             in_capsule_bytes: BYTES,
-            transport: "rdma",
+            transport: fabric::Transport::Rdma,
         };
         Self {
             facts,

@@ -3,7 +3,7 @@
 //! Guarantees:
 //! - Nothing but a valid Connect does anything on a new queue.
 //! - An I/O queue joins only the controller of the same host, by NQN and identifier, in the same
-//!   subsystem.
+//!   subsystem, over the same transport.
 //! - A refusal says which field is wrong (IATTR and IPO in the result), and is final only where a
 //!   repetition cannot help: a Linux host deletes its controller on Do Not Retry.
 
@@ -111,7 +111,7 @@ async fn connect<Q: Queue>(
     }
     match command.qid {
         0 => connect_admin(target, &facts, &command, data).await,
-        _ => connect_io(target, &command, &data),
+        _ => connect_io(target, &facts, &command, &data),
     }
 }
 
@@ -147,7 +147,7 @@ fn check_command(
     // be received.
     let depth = facts.depth.unwrap_or(match command.qid {
         0 => ADMIN_QUEUE_DEPTH,
-        _ => target.limits.queue_depth,
+        _ => target.limits.queue(facts.transport).depth,
     });
     if command.sqsize == 0 || command.sqsize >= depth {
         return Err(InvalidParameter::command(SQSIZE_AT).into());
@@ -202,6 +202,7 @@ async fn connect_admin(
 
 fn connect_io(
     target: &Target,
+    facts: &QueueFacts,
     command: &ConnectCommand,
     data: &ConnectData,
 ) -> Result<Joined, Refusal> {
@@ -213,6 +214,7 @@ fn connect_io(
     }
     let controller = subsystem
         .controller(data.cntlid)
+        .filter(|controller| controller.transport == facts.transport)
         .ok_or(InvalidParameter::data(CNTLID_AT))?;
     if controller.host.nqn != data.host {
         return Err(InvalidParameter::data(HOSTNQN_AT as u16).into());

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use fabric::Transport;
 use futures_util::FutureExt;
 use nvme::Status;
 use nvme::properties::{Capabilities, Configuration, ControllerStatus, VERSION_1_4};
@@ -26,7 +27,7 @@ use crate::events::Events;
 use crate::features::FeatureState;
 use crate::in_flight::Waiting;
 use crate::queue::lock;
-use crate::subsystem::{Host, Limits, Subsystem, SubsystemKind};
+use crate::subsystem::{Host, Limits, QueueLimits, Subsystem, SubsystemKind};
 
 /// Keep Alive Support: the granularity of the keep-alive timer in units of 100 ms. As nvmet.
 pub(crate) const KAS: u16 = 10;
@@ -100,7 +101,7 @@ pub(crate) struct NewController {
     pub(crate) host: Host,
     pub(crate) peer: SocketAddr,
     pub(crate) local: SocketAddr,
-    pub(crate) transport: &'static str,
+    pub(crate) transport: Transport,
     pub(crate) kato_ms: u32,
     pub(crate) limits: Limits,
 }
@@ -115,8 +116,8 @@ pub struct Controller {
     pub peer: SocketAddr,
     /// The address that the host came to.
     pub local: SocketAddr,
-    /// The transport's name.
-    pub transport: &'static str,
+    /// What carries its queues.
+    pub transport: Transport,
     pub(crate) subsystem: Arc<Subsystem>,
     pub(crate) limits: Limits,
     pub(crate) events: Events,
@@ -207,10 +208,15 @@ impl Controller {
         self.subsystem.kind == SubsystemKind::Discovery
     }
 
+    /// Bounds of its I/O queues.
+    pub(crate) fn queue_limits(&self) -> QueueLimits {
+        self.limits.queue(self.transport)
+    }
+
     /// CAP.
     pub(crate) fn capabilities(&self) -> Capabilities {
         Capabilities {
-            max_queue_entries: self.limits.queue_depth.saturating_sub(1),
+            max_queue_entries: self.queue_limits().depth.saturating_sub(1),
             contiguous_queues: true,
             timeout_500ms: READY_TIMEOUT_500MS,
             nvm_command_set: true,

@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use fabric::TransportAddress;
 use nvme::Nqn;
 use nvme::log::{
-    AddressFamily, DISCOVERY_BYTES, DiscoveryEntry, DiscoveryHeader, DiscoverySubtype, Transport,
+    self, AddressFamily, DISCOVERY_BYTES, DiscoveryEntry, DiscoveryHeader, DiscoverySubtype,
 };
 use nvme::nqn::DISCOVERY;
 
@@ -43,6 +43,25 @@ pub(crate) fn log_page(target: &Target, local: SocketAddr) -> Vec<u8> {
     log
 }
 
+/// A transport as the log page has it.
+pub(crate) fn transport(transport: fabric::Transport) -> log::Transport {
+    match transport {
+        fabric::Transport::Rdma => log::Transport::ROCE_V2,
+        fabric::Transport::Tcp => log::Transport::TCP,
+    }
+}
+
+/// What a listener asks of hosts, and offers them.
+fn requirements(transport: fabric::Transport) -> u8 {
+    match transport {
+        fabric::Transport::Rdma => DiscoveryEntry::SECURE_CHANNEL_NOT_REQUIRED,
+        // Without flow control answers to reads need no completion of their own on the wire.
+        fabric::Transport::Tcp => {
+            DiscoveryEntry::SECURE_CHANNEL_NOT_REQUIRED | DiscoveryEntry::SQ_FLOW_CONTROL_OPTIONAL
+        }
+    }
+}
+
 /// One entry for each listener that a host which came to `local` can use.
 fn entries(listeners: &[TransportAddress], nqn: &Nqn, local: SocketAddr) -> Vec<DiscoveryEntry> {
     let local = local.ip().to_canonical();
@@ -52,13 +71,13 @@ fn entries(listeners: &[TransportAddress], nqn: &Nqn, local: SocketAddr) -> Vec<
             continue;
         };
         let entry = DiscoveryEntry {
-            transport: Transport::ROCE_V2,
+            transport: transport(listener.scheme.transport()),
             adrfam: match address {
                 IpAddr::V4(_) => AddressFamily::Ipv4,
                 IpAddr::V6(_) => AddressFamily::Ipv6,
             },
             subtype: DiscoverySubtype::Nvme,
-            treq: DiscoveryEntry::SECURE_CHANNEL_NOT_REQUIRED,
+            treq: requirements(listener.scheme.transport()),
             portid,
             cntlid: DiscoveryEntry::CNTLID_DYNAMIC,
             asqsz: ADMIN_QUEUE_ENTRIES,
@@ -68,9 +87,9 @@ fn entries(listeners: &[TransportAddress], nqn: &Nqn, local: SocketAddr) -> Vec<
             traddr: address.to_string(),
         };
         // Two listeners can mean the same place to this host.
-        let known = entries
-            .iter()
-            .any(|e| e.traddr == entry.traddr && e.trsvcid == entry.trsvcid);
+        let known = entries.iter().any(|e| {
+            (e.transport, &e.traddr, &e.trsvcid) == (entry.transport, &entry.traddr, &entry.trsvcid)
+        });
         if !known {
             entries.push(entry);
         }
@@ -104,7 +123,13 @@ mod tests {
         let nqn = crate::DEFAULT_SUBSYSTEM_NQN.parse().expect("a name");
         entries(&listeners, &nqn, local.parse().expect("an address"))
             .into_iter()
-            .map(|entry| format!("{}:{}", entry.traddr, entry.trsvcid))
+            .map(|entry| {
+                let transport = match entry.transport {
+                    log::Transport::Rdma { .. } => "",
+                    log::Transport::Tcp { .. } => "tcp ",
+                };
+                format!("{transport}{}:{}", entry.traddr, entry.trsvcid)
+            })
             .collect()
     }
 
@@ -120,6 +145,21 @@ mod tests {
         assert_eq!(told(&both, "192.0.2.5:4420"), ["192.0.2.5:4420"]);
         assert_eq!(told(&both, "[2001:db8::5]:4420"), ["2001:db8::5:4420"]);
         assert_eq!(told(&both, "[::ffff:192.0.2.5]:4420"), ["192.0.2.5:4420"]);
+    }
+
+    #[test]
+    fn a_host_sees_every_transport_whichever_it_came_by() {
+        let listeners = [
+            "rdma://0.0.0.0:4420",
+            "rdma://[::]:4420",
+            "tcp://0.0.0.0:4420",
+            "tcp://[::]:4420",
+            "tcp://192.0.2.5:8009",
+        ];
+        assert_eq!(
+            told(&listeners, "192.0.2.5:4420"),
+            ["192.0.2.5:4420", "tcp 192.0.2.5:4420", "tcp 192.0.2.5:8009"]
+        );
     }
 
     #[test]

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use dedup::SUB_BLOCK_BYTES;
+use fabric::Transport;
 use meta::VolumeInfo;
 use nvme::Status;
 use nvme::admin::Identify;
@@ -31,9 +32,11 @@ const CSI_AT: u16 = 47;
 /// NN and MNAN: namespaces at most, and the highest identifier. As nvmet.
 pub(crate) const NAMESPACES_MAX: u32 = 1024;
 
-/// SGLs are supported without alignment (bits 1:0), keyed (bit 2), and with offsets in the capsule (bit
-/// 20). What nvmet says for RDMA.
-const SGLS: u32 = 0x0010_0005;
+/// SGLs are supported without alignment (bits 1:0), and with offsets in the capsule (bit 20). What
+/// nvmet says.
+const SGLS: u32 = 1 | 1 << 20;
+/// The same, and keyed (bit 2): how RDMA names a host's memory.
+const SGLS_RDMA: u32 = SGLS | 1 << 2;
 /// One descriptor a command.
 const MSDBD: u8 = 1;
 /// Abort Command Limit, zero based.
@@ -210,7 +213,7 @@ fn describe_namespace(info: &VolumeInfo, logical_bytes: u64) -> IdentifyNamespac
 }
 
 fn controller_page(controller: &Controller) -> Page {
-    let limits = &controller.limits;
+    let (limits, queue_limits) = (&controller.limits, controller.queue_limits());
     let common = IdentifyController {
         sn: String::from_utf8_lossy(&controller.subsystem.serial)
             .trim_end()
@@ -226,10 +229,13 @@ fn controller_page(controller: &Controller) -> Page {
         aerl: REQUESTS_MAX as u8 - 1,
         elpe: ERROR_LOG_ENTRIES as u8 - 1,
         kas: KAS,
-        maxcmd: limits.queue_depth,
-        sgls: SGLS,
+        maxcmd: queue_limits.depth,
+        sgls: match controller.transport {
+            Transport::Rdma => SGLS_RDMA,
+            Transport::Tcp => SGLS,
+        },
         subnqn: controller.subsystem.nqn.to_string(),
-        ioccsz: ((64 + limits.in_capsule_bytes) / 16) as u32,
+        ioccsz: ((64 + queue_limits.in_capsule_bytes) / 16) as u32,
         iorcsz: 1,
         msdbd: MSDBD,
         ctratt: CTRATT,

@@ -11,6 +11,7 @@
 //! | `io` | I/O commands on volumes |
 //! | `line`, `crew`, `in_flight` | a connected queue on its reactor, who works on its commands |
 //! | `discovery` | where hosts can connect to |
+//! | `listen` | where hosts come in, on every reactor |
 //! | [`subsystem`] | what there is, and who is connected |
 //! | [`queue`] | what is needed from a transport |
 //!
@@ -41,6 +42,7 @@ mod identify;
 mod in_flight;
 mod io;
 mod line;
+mod listen;
 mod log_page;
 mod machine;
 pub mod pool;

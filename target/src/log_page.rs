@@ -8,7 +8,7 @@ use nvme::admin::{self, GetLogPage};
 use nvme::identify::NSID_BROADCAST;
 use nvme::log::{
     ChangedNamespaces, CommandEffects, ERROR_LOG_ENTRY_BYTES, ErrorLogEntry, FirmwareSlotLog,
-    LogPage, SMART_LOG_BYTES, SmartLog, Transport,
+    LogPage, SMART_LOG_BYTES, SmartLog,
 };
 use nvme::{Status, io};
 
@@ -93,7 +93,9 @@ fn page<Q: Queue>(command: &Command<Q>, get: &GetLogPage) -> Result<Vec<u8>, Fau
 }
 
 fn error_page<Q: Queue>(command: &Command<Q>) -> Vec<u8> {
-    let log = lock(&command.line.controller.errors);
+    let controller = &command.line.controller;
+    let trtype = discovery::transport(controller.transport).trtype();
+    let log = lock(&controller.errors);
     let mut page: Vec<u8> = log
         .iter()
         .flat_map(|(error_count, entry)| {
@@ -106,7 +108,7 @@ fn error_page<Q: Queue>(command: &Command<Q>) -> Vec<u8> {
                 parameter_location: entry.location,
                 lba: entry.lba,
                 nsid: entry.nsid,
-                trtype: Transport::TRTYPE_RDMA,
+                trtype,
                 ..Default::default()
             }
             .encode()

@@ -3,13 +3,14 @@
 //! Guarantees:
 //! - Nothing is written to a drive that holds something else than this pool's label.
 //! - A pool is used only when every drive is there, whole, and carries the right label.
+//! - A pool in memory leaves nothing behind that could be taken for a pool.
 //! - What is missing, taken or wrong is named, with what to do about it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use dedup::{Blocking, Engine, EngineConfig, EngineParts, ErrorKind, VolumeSpec};
-use drives::{BLOCK_BYTES, Drive, DriveError, Extent, FileDrive, OpenOptions};
+use drives::{BLOCK_BYTES, Drive, DriveError, Extent, FileDrive, MemoryDrive, OpenOptions};
 use meta::{
     DriveLabel, DriveSpec, LABEL_BYTES, LabelError, PoolDir, PoolIdentity, PoolSpec, RocksOptions,
 };
@@ -30,6 +31,9 @@ const DEFAULT_VOLUME: &str = "vol0";
 
 /// The drive file of a pool that names no drives, in its folder.
 const DEFAULT_DRIVE: &str = "drive0";
+
+/// What the identity of a pool in memory calls its drive. It is never opened by that name.
+const MEMORY_DRIVE: &str = "memory";
 
 /// Copies of a drive's label, one block each, from the drive's first block on.
 const LABEL_COPIES: usize = 2;
@@ -60,10 +64,10 @@ pub enum Create {
 
 /// A pool in service.
 pub struct OpenPool {
-    /// The folder, locked as long as this lives.
-    pub dir: PoolDir,
     /// The engine.
     pub engine: Arc<Engine>,
+    /// The folder, locked as long as this lives.
+    pub dir: PoolDir,
     /// Whether the pool was made just now.
     pub created: bool,
 }
@@ -92,11 +96,13 @@ impl OpenPool {
 pub async fn open(request: &PoolRequest) -> Result<OpenPool, Failure> {
     let buffers = BufferPool::new(LABEL_COPIES * LABEL_BYTES)
         .map_err(|e| Failure::unavailable(format!("no memory for buffers: {e}")))?;
-    let created = !PoolDir::exists(&request.dir) && request.create != Create::No;
-    let (dir, drives) = if created {
-        create(request, &buffers).await?
-    } else {
-        open_existing(request, &buffers).await?
+    let memory = memory_bytes(&request.drives)?;
+    let missing = !PoolDir::exists(&request.dir) && request.create != Create::No;
+    let created = missing || memory.is_some();
+    let (dir, drives) = match memory {
+        Some(bytes) => create_in_memory(&request.dir, bytes)?,
+        None if missing => create(request, &buffers).await?,
+        None => open_existing(request, &buffers).await?,
     };
     let drive_bytes: u64 = drives
         .iter()
@@ -123,10 +129,42 @@ pub async fn open(request: &PoolRequest) -> Result<OpenPool, Failure> {
         create_volume(&engine, volume).await?;
     }
     Ok(OpenPool {
-        dir,
         engine,
+        dir,
         created,
     })
+}
+
+/// The size of a pool in memory, if one is asked for.
+fn memory_bytes(drives: &[DriveArg]) -> Result<Option<u64>, Failure> {
+    match drives {
+        [DriveArg::Memory { size_bytes }] => usable_size(*size_bytes, "the memory drive").map(Some),
+        several if several.iter().any(DriveArg::is_memory) => Err(Failure::invalid(
+            "a memory drive stands alone: what a pool keeps on other drives would be lost with it",
+        )),
+        _ => Ok(None),
+    }
+}
+
+/// A pool for measurements: data in memory, journal and metadata in files as ever, all gone at the end.
+fn create_in_memory(dir: &Path, bytes: u64) -> Result<Opened, Failure> {
+    if PoolDir::exists(dir) {
+        return Err(Failure::invalid(format!(
+            "'{}' holds a pool on real drives: name another folder with --pool, or serve that pool \
+             without --drive memory",
+            dir.display()
+        )));
+    }
+    let blocks = bytes / BLOCK_BYTES as u64;
+    let spec = PoolSpec::new(vec![DriveSpec::new(MEMORY_DRIVE, blocks)]);
+    let creation = PoolDir::begin(dir, &spec).map_err(of_meta)?;
+    tracing::warn!(
+        bytes,
+        "the pool is in memory, for measurements: NOTHING IS KEPT when this program ends"
+    );
+    let drive: Arc<dyn Drive> = Arc::new(MemoryDrive::new(blocks));
+    let dir = creation.finish_temporary().map_err(of_meta)?;
+    Ok((dir, vec![drive]))
 }
 
 /// Makes a volume if it is missing. One that exists stays as it is: its size is changed by
@@ -190,15 +228,15 @@ fn check_named_drives(dir: &PoolDir, named: &[DriveArg]) -> Result<(), Failure> 
         .map(|path| path.canonicalize().unwrap_or(path))
         .collect();
     for drive in named {
-        let path = drive
-            .path
-            .canonicalize()
-            .unwrap_or_else(|_| drive.path.clone());
+        let DriveArg::Path { path: named, .. } = drive else {
+            continue;
+        };
+        let path = named.canonicalize().unwrap_or_else(|_| named.clone());
         if !own.contains(&path) {
             return Err(Failure::invalid(format!(
                 "'{}' is not a drive of the pool '{}': the pool exists and has its drives already; start \
                  it without --drive, or name another pool",
-                drive.path.display(),
+                named.display(),
                 dir.paths().dir.display(),
             )));
         }
@@ -267,10 +305,13 @@ fn plan_drives(
     }
     let (mut specs, mut drives) = (Vec::new(), Vec::new());
     for named in &request.drives {
-        let shown = named.path.display();
-        let path = std::path::absolute(&named.path)
+        let DriveArg::Path { path, size_bytes } = named else {
+            continue;
+        };
+        let shown = path.display();
+        let path = std::path::absolute(path)
             .map_err(|e| Failure::invalid(format!("drive '{shown}': {e}")))?;
-        let create_bytes = match named.size_bytes {
+        let create_bytes = match *size_bytes {
             Some(bytes) => Some(usable_size(bytes, &format!("drive '{shown}'"))?),
             None if path.exists() => None,
             None => Some(usable_size(file_bytes, &format!("drive '{shown}'"))?),

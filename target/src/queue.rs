@@ -6,6 +6,7 @@
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use fabric::Transport;
 use nvme::{Cqe, Sqe, Status};
 use reactor::Buffer;
 
@@ -22,8 +23,8 @@ pub struct QueueFacts {
     pub depth: Option<u16>,
     /// Bytes of data that a command may carry in its capsule.
     pub in_capsule_bytes: usize,
-    /// The transport's name, such as `rdma`.
-    pub transport: &'static str,
+    /// What carries the queue.
+    pub transport: Transport,
 }
 
 /// A target's end of a queue pair. Clones are the same queue.
@@ -74,10 +75,7 @@ impl Queue for fabric::TargetQueue {
             qid: info.qid,
             depth: info.depth,
             in_capsule_bytes: info.in_capsule_bytes,
-            transport: match info.transport {
-                fabric::Transport::Rdma => "rdma",
-                fabric::Transport::Tcp => "tcp",
-            },
+            transport: info.transport,
         }
     }
 

@@ -8,22 +8,23 @@
 //!   checkpoint written, exit 0. A second signal ends it at once; nothing acknowledged is lost then.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use dedup::ErrorKind;
-use fabric::{Device, DeviceConfig, Listener, ListenerConfig, QueueLimits, TransportAddress};
-use reactor::{PoolConfig, ReactorThread};
+use fabric::{Transport, TransportAddress};
+use futures_util::future::{join_all, select_all};
+use reactor::{PoolConfig, ReactorThread, RemoteJoin};
 use rustix::fs::Mode;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
 use crate::api::{ApiSocket, ApiState};
-use crate::association::serve_queue;
-use crate::cli::args::{DEFAULT_POOL, ServeArgs};
+use crate::cli::args::{DEFAULT_MEMORY_POOL, DEFAULT_POOL, DriveArg, ServeArgs};
 use crate::cli::print;
 use crate::errors::Failure;
+use crate::listen::{Part, Wanted, listen};
 use crate::machine;
 use crate::pool::{self, Create, OpenPool, PoolRequest};
 use crate::subsystem::{Limits, Target, TargetParts};
@@ -31,8 +32,8 @@ use crate::subsystem::{Limits, Target, TargetParts};
 /// Buffers of the control reactor: for labels, and for what the engine does not bounce itself.
 const CONTROL_BUFFER_BYTES: usize = 8 << 20;
 
-/// Connections that may wait for an answer.
-const BACKLOG: usize = 1024;
+/// Data reactors that a machine with more cores gets, unless more are asked for.
+const REACTORS_DEFAULT_MAX: usize = 8;
 
 /// How long a clean stop waits for hosts' commands before it goes on without them.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(15);
@@ -85,19 +86,32 @@ async fn serve(args: &ServeArgs) -> Result<(), Failure> {
     let control = start_reactor("onefold-control", CONTROL_BUFFER_BYTES, Duration::ZERO)?;
     let buffer_bytes = usize::try_from(args.buffers)
         .map_err(|_| Failure::invalid("--buffers is more than this machine can address"))?;
-    let data = start_reactor(
-        "onefold-data0",
-        buffer_bytes,
-        reactor::Config::default().spin,
-    )?;
-    let outcome = serve_on(args, &control, &data, &mut signals).await;
+    let wanted = Wanted::new(&args.listen);
+    let count = match wanted.spreads() {
+        true => args.reactors.unwrap_or_else(default_reactors),
+        false => 1,
+    };
+    let mut data = Vec::new();
+    for index in 0..count {
+        data.push(start_reactor(
+            &format!("onefold-data{index}"),
+            buffer_bytes / count,
+            reactor::Config::default().spin,
+        )?);
+    }
+    let outcome = serve_on(args, wanted, &control, &data, &mut signals).await;
     // The threads end after everything that lives on them: tasks drop their queues and drives there.
     let stopped = tokio::task::spawn_blocking(move || {
-        data.stop_and_join();
+        data.into_iter().for_each(ReactorThread::stop_and_join);
         control.stop_and_join();
     });
     let _ = stopped.await;
     outcome
+}
+
+/// One for each core, within reason.
+fn default_reactors() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get().min(REACTORS_DEFAULT_MAX))
 }
 
 fn start_reactor(
@@ -119,8 +133,9 @@ fn start_reactor(
 
 async fn serve_on(
     args: &ServeArgs,
+    wanted: Wanted,
     control: &ReactorThread,
-    data: &ReactorThread,
+    data: &[ReactorThread],
     signals: &mut StopSignals,
 ) -> Result<(), Failure> {
     let control = control.handle();
@@ -132,7 +147,7 @@ async fn serve_on(
     let engine = pool.engine.clone();
     let maintained = engine.clone();
     let maintenance = control.spawn(move || maintained.run_maintenance());
-    let served = serve_pool(args, &pool, &control, data, signals).await;
+    let served = serve_pool(wanted, &pool, &control, data, signals).await;
     // However serving ended: what hosts were promised becomes durable.
     let closing = control.spawn(move || async move { engine.shutdown().await });
     let closed = closing
@@ -151,11 +166,12 @@ fn pool_request(args: &ServeArgs) -> PoolRequest {
         (Some(bytes), _) => Create::Bytes(bytes),
         (None, Some(_)) => Create::No,
     };
+    let default = match args.drives.iter().any(DriveArg::is_memory) {
+        true => DEFAULT_MEMORY_POOL,
+        false => DEFAULT_POOL,
+    };
     PoolRequest {
-        dir: args
-            .pool
-            .clone()
-            .unwrap_or_else(|| PathBuf::from(DEFAULT_POOL)),
+        dir: args.pool.clone().unwrap_or_else(|| PathBuf::from(default)),
         create,
         drives: args.drives.clone(),
         volumes: args.volumes.clone(),
@@ -163,15 +179,12 @@ fn pool_request(args: &ServeArgs) -> PoolRequest {
 }
 
 async fn serve_pool(
-    args: &ServeArgs,
+    wanted: Wanted,
     pool: &OpenPool,
     control: &reactor::Handle,
-    data: &ReactorThread,
+    data: &[ReactorThread],
     signals: &mut StopSignals,
 ) -> Result<(), Failure> {
-    let data = data.handle();
-    let limits = Limits::default();
-    let wanted = listen_addresses(args);
     let nqn = crate::DEFAULT_SUBSYSTEM_NQN
         .parse()
         .map_err(|e| internal("the subsystem's name", &e))?;
@@ -179,8 +192,8 @@ async fn serve_pool(
         engine: pool.engine.clone(),
         pool_uuid: pool.uuid(),
         nqn,
-        listeners: wanted.clone(),
-        limits,
+        listeners: wanted.addresses.clone(),
+        limits: Limits::default(),
     });
     let dir = &pool.dir.paths().dir;
     let api = ApiSocket::bind(dir).map_err(|e| {
@@ -190,12 +203,9 @@ async fn serve_pool(
         ))
     })?;
 
-    let (ready, is_ready) = oneshot::channel();
-    let (listening, fabric_target) = (wanted.clone(), target.clone());
-    let wildcard = args.listen.is_empty();
-    let mut fabric = data.spawn(move || listen(fabric_target, listening, wildcard, ready));
-    let bound = tokio::select! {
-        bound = is_ready => bound.map_err(|e| internal("listening", &e))??,
+    let starting = start_listening(&target, wanted, data);
+    let (bound, listening) = tokio::select! {
+        started = starting => started?,
         () = signals.next() => return Ok(()),
     };
 
@@ -210,19 +220,26 @@ async fn serve_pool(
     }));
 
     print(&announcement(&bound));
-    let outcome = tokio::select! {
-        () = signals.next() => Ok(()),
-        ended = &mut fabric => Err(match ended {
-            Ok(()) => Failure::unavailable("the network device closed: see the log"),
-            Err(error) => internal("the data reactor ended", &error),
-        }),
+    if pool.dir.is_temporary() {
+        print(&memory_notice(&pool.dir.paths().dir));
+    }
+    let mut first_end = select_all(listening);
+    let (outcome, listening) = tokio::select! {
+        () = signals.next() => (Ok(()), first_end.into_inner()),
+        (ended, _, others) = &mut first_end => (
+            Err(match ended {
+                Ok(()) => Failure::unavailable("a listener closed: see the log"),
+                Err(error) => internal("a data reactor ended", &error),
+            }),
+            others,
+        ),
     };
     tracing::info!("stopping");
     target.stop();
     if outcome.is_ok() {
         let drained = async {
             target.drained().await;
-            let _ = fabric.await;
+            join_all(listening).await;
         };
         tokio::select! {
             drained = tokio::time::timeout(DRAIN_TIMEOUT, drained) => if drained.is_err() {
@@ -236,112 +253,41 @@ async fn serve_pool(
     outcome
 }
 
-/// Where to listen: as told, or on every address of both families.
-fn listen_addresses(args: &ServeArgs) -> Vec<TransportAddress> {
-    if !args.listen.is_empty() {
-        return args.listen.clone();
-    }
-    [IpAddr::from([0; 4]), IpAddr::from([0; 16])]
-        .into_iter()
-        .map(|host| TransportAddress::rdma(host, fabric::NVME_PORT))
-        .collect()
-}
+type Listening = (Vec<TransportAddress>, Vec<RemoteJoin<()>>);
 
-/// Opens the device, listens, and serves queues until the target stops. Runs on the data reactor.
-async fn listen(
-    target: Arc<Target>,
-    wanted: Vec<TransportAddress>,
-    wildcard: bool,
-    ready: oneshot::Sender<Result<Vec<TransportAddress>, Failure>>,
-) {
-    let (device, listeners, bound) = match bind(&wanted, wildcard, &target.limits) {
-        Ok(bound) => bound,
-        Err(failure) => {
-            let _ = ready.send(Err(failure));
-            return;
-        }
-    };
-    let accepting: Vec<_> = listeners
-        .into_iter()
-        .map(|listener| reactor::spawn(accept(target.clone(), listener)))
-        .collect();
-    if ready.send(Ok(bound)).is_err() {
-        return;
-    }
-    for task in accepting {
-        let _ = task.await;
-    }
-    target.drained().await;
-    device.shutdown().await;
-    // Whoever looks into a connection that did not come about finds here whether packets were lost.
-    tracing::info!(counters = ?device.counters(), "the network device closed its connections");
-}
-
-type Bound = (Device, Vec<Listener>, Vec<TransportAddress>);
-
-fn bind(wanted: &[TransportAddress], wildcard: bool, limits: &Limits) -> Result<Bound, Failure> {
-    let config = match wildcard {
-        true => DeviceConfig::wildcard(),
-        false => {
-            let mut hosts: Vec<IpAddr> = wanted.iter().map(|address| address.host).collect();
-            hosts.sort_unstable();
-            hosts.dedup();
-            DeviceConfig::on(hosts)
-        }
-    };
-    let device = Device::open(config).map_err(|e| Failure::unavailable(e.to_string()))?;
-    // A machine without IPv6 still serves IPv4.
-    let families = device.addresses();
-    let bound: Vec<TransportAddress> = wanted
-        .iter()
-        .filter(|address| {
-            families
-                .iter()
-                .any(|has| has.is_ipv4() == address.host.is_ipv4())
-        })
-        .copied()
-        .collect();
-    let mut listeners = Vec::new();
-    let mut taken: Vec<(Option<IpAddr>, u16)> = Vec::new();
-    for address in &bound {
-        // One listener on a port takes both families, if the device has both.
-        let host = Some(address.host).filter(|host| !host.is_unspecified());
-        if taken.contains(&(host, address.port)) || taken.contains(&(None, address.port)) {
-            continue;
-        }
-        taken.push((host, address.port));
-        let config = ListenerConfig {
-            address: host,
-            backlog: BACKLOG,
-            depth_max: limits.queue_depth,
-            ..ListenerConfig::new(address.port)
+/// Lets every data reactor listen, the first one first: it finds out what is free. Gives the addresses
+/// that are served, and the reactors' work, which ends when the target stops.
+async fn start_listening(
+    target: &Arc<Target>,
+    wanted: Wanted,
+    data: &[ReactorThread],
+) -> Result<Listening, Failure> {
+    let (mut bound, mut listening) = (Vec::new(), Vec::new());
+    let mut wanted = wanted;
+    for (index, reactor) in data.iter().enumerate() {
+        let part = Part {
+            index,
+            count: data.len(),
         };
-        let listener = Listener::bind_with(&device, config)
-            .map_err(|e| Failure::unavailable(format!("{address}: {e}")))?;
-        listeners.push(listener);
+        let (ready, is_ready) = oneshot::channel();
+        let (target, here) = (target.clone(), wanted.clone());
+        let work = move || listen(target, here, part, ready);
+        listening.push(reactor.handle().spawn(work));
+        let addresses = is_ready.await.map_err(|e| internal("listening", &e))??;
+        if index == 0 {
+            wanted = Wanted::shared(&addresses);
+            bound = addresses;
+        }
     }
-    Ok((device, listeners, bound))
+    Ok((bound, listening))
 }
 
-async fn accept(target: Arc<Target>, listener: Listener) {
-    let limits = QueueLimits {
-        in_capsule_bytes: target.limits.in_capsule_bytes,
-        ..QueueLimits::default()
-    };
-    let accepting = async {
-        while let Some(incoming) = listener.accept().await {
-            let peer = incoming.peer;
-            match incoming.accept(limits) {
-                Ok(queue) => drop(reactor::spawn(serve_queue(target.clone(), queue))),
-                Err(error) => tracing::warn!(%peer, %error, "connection refused"),
-            }
-        }
-        tracing::error!("the network device closed");
-    };
-    futures_util::pin_mut!(accepting);
-    let stopped = target.stopped();
-    futures_util::pin_mut!(stopped);
-    futures_util::future::select(accepting, stopped).await;
+/// What nobody may overlook.
+fn memory_notice(dir: &Path) -> String {
+    format!(
+        "NOTHING IS KEPT: this pool is in memory, for measurements.\n  onefold status --pool {}\n",
+        dir.display()
+    )
 }
 
 /// What people and scripts read at the start.
@@ -349,7 +295,7 @@ fn announcement(bound: &[TransportAddress]) -> String {
     let listed: Vec<String> = bound.iter().map(ToString::to_string).collect();
     let mut text = format!("ready {}\n", listed.join(" "));
     let own = machine::addresses();
-    let mut reachable: Vec<(IpAddr, u16)> = Vec::new();
+    let mut reachable: Vec<(Transport, IpAddr, u16)> = Vec::new();
     for address in bound {
         let hosts: Vec<IpAddr> = match address.host.is_unspecified() {
             true => own
@@ -360,8 +306,9 @@ fn announcement(bound: &[TransportAddress]) -> String {
             false => vec![address.host],
         };
         for host in hosts {
-            if !reachable.contains(&(host, address.port)) {
-                reachable.push((host, address.port));
+            let place = (address.scheme.transport(), host, address.port);
+            if !reachable.contains(&place) {
+                reachable.push(place);
             }
         }
     }
@@ -369,13 +316,30 @@ fn announcement(bound: &[TransportAddress]) -> String {
         text += "This machine has no address that other machines can reach.\n";
         return text;
     }
-    text +=
-        "From a Linux host (kernel modules nvme-rdma, and rdma_rxe if it has no RDMA hardware):\n";
-    for (host, port) in reachable {
-        text += &format!(
-            "  nvme discover -t rdma -a {host} -s {port}\n  nvme connect -t rdma -a {host} -s {port} -n {}\n",
-            crate::DEFAULT_SUBSYSTEM_NQN
-        );
+    for (transport, needs) in [
+        (
+            Transport::Rdma,
+            "From a Linux host by RDMA (kernel modules nvme-rdma, and rdma_rxe if it has no RDMA hardware):",
+        ),
+        (
+            Transport::Tcp,
+            "From any Linux host by TCP (kernel module nvme-tcp):",
+        ),
+    ] {
+        let places: Vec<_> = reachable
+            .iter()
+            .filter(|place| place.0 == transport)
+            .collect();
+        if places.is_empty() {
+            continue;
+        }
+        text += &format!("{needs}\n");
+        for (_, host, port) in places {
+            text += &format!(
+                "  nvme discover -t {transport} -a {host} -s {port}\n  nvme connect -t {transport} -a {host} -s {port} -n {}\n",
+                crate::DEFAULT_SUBSYSTEM_NQN
+            );
+        }
     }
     text
 }
@@ -386,17 +350,23 @@ mod tests {
 
     #[test]
     fn the_first_line_is_ready_and_the_rest_can_be_typed_on_a_host() {
-        let bound = ["rdma://192.0.2.9:4420", "rdma://[2001:db8::9]:4421"]
-            .map(|address| address.parse().expect("an address"));
+        let bound = [
+            "rdma://192.0.2.9:4420",
+            "rdma://[2001:db8::9]:4421",
+            "tcp://192.0.2.9:4420",
+        ]
+        .map(|address| address.parse().expect("an address"));
         let text = announcement(&bound);
         assert!(
-            text.starts_with("ready rdma://192.0.2.9:4420 rdma://[2001:db8::9]:4421\n"),
+            text.starts_with(
+                "ready rdma://192.0.2.9:4420 rdma://[2001:db8::9]:4421 tcp://192.0.2.9:4420\n"
+            ),
             "{text}"
         );
-        assert!(
-            text.contains("nvme discover -t rdma -a 192.0.2.9 -s 4420\n"),
-            "{text}"
-        );
+        for transport in ["rdma", "tcp"] {
+            let line = format!("nvme discover -t {transport} -a 192.0.2.9 -s 4420\n");
+            assert!(text.contains(&line), "{text}");
+        }
         assert!(
             text.contains(
                 "nvme connect -t rdma -a 2001:db8::9 -s 4421 -n nqn.2026-11.dev.onefold:default\n"

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use dedup::Engine;
-use fabric::TransportAddress;
+use fabric::{Transport, TransportAddress};
 use nvme::Nqn;
 use tokio::sync::{Notify, watch};
 use uuid::Uuid;
@@ -33,12 +33,21 @@ pub struct Limits {
     pub controllers: usize,
     /// I/O queues of one controller.
     pub io_queues: u16,
-    /// Entries of an I/O queue (MAXCMD; CAP.MQES is one less).
-    pub queue_depth: u16,
-    /// Bytes of data in a capsule of an I/O queue (IOCCSZ).
-    pub in_capsule_bytes: usize,
     /// Maximum Data Transfer Size as a power of two of 4 KiB pages: 8 is 1 MiB.
     pub mdts: u8,
+    /// I/O queues over RDMA.
+    pub rdma: QueueLimits,
+    /// I/O queues over TCP.
+    pub tcp: QueueLimits,
+}
+
+/// Bounds of an I/O queue, which depend on what carries it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueLimits {
+    /// Entries (MAXCMD; CAP.MQES is one less).
+    pub depth: u16,
+    /// Bytes of data in a capsule (IOCCSZ).
+    pub in_capsule_bytes: usize,
 }
 
 impl Default for Limits {
@@ -46,9 +55,16 @@ impl Default for Limits {
         Self {
             controllers: 1024,
             io_queues: 64,
-            queue_depth: 1024,
-            in_capsule_bytes: 4096,
             mdts: 8,
+            // An RDMA queue holds a receive buffer for every entry. Both as nvmet has them.
+            rdma: QueueLimits {
+                depth: 256,
+                in_capsule_bytes: 4096,
+            },
+            tcp: QueueLimits {
+                depth: 1024,
+                in_capsule_bytes: 16 << 10,
+            },
         }
     }
 }
@@ -58,6 +74,15 @@ impl Limits {
     #[must_use]
     pub fn transfer_bytes_max(&self) -> usize {
         4096usize << self.mdts.min(16)
+    }
+
+    /// The bounds of queues over that transport.
+    #[must_use]
+    pub fn queue(&self, transport: Transport) -> QueueLimits {
+        match transport {
+            Transport::Rdma => self.rdma,
+            Transport::Tcp => self.tcp,
+        }
     }
 }
 
@@ -200,7 +225,7 @@ impl Target {
             .map(|controller| AttachedHost {
                 hostnqn: controller.host.nqn.to_string(),
                 address: controller.peer.ip().to_canonical().to_string(),
-                transport: controller.transport.to_owned(),
+                transport: controller.transport.to_string(),
                 queues: controller.io_queue_count(),
             })
             .collect()

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use bench::perf::Pattern;
+use clap::builder::TypedValueParser;
 use clap::{Args, Parser, Subcommand};
 use fabric::TransportAddress;
 
@@ -13,6 +14,12 @@ use crate::size::{SizeError, parse_size};
 
 /// The pool that every command uses when none is named.
 pub const DEFAULT_POOL: &str = "./onefold-data";
+
+/// The folder of a pool in memory when none is named.
+pub const DEFAULT_MEMORY_POOL: &str = "./onefold-memory";
+
+/// What `--drive` calls memory.
+const MEMORY: &str = "memory";
 
 /// Onefold: an NVMe-oF target that stores every block once.
 #[derive(Debug, Parser)]
@@ -59,7 +66,7 @@ pub enum Command {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  onefold serve\n  onefold serve --pool /srv/pool --create 500G --volume vm=200G --volume db=100G,lba=512\n  \
-                  onefold serve --pool /srv/pool --drive /dev/nvme0n1 --drive /dev/nvme1n1 --create 0 --listen rdma://192.0.2.5:4420\n\n\
+                  onefold serve --pool /srv/pool --drive /dev/nvme0n1 --drive /dev/nvme1n1 --create 0 --listen tcp://192.0.2.5:4420\n\n\
                   Prints a line that begins with 'ready' on standard output when hosts can connect.\n\
                   Ctrl-C or SIGTERM stops it cleanly."
 )]
@@ -73,15 +80,21 @@ pub struct ServeArgs {
     /// Create this volume if it is missing (repeatable). A new pool without it gets vol0, as large as the pool
     #[arg(long = "volume", value_name = "NAME=SIZE[,lba=512]")]
     pub volumes: Vec<VolumeArg>,
-    /// Serve on this address (repeatable); without it on port 4420 of every address, IPv4 and IPv6
-    #[arg(long = "listen", value_name = "rdma://ADDR:PORT")]
+    /// Serve on this address (repeatable); without it by RDMA and TCP on port 4420 of every address,
+    /// IPv4 and IPv6. rdma:// takes a verbs device that owns the address, or else soft RoCE; rdma+verbs://
+    /// and rdma+soft:// insist on one of them
+    #[arg(long = "listen", value_name = "tcp|rdma://ADDR:PORT")]
     pub listen: Vec<TransportAddress>,
-    /// A drive of the pool, a file or a block device (repeatable; for a new pool) [default: a sparse file in the pool's folder]
+    /// A drive of the pool, a file or a block device (repeatable; for a new pool) [default: a sparse file in the pool's folder].
+    /// memory=SIZE is a pool for measurements, in ./onefold-memory without --pool: nothing is kept
     #[arg(long = "drive", value_name = "PATH[=SIZE]")]
     pub drives: Vec<DriveArg>,
-    /// Memory for data on its way between hosts and drives
+    /// Memory for data on its way between hosts and drives, for all reactors together
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M")]
     pub buffers: u64,
+    /// Data-plane threads [default: one for each core, at most 8]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64).map(usize::from))]
+    pub reactors: Option<usize>,
 }
 
 /// `NAME=SIZE[,lba=512|4096]`
@@ -133,25 +146,45 @@ fn parse_lba(text: &str) -> Result<u32, String> {
     }
 }
 
-/// `PATH[=SIZE]`
+/// `PATH[=SIZE]` or `memory=SIZE`
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DriveArg {
-    /// The file or block device.
-    pub path: PathBuf,
-    /// The size to give a file that does not exist, in bytes.
-    pub size_bytes: Option<u64>,
+pub enum DriveArg {
+    /// A file or a block device.
+    Path {
+        /// Where it is.
+        path: PathBuf,
+        /// The size to give a file that does not exist, in bytes.
+        size_bytes: Option<u64>,
+    },
+    /// Memory that is lost at the end.
+    Memory {
+        /// Its size in bytes.
+        size_bytes: u64,
+    },
+}
+
+impl DriveArg {
+    /// Whether it keeps nothing.
+    #[must_use]
+    pub fn is_memory(&self) -> bool {
+        matches!(self, Self::Memory { .. })
+    }
 }
 
 impl FromStr for DriveArg {
     type Err = String;
 
-    /// A path may hold '='; only a size after the last one is taken as a size.
+    /// A path may hold '='; only a size after the last one is taken as a size. A file that is called
+    /// memory is `./memory`.
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some((path, size)) = text.rsplit_once('=')
             && let Ok(size_bytes) = parse_size(size)
             && !path.is_empty()
         {
-            return Ok(Self {
+            if path == MEMORY {
+                return Ok(Self::Memory { size_bytes });
+            }
+            return Ok(Self::Path {
                 path: PathBuf::from(path),
                 size_bytes: Some(size_bytes),
             });
@@ -159,7 +192,10 @@ impl FromStr for DriveArg {
         if text.is_empty() {
             return Err("a drive needs a path".to_owned());
         }
-        Ok(Self {
+        if text == MEMORY {
+            return Err("memory needs a size, such as memory=4G".to_owned());
+        }
+        Ok(Self::Path {
             path: PathBuf::from(text),
             size_bytes: None,
         })

@@ -62,18 +62,42 @@ fn serve_runs_without_arguments_and_takes_all_of_them() {
     assert_eq!(args.listen[1].port, 4421);
     assert_eq!(
         args.drives[0],
-        DriveArg {
+        DriveArg::Path {
             path: "/dev/x".into(),
             size_bytes: None
         }
     );
     assert_eq!(
         args.drives[1],
-        DriveArg {
+        DriveArg::Path {
             path: "/a=b/d".into(),
             size_bytes: Some(2 << 30)
         }
     );
+}
+
+#[test]
+fn memory_is_a_drive_with_a_size_and_a_file_of_that_name_has_a_path() {
+    assert_eq!(
+        "memory=4G".parse(),
+        Ok(DriveArg::Memory {
+            size_bytes: 4 << 30
+        })
+    );
+    assert!("memory".parse::<DriveArg>().is_err());
+    assert!(matches!("./memory=4G".parse(), Ok(DriveArg::Path { .. })));
+}
+
+#[test]
+fn reactors_and_listeners_of_any_transport_can_be_chosen() {
+    let line = "onefold serve --reactors 4 --listen tcp://[::]:4420 --listen rdma+soft://192.0.2.1";
+    let Ok(Command::Serve(args)) = parse(line) else {
+        panic!("serve")
+    };
+    assert_eq!((args.reactors, args.listen.len()), (Some(4), 2));
+    for wrong in ["0", "65", "many"] {
+        assert!(parse(&format!("onefold serve --reactors {wrong}")).is_err());
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Connect: who gets in, and what those who do not are told.
 
+use fabric::Transport;
 use nvme::fabrics::{CNTLID_DYNAMIC, ConnectCommand, InvalidParameter};
 use nvme::{Status, properties};
 use onefold::subsystem::Limits;
@@ -34,7 +35,6 @@ fn a_host_connects_enables_its_controller_and_gets_its_queues() {
         assert_ne!(attached.cntlid, 0);
         let capabilities = attached.property(properties::CAP, true).await.ok().result;
         assert_eq!(capabilities >> 37 & 0xff, 1, "the NVM command set");
-        assert_eq!(capabilities & 0xffff, 1023, "MQES");
         assert_eq!(
             attached.property(properties::CSTS, false).await.ok().result,
             0
@@ -198,6 +198,54 @@ fn a_discovery_controller_has_no_io_queues() {
             connect(&lab.queue(1, 128), IO, data).await,
             InvalidParameter::command(42),
         );
+    });
+}
+
+#[test]
+fn over_tcp_a_queue_is_what_its_connect_says_it_is() {
+    story(async |mut lab| {
+        lab.transport = Transport::Tcp;
+        let attached = lab.attach(1).await;
+        for (qid, sqsize) in [(1, 1023), (2, 1)] {
+            let queue = lab.queue(qid, 0);
+            let command = ConnectCommand { qid, sqsize, ..IO };
+            connect(
+                &queue,
+                command,
+                connect_data(&attached.host, attached.cntlid),
+            )
+            .await
+            .ok();
+            assert_eq!(queue.joined_as(), Some((qid, sqsize + 1)));
+        }
+        let refused = lab.queue(3, 0);
+        for sqsize in [0, 1024, 0xffff] {
+            let command = ConnectCommand {
+                qid: 3,
+                sqsize,
+                ..IO
+            };
+            let reply = connect(
+                &refused,
+                command,
+                connect_data(&attached.host, attached.cntlid),
+            )
+            .await;
+            points_at(reply, InvalidParameter::command(44));
+        }
+        assert_eq!(refused.joined_as(), None);
+    });
+}
+
+#[test]
+fn a_host_does_not_mix_transports_in_one_association() {
+    story(async |mut lab| {
+        let attached = lab.attach(1).await;
+        lab.transport = Transport::Tcp;
+        let reply = lab.connect_io(&lab.queue(1, 128), &attached, 1).await;
+        points_at(reply, InvalidParameter::data(16));
+        lab.transport = Transport::Rdma;
+        lab.io_queue(&attached, 1).await;
     });
 }
 

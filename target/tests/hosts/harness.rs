@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use dedup::{Blocking, Engine, EngineConfig, EngineParts, VolumeSpec};
 use drives::{Drive, MemoryDrive};
+use fabric::Transport;
 use meta::{JournalMedia, MemoryMedia, MemoryStore, Store};
 use nvme::fabrics::{CNTLID_DYNAMIC, ConnectCommand, ConnectData, FabricsCommand};
 use nvme::{Cqe, Nqn, SglDescriptor, Sqe, Status, properties};
@@ -73,6 +74,8 @@ pub(crate) struct FakeCapsule {
 struct Line {
     ready: VecDeque<FakeCapsule>,
     closed: bool,
+    /// What the target said when Connect succeeded.
+    joined_as: Option<(u16, u16)>,
     waker: Vec<Waker>,
 }
 
@@ -96,15 +99,16 @@ impl Queue for FakeQueue {
     }
 
     fn connected(&self, qid: u16, depth: u16) {
-        assert_eq!(
-            Some(qid),
-            self.facts.qid,
+        let facts = self.facts;
+        assert!(
+            facts.qid.is_none_or(|asked| asked == qid),
             "it is the queue it was asked for"
         );
         assert!(
-            Some(depth) <= self.facts.depth,
-            "no longer than the transport's"
+            facts.depth.is_none_or(|most| (2..=most).contains(&depth)),
+            "no more than the transport holds"
         );
+        self.line.borrow_mut().joined_as = Some((qid, depth));
     }
 
     async fn next_command(&self) -> Option<FakeCapsule> {
@@ -173,6 +177,11 @@ impl Queue for FakeQueue {
 }
 
 impl FakeQueue {
+    /// Queue identifier and depth, once the queue has joined a controller.
+    pub(crate) fn joined_as(&self) -> Option<(u16, u16)> {
+        self.line.borrow().joined_as
+    }
+
     pub(crate) fn is_closed(&self) -> bool {
         self.line.borrow().closed
     }
@@ -297,6 +306,8 @@ pub(crate) struct Lab {
     pub(crate) target: Arc<Target>,
     pub(crate) engine: Arc<Engine>,
     pub(crate) buffers: BufferPool,
+    /// What carries the queues that hosts open.
+    pub(crate) transport: Transport,
 }
 
 /// Runs a story on a reactor.
@@ -333,13 +344,16 @@ impl Lab {
             engine: engine.clone(),
             pool_uuid: Uuid::from_u128(0x1234_5678_9abc_def0_1234_5678_9abc_def0),
             nqn: onefold::DEFAULT_SUBSYSTEM_NQN.parse().expect("a name"),
-            listeners: vec!["rdma://0.0.0.0:4420".parse().expect("an address")],
+            listeners: ["rdma://0.0.0.0:4420", "tcp://0.0.0.0:4420"]
+                .map(|address| address.parse().expect("an address"))
+                .to_vec(),
             limits,
         });
         let lab = Self {
             target,
             engine,
             buffers,
+            transport: Transport::Rdma,
         };
         lab.create_volume("vol0", VOLUME_BYTES, 4096).await;
         lab
@@ -362,10 +376,11 @@ impl Lab {
         let facts = QueueFacts {
             peer: SocketAddr::from(([192, 0, 2, 7], 50_000)),
             local: SocketAddr::from(([192, 0, 2, 2], 4420)),
-            qid: Some(qid),
-            depth: Some(depth),
+            // Over TCP both are known from the Connect command only.
+            qid: Some(qid).filter(|_| self.transport == Transport::Rdma),
+            depth: Some(depth).filter(|_| self.transport == Transport::Rdma),
             in_capsule_bytes: 4096,
-            transport: "rdma",
+            transport: self.transport,
         };
         let queue = FakeQueue {
             facts,
