@@ -19,6 +19,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::Router;
@@ -28,14 +29,20 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use dedup::{Engine, ErrorKind, VolumeSpec};
+use futures_util::future::join_all;
 use meta::VolumeInfo;
 use serde::{Deserialize, Serialize};
 use tokio::net::UnixListener;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::errors::{ErrorBody, Failure, http_status};
+use crate::listen::{Question, Report};
 use crate::socket::SocketPath;
 use crate::status::{PoolSpace, SpaceDetail, Status, VolumeSpace};
 use crate::subsystem::Target;
+
+/// How long a reactor may take to say what its listeners saw.
+const REPORT_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The longest request body, in bytes.
 const REQUEST_BYTES_MAX: usize = 64 << 10;
@@ -57,6 +64,8 @@ pub struct VolumeView {
     pub lba_bytes: u32,
     /// Its mapped sub-blocks, in bytes.
     pub logical_bytes: u64,
+    /// Whether its blocks are deduplicated.
+    pub dedup: bool,
 }
 
 impl VolumeView {
@@ -73,6 +82,7 @@ impl VolumeView {
             size_bytes: info.size_bytes,
             lba_bytes: info.lba_bytes,
             logical_bytes,
+            dedup: info.dedup,
         }
     }
 }
@@ -88,6 +98,13 @@ pub struct CreateVolume {
     /// Bytes of a logical block: 512 or 4096.
     #[serde(default = "default_lba_bytes")]
     pub lba_bytes: u32,
+    /// Whether its blocks are deduplicated.
+    #[serde(default = "default_dedup")]
+    pub dedup: bool,
+}
+
+fn default_dedup() -> bool {
+    true
 }
 
 fn default_lba_bytes() -> u32 {
@@ -114,6 +131,8 @@ pub struct ApiState {
     pub engine: Arc<Engine>,
     /// Where the engine's control work runs.
     pub control: reactor::Handle,
+    /// Where to ask each data reactor what its listeners saw.
+    pub(crate) reactors: Vec<mpsc::Sender<Question>>,
 }
 
 /// A bound socket, not yet served.
@@ -181,8 +200,7 @@ impl IntoResponse for Failure {
 }
 
 /// Hosts, volumes, space at this moment.
-#[must_use]
-pub fn status_of(target: &Target, engine: &Engine) -> Status {
+fn status_of(target: &Target, engine: &Engine, reports: Vec<Report>) -> Status {
     let space = engine.status();
     let volumes = engine
         .volumes()
@@ -200,7 +218,24 @@ pub fn status_of(target: &Target, engine: &Engine) -> Status {
         pool: PoolSpace::new(&space),
         volumes,
         hosts: target.attached_hosts(),
+        transports: target.transport_figures(&reports),
+        reactors: reports.into_iter().map(|report| report.reactor).collect(),
     }
+}
+
+/// What the reactors say. One that does not answer is left out: a status must not hang with it.
+async fn reports(reactors: &[mpsc::Sender<Question>]) -> Vec<Report> {
+    let asked = reactors.iter().map(|reactor| async move {
+        let (question, answer) = oneshot::channel();
+        reactor.send(question).await.ok()?;
+        answer.await.ok()
+    });
+    let answers = asked.map(|asked| tokio::time::timeout(REPORT_PATIENCE, asked));
+    join_all(answers)
+        .await
+        .into_iter()
+        .filter_map(|answer| answer.ok().flatten())
+        .collect()
 }
 
 fn logical_bytes(space: &dedup::PoolStatus, nsid: u32) -> u64 {
@@ -228,7 +263,8 @@ fn no_volume(name: &str) -> Failure {
 }
 
 async fn status(State(state): State<ApiState>) -> Json<Status> {
-    Json(status_of(&state.target, &state.engine))
+    let reports = reports(&state.reactors).await;
+    Json(status_of(&state.target, &state.engine, reports))
 }
 
 async fn space(State(state): State<ApiState>) -> Json<SpaceDetail> {
@@ -265,7 +301,7 @@ async fn create(
         lba_bytes: request.lba_bytes,
         nsid: None,
         uuid: None,
-        dedup: true,
+        dedup: request.dedup,
     };
     let engine = state.engine.clone();
     on_control(&state, move || async move {

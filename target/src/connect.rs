@@ -83,6 +83,7 @@ pub(crate) async fn join<Q: Queue>(
             Err(refusal) => refusal,
         };
         let facts = queue.facts();
+        target.connect_refused(facts.transport);
         tracing::warn!(
             peer = %facts.peer,
             qid = facts.qid,

@@ -203,6 +203,11 @@ impl Controller {
         u16::try_from(count).unwrap_or(u16::MAX)
     }
 
+    /// Queues now, the admin queue included.
+    pub(crate) fn queue_count(&self) -> usize {
+        lock(&self.state).queues.len()
+    }
+
     /// Whether it offers the discovery log page instead of namespaces.
     pub(crate) fn is_discovery(&self) -> bool {
         self.subsystem.kind == SubsystemKind::Discovery

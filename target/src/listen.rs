@@ -9,18 +9,22 @@
 //! - Without addresses to choose from, a machine that lacks one family of addresses serves the other.
 //! - When the target stops, no connection is taken any more, and every listener's work ends.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use fabric::{
-    Device, DeviceConfig, Listener, ListenerConfig, QueueLimits, Scheme, TcpListener,
+    Device, DeviceConfig, Listener, ListenerConfig, Provider, QueueLimits, Scheme, TcpListener,
     TcpListenerConfig, Transport, TransportAddress,
 };
 use futures_util::future::{join_all, select};
-use tokio::sync::oneshot;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketType, bind, ipproto, socket, sockopt};
+use tokio::sync::{mpsc, oneshot};
 
 use crate::association::serve_queue;
 use crate::errors::Failure;
+use crate::status::{ReactorFigures, RefusalFigures, TransportFigures};
 use crate::subsystem::{Limits, Target};
 
 /// RDMA connections that may wait for an answer.
@@ -83,10 +87,22 @@ impl Wanted {
 
 /// What is bound on one reactor.
 struct Bound {
-    device: Option<Device>,
-    rdma: Vec<Listener>,
-    tcp: Vec<TcpListener>,
+    devices: Vec<Device>,
+    rdma: Vec<Rc<Listener>>,
+    tcp: Vec<Rc<TcpListener>>,
     addresses: Vec<TransportAddress>,
+}
+
+/// Asks a reactor what its listeners saw: a few words with those who count, instead of counters that
+/// several threads write.
+pub(crate) type Question = oneshot::Sender<Report>;
+
+/// What the listeners of a reactor saw.
+#[derive(Debug)]
+pub(crate) struct Report {
+    /// One entry for each transport that it listens on.
+    pub(crate) transports: Vec<TransportFigures>,
+    pub(crate) reactor: ReactorFigures,
 }
 
 /// A reactor's part in listening.
@@ -104,43 +120,133 @@ pub(crate) async fn listen(
     wanted: Wanted,
     part: Part,
     ready: oneshot::Sender<Result<Vec<TransportAddress>, Failure>>,
+    questions: mpsc::Receiver<Question>,
 ) {
-    let bound = match bind(&wanted, part, &target.limits) {
+    let bound = match bind_all(&wanted, part, &target.limits) {
         Ok(bound) => bound,
         Err(failure) => {
             let _ = ready.send(Err(failure));
             return;
         }
     };
-    let rdma = bound.rdma.into_iter().map(|listener| {
-        let target = target.clone();
+    let rdma = bound.rdma.iter().map(|listener| {
+        let (target, listener) = (target.clone(), listener.clone());
         reactor::spawn(async move { accept_rdma(target, listener).await })
     });
-    let tcp = bound.tcp.into_iter().map(|listener| {
-        let target = target.clone();
+    let tcp = bound.tcp.iter().map(|listener| {
+        let (target, listener) = (target.clone(), listener.clone());
         reactor::spawn(async move { accept_tcp(target, listener).await })
     });
-    let accepting: Vec<_> = rdma.chain(tcp).collect();
-    if ready.send(Ok(bound.addresses)).is_err() {
+    let accepting = join_all(rdma.chain(tcp));
+    if ready.send(Ok(bound.addresses.clone())).is_err() {
         return;
     }
-    join_all(accepting).await;
+    let answering = answer(&bound, questions);
+    futures_util::pin_mut!(answering);
+    select(accepting, answering).await;
     target.drained().await;
-    if let Some(device) = bound.device {
+    for device in &bound.devices {
         device.shutdown().await;
         // Whoever looks into a connection that did not come about finds here whether packets were lost.
         tracing::info!(counters = ?device.counters(), "the network device closed its connections");
     }
 }
 
-fn bind(wanted: &Wanted, part: Part, limits: &Limits) -> Result<Bound, Failure> {
+/// Answers questions for as long as the reactor listens.
+async fn answer(bound: &Bound, mut questions: mpsc::Receiver<Question>) {
+    while let Some(question) = questions.recv().await {
+        // Who asked may have lost patience.
+        let _ = question.send(bound.report());
+    }
+    std::future::pending().await
+}
+
+impl Bound {
+    fn report(&self) -> Report {
+        let mut transports = Vec::new();
+        let mut add = |transport: Transport, seen: Vec<TransportFigures>| {
+            if seen.is_empty() {
+                return;
+            }
+            let mut sum = TransportFigures {
+                transport: transport.to_string(),
+                ..TransportFigures::default()
+            };
+            seen.iter().for_each(|figures| sum.add(figures));
+            transports.push(sum);
+        };
+        add(
+            Transport::Rdma,
+            self.rdma.iter().map(|l| rdma_figures(l)).collect(),
+        );
+        add(
+            Transport::Tcp,
+            self.tcp.iter().map(|l| tcp_figures(l)).collect(),
+        );
+        Report {
+            transports,
+            reactor: reactor_figures(),
+        }
+    }
+}
+
+fn rdma_figures(listener: &Listener) -> TransportFigures {
+    let counters = listener.counters();
+    TransportFigures {
+        accepted: counters.accepted,
+        refused: RefusalFigures {
+            handshake: counters.refused_invalid,
+            no_memory: counters.refused_no_resources,
+            ..RefusalFigures::default()
+        },
+        queue_bytes: counters.queue_bytes,
+        queue_bytes_max: counters.queue_bytes_max,
+        ..TransportFigures::default()
+    }
+}
+
+fn tcp_figures(listener: &TcpListener) -> TransportFigures {
+    let counters = listener.counters();
+    TransportFigures {
+        accepted: counters.accepted,
+        refused: RefusalFigures {
+            too_many: counters.refused,
+            handshake: counters.handshakes_failed,
+            violation: counters.violations,
+            digest: counters.digest_errors,
+            stalled: counters.stalled,
+            no_memory: counters.capsules_refused,
+            connect: 0,
+        },
+        queue_bytes: counters.queue_bytes,
+        queue_bytes_max: counters.queue_bytes_max,
+        ..TransportFigures::default()
+    }
+}
+
+fn reactor_figures() -> ReactorFigures {
+    let Some(reactor) = reactor::current() else {
+        return ReactorFigures::default();
+    };
+    let buffers = reactor.buffers().stats();
+    ReactorFigures {
+        name: reactor.name().to_owned(),
+        buffer_bytes: buffers.total_bytes as u64,
+        buffer_used_bytes: (buffers.total_bytes - buffers.free_bytes) as u64,
+        buffer_waits: buffers.waits_total,
+    }
+}
+
+fn bind_all(wanted: &Wanted, part: Part, limits: &Limits) -> Result<Bound, Failure> {
     let mut bound = Bound {
-        device: None,
+        devices: Vec::new(),
         rdma: Vec::new(),
         tcp: Vec::new(),
         addresses: Vec::new(),
     };
-    bind_rdma(wanted, limits, &mut bound)?;
+    for scheme in [Scheme::Rdma, Scheme::RdmaVerbs, Scheme::RdmaSoft] {
+        bind_rdma(wanted, scheme, limits, &mut bound)?;
+    }
     bind_tcp(wanted, part, limits, &mut bound)?;
     if bound.addresses.is_empty() {
         return Err(Failure::unavailable(
@@ -150,8 +256,19 @@ fn bind(wanted: &Wanted, part: Part, limits: &Limits) -> Result<Bound, Failure> 
     Ok(bound)
 }
 
-fn bind_rdma(wanted: &Wanted, limits: &Limits, bound: &mut Bound) -> Result<(), Failure> {
-    let mut hosts: Vec<IpAddr> = wanted.of(Transport::Rdma).map(|a| a.host).collect();
+/// Opens a device for the addresses of one scheme, if there are any, and listens on them.
+fn bind_rdma(
+    wanted: &Wanted,
+    scheme: Scheme,
+    limits: &Limits,
+    bound: &mut Bound,
+) -> Result<(), Failure> {
+    let asked: Vec<_> = wanted
+        .addresses
+        .iter()
+        .filter(|address| address.scheme == scheme)
+        .collect();
+    let mut hosts: Vec<IpAddr> = asked.iter().map(|address| address.host).collect();
     if hosts.is_empty() {
         return Ok(());
     }
@@ -161,11 +278,16 @@ fn bind_rdma(wanted: &Wanted, limits: &Limits, bound: &mut Bound) -> Result<(), 
         true => DeviceConfig::wildcard(),
         false => DeviceConfig::on(hosts),
     };
+    let config = config.provided_by(match scheme {
+        Scheme::RdmaVerbs => Provider::Verbs,
+        Scheme::RdmaSoft => Provider::Soft,
+        Scheme::Rdma | Scheme::Tcp => Provider::Auto,
+    });
     let device = Device::open(config).map_err(|e| Failure::unavailable(e.to_string()))?;
     let families = device.addresses();
     let has_family = |host: IpAddr| families.iter().any(|has| has.is_ipv4() == host.is_ipv4());
     let mut taken: Vec<(Option<IpAddr>, u16)> = Vec::new();
-    for address in wanted.of(Transport::Rdma).filter(|a| has_family(a.host)) {
+    for address in asked.into_iter().filter(|a| has_family(a.host)) {
         bound.addresses.push(*address);
         // One listener on a port takes both families, if the device has both.
         let host = Some(address.host).filter(|host| !host.is_unspecified());
@@ -181,9 +303,9 @@ fn bind_rdma(wanted: &Wanted, limits: &Limits, bound: &mut Bound) -> Result<(), 
         };
         let listener = Listener::bind_with(&device, config)
             .map_err(|e| Failure::unavailable(format!("{address}: {e}")))?;
-        bound.rdma.push(listener);
+        bound.rdma.push(Rc::new(listener));
     }
-    bound.device = Some(device);
+    bound.devices.push(device);
     Ok(())
 }
 
@@ -202,19 +324,15 @@ fn bind_tcp(
             reuse_port: part.count > 1,
             ..usual
         };
-        // A shared port is also shared with whoever else asks for that: an exclusive look comes first.
-        let alone = TcpListenerConfig {
-            reuse_port: false,
-            ..config
-        };
-        let free = match part.index {
-            0 if config.reuse_port => TcpListener::bind(alone).map(drop),
-            _ => Ok(()),
-        };
-        match free.and_then(|()| TcpListener::bind(config)) {
+        if part.index == 0 && config.reuse_port && is_taken(config.address) {
+            return Err(Failure::unavailable(format!(
+                "{address}: the port is in use by another program; stop it or use another port"
+            )));
+        }
+        match TcpListener::bind(config) {
             Ok(listener) => {
                 bound.addresses.push(*address);
-                bound.tcp.push(listener);
+                bound.tcp.push(Rc::new(listener));
             }
             // A machine without IPv6 still serves IPv4.
             Err(error) if wanted.by_default && address.host.is_ipv6() && !has_ipv6() => {
@@ -226,12 +344,31 @@ fn bind_tcp(
     Ok(())
 }
 
+/// Whether somebody listens there. A shared port would also be shared with whoever else asks for
+/// that, such as another daemon: an exclusive look comes first.
+fn is_taken(address: SocketAddr) -> bool {
+    let family = match address {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let bound = socket(family, SocketType::STREAM, Some(ipproto::TCP)).and_then(|socket| {
+        // Connections in TIME_WAIT do not count.
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+        if address.is_ipv6() {
+            sockopt::set_ipv6_v6only(&socket, true)?;
+        }
+        bind(&socket, &address)
+    });
+    // What else may be wrong with the address is said when it is bound in earnest.
+    bound == Err(Errno::ADDRINUSE)
+}
+
 /// Whether the kernel has IPv6.
 fn has_ipv6() -> bool {
     std::net::UdpSocket::bind((std::net::Ipv6Addr::UNSPECIFIED, 0)).is_ok()
 }
 
-async fn accept_rdma(target: Arc<Target>, listener: Listener) {
+async fn accept_rdma(target: Arc<Target>, listener: Rc<Listener>) {
     let limits = QueueLimits {
         in_capsule_bytes: target.limits.rdma.in_capsule_bytes,
         ..QueueLimits::default()
@@ -249,7 +386,7 @@ async fn accept_rdma(target: Arc<Target>, listener: Listener) {
     until_stopped(&target, accepting).await;
 }
 
-async fn accept_tcp(target: Arc<Target>, listener: TcpListener) {
+async fn accept_tcp(target: Arc<Target>, listener: Rc<TcpListener>) {
     let accepting = async {
         while let Some(queue) = listener.accept().await {
             drop(reactor::spawn(serve_queue(target.clone(), queue)));

@@ -123,6 +123,7 @@ pub async fn open(request: &PoolRequest) -> Result<OpenPool, Failure> {
             name: DEFAULT_VOLUME.to_owned(),
             size_bytes: drive_bytes,
             lba_bytes: BLOCK_BYTES as u32,
+            dedup: true,
         });
     }
     for volume in volumes {
@@ -172,12 +173,14 @@ fn create_in_memory(dir: &Path, bytes: u64) -> Result<Opened, Failure> {
 async fn create_volume(engine: &Engine, volume: VolumeArg) -> Result<(), Failure> {
     if let Some(present) = engine.volume(&volume.name) {
         let info = present.info();
-        if (info.size_bytes, info.lba_bytes) != (volume.size_bytes, volume.lba_bytes) {
+        let is = (info.size_bytes, info.lba_bytes, info.dedup);
+        if is != (volume.size_bytes, volume.lba_bytes, volume.dedup) {
             tracing::warn!(
                 volume = volume.name,
                 size_bytes = info.size_bytes,
                 lba_bytes = info.lba_bytes,
-                "the volume exists with another size, and keeps it"
+                dedup = info.dedup,
+                "the volume exists and is not what is asked for: it stays as it is"
             );
         }
         return Ok(());
@@ -186,6 +189,7 @@ async fn create_volume(engine: &Engine, volume: VolumeArg) -> Result<(), Failure
         name,
         size_bytes,
         lba_bytes,
+        dedup,
     } = volume;
     let spec = VolumeSpec {
         name,
@@ -193,7 +197,7 @@ async fn create_volume(engine: &Engine, volume: VolumeArg) -> Result<(), Failure
         lba_bytes,
         nsid: None,
         uuid: None,
-        dedup: true,
+        dedup,
     };
     engine.create_volume(spec).await?;
     Ok(())

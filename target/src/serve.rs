@@ -18,13 +18,13 @@ use futures_util::future::{join_all, select_all};
 use reactor::{PoolConfig, ReactorThread, RemoteJoin};
 use rustix::fs::Mode;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::api::{ApiSocket, ApiState};
 use crate::cli::args::{DEFAULT_MEMORY_POOL, DEFAULT_POOL, DriveArg, ServeArgs};
 use crate::cli::print;
 use crate::errors::Failure;
-use crate::listen::{Part, Wanted, listen};
+use crate::listen::{Part, Question, Wanted, listen};
 use crate::machine;
 use crate::pool::{self, Create, OpenPool, PoolRequest};
 use crate::subsystem::{Limits, Target, TargetParts};
@@ -34,6 +34,9 @@ const CONTROL_BUFFER_BYTES: usize = 8 << 20;
 
 /// Data reactors that a machine with more cores gets, unless more are asked for.
 const REACTORS_DEFAULT_MAX: usize = 8;
+
+/// Questions that may wait for a reactor.
+const QUESTIONS_MAX: usize = 16;
 
 /// How long a clean stop waits for hosts' commands before it goes on without them.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(15);
@@ -204,7 +207,11 @@ async fn serve_pool(
     })?;
 
     let starting = start_listening(&target, wanted, data);
-    let (bound, listening) = tokio::select! {
+    let Listening {
+        bound,
+        work,
+        reactors,
+    } = tokio::select! {
         started = starting => started?,
         () = signals.next() => return Ok(()),
     };
@@ -214,6 +221,7 @@ async fn serve_pool(
         target: target.clone(),
         engine: pool.engine.clone(),
         control: control.clone(),
+        reactors,
     };
     let api = tokio::spawn(api.serve(state, async {
         let _ = api_stopped.await;
@@ -223,7 +231,7 @@ async fn serve_pool(
     if pool.dir.is_temporary() {
         print(&memory_notice(&pool.dir.paths().dir));
     }
-    let mut first_end = select_all(listening);
+    let mut first_end = select_all(work);
     let (outcome, listening) = tokio::select! {
         () = signals.next() => (Ok(()), first_end.into_inner()),
         (ended, _, others) = &mut first_end => (
@@ -253,16 +261,22 @@ async fn serve_pool(
     outcome
 }
 
-type Listening = (Vec<TransportAddress>, Vec<RemoteJoin<()>>);
+/// What came of listening.
+struct Listening {
+    bound: Vec<TransportAddress>,
+    /// The reactors' work, which ends when the target stops.
+    work: Vec<RemoteJoin<()>>,
+    /// Where to ask each reactor what its listeners saw.
+    reactors: Vec<mpsc::Sender<Question>>,
+}
 
-/// Lets every data reactor listen, the first one first: it finds out what is free. Gives the addresses
-/// that are served, and the reactors' work, which ends when the target stops.
+/// Lets every data reactor listen, the first one first: it finds out what is free.
 async fn start_listening(
     target: &Arc<Target>,
     wanted: Wanted,
     data: &[ReactorThread],
 ) -> Result<Listening, Failure> {
-    let (mut bound, mut listening) = (Vec::new(), Vec::new());
+    let (mut bound, mut work, mut reactors) = (Vec::new(), Vec::new(), Vec::new());
     let mut wanted = wanted;
     for (index, reactor) in data.iter().enumerate() {
         let part = Part {
@@ -270,16 +284,22 @@ async fn start_listening(
             count: data.len(),
         };
         let (ready, is_ready) = oneshot::channel();
+        let (questions, asked) = mpsc::channel(QUESTIONS_MAX);
         let (target, here) = (target.clone(), wanted.clone());
-        let work = move || listen(target, here, part, ready);
-        listening.push(reactor.handle().spawn(work));
+        let listening = move || listen(target, here, part, ready, asked);
+        work.push(reactor.handle().spawn(listening));
+        reactors.push(questions);
         let addresses = is_ready.await.map_err(|e| internal("listening", &e))??;
         if index == 0 {
             wanted = Wanted::shared(&addresses);
             bound = addresses;
         }
     }
-    Ok((bound, listening))
+    Ok(Listening {
+        bound,
+        work,
+        reactors,
+    })
 }
 
 /// What nobody may overlook.

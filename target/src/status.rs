@@ -20,6 +20,77 @@ pub struct Status {
     pub volumes: Vec<VolumeSpace>,
     /// One entry for each association of a host (discovery not counted).
     pub hosts: Vec<AttachedHost>,
+    /// What came in by each transport that is served.
+    pub transports: Vec<TransportFigures>,
+    /// The data-plane threads.
+    pub reactors: Vec<ReactorFigures>,
+}
+
+/// What came in by a transport, since the daemon started.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TransportFigures {
+    /// Its name: `rdma` or `tcp`.
+    pub transport: String,
+    /// Controllers of hosts, discovery included, now.
+    pub controllers: u64,
+    /// Queues that have joined a controller, now.
+    pub queues: u64,
+    /// Connections accepted.
+    pub accepted: u64,
+    /// Connections and commands that were refused or given up.
+    pub refused: RefusalFigures,
+    /// Memory held for capsules of queues, in bytes.
+    pub queue_bytes: u64,
+    /// Its bound; beyond, connections or commands are refused in a way that hosts try again.
+    pub queue_bytes_max: u64,
+}
+
+/// What was refused, by its reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusalFigures {
+    /// Connections beyond the bound on their number.
+    pub too_many: u64,
+    /// Connections that ask for something senseless, or do not come about in time.
+    pub handshake: u64,
+    /// Connections that broke the protocol.
+    pub violation: u64,
+    /// Connections with a wrong digest.
+    pub digest: u64,
+    /// Connections on which nothing moved for too long.
+    pub stalled: u64,
+    /// Connections or commands for whose capsules there was no memory.
+    pub no_memory: u64,
+    /// Connect commands, whatever was wrong with them.
+    pub connect: u64,
+}
+
+/// A data-plane thread.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReactorFigures {
+    /// The thread's name.
+    pub name: String,
+    /// Memory for data on its way, in bytes.
+    pub buffer_bytes: u64,
+    /// The part of it that is in use.
+    pub buffer_used_bytes: u64,
+    /// How often a command had to wait for a buffer.
+    pub buffer_waits: u64,
+}
+
+impl TransportFigures {
+    /// Adds what another reactor saw.
+    pub fn add(&mut self, other: &Self) {
+        self.accepted += other.accepted;
+        self.queue_bytes += other.queue_bytes;
+        self.queue_bytes_max += other.queue_bytes_max;
+        let (mine, theirs) = (&mut self.refused, &other.refused);
+        mine.too_many += theirs.too_many;
+        mine.handshake += theirs.handshake;
+        mine.violation += theirs.violation;
+        mine.digest += theirs.digest;
+        mine.stalled += theirs.stalled;
+        mine.no_memory += theirs.no_memory;
+    }
 }
 
 /// Space of a pool, in bytes.
@@ -59,7 +130,7 @@ pub struct AttachedHost {
     pub hostnqn: String,
     /// The address it comes from.
     pub address: String,
-    /// The transport: `rdma`.
+    /// The transport: `rdma` or `tcp`.
     pub transport: String,
     /// Its I/O queues.
     pub queues: u16,
@@ -274,6 +345,16 @@ mod tests {
                 transport: "rdma".into(),
                 queues: 4,
             }],
+            transports: vec![TransportFigures {
+                transport: "rdma".into(),
+                queues: 5,
+                ..TransportFigures::default()
+            }],
+            reactors: vec![ReactorFigures {
+                name: "onefold-data0".into(),
+                buffer_bytes: 1 << 20,
+                ..ReactorFigures::default()
+            }],
         }
     }
 
@@ -303,6 +384,29 @@ mod tests {
                     "address": "192.0.2.7",
                     "transport": "rdma",
                     "queues": 4,
+                }],
+                "transports": [{
+                    "transport": "rdma",
+                    "controllers": 0,
+                    "queues": 5,
+                    "accepted": 0,
+                    "refused": {
+                        "too_many": 0,
+                        "handshake": 0,
+                        "violation": 0,
+                        "digest": 0,
+                        "stalled": 0,
+                        "no_memory": 0,
+                        "connect": 0,
+                    },
+                    "queue_bytes": 0,
+                    "queue_bytes_max": 0,
+                }],
+                "reactors": [{
+                    "name": "onefold-data0",
+                    "buffer_bytes": 1 << 20,
+                    "buffer_used_bytes": 0,
+                    "buffer_waits": 0,
                 }],
             })
         );

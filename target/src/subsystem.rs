@@ -20,8 +20,9 @@ use uuid::Uuid;
 
 use crate::controller::Controller;
 use crate::health::Health;
+use crate::listen::Report;
 use crate::queue::lock;
-use crate::status::AttachedHost;
+use crate::status::{AttachedHost, TransportFigures};
 
 /// The largest controller identifier that a controller may have; FFF0h and above are reserved.
 const CNTLID_MAX: u16 = 0xffef;
@@ -114,6 +115,8 @@ pub struct Target {
     generation: AtomicU64,
     /// Rises with every change of a volume.
     volumes_generation: AtomicU64,
+    /// Connect commands refused, by transport.
+    connects_refused: [AtomicU64; 2],
     stopping: watch::Sender<bool>,
 }
 
@@ -154,6 +157,7 @@ impl Target {
             health: Health::new(),
             generation: AtomicU64::new(1),
             volumes_generation: AtomicU64::new(1),
+            connects_refused: Default::default(),
             stopping: watch::Sender::new(false),
         });
         let weak = Arc::downgrade(&target);
@@ -213,6 +217,39 @@ impl Target {
     pub async fn drained(&self) {
         self.nvm.all_gone().await;
         self.discovery.all_gone().await;
+    }
+
+    /// Counts a Connect command that was refused.
+    pub(crate) fn connect_refused(&self, transport: Transport) {
+        self.connects_refused[transport as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What came in by each transport, of which the reactors report their parts.
+    pub(crate) fn transport_figures(&self, reports: &[Report]) -> Vec<TransportFigures> {
+        let mut controllers = self.nvm.controllers();
+        controllers.extend(self.discovery.controllers());
+        let mut all = Vec::new();
+        for transport in [Transport::Rdma, Transport::Tcp] {
+            let name = transport.to_string();
+            let parts = || {
+                let parts = reports.iter().flat_map(|report| &report.transports);
+                parts.filter(|part| part.transport == name)
+            };
+            if parts().next().is_none() {
+                continue;
+            }
+            let here = || controllers.iter().filter(|c| c.transport == transport);
+            let mut sum = TransportFigures {
+                transport: name.clone(),
+                controllers: here().count() as u64,
+                queues: here().map(|c| c.queue_count() as u64).sum(),
+                ..TransportFigures::default()
+            };
+            parts().for_each(|part| sum.add(part));
+            sum.refused.connect = self.connects_refused[transport as usize].load(Ordering::Relaxed);
+            all.push(sum);
+        }
+        all
     }
 
     /// The hosts with an association to the volumes' subsystem.

@@ -197,7 +197,17 @@ fn status_has_the_promised_shape_and_its_bytes_add_up() {
             .cloned()
             .collect()
     };
-    assert_eq!(keys(&status), ["hosts", "pool", "version", "volumes"]);
+    assert_eq!(
+        keys(&status),
+        [
+            "hosts",
+            "pool",
+            "reactors",
+            "transports",
+            "version",
+            "volumes"
+        ]
+    );
     assert_eq!(
         keys(&status["pool"]),
         [
@@ -242,6 +252,10 @@ fn volumes_are_created_resized_and_deleted_while_the_daemon_runs() {
     };
     assert!(ask(&["list"]).contains("db"));
     assert!(ask(&["create", "scratch", "--size", "10T"]).contains("NSID 2"));
+    ask(&["create", "raw", "--size", "1G", "--dedup", "off"]);
+    let raw: Value = serde_json::from_str(&ask(&["show", "raw", "--json"])).expect("JSON");
+    assert_eq!(raw["dedup"], false);
+    assert!(ask(&["show", "raw"]).contains("dedup    off"));
     refuse(&["create", "scratch", "--size", "1G"], 65, &["scratch"]);
     refuse(&["create", "odd", "--size", "1000"], 65, &[]);
     refuse(&["create", "a/b", "--size", "1G"], 65, &[]);
@@ -257,6 +271,7 @@ fn volumes_are_created_resized_and_deleted_while_the_daemon_runs() {
     refuse(&["show", "../status"], 65, &[]);
     let show: Value = serde_json::from_str(&ask(&["show", "db", "--json"])).expect("JSON");
     assert_eq!(show["lba_bytes"], 512);
+    assert_eq!(show["dedup"], true);
     daemon.stop(Signal::TERM);
     pool.is_consistent();
 }

@@ -1,4 +1,4 @@
-//! Real Linux kernels attach to the daemon over soft RoCE, and what they wrote is what they read.
+//! Real Linux kernels attach to the daemon over soft RoCE and TCP, and what they wrote is what they read.
 //!
 //! These tests need root, QEMU and the lab's images; `./test.sh` prepares them and runs these tests
 //! one after the other, because an emulated guest takes a whole core.
@@ -9,8 +9,8 @@ use std::{path::Path, process::Command, time::Duration};
 
 use tempfile::TempDir;
 use tests::{
-    daemon::{Daemon, assert_consistent, onefold, text_of},
-    lab::{Guest, GuestSpec, Network, TARGET_V4, TARGET_V6, cache},
+    daemon::{Daemon, assert_consistent, onefold, onefold_in, text_of},
+    lab::{Guest, GuestSpec, Network, TARGET_V4, TARGET_V6, cache, folder as lab_folder},
     wait_for,
 };
 
@@ -42,10 +42,13 @@ fn settled_used_bytes(daemon: &Daemon) -> u64 {
     })
 }
 
-fn short_visit(kernel: &str, mtu: u32, address: &str) {
+/// A guest visits over RDMA, and then plays the `and_then` stories that its own names.
+fn short_visit(kernel: &str, mtu: u32, address: &str, and_then: &[&str]) {
     let network = Network::new(1, mtu);
     let folder = pool();
     let daemon = serve(folder.path(), &network, &[]);
+    let stories = lab_folder().join("stories");
+    let files: Vec<_> = and_then.iter().map(|story| stories.join(story)).collect();
     let guest = Guest::start(
         &network,
         &GuestSpec {
@@ -54,11 +57,11 @@ fn short_visit(kernel: &str, mtu: u32, address: &str) {
             number: 0,
             story: "short",
             arguments: &[address],
-            limit_seconds: 240,
-            files: &[],
+            limit_seconds: 480,
+            files: &files,
         },
     );
-    println!("{}", guest.finish(5 * MINUTE));
+    println!("{}", guest.finish(9 * MINUTE));
     assert!(daemon.stop().success(), "the daemon stops cleanly");
     assert_consistent(&folder.path().join("pool"));
 }
@@ -126,19 +129,87 @@ fn a_source_tree_copied_twice_is_stored_once() {
 #[test]
 #[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
 fn linux_6_12_attaches_over_jumbo_frames() {
-    short_visit("6.12", 9000, TARGET_V4);
+    short_visit("6.12", 9000, TARGET_V4, &[]);
 }
 
 #[test]
 #[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
 fn linux_6_12_attaches_over_ipv6() {
-    short_visit("6.12", 1500, TARGET_V6);
+    short_visit("6.12", 1500, TARGET_V6, &[]);
 }
 
 #[test]
 #[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
-fn linux_6_1_attaches() {
-    short_visit("6.1", 1500, TARGET_V4);
+fn linux_6_1_attaches_by_rdma_and_by_tcp() {
+    short_visit("6.1", 1500, TARGET_V4, &["tcp.sh"]);
+}
+
+#[test]
+#[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
+fn linux_6_12_attaches_by_tcp_and_comes_back_to_a_target_that_was_killed() {
+    let network = Network::new(1, 1500);
+    let folder = pool();
+    let path = folder.path().join("pool");
+    let daemon = serve(folder.path(), &network, &["--reactors", "2"]);
+    let mut guest = Guest::start(
+        &network,
+        &GuestSpec {
+            name: "tcp-visitor",
+            kernel: "6.12",
+            number: 0,
+            story: "tcp",
+            arguments: &[TARGET_V4, "1"],
+            limit_seconds: 600,
+            files: &[],
+        },
+    );
+    guest.await_signal("load-1", 8 * MINUTE);
+    let hosts = daemon.status()["hosts"].clone();
+    assert_eq!(hosts[0]["transport"], "tcp", "{hosts:#}");
+    daemon.kill_hard();
+    assert_consistent(&path);
+    let daemon = Daemon::start(&path, Some(network.name()), &["--reactors", "2"]);
+    guest.await_signal("verified-1", 5 * MINUTE);
+    guest.signal("next-1");
+    println!("{}", guest.finish(5 * MINUTE));
+    assert!(daemon.stop().success(), "the daemon stops cleanly");
+    assert_consistent(&path);
+}
+
+#[test]
+#[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
+fn our_host_works_with_the_kernels_own_tcp_target() {
+    const NQN: &str = "nqn.2026-11.dev.onefold:kernel";
+    let network = Network::new(1, 1500);
+    let address = "10.77.0.2";
+    let mut guest = Guest::start(
+        &network,
+        &GuestSpec {
+            name: "kernel-target",
+            kernel: "6.12",
+            number: 0,
+            story: "kernel_target",
+            arguments: &[address, NQN, "tcp"],
+            limit_seconds: 300,
+            files: &[],
+        },
+    );
+    guest.await_signal("up", 3 * MINUTE);
+    let url = format!("tcp://{address}:4420");
+    let offers = onefold_in(Some(network.name()), &["discover", &url]);
+    assert!(text_of(&offers).contains(NQN), "{}", text_of(&offers));
+    let subsystem = format!("{url}/{NQN}");
+    let load = [
+        "perf", &subsystem, "--rw", "randrw", "--bs", "16k", "--qd", "8", "--size", "8M",
+        "--range", "16M", "--verify",
+    ];
+    for digests in [&[][..], &["--header-digest", "--data-digest"]] {
+        let output = onefold_in(Some(network.name()), &[&load[..], digests].concat());
+        println!("{}", text_of(&output));
+        assert!(output.status.success(), "{}", text_of(&output));
+    }
+    guest.signal("done");
+    println!("{}", guest.finish(2 * MINUTE));
 }
 
 #[test]

@@ -16,7 +16,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fabric::Connector;
 use futures_util::future::join_all;
 use initiator::{ConnectOptions, Controller, Host, Namespace};
 use reactor::{Buffer, BufferPool};
@@ -70,7 +69,7 @@ struct Run {
 /// When the run could not start, or the target was lost under it. Commands that the target refused
 /// are counted in the report instead.
 pub async fn run(options: &Options) -> Result<Report, PerfError> {
-    let connector = Connector::to_reach(&options.address)?;
+    let connector = options.connector()?;
     let mut connect = ConnectOptions::new(
         options.address.socket_addr(),
         options.subsystem.clone(),

@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr, time::Duration};
 
-use fabric::TransportAddress;
+use fabric::{Connector, DeviceError, Scheme, TcpHostConfig, TransportAddress};
 use nvme::Nqn;
 
 use super::content::SUB_BLOCK_BYTES;
@@ -102,6 +102,10 @@ pub struct Options {
     pub seed: u64,
     /// Compare what is read with what was written.
     pub verify: bool,
+    /// Over TCP: protect headers with a digest.
+    pub header_digest: bool,
+    /// Over TCP: protect data with a digest.
+    pub data_digest: bool,
 }
 
 /// Why options cannot be run.
@@ -155,6 +159,14 @@ pub enum OptionsError {
         /// Asked for.
         depth: u16,
     },
+    /// Digests are NVMe/TCP's.
+    #[error(
+        "digests protect NVMe/TCP alone: RDMA has its own; leave them out for {scheme}:// targets"
+    )]
+    Digests {
+        /// The target's.
+        scheme: Scheme,
+    },
     /// Called from outside.
     #[error("the load generator was not started on a reactor")]
     NoReactor,
@@ -179,7 +191,23 @@ impl Options {
                 depth: self.depth,
             });
         }
+        let scheme = self.address.scheme;
+        if (self.header_digest || self.data_digest) && scheme != Scheme::Tcp {
+            return Err(OptionsError::Digests { scheme });
+        }
         Ok(())
+    }
+
+    /// What reaches the target.
+    pub(super) fn connector(&self) -> Result<Connector, DeviceError> {
+        match self.address.scheme {
+            Scheme::Tcp => Ok(Connector::tcp(TcpHostConfig {
+                header_digest: self.header_digest,
+                data_digest: self.data_digest,
+                ..TcpHostConfig::default()
+            })),
+            _ => Connector::to_reach(&self.address),
+        }
     }
 
     /// Checks everything against the namespace, and gives the bytes of the range.

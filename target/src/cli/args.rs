@@ -65,7 +65,7 @@ pub enum Command {
 /// `onefold serve`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  onefold serve\n  onefold serve --pool /srv/pool --create 500G --volume vm=200G --volume db=100G,lba=512\n  \
+    after_help = "Examples:\n  onefold serve\n  onefold serve --pool /srv/pool --create 500G --volume vm=200G --volume db=100G,lba=512,dedup=off\n  \
                   onefold serve --pool /srv/pool --drive /dev/nvme0n1 --drive /dev/nvme1n1 --create 0 --listen tcp://192.0.2.5:4420\n\n\
                   Prints a line that begins with 'ready' on standard output when hosts can connect.\n\
                   Ctrl-C or SIGTERM stops it cleanly."
@@ -78,7 +78,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub create: Option<u64>,
     /// Create this volume if it is missing (repeatable). A new pool without it gets vol0, as large as the pool
-    #[arg(long = "volume", value_name = "NAME=SIZE[,lba=512]")]
+    #[arg(long = "volume", value_name = "NAME=SIZE[,lba=512][,dedup=off]")]
     pub volumes: Vec<VolumeArg>,
     /// Serve on this address (repeatable); without it by RDMA and TCP on port 4420 of every address,
     /// IPv4 and IPv6. rdma:// takes a verbs device that owns the address, or else soft RoCE; rdma+verbs://
@@ -97,7 +97,7 @@ pub struct ServeArgs {
     pub reactors: Option<usize>,
 }
 
-/// `NAME=SIZE[,lba=512|4096]`
+/// `NAME=SIZE[,lba=512|4096][,dedup=on|off]`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeArg {
     /// The volume's name.
@@ -106,13 +106,15 @@ pub struct VolumeArg {
     pub size_bytes: u64,
     /// Bytes of a logical block as hosts see it: 512 or 4096.
     pub lba_bytes: u32,
+    /// Whether its blocks are deduplicated.
+    pub dedup: bool,
 }
 
 impl FromStr for VolumeArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let usage = || format!("'{text}' is not NAME=SIZE[,lba=512], such as vol0=64G");
+        let usage = || format!("'{text}' is not NAME=SIZE[,lba=512][,dedup=off], such as vol0=64G");
         let (name, rest) = text.split_once('=').ok_or_else(usage)?;
         if name.is_empty() {
             return Err(usage());
@@ -120,18 +122,29 @@ impl FromStr for VolumeArg {
         let mut parts = rest.split(',');
         let size_bytes =
             parse_size(parts.next().unwrap_or_default()).map_err(|e: SizeError| e.to_string())?;
-        let mut lba_bytes = 4096;
+        let (mut lba_bytes, mut dedup) = (4096, true);
         for option in parts {
-            lba_bytes = option
-                .strip_prefix("lba=")
-                .ok_or_else(usage)
-                .and_then(parse_lba)?;
+            match option.split_once('=') {
+                Some(("lba", bytes)) => lba_bytes = parse_lba(bytes)?,
+                Some(("dedup", switch)) => dedup = parse_switch(switch)?,
+                _ => return Err(usage()),
+            }
         }
         Ok(Self {
             name: name.to_owned(),
             size_bytes,
             lba_bytes,
+            dedup,
         })
+    }
+}
+
+/// Parses `on` and `off`.
+fn parse_switch(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(format!("'{text}' is neither on nor off")),
     }
 }
 
@@ -224,6 +237,9 @@ pub enum VolumeCommand {
         /// Bytes of a logical block: 512 or 4096
         #[arg(long, value_name = "BYTES", value_parser = parse_lba, default_value = "4096")]
         lba: u32,
+        /// Whether its blocks are deduplicated, with each other and with those of other volumes
+        #[arg(long, value_name = "on|off", value_parser = parse_switch, default_value = "on", action = clap::ArgAction::Set)]
+        dedup: bool,
         /// The daemon's pool.
         #[command(flatten)]
         pool: PoolArg,
@@ -340,17 +356,19 @@ pub enum PoolCommand {
 
 /// `onefold discover`
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  onefold discover rdma://192.0.2.5:4420")]
+#[command(
+    after_help = "Examples:\n  onefold discover tcp://192.0.2.5:4420\n  onefold discover rdma://192.0.2.5:4420"
+)]
 pub struct DiscoverArgs {
     /// The target
-    #[arg(value_name = "rdma://ADDR:PORT")]
+    #[arg(value_name = "tcp|rdma://ADDR:PORT")]
     pub address: TransportAddress,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
 
-/// `rdma://ADDR:PORT/SUBSYSTEM-NQN`
+/// `tcp://ADDR:PORT/SUBSYSTEM-NQN`, or `rdma://...`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubsystemAddress {
     /// Where the target listens.
@@ -365,7 +383,7 @@ impl FromStr for SubsystemAddress {
     fn from_str(text: &str) -> Result<Self, String> {
         let usage = || {
             format!(
-                "'{text}' is not rdma://ADDR:PORT/SUBSYSTEM-NQN, such as rdma://127.0.0.1:4420/{}",
+                "'{text}' is not tcp://ADDR:PORT/SUBSYSTEM-NQN or rdma://..., such as tcp://127.0.0.1:4420/{}",
                 crate::DEFAULT_SUBSYSTEM_NQN
             )
         };
@@ -384,13 +402,13 @@ impl FromStr for SubsystemAddress {
 /// `onefold perf`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  onefold perf rdma://127.0.0.1:4420/nqn.2026-11.dev.onefold:default --rw randread --qd 32 --time 10\n  \
+    after_help = "Examples:\n  onefold perf tcp://127.0.0.1:4420/nqn.2026-11.dev.onefold:default --rw randread --qd 32 --time 10\n  \
                   onefold perf rdma://127.0.0.1:4420/nqn.2026-11.dev.onefold:default --rw randwrite --size 1G --dup 50 --verify --json\n\n\
                   Writing patterns overwrite the namespace's content."
 )]
 pub struct PerfArgs {
     /// The target and the subsystem
-    #[arg(value_name = "rdma://ADDR:PORT/SUBSYSTEM-NQN")]
+    #[arg(value_name = "tcp|rdma://ADDR:PORT/SUBSYSTEM-NQN")]
     pub subsystem: SubsystemAddress,
     /// The namespace
     #[arg(long, default_value_t = 1)]
@@ -433,6 +451,12 @@ pub struct PerfArgs {
     /// Read back and compare what was written
     #[arg(long)]
     pub verify: bool,
+    /// Over TCP: a CRC-32C for the headers of PDUs
+    #[arg(long)]
+    pub header_digest: bool,
+    /// Over TCP: a CRC-32C for the data of PDUs
+    #[arg(long)]
+    pub data_digest: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

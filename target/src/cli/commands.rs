@@ -34,6 +34,7 @@ pub(super) fn volume(command: VolumeCommand) -> Outcome {
             name,
             size,
             lba,
+            dedup,
             pool,
             json,
         } => {
@@ -41,6 +42,7 @@ pub(super) fn volume(command: VolumeCommand) -> Outcome {
                 name,
                 size_bytes: size,
                 lba_bytes: lba,
+                dedup,
             };
             let view = converse(Client::new(&pool.pool).create_volume(&request))?;
             show_volume("created", &view, json)
@@ -112,7 +114,7 @@ fn show_volume(done: &str, view: &VolumeView, json: bool) -> Outcome {
     } else if done.is_empty() {
         print(&format!(
             "name     {}\nnsid     {}\nuuid     {}\nnguid    {}\nsize     {} ({} bytes)\n\
-             lba      {} bytes\nlogical  {} ({} bytes)\n",
+             lba      {} bytes\nlogical  {} ({} bytes)\ndedup    {}\n",
             view.name,
             view.nsid,
             view.uuid,
@@ -122,6 +124,7 @@ fn show_volume(done: &str, view: &VolumeView, json: bool) -> Outcome {
             view.lba_bytes,
             format_human(view.logical_bytes),
             view.logical_bytes,
+            on_or_off(view.dedup),
         ));
     } else {
         print(&format!(
@@ -133,6 +136,10 @@ fn show_volume(done: &str, view: &VolumeView, json: bool) -> Outcome {
         ));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+const fn on_or_off(switch: bool) -> &'static str {
+    if switch { "on" } else { "off" }
 }
 
 fn volume_table(views: &[VolumeView]) -> String {
@@ -149,12 +156,13 @@ fn volume_table(views: &[VolumeView]) -> String {
                 format_human(view.size_bytes),
                 format_human(view.logical_bytes),
                 view.lba_bytes.to_string(),
+                on_or_off(view.dedup).to_owned(),
                 view.uuid.clone(),
             ]
         })
         .collect();
     table(
-        &["VOLUME", "NSID", "SIZE", "LOGICAL", "LBA", "UUID"],
+        &["VOLUME", "NSID", "SIZE", "LOGICAL", "LBA", "DEDUP", "UUID"],
         &rows,
         &[
             Align::Left,
@@ -162,6 +170,7 @@ fn volume_table(views: &[VolumeView]) -> String {
             Align::Right,
             Align::Right,
             Align::Right,
+            Align::Left,
             Align::Left,
         ],
     )
@@ -357,6 +366,8 @@ pub(super) fn perf(args: PerfArgs) -> Outcome {
         zero_percent: args.zero,
         seed,
         verify: args.verify,
+        header_digest: args.header_digest,
+        data_digest: args.data_digest,
     };
     options
         .check_alone()

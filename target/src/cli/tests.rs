@@ -56,7 +56,8 @@ fn serve_runs_without_arguments_and_takes_all_of_them() {
         VolumeArg {
             name: "b".into(),
             size_bytes: 1 << 40,
-            lba_bytes: 512
+            lba_bytes: 512,
+            dedup: true
         }
     );
     assert_eq!(args.listen[1].port, 4421);
@@ -102,9 +103,40 @@ fn reactors_and_listeners_of_any_transport_can_be_chosen() {
 
 #[test]
 fn volumes_that_make_no_sense_are_refused() {
-    for text in ["vol0", "=5G", "a=", "a=5G,lba=520", "a=5G,x=1", "a=5G,"] {
+    for text in [
+        "vol0",
+        "=5G",
+        "a=",
+        "a=5G,lba=520",
+        "a=5G,x=1",
+        "a=5G,",
+        "a=5G,dedup=no",
+    ] {
         assert!(text.parse::<VolumeArg>().is_err(), "{text}");
     }
+}
+
+#[test]
+fn deduplication_is_on_unless_it_is_switched_off() {
+    let parsed = "a=5G,dedup=off,lba=512".parse();
+    let expected = VolumeArg {
+        name: "a".into(),
+        size_bytes: 5 << 30,
+        lba_bytes: 512,
+        dedup: false,
+    };
+    assert_eq!(parsed, Ok(expected));
+    for (line, expected) in [
+        ("onefold volume create a --size 1G", true),
+        ("onefold volume create a --size 1G --dedup on", true),
+        ("onefold volume create a --size 1G --dedup off", false),
+    ] {
+        let Ok(Command::Volume(VolumeCommand::Create { dedup, .. })) = parse(line) else {
+            panic!("{line}")
+        };
+        assert_eq!(dedup, expected, "{line}");
+    }
+    assert!(parse("onefold volume create a --size 1G --dedup maybe").is_err());
 }
 
 #[test]

@@ -1,5 +1,6 @@
 # Functions for the scripts that run in a guest:  . /lib/lab.sh
 NQN=nqn.2026-11.dev.onefold:default
+TRANSPORT=rdma
 log() { echo "[$(cut -d' ' -f1 /proc/uptime)] $*"; }
 die() { log "FAIL: $*"; ip -br addr; ip neigh; dmesg | tail -n 20; exit 1; }
 # Barriers between a guest and the machine: files in the shared folder, one pair a step.
@@ -9,6 +10,7 @@ await() { # NAME [SECONDS]
   until [ -e "/lab/sync.$1" ]; do sleep 0.1; n=$((n+1)); [ $n -lt $((10*${2:-120})) ] || die "the machine never said '$1'"; done
 }
 rxe_up() { modprobe rdma_rxe; modprobe -a rdma_ucm ib_uverbs; rdma link add rxe0 type rxe netdev eth0 || die "rdma link add"; modprobe nvme-rdma; }
+tcp_up() { TRANSPORT=tcp; modprobe nvme-tcp || die "no nvme-tcp"; }
 # onefold_here: makes `onefold` run in the guest, from the program and its libraries in the shared folder
 onefold_here() {
   mkdir -p /run/onefold; cp /lab/onefold /lab/*.so.* /run/onefold/ || die "no program in the shared folder"
@@ -20,14 +22,14 @@ reach() { local n=0; until ping -c 1 -W 1 "$1" >/dev/null 2>&1; do n=$((n+1)); [
 # up after 78 s, on neither side it is known why: the second try keeps that apart from a target that is never
 # reached, and what is printed here is the evidence to look into.
 discover() {
-  nvme discover -t rdma -a "$1" -s 4420 && return 0
-  log "THE FIRST CONNECT GOT NO ANSWER"; rxe_stat; ip -br addr; ip neigh; dmesg | tail -n 5
-  nvme discover -t rdma -a "$1" -s 4420
+  nvme discover -t "$TRANSPORT" -a "$1" -s 4420 && return 0
+  log "THE FIRST CONNECT GOT NO ANSWER"; [ "$TRANSPORT" = tcp ] || rxe_stat; ip -br addr; ip neigh; dmesg | tail -n 5
+  nvme discover -t "$TRANSPORT" -a "$1" -s 4420
 }
 # attach ADDRESS [nvme connect arguments]: connects and prints the block device of the first namespace (or of NSID=n)
 attach() {
   local address=$1; shift
-  nvme connect -t rdma -a "$address" -s 4420 -n "$NQN" "$@" >/dev/null || return 1
+  nvme connect -t "$TRANSPORT" -a "$address" -s 4420 -n "$NQN" "$@" >/dev/null || return 1
   device
 }
 # device [NSID]: the block device of a namespace of the subsystem, once it is there

@@ -1,6 +1,8 @@
-# The Linux kernel's own target, for comparison: nvmet-rdma on a RAM disk. arguments: ADDRESS NQN
+# The Linux kernel's own target on a RAM disk, for comparison and for our own host. arguments: ADDRESS NQN [TRANSPORT]
 . /lib/lab.sh
-rxe_up; modprobe -a nvmet nvmet-rdma
+transport=${3:-rdma}
+[ "$transport" = tcp ] || rxe_up
+modprobe -a nvmet "nvmet-$transport" || die "no nvmet-$transport"
 modprobe null_blk nr_devices=0; disk=/sys/kernel/config/nullb/nullb0; mkdir $disk
 for setting in size=512 blocksize=4096 memory_backed=1 discard=1 power=1; do echo "${setting#*=}" >"$disk/${setting%=*}"; done
 nvmet=/sys/kernel/config/nvmet
@@ -8,7 +10,7 @@ mkdir "$nvmet/subsystems/$2"; echo 1 >"$nvmet/subsystems/$2/attr_allow_any_host"
 mkdir "$nvmet/subsystems/$2/namespaces/1"; printf /dev/nullb0 >"$nvmet/subsystems/$2/namespaces/1/device_path"
 echo 1 >"$nvmet/subsystems/$2/namespaces/1/enable" || die enable
 port=$nvmet/ports/1; mkdir $port
-echo rdma >$port/addr_trtype; echo ipv4 >$port/addr_adrfam; echo "$1" >$port/addr_traddr; echo 4420 >$port/addr_trsvcid
+echo $transport >$port/addr_trtype; echo ipv4 >$port/addr_adrfam; echo "$1" >$port/addr_traddr; echo 4420 >$port/addr_trsvcid
 ln -s "$nvmet/subsystems/$2" "$port/subsystems/$2" || die port
 log "kernel target up"; signal up
 await done 900

@@ -18,4 +18,6 @@ dd if="$disk" bs=1M count=1 iflag=direct 2>/dev/null | cmp -n 1048576 - /dev/zer
 rxe_stat
 nvme disconnect -n "$NQN" || die disconnect
 complaints && die "the kernel complained"
+# The same host by TCP, if the test brought that story along.
+[ ! -e /lab/tcp.sh ] || exec bash /lab/tcp.sh "$address" 0
 exit 0
