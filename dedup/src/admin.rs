@@ -162,11 +162,17 @@ impl Shared {
             let id = core.id;
             // Commands that began before the deletion end first; later ones find no volume.
             drop(core.range_lock.exclusive(0, u64::MAX).await);
+            let mapped = {
+                let state = lock(&self.state);
+                state.volumes.get(&id).map_or(0, |entry| entry.map.mapped())
+            };
+            lock(&self.deleting).entry(id).or_insert(mapped);
             unmap(self, &core, 0, u64::MAX).await?;
             let guard = core.range_lock.exclusive(0, u64::MAX).await;
             if lock(&self.state).volumes.contains_key(&id) {
                 self.commit(Record::VolumeGone { id }, Some(guard)).await?;
             }
+            lock(&self.deleting).remove(&id);
         }
     }
 }

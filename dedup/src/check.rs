@@ -16,7 +16,7 @@ use drives::{BLOCK_BYTES, Drive, DriveError, Extent, LocalBoxFuture};
 use futures_util::FutureExt;
 use meta::{Checkpoint, LABEL_BYTES, MetaErrorKind, PoolDir, RocksOptions, Store};
 use reactor::{Buffer, BufferPool};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::engine::{BOUNCE_BYTES_MIN, EngineParts};
 use crate::fingerprint::{self, Hasher};
@@ -38,7 +38,7 @@ pub struct CheckOptions {
 }
 
 /// One thing that is wrong.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckFinding {
     /// Which part of the pool: a drive, the journal, the metadata.
     pub object: String,

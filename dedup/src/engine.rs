@@ -1,18 +1,23 @@
 //! Opening, sharing and closing an engine.
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use drives::{Drive, DriveError};
-use futures_util::future::join3;
+use futures_util::future::{join, join4};
 use futures_util::lock::Mutex as AsyncMutex;
 use meta::{Journal, JournalConfig, JournalMedia, Store, VolumeInfo};
 use reactor::{Buffer, BufferPool};
 
 use crate::commit::RoomLine;
+use crate::damage::Damage;
+use crate::fill::FillWatch;
 use crate::fingerprint::Hasher;
 use crate::recovery;
+use crate::scrub::Scrub;
 use crate::state::State;
 use crate::wait::lock;
 use crate::{EngineError, ErrorKind, PoolStatus, Result, Volume, VolumeChange};
@@ -47,6 +52,10 @@ pub struct EngineConfig {
     /// least [`BOUNCE_BYTES_MIN`]. They are apart from the callers' buffers, so that a command that
     /// holds one of those can always get on.
     pub bounce_bytes: usize,
+    /// Fill levels of the pool, in percent and in order, that are warned of when they are reached.
+    pub fill_warnings: Vec<u8>,
+    /// File that keeps the list of damaged blocks over a restart; `None` keeps it in memory only.
+    pub damage_file: Option<PathBuf>,
     /// References to one physical block at most; beyond, its content is stored once more.
     pub references_max: u32,
     /// Bounds of the journal.
@@ -67,6 +76,8 @@ impl Default for EngineConfig {
             trim_chunk: 2048,
             discard: true,
             bounce_bytes: 16 << 20,
+            fill_warnings: vec![80, 90, 95],
+            damage_file: None,
             references_max: u32::MAX,
             journal: JournalConfig::default(),
         }
@@ -90,6 +101,9 @@ impl EngineConfig {
         }
         if self.bounce_bytes < BOUNCE_BYTES_MIN {
             return wrong("`bounce_bytes` must be at least 4 MiB");
+        }
+        if !self.fill_warnings.is_sorted() || self.fill_warnings.iter().any(|level| *level > 100) {
+            return wrong("`fill_warnings` must be percentages up to 100, in order");
         }
         if self.references_max == 0 {
             return wrong("`references_max` must be at least 1");
@@ -119,7 +133,8 @@ type Subscriber = Box<dyn Fn(&VolumeChange) + Send + Sync>;
 /// What the engine and its volumes share.
 ///
 /// Order of the locks, from the first to the last: `admin_turn`, a range lock, `room_line`, `flush_turn`,
-/// `checkpoint_turn`, `discard_turn`; then, never across an await, `journal`, `state`.
+/// `checkpoint_turn`, `discard_turn`; then, never across an await, `journal`, `state`,
+/// `damage`.
 pub(crate) struct Shared {
     pub(crate) drives: Vec<Arc<dyn Drive>>,
     pub(crate) store: Arc<dyn Store>,
@@ -133,6 +148,10 @@ pub(crate) struct Shared {
     pub(crate) discard_turn: AsyncMutex<()>,
     pub(crate) admin_turn: AsyncMutex<()>,
     pub(crate) subscribers: Mutex<Vec<Subscriber>>,
+    pub(crate) scrub: Mutex<Scrub>,
+    pub(crate) damage: Mutex<Damage>,
+    /// Mappings that deleted volumes had in the beginning.
+    pub(crate) deleting: Mutex<BTreeMap<u32, u64>>,
     pub(crate) journal_bytes: u64,
     /// Records that the opening replayed, and sub-blocks that it took back.
     #[cfg(test)]
@@ -227,7 +246,8 @@ impl Engine {
             EngineError::unavailable(format!("memory for bounce buffers: {error}"))
         })?;
         let journal_bytes = parts.journal.capacity();
-        let (state, journal, _recovered) = recovery::recover(&parts, &bounces).await?;
+        let (mut state, journal, _recovered) = recovery::recover(&parts, &bounces).await?;
+        let damage = Damage::load(parts.config.damage_file.clone(), &mut state);
         let volume_changes = state.volume_changes.clone();
         let shared = Arc::new(Shared {
             drives: parts.drives,
@@ -242,6 +262,9 @@ impl Engine {
             discard_turn: AsyncMutex::default(),
             admin_turn: AsyncMutex::default(),
             subscribers: Mutex::default(),
+            scrub: Mutex::default(),
+            damage: Mutex::new(damage),
+            deleting: Mutex::default(),
             journal_bytes,
             #[cfg(test)]
             recovered: _recovered,
@@ -342,16 +365,17 @@ impl Engine {
     /// Background work, for as long as the engine is in use: spawn it on one reactor. Ends soon after
     /// `shutdown`.
     pub async fn run_maintenance(self: Arc<Self>) {
-        join3(
+        join4(
             self.keep_durable(),
             self.keep_purging(),
             self.keep_discarding(),
+            join(self.keep_scrubbing(), self.keep_watch()),
         )
         .await;
     }
 
-    /// One round of all background work, without a clock: frees deleted volumes, flushes,
-    /// checkpoints, discards.
+    /// One round of all background work but scrubs, without a clock: frees deleted volumes, flushes,
+    /// checkpoints, discards, heals damaged blocks.
     ///
     /// # Errors
     /// The first one that background work would have logged.
@@ -360,6 +384,7 @@ impl Engine {
         self.shared.flush().await?;
         self.shared.checkpoint().await?;
         self.shared.discard_freed().await;
+        self.shared.tend_damage().await;
         Ok(())
     }
 
@@ -411,6 +436,23 @@ impl Engine {
     async fn keep_purging(&self) {
         while !self.shared.is_closed() {
             report("freeing deleted volumes", self.shared.purge_deleted().await);
+            reactor::sleep(TICK).await;
+        }
+    }
+
+    async fn keep_scrubbing(&self) {
+        while !self.shared.is_closed() {
+            self.shared.scrub_if_wanted().await;
+            reactor::sleep(TICK).await;
+        }
+    }
+
+    /// Looks after damaged blocks and the fill level.
+    async fn keep_watch(&self) {
+        let mut fill = FillWatch::default();
+        while !self.shared.is_closed() {
+            fill.watch(&self.shared);
+            self.shared.tend_damage().await;
             reactor::sleep(TICK).await;
         }
     }

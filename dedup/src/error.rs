@@ -43,6 +43,8 @@ pub struct EngineError {
     pub kind: ErrorKind,
     /// What happened to which object, and what helps.
     pub message: String,
+    /// The first byte of the volume that it is about, if it is about a part of a command's range only.
+    pub offset: Option<u64>,
 }
 
 impl EngineError {
@@ -51,6 +53,15 @@ impl EngineError {
         Self {
             kind,
             message: message.into(),
+            offset: None,
+        }
+    }
+
+    /// The same, about what begins at this byte of the volume.
+    pub(crate) fn at(self, offset: u64) -> Self {
+        Self {
+            offset: Some(offset),
+            ..self
         }
     }
 

@@ -64,6 +64,36 @@ impl BlockTable {
         &mut chunk[(pba.block() % CHUNK) as usize]
     }
 
+    /// Blocks with references among `count` from `first` on; where nothing is in use costs nothing.
+    pub(crate) fn used_in(
+        &self,
+        drive: usize,
+        first: u64,
+        count: u64,
+    ) -> impl Iterator<Item = (Pba, &BlockInfo)> {
+        let chunks = self.drives.get(drive).map_or(&[][..], |chunks| &chunks[..]);
+        let end = first.saturating_add(count);
+        (0u64..)
+            .zip(chunks)
+            .skip((first / CHUNK) as usize)
+            .take_while(move |(number, _)| number * CHUNK < end)
+            .flat_map(move |(number, chunk)| {
+                let entries = chunk.as_deref().unwrap_or_default();
+                (number * CHUNK..)
+                    .zip(entries)
+                    .filter(move |(block, info)| {
+                        info.references > 0 && (first..end).contains(block)
+                    })
+                    .map(move |(block, info)| (Pba::new(drive as u16, block), info))
+            })
+    }
+
+    /// Whether a drive has that block or a later one.
+    pub(crate) fn has(&self, drive: usize, block: u64) -> bool {
+        let chunks = self.drives.get(drive).map_or(0, Vec::len);
+        block < chunks as u64 * CHUNK
+    }
+
     /// Every block that has references.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Pba, &BlockInfo)> {
         self.drives.iter().enumerate().flat_map(|(drive, chunks)| {

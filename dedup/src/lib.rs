@@ -36,16 +36,20 @@ mod admin;
 mod check;
 mod checkpoint;
 mod commit;
+mod damage;
 mod engine;
 mod error;
+mod fill;
 mod fingerprint;
 mod index;
 mod lane;
 mod map;
+mod online;
 mod range_lock;
 mod read;
 mod recovery;
 mod repair;
+mod scrub;
 mod side_by_side;
 #[cfg(test)]
 mod simulation;
@@ -59,11 +63,14 @@ mod write;
 
 pub use admin::{VolumeChange, VolumeChangeKind, VolumeSpec};
 pub use check::{CheckFinding, CheckOptions, CheckReport, check_pool};
+pub use damage::{DamageStatus, DamagedRange};
 pub use engine::{BOUNCE_BYTES_MIN, Blocking, Engine, EngineConfig, EngineParts};
 pub use error::{EngineError, ErrorKind, Result};
 pub use fingerprint::{Block, Hasher};
+pub use online::OnlineCheckReport;
 pub use repair::{LostRange, RecoveredVolume, Repair, RepairReport};
-pub use status::{PoolStatus, VolumeStatus};
+pub use scrub::{SCRUB_RATE_DEFAULT, ScrubPhase, ScrubStatus};
+pub use status::{DeletingStatus, PoolStatus, VolumeStatus};
 pub use volume::{MAX_COMMAND_BYTES, Volume};
 
 /// Bytes of a sub-block, the grain of deduplication and of a drive's blocks.

@@ -108,9 +108,8 @@ fn verify(shared: &Shared, volume: &VolumeCore, stored: &[Stored], buf: &Buffer)
     let name = {
         let mut state = lock(&shared.state);
         state.corrupt_blocks += count;
-        // Content that is written again must not be taken for stored there.
         for stored in stored.iter().filter(is_bad) {
-            state.unindex(stored.pba);
+            shared.found_damage(&mut state, stored.pba);
         }
         state
             .volumes
@@ -128,7 +127,7 @@ fn verify(shared: &Shared, volume: &VolumeCore, stored: &[Stored], buf: &Buffer)
         first.pba.block(),
     ));
     tracing::error!(%error, "damaged data was not returned");
-    Err(error)
+    Err(error.at(first.sub_block * BLOCK_BYTES as u64))
 }
 
 /// Adjacent blocks that are adjacent in the buffer too become one extent. All on one drive.

@@ -18,6 +18,7 @@ use meta::{Fingerprint, MapEntry, Pba, Record, RecordRef, VolumeInfo, VolumeStat
 
 use crate::index::{BlockInfo, BlockTable, IN_FLIGHT, Index};
 use crate::map::PageMap;
+use crate::online::OnlineCount;
 use crate::space::Space;
 use crate::volume::VolumeCore;
 use crate::wait::Event;
@@ -123,6 +124,8 @@ pub(crate) struct State {
     pub(crate) durable: u64,
     pub(crate) unflushed_bytes: u64,
     pub(crate) corrupt_blocks: u64,
+    /// Mappings that an online check counts.
+    pub(crate) online: Option<Box<OnlineCount>>,
     pub(crate) read_only: Option<String>,
     /// No commands any more.
     pub(crate) closed: bool,
@@ -149,6 +152,7 @@ impl State {
             durable: 0,
             unflushed_bytes: 0,
             corrupt_blocks: 0,
+            online: None,
             read_only: None,
             closed: false,
             next_flight: 0,
@@ -370,7 +374,13 @@ impl State {
 
     fn map_one(&mut self, volume: u32, at: u64, new: Option<Pba>) {
         let old = match self.volumes.get_mut(&volume) {
-            Some(entry) => entry.map.replace(at, new),
+            Some(entry) => {
+                let old = entry.map.replace(at, new);
+                if let Some(online) = &mut self.online {
+                    online.changed(volume, at, old, new);
+                }
+                old
+            }
             None => new, // a volume that is gone maps nothing: the new reference is void
         };
         if let Some(old) = old {

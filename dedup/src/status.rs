@@ -1,9 +1,11 @@
 //! Space in bytes that adds up: `used + reclaiming + free = capacity`.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::SUB_BLOCK_BYTES;
 use crate::engine::Shared;
+use crate::fill::level_reached;
+use crate::state::State;
 use crate::wait::lock;
 
 /// Space of a pool and of its volumes at one moment. All figures are bytes.
@@ -31,8 +33,25 @@ pub struct PoolStatus {
     pub indexed_blocks: u64,
     /// Memory of the index that finds them, in bytes.
     pub index_bytes: u64,
+    /// Blocks that are known to be damaged now; [`crate::Engine::damage`] says what refers to them.
+    pub damaged_blocks: u64,
+    /// The highest of [`crate::EngineConfig::fill_warnings`] that is reached, in percent.
+    pub fill_warning_percent: Option<u8>,
+    /// Deleted volumes whose blocks are being freed.
+    pub deleting: Vec<DeletingStatus>,
     /// One entry per volume, in order of namespace identifiers.
     pub volumes: Vec<VolumeStatus>,
+}
+
+/// A volume that was deleted, and is being freed in the background.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeletingStatus {
+    /// The volume's name.
+    pub name: String,
+    /// What is still mapped, in bytes.
+    pub remaining_bytes: u64,
+    /// What was mapped when the deletion (or the last start) began, in bytes.
+    pub total_bytes: u64,
 }
 
 /// Space of one volume, in bytes.
@@ -65,9 +84,11 @@ pub(crate) fn collect(shared: &Shared) -> PoolStatus {
         })
         .collect();
     volumes.sort_unstable_by_key(|volume| volume.nsid);
+    let used = state.space.used();
+    let capacity = state.space.capacity();
     PoolStatus {
-        capacity_bytes: state.space.capacity() * grain,
-        used_bytes: state.space.used() * grain,
+        capacity_bytes: capacity * grain,
+        used_bytes: used * grain,
         reclaiming_bytes: state.space.reclaiming() * grain,
         free_bytes: state.space.free() * grain,
         metadata_bytes: store_bytes + shared.journal_bytes,
@@ -81,6 +102,26 @@ pub(crate) fn collect(shared: &Shared) -> PoolStatus {
         corrupt_blocks: state.corrupt_blocks,
         indexed_blocks: state.index.len() as u64,
         index_bytes: state.index.memory_bytes() as u64,
+        damaged_blocks: lock(&shared.damage).count(),
+        fill_warning_percent: level_reached(&shared.config.fill_warnings, used, capacity),
+        deleting: deleting(shared, &state),
         volumes,
     }
+}
+
+fn deleting(shared: &Shared, state: &State) -> Vec<DeletingStatus> {
+    let grain = SUB_BLOCK_BYTES as u64;
+    let totals = lock(&shared.deleting);
+    let entries = state.volumes.values().filter(|entry| !entry.is_active());
+    entries
+        .map(|entry| {
+            let remaining = entry.map.mapped();
+            let total = totals.get(&entry.info.id).copied().unwrap_or(0);
+            DeletingStatus {
+                name: entry.info.name.clone(),
+                remaining_bytes: remaining * grain,
+                total_bytes: total.max(remaining) * grain,
+            }
+        })
+        .collect()
 }

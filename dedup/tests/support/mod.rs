@@ -80,6 +80,24 @@ impl TestDrive {
         }
     }
 
+    /// Sets a bit that is clear in every block that holds this content.
+    pub(crate) fn corrupt_content(&self, content: u64) {
+        self.change_content(content, |bytes| bytes[77] |= 4);
+    }
+
+    /// Undoes [`Self::corrupt_content`].
+    pub(crate) fn mend_content(&self, content: u64) {
+        self.change_content(content, |bytes| bytes[77] &= !4);
+    }
+
+    fn change_content(&self, content: u64, change: impl Fn(&mut [u8])) {
+        for bytes in self.content.lock().unwrap().values_mut() {
+            if contents(bytes) == [content] {
+                change(bytes);
+            }
+        }
+    }
+
     fn error(&self, what: &str) -> DriveError {
         DriveError::new(
             drives::ErrorKind::Io,

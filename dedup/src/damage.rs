@@ -1,0 +1,513 @@
+//! Blocks that are known to be damaged: found by reads and by the scrub, told to who asks, healed when
+//! their content comes by again.
+//!
+//! Guarantees:
+//! * A damaged block leaves the index at once: no new write is mapped to it. The list survives a restart
+//!   (a small file beside the pool), and is only a hint there: every block in it is read again first.
+//! * A block is healed in place, by writing exactly the content that it lost, taken from another block of
+//!   the same fingerprint and proven before and after. Nothing else ever changes, so a crash in the middle
+//!   leaves a block that is still damaged, and all mappings follow by themselves.
+//! * While it is healed a reference is held on both blocks: neither can be freed and used for something
+//!   else meanwhile.
+//! * Memory is bounded by [`LISTED_MAX`]; what is beyond is an error when it is read, as all damage is.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use drives::BLOCK_BYTES;
+use meta::{Fingerprint, Pba};
+use reactor::Buffer;
+use serde::{Deserialize, Serialize};
+
+use crate::engine::Shared;
+use crate::index::{BlockInfo, IN_FLIGHT};
+use crate::read::coalesce;
+use crate::state::State;
+use crate::wait::{lock, yield_once};
+use crate::{Engine, fingerprint};
+
+/// Damaged blocks that are remembered.
+const LISTED_MAX: usize = 16 * 1024;
+/// Ranges of volumes that are told.
+const RANGES_MAX: usize = 1000;
+/// Damaged blocks that are looked at in one go under the lock.
+const LOOK_BLOCKS: usize = 512;
+/// Mappings that are looked at in one go under the lock: about 0.2 ms.
+const LOOK_MAPPINGS: usize = 8192;
+
+/// What is known of damage in a pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DamageStatus {
+    /// Blocks that are damaged now.
+    pub damaged_blocks: u64,
+    /// Blocks that were healed since the pool was opened.
+    pub healed_blocks: u64,
+    /// Ranges of volumes that refer to damaged blocks, listed or not.
+    pub ranges_total: u64,
+    /// The first thousand of them.
+    pub ranges: Vec<DamagedRange>,
+}
+
+/// Bytes of a volume that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DamagedRange {
+    /// Name of the volume.
+    pub volume: String,
+    /// First byte.
+    pub offset: u64,
+    /// How many bytes.
+    pub bytes: u64,
+}
+
+/// What a damaged block should hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Known {
+    fingerprint: Fingerprint,
+    crc32c: u32,
+    /// Known from an earlier opening: to be read again.
+    is_old: bool,
+    /// This other block could not heal it.
+    tried: Option<Pba>,
+}
+
+impl Known {
+    fn describes(&self, info: &BlockInfo) -> bool {
+        info.references & !IN_FLIGHT > 0
+            && info.references & IN_FLIGHT == 0
+            && (info.fingerprint, info.crc32c) == (self.fingerprint, self.crc32c)
+    }
+}
+
+/// The list.
+#[derive(Default)]
+pub(crate) struct Damage {
+    blocks: BTreeMap<Pba, Known>,
+    healed: u64,
+    /// Where it is kept, if it is.
+    file: Option<PathBuf>,
+    is_changed: bool,
+}
+
+impl Damage {
+    /// The list of an earlier opening, without what the pool no longer holds. Call it before commands
+    /// come: what is listed leaves the index.
+    pub(crate) fn load(file: Option<PathBuf>, state: &mut State) -> Self {
+        let text = file
+            .as_deref()
+            .and_then(|file| std::fs::read_to_string(file).ok())
+            .unwrap_or_default();
+        let mut damage = Self {
+            file,
+            ..Self::default()
+        };
+        for (pba, known) in text.lines().filter_map(parse).take(LISTED_MAX) {
+            if known.describes(&state.blocks.get(pba)) {
+                state.unindex(pba);
+                damage.blocks.insert(pba, known);
+            }
+        }
+        damage
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.blocks.len() as u64
+    }
+
+    /// Whether a block is listed.
+    pub(crate) fn contains(&self, pba: Pba) -> bool {
+        self.blocks.contains_key(&pba)
+    }
+
+    fn insert(&mut self, pba: Pba, info: &BlockInfo) -> bool {
+        if self.blocks.len() >= LISTED_MAX {
+            return false;
+        }
+        let known = Known {
+            fingerprint: info.fingerprint,
+            crc32c: info.crc32c,
+            is_old: false,
+            tried: None,
+        };
+        let is_new = self.blocks.insert(pba, known).is_none();
+        self.is_changed |= is_new;
+        is_new
+    }
+
+    fn remove(&mut self, pba: Pba) -> bool {
+        let is_known = self.blocks.remove(&pba).is_some();
+        self.is_changed |= is_known;
+        is_known
+    }
+
+    fn text(&self) -> String {
+        let mut text =
+            "# Damaged blocks: DRIVE BLOCK FINGERPRINT CRC32C. Written by the program.\n"
+                .to_owned();
+        for (pba, known) in &self.blocks {
+            let _ = writeln!(
+                text,
+                "{} {} {} {:08x}",
+                pba.drive(),
+                pba.block(),
+                known.fingerprint,
+                known.crc32c
+            );
+        }
+        text
+    }
+}
+
+fn parse(line: &str) -> Option<(Pba, Known)> {
+    let mut words = line.split_ascii_whitespace();
+    let drive: u16 = words.next()?.parse().ok()?;
+    let block: u64 = words
+        .next()?
+        .parse()
+        .ok()
+        .filter(|block| *block <= Pba::BLOCK_MAX)?;
+    let fingerprint = u128::from_str_radix(words.next()?, 16).ok()?;
+    let crc32c = u32::from_str_radix(words.next()?, 16).ok()?;
+    let known = Known {
+        fingerprint: Fingerprint(fingerprint.to_be_bytes()),
+        crc32c,
+        is_old: true,
+        tried: None,
+    };
+    Some((Pba::new(drive, block), known))
+}
+
+/// A damaged block that there is something to do for.
+struct Task {
+    pba: Pba,
+    known: Known,
+    /// Another block of the same content.
+    twin: Option<Pba>,
+}
+
+impl State {
+    /// Takes a reference on a block that holds the same as before; false if it does not.
+    fn hold(&mut self, pba: Pba, known: &Known) -> bool {
+        let info = self.blocks.get(pba);
+        if !known.describes(&info) || info.references >= IN_FLIGHT - 1 {
+            return false;
+        }
+        self.blocks.entry(pba).references += 1;
+        true
+    }
+}
+
+/// What a block turned out to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It holds what it should.
+    Good,
+    /// It does not, or it cannot be read.
+    Bad,
+    /// It was freed or written anew meanwhile.
+    Changed,
+}
+
+impl Shared {
+    /// A read found a block whose content is not what its row says. The state is locked.
+    pub(crate) fn found_damage(&self, state: &mut State, pba: Pba) {
+        let info = state.blocks.get(pba);
+        if info.references & IN_FLIGHT != 0 {
+            return;
+        }
+        // Content that is written again must not be taken for stored there.
+        state.unindex(pba);
+        if lock(&self.damage).insert(pba, &info) {
+            tracing::error!(
+                drive = self
+                    .drives
+                    .get(usize::from(pba.drive()))
+                    .map_or("?", |drive| drive.name()),
+                block = pba.block(),
+                "a damaged block was found: what refers to it is an error until it is written again"
+            );
+        }
+    }
+
+    /// Reads a block and compares it with what its row says, with nobody able to reuse it meanwhile.
+    pub(crate) async fn examine(
+        &self,
+        pba: Pba,
+        info: &BlockInfo,
+        buf: Buffer,
+    ) -> (Verdict, Buffer) {
+        let known = Known {
+            fingerprint: info.fingerprint,
+            crc32c: info.crc32c,
+            is_old: false,
+            tried: None,
+        };
+        if !lock(&self.state).hold(pba, &known) {
+            return (Verdict::Changed, buf);
+        }
+        let (is_good, buf) = self.holds(pba, &known, buf).await;
+        let mut state = lock(&self.state);
+        if is_good {
+            self.is_well(&mut state, pba);
+        } else {
+            self.found_damage(&mut state, pba);
+        }
+        state.drop_reference(pba);
+        let verdict = if is_good { Verdict::Good } else { Verdict::Bad };
+        (verdict, buf)
+    }
+
+    /// Whether a block on the drive holds this content; the first block of the buffer is what it holds.
+    async fn holds(&self, pba: Pba, known: &Known, buf: Buffer) -> (bool, Buffer) {
+        let Some(drive) = self.drives.get(usize::from(pba.drive())) else {
+            return (false, buf);
+        };
+        let (result, buf) = drive.read(buf, &coalesce([(pba, 0)].into_iter())).await;
+        let is_good = result.is_ok() && self.is_content(&buf, known.fingerprint, known.crc32c);
+        (is_good, buf)
+    }
+
+    /// Whether a buffer begins with this content.
+    pub(crate) fn is_content(&self, buf: &[u8], fingerprint: Fingerprint, crc32c: u32) -> bool {
+        let Some(block) = fingerprint::split(buf).first() else {
+            return false;
+        };
+        fingerprint::crc32c(block) == crc32c
+            && (!fingerprint.is_some() || self.hasher.one(block) == fingerprint)
+    }
+
+    /// A block that may be listed as damaged holds what it should.
+    fn is_well(&self, state: &mut State, pba: Pba) {
+        if !lock(&self.damage).remove(pba) {
+            return;
+        }
+        let fingerprint = state.blocks.get(pba).fingerprint;
+        if fingerprint.is_some() && state.index.find(&state.blocks, &fingerprint).is_none() {
+            state.index.insert(&state.blocks, pba, None);
+        }
+    }
+
+    /// Forgets damaged blocks that nobody refers to any more, heals those whose content was written
+    /// again, and keeps the list.
+    pub(crate) async fn tend_damage(self: &Arc<Self>) {
+        let mut after = None;
+        loop {
+            let (next, work) = self.look_at_damage(after);
+            for task in work {
+                self.tend(task).await;
+            }
+            if next.is_none() {
+                break;
+            }
+            after = next;
+            yield_once().await;
+        }
+        self.keep_list().await;
+    }
+
+    /// Damaged blocks that there is something to do for, and the last one that was looked at.
+    fn look_at_damage(&self, after: Option<Pba>) -> (Option<Pba>, Vec<Task>) {
+        let state = lock(&self.state);
+        let mut damage = lock(&self.damage);
+        let from = after.map_or(Pba(0), |pba| Pba(pba.0.saturating_add(1)));
+        let listed: Vec<(Pba, Known)> = damage
+            .blocks
+            .range(from..)
+            .take(LOOK_BLOCKS)
+            .map(|(pba, known)| (*pba, *known))
+            .collect();
+        let mut work = Vec::new();
+        for (pba, known) in &listed {
+            if !known.describes(&state.blocks.get(*pba)) {
+                damage.remove(*pba);
+                continue;
+            }
+            let twin = match known.fingerprint.is_some() {
+                true => state.index.find(&state.blocks, &known.fingerprint),
+                false => None,
+            };
+            if twin == Some(*pba) {
+                // It was freed, and the same content was written to it again.
+                damage.remove(*pba);
+            } else if known.is_old || (twin.is_some() && twin != known.tried) {
+                work.push(Task {
+                    pba: *pba,
+                    known: *known,
+                    twin,
+                });
+            }
+        }
+        let last = listed.last().filter(|_| listed.len() == LOOK_BLOCKS);
+        (last.map(|(pba, _)| *pba), work)
+    }
+
+    async fn tend(&self, Task { pba, known, twin }: Task) {
+        let mut buf = self.bounce(BLOCK_BYTES).await;
+        if known.is_old {
+            let info = BlockInfo {
+                references: 0,
+                crc32c: known.crc32c,
+                fingerprint: known.fingerprint,
+            };
+            let (verdict, back) = self.examine(pba, &info, buf).await;
+            buf = back;
+            if let Some(known) = lock(&self.damage).blocks.get_mut(&pba) {
+                known.is_old = false;
+            }
+            if verdict != Verdict::Bad {
+                return;
+            }
+        }
+        let Some(twin) = twin else {
+            return;
+        };
+        {
+            let mut state = lock(&self.state);
+            if !state.hold(pba, &known) {
+                return;
+            }
+            if !state.hold(twin, &known) {
+                state.drop_reference(pba);
+                return;
+            }
+        }
+        let is_healed = self.heal(pba, &known, twin, buf).await;
+        let mut state = lock(&self.state);
+        if is_healed {
+            self.is_well(&mut state, pba);
+            let mut damage = lock(&self.damage);
+            damage.healed += 1;
+        } else if let Some(known) = lock(&self.damage).blocks.get_mut(&pba) {
+            known.tried = Some(twin);
+        }
+        state.drop_reference(pba);
+        state.drop_reference(twin);
+    }
+
+    /// Writes the twin's content over the damaged block, in place. References on both are held.
+    async fn heal(&self, pba: Pba, known: &Known, twin: Pba, buf: Buffer) -> bool {
+        let (is_good, buf) = self.holds(twin, known, buf).await;
+        if !is_good {
+            self.found_damage(&mut lock(&self.state), twin);
+            return false;
+        }
+        let Some(drive) = self.drives.get(usize::from(pba.drive())) else {
+            return false;
+        };
+        let (written, buf) = drive.write(buf, &coalesce([(pba, 0)].into_iter())).await;
+        if written.is_err() || drive.flush().await.is_err() {
+            return false;
+        }
+        let (is_good, _) = self.holds(pba, known, buf).await;
+        tracing::info!(
+            drive = drive.name(),
+            block = pba.block(),
+            is_good,
+            "a damaged block was written again from another copy of its content"
+        );
+        is_good
+    }
+
+    /// Writes the list if it changed.
+    async fn keep_list(self: &Arc<Self>) {
+        let (file, text) = {
+            let mut damage = lock(&self.damage);
+            if !std::mem::take(&mut damage.is_changed) {
+                return;
+            }
+            let Some(file) = damage.file.clone() else {
+                return;
+            };
+            (file, damage.text())
+        };
+        let written = self.block_on(move || replace_file(&file, &text)).await;
+        if let Err(error) = written {
+            tracing::warn!(%error, "the list of damaged blocks cannot be kept");
+        }
+    }
+}
+
+/// The file is the old one or the new one, whole.
+fn replace_file(file: &Path, text: &str) -> std::io::Result<()> {
+    let new = file.with_extension("new");
+    std::fs::write(&new, text)?;
+    std::fs::File::open(&new)?.sync_all()?;
+    std::fs::rename(&new, file)
+}
+
+impl Engine {
+    /// Damaged blocks, and what refers to them at present. Looks through all maps if there are any, in
+    /// steps that delay nobody.
+    pub async fn damage(&self) -> DamageStatus {
+        let shared = &self.shared;
+        let (blocks, mut status) = {
+            let damage = lock(&shared.damage);
+            let blocks: Vec<Pba> = damage.blocks.keys().copied().collect();
+            let status = DamageStatus {
+                damaged_blocks: damage.count(),
+                healed_blocks: damage.healed,
+                ..DamageStatus::default()
+            };
+            (blocks, status)
+        };
+        if blocks.is_empty() {
+            return status;
+        }
+        let mut cursor = Some((0, 0));
+        let mut last = None;
+        while let Some(at) = cursor {
+            cursor = look_for(&lock(&shared.state), at, |name, volume, sub_block, pba| {
+                if blocks.binary_search(&pba).is_err() {
+                    return;
+                }
+                let goes_on = last == Some((volume, sub_block.wrapping_sub(1)));
+                last = Some((volume, sub_block));
+                status.add(name, sub_block * BLOCK_BYTES as u64, goes_on);
+            });
+            yield_once().await;
+        }
+        status
+    }
+}
+
+impl DamageStatus {
+    fn add(&mut self, volume: &str, offset: u64, goes_on: bool) {
+        if goes_on {
+            if self.ranges_total == self.ranges.len() as u64
+                && let Some(range) = self.ranges.last_mut()
+            {
+                range.bytes += BLOCK_BYTES as u64;
+            }
+            return;
+        }
+        self.ranges_total += 1;
+        if self.ranges.len() < RANGES_MAX {
+            self.ranges.push(DamagedRange {
+                volume: volume.to_owned(),
+                offset,
+                bytes: BLOCK_BYTES as u64,
+            });
+        }
+    }
+}
+
+/// Shows mappings from one on; returns where to go on, or that these were all.
+fn look_for(
+    state: &State,
+    (volume, sub_block): (u32, u64),
+    mut each: impl FnMut(&str, u32, u64, Pba),
+) -> Option<(u32, u64)> {
+    let mut left = LOOK_MAPPINGS;
+    for (id, entry) in state.volumes.range(volume..) {
+        let start = if *id == volume { sub_block } else { 0 };
+        for (at, pba) in entry.map.range(start, u64::MAX) {
+            if left == 0 {
+                return Some((*id, at));
+            }
+            left -= 1;
+            each(&entry.info.name, *id, at, pba);
+        }
+    }
+    None
+}

@@ -1,0 +1,257 @@
+//! The scrub: reads all data in the background at a bounded rate, and proves it.
+//!
+//! Every block in use is read and compared with its CRC-32C and, where it has one, its fingerprint. A
+//! block that differs is read once more with a reference held, so that one that was freed and written
+//! anew meanwhile is no false alarm; what stays wrong goes to the list of damaged blocks
+//! ([`crate::Engine::damage`]). Nothing is kept locked while it reads, and no faster than the rate is
+//! read, however far it fell behind: hosts lose at most that much of the drives' speed.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use drives::BLOCK_BYTES;
+use meta::{Fingerprint, Pba};
+use serde::{Deserialize, Serialize};
+
+use crate::damage::Verdict;
+use crate::engine::Shared;
+use crate::fingerprint;
+use crate::index::{BlockInfo, IN_FLIGHT};
+use crate::read::coalesce;
+use crate::wait::lock;
+use crate::{Engine, EngineError, Result};
+
+/// Blocks read at a time: 1 MiB.
+const READ_BLOCKS: usize = 256;
+/// Blocks, used or not, that are looked at in one go under the lock: some 20 us.
+const LOOK_BLOCKS: u64 = 8192;
+/// The slowest and the fastest rate, in bytes per second.
+const RATE_MIN: u64 = 1 << 20;
+const RATE_MAX: u64 = 1 << 40;
+
+/// Bytes per second that a scrub reads, if nobody says another rate: a TiB in three hours.
+pub const SCRUB_RATE_DEFAULT: u64 = 100 << 20;
+
+/// How far a scrub is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ScrubPhase {
+    /// None was started since the pool was opened.
+    #[default]
+    Never,
+    /// It reads.
+    Running,
+    /// It read everything.
+    Finished,
+    /// It was stopped before its end.
+    Stopped,
+}
+
+/// A scrub at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScrubStatus {
+    /// How far it is.
+    pub phase: ScrubPhase,
+    /// Blocks that it has to read: those in use when it began.
+    pub total_blocks: u64,
+    /// Blocks that it has read and compared.
+    pub checked_blocks: u64,
+    /// Damaged blocks that it found.
+    pub bad_blocks: u64,
+    /// Its bound, in bytes per second.
+    pub rate_bytes_per_second: u64,
+    /// Seconds since it began, until its end.
+    pub seconds: u64,
+    /// Seconds until it will have ended, at the rate so far.
+    pub eta_seconds: Option<u64>,
+}
+
+/// The scrub of an engine.
+#[derive(Default)]
+pub(crate) struct Scrub {
+    status: ScrubStatus,
+    began: Option<Instant>,
+    /// Asked for, and not begun.
+    is_wanted: bool,
+    is_unwanted: bool,
+}
+
+impl Engine {
+    /// Asks background maintenance for a scrub that reads at most so many bytes per second.
+    ///
+    /// # Errors
+    /// `Invalid` if one runs already, or for a rate that cannot be.
+    pub fn start_scrub(&self, rate_bytes_per_second: u64) -> Result<()> {
+        if !(RATE_MIN..=RATE_MAX).contains(&rate_bytes_per_second) {
+            return Err(EngineError::invalid(format!(
+                "a scrub of {rate_bytes_per_second} bytes per second is not possible; use 1 MiB to 1 TiB"
+            )));
+        }
+        let mut scrub = lock(&self.shared.scrub);
+        if scrub.status.phase == ScrubPhase::Running {
+            return Err(EngineError::invalid(
+                "a scrub runs already; stop it first, or wait for its end",
+            ));
+        }
+        *scrub = Scrub {
+            status: ScrubStatus {
+                phase: ScrubPhase::Running,
+                rate_bytes_per_second,
+                ..ScrubStatus::default()
+            },
+            is_wanted: true,
+            ..Scrub::default()
+        };
+        Ok(())
+    }
+
+    /// Stops a scrub that runs. What it found stays known.
+    ///
+    /// # Errors
+    /// `Invalid` if none runs.
+    pub fn stop_scrub(&self) -> Result<()> {
+        let mut scrub = lock(&self.shared.scrub);
+        if scrub.status.phase != ScrubPhase::Running {
+            return Err(EngineError::invalid("no scrub runs"));
+        }
+        scrub.is_unwanted = true;
+        Ok(())
+    }
+
+    /// The scrub that runs, or the last one.
+    pub fn scrub_status(&self) -> ScrubStatus {
+        let scrub = lock(&self.shared.scrub);
+        let mut status = scrub.status.clone();
+        if status.phase == ScrubPhase::Running
+            && let Some(began) = scrub.began
+        {
+            let elapsed = reactor::now().saturating_duration_since(began);
+            status.seconds = elapsed.as_secs();
+            let left = status.total_blocks.saturating_sub(status.checked_blocks);
+            status.eta_seconds = (status.checked_blocks > 0).then(|| {
+                let left = elapsed.as_secs_f64() * left as f64 / status.checked_blocks as f64;
+                left.ceil() as u64
+            });
+        }
+        status
+    }
+}
+
+impl Shared {
+    /// Runs a scrub if one is wanted.
+    pub(crate) async fn scrub_if_wanted(self: &Arc<Self>) {
+        let rate = {
+            let total = lock(&self.state).space.used();
+            let mut scrub = lock(&self.scrub);
+            if !std::mem::take(&mut scrub.is_wanted) {
+                return;
+            }
+            scrub.began = Some(reactor::now());
+            scrub.status.total_blocks = total;
+            scrub.status.rate_bytes_per_second
+        };
+        tracing::info!(rate_bytes_per_second = rate, "a scrub begins");
+        let is_through = self.scrub_all(rate).await;
+        let mut scrub = lock(&self.scrub);
+        scrub.status.phase = match is_through {
+            true => ScrubPhase::Finished,
+            false => ScrubPhase::Stopped,
+        };
+        let began = scrub.began.unwrap_or_else(reactor::now);
+        scrub.status.seconds = reactor::now().saturating_duration_since(began).as_secs();
+        if is_through {
+            // Blocks came and went meanwhile.
+            scrub.status.total_blocks = scrub.status.checked_blocks;
+        }
+        tracing::info!(status = ?scrub.status, "the scrub ended");
+    }
+
+    /// Whether it came to its end.
+    async fn scrub_all(self: &Arc<Self>, rate: u64) -> bool {
+        let mut due = reactor::now();
+        for drive in 0..self.drives.len() {
+            let mut at = 0;
+            loop {
+                if self.is_closed() || lock(&self.scrub).is_unwanted {
+                    return false;
+                }
+                let (blocks, next) = self.blocks_to_scrub(drive, at);
+                self.scrub_blocks(drive, &blocks).await;
+                let Some(next) = next else {
+                    break;
+                };
+                at = next;
+                // Time that was lost is not caught up.
+                let cost = (blocks.len() * BLOCK_BYTES) as f64 / rate as f64;
+                due = due.max(reactor::now()) + Duration::from_secs_f64(cost);
+                reactor::sleep_until(due).await;
+            }
+        }
+        true
+    }
+
+    /// The next blocks in use of a drive, and where to go on.
+    fn blocks_to_scrub(&self, drive: usize, from: u64) -> (Vec<(Pba, BlockInfo)>, Option<u64>) {
+        let state = lock(&self.state);
+        let window = state.blocks.used_in(drive, from, LOOK_BLOCKS);
+        let mut found: Vec<(Pba, BlockInfo)> = Vec::with_capacity(READ_BLOCKS);
+        for (pba, info) in window.filter(|(_, info)| info.references & IN_FLIGHT == 0) {
+            if found.len() == READ_BLOCKS {
+                return (found, Some(pba.block()));
+            }
+            found.push((pba, *info));
+        }
+        let next = from + LOOK_BLOCKS;
+        (found, state.blocks.has(drive, next).then_some(next))
+    }
+
+    async fn scrub_blocks(&self, drive: usize, blocks: &[(Pba, BlockInfo)]) {
+        let Some(drive) = self.drives.get(drive).filter(|_| !blocks.is_empty()) else {
+            return;
+        };
+        let buf = self.bounce(blocks.len() * BLOCK_BYTES).await;
+        let places = (0..)
+            .zip(blocks)
+            .map(|(at, (pba, _))| (*pba, at * BLOCK_BYTES));
+        let (result, mut buf) = drive.read(buf, &coalesce(places)).await;
+        let suspects = match result {
+            Ok(()) => self.suspects(blocks, &buf),
+            // One of them cannot be read: which one, tells only a look at each.
+            Err(_) => blocks.to_vec(),
+        };
+        let mut bad = 0;
+        for (pba, info) in suspects {
+            let (verdict, back) = self.examine(pba, &info, buf).await;
+            buf = back;
+            bad += u64::from(verdict == Verdict::Bad);
+        }
+        let mut scrub = lock(&self.scrub);
+        scrub.status.checked_blocks += blocks.len() as u64;
+        scrub.status.bad_blocks += bad;
+    }
+
+    /// Those whose content is not what it should be, and those that are listed as damaged.
+    fn suspects(&self, blocks: &[(Pba, BlockInfo)], buf: &[u8]) -> Vec<(Pba, BlockInfo)> {
+        let contents = fingerprint::split(buf);
+        let mut digests: Vec<Fingerprint> = Vec::with_capacity(blocks.len());
+        self.hasher
+            .batch(contents.iter().take(blocks.len()), |digest| {
+                digests.push(digest)
+            });
+        let damage = lock(&self.damage);
+        let is_suspect = |(((_, info), content), digest): &(
+            (&(Pba, BlockInfo), &fingerprint::Block),
+            &Fingerprint,
+        )| {
+            fingerprint::crc32c(*content) != info.crc32c
+                || (info.fingerprint.is_some() && **digest != info.fingerprint)
+        };
+        blocks
+            .iter()
+            .zip(contents)
+            .zip(&digests)
+            .filter(|item| is_suspect(item) || damage.contains(item.0.0.0))
+            .map(|((block, _), _)| *block)
+            .collect()
+    }
+}
