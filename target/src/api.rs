@@ -9,6 +9,7 @@
 //! | `GET /v1/volumes/NAME` | [`VolumeView`] |
 //! | `PATCH /v1/volumes/NAME` with [`ResizeVolume`] | [`VolumeView`] |
 //! | `DELETE /v1/volumes/NAME` | the [`VolumeView`] that it was |
+//! | `/v1/health`, `/v1/scrub`, `/v1/check` | see [`crate::trust`] |
 //!
 //! Errors carry [`ErrorBody`] and a status of the table in [`crate::errors`].
 //!
@@ -40,6 +41,7 @@ use crate::listen::{Question, Report};
 use crate::socket::SocketPath;
 use crate::status::{PoolSpace, SpaceDetail, Status, VolumeSpace};
 use crate::subsystem::Target;
+use crate::trust::{Health, health_of};
 
 /// How long a reactor may take to say what its listeners saw.
 const REPORT_PATIENCE: Duration = Duration::from_secs(2);
@@ -186,6 +188,7 @@ pub fn router(state: ApiState) -> Router {
         .route("/v1/space", get(space))
         .route("/v1/volumes", get(list).post(create))
         .route("/v1/volumes/{name}", get(show).patch(resize).delete(delete))
+        .merge(crate::trust::routes())
         .fallback(async || Failure::new(ErrorKind::NotFound, "the API has no such path"))
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
         .with_state(state)
@@ -199,7 +202,7 @@ impl IntoResponse for Failure {
     }
 }
 
-/// Hosts, volumes, space at this moment.
+/// Hosts, volumes, space at this moment; the health is left to [`health_of`].
 fn status_of(target: &Target, engine: &Engine, reports: Vec<Report>) -> Status {
     let space = engine.status();
     let volumes = engine
@@ -220,6 +223,7 @@ fn status_of(target: &Target, engine: &Engine, reports: Vec<Report>) -> Status {
         hosts: target.attached_hosts(),
         transports: target.transport_figures(&reports),
         reactors: reports.into_iter().map(|report| report.reactor).collect(),
+        health: Health::default(),
     }
 }
 
@@ -264,7 +268,9 @@ fn no_volume(name: &str) -> Failure {
 
 async fn status(State(state): State<ApiState>) -> Json<Status> {
     let reports = reports(&state.reactors).await;
-    Json(status_of(&state.target, &state.engine, reports))
+    let mut status = status_of(&state.target, &state.engine, reports);
+    status.health = health_of(&state.engine).await;
+    Json(status)
 }
 
 async fn space(State(state): State<ApiState>) -> Json<SpaceDetail> {
@@ -345,7 +351,7 @@ async fn delete(
     Ok(Json(before))
 }
 
-fn malformed(rejection: JsonRejection) -> Failure {
+pub(crate) fn malformed(rejection: JsonRejection) -> Failure {
     Failure::invalid(format!(
         "the request's body is not as expected: {}",
         rejection.body_text()
@@ -353,7 +359,7 @@ fn malformed(rejection: JsonRejection) -> Failure {
 }
 
 /// Runs engine work on the control reactor. It runs to its end even if the client goes away.
-async fn on_control<F, Fut, T>(state: &ApiState, work: F) -> Result<T, Failure>
+pub(crate) async fn on_control<F, Fut, T>(state: &ApiState, work: F) -> Result<T, Failure>
 where
     F: FnOnce() -> Fut + Send + 'static,
     Fut: Future<Output = dedup::Result<T>> + 'static,

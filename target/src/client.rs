@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use dedup::OnlineCheckReport;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::{Method, Request, StatusCode};
@@ -14,6 +15,7 @@ use crate::api::{CreateVolume, ResizeVolume, VolumeView};
 use crate::errors::{ErrorBody, Failure};
 use crate::socket::SocketPath;
 use crate::status::{SpaceDetail, Status};
+use crate::trust::{ScrubView, StartScrub};
 
 /// The longest answer that is read, in bytes: status with all volumes and hosts stays far below.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
@@ -93,6 +95,38 @@ impl Client {
     pub async fn delete_volume(&self, name: &str) -> Result<VolumeView, Failure> {
         self.send(Method::DELETE, &volume_path(name)?, None::<&()>)
             .await
+    }
+
+    /// How far the scrub is, and what is damaged.
+    ///
+    /// # Errors
+    /// No daemon serves the pool, or it refuses.
+    pub async fn scrub(&self) -> Result<ScrubView, Failure> {
+        self.get("/v1/scrub").await
+    }
+
+    /// Starts a scrub.
+    ///
+    /// # Errors
+    /// One runs already, or no daemon serves the pool.
+    pub async fn start_scrub(&self, request: &StartScrub) -> Result<ScrubView, Failure> {
+        self.send(Method::POST, "/v1/scrub", Some(request)).await
+    }
+
+    /// Stops the scrub.
+    ///
+    /// # Errors
+    /// None runs, or no daemon serves the pool.
+    pub async fn stop_scrub(&self) -> Result<ScrubView, Failure> {
+        self.send(Method::DELETE, "/v1/scrub", None::<&()>).await
+    }
+
+    /// Proves counts and maps of the running daemon; answers when it is through.
+    ///
+    /// # Errors
+    /// A check runs already, or no daemon serves the pool.
+    pub async fn check(&self) -> Result<OnlineCheckReport, Failure> {
+        self.send(Method::POST, "/v1/check", None::<&()>).await
     }
 
     async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {

@@ -44,6 +44,8 @@ pub(crate) enum Fault {
         result: u64,
         /// Byte of the command that is wrong, or [`NO_LOCATION`].
         location: u16,
+        /// The logical block that is damaged, if it need not be the command's first one.
+        lba: Option<u64>,
     },
     /// The queue goes away: no answer.
     Gone,
@@ -56,6 +58,25 @@ impl Fault {
             status: status.with_dnr(),
             result: 0,
             location,
+            lba: None,
+        }
+    }
+
+    /// The same, about this logical block, if there is one to be named.
+    pub(crate) fn about(self, block: Option<u64>) -> Self {
+        match self {
+            Self::Status {
+                status,
+                result,
+                location,
+                lba: _,
+            } => Self::Status {
+                status,
+                result,
+                location,
+                lba: block,
+            },
+            Self::Gone => Self::Gone,
         }
     }
 }
@@ -66,6 +87,7 @@ impl From<Status> for Fault {
             status,
             result: 0,
             location: NO_LOCATION,
+            lba: None,
         }
     }
 }
@@ -192,7 +214,11 @@ impl<Q: Queue> Command<Q> {
                 status,
                 result,
                 location,
-            }) => (Cqe::new(self.note_error(status, location), result), None),
+                lba,
+            }) => {
+                let status = self.note_error(status, location, lba);
+                (Cqe::new(status, result), None)
+            }
             // The queue is closing already; nobody waits for the answer.
             Err(Fault::Gone) => return,
         };
@@ -201,7 +227,7 @@ impl<Q: Queue> Command<Q> {
     }
 
     /// Puts a failure into the error log, and says so in the status.
-    fn note_error(&self, status: Status, location: u16) -> Status {
+    fn note_error(&self, status: Status, location: u16, lba: Option<u64>) -> Status {
         tracing::debug!(controller = ?self.line.controller, qid = self.line.handle.qid, sqe = ?self.sqe, %status, "command failed");
         if status.code() == Status::ABORT_REQUESTED {
             return status;
@@ -221,7 +247,7 @@ impl<Q: Queue> Command<Q> {
             lba: if self.line.handle.qid == 0 {
                 0
             } else {
-                self.sqe.slba()
+                lba.unwrap_or(self.sqe.slba())
             },
             nsid: self.sqe.nsid(),
         });

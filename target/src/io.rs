@@ -9,7 +9,7 @@
 
 use std::rc::Rc;
 
-use dedup::ErrorKind;
+use dedup::{EngineError, ErrorKind};
 use nvme::Status;
 use nvme::io::{DSM_RANGE_BYTES, DsmRange, IoCommand, LbaRange};
 
@@ -112,6 +112,13 @@ fn locate_data<Q: Queue>(
     Ok((volume, place.offset, len))
 }
 
+/// The fault of a command that reads from a byte on: a damaged block in the middle is named.
+fn damage(error: EngineError, volume: &KnownVolume, offset: u64) -> Fault {
+    let lba_bytes = u64::from(volume.lba_bytes);
+    let lba = error.offset.map(|at| at.max(offset) / lba_bytes);
+    Fault::from(error).about(lba)
+}
+
 /// Whether the host switched the volatile write cache off.
 fn write_through<Q: Queue>(command: &Command<Q>) -> bool {
     command.line.controller.is_write_through()
@@ -121,7 +128,7 @@ async fn read<Q: Queue>(command: &Command<Q>, nsid: u32, range: LbaRange, fua: b
     let (volume, offset, len) = locate_data(command, nsid, range)?;
     let buffer = command.buffer(len).await?;
     let (result, buffer) = volume.volume.read(offset, buffer).await;
-    result?;
+    result.map_err(|error| damage(error, &volume, offset))?;
     if fua {
         // What was read must be on stable media before the host sees it.
         volume.volume.flush().await?;
@@ -149,7 +156,7 @@ async fn compare<Q: Queue>(command: &Command<Q>, nsid: u32, range: LbaRange) -> 
     let (volume, offset, len) = locate_data(command, nsid, range)?;
     let buffer = command.fetch(len).await?;
     let (result, _buffer) = volume.volume.compare(offset, buffer).await;
-    match result? {
+    match result.map_err(|error| damage(error, &volume, offset))? {
         true => Ok(Success::default()),
         false => Err(Status::COMPARE_FAILURE.with_dnr().into()),
     }

@@ -52,6 +52,7 @@ pub mod size;
 pub mod socket;
 pub mod status;
 pub mod subsystem;
+pub mod trust;
 
 /// The program's version, as `--version`, the API and Identify say it.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -34,6 +34,8 @@ const DEFAULT_DRIVE: &str = "drive0";
 
 /// What the identity of a pool in memory calls its drive. It is never opened by that name.
 const MEMORY_DRIVE: &str = "memory";
+/// The list of damaged blocks, in the pool's folder.
+const DAMAGE_FILE: &str = "damaged";
 
 /// Copies of a drive's label, one block each, from the drive's first block on.
 const LABEL_COPIES: usize = 2;
@@ -49,6 +51,8 @@ pub struct PoolRequest {
     pub drives: Vec<DriveArg>,
     /// Volumes to make if they are missing.
     pub volumes: Vec<VolumeArg>,
+    /// Fill levels that are warned of, in percent.
+    pub warn_at: Vec<u8>,
 }
 
 /// Whether a missing pool is made.
@@ -114,7 +118,11 @@ pub async fn open(request: &PoolRequest) -> Result<OpenPool, Failure> {
         store: Arc::new(dir.open_store(RocksOptions::default()).map_err(of_meta)?),
         hash_key: dir.identity().hash_key,
         blocking: Blocking::Threads,
-        config: EngineConfig::default(),
+        config: EngineConfig {
+            fill_warnings: request.warn_at.clone(),
+            damage_file: Some(dir.paths().dir.join(DAMAGE_FILE)),
+            ..EngineConfig::default()
+        },
     };
     let engine = Engine::open(parts).await?;
     let mut volumes = request.volumes.clone();

@@ -178,6 +178,7 @@ fn pool_request(args: &ServeArgs) -> PoolRequest {
         create,
         drives: args.drives.clone(),
         volumes: args.volumes.clone(),
+        warn_at: args.warn_at.clone(),
     }
 }
 

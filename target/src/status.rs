@@ -8,6 +8,7 @@ use dedup::PoolStatus;
 use serde::{Deserialize, Serialize};
 
 use crate::size::format_human;
+use crate::trust::Health;
 
 /// A daemon at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -24,6 +25,9 @@ pub struct Status {
     pub transports: Vec<TransportFigures>,
     /// The data-plane threads.
     pub reactors: Vec<ReactorFigures>,
+    /// What may need somebody's attention.
+    #[serde(default)]
+    pub health: Health,
 }
 
 /// What came in by a transport, since the daemon started.
@@ -225,6 +229,7 @@ pub fn render(status: &Status, detail: &SpaceDetail, pool_dir: &str) -> String {
             detail.corrupt_blocks
         );
     }
+    text += &crate::cli::health_text(&status.health);
     text.push('\n');
     let rows: Vec<_> = status
         .volumes
@@ -355,6 +360,7 @@ mod tests {
                 buffer_bytes: 1 << 20,
                 ..ReactorFigures::default()
             }],
+            health: Health::default(),
         }
     }
 
@@ -408,6 +414,20 @@ mod tests {
                     "buffer_used_bytes": 0,
                     "buffer_waits": 0,
                 }],
+                "health": {
+                    "fill_warning_percent": null,
+                    "damage": {"damaged_blocks": 0, "healed_blocks": 0, "ranges_total": 0, "ranges": []},
+                    "scrub": {
+                        "phase": "never",
+                        "total_blocks": 0,
+                        "checked_blocks": 0,
+                        "bad_blocks": 0,
+                        "rate_bytes_per_second": 0,
+                        "seconds": 0,
+                        "eta_seconds": null,
+                    },
+                    "deleting": [],
+                },
             })
         );
     }

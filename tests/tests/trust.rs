@@ -2,12 +2,15 @@
 //!
 //! Each test listens on a loopback address of its own, so that they can run side by side.
 
-use std::{fs, path::PathBuf};
+use std::{fs, os::unix::fs::FileExt, path::PathBuf, time::Duration};
 
 use meta::{Batch, BlockChange, LoadVisitor, Pba, PoolDir, RocksOptions, Store, VolumeInfo};
 use serde_json::Value;
 use tempfile::TempDir;
-use tests::daemon::{Daemon, assert_consistent, onefold, text_of};
+use tests::{
+    daemon::{Daemon, assert_consistent, onefold, text_of},
+    wait_for,
+};
 
 const NQN: &str = "nqn.2026-11.dev.onefold:default";
 
@@ -51,6 +54,23 @@ impl Place {
         let output = onefold(&all);
         serde_json::from_slice(&output.stdout)
             .unwrap_or_else(|error| panic!("perf printed no JSON ({error}): {}", text_of(&output)))
+    }
+
+    /// `onefold scrub VERB --json ...`: its exit code and what it printed.
+    fn scrub(&self, verb: &str, arguments: &[&str]) -> (i32, Value) {
+        let pool = self.pool();
+        let mut all = vec![
+            "scrub",
+            verb,
+            "--json",
+            "--pool",
+            pool.to_str().expect("UTF-8"),
+        ];
+        all.extend_from_slice(arguments);
+        let output = onefold(&all);
+        let view = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("no JSON ({error}): {}", text_of(&output)));
+        (output.status.code().expect("it ends by itself"), view)
     }
 
     /// `onefold pool VERB DIR ...`: its exit code and what it printed.
@@ -160,4 +180,83 @@ fn a_damaged_pool_is_repaired_after_it_said_how_and_only_when_told() {
     assert!(daemon.stop().success());
     let (code, text) = place.pool_command("check", &["--data"]);
     assert_eq!(code, 0, "{text}");
+}
+
+#[test]
+fn a_scrub_names_the_ranges_that_a_damaged_block_belongs_to_and_a_new_write_heals_them() {
+    let place = Place::new(2);
+    let daemon = place.serve(&["--create", "64M", "--volume", "vol0=64M"]);
+    let load = ["--bs", "64k", "--qd", "4", "--size", "4M", "--seed", "5"];
+    place.perf(&[&["--rw", "write"][..], &load[..]].concat());
+    assert!(daemon.stop().success());
+    // A bit of the drive flips: data block 100, behind the label area of 1 MiB.
+    let drive = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(place.pool().join("drive0"))
+        .expect("the drive");
+    let at = (256 + 100) * 4096 + 9;
+    let mut byte = [0];
+    drive.read_exact_at(&mut byte, at).expect("it is there");
+    drive
+        .write_all_at(&[byte[0] ^ 1], at)
+        .expect("it is changed");
+
+    let daemon = place.serve(&["--warn-at", "5,50"]);
+    assert_eq!(place.scrub("status", &[]).1["phase"], "never");
+    let (code, view) = place.scrub("start", &["--rate", "1G"]);
+    assert_eq!((code, &view["phase"]), (0, &"running".into()), "{view:#}");
+    let view = wait_for("the scrub", Duration::from_secs(60), || {
+        let (code, view) = place.scrub("status", &[]);
+        (view["phase"] == "finished").then_some((code, view))
+    });
+    let (code, view) = view;
+    assert_eq!(code, 2, "damage is no success: {view:#}");
+    assert_eq!(
+        (&view["checked_blocks"], &view["bad_blocks"]),
+        (&1024.into(), &1.into())
+    );
+    let health = &daemon.status()["health"];
+    assert_eq!(health["damage"]["damaged_blocks"], 1, "{health:#}");
+    assert_eq!(
+        health["damage"]["ranges"][0]["volume"], "vol0",
+        "{health:#}"
+    );
+    assert_eq!(health["damage"]["ranges"][0]["bytes"], 4096, "{health:#}");
+    assert_eq!(health["fill_warning_percent"], 5, "{health:#}");
+    let log = fs::read_to_string(place.pool().with_extension("log")).expect("the log");
+    assert_eq!(
+        log.matches("the pool fills up").count(),
+        1,
+        "warned once: {log}"
+    );
+
+    // Hosts get an error for the block, and everything when it was written again.
+    let read = [&["--rw", "read", "--verify"][..], &load[..]].concat();
+    let report = place.perf(&read);
+    assert_eq!(
+        (&report["errors"], &report["verify_errors"]),
+        (&1.into(), &0.into()),
+        "{report:#}"
+    );
+    place.perf(&[&["--rw", "write"][..], &load[..]].concat());
+    let report = place.perf(&read);
+    assert_eq!(
+        (&report["errors"], &report["verify_errors"]),
+        (&0.into(), &0.into()),
+        "{report:#}"
+    );
+    wait_for(
+        "the damage to be forgotten",
+        Duration::from_secs(60),
+        || (place.scrub("status", &[]).0 == 0).then_some(()),
+    );
+    let (code, text) = place.pool_command("check", &["--online"]);
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("mappings 1024, blocks 1024"), "{text}");
+    assert!(daemon.stop().success());
+    let (code, text) = place.pool_command("check", &["--data"]);
+    assert_eq!(code, 0, "{text}");
+    let (code, text) = place.pool_command("check", &["--online"]);
+    assert_eq!(code, 1, "no daemon can be asked: {text}");
 }

@@ -10,6 +10,7 @@ use fabric::TransportAddress;
 
 use super::bench::BenchCommand;
 use super::estimate::EstimateArgs;
+use super::scrub::ScrubCommand;
 use crate::size::{SizeError, parse_size};
 
 /// The pool that every command uses when none is named.
@@ -48,7 +49,10 @@ pub enum Command {
     Volume(VolumeCommand),
     /// Show a running daemon's volumes, attached hosts and space
     Status(StatusArgs),
-    /// Work on a pool that no daemon serves
+    /// Read all data of a running daemon in the background, and prove it
+    #[command(subcommand)]
+    Scrub(ScrubCommand),
+    /// Check and repair a pool
     #[command(subcommand)]
     Pool(PoolCommand),
     /// Ask a target which subsystems it offers
@@ -95,6 +99,9 @@ pub struct ServeArgs {
     /// Data-plane threads [default: one for each core, at most 8]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64).map(usize::from))]
     pub reactors: Option<usize>,
+    /// Warn when the pool is this full, in percent (a list in order)
+    #[arg(long, value_name = "PERCENT,...", value_delimiter = ',', default_value = "80,90,95", value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub warn_at: Vec<u8>,
 }
 
 /// `NAME=SIZE[,lba=512|4096][,dedup=on|off]`
@@ -324,14 +331,17 @@ pub struct StatusArgs {
 pub enum PoolCommand {
     /// Prove a pool consistent: exit 0 consistent, 2 inconsistent, 1 could not run
     #[command(after_help = "Example:\n  onefold pool check ./onefold-data\n\n\
-                            The pool must not be served at the time.")]
+                            The pool must not be served at the time, unless --online is given.")]
     Check {
         /// The pool's folder
         #[arg(value_name = "DIR")]
         dir: PathBuf,
         /// Also read every stored block and compare its checksum
-        #[arg(long)]
+        #[arg(long, conflicts_with = "online")]
         data: bool,
+        /// Ask the daemon that serves the pool: proves its counts against its maps, and stops nothing
+        #[arg(long)]
+        online: bool,
         /// Print JSON
         #[arg(long)]
         json: bool,

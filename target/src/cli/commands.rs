@@ -19,7 +19,7 @@ use crate::size::format_human;
 use crate::status::{Align, render, table};
 
 /// Runs a conversation with the daemon.
-fn converse<T>(talk: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+pub(super) fn converse<T>(talk: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -9,6 +9,7 @@ pub mod bench;
 mod commands;
 pub mod estimate;
 mod repair;
+mod scrub;
 
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -76,6 +77,8 @@ impl Exit {
     }
 }
 
+pub(crate) use scrub::health_text;
+
 type Outcome = Result<ExitCode, Exit>;
 
 fn run(command: Command) -> Outcome {
@@ -86,9 +89,16 @@ fn run(command: Command) -> Outcome {
         }
         Command::Volume(command) => commands::volume(command),
         Command::Status(args) => commands::status(&args),
-        Command::Pool(PoolCommand::Check { dir, data, json }) => {
-            commands::pool_check(&dir, data, json)
-        }
+        Command::Pool(PoolCommand::Check {
+            dir,
+            data,
+            online,
+            json,
+        }) => match online {
+            true => scrub::check_online(&dir, json),
+            false => commands::pool_check(&dir, data, json),
+        },
+        Command::Scrub(command) => scrub::scrub(command),
         Command::Pool(PoolCommand::Repair { dir, yes, json }) => {
             repair::pool_repair(&dir, yes, json)
         }

@@ -1,0 +1,199 @@
+//! `onefold scrub ...` and `onefold pool check --online`: questions to a running daemon about its data.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use dedup::{DamageStatus, ScrubPhase, ScrubStatus};
+
+use super::args::PoolArg;
+use super::commands::converse;
+use super::{Exit, Outcome, print, print_json};
+use crate::client::Client;
+use crate::errors::EXIT_INCONSISTENT;
+use crate::size::{format_human, parse_size};
+use crate::trust::{Health, ScrubView, StartScrub};
+
+/// `onefold scrub ...`
+#[derive(Debug, Subcommand)]
+pub enum ScrubCommand {
+    /// Read all data in the background, and compare it with its checksums and fingerprints
+    #[command(after_help = "Example:\n  onefold scrub start --rate 200M")]
+    Start {
+        /// Bytes per second that it reads at most
+        #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "100M")]
+        rate: u64,
+        /// The daemon's pool.
+        #[command(flatten)]
+        pool: PoolArg,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show how far it is, and what is damaged: exit 0 no damage known, 2 damage
+    #[command(after_help = "Example:\n  onefold scrub status --json")]
+    Status {
+        /// The daemon's pool.
+        #[command(flatten)]
+        pool: PoolArg,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Stop it; what it found stays known
+    #[command(after_help = "Example:\n  onefold scrub stop")]
+    Stop {
+        /// The daemon's pool.
+        #[command(flatten)]
+        pool: PoolArg,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// `onefold scrub ...`
+pub(super) fn scrub(command: ScrubCommand) -> Outcome {
+    let (view, json, tells_damage) = match command {
+        ScrubCommand::Start { rate, pool, json } => {
+            let request = StartScrub {
+                rate_bytes_per_second: rate,
+            };
+            let view = converse(Client::new(&pool.pool).start_scrub(&request))?;
+            (view, json, false)
+        }
+        ScrubCommand::Status { pool, json } => {
+            (converse(Client::new(&pool.pool).scrub())?, json, true)
+        }
+        ScrubCommand::Stop { pool, json } => {
+            (converse(Client::new(&pool.pool).stop_scrub())?, json, false)
+        }
+    };
+    if json {
+        print_json(&view)?;
+    } else {
+        print(&view_text(&view));
+    }
+    Ok(match tells_damage && view.damage.damaged_blocks > 0 {
+        true => ExitCode::from(EXIT_INCONSISTENT),
+        false => ExitCode::SUCCESS,
+    })
+}
+
+/// `onefold pool check --online`: 0 consistent, 2 inconsistent, 1 could not run.
+pub(super) fn check_online(dir: &Path, json: bool) -> Outcome {
+    let report = converse(Client::new(dir).check()).map_err(Exit::could_not_run)?;
+    if json {
+        print_json(&report).map_err(Exit::could_not_run)?;
+    } else {
+        let verdict = match report.consistent {
+            true => "consistent",
+            false => "INCONSISTENT",
+        };
+        let mut text = format!(
+            "{}: {verdict} (counts and maps of the running daemon)\nmappings {}, blocks {}\n",
+            dir.display(),
+            report.mappings,
+            report.blocks
+        );
+        for finding in &report.findings {
+            let _ = writeln!(text, "{}: {}", finding.object, finding.detail);
+        }
+        let more = report.findings_total - report.findings.len() as u64;
+        if more > 0 {
+            let _ = writeln!(text, "... and {more} more");
+        }
+        print(&text);
+    }
+    Ok(match report.consistent {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::from(EXIT_INCONSISTENT),
+    })
+}
+
+fn view_text(view: &ScrubView) -> String {
+    scrub_line(&view.scrub) + &damage_text(&view.damage)
+}
+
+fn scrub_line(scrub: &ScrubStatus) -> String {
+    let rate = format_human(scrub.rate_bytes_per_second);
+    let percent = scrub.checked_blocks.saturating_mul(100) / scrub.total_blocks.max(1);
+    let figures = format!(
+        "{} of {} blocks ({}%), {} damaged, {} s",
+        scrub.checked_blocks,
+        scrub.total_blocks,
+        percent.min(100),
+        scrub.bad_blocks,
+        scrub.seconds
+    );
+    match scrub.phase {
+        ScrubPhase::Never => "No scrub ran since the daemon started.\n".to_owned(),
+        ScrubPhase::Running => {
+            let eta = scrub
+                .eta_seconds
+                .map_or_else(String::new, |eta| format!(", about {eta} s left"));
+            format!("A scrub runs: {figures}{eta}, at most {rate}/s\n")
+        }
+        ScrubPhase::Finished => format!("The last scrub finished: {figures}\n"),
+        ScrubPhase::Stopped => format!("The last scrub was stopped: {figures}\n"),
+    }
+}
+
+fn damage_text(damage: &DamageStatus) -> String {
+    let mut text = String::new();
+    if damage.healed_blocks > 0 {
+        let _ = writeln!(
+            text,
+            "{} damaged blocks were healed: their content was written again",
+            damage.healed_blocks
+        );
+    }
+    if damage.damaged_blocks > 0 {
+        let _ = writeln!(
+            text,
+            "DAMAGED: {} blocks; reading what refers to them is an error until it is written again:",
+            damage.damaged_blocks
+        );
+    }
+    for range in &damage.ranges {
+        let last = range.offset + range.bytes - 1;
+        let _ = writeln!(
+            text,
+            "  volume '{}', bytes {} to {last}",
+            range.volume, range.offset
+        );
+    }
+    let more = damage.ranges_total - damage.ranges.len() as u64;
+    if more > 0 {
+        let _ = writeln!(text, "  ... and {more} ranges more");
+    }
+    text
+}
+
+/// What `onefold status` says about a pool's health, below its table; nothing if all is well.
+pub(crate) fn health_text(health: &Health) -> String {
+    let mut text = String::new();
+    if let Some(level) = health.fill_warning_percent {
+        let _ = writeln!(
+            text,
+            "\nThe pool is more than {level}% full: delete or trim data, or add a drive."
+        );
+    }
+    if health.damage != DamageStatus::default() {
+        text += &format!("\n{}", damage_text(&health.damage));
+    }
+    if health.scrub.phase == ScrubPhase::Running {
+        text += &format!("\n{}", scrub_line(&health.scrub));
+    }
+    for volume in &health.deleting {
+        let _ = writeln!(
+            text,
+            "\nFreeing the deleted volume '{}': {} of {} left",
+            volume.name,
+            format_human(volume.remaining_bytes),
+            format_human(volume.total_bytes)
+        );
+    }
+    text
+}
