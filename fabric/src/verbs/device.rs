@@ -11,7 +11,7 @@ use std::task::{Poll, Waker};
 use super::connection::{Connection, VerbsQueuePair};
 use super::events::{self, Goodbye};
 use super::listener::{ListenerState, VerbsListener};
-use super::raw::{Context, Domain, EventChannel, Id, IdKey, Libraries};
+use super::raw::{Context, Devices, Domain, EventChannel, Id, IdKey, Libraries};
 use super::{VerbsConfig, VerbsCounters, VerbsError};
 use crate::budget::Budget;
 use crate::rdma::{
@@ -51,7 +51,6 @@ pub(super) struct Adapter {
     pub(super) domain: Rc<Domain>,
     /// By queue pair number.
     pub(super) connections: RefCell<HashMap<u32, Rc<Connection>>>,
-    pub(super) lost: Cell<bool>,
 }
 
 /// What an identifier of the connection manager stands for.
@@ -135,14 +134,12 @@ impl VerbsDevice {
                 (vec![source], Some(source))
             }
         };
+        // Held until the adapters hold their devices.
+        let devices = Devices::open(libraries);
         let mut contexts = Vec::new();
         for &address in &addresses {
             if address.is_unspecified() {
-                contexts.extend(
-                    Context::all(libraries)
-                        .into_iter()
-                        .filter(Context::is_infiniband),
-                );
+                contexts.extend(devices.iter().filter(Context::is_infiniband));
             } else {
                 contexts.push(bound_context(libraries, &channel, address)?);
             }
@@ -231,8 +228,7 @@ impl Shared {
     /// The kernel device of a context, opened if it is new: the reactor's buffer pool is registered
     /// with it.
     pub(super) fn adapter(self: &Rc<Self>, context: Context) -> Result<Rc<Adapter>, VerbsError> {
-        let known =
-            |adapter: &&Rc<Adapter>| *adapter.domain.context() == context && !adapter.lost.get();
+        let known = |adapter: &&Rc<Adapter>| *adapter.domain.context() == context;
         if let Some(adapter) = self.adapters.borrow().iter().find(known) {
             return Ok(adapter.clone());
         }
@@ -251,7 +247,6 @@ impl Shared {
         let adapter = Rc::new(Adapter {
             domain,
             connections: RefCell::default(),
-            lost: Cell::new(false),
         });
         self.adapters.borrow_mut().push(adapter.clone());
         let tasks = [
@@ -337,8 +332,13 @@ impl Shared {
         }
     }
 
-    /// An identifier that listens.
-    fn listen_on(&self, address: IpAddr, port: u16, backlog: usize) -> Result<Id, ListenError> {
+    /// Lets a listener listen on an address.
+    pub(super) fn listen_on(
+        &self,
+        listener: &Rc<ListenerState>,
+        address: IpAddr,
+    ) -> Result<(), ListenError> {
+        let port = listener.port();
         let refused = |reason: io::Error| match reason.kind() {
             io::ErrorKind::AddrInUse => ListenError::InUse(port),
             _ => ListenError::Refused {
@@ -348,8 +348,11 @@ impl Shared {
         };
         let id = Id::create(&self.channel).map_err(refused)?;
         id.bind(SocketAddr::new(address, port)).map_err(refused)?;
-        id.listen(backlog).map_err(refused)?;
-        Ok(id)
+        id.listen(listener.backlog()).map_err(refused)?;
+        let role = Role::Listener(listener.clone());
+        self.roles.borrow_mut().insert(id.key(), role);
+        listener.add(address, id);
+        Ok(())
     }
 }
 
@@ -361,31 +364,27 @@ impl RdmaDevice for VerbsDevice {
         backlog: usize,
     ) -> Result<Box<dyn RdmaListener>, ListenError> {
         let shared = &self.shared;
+        let state = ListenerState::new(port, backlog);
+        // From here on an error takes back what was done.
+        let listener = Box::new(VerbsListener::new(shared, state.clone()));
         let own = &shared.addresses;
         let wildcard = own.iter().any(IpAddr::is_unspecified);
-        let ids = match address {
-            Some(address) => vec![shared.listen_on(address, port, backlog)?],
+        match address {
+            Some(address) => shared.listen_on(&state, address)?,
             // One listener on the IPv6 wildcard takes both families, where there is IPv6.
-            None if wildcard => {
-                let both = shared.listen_on(Ipv6Addr::UNSPECIFIED.into(), port, backlog);
-                vec![match both {
-                    Err(ListenError::Refused { .. }) => {
-                        shared.listen_on(Ipv4Addr::UNSPECIFIED.into(), port, backlog)?
-                    }
-                    other => other?,
-                }]
+            None if wildcard => match shared.listen_on(&state, Ipv6Addr::UNSPECIFIED.into()) {
+                Err(ListenError::Refused { .. }) => {
+                    shared.listen_on(&state, Ipv4Addr::UNSPECIFIED.into())?;
+                }
+                other => other?,
+            },
+            None => {
+                for &address in own {
+                    shared.listen_on(&state, address)?;
+                }
             }
-            None => own
-                .iter()
-                .map(|&address| shared.listen_on(address, port, backlog))
-                .collect::<Result<_, _>>()?,
-        };
-        let state = ListenerState::new(port, backlog);
-        for id in &ids {
-            let role = Role::Listener(state.clone());
-            shared.roles.borrow_mut().insert(id.key(), role);
         }
-        Ok(Box::new(VerbsListener::new(shared, state, ids)))
+        Ok(listener)
     }
 
     fn connect(

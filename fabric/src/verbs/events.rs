@@ -3,14 +3,18 @@
 //! pairs have posted.
 
 use std::future::poll_fn;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
 use super::device::{Adapter, Role, Shared};
-use super::listener::VerbsPending;
+use super::listener::{ListenerState, VerbsPending};
 use super::raw::{AsyncEvent, CmEvent, CmEventKind, Finished, Id};
 use crate::rdma::PendingConnection;
+
+/// How long to wait between looks for a device that was removed.
+const LISTEN_PAUSE: Duration = Duration::from_secs(1);
 
 /// How long to leave a descriptor alone that cannot be waited for.
 const ERROR_PAUSE: Duration = Duration::from_millis(10);
@@ -47,12 +51,15 @@ pub(super) async fn complete(shared: Rc<Shared>, adapter: Rc<Adapter>) {
             reactor::sleep(ERROR_PAUSE).await;
         }
         shared.counters.borrow_mut().wakeups += 1;
-        domain.take_channel_events();
+        if let Err(error) = domain.take_channel_events() {
+            shared.lose(&adapter, &error.to_string());
+            return;
+        }
         let mut armed = false;
         loop {
             batch.clear();
             if let Err(error) = domain.poll(&mut batch) {
-                adapter.lose(&error.to_string());
+                shared.lose(&adapter, &error.to_string());
                 return;
             }
             shared.counters.borrow_mut().completions += batch.len() as u64;
@@ -73,7 +80,7 @@ pub(super) async fn complete(shared: Rc<Shared>, adapter: Rc<Adapter>) {
             } else {
                 // What completes after this look but before the arming makes no event: look once more.
                 if let Err(error) = domain.arm() {
-                    adapter.lose(&error.to_string());
+                    shared.lose(&adapter, &error.to_string());
                     return;
                 }
                 armed = true;
@@ -91,31 +98,21 @@ pub(super) async fn watch(shared: Rc<Shared>, adapter: Rc<Adapter>) {
             tracing::warn!(device, %error, "cannot wait for the device's events");
             reactor::sleep(ERROR_PAUSE).await;
         }
-        while let Some(event) = domain.next_async_event() {
-            shared.counters.borrow_mut().device_events += 1;
-            match event {
-                AsyncEvent::Fatal => {
-                    tracing::error!(
-                        device,
-                        "the RDMA device is lost; its connections are closed"
-                    );
-                    adapter.lose("it is lost");
-                }
-                AsyncEvent::CompletionQueue => {
-                    tracing::error!(device, "a completion queue broke; connections are closed");
-                    adapter.lose("its completion queue broke");
-                }
-                AsyncEvent::PortDown(port) => {
-                    tracing::warn!(device, port, "a port of the RDMA device went down");
-                }
-                AsyncEvent::PortUp(port) => {
-                    tracing::info!(device, port, "a port of the RDMA device came up");
-                }
-                AsyncEvent::Other(what) => tracing::debug!(device, what, "device event"),
+        loop {
+            let lost = match domain.next_async_event() {
+                Ok(None) => break,
+                Ok(Some(event)) => shared.device_event(device, event),
+                Err(error) => Some(error.to_string()),
+            };
+            if let Some(why) = lost {
+                tracing::error!(
+                    device,
+                    why,
+                    "an RDMA device is lost; its connections are closed"
+                );
+                shared.lose(&adapter, &why);
+                return;
             }
-        }
-        if adapter.lost.get() {
-            return;
         }
     }
 }
@@ -193,11 +190,12 @@ impl Shared {
                 }
             }
             (Some(Role::Listener(listener)), CmEventKind::DeviceRemoved) => {
-                tracing::error!(
-                    port = listener.port(),
-                    "the RDMA device of a listener was removed"
-                );
-                listener.close();
+                self.roles.borrow_mut().remove(&event.id);
+                if let Some(address) = listener.remove(event.id) {
+                    tracing::error!(%address, port = listener.port(),
+                        "the RDMA device of a listener was removed; it listens again when one is back");
+                    self.listen_again(&listener, address);
+                }
             }
             (Some(Role::Connection(connection)), what) => connection.event(what),
             (Some(Role::Goodbye(_)), CmEventKind::Disconnected | CmEventKind::TimewaitOver) => {
@@ -209,14 +207,58 @@ impl Shared {
     }
 }
 
-impl Adapter {
-    /// Closes every connection of a device that is lost.
-    fn lose(&self, why: &str) {
-        self.lost.set(true);
-        let connections = std::mem::take(&mut *self.connections.borrow_mut());
+impl Shared {
+    /// Takes note of a device's event; says so if the device is lost with it.
+    fn device_event(&self, device: &str, event: AsyncEvent) -> Option<String> {
+        self.counters.borrow_mut().device_events += 1;
+        match event {
+            AsyncEvent::Fatal => return Some("it was removed, or broke".into()),
+            AsyncEvent::CompletionQueue => return Some("a completion queue overflowed".into()),
+            AsyncEvent::PortDown(port) => {
+                tracing::warn!(device, port, "a port of the RDMA device went down");
+            }
+            AsyncEvent::PortUp(port) => {
+                tracing::info!(device, port, "a port of the RDMA device came up");
+            }
+            AsyncEvent::Other(what) => tracing::debug!(device, what, "device event"),
+        }
+        None
+    }
+
+    /// Closes every connection of a device that is lost, and forgets the device.
+    fn lose(&self, adapter: &Rc<Adapter>, why: &str) {
+        let connections = std::mem::take(&mut *adapter.connections.borrow_mut());
         for connection in connections.into_values() {
             connection.device_lost(why);
         }
+        self.adapters
+            .borrow_mut()
+            .retain(|known| !Rc::ptr_eq(known, adapter));
+    }
+
+    /// Listens again on the address of a device that was removed, as soon as one owns it.
+    fn listen_again(self: &Rc<Self>, listener: &Rc<ListenerState>, address: IpAddr) {
+        let (shared, listener) = (Rc::downgrade(self), Rc::downgrade(listener));
+        reactor::spawn(async move {
+            loop {
+                reactor::sleep(LISTEN_PAUSE).await;
+                // Whoever listened may have gone meanwhile.
+                let (Some(shared), Some(listener)) = (shared.upgrade(), listener.upgrade()) else {
+                    return;
+                };
+                if shared.closed.get() {
+                    return;
+                }
+                match shared.listen_on(&listener, address) {
+                    Ok(()) => {
+                        tracing::info!(%address, port = listener.port(), "an RDMA device is back");
+                        return;
+                    }
+                    Err(error) => tracing::debug!(%address, %error, "no RDMA device yet"),
+                }
+            }
+        })
+        .detach();
     }
 }
 

@@ -8,14 +8,16 @@ use std::task::{Context, Poll};
 
 use super::connection::{Connection, VerbsQueuePair};
 use super::device::Shared;
-use super::raw::{Id, Parameters};
+use super::raw::{Id, IdKey, Parameters};
 use crate::rdma::{
     ConnectionParams, PendingConnection, QueuePair, QueuePairHandler, RdmaListener, SetupError,
 };
 use crate::waiters::Waiters;
 
-/// A listener's waiting connections.
+/// A listener: what it listens on, and who waits.
 pub(super) struct ListenerState {
+    /// One for each address; none while the device of an address is removed.
+    ids: RefCell<Vec<(IpAddr, Id)>>,
     port: u16,
     backlog: usize,
     waiting: RefCell<VecDeque<VerbsPending>>,
@@ -27,6 +29,7 @@ pub(super) struct ListenerState {
 impl ListenerState {
     pub(super) fn new(port: u16, backlog: usize) -> Rc<Self> {
         Rc::new(Self {
+            ids: RefCell::default(),
             port,
             backlog,
             waiting: RefCell::default(),
@@ -38,6 +41,23 @@ impl ListenerState {
     /// The service port.
     pub(super) fn port(&self) -> u16 {
         self.port
+    }
+
+    /// How many requests may wait.
+    pub(super) fn backlog(&self) -> usize {
+        self.backlog
+    }
+
+    /// Listens with one more identifier.
+    pub(super) fn add(&self, address: IpAddr, id: Id) {
+        self.ids.borrow_mut().push((address, id));
+    }
+
+    /// Lets go of an identifier, and says which address it listened on.
+    pub(super) fn remove(&self, key: IdKey) -> Option<IpAddr> {
+        let mut ids = self.ids.borrow_mut();
+        let index = ids.iter().position(|(_, id)| id.key() == key)?;
+        Some(ids.swap_remove(index).0)
     }
 
     /// Queues a request. If too many wait, it is refused by being dropped, and the answer is false.
@@ -61,17 +81,12 @@ impl ListenerState {
 pub(super) struct VerbsListener {
     shared: Rc<Shared>,
     state: Rc<ListenerState>,
-    /// One for each address.
-    ids: Vec<Id>,
 }
 
 impl VerbsListener {
-    pub(super) fn new(shared: &Rc<Shared>, state: Rc<ListenerState>, ids: Vec<Id>) -> Self {
-        Self {
-            shared: shared.clone(),
-            state,
-            ids,
-        }
+    pub(super) fn new(shared: &Rc<Shared>, state: Rc<ListenerState>) -> Self {
+        let shared = shared.clone();
+        Self { shared, state }
     }
 }
 
@@ -90,7 +105,7 @@ impl RdmaListener for VerbsListener {
 
 impl Drop for VerbsListener {
     fn drop(&mut self) {
-        for id in self.ids.drain(..) {
+        for (_, id) in self.state.ids.take() {
             self.shared.forget_listener(id.key());
         }
         // Requests that nobody took are refused by being dropped.

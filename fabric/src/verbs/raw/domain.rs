@@ -21,7 +21,8 @@ use crate::verbs::VerbsError;
 /// Completions taken from a queue in one call.
 const POLL_BATCH: usize = 64;
 
-/// An opened device. The connection manager's library opens each device once and never closes it.
+/// An opened device. The connection manager's library opens each device once; it closes one that was
+/// removed when the last identifier on it and the last [`Devices`] are gone.
 #[derive(Clone, Copy)]
 pub(in crate::verbs) struct Context {
     raw: NonNull<ibv_context>,
@@ -39,26 +40,9 @@ impl Context {
         NonNull::new(raw).map(|raw| Self { raw, libraries })
     }
 
-    /// All devices that the connection manager uses.
-    pub(in crate::verbs) fn all(libraries: &'static Libraries) -> Vec<Self> {
-        let mut count = 0;
-        // SAFETY: the out-pointer is valid for the call.
-        let list = unsafe { (libraries.cm.rdma_get_devices)(&raw mut count) };
-        if list.is_null() {
-            return Vec::new();
-        }
-        let count = usize::try_from(count).unwrap_or(0);
-        // SAFETY: the library gave so many pointers; the devices stay open when the list is freed.
-        let all = (0..count).filter_map(|i| Self::new(unsafe { *list.add(i) }, libraries));
-        let all = all.collect();
-        // SAFETY: the list came from `rdma_get_devices` and is not used any more.
-        unsafe { (libraries.cm.rdma_free_devices)(list) };
-        all
-    }
-
     /// The device's name, for example `mlx5_0` or `rxe0`.
     pub(in crate::verbs) fn name(&self) -> String {
-        // SAFETY: the device is open for the life of the process, and its name is NUL-terminated.
+        // SAFETY: the device is open while someone holds it, and its name is NUL-terminated.
         let name = unsafe { CStr::from_ptr((*(*self.raw.as_ptr()).device).name.as_ptr()) };
         name.to_string_lossy().into_owned()
     }
@@ -70,7 +54,7 @@ impl Context {
     }
 
     pub(super) fn ops(&self) -> &ibv_context_ops {
-        // SAFETY: the device is open for the life of the process, and its table does not change.
+        // SAFETY: the device is open while someone holds it, and its table does not change.
         unsafe { &(*self.raw.as_ptr()).ops }
     }
 
@@ -97,6 +81,46 @@ impl Context {
             reads_in: depth(raw.max_qp_rd_atom),
             windows,
         })
+    }
+}
+
+/// All devices that the connection manager uses, kept open.
+pub(in crate::verbs) struct Devices {
+    /// Null if there are none.
+    list: *mut *mut ibv_context,
+    count: usize,
+    libraries: &'static Libraries,
+}
+
+impl Devices {
+    pub(in crate::verbs) fn open(libraries: &'static Libraries) -> Self {
+        let mut count = 0;
+        // SAFETY: the out-pointer is valid for the call.
+        let list = unsafe { (libraries.cm.rdma_get_devices)(&raw mut count) };
+        let count = match list.is_null() {
+            true => 0,
+            false => usize::try_from(count).unwrap_or(0),
+        };
+        Self {
+            list,
+            count,
+            libraries,
+        }
+    }
+
+    pub(in crate::verbs) fn iter(&self) -> impl Iterator<Item = Context> {
+        // SAFETY: the library gave so many pointers.
+        let raw = (0..self.count).map(|i| unsafe { *self.list.add(i) });
+        raw.filter_map(|raw| Context::new(raw, self.libraries))
+    }
+}
+
+impl Drop for Devices {
+    fn drop(&mut self) {
+        if !self.list.is_null() {
+            // SAFETY: the list came from `rdma_get_devices` and is not used any more.
+            unsafe { (self.libraries.cm.rdma_free_devices)(self.list) };
+        }
     }
 }
 
@@ -176,6 +200,8 @@ pub(in crate::verbs) struct Domain {
     queue_entries: usize,
     staging: OnceCell<BufferPool>,
     staging_bytes: usize,
+    /// Keeps the device open when it is removed; dropped last.
+    _devices: Devices,
 }
 
 struct Queue {
@@ -220,6 +246,7 @@ impl Domain {
             queue_entries: queue_entries.min(limits.completions).max(1),
             staging: OnceCell::new(),
             staging_bytes,
+            _devices: Devices::open(context.libraries),
             name: name.clone(),
         });
         set_nonblocking(domain.channel_fd())
@@ -256,7 +283,7 @@ impl Domain {
 
     /// Readable when the device has an event. All reactors' domains on a device share it.
     pub(in crate::verbs) fn async_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the device is open for the life of the process.
+        // SAFETY: the device is open as long as this domain, which the borrow keeps.
         unsafe { BorrowedFd::borrow_raw((*self.context.raw.as_ptr()).async_fd) }
     }
 
@@ -320,16 +347,22 @@ impl Domain {
     }
 
     /// Takes the channel's events, which say no more than that it is time to look.
-    pub(in crate::verbs) fn take_channel_events(&self) {
+    ///
+    /// # Errors
+    /// The device is lost.
+    pub(in crate::verbs) fn take_channel_events(&self) -> io::Result<()> {
         let ib = &self.libraries().ib;
         let mut queue = ptr::null_mut();
         let mut context: *mut c_void = ptr::null_mut();
-        // SAFETY: the channel is open and the out-pointers are valid; an event's queue is alive, since
-        // destroying one waits for the acknowledgement of its events.
-        unsafe {
-            while (ib.ibv_get_cq_event)(self.channel.as_ptr(), &raw mut queue, &raw mut context)
-                == 0
-            {
+        loop {
+            // SAFETY: the channel is open and the out-pointers are valid; an event's queue is alive,
+            // since destroying one waits for the acknowledgement of its events.
+            unsafe {
+                let code =
+                    (ib.ibv_get_cq_event)(self.channel.as_ptr(), &raw mut queue, &raw mut context);
+                if code != 0 {
+                    return none_left();
+                }
                 (ib.ibv_ack_cq_events)(queue, 1);
             }
         }
@@ -354,7 +387,10 @@ impl Domain {
     }
 
     /// The device's next event, if there is one.
-    pub(in crate::verbs) fn next_async_event(&self) -> Option<AsyncEvent> {
+    ///
+    /// # Errors
+    /// The device is lost.
+    pub(in crate::verbs) fn next_async_event(&self) -> io::Result<Option<AsyncEvent>> {
         let ib = &self.libraries().ib;
         let mut raw = ibv_async_event {
             element: ptr::null_mut(),
@@ -363,7 +399,7 @@ impl Domain {
         // SAFETY: the device is open, and the out-pointer valid for the call.
         let code = unsafe { (ib.ibv_get_async_event)(self.context.raw.as_ptr(), &raw mut raw) };
         if code != 0 {
-            return None;
+            return none_left().map(|()| None);
         }
         // The union's port number is an int in the first bytes of the pointer's place.
         let port = u32::from_ne_bytes(
@@ -392,7 +428,7 @@ impl Domain {
         };
         // SAFETY: the event was given by the call above, and is acknowledged once.
         unsafe { (ib.ibv_ack_async_event)(&raw mut raw) };
-        Some(event)
+        Ok(Some(event))
     }
 
     /// Registers a pool, unless it is registered already.
@@ -471,5 +507,14 @@ fn locked_memory_limit() -> u64 {
     match unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) } {
         0 => limit.rlim_cur,
         _ => u64::MAX,
+    }
+}
+
+/// Why a channel that never blocks gave nothing.
+fn none_left() -> io::Result<()> {
+    let error = io::Error::last_os_error();
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(()),
+        _ => Err(error),
     }
 }

@@ -19,7 +19,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 pub(super) use cm::{CmEvent, CmEventKind, EventChannel, Id, IdKey, Parameters};
-pub(super) use domain::{AsyncEvent, Context, Domain, Limits, WorkCompletion};
+pub(super) use domain::{AsyncEvent, Context, Devices, Domain, Limits, WorkCompletion};
 pub(super) use library::Libraries;
 pub(super) use rings::{Finished, Rings, RingsConfig};
 
