@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::device::{Adapter, Shared};
 use super::raw::{
-    CmEventKind, Finished, Id, IdKey, Parameters, Rings, RingsConfig, WorkCompletion,
+    CmEventKind, Context, Finished, Id, IdKey, Parameters, Rings, RingsConfig, WorkCompletion,
 };
 use super::{VerbsConfig, VerbsError};
 use crate::memory::FabricMemory;
@@ -188,6 +188,11 @@ impl Connection {
         Ok((id, adapter))
     }
 
+    /// The device, once it is known.
+    pub(super) fn context(&self) -> Option<Context> {
+        self.id.borrow().as_ref()?.context()
+    }
+
     pub(super) fn key(&self) -> IdKey {
         self.key
     }
@@ -348,7 +353,7 @@ impl Connection {
             // connection it says no, and that is done directly.
             let told = id.disconnect().is_ok();
             self.goodbye_open
-                .set(told && !by_peer && before >= Stage::Accepted);
+                .set(!self.device_gone.get() && told && !by_peer && before >= Stage::Accepted);
             if let Err(error) = id.fail_queue_pair() {
                 tracing::debug!(peer = %self.peer, %error, "the queue pair has ended already");
             }

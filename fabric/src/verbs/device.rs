@@ -28,6 +28,7 @@ pub(crate) struct VerbsDevice {
 
 /// What the device's tasks, queue pairs and listeners share.
 pub(super) struct Shared {
+    pub(super) libraries: &'static Libraries,
     pub(super) channel: Rc<EventChannel>,
     pub(super) config: VerbsConfig,
     addresses: Vec<IpAddr>,
@@ -51,6 +52,16 @@ pub(super) struct Adapter {
     pub(super) domain: Rc<Domain>,
     /// By queue pair number.
     pub(super) connections: RefCell<HashMap<u32, Rc<Connection>>>,
+    tasks: RefCell<Vec<reactor::JoinHandle<()>>>,
+}
+
+impl Adapter {
+    /// Ends the tasks, which hold the device.
+    pub(super) fn stop(&self) {
+        for task in self.tasks.take() {
+            task.abort();
+        }
+    }
 }
 
 /// What an identifier of the connection manager stands for.
@@ -146,6 +157,7 @@ impl VerbsDevice {
         }
         let read_budget = Budget::new(config.read_bytes_in_flight.max(4096));
         let shared = Rc::new(Shared {
+            libraries,
             channel,
             config,
             addresses,
@@ -221,6 +233,9 @@ impl Drop for VerbsDevice {
         for task in self.shared.tasks.take() {
             task.abort();
         }
+        for adapter in self.shared.adapters.borrow().iter() {
+            adapter.stop();
+        }
     }
 }
 
@@ -247,13 +262,14 @@ impl Shared {
         let adapter = Rc::new(Adapter {
             domain,
             connections: RefCell::default(),
+            tasks: RefCell::default(),
         });
         self.adapters.borrow_mut().push(adapter.clone());
         let tasks = [
             reactor::spawn(events::complete(self.clone(), adapter.clone())),
             reactor::spawn(events::watch(self.clone(), adapter.clone())),
         ];
-        self.tasks.borrow_mut().extend(tasks);
+        adapter.tasks.borrow_mut().extend(tasks);
         Ok(adapter)
     }
 

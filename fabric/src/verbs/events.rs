@@ -10,11 +10,14 @@ use std::time::Duration;
 
 use super::device::{Adapter, Role, Shared};
 use super::listener::{ListenerState, VerbsPending};
-use super::raw::{AsyncEvent, CmEvent, CmEventKind, Finished, Id};
+use super::raw::{AsyncEvent, CmEvent, CmEventKind, Context, Devices, Finished, Id};
 use crate::rdma::PendingConnection;
 
 /// How long to wait between looks for a device that was removed.
 const LISTEN_PAUSE: Duration = Duration::from_secs(1);
+
+/// How often to look, after a device was lost, whether it can be closed.
+const LETTING_GO: usize = 5;
 
 /// How long to leave a descriptor alone that cannot be waited for.
 const ERROR_PAUSE: Duration = Duration::from_millis(10);
@@ -191,13 +194,19 @@ impl Shared {
             }
             (Some(Role::Listener(listener)), CmEventKind::DeviceRemoved) => {
                 self.roles.borrow_mut().remove(&event.id);
-                if let Some(address) = listener.remove(event.id) {
+                if let Some((address, context)) = listener.remove(event.id) {
+                    self.lose_context(context);
                     tracing::error!(%address, port = listener.port(),
                         "the RDMA device of a listener was removed; it listens again when one is back");
                     self.listen_again(&listener, address);
                 }
             }
-            (Some(Role::Connection(connection)), what) => connection.event(what),
+            (Some(Role::Connection(connection)), what) => {
+                if let CmEventKind::DeviceRemoved = what {
+                    self.lose_context(connection.context());
+                }
+                connection.event(what);
+            }
             (Some(Role::Goodbye(_)), CmEventKind::Disconnected | CmEventKind::TimewaitOver) => {
                 self.end_goodbye(event.id);
             }
@@ -208,6 +217,15 @@ impl Shared {
 }
 
 impl Shared {
+    /// The device of this context was removed.
+    fn lose_context(&self, context: Option<Context>) {
+        let adapters = self.adapters.borrow().clone();
+        let its = |adapter: &&Rc<Adapter>| Some(*adapter.domain.context()) == context;
+        if let Some(adapter) = adapters.iter().find(its) {
+            self.lose(adapter, "it was removed");
+        }
+    }
+
     /// Takes note of a device's event; says so if the device is lost with it.
     fn device_event(&self, device: &str, event: AsyncEvent) -> Option<String> {
         self.counters.borrow_mut().device_events += 1;
@@ -225,15 +243,29 @@ impl Shared {
         None
     }
 
-    /// Closes every connection of a device that is lost, and forgets the device.
+    /// Closes every connection of a device that is lost, and lets go of the device: the kernel may wait
+    /// for that before it removes it.
     fn lose(&self, adapter: &Rc<Adapter>, why: &str) {
-        let connections = std::mem::take(&mut *adapter.connections.borrow_mut());
-        for connection in connections.into_values() {
+        let connections: Vec<_> = adapter.connections.borrow().values().cloned().collect();
+        for connection in connections {
             connection.device_lost(why);
         }
-        self.adapters
-            .borrow_mut()
-            .retain(|known| !Rc::ptr_eq(known, adapter));
+        let mut adapters = self.adapters.borrow_mut();
+        let before = adapters.len();
+        adapters.retain(|known| !Rc::ptr_eq(known, adapter));
+        if adapters.len() < before {
+            adapter.stop();
+            let libraries = self.libraries;
+            reactor::spawn(async move {
+                for _ in 0..LETTING_GO {
+                    reactor::sleep(LISTEN_PAUSE).await;
+                    // The connection manager's library looks which devices there are, and closes those
+                    // that are not there any more and not in use.
+                    drop(Devices::open(libraries));
+                }
+            })
+            .detach();
+        }
     }
 
     /// Listens again on the address of a device that was removed, as soon as one owns it.

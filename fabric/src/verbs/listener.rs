@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use super::connection::{Connection, VerbsQueuePair};
 use super::device::Shared;
-use super::raw::{Id, IdKey, Parameters};
+use super::raw::{self, Id, IdKey, Parameters};
 use crate::rdma::{
     ConnectionParams, PendingConnection, QueuePair, QueuePairHandler, RdmaListener, SetupError,
 };
@@ -53,11 +53,12 @@ impl ListenerState {
         self.ids.borrow_mut().push((address, id));
     }
 
-    /// Lets go of an identifier, and says which address it listened on.
-    pub(super) fn remove(&self, key: IdKey) -> Option<IpAddr> {
+    /// Lets go of an identifier, and says on which address and device it listened.
+    pub(super) fn remove(&self, key: IdKey) -> Option<(IpAddr, Option<raw::Context>)> {
         let mut ids = self.ids.borrow_mut();
         let index = ids.iter().position(|(_, id)| id.key() == key)?;
-        Some(ids.swap_remove(index).0)
+        let (address, id) = ids.swap_remove(index);
+        Some((address, id.context()))
     }
 
     /// Queues a request. If too many wait, it is refused by being dropped, and the answer is false.
