@@ -39,3 +39,23 @@ fn rdma_devices_serve_a_linux_host_and_attach_to_a_linux_target() {
     target.signal("done");
     println!("{}", target.finish(3 * MINUTE));
 }
+
+#[test]
+#[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
+fn a_listener_outlives_the_removal_of_its_rdma_device() {
+    let network = Network::new(1, 1500);
+    let program = tempfile::tempdir().expect("a folder can be made");
+    let guest = Guest::start(
+        &network,
+        &GuestSpec {
+            name: "hotplug",
+            kernel: "6.12",
+            number: 0,
+            story: "verbs_removal",
+            arguments: &["10.77.0.2"],
+            limit_seconds: 400,
+            files: &program_for_guests(program.path()),
+        },
+    );
+    println!("{}", guest.finish(7 * MINUTE));
+}

@@ -19,6 +19,10 @@
 //! - READs in flight are bounded by what both devices take; work beyond the send queue waits in the
 //!   queue pair, up to a bound.
 //!
+//! - A device that is removed takes its connections with it and nothing else; listeners on its address
+//!   listen again when a device owns it. The kernel's rxe waits with its removal until every process
+//!   has closed it, which librdmacm does only if another RDMA device is left.
+//!
 //! All `unsafe` is in `raw/`.
 
 mod connection;

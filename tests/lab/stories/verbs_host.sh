@@ -1,7 +1,7 @@
 # A host with an RDMA device of the kernel (rxe). First the kernel's host attaches to Onefold, then Onefold's initiator to
 # the kernel's target; then both once more while packets are lost. arguments: ADDRESS NQN-OF-THE-KERNELS-SUBSYSTEM
 . /lib/lab.sh
-address=$1; kernel=rdma://$1:4421/$2
+address=$1; kernel=rdma+verbs://$1:4421/$2
 onefold_here; rxe_up; modprobe ext4; reach "$address"
 discover "$address" >/tmp/discovery || { cat /tmp/discovery; die discover; }
 grep -q "subnqn: *$NQN" /tmp/discovery || die "the discovery log does not name the subsystem"

@@ -11,7 +11,7 @@ echo rdma >$port/addr_trtype; echo ipv4 >$port/addr_adrfam; echo "$1" >$port/add
 ln -s "$subsystem" "$port/subsystems/$2" || die "the kernel's port"
 
 pool=/run/pool; onefold_here
-onefold serve --pool $pool --create 256M --volume vol0=1G --buffers 64M --listen "rdma://$1:4420" >/lab/ready.txt 2>/lab/daemon.log &
+onefold serve --pool $pool --create 256M --volume vol0=1G --buffers 64M --listen "rdma+verbs://$1:4420" >/lab/ready.txt 2>/lab/daemon.log &
 daemon=$!
 n=0; until grep -q ready /lab/ready.txt; do sleep 0.1; n=$((n+1)); kill -0 $daemon && [ $n -lt 600 ] || { cat /lab/daemon.log; die "onefold serve"; }; done
 log "both targets are up"; signal up
