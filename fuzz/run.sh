@@ -29,7 +29,7 @@ cd "$root/fuzz/guided"
 CARGO_TARGET_DIR=$build/fuzz RUSTFLAGS="-Cpasses=sancov-module \
   -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
   -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares \
-  -Ccodegen-units=1" cargo build --release --locked --target "$host"
+  -Ccodegen-units=1" cargo build --release --target "$host"
 program=$build/fuzz/$host/release/guided
 
 run() {

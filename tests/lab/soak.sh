@@ -7,4 +7,5 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cd "$root"
 . scripts/build.sh
 prepare_build
+cargo build -p onefold
 ONEFOLD_SOAK_SECONDS=$((${1:-5} * 60)) exec cargo test -p tests --test soak -- --nocapture

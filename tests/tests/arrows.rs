@@ -39,7 +39,15 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     (
         "tests",
-        &["onefold", "initiator", "fabric", "nvme", "reactor", "roce"],
+        &[
+            "onefold",
+            "initiator",
+            "fabric",
+            "meta",
+            "nvme",
+            "reactor",
+            "roce",
+        ],
     ),
     ("fuzz", &["meta", "nvme", "roce"]),
 ];
