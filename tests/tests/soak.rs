@@ -279,7 +279,7 @@ enum Parting {
 }
 
 /// Connects, as soon as the target lets it; `None` when it is not there for the moment.
-async fn attach(place: Place, host: &Host) -> Option<(hostile::Connector, Controller, Namespace)> {
+async fn attach(place: Place, host: &Host) -> Option<(fabric::Connector, Controller, Namespace)> {
     let connector = place.connector();
     let mut options = options(place.address, 2);
     options.host = host.clone();

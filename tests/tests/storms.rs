@@ -18,9 +18,13 @@ use fabric::rdma::{
     CloseReason, Completion, ConnectionParams, QueuePair, QueuePairHandler, Work, WorkKind,
     WorkStatus,
 };
-use fabric::{Device, FabricMemory, HostData, HostQueue, HostQueueParams};
+use fabric::{Connector, Device, FabricMemory, HostData, HostQueue, HostQueueParams};
 use futures_util::future::join_all;
-use hostile::{Connector, NQN, Place, Stage, Way, Witness, device, options, run};
+use hostile::{
+    NQN, Place, Stage, Way, Witness, device, options,
+    raw::{PLAIN, Raw as RawTcp, connect_data, request},
+    run,
+};
 use initiator::{Controller, Host};
 use nvme::fabrics::{
     CNTLID_DYNAMIC, CONNECT_DATA_BYTES, ConnectCommand, ConnectData, FabricsCommand,
@@ -33,7 +37,7 @@ use roce::wire::cm::tcp_service_id;
 use roce::wire::icrc::{self, Flow};
 
 /// Connects in a row, unless the environment says another number.
-const ROUNDS: u64 = 300;
+const ROUNDS: u64 = 150;
 /// Hosts that come at the same moment.
 const CROWD: usize = 200;
 
@@ -86,6 +90,11 @@ fn thousands_of_connects_in_a_row(number: u8, way: Way) {
 #[test]
 fn thousands_of_connects_in_a_row_over_rdma_leave_nothing_behind() {
     thousands_of_connects_in_a_row(1, Way::Rdma);
+}
+
+#[test]
+fn thousands_of_connects_in_a_row_over_tcp_leave_nothing_behind() {
+    thousands_of_connects_in_a_row(31, Way::Tcp);
 }
 
 /// A crowd attaches at the same moment, writes, reads, and leaves.
@@ -141,6 +150,11 @@ fn two_hundred_hosts_at_once(number: u8, way: Way) {
 #[test]
 fn two_hundred_hosts_that_connect_at_once_over_rdma_are_all_served() {
     two_hundred_hosts_at_once(2, Way::Rdma);
+}
+
+#[test]
+fn two_hundred_hosts_that_connect_at_once_over_tcp_are_all_served() {
+    two_hundred_hosts_at_once(32, Way::Tcp);
 }
 
 /// How far a host gets before it is gone.
@@ -309,8 +323,18 @@ fn hosts_that_hang_up_in_any_phase_over_rdma_leave_nothing_behind() {
 }
 
 #[test]
+fn hosts_that_hang_up_in_any_phase_over_tcp_leave_nothing_behind() {
+    hosts_that_hang_up(33, Way::Tcp, false);
+}
+
+#[test]
 fn hosts_that_die_without_a_word_in_any_phase_over_rdma_are_noticed() {
     hosts_that_hang_up(4, Way::Rdma, true);
+}
+
+#[test]
+fn hosts_that_die_without_a_word_in_any_phase_over_tcp_are_noticed() {
+    hosts_that_hang_up(34, Way::Tcp, true);
 }
 
 /// A host without manners: a bare queue pair, and what happened on it.
@@ -519,6 +543,118 @@ fn a_flood_of_requests_that_nobody_follows_up_passes() {
     visit();
     let before = stage.usage();
     visit();
+    stage.is_back_to(before);
+    witness.finish();
+    stage.end();
+}
+
+/// A host over TCP that asks for much and takes nothing.
+fn stops_reading(address: SocketAddr) -> [RawTcp; 2] {
+    let [admin, mut io] = RawTcp::attached_with(address, PLAIN, 5000);
+    for _ in 0..30 {
+        let range = LbaRange {
+            slba: 0,
+            blocks: 64,
+        };
+        let read = IoCommand::Read {
+            nsid: 1,
+            range,
+            fua: false,
+        };
+        io.begin_transport(read.to_sqe(), 64 * 4096);
+    }
+    [admin, io]
+}
+
+#[test]
+fn hosts_over_tcp_that_stop_reading_hold_up_nobody_and_are_given_up() {
+    let stage = Stage::new(11);
+    let place = stage.at(Way::Tcp);
+    let witness = Witness::start(place);
+    let before = stage.usage();
+    // Together they ask for half of the memory that the daemon has for data.
+    let silent: Vec<[RawTcp; 2]> = (0..4).map(|_| stops_reading(place.address)).collect();
+    witness.works();
+    witness.works();
+    // They still hold their connections and read nothing: the target hangs up.
+    stage.hosts_are(1);
+    drop(silent);
+    witness.works();
+    stage.is_back_to(before);
+    witness.finish();
+    stage.end();
+}
+
+#[test]
+fn hosts_over_tcp_that_send_a_byte_at_a_time_hold_up_nobody() {
+    let stage = Stage::new(12);
+    let place = stage.at(Way::Tcp);
+    let witness = Witness::start(place);
+    let round = || {
+        let mut slow: Vec<RawTcp> = (0..50).map(|_| RawTcp::open(place.address)).collect();
+        let host = Host::generate();
+        let mut words = request(PLAIN, 0);
+        let command = ConnectCommand {
+            record_format: 0,
+            qid: 0,
+            sqsize: 31,
+            attributes: 0,
+            kato_ms: 0,
+        };
+        let mut sqe = command.to_sqe();
+        sqe.set_sgl(&SglDescriptor::InCapsule {
+            offset: 0,
+            length: CONNECT_DATA_BYTES as u32,
+        });
+        words.extend(slow[0].capsule(sqe, &connect_data(&host, CNTLID_DYNAMIC)));
+        // Half of a Connect, in more than a thousand pieces; then some hang up and some go on.
+        let half = words.len() - 600;
+        for byte in &words[..half] {
+            for raw in &mut slow {
+                raw.send(std::slice::from_ref(byte));
+            }
+        }
+        witness.works();
+        slow.truncate(25);
+        for byte in &words[half..] {
+            for raw in &mut slow {
+                raw.send(std::slice::from_ref(byte));
+            }
+        }
+        for raw in &mut slow {
+            raw.initialize();
+            assert!(raw.completion().status.is_success());
+        }
+        witness.works();
+        drop(slow);
+        stage.hosts_are(1);
+    };
+    round();
+    let before = stage.usage();
+    round();
+    stage.is_back_to(before);
+    witness.finish();
+    stage.end();
+}
+
+#[test]
+fn hosts_over_tcp_that_begin_and_never_go_on_are_given_up() {
+    let stage = Stage::new(13);
+    let place = stage.at(Way::Tcp);
+    let witness = Witness::start(place);
+    let before = stage.usage();
+    // Nothing; half an ICReq; an ICReq and nothing more; half a Connect.
+    let mut waiting: Vec<RawTcp> = (0..40).map(|_| RawTcp::open(place.address)).collect();
+    for (number, raw) in waiting.iter_mut().enumerate() {
+        let mut bytes = request(PLAIN, 0);
+        bytes.extend(raw.capsule(Sqe::new(0x7f), &[0; 100]));
+        raw.send(&bytes[..[0, 64, 128, 150][number % 4]]);
+    }
+    witness.works();
+    // The target hangs up by itself.
+    for raw in &mut waiting {
+        raw.ends();
+    }
     stage.is_back_to(before);
     witness.finish();
     stage.end();

@@ -7,6 +7,8 @@
     reason = "each test program uses a part of it"
 )]
 
+pub mod raw;
+
 use std::{
     fs,
     future::Future,
@@ -20,9 +22,7 @@ use std::{
     time::Duration,
 };
 
-/// What connects a host's queues.
-pub use fabric::Connector;
-use fabric::{Device, DeviceConfig};
+use fabric::{Connector, Device, DeviceConfig, TcpHostConfig};
 use initiator::{ConnectOptions, Controller, Host};
 use tempfile::TempDir;
 use tests::{
@@ -41,6 +41,7 @@ const SLACK_BYTES: u64 = 24 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     Rdma,
+    Tcp,
 }
 
 impl Way {
@@ -48,12 +49,13 @@ impl Way {
     fn listener(self, address: Ipv4Addr) -> String {
         match self {
             Way::Rdma => format!("rdma://{address}:4420"),
+            Way::Tcp => format!("tcp://{address}:4420"),
         }
     }
 }
 
 /// All of them.
-pub const WAYS: [Way; 1] = [Way::Rdma];
+pub const WAYS: [Way; 2] = [Way::Rdma, Way::Tcp];
 
 /// A daemon on a small pool.
 pub struct Stage {
@@ -179,6 +181,7 @@ impl Place {
     pub fn connector(self) -> Connector {
         match self.way {
             Way::Rdma => device_with(self.address, self.drop_every).into(),
+            Way::Tcp => Connector::tcp(TcpHostConfig::default()),
         }
     }
 }
