@@ -10,3 +10,4 @@ pub mod engine;
 pub mod estimate;
 pub mod machine;
 pub mod perf;
+pub mod transports;

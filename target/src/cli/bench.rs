@@ -15,6 +15,38 @@ use crate::errors::Failure;
 pub enum BenchCommand {
     /// Measure the engine without a network, each figure beside the machine's own limit
     Engine(EngineArgs),
+    /// Measure TCP and RDMA between a target and a client on this machine, beside other targets
+    Transports(TransportsArgs),
+}
+
+/// `onefold bench transports`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  onefold bench transports\n  onefold bench transports --overwrite tcp://192.0.2.5:4420/nqn.2016-06.io.spdk:cnode1 --json\n\n\
+                  Needs an idle machine with two cores: the target runs on the first, the client on the last."
+)]
+pub struct TransportsArgs {
+    /// Other targets to measure beside: the first namespace of each
+    #[arg(value_name = "tcp|rdma://ADDR:PORT/SUBSYSTEM-NQN")]
+    pub others: Vec<String>,
+    /// Also write to the other targets: their first namespace is OVERWRITTEN
+    #[arg(long)]
+    pub overwrite: bool,
+    /// Seconds of a run
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub seconds: u32,
+    /// Runs of each workload, of which the median counts
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=99))]
+    pub runs: u16,
+    /// Another build of onefold to measure
+    #[arg(long, value_name = "FILE")]
+    pub program: Option<PathBuf>,
+    /// The file system for the pool's journal
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub dir: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `onefold bench engine`
@@ -43,6 +75,7 @@ pub struct EngineArgs {
 pub(super) fn run(command: BenchCommand) -> Outcome {
     match command {
         BenchCommand::Engine(args) => engine(&args),
+        BenchCommand::Transports(args) => transports(args),
     }
 }
 
@@ -67,6 +100,32 @@ fn engine(args: &EngineArgs) -> Outcome {
         };
         Exit::could_not_run(failure)
     })?;
+    if args.json {
+        print_json(&report)?;
+    } else {
+        print(&report.to_string());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn transports(args: TransportsArgs) -> Outcome {
+    let program = match args.program {
+        Some(program) => program,
+        None => std::env::current_exe().map_err(|error| {
+            Failure::unavailable(format!("this program's own file is not known: {error}"))
+        })?,
+    };
+    let options = bench::transports::Options {
+        program,
+        dir: args.dir,
+        seconds: args.seconds,
+        runs: usize::from(args.runs),
+        others: args.others,
+        overwrite: args.overwrite,
+    };
+    let progress = |what: &str| eprintln!("{what} ...");
+    let report = bench::transports::run(&options, &progress)
+        .map_err(|error| Exit::could_not_run(Failure::unavailable(error.to_string())))?;
     if args.json {
         print_json(&report)?;
     } else {

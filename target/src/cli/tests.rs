@@ -207,4 +207,14 @@ fn benchmarks_have_a_quick_form_and_a_form_for_scripts() {
     assert_eq!((args.dir, args.blocks), (PathBuf::from("/srv"), Some(5000)));
     assert!(parse("onefold bench engine --blocks 0").is_err());
     assert!(parse("onefold bench").is_err());
+    let Ok(Command::Bench(BenchCommand::Transports(args))) =
+        parse("onefold bench transports tcp://192.0.2.5:4420/nqn.2014-08.org.example:disk")
+    else {
+        panic!("bench transports")
+    };
+    assert!(
+        !args.overwrite,
+        "others are only read unless told otherwise"
+    );
+    assert_eq!(args.others.len(), 1);
 }

@@ -1,0 +1,376 @@
+//! `onefold bench transports`: a target and a client on a core each, over every transport.
+//!
+//! - The target is this program (`onefold serve`) with one reactor and a drive in memory, the client is
+//!   this program too (`onefold perf`); both are processes of their own, bound to their cores. Other
+//!   targets can be named, which are measured by the same client in the same run.
+//! - Each figure is the median of several short runs; processor time of both sides is told for a command,
+//!   because it hardly depends on what else the machine does.
+//! - Reading finds data that was written before, never unwritten blocks.
+
+mod daemon;
+mod report;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::machine::{self, Machine};
+use daemon::Daemon;
+
+pub use report::{Report, Row};
+
+/// Bytes that each workload uses: more than caches hold.
+const RANGE: &str = "256M";
+/// A bound to a client that hangs is its own: it ends by time.
+const FILL: [&str; 8] = [
+    "--rw", "write", "--bs", "128k", "--qd", "16", "--size", RANGE,
+];
+
+/// What to run.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The `onefold` program.
+    pub program: PathBuf,
+    /// A folder for the pools' journals.
+    pub dir: PathBuf,
+    /// Seconds of a run.
+    pub seconds: u32,
+    /// Runs of a workload.
+    pub runs: usize,
+    /// Other targets: `tcp://ADDR:PORT/NQN`.
+    pub others: Vec<String>,
+    /// Whether namespace 1 of the others may be overwritten; else they are only read.
+    pub overwrite: bool,
+}
+
+/// Why there are no figures.
+#[derive(Debug, thiserror::Error)]
+pub enum TransportsError {
+    /// A folder or a process.
+    #[error("{what}: {source}")]
+    System {
+        /// What could not be done.
+        what: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The target.
+    #[error("the target did not start: {0}")]
+    Target(String),
+    /// The client.
+    #[error("the client failed at {workload}: {message}")]
+    Client {
+        /// At what.
+        workload: String,
+        /// What it said.
+        message: String,
+    },
+}
+
+/// One line of the table.
+#[derive(Debug, Clone, Copy)]
+struct Workload {
+    name: &'static str,
+    pattern: &'static str,
+    block: &'static str,
+    block_bytes: u64,
+    depth: u16,
+    digests: bool,
+    /// The namespace: 1 without deduplication, 2 with it.
+    namespace: u32,
+    goal: Goal,
+}
+
+/// What a workload is held against.
+#[derive(Debug, Clone, Copy)]
+enum Goal {
+    /// Commands a second.
+    Commands(f64),
+    /// Commands a second in proportion to another workload of this run.
+    Of(&'static str, f64),
+    /// Median latency in microseconds, at most.
+    Latency(f64),
+}
+
+// Commands a second of SPDK v26.05 (nvmf target, Malloc bdev, spdk_nvme_perf, NVMe/TCP on 127.0.0.1, one
+// core each on two cores of an AMD EPYC): random reads and writes of 4 KiB at depth 32, writes and reads of
+// 128 KiB at depth 16; and the mean latency of a 4 KiB read at depth 1, in microseconds. They count on that
+// machine: elsewhere, name an SPDK target beside.
+const SPDK_READ_4K: f64 = 480e3;
+const SPDK_WRITE_4K: f64 = 420e3;
+const SPDK_WRITE_128K: f64 = 38.4e3;
+const SPDK_READ_128K: f64 = 33.0e3;
+const SPDK_READ_QD1_US: f64 = 14.0;
+
+const fn small(name: &'static str, pattern: &'static str, goal: Goal) -> Workload {
+    Workload {
+        name,
+        pattern,
+        block: "4k",
+        block_bytes: 4 << 10,
+        depth: 32,
+        digests: false,
+        namespace: 1,
+        goal,
+    }
+}
+
+const fn large(name: &'static str, pattern: &'static str, goal: Goal) -> Workload {
+    Workload {
+        block: "128k",
+        block_bytes: 128 << 10,
+        depth: 16,
+        ..small(name, pattern, goal)
+    }
+}
+
+const TCP: [Workload; 8] = [
+    small("tcp-randread-4k", "randread", Goal::Commands(SPDK_READ_4K)),
+    small(
+        "tcp-randwrite-4k",
+        "randwrite",
+        Goal::Commands(SPDK_WRITE_4K),
+    ),
+    large("tcp-write-128k", "write", Goal::Commands(SPDK_WRITE_128K)),
+    large("tcp-read-128k", "read", Goal::Commands(SPDK_READ_128K)),
+    Workload {
+        digests: true,
+        ..small(
+            "tcp-digests-randread-4k",
+            "randread",
+            Goal::Of("tcp-randread-4k", 0.65),
+        )
+    },
+    Workload {
+        digests: true,
+        ..small(
+            "tcp-digests-randwrite-4k",
+            "randwrite",
+            Goal::Of("tcp-randwrite-4k", 0.65),
+        )
+    },
+    Workload {
+        depth: 1,
+        ..small(
+            "tcp-randread-4k-qd1",
+            "randread",
+            Goal::Latency(1.1 * SPDK_READ_QD1_US),
+        )
+    },
+    Workload {
+        namespace: 2,
+        ..large(
+            "tcp-dedup-write-128k",
+            "write",
+            Goal::Commands(0.45 * SPDK_WRITE_128K),
+        )
+    },
+];
+
+const ROCE: [Workload; 4] = [
+    large("roce-write-128k", "write", Goal::Of("tcp-write-128k", 1.0)),
+    large("roce-read-128k", "read", Goal::Of("tcp-read-128k", 1.0)),
+    small("roce-randread-4k", "randread", Goal::Commands(200e3)),
+    small("roce-randwrite-4k", "randwrite", Goal::Commands(200e3)),
+];
+
+impl Workload {
+    fn writes(&self) -> bool {
+        self.pattern.contains("write")
+    }
+}
+
+/// Runs the table. Blocks its thread; `progress` is told what begins.
+///
+/// # Errors
+/// When neither transport could be measured; one of them alone, or another target, is noted in the report.
+pub fn run(options: &Options, progress: &dyn Fn(&str)) -> Result<Report, TransportsError> {
+    let own = machine::cores();
+    let (target_core, client_core) = (own[0], own[own.len() - 1]);
+    let mut bench = Bench {
+        options,
+        progress,
+        client_core,
+        rows: Vec::new(),
+        notes: Vec::new(),
+    };
+    if target_core == client_core {
+        bench
+            .notes
+            .push("One core: target and client share it.".to_owned());
+    }
+    let mut failure = None;
+    for (scheme, workloads) in [("tcp", &TCP[..]), ("rdma+soft", &ROCE[..])] {
+        let measured = Daemon::start(&options.program, &options.dir, scheme, target_core)
+            .and_then(|daemon| bench.own(&daemon, workloads));
+        if let Err(error) = measured {
+            bench.notes.push(format!("{scheme}: {error}"));
+            failure.get_or_insert(error);
+        }
+    }
+    if let (true, Some(failure)) = (bench.rows.is_empty(), failure) {
+        return Err(failure);
+    }
+    for address in &options.others {
+        if let Err(error) = bench.other(address) {
+            bench.notes.push(format!("{address}: {error}"));
+        }
+    }
+    Ok(Report {
+        machine: Machine::look(Path::new(&options.dir)),
+        rows: bench.rows,
+        notes: bench.notes,
+    })
+}
+
+struct Bench<'a> {
+    options: &'a Options,
+    progress: &'a dyn Fn(&str),
+    client_core: usize,
+    rows: Vec<Row>,
+    notes: Vec<String>,
+}
+
+impl Bench<'_> {
+    fn own(&mut self, daemon: &Daemon, workloads: &[Workload]) -> Result<(), TransportsError> {
+        for namespace in ["1", "2"] {
+            self.client(
+                "fill",
+                daemon.address(),
+                &[&FILL[..], &["--nsid", namespace]].concat(),
+            )?;
+        }
+        for workload in workloads {
+            let row = self.median("onefold", daemon.address(), workload, Some(daemon))?;
+            let row = self.judge(row, workload);
+            self.rows.push(row);
+        }
+        Ok(())
+    }
+
+    /// What a plain target can do, too: the workloads of its transport without deduplication.
+    fn other(&mut self, address: &str) -> Result<(), TransportsError> {
+        let workloads = if address.starts_with("tcp") {
+            &TCP[..]
+        } else {
+            &ROCE[..]
+        };
+        if self.options.overwrite {
+            self.client("fill", address, &FILL)?;
+        }
+        for workload in workloads.iter().filter(|workload| workload.namespace == 1) {
+            if workload.writes() && !self.options.overwrite {
+                continue;
+            }
+            let row = self.median(address, address, workload, None)?;
+            self.rows.push(row);
+        }
+        Ok(())
+    }
+
+    fn median(
+        &self,
+        target: &str,
+        address: &str,
+        workload: &Workload,
+        daemon: Option<&Daemon>,
+    ) -> Result<Row, TransportsError> {
+        (self.progress)(&format!("{} on {target}", workload.name));
+        let (depth, seconds) = (workload.depth.to_string(), self.options.seconds.to_string());
+        let namespace = workload.namespace.to_string();
+        let mut arguments = vec![
+            "--rw",
+            workload.pattern,
+            "--bs",
+            workload.block,
+            "--qd",
+            &depth,
+            "--time",
+            &seconds,
+            "--nsid",
+            &namespace,
+            "--range",
+            RANGE,
+        ];
+        if workload.digests {
+            arguments.extend(["--header-digest", "--data-digest"]);
+        }
+        let mut runs = Vec::new();
+        for _ in 0..self.options.runs.max(1) {
+            let target_before = daemon.map(Daemon::core_seconds);
+            let client_before = daemon::children_seconds();
+            let report = self.client(workload.name, address, &arguments)?;
+            let client_seconds = daemon::children_seconds() - client_before;
+            let target_seconds = daemon
+                .zip(target_before)
+                .map(|(daemon, before)| daemon.core_seconds() - before);
+            runs.push(Row::of_report(
+                target,
+                workload,
+                &report,
+                client_seconds,
+                target_seconds,
+            ));
+        }
+        runs.sort_by(|a, b| a.commands_per_second.total_cmp(&b.commands_per_second));
+        let range = [
+            runs[0].commands_per_second,
+            runs[runs.len() - 1].commands_per_second,
+        ];
+        let mut median = runs.swap_remove(runs.len() / 2);
+        median.range = range;
+        Ok(median)
+    }
+
+    /// Runs the client, and gives its report.
+    fn client(
+        &self,
+        workload: &str,
+        address: &str,
+        arguments: &[&str],
+    ) -> Result<Value, TransportsError> {
+        let failed = |message: String| TransportsError::Client {
+            workload: workload.to_owned(),
+            message,
+        };
+        // A child begins on the cores of the thread that starts it.
+        machine::bind_thread(&[self.client_core]).map_err(|error| failed(error.to_string()))?;
+        let output = Command::new(&self.options.program)
+            .args(["perf", address, "--json"])
+            .args(arguments)
+            .output()
+            .map_err(|error| failed(error.to_string()))?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            return Err(failed(format!("{}: {}", output.status, said.trim())));
+        }
+        serde_json::from_slice(&output.stdout).map_err(|error| failed(error.to_string()))
+    }
+
+    fn judge(&self, mut row: Row, workload: &Workload) -> Row {
+        let (goal, met) = match workload.goal {
+            Goal::Commands(least) => (
+                format!(">= {:.0} K/s", least / 1e3),
+                Some(row.commands_per_second >= least),
+            ),
+            Goal::Latency(most) => (format!("p50 <= {most:.1} us"), Some(row.p50_us <= most)),
+            Goal::Of(other, share) => {
+                let other_row = self
+                    .rows
+                    .iter()
+                    .find(|row| row.name == other && row.target == "onefold");
+                let ratio =
+                    other_row.map(|other| row.commands_per_second / other.commands_per_second);
+                row.ratio = ratio;
+                (
+                    format!(">= {share:.2} of {other}"),
+                    ratio.map(|ratio| ratio >= share),
+                )
+            }
+        };
+        row.goal = Some(goal);
+        row.met = met;
+        row
+    }
+}
