@@ -14,6 +14,7 @@ use super::content::{Mix, Numbers, template};
 use super::load::{Act, Goal, Load, Places, Until};
 use super::pool::Cores;
 use super::{Budget, EngineBenchError, median_of};
+use crate::machine::thread_seconds;
 
 /// Bytes of buffers that take turns, as the workloads have them.
 const DECK_BYTES: usize = 16 << 20;
@@ -156,13 +157,14 @@ fn of_core(time: Duration) -> Limits {
     }
 }
 
-/// Bytes a second of something that handles `bytes` at each call: the median of three runs, after one
-/// to warm up.
+/// Bytes a second of something that handles `bytes` at each call, if the thread had its core to itself:
+/// by its processor time, the median of three runs, after one to warm up.
 fn rate(time: Duration, bytes: usize, mut call: impl FnMut()) -> f64 {
     let each = time / 4;
     let mut rates: Vec<f64> = (0..4)
         .map(|_| {
             let start = Instant::now();
+            let core_start = thread_seconds();
             let mut calls = 0u64;
             while start.elapsed() < each {
                 for _ in 0..16 {
@@ -170,7 +172,7 @@ fn rate(time: Duration, bytes: usize, mut call: impl FnMut()) -> f64 {
                 }
                 calls += 16;
             }
-            calls as f64 * bytes as f64 / start.elapsed().as_secs_f64()
+            calls as f64 * bytes as f64 / (thread_seconds() - core_start)
         })
         .skip(1)
         .collect();

@@ -233,14 +233,19 @@ async fn run_plan(
     bench
         .large(options.large_blocks.unwrap_or(bench.plan.large_blocks))
         .await?;
-    let mut notes = vec![format!(
+    let mut notes = vec![
+        "Core: how much of its core the load's thread had. In brackets the ratio by its processor time: \
+         what a quiet machine would give."
+            .to_owned(),
+    ];
+    notes.push(format!(
         "Depths: 32 for 4 KiB and 8 for 128 KiB where the name says no other; volumes of {} MiB in \
          memory and {} MiB on the file, filled before; a workload's runs are {} of {:?}.",
         bench.plan.memory_volume_bytes / MIB,
         bench.plan.file_volume_bytes / MIB,
         bench.plan.runs,
         bench.plan.run_time,
-    )];
+    ));
     if reactors < 2 {
         notes.push(
             "One core: background work shares it with the load, and two reactors were not measured."
@@ -314,26 +319,28 @@ impl Bench<'_> {
         let median = self.median(name, large(write(Mix::Unique))).await?;
         let row = median
             .bytes(name, LARGE)
-            .beside("side-by-side BLAKE3", hash);
+            .beside_core("side-by-side BLAKE3", hash);
         self.put(row.with_goal(Goal::RatioAtLeast(0.60)));
 
         let name = "read-128k";
         let memcpy = self.limits.memcpy_bytes_per_second;
         let median = self.median(name, large(Act::Read)).await?;
-        let row = median.bytes(name, LARGE).beside("memcpy", memcpy);
+        let row = median.bytes(name, LARGE).beside_core("memcpy", memcpy);
         self.put(row.with_goal(Goal::RatioAtLeast(0.5)));
 
         let name = "write-128k-dup90";
         let median = self.median(name, large(write(NINETY_PERCENT))).await?;
         let row = median
             .bytes(name, LARGE)
-            .beside("side-by-side BLAKE3", hash);
+            .beside_core("side-by-side BLAKE3", hash);
         self.put(row.with_goal(Goal::RatioAtLeast(0.75)));
 
         let hashes = hash / SMALL as f64;
         let name = "write-4k-unique";
         let unique = self.median(name, small(write(Mix::Unique), 32)).await?;
-        let row = unique.commands(name).beside("side-by-side BLAKE3", hashes);
+        let row = unique
+            .commands(name)
+            .beside_core("side-by-side BLAKE3", hashes);
         self.put(row.with_goal(Goal::ValueAtLeast(300e3)));
 
         if reactors > 1 {
@@ -361,12 +368,14 @@ impl Bench<'_> {
         let name = "read-4k";
         let copies = memcpy / SMALL as f64;
         let median = self.median(name, small(Act::Read, 32)).await?;
-        let row = median.commands(name).beside("memcpy", copies);
+        let row = median.commands(name).beside_core("memcpy", copies);
         self.put(row.with_goal(Goal::ValueAtLeast(800e3)));
 
         let name = "write-4k-dup";
         let median = self.median(name, small(write(DUPLICATES), 32)).await?;
-        let row = median.commands(name).beside("side-by-side BLAKE3", hashes);
+        let row = median
+            .commands(name)
+            .beside_core("side-by-side BLAKE3", hashes);
         self.put(row.with_goal(Goal::ValueAtLeast(400e3)));
 
         let name = "write-4k-qd1";

@@ -32,6 +32,9 @@ pub struct Row {
     pub unit: Unit,
     /// The value divided by the limit that it is held against.
     pub limit_ratio: Option<f64>,
+    /// The same by processor time, where the limit is the core's: what the ratio would be if the load's
+    /// thread had its core to itself, as long as it waits for nothing else.
+    pub core_ratio: Option<f64>,
     /// What is to be reached.
     pub goal: Option<Goal>,
     /// Whether it was.
@@ -125,6 +128,7 @@ impl Row {
             value,
             unit,
             limit_ratio: None,
+            core_ratio: None,
             goal: None,
             met: None,
             limit: None,
@@ -150,6 +154,14 @@ impl Row {
         self.limit = Some(limit);
         self.limit_ratio = (limit_value > 0.0).then(|| self.value / limit_value);
         self
+    }
+
+    /// The same, held against a limit of the core.
+    pub(super) fn beside_core(self, limit: &'static str, limit_value: f64) -> Self {
+        let mut row = self.beside(limit, limit_value);
+        let shares = row.limit_ratio.zip(row.core_share);
+        row.core_ratio = shares.map(|(ratio, share)| ratio / share);
+        row
     }
 
     /// The same, with a goal.
@@ -203,15 +215,18 @@ impl fmt::Display for Report {
         writeln!(f)?;
         writeln!(
             f,
-            "{:<27} {:>11} {:>8} {:>8} {:>5} {:>8}  {:<29} {:<15} met",
+            "{:<27} {:>11} {:>8} {:>8} {:>5} {:>8}  {:<36} {:<15} met",
             "workload", "value", "p50 us", "p99 us", "core", "core us", "limit", "goal"
         )?;
         for row in &self.results {
             let number = |value: Option<f64>, digits| {
                 value.map_or_else(String::new, |value| format!("{value:.digits$}"))
             };
-            let limit = match (row.limit, row.limit_ratio) {
-                (Some(limit), Some(ratio)) => format!("{ratio:.2} of {limit}"),
+            let limit = match (row.limit, row.limit_ratio, row.core_ratio) {
+                (Some(limit), Some(ratio), Some(by_core)) => {
+                    format!("{ratio:.2} ({by_core:.2}) of {limit}")
+                }
+                (Some(limit), Some(ratio), None) => format!("{ratio:.2} of {limit}"),
                 _ => String::new(),
             };
             let goal = row.goal.map(|goal| goal.show(row.unit));
@@ -222,7 +237,7 @@ impl fmt::Display for Report {
             };
             writeln!(
                 f,
-                "{:<27} {:>11} {:>8} {:>8} {:>5} {:>8}  {:<29} {:<15} {met}",
+                "{:<27} {:>11} {:>8} {:>8} {:>5} {:>8}  {:<36} {:<15} {met}",
                 row.name,
                 row.unit.show(row.value),
                 number(row.p50_us, 1),

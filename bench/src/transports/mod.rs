@@ -10,7 +10,7 @@
 mod daemon;
 mod report;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::Value;
@@ -186,6 +186,8 @@ impl Workload {
 /// # Errors
 /// When neither transport could be measured; one of them alone, or another target, is noted in the report.
 pub fn run(options: &Options, progress: &dyn Fn(&str)) -> Result<Report, TransportsError> {
+    // Before this thread is bound to a core.
+    let machine = Machine::look(&options.dir);
     let own = machine::cores();
     let (target_core, client_core) = (own[0], own[own.len() - 1]);
     let mut bench = Bench {
@@ -218,7 +220,7 @@ pub fn run(options: &Options, progress: &dyn Fn(&str)) -> Result<Report, Transpo
         }
     }
     Ok(Report {
-        machine: Machine::look(Path::new(&options.dir)),
+        machine,
         rows: bench.rows,
         notes: bench.notes,
     })
