@@ -373,6 +373,29 @@ fn memory_is_taken_when_it_is_written_and_given_back_when_nobody_needs_it() {
 }
 
 #[test]
+fn a_resident_drive_has_its_memory_from_the_start_and_keeps_it() {
+    let pool = BufferPool::new(1).expect("memory");
+    let drive = MemoryDrive::resident(2 * 512).expect("4 MiB");
+    assert_eq!((drive.memory_bytes(), drive.written_blocks()), (4 << 20, 0));
+    let mut buffer = pool.try_alloc(BLOCK_BYTES).expect("room");
+    buffer.fill(7);
+    let (result, buffer) = drive
+        .write(buffer, &[extent(600, 0, 1)])
+        .now_or_never()
+        .expect("now");
+    result.expect("written");
+    let all = drive.discard(0, drive.blocks());
+    all.now_or_never().expect("now").expect("done");
+    assert_eq!((drive.memory_bytes(), drive.written_blocks()), (4 << 20, 0));
+    let (result, buffer) = drive
+        .read(buffer, &[extent(600, 0, 1)])
+        .now_or_never()
+        .expect("now");
+    result.expect("read");
+    assert!(buffer[..BLOCK_BYTES].iter().all(|&byte| byte == 0));
+}
+
+#[test]
 fn hundreds_of_scattered_pieces_reach_a_file_in_one_call() {
     let folder = folder();
     on_a_reactor(async {

@@ -36,15 +36,18 @@ pub(crate) struct Wanted {
     pub(crate) addresses: Vec<TransportAddress>,
     /// These are all addresses of the machine: what it lacks is left out.
     pub(crate) by_default: bool,
+    /// Soft RoCE checks all 32 bits of every packet's ICRC ([`fabric::SoftConfig::strict_icrc`]).
+    pub(crate) strict_icrc: bool,
 }
 
 impl Wanted {
     /// As told, or RDMA and TCP on every address of both families.
-    pub(crate) fn new(told: &[TransportAddress]) -> Self {
+    pub(crate) fn new(told: &[TransportAddress], strict_icrc: bool) -> Self {
         if !told.is_empty() {
             return Self {
                 addresses: told.to_vec(),
                 by_default: false,
+                strict_icrc,
             };
         }
         let every = [IpAddr::from([0; 4]), IpAddr::from([0; 16])];
@@ -58,6 +61,7 @@ impl Wanted {
         Self {
             addresses: [of(Scheme::Rdma), of(Scheme::Tcp)].concat(),
             by_default: true,
+            strict_icrc,
         }
     }
 
@@ -74,13 +78,11 @@ impl Wanted {
 
     /// What the other reactors listen on too, once the first one has bound these.
     pub(crate) fn shared(bound: &[TransportAddress]) -> Self {
-        let shared = Self {
-            addresses: bound.to_vec(),
-            by_default: false,
-        };
+        let is_tcp = |address: &&TransportAddress| address.scheme.transport() == Transport::Tcp;
         Self {
-            addresses: shared.of(Transport::Tcp).copied().collect(),
+            addresses: bound.iter().filter(is_tcp).copied().collect(),
             by_default: false,
+            strict_icrc: false,
         }
     }
 }
@@ -278,11 +280,12 @@ fn bind_rdma(
         true => DeviceConfig::wildcard(),
         false => DeviceConfig::on(hosts),
     };
-    let config = config.provided_by(match scheme {
+    let mut config = config.provided_by(match scheme {
         Scheme::RdmaVerbs => Provider::Verbs,
         Scheme::RdmaSoft => Provider::Soft,
         Scheme::Rdma | Scheme::Tcp => Provider::Auto,
     });
+    config.soft.strict_icrc = wanted.strict_icrc;
     let device = Device::open(config).map_err(|e| Failure::unavailable(e.to_string()))?;
     let families = device.addresses();
     let has_family = |host: IpAddr| families.iter().any(|has| has.is_ipv4() == host.is_ipv4());
@@ -413,7 +416,7 @@ mod tests {
 
     #[test]
     fn without_addresses_both_transports_are_served_on_all() {
-        let wanted = Wanted::new(&[]);
+        let wanted = Wanted::new(&[], false);
         assert_eq!(
             shown(&wanted),
             [
@@ -433,7 +436,7 @@ mod tests {
     #[test]
     fn addresses_are_taken_as_told() {
         let told = ["rdma://192.0.2.1:4420".parse().expect("an address")];
-        let wanted = Wanted::new(&told);
+        let wanted = Wanted::new(&told, false);
         assert_eq!(shown(&wanted), ["rdma://192.0.2.1:4420"]);
         assert!(!wanted.spreads(), "RDMA stays on the first reactor");
     }

@@ -1,4 +1,5 @@
-//! The machine's own addresses, to tell people what to type on their hosts.
+//! What the machine says of itself: its addresses, to tell people what to type on their hosts, and how
+//! much memory it has to give.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -10,6 +11,20 @@ pub(crate) fn addresses() -> Vec<IpAddr> {
     let mut found: Vec<IpAddr> = local_v4(&v4).into_iter().map(IpAddr::V4).collect();
     found.extend(local_v6(&v6).into_iter().map(IpAddr::V6));
     found
+}
+
+/// Bytes of memory that programs can still take without swapping, as the kernel estimates
+/// (`MemAvailable` of /proc/meminfo, in KiB there). `None` if it does not tell.
+pub(crate) fn available_memory_bytes() -> Option<u64> {
+    available_of(&std::fs::read_to_string("/proc/meminfo").ok()?)
+}
+
+fn available_of(meminfo: &str) -> Option<u64> {
+    let line = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
 }
 
 /// Local addresses in the kernel's routing trie: a line with the address, then one that says
@@ -45,6 +60,14 @@ fn local_v6(table: &str) -> Vec<Ipv6Addr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn available_memory_is_read_as_the_kernel_writes_it() {
+        let text = "MemTotal:       24545784 kB\nMemAvailable:   23068672 kB\nBuffers: 1 kB\n";
+        assert_eq!(available_of(text), Some(22 << 30));
+        assert_eq!(available_of("MemTotal: 1 kB\n"), None);
+        assert_eq!(available_of("MemAvailable: many kB\n"), None);
+    }
 
     #[test]
     fn addresses_come_out_of_the_kernels_tables() {

@@ -165,13 +165,22 @@ fn create_in_memory(dir: &Path, bytes: u64) -> Result<Opened, Failure> {
         )));
     }
     let blocks = bytes / BLOCK_BYTES as u64;
+    if let Some(available) = crate::machine::available_memory_bytes()
+        && bytes > available
+    {
+        return Err(Failure::invalid(format!(
+            "the memory drive of {bytes} bytes does not fit this machine's available memory, \
+             {available} bytes; name a smaller one"
+        )));
+    }
     let spec = PoolSpec::new(vec![DriveSpec::new(MEMORY_DRIVE, blocks)]);
     let creation = PoolDir::begin(dir, &spec).map_err(of_meta)?;
     tracing::warn!(
         bytes,
         "the pool is in memory, for measurements: NOTHING IS KEPT when this program ends"
     );
-    let drive: Arc<dyn Drive> = Arc::new(MemoryDrive::new(blocks));
+    let drive = MemoryDrive::resident(blocks).map_err(of_drive)?;
+    let drive: Arc<dyn Drive> = Arc::new(drive);
     let dir = creation.finish_temporary().map_err(of_meta)?;
     Ok((dir, vec![drive]))
 }

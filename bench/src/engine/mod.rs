@@ -6,7 +6,7 @@
 //!   memory where the table says so, and a file otherwise; its space has been written before.
 //! - Every workload runs once to warm up and then several times; the median run is reported, with the
 //!   least and the greatest.
-//! - Contents never repeat unless a duplicate is meant ([`content`]).
+//! - Contents never repeat unless a duplicate is meant (`content`).
 
 mod content;
 mod limits;

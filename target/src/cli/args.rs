@@ -99,6 +99,10 @@ pub struct ServeArgs {
     /// Data-plane threads [default: one for each core, at most 8]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64).map(usize::from))]
     pub reactors: Option<usize>,
+    /// Soft RoCE: check all 32 bits of every IPv4 packet's ICRC, not the 16 that a UDP socket lets one
+    /// check. Needs CAP_NET_RAW and costs a second receive of each packet
+    #[arg(long)]
+    pub strict_icrc: bool,
     /// Warn when the pool is this full, in percent (a list in order)
     #[arg(long, value_name = "PERCENT,...", value_delimiter = ',', default_value = "80,90,95", value_parser = clap::value_parser!(u8).range(1..=100))]
     pub warn_at: Vec<u8>,
