@@ -10,7 +10,7 @@ use std::{path::Path, process::Command, time::Duration};
 use tempfile::TempDir;
 use tests::{
     daemon::{Daemon, assert_consistent, onefold, onefold_in, text_of},
-    lab::{Guest, GuestSpec, Network, TARGET_V4, TARGET_V6, cache, folder as lab_folder},
+    lab::{Guest, GuestSpec, Network, TARGET_V4, TARGET_V6, cache, folder as lab_folder, steadily},
     wait_for,
 };
 
@@ -69,300 +69,338 @@ fn short_visit(kernel: &str, mtu: u32, address: &str, and_then: &[&str]) {
 #[test]
 #[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
 fn a_source_tree_copied_twice_is_stored_once() {
-    let network = Network::new(1, 1500);
-    let folder = pool();
-    let daemon = serve(folder.path(), &network, &[]);
-    let mut guest = Guest::start(
-        &network,
-        &GuestSpec {
-            name: "copier",
-            kernel: "6.12",
-            number: 0,
-            story: "copy_tree",
-            arguments: &[TARGET_V4],
-            limit_seconds: 900,
-            files: &[cache().join("tree.tar"), cache().join("tree.sum")],
-        },
-    );
-    guest.await_signal("made", 3 * MINUTE);
-    let empty = settled_used_bytes(&daemon);
-    guest.signal("go-first");
-    guest.await_signal("first", 6 * MINUTE);
-    let one = settled_used_bytes(&daemon);
-    guest.signal("go-second");
-    guest.await_signal("second", 6 * MINUTE);
-    let two = settled_used_bytes(&daemon);
-    let (first, second) = (one - empty, two.saturating_sub(one));
-    println!("used: empty {empty}, first copy +{first}, second copy +{second} bytes");
-    println!("{:#}", daemon.status());
-    assert!(
-        first > 90 << 20,
-        "the first copy stores the tree: {first} bytes"
-    );
-    assert!(
-        second * 100 < first * 8,
-        "the second copy adds {second} bytes, more than 8 % of the first's {first}"
-    );
-    guest.await_signal("trimmed", 6 * MINUTE);
-    let trimmed = settled_used_bytes(&daemon);
-    println!("used after fstrim: {trimmed}");
-    assert!(
-        trimmed < empty + first / 2,
-        "fstrim gives space back: {trimmed} bytes still used"
-    );
-    let path = folder.path().join("pool");
-    let path = path.to_str().expect("test folders are UTF-8");
-    let resized = onefold(&["volume", "resize", "vol0", "--size", "3G", "--pool", path]);
-    assert!(resized.status.success(), "{}", text_of(&resized));
-    guest.signal("grown");
-    println!("{}", guest.finish(5 * MINUTE));
-    wait_for("the host to be gone from status", MINUTE, || {
-        daemon.status()["hosts"]
-            .as_array()
-            .is_some_and(Vec::is_empty)
-            .then_some(())
+    steadily(|| {
+        let network = Network::new(1, 1500);
+        let folder = pool();
+        let daemon = serve(folder.path(), &network, &[]);
+        let mut guest = Guest::start(
+            &network,
+            &GuestSpec {
+                name: "copier",
+                kernel: "6.12",
+                number: 0,
+                story: "copy_tree",
+                arguments: &[TARGET_V4],
+                limit_seconds: 900,
+                files: &[cache().join("tree.tar"), cache().join("tree.sum")],
+            },
+        );
+        guest.await_signal("made", 3 * MINUTE);
+        let empty = settled_used_bytes(&daemon);
+        guest.signal("go-first");
+        guest.await_signal("first", 6 * MINUTE);
+        let one = settled_used_bytes(&daemon);
+        guest.signal("go-second");
+        guest.await_signal("second", 6 * MINUTE);
+        let two = settled_used_bytes(&daemon);
+        let (first, second) = (one - empty, two.saturating_sub(one));
+        println!("used: empty {empty}, first copy +{first}, second copy +{second} bytes");
+        println!("{:#}", daemon.status());
+        assert!(
+            first > 90 << 20,
+            "the first copy stores the tree: {first} bytes"
+        );
+        assert!(
+            second * 100 < first * 8,
+            "the second copy adds {second} bytes, more than 8 % of the first's {first}"
+        );
+        guest.await_signal("trimmed", 6 * MINUTE);
+        let trimmed = settled_used_bytes(&daemon);
+        println!("used after fstrim: {trimmed}");
+        assert!(
+            trimmed < empty + first / 2,
+            "fstrim gives space back: {trimmed} bytes still used"
+        );
+        let path = folder.path().join("pool");
+        let path = path.to_str().expect("test folders are UTF-8");
+        let resized = onefold(&["volume", "resize", "vol0", "--size", "3G", "--pool", path]);
+        assert!(resized.status.success(), "{}", text_of(&resized));
+        guest.signal("grown");
+        println!("{}", guest.finish(5 * MINUTE));
+        wait_for("the host to be gone from status", MINUTE, || {
+            daemon.status()["hosts"]
+                .as_array()
+                .is_some_and(Vec::is_empty)
+                .then_some(())
+        });
+        assert!(daemon.stop().success(), "the daemon stops cleanly");
+        assert_consistent(&folder.path().join("pool"));
     });
-    assert!(daemon.stop().success(), "the daemon stops cleanly");
-    assert_consistent(&folder.path().join("pool"));
 }
 
 #[test]
 #[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
 fn linux_6_12_attaches_over_jumbo_frames() {
-    short_visit("6.12", 9000, TARGET_V4, &[]);
+    steadily(|| {
+        short_visit("6.12", 9000, TARGET_V4, &[]);
+    });
 }
 
 #[test]
 #[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
 fn linux_6_12_attaches_over_ipv6() {
-    short_visit("6.12", 1500, TARGET_V6, &[]);
+    steadily(|| {
+        short_visit("6.12", 1500, TARGET_V6, &[]);
+    });
 }
 
 #[test]
 #[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
 fn linux_6_1_attaches_by_rdma_and_by_tcp() {
-    short_visit("6.1", 1500, TARGET_V4, &["tcp.sh"]);
+    steadily(|| {
+        short_visit("6.1", 1500, TARGET_V4, &["tcp.sh"]);
+    });
 }
 
 #[test]
 #[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
 fn linux_6_12_attaches_by_tcp_and_comes_back_to_a_target_that_was_killed() {
-    let network = Network::new(1, 1500);
-    let folder = pool();
-    let path = folder.path().join("pool");
-    let daemon = serve(folder.path(), &network, &["--reactors", "2"]);
-    let mut guest = Guest::start(
-        &network,
-        &GuestSpec {
-            name: "tcp-visitor",
-            kernel: "6.12",
-            number: 0,
-            story: "tcp",
-            arguments: &[TARGET_V4, "1"],
-            limit_seconds: 600,
-            files: &[],
-        },
-    );
-    guest.await_signal("load-1", 8 * MINUTE);
-    let hosts = daemon.status()["hosts"].clone();
-    assert_eq!(hosts[0]["transport"], "tcp", "{hosts:#}");
-    daemon.kill_hard();
-    assert_consistent(&path);
-    let daemon = Daemon::start(&path, Some(network.name()), &["--reactors", "2"]);
-    guest.await_signal("verified-1", 5 * MINUTE);
-    guest.signal("next-1");
-    println!("{}", guest.finish(5 * MINUTE));
-    assert!(daemon.stop().success(), "the daemon stops cleanly");
-    assert_consistent(&path);
+    steadily(|| {
+        let network = Network::new(1, 1500);
+        let folder = pool();
+        let path = folder.path().join("pool");
+        let daemon = serve(folder.path(), &network, &["--reactors", "2"]);
+        let mut guest = Guest::start(
+            &network,
+            &GuestSpec {
+                name: "tcp-visitor",
+                kernel: "6.12",
+                number: 0,
+                story: "tcp",
+                arguments: &[TARGET_V4, "1"],
+                limit_seconds: 600,
+                files: &[],
+            },
+        );
+        guest.await_signal("load-1", 8 * MINUTE);
+        let hosts = daemon.status()["hosts"].clone();
+        assert_eq!(hosts[0]["transport"], "tcp", "{hosts:#}");
+        daemon.kill_hard();
+        assert_consistent(&path);
+        let daemon = Daemon::start(&path, Some(network.name()), &["--reactors", "2"]);
+        guest.await_signal("verified-1", 5 * MINUTE);
+        guest.signal("next-1");
+        println!("{}", guest.finish(5 * MINUTE));
+        assert!(daemon.stop().success(), "the daemon stops cleanly");
+        assert_consistent(&path);
+    });
 }
 
 #[test]
 #[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
 fn our_host_works_with_the_kernels_own_tcp_target() {
-    const NQN: &str = "nqn.2026-11.dev.onefold:kernel";
-    let network = Network::new(1, 1500);
-    let address = "10.77.0.2";
-    let mut guest = Guest::start(
-        &network,
-        &GuestSpec {
-            name: "kernel-target",
-            kernel: "6.12",
-            number: 0,
-            story: "kernel_target",
-            arguments: &[address, NQN, "tcp"],
-            limit_seconds: 300,
-            files: &[],
-        },
-    );
-    guest.await_signal("up", 3 * MINUTE);
-    let url = format!("tcp://{address}:4420");
-    let offers = onefold_in(Some(network.name()), &["discover", &url]);
-    assert!(text_of(&offers).contains(NQN), "{}", text_of(&offers));
-    let subsystem = format!("{url}/{NQN}");
-    let load = [
-        "perf", &subsystem, "--rw", "randrw", "--bs", "16k", "--qd", "8", "--size", "8M",
-        "--range", "16M", "--verify",
-    ];
-    for digests in [&[][..], &["--header-digest", "--data-digest"]] {
-        let output = onefold_in(Some(network.name()), &[&load[..], digests].concat());
-        println!("{}", text_of(&output));
-        assert!(output.status.success(), "{}", text_of(&output));
-    }
-    guest.signal("done");
-    println!("{}", guest.finish(2 * MINUTE));
+    steadily(|| {
+        const NQN: &str = "nqn.2026-11.dev.onefold:kernel";
+        let network = Network::new(1, 1500);
+        let address = "10.77.0.2";
+        let mut guest = Guest::start(
+            &network,
+            &GuestSpec {
+                name: "kernel-target",
+                kernel: "6.12",
+                number: 0,
+                story: "kernel_target",
+                arguments: &[address, NQN, "tcp"],
+                limit_seconds: 300,
+                files: &[],
+            },
+        );
+        guest.await_signal("up", 3 * MINUTE);
+        let url = format!("tcp://{address}:4420");
+        let offers = onefold_in(Some(network.name()), &["discover", &url]);
+        assert!(text_of(&offers).contains(NQN), "{}", text_of(&offers));
+        let subsystem = format!("{url}/{NQN}");
+        let load = [
+            "perf", &subsystem, "--rw", "randrw", "--bs", "16k", "--qd", "8", "--size", "8M",
+            "--range", "16M", "--verify",
+        ];
+        for digests in [&[][..], &["--header-digest", "--data-digest"]] {
+            let output = onefold_in(Some(network.name()), &[&load[..], digests].concat());
+            println!("{}", text_of(&output));
+            assert!(output.status.success(), "{}", text_of(&output));
+        }
+        guest.signal("done");
+        println!("{}", guest.finish(2 * MINUTE));
+    });
 }
 
 #[test]
 #[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
 fn a_target_killed_three_times_under_load_loses_nothing() {
-    let network = Network::new(1, 1500);
-    let folder = pool();
-    let path = folder.path().join("pool");
-    let mut daemon = Some(serve(folder.path(), &network, &[]));
-    let mut guest = Guest::start(
-        &network,
-        &GuestSpec {
-            name: "faithful",
-            kernel: "6.12",
-            number: 0,
-            story: "reconnect",
-            arguments: &[TARGET_V4, "3"],
-            limit_seconds: 900,
-            files: &[],
-        },
-    );
-    for round in 1..=3 {
-        guest.await_signal(&format!("load-{round}"), 3 * MINUTE);
-        let running = daemon.take().expect("it was started");
-        running.kill_hard();
+    steadily(|| {
+        let network = Network::new(1, 1500);
+        let folder = pool();
+        let path = folder.path().join("pool");
+        let mut daemon = Some(serve(folder.path(), &network, &[]));
+        let mut guest = Guest::start(
+            &network,
+            &GuestSpec {
+                name: "faithful",
+                kernel: "6.12",
+                number: 0,
+                story: "reconnect",
+                arguments: &[TARGET_V4, "3"],
+                limit_seconds: 900,
+                files: &[],
+            },
+        );
+        for round in 1..=3 {
+            guest.await_signal(&format!("load-{round}"), 3 * MINUTE);
+            let running = daemon.take().expect("it was started");
+            running.kill_hard();
+            assert_consistent(&path);
+            // The outage is part of the story: a host that finds nobody for four seconds.
+            std::thread::sleep(Duration::from_secs(4));
+            daemon = Some(Daemon::start(&path, Some(network.name()), &[]));
+            guest.await_signal(&format!("verified-{round}"), 5 * MINUTE);
+            guest.signal(&format!("next-{round}"));
+        }
+        println!("{}", guest.finish(5 * MINUTE));
+        assert!(
+            daemon.expect("it was restarted").stop().success(),
+            "the daemon stops cleanly"
+        );
         assert_consistent(&path);
-        // The outage is part of the story: a host that finds nobody for four seconds.
-        std::thread::sleep(Duration::from_secs(4));
-        daemon = Some(Daemon::start(&path, Some(network.name()), &[]));
-        guest.await_signal(&format!("verified-{round}"), 5 * MINUTE);
-        guest.signal(&format!("next-{round}"));
-    }
-    println!("{}", guest.finish(5 * MINUTE));
-    assert!(
-        daemon.expect("it was restarted").stop().success(),
-        "the daemon stops cleanly"
-    );
-    assert_consistent(&path);
+    });
 }
 
 #[test]
 #[ignore = "boots two guests: ./test.sh prepares the lab and runs it"]
 fn a_host_that_dies_harms_no_other() {
-    let network = Network::new(2, 1500);
-    let folder = pool();
-    let daemon = serve(folder.path(), &network, &["--volume", "vol1=1G"]);
-    let spec = |name, number, arguments| GuestSpec {
-        name,
-        kernel: "6.12",
-        number,
-        story: "neighbour",
-        arguments,
-        limit_seconds: 600,
-        files: &[],
-    };
-    let mut victim = Guest::start(&network, &spec("victim", 0, &[TARGET_V4, "1", "victim"]));
-    let mut survivor = Guest::start(
-        &network,
-        &spec("survivor", 1, &[TARGET_V4, "2", "survivor"]),
-    );
-    victim.await_signal("victim-running", 4 * MINUTE);
-    survivor.signal("victim-running");
-    survivor.await_signal("survivor-running", 4 * MINUTE);
-    assert_eq!(
-        daemon.status()["hosts"].as_array().map(Vec::len),
-        Some(2),
-        "two hosts attached"
-    );
-    victim.kill();
-    survivor.signal("victim-gone");
-    println!("{}", survivor.finish(5 * MINUTE));
-    wait_for("the dead host to be dropped", MINUTE, || {
-        daemon.status()["hosts"]
-            .as_array()
-            .is_some_and(Vec::is_empty)
-            .then_some(())
+    steadily(|| {
+        let network = Network::new(2, 1500);
+        let folder = pool();
+        let daemon = serve(folder.path(), &network, &["--volume", "vol1=1G"]);
+        let spec = |name, number, arguments| GuestSpec {
+            name,
+            kernel: "6.12",
+            number,
+            story: "neighbour",
+            arguments,
+            limit_seconds: 600,
+            files: &[],
+        };
+        let mut victim = Guest::start(&network, &spec("victim", 0, &[TARGET_V4, "1", "victim"]));
+        let mut survivor = Guest::start(
+            &network,
+            &spec("survivor", 1, &[TARGET_V4, "2", "survivor"]),
+        );
+        victim.await_signal("victim-running", 4 * MINUTE);
+        survivor.signal("victim-running");
+        survivor.await_signal("survivor-running", 4 * MINUTE);
+        assert_eq!(
+            daemon.status()["hosts"].as_array().map(Vec::len),
+            Some(2),
+            "two hosts attached"
+        );
+        victim.kill();
+        survivor.signal("victim-gone");
+        println!("{}", survivor.finish(5 * MINUTE));
+        wait_for("the dead host to be dropped", MINUTE, || {
+            daemon.status()["hosts"]
+                .as_array()
+                .is_some_and(Vec::is_empty)
+                .then_some(())
+        });
+        assert!(daemon.stop().success(), "the daemon stops cleanly");
+        assert_consistent(&folder.path().join("pool"));
     });
-    assert!(daemon.stop().success(), "the daemon stops cleanly");
-    assert_consistent(&folder.path().join("pool"));
 }
 
 #[test]
 #[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
 fn tshark_understands_every_packet_of_a_session() {
-    let network = Network::new(1, 1500);
-    let folder = pool();
-    let daemon = serve(folder.path(), &network, &[]);
-    let capture = folder.path().join("session.pcap");
-    let mut recorder = Command::new("ip")
-        .args([
-            "netns",
-            "exec",
-            network.name(),
-            "tcpdump",
-            "-U",
-            "-i",
-            "br0",
-            "-s",
-            "0",
-            "-w",
-        ])
-        .arg(&capture)
-        .args(["udp", "port", "4791"])
-        .stderr(std::process::Stdio::null())
-        .spawn()
-        .expect("tcpdump runs");
-    wait_for("tcpdump to listen", MINUTE, || {
-        capture.exists().then_some(())
-    });
-    let guest = Guest::start(
-        &network,
-        &GuestSpec {
-            name: "recorded",
-            kernel: "6.12",
-            number: 0,
-            story: "session",
-            arguments: &[TARGET_V4],
-            limit_seconds: 240,
-            files: &[],
-        },
-    );
-    println!("{}", guest.finish(5 * MINUTE));
-    rustix::process::kill_process(
-        rustix::process::Pid::from_raw(recorder.id().cast_signed()).expect("a child has a number"),
-        rustix::process::Signal::INT,
-    )
-    .expect("tcpdump still runs");
-    recorder.wait().expect("a child can be waited for");
-    let count = |filter: &str| {
-        let output = Command::new("tshark")
-            .args(["-r"])
+    steadily(|| {
+        let network = Network::new(1, 1500);
+        let folder = pool();
+        let daemon = serve(folder.path(), &network, &[]);
+        let capture = folder.path().join("session.pcap");
+        let mut recorder = Command::new("ip")
+            .args([
+                "netns",
+                "exec",
+                network.name(),
+                "tcpdump",
+                "-U",
+                "-i",
+                "br0",
+                "-s",
+                "0",
+                "-w",
+            ])
             .arg(&capture)
-            .args(["-Y", filter, "-T", "fields", "-e", "frame.number"])
-            .output()
-            .expect("tshark runs");
-        assert!(
-            output.status.success(),
-            "{}",
-            String::from_utf8_lossy(&output.stderr)
+            .args(["udp", "port", "4791"])
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .expect("tcpdump runs");
+        wait_for("tcpdump to listen", MINUTE, || {
+            capture.exists().then_some(())
+        });
+        let guest = Guest::start(
+            &network,
+            &GuestSpec {
+                name: "recorded",
+                kernel: "6.12",
+                number: 0,
+                story: "session",
+                arguments: &[TARGET_V4],
+                limit_seconds: 240,
+                files: &[],
+            },
         );
-        String::from_utf8_lossy(&output.stdout).lines().count()
-    };
-    let ours = format!("infiniband && ip.src == {TARGET_V4}");
-    println!(
-        "packets: {} of ours, {} in all",
-        count(&ours),
-        count("infiniband")
-    );
-    assert!(count(&ours) > 50, "the session is in the capture");
-    assert!(
-        count("nvme-rdma") > 20,
-        "tshark recognises the NVMe capsules"
-    );
-    assert_eq!(count("_ws.malformed"), 0, "malformed packets");
-    assert!(daemon.stop().success(), "the daemon stops cleanly");
+        println!("{}", guest.finish(5 * MINUTE));
+        rustix::process::kill_process(
+            rustix::process::Pid::from_raw(recorder.id().cast_signed())
+                .expect("a child has a number"),
+            rustix::process::Signal::INT,
+        )
+        .expect("tcpdump still runs");
+        recorder.wait().expect("a child can be waited for");
+        let packets = |filter: &str| -> Vec<String> {
+            let output = Command::new("tshark")
+                .args(["-r"])
+                .arg(&capture)
+                .args(["-Y", filter, "-T", "fields"])
+                .args(
+                    [
+                        "frame.number",
+                        "frame.time_relative",
+                        "ip.src",
+                        "_ws.col.Info",
+                    ]
+                    .map(|field| format!("-e{field}")),
+                )
+                .output()
+                .expect("tshark runs");
+            assert!(
+                output.status.success(),
+                "{}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+            let text = String::from_utf8_lossy(&output.stdout);
+            text.lines().map(str::to_owned).collect()
+        };
+        let count = |filter: &str| packets(filter).len();
+        let ours = format!("infiniband && ip.src == {TARGET_V4}");
+        println!(
+            "packets: {} of ours, {} in all",
+            count(&ours),
+            count("infiniband")
+        );
+        assert!(count(&ours) > 50, "the session is in the capture");
+        assert!(
+            count("nvme-rdma") > 20,
+            "tshark recognises the NVMe capsules"
+        );
+        // Parts of an RDMA WRITE after the first have no header but the BTH: what tshark 4.0 calls malformed
+        // in them is NVMe data of which it expects all in each packet. It says so of the Linux target's
+        // answers too (the log page of command effects in the captures of `roce/tests`).
+        let malformed = packets("_ws.malformed && !(infiniband.bth.opcode in {7, 8})");
+        assert!(
+            malformed.is_empty(),
+            "malformed packets:\n{}",
+            malformed.join("\n")
+        );
+        assert!(daemon.stop().success(), "the daemon stops cleanly");
+    });
 }
