@@ -1,6 +1,7 @@
 //! Onefold on RDMA devices of the kernel: both ends of every connection are verbs.
 //!
-//! These tests need root, QEMU and the lab's images, as those in `guests.rs`; `./test.sh` runs them.
+//! These tests need root, QEMU and the lab's images, as those in `guests.rs`. They are run by name
+//! (CONTRIBUTING.md), not by `./test.sh`.
 
 #![allow(clippy::print_stdout, reason = "the figures of a story are its result")]
 
