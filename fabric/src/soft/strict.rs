@@ -161,13 +161,13 @@ pub(super) fn probe(socket: &Socket, receiving: &mut ReceiveBatch) -> io::Result
         };
         batch.push(&packet, offload && socket.offload());
     }
+    let start = Instant::now();
     let (mut sent, messages) = (0, batch.messages());
-    while sent < messages.len() {
+    while sent < messages.len() && start.elapsed() < PROBE_TIME {
         sent += socket.send(batch.arena(), &messages[sent..], &Links::default())?;
     }
     let mut seen = 0;
     let mut found = Found::Nothing;
-    let start = Instant::now();
     while seen < messages.len() && start.elapsed() < PROBE_TIME {
         raw.receive(|header| {
             if header.source.ip() == IpAddr::from(own) && headers.contains(&header.bth) {
@@ -182,6 +182,7 @@ pub(super) fn probe(socket: &Socket, receiving: &mut ReceiveBatch) -> io::Result
             }
         })?;
         if seen < messages.len() {
+            // The device is being opened and serves nobody yet: its reactor may stand still for a moment.
             std::thread::sleep(Duration::from_millis(1));
         }
     }
