@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use meta::{Record, VolumeInfo, VolumeState};
+use meta::{Record, VerifyPolicy, VolumeInfo, VolumeState};
 use uuid::Uuid;
 
 use crate::engine::Shared;
@@ -277,6 +277,8 @@ fn plan(state: &State, spec: VolumeSpec) -> Result<VolumeInfo> {
         lba_bytes: spec.lba_bytes,
         state: VolumeState::Active,
         dedup: spec.dedup,
+        verify: VerifyPolicy::Trust,
+        domain: String::new(),
         name,
     })
 }

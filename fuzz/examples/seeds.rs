@@ -205,6 +205,8 @@ fn volume() -> VolumeInfo {
         lba_bytes: 4096,
         state: VolumeState::Active,
         dedup: true,
+        verify: meta::VerifyPolicy::Compare,
+        domain: "tenant".into(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use uuid::Uuid;
 
-use crate::types::{VOLUME_NAME_BYTES_MAX, VolumeInfo, VolumeState};
+use crate::types::{VOLUME_NAME_BYTES_MAX, VerifyPolicy, VolumeInfo, VolumeState};
 
 /// CRC-32C (Castagnoli) of `bytes`.
 pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
@@ -72,9 +72,11 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Appends a volume: id, nsid, size, LBA size, state, deduplication, uuid, nguid, name with a length byte.
-///
-/// The caller has checked the name's length; a longer one is cut so that the row stays readable.
+/// Bytes of a volume besides its two names.
+pub(crate) const VOLUME_BYTES: usize = 4 + 4 + 8 + 4 + 1 + 1 + 1 + 16 + 16 + 1 + 1;
+
+/// Appends a volume: id, nsid, size, LBA size, state, deduplication, verify policy, uuid, nguid, name and
+/// domain with a length byte each.
 pub(crate) fn put_volume(out: &mut Vec<u8>, volume: &VolumeInfo) {
     out.extend_from_slice(&volume.id.to_le_bytes());
     out.extend_from_slice(&volume.nsid.to_le_bytes());
@@ -85,14 +87,32 @@ pub(crate) fn put_volume(out: &mut Vec<u8>, volume: &VolumeInfo) {
         VolumeState::Deleting => 1,
     });
     out.push(u8::from(volume.dedup));
+    out.push(match volume.verify {
+        VerifyPolicy::Trust => 0,
+        VerifyPolicy::Compare => 1,
+        VerifyPolicy::Background => 2,
+    });
     out.extend_from_slice(volume.uuid.as_bytes());
     out.extend_from_slice(&volume.nguid);
-    let mut len = volume.name.len().min(VOLUME_NAME_BYTES_MAX);
-    while !volume.name.is_char_boundary(len) {
+    put_name(out, &volume.name);
+    put_name(out, &volume.domain);
+}
+
+/// The caller has checked the name's length; a longer one is cut so that the row stays readable.
+fn put_name(out: &mut Vec<u8>, name: &str) {
+    let mut len = name.len().min(VOLUME_NAME_BYTES_MAX);
+    while !name.is_char_boundary(len) {
         len -= 1;
     }
     out.push(len as u8);
-    out.extend_from_slice(&volume.name.as_bytes()[..len]);
+    out.extend_from_slice(&name.as_bytes()[..len]);
+}
+
+fn take_name(reader: &mut Reader<'_>, what: &'static str) -> Result<String, CodecError> {
+    let len = usize::from(reader.u8()?);
+    std::str::from_utf8(reader.bytes(len)?)
+        .map(str::to_owned)
+        .map_err(|_| CodecError::Field(what))
 }
 
 /// Reads what [`put_volume`] wrote.
@@ -111,12 +131,16 @@ pub(crate) fn take_volume(reader: &mut Reader<'_>) -> Result<VolumeInfo, CodecEr
         1 => true,
         _ => return Err(CodecError::Field("deduplication switch")),
     };
+    let verify = match reader.u8()? {
+        0 => VerifyPolicy::Trust,
+        1 => VerifyPolicy::Compare,
+        2 => VerifyPolicy::Background,
+        _ => return Err(CodecError::Field("verify policy")),
+    };
     let uuid = Uuid::from_bytes(reader.array()?);
     let nguid = reader.array()?;
-    let name_len = usize::from(reader.u8()?);
-    let name = std::str::from_utf8(reader.bytes(name_len)?)
-        .map_err(|_| CodecError::Field("volume name"))?
-        .to_owned();
+    let name = take_name(reader, "volume name")?;
+    let domain = take_name(reader, "domain name")?;
     Ok(VolumeInfo {
         id,
         name,
@@ -127,6 +151,8 @@ pub(crate) fn take_volume(reader: &mut Reader<'_>) -> Result<VolumeInfo, CodecEr
         lba_bytes,
         state,
         dedup,
+        verify,
+        domain,
     })
 }
 

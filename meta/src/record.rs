@@ -4,7 +4,7 @@
 //! little endian; the frame around them (length, CRC-32C, epoch, sequence number) is the journal's.
 //! Decoding never panics, whatever the bytes are, and accepts only the one encoding of a record.
 
-use crate::codec::{CodecError, Reader, put_volume, take_volume};
+use crate::codec::{CodecError, Reader, VOLUME_BYTES, put_volume, take_volume};
 use crate::types::{Fingerprint, Pba, VOLUME_NAME_BYTES_MAX, VolumeInfo};
 
 /// Most entries of one [`Record::Map`]: 16 Ki sub-blocks, 64 MiB of 4 KiB sub-blocks.
@@ -241,7 +241,9 @@ impl Record {
             Self::Map { .. } => RecordRef::from(self).encoded_len(),
             Self::Unmap { entries, .. } => 4 + 4 + entries.len() * 16,
             Self::VolumeCreate(volume) => {
-                4 + 4 + 8 + 4 + 1 + 1 + 16 + 16 + 1 + volume.name.len().min(VOLUME_NAME_BYTES_MAX)
+                VOLUME_BYTES
+                    + volume.name.len().min(VOLUME_NAME_BYTES_MAX)
+                    + volume.domain.len().min(VOLUME_NAME_BYTES_MAX)
             }
             Self::VolumeResize { .. } => 12,
             Self::VolumeDelete { .. } | Self::VolumeGone { .. } => 4,

@@ -98,6 +98,53 @@ pub enum VolumeState {
     Deleting,
 }
 
+/// How a write makes sure that a block found by its fingerprint holds the same content.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum VerifyPolicy {
+    /// Equal fingerprints are equal contents: 128 bits of a hash whose key is secret.
+    #[default]
+    Trust,
+    /// The block is read and compared byte by byte before the write is acknowledged.
+    Compare,
+    /// The block is read and compared after the write was acknowledged, before anything else can use
+    /// its range and before the next flush is through.
+    Background,
+}
+
+impl VerifyPolicy {
+    /// The word that users know it by.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Trust => "trust",
+            Self::Compare => "compare",
+            Self::Background => "background",
+        }
+    }
+}
+
+impl fmt::Display for VerifyPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// No policy has that name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is no verify policy; use trust, compare or background")]
+pub struct UnknownVerifyPolicy(pub String);
+
+impl std::str::FromStr for VerifyPolicy {
+    type Err = UnknownVerifyPolicy;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        [Self::Trust, Self::Compare, Self::Background]
+            .into_iter()
+            .find(|policy| policy.as_str() == text)
+            .ok_or_else(|| UnknownVerifyPolicy(text.to_owned()))
+    }
+}
+
 /// A volume, as the pool remembers it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeInfo {
@@ -120,6 +167,13 @@ pub struct VolumeInfo {
     /// Whether what is written to it is deduplicated. If not, nothing is hashed; a block that was not
     /// flushed before a crash is then proven by its CRC-32C alone.
     pub dedup: bool,
+    /// How a write makes sure of a duplicate.
+    #[serde(default)]
+    pub verify: VerifyPolicy,
+    /// Name of its domain, at most [`VOLUME_NAME_BYTES_MAX`] bytes; empty = the pool's own. Volumes
+    /// share blocks within a domain only; the key of its fingerprints follows from the name.
+    #[serde(default)]
+    pub domain: String,
 }
 
 /// What the store knows about one physical block.

@@ -282,6 +282,8 @@ mod tests {
             lba_bytes,
             state: VolumeState::Active,
             dedup: true,
+            verify: meta::VerifyPolicy::Trust,
+            domain: String::new(),
         }
     }
 

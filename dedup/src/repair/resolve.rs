@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use drives::BLOCK_BYTES;
-use meta::{BlockContent, BlockRow, Pba, VolumeInfo, VolumeState};
+use meta::{BlockContent, BlockRow, Pba, VerifyPolicy, VolumeInfo, VolumeState};
 use uuid::Uuid;
 
 use super::plan::{Contents, Held, Survey, content_of};
@@ -205,6 +205,8 @@ fn recovered(volumes: &BTreeMap<u32, VolumeInfo>, id: u32, end: u64) -> Result<V
         lba_bytes: BLOCK_BYTES as u32,
         state: VolumeState::Active,
         dedup: true,
+        verify: VerifyPolicy::Trust,
+        domain: String::new(),
     })
 }
 

@@ -23,7 +23,8 @@ use crate::error::MetaError;
 /// First bytes of a journal file.
 const MAGIC: [u8; 8] = *b"OFJRNL\r\n";
 /// Version of the header and of the frames behind it. 2: blocks with or without a fingerprint.
-const VERSION: u32 = 2;
+/// 3: volumes with a verify policy and a domain.
+const VERSION: u32 = 3;
 /// Bytes before the ring.
 const HEADER_BYTES: u64 = 4096;
 /// Bytes of the header that carry something; the rest is zero.

@@ -14,8 +14,8 @@ use crate::codec::{CodecError, Reader, put_volume, take_volume};
 use crate::types::{BlockRow, Checkpoint, Fingerprint, Pba, Position, VolumeInfo};
 use uuid::Uuid;
 
-/// Version of the rows. 2: volumes with or without deduplication.
-pub(super) const VERSION: u32 = 2;
+/// Version of the rows. 2: volumes with or without deduplication. 3: their verify policy and domain.
+pub(super) const VERSION: u32 = 3;
 
 pub(super) const KEY_FORMAT: &[u8] = b"f";
 pub(super) const KEY_CHECKPOINT: &[u8] = b"c";

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use meta::{
     BlockRow, Checkpoint, Fingerprint, LoadVisitor, MapEntry, MetaError, NewBlock, Pba, Record,
-    Store, VolumeInfo, VolumeState,
+    Store, VerifyPolicy, VolumeInfo, VolumeState,
 };
 use proptest::prelude::*;
 use rand::{Rng, RngCore};
@@ -44,10 +44,18 @@ pub(crate) fn volume_info() -> impl Strategy<Value = VolumeInfo> {
         any::<u64>(),
         any::<bool>(),
         any::<bool>(),
+        prop::sample::select(&[
+            VerifyPolicy::Trust,
+            VerifyPolicy::Compare,
+            VerifyPolicy::Background,
+        ]),
+        "[a-zé0-9-]{0,60}",
     )
         .prop_map(
-            |(id, name, nsid, uuid, size_bytes, deleting, dedup)| VolumeInfo {
+            |(id, name, nsid, uuid, size_bytes, deleting, dedup, verify, domain)| VolumeInfo {
                 dedup,
+                verify,
+                domain,
                 id,
                 name,
                 nsid,
@@ -195,6 +203,8 @@ impl NaivePool {
         let uuid = Uuid::from_u128(u128::from(rng.next_u64()));
         let info = VolumeInfo {
             dedup: true,
+            verify: VerifyPolicy::Trust,
+            domain: String::new(),
             id,
             name: format!("vol{id}"),
             nsid: id,
