@@ -190,7 +190,16 @@ pub(crate) fn bind_helpers(cores: &[usize]) {
 
 /// Processor time that the calling thread has used, in seconds.
 pub(crate) fn thread_seconds() -> f64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
+    seconds(ClockId::ThreadCPUTime)
+}
+
+/// Processor time that all threads of this process have used, in seconds.
+pub(crate) fn process_seconds() -> f64 {
+    seconds(ClockId::ProcessCPUTime)
+}
+
+fn seconds(clock: ClockId) -> f64 {
+    let time = clock_gettime(clock);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
@@ -228,6 +237,7 @@ mod tests {
         while thread_seconds() <= before {
             sum = std::hint::black_box(sum + 1);
         }
+        assert!(process_seconds() >= thread_seconds());
         assert!(resident_bytes() > 1 << 16);
     }
 }

@@ -73,6 +73,8 @@ pub(super) struct Run {
     pub(super) seconds: f64,
     /// Processor time of the reactor's thread.
     pub(super) core_seconds: f64,
+    /// Processor time of all other threads of the process meanwhile.
+    pub(super) helper_seconds: f64,
     pub(super) p50_us: f64,
     pub(super) p99_us: f64,
 }
@@ -85,6 +87,16 @@ impl Run {
     /// How much of its core the thread had.
     pub(super) fn core_share(&self) -> f64 {
         self.core_seconds / self.seconds
+    }
+
+    /// Processor time of the reactor's thread for a command, microseconds.
+    pub(super) fn core_us(&self) -> f64 {
+        self.core_seconds / self.commands.max(1) as f64 * 1e6
+    }
+
+    /// Processor time of all other threads for a command, microseconds.
+    pub(super) fn helper_us(&self) -> f64 {
+        self.helper_seconds / self.commands.max(1) as f64 * 1e6
     }
 }
 
@@ -162,6 +174,7 @@ pub(super) async fn run(load: Load, deck: Rc<Deck>) -> Result<Run, LoadError> {
         commands: latencies.len(),
         seconds,
         core_seconds,
+        helper_seconds: 0.0, // known to who sees all reactors
         p50_us: us(0.5),
         p99_us: us(0.99),
     })

@@ -1,7 +1,10 @@
 //! `onefold bench engine`: the engine without a network, each figure beside the machine's own limit.
 //!
 //! - One reactor on a core of its own makes all the load; checkpoints, RocksDB and helper threads run on
-//!   the other cores. With a second core, two reactors are measured beside one.
+//!   the other cores, and their processor time is reported apart. With a second core, two reactors are
+//!   measured beside one, in turn.
+//! - The memory drive has its memory from the start, as the daemon's has (`serve --drive memory=SIZE`): the
+//!   system's work for new memory would be most of what is measured.
 //! - Journal and store are files in a folder on disk, configured as the daemon has them. The drive is
 //!   memory where the table says so, and a file otherwise; its space has been written before.
 //! - Every workload runs once to warm up and then several times; the median run is reported, with the
@@ -24,7 +27,7 @@ use drives::{BLOCK_BYTES, Drive, DriveError, FileDrive, MemoryDrive, OpenOptions
 
 use crate::machine::{self, Machine};
 use content::Mix;
-use load::{Act, Goal as Target, Load, Places, Run, Until};
+use load::{Act, Load, Places, Run, Until};
 use pool::{Cores, KNOWN_BLOCKS, Pool};
 
 pub use limits::Limits;
@@ -40,7 +43,25 @@ pub struct Options {
     pub dir: PathBuf,
     /// Unique blocks for the figures of a large pool; `None` for the default of the mode.
     pub large_blocks: Option<u64>,
+    /// Of [`WORKLOADS`], only these (and what they are held against); all if there is none.
+    pub only: Vec<String>,
 }
+
+/// The workloads that can be chosen, in their order; `large` are all figures of a large pool.
+pub const WORKLOADS: [&str; 12] = [
+    "write-128k-unique",
+    "read-128k",
+    "write-128k-dup90",
+    "write-4k-unique",
+    "two-reactors-write-4k-unique",
+    "read-4k",
+    "write-4k-dup",
+    "write-4k-qd1",
+    "file-write-4k",
+    "file-write-4k-qd128",
+    "file-write-128k-dup90",
+    "large",
+];
 
 /// Why there are no figures.
 #[derive(Debug, thiserror::Error)]
@@ -225,14 +246,25 @@ async fn run_plan(
         results: Vec::new(),
         progress,
         plan,
+        only: options.only.clone(),
     };
     (bench.progress)("the machine's own limits");
     bench.limits.of_core(&bench.cores, &bench.budget).await?;
-    bench.memory_drive(reactors).await?;
-    bench.file_drive().await?;
-    bench
-        .large(options.large_blocks.unwrap_or(bench.plan.large_blocks))
-        .await?;
+    let (file, memory): (Vec<&str>, Vec<&str>) = WORKLOADS
+        .into_iter()
+        .filter(|name| *name != LARGE_POOL && bench.wants(name))
+        .partition(|name| name.starts_with("file-"));
+    if !memory.is_empty() {
+        bench.memory_drive(reactors).await?;
+    }
+    if !file.is_empty() {
+        bench.file_drive().await?;
+    }
+    if bench.wants(LARGE_POOL) {
+        bench
+            .large(options.large_blocks.unwrap_or(bench.plan.large_blocks))
+            .await?;
+    }
     let mut notes = vec![
         "Core: how much of its core the load's thread had. In brackets the ratio by its processor time: \
          what a quiet machine would give."
@@ -268,8 +300,10 @@ struct Bench<'a> {
     results: Vec<Row>,
     progress: &'a dyn Fn(&str),
     plan: Plan,
+    only: Vec<String>,
 }
 
+const LARGE_POOL: &str = "large";
 const SMALL: usize = BLOCK_BYTES;
 const LARGE: usize = 128 << 10;
 const DUPLICATES: Mix = Mix::Duplicates {
@@ -288,6 +322,10 @@ impl Bench<'_> {
         self.results.push(row);
     }
 
+    fn wants(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|wanted| wanted == name)
+    }
+
     async fn median(&self, name: &str, load: Load) -> Result<Median, EngineBenchError> {
         (self.progress)(name);
         median_of(&self.cores, &self.budget, load).await
@@ -295,96 +333,86 @@ impl Bench<'_> {
 
     async fn memory_drive(&mut self, reactors: usize) -> Result<(), EngineBenchError> {
         let bytes = self.plan.memory_drive_bytes;
-        let drive: Arc<dyn Drive> = Arc::new(MemoryDrive::new(bytes / BLOCK_BYTES as u64));
         (self.progress)("filling the memory drive");
         // The system's own work for new memory is not the engine's.
+        let drive: Arc<dyn Drive> = Arc::new(MemoryDrive::resident(bytes / BLOCK_BYTES as u64)?);
         let folder = self.folder.join("memory");
         let volume_bytes = self.plan.memory_volume_bytes;
-        let pool = Pool::create(&folder, drive.clone(), volume_bytes).await?;
-        let touch = Load {
-            goal: Target::Drive(drive),
-            range_bytes: bytes,
-            until: Until::Commands(bytes / MIB),
-            ..pool.load(Act::Write(Mix::Unique), Places::InOrder, MIB as usize, 1)
-        };
-        self.cores.run(touch).await?;
+        let pool = Pool::create(&folder, drive, volume_bytes).await?;
         pool.write_known(&self.cores).await?;
         pool.fill(&self.cores).await?;
-        let hash = self.limits.blake3_bytes_per_second;
 
-        let write = |mix| Act::Write(mix);
-        let large = |act| pool.load(act, Places::InOrder, LARGE, 8);
-        let small = |act, depth| pool.load(act, Places::Random, SMALL, depth);
-        let name = "write-128k-unique";
-        let median = self.median(name, large(write(Mix::Unique))).await?;
-        let row = median
-            .bytes(name, LARGE)
-            .beside_core("side-by-side BLAKE3", hash);
-        self.put(row.with_goal(Goal::RatioAtLeast(0.60)));
-
-        let name = "read-128k";
-        let memcpy = self.limits.memcpy_bytes_per_second;
-        let median = self.median(name, large(Act::Read)).await?;
-        let row = median.bytes(name, LARGE).beside_core("memcpy", memcpy);
-        self.put(row.with_goal(Goal::RatioAtLeast(0.5)));
-
-        let name = "write-128k-dup90";
-        let median = self.median(name, large(write(NINETY_PERCENT))).await?;
-        let row = median
-            .bytes(name, LARGE)
-            .beside_core("side-by-side BLAKE3", hash);
-        self.put(row.with_goal(Goal::RatioAtLeast(0.75)));
-
-        let hashes = hash / SMALL as f64;
-        let name = "write-4k-unique";
-        let unique = self.median(name, small(write(Mix::Unique), 32)).await?;
-        let row = unique
-            .commands(name)
-            .beside_core("side-by-side BLAKE3", hashes);
-        self.put(row.with_goal(Goal::ValueAtLeast(300e3)));
-
-        if reactors > 1 {
-            let name = "two-reactors-write-4k-unique";
-            (self.progress)(name);
-            let load = Load {
-                until: Until::Time(self.budget.run_time()),
-                ..small(write(Mix::Unique), 32)
-            };
-            let mut runs = Vec::new();
-            for _ in 0..self.budget.runs {
-                runs.push(self.cores.run_on_all(load.clone()).await?);
+        let hash = ("side-by-side BLAKE3", self.limits.blake3_bytes_per_second);
+        let memcpy = ("memcpy", self.limits.memcpy_bytes_per_second);
+        for (name, act, limit, least) in [
+            ("write-128k-unique", Act::Write(Mix::Unique), hash, 0.60),
+            ("read-128k", Act::Read, memcpy, 0.50),
+            ("write-128k-dup90", Act::Write(NINETY_PERCENT), hash, 0.75),
+        ] {
+            if self.wants(name) {
+                let load = pool.load(act, Places::InOrder, LARGE, 8);
+                let row = self.median(name, load).await?.bytes(name, LARGE);
+                let row = row.beside_core(limit.0, limit.1);
+                self.put(row.with_goal(Goal::RatioAtLeast(least)));
             }
-            runs.sort_by(|a, b| a.per_second().total_cmp(&b.per_second()));
-            let run = &runs[runs.len() / 2];
-            let row = Row {
-                range: Some([runs[0].per_second(), runs[runs.len() - 1].per_second()]),
-                core_share: Some(run.core_share() / 2.0),
-                ..Row::new(name, run.per_second(), Unit::CommandsPerSecond).of_run(run)
-            };
-            let row = row.beside("one reactor", unique.per_second());
-            self.put(row.with_goal(Goal::RatioAtLeast(1.7)));
         }
-
-        let name = "read-4k";
-        let copies = memcpy / SMALL as f64;
-        let median = self.median(name, small(Act::Read, 32)).await?;
-        let row = median.commands(name).beside_core("memcpy", copies);
-        self.put(row.with_goal(Goal::ValueAtLeast(800e3)));
-
-        let name = "write-4k-dup";
-        let median = self.median(name, small(write(DUPLICATES), 32)).await?;
-        let row = median
-            .commands(name)
-            .beside_core("side-by-side BLAKE3", hashes);
-        self.put(row.with_goal(Goal::ValueAtLeast(400e3)));
-
+        let small = |act, depth| pool.load(act, Places::Random, SMALL, depth);
+        for (name, act, limit, least) in [
+            ("write-4k-unique", Act::Write(Mix::Unique), hash, 300e3),
+            ("read-4k", Act::Read, memcpy, 800e3),
+            ("write-4k-dup", Act::Write(DUPLICATES), hash, 400e3),
+        ] {
+            if self.wants(name) {
+                let row = self.median(name, small(act, 32)).await?.commands(name);
+                let row = row.beside_core(limit.0, limit.1 / SMALL as f64);
+                self.put(row.with_goal(Goal::ValueAtLeast(least)));
+            }
+        }
+        let name = "two-reactors-write-4k-unique";
+        if reactors > 1 && self.wants(name) {
+            self.two_reactors(name, small(Act::Write(Mix::Unique), 32))
+                .await?;
+        }
         let name = "write-4k-qd1";
-        let median = self.median(name, small(write(Mix::Unique), 1)).await?;
-        let alone = SMALL as f64 / self.limits.blake3_one_at_a_time_bytes_per_second * 1e6;
-        let row = Row::new(name, median.run.p50_us, Unit::Microseconds).of_run(&median.run);
-        let row = row.beside("one BLAKE3 of 4 KiB", alone);
-        self.put(row.with_goal(Goal::ValueAtMost(6.0)));
+        if self.wants(name) {
+            let load = small(Act::Write(Mix::Unique), 1);
+            let median = self.median(name, load).await?;
+            let alone = SMALL as f64 / self.limits.blake3_one_at_a_time_bytes_per_second * 1e6;
+            let row = Row::new(name, median.run.p50_us, Unit::Microseconds).of_run(&median.run);
+            let row = row.beside("one BLAKE3 of 4 KiB", alone);
+            self.put(row.with_goal(Goal::ValueAtMost(6.0)));
+        }
         pool.discard().await;
+        Ok(())
+    }
+
+    /// One reactor and two in turn, so that both meet the same machine; each pair gives a ratio.
+    async fn two_reactors(&mut self, name: &str, load: Load) -> Result<(), EngineBenchError> {
+        (self.progress)(name);
+        let load = Load {
+            until: Until::Time(self.budget.run_time()),
+            ..load
+        };
+        let mut pairs = Vec::new();
+        for _ in 0..self.budget.runs {
+            let one = self.cores.run(load.clone()).await?;
+            let two = self.cores.run_on_all(load.clone()).await?;
+            pairs.push((one, two));
+        }
+        let ratio = |(one, two): &(Run, Run)| two.per_second() / one.per_second();
+        pairs.sort_by(|a, b| ratio(a).total_cmp(&ratio(b)));
+        let at = pairs.len() / 2;
+        let [least, most] = [0, pairs.len() - 1].map(|at| pairs[at].1.per_second());
+        let (one, two) = &pairs[at];
+        let row = Row {
+            range: Some([least.min(most), least.max(most)]),
+            core_share: Some(two.core_share() / 2.0),
+            // Twice as many cores: what they do for a command's processor time on one alone.
+            core_ratio: Some(2.0 * one.core_us() / two.core_us()),
+            ..Row::new(name, two.per_second(), Unit::CommandsPerSecond).of_run(two)
+        };
+        let row = row.beside("one reactor", one.per_second());
+        self.put(row.with_goal(Goal::RatioAtLeast(1.7)));
         Ok(())
     }
 
@@ -413,18 +441,20 @@ impl Bench<'_> {
                 self.limits.raw_write_4k_qd128_per_second,
             ),
         ] {
-            let load = pool.load(Act::Write(Mix::Unique), Places::Random, SMALL, depth);
-            let row = self.median(name, load).await?.commands(name);
-            self.put(row.beside(limit, raw).with_goal(Goal::RatioAtLeast(1.5)));
+            if self.wants(name) {
+                let load = pool.load(Act::Write(Mix::Unique), Places::Random, SMALL, depth);
+                let row = self.median(name, load).await?.commands(name);
+                self.put(row.beside(limit, raw).with_goal(Goal::RatioAtLeast(1.5)));
+            }
         }
         let name = "file-write-128k-dup90";
-        let load = pool.load(Act::Write(NINETY_PERCENT), Places::InOrder, LARGE, 8);
-        let row = self.median(name, load).await?.bytes(name, LARGE);
-        let raw = self.limits.raw_write_128k_qd8_bytes_per_second;
-        self.put(
-            row.beside("raw in order", raw)
-                .with_goal(Goal::RatioAtLeast(1.0)),
-        );
+        if self.wants(name) {
+            let load = pool.load(Act::Write(NINETY_PERCENT), Places::InOrder, LARGE, 8);
+            let row = self.median(name, load).await?.bytes(name, LARGE);
+            let raw = self.limits.raw_write_128k_qd8_bytes_per_second;
+            let row = row.beside("raw in order", raw);
+            self.put(row.with_goal(Goal::RatioAtLeast(1.0)));
+        }
         pool.discard().await;
         Ok(())
     }
@@ -521,6 +551,7 @@ mod tests {
             quick: true,
             dir: dir.path().to_path_buf(),
             large_blocks: None,
+            only: Vec::new(),
         };
         let report = reactor::run(
             reactor::Config::default(),

@@ -69,12 +69,15 @@ impl Cores {
     /// Runs the load on the first reactor.
     pub(super) async fn run(&self, load: Load) -> Result<Run, EngineBenchError> {
         self.clear();
-        on(&self.reactors[0], move || run_here(load, 1)).await?
+        let start = machine::process_seconds();
+        let run = on(&self.reactors[0], move || run_here(load, 1)).await??;
+        Ok(with_helpers(run, start))
     }
 
     /// Runs the load on every reactor at the same time: commands of all, over the longest time.
     pub(super) async fn run_on_all(&self, load: Load) -> Result<Run, EngineBenchError> {
         self.clear();
+        let start = machine::process_seconds();
         let running: Vec<_> = (1..)
             .zip(&self.reactors)
             .map(|(seed, reactor)| {
@@ -91,12 +94,14 @@ impl Cores {
                     commands: sum.commands + run.commands,
                     seconds: sum.seconds.max(run.seconds),
                     core_seconds: sum.core_seconds + run.core_seconds,
+                    helper_seconds: 0.0,
                     p50_us: sum.p50_us.max(run.p50_us),
                     p99_us: sum.p99_us.max(run.p99_us),
                 },
             });
         }
-        all.ok_or(EngineBenchError::Stopped)
+        let run = all.ok_or(EngineBenchError::Stopped)?;
+        Ok(with_helpers(run, start))
     }
 
     /// Runs something else on the first reactor.
@@ -108,6 +113,15 @@ impl Cores {
     {
         self.clear();
         on(&self.reactors[0], make).await
+    }
+}
+
+/// Whatever the process used since `start` and the load's own threads did not, was the helpers'.
+fn with_helpers(run: Run, start: f64) -> Run {
+    let all = machine::process_seconds() - start;
+    Run {
+        helper_seconds: (all - run.core_seconds).max(0.0),
+        ..run
     }
 }
 

@@ -51,6 +51,9 @@ pub struct Row {
     pub core_share: Option<f64>,
     /// Processor time of that thread for a command, microseconds: it hardly depends on other load.
     pub core_us: Option<f64>,
+    /// Processor time of all other threads for a command, microseconds: what journal syncs, checkpoints
+    /// and RocksDB cost, on other cores if there are any.
+    pub helper_us: Option<f64>,
 }
 
 /// What a value counts.
@@ -137,6 +140,7 @@ impl Row {
             p99_us: None,
             core_share: None,
             core_us: None,
+            helper_us: None,
         }
     }
 
@@ -145,7 +149,8 @@ impl Row {
         self.p50_us = Some(run.p50_us);
         self.p99_us = Some(run.p99_us);
         self.core_share = Some(run.core_share());
-        self.core_us = Some(run.core_seconds / run.commands.max(1) as f64 * 1e6);
+        self.core_us = Some(run.core_us());
+        self.helper_us = Some(run.helper_us());
         self
     }
 
@@ -215,8 +220,16 @@ impl fmt::Display for Report {
         writeln!(f)?;
         writeln!(
             f,
-            "{:<27} {:>11} {:>8} {:>8} {:>5} {:>8}  {:<36} {:<15} met",
-            "workload", "value", "p50 us", "p99 us", "core", "core us", "limit", "goal"
+            "{:<28} {:>11} {:>8} {:>8} {:>5} {:>8} {:>9}  {:<36} {:<15} met",
+            "workload",
+            "value",
+            "p50 us",
+            "p99 us",
+            "core",
+            "core us",
+            "helper us",
+            "limit",
+            "goal"
         )?;
         for row in &self.results {
             let number = |value: Option<f64>, digits| {
@@ -237,13 +250,14 @@ impl fmt::Display for Report {
             };
             writeln!(
                 f,
-                "{:<27} {:>11} {:>8} {:>8} {:>5} {:>8}  {:<36} {:<15} {met}",
+                "{:<28} {:>11} {:>8} {:>8} {:>5} {:>8} {:>9}  {:<36} {:<15} {met}",
                 row.name,
                 row.unit.show(row.value),
                 number(row.p50_us, 1),
                 number(row.p99_us, 1),
                 number(row.core_share, 2),
                 number(row.core_us, 2),
+                number(row.helper_us, 2),
                 limit,
                 goal.unwrap_or_default(),
             )?;

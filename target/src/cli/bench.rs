@@ -66,6 +66,9 @@ pub struct EngineArgs {
     /// Unique 4 KiB blocks of the large pool [default: 20000000, with --quick 262144]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1024..=1 << 32))]
     pub blocks: Option<u64>,
+    /// Only these workloads, separated by commas; `large` are all figures of a large pool
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = bench::engine::WORKLOADS)]
+    pub only: Vec<String>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -87,6 +90,7 @@ fn engine(args: &EngineArgs) -> Outcome {
         quick: args.quick,
         dir: args.dir.clone(),
         large_blocks: args.blocks,
+        only: args.only.clone(),
     };
     let progress = |what: &str| eprintln!("{what} ...");
     let report = on_reactor(

@@ -206,6 +206,13 @@ fn benchmarks_have_a_quick_form_and_a_form_for_scripts() {
     assert!(args.quick && args.json);
     assert_eq!((args.dir, args.blocks), (PathBuf::from("/srv"), Some(5000)));
     assert!(parse("onefold bench engine --blocks 0").is_err());
+    let Ok(Command::Bench(BenchCommand::Engine(args))) =
+        parse("onefold bench engine --only read-4k,large")
+    else {
+        panic!("some workloads")
+    };
+    assert_eq!(args.only, ["read-4k", "large"]);
+    assert!(parse("onefold bench engine --only read-5k").is_err());
     assert!(parse("onefold bench").is_err());
     let Ok(Command::Bench(BenchCommand::Transports(args))) =
         parse("onefold bench transports tcp://192.0.2.5:4420/nqn.2014-08.org.example:disk")
