@@ -17,6 +17,8 @@ pub(crate) enum Broken {
     NoRangeLock,
     /// Others may share a block before it is written.
     ShareInFlight,
+    /// Writes map into a range that is being trimmed in the background (lost updates).
+    MapWhatIsTrimmed,
 }
 
 thread_local! {

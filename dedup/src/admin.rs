@@ -11,7 +11,6 @@ use uuid::Uuid;
 
 use crate::engine::Shared;
 use crate::state::State;
-use crate::trim::unmap;
 use crate::wait::lock;
 use crate::{Engine, EngineError, Result, SUB_BLOCK_BYTES, Volume};
 
@@ -81,8 +80,8 @@ impl Engine {
             .ok_or_else(|| EngineError::internal("a new volume vanished"))
     }
 
-    /// Changes a volume's size (a multiple of 4096, in bytes). Shrinking gives the tail back. Durable
-    /// when it returns.
+    /// Changes a volume's size (a multiple of 4096, in bytes). Durable when it returns. What shrinking
+    /// cuts off is gone at once, and freed by background maintenance.
     ///
     /// # Errors
     /// `NotFound`, or `Invalid` for a size that cannot be.
@@ -97,24 +96,21 @@ impl Engine {
             (VolumeInfo::clone(&entry.info), entry.core.clone())
         };
         let grain = SUB_BLOCK_BYTES as u64;
-        let new_end = size_bytes / grain;
-        let record = Record::VolumeResize {
-            id: info.id,
-            size_bytes,
-        };
-        if size_bytes < info.size_bytes {
+        let (new_end, old_end) = (size_bytes / grain, info.size_bytes / grain);
+        {
             // Commands on the tail end first; later ones see the new size.
             let guard = core.range_lock.exclusive(new_end, u64::MAX).await;
+            let _turn = core.trim_turn.lock().await;
+            let record = Record::VolumeResize {
+                id: info.id,
+                size_bytes,
+                trimming: shared.list_with(&core, (new_end, old_end)).await?,
+            };
             shared.commit(record, Some(guard)).await?;
-        } else if size_bytes > info.size_bytes {
-            // An earlier shrink may have been stopped half-way: old content must not show again.
-            unmap(shared, &core, info.size_bytes / grain, u64::MAX).await?;
-            shared.commit(record, None).await?;
         }
         shared.flush().await?;
         let info = VolumeInfo { size_bytes, ..info };
         notify(shared, VolumeChangeKind::Resized, info.clone());
-        unmap(shared, &core, new_end, u64::MAX).await?;
         Ok(info)
     }
 
@@ -144,36 +140,6 @@ impl Engine {
             },
         );
         Ok(())
-    }
-}
-
-impl Shared {
-    /// Frees the blocks of deleted volumes, in pieces, and forgets the volumes.
-    pub(crate) async fn purge_deleted(self: &Arc<Self>) -> Result<()> {
-        loop {
-            let deleting = {
-                let state = lock(&self.state);
-                let mut deleting = state.volumes.values().filter(|entry| !entry.is_active());
-                deleting.next().map(|entry| entry.core.clone())
-            };
-            let Some(core) = deleting else {
-                return Ok(());
-            };
-            let id = core.id;
-            // Commands that began before the deletion end first; later ones find no volume.
-            drop(core.range_lock.exclusive(0, u64::MAX).await);
-            let mapped = {
-                let state = lock(&self.state);
-                state.volumes.get(&id).map_or(0, |entry| entry.map.mapped())
-            };
-            lock(&self.deleting).entry(id).or_insert(mapped);
-            unmap(self, &core, 0, u64::MAX).await?;
-            let guard = core.range_lock.exclusive(0, u64::MAX).await;
-            if lock(&self.state).volumes.contains_key(&id) {
-                self.commit(Record::VolumeGone { id }, Some(guard)).await?;
-            }
-            lock(&self.deleting).remove(&id);
-        }
     }
 }
 
@@ -279,6 +245,7 @@ fn plan(state: &State, spec: VolumeSpec) -> Result<VolumeInfo> {
         dedup: spec.dedup,
         verify: VerifyPolicy::Trust,
         domain: String::new(),
+        trimming: Vec::new(),
         name,
     })
 }

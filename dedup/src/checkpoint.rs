@@ -223,12 +223,12 @@ impl Shared {
 
     /// Tries to make freed blocks usable; false when there is nothing to gain.
     pub(crate) async fn reclaim_space(self: &Arc<Self>) -> bool {
-        {
-            let mut state = lock(&self.state);
-            if state.space.skip_discards() > 0 {
-                return true;
-            }
-            if !state.space.has_reclaimable() {
+        if lock(&self.state).space.skip_discards() > 0 {
+            return true;
+        }
+        while !lock(&self.state).space.has_reclaimable() {
+            // What was trimmed at once may not be free yet.
+            if !matches!(self.trim_slice().await, Ok(true)) {
                 return false;
             }
         }

@@ -43,8 +43,12 @@ pub struct EngineConfig {
     pub checkpoint_journal_percent: u32,
     /// ... or when the last checkpoint with something to do is about this old.
     pub checkpoint_interval: Duration,
-    /// Mapping entries per journal record of a trim, zeroing or deletion.
+    /// Mapping entries per journal record of a trim, zeroing or deletion: as long as one is made, other
+    /// commands wait.
     pub trim_chunk: usize,
+    /// Trims and zeroings of more sub-blocks than this are written down at once and done in the
+    /// background.
+    pub trim_at_once: u64,
     /// Whether freed blocks are discarded on the drives (by background maintenance) before they are
     /// reused.
     pub discard: bool,
@@ -73,7 +77,8 @@ impl Default for EngineConfig {
             flush_interval: Duration::from_secs(1),
             checkpoint_journal_percent: 33,
             checkpoint_interval: Duration::from_secs(10),
-            trim_chunk: 2048,
+            trim_chunk: 256,
+            trim_at_once: 16 * 1024,
             discard: true,
             bounce_bytes: 16 << 20,
             fill_warnings: vec![80, 90, 95],
@@ -95,6 +100,9 @@ impl EngineConfig {
         };
         if !(1..=meta::UNMAP_ENTRIES_MAX).contains(&self.trim_chunk) {
             return wrong("`trim_chunk` must be 1 to 32768");
+        }
+        if self.trim_at_once == 0 {
+            return wrong("`trim_at_once` must be at least 1");
         }
         if !(1..=90).contains(&self.checkpoint_journal_percent) {
             return wrong("`checkpoint_journal_percent` must be 1 to 90");
@@ -132,8 +140,8 @@ type Subscriber = Box<dyn Fn(&VolumeChange) + Send + Sync>;
 
 /// What the engine and its volumes share.
 ///
-/// Order of the locks, from the first to the last: `admin_turn`, a range lock, `room_line`, `flush_turn`,
-/// `checkpoint_turn`, `discard_turn`; then, never across an await, `journal`, `state`,
+/// Order of the locks, from the first to the last: `admin_turn`, a range lock, a volume's `trim_turn`,
+/// `room_line`, `flush_turn`, `checkpoint_turn`, `discard_turn`; then, never across an await, `journal`, `state`,
 /// `damage`.
 pub(crate) struct Shared {
     pub(crate) drives: Vec<Arc<dyn Drive>>,
@@ -367,20 +375,20 @@ impl Engine {
     pub async fn run_maintenance(self: Arc<Self>) {
         join4(
             self.keep_durable(),
-            self.keep_purging(),
+            self.keep_freeing(),
             self.keep_discarding(),
             join(self.keep_scrubbing(), self.keep_watch()),
         )
         .await;
     }
 
-    /// One round of all background work but scrubs, without a clock: frees deleted volumes, flushes,
-    /// checkpoints, discards, heals damaged blocks.
+    /// One round of all background work but scrubs, without a clock: frees what was trimmed and deleted,
+    /// flushes, checkpoints, discards, heals damaged blocks.
     ///
     /// # Errors
     /// The first one that background work would have logged.
     pub async fn maintain(&self) -> Result<()> {
-        self.shared.purge_deleted().await?;
+        while self.shared.free_slice().await? {}
         self.shared.flush().await?;
         self.shared.checkpoint().await?;
         self.shared.discard_freed().await;
@@ -433,11 +441,32 @@ impl Engine {
         }
     }
 
-    async fn keep_purging(&self) {
+    /// Frees what was trimmed and deleted, half of the time at most, and only as long as the journal
+    /// has room enough for hosts.
+    async fn keep_freeing(&self) {
         while !self.shared.is_closed() {
-            report("freeing deleted volumes", self.shared.purge_deleted().await);
-            reactor::sleep(TICK).await;
+            if self.journal_fills() {
+                reactor::sleep(TICK).await;
+                continue;
+            }
+            let began = reactor::now();
+            match self.shared.free_slice().await {
+                Ok(true) => reactor::sleep(reactor::now().duration_since(began)).await,
+                Ok(false) => reactor::sleep(TICK).await,
+                Err(error) => {
+                    report("freeing trimmed and deleted data", Err(error));
+                    reactor::sleep(TICK).await;
+                }
+            }
         }
+    }
+
+    /// Whether the journal is fuller than checkpoints keep it: changes arrive faster than they are
+    /// stored.
+    fn journal_fills(&self) -> bool {
+        let journal = lock(&self.shared.journal);
+        let percent = (100 + u64::from(self.shared.config.checkpoint_journal_percent)) / 2;
+        journal.used_bytes() * 100 > journal.capacity_bytes() * percent
     }
 
     async fn keep_scrubbing(&self) {

@@ -46,6 +46,7 @@ mod lane;
 mod map;
 mod online;
 mod range_lock;
+mod ranges;
 mod read;
 mod recovery;
 mod repair;
@@ -70,7 +71,7 @@ pub use fingerprint::{Block, Hasher};
 pub use online::OnlineCheckReport;
 pub use repair::{LostRange, RecoveredVolume, Repair, RepairReport};
 pub use scrub::{SCRUB_RATE_DEFAULT, ScrubPhase, ScrubStatus};
-pub use status::{DeletingStatus, PoolStatus, VolumeStatus};
+pub use status::{DeletingStatus, PoolStatus, TrimmingStatus, VolumeStatus};
 pub use volume::{MAX_COMMAND_BYTES, Volume};
 
 /// Bytes of a sub-block, the grain of deduplication and of a drive's blocks.

@@ -80,7 +80,7 @@ fn look_up(
     for at in 0..piece.count {
         let buffer_offset = piece.buffer_offset + at * BLOCK_BYTES;
         let sub_block = piece.start + at as u64;
-        match entry.map.lookup(sub_block) {
+        match entry.lookup(sub_block) {
             Some(pba) => {
                 let crc32c = state.blocks.get(pba).crc32c;
                 stored.push(Stored {

@@ -101,7 +101,6 @@ pub(crate) async fn replay(
     for (sequence, record) in &records {
         recovered.apply(record, (*sequence > durable).then_some(&contents))?;
     }
-    recovered.cut_tails()?;
     recovered.rebuild()?;
     if recovered.records > 0 {
         tracing::info!(
@@ -420,13 +419,14 @@ impl Recovered {
             }
             Record::VolumeCreate(VolumeInfo { id, .. })
             | Record::VolumeResize { id, .. }
+            | Record::Trimming { id, .. }
             | Record::VolumeDelete { id } => {
                 self.touch_volume(*id);
                 self.state.install(record.into());
             }
             Record::VolumeGone { id } => {
                 self.touch_volume(*id);
-                self.unmap_from(*id, 0)?;
+                self.unmap_all(*id)?;
                 self.state.install(record.into());
             }
             Record::Durable { .. } => {}
@@ -478,26 +478,14 @@ impl Recovered {
         Ok(())
     }
 
-    fn unmap_from(&mut self, volume: u32, start: u64) -> Result<()> {
+    fn unmap_all(&mut self, volume: u32) -> Result<()> {
         let mapped: Vec<u64> = match self.state.volumes.get(&volume) {
-            Some(entry) => entry.map.range(start, u64::MAX).map(|(at, _)| at).collect(),
+            Some(entry) => entry.map.range(0, u64::MAX).map(|(at, _)| at).collect(),
             None => Vec::new(),
         };
         mapped
             .into_iter()
             .try_for_each(|at| self.map_one(volume, at, None))
-    }
-
-    /// A crash in the middle of a shrink leaves mappings beyond the end.
-    fn cut_tails(&mut self) -> Result<()> {
-        let ends: Vec<_> = self
-            .state
-            .volumes
-            .iter()
-            .map(|(id, entry)| (*id, entry.sub_blocks()))
-            .collect();
-        ends.into_iter()
-            .try_for_each(|(id, end)| self.unmap_from(id, end))
     }
 
     fn touch_block(&mut self, pba: Pba) {

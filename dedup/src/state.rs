@@ -45,7 +45,16 @@ impl VolumeEntry {
         self.info.state == VolumeState::Active
     }
 
+    /// Where a sub-block's content is stored; `None` reads as zeros.
+    pub(crate) fn lookup(&self, sub_block: u64) -> Option<Pba> {
+        if !self.info.trimming.is_empty() && self.info.is_trimming(sub_block) {
+            return None;
+        }
+        self.map.lookup(sub_block)
+    }
+
     /// Sub-blocks of the volume.
+    #[cfg(test)]
     pub(crate) fn sub_blocks(&self) -> u64 {
         self.info.size_bytes / SUB_BLOCK_BYTES as u64
     }
@@ -343,9 +352,21 @@ impl State {
                 self.volumes.insert(info.id, VolumeEntry::new(info.clone()));
                 self.volume_changed();
             }
-            Record::VolumeResize { id, size_bytes } => {
+            Record::VolumeResize {
+                id,
+                size_bytes,
+                trimming,
+            } => {
                 if let Some(entry) = self.volumes.get_mut(id) {
-                    entry.change(|info| info.size_bytes = *size_bytes);
+                    entry.change(|info| {
+                        info.size_bytes = *size_bytes;
+                        info.trimming.clone_from(trimming);
+                    });
+                }
+            }
+            Record::Trimming { id, ranges } => {
+                if let Some(entry) = self.volumes.get_mut(id) {
+                    entry.change(|info| info.trimming.clone_from(ranges));
                 }
             }
             Record::VolumeDelete { id } => {

@@ -39,6 +39,8 @@ pub struct PoolStatus {
     pub fill_warning_percent: Option<u8>,
     /// Deleted volumes whose blocks are being freed.
     pub deleting: Vec<DeletingStatus>,
+    /// Volumes of which a lot was given back at once, and is being freed.
+    pub trimming: Vec<TrimmingStatus>,
     /// One entry per volume, in order of namespace identifiers.
     pub volumes: Vec<VolumeStatus>,
 }
@@ -54,6 +56,17 @@ pub struct DeletingStatus {
     pub total_bytes: u64,
 }
 
+/// A large trim (or zeroing, or shrink) that is being worked off in the background.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TrimmingStatus {
+    /// The volume's name.
+    pub name: String,
+    /// What of it is still to be looked through, mapped or not, in bytes. It reads as zeros already.
+    pub remaining_bytes: u64,
+    /// What was to be looked through when this (or the last start) began, in bytes.
+    pub total_bytes: u64,
+}
+
 /// Space of one volume, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct VolumeStatus {
@@ -63,7 +76,7 @@ pub struct VolumeStatus {
     pub nsid: u32,
     /// Its size as hosts see it.
     pub size_bytes: u64,
-    /// Its mapped sub-blocks; zeros are not mapped.
+    /// Its mapped sub-blocks; zeros are not mapped. What is being trimmed counts until it is freed.
     pub logical_bytes: u64,
 }
 
@@ -105,8 +118,24 @@ pub(crate) fn collect(shared: &Shared) -> PoolStatus {
         damaged_blocks: lock(&shared.damage).count(),
         fill_warning_percent: level_reached(&shared.config.fill_warnings, used, capacity),
         deleting: deleting(shared, &state),
+        trimming: trimming(&state),
         volumes,
     }
+}
+
+fn trimming(state: &State) -> Vec<TrimmingStatus> {
+    let grain = SUB_BLOCK_BYTES as u64;
+    let entries = state.volumes.values().filter(|entry| entry.is_active());
+    entries
+        .filter_map(|entry| {
+            let (remaining, total) = entry.core.trim_progress();
+            (remaining > 0).then(|| TrimmingStatus {
+                name: entry.info.name.clone(),
+                remaining_bytes: remaining * grain,
+                total_bytes: total * grain,
+            })
+        })
+        .collect()
 }
 
 fn deleting(shared: &Shared, state: &State) -> Vec<DeletingStatus> {

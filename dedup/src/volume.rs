@@ -4,14 +4,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use drives::BLOCK_BYTES;
+use futures_util::lock::Mutex as AsyncMutex;
 use meta::{VolumeInfo, VolumeState};
 use reactor::Buffer;
 
 use crate::engine::Shared;
 use crate::lane::write_sub_blocks;
 use crate::range_lock::RangeLock;
+use crate::ranges;
 use crate::read::{Piece, read_piece};
-use crate::trim::unmap;
+use crate::trim::{settle, unmap};
 use crate::wait::lock;
 use crate::{EngineError, Result};
 
@@ -25,9 +27,14 @@ pub(crate) struct VolumeCore {
     /// Whether what is written is fingerprinted.
     pub(crate) dedup: bool,
     pub(crate) range_lock: Arc<RangeLock>,
+    /// Who changes what is being trimmed of the volume, or unmaps it.
+    pub(crate) trim_turn: AsyncMutex<()>,
     lba_bytes: u32,
     size_bytes: AtomicU64,
     is_active: AtomicBool,
+    /// Sub-blocks that are being trimmed, and how many there were at most since there were any.
+    trimming: AtomicU64,
+    trimming_total: AtomicU64,
     info: Mutex<Arc<VolumeInfo>>,
 }
 
@@ -37,6 +44,9 @@ impl VolumeCore {
             id: info.id,
             dedup: info.dedup,
             range_lock: Arc::default(),
+            trim_turn: AsyncMutex::default(),
+            trimming: AtomicU64::new(ranges::total(&info.trimming)),
+            trimming_total: AtomicU64::new(ranges::total(&info.trimming)),
             lba_bytes: info.lba_bytes,
             size_bytes: AtomicU64::new(info.size_bytes),
             is_active: AtomicBool::new(info.state == VolumeState::Active),
@@ -49,7 +59,27 @@ impl VolumeCore {
         self.size_bytes.store(info.size_bytes, Ordering::Release);
         let is_active = info.state == VolumeState::Active;
         self.is_active.store(is_active, Ordering::Release);
+        let trimming = ranges::total(&info.trimming);
+        let total = match trimming {
+            0 => 0,
+            _ => trimming.max(self.trimming_total.load(Ordering::Relaxed)),
+        };
+        self.trimming_total.store(total, Ordering::Relaxed);
+        self.trimming.store(trimming, Ordering::Release);
         *lock(&self.info) = info;
+    }
+
+    /// Whether anything of the volume is being trimmed. Who holds a range can rely on a no for it: what
+    /// is added to the list is locked first.
+    pub(crate) fn is_trimming(&self) -> bool {
+        self.trimming.load(Ordering::Acquire) > 0
+    }
+
+    /// Sub-blocks that are still to be trimmed, and that were to be at most since there were any.
+    pub(crate) fn trim_progress(&self) -> (u64, u64) {
+        let remaining = self.trimming.load(Ordering::Acquire);
+        let total = self.trimming_total.load(Ordering::Relaxed);
+        (remaining, total)
     }
 }
 
@@ -156,7 +186,7 @@ impl Volume {
         }
         let (result, buf) = if span.is_whole() {
             let guard = self.core.range_lock.exclusive(span.first, span.end).await;
-            match self.check_end(span) {
+            match self.ready_to_map(span).await {
                 Ok(()) => write_sub_blocks(&self.shared, &self.core, guard, span.first, buf).await,
                 Err(error) => (Err(error), buf),
             }
@@ -179,7 +209,8 @@ impl Volume {
     }
 
     /// Gives the whole sub-blocks inside the range back: they read as zeros. Partial ones at its ends
-    /// keep their content. Any length inside the volume is allowed.
+    /// keep their content. Any length inside the volume is allowed; space of a long one becomes free in
+    /// the background.
     pub async fn trim(&self, offset: u64, len: u64) -> Result<()> {
         let (first, end) = self.check(offset, len, u64::MAX)?.whole();
         unmap(&self.shared, &self.core, first, end).await.map(drop)
@@ -252,6 +283,12 @@ impl Volume {
         Ok(())
     }
 
+    /// Whether the range, which is locked, can be mapped to something new.
+    async fn ready_to_map(&self, span: Span) -> Result<()> {
+        self.check_end(span)?;
+        settle(&self.shared, &self.core, span.first, span.end).await
+    }
+
     fn beyond_end(&self, size: u64) -> EngineError {
         EngineError::invalid(format!(
             "volume `{}`: the range goes beyond its size of {size} bytes",
@@ -273,7 +310,7 @@ impl Volume {
         // The bounce buffer comes before the range lock: who holds a range never waits for memory.
         let mut bounce = self.shared.bounce(span.count() * BLOCK_BYTES).await;
         let guard = self.core.range_lock.exclusive(span.first, span.end).await;
-        self.check_end(span)?;
+        self.ready_to_map(span).await?;
         let last = span.count() - 1;
         let ends = [
             (span.head > 0, 0),

@@ -207,6 +207,7 @@ fn volume() -> VolumeInfo {
         dedup: true,
         verify: meta::VerifyPolicy::Compare,
         domain: "tenant".into(),
+        trimming: vec![(0, 9), (1000, 2000)],
     }
 }
 
@@ -241,6 +242,11 @@ fn records() -> Vec<Record> {
         Record::VolumeResize {
             id: 7,
             size_bytes: 2 << 30,
+            trimming: vec![(5, 7)],
+        },
+        Record::Trimming {
+            id: 7,
+            ranges: Vec::new(),
         },
         Record::Durable { upto: 4 },
         Record::VolumeDelete { id: 7 },

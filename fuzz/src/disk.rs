@@ -10,7 +10,7 @@ use crc_fast::{CrcAlgorithm, checksum};
 use meta::{
     BatchBuilder, Checkpoint, DriveLabel, DriveSpec, FileMedia, Journal, JournalConfig,
     JournalMedia, LABEL_BYTES, LabelError, MAP_ENTRIES_MAX, MemoryMedia, MemoryStore, PoolIdentity,
-    Position, Record, Row, Store, UNMAP_ENTRIES_MAX,
+    Position, Record, Row, Store, TRIMMING_RANGES_MAX, UNMAP_ENTRIES_MAX,
 };
 use uuid::Uuid;
 
@@ -32,6 +32,7 @@ pub(crate) fn record(bytes: &[u8]) {
     match &record {
         Record::Map { entries, .. } => assert!(entries.len() <= MAP_ENTRIES_MAX),
         Record::Unmap { entries, .. } => assert!(entries.len() <= UNMAP_ENTRIES_MAX),
+        Record::Trimming { ranges, .. } => assert!(ranges.len() <= TRIMMING_RANGES_MAX),
         _ => {}
     }
     // There is only one encoding of a record.

@@ -56,6 +56,8 @@ pub enum VolumeChange {
         size_bytes: Option<u64>,
         /// Whether it is marked as being deleted.
         deleting: bool,
+        /// All that is being trimmed from now on.
+        trimming: Option<Vec<(u64, u64)>>,
     },
     /// There is no row any more.
     Remove,
@@ -168,10 +170,13 @@ impl BatchBuilder {
                     .insert(info.id, VolumeChange::Put(info.clone()));
                 Ok(())
             }
-            Record::VolumeResize { id, size_bytes } => {
-                self.change_volume(*id, Some(*size_bytes), false)
-            }
-            Record::VolumeDelete { id } => self.change_volume(*id, None, true),
+            Record::VolumeResize {
+                id,
+                size_bytes,
+                trimming,
+            } => self.change_volume(*id, Some(*size_bytes), false, Some(trimming)),
+            Record::Trimming { id, ranges } => self.change_volume(*id, None, false, Some(ranges)),
+            Record::VolumeDelete { id } => self.change_volume(*id, None, true, None),
             Record::VolumeGone { id } => match self.volumes.insert(*id, VolumeChange::Remove) {
                 Some(VolumeChange::Remove) => Err(volume_error(*id, "removed twice")),
                 _ => Ok(()),
@@ -256,10 +261,12 @@ impl BatchBuilder {
         id: u32,
         size: Option<u64>,
         deleted: bool,
+        ranges: Option<&[(u64, u64)]>,
     ) -> Result<(), MetaError> {
         let change = self.volumes.entry(id).or_insert(VolumeChange::Update {
             size_bytes: None,
             deleting: false,
+            trimming: None,
         });
         match change {
             VolumeChange::Put(info) => {
@@ -267,13 +274,20 @@ impl BatchBuilder {
                 if deleted {
                     info.state = VolumeState::Deleting;
                 }
+                if let Some(ranges) = ranges {
+                    info.trimming = ranges.to_vec();
+                }
             }
             VolumeChange::Update {
                 size_bytes,
                 deleting,
+                trimming,
             } => {
                 *size_bytes = size.or(*size_bytes);
                 *deleting |= deleted;
+                if let Some(ranges) = ranges {
+                    *trimming = Some(ranges.to_vec());
+                }
             }
             VolumeChange::Remove => return Err(volume_error(id, "changed after it was removed")),
         }
@@ -342,11 +356,15 @@ pub(crate) fn resolve_volume(
         VolumeChange::Update {
             size_bytes,
             deleting,
+            trimming,
         } => {
             let mut info = stored.ok_or_else(|| volume_error(id, "changed, but not there"))?;
             info.size_bytes = size_bytes.unwrap_or(info.size_bytes);
             if *deleting {
                 info.state = VolumeState::Deleting;
+            }
+            if let Some(ranges) = trimming {
+                info.trimming = ranges.clone();
             }
             Ok(Some(info))
         }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::batch::{Batch, resolve_block, resolve_volume};
 use crate::error::MetaError;
 use crate::store::{LoadVisitor, Store};
-use crate::types::{BlockRow, Checkpoint, Fingerprint, Pba, VolumeInfo};
+use crate::types::{BlockRow, Checkpoint, Fingerprint, Pba, VolumeInfo, VolumeState};
 
 /// Problems that are described one by one; more are only counted.
 const PROBLEMS_MAX: usize = 100;
@@ -272,7 +272,12 @@ impl Mappings<'_> {
             }),
             Some(info) => {
                 let begin = sub_block.saturating_mul(u64::from(self.sub_block_bytes));
-                if begin >= info.size_bytes && self.sub_block_bytes != 0 {
+                // What a shrunk volume cut off is still being given back.
+                if begin >= info.size_bytes
+                    && self.sub_block_bytes != 0
+                    && info.state == VolumeState::Active
+                    && !info.is_trimming(sub_block)
+                {
                     self.report.problem(ProblemKind::BeyondEnd, || {
                         format!("sub-block {sub_block} of volume {} is beyond its end", info.name)
                     });

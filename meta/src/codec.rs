@@ -2,7 +2,9 @@
 
 use uuid::Uuid;
 
-use crate::types::{VOLUME_NAME_BYTES_MAX, VerifyPolicy, VolumeInfo, VolumeState};
+use crate::types::{
+    TRIMMING_RANGES_MAX, VOLUME_NAME_BYTES_MAX, VerifyPolicy, VolumeInfo, VolumeState,
+};
 
 /// CRC-32C (Castagnoli) of `bytes`.
 pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
@@ -76,7 +78,7 @@ impl<'a> Reader<'a> {
 pub(crate) const VOLUME_BYTES: usize = 4 + 4 + 8 + 4 + 1 + 1 + 1 + 16 + 16 + 1 + 1;
 
 /// Appends a volume: id, nsid, size, LBA size, state, deduplication, verify policy, uuid, nguid, name and
-/// domain with a length byte each.
+/// domain with a length byte each, ranges that are being trimmed.
 pub(crate) fn put_volume(out: &mut Vec<u8>, volume: &VolumeInfo) {
     out.extend_from_slice(&volume.id.to_le_bytes());
     out.extend_from_slice(&volume.nsid.to_le_bytes());
@@ -96,6 +98,7 @@ pub(crate) fn put_volume(out: &mut Vec<u8>, volume: &VolumeInfo) {
     out.extend_from_slice(&volume.nguid);
     put_name(out, &volume.name);
     put_name(out, &volume.domain);
+    put_ranges(out, &volume.trimming);
 }
 
 /// The caller has checked the name's length; a longer one is cut so that the row stays readable.
@@ -113,6 +116,41 @@ fn take_name(reader: &mut Reader<'_>, what: &'static str) -> Result<String, Code
     std::str::from_utf8(reader.bytes(len)?)
         .map(str::to_owned)
         .map_err(|_| CodecError::Field(what))
+}
+
+/// Bytes of what [`put_ranges`] appends.
+pub(crate) fn ranges_len(ranges: &[(u64, u64)]) -> usize {
+    2 + 16 * ranges.len().min(TRIMMING_RANGES_MAX)
+}
+
+/// Appends ranges of sub-blocks: their number in two bytes, then the first sub-block and one past the
+/// last of each. The caller keeps to [`TRIMMING_RANGES_MAX`].
+pub(crate) fn put_ranges(out: &mut Vec<u8>, ranges: &[(u64, u64)]) {
+    debug_assert!(ranges.len() <= TRIMMING_RANGES_MAX);
+    let ranges = &ranges[..ranges.len().min(TRIMMING_RANGES_MAX)];
+    out.extend_from_slice(&(ranges.len() as u16).to_le_bytes());
+    for (first, end) in ranges {
+        out.extend_from_slice(&first.to_le_bytes());
+        out.extend_from_slice(&end.to_le_bytes());
+    }
+}
+
+/// Reads what [`put_ranges`] wrote: in order, none empty, none touching the next.
+pub(crate) fn take_ranges(reader: &mut Reader<'_>) -> Result<Vec<(u64, u64)>, CodecError> {
+    let count = usize::from(u16::from_le_bytes(reader.array()?));
+    if count > TRIMMING_RANGES_MAX || count > reader.remaining() / 16 {
+        return Err(CodecError::Field("number of ranges"));
+    }
+    let mut ranges: Vec<(u64, u64)> = Vec::with_capacity(count);
+    for _ in 0..count {
+        let (first, end) = (reader.u64()?, reader.u64()?);
+        let follows = ranges.last().is_none_or(|(_, before)| *before < first);
+        if first >= end || !follows {
+            return Err(CodecError::Field("range of sub-blocks"));
+        }
+        ranges.push((first, end));
+    }
+    Ok(ranges)
 }
 
 /// Reads what [`put_volume`] wrote.
@@ -141,6 +179,7 @@ pub(crate) fn take_volume(reader: &mut Reader<'_>) -> Result<VolumeInfo, CodecEr
     let nguid = reader.array()?;
     let name = take_name(reader, "volume name")?;
     let domain = take_name(reader, "domain name")?;
+    let trimming = take_ranges(reader)?;
     Ok(VolumeInfo {
         id,
         name,
@@ -153,6 +192,7 @@ pub(crate) fn take_volume(reader: &mut Reader<'_>) -> Result<VolumeInfo, CodecEr
         dedup,
         verify,
         domain,
+        trimming,
     })
 }
 

@@ -4,7 +4,9 @@
 //! little endian; the frame around them (length, CRC-32C, epoch, sequence number) is the journal's.
 //! Decoding never panics, whatever the bytes are, and accepts only the one encoding of a record.
 
-use crate::codec::{CodecError, Reader, VOLUME_BYTES, put_volume, take_volume};
+use crate::codec::{
+    CodecError, Reader, VOLUME_BYTES, put_ranges, put_volume, ranges_len, take_ranges, take_volume,
+};
 use crate::types::{Fingerprint, Pba, VOLUME_NAME_BYTES_MAX, VolumeInfo};
 
 /// Most entries of one [`Record::Map`]: 16 Ki sub-blocks, 64 MiB of 4 KiB sub-blocks.
@@ -60,6 +62,15 @@ pub enum Record {
         id: u32,
         /// New size in bytes.
         size_bytes: u64,
+        /// What is being trimmed from now on: [`VolumeInfo::trimming`], with what the change cut off.
+        trimming: Vec<(u64, u64)>,
+    },
+    /// More or less of a volume is being trimmed; the mappings follow as [`Record::Unmap`].
+    Trimming {
+        /// Volume id.
+        id: u32,
+        /// All that is being trimmed from now on: [`VolumeInfo::trimming`].
+        ranges: Vec<(u64, u64)>,
     },
     /// A volume is marked as being deleted; its mappings follow as [`Record::Unmap`].
     VolumeDelete {
@@ -97,6 +108,7 @@ pub(crate) mod kind {
     pub(crate) const VOLUME_DELETE: u8 = 5;
     pub(crate) const VOLUME_GONE: u8 = 6;
     pub(crate) const DURABLE: u8 = 7;
+    pub(crate) const TRIMMING: u8 = 8;
 }
 
 /// Flags of a map entry: which of its parts follow.
@@ -229,6 +241,7 @@ impl Record {
             Self::Unmap { .. } => kind::UNMAP,
             Self::VolumeCreate(_) => kind::VOLUME_CREATE,
             Self::VolumeResize { .. } => kind::VOLUME_RESIZE,
+            Self::Trimming { .. } => kind::TRIMMING,
             Self::VolumeDelete { .. } => kind::VOLUME_DELETE,
             Self::VolumeGone { .. } => kind::VOLUME_GONE,
             Self::Durable { .. } => kind::DURABLE,
@@ -244,8 +257,10 @@ impl Record {
                 VOLUME_BYTES
                     + volume.name.len().min(VOLUME_NAME_BYTES_MAX)
                     + volume.domain.len().min(VOLUME_NAME_BYTES_MAX)
+                    + ranges_len(&volume.trimming)
             }
-            Self::VolumeResize { .. } => 12,
+            Self::VolumeResize { trimming, .. } => 12 + ranges_len(trimming),
+            Self::Trimming { ranges, .. } => 4 + ranges_len(ranges),
             Self::VolumeDelete { .. } | Self::VolumeGone { .. } => 4,
             Self::Durable { .. } => 8,
         }
@@ -264,9 +279,18 @@ impl Record {
                 }
             }
             Self::VolumeCreate(volume) => put_volume(out, volume),
-            Self::VolumeResize { id, size_bytes } => {
+            Self::VolumeResize {
+                id,
+                size_bytes,
+                trimming,
+            } => {
                 out.extend_from_slice(&id.to_le_bytes());
                 out.extend_from_slice(&size_bytes.to_le_bytes());
+                put_ranges(out, trimming);
+            }
+            Self::Trimming { id, ranges } => {
+                out.extend_from_slice(&id.to_le_bytes());
+                put_ranges(out, ranges);
             }
             Self::VolumeDelete { id } | Self::VolumeGone { id } => {
                 out.extend_from_slice(&id.to_le_bytes());
@@ -293,6 +317,11 @@ fn decode(kind: u8, payload: &[u8]) -> Result<Record, CodecError> {
         kind::VOLUME_RESIZE => Record::VolumeResize {
             id: reader.u32()?,
             size_bytes: reader.u64()?,
+            trimming: take_ranges(&mut reader)?,
+        },
+        kind::TRIMMING => Record::Trimming {
+            id: reader.u32()?,
+            ranges: take_ranges(&mut reader)?,
         },
         kind::VOLUME_DELETE => Record::VolumeDelete { id: reader.u32()? },
         kind::VOLUME_GONE => Record::VolumeGone { id: reader.u32()? },

@@ -88,6 +88,10 @@ impl fmt::Display for Fingerprint {
     }
 }
 
+/// Most ranges of one volume that are being trimmed at a time: a row and a record with all of them stay
+/// small, and nothing but this bounds how a volume can be cut up.
+pub const TRIMMING_RANGES_MAX: usize = 64;
+
 /// Whether a volume serves I/O or is on its way out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -174,6 +178,20 @@ pub struct VolumeInfo {
     /// share blocks within a domain only; the key of its fingerprints follows from the name.
     #[serde(default)]
     pub domain: String,
+    /// Sub-blocks (first, one past the last) that read as zeros although they may still be mapped: they
+    /// were given back, and are unmapped in the background. In order, none empty, none touching the
+    /// next; at most [`TRIMMING_RANGES_MAX`]. Whatever is mapped beyond the volume's end lies in one.
+    #[serde(default)]
+    pub trimming: Vec<(u64, u64)>,
+}
+
+impl VolumeInfo {
+    /// Whether a sub-block is being trimmed: it reads as zeros, whatever it is mapped to.
+    pub fn is_trimming(&self, sub_block: u64) -> bool {
+        let at = self.trimming.partition_point(|(_, end)| *end <= sub_block);
+        let range = self.trimming.get(at);
+        range.is_some_and(|(first, _)| *first <= sub_block)
+    }
 }
 
 /// What the store knows about one physical block.
@@ -221,6 +239,26 @@ impl Checkpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_volume_knows_which_sub_blocks_are_being_trimmed() {
+        let volume = VolumeInfo {
+            id: 1,
+            name: "v".to_owned(),
+            nsid: 1,
+            uuid: Uuid::nil(),
+            nguid: [0; 16],
+            size_bytes: 1 << 20,
+            lba_bytes: 512,
+            state: VolumeState::Active,
+            dedup: true,
+            verify: VerifyPolicy::Trust,
+            domain: String::new(),
+            trimming: vec![(2, 4), (7, 8)],
+        };
+        let trimming: Vec<u64> = (0..10).filter(|at| volume.is_trimming(*at)).collect();
+        assert_eq!(trimming, [2, 3, 7]);
+    }
 
     #[test]
     fn an_address_names_a_drive_and_a_block_after_the_label_area() {

@@ -150,7 +150,7 @@ fn a_block_freed_and_used_again_within_a_batch_holds_the_new_content() {
 
 #[test]
 fn contradicting_records_are_refused_and_nothing_of_them_is_applied() {
-    let bad: [&[Record]; 7] = [
+    let bad: [&[Record]; 8] = [
         // Frees a block more often than it is mapped.
         &[
             Record::Unmap {
@@ -174,6 +174,11 @@ fn contradicting_records_are_refused_and_nothing_of_them_is_applied() {
         &[Record::VolumeResize {
             id: 4,
             size_bytes: 1,
+            trimming: Vec::new(),
+        }],
+        &[Record::Trimming {
+            id: 4,
+            ranges: Vec::new(),
         }],
         &[Record::VolumeGone { id: 4 }, Record::VolumeDelete { id: 4 }],
     ];

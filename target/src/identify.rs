@@ -284,6 +284,7 @@ mod tests {
             dedup: true,
             verify: meta::VerifyPolicy::Trust,
             domain: String::new(),
+            trimming: Vec::new(),
         }
     }
 

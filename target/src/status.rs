@@ -427,6 +427,7 @@ mod tests {
                         "eta_seconds": null,
                     },
                     "deleting": [],
+                    "trimming": [],
                 },
             })
         );

@@ -14,6 +14,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use dedup::{
     DamageStatus, DeletingStatus, Engine, OnlineCheckReport, SCRUB_RATE_DEFAULT, ScrubStatus,
+    TrimmingStatus,
 };
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +32,8 @@ pub struct Health {
     pub scrub: ScrubStatus,
     /// Deleted volumes whose blocks are being freed.
     pub deleting: Vec<DeletingStatus>,
+    /// Large trims that are being worked off.
+    pub trimming: Vec<TrimmingStatus>,
 }
 
 /// A scrub, and all the damage that is known.
@@ -72,6 +75,7 @@ pub async fn health_of(engine: &Engine) -> Health {
         damage: engine.damage().await,
         scrub: engine.scrub_status(),
         deleting: status.deleting,
+        trimming: status.trimming,
     }
 }
 

@@ -234,9 +234,19 @@ impl Later {
             Record::VolumeCreate(info) => {
                 self.volumes.insert(info.id, info.clone());
             }
-            Record::VolumeResize { id, size_bytes } => {
+            Record::VolumeResize {
+                id,
+                size_bytes,
+                trimming,
+            } => {
                 if let Some(info) = self.volumes.get_mut(id) {
                     info.size_bytes = *size_bytes;
+                    info.trimming = trimming.clone();
+                }
+            }
+            Record::Trimming { id, ranges } => {
+                if let Some(info) = self.volumes.get_mut(id) {
+                    info.trimming = ranges.clone();
                 }
             }
             Record::VolumeDelete { id } => {
@@ -365,11 +375,12 @@ impl Survey {
         pba: Pba,
         claim: Option<BlockContent>,
     ) {
-        let end = match self.volumes.get(&volume) {
-            Some(info) => info.size_bytes / BLOCK_BYTES as u64,
-            None => SUB_BLOCKS_MAX,
+        let is_beyond = match self.volumes.get(&volume) {
+            // What a shrunk volume cut off is still being given back.
+            Some(info) => at >= info.size_bytes / BLOCK_BYTES as u64 && !info.is_trimming(at),
+            None => at >= SUB_BLOCKS_MAX,
         };
-        if at >= end {
+        if is_beyond {
             self.dropped += 1;
             return self.change(volume, at, before, None);
         }

@@ -207,6 +207,7 @@ fn recovered(volumes: &BTreeMap<u32, VolumeInfo>, id: u32, end: u64) -> Result<V
         dedup: true,
         verify: VerifyPolicy::Trust,
         domain: String::new(),
+        trimming: Vec::new(),
     })
 }
 

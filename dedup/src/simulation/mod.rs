@@ -149,6 +149,7 @@ impl Story {
         let drives = drives.collect();
         let config = EngineConfig {
             trim_chunk: rng.random_range(1..40),
+            trim_at_once: rng.random_range(1..60),
             discard: rng.random(),
             bounce_bytes: BOUNCE_BYTES_MIN,
             references_max: if rng.random_range(0..4) == 0 {
@@ -518,6 +519,7 @@ fn every_rule_that_is_broken_on_purpose_is_found_out() {
         Broken::KeepReferences,
         Broken::NoRangeLock,
         Broken::ShareInFlight,
+        Broken::MapWhatIsTrimmed,
     ] {
         let seed = first_to_notice(broken);
         eprintln!("{broken:?}: noticed by seed {seed:?}");

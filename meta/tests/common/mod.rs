@@ -35,6 +35,19 @@ pub(crate) fn new_block() -> impl Strategy<Value = NewBlock> {
     )
 }
 
+/// Ranges as a volume has them: in order, none empty, none touching the next.
+pub(crate) fn ranges() -> impl Strategy<Value = Vec<(u64, u64)>> {
+    prop::collection::vec((1u64..1 << 40, 1u64..1 << 40), 0..5).prop_map(|steps| {
+        let mut at = 0;
+        let range = |(gap, len)| {
+            let first = at + gap;
+            at = first + len;
+            (first, at)
+        };
+        steps.into_iter().map(range).collect()
+    })
+}
+
 pub(crate) fn volume_info() -> impl Strategy<Value = VolumeInfo> {
     (
         any::<u32>(),
@@ -50,24 +63,28 @@ pub(crate) fn volume_info() -> impl Strategy<Value = VolumeInfo> {
             VerifyPolicy::Background,
         ]),
         "[a-zé0-9-]{0,60}",
+        ranges(),
     )
         .prop_map(
-            |(id, name, nsid, uuid, size_bytes, deleting, dedup, verify, domain)| VolumeInfo {
-                dedup,
-                verify,
-                domain,
-                id,
-                name,
-                nsid,
-                uuid: Uuid::from_u128(uuid),
-                nguid: uuid.to_be_bytes(),
-                size_bytes,
-                lba_bytes: 4096,
-                state: if deleting {
-                    VolumeState::Deleting
-                } else {
-                    VolumeState::Active
-                },
+            |(id, name, nsid, uuid, size_bytes, deleting, dedup, verify, domain, trimming)| {
+                VolumeInfo {
+                    dedup,
+                    verify,
+                    domain,
+                    trimming,
+                    id,
+                    name,
+                    nsid,
+                    uuid: Uuid::from_u128(uuid),
+                    nguid: uuid.to_be_bytes(),
+                    size_bytes,
+                    lba_bytes: 4096,
+                    state: if deleting {
+                        VolumeState::Deleting
+                    } else {
+                        VolumeState::Active
+                    },
+                }
             },
         )
 }
@@ -93,8 +110,14 @@ pub(crate) fn record() -> impl Strategy<Value = Record> {
         )
             .prop_map(|(volume, entries)| Record::Unmap { volume, entries }),
         volume_info().prop_map(Record::VolumeCreate),
-        (any::<u32>(), any::<u64>())
-            .prop_map(|(id, size_bytes)| Record::VolumeResize { id, size_bytes }),
+        (any::<u32>(), any::<u64>(), ranges()).prop_map(|(id, size_bytes, trimming)| {
+            Record::VolumeResize {
+                id,
+                size_bytes,
+                trimming,
+            }
+        }),
+        (any::<u32>(), ranges()).prop_map(|(id, ranges)| Record::Trimming { id, ranges }),
         any::<u32>().prop_map(|id| Record::VolumeDelete { id }),
         any::<u32>().prop_map(|id| Record::VolumeGone { id }),
         any::<u64>().prop_map(|upto| Record::Durable { upto }),
@@ -177,15 +200,26 @@ impl NaivePool {
             70..90 => self.trim(volume, rng),
             90..94 => {
                 let size_bytes = rng.random_range(64 * 4096..1 << 40);
+                let end = rng.random_range(1..1000);
+                let trimming = vec![(0, end), (end + 1, 2 * end + 1)];
                 if let Some(info) = self.rows.volumes.get_mut(&volume) {
                     info.size_bytes = size_bytes;
+                    info.trimming = trimming.clone();
                 }
                 Record::VolumeResize {
                     id: volume,
                     size_bytes,
+                    trimming,
                 }
             }
-            94..97 => {
+            94..96 => {
+                if let Some(info) = self.rows.volumes.get_mut(&volume) {
+                    info.trimming.pop();
+                }
+                let ranges = self.rows.volumes[&volume].trimming.clone();
+                Record::Trimming { id: volume, ranges }
+            }
+            96..97 => {
                 if let Some(info) = self.rows.volumes.get_mut(&volume) {
                     info.state = VolumeState::Deleting;
                 }
@@ -213,6 +247,7 @@ impl NaivePool {
             size_bytes: 64 * 4096,
             lba_bytes: 4096,
             state: VolumeState::Active,
+            trimming: Vec::new(),
         };
         self.rows.volumes.insert(id, info.clone());
         Record::VolumeCreate(info)

@@ -195,5 +195,14 @@ pub(crate) fn health_text(health: &Health) -> String {
             format_human(volume.total_bytes)
         );
     }
+    for volume in &health.trimming {
+        let _ = writeln!(
+            text,
+            "\nFreeing what was trimmed of volume '{}': {} of {} left to look through",
+            volume.name,
+            format_human(volume.remaining_bytes),
+            format_human(volume.total_bytes)
+        );
+    }
     text
 }
