@@ -20,7 +20,7 @@ use fabric::{
 };
 use nvme::command::FABRICS_OPCODE;
 use nvme::fabrics::ConnectCommand;
-use nvme::{Cqe, Sqe, Status};
+use nvme::{Cqe, SglDescriptor, Sqe, Status};
 
 const PORT: u16 = 4420;
 const WRITE: u8 = 1;
@@ -152,12 +152,17 @@ async fn serve(queue: TargetQueue) {
         if capsule.sqe.opcode() == FABRICS_OPCODE {
             queue.connected(1, DEPTH);
             queue.complete(capsule, Cqe::new(Status::SUCCESS, 0), None);
-        } else if capsule.sqe.opcode() == READ || capsule.sqe.cdw(12) <= 4096 {
+        } else if capsule.sqe.opcode() == READ || is_in_capsule(&capsule) {
             execute(queue.clone(), capsule).await;
         } else {
             reactor::spawn(execute(queue.clone(), capsule));
         }
     }
+}
+
+fn is_in_capsule(capsule: &fabric::Capsule) -> bool {
+    let kind = capsule.sqe.sgl();
+    matches!(kind, Ok(SglDescriptor::InCapsule { .. }))
 }
 
 async fn execute(queue: TargetQueue, capsule: fabric::Capsule) {

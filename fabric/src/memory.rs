@@ -3,7 +3,7 @@
 use reactor::Buffer;
 
 /// How many bytes [`FabricMemory::inline`] holds: one submission queue entry.
-const INLINE_BYTES: usize = 64;
+pub(crate) const INLINE_BYTES: usize = 64;
 
 /// Memory of a work request or of a registered region. It moves into the device with the work
 /// request and comes back with its completion, so neither side can touch what the other uses.
@@ -26,6 +26,7 @@ impl FabricMemory {
     ///
     /// # Panics
     /// If there are more than 64 bytes: callers pass queue entries, whose sizes are constants.
+    #[inline]
     pub fn inline(data: &[u8]) -> Self {
         let mut bytes = [0; INLINE_BYTES];
         bytes[..data.len()].copy_from_slice(data);
@@ -41,6 +42,7 @@ impl FabricMemory {
     }
 
     /// The bytes.
+    #[inline]
     pub fn bytes(&self) -> &[u8] {
         match self {
             Self::Buffer(buffer) => buffer,
@@ -50,6 +52,7 @@ impl FabricMemory {
     }
 
     /// The bytes, to be written.
+    #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         match self {
             Self::Buffer(buffer) => buffer,
@@ -79,10 +82,12 @@ impl std::fmt::Debug for FabricMemory {
 }
 
 impl roce::memory::Memory for FabricMemory {
+    #[inline]
     fn bytes(&self) -> &[u8] {
         FabricMemory::bytes(self)
     }
 
+    #[inline]
     fn bytes_mut(&mut self) -> &mut [u8] {
         FabricMemory::bytes_mut(self)
     }

@@ -37,7 +37,7 @@ impl Default for QueueLimits {
     fn default() -> Self {
         Self {
             in_capsule_bytes: 4096,
-            reads_max: 16,
+            reads_max: 64,
         }
     }
 }

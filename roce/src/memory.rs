@@ -69,16 +69,19 @@ pub enum RegisterError {
 pub(crate) struct RandomKeyHasher(u64);
 
 impl Hasher for RandomKeyHasher {
+    #[inline]
     fn finish(&self) -> u64 {
         self.0
     }
 
+    #[inline]
     fn write(&mut self, bytes: &[u8]) {
         for &byte in bytes {
             self.write_u32(u32::from(byte));
         }
     }
 
+    #[inline]
     fn write_u32(&mut self, key: u32) {
         // The odd constant is 2^64 divided by the golden ratio (Fibonacci hashing).
         self.0 = (self.0 ^ u64::from(key)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -169,6 +172,7 @@ impl<M: Memory> RegionTable<M> {
     }
 
     /// The bytes of a remote read.
+    #[inline]
     pub(crate) fn read(
         &self,
         qpn: u32,
@@ -182,6 +186,7 @@ impl<M: Memory> RegionTable<M> {
     }
 
     /// The bytes of a remote write.
+    #[inline]
     pub(crate) fn write(
         &mut self,
         qpn: u32,
@@ -219,6 +224,7 @@ impl<M: Memory> RegionTable<M> {
 }
 
 impl<M: Memory> Region<M> {
+    #[inline]
     fn check(
         &self,
         qpn: u32,

@@ -8,8 +8,8 @@
 //! What every provider guarantees:
 //!
 //! - Work requests of a queue pair are executed, and their completions reported, in the order in
-//!   which they were posted (receives among themselves likewise); but a WRITE may go before SENDs that
-//!   were posted before it.
+//!   which they were posted (receives among themselves likewise); but a READ or WRITE may go before
+//!   SENDs that were posted before it.
 //! - A handler is never called from inside a call into the device: it may post, disconnect, register
 //!   at will, and callers may hold their own borrows while they post.
 //! - [`QueuePairHandler::closed`] is called exactly once, last, after every posted piece of memory
@@ -343,6 +343,11 @@ pub trait QueuePair {
     fn local(&self) -> SocketAddr;
     /// How many READs may be in flight.
     fn reads_max(&self) -> usize;
+    /// The longest message that travels in one packet, where the processor pays for each packet: then
+    /// a message that is a little longer costs more than data that the peer reads by itself.
+    fn packet_bytes(&self) -> Option<usize> {
+        None
+    }
     /// Lets the peer of this queue pair access memory. The memory comes back with
     /// [`deregister`](Self::deregister), or at once if there is no room.
     fn register(

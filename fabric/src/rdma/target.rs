@@ -50,8 +50,9 @@ pub(crate) struct RdmaTarget {
     qp: OnceCell<Rc<dyn QueuePair>>,
     intake: Intake,
     depth: u16,
-    /// Reads of this queue in flight, by number.
-    reads_budget: Budget,
+    /// Reads of this queue in flight, by number: as many as the limits and the connection allow.
+    reads_budget: OnceCell<Budget>,
+    reads_max: usize,
     /// Reads of this queue in flight, in bytes: a share of the device's, so that hosts that died in
     /// the middle of their transfers do not hold up those that live.
     share_budget: Budget,
@@ -99,7 +100,8 @@ impl RdmaTarget {
             qp: OnceCell::new(),
             intake: Intake::new(info),
             depth,
-            reads_budget: Budget::new(limits.reads_max.max(1)),
+            reads_budget: OnceCell::new(),
+            reads_max: limits.reads_max,
             share_budget: Budget::new((bytes_budget.total() / QUEUE_SHARE).max(read_bytes_max)),
             bytes_budget,
             read_bytes_max: read_bytes_max.max(1),
@@ -118,6 +120,8 @@ impl RdmaTarget {
 
     pub(crate) fn attach(&self, qp: Rc<dyn QueuePair>) {
         // Called once, right after the queue pair was made.
+        let reads = self.reads_max.min(qp.reads_max()).max(1);
+        let _ = self.reads_budget.set(Budget::new(reads));
         let _ = self.qp.set(qp);
     }
 
@@ -179,12 +183,13 @@ impl RdmaTarget {
         buf: Buffer,
     ) -> Result<Buffer, TransferError> {
         let gone = TransferError::GONE;
+        let reads_budget = self.reads_budget.get().ok_or(gone.clone())?;
         let mut memory = FabricMemory::Buffer(buf);
         let mut offset = 0;
         while offset < len {
             let piece = (len - offset).min(self.read_bytes_max);
             let permits = [
-                self.reads_budget.acquire(1).await,
+                reads_budget.acquire(1).await,
                 self.share_budget.acquire(piece).await,
                 self.bytes_budget.acquire(piece).await,
             ];

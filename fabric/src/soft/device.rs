@@ -7,15 +7,15 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 use std::task::{Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use roce::endpoint::{ConnectParams, Endpoint, EndpointError, Path, PathMtu, QpId};
 
-use super::batch::SendBatch;
 use super::connection::{ListenerState, SoftListener, SoftQueuePair};
 use super::driver::{self, Warnings};
 use super::guard::{self, AddressGuard};
 use super::socket::{self, Links, ReceiveBatch, Socket};
+use super::socket_send::SendBatch;
 use super::strict::{self, Found, Headers};
 use super::{Addresses, ROCE_PORT, SoftConfig, SoftCounters};
 use crate::budget::Budget;
@@ -70,6 +70,8 @@ pub(super) struct Shared {
     /// Whether the driver has something to do.
     pub(super) due: Cell<bool>,
     read_budget: Budget,
+    /// The time when the device last looked at the clock, which it does in every round.
+    recently: Cell<Instant>,
 }
 
 impl SoftDevice {
@@ -113,6 +115,7 @@ impl SoftDevice {
             driver: RefCell::default(),
             due: Cell::new(false),
             read_budget: Budget::new(in_flight),
+            recently: Cell::new(reactor::now()),
         });
         let mut tasks = vec![reactor::spawn(driver::drive(shared.clone()))];
         for index in 0..shared.sockets.len() {
@@ -203,6 +206,18 @@ impl Shared {
         }
     }
 
+    /// The time, remembered for [`recently`](Self::recently).
+    pub(super) fn look_at_clock(&self) -> Instant {
+        let now = reactor::now();
+        self.recently.set(now);
+        now
+    }
+
+    /// The time of this round: for what is done often, and needs no better one.
+    pub(super) fn recently(&self) -> Instant {
+        self.recently.get()
+    }
+
     pub(super) fn set_driver_waker(&self, waker: &Waker) {
         let mut driver = self.driver.borrow_mut();
         match &mut *driver {
@@ -266,6 +281,7 @@ impl RdmaDevice for SoftDevice {
             self.shared.clone(),
             qp,
             path,
+            mtu,
             peer.port(),
         )))
     }

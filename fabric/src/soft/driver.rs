@@ -15,11 +15,12 @@ use roce::endpoint::{
 };
 use roce::wire::icrc::{self, Flow};
 
+use super::ROCE_PORT;
 use super::connection::SoftPending;
 use super::device::Shared;
-use super::socket::{self, Datagrams, Socket};
+use super::socket::{self, Datagrams, Links, Socket};
+use super::socket_send::Sendable;
 use super::strict::{Headers, Sequence};
-use super::{ROCE_PORT, batch};
 use crate::memory::FabricMemory;
 use crate::rdma::{CloseReason, Completion, WorkKind, WorkStatus};
 
@@ -210,7 +211,7 @@ impl Timer {
 
 impl Shared {
     fn tick(&self) {
-        let now = reactor::now();
+        let now = self.look_at_clock();
         let mut endpoint = self.endpoint.borrow_mut();
         if endpoint.poll_timeout().is_some_and(|at| at <= now) {
             endpoint.handle_timeout(now);
@@ -229,7 +230,7 @@ impl Shared {
                     return error.kind() == io::ErrorKind::Interrupted;
                 }
             };
-            let now = reactor::now();
+            let now = self.look_at_clock();
             let mut headers = headers.map(RefCell::borrow_mut);
             if let Some(headers) = &mut headers
                 && let Err(error) = headers.refill()
@@ -298,7 +299,7 @@ impl Shared {
                 continue;
             }
             let dropped = endpoint.counters().management_dropped;
-            let body = &packet[..packet.len() - batch::ICRC_BYTES];
+            let body = &packet[..packet.len() - icrc::LEN];
             if datagrams.marked {
                 endpoint.handle_marked_packet(now, path, body);
             } else {
@@ -316,64 +317,65 @@ impl Shared {
 
     /// Sends one round of packets, and says how many.
     async fn send_round(&self) -> usize {
-        let count = {
-            let mut endpoint = self.endpoint.borrow_mut();
-            let mut sending = self.sending.borrow_mut();
-            sending.clear();
-            endpoint.poll_transmit(
-                reactor::now(),
-                self.config.packets_per_round,
-                &mut |packet| {
-                    let offload = self
-                        .socket_for(packet.path.local)
-                        .is_some_and(Socket::offload);
-                    sending.push(&packet, offload);
-                },
-            )
-        };
+        let (count, mut blocked) = self.send_gathered();
         let mut at = 0;
-        loop {
-            let (next, blocked) = self.send_some(at);
-            at = next;
-            let Some(socket) = blocked else { return count };
+        while let Some(socket) = blocked {
             match reactor::timeout(FULL_PAUSE, reactor::writable(socket.fd())).await {
                 Ok(Ok(())) => {}
                 Ok(Err(_)) | Err(_) => at = self.give_up(at),
             }
+            (at, blocked) = match self.sending.borrow().copied() {
+                Some(batch) => self.send_some(batch, at),
+                None => (0, None),
+            };
         }
+        count
+    }
+
+    /// Takes a round of packets from the endpoint and sends them, as far as the sockets take them:
+    /// gives how many there were, and the socket that is full, for which the others wait as a copy.
+    fn send_gathered(&self) -> (usize, Option<&Socket>) {
+        let mut endpoint = self.endpoint.borrow_mut();
+        let mut sending = self.sending.borrow_mut();
+        let offload = |local| self.socket_for(local).is_some_and(Socket::offload);
+        let limit = self.config.packets_per_round;
+        let gathered = sending.gather(&mut endpoint, self.look_at_clock(), limit, &offload);
+        let count = gathered.packets();
+        let (at, blocked) = self.send_some(gathered.sendable(), 0);
+        if blocked.is_some() {
+            gathered.keep(at);
+        }
+        (count, blocked)
     }
 
     /// Counts a message that no buffer has room for as lost; the protocol repeats it.
     fn give_up(&self, at: usize) -> usize {
         let sending = self.sending.borrow();
-        let packets = sending
-            .messages()
-            .get(at)
-            .map_or(0, |message| message.count);
+        let messages = sending.copied().map_or(&[][..], Sendable::messages);
+        let packets = messages.get(at).map_or(0, |message| message.count);
         self.counters.borrow_mut().send_errors += packets as u64;
         at + 1
     }
 
     /// Sends messages from the `at`-th on: gives the next one to send, and the socket to wait for if
     /// that one is full.
-    fn send_some(&self, mut at: usize) -> (usize, Option<&Socket>) {
-        let sending = self.sending.borrow();
-        let messages = sending.messages();
+    fn send_some(&self, batch: Sendable<'_>, mut at: usize) -> (usize, Option<&Socket>) {
+        let messages = batch.messages();
         let mut counters = self.counters.borrow_mut();
+        let links = self.links.borrow();
         while let Some(first) = messages.get(at) {
-            let Some(socket) = self.socket_for(first.path.local) else {
+            let local = first.path.local;
+            let Some(socket) = self.socket_for(local) else {
                 counters.send_errors += first.count as u64;
                 at += 1;
                 continue;
             };
             // Sockets differ only between families and addresses, so runs are long.
-            let local = first.path.local;
             let run = messages[at..]
                 .iter()
                 .take_while(|m| m.path.local == local)
                 .count();
-            let links = self.links.borrow();
-            match socket.send(sending.arena(), &messages[at..at + run], &links) {
+            match socket.send(batch, at, run, &links) {
                 Ok(sent) => {
                     counters.messages_sent += sent as u64;
                     at += sent.max(1);
@@ -385,23 +387,34 @@ impl Shared {
                 Err(error) => {
                     // The packets count as lost, and the protocol repeats them.
                     counters.send_errors += first.count as u64;
-                    let alone = first.alone();
-                    if first.count > 1 && socket.send(sending.arena(), &[alone], &links).is_ok() {
-                        // The same packet, but not as a segment: segments are what is refused.
-                        tracing::info!(%error, "no segmentation offload; sending packets singly");
-                        socket.disable_offload();
-                    } else {
-                        self.warnings.send.say(reactor::now(), |times| {
-                            tracing::warn!(peer = %first.path.remote, local = %local, %error, times,
-                                "packets cannot be sent; they are tried again until their \
-                                 connection gives up");
-                        });
-                    }
+                    self.refused(socket, batch, at, &error, &links);
                     at += 1;
                 }
             }
         }
         (at, None)
+    }
+
+    /// The kernel refused a message: finds out whether segments are why, and says what is wrong.
+    fn refused(
+        &self,
+        socket: &Socket,
+        batch: Sendable<'_>,
+        at: usize,
+        error: &io::Error,
+        links: &Links,
+    ) {
+        let message = batch.messages()[at];
+        if message.count > 1 && socket.send_first(batch, at, links).is_ok() {
+            // The same packet, but not as a segment: segments are what is refused.
+            tracing::info!(%error, "no segmentation offload; sending packets singly");
+            socket.disable_offload();
+            return;
+        }
+        self.warnings.send.say(reactor::now(), |times| {
+            tracing::warn!(peer = %message.path.remote, local = %message.path.local, %error, times,
+                "packets cannot be sent; they are tried again until their connection gives up");
+        });
     }
 
     fn socket_for(&self, local: IpAddr) -> Option<&Socket> {
@@ -439,7 +452,8 @@ impl Shared {
                 mtu,
             } => {
                 let port = (service_id & 0xffff) as u16;
-                let pending = SoftPending::new(self.clone(), request, path, port, private_data);
+                let pending =
+                    SoftPending::new(self.clone(), request, path, mtu, port, private_data);
                 self.offer(pending, path, port, mtu);
             }
             Event::Connected { qp, private_data } => {

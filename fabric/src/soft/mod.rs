@@ -9,13 +9,13 @@
 //! [`roce::endpoint::EndpointConfig`] bounds. A packet whose ICRC is wrong is dropped before anything else looks
 //! at it.
 
-mod batch;
 mod connection;
 mod device;
 mod driver;
 mod guard;
 mod socket;
 mod socket_raw;
+mod socket_send;
 mod strict;
 
 use std::net::IpAddr;
@@ -81,8 +81,10 @@ impl Default for SoftConfig {
                 max_recv_wr: 1025,
                 max_send_wr: 2 * 4 * 1024 + 64,
                 max_qps: 4096,
-                // The data of a response goes before the responses that were posted before it.
-                writes_overtake_sends: true,
+                // A busy queue's READs, and their answers, leave in few messages.
+                max_reads_in_flight: 64,
+                // Data, and what asks for data, goes before the responses that were posted before it.
+                sends_are_overtaken: true,
                 ..roce::endpoint::EndpointConfig::default()
             },
             drop_every: None,

@@ -12,11 +12,10 @@ use std::mem::{MaybeUninit, size_of};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use libc::{c_int, c_void};
+use libc::c_int;
 use roce::endpoint::Path;
 
 use super::ROCE_PORT;
-use super::batch::Message;
 
 /// Datagrams, or runs of them that the kernel merged, taken with one system call.
 const RECEIVE_MESSAGES: usize = 32;
@@ -24,14 +23,19 @@ const RECEIVE_MESSAGES: usize = 32;
 /// Bytes of one message at most: what the kernel merges into one fits an IP packet's length.
 const RECEIVE_BYTES: usize = 65_536;
 
-/// Messages given to the kernel in one system call.
-const SEND_MESSAGES: usize = 64;
+/// From the buffer of one message to that of the next: not a power of two, so that the beginnings of
+/// short messages do not fight for the same places of the processor's caches.
+const RECEIVE_STRIDE: usize = RECEIVE_BYTES + 4096 + 64;
+
+/// Bytes taken with one system call, about: what was received must still be in the cache when it is
+/// checked and copied to where it belongs.
+const RECEIVE_BYTES_AT_ONCE: usize = 384 << 10;
 
 /// Words of space for control messages: packet information (at most 20 bytes), a segment size, a
 /// traffic class, and their headers (16 bytes each), aligned.
-const CONTROL_WORDS: usize = 12;
+pub(super) const CONTROL_WORDS: usize = 12;
 
-type Control = [u64; CONTROL_WORDS];
+pub(super) type Control = [u64; CONTROL_WORDS];
 
 /// The bits of the type of service or traffic class that routers mark congestion in (RFC 3168).
 const ECN_MASK: u8 = 3;
@@ -173,50 +177,6 @@ impl Socket {
     pub(crate) fn disable_offload(&self) {
         self.offload.set(false);
     }
-
-    /// Gives messages to the kernel and says how many it took, from the first on. An error concerns
-    /// the first message. `links` knows the interfaces of link-local paths.
-    pub(crate) fn send(
-        &self,
-        arena: &[u8],
-        messages: &[Message],
-        links: &Links,
-    ) -> io::Result<usize> {
-        let count = messages.len().min(SEND_MESSAGES);
-        let mut names = [const { MaybeUninit::<libc::sockaddr_storage>::uninit() }; SEND_MESSAGES];
-        let mut vectors = [const { MaybeUninit::<libc::iovec>::uninit() }; SEND_MESSAGES];
-        let mut controls = [const { MaybeUninit::<Control>::uninit() }; SEND_MESSAGES];
-        let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; SEND_MESSAGES];
-        for (index, message) in messages[..count].iter().enumerate() {
-            let bytes = &arena[message.start..message.start + message.len];
-            let link = links.of(message.path);
-            let (name, name_len) = socket_name(message.path.remote, ROCE_PORT, link);
-            let source = self.address.is_unspecified().then_some(message.path.local);
-            let segment = (message.count > 1).then_some(message.segment as u16);
-            let control = controls[index].write([0; CONTROL_WORDS]);
-            // SAFETY: all zeroes is a valid value: null pointers and zero lengths.
-            let header = headers[index].write(unsafe { std::mem::zeroed() });
-            let header = &mut header.msg_hdr;
-            header.msg_name = names[index].write(name) as *mut _ as *mut c_void;
-            header.msg_namelen = name_len;
-            header.msg_iov = vectors[index].write(libc::iovec {
-                iov_base: bytes.as_ptr().cast_mut().cast(),
-                iov_len: bytes.len(),
-            });
-            header.msg_iovlen = 1;
-            header.msg_controllen = write_control(control, source, link, segment);
-            if header.msg_controllen > 0 {
-                header.msg_control = control.as_mut_ptr().cast();
-            }
-        }
-        // SAFETY: the first `count` headers are complete; what they point to (names, vectors,
-        // controls, the arena) outlives the call, and sendmmsg only reads the data.
-        let sent = check(unsafe {
-            let headers = headers.as_mut_ptr().cast();
-            libc::sendmmsg(self.fd.as_raw_fd(), headers, count as u32, 0)
-        })?;
-        Ok(usize::try_from(sent).unwrap_or(0))
-    }
 }
 
 /// The interfaces of paths with a link-local address (fe80::/10): such an address says nothing without
@@ -239,7 +199,7 @@ impl Links {
     }
 
     /// The index of the interface for a path; 0 lets the system choose.
-    fn of(&self, path: Path) -> u32 {
+    pub(super) fn of(&self, path: Path) -> u32 {
         if !is_link_local(path) {
             return 0;
         }
@@ -262,6 +222,8 @@ pub(crate) struct ReceiveBatch {
     names: Box<[libc::sockaddr_storage; RECEIVE_MESSAGES]>,
     controls: Box<[Control; RECEIVE_MESSAGES]>,
     received: Vec<Received>,
+    /// Messages to ask for next: fewer if they were long lately.
+    asking: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -302,7 +264,7 @@ impl<'a> Datagrams<'a> {
 
 impl ReceiveBatch {
     pub(crate) fn new() -> Self {
-        let data = vec![0; RECEIVE_MESSAGES * RECEIVE_BYTES].into_boxed_slice();
+        let data = vec![0; RECEIVE_MESSAGES * RECEIVE_STRIDE].into_boxed_slice();
         // SAFETY: all zeroes is a valid value of this plain C structure.
         let names = Box::new(unsafe { std::mem::zeroed() });
         Self {
@@ -310,6 +272,7 @@ impl ReceiveBatch {
             names,
             controls: Box::new([[0; CONTROL_WORDS]; RECEIVE_MESSAGES]),
             received: Vec::with_capacity(RECEIVE_MESSAGES),
+            asking: RECEIVE_MESSAGES,
         }
     }
 
@@ -319,7 +282,14 @@ impl ReceiveBatch {
         let mut vectors = [const { MaybeUninit::<libc::iovec>::uninit() }; RECEIVE_MESSAGES];
         // SAFETY: all zeroes is a valid value: null pointers and zero lengths.
         let mut headers: [libc::mmsghdr; RECEIVE_MESSAGES] = unsafe { std::mem::zeroed() };
-        for (index, data) in self.data.chunks_exact_mut(RECEIVE_BYTES).enumerate() {
+        let asking = self.asking;
+        for (index, data) in self
+            .data
+            .chunks_exact_mut(RECEIVE_STRIDE)
+            .enumerate()
+            .take(asking)
+        {
+            let data = &mut data[..RECEIVE_BYTES];
             let header = &mut headers[index].msg_hdr;
             header.msg_name = (&raw mut self.names[index]).cast();
             header.msg_namelen = size_of::<libc::sockaddr_storage>() as u32;
@@ -331,13 +301,13 @@ impl ReceiveBatch {
             header.msg_control = self.controls[index].as_mut_ptr().cast();
             header.msg_controllen = size_of::<Control>();
         }
-        // SAFETY: every header is complete and points to memory of the stated length that nothing
+        // SAFETY: the first `asking` headers are complete and point to memory of the stated length that nothing
         // else uses during the call.
         let count = unsafe {
             libc::recvmmsg(
                 socket.fd.as_raw_fd(),
                 headers.as_mut_ptr(),
-                RECEIVE_MESSAGES as u32,
+                asking as u32,
                 libc::MSG_DONTWAIT,
                 std::ptr::null_mut(),
             )
@@ -373,7 +343,10 @@ impl ReceiveBatch {
                 marked: ecn & ECN_MASK == ECN_CONGESTION,
             });
         }
-        Ok(count == RECEIVE_MESSAGES)
+        let bytes: usize = self.received.iter().map(|received| received.len).sum();
+        let each = (bytes / count.max(1)).max(1);
+        self.asking = (RECEIVE_BYTES_AT_ONCE / each).clamp(1, RECEIVE_MESSAGES);
+        Ok(count == asking)
     }
 
     /// What the last [`receive`](Self::receive) took.
@@ -383,13 +356,13 @@ impl ReceiveBatch {
             local: received.local,
             link: received.link,
             marked: received.marked,
-            bytes: &self.data[received.slot * RECEIVE_BYTES..][..received.len],
+            bytes: &self.data[received.slot * RECEIVE_STRIDE..][..received.len],
             segment: received.segment,
         })
     }
 }
 
-fn check(result: c_int) -> io::Result<c_int> {
+pub(super) fn check(result: c_int) -> io::Result<c_int> {
     if result < 0 {
         Err(io::Error::last_os_error())
     } else {
@@ -427,7 +400,7 @@ fn option(fd: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<c_int> {
 }
 
 /// `link` is the interface of a link-local IPv6 address; the system ignores it for others.
-fn socket_name(address: IpAddr, port: u16, link: u32) -> (libc::sockaddr_storage, u32) {
+pub(super) fn socket_name(address: IpAddr, port: u16, link: u32) -> (libc::sockaddr_storage, u32) {
     // SAFETY: all zeroes is a valid value of this plain C structure.
     let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
     let len = match address {
@@ -489,7 +462,7 @@ fn from_in_addr(address: libc::in_addr) -> Ipv4Addr {
 }
 
 /// Writes the control messages of an outgoing message and gives their length in bytes.
-fn write_control(
+pub(super) fn write_control(
     control: &mut Control,
     source: Option<IpAddr>,
     link: u32,

@@ -14,9 +14,9 @@ use roce::endpoint::{Path, Transmit};
 use roce::wire::icrc::Verified;
 use roce::wire::{Bth, Opcode, Psn, QPN_MAX};
 
-use super::batch::SendBatch;
 use super::socket::{Links, ReceiveBatch, Socket};
 use super::socket_raw::{BTH_BYTES, Header, RawSocket};
+use super::socket_send::SendBatch;
 
 /// Headers that wait for their packets; the oldest are forgotten first. More than the UDP socket's
 /// buffer holds of them would wait in vain.
@@ -162,13 +162,16 @@ pub(super) fn probe(socket: &Socket, receiving: &mut ReceiveBatch) -> io::Result
         batch.push(&packet, offload && socket.offload());
     }
     let start = Instant::now();
-    let (mut sent, messages) = (0, batch.messages());
-    while sent < messages.len() && start.elapsed() < PROBE_TIME {
-        sent += socket.send(batch.arena(), &messages[sent..], &Links::default())?;
+    let (mut sent, mut messages) = (0, 0);
+    if let Some(batch) = batch.copied() {
+        messages = batch.messages().len();
+        while sent < messages && start.elapsed() < PROBE_TIME {
+            sent += socket.send(batch, sent, messages - sent, &Links::default())?;
+        }
     }
     let mut seen = 0;
     let mut found = Found::Nothing;
-    while seen < messages.len() && start.elapsed() < PROBE_TIME {
+    while seen < messages && start.elapsed() < PROBE_TIME {
         raw.receive(|header| {
             if header.source.ip() == IpAddr::from(own) && headers.contains(&header.bth) {
                 seen += 1;
@@ -181,7 +184,7 @@ pub(super) fn probe(socket: &Socket, receiving: &mut ReceiveBatch) -> io::Result
                 };
             }
         })?;
-        if seen < messages.len() {
+        if seen < messages {
             // The device is being opened and serves nobody yet: its reactor may stand still for a moment.
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -54,10 +54,11 @@ pub struct EndpointConfig {
     pub cm_retries: u8,
     /// Bytes that one queue pair may send before the next one has its turn.
     pub transmit_quantum_bytes: usize,
-    /// WRITEs may be sent before SENDs that were posted earlier and have not left yet (never the other
-    /// way round). Packets of one kind then follow each other, and runs of equal packets are cheap to
-    /// send. For users whose SENDs do not ask the peer for something that a later WRITE answers.
-    pub writes_overtake_sends: bool,
+    /// READs and WRITEs may be sent before SENDs that were posted earlier and have not left yet (never the
+    /// other way round). Packets of one kind then follow each other, and runs of equal packets are cheap
+    /// to send. For users whose SENDs do not ask the peer for something that a later WRITE answers, or
+    /// for what a later READ brings.
+    pub sends_are_overtaken: bool,
     /// At least so long between two congestion notifications of a queue pair. DCQCN's receivers use
     /// 50 us.
     pub notification_interval: Duration,
@@ -83,7 +84,7 @@ impl Default for EndpointConfig {
             cm_timeout: Duration::from_millis(1000),
             cm_retries: 7,
             transmit_quantum_bytes: 64 << 10,
-            writes_overtake_sends: false,
+            sends_are_overtaken: false,
             notification_interval: Duration::from_micros(50),
         }
     }

@@ -58,7 +58,7 @@ pub struct AcceptParams {
 
 /// A work request for the send queue. Work requests of a queue pair are executed and completed in
 /// the order in which they were posted, but for what
-/// [`writes_overtake_sends`](super::EndpointConfig::writes_overtake_sends) allows.
+/// [`sends_are_overtaken`](super::EndpointConfig::sends_are_overtaken) allows.
 #[derive(Debug)]
 pub enum SendWork<M> {
     /// Send the first `len` bytes of `data` into the peer's next receive.
@@ -246,8 +246,8 @@ pub enum Event<M> {
     },
 }
 
-/// One packet to be sent. The sender copies `header` and `payload`, adds `pad` zero bytes and the
-/// ICRC, for which it knows the IP identification.
+/// One packet to be sent. The sender takes `header` and `payload`, adds `pad` zero bytes and the ICRC, for
+/// which it knows the IP identification.
 #[derive(Clone, Copy, Debug)]
 pub struct Transmit<'a> {
     /// Between which addresses.

@@ -194,6 +194,9 @@ impl<M: Memory> Endpoint<M> {
     /// a message follow each other.
     ///
     /// Call it after a batch of packets, not after each: acknowledgements are coalesced until then.
+    ///
+    /// The payloads are memory of work requests and regions. This call drops none of it, so bytes that a
+    /// memory holds behind a pointer stay where they are until another method is called.
     pub fn poll_transmit(
         &mut self,
         now: Instant,

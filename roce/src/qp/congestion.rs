@@ -39,6 +39,7 @@ pub(super) struct RoundTrip {
 
 impl RoundTrip {
     /// A packet leaves for the first time, and its acknowledgement will tell.
+    #[inline]
     pub(super) fn begin(&mut self, psn: Psn, now: Instant) {
         if self.sample.is_none() {
             self.sample = Some((psn, now));
@@ -75,11 +76,13 @@ impl RoundTrip {
     }
 
     /// How long one takes, once that is known.
+    #[inline]
     pub(super) fn smoothed(&self) -> Option<Duration> {
         self.smoothed
     }
 
     /// How long an answer may take before it counts as missing.
+    #[inline]
     pub(super) fn timeout(&self, config: &EndpointConfig) -> Duration {
         let Some(smoothed) = self.smoothed else {
             return config.ack_timeout;
@@ -88,6 +91,7 @@ impl RoundTrip {
     }
 
     /// How long to wait before one packet is sent again to learn whether the last ones were lost.
+    #[inline]
     pub(super) fn probe_timeout(&self, config: &EndpointConfig) -> Duration {
         let timeout = self.timeout(config);
         match self.smoothed {
@@ -123,6 +127,7 @@ impl Window {
     }
 
     /// Packets that may be unacknowledged.
+    #[inline]
     pub(super) fn size(&self, config: &EndpointConfig) -> u32 {
         self.size.min(config.max_unacked_packets)
     }
@@ -173,6 +178,7 @@ impl Window {
     }
 
     /// So many packets were acknowledged.
+    #[inline]
     pub(super) fn acknowledged(&mut self, packets: u32, config: &EndpointConfig) {
         let max = config.max_unacked_packets;
         self.acknowledged = self.acknowledged.saturating_add(packets);

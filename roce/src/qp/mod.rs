@@ -73,6 +73,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
+    #[inline]
     fn packet<'a>(
         &self,
         opcode: Opcode,
@@ -100,10 +101,12 @@ pub(crate) struct Sender<'s> {
 
 impl Sender<'_> {
     /// The turn is over.
+    #[inline]
     fn is_full(&self) -> bool {
         self.quantum == 0
     }
 
+    #[inline]
     pub(crate) fn packet(&mut self, path: Path, packet: Packet<'_>) {
         self.header.clear();
         packet.write_header(self.header);
@@ -196,6 +199,7 @@ pub(crate) struct Farewell {
 impl Farewell {
     /// The refusal that ended a queue pair leaves before the end of the connection is told, so that
     /// the peer learns why.
+    #[inline]
     pub(crate) fn is_due(self, can_send: bool) -> bool {
         !can_send && (self.disconnect || self.forget)
     }
@@ -243,6 +247,7 @@ impl<M: Memory> QueuePair<M> {
         size_of::<Self>() + self.requester.heap_bytes() + self.responder.heap_bytes()
     }
 
+    #[inline]
     pub(crate) fn path(&self) -> Path {
         self.link.path
     }
@@ -266,10 +271,12 @@ impl<M: Memory> QueuePair<M> {
         }
     }
 
+    #[inline]
     pub(crate) fn is_waiting_for_peer(&self) -> bool {
         self.state == State::ReadyToReceive
     }
 
+    #[inline]
     pub(crate) fn is_closed(&self) -> bool {
         self.state == State::Closed
     }
@@ -363,11 +370,13 @@ impl<M: Memory> QueuePair<M> {
     }
 
     /// When `handle_timeout` wants to be called.
+    #[inline]
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.requester.deadline()
     }
 
     /// Whether `transmit` would send something.
+    #[inline]
     pub(crate) fn can_send(&self, config: &EndpointConfig) -> bool {
         self.responder.can_send()
             || self.marks.pending
@@ -404,6 +413,11 @@ impl<M: Memory> QueuePair<M> {
             sent += self
                 .requester
                 .transmit(&self.link, context, limit - sent, sender);
+        }
+        // Shorter than everything else: it can be the last segment of a run.
+        if sent < limit {
+            let said = self.responder.acknowledge(&self.link, context, sender);
+            sent += usize::from(said);
         }
         Ok(sent)
     }

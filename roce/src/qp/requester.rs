@@ -4,7 +4,8 @@
 //! once; at most the window's number of sequence numbers is unacknowledged; a peer that makes no
 //! progress is given up after a bounded time, whatever it answers.
 //!
-//! Sequence numbers are given out when work is posted, so going back is only moving a cursor.
+//! Sequence numbers are given out when work is posted, so going back is only moving a cursor; SENDs that
+//! others may overtake get theirs when they leave.
 //!
 //! What is lost is noticed in one of three ways. The peer refuses a packet that came too early: go
 //! back at once. A READ response comes too early: ask for the rest at once. Nothing comes: after about
@@ -37,7 +38,7 @@ const RNR_WAIT_MAX: Duration = Duration::from_millis(100);
 /// that a queue of usual depth does not allocate and free all the time.
 const IDLE_ROOM_MAX: usize = 128;
 
-/// A WRITE overtakes at most so many SENDs: about what one turn of a busy queue posts.
+/// At most so many SENDs are overtaken: about what one turn of a busy queue posts.
 const OVERTAKEN_MAX: usize = 64;
 
 /// Negative acknowledgements without progress before the peer is taken for broken.
@@ -68,15 +69,18 @@ struct Entry<M> {
 }
 
 impl<M> Entry<M> {
+    #[inline]
     fn end(&self) -> Psn {
         self.first + self.count
     }
 
     /// The first sequence number that is not done.
+    #[inline]
     fn expected(&self) -> Psn {
         self.first + self.received
     }
 
+    #[inline]
     fn is_read(&self) -> bool {
         self.kind == WcKind::Read
     }
@@ -85,6 +89,11 @@ impl<M> Entry<M> {
 /// The send queue of a queue pair.
 pub(super) struct Requester<M> {
     entries: VecDeque<Entry<M>>,
+    /// SENDs that others may overtake. They have no sequence numbers yet, and get them one by one when
+    /// nothing else is left to be sent.
+    held: VecDeque<Entry<M>>,
+    /// Packets of those.
+    held_packets: u32,
     /// The entry to send next, and within it the packet.
     cursor: usize,
     cursor_packet: u32,
@@ -122,6 +131,8 @@ impl<M: Memory> Requester<M> {
     pub(super) fn new(start: Psn, reads_max: usize) -> Self {
         Self {
             entries: VecDeque::new(),
+            held: VecDeque::new(),
+            held_packets: 0,
             cursor: 0,
             cursor_packet: 0,
             unacked: start,
@@ -146,7 +157,7 @@ impl<M: Memory> Requester<M> {
 
     /// Bytes beside the value itself.
     pub(super) fn heap_bytes(&self) -> usize {
-        self.entries.capacity() * size_of::<Entry<M>>()
+        (self.entries.capacity() + self.held.capacity()) * size_of::<Entry<M>>()
     }
 
     pub(super) fn post(
@@ -173,8 +184,9 @@ impl<M: Memory> Requester<M> {
             return Err((PostError::ReadsNotAllowed, work));
         }
         let count = packets(len, mtu);
-        let posted = self.next.diff(self.unacked).unsigned_abs();
-        if self.entries.len() >= config.max_send_wr || posted + count > POSTED_PACKETS_MAX {
+        let posted = self.next.diff(self.unacked).unsigned_abs() + self.held_packets;
+        let full = self.entries.len() + self.held.len() >= config.max_send_wr;
+        if full || posted + count > POSTED_PACKETS_MAX {
             return Err((PostError::QueueFull, work));
         }
         let (kind, memory, remote_va, rkey, invalidate) = match work {
@@ -194,14 +206,6 @@ impl<M: Memory> Requester<M> {
                 ..
             } => (WcKind::Write, from, remote_va, rkey, None),
         };
-        let overtakes = config.writes_overtake_sends && kind == WcKind::Write;
-        let behind = if overtakes { self.unsent_sends() } else { 0 };
-        let at = self.entries.len() - behind;
-        let first = self.entries.get(at).map_or(self.next, |send| send.first);
-        for send in self.entries.range_mut(at..) {
-            send.first += count;
-        }
-        self.next += count;
         let entry = Entry {
             wr_id,
             kind,
@@ -211,50 +215,74 @@ impl<M: Memory> Requester<M> {
             remote_va,
             rkey,
             invalidate,
-            first,
+            first: self.next,
             count,
             received: 0,
         };
-        self.entries.insert(at, entry);
+        if config.sends_are_overtaken && kind == WcKind::Send {
+            if self.held.len() == OVERTAKEN_MAX {
+                self.number_held();
+            }
+            self.held_packets += count;
+            self.held.push_back(entry);
+        } else {
+            self.next += count;
+            self.entries.push_back(entry);
+        }
         Ok(())
     }
 
-    /// How many SENDs, of which nothing was ever sent, end the queue.
-    fn unsent_sends(&self) -> usize {
-        let unsent =
-            |entry: &&Entry<M>| entry.kind == WcKind::Send && entry.first.diff(self.high) >= 0;
-        let last = self.entries.iter().rev().take(OVERTAKEN_MAX);
-        last.take_while(unsent).count()
+    /// Gives the oldest SEND that waits its sequence numbers: nothing overtakes it any more.
+    fn number_held(&mut self) {
+        if let Some(mut entry) = self.held.pop_front() {
+            self.held_packets -= entry.count;
+            entry.first = self.next;
+            self.next += entry.count;
+            self.entries.push_back(entry);
+        }
     }
 
     /// Whether a packet could be sent now.
+    #[inline]
     pub(super) fn can_send(&self, config: &EndpointConfig) -> bool {
-        self.rnr_until.is_none() && self.sendable(config, self.cursor, self.cursor_packet)
+        self.rnr_until.is_none() && self.next_is_sendable(config)
     }
 
-    fn sendable(&self, config: &EndpointConfig, index: usize, packet: u32) -> bool {
-        let Some(entry) = self.entries.get(index) else {
-            return false;
-        };
+    #[inline]
+    fn next_is_sendable(&self, config: &EndpointConfig) -> bool {
+        match self.entries.get(self.cursor) {
+            Some(entry) => self.sendable(config, entry, self.cursor_packet),
+            None => !self.held.is_empty() && self.is_in_window(config, self.next),
+        }
+    }
+
+    #[inline]
+    fn sendable(&self, config: &EndpointConfig, entry: &Entry<M>, packet: u32) -> bool {
         if entry.is_read() && self.reads_out >= self.reads_max {
             return false;
         }
-        let window = if self.probing {
-            1
-        } else {
-            self.window.size(config)
-        };
         // A READ that is asked for again begins where its responses ended.
         let psn = if entry.is_read() {
             entry.expected()
         } else {
             entry.first + packet
         };
+        self.is_in_window(config, psn)
+    }
+
+    #[inline]
+    fn is_in_window(&self, config: &EndpointConfig, psn: Psn) -> bool {
+        let window = if self.probing {
+            1
+        } else {
+            self.window.size(config)
+        };
         let ahead = psn.diff(self.unacked);
         ahead < 0 || ahead.unsigned_abs() < window
     }
 
     /// When `handle_timeout` wants to be called.
+    #[inline]
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.rnr_until.or(self.deadline)
     }
@@ -276,6 +304,9 @@ impl<M: Memory> Requester<M> {
     }
 
     fn transmit_one(&mut self, link: &Link, context: &mut Context<'_, M>, sender: &mut Sender<'_>) {
+        if self.cursor == self.entries.len() {
+            self.number_held();
+        }
         let index = self.cursor;
         let is_read = self.entries[index].is_read();
         let packet = if is_read {
@@ -294,7 +325,7 @@ impl<M: Memory> Requester<M> {
             self.cursor_packet = packet + 1;
         }
         self.since_ack_request += 1;
-        let more = self.sendable(context.config, self.cursor, self.cursor_packet);
+        let more = self.next_is_sendable(context.config);
         let ack_request = is_read || !more || self.since_ack_request >= ACK_REQUEST_INTERVAL;
         if ack_request {
             self.since_ack_request = 0;
@@ -587,6 +618,9 @@ impl<M: Memory> Requester<M> {
         if self.entries.is_empty() && self.entries.capacity() > IDLE_ROOM_MAX {
             self.entries.shrink_to(IDLE_ROOM_MAX / 2);
         }
+        if self.held.is_empty() && self.held.capacity() > IDLE_ROOM_MAX {
+            self.held.shrink_to(IDLE_ROOM_MAX / 2);
+        }
     }
 
     fn progressed(&mut self, packets: u32, now: Instant, config: &EndpointConfig) {
@@ -714,10 +748,11 @@ impl<M: Memory> Requester<M> {
     /// Ends everything: the oldest work request with `status`, the others flushed.
     pub(super) fn flush(&mut self, status: WcStatus, context: &mut Context<'_, M>, link: &Link) {
         let mut status = status;
-        for entry in self.entries.drain(..) {
+        for entry in self.entries.drain(..).chain(self.held.drain(..)) {
             complete(entry, status, context, link);
             status = WcStatus::Flushed;
         }
+        self.held_packets = 0;
         self.cursor = 0;
         self.cursor_packet = 0;
         self.reads_out = 0;
@@ -730,6 +765,7 @@ impl<M: Memory> Requester<M> {
 }
 
 /// Sequence numbers that a message of `len` bytes uses: at least one.
+#[inline]
 pub(super) fn packets(len: usize, mtu: usize) -> u32 {
     u32::try_from(len.div_ceil(mtu)).unwrap_or(u32::MAX).max(1)
 }

@@ -79,6 +79,8 @@ pub(super) struct Responder<M> {
     reads: VecDeque<ReadJob>,
     reads_max: usize,
     reads_active: usize,
+    /// No READ before this place is active.
+    reads_done: usize,
 }
 
 impl<M: Memory> Responder<M> {
@@ -95,6 +97,7 @@ impl<M: Memory> Responder<M> {
             reads: VecDeque::new(),
             reads_max: 0,
             reads_active: 0,
+            reads_done: 0,
         }
     }
 
@@ -362,6 +365,7 @@ impl<M: Memory> Responder<M> {
                 None => {}
             }
             self.reads.pop_front();
+            self.reads_done = self.reads_done.saturating_sub(1);
         }
         let count = packets(len, link.mtu);
         let first = self.expected;
@@ -387,12 +391,14 @@ impl<M: Memory> Responder<M> {
     fn handle_duplicate_read(&mut self, packet: &Packet<'_>, link: &Link) {
         let Some(reth) = packet.reth else { return };
         let psn = packet.bth.psn;
-        let Some(job) = self.reads.iter_mut().rev().find(|job| {
+        let covers = |job: &ReadJob| {
             let index = psn.diff(job.first);
             index >= 0 && index.unsigned_abs() < job.count
-        }) else {
+        };
+        let Some(place) = self.reads.iter().rposition(covers) else {
             return;
         };
+        let job = &mut self.reads[place];
         let index = psn.diff(job.first).unsigned_abs();
         let done = index as usize * link.mtu;
         let same = reth.rkey == job.rkey
@@ -407,9 +413,10 @@ impl<M: Memory> Responder<M> {
         }
         job.start = index;
         job.next = index;
+        self.reads_done = self.reads_done.min(place);
     }
 
-    /// Sends packets until `limit` are sent; `sent` counts them.
+    /// Sends READ responses, and a refusal, until `limit` packets are sent; `sent` counts them.
     pub(super) fn transmit(
         &mut self,
         link: &Link,
@@ -421,9 +428,9 @@ impl<M: Memory> Responder<M> {
         while *sent < limit && !sender.is_full() && self.reads_active > 0 {
             *sent += self.transmit_read(link, context, limit - *sent, sender)?;
         }
-        // All READs are answered, or the turn is over.
-        if *sent < limit && self.reads_active == 0 {
-            *sent += usize::from(self.transmit_acknowledge(link, context, sender));
+        // The peer loses time until it hears of a refusal.
+        if *sent < limit && self.refusal.is_some() {
+            *sent += usize::from(self.acknowledge(link, context, sender));
         }
         Ok(())
     }
@@ -436,7 +443,11 @@ impl<M: Memory> Responder<M> {
         sender: &mut Sender<'_>,
     ) -> Result<usize, Failure> {
         let msn = self.msn;
-        let Some(job) = self.reads.iter_mut().find(|job| job.is_active()) else {
+        let mut waiting = self.reads.iter_mut().skip(self.reads_done);
+        let Some(job) = waiting.find(|job| {
+            self.reads_done += usize::from(!job.is_active());
+            job.is_active()
+        }) else {
             self.reads_active = 0;
             return Ok(0);
         };
@@ -492,12 +503,17 @@ impl<M: Memory> Responder<M> {
         Ok(sent)
     }
 
-    fn transmit_acknowledge(
+    /// Sends what is to be said about the peer's requests, unless READs before them wait for their
+    /// answers. True if a packet was sent.
+    pub(super) fn acknowledge(
         &mut self,
         link: &Link,
         context: &mut Context<'_, M>,
         sender: &mut Sender<'_>,
     ) -> bool {
+        if self.reads_active > 0 {
+            return false;
+        }
         let (psn, syndrome) = match self.refusal.take() {
             Some(Refusal::Rnr) => {
                 context.counters.rnr_sent += 1;
@@ -551,6 +567,7 @@ impl<M: Memory> Responder<M> {
         self.refusal = None;
         self.reads.clear();
         self.reads_active = 0;
+        self.reads_done = 0;
     }
 }
 

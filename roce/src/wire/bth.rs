@@ -33,6 +33,7 @@ impl Bth {
 
     /// A header in the default partition, with migration state 1, no padding, and neither event nor
     /// acknowledgement asked for.
+    #[inline]
     pub const fn new(opcode: Opcode, dest_qpn: u32, psn: Psn) -> Self {
         Self {
             opcode,
@@ -50,6 +51,7 @@ impl Bth {
     ///
     /// # Errors
     /// [`WireError::TooShort`], [`WireError::UnknownOpcode`] or [`WireError::TransportVersion`].
+    #[inline]
     pub fn parse(packet: &[u8]) -> Result<Self, WireError> {
         let bytes = packet
             .first_chunk::<{ Self::LEN }>()
@@ -75,6 +77,7 @@ impl Bth {
     }
 
     /// The bytes on the wire.
+    #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[0] = self.opcode.byte();

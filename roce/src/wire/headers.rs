@@ -17,6 +17,7 @@ impl Reth {
     /// Bytes on the wire.
     pub const LEN: usize = 16;
 
+    #[inline]
     pub(super) fn from_bytes(bytes: &[u8; Self::LEN]) -> Self {
         Self {
             va: be64(bytes, 0),
@@ -26,6 +27,7 @@ impl Reth {
     }
 
     /// The bytes on the wire.
+    #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[..8].copy_from_slice(&self.va.to_be_bytes());
@@ -82,6 +84,7 @@ impl Syndrome {
     ///
     /// # Errors
     /// [`WireError::UnknownSyndrome`] for reserved values.
+    #[inline]
     pub fn from_byte(byte: u8) -> Result<Self, WireError> {
         let value = byte & 0x1f;
         Ok(match (byte >> 5, value) {
@@ -97,6 +100,7 @@ impl Syndrome {
     }
 
     /// The byte on the wire.
+    #[inline]
     pub fn byte(self) -> u8 {
         match self {
             Self::Ack { credits } => credits & 0x1f,
@@ -130,6 +134,7 @@ impl Aeth {
     /// Bytes on the wire.
     pub const LEN: usize = 4;
 
+    #[inline]
     pub(super) fn from_bytes(bytes: &[u8; Self::LEN]) -> Result<Self, WireError> {
         Ok(Self {
             syndrome: Syndrome::from_byte(bytes[0])?,
@@ -138,6 +143,7 @@ impl Aeth {
     }
 
     /// The bytes on the wire.
+    #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[0] = self.syndrome.byte();
@@ -160,6 +166,7 @@ impl Deth {
     /// Bytes on the wire.
     pub const LEN: usize = 8;
 
+    #[inline]
     pub(super) fn from_bytes(bytes: &[u8; Self::LEN]) -> Self {
         Self {
             qkey: be32(bytes, 0),
@@ -168,6 +175,7 @@ impl Deth {
     }
 
     /// The bytes on the wire.
+    #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[..4].copy_from_slice(&self.qkey.to_be_bytes());

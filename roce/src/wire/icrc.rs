@@ -166,16 +166,27 @@ fn recover_ip_id(difference: u32, packet_len: usize) -> Option<u16> {
     (field & 0xffff == 0).then_some(id)
 }
 
-/// The CRC of a packet that is long enough and not too long.
-fn crc(flow: &Flow, ip_id: u16, head: &[u8; Bth::LEN], rest: &[u8]) -> u32 {
+/// Bytes of a header that are hashed together with what stands before it: the longest header that
+/// packets with data have.
+const HEAD_BYTES: usize = Bth::LEN + 16;
+
+/// The CRC of a packet that is long enough and not too long: `head` with its first bytes, `rest` with
+/// the others.
+fn crc(flow: &Flow, ip_id: u16, head: &[u8; Bth::LEN], rest: &[&[u8]]) -> u32 {
+    let rest_len: usize = rest.iter().map(|part| part.len()).sum();
     // A UDP datagram's length field has 16 bits; longer packets were refused before.
-    let udp_len = (8 + Bth::LEN + rest.len() + LEN) as u16;
+    let udp_len = (8 + Bth::LEN + rest_len + LEN) as u16;
+    // Pieces below 128 bytes are dear to hash: a short first part of the rest goes with the prefix.
+    let (first, rest) = match rest.split_first() {
+        Some((first, others)) if first.len() <= HEAD_BYTES - Bth::LEN => (*first, others),
+        _ => (&[][..], rest),
+    };
     let mut hasher = crc32fast::Hasher::new();
     match (flow.src.to_canonical(), flow.dst.to_canonical()) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
             // Eight ones, then the IP header: type of service, time to live and checksum are
             // masked. Linux sends RoCEv2 with "don't fragment" set, and so do we.
-            let mut prefix = [0xff; 8 + 20 + 8 + Bth::LEN];
+            let mut prefix = [0xff; 8 + 20 + 8 + HEAD_BYTES];
             prefix[8] = 0x45;
             prefix[10..12].copy_from_slice(&(20 + udp_len).to_be_bytes());
             prefix[12..14].copy_from_slice(&ip_id.to_be_bytes());
@@ -183,40 +194,59 @@ fn crc(flow: &Flow, ip_id: u16, head: &[u8; Bth::LEN], rest: &[u8]) -> u32 {
             prefix[17] = 17;
             prefix[20..24].copy_from_slice(&src.octets());
             prefix[24..28].copy_from_slice(&dst.octets());
-            put_udp_and_bth(&mut prefix, 28, flow, udp_len, head);
-            hasher.update(&prefix);
+            hasher.update(put_udp_and_head(
+                &mut prefix,
+                28,
+                flow,
+                udp_len,
+                head,
+                first,
+            ));
         }
         (src, dst) => {
             // Traffic class, flow label and hop limit are masked.
-            let mut prefix = [0xff; 8 + 40 + 8 + Bth::LEN];
+            let mut prefix = [0xff; 8 + 40 + 8 + HEAD_BYTES];
             prefix[8] = 0x6f;
             prefix[12..14].copy_from_slice(&udp_len.to_be_bytes());
             prefix[14] = 17;
             prefix[16..32].copy_from_slice(&super::path::gid_of(src));
             prefix[32..48].copy_from_slice(&super::path::gid_of(dst));
-            put_udp_and_bth(&mut prefix, 48, flow, udp_len, head);
-            hasher.update(&prefix);
+            hasher.update(put_udp_and_head(
+                &mut prefix,
+                48,
+                flow,
+                udp_len,
+                head,
+                first,
+            ));
         }
     }
-    hasher.update(rest);
+    rest.iter()
+        .filter(|part| !part.is_empty())
+        .for_each(|part| hasher.update(part));
     hasher.finalize()
 }
 
-/// Fills in what follows the IP header, which ends at `at`, into a prefix of ones. The UDP checksum
-/// and the byte of the base transport header that holds congestion marks are masked.
+/// Fills in what follows the IP header, which ends at `at`, into a prefix of ones, and gives the filled
+/// part. The UDP checksum and the byte of the base transport header that holds congestion marks are
+/// masked.
 #[inline(always)]
-fn put_udp_and_bth<const N: usize>(
-    prefix: &mut [u8; N],
+fn put_udp_and_head<'a, const N: usize>(
+    prefix: &'a mut [u8; N],
     at: usize,
     flow: &Flow,
     udp_len: u16,
     head: &[u8; Bth::LEN],
-) {
+    first: &[u8],
+) -> &'a [u8] {
     prefix[at..at + 2].copy_from_slice(&flow.src_port.to_be_bytes());
     prefix[at + 2..at + 4].copy_from_slice(&flow.dst_port.to_be_bytes());
     prefix[at + 4..at + 6].copy_from_slice(&udp_len.to_be_bytes());
     prefix[at + 8..at + 12].copy_from_slice(&head[..4]);
     prefix[at + 13..at + 20].copy_from_slice(&head[5..]);
+    let end = at + 20 + first.len();
+    prefix[at + 20..end].copy_from_slice(first);
+    &prefix[..end]
 }
 
 /// The ICRC of a packet that is about to be sent: `packet` is the UDP payload without it, padding
@@ -228,8 +258,17 @@ fn put_udp_and_bth<const N: usize>(
 /// A packet shorter than a base transport header, or longer than a UDP datagram, is not a packet:
 /// the result for it is 0.
 pub fn compute(flow: &Flow, ip_id: u16, packet: &[u8]) -> u32 {
-    match packet.split_first_chunk::<{ Bth::LEN }>() {
-        Some((head, rest)) if packet.len() + LEN <= UDP_PAYLOAD_MAX => crc(flow, ip_id, head, rest),
+    compute_parts(flow, ip_id, [packet, &[], &[]])
+}
+
+/// As [`compute`], of a packet that lies in three pieces of memory: the first has the base transport
+/// header at least.
+pub fn compute_parts(flow: &Flow, ip_id: u16, [begin, payload, pad]: [&[u8]; 3]) -> u32 {
+    let len = begin.len() + payload.len() + pad.len();
+    match begin.split_first_chunk::<{ Bth::LEN }>() {
+        Some((head, begin)) if len + LEN <= UDP_PAYLOAD_MAX => {
+            crc(flow, ip_id, head, &[begin, payload, pad])
+        }
         _ => 0,
     }
 }
@@ -256,7 +295,7 @@ pub fn verify_expecting(flow: &Flow, packet: &[u8], expected: u16) -> Result<Ver
     if packet.len() > UDP_PAYLOAD_MAX {
         return Err(IcrcError::Length(packet.len()));
     }
-    let difference = u32::from_le_bytes(*received) ^ crc(flow, expected, head, rest);
+    let difference = u32::from_le_bytes(*received) ^ crc(flow, expected, head, &[rest]);
     let v4 = flow.src.to_canonical().is_ipv4() && flow.dst.to_canonical().is_ipv4();
     match (v4, difference) {
         (true, 0) => Ok(Verified {
@@ -307,6 +346,21 @@ mod tests {
                     "{len}"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn a_packet_in_pieces_has_the_icrc_of_the_whole() {
+        let body: Vec<u8> = (0..4200).map(|i| (i * 13) as u8).collect();
+        for flow in [flow("10.0.0.1", "10.0.0.2"), flow("fd00::1", "fd00::2")] {
+            for begin in [12, 16, 28, 29, 64, 300] {
+                for payload in [begin, begin + 1, 200.max(begin), 4199, 4200] {
+                    let parts = [&body[..begin], &body[begin..payload], &body[payload..]];
+                    let whole = compute(&flow, 3, &body);
+                    assert_eq!(compute_parts(&flow, 3, parts), whole, "{begin} {payload}");
+                }
+            }
+            assert_eq!(compute_parts(&flow, 0, [&body[..11], &body, &[]]), 0);
         }
     }
 

@@ -47,26 +47,31 @@ pub const QPN_MAX: u32 = 0x00ff_ffff;
 
 /// Reads a big-endian 16-bit number at a constant offset of a slice that was checked to be long
 /// enough.
+#[inline]
 pub(crate) fn be16(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
 /// Reads a big-endian 24-bit number, as [`be16`].
+#[inline]
 pub(crate) fn be24(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([0, bytes[at], bytes[at + 1], bytes[at + 2]])
 }
 
 /// Reads a big-endian 32-bit number, as [`be16`].
+#[inline]
 pub(crate) fn be32(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
 /// Reads a big-endian 64-bit number, as [`be16`].
+#[inline]
 pub(crate) fn be64(bytes: &[u8], at: usize) -> u64 {
     (u64::from(be32(bytes, at)) << 32) | u64::from(be32(bytes, at + 4))
 }
 
 /// Writes the lower 24 bits of a number at a constant offset, big-endian.
+#[inline]
 pub(crate) fn put_be24(bytes: &mut [u8], at: usize, value: u32) {
     bytes[at..at + 3].copy_from_slice(&value.to_be_bytes()[1..]);
 }

@@ -92,6 +92,7 @@ impl Opcode {
     ];
 
     /// The operation of a byte, or nothing if it is not known.
+    #[inline]
     pub const fn from_byte(byte: u8) -> Option<Self> {
         Some(match byte {
             0x00 => Self::SendFirst,
@@ -121,6 +122,7 @@ impl Opcode {
     }
 
     /// The byte on the wire.
+    #[inline]
     pub const fn byte(self) -> u8 {
         self as u8
     }
@@ -150,16 +152,19 @@ impl Opcode {
     }
 
     /// Whether a message begins with this packet.
+    #[inline]
     pub const fn is_first(self) -> bool {
         matches!(self.position(), Position::First | Position::Only)
     }
 
     /// Whether a message ends with this packet.
+    #[inline]
     pub const fn is_last(self) -> bool {
         matches!(self.position(), Position::Last | Position::Only)
     }
 
     /// Whether this is part of a SEND of the reliable connection.
+    #[inline]
     pub const fn is_send(self) -> bool {
         matches!(
             self,
@@ -175,6 +180,7 @@ impl Opcode {
     }
 
     /// Whether this is part of an RDMA WRITE.
+    #[inline]
     pub const fn is_write(self) -> bool {
         matches!(
             self,
@@ -188,6 +194,7 @@ impl Opcode {
     }
 
     /// Whether this is part of the answer to an RDMA READ.
+    #[inline]
     pub const fn is_read_response(self) -> bool {
         matches!(
             self,
@@ -199,16 +206,19 @@ impl Opcode {
     }
 
     /// Whether the requester of a reliable connection sends this (as opposed to the responder).
+    #[inline]
     pub const fn is_request(self) -> bool {
         self.is_send() || self.is_write() || matches!(self, Self::ReadRequest)
     }
 
     /// Whether the responder of a reliable connection sends this.
+    #[inline]
     pub const fn is_response(self) -> bool {
         self.is_read_response() || matches!(self, Self::Acknowledge)
     }
 
     /// Whether the packet has an RDMA header (address, key, length).
+    #[inline]
     pub const fn has_reth(self) -> bool {
         matches!(
             self,
@@ -217,6 +227,7 @@ impl Opcode {
     }
 
     /// Whether the packet has an acknowledgement header.
+    #[inline]
     pub const fn has_aeth(self) -> bool {
         matches!(
             self,
@@ -228,16 +239,19 @@ impl Opcode {
     }
 
     /// Whether the packet has a datagram header.
+    #[inline]
     pub const fn has_deth(self) -> bool {
         matches!(self, Self::UdSendOnly)
     }
 
     /// Whether the packet names a key to invalidate.
+    #[inline]
     pub const fn has_ieth(self) -> bool {
         matches!(self, Self::SendLastInvalidate | Self::SendOnlyInvalidate)
     }
 
     /// Whether the packet has immediate data.
+    #[inline]
     pub const fn has_imm(self) -> bool {
         matches!(
             self,
@@ -246,11 +260,13 @@ impl Opcode {
     }
 
     /// Whether the packet may have a payload.
+    #[inline]
     pub const fn may_have_payload(self) -> bool {
         !matches!(self, Self::ReadRequest | Self::Acknowledge)
     }
 
     /// Bytes of all headers of such a packet, the base transport header included.
+    #[inline]
     pub const fn header_len(self) -> usize {
         let mut len = super::Bth::LEN;
         if self.has_deth() {
@@ -274,12 +290,14 @@ impl Opcode {
 
 impl TryFrom<u8> for Opcode {
     type Error = super::WireError;
+    #[inline]
     fn try_from(byte: u8) -> Result<Self, Self::Error> {
         Self::from_byte(byte).ok_or(super::WireError::UnknownOpcode(byte))
     }
 }
 
 impl From<Opcode> for u8 {
+    #[inline]
     fn from(opcode: Opcode) -> u8 {
         opcode.byte()
     }

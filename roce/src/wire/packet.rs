@@ -3,6 +3,7 @@
 use super::{Aeth, Bth, Deth, Ieth, ImmDt, Reth, WireError, be32};
 
 /// How many zero bytes follow a payload of that length (0..=3).
+#[inline]
 pub const fn pad_for(payload_len: usize) -> u8 {
     (payload_len.wrapping_neg() & 3) as u8
 }
@@ -30,6 +31,7 @@ pub struct Packet<'a> {
 }
 
 /// Takes a header of constant size from the front of `rest`.
+#[inline]
 fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], WireError> {
     let (head, tail) = rest.split_first_chunk::<N>().ok_or(WireError::TooShort {
         need: N,
@@ -41,6 +43,7 @@ fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], WireError> {
 
 impl<'a> Packet<'a> {
     /// A packet without extended headers; the pad count is that of the payload.
+    #[inline]
     pub fn new(mut bth: Bth, payload: &'a [u8]) -> Self {
         bth.pad = pad_for(payload.len());
         Self {
@@ -59,6 +62,7 @@ impl<'a> Packet<'a> {
     /// # Errors
     /// A [`WireError`] for everything that is not a complete, correctly padded packet of a known
     /// operation.
+    #[inline]
     pub fn parse(packet: &'a [u8]) -> Result<Self, WireError> {
         let bth = Bth::parse(packet)?;
         let opcode = bth.opcode;
@@ -115,6 +119,7 @@ impl<'a> Packet<'a> {
 
     /// Appends everything before the payload: the base header and the extended headers that are
     /// set, in the order of the wire.
+    #[inline]
     pub fn write_header(&self, out: &mut Vec<u8>) {
         debug_assert_eq!(
             self.header_len(),
@@ -147,6 +152,7 @@ impl<'a> Packet<'a> {
     }
 
     /// Bytes of all headers that are set.
+    #[inline]
     pub fn header_len(&self) -> usize {
         Bth::LEN
             + self.deth.map_or(0, |_| Deth::LEN)

@@ -17,43 +17,51 @@ impl Psn {
     pub const MASK: u32 = 0x00ff_ffff;
 
     /// The sequence number of the lower 24 bits.
+    #[inline]
     pub const fn new(value: u32) -> Self {
         Self(value & Self::MASK)
     }
 
     /// The number, below 2^24.
+    #[inline]
     pub const fn value(self) -> u32 {
         self.0
     }
 
     /// The next one.
+    #[inline]
     pub const fn next(self) -> Self {
         Self::new(self.0 + 1)
     }
 
     /// The previous one.
+    #[inline]
     pub const fn prev(self) -> Self {
         Self::new(self.0.wrapping_sub(1))
     }
 
     /// How far `self` is ahead of `other`: positive if later, negative if earlier, within
     /// -2^23..2^23.
+    #[inline]
     pub const fn diff(self, other: Psn) -> i32 {
         // Bring the 24-bit difference to the top so that its sign bit is the number's sign bit.
         (self.0.wrapping_sub(other.0) << 8).cast_signed() >> 8
     }
 
     /// How many steps lead from `other` to `self`, going forward (0..2^24).
+    #[inline]
     pub const fn distance_from(self, other: Psn) -> u32 {
         self.0.wrapping_sub(other.0) & Self::MASK
     }
 
     /// Whether this number comes before `other`.
+    #[inline]
     pub const fn is_before(self, other: Psn) -> bool {
         self.diff(other) < 0
     }
 
     /// Whether this number comes after `other`.
+    #[inline]
     pub const fn is_after(self, other: Psn) -> bool {
         self.diff(other) > 0
     }
@@ -61,12 +69,14 @@ impl Psn {
 
 impl Add<u32> for Psn {
     type Output = Psn;
+    #[inline]
     fn add(self, steps: u32) -> Psn {
         Psn::new(self.0.wrapping_add(steps))
     }
 }
 
 impl AddAssign<u32> for Psn {
+    #[inline]
     fn add_assign(&mut self, steps: u32) {
         *self = *self + steps;
     }
@@ -74,6 +84,7 @@ impl AddAssign<u32> for Psn {
 
 impl Sub<u32> for Psn {
     type Output = Psn;
+    #[inline]
     fn sub(self, steps: u32) -> Psn {
         Psn::new(self.0.wrapping_sub(steps))
     }

@@ -418,7 +418,7 @@ fn queue_pairs_take_turns_and_the_packets_of_a_turn_follow_each_other() {
 #[test]
 fn writes_of_a_turn_go_before_its_sends_where_that_is_allowed() {
     let config = EndpointConfig {
-        writes_overtake_sends: true,
+        sends_are_overtaken: true,
         ..EndpointConfig::default()
     };
     let (mut pair, qps) = pair(config);

@@ -56,7 +56,7 @@ fn story(seed: u64) {
     config.max_unacked_packets = [1, 2, 16, 128][pair.random.random_range(0..4)];
     config.transmit_quantum_bytes = pair.random.random_range(1..40_000);
     config.rnr_retry_count = 10_000;
-    config.writes_overtake_sends = pair.random.random_bool(0.5);
+    config.sends_are_overtaken = pair.random.random_bool(0.5);
     let mut pair = Pair::new(seed, config, network);
     let joint = Joint {
         mtu: PathMtu::ALL[pair.random.random_range(0..5)],
@@ -278,8 +278,8 @@ fn check(
         let posted = &mut ends[side].posted;
         let at = posted.iter().position(|(id, _)| *id == wr_id);
         let at = at.expect("work was posted");
-        let overtakes = pair.sides[side].endpoint.config.writes_overtake_sends
-            && kind == WcKind::Write
+        let overtakes = pair.sides[side].endpoint.config.sends_are_overtaken
+            && matches!(kind, WcKind::Read | WcKind::Write)
             && posted.range(..at).all(|(_, w)| matches!(w, Expected::Send));
         assert!(at == 0 || overtakes, "work completes in order");
         let (_, expected) = posted.remove(at).expect("it was found");
