@@ -65,18 +65,21 @@ fn cut(digest: &Digest) -> Fingerprint {
 }
 
 /// CRC-32C (Castagnoli) of a block: checked on every read.
+#[inline]
 pub(crate) fn crc32c(block: &[u8]) -> u32 {
     // The library returns every CRC in a u64; a 32-bit one fits its lower half.
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, block) as u32
 }
 
 /// Whether a block is all zeros (such blocks are not stored).
+#[inline]
 pub(crate) fn is_zero(block: &[u8]) -> bool {
     let (words, rest) = block.as_chunks::<32>();
     words.iter().all(|word| *word == [0u8; 32]) && rest.iter().all(|byte| *byte == 0)
 }
 
 /// The sub-blocks of a buffer.
+#[inline]
 pub(crate) fn split(bytes: &[u8]) -> &[Block] {
     bytes.as_chunks().0
 }

@@ -46,6 +46,7 @@ impl BlockTable {
     }
 
     /// What is known of a block; an unused one has no references.
+    #[inline]
     pub(crate) fn get(&self, pba: Pba) -> BlockInfo {
         let chunk = self
             .drives
@@ -58,6 +59,7 @@ impl BlockTable {
     }
 
     /// The entry of a block. The block must exist on its drive (checked where numbers come in).
+    #[inline]
     pub(crate) fn entry(&mut self, pba: Pba) -> &mut BlockInfo {
         let chunk = &mut self.drives[usize::from(pba.drive())][(pba.block() / CHUNK) as usize];
         let chunk = chunk.get_or_insert_with(|| vec![UNUSED; CHUNK as usize].into_boxed_slice());
@@ -155,6 +157,9 @@ struct Shard {
 
 const PASSED_MAX: u8 = u8::MAX;
 
+/// Buckets that a removal looks at for entries to bring back.
+const GAP_BUCKETS_MAX: usize = 16;
+
 /// Which bits of a fingerprint say what. It is uniformly distributed already.
 #[derive(Clone, Copy)]
 struct Hash {
@@ -185,10 +190,12 @@ impl Shard {
         }
     }
 
+    #[inline]
     fn home(&self, tag: u64) -> usize {
         ((tag * self.buckets.len() as u64) >> TAG_BITS) as usize
     }
 
+    #[inline]
     fn after(&self, bucket: usize) -> usize {
         if bucket + 1 == self.buckets.len() {
             0
@@ -198,6 +205,7 @@ impl Shard {
     }
 
     /// Where an entry with this tag is that `is_wanted`: bucket and slot.
+    #[inline]
     fn find(&self, tag: u64, is_wanted: impl Fn(u64) -> bool) -> Option<(usize, usize)> {
         let mut bucket = self.home(tag);
         for _ in 0..self.buckets.len() {
@@ -236,14 +244,52 @@ impl Shard {
         };
         self.buckets[found].0[slot] = 0;
         self.used -= 1;
-        let mut bucket = self.home(tag);
-        while bucket != found {
+        self.comes_back(self.home(tag), found);
+        self.close_gap(found, slot);
+        true
+    }
+
+    /// An entry of bucket `home` does not lie in bucket `at` any more, behind all in between.
+    fn comes_back(&mut self, home: usize, at: usize) {
+        let mut bucket = home;
+        while bucket != at {
             if self.passed[bucket] != PASSED_MAX {
                 self.passed[bucket] -= 1;
             }
             bucket = self.after(bucket);
         }
-        true
+    }
+
+    /// Brings an entry back that once found this place taken, and so on from its place: what is looked
+    /// for in vain ends at the first bucket that nothing lies behind, and that stays near only so.
+    fn close_gap(&mut self, mut gap: usize, mut slot: usize) {
+        let mut at = gap;
+        for _ in 0..GAP_BUCKETS_MAX {
+            if self.passed[at] == 0 {
+                return;
+            }
+            at = self.after(at);
+            let came_by = |entry: &u64| {
+                *entry != 0
+                    && self.distance(self.home(entry >> NUMBER_BITS), at) >= self.distance(gap, at)
+            };
+            let behind = self.buckets[at].0.iter().position(came_by);
+            if let Some(behind) = behind {
+                let entry = std::mem::take(&mut self.buckets[at].0[behind]);
+                self.buckets[gap].0[slot] = entry;
+                self.comes_back(gap, at);
+                (gap, slot) = (at, behind);
+            }
+        }
+    }
+
+    /// Buckets from one forward to another.
+    fn distance(&self, from: usize, to: usize) -> usize {
+        if to >= from {
+            to - from
+        } else {
+            to + self.buckets.len() - from
+        }
     }
 
     fn is_full(&self) -> bool {
@@ -314,25 +360,52 @@ impl Index {
         blocks: &BlockTable,
         fingerprints: impl Iterator<Item = &'a Fingerprint> + Clone,
     ) {
-        let bucket = |fingerprint: &Fingerprint| {
+        let place = |fingerprint: &Fingerprint| {
             let hash = Hash::new(fingerprint);
             let shard = &self.shards[self.shard(hash)];
-            (hash, &shard.buckets[shard.home(hash.tag)])
+            (hash, shard, shard.home(hash.tag))
         };
         // Reads that do not depend on each other are under way at the same time.
         let mut seen = 0;
         for fingerprint in fingerprints.clone() {
-            seen ^= bucket(fingerprint).1.0[0];
+            let (_, shard, home) = place(fingerprint);
+            seen ^= shard.buckets[home].0[0] ^ u64::from(shard.passed[home]);
         }
         for fingerprint in fingerprints {
-            let (hash, bucket) = bucket(fingerprint);
-            for entry in bucket.0 {
+            let (hash, shard, home) = place(fingerprint);
+            for entry in shard.buckets[home].0 {
                 if entry >> NUMBER_BITS == hash.tag && entry != 0 {
                     let pba = number_to_pba(&self.drives, entry);
                     seen ^= u64::from(blocks.get(pba).references);
                 }
             }
+            if shard.passed[home] > 0 {
+                seen ^= shard.buckets[shard.after(home)].0[0];
+            }
         }
+        std::hint::black_box(seen);
+    }
+
+    /// The same for blocks that may leave.
+    pub(crate) fn warm_up_leaving(
+        &self,
+        blocks: &BlockTable,
+        old: impl Iterator<Item = Pba> + Clone,
+    ) {
+        let seen = old
+            .clone()
+            .fold(0, |seen, pba| seen ^ blocks.get(pba).references);
+        std::hint::black_box(seen);
+        let last = old.filter_map(|pba| {
+            let info = blocks.get(pba);
+            (info.references == 1 && info.fingerprint.is_some()).then_some(info.fingerprint)
+        });
+        let seen = last.fold(0, |seen, fingerprint| {
+            let hash = Hash::new(&fingerprint);
+            let shard = &self.shards[self.shard(hash)];
+            let home = shard.home(hash.tag);
+            seen ^ shard.buckets[home].0[0] ^ u64::from(shard.passed[home])
+        });
         std::hint::black_box(seen);
     }
 
@@ -377,6 +450,7 @@ impl Index {
     }
 }
 
+#[inline]
 fn number_to_pba(drives: &[u64], entry: u64) -> Pba {
     let number = (entry & ((1 << NUMBER_BITS) - 1)) - 1;
     let drive = drives.partition_point(|first| *first <= number) - 1;
@@ -441,6 +515,48 @@ mod tests {
         let digest = blake3::hash(&number.to_le_bytes());
         fingerprint.copy_from_slice(&digest.as_bytes()[..16]);
         Fingerprint(fingerprint)
+    }
+
+    #[test]
+    fn what_is_not_there_is_missed_soon_however_often_contents_were_replaced() {
+        // A shard that holds 8192 entries at a load of 0.85.
+        let mut shard = Shard {
+            buckets: vec![Bucket::default(); 1205],
+            passed: vec![0; 1205],
+            used: 0,
+        };
+        let entry = |number: u64| {
+            let hash = Hash::new(&spread(number));
+            hash.tag << NUMBER_BITS | (number + 1)
+        };
+        for number in 0..8192 {
+            shard.insert(entry(number));
+        }
+        // Buckets that are looked at for contents that are not there.
+        let looked_at = |shard: &Shard| {
+            let of = |number: u64| {
+                let mut bucket = shard.home(Hash::new(&spread(number)).tag);
+                let mut count = 1;
+                while shard.passed[bucket] > 0 {
+                    bucket = shard.after(bucket);
+                    count += 1;
+                }
+                count
+            };
+            (1_000_000..1_004_000).map(of).sum::<usize>() as f64 / 4000.0
+        };
+        let before = looked_at(&shard);
+        for number in 8192..20 * 8192 {
+            assert!(shard.remove(entry(number - 8192)));
+            shard.insert(entry(number));
+        }
+        let after = looked_at(&shard);
+        assert!(after < before * 1.2, "{before} buckets, later {after}");
+        assert_eq!(shard.used, 8192);
+        for number in 19 * 8192..20 * 8192 {
+            assert!(shard.remove(entry(number)));
+        }
+        assert!(shard.passed.iter().all(|passed| *passed == 0));
     }
 
     #[test]

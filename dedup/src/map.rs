@@ -66,6 +66,7 @@ fn split(sub_block: u64) -> (u64, usize, usize) {
 
 impl PageMap {
     /// Where a sub-block is stored.
+    #[inline]
     pub(crate) fn lookup(&self, sub_block: u64) -> Option<Pba> {
         let (folder, page, entry) = split(sub_block);
         let page = self.folders.get(&folder)?.pages[page].as_ref()?;

@@ -226,12 +226,11 @@ impl State {
     pub(crate) fn warm_up<'a>(
         &self,
         fingerprints: impl Iterator<Item = &'a Fingerprint> + Clone,
-        old: impl Iterator<Item = Pba>,
+        old: impl Iterator<Item = Pba> + Clone,
     ) {
         let fingerprints = fingerprints.filter(|fingerprint| fingerprint.is_some());
         self.index.warm_up(&self.blocks, fingerprints);
-        let seen = old.fold(0, |seen, pba| seen ^ self.blocks.get(pba).references);
-        std::hint::black_box(seen);
+        self.index.warm_up_leaving(&self.blocks, old);
     }
 
     /// Looks content up and takes a reference, or a new block for `item` of the batch. Content without

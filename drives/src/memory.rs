@@ -3,11 +3,11 @@
 //! Guarantees: its futures are done at the first poll, on any executor; memory is taken from the system
 //! in chunks of 2 MiB (huge pages where there are some) when a block of theirs is first written, and
 //! given back when none of their blocks is needed any more, unless the drive was made
-//! [resident](MemoryDrive::resident); transfers to different chunks never wait for each other, nor reads
-//! of the same chunk.
+//! [resident](MemoryDrive::resident); transfers to different stripes of 128 KiB never wait for each
+//! other, nor reads of the same one: several reactors write next to each other, as on a real drive.
 
 use std::future::ready;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use reactor::{Buffer, BufferPool, MAX_BUFFER_BYTES};
 
@@ -20,40 +20,66 @@ const NAME: &str = "memory";
 
 /// A chunk is the largest buffer of a pool: one huge page.
 const CHUNK_BYTES: usize = MAX_BUFFER_BYTES;
-const CHUNK_BLOCKS: usize = CHUNK_BYTES / BLOCK_BYTES;
-const WORD_BITS: usize = u64::BITS as usize;
+/// What is locked at once: a large command.
+const STRIPE_BYTES: usize = 128 << 10;
+const STRIPE_BLOCKS: usize = STRIPE_BYTES / BLOCK_BYTES;
+const STRIPES: usize = CHUNK_BYTES / STRIPE_BYTES;
 
 /// Blocks in memory. Those never written, or discarded since, read as zeros.
 pub struct MemoryDrive {
     blocks: u64,
-    chunks: Vec<RwLock<Chunk>>,
+    chunks: Vec<Chunk>,
     /// Chunks keep their memory when nothing in them is needed.
     is_resident: bool,
 }
 
+/// A lock is taken after that of a stripe, if both are.
+#[derive(Default)]
+struct Chunk {
+    stripes: [RwLock<Stripe>; STRIPES],
+    memory: Mutex<Memory>,
+}
+
+/// Where the stripes of a chunk have their buffers from.
+#[derive(Default)]
+struct Memory {
+    /// Goes back to the system with its last buffer.
+    pool: Option<BufferPool>,
+    stripes: usize,
+}
+
 /// `None` as long as none of its blocks holds content.
 #[derive(Default)]
-struct Chunk(Option<Box<Content>>);
+struct Stripe(Option<Content>);
 
 struct Content {
-    /// From a pool of its own, which goes back to the system with it.
     memory: Buffer,
     /// A bit for each block that holds content: memory behind the others may hold anything.
-    written: [u64; CHUNK_BLOCKS / WORD_BITS],
+    written: u32,
 }
+
+const _: () = assert!(STRIPE_BLOCKS == u32::BITS as usize);
 
 impl Content {
     /// The longest run of blocks from `first` on, within `blocks`, that are all written or all not.
     fn run(&self, first: usize, blocks: usize) -> (bool, usize) {
-        let is_written =
-            |block: usize| (self.written[block / WORD_BITS] >> (block % WORD_BITS)) & 1;
-        let kind = is_written(first);
-        let run = (first..first + blocks).take_while(|&block| is_written(block) == kind);
-        (kind == 1, run.count())
+        let bits = self.written >> first;
+        let is_written = bits & 1 == 1;
+        let run = if is_written {
+            bits.trailing_ones()
+        } else {
+            bits.trailing_zeros()
+        };
+        (is_written, blocks.min(run as usize))
     }
 }
 
-impl Chunk {
+/// The bits of `blocks` (one at least) from `first` on.
+fn bits(first: usize, blocks: usize) -> u32 {
+    u32::MAX >> (STRIPE_BLOCKS - blocks) << first
+}
+
+impl Stripe {
     fn load(&self, first: usize, to: &mut [u8]) {
         let Some(content) = &self.0 else {
             to.fill(0);
@@ -72,54 +98,64 @@ impl Chunk {
             done += run;
         }
     }
+}
 
-    /// The chunk's memory, from the system if it has none yet.
-    fn content(&mut self) -> Result<&mut Content, DriveError> {
-        Ok(match &mut self.0 {
+impl Chunk {
+    fn store(&self, stretch: &Stretch, from: &[u8]) -> Result<(), DriveError> {
+        let mut stripe = change(&self.stripes[stretch.stripe]);
+        let content = match &mut stripe.0 {
             Some(content) => content,
-            none => none.insert(Box::new(Content {
-                memory: new_memory()?,
-                written: [0; CHUNK_BLOCKS / WORD_BITS],
-            })),
-        })
-    }
-
-    fn store(&mut self, first: usize, from: &[u8]) -> Result<(), DriveError> {
-        let content = self.content()?;
-        content.memory[first * BLOCK_BYTES..][..from.len()].copy_from_slice(from);
-        for block in first..first + from.len() / BLOCK_BYTES {
-            content.written[block / WORD_BITS] |= 1 << (block % WORD_BITS);
-        }
+            none => none.insert(Content {
+                memory: self.new_memory()?,
+                written: 0,
+            }),
+        };
+        content.memory[stretch.first * BLOCK_BYTES..][..from.len()].copy_from_slice(from);
+        content.written |= bits(stretch.first, stretch.bytes / BLOCK_BYTES);
         Ok(())
     }
 
-    fn discard(&mut self, first: usize, blocks: usize, is_resident: bool) {
-        let Some(content) = &mut self.0 else {
+    fn discard(&self, stretch: &Stretch, is_resident: bool) {
+        let mut stripe = change(&self.stripes[stretch.stripe]);
+        let Some(content) = &mut stripe.0 else {
             return;
         };
-        for block in first..first + blocks {
-            content.written[block / WORD_BITS] &= !(1 << (block % WORD_BITS));
+        content.written &= !bits(stretch.first, stretch.bytes / BLOCK_BYTES);
+        if !is_resident && content.written == 0 {
+            stripe.0 = None;
+            let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+            memory.stripes -= 1;
+            if memory.stripes == 0 {
+                memory.pool = None;
+            }
         }
-        if !is_resident && content.written.iter().all(|&word| word == 0) {
-            self.0 = None;
-        }
+    }
+
+    /// Memory for a stripe that has none.
+    fn new_memory(&self) -> Result<Buffer, DriveError> {
+        let text = "the system gives no more memory; make the drive smaller or raise the limit on \
+                    address space (ulimit -v)";
+        let no_space = || DriveError::new(ErrorKind::NoSpace, NAME, text);
+        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let pool = match &memory.pool {
+            Some(pool) => pool,
+            None => {
+                let pool =
+                    BufferPool::new(CHUNK_BYTES).map_err(|error| no_space().with_source(error))?;
+                memory.pool.insert(pool)
+            }
+        };
+        let buffer = pool.try_alloc(STRIPE_BYTES).ok_or_else(no_space)?;
+        memory.stripes += 1;
+        Ok(buffer)
     }
 }
 
-fn new_memory() -> Result<Buffer, DriveError> {
-    let text = "the system gives no more memory; make the drive smaller or raise the limit on address \
-                space (ulimit -v)";
-    let pool = BufferPool::new(CHUNK_BYTES).map_err(|error| {
-        DriveError::new(ErrorKind::NoSpace, NAME, format!("{text}: {error}")).with_source(error)
-    })?;
-    pool.try_alloc(CHUNK_BYTES)
-        .ok_or_else(|| DriveError::new(ErrorKind::NoSpace, NAME, text))
-}
-
-/// A part of an extent that lies in one chunk.
+/// A part of an extent that lies in one stripe.
 struct Stretch {
     chunk: usize,
-    /// Its first block, counted from the chunk's.
+    stripe: usize,
+    /// Its first block, counted from the stripe's.
     first: usize,
     /// Bytes from the extent's first byte.
     offset: usize,
@@ -135,10 +171,12 @@ fn stretches(block: u64, blocks: u64) -> impl Iterator<Item = Stretch> {
             return None;
         }
         let at = block + done;
-        let first = (at % CHUNK_BLOCKS as u64) as usize;
-        let run = left.min((CHUNK_BLOCKS - first) as u64);
+        let first = (at % STRIPE_BLOCKS as u64) as usize;
+        let run = left.min((STRIPE_BLOCKS - first) as u64);
+        let stripe = (at / STRIPE_BLOCKS as u64) as usize;
         let stretch = Stretch {
-            chunk: (at / CHUNK_BLOCKS as u64) as usize,
+            chunk: stripe / STRIPES,
+            stripe: stripe % STRIPES,
             first,
             offset: done as usize * BLOCK_BYTES,
             bytes: run as usize * BLOCK_BYTES,
@@ -151,10 +189,10 @@ fn stretches(block: u64, blocks: u64) -> impl Iterator<Item = Stretch> {
 impl MemoryDrive {
     /// A drive of `blocks` blocks, all zero. Takes no memory for content yet.
     pub fn new(blocks: u64) -> Self {
-        let chunks = blocks.div_ceil(CHUNK_BLOCKS as u64);
+        let chunks = blocks.div_ceil((STRIPES * STRIPE_BLOCKS) as u64);
         Self {
             blocks,
-            chunks: (0..chunks).map(|_| RwLock::default()).collect(),
+            chunks: (0..chunks).map(|_| Chunk::default()).collect(),
             is_resident: false,
         }
     }
@@ -171,50 +209,52 @@ impl MemoryDrive {
             ..Self::new(blocks)
         };
         for chunk in &drive.chunks {
-            // A byte of each page is enough to have it.
-            let mut chunk = change(chunk);
-            let memory = &mut chunk.content()?.memory;
-            memory
-                .iter_mut()
-                .step_by(BLOCK_BYTES)
-                .for_each(|byte| *byte = 1);
+            for stripe in &chunk.stripes {
+                let mut memory = chunk.new_memory()?;
+                // A byte of each page is enough to have it.
+                let pages = memory.iter_mut().step_by(BLOCK_BYTES);
+                pages.for_each(|byte| *byte = 1);
+                change(stripe).0 = Some(Content { memory, written: 0 });
+            }
         }
         Ok(drive)
     }
 
     /// How many blocks hold content.
     pub fn written_blocks(&self) -> u64 {
-        let of_chunk = |chunk: &RwLock<Chunk>| {
-            let chunk = look(chunk);
-            let words = chunk.0.iter().flat_map(|content| content.written);
-            words.map(|word| u64::from(word.count_ones())).sum::<u64>()
+        let stripes = self.chunks.iter().flat_map(|chunk| &chunk.stripes);
+        let of_stripe = |stripe: &RwLock<Stripe>| {
+            let written = look(stripe).0.as_ref().map_or(0, |content| content.written);
+            u64::from(written.count_ones())
         };
-        self.chunks.iter().map(of_chunk).sum()
+        stripes.map(of_stripe).sum()
     }
 
     /// Bytes of memory that its content takes.
     pub fn memory_bytes(&self) -> u64 {
-        let taken = self.chunks.iter();
-        let taken = taken.filter(|chunk| look(chunk).0.is_some());
-        taken.count() as u64 * CHUNK_BYTES as u64
+        let is_taken = |chunk: &&Chunk| {
+            let memory = chunk.memory.lock().unwrap_or_else(PoisonError::into_inner);
+            memory.pool.is_some()
+        };
+        self.chunks.iter().filter(is_taken).count() as u64 * CHUNK_BYTES as u64
     }
 
     fn store(&self, block: u64, from: &[u8]) -> Result<(), DriveError> {
         for stretch in stretches(block, (from.len() / BLOCK_BYTES) as u64) {
             let from = &from[stretch.offset..][..stretch.bytes];
-            change(&self.chunks[stretch.chunk]).store(stretch.first, from)?;
+            self.chunks[stretch.chunk].store(&stretch, from)?;
         }
         Ok(())
     }
 }
 
-// A panic while a chunk was locked left whole blocks or a mixed one, as a failed write does.
-fn look(chunk: &RwLock<Chunk>) -> RwLockReadGuard<'_, Chunk> {
-    chunk.read().unwrap_or_else(PoisonError::into_inner)
+// A panic while a stripe was locked left whole blocks or a mixed one, as a failed write does.
+fn look(stripe: &RwLock<Stripe>) -> RwLockReadGuard<'_, Stripe> {
+    stripe.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn change(chunk: &RwLock<Chunk>) -> RwLockWriteGuard<'_, Chunk> {
-    chunk.write().unwrap_or_else(PoisonError::into_inner)
+fn change(stripe: &RwLock<Stripe>) -> RwLockWriteGuard<'_, Stripe> {
+    stripe.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drive for MemoryDrive {
@@ -235,7 +275,7 @@ impl Drive for MemoryDrive {
             for extent in extents {
                 for stretch in stretches(extent.block, u64::from(extent.blocks)) {
                     let at = extent.buffer_offset + stretch.offset;
-                    look(&self.chunks[stretch.chunk])
+                    look(&self.chunks[stretch.chunk].stripes[stretch.stripe])
                         .load(stretch.first, &mut buffer[at..][..stretch.bytes]);
                 }
             }
@@ -286,11 +326,7 @@ impl Drive for MemoryDrive {
     ) -> LocalBoxFuture<'a, Result<(), DriveError>> {
         let result = check_range(self, block, blocks).map(|()| {
             for stretch in stretches(block, blocks) {
-                change(&self.chunks[stretch.chunk]).discard(
-                    stretch.first,
-                    stretch.bytes / BLOCK_BYTES,
-                    self.is_resident,
-                );
+                self.chunks[stretch.chunk].discard(&stretch, self.is_resident);
             }
         });
         Box::pin(ready(result))

@@ -34,11 +34,13 @@ impl Pba {
     }
 
     /// Index of the drive in the pool's list of drives.
+    #[inline]
     pub const fn drive(self) -> u16 {
         (self.0 >> Self::BLOCK_BITS) as u16
     }
 
     /// Data block on that drive, in sub-blocks after the label area.
+    #[inline]
     pub const fn block(self) -> u64 {
         self.0 & Self::BLOCK_MAX
     }
@@ -71,6 +73,7 @@ impl Fingerprint {
     pub const NONE: Self = Self([0; 16]);
 
     /// Whether the content was hashed.
+    #[inline]
     pub fn is_some(&self) -> bool {
         *self != Self::NONE
     }

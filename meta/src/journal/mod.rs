@@ -62,6 +62,9 @@ impl Default for JournalConfig {
 /// after it overflows. A million records a second reach it in 292 thousand years.
 const SEQ_MAX: u64 = u64::MAX >> 1;
 
+/// A page of the system's cache, on x86-64 and mostly elsewhere.
+const PAGE_BYTES: u64 = 4096;
+
 /// What [`Journal::append`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Appended {
@@ -409,8 +412,7 @@ impl Journal {
                     (KIND_WRAP, self.epoch, head.seq, self.stable),
                     |_| {},
                 );
-                self.media.write_at(start, scratch)?;
-                scratch.clear();
+                self.write(start, scratch)?;
                 head.offset = 0;
                 start = 0;
             }
@@ -420,17 +422,32 @@ impl Journal {
             head.seq += 1;
             let next = normalise(head.offset, self.ring_bytes);
             if next != head.offset {
-                self.media.write_at(start, scratch)?;
-                scratch.clear();
+                self.write(start, scratch)?;
                 head.offset = next;
                 start = next;
             }
         }
         if !scratch.is_empty() {
-            self.media.write_at(start, scratch)?;
+            self.write(start, scratch)?;
         }
         self.head = head;
         Ok(())
+    }
+
+    /// Writes frames, with zeros up to the end of the page if that is new and nobody needs what is
+    /// there: a page that the system has dropped from its cache would have to be read first, while the
+    /// append waits.
+    fn write(&self, start: u64, frames: &mut Vec<u8>) -> io::Result<()> {
+        let end = start + frames.len() as u64;
+        let page_end = end.next_multiple_of(PAGE_BYTES);
+        let is_new = page_end - start > PAGE_BYTES || start.is_multiple_of(PAGE_BYTES);
+        let free = self.ring_bytes - self.distance(self.tail.offset, end);
+        if is_new && page_end <= self.ring_bytes && page_end - end < free {
+            frames.resize((page_end - start) as usize, 0);
+        }
+        let result = self.media.write_at(start, frames);
+        frames.clear();
+        result
     }
 
     /// Makes everything appended so far stable, and returns the last stable sequence number. Blocks;
