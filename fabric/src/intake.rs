@@ -8,6 +8,8 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::task::Poll;
 
+use nvme::Sqe;
+
 use crate::lifecycle::Lifecycle;
 use crate::rdma::CloseReason;
 use crate::target_queue::{Capsule, QueueInfo};
@@ -40,21 +42,28 @@ impl Intake {
         self.waiters.borrow_mut().wake_all();
     }
 
-    /// The next command, or None when the queue is ending.
-    pub(crate) async fn next_command(&self) -> Option<Capsule> {
+    /// The next command, or None when the queue is ending. While `may_begin` says no, none is given;
+    /// [`look_again`](Self::look_again) says when to ask it again.
+    pub(crate) async fn next_command(&self, may_begin: impl Fn(&Sqe) -> bool) -> Option<Capsule> {
         poll_fn(|cx| {
             if self.life.is_ending() {
                 return Poll::Ready(None);
             }
-            match self.ready.borrow_mut().pop_front() {
-                Some(capsule) => Poll::Ready(Some(capsule)),
-                None => {
-                    self.waiters.borrow_mut().register(cx);
-                    Poll::Pending
-                }
+            let mut ready = self.ready.borrow_mut();
+            if let Some(next) = ready.front()
+                && may_begin(&next.sqe)
+            {
+                return Poll::Ready(ready.pop_front());
             }
+            self.waiters.borrow_mut().register(cx);
+            Poll::Pending
         })
         .await
+    }
+
+    /// Whoever waits for a command looks again.
+    pub(crate) fn look_again(&self) {
+        self.waiters.borrow_mut().wake_all();
     }
 
     /// The head of the submission queue after one more entry of `depth`.

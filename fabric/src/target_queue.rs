@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use nvme::{Cqe, Sqe, Status};
-use reactor::Buffer;
+use reactor::{Buffer, BufferPool};
 
 use crate::address::Transport;
 use crate::budget::Permit;
@@ -182,9 +182,13 @@ impl TargetQueue {
         }
     }
 
-    /// The next command, or None when the queue is closing or gone.
+    /// The next command, or None when the queue is closing or gone. A queue whose host does not take
+    /// its answers, or does not send what it was asked for, gives none while it holds too much memory.
     pub async fn next_command(&self) -> Option<Capsule> {
-        self.side.intake().next_command().await
+        match &self.side {
+            Side::Rdma(side) => side.intake().next_command(|_| true).await,
+            Side::Tcp(side) => side.next_command().await,
+        }
     }
 
     /// Brings the first `len` bytes of a command's data from the host: from the capsule, with RDMA
@@ -206,6 +210,26 @@ impl TargetQueue {
         match &self.side {
             Side::Rdma(side) => side.fetch(capsule, len, buf).await,
             Side::Tcp(side) => side.fetch(capsule, len, buf).await,
+        }
+    }
+
+    /// In-capsule data of at least `len` bytes that lies in a buffer of its own: nothing has to be
+    /// fetched, and no other buffer is needed. It is given out once.
+    pub fn take_data(&self, capsule: &Capsule, len: usize) -> Option<Buffer> {
+        match &self.side {
+            // It lies in a posted receive.
+            Side::Rdma(_) => None,
+            Side::Tcp(_) => TcpTarget::take_data(capsule, len),
+        }
+    }
+
+    /// Memory for Connect and admin commands alone, where the transport has some: it does not run out
+    /// when hosts hold the buffers for data.
+    pub fn admin_buffers(&self) -> Option<BufferPool> {
+        match &self.side {
+            // Data moves between registered memory only: the reactor's pool.
+            Side::Rdma(_) => None,
+            Side::Tcp(side) => Some(side.admin_buffers().clone()),
         }
     }
 

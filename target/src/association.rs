@@ -41,7 +41,8 @@ pub async fn serve_queue<Q: Queue>(target: Arc<Target>, queue: Q) {
         return queue.close();
     };
     let buffers = reactor.buffers().clone();
-    let joining = connect::join(&target, &queue, &buffers);
+    let admin_buffers = queue.admin_buffers().unwrap_or_else(|| buffers.clone());
+    let joining = connect::join(&target, &queue, &admin_buffers);
     let joined = reactor::timeout(CONNECT_TIMEOUT, joining).await;
     let Ok(Some(Joined {
         controller, handle, ..
@@ -60,6 +61,10 @@ pub async fn serve_queue<Q: Queue>(target: Arc<Target>, queue: Q) {
             "host connected"
         );
     }
+    let buffers = match handle.qid {
+        0 => admin_buffers,
+        _ => buffers,
+    };
     let line = Line::new(target, controller, handle, queue, buffers);
     crew::begin(&line);
     let why = watch(&line).await;

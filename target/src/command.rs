@@ -181,10 +181,13 @@ impl<Q: Queue> Command<Q> {
 
     /// The first `len` bytes of the host's data.
     pub(crate) async fn fetch(&self, len: usize) -> Result<Buffer, Fault> {
-        let buffer = self.buffer(len).await?;
         let Some(capsule) = &self.capsule else {
             return Err(Fault::Gone);
         };
+        if let Some(buffer) = self.line.queue.take_data(capsule, len) {
+            return Ok(buffer);
+        }
+        let buffer = self.buffer(len).await?;
         Ok(self
             .abortable(self.line.queue.fetch(capsule, len, buffer))
             .await??)

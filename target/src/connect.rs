@@ -104,8 +104,13 @@ async fn connect<Q: Queue>(
     let facts = queue.facts();
     let command = parse(Q::sqe(capsule))?;
     check_command(target, &facts, &command)?;
-    let buffer = buffers.alloc(CONNECT_DATA_BYTES).await;
-    let data = queue.fetch(capsule, CONNECT_DATA_BYTES, buffer).await?;
+    let data = match queue.take_data(capsule, CONNECT_DATA_BYTES) {
+        Some(data) => data,
+        None => {
+            let buffer = buffers.alloc(CONNECT_DATA_BYTES).await;
+            queue.fetch(capsule, CONNECT_DATA_BYTES, buffer).await?
+        }
+    };
     let data = ConnectData::parse(&data)?;
     if target.is_stopping() {
         return Err(Status::CONNECT_CONTROLLER_BUSY.into());

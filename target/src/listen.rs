@@ -222,6 +222,8 @@ fn tcp_figures(listener: &TcpListener) -> TransportFigures {
         },
         queue_bytes: counters.queue_bytes,
         queue_bytes_max: counters.queue_bytes_max,
+        held_bytes: counters.held_bytes,
+        held_back: counters.held_back,
         ..TransportFigures::default()
     }
 }

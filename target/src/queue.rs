@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fabric::Transport;
 use nvme::{Cqe, Sqe, Status};
-use reactor::Buffer;
+use reactor::{Buffer, BufferPool};
 
 /// Facts about a queue, from its transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +44,18 @@ pub trait Queue: Clone + 'static {
 
     /// The next command; `None` when the queue is closing or gone.
     fn next_command(&self) -> impl Future<Output = Option<Self::Capsule>>;
+
+    /// Data of at least `len` bytes that came with the command, if it lies in a buffer of its own: then
+    /// no other buffer is needed. It is given out once.
+    fn take_data(&self, capsule: &Self::Capsule, len: usize) -> Option<Buffer> {
+        let _ = (capsule, len);
+        None
+    }
+
+    /// Memory for Connect and admin commands alone, if the transport has some.
+    fn admin_buffers(&self) -> Option<BufferPool> {
+        None
+    }
 
     /// Brings the first `len` bytes of the command's data from the host.
     ///
@@ -89,6 +101,14 @@ impl Queue for fabric::TargetQueue {
 
     async fn next_command(&self) -> Option<fabric::Capsule> {
         self.next_command().await
+    }
+
+    fn take_data(&self, capsule: &fabric::Capsule, len: usize) -> Option<Buffer> {
+        self.take_data(capsule, len)
+    }
+
+    fn admin_buffers(&self) -> Option<BufferPool> {
+        self.admin_buffers()
     }
 
     async fn fetch(

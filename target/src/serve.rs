@@ -99,7 +99,7 @@ async fn serve(args: &ServeArgs) -> Result<(), Failure> {
         data.push(start_reactor(
             &format!("onefold-data{index}"),
             buffer_bytes / count,
-            reactor::Config::default().spin,
+            Duration::from_micros(args.spin),
         )?);
     }
     let outcome = serve_on(args, wanted, &control, &data, &mut signals).await;

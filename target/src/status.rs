@@ -47,6 +47,12 @@ pub struct TransportFigures {
     pub queue_bytes: u64,
     /// Its bound; beyond, connections or commands are refused in a way that hosts try again.
     pub queue_bytes_max: u64,
+    /// Data of commands under way, and of answers that hosts have not taken, in bytes (TCP).
+    #[serde(default)]
+    pub held_bytes: u64,
+    /// How often a queue had to wait with its next command because it held its share (TCP).
+    #[serde(default)]
+    pub held_back: u64,
 }
 
 /// What was refused, by its reason.
@@ -87,6 +93,8 @@ impl TransportFigures {
         self.accepted += other.accepted;
         self.queue_bytes += other.queue_bytes;
         self.queue_bytes_max += other.queue_bytes_max;
+        self.held_bytes += other.held_bytes;
+        self.held_back += other.held_back;
         let (mine, theirs) = (&mut self.refused, &other.refused);
         mine.too_many += theirs.too_many;
         mine.handshake += theirs.handshake;
@@ -407,6 +415,8 @@ mod tests {
                     },
                     "queue_bytes": 0,
                     "queue_bytes_max": 0,
+                    "held_bytes": 0,
+                    "held_back": 0,
                 }],
                 "reactors": [{
                     "name": "onefold-data0",

@@ -2,8 +2,9 @@
 //!
 //! Guarantees:
 //!
-//! - One task per connection makes all its system calls. A receive takes as many PDUs as are there; what
-//!   a turn of the reactor has to say leaves in one send, data straight from its buffers.
+//! - A receive takes as many PDUs as are there. What a turn of the reactor has to say leaves in few sends,
+//!   data straight from its buffers: when the turn ends, and before that whenever there is enough of it
+//!   that the peer can begin ([`SEND_BYTES`], [`SEND_PDUS`]), so that both sides work at the same time.
 //! - Memory for receiving is the reactor's, not the connection's: an idle connection has none.
 //! - A violation is told to the peer in a Terminate request, once, and what it did is not executed.
 //! - However the connection ends, it is closed soon after: the peer has a bounded time to read the
@@ -32,6 +33,11 @@ const RECEIVE_BYTES: usize = 256 << 10;
 const RECEIVE_BYTES_BETWEEN_TRANSFERS: usize = 4 << 10;
 /// Slices of one send at most: 64 answers with data.
 const SLICES_MAX: usize = 128;
+/// So many bytes leave at once: eight answers with 4 KiB of data. A send costs the kernel some
+/// microseconds; the peer works on these meanwhile.
+const SEND_BYTES: usize = 32 << 10;
+/// So many PDUs leave at once, if they are small.
+const SEND_PDUS: usize = 16;
 /// How long the peer may take to read the last words.
 const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(1);
 /// What a whole PDU counts for in [`Link::progress`], where a byte counts 1.
@@ -61,6 +67,14 @@ pub(super) fn count(counter: &Cell<u64>, more: u64) {
 #[derive(Debug, Default)]
 pub(super) struct Link {
     out: RefCell<SendQueue>,
+    /// While the task runs.
+    socket: RefCell<Option<Socket>>,
+    /// The kernel may take something.
+    writable: Cell<bool>,
+    /// PDUs queued since the last send.
+    queued: Cell<usize>,
+    /// Answers that have left, of which the queue does not know yet.
+    answered: Cell<usize>,
     task: RefCell<Option<Waker>>,
     /// The task knows that there is something to do.
     kicked: Cell<bool>,
@@ -96,10 +110,55 @@ impl Link {
         }
     }
 
-    /// Queues what `write` appends; it leaves when the tasks of this turn have run.
+    /// Queues what `write` appends; it leaves when there is enough, or when the tasks of this turn have
+    /// run.
     pub(super) fn send(&self, write: impl FnOnce(&mut SendQueue)) {
-        write(&mut self.out.borrow_mut());
+        let bytes = {
+            let mut out = self.out.borrow_mut();
+            write(&mut out);
+            out.bytes()
+        };
+        self.queued.set(self.queued.get() + 1);
+        if bytes >= SEND_BYTES || self.queued.get() >= SEND_PDUS {
+            // The task meets the same error, and ends the connection.
+            let _ = self.send_queued();
+        }
         self.kick();
+    }
+
+    /// Bytes that wait to be sent.
+    pub(super) fn unsent_bytes(&self) -> usize {
+        self.out.borrow().bytes()
+    }
+
+    /// Sends what waits, as far as the kernel takes it.
+    fn send_queued(&self) -> io::Result<()> {
+        let socket = self.socket.borrow();
+        let Some(socket) = &*socket else {
+            return Ok(());
+        };
+        self.queued.set(0);
+        while self.writable.get() && !self.out.borrow().is_empty() {
+            let out = self.out.borrow();
+            let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+            let (slices_count, bytes) = out.slices(&mut slices);
+            let sent = match socket.send(&slices[..slices_count]) {
+                Ok(sent) => sent,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.writable.set(false);
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+            };
+            drop(out);
+            self.writable.set(sent == bytes);
+            count(&self.traffic.sends, 1);
+            count(&self.traffic.sent_bytes, sent as u64);
+            count(&self.progress, sent as u64);
+            let answers = self.out.borrow_mut().advance(sent);
+            self.answered.set(self.answered.get() + answers);
+        }
+        Ok(())
     }
 
     /// Makes the connection's task look.
@@ -129,7 +188,6 @@ struct Driver<R: Role> {
     watch: Watch,
     receiver: Receiver<R::Tag>,
     readable: bool,
-    writable: bool,
     /// The end of the stream was announced: read until it comes.
     ended: bool,
 }
@@ -142,9 +200,10 @@ pub(super) async fn drive<R: Role>(role: Rc<R>, socket: Socket, watch: Watch, fr
         watch,
         receiver: Receiver::new(from),
         readable: true,
-        writable: true,
         ended: false,
     };
+    role.link().writable.set(true);
+    *role.link().socket.borrow_mut() = Some(driver.socket.clone());
     let reason = poll_fn(|cx| driver.turn(cx)).await;
     role.end(reason.clone());
     driver.receiver = Receiver::new(from);
@@ -156,8 +215,8 @@ pub(super) async fn drive<R: Role>(role: Rc<R>, socket: Socket, watch: Watch, fr
     ) {
         let _ = reactor::timeout(LAST_WORDS_TIMEOUT, driver.last_words()).await;
     }
-    let unsent = link.out.take();
-    drop(unsent);
+    let (unsent, socket) = (link.out.take(), link.socket.take());
+    drop((unsent, socket));
     drop(driver);
     role.life().over(reason);
 }
@@ -172,6 +231,8 @@ impl<R: Role> Driver<R> {
         if let Err(error) = self.look(cx) {
             return Poll::Ready(CloseReason::Network(error.kind()));
         }
+        // Whoever has these answers may send as many commands, which are about to be received.
+        self.role.sent(self.role.link().answered.take());
         if self.readable
             && let Err(reason) = self.receive()
         {
@@ -183,7 +244,7 @@ impl<R: Role> Driver<R> {
         if let Some(reason) = self.role.life().reason() {
             return Poll::Ready(reason);
         }
-        if self.readable || (self.writable && !self.role.link().out.borrow().is_empty()) {
+        if self.readable {
             // There is more; but the others first.
             self.role.link().kick();
         }
@@ -205,7 +266,9 @@ impl<R: Role> Driver<R> {
         while let Poll::Ready(ready) = self.watch.poll_ready(cx) {
             let ready = ready?;
             self.readable |= ready.readable;
-            self.writable |= ready.writable;
+            if ready.writable {
+                self.role.link().writable.set(true);
+            }
             self.ended |= ready.ended;
         }
         Ok(())
@@ -265,30 +328,12 @@ impl<R: Role> Driver<R> {
         CloseReason::Violation(error.what)
     }
 
-    /// Sends what waits, as far as the kernel takes it.
+    /// Sends what waits, as far as the kernel takes it, and tells the queue what has left.
     fn send(&mut self) -> io::Result<()> {
         let link = self.role.link();
-        while self.writable && !link.out.borrow().is_empty() {
-            let out = link.out.borrow();
-            let mut slices = [IoSlice::new(&[]); SLICES_MAX];
-            let (slices_count, bytes) = out.slices(&mut slices);
-            let sent = match self.socket.send(&slices[..slices_count]) {
-                Ok(sent) => sent,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.writable = false;
-                    return Ok(());
-                }
-                Err(error) => return Err(error),
-            };
-            drop(out);
-            self.writable = sent == bytes;
-            count(&link.traffic.sends, 1);
-            count(&link.traffic.sent_bytes, sent as u64);
-            count(&link.progress, sent as u64);
-            let answers = link.out.borrow_mut().advance(sent);
-            self.role.sent(answers);
-        }
-        Ok(())
+        let sent = link.send_queued();
+        self.role.sent(link.answered.take());
+        sent
     }
 
     /// Sends what waits, then waits until the peer has closed too: a socket that is closed while data

@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nvme::tcp::{MAXH2CDATA_MIN, Sender};
 use reactor::net::Watch;
@@ -32,8 +32,10 @@ use crate::waiters::Waiters;
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
 /// Connections taken before other tasks have their turn.
 const ACCEPTS_IN_A_ROW: u64 = 16;
-/// How often connections are looked at within the time after which they count as stalled.
+/// How often connections are looked at within the shortest time after which they count as stalled.
 const STALL_LOOKS: u32 = 4;
+/// A pool of which less than this part is free runs short.
+const SHORT_OF: usize = 8;
 
 /// Listens for NVMe/TCP connections. Dropping it closes the port; queues that were given out go on.
 pub struct TcpListener {
@@ -47,6 +49,9 @@ pub struct TcpListener {
 pub(super) struct Shared {
     pub(super) config: TcpListenerConfig,
     pub(super) buffers: BufferPool,
+    /// For queues that have not connected, and admin queues.
+    pub(super) admin_buffers: BufferPool,
+    pub(super) held_back: Cell<u64>,
     pub(super) capsule_bytes: Budget,
     pub(super) capsules_refused: Cell<u64>,
     pub(super) traffic: Rc<Traffic>,
@@ -67,8 +72,8 @@ pub(super) struct Shared {
 struct Open {
     target: Weak<TcpTarget>,
     progress: u64,
-    /// Looks in a row at which it had not moved though its host owed something.
-    idle_looks: u32,
+    /// Since when it has not moved though its host owes something.
+    waiting_since: Option<Instant>,
 }
 
 impl TcpListener {
@@ -103,9 +108,13 @@ impl TcpListener {
             )),
             _ => refused(error.to_string()),
         })?;
+        let admin_buffers = BufferPool::new(config.admin_bytes)
+            .map_err(|error| refused(format!("no memory for admin commands: {error}")))?;
         let shared = Rc::new(Shared {
             config,
             buffers: here.buffers().clone(),
+            admin_buffers,
+            held_back: Cell::new(0),
             capsule_bytes: Budget::new(config.capsule_bytes_max),
             capsules_refused: Cell::new(0),
             traffic: Rc::default(),
@@ -164,6 +173,8 @@ impl TcpListener {
             capsules_refused: shared.capsules_refused.get(),
             queue_bytes: (shared.capsule_bytes.total() - shared.capsule_bytes.free()) as u64,
             queue_bytes_max: shared.capsule_bytes.total() as u64,
+            held_bytes: shared.held_bytes() as u64,
+            held_back: shared.held_back.get(),
             received_bytes: traffic.received_bytes.get(),
             sent_bytes: traffic.sent_bytes.get(),
             receives: traffic.receives.get(),
@@ -194,6 +205,13 @@ impl Shared {
         let untaken = self.ready.take();
         drop(untaken);
         self.waiters.borrow_mut().wake_all();
+    }
+
+    /// Bytes of buffers that wait for hosts.
+    fn held_bytes(&self) -> usize {
+        let open = self.open.borrow();
+        let targets = open.values().filter_map(|open| open.target.upgrade());
+        targets.map(|target| target.held_bytes()).sum()
     }
 
     /// Gives a queue out.
@@ -278,7 +296,7 @@ impl Shared {
         let open = Open {
             target: Rc::downgrade(&target),
             progress: 0,
-            idle_looks: 0,
+            waiting_since: None,
         };
         self.open.borrow_mut().insert(number, open);
         let shared = self.clone();
@@ -320,8 +338,16 @@ impl Shared {
 /// Closes connections on which nothing moves though their hosts owe something; also after the port is
 /// closed, as long as there are any.
 async fn end_stalled(shared: Rc<Shared>) {
+    let TcpListenerConfig {
+        stall_timeout,
+        stall_timeout_short,
+        ..
+    } = shared.config;
+    let pause = stall_timeout.min(stall_timeout_short) / STALL_LOOKS;
     while !(shared.closed.get() && shared.open.borrow().is_empty()) {
-        reactor::sleep(shared.config.stall_timeout / STALL_LOOKS).await;
+        reactor::sleep(pause).await;
+        let now = reactor::now();
+        let short = [&shared.buffers, &shared.admin_buffers].map(runs_short);
         let mut stalled = Vec::new();
         for open in shared.open.borrow_mut().values_mut() {
             let Some(target) = open.target.upgrade() else {
@@ -331,12 +357,18 @@ async fn end_stalled(shared: Rc<Shared>) {
             let progress = target.progress() / link::PDU_PROGRESS;
             if progress != open.progress || !target.is_waiting() {
                 open.progress = progress;
-                open.idle_looks = 0;
-            } else {
-                open.idle_looks += 1;
-                if open.idle_looks >= STALL_LOOKS {
-                    stalled.push(target);
-                }
+                open.waiting_since = None;
+                continue;
+            }
+            let since = *open.waiting_since.get_or_insert(now);
+            let needed = short[usize::from(std::ptr::eq(target.pool(), &shared.admin_buffers))]
+                && target.held_bytes() > 0;
+            let patience = match needed {
+                true => stall_timeout_short.min(stall_timeout),
+                false => stall_timeout,
+            };
+            if now.saturating_duration_since(since) >= patience {
+                stalled.push(target);
             }
         }
         for target in stalled {
@@ -346,4 +378,10 @@ async fn end_stalled(shared: Rc<Shared>) {
             target.close(CloseReason::Stalled);
         }
     }
+}
+
+/// Whether others may have to wait for memory.
+fn runs_short(pool: &BufferPool) -> bool {
+    let stats = pool.stats();
+    stats.waiting > 0 || stats.free_bytes < stats.total_bytes / SHORT_OF
 }

@@ -63,13 +63,24 @@ pub struct TcpListenerConfig {
     /// Bytes of in-capsule data of all queues together that wait outside of the buffer pool because
     /// it is empty; what does not fit is refused with a status that the host may retry.
     pub capsule_bytes_max: usize,
+    /// A queue begins its next command only if its data, that of the commands under way and that of
+    /// answers which its host has not taken, are at most 1/`queue_share` of what is free in the buffer
+    /// pool now. The more queues hold some the less each may, and some is left for others. At least 1.
+    pub queue_share: usize,
+    /// As `stall_timeout`, for queues that hold memory while the pool runs short.
+    pub stall_timeout_short: Duration,
+    /// Bytes of a pool of its own for Connect and admin commands, so that hosts can attach and stay
+    /// attached whatever others hold: rounded up to a multiple of [`reactor::MAX_BUFFER_BYTES`].
+    pub admin_bytes: usize,
     /// Share the port with other listeners of this process: one for each reactor.
     pub reuse_port: bool,
 }
 
 impl TcpListenerConfig {
     /// The usual bounds: 1024 connections, 16 KiB in a capsule, 1 MiB in an H2CData PDU, queues of up
-    /// to 1024 entries, 64 MiB of capsules beside the pool, 10 s for a handshake, 30 s of silence.
+    /// to 1024 entries, 64 MiB of capsules beside the pool, 10 s for a handshake, 30 s of silence (2 s
+    /// when memory runs short), a sixteenth of the free memory for a queue, 4 MiB for
+    /// admin queues.
     pub fn new(address: SocketAddr) -> Self {
         Self {
             address,
@@ -82,6 +93,9 @@ impl TcpListenerConfig {
             digests: true,
             depth_max: 1024,
             capsule_bytes_max: 64 << 20,
+            queue_share: 16,
+            stall_timeout_short: Duration::from_secs(2),
+            admin_bytes: 4 << 20,
             reuse_port: false,
         }
     }
@@ -110,6 +124,10 @@ pub struct TcpCounters {
     pub queue_bytes: u64,
     /// Their bound.
     pub queue_bytes_max: u64,
+    /// Bytes for the data of commands under way, and of answers that hosts have not taken, now.
+    pub held_bytes: u64,
+    /// How often a queue had to wait with its next command because it held its share.
+    pub held_back: u64,
     /// Bytes received.
     pub received_bytes: u64,
     /// Bytes sent.

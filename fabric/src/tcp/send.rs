@@ -38,6 +38,8 @@ pub(super) struct SendQueue {
     /// How many of them have left.
     small_sent: usize,
     segments: VecDeque<Segment>,
+    /// Bytes of all segments together.
+    bytes: usize,
 }
 
 #[derive(Debug)]
@@ -55,11 +57,17 @@ impl SendQueue {
         self.segments.is_empty()
     }
 
+    /// Bytes that have not left.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Appends small bytes with `write`, which end the answers to so many commands.
     pub(super) fn push_small(&mut self, answers: usize, write: impl FnOnce(&mut Vec<u8>)) {
         let before = self.small.len();
         write(&mut self.small);
         let added = self.small.len() - before;
+        self.bytes += added;
         match self.segments.back_mut() {
             Some(segment) if segment.payload.is_none() => {
                 segment.end += added;
@@ -76,6 +84,7 @@ impl SendQueue {
 
     /// Appends a part of a buffer, whose last byte ends the answers to so many commands.
     pub(super) fn push_data(&mut self, payload: Payload, start: usize, end: usize, answers: usize) {
+        self.bytes += end - start;
         self.segments.push_back(Segment {
             payload: Some(payload),
             start,
@@ -111,6 +120,7 @@ impl SendQueue {
             let now = (segment.end - segment.start).min(bytes);
             segment.start += now;
             bytes -= now;
+            self.bytes -= now;
             if segment.payload.is_none() {
                 self.small_sent += now;
             }
@@ -169,10 +179,12 @@ mod tests {
                 let all: Vec<u8> = slices[..count].iter().flat_map(|slice| slice.to_vec()).collect();
                 prop_assert_eq!(all.len(), bytes);
                 let taken = (*take).min(bytes);
+                prop_assert_eq!(queue.bytes(), expected.len() - left.len());
                 left.extend_from_slice(&all[..taken]);
                 answered += queue.advance(taken);
             }
             prop_assert_eq!(left, expected);
+            prop_assert_eq!(queue.bytes(), 0);
             prop_assert_eq!(answered, answers);
             prop_assert_eq!(pool.stats().free_bytes, pool.stats().total_bytes);
         }

@@ -7,6 +7,8 @@
 //!   host that does not read its answers holds no more memory than its queue.
 //! - Data goes from the stream into the buffer of its command; data of a command that cannot be served is
 //!   passed over, so that the stream stays in step.
+//! - A queue whose host does not take or send what it should begins no more commands than its share of
+//!   memory allows ([`TcpListenerConfig::queue_share`]).
 //! - R2Ts ask for a command's data once, all of it; what comes is checked against them.
 
 use std::cell::{Cell, RefCell};
@@ -20,7 +22,7 @@ use nvme::tcp::{
     R2t, digest,
 };
 use nvme::{Cqe, SglDescriptor, Sqe, Status};
-use reactor::{Buffer, BufferPool};
+use reactor::{Buffer, BufferPool, MAX_BUFFER_BYTES};
 
 use super::link::{Link, Role, count, pdu_arrived};
 use super::receive::{Owner, Place, Sink};
@@ -36,6 +38,8 @@ use crate::target_queue::{Capsule, CapsuleData, QueueInfo, TransferError};
 /// Commands that a host may send before its Connect has succeeded. One is right; a few more let it be
 /// wrong and learn why.
 const DEPTH_UNCONNECTED: u16 = 4;
+/// A queue may always hold this much of the pool: 32 commands with 4 KiB.
+const HELD_BYTES_FREE: usize = 128 << 10;
 /// SQHD of a queue without flow control (Linux `nvmet_install_queue`).
 const NO_HEAD: u16 = 0xffff;
 
@@ -53,6 +57,10 @@ pub(crate) struct TcpTarget {
     flow_control_asked: Cell<bool>,
     flow_control: Cell<bool>,
     transfers: RefCell<Transfers>,
+    /// Data of commands that were given out and are not answered.
+    begun_bytes: Cell<usize>,
+    /// A command waits because the queue holds its share of memory.
+    held_back: Cell<bool>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -94,6 +102,8 @@ impl TcpTarget {
             flow_control_asked: Cell::new(true),
             flow_control: Cell::new(true),
             transfers: RefCell::default(),
+            begun_bytes: Cell::new(0),
+            held_back: Cell::new(false),
             shared,
         }
     }
@@ -135,8 +145,59 @@ impl TcpTarget {
         &self.shared.config
     }
 
-    fn pool(&self) -> &BufferPool {
-        &self.shared.buffers
+    /// Where data of this queue goes.
+    pub(super) fn pool(&self) -> &BufferPool {
+        match self.intake.info.get().qid {
+            None | Some(0) => &self.shared.admin_buffers,
+            Some(_) => &self.shared.buffers,
+        }
+    }
+
+    pub(crate) fn admin_buffers(&self) -> &BufferPool {
+        &self.shared.admin_buffers
+    }
+
+    pub(crate) async fn next_command(&self) -> Option<Capsule> {
+        let capsule = self.intake.next_command(|sqe| self.may_begin(sqe)).await?;
+        self.begun_bytes
+            .set(self.begun_bytes.get() + data_bytes(&capsule.sqe));
+        Some(capsule)
+    }
+
+    /// Bytes of memory for the data of commands under way, and of answers that the host has not taken.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.link.unsent_bytes() + self.begun_bytes.get()
+    }
+
+    /// Whether a command may take memory (dynamic thresholds: Choudhury and Hahne 1998).
+    fn may_begin(&self, sqe: &Sqe) -> bool {
+        let held = self.held_bytes();
+        let then = held + data_bytes(sqe);
+        // One command may always be under way.
+        let may = held == 0
+            || then <= HELD_BYTES_FREE
+            || then <= self.pool().stats().free_bytes / self.config().queue_share.max(1);
+        if !may && !self.held_back.replace(true) {
+            count(&self.shared.held_back, 1);
+        }
+        may
+    }
+
+    /// The host took or sent something.
+    fn holds_less(&self) {
+        if self.held_back.take() {
+            self.intake.look_again();
+        }
+    }
+
+    /// In-capsule data of at least `len` bytes, if it lies in a buffer; gives it out once.
+    pub(crate) fn take_data(capsule: &Capsule, len: usize) -> Option<Buffer> {
+        let CapsuleData::Buffer(own) = &capsule.data else {
+            return None;
+        };
+        let mut buffer = own.borrow_mut().take_if(|own| own.len() >= len)?;
+        buffer.set_len(len);
+        Some(buffer)
     }
 
     pub(crate) async fn fetch(
@@ -211,6 +272,9 @@ impl TcpTarget {
     }
 
     pub(crate) fn complete(&self, capsule: Capsule, mut cqe: Cqe, data: Option<(Buffer, usize)>) {
+        let begun = self.begun_bytes.get();
+        self.begun_bytes
+            .set(begun.saturating_sub(data_bytes(&capsule.sqe)));
         let Some(agreed) = self.agreed.get().filter(|_| !self.intake.life.is_ending()) else {
             return;
         };
@@ -269,6 +333,7 @@ impl TcpTarget {
                 out.push_small(1, |bytes| response.emit(agreed.digests, 0, 0, bytes));
             }
         });
+        self.holds_less();
     }
 
     fn initialize(&self, request: IcReq) -> Result<(), FatalError> {
@@ -335,7 +400,10 @@ impl TcpTarget {
 
     /// Memory for in-capsule data: a buffer, or what the listener has beside the pool.
     fn place_for(&self, bytes: usize, arriving: &mut InCapsule) -> Place {
-        if let Some(buffer) = self.pool().try_alloc(bytes) {
+        // A queue that holds its share of the pool gets no more of it.
+        if !self.held_back.get()
+            && let Some(buffer) = self.pool().try_alloc(bytes)
+        {
             return Place::Buffer(buffer);
         }
         arriving.permit = self.shared.capsule_bytes.try_acquire(bytes);
@@ -369,6 +437,16 @@ impl TcpTarget {
             start: sink.start,
             tag: Tag::Transfer(sink.tag, data.length as usize),
         }))
+    }
+}
+
+/// Memory that the data of a command takes, by what the host says; nobody gets a larger buffer.
+fn data_bytes(sqe: &Sqe) -> usize {
+    match sqe.sgl() {
+        Ok(SglDescriptor::Transport { length } | SglDescriptor::InCapsule { length, .. }) => {
+            (length as usize).min(MAX_BUFFER_BYTES)
+        }
+        Ok(SglDescriptor::Keyed { .. }) | Err(_) => 0,
     }
 }
 
@@ -481,6 +559,7 @@ impl Role for TcpTarget {
     fn sent(&self, answers: usize) {
         self.in_flight
             .set(self.in_flight.get().saturating_sub(answers));
+        self.holds_less();
     }
 
     fn end(&self, reason: CloseReason) {

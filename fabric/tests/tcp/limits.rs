@@ -108,6 +108,127 @@ fn a_host_that_does_not_read_holds_no_more_than_its_queue() {
     });
 }
 
+/// Reads of 1 MiB, as many as a queue takes, none of whose answers is taken.
+async fn deaf(target: &Target) -> Raw {
+    let mut deaf = Raw::connected(target, NO_DIGESTS).await;
+    for cid in 0..30 {
+        let bytes = deaf.capsule(transported(READ, cid, 0, 1 << 20), &[]);
+        deaf.send(&bytes).await;
+    }
+    deaf
+}
+
+#[test]
+fn many_hosts_that_do_not_read_leave_memory_for_one_that_does() {
+    run(async {
+        let target = Target::start(TcpListenerConfig {
+            // The shares alone must do.
+            stall_timeout_short: Duration::from_secs(1000),
+            stall_timeout: Duration::from_secs(1000),
+            ..config()
+        });
+        let good = attach(&target, TcpHostConfig::default(), true).await;
+        let mut silent = Vec::new();
+        for _ in 0..12 {
+            silent.push(deaf(&target).await);
+            goes_on(&good).await;
+        }
+        // They ask for 360 MiB of a pool of 64; every one of them was told to wait.
+        while target.listener.counters().held_back < 12 {
+            reactor::sleep(LOOK_AGAIN).await;
+        }
+        let pool = reactor::current().expect("on a reactor").buffers().clone();
+        for _ in 0..100 {
+            goes_on(&good).await;
+        }
+        let (counters, stats) = (target.listener.counters(), pool.stats());
+        assert_eq!(counters.stalled, 0, "nobody had to be sent away");
+        assert_eq!(stats.waiting, 0);
+        assert!(stats.free_bytes > 16 << 20, "{stats:?}");
+        assert!(counters.held_bytes > 8 << 20, "{counters:?}");
+        drop((silent, good));
+        target.queues.borrow_mut().clear();
+        all_buffers_back().await;
+        assert_eq!(target.listener.counters().held_bytes, 0);
+    });
+}
+
+#[test]
+fn a_host_that_was_held_back_gets_all_its_answers_when_it_reads_again() {
+    run(async {
+        let target = Target::start(config());
+        target.disk.borrow_mut()[..1 << 20].copy_from_slice(&pattern(5, 1 << 20));
+        let mut hosts = [deaf(&target).await, deaf(&target).await];
+        while target.listener.counters().held_back < 2 {
+            reactor::sleep(LOOK_AGAIN).await;
+        }
+        for host in &mut hosts {
+            let mut answered = 0;
+            while answered < 30 {
+                match host.pdu().await.expect("an answer") {
+                    (Pdu::C2hData(_), data) => assert!(data == pattern(5, 1 << 20)),
+                    (Pdu::Response(cqe), _) => {
+                        assert_eq!(cqe.status, Status::SUCCESS);
+                        answered += 1;
+                    }
+                    (other, _) => panic!("{other:?}"),
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn hosts_that_hold_memory_are_let_go_soon_when_it_runs_short() {
+    run(async {
+        let target = Target::start(TcpListenerConfig {
+            stall_timeout_short: PATIENCE,
+            ..config()
+        });
+        let _silent = deaf(&target).await;
+        while target.listener.counters().held_back < 1 {
+            reactor::sleep(LOOK_AGAIN).await;
+        }
+        let queue = target.queues.borrow()[0].clone();
+        assert!(!queue.is_closing(), "memory is left");
+        let pool = reactor::current().expect("on a reactor").buffers().clone();
+        let mut taken = Vec::new();
+        while let Some(buffer) = pool.try_alloc(reactor::MAX_BUFFER_BYTES) {
+            taken.push(buffer);
+        }
+        assert_eq!(queue.closed().await, CloseReason::Stalled);
+    });
+}
+
+#[test]
+fn hosts_attach_while_no_buffer_for_data_is_left() {
+    run(async {
+        let target = Target::start(TcpListenerConfig {
+            capsule_bytes_max: 0,
+            ..config()
+        });
+        let pool = reactor::current().expect("on a reactor").buffers().clone();
+        let mut taken = Vec::new();
+        for bytes in [reactor::MAX_BUFFER_BYTES, 4096] {
+            while let Some(buffer) = pool.try_alloc(bytes) {
+                taken.push(buffer);
+            }
+        }
+        let (mut raw, _) = Raw::initialized(&target, NO_DIGESTS).await;
+        let queue = target.queues.borrow()[0].clone();
+        let admin = queue.admin_buffers().expect("TCP has them");
+        let before = admin.stats().free_bytes;
+        // The test's language has a Connect without data: any command shows where its data goes.
+        let bytes = raw.capsule(in_capsule(HANG, 1, 0, 1024), &[3; 1024]);
+        raw.send(&bytes).await;
+        while admin.stats().free_bytes == before {
+            reactor::sleep(LOOK_AGAIN).await;
+        }
+        assert_eq!(target.listener.counters().capsules_refused, 0);
+        drop((taken, queue));
+    });
+}
+
 #[test]
 fn connections_beyond_the_bound_are_closed_and_later_ones_are_served() {
     run(async {
