@@ -5,6 +5,7 @@
 //! and, on request, every block in use holds the content that its checksum and fingerprint (if it has
 //! one) say.
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::fs::File;
 use std::io;
@@ -14,20 +15,20 @@ use std::sync::Arc;
 
 use drives::{BLOCK_BYTES, Drive, DriveError, Extent, LocalBoxFuture};
 use futures_util::FutureExt;
-use meta::{Checkpoint, LABEL_BYTES, MetaErrorKind, PoolDir, RocksOptions, Store};
+use meta::{BlockRow, Checkpoint, LABEL_BYTES, MetaErrorKind, Pba, PoolDir, RocksOptions, Store};
 use reactor::{Buffer, BufferPool};
 use serde::{Deserialize, Serialize};
 
 use crate::engine::{BOUNCE_BYTES_MIN, EngineParts};
 use crate::fingerprint::{self, Hasher};
-use crate::recovery::{Recovered, replay};
+use crate::recovery::replay;
 use crate::{Blocking, EngineConfig, EngineError, Result};
 
 /// Findings that are described; more are only counted.
 const FINDINGS_MAX: usize = 100;
 
-/// Blocks read at a time.
-const READ_BLOCKS: usize = 256;
+/// Blocks whose rows are read at a time.
+const SCAN_BLOCKS: u64 = 64 * 1024;
 
 /// What to check.
 #[derive(Clone, Copy, Debug, Default)]
@@ -127,7 +128,7 @@ pub(crate) fn check_parts(
     let replayed = replay(parts, bounces)
         .now_or_never()
         .ok_or_else(unexpected)?;
-    let (recovered, journal) = match replayed {
+    let (replayed, journal) = match replayed {
         Ok(replayed) => replayed,
         Err(error) => {
             report.find("journal and metadata", &error.message);
@@ -136,18 +137,18 @@ pub(crate) fn check_parts(
             return check_rows(&*parts.store, &none, report);
         }
     };
-    report.journal_records = recovered.records;
-    report.unproven = recovered.unproven;
+    report.journal_records = replayed.records;
+    report.unproven = replayed.unproven;
     let epoch = journal.next_epoch().unwrap_or(u32::MAX);
-    let pending = recovered.batch(Checkpoint {
+    let pending = replayed.batch(Checkpoint {
         position: journal.position(),
         epoch,
     });
     check_rows(&*parts.store, &pending, report)?;
     if options.data {
-        check_data(parts, bounces, &recovered, report)
+        check_data(parts, bounces, &pending, report)
             .now_or_never()
-            .ok_or_else(unexpected)?;
+            .ok_or_else(unexpected)??;
     }
     Ok(())
 }
@@ -176,49 +177,70 @@ fn check_rows(store: &dyn Store, pending: &meta::Batch, report: &mut CheckReport
     Ok(())
 }
 
+/// Compares every block that will be in use with its row, a range of a drive after the other.
 async fn check_data(
     parts: &EngineParts,
     bounces: &BufferPool,
-    recovered: &Recovered,
+    pending: &meta::Batch,
     report: &mut CheckReport,
-) {
+) -> Result<()> {
     let hasher = Hasher::new(&parts.hash_key);
-    let mut blocks = recovered.state.blocks.iter().peekable();
-    while blocks.peek().is_some() {
-        let mut buf = bounces.alloc(READ_BLOCKS * BLOCK_BYTES).await;
-        for (pba, info) in blocks.by_ref().take(READ_BLOCKS) {
-            let Some(drive) = parts.drives.get(usize::from(pba.drive())) else {
-                continue;
-            };
-            let extent = Extent {
-                block: crate::drive_block(pba),
-                buffer_offset: 0,
-                blocks: 1,
-            };
-            let (result, back) = drive.read(buf, &[extent]).await;
-            buf = back;
-            report.data_blocks_checked += 1;
-            let Some(content) = fingerprint::split(&buf).first() else {
-                return;
-            };
-            if let Err(error) = result {
-                report.find(
-                    drive.name(),
-                    format_args!("data block {}: {error}", pba.block()),
-                );
-            } else if fingerprint::crc32c(content) != info.crc32c
-                || (info.fingerprint.is_some() && hasher.one(content) != info.fingerprint)
-            {
-                report.find(
-                    drive.name(),
-                    format_args!(
-                        "data block {} does not hold the content that was written ({} mapping(s) refer to it)",
-                        pba.block(),
-                        info.references
-                    ),
-                );
+    for (index, drive) in (0u16..).zip(&parts.drives) {
+        let mut first = 0;
+        while first < drive.blocks() {
+            let range = Pba::new(index, first)..Pba::new(index, first + SCAN_BLOCKS);
+            first += SCAN_BLOCKS;
+            let stored = parts.store.blocks(range.start, range.end)?;
+            let mut rows: BTreeMap<Pba, BlockRow> = stored.into_iter().collect();
+            for pba in pending.blocks.range(range).map(|(pba, _)| *pba) {
+                // What cannot be applied was found with the rows.
+                if let Ok(after) = pending.block_after(pba, rows.remove(&pba)) {
+                    rows.extend(after.map(|row| (pba, row)));
+                }
+            }
+            for (pba, row) in rows {
+                let buf = bounces.alloc(BLOCK_BYTES).await;
+                check_block(&**drive, &hasher, pba, &row, buf, report).await;
             }
         }
+    }
+    Ok(())
+}
+
+async fn check_block(
+    drive: &dyn Drive,
+    hasher: &Hasher,
+    pba: Pba,
+    row: &BlockRow,
+    buf: Buffer,
+    report: &mut CheckReport,
+) {
+    let extent = Extent {
+        block: crate::drive_block(pba),
+        buffer_offset: 0,
+        blocks: 1,
+    };
+    let (result, buf) = drive.read(buf, &[extent]).await;
+    report.data_blocks_checked += 1;
+    let Some(content) = fingerprint::split(&buf).first() else {
+        return;
+    };
+    if let Err(error) = result {
+        report.find(
+            drive.name(),
+            format_args!("data block {}: {error}", pba.block()),
+        );
+    } else if fingerprint::crc32c(content) != row.crc32c
+        || (row.fingerprint.is_some() && hasher.one(content) != row.fingerprint)
+    {
+        report.find(
+            drive.name(),
+            format_args!(
+                "data block {} does not hold the content that was written ({} mapping(s) refer to it)",
+                pba.block(),
+                row.refcount
+            ),
+        );
     }
 }
 

@@ -9,17 +9,20 @@
 //! they own what they need.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use futures_util::future::join_all;
 use futures_util::lock::OwnedMutexGuard;
-use meta::{BatchBuilder, Checkpoint, JournalError, JournalReader, MetaErrorKind, Record};
+use meta::{
+    BatchBuilder, Checkpoint, JournalError, JournalReader, MetaErrorKind, Record, RecordRef,
+};
 
 use crate::engine::Shared;
 use crate::wait::lock;
 use crate::{EngineError, Result};
 
 /// Changes of mappings per batch for the store.
-const BATCH_ENTRIES: usize = 32 * 1024;
+const BATCH_ENTRIES: u64 = 32 * 1024;
 
 impl Shared {
     /// Every change acknowledged before this call survives a power loss when it returns `Ok`.
@@ -56,7 +59,11 @@ impl Shared {
 
     fn append_durable(&self, upto: u64) -> std::result::Result<(), JournalError> {
         let record = Record::Durable { upto };
-        lock(&self.journal).append([&record]).map(drop)
+        let mut journal = lock(&self.journal);
+        journal.append([&record])?;
+        let entries = RecordRef::from(&record).entry_count();
+        self.unstored.fetch_add(entries, Ordering::AcqRel);
+        Ok(())
     }
 
     /// All data of records up to `upto` is on stable drives afterwards.
@@ -181,7 +188,11 @@ impl Shared {
         }
         lock(&self.journal)
             .release(checkpoint.position)
-            .map_err(|error| self.fail(error.to_string()))
+            .map_err(|error| self.fail(error.to_string()))?;
+        let entries = records.iter().map(|(_, record)| entry_count(record)).sum();
+        self.unstored.fetch_sub(entries, Ordering::AcqRel);
+        std::mem::take(&mut *lock(&self.stored)).set();
+        Ok(())
     }
 
     /// The pool takes no changes any more; returns the error that says so.
@@ -245,10 +256,6 @@ impl Shared {
     }
 }
 
-fn entry_count(record: &Record) -> usize {
-    match record {
-        Record::Map { entries, .. } => entries.len(),
-        Record::Unmap { entries, .. } => entries.len(),
-        _ => 1,
-    }
+fn entry_count(record: &Record) -> u64 {
+    RecordRef::from(record).entry_count()
 }

@@ -4,9 +4,11 @@
 //! records of overlapping ranges are appended in the order of their range locks (a guard is held until
 //! the mapping is in place); when the journal is full, who came first gets the next room.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use futures_util::future::{Either, select};
 use futures_util::lock::{Mutex as AsyncMutex, MutexGuard as AsyncMutexGuard};
 use meta::{JournalError, Record, RecordRef};
 
@@ -105,7 +107,10 @@ impl Shared {
     ) -> std::result::Result<u64, JournalError> {
         let records = records.into_iter();
         let mut journal = lock(&self.journal);
+        self.check_entries()?;
         let appended = journal.append(records.clone())?;
+        let entries = records.clone().map(|record| record.entry_count()).sum();
+        self.unstored.fetch_add(entries, Ordering::AcqRel);
         let mut state = lock(&self.state);
         first(&mut state);
         state.last_change = appended.last;
@@ -113,6 +118,20 @@ impl Shared {
             state.install(record);
         }
         Ok(appended.first)
+    }
+
+    /// The bound of what an opening has to replay is reached as if the journal were full.
+    fn check_entries(&self) -> std::result::Result<(), JournalError> {
+        let unstored = self.unstored.load(Ordering::Acquire);
+        let free = self.config.replay_entries_max.saturating_sub(unstored);
+        if free > 0 {
+            return Ok(());
+        }
+        Err(JournalError::Full {
+            journal: "changes to replay".to_owned(),
+            needed: 1,
+            free,
+        })
     }
 
     /// Waits until an append that found the journal full is worth another try.
@@ -125,13 +144,21 @@ impl Shared {
             *turn = Some(self.room_line.join().await);
             return Ok(());
         };
+        // A checkpoint is long; each of its batches makes room.
+        let stored = lock(&self.stored).clone();
+        let checkpoint = self.checkpoint();
+        let progress = stored.wait();
+        let checkpoint = match select(pin!(checkpoint), progress).await {
+            Either::Left((result, _)) => result,
+            Either::Right(_) => return Ok(()),
+        };
         turn.attempts += 1;
         if turn.attempts > ROOM_ATTEMPTS {
             return Err(EngineError::unavailable(
                 "the journal stays full; it is too small for this load, retry later",
             ));
         }
-        self.checkpoint().await.map_err(|error| {
+        checkpoint.map_err(|error| {
             EngineError::unavailable(format!(
                 "the journal is full, and its changes cannot be stored: {}",
                 error.message

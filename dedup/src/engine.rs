@@ -19,7 +19,7 @@ use crate::fingerprint::Hasher;
 use crate::recovery;
 use crate::scrub::Scrub;
 use crate::state::State;
-use crate::wait::lock;
+use crate::wait::{Event, lock};
 use crate::{EngineError, ErrorKind, PoolStatus, Result, Volume, VolumeChange};
 
 /// Where blocking calls (journal sync, the store) run.
@@ -41,7 +41,11 @@ pub struct EngineConfig {
     /// Background maintenance checkpoints when the journal holds more than this share of its capacity
     /// (percent).
     pub checkpoint_journal_percent: u32,
-    /// ... or when the last checkpoint with something to do is about this old.
+    /// Changes of mappings at most that the journal holds and the store does not: what an opening after a
+    /// crash has to replay. Background maintenance checkpoints from half of it on; at the bound, writers
+    /// wait for the next batch to be stored.
+    pub replay_entries_max: u64,
+    /// It also checkpoints when the last checkpoint with something to do is about this old.
     pub checkpoint_interval: Duration,
     /// Mapping entries per journal record of a trim, zeroing or deletion: as long as one is made, other
     /// commands wait.
@@ -76,6 +80,7 @@ impl Default for EngineConfig {
             unflushed_bytes_max: 256 << 20,
             flush_interval: Duration::from_secs(1),
             checkpoint_journal_percent: 33,
+            replay_entries_max: 256 * 1024,
             checkpoint_interval: Duration::from_secs(10),
             trim_chunk: 256,
             trim_at_once: 16 * 1024,
@@ -106,6 +111,9 @@ impl EngineConfig {
         }
         if !(1..=90).contains(&self.checkpoint_journal_percent) {
             return wrong("`checkpoint_journal_percent` must be 1 to 90");
+        }
+        if self.replay_entries_max == 0 {
+            return wrong("`replay_entries_max` must be at least 1");
         }
         if self.bounce_bytes < BOUNCE_BYTES_MIN {
             return wrong("`bounce_bytes` must be at least 4 MiB");
@@ -151,6 +159,10 @@ pub(crate) struct Shared {
     pub(crate) state: Mutex<State>,
     pub(crate) journal: Mutex<Journal>,
     pub(crate) room_line: RoomLine,
+    /// Changes of mappings that are in the journal and not in the store.
+    pub(crate) unstored: AtomicU64,
+    /// Happens when the next batch is stored.
+    pub(crate) stored: Mutex<Arc<Event>>,
     pub(crate) flush_turn: Arc<AsyncMutex<()>>,
     pub(crate) checkpoint_turn: Arc<AsyncMutex<()>>,
     pub(crate) discard_turn: AsyncMutex<()>,
@@ -265,6 +277,8 @@ impl Engine {
             state: Mutex::new(state),
             journal: Mutex::new(journal),
             room_line: RoomLine::default(),
+            unstored: AtomicU64::new(0),
+            stored: Mutex::default(),
             flush_turn: Arc::default(),
             checkpoint_turn: Arc::default(),
             discard_turn: AsyncMutex::default(),
@@ -432,7 +446,9 @@ impl Engine {
                 let journal = lock(&self.shared.journal);
                 (journal.used_bytes(), journal.capacity_bytes())
             };
+            let unstored = self.shared.unstored.load(Ordering::Relaxed);
             if used * 100 > capacity * u64::from(config.checkpoint_journal_percent)
+                || unstored > config.replay_entries_max / 2
                 || is_old(last_checkpoint, config.checkpoint_interval)
             {
                 report("checkpoint", self.shared.checkpoint().await);

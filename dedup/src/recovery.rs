@@ -1,20 +1,22 @@
 //! Opening a pool after whatever happened.
 //!
-//! The checkpoint is loaded and the journal replayed over it in memory. Records that the journal says
-//! are durable are taken as they are. The data of later ones may not have reached the drives: each of
-//! their new blocks is read and compared with the fingerprint in the record (with its CRC-32C alone if
-//! its volume is not deduplicated); a sub-block whose block fails keeps its old mapping, and everything else of the record applies (I2). Counts follow from the
-//! mappings that result, not from what the records expected (I4). Then one batch makes the store equal
-//! to memory, under a new epoch, and the journal begins empty.
+//! The records of the journal become one batch for the store, whose size the checkpointer bounds
+//! ([`crate::EngineConfig::replay_entries_max`]), so that an opening takes the same short time whatever
+//! the pool holds. Records that the journal says are durable are taken as they are. The data of later
+//! ones may not have reached the drives: each of their new blocks is read and compared with the
+//! fingerprint in the record (with its CRC-32C alone if its volume is not deduplicated); a sub-block
+//! whose block fails keeps its old mapping, and everything else of the record applies (I2). Counts
+//! follow from the mappings that result, not from what the records expected (I4). The batch brings the
+//! store to a new epoch, and the journal begins empty; a crash before that finds both as they were.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use drives::{BLOCK_BYTES, Drive};
 use futures_util::future::join_all;
 use meta::{
-    Batch, BlockChange, BlockContent, BlockRow, Checkpoint, Fingerprint, Journal, LoadVisitor,
-    MapChange, NewBlock, Pba, Record, VolumeInfo,
+    Batch, BatchBuilder, BlockRow, Checkpoint, Fingerprint, Journal, LoadVisitor, MapEntry,
+    Mapping, MetaError, NewBlock, Pba, Record, VolumeInfo,
 };
 use reactor::BufferPool;
 
@@ -35,7 +37,7 @@ pub(crate) async fn recover(
     parts: &EngineParts,
     bounces: &BufferPool,
 ) -> Result<(State, Journal, (u64, u64))> {
-    let (recovered, mut journal) = replay(parts, bounces).await?;
+    let (replayed, mut journal) = replay(parts, bounces).await?;
     let epoch = journal
         .next_epoch()
         .ok_or_else(|| EngineError::internal("the pool was opened 2^32 times; make a new one"))?;
@@ -43,7 +45,7 @@ pub(crate) async fn recover(
         position: journal.position(),
         epoch,
     };
-    if recovered.records > 0 {
+    if replayed.records > 0 {
         // What was proven may still be in a drive's cache only.
         for (drive, result) in join_all(
             parts
@@ -61,55 +63,80 @@ pub(crate) async fn recover(
             })?;
         }
     }
-    let batch = recovered.batch(checkpoint);
+    let figures = (replayed.records, replayed.unproven);
+    let batch = replayed.batch(checkpoint);
     let store = parts.store.clone();
     block_on(parts.blocking, move || store.apply(&batch)).await?;
     journal.begin(checkpoint)?;
-    let figures = (recovered.records, recovered.unproven);
-    let mut state = recovered.state;
+    let mut state = load(parts).await?;
     state.last_change = journal.last_seq();
     state.flushed = state.last_change;
     state.durable = state.last_change;
     Ok((state, journal, figures))
 }
 
-/// Loads and replays, without writing anything.
+/// Works out what the journal changes, without writing anything.
 pub(crate) async fn replay(
     parts: &EngineParts,
     bounces: &BufferPool,
-) -> Result<(Recovered, Journal)> {
+) -> Result<(Replayed, Journal)> {
+    let data_blocks = data_blocks(&parts.drives)?;
+    let (store, media, config) = (
+        parts.store.clone(),
+        parts.journal.clone(),
+        parts.config.journal,
+    );
+    let (checkpoint, volumes, journal, records) = block_on(parts.blocking, move || {
+        let checkpoint = store.checkpoint()?;
+        let volumes = store.volumes()?;
+        let (journal, records) = Journal::open(media, checkpoint, config)?;
+        Ok::<_, EngineError>((checkpoint, volumes, journal, records))
+    })
+    .await?;
+    let durable = durable_upto(&records)
+        .unwrap_or(0)
+        .max(checkpoint.position.seq - 1);
+    let contents = read_unproven(parts, bounces, &data_blocks, &records, durable).await?;
+    let mut replayed = Replayed {
+        records: records.len() as u64,
+        unproven: 0,
+        volumes: volumes.into_iter().map(|info| info.id).collect(),
+        builder: BatchBuilder::new(checkpoint.position.seq),
+        kept: HashMap::new(),
+    };
+    for (sequence, record) in &records {
+        replayed.apply(
+            record,
+            &data_blocks,
+            (*sequence > durable).then_some(&contents),
+        )?;
+    }
+    if replayed.records > 0 {
+        tracing::info!(
+            records = replayed.records,
+            unproven = replayed.unproven,
+            "the journal was replayed"
+        );
+    }
+    Ok((replayed, journal))
+}
+
+/// Fills the state from the store.
+async fn load(parts: &EngineParts) -> Result<State> {
     let data_blocks = data_blocks(&parts.drives)?;
     let config = &parts.config;
     let state = State::new(&data_blocks, config.discard, config.references_max);
     let store = parts.store.clone();
-    let (loader, checkpoint) = block_on(parts.blocking, move || {
+    let loader = block_on(parts.blocking, move || {
         let mut loader = Loader {
             state,
             problem: None,
         };
-        let checkpoint = store.load(&mut loader)?;
-        Ok::<_, meta::MetaError>((loader, checkpoint))
+        store.load(&mut loader)?;
+        Ok::<_, MetaError>(loader)
     })
     .await?;
-    let state = loader.finish()?;
-    let (journal, records) = Journal::open(parts.journal.clone(), checkpoint, config.journal)?;
-    let durable = durable_upto(&records)
-        .unwrap_or(0)
-        .max(checkpoint.position.seq - 1);
-    let contents = read_unproven(parts, bounces, &state, &records, durable).await?;
-    let mut recovered = Recovered::new(state, checkpoint.position.seq, records.len() as u64);
-    for (sequence, record) in &records {
-        recovered.apply(record, (*sequence > durable).then_some(&contents))?;
-    }
-    recovered.rebuild()?;
-    if recovered.records > 0 {
-        tracing::info!(
-            records = recovered.records,
-            unproven = recovered.unproven,
-            "the journal was replayed"
-        );
-    }
-    Ok((recovered, journal))
+    loader.finish()
 }
 
 fn data_blocks(drives: &[Arc<dyn Drive>]) -> Result<Vec<u64>> {
@@ -192,7 +219,8 @@ impl LoadVisitor for Loader {
         };
     }
 
-    fn map(&mut self, volume: u32, sub_block: u64, pba: Pba) {
+    fn map(&mut self, volume: u32, sub_block: u64, mapping: Mapping) {
+        let pba = mapping.pba;
         let Some(entry) = self.state.volumes.get_mut(&volume) else {
             self.problem.get_or_insert_with(|| {
                 damaged(format_args!(
@@ -232,8 +260,31 @@ impl Loader {
                 state.blocks.entry(pba).references += 1;
             }
         }
+        rebuild(&mut state)?;
         Ok(state)
     }
+}
+
+/// Free space and index follow from the counts.
+fn rebuild(state: &mut State) -> Result<()> {
+    let State {
+        blocks,
+        space,
+        index,
+        ..
+    } = state;
+    for (pba, info) in blocks.iter() {
+        if !space.occupy(pba) {
+            return Err(EngineError::internal(format!(
+                "block {pba} was found twice"
+            )));
+        }
+        if info.fingerprint.is_some() {
+            let known = index.find(blocks, &info.fingerprint);
+            index.insert(blocks, pba, known);
+        }
+    }
+    Ok(())
 }
 
 fn outside(pba: Pba) -> EngineError {
@@ -267,7 +318,7 @@ fn is_proven(contents: &Contents, new: &NewBlock) -> bool {
 async fn read_unproven(
     parts: &EngineParts,
     bounces: &BufferPool,
-    state: &State,
+    data_blocks: &[u64],
     records: &[(u64, Record)],
     durable: u64,
 ) -> Result<Contents> {
@@ -281,7 +332,7 @@ async fn read_unproven(
             );
         }
     }
-    if let Some(pba) = wanted.iter().find(|pba| !state.space.contains(**pba)) {
+    if let Some(pba) = wanted.iter().find(|pba| !contains(data_blocks, **pba)) {
         return Err(outside(*pba));
     }
     let wanted: Vec<Pba> = wanted.into_iter().collect();
@@ -366,35 +417,34 @@ async fn read_contents(
     }
 }
 
-/// The state while records are replayed over it, and what the store held where it changes.
-pub(crate) struct Recovered {
-    pub(crate) state: State,
+/// Whether a drive has that block.
+fn contains(data_blocks: &[u64], pba: Pba) -> bool {
+    data_blocks
+        .get(usize::from(pba.drive()))
+        .is_some_and(|blocks| pba.block() < *blocks)
+}
+
+/// What the journal changes in the store.
+pub(crate) struct Replayed {
     /// How many records were replayed.
     pub(crate) records: u64,
     /// Sub-blocks that kept their old mapping because their new data never reached the drive.
     pub(crate) unproven: u64,
-    /// First record that is not in the store.
-    base_seq: u64,
-    stored_map: BTreeMap<(u32, u64), Option<Pba>>,
-    stored_blocks: BTreeMap<Pba, BlockInfo>,
-    stored_volumes: BTreeMap<u32, Option<VolumeInfo>>,
+    /// The volumes that there are.
+    volumes: BTreeSet<u32>,
+    builder: BatchBuilder,
+    /// What the store has where the first new mapping was taken back.
+    kept: HashMap<(u32, u64), Option<Pba>>,
 }
 
-impl Recovered {
-    fn new(state: State, base_seq: u64, records: u64) -> Self {
-        Self {
-            state,
-            records,
-            unproven: 0,
-            base_seq,
-            stored_map: BTreeMap::new(),
-            stored_blocks: BTreeMap::new(),
-            stored_volumes: BTreeMap::new(),
-        }
-    }
-
+impl Replayed {
     /// Applies a record. `proof`: what the drives hold, if the record must be proven.
-    fn apply(&mut self, record: &Record, proof: Option<&Contents>) -> Result<()> {
+    fn apply(
+        &mut self,
+        record: &Record,
+        data_blocks: &[u64],
+        proof: Option<&Contents>,
+    ) -> Result<()> {
         #[cfg(test)]
         let proof = proof.filter(|_| !crate::ablation::is(crate::ablation::Broken::TrustUnflushed));
         match record {
@@ -403,179 +453,86 @@ impl Recovered {
                 start,
                 entries,
             } => {
-                for (at, entry) in (*start..).zip(entries) {
-                    match (entry.new, proof) {
-                        (Some(new), Some(contents)) if !is_proven(contents, &new) => {
-                            self.unproven += 1;
-                        }
-                        (new, _) => self.map_one(*volume, at, new)?,
+                let new_blocks = entries.iter().filter_map(|entry| entry.new);
+                if let Some(new) = new_blocks
+                    .clone()
+                    .find(|new| !contains(data_blocks, new.pba))
+                {
+                    return Err(outside(new.pba));
+                }
+                let is_lost = |entry: &MapEntry| {
+                    let proof = entry.new.zip(proof);
+                    proof.is_some_and(|(new, contents)| !is_proven(contents, &new))
+                };
+                let (lost, good): (Vec<_>, Vec<_>) = (*start..)
+                    .zip(entries.iter().copied())
+                    .partition(|(_, entry)| is_lost(entry));
+                self.unproven += lost.len() as u64;
+                for (at, entry) in lost {
+                    if self.builder.mapped(*volume, at).is_none() {
+                        self.kept.entry((*volume, at)).or_insert(entry.old);
                     }
                 }
+                self.change(*volume, good.into_iter())
             }
             Record::Unmap { volume, entries } => {
-                for (at, _) in entries {
-                    self.map_one(*volume, *at, None)?;
-                }
+                let gone = |(at, old): &(u64, Pba)| {
+                    let old = Some(*old);
+                    (*at, MapEntry { old, new: None })
+                };
+                self.change(*volume, entries.iter().map(gone))
             }
-            Record::VolumeCreate(VolumeInfo { id, .. })
-            | Record::VolumeResize { id, .. }
+            Record::VolumeCreate(info) => {
+                self.volumes.insert(info.id);
+                Ok(self.builder.add(record)?)
+            }
+            Record::VolumeResize { id, .. }
             | Record::Trimming { id, .. }
             | Record::VolumeDelete { id } => {
-                self.touch_volume(*id);
-                self.state.install(record.into());
+                self.check_volume(*id)?;
+                Ok(self.builder.add(record)?)
             }
             Record::VolumeGone { id } => {
-                self.touch_volume(*id);
-                self.unmap_all(*id)?;
-                self.state.install(record.into());
+                self.check_volume(*id)?;
+                self.volumes.remove(id);
+                Ok(self.builder.add(record)?)
             }
-            Record::Durable { .. } => {}
+            Record::Durable { .. } => Ok(()),
         }
-        Ok(())
     }
 
-    fn map_one(&mut self, volume: u32, at: u64, new: Option<NewBlock>) -> Result<()> {
-        if !self.state.volumes.contains_key(&volume) {
-            return Ok(()); // its volume is gone by now
+    fn check_volume(&self, id: u32) -> Result<()> {
+        match self.volumes.contains(&id) {
+            true => Ok(()),
+            false => Err(damaged(format_args!(
+                "a record changes volume {id}, which there is not"
+            ))),
         }
-        if let Some(new) = new {
-            if !self.state.space.contains(new.pba) {
-                return Err(outside(new.pba));
-            }
-            self.touch_block(new.pba);
-            let NewBlock {
-                pba,
-                fingerprint,
-                crc32c,
-            } = new;
-            let info = self.state.blocks.entry(pba);
-            if info.references == 0 {
-                *info = BlockInfo {
-                    references: 0,
-                    crc32c,
-                    fingerprint,
+    }
+
+    /// Changes mappings. What they mapped to before is what earlier records made of them; of those
+    /// that no record touched yet, the record itself says what the store has.
+    fn change(
+        &mut self,
+        volume: u32,
+        entries: impl Iterator<Item = (u64, MapEntry)>,
+    ) -> Result<()> {
+        self.check_volume(volume)?;
+        let entries: Vec<_> = entries
+            .map(|(at, entry)| {
+                let old = match self.builder.mapped(volume, at) {
+                    Some(mapping) => mapping.map(|mapping| mapping.pba),
+                    None => *self.kept.get(&(volume, at)).unwrap_or(&entry.old),
                 };
-            } else if info.fingerprint != fingerprint || info.crc32c != crc32c {
-                return Err(damaged(format_args!(
-                    "block {pba} would hold two contents at once"
-                )));
-            }
-            info.references = info
-                .references
-                .checked_add(1)
-                .filter(|references| *references < IN_FLIGHT)
-                .ok_or_else(|| damaged(format_args!("block {pba} has too many references")))?;
-        }
-        let Some(entry) = self.state.volumes.get_mut(&volume) else {
-            return Ok(());
-        };
-        let old = entry.map.replace(at, new.map(|new| new.pba));
-        self.stored_map.entry((volume, at)).or_insert(old);
-        if let Some(old) = old {
-            self.touch_block(old);
-            self.state.blocks.entry(old).references -= 1;
-        }
-        Ok(())
+                let new = entry.new;
+                (at, MapEntry { old, new })
+            })
+            .collect();
+        Ok(self.builder.change(volume, entries.iter().copied())?)
     }
 
-    fn unmap_all(&mut self, volume: u32) -> Result<()> {
-        let mapped: Vec<u64> = match self.state.volumes.get(&volume) {
-            Some(entry) => entry.map.range(0, u64::MAX).map(|(at, _)| at).collect(),
-            None => Vec::new(),
-        };
-        mapped
-            .into_iter()
-            .try_for_each(|at| self.map_one(volume, at, None))
+    /// The change of the store.
+    pub(crate) fn batch(self, checkpoint: Checkpoint) -> Batch {
+        self.builder.finish(checkpoint)
     }
-
-    fn touch_block(&mut self, pba: Pba) {
-        let info = self.state.blocks.get(pba);
-        self.stored_blocks.entry(pba).or_insert(info);
-    }
-
-    fn touch_volume(&mut self, id: u32) {
-        let stored = self.state.volumes.get(&id);
-        let stored = stored.map(|entry| VolumeInfo::clone(&entry.info));
-        self.stored_volumes.entry(id).or_insert(stored);
-    }
-
-    /// Free space and index follow from the counts.
-    fn rebuild(&mut self) -> Result<()> {
-        let State {
-            blocks,
-            space,
-            index,
-            ..
-        } = &mut self.state;
-        for (pba, info) in blocks.iter() {
-            if !space.occupy(pba) {
-                return Err(EngineError::internal(format!(
-                    "block {pba} was found twice"
-                )));
-            }
-            if info.fingerprint.is_some() {
-                let known = index.find(blocks, &info.fingerprint);
-                index.insert(blocks, pba, known);
-            }
-        }
-        Ok(())
-    }
-
-    /// The difference between memory and the store.
-    pub(crate) fn batch(&self, checkpoint: Checkpoint) -> Batch {
-        let mut batch = Batch::checkpoint_only(checkpoint);
-        batch.base_seq = self.base_seq;
-        for ((volume, at), old) in &self.stored_map {
-            let new = self
-                .state
-                .volumes
-                .get(volume)
-                .and_then(|entry| entry.map.lookup(*at));
-            if *old != new {
-                batch
-                    .map
-                    .insert((*volume, *at), MapChange { old: *old, new });
-            }
-        }
-        for (pba, stored) in &self.stored_blocks {
-            if let Some(change) = block_change(*stored, self.state.blocks.get(*pba)) {
-                batch.blocks.insert(*pba, change);
-            }
-        }
-        for (id, stored) in &self.stored_volumes {
-            let now = self.state.volumes.get(id).map(|entry| &*entry.info);
-            let change = match (stored, now) {
-                (stored, Some(now)) if stored.as_ref() != Some(now) => {
-                    meta::VolumeChange::Put(now.clone())
-                }
-                (Some(_), None) => meta::VolumeChange::Remove,
-                _ => continue,
-            };
-            batch.volumes.insert(*id, change);
-        }
-        batch
-    }
-}
-
-/// How a block's row changes; `None` = not at all.
-fn block_change(stored: BlockInfo, now: BlockInfo) -> Option<BlockChange> {
-    let (before, after) = (i64::from(stored.references), i64::from(now.references));
-    let content = BlockContent {
-        fingerprint: now.fingerprint,
-        crc32c: now.crc32c,
-    };
-    let is_same_content = stored.fingerprint == now.fingerprint && stored.crc32c == now.crc32c;
-    if before == after && (after == 0 || is_same_content) {
-        return None;
-    }
-    Some(BlockChange {
-        delta: after - before,
-        // New content means that all old references went away first.
-        lowest: if is_same_content {
-            (after - before).min(0)
-        } else {
-            -before
-        },
-        content: (after > 0).then_some(content),
-    })
 }

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use dedup::{CheckOptions, ErrorKind, LostRange, Repair, RepairReport, check_pool};
 use drives::BLOCK_BYTES;
 use meta::{
-    Batch, BlockChange, BlockContent, BlockRow, Fingerprint, LoadVisitor, MapChange, Pba, PoolDir,
-    RocksOptions, Store, VolumeChange, VolumeInfo,
+    Batch, BlockChange, BlockContent, BlockRow, Fingerprint, LoadVisitor, MapChange, Mapping, Pba,
+    PoolDir, RocksOptions, Store, VolumeChange, VolumeInfo,
 };
 use support::folder::{BLOCKS, filled, open};
 use support::{Pool, block_on, expect_kind, space, spec};
@@ -22,7 +22,7 @@ const GRAIN: u64 = BLOCK_BYTES as u64;
 struct Rows {
     volumes: BTreeMap<u32, VolumeInfo>,
     blocks: BTreeMap<Pba, BlockRow>,
-    map: BTreeMap<(u32, u64), Pba>,
+    map: BTreeMap<(u32, u64), Mapping>,
 }
 
 impl LoadVisitor for Rows {
@@ -34,8 +34,8 @@ impl LoadVisitor for Rows {
         self.blocks.insert(pba, row);
     }
 
-    fn map(&mut self, volume: u32, sub_block: u64, pba: Pba) {
-        self.map.insert((volume, sub_block), pba);
+    fn map(&mut self, volume: u32, sub_block: u64, mapping: Mapping) {
+        self.map.insert((volume, sub_block), mapping);
     }
 }
 
@@ -182,7 +182,7 @@ fn a_mapping_without_a_block_reads_as_an_error_until_it_is_written_again() {
     damage(&dir, |batch, rows| {
         // Sub-blocks 1 and 2, and 0 and 3, of which the journal has newer mappings.
         for at in 0..4 {
-            remove_block(batch, rows, rows.map[&(1, at)]);
+            remove_block(batch, rows, rows.map[&(1, at)].pba);
         }
     });
     let (report, _) = repair(&dir);
@@ -215,8 +215,10 @@ fn a_mapping_to_a_block_that_no_drive_has_is_lost_and_keeps_the_rest_readable() 
     let (_keep, dir) = filled();
     damage(&dir, |batch, rows| {
         for (at, block) in [(1, BLOCKS), (5, 1 << 40)] {
-            let old = Some(rows.map[&(1, at)]);
-            let new = Some(Pba::new(0, block));
+            let old = rows.map[&(1, at)];
+            let pba = Pba::new(0, block);
+            let new = Some(Mapping { pba, ..old });
+            let old = Some(old.pba);
             batch.map.insert((1, at), MapChange { old, new });
         }
     });
@@ -264,11 +266,12 @@ fn the_data_of_a_volume_that_lost_its_row_comes_back_under_another_name() {
 fn mappings_behind_the_end_of_a_volume_are_removed() {
     let (_keep, dir) = filled();
     damage(&dir, |batch, rows| {
-        let pba = rows.map[&(1, 1)];
+        let mapping = rows.map[&(1, 1)];
+        let pba = mapping.pba;
         for at in [500, 1 << 60] {
             let change = MapChange {
                 old: None,
-                new: Some(pba),
+                new: Some(mapping),
             };
             batch.map.insert((1, at), change);
         }
@@ -295,7 +298,7 @@ fn of_two_contents_in_one_block_only_the_one_on_the_drive_survives() {
     Pool::new(1).write(&volume, 20, &[2]).unwrap();
     drop((volume, engine, pool));
     let before = damage(&dir, |batch, rows| {
-        let pba = rows.map[&(1, 1)];
+        let pba = rows.map[&(1, 1)].pba;
         let references = i64::from(rows.blocks[&pba].refcount);
         let other = BlockChange {
             delta: 0,
@@ -338,7 +341,7 @@ fn writes_that_were_never_flushed_are_proven_by_a_repair_too() {
             .unwrap();
     }
     damage(&dir, |batch, rows| {
-        batch.blocks.insert(rows.map[&(1, 2)], count(1));
+        batch.blocks.insert(rows.map[&(1, 2)].pba, count(1));
     });
     let (report, _) = repair(&dir);
     assert_eq!((report.unproven, report.lost_sub_blocks), (1, 0));
@@ -365,7 +368,7 @@ fn a_pool_without_a_drive_or_with_a_broken_store_is_not_touched() {
 fn a_backup_that_cannot_be_written_stops_the_repair() {
     let (_keep, dir) = filled();
     let before = damage(&dir, |batch, rows| {
-        batch.blocks.insert(rows.map[&(1, 1)], count(1));
+        batch.blocks.insert(rows.map[&(1, 1)].pba, count(1));
     });
     let plan = Repair::plan(&dir).unwrap();
     // The folder goes away under it: root may write everywhere else.

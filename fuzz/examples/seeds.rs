@@ -286,6 +286,9 @@ fn disk(seeds: &mut Seeds) {
         fingerprint: Fingerprint([9; 16]),
         crc32c: 5,
     };
+    let mut totals = meta::Totals::default();
+    totals.add_mapping(7);
+    totals.add_block(Pba::new(1, 77));
     for (name, row) in [
         ("format", Row::Format(Uuid::from_u128(1))),
         ("checkpoint", Row::Checkpoint(checkpoint)),
@@ -296,9 +299,13 @@ fn disk(seeds: &mut Seeds) {
             Row::Mapping {
                 volume: 7,
                 sub_block: 3,
-                pba: Pba::new(1, 77),
+                mapping: meta::Mapping {
+                    pba: Pba::new(1, 77),
+                    crc32c: 5,
+                },
             },
         ),
+        ("totals", Row::Totals(totals)),
     ] {
         let (key, value) = row.encode();
         let mut input = vec![key.len() as u8];

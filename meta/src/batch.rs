@@ -13,8 +13,10 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use crate::error::MetaError;
-use crate::record::{MapEntry, Record};
-use crate::types::{BlockRow, Checkpoint, Fingerprint, Pba, VolumeInfo, VolumeState};
+use crate::record::{MapEntry, NewBlock, Record};
+use crate::types::{
+    BlockRow, Checkpoint, Fingerprint, Mapping, Pba, Totals, VolumeInfo, VolumeState,
+};
 
 /// The change of one mapping by a whole run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +24,7 @@ pub struct MapChange {
     /// Before the run.
     pub old: Option<Pba>,
     /// After it; `None` deletes the row.
-    pub new: Option<Pba>,
+    pub new: Option<Mapping>,
 }
 
 /// What a block holds.
@@ -72,6 +74,8 @@ pub struct Batch {
     pub blocks: BTreeMap<Pba, BlockChange>,
     /// By volume id.
     pub volumes: BTreeMap<u32, VolumeChange>,
+    /// The store's totals after the batch, if they are not to follow from its changes (a repair).
+    pub totals: Option<Totals>,
     /// Sequence number of the first record of the run. A store takes the batch only if its checkpoint
     /// is exactly there: so no record is ever applied twice, and none is left out.
     pub base_seq: u64,
@@ -83,6 +87,21 @@ impl Batch {
     /// A batch that changes nothing but the epoch (and the byte offset) of a checkpoint.
     pub fn checkpoint_only(checkpoint: Checkpoint) -> Self {
         BatchBuilder::new(checkpoint.position.seq).finish(checkpoint)
+    }
+
+    /// The row of a block after the batch, whose row is `stored` before it; `None` = no row.
+    ///
+    /// # Errors
+    /// [`MetaError::Inconsistent`] if the change cannot be made.
+    pub fn block_after(
+        &self,
+        pba: Pba,
+        stored: Option<BlockRow>,
+    ) -> Result<Option<BlockRow>, MetaError> {
+        match self.blocks.get(&pba) {
+            Some(change) => resolve_block(pba, stored, change),
+            None => Ok(stored),
+        }
     }
 
     /// Rows that the batch touches, the checkpoint included.
@@ -153,7 +172,7 @@ impl BatchBuilder {
                 volume,
                 start,
                 entries,
-            } => self.add_map(*volume, *start, entries),
+            } => self.change(*volume, (*start..).zip(entries.iter().copied())),
             Record::Unmap { volume, entries } => {
                 for (sub_block, old) in entries {
                     self.change_map(*volume, *sub_block, Some(*old), None)?;
@@ -185,6 +204,12 @@ impl BatchBuilder {
         }
     }
 
+    /// What the run so far leaves a sub-block mapped to; `None` if it does not touch it.
+    pub fn mapped(&self, volume: u32, sub_block: u64) -> Option<Option<Mapping>> {
+        let change = self.map.get(&(volume, sub_block))?;
+        Some(change.new)
+    }
+
     /// Rows that the batch would touch so far: a caller that bounds its batches cuts by this.
     pub fn rows(&self) -> usize {
         self.map.len() + self.blocks.len() + self.volumes.len() + 1
@@ -192,22 +217,36 @@ impl BatchBuilder {
 
     /// The batch, with the checkpoint that it leads to.
     pub fn finish(mut self, checkpoint: Checkpoint) -> Batch {
-        self.map.retain(|_, change| change.old != change.new);
+        // A block that was freed and written anew in between may be mapped again with another content:
+        // only what is unmapped before and after is no change.
+        self.map
+            .retain(|_, change| change.old.is_some() || change.new.is_some());
         Batch {
             map: self.map,
             blocks: self.blocks,
             volumes: self.volumes,
+            totals: None,
             base_seq: self.base_seq,
             checkpoint,
         }
     }
 
-    fn add_map(&mut self, volume: u32, start: u64, entries: &[MapEntry]) -> Result<(), MetaError> {
-        // A record is one change: references are taken before any is given back, so that a block that
-        // only moves within the record is never seen without a reference.
-        for (index, entry) in entries.iter().enumerate() {
-            let sub_block = start + index as u64;
-            self.change_map(volume, sub_block, entry.old, entry.new.map(|new| new.pba))?;
+    /// Adds one change of sub-blocks of a volume, each with what it mapped to before.
+    ///
+    /// # Errors
+    /// As for [`BatchBuilder::add`].
+    pub fn change(
+        &mut self,
+        volume: u32,
+        entries: impl Iterator<Item = (u64, MapEntry)> + Clone,
+    ) -> Result<(), MetaError> {
+        // References are taken before any is given back, so that a block that only moves within the
+        // change is never seen without a reference.
+        for (sub_block, entry) in entries.clone() {
+            let new = entry
+                .new
+                .map(|NewBlock { pba, crc32c, .. }| Mapping { pba, crc32c });
+            self.change_map(volume, sub_block, entry.old, new)?;
             if let Some(new) = entry.new {
                 let content = BlockContent {
                     fingerprint: new.fingerprint,
@@ -218,7 +257,7 @@ impl BatchBuilder {
                 change.content = Some(content);
             }
         }
-        for old in entries.iter().filter_map(|entry| entry.old) {
+        for old in entries.filter_map(|(_, entry)| entry.old) {
             self.release(old);
         }
         Ok(())
@@ -229,7 +268,7 @@ impl BatchBuilder {
         volume: u32,
         sub_block: u64,
         old: Option<Pba>,
-        new: Option<Pba>,
+        new: Option<Mapping>,
     ) -> Result<(), MetaError> {
         match self.map.entry((volume, sub_block)) {
             Entry::Vacant(vacant) => {
@@ -237,7 +276,7 @@ impl BatchBuilder {
             }
             Entry::Occupied(mut occupied) => {
                 let change = occupied.get_mut();
-                if change.new != old {
+                if change.new.map(|new| new.pba) != old {
                     return Err(MetaError::Inconsistent(format!(
                         "a record says that sub-block {sub_block} of volume {volume} mapped to {old:?}, \
                          the record before it says {:?}",

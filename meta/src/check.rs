@@ -8,7 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::batch::{Batch, resolve_block, resolve_volume};
 use crate::error::MetaError;
 use crate::store::{LoadVisitor, Store};
-use crate::types::{BlockRow, Checkpoint, Fingerprint, Pba, VolumeInfo, VolumeState};
+use crate::types::{
+    BlockRow, Checkpoint, Fingerprint, Mapping, Pba, Totals, VolumeInfo, VolumeState,
+};
 
 /// Problems that are described one by one; more are only counted.
 const PROBLEMS_MAX: usize = 100;
@@ -29,6 +31,10 @@ pub enum ProblemKind {
     BeyondEnd,
     /// A record cannot be applied to the rows.
     BadRecord,
+    /// A mapping's checksum is not that of its block.
+    WrongChecksum,
+    /// The totals that the store keeps are not what it holds.
+    WrongTotal,
 }
 
 /// One problem.
@@ -106,6 +112,10 @@ fn run(
 ) -> Result<CheckReport, MetaError> {
     let mut rows = Rows::default();
     let mut checkpoint = store.load(&mut rows)?;
+    let mut found = Totals::default();
+    for block in &rows.blocks {
+        found.add_block(block.pba);
+    }
     rows.blocks.sort_unstable_by_key(|block| block.pba);
     let mut report = CheckReport {
         checkpoint,
@@ -127,15 +137,23 @@ fn run(
         pending,
         sub_block_bytes,
         report: &mut report,
+        found,
     };
     // A second pass over the store, so that the mappings need not be held in memory.
     store.load(&mut mappings)?;
     if let Some(batch) = pending {
         for ((volume, sub_block), change) in &batch.map {
-            if let Some(pba) = change.new {
-                mappings.count(*volume, *sub_block, pba);
+            if let Some(mapping) = change.new {
+                mappings.count(*volume, *sub_block, mapping);
             }
         }
+    }
+    let found = mappings.found;
+    let kept = store.totals()?;
+    if found != kept {
+        report.problem(ProblemKind::WrongTotal, || {
+            format!("the totals are {kept:?}, but the rows are {found:?}")
+        });
     }
     rows.report(&mut report);
     Ok(report)
@@ -167,7 +185,7 @@ impl LoadVisitor for Rows {
         });
     }
 
-    fn map(&mut self, _volume: u32, _sub_block: u64, _pba: Pba) {}
+    fn map(&mut self, _volume: u32, _sub_block: u64, _mapping: Mapping) {}
 }
 
 impl Rows {
@@ -253,13 +271,26 @@ struct Mappings<'a> {
     pending: Option<&'a Batch>,
     sub_block_bytes: u32,
     report: &'a mut CheckReport,
+    /// What the store itself holds.
+    found: Totals,
 }
 
 impl Mappings<'_> {
-    fn count(&mut self, volume: u32, sub_block: u64, pba: Pba) {
+    fn count(&mut self, volume: u32, sub_block: u64, mapping: Mapping) {
+        let Mapping { pba, crc32c } = mapping;
         self.report.mappings += 1;
         match self.rows.find(pba) {
-            Some(block) => block.mappings += 1,
+            Some(block) => {
+                block.mappings += 1;
+                if block.row.crc32c != crc32c {
+                    self.report.problem(ProblemKind::WrongChecksum, || {
+                        format!(
+                            "sub-block {sub_block} of volume {volume} and its block {pba} have different \
+                             checksums"
+                        )
+                    });
+                }
+            }
             None => self.report.problem(ProblemKind::DanglingMapping, || {
                 format!(
                     "sub-block {sub_block} of volume {volume} maps to block {pba}, which has no row"
@@ -292,12 +323,14 @@ impl LoadVisitor for Mappings<'_> {
 
     fn block(&mut self, _pba: Pba, _row: BlockRow) {}
 
-    fn map(&mut self, volume: u32, sub_block: u64, pba: Pba) {
+    fn map(&mut self, volume: u32, sub_block: u64, mapping: Mapping) {
+        self.found.add_mapping(volume);
+        let pba = mapping.pba;
         let change = self
             .pending
             .and_then(|batch| batch.map.get(&(volume, sub_block)));
         match change {
-            None => self.count(volume, sub_block, pba),
+            None => self.count(volume, sub_block, mapping),
             // Counted with the batch, but only if it knows what it replaces.
             Some(change) if change.old == Some(pba) => {}
             Some(change) => {

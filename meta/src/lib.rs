@@ -56,6 +56,7 @@ pub use store::{
     LoadVisitor, MemoryStore, RocksOptions, RocksStore, Row, RowError, Store, StoreFault,
 };
 pub use types::{
-    BlockRow, Checkpoint, Fingerprint, LABEL_AREA_BYTES, Pba, Position, TRIMMING_RANGES_MAX,
-    UnknownVerifyPolicy, VOLUME_NAME_BYTES_MAX, VerifyPolicy, VolumeInfo, VolumeState,
+    BlockRow, Checkpoint, Fingerprint, LABEL_AREA_BYTES, Mapping, Pba, Position,
+    TRIMMING_RANGES_MAX, Totals, UnknownVerifyPolicy, VOLUME_NAME_BYTES_MAX, VerifyPolicy,
+    VolumeInfo, VolumeState,
 };

@@ -199,6 +199,16 @@ impl<'a> RecordRef<'a> {
         }
     }
 
+    /// Changes that it makes: mappings, or one of something else.
+    pub fn entry_count(&self) -> u64 {
+        match self.0 {
+            Content::Map { entries, .. } => entries.len() as u64,
+            Content::Other(Record::Map { entries, .. }) => entries.len() as u64,
+            Content::Other(Record::Unmap { entries, .. }) => entries.len() as u64,
+            Content::Other(_) => 1,
+        }
+    }
+
     /// The record, if it is not one of a write.
     pub fn as_other(&self) -> Option<&'a Record> {
         match self.0 {

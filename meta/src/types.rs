@@ -1,5 +1,6 @@
 //! The nouns that the journal, the store and the engine share.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -206,6 +207,63 @@ pub struct BlockRow {
     pub fingerprint: Fingerprint,
     /// CRC-32C of its content.
     pub crc32c: u32,
+}
+
+/// Where a sub-block lies, and what a read of it must find there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// The block.
+    pub pba: Pba,
+    /// CRC-32C of its content, so that a read needs no other row.
+    pub crc32c: u32,
+}
+
+/// How much a store holds, kept up with every batch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Mapped sub-blocks by volume id; volumes without any are left out.
+    pub mapped: BTreeMap<u32, u64>,
+    /// Rows of blocks by drive index; drives without any are left out.
+    pub blocks: BTreeMap<u16, u64>,
+}
+
+impl Totals {
+    /// Counts a mapping that is there.
+    pub fn add_mapping(&mut self, volume: u32) {
+        *self.mapped.entry(volume).or_default() += 1;
+    }
+
+    /// Counts a block row that is there.
+    pub fn add_block(&mut self, pba: Pba) {
+        *self.blocks.entry(pba.drive()).or_default() += 1;
+    }
+
+    /// Follows the change of a mapping; false if that cannot be.
+    pub(crate) fn change_mapping(&mut self, volume: u32, before: bool, after: bool) -> bool {
+        change(&mut self.mapped, volume, before, after)
+    }
+
+    /// Follows the change of a block's row; false if that cannot be.
+    pub(crate) fn change_block(&mut self, pba: Pba, before: bool, after: bool) -> bool {
+        change(&mut self.blocks, pba.drive(), before, after)
+    }
+}
+
+fn change<K: Ord + Copy>(counts: &mut BTreeMap<K, u64>, key: K, before: bool, after: bool) -> bool {
+    if before == after {
+        return true;
+    }
+    let count = counts.entry(key).or_default();
+    let changed = if after {
+        count.checked_add(1)
+    } else {
+        count.checked_sub(1)
+    };
+    *count = changed.unwrap_or(0);
+    if *count == 0 {
+        counts.remove(&key);
+    }
+    changed.is_some()
 }
 
 /// A place in the journal: the next record to read or write there, and where it is.

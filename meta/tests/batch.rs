@@ -254,7 +254,10 @@ fn the_check_finds_what_does_not_agree() {
     batch.blocks.insert(Pba(1 << 40), change(1));
     batch.blocks.insert(Pba(1 << 41), change(5));
     let mut point = |volume, sub_block, pba| {
-        let new = Some(Pba(pba));
+        let new = Some(meta::Mapping {
+            pba: Pba(pba),
+            crc32c: 9,
+        });
         batch
             .map
             .insert((volume, sub_block), meta::MapChange { old: None, new });

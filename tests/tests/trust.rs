@@ -93,8 +93,8 @@ impl LoadVisitor for Mapped {
 
     fn block(&mut self, _pba: Pba, _row: meta::BlockRow) {}
 
-    fn map(&mut self, _volume: u32, _sub_block: u64, pba: Pba) {
-        self.0.push(pba);
+    fn map(&mut self, _volume: u32, _sub_block: u64, mapping: meta::Mapping) {
+        self.0.push(mapping.pba);
     }
 }
 

@@ -9,7 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use meta::{BlockRow, Checkpoint, VolumeInfo};
+use meta::{BlockRow, Checkpoint, Mapping, VolumeInfo};
 
 use super::{Change, Plan};
 use crate::{EngineError, Result};
@@ -97,9 +97,7 @@ fn write_rows(file: File, now: u64, checkpoint: Checkpoint, plan: &Plan) -> io::
                 before,
                 after,
             } => {
-                let name =
-                    |pba: &Option<meta::Pba>| pba.map_or("none".to_owned(), |p| p.to_string());
-                let (before, after) = (name(before), name(after));
+                let (before, after) = (of_mapping(*before), of_mapping(*after));
                 writeln!(out, "mapping {volume} {sub_block}: {before} => {after}")?;
             }
         }
@@ -127,6 +125,13 @@ fn of_volume(info: Option<&VolumeInfo>) -> String {
     format!(
         "name={} nsid={} uuid={} nguid={nguid} size_bytes={} lba_bytes={} state={:?}",
         info.name, info.nsid, info.uuid, info.size_bytes, info.lba_bytes, info.state
+    )
+}
+
+fn of_mapping(mapping: Option<Mapping>) -> String {
+    mapping.map_or_else(
+        || "none".to_owned(),
+        |Mapping { pba, crc32c }| format!("{pba} crc32c={crc32c:08x}"),
     )
 }
 

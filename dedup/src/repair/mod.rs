@@ -26,7 +26,8 @@ use std::sync::Arc;
 use drives::Drive;
 use futures_util::FutureExt;
 use meta::{
-    Batch, BlockRow, JournalConfig, JournalMedia, Pba, PoolDir, RocksOptions, Store, VolumeInfo,
+    Batch, BlockRow, JournalConfig, JournalMedia, Mapping, Pba, PoolDir, RocksOptions, Store,
+    VolumeInfo,
 };
 use serde::Serialize;
 
@@ -105,8 +106,8 @@ enum Change {
     Mapping {
         volume: u32,
         sub_block: u64,
-        before: Option<Pba>,
-        after: Option<Pba>,
+        before: Option<Mapping>,
+        after: Option<Mapping>,
     },
 }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use drives::{BLOCK_BYTES, Drive};
 use futures_util::FutureExt;
 use meta::{
-    Batch, BlockChange, BlockContent, BlockRow, Checkpoint, Journal, LoadVisitor, MapChange, Pba,
-    Record, VolumeChange, VolumeInfo, VolumeState,
+    Batch, BlockChange, BlockContent, BlockRow, Checkpoint, Journal, LoadVisitor, MapChange,
+    Mapping, Pba, Record, Totals, VolumeChange, VolumeInfo, VolumeState,
 };
 use reactor::{Buffer, BufferPool};
 
@@ -46,9 +46,21 @@ pub(super) fn make(parts: &Parts) -> Result<Plan> {
     // A second pass over the store, so that the mappings need not be held in memory.
     parts.store.load(&mut survey)?;
     survey.add_later();
-    let changes = resolve(survey, &mut contents, &mut report)?;
+    survey.is_damaged |= survey.found != parts.store.totals()?;
+    let mut changes = resolve(&mut survey, &mut contents, &mut report)?;
+    let mut totals = None;
+    if !report.consistent {
+        // A third pass: every mapping gets the checksum of what its block holds in the end.
+        let mut finish = Finish::new(&survey, &changes);
+        parts.store.load(&mut finish)?;
+        finish.add_new();
+        let mappings = finish.mappings;
+        totals = Some(finish.totals);
+        changes.extend(mappings);
+    }
     report.changed_rows = changes.len() as u64;
-    let batch = batch_of(&changes, checkpoint, next);
+    let mut batch = batch_of(&changes, checkpoint, next);
+    batch.totals = totals;
     Ok(Plan {
         report,
         changes,
@@ -147,7 +159,7 @@ impl LoadVisitor for Rows {
         });
     }
 
-    fn map(&mut self, _volume: u32, _sub_block: u64, _pba: Pba) {}
+    fn map(&mut self, _volume: u32, _sub_block: u64, _mapping: Mapping) {}
 }
 
 /// A block that has a row.
@@ -303,6 +315,8 @@ pub(super) struct Survey {
     pub(super) is_damaged: bool,
     gone: BTreeSet<u32>,
     later: BTreeMap<(u32, u64), Option<(Pba, BlockContent)>>,
+    /// How much the store holds.
+    found: Totals,
     /// What the mappings that the journal changes are in the store.
     replaced: BTreeMap<(u32, u64), Pba>,
     /// Blocks of which the journal says something else than their row.
@@ -323,10 +337,14 @@ impl Survey {
             is_damaged: false,
             gone: later.gone,
             later: later.map,
+            found: Totals::default(),
             replaced: BTreeMap::new(),
             contested: BTreeSet::new(),
         };
         survey.blocks.sort_unstable_by_key(|block| block.pba);
+        for block in &survey.blocks {
+            survey.found.add_block(block.pba);
+        }
         let claims = survey.later.values().flatten();
         let contested = claims.filter(|(pba, content)| {
             survey
@@ -408,9 +426,14 @@ impl LoadVisitor for Survey {
 
     fn block(&mut self, _pba: Pba, _row: BlockRow) {}
 
-    fn map(&mut self, volume: u32, sub_block: u64, pba: Pba) {
+    fn map(&mut self, volume: u32, sub_block: u64, Mapping { pba, crc32c }: Mapping) {
+        self.found.add_mapping(volume);
         match self.find(pba) {
-            Some(known) => self.blocks[known].stored += 1,
+            Some(known) => {
+                let block = &mut self.blocks[known];
+                block.stored += 1;
+                self.is_damaged |= block.row.crc32c != crc32c;
+            }
             None => self.is_damaged = true,
         }
         if !self.stored_volumes.contains_key(&volume) {
@@ -422,6 +445,93 @@ impl LoadVisitor for Survey {
             self.change(volume, sub_block, Some(pba), None);
         } else {
             self.keep(volume, sub_block, Some(pba), pba, None);
+        }
+    }
+}
+
+/// Third pass: the mappings that change, and how much there is afterwards.
+struct Finish<'a> {
+    survey: &'a Survey,
+    /// Checksums of blocks whose rows change; `None`: no row.
+    changed: BTreeMap<Pba, Option<u32>>,
+    /// Mappings that the survey changes, and that are in the store.
+    seen: BTreeSet<(u32, u64)>,
+    mappings: Vec<Change>,
+    totals: Totals,
+}
+
+impl<'a> Finish<'a> {
+    fn new(survey: &'a Survey, changes: &[Change]) -> Self {
+        let blocks = changes.iter().filter_map(|change| match change {
+            Change::Block { pba, after, .. } => Some((*pba, after.map(|row| row.crc32c))),
+            _ => None,
+        });
+        let changed: BTreeMap<Pba, Option<u32>> = blocks.collect();
+        let mut totals = Totals::default();
+        let kept = survey.blocks.iter().map(|block| block.pba);
+        let kept = kept.filter(|pba| !changed.contains_key(pba));
+        let put = changed.iter().filter(|(_, after)| after.is_some());
+        for pba in kept.chain(put.map(|(pba, _)| *pba)) {
+            totals.add_block(pba);
+        }
+        Self {
+            survey,
+            changed,
+            seen: BTreeSet::new(),
+            mappings: Vec::new(),
+            totals,
+        }
+    }
+
+    fn set(&mut self, key: (u32, u64), before: Option<Mapping>, after: Option<Pba>) {
+        let (volume, sub_block) = key;
+        let row = |pba| {
+            let known = self.survey.find(pba)?;
+            Some(self.survey.blocks[known].row.crc32c)
+        };
+        let after = after.map(|pba| Mapping {
+            pba,
+            crc32c: match self.changed.get(&pba) {
+                Some(crc32c) => crc32c.unwrap_or(0),
+                None => row(pba).unwrap_or(0),
+            },
+        });
+        if after.is_some() {
+            self.totals.add_mapping(volume);
+        }
+        if before != after {
+            self.mappings.push(Change::Mapping {
+                volume,
+                sub_block,
+                before,
+                after,
+            });
+        }
+    }
+
+    /// What is not in the store.
+    fn add_new(&mut self) {
+        for (key, (_, after)) in &self.survey.map {
+            if !self.seen.contains(key) {
+                self.set(*key, None, *after);
+            }
+        }
+    }
+}
+
+impl LoadVisitor for Finish<'_> {
+    fn volume(&mut self, _volume: VolumeInfo) {}
+
+    fn block(&mut self, _pba: Pba, _row: BlockRow) {}
+
+    fn map(&mut self, volume: u32, sub_block: u64, mapping: Mapping) {
+        let key = (volume, sub_block);
+        match self.survey.map.get(&key) {
+            Some((_, after)) => {
+                self.seen.insert(key);
+                self.set(key, Some(mapping), *after);
+            }
+            None => self.set(key, Some(mapping), Some(mapping.pba)),
         }
     }
 }
@@ -462,10 +572,9 @@ fn batch_of(changes: &[Change], checkpoint: Checkpoint, next: Checkpoint) -> Bat
                 before,
                 after,
             } => {
-                let (old, new) = (*before, *after);
-                batch
-                    .map
-                    .insert((*volume, *sub_block), MapChange { old, new });
+                let old = before.map(|mapping| mapping.pba);
+                let change = MapChange { old, new: *after };
+                batch.map.insert((*volume, *sub_block), change);
             }
         }
     }

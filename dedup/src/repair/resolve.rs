@@ -26,9 +26,10 @@ struct Decided {
     moved: Vec<(u32, u64)>,
 }
 
-/// The rows that change, volumes first, then blocks, then mappings; and the report.
+/// The rows of volumes and blocks that change, in that order; and the report. The survey has the
+/// mappings.
 pub(super) fn resolve(
-    mut survey: Survey,
+    survey: &mut Survey,
     contents: &mut Contents<'_>,
     report: &mut RepairReport,
 ) -> Result<Vec<Change>> {
@@ -38,10 +39,10 @@ pub(super) fn resolve(
         moved: Vec::new(),
     };
     for (pba, held) in std::mem::take(&mut survey.held) {
-        decide(&survey, contents, &mut decided, pba, &held);
+        decide(survey, contents, &mut decided, pba, &held);
     }
     if !decided.moved.is_empty() {
-        let home = free_block(&survey, &decided).ok_or_else(|| {
+        let home = free_block(survey, &decided).ok_or_else(|| {
             EngineError::new(
                 crate::ErrorKind::NoSpace,
                 "the pool is full: no block is free that could stand for lost data; nothing was changed",
@@ -72,16 +73,8 @@ pub(super) fn resolve(
         return Ok(Vec::new());
     }
     report.dropped_mappings = survey.dropped;
-    let mut changes = volumes(&mut survey, report)?;
-    blocks(&survey, decided.rows, &mut changes)?;
-    for ((volume, sub_block), (before, after)) in &survey.map {
-        changes.push(Change::Mapping {
-            volume: *volume,
-            sub_block: *sub_block,
-            before: *before,
-            after: *after,
-        });
-    }
+    let mut changes = volumes(survey, report)?;
+    blocks(survey, decided.rows, &mut changes)?;
     list_lost(&survey.volumes, &decided.lost, report);
     Ok(changes)
 }

@@ -148,6 +148,11 @@ impl Story {
         });
         let drives = drives.collect();
         let config = EngineConfig {
+            replay_entries_max: if rng.random() {
+                rng.random_range(1..60)
+            } else {
+                1 << 20
+            },
             trim_chunk: rng.random_range(1..40),
             trim_at_once: rng.random_range(1..60),
             discard: rng.random(),

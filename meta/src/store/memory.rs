@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::{LoadVisitor, Store};
 use crate::batch::{Batch, check_progress, resolve_block, resolve_volume};
 use crate::error::MetaError;
-use crate::types::{BlockRow, Checkpoint, Pba, VolumeInfo};
+use crate::types::{BlockRow, Checkpoint, Mapping, Pba, Totals, VolumeInfo};
 
 /// How an armed [`MemoryStore`] fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,8 @@ pub struct MemoryStore {
 struct State {
     volumes: BTreeMap<u32, VolumeInfo>,
     blocks: BTreeMap<Pba, BlockRow>,
-    map: BTreeMap<(u32, u64), Pba>,
+    map: BTreeMap<(u32, u64), Mapping>,
+    totals: Totals,
     checkpoint: Checkpoint,
     operations: u64,
     fault: Option<(u64, StoreFault)>,
@@ -43,6 +44,7 @@ impl Default for State {
             volumes: BTreeMap::new(),
             blocks: BTreeMap::new(),
             map: BTreeMap::new(),
+            totals: Totals::default(),
             checkpoint: Checkpoint::EMPTY,
             operations: 0,
             fault: None,
@@ -89,7 +91,8 @@ impl State {
     fn apply(&mut self, batch: &Batch) -> Result<(), MetaError> {
         check_progress(self.checkpoint, batch)?;
         for ((volume, sub_block), change) in &batch.map {
-            let stored = self.map.get(&(*volume, *sub_block)).copied();
+            let stored = self.map.get(&(*volume, *sub_block));
+            let stored = stored.map(|mapping| mapping.pba);
             if stored != change.old {
                 return Err(MetaError::Inconsistent(format!(
                     "a record says that sub-block {sub_block} of volume {volume} mapped to {:?}, the \
@@ -120,13 +123,28 @@ impl State {
             })
             .collect::<Result<Vec<_>, MetaError>>()?;
         for (pba, row) in blocks {
+            let before = self.blocks.contains_key(&pba);
+            let fits = self.totals.change_block(pba, before, row.is_some());
+            debug_assert!(
+                fits || batch.totals.is_some(),
+                "more blocks go than there are"
+            );
             set(&mut self.blocks, pba, row);
         }
         for (id, row) in volumes {
             set(&mut self.volumes, id, row);
         }
         for (key, change) in &batch.map {
+            let (before, after) = (change.old.is_some(), change.new.is_some());
+            let fits = self.totals.change_mapping(key.0, before, after);
+            debug_assert!(
+                fits || batch.totals.is_some(),
+                "more mappings go than there are"
+            );
             set(&mut self.map, *key, change.new);
+        }
+        if let Some(totals) = &batch.totals {
+            self.totals = totals.clone();
         }
         self.checkpoint = batch.checkpoint;
         Ok(())
@@ -156,14 +174,41 @@ impl Store for MemoryStore {
         for (pba, row) in &state.blocks {
             visitor.block(*pba, *row);
         }
-        for ((volume, sub_block), pba) in &state.map {
-            visitor.map(*volume, *sub_block, *pba);
+        for ((volume, sub_block), mapping) in &state.map {
+            visitor.map(*volume, *sub_block, *mapping);
         }
         Ok(state.checkpoint)
     }
 
     fn checkpoint(&self) -> Result<Checkpoint, MetaError> {
         Ok(self.lock().checkpoint)
+    }
+
+    fn volumes(&self) -> Result<Vec<VolumeInfo>, MetaError> {
+        Ok(self.lock().volumes.values().cloned().collect())
+    }
+
+    fn totals(&self) -> Result<Totals, MetaError> {
+        Ok(self.lock().totals.clone())
+    }
+
+    fn blocks(&self, first: Pba, end: Pba) -> Result<Vec<(Pba, BlockRow)>, MetaError> {
+        let state = self.lock();
+        let rows = state.blocks.range(first..end.max(first));
+        Ok(rows.map(|(pba, row)| (*pba, *row)).collect())
+    }
+
+    fn mappings(
+        &self,
+        volume: u32,
+        first: u64,
+        end: u64,
+        count_max: usize,
+    ) -> Result<Vec<(u64, Mapping)>, MetaError> {
+        let state = self.lock();
+        let rows = state.map.range((volume, first)..(volume, end.max(first)));
+        let rows = rows.map(|((_, sub_block), mapping)| (*sub_block, *mapping));
+        Ok(rows.take(count_max).collect())
     }
 
     fn apply(&self, batch: &Batch) -> Result<(), MetaError> {
@@ -201,7 +246,7 @@ impl Store for MemoryStore {
     fn size_bytes(&self) -> u64 {
         let state = self.lock();
         // The bytes of keys and values as a store on disk would have them, uncompressed.
-        state.map.len() as u64 * 21
+        state.map.len() as u64 * 25
             + state.blocks.len() as u64 * 33
             + state.volumes.len() as u64 * 64
     }

@@ -11,7 +11,7 @@ pub use row::{Row, RowError};
 
 use crate::batch::Batch;
 use crate::error::MetaError;
-use crate::types::{BlockRow, Checkpoint, Pba, VolumeInfo};
+use crate::types::{BlockRow, Checkpoint, Mapping, Pba, Totals, VolumeInfo};
 
 /// Receives the rows of a store: all volumes by id, then all blocks by address, then all mappings by
 /// volume and sub-block.
@@ -21,7 +21,7 @@ pub trait LoadVisitor {
     /// A block.
     fn block(&mut self, pba: Pba, row: BlockRow);
     /// A mapping.
-    fn map(&mut self, volume: u32, sub_block: u64, pba: Pba);
+    fn map(&mut self, volume: u32, sub_block: u64, mapping: Mapping);
 }
 
 /// Durable rows. All calls block.
@@ -38,6 +38,38 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// As for [`Store::load`].
     fn checkpoint(&self) -> Result<Checkpoint, MetaError>;
+
+    /// All volumes, by id.
+    ///
+    /// # Errors
+    /// As for [`Store::load`].
+    fn volumes(&self) -> Result<Vec<VolumeInfo>, MetaError>;
+
+    /// How much the rows are, without reading them.
+    ///
+    /// # Errors
+    /// As for [`Store::load`].
+    fn totals(&self) -> Result<Totals, MetaError>;
+
+    /// The blocks from `first` up to, but not including, `end`, by address. Reads, also of mappings, may
+    /// run beside a batch: they see all of it or nothing.
+    ///
+    /// # Errors
+    /// As for [`Store::load`].
+    fn blocks(&self, first: Pba, end: Pba) -> Result<Vec<(Pba, BlockRow)>, MetaError>;
+
+    /// The mappings of a volume from sub-block `first` up to, but not including, `end`: the first
+    /// `count_max` of them, in order.
+    ///
+    /// # Errors
+    /// As for [`Store::load`].
+    fn mappings(
+        &self,
+        volume: u32,
+        first: u64,
+        end: u64,
+        count_max: usize,
+    ) -> Result<Vec<(u64, Mapping)>, MetaError>;
 
     /// Applies all of a batch and its checkpoint, atomically; they survive a loss of power when this
     /// returns.

@@ -8,7 +8,7 @@
 //!   ([`JournalError::StoreBehind`](crate::JournalError::StoreBehind)).
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use rocksdb::{
     BlockBasedOptions, Cache, DB, DBCompressionType, DBRecoveryMode, ErrorKind, LogLevel, Options,
@@ -17,13 +17,13 @@ use rocksdb::{
 use uuid::Uuid;
 
 use super::rows::{
-    self, KEY_CHECKPOINT, KEY_FORMAT, PREFIX_BLOCK, PREFIX_MAP, PREFIX_VOLUME, VERSION,
+    self, KEY_CHECKPOINT, KEY_FORMAT, KEY_TOTALS, PREFIX_BLOCK, PREFIX_MAP, PREFIX_VOLUME, VERSION,
 };
 use super::{LoadVisitor, Store};
 use crate::batch::{Batch, check_progress, resolve_block, resolve_volume};
 use crate::codec::CodecError;
 use crate::error::MetaError;
-use crate::types::{BlockRow, Checkpoint, Pba};
+use crate::types::{BlockRow, Checkpoint, Mapping, Pba, Totals, VolumeInfo};
 
 /// Bounds of the store's memory and files.
 #[derive(Clone, Copy, Debug)]
@@ -76,14 +76,16 @@ pub struct RocksStore {
     dir: PathBuf,
     pool: Uuid,
     options: RocksOptions,
+    /// `None` after a batch that failed, because the database refuses all writes then: the next call
+    /// opens it again. Whoever uses it holds it for reading, so that reads and a batch run side by side.
+    db: RwLock<Option<DB>>,
+    /// Locked before `db`.
     state: Mutex<State>,
 }
 
 struct State {
-    /// `None` after an error of the database, which refuses all writes then: the next call opens it
-    /// again.
-    db: Option<DB>,
     checkpoint: Checkpoint,
+    totals: Totals,
     /// Where the last batch led whose write failed: the log may hold it all the same.
     in_doubt: Option<Checkpoint>,
 }
@@ -103,6 +105,7 @@ impl RocksStore {
         let mut batch = WriteBatch::default();
         batch.put(KEY_FORMAT, rows::format(pool));
         batch.put(KEY_CHECKPOINT, rows::checkpoint(Checkpoint::EMPTY));
+        batch.put(KEY_TOTALS, rows::totals(&Totals::default()));
         db.write_opt(batch, &synced())
             .and_then(|()| db.flush())
             .map_err(|error| classify(dir, "create the metadata store", error))?;
@@ -119,17 +122,21 @@ impl RocksStore {
     /// [`MetaError::WrongPool`], [`MetaError::NoSpace`] or [`MetaError::Io`], each with the folder's
     /// name. A store that is not there is never made anew.
     pub fn open(dir: &Path, pool: Uuid, options: RocksOptions) -> Result<Self, MetaError> {
-        let (db, checkpoint) = open(dir, pool, &options)?;
-        let state = Mutex::new(State {
-            db: Some(db),
+        let Opened {
+            db,
             checkpoint,
-            in_doubt: None,
-        });
+            totals,
+        } = open(dir, pool, &options)?;
         Ok(Self {
             dir: dir.to_path_buf(),
             pool,
             options,
-            state,
+            db: RwLock::new(Some(db)),
+            state: Mutex::new(State {
+                checkpoint,
+                totals,
+                in_doubt: None,
+            }),
         })
     }
 
@@ -137,35 +144,32 @@ impl RocksStore {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls `f` with the database, which is opened again first if the last call broke it, and closes
-    /// the database if `f` breaks it.
-    fn with_db<T>(
-        &self,
-        f: impl FnOnce(&DB, &mut Checkpoint, &mut Option<Checkpoint>) -> Result<T, MetaError>,
-    ) -> Result<T, MetaError> {
+    /// Calls `f` with the database, which is opened again first if a batch broke it.
+    fn with_db<T>(&self, f: impl FnOnce(&DB) -> Result<T, MetaError>) -> Result<T, MetaError> {
+        if let Some(db) = &*self.db.read().unwrap_or_else(PoisonError::into_inner) {
+            return f(db);
+        }
         let mut state = self.lock();
-        let State {
-            db,
-            checkpoint,
-            in_doubt,
-        } = &mut *state;
-        if db.is_none() {
-            let (opened, stored) = open(&self.dir, self.pool, &self.options)?;
-            *db = Some(opened);
-            *checkpoint = stored;
-        }
-        let Some(opened) = db.as_ref() else {
-            return Err(MetaError::Invalid(
+        self.open_again(&mut state)?;
+        drop(state);
+        let db = self.db.read().unwrap_or_else(PoisonError::into_inner);
+        match &*db {
+            Some(db) => f(db),
+            None => Err(MetaError::Invalid(
                 "the metadata store is closed".to_owned(),
-            ));
-        };
-        let result = f(opened, checkpoint, in_doubt);
-        if let Err(error) = &result
-            && !matches!(error, MetaError::Inconsistent(_))
-        {
-            *db = None;
+            )),
         }
-        result
+    }
+
+    fn open_again(&self, state: &mut State) -> Result<(), MetaError> {
+        let mut db = self.db.write().unwrap_or_else(PoisonError::into_inner);
+        if db.is_none() {
+            let opened = open(&self.dir, self.pool, &self.options)?;
+            *db = Some(opened.db);
+            state.checkpoint = opened.checkpoint;
+            state.totals = opened.totals;
+        }
+        Ok(())
     }
 
     fn corrupt(&self, what: &str, error: CodecError) -> MetaError {
@@ -175,19 +179,45 @@ impl RocksStore {
     /// Shows every row with this first key byte to `row`.
     fn each(&self, db: &DB, prefix: u8, row: &mut OnRow<'_>) -> Result<(), MetaError> {
         let mut options = ReadOptions::default();
-        options.set_iterate_lower_bound([prefix]);
-        options.set_iterate_upper_bound([prefix + 1]);
         options.set_readahead_size(READAHEAD_BYTES);
         options.fill_cache(false);
+        self.scan(db, options, [prefix], [prefix + 1], |key, value| {
+            row(key, value).map(|()| true)
+        })
+    }
+
+    /// Shows the rows of a range to `row` until that is false.
+    fn scan<K: AsRef<[u8]>, E: Into<Vec<u8>>>(
+        &self,
+        db: &DB,
+        mut options: ReadOptions,
+        first: K,
+        end: E,
+        mut row: impl FnMut(&[u8], &[u8]) -> Result<bool, MetaError>,
+    ) -> Result<(), MetaError> {
+        options.set_iterate_lower_bound(first.as_ref());
+        options.set_iterate_upper_bound(end);
         let mut iterator = db.raw_iterator_opt(options);
-        iterator.seek([prefix]);
+        iterator.seek(first);
         while let Some((key, value)) = iterator.item() {
-            row(key, value)?;
+            if !row(key, value)? {
+                return Ok(());
+            }
             iterator.next();
         }
         iterator
             .status()
             .map_err(|error| classify(&self.dir, "read the metadata store", error))
+    }
+
+    fn block_row(&self, key: &[u8], value: &[u8]) -> Result<(Pba, BlockRow), MetaError> {
+        let row = rows::parse_block_key(key).and_then(|pba| Ok((pba, rows::parse_block(value)?)));
+        row.map_err(|error| self.corrupt("block", error))
+    }
+
+    fn map_row(&self, key: &[u8], value: &[u8]) -> Result<((u32, u64), Mapping), MetaError> {
+        let row = rows::parse_map_key(key).and_then(|key| Ok((key, rows::parse_map(value)?)));
+        row.map_err(|error| self.corrupt("mapping", error))
     }
 
     fn stored_block(
@@ -200,14 +230,25 @@ impl RocksStore {
             .transpose()
     }
 
-    fn prepare(&self, db: &DB, batch: &Batch) -> Result<WriteBatch, MetaError> {
+    fn prepare(
+        &self,
+        db: &DB,
+        batch: &Batch,
+        totals: &mut Totals,
+    ) -> Result<WriteBatch, MetaError> {
+        let too_few = |what| MetaError::Inconsistent(format!("more {what} go than the totals say"));
         let mut out = WriteBatch::default();
         let blocks: Vec<_> = batch.blocks.iter().collect();
         for chunk in blocks.chunks(LOOKUP_ROWS) {
             let stored = db.multi_get(chunk.iter().map(|(pba, _)| rows::block_key(**pba)));
             for ((pba, change), value) in chunk.iter().zip(stored) {
                 let stored = self.stored_block(value)?;
-                match resolve_block(**pba, stored, change)? {
+                let after = resolve_block(**pba, stored, change)?;
+                let fits = totals.change_block(**pba, stored.is_some(), after.is_some());
+                if !fits && batch.totals.is_none() {
+                    return Err(too_few("blocks"));
+                }
+                match after {
                     Some(row) if stored == Some(row) => {}
                     Some(row) => out.put(rows::block_key(**pba), rows::block(&row)),
                     None if stored.is_some() => out.delete(rows::block_key(**pba)),
@@ -230,11 +271,20 @@ impl RocksStore {
         }
         for ((volume, sub_block), change) in &batch.map {
             let key = rows::map_key(*volume, *sub_block);
+            let (before, after) = (change.old.is_some(), change.new.is_some());
+            let fits = totals.change_mapping(*volume, before, after);
+            if !fits && batch.totals.is_none() {
+                return Err(too_few("mappings"));
+            }
             match change.new {
-                Some(pba) => out.put(key, pba.0.to_le_bytes()),
+                Some(mapping) => out.put(key, rows::mapping(mapping)),
                 None => out.delete(key),
             }
         }
+        if let Some(anew) = &batch.totals {
+            *totals = anew.clone();
+        }
+        out.put(KEY_TOTALS, rows::totals(totals));
         out.put(KEY_CHECKPOINT, rows::checkpoint(batch.checkpoint));
         Ok(out)
     }
@@ -242,49 +292,114 @@ impl RocksStore {
 
 impl Store for RocksStore {
     fn load(&self, visitor: &mut dyn LoadVisitor) -> Result<Checkpoint, MetaError> {
-        self.with_db(|db, checkpoint, _| {
-            self.each(db, PREFIX_VOLUME, &mut |key, value| {
-                let info = rows::parse_volume(key, value)
-                    .map_err(|error| self.corrupt("volume", error))?;
-                visitor.volume(info);
-                Ok(())
-            })?;
+        for info in self.volumes()? {
+            visitor.volume(info);
+        }
+        self.with_db(|db| {
             self.each(db, PREFIX_BLOCK, &mut |key, value| {
-                let pba: Pba =
-                    rows::parse_block_key(key).map_err(|error| self.corrupt("block", error))?;
-                let row = rows::parse_block(value).map_err(|error| self.corrupt("block", error))?;
+                let (pba, row) = self.block_row(key, value)?;
                 visitor.block(pba, row);
                 Ok(())
             })?;
             self.each(db, PREFIX_MAP, &mut |key, value| {
-                let (volume, sub_block) =
-                    rows::parse_map_key(key).map_err(|error| self.corrupt("mapping", error))?;
-                let pba = rows::parse_map(value).map_err(|error| self.corrupt("mapping", error))?;
-                visitor.map(volume, sub_block, pba);
+                let ((volume, sub_block), mapping) = self.map_row(key, value)?;
+                visitor.map(volume, sub_block, mapping);
                 Ok(())
-            })?;
-            Ok(*checkpoint)
-        })
+            })
+        })?;
+        self.checkpoint()
     }
 
     fn checkpoint(&self) -> Result<Checkpoint, MetaError> {
-        self.with_db(|_, checkpoint, _| Ok(*checkpoint))
+        let mut state = self.lock();
+        self.open_again(&mut state)?;
+        Ok(state.checkpoint)
+    }
+
+    fn volumes(&self) -> Result<Vec<VolumeInfo>, MetaError> {
+        let mut volumes = Vec::new();
+        self.with_db(|db| {
+            self.each(db, PREFIX_VOLUME, &mut |key, value| {
+                let info = rows::parse_volume(key, value)
+                    .map_err(|error| self.corrupt("volume", error))?;
+                volumes.push(info);
+                Ok(())
+            })
+        })?;
+        Ok(volumes)
+    }
+
+    fn totals(&self) -> Result<Totals, MetaError> {
+        let mut state = self.lock();
+        self.open_again(&mut state)?;
+        Ok(state.totals.clone())
+    }
+
+    fn blocks(&self, first: Pba, end: Pba) -> Result<Vec<(Pba, BlockRow)>, MetaError> {
+        let mut found = Vec::new();
+        self.with_db(|db| {
+            let row = |key: &[u8], value: &[u8]| {
+                found.push(self.block_row(key, value)?);
+                Ok(true)
+            };
+            let (first, end) = (rows::block_key(first), rows::block_key(end.max(first)));
+            self.scan(db, ReadOptions::default(), first, end, row)
+        })?;
+        Ok(found)
+    }
+
+    fn mappings(
+        &self,
+        volume: u32,
+        first: u64,
+        end: u64,
+        count_max: usize,
+    ) -> Result<Vec<(u64, Mapping)>, MetaError> {
+        let mut found = Vec::new();
+        self.with_db(|db| {
+            let row = |key: &[u8], value: &[u8]| {
+                if found.len() >= count_max {
+                    return Ok(false);
+                }
+                let ((_, sub_block), mapping) = self.map_row(key, value)?;
+                found.push((sub_block, mapping));
+                Ok(true)
+            };
+            let end = rows::map_key(volume, end.max(first));
+            let first = rows::map_key(volume, first);
+            self.scan(db, ReadOptions::default(), first, end, row)
+        })?;
+        Ok(found)
     }
 
     fn apply(&self, batch: &Batch) -> Result<(), MetaError> {
-        self.with_db(|db, checkpoint, in_doubt| {
-            if in_doubt.take() == Some(batch.checkpoint) && *checkpoint == batch.checkpoint {
-                return Ok(());
-            }
-            check_progress(*checkpoint, batch)?;
-            let rows = self.prepare(db, batch)?;
+        let mut state = self.lock();
+        self.open_again(&mut state)?;
+        if state.in_doubt.take() == Some(batch.checkpoint) && state.checkpoint == batch.checkpoint {
+            return Ok(());
+        }
+        check_progress(state.checkpoint, batch)?;
+        let mut totals = state.totals.clone();
+        let applied = self.with_db(|db| {
+            let rows = self.prepare(db, batch, &mut totals)?;
             db.write_opt(rows, &synced()).map_err(|error| {
-                *in_doubt = Some(batch.checkpoint);
+                state.in_doubt = Some(batch.checkpoint);
                 classify(&self.dir, "write to the metadata store", error)
-            })?;
-            *checkpoint = batch.checkpoint;
-            Ok(())
-        })
+            })
+        });
+        match applied {
+            Ok(()) => {
+                state.checkpoint = batch.checkpoint;
+                state.totals = totals;
+                Ok(())
+            }
+            Err(error) => {
+                if !matches!(error, MetaError::Inconsistent(_)) {
+                    *self.db.write().unwrap_or_else(PoisonError::into_inner) = None;
+                }
+                Err(error)
+            }
+        }
     }
 
     fn size_bytes(&self) -> u64 {
@@ -301,7 +416,14 @@ impl Store for RocksStore {
     }
 }
 
-fn open(dir: &Path, pool: Uuid, options: &RocksOptions) -> Result<(DB, Checkpoint), MetaError> {
+/// The database, and what it says of itself.
+struct Opened {
+    db: DB,
+    checkpoint: Checkpoint,
+    totals: Totals,
+}
+
+fn open(dir: &Path, pool: Uuid, options: &RocksOptions) -> Result<Opened, MetaError> {
     let exists = dir
         .try_exists()
         .map_err(|error| MetaError::io(dir, "look for the folder", error))?;
@@ -342,7 +464,13 @@ fn open(dir: &Path, pool: Uuid, options: &RocksOptions) -> Result<(DB, Checkpoin
     }
     let checkpoint = rows::parse_checkpoint(&read(KEY_CHECKPOINT, "checkpoint")?)
         .map_err(|error| damaged("checkpoint", error))?;
-    Ok((db, checkpoint))
+    let totals = rows::parse_totals(&read(KEY_TOTALS, "totals")?)
+        .map_err(|error| damaged("totals", error))?;
+    Ok(Opened {
+        db,
+        checkpoint,
+        totals,
+    })
 }
 
 fn database_options(options: &RocksOptions) -> Options {

@@ -4,7 +4,7 @@ use uuid::Uuid;
 
 use super::rows;
 use crate::codec::CodecError;
-use crate::types::{BlockRow, Checkpoint, Pba, VolumeInfo};
+use crate::types::{BlockRow, Checkpoint, Mapping, Pba, Totals, VolumeInfo};
 
 /// A row of the store. What the database holds are keys and values that decode to one of these, and
 /// each has only one encoding.
@@ -24,9 +24,11 @@ pub enum Row {
         volume: u32,
         /// Number of the sub-block in its volume.
         sub_block: u64,
-        /// The block.
-        pba: Pba,
+        /// The block, and its checksum.
+        mapping: Mapping,
     },
+    /// How much there is.
+    Totals(Totals),
 }
 
 /// Key and value are not a row.
@@ -51,6 +53,7 @@ impl Row {
                 (_, Some(pool)) => Self::Format(pool),
                 (_, None) => return Err(CodecError::Field("version").into()),
             },
+            _ if key == rows::KEY_TOTALS => Self::Totals(rows::parse_totals(value)?),
             _ if key == rows::KEY_CHECKPOINT => Self::Checkpoint(rows::parse_checkpoint(value)?),
             Some(&rows::PREFIX_VOLUME) => Self::Volume(rows::parse_volume(key, value)?),
             Some(&rows::PREFIX_BLOCK) => {
@@ -58,11 +61,11 @@ impl Row {
             }
             Some(&rows::PREFIX_MAP) => {
                 let (volume, sub_block) = rows::parse_map_key(key)?;
-                let pba = rows::parse_map(value)?;
+                let mapping = rows::parse_map(value)?;
                 Self::Mapping {
                     volume,
                     sub_block,
-                    pba,
+                    mapping,
                 }
             }
             _ => return Err(CodecError::Field("key").into()),
@@ -83,11 +86,12 @@ impl Row {
             Self::Mapping {
                 volume,
                 sub_block,
-                pba,
+                mapping,
             } => (
                 rows::map_key(*volume, *sub_block).to_vec(),
-                pba.0.to_le_bytes().to_vec(),
+                rows::mapping(*mapping).to_vec(),
             ),
+            Self::Totals(totals) => (rows::KEY_TOTALS.to_vec(), rows::totals(totals)),
         }
     }
 }

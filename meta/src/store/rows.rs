@@ -6,19 +6,26 @@
 //! | checkpoint | `c`                                            | sequence number u64, offset u64, epoch u32   |
 //! | volume     | `v`, id u32 big endian                         | as in the journal's record                   |
 //! | block      | `b`, address u64 big endian                    | refcount u32, fingerprint 16 B, CRC-32C u32  |
-//! | mapping    | `m`, volume u32, sub-block u64, big endian     | address u64                                  |
+//! | mapping    | `m`, volume u32, sub-block u64, big endian     | address u64, CRC-32C u32                     |
+//! | totals     | `t`                                            | count u32, that many of volume u32 and       |
+//! |            |                                                | mappings u64; count u32, that many of drive  |
+//! |            |                                                | u16 and blocks u64                           |
 //!
 //! Keys are big endian so that their order is the order of the numbers; values are little endian.
 
+use std::collections::BTreeMap;
+
 use crate::codec::{CodecError, Reader, put_volume, take_volume};
-use crate::types::{BlockRow, Checkpoint, Fingerprint, Pba, Position, VolumeInfo};
+use crate::types::{BlockRow, Checkpoint, Fingerprint, Mapping, Pba, Position, Totals, VolumeInfo};
 use uuid::Uuid;
 
-/// Version of the rows. 2: volumes with or without deduplication. 3: their verify policy and domain.
+/// Version of the rows. 2: volumes with or without deduplication. 3: their verify policy and
+/// domain, checksums of mappings, totals.
 pub(super) const VERSION: u32 = 3;
 
 pub(super) const KEY_FORMAT: &[u8] = b"f";
 pub(super) const KEY_CHECKPOINT: &[u8] = b"c";
+pub(super) const KEY_TOTALS: &[u8] = b"t";
 pub(super) const PREFIX_VOLUME: u8 = b'v';
 pub(super) const PREFIX_BLOCK: u8 = b'b';
 pub(super) const PREFIX_MAP: u8 = b'm';
@@ -143,11 +150,62 @@ pub(super) fn parse_map_key(key: &[u8]) -> Result<(u32, u64), CodecError> {
     Ok((volume, sub_block))
 }
 
-pub(super) fn parse_map(value: &[u8]) -> Result<Pba, CodecError> {
+pub(super) fn mapping(mapping: Mapping) -> [u8; 12] {
+    let mut out = [0; 12];
+    out[..8].copy_from_slice(&mapping.pba.0.to_le_bytes());
+    out[8..].copy_from_slice(&mapping.crc32c.to_le_bytes());
+    out
+}
+
+pub(super) fn parse_map(value: &[u8]) -> Result<Mapping, CodecError> {
     let mut reader = Reader::new(value);
-    let pba = Pba(reader.u64()?);
+    let mapping = Mapping {
+        pba: Pba(reader.u64()?),
+        crc32c: reader.u32()?,
+    };
     reader.end()?;
-    Ok(pba)
+    Ok(mapping)
+}
+
+pub(super) fn totals(totals: &Totals) -> Vec<u8> {
+    let mut out = Vec::new();
+    out.extend_from_slice(&(totals.mapped.len() as u32).to_le_bytes());
+    for (volume, count) in &totals.mapped {
+        out.extend_from_slice(&volume.to_le_bytes());
+        out.extend_from_slice(&count.to_le_bytes());
+    }
+    out.extend_from_slice(&(totals.blocks.len() as u32).to_le_bytes());
+    for (drive, count) in &totals.blocks {
+        out.extend_from_slice(&drive.to_le_bytes());
+        out.extend_from_slice(&count.to_le_bytes());
+    }
+    out
+}
+
+pub(super) fn parse_totals(value: &[u8]) -> Result<Totals, CodecError> {
+    let mut reader = Reader::new(value);
+    let mapped = take_counts(&mut reader, Reader::u32)?;
+    let blocks = take_counts(&mut reader, |reader| reader.array().map(u16::from_le_bytes))?;
+    reader.end()?;
+    Ok(Totals { mapped, blocks })
+}
+
+/// Counts by keys that rise; there is one encoding only.
+fn take_counts<'a, K: Ord + Copy>(
+    reader: &mut Reader<'a>,
+    key: impl Fn(&mut Reader<'a>) -> Result<K, CodecError>,
+) -> Result<BTreeMap<K, u64>, CodecError> {
+    let mut counts = BTreeMap::new();
+    for _ in 0..reader.u32()? {
+        let key = key(reader)?;
+        let count = reader.u64()?;
+        let is_next = counts.last_key_value().is_none_or(|(last, _)| *last < key);
+        if count == 0 || !is_next {
+            return Err(CodecError::Field("total"));
+        }
+        counts.insert(key, count);
+    }
+    Ok(counts)
 }
 
 #[cfg(test)]
@@ -173,7 +231,25 @@ mod tests {
         assert_eq!(parse_checkpoint(&checkpoint(at)), Ok(at));
         assert!(parse_checkpoint(&[0; 20]).is_err());
         assert!(parse_block(&[0; 24]).is_err());
-        assert!(parse_map(&[0; 9]).is_err());
+        let place = Mapping {
+            pba: Pba(77),
+            crc32c: 5,
+        };
+        assert_eq!(parse_map(&mapping(place)), Ok(place));
+        assert!(parse_map(&[0; 8]).is_err());
+        assert!(parse_map(&[0; 13]).is_err());
+        let mut sums = Totals::default();
+        assert_eq!(parse_totals(&totals(&sums)), Ok(sums.clone()));
+        sums.add_mapping(9);
+        sums.add_mapping(2);
+        sums.add_block(Pba::new(3, 1));
+        let bytes = totals(&sums);
+        assert_eq!(parse_totals(&bytes), Ok(sums));
+        assert!(parse_totals(&bytes[..bytes.len() - 1]).is_err());
+        // Keys that do not rise are no row of ours.
+        let mut turned = bytes.clone();
+        turned[4..28].rotate_left(12);
+        assert!(parse_totals(&turned).is_err());
         assert!(parse_map_key(&[b'm'; 12]).is_err());
     }
 }

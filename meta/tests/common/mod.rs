@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use meta::{
-    BlockRow, Checkpoint, Fingerprint, LoadVisitor, MapEntry, MetaError, NewBlock, Pba, Record,
-    Store, VerifyPolicy, VolumeInfo, VolumeState,
+    BlockRow, Checkpoint, Fingerprint, LoadVisitor, MapEntry, Mapping, MetaError, NewBlock, Pba,
+    Record, Store, VerifyPolicy, VolumeInfo, VolumeState,
 };
 use proptest::prelude::*;
 use rand::{Rng, RngCore};
@@ -129,7 +129,7 @@ pub(crate) fn record() -> impl Strategy<Value = Record> {
 pub(crate) struct Rows {
     pub(crate) volumes: BTreeMap<u32, VolumeInfo>,
     pub(crate) blocks: BTreeMap<Pba, BlockRow>,
-    pub(crate) map: BTreeMap<(u32, u64), Pba>,
+    pub(crate) map: BTreeMap<(u32, u64), Mapping>,
 }
 
 impl LoadVisitor for Rows {
@@ -141,8 +141,8 @@ impl LoadVisitor for Rows {
         assert!(self.blocks.insert(pba, row).is_none());
     }
 
-    fn map(&mut self, volume: u32, sub_block: u64, pba: Pba) {
-        assert!(self.map.insert((volume, sub_block), pba).is_none());
+    fn map(&mut self, volume: u32, sub_block: u64, mapping: Mapping) {
+        assert!(self.map.insert((volume, sub_block), mapping).is_none());
     }
 }
 
@@ -259,14 +259,17 @@ impl NaivePool {
         let mut freed = Vec::new();
         let mut entries = Vec::new();
         for sub_block in start..start + count {
-            let old = self.rows.map.get(&(volume, sub_block)).copied();
+            let old = self.rows.map.get(&(volume, sub_block)).map(|old| old.pba);
             let new = if rng.random_bool(0.1) {
                 None
             } else {
                 Some(self.place(rng))
             };
             match new {
-                Some(new) => self.rows.map.insert((volume, sub_block), new.pba),
+                Some(NewBlock { pba, crc32c, .. }) => {
+                    let mapping = Mapping { pba, crc32c };
+                    self.rows.map.insert((volume, sub_block), mapping)
+                }
                 None => self.rows.map.remove(&(volume, sub_block)),
             };
             freed.extend(old);
@@ -288,7 +291,7 @@ impl NaivePool {
             .rows
             .map
             .range((volume, start)..(volume, start + 8))
-            .map(|((_, sub_block), pba)| (*sub_block, *pba))
+            .map(|((_, sub_block), mapping)| (*sub_block, mapping.pba))
             .collect();
         self.unmap(volume, entries)
     }
@@ -299,7 +302,7 @@ impl NaivePool {
             .map
             .range((id, 0)..=(id, u64::MAX))
             .take(rng.random_range(1..20))
-            .map(|((_, sub_block), pba)| (*sub_block, *pba))
+            .map(|((_, sub_block), mapping)| (*sub_block, mapping.pba))
             .collect();
         if entries.is_empty() {
             self.rows.volumes.remove(&id);
