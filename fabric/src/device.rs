@@ -12,7 +12,7 @@ use crate::rdma::{
     ConnectionParams, DeviceError, ListenError, PendingConnection, QueuePair, QueuePairHandler,
     RdmaDevice, RdmaListener, SetupError,
 };
-use crate::soft::{Addresses, SoftConfig, SoftCounters, SoftDevice};
+use crate::soft::{Addresses, SoftConfig, SoftCounters, SoftDevice, SoftPart};
 use crate::verbs::{self, VerbsConfig, VerbsCounters, VerbsDevice, VerbsError};
 
 /// Which provider a device uses.
@@ -167,9 +167,41 @@ pub struct Device {
     verbs: Option<Rc<VerbsDevice>>,
 }
 
+/// A part of a device on its way to its reactor: a listener there gets its share of the connections.
+pub struct DevicePart(SoftPart);
+
+impl DevicePart {
+    /// Starts the part; call it on the reactor that shall own it.
+    ///
+    /// # Errors
+    /// As [`Device::open`].
+    pub fn start(self) -> Result<Device, DeviceError> {
+        Ok(Device::of(Some(SoftDevice::start(self.0)?), None))
+    }
+}
+
+impl std::fmt::Debug for DevicePart {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("DevicePart")
+    }
+}
+
 impl Device {
     /// Opens a device; call it on the reactor that shall own it.
     pub fn open(config: DeviceConfig) -> Result<Self, DeviceError> {
+        Self::open_parts(config, 1).map(|(device, _)| device)
+    }
+
+    /// Opens a device whose soft provider has `count` parts: this is the first one, the others are for
+    /// other reactors. They connect to nobody; the first one's listeners share connections with those on
+    /// the same port of others. There can be fewer: a verbs device has one part.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_parts(
+        config: DeviceConfig,
+        count: usize,
+    ) -> Result<(Self, Vec<DevicePart>), DeviceError> {
         let mut plan = Plan::new(&config.addresses, config.provider, verbs::owner)?;
         let verbs = match &plan.verbs {
             None => None,
@@ -184,18 +216,20 @@ impl Device {
                 Err(error) => return Err(error.into()),
             },
         };
-        let soft = match plan.soft {
-            None => None,
-            Some(addresses) => match SoftDevice::open(addresses, config.soft) {
-                Ok(soft) => Some(soft),
+        let parts = match plan.soft {
+            None => Vec::new(),
+            Some(addresses) => match SoftPart::open_all(&addresses, &config.soft, count) {
+                Ok(parts) => parts,
                 Err(DeviceError::PortInUse { .. }) if plan.soft_may_be_missing => {
                     tracing::info!("the kernel has the RoCE port: RDMA devices alone are served");
-                    None
+                    Vec::new()
                 }
                 Err(error) => return Err(error),
             },
         };
-        Ok(Self::of(soft, verbs))
+        let mut parts = parts.into_iter();
+        let soft = parts.next().map(SoftDevice::start).transpose()?;
+        Ok((Self::of(soft, verbs), parts.map(DevicePart).collect()))
     }
 
     fn of(soft: Option<Rc<SoftDevice>>, verbs: Option<Rc<VerbsDevice>>) -> Self {

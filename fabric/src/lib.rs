@@ -44,7 +44,7 @@ mod waiters;
 pub use address::{AddressError, Scheme, Transport, TransportAddress};
 pub use budget::{Budget, Permit};
 pub use connector::Connector;
-pub use device::{Device, DeviceConfig, Provider};
+pub use device::{Device, DeviceConfig, DevicePart, Provider};
 pub use host_queue::{HostData, HostError, HostQueue, HostQueueParams, QueueConnectError};
 pub use listener::{Incoming, Listener, ListenerConfig, ListenerCounters};
 pub use memory::FabricMemory;

@@ -1,8 +1,9 @@
 //! Where hosts come in: the listeners of every data reactor.
 //!
-//! RDMA has one device, on the first reactor. TCP has a listener of the same port on each reactor, and
-//! the kernel spreads connections over them; a queue stays where it came in, and shares nothing with
-//! those of other reactors but the target and the engine.
+//! A soft RDMA device has a part on each reactor, and deals connections out to them; a device of the kernel
+//! is the first reactor's. TCP has a listener of the same port on each reactor, and the kernel spreads
+//! connections over them. A queue stays where it came in, and shares nothing with those of other reactors
+//! but the target and the engine.
 //!
 //! Guarantees:
 //! - A port that another program has is an error that says so, on a shared port too.
@@ -14,8 +15,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use fabric::{
-    Device, DeviceConfig, Listener, ListenerConfig, Provider, QueueLimits, Scheme, TcpListener,
-    TcpListenerConfig, Transport, TransportAddress,
+    Device, DeviceConfig, DevicePart, Listener, ListenerConfig, Provider, QueueLimits, Scheme,
+    TcpListener, TcpListenerConfig, Transport, TransportAddress,
 };
 use futures_util::future::{join_all, select};
 use rustix::io::Errno;
@@ -67,7 +68,8 @@ impl Wanted {
 
     /// Whether more than one reactor finds work here.
     pub(crate) fn spreads(&self) -> bool {
-        self.of(Transport::Tcp).next().is_some()
+        let spreads = |address: &TransportAddress| address.scheme != Scheme::RdmaVerbs;
+        self.addresses.iter().any(spreads)
     }
 
     fn of(&self, transport: Transport) -> impl Iterator<Item = &TransportAddress> {
@@ -87,12 +89,29 @@ impl Wanted {
     }
 }
 
+/// A reactor's part of an RDMA device that the first one opened, and where it listens.
+#[derive(Debug)]
+pub(crate) struct SharedDevice {
+    part: DevicePart,
+    addresses: Vec<TransportAddress>,
+}
+
+/// What the first reactor found: the addresses that are bound, and for each other reactor its parts of
+/// the RDMA devices.
+#[derive(Debug, Default)]
+pub(crate) struct Ready {
+    pub(crate) addresses: Vec<TransportAddress>,
+    pub(crate) others: Vec<Vec<SharedDevice>>,
+}
+
 /// What is bound on one reactor.
 struct Bound {
     devices: Vec<Device>,
     rdma: Vec<Rc<Listener>>,
     tcp: Vec<Rc<TcpListener>>,
     addresses: Vec<TransportAddress>,
+    /// For the other reactors.
+    others: Vec<Vec<SharedDevice>>,
 }
 
 /// Asks a reactor what its listeners saw: a few words with those who count, instead of counters that
@@ -121,10 +140,11 @@ pub(crate) async fn listen(
     target: Arc<Target>,
     wanted: Wanted,
     part: Part,
-    ready: oneshot::Sender<Result<Vec<TransportAddress>, Failure>>,
+    shared: Vec<SharedDevice>,
+    ready: oneshot::Sender<Result<Ready, Failure>>,
     questions: mpsc::Receiver<Question>,
 ) {
-    let bound = match bind_all(&wanted, part, &target.limits) {
+    let mut bound = match bind_all(&wanted, part, shared, &target.limits) {
         Ok(bound) => bound,
         Err(failure) => {
             let _ = ready.send(Err(failure));
@@ -140,7 +160,11 @@ pub(crate) async fn listen(
         reactor::spawn(async move { accept_tcp(target, listener).await })
     });
     let accepting = join_all(rdma.chain(tcp));
-    if ready.send(Ok(bound.addresses.clone())).is_err() {
+    let found = Ready {
+        addresses: bound.addresses.clone(),
+        others: std::mem::take(&mut bound.others),
+    };
+    if ready.send(Ok(found)).is_err() {
         return;
     }
     let answering = answer(&bound, questions);
@@ -241,18 +265,34 @@ fn reactor_figures() -> ReactorFigures {
     }
 }
 
-fn bind_all(wanted: &Wanted, part: Part, limits: &Limits) -> Result<Bound, Failure> {
+fn bind_all(
+    wanted: &Wanted,
+    part: Part,
+    shared: Vec<SharedDevice>,
+    limits: &Limits,
+) -> Result<Bound, Failure> {
     let mut bound = Bound {
         devices: Vec::new(),
         rdma: Vec::new(),
         tcp: Vec::new(),
         addresses: Vec::new(),
+        others: (1..part.count).map(|_| Vec::new()).collect(),
     };
+    for SharedDevice {
+        part: device,
+        addresses,
+    } in shared
+    {
+        let device = device
+            .start()
+            .map_err(|e| Failure::unavailable(e.to_string()))?;
+        listen_rdma(device, &addresses, part, limits, &mut bound)?;
+    }
     for scheme in [Scheme::Rdma, Scheme::RdmaVerbs, Scheme::RdmaSoft] {
-        bind_rdma(wanted, scheme, limits, &mut bound)?;
+        bind_rdma(wanted, scheme, part, limits, &mut bound)?;
     }
     bind_tcp(wanted, part, limits, &mut bound)?;
-    if bound.addresses.is_empty() {
+    if bound.addresses.is_empty() && part.index == 0 {
         return Err(Failure::unavailable(
             "this machine has no address to serve: set one up, or name it with --listen",
         ));
@@ -264,13 +304,15 @@ fn bind_all(wanted: &Wanted, part: Part, limits: &Limits) -> Result<Bound, Failu
 fn bind_rdma(
     wanted: &Wanted,
     scheme: Scheme,
+    part: Part,
     limits: &Limits,
     bound: &mut Bound,
 ) -> Result<(), Failure> {
-    let asked: Vec<_> = wanted
+    let asked: Vec<TransportAddress> = wanted
         .addresses
         .iter()
         .filter(|address| address.scheme == scheme)
+        .copied()
         .collect();
     let mut hosts: Vec<IpAddr> = asked.iter().map(|address| address.host).collect();
     if hosts.is_empty() {
@@ -288,11 +330,30 @@ fn bind_rdma(
         Scheme::Rdma | Scheme::Tcp => Provider::Auto,
     });
     config.soft.strict_icrc = wanted.strict_icrc;
-    let device = Device::open(config).map_err(|e| Failure::unavailable(e.to_string()))?;
+    let (device, parts) =
+        Device::open_parts(config, part.count).map_err(|e| Failure::unavailable(e.to_string()))?;
     let families = device.addresses();
     let has_family = |host: IpAddr| families.iter().any(|has| has.is_ipv4() == host.is_ipv4());
+    let addresses: Vec<_> = asked.into_iter().filter(|a| has_family(a.host)).collect();
+    for (other, part) in bound.others.iter_mut().zip(parts) {
+        other.push(SharedDevice {
+            part,
+            addresses: addresses.clone(),
+        });
+    }
+    listen_rdma(device, &addresses, part, limits, bound)
+}
+
+/// Listens on addresses of a device.
+fn listen_rdma(
+    device: Device,
+    addresses: &[TransportAddress],
+    part: Part,
+    limits: &Limits,
+    bound: &mut Bound,
+) -> Result<(), Failure> {
     let mut taken: Vec<(Option<IpAddr>, u16)> = Vec::new();
-    for address in asked.into_iter().filter(|a| has_family(a.host)) {
+    for address in addresses {
         bound.addresses.push(*address);
         // One listener on a port takes both families, if the device has both.
         let host = Some(address.host).filter(|host| !host.is_unspecified());
@@ -300,11 +361,13 @@ fn bind_rdma(
             continue;
         }
         taken.push((host, address.port));
+        let usual = ListenerConfig::new(address.port);
         let config = ListenerConfig {
             address: host,
             backlog: RDMA_BACKLOG,
             depth_max: limits.rdma.depth,
-            ..ListenerConfig::new(address.port)
+            capsule_bytes_max: usual.capsule_bytes_max / part.count.max(1),
+            ..usual
         };
         let listener = Listener::bind_with(&device, config)
             .map_err(|e| Failure::unavailable(format!("{address}: {e}")))?;
@@ -440,6 +503,9 @@ mod tests {
         let told = ["rdma://192.0.2.1:4420".parse().expect("an address")];
         let wanted = Wanted::new(&told, false);
         assert_eq!(shown(&wanted), ["rdma://192.0.2.1:4420"]);
-        assert!(!wanted.spreads(), "RDMA stays on the first reactor");
+        assert!(wanted.spreads());
+        let told = ["rdma+verbs://192.0.2.1:4420".parse().expect("an address")];
+        let spreads = Wanted::new(&told, false).spreads();
+        assert!(!spreads, "a device of the kernel is the first reactor's");
     }
 }

@@ -279,6 +279,7 @@ async fn start_listening(
 ) -> Result<Listening, Failure> {
     let (mut bound, mut work, mut reactors) = (Vec::new(), Vec::new(), Vec::new());
     let mut wanted = wanted;
+    let mut devices = Vec::new().into_iter();
     for (index, reactor) in data.iter().enumerate() {
         let part = Part {
             index,
@@ -287,13 +288,15 @@ async fn start_listening(
         let (ready, is_ready) = oneshot::channel();
         let (questions, asked) = mpsc::channel(QUESTIONS_MAX);
         let (target, here) = (target.clone(), wanted.clone());
-        let listening = move || listen(target, here, part, ready, asked);
+        let shared = devices.next().unwrap_or_default();
+        let listening = move || listen(target, here, part, shared, ready, asked);
         work.push(reactor.handle().spawn(listening));
         reactors.push(questions);
-        let addresses = is_ready.await.map_err(|e| internal("listening", &e))??;
+        let found = is_ready.await.map_err(|e| internal("listening", &e))??;
         if index == 0 {
-            wanted = Wanted::shared(&addresses);
-            bound = addresses;
+            wanted = Wanted::shared(&found.addresses);
+            bound = found.addresses;
+            devices = found.others.into_iter();
         }
     }
     Ok(Listening {

@@ -83,12 +83,14 @@ impl RdmaListener for SoftListener {
 impl Drop for SoftListener {
     fn drop(&mut self) {
         let port = self.state.port;
+        let neighbours = &self.shared.neighbours;
+        neighbours.end_listening(self.state.address, port);
         let mut listeners = self.shared.listeners.borrow_mut();
         if let Some(on_port) = listeners.get_mut(&port) {
             on_port.retain(|listener| !Rc::ptr_eq(listener, &self.state));
             if on_port.is_empty() {
                 listeners.remove(&port);
-                // Fails only if nobody listens, which is what is wanted.
+                // Fails only if nobody listens, as on all parts but the first.
                 let _ = self
                     .shared
                     .endpoint

@@ -6,14 +6,16 @@ use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-use roce::endpoint::{ConnectParams, Endpoint, EndpointError, Path, PathMtu, QpId};
+use roce::endpoint::{ConnectParams, Endpoint, EndpointError, Part, Path, PathMtu, QpId};
 
 use super::connection::{ListenerState, SoftListener, SoftQueuePair};
 use super::driver::{self, Warnings};
 use super::guard::{self, AddressGuard};
+use super::parts::{self, Inbox, Neighbours};
 use super::socket::{self, Links, ReceiveBatch, Socket};
 use super::socket_send::SendBatch;
 use super::strict::{self, Found, Headers};
@@ -53,7 +55,10 @@ pub(super) struct Shared {
     pub(super) sockets: Vec<Socket>,
     /// For strict checks: what belongs to each socket, of those of IPv4.
     pub(super) headers: Vec<Option<RefCell<Headers>>>,
-    _guards: Vec<AddressGuard>,
+    _guards: Arc<Vec<AddressGuard>>,
+    pub(super) neighbours: Neighbours,
+    /// Connections that were dealt out to the parts.
+    pub(super) dealt: Cell<usize>,
     pub(super) config: SoftConfig,
     pub(super) handlers: RefCell<HashMap<QpId, Rc<dyn QueuePairHandler>>>,
     pub(super) listeners: RefCell<HashMap<u16, Vec<Rc<ListenerState>>>>,
@@ -74,17 +79,63 @@ pub(super) struct Shared {
     recently: Cell<Instant>,
 }
 
+/// A part of a soft device on its way to its reactor.
+pub(crate) struct SoftPart {
+    sockets: Vec<Socket>,
+    guards: Arc<Vec<AddressGuard>>,
+    config: SoftConfig,
+    neighbours: Neighbours,
+    inbox: Inbox,
+}
+
+impl SoftPart {
+    /// Opens the sockets of a device of `count` parts, of one where the kernel cannot divide packets.
+    pub(crate) fn open_all(
+        addresses: &Addresses,
+        config: &SoftConfig,
+        count: usize,
+    ) -> Result<Vec<Self>, DeviceError> {
+        let count = count.max(1);
+        let (mut sockets, guards) = open_sockets(addresses, config, count)?;
+        let guards = Arc::new(guards);
+        let count = sockets.iter().map(Vec::len).min().unwrap_or(1);
+        sockets
+            .iter_mut()
+            .for_each(|of_address| of_address.truncate(count));
+        let mut parts = parts::join(count, &config.endpoint);
+        // Of each address the sockets of all parts, in order: the last part takes the last ones.
+        parts.reverse();
+        let parts = parts.into_iter().map(|(neighbours, inbox)| Self {
+            sockets: sockets.iter_mut().filter_map(Vec::pop).collect(),
+            guards: guards.clone(),
+            config: config.clone(),
+            neighbours,
+            inbox,
+        });
+        let mut parts: Vec<Self> = parts.collect();
+        parts.reverse();
+        Ok(parts)
+    }
+}
+
 impl SoftDevice {
-    /// Opens the sockets and starts the tasks on the current reactor.
-    pub(crate) fn open(addresses: Addresses, config: SoftConfig) -> Result<Rc<Self>, DeviceError> {
-        let (sockets, guards) = open_sockets(&addresses, &config)?;
+    /// Starts a part's tasks on the current reactor.
+    pub(crate) fn start(part: SoftPart) -> Result<Rc<Self>, DeviceError> {
+        let SoftPart {
+            sockets,
+            guards,
+            config,
+            neighbours,
+            inbox,
+        } = part;
+        let part = neighbours.part;
         let mut receiving = ReceiveBatch::new();
-        for socket in &sockets {
+        for socket in sockets.iter().filter(|_| part.index() == 0) {
             report_probe(socket, strict::probe(socket, &mut receiving));
         }
         let headers = sockets
             .iter()
-            .map(|socket| open_headers(socket, &config))
+            .map(|socket| open_headers(socket, &config, part))
             .collect::<Result<_, _>>()?;
         let mut seed = [0; 32];
         fill_random(&mut seed)?;
@@ -97,11 +148,14 @@ impl SoftDevice {
             .read_bytes_in_flight
             .min(receive_buffer / 4)
             .max(4096);
+        let endpoint = Endpoint::with_part(config.endpoint.clone(), seed, part);
         let shared = Rc::new(Shared {
-            endpoint: RefCell::new(Endpoint::new(config.endpoint.clone(), seed)),
+            endpoint: RefCell::new(endpoint),
             sockets,
             headers,
             _guards: guards,
+            neighbours,
+            dealt: Cell::default(),
             config,
             handlers: RefCell::default(),
             listeners: RefCell::default(),
@@ -120,6 +174,11 @@ impl SoftDevice {
         let mut tasks = vec![reactor::spawn(driver::drive(shared.clone()))];
         for index in 0..shared.sockets.len() {
             tasks.push(reactor::spawn(driver::receive(shared.clone(), index)));
+        }
+        if part.count() > 1 {
+            let Inbox { relays, strays } = inbox;
+            tasks.push(reactor::spawn(driver::take_relays(shared.clone(), relays)));
+            tasks.push(reactor::spawn(driver::take_strays(shared.clone(), strays)));
         }
         Ok(Rc::new(Self {
             shared,
@@ -148,7 +207,7 @@ impl SoftDevice {
         }
         self.shared.kick();
         let idle = poll_fn(|cx| {
-            if self.shared.handlers.borrow().is_empty() {
+            if self.shared.is_idle() {
                 return Poll::Ready(());
             }
             self.shared.idle.borrow_mut().register(cx);
@@ -197,6 +256,11 @@ impl Drop for SoftDevice {
 }
 
 impl Shared {
+    /// Whether no connection is left, nor one of another part that says goodbye through this one.
+    pub(super) fn is_idle(&self) -> bool {
+        self.handlers.borrow().is_empty() && self.endpoint.borrow().handed_over() == 0
+    }
+
     /// Makes the driver run soon.
     pub(super) fn kick(&self) {
         if !self.due.replace(true)
@@ -239,7 +303,8 @@ impl RdmaDevice for SoftDevice {
         if on_port.iter().any(|listener| listener.address == address) {
             return Err(ListenError::InUse(port));
         }
-        if on_port.is_empty() {
+        // Connection management is the first part's.
+        if on_port.is_empty() && self.shared.neighbours.part.index() == 0 {
             let service = service(port);
             self.shared
                 .endpoint
@@ -252,6 +317,7 @@ impl RdmaDevice for SoftDevice {
         }
         let state = Rc::new(ListenerState::new(address, port, backlog));
         on_port.push(state.clone());
+        self.shared.neighbours.begin_listening(address, port);
         Ok(Box::new(SoftListener::new(self.shared.clone(), state)))
     }
 
@@ -261,6 +327,10 @@ impl RdmaDevice for SoftDevice {
         params: ConnectionParams,
         handler: Rc<dyn QueuePairHandler>,
     ) -> Result<Rc<dyn QueuePair>, SetupError> {
+        if self.shared.neighbours.part.index() > 0 {
+            let reason = "connections begin at the first part of a device".into();
+            return Err(SetupError::Unreachable { peer, reason });
+        }
         let (path, mtu) = self.path_to(peer)?;
         let service = service(peer.port());
         let mut endpoint = self.shared.endpoint.borrow_mut();
@@ -300,13 +370,18 @@ pub(super) fn setup_error(error: EndpointError) -> SetupError {
     }
 }
 
-type Opened = (Vec<Socket>, Vec<AddressGuard>);
+/// Of each address the sockets of all parts, and the claims on the addresses.
+type Opened = (Vec<Vec<Socket>>, Vec<AddressGuard>);
 
-fn open_sockets(addresses: &Addresses, config: &SoftConfig) -> Result<Opened, DeviceError> {
+fn open_sockets(
+    addresses: &Addresses,
+    config: &SoftConfig,
+    parts: usize,
+) -> Result<Opened, DeviceError> {
     match addresses {
         Addresses::Wildcard => {
-            let mut opened = open_all(&[Ipv4Addr::UNSPECIFIED.into()], config)?;
-            match open_all(&[Ipv6Addr::UNSPECIFIED.into()], config) {
+            let mut opened = open_all(&[Ipv4Addr::UNSPECIFIED.into()], config, parts)?;
+            match open_all(&[Ipv6Addr::UNSPECIFIED.into()], config, parts) {
                 Ok((sockets, guards)) => {
                     opened.0.extend(sockets);
                     opened.1.extend(guards);
@@ -319,28 +394,28 @@ fn open_sockets(addresses: &Addresses, config: &SoftConfig) -> Result<Opened, De
             }
             Ok(opened)
         }
-        Addresses::Specific(list) => open_all(list, config),
+        Addresses::Specific(list) => open_all(list, config, parts),
         Addresses::ToReach(peer) => {
             let route = socket::route(*peer).map_err(|source| DeviceError::NoRoute {
                 address: *peer,
                 source,
             })?;
             if !peer.is_loopback() && route.local != *peer {
-                open_all(&[route.local], config)
+                open_all(&[route.local], config, parts)
             } else if peer.is_ipv6() {
                 Err(DeviceError::LocalIpv6 { address: *peer })
             } else {
-                open_loopback(config)
+                open_loopback(config, parts)
             }
         }
     }
 }
 
-fn open_all(addresses: &[IpAddr], config: &SoftConfig) -> Result<Opened, DeviceError> {
+fn open_all(list: &[IpAddr], config: &SoftConfig, parts: usize) -> Result<Opened, DeviceError> {
     let mut opened: Opened = Default::default();
-    for &address in addresses {
-        let (socket, guard) = open_one(address, config)?;
-        opened.0.push(socket);
+    for &address in list {
+        let (sockets, guard) = open_one(address, config, parts)?;
+        opened.0.push(sockets);
         opened.1.push(guard);
     }
     Ok(opened)
@@ -348,7 +423,7 @@ fn open_all(addresses: &[IpAddr], config: &SoftConfig) -> Result<Opened, DeviceE
 
 /// Both ends of a connection need UDP port 4791, so a host on the target's own machine needs an
 /// address of its own: any of 127.0.0.0/8 is one, without configuration.
-fn open_loopback(config: &SoftConfig) -> Result<Opened, DeviceError> {
+fn open_loopback(config: &SoftConfig, parts: usize) -> Result<Opened, DeviceError> {
     let mut tries = 0;
     loop {
         let mut random = [0; 3];
@@ -356,15 +431,19 @@ fn open_loopback(config: &SoftConfig) -> Result<Opened, DeviceError> {
         // Not 127.0.x.x, which people use, and no host part of 0 or 255.
         let address = Ipv4Addr::new(127, random[0].max(1), random[1], random[2].clamp(1, 254));
         tries += 1;
-        match open_one(address.into(), config) {
-            Ok((socket, guard)) => return Ok((vec![socket], vec![guard])),
+        match open_one(address.into(), config, parts) {
+            Ok((sockets, guard)) => return Ok((vec![sockets], vec![guard])),
             Err(DeviceError::HeldByOnefold { .. }) if tries < LOOPBACK_TRIES => {}
             Err(error) => return Err(error),
         }
     }
 }
 
-fn open_one(address: IpAddr, config: &SoftConfig) -> Result<(Socket, AddressGuard), DeviceError> {
+fn open_one(
+    address: IpAddr,
+    config: &SoftConfig,
+    parts: usize,
+) -> Result<(Vec<Socket>, AddressGuard), DeviceError> {
     if let Some(address) = guard::overlapping(address) {
         return Err(DeviceError::HeldByOnefold {
             address,
@@ -381,13 +460,33 @@ fn open_one(address: IpAddr, config: &SoftConfig) -> Result<(Socket, AddressGuar
             source,
         },
     })?;
+    let mut sockets = vec![open_socket(address, config)?];
+    if parts > 1 {
+        let divided = match config.scatter {
+            true => Ok(()),
+            false => sockets[0].spread(parts),
+        };
+        match divided {
+            Ok(()) => {
+                for _ in 1..parts {
+                    sockets.push(open_socket(address, config)?);
+                }
+            }
+            Err(error) => tracing::warn!(%address, %error,
+                "the kernel cannot divide RoCE packets among sockets: one reactor serves RDMA"),
+        }
+    }
+    Ok((sockets, guard))
+}
+
+fn open_socket(address: IpAddr, config: &SoftConfig) -> Result<Socket, DeviceError> {
     let socket = Socket::open(
         address,
         config.receive_buffer_bytes,
         config.send_buffer_bytes,
         config.segmentation_offload,
     );
-    let socket = socket.map_err(|source| match source.kind() {
+    socket.map_err(|source| match source.kind() {
         io::ErrorKind::AddrInUse => DeviceError::PortInUse {
             address,
             port: ROCE_PORT,
@@ -397,8 +496,7 @@ fn open_one(address: IpAddr, config: &SoftConfig) -> Result<(Socket, AddressGuar
             let action = format!("open UDP port {ROCE_PORT} on {address}");
             DeviceError::Io { action, source }
         }
-    })?;
-    Ok((socket, guard))
+    })
 }
 
 /// Says what the test of a socket at the start found, where that is worth knowing.
@@ -421,6 +519,7 @@ fn report_probe(socket: &Socket, found: io::Result<Found>) {
 fn open_headers(
     socket: &Socket,
     config: &SoftConfig,
+    part: Part,
 ) -> Result<Option<RefCell<Headers>>, DeviceError> {
     let IpAddr::V4(address) = socket.address() else {
         return Ok(None);
@@ -428,7 +527,7 @@ fn open_headers(
     if !config.strict_icrc {
         return Ok(None);
     }
-    match Headers::open(address, config.receive_buffer_bytes) {
+    match Headers::open(address, config.receive_buffer_bytes, part) {
         Ok(headers) => Ok(Some(RefCell::new(headers))),
         Err(source) => Err(DeviceError::Io {
             action: format!(

@@ -10,16 +10,18 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use reactor::sync::queue::Receiver;
 use roce::endpoint::{
-    DisconnectReason, Event, Path, PathMtu, QpId, RejectReason, WcKind, WcStatus,
+    DisconnectReason, Event, Part, Path, PathMtu, QpId, RejectReason, Relay, WcKind, WcStatus,
 };
 use roce::wire::icrc::{self, Flow};
 
 use super::ROCE_PORT;
 use super::connection::SoftPending;
 use super::device::Shared;
+use super::parts::Stray;
 use super::socket::{self, Datagrams, Links, Socket};
-use super::socket_send::Sendable;
+use super::socket_send::{QPN_BYTES, Sendable};
 use super::strict::{Headers, Sequence};
 use crate::memory::FabricMemory;
 use crate::rdma::{CloseReason, Completion, WorkKind, WorkStatus};
@@ -62,6 +64,38 @@ pub(super) async fn receive(shared: Rc<Shared>, index: usize) {
     }
 }
 
+/// Takes what other parts say about connections.
+pub(super) async fn take_relays(shared: Rc<Shared>, mut relays: Receiver<Relay>) {
+    while let Some(relay) = relays.recv().await {
+        let now = shared.look_at_clock();
+        shared.endpoint.borrow_mut().handle_relay(now, relay);
+        shared.dispatch();
+        shared.wake_if_idle();
+        shared.kick();
+    }
+}
+
+/// Takes packets that came to other parts.
+pub(super) async fn take_strays(shared: Rc<Shared>, mut strays: Receiver<Stray>) {
+    while let Some(stray) = strays.recv().await {
+        let Stray {
+            path,
+            marked,
+            packet,
+        } = stray;
+        let now = shared.look_at_clock();
+        let mut endpoint = shared.endpoint.borrow_mut();
+        if marked {
+            endpoint.handle_marked_packet(now, path, &packet);
+        } else {
+            endpoint.handle_packet(now, path, &packet);
+        }
+        drop(endpoint);
+        shared.dispatch();
+        shared.kick();
+    }
+}
+
 /// Sends what the endpoint has to send, and serves its timer.
 pub(super) async fn drive(shared: Rc<Shared>) {
     let closing = Closing(shared);
@@ -71,10 +105,12 @@ pub(super) async fn drive(shared: Rc<Shared>) {
         shared.due.set(false);
         shared.tick();
         shared.dispatch();
+        shared.tell_neighbours();
         while shared.send_round().await == shared.config.packets_per_round {
             reactor::yield_now().await;
         }
         shared.dispatch();
+        shared.tell_neighbours();
         let deadline = shared.endpoint.borrow().poll_timeout();
         poll_fn(|cx| {
             if shared.due.get() {
@@ -298,8 +334,17 @@ impl Shared {
                 }
                 continue;
             }
-            let dropped = endpoint.counters().management_dropped;
             let body = &packet[..packet.len() - icrc::LEN];
+            if let Some(to) = self.stray(body) {
+                let stray = Stray {
+                    path,
+                    marked: datagrams.marked,
+                    packet: body.into(),
+                };
+                counters.handed_on += u64::from(self.neighbours.hand_on(to, stray));
+                continue;
+            }
+            let dropped = endpoint.counters().management_dropped;
             if datagrams.marked {
                 endpoint.handle_marked_packet(now, path, body);
             } else {
@@ -312,6 +357,36 @@ impl Shared {
                          what the connection's state allows");
                 });
             }
+        }
+    }
+
+    /// The part that a packet is for, if it is another one.
+    fn stray(&self, packet: &[u8]) -> Option<usize> {
+        let part = self.neighbours.part;
+        if part == Part::WHOLE {
+            return None;
+        }
+        let &[high, middle, low] = packet.get(QPN_BYTES)? else {
+            return None;
+        };
+        let qpn = u32::from_be_bytes([0, high, middle, low]);
+        (!part.owns(qpn)).then_some(part.of(qpn))
+    }
+
+    /// Gives the other parts what this one's endpoint has for them.
+    fn tell_neighbours(&self) {
+        loop {
+            let relay = self.endpoint.borrow_mut().poll_relay();
+            match relay {
+                Some((to, relay)) => self.neighbours.tell(to, relay),
+                None => return,
+            }
+        }
+    }
+
+    fn wake_if_idle(&self) {
+        if self.is_idle() {
+            self.idle.borrow_mut().wake_all();
         }
     }
 
@@ -452,6 +527,12 @@ impl Shared {
                 mtu,
             } => {
                 let port = (service_id & 0xffff) as u16;
+                if let Some(to) = self.deal(path.local, port) {
+                    let mut endpoint = self.endpoint.borrow_mut();
+                    endpoint.hand_over(request, to, service_id, private_data);
+                    drop(endpoint);
+                    return self.kick();
+                }
                 let pending =
                     SoftPending::new(self.clone(), request, path, mtu, port, private_data);
                 self.offer(pending, path, port, mtu);
@@ -499,6 +580,18 @@ impl Shared {
         }
     }
 
+    /// The part that has its turn with a connection, if it is another one.
+    fn deal(&self, local: IpAddr, port: u16) -> Option<usize> {
+        let part = self.neighbours.part;
+        if part.index() > 0 || part.count() == 1 {
+            return None;
+        }
+        let turn = self.dealt.get();
+        self.dealt.set(turn.wrapping_add(1));
+        let to = self.neighbours.whose_turn(turn, local, port);
+        (to != part.index()).then_some(to)
+    }
+
     fn tell(&self, qp: QpId, what: impl FnOnce(&dyn crate::rdma::QueuePairHandler)) {
         let handler = self.handlers.borrow().get(&qp).cloned();
         if let Some(handler) = handler {
@@ -512,9 +605,7 @@ impl Shared {
         if let Some(handler) = handler {
             handler.closed(reason);
         }
-        if self.handlers.borrow().is_empty() {
-            self.idle.borrow_mut().wake_all();
-        }
+        self.wake_if_idle();
         self.kick();
     }
 

@@ -5,6 +5,9 @@
 //! driver that sends what the endpoint has to send and serves its timer. What happens is told to the
 //! queue pairs' handlers between those, so that the work they post leaves together.
 //!
+//! A device can have several parts, each on a reactor of its own, which share nothing but messages about
+//! the beginnings and ends of connections.
+//!
 //! Bounds: datagrams per system call, packets per round, bytes of READ responses in flight, and what
 //! [`roce::endpoint::EndpointConfig`] bounds. A packet whose ICRC is wrong is dropped before anything else looks
 //! at it.
@@ -13,6 +16,7 @@ mod connection;
 mod device;
 mod driver;
 mod guard;
+mod parts;
 mod socket;
 mod socket_raw;
 mod socket_send;
@@ -20,7 +24,7 @@ mod strict;
 
 use std::net::IpAddr;
 
-pub(crate) use device::SoftDevice;
+pub(crate) use device::{SoftDevice, SoftPart};
 
 /// The UDP port of RoCEv2 (assigned by IANA); both ends of every connection use it.
 pub const ROCE_PORT: u16 = 4791;
@@ -63,6 +67,8 @@ pub struct SoftConfig {
     pub endpoint: roce::endpoint::EndpointConfig,
     /// For tests: drop about one of so many received packets, always the same ones.
     pub drop_every: Option<u32>,
+    /// For tests: packets come to any part of the device, and are handed on.
+    pub scatter: bool,
 }
 
 impl Default for SoftConfig {
@@ -88,6 +94,7 @@ impl Default for SoftConfig {
                 ..roce::endpoint::EndpointConfig::default()
             },
             drop_every: None,
+            scatter: false,
         }
     }
 }
@@ -111,6 +118,8 @@ pub struct SoftCounters {
     pub queue_pairs: usize,
     /// Bytes that they take, buffers not included.
     pub queue_pair_bytes: usize,
+    /// Packets that came to another part of the device than the one they were for, and were handed on.
+    pub handed_on: u64,
     /// What the RoCE endpoint counted.
     pub endpoint: roce::endpoint::Counters,
 }

@@ -14,6 +14,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use libc::c_int;
 use roce::endpoint::Path;
+use roce::wire::GSI_QPN;
 
 use super::ROCE_PORT;
 
@@ -43,6 +44,18 @@ const ECN_MASK: u8 = 3;
 const ECN_CAPABLE: c_int = 2;
 /// Received: congestion was met.
 const ECN_CONGESTION: u8 = 3;
+
+/// Byte of a packet at which the word with the queue pair's number begins, and the number's bits in it.
+pub(super) const BTH_QPN_WORD: u32 = 4;
+pub(super) const QPN_MASK: u32 = 0x00ff_ffff;
+/// Classic BPF: A = A modulo a constant.
+pub(super) const BPF_ALU_MOD_K: u32 = libc::BPF_ALU | libc::BPF_MOD | libc::BPF_K;
+
+/// One step of a classic BPF program.
+pub(super) fn step(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
+    let code = code as u16;
+    libc::sock_filter { code, jt, jf, k }
+}
 
 /// A UDP socket on the RoCE port of one address, or of all addresses of one family.
 #[derive(Debug)]
@@ -148,6 +161,39 @@ impl Socket {
             offload: Cell::new(offload),
             receive_buffer,
         })
+    }
+
+    /// Divides the packets to this socket's address among the sockets bound to it, in the order in which
+    /// they were bound: each to the part that its queue pair's number names
+    /// ([`roce::endpoint::Part::of`]).
+    pub(crate) fn spread(&self, parts: usize) -> io::Result<()> {
+        // The program sees the UDP payload; a packet too short to name a queue pair goes to the first.
+        let mut program = [
+            step(
+                libc::BPF_LD | libc::BPF_W | libc::BPF_ABS,
+                0,
+                0,
+                BTH_QPN_WORD,
+            ),
+            step(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, 0, 0, QPN_MASK),
+            step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, GSI_QPN),
+            step(libc::BPF_RET | libc::BPF_K, 0, 0, 0),
+            step(BPF_ALU_MOD_K, 0, 0, parts as u32),
+            step(libc::BPF_RET | libc::BPF_A, 0, 0, 0),
+        ];
+        let program = libc::sock_fprog {
+            len: program.len() as u16,
+            filter: program.as_mut_ptr(),
+        };
+        let (level, name) = (libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF);
+        let len = size_of::<libc::sock_fprog>() as u32;
+        // SAFETY: `program` is a live value of `len` bytes and points to its steps, which outlive the
+        // call; the kernel copies them.
+        check(unsafe {
+            let value = (&raw const program).cast();
+            libc::setsockopt(self.fd.as_raw_fd(), level, name, value, len)
+        })?;
+        Ok(())
     }
 
     /// Lets the kernel number packets as those that may be fragmented.

@@ -13,8 +13,11 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use libc::c_int;
+use roce::endpoint::Part;
+use roce::wire::GSI_QPN;
 
 use super::ROCE_PORT;
+use super::socket::{BPF_ALU_MOD_K, BTH_QPN_WORD, QPN_MASK, step};
 
 /// Headers taken with one system call.
 const BATCH: usize = 64;
@@ -62,19 +65,19 @@ impl Header {
     }
 }
 
-/// A raw socket for the headers of RoCE packets to one address, or to all.
+/// A raw socket for the headers of RoCE packets to one address, or to all, and to one part of a device.
 #[derive(Debug)]
 pub(crate) struct RawSocket(OwnedFd);
 
 impl RawSocket {
     /// Opens it. Fails with `PermissionDenied` without CAP_NET_RAW.
-    pub(crate) fn open(address: Ipv4Addr, receive_buffer: usize) -> io::Result<Self> {
+    pub(crate) fn open(address: Ipv4Addr, receive_buffer: usize, part: Part) -> io::Result<Self> {
         let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // SAFETY: takes no pointers.
         let fd = check(unsafe { libc::socket(libc::AF_INET, kind, libc::IPPROTO_UDP) })?;
         // SAFETY: the descriptor was just made and nobody else has it.
         let socket = Self(unsafe { OwnedFd::from_raw_fd(fd) });
-        socket.filter()?;
+        socket.filter(part)?;
         let bytes = c_int::try_from(receive_buffer).unwrap_or(c_int::MAX);
         // With less room than asked for it loses headers sooner, and their packets are repeated.
         if socket.set(libc::SO_RCVBUFFORCE, &bytes).is_err() {
@@ -94,26 +97,29 @@ impl RawSocket {
         Ok(socket)
     }
 
-    /// Lets the kernel drop what is not for the RoCE port, and cut off what is not looked at.
-    fn filter(&self) -> io::Result<()> {
-        let step = |code: u32, jt, jf, k| libc::sock_filter {
-            code: code as u16,
-            jt,
-            jf,
-            k,
-        };
+    /// Lets the kernel drop what is not for the RoCE port and the part, and cut off what is not looked at.
+    fn filter(&self, part: Part) -> io::Result<()> {
+        let equals = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+        let returns = libc::BPF_RET | libc::BPF_K;
         let mut program = [
             // X = bytes of the IP header; A = the UDP destination port.
             step(libc::BPF_LDX | libc::BPF_B | libc::BPF_MSH, 0, 0, 0),
             step(libc::BPF_LD | libc::BPF_H | libc::BPF_IND, 0, 0, 2),
+            step(equals, 0, 7, u32::from(ROCE_PORT)),
+            // A = the part that the queue pair's number names; of management it is the first.
             step(
-                libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+                libc::BPF_LD | libc::BPF_W | libc::BPF_IND,
                 0,
-                1,
-                u32::from(ROCE_PORT),
+                0,
+                8 + BTH_QPN_WORD,
             ),
-            step(libc::BPF_RET | libc::BPF_K, 0, 0, SNAP_BYTES as u32),
-            step(libc::BPF_RET | libc::BPF_K, 0, 0, 0),
+            step(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, 0, 0, QPN_MASK),
+            step(equals, 0, 1, GSI_QPN),
+            step(libc::BPF_LD | libc::BPF_IMM, 0, 0, 0),
+            step(BPF_ALU_MOD_K, 0, 0, part.count() as u32),
+            step(equals, 0, 1, part.index() as u32),
+            step(returns, 0, 0, SNAP_BYTES as u32),
+            step(returns, 0, 0, 0),
         ];
         let program = libc::sock_fprog {
             len: program.len() as u16,

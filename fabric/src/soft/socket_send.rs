@@ -1,7 +1,8 @@
 //! Outgoing packets, gathered into datagrams that leave with few system calls and without a copy.
 //!
-//! Packets of equal size to the same peer become one message for segmentation offload; the last one
-//! of a message may be shorter. The ICRC covers the IPv4 identification, so it is computed here,
+//! Packets of equal size to the same queue pair become one message for segmentation offload; the last one
+//! of a message may be shorter. (A message can arrive in one piece, and the peer's queue pairs may have
+//! sockets of their own.) The ICRC covers the IPv4 identification, so it is computed here,
 //! where it is known which packet of its message each one is: the kernel numbers the segments of a
 //! message 0, 1, 2..., and a packet alone is 0.
 //!
@@ -33,6 +34,9 @@ const SEGMENTS_MAX: usize = 64;
 /// Bytes in one message: what an IPv4 or IPv6 datagram holds, with room to spare.
 const MESSAGE_BYTES_MAX: usize = 65_000;
 
+/// Where a packet names its queue pair.
+pub(super) const QPN_BYTES: Range<usize> = 5..8;
+
 /// Messages given to the kernel in one system call.
 const SEND_MESSAGES: usize = 64;
 
@@ -51,6 +55,8 @@ const _: () = assert!(COPIED_BYTES_MAX >= INLINE_BYTES);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Message {
     pub(crate) path: Path,
+    /// The queue pair that it is for, as packets say it.
+    qpn: Option<[u8; 3]>,
     /// Its pieces are those from here to where the next message's begin.
     first_piece: usize,
     /// Bytes of all its segments.
@@ -63,8 +69,9 @@ pub(crate) struct Message {
 
 impl Message {
     /// Whether a packet of `len` bytes can be the next segment.
-    fn takes(&self, path: Path, len: usize) -> bool {
+    fn takes(&self, path: Path, qpn: Option<[u8; 3]>, len: usize) -> bool {
         self.path == path
+            && self.qpn == qpn
             && len <= self.segment
             && self.len == self.count * self.segment
             && self.count < SEGMENTS_MAX
@@ -144,10 +151,12 @@ impl SendBatch {
     fn add(&mut self, packet: &Transmit<'_>, offload: bool, lend: bool) {
         let pad = &[0; 3][..usize::from(packet.pad & 3)];
         let len = packet.header.len() + packet.payload.len() + pad.len() + icrc::LEN;
-        let joins = |m: &Message| offload && m.takes(packet.path, len);
+        let qpn = packet.header.get(QPN_BYTES).and_then(|b| b.try_into().ok());
+        let joins = |m: &Message| offload && m.takes(packet.path, qpn, len);
         if !self.messages.last().is_some_and(joins) {
             self.messages.push(Message {
                 path: packet.path,
+                qpn,
                 first_piece: self.pieces.len(),
                 len: 0,
                 segment: len,
@@ -401,6 +410,23 @@ mod tests {
             push(&mut batch, bytes, true);
         }
         assert_eq!(shape(&batch), [(200, 1), (1016, 2), (1000, 1)]);
+    }
+
+    #[test]
+    fn packets_to_another_queue_pair_begin_a_message() {
+        let mut batch = SendBatch::default();
+        for qpn in [4, 4, 5, 4] {
+            let mut header = [0; 12];
+            header[7] = qpn;
+            let packet = Transmit {
+                path: path(),
+                header: &header,
+                payload: &[7; 84],
+                pad: 0,
+            };
+            batch.push(&packet, true);
+        }
+        assert_eq!(shape(&batch), [(100, 2), (100, 1), (100, 1)]);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use roce::endpoint::{Path, Transmit};
+use roce::endpoint::{Part, Path, Transmit};
 use roce::wire::icrc::Verified;
 use roce::wire::{Bth, Opcode, Psn, QPN_MAX};
 
@@ -34,9 +34,9 @@ pub(super) struct Headers {
 }
 
 impl Headers {
-    pub(super) fn open(address: Ipv4Addr, receive_buffer: usize) -> io::Result<Self> {
+    pub(super) fn open(address: Ipv4Addr, receive_buffer: usize, part: Part) -> io::Result<Self> {
         Ok(Self {
-            raw: RawSocket::open(address, receive_buffer)?,
+            raw: RawSocket::open(address, receive_buffer, part)?,
             waiting: VecDeque::new(),
         })
     }
@@ -143,7 +143,7 @@ pub(super) fn probe(socket: &Socket, receiving: &mut ReceiveBatch) -> io::Result
         IpAddr::V4(own) => own,
         IpAddr::V6(_) => return Ok(Found::Right),
     };
-    let raw = RawSocket::open(own, 1 << 16)?;
+    let raw = RawSocket::open(own, 1 << 16, Part::WHOLE)?;
     let path = Path {
         local: own.into(),
         remote: own.into(),
@@ -217,7 +217,7 @@ mod tests {
 
     /// A socket on an address of its own, if raw sockets are allowed here.
     fn socket() -> Option<Socket> {
-        if let Err(error) = RawSocket::open(Ipv4Addr::LOCALHOST, 4096) {
+        if let Err(error) = RawSocket::open(Ipv4Addr::LOCALHOST, 4096, Part::WHOLE) {
             assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
             return None;
         }

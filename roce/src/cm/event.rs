@@ -187,6 +187,19 @@ pub enum Event {
     },
 }
 
+impl Event {
+    /// Whose event it is.
+    pub fn conn(&self) -> ConnId {
+        match self {
+            Self::ConnectRequest { conn, .. }
+            | Self::ReplyReceived { conn, .. }
+            | Self::Established { conn }
+            | Self::Rejected { conn, .. }
+            | Self::Disconnected { conn, .. } => *conn,
+        }
+    }
+}
+
 /// A datagram to be sent on the general services queue pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transmit {

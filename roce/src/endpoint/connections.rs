@@ -10,11 +10,12 @@ use std::time::Instant;
 use rand::Rng;
 use rand_chacha::ChaCha12Rng;
 
+use super::parts::{Message, Part, Relay, Relays};
 use super::{
     AcceptParams, ConnectParams, DisconnectReason, Endpoint, EndpointConfig, EndpointError, Event,
     QpId, RejectReason, RequestId, Transmit, WcStatus,
 };
-use crate::cm::{self, ConnId, Manager};
+use crate::cm::{self, CmError, ConnId, Manager};
 use crate::memory::Memory;
 use crate::qp::{Agreement, Context, QueuePair, Sender};
 use crate::wire::cm::CmTimeout;
@@ -27,9 +28,10 @@ const ACK_TIMEOUT_CODE: u8 = 15;
 const PEER_RETRY_COUNT: u8 = 7;
 
 /// A request that waits for the application's answer.
-struct Pending {
-    path: Path,
-    mtu: PathMtu,
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub(super) path: Path,
+    pub(super) mtu: PathMtu,
     peer: cm::Peer,
 }
 
@@ -43,14 +45,15 @@ struct Joined {
 /// Connection management, and which connection belongs to which queue pair.
 pub(super) struct Connections {
     pub(super) manager: Manager,
-    pending: HashMap<ConnId, Pending>,
+    pub(super) relays: Relays,
+    pub(super) pending: HashMap<ConnId, Pending>,
     joined: HashMap<ConnId, Joined>,
     /// Sequence number of the next management packet. Nobody checks it.
     management_psn: Psn,
 }
 
 impl Connections {
-    pub(super) fn new(config: &EndpointConfig, random: &mut ChaCha12Rng) -> Self {
+    pub(super) fn new(config: &EndpointConfig, part: Part, random: &mut ChaCha12Rng) -> Self {
         let manager = cm::Config {
             // A queue pair that was destroyed can leave a connection that is still saying goodbye.
             max_connections: config.max_qps * 2 + config.max_pending_connects,
@@ -61,9 +64,47 @@ impl Connections {
         };
         Self {
             manager: Manager::new(manager, random.random()),
+            relays: Relays::new(part),
             pending: HashMap::new(),
             joined: HashMap::new(),
             management_psn: Psn::default(),
+        }
+    }
+
+    // The connection management of a part is the first part's.
+
+    fn accept(&mut self, now: Instant, conn: ConnId, accept: cm::Accept) -> Result<(), CmError> {
+        if self.relays.is_elsewhere() {
+            self.relays.tell_first(Message::Accept { conn, accept });
+            return Ok(());
+        }
+        self.manager.accept(now, conn, &accept)
+    }
+
+    fn reject(&mut self, now: Instant, conn: ConnId, reason: RejectReason, private_data: &[u8]) {
+        if self.relays.is_elsewhere() {
+            let private_data = private_data.to_vec();
+            return self.relays.tell_first(Message::Reject {
+                conn,
+                reason,
+                private_data,
+            });
+        }
+        // It can only fail because the request is gone, and then there is nothing to refuse.
+        let _ = self.manager.reject(now, conn, reason, private_data);
+    }
+
+    fn data_received(&mut self, now: Instant, conn: ConnId) {
+        match self.relays.is_elsewhere() {
+            true => self.relays.tell_first(Message::DataReceived { conn }),
+            false => self.manager.data_received(now, conn),
+        }
+    }
+
+    fn disconnect(&mut self, now: Instant, conn: ConnId) {
+        match self.relays.is_elsewhere() {
+            true => self.relays.tell_first(Message::Disconnect { conn }),
+            false => self.manager.disconnect(now, conn),
         }
     }
 }
@@ -144,7 +185,10 @@ impl<M: Memory> Endpoint<M> {
     ) -> Result<QpId, EndpointError> {
         self.now = Some(now);
         let conn = request.0;
-        let Some(&Pending { path, mtu, peer }) = self.connections.pending.get(&conn) else {
+        let Some(&Pending {
+            path, mtu, peer, ..
+        }) = self.connections.pending.get(&conn)
+        else {
             return Err(EndpointError::NoSuchRequest);
         };
         self.check_room()?;
@@ -154,9 +198,9 @@ impl<M: Memory> Endpoint<M> {
             local: self.local(qpn, receive_psn),
             private_data: params.private_data,
         };
-        match self.connections.manager.accept(now, conn, &accept) {
+        match self.connections.accept(now, conn, accept) {
             Ok(()) => {}
-            Err(cm::CmError::NoSuchConnection | cm::CmError::WrongState) => {
+            Err(CmError::NoSuchConnection | CmError::WrongState) => {
                 self.connections.pending.remove(&conn);
                 return Err(EndpointError::NoSuchRequest);
             }
@@ -181,10 +225,7 @@ impl<M: Memory> Endpoint<M> {
         self.now = Some(now);
         if self.connections.pending.remove(&request.0).is_some() {
             let private_data = &private_data[..private_data.len().min(148)];
-            // It can only fail because the request is gone, and then there is nothing to refuse.
-            let _ = self
-                .connections
-                .manager
+            self.connections
                 .reject(now, request.0, reason, private_data);
         }
     }
@@ -220,12 +261,9 @@ impl<M: Memory> Endpoint<M> {
     }
 
     pub(super) fn handle_management(&mut self, now: Instant, path: Path, packet: &Packet<'_>) {
-        if self
-            .connections
-            .manager
-            .handle_packet(now, path, packet)
-            .is_err()
-        {
+        let manager = &mut self.connections.manager;
+        let elsewhere = self.connections.relays.is_elsewhere();
+        if elsewhere || manager.handle_packet(now, path, packet).is_err() {
             self.counters.management_dropped += 1;
         }
         self.handle_connection_events(now);
@@ -263,7 +301,7 @@ impl<M: Memory> Endpoint<M> {
         let Some(conn) = self.qps.get(&qpn).and_then(|qp| qp.conn) else {
             return;
         };
-        self.connections.manager.data_received(now, conn);
+        self.connections.data_received(now, conn);
         self.established(now, qpn);
     }
 
@@ -293,76 +331,83 @@ impl<M: Memory> Endpoint<M> {
         if farewell.disconnect
             && let Some(conn) = conn
         {
-            self.connections.manager.disconnect(now, conn);
+            self.connections.disconnect(now, conn);
             self.handle_connection_events(now);
         }
     }
 
-    fn handle_connection_events(&mut self, now: Instant) {
+    pub(super) fn handle_connection_events(&mut self, now: Instant) {
         while let Some(event) = self.connections.manager.poll_event() {
-            match event {
-                cm::Event::ConnectRequest {
-                    conn,
-                    path,
-                    service_id,
-                    mtu,
-                    peer,
-                    private_data,
-                } => {
-                    self.connections
-                        .pending
-                        .insert(conn, Pending { path, mtu, peer });
-                    let request = RequestId(conn);
-                    self.events.push_back(Event::ConnectRequest {
-                        request,
-                        path,
-                        service_id,
+            let relays = &mut self.connections.relays;
+            let conn = event.conn();
+            let Some(&part) = relays.handed.get(&conn) else {
+                self.handle_connection_event(now, event);
+                continue;
+            };
+            if matches!(event, cm::Event::Disconnected { .. }) {
+                relays.handed.remove(&conn);
+            }
+            let relay = Relay(Message::Event(event));
+            relays.out.push_back((part, relay));
+        }
+    }
+
+    pub(super) fn handle_connection_event(&mut self, now: Instant, event: cm::Event) {
+        match event {
+            cm::Event::ConnectRequest {
+                conn,
+                path,
+                service_id,
+                mtu,
+                peer,
+                private_data,
+            } => {
+                self.connections
+                    .pending
+                    .insert(conn, Pending { path, mtu, peer });
+                self.report_request(conn, path, service_id, private_data, mtu);
+            }
+            cm::Event::ReplyReceived {
+                conn,
+                peer,
+                private_data,
+            } => {
+                self.reply_received(now, conn, &peer, private_data);
+            }
+            cm::Event::Established { conn } => {
+                if let Some(joined) = self.connections.joined.get(&conn) {
+                    self.established(now, joined.qpn);
+                }
+            }
+            cm::Event::Rejected {
+                conn,
+                reason,
+                private_data,
+            } => {
+                let Some(joined) = self.connections.joined.remove(&conn) else {
+                    return;
+                };
+                self.close(now, joined.qpn);
+                let qp = QpId(joined.qpn);
+                let removed = self.qps.remove(&joined.qpn);
+                if removed.is_some_and(|removed| !removed.farewell.reported) {
+                    self.events.push_back(Event::Rejected {
+                        qp,
+                        reason,
                         private_data,
-                        mtu,
                     });
                 }
-                cm::Event::ReplyReceived {
-                    conn,
-                    peer,
-                    private_data,
-                } => {
-                    self.reply_received(now, conn, &peer, private_data);
+            }
+            cm::Event::Disconnected { conn, reason } => {
+                self.connections.pending.remove(&conn);
+                let Some(joined) = self.connections.joined.remove(&conn) else {
+                    return;
+                };
+                if let Some(qp) = self.qps.get_mut(&joined.qpn) {
+                    qp.conn = None;
                 }
-                cm::Event::Established { conn } => {
-                    if let Some(joined) = self.connections.joined.get(&conn) {
-                        self.established(now, joined.qpn);
-                    }
-                }
-                cm::Event::Rejected {
-                    conn,
-                    reason,
-                    private_data,
-                } => {
-                    let Some(joined) = self.connections.joined.remove(&conn) else {
-                        continue;
-                    };
-                    self.close(now, joined.qpn);
-                    let qp = QpId(joined.qpn);
-                    let removed = self.qps.remove(&joined.qpn);
-                    if removed.is_some_and(|removed| !removed.farewell.reported) {
-                        self.events.push_back(Event::Rejected {
-                            qp,
-                            reason,
-                            private_data,
-                        });
-                    }
-                }
-                cm::Event::Disconnected { conn, reason } => {
-                    self.connections.pending.remove(&conn);
-                    let Some(joined) = self.connections.joined.remove(&conn) else {
-                        continue;
-                    };
-                    if let Some(qp) = self.qps.get_mut(&joined.qpn) {
-                        qp.conn = None;
-                    }
-                    self.close(now, joined.qpn);
-                    self.report_end(joined.qpn, reason.into());
-                }
+                self.close(now, joined.qpn);
+                self.report_end(joined.qpn, reason.into());
             }
         }
     }

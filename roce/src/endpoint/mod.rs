@@ -15,6 +15,7 @@
 mod config;
 mod connections;
 mod event;
+mod parts;
 #[cfg(test)]
 mod tests;
 
@@ -29,6 +30,7 @@ pub use event::{
     SendWork, Transmit, WcKind, WcStatus,
 };
 
+pub use parts::{Part, Relay};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha12Rng;
 
@@ -91,10 +93,16 @@ impl<M: Memory> Endpoint<M> {
     /// Makes an endpoint. The seed must be fresh entropy: it makes keys, queue pair numbers and the
     /// device's identity unguessable, and different from those before a restart.
     pub fn new(config: EndpointConfig, seed: [u8; 32]) -> Self {
+        Self::with_part(config, seed, Part::WHOLE)
+    }
+
+    /// Makes the endpoint of a part of a device. Only the first one listens and connects; the bounds are
+    /// of each. Seeds must differ.
+    pub fn with_part(config: EndpointConfig, seed: [u8; 32], part: Part) -> Self {
         let config = config.clamped();
         let mut random = ChaCha12Rng::from_seed(seed);
         Self {
-            connections: Connections::new(&config, &mut random),
+            connections: Connections::new(&config, part, &mut random),
             regions: RegionTable::new(config.max_regions),
             random,
             qps: RandomKeyMap::with_capacity_and_hasher(
@@ -371,8 +379,9 @@ impl<M: Memory> Endpoint<M> {
     fn random_qpn(&mut self) -> u32 {
         loop {
             // 0 and 1 are the management queue pairs, the highest means multicast.
-            let qpn = self.random.random_range(2..QPN_MAX);
-            if !self.qps.contains_key(&qpn) {
+            let qpn = self.part().number(self.random.random_range(2..QPN_MAX));
+            let reserved = qpn <= GSI_QPN || qpn >= QPN_MAX;
+            if !reserved && !self.qps.contains_key(&qpn) {
                 return qpn;
             }
         }

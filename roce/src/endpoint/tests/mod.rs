@@ -5,6 +5,7 @@ mod connecting;
 mod failures;
 mod loss;
 mod pair;
+mod parts;
 mod protocol;
 mod transfers;
 
