@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use meta::{Record, VerifyPolicy, VolumeInfo, VolumeState};
+use meta::{Compression, Record, VerifyPolicy, VolumeInfo, VolumeState};
 use uuid::Uuid;
 
 use crate::engine::Shared;
@@ -36,6 +36,8 @@ pub struct VolumeSpec {
     /// Whether what is written to it is deduplicated. If not, nothing is hashed, and its blocks are
     /// found by nobody; it cannot be changed later.
     pub dedup: bool,
+    /// How contents that nobody has stored yet are stored.
+    pub compression: Compression,
 }
 
 /// What happened to a volume, for subscribers (the target tells its hosts).
@@ -246,6 +248,7 @@ fn plan(state: &State, spec: VolumeSpec) -> Result<VolumeInfo> {
         verify: VerifyPolicy::Trust,
         domain: String::new(),
         trimming: Vec::new(),
+        compression: spec.compression,
         name,
     })
 }

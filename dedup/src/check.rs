@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::{BOUNCE_BYTES_MIN, EngineParts};
 use crate::fingerprint::{self, Hasher};
+use crate::pack_read::Fetch;
 use crate::recovery::replay;
 use crate::{Blocking, EngineConfig, EngineError, Result};
 
@@ -188,14 +189,17 @@ async fn check_data(
     for (index, drive) in (0u16..).zip(&parts.drives) {
         let mut first = 0;
         while first < drive.blocks() {
-            let range = Pba::new(index, first)..Pba::new(index, first + SCAN_BLOCKS);
+            let whole = Pba::new(index, first)..Pba::new(index, first + SCAN_BLOCKS);
+            let fragments = whole.start.fragment(0)..whole.end.fragment(0);
             first += SCAN_BLOCKS;
-            let stored = parts.store.blocks(range.start, range.end)?;
-            let mut rows: BTreeMap<Pba, BlockRow> = stored.into_iter().collect();
-            for pba in pending.blocks.range(range).map(|(pba, _)| *pba) {
-                // What cannot be applied was found with the rows.
-                if let Ok(after) = pending.block_after(pba, rows.remove(&pba)) {
-                    rows.extend(after.map(|row| (pba, row)));
+            let mut rows: BTreeMap<Pba, BlockRow> = BTreeMap::new();
+            for range in [whole, fragments] {
+                rows.extend(parts.store.blocks(range.start, range.end)?);
+                for pba in pending.blocks.range(range).map(|(pba, _)| *pba) {
+                    // What cannot be applied was found with the rows.
+                    if let Ok(after) = pending.block_after(pba, rows.remove(&pba)) {
+                        rows.extend(after.map(|row| (pba, row)));
+                    }
                 }
             }
             for (pba, row) in rows {
@@ -215,12 +219,9 @@ async fn check_block(
     buf: Buffer,
     report: &mut CheckReport,
 ) {
-    let extent = Extent {
-        block: crate::drive_block(pba),
-        buffer_offset: 0,
-        blocks: 1,
-    };
-    let (result, buf) = drive.read(buf, &[extent]).await;
+    let fetch = Fetch::new([(pba, 0)].into_iter());
+    let (result, mut buf) = drive.read(buf, fetch.extents()).await;
+    fetch.unpack(&mut buf);
     report.data_blocks_checked += 1;
     let Some(content) = fingerprint::split(&buf).first() else {
         return;

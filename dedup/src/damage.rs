@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::Shared;
 use crate::index::{BlockInfo, IN_FLIGHT};
-use crate::read::coalesce;
+use crate::pack_read::Fetch;
 use crate::state::State;
 use crate::wait::{lock, yield_once};
 use crate::{Engine, fingerprint};
@@ -143,17 +143,10 @@ impl Damage {
 
     fn text(&self) -> String {
         let mut text =
-            "# Damaged blocks: DRIVE BLOCK FINGERPRINT CRC32C. Written by the program.\n"
+            "# Damaged blocks: DRIVE:BLOCK[/SLOT] FINGERPRINT CRC32C. Written by the program.\n"
                 .to_owned();
         for (pba, known) in &self.blocks {
-            let _ = writeln!(
-                text,
-                "{} {} {} {:08x}",
-                pba.drive(),
-                pba.block(),
-                known.fingerprint,
-                known.crc32c
-            );
+            let _ = writeln!(text, "{pba} {} {:08x}", known.fingerprint, known.crc32c);
         }
         text
     }
@@ -161,12 +154,7 @@ impl Damage {
 
 fn parse(line: &str) -> Option<(Pba, Known)> {
     let mut words = line.split_ascii_whitespace();
-    let drive: u16 = words.next()?.parse().ok()?;
-    let block: u64 = words
-        .next()?
-        .parse()
-        .ok()
-        .filter(|block| *block <= Pba::BLOCK_MAX)?;
+    let pba = words.next()?.parse().ok()?;
     let fingerprint = u128::from_str_radix(words.next()?, 16).ok()?;
     let crc32c = u32::from_str_radix(words.next()?, 16).ok()?;
     let known = Known {
@@ -175,7 +163,7 @@ fn parse(line: &str) -> Option<(Pba, Known)> {
         is_old: true,
         tried: None,
     };
-    Some((Pba::new(drive, block), known))
+    Some((pba, known))
 }
 
 /// A damaged block that there is something to do for.
@@ -263,7 +251,9 @@ impl Shared {
         let Some(drive) = self.drives.get(usize::from(pba.drive())) else {
             return (false, buf);
         };
-        let (result, buf) = drive.read(buf, &coalesce([(pba, 0)].into_iter())).await;
+        let fetch = Fetch::new([(pba, 0)].into_iter());
+        let (result, mut buf) = drive.read(buf, fetch.extents()).await;
+        fetch.unpack(&mut buf);
         let is_good = result.is_ok() && self.is_content(&buf, known.fingerprint, known.crc32c);
         (is_good, buf)
     }
@@ -323,7 +313,9 @@ impl Shared {
                 damage.remove(*pba);
                 continue;
             }
-            let twin = match known.fingerprint.is_some() {
+            // A fragment cannot be written in place: others share its block.
+            let can_heal = known.fingerprint.is_some() && !pba.is_fragment();
+            let twin = match can_heal {
                 true => state.index.find(&state.blocks, &known.fingerprint),
                 false => None,
             };
@@ -395,7 +387,8 @@ impl Shared {
         let Some(drive) = self.drives.get(usize::from(pba.drive())) else {
             return false;
         };
-        let (written, buf) = drive.write(buf, &coalesce([(pba, 0)].into_iter())).await;
+        let fetch = Fetch::new([(pba, 0)].into_iter());
+        let (written, buf) = drive.write(buf, fetch.extents()).await;
         if written.is_err() || drive.flush().await.is_err() {
             return false;
         }

@@ -197,6 +197,11 @@ impl Shared {
         self.bounces.alloc(len).await
     }
 
+    /// A bounce buffer, if there is memory now.
+    pub(crate) fn try_bounce(&self, len: usize) -> Option<Buffer> {
+        self.bounces.try_alloc(len)
+    }
+
     /// Whether no more commands are taken.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)

@@ -1,7 +1,7 @@
 //! What is known of physical blocks, and how to find one by its content.
 //!
-//! [`BlockTable`] holds count, checksum and fingerprint per physical block, in chunks that exist only
-//! where blocks are in use. [`Index`] finds a block by its fingerprint; it stores block numbers and a
+//! [`BlockTable`] holds count, checksum and fingerprint per physical address (a whole block, or a fragment
+//! of one), in chunks that exist only where blocks are in use. [`Index`] finds a block by its fingerprint; it stores block numbers and a
 //! few bits of the fingerprint, and compares the full fingerprint in the table, so a hit is always a
 //! match of all 128 bits.
 
@@ -31,49 +31,86 @@ const UNUSED: BlockInfo = BlockInfo {
 
 type Chunk = Box<[BlockInfo]>;
 
-/// Facts per physical block, by drive and block.
+/// Facts per physical address. Every drive has two tables: one for its whole blocks and, behind that,
+/// one for the fragments in them.
 pub(crate) struct BlockTable {
-    drives: Vec<Vec<Option<Chunk>>>,
+    tables: Vec<Vec<Option<Chunk>>>,
+}
+
+/// The table of an address.
+#[inline]
+fn table_of(pba: Pba) -> usize {
+    usize::from(pba.drive()) * 2 + usize::from(pba.is_fragment())
+}
+
+/// The address with this number in a table.
+#[inline]
+pub(crate) fn address(table: usize, number: u64) -> Pba {
+    let drive = (table / 2) as u16;
+    match table % 2 {
+        0 => Pba::new(drive, number),
+        _ => Pba::new(drive, number / Pba::SLOTS).fragment((number % Pba::SLOTS) as u8),
+    }
 }
 
 impl BlockTable {
-    /// A table for drives of these sizes (in data blocks).
+    /// Tables for drives of these sizes (in data blocks).
     pub(crate) fn new(data_blocks: &[u64]) -> Self {
         let chunks = |blocks: &u64| (0..blocks.div_ceil(CHUNK)).map(|_| None).collect();
+        let tables = data_blocks
+            .iter()
+            .flat_map(|blocks| [chunks(blocks), Vec::new()]);
         Self {
-            drives: data_blocks.iter().map(chunks).collect(),
+            tables: tables.collect(),
         }
     }
 
-    /// What is known of a block; an unused one has no references.
+    /// What is known of a content; an unused address has no references.
     #[inline]
     pub(crate) fn get(&self, pba: Pba) -> BlockInfo {
         let chunk = self
-            .drives
-            .get(usize::from(pba.drive()))
-            .and_then(|chunks| chunks.get((pba.block() / CHUNK) as usize));
+            .tables
+            .get(table_of(pba))
+            .and_then(|chunks| chunks.get((pba.number() / CHUNK) as usize));
         match chunk {
-            Some(Some(chunk)) => chunk[(pba.block() % CHUNK) as usize],
+            Some(Some(chunk)) => chunk[(pba.number() % CHUNK) as usize],
             _ => UNUSED,
         }
     }
 
-    /// The entry of a block. The block must exist on its drive (checked where numbers come in).
+    /// The entry of an address. It must exist on its drive (checked where numbers come in).
     #[inline]
     pub(crate) fn entry(&mut self, pba: Pba) -> &mut BlockInfo {
-        let chunk = &mut self.drives[usize::from(pba.drive())][(pba.block() / CHUNK) as usize];
-        let chunk = chunk.get_or_insert_with(|| vec![UNUSED; CHUNK as usize].into_boxed_slice());
-        &mut chunk[(pba.block() % CHUNK) as usize]
+        let table = &mut self.tables[table_of(pba)];
+        let at = (pba.number() / CHUNK) as usize;
+        if pba.is_fragment() && table.len() <= at {
+            table.resize_with(at + 1, || None);
+        }
+        let chunk =
+            table[at].get_or_insert_with(|| vec![UNUSED; CHUNK as usize].into_boxed_slice());
+        &mut chunk[(pba.number() % CHUNK) as usize]
     }
 
-    /// Blocks with references among `count` from `first` on; where nothing is in use costs nothing.
+    /// Whether any fragment of a fragment's pack has references.
+    pub(crate) fn is_pack_in_use(&self, pba: Pba) -> bool {
+        let block = pba.container();
+        (0..=Pba::SLOT_MAX).any(|slot| self.get(block.fragment(slot)).references > 0)
+    }
+
+    /// How many tables there are; table `t` is about drive `t / 2`.
+    pub(crate) fn tables(&self) -> usize {
+        self.tables.len()
+    }
+
+    /// Addresses with references among `count` numbers of a table from `first` on; where nothing is in
+    /// use costs nothing.
     pub(crate) fn used_in(
         &self,
-        drive: usize,
+        table: usize,
         first: u64,
         count: u64,
     ) -> impl Iterator<Item = (Pba, &BlockInfo)> {
-        let chunks = self.drives.get(drive).map_or(&[][..], |chunks| &chunks[..]);
+        let chunks = self.tables.get(table).map_or(&[][..], |chunks| &chunks[..]);
         let end = first.saturating_add(count);
         (0u64..)
             .zip(chunks)
@@ -83,34 +120,27 @@ impl BlockTable {
                 let entries = chunk.as_deref().unwrap_or_default();
                 (number * CHUNK..)
                     .zip(entries)
-                    .filter(move |(block, info)| {
-                        info.references > 0 && (first..end).contains(block)
+                    .filter(move |(number, info)| {
+                        info.references > 0 && (first..end).contains(number)
                     })
-                    .map(move |(block, info)| (Pba::new(drive as u16, block), info))
+                    .map(move |(number, info)| (address(table, number), info))
             })
     }
 
-    /// Whether a drive has that block or a later one.
-    pub(crate) fn has(&self, drive: usize, block: u64) -> bool {
-        let chunks = self.drives.get(drive).map_or(0, Vec::len);
-        block < chunks as u64 * CHUNK
+    /// Whether a table has that number or a later one.
+    pub(crate) fn has(&self, table: usize, number: u64) -> bool {
+        number < self.numbers(table)
     }
 
-    /// Every block that has references.
+    /// Every number of a table that is or was in use is below this one.
+    pub(crate) fn numbers(&self, table: usize) -> u64 {
+        self.tables.get(table).map_or(0, Vec::len) as u64 * CHUNK
+    }
+
+    /// Every address that has references: by drive, whole blocks first; fragments of a pack follow each
+    /// other.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Pba, &BlockInfo)> {
-        self.drives.iter().enumerate().flat_map(|(drive, chunks)| {
-            chunks.iter().enumerate().flat_map(move |(number, chunk)| {
-                let entries = chunk.as_deref().unwrap_or_default();
-                entries
-                    .iter()
-                    .enumerate()
-                    .filter(|(_, info)| info.references > 0)
-                    .map(move |(slot, info)| {
-                        let block = number as u64 * CHUNK + slot as u64;
-                        (Pba::new(drive as u16, block), info)
-                    })
-            })
-        })
+        (0..self.tables.len()).flat_map(|table| self.used_in(table, 0, u64::MAX))
     }
 }
 
@@ -125,10 +155,12 @@ const LOAD_MAX: (usize, usize) = (9, 10);
 const GROWTH: usize = 8;
 /// Bits of an entry that come from the fingerprint.
 const TAG_BITS: u32 = 24;
-/// Bits of an entry that hold the number of the block, counted over all drives, plus one.
+/// Bits of an entry that hold the number of the address, counted over all drives, plus one.
 const NUMBER_BITS: u32 = 40;
-/// Data blocks of all drives of a pool together at most: 4 PiB.
-pub(crate) const BLOCKS_MAX: u64 = (1 << NUMBER_BITS) - 1;
+/// Numbers of a block: its own, and those of its fragments.
+const NUMBERS: u64 = 1 + Pba::SLOTS;
+/// Data blocks of all drives of a pool together at most: 240 TiB.
+pub(crate) const BLOCKS_MAX: u64 = ((1 << NUMBER_BITS) - 1) / NUMBERS;
 
 /// Finds blocks by content.
 ///
@@ -138,9 +170,14 @@ pub(crate) const BLOCKS_MAX: u64 = (1 << NUMBER_BITS) - 1;
 /// shard grows without a look at anything but itself, and as each grows alone, growth never takes long.
 pub(crate) struct Index {
     shards: Vec<Shard>,
-    /// The number of the first block of each drive.
-    drives: Vec<u64>,
+    drives: Vec<Numbers>,
     len: usize,
+}
+
+/// The numbers of a drive's addresses: its blocks, then the fragments in them.
+struct Numbers {
+    first: u64,
+    blocks: u64,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -321,8 +358,12 @@ impl Index {
         let shards = (blocks / SHARD_ENTRIES).clamp(1, SHARDS_MAX);
         let mut first = 0;
         let drives = data_blocks.iter().map(|blocks| {
-            first += blocks;
-            first - blocks
+            let numbers = Numbers {
+                first,
+                blocks: *blocks,
+            };
+            first += blocks * NUMBERS;
+            numbers
         });
         Self {
             drives: drives.collect(),
@@ -338,7 +379,9 @@ impl Index {
     }
 
     fn entry(&self, hash: Hash, pba: Pba) -> u64 {
-        let number = self.drives[usize::from(pba.drive())] + pba.block() + 1;
+        let drive = &self.drives[usize::from(pba.drive())];
+        let before = if pba.is_fragment() { drive.blocks } else { 0 };
+        let number = drive.first + before + pba.number() + 1;
         debug_assert!(number >> NUMBER_BITS == 0);
         hash.tag << NUMBER_BITS | number
     }
@@ -451,10 +494,14 @@ impl Index {
 }
 
 #[inline]
-fn number_to_pba(drives: &[u64], entry: u64) -> Pba {
+fn number_to_pba(drives: &[Numbers], entry: u64) -> Pba {
     let number = (entry & ((1 << NUMBER_BITS) - 1)) - 1;
-    let drive = drives.partition_point(|first| *first <= number) - 1;
-    Pba::new(drive as u16, number - drives[drive])
+    let drive = drives.partition_point(|drive| drive.first <= number) - 1;
+    let Numbers { first, blocks } = drives[drive];
+    match (number - first).checked_sub(blocks) {
+        None => address(drive * 2, number - first),
+        Some(fragment) => address(drive * 2 + 1, fragment),
+    }
 }
 
 #[cfg(test)]
@@ -468,13 +515,14 @@ mod tests {
     proptest! {
         #[test]
         fn the_index_agrees_with_a_plain_map(steps in proptest::collection::vec((0u8..20, any::<bool>()), 1..200)) {
-            let mut blocks = BlockTable::new(&[20_000]);
-            let mut index = Index::new(&[20_000]);
+            let mut blocks = BlockTable::new(&[20_000, 30_000]);
+            let mut index = Index::new(&[20_000, 30_000]);
             let mut model = HashMap::new();
             for (number, (content, insert)) in steps.into_iter().enumerate() {
                 let fingerprint = Fingerprint([content; 16]);
                 if insert {
-                    let pba = Pba::new(0, number as u64 * 37);
+                    let block = Pba::new(number as u16 % 2, number as u64 * 37);
+                    let pba = if number % 3 == 0 { block } else { block.fragment(number as u8 % 15) };
                     *blocks.entry(pba) = BlockInfo { references: 1, crc32c: 0, fingerprint };
                     let known = index.find(&blocks, &fingerprint);
                     index.insert(&blocks, pba, known);
@@ -489,6 +537,25 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_pack_is_in_use_as_long_as_one_of_its_fragments_is() {
+        let mut blocks = BlockTable::new(&[100, 100]);
+        let pack = Pba::new(1, 7);
+        for slot in [0, 14] {
+            blocks.entry(pack.fragment(slot)).references = 1;
+        }
+        // Neither the whole block nor its neighbours count.
+        blocks.entry(pack).references = 1;
+        blocks.entry(Pba::new(1, 8).fragment(0)).references = 1;
+        let found: Vec<_> = blocks.iter().map(|(pba, _)| pba.to_string()).collect();
+        assert_eq!(found, ["1:7", "1:7/0", "1:7/14", "1:8/0"]);
+        for slot in [0, 14] {
+            assert!(blocks.is_pack_in_use(pack.fragment(0)));
+            blocks.entry(pack.fragment(slot)).references = 0;
+        }
+        assert!(!blocks.is_pack_in_use(pack.fragment(14)));
     }
 
     #[test]

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::check::CheckFinding;
 use crate::engine::Shared;
-use crate::index::IN_FLIGHT;
+use crate::index::{IN_FLIGHT, address};
 use crate::state::State;
 use crate::wait::lock;
 use crate::{Engine, EngineError, Result};
@@ -166,25 +166,19 @@ impl Engine {
     /// with the pool is in the report.
     pub async fn check_online(&self) -> Result<OnlineCheckReport> {
         let shared = &self.shared;
-        let drives: Vec<u64> = shared
-            .drives
-            .iter()
-            .map(|drive| drive.blocks().saturating_sub(crate::LABEL_BLOCKS))
-            .collect();
         let mut report = OnlineCheckReport::default();
         let mut is_first = true;
-        for (drive, blocks) in (0u16..).zip(drives) {
+        let tables = lock(&shared.state).blocks.tables();
+        for table in 0..tables {
             let mut first = 0;
-            while first < blocks {
-                let window = WINDOW_BLOCKS.min(blocks - first);
-                check_window(
-                    shared,
-                    &mut report,
-                    Pba::new(drive, first),
-                    window,
-                    is_first,
-                )
-                .await?;
+            loop {
+                let numbers = lock(&shared.state).blocks.numbers(table);
+                let window = WINDOW_BLOCKS.min(numbers.saturating_sub(first));
+                if window == 0 {
+                    break;
+                }
+                let from = address(table, first);
+                check_window(shared, &mut report, from, window, is_first).await?;
                 is_first = false;
                 first += window;
             }
@@ -331,6 +325,7 @@ mod tests {
             nsid: None,
             uuid: None,
             dedup: true,
+            compression: meta::Compression::Off,
         };
         let volume = engine.create_volume(spec).await.unwrap();
         let mut buf = BufferPool::new(1 << 20)

@@ -1,12 +1,13 @@
 //! The way of a read: map -> physical blocks -> drive, straight into the caller's buffer, and every
 //! block's checksum verified (I8: damaged data is never returned).
 
-use drives::{BLOCK_BYTES, Extent};
+use drives::BLOCK_BYTES;
 use meta::Pba;
 use reactor::Buffer;
 
 use crate::engine::Shared;
 use crate::fingerprint;
+use crate::pack_read::Fetch;
 use crate::volume::VolumeCore;
 use crate::wait::lock;
 use crate::{EngineError, Result};
@@ -44,21 +45,22 @@ pub(crate) async fn read_piece(
         }
     };
     for (at, drive) in shared.drives.iter().enumerate() {
-        let extents = coalesce(
+        let fetch = Fetch::new(
             stored
                 .iter()
                 .filter(|s| usize::from(s.pba.drive()) == at)
                 .map(|s| (s.pba, s.buffer_offset)),
         );
-        if extents.is_empty() {
+        if fetch.extents().is_empty() {
             continue;
         }
-        let (result, back) = drive.read(buf, &extents).await;
+        let (result, back) = drive.read(buf, fetch.extents()).await;
         buf = back;
         if let Err(error) = result {
             buf.fill(0);
             return (Err(shared.drive_error("read", &**drive, &error)), buf);
         }
+        fetch.unpack(&mut buf);
     }
     let result = verify(shared, volume, &stored, &buf);
     if result.is_err() {
@@ -128,45 +130,4 @@ fn verify(shared: &Shared, volume: &VolumeCore, stored: &[Stored], buf: &Buffer)
     ));
     tracing::error!(%error, "damaged data was not returned");
     Err(error.at(first.sub_block * BLOCK_BYTES as u64))
-}
-
-/// Adjacent blocks that are adjacent in the buffer too become one extent. All on one drive.
-pub(crate) fn coalesce(blocks: impl Iterator<Item = (Pba, usize)>) -> Vec<Extent> {
-    let mut extents: Vec<Extent> = Vec::new();
-    for (pba, buffer_offset) in blocks {
-        let block = crate::drive_block(pba);
-        if let Some(last) = extents.last_mut()
-            && last.block + u64::from(last.blocks) == block
-            && last.buffer_offset + last.blocks as usize * BLOCK_BYTES == buffer_offset
-        {
-            last.blocks += 1;
-            continue;
-        }
-        extents.push(Extent {
-            block,
-            buffer_offset,
-            blocks: 1,
-        });
-    }
-    extents
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn neighbours_on_the_drive_and_in_the_buffer_leave_as_one_extent() {
-        let blocks = [(10, 0), (11, 1), (12, 2), (20, 3), (21, 5), (19, 6)];
-        let extents = coalesce(
-            blocks
-                .into_iter()
-                .map(|(block, at)| (Pba::new(0, block), at * BLOCK_BYTES)),
-        );
-        let found: Vec<_> = extents
-            .iter()
-            .map(|e| (e.block - 256, e.buffer_offset / BLOCK_BYTES, e.blocks))
-            .collect();
-        assert_eq!(found, [(10, 0, 3), (20, 3, 1), (21, 5, 1), (19, 6, 1)]);
-    }
 }

@@ -23,7 +23,7 @@ use reactor::BufferPool;
 use crate::engine::{EngineParts, block_on};
 use crate::fingerprint::{self, Hasher};
 use crate::index::{BLOCKS_MAX, BlockInfo, IN_FLIGHT};
-use crate::read::coalesce;
+use crate::pack_read::Fetch;
 use crate::state::{State, VolumeEntry};
 use crate::{EngineError, LABEL_BLOCKS, Result};
 
@@ -140,7 +140,7 @@ async fn load(parts: &EngineParts) -> Result<State> {
 }
 
 fn data_blocks(drives: &[Arc<dyn Drive>]) -> Result<Vec<u64>> {
-    if drives.is_empty() || drives.len() >= usize::from(u16::MAX) {
+    if drives.is_empty() || drives.len() > usize::from(Pba::DRIVE_MAX) {
         return Err(EngineError::invalid(format!(
             "a pool cannot have {} drives",
             drives.len()
@@ -151,7 +151,7 @@ fn data_blocks(drives: &[Arc<dyn Drive>]) -> Result<Vec<u64>> {
         .map(|drive| match drive.blocks().checked_sub(LABEL_BLOCKS) {
             Some(blocks @ 1..=Pba::BLOCK_MAX) => Ok(blocks),
             _ => Err(EngineError::invalid(format!(
-                "drive {} has {} blocks; from {} to 2^48 are possible",
+                "drive {} has {} blocks; from {} to 2^44 are possible",
                 drive.name(),
                 drive.blocks(),
                 LABEL_BLOCKS + 1
@@ -271,12 +271,14 @@ fn rebuild(state: &mut State) -> Result<()> {
         blocks,
         space,
         index,
+        packs,
         ..
     } = state;
     for (pba, info) in blocks.iter() {
-        if !space.occupy(pba) {
-            return Err(EngineError::internal(format!(
-                "block {pba} was found twice"
+        if packs.add_found(pba) && !space.occupy(pba.container()) {
+            return Err(damaged(format_args!(
+                "block {} holds two things at once",
+                pba.container()
             )));
         }
         if info.fingerprint.is_some() {
@@ -364,8 +366,10 @@ async fn read_contents(
         .iter()
         .enumerate()
         .map(|(at, pba)| (*pba, at * BLOCK_BYTES));
-    let (result, mut buf) = drive.read(buf, &coalesce(places)).await;
+    let fetch = Fetch::new(places);
+    let (result, mut buf) = drive.read(buf, fetch.extents()).await;
     if result.is_ok() {
+        fetch.unpack(&mut buf);
         let mut found = Vec::with_capacity(blocks.len());
         let mut read = blocks.iter().zip(fingerprint::split(&buf));
         hasher.batch(fingerprint::split(&buf), |fingerprint| {
@@ -385,10 +389,12 @@ async fn read_contents(
     let mut found = Vec::new();
     let mut last_error = None;
     for pba in blocks {
-        let (result, back) = drive.read(buf, &coalesce([(*pba, 0)].into_iter())).await;
+        let fetch = Fetch::new([(*pba, 0)].into_iter());
+        let (result, back) = drive.read(buf, fetch.extents()).await;
         buf = back;
         match result {
             Ok(()) => {
+                fetch.unpack(&mut buf);
                 let block = fingerprint::split(&buf).first();
                 found.extend(block.map(|block| {
                     let fingerprint = hasher.one(block);
@@ -417,11 +423,11 @@ async fn read_contents(
     }
 }
 
-/// Whether a drive has that block.
+/// Whether a drive has that address.
 fn contains(data_blocks: &[u64], pba: Pba) -> bool {
     data_blocks
         .get(usize::from(pba.drive()))
-        .is_some_and(|blocks| pba.block() < *blocks)
+        .is_some_and(|blocks| pba.is_within(*blocks))
 }
 
 /// What the journal changes in the store.

@@ -17,7 +17,7 @@ use crate::damage::Verdict;
 use crate::engine::Shared;
 use crate::fingerprint;
 use crate::index::{BlockInfo, IN_FLIGHT};
-use crate::read::coalesce;
+use crate::pack_read::Fetch;
 use crate::wait::lock;
 use crate::{Engine, EngineError, Result};
 
@@ -141,7 +141,7 @@ impl Shared {
     /// Runs a scrub if one is wanted.
     pub(crate) async fn scrub_if_wanted(self: &Arc<Self>) {
         let rate = {
-            let total = lock(&self.state).space.used();
+            let total = lock(&self.state).contents();
             let mut scrub = lock(&self.scrub);
             if !std::mem::take(&mut scrub.is_wanted) {
                 return;
@@ -169,14 +169,15 @@ impl Shared {
     /// Whether it came to its end.
     async fn scrub_all(self: &Arc<Self>, rate: u64) -> bool {
         let mut due = reactor::now();
-        for drive in 0..self.drives.len() {
+        let tables = lock(&self.state).blocks.tables();
+        for table in 0..tables {
             let mut at = 0;
             loop {
                 if self.is_closed() || lock(&self.scrub).is_unwanted {
                     return false;
                 }
-                let (blocks, next) = self.blocks_to_scrub(drive, at);
-                self.scrub_blocks(drive, &blocks).await;
+                let (blocks, next) = self.blocks_to_scrub(table, at);
+                self.scrub_blocks(&blocks).await;
                 let Some(next) = next else {
                     break;
                 };
@@ -190,30 +191,34 @@ impl Shared {
         true
     }
 
-    /// The next blocks in use of a drive, and where to go on.
-    fn blocks_to_scrub(&self, drive: usize, from: u64) -> (Vec<(Pba, BlockInfo)>, Option<u64>) {
+    /// The next blocks in use of a table, and where to go on.
+    fn blocks_to_scrub(&self, table: usize, from: u64) -> (Vec<(Pba, BlockInfo)>, Option<u64>) {
         let state = lock(&self.state);
-        let window = state.blocks.used_in(drive, from, LOOK_BLOCKS);
+        let window = state.blocks.used_in(table, from, LOOK_BLOCKS);
         let mut found: Vec<(Pba, BlockInfo)> = Vec::with_capacity(READ_BLOCKS);
         for (pba, info) in window.filter(|(_, info)| info.references & IN_FLIGHT == 0) {
             if found.len() == READ_BLOCKS {
-                return (found, Some(pba.block()));
+                return (found, Some(pba.number()));
             }
             found.push((pba, *info));
         }
         let next = from + LOOK_BLOCKS;
-        (found, state.blocks.has(drive, next).then_some(next))
+        (found, state.blocks.has(table, next).then_some(next))
     }
 
-    async fn scrub_blocks(&self, drive: usize, blocks: &[(Pba, BlockInfo)]) {
-        let Some(drive) = self.drives.get(drive).filter(|_| !blocks.is_empty()) else {
+    /// Reads and compares blocks of one drive.
+    async fn scrub_blocks(&self, blocks: &[(Pba, BlockInfo)]) {
+        let drive = blocks.first().map(|(pba, _)| usize::from(pba.drive()));
+        let Some(drive) = drive.and_then(|drive| self.drives.get(drive)) else {
             return;
         };
         let buf = self.bounce(blocks.len() * BLOCK_BYTES).await;
         let places = (0..)
             .zip(blocks)
             .map(|(at, (pba, _))| (*pba, at * BLOCK_BYTES));
-        let (result, mut buf) = drive.read(buf, &coalesce(places)).await;
+        let fetch = Fetch::new(places);
+        let (result, mut buf) = drive.read(buf, fetch.extents()).await;
+        fetch.unpack(&mut buf);
         let suspects = match result {
             Ok(()) => self.suspects(blocks, &buf),
             // One of them cannot be read: which one, tells only a look at each.

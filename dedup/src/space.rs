@@ -47,14 +47,14 @@ impl Space {
         }
     }
 
-    /// Whether the number is that of a data block of one of the drives.
+    /// Whether one of the drives has that address.
     pub(crate) fn contains(&self, pba: Pba) -> bool {
         self.drives
             .get(usize::from(pba.drive()))
-            .is_some_and(|drive| pba.block() < drive.blocks)
+            .is_some_and(|drive| pba.is_within(drive.blocks))
     }
 
-    /// Takes a certain block (recovery); false when it is taken already.
+    /// Takes a certain whole block (recovery); false when it is taken already.
     pub(crate) fn occupy(&mut self, pba: Pba) -> bool {
         self.drives[usize::from(pba.drive())].occupy(pba.block())
     }

@@ -8,7 +8,8 @@
 //! * a block that is marked in flight is being written by one batch, which holds all its references;
 //!   its checksum field then holds the number of the batch's item that is written there;
 //! * a block whose count falls to zero leaves the index at once and is quarantined with the sequence
-//!   number of the last record then appended: no record after that one refers to it (I3).
+//!   number of the last record then appended: no record after that one refers to it (I3). A fragment has
+//!   a count as a block has; its pack is quarantined when the last of its fragments goes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use meta::{Fingerprint, MapEntry, Pba, Record, RecordRef, VolumeInfo, VolumeStat
 use crate::index::{BlockInfo, BlockTable, IN_FLIGHT, Index};
 use crate::map::PageMap;
 use crate::online::OnlineCount;
+use crate::packing::{OpenPack, PackCount};
 use crate::space::Space;
 use crate::volume::VolumeCore;
 use crate::wait::Event;
@@ -120,6 +122,7 @@ pub(crate) struct State {
     pub(crate) blocks: BlockTable,
     pub(crate) index: Index,
     pub(crate) space: Space,
+    pub(crate) packs: PackCount,
     in_flight: Vec<Flight>,
     /// A block takes at most this many references; then the content is stored once more.
     references_max: u32,
@@ -153,6 +156,7 @@ impl State {
             blocks: BlockTable::new(data_blocks),
             index: Index::new(data_blocks),
             space: Space::new(data_blocks, discard),
+            packs: PackCount::default(),
             in_flight: Vec::new(),
             references_max: references_max.clamp(1, IN_FLIGHT - 1),
             retry_upto: None,
@@ -222,6 +226,11 @@ impl State {
             .ok_or_else(|| EngineError::not_found(format!("volume {volume} was deleted")))
     }
 
+    /// Contents that are stored: whole blocks and fragments.
+    pub(crate) fn contents(&self) -> u64 {
+        self.space.used() - self.packs.packs + self.packs.fragments
+    }
+
     /// Brings what the look-ups and changes of a batch will need into the cache.
     pub(crate) fn warm_up<'a>(
         &self,
@@ -233,13 +242,14 @@ impl State {
         self.index.warm_up_leaving(&self.blocks, old);
     }
 
-    /// Looks content up and takes a reference, or a new block for `item` of the batch. Content without
-    /// a fingerprint is always new.
+    /// Looks content up and takes a reference, or a new block for `item` of the batch (a place in `pack`,
+    /// if it goes there). Content without a fingerprint is always new.
     pub(crate) fn claim(
         &mut self,
         flight: &mut Flight,
         fingerprint: Fingerprint,
         item: u32,
+        pack: Option<&mut OpenPack>,
     ) -> Claim {
         let known = if fingerprint.is_some() {
             self.index.find(&self.blocks, &fingerprint)
@@ -273,9 +283,14 @@ impl State {
             }
             // As many references as can be counted: a second copy takes over in the index.
         }
-        let Some(pba) = self.space.allocate(flight.drive) else {
+        let allocated = match pack {
+            Some(pack) => pack.allocate(|| self.space.allocate(flight.drive)),
+            None => self.space.allocate(flight.drive),
+        };
+        let Some(pba) = allocated else {
             return Claim::Full;
         };
+        self.packs.add(pba);
         *self.blocks.entry(pba) = BlockInfo {
             references: 1 | IN_FLIGHT,
             crc32c: item,
@@ -293,10 +308,13 @@ impl State {
     pub(crate) fn abandon(&mut self, pba: Pba, may_be_written: bool) {
         self.unindex(pba);
         self.blocks.entry(pba).references = 0;
+        let Some(block) = self.packs.remove(&self.blocks, pba) else {
+            return;
+        };
         if may_be_written {
-            self.space.set_aside(pba);
+            self.space.set_aside(block);
         } else {
-            self.space.give_back(pba);
+            self.space.give_back(block);
         }
     }
 
@@ -324,7 +342,9 @@ impl State {
         info.references -= 1;
         if info.references == 0 {
             self.unindex(pba);
-            self.space.quarantine(pba, self.last_change);
+            if let Some(block) = self.packs.remove(&self.blocks, pba) {
+                self.space.quarantine(block, self.last_change);
+            }
         }
     }
 

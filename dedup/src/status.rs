@@ -29,6 +29,11 @@ pub struct PoolStatus {
     pub read_only: Option<String>,
     /// Blocks whose content did not match its checksum when read, since the pool was opened.
     pub corrupt_blocks: u64,
+    /// Compressed contents that share blocks, as they would be uncompressed. They are in
+    /// [`PoolStatus::packed_bytes`] of blocks: the difference is what compression saves.
+    pub compressed_bytes: u64,
+    /// Physical data blocks that hold compressed contents, a part of [`PoolStatus::used_bytes`].
+    pub packed_bytes: u64,
     /// Blocks that are found by their content.
     pub indexed_blocks: u64,
     /// Memory of the index that finds them, in bytes.
@@ -113,6 +118,8 @@ pub(crate) fn collect(shared: &Shared) -> PoolStatus {
         unflushed_bytes: state.unflushed_bytes,
         read_only: state.read_only.clone(),
         corrupt_blocks: state.corrupt_blocks,
+        compressed_bytes: state.packs.fragments * grain,
+        packed_bytes: state.packs.packs * grain,
         indexed_blocks: state.index.len() as u64,
         index_bytes: state.index.memory_bytes() as u64,
         damaged_blocks: lock(&shared.damage).count(),

@@ -8,6 +8,7 @@ use futures_util::lock::Mutex as AsyncMutex;
 use meta::{VolumeInfo, VolumeState};
 use reactor::Buffer;
 
+use crate::compress::Algorithm;
 use crate::engine::Shared;
 use crate::lane::write_sub_blocks;
 use crate::range_lock::RangeLock;
@@ -26,6 +27,8 @@ pub(crate) struct VolumeCore {
     pub(crate) id: u32,
     /// Whether what is written is fingerprinted.
     pub(crate) dedup: bool,
+    /// How what is new is compressed, if it is.
+    pub(crate) compression: Option<Algorithm>,
     pub(crate) range_lock: Arc<RangeLock>,
     /// Who changes what is being trimmed of the volume, or unmaps it.
     pub(crate) trim_turn: AsyncMutex<()>,
@@ -43,6 +46,7 @@ impl VolumeCore {
         Self {
             id: info.id,
             dedup: info.dedup,
+            compression: Algorithm::of(info.compression),
             range_lock: Arc::default(),
             trim_turn: AsyncMutex::default(),
             trimming: AtomicU64::new(ranges::total(&info.trimming)),
@@ -52,6 +56,11 @@ impl VolumeCore {
             is_active: AtomicBool::new(info.state == VolumeState::Active),
             info: Mutex::new(info),
         }
+    }
+
+    /// The name of its domain.
+    pub(crate) fn domain(&self) -> String {
+        lock(&self.info).domain.clone()
     }
 
     /// Size or state changed. Called under the state's lock.

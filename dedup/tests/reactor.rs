@@ -74,6 +74,7 @@ fn background_work_flushes_checkpoints_and_frees_without_being_asked() {
             nsid: None,
             uuid: None,
             dedup: true,
+            compression: meta::Compression::Off,
         };
         let volume = engine.create_volume(spec).await.unwrap();
         let buffers = BufferPool::new(16 << 20).unwrap();

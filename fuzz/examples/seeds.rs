@@ -208,6 +208,7 @@ fn volume() -> VolumeInfo {
         verify: meta::VerifyPolicy::Compare,
         domain: "tenant".into(),
         trimming: vec![(0, 9), (1000, 2000)],
+        compression: meta::Compression::Zstd,
     }
 }
 

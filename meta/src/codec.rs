@@ -3,7 +3,7 @@
 use uuid::Uuid;
 
 use crate::types::{
-    TRIMMING_RANGES_MAX, VOLUME_NAME_BYTES_MAX, VerifyPolicy, VolumeInfo, VolumeState,
+    Compression, TRIMMING_RANGES_MAX, VOLUME_NAME_BYTES_MAX, VerifyPolicy, VolumeInfo, VolumeState,
 };
 
 /// CRC-32C (Castagnoli) of `bytes`.
@@ -75,10 +75,10 @@ impl<'a> Reader<'a> {
 }
 
 /// Bytes of a volume besides its two names.
-pub(crate) const VOLUME_BYTES: usize = 4 + 4 + 8 + 4 + 1 + 1 + 1 + 16 + 16 + 1 + 1;
+pub(crate) const VOLUME_BYTES: usize = 4 + 4 + 8 + 4 + 1 + 1 + 1 + 1 + 16 + 16 + 1 + 1;
 
-/// Appends a volume: id, nsid, size, LBA size, state, deduplication, verify policy, uuid, nguid, name and
-/// domain with a length byte each, ranges that are being trimmed.
+/// Appends a volume: id, nsid, size, LBA size, state, deduplication, verify policy, compression, uuid,
+/// nguid, name and domain with a length byte each, ranges that are being trimmed.
 pub(crate) fn put_volume(out: &mut Vec<u8>, volume: &VolumeInfo) {
     out.extend_from_slice(&volume.id.to_le_bytes());
     out.extend_from_slice(&volume.nsid.to_le_bytes());
@@ -93,6 +93,11 @@ pub(crate) fn put_volume(out: &mut Vec<u8>, volume: &VolumeInfo) {
         VerifyPolicy::Trust => 0,
         VerifyPolicy::Compare => 1,
         VerifyPolicy::Background => 2,
+    });
+    out.push(match volume.compression {
+        Compression::Off => 0,
+        Compression::Lz4 => 1,
+        Compression::Zstd => 2,
     });
     out.extend_from_slice(volume.uuid.as_bytes());
     out.extend_from_slice(&volume.nguid);
@@ -175,6 +180,12 @@ pub(crate) fn take_volume(reader: &mut Reader<'_>) -> Result<VolumeInfo, CodecEr
         2 => VerifyPolicy::Background,
         _ => return Err(CodecError::Field("verify policy")),
     };
+    let compression = match reader.u8()? {
+        0 => Compression::Off,
+        1 => Compression::Lz4,
+        2 => Compression::Zstd,
+        _ => return Err(CodecError::Field("compression")),
+    };
     let uuid = Uuid::from_bytes(reader.array()?);
     let nguid = reader.array()?;
     let name = take_name(reader, "volume name")?;
@@ -193,6 +204,7 @@ pub(crate) fn take_volume(reader: &mut Reader<'_>) -> Result<VolumeInfo, CodecEr
         verify,
         domain,
         trimming,
+        compression,
     })
 }
 

@@ -56,7 +56,7 @@ pub use store::{
     LoadVisitor, MemoryStore, RocksOptions, RocksStore, Row, RowError, Store, StoreFault,
 };
 pub use types::{
-    BlockRow, Checkpoint, Fingerprint, LABEL_AREA_BYTES, Mapping, Pba, Position,
-    TRIMMING_RANGES_MAX, Totals, UnknownVerifyPolicy, VOLUME_NAME_BYTES_MAX, VerifyPolicy,
-    VolumeInfo, VolumeState,
+    BlockRow, Checkpoint, Compression, Fingerprint, LABEL_AREA_BYTES, Mapping, Pba, PbaError,
+    Position, TRIMMING_RANGES_MAX, Totals, UnknownCompression, UnknownVerifyPolicy,
+    VOLUME_NAME_BYTES_MAX, VerifyPolicy, VolumeInfo, VolumeState,
 };

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -13,40 +14,112 @@ pub const LABEL_AREA_BYTES: u64 = 1 << 20;
 /// Longest volume name, in bytes of UTF-8. It fits in one length byte of a record.
 pub const VOLUME_NAME_BYTES_MAX: usize = 255;
 
-/// A physical block address: a drive of the pool and a data block on it.
+/// A physical address: where a content is stored.
 ///
-/// Blocks are counted in sub-blocks of the pool from the end of the drive's label area, so block 0 is
-/// the first block that holds data ([`Pba::byte_offset`]). The drive index is in the top 16 bits.
+/// It names a whole data block of a drive, or a *fragment*: one of the compressed contents that share a
+/// block (a pack). Blocks are counted in sub-blocks of the pool from the end of the drive's label area,
+/// so block 0 is the first block that holds data ([`Pba::byte_offset`]).
+///
+/// | bits    | whole block           | fragment                        |
+/// |---------|-----------------------|---------------------------------|
+/// | 63      | 0                     | 1                               |
+/// | 62..=48 | drive                 | drive                           |
+/// | 47..=0  | block                 | block * 16 + slot in the pack   |
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Pba(pub u64);
 
 impl Pba {
-    /// Bits of the block number; the drive index is above them.
+    /// Bits of the block number (and slot); the drive index is above them.
     pub const BLOCK_BITS: u32 = 48;
-    /// Largest block number.
-    pub const BLOCK_MAX: u64 = (1 << Self::BLOCK_BITS) - 1;
+    /// Largest block number of a drive: with a slot it still fits.
+    pub const BLOCK_MAX: u64 = (1 << (Self::BLOCK_BITS - Self::SLOT_BITS)) - 1;
+    /// Largest index of a drive.
+    pub const DRIVE_MAX: u16 = (1 << 15) - 1;
+    /// Addresses that a block has for its fragments. The last one is never used.
+    pub const SLOTS: u64 = 1 << Self::SLOT_BITS;
+    /// Largest slot of a fragment.
+    pub const SLOT_MAX: u8 = Self::SLOTS as u8 - 2;
 
-    /// The address of data block `block` on drive `drive`. Bits of `block` above
-    /// [`Self::BLOCK_MAX`] are ignored; a drive is never that large.
+    const SLOT_BITS: u32 = 4;
+    const FRAGMENT: u64 = 1 << 63;
+    const NUMBER_MASK: u64 = (1 << Self::BLOCK_BITS) - 1;
+
+    /// The address of data block `block` on drive `drive`. Bits above [`Self::BLOCK_MAX`] and
+    /// [`Self::DRIVE_MAX`] are ignored; a drive is never that large.
+    #[inline]
     pub const fn new(drive: u16, block: u64) -> Self {
-        debug_assert!(block <= Self::BLOCK_MAX);
-        Self(((drive as u64) << Self::BLOCK_BITS) | (block & Self::BLOCK_MAX))
+        debug_assert!(block <= Self::BLOCK_MAX && drive <= Self::DRIVE_MAX);
+        Self((((drive & Self::DRIVE_MAX) as u64) << Self::BLOCK_BITS) | (block & Self::BLOCK_MAX))
+    }
+
+    /// The address of a fragment in the block of this one.
+    #[inline]
+    #[must_use]
+    pub const fn fragment(self, slot: u8) -> Self {
+        debug_assert!(slot <= Self::SLOT_MAX);
+        let number = self.block() << Self::SLOT_BITS | (slot as u64 & (Self::SLOTS - 1));
+        Self(Self::FRAGMENT | (self.drive() as u64) << Self::BLOCK_BITS | number)
+    }
+
+    /// Whether it is one of several contents in a block.
+    #[inline]
+    pub const fn is_fragment(self) -> bool {
+        self.0 & Self::FRAGMENT != 0
+    }
+
+    /// Its place in the pack, if it is a fragment.
+    #[inline]
+    pub const fn slot(self) -> Option<u8> {
+        match self.is_fragment() {
+            true => Some((self.0 & (Self::SLOTS - 1)) as u8),
+            false => None,
+        }
+    }
+
+    /// The whole block that it is in.
+    #[inline]
+    #[must_use]
+    pub const fn container(self) -> Self {
+        match self.is_fragment() {
+            true => Self::new(self.drive(), self.block()),
+            false => self,
+        }
     }
 
     /// Index of the drive in the pool's list of drives.
     #[inline]
     pub const fn drive(self) -> u16 {
-        (self.0 >> Self::BLOCK_BITS) as u16
+        (self.0 >> Self::BLOCK_BITS) as u16 & Self::DRIVE_MAX
     }
 
     /// Data block on that drive, in sub-blocks after the label area.
     #[inline]
     pub const fn block(self) -> u64 {
-        self.0 & Self::BLOCK_MAX
+        match self.is_fragment() {
+            true => self.number() >> Self::SLOT_BITS,
+            false => self.number(),
+        }
+    }
+
+    /// Its number among the addresses of its drive and kind: the block, or the block * 16 + slot.
+    #[inline]
+    pub const fn number(self) -> u64 {
+        self.0 & Self::NUMBER_MASK
+    }
+
+    /// Whether a drive with this many data blocks has the address.
+    #[inline]
+    pub const fn is_within(self, blocks: u64) -> bool {
+        let is_slot = match self.slot() {
+            Some(slot) => slot <= Self::SLOT_MAX,
+            None => true,
+        };
+        is_slot && self.block() < blocks
     }
 
     /// Where the block begins on its drive, in bytes, for a pool with this sub-block size.
+    #[inline]
     pub const fn byte_offset(self, sub_block_bytes: u32) -> u64 {
         LABEL_AREA_BYTES + self.block() * sub_block_bytes as u64
     }
@@ -54,13 +127,39 @@ impl Pba {
 
 impl fmt::Debug for Pba {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.drive(), self.block())
+        write!(f, "{}:{}", self.drive(), self.block())?;
+        self.slot().map_or(Ok(()), |slot| write!(f, "/{slot}"))
     }
 }
 
 impl fmt::Display for Pba {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self, f)
+    }
+}
+
+/// The text of an address, `DRIVE:BLOCK` or `DRIVE:BLOCK/SLOT`, does not name one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not an address; one looks like 0:77 or 0:77/3")]
+pub struct PbaError;
+
+impl FromStr for Pba {
+    type Err = PbaError;
+
+    fn from_str(text: &str) -> Result<Self, PbaError> {
+        let (drive, block) = text.split_once(':').ok_or(PbaError)?;
+        let (block, slot) = match block.split_once('/') {
+            Some((block, slot)) => (block, Some(slot.parse().map_err(|_| PbaError)?)),
+            None => (block, None),
+        };
+        let drive: u16 = drive.parse().map_err(|_| PbaError)?;
+        let block: u64 = block.parse().map_err(|_| PbaError)?;
+        let is_slot = slot.is_none_or(|slot: u8| slot <= Self::SLOT_MAX);
+        if drive > Self::DRIVE_MAX || block > Self::BLOCK_MAX || !is_slot {
+            return Err(PbaError);
+        }
+        let whole = Self::new(drive, block);
+        Ok(slot.map_or(whole, |slot| whole.fragment(slot)))
     }
 }
 
@@ -153,6 +252,52 @@ impl std::str::FromStr for VerifyPolicy {
     }
 }
 
+/// How the contents that are written to a volume are stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Compression {
+    /// As they are.
+    #[default]
+    Off,
+    /// By LZ4, where that saves space: quick.
+    Lz4,
+    /// By Zstandard, where that saves space: smaller and several times slower.
+    Zstd,
+}
+
+impl Compression {
+    /// The word that users know it by.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Lz4 => "lz4",
+            Self::Zstd => "zstd",
+        }
+    }
+}
+
+impl fmt::Display for Compression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// No compression has that name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is no compression; use off, lz4 or zstd")]
+pub struct UnknownCompression(pub String);
+
+impl FromStr for Compression {
+    type Err = UnknownCompression;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        [Self::Off, Self::Lz4, Self::Zstd]
+            .into_iter()
+            .find(|compression| compression.as_str() == text)
+            .ok_or_else(|| UnknownCompression(text.to_owned()))
+    }
+}
+
 /// A volume, as the pool remembers it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeInfo {
@@ -182,6 +327,9 @@ pub struct VolumeInfo {
     /// share blocks within a domain only; the key of its fingerprints follows from the name.
     #[serde(default)]
     pub domain: String,
+    /// How new contents that are written to it are stored.
+    #[serde(default)]
+    pub compression: Compression,
     /// Sub-blocks (first, one past the last) that read as zeros although they may still be mapped: they
     /// were given back, and are unmapped in the background. In order, none empty, none touching the
     /// next; at most [`TRIMMING_RANGES_MAX`]. Whatever is mapped beyond the volume's end lies in one.
@@ -315,6 +463,7 @@ mod tests {
             dedup: true,
             verify: VerifyPolicy::Trust,
             domain: String::new(),
+            compression: Compression::Off,
             trimming: vec![(2, 4), (7, 8)],
         };
         let trimming: Vec<u64> = (0..10).filter(|at| volume.is_trimming(*at)).collect();
@@ -326,7 +475,41 @@ mod tests {
         let pba = Pba::new(3, 7);
         assert_eq!((pba.drive(), pba.block()), (3, 7));
         assert_eq!(pba.byte_offset(4096), (1 << 20) + 7 * 4096);
-        assert_eq!(Pba::new(u16::MAX, Pba::BLOCK_MAX).0, u64::MAX);
         assert_eq!(pba.to_string(), "3:7");
+        assert_eq!((pba.container(), pba.slot()), (pba, None));
+    }
+
+    #[test]
+    fn a_fragment_knows_its_block_and_is_none_of_the_whole_blocks() {
+        let last = Pba::new(Pba::DRIVE_MAX, Pba::BLOCK_MAX);
+        for (block, slot) in [(Pba::new(3, 7), 0), (Pba::new(3, 7), 14), (last, 9)] {
+            let pba = block.fragment(slot);
+            assert!(pba.is_fragment() && !block.is_fragment());
+            assert_eq!((pba.slot(), pba.container()), (Some(slot), block));
+            assert_eq!(
+                (pba.drive(), pba.block(), pba.byte_offset(4096)),
+                (block.drive(), block.block(), block.byte_offset(4096))
+            );
+            assert_eq!(pba.number(), block.block() * 16 + u64::from(slot));
+            assert_ne!(pba.0, u64::MAX);
+            let blocks = block.block() + 1;
+            assert!(pba.is_within(blocks) && !pba.is_within(blocks - 1));
+        }
+        // The last of a block's sixteen addresses is no fragment.
+        assert!(!Pba(Pba::new(0, 7).fragment(14).0 + 1).is_within(100));
+    }
+
+    #[test]
+    fn an_address_reads_back_from_its_text_and_nothing_else_does() {
+        let block = Pba::new(3, 7);
+        for pba in [block, block.fragment(0), block.fragment(14)] {
+            assert_eq!(pba.to_string().parse(), Ok(pba));
+        }
+        let beyond = format!("0:{}", Pba::BLOCK_MAX + 1);
+        for text in [
+            "", "7", "3:", ":7", "3:7/", "3:7/15", "3:7/x", "32768:0", &beyond,
+        ] {
+            assert_eq!(text.parse::<Pba>(), Err(PbaError), "{text}");
+        }
     }
 }

@@ -195,6 +195,7 @@ async fn engine() -> Arc<Engine> {
         nsid: None,
         uuid: None,
         dedup: true,
+        compression: meta::Compression::Off,
     };
     engine.create_volume(spec).await.expect("a volume");
     engine

@@ -31,7 +31,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use dedup::{Engine, ErrorKind, VolumeSpec};
 use futures_util::future::join_all;
-use meta::VolumeInfo;
+use meta::{Compression, VolumeInfo};
 use serde::{Deserialize, Serialize};
 use tokio::net::UnixListener;
 use tokio::sync::{mpsc, oneshot};
@@ -68,6 +68,8 @@ pub struct VolumeView {
     pub logical_bytes: u64,
     /// Whether its blocks are deduplicated.
     pub dedup: bool,
+    /// How new contents are stored: `off`, `lz4` or `zstd`.
+    pub compression: Compression,
 }
 
 impl VolumeView {
@@ -85,6 +87,7 @@ impl VolumeView {
             lba_bytes: info.lba_bytes,
             logical_bytes,
             dedup: info.dedup,
+            compression: info.compression,
         }
     }
 }
@@ -103,6 +106,9 @@ pub struct CreateVolume {
     /// Whether its blocks are deduplicated.
     #[serde(default = "default_dedup")]
     pub dedup: bool,
+    /// How new contents are stored: `off`, `lz4` or `zstd`.
+    #[serde(default)]
+    pub compression: Compression,
 }
 
 fn default_dedup() -> bool {
@@ -308,6 +314,7 @@ async fn create(
         nsid: None,
         uuid: None,
         dedup: request.dedup,
+        compression: request.compression,
     };
     let engine = state.engine.clone();
     on_control(&state, move || async move {

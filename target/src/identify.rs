@@ -285,6 +285,7 @@ mod tests {
             verify: meta::VerifyPolicy::Trust,
             domain: String::new(),
             trimming: Vec::new(),
+            compression: meta::Compression::Off,
         }
     }
 

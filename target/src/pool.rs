@@ -12,7 +12,8 @@ use std::sync::Arc;
 use dedup::{Blocking, Engine, EngineConfig, EngineParts, ErrorKind, VolumeSpec};
 use drives::{BLOCK_BYTES, Drive, DriveError, Extent, FileDrive, MemoryDrive, OpenOptions};
 use meta::{
-    DriveLabel, DriveSpec, LABEL_BYTES, LabelError, PoolDir, PoolIdentity, PoolSpec, RocksOptions,
+    Compression, DriveLabel, DriveSpec, LABEL_BYTES, LabelError, PoolDir, PoolIdentity, PoolSpec,
+    RocksOptions,
 };
 use reactor::BufferPool;
 use uuid::Uuid;
@@ -132,6 +133,7 @@ pub async fn open(request: &PoolRequest) -> Result<OpenPool, Failure> {
             size_bytes: drive_bytes,
             lba_bytes: BLOCK_BYTES as u32,
             dedup: true,
+            compression: Compression::Off,
         });
     }
     for volume in volumes {
@@ -190,13 +192,26 @@ fn create_in_memory(dir: &Path, bytes: u64) -> Result<Opened, Failure> {
 async fn create_volume(engine: &Engine, volume: VolumeArg) -> Result<(), Failure> {
     if let Some(present) = engine.volume(&volume.name) {
         let info = present.info();
-        let is = (info.size_bytes, info.lba_bytes, info.dedup);
-        if is != (volume.size_bytes, volume.lba_bytes, volume.dedup) {
+        let is = (
+            info.size_bytes,
+            info.lba_bytes,
+            info.dedup,
+            info.compression,
+        );
+        let VolumeArg {
+            size_bytes,
+            lba_bytes,
+            dedup,
+            compression,
+            ..
+        } = volume;
+        if is != (size_bytes, lba_bytes, dedup, compression) {
             tracing::warn!(
                 volume = volume.name,
                 size_bytes = info.size_bytes,
                 lba_bytes = info.lba_bytes,
                 dedup = info.dedup,
+                compression = %info.compression,
                 "the volume exists and is not what is asked for: it stays as it is"
             );
         }
@@ -207,6 +222,7 @@ async fn create_volume(engine: &Engine, volume: VolumeArg) -> Result<(), Failure
         size_bytes,
         lba_bytes,
         dedup,
+        compression,
     } = volume;
     let spec = VolumeSpec {
         name,
@@ -215,6 +231,7 @@ async fn create_volume(engine: &Engine, volume: VolumeArg) -> Result<(), Failure
         nsid: None,
         uuid: None,
         dedup,
+        compression,
     };
     engine.create_volume(spec).await?;
     Ok(())

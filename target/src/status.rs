@@ -116,8 +116,11 @@ pub struct PoolSpace {
     pub metadata_bytes: u64,
     /// Mapped sub-blocks of all volumes; zeros are not mapped.
     pub logical_bytes: u64,
-    /// `logical_bytes / used_bytes`; 1 for an empty pool.
+    /// How often a content is mapped: `logical_bytes` by the bytes of all contents before compression;
+    /// 1 for an empty pool.
     pub dedup_ratio: f64,
+    /// What compression saves: without it, `used_bytes` would be that much more.
+    pub compression_saved_bytes: u64,
 }
 
 /// Space of a volume, in bytes.
@@ -152,9 +155,10 @@ impl PoolSpace {
     /// The public figures of an engine's status.
     #[must_use]
     pub fn new(status: &PoolStatus) -> Self {
-        let dedup_ratio = match status.used_bytes {
+        let saved = status.compressed_bytes.saturating_sub(status.packed_bytes);
+        let dedup_ratio = match status.used_bytes + saved {
             0 => 1.0,
-            used => round_ratio(status.logical_bytes as f64 / used as f64),
+            contents => round_ratio(status.logical_bytes as f64 / contents as f64),
         };
         Self {
             capacity_bytes: status.capacity_bytes,
@@ -162,6 +166,7 @@ impl PoolSpace {
             metadata_bytes: status.metadata_bytes,
             logical_bytes: status.logical_bytes,
             dedup_ratio,
+            compression_saved_bytes: saved,
         }
     }
 }
@@ -222,6 +227,10 @@ pub fn render(status: &Status, detail: &SpaceDetail, pool_dir: &str) -> String {
         format!("{:.2}", pool.dedup_ratio),
         String::new(),
     ]);
+    rows.push(bytes_row(
+        "saved by compression",
+        pool.compression_saved_bytes,
+    ));
     text += &table(
         &["POOL", "", ""],
         &rows,
@@ -385,6 +394,7 @@ mod tests {
                     "metadata_bytes": 77,
                     "logical_bytes": 12 << 20,
                     "dedup_ratio": 3.0,
+                    "compression_saved_bytes": 0,
                 },
                 "volumes": [{
                     "name": "vol0",
@@ -446,6 +456,19 @@ mod tests {
     #[test]
     fn an_empty_pool_has_a_ratio_of_one() {
         assert_eq!(PoolSpace::new(&PoolStatus::default()).dedup_ratio, 1.0);
+    }
+
+    #[test]
+    fn what_compression_saves_does_not_count_as_deduplication() {
+        let space = PoolSpace::new(&PoolStatus {
+            logical_bytes: 20 * 4096,
+            used_bytes: 6 * 4096,
+            compressed_bytes: 8 * 4096,
+            packed_bytes: 4 * 4096,
+            ..PoolStatus::default()
+        });
+        assert_eq!(space.compression_saved_bytes, 4 * 4096);
+        assert_eq!(space.dedup_ratio, 2.0);
     }
 
     #[test]

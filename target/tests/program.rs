@@ -213,6 +213,7 @@ fn status_has_the_promised_shape_and_its_bytes_add_up() {
         keys(&status["pool"]),
         [
             "capacity_bytes",
+            "compression_saved_bytes",
             "dedup_ratio",
             "logical_bytes",
             "metadata_bytes",

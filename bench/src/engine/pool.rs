@@ -185,6 +185,7 @@ impl Pool {
                 nsid: None,
                 uuid: None,
                 dedup: true,
+                compression: meta::Compression::Off,
             };
             engine.create_volume(spec).await?;
         }

@@ -15,7 +15,7 @@ use super::resolve::resolve;
 use super::{Change, Parts, Plan, RepairReport};
 use crate::engine::BOUNCE_BYTES_MIN;
 use crate::fingerprint::{self, Hasher};
-use crate::read::coalesce;
+use crate::pack_read::Fetch;
 use crate::{EngineError, LABEL_BLOCKS, Result};
 
 /// Sub-blocks that a volume can have: 2^60 bytes.
@@ -109,9 +109,10 @@ impl<'a> Contents<'a> {
     fn read(&mut self, pba: Pba) -> Option<BlockContent> {
         let drive = self.drives.get(usize::from(pba.drive()))?;
         let buffer = self.buffer.take()?;
-        let extents = coalesce([(pba, 0)].into_iter());
+        let fetch = Fetch::new([(pba, 0)].into_iter());
         // The drives of a repair answer at once.
-        let (result, buffer) = drive.read(buffer, &extents).now_or_never()?;
+        let (result, mut buffer) = drive.read(buffer, fetch.extents()).now_or_never()?;
+        fetch.unpack(&mut buffer);
         let block = fingerprint::split(&buffer)
             .first()
             .filter(|_| result.is_ok());
@@ -364,7 +365,7 @@ impl Survey {
     pub(super) fn is_on_a_drive(&self, pba: Pba) -> bool {
         self.data_blocks
             .get(usize::from(pba.drive()))
-            .is_some_and(|blocks| pba.block() < *blocks)
+            .is_some_and(|blocks| pba.is_within(*blocks))
     }
 
     /// The mappings that the journal makes.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use drives::BLOCK_BYTES;
-use meta::{BlockContent, BlockRow, Pba, VerifyPolicy, VolumeInfo, VolumeState};
+use meta::{BlockContent, BlockRow, Compression, Pba, VerifyPolicy, VolumeInfo, VolumeState};
 use uuid::Uuid;
 
 use super::plan::{Contents, Held, Survey, content_of};
@@ -201,6 +201,7 @@ fn recovered(volumes: &BTreeMap<u32, VolumeInfo>, id: u32, end: u64) -> Result<V
         verify: VerifyPolicy::Trust,
         domain: String::new(),
         trimming: Vec::new(),
+        compression: Compression::Off,
     })
 }
 

@@ -30,6 +30,8 @@ pub(super) fn count_everything(engine: &Engine, store: &dyn Store, is_fresh: boo
     }
     let mut contents = HashSet::new();
     let mut used = 0;
+    let mut fragments = 0;
+    let mut in_use = HashSet::new();
     for (pba, info) in state.blocks.iter() {
         assert_eq!(
             mappings.get(&pba),
@@ -37,6 +39,9 @@ pub(super) fn count_everything(engine: &Engine, store: &dyn Store, is_fresh: boo
             "the count of block {pba}"
         );
         used += 1;
+        fragments += u64::from(pba.is_fragment());
+        let is_new = in_use.insert(pba.container());
+        assert!(is_new || pba.is_fragment(), "block {pba} is a pack, too");
         if !info.fingerprint.is_some() {
             assert_eq!(info.references, 1, "block {pba} is shared without a hash");
             continue;
@@ -54,10 +59,16 @@ pub(super) fn count_everything(engine: &Engine, store: &dyn Store, is_fresh: boo
         state.index.len() <= contents.len(),
         "the index knows blocks that are not in use"
     );
-    assert_eq!(state.space.used(), used as u64, "blocks leaked");
+    let blocks = in_use.len() as u64;
+    assert_eq!(state.space.used(), blocks, "blocks leaked");
+    let packs = blocks - (used as u64 - fragments);
+    assert_eq!(
+        (state.packs.packs, state.packs.fragments),
+        (packs, fragments)
+    );
     drop(state);
     let status = engine.status();
-    assert_eq!(status.used_bytes, (used * SUB_BLOCK_BYTES) as u64);
+    assert_eq!(status.used_bytes, blocks * SUB_BLOCK_BYTES as u64);
     assert_eq!(
         status.used_bytes + status.reclaiming_bytes + status.free_bytes,
         status.capacity_bytes

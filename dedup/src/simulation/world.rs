@@ -8,6 +8,7 @@ use std::task::Poll;
 
 use drives::BLOCK_BYTES;
 use futures_util::future::join_all;
+use meta::Compression;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use reactor::BufferPool;
@@ -559,6 +560,11 @@ impl Actor {
         let cells = rng.random_range(1..=CELLS_MAX);
         let lba = if rng.random() { 512 } else { BLOCK_BYTES };
         let dedup = rng.random_range(0..4) > 0;
+        let compression = match rng.random_range(0..4) {
+            0 | 1 => Compression::Off,
+            2 => Compression::Lz4,
+            _ => Compression::Zstd,
+        };
         let name = {
             let mut world = self.world.borrow_mut();
             if world.volumes.len() >= VOLUMES_MAX {
@@ -583,6 +589,7 @@ impl Actor {
             nsid: None,
             uuid: Some(uuid),
             dedup,
+            compression,
         };
         let result = self.engine.create_volume(spec).await.map(drop);
         let mut world = self.world.borrow_mut();

@@ -335,6 +335,7 @@ pub(crate) fn spec(name: &str, sub_blocks: u64, lba_bytes: u32) -> VolumeSpec {
         nsid: None,
         uuid: None,
         dedup: true,
+        compression: meta::Compression::Off,
     }
 }
 

@@ -23,7 +23,7 @@ use crate::error::MetaError;
 /// First bytes of a journal file.
 const MAGIC: [u8; 8] = *b"OFJRNL\r\n";
 /// Version of the header and of the frames behind it. 2: blocks with or without a fingerprint.
-/// 3: volumes with a verify policy and a domain.
+/// 3: volumes with a verify policy, a domain and a compression; addresses of fragments.
 const VERSION: u32 = 3;
 /// Bytes before the ring.
 const HEADER_BYTES: u64 = 4096;

@@ -19,8 +19,8 @@ use crate::codec::{CodecError, Reader, put_volume, take_volume};
 use crate::types::{BlockRow, Checkpoint, Fingerprint, Mapping, Pba, Position, Totals, VolumeInfo};
 use uuid::Uuid;
 
-/// Version of the rows. 2: volumes with or without deduplication. 3: their verify policy and
-/// domain, checksums of mappings, totals.
+/// Version of the rows. 2: volumes with or without deduplication. 3: their verify policy, domain and
+/// compression, addresses of fragments, checksums of mappings, totals.
 pub(super) const VERSION: u32 = 3;
 
 pub(super) const KEY_FORMAT: &[u8] = b"f";

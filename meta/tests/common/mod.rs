@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use meta::{
-    BlockRow, Checkpoint, Fingerprint, LoadVisitor, MapEntry, Mapping, MetaError, NewBlock, Pba,
-    Record, Store, VerifyPolicy, VolumeInfo, VolumeState,
+    BlockRow, Checkpoint, Compression, Fingerprint, LoadVisitor, MapEntry, Mapping, MetaError,
+    NewBlock, Pba, Record, Store, VerifyPolicy, VolumeInfo, VolumeState,
 };
 use proptest::prelude::*;
 use rand::{Rng, RngCore};
@@ -63,14 +63,28 @@ pub(crate) fn volume_info() -> impl Strategy<Value = VolumeInfo> {
             VerifyPolicy::Background,
         ]),
         "[a-zé0-9-]{0,60}",
+        prop::sample::select(&[Compression::Off, Compression::Lz4, Compression::Zstd]),
         ranges(),
     )
         .prop_map(
-            |(id, name, nsid, uuid, size_bytes, deleting, dedup, verify, domain, trimming)| {
+            |(
+                id,
+                name,
+                nsid,
+                uuid,
+                size_bytes,
+                deleting,
+                dedup,
+                verify,
+                domain,
+                compression,
+                trimming,
+            )| {
                 VolumeInfo {
                     dedup,
                     verify,
                     domain,
+                    compression,
                     trimming,
                     id,
                     name,
@@ -239,6 +253,7 @@ impl NaivePool {
             dedup: true,
             verify: VerifyPolicy::Trust,
             domain: String::new(),
+            compression: Compression::Off,
             id,
             name: format!("vol{id}"),
             nsid: id,

@@ -7,6 +7,7 @@ use bench::perf::Pattern;
 use clap::builder::TypedValueParser;
 use clap::{Args, Parser, Subcommand};
 use fabric::TransportAddress;
+use meta::{Compression, UnknownCompression};
 
 use super::bench::BenchCommand;
 use super::estimate::EstimateArgs;
@@ -82,7 +83,10 @@ pub struct ServeArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub create: Option<u64>,
     /// Create this volume if it is missing (repeatable). A new pool without it gets vol0, as large as the pool
-    #[arg(long = "volume", value_name = "NAME=SIZE[,lba=512][,dedup=off]")]
+    #[arg(
+        long = "volume",
+        value_name = "NAME=SIZE[,lba=512][,dedup=off][,compression=lz4]"
+    )]
     pub volumes: Vec<VolumeArg>,
     /// Serve on this address (repeatable); without it by RDMA and TCP on port 4420 of every address,
     /// IPv4 and IPv6. rdma:// takes a verbs device that owns the address, or else soft RoCE; rdma+verbs://
@@ -112,7 +116,7 @@ pub struct ServeArgs {
     pub warn_at: Vec<u8>,
 }
 
-/// `NAME=SIZE[,lba=512|4096][,dedup=on|off]`
+/// `NAME=SIZE[,lba=512|4096][,dedup=on|off][,compression=off|lz4|zstd]`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeArg {
     /// The volume's name.
@@ -123,13 +127,19 @@ pub struct VolumeArg {
     pub lba_bytes: u32,
     /// Whether its blocks are deduplicated.
     pub dedup: bool,
+    /// How new contents are stored.
+    pub compression: Compression,
 }
 
 impl FromStr for VolumeArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let usage = || format!("'{text}' is not NAME=SIZE[,lba=512][,dedup=off], such as vol0=64G");
+        let usage = || {
+            format!(
+                "'{text}' is not NAME=SIZE[,lba=512][,dedup=off][,compression=lz4], such as vol0=64G"
+            )
+        };
         let (name, rest) = text.split_once('=').ok_or_else(usage)?;
         if name.is_empty() {
             return Err(usage());
@@ -137,11 +147,12 @@ impl FromStr for VolumeArg {
         let mut parts = rest.split(',');
         let size_bytes =
             parse_size(parts.next().unwrap_or_default()).map_err(|e: SizeError| e.to_string())?;
-        let (mut lba_bytes, mut dedup) = (4096, true);
+        let (mut lba_bytes, mut dedup, mut compression) = (4096, true, Compression::Off);
         for option in parts {
             match option.split_once('=') {
                 Some(("lba", bytes)) => lba_bytes = parse_lba(bytes)?,
                 Some(("dedup", switch)) => dedup = parse_switch(switch)?,
+                Some(("compression", name)) => compression = parse_compression(name)?,
                 _ => return Err(usage()),
             }
         }
@@ -150,8 +161,15 @@ impl FromStr for VolumeArg {
             size_bytes,
             lba_bytes,
             dedup,
+            compression,
         })
     }
+}
+
+/// Parses the name of a compression.
+fn parse_compression(text: &str) -> Result<Compression, String> {
+    text.parse()
+        .map_err(|error: UnknownCompression| error.to_string())
 }
 
 /// Parses `on` and `off`.
@@ -255,6 +273,9 @@ pub enum VolumeCommand {
         /// Whether its blocks are deduplicated, with each other and with those of other volumes
         #[arg(long, value_name = "on|off", value_parser = parse_switch, default_value = "on", action = clap::ArgAction::Set)]
         dedup: bool,
+        /// How new contents are stored: compressed ones share blocks, what does not shrink is stored as it is
+        #[arg(long, value_name = "off|lz4|zstd", value_parser = parse_compression, default_value = "off")]
+        compression: Compression,
         /// The daemon's pool.
         #[command(flatten)]
         pool: PoolArg,

@@ -35,6 +35,7 @@ pub(super) fn volume(command: VolumeCommand) -> Outcome {
             size,
             lba,
             dedup,
+            compression,
             pool,
             json,
         } => {
@@ -43,6 +44,7 @@ pub(super) fn volume(command: VolumeCommand) -> Outcome {
                 size_bytes: size,
                 lba_bytes: lba,
                 dedup,
+                compression,
             };
             let view = converse(Client::new(&pool.pool).create_volume(&request))?;
             show_volume("created", &view, json)
@@ -113,8 +115,8 @@ fn show_volume(done: &str, view: &VolumeView, json: bool) -> Outcome {
         print_json(view)?;
     } else if done.is_empty() {
         print(&format!(
-            "name     {}\nnsid     {}\nuuid     {}\nnguid    {}\nsize     {} ({} bytes)\n\
-             lba      {} bytes\nlogical  {} ({} bytes)\ndedup    {}\n",
+            "name         {}\nnsid         {}\nuuid         {}\nnguid        {}\nsize         {} ({} bytes)\n\
+             lba          {} bytes\nlogical      {} ({} bytes)\ndedup        {}\ncompression  {}\n",
             view.name,
             view.nsid,
             view.uuid,
@@ -125,6 +127,7 @@ fn show_volume(done: &str, view: &VolumeView, json: bool) -> Outcome {
             format_human(view.logical_bytes),
             view.logical_bytes,
             on_or_off(view.dedup),
+            view.compression,
         ));
     } else {
         print(&format!(
@@ -157,12 +160,22 @@ fn volume_table(views: &[VolumeView]) -> String {
                 format_human(view.logical_bytes),
                 view.lba_bytes.to_string(),
                 on_or_off(view.dedup).to_owned(),
+                view.compression.to_string(),
                 view.uuid.clone(),
             ]
         })
         .collect();
     table(
-        &["VOLUME", "NSID", "SIZE", "LOGICAL", "LBA", "DEDUP", "UUID"],
+        &[
+            "VOLUME",
+            "NSID",
+            "SIZE",
+            "LOGICAL",
+            "LBA",
+            "DEDUP",
+            "COMPRESSION",
+            "UUID",
+        ],
         &rows,
         &[
             Align::Left,
@@ -170,6 +183,7 @@ fn volume_table(views: &[VolumeView]) -> String {
             Align::Right,
             Align::Right,
             Align::Right,
+            Align::Left,
             Align::Left,
             Align::Left,
         ],

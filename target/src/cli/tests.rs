@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use bench::perf::Pattern;
 use clap::{CommandFactory, Parser};
+use meta::Compression;
 
 use super::args::{Cli, Command, DriveArg, SubsystemAddress, VolumeArg, VolumeCommand};
 use super::bench::BenchCommand;
@@ -57,7 +58,8 @@ fn serve_runs_without_arguments_and_takes_all_of_them() {
             name: "b".into(),
             size_bytes: 1 << 40,
             lba_bytes: 512,
-            dedup: true
+            dedup: true,
+            compression: Compression::Off,
         }
     );
     assert_eq!(args.listen[1].port, 4421);
@@ -111,9 +113,35 @@ fn volumes_that_make_no_sense_are_refused() {
         "a=5G,x=1",
         "a=5G,",
         "a=5G,dedup=no",
+        "a=5G,compression=gzip",
+        "a=5G,compression=",
     ] {
         assert!(text.parse::<VolumeArg>().is_err(), "{text}");
     }
+}
+
+#[test]
+fn compression_is_off_unless_it_is_asked_for_by_name() {
+    for (name, expected) in [
+        ("off", Compression::Off),
+        ("lz4", Compression::Lz4),
+        ("zstd", Compression::Zstd),
+    ] {
+        let parsed: VolumeArg = format!("a=5G,compression={name}").parse().unwrap();
+        assert_eq!(parsed.compression, expected);
+        let line = format!("onefold volume create a --size 1G --compression {name}");
+        let Ok(Command::Volume(VolumeCommand::Create { compression, .. })) = parse(&line) else {
+            panic!("{line}")
+        };
+        assert_eq!(compression, expected);
+    }
+    let Ok(Command::Volume(VolumeCommand::Create { compression, .. })) =
+        parse("onefold volume create a --size 1G")
+    else {
+        panic!("no compression named")
+    };
+    assert_eq!(compression, Compression::Off);
+    assert!(parse("onefold volume create a --size 1G --compression fast").is_err());
 }
 
 #[test]
@@ -124,6 +152,7 @@ fn deduplication_is_on_unless_it_is_switched_off() {
         size_bytes: 5 << 30,
         lba_bytes: 512,
         dedup: false,
+        compression: Compression::Off,
     };
     assert_eq!(parsed, Ok(expected));
     for (line, expected) in [

@@ -367,6 +367,7 @@ impl Lab {
             nsid: None,
             uuid: None,
             dedup: true,
+            compression: meta::Compression::Off,
         };
         self.engine.create_volume(spec).await.expect("a volume");
     }
