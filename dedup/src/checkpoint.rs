@@ -80,6 +80,7 @@ impl Shared {
             .map(|drive| async move { (drive, drive.flush().await) });
         for (drive, result) in join_all(flushes).await {
             if let Err(error) = result {
+                self.drives.failed(&**drive, "flush", &error);
                 return Err(self.fail(format!(
                     "drive {} could not be flushed: {error}; check it, and restart: recovery proves every \
                      block that was not flushed",

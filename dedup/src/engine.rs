@@ -7,18 +7,20 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use drives::{Drive, DriveError};
-use futures_util::future::{join, join4};
+use futures_util::future::{join3, join4};
 use futures_util::lock::Mutex as AsyncMutex;
 use meta::{Journal, JournalConfig, JournalMedia, Store, VolumeInfo};
 use reactor::{Buffer, BufferPool};
 
 use crate::commit::RoomLine;
 use crate::damage::Damage;
+use crate::drive_list::{DRIVES_MAX, DriveList};
 use crate::fill::FillWatch;
 use crate::fingerprint::Hasher;
 use crate::recovery;
 use crate::scrub::Scrub;
 use crate::state::State;
+use crate::survey::Surveys;
 use crate::wait::{Event, lock};
 use crate::{EngineError, ErrorKind, PoolStatus, Result, Volume, VolumeChange};
 
@@ -64,6 +66,8 @@ pub struct EngineConfig {
     pub fill_warnings: Vec<u8>,
     /// File that keeps the list of damaged blocks over a restart; `None` keeps it in memory only.
     pub damage_file: Option<PathBuf>,
+    /// How old figures of what volumes share may be ([`Engine::last_survey`]) when something changed.
+    pub survey_interval: Duration,
     /// References to one physical block at most; beyond, its content is stored once more.
     pub references_max: u32,
     /// Bounds of the journal.
@@ -88,6 +92,7 @@ impl Default for EngineConfig {
             bounce_bytes: 16 << 20,
             fill_warnings: vec![80, 90, 95],
             damage_file: None,
+            survey_interval: Duration::from_secs(600),
             references_max: u32::MAX,
             journal: JournalConfig::default(),
         }
@@ -152,7 +157,7 @@ type Subscriber = Box<dyn Fn(&VolumeChange) + Send + Sync>;
 /// `room_line`, `flush_turn`, `checkpoint_turn`, `discard_turn`; then, never across an await, `journal`, `state`,
 /// `damage`.
 pub(crate) struct Shared {
-    pub(crate) drives: Vec<Arc<dyn Drive>>,
+    pub(crate) drives: DriveList,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) hasher: Hasher,
     pub(crate) config: EngineConfig,
@@ -169,6 +174,7 @@ pub(crate) struct Shared {
     pub(crate) admin_turn: AsyncMutex<()>,
     pub(crate) subscribers: Mutex<Vec<Subscriber>>,
     pub(crate) scrub: Mutex<Scrub>,
+    pub(crate) surveys: Mutex<Surveys>,
     pub(crate) damage: Mutex<Damage>,
     /// Mappings that deleted volumes had in the beginning.
     pub(crate) deleting: Mutex<BTreeMap<u32, u64>>,
@@ -214,6 +220,7 @@ impl Shared {
         drive: &dyn Drive,
         error: &DriveError,
     ) -> EngineError {
+        self.drives.failed(drive, action, error);
         let kind = crate::error::of_drive(error);
         let error = EngineError::new(
             kind,
@@ -267,6 +274,12 @@ impl Engine {
     /// Names what is damaged, missing or out of its range; nothing is lost by trying again.
     pub async fn open(parts: EngineParts) -> Result<Arc<Engine>> {
         parts.config.check()?;
+        if parts.drives.len() > DRIVES_MAX {
+            return Err(EngineError::invalid(format!(
+                "a pool cannot have {} drives; at most {DRIVES_MAX} are possible",
+                parts.drives.len()
+            )));
+        }
         let bounces = BufferPool::new(parts.config.bounce_bytes).map_err(|error| {
             EngineError::unavailable(format!("memory for bounce buffers: {error}"))
         })?;
@@ -275,7 +288,7 @@ impl Engine {
         let damage = Damage::load(parts.config.damage_file.clone(), &mut state);
         let volume_changes = state.volume_changes.clone();
         let shared = Arc::new(Shared {
-            drives: parts.drives,
+            drives: DriveList::new(parts.drives),
             store: parts.store,
             hasher: Hasher::new(&parts.hash_key),
             config: parts.config,
@@ -290,6 +303,7 @@ impl Engine {
             admin_turn: AsyncMutex::default(),
             subscribers: Mutex::default(),
             scrub: Mutex::default(),
+            surveys: Mutex::default(),
             damage: Mutex::new(damage),
             deleting: Mutex::default(),
             journal_bytes,
@@ -396,7 +410,11 @@ impl Engine {
             self.keep_durable(),
             self.keep_freeing(),
             self.keep_discarding(),
-            join(self.keep_scrubbing(), self.keep_watch()),
+            join3(
+                self.keep_scrubbing(),
+                self.keep_watch(),
+                self.keep_surveying(),
+            ),
         )
         .await;
     }
@@ -493,6 +511,13 @@ impl Engine {
     async fn keep_scrubbing(&self) {
         while !self.shared.is_closed() {
             self.shared.scrub_if_wanted().await;
+            reactor::sleep(TICK).await;
+        }
+    }
+
+    async fn keep_surveying(&self) {
+        while !self.shared.is_closed() {
+            self.shared.survey_if_wanted().await;
             reactor::sleep(TICK).await;
         }
     }

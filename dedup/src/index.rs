@@ -65,6 +65,12 @@ impl BlockTable {
         }
     }
 
+    /// One drive more, with the next index.
+    pub(crate) fn add_drive(&mut self, data_blocks: u64) {
+        let chunks = (0..data_blocks.div_ceil(CHUNK)).map(|_| None);
+        self.tables.extend([chunks.collect(), Vec::new()]);
+    }
+
     /// What is known of a content; an unused address has no references.
     #[inline]
     pub(crate) fn get(&self, pba: Pba) -> BlockInfo {
@@ -372,6 +378,13 @@ impl Index {
                 .collect(),
             len: 0,
         }
+    }
+
+    /// One drive more, with the next index, behind so many blocks of the others. The number of shards
+    /// stays what the pool's size was when it was opened: growing one takes longer in a pool that grew.
+    pub(crate) fn add_drive(&mut self, blocks_before: u64, blocks: u64) {
+        let first = blocks_before * NUMBERS;
+        self.drives.push(Numbers { first, blocks });
     }
 
     fn shard(&self, hash: Hash) -> usize {

@@ -146,17 +146,7 @@ fn data_blocks(drives: &[Arc<dyn Drive>]) -> Result<Vec<u64>> {
             drives.len()
         )));
     }
-    let data_blocks = drives
-        .iter()
-        .map(|drive| match drive.blocks().checked_sub(LABEL_BLOCKS) {
-            Some(blocks @ 1..=Pba::BLOCK_MAX) => Ok(blocks),
-            _ => Err(EngineError::invalid(format!(
-                "drive {} has {} blocks; from {} to 2^44 are possible",
-                drive.name(),
-                drive.blocks(),
-                LABEL_BLOCKS + 1
-            ))),
-        });
+    let data_blocks = drives.iter().map(|drive| data_blocks_of(&**drive));
     let data_blocks: Vec<u64> = data_blocks.collect::<Result<_>>()?;
     let blocks: u64 = data_blocks.iter().sum();
     if blocks > BLOCKS_MAX {
@@ -165,6 +155,19 @@ fn data_blocks(drives: &[Arc<dyn Drive>]) -> Result<Vec<u64>> {
         )));
     }
     Ok(data_blocks)
+}
+
+/// Blocks of a drive that can hold data.
+pub(crate) fn data_blocks_of(drive: &dyn Drive) -> Result<u64> {
+    match drive.blocks().checked_sub(LABEL_BLOCKS) {
+        Some(blocks @ 1..=Pba::BLOCK_MAX) => Ok(blocks),
+        _ => Err(EngineError::invalid(format!(
+            "drive {} has {} blocks; from {} to 2^44 are possible",
+            drive.name(),
+            drive.blocks(),
+            LABEL_BLOCKS + 1
+        ))),
+    }
 }
 
 fn durable_upto(records: &[(u64, Record)]) -> Option<u64> {

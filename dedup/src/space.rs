@@ -47,6 +47,21 @@ impl Space {
         }
     }
 
+    /// One drive more, with the next index, as prepared by [`Space::prepare`].
+    pub(crate) fn add_drive(&mut self, drive: DriveSpace) {
+        self.drives.push(drive);
+    }
+
+    /// All data blocks of a drive, free. Takes a moment for a large one.
+    pub(crate) fn prepare(data_blocks: u64) -> DriveSpace {
+        DriveSpace::new(data_blocks)
+    }
+
+    /// Capacity and free blocks of each drive.
+    pub(crate) fn by_drive(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.drives.iter().map(|drive| (drive.blocks, drive.free))
+    }
+
     /// Whether one of the drives has that address.
     pub(crate) fn contains(&self, pba: Pba) -> bool {
         self.drives
@@ -183,7 +198,7 @@ impl Space {
 }
 
 /// One drive's bitmap: a set bit is a block that cannot be handed out.
-struct DriveSpace {
+pub(crate) struct DriveSpace {
     blocks: u64,
     free: u64,
     cursor: u64,

@@ -21,7 +21,7 @@ use crate::index::{BlockInfo, BlockTable, IN_FLIGHT, Index};
 use crate::map::PageMap;
 use crate::online::OnlineCount;
 use crate::packing::{OpenPack, PackCount};
-use crate::space::Space;
+use crate::space::{DriveSpace, Space};
 use crate::volume::VolumeCore;
 use crate::wait::Event;
 use crate::{EngineError, Result, SUB_BLOCK_BYTES};
@@ -172,6 +172,13 @@ impl State {
             volume_changes: Arc::default(),
             next_volume: Some(1),
         }
+    }
+
+    /// One drive more, with the next index.
+    pub(crate) fn add_drive(&mut self, space: DriveSpace, data_blocks: u64) {
+        self.index.add_drive(self.space.capacity(), data_blocks);
+        self.blocks.add_drive(data_blocks);
+        self.space.add_drive(space);
     }
 
     /// Blocks for a batch, none so far.

@@ -42,12 +42,25 @@ pub struct PoolStatus {
     pub damaged_blocks: u64,
     /// The highest of [`crate::EngineConfig::fill_warnings`] that is reached, in percent.
     pub fill_warning_percent: Option<u8>,
+    /// One entry per drive, in order of their indexes.
+    pub drives: Vec<DriveStatus>,
     /// Deleted volumes whose blocks are being freed.
     pub deleting: Vec<DeletingStatus>,
     /// Volumes of which a lot was given back at once, and is being freed.
     pub trimming: Vec<TrimmingStatus>,
     /// One entry per volume, in order of namespace identifiers.
     pub volumes: Vec<VolumeStatus>,
+}
+
+/// Space of a drive, in bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DriveStatus {
+    /// What it is called: its path, mostly.
+    pub name: String,
+    /// Its data blocks (the label not counted).
+    pub capacity_bytes: u64,
+    /// Those that can be allocated now.
+    pub free_bytes: u64,
 }
 
 /// A volume that was deleted, and is being freed in the background.
@@ -124,10 +137,23 @@ pub(crate) fn collect(shared: &Shared) -> PoolStatus {
         index_bytes: state.index.memory_bytes() as u64,
         damaged_blocks: lock(&shared.damage).count(),
         fill_warning_percent: level_reached(&shared.config.fill_warnings, used, capacity),
+        drives: drives(shared, &state),
         deleting: deleting(shared, &state),
         trimming: trimming(&state),
         volumes,
     }
+}
+
+fn drives(shared: &Shared, state: &State) -> Vec<DriveStatus> {
+    let grain = SUB_BLOCK_BYTES as u64;
+    let drives = shared.drives.iter().zip(state.space.by_drive());
+    drives
+        .map(|(drive, (capacity, free))| DriveStatus {
+            name: drive.name().to_owned(),
+            capacity_bytes: capacity * grain,
+            free_bytes: free * grain,
+        })
+        .collect()
 }
 
 fn trimming(state: &State) -> Vec<TrimmingStatus> {

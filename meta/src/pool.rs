@@ -8,6 +8,7 @@
 //! | `metadata/`  | the store ([`RocksStore`])                                                       |
 //! | `drive0`     | usual place of the default drive                                                 |
 //! | `*.new`      | only while the pool is being made                                                |
+//! | `*.new.tmp`  | only while the pool is being made or a drive is added                            |
 //!
 //! A pool is made in this order: `pool.toml.new`, the drives' labels (by the caller), `journal`,
 //! `metadata/`, and at last `pool.toml.new` becomes `pool.toml`. If that is interrupted, the next
@@ -309,6 +310,27 @@ impl PoolDir {
             .drives
             .get(usize::from(index))
             .map(|drive| self.paths.dir.join(&drive.path))
+    }
+
+    /// Makes the pool remember one drive more, durably, behind the others; its index. The drive carries
+    /// its label already, durably.
+    ///
+    /// # Errors
+    /// [`MetaError::Invalid`] for a senseless drive, [`MetaError::NoSpace`] and [`MetaError::Io`]; the
+    /// pool is as it was then.
+    pub fn add_drive(&mut self, drive: DriveSpec) -> Result<u16, MetaError> {
+        if self.is_temporary {
+            return Err(MetaError::Invalid(
+                "this pool is in memory, and keeps no list of its drives".to_owned(),
+            ));
+        }
+        let mut identity = self.identity.clone();
+        identity.drives.push(drive);
+        validate(identity.sub_block_bytes, &identity.drives).map_err(MetaError::Invalid)?;
+        write_new(&self.paths.identity, &encode(&identity)?)?;
+        sync_folder(&self.paths.dir)?;
+        self.identity = identity;
+        Ok((self.identity.drives.len() - 1) as u16)
     }
 
     /// Opens the journal file.

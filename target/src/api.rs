@@ -10,6 +10,7 @@
 //! | `PATCH /v1/volumes/NAME` with [`ResizeVolume`] | [`VolumeView`] |
 //! | `DELETE /v1/volumes/NAME` | the [`VolumeView`] that it was |
 //! | `/v1/health`, `/v1/scrub`, `/v1/check` | see [`crate::trust`] |
+//! | `/v1/drives`, `/v1/survey` | see [`crate::drive_api`] |
 //!
 //! Errors carry [`ErrorBody`] and a status of the table in [`crate::errors`].
 //!
@@ -31,7 +32,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use dedup::{Engine, ErrorKind, VolumeSpec};
 use futures_util::future::join_all;
-use meta::{Compression, VolumeInfo};
+use futures_util::lock::Mutex;
+use meta::{Compression, PoolDir, VolumeInfo};
 use serde::{Deserialize, Serialize};
 use tokio::net::UnixListener;
 use tokio::sync::{mpsc, oneshot};
@@ -137,6 +139,8 @@ pub struct ApiState {
     pub target: Arc<Target>,
     /// The engine.
     pub engine: Arc<Engine>,
+    /// The pool's folder, which knows its drives.
+    pub dir: Arc<Mutex<PoolDir>>,
     /// Where the engine's control work runs.
     pub control: reactor::Handle,
     /// Where to ask each data reactor what its listeners saw.
@@ -195,6 +199,7 @@ pub fn router(state: ApiState) -> Router {
         .route("/v1/volumes", get(list).post(create))
         .route("/v1/volumes/{name}", get(show).patch(resize).delete(delete))
         .merge(crate::trust::routes())
+        .merge(crate::drive_api::routes())
         .fallback(async || Failure::new(ErrorKind::NotFound, "the API has no such path"))
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
         .with_state(state)
@@ -220,6 +225,9 @@ fn status_of(target: &Target, engine: &Engine, reports: Vec<Report>) -> Status {
             uuid: info.uuid.to_string(),
             size_bytes: info.size_bytes,
             logical_bytes: logical_bytes(&space, info.nsid),
+            zero_bytes: info
+                .size_bytes
+                .saturating_sub(logical_bytes(&space, info.nsid)),
         })
         .collect();
     Status {
@@ -230,6 +238,7 @@ fn status_of(target: &Target, engine: &Engine, reports: Vec<Report>) -> Status {
         transports: target.transport_figures(&reports),
         reactors: reports.into_iter().map(|report| report.reactor).collect(),
         health: Health::default(),
+        survey: engine.last_survey(),
     }
 }
 

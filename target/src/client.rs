@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use dedup::OnlineCheckReport;
+use dedup::{DriveStatus, OnlineCheckReport, Survey};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::{Method, Request, StatusCode};
@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
 use crate::api::{CreateVolume, ResizeVolume, VolumeView};
+use crate::drive_api::AddDrive;
 use crate::errors::{ErrorBody, Failure};
 use crate::socket::SocketPath;
 use crate::status::{SpaceDetail, Status};
@@ -95,6 +96,31 @@ impl Client {
     pub async fn delete_volume(&self, name: &str) -> Result<VolumeView, Failure> {
         self.send(Method::DELETE, &volume_path(name)?, None::<&()>)
             .await
+    }
+
+    /// All drives, and their space.
+    ///
+    /// # Errors
+    /// No daemon serves the pool, or it refuses.
+    pub async fn drives(&self) -> Result<Vec<DriveStatus>, Failure> {
+        self.get("/v1/drives").await
+    }
+
+    /// Adds a drive; answers with all drives.
+    ///
+    /// # Errors
+    /// The daemon refuses (the drive holds something, is too small, or is not there), or no daemon
+    /// serves the pool.
+    pub async fn add_drive(&self, request: &AddDrive) -> Result<Vec<DriveStatus>, Failure> {
+        self.send(Method::POST, "/v1/drives", Some(request)).await
+    }
+
+    /// Counts what volumes have alone and share; answers when it is through.
+    ///
+    /// # Errors
+    /// No daemon serves the pool, or it is being stopped.
+    pub async fn survey(&self) -> Result<Survey, Failure> {
+        self.send(Method::POST, "/v1/survey", None::<&()>).await
     }
 
     /// How far the scrub is, and what is damaged.

@@ -32,6 +32,7 @@ mod connect;
 pub mod controller;
 mod crew;
 mod discovery;
+pub mod drive_api;
 mod error_log;
 pub mod errors;
 mod events;

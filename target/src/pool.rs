@@ -9,11 +9,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use dedup::{Blocking, Engine, EngineConfig, EngineParts, ErrorKind, VolumeSpec};
+use dedup::{Blocking, Engine, EngineConfig, EngineParts, ErrorKind, MissingDrives, VolumeSpec};
 use drives::{BLOCK_BYTES, Drive, DriveError, Extent, FileDrive, MemoryDrive, OpenOptions};
+use futures_util::lock::Mutex;
 use meta::{
-    Compression, DriveLabel, DriveSpec, LABEL_BYTES, LabelError, PoolDir, PoolIdentity, PoolSpec,
-    RocksOptions,
+    Compression, DriveLabel, DriveSpec, JournalConfig, LABEL_BYTES, LabelError, PoolDir,
+    PoolIdentity, PoolPaths, PoolSpec, RocksOptions,
 };
 use reactor::BufferPool;
 use uuid::Uuid;
@@ -71,8 +72,14 @@ pub enum Create {
 pub struct OpenPool {
     /// The engine.
     pub engine: Arc<Engine>,
-    /// The folder, locked as long as this lives.
-    pub dir: PoolDir,
+    /// The folder, locked as long as this lives. Who adds a drive takes its turn here.
+    pub dir: Arc<Mutex<PoolDir>>,
+    /// Where its parts are.
+    pub paths: PoolPaths,
+    /// The pool's identity.
+    pub uuid: Uuid,
+    /// Whether nothing of it is kept.
+    pub is_temporary: bool,
     /// Whether the pool was made just now.
     pub created: bool,
 }
@@ -80,16 +87,8 @@ pub struct OpenPool {
 impl std::fmt::Debug for OpenPool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("OpenPool")
-            .field("dir", self.dir.paths())
+            .field("paths", &self.paths)
             .finish_non_exhaustive()
-    }
-}
-
-impl OpenPool {
-    /// The pool's identity.
-    #[must_use]
-    pub fn uuid(&self) -> Uuid {
-        self.dir.identity().uuid
     }
 }
 
@@ -141,7 +140,10 @@ pub async fn open(request: &PoolRequest) -> Result<OpenPool, Failure> {
     }
     Ok(OpenPool {
         engine,
-        dir,
+        paths: dir.paths().clone(),
+        uuid: dir.identity().uuid,
+        is_temporary: dir.is_temporary(),
+        dir: Arc::new(Mutex::new(dir)),
         created,
     })
 }
@@ -243,19 +245,121 @@ async fn open_existing(request: &PoolRequest, buffers: &BufferPool) -> Result<Op
     let dir = PoolDir::open(&request.dir).map_err(of_meta)?;
     check_named_drives(&dir, &request.drives)?;
     let mut drives: Vec<Arc<dyn Drive>> = Vec::new();
+    let mut unusable: Vec<(u16, Failure)> = Vec::new();
     for (index, spec) in (0u16..).zip(&dir.identity().drives) {
-        let path = dir.drive_path(index).unwrap_or_else(|| spec.path.clone());
-        let options = OpenOptions {
-            create_bytes: None,
-            expected_blocks: Some(spec.blocks),
-        };
-        let drive = FileDrive::open(&path, &options).map_err(of_drive)?;
-        if let Some(label) = dir.identity().label(index) {
-            verify_label(&drive, &path, &label, buffers).await?;
+        match open_drive(&dir, index, spec, buffers).await {
+            Ok(drive) => drives.push(Arc::new(drive)),
+            Err(failure) => unusable.push((index, failure)),
         }
-        drives.push(Arc::new(drive));
     }
-    Ok((dir, drives))
+    match unusable.is_empty() {
+        true => Ok((dir, drives)),
+        false => Err(without_drives(&dir, unusable)),
+    }
+}
+
+async fn open_drive(
+    dir: &PoolDir,
+    index: u16,
+    spec: &DriveSpec,
+    buffers: &BufferPool,
+) -> Result<FileDrive, Failure> {
+    let path = dir.drive_path(index).unwrap_or_else(|| spec.path.clone());
+    let options = OpenOptions {
+        create_bytes: None,
+        expected_blocks: Some(spec.blocks),
+    };
+    let drive = FileDrive::open(&path, &options).map_err(of_drive)?;
+    if let Some(label) = dir.identity().label(index) {
+        verify_label(&drive, &path, &label, buffers).await?;
+    }
+    Ok(drive)
+}
+
+/// What it means that drives cannot be used: each with its reason, and whose data is on them.
+fn without_drives(dir: &PoolDir, unusable: Vec<(u16, Failure)>) -> Failure {
+    let indexes: Vec<u16> = unusable.iter().map(|(index, _)| *index).collect();
+    let mut unusable = unusable.into_iter();
+    let Some((_, mut failure)) = unusable.next() else {
+        return Failure::new(ErrorKind::Internal, "no drive is missing");
+    };
+    for (_, other) in unusable {
+        failure.message += &format!("; {}", other.message);
+    }
+    failure.message += "\n";
+    failure.message += &match affected_volumes(dir, &indexes) {
+        Ok(text) => text,
+        Err(error) => format!(
+            "Which volumes have data on it cannot be told, because the metadata cannot be read: {}",
+            error.message
+        ),
+    };
+    failure
+}
+
+fn affected_volumes(dir: &PoolDir, drives: &[u16]) -> Result<String, Failure> {
+    let journal = Arc::new(dir.open_journal().map_err(of_meta)?);
+    let store = dir.open_store(RocksOptions::default()).map_err(of_meta)?;
+    let MissingDrives {
+        affected,
+        unaffected,
+    } = MissingDrives::look_up(&store, journal, JournalConfig::default(), drives)?;
+    let list = |names: Vec<String>| names.join(", ");
+    let affected: Vec<String> = affected
+        .iter()
+        .map(|volume| format!("'{}' ({} bytes)", volume.name, volume.bytes))
+        .collect();
+    let unaffected: Vec<String> = unaffected.iter().map(|name| format!("'{name}'")).collect();
+    let mut text = match affected.is_empty() {
+        true => "No volume has data there".to_owned(),
+        false => format!("Volumes with data there: {}", list(affected)),
+    };
+    if !unaffected.is_empty() {
+        text += &format!(". Without: {}", list(unaffected));
+    }
+    Ok(text + ". The pool opens when all of its drives are there; nothing was changed.")
+}
+
+/// Adds a drive to a pool in service: a file or a block device that holds nothing yet. Blocks for some
+/// moments: not for a reactor that serves hosts.
+///
+/// # Errors
+/// Names what is wrong with the drive, and what to do about it.
+pub async fn add_drive(
+    engine: &Engine,
+    dir: &mut PoolDir,
+    named: &DriveArg,
+) -> Result<u16, Failure> {
+    let DriveArg::Path { path, size_bytes } = named else {
+        return Err(Failure::invalid(
+            "a memory drive cannot be added: what the pool keeps there would be lost",
+        ));
+    };
+    let buffers = BufferPool::new(LABEL_COPIES * LABEL_BYTES)
+        .map_err(|e| Failure::unavailable(format!("no memory for buffers: {e}")))?;
+    let mut identity = dir.identity().clone();
+    if dir.is_temporary() {
+        return Err(Failure::invalid("a pool in memory takes no other drives"));
+    }
+    let index = u16::try_from(identity.drives.len())
+        .map_err(|_| Failure::invalid("the pool has as many drives as there can be"))?;
+    let (spec, drive) = open_named(path, *size_bytes, None)?;
+    let own = identity.drives.iter();
+    let own = own.map(|own| dir.paths().dir.join(&own.path));
+    let canonical = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    if own
+        .map(|own| canonical(&own))
+        .any(|own| own == canonical(&spec.path))
+    {
+        return Err(Failure::invalid(format!(
+            "'{}' is a drive of this pool already",
+            spec.path.display()
+        )));
+    }
+    identity.drives.push(spec.clone());
+    label_new(&drive, &identity, index, &buffers).await?;
+    let write_down = |_| Ok(dir.add_drive(spec).map(drop)?);
+    Ok(engine.add_drive(Arc::new(drive), write_down).await?)
 }
 
 /// Drives that are named for an existing pool must be its own: whoever names others is mistaken in the
@@ -346,27 +450,44 @@ fn plan_drives(
         let DriveArg::Path { path, size_bytes } = named else {
             continue;
         };
-        let shown = path.display();
-        let path = std::path::absolute(path)
-            .map_err(|e| Failure::invalid(format!("drive '{shown}': {e}")))?;
-        let create_bytes = match *size_bytes {
-            Some(bytes) => Some(usable_size(bytes, &format!("drive '{shown}'"))?),
-            None if path.exists() => None,
-            None => Some(usable_size(file_bytes, &format!("drive '{shown}'"))?),
-        };
-        let options = OpenOptions {
-            create_bytes,
-            expected_blocks: None,
-        };
-        let drive = FileDrive::open(&path, &options).map_err(of_drive)?;
-        usable_size(
-            drive.blocks() * BLOCK_BYTES as u64,
-            &format!("drive '{shown}'"),
-        )?;
-        specs.push(DriveSpec::new(path, drive.blocks()));
+        let (spec, drive) = open_named(path, *size_bytes, Some(file_bytes))?;
+        specs.push(spec);
         drives.push(drive);
     }
     Ok((specs, drives))
+}
+
+/// Opens a drive that is to belong to a pool. A file that is not there is made, with the size that is
+/// named with it, or else with `file_bytes`.
+fn open_named(
+    path: &Path,
+    size_bytes: Option<u64>,
+    file_bytes: Option<u64>,
+) -> Result<(DriveSpec, FileDrive), Failure> {
+    let what = format!("drive '{}'", path.display());
+    let path = std::path::absolute(path).map_err(|e| Failure::invalid(format!("{what}: {e}")))?;
+    let create_bytes = match size_bytes {
+        None if path.exists() => None,
+        None => match file_bytes {
+            Some(bytes) => Some(usable_size(bytes, &what)?),
+            None => {
+                return Err(Failure::new(
+                    ErrorKind::NotFound,
+                    format!(
+                        "{what} is not there: name a file or device that is, or PATH=SIZE to make a file"
+                    ),
+                ));
+            }
+        },
+        Some(bytes) => Some(usable_size(bytes, &what)?),
+    };
+    let options = OpenOptions {
+        create_bytes,
+        expected_blocks: None,
+    };
+    let drive = FileDrive::open(&path, &options).map_err(of_drive)?;
+    usable_size(drive.blocks() * BLOCK_BYTES as u64, &what)?;
+    Ok((DriveSpec::new(path, drive.blocks()), drive))
 }
 
 /// A size in whole blocks that is large enough.

@@ -194,12 +194,12 @@ async fn serve_pool(
         .map_err(|e| internal("the subsystem's name", &e))?;
     let target = Target::new(TargetParts {
         engine: pool.engine.clone(),
-        pool_uuid: pool.uuid(),
+        pool_uuid: pool.uuid,
         nqn,
         listeners: wanted.addresses.clone(),
         limits: Limits::default(),
     });
-    let dir = &pool.dir.paths().dir;
+    let dir = &pool.paths.dir;
     let api = ApiSocket::bind(dir).map_err(|e| {
         Failure::unavailable(format!(
             "the control socket '{}' cannot be made: {e}",
@@ -221,6 +221,7 @@ async fn serve_pool(
     let state = ApiState {
         target: target.clone(),
         engine: pool.engine.clone(),
+        dir: pool.dir.clone(),
         control: control.clone(),
         reactors,
     };
@@ -229,8 +230,8 @@ async fn serve_pool(
     }));
 
     print(&announcement(&bound));
-    if pool.dir.is_temporary() {
-        print(&memory_notice(&pool.dir.paths().dir));
+    if pool.is_temporary {
+        print(&memory_notice(&pool.paths.dir));
     }
     let mut first_end = select_all(work);
     let (outcome, listening) = tokio::select! {

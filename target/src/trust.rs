@@ -13,8 +13,8 @@ use axum::extract::rejection::JsonRejection;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use dedup::{
-    DamageStatus, DeletingStatus, Engine, OnlineCheckReport, SCRUB_RATE_DEFAULT, ScrubStatus,
-    TrimmingStatus,
+    DamageStatus, DeletingStatus, DriveTrouble, Engine, OnlineCheckReport, SCRUB_RATE_DEFAULT,
+    ScrubStatus, TrimmingStatus,
 };
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +32,8 @@ pub struct Health {
     pub scrub: ScrubStatus,
     /// Deleted volumes whose blocks are being freed.
     pub deleting: Vec<DeletingStatus>,
+    /// Drives on which something failed, and the volumes with data on them.
+    pub drives: Vec<DriveTrouble>,
     /// Large trims that are being worked off.
     pub trimming: Vec<TrimmingStatus>,
 }
@@ -75,6 +77,7 @@ pub async fn health_of(engine: &Engine) -> Health {
         damage: engine.damage().await,
         scrub: engine.scrub_status(),
         deleting: status.deleting,
+        drives: engine.drive_troubles(),
         trimming: status.trimming,
     }
 }

@@ -50,6 +50,9 @@ pub(crate) fn note_batch(commands: usize, leave: usize) {
 /// Seeds in a usual test run.
 const SEEDS: u64 = 4000;
 
+/// Drives of a simulated pool at most.
+const DRIVES_MAX: usize = 4;
+
 /// Bytes of the simulated journal's ring.
 const JOURNAL_BYTES: u64 = 32 << 10;
 
@@ -340,12 +343,27 @@ impl Story {
                 self.actor(engine).work(rng, self.rng.random_range(5..40)),
             ));
         }
+        let added: Rc<RefCell<Option<Arc<ShakyDrive>>>> = Rc::default();
+        if self.drives.len() < DRIVES_MAX && self.rng.random_range(0..4) == 0 {
+            let blocks = LABEL_BLOCKS + self.rng.random_range(1..100);
+            // Its power is cut with that of the others only: they are what a life is watched by.
+            let plan = FaultPlan {
+                power_cut: None,
+                ..Self::plan(&mut self.rng)
+            };
+            let drive = Self::drive(FaultDrive::new(blocks, plan));
+            tasks.push(Box::pin(add_drive(engine.clone(), drive, added.clone())));
+        }
         let limit = if self.rng.random_range(0..3) == 0 {
             u64::MAX
         } else {
             self.rng.random_range(1..2500)
         };
         let ended = self.run(tasks, limit);
+        if let Some(drive) = added.take() {
+            self.drives.push(drive);
+            self.world.borrow_mut().tally.added_drives += 1;
+        }
         for drive in &self.drives {
             drive.countdown.store(0, Ordering::Relaxed);
         }
@@ -429,6 +447,22 @@ impl Story {
     }
 }
 
+/// Adds a drive to the pool; `added` is what the pool remembers of it.
+async fn add_drive(
+    engine: Arc<Engine>,
+    drive: Arc<ShakyDrive>,
+    added: Rc<RefCell<Option<Arc<ShakyDrive>>>>,
+) {
+    let remembered = drive.clone();
+    let write_down = |_| {
+        *added.borrow_mut() = Some(remembered);
+        Ok(())
+    };
+    if let Err(error) = engine.add_drive(drive, write_down).await {
+        assert_eq!(error.kind, crate::ErrorKind::Unavailable, "{error}");
+    }
+}
+
 fn buffers() -> BufferPool {
     BufferPool::new(8 << 20).expect("memory")
 }
@@ -485,6 +519,7 @@ fn whatever_crashes_every_sub_block_is_old_or_new_and_every_count_is_exact() {
     assert!(tally.shared_batches > 0, "no batch had two commands");
     assert!(tally.went_alone > 0, "no command had to leave its batch");
     assert!(tally.unproven > 0, "no sub-block was taken back");
+    assert!(tally.added_drives > 0, "no drive was added");
 }
 
 #[test]

@@ -73,6 +73,7 @@ pub(super) struct Tally {
     /// Records that were replayed, and sub-blocks in them that were taken back.
     pub(super) replayed: u64,
     pub(super) unproven: u64,
+    pub(super) added_drives: u64,
     /// Batches of several commands, and commands that could not go on with theirs.
     pub(super) shared_batches: u64,
     pub(super) went_alone: u64,
@@ -89,6 +90,7 @@ impl std::ops::AddAssign for Tally {
         self.dropped += other.dropped;
         self.replayed += other.replayed;
         self.unproven += other.unproven;
+        self.added_drives += other.added_drives;
         self.shared_batches += other.shared_batches;
         self.went_alone += other.went_alone;
     }

@@ -10,6 +10,7 @@ use fabric::TransportAddress;
 use meta::{Compression, UnknownCompression};
 
 use super::bench::BenchCommand;
+use super::drive::DriveCommand;
 use super::estimate::EstimateArgs;
 use super::scrub::ScrubCommand;
 use crate::size::{SizeError, parse_size};
@@ -48,6 +49,9 @@ pub enum Command {
     /// Create, list, show, resize and delete volumes of a running daemon
     #[command(subcommand)]
     Volume(VolumeCommand),
+    /// List and add drives of a running daemon
+    #[command(subcommand)]
+    Drive(DriveCommand),
     /// Show a running daemon's volumes, attached hosts and space
     Status(StatusArgs),
     /// Read all data of a running daemon in the background, and prove it
@@ -350,6 +354,9 @@ pub struct StatusArgs {
     /// The daemon's pool.
     #[command(flatten)]
     pub pool: PoolArg,
+    /// Count first what volumes have alone and what they share, instead of showing the last figures
+    #[arg(long)]
+    pub survey: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -194,6 +194,9 @@ fn volume_table(views: &[VolumeView]) -> String {
 pub(super) fn status(args: &StatusArgs) -> Outcome {
     let pool = &args.pool.pool;
     let client = Client::new(pool);
+    if args.survey {
+        converse(client.survey())?;
+    }
     if args.json {
         print_json(&converse(client.status())?)?;
     } else {

@@ -7,6 +7,7 @@
 pub mod args;
 pub mod bench;
 mod commands;
+pub mod drive;
 pub mod estimate;
 mod repair;
 mod scrub;
@@ -88,6 +89,7 @@ fn run(command: Command) -> Outcome {
             Ok(ExitCode::SUCCESS)
         }
         Command::Volume(command) => commands::volume(command),
+        Command::Drive(command) => drive::run(command),
         Command::Status(args) => commands::status(&args),
         Command::Pool(PoolCommand::Check {
             dir,

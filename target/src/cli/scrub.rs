@@ -183,6 +183,26 @@ pub(crate) fn health_text(health: &Health) -> String {
     if health.damage != DamageStatus::default() {
         text += &format!("\n{}", damage_text(&health.damage));
     }
+    for trouble in &health.drives {
+        let whose = match &trouble.volumes {
+            None => "its volumes are being counted".to_owned(),
+            Some(volumes) if volumes.is_empty() => "no volume has data on it".to_owned(),
+            Some(volumes) => {
+                let named = volumes
+                    .iter()
+                    .map(|volume| format!("'{}' ({})", volume.name, format_human(volume.bytes)));
+                format!(
+                    "volumes with data on it: {}",
+                    named.collect::<Vec<_>>().join(", ")
+                )
+            }
+        };
+        let _ = writeln!(
+            text,
+            "\nDRIVE {} FAILS: {} errors, the last one: {}; {whose}",
+            trouble.drive, trouble.errors, trouble.last_error
+        );
+    }
     if health.scrub.phase == ScrubPhase::Running {
         text += &format!("\n{}", scrub_line(&health.scrub));
     }

@@ -1,0 +1,92 @@
+//! `onefold drive ...`: the drives of a running daemon.
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use dedup::DriveStatus;
+
+use super::args::{DriveArg, PoolArg};
+use super::commands::converse;
+use super::{Outcome, print, print_json};
+use crate::client::Client;
+use crate::drive_api::AddDrive;
+use crate::errors::Failure;
+use crate::size::format_human;
+use crate::status::{Align, table};
+
+/// `onefold drive ...`
+#[derive(Debug, Subcommand)]
+pub enum DriveCommand {
+    /// Add a drive to the pool, for good: a block device or a file that holds nothing yet
+    #[command(
+        after_help = "Examples:\n  onefold drive add /dev/nvme2n1 --pool /srv/pool\n  onefold drive add /srv/more=500G\n\n\
+                      New data spreads over the drives by their free space. A pool needs all of its drives from then on."
+    )]
+    Add {
+        /// A block device, a file, or a file to be made with its size
+        #[arg(value_name = "PATH[=SIZE]")]
+        drive: DriveArg,
+        /// The daemon's pool.
+        #[command(flatten)]
+        pool: PoolArg,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the drives, and their free space
+    #[command(after_help = "Example:\n  onefold drive list --json")]
+    List {
+        /// The daemon's pool.
+        #[command(flatten)]
+        pool: PoolArg,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+pub(super) fn run(command: DriveCommand) -> Outcome {
+    let (drives, json) = match command {
+        DriveCommand::List { pool, json } => (converse(Client::new(&pool.pool).drives())?, json),
+        DriveCommand::Add { drive, pool, json } => {
+            let request = request(drive)?;
+            (converse(Client::new(&pool.pool).add_drive(&request))?, json)
+        }
+    };
+    if json {
+        print_json(&drives)?;
+    } else {
+        print(&drive_table(&drives));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn request(drive: DriveArg) -> Result<AddDrive, Failure> {
+    let DriveArg::Path { path, size_bytes } = drive else {
+        return Err(Failure::invalid(
+            "a memory drive cannot be added: what the pool keeps there would be lost",
+        ));
+    };
+    let shown = path.display().to_string();
+    let path = std::path::absolute(path)
+        .map_err(|error| Failure::invalid(format!("drive '{shown}': {error}")))?;
+    Ok(AddDrive { path, size_bytes })
+}
+
+fn drive_table(drives: &[DriveStatus]) -> String {
+    let rows: Vec<_> = drives
+        .iter()
+        .map(|drive| {
+            vec![
+                drive.name.clone(),
+                format_human(drive.capacity_bytes),
+                format_human(drive.free_bytes),
+            ]
+        })
+        .collect();
+    table(
+        &["DRIVE", "CAPACITY", "FREE"],
+        &rows,
+        &[Align::Left, Align::Right, Align::Right],
+    )
+}
