@@ -11,6 +11,9 @@ use tests::lab::{Guest, GuestSpec, Network, program_for_guests};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
+/// What the network does to packets, one after the other; the stories of both guests know the names.
+const STAGES: [&str; 4] = ["loss-0.1", "loss-1", "loss-5", "mixed"];
+
 /// The subsystem of the kernel's own target.
 const KERNEL_NQN: &str = "nqn.2026-11.dev.onefold:kernel";
 
@@ -26,16 +29,20 @@ fn rdma_devices_serve_a_linux_host_and_attach_to_a_linux_target() {
         number,
         story,
         arguments: &["10.77.0.2", KERNEL_NQN],
-        limit_seconds: 600,
+        limit_seconds: 1800,
         files: &files,
     };
     let mut target = Guest::start(&network, &spec("rnic-target", 0, "verbs_target"));
-    target.await_signal("up", 4 * MINUTE);
+    target.await_signal("up", 8 * MINUTE);
     let mut host = Guest::start(&network, &spec("rnic-host", 1, "verbs_host"));
     host.await_signal("clean", 5 * MINUTE);
-    target.signal("lossy");
-    target.await_signal("lossy-on", MINUTE);
-    host.signal("lossy-on");
+    for stage in STAGES {
+        let (on, done) = (format!("{stage}-on"), format!("{stage}-done"));
+        target.signal(stage);
+        target.await_signal(&on, MINUTE);
+        host.signal(&on);
+        host.await_signal(&done, 4 * MINUTE);
+    }
     println!("{}", host.finish(5 * MINUTE));
     target.signal("done");
     println!("{}", target.finish(3 * MINUTE));

@@ -5,6 +5,8 @@
 //! `ONEFOLD_STORM_ROUNDS=10000 cargo test -p tests --test storms` connects ten thousand times; without
 //! it a few hundred times, because these tests run with every change.
 
+#![allow(clippy::print_stdout, reason = "what a queue takes is a result")]
+
 mod hostile;
 
 use std::{
@@ -25,7 +27,7 @@ use hostile::{
     raw::{PLAIN, Raw as RawTcp, connect_data, request},
     run,
 };
-use initiator::{Controller, Host};
+use initiator::{ConnectOptions, Controller, Host};
 use nvme::fabrics::{
     CNTLID_DYNAMIC, CONNECT_DATA_BYTES, ConnectCommand, ConnectData, FabricsCommand,
 };
@@ -40,6 +42,10 @@ use roce::wire::icrc::{self, Flow};
 const ROUNDS: u64 = 150;
 /// Hosts that come at the same moment.
 const CROWD: usize = 200;
+/// Hosts of a fleet, the I/O queues of each, and their entries.
+const FLEET: usize = 256;
+const FLEET_QUEUES: u16 = 4;
+const FLEET_DEPTH: u16 = 32;
 
 fn rounds() -> u64 {
     match std::env::var("ONEFOLD_STORM_ROUNDS") {
@@ -97,12 +103,13 @@ fn thousands_of_connects_in_a_row_over_tcp_leave_nothing_behind() {
     thousands_of_connects_in_a_row(31, Way::Tcp);
 }
 
-/// A crowd attaches at the same moment, writes, reads, and leaves.
-async fn crowd(place: Place, attached: impl FnOnce()) {
+/// A crowd attaches at the same moment, writes and reads once for each of its queues, and leaves.
+async fn crowd(place: Place, size: usize, wishes: ConnectOptions, attached: impl FnOnce()) {
     let connectors: Vec<Connector> = (0..10).map(|_| place.connector()).collect();
-    let connects = (0..CROWD).map(|n| {
+    let connects = (0..size).map(|n| {
         let connector = connectors[n % connectors.len()].clone();
-        let options = options(place.address, 1);
+        let mut options = wishes.clone();
+        options.host = Host::generate();
         reactor::spawn(async move { Controller::connect(&connector, options).await })
     });
     let connects: Vec<_> = connects.collect();
@@ -111,22 +118,29 @@ async fn crowd(place: Place, attached: impl FnOnce()) {
         let outcome = connect.await.expect("the task ends");
         controllers.push(outcome.unwrap_or_else(|error| panic!("host {n}: {error}")));
     }
-    join_all(
-        controllers
-            .iter()
-            .enumerate()
-            .map(|(n, controller)| async move {
-                let namespace = controller.namespace(1).await.expect("namespace 1");
-                let mut buffer = initiator::buffer(4096).await;
-                buffer.fill(n as u8);
-                let (result, buffer) = namespace.write(n as u64 * 4096, buffer, false).await;
-                result.expect("a write");
-                let (result, buffer) = namespace.read(n as u64 * 4096, buffer).await;
-                result.expect("a read");
-                assert!(buffer.iter().all(|byte| *byte == n as u8), "host {n}");
-            }),
-    )
-    .await;
+    let blocks = usize::from(wishes.io_queues);
+    let works = controllers
+        .iter()
+        .enumerate()
+        .map(|(n, controller)| async move {
+            let namespace = controller.namespace(1).await.expect("namespace 1");
+            join_all((0..blocks).map(|block| {
+                let namespace = &namespace;
+                async move {
+                    let offset = (n * blocks + block) as u64 * 4096;
+                    let mut buffer = initiator::buffer(4096).await;
+                    buffer.fill((n ^ block) as u8);
+                    let (result, buffer) = namespace.write(offset, buffer, false).await;
+                    result.expect("a write");
+                    let (result, buffer) = namespace.read(offset, buffer).await;
+                    result.expect("a read");
+                    let right = buffer.iter().all(|byte| *byte == (n ^ block) as u8);
+                    assert!(right, "host {n}");
+                }
+            }))
+            .await;
+        });
+    join_all(works).await;
     attached();
     join_all(controllers.into_iter().map(Controller::disconnect)).await;
     join_all(connectors.iter().map(Connector::shutdown)).await;
@@ -137,10 +151,12 @@ fn two_hundred_hosts_at_once(number: u8, way: Way) {
     let place = stage.at(way);
     let witness = Witness::start(place);
     // Memory for so many queues is kept by the allocator: the second crowd finds it there.
-    run(crowd(place, || stage.hosts_are(CROWD + 1)));
+    let wishes = options(place.address, 1);
+    let all_there = || stage.hosts_are(CROWD + 1);
+    run(crowd(place, CROWD, wishes.clone(), all_there));
     stage.hosts_are(1);
     let before = stage.usage();
-    run(crowd(place, || witness.works()));
+    run(crowd(place, CROWD, wishes, || witness.works()));
     stage.hosts_are(1);
     stage.is_back_to(before);
     witness.finish();
@@ -155,6 +171,32 @@ fn two_hundred_hosts_that_connect_at_once_over_rdma_are_all_served() {
 #[test]
 fn two_hundred_hosts_that_connect_at_once_over_tcp_are_all_served() {
     two_hundred_hosts_at_once(32, Way::Tcp);
+}
+
+#[test]
+fn a_fleet_of_256_hosts_with_four_queues_each_over_rdma_is_served() {
+    let stage = Stage::new(3);
+    let place = stage.at(Way::Rdma);
+    let witness = Witness::start(place);
+    let mut wishes = options(place.address, FLEET_QUEUES);
+    wishes.depth = FLEET_DEPTH;
+    let before = stage.usage();
+    let all_there = || {
+        stage.hosts_are(FLEET + 1);
+        let now = stage.usage().resident_bytes;
+        let taken = now.saturating_sub(before.resident_bytes);
+        // With the admin queues, of 32 entries too.
+        let queues = FLEET as u64 * (u64::from(FLEET_QUEUES) + 1);
+        println!(
+            "{queues} queues of {FLEET_DEPTH}: {} bytes each, capsules included",
+            taken / queues
+        );
+        witness.works();
+    };
+    run(crowd(place, FLEET, wishes, all_there));
+    stage.hosts_are(1);
+    witness.finish();
+    stage.end();
 }
 
 /// How far a host gets before it is gone.

@@ -34,9 +34,6 @@ use crate::waiters::Waiters;
 /// The connection manager's reason when the peer's application refused.
 const REASON_CONSUMER: u16 = 28;
 
-/// A queue with so many commands outstanding is busy: what a command costs counts more than its way.
-const BUSY_COMMANDS: usize = 4;
-
 /// An NVMe/RDMA queue of a host.
 pub(crate) struct RdmaHost {
     /// The device runs as long as the queue is open.
@@ -198,7 +195,7 @@ impl RdmaHost {
                 sqe.set_sgl(&SglDescriptor::NONE);
                 return Ok((None, None, None));
             }
-            HostData::ToTarget(buf, len) if self.fits_capsule(len, qp) => {
+            HostData::ToTarget(buf, len) if len <= self.params.in_capsule_bytes => {
                 sqe.set_sgl(&SglDescriptor::InCapsule {
                     offset: 0,
                     length: len as u32,
@@ -220,16 +217,6 @@ impl RdmaHost {
             invalidate: qp.regions_can_be_invalidated(),
         });
         Ok((None, None, Some(region.rkey)))
-    }
-
-    /// Whether a command takes its data along. A capsule that needs a second packet saves a round trip,
-    /// but packets of two sizes cannot leave together, as those of the target's READs do.
-    fn fits_capsule(&self, len: usize, qp: &dyn QueuePair) -> bool {
-        let outstanding = self.slots_budget.total() - self.slots_budget.free();
-        let dear = qp
-            .packet_bytes()
-            .is_some_and(|packet| SQE_BYTES + len > packet && outstanding >= BUSY_COMMANDS);
-        len <= self.params.in_capsule_bytes && !dear
     }
 
     pub(crate) fn close(&self, reason: CloseReason) {

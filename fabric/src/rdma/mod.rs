@@ -343,11 +343,6 @@ pub trait QueuePair {
     fn local(&self) -> SocketAddr;
     /// How many READs may be in flight.
     fn reads_max(&self) -> usize;
-    /// The longest message that travels in one packet, where the processor pays for each packet: then
-    /// a message that is a little longer costs more than data that the peer reads by itself.
-    fn packet_bytes(&self) -> Option<usize> {
-        None
-    }
     /// Lets the peer of this queue pair access memory. The memory comes back with
     /// [`deregister`](Self::deregister), or at once if there is no room.
     fn register(

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use roce::endpoint::{AcceptParams, Path, PathMtu, QpId, RejectReason, RequestId, SendWork};
+use roce::endpoint::{AcceptParams, Path, QpId, RejectReason, RequestId, SendWork};
 use roce::memory::Access;
 
 use super::device::{Shared, setup_error};
@@ -110,7 +110,6 @@ pub(super) struct SoftPending {
     /// None once it was answered.
     request: Option<RequestId>,
     path: Path,
-    mtu: PathMtu,
     port: u16,
     private_data: Vec<u8>,
 }
@@ -120,7 +119,6 @@ impl SoftPending {
         shared: Rc<Shared>,
         request: RequestId,
         path: Path,
-        mtu: PathMtu,
         port: u16,
         private_data: Vec<u8>,
     ) -> Self {
@@ -128,7 +126,6 @@ impl SoftPending {
             shared,
             request: Some(request),
             path,
-            mtu,
             port,
             private_data,
         }
@@ -197,9 +194,7 @@ impl PendingConnection for SoftPending {
         drop(endpoint);
         shared.handlers.borrow_mut().insert(qp, handler);
         shared.kick();
-        Ok(Rc::new(SoftQueuePair::new(
-            shared, qp, self.path, self.mtu, 0,
-        )))
+        Ok(Rc::new(SoftQueuePair::new(shared, qp, self.path, 0)))
     }
 
     fn reject(mut self: Box<Self>, private_data: &[u8]) {
@@ -218,24 +213,16 @@ pub(super) struct SoftQueuePair {
     shared: Rc<Shared>,
     qp: QpId,
     path: Path,
-    mtu: PathMtu,
     peer_port: u16,
     disconnected: Cell<bool>,
 }
 
 impl SoftQueuePair {
-    pub(super) fn new(
-        shared: Rc<Shared>,
-        qp: QpId,
-        path: Path,
-        mtu: PathMtu,
-        peer_port: u16,
-    ) -> Self {
+    pub(super) fn new(shared: Rc<Shared>, qp: QpId, path: Path, peer_port: u16) -> Self {
         Self {
             shared,
             qp,
             path,
-            mtu,
             peer_port,
             disconnected: Cell::new(false),
         }
@@ -309,10 +296,6 @@ impl QueuePair for SoftQueuePair {
     fn reads_max(&self) -> usize {
         // The endpoint itself holds READs back that the peer cannot take yet.
         usize::from(self.shared.config.endpoint.max_reads_in_flight)
-    }
-
-    fn packet_bytes(&self) -> Option<usize> {
-        Some(self.mtu.bytes())
     }
 
     fn register(

@@ -351,7 +351,6 @@ impl RdmaDevice for SoftDevice {
             self.shared.clone(),
             qp,
             path,
-            mtu,
             peer.port(),
         )))
     }

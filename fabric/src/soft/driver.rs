@@ -533,8 +533,7 @@ impl Shared {
                     drop(endpoint);
                     return self.kick();
                 }
-                let pending =
-                    SoftPending::new(self.clone(), request, path, mtu, port, private_data);
+                let pending = SoftPending::new(self.clone(), request, path, port, private_data);
                 self.offer(pending, path, port, mtu);
             }
             Event::Connected { qp, private_data } => {

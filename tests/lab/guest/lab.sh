@@ -51,7 +51,7 @@ device() {
 fio_line() {
   local name=$1; shift
   fio --name="$name" --output-format=json --output="/lab/$name.json" "$@" >/tmp/fio.err 2>&1; local code=$?
-  jq -r --arg n "$name" '.jobs | "FIO \($n): read iops=\(map(.read.iops)|add|round) MB/s=\((map(.read.bw_bytes)|add)/1e6*10|round/10) lat_us=\(map(.read.clat_ns.mean)|max/1000|round) | write iops=\(map(.write.iops)|add|round) MB/s=\((map(.write.bw_bytes)|add)/1e6*10|round/10) lat_us=\(map(.write.clat_ns.mean)|max/1000|round) | err=\(map(.error)|max)"' "/lab/$name.json" || cat /tmp/fio.err
+  jq -r --arg n "$name" '.jobs | "FIO \($n): read iops=\(map(.read.iops)|add|round) MB/s=\((map(.read.bw_bytes)|add)/1e6*10|round/10) lat_us=\(map(.read.clat_ns.mean)|max/1000|round) max_ms=\(map(.read.clat_ns.max)|max/1e6|round) | write iops=\(map(.write.iops)|add|round) MB/s=\((map(.write.bw_bytes)|add)/1e6*10|round/10) lat_us=\(map(.write.clat_ns.mean)|max/1000|round) max_ms=\(map(.write.clat_ns.max)|max/1e6|round) | err=\(map(.error)|max)"' "/lab/$name.json" || cat /tmp/fio.err
   [ $code = 0 ] || { log "fio $name ended with $code"; tail -n 5 /tmp/fio.err; }
   return $code
 }

@@ -1,5 +1,5 @@
 # A host with an RDMA device of the kernel (rxe). First the kernel's host attaches to Onefold, then Onefold's initiator to
-# the kernel's target; then both once more while packets are lost. arguments: ADDRESS NQN-OF-THE-KERNELS-SUBSYSTEM
+# the kernel's target; then both again while packets are lost, reordered, repeated and damaged. arguments: ADDRESS NQN-OF-THE-KERNELS-SUBSYSTEM
 . /lib/lab.sh
 address=$1; kernel=rdma+verbs://$1:4421/$2
 onefold_here; rxe_up; modprobe ext4; reach "$address"
@@ -18,10 +18,14 @@ perf() { # NAME ARGUMENTS: our initiator on the kernel's target
 }
 perf small --rw randrw --bs 4k --qd 16 --queues 2 --size 8M
 perf large --rw randrw --bs 128k --qd 8 --size 16M
-signal clean; await lossy-on
-fio_line lossy $load --offset=96m --size=2m --bs=16k || die "fio verify with loss"
-perf lossy --rw randrw --bs 16k --qd 8 --size 2M
-rxe_stat
+signal clean
+offset=96
+for stage in loss-0.1 loss-1 loss-5 mixed; do
+  await "$stage-on" 300
+  fio_line $stage $load --offset=${offset}m --size=1m --bs=16k || die "fio verify, $stage"
+  perf $stage --rw randrw --bs 16k --qd 8 --size 1M
+  rxe_stat; offset=$((offset+4)); signal "$stage-done"
+done
 nvme disconnect -n "$NQN" || die disconnect
 complaints && die "the kernel complained"
 exit 0
