@@ -19,6 +19,10 @@ pub(crate) enum Broken {
     ShareInFlight,
     /// Writes map into a range that is being trimmed in the background (lost updates).
     MapWhatIsTrimmed,
+    /// What is found by its fingerprint is taken for equal, though it was compared and is not.
+    IgnoreMismatch,
+    /// The range of an acknowledged write is unlocked before its duplicates are compared.
+    UnlockBeforeCompared,
 }
 
 thread_local! {

@@ -38,6 +38,11 @@ pub struct VolumeSpec {
     pub dedup: bool,
     /// How contents that nobody has stored yet are stored.
     pub compression: Compression,
+    /// What a write does about a block that has the fingerprint of new data; it cannot be changed later.
+    pub verify: VerifyPolicy,
+    /// Its domain: volumes share blocks within one only. Empty for the pool's own, or 1 to 64 of
+    /// `a-z A-Z 0-9 . _ -`; it cannot be changed later.
+    pub domain: String,
 }
 
 /// What happened to a volume, for subscribers (the target tells its hosts).
@@ -174,11 +179,11 @@ fn check_size(name: &str, size_bytes: u64) -> Result<()> {
     Ok(())
 }
 
-fn check_name(name: &str) -> Result<()> {
+fn check_name(name: &str, of: &str) -> Result<()> {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     if name.is_empty() || name.len() > 64 || !name.bytes().all(is_allowed) {
         return Err(EngineError::invalid(format!(
-            "`{}` is no name for a volume; use 1 to 64 of a-z A-Z 0-9 . _ -",
+            "`{}` is no name for a {of}; use 1 to 64 of a-z A-Z 0-9 . _ -",
             name.chars().take(80).collect::<String>().escape_default()
         )));
     }
@@ -187,7 +192,10 @@ fn check_name(name: &str) -> Result<()> {
 
 /// The row of a new volume.
 fn plan(state: &State, spec: VolumeSpec) -> Result<VolumeInfo> {
-    check_name(&spec.name)?;
+    check_name(&spec.name, "volume")?;
+    if !spec.domain.is_empty() {
+        check_name(&spec.domain, "domain")?;
+    }
     check_size(&spec.name, spec.size_bytes)?;
     let name = spec.name;
     let invalid = |what: String| Err(EngineError::invalid(format!("volume `{name}`: {what}")));
@@ -245,8 +253,8 @@ fn plan(state: &State, spec: VolumeSpec) -> Result<VolumeInfo> {
         lba_bytes: spec.lba_bytes,
         state: VolumeState::Active,
         dedup: spec.dedup,
-        verify: VerifyPolicy::Trust,
-        domain: String::new(),
+        verify: spec.verify,
+        domain: spec.domain,
         trimming: Vec::new(),
         compression: spec.compression,
         name,

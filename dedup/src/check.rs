@@ -19,8 +19,9 @@ use meta::{BlockRow, Checkpoint, LABEL_BYTES, MetaErrorKind, Pba, PoolDir, Rocks
 use reactor::{Buffer, BufferPool};
 use serde::{Deserialize, Serialize};
 
+use crate::domain::Hashers;
 use crate::engine::{BOUNCE_BYTES_MIN, EngineParts};
-use crate::fingerprint::{self, Hasher};
+use crate::fingerprint;
 use crate::pack_read::Fetch;
 use crate::recovery::replay;
 use crate::{Blocking, EngineConfig, EngineError, Result};
@@ -185,7 +186,12 @@ async fn check_data(
     pending: &meta::Batch,
     report: &mut CheckReport,
 ) -> Result<()> {
-    let hasher = Hasher::new(&parts.hash_key);
+    let stored = parts.store.volumes()?;
+    let created = pending.volumes.values().filter_map(|change| match change {
+        meta::VolumeChange::Put(info) => Some(info),
+        _ => None,
+    });
+    let hashers = Hashers::of(&parts.hash_key, stored.iter().chain(created));
     for (index, drive) in (0u16..).zip(&parts.drives) {
         let mut first = 0;
         while first < drive.blocks() {
@@ -204,7 +210,7 @@ async fn check_data(
             }
             for (pba, row) in rows {
                 let buf = bounces.alloc(BLOCK_BYTES).await;
-                check_block(&**drive, &hasher, pba, &row, buf, report).await;
+                check_block(&**drive, &hashers, pba, &row, buf, report).await;
             }
         }
     }
@@ -213,7 +219,7 @@ async fn check_data(
 
 async fn check_block(
     drive: &dyn Drive,
-    hasher: &Hasher,
+    hashers: &Hashers,
     pba: Pba,
     row: &BlockRow,
     buf: Buffer,
@@ -231,9 +237,7 @@ async fn check_block(
             drive.name(),
             format_args!("data block {}: {error}", pba.block()),
         );
-    } else if fingerprint::crc32c(content) != row.crc32c
-        || (row.fingerprint.is_some() && hasher.one(content) != row.fingerprint)
-    {
+    } else if !hashers.prove(content, row.fingerprint, row.crc32c) {
         report.find(
             drive.name(),
             format_args!(

@@ -21,6 +21,7 @@ use meta::{Fingerprint, Pba};
 use reactor::Buffer;
 use serde::{Deserialize, Serialize};
 
+use crate::domain::Hashers;
 use crate::engine::Shared;
 use crate::index::{BlockInfo, IN_FLIGHT};
 use crate::pack_read::Fetch;
@@ -231,10 +232,12 @@ impl Shared {
             is_old: false,
             tried: None,
         };
+        // While the reference is held a volume can go, and with it the domain that the block was of.
+        let hashers = self.domains.in_use();
         if !lock(&self.state).hold(pba, &known) {
             return (Verdict::Changed, buf);
         }
-        let (is_good, buf) = self.holds(pba, &known, buf).await;
+        let (is_good, buf) = self.holds(&hashers, pba, &known, buf).await;
         let mut state = lock(&self.state);
         if is_good {
             self.is_well(&mut state, pba);
@@ -247,24 +250,24 @@ impl Shared {
     }
 
     /// Whether a block on the drive holds this content; the first block of the buffer is what it holds.
-    async fn holds(&self, pba: Pba, known: &Known, buf: Buffer) -> (bool, Buffer) {
+    async fn holds(
+        &self,
+        hashers: &Hashers,
+        pba: Pba,
+        known: &Known,
+        buf: Buffer,
+    ) -> (bool, Buffer) {
         let Some(drive) = self.drives.get(usize::from(pba.drive())) else {
             return (false, buf);
         };
         let fetch = Fetch::new([(pba, 0)].into_iter());
         let (result, mut buf) = drive.read(buf, fetch.extents()).await;
         fetch.unpack(&mut buf);
-        let is_good = result.is_ok() && self.is_content(&buf, known.fingerprint, known.crc32c);
+        let block = fingerprint::split(&buf).first();
+        let is_good = block.is_some_and(|block| {
+            result.is_ok() && hashers.prove(block, known.fingerprint, known.crc32c)
+        });
         (is_good, buf)
-    }
-
-    /// Whether a buffer begins with this content.
-    pub(crate) fn is_content(&self, buf: &[u8], fingerprint: Fingerprint, crc32c: u32) -> bool {
-        let Some(block) = fingerprint::split(buf).first() else {
-            return false;
-        };
-        fingerprint::crc32c(block) == crc32c
-            && (!fingerprint.is_some() || self.hasher.one(block) == fingerprint)
     }
 
     /// A block that may be listed as damaged holds what it should.
@@ -379,7 +382,8 @@ impl Shared {
 
     /// Writes the twin's content over the damaged block, in place. References on both are held.
     async fn heal(&self, pba: Pba, known: &Known, twin: Pba, buf: Buffer) -> bool {
-        let (is_good, buf) = self.holds(twin, known, buf).await;
+        let hashers = self.domains.in_use();
+        let (is_good, buf) = self.holds(&hashers, twin, known, buf).await;
         if !is_good {
             self.found_damage(&mut lock(&self.state), twin);
             return false;
@@ -392,7 +396,7 @@ impl Shared {
         if written.is_err() || drive.flush().await.is_err() {
             return false;
         }
-        let (is_good, _) = self.holds(pba, known, buf).await;
+        let (is_good, _) = self.holds(&hashers, pba, known, buf).await;
         tracing::info!(
             drive = drive.name(),
             block = pba.block(),

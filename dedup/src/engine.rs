@@ -7,20 +7,21 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use drives::{Drive, DriveError};
-use futures_util::future::{join3, join4};
+use futures_util::future::{join, join3, join4};
 use futures_util::lock::Mutex as AsyncMutex;
 use meta::{Journal, JournalConfig, JournalMedia, Store, VolumeInfo};
 use reactor::{Buffer, BufferPool};
 
 use crate::commit::RoomLine;
 use crate::damage::Damage;
+use crate::domain::Domains;
 use crate::drive_list::{DRIVES_MAX, DriveList};
 use crate::fill::FillWatch;
-use crate::fingerprint::Hasher;
 use crate::recovery;
 use crate::scrub::Scrub;
 use crate::state::State;
 use crate::survey::Surveys;
+use crate::verify::Verify;
 use crate::wait::{Event, lock};
 use crate::{EngineError, ErrorKind, PoolStatus, Result, Volume, VolumeChange};
 
@@ -70,6 +71,9 @@ pub struct EngineConfig {
     pub survey_interval: Duration,
     /// References to one physical block at most; beyond, its content is stored once more.
     pub references_max: u32,
+    /// Data of acknowledged writes to volumes that compare in the background, at most (bytes); what is
+    /// beyond is compared before it is acknowledged.
+    pub verify_bytes_max: usize,
     /// Bounds of the journal.
     pub journal: JournalConfig,
 }
@@ -94,6 +98,7 @@ impl Default for EngineConfig {
             damage_file: None,
             survey_interval: Duration::from_secs(600),
             references_max: u32::MAX,
+            verify_bytes_max: 16 << 20,
             journal: JournalConfig::default(),
         }
     }
@@ -159,7 +164,8 @@ type Subscriber = Box<dyn Fn(&VolumeChange) + Send + Sync>;
 pub(crate) struct Shared {
     pub(crate) drives: DriveList,
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) hasher: Hasher,
+    pub(crate) domains: Domains,
+    pub(crate) verify: Verify,
     pub(crate) config: EngineConfig,
     pub(crate) state: Mutex<State>,
     pub(crate) journal: Mutex<Journal>,
@@ -286,11 +292,16 @@ impl Engine {
         let journal_bytes = parts.journal.capacity();
         let (mut state, journal, _recovered) = recovery::recover(&parts, &bounces).await?;
         let damage = Damage::load(parts.config.damage_file.clone(), &mut state);
+        let domains = Domains::new(&parts.hash_key);
+        for entry in state.volumes.values() {
+            entry.core.hasher(&domains);
+        }
         let volume_changes = state.volume_changes.clone();
         let shared = Arc::new(Shared {
             drives: DriveList::new(parts.drives),
             store: parts.store,
-            hasher: Hasher::new(&parts.hash_key),
+            domains,
+            verify: Verify::new()?,
             config: parts.config,
             state: Mutex::new(state),
             journal: Mutex::new(journal),
@@ -392,6 +403,7 @@ impl Engine {
     /// # Errors
     /// `Unavailable` when a drive or the journal failed; the pool is read-only then.
     pub async fn flush(&self) -> Result<()> {
+        self.shared.verify.caught_up().await?;
         self.shared.flush().await
     }
 
@@ -400,6 +412,7 @@ impl Engine {
     /// # Errors
     /// `Unavailable` when the store takes nothing now; the changes stay in the journal.
     pub async fn checkpoint(&self) -> Result<()> {
+        self.shared.verify.caught_up().await?;
         self.shared.checkpoint().await
     }
 
@@ -413,7 +426,7 @@ impl Engine {
             join3(
                 self.keep_scrubbing(),
                 self.keep_watch(),
-                self.keep_surveying(),
+                join(self.keep_surveying(), self.shared.keep_verifying()),
             ),
         )
         .await;
@@ -426,6 +439,7 @@ impl Engine {
     /// The first one that background work would have logged.
     pub async fn maintain(&self) -> Result<()> {
         while self.shared.free_slice().await? {}
+        self.shared.verify.caught_up().await?;
         self.shared.flush().await?;
         self.shared.checkpoint().await?;
         self.shared.discard_freed().await;
@@ -441,6 +455,8 @@ impl Engine {
     pub async fn shutdown(&self) -> Result<()> {
         self.shared.closed.store(true, Ordering::Release);
         lock(&self.shared.state).closed = true;
+        self.shared.verify.end();
+        self.shared.verify.caught_up().await?;
         self.shared.flush().await?;
         self.shared.checkpoint().await
     }

@@ -16,6 +16,8 @@ pub enum ErrorKind {
     NoSpace,
     /// Stored data is damaged; writing the same place again helps.
     Corrupt,
+    /// A drive did not take new data; another try takes other blocks of it.
+    WriteFault,
     /// A drive, the journal or the metadata store does not work now; retry later or elsewhere.
     Unavailable,
     /// The engine contradicts itself: a bug.
@@ -29,6 +31,7 @@ impl fmt::Display for ErrorKind {
             Self::NotFound => "not found",
             Self::NoSpace => "no space",
             Self::Corrupt => "corrupt data",
+            Self::WriteFault => "write fault",
             Self::Unavailable => "unavailable",
             Self::Internal => "internal error",
         })

@@ -18,6 +18,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 
 use drives::{BLOCK_BYTES, LocalBoxFuture};
+use meta::VerifyPolicy;
 use reactor::Buffer;
 
 use crate::engine::Shared;
@@ -27,7 +28,7 @@ use crate::{EngineError, Result, write};
 
 /// A batch is full with this many sub-blocks: enough to fill SIMD lanes and to share an append, few
 /// enough that they stay in the cache from the hash to the drive.
-const BATCH_BLOCKS: usize = 64;
+pub(crate) const BATCH_BLOCKS: usize = 64;
 
 /// What becomes of a write: the sequence number that must be durable for it to survive a power loss,
 /// and its buffer.
@@ -51,12 +52,49 @@ pub(crate) struct Command {
     pub(crate) start: u64,
     /// Always there, but while a drive writes from it.
     pub(crate) buf: Option<Buffer>,
+    /// What it does about duplicates.
+    pub(crate) verify: VerifyPolicy,
+    /// It was acknowledged, and is to be compared: room for it is promised.
+    pub(crate) is_again: bool,
     /// Covers the range, until the new mapping is in place.
     guard: Option<RangeGuard>,
     place: Rc<Place>,
 }
 
+/// What becomes of a command that no write waits for.
+pub(crate) struct CommandEnd(Rc<Place>);
+
+impl CommandEnd {
+    /// `None`: it has not ended.
+    pub(crate) fn result(self) -> Option<Result<u64>> {
+        match self.0.inner.borrow_mut().end.take() {
+            Some(End::Written((result, _))) => Some(result),
+            Some(End::Lost) | None => None,
+        }
+    }
+}
+
 impl Command {
+    /// Writes again, with a comparison, what was acknowledged. The caller holds the range.
+    pub(crate) fn again(volume: &Arc<VolumeCore>, start: u64, buf: Buffer) -> (Self, CommandEnd) {
+        let place = Rc::new(Place::default());
+        let command = Self {
+            volume: volume.clone(),
+            start,
+            buf: Some(buf),
+            verify: VerifyPolicy::Compare,
+            is_again: true,
+            guard: None,
+            place: place.clone(),
+        };
+        (command, CommandEnd(place))
+    }
+
+    /// Who has it keeps others from the range from now on.
+    pub(crate) fn take_guard(&mut self) -> Option<RangeGuard> {
+        self.guard.take()
+    }
+
     /// Sub-blocks that it writes.
     pub(crate) fn count(&self) -> usize {
         self.buf.as_ref().map_or(0, |buf| buf.len() / BLOCK_BYTES)
@@ -179,6 +217,8 @@ pub(crate) fn write_sub_blocks(
         volume: volume.clone(),
         start,
         buf: Some(buf),
+        verify: volume.verify,
+        is_again: false,
         guard: Some(guard),
         place: place.clone(),
     });

@@ -33,11 +33,13 @@
 #[cfg(test)]
 mod ablation;
 mod admin;
+mod blocks;
 mod check;
 mod checkpoint;
 mod commit;
 mod compress;
 mod damage;
+mod domain;
 mod drive_list;
 mod drives_online;
 mod engine;
@@ -65,6 +67,7 @@ mod state;
 mod status;
 mod survey;
 mod trim;
+mod verify;
 mod volume;
 mod wait;
 mod write;
@@ -83,6 +86,7 @@ pub use repair::{LostRange, RecoveredVolume, Repair, RepairReport};
 pub use scrub::{SCRUB_RATE_DEFAULT, ScrubPhase, ScrubStatus};
 pub use status::{DeletingStatus, DriveStatus, PoolStatus, TrimmingStatus, VolumeStatus};
 pub use survey::{Survey, VolumeShares};
+pub use verify::VerifyStatus;
 pub use volume::{MAX_COMMAND_BYTES, Volume};
 
 /// Bytes of a sub-block, the grain of deduplication and of a drive's blocks.

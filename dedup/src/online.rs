@@ -295,7 +295,7 @@ fn too_many(pba: Pba, references: u32, mappings: u32, looks: u32) -> String {
 #[cfg(test)]
 mod tests {
     use drives::MemoryDrive;
-    use meta::{JournalConfig, MemoryMedia, MemoryStore};
+    use meta::{JournalConfig, MemoryMedia, MemoryStore, VerifyPolicy};
     use reactor::BufferPool;
 
     use super::*;
@@ -326,6 +326,8 @@ mod tests {
             uuid: None,
             dedup: true,
             compression: meta::Compression::Off,
+            verify: VerifyPolicy::Trust,
+            domain: String::new(),
         };
         let volume = engine.create_volume(spec).await.unwrap();
         let mut buf = BufferPool::new(1 << 20)

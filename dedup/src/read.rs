@@ -5,6 +5,7 @@ use drives::BLOCK_BYTES;
 use meta::Pba;
 use reactor::Buffer;
 
+use crate::blocks::read_each;
 use crate::engine::Shared;
 use crate::fingerprint;
 use crate::pack_read::Fetch;
@@ -44,6 +45,7 @@ pub(crate) async fn read_piece(
             return (Err(error), buf);
         }
     };
+    let mut unreadable = Vec::new();
     for (at, drive) in shared.drives.iter().enumerate() {
         let fetch = Fetch::new(
             stored
@@ -57,12 +59,24 @@ pub(crate) async fn read_piece(
         let (result, back) = drive.read(buf, fetch.extents()).await;
         buf = back;
         if let Err(error) = result {
-            buf.fill(0);
-            return (Err(shared.drive_error("read", &**drive, &error)), buf);
+            let of_drive = stored.iter().filter(|s| usize::from(s.pba.drive()) == at);
+            let blocks: Vec<_> = of_drive.map(|s| (s.pba, s.buffer_offset)).collect();
+            let (failed, back) = read_each(&**drive, buf, &blocks, error).await;
+            buf = back;
+            let Some(failed) = failed else {
+                continue;
+            };
+            let error = shared.drive_error("read", &**drive, &failed.error);
+            if !failed.is_medium() {
+                buf.fill(0);
+                return (Err(error), buf);
+            }
+            unreadable.extend(failed.places.into_iter().map(|place| blocks[place].1));
+            continue;
         }
         fetch.unpack(&mut buf);
     }
-    let result = verify(shared, volume, &stored, &buf);
+    let result = verify(shared, volume, &stored, &unreadable, &buf);
     if result.is_err() {
         buf.fill(0);
     }
@@ -98,9 +112,17 @@ fn look_up(
     Ok(stored)
 }
 
-fn verify(shared: &Shared, volume: &VolumeCore, stored: &[Stored], buf: &Buffer) -> Result<()> {
+/// `unreadable`: where blocks belong in the buffer that a drive could not read.
+fn verify(
+    shared: &Shared,
+    volume: &VolumeCore,
+    stored: &[Stored],
+    unreadable: &[usize],
+    buf: &Buffer,
+) -> Result<()> {
     let is_bad = |s: &&Stored| {
-        fingerprint::crc32c(&buf[s.buffer_offset..s.buffer_offset + BLOCK_BYTES]) != s.crc32c
+        unreadable.contains(&s.buffer_offset)
+            || fingerprint::crc32c(&buf[s.buffer_offset..s.buffer_offset + BLOCK_BYTES]) != s.crc32c
     };
     let mut bad = stored.iter().filter(is_bad);
     let Some(first) = bad.next() else {
@@ -123,8 +145,8 @@ fn verify(shared: &Shared, volume: &VolumeCore, stored: &[Stored], buf: &Buffer)
         .get(usize::from(first.pba.drive()))
         .map_or("?", |drive| drive.name());
     let error = EngineError::corrupt(format!(
-        "volume `{name}`: {count} sub-block(s) from byte {} do not match their checksum (drive {drive}, data \
-         block {}); restore them from a copy and write them again, and check the drive",
+        "volume `{name}`: {count} sub-block(s) from byte {} cannot be read or do not match their checksum \
+         (drive {drive}, data block {}); restore them from a copy and write them again, and check the drive",
         first.sub_block * BLOCK_BYTES as u64,
         first.pba.block(),
     ));

@@ -20,6 +20,7 @@ use meta::{
 };
 use reactor::BufferPool;
 
+use crate::domain;
 use crate::engine::{EngineParts, block_on};
 use crate::fingerprint::{self, Hasher};
 use crate::index::{BLOCKS_MAX, BlockInfo, IN_FLIGHT};
@@ -96,7 +97,8 @@ pub(crate) async fn replay(
     let durable = durable_upto(&records)
         .unwrap_or(0)
         .max(checkpoint.position.seq - 1);
-    let contents = read_unproven(parts, bounces, &data_blocks, &records, durable).await?;
+    let domains = VolumeDomains::new(&parts.hash_key, &volumes, &records);
+    let contents = read_unproven(parts, bounces, &data_blocks, domains, &records, durable).await?;
     let mut replayed = Replayed {
         records: records.len() as u64,
         unproven: 0,
@@ -307,15 +309,58 @@ struct Content {
     crc32c: u32,
 }
 
-type Contents = HashMap<Pba, Content>;
+/// What drives hold, fingerprinted in the domain of the volume that a record says refers to it.
+struct Contents {
+    domains: VolumeDomains,
+    found: HashMap<(u32, Pba), Content>,
+}
 
-/// Whether a drive holds what a record says. Content that was not hashed is proven by its checksum
-/// alone: one block in 2^32 that was torn or lost would pass.
-fn is_proven(contents: &Contents, new: &NewBlock) -> bool {
-    contents.get(&new.pba).is_some_and(|content| {
-        content.crc32c == new.crc32c
-            && (!new.fingerprint.is_some() || content.fingerprint == new.fingerprint)
-    })
+impl Contents {
+    /// Whether a drive holds what a record says. Content that was not hashed is proven by its checksum
+    /// alone: one block in 2^32 that was torn or lost would pass.
+    fn prove(&self, volume: u32, new: &NewBlock) -> bool {
+        let content = self.found.get(&(self.domains.of(volume), new.pba));
+        content.is_some_and(|content| {
+            content.crc32c == new.crc32c
+                && (!new.fingerprint.is_some() || content.fingerprint == new.fingerprint)
+        })
+    }
+}
+
+/// Domains of volumes, by numbers that are made up for one replay.
+struct VolumeDomains {
+    hashers: Vec<Hasher>,
+    numbers: HashMap<u32, u32>,
+}
+
+impl VolumeDomains {
+    /// Of all volumes that the store knows, or that records tell of.
+    fn new(pool_key: &[u8; 32], volumes: &[VolumeInfo], records: &[(u64, Record)]) -> Self {
+        let created = records.iter().filter_map(|(_, record)| match record {
+            Record::VolumeCreate(info) => Some(info),
+            _ => None,
+        });
+        let mut names: Vec<&str> = vec![""];
+        let mut numbers = HashMap::new();
+        for info in volumes.iter().chain(created) {
+            let known = names.iter().position(|name| *name == info.domain);
+            let number = known.unwrap_or_else(|| {
+                names.push(&info.domain);
+                names.len() - 1
+            });
+            numbers.insert(info.id, number as u32);
+        }
+        let hashers = names.iter().map(|name| domain::hasher(pool_key, name));
+        Self {
+            hashers: hashers.collect(),
+            numbers,
+        }
+    }
+
+    /// A record of a volume that there is not is refused, whatever its blocks hold.
+    fn of(&self, volume: u32) -> u32 {
+        self.numbers.get(&volume).copied().unwrap_or(0)
+    }
 }
 
 /// What the drives hold at the new blocks of records that may not be durable. Blocks that cannot be
@@ -324,30 +369,38 @@ async fn read_unproven(
     parts: &EngineParts,
     bounces: &BufferPool,
     data_blocks: &[u64],
+    domains: VolumeDomains,
     records: &[(u64, Record)],
     durable: u64,
 ) -> Result<Contents> {
     let mut wanted = BTreeSet::new();
     for (_, record) in records.iter().filter(|(sequence, _)| *sequence > durable) {
-        if let Record::Map { entries, .. } = record {
-            wanted.extend(
-                entries
-                    .iter()
-                    .filter_map(|entry| entry.new.map(|new| new.pba)),
-            );
+        if let Record::Map {
+            volume, entries, ..
+        } = record
+        {
+            let domain = domains.of(*volume);
+            let new = entries.iter().filter_map(|entry| entry.new);
+            wanted.extend(new.map(|new| (domain, new.pba)));
         }
     }
-    if let Some(pba) = wanted.iter().find(|pba| !contains(data_blocks, **pba)) {
+    let is_outside = |(_, pba): &&(u32, Pba)| !contains(data_blocks, *pba);
+    if let Some((_, pba)) = wanted.iter().find(is_outside) {
         return Err(outside(*pba));
     }
-    let wanted: Vec<Pba> = wanted.into_iter().collect();
-    let mut contents = HashMap::with_capacity(wanted.len());
-    for same_drive in wanted.chunk_by(|a, b| a.drive() == b.drive()) {
-        for blocks in same_drive.chunks(PROVE_BLOCKS) {
-            contents.extend(read_contents(parts, bounces, blocks).await?);
+    let wanted: Vec<(u32, Pba)> = wanted.into_iter().collect();
+    let mut found = HashMap::with_capacity(wanted.len());
+    for same in wanted.chunk_by(|a, b| (a.0, a.1.drive()) == (b.0, b.1.drive())) {
+        for group in same.chunks(PROVE_BLOCKS) {
+            let domain = group[0].0;
+            let blocks: Vec<Pba> = group.iter().map(|(_, pba)| *pba).collect();
+            let hasher = &domains.hashers[domain as usize];
+            let contents = read_contents(parts, bounces, hasher, &blocks).await?;
+            let contents = contents.into_iter();
+            found.extend(contents.map(|(pba, content)| ((domain, pba), content)));
         }
     }
-    Ok(contents)
+    Ok(Contents { domains, found })
 }
 
 /// Reads blocks of one drive and fingerprints them. A block that cannot be read is left out; an error
@@ -355,6 +408,7 @@ async fn read_unproven(
 async fn read_contents(
     parts: &EngineParts,
     bounces: &BufferPool,
+    hasher: &Hasher,
     blocks: &[Pba],
 ) -> Result<Vec<(Pba, Content)>> {
     let Some(drive) = blocks
@@ -363,7 +417,6 @@ async fn read_contents(
     else {
         return Ok(Vec::new());
     };
-    let hasher = Hasher::new(&parts.hash_key);
     let buf = bounces.alloc(blocks.len() * BLOCK_BYTES).await;
     let places = blocks
         .iter()
@@ -471,7 +524,7 @@ impl Replayed {
                 }
                 let is_lost = |entry: &MapEntry| {
                     let proof = entry.new.zip(proof);
-                    proof.is_some_and(|(new, contents)| !is_proven(contents, &new))
+                    proof.is_some_and(|(new, contents)| !contents.prove(*volume, &new))
                 };
                 let (lost, good): (Vec<_>, Vec<_>) = (*start..)
                     .zip(entries.iter().copied())

@@ -237,26 +237,20 @@ impl Shared {
 
     /// Those whose content is not what it should be, and those that are listed as damaged.
     fn suspects(&self, blocks: &[(Pba, BlockInfo)], buf: &[u8]) -> Vec<(Pba, BlockInfo)> {
-        let contents = fingerprint::split(buf);
-        let mut digests: Vec<Fingerprint> = Vec::with_capacity(blocks.len());
-        self.hasher
-            .batch(contents.iter().take(blocks.len()), |digest| {
-                digests.push(digest)
-            });
+        let wanted: Vec<(Fingerprint, u32)> = blocks
+            .iter()
+            .map(|(_, info)| (info.fingerprint, info.crc32c))
+            .collect();
+        let proven = self
+            .domains
+            .in_use()
+            .prove_all(fingerprint::split(buf), &wanted);
         let damage = lock(&self.damage);
-        let is_suspect = |(((_, info), content), digest): &(
-            (&(Pba, BlockInfo), &fingerprint::Block),
-            &Fingerprint,
-        )| {
-            fingerprint::crc32c(*content) != info.crc32c
-                || (info.fingerprint.is_some() && **digest != info.fingerprint)
-        };
         blocks
             .iter()
-            .zip(contents)
-            .zip(&digests)
-            .filter(|item| is_suspect(item) || damage.contains(item.0.0.0))
-            .map(|((block, _), _)| *block)
+            .zip(proven)
+            .filter(|((pba, _), is_proven)| !is_proven || damage.contains(*pba))
+            .map(|(block, _)| *block)
             .collect()
     }
 }

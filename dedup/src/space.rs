@@ -28,6 +28,8 @@ pub(crate) struct Space {
     discarding: u64,
     /// Set aside until the pool is opened again: a write to them may still be under way.
     set_aside: u64,
+    /// Free blocks that only who was promised them may take.
+    promised: u64,
     discard: bool,
 }
 
@@ -43,6 +45,7 @@ impl Space {
             discards: VecDeque::new(),
             discarding: 0,
             set_aside: 0,
+            promised: 0,
             discard,
         }
     }
@@ -86,8 +89,23 @@ impl Space {
         best.map_or(0, |(at, _)| at)
     }
 
+    /// Keeps free blocks for somebody; false if there are not as many.
+    pub(crate) fn promise(&mut self, blocks: u64) -> bool {
+        let is_possible = self.free() >= self.promised + blocks;
+        self.promised += if is_possible { blocks } else { 0 };
+        is_possible
+    }
+
+    /// The promise was used, or is not needed.
+    pub(crate) fn take_promise_back(&mut self, blocks: u64) {
+        self.promised -= blocks;
+    }
+
     /// Takes the next free block, on the preferred drive if it has one.
-    pub(crate) fn allocate(&mut self, preferred: usize) -> Option<Pba> {
+    pub(crate) fn allocate(&mut self, preferred: usize, has_promise: bool) -> Option<Pba> {
+        if self.promised > 0 && !has_promise && self.free() <= self.promised {
+            return None;
+        }
         let count = self.drives.len();
         (0..count)
             .map(|turn| (preferred + turn) % count)
@@ -313,7 +331,7 @@ mod tests {
     fn new_blocks_come_one_after_the_other() {
         let mut space = Space::new(&[10_000], false);
         let taken: Vec<u64> = (0..5000)
-            .map(|_| space.allocate(0).unwrap().block())
+            .map(|_| space.allocate(0, false).unwrap().block())
             .collect();
         assert_eq!(taken, (0..5000).collect::<Vec<_>>());
     }
@@ -321,34 +339,34 @@ mod tests {
     #[test]
     fn a_freed_block_waits_until_its_record_is_durable() {
         let mut space = Space::new(&[2], false);
-        let a = space.allocate(0).unwrap();
-        let b = space.allocate(0).unwrap();
-        assert!(space.allocate(0).is_none());
+        let a = space.allocate(0, false).unwrap();
+        let b = space.allocate(0, false).unwrap();
+        assert!(space.allocate(0, false).is_none());
         space.quarantine(a, 7);
         space.quarantine(b, 9);
         space.release(6);
-        assert!(space.allocate(0).is_none());
+        assert!(space.allocate(0, false).is_none());
         space.release(8);
-        assert_eq!(space.allocate(0).unwrap().0, a.0);
-        assert!(space.allocate(0).is_none());
+        assert_eq!(space.allocate(0, false).unwrap().0, a.0);
+        assert!(space.allocate(0, false).is_none());
         assert_eq!((space.used(), space.reclaiming(), space.free()), (1, 1, 0));
     }
 
     #[test]
     fn a_freed_block_is_discarded_before_it_is_reused_unless_space_is_short() {
         let mut space = Space::new(&[2], true);
-        let a = space.allocate(0).unwrap();
-        let b = space.allocate(0).unwrap();
+        let a = space.allocate(0, false).unwrap();
+        let b = space.allocate(0, false).unwrap();
         space.quarantine(a, 1);
         space.quarantine(b, 1);
         space.release(1);
-        assert!(space.allocate(0).is_none());
+        assert!(space.allocate(0, false).is_none());
         let taken = space.take_discards(1);
         assert_eq!(space.reclaiming(), 2);
         space.finish_discards(&taken);
-        assert_eq!(space.allocate(0).unwrap().0, a.0);
+        assert_eq!(space.allocate(0, false).unwrap().0, a.0);
         assert_eq!(space.skip_discards(), 1);
-        assert_eq!(space.allocate(0).unwrap().0, b.0);
+        assert_eq!(space.allocate(0, false).unwrap().0, b.0);
     }
 
     proptest! {
@@ -364,7 +382,7 @@ mod tests {
             for (what, which) in steps {
                 match what % 8 {
                     0..=3 => {
-                        if let Some(pba) = space.allocate(usize::from(which % 2)) {
+                        if let Some(pba) = space.allocate(usize::from(which % 2), false) {
                             prop_assert!(seen.insert(pba.0));
                             prop_assert!(space.contains(pba));
                             held.push(pba);

@@ -102,6 +102,18 @@ impl Flight {
     }
 }
 
+/// Content that an item of a batch needs a block for.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted {
+    /// Without one, it is always new.
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) item: u32,
+    /// It differs from what is found by its fingerprint: it is new, and found from now on.
+    pub(crate) is_distinct: bool,
+    /// Room for it was promised.
+    pub(crate) has_promise: bool,
+}
+
 /// What a look-up of new content ends in.
 pub(crate) enum Claim {
     /// The content is stored: one reference was taken.
@@ -249,21 +261,25 @@ impl State {
         self.index.warm_up_leaving(&self.blocks, old);
     }
 
-    /// Looks content up and takes a reference, or a new block for `item` of the batch (a place in `pack`,
-    /// if it goes there). Content without a fingerprint is always new.
+    /// Looks content up and takes a reference, or a new block (a place in `pack`, if it goes there).
     pub(crate) fn claim(
         &mut self,
         flight: &mut Flight,
-        fingerprint: Fingerprint,
-        item: u32,
+        wanted: Wanted,
         pack: Option<&mut OpenPack>,
     ) -> Claim {
+        let Wanted {
+            fingerprint,
+            item,
+            has_promise,
+            ..
+        } = wanted;
         let known = if fingerprint.is_some() {
             self.index.find(&self.blocks, &fingerprint)
         } else {
             None
         };
-        if let Some(pba) = known {
+        if let Some(pba) = known.filter(|_| !wanted.is_distinct) {
             let info = self.blocks.entry(pba);
             let is_in_flight = info.references & IN_FLIGHT != 0;
             let is_own = is_in_flight && flight.contains(pba);
@@ -291,8 +307,8 @@ impl State {
             // As many references as can be counted: a second copy takes over in the index.
         }
         let allocated = match pack {
-            Some(pack) => pack.allocate(|| self.space.allocate(flight.drive)),
-            None => self.space.allocate(flight.drive),
+            Some(pack) => pack.allocate(|| self.space.allocate(flight.drive, has_promise)),
+            None => self.space.allocate(flight.drive, has_promise),
         };
         let Some(pba) = allocated else {
             return Claim::Full;

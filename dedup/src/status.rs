@@ -6,6 +6,7 @@ use crate::SUB_BLOCK_BYTES;
 use crate::engine::Shared;
 use crate::fill::level_reached;
 use crate::state::State;
+use crate::verify::VerifyStatus;
 use crate::wait::lock;
 
 /// Space of a pool and of its volumes at one moment. All figures are bytes.
@@ -40,6 +41,8 @@ pub struct PoolStatus {
     pub index_bytes: u64,
     /// Blocks that are known to be damaged now; [`crate::Engine::damage`] says what refers to them.
     pub damaged_blocks: u64,
+    /// Byte compares of duplicates.
+    pub verify: VerifyStatus,
     /// The highest of [`crate::EngineConfig::fill_warnings`] that is reached, in percent.
     pub fill_warning_percent: Option<u8>,
     /// One entry per drive, in order of their indexes.
@@ -136,6 +139,7 @@ pub(crate) fn collect(shared: &Shared) -> PoolStatus {
         indexed_blocks: state.index.len() as u64,
         index_bytes: state.index.memory_bytes() as u64,
         damaged_blocks: lock(&shared.damage).count(),
+        verify: shared.verify.status(),
         fill_warning_percent: level_reached(&shared.config.fill_warnings, used, capacity),
         drives: drives(shared, &state),
         deleting: deleting(shared, &state),

@@ -1,15 +1,17 @@
 //! Volumes as hosts use them: byte ranges at LBA grain over sub-blocks of 4 KiB.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use drives::BLOCK_BYTES;
 use futures_util::lock::Mutex as AsyncMutex;
-use meta::{VolumeInfo, VolumeState};
+use meta::{VerifyPolicy, VolumeInfo, VolumeState};
 use reactor::Buffer;
 
 use crate::compress::Algorithm;
+use crate::domain::Domains;
 use crate::engine::Shared;
+use crate::fingerprint::Hasher;
 use crate::lane::write_sub_blocks;
 use crate::range_lock::RangeLock;
 use crate::ranges;
@@ -29,6 +31,10 @@ pub(crate) struct VolumeCore {
     pub(crate) dedup: bool,
     /// How what is new is compressed, if it is.
     pub(crate) compression: Option<Algorithm>,
+    /// What writes do about duplicates.
+    pub(crate) verify: VerifyPolicy,
+    domain: String,
+    hasher: OnceLock<Arc<Hasher>>,
     pub(crate) range_lock: Arc<RangeLock>,
     /// Who changes what is being trimmed of the volume, or unmaps it.
     pub(crate) trim_turn: AsyncMutex<()>,
@@ -47,6 +53,9 @@ impl VolumeCore {
             id: info.id,
             dedup: info.dedup,
             compression: Algorithm::of(info.compression),
+            verify: info.verify,
+            domain: info.domain.clone(),
+            hasher: OnceLock::new(),
             range_lock: Arc::default(),
             trim_turn: AsyncMutex::default(),
             trimming: AtomicU64::new(ranges::total(&info.trimming)),
@@ -59,8 +68,13 @@ impl VolumeCore {
     }
 
     /// The name of its domain.
-    pub(crate) fn domain(&self) -> String {
-        lock(&self.info).domain.clone()
+    pub(crate) fn domain(&self) -> &str {
+        &self.domain
+    }
+
+    /// Fingerprints for its domain.
+    pub(crate) fn hasher(&self, domains: &Domains) -> &Arc<Hasher> {
+        self.hasher.get_or_init(|| domains.hasher(&self.domain))
     }
 
     /// Size or state changed. Called under the state's lock.
@@ -227,6 +241,7 @@ impl Volume {
 
     /// Every write that was acknowledged before this call survives a power loss when it returns `Ok`.
     pub async fn flush(&self) -> Result<()> {
+        self.shared.verify.caught_up().await?;
         self.shared.flush().await
     }
 
@@ -366,6 +381,9 @@ impl Volume {
     async fn finish(&self, result: Result<u64>, fua: bool) -> Result<()> {
         let sequence = result?;
         if fua {
+            if self.core.verify == VerifyPolicy::Background {
+                self.shared.verify.caught_up().await?;
+            }
             self.shared.flush_upto(sequence).await?;
         }
         Ok(())

@@ -14,19 +14,20 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use drives::{Drive, GatherExtent};
-use futures_util::future::join_all;
-use meta::{Fingerprint, JournalError, MapEntry, NewBlock, Pba, RecordRef};
+use futures_util::future::{join, join_all};
+use meta::{Fingerprint, JournalError, MapEntry, NewBlock, Pba, RecordRef, VerifyPolicy};
 use reactor::Buffer;
 
 use crate::commit::RoomTurn;
 use crate::compress::Algorithm;
 use crate::engine::Shared;
-use crate::fingerprint::{self, Block};
+use crate::fingerprint::{self, Block, Hasher};
 use crate::lane::Command;
 use crate::packing::{Fragment, Packing};
-use crate::state::{Claim, Flight, State};
+use crate::state::{Claim, Flight, State, Wanted};
+use crate::verify::{self, Check, Kept};
 use crate::wait::{Event, lock, yield_once};
-use crate::{EngineError, Result, SUB_BLOCK_BYTES};
+use crate::{EngineError, ErrorKind, Result, SUB_BLOCK_BYTES};
 
 /// How often a write without room asks for freed blocks before it fails.
 const RECLAIM_ATTEMPTS: u32 = 3;
@@ -51,7 +52,7 @@ pub(crate) async fn run(shared: Arc<Shared>, commands: Vec<Command>) {
 }
 
 /// How far a command has come.
-enum Progress {
+pub(crate) enum Progress {
     /// Nothing is claimed; to be tried (again).
     Begun,
     /// It has a block for every content.
@@ -64,26 +65,28 @@ enum Progress {
     Gone,
 }
 
-struct Job {
+pub(crate) struct Job {
     /// `None`: it was told.
-    command: Option<Command>,
+    pub(crate) command: Option<Command>,
     /// Its sub-blocks among the batch's items.
-    items: Range<usize>,
-    progress: Progress,
+    pub(crate) items: Range<usize>,
+    pub(crate) progress: Progress,
+    /// To be compared when it was told.
+    pub(crate) kept: Vec<Kept>,
 }
 
 impl Job {
     /// The name of its volume's domain.
     fn domain(&self) -> String {
         let command = self.command.as_ref();
-        command.map_or_else(String::new, |command| command.volume.domain())
+        command.map_or_else(String::new, |command| command.volume.domain().to_owned())
     }
 
     fn is_told(&self) -> bool {
         self.command.is_none()
     }
 
-    fn blocks(&self) -> &[Block] {
+    pub(crate) fn blocks(&self) -> &[Block] {
         let buf = self
             .command
             .as_ref()
@@ -94,7 +97,7 @@ impl Job {
 
 /// The checksum of an item.
 #[derive(Clone, Copy)]
-enum Crc {
+pub(crate) enum Crc {
     /// To be computed, if the content is to be stored.
     Unknown,
     Known(u32),
@@ -103,15 +106,16 @@ enum Crc {
 }
 
 /// One sub-block to be written.
-struct Item {
+pub(crate) struct Item {
     /// Zeros are not stored.
     is_zero: bool,
     fingerprint: Fingerprint,
-    crc: Crc,
+    pub(crate) crc: Crc,
     /// What it is mapped to at present.
     old: Option<Pba>,
     /// The block that it holds one reference of.
-    taken: Option<Pba>,
+    pub(crate) taken: Option<Pba>,
+    pub(crate) check: Check,
 }
 
 impl Item {
@@ -131,6 +135,9 @@ impl Item {
     }
 }
 
+/// A domain's hasher, and the items of a batch that it has to hash.
+type Hashed<'a> = (&'a Arc<Hasher>, Vec<(u32, &'a Block)>);
+
 /// A new block, and whose bytes it gets.
 struct New {
     job: u32,
@@ -138,10 +145,10 @@ struct New {
     pba: Pba,
 }
 
-struct Batch {
-    shared: Arc<Shared>,
-    jobs: Vec<Job>,
-    items: Vec<Item>,
+pub(crate) struct Batch {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) jobs: Vec<Job>,
+    pub(crate) items: Vec<Item>,
     /// Blocks that were allocated and have not landed, in the order of their allocation.
     new: Vec<New>,
     /// Which of them share a block.
@@ -162,6 +169,7 @@ impl Batch {
                 command: Some(command),
                 items: first..end,
                 progress: Progress::Begun,
+                kept: Vec::new(),
             }
         };
         Self {
@@ -184,13 +192,24 @@ impl Batch {
             ..
         } = self;
         items.reserve(jobs.last().map_or(0, |job| job.items.end));
-        let mut hashed: Vec<(u32, &Block)> = Vec::with_capacity(items.capacity());
+        // One list per domain: mostly there is one.
+        let mut domains: Vec<Hashed<'_>> = Vec::with_capacity(1);
         for job in jobs.iter() {
-            let is_hashed = job.command.as_ref().is_some_and(|c| c.volume.dedup);
+            let volume = job.command.as_ref().map(|command| &command.volume);
+            let hasher = volume
+                .filter(|volume| volume.dedup)
+                .map(|volume| volume.hasher(&shared.domains));
+            let domain = hasher.map(|hasher| {
+                let known = domains.iter().position(|(h, _)| Arc::ptr_eq(h, hasher));
+                known.unwrap_or_else(|| {
+                    domains.push((hasher, Vec::with_capacity(items.capacity())));
+                    domains.len() - 1
+                })
+            });
             for block in job.blocks() {
                 let is_zero = fingerprint::is_zero(block);
-                if is_hashed && !is_zero {
-                    hashed.push((items.len() as u32, block));
+                if let Some(domain) = domain.filter(|_| !is_zero) {
+                    domains[domain].1.push((items.len() as u32, block));
                 }
                 items.push(Item {
                     is_zero,
@@ -198,16 +217,19 @@ impl Batch {
                     crc: Crc::Unknown,
                     old: None,
                     taken: None,
+                    check: Check::Done,
                 });
             }
         }
-        let mut targets = hashed.iter();
-        let blocks = hashed.iter().map(|(_, block)| *block);
-        shared.hasher.batch(blocks, |fingerprint| {
-            if let Some((item, _)) = targets.next() {
-                items[*item as usize].fingerprint = fingerprint;
-            }
-        });
+        for (hasher, hashed) in &domains {
+            let mut targets = hashed.iter();
+            let blocks = hashed.iter().map(|(_, block)| *block);
+            hasher.batch(blocks, |fingerprint| {
+                if let Some((item, _)) = targets.next() {
+                    items[*item as usize].fingerprint = fingerprint;
+                }
+            });
+        }
     }
 
     /// One go for everyone who is not told yet.
@@ -216,8 +238,9 @@ impl Batch {
         if let Err(error) = self.claim() {
             return self.fail_all(&error);
         }
+        self.compare_within();
         self.checksum();
-        if let Err(error) = self.write_new().await {
+        if let Err(error) = self.write_and_compare().await {
             self.give_back_all();
             // Of several, each tries again alone, so that only those fail whose blocks cannot be
             // written.
@@ -305,6 +328,8 @@ impl Batch {
             flight,
             ..
         } = self;
+        // What is not needed any more goes when the state is not locked.
+        let mut void = Vec::new();
         let mut state = lock(&shared.state);
         state.check_writable()?;
         for job in jobs.iter_mut() {
@@ -338,6 +363,7 @@ impl Batch {
                 new,
             );
             if let Progress::Full = job.progress {
+                void.append(&mut job.kept);
                 undo_claims(
                     &mut state,
                     &mut taking_off,
@@ -367,6 +393,19 @@ impl Batch {
                 items[at].crc = items[other as usize].crc;
             }
         }
+    }
+
+    /// Writes the new blocks, and meanwhile reads the blocks that are to be compared.
+    async fn write_and_compare(&mut self) -> Result<()> {
+        let candidates = self.candidates();
+        if candidates.is_empty() {
+            return self.write_new().await;
+        }
+        let shared = self.shared.clone();
+        let (written, found) = join(self.write_new(), verify::read(&shared, &candidates)).await;
+        written?;
+        self.compare(&candidates, &found);
+        Ok(())
     }
 
     /// Writes the new blocks.
@@ -406,7 +445,14 @@ impl Batch {
         for (command, buf) in self.commands().zip(buffers) {
             command.buf = Some(buf);
         }
-        result.map_err(|error| self.shared.drive_error("write", drive, &error))
+        result.map_err(|error| {
+            let failed = self.shared.drive_error("write", drive, &error);
+            let kind = match error.kind() {
+                drives::ErrorKind::Io => ErrorKind::WriteFault,
+                _ => failed.kind,
+            };
+            EngineError { kind, ..failed }
+        })
     }
 
     fn commands(&mut self) -> impl Iterator<Item = &mut Command> {
@@ -601,7 +647,12 @@ impl Batch {
     }
 
     fn finish(&mut self, number: usize, result: Result<u64>) {
-        if let Some(command) = self.jobs[number].command.take() {
+        let job = &mut self.jobs[number];
+        if let Some(mut command) = job.command.take() {
+            if result.is_ok() && !job.kept.is_empty() {
+                let kept = std::mem::take(&mut job.kept);
+                self.shared.compare_later(&mut command, kept);
+            }
             command.finish(result);
         }
     }
@@ -637,6 +688,7 @@ impl Batch {
         if crate::ablation::is(crate::ablation::Broken::KeepReferences) && self.flight.is_none() {
             return;
         }
+        self.jobs.iter_mut().for_each(|job| job.kept.clear());
         let landed = {
             let mut state = lock(&self.shared.state);
             for New { pba, .. } in self.new.drain(..) {
@@ -720,22 +772,38 @@ fn claim_job(
     new: &mut Vec<New>,
 ) -> Progress {
     let mut waits = Vec::new();
+    let (is_compared, is_again) = job.command.as_ref().map_or((false, false), |command| {
+        (command.verify != VerifyPolicy::Trust, command.is_again)
+    });
     for at in job.items.clone() {
         let item = &mut items[at];
         if item.is_zero || item.taken.is_some() {
             continue;
         }
-        match state.claim(flight, item.fingerprint, at as u32, packing.pack_of(at)) {
+        let wanted = Wanted {
+            fingerprint: item.fingerprint,
+            item: at as u32,
+            is_distinct: item.check == Check::Distinct,
+            has_promise: is_again,
+        };
+        match state.claim(flight, wanted, packing.pack_of(at)) {
             Claim::Known { pba, crc32c } => {
                 item.taken = Some(pba);
+                if is_compared {
+                    item.check = Check::Stored;
+                }
                 item.crc = Crc::Known(crc32c);
             }
             Claim::Own { pba, item: other } => {
                 item.taken = Some(pba);
+                if is_compared {
+                    item.check = Check::Within(other);
+                }
                 item.crc = Crc::Of(other);
             }
             Claim::New(pba) => {
                 item.taken = Some(pba);
+                item.check = Check::Done;
                 new.push(New {
                     job: number,
                     item: at as u32,

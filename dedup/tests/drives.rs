@@ -99,7 +99,7 @@ fn a_failing_drive_is_named_with_the_volumes_that_have_data_on_it() {
     assert_eq!(engine.drive_troubles(), []);
 
     second.fail_writes.store(true, Ordering::Relaxed);
-    expect_kind(pool.write(&first, 30, &[30]), ErrorKind::Unavailable);
+    expect_kind(pool.write(&first, 30, &[30]), ErrorKind::WriteFault);
     let troubles = engine.drive_troubles();
     assert_eq!(troubles.len(), 1, "{troubles:?}");
     assert_eq!(troubles[0].drive, second.name());

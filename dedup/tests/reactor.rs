@@ -8,7 +8,7 @@ use std::time::Duration;
 use dedup::{Blocking, Engine, EngineConfig, EngineParts, VolumeSpec};
 use drives::{BLOCK_BYTES, FileDrive};
 use futures_util::future::join_all;
-use meta::{DriveSpec, PoolDir, PoolSpec, RocksOptions};
+use meta::{DriveSpec, PoolDir, PoolSpec, RocksOptions, VerifyPolicy};
 use reactor::BufferPool;
 
 const BLOCKS: u64 = 4096;
@@ -75,6 +75,8 @@ fn background_work_flushes_checkpoints_and_frees_without_being_asked() {
             uuid: None,
             dedup: true,
             compression: meta::Compression::Off,
+            verify: VerifyPolicy::Trust,
+            domain: String::new(),
         };
         let volume = engine.create_volume(spec).await.unwrap();
         let buffers = BufferPool::new(16 << 20).unwrap();

@@ -125,14 +125,30 @@ fn a_damaged_block_is_reported_and_never_returned() {
 }
 
 #[test]
-fn a_drive_that_cannot_be_read_is_an_error_and_no_data() {
+fn what_a_drive_cannot_read_is_named_like_damage_and_heals_when_it_can_again() {
     let pool = Pool::new(64);
-    let (_engine, volume) = pool.with_volume(64, 4096);
+    let (engine, volume) = pool.with_volume(64, 4096);
     pool.write(&volume, 0, &[1, 2]).unwrap();
     pool.drive().fail_reads.store(true, Ordering::Relaxed);
-    expect_kind(pool.read(&volume, 0, 2), ErrorKind::Unavailable);
+    let message = expect_kind(pool.read(&volume, 0, 2), ErrorKind::Corrupt);
+    assert!(
+        message.contains("`v`") && message.contains("2 sub-block(s)"),
+        "{message}"
+    );
     // Where nothing is stored, no drive is asked.
     assert_eq!(pool.read(&volume, 10, 2).unwrap(), [0, 0]);
+    let damage = block_on(engine.damage());
+    assert_eq!(damage.damaged_blocks, 2);
+    assert_eq!((damage.ranges[0].offset, damage.ranges[0].bytes), (0, 8192));
+    assert_eq!(engine.status().corrupt_blocks, 2);
+    // Looked at again, and still so.
+    block_on(engine.maintain()).unwrap();
+    assert_eq!(engine.status().damaged_blocks, 2);
+    pool.drive().fail_reads.store(false, Ordering::Relaxed);
+    assert_eq!(pool.read(&volume, 0, 2).unwrap(), [1, 2]);
+    pool.write(&volume, 20, &[1, 2]).unwrap();
+    block_on(engine.maintain()).unwrap();
+    assert_eq!(engine.status().damaged_blocks, 0);
 }
 
 #[test]

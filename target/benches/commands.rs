@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use dedup::{Blocking, Engine, EngineConfig, EngineParts, Volume, VolumeSpec};
 use drives::MemoryDrive;
-use meta::{MemoryMedia, MemoryStore};
+use meta::{MemoryMedia, MemoryStore, VerifyPolicy};
 use nvme::fabrics::{CNTLID_DYNAMIC, ConnectCommand, ConnectData, FabricsCommand};
 use nvme::io::{IoCommand, LbaRange};
 use nvme::{Cqe, SglDescriptor, Sqe, Status, properties};
@@ -196,6 +196,8 @@ async fn engine() -> Arc<Engine> {
         uuid: None,
         dedup: true,
         compression: meta::Compression::Off,
+        verify: VerifyPolicy::Trust,
+        domain: String::new(),
     };
     engine.create_volume(spec).await.expect("a volume");
     engine

@@ -33,7 +33,7 @@ use axum::routing::get;
 use dedup::{Engine, ErrorKind, VolumeSpec};
 use futures_util::future::join_all;
 use futures_util::lock::Mutex;
-use meta::{Compression, PoolDir, VolumeInfo};
+use meta::{Compression, PoolDir, VerifyPolicy, VolumeInfo};
 use serde::{Deserialize, Serialize};
 use tokio::net::UnixListener;
 use tokio::sync::{mpsc, oneshot};
@@ -72,6 +72,10 @@ pub struct VolumeView {
     pub dedup: bool,
     /// How new contents are stored: `off`, `lz4` or `zstd`.
     pub compression: Compression,
+    /// What a write does about a block that has the fingerprint of new data.
+    pub verify: VerifyPolicy,
+    /// Its domain; empty for the pool's own.
+    pub domain: String,
 }
 
 impl VolumeView {
@@ -90,6 +94,8 @@ impl VolumeView {
             logical_bytes,
             dedup: info.dedup,
             compression: info.compression,
+            verify: info.verify,
+            domain: info.domain.clone(),
         }
     }
 }
@@ -111,6 +117,13 @@ pub struct CreateVolume {
     /// How new contents are stored: `off`, `lz4` or `zstd`.
     #[serde(default)]
     pub compression: Compression,
+    /// What a write does about a block that has the fingerprint of new data.
+    #[serde(default)]
+    pub verify: VerifyPolicy,
+    /// Its domain: volumes share blocks within one only. Empty for the pool's own, or up to 64 of
+    /// a-z A-Z 0-9 . _ -
+    #[serde(default)]
+    pub domain: String,
 }
 
 fn default_dedup() -> bool {
@@ -324,6 +337,8 @@ async fn create(
         uuid: None,
         dedup: request.dedup,
         compression: request.compression,
+        verify: request.verify,
+        domain: request.domain,
     };
     let engine = state.engine.clone();
     on_control(&state, move || async move {

@@ -35,6 +35,9 @@ pub fn nvme_status(kind: ErrorKind) -> Status {
         ErrorKind::NotFound => Status::INVALID_NAMESPACE.with_dnr(),
         ErrorKind::NoSpace => Status::CAPACITY_EXCEEDED.with_dnr(),
         ErrorKind::Corrupt => Status::UNRECOVERED_READ.with_dnr(),
+        // Without DNR: the host tries again at once, and the engine elsewhere. If that fails too, Linux
+        // tells its user of a medium error.
+        ErrorKind::WriteFault => Status::WRITE_FAULT,
         ErrorKind::Unavailable => Status::NAMESPACE_NOT_READY,
         ErrorKind::Internal => Status::INTERNAL,
     }
@@ -48,7 +51,7 @@ pub fn http_status(kind: ErrorKind) -> u16 {
         ErrorKind::NotFound => 404,
         ErrorKind::NoSpace => 507,
         ErrorKind::Corrupt | ErrorKind::Internal => 500,
-        ErrorKind::Unavailable => 503,
+        ErrorKind::Unavailable | ErrorKind::WriteFault => 503,
     }
 }
 
@@ -60,7 +63,7 @@ pub fn exit_code(kind: ErrorKind) -> u8 {
         ErrorKind::NotFound => 66,
         ErrorKind::NoSpace => 73,
         ErrorKind::Corrupt => 74,
-        ErrorKind::Unavailable => 69,
+        ErrorKind::Unavailable | ErrorKind::WriteFault => 69,
         ErrorKind::Internal => 70,
     }
 }
@@ -73,6 +76,7 @@ pub fn kind_name(kind: ErrorKind) -> &'static str {
         ErrorKind::NotFound => "not_found",
         ErrorKind::NoSpace => "no_space",
         ErrorKind::Corrupt => "corrupt",
+        ErrorKind::WriteFault => "write_fault",
         ErrorKind::Unavailable => "unavailable",
         ErrorKind::Internal => "internal",
     }
@@ -86,6 +90,7 @@ pub fn kind_from_name(name: &str) -> ErrorKind {
         ErrorKind::NotFound,
         ErrorKind::NoSpace,
         ErrorKind::Corrupt,
+        ErrorKind::WriteFault,
         ErrorKind::Unavailable,
     ]
     .into_iter()
@@ -183,11 +188,12 @@ impl From<ErrorBody> for Failure {
 mod tests {
     use super::*;
 
-    const KINDS: [ErrorKind; 6] = [
+    const KINDS: [ErrorKind; 7] = [
         ErrorKind::Invalid,
         ErrorKind::NotFound,
         ErrorKind::NoSpace,
         ErrorKind::Corrupt,
+        ErrorKind::WriteFault,
         ErrorKind::Unavailable,
         ErrorKind::Internal,
     ];
@@ -195,7 +201,10 @@ mod tests {
     #[test]
     fn only_what_can_pass_may_be_retried() {
         for kind in KINDS {
-            let can_pass = matches!(kind, ErrorKind::Unavailable | ErrorKind::Internal);
+            let can_pass = matches!(
+                kind,
+                ErrorKind::WriteFault | ErrorKind::Unavailable | ErrorKind::Internal
+            );
             assert_eq!(nvme_status(kind).is_dnr(), !can_pass, "{kind}");
         }
     }

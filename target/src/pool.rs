@@ -14,7 +14,7 @@ use drives::{BLOCK_BYTES, Drive, DriveError, Extent, FileDrive, MemoryDrive, Ope
 use futures_util::lock::Mutex;
 use meta::{
     Compression, DriveLabel, DriveSpec, JournalConfig, LABEL_BYTES, LabelError, PoolDir,
-    PoolIdentity, PoolPaths, PoolSpec, RocksOptions,
+    PoolIdentity, PoolPaths, PoolSpec, RocksOptions, VerifyPolicy,
 };
 use reactor::BufferPool;
 use uuid::Uuid;
@@ -133,6 +133,8 @@ pub async fn open(request: &PoolRequest) -> Result<OpenPool, Failure> {
             lba_bytes: BLOCK_BYTES as u32,
             dedup: true,
             compression: Compression::Off,
+            verify: VerifyPolicy::Trust,
+            domain: String::new(),
         });
     }
     for volume in volumes {
@@ -194,26 +196,24 @@ fn create_in_memory(dir: &Path, bytes: u64) -> Result<Opened, Failure> {
 async fn create_volume(engine: &Engine, volume: VolumeArg) -> Result<(), Failure> {
     if let Some(present) = engine.volume(&volume.name) {
         let info = present.info();
-        let is = (
-            info.size_bytes,
-            info.lba_bytes,
-            info.dedup,
-            info.compression,
-        );
-        let VolumeArg {
-            size_bytes,
-            lba_bytes,
-            dedup,
-            compression,
-            ..
-        } = volume;
-        if is != (size_bytes, lba_bytes, dedup, compression) {
+        let is = VolumeArg {
+            name: info.name.clone(),
+            size_bytes: info.size_bytes,
+            lba_bytes: info.lba_bytes,
+            dedup: info.dedup,
+            compression: info.compression,
+            verify: info.verify,
+            domain: info.domain.clone(),
+        };
+        if is != volume {
             tracing::warn!(
                 volume = volume.name,
                 size_bytes = info.size_bytes,
                 lba_bytes = info.lba_bytes,
                 dedup = info.dedup,
                 compression = %info.compression,
+                verify = %info.verify,
+                domain = info.domain,
                 "the volume exists and is not what is asked for: it stays as it is"
             );
         }
@@ -225,6 +225,8 @@ async fn create_volume(engine: &Engine, volume: VolumeArg) -> Result<(), Failure
         lba_bytes,
         dedup,
         compression,
+        verify,
+        domain,
     } = volume;
     let spec = VolumeSpec {
         name,
@@ -234,6 +236,8 @@ async fn create_volume(engine: &Engine, volume: VolumeArg) -> Result<(), Failure
         uuid: None,
         dedup,
         compression,
+        verify,
+        domain,
     };
     engine.create_volume(spec).await?;
     Ok(())

@@ -14,7 +14,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use dedup::{
     DamageStatus, DeletingStatus, DriveTrouble, Engine, OnlineCheckReport, SCRUB_RATE_DEFAULT,
-    ScrubStatus, TrimmingStatus,
+    ScrubStatus, TrimmingStatus, VerifyStatus,
 };
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +30,8 @@ pub struct Health {
     pub damage: DamageStatus,
     /// The scrub that runs, or the last one.
     pub scrub: ScrubStatus,
+    /// Byte compares of duplicates.
+    pub verify: VerifyStatus,
     /// Deleted volumes whose blocks are being freed.
     pub deleting: Vec<DeletingStatus>,
     /// Drives on which something failed, and the volumes with data on them.
@@ -76,6 +78,7 @@ pub async fn health_of(engine: &Engine) -> Health {
         fill_warning_percent: status.fill_warning_percent,
         damage: engine.damage().await,
         scrub: engine.scrub_status(),
+        verify: status.verify,
         deleting: status.deleting,
         drives: engine.drive_troubles(),
         trimming: status.trimming,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use dedup::{Blocking, Engine, EngineConfig, EngineParts, Volume, VolumeSpec};
 use drives::{BLOCK_BYTES, Drive};
-use meta::{DriveSpec, PoolDir, PoolSpec, RocksOptions, RocksStore};
+use meta::{DriveSpec, PoolDir, PoolSpec, RocksOptions, RocksStore, VerifyPolicy};
 use reactor::{JoinHandle, PoolConfig, ReactorThread};
 
 use super::EngineBenchError;
@@ -186,6 +186,8 @@ impl Pool {
                 uuid: None,
                 dedup: true,
                 compression: meta::Compression::Off,
+                verify: VerifyPolicy::Trust,
+                domain: String::new(),
             };
             engine.create_volume(spec).await?;
         }

@@ -13,8 +13,9 @@ use reactor::{Buffer, BufferPool};
 
 use super::resolve::resolve;
 use super::{Change, Parts, Plan, RepairReport};
+use crate::domain::Hashers;
 use crate::engine::BOUNCE_BYTES_MIN;
-use crate::fingerprint::{self, Hasher};
+use crate::fingerprint;
 use crate::pack_read::Fetch;
 use crate::{EngineError, LABEL_BLOCKS, Result};
 
@@ -34,7 +35,11 @@ pub(super) fn make(parts: &Parts) -> Result<Plan> {
         position: journal.position(),
         epoch,
     };
-    let mut contents = Contents::new(parts)?;
+    let created = records.iter().filter_map(|(_, record)| match record {
+        Record::VolumeCreate(info) => Some(info),
+        _ => None,
+    });
+    let mut contents = Contents::new(parts, rows.volumes.values().chain(created))?;
     let later = Later::replay(&rows.volumes, &records, checkpoint, &mut contents);
     let mut report = RepairReport {
         journal_records: records.len() as u64,
@@ -72,12 +77,13 @@ pub(super) fn make(parts: &Parts) -> Result<Plan> {
 pub(super) struct Contents<'a> {
     drives: &'a [Arc<dyn Drive>],
     hash_key: &'a [u8; 32],
-    hasher: Hasher,
+    hashers: Hashers,
     buffer: Option<Buffer>,
 }
 
 impl<'a> Contents<'a> {
-    fn new(parts: &'a Parts) -> Result<Self> {
+    /// `volumes`: those whose domains blocks can be of.
+    fn new<'v>(parts: &'a Parts, volumes: impl Iterator<Item = &'v VolumeInfo>) -> Result<Self> {
         let buffer = BufferPool::new(BOUNCE_BYTES_MIN)
             .ok()
             .and_then(|pool| pool.try_alloc(BLOCK_BYTES));
@@ -87,7 +93,7 @@ impl<'a> Contents<'a> {
         Ok(Self {
             drives: &parts.drives,
             hash_key: &parts.hash_key,
-            hasher: Hasher::new(&parts.hash_key),
+            hashers: Hashers::of(&parts.hash_key, volumes),
             buffer,
         })
     }
@@ -99,14 +105,18 @@ impl<'a> Contents<'a> {
 
     /// Whether a block holds this content. One that was not fingerprinted is known by its checksum.
     pub(super) fn holds(&mut self, pba: Pba, content: &BlockContent) -> bool {
-        self.read(pba).is_some_and(|found| {
-            found.crc32c == content.crc32c
-                && (!content.fingerprint.is_some() || found.fingerprint == content.fingerprint)
+        self.read(pba, |hashers, block| {
+            hashers.prove(block, content.fingerprint, content.crc32c)
         })
+        .unwrap_or(false)
     }
 
-    /// Fingerprint and checksum of what a block holds; `None` if it cannot be read.
-    fn read(&mut self, pba: Pba) -> Option<BlockContent> {
+    /// Looks at what a block holds; `None` if it cannot be read.
+    fn read<T>(
+        &mut self,
+        pba: Pba,
+        look: impl FnOnce(&Hashers, &fingerprint::Block) -> T,
+    ) -> Option<T> {
         let drive = self.drives.get(usize::from(pba.drive()))?;
         let buffer = self.buffer.take()?;
         let fetch = Fetch::new([(pba, 0)].into_iter());
@@ -116,12 +126,9 @@ impl<'a> Contents<'a> {
         let block = fingerprint::split(&buffer)
             .first()
             .filter(|_| result.is_ok());
-        let content = block.map(|block| BlockContent {
-            fingerprint: self.hasher.one(block),
-            crc32c: fingerprint::crc32c(block),
-        });
+        let seen = block.map(|block| look(&self.hashers, block));
         self.buffer = Some(buffer);
-        content
+        seen
     }
 
     /// What the row of a lost block says: a fingerprint that no block of data has, because it is that of
@@ -134,7 +141,9 @@ impl<'a> Contents<'a> {
         fingerprint.copy_from_slice(&digest.as_bytes()[..16]);
         BlockContent {
             fingerprint: meta::Fingerprint(fingerprint),
-            crc32c: !self.read(pba).map_or(0, |content| content.crc32c),
+            crc32c: !self
+                .read(pba, |_, block| fingerprint::crc32c(block))
+                .unwrap_or(0),
         }
     }
 }

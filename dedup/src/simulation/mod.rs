@@ -32,6 +32,7 @@ use reactor::{Buffer, BufferPool};
 
 use crate::ablation::Broken;
 use crate::engine::BOUNCE_BYTES_MIN;
+use crate::fingerprint::weak;
 use crate::{Blocking, Engine, EngineConfig, EngineParts, LABEL_BLOCKS, Result};
 use executor::Ended;
 use world::{Actor, Tally, World};
@@ -52,6 +53,8 @@ const SEEDS: u64 = 4000;
 
 /// Drives of a simulated pool at most.
 const DRIVES_MAX: usize = 4;
+/// Fingerprints that there are in a story with a hash that collides.
+const WEAK_VALUES: u8 = 5;
 
 /// Bytes of the simulated journal's ring.
 const JOURNAL_BYTES: u64 = 32 << 10;
@@ -160,6 +163,7 @@ impl Story {
             trim_at_once: rng.random_range(1..60),
             discard: rng.random(),
             bounce_bytes: BOUNCE_BYTES_MIN,
+            verify_bytes_max: rng.random_range(0..8) * 4096,
             references_max: if rng.random_range(0..4) == 0 {
                 rng.random_range(1..6)
             } else {
@@ -171,12 +175,15 @@ impl Story {
             },
             ..EngineConfig::default()
         };
+        let mut world = World::default();
+        world.is_hash_weak = rng.random_range(0..4) == 0;
+        weak::set(world.is_hash_weak.then_some(WEAK_VALUES));
         Self {
             drives,
             media: Arc::new(MemoryMedia::new(JOURNAL_BYTES)),
             store: Arc::new(MemoryStore::new()),
             config,
-            world: Rc::default(),
+            world: Rc::new(RefCell::new(world)),
             pool,
             lost_power: None,
             rng,
@@ -337,11 +344,23 @@ impl Story {
         }
         self.world.borrow_mut().may_fail = true;
         let mut tasks: Vec<Pin<Box<dyn Future<Output = ()>>>> = Vec::new();
-        for _ in 0..self.rng.random_range(1..=5) {
+        let actors = self.rng.random_range(1..=5);
+        let left = Rc::new(Cell::new(actors));
+        for _ in 0..actors {
             let rng = ChaCha8Rng::seed_from_u64(self.rng.random());
-            tasks.push(Box::pin(
-                self.actor(engine).work(rng, self.rng.random_range(5..40)),
-            ));
+            let work = self.actor(engine).work(rng, self.rng.random_range(5..40));
+            let (left, shared) = (left.clone(), engine.shared.clone());
+            tasks.push(Box::pin(async move {
+                work.await;
+                left.set(left.get() - 1);
+                if left.get() == 0 {
+                    shared.verify.end();
+                }
+            }));
+        }
+        if self.rng.random_range(0..4) > 0 {
+            let shared = engine.shared.clone();
+            tasks.push(Box::pin(async move { shared.keep_verifying().await }));
         }
         let added: Rc<RefCell<Option<Arc<ShakyDrive>>>> = Rc::default();
         if self.drives.len() < DRIVES_MAX && self.rng.random_range(0..4) == 0 {
@@ -367,6 +386,10 @@ impl Story {
         for drive in &self.drives {
             drive.countdown.store(0, Ordering::Relaxed);
         }
+        let verified = engine.shared.verify.status();
+        let tally = &mut self.world.borrow_mut().tally;
+        tally.compared += verified.compared_blocks;
+        tally.collisions += verified.collisions;
         ended
     }
 
@@ -520,6 +543,7 @@ fn whatever_crashes_every_sub_block_is_old_or_new_and_every_count_is_exact() {
     assert!(tally.went_alone > 0, "no command had to leave its batch");
     assert!(tally.unproven > 0, "no sub-block was taken back");
     assert!(tally.added_drives > 0, "no drive was added");
+    assert!(tally.collisions > 0, "no two contents collided");
 }
 
 #[test]
@@ -560,6 +584,8 @@ fn every_rule_that_is_broken_on_purpose_is_found_out() {
         Broken::NoRangeLock,
         Broken::ShareInFlight,
         Broken::MapWhatIsTrimmed,
+        Broken::IgnoreMismatch,
+        Broken::UnlockBeforeCompared,
     ] {
         let seed = first_to_notice(broken);
         eprintln!("{broken:?}: noticed by seed {seed:?}");

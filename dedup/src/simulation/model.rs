@@ -52,6 +52,8 @@ pub(super) struct Cell {
     group: Vec<Change>,
     /// Nothing from before this time can come back after a power loss.
     floor: u64,
+    /// When the last change began or ended.
+    changed: u64,
 }
 
 impl Cell {
@@ -62,6 +64,7 @@ impl Cell {
             base: BTreeSet::from([content]),
             group: Vec::new(),
             floor: now,
+            changed: 0,
         }
     }
 
@@ -70,6 +73,7 @@ impl Cell {
     }
 
     pub(super) fn begin(&mut self, id: u64, effect: Effect, now: u64) {
+        self.changed = now;
         self.group.push(Change {
             id,
             effect,
@@ -103,6 +107,7 @@ impl Cell {
             Outcome::Failed
         };
         change.ended = now;
+        self.changed = now;
         if self
             .group
             .iter()
@@ -171,6 +176,13 @@ impl Cell {
             .iter()
             .filter(move |(_, until)| **until >= since)
             .map(|(content, _)| content)
+    }
+
+    /// Whether a change was under way since that time, durable at once or not.
+    pub(super) fn changed_since(&self, since: u64) -> bool {
+        let is_pending = |change: &Change| change.outcome == Outcome::Pending;
+        self.group.iter().any(is_pending)
+            || (self.changed >= since.max(self.floor) && self.changed > 0)
     }
 
     /// What may be found after a crash.

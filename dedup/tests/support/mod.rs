@@ -16,7 +16,7 @@ use dedup::{
     VolumeSpec,
 };
 use drives::{BLOCK_BYTES, Drive, DriveError, Extent, LocalBoxFuture, Transferred};
-use meta::{JournalConfig, MemoryMedia, MemoryStore};
+use meta::{JournalConfig, MemoryMedia, MemoryStore, VerifyPolicy};
 use reactor::{Buffer, BufferPool};
 
 /// Wakes the thread that waits.
@@ -336,6 +336,8 @@ pub(crate) fn spec(name: &str, sub_blocks: u64, lba_bytes: u32) -> VolumeSpec {
         uuid: None,
         dedup: true,
         compression: meta::Compression::Off,
+        verify: VerifyPolicy::Trust,
+        domain: String::new(),
     }
 }
 

@@ -7,7 +7,7 @@ use bench::perf::Pattern;
 use clap::builder::TypedValueParser;
 use clap::{Args, Parser, Subcommand};
 use fabric::TransportAddress;
-use meta::{Compression, UnknownCompression};
+use meta::{Compression, UnknownCompression, VerifyPolicy};
 
 use super::bench::BenchCommand;
 use super::drive::DriveCommand;
@@ -74,7 +74,7 @@ pub enum Command {
 /// `onefold serve`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  onefold serve\n  onefold serve --pool /srv/pool --create 500G --volume vm=200G --volume db=100G,lba=512,dedup=off\n  \
+    after_help = "Examples:\n  onefold serve\n  onefold serve --pool /srv/pool --create 500G --volume vm=200G --volume db=100G,lba=512,verify=compare\n  \
                   onefold serve --pool /srv/pool --drive /dev/nvme0n1 --drive /dev/nvme1n1 --create 0 --listen tcp://192.0.2.5:4420\n\n\
                   Prints a line that begins with 'ready' on standard output when hosts can connect.\n\
                   Ctrl-C or SIGTERM stops it cleanly."
@@ -89,7 +89,7 @@ pub struct ServeArgs {
     /// Create this volume if it is missing (repeatable). A new pool without it gets vol0, as large as the pool
     #[arg(
         long = "volume",
-        value_name = "NAME=SIZE[,lba=512][,dedup=off][,compression=lz4]"
+        value_name = "NAME=SIZE[,lba=512][,dedup=off][,compression=lz4][,verify=compare][,domain=NAME]"
     )]
     pub volumes: Vec<VolumeArg>,
     /// Serve on this address (repeatable); without it by RDMA and TCP on port 4420 of every address,
@@ -120,7 +120,8 @@ pub struct ServeArgs {
     pub warn_at: Vec<u8>,
 }
 
-/// `NAME=SIZE[,lba=512|4096][,dedup=on|off][,compression=off|lz4|zstd]`
+/// `NAME=SIZE[,lba=512|4096][,dedup=on|off][,compression=off|lz4|zstd]
+/// [,verify=trust|compare|background][,domain=NAME]`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeArg {
     /// The volume's name.
@@ -133,6 +134,10 @@ pub struct VolumeArg {
     pub dedup: bool,
     /// How new contents are stored.
     pub compression: Compression,
+    /// What a write does about a block that has the fingerprint of new data.
+    pub verify: VerifyPolicy,
+    /// Its domain; empty for the pool's own.
+    pub domain: String,
 }
 
 impl FromStr for VolumeArg {
@@ -141,7 +146,8 @@ impl FromStr for VolumeArg {
     fn from_str(text: &str) -> Result<Self, String> {
         let usage = || {
             format!(
-                "'{text}' is not NAME=SIZE[,lba=512][,dedup=off][,compression=lz4], such as vol0=64G"
+                "'{text}' is not NAME=SIZE[,lba=512][,dedup=off][,compression=lz4][,verify=compare]\
+                 [,domain=NAME], such as vol0=64G"
             )
         };
         let (name, rest) = text.split_once('=').ok_or_else(usage)?;
@@ -152,11 +158,14 @@ impl FromStr for VolumeArg {
         let size_bytes =
             parse_size(parts.next().unwrap_or_default()).map_err(|e: SizeError| e.to_string())?;
         let (mut lba_bytes, mut dedup, mut compression) = (4096, true, Compression::Off);
+        let (mut verify, mut domain) = (VerifyPolicy::Trust, String::new());
         for option in parts {
             match option.split_once('=') {
                 Some(("lba", bytes)) => lba_bytes = parse_lba(bytes)?,
                 Some(("dedup", switch)) => dedup = parse_switch(switch)?,
                 Some(("compression", name)) => compression = parse_compression(name)?,
+                Some(("verify", policy)) => verify = parse_verify(policy)?,
+                Some(("domain", name)) => domain = name.to_owned(),
                 _ => return Err(usage()),
             }
         }
@@ -166,6 +175,8 @@ impl FromStr for VolumeArg {
             lba_bytes,
             dedup,
             compression,
+            verify,
+            domain,
         })
     }
 }
@@ -174,6 +185,12 @@ impl FromStr for VolumeArg {
 fn parse_compression(text: &str) -> Result<Compression, String> {
     text.parse()
         .map_err(|error: UnknownCompression| error.to_string())
+}
+
+/// Parses the name of a verify policy.
+fn parse_verify(text: &str) -> Result<VerifyPolicy, String> {
+    text.parse()
+        .map_err(|error: meta::UnknownVerifyPolicy| error.to_string())
 }
 
 /// Parses `on` and `off`.
@@ -280,6 +297,13 @@ pub enum VolumeCommand {
         /// How new contents are stored: compressed ones share blocks, what does not shrink is stored as it is
         #[arg(long, value_name = "off|lz4|zstd", value_parser = parse_compression, default_value = "off")]
         compression: Compression,
+        /// What a write does about a block that has the fingerprint of new data: trust it, compare it byte
+        /// by byte before the write is acknowledged, or after that in the background
+        #[arg(long, value_name = "trust|compare|background", value_parser = parse_verify, default_value = "trust")]
+        verify: VerifyPolicy,
+        /// Name of its domain: volumes share blocks only with others of the same domain
+        #[arg(long, value_name = "NAME", default_value = "")]
+        domain: String,
         /// The daemon's pool.
         #[command(flatten)]
         pool: PoolArg,

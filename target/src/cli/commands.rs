@@ -36,6 +36,8 @@ pub(super) fn volume(command: VolumeCommand) -> Outcome {
             lba,
             dedup,
             compression,
+            verify,
+            domain,
             pool,
             json,
         } => {
@@ -45,6 +47,8 @@ pub(super) fn volume(command: VolumeCommand) -> Outcome {
                 lba_bytes: lba,
                 dedup,
                 compression,
+                verify,
+                domain,
             };
             let view = converse(Client::new(&pool.pool).create_volume(&request))?;
             show_volume("created", &view, json)
@@ -116,7 +120,8 @@ fn show_volume(done: &str, view: &VolumeView, json: bool) -> Outcome {
     } else if done.is_empty() {
         print(&format!(
             "name         {}\nnsid         {}\nuuid         {}\nnguid        {}\nsize         {} ({} bytes)\n\
-             lba          {} bytes\nlogical      {} ({} bytes)\ndedup        {}\ncompression  {}\n",
+             lba          {} bytes\nlogical      {} ({} bytes)\ndedup        {}\ncompression  {}\n\
+             verify       {}\ndomain       {}\n",
             view.name,
             view.nsid,
             view.uuid,
@@ -128,6 +133,8 @@ fn show_volume(done: &str, view: &VolumeView, json: bool) -> Outcome {
             view.logical_bytes,
             on_or_off(view.dedup),
             view.compression,
+            view.verify,
+            domain_name(&view.domain),
         ));
     } else {
         print(&format!(
@@ -139,6 +146,11 @@ fn show_volume(done: &str, view: &VolumeView, json: bool) -> Outcome {
         ));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The pool's own domain has no name.
+const fn domain_name(name: &str) -> &str {
+    if name.is_empty() { "-" } else { name }
 }
 
 const fn on_or_off(switch: bool) -> &'static str {
@@ -161,6 +173,8 @@ fn volume_table(views: &[VolumeView]) -> String {
                 view.lba_bytes.to_string(),
                 on_or_off(view.dedup).to_owned(),
                 view.compression.to_string(),
+                view.verify.to_string(),
+                domain_name(&view.domain).to_owned(),
                 view.uuid.clone(),
             ]
         })
@@ -174,6 +188,8 @@ fn volume_table(views: &[VolumeView]) -> String {
             "LBA",
             "DEDUP",
             "COMPRESSION",
+            "VERIFY",
+            "DOMAIN",
             "UUID",
         ],
         &rows,
@@ -183,6 +199,8 @@ fn volume_table(views: &[VolumeView]) -> String {
             Align::Right,
             Align::Right,
             Align::Right,
+            Align::Left,
+            Align::Left,
             Align::Left,
             Align::Left,
             Align::Left,

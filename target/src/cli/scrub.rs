@@ -206,6 +206,15 @@ pub(crate) fn health_text(health: &Health) -> String {
     if health.scrub.phase == ScrubPhase::Running {
         text += &format!("\n{}", scrub_line(&health.scrub));
     }
+    let verify = &health.verify;
+    if verify.collisions + verify.failed_blocks > 0 {
+        let _ = writeln!(
+            text,
+            "\nOf {} duplicates compared, {} had another content and were stored apart; {} could not be \
+             compared (the log names them).",
+            verify.compared_blocks, verify.collisions, verify.failed_blocks
+        );
+    }
     for volume in &health.deleting {
         let _ = writeln!(
             text,

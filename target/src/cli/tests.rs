@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use bench::perf::Pattern;
 use clap::{CommandFactory, Parser};
-use meta::Compression;
+use meta::{Compression, VerifyPolicy};
 
 use super::args::{Cli, Command, DriveArg, SubsystemAddress, VolumeArg, VolumeCommand};
 use super::bench::BenchCommand;
@@ -60,6 +60,8 @@ fn serve_runs_without_arguments_and_takes_all_of_them() {
             lba_bytes: 512,
             dedup: true,
             compression: Compression::Off,
+            verify: VerifyPolicy::Trust,
+            domain: String::new(),
         }
     );
     assert_eq!(args.listen[1].port, 4421);
@@ -115,6 +117,7 @@ fn volumes_that_make_no_sense_are_refused() {
         "a=5G,dedup=no",
         "a=5G,compression=gzip",
         "a=5G,compression=",
+        "a=5G,verify=often",
     ] {
         assert!(text.parse::<VolumeArg>().is_err(), "{text}");
     }
@@ -153,6 +156,8 @@ fn deduplication_is_on_unless_it_is_switched_off() {
         lba_bytes: 512,
         dedup: false,
         compression: Compression::Off,
+        verify: VerifyPolicy::Trust,
+        domain: String::new(),
     };
     assert_eq!(parsed, Ok(expected));
     for (line, expected) in [
@@ -166,6 +171,29 @@ fn deduplication_is_on_unless_it_is_switched_off() {
         assert_eq!(dedup, expected, "{line}");
     }
     assert!(parse("onefold volume create a --size 1G --dedup maybe").is_err());
+}
+
+#[test]
+fn a_volume_can_have_its_duplicates_compared_and_a_domain_of_its_own() {
+    let parsed = "a=5G,verify=compare,domain=tenant".parse::<VolumeArg>();
+    let volume = parsed.expect("a volume");
+    assert_eq!(volume.verify, VerifyPolicy::Compare);
+    assert_eq!(volume.domain, "tenant");
+    for (options, expected) in [
+        ("", (VerifyPolicy::Trust, "")),
+        ("--verify compare", (VerifyPolicy::Compare, "")),
+        (
+            "--verify background --domain b",
+            (VerifyPolicy::Background, "b"),
+        ),
+    ] {
+        let line = format!("onefold volume create a --size 1G {options}");
+        let Ok(Command::Volume(VolumeCommand::Create { verify, domain, .. })) = parse(&line) else {
+            panic!("{line}")
+        };
+        assert_eq!((verify, domain.as_str()), expected, "{line}");
+    }
+    assert!(parse("onefold volume create a --size 1G --verify never").is_err());
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::time::Duration;
 use dedup::{Blocking, Engine, EngineConfig, EngineParts, VolumeSpec};
 use drives::{Drive, MemoryDrive};
 use fabric::Transport;
-use meta::{JournalMedia, MemoryMedia, MemoryStore, Store};
+use meta::{JournalMedia, MemoryMedia, MemoryStore, Store, VerifyPolicy};
 use nvme::fabrics::{CNTLID_DYNAMIC, ConnectCommand, ConnectData, FabricsCommand};
 use nvme::{Cqe, Nqn, SglDescriptor, Sqe, Status, properties};
 use onefold::association::serve_queue;
@@ -368,6 +368,8 @@ impl Lab {
             uuid: None,
             dedup: true,
             compression: meta::Compression::Off,
+            verify: VerifyPolicy::Trust,
+            domain: String::new(),
         };
         self.engine.create_volume(spec).await.expect("a volume");
     }
