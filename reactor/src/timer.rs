@@ -84,6 +84,14 @@ impl Sleep {
         self.deadline
     }
 
+    fn set_up(&mut self, cx: &Context<'_>) {
+        let core = expect_current("a timer");
+        let mut timers = core.timers.borrow_mut();
+        let key = timers.insert(self.deadline, cx.waker().clone());
+        drop(timers);
+        self.set = Some((key, core));
+    }
+
     fn unset(&mut self) {
         if let Some((key, core)) = self.set.take() {
             let waker = core.timers.borrow_mut().waiting.remove(&key);
@@ -97,30 +105,20 @@ impl Future for Sleep {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
-        if Instant::now() >= this.deadline {
-            this.unset();
+        let Some((key, core)) = &this.set else {
+            if Instant::now() < this.deadline {
+                this.set_up(cx);
+                return Poll::Pending;
+            }
             return Poll::Ready(());
+        };
+        // The reactor takes out what is due: as long as it is there, no look at the clock is needed.
+        if let Some(waker) = core.timers.borrow_mut().waiting.get_mut(key) {
+            waker.clone_from(cx.waker());
+            return Poll::Pending;
         }
-        match &this.set {
-            Some((key, core)) => {
-                let mut timers = core.timers.borrow_mut();
-                match timers.waiting.get_mut(key) {
-                    Some(waker) => waker.clone_from(cx.waker()),
-                    None => {
-                        timers.waiting.insert(*key, cx.waker().clone());
-                    }
-                }
-            }
-            None => {
-                let core = expect_current("a timer");
-                let key = core
-                    .timers
-                    .borrow_mut()
-                    .insert(this.deadline, cx.waker().clone());
-                this.set = Some((key, core));
-            }
-        }
-        Poll::Pending
+        this.set = None;
+        Poll::Ready(())
     }
 }
 
@@ -152,12 +150,24 @@ pub struct Elapsed;
 /// When polled outside a reactor.
 pub async fn timeout<F: Future>(duration: Duration, future: F) -> Result<F::Output, Elapsed> {
     let mut future = pin!(future);
-    let mut end = sleep(duration);
+    // Most futures with a limit end within it: they shall cost one look at the clock.
+    let mut end: Option<Sleep> = None;
     poll_fn(|cx| {
         if let Poll::Ready(output) = future.as_mut().poll(cx) {
             return Poll::Ready(Ok(output));
         }
-        Pin::new(&mut end).poll(cx).map(|()| Err(Elapsed))
+        let end = match &mut end {
+            Some(end) => end,
+            None => {
+                let end = end.insert(sleep(duration));
+                if !duration.is_zero() {
+                    end.set_up(cx);
+                    return Poll::Pending;
+                }
+                end
+            }
+        };
+        Pin::new(end).poll(cx).map(|()| Err(Elapsed))
     })
     .await
 }

@@ -614,10 +614,17 @@ fn hosts_over_tcp_that_stop_reading_hold_up_nobody_and_are_given_up() {
     let place = stage.at(Way::Tcp);
     let witness = Witness::start(place);
     let before = stage.usage();
-    // Together they ask for half of the memory that the daemon has for data.
-    let silent: Vec<[RawTcp; 2]> = (0..4).map(|_| stops_reading(place.address)).collect();
+    // Together they ask for almost three times the memory that the daemon has for data.
+    let silent: Vec<[RawTcp; 2]> = (0..24).map(|_| stops_reading(place.address)).collect();
     witness.works();
     witness.works();
+    // Who comes now is served too.
+    run(come_and_go(place, 3));
+    let status = stage.daemon().status();
+    let transports = status["transports"].as_array().expect("a list");
+    let tcp = transports.iter().find(|of| of["transport"] == "tcp");
+    let held_back = tcp.and_then(|tcp| tcp["held_back"].as_u64());
+    assert!(held_back > Some(0), "they wait for their hosts: {tcp:#?}");
     // They still hold their connections and read nothing: the target hangs up.
     stage.hosts_are(1);
     drop(silent);

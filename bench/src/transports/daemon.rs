@@ -6,6 +6,8 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use super::TransportsError;
 use crate::machine;
 
@@ -93,19 +95,47 @@ impl Daemon {
         &self.address
     }
 
-    /// Processor time of all its threads so far, in seconds.
-    pub(super) fn core_seconds(&self) -> f64 {
-        let tasks = format!("/proc/{}/task", self.child.id());
-        let Ok(threads) = std::fs::read_dir(tasks) else {
-            return 0.0;
-        };
-        // proc(5): nanoseconds on a processor, nanoseconds waiting, turns.
-        let of_thread = |path: std::path::PathBuf| {
-            let text = std::fs::read_to_string(path.join("schedstat")).ok()?;
-            text.split(' ').next()?.parse::<u64>().ok()
-        };
-        let threads = threads.flatten().map(|thread| thread.path());
-        threads.filter_map(of_thread).sum::<u64>() as f64 / 1e9
+    /// The process.
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+/// Processor time of all threads of a process so far, in seconds; 0 of one that is not there.
+pub(super) fn core_seconds(pid: u32) -> f64 {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
+        return 0.0;
+    };
+    // proc(5): nanoseconds on a processor, nanoseconds waiting, turns.
+    let of_thread = |path: std::path::PathBuf| {
+        let text = std::fs::read_to_string(path.join("schedstat")).ok()?;
+        text.split(' ').next()?.parse::<u64>().ok()
+    };
+    let threads = threads.flatten().map(|thread| thread.path());
+    threads.filter_map(of_thread).sum::<u64>() as f64 / 1e9
+}
+
+/// Processes that stand still until this is dropped: a target that polls would take the core from another
+/// one that is measured.
+pub(super) struct Paused(Vec<Pid>);
+
+impl Paused {
+    /// Stops them.
+    pub(super) fn new(pids: &[u32]) -> Self {
+        let pids = pids
+            .iter()
+            .filter_map(|&pid| Pid::from_raw(pid.cast_signed()));
+        let stopped = pids.filter(|&pid| kill_process(pid, Signal::STOP).is_ok());
+        Self(stopped.collect())
+    }
+}
+
+impl Drop for Paused {
+    fn drop(&mut self) {
+        for &pid in &self.0 {
+            // It may have ended meanwhile.
+            let _ = kill_process(pid, Signal::CONT);
+        }
     }
 }
 

@@ -5,23 +5,31 @@
 //!   targets can be named, which are measured by the same client in the same run.
 //! - Each figure is the median of several short runs; processor time of both sides is told for a command,
 //!   because it hardly depends on what else the machine does.
+//! - Beside a target that polls on the same core, each stands still while the other is measured, if its
+//!   process is named.
 //! - Reading finds data that was written before, never unwritten blocks.
 
 mod daemon;
+mod idle;
 mod report;
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::machine::{self, Machine};
-use daemon::Daemon;
+use daemon::{Daemon, Paused};
 
 pub use report::{Report, Row};
 
 /// Bytes that each workload uses: more than caches hold.
 const RANGE: &str = "256M";
+/// Hosts that are attached and do nothing.
+const IDLE_HOSTS: usize = 16;
+/// So long at least, for that some of their keep alives are in it.
+const IDLE_SECONDS_MIN: u32 = 5;
 /// A bound to a client that hangs is its own: it ends by time.
 const FILL: [&str; 8] = [
     "--rw", "write", "--bs", "128k", "--qd", "16", "--size", RANGE,
@@ -40,6 +48,9 @@ pub struct Options {
     pub runs: usize,
     /// Other targets: `tcp://ADDR:PORT/NQN`.
     pub others: Vec<String>,
+    /// Their processes, in the same order, as far as they run on this machine: stopped while another
+    /// target is measured, and asked for their processor time.
+    pub pids: Vec<u32>,
     /// Whether namespace 1 of the others may be overwritten; else they are only read.
     pub overwrite: bool,
 }
@@ -203,6 +214,7 @@ pub fn run(options: &Options, progress: &dyn Fn(&str)) -> Result<Report, Transpo
             .push("One core: target and client share it.".to_owned());
     }
     let mut failure = None;
+    let paused = Paused::new(&options.pids);
     for (scheme, workloads) in [("tcp", &TCP[..]), ("rdma+soft", &ROCE[..])] {
         let measured = Daemon::start(&options.program, &options.dir, scheme, target_core)
             .and_then(|daemon| bench.own(&daemon, workloads));
@@ -214,8 +226,17 @@ pub fn run(options: &Options, progress: &dyn Fn(&str)) -> Result<Report, Transpo
     if let (true, Some(failure)) = (bench.rows.is_empty(), failure) {
         return Err(failure);
     }
-    for address in &options.others {
-        if let Err(error) = bench.other(address) {
+    drop(paused);
+    for (index, address) in options.others.iter().enumerate() {
+        let pid = options.pids.get(index).copied();
+        let rest: Vec<u32> = options
+            .pids
+            .iter()
+            .copied()
+            .filter(|other| Some(*other) != pid)
+            .collect();
+        let _paused = Paused::new(&rest);
+        if let Err(error) = bench.other(address, pid) {
             bench.notes.push(format!("{address}: {error}"));
         }
     }
@@ -244,15 +265,25 @@ impl Bench<'_> {
             )?;
         }
         for workload in workloads {
-            let row = self.median("onefold", daemon.address(), workload, Some(daemon))?;
+            let row = self.median("onefold", daemon.address(), workload, Some(daemon.pid()))?;
             let row = self.judge(row, workload);
             self.rows.push(row);
+        }
+        let seconds = self.options.seconds.max(IDLE_SECONDS_MIN);
+        (self.progress)(&format!("{IDLE_HOSTS} idle hosts"));
+        match idle::core_share(daemon, IDLE_HOSTS, Duration::from_secs(seconds.into())) {
+            Ok(share) => self.notes.push(format!(
+                "{IDLE_HOSTS} idle hosts at {} cost the target {:.2} % of a core over {seconds} s (goal: < 1 %)",
+                daemon.address(),
+                share * 100.0
+            )),
+            Err(error) => self.notes.push(format!("idle hosts: {error}")),
         }
         Ok(())
     }
 
     /// What a plain target can do, too: the workloads of its transport without deduplication.
-    fn other(&mut self, address: &str) -> Result<(), TransportsError> {
+    fn other(&mut self, address: &str, pid: Option<u32>) -> Result<(), TransportsError> {
         let workloads = if address.starts_with("tcp") {
             &TCP[..]
         } else {
@@ -265,7 +296,9 @@ impl Bench<'_> {
             if workload.writes() && !self.options.overwrite {
                 continue;
             }
-            let row = self.median(address, address, workload, None)?;
+            let mut row = self.median(address, address, workload, pid)?;
+            let own = self.own_row(workload.name);
+            row.beside = own.map(|own| own.commands_per_second / row.commands_per_second);
             self.rows.push(row);
         }
         Ok(())
@@ -276,7 +309,7 @@ impl Bench<'_> {
         target: &str,
         address: &str,
         workload: &Workload,
-        daemon: Option<&Daemon>,
+        pid: Option<u32>,
     ) -> Result<Row, TransportsError> {
         (self.progress)(&format!("{} on {target}", workload.name));
         let (depth, seconds) = (workload.depth.to_string(), self.options.seconds.to_string());
@@ -300,13 +333,13 @@ impl Bench<'_> {
         }
         let mut runs = Vec::new();
         for _ in 0..self.options.runs.max(1) {
-            let target_before = daemon.map(Daemon::core_seconds);
+            let target_before = pid.map(daemon::core_seconds);
             let client_before = daemon::children_seconds();
             let report = self.client(workload.name, address, &arguments)?;
             let client_seconds = daemon::children_seconds() - client_before;
-            let target_seconds = daemon
+            let target_seconds = pid
                 .zip(target_before)
-                .map(|(daemon, before)| daemon.core_seconds() - before);
+                .map(|(pid, before)| daemon::core_seconds(pid) - before);
             runs.push(Row::of_report(
                 target,
                 workload,
@@ -350,6 +383,12 @@ impl Bench<'_> {
         serde_json::from_slice(&output.stdout).map_err(|error| failed(error.to_string()))
     }
 
+    /// Our own figures of a workload.
+    fn own_row(&self, name: &str) -> Option<&Row> {
+        let mut rows = self.rows.iter();
+        rows.find(|row| row.name == name && row.target == "onefold")
+    }
+
     fn judge(&self, mut row: Row, workload: &Workload) -> Row {
         let (goal, met) = match workload.goal {
             Goal::Commands(least) => (
@@ -358,12 +397,9 @@ impl Bench<'_> {
             ),
             Goal::Latency(most) => (format!("p50 <= {most:.1} us"), Some(row.p50_us <= most)),
             Goal::Of(other, share) => {
-                let other_row = self
-                    .rows
-                    .iter()
-                    .find(|row| row.name == other && row.target == "onefold");
-                let ratio =
-                    other_row.map(|other| row.commands_per_second / other.commands_per_second);
+                let ratio = self
+                    .own_row(other)
+                    .map(|other| row.commands_per_second / other.commands_per_second);
                 row.ratio = ratio;
                 (
                     format!(">= {share:.2} of {other}"),

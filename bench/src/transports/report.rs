@@ -38,10 +38,12 @@ pub struct Row {
     pub p99_us: f64,
     /// Processor time of the client for a command, microseconds; its start is in it.
     pub client_us: f64,
-    /// Processor time of the target for a command; only known of our own.
+    /// Processor time of the target for a command, if its process is known.
     pub target_us: Option<f64>,
     /// In proportion to the workload that the goal names.
     pub ratio: Option<f64>,
+    /// Commands a second of our own target in proportion to this one's, of another target.
+    pub beside: Option<f64>,
     /// What is to be reached.
     pub goal: Option<String>,
     /// Whether it was.
@@ -72,6 +74,7 @@ impl Row {
             client_us: client_seconds / commands * 1e6,
             target_us: target_seconds.map(|seconds| seconds / commands * 1e6),
             ratio: None,
+            beside: None,
             goal: None,
             met: None,
         }
@@ -94,6 +97,9 @@ impl fmt::Display for Report {
             let mut goal = row.goal.clone().unwrap_or_default();
             if let Some(ratio) = row.ratio {
                 goal = format!("{goal} ({ratio:.2})");
+            }
+            if let Some(beside) = row.beside {
+                goal = format!("onefold is {beside:.2} of it");
             }
             let met = match row.met {
                 Some(true) => "yes",

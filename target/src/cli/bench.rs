@@ -29,6 +29,10 @@ pub struct TransportsArgs {
     /// Other targets to measure beside: the first namespace of each
     #[arg(value_name = "tcp|rdma://ADDR:PORT/SUBSYSTEM-NQN")]
     pub others: Vec<String>,
+    /// Their processes, in the same order, if they run on this machine: each is stopped while another
+    /// target is measured, because one that polls takes the core, and its processor time is told
+    #[arg(long = "pid", value_name = "PID", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1 << 22))]
+    pub pids: Vec<u32>,
     /// Also write to the other targets: their first namespace is OVERWRITTEN
     #[arg(long)]
     pub overwrite: bool,
@@ -125,6 +129,7 @@ fn transports(args: TransportsArgs) -> Outcome {
         seconds: args.seconds,
         runs: usize::from(args.runs),
         others: args.others,
+        pids: args.pids,
         overwrite: args.overwrite,
     };
     let progress = |what: &str| eprintln!("{what} ...");
