@@ -15,7 +15,7 @@ mod report;
 
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -26,6 +26,14 @@ pub use report::{Report, Row};
 
 /// Bytes that each workload uses: more than caches hold.
 const RANGE: &str = "256M";
+/// What rows call our own target.
+const OWN: &str = "onefold";
+/// A target that uses less of a core than this over a look is idle.
+const IDLE_SHARE: f64 = 0.05;
+/// Between two looks.
+const SETTLING_LOOK: Duration = Duration::from_millis(300);
+/// How long to wait for it.
+const SETTLING_MAX: Duration = Duration::from_secs(10);
 /// Hosts that are attached and do nothing.
 const IDLE_HOSTS: usize = 16;
 /// So long at least, for that some of their keep alives are in it.
@@ -265,7 +273,7 @@ impl Bench<'_> {
             )?;
         }
         for workload in workloads {
-            let row = self.median("onefold", daemon.address(), workload, Some(daemon.pid()))?;
+            let row = self.median(OWN, daemon.address(), workload, Some(daemon.pid()))?;
             let row = self.judge(row, workload);
             self.rows.push(row);
         }
@@ -333,10 +341,13 @@ impl Bench<'_> {
         }
         let mut runs = Vec::new();
         for _ in 0..self.options.runs.max(1) {
+            // What earlier writes left to do is not this run's, and what this one leaves is.
+            self.settle(target, pid);
             let target_before = pid.map(daemon::core_seconds);
             let client_before = daemon::children_seconds();
             let report = self.client(workload.name, address, &arguments)?;
             let client_seconds = daemon::children_seconds() - client_before;
+            self.settle(target, pid);
             let target_seconds = pid
                 .zip(target_before)
                 .map(|(pid, before)| daemon::core_seconds(pid) - before);
@@ -356,6 +367,24 @@ impl Bench<'_> {
         let mut median = runs.swap_remove(runs.len() / 2);
         median.range = range;
         Ok(median)
+    }
+
+    /// Waits until our own target is idle: until the maps of what was written are in its store. Others
+    /// may poll for ever.
+    fn settle(&self, target: &str, pid: Option<u32>) {
+        let Some(pid) = pid.filter(|_| target == OWN) else {
+            return;
+        };
+        let end = Instant::now() + SETTLING_MAX;
+        let mut before = daemon::core_seconds(pid);
+        while Instant::now() < end {
+            std::thread::sleep(SETTLING_LOOK);
+            let now = daemon::core_seconds(pid);
+            if now - before < SETTLING_LOOK.as_secs_f64() * IDLE_SHARE {
+                return;
+            }
+            before = now;
+        }
     }
 
     /// Runs the client, and gives its report.
@@ -386,7 +415,7 @@ impl Bench<'_> {
     /// Our own figures of a workload.
     fn own_row(&self, name: &str) -> Option<&Row> {
         let mut rows = self.rows.iter();
-        rows.find(|row| row.name == name && row.target == "onefold")
+        rows.find(|row| row.name == name && row.target == OWN)
     }
 
     fn judge(&self, mut row: Row, workload: &Workload) -> Row {
