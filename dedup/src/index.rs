@@ -452,15 +452,21 @@ impl Index {
             .clone()
             .fold(0, |seen, pba| seen ^ blocks.get(pba).references);
         std::hint::black_box(seen);
-        let last = old.filter_map(|pba| {
+        let places = old.filter_map(|pba| {
             let info = blocks.get(pba);
-            (info.references == 1 && info.fingerprint.is_some()).then_some(info.fingerprint)
+            (info.references == 1 && info.fingerprint.is_some()).then(|| {
+                let hash = Hash::new(&info.fingerprint);
+                let shard = &self.shards[self.shard(hash)];
+                (shard, shard.home(hash.tag))
+            })
         });
-        let seen = last.fold(0, |seen, fingerprint| {
-            let hash = Hash::new(&fingerprint);
-            let shard = &self.shards[self.shard(hash)];
-            let home = shard.home(hash.tag);
+        let seen = places.clone().fold(0, |seen, (shard, home)| {
             seen ^ shard.buckets[home].0[0] ^ u64::from(shard.passed[home])
+        });
+        // Where others lie behind, one of them comes back.
+        let behind = places.filter(|(shard, home)| shard.passed[*home] > 0);
+        let seen = behind.fold(seen, |seen, (shard, home)| {
+            seen ^ shard.buckets[shard.after(home)].0[0]
         });
         std::hint::black_box(seen);
     }

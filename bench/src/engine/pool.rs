@@ -159,6 +159,9 @@ pub(super) struct Pool {
 /// Contents `0..KNOWN_BLOCKS` lie on a volume that no workload overwrites: the duplicates are of them.
 pub(super) const KNOWN_BLOCKS: u64 = 32 << 10;
 
+/// How long a store may take to close its files.
+const CLOSING_MS_MAX: u32 = 10_000;
+
 const KNOWN_VOLUME: &str = "known";
 const WORK_VOLUME: &str = "work";
 
@@ -227,12 +230,22 @@ impl Pool {
         while store.strong_count() > 0 {
             reactor::sleep(Duration::from_millis(1)).await;
         }
-        let start = Instant::now();
-        let (engine, store) = open(&dir, &drive).await?;
+        // Its last user is gone before its files are closed.
+        let mut attempts = 0;
+        let (engine, store, took) = loop {
+            let start = Instant::now();
+            match open(&dir, &drive).await {
+                Ok((engine, store)) => break (engine, store, start.elapsed()),
+                Err(EngineBenchError::Pool(_)) if attempts < CLOSING_MS_MAX => {
+                    attempts += 1;
+                    reactor::sleep(Duration::from_millis(1)).await;
+                }
+                Err(error) => return Err(error),
+            }
+        };
         let volume = engine
             .volume(WORK_VOLUME)
             .ok_or(EngineBenchError::Stopped)?;
-        let took = start.elapsed();
         let maintenance = reactor::spawn(engine.clone().run_maintenance());
         let pool = Self {
             engine,
