@@ -29,14 +29,14 @@ const STRIPES: usize = CHUNK_BYTES / STRIPE_BYTES;
 pub struct MemoryDrive {
     blocks: u64,
     chunks: Vec<Chunk>,
-    /// Chunks keep their memory when nothing in them is needed.
-    is_resident: bool,
+    /// The memory of all stripes, if they keep it when nothing in them is needed.
+    resident: Option<BufferPool>,
 }
 
 /// A lock is taken after that of a stripe, if both are.
 #[derive(Default)]
 struct Chunk {
-    stripes: [RwLock<Stripe>; STRIPES],
+    stripes: [Place; STRIPES],
     memory: Mutex<Memory>,
 }
 
@@ -47,6 +47,11 @@ struct Memory {
     pool: Option<BufferPool>,
     stripes: usize,
 }
+
+/// A stripe and its lock, on a cache line of their own.
+#[derive(Default)]
+#[repr(align(64))]
+struct Place(RwLock<Stripe>);
 
 /// `None` as long as none of its blocks holds content.
 #[derive(Default)]
@@ -133,22 +138,25 @@ impl Chunk {
 
     /// Memory for a stripe that has none.
     fn new_memory(&self) -> Result<Buffer, DriveError> {
-        let text = "the system gives no more memory; make the drive smaller or raise the limit on \
-                    address space (ulimit -v)";
-        let no_space = || DriveError::new(ErrorKind::NoSpace, NAME, text);
         let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         let pool = match &memory.pool {
             Some(pool) => pool,
-            None => {
-                let pool =
-                    BufferPool::new(CHUNK_BYTES).map_err(|error| no_space().with_source(error))?;
-                memory.pool.insert(pool)
-            }
+            None => memory.pool.insert(new_pool(CHUNK_BYTES)?),
         };
-        let buffer = pool.try_alloc(STRIPE_BYTES).ok_or_else(no_space)?;
+        let buffer = pool.try_alloc(STRIPE_BYTES).ok_or_else(no_memory)?;
         memory.stripes += 1;
         Ok(buffer)
     }
+}
+
+fn new_pool(bytes: usize) -> Result<BufferPool, DriveError> {
+    BufferPool::new(bytes).map_err(|error| no_memory().with_source(error))
+}
+
+fn no_memory() -> DriveError {
+    let text = "the system gives no more memory; make the drive smaller or raise the limit on address \
+                space (ulimit -v)";
+    DriveError::new(ErrorKind::NoSpace, NAME, text)
 }
 
 /// A part of an extent that lies in one stripe.
@@ -193,7 +201,7 @@ impl MemoryDrive {
         Self {
             blocks,
             chunks: (0..chunks).map(|_| Chunk::default()).collect(),
-            is_resident: false,
+            resident: None,
         }
     }
 
@@ -204,26 +212,23 @@ impl MemoryDrive {
     /// # Errors
     /// `NoSpace` if the system has not that much memory to give.
     pub fn resident(blocks: u64) -> Result<Self, DriveError> {
-        let drive = Self {
-            is_resident: true,
-            ..Self::new(blocks)
-        };
-        for chunk in &drive.chunks {
-            for stripe in &chunk.stripes {
-                let mut memory = chunk.new_memory()?;
-                // A byte of each page is enough to have it.
-                let pages = memory.iter_mut().step_by(BLOCK_BYTES);
-                pages.for_each(|byte| *byte = 1);
-                change(stripe).0 = Some(Content { memory, written: 0 });
-            }
+        let mut drive = Self::new(blocks);
+        let pool = new_pool(drive.chunks.len() * CHUNK_BYTES)?;
+        for stripe in drive.chunks.iter().flat_map(|chunk| &chunk.stripes) {
+            let mut memory = pool.try_alloc(STRIPE_BYTES).ok_or_else(no_memory)?;
+            // A byte of each page is enough to have it.
+            let pages = memory.iter_mut().step_by(BLOCK_BYTES);
+            pages.for_each(|byte| *byte = 1);
+            change(stripe).0 = Some(Content { memory, written: 0 });
         }
+        drive.resident = Some(pool);
         Ok(drive)
     }
 
     /// How many blocks hold content.
     pub fn written_blocks(&self) -> u64 {
         let stripes = self.chunks.iter().flat_map(|chunk| &chunk.stripes);
-        let of_stripe = |stripe: &RwLock<Stripe>| {
+        let of_stripe = |stripe: &Place| {
             let written = look(stripe).0.as_ref().map_or(0, |content| content.written);
             u64::from(written.count_ones())
         };
@@ -236,7 +241,10 @@ impl MemoryDrive {
             let memory = chunk.memory.lock().unwrap_or_else(PoisonError::into_inner);
             memory.pool.is_some()
         };
-        self.chunks.iter().filter(is_taken).count() as u64 * CHUNK_BYTES as u64
+        match &self.resident {
+            Some(pool) => pool.stats().total_bytes as u64,
+            None => self.chunks.iter().filter(is_taken).count() as u64 * CHUNK_BYTES as u64,
+        }
     }
 
     fn store(&self, block: u64, from: &[u8]) -> Result<(), DriveError> {
@@ -249,12 +257,12 @@ impl MemoryDrive {
 }
 
 // A panic while a stripe was locked left whole blocks or a mixed one, as a failed write does.
-fn look(stripe: &RwLock<Stripe>) -> RwLockReadGuard<'_, Stripe> {
-    stripe.read().unwrap_or_else(PoisonError::into_inner)
+fn look(stripe: &Place) -> RwLockReadGuard<'_, Stripe> {
+    stripe.0.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn change(stripe: &RwLock<Stripe>) -> RwLockWriteGuard<'_, Stripe> {
-    stripe.write().unwrap_or_else(PoisonError::into_inner)
+fn change(stripe: &Place) -> RwLockWriteGuard<'_, Stripe> {
+    stripe.0.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drive for MemoryDrive {
@@ -326,7 +334,7 @@ impl Drive for MemoryDrive {
     ) -> LocalBoxFuture<'a, Result<(), DriveError>> {
         let result = check_range(self, block, blocks).map(|()| {
             for stretch in stretches(block, blocks) {
-                self.chunks[stretch.chunk].discard(&stretch, self.is_resident);
+                self.chunks[stretch.chunk].discard(&stretch, self.resident.is_some());
             }
         });
         Box::pin(ready(result))

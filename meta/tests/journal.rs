@@ -4,6 +4,7 @@
 mod common;
 
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use meta::{
@@ -662,4 +663,66 @@ fn a_mutated_journal_gives_a_true_prefix_or_an_error() {
             Err(error) => panic!("seed {seed}: {error}"),
         }
     }
+}
+
+/// Counts what is read.
+struct Counting {
+    media: MemoryMedia,
+    read_bytes: AtomicU64,
+}
+
+impl JournalMedia for Counting {
+    fn capacity(&self) -> u64 {
+        self.media.capacity()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        let bytes = buf.len() as u64;
+        self.read_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.media.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.media.write_at(offset, bytes)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.media.sync()
+    }
+}
+
+/// The bytes before the frame of a small write look like the header of a frame of a later epoch.
+#[test]
+fn an_opening_reads_a_journal_of_small_writes_a_few_times_and_not_once_for_each() {
+    const RECORDS: u64 = 20_000;
+    let media = Arc::new(Counting {
+        media: MemoryMedia::new(8 << 20),
+        read_bytes: AtomicU64::new(0),
+    });
+    let start = at(Position::START, 1);
+    let config = JournalConfig::default();
+    let mut journal = Journal::create(media.clone(), start.epoch, config).unwrap();
+    let mut rng = ChaCha8Rng::seed_from_u64(1);
+    for number in 0..RECORDS {
+        let new = NewBlock {
+            pba: Pba(number),
+            fingerprint: Fingerprint(rng.random()),
+            crc32c: rng.random(),
+        };
+        let entry = MapEntry {
+            old: None,
+            new: Some(new),
+        };
+        let record = Record::Map {
+            volume: 1,
+            start: number,
+            entries: vec![entry],
+        };
+        journal.append([&record]).unwrap();
+    }
+    drop(journal);
+    let (_, replayed) = Journal::open(media.clone(), start, config).unwrap();
+    assert_eq!(replayed.len() as u64, RECORDS);
+    let read = media.read_bytes.load(Ordering::Relaxed);
+    assert!(read < 8 * media.capacity(), "{read} bytes were read");
 }

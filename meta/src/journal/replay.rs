@@ -272,7 +272,13 @@ impl Ring {
         is_wanted: impl Fn(&Header) -> bool,
     ) -> Result<Option<u64>, JournalError> {
         while offset + HEADER_BYTES as u64 <= self.bytes {
-            let len = WINDOW_BYTES.min(self.bytes - offset);
+            // What looks like a header and is none is as frequent as records are: the window is looked
+            // at to its end before more is read.
+            let window_end = self.window_offset + self.window.len() as u64;
+            let len = match window_end.checked_sub(offset) {
+                Some(left) if offset >= self.window_offset && left >= HEADER_BYTES as u64 => left,
+                _ => WINDOW_BYTES.min(self.bytes - offset),
+            };
             let bytes = self.slice(media, offset, len)?;
             // Nearly all places are none: this loop runs for every eight bytes of the ring.
             let places = (0..=bytes.len() - HEADER_BYTES).step_by(ALIGN);
