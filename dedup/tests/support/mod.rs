@@ -75,8 +75,13 @@ impl TestDrive {
 
     /// Flips a bit in every block that was ever written.
     pub(crate) fn corrupt_all(&self) {
+        self.corrupt_all_at(77);
+    }
+
+    /// Flips a bit of this byte in every block that was ever written.
+    pub(crate) fn corrupt_all_at(&self, byte: usize) {
         for bytes in self.content.lock().unwrap().values_mut() {
-            bytes[77] ^= 4;
+            bytes[byte] ^= 4;
         }
     }
 
