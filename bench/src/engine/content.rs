@@ -94,14 +94,18 @@ pub(super) struct Deck {
 }
 
 impl Deck {
-    /// Buffers of `block_bytes`, at least `least`, each filled with the template.
+    /// Buffers of `block_bytes`, at least `least`, each filled with the template, of which so many percent
+    /// are zeros.
     pub(super) async fn new(
         pool: &BufferPool,
         block_bytes: usize,
         least: usize,
         seed: u64,
+        compressible: u32,
     ) -> Rc<Self> {
-        let template = template();
+        let mut template = template();
+        let zeros = BLOCK_BYTES * compressible.min(99) as usize / 100;
+        template[BLOCK_BYTES - zeros..].fill(0);
         let mut cards = VecDeque::new();
         for _ in 0..(DECK_BYTES / block_bytes).max(least) {
             let mut card = pool.alloc(block_bytes).await;
@@ -172,7 +176,7 @@ mod tests {
 
     async fn written(mix: Mix, writes: u64, numbers: &Numbers) -> Vec<Vec<u8>> {
         let pool = BufferPool::new(2 * DECK_BYTES).expect("memory");
-        let deck = Deck::new(&pool, 8 * BLOCK_BYTES, 1, 7).await;
+        let deck = Deck::new(&pool, 8 * BLOCK_BYTES, 1, 7, 0).await;
         let mut blocks = Vec::new();
         for write in 0..writes {
             let mut card = deck.take().expect("a card");

@@ -75,6 +75,7 @@ impl Limits {
             act: Act::Write(Mix::Unique),
             places: Places::InOrder,
             block_bytes: 1 << 20,
+            compressible: 0,
             depth: 8,
             range_bytes: bytes,
             until: Until::Commands(bytes >> 20),

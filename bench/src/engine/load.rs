@@ -59,6 +59,8 @@ pub(super) struct Load {
     pub(super) act: Act,
     pub(super) places: Places,
     pub(super) block_bytes: usize,
+    /// So many percent of each sub-block are zeros, at its end.
+    pub(super) compressible: u32,
     pub(super) depth: usize,
     /// Bytes of the volume or drive that are used, from its start.
     pub(super) range_bytes: u64,

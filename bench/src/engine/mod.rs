@@ -12,6 +12,7 @@
 //! - Contents never repeat unless a duplicate is meant (`content`).
 
 mod content;
+mod grid;
 mod limits;
 mod load;
 mod pool;
@@ -47,8 +48,9 @@ pub struct Options {
     pub only: Vec<String>,
 }
 
-/// The workloads that can be chosen, in their order; `large` are all figures of a large pool.
-pub const WORKLOADS: [&str; 12] = [
+/// The workloads that can be chosen, in their order; `grid` are all figures of compression, `large` those of a
+/// large pool.
+pub const WORKLOADS: [&str; 13] = [
     "write-128k-unique",
     "read-128k",
     "write-128k-dup90",
@@ -60,6 +62,7 @@ pub const WORKLOADS: [&str; 12] = [
     "file-write-4k",
     "file-write-4k-qd128",
     "file-write-128k-dup90",
+    "grid",
     "large",
 ];
 
@@ -109,6 +112,7 @@ struct Plan {
     memory_volume_bytes: u64,
     file_drive_bytes: u64,
     file_volume_bytes: u64,
+    grid_volume_bytes: u64,
     large_blocks: u64,
 }
 
@@ -122,6 +126,7 @@ const QUICK: Plan = Plan {
     memory_volume_bytes: 512 * MIB,
     file_drive_bytes: 1024 * MIB,
     file_volume_bytes: 256 * MIB,
+    grid_volume_bytes: 32 * MIB,
     large_blocks: 1 << 18,
 };
 
@@ -133,6 +138,7 @@ const CAREFUL: Plan = Plan {
     memory_volume_bytes: 2048 * MIB,
     file_drive_bytes: 8192 * MIB,
     file_volume_bytes: 2048 * MIB,
+    grid_volume_bytes: 256 * MIB,
     large_blocks: 20_000_000,
 };
 
@@ -252,13 +258,22 @@ async fn run_plan(
     bench.limits.of_core(&bench.cores, &bench.budget).await?;
     let (file, memory): (Vec<&str>, Vec<&str>) = WORKLOADS
         .into_iter()
-        .filter(|name| *name != LARGE_POOL && bench.wants(name))
+        .filter(|name| ![LARGE_POOL, GRID].contains(name) && bench.wants(name))
         .partition(|name| name.starts_with("file-"));
     if !memory.is_empty() {
         bench.memory_drive(reactors).await?;
     }
     if !file.is_empty() {
         bench.file_drive().await?;
+    }
+    if bench.wants(GRID) {
+        let rows = grid::run(
+            &bench.cores,
+            &bench.folder,
+            bench.plan.grid_volume_bytes,
+            progress,
+        );
+        bench.results.extend(rows.await?);
     }
     if bench.wants(LARGE_POOL) {
         bench
@@ -304,6 +319,7 @@ struct Bench<'a> {
 }
 
 const LARGE_POOL: &str = "large";
+const GRID: &str = "grid";
 const SMALL: usize = BLOCK_BYTES;
 const LARGE: usize = 128 << 10;
 const DUPLICATES: Mix = Mix::Duplicates {
@@ -542,6 +558,7 @@ mod tests {
             memory_volume_bytes: 64 * MIB,
             file_drive_bytes: 512 * MIB,
             file_volume_bytes: 64 * MIB,
+            grid_volume_bytes: 8 * MIB,
             large_blocks: 2000,
         };
         // On a real file system: the temporary folder is often in memory, without O_DIRECT.
@@ -581,6 +598,17 @@ mod tests {
             assert!(row.value > 0.0 && row.limit_ratio.is_some_and(|ratio| ratio > 0.0));
             assert!(row.goal.is_some() && row.met.is_some());
         }
+        let value = |name: &str| {
+            let row = report.results.iter().find(|row| row.name == name);
+            row.expect(name).value
+        };
+        // What compresses and what comes again takes less space; two contents share a block at the least.
+        assert!((0.99..1.01).contains(&value("grid-c0-d0-space")));
+        assert!((0.49..0.55).contains(&value("grid-c55-d0-space")));
+        assert!((0.09..0.15).contains(&value("grid-c90-d0-space")));
+        assert!((0.09..0.12).contains(&value("grid-c0-d90-space")));
+        assert!(value("grid-c90-d90-space") < 0.05);
+        assert!(value("grid-c55-read-128k") > 0.0);
         assert!(report.limits.blake3_bytes_per_second > 0.0);
         assert!(report.to_string().contains("write-128k-dup90"));
         assert!(

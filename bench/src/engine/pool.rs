@@ -139,7 +139,8 @@ async fn run_here(load: Load, seed: u64) -> Result<Run, EngineBenchError> {
     let Some(reactor) = reactor::current() else {
         return Err(EngineBenchError::Stopped);
     };
-    let deck = Deck::new(reactor.buffers(), load.block_bytes, 2 * load.depth, seed).await;
+    let (least, zeros) = (2 * load.depth, load.compressible);
+    let deck = Deck::new(reactor.buffers(), load.block_bytes, least, seed, zeros).await;
     Ok(run(load, deck).await?)
 }
 
@@ -184,13 +185,7 @@ impl Pool {
             let spec = VolumeSpec {
                 name: name.to_owned(),
                 size_bytes,
-                lba_bytes: BLOCK_BYTES as u32,
-                nsid: None,
-                uuid: None,
-                dedup: true,
-                compression: meta::Compression::Off,
-                verify: VerifyPolicy::Trust,
-                domain: String::new(),
+                ..volume_spec()
             };
             engine.create_volume(spec).await?;
         }
@@ -266,6 +261,7 @@ impl Pool {
             act,
             places,
             block_bytes,
+            compressible: 0,
             depth,
             range_bytes: self.volume.info().size_bytes,
             until: Until::Commands(0),
@@ -319,6 +315,21 @@ impl Pool {
     pub(super) async fn discard(self) {
         self.maintenance.abort();
         let _ = self.maintenance.await;
+    }
+}
+
+/// A volume as the daemon makes it, but for its name and size.
+pub(super) fn volume_spec() -> VolumeSpec {
+    VolumeSpec {
+        name: String::new(),
+        size_bytes: 0,
+        lba_bytes: BLOCK_BYTES as u32,
+        nsid: None,
+        uuid: None,
+        dedup: true,
+        compression: meta::Compression::Off,
+        verify: VerifyPolicy::Trust,
+        domain: String::new(),
     }
 }
 
