@@ -345,6 +345,9 @@ impl TcpHost {
                 at += piece;
             }
         });
+        if end - offset >= LARGE_BYTES {
+            self.link.send_at_once();
+        }
         Ok(())
     }
 
