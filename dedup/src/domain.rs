@@ -64,12 +64,14 @@ impl Domains {
 pub(crate) struct Hashers(Vec<Arc<Hasher>>);
 
 impl Hashers {
-    /// Those of these volumes' domains.
+    /// The pool's own, and those of these volumes' domains. A volume whose row is lost is most likely of
+    /// one of them.
     pub(crate) fn of<'a>(
         pool_key: &[u8; 32],
         volumes: impl Iterator<Item = &'a VolumeInfo>,
     ) -> Self {
-        let names: BTreeSet<&str> = volumes.map(|info| info.domain.as_str()).collect();
+        let mut names: BTreeSet<&str> = volumes.map(|info| info.domain.as_str()).collect();
+        names.insert("");
         let hashers = names
             .into_iter()
             .map(|name| Arc::new(hasher(pool_key, name)));

@@ -213,7 +213,7 @@ fn when_the_writer_of_a_content_fails_those_who_waited_write_it_themselves() {
         first
     };
     let (first, second) = block_on(futures_util::future::join(heal, write(1)));
-    expect_kind(first, ErrorKind::Unavailable);
+    expect_kind(first, ErrorKind::WriteFault);
     second.unwrap();
     assert_eq!(space(&engine).0, 1);
     assert_eq!(pool.read(&volume, 0, 2).unwrap(), [0, 5]);
@@ -225,7 +225,7 @@ fn a_failed_write_leaves_the_old_content_and_gives_its_space_back() {
     let (engine, volume) = pool.with_volume(64, 4096);
     pool.write(&volume, 0, &[1, 2, 3]).unwrap();
     pool.drive().fail_writes.store(true, Ordering::Relaxed);
-    let message = expect_kind(pool.write(&volume, 0, &[1, 9, 8]), ErrorKind::Unavailable);
+    let message = expect_kind(pool.write(&volume, 0, &[1, 9, 8]), ErrorKind::WriteFault);
     assert!(
         message.contains("test") && message.contains("write"),
         "{message}"
