@@ -200,7 +200,7 @@ async fn check_data(
             first += SCAN_BLOCKS;
             let mut rows: BTreeMap<Pba, BlockRow> = BTreeMap::new();
             for range in [whole, fragments] {
-                rows.extend(parts.store.blocks(range.start, range.end)?);
+                rows.extend(parts.store.blocks(range.start, range.end, usize::MAX)?);
                 for pba in pending.blocks.range(range).map(|(pba, _)| *pba) {
                     // What cannot be applied was found with the rows.
                     if let Ok(after) = pending.block_after(pba, rows.remove(&pba)) {

@@ -235,6 +235,9 @@ impl Shared {
 
     /// Tries to make freed blocks usable; false when there is nothing to gain.
     pub(crate) async fn reclaim_space(self: &Arc<Self>) -> bool {
+        if !self.loaded.load(Ordering::Acquire) && matches!(self.find_free().await, Ok(true)) {
+            return true;
+        }
         if lock(&self.state).space.skip_discards() > 0 {
             return true;
         }

@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use drives::BLOCK_BYTES;
 use meta::{Fingerprint, Pba};
@@ -92,9 +93,9 @@ pub(crate) struct Damage {
 }
 
 impl Damage {
-    /// The list of an earlier opening, without what the pool no longer holds. Call it before commands
-    /// come: what is listed leaves the index.
-    pub(crate) fn load(file: Option<PathBuf>, state: &mut State) -> Self {
+    /// The list of an earlier opening. What the pool no longer holds leaves it when everything is loaded;
+    /// what is listed does not enter the index.
+    pub(crate) fn load(file: Option<PathBuf>) -> Self {
         let text = file
             .as_deref()
             .and_then(|file| std::fs::read_to_string(file).ok())
@@ -104,16 +105,19 @@ impl Damage {
             ..Self::default()
         };
         for (pba, known) in text.lines().filter_map(parse).take(LISTED_MAX) {
-            if known.describes(&state.blocks.get(pba)) {
-                state.unindex(pba);
-                damage.blocks.insert(pba, known);
-            }
+            damage.blocks.insert(pba, known);
         }
         damage
     }
 
     pub(crate) fn count(&self) -> u64 {
         self.blocks.len() as u64
+    }
+
+    /// Whether a block is listed with what it holds now.
+    pub(crate) fn describes(&self, pba: Pba, info: &BlockInfo) -> bool {
+        let known = self.blocks.get(&pba);
+        known.is_some_and(|known| known.describes(info))
     }
 
     /// Whether a block is listed.
@@ -284,6 +288,9 @@ impl Shared {
     /// Forgets damaged blocks that nobody refers to any more, heals those whose content was written
     /// again, and keeps the list.
     pub(crate) async fn tend_damage(self: &Arc<Self>) {
+        if !self.loaded.load(Ordering::Acquire) {
+            return;
+        }
         let mut after = None;
         loop {
             let (next, work) = self.look_at_damage(after);
@@ -448,7 +455,7 @@ impl Engine {
             };
             (blocks, status)
         };
-        if blocks.is_empty() {
+        if blocks.is_empty() || shared.load_all().await.is_err() {
             return status;
         }
         let mut cursor = Some((0, 0));

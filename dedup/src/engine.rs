@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use drives::{Drive, DriveError};
-use futures_util::future::{join, join3, join4};
+use futures_util::future::{join3, join4};
 use futures_util::lock::Mutex as AsyncMutex;
 use meta::{Journal, JournalConfig, JournalMedia, Store, VolumeInfo};
 use reactor::{Buffer, BufferPool};
@@ -17,12 +17,13 @@ use crate::damage::Damage;
 use crate::domain::Domains;
 use crate::drive_list::{DRIVES_MAX, DriveList};
 use crate::fill::FillWatch;
+use crate::load::Merge;
 use crate::recovery;
 use crate::scrub::Scrub;
 use crate::state::State;
 use crate::survey::Surveys;
 use crate::verify::Verify;
-use crate::wait::{Event, lock};
+use crate::wait::{Event, lock, yield_once};
 use crate::{EngineError, ErrorKind, PoolStatus, Result, Volume, VolumeChange};
 
 /// Where blocking calls (journal sync, the store) run.
@@ -191,6 +192,12 @@ pub(crate) struct Shared {
     blocking: Blocking,
     bounces: BufferPool,
     closed: AtomicBool,
+    /// Whether nothing is in the store only.
+    pub(crate) loaded: AtomicBool,
+    /// Chunks of blocks are loaded one by one, background work beside commands.
+    pub(crate) load_turn: AsyncMutex<()>,
+    /// Contents that are stored twice because the older one was not loaded.
+    pub(crate) merges: Mutex<Vec<Merge>>,
     /// As in the state.
     volume_changes: Arc<AtomicU64>,
 }
@@ -273,8 +280,9 @@ struct Namespaces {
 }
 
 impl Engine {
-    /// Opens a pool: loads the checkpoint, replays the journal, proves unflushed data against its
-    /// fingerprints, and writes a checkpoint that equals the result.
+    /// Opens a pool: replays the journal, proves unflushed data against its fingerprints, and writes a
+    /// checkpoint that equals the result. Maps and blocks are brought into memory afterwards, by the
+    /// commands that need them and by background maintenance.
     ///
     /// # Errors
     /// Names what is damaged, missing or out of its range; nothing is lost by trying again.
@@ -290,8 +298,9 @@ impl Engine {
             EngineError::unavailable(format!("memory for bounce buffers: {error}"))
         })?;
         let journal_bytes = parts.journal.capacity();
-        let (mut state, journal, _recovered) = recovery::recover(&parts, &bounces).await?;
-        let damage = Damage::load(parts.config.damage_file.clone(), &mut state);
+        let (state, journal, _recovered) = recovery::recover(&parts, &bounces).await?;
+        let damage = Damage::load(parts.config.damage_file.clone());
+        let is_loaded = state.is_loaded();
         let domains = Domains::new(&parts.hash_key);
         for entry in state.volumes.values() {
             entry.core.hasher(&domains);
@@ -323,6 +332,9 @@ impl Engine {
             blocking: parts.blocking,
             bounces,
             closed: AtomicBool::new(false),
+            loaded: AtomicBool::new(is_loaded),
+            load_turn: AsyncMutex::default(),
+            merges: Mutex::default(),
             volume_changes,
         });
         Ok(Arc::new(Engine {
@@ -407,6 +419,15 @@ impl Engine {
         self.shared.flush().await
     }
 
+    /// Returns when everything is in memory. An opened pool can be used before that; background
+    /// maintenance does this too.
+    ///
+    /// # Errors
+    /// `Corrupt` when the store contradicts itself, `Unavailable` when it cannot be read.
+    pub async fn load(&self) -> Result<()> {
+        self.shared.load_all().await
+    }
+
     /// Moves the journal's changes into the store and gives the journal's room back.
     ///
     /// # Errors
@@ -426,18 +447,24 @@ impl Engine {
             join3(
                 self.keep_scrubbing(),
                 self.keep_watch(),
-                join(self.keep_surveying(), self.shared.keep_verifying()),
+                join3(
+                    self.keep_surveying(),
+                    self.keep_loading(),
+                    self.shared.keep_verifying(),
+                ),
             ),
         )
         .await;
     }
 
-    /// One round of all background work but scrubs, without a clock: frees what was trimmed and deleted,
+    /// One round of all background work but scrubs, without a clock: loads everything, frees what was trimmed and deleted,
     /// flushes, checkpoints, discards, heals damaged blocks.
     ///
     /// # Errors
     /// The first one that background work would have logged.
     pub async fn maintain(&self) -> Result<()> {
+        self.shared.load_all().await?;
+        self.shared.merge_late().await?;
         while self.shared.free_slice().await? {}
         self.shared.verify.caught_up().await?;
         self.shared.flush().await?;
@@ -525,6 +552,24 @@ impl Engine {
         let journal = lock(&self.shared.journal);
         let percent = (100 + u64::from(self.shared.config.checkpoint_journal_percent)) / 2;
         journal.used_bytes() * 100 > journal.capacity_bytes() * percent
+    }
+
+    /// Brings everything into memory, once.
+    async fn keep_loading(&self) {
+        while !self.shared.is_closed() {
+            let more = match self.shared.load_some().await {
+                Ok(false) => self.shared.merge_late().await.map(|()| false),
+                more => more,
+            };
+            match more {
+                Ok(true) => yield_once().await,
+                Ok(false) => return,
+                Err(error) => {
+                    report("loading", Err(error));
+                    reactor::sleep(TICK).await;
+                }
+            }
+        }
     }
 
     async fn keep_scrubbing(&self) {

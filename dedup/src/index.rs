@@ -7,8 +7,8 @@
 
 use meta::{Fingerprint, Pba};
 
-/// Blocks per chunk of the table.
-const CHUNK: u64 = 4096;
+/// Blocks per chunk of the table. Small in tests, so that the small drives of the simulation have several.
+pub(crate) const CHUNK: u64 = if cfg!(test) { 64 } else { 4096 };
 
 /// Bit of [`BlockInfo::references`] that marks a block in flight. A count is always below it.
 pub(crate) const IN_FLIGHT: u32 = 1 << 31;
@@ -35,6 +35,9 @@ type Chunk = Box<[BlockInfo]>;
 /// one for the fragments in them.
 pub(crate) struct BlockTable {
     tables: Vec<Vec<Option<Chunk>>>,
+    /// Per drive, whether what is known of the blocks of a chunk, and of the fragments in them, is in the
+    /// store only; empty when everything is here.
+    unloaded: Vec<Vec<bool>>,
 }
 
 /// The table of an address.
@@ -62,6 +65,41 @@ impl BlockTable {
             .flat_map(|blocks| [chunks(blocks), Vec::new()]);
         Self {
             tables: tables.collect(),
+            unloaded: Vec::new(),
+        }
+    }
+
+    /// What is known of the blocks of each drive before these ones is in the store only.
+    pub(crate) fn unload(&mut self, ends: &[u64]) {
+        let chunks = |end: &u64| vec![true; end.div_ceil(CHUNK) as usize];
+        self.unloaded = ends.iter().map(chunks).collect();
+    }
+
+    /// Whether the table knows of the block what the store does.
+    pub(crate) fn is_loaded(&self, pba: Pba) -> bool {
+        let chunks = self.unloaded.get(usize::from(pba.drive()));
+        let chunk = chunks.and_then(|chunks| chunks.get((pba.block() / CHUNK) as usize));
+        chunk.is_none_or(|is_unloaded| !is_unloaded)
+    }
+
+    /// The first block of a chunk that is not loaded; `None` when everything is.
+    pub(crate) fn next_unloaded(&self) -> Option<Pba> {
+        (0u16..).zip(&self.unloaded).find_map(|(drive, chunks)| {
+            let chunk = chunks.iter().position(|is_unloaded| *is_unloaded)?;
+            Some(Pba::new(drive, chunk as u64 * CHUNK))
+        })
+    }
+
+    /// Takes what the store has of a chunk's blocks and their fragments; `first` is its first block.
+    pub(crate) fn load(&mut self, first: Pba, rows: impl Iterator<Item = (Pba, BlockInfo)>) {
+        debug_assert!(!self.is_loaded(first) && first.block().is_multiple_of(CHUNK));
+        if let Some(chunks) = self.unloaded.get_mut(usize::from(first.drive()))
+            && let Some(is_unloaded) = chunks.get_mut((first.block() / CHUNK) as usize)
+        {
+            *is_unloaded = false;
+        }
+        for (pba, info) in rows {
+            *self.entry(pba) = info;
         }
     }
 
@@ -87,6 +125,7 @@ impl BlockTable {
     /// The entry of an address. It must exist on its drive (checked where numbers come in).
     #[inline]
     pub(crate) fn entry(&mut self, pba: Pba) -> &mut BlockInfo {
+        debug_assert!(self.is_loaded(pba));
         let table = &mut self.tables[table_of(pba)];
         let at = (pba.number() / CHUNK) as usize;
         if pba.is_fragment() && table.len() <= at {
@@ -145,6 +184,7 @@ impl BlockTable {
 
     /// Every address that has references: by drive, whole blocks first; fragments of a pack follow each
     /// other.
+    #[cfg(test)]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Pba, &BlockInfo)> {
         (0..self.tables.len()).flat_map(|table| self.used_in(table, 0, u64::MAX))
     }

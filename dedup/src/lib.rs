@@ -48,6 +48,7 @@ mod fill;
 mod fingerprint;
 mod index;
 mod lane;
+mod load;
 mod map;
 mod online;
 mod pack;

@@ -166,6 +166,7 @@ impl Engine {
     /// with the pool is in the report.
     pub async fn check_online(&self) -> Result<OnlineCheckReport> {
         let shared = &self.shared;
+        shared.load_all().await?;
         let mut report = OnlineCheckReport::default();
         let mut is_first = true;
         let tables = lock(&shared.state).blocks.tables();

@@ -20,7 +20,7 @@ use crate::pack::{self, FRAGMENTS_MAX};
 pub(crate) struct PackCount {
     pub(crate) packs: u64,
     pub(crate) fragments: u64,
-    /// The pack of the fragment that recovery found last.
+    /// The pack of the fragment that was loaded last.
     last_found: Option<Pba>,
 }
 
@@ -33,18 +33,12 @@ impl PackCount {
         }
     }
 
-    /// Recovery found an address in use (fragments of a pack come one after the other). Whether its block
-    /// was not found before.
-    pub(crate) fn add_found(&mut self, pba: Pba) -> bool {
-        if !pba.is_fragment() {
-            return true;
-        }
+    /// A fragment was found in use when it was loaded; those of a pack come one after the other.
+    pub(crate) fn add_found(&mut self, pba: Pba) {
         self.fragments += 1;
         let pack = Some(pba.container());
-        let is_new = self.last_found != pack;
-        self.packs += u64::from(is_new);
+        self.packs += u64::from(self.last_found != pack);
         self.last_found = pack;
-        is_new
     }
 
     /// An address has no references any more. Returns the block that nothing is in now.

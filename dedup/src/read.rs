@@ -38,7 +38,9 @@ pub(crate) async fn read_piece(
     piece: Piece,
     mut buf: Buffer,
 ) -> (Result<()>, Buffer) {
-    let stored = match look_up(shared, volume, piece, &mut buf) {
+    let end = piece.start + piece.count as u64;
+    let brought_in = shared.bring_in(volume.id, piece.start, end).await;
+    let stored = match brought_in.and_then(|()| look_up(shared, volume, piece, &mut buf)) {
         Ok(stored) => stored,
         Err(error) => {
             buf.fill(0);

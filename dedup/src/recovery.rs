@@ -15,15 +15,15 @@ use std::sync::Arc;
 use drives::{BLOCK_BYTES, Drive};
 use futures_util::future::join_all;
 use meta::{
-    Batch, BatchBuilder, BlockRow, Checkpoint, Fingerprint, Journal, LoadVisitor, MapEntry,
-    Mapping, MetaError, NewBlock, Pba, Record, VolumeInfo,
+    Batch, BatchBuilder, Checkpoint, Fingerprint, Journal, MapEntry, NewBlock, Pba, Record,
+    VolumeInfo,
 };
 use reactor::BufferPool;
 
 use crate::domain;
 use crate::engine::{EngineParts, block_on};
 use crate::fingerprint::{self, Hasher};
-use crate::index::{BLOCKS_MAX, BlockInfo, IN_FLIGHT};
+use crate::index::BLOCKS_MAX;
 use crate::pack_read::Fetch;
 use crate::state::{State, VolumeEntry};
 use crate::{EngineError, LABEL_BLOCKS, Result};
@@ -123,22 +123,56 @@ pub(crate) async fn replay(
     Ok((replayed, journal))
 }
 
-/// Fills the state from the store.
+/// The state of a pool whose maps and blocks are in the store only.
 async fn load(parts: &EngineParts) -> Result<State> {
     let data_blocks = data_blocks(&parts.drives)?;
-    let config = &parts.config;
-    let state = State::new(&data_blocks, config.discard, config.references_max);
     let store = parts.store.clone();
-    let loader = block_on(parts.blocking, move || {
-        let mut loader = Loader {
-            state,
-            problem: None,
-        };
-        store.load(&mut loader)?;
-        Ok::<_, MetaError>(loader)
+    let ends = data_blocks.clone();
+    let (volumes, totals, used_ends) = block_on(parts.blocking, move || {
+        let totals = store.totals()?;
+        let mut used_ends = Vec::new();
+        for (drive, blocks) in (0u16..).zip(&ends) {
+            // All blocks from here on are free.
+            let end = Pba::new(drive, *blocks);
+            let mut used_end = 0;
+            for end in [end, end.fragment(0)] {
+                let last = store.last_block(end)?.filter(|last| {
+                    last.drive() == drive && last.is_fragment() == end.is_fragment()
+                });
+                used_end = used_end.max(last.map_or(0, |last| last.block() + 1));
+            }
+            used_ends.push(used_end);
+        }
+        for drive in totals.blocks.keys() {
+            let end = ends.get(usize::from(*drive)).copied().unwrap_or(0);
+            let (first, last) = (Pba::new(*drive, end), Pba::new(*drive, Pba::BLOCK_MAX));
+            for (first, last) in [(first, last), (first.fragment(0), last.fragment(0))] {
+                if let Some((pba, _)) = store.blocks(first, last, 1)?.first() {
+                    return Err(outside(*pba));
+                }
+            }
+        }
+        Ok((store.volumes()?, totals, used_ends))
     })
     .await?;
-    loader.finish()
+    let config = &parts.config;
+    let mut state = State::new(&data_blocks, config.discard, config.references_max);
+    for info in volumes {
+        state.saw_volume(info.id);
+        let mapped = totals.mapped.get(&info.id).copied().unwrap_or(0);
+        state
+            .volumes
+            .insert(info.id, VolumeEntry::stored(info, mapped));
+    }
+    if used_ends.iter().any(|end| *end > 0) {
+        state.blocks.unload(&used_ends);
+        for (drive, end) in (0u16..).zip(used_ends) {
+            let used = totals.blocks.get(&drive).copied().unwrap_or(0);
+            state.space.forget(drive, end, used);
+        }
+        state.late = Some(Box::default());
+    }
+    Ok(state)
 }
 
 fn data_blocks(drives: &[Arc<dyn Drive>]) -> Result<Vec<u64>> {
@@ -180,121 +214,14 @@ fn durable_upto(records: &[(u64, Record)]) -> Option<u64> {
     durable.max()
 }
 
-fn damaged(what: impl std::fmt::Display) -> EngineError {
+pub(crate) fn damaged(what: impl std::fmt::Display) -> EngineError {
     EngineError::corrupt(format!(
-        "the pool's metadata contradicts itself: {what}; nothing was changed, run `onefold pool check` and \
+        "the pool's metadata contradicts itself: {what}; run `onefold pool check` and \
          restore `metadata/` and `journal` from one copy"
     ))
 }
 
-/// Fills the state from the store, and proves that counts and mappings agree.
-struct Loader {
-    state: State,
-    problem: Option<EngineError>,
-}
-
-impl LoadVisitor for Loader {
-    fn volume(&mut self, volume: VolumeInfo) {
-        self.state.saw_volume(volume.id);
-        self.state
-            .volumes
-            .insert(volume.id, VolumeEntry::new(volume));
-    }
-
-    fn block(&mut self, pba: Pba, row: BlockRow) {
-        if !self.state.space.contains(pba) {
-            self.problem.get_or_insert_with(|| outside(pba));
-            return;
-        }
-        if row.refcount >= IN_FLIGHT {
-            let count = row.refcount;
-            self.problem
-                .get_or_insert_with(|| damaged(format_args!("block {pba} has {count} references")));
-            return;
-        }
-        let BlockRow {
-            refcount: references,
-            fingerprint,
-            crc32c,
-        } = row;
-        *self.state.blocks.entry(pba) = BlockInfo {
-            references,
-            crc32c,
-            fingerprint,
-        };
-    }
-
-    fn map(&mut self, volume: u32, sub_block: u64, mapping: Mapping) {
-        let pba = mapping.pba;
-        let Some(entry) = self.state.volumes.get_mut(&volume) else {
-            self.problem.get_or_insert_with(|| {
-                damaged(format_args!(
-                    "sub-block {sub_block} belongs to volume {volume}, which there is not"
-                ))
-            });
-            return;
-        };
-        entry.map.replace(sub_block, Some(pba));
-        // Counted down to zero here, and up again in `finish`: the rest is what has no mapping.
-        if self.state.blocks.get(pba).references == 0 {
-            self.problem.get_or_insert_with(|| {
-                damaged(format_args!(
-                    "block {pba} has more mappings than references"
-                ))
-            });
-            return;
-        }
-        self.state.blocks.entry(pba).references -= 1;
-    }
-}
-
-impl Loader {
-    fn finish(self) -> Result<State> {
-        if let Some(problem) = self.problem {
-            return Err(problem);
-        }
-        let mut state = self.state;
-        if let Some((pba, info)) = state.blocks.iter().next() {
-            let count = info.references;
-            return Err(damaged(format_args!(
-                "block {pba} has {count} references without a mapping"
-            )));
-        }
-        for entry in state.volumes.values() {
-            for (_, pba) in entry.map.range(0, u64::MAX) {
-                state.blocks.entry(pba).references += 1;
-            }
-        }
-        rebuild(&mut state)?;
-        Ok(state)
-    }
-}
-
-/// Free space and index follow from the counts.
-fn rebuild(state: &mut State) -> Result<()> {
-    let State {
-        blocks,
-        space,
-        index,
-        packs,
-        ..
-    } = state;
-    for (pba, info) in blocks.iter() {
-        if packs.add_found(pba) && !space.occupy(pba.container()) {
-            return Err(damaged(format_args!(
-                "block {} holds two things at once",
-                pba.container()
-            )));
-        }
-        if info.fingerprint.is_some() {
-            let known = index.find(blocks, &info.fingerprint);
-            index.insert(blocks, pba, known);
-        }
-    }
-    Ok(())
-}
-
-fn outside(pba: Pba) -> EngineError {
+pub(crate) fn outside(pba: Pba) -> EngineError {
     EngineError::corrupt(format!(
         "data block {} of drive number {} is in use, but there is no such block: a drive is missing, or \
          smaller than it was; put the right one back, nothing was changed",

@@ -168,6 +168,10 @@ impl Shared {
 
     /// Whether it came to its end.
     async fn scrub_all(self: &Arc<Self>, rate: u64) -> bool {
+        if let Err(error) = self.load_all().await {
+            tracing::warn!(%error, "a scrub cannot begin");
+            return false;
+        }
         let mut due = reactor::now();
         let tables = lock(&self.state).blocks.tables();
         for table in 0..tables {

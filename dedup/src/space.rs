@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use meta::Pba;
 
 /// Blocks per group; full groups are skipped at once.
-const GROUP: u64 = 4096;
+const GROUP: u64 = crate::index::CHUNK;
 const WORD: u64 = 64;
 
 /// Freed blocks that wait for a discard at most; beyond, they become free without one (I6).
@@ -72,9 +72,23 @@ impl Space {
             .is_some_and(|drive| pba.is_within(drive.blocks))
     }
 
-    /// Takes a certain whole block (recovery); false when it is taken already.
-    pub(crate) fn occupy(&mut self, pba: Pba) -> bool {
-        self.drives[usize::from(pba.drive())].occupy(pba.block())
+    /// Of a drive on which nothing was handed out yet, it is known only about how many blocks are used, and
+    /// that they are before `end`: nothing is handed out from a group of these before
+    /// [`learn`](Self::learn).
+    pub(crate) fn forget(&mut self, drive: u16, end: u64, used: u64) {
+        self.drives[usize::from(drive)].forget(end, used);
+    }
+
+    /// In the group that begins with a block, these are the used ones, in order.
+    pub(crate) fn learn(&mut self, first: Pba, used: impl Iterator<Item = Pba>) {
+        let drive = &mut self.drives[usize::from(first.drive())];
+        drive.learn(first.block(), used.map(Pba::block));
+    }
+
+    /// Whether a block can be handed out now, as far as is known.
+    pub(crate) fn has_free_group(&self) -> bool {
+        let has = |drive: &DriveSpace| drive.group_free.iter().any(|free| *free > 0);
+        self.drives.iter().any(has)
     }
 
     /// The drive with the largest share of free blocks.
@@ -211,7 +225,8 @@ impl Space {
 
     /// Blocks that something refers to.
     pub(crate) fn used(&self) -> u64 {
-        self.capacity() - self.free() - self.reclaiming()
+        self.capacity()
+            .saturating_sub(self.free() + self.reclaiming())
     }
 }
 
@@ -222,6 +237,8 @@ pub(crate) struct DriveSpace {
     cursor: u64,
     words: Vec<u64>,
     group_free: Vec<u16>,
+    /// Groups of which nothing is known yet.
+    unknown: usize,
 }
 
 impl DriveSpace {
@@ -229,15 +246,41 @@ impl DriveSpace {
         let groups = blocks.div_ceil(GROUP);
         let mut space = Self {
             blocks,
-            free: 0,
+            free: blocks,
             cursor: 0,
-            words: vec![u64::MAX; (groups * GROUP / WORD) as usize],
-            group_free: vec![0; groups as usize],
+            words: vec![0; (groups * GROUP / WORD) as usize],
+            group_free: vec![GROUP as u16; groups as usize],
+            unknown: 0,
         };
-        for block in 0..blocks {
-            space.free(block);
+        // The last group may be larger than what is left of the drive.
+        for block in blocks..groups * GROUP {
+            space.words[(block / WORD) as usize] |= 1 << (block % WORD);
+            space.group_free[(block / GROUP) as usize] -= 1;
         }
         space
+    }
+
+    fn forget(&mut self, end: u64, used: u64) {
+        self.free = self.blocks.saturating_sub(used);
+        self.unknown = end.div_ceil(GROUP) as usize;
+        self.group_free[..self.unknown].fill(0);
+        self.words[..self.unknown * (GROUP / WORD) as usize].fill(u64::MAX);
+    }
+
+    fn learn(&mut self, first: u64, used: impl Iterator<Item = u64>) {
+        let mut used = used.peekable();
+        let group = (first / GROUP) as usize;
+        for block in first..(first + GROUP).min(self.blocks) {
+            if used.next_if_eq(&block).is_none() {
+                self.words[(block / WORD) as usize] &= !(1 << (block % WORD));
+                self.group_free[group] += 1;
+            }
+        }
+        self.unknown -= 1;
+        if self.unknown == 0 {
+            // What the store said before was only a sum.
+            self.free = self.group_free.iter().map(|free| u64::from(*free)).sum();
+        }
     }
 
     fn is_free(&self, block: u64) -> bool {
@@ -250,7 +293,7 @@ impl DriveSpace {
         }
         self.words[(block / WORD) as usize] |= 1 << (block % WORD);
         self.group_free[(block / GROUP) as usize] -= 1;
-        self.free -= 1;
+        self.free = self.free.saturating_sub(1);
         true
     }
 
@@ -262,7 +305,8 @@ impl DriveSpace {
     }
 
     fn allocate(&mut self) -> Option<u64> {
-        if self.free == 0 {
+        // As long as not everything is known, the number is an estimate.
+        if self.free == 0 && self.unknown == 0 {
             return None;
         }
         let groups = self.group_free.len() as u64;
@@ -326,6 +370,30 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn nothing_is_handed_out_before_it_is_known_to_be_free() {
+        let mut space = Space::new(&[3 * GROUP], false);
+        space.forget(0, 2 * GROUP + 1, GROUP + 2);
+        assert_eq!((space.used(), space.free()), (GROUP + 2, 2 * GROUP - 2));
+        assert!(space.allocate(0, false).is_none() && !space.has_free_group());
+        // The second group has two used blocks, the last one is full.
+        let first = Pba::new(0, GROUP);
+        space.learn(first, [first, Pba::new(0, GROUP + 5)].into_iter());
+        let taken: Vec<u64> = std::iter::from_fn(|| space.allocate(0, false))
+            .map(Pba::block)
+            .collect();
+        let wanted = (GROUP..2 * GROUP).filter(|at| ![GROUP, GROUP + 5].contains(at));
+        assert_eq!(taken, wanted.collect::<Vec<_>>());
+        space.learn(
+            Pba::new(0, 2 * GROUP),
+            (2 * GROUP..3 * GROUP).map(|at| Pba::new(0, at)),
+        );
+        assert!(!space.has_free_group());
+        space.learn(Pba::new(0, 0), std::iter::empty());
+        assert_eq!(space.free(), GROUP);
+        assert_eq!(space.allocate(0, false), Some(Pba::new(0, 0)));
+    }
 
     #[test]
     fn new_blocks_come_one_after_the_other() {

@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use meta::{Fingerprint, MapEntry, Pba, Record, RecordRef, VolumeInfo, VolumeState};
 
 use crate::index::{BlockInfo, BlockTable, IN_FLIGHT, Index};
+use crate::load::Late;
 use crate::map::PageMap;
 use crate::online::OnlineCount;
 use crate::packing::{OpenPack, PackCount};
@@ -40,6 +41,14 @@ impl VolumeEntry {
             core: Arc::new(VolumeCore::new(info.clone())),
             info,
             map: PageMap::default(),
+        }
+    }
+
+    /// One whose map is in the store only.
+    pub(crate) fn stored(info: VolumeInfo, mapped: u64) -> Self {
+        Self {
+            map: PageMap::unloaded(mapped),
+            ..Self::new(info)
         }
     }
 
@@ -135,6 +144,8 @@ pub(crate) struct State {
     pub(crate) index: Index,
     pub(crate) space: Space,
     pub(crate) packs: PackCount,
+    /// What is stored before everything is loaded; `None` afterwards.
+    pub(crate) late: Option<Box<Late>>,
     in_flight: Vec<Flight>,
     /// A block takes at most this many references; then the content is stored once more.
     references_max: u32,
@@ -169,6 +180,7 @@ impl State {
             index: Index::new(data_blocks),
             space: Space::new(data_blocks, discard),
             packs: PackCount::default(),
+            late: None,
             in_flight: Vec::new(),
             references_max: references_max.clamp(1, IN_FLIGHT - 1),
             retry_upto: None,
@@ -247,7 +259,7 @@ impl State {
 
     /// Contents that are stored: whole blocks and fragments.
     pub(crate) fn contents(&self) -> u64 {
-        self.space.used() - self.packs.packs + self.packs.fragments
+        self.space.used().saturating_sub(self.packs.packs) + self.packs.fragments
     }
 
     /// Brings what the look-ups and changes of a batch will need into the cache.
@@ -321,6 +333,9 @@ impl State {
         };
         if fingerprint.is_some() {
             self.index.insert(&self.blocks, pba, known);
+            if let Some(late) = &mut self.late {
+                late.add_block(pba);
+            }
         }
         flight.add(pba);
         Claim::New(pba)
@@ -348,6 +363,12 @@ impl State {
         }
     }
 
+    /// Whether a block that is in use takes one more reference.
+    pub(crate) fn can_share(&self, pba: Pba) -> bool {
+        let references = self.blocks.get(pba).references;
+        references & IN_FLIGHT == 0 && (1..self.references_max).contains(&references)
+    }
+
     /// Drops one reference of a block that may have been abandoned: then there is none.
     pub(crate) fn drop_reference_if_any(&mut self, pba: Pba) {
         if self.blocks.get(pba).references > 0 {
@@ -358,10 +379,13 @@ impl State {
     /// Drops one reference of a stable block.
     pub(crate) fn drop_reference(&mut self, pba: Pba) {
         let info = self.blocks.entry(pba);
-        debug_assert!(
-            info.references > 0,
-            "block {pba:?} has no reference to drop"
-        );
+        if info.references == 0 {
+            // Only a store that contradicts itself can say so.
+            return self.make_read_only(format!(
+                "block {pba} has more mappings than references: stop the daemon, and run `onefold pool \
+                 check` and `onefold pool repair`"
+            ));
+        }
         info.references -= 1;
         if info.references == 0 {
             self.unindex(pba);
@@ -429,8 +453,11 @@ impl State {
     }
 
     fn install_entry(&mut self, volume: u32, at: u64, entry: &MapEntry) {
-        if entry.new.is_some() {
+        if let Some(new) = entry.new {
             self.unflushed_bytes += SUB_BLOCK_BYTES as u64;
+            if let Some(late) = &mut self.late {
+                late.add_mapping(volume, at, new.pba);
+            }
         }
         self.map_one(volume, at, entry.new.map(|new| new.pba));
     }

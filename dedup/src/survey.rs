@@ -215,7 +215,8 @@ impl Pass {
 
 impl Shared {
     /// A survey. `rest`: sleeps as long as it worked, between steps; needs a reactor.
-    pub(crate) async fn survey(&self, rest: bool) -> Arc<Survey> {
+    pub(crate) async fn survey(&self, rest: bool) -> Result<Arc<Survey>> {
+        self.load_all().await?;
         let (ids, change) = {
             let state = lock(&self.state);
             let ids: Vec<u32> = state.volumes.keys().copied().collect();
@@ -244,7 +245,7 @@ impl Shared {
         surveys.last = Some(survey.clone());
         surveys.ended = Some(Instant::now());
         surveys.change = change;
-        survey
+        Ok(survey)
     }
 
     /// Some mappings of a volume, from a sub-block on; where to go on.
@@ -276,8 +277,8 @@ impl Shared {
                 .is_none_or(|ended| ended.elapsed() >= self.config.survey_interval);
             surveys.is_wanted || (is_old && (surveys.last.is_none() || surveys.change != change))
         };
-        if is_due {
-            self.survey(true).await;
+        if is_due && let Err(error) = self.survey(true).await {
+            tracing::warn!(%error, "the volumes could not be surveyed");
         }
     }
 
@@ -296,7 +297,7 @@ impl Engine {
     /// # Errors
     /// `Unavailable` if the pool is closed meanwhile.
     pub async fn survey(&self) -> Result<Survey> {
-        let survey = self.shared.survey(false).await;
+        let survey = self.shared.survey(false).await?;
         match self.shared.is_closed() {
             true => Err(crate::EngineError::closed()),
             false => Ok(Survey::clone(&survey)),

@@ -9,6 +9,7 @@
 //! unmaps a listed sub-block. A write takes its range off the list first ([`settle`]).
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use meta::{Pba, Record, TRIMMING_RANGES_MAX};
 
@@ -31,8 +32,10 @@ pub(crate) async fn unmap(
     end: u64,
 ) -> Result<u64> {
     if end.saturating_sub(start) > shared.config.trim_at_once {
+        shared.load_all().await?;
         shared.trim_later(core, (start, end)).await
     } else {
+        shared.bring_in(core.id, start, end).await?;
         unmap_now(shared, core, start, end).await
     }
 }
@@ -109,6 +112,7 @@ pub(crate) async fn settle(
     // Somewhat more, so that not every small write of a sequence cuts again.
     let grain = shared.config.trim_chunk as u64;
     let wide = (first - first % grain, end.next_multiple_of(grain));
+    shared.bring_in(core.id, wide.0, wide.1).await?;
     loop {
         let slice = {
             let state = lock(&shared.state);
@@ -120,13 +124,18 @@ pub(crate) async fn settle(
                 return Ok(());
             }
             let left = ranges::without(list, wide);
-            if left.len() > TRIMMING_RANGES_MAX {
-                Slice::smallest(entry, shared.config.trim_chunk)
+            if left.len() <= TRIMMING_RANGES_MAX {
+                Some(Slice::of(entry, wide, shared.config.trim_chunk))
+            } else if shared.loaded.load(Ordering::Acquire) {
+                Some(Slice::smallest(entry, shared.config.trim_chunk))
             } else {
-                Slice::of(entry, wide, shared.config.trim_chunk)
+                None
             }
         };
-        shared.unmap_slice(core, slice).await?;
+        match slice {
+            Some(slice) => shared.unmap_slice(core, slice).await?,
+            None => shared.load_all().await?,
+        }
     }
 }
 
@@ -192,6 +201,7 @@ impl Shared {
         core: &VolumeCore,
         range: Range,
     ) -> Result<Vec<Range>> {
+        self.load_all().await?;
         loop {
             let slice = {
                 let state = lock(&self.state);
@@ -232,6 +242,7 @@ impl Shared {
     /// Frees one slice of what is being trimmed, or of a deleted volume; false if there is nothing to
     /// free.
     pub(crate) async fn free_slice(self: &Arc<Self>) -> Result<bool> {
+        self.load_all().await?;
         if self.trim_slice().await? {
             return Ok(true);
         }
@@ -248,6 +259,7 @@ impl Shared {
         let Some(core) = trimming else {
             return Ok(false);
         };
+        self.load_all().await?;
         let _turn = core.trim_turn.lock().await;
         let slice = {
             let state = lock(&self.state);

@@ -310,6 +310,9 @@ impl Volume {
     /// Whether the range, which is locked, can be mapped to something new.
     async fn ready_to_map(&self, span: Span) -> Result<()> {
         self.check_end(span)?;
+        self.shared
+            .bring_in_to_write(self.core.id, span.first, span.end)
+            .await?;
         settle(&self.shared, &self.core, span.first, span.end).await
     }
 

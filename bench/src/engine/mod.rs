@@ -502,6 +502,10 @@ impl Bench<'_> {
             Unit::Milliseconds,
         );
         self.put(row.with_goal(Goal::ValueAtMost(2000.0)));
+        let loading = Instant::now();
+        pool.engine.load().await?;
+        let took = loading.elapsed().as_secs_f64() * 1e3;
+        self.put(Row::new("large-load-after-crash", took, Unit::Milliseconds));
         pool.engine.flush().await?;
         pool.engine.checkpoint().await?;
         let sustained = blocks as f64 / start.elapsed().as_secs_f64();

@@ -207,7 +207,7 @@ impl Pool {
     }
 
     /// Ends the engine as a crash of its process would, and opens the pool again. Gives the time from
-    /// there until the pool could be used.
+    /// there until a sub-block was read and another content written to it.
     pub(super) async fn crash_and_open(self) -> Result<(Self, Duration), EngineBenchError> {
         let Self {
             engine,
@@ -227,10 +227,10 @@ impl Pool {
         }
         // Its last user is gone before its files are closed.
         let mut attempts = 0;
-        let (engine, store, took) = loop {
+        let (engine, store, start) = loop {
             let start = Instant::now();
             match open(&dir, &drive).await {
-                Ok((engine, store)) => break (engine, store, start.elapsed()),
+                Ok((engine, store)) => break (engine, store, start),
                 Err(EngineBenchError::Pool(_)) if attempts < CLOSING_MS_MAX => {
                     attempts += 1;
                     reactor::sleep(Duration::from_millis(1)).await;
@@ -242,6 +242,16 @@ impl Pool {
             .volume(WORK_VOLUME)
             .ok_or(EngineBenchError::Stopped)?;
         let maintenance = reactor::spawn(engine.clone().run_maintenance());
+        let reactor = reactor::current().ok_or(EngineBenchError::Stopped)?;
+        let deck = Deck::new(reactor.buffers(), BLOCK_BYTES, 1, 1, 0).await;
+        let buf = deck.take().ok_or(EngineBenchError::Stopped)?;
+        let blocks = volume.info().size_bytes / BLOCK_BYTES as u64;
+        let middle = blocks / 2 * BLOCK_BYTES as u64;
+        let (read, mut buf) = volume.read(middle, buf).await;
+        read?;
+        deck.stamp(&mut buf, Mix::Unique, &numbers, 0);
+        volume.write(middle, buf, false).await.0?;
+        let took = start.elapsed();
         let pool = Self {
             engine,
             volume,

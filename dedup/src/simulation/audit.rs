@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use futures_util::FutureExt;
 use meta::Store;
 
 use crate::wait::lock;
@@ -13,6 +14,8 @@ use crate::{Engine, SUB_BLOCK_BYTES};
 /// `is_fresh`: the pool was just opened, so every content can be found. Later, a second copy (stored
 /// because the first one's count was full, or left by a recovery) may be the only one known, and go.
 pub(super) fn count_everything(engine: &Engine, store: &dyn Store, is_fresh: bool) {
+    let load_some = || engine.shared.load_some().now_or_never();
+    while load_some().expect("nothing else loads").expect("loading") {}
     let state = lock(&engine.shared.state);
     assert!(state.is_quiet(), "a block is still marked in flight");
     let mut mappings = HashMap::new();

@@ -572,8 +572,9 @@ impl Actor {
 
     async fn background(&self, rng: &mut ChaCha8Rng) {
         let began = self.world.borrow_mut().tick();
-        let result = match rng.random_range(0..3) {
+        let result = match rng.random_range(0..4) {
             0 => self.engine.checkpoint().await,
+            1 => return drop(self.engine.shared.load_some().await),
             _ => self.engine.maintain().await,
         };
         self.note_flush(began, result);

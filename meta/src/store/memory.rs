@@ -192,10 +192,22 @@ impl Store for MemoryStore {
         Ok(self.lock().totals.clone())
     }
 
-    fn blocks(&self, first: Pba, end: Pba) -> Result<Vec<(Pba, BlockRow)>, MetaError> {
+    fn blocks(
+        &self,
+        first: Pba,
+        end: Pba,
+        count_max: usize,
+    ) -> Result<Vec<(Pba, BlockRow)>, MetaError> {
         let state = self.lock();
         let rows = state.blocks.range(first..end.max(first));
-        Ok(rows.map(|(pba, row)| (*pba, *row)).collect())
+        let rows = rows.map(|(pba, row)| (*pba, *row));
+        Ok(rows.take(count_max).collect())
+    }
+
+    fn last_block(&self, end: Pba) -> Result<Option<Pba>, MetaError> {
+        let state = self.lock();
+        let last = state.blocks.range(..end).next_back();
+        Ok(last.map(|(pba, _)| *pba))
     }
 
     fn mappings(

@@ -51,12 +51,24 @@ pub trait Store: Send + Sync {
     /// As for [`Store::load`].
     fn totals(&self) -> Result<Totals, MetaError>;
 
-    /// The blocks from `first` up to, but not including, `end`, by address. Reads, also of mappings, may
+    /// The blocks from `first` up to, but not including, `end`: the first `count_max` of them, by
+    /// address. Reads, also of mappings, may
     /// run beside a batch: they see all of it or nothing.
     ///
     /// # Errors
     /// As for [`Store::load`].
-    fn blocks(&self, first: Pba, end: Pba) -> Result<Vec<(Pba, BlockRow)>, MetaError>;
+    fn blocks(
+        &self,
+        first: Pba,
+        end: Pba,
+        count_max: usize,
+    ) -> Result<Vec<(Pba, BlockRow)>, MetaError>;
+
+    /// The block with the highest address below `end`.
+    ///
+    /// # Errors
+    /// As for [`Store::load`].
+    fn last_block(&self, end: Pba) -> Result<Option<Pba>, MetaError>;
 
     /// The mappings of a volume from sub-block `first` up to, but not including, `end`: the first
     /// `count_max` of them, in order.

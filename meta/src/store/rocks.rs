@@ -335,10 +335,18 @@ impl Store for RocksStore {
         Ok(state.totals.clone())
     }
 
-    fn blocks(&self, first: Pba, end: Pba) -> Result<Vec<(Pba, BlockRow)>, MetaError> {
+    fn blocks(
+        &self,
+        first: Pba,
+        end: Pba,
+        count_max: usize,
+    ) -> Result<Vec<(Pba, BlockRow)>, MetaError> {
         let mut found = Vec::new();
         self.with_db(|db| {
             let row = |key: &[u8], value: &[u8]| {
+                if found.len() >= count_max {
+                    return Ok(false);
+                }
                 found.push(self.block_row(key, value)?);
                 Ok(true)
             };
@@ -346,6 +354,21 @@ impl Store for RocksStore {
             self.scan(db, ReadOptions::default(), first, end, row)
         })?;
         Ok(found)
+    }
+
+    fn last_block(&self, end: Pba) -> Result<Option<Pba>, MetaError> {
+        self.with_db(|db| {
+            let mut options = ReadOptions::default();
+            options.set_iterate_lower_bound([PREFIX_BLOCK]);
+            options.set_iterate_upper_bound(rows::block_key(end));
+            let mut iterator = db.raw_iterator_opt(options);
+            iterator.seek_to_last();
+            let last = iterator.key().map(rows::parse_block_key).transpose();
+            iterator
+                .status()
+                .map_err(|error| classify(&self.dir, "read the metadata store", error))?;
+            last.map_err(|error| self.corrupt("block", error))
+        })
     }
 
     fn mappings(
