@@ -453,9 +453,8 @@ impl Replayed {
                     let proof = entry.new.zip(proof);
                     proof.is_some_and(|(new, contents)| !contents.prove(*volume, &new))
                 };
-                let (lost, good): (Vec<_>, Vec<_>) = (*start..)
-                    .zip(entries.iter().copied())
-                    .partition(|(_, entry)| is_lost(entry));
+                let (lost, good): (Vec<_>, Vec<_>) =
+                    MapEntry::numbered(*start, entries).partition(|(_, entry)| is_lost(entry));
                 self.unproven += lost.len() as u64;
                 for (at, entry) in lost {
                     if self.builder.mapped(*volume, at).is_none() {

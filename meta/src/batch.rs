@@ -172,7 +172,7 @@ impl BatchBuilder {
                 volume,
                 start,
                 entries,
-            } => self.change(*volume, (*start..).zip(entries.iter().copied())),
+            } => self.change(*volume, MapEntry::numbered(*start, entries)),
             Record::Unmap { volume, entries } => {
                 for (sub_block, old) in entries {
                     self.change_map(*volume, *sub_block, Some(*old), None)?;

@@ -35,6 +35,19 @@ pub struct MapEntry {
     pub new: Option<NewBlock>,
 }
 
+impl MapEntry {
+    /// Entries of a record with their sub-blocks, from `start` on. The last one may be the last that a
+    /// number can name: nothing counts beyond it.
+    pub fn numbered(
+        start: u64,
+        entries: &[Self],
+    ) -> impl Iterator<Item = (u64, Self)> + Clone + '_ {
+        (0..)
+            .zip(entries)
+            .map(move |(at, entry)| (start + at, *entry))
+    }
+}
+
 /// One change, as the journal holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {

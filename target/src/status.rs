@@ -498,6 +498,12 @@ mod tests {
                     "deleting": [],
                     "drives": [],
                     "trimming": [],
+                    "verify": {
+                        "waiting_bytes": 0,
+                        "compared_blocks": 0,
+                        "collisions": 0,
+                        "failed_blocks": 0,
+                    },
                 },
                 "survey": null,
             })

@@ -204,6 +204,7 @@ fn status_has_the_promised_shape_and_its_bytes_add_up() {
             "hosts",
             "pool",
             "reactors",
+            "survey",
             "transports",
             "version",
             "volumes"
@@ -222,7 +223,14 @@ fn status_has_the_promised_shape_and_its_bytes_add_up() {
     );
     assert_eq!(
         keys(&status["volumes"][0]),
-        ["logical_bytes", "name", "nsid", "size_bytes", "uuid"]
+        [
+            "logical_bytes",
+            "name",
+            "nsid",
+            "size_bytes",
+            "uuid",
+            "zero_bytes"
+        ]
     );
     let text = succeeds(&["status", "--pool", pool.dir()]);
     assert!(text.contains("No host is attached."), "{text}");
@@ -257,7 +265,7 @@ fn volumes_are_created_resized_and_deleted_while_the_daemon_runs() {
     ask(&["create", "raw", "--size", "1G", "--dedup", "off"]);
     let raw: Value = serde_json::from_str(&ask(&["show", "raw", "--json"])).expect("JSON");
     assert_eq!(raw["dedup"], false);
-    assert!(ask(&["show", "raw"]).contains("dedup    off"));
+    assert!(ask(&["show", "raw"]).contains("dedup        off"));
     refuse(&["create", "scratch", "--size", "1G"], 65, &["scratch"]);
     refuse(&["create", "odd", "--size", "1000"], 65, &[]);
     refuse(&["create", "a/b", "--size", "1G"], 65, &[]);

@@ -7,7 +7,7 @@ use drives::{BLOCK_BYTES, Drive};
 use futures_util::FutureExt;
 use meta::{
     Batch, BlockChange, BlockContent, BlockRow, Checkpoint, Journal, LoadVisitor, MapChange,
-    Mapping, Pba, Record, Totals, VolumeChange, VolumeInfo, VolumeState,
+    MapEntry, Mapping, Pba, Record, Totals, VolumeChange, VolumeInfo, VolumeState,
 };
 use reactor::{Buffer, BufferPool};
 
@@ -232,7 +232,7 @@ impl Later {
                 start,
                 entries,
             } => {
-                for (at, entry) in (*start..).zip(entries) {
+                for (at, entry) in MapEntry::numbered(*start, entries) {
                     let new = entry.new.map(|new| {
                         let content = BlockContent {
                             fingerprint: new.fingerprint,
