@@ -60,7 +60,8 @@ pub struct VerifyStatus {
     /// Bytes of acknowledged writes that wait to be compared.
     pub waiting_bytes: u64,
     /// Sub-blocks of acknowledged writes that could not be compared, because a drive, the journal or the
-    /// program's end came in between. The log names them; the next flush failed.
+    /// program's end came in between. The log names them; flushes of volumes that compare in the
+    /// background fail from then on, until the pool is opened again.
     pub failed_blocks: u64,
 }
 
@@ -368,7 +369,7 @@ pub(crate) struct Verify {
     compared: AtomicU64,
     collisions: AtomicU64,
     failed: AtomicU64,
-    /// A flush has to say so.
+    /// Flushes have to say so.
     has_failed: AtomicBool,
 }
 
@@ -444,15 +445,17 @@ impl Verify {
     /// Waits until everything that is acknowledged now is compared.
     ///
     /// # Errors
-    /// If something could not be compared since the last call.
+    /// If something could not be compared since the pool was opened: it cannot be made right any more,
+    /// so nobody is told that it was.
     pub(crate) async fn caught_up(&self) -> Result<()> {
         let last = lock(&self.queue).last.clone();
         if let Some(last) = last {
             last.wait().await;
         }
-        if self.has_failed.swap(false, Ordering::AcqRel) {
+        if self.has_failed.load(Ordering::Acquire) {
             return Err(EngineError::unavailable(
-                "acknowledged duplicates could not be compared with their twins; the log names them",
+                "acknowledged duplicates could not be compared with their twins (the log names them): compare \
+                 them with a copy, and restart",
             ));
         }
         Ok(())

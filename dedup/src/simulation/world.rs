@@ -718,7 +718,8 @@ impl Actor {
                 let mut world = self.world.borrow_mut();
                 let now = world.tick();
                 let flushed = world.flushed;
-                let is_open = world.is_hash_weak && world.volumes[at].compares_later;
+                let is_weak = world.is_hash_weak;
+                let is_open = is_weak && world.volumes[at].compares_later;
                 for (place, bytes) in buf.chunks_exact(BLOCK_BYTES).enumerate() {
                     let found = content(bytes).expect("a sub-block holds what nobody wrote");
                     let cell = &mut world.volumes[at].cells[first + place];
@@ -726,7 +727,7 @@ impl Actor {
                     let is_open = is_open && lost_power.is_some() && cell.changed_since(flushed);
                     assert!(
                         is_open || possible.contains(&found),
-                        "{name} sub-block {} (open: {is_open}) holds {found:?}, possible after (power lost: {lost_power:?}): \
+                        "{name} sub-block {} (weak hash: {is_weak}, open: {is_open}) holds {found:?}, possible after (power lost: {lost_power:?}): \
                          {possible:?}",
                         first + place
                     );
