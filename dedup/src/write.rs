@@ -1,15 +1,16 @@
 //! The way of a batch of writes.
 //!
-//! Fingerprints -> compression of what nobody seems to have, if the volume asks for it -> look-up (a reference to what is known, a block for what is new, a wait for what
-//! another batch is writing) -> new data of all commands to the drives, straight from their buffers ->
-//! one append with a record per command -> mappings installed, commands told. On every way out but
-//! success, all references and blocks that a command took are given back, also when the batch is
-//! dropped.
+//! Fingerprints -> compression of what nobody seems to have, if the volume asks for it -> look-up (a
+//! reference to what is known, a block for what is new, a wait for what another batch is writing) -> new
+//! data of all commands to the drives, straight from their buffers -> one append with a record per
+//! command -> mappings installed, commands told. On every way out but success, all references and blocks
+//! that a command took are given back, also when the batch is dropped.
 //!
 //! A command that cannot go on with the others (it waits for another batch, or needs room, or a drive
 //! failed) goes on alone, so that it delays and harms nobody.
 
-use std::collections::HashSet;
+mod compressing;
+
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -19,21 +20,17 @@ use meta::{Fingerprint, JournalError, MapEntry, NewBlock, Pba, RecordRef, Verify
 use reactor::Buffer;
 
 use crate::commit::RoomTurn;
-use crate::compress::Algorithm;
 use crate::engine::Shared;
 use crate::fingerprint::{self, Block, Hasher};
 use crate::lane::Command;
-use crate::packing::{Fragment, Packing};
+use crate::packing::Packing;
 use crate::state::{Claim, Flight, State, Wanted};
 use crate::verify::{self, Check, Kept};
-use crate::wait::{Event, lock, yield_once};
+use crate::wait::{Event, lock};
 use crate::{EngineError, ErrorKind, Result, SUB_BLOCK_BYTES};
 
 /// How often a write without room asks for freed blocks before it fails.
 const RECLAIM_ATTEMPTS: u32 = 3;
-
-/// Contents that are compressed before others get their turn: about 0.1 ms with LZ4.
-const COMPRESS_AT_ONCE: usize = 16;
 
 /// Writes all commands, and tells each what became of it.
 pub(crate) async fn run(shared: Arc<Shared>, commands: Vec<Command>) {
@@ -254,67 +251,6 @@ impl Batch {
         // Only with nothing of our own in flight may anybody wait: a circle of commands that wait for
         // each other cannot close. So the new blocks land in here, whatever happens.
         self.commit().await;
-    }
-
-    /// Compresses what nobody seems to have of volumes that ask for it, and plans packs.
-    async fn compress(&mut self) {
-        self.packing = Packing::default();
-        let mut lists: Vec<(String, Vec<Fragment>)> = Vec::new();
-        for (count, (job, item, algorithm)) in (1..).zip(self.to_compress()) {
-            let job = &self.jobs[job];
-            let block = job.blocks().get(item - job.items.start);
-            if let Some(bytes) = block.and_then(|block| algorithm.compress(block)) {
-                let domain = job.domain();
-                let at = lists.iter().position(|(other, _)| *other == domain);
-                let at = at.unwrap_or_else(|| {
-                    lists.push((domain, Vec::new()));
-                    lists.len() - 1
-                });
-                lists[at].1.push(Fragment {
-                    item,
-                    algorithm,
-                    bytes,
-                });
-            }
-            if count % COMPRESS_AT_ONCE == 0 {
-                yield_once().await;
-            }
-        }
-        let lists = lists.into_iter().map(|(_, list)| list);
-        self.packing = Packing::plan(lists, |bytes| self.shared.try_bounce(bytes));
-    }
-
-    /// Items that are worth a look, and their jobs: one of each content.
-    fn to_compress(&self) -> Vec<(usize, usize, Algorithm)> {
-        let algorithm = |job: &Job| job.command.as_ref()?.volume.compression;
-        let mut found = Vec::new();
-        if self.jobs.iter().all(|job| algorithm(job).is_none()) {
-            return found;
-        }
-        let mut seen = HashSet::new();
-        let state = lock(&self.shared.state);
-        for (number, job) in self.jobs.iter().enumerate() {
-            let Some(algorithm) = algorithm(job) else {
-                continue;
-            };
-            for at in job.items.clone() {
-                let Item {
-                    is_zero,
-                    fingerprint,
-                    taken,
-                    ..
-                } = &self.items[at];
-                if *is_zero || taken.is_some() {
-                    continue;
-                }
-                let is_hashed = fingerprint.is_some();
-                let is_known = || state.index.find(&state.blocks, fingerprint).is_some();
-                if !is_hashed || (!is_known() && seen.insert(*fingerprint)) {
-                    found.push((number, at, algorithm));
-                }
-            }
-        }
-        found
     }
 
     /// Looks up every content that has no block yet.
