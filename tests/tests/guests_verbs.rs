@@ -1,4 +1,5 @@
-//! Onefold on RDMA devices of the kernel: both ends of every connection are verbs.
+//! RDMA in guests that takes too long for every run: RDMA devices of the kernel at both ends, and soft
+//! RoCE, through networks that lose, reorder, repeat and damage packets.
 //!
 //! These tests need root, QEMU and the lab's images, as those in `guests.rs`. They are run by name
 //! (CONTRIBUTING.md), not by `./test.sh`.
@@ -42,6 +43,44 @@ fn rdma_devices_serve_a_linux_host_and_attach_to_a_linux_target() {
         target.await_signal(&on, MINUTE);
         host.signal(&on);
         host.await_signal(&done, 4 * MINUTE);
+    }
+    println!("{}", host.finish(5 * MINUTE));
+    target.signal("done");
+    println!("{}", target.finish(3 * MINUTE));
+}
+
+#[test]
+#[ignore = "boots two guests: tests/lab/setup.sh, then by name (CONTRIBUTING.md); it takes minutes"]
+fn soft_roce_carries_data_through_a_bad_network() {
+    let network = Network::new(2, 1500);
+    let program = tempfile::tempdir().expect("a folder can be made");
+    let files = program_for_guests(program.path());
+    let spec = |name, number, story| GuestSpec {
+        name,
+        kernel: "6.12",
+        number,
+        story,
+        arguments: &["10.77.0.2"],
+        limit_seconds: 1800,
+        files: &files,
+    };
+    let mut target = Guest::start(&network, &spec("soft-target", 0, "loss_target"));
+    target.await_signal("up", 8 * MINUTE);
+    let mut host = Guest::start(&network, &spec("soft-host", 1, "loss_host"));
+    // First our own host at the other end, then the kernel's.
+    for end in ["own", "kernel"] {
+        host.await_signal(&format!("{end}-clean"), 5 * MINUTE);
+        for stage in STAGES {
+            let name = format!("{end}-{stage}");
+            let (on, done) = (format!("{name}-on"), format!("{name}-done"));
+            target.signal(&name);
+            target.await_signal(&on, MINUTE);
+            host.signal(&on);
+            host.await_signal(&done, 4 * MINUTE);
+        }
+        target.signal(&format!("{end}-over"));
+        target.await_signal(&format!("{end}-quiet"), MINUTE);
+        host.signal(&format!("{end}-quiet"));
     }
     println!("{}", host.finish(5 * MINUTE));
     target.signal("done");

@@ -166,6 +166,11 @@ impl Connection {
             limits,
         );
         let name = adapter.domain.name();
+        let timeout = self.shared.config.acknowledgement_timeout;
+        if let Err(error) = id.set_acknowledgement_timeout(timeout) {
+            // An old kernel or library: a lost packet costs seconds there.
+            tracing::debug!(peer = %self.peer, %error, "the acknowledgement timeout stays as it is");
+        }
         let mut rings = Rings::create(&id, &adapter.domain, config)?;
         for memory in receives {
             if let Err((error, _)) = rings.post_receive(0, memory) {

@@ -61,6 +61,10 @@ pub struct VerbsConfig {
     pub read_bytes_max: usize,
     /// How long a peer may take to answer a connection request.
     pub connect_timeout: Duration,
+    /// After what time without an acknowledgement a queue pair repeats itself, as the exponent of
+    /// InfiniBand specification 9.7.6.1.3: 4.096 us * 2^this. The connection manager's own choice is
+    /// seconds, which one lost packet then costs; after seven times this the connection ends.
+    pub acknowledgement_timeout: u8,
     /// How long a queue pair may take to give its work back, and the peer to agree to a disconnect.
     pub close_timeout: Duration,
 }
@@ -75,6 +79,7 @@ impl Default for VerbsConfig {
             read_bytes_in_flight: 32 << 20,
             read_bytes_max: 256 << 10,
             connect_timeout: Duration::from_secs(10),
+            acknowledgement_timeout: 17,
             close_timeout: Duration::from_secs(2),
         }
     }

@@ -26,6 +26,17 @@ discover() {
   log "THE FIRST CONNECT GOT NO ANSWER"; [ "$TRANSPORT" = tcp ] || rxe_stat; ip -br addr; ip neigh; dmesg | tail -n 5
   nvme discover -t "$TRANSPORT" -a "$1" -s 4420
 }
+# stages PREFIX: what the network does to the packets that leave here, one stage after the other, each when it is awaited
+stages() {
+  stage "$1loss-0.1" loss 0.1%
+  stage "$1loss-1" loss 1%
+  stage "$1loss-5" loss 5%
+  stage "$1mixed" delay 1ms reorder 1% duplicate 1% corrupt 0.1%
+}
+stage() { # NAME NETEM-ARGUMENTS
+  local name=$1; shift
+  await "$name" 300; tc qdisc replace dev eth0 root netem "$@" || die netem; signal "$name-on"
+}
 # attach ADDRESS [nvme connect arguments]: connects and prints the block device of the first namespace (or of NSID=n)
 attach() {
   local address=$1; shift

@@ -15,15 +15,7 @@ onefold serve --pool $pool --create 256M --volume vol0=1G --buffers 64M --listen
 daemon=$!
 n=0; until grep -q ready /lab/ready.txt; do sleep 0.1; n=$((n+1)); kill -0 $daemon && [ $n -lt 600 ] || { cat /lab/daemon.log; die "onefold serve"; }; done
 log "both targets are up"; signal up
-# What the network does to the packets that leave here, one stage after the other.
-stage() { # NAME NETEM-ARGUMENTS
-  local name=$1; shift
-  await "$name" 300; tc qdisc replace dev eth0 root netem "$@" || die netem; signal "$name-on"
-}
-stage loss-0.1 loss 0.1%
-stage loss-1 loss 1%
-stage loss-5 loss 5%
-stage mixed delay 1ms reorder 1% duplicate 1% corrupt 0.1%
+stages ""
 await done 300
 tc qdisc del dev eth0 root
 kill -TERM $daemon; wait $daemon || { cat /lab/daemon.log; die "onefold did not stop cleanly"; }

@@ -365,6 +365,10 @@ pub(super) const IBV_EVENT_PORT_ERR: c_int = 10;
 
 pub(super) const RDMA_PS_TCP: c_int = 0x0106;
 
+/// Options of an identifier (`rdma/rdma_cma.h`).
+pub(super) const RDMA_OPTION_ID: c_int = 0;
+pub(super) const RDMA_OPTION_ID_ACK_TIMEOUT: c_int = 3;
+
 pub(super) const RDMA_CM_EVENT_ADDR_RESOLVED: c_int = 0;
 pub(super) const RDMA_CM_EVENT_ADDR_ERROR: c_int = 1;
 pub(super) const RDMA_CM_EVENT_ROUTE_RESOLVED: c_int = 2;

@@ -339,6 +339,22 @@ impl Id {
         (!qp.is_null()).then_some(qp)
     }
 
+    /// Sets after what time without an acknowledgement the queue pair repeats itself: 4.096 us * 2^code
+    /// (InfiniBand specification, 9.7.6.1.3). Before the connection is made.
+    pub(in crate::verbs) fn set_acknowledgement_timeout(&self, code: u8) -> io::Result<()> {
+        let mut code = code;
+        // SAFETY: the identifier is valid, and the option is one byte that the call copies.
+        check(unsafe {
+            (self.cm().rdma_set_option)(
+                self.raw.as_ptr(),
+                RDMA_OPTION_ID,
+                RDMA_OPTION_ID_ACK_TIMEOUT,
+                (&raw mut code).cast(),
+                mem::size_of::<u8>(),
+            )
+        })
+    }
+
     /// Sets how long a sender waits after 'receiver not ready'. The connection manager leaves it at 0,
     /// which means 655 milliseconds.
     pub(in crate::verbs) fn set_receiver_not_ready_timer(&self, code: u8) -> io::Result<()> {

@@ -73,6 +73,7 @@ functions! { Rdmacm:
     rdma_accept(*mut rdma_cm_id, *mut rdma_conn_param) -> c_int;
     rdma_reject(*mut rdma_cm_id, *const c_void, u8) -> c_int;
     rdma_disconnect(*mut rdma_cm_id) -> c_int;
+    rdma_set_option(*mut rdma_cm_id, c_int, c_int, *mut c_void, usize) -> c_int;
     rdma_get_devices(*mut c_int) -> *mut *mut ibv_context;
     rdma_free_devices(*mut *mut ibv_context);
     rdma_get_cm_event(*mut rdma_event_channel, *mut *mut rdma_cm_event) -> c_int;
