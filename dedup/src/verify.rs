@@ -10,7 +10,8 @@
 //!   acknowledged at once; its range stays locked and the bytes that found a twin stay in memory until
 //!   they are written again in the way of `compare`: reads and changes of the range, flushes and writes
 //!   with FUA wait for that. A crash before may leave a colliding write with its twin's content, at most
-//!   [`crate::EngineConfig::verify_bytes_max`] of unflushed writes. When that memory is in use, or
+//!   [`crate::EngineConfig::verify_bytes_max`] of unflushed writes; a write that failed with the journal
+//!   may be among them, so flushes vouch for nothing from then on. When that memory is in use, or
 //!   background maintenance does not run, a write compares before it is acknowledged.
 //!
 //! Two contents of one batch are compared in memory, under `compare` and `background`. A content that
@@ -61,7 +62,8 @@ pub struct VerifyStatus {
     pub waiting_bytes: u64,
     /// Sub-blocks of acknowledged writes that could not be compared, because a drive, the journal or the
     /// program's end came in between. The log names them; flushes of volumes that compare in the
-    /// background fail from then on, until the pool is opened again.
+    /// background fail from then on, until the pool is opened again. (So they do after a write that
+    /// failed with the journal before it was compared.)
     pub failed_blocks: u64,
 }
 
@@ -275,6 +277,13 @@ pub(crate) struct Kept {
     _room: Room,
 }
 
+/// The first sub-block, and how many there are.
+fn extent(kept: &[Kept]) -> (u64, u64) {
+    let pieces = || kept.iter().flat_map(|kept| &kept.pieces);
+    let blocks = pieces().map(|piece| piece.end() - piece.start).sum();
+    (pieces().next().map_or(0, |piece| piece.start), blocks)
+}
+
 /// A share of the memory for acknowledged writes, and of the pool's free blocks: if all of them collide,
 /// each finds room.
 struct Room {
@@ -333,8 +342,7 @@ impl Pending {
 impl Drop for Pending {
     fn drop(&mut self) {
         if !self.is_compared {
-            let blocks: u64 = self.pieces().map(|piece| piece.end() - piece.start).sum();
-            let first = self.pieces().next().map_or(0, |piece| piece.start);
+            let (first, blocks) = extent(&self.kept);
             tracing::error!(
                 volume = self.volume.id,
                 byte = first * BLOCK_BYTES as u64,
@@ -425,6 +433,20 @@ impl Verify {
         }
     }
 
+    /// A write failed that was not compared, and the journal may hold its record: opened again, the pool
+    /// may map it to twins that are none. Until then nothing of it is seen, and no flush vouches.
+    pub(crate) fn lost_track(&self, volume: u32, kept: &[Kept]) {
+        let (first, blocks) = extent(kept);
+        tracing::error!(
+            volume,
+            byte = first * BLOCK_BYTES as u64,
+            blocks,
+            "a write failed with the journal before its duplicates were compared; after a restart compare \
+             the volume with its copy"
+        );
+        self.has_failed.store(true, Ordering::Release);
+    }
+
     fn push(&self, pending: Pending) {
         let mut queue = lock(&self.queue);
         if !queue.is_on_duty {
@@ -454,8 +476,8 @@ impl Verify {
         }
         if self.has_failed.load(Ordering::Acquire) {
             return Err(EngineError::unavailable(
-                "acknowledged duplicates could not be compared with their twins (the log names them): compare \
-                 them with a copy, and restart",
+                "duplicates could not be compared with their twins (the log names them): restart, and compare \
+                 them with a copy",
             ));
         }
         Ok(())

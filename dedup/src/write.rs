@@ -507,6 +507,9 @@ impl Batch {
                     if error.is_full() {
                         shared.wait_for_room(&mut turn).await
                     } else {
+                        if !crate::commit::is_size(&error) {
+                            self.may_be_found(now);
+                        }
                         Err(shared.append_failed(&error))
                     }
                 }
@@ -518,6 +521,18 @@ impl Batch {
                 }
                 left = later;
                 group = left.len();
+            }
+        }
+    }
+
+    /// The journal may hold these records, although their append failed.
+    fn may_be_found(&self, records: &[(usize, Range<usize>)]) {
+        for (number, _) in records {
+            let job = &self.jobs[*number];
+            if let Some(command) = &job.command
+                && !job.kept.is_empty()
+            {
+                self.shared.verify.lost_track(command.volume.id, &job.kept);
             }
         }
     }

@@ -2,19 +2,22 @@
 
 use std::cell::RefCell;
 use std::future::Future;
+use std::io;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use drives::{BLOCK_BYTES, Drive, FaultDrive, FaultPlan};
 use futures_util::future::{join, join_all};
-use meta::{JournalConfig, MemoryMedia, MemoryStore, VerifyPolicy};
+use meta::{JournalConfig, JournalMedia, MemoryMedia, MemoryStore, VerifyPolicy};
 use reactor::{Buffer, BufferPool};
 
 use crate::fingerprint::weak;
 use crate::wait::yield_once;
 use crate::{
-    BOUNCE_BYTES_MIN, Blocking, Engine, EngineConfig, EngineParts, LABEL_BLOCKS, Volume, VolumeSpec,
+    BOUNCE_BYTES_MIN, Blocking, Engine, EngineConfig, EngineParts, ErrorKind, LABEL_BLOCKS, Volume,
+    VolumeSpec,
 };
 
 /// Runs a future that waits for nothing but others in it.
@@ -54,9 +57,13 @@ impl Pool {
     }
 
     fn open(&self) -> Arc<Engine> {
+        self.open_on(self.media.clone())
+    }
+
+    fn open_on(&self, journal: Arc<dyn JournalMedia>) -> Arc<Engine> {
         let parts = EngineParts {
             drives: vec![self.drive.borrow().clone()],
-            journal: self.media.clone(),
+            journal,
             store: self.store.clone(),
             hash_key: [5; 32],
             blocking: Blocking::Inline,
@@ -129,6 +136,38 @@ impl Pool {
         let drive = self.drive.borrow().crash(FaultPlan::default());
         *self.drive.borrow_mut() = Arc::new(drive);
         self.media.power_loss(1);
+    }
+}
+
+/// A journal's medium whose writes may fail, and yet be there.
+struct Liar {
+    inner: Arc<MemoryMedia>,
+    fails: AtomicBool,
+}
+
+impl JournalMedia for Liar {
+    fn name(&self) -> String {
+        self.inner.name()
+    }
+
+    fn capacity(&self) -> u64 {
+        self.inner.capacity()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.inner.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.inner.write_at(offset, bytes)?;
+        match self.fails.load(Ordering::Relaxed) {
+            true => Err(io::Error::other("simulated failure")),
+            false => Ok(()),
+        }
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.inner.sync()
     }
 }
 
@@ -267,6 +306,44 @@ fn a_write_is_acknowledged_before_its_background_compare_and_its_flush_is_not() 
     let volume = engine.volume("v").unwrap();
     assert_eq!(block_on(pool.read(&volume, 8, 3)), [1, 2, 3]);
     block_on(volume.flush()).unwrap();
+}
+
+#[test]
+fn no_flush_vouches_when_a_write_failed_that_a_restart_may_find_with_the_content_of_its_twin() {
+    let pool = Pool::weak();
+    let media = Arc::new(Liar {
+        inner: pool.media.clone(),
+        fails: AtomicBool::new(false),
+    });
+    let engine = pool.open_on(media.clone());
+    let volume = pool.create(&engine, "v", VerifyPolicy::Background, "");
+    let other = pool.create(&engine, "other", VerifyPolicy::Compare, "");
+    with_background(&engine, async {
+        pool.write(&volume, 0, &MANY).await;
+        volume.flush().await.unwrap();
+        media.fails.store(true, Ordering::Relaxed);
+        let at = 3 * BLOCK_BYTES as u64;
+        let (result, _) = volume.write(at, pool.data(&[99]), false).await;
+        assert_eq!(result.unwrap_err().kind, ErrorKind::Unavailable);
+        // Nobody sees anything of it yet.
+        assert_eq!(pool.read(&volume, 0, 12).await, MANY);
+        assert!(volume.flush().await.is_err());
+        assert!(engine.flush().await.is_err());
+        other.flush().await.unwrap();
+    });
+    drop((volume, other, engine));
+    let engine = pool.open();
+    let volume = engine.volume("v").unwrap();
+    let found = block_on(pool.read(&volume, 0, 12));
+    assert_ne!(found[3], MANY[3], "the record was not there");
+    assert_ne!(found[3], 99, "it had no twin");
+    let rest = |found: &[u64]| [found[..3].to_vec(), found[4..].to_vec()].concat();
+    assert_eq!(rest(&found), rest(&MANY));
+    // What is written now is told as ever.
+    block_on(pool.write(&volume, 3, &[99]));
+    block_on(volume.flush()).unwrap();
+    assert_eq!(block_on(pool.read(&volume, 3, 1)), [99]);
+    weak::set(None);
 }
 
 #[test]
