@@ -67,8 +67,8 @@ impl Algorithm {
         }
     }
 
-    /// The content compressed, if that is worth it.
-    pub(crate) fn compress(self, content: &Block) -> Option<Vec<u8>> {
+    /// The content compressed, if that is worth it: to three quarters at most.
+    pub fn compress(self, content: &Block) -> Option<Vec<u8>> {
         if is_noise(content) {
             return None;
         }

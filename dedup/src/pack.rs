@@ -126,36 +126,36 @@ impl<'a> Pack<'a> {
             false => Err(PackError::Fragment),
         }
     }
-}
 
-/// Makes a pack of fragments, in the order of their slots. The caller has checked that they fit
-/// ([`bytes_of`]); what does not fit is not there, and reading it is an error.
-pub(crate) fn build<'a>(
-    block: &mut Block,
-    fragments: impl ExactSizeIterator<Item = (Algorithm, &'a [u8])>,
-) {
-    let count = fragments.len();
-    debug_assert!((1..=FRAGMENTS_MAX).contains(&count));
-    block[0] = FORMAT;
-    block[1] = count as u8;
-    let mut end = bytes_of(count, 0);
-    for (slot, (algorithm, bytes)) in fragments.enumerate() {
-        debug_assert!((1..1 << LENGTH_BITS).contains(&bytes.len()));
-        let at = HEADER_BYTES + slot * ENTRY_BYTES;
-        let entry = u16::from(algorithm.number()) << LENGTH_BITS | bytes.len() as u16;
-        block[at..at + ENTRY_BYTES].copy_from_slice(&entry.to_le_bytes());
-        let Some(place) = block.get_mut(end..end + bytes.len()) else {
-            debug_assert!(
-                false,
-                "fragments do not fit a block of {SUB_BLOCK_BYTES} bytes"
-            );
-            return;
-        };
-        place.copy_from_slice(bytes);
-        end += bytes.len();
+    /// Makes a pack of fragments (1 to 15, of 1 to 4095 bytes), in the order of their slots. The caller
+    /// has checked that they fit the block; what does not is not there, and reading it is an error.
+    pub fn build<'f>(
+        block: &mut Block,
+        fragments: impl ExactSizeIterator<Item = (Algorithm, &'f [u8])>,
+    ) {
+        let count = fragments.len();
+        debug_assert!((1..=FRAGMENTS_MAX).contains(&count));
+        block[0] = FORMAT;
+        block[1] = count as u8;
+        let mut end = bytes_of(count, 0);
+        for (slot, (algorithm, bytes)) in fragments.enumerate() {
+            debug_assert!((1..1 << LENGTH_BITS).contains(&bytes.len()));
+            let at = HEADER_BYTES + slot * ENTRY_BYTES;
+            let entry = u16::from(algorithm.number()) << LENGTH_BITS | bytes.len() as u16;
+            block[at..at + ENTRY_BYTES].copy_from_slice(&entry.to_le_bytes());
+            let Some(place) = block.get_mut(end..end + bytes.len()) else {
+                debug_assert!(
+                    false,
+                    "fragments do not fit a block of {SUB_BLOCK_BYTES} bytes"
+                );
+                return;
+            };
+            place.copy_from_slice(bytes);
+            end += bytes.len();
+        }
+        // Nothing of what a buffer held before goes to a drive.
+        block[end..].fill(0);
     }
-    // Nothing of what a buffer held before goes to a drive.
-    block[end..].fill(0);
 }
 
 #[cfg(test)]
@@ -171,7 +171,7 @@ mod tests {
             .map(|content| algorithm.compress(content).unwrap())
             .collect();
         let mut block = [0xaa; SUB_BLOCK_BYTES];
-        build(
+        Pack::build(
             &mut block,
             fragments.iter().map(|bytes| (algorithm, &bytes[..])),
         );

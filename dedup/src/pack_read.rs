@@ -105,7 +105,6 @@ mod tests {
     use super::*;
     use crate::compress::Algorithm;
     use crate::compress::tests::mixed;
-    use crate::pack;
 
     #[test]
     fn neighbours_on_the_drive_and_in_the_buffer_are_read_as_one() {
@@ -131,7 +130,7 @@ mod tests {
             .map(|content| Algorithm::Lz4.compress(content).unwrap())
             .collect();
         let mut block = [0; BLOCK_BYTES];
-        pack::build(&mut block, bytes.iter().map(|b| (Algorithm::Lz4, &b[..])));
+        Pack::build(&mut block, bytes.iter().map(|b| (Algorithm::Lz4, &b[..])));
         let (plain, packed) = (Pba::new(0, 3), Pba::new(0, 4));
         // One content is wanted twice, and one has a block of its own.
         let wanted = [

@@ -13,7 +13,7 @@ use reactor::Buffer;
 
 use crate::compress::Algorithm;
 use crate::index::BlockTable;
-use crate::pack::{self, FRAGMENTS_MAX};
+use crate::pack::{self, FRAGMENTS_MAX, Pack};
 
 /// Fragments in use, and the blocks that they are in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -177,7 +177,7 @@ impl Packing {
         for (block, members) in blocks.iter_mut().zip(members) {
             if !members.is_empty() {
                 let fragments = members.iter().map(|f| (f.algorithm, &f.bytes[..]));
-                pack::build(block, fragments);
+                Pack::build(block, fragments);
             }
         }
     }

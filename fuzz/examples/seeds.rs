@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use dedup::{Algorithm, Block, Pack, SUB_BLOCK_BYTES};
 use meta::{
     BlockRow, Checkpoint, DriveLabel, DriveSpec, Fingerprint, MapEntry, NewBlock, Pba,
     PoolIdentity, Position, Record, Row, VolumeInfo, VolumeState,
@@ -357,6 +358,42 @@ fn disk(seeds: &mut Seeds) {
     seeds.add("pool", "made".into(), made);
 }
 
+/// Packs as the engine makes them, without the zeros at their ends, and scripts for packs that the target
+/// makes.
+fn packs(seeds: &mut Seeds) {
+    let text = b"the same words again and again, as files have them; ";
+    let content = |step: usize| -> Block {
+        std::array::from_fn(|at| text[at * step % text.len()].wrapping_add((at / 700) as u8))
+    };
+    for (name, algorithm) in [("lz4", Algorithm::Lz4), ("zstd", Algorithm::Zstd)] {
+        let fragments: Vec<Vec<u8>> = (1..5)
+            .filter_map(|step| algorithm.compress(&content(step)))
+            .collect();
+        let mut block = [0; SUB_BLOCK_BYTES];
+        let found = fragments.iter().map(|bytes| (algorithm, &bytes[..]));
+        Pack::build(&mut block, found);
+        let used = block
+            .iter()
+            .rposition(|byte| *byte != 0)
+            .map_or(0, |last| last + 1);
+        seeds.add("pack", name.into(), block[..used].to_vec());
+        // The same fragments, as the target makes a pack of them.
+        let mut script = vec![1];
+        for bytes in &fragments {
+            let zstd = u16::from(algorithm == Algorithm::Zstd) << 11;
+            script.extend((zstd | (bytes.len() - 1) as u16).to_le_bytes());
+            script.extend(bytes);
+        }
+        seeds.add("pack", format!("script-{name}"), script);
+    }
+    let mut contents = vec![0];
+    for (at, zstd) in [(0, 0), (10, 0x800), (20, 0), (5, 0x800u16)] {
+        contents.extend((zstd | 30).to_le_bytes());
+        contents.extend(&text[at..at + 31]);
+    }
+    seeds.add("pack", "contents".into(), contents);
+}
+
 /// Scripts of the endpoint target: bytes as `endpoint.rs` takes them.
 fn scripts(seeds: &mut Seeds) {
     let (host, target) = (0x00, 0x80);
@@ -457,6 +494,7 @@ fn main() {
         b"nqn.2026-11.dev.onefold:default".to_vec(),
     );
     disk(&mut seeds);
+    packs(&mut seeds);
     scripts(&mut seeds);
     seeds.write();
 }

@@ -16,6 +16,7 @@ mod commands;
 mod disk;
 mod endpoint;
 mod input;
+mod packs;
 mod pages;
 mod tcp;
 mod wire;
@@ -97,6 +98,11 @@ pub const TARGETS: &[Target] = &[
         name: "pool",
         len_max: 4096,
         run: disk::pool,
+    },
+    Target {
+        name: "pack",
+        len_max: 4200,
+        run: packs::pack,
     },
 ];
 

@@ -49,7 +49,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "roce",
         ],
     ),
-    ("fuzz", &["meta", "nvme", "roce"]),
+    ("fuzz", &["dedup", "meta", "nvme", "roce"]),
 ];
 
 /// Every workspace package with the workspace packages it depends on.
