@@ -35,6 +35,7 @@ mod lifecycle;
 mod listener;
 mod memory;
 pub mod rdma;
+mod share;
 pub mod soft;
 mod target_queue;
 pub mod tcp;

@@ -14,6 +14,7 @@ use crate::budget::Budget;
 use crate::device::Device;
 use crate::rdma::target::RdmaTarget;
 use crate::rdma::{ConnectionParams, ListenError, PendingConnection, RdmaListener};
+use crate::share::Held;
 use crate::target_queue::{AcceptError, QueueInfo, QueueLimits, TargetQueue};
 
 /// Bounds of a listener.
@@ -59,6 +60,10 @@ pub struct ListenerCounters {
     pub queue_bytes: u64,
     /// Their bound.
     pub queue_bytes_max: u64,
+    /// Data of commands under way, and data that hosts have not acknowledged, in bytes, now.
+    pub held_bytes: u64,
+    /// How often a queue had to wait with its next command because it held its share.
+    pub held_back: u64,
 }
 
 #[derive(Debug, Default)]
@@ -66,6 +71,7 @@ struct Counts {
     accepted: Cell<u64>,
     refused_invalid: Cell<u64>,
     refused_no_resources: Cell<u64>,
+    held: Rc<Held>,
 }
 
 fn count(counter: &Cell<u64>) {
@@ -157,6 +163,8 @@ impl Listener {
             refused_no_resources: self.counts.refused_no_resources.get(),
             queue_bytes: (total - self.capsule_bytes.free()) as u64,
             queue_bytes_max: total as u64,
+            held_bytes: self.counts.held.bytes.get() as u64,
+            held_back: self.counts.held.held_back.get(),
         }
     }
 }
@@ -194,7 +202,8 @@ impl Incoming {
                 "its capsules need {bytes} bytes, and the listener's queues have all they may"
             )));
         };
-        let queue = RdmaTarget::new(info, depth, limits, self.device, capsule_bytes);
+        let held = self.counts.held.clone();
+        let queue = RdmaTarget::new(info, depth, limits, self.device, capsule_bytes, held);
         let queue = Rc::new(queue);
         let params = ConnectionParams {
             private_data: RdmaCmAccept { crqsize: depth }.encode().to_vec(),

@@ -21,6 +21,7 @@ use crate::intake::Intake;
 use crate::memory::FabricMemory;
 use crate::rdma::target::RdmaTarget;
 use crate::rdma::{CloseReason, SetupError};
+use crate::share::QUEUE_SHARE;
 use crate::tcp::target::TcpTarget;
 
 /// Bounds of an accepted NVMe/RDMA queue.
@@ -31,6 +32,10 @@ pub struct QueueLimits {
     pub in_capsule_bytes: usize,
     /// READs in flight at most; the host's own limit applies too.
     pub reads_max: usize,
+    /// A queue begins its next command only if its data, that of the commands under way and that which
+    /// its host has not acknowledged, are at most one part in so many of what is free in the reactor's
+    /// buffer pool now. At least 1.
+    pub queue_share: usize,
 }
 
 impl Default for QueueLimits {
@@ -38,6 +43,7 @@ impl Default for QueueLimits {
         Self {
             in_capsule_bytes: 4096,
             reads_max: 64,
+            queue_share: QUEUE_SHARE,
         }
     }
 }
@@ -186,7 +192,7 @@ impl TargetQueue {
     /// its answers, or does not send what it was asked for, gives none while it holds too much memory.
     pub async fn next_command(&self) -> Option<Capsule> {
         match &self.side {
-            Side::Rdma(side) => side.intake().next_command(|_| true).await,
+            Side::Rdma(side) => side.next_command().await,
             Side::Tcp(side) => side.next_command().await,
         }
     }

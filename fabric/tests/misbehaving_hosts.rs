@@ -5,7 +5,9 @@
 mod common;
 
 use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
 use std::rc::Rc;
+use std::time::Duration;
 
 use common::*;
 use fabric::rdma::{
@@ -63,7 +65,7 @@ async fn until(condition: impl Fn() -> bool) {
 }
 
 impl Raw {
-    fn start(host: &Device, target: &Target, private_data: &[u8]) -> Self {
+    fn start(host: &Device, target: SocketAddr, private_data: &[u8]) -> Self {
         let seen = Rc::new(Seen::default());
         let params = ConnectionParams {
             private_data: private_data.to_vec(),
@@ -71,12 +73,16 @@ impl Raw {
         };
         let qp = host
             .rdma()
-            .connect(target.address(), params, seen.clone())
+            .connect(target, params, seen.clone())
             .expect("started");
         Self { qp, seen }
     }
 
     async fn connect(host: &Device, target: &Target) -> Self {
+        Self::connect_to(host, target.address()).await
+    }
+
+    async fn connect_to(host: &Device, target: SocketAddr) -> Self {
         let raw = Self::start(host, target, &GOOD.encode());
         until(|| raw.seen.established.get()).await;
         raw
@@ -148,7 +154,7 @@ fn bad_input_29_connection_requests_that_make_no_sense_are_refused_with_a_status
             (Vec::new(), RdmaCmStatus::InvalidHrqSize),
         ];
         for (private_data, status) in cases {
-            let raw = Raw::start(&host, &target, &private_data);
+            let raw = Raw::start(&host, target.address(), &private_data);
             let CloseReason::Refused {
                 reason: 28,
                 private_data,
@@ -382,6 +388,71 @@ fn a_host_that_dies_in_the_middle_of_a_read_gives_its_buffers_back() {
         drop((raw, good, host));
         target.queues.borrow_mut().clear();
         all_buffers_back().await;
+    });
+}
+
+#[test]
+fn a_host_that_stands_still_holds_its_share_of_the_buffers_and_no_more() {
+    const READS: usize = 31;
+    run(async {
+        let mut patient = SoftConfig::default();
+        patient.endpoint.give_up_after = Duration::from_secs(100);
+        let target = Target::over(device(patient));
+        let listener = Rc::new(Listener::bind(&target.device, PORT).expect("a free port"));
+        let (serving, accepting) = (target.clone(), listener.clone());
+        reactor::spawn(async move {
+            while let Some(incoming) = accepting.accept().await {
+                serving.take(incoming);
+            }
+        })
+        .detach();
+        let good = connect(&device(SoftConfig::default()), &target).await;
+        let address = target.address();
+        let still = reactor::start(reactor::Config {
+            name: "still".into(),
+            ..Default::default()
+        });
+        let still = still.expect("a reactor");
+        let (go_on, wait) = std::sync::mpsc::channel::<()>();
+        let answers = still.handle().spawn(move || async move {
+            let host = device(SoftConfig::default());
+            let raw = Raw::connect_to(&host, address).await;
+            let region = raw
+                .qp
+                .register(
+                    FabricMemory::Buffer(buffer(1 << 20).await),
+                    RemoteRights::Write,
+                )
+                .expect("room");
+            let sgl = SglDescriptor::Keyed {
+                address: region.address,
+                length: 1 << 20,
+                key: region.rkey,
+                invalidate: false,
+            };
+            for _ in 0..READS {
+                raw.send(capsule(command(READ, 0, 1 << 20), sgl, 0));
+            }
+            until(|| host.counters().packets_received > 4).await;
+            // Its whole machine stands still: nothing is acknowledged.
+            wait.recv().expect("the test goes on");
+            until(|| raw.seen.responses.borrow().len() == READS).await;
+            raw.qp.deregister(region.rkey);
+            raw.qp.disconnect();
+            raw.closed().await;
+        });
+        until(|| listener.counters().held_back > 0).await;
+        let total = reactor::current().expect("on a reactor").buffers().stats();
+        let held = listener.counters().held_bytes as usize;
+        assert!(held <= total.total_bytes / 8, "{held} bytes are held");
+        for _ in 0..3 {
+            goes_on(&good).await;
+        }
+        go_on.send(()).expect("it waits");
+        answers.await.expect("all its reads are answered");
+        goes_on(&good).await;
+        until(|| listener.counters().held_bytes == 0).await;
+        still.stop_and_join();
     });
 }
 

@@ -227,6 +227,8 @@ fn rdma_figures(listener: &Listener) -> TransportFigures {
         },
         queue_bytes: counters.queue_bytes,
         queue_bytes_max: counters.queue_bytes_max,
+        held_bytes: counters.held_bytes,
+        held_back: counters.held_back,
         ..TransportFigures::default()
     }
 }

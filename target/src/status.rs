@@ -50,10 +50,10 @@ pub struct TransportFigures {
     pub queue_bytes: u64,
     /// Its bound; beyond, connections or commands are refused in a way that hosts try again.
     pub queue_bytes_max: u64,
-    /// Data of commands under way, and of answers that hosts have not taken, in bytes (TCP).
+    /// Data of commands under way, and of answers that hosts have not taken, in bytes.
     #[serde(default)]
     pub held_bytes: u64,
-    /// How often a queue had to wait with its next command because it held its share (TCP).
+    /// How often a queue had to wait with its next command because it held its share.
     #[serde(default)]
     pub held_back: u64,
 }

@@ -8,6 +8,8 @@
 //!   asked for that, and no other.
 //! - READs are cut into pieces; pieces in flight are bounded per queue by their number and
 //!   bytes, and per device by their bytes, so that responses fit the receive buffers.
+//! - A host that does not take its data holds up itself alone: its queue gives out no further command
+//!   while it holds its share of the buffers ([`QueueLimits::queue_share`]).
 //! - A capsule that is too short or too long, or that points outside of itself, closes this queue.
 //!   Everything else that is wrong with a command is the command's own error.
 //! - However the queue ends, every buffer goes back: work in flight is flushed by the device, waiting
@@ -21,7 +23,7 @@ use std::task::{Poll, Waker};
 
 use nvme::command::SQE_BYTES;
 use nvme::{Cqe, SglDescriptor, Sqe, Status};
-use reactor::Buffer;
+use reactor::{Buffer, BufferPool, MAX_BUFFER_BYTES};
 
 use crate::budget::{Budget, Permit};
 use crate::device::Device;
@@ -30,6 +32,7 @@ use crate::memory::FabricMemory;
 use crate::rdma::{
     CloseReason, Completion, QueuePair, QueuePairHandler, RegionKey, Work, WorkKind, WorkStatus,
 };
+use crate::share::{Held, Share};
 use crate::target_queue::{Capsule, CapsuleData, QueueInfo, QueueLimits, TransferError};
 
 /// Responses that may wait for their acknowledgement, as a multiple of the queue's depth. A host
@@ -59,6 +62,10 @@ pub(crate) struct RdmaTarget {
     /// Reads of all queues of the device in flight, in bytes.
     bytes_budget: Budget,
     read_bytes_max: usize,
+    /// Data of commands that were given out, and data that the host has not acknowledged.
+    share: Share,
+    /// Where the data of commands lies.
+    buffers: Option<BufferPool>,
     state: RefCell<State>,
 }
 
@@ -92,6 +99,7 @@ impl RdmaTarget {
         limits: QueueLimits,
         device: Device,
         capsule_bytes: Permit,
+        held: Rc<Held>,
     ) -> Self {
         let (bytes_budget, read_bytes_max) = device.rdma.read_budget();
         Self {
@@ -105,6 +113,8 @@ impl RdmaTarget {
             share_budget: Budget::new((bytes_budget.total() / QUEUE_SHARE).max(read_bytes_max)),
             bytes_budget,
             read_bytes_max: read_bytes_max.max(1),
+            share: Share::new(limits.queue_share, held),
+            buffers: reactor::current().map(|here| here.buffers().clone()),
             state: RefCell::default(),
         }
     }
@@ -127,6 +137,31 @@ impl RdmaTarget {
 
     pub(crate) fn intake(&self) -> &Intake {
         &self.intake
+    }
+
+    /// The next command; none while the queue holds its share of the buffers.
+    pub(crate) async fn next_command(&self) -> Option<Capsule> {
+        let may_begin = |sqe: &Sqe| {
+            self.share
+                .may_take(data_bytes(sqe), 0, || self.free_bytes())
+        };
+        let capsule = self.intake.next_command(may_begin).await?;
+        self.share.take(data_bytes(&capsule.sqe));
+        Some(capsule)
+    }
+
+    fn free_bytes(&self) -> usize {
+        self.buffers
+            .as_ref()
+            .map_or(usize::MAX, |buffers| buffers.stats().free_bytes)
+    }
+
+    /// Memory went back.
+    fn holds_less(&self, bytes: usize) {
+        self.share.give_back(bytes);
+        if self.share.look_again() {
+            self.intake.look_again();
+        }
     }
 
     /// What the Connect command says was agreed on when the connection was made.
@@ -251,7 +286,13 @@ impl RdmaTarget {
         Ok(result)
     }
 
-    pub(crate) fn complete(&self, capsule: Capsule, mut cqe: Cqe, data: Option<(Buffer, usize)>) {
+    pub(crate) fn complete(&self, capsule: Capsule, cqe: Cqe, data: Option<(Buffer, usize)>) {
+        let begun = data_bytes(&capsule.sqe);
+        self.answer(capsule, cqe, data);
+        self.holds_less(begun);
+    }
+
+    fn answer(&self, capsule: Capsule, mut cqe: Cqe, data: Option<(Buffer, usize)>) {
         let mut state = self.state.borrow_mut();
         state.outstanding = state.outstanding.saturating_sub(1);
         let Some(qp) = self.qp.get().filter(|_| !self.intake.life.is_ending()) else {
@@ -285,6 +326,7 @@ impl RdmaTarget {
         let write = match (data, write) {
             (None, _) | (Some((_, 0)), _) => None,
             (Some((from, len)), Some((remote, room))) if len <= room && len <= from.len() => {
+                self.share.take(from.len());
                 Some(Work::Write {
                     from: FabricMemory::Buffer(from),
                     len,
@@ -365,6 +407,16 @@ impl RdmaTarget {
     }
 }
 
+/// Bytes of memory that the data of a command takes.
+fn data_bytes(sqe: &Sqe) -> usize {
+    match sqe.sgl() {
+        Ok(SglDescriptor::Keyed { length, .. } | SglDescriptor::InCapsule { length, .. }) => {
+            (length as usize).min(MAX_BUFFER_BYTES)
+        }
+        Ok(SglDescriptor::Transport { .. }) | Err(_) => 0,
+    }
+}
+
 /// Takes a capsule apart, or says how it breaks the protocol.
 fn check_capsule(bytes: &[u8], len: usize) -> Result<Sqe, &'static str> {
     let message = bytes.get(..len).ok_or("a capsule longer than announced")?;
@@ -407,7 +459,8 @@ impl QueuePairHandler for RdmaTarget {
         } = completion;
         match kind {
             WorkKind::Receive if status == WorkStatus::Success => self.command(memory, len),
-            WorkKind::Receive | WorkKind::Write => {}
+            WorkKind::Receive => {}
+            WorkKind::Write => self.holds_less(memory.bytes().len()),
             WorkKind::Send => {
                 let mut state = self.state.borrow_mut();
                 state.unacked = state.unacked.saturating_sub(1);

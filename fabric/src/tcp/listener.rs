@@ -25,6 +25,7 @@ use super::{TcpCounters, TcpListenerConfig};
 use crate::address::Transport;
 use crate::budget::Budget;
 use crate::rdma::{CloseReason, ListenError};
+use crate::share::Held;
 use crate::target_queue::{QueueInfo, TargetQueue};
 use crate::waiters::Waiters;
 
@@ -51,7 +52,7 @@ pub(super) struct Shared {
     pub(super) buffers: BufferPool,
     /// For queues that have not connected, and admin queues.
     pub(super) admin_buffers: BufferPool,
-    pub(super) held_back: Cell<u64>,
+    pub(super) held: Rc<Held>,
     pub(super) capsule_bytes: Budget,
     pub(super) capsules_refused: Cell<u64>,
     pub(super) traffic: Rc<Traffic>,
@@ -114,7 +115,7 @@ impl TcpListener {
             config,
             buffers: here.buffers().clone(),
             admin_buffers,
-            held_back: Cell::new(0),
+            held: Rc::default(),
             capsule_bytes: Budget::new(config.capsule_bytes_max),
             capsules_refused: Cell::new(0),
             traffic: Rc::default(),
@@ -174,7 +175,7 @@ impl TcpListener {
             queue_bytes: (shared.capsule_bytes.total() - shared.capsule_bytes.free()) as u64,
             queue_bytes_max: shared.capsule_bytes.total() as u64,
             held_bytes: shared.held_bytes() as u64,
-            held_back: shared.held_back.get(),
+            held_back: shared.held.held_back.get(),
             received_bytes: traffic.received_bytes.get(),
             sent_bytes: traffic.sent_bytes.get(),
             receives: traffic.receives.get(),

@@ -16,6 +16,8 @@ mod transfers;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::share::QUEUE_SHARE;
+
 /// How a host connects by TCP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TcpHostConfig {
@@ -93,7 +95,7 @@ impl TcpListenerConfig {
             digests: true,
             depth_max: 1024,
             capsule_bytes_max: 64 << 20,
-            queue_share: 16,
+            queue_share: QUEUE_SHARE,
             stall_timeout_short: Duration::from_secs(2),
             admin_bytes: 4 << 20,
             reuse_port: false,

@@ -33,13 +33,12 @@ use crate::budget::Permit;
 use crate::intake::Intake;
 use crate::lifecycle::Lifecycle;
 use crate::rdma::CloseReason;
+use crate::share::Share;
 use crate::target_queue::{Capsule, CapsuleData, QueueInfo, TransferError};
 
 /// Commands that a host may send before its Connect has succeeded. One is right; a few more let it be
 /// wrong and learn why.
 const DEPTH_UNCONNECTED: u16 = 4;
-/// A queue may always hold this much of the pool: 32 commands with 4 KiB.
-const HELD_BYTES_FREE: usize = 128 << 10;
 /// SQHD of a queue without flow control (Linux `nvmet_install_queue`).
 const NO_HEAD: u16 = 0xffff;
 
@@ -58,9 +57,7 @@ pub(crate) struct TcpTarget {
     flow_control: Cell<bool>,
     transfers: RefCell<Transfers>,
     /// Data of commands that were given out and are not answered.
-    begun_bytes: Cell<usize>,
-    /// A command waits because the queue holds its share of memory.
-    held_back: Cell<bool>,
+    begun: Share,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -102,8 +99,7 @@ impl TcpTarget {
             flow_control_asked: Cell::new(true),
             flow_control: Cell::new(true),
             transfers: RefCell::default(),
-            begun_bytes: Cell::new(0),
-            held_back: Cell::new(false),
+            begun: Share::new(shared.config.queue_share, shared.held.clone()),
             shared,
         }
     }
@@ -159,33 +155,25 @@ impl TcpTarget {
 
     pub(crate) async fn next_command(&self) -> Option<Capsule> {
         let capsule = self.intake.next_command(|sqe| self.may_begin(sqe)).await?;
-        self.begun_bytes
-            .set(self.begun_bytes.get() + data_bytes(&capsule.sqe));
+        self.begun.take(data_bytes(&capsule.sqe));
         Some(capsule)
     }
 
     /// Bytes of memory for the data of commands under way, and of answers that the host has not taken.
     pub(super) fn held_bytes(&self) -> usize {
-        self.link.unsent_bytes() + self.begun_bytes.get()
+        self.link.unsent_bytes() + self.begun.bytes()
     }
 
-    /// Whether a command may take memory (dynamic thresholds: Choudhury and Hahne 1998).
+    /// Whether a command may take memory.
     fn may_begin(&self, sqe: &Sqe) -> bool {
-        let held = self.held_bytes();
-        let then = held + data_bytes(sqe);
-        // One command may always be under way.
-        let may = held == 0
-            || then <= HELD_BYTES_FREE
-            || then <= self.pool().stats().free_bytes / self.config().queue_share.max(1);
-        if !may && !self.held_back.replace(true) {
-            count(&self.shared.held_back, 1);
-        }
-        may
+        let free_bytes = || self.pool().stats().free_bytes;
+        self.begun
+            .may_take(data_bytes(sqe), self.link.unsent_bytes(), free_bytes)
     }
 
     /// The host took or sent something.
     fn holds_less(&self) {
-        if self.held_back.take() {
+        if self.begun.look_again() {
             self.intake.look_again();
         }
     }
@@ -272,9 +260,7 @@ impl TcpTarget {
     }
 
     pub(crate) fn complete(&self, capsule: Capsule, mut cqe: Cqe, data: Option<(Buffer, usize)>) {
-        let begun = self.begun_bytes.get();
-        self.begun_bytes
-            .set(begun.saturating_sub(data_bytes(&capsule.sqe)));
+        self.begun.give_back(data_bytes(&capsule.sqe));
         let Some(agreed) = self.agreed.get().filter(|_| !self.intake.life.is_ending()) else {
             return;
         };
@@ -401,7 +387,7 @@ impl TcpTarget {
     /// Memory for in-capsule data: a buffer, or what the listener has beside the pool.
     fn place_for(&self, bytes: usize, arriving: &mut InCapsule) -> Place {
         // A queue that holds its share of the pool gets no more of it.
-        if !self.held_back.get()
+        if !self.begun.is_held_back()
             && let Some(buffer) = self.pool().try_alloc(bytes)
         {
             return Place::Buffer(buffer);
