@@ -1,7 +1,8 @@
 //! Lanes: the writes that arrive in the same turn of a reactor go their way as one batch.
 //!
-//! Every thread has a lane per engine. A write that finds nobody gathering gathers: it lets all other
-//! ready tasks of the turn come first, then takes what has queued up. A lone write so waits for nobody.
+//! Every thread has a lane per engine. A write that finds nobody gathering gathers: it lets the other ready
+//! tasks come first, again and again as long as that brings more writes (the workers of a queue call each
+//! other one by one), then takes what has queued up. A lone write so waits for nobody.
 //! Several batches of a lane can be on their way at once.
 //!
 //! A batch belongs to its writes: one of them drives it, and hands it over to another one when its own
@@ -30,6 +31,11 @@ use crate::{EngineError, Result, write};
 /// enough that they stay in the cache from the hash to the drive.
 pub(crate) const BATCH_BLOCKS: usize = 64;
 
+/// After so many looks in a row without a new write a gatherer takes what there is. The worker of a queue that
+/// brings the next write is called after this one has gone to the end of the line, so its write comes with
+/// the second look.
+const LOOKS_IN_VAIN_MAX: u32 = 2;
+
 /// What becomes of a write: the sequence number that must be durable for it to survive a power loss,
 /// and its buffer.
 pub(crate) type Written = (Result<u64>, Buffer);
@@ -42,6 +48,8 @@ thread_local! {
 #[derive(Default)]
 pub(crate) struct Lane {
     queue: RefCell<VecDeque<Command>>,
+    /// Sub-blocks of all commands in the queue.
+    blocks: Cell<usize>,
     /// Somebody is going to take the queue. That one's command is the first in it.
     gathering: Cell<bool>,
 }
@@ -213,7 +221,7 @@ pub(crate) fn write_sub_blocks(
 ) -> Write {
     let lane = lane_of(shared);
     let place = Rc::new(Place::default());
-    lane.queue.borrow_mut().push_back(Command {
+    let command = Command {
         volume: volume.clone(),
         start,
         buf: Some(buf),
@@ -221,14 +229,16 @@ pub(crate) fn write_sub_blocks(
         is_again: false,
         guard: Some(guard),
         place: place.clone(),
-    });
+    };
+    lane.blocks.set(lane.blocks.get() + command.count());
+    lane.queue.borrow_mut().push_back(command);
     let gathers = !lane.gathering.replace(true);
     Write {
         shared: shared.clone(),
         lane,
         place,
         role: gathers.then_some(Role::Gather),
-        let_others_come: gathers,
+        patience: gathers.then(Patience::default),
     }
 }
 
@@ -238,8 +248,29 @@ pub(crate) struct Write {
     lane: Rc<Lane>,
     place: Rc<Place>,
     role: Option<Role>,
-    /// The turn's other tasks have not had their chance yet.
-    let_others_come: bool,
+    /// As long as it gathers.
+    patience: Option<Patience>,
+}
+
+/// How long a gatherer lets other tasks come first.
+#[derive(Default)]
+struct Patience {
+    /// Sub-blocks that waited when it last looked.
+    seen: usize,
+    /// Looks in a row that found nothing new.
+    in_vain: u32,
+}
+
+impl Patience {
+    /// Whether it waits on, now that so many sub-blocks wait.
+    fn lasts(&mut self, waiting: usize) -> bool {
+        self.in_vain = match waiting > self.seen {
+            true => 0,
+            false => self.in_vain + 1,
+        };
+        self.seen = waiting;
+        waiting < BATCH_BLOCKS && self.in_vain < LOOKS_IN_VAIN_MAX
+    }
 }
 
 impl Lane {
@@ -255,6 +286,7 @@ impl Lane {
             blocks += command.count();
             count += 1;
         }
+        self.blocks.set(self.blocks.get().saturating_sub(blocks));
         let commands: Vec<Command> = queue.drain(..count).collect();
         drop(queue);
         self.pass_gathering_on();
@@ -292,10 +324,14 @@ impl Future for Write {
     type Output = Written;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Written> {
-        if std::mem::take(&mut self.let_others_come) {
+        let waiting = self.lane.blocks.get();
+        if let Some(patience) = &mut self.patience
+            && patience.lasts(waiting)
+        {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
+        self.patience = None;
         let mut role = self.take_role();
         if let Some(Role::Gather) = role {
             role = Some(Role::Drive(self.lane.form_batch(&self.shared)));
@@ -329,6 +365,10 @@ impl Drop for Write {
                 .position(|command| Rc::ptr_eq(&command.place, place));
             at.and_then(|at| queue.remove(at))
         };
+        if let Some(command) = &waiting {
+            let blocks = &self.lane.blocks;
+            blocks.set(blocks.get().saturating_sub(command.count()));
+        }
         drop(waiting);
         match self.take_role() {
             Some(Role::Gather) => self.lane.pass_gathering_on(),

@@ -167,10 +167,16 @@ async fn work<Q: Queue>(line: Rc<Line<Q>>) {
             continue;
         };
         let mut running = pin!(run(command));
-        let waits = poll_fn(|cx| Poll::Ready(running.as_mut().poll(cx).is_pending())).await;
-        if waits {
-            lead.pass_on();
-            running.await;
+        poll_fn(|cx| {
+            let polled = running.as_mut().poll(cx);
+            if polled.is_pending() && lead.held {
+                lead.pass_on();
+            }
+            // Not polled again at once: a write lets the next commands come before it goes on.
+            polled
+        })
+        .await;
+        if !lead.held {
             line.crew.rest(&seat);
             if seat.called().await == Call::GoHome {
                 return;

@@ -6,11 +6,14 @@ use std::net::SocketAddr;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use dedup::{Blocking, Engine, EngineConfig, EngineParts, VolumeSpec};
-use drives::{Drive, MemoryDrive};
+use drives::{
+    Drive, DriveError, Extent, GatherExtent, Gathered, LocalBoxFuture, MemoryDrive, Transferred,
+};
 use fabric::Transport;
 use meta::{JournalMedia, MemoryMedia, MemoryStore, Store, VerifyPolicy};
 use nvme::fabrics::{CNTLID_DYNAMIC, ConnectCommand, ConnectData, FabricsCommand};
@@ -308,6 +311,62 @@ pub(crate) struct Lab {
     pub(crate) buffers: BufferPool,
     /// What carries the queues that hosts open.
     pub(crate) transport: Transport,
+    /// Writes that the drive was asked for, each of any number of blocks.
+    pub(crate) drive_writes: Arc<AtomicUsize>,
+}
+
+/// A drive in memory that counts writes.
+struct CountingDrive {
+    memory: MemoryDrive,
+    writes: Arc<AtomicUsize>,
+}
+
+impl Drive for CountingDrive {
+    fn name(&self) -> &str {
+        self.memory.name()
+    }
+
+    fn blocks(&self) -> u64 {
+        self.memory.blocks()
+    }
+
+    fn read<'a>(
+        &'a self,
+        buffer: Buffer,
+        extents: &'a [Extent],
+    ) -> LocalBoxFuture<'a, Transferred> {
+        self.memory.read(buffer, extents)
+    }
+
+    fn write<'a>(
+        &'a self,
+        buffer: Buffer,
+        extents: &'a [Extent],
+    ) -> LocalBoxFuture<'a, Transferred> {
+        self.writes.fetch_add(1, Ordering::Relaxed);
+        self.memory.write(buffer, extents)
+    }
+
+    fn write_many<'a>(
+        &'a self,
+        buffers: Vec<Buffer>,
+        extents: &'a [GatherExtent],
+    ) -> LocalBoxFuture<'a, Gathered> {
+        self.writes.fetch_add(1, Ordering::Relaxed);
+        self.memory.write_many(buffers, extents)
+    }
+
+    fn flush<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), DriveError>> {
+        self.memory.flush()
+    }
+
+    fn discard<'a>(
+        &'a self,
+        block: u64,
+        blocks: u64,
+    ) -> LocalBoxFuture<'a, Result<(), DriveError>> {
+        self.memory.discard(block, blocks)
+    }
 }
 
 /// Runs a story on a reactor.
@@ -327,7 +386,11 @@ pub(crate) fn story_with<F: AsyncFnOnce(Lab)>(limits: Limits, tell: F) {
 
 impl Lab {
     async fn new(limits: Limits) -> Self {
-        let drive: Arc<dyn Drive> = Arc::new(MemoryDrive::new(64 << 10));
+        let drive_writes = Arc::new(AtomicUsize::new(0));
+        let drive: Arc<dyn Drive> = Arc::new(CountingDrive {
+            memory: MemoryDrive::new(64 << 10),
+            writes: drive_writes.clone(),
+        });
         let journal: Arc<dyn JournalMedia> = Arc::new(MemoryMedia::new(32 << 20));
         let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
         let parts = EngineParts {
@@ -354,6 +417,7 @@ impl Lab {
             engine,
             buffers,
             transport: Transport::Rdma,
+            drive_writes,
         };
         lab.create_volume("vol0", VOLUME_BYTES, 4096).await;
         lab

@@ -1,5 +1,8 @@
 //! Reads, writes and their relatives, on volumes of both block sizes.
 
+use std::sync::atomic::Ordering;
+
+use futures_util::future::{join_all, join3};
 use nvme::io::{DsmRange, IoCommand, LbaRange};
 use nvme::{Status, admin::SetFeatures};
 
@@ -27,6 +30,36 @@ fn what_was_written_is_read_back_and_stored_once() {
         );
         let space = lab.engine.status();
         assert_eq!((space.logical_bytes, space.used_bytes), (2 << 20, 1 << 20));
+        lab.all_buffers_are_back().await;
+    });
+}
+
+#[test]
+fn writes_that_wait_in_a_queue_together_reach_the_drive_together() {
+    story(async |lab| {
+        let attached = lab.attach(1).await;
+        let queue = lab.io_queue(&attached, 1).await;
+        let written = |block: u8| {
+            let data = vec![block + 1; 4096];
+            queue.call_out(write(1, u64::from(block), 1), data)
+        };
+        let before = lab.drive_writes.load(Ordering::Relaxed);
+        // A command among them that needs not wait is no boundary.
+        let (first, other, last) = join3(
+            join_all((0..8).map(written)),
+            queue.call_in(read(1, 5000, 1), 4096),
+            join_all((8..16).map(written)),
+        )
+        .await;
+        other.ok();
+        first.into_iter().chain(last).for_each(|reply| {
+            reply.ok();
+        });
+        let writes = lab.drive_writes.load(Ordering::Relaxed) - before;
+        assert_eq!(writes, 1, "writes of the drive for 16 of the host");
+        let data = queue.call_in(read(1, 0, 16), 16 * 4096).await.ok().data;
+        let firsts: Vec<u8> = data.iter().step_by(4096).copied().collect();
+        assert_eq!(firsts, (1..=16).collect::<Vec<u8>>());
         lab.all_buffers_are_back().await;
     });
 }
