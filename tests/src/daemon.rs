@@ -162,6 +162,11 @@ impl Daemon {
         }
     }
 
+    /// What it has logged so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.pool.with_extension("log")).unwrap_or_default()
+    }
+
     /// The line that said `ready`, with the addresses after it.
     pub fn ready_line(&self) -> &str {
         &self.ready
@@ -233,7 +238,7 @@ impl Drop for Daemon {
             while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < stopped {
                 thread::sleep(Duration::from_millis(20));
             }
-            let log = std::fs::read_to_string(self.pool.with_extension("log")).unwrap_or_default();
+            let log = self.log();
             let lines: Vec<&str> = log.lines().collect();
             let last = &lines[lines.len().saturating_sub(40)..];
             eprintln!("the daemon's log ends with:\n{}", last.join("\n"));

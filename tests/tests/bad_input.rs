@@ -1,4 +1,4 @@
-//! The bad inputs of `tests/BAD_INPUTS.md` that a host can send over TCP (numbers 1 to 18), to the real
+//! The bad inputs of `tests/BAD_INPUTS.md` that a host can send over TCP (numbers 1 to 19), to the real
 //! daemon: each ends its own connection or fails its own command, another host's I/O goes on, and the
 //! daemon keeps neither memory nor file descriptors.
 
@@ -361,6 +361,34 @@ fn n18_connect_data_that_the_target_would_have_to_ask_for() {
             other => panic!("{other:?}"),
         }
     });
+}
+
+#[test]
+fn n19_a_host_that_begins_tls_is_hung_up_on_and_the_log_says_what_to_do() {
+    let stage = Stage::new(29);
+    let place = stage.at(Way::Tcp);
+    let witness = Witness::start(place);
+    // A record with a ClientHello, as far as it matters.
+    let hello = [&[22, 3, 1, 0, 44, 1, 0, 0, 40, 3, 3][..], &[0xa5; 38]].concat();
+    let mut raw = Raw::open(place.address);
+    let host = raw.socket.local_addr().expect("it is connected");
+    raw.send(&hello);
+    assert_eq!(raw.ends(), None, "a TLS client could not read a complaint");
+    // An alert in the stream of an attached host ends its association.
+    let [mut admin, mut io] = Raw::attached(place.address, PLAIN);
+    io.send(&[&[21, 3, 3, 0, 2, 2, 70][..], &[0; 65]].concat());
+    io.ends();
+    admin.send(&hello);
+    admin.ends();
+    stage.hosts_are(1);
+    witness.works();
+    let log = stage.daemon().log();
+    let said = log.lines().find(|line| line.contains("begins TLS"));
+    let said = said.unwrap_or_else(|| panic!("nothing of TLS in:\n{log}"));
+    assert!(said.contains(&host.to_string()), "names the host: {said}");
+    assert!(said.contains("without --tls"), "says what to do: {said}");
+    witness.finish();
+    stage.end();
 }
 
 #[test]

@@ -6,7 +6,8 @@
 //!   data straight from its buffers: when the turn ends, and before that whenever there is enough of it
 //!   that the peer can begin ([`SEND_PDUS_WITH_DATA`], [`SEND_PDUS`]), so that both sides work at the same time.
 //! - Memory for receiving is the reactor's, not the connection's: an idle connection has none.
-//! - A violation is told to the peer in a Terminate request, once, and what it did is not executed.
+//! - A violation is told to the peer in a Terminate request, once, and what it did is not executed. A peer that
+//!   never spoke NVMe/TCP is hung up on.
 //! - However the connection ends, it is closed soon after: the peer has a bounded time to read the
 //!   last words.
 
@@ -99,6 +100,12 @@ pub(super) trait Role: Owner {
 
     /// Bytes have left, and with them the answers to so many commands.
     fn sent(&self, answers: usize);
+
+    /// What the peer speaks instead, if its first bytes show that it does not speak NVMe/TCP: it would not
+    /// understand a Terminate request.
+    fn foreign(&self, _first: &[u8]) -> Option<&'static str> {
+        None
+    }
 
     /// The connection ends: nothing new may be begun, and whoever waits is told.
     fn end(&self, reason: CloseReason);
@@ -330,6 +337,9 @@ impl<R: Role> Driver<R> {
             count(&traffic.digest_errors, 1);
         }
         let offender = self.receiver.offender();
+        if let Some(foreign) = self.role.foreign(offender) {
+            return CloseReason::Violation(foreign);
+        }
         self.role.link().out.borrow_mut().push_small(0, |out| {
             TermReq::from(*error).emit(R::TERMINATE, offender, out);
         });

@@ -42,6 +42,10 @@ const DEPTH_UNCONNECTED: u16 = 4;
 /// SQHD of a queue without flow control (Linux `nvmet_install_queue`).
 const NO_HEAD: u16 = 0xffff;
 
+/// How a TLS record with a handshake begins: its type, and the major version that all versions have in
+/// common (RFC 8446, section 5.1).
+const TLS_HANDSHAKE: [u8; 2] = [22, 3];
+
 /// An NVMe/TCP queue of a target.
 pub(crate) struct TcpTarget {
     intake: Intake,
@@ -546,6 +550,14 @@ impl Role for TcpTarget {
         self.in_flight
             .set(self.in_flight.get().saturating_sub(answers));
         self.holds_less();
+    }
+
+    fn foreign(&self, first: &[u8]) -> Option<&'static str> {
+        let begins_tls = first.starts_with(&TLS_HANDSHAKE) && !self.is_initialized();
+        begins_tls.then_some(
+            "the host begins TLS, which this port does not speak: attach it without --tls, over a network \
+             that is protected otherwise",
+        )
     }
 
     fn end(&self, reason: CloseReason) {

@@ -1,4 +1,4 @@
-//! Numbers 1 to 18 of the bad inputs that a target must survive, and overrun of the queue (21). Each time
+//! Numbers 1 to 19 of the bad inputs that a target must survive, and overrun of the queue (21). Each time
 //! only the offender's own connection ends, or only its command fails, and another host's commands go on.
 
 use fabric::{HostQueue, TcpHostConfig, TcpListenerConfig};
@@ -541,6 +541,52 @@ fn a_host_that_complains_is_let_go() {
         let queue = target.queues.borrow()[1].clone();
         let reason = queue.closed().await.to_string();
         assert_eq!(reason, "the peer complains of a header digest error");
+        goes_on(&good).await;
+    });
+}
+
+/// What a TLS client says first: a record with a ClientHello of that many bytes (RFC 8446, section 4.1.2).
+fn client_hello(random_bytes: usize) -> Vec<u8> {
+    let body = random_bytes + 2;
+    let mut bytes = vec![22, 3, 1];
+    bytes.extend_from_slice(&((body + 4) as u16).to_be_bytes());
+    bytes.extend_from_slice(&[1, 0]);
+    bytes.extend_from_slice(&(body as u16).to_be_bytes());
+    bytes.extend_from_slice(&[3, 3]);
+    bytes.resize(bytes.len() + random_bytes, 0xa5);
+    bytes
+}
+
+#[test]
+fn n19_a_host_that_begins_tls_is_hung_up_on_and_told_nothing_that_it_cannot_read() {
+    run(async {
+        let (target, good) = scene().await;
+        for random_bytes in [32, 200, 16_000] {
+            let mut raw = Raw::open(&target);
+            let bytes = client_hello(random_bytes);
+            // The first bytes may come alone.
+            raw.send(&bytes[..3]).await;
+            raw.send(&bytes[3..]).await;
+            assert_eq!(raw.ended().await, None);
+        }
+        assert_eq!(target.listener.counters().violations, 3);
+        goes_on(&good).await;
+    });
+}
+
+#[test]
+fn n19_a_tls_alert_in_the_stream_ends_its_connection() {
+    run(async {
+        let (target, good) = scene().await;
+        let mut raw = Raw::connected(&target, NO_DIGESTS).await;
+        // A fatal alert: a record of the wrong version.
+        raw.send(&[21, 3, 3, 0, 2, 2, 70]).await;
+        raw.send(&[0; 65]).await;
+        assert_eq!(raw.ended().await, complaint(HEADER, 0));
+        // A handshake in the stream is no better.
+        let mut raw = Raw::connected(&target, NO_DIGESTS).await;
+        raw.send(&client_hello(32)).await;
+        assert_eq!(raw.ended().await, complaint(HEADER, 0));
         goes_on(&good).await;
     });
 }
