@@ -39,6 +39,13 @@ enum Stage {
     Closed,
 }
 
+/// Where a queue pair's messages arrive: those of many hosts share a queue.
+#[derive(Clone, Copy)]
+enum ReceivesIn {
+    OwnQueue,
+    SharedQueue,
+}
+
 /// One side of a connection.
 pub(super) struct Connection {
     shared: Rc<Shared>,
@@ -127,7 +134,11 @@ impl Connection {
     ) -> Result<Rc<Self>, VerbsError> {
         let peer = SocketAddr::new(peer, 0);
         let connection = Self::new(shared, id, peer, Stage::Accepted, handler);
-        let (id, adapter) = connection.set_up(params.receives, asked.initiator_depth)?;
+        let (id, adapter) = connection.set_up(
+            params.receives,
+            asked.initiator_depth,
+            ReceivesIn::SharedQueue,
+        )?;
         let limits = adapter.domain.limits();
         // The initiator depth of the answer must not be 0 if the peer takes READs: hosts leave remote
         // reads off otherwise.
@@ -154,6 +165,7 @@ impl Connection {
         self: &Rc<Self>,
         receives: Vec<FabricMemory>,
         reads: u8,
+        receives_in: ReceivesIn,
     ) -> Result<(Rc<Id>, Rc<Adapter>), VerbsError> {
         let id = self.id.borrow().clone().ok_or(VerbsError::NoDevice)?;
         let context = id.context().ok_or(VerbsError::NoDevice)?;
@@ -171,7 +183,11 @@ impl Connection {
             // An old kernel or library: a lost packet costs seconds there.
             tracing::debug!(peer = %self.peer, %error, "the acknowledgement timeout stays as it is");
         }
-        let mut rings = Rings::create(&id, &adapter.domain, config)?;
+        let shared = match receives_in {
+            ReceivesIn::OwnQueue => None,
+            ReceivesIn::SharedQueue => adapter.receives.as_ref(),
+        };
+        let mut rings = Rings::create(&id, &adapter.domain, shared, config)?;
         for memory in receives {
             if let Err((error, _)) = rings.post_receive(0, memory) {
                 let error = std::io::Error::other(error);
@@ -256,7 +272,7 @@ impl Connection {
             private_data,
             receives,
         } = params.ok_or(VerbsError::NoDevice)?;
-        let (id, adapter) = self.set_up(receives, u8::MAX)?;
+        let (id, adapter) = self.set_up(receives, u8::MAX, ReceivesIn::OwnQueue)?;
         let limits = adapter.domain.limits();
         let request = Parameters {
             private_data: &private_data,
@@ -298,18 +314,24 @@ impl Connection {
     /// Takes a completion. Called by the device's loop only.
     pub(super) fn completed(self: &Rc<Self>, work: &WorkCompletion, finished: &mut Finished) {
         let handler = self.handler.borrow().clone();
-        if let Some(rings) = &mut *self.rings.borrow_mut() {
-            rings.complete(work, finished);
-        }
+        let status = match &mut *self.rings.borrow_mut() {
+            Some(rings) => rings.complete(work, finished),
+            None => {
+                if let Some(adapter) = &*self.adapter.borrow() {
+                    adapter.throw_away(work);
+                }
+                work.status
+            }
+        };
         for completion in finished.completions.drain(..) {
             if let Some(handler) = &handler {
                 handler.completed(completion);
             }
         }
-        if work.status != WorkStatus::Success && self.stage.get() < Stage::Draining {
+        if status != WorkStatus::Success && self.stage.get() < Stage::Draining {
             self.shared.counters.borrow_mut().failed_requests += 1;
-            tracing::debug!(peer = %self.peer, status = %work.status, code = work.code, "a work request failed");
-            self.begin_close(CloseReason::Failed(work.status));
+            tracing::debug!(peer = %self.peer, %status, code = work.code, "a work request failed");
+            self.begin_close(CloseReason::Failed(status));
         }
         let due = match (&*self.rings.borrow(), self.stage.get()) {
             (Some(rings), Stage::Draining) => rings.is_idle(),
@@ -404,10 +426,11 @@ impl Connection {
         }
         let mut finished = Finished::default();
         if let Some(mut rings) = self.rings.take() {
+            let (flushed, regions) = rings.close();
             if let Some(adapter) = self.adapter.take() {
                 adapter.connections.borrow_mut().remove(&rings.number());
+                adapter.sweep(rings.number());
             }
-            let (flushed, regions) = rings.close();
             finished = flushed;
             *self.leftover_regions.borrow_mut() = regions;
         }

@@ -11,7 +11,9 @@ use std::task::{Poll, Waker};
 use super::connection::{Connection, VerbsQueuePair};
 use super::events::{self, Goodbye};
 use super::listener::{ListenerState, VerbsListener};
-use super::raw::{Context, Devices, Domain, EventChannel, Id, IdKey, Libraries};
+use super::raw::{
+    Context, Devices, Domain, EventChannel, Id, IdKey, Libraries, SharedReceives, WorkCompletion,
+};
 use super::{VerbsConfig, VerbsCounters, VerbsError};
 use crate::budget::Budget;
 use crate::rdma::{
@@ -50,12 +52,34 @@ pub(super) struct Shared {
 /// A kernel device.
 pub(super) struct Adapter {
     pub(super) domain: Rc<Domain>,
+    /// Where messages to accepted queue pairs arrive.
+    pub(super) receives: Option<Rc<SharedReceives>>,
+    /// Completions that were taken when a queue pair went, and belong to others.
+    pub(super) backlog: RefCell<Vec<WorkCompletion>>,
     /// By queue pair number.
     pub(super) connections: RefCell<HashMap<u32, Rc<Connection>>>,
     tasks: RefCell<Vec<reactor::JoinHandle<()>>>,
 }
 
 impl Adapter {
+    /// Takes what a queue pair that was just destroyed has left in the completion queues: its number
+    /// may soon be that of another one.
+    pub(super) fn sweep(&self, number: u32) {
+        let mut left = Vec::new();
+        while matches!(self.domain.poll(&mut left), Ok(true)) {}
+        let (own, others): (Vec<_>, Vec<_>) =
+            left.into_iter().partition(|work| work.queue_pair == number);
+        self.backlog.borrow_mut().extend(others);
+        own.iter().for_each(|work| self.throw_away(work));
+    }
+
+    /// A completion of a queue pair that is gone: it was handed back when that went.
+    pub(super) fn throw_away(&self, work: &WorkCompletion) {
+        if let Some(receives) = &self.receives {
+            receives.throw_away(work);
+        }
+    }
+
     /// Ends the tasks, which hold the device.
     pub(super) fn stop(&self) {
         for task in self.tasks.take() {
@@ -257,10 +281,19 @@ impl Shared {
         if let Some(here) = reactor::current() {
             domain.register_pool(here.buffers())?;
         }
-        let limits = domain.limits();
-        tracing::info!(device = domain.name(), ?limits, "RDMA device opened");
+        let (slots, slot_bytes) = (config.shared_receives, config.shared_receive_bytes);
+        let receives = SharedReceives::create(&domain, slots, slot_bytes)?;
+        let (limits, shares) = (domain.limits(), receives.is_some());
+        tracing::info!(
+            device = domain.name(),
+            ?limits,
+            shares,
+            "RDMA device opened"
+        );
         let adapter = Rc::new(Adapter {
             domain,
+            receives,
+            backlog: RefCell::default(),
             connections: RefCell::default(),
             tasks: RefCell::default(),
         });

@@ -61,6 +61,7 @@ pub(super) async fn complete(shared: Rc<Shared>, adapter: Rc<Adapter>) {
         let mut armed = false;
         loop {
             batch.clear();
+            batch.append(&mut adapter.backlog.borrow_mut());
             if let Err(error) = domain.poll(&mut batch) {
                 shared.lose(&adapter, &error.to_string());
                 return;
@@ -68,9 +69,16 @@ pub(super) async fn complete(shared: Rc<Shared>, adapter: Rc<Adapter>) {
             shared.counters.borrow_mut().completions += batch.len() as u64;
             for work in &batch {
                 let connection = adapter.connections.borrow().get(&work.queue_pair).cloned();
-                // Those of a queue pair that is gone were handed back when it went.
-                if let Some(connection) = connection {
-                    connection.completed(work, &mut finished);
+                match connection {
+                    Some(connection) => connection.completed(work, &mut finished),
+                    None => adapter.throw_away(work),
+                }
+            }
+            match adapter.receives.as_ref().map_or(Ok(0), |r| r.refill()) {
+                Ok(calls) => shared.counters.borrow_mut().posts += calls,
+                Err(error) => {
+                    shared.lose(&adapter, &error.to_string());
+                    return;
                 }
             }
             if !batch.is_empty() {

@@ -13,9 +13,10 @@
 //!   invalidates with its answer: that costs a work request and no system call. Where the peer did
 //!   not, the window is freed (a system call) before the memory is handed back. Devices without such
 //!   windows register each buffer for itself (a system call at both ends).
-//! - Queue pairs have receive queues of their own, because the interface counts receives per queue
-//!   pair: a shared one would let a host take more than it was granted. Small messages are received
-//!   into a slab of the queue pair and copied out.
+//! - Accepted queue pairs share a receive queue, where the device has such: memory for messages does not
+//!   grow with the hosts. What each may send is still counted, as the interface wants it: a host that
+//!   sends more than it was granted loses its connection. Small messages are received into a slab and
+//!   copied out.
 //! - READs in flight are bounded by what both devices take; work beyond the send queue waits in the
 //!   queue pair, up to a bound.
 //!
@@ -46,6 +47,12 @@ pub use error::VerbsError;
 pub struct VerbsConfig {
     /// Entries of a completion queue; queue pairs that do not fit get another one.
     pub completion_entries: usize,
+    /// Messages from hosts that may have arrived at a kernel device and wait to be looked at, over all
+    /// accepted queue pairs: the entries of a shared receive queue. When all are taken, hosts are told to
+    /// send again. 0, and for devices without such queues: each queue pair has receives of its own.
+    pub shared_receives: usize,
+    /// Bytes of each; queue pairs with longer messages have receives of their own.
+    pub shared_receive_bytes: usize,
     /// Bytes for messages that do not lie in a buffer pool (commands with their data in the capsule),
     /// taken when the first one comes.
     pub staging_bytes: usize,
@@ -73,6 +80,8 @@ impl Default for VerbsConfig {
     fn default() -> Self {
         Self {
             completion_entries: 32_768,
+            shared_receives: 1024,
+            shared_receive_bytes: 64 + 4096,
             staging_bytes: 8 << 20,
             sends_per_receive: 4,
             waiting_per_send: 2,

@@ -21,6 +21,7 @@ tc qdisc del dev eth0 root
 kill -TERM $daemon; wait $daemon || { cat /lab/daemon.log; die "onefold did not stop cleanly"; }
 cat /lab/daemon.log
 grep -q "RDMA device opened" /lab/daemon.log || die "onefold did not use the RDMA device"
+grep "RDMA device opened" /lab/daemon.log | grep -q "shares=true" || die "hosts do not share a receive queue"
 onefold pool check $pool || die "the pool is inconsistent"
 rxe_stat
 complaints && die "the kernel complained"

@@ -30,7 +30,9 @@ pub(super) struct ibv_context_ops {
     pub(super) poll_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int>,
     pub(super) req_notify_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int>,
     compat_1: [*mut c_void; 7],
-    post_srq_recv: *mut c_void,
+    pub(super) post_srq_recv: Option<
+        unsafe extern "C" fn(*mut ibv_srq, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
+    >,
     compat_2: [*mut c_void; 4],
     pub(super) post_send:
         Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int>,
@@ -87,6 +89,20 @@ pub(super) struct ibv_mw {
     pub(super) kind: c_int,
 }
 
+/// Only ever behind a pointer.
+#[repr(C)]
+pub(super) struct ibv_srq {
+    context: *mut ibv_context,
+}
+
+#[repr(C)]
+pub(super) struct ibv_srq_init_attr {
+    pub(super) srq_context: *mut c_void,
+    pub(super) max_wr: u32,
+    pub(super) max_sge: u32,
+    pub(super) srq_limit: u32,
+}
+
 #[repr(C)]
 pub(super) struct ibv_qp {
     pub(super) context: *mut ibv_context,
@@ -94,7 +110,7 @@ pub(super) struct ibv_qp {
     pub(super) pd: *mut ibv_pd,
     pub(super) send_cq: *mut ibv_cq,
     pub(super) recv_cq: *mut ibv_cq,
-    pub(super) srq: *mut c_void,
+    pub(super) srq: *mut ibv_srq,
     pub(super) handle: u32,
     pub(super) qp_num: u32,
 }
@@ -152,7 +168,7 @@ pub(super) struct ibv_qp_init_attr {
     pub(super) qp_context: *mut c_void,
     pub(super) send_cq: *mut ibv_cq,
     pub(super) recv_cq: *mut ibv_cq,
-    pub(super) srq: *mut c_void,
+    pub(super) srq: *mut ibv_srq,
     pub(super) cap: ibv_qp_cap,
     pub(super) qp_type: c_int,
     pub(super) sq_sig_all: c_int,
@@ -387,7 +403,9 @@ const _: () = {
     assert!(offset_of!(ibv_device, name) == 24);
     assert!(size_of::<ibv_context_ops>() == 256);
     assert!(offset_of!(ibv_context_ops, poll_cq) == 11 * 8);
+    assert!(offset_of!(ibv_context_ops, post_srq_recv) == 20 * 8);
     assert!(offset_of!(ibv_context_ops, post_send) == 25 * 8);
+    assert!(size_of::<ibv_srq_init_attr>() == 24);
     assert!(offset_of!(ibv_context, async_fd) == 268);
     assert!(offset_of!(ibv_comp_channel, fd) == 8);
     assert!(size_of::<ibv_mr>() == 48 && offset_of!(ibv_mr, lkey) == 36);

@@ -16,6 +16,7 @@ use std::time::Duration;
 use super::abi::*;
 use super::domain::{Context, Domain};
 use super::library::Libraries;
+use super::rings::Receiving;
 use super::{check, set_nonblocking};
 
 /// Where the connection manager's events arrive.
@@ -286,26 +287,30 @@ impl Id {
     }
 
     /// Makes the queue pair. Its completions go to `queue` of the domain.
-    pub(in crate::verbs) fn create_queue_pair(
+    pub(super) fn create_queue_pair(
         &self,
         domain: &Rc<Domain>,
         queue: usize,
         sends: usize,
-        receives: usize,
+        receives: &Receiving,
         inline_bytes: usize,
     ) -> io::Result<u32> {
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let completions = domain.queue(queue)?;
+        let (srq, receives) = match receives {
+            Receiving::Own { slab, .. } => (ptr::null_mut(), slab.slots()),
+            Receiving::Shared(shared) => (shared.raw(), 0),
+        };
         let mut attributes = ibv_qp_init_attr {
             qp_context: ptr::null_mut(),
             send_cq: completions,
             recv_cq: completions,
-            srq: ptr::null_mut(),
+            srq,
             cap: ibv_qp_cap {
                 max_send_wr: count(sends),
                 max_recv_wr: count(receives),
                 max_send_sge: 1,
-                max_recv_sge: 1,
+                max_recv_sge: u32::from(receives > 0),
                 max_inline_data: count(inline_bytes),
             },
             qp_type: IBV_QPT_RC,

@@ -1,7 +1,7 @@
 //! A device as one reactor uses it: protection domain, completion queues on one channel, registered
 //! pools.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::ffi::{CStr, c_void};
 use std::io;
 use std::mem;
@@ -80,6 +80,10 @@ impl Context {
             reads_out: depth(raw.max_qp_init_rd_atom),
             reads_in: depth(raw.max_qp_rd_atom),
             windows,
+            shared_receives: match raw.max_srq {
+                0 => 0,
+                _ => size(raw.max_srq_wr),
+            },
         })
     }
 }
@@ -139,6 +143,8 @@ pub(in crate::verbs) struct Limits {
     pub(in crate::verbs) reads_in: u8,
     /// Memory windows of type 2; 0 if the device has none.
     pub(in crate::verbs) windows: usize,
+    /// Work requests of a shared receive queue; 0 if the device has none.
+    pub(in crate::verbs) shared_receives: usize,
 }
 
 /// A finished work request, as the device reports it.
@@ -198,6 +204,8 @@ pub(in crate::verbs) struct Domain {
     queues: RefCell<Vec<Queue>>,
     pools: RefCell<Vec<PoolRegion>>,
     queue_entries: usize,
+    /// Receives that may complete in any completion queue.
+    shared_receives: Cell<usize>,
     staging: OnceCell<BufferPool>,
     staging_bytes: usize,
     /// Keeps the device open when it is removed; dropped last.
@@ -244,6 +252,7 @@ impl Domain {
             queues: RefCell::default(),
             pools: RefCell::default(),
             queue_entries: queue_entries.min(limits.completions).max(1),
+            shared_receives: Cell::new(0),
             staging: OnceCell::new(),
             staging_bytes,
             _devices: Devices::open(context.libraries),
@@ -287,6 +296,12 @@ impl Domain {
         unsafe { BorrowedFd::borrow_raw((*self.context.raw.as_ptr()).async_fd) }
     }
 
+    /// Completion queues that are made from now on have room for so many receives beside what queue
+    /// pairs reserve.
+    pub(super) fn expect_shared_receives(&self, receives: usize) {
+        self.shared_receives.set(receives);
+    }
+
     /// Room for so many completions: the number of a queue that has it. A further queue is made when
     /// the others are full.
     pub(in crate::verbs) fn reserve(&self, entries: usize) -> io::Result<usize> {
@@ -296,7 +311,8 @@ impl Domain {
             queues[index].reserved += entries;
             return Ok(index);
         }
-        let size = self.queue_entries.max(entries);
+        let shared = self.shared_receives.get();
+        let size = self.queue_entries.max(entries + shared);
         let size_raw = i32::try_from(size).unwrap_or(i32::MAX);
         // SAFETY: device and channel are open.
         let raw = unsafe {
@@ -312,7 +328,7 @@ impl Domain {
         queues.push(Queue {
             raw,
             entries: size,
-            reserved: entries,
+            reserved: entries + shared,
         });
         drop(queues);
         self.arm()?;

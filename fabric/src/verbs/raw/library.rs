@@ -52,6 +52,8 @@ functions! { Ibverbs:
     ibv_ack_cq_events(*mut ibv_cq, u32);
     ibv_reg_mr(*mut ibv_pd, *mut c_void, usize, c_int) -> *mut ibv_mr;
     ibv_dereg_mr(*mut ibv_mr) -> c_int;
+    ibv_create_srq(*mut ibv_pd, *mut ibv_srq_init_attr) -> *mut ibv_srq;
+    ibv_destroy_srq(*mut ibv_srq) -> c_int;
     ibv_modify_qp(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int;
     ibv_get_async_event(*mut ibv_context, *mut ibv_async_event) -> c_int;
     ibv_ack_async_event(*mut ibv_async_event);

@@ -186,6 +186,10 @@ impl Slab {
         })
     }
 
+    pub(super) fn slots(&self) -> usize {
+        self.slots
+    }
+
     pub(super) fn slot_bytes(&self) -> usize {
         self.slot_bytes
     }

@@ -4,8 +4,8 @@
 //! All `unsafe` of the provider is here. Guarantees to the code above, which is safe:
 //!
 //! - What a library allocated is freed once, and after everything that depends on it.
-//! - Memory that the device may touch belongs to a [`Rings`] or a registration; a ring lets go of it
-//!   only after its completion, or after the queue pair is destroyed.
+//! - Memory that the device may touch belongs to a [`Rings`], a [`SharedReceives`] or a registration; a
+//!   ring lets go of it only after its completion, or after the queue pair is destroyed.
 //! - No call blocks for the network: channels are non-blocking.
 
 mod abi;
@@ -14,6 +14,7 @@ mod domain;
 mod library;
 mod memory;
 mod rings;
+mod shared_receives;
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -22,6 +23,7 @@ pub(super) use cm::{CmEvent, CmEventKind, EventChannel, Id, IdKey, Parameters};
 pub(super) use domain::{AsyncEvent, Context, Devices, Domain, Limits, WorkCompletion};
 pub(super) use library::Libraries;
 pub(super) use rings::{Finished, Rings, RingsConfig};
+pub(super) use shared_receives::SharedReceives;
 
 /// The result of a call that gives 0, or -1 and the system's error number.
 fn check(result: i32) -> io::Result<()> {

@@ -7,8 +7,10 @@
 //! - Completions are reported in that order, also for requests that were posted without asking the
 //!   device for a completion of their own.
 //! - Memory stays here until its completion, or until the queue pair is destroyed. Small messages are
-//!   received into a slab of the ring and copied out, so the device writes only to memory that no one
-//!   else holds.
+//!   received into a slab (of the ring, or one that queue pairs share) and copied out, so the device
+//!   writes only to memory that no one else holds.
+//! - A message is taken only if a receive was posted for it, and if it fits that: a peer that sends more
+//!   loses its connection, also where queue pairs share their slots.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -19,16 +21,17 @@ use super::abi::*;
 use super::cm::Id;
 use super::domain::{Domain, WorkCompletion};
 use super::memory::{Mr, Slab, Span, Window, access_of};
+use super::shared_receives::SharedReceives;
 use crate::memory::FabricMemory;
 use crate::rdma::{Completion, PostError, RegionKey, RemoteRights, Work, WorkKind, WorkStatus};
 use crate::verbs::VerbsError;
 use reactor::Buffer;
 
 /// Work requests given to the device in one call.
-const POST_BATCH: usize = 32;
+pub(super) const POST_BATCH: usize = 32;
 
 /// Set in the number of a receive; the other bits are its slot.
-const RECEIVE: u64 = 1 << 63;
+pub(super) const RECEIVE: u64 = 1 << 63;
 
 /// Bytes that are copied into the work request instead of being fetched by the device: a submission
 /// or completion queue entry.
@@ -68,8 +71,7 @@ pub(in crate::verbs) struct Rings {
     /// Receives, oldest first; the device has the first `receives_posted`.
     receives: VecDeque<Receive>,
     receives_posted: usize,
-    slab: Slab,
-    free_slots: Vec<usize>,
+    receiving: Receiving,
     regions: HashMap<u32, Region>,
     spare_windows: Vec<Window>,
     /// Set when a request failed: what follows is flushed.
@@ -101,8 +103,26 @@ struct Binding {
 
 struct Receive {
     id: u64,
+    /// With a receive queue of its own.
     slot: usize,
     memory: FabricMemory,
+}
+
+/// Where messages arrive.
+pub(super) enum Receiving {
+    /// In a receive queue of the queue pair.
+    Own { slab: Slab, free_slots: Vec<usize> },
+    /// In one that it shares.
+    Shared(Rc<SharedReceives>),
+}
+
+impl Receiving {
+    fn slot_bytes(&self) -> usize {
+        match self {
+            Self::Own { slab, .. } => slab.slot_bytes(),
+            Self::Shared(shared) => shared.slot_bytes(),
+        }
+    }
 }
 
 /// Memory that the peer is shown.
@@ -133,18 +153,26 @@ impl Rings {
     pub(in crate::verbs) fn create(
         id: &Rc<Id>,
         domain: &Rc<Domain>,
+        shared: Option<&Rc<SharedReceives>>,
         config: RingsConfig,
     ) -> Result<Self, VerbsError> {
         let failed = |action, error: io::Error| VerbsError::failed(domain.name(), action, &error);
-        let slab = Slab::new(domain, config.receives, config.receive_bytes);
-        let bytes = config.receives * config.receive_bytes;
-        let slab = slab.map_err(|error| domain.registration_error(bytes, &error))?;
-        let queue_entries = config.sends + config.receives;
+        let shared = shared.filter(|shared| config.receive_bytes <= shared.slot_bytes());
+        let (receiving, queue_entries) = match shared {
+            Some(shared) => (Receiving::Shared(shared.clone()), config.sends),
+            None => {
+                let slab = Slab::new(domain, config.receives, config.receive_bytes);
+                let bytes = config.receives * config.receive_bytes;
+                let slab = slab.map_err(|error| domain.registration_error(bytes, &error))?;
+                let free_slots = (0..config.receives).rev().collect();
+                let own = Receiving::Own { slab, free_slots };
+                (own, config.sends + config.receives)
+            }
+        };
         let queue = domain
             .reserve(queue_entries)
             .map_err(|error| failed("make a completion queue", error))?;
-        let create =
-            |inline| id.create_queue_pair(domain, queue, config.sends, config.receives, inline);
+        let create = |inline| id.create_queue_pair(domain, queue, config.sends, &receiving, inline);
         // Devices that cannot copy so much into a request refuse the queue pair.
         let made = create(INLINE_BYTES)
             .map(|number| (number, INLINE_BYTES))
@@ -169,8 +197,7 @@ impl Rings {
             first_send: 0,
             receives: VecDeque::with_capacity(config.receives),
             receives_posted: 0,
-            slab,
-            free_slots: (0..config.receives).rev().collect(),
+            receiving,
             regions: HashMap::new(),
             spare_windows: Vec::new(),
             failed: false,
@@ -195,7 +222,13 @@ impl Rings {
     /// Whether there is work that the device could take.
     pub(in crate::verbs) fn has_more(&self) -> bool {
         let sends = self.sends_posted < self.sends.len().min(self.config.sends);
-        sends || self.receives_posted < self.receives.len()
+        sends || self.receives_wait()
+    }
+
+    /// Whether receives are to be given to the device; what queue pairs share it has already.
+    fn receives_wait(&self) -> bool {
+        matches!(self.receiving, Receiving::Own { .. })
+            && self.receives_posted < self.receives.len()
     }
 
     pub(in crate::verbs) fn post_receive(
@@ -203,10 +236,14 @@ impl Rings {
         id: u64,
         memory: FabricMemory,
     ) -> Result<(), (PostError, FabricMemory)> {
-        if memory.bytes().len() > self.slab.slot_bytes() {
+        if memory.bytes().len() > self.receiving.slot_bytes() {
             return Err((PostError::BadRange, memory));
         }
-        let Some(slot) = self.free_slots.pop() else {
+        let slot = match &mut self.receiving {
+            Receiving::Own { free_slots, .. } => free_slots.pop(),
+            Receiving::Shared(_) => (self.receives.len() < self.config.receives).then_some(0),
+        };
+        let Some(slot) = slot else {
             return Err((PostError::Full, memory));
         };
         self.receives.push_back(Receive { id, slot, memory });
@@ -307,7 +344,7 @@ impl Rings {
 
     fn flush_all(&mut self) -> io::Result<u64> {
         let mut calls = 0;
-        while self.receives_posted < self.receives.len() {
+        while self.receives_wait() {
             self.flush_receives()?;
             calls += 1;
         }
@@ -319,6 +356,9 @@ impl Rings {
     }
 
     fn flush_receives(&mut self) -> io::Result<()> {
+        let Receiving::Own { slab, .. } = &self.receiving else {
+            return Ok(());
+        };
         let (qp, post) = self.call(|ops| ops.post_recv)?;
         let mut places = [ibv_sge::default(); POST_BATCH];
         let mut requests = [ibv_recv_wr {
@@ -330,7 +370,7 @@ impl Rings {
         let waiting = self.receives.iter().skip(self.receives_posted);
         let mut count = 0;
         for (receive, (place, request)) in waiting.zip(places.iter_mut().zip(&mut requests)) {
-            let span = self.slab.span(receive.slot);
+            let span = slab.span(receive.slot);
             *place = ibv_sge {
                 addr: span.address,
                 length: receive.memory.bytes().len() as u32,
@@ -401,24 +441,65 @@ impl Rings {
         }
     }
 
-    /// Takes what a completion ends, in order.
-    pub(in crate::verbs) fn complete(&mut self, work: &WorkCompletion, finished: &mut Finished) {
+    /// Takes what a completion ends, in order; says how it ended.
+    pub(in crate::verbs) fn complete(
+        &mut self,
+        work: &WorkCompletion,
+        finished: &mut Finished,
+    ) -> WorkStatus {
         if work.id & RECEIVE == 0 {
             self.complete_sends(work, finished);
-        } else {
-            self.complete_receive(work, finished);
+            return work.status;
+        }
+        let shared = match &self.receiving {
+            Receiving::Own { .. } => None,
+            Receiving::Shared(shared) => Some(shared.clone()),
+        };
+        match shared {
+            None => self.complete_receive(work, finished),
+            Some(shared) => self.complete_shared(&shared, work, finished),
         }
     }
 
-    fn complete_receive(&mut self, work: &WorkCompletion, finished: &mut Finished) {
+    /// A message in a shared slot belongs to the oldest receive that was posted here.
+    fn complete_shared(
+        &mut self,
+        shared: &SharedReceives,
+        work: &WorkCompletion,
+        finished: &mut Finished,
+    ) -> WorkStatus {
+        let slot = (work.id & !RECEIVE) as usize;
+        let Some(Receive { id, mut memory, .. }) = self.receives.pop_front() else {
+            // The peer sent more than it was granted.
+            shared.throw_away(work);
+            return match work.status {
+                WorkStatus::Success => WorkStatus::ReceiverNotReady,
+                other => other,
+            };
+        };
+        let status = match work.status {
+            // The slot is longer than what was posted.
+            WorkStatus::Success if work.len > memory.bytes().len() => WorkStatus::Protocol,
+            other => other,
+        };
+        let len = match status {
+            WorkStatus::Success => work.len,
+            _ => 0,
+        };
+        shared.take(slot, len, memory.bytes_mut());
+        self.received(id, status, len, work.invalidated, memory, finished);
+        status
+    }
+
+    fn complete_receive(&mut self, work: &WorkCompletion, finished: &mut Finished) -> WorkStatus {
         let slot = (work.id & !RECEIVE) as usize;
         let posted = self.receives.iter().take(self.receives_posted);
         // The first one, unless the device is out of order.
         let Some(index) = posted.into_iter().position(|receive| receive.slot == slot) else {
-            return;
+            return work.status;
         };
         let Some(Receive { id, mut memory, .. }) = self.receives.remove(index) else {
-            return;
+            return work.status;
         };
         self.receives_posted -= 1;
         let success = work.status == WorkStatus::Success;
@@ -426,9 +507,24 @@ impl Rings {
             true => work.len.min(memory.bytes().len()),
             false => 0,
         };
-        self.slab.copy_out(slot, len, memory.bytes_mut());
-        self.free_slots.push(slot);
-        if let Some(rkey) = work.invalidated
+        if let Receiving::Own { slab, free_slots } = &mut self.receiving {
+            slab.copy_out(slot, len, memory.bytes_mut());
+            free_slots.push(slot);
+        }
+        self.received(id, work.status, len, work.invalidated, memory, finished);
+        work.status
+    }
+
+    fn received(
+        &mut self,
+        id: u64,
+        status: WorkStatus,
+        len: usize,
+        invalidated: Option<u32>,
+        memory: FabricMemory,
+        finished: &mut Finished,
+    ) {
+        if let Some(rkey) = invalidated
             && let Some(region) = self.regions.get_mut(&rkey)
         {
             region.invalidated = true;
@@ -436,9 +532,9 @@ impl Rings {
         finished.completions.push(Completion {
             id,
             kind: WorkKind::Receive,
-            status: work.status,
+            status,
             len,
-            invalidated: work.invalidated,
+            invalidated,
             memory,
         });
     }
@@ -702,7 +798,7 @@ impl Send {
 }
 
 /// Links requests that are given to the device in one call.
-fn chain<T>(requests: &mut [T], set: impl Fn(&mut T, *mut T)) {
+pub(super) fn chain<T>(requests: &mut [T], set: impl Fn(&mut T, *mut T)) {
     let mut next: *mut T = ptr::null_mut();
     for request in requests.iter_mut().rev() {
         set(request, next);
@@ -711,7 +807,7 @@ fn chain<T>(requests: &mut [T], set: impl Fn(&mut T, *mut T)) {
 }
 
 /// The result of a function that gives 0 or a positive error number.
-fn result(code: i32) -> io::Result<()> {
+pub(super) fn result(code: i32) -> io::Result<()> {
     match code {
         0 => Ok(()),
         _ => Err(io::Error::from_raw_os_error(code.abs())),
