@@ -14,6 +14,7 @@ mod domain;
 mod library;
 mod memory;
 mod rings;
+mod sends;
 mod shared_receives;
 
 use std::io;
