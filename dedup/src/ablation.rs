@@ -23,6 +23,10 @@ pub(crate) enum Broken {
     IgnoreMismatch,
     /// The range of an acknowledged write is unlocked before its duplicates are compared.
     UnlockBeforeCompared,
+    /// Pages of maps leave memory before the store has what changed in them (lost mappings).
+    EvictUnstored,
+    /// Pages of maps leave memory while commands rely on what they found there (mixed-up mappings).
+    EvictInUse,
 }
 
 thread_local! {

@@ -186,7 +186,9 @@ impl Shared {
             let mut state = lock(&self.state);
             state.retry_upto = None;
             state.set_durable(last);
+            state.resident.set_stored(last);
         }
+        self.evict();
         lock(&self.journal)
             .release(checkpoint.position)
             .map_err(|error| self.fail(error.to_string()))?;

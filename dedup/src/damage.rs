@@ -455,21 +455,35 @@ impl Engine {
             };
             (blocks, status)
         };
-        if blocks.is_empty() || shared.load_all().await.is_err() {
+        if blocks.is_empty() {
             return status;
         }
-        let mut cursor = Some((0, 0));
         let mut last = None;
-        while let Some(at) = cursor {
-            cursor = look_for(&lock(&shared.state), at, |name, volume, sub_block, pba| {
-                if blocks.binary_search(&pba).is_err() {
-                    return;
+        let ids: Vec<u32> = lock(&shared.state).volumes.keys().copied().collect();
+        for id in ids {
+            let mut from = 0;
+            // What cannot be read is an error for who reads it, too.
+            while let Ok(Some(window)) = shared.window(id, from, u64::MAX).await {
+                from = look_for(
+                    &lock(&shared.state),
+                    id,
+                    from,
+                    window.end,
+                    |name, at, pba| {
+                        if blocks.binary_search(&pba).is_err() {
+                            return;
+                        }
+                        let goes_on = last == Some((id, at.wrapping_sub(1)));
+                        last = Some((id, at));
+                        status.add(name, at * BLOCK_BYTES as u64, goes_on);
+                    },
+                );
+                if from == u64::MAX {
+                    break;
                 }
-                let goes_on = last == Some((volume, sub_block.wrapping_sub(1)));
-                last = Some((volume, sub_block));
-                status.add(name, sub_block * BLOCK_BYTES as u64, goes_on);
-            });
-            yield_once().await;
+                drop(window);
+                yield_once().await;
+            }
         }
         status
     }
@@ -496,22 +510,22 @@ impl DamageStatus {
     }
 }
 
-/// Shows mappings from one on; returns where to go on, or that these were all.
+/// Shows mappings of a volume; returns where to go on.
 fn look_for(
     state: &State,
-    (volume, sub_block): (u32, u64),
-    mut each: impl FnMut(&str, u32, u64, Pba),
-) -> Option<(u32, u64)> {
-    let mut left = LOOK_MAPPINGS;
-    for (id, entry) in state.volumes.range(volume..) {
-        let start = if *id == volume { sub_block } else { 0 };
-        for (at, pba) in entry.map.range(start, u64::MAX) {
-            if left == 0 {
-                return Some((*id, at));
-            }
-            left -= 1;
-            each(&entry.info.name, *id, at, pba);
+    volume: u32,
+    start: u64,
+    end: u64,
+    mut each: impl FnMut(&str, u64, Pba),
+) -> u64 {
+    let Some(entry) = state.volumes.get(&volume) else {
+        return u64::MAX;
+    };
+    for (count, (at, mapping)) in entry.map.range(start, end).enumerate() {
+        if count == LOOK_MAPPINGS {
+            return at;
         }
+        each(&entry.info.name, at, mapping.pba);
     }
-    None
+    end
 }

@@ -33,6 +33,9 @@ pub enum Blocking {
     Inline,
     /// On the reactor's bounded pool of helper threads (`reactor::unblock`).
     Threads,
+    /// At once, with other tasks' turns before and after: simulation of the other two.
+    #[cfg(test)]
+    Turns,
 }
 
 /// Bounds and intervals of an engine.
@@ -72,6 +75,10 @@ pub struct EngineConfig {
     pub survey_interval: Duration,
     /// References to one physical block at most; beyond, its content is stored once more.
     pub references_max: u32,
+    /// Memory for the maps of volumes, in bytes, at least [`METADATA_CACHE_BYTES_MIN`]. What does not fit
+    /// is read from the store when it is needed. What the store does not have yet stays in memory; when
+    /// that is a quarter more than this, writes wait for a checkpoint.
+    pub metadata_cache_bytes: u64,
     /// Data of acknowledged writes to volumes that compare in the background, at most (bytes); what is
     /// beyond is compared before it is acknowledged.
     pub verify_bytes_max: usize,
@@ -82,6 +89,10 @@ pub struct EngineConfig {
 /// The smallest [`EngineConfig::bounce_bytes`]: the largest command, unaligned at both ends, whatever
 /// the shape of the buffer pool's blocks.
 pub const BOUNCE_BYTES_MIN: usize = 4 << 20;
+
+/// The smallest [`EngineConfig::metadata_cache_bytes`]: what some hundred commands of the largest size
+/// change between two checkpoints.
+pub const METADATA_CACHE_BYTES_MIN: u64 = 8 << 20;
 
 impl Default for EngineConfig {
     fn default() -> Self {
@@ -99,6 +110,7 @@ impl Default for EngineConfig {
             damage_file: None,
             survey_interval: Duration::from_secs(600),
             references_max: u32::MAX,
+            metadata_cache_bytes: 1 << 30,
             verify_bytes_max: 16 << 20,
             journal: JournalConfig::default(),
         }
@@ -131,6 +143,9 @@ impl EngineConfig {
         }
         if !self.fill_warnings.is_sorted() || self.fill_warnings.iter().any(|level| *level > 100) {
             return wrong("`fill_warnings` must be percentages up to 100, in order");
+        }
+        if self.metadata_cache_bytes < METADATA_CACHE_BYTES_MIN && !cfg!(test) {
+            return wrong("`metadata_cache_bytes` must be at least 8 MiB");
         }
         if self.references_max == 0 {
             return wrong("`references_max` must be at least 1");
@@ -192,8 +207,10 @@ pub(crate) struct Shared {
     blocking: Blocking,
     bounces: BufferPool,
     closed: AtomicBool,
-    /// Whether nothing is in the store only.
+    /// Whether all blocks are known.
     pub(crate) loaded: AtomicBool,
+    /// As the state's accounts of memory say.
+    pub(crate) is_crowded: Arc<AtomicBool>,
     /// Chunks of blocks are loaded one by one, background work beside commands.
     pub(crate) load_turn: AsyncMutex<()>,
     /// Contents that are stored twice because the older one was not loaded.
@@ -263,6 +280,13 @@ pub(crate) async fn block_on<T: Send + 'static>(
     match blocking {
         Blocking::Inline => work(),
         Blocking::Threads => reactor::unblock(work).await,
+        #[cfg(test)]
+        Blocking::Turns => {
+            yield_once().await;
+            let result = work();
+            yield_once().await;
+            result
+        }
     }
 }
 
@@ -282,7 +306,7 @@ struct Namespaces {
 impl Engine {
     /// Opens a pool: replays the journal, proves unflushed data against its fingerprints, and writes a
     /// checkpoint that equals the result. Maps and blocks are brought into memory afterwards, by the
-    /// commands that need them and by background maintenance.
+    /// commands that need them and by background maintenance, and maps as far as there is memory for them.
     ///
     /// # Errors
     /// Names what is damaged, missing or out of its range; nothing is lost by trying again.
@@ -300,7 +324,8 @@ impl Engine {
         let journal_bytes = parts.journal.capacity();
         let (state, journal, _recovered) = recovery::recover(&parts, &bounces).await?;
         let damage = Damage::load(parts.config.damage_file.clone());
-        let is_loaded = state.is_loaded();
+        let is_loaded = state.blocks.next_unloaded().is_none();
+        let is_crowded = state.resident.crowded_flag();
         let domains = Domains::new(&parts.hash_key);
         for entry in state.volumes.values() {
             entry.core.hasher(&domains);
@@ -333,6 +358,7 @@ impl Engine {
             bounces,
             closed: AtomicBool::new(false),
             loaded: AtomicBool::new(is_loaded),
+            is_crowded,
             load_turn: AsyncMutex::default(),
             merges: Mutex::default(),
             volume_changes,
@@ -419,13 +445,18 @@ impl Engine {
         self.shared.flush().await
     }
 
-    /// Returns when everything is in memory. An opened pool can be used before that; background
+    /// Returns when all blocks are known, and as much of the maps is in memory as half of
+    /// [`EngineConfig::metadata_cache_bytes`] takes. An opened pool can be used before that; background
     /// maintenance does this too.
     ///
     /// # Errors
     /// `Corrupt` when the store contradicts itself, `Unavailable` when it cannot be read.
     pub async fn load(&self) -> Result<()> {
-        self.shared.load_all().await
+        self.shared.load_all().await?;
+        while self.shared.warm_up().await? {
+            yield_once().await;
+        }
+        Ok(())
     }
 
     /// Moves the journal's changes into the store and gives the journal's room back.
@@ -458,13 +489,13 @@ impl Engine {
         .await;
     }
 
-    /// One round of all background work but scrubs, without a clock: loads everything, frees what was trimmed and deleted,
+    /// One round of all background work but scrubs, without a clock: loads what background work loads, frees what was trimmed and deleted,
     /// flushes, checkpoints, discards, heals damaged blocks.
     ///
     /// # Errors
     /// The first one that background work would have logged.
     pub async fn maintain(&self) -> Result<()> {
-        self.shared.load_all().await?;
+        self.load().await?;
         self.shared.merge_late().await?;
         while self.shared.free_slice().await? {}
         let compared = self.shared.verify.caught_up().await;
@@ -516,8 +547,11 @@ impl Engine {
                 (journal.used_bytes(), journal.capacity_bytes())
             };
             let unstored = self.shared.unstored.load(Ordering::Relaxed);
+            // Only what is not stored may keep memory full.
+            let is_stuck = lock(&self.shared.state).resident.is_stuck();
             if used * 100 > capacity * u64::from(config.checkpoint_journal_percent)
                 || unstored > config.replay_entries_max / 2
+                || is_stuck
                 || is_old(last_checkpoint, config.checkpoint_interval)
             {
                 report("checkpoint", self.shared.checkpoint().await);
@@ -557,13 +591,10 @@ impl Engine {
         journal.used_bytes() * 100 > journal.capacity_bytes() * percent
     }
 
-    /// Brings everything into memory, once.
+    /// Brings what is known of all blocks into memory, and as much of the maps as there is room for, once.
     async fn keep_loading(&self) {
         while !self.shared.is_closed() {
-            let more = match self.shared.load_some().await {
-                Ok(false) => self.shared.merge_late().await.map(|()| false),
-                more => more,
-            };
+            let more = self.load_more().await;
             match more {
                 Ok(true) => yield_once().await,
                 Ok(false) => return,
@@ -573,6 +604,14 @@ impl Engine {
                 }
             }
         }
+    }
+
+    async fn load_more(&self) -> Result<bool> {
+        if self.shared.load_some().await? {
+            return Ok(true);
+        }
+        self.shared.merge_late().await?;
+        self.shared.warm_up().await
     }
 
     async fn keep_scrubbing(&self) {

@@ -54,11 +54,13 @@ mod online;
 mod pack;
 mod pack_read;
 mod packing;
+mod paging;
 mod range_lock;
 mod ranges;
 mod read;
 mod recovery;
 mod repair;
+mod resident;
 mod scrub;
 mod side_by_side;
 #[cfg(test)]
@@ -78,7 +80,9 @@ pub use check::{CheckFinding, CheckOptions, CheckReport, check_pool};
 pub use compress::Algorithm;
 pub use damage::{DamageStatus, DamagedRange};
 pub use drives_online::{AffectedVolume, DriveTrouble, MissingDrives};
-pub use engine::{BOUNCE_BYTES_MIN, Blocking, Engine, EngineConfig, EngineParts};
+pub use engine::{
+    BOUNCE_BYTES_MIN, Blocking, Engine, EngineConfig, EngineParts, METADATA_CACHE_BYTES_MIN,
+};
 pub use error::{EngineError, ErrorKind, Result};
 pub use fingerprint::{Block, Hasher};
 pub use online::OnlineCheckReport;

@@ -1,9 +1,9 @@
 //! Bringing into memory what the store holds, while the pool is in use.
 //!
-//! An opened pool has nothing of its maps and blocks in memory. A command first brings in what it
-//! needs: the pages of its range, and the chunks of the blocks that these lead to. Background work
-//! brings in everything else. What is not loaded was not changed since the pool was opened, so the store
-//! has the truth of it, and what is loaded stays.
+//! An opened pool knows nothing of its blocks. A command first brings in what it changes: the chunks of
+//! the blocks that are mapped in its range ([`crate::paging`] has the maps). Background work brings in
+//! everything else. What is not loaded was not changed since the pool was opened, so the store has the
+//! truth of it, and what is loaded stays.
 //!
 //! Guarantees:
 //! * Blocks are handed out only where it is known which ones are free.
@@ -22,7 +22,6 @@ use meta::{BlockRow, MapEntry, MetaError, NewBlock, Pba, Record};
 use crate::Result;
 use crate::engine::Shared;
 use crate::index::{BlockInfo, CHUNK, IN_FLIGHT};
-use crate::map::PageMap;
 use crate::pack_read::Fetch;
 use crate::recovery::{damaged, outside};
 use crate::state::State;
@@ -30,19 +29,8 @@ use crate::wait::{lock, yield_once};
 
 /// Mappings to new blocks that are remembered until everything is loaded.
 const LATE_MAX: usize = if cfg!(test) { 40 } else { 1 << 20 };
-/// Mappings that are loaded at a time in the background.
-const MAPPINGS: usize = if cfg!(test) { 20 } else { 8192 };
 /// Blocks of a chunk that enter the index in one go under the lock: about 50 us.
 const ENTER_BLOCKS: usize = 256;
-
-/// What a command needs and the memory does not have.
-#[derive(Default)]
-struct Missing {
-    /// Ranges of sub-blocks.
-    pages: Vec<(u64, u64)>,
-    /// First blocks of chunks.
-    chunks: BTreeSet<Pba>,
-}
 
 /// What was stored before everything was loaded.
 #[derive(Default)]
@@ -98,27 +86,6 @@ pub(crate) struct Merge {
 }
 
 impl State {
-    /// Whether nothing is in the store only.
-    pub(crate) fn is_loaded(&self) -> bool {
-        let mut maps = self.volumes.values().map(|entry| &entry.map);
-        self.blocks.next_unloaded().is_none() && maps.all(|map| map.next_unloaded().is_none())
-    }
-
-    /// What must be loaded before `start..end` of a volume is looked up or changed.
-    fn missing(&self, volume: u32, start: u64, end: u64) -> Missing {
-        let mut missing = Missing::default();
-        let Some(entry) = self.volumes.get(&volume) else {
-            return missing;
-        };
-        missing.pages.extend(entry.map.missing(start, end));
-        if missing.pages.is_empty() {
-            let blocks = entry.map.range(start, end).map(|(_, pba)| pba);
-            let unloaded = blocks.filter(|pba| !self.blocks.is_loaded(*pba));
-            missing.chunks.extend(unloaded.map(chunk_of));
-        }
-        missing
-    }
-
     /// A block is found by its content from now on, if it still is what the store says.
     fn enter(&mut self, pba: Pba, row: &BlockRow) {
         let info = self.blocks.get(pba);
@@ -145,66 +112,35 @@ fn chunk_of(pba: Pba) -> Pba {
 }
 
 impl Shared {
-    /// Brings in what commands on `start..end` of a volume need. The range is locked, or nobody but the
-    /// caller changes it. Costs a look at a flag when everything is loaded.
-    pub(crate) async fn bring_in(&self, volume: u32, start: u64, end: u64) -> Result<()> {
-        while !self.loaded.load(Ordering::Acquire) {
-            let missing = lock(&self.state).missing(volume, start, end);
-            if missing.pages.is_empty() && missing.chunks.is_empty() {
-                return Ok(());
-            }
-            for (start, end) in missing.pages {
-                self.load_page(volume, start, end).await?;
-            }
-            for first in missing.chunks {
-                self.load_chunk(first).await?;
-            }
+    /// Brings in what is known of blocks.
+    pub(crate) async fn bring_in_blocks(&self, blocks: impl Iterator<Item = Pba>) -> Result<()> {
+        if self.loaded.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let chunks: BTreeSet<Pba> = {
+            let state = lock(&self.state);
+            let unloaded = blocks.filter(|pba| !state.blocks.is_loaded(*pba));
+            unloaded.map(chunk_of).collect()
+        };
+        for first in chunks {
+            self.load_chunk(first).await?;
         }
         Ok(())
     }
 
-    /// As [`bring_in`](Self::bring_in), for a write: it may have to wait until everything is loaded, so
-    /// that what is remembered of such writes stays bounded.
-    pub(crate) async fn bring_in_to_write(&self, volume: u32, start: u64, end: u64) -> Result<()> {
-        if self.loaded.load(Ordering::Acquire) {
-            return Ok(());
-        }
+    /// As [`bring_in_blocks`](Self::bring_in_blocks), for a write: it may have to wait until everything is
+    /// loaded, so that what is remembered of such writes stays bounded.
+    pub(crate) async fn bring_in_blocks_to_write(
+        &self,
+        blocks: impl Iterator<Item = Pba>,
+    ) -> Result<()> {
         let is_full = {
             let state = lock(&self.state);
             state.late.as_ref().is_some_and(|late| late.is_full())
         };
-        if is_full {
-            return self.load_all().await;
-        }
-        self.bring_in(volume, start, end).await
-    }
-
-    async fn load_page(&self, volume: u32, start: u64, end: u64) -> Result<()> {
-        let rows = self.read_mappings(volume, start, end, usize::MAX).await?;
-        if let Some(entry) = lock(&self.state).volumes.get_mut(&volume) {
-            entry.map.load_page(start, &rows);
-        }
-        Ok(())
-    }
-
-    async fn read_mappings(
-        &self,
-        volume: u32,
-        start: u64,
-        end: u64,
-        count_max: usize,
-    ) -> Result<Vec<(u64, Pba)>> {
-        let store = self.store.clone();
-        let rows = self.block_on(move || {
-            let rows = store.mappings(volume, start, end, count_max)?;
-            let rows = rows.into_iter().map(|(at, mapping)| (at, mapping.pba));
-            Ok::<Vec<_>, MetaError>(rows.collect())
-        });
-        let rows = rows.await?;
-        let state = lock(&self.state);
-        match rows.iter().find(|(_, pba)| !state.space.contains(*pba)) {
-            Some((_, pba)) => Err(outside(*pba)),
-            None => Ok(rows),
+        match is_full {
+            true => self.load_all().await,
+            false => self.bring_in_blocks(blocks).await,
         }
     }
 
@@ -276,22 +212,15 @@ impl Shared {
         Ok(())
     }
 
-    /// Loads some more; false when everything is loaded.
+    /// Loads some more blocks; false when all are loaded.
     pub(crate) async fn load_some(&self) -> Result<bool> {
         if self.loaded.load(Ordering::Acquire) {
             return Ok(false);
         }
-        let (chunk, mappings) = {
-            let state = lock(&self.state);
-            let chunk = state.blocks.next_unloaded();
-            let mut volumes = state.volumes.iter();
-            let mappings = volumes.find_map(|(id, entry)| Some((*id, entry.map.next_unloaded()?)));
-            (chunk, mappings)
-        };
-        match (chunk, mappings) {
-            (Some(first), _) => self.load_chunk(first).await?,
-            (None, Some((volume, from))) => self.load_mappings(volume, from).await?,
-            (None, None) => {
+        let next = lock(&self.state).blocks.next_unloaded();
+        match next {
+            Some(first) => self.load_chunk(first).await?,
+            None => {
                 let late = {
                     let mut state = lock(&self.state);
                     self.loaded.store(true, Ordering::Release);
@@ -299,7 +228,7 @@ impl Shared {
                 };
                 if let Some(late) = late {
                     lock(&self.merges).extend(late.merges());
-                    tracing::info!("maps and index are in memory");
+                    tracing::info!("all blocks are known");
                 }
                 return Ok(false);
             }
@@ -307,30 +236,7 @@ impl Shared {
         Ok(true)
     }
 
-    async fn load_mappings(&self, volume: u32, from: u64) -> Result<()> {
-        let _turn = self.load_turn.lock().await;
-        let mut rows = self.read_mappings(volume, from, u64::MAX, MAPPINGS).await?;
-        let mut end = None;
-        if rows.len() == MAPPINGS
-            && let Some((last, _)) = rows.last()
-        {
-            // The last page may not be whole.
-            let start = PageMap::page_start(*last);
-            if start > from {
-                rows.retain(|(at, _)| *at < start);
-                end = Some(start);
-            }
-        }
-        let mut state = lock(&self.state);
-        if let Some(entry) = state.volumes.get_mut(&volume)
-            && entry.map.next_unloaded() == Some(from)
-        {
-            entry.map.load_next(end, &rows);
-        }
-        Ok(())
-    }
-
-    /// Loads everything: for work that looks at all of it, and may wait.
+    /// Loads all blocks: for work that looks at all of them, and may wait.
     pub(crate) async fn load_all(&self) -> Result<()> {
         while self.load_some().await? {
             yield_once().await;
@@ -379,10 +285,11 @@ impl Shared {
         };
         let buf = self.bounce(2 * BLOCK_BYTES).await;
         let guard = core.range_lock.exclusive(sub_block, sub_block + 1).await;
+        self.bring_in(&core, sub_block, sub_block + 1).await?;
         let info = {
             let mut state = lock(&self.state);
             let entry = state.volumes.get(&volume).filter(|entry| entry.is_active());
-            let is_there = entry.is_some_and(|entry| entry.lookup(sub_block) == Some(new));
+            let is_there = entry.is_some_and(|entry| entry.is_mapped_to(sub_block, new));
             let (info, other) = (state.blocks.get(old), state.blocks.get(new));
             let is_same = (info.fingerprint, info.crc32c) == (other.fingerprint, other.crc32c);
             if !is_there || !is_same || !state.can_share(old) {

@@ -1,29 +1,106 @@
-//! The map of one volume: sub-block -> physical block, in pages that exist only where something is
-//! mapped. An unmapped sub-block reads as zeros.
+//! The map of one volume: sub-block -> physical block and checksum, in pages. An unmapped sub-block reads
+//! as zeros.
+//!
+//! A page is in memory, or empty, or in the store only: then it must be loaded before anybody looks at
+//! it. Empty pages take no memory where it is known which ones are not.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use hashbrown::{HashMap, HashSet};
-use meta::Pba;
+use hashbrown::HashMap;
+use meta::{Mapping, Pba};
 
-/// Sub-blocks per page: 4 KiB of memory for 2 MiB of a volume. Small in tests, so that the small volumes
-/// of the simulation have several.
-const PAGE: u64 = if cfg!(test) { 8 } else { 512 };
-/// Pages per folder: 4 KiB of memory for 1 GiB of a volume.
-const FOLDER: u64 = 512;
+#[cfg(test)]
+use crate::ablation::{self, Broken};
+use crate::resident::{Fate, Key, Resident};
+
+/// Sub-blocks per page: 0.8 KiB of memory for 256 KiB of a volume, so that a random read brings in
+/// little. Small in tests, so that the small volumes of the simulation have several.
+pub(crate) const PAGE: u64 = if cfg!(test) { 8 } else { 64 };
+/// Pages per folder: one bit each.
+const FOLDER: u64 = u64::BITS as u64;
+/// Memory of a page with its places in a folder and in the clock.
+pub(crate) const PAGE_BYTES: u64 = (size_of::<Page>() + 8 + 16 + size_of::<Key>()) as u64;
+/// Memory of a folder without its pages.
+const FOLDER_BYTES: u64 = 96;
+/// Folders, or pages, that one look goes through at most.
+const LOOK: usize = 1024;
+/// Folders that are forgotten in one go.
+const FORGET: usize = 64;
 
 /// No physical block has this number (the drive index would be 65535).
 const NONE: u64 = u64::MAX;
 
 struct Page {
-    entries: [u64; PAGE as usize],
+    pbas: [u64; PAGE as usize],
+    crcs: [u32; PAGE as usize],
     mapped: u32,
+    ticket: u32,
+    /// The record that changed it last.
+    changed: u64,
+    /// Used since the clock last passed.
+    touched: Cell<bool>,
 }
 
+impl Page {
+    fn empty(ticket: u32) -> Box<Self> {
+        Box::new(Self {
+            pbas: [NONE; PAGE as usize],
+            crcs: [0; PAGE as usize],
+            mapped: 0,
+            ticket,
+            changed: 0,
+            touched: Cell::new(true),
+        })
+    }
+
+    fn get(&self, entry: usize) -> Option<Mapping> {
+        match self.pbas[entry] {
+            NONE => None,
+            pba => Some(Mapping {
+                pba: Pba(pba),
+                crc32c: self.crcs[entry],
+            }),
+        }
+    }
+
+    fn set(&mut self, entry: usize, new: Option<Mapping>) -> Option<Pba> {
+        let (pba, crc32c) = new.map_or((NONE, 0), |new| (new.pba.0, new.crc32c));
+        let old = std::mem::replace(&mut self.pbas[entry], pba);
+        self.crcs[entry] = crc32c;
+        self.mapped += u32::from(pba != NONE);
+        self.mapped -= u32::from(old != NONE);
+        (old != NONE).then_some(Pba(old))
+    }
+}
+
+/// Pages that follow each other.
+#[derive(Default)]
 struct Folder {
-    pages: [Option<Box<Page>>; FOLDER as usize],
-    used: u32,
+    /// Which ones are in memory, by bits; they are in `pages` in that order.
+    here: u64,
+    /// Which ones are in the store only, as far as that is noted.
+    stored: u64,
+    pages: Vec<Box<Page>>,
+}
+
+impl Folder {
+    /// Where a page is, or would be, among those that are here.
+    fn place(&self, bit: u64) -> usize {
+        (self.here & (bit - 1)).count_ones() as usize
+    }
+
+    fn pages(&self) -> impl Iterator<Item = (u64, &Page)> {
+        let mut here = self.here;
+        self.pages.iter().map(move |page| {
+            let at = here.trailing_zeros();
+            here &= here.wrapping_sub(1);
+            (u64::from(at), &**page)
+        })
+    }
 }
 
 /// Numbers of folders follow each other: one multiplication spreads them (2^64 over the golden ratio).
@@ -46,170 +123,417 @@ impl Hasher for Spread {
     }
 }
 
+/// What is known of a page.
+enum Slot<'a> {
+    Here(&'a Page),
+    Empty,
+    /// In the store only.
+    Stored,
+}
+
+/// The page of a sub-block is in the store only: it must be loaded first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NotHere;
+
 /// The mapped sub-blocks of a volume.
-#[derive(Default)]
 pub(crate) struct PageMap {
-    folders: HashMap<u64, Box<Folder>, BuildHasherDefault<Spread>>,
+    volume: u32,
+    folders: HashMap<u64, Folder, BuildHasherDefault<Spread>>,
     /// The folders there are, in order.
     order: BTreeSet<u64>,
     mapped: u64,
-    /// What is still in the store only; `None` when everything is here.
-    unloaded: Option<Box<Unloaded>>,
+    /// Pages that are in memory.
+    pages: u64,
+    /// Pages that are noted to be in the store only.
+    stored_pages: u64,
+    /// Of pages before this one it is noted which are in the store only; others that are not here are
+    /// empty. Of pages from this one on nothing is noted.
+    noted_upto: u64,
+    /// The last record that emptied a page that then left memory: up to that record, the store may
+    /// have mappings where the map has none.
+    emptied: u64,
+    /// Pages that must not leave, from one up to another, and who says so.
+    windows: Vec<(u64, u64, u64)>,
+    next_window: u64,
+    /// Whether nothing is in the store only.
+    is_whole: Arc<AtomicBool>,
 }
 
-/// The part of a map that was not read from the store yet.
-struct Unloaded {
-    /// All sub-blocks before this one are loaded: the first of a page.
-    from: u64,
-    /// Pages behind it that are loaded too.
-    pages: HashSet<u64>,
+/// Page of a sub-block, and its entry in that.
+fn split(sub_block: u64) -> (u64, usize) {
+    (sub_block / PAGE, (sub_block % PAGE) as usize)
 }
 
-/// Folder, page in it, and entry in that, of a sub-block.
-fn split(sub_block: u64) -> (u64, usize, usize) {
-    let page = sub_block / PAGE;
-    (
-        page / FOLDER,
-        (page % FOLDER) as usize,
-        (sub_block % PAGE) as usize,
-    )
+/// The first sub-block of the page of this one.
+pub(crate) fn page_start(sub_block: u64) -> u64 {
+    sub_block - sub_block % PAGE
+}
+
+/// One past the last sub-block of the pages before this end.
+pub(crate) fn page_end(end: u64) -> u64 {
+    end.div_ceil(PAGE).saturating_mul(PAGE)
 }
 
 impl PageMap {
-    /// A map of so many sub-blocks that are all in the store only.
-    pub(crate) fn unloaded(mapped: u64) -> Self {
-        let unloaded = Unloaded {
-            from: 0,
-            pages: HashSet::new(),
-        };
+    /// The map of a new volume.
+    pub(crate) fn new(volume: u32) -> Self {
         Self {
+            volume,
+            folders: HashMap::default(),
+            order: BTreeSet::new(),
+            mapped: 0,
+            pages: 0,
+            stored_pages: 0,
+            noted_upto: u64::MAX,
+            emptied: 0,
+            windows: Vec::new(),
+            next_window: 0,
+            is_whole: Arc::new(AtomicBool::new(true)),
+        }
+    }
+
+    /// A map of so many sub-blocks that are all in the store only.
+    pub(crate) fn stored(volume: u32, mapped: u64) -> Self {
+        let map = Self {
             mapped,
-            unloaded: (mapped > 0).then(|| Box::new(unloaded)),
-            ..Self::default()
-        }
+            noted_upto: if mapped > 0 { 0 } else { u64::MAX },
+            ..Self::new(volume)
+        };
+        map.say_if_whole();
+        map
     }
 
-    fn has_page(&self, page: u64) -> bool {
-        let is_here =
-            |unloaded: &Unloaded| page < unloaded.from / PAGE || unloaded.pages.contains(&page);
-        self.unloaded.as_deref().is_none_or(is_here)
+    /// A flag that says whether nothing is in the store only.
+    pub(crate) fn whole_flag(&self) -> Arc<AtomicBool> {
+        self.is_whole.clone()
     }
 
-    /// Ranges of sub-blocks that must be loaded before those in `start..end` are looked up.
-    pub(crate) fn missing(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
-        (start / PAGE..end.div_ceil(PAGE))
-            .filter(|page| !self.has_page(*page))
-            .map(|page| (page * PAGE, (page + 1).saturating_mul(PAGE)))
+    fn say_if_whole(&self) {
+        let is_whole = self.stored_pages == 0 && self.noted_upto == u64::MAX;
+        self.is_whole.store(is_whole, Ordering::Release);
     }
 
-    /// Where the store has to be read next; `None` when everything is loaded.
-    pub(crate) fn next_unloaded(&self) -> Option<u64> {
-        self.unloaded.as_ref().map(|unloaded| unloaded.from)
-    }
-
-    /// Takes what the store has in one of the ranges of [`missing`](Self::missing).
-    pub(crate) fn load_page(&mut self, start: u64, rows: &[(u64, Pba)]) {
-        let page = start / PAGE;
-        if self.has_page(page) {
-            return; // somebody else was faster, and it may have changed since
-        }
-        for (sub_block, pba) in rows {
-            self.place(*sub_block, Some(*pba));
-        }
-        if let Some(unloaded) = &mut self.unloaded {
-            unloaded.pages.insert(page);
-        }
-    }
-
-    /// Takes what the store has from [`next_unloaded`](Self::next_unloaded) up to `end`, the first
-    /// sub-block of a page; `None`: up to its end.
-    pub(crate) fn load_next(&mut self, end: Option<u64>, rows: &[(u64, Pba)]) {
-        for (sub_block, pba) in rows {
-            if !self.has_page(sub_block / PAGE) {
-                self.place(*sub_block, Some(*pba));
+    fn slot(&self, page: u64) -> Slot<'_> {
+        if let Some(folder) = self.folders.get(&(page / FOLDER)) {
+            let bit = 1 << (page % FOLDER);
+            if folder.here & bit != 0 {
+                return Slot::Here(&folder.pages[folder.place(bit)]);
+            }
+            if folder.stored & bit != 0 {
+                return Slot::Stored;
             }
         }
-        match (&mut self.unloaded, end) {
-            (Some(unloaded), Some(end)) => {
-                unloaded.from = end;
-                unloaded.pages.retain(|page| *page >= end / PAGE);
-            }
-            (unloaded, _) => *unloaded = None,
+        match page < self.noted_upto {
+            true => Slot::Empty,
+            false => Slot::Stored,
         }
-    }
-
-    /// The first sub-block of the page of this one.
-    pub(crate) fn page_start(sub_block: u64) -> u64 {
-        sub_block - sub_block % PAGE
     }
 
     /// Where a sub-block is stored.
     #[inline]
-    pub(crate) fn lookup(&self, sub_block: u64) -> Option<Pba> {
-        debug_assert!(self.has_page(sub_block / PAGE));
-        let (folder, page, entry) = split(sub_block);
-        let page = self.folders.get(&folder)?.pages[page].as_ref()?;
-        match page.entries[entry] {
-            NONE => None,
-            pba => Some(Pba(pba)),
+    pub(crate) fn find(&self, sub_block: u64) -> Result<Option<Mapping>, NotHere> {
+        let (page, entry) = split(sub_block);
+        match self.slot(page) {
+            Slot::Here(page) => {
+                page.touched.set(true);
+                Ok(page.get(entry))
+            }
+            Slot::Empty => Ok(None),
+            Slot::Stored => Err(NotHere),
         }
     }
 
-    /// Maps or unmaps a sub-block; returns what it was mapped to.
-    pub(crate) fn replace(&mut self, sub_block: u64, new: Option<Pba>) -> Option<Pba> {
-        debug_assert!(self.has_page(sub_block / PAGE));
-        let old = self.place(sub_block, new);
+    /// As [`find`](Self::find), of a sub-block whose page was brought in.
+    #[inline]
+    pub(crate) fn lookup(&self, sub_block: u64) -> Option<Mapping> {
+        let found = self.find(sub_block);
+        debug_assert!(found.is_ok(), "sub-block {sub_block} was not brought in");
+        found.unwrap_or_default()
+    }
+
+    /// Maps or unmaps a sub-block, by a record; returns what it was mapped to.
+    ///
+    /// # Errors
+    /// Its page is in the store only; nothing is changed.
+    pub(crate) fn replace(
+        &mut self,
+        sub_block: u64,
+        new: Option<Mapping>,
+        record: u64,
+        resident: &mut Resident,
+    ) -> Result<Option<Pba>, NotHere> {
+        let (number, entry) = split(sub_block);
+        match self.slot(number) {
+            Slot::Stored => return Err(NotHere),
+            Slot::Empty if new.is_none() => return Ok(None),
+            Slot::Empty => self.insert(number, Page::empty(resident.ticket()), resident),
+            Slot::Here(_) => {}
+        }
+        let Some(page) = self.page_mut(number) else {
+            return Err(NotHere);
+        };
+        let old = page.set(entry, new);
+        page.touched.set(true);
+        page.changed = record;
+        let is_empty = page.mapped == 0;
         // A damaged store may have said too few.
         match (old, new) {
             (None, Some(_)) => self.mapped += 1,
             (Some(_), None) => self.mapped = self.mapped.saturating_sub(1),
             _ => {}
         }
-        old
+        if is_empty && number < self.noted_upto {
+            self.emptied = record;
+            self.remove(number, resident);
+            resident.dropped(1, PAGE_BYTES);
+        }
+        Ok(old)
     }
 
-    fn place(&mut self, sub_block: u64, new: Option<Pba>) -> Option<Pba> {
-        let (number, page_at, entry) = split(sub_block);
-        let folder = match (self.folders.get_mut(&number), new) {
-            (Some(folder), _) => folder,
-            (None, None) => return None,
-            (None, Some(_)) => {
-                self.order.insert(number);
-                let folder = || {
-                    Box::new(Folder {
-                        pages: [const { None }; FOLDER as usize],
-                        used: 0,
-                    })
-                };
-                self.folders.entry(number).or_insert_with(folder)
-            }
-        };
-        let page = match (&mut folder.pages[page_at], new) {
-            (Some(page), _) => page,
-            (None, None) => return None,
-            (slot @ None, Some(_)) => {
-                folder.used += 1;
-                slot.insert(Box::new(Page {
-                    entries: [NONE; PAGE as usize],
-                    mapped: 0,
-                }))
-            }
-        };
-        let old = std::mem::replace(&mut page.entries[entry], new.map_or(NONE, |pba| pba.0));
-        if old == NONE && new.is_some() {
-            page.mapped += 1;
-        } else if old != NONE && new.is_none() {
-            page.mapped -= 1;
+    fn page_mut(&mut self, number: u64) -> Option<&mut Page> {
+        let folder = self.folders.get_mut(&(number / FOLDER))?;
+        let bit = 1 << (number % FOLDER);
+        let place = folder.place(bit);
+        match folder.here & bit != 0 {
+            true => folder.pages.get_mut(place).map(|page| &mut **page),
+            false => None,
         }
-        if page.mapped == 0 {
-            folder.pages[page_at] = None;
-            folder.used -= 1;
-            if folder.used == 0 {
-                self.folders.remove(&number);
-                self.order.remove(&number);
+    }
+
+    fn folder(&mut self, number: u64, resident: &mut Resident) -> &mut Folder {
+        self.folders.entry(number).or_insert_with(|| {
+            self.order.insert(number);
+            resident.directory_grows(FOLDER_BYTES);
+            Folder::default()
+        })
+    }
+
+    /// A page comes into memory that was not here.
+    fn insert(&mut self, number: u64, page: Box<Page>, resident: &mut Resident) {
+        let key = Key::Page {
+            volume: self.volume,
+            ticket: page.ticket,
+            page: number,
+        };
+        let bit = 1 << (number % FOLDER);
+        let folder = self.folder(number / FOLDER, resident);
+        let place = folder.place(bit);
+        folder.pages.insert(place, page);
+        folder.here |= bit;
+        let was_stored = folder.stored & bit != 0;
+        folder.stored &= !bit;
+        self.pages += 1;
+        if was_stored {
+            self.stored_pages -= 1;
+            self.say_if_whole();
+        }
+        resident.add(key, PAGE_BYTES);
+    }
+
+    /// A page that is here leaves memory.
+    fn remove(&mut self, number: u64, resident: &mut Resident) {
+        let bit = 1 << (number % FOLDER);
+        if let Some(folder) = self.folders.get_mut(&(number / FOLDER)) {
+            let place = folder.place(bit);
+            folder.pages.remove(place);
+            folder.here &= !bit;
+            self.pages -= 1;
+        }
+        self.tidy(number / FOLDER, resident);
+    }
+
+    /// A folder with nothing in it goes.
+    fn tidy(&mut self, number: u64, resident: &mut Resident) {
+        let folder = self.folders.get(&number);
+        if folder.is_some_and(|folder| folder.here == 0 && folder.stored == 0) {
+            self.folders.remove(&number);
+            self.order.remove(&number);
+            resident.directory_shrinks(FOLDER_BYTES);
+        }
+    }
+
+    /// The clock comes to a page.
+    pub(crate) fn pass(
+        &mut self,
+        (number, ticket): (u64, u32),
+        may_leave: bool,
+        is_locked: impl FnOnce(u64, u64) -> bool,
+        resident: &mut Resident,
+    ) -> Fate {
+        let Slot::Here(page) = self.slot(number) else {
+            return Fate::Stale;
+        };
+        if page.ticket != ticket {
+            return Fate::Stale;
+        }
+        if !may_leave || page.touched.replace(false) {
+            return Fate::Kept;
+        }
+        let is_unstored = page.changed > resident.stored();
+        #[cfg(test)]
+        let is_unstored = is_unstored && !ablation::is(Broken::EvictUnstored);
+        let (start, end) = (number * PAGE, (number + 1).saturating_mul(PAGE));
+        let is_in_window = |(first, end, _): &(u64, u64, u64)| (*first..*end).contains(&number);
+        let is_used = self.windows.iter().any(is_in_window) || is_locked(start, end);
+        #[cfg(test)]
+        let is_used = is_used && !ablation::is(Broken::EvictInUse);
+        if is_unstored || is_used {
+            return Fate::Kept;
+        }
+        let is_empty = page.mapped == 0;
+        if number < self.noted_upto && !is_empty {
+            self.folder(number / FOLDER, resident).stored |= 1 << (number % FOLDER);
+            self.stored_pages += 1;
+            self.say_if_whole();
+        }
+        self.remove(number, resident);
+        Fate::Evicted(PAGE_BYTES)
+    }
+
+    /// How many folders there are.
+    pub(crate) fn folders(&self) -> usize {
+        self.folders.len()
+    }
+
+    /// Forgets what is noted at the map's end, if the store can be asked instead, and nobody relies on
+    /// pages that are known to be empty.
+    pub(crate) fn forget_some(
+        &mut self,
+        is_locked: impl Fn(u64, u64) -> bool,
+        resident: &mut Resident,
+    ) {
+        if self.emptied > resident.stored() {
+            return;
+        }
+        let noted = self.noted_upto.div_ceil(FOLDER);
+        let last = self.order.range(..noted).rev().take(FORGET);
+        for number in last.copied().collect::<Vec<_>>() {
+            let (start, end) = (number * FOLDER * PAGE, self.noted_upto.saturating_mul(PAGE));
+            if is_locked(start, end) {
+                break;
+            }
+            self.noted_upto = number * FOLDER;
+            if let Some(folder) = self.folders.get_mut(&number) {
+                self.stored_pages -= u64::from(folder.stored.count_ones());
+                folder.stored = 0;
+            }
+            self.tidy(number, resident);
+        }
+        self.say_if_whole();
+    }
+
+    /// First sub-blocks of pages of `start..end` that are in the store only.
+    pub(crate) fn missing(&self, start: u64, end: u64) -> impl Iterator<Item = u64> + '_ {
+        let is_missing = |page: &u64| matches!(self.slot(*page), Slot::Stored);
+        (start / PAGE..end.div_ceil(PAGE))
+            .filter(is_missing)
+            .map(|page| page * PAGE)
+    }
+
+    /// Up to where, from `start` on, nothing is in the store only, as far as a short look tells.
+    pub(crate) fn known_upto(&self, start: u64, end: u64) -> u64 {
+        let first = start / PAGE;
+        let last = end.div_ceil(PAGE);
+        let mut upto = last.min(self.noted_upto.max(first));
+        let mut looks = 0;
+        while upto < last && looks < LOOK && matches!(self.slot(upto), Slot::Here(_)) {
+            upto += 1;
+            looks += 1;
+        }
+        if self.stored_pages > 0 {
+            for (looks, number) in self.order.range(first / FOLDER..).enumerate() {
+                let base = number * FOLDER;
+                if base >= upto {
+                    break;
+                }
+                if looks == LOOK {
+                    upto = base;
+                    break;
+                }
+                let stored = self.folders.get(number).map_or(0, |folder| folder.stored);
+                let from = first.saturating_sub(base);
+                let stored = stored & u64::MAX.checked_shl(from as u32).unwrap_or(0);
+                if stored != 0 {
+                    upto = upto.min(base + u64::from(stored.trailing_zeros()));
+                    break;
+                }
             }
         }
-        (old != NONE).then_some(Pba(old))
+        upto.saturating_mul(PAGE).clamp(start, end.max(start))
+    }
+
+    /// The first sub-block from which on nothing is noted, if there is one.
+    pub(crate) fn unknown_from(&self) -> Option<u64> {
+        (self.noted_upto < u64::MAX).then(|| self.noted_upto.saturating_mul(PAGE))
+    }
+
+    /// Takes what the store has from one page on up to another, if it is in the store only; `start` and
+    /// `end` are first sub-blocks of pages, or there is no end.
+    pub(crate) fn load(
+        &mut self,
+        (start, end): (u64, u64),
+        rows: &[(u64, Mapping)],
+        resident: &mut Resident,
+    ) {
+        let (first, last) = (start / PAGE, end.div_ceil(PAGE));
+        for rows in rows.chunk_by(|(a, _), (b, _)| a / PAGE == b / PAGE) {
+            let number = rows[0].0 / PAGE;
+            // Somebody else may have been faster, and it may have changed since.
+            if !(first..last).contains(&number) || !matches!(self.slot(number), Slot::Stored) {
+                continue;
+            }
+            let mut page = Page::empty(resident.ticket());
+            for (sub_block, mapping) in rows {
+                page.set(split(*sub_block).1, Some(*mapping));
+            }
+            self.insert(number, page, resident);
+        }
+        if first <= self.noted_upto && last > self.noted_upto {
+            self.noted_upto = if end == u64::MAX { u64::MAX } else { last };
+            self.say_if_whole();
+        }
+        if last - first == 1 && matches!(self.slot(first), Slot::Stored) {
+            // Nothing is mapped there; that is to be known as long as it is used.
+            self.insert(first, Page::empty(resident.ticket()), resident);
+        }
+    }
+
+    /// Nothing of `start..end` leaves memory from now on. Returns the number of this window.
+    pub(crate) fn hold(&mut self, start: u64, end: u64) -> u64 {
+        self.next_window += 1;
+        let window = (start / PAGE, end.div_ceil(PAGE), self.next_window);
+        self.windows.push(window);
+        self.next_window
+    }
+
+    /// A window ends here, not further on.
+    pub(crate) fn narrow(&mut self, window: u64, upto: u64) {
+        let mut windows = self.windows.iter_mut();
+        if let Some((_, end, _)) = windows.find(|(.., number)| *number == window) {
+            *end = (*end).min(upto.div_ceil(PAGE));
+        }
+    }
+
+    /// A window is not needed any more.
+    pub(crate) fn let_go(&mut self, window: u64) {
+        self.windows.retain(|(.., number)| *number != window);
+    }
+
+    /// All of it leaves memory with its volume.
+    pub(crate) fn leaves(&self, resident: &mut Resident) {
+        resident.dropped(self.pages, self.pages * PAGE_BYTES);
+        resident.directory_shrinks(self.folders.len() as u64 * FOLDER_BYTES);
+    }
+
+    /// All of the map, with what the store has of the pages that are not here.
+    #[cfg(test)]
+    pub(crate) fn with_store(
+        &self,
+        rows: &[(u64, Mapping)],
+    ) -> std::collections::BTreeMap<u64, Mapping> {
+        let is_stored = |(at, _): &&(u64, Mapping)| matches!(self.slot(at / PAGE), Slot::Stored);
+        let rows = rows.iter().filter(is_stored).copied();
+        self.range(0, u64::MAX).chain(rows).collect()
     }
 
     /// How many sub-blocks are mapped.
@@ -217,27 +541,23 @@ impl PageMap {
         self.mapped
     }
 
-    /// The mapped sub-blocks in `start..end`, in order.
-    pub(crate) fn range(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, Pba)> + '_ {
+    /// The mapped sub-blocks in `start..end` that are in memory, in order.
+    pub(crate) fn range(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, Mapping)> + '_ {
+        let pages = (start / PAGE, end.div_ceil(PAGE));
+        let first = pages.0 / FOLDER;
+        let folders = first..pages.1.div_ceil(FOLDER).max(first);
         let pages_of = |number: &u64| {
             let base = number * FOLDER;
-            let folder = self.folders.get(number);
-            let pages = folder.map_or(&[][..], |folder| &folder.pages[..]);
-            (base..).zip(pages)
+            let folder = self.folders.get(number).into_iter();
+            folder.flat_map(move |folder| folder.pages().map(move |(at, page)| (base + at, page)))
         };
-        let last_page = end.div_ceil(PAGE);
-        let folders = start / PAGE / FOLDER..last_page.div_ceil(FOLDER);
         self.order
-            .range(folders.start..folders.end.max(folders.start))
+            .range(folders)
             .flat_map(pages_of)
-            .skip_while(move |(number, _)| *number < start / PAGE)
-            .take_while(move |(number, _)| *number < last_page)
-            .filter_map(|(number, page)| Some((number * PAGE, page.as_ref()?)))
-            .flat_map(move |(base, page)| {
-                (base..)
-                    .zip(&page.entries)
-                    .filter(|(_, pba)| **pba != NONE)
-                    .map(|(sub_block, pba)| (sub_block, Pba(*pba)))
+            .filter(move |(number, _)| (pages.0..pages.1).contains(number))
+            .flat_map(|(number, page)| {
+                let entries = (0..PAGE as usize).filter_map(|at| Some((at as u64, page.get(at)?)));
+                entries.map(move |(at, mapping)| (number * PAGE + at, mapping))
             })
             .filter(move |(sub_block, _)| (start..end).contains(sub_block))
     }
@@ -251,6 +571,21 @@ mod tests {
 
     use super::*;
 
+    fn mapping(number: u64) -> Mapping {
+        Mapping {
+            pba: Pba(number),
+            crc32c: number as u32 ^ 0x5555,
+        }
+    }
+
+    fn plain(found: impl Iterator<Item = (u64, Mapping)>) -> Vec<(u64, u64)> {
+        let checked = |(at, found): (u64, Mapping)| {
+            assert_eq!(found, mapping(found.pba.0));
+            (at, found.pba.0)
+        };
+        found.map(checked).collect()
+    }
+
     proptest! {
         #[test]
         fn the_map_agrees_with_a_plain_ordered_map(
@@ -261,71 +596,195 @@ mod tests {
         ) {
             let (start, len) = (start * scale, len * scale);
             let steps = steps.into_iter().map(|(sub_block, new)| (sub_block * scale, new));
-            let mut map = PageMap::default();
+            let mut resident = Resident::new(u64::MAX);
+            let mut map = PageMap::new(1);
             let mut model = BTreeMap::new();
-            for (sub_block, new) in steps {
+            for (record, (sub_block, new)) in (1..).zip(steps) {
                 let old = match new {
                     Some(pba) => model.insert(sub_block, pba),
                     None => model.remove(&sub_block),
                 };
-                prop_assert_eq!(map.replace(sub_block, new.map(Pba)).map(|pba| pba.0), old);
+                let found = map.replace(sub_block, new.map(mapping), record, &mut resident).unwrap();
+                prop_assert_eq!(found.map(|pba| pba.0), old);
                 prop_assert_eq!(map.mapped(), model.len() as u64);
             }
-            let found: Vec<_> = map.range(start, start + len).map(|(at, pba)| (at, pba.0)).collect();
+            let found = plain(map.range(start, start + len));
             let wanted: Vec<_> = model.range(start..start + len).map(|(at, pba)| (*at, *pba)).collect();
             prop_assert_eq!(found, wanted);
             for (sub_block, pba) in &model {
-                prop_assert_eq!(map.lookup(*sub_block).map(|pba| pba.0), Some(*pba));
+                prop_assert_eq!(map.lookup(*sub_block), Some(mapping(*pba)));
             }
+            prop_assert_eq!(map.known_upto(start, start + len), start + len);
+        }
+    }
+
+    /// A map, the store behind it, and what both stand for.
+    struct Pair {
+        map: PageMap,
+        resident: Resident,
+        /// What the store has, and the changes that it does not have yet.
+        store: BTreeMap<u64, u64>,
+        journal: Vec<(u64, u64, Option<u64>)>,
+        model: BTreeMap<u64, u64>,
+        record: u64,
+    }
+
+    impl Pair {
+        fn new(stored: BTreeMap<u64, u64>, limit: u64) -> Self {
+            Self {
+                map: PageMap::stored(1, stored.len() as u64),
+                resident: Resident::new(limit),
+                model: stored.clone(),
+                store: stored,
+                journal: Vec::new(),
+                record: 0,
+            }
+        }
+
+        fn rows(&self, start: u64, end: u64) -> Vec<(u64, Mapping)> {
+            let rows = self.store.range(start..end);
+            rows.map(|(at, pba)| (*at, mapping(*pba))).collect()
+        }
+
+        fn bring_in(&mut self, start: u64, end: u64) {
+            let missing: Vec<u64> = self.map.missing(start, end).collect();
+            for page in missing {
+                let rows = self.rows(page, page + PAGE);
+                self.map
+                    .load((page, page + PAGE), &rows, &mut self.resident);
+                // As if two had read it at once.
+                self.map
+                    .load((page, page + PAGE), &rows, &mut self.resident);
+            }
+            assert_eq!(self.map.missing(start, end).next(), None);
+        }
+
+        fn change(&mut self, at: u64, new: Option<u64>) {
+            self.bring_in(at, at + 1);
+            self.record += 1;
+            self.journal.push((self.record, at, new));
+            let old = match new {
+                Some(pba) => self.model.insert(at, pba),
+                None => self.model.remove(&at),
+            };
+            let new = new.map(mapping);
+            let found = self.map.replace(at, new, self.record, &mut self.resident);
+            assert_eq!(found, Ok(old.map(Pba)));
+        }
+
+        fn store_some(&mut self, count: usize) {
+            for (record, at, new) in self.journal.drain(..count.min(self.journal.len())) {
+                match new {
+                    Some(pba) => self.store.insert(at, pba),
+                    None => self.store.remove(&at),
+                };
+                self.resident.set_stored(record);
+            }
+        }
+
+        /// The clock goes over everything; `locked` stays.
+        fn evict(&mut self, locked: (u64, u64)) {
+            let pages = |(base, folder): (u64, &Folder)| {
+                let keys = folder
+                    .pages()
+                    .map(|(at, page)| (base * FOLDER + at, page.ticket));
+                keys.collect::<Vec<_>>()
+            };
+            let folders = self
+                .map
+                .order
+                .iter()
+                .map(|number| (*number, &self.map.folders[number]));
+            for key in folders.flat_map(pages).collect::<Vec<_>>() {
+                let is_locked = |start, end| start < locked.1 && locked.0 < end;
+                let fate = self.map.pass(key, true, is_locked, &mut self.resident);
+                assert_ne!(fate, Fate::Stale);
+            }
+        }
+
+        /// What is not in memory is in the store as it should be.
+        fn check(&mut self) {
+            assert_eq!(self.map.mapped(), self.model.len() as u64);
+            let mut at = 0;
+            let mut found = Vec::new();
+            while at < 500 {
+                let known = self.map.known_upto(at, 500);
+                found.extend(plain(self.map.range(at, known)));
+                if known == at {
+                    let page = page_start(at);
+                    found.extend(plain(self.rows(page, page + PAGE).into_iter()));
+                    at = page + PAGE;
+                } else {
+                    at = known;
+                }
+            }
+            assert_eq!(found, self.model.clone().into_iter().collect::<Vec<_>>());
+            let stored: u32 = self
+                .map
+                .folders
+                .values()
+                .map(|folder| folder.stored.count_ones())
+                .sum();
+            let here: usize = self
+                .map
+                .folders
+                .values()
+                .map(|folder| folder.pages.len())
+                .sum();
+            assert_eq!(
+                (self.map.stored_pages, self.map.pages),
+                (u64::from(stored), here as u64)
+            );
+            let folders: BTreeSet<u64> = self.map.folders.keys().copied().collect();
+            assert_eq!(folders, self.map.order);
         }
     }
 
     proptest! {
         #[test]
-        fn a_map_that_is_loaded_piece_by_piece_ends_as_one_that_was_there(
-            stored in proptest::collection::btree_map(0u64..300, 0u64..50, 1..100),
-            steps in proptest::collection::vec((0u8..3, 0u64..300, proptest::option::of(0u64..50)), 1..100),
+        fn pages_come_and_go_and_nothing_is_lost(
+            stored in proptest::collection::btree_map(0u64..300, 0u64..50, 0..100),
+            steps in proptest::collection::vec((0u8..8, 0u64..300, proptest::option::of(0u64..50)), 1..150),
         ) {
-            let mut map = PageMap::unloaded(stored.len() as u64);
-            let mut model = stored.clone();
-            let rows = |start: u64, end: u64| -> Vec<(u64, Pba)> {
-                stored.range(start..end).map(|(at, pba)| (*at, Pba(*pba))).collect()
-            };
+            let mut pair = Pair::new(stored, 0);
             for (what, at, new) in steps {
-                match (what, map.next_unloaded()) {
-                    (0, Some(from)) => map.load_next(Some(from + PAGE), &rows(from, from + PAGE)),
+                match what {
+                    0..3 => pair.change(at, new),
+                    3 => pair.store_some(at as usize % 8),
+                    4 => pair.evict((at, at + 20)),
+                    5 => {
+                        pair.bring_in(at, at + 20);
+                        let window = pair.map.hold(at, at + 20);
+                        pair.evict((0, 0));
+                        pair.evict((0, 0));
+                        prop_assert_eq!(pair.map.missing(at, at + 20).next(), None);
+                        pair.map.let_go(window);
+                    }
+                    6 => if let Some(from) = pair.map.unknown_from() {
+                        let end = if at < 50 { u64::MAX } else { from + 2 * PAGE };
+                        let rows = pair.rows(from, end);
+                        pair.map.load((from, end), &rows, &mut pair.resident);
+                        prop_assert!(pair.map.unknown_from() != Some(from));
+                    },
                     _ => {
-                        // As a command does: what it needs is loaded first, by two at once perhaps.
-                        let missing: Vec<_> = map.missing(at, at + 1).collect();
-                        for (start, end) in missing.iter().chain(&missing) {
-                            map.load_page(*start, &rows(*start, *end));
-                        }
-                        let old = match new {
-                            Some(pba) => model.insert(at, pba),
-                            None => model.remove(&at),
-                        };
-                        prop_assert_eq!(map.replace(at, new.map(Pba)).map(|pba| pba.0), old);
-                        for (start, end) in missing {
-                            map.load_page(start, &rows(start, end));
-                        }
+                        let is_locked = |start: u64, end: u64| start < at && at < end;
+                        pair.map.forget_some(is_locked, &mut pair.resident);
                     }
                 }
-                prop_assert_eq!(map.mapped(), model.len() as u64);
+                pair.check();
             }
-            if let Some(from) = map.next_unloaded() {
-                map.load_next(None, &rows(from, u64::MAX));
-            }
-            prop_assert!(map.next_unloaded().is_none());
-            let found: Vec<_> = map.range(0, 400).map(|(at, pba)| (at, pba.0)).collect();
-            prop_assert_eq!(found, model.into_iter().collect::<Vec<_>>());
         }
     }
 
     #[test]
     fn pages_without_a_mapping_cost_no_memory() {
-        let mut map = PageMap::default();
-        map.replace(1 << 40, Some(Pba(1)));
-        map.replace(1 << 40, None);
+        let mut resident = Resident::new(u64::MAX);
+        let mut map = PageMap::new(1);
+        map.replace(1 << 40, Some(mapping(1)), 1, &mut resident)
+            .unwrap();
+        assert_eq!(resident.bytes(), PAGE_BYTES + FOLDER_BYTES);
+        map.replace(1 << 40, None, 2, &mut resident).unwrap();
         assert!(map.folders.is_empty() && map.order.is_empty());
+        assert_eq!(resident.bytes(), 0);
     }
 }

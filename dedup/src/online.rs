@@ -98,8 +98,21 @@ impl OnlineCount {
 }
 
 impl State {
-    /// Counts some more mappings; false when all are counted.
-    fn count_some(&mut self, report: &mut OnlineCheckReport, is_first: bool) -> bool {
+    /// The volume and sub-block to go on counting at; `None` when all mappings are counted.
+    fn next_to_count(&mut self) -> Option<(u32, u64)> {
+        let online = self.online.as_mut()?;
+        let (volume, at) = online.cursor;
+        let (from, start) = match at {
+            u64::MAX => (volume.checked_add(1)?, 0),
+            at => (volume, at),
+        };
+        let (next, _) = self.volumes.range(from..).next()?;
+        online.cursor = (*next, if *next == from { start } else { 0 });
+        Some(online.cursor)
+    }
+
+    /// Counts mappings from the cursor on, before `end`: all of them are in memory.
+    fn count_some(&mut self, end: u64, report: &mut OnlineCheckReport, is_first: bool) {
         let Self {
             volumes,
             space,
@@ -107,38 +120,32 @@ impl State {
             ..
         } = self
         else {
-            return false;
+            return;
         };
-        let mut left = STEP;
-        for (id, entry) in volumes.range(online.cursor.0..) {
-            let start = if *id == online.cursor.0 {
-                online.cursor.1
-            } else {
-                0
-            };
-            for (at, pba) in entry.map.range(start, u64::MAX) {
-                if left == 0 {
-                    online.cursor = (*id, at);
-                    return true;
-                }
-                left -= 1;
-                if is_first {
-                    report.mappings += 1;
-                    if !space.contains(pba) {
-                        report.find(format!(
-                            "sub-block {at} of volume `{}` maps to block {pba}, which no drive has",
-                            entry.info.name
-                        ));
-                    }
-                }
-                if let Some(count) = online.count(pba) {
-                    *count += 1;
+        let (volume, start) = online.cursor;
+        let Some(entry) = volumes.get(&volume) else {
+            return;
+        };
+        for (count, (at, mapping)) in entry.map.range(start, end).enumerate() {
+            if count == STEP {
+                online.cursor = (volume, at);
+                return;
+            }
+            let pba = mapping.pba;
+            if is_first {
+                report.mappings += 1;
+                if !space.contains(pba) {
+                    report.find(format!(
+                        "sub-block {at} of volume `{}` maps to block {pba}, which no drive has",
+                        entry.info.name
+                    ));
                 }
             }
-            online.cursor = (*id, u64::MAX);
+            if let Some(count) = online.count(pba) {
+                *count += 1;
+            }
         }
-        online.cursor = (u32::MAX, u64::MAX);
-        false
+        online.cursor = (volume, end);
     }
 
     /// References and mappings of a block of the window.
@@ -217,9 +224,12 @@ async fn check_window(
     }
     let _counting = Counting(shared);
     loop {
-        let goes_on = lock(&shared.state).count_some(report, is_first);
-        if !goes_on {
+        let next = lock(&shared.state).next_to_count();
+        let Some((volume, at)) = next else {
             break;
+        };
+        if let Some(window) = shared.window(volume, at, u64::MAX).await? {
+            lock(&shared.state).count_some(window.end, report, is_first);
         }
         pause(shared).await?;
     }
@@ -355,6 +365,7 @@ mod tests {
                     .map
                     .lookup(at)
                     .unwrap()
+                    .pba
             };
             let (leaked, lost) = (pba_of(3), pba_of(5));
             lock(&engine.shared.state).blocks.entry(leaked).references += 1;

@@ -92,11 +92,15 @@ impl Inner {
         if !entry.exclusive && self.exclusive == 0 {
             return false;
         }
-        let has_neighbours = match entry.counters() {
+        self.has_neighbours(entry) && self.is_blocked(entry)
+    }
+
+    /// Whether others may be in the same regions.
+    fn has_neighbours(&self, entry: &Entry) -> bool {
+        match entry.counters() {
             Some(mut counters) => self.wide > 0 || counters.any(|at| self.counters[at] > 0),
             None => self.entries.len() > self.free.len(),
-        };
-        has_neighbours && self.is_blocked(entry)
+        }
     }
 
     fn insert(&mut self, entry: Entry) -> u32 {
@@ -170,6 +174,20 @@ impl RangeLock {
             }),
             granted,
         }
+    }
+
+    /// Whether anybody holds a part of `start..end`, or waits for it. Mostly a look at counters.
+    pub(crate) fn is_touched(&self, start: u64, end: u64) -> bool {
+        let inner = lock(&self.inner);
+        let asked = Entry {
+            id: inner.next_id,
+            start,
+            end,
+            exclusive: true,
+            granted: false,
+            waker: None,
+        };
+        inner.has_neighbours(&asked) && inner.is_blocked(&asked)
     }
 
     fn release(&self, place: u32) {

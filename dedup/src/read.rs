@@ -2,13 +2,15 @@
 //! block's checksum verified (I8: damaged data is never returned).
 
 use drives::BLOCK_BYTES;
-use meta::Pba;
+use meta::{Mapping, Pba};
 use reactor::Buffer;
 
 use crate::blocks::read_each;
 use crate::engine::Shared;
 use crate::fingerprint;
+use crate::map::NotHere;
 use crate::pack_read::Fetch;
+use crate::state::State;
 use crate::volume::VolumeCore;
 use crate::wait::lock;
 use crate::{EngineError, Result};
@@ -38,9 +40,7 @@ pub(crate) async fn read_piece(
     piece: Piece,
     mut buf: Buffer,
 ) -> (Result<()>, Buffer) {
-    let end = piece.start + piece.count as u64;
-    let brought_in = shared.bring_in(volume.id, piece.start, end).await;
-    let stored = match brought_in.and_then(|()| look_up(shared, volume, piece, &mut buf)) {
+    let stored = match find(shared, volume, piece, &mut buf).await {
         Ok(stored) => stored,
         Err(error) => {
             buf.fill(0);
@@ -78,44 +78,63 @@ pub(crate) async fn read_piece(
         }
         fetch.unpack(&mut buf);
     }
-    let result = verify(shared, volume, &stored, &unreadable, &buf);
+    let result = verify(shared, volume, &stored, &unreadable, &buf).await;
     if result.is_err() {
         buf.fill(0);
     }
     (result, buf)
 }
 
-/// Finds what is stored, and zeroes what is not.
-fn look_up(
+/// Finds what is stored, and zeroes what is not. Reads the store once for each page of the map that is
+/// not in memory.
+async fn find(
     shared: &Shared,
     volume: &VolumeCore,
     piece: Piece,
     buf: &mut Buffer,
 ) -> Result<Vec<Stored>> {
-    let state = lock(&shared.state);
+    let end = piece.start + piece.count as u64;
+    for _ in 0..2 {
+        let found = look_up(&lock(&shared.state), volume, piece, buf)?;
+        if let Ok(stored) = found {
+            return Ok(stored);
+        }
+        // The range is locked: what comes in stays.
+        shared.bring_in(volume, piece.start, end).await?;
+    }
+    Err(EngineError::internal(format!(
+        "the map of volume {} does not stay in memory",
+        volume.id
+    )))
+}
+
+fn look_up(
+    state: &State,
+    volume: &VolumeCore,
+    piece: Piece,
+    buf: &mut Buffer,
+) -> Result<std::result::Result<Vec<Stored>, NotHere>> {
     let entry = state.active(volume.id)?;
     let mut stored = Vec::with_capacity(piece.count);
     for at in 0..piece.count {
         let buffer_offset = piece.buffer_offset + at * BLOCK_BYTES;
         let sub_block = piece.start + at as u64;
-        match entry.lookup(sub_block) {
-            Some(pba) => {
-                let crc32c = state.blocks.get(pba).crc32c;
-                stored.push(Stored {
-                    sub_block,
-                    buffer_offset,
-                    pba,
-                    crc32c,
-                });
-            }
-            None => buf[buffer_offset..buffer_offset + BLOCK_BYTES].fill(0),
+        match entry.find(sub_block) {
+            Ok(Some(Mapping { pba, crc32c })) => stored.push(Stored {
+                sub_block,
+                buffer_offset,
+                pba,
+                crc32c,
+            }),
+            Ok(None) => buf[buffer_offset..buffer_offset + BLOCK_BYTES].fill(0),
+            Err(not_here) => return Ok(Err(not_here)),
         }
     }
-    Ok(stored)
+    Ok(Ok(stored))
 }
 
 /// `unreadable`: where blocks belong in the buffer that a drive could not read.
-fn verify(
+async fn verify(
     shared: &Shared,
     volume: &VolumeCore,
     stored: &[Stored],
@@ -131,10 +150,12 @@ fn verify(
         return Ok(());
     };
     let count = 1 + bad.count() as u64;
+    let blocks = stored.iter().filter(is_bad).map(|s| s.pba);
+    let is_known = shared.bring_in_blocks(blocks).await.is_ok();
     let name = {
         let mut state = lock(&shared.state);
         state.corrupt_blocks += count;
-        for stored in stored.iter().filter(is_bad) {
+        for stored in stored.iter().filter(|s| is_known && is_bad(s)) {
             shared.found_damage(&mut state, stored.pba);
         }
         state

@@ -25,6 +25,7 @@ use crate::engine::{EngineParts, block_on};
 use crate::fingerprint::{self, Hasher};
 use crate::index::BLOCKS_MAX;
 use crate::pack_read::Fetch;
+use crate::resident::Resident;
 use crate::state::{State, VolumeEntry};
 use crate::{EngineError, LABEL_BLOCKS, Result};
 
@@ -73,6 +74,7 @@ pub(crate) async fn recover(
     state.last_change = journal.last_seq();
     state.flushed = state.last_change;
     state.durable = state.last_change;
+    state.resident.set_stored(state.last_change);
     Ok((state, journal, figures))
 }
 
@@ -156,7 +158,12 @@ async fn load(parts: &EngineParts) -> Result<State> {
     })
     .await?;
     let config = &parts.config;
-    let mut state = State::new(&data_blocks, config.discard, config.references_max);
+    let mut state = State::new(
+        &data_blocks,
+        config.discard,
+        config.references_max,
+        Resident::new(config.metadata_cache_bytes),
+    );
     for info in volumes {
         state.saw_volume(info.id);
         let mapped = totals.mapped.get(&info.id).copied().unwrap_or(0);

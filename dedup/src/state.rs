@@ -15,13 +15,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use meta::{Fingerprint, MapEntry, Pba, Record, RecordRef, VolumeInfo, VolumeState};
+use meta::{Fingerprint, MapEntry, Mapping, Pba, Record, RecordRef, VolumeInfo, VolumeState};
 
 use crate::index::{BlockInfo, BlockTable, IN_FLIGHT, Index};
 use crate::load::Late;
-use crate::map::PageMap;
+use crate::map::{NotHere, PageMap};
 use crate::online::OnlineCount;
 use crate::packing::{OpenPack, PackCount};
+use crate::resident::Resident;
 use crate::space::{DriveSpace, Space};
 use crate::volume::VolumeCore;
 use crate::wait::Event;
@@ -36,19 +37,22 @@ pub(crate) struct VolumeEntry {
 
 impl VolumeEntry {
     pub(crate) fn new(info: VolumeInfo) -> Self {
-        let info = Arc::new(info);
-        Self {
-            core: Arc::new(VolumeCore::new(info.clone())),
-            info,
-            map: PageMap::default(),
-        }
+        let map = PageMap::new(info.id);
+        Self::with_map(info, map)
     }
 
     /// One whose map is in the store only.
     pub(crate) fn stored(info: VolumeInfo, mapped: u64) -> Self {
+        let map = PageMap::stored(info.id, mapped);
+        Self::with_map(info, map)
+    }
+
+    fn with_map(info: VolumeInfo, map: PageMap) -> Self {
+        let info = Arc::new(info);
         Self {
-            map: PageMap::unloaded(mapped),
-            ..Self::new(info)
+            core: Arc::new(VolumeCore::new(info.clone(), map.whole_flag())),
+            info,
+            map,
         }
     }
 
@@ -57,11 +61,20 @@ impl VolumeEntry {
     }
 
     /// Where a sub-block's content is stored; `None` reads as zeros.
-    pub(crate) fn lookup(&self, sub_block: u64) -> Option<Pba> {
+    ///
+    /// # Errors
+    /// Its page of the map must be brought in first.
+    pub(crate) fn find(&self, sub_block: u64) -> std::result::Result<Option<Mapping>, NotHere> {
         if !self.info.trimming.is_empty() && self.info.is_trimming(sub_block) {
-            return None;
+            return Ok(None);
         }
-        self.map.lookup(sub_block)
+        self.map.find(sub_block)
+    }
+
+    /// Whether a sub-block, which was brought in, has its content there.
+    pub(crate) fn is_mapped_to(&self, sub_block: u64, pba: Pba) -> bool {
+        let found = self.find(sub_block);
+        found.is_ok_and(|mapping| mapping.is_some_and(|mapping| mapping.pba == pba))
     }
 
     /// Sub-blocks of the volume.
@@ -144,6 +157,10 @@ pub(crate) struct State {
     pub(crate) index: Index,
     pub(crate) space: Space,
     pub(crate) packs: PackCount,
+    /// What of maps is in memory.
+    pub(crate) resident: Resident,
+    /// The volume and sub-block that background work brought maps in up to.
+    pub(crate) warmed_upto: (u32, u64),
     /// What is stored before everything is loaded; `None` afterwards.
     pub(crate) late: Option<Box<Late>>,
     in_flight: Vec<Flight>,
@@ -173,13 +190,20 @@ pub(crate) struct State {
 }
 
 impl State {
-    pub(crate) fn new(data_blocks: &[u64], discard: bool, references_max: u32) -> Self {
+    pub(crate) fn new(
+        data_blocks: &[u64],
+        discard: bool,
+        references_max: u32,
+        resident: Resident,
+    ) -> Self {
         Self {
             volumes: BTreeMap::new(),
             blocks: BlockTable::new(data_blocks),
             index: Index::new(data_blocks),
             space: Space::new(data_blocks, discard),
             packs: PackCount::default(),
+            resident,
+            warmed_upto: (0, 0),
             late: None,
             in_flight: Vec::new(),
             references_max: references_max.clamp(1, IN_FLIGHT - 1),
@@ -404,6 +428,7 @@ impl State {
         } else if let Some(record) = record.as_other() {
             self.install_other(record);
         }
+        self.evict_some();
     }
 
     fn install_other(&mut self, record: &Record) {
@@ -442,7 +467,9 @@ impl State {
                 }
             }
             Record::VolumeGone { id } => {
-                self.volumes.remove(id);
+                if let Some(entry) = self.volumes.remove(id) {
+                    entry.map.leaves(&mut self.resident);
+                }
             }
             Record::Map { .. } | Record::Durable { .. } => {}
         }
@@ -459,19 +486,32 @@ impl State {
                 late.add_mapping(volume, at, new.pba);
             }
         }
-        self.map_one(volume, at, entry.new.map(|new| new.pba));
+        let new = entry.new.map(|new| Mapping {
+            pba: new.pba,
+            crc32c: new.crc32c,
+        });
+        self.map_one(volume, at, new);
     }
 
-    fn map_one(&mut self, volume: u32, at: u64, new: Option<Pba>) {
+    fn map_one(&mut self, volume: u32, at: u64, new: Option<Mapping>) {
+        let new_pba = new.map(|new| new.pba);
         let old = match self.volumes.get_mut(&volume) {
             Some(entry) => {
-                let old = entry.map.replace(at, new);
+                let record = self.last_change;
+                let replaced = entry.map.replace(at, new, record, &mut self.resident);
+                let Ok(old) = replaced else {
+                    let name = entry.info.name.clone();
+                    return self.make_read_only(format!(
+                        "sub-block {at} of volume `{name}` was changed and is not in memory: restart the daemon, \
+                         nothing is lost"
+                    ));
+                };
                 if let Some(online) = &mut self.online {
-                    online.changed(volume, at, old, new);
+                    online.changed(volume, at, old, new_pba);
                 }
                 old
             }
-            None => new, // a volume that is gone maps nothing: the new reference is void
+            None => new_pba, // a volume that is gone maps nothing: the new reference is void
         };
         if let Some(old) = old {
             self.drop_reference(old);

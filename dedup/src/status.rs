@@ -39,6 +39,14 @@ pub struct PoolStatus {
     pub indexed_blocks: u64,
     /// Memory of the index that finds them, in bytes.
     pub index_bytes: u64,
+    /// Memory that maps may take, in bytes ([`crate::EngineConfig::metadata_cache_bytes`]).
+    pub metadata_cache_bytes: u64,
+    /// Memory that they take now, in bytes.
+    pub metadata_resident_bytes: u64,
+    /// Reads of the store for pages of maps since the pool was opened.
+    pub map_page_reads: u64,
+    /// Pages of maps that left memory since the pool was opened, to be read again when they are needed.
+    pub map_page_evictions: u64,
     /// Blocks that are known to be damaged now; [`crate::Engine::damage`] says what refers to them.
     pub damaged_blocks: u64,
     /// Byte compares of duplicates.
@@ -138,6 +146,10 @@ pub(crate) fn collect(shared: &Shared) -> PoolStatus {
         packed_bytes: state.packs.packs * grain,
         indexed_blocks: state.index.len() as u64,
         index_bytes: state.index.memory_bytes() as u64,
+        metadata_cache_bytes: state.resident.limit(),
+        metadata_resident_bytes: state.resident.bytes(),
+        map_page_reads: state.resident.reads,
+        map_page_evictions: state.resident.evictions,
         damaged_blocks: lock(&shared.damage).count(),
         verify: shared.verify.status(),
         fill_warning_percent: level_reached(&shared.config.fill_warnings, used, capacity),

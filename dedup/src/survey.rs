@@ -216,7 +216,6 @@ impl Pass {
 impl Shared {
     /// A survey. `rest`: sleeps as long as it worked, between steps; needs a reactor.
     pub(crate) async fn survey(&self, rest: bool) -> Result<Arc<Survey>> {
-        self.load_all().await?;
         let (ids, change) = {
             let state = lock(&self.state);
             let ids: Vec<u32> = state.volumes.keys().copied().collect();
@@ -228,7 +227,7 @@ impl Shared {
             let mut at = Some(0);
             while let Some(from) = at {
                 let began = Instant::now();
-                at = self.survey_step(&mut pass, id, from);
+                at = self.survey_step(&mut pass, id, from).await?;
                 if rest {
                     reactor::sleep(began.elapsed()).await;
                 } else {
@@ -249,9 +248,14 @@ impl Shared {
     }
 
     /// Some mappings of a volume, from a sub-block on; where to go on.
-    fn survey_step(&self, pass: &mut Pass, volume: u32, from: u64) -> Option<u64> {
+    async fn survey_step(&self, pass: &mut Pass, volume: u32, from: u64) -> Result<Option<u64>> {
+        let Some(window) = self.window(volume, from, u64::MAX).await? else {
+            return Ok(None);
+        };
         let state = lock(&self.state);
-        let entry = state.volumes.get(&volume)?;
+        let Some(entry) = state.volumes.get(&volume) else {
+            return Ok(None);
+        };
         if from == 0 {
             pass.volumes.push(Tally {
                 name: entry.info.name.clone(),
@@ -259,12 +263,15 @@ impl Shared {
                 ..Tally::default()
             });
         }
-        let mut next = None;
-        for (count, (at, pba)) in (1..).zip(entry.map.range(from, u64::MAX).take(STEP)) {
-            pass.add(pba);
-            next = (count == STEP).then_some(at + 1);
+        let mut next = (window.end < u64::MAX).then_some(window.end);
+        for (count, (at, mapping)) in (1..).zip(entry.map.range(from, window.end).take(STEP)) {
+            pass.add(mapping.pba);
+            if count == STEP {
+                next = Some(at + 1);
+            }
         }
-        next
+        drop(state);
+        Ok(next)
     }
 
     /// A survey if one is asked for, or if the last one is old and something changed since.

@@ -9,12 +9,13 @@
 //! unmaps a listed sub-block. A write takes its range off the list first ([`settle`]).
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use meta::{Pba, Record, TRIMMING_RANGES_MAX};
+use meta::{Record, TRIMMING_RANGES_MAX};
 
 use crate::Result;
 use crate::engine::Shared;
+use crate::paging::Found;
+use crate::range_lock::RangeGuard;
 use crate::ranges::{self, Range};
 use crate::state::VolumeEntry;
 use crate::volume::VolumeCore;
@@ -32,10 +33,8 @@ pub(crate) async fn unmap(
     end: u64,
 ) -> Result<u64> {
     if end.saturating_sub(start) > shared.config.trim_at_once {
-        shared.load_all().await?;
         shared.trim_later(core, (start, end)).await
     } else {
-        shared.bring_in(core.id, start, end).await?;
         unmap_now(shared, core, start, end).await
     }
 }
@@ -47,49 +46,24 @@ async fn unmap_now(shared: &Arc<Shared>, core: &VolumeCore, start: u64, end: u64
     loop {
         // What is mapped by writes that were acknowledged is in the map: looking without the range
         // lock may miss only what is concurrent anyway.
-        let Some((first, span_end)) = next_piece(shared, volume, at, end)? else {
+        let found = shared.find_mapped(volume, at, end, 1).await?;
+        lock(&shared.state).check_writable()?;
+        let Some((first, _)) = found.entries.first().copied() else {
             return Ok(sequence);
         };
+        drop(found);
+        let span_end = end.min(first + PIECE_SPAN_MAX);
         let guard = core.range_lock.exclusive(first, span_end).await;
         settle(shared, core, first, span_end).await?;
-        let entries: Vec<_> = {
-            let state = lock(&shared.state);
-            state.check_writable()?;
-            match state.volumes.get(&volume) {
-                Some(entry) => entry
-                    .map
-                    .range(first, span_end)
-                    .take(shared.config.trim_chunk)
-                    .collect(),
-                None => return Ok(sequence),
-            }
-        };
-        at = match entries.last() {
-            // The piece may have been cut short at the limit of entries.
-            Some((last, _)) if entries.len() >= shared.config.trim_chunk => last + 1,
-            _ => span_end,
-        };
-        if !entries.is_empty() {
-            sequence = shared
-                .commit(Record::Unmap { volume, entries }, Some(guard))
-                .await?;
+        lock(&shared.state).check_writable()?;
+        let chunk = shared.config.trim_chunk;
+        let found = shared.find_mapped(volume, first, span_end, chunk).await?;
+        at = found.upto;
+        if !found.entries.is_empty() {
+            sequence = shared.unmap_found(volume, found, Some(guard)).await?;
         }
         yield_once().await;
     }
-}
-
-/// Where the next mapped sub-block is, and where its piece ends.
-fn next_piece(shared: &Shared, volume: u32, at: u64, end: u64) -> Result<Option<(u64, u64)>> {
-    let state = lock(&shared.state);
-    state.check_writable()?;
-    let Some(entry) = state.volumes.get(&volume) else {
-        return Ok(None);
-    };
-    Ok(entry
-        .map
-        .range(at, end)
-        .next()
-        .map(|(first, _)| (first, end.min(first + PIECE_SPAN_MAX))))
 }
 
 /// Takes `first..end` off the list of what is being trimmed, so that it can be mapped again; unmaps
@@ -112,63 +86,27 @@ pub(crate) async fn settle(
     // Somewhat more, so that not every small write of a sequence cuts again.
     let grain = shared.config.trim_chunk as u64;
     let wide = (first - first % grain, end.next_multiple_of(grain));
-    shared.bring_in(core.id, wide.0, wide.1).await?;
     loop {
-        let slice = {
+        let is_listed = {
             let state = lock(&shared.state);
             let Some(entry) = state.volumes.get(&core.id) else {
                 return Ok(()); // who writes finds that out
             };
             let list = &entry.info.trimming;
-            if ranges::within(list, (first, end)).next().is_none() {
-                return Ok(());
-            }
-            let left = ranges::without(list, wide);
-            if left.len() <= TRIMMING_RANGES_MAX {
-                Some(Slice::of(entry, wide, shared.config.trim_chunk))
-            } else if shared.loaded.load(Ordering::Acquire) {
-                Some(Slice::smallest(entry, shared.config.trim_chunk))
-            } else {
-                None
-            }
+            ranges::within(list, (first, end)).next().is_some()
         };
-        match slice {
-            Some(slice) => shared.unmap_slice(core, slice).await?,
-            None => shared.load_all().await?,
+        if !is_listed {
+            return Ok(());
         }
+        let slice = shared.next_slice(core, wide).await?;
+        shared.unmap_slice(core, slice).await?;
     }
 }
 
 /// The next mappings to take away, and what is being trimmed afterwards.
-struct Slice {
-    entries: Vec<(u64, Pba)>,
+struct Slice<'a> {
+    found: Found<'a>,
     left: Vec<Range>,
-}
-
-impl Slice {
-    /// What is listed of a range, up to so many mappings.
-    fn of(entry: &VolumeEntry, range: Range, entries_max: usize) -> Self {
-        let list = &entry.info.trimming;
-        let mapped = |(first, end)| entry.map.range(first, end);
-        let found = ranges::within(list, range).flat_map(mapped);
-        let entries: Vec<_> = found.take(entries_max).collect();
-        let done = match entries.last() {
-            // There may be more behind it.
-            Some((last, _)) if entries.len() >= entries_max => (range.0, last + 1),
-            _ => range,
-        };
-        Self {
-            left: ranges::without(list, done),
-            entries,
-        }
-    }
-
-    /// Of the smallest range on the list, so that the list gets short soon.
-    fn smallest(entry: &VolumeEntry, entries_max: usize) -> Self {
-        let ranges = entry.info.trimming.iter().copied();
-        let smallest = ranges.min_by_key(|(first, end)| end - first);
-        Self::of(entry, smallest.unwrap_or((0, 0)), entries_max)
-    }
 }
 
 impl Shared {
@@ -176,14 +114,8 @@ impl Shared {
     async fn trim_later(self: &Arc<Self>, core: &VolumeCore, range: Range) -> Result<u64> {
         let guard = core.range_lock.exclusive(range.0, range.1).await;
         let _turn = core.trim_turn.lock().await;
-        let is_empty = {
-            let state = lock(&self.state);
-            state.check_writable()?;
-            let entry = state.volumes.get(&core.id);
-            let first = entry.and_then(|entry| entry.map.range(range.0, range.1).next());
-            first.is_none()
-        };
-        if is_empty {
+        lock(&self.state).check_writable()?;
+        if !self.is_mapped(core.id, range.0, range.1).await? {
             return Ok(lock(&self.state).last_change);
         }
         let ranges = self.list_with(core, range).await?;
@@ -201,33 +133,76 @@ impl Shared {
         core: &VolumeCore,
         range: Range,
     ) -> Result<Vec<Range>> {
-        self.load_all().await?;
         loop {
-            let slice = {
+            let is_mapped = self.is_mapped(core.id, range.0, range.1).await?;
+            {
                 let state = lock(&self.state);
                 state.check_writable()?;
                 let Some(entry) = state.volumes.get(&core.id) else {
                     return Ok(Vec::new());
                 };
-                if entry.map.range(range.0, range.1).next().is_none() {
+                if !is_mapped {
                     return Ok(entry.info.trimming.clone());
                 }
                 let list = ranges::with(&entry.info.trimming, range);
                 if list.len() <= TRIMMING_RANGES_MAX {
                     return Ok(list);
                 }
-                Slice::smallest(entry, self.config.trim_chunk)
-            };
+            }
+            let slice = self.next_slice(core, (0, 0)).await?;
             self.unmap_slice(core, slice).await?;
         }
     }
 
+    /// What is listed of a range, up to so many mappings; of the smallest range on the list, so that it
+    /// gets short soon, if nothing is or if the list would get too long. The caller holds the volume's
+    /// `trim_turn`.
+    async fn next_slice(&self, core: &VolumeCore, range: Range) -> Result<Slice<'_>> {
+        let list = match lock(&self.state).volumes.get(&core.id) {
+            Some(entry) => entry.info.trimming.clone(),
+            None => Vec::new(),
+        };
+        let smallest = list.iter().copied().min_by_key(|(first, end)| end - first);
+        for range in [Some(range), smallest].into_iter().flatten() {
+            let Some((first, end)) = ranges::within(&list, range).next() else {
+                continue;
+            };
+            let chunk = self.config.trim_chunk;
+            let found = self.find_mapped(core.id, first, end, chunk).await?;
+            let left = ranges::without(&list, (range.0, found.upto));
+            if left.len() <= TRIMMING_RANGES_MAX {
+                return Ok(Slice { found, left });
+            }
+        }
+        Ok(Slice {
+            found: Found::nothing(0),
+            left: list,
+        })
+    }
+
+    /// Takes mappings away.
+    async fn unmap_found(
+        self: &Arc<Self>,
+        volume: u32,
+        found: Found<'_>,
+        guard: Option<RangeGuard>,
+    ) -> Result<u64> {
+        let Found {
+            entries, window, ..
+        } = found;
+        let blocks = entries.iter().map(|(_, pba)| *pba);
+        self.bring_in_blocks(blocks).await?;
+        let sequence = self.commit(Record::Unmap { volume, entries }, guard).await;
+        drop(window);
+        sequence
+    }
+
     /// The caller holds the volume's `trim_turn`.
-    async fn unmap_slice(self: &Arc<Self>, core: &VolumeCore, slice: Slice) -> Result<()> {
-        let Slice { entries, left } = slice;
+    async fn unmap_slice(self: &Arc<Self>, core: &VolumeCore, slice: Slice<'_>) -> Result<()> {
+        let Slice { found, left } = slice;
         let volume = core.id;
-        if !entries.is_empty() {
-            self.commit(Record::Unmap { volume, entries }, None).await?;
+        if !found.entries.is_empty() {
+            self.unmap_found(volume, found, None).await?;
         }
         // In this order: what is not listed any more is unmapped, also if only one of both survives.
         let record = Record::Trimming {
@@ -242,7 +217,6 @@ impl Shared {
     /// Frees one slice of what is being trimmed, or of a deleted volume; false if there is nothing to
     /// free.
     pub(crate) async fn free_slice(self: &Arc<Self>) -> Result<bool> {
-        self.load_all().await?;
         if self.trim_slice().await? {
             return Ok(true);
         }
@@ -259,16 +233,12 @@ impl Shared {
         let Some(core) = trimming else {
             return Ok(false);
         };
-        self.load_all().await?;
         let _turn = core.trim_turn.lock().await;
-        let slice = {
-            let state = lock(&self.state);
-            state.check_writable()?;
-            match state.volumes.get(&core.id) {
-                Some(entry) if core.is_trimming() => Slice::smallest(entry, self.config.trim_chunk),
-                _ => return Ok(true),
-            }
-        };
+        lock(&self.state).check_writable()?;
+        if !core.is_trimming() {
+            return Ok(true);
+        }
+        let slice = self.next_slice(&core, (0, 0)).await?;
         self.unmap_slice(&core, slice).await.map(|()| true)
     }
 
@@ -285,26 +255,23 @@ impl Shared {
         // Commands that began before the deletion end first; later writes find no volume.
         let guard = core.range_lock.exclusive(0, u64::MAX).await;
         let _turn = core.trim_turn.lock().await;
-        let (mapped, entries) = {
+        let mapped = {
             let state = lock(&self.state);
             state.check_writable()?;
             let Some(entry) = state.volumes.get(&volume) else {
                 return Ok(());
             };
-            let entries = entry.map.range(0, u64::MAX);
-            let entries: Vec<_> = entries.take(self.config.trim_chunk).collect();
-            (entry.map.mapped(), entries)
+            entry.map.mapped()
         };
         lock(&self.deleting).entry(volume).or_insert(mapped);
-        let is_last = entries.is_empty();
-        let record = if is_last {
-            Record::VolumeGone { id: volume }
-        } else {
-            Record::Unmap { volume, entries }
-        };
-        self.commit(record, Some(guard)).await?;
-        if is_last {
+        let chunk = self.config.trim_chunk;
+        let found = self.find_mapped(volume, 0, u64::MAX, chunk).await?;
+        if found.entries.is_empty() {
+            self.commit(Record::VolumeGone { id: volume }, Some(guard))
+                .await?;
             lock(&self.deleting).remove(&volume);
+        } else {
+            self.unmap_found(volume, found, Some(guard)).await?;
         }
         yield_once().await;
         Ok(())

@@ -41,6 +41,7 @@ pub(crate) struct VolumeCore {
     lba_bytes: u32,
     size_bytes: AtomicU64,
     is_active: AtomicBool,
+    is_whole: Arc<AtomicBool>,
     /// Sub-blocks that are being trimmed, and how many there were at most since there were any.
     trimming: AtomicU64,
     trimming_total: AtomicU64,
@@ -48,7 +49,8 @@ pub(crate) struct VolumeCore {
 }
 
 impl VolumeCore {
-    pub(crate) fn new(info: Arc<VolumeInfo>) -> Self {
+    /// `is_whole`: whether nothing of its map is in the store only.
+    pub(crate) fn new(info: Arc<VolumeInfo>, is_whole: Arc<AtomicBool>) -> Self {
         Self {
             id: info.id,
             dedup: info.dedup,
@@ -63,6 +65,7 @@ impl VolumeCore {
             lba_bytes: info.lba_bytes,
             size_bytes: AtomicU64::new(info.size_bytes),
             is_active: AtomicBool::new(info.state == VolumeState::Active),
+            is_whole,
             info: Mutex::new(info),
         }
     }
@@ -96,6 +99,12 @@ impl VolumeCore {
     /// is added to the list is locked first.
     pub(crate) fn is_trimming(&self) -> bool {
         self.trimming.load(Ordering::Acquire) > 0
+    }
+
+    /// Whether nothing of its map is in the store only. Who holds a range can rely on a yes for it: what
+    /// is in memory of the range stays.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.is_whole.load(Ordering::Acquire)
     }
 
     /// Sub-blocks that are still to be trimmed, and that were to be at most since there were any.
@@ -313,7 +322,7 @@ impl Volume {
     async fn ready_to_map(&self, span: Span) -> Result<()> {
         self.check_end(span)?;
         self.shared
-            .bring_in_to_write(self.core.id, span.first, span.end)
+            .bring_in_to_write(&self.core, span.first, span.end)
             .await?;
         settle(&self.shared, &self.core, span.first, span.end).await
     }

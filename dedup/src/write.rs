@@ -277,7 +277,7 @@ impl Batch {
                 continue;
             };
             for (at, item) in (command.start..).zip(&mut items[job.items.clone()]) {
-                item.old = entry.map.lookup(at);
+                item.old = entry.map.lookup(at).map(|mapping| mapping.pba);
             }
         }
         state.warm_up(

@@ -1,6 +1,7 @@
 //! Recounts everything the engine keeps count of, while no command is under way.
 
 use std::collections::{HashMap, HashSet};
+use std::future::Future;
 
 use futures_util::FutureExt;
 use meta::Store;
@@ -8,28 +9,42 @@ use meta::Store;
 use crate::wait::lock;
 use crate::{Engine, SUB_BLOCK_BYTES};
 
+/// Waits for something that waits for nobody else.
+fn finish<T>(work: impl Future<Output = T>) -> T {
+    let mut work = std::pin::pin!(work);
+    for _ in 0..1000 {
+        if let Some(result) = work.as_mut().now_or_never() {
+            return result;
+        }
+    }
+    panic!("it waits for somebody");
+}
+
 /// I4: counts equal mappings; index and free space follow from them; the figures add up; the store
 /// agrees with itself.
 ///
 /// `is_fresh`: the pool was just opened, so every content can be found. Later, a second copy (stored
 /// because the first one's count was full, or left by a recovery) may be the only one known, and go.
 pub(super) fn count_everything(engine: &Engine, store: &dyn Store, is_fresh: bool) {
-    let load_some = || engine.shared.load_some().now_or_never();
-    while load_some().expect("nothing else loads").expect("loading") {}
+    while finish(engine.shared.load_some()).expect("loading") {}
     let state = lock(&engine.shared.state);
     assert!(state.is_quiet(), "a block is still marked in flight");
     let mut mappings = HashMap::new();
-    for entry in state.volumes.values() {
-        let mut mapped = 0;
-        for (sub_block, pba) in entry.map.range(0, u64::MAX) {
+    for (id, entry) in &state.volumes {
+        let rows = store.mappings(*id, 0, u64::MAX, usize::MAX);
+        let all = entry.map.with_store(&rows.expect("reading the store"));
+        for (sub_block, mapping) in &all {
             assert!(
-                sub_block < entry.sub_blocks() || entry.info.is_trimming(sub_block),
+                *sub_block < entry.sub_blocks() || entry.info.is_trimming(*sub_block),
                 "a mapping lies beyond the end"
             );
-            *mappings.entry(pba).or_insert(0u32) += 1;
-            mapped += 1;
+            let (references, crc32c) = mappings
+                .entry(mapping.pba)
+                .or_insert((0u32, mapping.crc32c));
+            *references += 1;
+            assert_eq!(*crc32c, mapping.crc32c, "the checksum of {}", mapping.pba);
         }
-        assert_eq!(entry.map.mapped(), mapped);
+        assert_eq!(entry.map.mapped(), all.len() as u64);
     }
     let mut contents = HashSet::new();
     let mut used = 0;
@@ -38,8 +53,8 @@ pub(super) fn count_everything(engine: &Engine, store: &dyn Store, is_fresh: boo
     for (pba, info) in state.blocks.iter() {
         assert_eq!(
             mappings.get(&pba),
-            Some(&info.references),
-            "the count of block {pba}"
+            Some(&(info.references, info.crc32c)),
+            "the count and checksum of block {pba}"
         );
         used += 1;
         fragments += u64::from(pba.is_fragment());

@@ -34,6 +34,7 @@ use reactor::{Buffer, BufferPool};
 use crate::ablation::Broken;
 use crate::engine::BOUNCE_BYTES_MIN;
 use crate::fingerprint::weak;
+use crate::map::PAGE_BYTES;
 use crate::{Blocking, Engine, EngineConfig, EngineParts, LABEL_BLOCKS, Result};
 use executor::Ended;
 use world::{Actor, Tally, World};
@@ -139,6 +140,7 @@ struct Story {
     media: Arc<MemoryMedia>,
     store: Arc<MemoryStore>,
     config: EngineConfig,
+    blocking: Blocking,
     world: Rc<RefCell<World>>,
     pool: BufferPool,
     /// What happened since everything was last verified.
@@ -174,7 +176,17 @@ impl Story {
                 payload_bytes_max: 2048,
                 reserve_bytes: 512,
             },
+            // Often next to nothing, so that pages of maps come and go.
+            metadata_cache_bytes: match rng.random_range(0..3) {
+                0 => 1 << 30,
+                1 => rng.random_range(0..4) * PAGE_BYTES,
+                _ => rng.random_range(0..30) * PAGE_BYTES,
+            },
             ..EngineConfig::default()
+        };
+        let blocking = match rng.random() {
+            true => Blocking::Inline,
+            false => Blocking::Turns,
         };
         let mut world = World::default();
         world.is_hash_weak =
@@ -185,6 +197,7 @@ impl Story {
             media: Arc::new(MemoryMedia::new(JOURNAL_BYTES)),
             store: Arc::new(MemoryStore::new()),
             config,
+            blocking,
             world: Rc::new(RefCell::new(world)),
             pool,
             lost_power: None,
@@ -219,7 +232,7 @@ impl Story {
             journal: self.media.clone(),
             store: self.store.clone(),
             hash_key: [7; 32],
-            blocking: Blocking::Inline,
+            blocking: self.blocking,
             config: self.config.clone(),
         }
     }
@@ -395,6 +408,7 @@ impl Story {
         let tally = &mut self.world.borrow_mut().tally;
         tally.compared += verified.compared_blocks;
         tally.collisions += verified.collisions;
+        tally.evicted += engine.status().map_page_evictions;
         ended
     }
 
@@ -550,6 +564,7 @@ fn whatever_crashes_every_sub_block_is_old_or_new_and_every_count_is_exact() {
     assert!(tally.unproven > 0, "no sub-block was taken back");
     assert!(tally.added_drives > 0, "no drive was added");
     assert!(tally.collisions > 0, "no two contents collided");
+    assert!(tally.evicted > 0, "no page of a map left memory");
 }
 
 #[test]
@@ -592,6 +607,8 @@ fn every_rule_that_is_broken_on_purpose_is_found_out() {
         Broken::MapWhatIsTrimmed,
         Broken::IgnoreMismatch,
         Broken::UnlockBeforeCompared,
+        Broken::EvictUnstored,
+        Broken::EvictInUse,
     ] {
         let seed = first_to_notice(broken);
         eprintln!("{broken:?}: noticed by seed {seed:?}");

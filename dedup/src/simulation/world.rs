@@ -85,6 +85,8 @@ pub(super) struct Tally {
     /// Duplicates that were compared, and those that were none.
     pub(super) compared: u64,
     pub(super) collisions: u64,
+    /// Pages of maps that left memory.
+    pub(super) evicted: u64,
 }
 
 impl std::ops::AddAssign for Tally {
@@ -103,6 +105,7 @@ impl std::ops::AddAssign for Tally {
         self.went_alone += other.went_alone;
         self.compared += other.compared;
         self.collisions += other.collisions;
+        self.evicted += other.evicted;
     }
 }
 
@@ -574,6 +577,7 @@ impl Actor {
         let began = self.world.borrow_mut().tick();
         let result = match rng.random_range(0..4) {
             0 => self.engine.checkpoint().await,
+            1 if rng.random() => return drop(self.engine.shared.warm_up().await),
             1 => return drop(self.engine.shared.load_some().await),
             _ => self.engine.maintain().await,
         };
