@@ -84,6 +84,7 @@ struct Folder {
     here: u64,
     /// Which ones are in the store only, as far as that is noted.
     stored: u64,
+    #[expect(clippy::vec_box, reason = "pages come and go in the middle")]
     pages: Vec<Box<Page>>,
 }
 

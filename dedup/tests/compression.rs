@@ -72,6 +72,7 @@ fn contents_that_compress_share_blocks_and_come_back_also_after_a_restart() {
     let packed = engine.volume("packed").unwrap();
     assert_eq!(packed.info().compression, Compression::Lz4);
     assert_eq!(pool.read(&packed, 0, 34).unwrap()[3..33], contents);
+    block_on(engine.load()).unwrap();
     assert_eq!((space(&engine).0, packs(&engine)), (2, (30, 2)));
     // A read of whole LBAs in between, and one across blocks of both kinds.
     pool.write(&packed, 10, &[77]).unwrap();

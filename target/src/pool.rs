@@ -55,6 +55,8 @@ pub struct PoolRequest {
     pub volumes: Vec<VolumeArg>,
     /// Fill levels that are warned of, in percent.
     pub warn_at: Vec<u8>,
+    /// Memory for the maps of volumes, in bytes.
+    pub metadata_cache_bytes: u64,
 }
 
 /// Whether a missing pool is made.
@@ -120,6 +122,7 @@ pub async fn open(request: &PoolRequest) -> Result<OpenPool, Failure> {
         blocking: Blocking::Threads,
         config: EngineConfig {
             fill_warnings: request.warn_at.clone(),
+            metadata_cache_bytes: request.metadata_cache_bytes,
             damage_file: Some(dir.paths().dir.join(DAMAGE_FILE)),
             ..EngineConfig::default()
         },

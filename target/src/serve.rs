@@ -179,6 +179,7 @@ fn pool_request(args: &ServeArgs) -> PoolRequest {
         drives: args.drives.clone(),
         volumes: args.volumes.clone(),
         warn_at: args.warn_at.clone(),
+        metadata_cache_bytes: args.metadata_cache,
     }
 }
 

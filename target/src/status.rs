@@ -193,6 +193,15 @@ pub struct SpaceDetail {
     pub read_only: Option<String>,
     /// Blocks found damaged since the pool was opened.
     pub corrupt_blocks: u64,
+    /// Memory that the maps of volumes may take (`serve --metadata-cache`), in bytes.
+    #[serde(default)]
+    pub metadata_cache_bytes: u64,
+    /// Memory that they take now, in bytes.
+    #[serde(default)]
+    pub metadata_resident_bytes: u64,
+    /// Reads of the store for parts of maps that were not in memory, since the pool was opened.
+    #[serde(default)]
+    pub map_page_reads: u64,
 }
 
 impl SpaceDetail {
@@ -204,6 +213,9 @@ impl SpaceDetail {
             free_bytes: status.free_bytes,
             read_only: status.read_only.clone(),
             corrupt_blocks: status.corrupt_blocks,
+            metadata_cache_bytes: status.metadata_cache_bytes,
+            metadata_resident_bytes: status.metadata_resident_bytes,
+            map_page_reads: status.map_page_reads,
         }
     }
 }
@@ -241,6 +253,13 @@ pub fn render(status: &Status, detail: &SpaceDetail, pool_dir: &str) -> String {
         &["POOL", "", ""],
         &rows,
         &[Align::Left, Align::Right, Align::Right],
+    );
+    let _ = writeln!(
+        text,
+        "\nMaps in memory: {} of {} at most; parts of them were read {} times.",
+        format_human(detail.metadata_resident_bytes),
+        format_human(detail.metadata_cache_bytes),
+        detail.map_page_reads
     );
     if let Some(reason) = &detail.read_only {
         let _ = writeln!(text, "\nThe pool takes no writes: {reason}");

@@ -418,6 +418,7 @@ fn domains_share_nothing_and_every_one_is_proven_by_its_own_key() {
         assert_eq!(block_on(pool.read(&volume, at as u64, 3)), [1, 2, 3]);
         assert_eq!(block_on(pool.read(&volume, 10, 1)), [4]);
     }
+    block_on(engine.load()).unwrap();
     assert_eq!(used_blocks(&engine), 12);
     // The scrub's way of looking finds all of them well, and a domain's twin is found again.
     let hashers = engine.shared.domains.in_use();

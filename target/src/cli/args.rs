@@ -104,6 +104,10 @@ pub struct ServeArgs {
     /// Memory for data on its way between hosts and drives, for all reactors together
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M")]
     pub buffers: u64,
+    /// Memory for the maps of volumes, at least 8M: what does not fit is read from the pool's folder when
+    /// it is needed
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1G")]
+    pub metadata_cache: u64,
     /// Data-plane threads [default: one for each core, at most 8]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64).map(usize::from))]
     pub reactors: Option<usize>,
