@@ -288,6 +288,16 @@ fn disk(seeds: &mut Seeds) {
         fingerprint: Fingerprint([9; 16]),
         crc32c: 5,
     };
+    let blocks = [77, 78, 127].map(|number| (Pba::new(1, number), block));
+    let blocks = Row::Blocks(blocks.to_vec());
+    let mapping = meta::Mapping {
+        pba: Pba::new(1, 77),
+        crc32c: 5,
+    };
+    let mappings = Row::Mappings {
+        volume: 7,
+        mappings: [64, 66, 100].map(|number| (number, mapping)).to_vec(),
+    };
     let mut totals = meta::Totals::default();
     totals.add_mapping(7);
     totals.add_block(Pba::new(1, 77));
@@ -295,18 +305,8 @@ fn disk(seeds: &mut Seeds) {
         ("format", Row::Format(Uuid::from_u128(1))),
         ("checkpoint", Row::Checkpoint(checkpoint)),
         ("volume", Row::Volume(volume())),
-        ("block", Row::Block(Pba::new(1, 77), block)),
-        (
-            "mapping",
-            Row::Mapping {
-                volume: 7,
-                sub_block: 3,
-                mapping: meta::Mapping {
-                    pba: Pba::new(1, 77),
-                    crc32c: 5,
-                },
-            },
-        ),
+        ("blocks", blocks),
+        ("mappings", mappings),
         ("totals", Row::Totals(totals)),
     ] {
         let (key, value) = row.encode();
@@ -315,6 +315,13 @@ fn disk(seeds: &mut Seeds) {
         input.extend(value);
         seeds.add("row", name.into(), input);
     }
+    let mut change = vec![13, b'm'];
+    change.extend(7_u32.to_be_bytes());
+    change.extend(1_u64.to_be_bytes());
+    change.extend([0x83, 0x84, 5]);
+    change.extend([9; 12]);
+    change.push(0x86);
+    seeds.add("row", "change".into(), change);
 
     let label = DriveLabel {
         pool: Uuid::from_u128(1),

@@ -140,13 +140,34 @@ fn open(media: Arc<MemoryMedia>, checkpoint: Checkpoint) {
     assert_eq!(again, [(expected, durable)], "and holds what was appended");
 }
 
-/// A row of the store: the length of its key, the key, the value.
+/// A row of the store, or a change of one: the length of its key, the key, the value.
 pub(crate) fn row(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let len = usize::from(input.u8() & 31);
     let (key, value) = (input.bytes(len), input.rest());
     if let Ok(row) = Row::decode(key, value) {
         assert_eq!(row.encode(), (key.to_vec(), value.to_vec()));
+        if let Row::Blocks(_) | Row::Mappings { .. } = row {
+            let unchanged = Row::merge(key, Some(value), &[], true);
+            assert_eq!(unchanged.as_deref(), Some(value));
+        }
+    }
+    // What RocksDB may merge, it can merge in any order, and with any row.
+    if let Some(change) = Row::merge(key, None, &[value], false) {
+        assert_eq!(change, value, "a change has one encoding");
+        assert_eq!(Row::merge(key, None, &[value, value], false), Some(change));
+        let row = Row::merge(key, None, &[value], true).expect("it makes sense");
+        if row.is_empty() {
+            return;
+        }
+        assert_eq!(
+            Row::merge(key, Some(&row), &[value], true),
+            Some(row.clone())
+        );
+        // Contents are checked when they are read.
+        if let Ok(decoded) = Row::decode(key, &row) {
+            assert_eq!(decoded.encode(), (key.to_vec(), row));
+        }
     }
 }
 

@@ -1,6 +1,8 @@
 //! The store: rows up to a checkpoint, changed by atomic and durable batches.
 
 mod memory;
+mod page;
+mod prepare;
 mod rocks;
 mod row;
 mod rows;

@@ -11,16 +11,17 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use rocksdb::{
-    BlockBasedOptions, Cache, DB, DBCompressionType, DBRecoveryMode, ErrorKind, LogLevel, Options,
-    ReadOptions, WriteBatch, WriteOptions,
+    BlockBasedOptions, Cache, DB, DBCompressionType, DBRecoveryMode, DEFAULT_COLUMN_FAMILY_NAME,
+    ErrorKind, LogLevel, MergeOperands, Options, ReadOptions, WriteBatch, WriteOptions,
 };
 use uuid::Uuid;
 
+use super::prepare::Preparation;
 use super::rows::{
     self, KEY_CHECKPOINT, KEY_FORMAT, KEY_TOTALS, PREFIX_BLOCK, PREFIX_MAP, PREFIX_VOLUME, VERSION,
 };
-use super::{LoadVisitor, Store};
-use crate::batch::{Batch, check_progress, resolve_block, resolve_volume};
+use super::{LoadVisitor, Store, page};
+use crate::batch::{Batch, check_progress};
 use crate::codec::CodecError;
 use crate::error::MetaError;
 use crate::types::{BlockRow, Checkpoint, Mapping, Pba, Totals, VolumeInfo};
@@ -63,8 +64,8 @@ const LEVEL_BASE_BYTES: u64 = 512 << 20;
 const UNSORTED_FILES: i32 = 8;
 /// Share of a write buffer that tells which keys are not in it: most blocks of a batch are new.
 const BUFFER_FILTER_SHARE: f64 = 0.05;
-/// Rows looked up at a time while a batch is prepared.
-const LOOKUP_ROWS: usize = 4096;
+/// Name of what merges pages, which RocksDB keeps.
+const MERGE_NAME: &str = "onefold.pages";
 /// Bytes read ahead while all rows are loaded.
 const READAHEAD_BYTES: usize = 2 << 20;
 
@@ -173,7 +174,30 @@ impl RocksStore {
     }
 
     fn corrupt(&self, what: &str, error: CodecError) -> MetaError {
-        MetaError::corrupt(&self.dir, format!("a {what} row {error}"), REMEDY)
+        corrupt(&self.dir, what, error)
+    }
+
+    /// Shows rows from `first` to `last`, both included, to `row` until that is false. A single one is
+    /// looked up.
+    fn pages(
+        &self,
+        db: &DB,
+        first: &[u8],
+        last: &[u8],
+        mut row: impl FnMut(&[u8], &[u8]) -> Result<bool, MetaError>,
+    ) -> Result<(), MetaError> {
+        if first == last {
+            let value = db
+                .get_pinned(first)
+                .map_err(|error| classify(&self.dir, "read the metadata store", error))?;
+            return match value {
+                Some(value) => row(first, &value).map(|_| ()),
+                None => Ok(()),
+            };
+        }
+        // The least key after the last one.
+        let end = [last, &[0]].concat();
+        self.scan(db, ReadOptions::default(), first, end, row)
     }
 
     /// Shows every row with this first key byte to `row`.
@@ -209,85 +233,6 @@ impl RocksStore {
             .status()
             .map_err(|error| classify(&self.dir, "read the metadata store", error))
     }
-
-    fn block_row(&self, key: &[u8], value: &[u8]) -> Result<(Pba, BlockRow), MetaError> {
-        let row = rows::parse_block_key(key).and_then(|pba| Ok((pba, rows::parse_block(value)?)));
-        row.map_err(|error| self.corrupt("block", error))
-    }
-
-    fn map_row(&self, key: &[u8], value: &[u8]) -> Result<((u32, u64), Mapping), MetaError> {
-        let row = rows::parse_map_key(key).and_then(|key| Ok((key, rows::parse_map(value)?)));
-        row.map_err(|error| self.corrupt("mapping", error))
-    }
-
-    fn stored_block(
-        &self,
-        value: Result<Option<Vec<u8>>, rocksdb::Error>,
-    ) -> Result<Option<BlockRow>, MetaError> {
-        value
-            .map_err(|error| classify(&self.dir, "read the metadata store", error))?
-            .map(|value| rows::parse_block(&value).map_err(|error| self.corrupt("block", error)))
-            .transpose()
-    }
-
-    fn prepare(
-        &self,
-        db: &DB,
-        batch: &Batch,
-        totals: &mut Totals,
-    ) -> Result<WriteBatch, MetaError> {
-        let too_few = |what| MetaError::Inconsistent(format!("more {what} go than the totals say"));
-        let mut out = WriteBatch::default();
-        let blocks: Vec<_> = batch.blocks.iter().collect();
-        for chunk in blocks.chunks(LOOKUP_ROWS) {
-            let stored = db.multi_get(chunk.iter().map(|(pba, _)| rows::block_key(**pba)));
-            for ((pba, change), value) in chunk.iter().zip(stored) {
-                let stored = self.stored_block(value)?;
-                let after = resolve_block(**pba, stored, change)?;
-                let fits = totals.change_block(**pba, stored.is_some(), after.is_some());
-                if !fits && batch.totals.is_none() {
-                    return Err(too_few("blocks"));
-                }
-                match after {
-                    Some(row) if stored == Some(row) => {}
-                    Some(row) => out.put(rows::block_key(**pba), rows::block(&row)),
-                    None if stored.is_some() => out.delete(rows::block_key(**pba)),
-                    None => {}
-                }
-            }
-        }
-        for (id, change) in &batch.volumes {
-            let key = rows::volume_key(*id);
-            let stored = db
-                .get(key)
-                .map_err(|error| classify(&self.dir, "read the metadata store", error))?
-                .map(|value| rows::parse_volume(&key, &value))
-                .transpose()
-                .map_err(|error| self.corrupt("volume", error))?;
-            match resolve_volume(*id, stored, change)? {
-                Some(info) => out.put(key, rows::volume(&info)),
-                None => out.delete(key),
-            }
-        }
-        for ((volume, sub_block), change) in &batch.map {
-            let key = rows::map_key(*volume, *sub_block);
-            let (before, after) = (change.old.is_some(), change.new.is_some());
-            let fits = totals.change_mapping(*volume, before, after);
-            if !fits && batch.totals.is_none() {
-                return Err(too_few("mappings"));
-            }
-            match change.new {
-                Some(mapping) => out.put(key, rows::mapping(mapping)),
-                None => out.delete(key),
-            }
-        }
-        if let Some(anew) = &batch.totals {
-            *totals = anew.clone();
-        }
-        out.put(KEY_TOTALS, rows::totals(totals));
-        out.put(KEY_CHECKPOINT, rows::checkpoint(batch.checkpoint));
-        Ok(out)
-    }
 }
 
 impl Store for RocksStore {
@@ -297,13 +242,19 @@ impl Store for RocksStore {
         }
         self.with_db(|db| {
             self.each(db, PREFIX_BLOCK, &mut |key, value| {
-                let (pba, row) = self.block_row(key, value)?;
-                visitor.block(pba, row);
+                let blocks = rows::blocks(key, value);
+                for (pba, row) in blocks.map_err(|error| self.corrupt("block", error))? {
+                    visitor.block(pba, row);
+                }
                 Ok(())
             })?;
             self.each(db, PREFIX_MAP, &mut |key, value| {
-                let ((volume, sub_block), mapping) = self.map_row(key, value)?;
-                visitor.map(volume, sub_block, mapping);
+                let row = rows::parse_map_key(key)
+                    .and_then(|(volume, _)| Ok((volume, rows::mappings(key, value)?)));
+                let (volume, mappings) = row.map_err(|error| self.corrupt("mapping", error))?;
+                for (sub_block, mapping) in mappings {
+                    visitor.map(volume, sub_block, mapping);
+                }
                 Ok(())
             })
         })?;
@@ -342,32 +293,47 @@ impl Store for RocksStore {
         count_max: usize,
     ) -> Result<Vec<(Pba, BlockRow)>, MetaError> {
         let mut found = Vec::new();
+        let Some(last) = last_of(first.0, end.0, count_max) else {
+            return Ok(found);
+        };
         self.with_db(|db| {
             let row = |key: &[u8], value: &[u8]| {
-                if found.len() >= count_max {
-                    return Ok(false);
-                }
-                found.push(self.block_row(key, value)?);
-                Ok(true)
+                let blocks = rows::blocks(key, value);
+                let blocks = blocks.map_err(|error| self.corrupt("block", error))?;
+                let wanted = blocks.filter(|(pba, _)| (first..end).contains(pba));
+                found.extend(wanted.take(count_max - found.len()));
+                Ok(found.len() < count_max)
             };
-            let (first, end) = (rows::block_key(first), rows::block_key(end.max(first)));
-            self.scan(db, ReadOptions::default(), first, end, row)
+            let (first, last) = (rows::block_key(first), rows::block_key(Pba(last)));
+            self.pages(db, &first, &last, row)
         })?;
         Ok(found)
     }
 
     fn last_block(&self, end: Pba) -> Result<Option<Pba>, MetaError> {
+        let Some(last) = last_of(0, end.0, 1) else {
+            return Ok(None);
+        };
         self.with_db(|db| {
             let mut options = ReadOptions::default();
             options.set_iterate_lower_bound([PREFIX_BLOCK]);
-            options.set_iterate_upper_bound(rows::block_key(end));
+            options.set_iterate_upper_bound([&rows::block_key(Pba(last))[..], &[0]].concat());
             let mut iterator = db.raw_iterator_opt(options);
             iterator.seek_to_last();
-            let last = iterator.key().map(rows::parse_block_key).transpose();
+            // The last page may hold nothing but what is beyond the end.
+            while let Some((key, value)) = iterator.item() {
+                let blocks = rows::blocks(key, value);
+                let blocks = blocks.map_err(|error| self.corrupt("block", error))?;
+                let last = blocks.map(|(pba, _)| pba).filter(|pba| *pba < end).last();
+                if last.is_some() {
+                    return Ok(last);
+                }
+                iterator.prev();
+            }
             iterator
                 .status()
                 .map_err(|error| classify(&self.dir, "read the metadata store", error))?;
-            last.map_err(|error| self.corrupt("block", error))
+            Ok(None)
         })
     }
 
@@ -379,18 +345,19 @@ impl Store for RocksStore {
         count_max: usize,
     ) -> Result<Vec<(u64, Mapping)>, MetaError> {
         let mut found = Vec::new();
+        let Some(last) = last_of(first, end, count_max) else {
+            return Ok(found);
+        };
         self.with_db(|db| {
             let row = |key: &[u8], value: &[u8]| {
-                if found.len() >= count_max {
-                    return Ok(false);
-                }
-                let ((_, sub_block), mapping) = self.map_row(key, value)?;
-                found.push((sub_block, mapping));
-                Ok(true)
+                let mappings = rows::mappings(key, value);
+                let mappings = mappings.map_err(|error| self.corrupt("mapping", error))?;
+                let wanted = mappings.filter(|(sub_block, _)| (first..end).contains(sub_block));
+                found.extend(wanted.take(count_max - found.len()));
+                Ok(found.len() < count_max)
             };
-            let end = rows::map_key(volume, end.max(first));
-            let first = rows::map_key(volume, first);
-            self.scan(db, ReadOptions::default(), first, end, row)
+            let (first, last) = (rows::map_key(volume, first), rows::map_key(volume, last));
+            self.pages(db, &first, &last, row)
         })?;
         Ok(found)
     }
@@ -404,7 +371,13 @@ impl Store for RocksStore {
         check_progress(state.checkpoint, batch)?;
         let mut totals = state.totals.clone();
         let applied = self.with_db(|db| {
-            let rows = self.prepare(db, batch, &mut totals)?;
+            let preparation = Preparation {
+                dir: &self.dir,
+                db,
+                batch,
+                totals: &mut totals,
+            };
+            let rows = preparation.run()?;
             db.write_opt(rows, &synced()).map_err(|error| {
                 state.in_doubt = Some(batch.checkpoint);
                 classify(&self.dir, "write to the metadata store", error)
@@ -457,7 +430,10 @@ fn open(dir: &Path, pool: Uuid, options: &RocksOptions) -> Result<Opened, MetaEr
     if !current.exists() {
         return Err(MetaError::missing(current, REMEDY));
     }
-    let db = DB::open(&database_options(options), dir)
+    let options = database_options(options);
+    // Rows are looked up many at a time by the name of their family, which has the same options.
+    let family = (DEFAULT_COLUMN_FAMILY_NAME, options.clone());
+    let db = DB::open_cf_with_opts(&options, dir, [family])
         .map_err(|error| classify(dir, "open the metadata store", error))?;
     let read = |key: &[u8], what: &str| {
         db.get(key)
@@ -496,6 +472,22 @@ fn open(dir: &Path, pool: Uuid, options: &RocksOptions) -> Result<Opened, MetaEr
     })
 }
 
+/// The last number of a range that is not empty and of which something is wanted.
+fn last_of(first: u64, end: u64, count_max: usize) -> Option<u64> {
+    (first < end && count_max > 0).then(|| end - 1)
+}
+
+/// Merges the values of a page; `None` if they make no sense.
+fn merge(
+    key: &[u8],
+    row: Option<&[u8]>,
+    changes: &MergeOperands,
+    is_whole: bool,
+) -> Option<Vec<u8>> {
+    let content_bytes = rows::content_bytes(*key.first()?)?;
+    page::merge(content_bytes, row, changes.iter(), is_whole).ok()
+}
+
 fn database_options(options: &RocksOptions) -> Options {
     let mut table = BlockBasedOptions::default();
     table.set_block_cache(&Cache::new_lru_cache(options.cache_bytes));
@@ -508,6 +500,11 @@ fn database_options(options: &RocksOptions) -> Options {
     out.create_if_missing(false);
     out.set_paranoid_checks(true);
     out.set_block_based_table_factory(&table);
+    out.set_merge_operator(
+        MERGE_NAME,
+        |key: &[u8], row: Option<&[u8]>, changes: &MergeOperands| merge(key, row, changes, true),
+        |key: &[u8], row: Option<&[u8]>, changes: &MergeOperands| merge(key, row, changes, false),
+    );
     out.set_compression_type(DBCompressionType::Lz4);
     out.set_write_buffer_size(options.write_buffer_bytes);
     out.set_max_write_buffer_number(3);
@@ -534,8 +531,12 @@ fn synced() -> WriteOptions {
     options
 }
 
+pub(super) fn corrupt(dir: &Path, what: &str, error: CodecError) -> MetaError {
+    MetaError::corrupt(dir, format!("a {what} row {error}"), REMEDY)
+}
+
 /// Turns an error of RocksDB, which says what happened only in its text, into one of ours.
-fn classify(dir: &Path, action: &str, error: rocksdb::Error) -> MetaError {
+pub(super) fn classify(dir: &Path, action: &str, error: rocksdb::Error) -> MetaError {
     let kind = error.kind();
     let text = error.into_string();
     if text.contains("No space left on device") || text.contains("Disk quota exceeded") {

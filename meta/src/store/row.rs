@@ -2,12 +2,13 @@
 
 use uuid::Uuid;
 
-use super::rows;
+use super::{page, rows};
 use crate::codec::CodecError;
 use crate::types::{BlockRow, Checkpoint, Mapping, Pba, Totals, VolumeInfo};
 
 /// A row of the store. What the database holds are keys and values that decode to one of these, and
-/// each has only one encoding.
+/// each has only one encoding. (Between a row and what it says there may be changes of a page that RocksDB
+/// has not merged yet: [`Row::merge`].)
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Row {
     /// The version of the rows (the one that this program knows) and the pool they belong to.
@@ -16,16 +17,14 @@ pub enum Row {
     Checkpoint(Checkpoint),
     /// A volume.
     Volume(VolumeInfo),
-    /// A block in use.
-    Block(Pba, BlockRow),
-    /// Where a sub-block of a volume lies.
-    Mapping {
+    /// The blocks in use of one page: at least one, by address.
+    Blocks(Vec<(Pba, BlockRow)>),
+    /// Where the sub-blocks of one page of a volume lie.
+    Mappings {
         /// Volume id.
         volume: u32,
-        /// Number of the sub-block in its volume.
-        sub_block: u64,
-        /// The block, and its checksum.
-        mapping: Mapping,
+        /// At least one, by the number of the sub-block in its volume.
+        mappings: Vec<(u64, Mapping)>,
     },
     /// How much there is.
     Totals(Totals),
@@ -56,17 +55,11 @@ impl Row {
             _ if key == rows::KEY_TOTALS => Self::Totals(rows::parse_totals(value)?),
             _ if key == rows::KEY_CHECKPOINT => Self::Checkpoint(rows::parse_checkpoint(value)?),
             Some(&rows::PREFIX_VOLUME) => Self::Volume(rows::parse_volume(key, value)?),
-            Some(&rows::PREFIX_BLOCK) => {
-                Self::Block(rows::parse_block_key(key)?, rows::parse_block(value)?)
-            }
+            Some(&rows::PREFIX_BLOCK) => Self::Blocks(rows::blocks(key, value)?.collect()),
             Some(&rows::PREFIX_MAP) => {
-                let (volume, sub_block) = rows::parse_map_key(key)?;
-                let mapping = rows::parse_map(value)?;
-                Self::Mapping {
-                    volume,
-                    sub_block,
-                    mapping,
-                }
+                let (volume, _) = rows::parse_map_key(key)?;
+                let mappings = rows::mappings(key, value)?.collect();
+                Self::Mappings { volume, mappings }
             }
             _ => return Err(CodecError::Field("key").into()),
         })
@@ -82,16 +75,39 @@ impl Row {
                 rows::checkpoint(*at).to_vec(),
             ),
             Self::Volume(info) => (rows::volume_key(info.id).to_vec(), rows::volume(info)),
-            Self::Block(pba, row) => (rows::block_key(*pba).to_vec(), rows::block(row).to_vec()),
-            Self::Mapping {
-                volume,
-                sub_block,
-                mapping,
-            } => (
-                rows::map_key(*volume, *sub_block).to_vec(),
-                rows::mapping(*mapping).to_vec(),
-            ),
+            Self::Blocks(blocks) => {
+                let first = blocks.first().map_or(Pba(0), |(pba, _)| *pba);
+                let entries = blocks.iter().map(|(pba, row)| (pba.0, *row));
+                (rows::block_key(first).to_vec(), page_of(entries))
+            }
+            Self::Mappings { volume, mappings } => {
+                let first = mappings.first().map_or(0, |(sub_block, _)| *sub_block);
+                let key = rows::map_key(*volume, first).to_vec();
+                (key, page_of(mappings.iter().copied()))
+            }
             Self::Totals(totals) => (rows::KEY_TOTALS.to_vec(), rows::totals(totals)),
         }
     }
+
+    /// The value of the row `key` after changes of its page, the oldest first; `None` if one of them, or the
+    /// row, cannot be read. Without a row below them (`is_whole` is false) the result is a change again; an
+    /// empty one says that there is no row any more.
+    #[must_use]
+    pub fn merge(
+        key: &[u8],
+        row: Option<&[u8]>,
+        changes: &[&[u8]],
+        is_whole: bool,
+    ) -> Option<Vec<u8>> {
+        let content_bytes = rows::content_bytes(*key.first()?)?;
+        page::merge(content_bytes, row, changes.iter().copied(), is_whole).ok()
+    }
+}
+
+fn page_of<C: page::Content>(entries: impl Iterator<Item = (u64, C)>) -> Vec<u8> {
+    let mut out = Vec::new();
+    for (number, content) in entries {
+        page::put(&mut out, page::position(number), Some(content));
+    }
+    out
 }

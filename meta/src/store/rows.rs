@@ -5,23 +5,27 @@
 //! | format     | `f`                                            | version u32, pool uuid                       |
 //! | checkpoint | `c`                                            | sequence number u64, offset u64, epoch u32   |
 //! | volume     | `v`, id u32 big endian                         | as in the journal's record                   |
-//! | block      | `b`, address u64 big endian                    | refcount u32, fingerprint 16 B, CRC-32C u32  |
-//! | mapping    | `m`, volume u32, sub-block u64, big endian     | address u64, CRC-32C u32                     |
+//! | blocks     | `b`, address / 64 u64 big endian               | a page of: refcount u32, fingerprint 16 B,   |
+//! |            |                                                | CRC-32C u32                                  |
+//! | mappings   | `m`, volume u32, sub-block / 64 u64, big       | a page of: address u64, CRC-32C u32          |
+//! |            | endian                                         |                                              |
 //! | totals     | `t`                                            | count u32, that many of volume u32 and       |
 //! |            |                                                | mappings u64; count u32, that many of drive  |
 //! |            |                                                | u16 and blocks u64                           |
 //!
-//! Keys are big endian so that their order is the order of the numbers; values are little endian.
+//! Keys are big endian so that their order is the order of the numbers; values are little endian. What a
+//! page is says `page`.
 
 use std::collections::BTreeMap;
 
+use super::page::{self, Content};
 use crate::codec::{CodecError, Reader, put_volume, take_volume};
-use crate::types::{BlockRow, Checkpoint, Fingerprint, Mapping, Pba, Position, Totals, VolumeInfo};
+use crate::types::{BlockRow, Checkpoint, Mapping, Pba, Position, Totals, VolumeInfo};
 use uuid::Uuid;
 
 /// Version of the rows. 2: volumes with or without deduplication. 3: their verify policy, domain and
-/// compression, addresses of fragments, checksums of mappings, totals.
-pub(super) const VERSION: u32 = 3;
+/// compression, addresses of fragments, checksums of mappings, totals. 4: blocks and mappings in pages.
+pub(super) const VERSION: u32 = 4;
 
 pub(super) const KEY_FORMAT: &[u8] = b"f";
 pub(super) const KEY_CHECKPOINT: &[u8] = b"c";
@@ -92,79 +96,80 @@ pub(super) fn parse_volume(key: &[u8], value: &[u8]) -> Result<VolumeInfo, Codec
     Ok(info)
 }
 
+/// Key of the page that a block is in.
 pub(super) fn block_key(pba: Pba) -> [u8; 9] {
     let mut key = [PREFIX_BLOCK; 9];
-    key[1..].copy_from_slice(&pba.0.to_be_bytes());
+    key[1..].copy_from_slice(&(pba.0 >> page::POSITION_BITS).to_be_bytes());
     key
 }
 
-pub(super) fn block(row: &BlockRow) -> [u8; 24] {
-    let mut out = [0; 24];
-    out[..4].copy_from_slice(&row.refcount.to_le_bytes());
-    out[4..20].copy_from_slice(&row.fingerprint.0);
-    out[20..].copy_from_slice(&row.crc32c.to_le_bytes());
-    out
-}
-
+/// The first address of a page.
 pub(super) fn parse_block_key(key: &[u8]) -> Result<Pba, CodecError> {
     let mut reader = Reader::new(key);
     if reader.u8()? != PREFIX_BLOCK {
         return Err(CodecError::Field("key"));
     }
-    let pba = Pba(u64::from_be_bytes(reader.array()?));
+    let first = parse_page(&mut reader)?;
     reader.end()?;
-    Ok(pba)
+    Ok(Pba(first))
 }
 
-pub(super) fn parse_block(value: &[u8]) -> Result<BlockRow, CodecError> {
-    let mut reader = Reader::new(value);
-    let refcount = reader.u32()?;
-    let fingerprint = Fingerprint(reader.array()?);
-    let crc32c = reader.u32()?;
-    reader.end()?;
-    if refcount == 0 {
-        return Err(CodecError::Field("reference count of 0"));
-    }
-    Ok(BlockRow {
-        refcount,
-        fingerprint,
-        crc32c,
-    })
-}
-
+/// Key of the page that a sub-block is in.
 pub(super) fn map_key(volume: u32, sub_block: u64) -> [u8; 13] {
     let mut key = [PREFIX_MAP; 13];
     key[1..5].copy_from_slice(&volume.to_be_bytes());
-    key[5..].copy_from_slice(&sub_block.to_be_bytes());
+    key[5..].copy_from_slice(&(sub_block >> page::POSITION_BITS).to_be_bytes());
     key
 }
 
+/// The volume, and the first sub-block of a page.
 pub(super) fn parse_map_key(key: &[u8]) -> Result<(u32, u64), CodecError> {
     let mut reader = Reader::new(key);
     if reader.u8()? != PREFIX_MAP {
         return Err(CodecError::Field("key"));
     }
     let volume = u32::from_be_bytes(reader.array()?);
-    let sub_block = u64::from_be_bytes(reader.array()?);
+    let first = parse_page(&mut reader)?;
     reader.end()?;
-    Ok((volume, sub_block))
+    Ok((volume, first))
 }
 
-pub(super) fn mapping(mapping: Mapping) -> [u8; 12] {
-    let mut out = [0; 12];
-    out[..8].copy_from_slice(&mapping.pba.0.to_le_bytes());
-    out[8..].copy_from_slice(&mapping.crc32c.to_le_bytes());
-    out
+/// The first entry of the page whose number this is.
+fn parse_page(reader: &mut Reader<'_>) -> Result<u64, CodecError> {
+    let page = u64::from_be_bytes(reader.array()?);
+    page.checked_mul(page::ENTRIES)
+        .ok_or(CodecError::Field("page number"))
 }
 
-pub(super) fn parse_map(value: &[u8]) -> Result<Mapping, CodecError> {
-    let mut reader = Reader::new(value);
-    let mapping = Mapping {
-        pba: Pba(reader.u64()?),
-        crc32c: reader.u32()?,
-    };
-    reader.end()?;
-    Ok(mapping)
+/// The blocks of a row, by address.
+pub(super) fn blocks<'a>(
+    key: &[u8],
+    value: &'a [u8],
+) -> Result<impl Iterator<Item = (Pba, BlockRow)> + use<'a>, CodecError> {
+    let first = parse_block_key(key)?;
+    let page = page::Row::parse::<BlockRow>(value)?;
+    let entries = page.into_entries::<BlockRow>();
+    Ok(entries.map(move |(position, row)| (Pba(first.0 | u64::from(position)), row)))
+}
+
+/// The mappings of a row, by sub-block.
+pub(super) fn mappings<'a>(
+    key: &[u8],
+    value: &'a [u8],
+) -> Result<impl Iterator<Item = (u64, Mapping)> + use<'a>, CodecError> {
+    let (_, first) = parse_map_key(key)?;
+    let page = page::Row::parse::<Mapping>(value)?;
+    let entries = page.into_entries::<Mapping>();
+    Ok(entries.map(move |(position, mapping)| (first | u64::from(position), mapping)))
+}
+
+/// What the rows under a key that begins with this byte merge; `None` if they are no pages.
+pub(super) fn content_bytes(prefix: u8) -> Option<usize> {
+    match prefix {
+        PREFIX_BLOCK => Some(BlockRow::BYTES),
+        PREFIX_MAP => Some(Mapping::BYTES),
+        _ => None,
+    }
 }
 
 pub(super) fn totals(totals: &Totals) -> Vec<u8> {
@@ -216,28 +221,19 @@ mod tests {
     fn rows_read_back_and_sort_by_their_numbers() {
         assert!(map_key(1, u64::MAX) < map_key(2, 0));
         assert!(map_key(0, 255) < map_key(0, 256));
-        assert_eq!(parse_map_key(&map_key(7, 9)), Ok((7, 9)));
-        assert_eq!(parse_block_key(&block_key(Pba(77))), Ok(Pba(77)));
-        let row = BlockRow {
-            refcount: 3,
-            fingerprint: Fingerprint([9; 16]),
-            crc32c: 4,
-        };
-        assert_eq!(parse_block(&block(&row)), Ok(row));
+        assert_eq!(map_key(0, 64), map_key(0, 127));
+        assert_eq!(parse_map_key(&map_key(7, 130)), Ok((7, 128)));
+        assert_eq!(parse_block_key(&block_key(Pba(77))), Ok(Pba(64)));
+        let last = Pba::new(Pba::DRIVE_MAX, Pba::BLOCK_MAX).fragment(14);
+        assert_eq!(parse_block_key(&block_key(last)), Ok(Pba(last.0 - 62)));
+        // There is no page of that number.
+        assert!(parse_block_key(&[b'b', 4, 0, 0, 0, 0, 0, 0, 0]).is_err());
         let at = Checkpoint {
             position: Position { seq: 5, offset: 64 },
             epoch: 2,
         };
         assert_eq!(parse_checkpoint(&checkpoint(at)), Ok(at));
         assert!(parse_checkpoint(&[0; 20]).is_err());
-        assert!(parse_block(&[0; 24]).is_err());
-        let place = Mapping {
-            pba: Pba(77),
-            crc32c: 5,
-        };
-        assert_eq!(parse_map(&mapping(place)), Ok(place));
-        assert!(parse_map(&[0; 8]).is_err());
-        assert!(parse_map(&[0; 13]).is_err());
         let mut sums = Totals::default();
         assert_eq!(parse_totals(&totals(&sums)), Ok(sums.clone()));
         sums.add_mapping(9);

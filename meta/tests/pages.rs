@@ -1,0 +1,269 @@
+//! Rows in pages, beside a store that knows no pages.
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::path::Path;
+
+use common::load;
+use meta::{
+    BatchBuilder, Checkpoint, Fingerprint, MapEntry, MemoryStore, NewBlock, Pba, Position, Record,
+    RocksOptions, RocksStore, Store,
+};
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use uuid::Uuid;
+
+const POOL: Uuid = Uuid::from_u128(5);
+const VOLUMES: Range<u32> = 7..9;
+/// Some pages of a volume, far from its begin.
+const SUB_BLOCKS: Range<u64> = (1 << 40) - 100..(1 << 40) + 300;
+
+/// Small buffers, so that rows lie in memory, in files, and in merged files.
+fn open(dir: &Path) -> RocksStore {
+    let options = RocksOptions {
+        write_buffer_bytes: 64 << 10,
+        ..RocksOptions::default()
+    };
+    RocksStore::open(dir, POOL, options).unwrap()
+}
+
+/// Blocks of two drives, whole ones and fragments.
+fn addresses() -> Vec<Pba> {
+    let whole = (0..2).flat_map(|drive| (0..150).map(move |block| Pba::new(drive, block * 3)));
+    let packs = (0..20).map(|block| Pba::new(0, 1000 + block));
+    let fragments = packs.flat_map(|pack| (0..5).map(move |slot| pack.fragment(slot * 3)));
+    whole.chain(fragments).collect()
+}
+
+struct Model {
+    map: BTreeMap<(u32, u64), Pba>,
+    counts: BTreeMap<Pba, u32>,
+    free: BTreeSet<Pba>,
+    rng: ChaCha8Rng,
+}
+
+impl Model {
+    fn new(seed: u64) -> Self {
+        Self {
+            map: BTreeMap::new(),
+            counts: BTreeMap::new(),
+            free: addresses().into_iter().collect(),
+            rng: ChaCha8Rng::seed_from_u64(seed),
+        }
+    }
+
+    fn range(&mut self) -> Range<u64> {
+        let longest = *[1, 4, 70, 400].choose(&mut self.rng).unwrap();
+        let start = self.rng.random_range(SUB_BLOCKS);
+        start
+            ..SUB_BLOCKS
+                .end
+                .min(start + self.rng.random_range(1..=longest))
+    }
+
+    /// A block: one that is there already, or a free one.
+    fn place(&mut self) -> Option<Pba> {
+        let used: Vec<Pba> = self.counts.keys().copied().collect();
+        let pba = match self.rng.random_bool(0.1) {
+            true => used.choose(&mut self.rng).copied(),
+            false => self.free.pop_first(),
+        };
+        *self.counts.entry(pba?).or_default() += 1;
+        pba
+    }
+
+    fn release(&mut self, pba: Pba) {
+        let count = self.counts.get_mut(&pba).unwrap();
+        *count -= 1;
+        if *count == 0 {
+            self.counts.remove(&pba);
+            self.free.insert(pba);
+        }
+    }
+
+    fn write(&mut self, volume: u32, range: Range<u64>) -> Record {
+        let mut entries = Vec::new();
+        for sub_block in range.clone() {
+            let new = self.place();
+            let old = match new {
+                Some(pba) => self.map.insert((volume, sub_block), pba),
+                None => self.map.remove(&(volume, sub_block)),
+            };
+            let new = new.map(|pba| NewBlock {
+                pba,
+                fingerprint: Fingerprint(u128::from(pba.0).to_be_bytes()),
+                crc32c: pba.0 as u32,
+            });
+            entries.push(MapEntry { old, new });
+        }
+        for old in entries.iter().filter_map(|entry| entry.old) {
+            self.release(old);
+        }
+        Record::Map {
+            volume,
+            start: range.start,
+            entries,
+        }
+    }
+
+    fn trim(&mut self, volume: u32, range: Range<u64>) -> Record {
+        let range = (volume, range.start)..(volume, range.end);
+        let entries: Vec<(u64, Pba)> = self
+            .map
+            .range(range)
+            .map(|((_, at), pba)| (*at, *pba))
+            .collect();
+        for (sub_block, pba) in &entries {
+            self.map.remove(&(volume, *sub_block));
+            self.release(*pba);
+        }
+        Record::Unmap { volume, entries }
+    }
+
+    fn record(&mut self) -> Record {
+        let volume = self.rng.random_range(VOLUMES);
+        let range = self.range();
+        match self.rng.random_bool(0.6) {
+            true => self.write(volume, range),
+            false => self.trim(volume, range),
+        }
+    }
+}
+
+/// Applies the same batch to both stores.
+fn apply(stores: [&dyn Store; 2], records: Vec<Record>) {
+    for store in stores {
+        let seq = store.checkpoint().unwrap().position.seq;
+        let records: Vec<_> = (seq..).zip(records.iter().cloned()).collect();
+        let position = Position {
+            seq: seq + records.len() as u64,
+            offset: 0,
+        };
+        let checkpoint = Checkpoint { position, epoch: 1 };
+        let batch = BatchBuilder::from_records(&records, checkpoint).unwrap();
+        store.apply(&batch).unwrap();
+    }
+}
+
+/// Compares everything that can be asked of two stores.
+fn compare(disk: &dyn Store, memory: &dyn Store, rng: &mut ChaCha8Rng, seed: u64) {
+    assert_eq!(load(disk).unwrap(), load(memory).unwrap(), "seed {seed}");
+    assert_eq!(
+        disk.totals().unwrap(),
+        memory.totals().unwrap(),
+        "seed {seed}"
+    );
+    let addresses = addresses();
+    for _ in 0..20 {
+        let count_max = *[0, 1, 7, 1000].choose(rng).unwrap();
+        let mut address = || Pba(addresses.choose(rng).unwrap().0 + rng.random_range(0..70));
+        let (first, end) = (address(), address());
+        assert_eq!(
+            disk.blocks(first, end, count_max).unwrap(),
+            memory.blocks(first, end, count_max).unwrap(),
+            "seed {seed}: {first}..{end}, {count_max}"
+        );
+        let page = Pba(first.0 & !63);
+        for (first, end) in [(page, Pba(page.0 + 64)), (first, Pba(first.0 + 1))] {
+            assert_eq!(
+                disk.blocks(first, end, 64).unwrap(),
+                memory.blocks(first, end, 64).unwrap(),
+                "seed {seed}: {first}..{end}"
+            );
+        }
+        assert_eq!(
+            disk.last_block(end).unwrap(),
+            memory.last_block(end).unwrap(),
+            "seed {seed}: {end}"
+        );
+        let mut sub_block = || rng.random_range(SUB_BLOCKS.start - 70..SUB_BLOCKS.end + 70);
+        let (first, end) = (sub_block(), sub_block());
+        let page = first & !63;
+        for (first, end) in [
+            (first, end),
+            (page, page + 64),
+            (first, first + 1),
+            (0, u64::MAX),
+        ] {
+            let volume = rng.random_range(VOLUMES.start - 1..VOLUMES.end + 1);
+            assert_eq!(
+                disk.mappings(volume, first, end, count_max).unwrap(),
+                memory.mappings(volume, first, end, count_max).unwrap(),
+                "seed {seed}: volume {volume}, {first}..{end}, {count_max}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_store_in_pages_answers_as_one_without_whatever_is_asked_of_it() {
+    for seed in common::seeds(100).take(4) {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("metadata");
+        RocksStore::create(&dir, POOL).unwrap();
+        let memory = MemoryStore::new();
+        let mut disk = open(&dir);
+        let mut model = Model::new(seed);
+        for round in 0..60 {
+            let count = model.rng.random_range(1..5);
+            let records = (0..count).map(|_| model.record()).collect();
+            apply([&disk, &memory], records);
+            if round % 3 == 0 {
+                compare(&disk, &memory, &mut model.rng, seed);
+            }
+            if model.rng.random_bool(0.1) {
+                drop(disk);
+                disk = open(&dir);
+            }
+        }
+        compare(&disk, &memory, &mut model.rng, seed);
+    }
+}
+
+#[test]
+fn when_the_last_entry_of_a_page_goes_its_row_goes() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("metadata");
+    RocksStore::create(&dir, POOL).unwrap();
+    let memory = MemoryStore::new();
+    let disk = open(&dir);
+    let mut model = Model::new(3);
+    for _ in 0..30 {
+        let records = (0..3).map(|_| model.record()).collect();
+        apply([&disk, &memory], records);
+    }
+    assert!(model.map.len() > 100);
+    // In pieces that hold whole pages, parts of them, and single entries.
+    for piece in [1, 70, 400] {
+        for volume in VOLUMES {
+            while let Some(start) = model
+                .map
+                .keys()
+                .find(|key| key.0 == volume)
+                .map(|key| key.1)
+            {
+                let record = model.trim(volume, start..start + piece);
+                apply([&disk, &memory], vec![record]);
+                if piece == 1 && model.map.len().is_multiple_of(10) {
+                    break;
+                }
+            }
+        }
+    }
+    assert!(model.map.is_empty() && model.counts.is_empty());
+    assert_eq!(load(&disk).unwrap(), load(&memory).unwrap());
+    assert_eq!(disk.last_block(Pba(u64::MAX)).unwrap(), None);
+    drop(disk);
+    // What is deleted must not be looked at: nothing of a page may be left to merge.
+    let mut options = rocksdb::Options::default();
+    options.set_merge_operator_associative("none", |_, _, _| None);
+    let db = rocksdb::DB::open(&options, &dir).unwrap();
+    let keys = db
+        .iterator(rocksdb::IteratorMode::Start)
+        .map(|row| row.unwrap().0);
+    let keys: Vec<Box<[u8]>> = keys.collect();
+    assert_eq!(keys, [b"c", b"f", b"t"].map(|key| Box::from(&key[..])));
+}
