@@ -13,6 +13,7 @@
 
 mod content;
 mod grid;
+mod large;
 mod limits;
 mod load;
 mod pool;
@@ -26,7 +27,7 @@ use std::time::{Duration, Instant};
 
 use drives::{BLOCK_BYTES, Drive, DriveError, FileDrive, MemoryDrive, OpenOptions};
 
-use crate::machine::{self, Machine};
+use crate::machine::Machine;
 use content::Mix;
 use load::{Act, Load, Places, Run, Until};
 use pool::{Cores, KNOWN_BLOCKS, Pool};
@@ -478,78 +479,6 @@ impl Bench<'_> {
             self.put(row.with_goal(Goal::RatioAtLeast(1.0)));
         }
         pool.discard().await;
-        Ok(())
-    }
-
-    /// Figures that depend on how much the pool holds: on a drive that keeps 16 bytes of each block.
-    async fn large(&mut self, blocks: u64) -> Result<(), EngineBenchError> {
-        (self.progress)("filling a large pool");
-        let volume_bytes = blocks * BLOCK_BYTES as u64;
-        let drive_blocks = blocks + blocks / 4 + 2 * KNOWN_BLOCKS;
-        let drive = Arc::new(stamp::StampDrive::new(drive_blocks, content::template()));
-        let folder = self.folder.join("large");
-        let pool = Pool::create(&folder, drive.clone(), volume_bytes).await?;
-        pool.write_known(&self.cores).await?;
-        let resident = machine::resident_bytes();
-        let written = machine::written_bytes().map_err(EngineBenchError::Accounts)?;
-        let start = Instant::now();
-        let fill = Load {
-            until: Until::Commands(blocks),
-            ..pool.load(Act::Write(Mix::Unique), Places::Shuffled, SMALL, 32)
-        };
-        let from = KNOWN_BLOCKS;
-        let run = self.cores.run(fill).await?;
-        let row = Row::new("large-fill-4k", run.per_second(), Unit::CommandsPerSecond);
-        self.put(row.of_run(&run));
-        let (pool, took) = pool.crash_and_open().await?;
-        let row = Row::new(
-            "large-open-after-crash",
-            took.as_secs_f64() * 1e3,
-            Unit::Milliseconds,
-        );
-        self.put(row.with_goal(Goal::ValueAtMost(2000.0)));
-        let loading = Instant::now();
-        pool.engine.load().await?;
-        let took = loading.elapsed().as_secs_f64() * 1e3;
-        self.put(Row::new("large-load-after-crash", took, Unit::Milliseconds));
-        pool.engine.flush().await?;
-        pool.engine.checkpoint().await?;
-        let sustained = blocks as f64 / start.elapsed().as_secs_f64();
-        let name = "large-fill-4k-until-stored";
-        self.put(Row::new(name, sustained, Unit::CommandsPerSecond));
-        let written = machine::written_bytes()
-            .map_err(EngineBenchError::Accounts)?
-            .saturating_sub(written);
-        // Every block went to the drive once, which keeps nothing on disk: the rest is metadata.
-        let share = written as f64 / volume_bytes as f64;
-        let row = Row::new("large-device-bytes-per-byte", 1.0 + share, Unit::Ratio);
-        self.put(row.with_goal(Goal::ValueAtMost(1.15)));
-        let row = Row::new("large-metadata-share", share, Unit::Ratio);
-        self.put(row.with_goal(Goal::ValueAtMost(0.10)));
-        let resident = machine::resident_bytes()
-            .saturating_sub(resident)
-            .saturating_sub(drive.memory_bytes());
-        let row = Row::new(
-            "large-memory-per-block",
-            resident as f64 / blocks as f64,
-            Unit::Bytes,
-        );
-        self.put(row);
-
-        let name = "large-read-4k";
-        let load = pool.load(Act::Read, Places::Random, SMALL, 32);
-        let row = self.median(name, load).await?.commands(name);
-        self.put(row);
-        let name = "large-write-4k-dup";
-        let mix = Mix::Duplicates {
-            percent: 100,
-            from,
-            known: blocks,
-        };
-        let load = pool.load_on_known(Act::Write(mix), Places::Random, SMALL, 32)?;
-        let row = self.median(name, load).await?.commands(name);
-        self.put(row);
-        pool.close().await?;
         Ok(())
     }
 }

@@ -102,6 +102,8 @@ pub enum Goal {
     ValueAtMost(f64),
     /// The value is at least so much of its limit.
     RatioAtLeast(f64),
+    /// The value is at most so much of its limit.
+    RatioAtMost(f64),
 }
 
 impl Goal {
@@ -111,6 +113,7 @@ impl Goal {
             Self::ValueAtLeast(goal) => value >= goal,
             Self::ValueAtMost(goal) => value <= goal,
             Self::RatioAtLeast(goal) => ratio.is_some_and(|ratio| ratio >= goal),
+            Self::RatioAtMost(goal) => ratio.is_some_and(|ratio| ratio <= goal),
         }
     }
 
@@ -119,6 +122,7 @@ impl Goal {
             Self::ValueAtLeast(goal) => format!(">= {}", unit.show(goal)),
             Self::ValueAtMost(goal) => format!("<= {}", unit.show(goal)),
             Self::RatioAtLeast(goal) => format!(">= {goal:.2} of it"),
+            Self::RatioAtMost(goal) => format!("<= {goal:.2} of it"),
         }
     }
 }
