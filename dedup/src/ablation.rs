@@ -23,6 +23,14 @@ pub(crate) enum Broken {
     IgnoreMismatch,
     /// The range of an acknowledged write is unlocked before its duplicates are compared.
     UnlockBeforeCompared,
+    /// What is known of blocks leaves memory though commands hold references there (I4).
+    EvictHeld,
+    /// What is known of blocks leaves memory before the store has it (I4).
+    EvictUnstoredBlocks,
+    /// What was read from the store of blocks is believed, whatever happened meanwhile (I4).
+    BelieveStaleBlocks,
+    /// Records are appended without a look whether what they change is in memory (I4).
+    AppendBlindly,
     /// Pages of maps leave memory before the store has what changed in them (lost mappings).
     EvictUnstored,
     /// Pages of maps leave memory while commands rely on what they found there (mixed-up mappings).

@@ -2,7 +2,8 @@
 //!
 //! Guarantees: the changes of a record are made at once after its append, before anyone else appends;
 //! records of overlapping ranges are appended in the order of their range locks (a guard is held until
-//! the mapping is in place); when the journal is full, who came first gets the next room.
+//! the mapping is in place); when the journal is full, who came first gets the next room; what records
+//! are about is in memory before they are appended, and until they are installed.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::future::{Either, select};
 use futures_util::lock::{Mutex as AsyncMutex, MutexGuard as AsyncMutexGuard};
-use meta::{JournalError, Record, RecordRef};
+use meta::{JournalError, Pba, Record, RecordRef};
 
 use crate::engine::Shared;
 use crate::range_lock::RangeGuard;
@@ -20,6 +21,20 @@ use crate::{EngineError, Result};
 
 /// Checkpoints that one append waits for when the journal is full.
 const ROOM_ATTEMPTS: u32 = 4;
+
+/// Why nothing was appended.
+#[derive(Debug)]
+pub(crate) enum AppendError {
+    Journal(JournalError),
+    /// What is known of these addresses is in the store only: keep it here, then append again.
+    Away(Vec<Pba>),
+}
+
+impl From<JournalError> for AppendError {
+    fn from(error: JournalError) -> Self {
+        Self::Journal(error)
+    }
+}
 
 /// The line in front of a full journal.
 #[derive(Default)]
@@ -86,14 +101,18 @@ impl Shared {
         guard: Option<RangeGuard>,
     ) -> Result<u64> {
         let mut turn = self.room_line.join_if_any().await;
+        let mut stays = Vec::new();
         loop {
             match self.append([RecordRef::from(&record)], |_| ()) {
                 Ok(sequence) => {
                     drop(guard);
                     return Ok(sequence);
                 }
-                Err(error) if error.is_full() => self.wait_for_room(&mut turn).await?,
-                Err(error) => return Err(self.append_failed(&error)),
+                Err(AppendError::Away(pbas)) => stays.push(self.keep_here(pbas).await?),
+                Err(AppendError::Journal(error)) if error.is_full() => {
+                    self.wait_for_room(&mut turn).await?;
+                }
+                Err(AppendError::Journal(error)) => return Err(self.append_failed(&error)),
             }
         }
     }
@@ -104,19 +123,39 @@ impl Shared {
         &self,
         records: impl IntoIterator<Item = RecordRef<'r>, IntoIter: Clone>,
         first: impl FnOnce(&mut State),
-    ) -> std::result::Result<u64, JournalError> {
+    ) -> std::result::Result<u64, AppendError> {
         let records = records.into_iter();
         let mut journal = lock(&self.journal);
         self.check_entries()?;
-        let appended = journal.append(records.clone())?;
+        {
+            let mut state = lock(&self.state);
+            let away: Vec<Pba> = records.clone().flat_map(|r| state.away(r)).collect();
+            #[cfg(test)]
+            let away = match crate::ablation::is(crate::ablation::Broken::AppendBlindly) {
+                true => Vec::new(),
+                false => away,
+            };
+            if !away.is_empty() {
+                return Err(AppendError::Away(away));
+            }
+            // Nothing leaves memory until the records are installed: the journal is locked.
+            state.is_appending = true;
+        }
+        let appended = journal.append(records.clone());
+        let mut state = lock(&self.state);
+        if appended.is_err() {
+            state.is_appending = false;
+        }
+        let appended = appended?;
         let entries = records.clone().map(|record| record.entry_count()).sum();
         self.unstored.fetch_add(entries, Ordering::AcqRel);
-        let mut state = lock(&self.state);
         first(&mut state);
         state.last_change = appended.last;
         for record in records {
             state.install(record);
         }
+        state.is_appending = false;
+        state.evict_some();
         Ok(appended.first)
     }
 

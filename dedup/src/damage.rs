@@ -22,13 +22,14 @@ use meta::{Fingerprint, Pba};
 use reactor::Buffer;
 use serde::{Deserialize, Serialize};
 
+use crate::block_table::{BlockInfo, IN_FLIGHT};
 use crate::domain::Hashers;
 use crate::engine::Shared;
-use crate::index::{BlockInfo, IN_FLIGHT};
+use crate::index::Found;
 use crate::pack_read::Fetch;
 use crate::state::State;
 use crate::wait::{lock, yield_once};
-use crate::{Engine, fingerprint};
+use crate::{Engine, Result, fingerprint};
 
 /// Damaged blocks that are remembered.
 const LISTED_MAX: usize = 16 * 1024;
@@ -186,7 +187,7 @@ impl State {
         if !known.describes(&info) || info.references >= IN_FLIGHT - 1 {
             return false;
         }
-        self.blocks.entry(pba).references += 1;
+        self.blocks.take(pba);
         true
     }
 }
@@ -225,7 +226,7 @@ impl Shared {
 
     /// Reads a block and compares it with what its row says, with nobody able to reuse it meanwhile.
     pub(crate) async fn examine(
-        &self,
+        self: &Arc<Self>,
         pba: Pba,
         info: &BlockInfo,
         buf: Buffer,
@@ -235,6 +236,9 @@ impl Shared {
             crc32c: info.crc32c,
             is_old: false,
             tried: None,
+        };
+        let Ok(_here) = self.keep_here([pba]).await else {
+            return (Verdict::Changed, buf); // the store cannot say what it should hold
         };
         // While the reference is held a volume can go, and with it the domain that the block was of.
         let hashers = self.domains.in_use();
@@ -248,7 +252,7 @@ impl Shared {
         } else {
             self.found_damage(&mut state, pba);
         }
-        state.drop_reference(pba);
+        state.give_back(pba);
         let verdict = if is_good { Verdict::Good } else { Verdict::Bad };
         (verdict, buf)
     }
@@ -280,7 +284,13 @@ impl Shared {
             return;
         }
         let fingerprint = state.blocks.get(pba).fingerprint;
-        if fingerprint.is_some() && state.index.find(&state.blocks, &fingerprint).is_none() {
+        if fingerprint.is_some()
+            && state
+                .index
+                .find(&state.blocks, &fingerprint)
+                .here()
+                .is_none()
+        {
             state.index.insert(&state.blocks, pba, None);
         }
     }
@@ -293,7 +303,13 @@ impl Shared {
         }
         let mut after = None;
         loop {
-            let (next, work) = self.look_at_damage(after);
+            let (next, work) = match self.look_at_damage(after).await {
+                Ok(found) => found,
+                Err(error) => {
+                    tracing::warn!(%error, "damaged blocks cannot be looked after");
+                    break;
+                }
+            };
             for task in work {
                 self.tend(task).await;
             }
@@ -307,44 +323,65 @@ impl Shared {
     }
 
     /// Damaged blocks that there is something to do for, and the last one that was looked at.
-    fn look_at_damage(&self, after: Option<Pba>) -> (Option<Pba>, Vec<Task>) {
-        let state = lock(&self.state);
-        let mut damage = lock(&self.damage);
+    async fn look_at_damage(
+        self: &Arc<Self>,
+        after: Option<Pba>,
+    ) -> Result<(Option<Pba>, Vec<Task>)> {
         let from = after.map_or(Pba(0), |pba| Pba(pba.0.saturating_add(1)));
-        let listed: Vec<(Pba, Known)> = damage
-            .blocks
-            .range(from..)
-            .take(LOOK_BLOCKS)
-            .map(|(pba, known)| (*pba, *known))
-            .collect();
+        let listed: Vec<(Pba, Known)> = {
+            let damage = lock(&self.damage);
+            let listed = damage.blocks.range(from..).take(LOOK_BLOCKS);
+            listed.map(|(pba, known)| (*pba, *known)).collect()
+        };
+        let _here = self.keep_here(listed.iter().map(|(pba, _)| *pba)).await?;
         let mut work = Vec::new();
         for (pba, known) in &listed {
-            if !known.describes(&state.blocks.get(*pba)) {
-                damage.remove(*pba);
-                continue;
-            }
-            // A fragment cannot be written in place: others share its block.
-            let can_heal = known.fingerprint.is_some() && !pba.is_fragment();
-            let twin = match can_heal {
-                true => state.index.find(&state.blocks, &known.fingerprint),
-                false => None,
-            };
-            if twin == Some(*pba) {
-                // It was freed, and the same content was written to it again.
-                damage.remove(*pba);
-            } else if known.is_old || (twin.is_some() && twin != known.tried) {
-                work.push(Task {
-                    pba: *pba,
-                    known: *known,
-                    twin,
-                });
-            }
+            work.extend(self.task(*pba, known).await?);
         }
         let last = listed.last().filter(|_| listed.len() == LOOK_BLOCKS);
-        (last.map(|(pba, _)| *pba), work)
+        Ok((last.map(|(pba, _)| *pba), work))
     }
 
-    async fn tend(&self, Task { pba, known, twin }: Task) {
+    /// What there is to do for a damaged block, which is kept here.
+    async fn task(self: &Arc<Self>, pba: Pba, known: &Known) -> Result<Option<Task>> {
+        let mut stays = Vec::new();
+        loop {
+            let away = {
+                let state = lock(&self.state);
+                let mut damage = lock(&self.damage);
+                if !known.describes(&state.blocks.get(pba)) {
+                    damage.remove(pba);
+                    return Ok(None);
+                }
+                // A fragment cannot be written in place: others share its block.
+                let can_heal = known.fingerprint.is_some() && !pba.is_fragment();
+                let twin = match can_heal {
+                    true => state.index.find(&state.blocks, &known.fingerprint),
+                    false => Found::Nowhere,
+                };
+                let twin = match twin {
+                    Found::Stored(away) => Err(away),
+                    twin => Ok(twin.here()),
+                };
+                match twin {
+                    Err(away) => away,
+                    Ok(Some(twin)) if twin == pba => {
+                        // It was freed, and the same content was written to it again.
+                        damage.remove(pba);
+                        return Ok(None);
+                    }
+                    Ok(twin) => {
+                        let known = *known;
+                        let is_work = known.is_old || (twin.is_some() && twin != known.tried);
+                        return Ok(is_work.then_some(Task { pba, known, twin }));
+                    }
+                }
+            };
+            stays.push(self.keep_here([away]).await?);
+        }
+    }
+
+    async fn tend(self: &Arc<Self>, Task { pba, known, twin }: Task) {
         let mut buf = self.bounce(BLOCK_BYTES).await;
         if known.is_old {
             let info = BlockInfo {
@@ -364,13 +401,16 @@ impl Shared {
         let Some(twin) = twin else {
             return;
         };
+        let Ok(_here) = self.keep_here([pba, twin]).await else {
+            return; // the next round tries again
+        };
         {
             let mut state = lock(&self.state);
             if !state.hold(pba, &known) {
                 return;
             }
             if !state.hold(twin, &known) {
-                state.drop_reference(pba);
+                state.give_back(pba);
                 return;
             }
         }
@@ -383,8 +423,8 @@ impl Shared {
         } else if let Some(known) = lock(&self.damage).blocks.get_mut(&pba) {
             known.tried = Some(twin);
         }
-        state.drop_reference(pba);
-        state.drop_reference(twin);
+        state.give_back(pba);
+        state.give_back(twin);
     }
 
     /// Writes the twin's content over the damaged block, in place. References on both are held.

@@ -211,6 +211,8 @@ pub(crate) struct Shared {
     pub(crate) loaded: AtomicBool,
     /// As the state's accounts of memory say.
     pub(crate) is_crowded: Arc<AtomicBool>,
+    /// Whether anything of what is known of blocks is in the store only.
+    pub(crate) is_partial: Arc<AtomicBool>,
     /// Chunks of blocks are loaded one by one, background work beside commands.
     pub(crate) load_turn: AsyncMutex<()>,
     /// Contents that are stored twice because the older one was not loaded.
@@ -324,8 +326,9 @@ impl Engine {
         let journal_bytes = parts.journal.capacity();
         let (state, journal, _recovered) = recovery::recover(&parts, &bounces).await?;
         let damage = Damage::load(parts.config.damage_file.clone());
-        let is_loaded = state.blocks.next_unloaded().is_none();
+        let is_loaded = state.blocks.next_unentered().is_none();
         let is_crowded = state.resident.crowded_flag();
+        let is_partial = state.blocks.partial_flag();
         let domains = Domains::new(&parts.hash_key);
         for entry in state.volumes.values() {
             entry.core.hasher(&domains);
@@ -359,6 +362,7 @@ impl Engine {
             closed: AtomicBool::new(false),
             loaded: AtomicBool::new(is_loaded),
             is_crowded,
+            is_partial,
             load_turn: AsyncMutex::default(),
             merges: Mutex::default(),
             volume_changes,

@@ -1,194 +1,13 @@
-//! What is known of physical blocks, and how to find one by its content.
+//! How to find a block by its content.
 //!
-//! [`BlockTable`] holds count, checksum and fingerprint per physical address (a whole block, or a fragment
-//! of one), in chunks that exist only where blocks are in use. [`Index`] finds a block by its fingerprint; it stores block numbers and a
-//! few bits of the fingerprint, and compares the full fingerprint in the table, so a hit is always a
-//! match of all 128 bits.
+//! [`Index`] finds a block by its fingerprint; it stores block numbers and a few bits of the fingerprint,
+//! and compares the full fingerprint in the [block table](BlockTable), so a hit is always a match of all
+//! 128 bits. Where that part of the table is in the store only, it says so: who looks brings it in and
+//! looks again, so that nothing that is stored is ever missed.
 
 use meta::{Fingerprint, Pba};
 
-/// Blocks per chunk of the table. Small in tests, so that the small drives of the simulation have several.
-pub(crate) const CHUNK: u64 = if cfg!(test) { 64 } else { 4096 };
-
-/// Bit of [`BlockInfo::references`] that marks a block in flight. A count is always below it.
-pub(crate) const IN_FLIGHT: u32 = 1 << 31;
-
-/// What is known of one physical block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct BlockInfo {
-    /// Mappings, and writes under way, that refer to it; with [`IN_FLIGHT`] as long as a batch is
-    /// writing it.
-    pub(crate) references: u32,
-    pub(crate) crc32c: u32,
-    pub(crate) fingerprint: Fingerprint,
-}
-
-const UNUSED: BlockInfo = BlockInfo {
-    references: 0,
-    crc32c: 0,
-    fingerprint: Fingerprint([0; 16]),
-};
-
-type Chunk = Box<[BlockInfo]>;
-
-/// Facts per physical address. Every drive has two tables: one for its whole blocks and, behind that,
-/// one for the fragments in them.
-pub(crate) struct BlockTable {
-    tables: Vec<Vec<Option<Chunk>>>,
-    /// Per drive, whether what is known of the blocks of a chunk, and of the fragments in them, is in the
-    /// store only; empty when everything is here.
-    unloaded: Vec<Vec<bool>>,
-}
-
-/// The table of an address.
-#[inline]
-fn table_of(pba: Pba) -> usize {
-    usize::from(pba.drive()) * 2 + usize::from(pba.is_fragment())
-}
-
-/// The address with this number in a table.
-#[inline]
-pub(crate) fn address(table: usize, number: u64) -> Pba {
-    let drive = (table / 2) as u16;
-    match table % 2 {
-        0 => Pba::new(drive, number),
-        _ => Pba::new(drive, number / Pba::SLOTS).fragment((number % Pba::SLOTS) as u8),
-    }
-}
-
-impl BlockTable {
-    /// Tables for drives of these sizes (in data blocks).
-    pub(crate) fn new(data_blocks: &[u64]) -> Self {
-        let chunks = |blocks: &u64| (0..blocks.div_ceil(CHUNK)).map(|_| None).collect();
-        let tables = data_blocks
-            .iter()
-            .flat_map(|blocks| [chunks(blocks), Vec::new()]);
-        Self {
-            tables: tables.collect(),
-            unloaded: Vec::new(),
-        }
-    }
-
-    /// What is known of the blocks of each drive before these ones is in the store only.
-    pub(crate) fn unload(&mut self, ends: &[u64]) {
-        let chunks = |end: &u64| vec![true; end.div_ceil(CHUNK) as usize];
-        self.unloaded = ends.iter().map(chunks).collect();
-    }
-
-    /// Whether the table knows of the block what the store does.
-    pub(crate) fn is_loaded(&self, pba: Pba) -> bool {
-        let chunks = self.unloaded.get(usize::from(pba.drive()));
-        let chunk = chunks.and_then(|chunks| chunks.get((pba.block() / CHUNK) as usize));
-        chunk.is_none_or(|is_unloaded| !is_unloaded)
-    }
-
-    /// The first block of a chunk that is not loaded; `None` when everything is.
-    pub(crate) fn next_unloaded(&self) -> Option<Pba> {
-        (0u16..).zip(&self.unloaded).find_map(|(drive, chunks)| {
-            let chunk = chunks.iter().position(|is_unloaded| *is_unloaded)?;
-            Some(Pba::new(drive, chunk as u64 * CHUNK))
-        })
-    }
-
-    /// Takes what the store has of a chunk's blocks and their fragments; `first` is its first block.
-    pub(crate) fn load(&mut self, first: Pba, rows: impl Iterator<Item = (Pba, BlockInfo)>) {
-        debug_assert!(!self.is_loaded(first) && first.block().is_multiple_of(CHUNK));
-        if let Some(chunks) = self.unloaded.get_mut(usize::from(first.drive()))
-            && let Some(is_unloaded) = chunks.get_mut((first.block() / CHUNK) as usize)
-        {
-            *is_unloaded = false;
-        }
-        for (pba, info) in rows {
-            *self.entry(pba) = info;
-        }
-    }
-
-    /// One drive more, with the next index.
-    pub(crate) fn add_drive(&mut self, data_blocks: u64) {
-        let chunks = (0..data_blocks.div_ceil(CHUNK)).map(|_| None);
-        self.tables.extend([chunks.collect(), Vec::new()]);
-    }
-
-    /// What is known of a content; an unused address has no references.
-    #[inline]
-    pub(crate) fn get(&self, pba: Pba) -> BlockInfo {
-        let chunk = self
-            .tables
-            .get(table_of(pba))
-            .and_then(|chunks| chunks.get((pba.number() / CHUNK) as usize));
-        match chunk {
-            Some(Some(chunk)) => chunk[(pba.number() % CHUNK) as usize],
-            _ => UNUSED,
-        }
-    }
-
-    /// The entry of an address. It must exist on its drive (checked where numbers come in).
-    #[inline]
-    pub(crate) fn entry(&mut self, pba: Pba) -> &mut BlockInfo {
-        debug_assert!(self.is_loaded(pba));
-        let table = &mut self.tables[table_of(pba)];
-        let at = (pba.number() / CHUNK) as usize;
-        if pba.is_fragment() && table.len() <= at {
-            table.resize_with(at + 1, || None);
-        }
-        let chunk =
-            table[at].get_or_insert_with(|| vec![UNUSED; CHUNK as usize].into_boxed_slice());
-        &mut chunk[(pba.number() % CHUNK) as usize]
-    }
-
-    /// Whether any fragment of a fragment's pack has references.
-    pub(crate) fn is_pack_in_use(&self, pba: Pba) -> bool {
-        let block = pba.container();
-        (0..=Pba::SLOT_MAX).any(|slot| self.get(block.fragment(slot)).references > 0)
-    }
-
-    /// How many tables there are; table `t` is about drive `t / 2`.
-    pub(crate) fn tables(&self) -> usize {
-        self.tables.len()
-    }
-
-    /// Addresses with references among `count` numbers of a table from `first` on; where nothing is in
-    /// use costs nothing.
-    pub(crate) fn used_in(
-        &self,
-        table: usize,
-        first: u64,
-        count: u64,
-    ) -> impl Iterator<Item = (Pba, &BlockInfo)> {
-        let chunks = self.tables.get(table).map_or(&[][..], |chunks| &chunks[..]);
-        let end = first.saturating_add(count);
-        (0u64..)
-            .zip(chunks)
-            .skip((first / CHUNK) as usize)
-            .take_while(move |(number, _)| number * CHUNK < end)
-            .flat_map(move |(number, chunk)| {
-                let entries = chunk.as_deref().unwrap_or_default();
-                (number * CHUNK..)
-                    .zip(entries)
-                    .filter(move |(number, info)| {
-                        info.references > 0 && (first..end).contains(number)
-                    })
-                    .map(move |(number, info)| (address(table, number), info))
-            })
-    }
-
-    /// Whether a table has that number or a later one.
-    pub(crate) fn has(&self, table: usize, number: u64) -> bool {
-        number < self.numbers(table)
-    }
-
-    /// Every number of a table that is or was in use is below this one.
-    pub(crate) fn numbers(&self, table: usize) -> u64 {
-        self.tables.get(table).map_or(0, Vec::len) as u64 * CHUNK
-    }
-
-    /// Every address that has references: by drive, whole blocks first; fragments of a pack follow each
-    /// other.
-    #[cfg(test)]
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Pba, &BlockInfo)> {
-        (0..self.tables.len()).flat_map(|table| self.used_in(table, 0, u64::MAX))
-    }
-}
+use crate::block_table::{BlockTable, address};
 
 /// Entries of a bucket: one cache line.
 const SLOTS: usize = 8;
@@ -207,6 +26,27 @@ const NUMBER_BITS: u32 = 40;
 const NUMBERS: u64 = 1 + Pba::SLOTS;
 /// Data blocks of all drives of a pool together at most: 240 TiB.
 pub(crate) const BLOCKS_MAX: u64 = ((1 << NUMBER_BITS) - 1) / NUMBERS;
+
+/// What a look-up finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// The block with this content.
+    Here(Pba),
+    /// Perhaps this one: that part of the block table is in the store only.
+    Stored(Pba),
+    /// Nobody has the content.
+    Nowhere,
+}
+
+impl Found {
+    /// The block, if it is known to be the one.
+    pub(crate) fn here(self) -> Option<Pba> {
+        match self {
+            Self::Here(pba) => Some(pba),
+            Self::Stored(_) | Self::Nowhere => None,
+        }
+    }
+}
 
 /// Finds blocks by content.
 ///
@@ -289,7 +129,7 @@ impl Shard {
 
     /// Where an entry with this tag is that `is_wanted`: bucket and slot.
     #[inline]
-    fn find(&self, tag: u64, is_wanted: impl Fn(u64) -> bool) -> Option<(usize, usize)> {
+    fn find(&self, tag: u64, mut is_wanted: impl FnMut(u64) -> bool) -> Option<(usize, usize)> {
         let mut bucket = self.home(tag);
         for _ in 0..self.buckets.len() {
             for (slot, entry) in self.buckets[bucket].0.iter().enumerate() {
@@ -440,13 +280,37 @@ impl Index {
     }
 
     /// The block with this fingerprint.
-    pub(crate) fn find(&self, blocks: &BlockTable, fingerprint: &Fingerprint) -> Option<Pba> {
+    pub(crate) fn find(&self, blocks: &BlockTable, fingerprint: &Fingerprint) -> Found {
+        self.find_with(blocks, fingerprint, |_| false)
+    }
+
+    /// The same, where `knows` says of a block in the store only whether it has that fingerprint; if it
+    /// does not know, the block may be found as [`Found::Stored`].
+    pub(crate) fn find_with(
+        &self,
+        blocks: &BlockTable,
+        fingerprint: &Fingerprint,
+        knows: impl Fn(Pba) -> bool,
+    ) -> Found {
         let hash = Hash::new(fingerprint);
         let shard = &self.shards[self.shard(hash)];
-        let has_content =
-            |entry| blocks.get(number_to_pba(&self.drives, entry)).fingerprint == *fingerprint;
-        let (bucket, slot) = shard.find(hash.tag, has_content)?;
-        Some(number_to_pba(&self.drives, shard.buckets[bucket].0[slot]))
+        let mut stored = None;
+        let has_content = |entry| {
+            let pba = number_to_pba(&self.drives, entry);
+            match blocks.look(pba) {
+                Some(info) => info.fingerprint == *fingerprint,
+                None => {
+                    stored.get_or_insert(pba);
+                    knows(pba)
+                }
+            }
+        };
+        match shard.find(hash.tag, has_content) {
+            Some((bucket, slot)) => {
+                Found::Here(number_to_pba(&self.drives, shard.buckets[bucket].0[slot]))
+            }
+            None => stored.map_or(Found::Nowhere, Found::Stored),
+        }
     }
 
     /// Looks at where entries of these fingerprints would be, all at once, so that the look-ups that
@@ -472,7 +336,7 @@ impl Index {
             for entry in shard.buckets[home].0 {
                 if entry >> NUMBER_BITS == hash.tag && entry != 0 {
                     let pba = number_to_pba(&self.drives, entry);
-                    seen ^= u64::from(blocks.get(pba).references);
+                    seen ^= blocks.warm_up(pba);
                 }
             }
             if shard.passed[home] > 0 {
@@ -488,12 +352,10 @@ impl Index {
         blocks: &BlockTable,
         old: impl Iterator<Item = Pba> + Clone,
     ) {
-        let seen = old
-            .clone()
-            .fold(0, |seen, pba| seen ^ blocks.get(pba).references);
+        let seen = old.clone().fold(0, |seen, pba| seen ^ blocks.warm_up(pba));
         std::hint::black_box(seen);
         let places = old.filter_map(|pba| {
-            let info = blocks.get(pba);
+            let info = blocks.look(pba)?;
             (info.references == 1 && info.fingerprint.is_some()).then(|| {
                 let hash = Hash::new(&info.fingerprint);
                 let shard = &self.shards[self.shard(hash)];
@@ -514,10 +376,10 @@ impl Index {
     /// Enters a block, whose fingerprint is in the table already. `known`: what was found by that
     /// fingerprint before, which leaves.
     pub(crate) fn insert(&mut self, blocks: &BlockTable, pba: Pba, known: Option<Pba>) {
-        if let Some(known) = known {
-            self.remove(blocks, known);
-        }
         let hash = Hash::new(&blocks.get(pba).fingerprint);
+        if let Some(known) = known {
+            self.remove_entry(hash, known);
+        }
         let entry = self.entry(hash, pba);
         let at = self.shard(hash);
         let shard = &mut self.shards[at];
@@ -530,7 +392,10 @@ impl Index {
 
     /// Removes a block; an entry of another block with the same content stays.
     pub(crate) fn remove(&mut self, blocks: &BlockTable, pba: Pba) {
-        let hash = Hash::new(&blocks.get(pba).fingerprint);
+        self.remove_entry(Hash::new(&blocks.get(pba).fingerprint), pba);
+    }
+
+    fn remove_entry(&mut self, hash: Hash, pba: Pba) {
         let entry = self.entry(hash, pba);
         let at = self.shard(hash);
         if self.shards[at].remove(entry) {
@@ -570,6 +435,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::block_table::BlockInfo;
 
     proptest! {
         #[test]
@@ -583,7 +449,7 @@ mod tests {
                     let block = Pba::new(number as u16 % 2, number as u64 * 37);
                     let pba = if number % 3 == 0 { block } else { block.fragment(number as u8 % 15) };
                     *blocks.entry(pba) = BlockInfo { references: 1, crc32c: 0, fingerprint };
-                    let known = index.find(&blocks, &fingerprint);
+                    let known = index.find(&blocks, &fingerprint).here();
                     index.insert(&blocks, pba, known);
                     model.insert(content, pba);
                 } else if let Some(pba) = model.remove(&content) {
@@ -591,30 +457,11 @@ mod tests {
                 }
                 prop_assert_eq!(index.len(), model.len());
                 for content in 0u8..20 {
-                    let found = index.find(&blocks, &Fingerprint([content; 16]));
+                    let found = index.find(&blocks, &Fingerprint([content; 16])).here();
                     prop_assert_eq!(found.map(|p| p.0), model.get(&content).map(|p| p.0));
                 }
             }
         }
-    }
-
-    #[test]
-    fn a_pack_is_in_use_as_long_as_one_of_its_fragments_is() {
-        let mut blocks = BlockTable::new(&[100, 100]);
-        let pack = Pba::new(1, 7);
-        for slot in [0, 14] {
-            blocks.entry(pack.fragment(slot)).references = 1;
-        }
-        // Neither the whole block nor its neighbours count.
-        blocks.entry(pack).references = 1;
-        blocks.entry(Pba::new(1, 8).fragment(0)).references = 1;
-        let found: Vec<_> = blocks.iter().map(|(pba, _)| pba.to_string()).collect();
-        assert_eq!(found, ["1:7", "1:7/0", "1:7/14", "1:8/0"]);
-        for slot in [0, 14] {
-            assert!(blocks.is_pack_in_use(pack.fragment(0)));
-            blocks.entry(pack.fragment(slot)).references = 0;
-        }
-        assert!(!blocks.is_pack_in_use(pack.fragment(14)));
     }
 
     #[test]
@@ -629,11 +476,11 @@ mod tests {
                 crc32c: 0,
                 fingerprint,
             };
-            let known = index.find(&blocks, &fingerprint);
+            let known = index.find(&blocks, &fingerprint).here();
             index.insert(&blocks, pba, known);
         }
         index.remove(&blocks, a);
-        assert_eq!(index.find(&blocks, &fingerprint).map(|p| p.0), Some(b.0));
+        assert_eq!(index.find(&blocks, &fingerprint), Found::Here(b));
     }
 
     fn spread(number: u64) -> Fingerprint {
@@ -711,13 +558,16 @@ mod tests {
             index.remove(&blocks, pba(number));
         }
         for number in 0..BLOCKS {
-            let found = index.find(&blocks, &spread(number));
+            let found = index.find(&blocks, &spread(number)).here();
             let wanted = (number % 3 != 0).then(|| pba(number));
             assert_eq!(found, wanted, "block {number}");
         }
         let none: Vec<_> = (BLOCKS..BLOCKS + 10).map(spread).collect();
         index.warm_up(&blocks, none.iter());
-        assert!(none.iter().all(|f| index.find(&blocks, f).is_none()));
+        assert!(
+            none.iter()
+                .all(|f| index.find(&blocks, f) == Found::Nowhere)
+        );
         for number in 0..BLOCKS {
             index.remove(&blocks, pba(number));
         }

@@ -33,9 +33,11 @@
 #[cfg(test)]
 mod ablation;
 mod admin;
+mod block_table;
 mod blocks;
 mod check;
 mod checkpoint;
+mod chunks;
 mod commit;
 mod compress;
 mod damage;

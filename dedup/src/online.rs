@@ -21,9 +21,9 @@ use std::time::Duration;
 use meta::Pba;
 use serde::{Deserialize, Serialize};
 
+use crate::block_table::{CHUNK, IN_FLIGHT, address};
 use crate::check::CheckFinding;
 use crate::engine::Shared;
-use crate::index::{IN_FLIGHT, address};
 use crate::state::State;
 use crate::wait::lock;
 use crate::{Engine, EngineError, Result};
@@ -236,9 +236,12 @@ async fn check_window(
     let mut suspects = Vec::new();
     let mut at = 0;
     while at < blocks {
+        let end = blocks.min(at + STEP as u64);
+        let step = (at..end).step_by(CHUNK as usize);
+        let _here = shared.keep_here(step.map(|at| Pba(first.0 + at))).await?;
         {
             let mut state = lock(&shared.state);
-            for pba in (at..blocks.min(at + STEP as u64)).map(|at| Pba(first.0 + at)) {
+            for pba in (at..end).map(|at| Pba(first.0 + at)) {
                 let (references, mappings) = state.compare(pba);
                 report.blocks += u64::from(references > 0);
                 if mappings > references {
@@ -250,7 +253,7 @@ async fn check_window(
                 }
             }
         }
-        at += STEP as u64;
+        at = end;
         pause(shared).await?;
     }
     look_again(shared, report, suspects).await
@@ -258,7 +261,7 @@ async fn check_window(
 
 /// Commands under way hold references for a moment: looks until they have ended.
 async fn look_again(
-    shared: &Shared,
+    shared: &Arc<Shared>,
     report: &mut OnlineCheckReport,
     mut suspects: Vec<Pba>,
 ) -> Result<()> {
@@ -269,6 +272,7 @@ async fn look_again(
         reactor::sleep(LOOK_INTERVAL).await;
         let mut left = Vec::new();
         for pbas in suspects.chunks(STEP) {
+            let _here = shared.keep_here(pbas.iter().copied()).await?;
             {
                 let mut state = lock(&shared.state);
                 for pba in pbas {
@@ -382,7 +386,7 @@ mod tests {
             let checking = engine.check_online();
             let ending = async {
                 reactor::sleep(2 * LOOK_INTERVAL).await;
-                lock(&engine.shared.state).drop_reference(leaked);
+                lock(&engine.shared.state).blocks.entry(leaked).references -= 1;
             };
             let (report, ()) = futures_util::future::join(checking, ending).await;
             assert!(report.unwrap().consistent);

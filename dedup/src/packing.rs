@@ -11,8 +11,8 @@ use drives::BLOCK_BYTES;
 use meta::Pba;
 use reactor::Buffer;
 
+use crate::block_table::BlockTable;
 use crate::compress::Algorithm;
-use crate::index::BlockTable;
 use crate::pack::{self, FRAGMENTS_MAX, Pack};
 
 /// Fragments in use, and the blocks that they are in.
@@ -55,6 +55,15 @@ impl PackCount {
     }
 }
 
+/// Why there is no block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoBlock {
+    /// None is free.
+    Full,
+    /// What is known of this one, the next, is in the store only.
+    Away(Pba),
+}
+
 /// A pack that a batch fills: it gets its block with its first fragment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct OpenPack {
@@ -63,16 +72,22 @@ pub(crate) struct OpenPack {
 }
 
 impl OpenPack {
-    /// The next address in it; `None` if it needs a block and there is none.
-    pub(crate) fn allocate(&mut self, block: impl FnOnce() -> Option<Pba>) -> Option<Pba> {
+    /// The next address in it, if it needs no block or there is one.
+    pub(crate) fn allocate(
+        &mut self,
+        block: impl FnOnce() -> Result<Pba, NoBlock>,
+    ) -> Result<Pba, NoBlock> {
         let block = match self.block {
             Some(block) => block,
-            None => block()?,
+            None => block().map_err(|error| match error {
+                NoBlock::Away(block) => NoBlock::Away(block.fragment(0)),
+                NoBlock::Full => NoBlock::Full,
+            })?,
         };
         debug_assert!(self.count <= Pba::SLOT_MAX);
         self.block = Some(block);
         self.count += 1;
-        Some(block.fragment(self.count - 1))
+        Ok(block.fragment(self.count - 1))
     }
 
     /// The fragment that came last was given back; with the last one goes the block.

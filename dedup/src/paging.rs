@@ -90,7 +90,7 @@ impl Shared {
             self.wait_for_memory().await;
         }
         self.bring_in(core, start, end).await?;
-        if self.loaded.load(Ordering::Acquire) {
+        if !self.is_partial.load(Ordering::Acquire) {
             return Ok(());
         }
         let mapped: Vec<Pba> = match lock(&self.state).volumes.get(&core.id) {
@@ -284,7 +284,7 @@ impl Shared {
         loop {
             let mut state = lock(&self.state);
             state.evict_some();
-            if !state.resident.is_full() || state.resident.is_stuck() {
+            if !state.resident.is_full() || state.resident.is_stuck() || state.is_appending {
                 return;
             }
         }

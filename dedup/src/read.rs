@@ -1,6 +1,8 @@
 //! The way of a read: map -> physical blocks -> drive, straight into the caller's buffer, and every
 //! block's checksum verified (I8: damaged data is never returned).
 
+use std::sync::Arc;
+
 use drives::BLOCK_BYTES;
 use meta::{Mapping, Pba};
 use reactor::Buffer;
@@ -35,7 +37,7 @@ struct Stored {
 ///
 /// On an error the whole buffer is zeroed.
 pub(crate) async fn read_piece(
-    shared: &Shared,
+    shared: &Arc<Shared>,
     volume: &VolumeCore,
     piece: Piece,
     mut buf: Buffer,
@@ -135,7 +137,7 @@ fn look_up(
 
 /// `unreadable`: where blocks belong in the buffer that a drive could not read.
 async fn verify(
-    shared: &Shared,
+    shared: &Arc<Shared>,
     volume: &VolumeCore,
     stored: &[Stored],
     unreadable: &[usize],
@@ -151,11 +153,11 @@ async fn verify(
     };
     let count = 1 + bad.count() as u64;
     let blocks = stored.iter().filter(is_bad).map(|s| s.pba);
-    let is_known = shared.bring_in_blocks(blocks).await.is_ok();
+    let here = shared.keep_here(blocks).await;
     let name = {
         let mut state = lock(&shared.state);
         state.corrupt_blocks += count;
-        for stored in stored.iter().filter(|s| is_known && is_bad(s)) {
+        for stored in stored.iter().filter(|s| here.is_ok() && is_bad(s)) {
             shared.found_damage(&mut state, stored.pba);
         }
         state

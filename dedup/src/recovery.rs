@@ -172,7 +172,7 @@ async fn load(parts: &EngineParts) -> Result<State> {
             .insert(info.id, VolumeEntry::stored(info, mapped));
     }
     if used_ends.iter().any(|end| *end > 0) {
-        state.blocks.unload(&used_ends);
+        state.blocks.forget(&used_ends);
         for (drive, end) in (0u16..).zip(used_ends) {
             let used = totals.blocks.get(&drive).copied().unwrap_or(0);
             state.space.forget(drive, end, used);

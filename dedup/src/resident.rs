@@ -7,6 +7,8 @@
 //! Guarantees, whenever the state is not locked:
 //! * What is not in memory is in the store as it was when it left, and nobody changed it since: what is
 //!   changed has to be in memory, and what the store does not have yet ([`Resident::stored`]) stays.
+//! * What is known of blocks stays as long as a command holds a reference there, or said that it needs it
+//!   ([`crate::chunks`]); and nothing leaves between the check of an append and the changes that it makes.
 //! * What commands under way have looked up, or are about to change, stays: the range lock of a volume
 //!   keeps the pages of its ranges, a [`Window`](crate::paging::Window) those of a walk through a map.
 //! * So a page that is being read from the store cannot have been in memory, changed, stored and evicted
@@ -18,6 +20,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use meta::Pba;
+
+use crate::block_table::{CHUNK_BYTES, Eviction};
 use crate::state::State;
 
 /// Steps of the clock at a time. More than twice what a change or a load adds.
@@ -30,6 +35,8 @@ const STALE_MIN: usize = 1024;
 pub(crate) enum Key {
     /// A page of a map.
     Page { volume: u32, ticket: u32, page: u64 },
+    /// A chunk of what is known of blocks, by its first address: it leaves memory in no other way.
+    Chunk(Pba),
 }
 
 /// What became of a key that the clock came to.
@@ -111,6 +118,11 @@ impl Resident {
         self.bytes > self.limit
     }
 
+    /// Something that could not leave perhaps can.
+    pub(crate) fn may_move(&mut self) {
+        self.idle = 0;
+    }
+
     /// Whether the clock went round without finding anything that could leave.
     pub(crate) fn is_stuck(&self) -> bool {
         self.is_full() && self.idle >= 2 * self.clock.len()
@@ -187,6 +199,12 @@ impl State {
     /// Lets what is not needed leave memory, if memory is full: some steps, so that nobody waits long.
     /// To be called where something comes into memory.
     pub(crate) fn evict_some(&mut self) {
+        while let Some(first) = self.blocks.take_came() {
+            self.resident.add(Key::Chunk(first), CHUNK_BYTES);
+        }
+        if self.is_appending {
+            return;
+        }
         for _ in 0..STEPS {
             if !self.resident.wants_step() {
                 break;
@@ -218,6 +236,12 @@ impl State {
                     map.pass((page, ticket), may_leave, is_locked, &mut self.resident)
                 }
                 None => Fate::Stale,
+            },
+            Key::Chunk(_) if !may_leave => Fate::Kept,
+            Key::Chunk(first) => match self.blocks.evict(first, self.resident.stored) {
+                Eviction::Gone => Fate::Evicted(CHUNK_BYTES),
+                Eviction::Stays => Fate::Kept,
+                Eviction::Absent => Fate::Stale,
             },
         }
     }

@@ -13,10 +13,10 @@ use drives::BLOCK_BYTES;
 use meta::{Fingerprint, Pba};
 use serde::{Deserialize, Serialize};
 
+use crate::block_table::{BlockInfo, IN_FLIGHT, address, table_of};
 use crate::damage::Verdict;
 use crate::engine::Shared;
 use crate::fingerprint;
-use crate::index::{BlockInfo, IN_FLIGHT};
 use crate::pack_read::Fetch;
 use crate::wait::lock;
 use crate::{Engine, EngineError, Result};
@@ -180,38 +180,56 @@ impl Shared {
                 if self.is_closed() || lock(&self.scrub).is_unwanted {
                     return false;
                 }
-                let (blocks, next) = self.blocks_to_scrub(table, at);
-                self.scrub_blocks(&blocks).await;
-                let Some(next) = next else {
-                    break;
+                let found = self.blocks_to_scrub(address(table, at)).await;
+                let found = match found {
+                    Ok(found) => found,
+                    Err(error) => {
+                        tracing::warn!(%error, "a scrub cannot go on");
+                        return false;
+                    }
                 };
-                at = next;
-                // Time that was lost is not caught up.
-                let cost = (blocks.len() * BLOCK_BYTES) as f64 / rate as f64;
-                due = due.max(reactor::now()) + Duration::from_secs_f64(cost);
+                for blocks in found.chunks(READ_BLOCKS) {
+                    self.scrub_blocks(blocks).await;
+                    // Time that was lost is not caught up.
+                    let cost = (blocks.len() * BLOCK_BYTES) as f64 / rate as f64;
+                    due = due.max(reactor::now()) + Duration::from_secs_f64(cost);
+                    reactor::sleep_until(due).await;
+                    if self.is_closed() || lock(&self.scrub).is_unwanted {
+                        return false;
+                    }
+                }
+                at += LOOK_BLOCKS;
+                if !lock(&self.state).blocks.has(table, at) {
+                    break;
+                }
                 reactor::sleep_until(due).await;
             }
         }
         true
     }
 
-    /// The next blocks in use of a table, and where to go on.
-    fn blocks_to_scrub(&self, table: usize, from: u64) -> (Vec<(Pba, BlockInfo)>, Option<u64>) {
-        let state = lock(&self.state);
-        let window = state.blocks.used_in(table, from, LOOK_BLOCKS);
-        let mut found: Vec<(Pba, BlockInfo)> = Vec::with_capacity(READ_BLOCKS);
-        for (pba, info) in window.filter(|(_, info)| info.references & IN_FLIGHT == 0) {
-            if found.len() == READ_BLOCKS {
-                return (found, Some(pba.number()));
-            }
-            found.push((pba, *info));
+    /// Blocks in use among the next addresses. What is in the store only stays there: what it says is
+    /// looked at again before anything is said to be damaged.
+    async fn blocks_to_scrub(&self, first: Pba) -> Result<Vec<(Pba, BlockInfo)>> {
+        let is_written = |info: &BlockInfo| info.references & IN_FLIGHT == 0;
+        let (mut found, away) = {
+            let state = lock(&self.state);
+            let (table, from) = (table_of(first), first.number());
+            let window = state.blocks.used_in(table, from, LOOK_BLOCKS);
+            let here = window.filter(|(_, info)| is_written(info));
+            let here: Vec<_> = here.map(|(pba, info)| (pba, *info)).collect();
+            let away = state.blocks.away_in(table, from, from + LOOK_BLOCKS);
+            (here, away.collect::<Vec<Pba>>())
+        };
+        if !away.is_empty() {
+            found.extend(self.stored_infos(away).await?);
+            found.sort_unstable_by_key(|(pba, _)| *pba);
         }
-        let next = from + LOOK_BLOCKS;
-        (found, state.blocks.has(table, next).then_some(next))
+        Ok(found)
     }
 
     /// Reads and compares blocks of one drive.
-    async fn scrub_blocks(&self, blocks: &[(Pba, BlockInfo)]) {
+    async fn scrub_blocks(self: &Arc<Self>, blocks: &[(Pba, BlockInfo)]) {
         let drive = blocks.first().map(|(pba, _)| usize::from(pba.drive()));
         let Some(drive) = drive.and_then(|drive| self.drives.get(drive)) else {
             return;

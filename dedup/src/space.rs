@@ -10,8 +10,9 @@ use std::collections::VecDeque;
 
 use meta::Pba;
 
-/// Blocks per group; full groups are skipped at once.
-const GROUP: u64 = crate::index::CHUNK;
+use crate::block_table::GROUP;
+use crate::packing::NoBlock;
+
 const WORD: u64 = 64;
 
 /// Freed blocks that wait for a discard at most; beyond, they become free without one (I6).
@@ -115,18 +116,29 @@ impl Space {
         self.promised -= blocks;
     }
 
-    /// Takes the next free block, on the preferred drive if it has one.
-    pub(crate) fn allocate(&mut self, preferred: usize, has_promise: bool) -> Option<Pba> {
+    /// Takes the next free block, on the preferred drive if it has one. Not if what the block table has
+    /// of it is not `is_here`.
+    pub(crate) fn allocate(
+        &mut self,
+        preferred: usize,
+        has_promise: bool,
+        is_here: impl Fn(Pba) -> bool,
+    ) -> Result<Pba, NoBlock> {
         if self.promised > 0 && !has_promise && self.free() <= self.promised {
-            return None;
+            return Err(NoBlock::Full);
         }
         let count = self.drives.len();
-        (0..count)
-            .map(|turn| (preferred + turn) % count)
-            .find_map(|at| {
-                let block = self.drives[at].allocate()?;
-                Some(Pba::new(at as u16, block))
-            })
+        for at in (0..count).map(|turn| (preferred + turn) % count) {
+            if let Some(block) = self.drives[at].next_free() {
+                let pba = Pba::new(at as u16, block);
+                if !is_here(pba) {
+                    return Err(NoBlock::Away(pba));
+                }
+                self.drives[at].take(block);
+                return Ok(pba);
+            }
+        }
+        Err(NoBlock::Full)
     }
 
     /// Gives a block back that nothing was ever recorded of.
@@ -304,7 +316,8 @@ impl DriveSpace {
         self.free += 1;
     }
 
-    fn allocate(&mut self) -> Option<u64> {
+    /// The block that is to be handed out next.
+    fn next_free(&self) -> Option<u64> {
         // As long as not everything is known, the number is an estimate.
         if self.free == 0 && self.unknown == 0 {
             return None;
@@ -322,17 +335,22 @@ impl DriveSpace {
             } else {
                 group * GROUP
             };
-            if let Some(block) = self.first_free(from, (group + 1) * GROUP) {
-                self.occupy(block);
-                self.cursor = if block + 1 < self.blocks {
-                    block + 1
-                } else {
-                    0
-                };
-                return Some(block);
+            let block = self.first_free(from, (group + 1) * GROUP);
+            if block.is_some() {
+                return block;
             }
         }
         None
+    }
+
+    /// Hands a free block out; the next one is behind it.
+    fn take(&mut self, block: u64) {
+        self.occupy(block);
+        self.cursor = if block + 1 < self.blocks {
+            block + 1
+        } else {
+            0
+        };
     }
 
     fn first_free(&self, from: u64, end: u64) -> Option<u64> {
@@ -371,16 +389,31 @@ mod tests {
 
     use super::*;
 
+    fn allocate(space: &mut Space) -> Option<Pba> {
+        space.allocate(0, false, |_| true).ok()
+    }
+
+    #[test]
+    fn a_block_whose_part_of_the_table_is_in_the_store_is_the_next_one_afterwards() {
+        let mut space = Space::new(&[100], false);
+        let first = Pba::new(0, 0);
+        assert_eq!(
+            space.allocate(0, false, |pba| pba != first),
+            Err(NoBlock::Away(first))
+        );
+        assert_eq!(allocate(&mut space), Some(first));
+    }
+
     #[test]
     fn nothing_is_handed_out_before_it_is_known_to_be_free() {
         let mut space = Space::new(&[3 * GROUP], false);
         space.forget(0, 2 * GROUP + 1, GROUP + 2);
         assert_eq!((space.used(), space.free()), (GROUP + 2, 2 * GROUP - 2));
-        assert!(space.allocate(0, false).is_none() && !space.has_free_group());
+        assert!(allocate(&mut space).is_none() && !space.has_free_group());
         // The second group has two used blocks, the last one is full.
         let first = Pba::new(0, GROUP);
         space.learn(first, [first, Pba::new(0, GROUP + 5)].into_iter());
-        let taken: Vec<u64> = std::iter::from_fn(|| space.allocate(0, false))
+        let taken: Vec<u64> = std::iter::from_fn(|| allocate(&mut space))
             .map(Pba::block)
             .collect();
         let wanted = (GROUP..2 * GROUP).filter(|at| ![GROUP, GROUP + 5].contains(at));
@@ -392,14 +425,14 @@ mod tests {
         assert!(!space.has_free_group());
         space.learn(Pba::new(0, 0), std::iter::empty());
         assert_eq!(space.free(), GROUP);
-        assert_eq!(space.allocate(0, false), Some(Pba::new(0, 0)));
+        assert_eq!(allocate(&mut space), Some(Pba::new(0, 0)));
     }
 
     #[test]
     fn new_blocks_come_one_after_the_other() {
         let mut space = Space::new(&[10_000], false);
         let taken: Vec<u64> = (0..5000)
-            .map(|_| space.allocate(0, false).unwrap().block())
+            .map(|_| allocate(&mut space).unwrap().block())
             .collect();
         assert_eq!(taken, (0..5000).collect::<Vec<_>>());
     }
@@ -407,34 +440,34 @@ mod tests {
     #[test]
     fn a_freed_block_waits_until_its_record_is_durable() {
         let mut space = Space::new(&[2], false);
-        let a = space.allocate(0, false).unwrap();
-        let b = space.allocate(0, false).unwrap();
-        assert!(space.allocate(0, false).is_none());
+        let a = allocate(&mut space).unwrap();
+        let b = allocate(&mut space).unwrap();
+        assert!(allocate(&mut space).is_none());
         space.quarantine(a, 7);
         space.quarantine(b, 9);
         space.release(6);
-        assert!(space.allocate(0, false).is_none());
+        assert!(allocate(&mut space).is_none());
         space.release(8);
-        assert_eq!(space.allocate(0, false).unwrap().0, a.0);
-        assert!(space.allocate(0, false).is_none());
+        assert_eq!(allocate(&mut space).unwrap().0, a.0);
+        assert!(allocate(&mut space).is_none());
         assert_eq!((space.used(), space.reclaiming(), space.free()), (1, 1, 0));
     }
 
     #[test]
     fn a_freed_block_is_discarded_before_it_is_reused_unless_space_is_short() {
         let mut space = Space::new(&[2], true);
-        let a = space.allocate(0, false).unwrap();
-        let b = space.allocate(0, false).unwrap();
+        let a = allocate(&mut space).unwrap();
+        let b = allocate(&mut space).unwrap();
         space.quarantine(a, 1);
         space.quarantine(b, 1);
         space.release(1);
-        assert!(space.allocate(0, false).is_none());
+        assert!(allocate(&mut space).is_none());
         let taken = space.take_discards(1);
         assert_eq!(space.reclaiming(), 2);
         space.finish_discards(&taken);
-        assert_eq!(space.allocate(0, false).unwrap().0, a.0);
+        assert_eq!(allocate(&mut space).unwrap().0, a.0);
         assert_eq!(space.skip_discards(), 1);
-        assert_eq!(space.allocate(0, false).unwrap().0, b.0);
+        assert_eq!(allocate(&mut space).unwrap().0, b.0);
     }
 
     proptest! {
@@ -450,7 +483,7 @@ mod tests {
             for (what, which) in steps {
                 match what % 8 {
                     0..=3 => {
-                        if let Some(pba) = space.allocate(usize::from(which % 2), false) {
+                        if let Ok(pba) = space.allocate(usize::from(which % 2), false, |_| true) {
                             prop_assert!(seen.insert(pba.0));
                             prop_assert!(space.contains(pba));
                             held.push(pba);

@@ -2,7 +2,9 @@
 //!
 //! One mutex guards it; it is held for short sections without an await, a drive or a store in them.
 //! Invariants, whenever the mutex is free:
-//! * a block's count = mappings to it + references that commands under way hold (I4);
+//! * a block's count = mappings to it + references that commands under way hold (I4); each is told to the
+//!   block table as what it is, and what commands hold keeps the block's chunk in memory;
+//! * between the check of an append and the changes that it makes nothing leaves memory;
 //! * a block is in the index exactly if its count is above zero (or another block of the same content
 //!   took its place there, or its content was not hashed);
 //! * a block that is marked in flight is being written by one batch, which holds all its references;
@@ -17,11 +19,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use meta::{Fingerprint, MapEntry, Mapping, Pba, Record, RecordRef, VolumeInfo, VolumeState};
 
-use crate::index::{BlockInfo, BlockTable, IN_FLIGHT, Index};
+use crate::block_table::{BlockInfo, BlockTable, IN_FLIGHT};
+use crate::index::{Found, Index};
 use crate::load::Late;
 use crate::map::{NotHere, PageMap};
 use crate::online::OnlineCount;
-use crate::packing::{OpenPack, PackCount};
+use crate::packing::{NoBlock, OpenPack, PackCount};
 use crate::resident::Resident;
 use crate::space::{DriveSpace, Space};
 use crate::volume::VolumeCore;
@@ -146,6 +149,9 @@ pub(crate) enum Claim {
     Wait(Arc<Event>),
     /// Nobody has it: a block was allocated, holds one reference, and is marked in flight.
     New(Pba),
+    /// What is known of that address is in the store only: bring it in, then look up again. It may have
+    /// the content, or be the one to be handed out next.
+    Load(Pba),
     /// Nobody has it and no block is free.
     Full,
 }
@@ -164,6 +170,8 @@ pub(crate) struct State {
     /// What is stored before everything is loaded; `None` afterwards.
     pub(crate) late: Option<Box<Late>>,
     in_flight: Vec<Flight>,
+    /// Records are checked and not yet installed: nothing leaves memory.
+    pub(crate) is_appending: bool,
     /// A block takes at most this many references; then the content is stored once more.
     references_max: u32,
     /// End of a batch that the store had no room for: exactly that batch is tried again.
@@ -206,6 +214,7 @@ impl State {
             warmed_upto: (0, 0),
             late: None,
             in_flight: Vec::new(),
+            is_appending: false,
             references_max: references_max.clamp(1, IN_FLIGHT - 1),
             retry_upto: None,
             last_change: 0,
@@ -311,12 +320,16 @@ impl State {
             ..
         } = wanted;
         let known = if fingerprint.is_some() {
-            self.index.find(&self.blocks, &fingerprint)
+            match self.index.find(&self.blocks, &fingerprint) {
+                Found::Here(pba) => Some(pba),
+                Found::Stored(pba) => return Claim::Load(pba),
+                Found::Nowhere => None,
+            }
         } else {
             None
         };
         if let Some(pba) = known.filter(|_| !wanted.is_distinct) {
-            let info = self.blocks.entry(pba);
+            let info = self.blocks.get(pba);
             let is_in_flight = info.references & IN_FLIGHT != 0;
             let is_own = is_in_flight && flight.contains(pba);
             let has_room = info.references & !IN_FLIGHT < self.references_max;
@@ -332,7 +345,7 @@ impl State {
                 debug_assert!(false, "nobody writes block {pba}, which is in flight");
             }
             if has_room {
-                info.references += 1;
+                self.blocks.take(pba);
                 let crc32c = info.crc32c;
                 return if is_own {
                     Claim::Own { pba, item: crc32c }
@@ -342,23 +355,29 @@ impl State {
             }
             // As many references as can be counted: a second copy takes over in the index.
         }
+        let Self { space, blocks, .. } = self;
+        let mut allocate =
+            |is_here: &dyn Fn(Pba) -> bool| space.allocate(flight.drive, has_promise, is_here);
         let allocated = match pack {
-            Some(pack) => pack.allocate(|| self.space.allocate(flight.drive, has_promise)),
-            None => self.space.allocate(flight.drive, has_promise),
+            Some(pack) => pack.allocate(|| allocate(&|pba| blocks.is_here(pba.fragment(0)))),
+            None => allocate(&|pba| blocks.is_here(pba)),
         };
-        let Some(pba) = allocated else {
-            return Claim::Full;
+        let pba = match allocated {
+            Ok(pba) => pba,
+            Err(NoBlock::Full) => return Claim::Full,
+            Err(NoBlock::Away(pba)) => return Claim::Load(pba),
         };
         self.packs.add(pba);
-        *self.blocks.entry(pba) = BlockInfo {
+        let info = BlockInfo {
             references: 1 | IN_FLIGHT,
             crc32c: item,
             fingerprint,
         };
+        self.blocks.create(pba, info);
         if fingerprint.is_some() {
             self.index.insert(&self.blocks, pba, known);
             if let Some(late) = &mut self.late {
-                late.add_block(pba);
+                late.add_block(pba, fingerprint);
             }
         }
         flight.add(pba);
@@ -369,7 +388,8 @@ impl State {
     /// `may_be_written`: a write to it may still be under way, so it is not used again.
     pub(crate) fn abandon(&mut self, pba: Pba, may_be_written: bool) {
         self.unindex(pba);
-        self.blocks.entry(pba).references = 0;
+        let references = self.blocks.get(pba).references & !IN_FLIGHT;
+        self.blocks.let_go(pba, references).references = 0;
         let Some(block) = self.packs.remove(&self.blocks, pba) else {
             return;
         };
@@ -393,15 +413,21 @@ impl State {
         references & IN_FLIGHT == 0 && (1..self.references_max).contains(&references)
     }
 
-    /// Drops one reference of a block that may have been abandoned: then there is none.
-    pub(crate) fn drop_reference_if_any(&mut self, pba: Pba) {
+    /// A command gives back a reference of a block that may have been abandoned: then it has none.
+    pub(crate) fn give_back_if_any(&mut self, pba: Pba) {
         if self.blocks.get(pba).references > 0 {
-            self.drop_reference(pba);
+            self.give_back(pba);
         }
     }
 
-    /// Drops one reference of a stable block.
-    pub(crate) fn drop_reference(&mut self, pba: Pba) {
+    /// A command gives back a reference that it holds of a stable block.
+    pub(crate) fn give_back(&mut self, pba: Pba) {
+        self.blocks.let_go(pba, 1);
+        self.lose(pba);
+    }
+
+    /// An address has one reference less.
+    fn lose(&mut self, pba: Pba) {
         let info = self.blocks.entry(pba);
         if info.references == 0 {
             // Only a store that contradicts itself can say so.
@@ -419,6 +445,41 @@ impl State {
         }
     }
 
+    /// A record takes a mapping of a block away.
+    fn drop_reference(&mut self, pba: Pba) {
+        if !self.blocks.is_here(pba) {
+            #[cfg(test)]
+            panic!("block {pba} was not at hand");
+            #[cfg(not(test))]
+            return self.make_read_only(format!(
+                "what is known of block {pba} was not at hand when a record changed it: restart, and run \
+                 `onefold pool check`"
+            ));
+        }
+        self.blocks.change(pba, self.last_change);
+        self.lose(pba);
+    }
+
+    /// Addresses that a record is about, and that are in the store only: it cannot be installed before
+    /// they are here.
+    pub(crate) fn away(&self, record: RecordRef<'_>) -> Vec<Pba> {
+        if self.blocks.is_whole() {
+            return Vec::new();
+        }
+        let away = |pba: &Pba| !self.blocks.is_here(*pba);
+        if let Some((_, _, entries)) = record.as_map() {
+            let new = |entry: &MapEntry| entry.new.map(|new| new.pba);
+            let addresses = entries.iter().flat_map(|entry| [entry.old, new(entry)]);
+            return addresses.flatten().filter(away).collect();
+        }
+        match record.as_other() {
+            Some(Record::Unmap { entries, .. }) => {
+                entries.iter().map(|(_, pba)| *pba).filter(away).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
     /// Makes a record's changes. Its new blocks' references pass from the command to the map.
     pub(crate) fn install(&mut self, record: RecordRef<'_>) {
         if let Some((volume, start, entries)) = record.as_map() {
@@ -428,7 +489,6 @@ impl State {
         } else if let Some(record) = record.as_other() {
             self.install_other(record);
         }
-        self.evict_some();
     }
 
     fn install_other(&mut self, record: &Record) {
@@ -513,6 +573,9 @@ impl State {
             }
             None => new_pba, // a volume that is gone maps nothing: the new reference is void
         };
+        if let Some(new) = new {
+            self.blocks.pass_on(new.pba, self.last_change);
+        }
         if let Some(old) = old {
             self.drop_reference(old);
         }

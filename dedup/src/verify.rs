@@ -210,7 +210,7 @@ impl Batch {
         item.check = Check::Distinct;
         item.crc = Crc::Unknown;
         if let Some(pba) = item.taken.take() {
-            lock(&self.shared.state).drop_reference(pba);
+            lock(&self.shared.state).give_back(pba);
         }
         let job = self.jobs.iter_mut().find(|job| job.items.contains(&at));
         if let Some(job) = job

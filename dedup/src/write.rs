@@ -6,8 +6,8 @@
 //! command -> mappings installed, commands told. On every way out but success, all references and blocks
 //! that a command took are given back, also when the batch is dropped.
 //!
-//! A command that cannot go on with the others (it waits for another batch, or needs room, or a drive
-//! failed) goes on alone, so that it delays and harms nobody.
+//! A command that cannot go on with the others (it waits for another batch, or needs room or something
+//! that is in the store only, or a drive failed) goes on alone, so that it delays and harms nobody.
 
 mod compressing;
 
@@ -16,10 +16,11 @@ use std::sync::Arc;
 
 use drives::{Drive, GatherExtent};
 use futures_util::future::{join, join_all};
-use meta::{Fingerprint, JournalError, MapEntry, NewBlock, Pba, RecordRef, VerifyPolicy};
+use meta::{Fingerprint, MapEntry, NewBlock, Pba, RecordRef, VerifyPolicy};
 use reactor::Buffer;
 
-use crate::commit::RoomTurn;
+use crate::chunks::Stay;
+use crate::commit::{AppendError, RoomTurn};
 use crate::engine::Shared;
 use crate::fingerprint::{self, Block, Hasher};
 use crate::lane::Command;
@@ -56,6 +57,9 @@ pub(crate) enum Progress {
     Claimed,
     /// It has a block for every content but those that other batches are writing.
     Waits(Vec<Arc<Event>>),
+    /// What is known of these addresses is in the store only; it has a block for contents that it was
+    /// not needed for.
+    Loads(Vec<Pba>),
     /// Some contents need room that is not there; nothing is claimed.
     Full,
     /// Its volume is not there any more; nothing is claimed.
@@ -154,6 +158,8 @@ pub(crate) struct Batch {
     flight: Option<u64>,
     /// A drive may be writing to them.
     writing: bool,
+    /// What it had to bring in.
+    stays: Vec<Stay>,
 }
 
 impl Batch {
@@ -177,6 +183,7 @@ impl Batch {
             packing: Packing::default(),
             flight: None,
             writing: false,
+            stays: Vec::new(),
         }
     }
 
@@ -276,8 +283,13 @@ impl Batch {
                 job.progress = Progress::Gone;
                 continue;
             };
+            let mut away = Vec::new();
             for (at, item) in (command.start..).zip(&mut items[job.items.clone()]) {
                 item.old = entry.map.lookup(at).map(|mapping| mapping.pba);
+                away.extend(item.old.filter(|pba| !state.blocks.is_here(*pba)));
+            }
+            if !away.is_empty() {
+                job.progress = Progress::Loads(away);
             }
         }
         state.warm_up(
@@ -286,7 +298,7 @@ impl Batch {
         );
         let mut taking_off = state.new_flight();
         for (number, job) in (0..).zip(jobs.iter_mut()) {
-            if job.is_told() || matches!(job.progress, Progress::Gone) {
+            if job.is_told() || matches!(job.progress, Progress::Gone | Progress::Loads(_)) {
                 continue;
             }
             let first_new = new.len();
@@ -310,6 +322,7 @@ impl Batch {
             }
         }
         *flight = state.take_off(taking_off);
+        state.evict_some();
         Ok(())
     }
 
@@ -498,7 +511,14 @@ impl Batch {
                     group = left.len();
                     continue;
                 }
-                Err(error) => {
+                Err(AppendError::Away(pbas)) => {
+                    self.land();
+                    shared
+                        .keep_here(pbas)
+                        .await
+                        .map(|stay| self.stays.push(stay))
+                }
+                Err(AppendError::Journal(error)) => {
                     self.land();
                     if crate::commit::is_size(&error) && now.len() > 1 {
                         group = now.len().div_ceil(2);
@@ -543,7 +563,7 @@ impl Batch {
         shared: &Shared,
         entries: &[MapEntry],
         records: &[(usize, Range<usize>)],
-    ) -> std::result::Result<u64, JournalError> {
+    ) -> std::result::Result<u64, AppendError> {
         let record = |(number, range): &(usize, Range<usize>)| {
             let command = self.jobs[*number].command.as_ref();
             let (volume, start) =
@@ -624,7 +644,7 @@ impl Batch {
         let items = &mut self.items[self.jobs[number].items.clone()];
         let mut state = lock(&self.shared.state);
         for pba in items.iter_mut().filter_map(|item| item.taken.take()) {
-            state.drop_reference(pba);
+            state.give_back(pba);
         }
         let durable = state.durable;
         state.space.release(durable);
@@ -646,7 +666,7 @@ impl Batch {
                 state.abandon(pba, self.writing);
             }
             for pba in self.items.iter_mut().filter_map(|item| item.taken.take()) {
-                state.drop_reference_if_any(pba);
+                state.give_back_if_any(pba);
             }
             let durable = state.durable;
             state.space.release(durable);
@@ -678,6 +698,7 @@ impl Batch {
                 packing: Packing::default(),
                 flight: None,
                 writing: false,
+                stays: Vec::new(),
             })
             .collect()
     }
@@ -694,6 +715,10 @@ impl Batch {
                         event.wait().await;
                     }
                 }
+                Progress::Loads(pbas) => match self.shared.keep_here(pbas).await {
+                    Ok(stay) => self.stays.push(stay),
+                    Err(error) => return self.fail_all(&error),
+                },
                 Progress::Full => {
                     attempts += 1;
                     if attempts > RECLAIM_ATTEMPTS || !self.shared.reclaim_space().await {
@@ -710,6 +735,10 @@ impl Batch {
 
 impl Drop for Batch {
     fn drop(&mut self) {
+        #[cfg(test)]
+        if std::thread::panicking() && crate::ablation::is_active() {
+            return; // an engine that is broken on purpose may be beyond that
+        }
         self.give_back_all();
     }
 }
@@ -723,6 +752,7 @@ fn claim_job(
     new: &mut Vec<New>,
 ) -> Progress {
     let mut waits = Vec::new();
+    let mut loads = Vec::new();
     let (is_compared, is_again) = job.command.as_ref().map_or((false, false), |command| {
         (command.verify != VerifyPolicy::Trust, command.is_again)
     });
@@ -762,10 +792,14 @@ fn claim_job(
                 });
             }
             Claim::Wait(event) => waits.push(event),
+            Claim::Load(pba) => loads.push(pba),
             Claim::Full => return Progress::Full,
         }
     }
-    if waits.is_empty() {
+    if !loads.is_empty() {
+        // What it would wait for is asked again afterwards.
+        Progress::Loads(loads)
+    } else if waits.is_empty() {
         Progress::Claimed
     } else {
         Progress::Waits(waits)
@@ -791,7 +825,7 @@ fn undo_claims(
         }
     }
     for pba in items.iter_mut().filter_map(|item| item.taken.take()) {
-        state.drop_reference_if_any(pba);
+        state.give_back_if_any(pba);
     }
     let durable = state.durable;
     state.space.release(durable);

@@ -609,6 +609,10 @@ fn every_rule_that_is_broken_on_purpose_is_found_out() {
         Broken::UnlockBeforeCompared,
         Broken::EvictUnstored,
         Broken::EvictInUse,
+        Broken::EvictHeld,
+        Broken::EvictUnstoredBlocks,
+        Broken::BelieveStaleBlocks,
+        Broken::AppendBlindly,
     ] {
         let seed = first_to_notice(broken);
         eprintln!("{broken:?}: noticed by seed {seed:?}");

@@ -7,6 +7,7 @@ use std::collections::HashSet;
 
 use super::{Batch, Item, Job};
 use crate::compress::Algorithm;
+use crate::index::Found;
 use crate::packing::{Fragment, Packing};
 use crate::wait::{lock, yield_once};
 
@@ -66,7 +67,7 @@ impl Batch {
                     continue;
                 }
                 let is_hashed = fingerprint.is_some();
-                let is_known = || state.index.find(&state.blocks, fingerprint).is_some();
+                let is_known = || state.index.find(&state.blocks, fingerprint) != Found::Nowhere;
                 if !is_hashed || (!is_known() && seen.insert(*fingerprint)) {
                     found.push((number, at, algorithm));
                 }

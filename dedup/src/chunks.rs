@@ -1,0 +1,287 @@
+//! Bringing what is known of blocks into memory, and keeping it there.
+//!
+//! After an opening, all blocks are in the store only. They are entered in groups: index and free space
+//! come to know of them. What is known of a chunk of them comes into memory with that, or when it is
+//! needed, and may leave it again ([`crate::block_table`]).
+//!
+//! Guarantees:
+//! * A group is entered once, by one at a time ([`Shared::load_turn`]); before that nothing in it is
+//!   handed out, found or changed.
+//! * Chunks are read beside each other and beside everything else. A chunk that is away does not change,
+//!   so what was read is right if it was away all the time; the block table notices if it was not, and
+//!   it is read again.
+//! * Who needs chunks keeps them ([`Stay`]) until it is done: two commands cannot push each other's chunks
+//!   out for ever. So memory may be above its limit by the chunks that commands under way are about.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use meta::{BlockRow, MetaError, Pba};
+
+use crate::Result;
+use crate::block_table::{BlockInfo, CHUNK, GROUP, IN_FLIGHT, Ticket, chunk_of, group_of};
+use crate::engine::Shared;
+use crate::index::Found;
+use crate::load::Late;
+use crate::recovery::{damaged, outside};
+use crate::state::State;
+use crate::wait::lock;
+
+/// Blocks of a group that enter the index in one go under the lock: about 50 us.
+const ENTER_BLOCKS: usize = 256;
+
+/// Chunks that stay in memory as long as this lives. It must not end while the state is locked.
+pub(crate) struct Stay {
+    shared: Arc<Shared>,
+    chunks: Vec<Pba>,
+}
+
+impl Drop for Stay {
+    fn drop(&mut self) {
+        if !self.chunks.is_empty() {
+            let mut state = lock(&self.shared.state);
+            for first in &self.chunks {
+                state.blocks.unpin(*first);
+            }
+            state.resident.may_move();
+            state.evict_some();
+        }
+    }
+}
+
+/// Chunks that are being read from the store.
+struct Loading<'a> {
+    shared: &'a Shared,
+    tickets: Vec<Ticket>,
+}
+
+impl Drop for Loading<'_> {
+    fn drop(&mut self) {
+        let mut state = lock(&self.shared.state);
+        for ticket in &self.tickets {
+            state.blocks.end_load(*ticket);
+        }
+    }
+}
+
+fn info_of(row: &BlockRow) -> BlockInfo {
+    let BlockRow {
+        refcount: references,
+        fingerprint,
+        crc32c,
+    } = *row;
+    BlockInfo {
+        references,
+        crc32c,
+        fingerprint,
+    }
+}
+
+impl State {
+    /// A block is found by its content from now on, if it still is what the store says.
+    fn enter(&mut self, pba: Pba, row: &BlockRow) {
+        let info = self.blocks.get(pba);
+        let is_used = info.references & !IN_FLIGHT > 0;
+        if !is_used || !row.fingerprint.is_some() || info.fingerprint != row.fingerprint {
+            return;
+        }
+        let Self {
+            blocks,
+            index,
+            late,
+            ..
+        } = self;
+        let is_late = |late: &Option<Box<Late>>, known| {
+            let late = late.as_deref();
+            late.is_some_and(|late| late.is_about(known, &row.fingerprint))
+        };
+        // Of two old blocks of the same content both are entered, if the first one is not here to be
+        // compared: either can be found.
+        let known = index.find_with(blocks, &row.fingerprint, |known| is_late(late, known));
+        if let Found::Here(known) = known {
+            if known == pba || !is_late(late, known) {
+                return; // it is there, or another old one of the same content
+            }
+            if let Some(late) = late {
+                late.add_twin(known, pba);
+            }
+        }
+        index.insert(blocks, pba, known.here());
+    }
+}
+
+impl Shared {
+    /// Brings in what is known of these addresses, and keeps it here.
+    pub(crate) async fn keep_here(
+        self: &Arc<Self>,
+        pbas: impl IntoIterator<Item = Pba>,
+    ) -> Result<Stay> {
+        let mut wanted: BTreeSet<Pba> = pbas.into_iter().map(chunk_of).collect();
+        let mut stay = Stay {
+            shared: self.clone(),
+            chunks: Vec::new(),
+        };
+        loop {
+            let mut loading = Loading {
+                shared: self,
+                tickets: Vec::new(),
+            };
+            let mut group = None;
+            {
+                let mut state = lock(&self.state);
+                stay.pin(&mut state, &mut wanted);
+                for first in &wanted {
+                    if state.blocks.is_entered(*first) {
+                        loading.tickets.push(state.blocks.begin_load(*first));
+                    } else {
+                        group = Some(group_of(*first));
+                    }
+                }
+            }
+            if wanted.is_empty() {
+                return Ok(stay);
+            }
+            if let Some(group) = group {
+                self.enter_group(group).await?;
+            }
+            if !loading.tickets.is_empty() {
+                self.load_chunks(&loading, &mut stay, &mut wanted).await?;
+            }
+        }
+    }
+
+    async fn load_chunks(
+        &self,
+        loading: &Loading<'_>,
+        stay: &mut Stay,
+        wanted: &mut BTreeSet<Pba>,
+    ) -> Result<()> {
+        let firsts = loading.tickets.iter().map(|ticket| ticket.first);
+        let rows = self.rows_of(firsts.collect()).await?;
+        let mut state = lock(&self.state);
+        for (ticket, rows) in loading.tickets.iter().zip(&rows) {
+            let infos = check_rows(&state, rows)?;
+            state.blocks.load(*ticket, &infos);
+        }
+        stay.pin(&mut state, wanted);
+        state.evict_some();
+        Ok(())
+    }
+
+    /// The store's rows of chunks.
+    async fn rows_of(&self, firsts: Vec<Pba>) -> Result<Vec<Vec<(Pba, BlockRow)>>> {
+        let store = self.store.clone();
+        let rows = self.block_on(move || {
+            let rows = |first: &Pba| store.blocks(*first, Pba(first.0 + CHUNK), usize::MAX);
+            let rows = firsts.iter().map(rows);
+            rows.collect::<std::result::Result<Vec<_>, MetaError>>()
+        });
+        Ok(rows.await?)
+    }
+
+    /// What the store says of chunks; some may have come into memory, and be changed, by now.
+    pub(crate) async fn stored_infos(&self, firsts: Vec<Pba>) -> Result<Vec<(Pba, BlockInfo)>> {
+        let rows = self.rows_of(firsts).await?;
+        check_rows(&lock(&self.state), &rows.concat())
+    }
+
+    /// Lets index and free space know of a group of blocks, if they do not. Nothing waits between the
+    /// first and the last change of the state, so a command that is dropped leaves a whole group or none.
+    pub(crate) async fn enter_group(self: &Arc<Self>, first: Pba) -> Result<()> {
+        let _turn = self.load_turn.lock().await;
+        if lock(&self.state).blocks.is_entered(first) {
+            return Ok(());
+        }
+        let store = self.store.clone();
+        let end = Pba(first.0 + GROUP);
+        let rows = self.block_on(move || {
+            let mut rows = store.blocks(first, end, usize::MAX)?;
+            rows.extend(store.blocks(first.fragment(0), end.fragment(0), usize::MAX)?);
+            Ok::<_, MetaError>(rows)
+        });
+        let rows = rows.await?;
+        let mut stay = Stay {
+            shared: self.clone(),
+            chunks: Vec::new(),
+        };
+        {
+            let mut state = lock(&self.state);
+            let infos = check_rows(&state, &rows)?;
+            let whole = rows.iter().filter(|(pba, _)| !pba.is_fragment());
+            let mut used: BTreeSet<Pba> = whole.map(|(pba, _)| *pba).collect();
+            let fragments = rows.iter().filter(|(pba, _)| pba.is_fragment());
+            if let Some((pba, _)) = fragments
+                .clone()
+                .find(|(pba, _)| used.contains(&pba.container()))
+            {
+                let block = pba.container();
+                return Err(damaged(format_args!(
+                    "block {block} holds two things at once"
+                )));
+            }
+            for (pba, _) in fragments {
+                state.packs.add_found(*pba);
+                used.insert(pba.container());
+            }
+            state.blocks.enter(first, &infos);
+            state.space.learn(first, used.into_iter());
+            // What is entered below is compared with what is here.
+            let mut chunks: BTreeSet<Pba> = rows.iter().map(|(pba, _)| chunk_of(*pba)).collect();
+            stay.pin(&mut state, &mut chunks);
+        }
+        for rows in rows.chunks(ENTER_BLOCKS) {
+            let mut state = lock(&self.state);
+            let damage = lock(&self.damage);
+            for (pba, row) in rows {
+                if !damage.describes(*pba, &state.blocks.get(*pba)) {
+                    state.enter(*pba, row);
+                }
+            }
+        }
+        drop(stay);
+        self.evict();
+        Ok(())
+    }
+
+    /// Enters groups until a block can be handed out; false if everything is entered and none can.
+    pub(crate) async fn find_free(self: &Arc<Self>) -> Result<bool> {
+        loop {
+            let next = {
+                let state = lock(&self.state);
+                if state.space.has_free_group() {
+                    return Ok(true);
+                }
+                state.blocks.next_unentered()
+            };
+            match next {
+                Some(first) => self.enter_group(first).await?,
+                None => return Ok(false),
+            }
+        }
+    }
+}
+
+impl Stay {
+    /// Keeps what is here of the wanted chunks, which are not wanted any more then.
+    fn pin(&mut self, state: &mut State, wanted: &mut BTreeSet<Pba>) {
+        wanted.retain(|first| {
+            let is_here = state.blocks.is_here(*first);
+            if is_here && state.blocks.pin(*first) {
+                self.chunks.push(*first);
+            }
+            !is_here
+        });
+    }
+}
+
+/// Rows of blocks as the table has them.
+fn check_rows(state: &State, rows: &[(Pba, BlockRow)]) -> Result<Vec<(Pba, BlockInfo)>> {
+    if let Some((pba, row)) = rows.iter().find(|(_, row)| row.refcount >= IN_FLIGHT) {
+        let count = row.refcount;
+        return Err(damaged(format_args!("block {pba} has {count} references")));
+    }
+    if let Some((pba, _)) = rows.iter().find(|(pba, _)| !state.space.contains(*pba)) {
+        return Err(outside(*pba));
+    }
+    Ok(rows.iter().map(|(pba, row)| (*pba, info_of(row))).collect())
+}
