@@ -35,6 +35,12 @@ pub(crate) enum Broken {
     EvictUnstored,
     /// Pages of maps leave memory while commands rely on what they found there (mixed-up mappings).
     EvictInUse,
+    /// A pack is freed with the first of its fragments that goes, and not with the last one.
+    FreePackInUse,
+    /// What does not match its checksum is returned (I8).
+    ReturnDamaged,
+    /// Damaged blocks are not healed when their content is written again.
+    NeverHeal,
 }
 
 thread_local! {

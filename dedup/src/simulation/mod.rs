@@ -5,14 +5,25 @@
 //! middle of recovery. After each crash the pool is opened again, everything is read and compared with
 //! what the model allows (I1, I2), counts, index and space are recounted (I4), and the story goes on.
 //!
+//! In some stories blocks decay: reads of them are errors and never other data (I8), a scrub finds every
+//! one, and what is written again heals the others that refer to it. In these, copies of the metadata (store and
+//! journal of one moment) are restored later, too, while the drives are as they are; and of halves that
+//! are of two moments the pool says so, or goes on from where they fit together. Drives are added; volumes
+//! compress, trim, shrink and go in the background. The store in memory has no compaction: that is a
+//! matter of RocksDB, whose own failures `meta` tests.
+//!
 //! `ONEFOLD_SEED=n` replays one seed, `ONEFOLD_SEEDS=count` runs that many (from `ONEFOLD_SEED_FIRST` on):
 //! `ONEFOLD_SEEDS=100000 cargo test -p dedup simulation -- --nocapture`. With `ONEFOLD_WEAK_HASH=1`
 //! contents collide in every story, and not in a quarter of them.
 
 mod audit;
 mod content;
+mod copies;
+mod damage;
+mod drive;
 mod executor;
 mod model;
+mod survive;
 mod world;
 
 use std::cell::{Cell, RefCell};
@@ -22,20 +33,19 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use drives::{
-    Drive, DriveError, Extent, FaultDrive, FaultPlan, GatherExtent, Gathered, LocalBoxFuture,
-    Transferred,
-};
+use drives::{Drive, FaultDrive, FaultPlan};
 use meta::{JournalConfig, MemoryMedia, MemoryStore, StoreFault};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use reactor::{Buffer, BufferPool};
+use reactor::BufferPool;
 
 use crate::ablation::Broken;
 use crate::engine::BOUNCE_BYTES_MIN;
 use crate::fingerprint::weak;
 use crate::map::PAGE_BYTES;
 use crate::{Blocking, Engine, EngineConfig, EngineParts, LABEL_BLOCKS, Result};
+use copies::Copy;
+use drive::ShakyDrive;
 use executor::Ended;
 use world::{Actor, Tally, World};
 
@@ -61,78 +71,6 @@ const WEAK_VALUES: u8 = 5;
 /// Bytes of the simulated journal's ring.
 const JOURNAL_BYTES: u64 = 32 << 10;
 
-/// A drive of which single operations can be made to fail.
-struct ShakyDrive {
-    inner: FaultDrive,
-    /// Operations until one fails; wraps around, that is never, from zero.
-    countdown: AtomicU64,
-}
-
-impl ShakyDrive {
-    fn strikes(&self) -> Option<DriveError> {
-        let before = self.countdown.fetch_sub(1, Ordering::Relaxed);
-        (before == 1).then(|| DriveError::new(drives::ErrorKind::Io, "shaky", "simulated failure"))
-    }
-}
-
-impl Drive for ShakyDrive {
-    fn name(&self) -> &str {
-        "shaky"
-    }
-
-    fn blocks(&self) -> u64 {
-        self.inner.blocks()
-    }
-
-    fn read<'a>(
-        &'a self,
-        buffer: Buffer,
-        extents: &'a [Extent],
-    ) -> LocalBoxFuture<'a, Transferred> {
-        match self.strikes() {
-            Some(error) => Box::pin(std::future::ready((Err(error), buffer))),
-            None => self.inner.read(buffer, extents),
-        }
-    }
-
-    fn write<'a>(
-        &'a self,
-        buffer: Buffer,
-        extents: &'a [Extent],
-    ) -> LocalBoxFuture<'a, Transferred> {
-        match self.strikes() {
-            Some(error) => Box::pin(std::future::ready((Err(error), buffer))),
-            None => self.inner.write(buffer, extents),
-        }
-    }
-
-    fn write_many<'a>(
-        &'a self,
-        buffers: Vec<Buffer>,
-        extents: &'a [GatherExtent],
-    ) -> LocalBoxFuture<'a, Gathered> {
-        match self.strikes() {
-            Some(error) => Box::pin(std::future::ready((Err(error), buffers))),
-            None => self.inner.write_many(buffers, extents),
-        }
-    }
-
-    fn flush<'a>(&'a self) -> LocalBoxFuture<'a, std::result::Result<(), DriveError>> {
-        match self.strikes() {
-            Some(error) => Box::pin(std::future::ready(Err(error))),
-            None => self.inner.flush(),
-        }
-    }
-
-    fn discard<'a>(
-        &'a self,
-        block: u64,
-        count: u64,
-    ) -> LocalBoxFuture<'a, std::result::Result<(), DriveError>> {
-        self.inner.discard(block, count)
-    }
-}
-
 /// One pool and its story.
 struct Story {
     rng: ChaCha8Rng,
@@ -145,6 +83,11 @@ struct Story {
     pool: BufferPool,
     /// What happened since everything was last verified.
     lost_power: Option<bool>,
+    /// Blocks decay in this story, and copies of its metadata are restored. (Not where contents collide:
+    /// what the model knows of a sub-block that cannot be read would be too little there.)
+    decays: bool,
+    /// A copy of the pool's metadata, as somebody made it who may restore it.
+    copy: Option<Copy>,
 }
 
 impl Story {
@@ -153,7 +96,7 @@ impl Story {
         let drives = (0..rng.random_range(1..=2)).map(|_| {
             // Small enough that the pool is full now and then.
             let blocks = LABEL_BLOCKS + rng.random_range(40..300);
-            Self::drive(FaultDrive::new(blocks, Self::plan(&mut rng)))
+            ShakyDrive::new(FaultDrive::new(blocks, Self::plan(&mut rng)))
         });
         let drives = drives.collect();
         let config = EngineConfig {
@@ -192,6 +135,7 @@ impl Story {
         world.is_hash_weak =
             rng.random_range(0..4) == 0 || variable("ONEFOLD_WEAK_HASH") == Some(1);
         weak::set(world.is_hash_weak.then_some(WEAK_VALUES));
+        let decays = !world.is_hash_weak && rng.random_range(0..3) == 0;
         Self {
             drives,
             media: Arc::new(MemoryMedia::new(JOURNAL_BYTES)),
@@ -201,15 +145,10 @@ impl Story {
             world: Rc::new(RefCell::new(world)),
             pool,
             lost_power: None,
+            decays,
+            copy: None,
             rng,
         }
-    }
-
-    fn drive(inner: FaultDrive) -> Arc<ShakyDrive> {
-        Arc::new(ShakyDrive {
-            inner,
-            countdown: AtomicU64::new(0),
-        })
     }
 
     fn plan(rng: &mut ChaCha8Rng) -> FaultPlan {
@@ -241,7 +180,7 @@ impl Story {
     fn has_struck(&self) -> bool {
         self.media.is_dead()
             || self.store.is_dead()
-            || self.drives.iter().any(|drive| drive.inner.is_off())
+            || self.drives.iter().any(|drive| drive.is_off())
     }
 
     /// Runs tasks until they are done, something strikes, or `limit` steps are over.
@@ -250,20 +189,26 @@ impl Story {
         executor::run(&mut rng, tasks, |steps| steps >= limit || self.has_struck())
     }
 
+    /// Runs what nothing interrupts, whatever else is broken.
+    fn run_to_the_end(&mut self, task: Pin<Box<dyn Future<Output = ()>>>) {
+        let mut rng = ChaCha8Rng::seed_from_u64(self.rng.random());
+        executor::run(&mut rng, vec![task], |_| false);
+    }
+
     /// The process is dead, and perhaps power was lost too.
     fn crash(&mut self) {
-        let was_cut = self.drives.iter().any(|drive| drive.inner.is_off());
+        let was_cut = self.drives.iter().any(|drive| drive.is_off());
         let loses_power = was_cut || self.rng.random();
         if loses_power {
             self.media.power_loss(self.rng.random());
             for at in 0..self.drives.len() {
                 let plan = Self::plan(&mut self.rng);
-                self.drives[at] = Self::drive(self.drives[at].inner.crash(plan));
+                self.drives[at] = self.drives[at].crash(plan);
             }
         } else {
             self.media.revive();
             for drive in &self.drives {
-                drive.countdown.store(0, Ordering::Relaxed);
+                drive.fail_after(0);
             }
         }
         self.store.revive();
@@ -342,7 +287,15 @@ impl Story {
             if self.rng.random() {
                 audit::count_everything(&engine, &*self.store, true);
             }
-            let verify = self.actor(&engine).verify(self.lost_power);
+            let scrubs = self.rng.random_range(0..6) == 0;
+            let actor = self.actor(&engine);
+            let (drives, lost_power) = (self.drives.clone(), self.lost_power);
+            let verify = async move {
+                if scrubs {
+                    actor.scrub_all(&drives).await;
+                }
+                actor.verify(lost_power).await;
+            };
             if self.run(vec![Box::pin(verify)], u64::MAX) == Ended::Done && !self.has_struck() {
                 self.lost_power = None;
                 return engine;
@@ -356,9 +309,7 @@ impl Story {
         let shakes = self.rng.random_range(0..4) == 0;
         if shakes {
             let at = self.rng.random_range(0..self.drives.len());
-            self.drives[at]
-                .countdown
-                .store(self.rng.random_range(1..150), Ordering::Relaxed);
+            self.drives[at].fail_after(self.rng.random_range(1..150));
         }
         self.world.borrow_mut().may_fail = true;
         let mut tasks: Vec<Pin<Box<dyn Future<Output = ()>>>> = Vec::new();
@@ -388,8 +339,19 @@ impl Story {
                 power_cut: None,
                 ..Self::plan(&mut self.rng)
             };
-            let drive = Self::drive(FaultDrive::new(blocks, plan));
+            let drive = ShakyDrive::new(FaultDrive::new(blocks, plan));
             tasks.push(Box::pin(add_drive(engine.clone(), drive, added.clone())));
+        }
+        let copied: Rc<RefCell<Option<Copy>>> = Rc::default();
+        if self.decays && self.rng.random_range(0..3) == 0 {
+            let copying = copies::make_one(
+                self.world.clone(),
+                self.media.clone(),
+                self.store.clone(),
+                self.rng.random_range(0..200),
+                copied.clone(),
+            );
+            tasks.push(Box::pin(copying));
         }
         let limit = if self.rng.random_range(0..3) == 0 {
             u64::MAX
@@ -397,12 +359,15 @@ impl Story {
             self.rng.random_range(1..2500)
         };
         let ended = self.run(tasks, limit);
+        if let Some(copy) = copied.take() {
+            self.copy = Some(copy);
+        }
         if let Some(drive) = added.take() {
             self.drives.push(drive);
             self.world.borrow_mut().tally.added_drives += 1;
         }
         for drive in &self.drives {
-            drive.countdown.store(0, Ordering::Relaxed);
+            drive.fail_after(0);
         }
         let verified = engine.shared.verify.status();
         let tally = &mut self.world.borrow_mut().tally;
@@ -418,6 +383,7 @@ impl Story {
             self.world.borrow_mut().tally.lives += 1;
             self.arm();
             let engine = self.open_and_verify();
+            self.decay();
             let ended = self.live(&engine);
             let is_whole = crate::wait::lock(&engine.shared.state).read_only.is_none();
             if ended == Ended::Done && !self.has_struck() && is_whole {
@@ -428,10 +394,12 @@ impl Story {
             }
             drop(engine);
             self.crash();
+            self.use_copy();
         }
         let engine = self.open_and_verify();
         self.media.revive();
         self.store.revive();
+        let engine = self.rewrite(engine);
         self.finish(engine);
         let mut tally = self.world.borrow().tally;
         let (shared, alone) = BATCHES.take();
@@ -565,6 +533,11 @@ fn whatever_crashes_every_sub_block_is_old_or_new_and_every_count_is_exact() {
     assert!(tally.added_drives > 0, "no drive was added");
     assert!(tally.collisions > 0, "no two contents collided");
     assert!(tally.evicted > 0, "no page of a map left memory");
+    assert!(tally.unreadable > 0, "no read met a damaged block");
+    assert!(tally.scrubs > 0, "no scrub came to its end");
+    assert!(tally.healed > 0, "no damaged block was healed");
+    assert!(tally.restored > 0, "no copy was restored");
+    assert!(tally.refused > 0, "no halves of two copies were refused");
 }
 
 #[test]
@@ -613,6 +586,9 @@ fn every_rule_that_is_broken_on_purpose_is_found_out() {
         Broken::EvictUnstoredBlocks,
         Broken::BelieveStaleBlocks,
         Broken::AppendBlindly,
+        Broken::FreePackInUse,
+        Broken::ReturnDamaged,
+        Broken::NeverHeal,
     ] {
         let seed = first_to_notice(broken);
         eprintln!("{broken:?}: noticed by seed {seed:?}");

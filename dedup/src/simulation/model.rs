@@ -68,6 +68,15 @@ impl Cell {
         }
     }
 
+    /// A cell that cannot be read: it holds one of these contents, whichever it is, durably.
+    pub(super) fn among(contents: BTreeSet<Content>, now: u64) -> Self {
+        Self {
+            possible: contents.iter().map(|content| (*content, NOW)).collect(),
+            base: contents,
+            ..Self::certain([0; SECTORS], now)
+        }
+    }
+
     pub(super) fn has_room(&self) -> bool {
         self.group.len() < GROUP_MAX
     }

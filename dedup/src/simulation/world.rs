@@ -1,6 +1,7 @@
 //! The model of a whole pool, and the commands that exercise the engine and it side by side.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use rand_chacha::ChaCha8Rng;
 use reactor::BufferPool;
 use uuid::Uuid;
 
-use super::content::{SECTOR, content, fill, number};
+use super::content::{SECTOR, fill, number};
 use super::model::{Cell, Content, Effect, SECTORS};
 use crate::wait::yield_once;
 use crate::{Engine, ErrorKind, Result, VolumeSpec};
@@ -34,15 +35,16 @@ pub(super) enum Admin {
 }
 
 /// A volume in the model.
+#[derive(Clone)]
 pub(super) struct VolumeModel {
     pub(super) uuid: Uuid,
     pub(super) name: String,
     pub(super) lba: usize,
     pub(super) cells: Vec<Cell>,
     /// With a hash that collides, a crash may leave what was not flushed with another content.
-    compares_later: bool,
+    pub(super) compares_later: bool,
     pub(super) admin: Admin,
-    busy: u32,
+    pub(super) busy: u32,
 }
 
 /// What the engine must look like from outside.
@@ -58,6 +60,12 @@ pub(super) struct World {
     pub(super) may_fail: bool,
     /// There are but a few fingerprints.
     pub(super) is_hash_weak: bool,
+    /// Blocks are damaged: `Corrupt` is an answer, and what was not flushed may be taken back.
+    pub(super) has_damage: bool,
+    /// Older metadata is in use than the drives': any block may be another one than it was.
+    pub(super) is_restored: bool,
+    /// Blocks that ever decayed, by drive.
+    pub(super) decayed: BTreeSet<(u16, u64)>,
     pub(super) tally: Tally,
 }
 
@@ -87,6 +95,14 @@ pub(super) struct Tally {
     pub(super) collisions: u64,
     /// Pages of maps that left memory.
     pub(super) evicted: u64,
+    /// Reads that met a damaged block, and blocks that were healed.
+    pub(super) unreadable: u64,
+    pub(super) healed: u64,
+    /// Scrubs that came to their end.
+    pub(super) scrubs: u64,
+    /// Copies of the metadata that were restored, and halves of two that were refused.
+    pub(super) restored: u64,
+    pub(super) refused: u64,
 }
 
 impl std::ops::AddAssign for Tally {
@@ -106,6 +122,11 @@ impl std::ops::AddAssign for Tally {
         self.compared += other.compared;
         self.collisions += other.collisions;
         self.evicted += other.evicted;
+        self.unreadable += other.unreadable;
+        self.healed += other.healed;
+        self.scrubs += other.scrubs;
+        self.restored += other.restored;
+        self.refused += other.refused;
     }
 }
 
@@ -115,11 +136,11 @@ impl World {
         self.now
     }
 
-    fn volume(&mut self, uuid: Uuid) -> Option<&mut VolumeModel> {
+    pub(super) fn volume(&mut self, uuid: Uuid) -> Option<&mut VolumeModel> {
         self.volumes.iter_mut().find(|volume| volume.uuid == uuid)
     }
 
-    fn begin(&mut self, uuid: Uuid, first: usize, effects: &[Effect]) -> Option<u64> {
+    pub(super) fn begin(&mut self, uuid: Uuid, first: usize, effects: &[Effect]) -> Option<u64> {
         let now = self.tick();
         self.next_change += 1;
         let id = self.next_change;
@@ -135,7 +156,7 @@ impl World {
         Some(id)
     }
 
-    fn end(
+    pub(super) fn end(
         &mut self,
         uuid: Uuid,
         first: usize,
@@ -155,7 +176,7 @@ impl World {
     }
 
     /// An error must be one that the situation explains.
-    fn judge(&self, uuid: Uuid, what: &str, result: &Result<()>) {
+    pub(super) fn judge(&self, uuid: Uuid, what: &str, result: &Result<()>) {
         let Err(error) = result else { return };
         let is_gone = !self
             .volumes
@@ -165,6 +186,9 @@ impl World {
             ErrorKind::NoSpace => what != "trim" && what != "read" && what != "flush",
             ErrorKind::NotFound => is_gone,
             ErrorKind::Unavailable | ErrorKind::WriteFault => self.may_fail,
+            ErrorKind::Corrupt => {
+                self.has_damage && matches!(what, "read" | "write" | "write zeroes")
+            }
             _ => false,
         };
         assert!(is_explained, "{what} failed: {error}");
@@ -252,7 +276,8 @@ impl Actor {
                 66..75 => self.trim(&mut rng).await,
                 75..83 => self.flush().await,
                 83..87 => self.compare(&mut rng).await,
-                87..90 => self.background(&mut rng).await,
+                87..89 => self.background(&mut rng).await,
+                89 => self.scrub().await,
                 90..93 => self.resize(&mut rng).await,
                 93..95 => self.delete(&mut rng).await,
                 _ => self.create(&mut rng).await,
@@ -445,6 +470,8 @@ impl Actor {
                 buf.iter().all(|byte| *byte == 0),
                 "a failed read returned data"
             );
+            drop(world);
+            self.world.borrow_mut().tally.unreadable += 1;
             return;
         }
         let Some(model) = world
@@ -698,79 +725,10 @@ impl Actor {
             world.volumes.retain(|volume| volume.uuid != uuid);
         }
     }
-
-    /// Reads everything, and takes it for certain from now on. `lost_power`: what happened before;
-    /// `None` = nothing, all must be as it was.
-    pub(super) async fn verify(self, lost_power: Option<bool>) {
-        self.settle_volumes();
-        let count = self.world.borrow().volumes.len();
-        assert_eq!(self.engine.volumes().len(), count, "a volume came or went");
-        for at in 0..count {
-            let (name, cells) = {
-                let world = self.world.borrow();
-                (
-                    world.volumes[at].name.clone(),
-                    world.volumes[at].cells.len(),
-                )
-            };
-            let volume = self.engine.volume(&name).expect("a volume is gone");
-            for first in (0..cells).step_by(32) {
-                let len = (cells - first).min(32) * BLOCK_BYTES;
-                let buf = self.pool.alloc(len).await;
-                let (result, buf) = volume.read((first * BLOCK_BYTES) as u64, buf).await;
-                result.expect("reading everything back");
-                let mut world = self.world.borrow_mut();
-                let now = world.tick();
-                let flushed = world.flushed;
-                let is_weak = world.is_hash_weak;
-                let is_open = is_weak && world.volumes[at].compares_later;
-                for (place, bytes) in buf.chunks_exact(BLOCK_BYTES).enumerate() {
-                    let found = content(bytes).expect("a sub-block holds what nobody wrote");
-                    let cell = &mut world.volumes[at].cells[first + place];
-                    let possible = cell.after_crash(lost_power.unwrap_or(false), flushed);
-                    let is_open = is_open && lost_power.is_some() && cell.changed_since(flushed);
-                    assert!(
-                        is_open || possible.contains(&found),
-                        "{name} sub-block {} (weak hash: {is_weak}, open: {is_open}) holds {found:?}, possible after (power lost: {lost_power:?}): \
-                         {possible:?}",
-                        first + place
-                    );
-                    *cell = Cell::certain(found, now);
-                }
-            }
-        }
-    }
-
-    /// Finds out how far changes of volumes came that a crash interrupted.
-    fn settle_volumes(&self) {
-        let infos = self.engine.volumes();
-        let mut world = self.world.borrow_mut();
-        let now = world.tick();
-        world.volumes.retain_mut(|volume| {
-            let info = infos.iter().find(|info| info.uuid == volume.uuid);
-            volume.busy = 0;
-            let Some(info) = info else {
-                let may_be_gone = matches!(volume.admin, Admin::Creating | Admin::Deleting);
-                assert!(may_be_gone, "volume {} is gone", volume.name);
-                return false;
-            };
-            let size = info.size_bytes as usize / BLOCK_BYTES;
-            match volume.admin {
-                Admin::Resizing(cells) if size == cells => volume.set_cells(size, now),
-                _ => assert_eq!(size, volume.cells.len(), "the size of {}", volume.name),
-            }
-            assert_eq!(
-                (info.name.as_str(), info.lba_bytes as usize),
-                (volume.name.as_str(), volume.lba)
-            );
-            volume.admin = Admin::Idle;
-            true
-        });
-    }
 }
 
 impl VolumeModel {
-    fn set_cells(&mut self, count: usize, now: u64) {
+    pub(super) fn set_cells(&mut self, count: usize, now: u64) {
         self.cells.truncate(count);
         self.cells.resize(count, Cell::certain([0; SECTORS], now));
     }

@@ -27,6 +27,7 @@ pub struct MemoryStore {
     state: Mutex<State>,
 }
 
+#[derive(Clone)]
 struct State {
     volumes: BTreeMap<u32, VolumeInfo>,
     blocks: BTreeMap<Pba, BlockRow>,
@@ -57,6 +58,16 @@ impl MemoryStore {
     /// The store of a new pool.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// The store as it is now, apart from this one; it does not fail.
+    pub fn copy(&self) -> Self {
+        let mut state = self.lock().clone();
+        state.dead = false;
+        state.fault = None;
+        Self {
+            state: Mutex::new(state),
+        }
     }
 
     /// Batches applied or failed so far.

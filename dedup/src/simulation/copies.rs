@@ -1,0 +1,166 @@
+//! Copies of a pool's metadata, and what becomes of those who restore them.
+//!
+//! A copy of store and journal of one moment is the pool as it was then, on drives that went on: each
+//! sub-block holds what it held, or it is an error, because its block was used for something else. Halves
+//! of two moments are refused, or they fit together, and then the same holds for some moment in between.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use drives::{BLOCK_BYTES, Drive, FaultPlan};
+use meta::{JournalMedia, MemoryMedia, MemoryStore};
+use rand::Rng;
+
+use super::world::{Actor, VolumeModel, World};
+use super::{Story, audit};
+use crate::wait::yield_once;
+use crate::{Engine, EngineParts, ErrorKind, Result};
+
+/// Store and journal of one moment.
+pub(super) struct Copy {
+    media: MemoryMedia,
+    store: MemoryStore,
+    /// What the model says of that moment.
+    volumes: Vec<VolumeModel>,
+    flushed: u64,
+    /// Which life of the pool it is of.
+    life: u64,
+}
+
+fn copy_of(media: &MemoryMedia) -> MemoryMedia {
+    let mut bytes = vec![0; media.capacity() as usize];
+    let copy = MemoryMedia::new(media.capacity());
+    media.read_at(0, &mut bytes).expect("a journal in memory");
+    copy.write_at(0, &bytes).expect("a journal in memory");
+    copy.sync().expect("a journal in memory");
+    copy
+}
+
+/// Makes a copy after some turns, while others work.
+pub(super) async fn make_one(
+    world: Rc<RefCell<World>>,
+    media: Arc<MemoryMedia>,
+    store: Arc<MemoryStore>,
+    turns: u32,
+    made: Rc<RefCell<Option<Copy>>>,
+) {
+    for _ in 0..turns {
+        yield_once().await;
+    }
+    let world = world.borrow();
+    *made.borrow_mut() = Some(Copy {
+        media: copy_of(&media),
+        store: store.copy(),
+        volumes: world.volumes.clone(),
+        flushed: world.flushed,
+        life: world.tally.lives,
+    });
+}
+
+impl Story {
+    /// The process is dead: perhaps somebody uses a copy now.
+    pub(super) fn use_copy(&mut self) {
+        let Some(copy) = self.copy.take() else { return };
+        let is_of_this_life = copy.life == self.world.borrow().tally.lives;
+        match self.rng.random_range(0..6) {
+            0 => self.copy = Some(copy),
+            1 | 2 => self.restore(copy),
+            3 | 4 => self.open_halves(&copy, is_of_this_life, true),
+            _ => self.open_halves(&copy, is_of_this_life, false),
+        }
+    }
+
+    /// Puts the metadata back as it was. From here on blocks may be others than it says.
+    fn restore(&mut self, copy: Copy) {
+        self.media = Arc::new(copy.media);
+        self.store = Arc::new(copy.store);
+        self.lost_power = Some(true);
+        let mut world = self.world.borrow_mut();
+        world.volumes = copy.volumes;
+        world.flushed = copy.flushed;
+        world.has_damage = true;
+        world.is_restored = true;
+        world.tally.restored += 1;
+    }
+
+    /// Opens one half of the copy with the other half as it is now, beside the pool itself. The model
+    /// knows contents only since the last opening.
+    fn open_halves(&mut self, copy: &Copy, is_of_this_life: bool, is_store_old: bool) {
+        let mut beside = Vec::new();
+        for at in 0..self.drives.len() {
+            let plan = Self::plan(&mut self.rng);
+            let drive = self.drives[at].clone();
+            beside.push(drive.restart(FaultPlan::default()) as Arc<dyn Drive>);
+            self.drives[at] = drive.restart(plan);
+        }
+        let (store, media) = match is_store_old {
+            true => (copy.store.copy(), copy_of(&self.media)),
+            false => (self.store.copy(), copy_of(&copy.media)),
+        };
+        let store = Arc::new(store);
+        let parts = EngineParts {
+            drives: beside,
+            journal: Arc::new(media),
+            store: store.clone(),
+            ..self.parts()
+        };
+        let slot: Rc<RefCell<Option<Result<Arc<Engine>>>>> = Rc::default();
+        let result = slot.clone();
+        let open = async move { *result.borrow_mut() = Some(Engine::open(parts).await) };
+        self.run_to_the_end(Box::pin(open));
+        let engine = match slot.take().expect("it ended") {
+            Ok(engine) => engine,
+            Err(error) => {
+                assert_eq!(
+                    error.kind,
+                    ErrorKind::Corrupt,
+                    "opening halves failed: {error}"
+                );
+                self.world.borrow_mut().tally.refused += 1;
+                return;
+            }
+        };
+        audit::count_everything(&engine, &*store, true);
+        let has_damage = std::mem::replace(&mut self.world.borrow_mut().has_damage, true);
+        let is_restored = std::mem::replace(&mut self.world.borrow_mut().is_restored, true);
+        let copied = is_of_this_life.then(|| copy.volumes.clone());
+        let actor = self.actor(&engine);
+        self.run_to_the_end(Box::pin(actor.read_some_moment(copied)));
+        let mut world = self.world.borrow_mut();
+        world.has_damage = has_damage;
+        world.is_restored = is_restored;
+    }
+}
+
+impl Actor {
+    /// Everything that can be read was there at some time since the copy, if the model knows of it.
+    async fn read_some_moment(self, copied: Option<Vec<VolumeModel>>) {
+        let now = self.world.borrow().volumes.clone();
+        for info in self.engine.volumes() {
+            let volume = self.engine.volume(&info.name).expect("a volume is gone");
+            let count = info.size_bytes as usize / BLOCK_BYTES;
+            let found = self.contents(&volume, 0, count).await;
+            let Some(copied) = &copied else { continue };
+            let models: Vec<_> = copied
+                .iter()
+                .chain(&now)
+                .filter(|model| model.uuid == info.uuid)
+                .collect();
+            let is_gone = now.iter().all(|model| model.uuid != info.uuid);
+            let is_resized = models.iter().any(|model| model.cells.len() != count);
+            if is_gone || is_resized {
+                continue; // of some sub-blocks the model has forgotten what they held
+            }
+            for (at, found) in found.into_iter().enumerate() {
+                let Some(found) = found else { continue };
+                let mut possible = models.iter().flat_map(|model| model.cells[at].since(0));
+                assert!(
+                    possible.any(|content| *content == found),
+                    "{} sub-block {at} holds {found:?}, which it never did",
+                    info.name
+                );
+            }
+        }
+    }
+}

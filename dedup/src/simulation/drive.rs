@@ -1,0 +1,150 @@
+//! The drives of a simulated pool: they lose power, single operations on them fail, and blocks decay.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use drives::{
+    Drive, DriveError, Extent, FaultDrive, FaultPlan, GatherExtent, Gathered, LocalBoxFuture,
+    Transferred,
+};
+use reactor::Buffer;
+
+use crate::wait::lock;
+
+/// A drive of which single operations can be made to fail, and whose blocks decay.
+pub(super) struct ShakyDrive {
+    inner: FaultDrive,
+    /// Operations until one fails; wraps around, that is never, from zero.
+    countdown: AtomicU64,
+    /// Blocks that decayed, and that nobody has begun to write since.
+    decayed: Mutex<BTreeSet<u64>>,
+}
+
+impl ShakyDrive {
+    pub(super) fn new(inner: FaultDrive) -> Arc<Self> {
+        Arc::new(Self {
+            inner,
+            countdown: AtomicU64::new(0),
+            decayed: Mutex::default(),
+        })
+    }
+
+    /// The drive when power returns.
+    pub(super) fn crash(&self, plan: FaultPlan) -> Arc<Self> {
+        Arc::new(Self {
+            inner: self.inner.crash(plan),
+            countdown: AtomicU64::new(0),
+            decayed: Mutex::new(self.decayed()),
+        })
+    }
+
+    /// The drive as the next process finds it; as often as one likes.
+    pub(super) fn restart(&self, plan: FaultPlan) -> Arc<Self> {
+        Arc::new(Self {
+            inner: self.inner.restart(plan),
+            countdown: AtomicU64::new(0),
+            decayed: Mutex::new(self.decayed()),
+        })
+    }
+
+    /// Whether its power was cut.
+    pub(super) fn is_off(&self) -> bool {
+        self.inner.is_off()
+    }
+
+    /// Lets one of the next operations fail; none from zero on.
+    pub(super) fn fail_after(&self, operations: u64) {
+        self.countdown.store(operations, Ordering::Relaxed);
+    }
+
+    /// What is on a block is not what was written there any more.
+    pub(super) fn decay(&self, block: u64) {
+        self.inner.corrupt(block);
+        lock(&self.decayed).insert(block);
+    }
+
+    /// Blocks that are certainly damaged.
+    pub(super) fn decayed(&self) -> BTreeSet<u64> {
+        lock(&self.decayed).clone()
+    }
+
+    fn forget(&self, blocks: impl Iterator<Item = (u64, u64)>) {
+        let mut decayed = lock(&self.decayed);
+        if !decayed.is_empty() {
+            for (first, count) in blocks {
+                decayed.retain(|block| !(first..first + count).contains(block));
+            }
+        }
+    }
+
+    fn strikes(&self) -> Option<DriveError> {
+        let before = self.countdown.fetch_sub(1, Ordering::Relaxed);
+        (before == 1).then(|| DriveError::new(drives::ErrorKind::Io, "shaky", "simulated failure"))
+    }
+}
+
+impl Drive for ShakyDrive {
+    fn name(&self) -> &str {
+        "shaky"
+    }
+
+    fn blocks(&self) -> u64 {
+        self.inner.blocks()
+    }
+
+    fn read<'a>(
+        &'a self,
+        buffer: Buffer,
+        extents: &'a [Extent],
+    ) -> LocalBoxFuture<'a, Transferred> {
+        match self.strikes() {
+            Some(error) => Box::pin(std::future::ready((Err(error), buffer))),
+            None => self.inner.read(buffer, extents),
+        }
+    }
+
+    fn write<'a>(
+        &'a self,
+        buffer: Buffer,
+        extents: &'a [Extent],
+    ) -> LocalBoxFuture<'a, Transferred> {
+        match self.strikes() {
+            Some(error) => Box::pin(std::future::ready((Err(error), buffer))),
+            None => {
+                self.forget(extents.iter().map(|e| (e.block, u64::from(e.blocks))));
+                self.inner.write(buffer, extents)
+            }
+        }
+    }
+
+    fn write_many<'a>(
+        &'a self,
+        buffers: Vec<Buffer>,
+        extents: &'a [GatherExtent],
+    ) -> LocalBoxFuture<'a, Gathered> {
+        match self.strikes() {
+            Some(error) => Box::pin(std::future::ready((Err(error), buffers))),
+            None => {
+                self.forget(extents.iter().map(|e| (e.block, u64::from(e.blocks))));
+                self.inner.write_many(buffers, extents)
+            }
+        }
+    }
+
+    fn flush<'a>(&'a self) -> LocalBoxFuture<'a, std::result::Result<(), DriveError>> {
+        match self.strikes() {
+            Some(error) => Box::pin(std::future::ready(Err(error))),
+            None => self.inner.flush(),
+        }
+    }
+
+    fn discard<'a>(
+        &'a self,
+        block: u64,
+        count: u64,
+    ) -> LocalBoxFuture<'a, std::result::Result<(), DriveError>> {
+        self.forget(std::iter::once((block, count)));
+        self.inner.discard(block, count)
+    }
+}
