@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use rocksdb::{
     BlockBasedOptions, Cache, DB, DBCompressionType, DBRecoveryMode, DEFAULT_COLUMN_FAMILY_NAME,
-    ErrorKind, LogLevel, MergeOperands, Options, ReadOptions, WriteBatch, WriteOptions,
+    Env, ErrorKind, LogLevel, MergeOperands, Options, ReadOptions, WriteBatch, WriteOptions,
 };
 use uuid::Uuid;
 
@@ -77,6 +77,7 @@ pub struct RocksStore {
     dir: PathBuf,
     pool: Uuid,
     options: RocksOptions,
+    env: Option<Env>,
     /// `None` after a batch that failed, because the database refuses all writes then: the next call
     /// opens it again. Whoever uses it holds it for reading, so that reads and a batch run side by side.
     db: RwLock<Option<DB>>,
@@ -123,15 +124,38 @@ impl RocksStore {
     /// [`MetaError::WrongPool`], [`MetaError::NoSpace`] or [`MetaError::Io`], each with the folder's
     /// name. A store that is not there is never made anew.
     pub fn open(dir: &Path, pool: Uuid, options: RocksOptions) -> Result<Self, MetaError> {
+        Self::open_in(dir, pool, options, None)
+    }
+
+    /// As [`Self::open`], with all file work done by `env`: for tests of what a loss of power leaves.
+    ///
+    /// # Errors
+    /// As for [`Self::open`].
+    pub fn open_on(
+        dir: &Path,
+        pool: Uuid,
+        options: RocksOptions,
+        env: Env,
+    ) -> Result<Self, MetaError> {
+        Self::open_in(dir, pool, options, Some(env))
+    }
+
+    fn open_in(
+        dir: &Path,
+        pool: Uuid,
+        options: RocksOptions,
+        env: Option<Env>,
+    ) -> Result<Self, MetaError> {
         let Opened {
             db,
             checkpoint,
             totals,
-        } = open(dir, pool, &options)?;
+        } = open(dir, pool, &options, env.as_ref())?;
         Ok(Self {
             dir: dir.to_path_buf(),
             pool,
             options,
+            env,
             db: RwLock::new(Some(db)),
             state: Mutex::new(State {
                 checkpoint,
@@ -165,7 +189,7 @@ impl RocksStore {
     fn open_again(&self, state: &mut State) -> Result<(), MetaError> {
         let mut db = self.db.write().unwrap_or_else(PoisonError::into_inner);
         if db.is_none() {
-            let opened = open(&self.dir, self.pool, &self.options)?;
+            let opened = open(&self.dir, self.pool, &self.options, self.env.as_ref())?;
             *db = Some(opened.db);
             state.checkpoint = opened.checkpoint;
             state.totals = opened.totals;
@@ -419,7 +443,12 @@ struct Opened {
     totals: Totals,
 }
 
-fn open(dir: &Path, pool: Uuid, options: &RocksOptions) -> Result<Opened, MetaError> {
+fn open(
+    dir: &Path,
+    pool: Uuid,
+    options: &RocksOptions,
+    env: Option<&Env>,
+) -> Result<Opened, MetaError> {
     let exists = dir
         .try_exists()
         .map_err(|error| MetaError::io(dir, "look for the folder", error))?;
@@ -430,7 +459,10 @@ fn open(dir: &Path, pool: Uuid, options: &RocksOptions) -> Result<Opened, MetaEr
     if !current.exists() {
         return Err(MetaError::missing(current, REMEDY));
     }
-    let options = database_options(options);
+    let mut options = database_options(options);
+    if let Some(env) = env {
+        options.set_env(env);
+    }
     // Rows are looked up many at a time by the name of their family, which has the same options.
     let family = (DEFAULT_COLUMN_FAMILY_NAME, options.clone());
     let db = DB::open_cf_with_opts(&options, dir, [family])
