@@ -21,7 +21,7 @@ use crate::intake::Intake;
 use crate::memory::FabricMemory;
 use crate::rdma::target::RdmaTarget;
 use crate::rdma::{CloseReason, SetupError};
-use crate::share::QUEUE_SHARE;
+use crate::share::{HOST_SHARE, QUEUE_SHARE};
 use crate::tcp::target::TcpTarget;
 
 /// Bounds of an accepted NVMe/RDMA queue.
@@ -36,6 +36,8 @@ pub struct QueueLimits {
     /// its host has not acknowledged, are at most one part in so many of what is free in the reactor's
     /// buffer pool now. At least 1.
     pub queue_share: usize,
+    /// The same for all queues of a host on the reactor together, but the first command of each. At least 1.
+    pub host_share: usize,
 }
 
 impl Default for QueueLimits {
@@ -44,6 +46,7 @@ impl Default for QueueLimits {
             in_capsule_bytes: 4096,
             reads_max: 64,
             queue_share: QUEUE_SHARE,
+            host_share: HOST_SHARE,
         }
     }
 }
@@ -185,6 +188,15 @@ impl TargetQueue {
         match &self.side {
             Side::Rdma(side) => side.connected(qid, depth),
             Side::Tcp(side) => side.connected(qid, depth),
+        }
+    }
+
+    /// The queue is one of this host's, by its NQN: they share a bound ([`QueueLimits::host_share`],
+    /// [`TcpListenerConfig::host_share`](crate::TcpListenerConfig::host_share)).
+    pub fn belongs_to(&self, host_nqn: &str) {
+        match &self.side {
+            Side::Rdma(side) => side.belongs_to(host_nqn),
+            Side::Tcp(side) => side.belongs_to(host_nqn),
         }
     }
 

@@ -77,6 +77,7 @@ pub(crate) async fn join<Q: Queue>(
             Ok(joined) => {
                 let cntlid = u64::from(joined.controller.id);
                 queue.connected(joined.handle.qid, joined.depth);
+                queue.belongs_to(joined.controller.host.nqn.as_str());
                 queue.complete(capsule, Cqe::new(Status::SUCCESS, cntlid), None);
                 return Some(joined);
             }

@@ -363,13 +363,12 @@ fn listen_rdma(
             continue;
         }
         taken.push((host, address.port));
-        let usual = ListenerConfig::new(address.port);
         let config = ListenerConfig {
             address: host,
             backlog: RDMA_BACKLOG,
             depth_max: limits.rdma.depth,
-            capsule_bytes_max: usual.capsule_bytes_max / part.count.max(1),
-            ..usual
+            capsule_bytes_max: limits.rdma.capsule_bytes_max / part.count.max(1),
+            ..ListenerConfig::new(address.port)
         };
         let listener = Listener::bind_with(&device, config)
             .map_err(|e| Failure::unavailable(format!("{address}: {e}")))?;
@@ -386,13 +385,18 @@ fn bind_tcp(
     bound: &mut Bound,
 ) -> Result<(), Failure> {
     for address in wanted.of(Transport::Tcp) {
-        let usual = TcpListenerConfig::new(address.socket_addr());
         let config = TcpListenerConfig {
             in_capsule_bytes: limits.tcp.in_capsule_bytes,
             depth_max: limits.tcp.depth,
-            capsule_bytes_max: usual.capsule_bytes_max / part.count.max(1),
+            capsule_bytes_max: limits.tcp.capsule_bytes_max / part.count.max(1),
+            connections_max: limits.tcp_connections,
+            queue_share: limits.queue_share,
+            host_share: limits.host_share,
+            handshake_timeout: limits.handshake_timeout,
+            stall_timeout: limits.stall_timeout,
+            stall_timeout_short: limits.stall_timeout_short,
             reuse_port: part.count > 1,
-            ..usual
+            ..TcpListenerConfig::new(address.socket_addr())
         };
         if part.index == 0 && config.reuse_port && is_taken(config.address) {
             return Err(Failure::unavailable(format!(
@@ -441,6 +445,8 @@ fn has_ipv6() -> bool {
 async fn accept_rdma(target: Arc<Target>, listener: Rc<Listener>) {
     let limits = QueueLimits {
         in_capsule_bytes: target.limits.rdma.in_capsule_bytes,
+        queue_share: target.limits.queue_share,
+        host_share: target.limits.host_share,
         ..QueueLimits::default()
     };
     let accepting = async {

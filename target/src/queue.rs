@@ -42,6 +42,11 @@ pub trait Queue: Clone + 'static {
     /// commands the host may have outstanding.
     fn connected(&self, qid: u16, depth: u16);
 
+    /// The queue is one of this host's: a transport may bound what the queues of a host hold together.
+    fn belongs_to(&self, host_nqn: &str) {
+        let _ = host_nqn;
+    }
+
     /// The next command; `None` when the queue is closing or gone.
     fn next_command(&self) -> impl Future<Output = Option<Self::Capsule>>;
 
@@ -97,6 +102,10 @@ impl Queue for fabric::TargetQueue {
 
     fn connected(&self, qid: u16, depth: u16) {
         self.connected(qid, depth);
+    }
+
+    fn belongs_to(&self, host_nqn: &str) {
+        self.belongs_to(host_nqn);
     }
 
     async fn next_command(&self) -> Option<fabric::Capsule> {

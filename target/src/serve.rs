@@ -150,7 +150,7 @@ async fn serve_on(
     let engine = pool.engine.clone();
     let maintained = engine.clone();
     let maintenance = control.spawn(move || maintained.run_maintenance());
-    let served = serve_pool(wanted, &pool, &control, data, signals).await;
+    let served = serve_pool(wanted, args.bounds.limits(), &pool, &control, data, signals).await;
     // However serving ended: what hosts were promised becomes durable.
     let closing = control.spawn(move || async move { engine.shutdown().await });
     let closed = closing
@@ -185,6 +185,7 @@ fn pool_request(args: &ServeArgs) -> PoolRequest {
 
 async fn serve_pool(
     wanted: Wanted,
+    limits: Limits,
     pool: &OpenPool,
     control: &reactor::Handle,
     data: &[ReactorThread],
@@ -198,7 +199,7 @@ async fn serve_pool(
         pool_uuid: pool.uuid,
         nqn,
         listeners: wanted.addresses.clone(),
-        limits: Limits::default(),
+        limits,
     });
     let dir = &pool.paths.dir;
     let api = ApiSocket::bind(dir).map_err(|e| {

@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use dedup::Engine;
 use fabric::{Transport, TransportAddress};
@@ -40,6 +41,19 @@ pub struct Limits {
     pub rdma: QueueLimits,
     /// I/O queues over TCP.
     pub tcp: QueueLimits,
+    /// Connections over TCP at one time, at each address on each reactor.
+    pub tcp_connections: usize,
+    /// A queue begins a command only if what it holds then is at most one part in so many of its reactor's
+    /// free buffers.
+    pub queue_share: usize,
+    /// The same for all queues of a host on a reactor.
+    pub host_share: usize,
+    /// How long a host may take over TCP from its connection to its ICReq.
+    pub handshake_timeout: Duration,
+    /// How long a host may keep a PDU, a transfer or an answer waiting over TCP without moving a byte.
+    pub stall_timeout: Duration,
+    /// The same while buffers run short and it holds some.
+    pub stall_timeout_short: Duration,
 }
 
 /// Bounds of an I/O queue, which depend on what carries it.
@@ -49,6 +63,9 @@ pub struct QueueLimits {
     pub depth: u16,
     /// Bytes of data in a capsule (IOCCSZ).
     pub in_capsule_bytes: usize,
+    /// Memory for capsules beside the buffers, for all reactors together: over RDMA what queues post their
+    /// receives with, over TCP in-capsule data that finds no buffer.
+    pub capsule_bytes_max: usize,
 }
 
 impl Default for Limits {
@@ -61,11 +78,19 @@ impl Default for Limits {
             rdma: QueueLimits {
                 depth: 256,
                 in_capsule_bytes: 4096,
+                capsule_bytes_max: 256 << 20,
             },
             tcp: QueueLimits {
                 depth: 1024,
                 in_capsule_bytes: 16 << 10,
+                capsule_bytes_max: 64 << 20,
             },
+            tcp_connections: 1024,
+            queue_share: 16,
+            host_share: 2,
+            handshake_timeout: Duration::from_secs(10),
+            stall_timeout: Duration::from_secs(30),
+            stall_timeout_short: Duration::from_secs(2),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! The target of a measurement: a daemon with a pool in memory, as a process bound to a core.
 
+use std::collections::HashMap;
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpListener};
@@ -101,18 +103,48 @@ impl Daemon {
     }
 }
 
-/// Processor time of all threads of a process so far, in seconds; 0 of one that is not there.
-pub(super) fn core_seconds(pid: u32) -> f64 {
-    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
-        return 0.0;
-    };
-    // proc(5): nanoseconds on a processor, nanoseconds waiting, turns.
-    let of_thread = |path: std::path::PathBuf| {
-        let text = std::fs::read_to_string(path.join("schedstat")).ok()?;
-        text.split(' ').next()?.parse::<u64>().ok()
-    };
-    let threads = threads.flatten().map(|thread| thread.path());
-    threads.filter_map(of_thread).sum::<u64>() as f64 / 1e9
+/// Processor time of a process so far.
+#[derive(Debug, Default)]
+pub(super) struct CoreTime {
+    /// Nanoseconds of each thread that lives.
+    threads: HashMap<OsString, u64>,
+    /// All of it, in clock ticks, with that of threads that have ended.
+    ticks: u64,
+}
+
+impl CoreTime {
+    /// That of a process; nothing of one that is not there.
+    pub(super) fn of(pid: u32) -> Self {
+        let of_thread = |thread: std::fs::DirEntry| {
+            // proc(5): nanoseconds on a processor, nanoseconds waiting, turns.
+            let text = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
+            let nanoseconds = text.split(' ').next()?.parse().ok()?;
+            Some((thread.file_name(), nanoseconds))
+        };
+        let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
+        let threads = threads.map_or_else(
+            |_| HashMap::new(),
+            |threads| threads.flatten().filter_map(of_thread).collect(),
+        );
+        Self {
+            threads,
+            // utime and stime.
+            ticks: ticks(&format!("/proc/{pid}/stat"), [14, 15]),
+        }
+    }
+
+    /// Seconds from an earlier look to this one. Threads come and go: what those did that have ended in
+    /// between shows in the ticks alone.
+    pub(super) fn since(&self, earlier: &Self) -> f64 {
+        let of_thread = |(thread, now): (&OsString, &u64)| {
+            let before = earlier.threads.get(thread).copied().unwrap_or(0);
+            now.saturating_sub(before)
+        };
+        let living = self.threads.iter().map(of_thread).sum::<u64>() as f64 / 1e9;
+        // Each of the two counters may be a tick behind.
+        let all = self.ticks.saturating_sub(earlier.ticks + 2) as f64 / TICKS_PER_SECOND;
+        living.max(all)
+    }
 }
 
 /// Processes that stand still until this is dropped: a target that polls would take the core from another
@@ -149,19 +181,23 @@ impl Drop for Daemon {
 
 /// Processor time of the processes that this one has started and seen end, in seconds.
 pub(super) fn children_seconds() -> f64 {
-    // proc(5), stat: fields 16 and 17 are clock ticks of children, of which Linux counts 100 a second.
+    // cutime and cstime.
+    ticks("/proc/self/stat", [16, 17]) as f64 / TICKS_PER_SECOND
+}
+
+/// What Linux tells programs to be a second.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// The sum of two fields of a process's `stat`, counted from 1 as proc(5) does; 0 of one that is not there.
+fn ticks(stat: &str, fields: [usize; 2]) -> u64 {
+    let text = std::fs::read_to_string(stat).unwrap_or_default();
     // The name, field 2, stands in brackets and may hold anything.
-    let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let Some((_, fields)) = text.rsplit_once(") ") else {
-        return 0.0;
+    let Some((_, rest)) = text.rsplit_once(") ") else {
+        return 0;
     };
-    let ticks = |field: usize| {
-        let value = fields.split(' ').nth(field - 3);
-        value
-            .and_then(|value| value.parse::<u64>().ok())
-            .unwrap_or(0)
-    };
-    (ticks(16) + ticks(17)) as f64 / 100.0
+    let values: Vec<&str> = rest.split(' ').collect();
+    let value = |field: usize| values.get(field - 3)?.parse::<u64>().ok();
+    fields.into_iter().filter_map(value).sum()
 }
 
 /// A loopback address of this process's own, so that a target in use on this machine is not in the way.
@@ -173,4 +209,44 @@ fn own_loopback() -> Ipv4Addr {
 fn free_port() -> std::io::Result<u16> {
     let listener = TcpListener::bind((own_loopback(), 0))?;
     Ok(listener.local_addr()?.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(threads: &[(&str, u64)], ticks: u64) -> CoreTime {
+        CoreTime {
+            threads: threads
+                .iter()
+                .map(|(thread, time)| ((*thread).into(), *time))
+                .collect(),
+            ticks,
+        }
+    }
+
+    #[test]
+    fn threads_that_end_take_no_processor_time_back() {
+        let before = at(&[("1", 5_000_000_000), ("2", 900_000_000)], 590);
+        let idle = at(&[("1", 5_010_000_000)], 591);
+        assert!((idle.since(&before) - 0.01).abs() < 1e-9);
+        // One that worked and ended in between, and one that is new.
+        let busy = at(&[("1", 5_010_000_000), ("3", 40_000_000)], 642);
+        assert!((busy.since(&before) - 0.5).abs() < 1e-9);
+        let begun = at(
+            &[("1", 5_010_000_000), ("2", 900_000_000), ("3", 40_000_000)],
+            595,
+        );
+        assert!((begun.since(&before) - 0.05).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_processor_time_of_this_process_is_found() {
+        let before = CoreTime::of(std::process::id());
+        let mut sum = 0_u64;
+        while CoreTime::of(std::process::id()).since(&before) < 0.03 {
+            sum = (0..100_000).fold(sum, |sum: u64, n| std::hint::black_box(sum ^ n));
+        }
+        assert!(CoreTime::of(u32::MAX).since(&before) == 0.0, "nobody's");
+    }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use fabric::{Connector, TransportAddress};
 use initiator::{ConnectOptions, Controller, Host};
 
-use super::daemon::{self, Daemon};
+use super::daemon::{CoreTime, Daemon};
 
 /// The share of a core that a daemon takes while so many hosts are attached over this time, with one I/O
 /// queue each and their keep alives. Blocks its thread.
@@ -23,9 +23,9 @@ pub(super) fn core_share(daemon: &Daemon, hosts: usize, time: Duration) -> Resul
             let controller = Controller::connect(&connector, options);
             controllers.push(controller.await.map_err(|e| told(&e))?);
         }
-        let before = daemon::core_seconds(daemon.pid());
+        let before = CoreTime::of(daemon.pid());
         reactor::sleep(time).await;
-        let used = daemon::core_seconds(daemon.pid()) - before;
+        let used = CoreTime::of(daemon.pid()).since(&before);
         drop(controllers);
         connector.shutdown().await;
         Ok(used / time.as_secs_f64())

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::machine::{self, Machine};
-use daemon::{Daemon, Paused};
+use daemon::{CoreTime, Daemon, Paused};
 
 pub use report::{Report, Row};
 
@@ -34,6 +34,11 @@ const IDLE_SHARE: f64 = 0.05;
 const SETTLING_LOOK: Duration = Duration::from_millis(300);
 /// How long to wait for it.
 const SETTLING_MAX: Duration = Duration::from_secs(10);
+/// The target stores what was written when there is much of it, or after this time
+/// (`dedup::EngineConfig::checkpoint_interval` and a second): who was idle for so long has nothing left to do.
+const LEFT_OVER: Duration = Duration::from_secs(11);
+/// How long to wait for that.
+const LEFT_OVER_MAX: Duration = Duration::from_secs(90);
 /// Hosts that are attached and do nothing.
 const IDLE_HOSTS: usize = 16;
 /// So long at least, for that some of their keep alives are in it.
@@ -255,6 +260,24 @@ pub fn run(options: &Options, progress: &dyn Fn(&str)) -> Result<Report, Transpo
     })
 }
 
+/// Waits until the process has been idle for that time in a row; false if it was not within `most`.
+fn is_settled(pid: u32, time: Duration, most: Duration) -> bool {
+    let end = Instant::now() + most;
+    let mut idle_since = Instant::now();
+    let mut before = CoreTime::of(pid);
+    while Instant::now() < end {
+        std::thread::sleep(SETTLING_LOOK);
+        let now = CoreTime::of(pid);
+        if now.since(&before) >= SETTLING_LOOK.as_secs_f64() * IDLE_SHARE {
+            idle_since = Instant::now();
+        } else if idle_since.elapsed() >= time {
+            return true;
+        }
+        before = now;
+    }
+    false
+}
+
 struct Bench<'a> {
     options: &'a Options,
     progress: &'a dyn Fn(&str),
@@ -278,6 +301,11 @@ impl Bench<'_> {
             self.rows.push(row);
         }
         let seconds = self.options.seconds.max(IDLE_SECONDS_MIN);
+        (self.progress)("what is left to do");
+        if !is_settled(daemon.pid(), LEFT_OVER, LEFT_OVER_MAX) {
+            let text = "The target was still at work when its idle hosts were measured.";
+            self.notes.push(text.to_owned());
+        }
         (self.progress)(&format!("{IDLE_HOSTS} idle hosts"));
         match idle::core_share(daemon, IDLE_HOSTS, Duration::from_secs(seconds.into())) {
             Ok(share) => self.notes.push(format!(
@@ -343,14 +371,14 @@ impl Bench<'_> {
         for _ in 0..self.options.runs.max(1) {
             // What earlier writes left to do is not this run's, and what this one leaves is.
             self.settle(target, pid);
-            let target_before = pid.map(daemon::core_seconds);
+            let target_before = pid.map(CoreTime::of);
             let client_before = daemon::children_seconds();
             let report = self.client(workload.name, address, &arguments)?;
             let client_seconds = daemon::children_seconds() - client_before;
             self.settle(target, pid);
             let target_seconds = pid
                 .zip(target_before)
-                .map(|(pid, before)| daemon::core_seconds(pid) - before);
+                .map(|(pid, before)| CoreTime::of(pid).since(&before));
             runs.push(Row::of_report(
                 target,
                 workload,
@@ -369,21 +397,12 @@ impl Bench<'_> {
         Ok(median)
     }
 
-    /// Waits until our own target is idle: until the maps of what was written are in its store. Others
-    /// may poll for ever.
+    /// Waits until our own target has ended what it began. What it keeps for a later checkpoint is not in
+    /// the figures of short runs. Others may poll for ever.
     fn settle(&self, target: &str, pid: Option<u32>) {
-        let Some(pid) = pid.filter(|_| target == OWN) else {
-            return;
-        };
-        let end = Instant::now() + SETTLING_MAX;
-        let mut before = daemon::core_seconds(pid);
-        while Instant::now() < end {
-            std::thread::sleep(SETTLING_LOOK);
-            let now = daemon::core_seconds(pid);
-            if now - before < SETTLING_LOOK.as_secs_f64() * IDLE_SHARE {
-                return;
-            }
-            before = now;
+        if let Some(pid) = pid.filter(|_| target == OWN) {
+            // One that does not come to rest is measured as it is.
+            let _ = is_settled(pid, SETTLING_LOOK, SETTLING_MAX);
         }
     }
 

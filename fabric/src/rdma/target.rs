@@ -113,7 +113,7 @@ impl RdmaTarget {
             share_budget: Budget::new((bytes_budget.total() / QUEUE_SHARE).max(read_bytes_max)),
             bytes_budget,
             read_bytes_max: read_bytes_max.max(1),
-            share: Share::new(limits.queue_share, held),
+            share: Share::new(limits.queue_share, limits.host_share, held),
             buffers: reactor::current().map(|here| here.buffers().clone()),
             state: RefCell::default(),
         }
@@ -137,6 +137,10 @@ impl RdmaTarget {
 
     pub(crate) fn intake(&self) -> &Intake {
         &self.intake
+    }
+
+    pub(crate) fn belongs_to(&self, host_nqn: &str) {
+        self.share.belongs_to(host_nqn);
     }
 
     /// The next command; none while the queue holds its share of the buffers.

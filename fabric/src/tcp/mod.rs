@@ -16,7 +16,7 @@ mod transfers;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::share::QUEUE_SHARE;
+use crate::share::{HOST_SHARE, QUEUE_SHARE};
 
 /// How a host connects by TCP.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +69,9 @@ pub struct TcpListenerConfig {
     /// answers which its host has not taken, are at most 1/`queue_share` of what is free in the buffer
     /// pool now. The more queues hold some the less each may, and some is left for others. At least 1.
     pub queue_share: usize,
+    /// The same for all queues of a host at this listener together, but the first command of each. At
+    /// least 1.
+    pub host_share: usize,
     /// As `stall_timeout`, for queues that hold memory while the pool runs short.
     pub stall_timeout_short: Duration,
     /// Bytes of a pool of its own for Connect and admin commands, so that hosts can attach and stay
@@ -81,8 +84,8 @@ pub struct TcpListenerConfig {
 impl TcpListenerConfig {
     /// The usual bounds: 1024 connections, 16 KiB in a capsule, 1 MiB in an H2CData PDU, queues of up
     /// to 1024 entries, 64 MiB of capsules beside the pool, 10 s for a handshake, 30 s of silence (2 s
-    /// when memory runs short), a sixteenth of the free memory for a queue, 4 MiB for
-    /// admin queues.
+    /// when memory runs short), a sixteenth of the free memory for a queue and half of it for a host,
+    /// 4 MiB for admin queues.
     pub fn new(address: SocketAddr) -> Self {
         Self {
             address,
@@ -96,6 +99,7 @@ impl TcpListenerConfig {
             depth_max: 1024,
             capsule_bytes_max: 64 << 20,
             queue_share: QUEUE_SHARE,
+            host_share: HOST_SHARE,
             stall_timeout_short: Duration::from_secs(2),
             admin_bytes: 4 << 20,
             reuse_port: false,

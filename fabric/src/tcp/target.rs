@@ -103,7 +103,11 @@ impl TcpTarget {
             flow_control_asked: Cell::new(true),
             flow_control: Cell::new(true),
             transfers: RefCell::default(),
-            begun: Share::new(shared.config.queue_share, shared.held.clone()),
+            begun: Share::new(
+                shared.config.queue_share,
+                shared.config.host_share,
+                shared.held.clone(),
+            ),
             shared,
         }
     }
@@ -139,6 +143,10 @@ impl TcpTarget {
         info.qid = Some(qid);
         info.depth = Some(depth);
         self.intake.info.set(info);
+    }
+
+    pub(crate) fn belongs_to(&self, host_nqn: &str) {
+        self.begun.belongs_to(host_nqn);
     }
 
     fn config(&self) -> &TcpListenerConfig {

@@ -10,6 +10,7 @@ use fabric::TransportAddress;
 use meta::{Compression, UnknownCompression, VerifyPolicy};
 
 use super::bench::BenchCommand;
+use super::bounds::BoundsArgs;
 use super::drive::DriveCommand;
 use super::estimate::EstimateArgs;
 use super::scrub::ScrubCommand;
@@ -122,6 +123,9 @@ pub struct ServeArgs {
     /// Warn when the pool is this full, in percent (a list in order)
     #[arg(long, value_name = "PERCENT,...", value_delimiter = ',', default_value = "80,90,95", value_parser = clap::value_parser!(u8).range(1..=100))]
     pub warn_at: Vec<u8>,
+    /// What hosts may take.
+    #[command(flatten)]
+    pub bounds: BoundsArgs,
 }
 
 /// `NAME=SIZE[,lba=512|4096][,dedup=on|off][,compression=off|lz4|zstd]

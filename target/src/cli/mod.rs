@@ -6,6 +6,7 @@
 
 pub mod args;
 pub mod bench;
+pub mod bounds;
 mod commands;
 pub mod drive;
 pub mod estimate;

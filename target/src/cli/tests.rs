@@ -1,6 +1,7 @@
 //! Command lines as people and scripts write them.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use bench::perf::Pattern;
 use clap::{CommandFactory, Parser};
@@ -8,6 +9,7 @@ use meta::{Compression, VerifyPolicy};
 
 use super::args::{Cli, Command, DriveArg, SubsystemAddress, VolumeArg, VolumeCommand};
 use super::bench::BenchCommand;
+use crate::subsystem::{Limits, QueueLimits};
 
 fn parse(line: &str) -> Result<Command, clap::Error> {
     Cli::try_parse_from(line.split_whitespace()).map(|cli| cli.command)
@@ -102,6 +104,59 @@ fn reactors_and_listeners_of_any_transport_can_be_chosen() {
     assert_eq!((args.reactors, args.listen.len()), (Some(4), 2));
     for wrong in ["0", "65", "many"] {
         assert!(parse(&format!("onefold serve --reactors {wrong}")).is_err());
+    }
+}
+
+#[test]
+fn what_hosts_may_take_has_defaults_and_an_option_each() {
+    let limits = |line: &str| match parse(line) {
+        Ok(Command::Serve(args)) => args.bounds.limits(),
+        other => panic!("{line}: {other:?}"),
+    };
+    let usual = Limits::default();
+    assert_eq!(limits("onefold serve"), usual);
+    let line = "onefold serve --hosts 3 --io-queues 4 --queue-depth 64 --in-capsule 8k --queue-share 5 --host-share 6 \
+                --tcp-capsules 7M --rdma-capsules 8M --tcp-connections 9 --handshake-timeout 10 --stall-timeout 11 \
+                --stall-timeout-short 12";
+    let wanted = Limits {
+        controllers: 3,
+        io_queues: 4,
+        rdma: QueueLimits {
+            depth: 64,
+            capsule_bytes_max: 8 << 20,
+            ..usual.rdma
+        },
+        tcp: QueueLimits {
+            depth: 64,
+            in_capsule_bytes: 8 << 10,
+            capsule_bytes_max: 7 << 20,
+        },
+        tcp_connections: 9,
+        queue_share: 5,
+        host_share: 6,
+        handshake_timeout: Duration::from_secs(10),
+        stall_timeout: Duration::from_secs(11),
+        stall_timeout_short: Duration::from_secs(12),
+        ..usual
+    };
+    assert_eq!(limits(line), wanted);
+    for wrong in [
+        "--hosts 0",
+        "--hosts 65520",
+        "--io-queues 0",
+        "--queue-depth 1",
+        "--queue-depth 1025",
+        "--in-capsule 0",
+        "--in-capsule 5k",
+        "--in-capsule 1M",
+        "--queue-share 0",
+        "--host-share 0",
+        "--tcp-connections 0",
+        "--handshake-timeout 0",
+        "--stall-timeout 0",
+        "--stall-timeout-short 0",
+    ] {
+        assert!(parse(&format!("onefold serve {wrong}")).is_err(), "{wrong}");
     }
 }
 
@@ -281,4 +336,8 @@ fn benchmarks_have_a_quick_form_and_a_form_for_scripts() {
         "others are only read unless told otherwise"
     );
     assert_eq!(args.others.len(), 1);
+    for wrong in ["--runs 0", "--seconds 0", "--runs 100", "--pid 0"] {
+        let line = format!("onefold bench transports {wrong}");
+        assert!(parse(&line).is_err(), "{wrong}");
+    }
 }

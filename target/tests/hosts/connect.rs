@@ -217,6 +217,9 @@ fn over_tcp_a_queue_is_what_its_connect_says_it_is() {
             .await
             .ok();
             assert_eq!(queue.joined_as(), Some((qid, sqsize + 1)));
+            // What it holds counts with the other queues of its host.
+            assert_eq!(queue.host(), Some(attached.host.nqn.to_string()));
+            assert_eq!(attached.admin.host(), queue.host());
         }
         let refused = lab.queue(3, 0);
         for sqsize in [0, 1024, 0xffff] {
@@ -233,7 +236,7 @@ fn over_tcp_a_queue_is_what_its_connect_says_it_is() {
             .await;
             points_at(reply, InvalidParameter::command(44));
         }
-        assert_eq!(refused.joined_as(), None);
+        assert_eq!((refused.joined_as(), refused.host()), (None, None));
     });
 }
 

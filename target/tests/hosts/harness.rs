@@ -79,6 +79,8 @@ struct Line {
     closed: bool,
     /// What the target said when Connect succeeded.
     joined_as: Option<(u16, u16)>,
+    /// Whose queue it said that it is.
+    host: Option<String>,
     waker: Vec<Waker>,
 }
 
@@ -112,6 +114,10 @@ impl Queue for FakeQueue {
             "no more than the transport holds"
         );
         self.line.borrow_mut().joined_as = Some((qid, depth));
+    }
+
+    fn belongs_to(&self, host_nqn: &str) {
+        self.line.borrow_mut().host = Some(host_nqn.to_owned());
     }
 
     async fn next_command(&self) -> Option<FakeCapsule> {
@@ -183,6 +189,11 @@ impl FakeQueue {
     /// Queue identifier and depth, once the queue has joined a controller.
     pub(crate) fn joined_as(&self) -> Option<(u16, u16)> {
         self.line.borrow().joined_as
+    }
+
+    /// The host that the target counts the queue's memory with, once it has joined a controller.
+    pub(crate) fn host(&self) -> Option<String> {
+        self.line.borrow().host.clone()
     }
 
     pub(crate) fn is_closed(&self) -> bool {

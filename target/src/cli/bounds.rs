@@ -1,0 +1,96 @@
+//! The options of `onefold serve` for what hosts may take.
+
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::size::parse_size;
+use crate::subsystem::{Limits, QueueLimits};
+
+/// In-capsule data comes in whole pages.
+const PAGE_BYTES: u64 = 4096;
+/// The most in-capsule data: larger writes are asked for, which costs less than keeping memory for them.
+const IN_CAPSULE_BYTES_MAX: u64 = 128 << 10;
+
+/// Bounds of hosts, queues and the memory that waits for them. What goes beyond is refused with a status
+/// that says so, or has to wait; nobody else notices.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "What hosts may take")]
+pub struct BoundsArgs {
+    /// Hosts attached at one time; further ones are told that the controller is busy
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u16).range(1..=0xff00))]
+    pub hosts: u16,
+    /// I/O queues of a host; one that asks for more is granted so many
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub io_queues: u16,
+    /// Commands that a host may have under way on an I/O queue [default: 1024 over TCP, 256 over RDMA]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=1024))]
+    pub queue_depth: Option<u16>,
+    /// Data that a write over TCP may bring along; larger ones are asked for. 4k to 128k, in steps of 4k
+    #[arg(long, value_name = "SIZE", default_value = "16k", value_parser = parse_in_capsule)]
+    pub in_capsule: u64,
+    /// A queue begins a command only if it then holds at most one part in N of its thread's free --buffers
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub queue_share: u16,
+    /// The same for all queues of a host together; one command of each queue is always begun
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub host_share: u16,
+    /// Memory beside --buffers for writes over TCP that find none free; further ones are told to try again
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_size)]
+    pub tcp_capsules: u64,
+    /// Memory for the receives of RDMA queues; queues beyond it are refused for lack of resources
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse_size)]
+    pub rdma_capsules: u64,
+    /// TCP connections at one time, at each address on each data-plane thread; more are closed at once
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub tcp_connections: u32,
+    /// How long a host may stay silent over TCP before it begins to speak NVMe, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub handshake_timeout: u32,
+    /// How long a host may let the target wait over TCP in the middle of something, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub stall_timeout: u32,
+    /// The same for a host that holds memory while it runs short
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub stall_timeout_short: u32,
+}
+
+impl BoundsArgs {
+    /// The bounds as the target knows them.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        let usual = Limits::default();
+        let bytes = |size: u64| usize::try_from(size).unwrap_or(usize::MAX);
+        let seconds = |seconds: u32| Duration::from_secs(seconds.into());
+        Limits {
+            controllers: self.hosts.into(),
+            io_queues: self.io_queues,
+            rdma: QueueLimits {
+                depth: self.queue_depth.unwrap_or(usual.rdma.depth),
+                capsule_bytes_max: bytes(self.rdma_capsules),
+                ..usual.rdma
+            },
+            tcp: QueueLimits {
+                depth: self.queue_depth.unwrap_or(usual.tcp.depth),
+                in_capsule_bytes: bytes(self.in_capsule),
+                capsule_bytes_max: bytes(self.tcp_capsules),
+            },
+            tcp_connections: bytes(self.tcp_connections.into()),
+            queue_share: self.queue_share.into(),
+            host_share: self.host_share.into(),
+            handshake_timeout: seconds(self.handshake_timeout),
+            stall_timeout: seconds(self.stall_timeout),
+            stall_timeout_short: seconds(self.stall_timeout_short),
+            ..usual
+        }
+    }
+}
+
+/// Parses the bytes of in-capsule data.
+fn parse_in_capsule(text: &str) -> Result<u64, String> {
+    let bytes = parse_size(text).map_err(|error| error.to_string())?;
+    if bytes.is_multiple_of(PAGE_BYTES) && (PAGE_BYTES..=IN_CAPSULE_BYTES_MAX).contains(&bytes) {
+        return Ok(bytes);
+    }
+    Err(format!("'{text}' is not 4k to 128k in steps of 4k"))
+}
