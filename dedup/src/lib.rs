@@ -71,6 +71,7 @@ mod space;
 mod state;
 mod status;
 mod survey;
+mod sync;
 mod trim;
 mod verify;
 mod volume;

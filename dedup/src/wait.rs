@@ -2,8 +2,9 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Context, Poll, Waker};
+
+use crate::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// How often a lock is tried before its thread sleeps: some microseconds, as long as the state is held
 /// for a batch. To sleep and to be woken costs both reactors more than that.
