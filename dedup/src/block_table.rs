@@ -44,6 +44,15 @@ pub(crate) struct BlockInfo {
     pub(crate) fingerprint: Fingerprint,
 }
 
+impl BlockInfo {
+    /// Takes one reference away; returns how many are left, `None` if there was none.
+    #[inline]
+    pub(crate) fn lose(&mut self) -> Option<u32> {
+        self.references = self.references.checked_sub(1)?;
+        Some(self.references)
+    }
+}
+
 const UNUSED: BlockInfo = BlockInfo {
     references: 0,
     crc32c: 0,

@@ -30,6 +30,10 @@ use crate::wait::lock;
 /// Blocks of a group that enter the index in one go under the lock: about 50 us.
 const ENTER_BLOCKS: usize = 256;
 
+/// Chunks for which the clock makes some steps when they are not needed any more: enough to come to each
+/// of them twice.
+const CHUNKS_A_TURN: usize = 8;
+
 /// Chunks that stay in memory as long as this lives. It must not end while the state is locked.
 pub(crate) struct Stay {
     shared: Arc<Shared>,
@@ -44,7 +48,9 @@ impl Drop for Stay {
                 state.blocks.unpin(*first);
             }
             state.resident.may_move();
-            state.evict_some();
+            for _ in 0..self.chunks.len().div_ceil(CHUNKS_A_TURN) {
+                state.evict_some();
+            }
         }
     }
 }
@@ -284,4 +290,158 @@ fn check_rows(state: &State, rows: &[(Pba, BlockRow)]) -> Result<Vec<(Pba, Block
         return Err(outside(*pba));
     }
     Ok(rows.iter().map(|(pba, row)| (*pba, info_of(row))).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use drives::MemoryDrive;
+    use meta::{Compression, JournalConfig, MemoryMedia, MemoryStore, VerifyPolicy};
+    use reactor::BufferPool;
+
+    use crate::block_table::CHUNK_BYTES;
+    use crate::{
+        BOUNCE_BYTES_MIN, Blocking, Engine, EngineConfig, EngineParts, SUB_BLOCK_BYTES, Volume,
+        VolumeSpec,
+    };
+
+    use super::*;
+
+    /// Blocks of the stories' volumes: many times the memory that there is for them.
+    const BLOCKS: u32 = 600;
+    const CACHE_BYTES: u64 = 4 * CHUNK_BYTES;
+
+    struct Pool {
+        store: Arc<MemoryStore>,
+        media: Arc<MemoryMedia>,
+        drive: Arc<MemoryDrive>,
+        buffers: BufferPool,
+    }
+
+    impl Pool {
+        fn new() -> Self {
+            Self {
+                store: Arc::new(MemoryStore::new()),
+                media: Arc::new(MemoryMedia::new(256 << 10)),
+                drive: Arc::new(MemoryDrive::new(
+                    crate::LABEL_BLOCKS + 3 * u64::from(BLOCKS),
+                )),
+                buffers: BufferPool::new(4 << 20).unwrap(),
+            }
+        }
+
+        async fn open(&self) -> Arc<Engine> {
+            let engine = Engine::open(EngineParts {
+                drives: vec![self.drive.clone()],
+                journal: self.media.clone(),
+                store: self.store.clone(),
+                hash_key: [9; 32],
+                blocking: Blocking::Inline,
+                config: EngineConfig {
+                    bounce_bytes: BOUNCE_BYTES_MIN,
+                    metadata_cache_bytes: CACHE_BYTES,
+                    journal: JournalConfig {
+                        payload_bytes_max: 16 << 10,
+                        reserve_bytes: 1 << 10,
+                    },
+                    ..EngineConfig::default()
+                },
+            });
+            engine.await.unwrap()
+        }
+
+        async fn volume(
+            &self,
+            engine: &Arc<Engine>,
+            name: &str,
+            compression: Compression,
+        ) -> Arc<Volume> {
+            let spec = VolumeSpec {
+                name: name.to_owned(),
+                size_bytes: u64::from(BLOCKS) * SUB_BLOCK_BYTES as u64,
+                lba_bytes: 4096,
+                nsid: None,
+                uuid: None,
+                dedup: true,
+                compression,
+                verify: VerifyPolicy::Trust,
+                domain: String::new(),
+            };
+            engine.create_volume(spec).await.unwrap()
+        }
+
+        /// Writes content `first`, `first + 1`, ... to a volume, 24 blocks at a time.
+        async fn write(&self, volume: &Volume, first: u32) {
+            for start in (0..BLOCKS).step_by(24) {
+                let mut buf = self.buffers.alloc(24 * SUB_BLOCK_BYTES).await;
+                for (at, block) in (start..).zip(buf.chunks_exact_mut(SUB_BLOCK_BYTES)) {
+                    for word in block.chunks_exact_mut(64) {
+                        word[..4].copy_from_slice(&(first + at + 1).to_le_bytes());
+                    }
+                }
+                let offset = u64::from(start) * SUB_BLOCK_BYTES as u64;
+                volume.write(offset, buf, false).await.0.unwrap();
+            }
+        }
+    }
+
+    fn used_blocks(engine: &Engine) -> u64 {
+        engine.status().used_bytes / SUB_BLOCK_BYTES as u64
+    }
+
+    async fn is_right(engine: &Engine) {
+        let report = engine.check_online().await.unwrap();
+        assert!(report.consistent, "{report:?}");
+    }
+
+    #[test]
+    fn with_memory_for_a_hundredth_of_the_blocks_no_duplicate_is_missed_and_every_block_is_freed() {
+        reactor::run(reactor::Config::default(), async {
+            for compression in [Compression::Off, Compression::Lz4] {
+                let pool = Pool::new();
+                let engine = pool.open().await;
+                let first = pool.volume(&engine, "first", compression).await;
+                pool.write(&first, 0).await;
+                engine.maintain().await.unwrap();
+                let used = used_blocks(&engine);
+                engine.shared.evict();
+                assert!(engine.status().metadata_resident_bytes <= CACHE_BYTES);
+                assert!(!lock(&engine.shared.state).blocks.is_whole());
+
+                // The same again is found, block by block, while the pool is in use and after a restart.
+                let second = pool.volume(&engine, "second", compression).await;
+                pool.write(&second, 0).await;
+                engine.maintain().await.unwrap();
+                assert_eq!(used_blocks(&engine), used);
+                is_right(&engine).await;
+                engine.shutdown().await.unwrap();
+                let engine = pool.open().await;
+                engine.load().await.unwrap();
+                let third = pool.volume(&engine, "third", compression).await;
+                pool.write(&third, 0).await;
+                assert_eq!(used_blocks(&engine), used);
+
+                // Half of it is replaced: what nobody refers to any more goes, what is shared stays.
+                pool.write(&third, BLOCKS / 2).await;
+                engine.maintain().await.unwrap();
+                is_right(&engine).await;
+                for name in ["first", "second"] {
+                    engine.delete_volume(name).await.unwrap();
+                }
+                engine.maintain().await.unwrap();
+                is_right(&engine).await;
+                engine.shared.evict();
+                let status = engine.status();
+                assert!(status.metadata_resident_bytes <= CACHE_BYTES);
+                assert_eq!(status.indexed_blocks, u64::from(BLOCKS));
+                engine.delete_volume("third").await.unwrap();
+                engine.maintain().await.unwrap();
+                assert_eq!(
+                    (used_blocks(&engine), engine.status().indexed_blocks),
+                    (0, 0)
+                );
+                assert!(lock(&engine.shared.state).blocks.is_whole());
+            }
+        })
+        .unwrap();
+    }
 }

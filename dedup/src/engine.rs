@@ -75,7 +75,7 @@ pub struct EngineConfig {
     pub survey_interval: Duration,
     /// References to one physical block at most; beyond, its content is stored once more.
     pub references_max: u32,
-    /// Memory for the maps of volumes, in bytes, at least [`METADATA_CACHE_BYTES_MIN`]. What does not fit
+    /// Memory for the maps of volumes and for what is known of blocks, in bytes, at least [`METADATA_CACHE_BYTES_MIN`]. What does not fit
     /// is read from the store when it is needed. What the store does not have yet stays in memory; when
     /// that is a quarter more than this, writes wait for a checkpoint.
     pub metadata_cache_bytes: u64,

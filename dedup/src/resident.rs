@@ -188,7 +188,7 @@ impl Resident {
             }
             Fate::Evicted(bytes) => {
                 self.idle = 0;
-                self.evictions += 1;
+                self.evictions += u64::from(matches!(key, Key::Page { .. }));
                 self.set_bytes(self.bytes.saturating_sub(bytes));
             }
         }

@@ -141,6 +141,25 @@ impl Space {
         Err(NoBlock::Full)
     }
 
+    /// The next free blocks that [`allocate`](Self::allocate) would hand out, at most so many, of one
+    /// group.
+    pub(crate) fn ahead(&self, preferred: usize, count: usize) -> impl Iterator<Item = Pba> {
+        let drives = self.drives.len();
+        let turns = (0..drives).map(move |turn| (preferred + turn) % drives);
+        let next = turns
+            .filter_map(|at| Some((at, self.drives[at].next_free()?)))
+            .next();
+        next.into_iter()
+            .flat_map(move |(at, first)| {
+                let drive = &self.drives[at];
+                let end = (first / GROUP + 1) * GROUP;
+                let next = move |block: &u64| drive.first_free(block + 1, end);
+                std::iter::successors(Some(first), next)
+                    .map(move |block| Pba::new(at as u16, block))
+            })
+            .take(count)
+    }
+
     /// Gives a block back that nothing was ever recorded of.
     pub(crate) fn give_back(&mut self, pba: Pba) {
         self.drives[usize::from(pba.drive())].free(pba.block());
@@ -402,6 +421,27 @@ mod tests {
             Err(NoBlock::Away(first))
         );
         assert_eq!(allocate(&mut space), Some(first));
+    }
+
+    #[test]
+    fn the_blocks_ahead_are_those_that_are_handed_out_next() {
+        let mut space = Space::new(&[3 * GROUP, GROUP], false);
+        let taken: Vec<Pba> = (0..GROUP).filter_map(|_| allocate(&mut space)).collect();
+        for pba in taken.iter().step_by(3) {
+            space.give_back(*pba);
+        }
+        // From the second group on, and again from the start when the drive is through.
+        for _ in 0..3 * GROUP {
+            let ahead: Vec<Pba> = space.ahead(0, 5).collect();
+            assert!(
+                ahead.len() == 5
+                    || ahead.is_empty()
+                    || ahead[ahead.len() - 1].number() % GROUP > GROUP - 4
+            );
+            let handed_out: Vec<Option<Pba>> = ahead.iter().map(|_| allocate(&mut space)).collect();
+            assert!(ahead.iter().copied().map(Some).eq(handed_out));
+        }
+        assert_eq!((space.free(), space.ahead(0, 5).count()), (0, 0));
     }
 
     #[test]

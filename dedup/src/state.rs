@@ -384,6 +384,12 @@ impl State {
         Claim::New(pba)
     }
 
+    /// Of the blocks that a flight would get next, those of which only the store knows.
+    pub(crate) fn away_ahead(&self, flight: &Flight, count: usize) -> impl Iterator<Item = Pba> {
+        let ahead = self.space.ahead(flight.drive, count);
+        ahead.filter(|pba| !self.blocks.is_here(*pba))
+    }
+
     /// A block in flight was not written, and will not be: all its references are void.
     /// `may_be_written`: a write to it may still be under way, so it is not used again.
     pub(crate) fn abandon(&mut self, pba: Pba, may_be_written: bool) {
@@ -422,22 +428,21 @@ impl State {
 
     /// A command gives back a reference that it holds of a stable block.
     pub(crate) fn give_back(&mut self, pba: Pba) {
-        self.blocks.let_go(pba, 1);
-        self.lose(pba);
+        let info = self.blocks.let_go(pba, 1);
+        let left = info.lose();
+        self.lost(pba, left);
     }
 
-    /// An address has one reference less.
-    fn lose(&mut self, pba: Pba) {
-        let info = self.blocks.entry(pba);
-        if info.references == 0 {
+    /// An address has one reference less; `None`: it had none.
+    fn lost(&mut self, pba: Pba, left: Option<u32>) {
+        let Some(left) = left else {
             // Only a store that contradicts itself can say so.
             return self.make_read_only(format!(
                 "block {pba} has more mappings than references: stop the daemon, and run `onefold pool \
                  check` and `onefold pool repair`"
             ));
-        }
-        info.references -= 1;
-        if info.references == 0 {
+        };
+        if left == 0 {
             self.unindex(pba);
             if let Some(block) = self.packs.remove(&self.blocks, pba) {
                 self.space.quarantine(block, self.last_change);
@@ -456,8 +461,9 @@ impl State {
                  `onefold pool check`"
             ));
         }
-        self.blocks.change(pba, self.last_change);
-        self.lose(pba);
+        let info = self.blocks.change(pba, self.last_change);
+        let left = info.lose();
+        self.lost(pba, left);
     }
 
     /// Addresses that a record is about, and that are in the store only: it cannot be installed before

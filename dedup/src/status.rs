@@ -39,7 +39,8 @@ pub struct PoolStatus {
     pub indexed_blocks: u64,
     /// Memory of the index that finds them, in bytes.
     pub index_bytes: u64,
-    /// Memory that maps may take, in bytes ([`crate::EngineConfig::metadata_cache_bytes`]).
+    /// Memory that maps, and what is known of blocks, may take, in bytes
+    /// ([`crate::EngineConfig::metadata_cache_bytes`]). The index is not a part of it.
     pub metadata_cache_bytes: u64,
     /// Memory that they take now, in bytes.
     pub metadata_resident_bytes: u64,

@@ -797,7 +797,8 @@ fn claim_job(
         }
     }
     if !loads.is_empty() {
-        // What it would wait for is asked again afterwards.
+        // What it would wait for is asked again afterwards. New blocks of it may come from several chunks.
+        loads.extend(state.away_ahead(flight, job.items.len()));
         Progress::Loads(loads)
     } else if waits.is_empty() {
         Progress::Claimed
