@@ -7,8 +7,8 @@
 //!
 //! In some stories blocks decay: reads of them are errors and never other data (I8), a scrub finds every
 //! one, and what is written again heals the others that refer to it. In these, copies of the metadata (store and
-//! journal of one moment) are restored later, too, while the drives are as they are; and of halves that
-//! are of two moments the pool says so, or goes on from where they fit together. Drives are added; volumes
+//! journal of one moment) are restored later, too, while the drives are as they are; and halves of two
+//! moments are refused, or what can be read is of a moment in between. Drives are added; volumes
 //! compress, trim, shrink and go in the background. The store in memory has no compaction: that is a
 //! matter of RocksDB, whose own failures `meta` tests.
 //!
