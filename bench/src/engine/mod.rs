@@ -18,6 +18,7 @@ mod limits;
 mod load;
 mod pool;
 mod report;
+mod small_cache;
 mod stamp;
 
 use std::cell::Cell;
@@ -49,9 +50,9 @@ pub struct Options {
     pub only: Vec<String>,
 }
 
-/// The workloads that can be chosen, in their order; `grid` are all figures of compression, `large` those of a
-/// large pool.
-pub const WORKLOADS: [&str; 13] = [
+/// The workloads that can be chosen, in their order; `grid` are all figures of compression, `small-cache` those of a
+/// volume whose map does not fit the memory for it, `large` those of a large pool.
+pub const WORKLOADS: [&str; 14] = [
     "write-128k-unique",
     "read-128k",
     "write-128k-dup90",
@@ -64,6 +65,7 @@ pub const WORKLOADS: [&str; 13] = [
     "file-write-4k-qd128",
     "file-write-128k-dup90",
     "grid",
+    "small-cache",
     "large",
 ];
 
@@ -114,8 +116,9 @@ struct Plan {
     file_drive_bytes: u64,
     file_volume_bytes: u64,
     grid_volume_bytes: u64,
-    /// Whether the grid is measured without being asked for.
-    has_grid: bool,
+    small_cache_blocks: u64,
+    /// Whether the grid and the small cache are measured without being asked for.
+    has_long: bool,
     large_blocks: u64,
 }
 
@@ -130,8 +133,9 @@ const QUICK: Plan = Plan {
     file_drive_bytes: 1024 * MIB,
     file_volume_bytes: 256 * MIB,
     grid_volume_bytes: 32 * MIB,
-    // It takes longer than the quick form may.
-    has_grid: false,
+    small_cache_blocks: 1 << 20,
+    // They take longer than the quick form may.
+    has_long: false,
     large_blocks: 1 << 18,
 };
 
@@ -144,7 +148,8 @@ const CAREFUL: Plan = Plan {
     file_drive_bytes: 8192 * MIB,
     file_volume_bytes: 2048 * MIB,
     grid_volume_bytes: 256 * MIB,
-    has_grid: true,
+    small_cache_blocks: 16 << 20,
+    has_long: true,
     large_blocks: 20_000_000,
 };
 
@@ -264,7 +269,7 @@ async fn run_plan(
     bench.limits.of_core(&bench.cores, &bench.budget).await?;
     let (file, memory): (Vec<&str>, Vec<&str>) = WORKLOADS
         .into_iter()
-        .filter(|name| ![LARGE_POOL, GRID].contains(name) && bench.wants(name))
+        .filter(|name| ![LARGE_POOL, GRID, SMALL_CACHE].contains(name) && bench.wants(name))
         .partition(|name| name.starts_with("file-"));
     if !memory.is_empty() {
         bench.memory_drive(reactors).await?;
@@ -273,11 +278,22 @@ async fn run_plan(
         bench.file_drive().await?;
     }
     let is_asked = !bench.only.is_empty();
-    if bench.wants(GRID) && (is_asked || bench.plan.has_grid) {
+    if bench.wants(GRID) && (is_asked || bench.plan.has_long) {
         let rows = grid::run(
             &bench.cores,
             &bench.folder,
             bench.plan.grid_volume_bytes,
+            progress,
+        );
+        bench.results.extend(rows.await?);
+    }
+    if bench.wants(SMALL_CACHE) && (is_asked || bench.plan.has_long) {
+        let blocks = options.large_blocks;
+        let rows = small_cache::run(
+            &bench.cores,
+            &bench.folder,
+            blocks.unwrap_or(bench.plan.small_cache_blocks),
+            bench.plan.run_time,
             progress,
         );
         bench.results.extend(rows.await?);
@@ -327,6 +343,7 @@ struct Bench<'a> {
 
 const LARGE_POOL: &str = "large";
 const GRID: &str = "grid";
+const SMALL_CACHE: &str = "small-cache";
 const SMALL: usize = BLOCK_BYTES;
 const LARGE: usize = 128 << 10;
 const DUPLICATES: Mix = Mix::Duplicates {
@@ -498,7 +515,8 @@ mod tests {
             file_drive_bytes: 512 * MIB,
             file_volume_bytes: 64 * MIB,
             grid_volume_bytes: 8 * MIB,
-            has_grid: true,
+            small_cache_blocks: 2048,
+            has_long: true,
             large_blocks: 2000,
         };
         // On a real file system: the temporary folder is often in memory, without O_DIRECT.
@@ -549,6 +567,8 @@ mod tests {
         assert!((0.09..0.12).contains(&value("grid-c0-d90-space")));
         assert!(value("grid-c90-d90-space") < 0.05);
         assert!(value("grid-c55-read-128k") > 0.0);
+        assert!(value("small-cache-read-4k") > 0.0);
+        assert!(value("small-cache-metadata-reads-per-read") <= 1.0);
         assert!(report.limits.blake3_bytes_per_second > 0.0);
         assert!(report.to_string().contains("write-128k-dup90"));
         assert!(

@@ -152,6 +152,7 @@ pub(super) struct Pool {
     pub(super) numbers: Arc<Numbers>,
     drive: Arc<dyn Drive>,
     dir: PoolDir,
+    config: EngineConfig,
     /// To see when the last user of the store is gone.
     store: Weak<RocksStore>,
     maintenance: JoinHandle<()>,
@@ -174,10 +175,20 @@ impl Pool {
         drive: Arc<dyn Drive>,
         volume_bytes: u64,
     ) -> Result<Self, EngineBenchError> {
+        Self::create_with(folder, drive, volume_bytes, EngineConfig::default()).await
+    }
+
+    /// As [`create`](Self::create), with an engine that is not configured as usual.
+    pub(super) async fn create_with(
+        folder: &Path,
+        drive: Arc<dyn Drive>,
+        volume_bytes: u64,
+        config: EngineConfig,
+    ) -> Result<Self, EngineBenchError> {
         let spec = PoolSpec::new(vec![DriveSpec::new(drive.name(), drive.blocks())]);
         let path: PathBuf = folder.to_path_buf();
         let dir = reactor::unblock(move || PoolDir::create(&path, &spec)).await?;
-        let (engine, store) = open(&dir, &drive).await?;
+        let (engine, store) = open(&dir, &drive, &config).await?;
         for (name, size_bytes) in [
             (KNOWN_VOLUME, KNOWN_BLOCKS * BLOCK_BYTES as u64),
             (WORK_VOLUME, volume_bytes),
@@ -201,6 +212,7 @@ impl Pool {
             numbers,
             drive,
             dir,
+            config,
             store,
             maintenance,
         })
@@ -215,6 +227,7 @@ impl Pool {
             numbers,
             drive,
             dir,
+            config,
             store,
             maintenance,
         } = self;
@@ -229,7 +242,7 @@ impl Pool {
         let mut attempts = 0;
         let (engine, store, start) = loop {
             let start = Instant::now();
-            match open(&dir, &drive).await {
+            match open(&dir, &drive, &config).await {
                 Ok((engine, store)) => break (engine, store, start),
                 Err(EngineBenchError::Pool(_)) if attempts < CLOSING_MS_MAX => {
                     attempts += 1;
@@ -258,6 +271,7 @@ impl Pool {
             numbers,
             drive,
             dir,
+            config,
             store,
             maintenance,
         };
@@ -346,6 +360,7 @@ pub(super) fn volume_spec() -> VolumeSpec {
 async fn open(
     dir: &PoolDir,
     drive: &Arc<dyn Drive>,
+    config: &EngineConfig,
 ) -> Result<(Arc<Engine>, Weak<RocksStore>), EngineBenchError> {
     let store = Arc::new(dir.open_store(RocksOptions::default())?);
     let watch = Arc::downgrade(&store);
@@ -355,7 +370,7 @@ async fn open(
         store,
         hash_key: dir.identity().hash_key,
         blocking: Blocking::Threads,
-        config: EngineConfig::default(),
+        config: config.clone(),
     };
     Ok((Engine::open(parts).await?, watch))
 }
