@@ -46,9 +46,12 @@ pub(super) fn count_everything(engine: &Engine, store: &dyn Store, is_fresh: boo
     let state = lock(&engine.shared.state);
     assert!(state.is_quiet(), "a block is still marked in flight");
     let mut mappings = HashMap::new();
+    let stored = state.resident.stored();
     for (id, entry) in &state.volumes {
         let rows = store.mappings(*id, 0, u64::MAX, usize::MAX);
-        let all = entry.map.with_store(&rows.expect("reading the store"));
+        let all = entry
+            .map
+            .with_store(&rows.expect("reading the store"), stored);
         for (sub_block, mapping) in &all {
             assert!(
                 *sub_block < entry.sub_blocks() || entry.info.is_trimming(*sub_block),

@@ -1,0 +1,247 @@
+//! The map against a plain one, with pages that come and go.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn mapping(number: u64) -> Mapping {
+    Mapping {
+        pba: Pba(number),
+        crc32c: number as u32 ^ 0x5555,
+    }
+}
+
+fn plain(found: impl Iterator<Item = (u64, Mapping)>) -> Vec<(u64, u64)> {
+    let checked = |(at, found): (u64, Mapping)| {
+        assert_eq!(found, mapping(found.pba.0));
+        (at, found.pba.0)
+    };
+    found.map(checked).collect()
+}
+
+proptest! {
+    #[test]
+    fn the_map_agrees_with_a_plain_ordered_map(
+        scale in proptest::sample::select(vec![1u64, 100, 10_000]),
+        steps in proptest::collection::vec((0u64..3000, proptest::option::of(0u64..50)), 1..300),
+        start in 0u64..3000,
+        len in 0u64..3000,
+    ) {
+        let (start, len) = (start * scale, len * scale);
+        let steps = steps.into_iter().map(|(sub_block, new)| (sub_block * scale, new));
+        let mut resident = Resident::new(u64::MAX);
+        let mut map = PageMap::new(1);
+        let mut model = BTreeMap::new();
+        for (record, (sub_block, new)) in (1..).zip(steps) {
+            let old = match new {
+                Some(pba) => model.insert(sub_block, pba),
+                None => model.remove(&sub_block),
+            };
+            let found = map.replace(sub_block, new.map(mapping), record, &mut resident).unwrap();
+            prop_assert_eq!(found.map(|pba| pba.0), old);
+            prop_assert_eq!(map.mapped(), model.len() as u64);
+        }
+        let found = plain(map.range(start, start + len));
+        let wanted: Vec<_> = model.range(start..start + len).map(|(at, pba)| (*at, *pba)).collect();
+        prop_assert_eq!(found, wanted);
+        for (sub_block, pba) in &model {
+            prop_assert_eq!(map.lookup(*sub_block), Some(mapping(*pba)));
+        }
+        prop_assert_eq!(map.known_upto(start, start + len), start + len);
+    }
+}
+
+/// A map, the store behind it, and what both stand for.
+struct Pair {
+    map: PageMap,
+    resident: Resident,
+    /// What the store has, and the changes that it does not have yet.
+    store: BTreeMap<u64, u64>,
+    journal: Vec<(u64, u64, Option<u64>)>,
+    model: BTreeMap<u64, u64>,
+    record: u64,
+}
+
+impl Pair {
+    fn new(stored: BTreeMap<u64, u64>, limit: u64) -> Self {
+        Self {
+            map: PageMap::stored(1, stored.len() as u64),
+            resident: Resident::new(limit),
+            model: stored.clone(),
+            store: stored,
+            journal: Vec::new(),
+            record: 0,
+        }
+    }
+
+    fn rows(&self, start: u64, end: u64) -> Vec<(u64, Mapping)> {
+        let rows = self.store.range(start..end);
+        rows.map(|(at, pba)| (*at, mapping(*pba))).collect()
+    }
+
+    fn bring_in(&mut self, start: u64, end: u64) {
+        let missing: Vec<u64> = self.map.missing(start, end).collect();
+        for page in missing {
+            let rows = self.rows(page, page + PAGE);
+            self.map
+                .load((page, page + PAGE), &rows, &mut self.resident);
+            // As if two had read it at once.
+            self.map
+                .load((page, page + PAGE), &rows, &mut self.resident);
+        }
+        assert_eq!(self.map.missing(start, end).next(), None);
+    }
+
+    fn change(&mut self, at: u64, new: Option<u64>) {
+        self.bring_in(at, at + 1);
+        self.record += 1;
+        self.journal.push((self.record, at, new));
+        let old = match new {
+            Some(pba) => self.model.insert(at, pba),
+            None => self.model.remove(&at),
+        };
+        let new = new.map(mapping);
+        let found = self.map.replace(at, new, self.record, &mut self.resident);
+        assert_eq!(found, Ok(old.map(Pba)));
+    }
+
+    fn store_some(&mut self, count: usize) {
+        for (record, at, new) in self.journal.drain(..count.min(self.journal.len())) {
+            match new {
+                Some(pba) => self.store.insert(at, pba),
+                None => self.store.remove(&at),
+            };
+            self.resident.set_stored(record);
+        }
+    }
+
+    /// The clock goes over everything; `locked` stays.
+    fn evict(&mut self, locked: (u64, u64)) {
+        let pages = |(base, folder): (u64, &Folder)| {
+            let keys = folder
+                .pages()
+                .map(|(at, page)| (base * FOLDER + at, page.ticket));
+            keys.collect::<Vec<_>>()
+        };
+        let folders = self
+            .map
+            .order
+            .iter()
+            .map(|number| (*number, &self.map.folders[number]));
+        for key in folders.flat_map(pages).collect::<Vec<_>>() {
+            let is_locked = |start, end| start < locked.1 && locked.0 < end;
+            let fate = self.map.pass(key, true, is_locked, &mut self.resident);
+            assert_ne!(fate, Fate::Stale);
+        }
+    }
+
+    /// What is not in memory is in the store as it should be.
+    fn check(&mut self) {
+        assert_eq!(self.map.mapped(), self.model.len() as u64);
+        let mut at = 0;
+        let mut found = Vec::new();
+        while at < 500 {
+            let known = self.map.known_upto(at, 500);
+            found.extend(plain(self.map.range(at, known)));
+            if known == at {
+                let page = page_start(at);
+                found.extend(plain(self.rows(page, page + PAGE).into_iter()));
+                at = page + PAGE;
+            } else {
+                at = known;
+            }
+        }
+        assert_eq!(found, self.model.clone().into_iter().collect::<Vec<_>>());
+        let stored: u32 = self
+            .map
+            .folders
+            .values()
+            .map(|folder| folder.stored.count_ones())
+            .sum();
+        let here: usize = self
+            .map
+            .folders
+            .values()
+            .map(|folder| folder.pages.len())
+            .sum();
+        assert_eq!(
+            (self.map.stored_pages, self.map.pages),
+            (u64::from(stored), here as u64)
+        );
+        let folders: BTreeSet<u64> = self.map.folders.keys().copied().collect();
+        assert_eq!(folders, self.map.order);
+    }
+}
+
+proptest! {
+    #[test]
+    fn pages_come_and_go_and_nothing_is_lost(
+        stored in proptest::collection::btree_map(0u64..300, 0u64..50, 0..100),
+        steps in proptest::collection::vec((0u8..8, 0u64..300, proptest::option::of(0u64..50)), 1..150),
+    ) {
+        let mut pair = Pair::new(stored, 0);
+        for (what, at, new) in steps {
+            match what {
+                0..3 => pair.change(at, new),
+                3 => pair.store_some(at as usize % 8),
+                4 => pair.evict((at, at + 20)),
+                5 => {
+                    pair.bring_in(at, at + 20);
+                    let window = pair.map.hold(at, at + 20);
+                    pair.evict((0, 0));
+                    pair.evict((0, 0));
+                    prop_assert_eq!(pair.map.missing(at, at + 20).next(), None);
+                    pair.map.let_go(window);
+                }
+                6 => if let Some(from) = pair.map.unknown_from() {
+                    let end = if at < 50 { u64::MAX } else { from + 2 * PAGE };
+                    let rows = pair.rows(from, end);
+                    pair.map.load((from, end), &rows, &mut pair.resident);
+                    prop_assert!(pair.map.unknown_from() != Some(from));
+                },
+                _ => {
+                    let is_locked = |start: u64, end: u64| start < at && at < end;
+                    pair.map.forget_some(is_locked, &mut pair.resident);
+                }
+            }
+            pair.check();
+        }
+    }
+}
+
+#[test]
+fn a_walk_from_the_beginning_notes_all_that_it_passes() {
+    let stored = (0..20 * PAGE).step_by(3).map(|at| (at, at));
+    let mut pair = Pair::new(stored.collect(), u64::MAX);
+    pair.bring_in(0, 2 * PAGE);
+    pair.bring_in(5 * PAGE, 6 * PAGE);
+    let mut at = 0;
+    while at < 20 * PAGE {
+        let known = pair.map.known_upto(at, u64::MAX);
+        if known == at {
+            let rows = pair.rows(at, at + PAGE);
+            pair.map.load((at, at + PAGE), &rows, &mut pair.resident);
+            assert_eq!(pair.map.unknown_from(), Some(at + PAGE));
+        }
+        at = known.max(at + PAGE);
+    }
+    // So what is emptied afterwards takes no memory.
+    for at in 0..20 * PAGE {
+        pair.change(at, None);
+    }
+    assert_eq!(pair.resident.bytes(), 0);
+}
+
+#[test]
+fn pages_without_a_mapping_cost_no_memory() {
+    let mut resident = Resident::new(u64::MAX);
+    let mut map = PageMap::new(1);
+    map.replace(1 << 40, Some(mapping(1)), 1, &mut resident)
+        .unwrap();
+    assert_eq!(resident.bytes(), PAGE_BYTES + FOLDER_BYTES);
+    map.replace(1 << 40, None, 2, &mut resident).unwrap();
+    assert!(map.folders.is_empty() && map.order.is_empty());
+    assert_eq!(resident.bytes(), 0);
+}
