@@ -23,7 +23,7 @@ use crate::{EngineError, Result};
 
 /// Changes of mappings per batch for the store: the more, the more of them share a page, and the less each
 /// costs. In memory one takes about 400 bytes.
-const BATCH_ENTRIES: u64 = 64 * 1024;
+const BATCH_ENTRIES: u64 = 128 * 1024;
 
 impl Shared {
     /// Every change acknowledged before this call survives a power loss when it returns `Ok`.

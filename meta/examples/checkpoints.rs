@@ -264,7 +264,7 @@ fn measure(workload: &Workload, dir: &Path, batch: u64, scale: u64) -> Result<()
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut names = Vec::new();
-    let (mut dir, mut batch, mut scale) = (std::env::temp_dir(), 32 * 1024, 100);
+    let (mut dir, mut batch, mut scale) = (std::env::temp_dir(), 128 * 1024, 100);
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().ok_or("an option needs a value");
