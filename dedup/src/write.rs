@@ -9,6 +9,7 @@
 //! A command that cannot go on with the others (it waits for another batch, or needs room or something
 //! that is in the store only, or a drive failed) goes on alone, so that it delays and harms nobody.
 
+mod claiming;
 mod compressing;
 
 use std::ops::Range;
@@ -16,7 +17,7 @@ use std::sync::Arc;
 
 use drives::{Drive, GatherExtent};
 use futures_util::future::{join, join_all};
-use meta::{Fingerprint, MapEntry, NewBlock, Pba, RecordRef, VerifyPolicy};
+use meta::{Fingerprint, MapEntry, NewBlock, Pba, RecordRef};
 use reactor::Buffer;
 
 use crate::chunks::Stay;
@@ -25,10 +26,11 @@ use crate::engine::Shared;
 use crate::fingerprint::{self, Block, Hasher};
 use crate::lane::Command;
 use crate::packing::Packing;
-use crate::state::{Claim, Flight, State, Wanted};
+use crate::state::State;
 use crate::verify::{self, Check, Kept};
 use crate::wait::{Event, lock};
 use crate::{EngineError, ErrorKind, Result, SUB_BLOCK_BYTES};
+use claiming::{claim_job, undo_claims};
 
 /// How often a write without room asks for freed blocks before it fails.
 const RECLAIM_ATTEMPTS: u32 = 3;
@@ -741,93 +743,4 @@ impl Drop for Batch {
         }
         self.give_back_all();
     }
-}
-
-fn claim_job(
-    state: &mut State,
-    flight: &mut Flight,
-    (number, job): (u32, &Job),
-    items: &mut [Item],
-    packing: &mut Packing,
-    new: &mut Vec<New>,
-) -> Progress {
-    let mut waits = Vec::new();
-    let mut loads = Vec::new();
-    let (is_compared, is_again) = job.command.as_ref().map_or((false, false), |command| {
-        (command.verify != VerifyPolicy::Trust, command.is_again)
-    });
-    for at in job.items.clone() {
-        let item = &mut items[at];
-        if item.is_zero || item.taken.is_some() {
-            continue;
-        }
-        let wanted = Wanted {
-            fingerprint: item.fingerprint,
-            item: at as u32,
-            is_distinct: item.check == Check::Distinct,
-            has_promise: is_again,
-        };
-        match state.claim(flight, wanted, packing.pack_of(at)) {
-            Claim::Known { pba, crc32c } => {
-                item.taken = Some(pba);
-                if is_compared {
-                    item.check = Check::Stored;
-                }
-                item.crc = Crc::Known(crc32c);
-            }
-            Claim::Own { pba, item: other } => {
-                item.taken = Some(pba);
-                if is_compared {
-                    item.check = Check::Within(other);
-                }
-                item.crc = Crc::Of(other);
-            }
-            Claim::New(pba) => {
-                item.taken = Some(pba);
-                item.check = Check::Done;
-                new.push(New {
-                    job: number,
-                    item: at as u32,
-                    pba,
-                });
-            }
-            Claim::Wait(event) => waits.push(event),
-            Claim::Load(pba) => loads.push(pba),
-            Claim::Full => return Progress::Full,
-        }
-    }
-    if !loads.is_empty() {
-        // What it would wait for is asked again afterwards. New blocks of it may come from several chunks.
-        loads.extend(state.away_ahead(flight, job.items.len()));
-        Progress::Loads(loads)
-    } else if waits.is_empty() {
-        Progress::Claimed
-    } else {
-        Progress::Waits(waits)
-    }
-}
-
-/// A command that found no room gives back what it claimed so far. Nobody else refers to its new
-/// blocks yet: those who could come after it.
-fn undo_claims(
-    state: &mut State,
-    flight: &mut Flight,
-    items: &mut [Item],
-    packing: &mut Packing,
-    new: impl DoubleEndedIterator<Item = New>,
-) {
-    for New { item, pba, .. } in new.rev() {
-        flight.stay(pba);
-        state.abandon(pba, false);
-        if pba.is_fragment()
-            && let Some(pack) = packing.pack_of(item as usize)
-        {
-            pack.take_back();
-        }
-    }
-    for pba in items.iter_mut().filter_map(|item| item.taken.take()) {
-        state.give_back_if_any(pba);
-    }
-    let durable = state.durable;
-    state.space.release(durable);
 }
