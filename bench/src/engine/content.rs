@@ -103,11 +103,23 @@ impl Deck {
         seed: u64,
         compressible: u32,
     ) -> Rc<Self> {
+        let cards = (DECK_BYTES / block_bytes).max(least);
+        Self::of(pool, block_bytes, cards, seed, compressible).await
+    }
+
+    /// So many buffers.
+    pub(super) async fn of(
+        pool: &BufferPool,
+        block_bytes: usize,
+        count: usize,
+        seed: u64,
+        compressible: u32,
+    ) -> Rc<Self> {
         let mut template = template();
         let zeros = BLOCK_BYTES * compressible.min(99) as usize / 100;
         template[BLOCK_BYTES - zeros..].fill(0);
         let mut cards = VecDeque::new();
-        for _ in 0..(DECK_BYTES / block_bytes).max(least) {
+        for _ in 0..count {
             let mut card = pool.alloc(block_bytes).await;
             for block in card.chunks_exact_mut(BLOCK_BYTES) {
                 block.copy_from_slice(&template[..]);

@@ -256,7 +256,8 @@ impl Pool {
             .ok_or(EngineBenchError::Stopped)?;
         let maintenance = reactor::spawn(engine.clone().run_maintenance());
         let reactor = reactor::current().ok_or(EngineBenchError::Stopped)?;
-        let deck = Deck::new(reactor.buffers(), BLOCK_BYTES, 1, 1, 0).await;
+        // This reactor has few buffers: it makes no load.
+        let deck = Deck::of(reactor.buffers(), BLOCK_BYTES, 1, 1, 0).await;
         let buf = deck.take().ok_or(EngineBenchError::Stopped)?;
         let blocks = volume.info().size_bytes / BLOCK_BYTES as u64;
         let middle = blocks / 2 * BLOCK_BYTES as u64;
