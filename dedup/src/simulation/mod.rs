@@ -132,8 +132,7 @@ impl Story {
             false => Blocking::Turns,
         };
         let mut world = World::default();
-        world.is_hash_weak =
-            rng.random_range(0..4) == 0 || variable("ONEFOLD_WEAK_HASH") == Some(1);
+        world.is_hash_weak = rng.random_range(0..4) == 0 || has_weak_hash_only();
         weak::set(world.is_hash_weak.then_some(WEAK_VALUES));
         let decays = !world.is_hash_weak && rng.random_range(0..3) == 0;
         Self {
@@ -518,6 +517,11 @@ fn run_seeds(first: u64, count: u64) -> Tally {
     })
 }
 
+/// Whether contents collide in every story, not in one of four.
+fn has_weak_hash_only() -> bool {
+    variable("ONEFOLD_WEAK_HASH") == Some(1)
+}
+
 #[test]
 fn whatever_crashes_every_sub_block_is_old_or_new_and_every_count_is_exact() {
     if let Some(seed) = variable("ONEFOLD_SEED") {
@@ -535,9 +539,12 @@ fn whatever_crashes_every_sub_block_is_old_or_new_and_every_count_is_exact() {
     assert!(tally.evicted > 0, "no page of a map left memory");
     assert!(tally.unreadable > 0, "no read met a damaged block");
     assert!(tally.scrubs > 0, "no scrub came to its end");
-    assert!(tally.healed > 0, "no damaged block was healed");
-    assert!(tally.restored > 0, "no copy was restored");
-    assert!(tally.refused > 0, "no halves of two copies were refused");
+    // Not told where every story has contents that collide.
+    if !has_weak_hash_only() {
+        assert!(tally.healed > 0, "no damaged block was healed");
+        assert!(tally.restored > 0, "no copy was restored");
+        assert!(tally.refused > 0, "no halves of two copies were refused");
+    }
 }
 
 #[test]
