@@ -105,8 +105,8 @@ pub struct ServeArgs {
     /// Memory for data on its way between hosts and drives, for all reactors together
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M")]
     pub buffers: u64,
-    /// Memory for the maps of volumes, at least 8M: what does not fit is read from the pool's folder when
-    /// it is needed
+    /// Memory for the maps of volumes and for what is known of blocks, at least 8M: what does not fit is
+    /// read from the pool's folder when it is needed
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1G")]
     pub metadata_cache: u64,
     /// Data-plane threads [default: one for each core, at most 8]
