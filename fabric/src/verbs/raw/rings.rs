@@ -446,7 +446,9 @@ impl Rings {
         work: &WorkCompletion,
         finished: &mut Finished,
     ) -> WorkStatus {
-        let slot = (work.id & !RECEIVE) as usize;
+        let Some(slot) = SharedReceives::slot_of(work) else {
+            return work.status;
+        };
         let Some(Receive { id, mut memory, .. }) = self.receives.pop_front() else {
             // The peer sent more than it was granted.
             shared.throw_away(work);

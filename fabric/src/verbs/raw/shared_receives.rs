@@ -21,6 +21,10 @@ use super::memory::Slab;
 use super::rings::{POST_BATCH, RECEIVE, chain, result};
 use crate::verbs::VerbsError;
 
+/// Set in the number of a receive that is shared: completions of queue pairs that are gone must not be
+/// taken for one.
+const SHARED_RECEIVE: u64 = RECEIVE | 1 << 62;
+
 /// A shared receive queue and the slots that messages arrive in.
 pub(in crate::verbs) struct SharedReceives {
     raw: NonNull<ibv_srq>,
@@ -84,10 +88,16 @@ impl SharedReceives {
         self.spare.borrow_mut().push(slot);
     }
 
+    /// The shared slot that a completion is about; none if the receive was of a queue pair's own queue.
+    pub(super) fn slot_of(work: &WorkCompletion) -> Option<usize> {
+        let is_shared = work.id & SHARED_RECEIVE == SHARED_RECEIVE;
+        is_shared.then_some((work.id & !SHARED_RECEIVE) as usize)
+    }
+
     /// Takes back the slot of a message whose queue pair is gone, or that is not wanted.
     pub(in crate::verbs) fn throw_away(&self, work: &WorkCompletion) {
-        if work.id & RECEIVE != 0 {
-            self.take((work.id & !RECEIVE) as usize, 0, &mut []);
+        if let Some(slot) = Self::slot_of(work) {
+            self.take(slot, 0, &mut []);
         }
     }
 
@@ -117,7 +127,7 @@ impl SharedReceives {
                     length: self.slab.slot_bytes() as u32,
                     lkey: span.lkey,
                 };
-                request.wr_id = RECEIVE | *slot as u64;
+                request.wr_id = SHARED_RECEIVE | *slot as u64;
                 request.sg_list = place;
             }
             chain(&mut requests[..given.len()], |request, next| {
