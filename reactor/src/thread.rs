@@ -38,7 +38,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             ring_entries: 256,
-            spin: Duration::from_micros(20),
+            spin: Duration::from_micros(100),
             buffer_pool: PoolConfig::default(),
             shared_buffers: None,
             name: "reactor".to_owned(),

@@ -39,16 +39,19 @@ pub(crate) struct Wanted {
     pub(crate) by_default: bool,
     /// Soft RoCE checks all 32 bits of every packet's ICRC ([`fabric::SoftConfig::strict_icrc`]).
     pub(crate) strict_icrc: bool,
+    /// TCP connections are paced if the system does that ([`TcpListenerConfig::paced`]).
+    pub(crate) tcp_pacing: bool,
 }
 
 impl Wanted {
     /// As told, or RDMA and TCP on every address of both families.
-    pub(crate) fn new(told: &[TransportAddress], strict_icrc: bool) -> Self {
+    pub(crate) fn new(told: &[TransportAddress], strict_icrc: bool, tcp_pacing: bool) -> Self {
         if !told.is_empty() {
             return Self {
                 addresses: told.to_vec(),
                 by_default: false,
                 strict_icrc,
+                tcp_pacing,
             };
         }
         let every = [IpAddr::from([0; 4]), IpAddr::from([0; 16])];
@@ -63,6 +66,7 @@ impl Wanted {
             addresses: [of(Scheme::Rdma), of(Scheme::Tcp)].concat(),
             by_default: true,
             strict_icrc,
+            tcp_pacing,
         }
     }
 
@@ -85,6 +89,7 @@ impl Wanted {
             addresses: bound.iter().filter(is_tcp).copied().collect(),
             by_default: false,
             strict_icrc: false,
+            tcp_pacing: false,
         }
     }
 }
@@ -396,6 +401,7 @@ fn bind_tcp(
             stall_timeout: limits.stall_timeout,
             stall_timeout_short: limits.stall_timeout_short,
             reuse_port: part.count > 1,
+            paced: wanted.tcp_pacing,
             ..TcpListenerConfig::new(address.socket_addr())
         };
         if part.index == 0 && config.reuse_port && is_taken(config.address) {
@@ -489,7 +495,7 @@ mod tests {
 
     #[test]
     fn without_addresses_both_transports_are_served_on_all() {
-        let wanted = Wanted::new(&[], false);
+        let wanted = Wanted::new(&[], false, false);
         assert_eq!(
             shown(&wanted),
             [
@@ -509,11 +515,11 @@ mod tests {
     #[test]
     fn addresses_are_taken_as_told() {
         let told = ["rdma://192.0.2.1:4420".parse().expect("an address")];
-        let wanted = Wanted::new(&told, false);
+        let wanted = Wanted::new(&told, false, false);
         assert_eq!(shown(&wanted), ["rdma://192.0.2.1:4420"]);
         assert!(wanted.spreads());
         let told = ["rdma+verbs://192.0.2.1:4420".parse().expect("an address")];
-        let spreads = Wanted::new(&told, false).spreads();
+        let spreads = Wanted::new(&told, false, false).spreads();
         assert!(!spreads, "a device of the kernel is the first reactor's");
     }
 }

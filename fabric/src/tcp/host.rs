@@ -101,7 +101,7 @@ impl TcpHost {
         params: HostQueueParams,
     ) -> Result<Rc<Self>, CloseReason> {
         let network = |error: io::Error| CloseReason::Network(error.kind());
-        let socket = Socket::connect(peer).map_err(network)?;
+        let socket = Socket::connect(peer, config.paced).map_err(network)?;
         let watch = Watch::new(socket.descriptor()).map_err(network)?;
         poll_fn(|cx| {
             loop {

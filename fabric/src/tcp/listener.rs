@@ -94,7 +94,12 @@ impl TcpListener {
         let here =
             reactor::current().ok_or_else(|| refused("a listener needs a reactor".to_owned()))?;
         let listening = || -> io::Result<_> {
-            let socket = Socket::listen(config.address, config.backlog, config.reuse_port)?;
+            let socket = Socket::listen(
+                config.address,
+                config.backlog,
+                config.reuse_port,
+                config.paced,
+            )?;
             let watch = Watch::new(socket.descriptor())?;
             Ok((socket.local()?, socket, watch))
         };

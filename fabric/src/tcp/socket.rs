@@ -21,6 +21,11 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// How often it asks in vain before the connection has failed.
 const KEEPALIVE_PROBES: u32 = 6;
 
+/// Congestion controls that send by a timer of each connection, by the beginning of their names.
+const PACING: &str = "bbr";
+/// What connections use in their place: the kernel's usual one.
+const NOT_PACING: &str = "cubic";
+
 /// A TCP socket. The descriptor is shared with the ring that watches it.
 #[derive(Clone, Debug)]
 pub(super) struct Socket(Arc<OwnedFd>);
@@ -38,20 +43,37 @@ fn inet(address: impl TryInto<SocketAddr>) -> io::Result<SocketAddr> {
         .map_err(|_| io::Error::other("not an internet address"))
 }
 
+/// Lets a socket send as fast as the path takes it, where the system would pace it.
+fn do_not_pace(fd: &OwnedFd) -> io::Result<()> {
+    if sockopt::tcp_congestion(fd)?.starts_with(PACING) {
+        // A kernel that lacks it paces: that costs speed alone.
+        let _ = sockopt::set_tcp_congestion(fd, NOT_PACING);
+    }
+    Ok(())
+}
+
 impl Socket {
-    fn new(address: SocketAddr) -> io::Result<Self> {
+    fn new(address: SocketAddr, paced: bool) -> io::Result<Self> {
         let fd = socket_with(
             family(address),
             SocketType::STREAM,
             FLAGS,
             Some(ipproto::TCP),
         )?;
+        if !paced {
+            do_not_pace(&fd)?;
+        }
         Ok(Self(Arc::new(fd)))
     }
 
-    /// A socket that listens. One on `::` leaves IPv4 to others.
-    pub(super) fn listen(address: SocketAddr, backlog: u32, reuse_port: bool) -> io::Result<Self> {
-        let socket = Self::new(address)?;
+    /// A socket that listens. Its connections are paced if it is. One on `::` leaves IPv4 to others.
+    pub(super) fn listen(
+        address: SocketAddr,
+        backlog: u32,
+        reuse_port: bool,
+        paced: bool,
+    ) -> io::Result<Self> {
+        let socket = Self::new(address, paced)?;
         let fd = &*socket.0;
         // A restarted target takes its port back from connections in TIME_WAIT.
         sockopt::set_socket_reuseaddr(fd, true)?;
@@ -74,8 +96,8 @@ impl Socket {
     }
 
     /// Begins to connect; when the socket is writable, [`connected`](Self::connected) says how it went.
-    pub(super) fn connect(address: SocketAddr) -> io::Result<Self> {
-        let socket = Self::new(address)?;
+    pub(super) fn connect(address: SocketAddr, paced: bool) -> io::Result<Self> {
+        let socket = Self::new(address, paced)?;
         match connect(&*socket.0, &address) {
             Ok(()) | Err(rustix::io::Errno::INPROGRESS) => {}
             Err(error) => return Err(error.into()),
@@ -147,5 +169,37 @@ impl Socket {
     pub(super) fn end_sending(&self) {
         // Fails only if the connection is gone.
         let _ = shutdown(&*self.0, Shutdown::Write);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_are_not_paced_at_either_end_unless_that_is_asked_for() {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let system = sockopt::tcp_congestion(&*Socket::new(any, true).expect("a socket").0);
+        let system = system.expect("its congestion control");
+        for paced in [false, true] {
+            let listening = Socket::listen(any, 1, false, paced).expect("a free port");
+            let address = listening.local().expect("its address");
+            let connecting = Socket::connect(address, paced).expect("it begins");
+            let accepted = loop {
+                match listening.accept() {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        std::thread::yield_now();
+                    }
+                    accepted => break accepted.expect("a connection"),
+                }
+            };
+            for socket in [connecting, accepted] {
+                let used = sockopt::tcp_congestion(&*socket.0).expect("its congestion control");
+                match system.starts_with(PACING) && !paced {
+                    true => assert_eq!(used, NOT_PACING),
+                    false => assert_eq!(used, system),
+                }
+            }
+        }
     }
 }

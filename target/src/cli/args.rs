@@ -114,12 +114,16 @@ pub struct ServeArgs {
     pub reactors: Option<usize>,
     /// How long an idle data-plane thread polls before it sleeps, in microseconds; where polling has not
     /// paid lately it hardly does. More saves wake-ups of lone commands, 0 saves the most processor time
-    #[arg(long, value_name = "US", default_value_t = 20, value_parser = clap::value_parser!(u64).range(0..=1000))]
+    #[arg(long, value_name = "US", default_value_t = 100, value_parser = clap::value_parser!(u64).range(0..=1000))]
     pub spin: u64,
     /// Soft RoCE: check all 32 bits of every IPv4 packet's ICRC, not the 16 that a UDP socket lets one
     /// check. Needs CAP_NET_RAW and costs a second receive of each packet
     #[arg(long)]
     pub strict_icrc: bool,
+    /// TCP: leave connections to the system's congestion control also where that is BBR, which sends by a
+    /// timer: for hosts far away. Otherwise they use CUBIC there, which costs far less on short paths
+    #[arg(long)]
+    pub tcp_pacing: bool,
     /// Warn when the pool is this full, in percent (a list in order)
     #[arg(long, value_name = "PERCENT,...", value_delimiter = ',', default_value = "80,90,95", value_parser = clap::value_parser!(u8).range(1..=100))]
     pub warn_at: Vec<u8>,
