@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use common::*;
@@ -12,7 +14,7 @@ use fabric::{
 };
 use futures_util::future::join_all;
 use nvme::rdma_cm::RdmaCmStatus;
-use nvme::{Cqe, Status};
+use nvme::{Cqe, SglDescriptor, Status};
 use roce::wire::UDP_PORT;
 use roce::wire::icrc::{self, Flow};
 
@@ -103,6 +105,48 @@ fn more_commands_than_the_queue_has_entries_wait_their_turn() {
         let queue = connect(&device(SoftConfig::default()), &target).await;
         many_concurrent(&target, &queue, 200, 4096).await;
         many_concurrent(&target, &queue, 60, 131_072).await;
+    });
+}
+
+#[test]
+fn a_lone_small_write_travels_with_its_command_and_those_of_a_busy_queue_together() {
+    run(async {
+        let target = Target::over(device(SoftConfig::default()));
+        let listener = Listener::bind(&target.device, PORT).expect("a free port");
+        // How many writes came with their data, and how many without.
+        let seen = Rc::new(Cell::new((0, 0)));
+        let (disk, seen_by_target) = (target.disk.clone(), seen.clone());
+        reactor::spawn(async move {
+            let incoming = listener.accept().await.expect("a host");
+            let queue = incoming.accept(QueueLimits::default()).expect("a queue");
+            while let Some(capsule) = queue.next_command().await {
+                if capsule.sqe.opcode() == WRITE {
+                    let (with, without) = seen_by_target.get();
+                    let is_in_capsule =
+                        matches!(capsule.sqe.sgl(), Ok(SglDescriptor::InCapsule { .. }));
+                    seen_by_target.set(match is_in_capsule {
+                        true => (with + 1, without),
+                        false => (with, without + 1),
+                    });
+                }
+                reactor::spawn(execute(disk.clone(), queue.clone(), capsule));
+            }
+        });
+        let queue = connect(&device(SoftConfig::default()), &target).await;
+        for n in 0..10 {
+            let data = pattern(n, 4096);
+            assert_eq!(write(&queue, 0, &data).await, Status::SUCCESS);
+            assert!(read(&queue, 0, 4096).await == data);
+        }
+        assert_eq!(seen.take(), (10, 0));
+        // A capsule with 4096 bytes of data is more than a packet of loopback's path MTU carries.
+        many_concurrent(&target, &queue, 32, 4096).await;
+        let (with, without) = seen.take();
+        assert_eq!(with + without, 32);
+        assert!(without > with, "{without} of 32 were fetched");
+        // With less data it is not, and nothing is gained by fetching it.
+        many_concurrent(&target, &queue, 32, 2048).await;
+        assert_eq!(seen.take(), (32, 0));
     });
 }
 

@@ -34,6 +34,9 @@ use crate::waiters::Waiters;
 /// The connection manager's reason when the peer's application refused.
 const REASON_CONSUMER: u16 = 28;
 
+/// Of so few outstanding commands each is sent with its data where it fits: one way instead of three.
+const FEW_COMMANDS: usize = 4;
+
 /// An NVMe/RDMA queue of a host.
 pub(crate) struct RdmaHost {
     /// The device runs as long as the queue is open.
@@ -195,7 +198,9 @@ impl RdmaHost {
                 sqe.set_sgl(&SglDescriptor::NONE);
                 return Ok((None, None, None));
             }
-            HostData::ToTarget(buf, len) if len <= self.params.in_capsule_bytes => {
+            HostData::ToTarget(buf, len)
+                if len <= self.params.in_capsule_bytes && !self.is_better_fetched(len, qp) =>
+            {
                 sqe.set_sgl(&SglDescriptor::InCapsule {
                     offset: 0,
                     length: len as u32,
@@ -217,6 +222,15 @@ impl RdmaHost {
             invalidate: qp.regions_can_be_invalidated(),
         });
         Ok((None, None, Some(region.rkey)))
+    }
+
+    /// Whether data that fits a capsule makes it a long and a short packet, and would alone be one packet
+    /// like those of other commands: when there are others, these travel together, and are cheaper even
+    /// with the READ that asks for them.
+    fn is_better_fetched(&self, len: usize, qp: &dyn QueuePair) -> bool {
+        let outstanding = self.slots_budget.total() - self.slots_budget.free();
+        let divides = |packet: usize| len <= packet && SQE_BYTES + len > packet;
+        outstanding > FEW_COMMANDS && qp.packet_bytes().is_some_and(divides)
     }
 
     pub(crate) fn close(&self, reason: CloseReason) {

@@ -79,6 +79,13 @@ pub enum Work {
 }
 
 impl Work {
+    /// How many bytes it moves.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Work::Send { len, .. } | Work::Read { len, .. } | Work::Write { len, .. } => *len,
+        }
+    }
+
     /// The memory of a work request that could not be posted.
     pub fn into_memory(self) -> FabricMemory {
         match self {
@@ -354,6 +361,11 @@ pub trait QueuePair {
     /// the connection.
     fn regions_can_be_invalidated(&self) -> bool {
         true
+    }
+    /// The bytes of data in a packet, if packets as long as those before them are much cheaper to send
+    /// than others.
+    fn packet_bytes(&self) -> Option<usize> {
+        None
     }
     /// Ends all access to a region and hands its memory back.
     fn deregister(&self, rkey: u32) -> Option<FabricMemory>;

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use roce::endpoint::{AcceptParams, Path, QpId, RejectReason, RequestId, SendWork};
+use roce::endpoint::{AcceptParams, Path, PathMtu, QpId, RejectReason, RequestId, SendWork};
 use roce::memory::Access;
 
 use super::device::{Shared, setup_error};
@@ -112,6 +112,7 @@ pub(super) struct SoftPending {
     path: Path,
     port: u16,
     private_data: Vec<u8>,
+    mtu: PathMtu,
 }
 
 impl SoftPending {
@@ -121,6 +122,7 @@ impl SoftPending {
         path: Path,
         port: u16,
         private_data: Vec<u8>,
+        mtu: PathMtu,
     ) -> Self {
         Self {
             shared,
@@ -128,6 +130,7 @@ impl SoftPending {
             path,
             port,
             private_data,
+            mtu,
         }
     }
 
@@ -194,7 +197,9 @@ impl PendingConnection for SoftPending {
         drop(endpoint);
         shared.handlers.borrow_mut().insert(qp, handler);
         shared.kick();
-        Ok(Rc::new(SoftQueuePair::new(shared, qp, self.path, 0)))
+        Ok(Rc::new(SoftQueuePair::new(
+            shared, qp, self.path, 0, self.mtu,
+        )))
     }
 
     fn reject(mut self: Box<Self>, private_data: &[u8]) {
@@ -214,16 +219,24 @@ pub(super) struct SoftQueuePair {
     qp: QpId,
     path: Path,
     peer_port: u16,
+    mtu: PathMtu,
     disconnected: Cell<bool>,
 }
 
 impl SoftQueuePair {
-    pub(super) fn new(shared: Rc<Shared>, qp: QpId, path: Path, peer_port: u16) -> Self {
+    pub(super) fn new(
+        shared: Rc<Shared>,
+        qp: QpId,
+        path: Path,
+        peer_port: u16,
+        mtu: PathMtu,
+    ) -> Self {
         Self {
             shared,
             qp,
             path,
             peer_port,
+            mtu,
             disconnected: Cell::new(false),
         }
     }
@@ -238,6 +251,7 @@ impl QueuePair for SoftQueuePair {
     }
 
     fn post_send(&self, id: u64, work: Work) -> Result<(), (PostError, Work)> {
+        let bytes = work.bytes();
         let work = match work {
             Work::Send {
                 data,
@@ -271,7 +285,7 @@ impl QueuePair for SoftQueuePair {
         let mut endpoint = self.shared.endpoint.borrow_mut();
         let result = endpoint.post_send(self.shared.recently(), self.qp, id, work);
         drop(endpoint);
-        self.shared.kick();
+        self.shared.posted(bytes);
         result.map_err(|(error, work)| (post_error(error), refused_work(work)))
     }
 
@@ -315,6 +329,10 @@ impl QueuePair for SoftQueuePair {
             }),
             Err((_, memory)) => Err(memory),
         }
+    }
+
+    fn packet_bytes(&self) -> Option<usize> {
+        Some(self.mtu.bytes())
     }
 
     fn deregister(&self, rkey: u32) -> Option<FabricMemory> {

@@ -63,6 +63,10 @@ pub(super) struct Shared {
     pub(super) handlers: RefCell<HashMap<QpId, Rc<dyn QueuePairHandler>>>,
     pub(super) listeners: RefCell<HashMap<u16, Vec<Rc<ListenerState>>>>,
     pub(super) sending: RefCell<SendBatch>,
+    /// The message of `sending` that a full socket did not take.
+    pub(super) stuck: Cell<Option<usize>>,
+    /// Work that was posted since packets were sent last: requests and bytes.
+    pub(super) posted: Cell<(usize, usize)>,
     pub(super) receiving: RefCell<ReceiveBatch>,
     pub(super) counters: RefCell<SoftCounters>,
     pub(super) links: RefCell<Links>,
@@ -160,6 +164,8 @@ impl SoftDevice {
             handlers: RefCell::default(),
             listeners: RefCell::default(),
             sending: RefCell::default(),
+            stuck: Cell::new(None),
+            posted: Cell::default(),
             receiving: RefCell::new(receiving),
             counters: RefCell::default(),
             links: RefCell::default(),
@@ -270,6 +276,18 @@ impl Shared {
         }
     }
 
+    /// Work of so many bytes was posted: it leaves in the driver's next round, or at once if much is
+    /// there.
+    pub(super) fn posted(&self, bytes: usize) {
+        self.kick();
+        let (works, sum) = self.posted.get();
+        let (works, sum) = (works + 1, sum.saturating_add(bytes));
+        self.posted.set((works, sum));
+        if works >= self.config.works_per_round || sum >= self.config.bytes_per_round {
+            self.send_gathered();
+        }
+    }
+
     /// The time, remembered for [`recently`](Self::recently).
     pub(super) fn look_at_clock(&self) -> Instant {
         let now = reactor::now();
@@ -352,6 +370,7 @@ impl RdmaDevice for SoftDevice {
             qp,
             path,
             peer.port(),
+            mtu,
         )))
     }
 

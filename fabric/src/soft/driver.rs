@@ -29,6 +29,9 @@ use crate::rdma::{CloseReason, Completion, WorkKind, WorkStatus};
 /// Batches taken from a socket before others have their turn.
 const BATCHES_PER_TURN: usize = 4;
 
+/// How often the driver lets others have a turn as long as they post work meanwhile.
+const YIELDS_MAX: usize = 8;
+
 /// How long to leave a socket alone that reports an error.
 const ERROR_PAUSE: Duration = Duration::from_millis(10);
 
@@ -102,6 +105,14 @@ pub(super) async fn drive(shared: Rc<Shared>) {
     let shared = &closing.0;
     let mut timer = Timer::default();
     loop {
+        // Those that wake each other post their work first: it leaves together.
+        for _ in 0..YIELDS_MAX {
+            shared.due.set(false);
+            reactor::yield_now().await;
+            if !shared.due.get() {
+                break;
+            }
+        }
         shared.due.set(false);
         shared.tick();
         shared.dispatch();
@@ -392,35 +403,55 @@ impl Shared {
 
     /// Sends one round of packets, and says how many.
     async fn send_round(&self) -> usize {
-        let (count, mut blocked) = self.send_gathered();
-        let mut at = 0;
-        while let Some(socket) = blocked {
-            match reactor::timeout(FULL_PAUSE, reactor::writable(socket.fd())).await {
-                Ok(Ok(())) => {}
-                Ok(Err(_)) | Err(_) => at = self.give_up(at),
-            }
-            (at, blocked) = match self.sending.borrow().copied() {
-                Some(batch) => self.send_some(batch, at),
-                None => (0, None),
-            };
-        }
+        self.send_stuck().await;
+        let count = self.send_gathered();
+        self.send_stuck().await;
         count
     }
 
+    /// Sends what full sockets did not take, when they do, or gives it up.
+    async fn send_stuck(&self) {
+        while let Some((socket, at)) = self.stuck() {
+            let at = match reactor::timeout(FULL_PAUSE, reactor::writable(socket.fd())).await {
+                Ok(Ok(())) => at,
+                Ok(Err(_)) | Err(_) => self.give_up(at),
+            };
+            let rest = self
+                .sending
+                .borrow()
+                .copied()
+                .map(|batch| self.send_some(batch, at));
+            self.stuck.set(rest.flatten());
+        }
+    }
+
+    /// The socket that did not take all of the last round, and the message that is to be sent next.
+    fn stuck(&self) -> Option<(&Socket, usize)> {
+        let at = self.stuck.get()?;
+        let sending = self.sending.borrow();
+        let message = sending.copied()?.messages().get(at)?;
+        Some((self.socket_for(message.path.local)?, at))
+    }
+
     /// Takes a round of packets from the endpoint and sends them, as far as the sockets take them:
-    /// gives how many there were, and the socket that is full, for which the others wait as a copy.
-    fn send_gathered(&self) -> (usize, Option<&Socket>) {
+    /// gives how many there were. What a full socket did not take is copied, and waits for the driver;
+    /// nothing else is sent before it.
+    pub(super) fn send_gathered(&self) -> usize {
+        if self.stuck.get().is_some() {
+            return 0;
+        }
+        self.posted.set((0, 0));
         let mut endpoint = self.endpoint.borrow_mut();
         let mut sending = self.sending.borrow_mut();
         let offload = |local| self.socket_for(local).is_some_and(Socket::offload);
         let limit = self.config.packets_per_round;
         let gathered = sending.gather(&mut endpoint, self.look_at_clock(), limit, &offload);
         let count = gathered.packets();
-        let (at, blocked) = self.send_some(gathered.sendable(), 0);
-        if blocked.is_some() {
+        if let Some(at) = self.send_some(gathered.sendable(), 0) {
             gathered.keep(at);
+            self.stuck.set(Some(0));
         }
-        (count, blocked)
+        count
     }
 
     /// Counts a message that no buffer has room for as lost; the protocol repeats it.
@@ -432,9 +463,8 @@ impl Shared {
         at + 1
     }
 
-    /// Sends messages from the `at`-th on: gives the next one to send, and the socket to wait for if
-    /// that one is full.
-    fn send_some(&self, batch: Sendable<'_>, mut at: usize) -> (usize, Option<&Socket>) {
+    /// Sends messages from the `at`-th on: gives the next one to send if its socket is full.
+    fn send_some(&self, batch: Sendable<'_>, mut at: usize) -> Option<usize> {
         let messages = batch.messages();
         let mut counters = self.counters.borrow_mut();
         let links = self.links.borrow();
@@ -456,7 +486,7 @@ impl Shared {
                     at += sent.max(1);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return (at, Some(socket));
+                    return Some(at);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
@@ -467,7 +497,7 @@ impl Shared {
                 }
             }
         }
-        (at, None)
+        None
     }
 
     /// The kernel refused a message: finds out whether segments are why, and says what is wrong.
@@ -533,7 +563,8 @@ impl Shared {
                     drop(endpoint);
                     return self.kick();
                 }
-                let pending = SoftPending::new(self.clone(), request, path, port, private_data);
+                let pending =
+                    SoftPending::new(self.clone(), request, path, port, private_data, mtu);
                 self.offer(pending, path, port, mtu);
             }
             Event::Connected { qp, private_data } => {

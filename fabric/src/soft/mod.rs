@@ -57,6 +57,11 @@ pub struct SoftConfig {
     pub read_bytes_max: usize,
     /// Packets that may go into one round of sending.
     pub packets_per_round: usize,
+    /// Once so many work requests were posted, they leave before more are posted, so that the peer works
+    /// on them meanwhile. Fewer cost more system calls.
+    pub works_per_round: usize,
+    /// The same for the bytes that they send or ask for.
+    pub bytes_per_round: usize,
     /// Whether the ICRC of IPv4 packets is checked in full. UDP sockets do not show the IP
     /// identification, which leaves 16 of the 32 bits; this shows it, by a raw socket beside each,
     /// which costs a second look at each packet and needs CAP_NET_RAW.
@@ -79,6 +84,8 @@ impl Default for SoftConfig {
             read_bytes_in_flight: 4 << 20,
             read_bytes_max: 128 << 10,
             packets_per_round: 256,
+            works_per_round: 16,
+            bytes_per_round: 128 << 10,
             strict_icrc: false,
             segmentation_offload: true,
             endpoint: roce::endpoint::EndpointConfig {

@@ -165,7 +165,8 @@ pub async fn serve(disk: Rc<RefCell<Vec<u8>>>, queue: TargetQueue) {
     }
 }
 
-async fn execute(disk: Rc<RefCell<Vec<u8>>>, queue: TargetQueue, capsule: Capsule) {
+/// Does what a command asks for.
+pub async fn execute(disk: Rc<RefCell<Vec<u8>>>, queue: TargetQueue, capsule: Capsule) {
     let (offset, len) = (capsule.sqe.slba() as usize, capsule.sqe.cdw(12) as usize);
     let done = Cqe::new(Status::SUCCESS, 7);
     match capsule.sqe.opcode() {
