@@ -3,6 +3,7 @@
 //! Each address is served by the provider that is right for it: verbs where a device of the kernel
 //! owns the address, the soft provider elsewhere. One [`Device`] can have a part of each.
 
+use std::iter;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -13,7 +14,7 @@ use crate::rdma::{
     RdmaDevice, RdmaListener, SetupError,
 };
 use crate::soft::{Addresses, SoftConfig, SoftCounters, SoftDevice, SoftPart};
-use crate::verbs::{self, VerbsConfig, VerbsCounters, VerbsDevice, VerbsError};
+use crate::verbs::{self, VerbsConfig, VerbsCounters, VerbsDevice, VerbsError, VerbsPart};
 
 /// Which provider a device uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -168,7 +169,10 @@ pub struct Device {
 }
 
 /// A part of a device on its way to its reactor: a listener there gets its share of the connections.
-pub struct DevicePart(SoftPart);
+pub struct DevicePart {
+    soft: Option<SoftPart>,
+    verbs: Option<VerbsPart>,
+}
 
 impl DevicePart {
     /// Starts the part; call it on the reactor that shall own it.
@@ -176,7 +180,9 @@ impl DevicePart {
     /// # Errors
     /// As [`Device::open`].
     pub fn start(self) -> Result<Device, DeviceError> {
-        Ok(Device::of(Some(SoftDevice::start(self.0)?), None))
+        let verbs = self.verbs.map(VerbsDevice::start).transpose()?;
+        let soft = self.soft.map(SoftDevice::start).transpose()?;
+        Ok(Device::of(soft, verbs))
     }
 }
 
@@ -192,9 +198,9 @@ impl Device {
         Self::open_parts(config, 1).map(|(device, _)| device)
     }
 
-    /// Opens a device whose soft provider has `count` parts: this is the first one, the others are for
-    /// other reactors. They connect to nobody; the first one's listeners share connections with those on
-    /// the same port of others. There can be fewer: a verbs device has one part.
+    /// Opens a device of `count` parts: this is the first one, the others are for other reactors. They
+    /// connect to nobody; the first one's listeners share connections with those on the same port of
+    /// others. There can be fewer, where the kernel cannot divide packets among soft ones.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -203,15 +209,15 @@ impl Device {
         count: usize,
     ) -> Result<(Self, Vec<DevicePart>), DeviceError> {
         let mut plan = Plan::new(&config.addresses, config.provider, verbs::owner)?;
-        let verbs = match &plan.verbs {
-            None => None,
-            Some(addresses) => match VerbsDevice::open(addresses, config.verbs) {
-                Ok(verbs) => Some(verbs),
+        let (verbs, verbs_parts) = match &plan.verbs {
+            None => (None, Vec::new()),
+            Some(addresses) => match open_verbs(addresses, &config.verbs, count) {
+                Ok((verbs, others)) => (Some(verbs), others),
                 Err(reason) if config.provider == Provider::Auto => {
                     tracing::warn!(%reason, "an RDMA device owns the address but cannot be used: soft RoCE instead");
                     plan.soft = Some(config.addresses);
                     plan.soft_may_be_missing = false;
-                    None
+                    (None, Vec::new())
                 }
                 Err(error) => return Err(error.into()),
             },
@@ -229,7 +235,13 @@ impl Device {
         };
         let mut parts = parts.into_iter();
         let soft = parts.next().map(SoftDevice::start).transpose()?;
-        Ok((Self::of(soft, verbs), parts.map(DevicePart).collect()))
+        let mut verbs_parts = verbs_parts.into_iter();
+        let others = iter::from_fn(|| match (parts.next(), verbs_parts.next()) {
+            (None, None) => None,
+            (soft, verbs) => Some(DevicePart { soft, verbs }),
+        });
+        let others = others.collect();
+        Ok((Self::of(soft, verbs), others))
     }
 
     fn of(soft: Option<Rc<SoftDevice>>, verbs: Option<Rc<VerbsDevice>>) -> Self {
@@ -295,6 +307,18 @@ impl std::fmt::Debug for Device {
             .field("adapters", &self.adapters())
             .finish_non_exhaustive()
     }
+}
+
+/// Opens the first part of a verbs device; the others are for other reactors.
+fn open_verbs(
+    addresses: &Addresses,
+    config: &VerbsConfig,
+    count: usize,
+) -> Result<(Rc<VerbsDevice>, Vec<VerbsPart>), VerbsError> {
+    let mut parts = VerbsPart::all(addresses, config, count)?;
+    let others = parts.split_off(1);
+    let first = parts.pop().ok_or(VerbsError::NoDevice)?;
+    Ok((VerbsDevice::start(first)?, others))
 }
 
 /// A device with a part of each provider.

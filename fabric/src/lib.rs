@@ -33,6 +33,7 @@ mod host_queue;
 mod intake;
 mod lifecycle;
 mod listener;
+mod listening;
 mod memory;
 pub mod rdma;
 mod share;

@@ -3,6 +3,7 @@
 //! Guarantees: counting costs a reactor nothing that another one has to wait for, because each queue
 //! counts for itself; a sum misses nothing and counts nothing twice, whatever queues come and go.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -72,6 +73,11 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
+    /// Reads and writes.
+    pub(crate) fn commands(&self) -> u64 {
+        self.read_commands.wrapping_add(self.write_commands)
+    }
+
     fn plus(self, other: Self) -> Self {
         Self {
             read_commands: self.read_commands.wrapping_add(other.read_commands),
@@ -88,13 +94,22 @@ impl Totals {
 #[derive(Debug)]
 pub(crate) struct Health {
     started: Instant,
-    queues: Mutex<Queues>,
+    /// By the names of their reactors.
+    queues: Mutex<BTreeMap<Box<str>, Queues>>,
 }
 
+/// The queues of a reactor.
 #[derive(Debug, Default)]
 struct Queues {
     gone: Totals,
     live: Vec<Arc<QueueCounters>>,
+}
+
+impl Queues {
+    fn totals(&self) -> Totals {
+        let live = self.live.iter().map(|counters| counters.totals());
+        live.fold(self.gone, Totals::plus)
+    }
 }
 
 impl Health {
@@ -105,28 +120,38 @@ impl Health {
         }
     }
 
-    /// Counters for a new queue.
-    pub(crate) fn enrol(&self) -> Arc<QueueCounters> {
+    /// Counters for a new queue of a reactor.
+    pub(crate) fn enrol(&self, reactor: &str) -> Arc<QueueCounters> {
         let counters = Arc::new(QueueCounters::default());
-        lock(&self.queues).live.push(counters.clone());
+        let mut all = lock(&self.queues);
+        let queues = all.entry(reactor.into()).or_default();
+        queues.live.push(counters.clone());
         counters
     }
 
     /// The queue is gone; what it counted stays.
     pub(crate) fn retire(&self, counters: &Arc<QueueCounters>) {
-        let mut queues = lock(&self.queues);
-        let at = queues.live.iter().position(|c| Arc::ptr_eq(c, counters));
-        if let Some(at) = at {
-            queues.live.swap_remove(at);
-            queues.gone = queues.gone.plus(counters.totals());
+        for queues in lock(&self.queues).values_mut() {
+            let at = queues.live.iter().position(|c| Arc::ptr_eq(c, counters));
+            if let Some(at) = at {
+                queues.live.swap_remove(at);
+                queues.gone = queues.gone.plus(counters.totals());
+            }
         }
     }
 
     /// All figures now.
     pub(crate) fn totals(&self) -> Totals {
-        let queues = lock(&self.queues);
-        let live = queues.live.iter().map(|counters| counters.totals());
-        live.fold(queues.gone, Totals::plus)
+        let all = lock(&self.queues);
+        let sums = all.values().map(Queues::totals);
+        sums.fold(Totals::default(), Totals::plus)
+    }
+
+    /// The queues that a reactor has now, and the figures of all that it has had.
+    pub(crate) fn of_reactor(&self, name: &str) -> (usize, Totals) {
+        let all = lock(&self.queues);
+        let queues = all.get(name);
+        queues.map_or_else(Default::default, |q| (q.live.len(), q.totals()))
     }
 
     pub(crate) fn hours(&self) -> u64 {
@@ -141,7 +166,7 @@ mod tests {
     #[test]
     fn what_a_queue_counted_stays_when_it_is_gone() {
         let health = Health::new();
-        let (first, second) = (health.enrol(), health.enrol());
+        let (first, second) = (health.enrol("data0"), health.enrol("data1"));
         first.count_read(4096);
         second.count_write(512);
         second.media_errors.add(2);
@@ -159,5 +184,13 @@ mod tests {
         assert_eq!(health.totals(), expected, "and is counted once");
         second.error_entries.add(1);
         assert_eq!(health.totals().error_entries, 1);
+        let (queues, of_first) = health.of_reactor("data0");
+        assert_eq!(
+            (queues, of_first.commands()),
+            (0, 1),
+            "it stays its reactor's"
+        );
+        assert_eq!(health.of_reactor("data1").0, 1);
+        assert_eq!(health.of_reactor("data2"), (0, Totals::default()));
     }
 }

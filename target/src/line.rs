@@ -57,7 +57,7 @@ impl<Q: Queue> Line<Q> {
         buffers: BufferPool,
     ) -> Rc<Self> {
         Rc::new(Self {
-            counters: target.health.enrol(),
+            counters: target.health.enrol(&here()),
             target,
             controller,
             handle,
@@ -92,6 +92,11 @@ impl<Q: Queue> Line<Q> {
         known.volumes.push((nsid, volume.clone()));
         Some(volume)
     }
+}
+
+/// The name of this reactor.
+fn here() -> String {
+    reactor::current().map_or_else(String::new, |reactor| reactor.name().to_owned())
 }
 
 impl<Q: Queue> Drop for Line<Q> {

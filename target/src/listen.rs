@@ -1,9 +1,8 @@
 //! Where hosts come in: the listeners of every data reactor.
 //!
-//! A soft RDMA device has a part on each reactor, and deals connections out to them; a device of the kernel
-//! is the first reactor's. TCP has a listener of the same port on each reactor, and the kernel spreads
-//! connections over them. A queue stays where it came in, and shares nothing with those of other reactors
-//! but the target and the engine.
+//! An RDMA device has a part on each reactor, and deals connections out to them. TCP has a listener of the
+//! same port on each reactor, and the kernel spreads connections over them. A queue stays where it came in,
+//! and shares nothing with those of other reactors but the target and the engine.
 //!
 //! Guarantees:
 //! - A port that another program has is an error that says so, on a shared port too.
@@ -68,12 +67,6 @@ impl Wanted {
             strict_icrc,
             tcp_pacing,
         }
-    }
-
-    /// Whether more than one reactor finds work here.
-    pub(crate) fn spreads(&self) -> bool {
-        let spreads = |address: &TransportAddress| address.scheme != Scheme::RdmaVerbs;
-        self.addresses.iter().any(spreads)
     }
 
     fn of(&self, transport: Transport) -> impl Iterator<Item = &TransportAddress> {
@@ -172,28 +165,29 @@ pub(crate) async fn listen(
     if ready.send(Ok(found)).is_err() {
         return;
     }
-    let answering = answer(&bound, questions);
+    let answering = answer(&target, &bound, questions);
     futures_util::pin_mut!(answering);
     select(accepting, answering).await;
     target.drained().await;
     for device in &bound.devices {
         device.shutdown().await;
         // Whoever looks into a connection that did not come about finds here whether packets were lost.
-        tracing::info!(counters = ?device.counters(), "the network device closed its connections");
+        let (soft, verbs) = (device.counters(), device.verbs_counters());
+        tracing::info!(counters = ?soft, ?verbs, "the network device closed its connections");
     }
 }
 
 /// Answers questions for as long as the reactor listens.
-async fn answer(bound: &Bound, mut questions: mpsc::Receiver<Question>) {
+async fn answer(target: &Target, bound: &Bound, mut questions: mpsc::Receiver<Question>) {
     while let Some(question) = questions.recv().await {
         // Who asked may have lost patience.
-        let _ = question.send(bound.report());
+        let _ = question.send(bound.report(target));
     }
     std::future::pending().await
 }
 
 impl Bound {
-    fn report(&self) -> Report {
+    fn report(&self, target: &Target) -> Report {
         let mut transports = Vec::new();
         let mut add = |transport: Transport, seen: Vec<TransportFigures>| {
             if seen.is_empty() {
@@ -216,7 +210,7 @@ impl Bound {
         );
         Report {
             transports,
-            reactor: reactor_figures(),
+            reactor: reactor_figures(target),
         }
     }
 }
@@ -259,13 +253,16 @@ fn tcp_figures(listener: &TcpListener) -> TransportFigures {
     }
 }
 
-fn reactor_figures() -> ReactorFigures {
+fn reactor_figures(target: &Target) -> ReactorFigures {
     let Some(reactor) = reactor::current() else {
         return ReactorFigures::default();
     };
     let buffers = reactor.buffers().stats();
+    let (queues, totals) = target.health.of_reactor(reactor.name());
     ReactorFigures {
         name: reactor.name().to_owned(),
+        queues: queues as u64,
+        commands: totals.commands(),
         buffer_bytes: buffers.total_bytes as u64,
         buffer_used_bytes: (buffers.total_bytes - buffers.free_bytes) as u64,
         buffer_waits: buffers.waits_total,
@@ -337,6 +334,7 @@ fn bind_rdma(
         Scheme::Rdma | Scheme::Tcp => Provider::Auto,
     });
     config.soft.strict_icrc = wanted.strict_icrc;
+    config.verbs.shared_receives = limits.rdma_shared_receives;
     let (device, parts) =
         Device::open_parts(config, part.count).map_err(|e| Failure::unavailable(e.to_string()))?;
     let families = device.addresses();
@@ -505,7 +503,6 @@ mod tests {
                 "tcp://[::]:4420"
             ]
         );
-        assert!(wanted.spreads());
         assert_eq!(
             shown(&Wanted::shared(&wanted.addresses)),
             ["tcp://0.0.0.0:4420", "tcp://[::]:4420"]
@@ -517,9 +514,5 @@ mod tests {
         let told = ["rdma://192.0.2.1:4420".parse().expect("an address")];
         let wanted = Wanted::new(&told, false, false);
         assert_eq!(shown(&wanted), ["rdma://192.0.2.1:4420"]);
-        assert!(wanted.spreads());
-        let told = ["rdma+verbs://192.0.2.1:4420".parse().expect("an address")];
-        let spreads = Wanted::new(&told, false, false).spreads();
-        assert!(!spreads, "a device of the kernel is the first reactor's");
     }
 }

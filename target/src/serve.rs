@@ -90,10 +90,7 @@ async fn serve(args: &ServeArgs) -> Result<(), Failure> {
     let buffer_bytes = usize::try_from(args.buffers)
         .map_err(|_| Failure::invalid("--buffers is more than this machine can address"))?;
     let wanted = Wanted::new(&args.listen, args.strict_icrc, args.tcp_pacing);
-    let count = match wanted.spreads() {
-        true => args.reactors.unwrap_or_else(default_reactors),
-        false => 1,
-    };
+    let count = args.reactors.unwrap_or_else(default_reactors);
     let mut data = Vec::new();
     for index in 0..count {
         data.push(start_reactor(

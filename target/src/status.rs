@@ -82,6 +82,12 @@ pub struct RefusalFigures {
 pub struct ReactorFigures {
     /// The thread's name.
     pub name: String,
+    /// Queues that have joined a controller there, now.
+    #[serde(default)]
+    pub queues: u64,
+    /// Reads and writes since the daemon started.
+    #[serde(default)]
+    pub commands: u64,
     /// Memory for data on its way, in bytes.
     pub buffer_bytes: u64,
     /// The part of it that is in use.
@@ -498,6 +504,8 @@ mod tests {
                 }],
                 "reactors": [{
                     "name": "onefold-data0",
+                    "queues": 0,
+                    "commands": 0,
                     "buffer_bytes": 1 << 20,
                     "buffer_used_bytes": 0,
                     "buffer_waits": 0,

@@ -41,6 +41,8 @@ pub struct Limits {
     pub rdma: QueueLimits,
     /// I/O queues over TCP.
     pub tcp: QueueLimits,
+    /// Receives that the queues of a reactor share on an RDMA device of the kernel.
+    pub rdma_shared_receives: usize,
     /// Connections over TCP at one time, at each address on each reactor.
     pub tcp_connections: usize,
     /// A queue begins a command only if what it holds then is at most one part in so many of its reactor's
@@ -85,6 +87,7 @@ impl Default for Limits {
                 in_capsule_bytes: 16 << 10,
                 capsule_bytes_max: 64 << 20,
             },
+            rdma_shared_receives: 1024,
             tcp_connections: 1024,
             queue_share: 16,
             host_share: 2,

@@ -95,6 +95,8 @@ pub struct GuestSpec<'a> {
     pub kernel: &'a str,
     /// Number of the guest on its network: address 10.77.0.(number + 2) on tap `number`.
     pub number: u32,
+    /// Its processors.
+    pub cpus: u32,
     /// The script in `tests/lab/stories`.
     pub story: &'a str,
     /// Arguments of the story (no spaces, no commas).
@@ -138,6 +140,7 @@ impl Guest {
             .arg(share.path())
             .args(["-T", &format!("tap{}", spec.number)])
             .args(["-i", &format!("10.77.0.{number}/24,fd77::{number}/64")])
+            .args(["-c", &spec.cpus.to_string()])
             .args([
                 "-M",
                 &network.mtu.to_string(),

@@ -52,6 +52,7 @@ fn fio_reads_only_what_it_wrote_whenever_the_daemon_is_killed() {
                 name: "patient",
                 kernel: "6.12",
                 number: 0,
+                cpus: 1,
                 story: "fio_kills",
                 arguments: &[TARGET_V4, &duration],
                 limit_seconds: limit.as_secs() as u32,

@@ -84,7 +84,8 @@ impl Drop for SoftListener {
     fn drop(&mut self) {
         let port = self.state.port;
         let neighbours = &self.shared.neighbours;
-        neighbours.end_listening(self.state.address, port);
+        let part = neighbours.part.index();
+        neighbours.listening.end(part, self.state.address, port);
         let mut listeners = self.shared.listeners.borrow_mut();
         if let Some(on_port) = listeners.get_mut(&port) {
             on_port.retain(|listener| !Rc::ptr_eq(listener, &self.state));

@@ -335,7 +335,9 @@ impl RdmaDevice for SoftDevice {
         }
         let state = Rc::new(ListenerState::new(address, port, backlog));
         on_port.push(state.clone());
-        self.shared.neighbours.begin_listening(address, port);
+        let neighbours = &self.shared.neighbours;
+        let part = neighbours.part.index();
+        neighbours.listening.begin(part, address, port);
         Ok(Box::new(SoftListener::new(self.shared.clone(), state)))
     }
 

@@ -10,10 +10,11 @@
 //! card may merge packets to several queue pairs of one peer. What comes to the wrong part is handed on.
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
 
 use reactor::sync::queue::{Full, Receiver, Sender, channel};
 use roce::endpoint::{EndpointConfig, Part, Path, Relay};
+
+use crate::listening::Listening;
 
 /// Packets that wait to be taken by the part they are for; more are dropped, and repeated.
 const STRAY_PACKETS_MAX: usize = 1024;
@@ -29,21 +30,13 @@ pub(super) struct Stray {
     pub(super) packet: Box<[u8]>,
 }
 
-/// A part that listens.
-#[derive(Debug)]
-struct Listening {
-    part: usize,
-    address: Option<IpAddr>,
-    port: u16,
-}
-
 /// The ways to all parts.
 #[derive(Clone)]
 pub(super) struct Neighbours {
     pub(super) part: Part,
     relays: Vec<Sender<Relay>>,
     strays: Vec<Sender<Stray>>,
-    listening: Arc<Mutex<Vec<Listening>>>,
+    pub(super) listening: Listening,
 }
 
 /// What comes from the other parts.
@@ -62,14 +55,14 @@ pub(super) fn join(count: usize, config: &EndpointConfig) -> Vec<(Neighbours, In
     let (relays, relays_in): (Vec<_>, Vec<_>) = relays.unzip();
     let strays = parts.iter().map(|_| channel(STRAY_PACKETS_MAX));
     let (strays, strays_in): (Vec<_>, Vec<_>) = strays.unzip();
-    let listening = Arc::default();
+    let listening = Listening::default();
     let inboxes = relays_in.into_iter().zip(strays_in);
     let inboxes = inboxes.map(|(relays, strays)| Inbox { relays, strays });
     let neighbours = parts.into_iter().map(|part| Neighbours {
         part,
         relays: relays.clone(),
         strays: strays.clone(),
-        listening: Arc::clone(&listening),
+        listening: listening.clone(),
     });
     neighbours.zip(inboxes).collect()
 }
@@ -92,48 +85,12 @@ impl Neighbours {
         queue.is_some_and(|queue| queue.try_send(stray).is_ok())
     }
 
-    fn with_listening<R>(&self, what: impl FnOnce(&mut Vec<Listening>) -> R) -> R {
-        // Each change is one step: what a panicking thread left is whole.
-        what(
-            &mut self
-                .listening
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner),
-        )
-    }
-
-    pub(super) fn begin_listening(&self, address: Option<IpAddr>, port: u16) {
-        let part = self.part.index();
-        self.with_listening(|all| {
-            all.push(Listening {
-                part,
-                address,
-                port,
-            });
-        });
-    }
-
-    pub(super) fn end_listening(&self, address: Option<IpAddr>, port: u16) {
-        let part = self.part.index();
-        self.with_listening(|all| {
-            all.retain(|l| (l.part, l.address, l.port) != (part, address, port));
-        });
-    }
-
     /// Who gets the connection number `turn` to an address and a port; this part if nobody listens.
     pub(super) fn whose_turn(&self, turn: usize, local: IpAddr, port: u16) -> usize {
-        self.with_listening(|all| {
-            let mut parts: Vec<usize> = all
-                .iter()
-                .filter(|l| l.port == port && l.address.is_none_or(|address| address == local))
-                .map(|l| l.part)
-                .collect();
-            parts.sort_unstable();
-            parts.dedup();
-            match parts.len() {
-                0 => self.part.index(),
-                count => parts[turn % count],
-            }
-        })
+        let parts = self.listening.parts(local, port);
+        match parts.len() {
+            0 => self.part.index(),
+            count => parts[turn % count],
+        }
     }
 }

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::device::{Adapter, Shared};
+use super::parts::Place;
 use super::raw::{
     CmEventKind, Context, Finished, Id, IdKey, Parameters, Rings, RingsConfig, WorkCompletion,
 };
@@ -70,6 +71,8 @@ pub(super) struct Connection {
     device_gone: Cell<bool>,
     /// The peer has been told, and has not agreed yet.
     goodbye_open: Cell<bool>,
+    /// On the passive side, until it is closed.
+    place: Cell<Option<Place>>,
     /// In the list of connections with something to do.
     pub(super) marked: Cell<bool>,
 }
@@ -119,6 +122,7 @@ impl Connection {
             reads_max: Cell::new(0),
             device_gone: Cell::new(false),
             goodbye_open: Cell::new(false),
+            place: Cell::new(None),
             marked: Cell::new(false),
         })
     }
@@ -133,12 +137,18 @@ impl Connection {
         handler: Rc<dyn QueuePairHandler>,
     ) -> Result<Rc<Self>, VerbsError> {
         let peer = SocketAddr::new(peer, 0);
+        let context = id.context();
+        let was_open = context.is_none_or(|context| shared.is_open(&context));
         let connection = Self::new(shared, id, peer, Stage::Accepted, handler);
-        let (id, adapter) = connection.set_up(
+        let set_up = connection.set_up(
             params.receives,
             asked.initiator_depth,
             ReceivesIn::SharedQueue,
-        )?;
+        );
+        // A request may be seen after its device was removed: what it made open would keep the kernel
+        // from letting it go.
+        let close_again = || shared.close_unused(context.filter(|_| !was_open));
+        let (id, adapter) = set_up.inspect_err(|_| close_again())?;
         let limits = adapter.domain.limits();
         // The initiator depth of the answer must not be 0 if the peer takes READs: hosts leave remote
         // reads off otherwise.
@@ -154,10 +164,16 @@ impl Connection {
             if let Some(rings) = connection.rings.take() {
                 adapter.connections.borrow_mut().remove(&rings.number());
             }
+            close_again();
             return Err(VerbsError::failed(name, "accept a connection", &error));
         }
         connection.set_timer(&id);
         Ok(connection)
+    }
+
+    /// It is counted at its reactor until it is closed.
+    pub(super) fn keep_place(&self, place: Place) {
+        self.place.set(Some(place));
     }
 
     /// Makes the queue pair and posts its receives.
@@ -446,6 +462,7 @@ impl Connection {
                     memory,
                 }));
         }
+        drop(self.place.take());
         let id = self.id.take();
         self.shared.forget(self, id, self.goodbye_open.get());
         let handler = self.handler.take();

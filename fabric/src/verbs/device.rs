@@ -6,13 +6,16 @@ use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 use super::connection::{Connection, VerbsQueuePair};
 use super::events::{self, Goodbye};
 use super::listener::{ListenerState, VerbsListener};
+use super::parts::{self, Fellows, Inbox};
 use super::raw::{
-    Context, Devices, Domain, EventChannel, Id, IdKey, Libraries, SharedReceives, WorkCompletion,
+    Context, DeviceKey, Devices, Domain, EventChannel, Id, IdKey, Libraries, SharedReceives,
+    WorkCompletion,
 };
 use super::{VerbsConfig, VerbsCounters, VerbsError};
 use crate::budget::Budget;
@@ -23,7 +26,16 @@ use crate::rdma::{
 use crate::soft::Addresses;
 use crate::waiters::Waiters;
 
-/// A verbs device, held by whoever uses it. When the last holder lets go, its tasks end.
+/// A part of a verbs device, on its way to its reactor.
+pub(crate) struct VerbsPart {
+    addresses: Vec<IpAddr>,
+    source: Option<IpAddr>,
+    config: VerbsConfig,
+    fellows: Fellows,
+    inbox: Inbox,
+}
+
+/// A part of a verbs device, held by whoever uses it. When the last holder lets go, its tasks end.
 pub(crate) struct VerbsDevice {
     shared: Rc<Shared>,
 }
@@ -31,8 +43,12 @@ pub(crate) struct VerbsDevice {
 /// What the device's tasks, queue pairs and listeners share.
 pub(super) struct Shared {
     pub(super) libraries: &'static Libraries,
-    pub(super) channel: Rc<EventChannel>,
+    pub(super) channel: Arc<EventChannel>,
     pub(super) config: VerbsConfig,
+    /// The other parts.
+    pub(super) fellows: Fellows,
+    /// Who listens at this part.
+    pub(super) listeners: RefCell<Vec<Rc<ListenerState>>>,
     addresses: Vec<IpAddr>,
     /// The address to connect from.
     pub(super) source: Option<IpAddr>,
@@ -119,7 +135,7 @@ pub(crate) fn source_towards(peer: IpAddr) -> io::Result<IpAddr> {
     Ok(socket.local_addr()?.ip())
 }
 
-fn open_channel() -> Result<(&'static Libraries, Rc<EventChannel>), VerbsError> {
+fn open_channel() -> Result<(&'static Libraries, Arc<EventChannel>), VerbsError> {
     let libraries = Libraries::get()?;
     if libraries.device_names().is_empty() {
         return Err(VerbsError::NoDevice);
@@ -134,7 +150,7 @@ fn open_channel() -> Result<(&'static Libraries, Rc<EventChannel>), VerbsError> 
 /// The device that owns an address.
 fn bound_context(
     libraries: &Libraries,
-    channel: &Rc<EventChannel>,
+    channel: &Arc<EventChannel>,
     address: IpAddr,
 ) -> Result<Context, VerbsError> {
     let not_owned = |reason: String| VerbsError::NotOwned {
@@ -149,10 +165,13 @@ fn bound_context(
         .ok_or_else(|| not_owned("the address belongs to none of them".into()))
 }
 
-impl VerbsDevice {
-    /// Opens the device and starts its tasks on the current reactor.
-    pub(crate) fn open(addresses: &Addresses, config: VerbsConfig) -> Result<Rc<Self>, VerbsError> {
-        let (libraries, channel) = open_channel()?;
+impl VerbsPart {
+    /// All parts of a device, one for each of so many reactors.
+    pub(crate) fn all(
+        addresses: &Addresses,
+        config: &VerbsConfig,
+        count: usize,
+    ) -> Result<Vec<Self>, VerbsError> {
         let (addresses, source) = match addresses {
             Addresses::Wildcard => (
                 vec![Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()],
@@ -169,6 +188,29 @@ impl VerbsDevice {
                 (vec![source], Some(source))
             }
         };
+        let parts = parts::join(count).into_iter();
+        let of_part = |(fellows, inbox)| Self {
+            addresses: addresses.clone(),
+            source,
+            config: config.clone(),
+            fellows,
+            inbox,
+        };
+        Ok(parts.map(of_part).collect())
+    }
+}
+
+impl VerbsDevice {
+    /// Opens a part's devices and starts its tasks on the current reactor.
+    pub(crate) fn start(part: VerbsPart) -> Result<Rc<Self>, VerbsError> {
+        let VerbsPart {
+            addresses,
+            source,
+            config,
+            fellows,
+            inbox,
+        } = part;
+        let (libraries, channel) = open_channel()?;
         // Held until the adapters hold their devices.
         let devices = Devices::open(libraries);
         let mut contexts = Vec::new();
@@ -184,6 +226,8 @@ impl VerbsDevice {
             libraries,
             channel,
             config,
+            fellows,
+            listeners: RefCell::default(),
             addresses,
             source,
             roles: RefCell::default(),
@@ -199,6 +243,7 @@ impl VerbsDevice {
         let tasks = [
             reactor::spawn(events::drive(shared.clone())),
             reactor::spawn(events::manage(shared.clone())),
+            reactor::spawn(events::hear(shared.clone(), inbox)),
         ];
         shared.tasks.borrow_mut().extend(tasks);
         let device = Rc::new(Self { shared });
@@ -267,9 +312,8 @@ impl Shared {
     /// The kernel device of a context, opened if it is new: the reactor's buffer pool is registered
     /// with it.
     pub(super) fn adapter(self: &Rc<Self>, context: Context) -> Result<Rc<Adapter>, VerbsError> {
-        let known = |adapter: &&Rc<Adapter>| *adapter.domain.context() == context;
-        if let Some(adapter) = self.adapters.borrow().iter().find(known) {
-            return Ok(adapter.clone());
+        if let Some(adapter) = self.adapter_of(context.key()) {
+            return Ok(adapter);
         }
         if !context.is_infiniband() {
             let device = context.name();
@@ -304,6 +348,27 @@ impl Shared {
         ];
         adapter.tasks.borrow_mut().extend(tasks);
         Ok(adapter)
+    }
+
+    /// This part's side of a kernel device, if it is open.
+    pub(super) fn adapter_of(&self, device: DeviceKey) -> Option<Rc<Adapter>> {
+        let adapters = self.adapters.borrow();
+        let mut known = adapters.iter();
+        let its = |adapter: &&Rc<Adapter>| adapter.domain.context().key() == device;
+        known.find(its).cloned()
+    }
+
+    /// Whether this part has a kernel device open.
+    pub(super) fn is_open(&self, context: &Context) -> bool {
+        self.adapter_of(context.key()).is_some()
+    }
+
+    /// Closes a kernel device again that was opened for a connection that did not come about.
+    pub(super) fn close_unused(&self, context: Option<Context>) {
+        let adapter = context.and_then(|context| self.adapter_of(context.key()));
+        if let Some(adapter) = adapter.filter(|a| a.connections.borrow().is_empty()) {
+            self.let_go(&adapter, "its first connection did not come about");
+        }
     }
 
     /// Makes the driver look after a connection soon.
@@ -366,8 +431,17 @@ impl Shared {
         self.wake_if_idle();
     }
 
-    pub(super) fn forget_listener(&self, key: IdKey) {
+    /// Events of a listener's identifier are nobody's any more.
+    pub(super) fn forget_id(&self, key: IdKey) {
         self.roles.borrow_mut().remove(&key);
+    }
+
+    /// Takes a listener out of the tables.
+    pub(super) fn forget_listener(&self, listener: &Rc<ListenerState>) {
+        let (index, listening) = (self.fellows.index(), &self.fellows.listening);
+        listening.end(index, listener.address(), listener.port());
+        let mut listeners = self.listeners.borrow_mut();
+        listeners.retain(|known| !Rc::ptr_eq(known, listener));
     }
 
     fn is_idle(&self) -> bool {
@@ -413,9 +487,20 @@ impl RdmaDevice for VerbsDevice {
         backlog: usize,
     ) -> Result<Box<dyn RdmaListener>, ListenError> {
         let shared = &self.shared;
-        let state = ListenerState::new(port, backlog);
+        let same = |known: &Rc<ListenerState>| (known.address(), known.port()) == (address, port);
+        if shared.listeners.borrow().iter().any(same) {
+            return Err(ListenError::InUse(port));
+        }
+        let state = ListenerState::new(address, port, backlog);
+        shared.listeners.borrow_mut().push(state.clone());
         // From here on an error takes back what was done.
         let listener = Box::new(VerbsListener::new(shared, state.clone()));
+        let fellows = &shared.fellows;
+        fellows.listening.begin(fellows.index(), address, port);
+        if fellows.index() > 0 {
+            // The first part deals requests out.
+            return Ok(listener);
+        }
         let own = &shared.addresses;
         let wildcard = own.iter().any(IpAddr::is_unspecified);
         match address {

@@ -3,14 +3,15 @@
 //! pairs have posted.
 
 use std::future::poll_fn;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
 use super::device::{Adapter, Role, Shared};
 use super::listener::{ListenerState, VerbsPending};
-use super::raw::{AsyncEvent, CmEvent, CmEventKind, Context, Devices, Finished, Id};
+use super::parts::{Inbox, Loss, Lost, News, Request};
+use super::raw::{AsyncEvent, CmEvent, CmEventKind, Context, DeviceKey, Devices, Finished, Id};
 use crate::rdma::PendingConnection;
 
 /// How long to wait between looks for a device that was removed.
@@ -18,6 +19,9 @@ const LISTEN_PAUSE: Duration = Duration::from_secs(1);
 
 /// How often to look, after a device was lost, whether it can be closed.
 const LETTING_GO: usize = 5;
+
+/// Why a device is lost of which the connection manager says that it was removed.
+const REMOVED: &str = "it was removed";
 
 /// How long to leave a descriptor alone that cannot be waited for.
 const ERROR_PAUSE: Duration = Duration::from_millis(10);
@@ -38,6 +42,22 @@ pub(super) async fn manage(shared: Rc<Shared>) {
                     reactor::sleep(ERROR_PAUSE).await;
                     break;
                 }
+            }
+        }
+    }
+}
+
+/// Takes what the device's other parts say.
+pub(super) async fn hear(shared: Rc<Shared>, mut inbox: Inbox) {
+    loop {
+        match inbox.next().await {
+            News::Request(request) => shared.take_over(request),
+            News::Loss(loss) => {
+                // Requests for a device that is lost are let go of with it.
+                while let Some(request) = inbox.waiting_request() {
+                    shared.take_over(request);
+                }
+                shared.hear_of(&loss);
             }
         }
     }
@@ -112,7 +132,7 @@ pub(super) async fn watch(shared: Rc<Shared>, adapter: Rc<Adapter>) {
         loop {
             let lost = match domain.next_async_event() {
                 Ok(None) => break,
-                Ok(Some(event)) => shared.device_event(device, event),
+                Ok(Some(event)) => shared.device_event(&adapter, event),
                 Err(error) => Some(error.to_string()),
             };
             if let Some(why) = lost {
@@ -166,10 +186,12 @@ impl Drop for Closing {
         for role in roles.into_values() {
             match role {
                 Role::Connection(connection) => connection.abandon(),
-                Role::Listener(listener) => listener.close(),
+                Role::Listener(_) => {}
                 Role::Goodbye(id) => drop(id),
             }
         }
+        let listeners = self.0.listeners.take();
+        listeners.iter().for_each(|listener| listener.close());
         self.0.marked.take();
         self.0.adapters.take();
     }
@@ -188,22 +210,27 @@ impl Shared {
                     initiator_depth,
                 },
             ) => {
-                let pending =
-                    VerbsPending::new(self, id, private_data, responder_resources, initiator_depth);
-                let peer = pending.as_ref().map(PendingConnection::peer);
-                if !pending.is_some_and(|pending| listener.offer(pending)) {
-                    self.counters.borrow_mut().refused += 1;
-                    tracing::warn!(
-                        ?peer,
-                        port = listener.port(),
-                        "connection refused: too many are waiting"
-                    );
-                }
+                let (local, port) = (id.local(), listener.port());
+                let listening = &self.fellows.listening;
+                let parts = local.map_or_else(Vec::new, |local| listening.parts(local.ip(), port));
+                // An identifier that was just made has no queue pair.
+                let Some(id) = id.loose() else { return };
+                self.deal_out(Request {
+                    id,
+                    port,
+                    private_data,
+                    responder_resources,
+                    initiator_depth,
+                    place: self.fellows.place(&parts),
+                });
             }
             (Some(Role::Listener(listener)), CmEventKind::DeviceRemoved) => {
                 self.roles.borrow_mut().remove(&event.id);
                 if let Some((address, context)) = listener.remove(event.id) {
-                    self.lose_context(context);
+                    if let Some(context) = context {
+                        self.lose_device(context.key(), REMOVED);
+                        self.tell_of(context.key(), REMOVED);
+                    }
                     tracing::error!(%address, port = listener.port(),
                         "the RDMA device of a listener was removed; it listens again when one is back");
                     self.listen_again(&listener, address);
@@ -225,21 +252,87 @@ impl Shared {
 }
 
 impl Shared {
-    /// The device of this context was removed.
-    fn lose_context(&self, context: Option<Context>) {
-        let adapters = self.adapters.borrow().clone();
-        let its = |adapter: &&Rc<Adapter>| Some(*adapter.domain.context()) == context;
-        if let Some(adapter) = adapters.iter().find(its) {
-            self.lose(adapter, "it was removed");
+    /// Gives a request to the part that shall answer it.
+    fn deal_out(self: &Rc<Self>, request: Request) {
+        if self.fellows.is_here(&request.place) {
+            self.take_over(request);
+        } else if let Err(request) = self.fellows.hand_over(request) {
+            let peer = request.id.keep().peer();
+            self.refuse(peer, request.port);
         }
     }
 
+    /// Lets a listener of this part have a request.
+    fn take_over(self: &Rc<Self>, request: Request) {
+        let port = request.port;
+        let pending = VerbsPending::new(self, request);
+        let listener = pending.as_ref().and_then(|pending| {
+            let listeners = self.listeners.borrow();
+            let local = pending.local().ip();
+            let theirs = listeners.iter().filter(|l| l.takes(local, port));
+            // One that names the address comes first, as with the kernel.
+            theirs.max_by_key(|l| l.address().is_some()).cloned()
+        });
+        let peer = pending.as_ref().map(PendingConnection::peer);
+        let taken = match (pending, listener) {
+            (Some(pending), Some(listener)) => listener.offer(pending),
+            _ => false,
+        };
+        if !taken {
+            self.refuse(peer, port);
+        }
+    }
+
+    fn refuse(&self, peer: Option<SocketAddr>, port: u16) {
+        self.counters.borrow_mut().refused += 1;
+        tracing::warn!(?peer, port, "connection refused: too many are waiting");
+    }
+
+    /// The device of this context was removed.
+    fn lose_context(&self, context: Option<Context>) {
+        let adapter = context.and_then(|context| self.adapter_of(context.key()));
+        if let Some(adapter) = adapter {
+            self.lose(&adapter, REMOVED);
+        }
+    }
+
+    /// Another part has lost something.
+    fn hear_of(&self, loss: &Loss) {
+        match loss.lost {
+            Lost::Device(device) => self.lose_device(device, &loss.why),
+            Lost::CompletionQueue(queue) => {
+                let adapters = self.adapters.borrow().clone();
+                let its = |adapter: &&Rc<Adapter>| adapter.domain.has_queue(queue);
+                if let Some(adapter) = adapters.iter().find(its) {
+                    self.let_go(adapter, &loss.why);
+                }
+            }
+        }
+    }
+
+    /// Tells the other parts that a device is lost.
+    fn tell_of(&self, device: DeviceKey, why: &str) {
+        self.fellows.tell(&Loss {
+            lost: Lost::Device(device),
+            why: why.to_owned(),
+        });
+    }
+
     /// Takes note of a device's event; says so if the device is lost with it.
-    fn device_event(&self, device: &str, event: AsyncEvent) -> Option<String> {
+    fn device_event(&self, adapter: &Rc<Adapter>, event: AsyncEvent) -> Option<String> {
+        let device = adapter.domain.name();
         self.counters.borrow_mut().device_events += 1;
         match event {
             AsyncEvent::Fatal => return Some("it was removed, or broke".into()),
-            AsyncEvent::CompletionQueue => return Some("a completion queue overflowed".into()),
+            // The parts share the device's events, so it may be another one's.
+            AsyncEvent::CompletionQueue(queue) => {
+                let loss = Loss {
+                    lost: Lost::CompletionQueue(queue),
+                    why: "a completion queue overflowed".into(),
+                };
+                self.hear_of(&loss);
+                self.fellows.tell(&loss);
+            }
             AsyncEvent::PortDown(port) => {
                 tracing::warn!(device, port, "a port of the RDMA device went down");
             }
@@ -251,9 +344,28 @@ impl Shared {
         None
     }
 
-    /// Closes every connection of a device that is lost, and lets go of the device: the kernel may wait
-    /// for that before it removes it.
+    /// This part has found that a device is lost.
     fn lose(&self, adapter: &Rc<Adapter>, why: &str) {
+        let device = adapter.domain.context().key();
+        let is_news = self.adapter_of(device).is_some();
+        self.lose_device(device, why);
+        if is_news {
+            self.tell_of(device, why);
+        }
+    }
+
+    /// Lets go of a device that is lost, and of the requests that wait for it.
+    fn lose_device(&self, device: DeviceKey, why: &str) {
+        let listeners = self.listeners.borrow().clone();
+        listeners.iter().for_each(|l| l.forget_device(device));
+        if let Some(adapter) = self.adapter_of(device) {
+            self.let_go(&adapter, why);
+        }
+    }
+
+    /// Closes every connection of this part with a device, and lets go of the device: the kernel may wait
+    /// for that before it removes it.
+    pub(super) fn let_go(&self, adapter: &Rc<Adapter>, why: &str) {
         let connections: Vec<_> = adapter.connections.borrow().values().cloned().collect();
         for connection in connections {
             connection.device_lost(why);

@@ -8,7 +8,8 @@ use std::task::{Context, Poll};
 
 use super::connection::{Connection, VerbsQueuePair};
 use super::device::Shared;
-use super::raw::{self, Id, IdKey, Parameters};
+use super::parts::{Place, Request};
+use super::raw::{self, DeviceKey, Id, IdKey, Parameters};
 use crate::rdma::{
     ConnectionParams, PendingConnection, QueuePair, QueuePairHandler, RdmaListener, SetupError,
 };
@@ -16,8 +17,11 @@ use crate::waiters::Waiters;
 
 /// A listener: what it listens on, and who waits.
 pub(super) struct ListenerState {
-    /// One for each address; none while the device of an address is removed.
+    /// One for each address; none while the device of an address is removed, and on every part but the
+    /// first, which deals requests out.
     ids: RefCell<Vec<(IpAddr, Id)>>,
+    /// None: all of the device's.
+    address: Option<IpAddr>,
     port: u16,
     backlog: usize,
     waiting: RefCell<VecDeque<VerbsPending>>,
@@ -27,15 +31,26 @@ pub(super) struct ListenerState {
 }
 
 impl ListenerState {
-    pub(super) fn new(port: u16, backlog: usize) -> Rc<Self> {
+    pub(super) fn new(address: Option<IpAddr>, port: u16, backlog: usize) -> Rc<Self> {
         Rc::new(Self {
             ids: RefCell::default(),
+            address,
             port,
             backlog,
             waiting: RefCell::default(),
             waiters: RefCell::default(),
             closed: Cell::new(false),
         })
+    }
+
+    /// The address, if it is not all of the device's.
+    pub(super) fn address(&self) -> Option<IpAddr> {
+        self.address
+    }
+
+    /// Whether connections to an address and a port are for it.
+    pub(super) fn takes(&self, local: IpAddr, port: u16) -> bool {
+        self.port == port && self.address.is_none_or(|address| address == local)
     }
 
     /// The service port.
@@ -69,6 +84,15 @@ impl ListenerState {
         self.waiting.borrow_mut().push_back(pending);
         self.waiters.borrow_mut().wake_all();
         true
+    }
+
+    /// Refuses what waits for a kernel device that is lost, and lets go of it.
+    pub(super) fn forget_device(&self, device: DeviceKey) {
+        let is_its = |pending: &VerbsPending| pending.device() == Some(device);
+        let waiting = self.waiting.take();
+        let (lost, others): (Vec<_>, Vec<_>) = waiting.into_iter().partition(is_its);
+        self.waiting.borrow_mut().extend(others);
+        drop(lost);
     }
 
     /// No more requests come.
@@ -107,8 +131,9 @@ impl RdmaListener for VerbsListener {
 impl Drop for VerbsListener {
     fn drop(&mut self) {
         for (_, id) in self.state.ids.take() {
-            self.shared.forget_listener(id.key());
+            self.shared.forget_id(id.key());
         }
+        self.shared.forget_listener(&self.state);
         // Requests that nobody took are refused by being dropped.
         drop(self.state.waiting.take());
     }
@@ -124,27 +149,29 @@ pub(super) struct VerbsPending {
     private_data: Vec<u8>,
     responder_resources: u8,
     initiator_depth: u8,
+    place: Option<Place>,
 }
 
 impl VerbsPending {
-    /// A request as the connection manager tells it; None if it has no addresses.
-    pub(super) fn new(
-        shared: &Rc<Shared>,
-        id: Id,
-        private_data: Vec<u8>,
-        responder_resources: u8,
-        initiator_depth: u8,
-    ) -> Option<Self> {
+    /// A request that this part shall answer; None if it has no addresses.
+    pub(super) fn new(shared: &Rc<Shared>, request: Request) -> Option<Self> {
+        let id = request.id.keep();
         let (peer, local) = (id.peer()?.ip(), id.local()?);
         Some(Self {
             shared: shared.clone(),
             id: Some(id),
             peer,
             local,
-            private_data,
-            responder_resources,
-            initiator_depth,
+            private_data: request.private_data,
+            responder_resources: request.responder_resources,
+            initiator_depth: request.initiator_depth,
+            place: Some(request.place),
         })
+    }
+
+    fn device(&self) -> Option<DeviceKey> {
+        let context = self.id.as_ref().and_then(Id::context);
+        context.map(|context| context.key())
     }
 
     fn answer(&mut self, private_data: &[u8]) {
@@ -174,7 +201,14 @@ impl PendingConnection for VerbsPending {
         params: ConnectionParams,
         handler: Rc<dyn QueuePairHandler>,
     ) -> Result<Rc<dyn QueuePair>, SetupError> {
-        let id = self.id.take().ok_or(SetupError::Gone)?;
+        let (Some(mut id), Some(place)) = (self.id.take(), self.place.take()) else {
+            return Err(SetupError::Gone);
+        };
+        // What happened to it before is not repeated here, but then it cannot be accepted any more.
+        if let Err(error) = id.move_to(&self.shared.channel) {
+            tracing::debug!(peer = %self.peer, %error, "the peer has given up already");
+            return Err(SetupError::Gone);
+        }
         let asked = Parameters {
             private_data: &[],
             responder_resources: self.responder_resources,
@@ -183,6 +217,7 @@ impl PendingConnection for VerbsPending {
         let accepted = Connection::accept(&self.shared, id, self.peer, &asked, params, handler);
         match accepted {
             Ok(connection) => {
+                connection.keep_place(place);
                 self.shared.know(&connection);
                 Ok(Rc::new(VerbsQueuePair(connection)))
             }

@@ -4,7 +4,8 @@
 //! One device is one event channel of the RDMA connection manager and, per kernel device that
 //! connections arrive on, one protection domain with completion queues on one channel. Tasks of one
 //! reactor wait for those channels: nothing spins, and no thread is started. What queue pairs post in
-//! one turn of the reactor is given to the device together at its end.
+//! one turn of the reactor is given to the device together at its end. A device can have several parts,
+//! each on a reactor of its own with all of that: the first one deals out connections.
 //!
 //! - A reactor's buffer pool is registered once for each kernel device, without remote rights. The
 //!   pages are pinned: a pool takes all of its memory at once. Other pools are registered when a
@@ -31,6 +32,7 @@ mod device;
 mod error;
 mod events;
 mod listener;
+mod parts;
 #[allow(
     unsafe_code,
     reason = "the C libraries are called here and nowhere else"
@@ -39,17 +41,18 @@ mod raw;
 
 use std::time::Duration;
 
-pub(crate) use device::{VerbsDevice, owner, source_towards};
+pub(crate) use device::{VerbsDevice, VerbsPart, owner, source_towards};
 pub use error::VerbsError;
 
-/// Bounds of a verbs device.
+/// Bounds of a verbs device; of each of its parts, where it has several.
 #[derive(Clone, Debug)]
 pub struct VerbsConfig {
     /// Entries of a completion queue; queue pairs that do not fit get another one.
     pub completion_entries: usize,
     /// Messages from hosts that may have arrived at a kernel device and wait to be looked at, over all
     /// accepted queue pairs: the entries of a shared receive queue. When all are taken, hosts are told to
-    /// send again. 0, and for devices without such queues: each queue pair has receives of its own.
+    /// send again (a host on the kernel's rxe cannot: it repeats registrations that it did before, fails, and
+    /// connects again). 0, and for devices without such queues: each queue pair has receives of its own.
     pub shared_receives: usize,
     /// Bytes of each; queue pairs with longer messages have receives of their own.
     pub shared_receive_bytes: usize,

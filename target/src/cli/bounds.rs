@@ -41,6 +41,10 @@ pub struct BoundsArgs {
     /// Memory for the receives of RDMA queues; queues beyond it are refused for lack of resources
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse_size)]
     pub rdma_capsules: u64,
+    /// Messages that may wait at an RDMA device of the kernel for each data-plane thread, from all its hosts; those
+    /// beyond are sent again. 0: each queue has receives of its own
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(0..=32_768))]
+    pub rdma_shared_receives: u32,
     /// TCP connections at one time, at each address on each data-plane thread; more are closed at once
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub tcp_connections: u32,
@@ -75,6 +79,7 @@ impl BoundsArgs {
                 in_capsule_bytes: bytes(self.in_capsule),
                 capsule_bytes_max: bytes(self.tcp_capsules),
             },
+            rdma_shared_receives: bytes(self.rdma_shared_receives.into()),
             tcp_connections: bytes(self.tcp_connections.into()),
             queue_share: self.queue_share.into(),
             host_share: self.host_share.into(),

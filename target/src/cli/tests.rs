@@ -117,7 +117,7 @@ fn what_hosts_may_take_has_defaults_and_an_option_each() {
     assert_eq!(limits("onefold serve"), usual);
     let line = "onefold serve --hosts 3 --io-queues 4 --queue-depth 64 --in-capsule 8k --queue-share 5 --host-share 6 \
                 --tcp-capsules 7M --rdma-capsules 8M --tcp-connections 9 --handshake-timeout 10 --stall-timeout 11 \
-                --stall-timeout-short 12";
+                --stall-timeout-short 12 --rdma-shared-receives 13";
     let wanted = Limits {
         controllers: 3,
         io_queues: 4,
@@ -131,6 +131,7 @@ fn what_hosts_may_take_has_defaults_and_an_option_each() {
             in_capsule_bytes: 8 << 10,
             capsule_bytes_max: 7 << 20,
         },
+        rdma_shared_receives: 13,
         tcp_connections: 9,
         queue_share: 5,
         host_share: 6,
@@ -152,6 +153,7 @@ fn what_hosts_may_take_has_defaults_and_an_option_each() {
         "--queue-share 0",
         "--host-share 0",
         "--tcp-connections 0",
+        "--rdma-shared-receives 32769",
         "--handshake-timeout 0",
         "--stall-timeout 0",
         "--stall-timeout-short 0",

@@ -74,6 +74,12 @@ rxe_stat() {
   done
   echo "RXE$out"
 }
+# both_served N: dies unless the daemon of $pool has two reactors, each of which has served N commands at least
+both_served() {
+  onefold status --pool "$pool" --json >/lab/status.json || die status
+  jq -cM '.reactors[], .transports[]' /lab/status.json
+  jq -e --argjson n "$1" '.reactors | length == 2 and all(.commands >= $n)' /lab/status.json >/dev/null || die "a reactor served next to nothing"
+}
 # complaints: what the guest's kernel said that a user would worry about. Not the emulator's own single-step traps, which
 # it sometimes leaves behind in an interrupt.
 complaints() {

@@ -3,7 +3,7 @@
 pool=/run/pool; onefold_here
 onefold serve --pool $pool --create 256M --volume vol0=1G --buffers 64M --listen "rdma+soft://$1:4420" >/lab/ready.txt 2>/lab/daemon.log &
 daemon=$!
-n=0; until grep -q ready /lab/ready.txt; do sleep 0.1; n=$((n+1)); kill -0 $daemon && [ $n -lt 600 ] || { cat /lab/daemon.log; die "onefold serve"; }; done
+n=0; until grep -qs ready /lab/ready.txt; do sleep 0.1; n=$((n+1)); kill -0 $daemon && [ $n -lt 600 ] || { cat /lab/daemon.log; die "onefold serve"; }; done
 log "the target is up"; signal up
 for end in own kernel; do
   stages "$end-"

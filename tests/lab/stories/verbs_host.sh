@@ -10,6 +10,7 @@ log "attached $disk on $(uname -r)"
 mkfs.ext4 -q -F -E nodiscard "$disk" && mount "$disk" /mnt && cp -r /bin/bash /lib/lab.sh /mnt && umount /mnt && e2fsck -fn "$disk" || die "file system"
 load="--filename=$disk --rw=randrw --iodepth=16 --ioengine=libaio --direct=1 --verify=crc32c --verify_fatal=1 --do_verify=1"
 fio_line verify $load --offset=64m --size=8m --bsrange=4k-128k --blockalign=4k || die "fio verify"
+for cpu in 0 1; do fio_line queue$cpu --filename=$disk --rw=randread --direct=1 --size=8m --bs=4k --number_ios=100 --cpus_allowed=$cpu || die "reads of processor $cpu"; done
 rxe_stat
 perf() { # NAME ARGUMENTS: our initiator on the kernel's target
   local name=$1; shift

@@ -1,4 +1,4 @@
-# A machine with an RDMA device of the kernel (rxe) and two targets on it: Onefold on port 4420, and the kernel's own
+# A machine with an RDMA device of the kernel (rxe) and two targets on it: Onefold with two reactors on port 4420, and the kernel's own
 # nvmet-rdma on port 4421. arguments: ADDRESS NQN-OF-THE-KERNELS-SUBSYSTEM
 . /lib/lab.sh
 rxe_up; modprobe -a nvmet nvmet-rdma; modprobe null_blk nr_devices=0
@@ -11,13 +11,13 @@ echo rdma >$port/addr_trtype; echo ipv4 >$port/addr_adrfam; echo "$1" >$port/add
 ln -s "$subsystem" "$port/subsystems/$2" || die "the kernel's port"
 
 pool=/run/pool; onefold_here
-onefold serve --pool $pool --create 256M --volume vol0=1G --buffers 64M --listen "rdma+verbs://$1:4420" >/lab/ready.txt 2>/lab/daemon.log &
+onefold serve --pool $pool --create 256M --volume vol0=1G --buffers 64M --reactors 2 --listen "rdma+verbs://$1:4420" >/lab/ready.txt 2>/lab/daemon.log &
 daemon=$!
-n=0; until grep -q ready /lab/ready.txt; do sleep 0.1; n=$((n+1)); kill -0 $daemon && [ $n -lt 600 ] || { cat /lab/daemon.log; die "onefold serve"; }; done
+n=0; until grep -qs ready /lab/ready.txt; do sleep 0.1; n=$((n+1)); kill -0 $daemon && [ $n -lt 600 ] || { cat /lab/daemon.log; die "onefold serve"; }; done
 log "both targets are up"; signal up
 stages ""
 await done 300
-tc qdisc del dev eth0 root
+tc qdisc del dev eth0 root; both_served 100
 kill -TERM $daemon; wait $daemon || { cat /lab/daemon.log; die "onefold did not stop cleanly"; }
 cat /lab/daemon.log
 grep -q "RDMA device opened" /lab/daemon.log || die "onefold did not use the RDMA device"

@@ -11,6 +11,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::abi::*;
@@ -24,6 +25,12 @@ pub(in crate::verbs) struct EventChannel {
     raw: NonNull<rdma_event_channel>,
     pub(super) libraries: &'static Libraries,
 }
+
+// SAFETY: the library only uses a channel's descriptor, which does not change, and rdma_cm(7) lets any
+// thread make its calls.
+unsafe impl Send for EventChannel {}
+// SAFETY: as above.
+unsafe impl Sync for EventChannel {}
 
 /// Which identifier an event is about. Only compared, never followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -69,11 +76,11 @@ pub(in crate::verbs) enum CmEventKind {
 
 impl EventChannel {
     /// Opens a channel that never blocks.
-    pub(in crate::verbs) fn open(libraries: &'static Libraries) -> io::Result<Rc<Self>> {
+    pub(in crate::verbs) fn open(libraries: &'static Libraries) -> io::Result<Arc<Self>> {
         // SAFETY: a call without arguments; the result is checked.
         let raw = unsafe { (libraries.cm.rdma_create_event_channel)() };
         let raw = NonNull::new(raw).ok_or_else(io::Error::last_os_error)?;
-        let channel = Rc::new(Self { raw, libraries });
+        let channel = Arc::new(Self { raw, libraries });
         set_nonblocking(channel.fd())?;
         Ok(channel)
     }
@@ -85,7 +92,7 @@ impl EventChannel {
     }
 
     /// The next event, if there is one.
-    pub(in crate::verbs) fn next(self: &Rc<Self>) -> io::Result<Option<CmEvent>> {
+    pub(in crate::verbs) fn next(self: &Arc<Self>) -> io::Result<Option<CmEvent>> {
         let mut raw = ptr::null_mut();
         // SAFETY: the channel is open, and the out-pointer is valid for the call.
         let result =
@@ -109,7 +116,7 @@ impl EventChannel {
     ///
     /// # Safety
     /// The event came from this channel and is not acknowledged yet.
-    unsafe fn take(self: &Rc<Self>, event: &rdma_cm_event) -> CmEvent {
+    unsafe fn take(self: &Arc<Self>, event: &rdma_cm_event) -> CmEvent {
         let private_data = || match event.conn.private_data.is_null() {
             true => Vec::new(),
             // SAFETY: the event's private data has the length that it says, until the event is
@@ -207,11 +214,25 @@ pub(in crate::verbs) struct Id {
     raw: NonNull<rdma_cm_id>,
     /// Queues and protection domain of the queue pair, which must outlive it.
     domain: Cell<Option<Rc<Domain>>>,
-    channel: Rc<EventChannel>,
+    channel: Arc<EventChannel>,
+}
+
+/// An identifier without a queue pair, which may go to another thread. Dropping it destroys it.
+pub(in crate::verbs) struct LooseId(Id);
+
+// SAFETY: it has no queue pair, so there is no domain in it and nothing else that is of one thread; the
+// library lets any thread make its calls, and ownership keeps them one after the other.
+unsafe impl Send for LooseId {}
+
+impl LooseId {
+    /// For the thread that keeps it.
+    pub(in crate::verbs) fn keep(self) -> Id {
+        self.0
+    }
 }
 
 impl Id {
-    fn new(raw: NonNull<rdma_cm_id>, channel: Rc<EventChannel>) -> Self {
+    fn new(raw: NonNull<rdma_cm_id>, channel: Arc<EventChannel>) -> Self {
         Self {
             raw,
             domain: Cell::new(None),
@@ -219,7 +240,7 @@ impl Id {
         }
     }
 
-    pub(in crate::verbs) fn create(channel: &Rc<EventChannel>) -> io::Result<Self> {
+    pub(in crate::verbs) fn create(channel: &Arc<EventChannel>) -> io::Result<Self> {
         let mut raw = ptr::null_mut();
         // SAFETY: channel and out-pointer are valid; the context is never followed.
         check(unsafe {
@@ -232,6 +253,27 @@ impl Id {
         })?;
         let raw = NonNull::new(raw).ok_or_else(io::Error::last_os_error)?;
         Ok(Self::new(raw, channel.clone()))
+    }
+
+    /// To be given to another thread; none if it has a queue pair, which stays where it is.
+    pub(in crate::verbs) fn loose(self) -> Option<LooseId> {
+        let domain = self.domain.take();
+        let is_loose = domain.is_none();
+        self.domain.set(domain);
+        is_loose.then_some(LooseId(self))
+    }
+
+    /// Lets its events arrive at a channel from now on. What happened to it before and was taken from the
+    /// other channel is not repeated there. Waits, if another thread is just about to take one of its
+    /// events, until it has.
+    pub(in crate::verbs) fn move_to(&mut self, channel: &Arc<EventChannel>) -> io::Result<()> {
+        if Arc::ptr_eq(&self.channel, channel) {
+            return Ok(());
+        }
+        // SAFETY: identifier and channel are valid, and both channels are held until the call is over.
+        check(unsafe { (self.cm().rdma_migrate_id)(self.raw.as_ptr(), channel.raw.as_ptr()) })?;
+        self.channel = channel.clone();
+        Ok(())
     }
 
     pub(in crate::verbs) fn key(&self) -> IdKey {

@@ -29,6 +29,23 @@ pub(in crate::verbs) struct Context {
     libraries: &'static Libraries,
 }
 
+/// Which device a context is of. Only compared, never followed, and valid as long as somebody holds the
+/// device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::verbs) struct DeviceKey(usize);
+
+/// Which completion queue an event is about. Only compared, never followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::verbs) struct QueueKey(usize);
+
+#[cfg(test)]
+impl DeviceKey {
+    /// For tests, which have no device.
+    pub(in crate::verbs) fn of_number(number: usize) -> Self {
+        Self(number)
+    }
+}
+
 impl PartialEq for Context {
     fn eq(&self, other: &Self) -> bool {
         self.raw == other.raw
@@ -38,6 +55,11 @@ impl PartialEq for Context {
 impl Context {
     pub(super) fn new(raw: *mut ibv_context, libraries: &'static Libraries) -> Option<Self> {
         NonNull::new(raw).map(|raw| Self { raw, libraries })
+    }
+
+    /// The same on every reactor: the connection manager's library opens each device once.
+    pub(in crate::verbs) fn key(&self) -> DeviceKey {
+        DeviceKey(self.raw.as_ptr() as usize)
     }
 
     /// The device's name, for example `mlx5_0` or `rxe0`.
@@ -187,7 +209,7 @@ pub(in crate::verbs) enum AsyncEvent {
     /// The device is lost.
     Fatal,
     /// A completion queue overflowed or broke: no completion of its queue pairs can be relied on.
-    CompletionQueue,
+    CompletionQueue(QueueKey),
     PortDown(u32),
     PortUp(u32),
     /// Something about a connection, which its completions or the connection manager tell as well.
@@ -348,6 +370,12 @@ impl Domain {
         queue.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
     }
 
+    /// Whether a completion queue is one of this domain's.
+    pub(in crate::verbs) fn has_queue(&self, key: QueueKey) -> bool {
+        let queues = self.queues.borrow();
+        queues.iter().any(|q| q.raw.as_ptr() as usize == key.0)
+    }
+
     /// Asks for an event on the channel at the next completion of any queue.
     pub(in crate::verbs) fn arm(&self) -> io::Result<()> {
         let notify = self.context.ops().req_notify_cq;
@@ -426,7 +454,7 @@ impl Domain {
         );
         let event = match raw.event_type {
             IBV_EVENT_DEVICE_FATAL => AsyncEvent::Fatal,
-            IBV_EVENT_CQ_ERR => AsyncEvent::CompletionQueue,
+            IBV_EVENT_CQ_ERR => AsyncEvent::CompletionQueue(QueueKey(raw.element as usize)),
             IBV_EVENT_PORT_ERR => AsyncEvent::PortDown(port),
             IBV_EVENT_PORT_ACTIVE => AsyncEvent::PortUp(port),
             IBV_EVENT_COMM_EST => AsyncEvent::Other("communication established".into()),

@@ -65,6 +65,7 @@ functions! { Rdmacm:
     rdma_destroy_event_channel(*mut rdma_event_channel);
     rdma_create_id(*mut rdma_event_channel, *mut *mut rdma_cm_id, *mut c_void, c_int) -> c_int;
     rdma_destroy_id(*mut rdma_cm_id) -> c_int;
+    rdma_migrate_id(*mut rdma_cm_id, *mut rdma_event_channel) -> c_int;
     rdma_bind_addr(*mut rdma_cm_id, *mut libc::sockaddr) -> c_int;
     rdma_resolve_addr(*mut rdma_cm_id, *mut libc::sockaddr, *mut libc::sockaddr, c_int) -> c_int;
     rdma_resolve_route(*mut rdma_cm_id, c_int) -> c_int;

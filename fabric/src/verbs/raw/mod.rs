@@ -7,12 +7,15 @@
 //! - Memory that the device may touch belongs to a [`Rings`], a [`SharedReceives`] or a registration; a
 //!   ring lets go of it only after its completion, or after the queue pair is destroyed.
 //! - No call blocks for the network: channels are non-blocking.
+//! - Everything stays on one thread, but for event channels and for identifiers without a queue pair
+//!   ([`LooseId`]): the libraries' calls may be made by any thread.
 
 mod abi;
 mod cm;
 mod domain;
 mod library;
 mod memory;
+mod receives;
 mod rings;
 mod sends;
 mod shared_receives;
@@ -20,8 +23,10 @@ mod shared_receives;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-pub(super) use cm::{CmEvent, CmEventKind, EventChannel, Id, IdKey, Parameters};
-pub(super) use domain::{AsyncEvent, Context, Devices, Domain, Limits, WorkCompletion};
+pub(super) use cm::{CmEvent, CmEventKind, EventChannel, Id, IdKey, LooseId, Parameters};
+pub(super) use domain::{
+    AsyncEvent, Context, DeviceKey, Devices, Domain, Limits, QueueKey, WorkCompletion,
+};
 pub(super) use library::Libraries;
 pub(super) use rings::{Finished, Rings, RingsConfig};
 pub(super) use shared_receives::SharedReceives;

@@ -21,6 +21,7 @@ use super::abi::*;
 use super::cm::Id;
 use super::domain::{Domain, WorkCompletion};
 use super::memory::{Mr, Slab, Span, Window, access_of};
+use super::receives::post_slots;
 use super::sends::{Binding, Send, SendKind};
 use super::shared_receives::SharedReceives;
 use crate::memory::FabricMemory;
@@ -338,32 +339,13 @@ impl Rings {
             return Ok(());
         };
         let (qp, post) = self.call(|ops| ops.post_recv)?;
-        let mut places = [ibv_sge::default(); POST_BATCH];
-        let mut requests = [ibv_recv_wr {
-            wr_id: 0,
-            next: ptr::null_mut(),
-            sg_list: ptr::null_mut(),
-            num_sge: 1,
-        }; POST_BATCH];
         let waiting = self.receives.iter().skip(self.receives_posted);
-        let mut count = 0;
-        for (receive, (place, request)) in waiting.zip(places.iter_mut().zip(&mut requests)) {
-            let span = slab.span(receive.slot);
-            *place = ibv_sge {
-                addr: span.address,
-                length: receive.memory.bytes().len() as u32,
-                lkey: span.lkey,
-            };
-            request.wr_id = RECEIVE | receive.slot as u64;
-            request.sg_list = place;
-            count += 1;
-        }
-        chain(&mut requests[..count], |request, next| request.next = next);
-        let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair is alive; requests and places are valid for the call, which copies
-        // them. The slots belong to this ring and are written by nobody else until their completion.
-        let code = unsafe { post(qp, requests.as_mut_ptr(), &raw mut bad) };
-        result(code)?;
+        let waiting = waiting.map(|receive| (receive.slot, receive.memory.bytes().len()));
+        let count = post_slots(slab, RECEIVE, waiting, |requests, bad| {
+            // SAFETY: the queue pair is alive; requests and places are valid for the call, which copies
+            // them. The slots belong to this ring and are written by nobody else until their completion.
+            unsafe { post(qp, requests, bad) }
+        })?;
         self.receives_posted += count;
         Ok(())
     }

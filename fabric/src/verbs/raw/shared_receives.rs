@@ -18,7 +18,8 @@ use std::rc::Rc;
 use super::abi::*;
 use super::domain::{Domain, WorkCompletion};
 use super::memory::Slab;
-use super::rings::{POST_BATCH, RECEIVE, chain, result};
+use super::receives::post_slots;
+use super::rings::RECEIVE;
 use crate::verbs::VerbsError;
 
 /// Set in the number of a receive that is shared: completions of queue pairs that are gone must not be
@@ -111,34 +112,17 @@ impl SharedReceives {
         let post = post.ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))?;
         let mut calls = 0;
         while !spare.is_empty() {
-            let first = spare.len().saturating_sub(POST_BATCH);
-            let mut places = [ibv_sge::default(); POST_BATCH];
-            let mut requests = [ibv_recv_wr {
-                wr_id: 0,
-                next: ptr::null_mut(),
-                sg_list: ptr::null_mut(),
-                num_sge: 1,
-            }; POST_BATCH];
-            let given = &spare[first..];
-            for (slot, (place, request)) in given.iter().zip(places.iter_mut().zip(&mut requests)) {
-                let span = self.slab.span(*slot);
-                *place = ibv_sge {
-                    addr: span.address,
-                    length: self.slab.slot_bytes() as u32,
-                    lkey: span.lkey,
-                };
-                request.wr_id = SHARED_RECEIVE | *slot as u64;
-                request.sg_list = place;
-            }
-            chain(&mut requests[..given.len()], |request, next| {
-                request.next = next;
-            });
-            let mut bad = ptr::null_mut();
-            // SAFETY: the queue is alive; requests and places are valid for the call, which copies
-            // them. The slots belong to this queue and are read by nobody until their completion.
-            let code = unsafe { post(self.raw(), requests.as_mut_ptr(), &raw mut bad) };
-            result(code)?;
-            spare.truncate(first);
+            let all = spare
+                .iter()
+                .rev()
+                .map(|slot| (*slot, self.slab.slot_bytes()));
+            let count = post_slots(&self.slab, SHARED_RECEIVE, all, |requests, bad| {
+                // SAFETY: the queue is alive; requests and places are valid for the call, which copies
+                // them. The slots belong to this queue and are read by nobody until their completion.
+                unsafe { post(self.raw(), requests, bad) }
+            })?;
+            let left = spare.len() - count;
+            spare.truncate(left);
             calls += 1;
         }
         Ok(calls)
