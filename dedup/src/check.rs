@@ -130,8 +130,15 @@ pub(crate) fn check_parts(
     let replayed = replay(parts, bounces)
         .now_or_never()
         .ok_or_else(unexpected)?;
-    let (replayed, journal) = match replayed {
-        Ok(replayed) => replayed,
+    let pending = replayed.and_then(|(replayed, journal)| {
+        let epoch = journal.next_epoch().unwrap_or(u32::MAX);
+        let position = journal.position();
+        report.journal_records = replayed.records;
+        report.unproven = replayed.unproven;
+        replayed.batch(Checkpoint { position, epoch })
+    });
+    let pending = match pending {
+        Ok(pending) => pending,
         Err(error) => {
             report.find("journal and metadata", &error.message);
             // What is in the store alone can still be looked at.
@@ -139,13 +146,6 @@ pub(crate) fn check_parts(
             return check_rows(&*parts.store, &none, report);
         }
     };
-    report.journal_records = replayed.records;
-    report.unproven = replayed.unproven;
-    let epoch = journal.next_epoch().unwrap_or(u32::MAX);
-    let pending = replayed.batch(Checkpoint {
-        position: journal.position(),
-        epoch,
-    });
     check_rows(&*parts.store, &pending, report)?;
     if options.data {
         check_data(parts, bounces, &pending, report)
@@ -201,10 +201,10 @@ async fn check_data(
             let mut rows: BTreeMap<Pba, BlockRow> = BTreeMap::new();
             for range in [whole, fragments] {
                 rows.extend(parts.store.blocks(range.start, range.end, usize::MAX)?);
-                for pba in pending.blocks.range(range).map(|(pba, _)| *pba) {
+                for (pba, _) in pending.blocks.range(range) {
                     // What cannot be applied was found with the rows.
-                    if let Ok(after) = pending.block_after(pba, rows.remove(&pba)) {
-                        rows.extend(after.map(|row| (pba, row)));
+                    if let Ok(after) = pending.block_after(*pba, rows.remove(pba)) {
+                        rows.extend(after.map(|row| (*pba, row)));
                     }
                 }
             }

@@ -137,25 +137,18 @@ impl Shared {
     fn store_changes(&self, turn: OwnedMutexGuard<()>, upto: u64) -> Result<()> {
         // Nobody else releases records: what is read here stays where it is.
         let mut reader = lock(&self.journal).reader();
-        loop {
-            let records = self.next_records(&mut reader, upto)?;
-            if records.is_empty() {
-                drop(turn);
-                return Ok(());
-            }
-            let checkpoint = Checkpoint {
-                position: reader.position(),
-                epoch: reader.epoch(),
-            };
-            self.store_records(&records, checkpoint)?;
-        }
+        while self.store_some(&mut reader, upto)? {}
+        drop(turn);
+        Ok(())
     }
 
-    /// The oldest changes that are not in the store, read back from the journal.
-    fn next_records(&self, reader: &mut JournalReader, upto: u64) -> Result<Vec<(u64, Record)>> {
+    /// Moves the oldest changes that are not in the store there, read back from the journal; false if there
+    /// are none.
+    fn store_some(&self, reader: &mut JournalReader, upto: u64) -> Result<bool> {
         let upto = lock(&self.state).retry_upto.unwrap_or(upto);
+        let first = reader.position().seq;
+        let mut builder = BatchBuilder::new(first);
         let mut entries = 0;
-        let mut records = Vec::new();
         while entries < BATCH_ENTRIES && reader.position().seq <= upto {
             let read = reader
                 .read()
@@ -163,15 +156,20 @@ impl Shared {
             let Some((sequence, record)) = read else {
                 break;
             };
-            entries += entry_count(&record);
-            records.push((sequence, record));
+            entries += RecordRef::from(&record).entry_count();
+            builder
+                .add(sequence, &record)
+                .map_err(|error| self.fail(error.to_string()))?;
         }
-        Ok(records)
-    }
-
-    fn store_records(&self, records: &[(u64, Record)], checkpoint: Checkpoint) -> Result<()> {
+        let checkpoint = Checkpoint {
+            position: reader.position(),
+            epoch: reader.epoch(),
+        };
+        if checkpoint.position.seq == first {
+            return Ok(false);
+        }
         let last = checkpoint.position.seq - 1;
-        let batch = BatchBuilder::from_records(records, checkpoint);
+        let batch = builder.finish(checkpoint);
         let applied = batch.and_then(|batch| self.store.apply(&batch));
         if let Err(error) = applied {
             // Nothing was applied when the file system is full, and that can be cured while we run;
@@ -193,10 +191,9 @@ impl Shared {
         lock(&self.journal)
             .release(checkpoint.position)
             .map_err(|error| self.fail(error.to_string()))?;
-        let entries = records.iter().map(|(_, record)| entry_count(record)).sum();
         self.unstored.fetch_sub(entries, Ordering::AcqRel);
         std::mem::take(&mut *lock(&self.stored)).set();
-        Ok(())
+        Ok(true)
     }
 
     /// The pool takes no changes any more; returns the error that says so.
@@ -261,8 +258,4 @@ impl Shared {
         state.space.skip_discards();
         true
     }
-}
-
-fn entry_count(record: &Record) -> u64 {
-    RecordRef::from(record).entry_count()
 }

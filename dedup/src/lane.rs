@@ -41,7 +41,7 @@ const LOOKS_IN_VAIN_MAX: u32 = 2;
 pub(crate) type Written = (Result<u64>, Buffer);
 
 thread_local! {
-    static LANES: RefCell<Vec<(Weak<Shared>, Rc<Lane>)>> = const { RefCell::new(Vec::new()) };
+    static LANES: RefCell<Vec<(Weak<Shared>, usize, Rc<Lane>)>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Writes of one thread that wait for their batch.
@@ -196,16 +196,21 @@ impl Place {
 
 /// This thread's lane for an engine.
 fn lane_of(shared: &Arc<Shared>) -> Rc<Lane> {
+    // A test may have several reactors on its thread.
+    #[cfg(test)]
+    let reactor = crate::schedules::reactor();
+    #[cfg(not(test))]
+    let reactor = 0;
     LANES.with_borrow_mut(|lanes| {
-        let known = lanes
-            .iter()
-            .find(|(engine, _)| std::ptr::eq(engine.as_ptr(), Arc::as_ptr(shared)));
-        if let Some((_, lane)) = known {
+        let known = lanes.iter().find(|(engine, of, _)| {
+            std::ptr::eq(engine.as_ptr(), Arc::as_ptr(shared)) && *of == reactor
+        });
+        if let Some((_, _, lane)) = known {
             return lane.clone();
         }
-        lanes.retain(|(engine, _)| engine.strong_count() > 0);
+        lanes.retain(|(engine, _, _)| engine.strong_count() > 0);
         let lane = Rc::new(Lane::default());
-        lanes.push((Arc::downgrade(shared), lane.clone()));
+        lanes.push((Arc::downgrade(shared), reactor, lane.clone()));
         lane
     })
 }

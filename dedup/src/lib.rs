@@ -63,6 +63,8 @@ mod read;
 mod recovery;
 mod repair;
 mod resident;
+#[cfg(test)]
+mod schedules;
 mod scrub;
 mod side_by_side;
 #[cfg(test)]
@@ -71,7 +73,6 @@ mod space;
 mod state;
 mod status;
 mod survey;
-mod sync;
 mod trim;
 mod verify;
 mod volume;

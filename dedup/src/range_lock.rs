@@ -9,9 +9,9 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
-use crate::sync::{Arc, Mutex};
 use crate::wait::lock;
 
 /// Sub-blocks of a region: 128 KiB.

@@ -9,6 +9,7 @@
 //! follow from the mappings that result, not from what the records expected (I4). The batch brings the
 //! store to a new epoch, and the journal begins empty; a crash before that finds both as they were.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -66,7 +67,7 @@ pub(crate) async fn recover(
         }
     }
     let figures = (replayed.records, replayed.unproven);
-    let batch = replayed.batch(checkpoint);
+    let batch = replayed.batch(checkpoint)?;
     let store = parts.store.clone();
     block_on(parts.blocking, move || store.apply(&batch)).await?;
     journal.begin(checkpoint)?;
@@ -106,10 +107,11 @@ pub(crate) async fn replay(
         unproven: 0,
         volumes: volumes.into_iter().map(|info| info.id).collect(),
         builder: BatchBuilder::new(checkpoint.position.seq),
-        kept: HashMap::new(),
+        mapped: HashMap::new(),
     };
     for (sequence, record) in &records {
         replayed.apply(
+            *sequence,
             record,
             &data_blocks,
             (*sequence > durable).then_some(&contents),
@@ -429,14 +431,15 @@ pub(crate) struct Replayed {
     /// The volumes that there are.
     volumes: BTreeSet<u32>,
     builder: BatchBuilder,
-    /// What the store has where the first new mapping was taken back.
-    kept: HashMap<(u32, u64), Option<Pba>>,
+    /// What the records so far made of sub-blocks; where the new content was not there, what they map to still.
+    mapped: HashMap<(u32, u64), Option<Pba>>,
 }
 
 impl Replayed {
-    /// Applies a record. `proof`: what the drives hold, if the record must be proven.
+    /// Applies the next record. `proof`: what the drives hold, if it must be proven.
     fn apply(
         &mut self,
+        sequence: u64,
         record: &Record,
         data_blocks: &[u64],
         proof: Option<&Contents>,
@@ -464,35 +467,33 @@ impl Replayed {
                     MapEntry::numbered(*start, entries).partition(|(_, entry)| is_lost(entry));
                 self.unproven += lost.len() as u64;
                 for (at, entry) in lost {
-                    if self.builder.mapped(*volume, at).is_none() {
-                        self.kept.entry((*volume, at)).or_insert(entry.old);
-                    }
+                    self.mapped.entry((*volume, at)).or_insert(entry.old);
                 }
-                self.change(*volume, good.into_iter())
+                self.change(sequence, *volume, good.into_iter())
             }
             Record::Unmap { volume, entries } => {
                 let gone = |(at, old): &(u64, Pba)| {
                     let old = Some(*old);
                     (*at, MapEntry { old, new: None })
                 };
-                self.change(*volume, entries.iter().map(gone))
+                self.change(sequence, *volume, entries.iter().map(gone))
             }
             Record::VolumeCreate(info) => {
                 self.volumes.insert(info.id);
-                Ok(self.builder.add(record)?)
+                Ok(self.builder.add(sequence, record)?)
             }
             Record::VolumeResize { id, .. }
             | Record::Trimming { id, .. }
             | Record::VolumeDelete { id } => {
                 self.check_volume(*id)?;
-                Ok(self.builder.add(record)?)
+                Ok(self.builder.add(sequence, record)?)
             }
             Record::VolumeGone { id } => {
                 self.check_volume(*id)?;
                 self.volumes.remove(id);
-                Ok(self.builder.add(record)?)
+                Ok(self.builder.add(sequence, record)?)
             }
-            Record::Durable { .. } => Ok(()),
+            Record::Durable { .. } => Ok(self.builder.add(sequence, record)?),
         }
     }
 
@@ -509,25 +510,30 @@ impl Replayed {
     /// that no record touched yet, the record itself says what the store has.
     fn change(
         &mut self,
+        sequence: u64,
         volume: u32,
         entries: impl Iterator<Item = (u64, MapEntry)>,
     ) -> Result<()> {
         self.check_volume(volume)?;
-        let entries: Vec<_> = entries
-            .map(|(at, entry)| {
-                let old = match self.builder.mapped(volume, at) {
-                    Some(mapping) => mapping.map(|mapping| mapping.pba),
-                    None => *self.kept.get(&(volume, at)).unwrap_or(&entry.old),
-                };
-                let new = entry.new;
-                (at, MapEntry { old, new })
-            })
-            .collect();
-        Ok(self.builder.change(volume, entries.iter().copied())?)
+        let entries = entries.map(|(at, MapEntry { old, new })| {
+            let now = new.map(|new| new.pba);
+            let old = match self.mapped.entry((volume, at)) {
+                Entry::Occupied(mut mapped) => mapped.insert(now),
+                Entry::Vacant(mapped) => {
+                    mapped.insert(now);
+                    old
+                }
+            };
+            (at, MapEntry { old, new })
+        });
+        Ok(self.builder.change(sequence, volume, entries)?)
     }
 
     /// The change of the store.
-    pub(crate) fn batch(self, checkpoint: Checkpoint) -> Batch {
-        self.builder.finish(checkpoint)
+    ///
+    /// # Errors
+    /// Records that contradict each other.
+    pub(crate) fn batch(self, checkpoint: Checkpoint) -> Result<Batch> {
+        Ok(self.builder.finish(checkpoint)?)
     }
 }

@@ -2,9 +2,8 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Context, Poll, Waker};
-
-use crate::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// How often a lock is tried before its thread sleeps: some microseconds, as long as the state is held
 /// for a batch. To sleep and to be woken costs both reactors more than that.
@@ -13,6 +12,10 @@ const LOCK_TRIES: usize = 400;
 /// Locks, also after a panic of another holder: the engine's short sections leave no half-made state
 /// that a later reader could mistake (every multi-step change is undone by guards).
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    #[cfg(test)]
+    if let Some(guard) = crate::schedules::lock_in_story(mutex) {
+        return guard;
+    }
     for _ in 0..LOCK_TRIES {
         match mutex.try_lock() {
             Ok(guard) => return guard,

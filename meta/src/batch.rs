@@ -10,13 +10,10 @@
 //!   them would break the equality of counts and mappings.
 
 use std::collections::BTreeMap;
-use std::hash::{BuildHasher, Hash};
 
-use hashbrown::hash_table::Entry;
-use hashbrown::{DefaultHashBuilder, HashTable};
-
+use crate::changes::Changes;
 use crate::error::MetaError;
-use crate::record::{MapEntry, NewBlock, Record, RecordRef};
+use crate::record::{MapEntry, NewBlock, Record};
 use crate::types::{
     BlockRow, Checkpoint, Fingerprint, Mapping, Pba, Totals, VolumeInfo, VolumeState,
 };
@@ -72,9 +69,9 @@ pub enum VolumeChange {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
     /// By volume and sub-block.
-    pub map: BTreeMap<(u32, u64), MapChange>,
+    pub map: Changes<(u32, u64), MapChange>,
     /// By address.
-    pub blocks: BTreeMap<Pba, BlockChange>,
+    pub blocks: Changes<Pba, BlockChange>,
     /// By volume id.
     pub volumes: BTreeMap<u32, VolumeChange>,
     /// The store's totals after the batch, if they are not to follow from its changes (a repair).
@@ -89,7 +86,14 @@ pub struct Batch {
 impl Batch {
     /// A batch that changes nothing but the epoch (and the byte offset) of a checkpoint.
     pub fn checkpoint_only(checkpoint: Checkpoint) -> Self {
-        BatchBuilder::new(checkpoint.position.seq).finish(checkpoint)
+        Self {
+            map: Changes::default(),
+            blocks: Changes::default(),
+            volumes: BTreeMap::new(),
+            totals: None,
+            base_seq: checkpoint.position.seq,
+            checkpoint,
+        }
     }
 
     /// The row of a block after the batch, whose row is `stored` before it; `None` = no row.
@@ -106,20 +110,43 @@ impl Batch {
             None => Ok(stored),
         }
     }
-
-    /// Rows that the batch touches, the checkpoint included.
-    pub fn rows(&self) -> usize {
-        self.map.len() + self.blocks.len() + self.volumes.len() + 1
-    }
 }
 
-/// Collects records into a [`Batch`].
+/// The net effect of a run of journal records on the rows of a store: collected as they come, sorted once.
 #[derive(Clone, Debug)]
 pub struct BatchBuilder {
     base_seq: u64,
-    map: Changes<(u32, u64), MapChange>,
-    blocks: Changes<Pba, BlockChange>,
+    /// Sequence number of the record that comes next.
+    next_seq: u64,
+    /// Changes of mappings, in the order in which they came.
+    entries: Vec<MapEntry>,
+    mappings: Vec<MappingAt>,
+    /// References in the order in which they were taken and given back.
+    references: Vec<ReferenceAt>,
     volumes: BTreeMap<u32, VolumeChange>,
+}
+
+/// Which mapping an entry changes.
+#[derive(Clone, Copy, Debug)]
+struct MappingAt {
+    volume: u32,
+    sub_block: u64,
+    entry: u32,
+}
+
+impl MappingAt {
+    fn key(&self) -> (u32, u64) {
+        (self.volume, self.sub_block)
+    }
+}
+
+/// Which block an entry refers to.
+#[derive(Clone, Copy, Debug)]
+struct ReferenceAt {
+    pba: Pba,
+    entry: u32,
+    /// As its new block; otherwise as its old one.
+    is_new: bool,
 }
 
 impl BatchBuilder {
@@ -127,8 +154,10 @@ impl BatchBuilder {
     pub fn new(base_seq: u64) -> Self {
         Self {
             base_seq,
-            map: Changes::default(),
-            blocks: Changes::default(),
+            next_seq: base_seq,
+            entries: Vec::new(),
+            mappings: Vec::new(),
+            references: Vec::new(),
             volumes: BTreeMap::new(),
         }
     }
@@ -146,50 +175,34 @@ impl BatchBuilder {
             .first()
             .map_or(checkpoint.position.seq, |(seq, _)| *seq);
         let mut builder = Self::new(first);
-        let entries = records
-            .iter()
-            .map(|(_, record)| RecordRef::from(record).entry_count());
-        let entries = entries.sum::<u64>() as usize;
-        builder.map.reserve(entries);
-        // What is mapped, and what was.
-        builder.blocks.reserve(2 * entries);
-        for ((seq, record), expected) in records.iter().zip(first..) {
-            if *seq != expected {
-                return Err(MetaError::Inconsistent(format!(
-                    "record {seq} follows record {}",
-                    expected.wrapping_sub(1)
-                )));
-            }
-            builder.add(record)?;
+        for (seq, record) in records {
+            builder.add(*seq, record)?;
         }
-        if first + records.len() as u64 != checkpoint.position.seq {
-            return Err(MetaError::Inconsistent(format!(
-                "records {first} to {} do not end before record {}",
-                (first + records.len() as u64).wrapping_sub(1),
-                checkpoint.position.seq
-            )));
-        }
-        Ok(builder.finish(checkpoint))
+        builder.finish(checkpoint)
     }
 
-    /// Adds the effect of the next record.
+    /// Adds the effect of the next record, whose sequence number is `seq`.
     ///
     /// # Errors
-    /// [`MetaError::Inconsistent`]; the builder is then of no more use.
-    pub fn add(&mut self, record: &Record) -> Result<(), MetaError> {
+    /// [`MetaError::Inconsistent`] if it does not follow the one before, or contradicts it. The builder is
+    /// then of no more use.
+    pub fn add(&mut self, seq: u64, record: &Record) -> Result<(), MetaError> {
         match record {
             Record::Map {
                 volume,
                 start,
                 entries,
-            } => self.change(*volume, MapEntry::numbered(*start, entries)),
+            } => return self.change(seq, *volume, MapEntry::numbered(*start, entries)),
             Record::Unmap { volume, entries } => {
-                for (sub_block, old) in entries {
-                    self.change_map(*volume, *sub_block, Some(*old), None)?;
-                    self.release(*old);
-                }
-                Ok(())
+                let gone = |(at, old): &(u64, Pba)| {
+                    let old = Some(*old);
+                    (*at, MapEntry { old, new: None })
+                };
+                return self.change(seq, *volume, entries.iter().map(gone));
             }
+            _ => self.follow(seq)?,
+        }
+        match record {
             Record::VolumeCreate(info) => {
                 match self.volumes.get(&info.id) {
                     None | Some(VolumeChange::Remove) => {}
@@ -210,94 +223,89 @@ impl BatchBuilder {
                 Some(VolumeChange::Remove) => Err(volume_error(*id, "removed twice")),
                 _ => Ok(()),
             },
-            Record::Durable { .. } => Ok(()),
+            Record::Map { .. } | Record::Unmap { .. } | Record::Durable { .. } => Ok(()),
         }
     }
 
-    /// What the run so far leaves a sub-block mapped to; `None` if it does not touch it.
-    pub fn mapped(&self, volume: u32, sub_block: u64) -> Option<Option<Mapping>> {
-        let change = self.map.get(&(volume, sub_block))?;
-        Some(change.new)
-    }
-
-    /// Rows that the batch would touch so far: a caller that bounds its batches cuts by this.
-    pub fn rows(&self) -> usize {
-        self.map.len() + self.blocks.len() + self.volumes.len() + 1
-    }
-
-    /// The batch, with the checkpoint that it leads to.
-    pub fn finish(self, checkpoint: Checkpoint) -> Batch {
-        // A block that was freed and written anew in between may be mapped again with another content:
-        // only what is unmapped before and after is no change.
-        let is_change = |change: &MapChange| change.old.is_some() || change.new.is_some();
-        Batch {
-            map: self.map.into_sorted(is_change),
-            blocks: self.blocks.into_sorted(|_| true),
-            volumes: self.volumes,
-            totals: None,
-            base_seq: self.base_seq,
-            checkpoint,
-        }
-    }
-
-    /// Adds one change of sub-blocks of a volume, each with what it mapped to before.
+    /// Adds the next record, which changes sub-blocks of a volume, each with what it mapped to before.
     ///
     /// # Errors
     /// As for [`BatchBuilder::add`].
     pub fn change(
         &mut self,
+        seq: u64,
         volume: u32,
-        entries: impl Iterator<Item = (u64, MapEntry)> + Clone,
+        entries: impl Iterator<Item = (u64, MapEntry)>,
     ) -> Result<(), MetaError> {
+        self.follow(seq)?;
+        let first = self.entries.len();
+        for (sub_block, entry) in entries {
+            let at = u32::try_from(self.entries.len()).map_err(|_| {
+                MetaError::Inconsistent("more than 2^32 changes in one batch".to_owned())
+            })?;
+            self.mappings.push(MappingAt {
+                volume,
+                sub_block,
+                entry: at,
+            });
+            if let Some(new) = entry.new {
+                self.references.push(ReferenceAt {
+                    pba: new.pba,
+                    entry: at,
+                    is_new: true,
+                });
+            }
+            self.entries.push(entry);
+        }
         // References are taken before any is given back, so that a block that only moves within the
         // change is never seen without a reference.
-        for (sub_block, entry) in entries.clone() {
-            let new = entry
-                .new
-                .map(|NewBlock { pba, crc32c, .. }| Mapping { pba, crc32c });
-            self.change_map(volume, sub_block, entry.old, new)?;
-            if let Some(new) = entry.new {
-                let content = BlockContent {
-                    fingerprint: new.fingerprint,
-                    crc32c: new.crc32c,
-                };
-                let change = self.blocks.get_or(new.pba, BlockChange::default()).0;
-                change.delta += 1;
-                change.content = Some(content);
-            }
-        }
-        for old in entries.filter_map(|(_, entry)| entry.old) {
-            self.release(old);
-        }
+        let given_back = (first as u32..).zip(&self.entries[first..]);
+        let given_back = given_back.filter_map(|(entry, change)| {
+            let pba = change.old?;
+            Some(ReferenceAt {
+                pba,
+                entry,
+                is_new: false,
+            })
+        });
+        self.references.extend(given_back);
         Ok(())
     }
 
-    fn change_map(
-        &mut self,
-        volume: u32,
-        sub_block: u64,
-        old: Option<Pba>,
-        new: Option<Mapping>,
-    ) -> Result<(), MetaError> {
-        let key = (volume, sub_block);
-        let (change, was_there) = self.map.get_or(key, MapChange { old, new });
-        if was_there {
-            if change.new.map(|new| new.pba) != old {
-                return Err(MetaError::Inconsistent(format!(
-                    "a record says that sub-block {sub_block} of volume {volume} mapped to {old:?}, \
-                     the record before it says {:?}",
-                    change.new
-                )));
-            }
-            change.new = new;
+    /// The batch, with the checkpoint that it leads to: its position is where the record that comes next
+    /// will be.
+    ///
+    /// # Errors
+    /// [`MetaError::Inconsistent`] if the records contradict each other or the position.
+    pub fn finish(self, checkpoint: Checkpoint) -> Result<Batch, MetaError> {
+        if self.next_seq != checkpoint.position.seq {
+            return Err(MetaError::Inconsistent(format!(
+                "records {} to {} do not end before record {}",
+                self.base_seq,
+                self.next_seq.wrapping_sub(1),
+                checkpoint.position.seq
+            )));
         }
-        Ok(())
+        Ok(Batch {
+            map: sorted_mappings(self.mappings, &self.entries)?,
+            blocks: sorted_blocks(self.references, &self.entries),
+            volumes: self.volumes,
+            totals: None,
+            base_seq: self.base_seq,
+            checkpoint,
+        })
     }
 
-    fn release(&mut self, pba: Pba) {
-        let change = self.blocks.get_or(pba, BlockChange::default()).0;
-        change.delta -= 1;
-        change.lowest = change.lowest.min(change.delta);
+    /// Takes the next sequence number.
+    fn follow(&mut self, seq: u64) -> Result<(), MetaError> {
+        if seq != self.next_seq {
+            return Err(MetaError::Inconsistent(format!(
+                "record {seq} follows record {}",
+                self.next_seq.wrapping_sub(1)
+            )));
+        }
+        self.next_seq += 1;
+        Ok(())
     }
 
     fn change_volume(
@@ -339,74 +347,67 @@ impl BatchBuilder {
     }
 }
 
-/// Changes by what they change, in the order in which they came first. They are many and are looked for by
-/// hash; sorting them once costs a third of what an ordered map costs.
-#[derive(Clone, Debug)]
-struct Changes<K, V> {
-    /// Indexes of `entries`.
-    places: HashTable<usize>,
-    hasher: DefaultHashBuilder,
-    entries: Vec<(K, V)>,
-}
-
-impl<K, V> Default for Changes<K, V> {
-    fn default() -> Self {
-        Self {
-            places: HashTable::new(),
-            hasher: DefaultHashBuilder::default(),
-            entries: Vec::new(),
+/// What a run makes of each mapping. The order of its changes is kept by the sort, which is quick where they
+/// came in order.
+fn sorted_mappings(
+    mut places: Vec<MappingAt>,
+    entries: &[MapEntry],
+) -> Result<Changes<(u32, u64), MapChange>, MetaError> {
+    places.sort_by_key(MappingAt::key);
+    let mut changes = Vec::with_capacity(places.len());
+    for of_one in places.chunk_by(|a, b| a.key() == b.key()) {
+        let (volume, sub_block) = of_one[0].key();
+        let MapEntry { old, mut new } = entries[of_one[0].entry as usize];
+        for place in &of_one[1..] {
+            let entry = entries[place.entry as usize];
+            let before = new.map(|new| new.pba);
+            if entry.old != before {
+                return Err(MetaError::Inconsistent(format!(
+                    "a record says that sub-block {sub_block} of volume {volume} mapped to {:?}, the \
+                     record before it says {before:?}",
+                    entry.old
+                )));
+            }
+            new = entry.new;
+        }
+        // A block that was freed and written anew in between may be mapped again with another content:
+        // only what is unmapped before and after is no change.
+        if old.is_some() || new.is_some() {
+            let new = new.map(|NewBlock { pba, crc32c, .. }| Mapping { pba, crc32c });
+            changes.push(((volume, sub_block), MapChange { old, new }));
         }
     }
+    Ok(Changes::from_sorted(changes))
 }
 
-impl<K: Copy + Hash + Ord, V> Changes<K, V> {
-    fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    /// Room for so many more, which need not come.
-    fn reserve(&mut self, count: usize) {
-        let (entries, hasher) = (&self.entries, &self.hasher);
-        self.places
-            .reserve(count, |at| hasher.hash_one(entries[*at].0));
-        self.entries.reserve(count);
-    }
-
-    fn get(&self, key: &K) -> Option<&V> {
-        let hash = self.hasher.hash_one(key);
-        let place = self.places.find(hash, |at| self.entries[*at].0 == *key)?;
-        Some(&self.entries[*place].1)
-    }
-
-    /// The change of `key`, which is `new` if there was none, and whether there was one.
-    fn get_or(&mut self, key: K, new: V) -> (&mut V, bool) {
-        let Self {
-            places,
-            hasher,
-            entries,
-        } = self;
-        let place = places.entry(
-            hasher.hash_one(key),
-            |at| entries[*at].0 == key,
-            |at| hasher.hash_one(entries[*at].0),
-        );
-        let (place, was_there) = match place {
-            Entry::Occupied(place) => (*place.get(), true),
-            Entry::Vacant(place) => {
-                place.insert(entries.len());
-                entries.push((key, new));
-                (entries.len() - 1, false)
+/// What a run makes of each block.
+fn sorted_blocks(
+    mut references: Vec<ReferenceAt>,
+    entries: &[MapEntry],
+) -> Changes<Pba, BlockChange> {
+    references.sort_by_key(|reference| reference.pba);
+    let mut changes = Vec::with_capacity(references.len());
+    for of_one in references.chunk_by(|a, b| a.pba == b.pba) {
+        let mut change = BlockChange::default();
+        for reference in of_one {
+            match reference.is_new {
+                true => {
+                    change.delta += 1;
+                    let new = entries[reference.entry as usize].new;
+                    change.content = new.map(|new| BlockContent {
+                        fingerprint: new.fingerprint,
+                        crc32c: new.crc32c,
+                    });
+                }
+                false => {
+                    change.delta -= 1;
+                    change.lowest = change.lowest.min(change.delta);
+                }
             }
-        };
-        (&mut entries[place].1, was_there)
+        }
+        changes.push((of_one[0].pba, change));
     }
-
-    /// Those that `is_change` holds for, in order.
-    fn into_sorted(mut self, is_change: impl Fn(&V) -> bool) -> BTreeMap<K, V> {
-        self.entries.retain(|(_, change)| is_change(change));
-        self.entries.sort_unstable_by_key(|(key, _)| *key);
-        self.entries.into_iter().collect()
-    }
+    Changes::from_sorted(changes)
 }
 
 fn volume_error(id: u32, what: &str) -> MetaError {

@@ -28,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod changes;
 mod check;
 mod codec;
 mod error;
@@ -39,6 +40,7 @@ mod store;
 mod types;
 
 pub use batch::{Batch, BatchBuilder, BlockChange, BlockContent, MapChange, VolumeChange};
+pub use changes::Changes;
 pub use check::{CheckReport, Problem, ProblemKind, check, check_with};
 pub use error::{JournalError, MetaError, MetaErrorKind};
 pub use journal::{

@@ -26,7 +26,7 @@ fn finish<T>(work: impl Future<Output = T>) -> T {
 ///
 /// `is_fresh`: the pool was just opened, so every content can be found. Later, a second copy (stored
 /// because the first one's count was full, or left by a recovery) may be the only one known, and go.
-pub(super) fn count_everything(engine: &Engine, store: &dyn Store, is_fresh: bool) {
+pub(crate) fn count_everything(engine: &Engine, store: &dyn Store, is_fresh: bool) {
     while finish(engine.shared.load_some()).expect("loading") {}
     assert_eq!(
         lock(&engine.shared.state).blocks.held(),

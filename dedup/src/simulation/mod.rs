@@ -44,6 +44,7 @@ use crate::engine::BOUNCE_BYTES_MIN;
 use crate::fingerprint::weak;
 use crate::map::PAGE_BYTES;
 use crate::{Blocking, Engine, EngineConfig, EngineParts, LABEL_BLOCKS, Result};
+pub(crate) use audit::count_everything;
 use copies::Copy;
 use drive::ShakyDrive;
 use executor::Ended;

@@ -115,6 +115,7 @@ impl State {
         // Everything is worked out before anything is changed: a batch is applied as a whole.
         let blocks = batch
             .blocks
+            .as_slice()
             .iter()
             .map(|(pba, change)| {
                 Ok((

@@ -49,7 +49,7 @@ impl<'a> Preparation<'a> {
     }
 
     fn blocks(&mut self, out: &mut WriteBatch) -> Result<(), MetaError> {
-        let changes: Vec<_> = self.batch.blocks.iter().map(|(pba, c)| (*pba, c)).collect();
+        let changes = self.batch.blocks.as_slice();
         let pages: Vec<_> = changes
             .chunk_by(|(a, _), (b, _)| a.0 / page::ENTRIES == b.0 / page::ENTRIES)
             .collect();
@@ -70,7 +70,7 @@ impl<'a> Preparation<'a> {
     fn block_page(
         &mut self,
         key: &[u8],
-        changes: &[(Pba, &BlockChange)],
+        changes: &[(Pba, BlockChange)],
         stored: Option<&[u8]>,
         out: &mut WriteBatch,
     ) -> Result<(), MetaError> {
@@ -120,14 +120,14 @@ impl<'a> Preparation<'a> {
     }
 
     fn mappings(&mut self, out: &mut WriteBatch) -> Result<(), MetaError> {
-        let changes: Vec<_> = self.batch.map.iter().map(|(at, c)| (*at, c)).collect();
+        let changes = self.batch.map.as_slice();
         let page_of = |(volume, sub_block): (u32, u64)| (volume, sub_block / page::ENTRIES);
         let pages: Vec<_> = changes
             .chunk_by(|(a, _), (b, _)| page_of(*a) == page_of(*b))
             .collect();
         for pages in pages.chunks(LOOKUP_PAGES) {
             // A page that was all mapped and is all given back needs no look as well.
-            let is_unclear = |page: &&&[((u32, u64), &MapChange)]| {
+            let is_unclear = |page: &&&[((u32, u64), MapChange)]| {
                 (page.len() as u64) < page::ENTRIES && page.iter().all(|(_, c)| c.new.is_none())
             };
             let unclear = pages.iter().filter(is_unclear);
@@ -148,7 +148,7 @@ impl<'a> Preparation<'a> {
     fn map_page(
         &mut self,
         key: &[u8],
-        changes: &[((u32, u64), &MapChange)],
+        changes: &[((u32, u64), MapChange)],
         stored: Option<Option<DBPinnableSlice<'_>>>,
         out: &mut WriteBatch,
     ) -> Result<(), MetaError> {
@@ -212,7 +212,7 @@ impl<'a> Preparation<'a> {
     }
 }
 
-fn map_key(changes: &[((u32, u64), &MapChange)]) -> [u8; 13] {
+fn map_key(changes: &[((u32, u64), MapChange)]) -> [u8; 13] {
     let (volume, sub_block) = changes.first().map_or((0, 0), |(at, _)| *at);
     rows::map_key(volume, sub_block)
 }

@@ -1,0 +1,394 @@
+//! No schedule of reactors loses a wake-up, lets two of them have a range at once, or mixes up data.
+//!
+//! Shuttle runs each story with thousands of schedules, and ends with the one that leads to a panic or to a
+//! deadlock. Reactors are its threads, and every lock is a place where it may let another one go on:
+//! [`crate::wait::lock`] asks here first. A failure says how to replay its schedule.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use drives::{BLOCK_BYTES, Drive, MemoryDrive};
+use meta::{Compression, JournalConfig, MemoryMedia, MemoryStore, VerifyPolicy};
+use reactor::BufferPool;
+use shuttle::future::block_on;
+use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
+use shuttle::{Config, FailurePersistence, Runner, thread};
+
+use crate::ablation::{self, Broken};
+use crate::range_lock::RangeLock;
+use crate::simulation::count_everything;
+use crate::wait::{Event, lock};
+use crate::{Blocking, Engine, EngineConfig, EngineParts, LABEL_BLOCKS, Volume, VolumeSpec};
+
+/// Schedules of a small story and way of choosing them: about a second in all.
+const SCHEDULES: usize = 10_000;
+/// Schedules of the story of the whole engine, if `ONEFOLD_SCHEDULES` does not say how many.
+const ENGINE_SCHEDULES: usize = 300;
+/// Preemptions at places of its choice, of the second way.
+const PREEMPTIONS: usize = 3;
+
+thread_local! {
+    /// Shuttle chooses who goes on, on this thread.
+    static IS_TELLING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Locks as a story does: others may go on before, and as long as somebody else has it. `None`: no story is
+/// told on this thread.
+pub(crate) fn lock_in_story<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    if !is_told() {
+        return None;
+    }
+    // Lets others go on, and nothing else: `yield_now` would wake what this one waits for.
+    thread::sleep(Duration::ZERO);
+    loop {
+        match mutex.try_lock() {
+            Ok(guard) => return Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => thread::yield_now(),
+        }
+    }
+}
+
+/// Which reactor of a story goes on at the moment; 0 without one.
+pub(crate) fn reactor() -> usize {
+    match is_told() {
+        true => usize::from(shuttle::current::me()),
+        false => 0,
+    }
+}
+
+/// Whether this is part of a story, and not what is left when it was told.
+fn is_told() -> bool {
+    IS_TELLING.get() && shuttle::current::try_get_current_task().is_some()
+}
+
+fn engine_schedules() -> usize {
+    let asked = std::env::var("ONEFOLD_SCHEDULES").ok();
+    asked.map_or(ENGINE_SCHEDULES, |asked| asked.parse().expect("a number"))
+}
+
+fn run(scheduler: impl Scheduler + 'static, config: Config, story: fn()) {
+    IS_TELLING.set(true);
+    let told = catch_unwind(AssertUnwindSafe(|| {
+        Runner::new(scheduler, config).run(story)
+    }));
+    IS_TELLING.set(false);
+    if let Err(panic) = told {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+fn tell(story: fn()) {
+    run(RandomScheduler::new(SCHEDULES), Config::new(), story);
+    let scheduler = PctScheduler::new(PREEMPTIONS, SCHEDULES);
+    run(scheduler, Config::new(), story);
+}
+
+/// Polls once, and gives up if it is not ready.
+fn try_once<T>(future: impl Future<Output = T>) -> Option<T> {
+    let mut future = std::pin::pin!(future);
+    match future
+        .as_mut()
+        .poll(&mut Context::from_waker(Waker::noop()))
+    {
+        Poll::Ready(value) => Some(value),
+        Poll::Pending => None,
+    }
+}
+
+#[test]
+fn everyone_who_waits_for_an_event_goes_on_when_it_happens() {
+    tell(events);
+}
+
+fn events() {
+    let event = Arc::new(Event::default());
+    let waiters = (0..2).map(|_| {
+        let event = event.clone();
+        thread::spawn(move || {
+            // One that asked before and has left is in nobody's way.
+            try_once(event.wait());
+            block_on(event.wait());
+        })
+    });
+    let waiters: Vec<_> = waiters.collect();
+    event.set();
+    for waiter in waiters {
+        waiter.join().unwrap();
+    }
+    assert!(try_once(event.wait()).is_some());
+}
+
+/// Sub-blocks that somebody uses: how many read each, or that one writes it.
+#[derive(Default)]
+struct InUse {
+    cells: [AtomicUsize; 4],
+}
+
+impl InUse {
+    const WRITER: usize = 1000;
+
+    fn by(&self, start: u64, end: u64, weight: usize) {
+        let cells = &self.cells[start as usize..end as usize];
+        for cell in cells {
+            let others = cell.fetch_add(weight, Ordering::SeqCst);
+            let is_free = match weight {
+                Self::WRITER => others == 0,
+                _ => others < Self::WRITER,
+            };
+            assert!(is_free, "{others} use what {weight} has");
+        }
+        thread::yield_now();
+        for cell in cells {
+            cell.fetch_sub(weight, Ordering::SeqCst);
+        }
+    }
+}
+
+#[test]
+fn ranges_are_had_by_one_writer_or_by_readers_and_everyone_gets_theirs() {
+    tell(ranges);
+}
+
+fn ranges() {
+    let ranges = Arc::new(RangeLock::default());
+    let in_use = Arc::new(InUse::default());
+    // What three reactors want, one after the other: some overlap, some do not.
+    let wants: [&[(u64, u64, bool)]; 3] = [
+        &[(0, 2, true), (1, 4, false)],
+        &[(1, 3, true), (0, 1, false), (3, 4, true)],
+        &[(0, 4, false), (2, 4, true)],
+    ];
+    let reactors = wants.map(|wants| {
+        let (ranges, in_use) = (ranges.clone(), in_use.clone());
+        thread::spawn(move || {
+            for (start, end, is_writer) in wants {
+                let acquire = || match is_writer {
+                    true => ranges.exclusive(*start, *end),
+                    false => ranges.shared(*start, *end),
+                };
+                // A command that is dropped while it waits, or at once when it has its range.
+                drop(try_once(acquire()));
+                let guard = block_on(acquire());
+                let weight = if *is_writer { InUse::WRITER } else { 1 };
+                in_use.by(*start, *end, weight);
+                drop(guard);
+            }
+        })
+    });
+    for reactor in reactors {
+        reactor.join().unwrap();
+    }
+    // Nothing of them is left.
+    assert!(try_once(ranges.exclusive(0, 4)).is_some());
+}
+
+#[test]
+fn writers_of_a_range_go_in_the_order_in_which_they_asked() {
+    tell(queue);
+}
+
+fn queue() {
+    let ranges = Arc::new(RangeLock::default());
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let first = block_on(ranges.exclusive(0, 8));
+    let later: Vec<_> = (0..3)
+        .map(|number| {
+            let acquire = ranges.exclusive(number, 8);
+            let order = order.clone();
+            thread::spawn(move || {
+                let _guard = block_on(acquire);
+                lock(&order).push(number);
+            })
+        })
+        .collect();
+    drop(first);
+    for writer in later {
+        writer.join().unwrap();
+    }
+    assert_eq!(*lock(&order), [0, 1, 2]);
+}
+
+#[test]
+fn reactors_that_share_contents_and_free_space_keep_their_data() {
+    let schedules = RandomScheduler::new(engine_schedules());
+    run(schedules, Config::new(), pool);
+}
+
+/// Sub-blocks of each reactor.
+const OWN: u64 = 3;
+
+fn pool() {
+    let store = Arc::new(MemoryStore::new());
+    let parts = EngineParts {
+        // Hardly more than what is written: blocks are used again at once.
+        drives: vec![Arc::new(MemoryDrive::new(LABEL_BLOCKS + 16)) as Arc<dyn Drive>],
+        journal: Arc::new(MemoryMedia::new(32 << 10)),
+        store: store.clone(),
+        hash_key: [7; 32],
+        blocking: Blocking::Inline,
+        config: EngineConfig {
+            metadata_cache_bytes: 0,
+            bounce_bytes: crate::BOUNCE_BYTES_MIN,
+            journal: JournalConfig {
+                payload_bytes_max: 2048,
+                reserve_bytes: 512,
+            },
+            ..EngineConfig::default()
+        },
+    };
+    let engine = block_on(Engine::open(parts)).unwrap();
+    let spec = VolumeSpec {
+        name: "shared".to_owned(),
+        size_bytes: 4 * OWN * BLOCK_BYTES as u64,
+        lba_bytes: 4096,
+        nsid: None,
+        uuid: None,
+        dedup: true,
+        compression: Compression::Off,
+        verify: VerifyPolicy::Trust,
+        domain: String::new(),
+    };
+    let volume = block_on(engine.create_volume(spec)).unwrap();
+    // The hasher of its domain is made under a lock of std, which no story knows of.
+    block_on(act(&volume, 0, &[(0, OWN, 0), (0, 1, 1), (0, 1, 0)]));
+    // What each does to its sub-blocks, one after the other: which, and their content from now on (0 =
+    // trimmed). All have contents in common, and give up what another one takes.
+    let acts: [&[(u64, u64, u8)]; 3] = [
+        &[(0, 2, 1), (1, 2, 2), (0, 3, 0), (0, 1, 1)],
+        &[(0, 1, 1), (0, 2, 2), (1, 2, 1)],
+        &[(0, 3, 2), (0, 2, 0), (1, 1, 3), (0, 1, 2)],
+    ];
+    let reactors = (0..).zip(acts).map(|(number, acts)| {
+        let volume = volume.clone();
+        thread::spawn(move || block_on(act(&volume, number * OWN, acts)))
+    });
+    let reactors: Vec<_> = reactors.collect();
+    let keeper = thread::spawn({
+        let engine = engine.clone();
+        move || {
+            for _ in 0..2 {
+                block_on(engine.shared.checkpoint()).unwrap();
+                block_on(engine.shared.reclaim_space());
+            }
+        }
+    });
+    for reactor in reactors {
+        reactor.join().unwrap();
+    }
+    keeper.join().unwrap();
+    drop(volume);
+    count_everything(&engine, &*store, false);
+}
+
+/// Changes what one reactor alone uses, and looks at it after each step.
+async fn act(volume: &Volume, first: u64, acts: &[(u64, u64, u8)]) {
+    let buffers = BufferPool::new(4 << 20).unwrap();
+    let block = BLOCK_BYTES as u64;
+    let mut expected = [0u8; OWN as usize];
+    for (start, count, content) in acts {
+        let (offset, len) = ((first + start) * block, count * block);
+        match content {
+            0 => volume.trim(offset, len).await.unwrap(),
+            _ => {
+                let mut buf = buffers.alloc(len as usize).await;
+                buf.fill(*content);
+                volume.write(offset, buf, false).await.0.unwrap();
+                // Whoever comes last has it.
+                let mut buf = buffers.alloc(BLOCK_BYTES).await;
+                buf.fill(*content);
+                volume.write(3 * OWN * block, buf, false).await.0.unwrap();
+            }
+        }
+        for cell in &mut expected[*start as usize..(start + count) as usize] {
+            *cell = *content;
+        }
+        let buf = buffers.alloc(OWN as usize * BLOCK_BYTES).await;
+        let (read, buf) = volume.read(first * block, buf).await;
+        read.unwrap();
+        for (bytes, expected) in buf.chunks(BLOCK_BYTES).zip(expected) {
+            assert!(
+                bytes.iter().all(|byte| *byte == expected),
+                "{} for {expected}",
+                bytes[0]
+            );
+        }
+        let (read, buf) = volume
+            .read(3 * OWN * block, buffers.alloc(BLOCK_BYTES).await)
+            .await;
+        read.unwrap();
+        assert!(
+            buf.iter().all(|byte| *byte == buf[0]),
+            "two contents in one sub-block"
+        );
+    }
+}
+
+/// An event as it must not be: it looks, and only then says that it waits.
+#[derive(Default)]
+struct Forgetful {
+    is_set: Mutex<bool>,
+    wakers: Mutex<Vec<Waker>>,
+}
+
+struct Wait(Arc<Forgetful>);
+
+impl Future for Wait {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if *lock(&self.0.is_set) {
+            return Poll::Ready(());
+        }
+        lock(&self.0.wakers).push(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+/// Whether some schedule ends in a panic or in a deadlock.
+fn goes_wrong(story: fn(), schedules: usize) -> bool {
+    let mut config = Config::new();
+    config.failure_persistence = FailurePersistence::None;
+    let scheduler = RandomScheduler::new(schedules);
+    catch_unwind(AssertUnwindSafe(|| run(scheduler, config, story))).is_err()
+}
+
+#[test]
+fn what_is_broken_on_purpose_is_found() {
+    let loses_a_wake_up = || {
+        let event = Arc::new(Forgetful::default());
+        let waiter = thread::spawn({
+            let event = event.clone();
+            move || block_on(Wait(event))
+        });
+        *lock(&event.is_set) = true;
+        let wakers = std::mem::take(&mut *lock(&event.wakers));
+        wakers.into_iter().for_each(Waker::wake);
+        waiter.join().unwrap();
+    };
+    assert!(
+        goes_wrong(loses_a_wake_up, SCHEDULES),
+        "no schedule lost the wake-up"
+    );
+    ablation::set(Some(Broken::NoRangeLock));
+    let is_found = goes_wrong(ranges, SCHEDULES);
+    ablation::set(None);
+    assert!(is_found, "no schedule needed the range lock");
+    for broken in [
+        Broken::NoRangeLock,
+        Broken::ShareInFlight,
+        Broken::EvictHeld,
+        Broken::AppendBlindly,
+    ] {
+        ablation::set(Some(broken));
+        let is_found = goes_wrong(pool, 20 * ENGINE_SCHEDULES);
+        ablation::set(None);
+        assert!(is_found, "no schedule needs {broken:?} to be as it is");
+    }
+}
