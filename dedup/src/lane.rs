@@ -40,8 +40,11 @@ const LOOKS_IN_VAIN_MAX: u32 = 2;
 /// and its buffer.
 pub(crate) type Written = (Result<u64>, Buffer);
 
+/// An engine, the number of one of the reactors that a test has on its thread, and their lane.
+type LaneOf = (Weak<Shared>, usize, Rc<Lane>);
+
 thread_local! {
-    static LANES: RefCell<Vec<(Weak<Shared>, usize, Rc<Lane>)>> = const { RefCell::new(Vec::new()) };
+    static LANES: RefCell<Vec<LaneOf>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Writes of one thread that wait for their batch.

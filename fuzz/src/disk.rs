@@ -40,7 +40,9 @@ pub(crate) fn record(bytes: &[u8]) {
     record.encode(&mut again);
     assert_eq!(again, payload);
     assert_eq!(record.encoded_len(), payload.len());
-    let _ = BatchBuilder::new(1).add(&record);
+    let position = Position { seq: 2, offset: 0 };
+    let checkpoint = Checkpoint { position, epoch: 1 };
+    let _ = BatchBuilder::from_records(&[(1, record)], checkpoint);
 }
 
 /// Bytes of a journal's payload and reserve: small, so that a ring goes round often.

@@ -304,7 +304,9 @@ impl BatchBuilder {
                 self.next_seq.wrapping_sub(1)
             )));
         }
-        self.next_seq += 1;
+        self.next_seq = seq
+            .checked_add(1)
+            .ok_or_else(|| MetaError::Inconsistent(format!("no record can follow record {seq}")))?;
         Ok(())
     }
 
