@@ -66,7 +66,7 @@ pub enum RegisterError {
 /// A hasher for keys that this side drew at random: they are spread already, so one multiplication
 /// moves the entropy to where the table looks for it.
 #[derive(Default)]
-pub(crate) struct RandomKeyHasher(u64);
+pub struct RandomKeyHasher(u64);
 
 impl Hasher for RandomKeyHasher {
     #[inline]

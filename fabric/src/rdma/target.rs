@@ -16,7 +16,7 @@
 //!   fetches fail, `next_command` gives None, and `closed` tells when it is over.
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::HashMap;
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
@@ -76,12 +76,21 @@ struct State {
     /// Responses sent and not acknowledged.
     unacked: usize,
     next_read: u64,
-    reads: HashMap<u64, ReadInFlight>,
+    /// In the order in which they were posted, which is that of their ends.
+    reads: VecDeque<ReadInFlight>,
+}
+
+impl State {
+    fn take_read(&mut self, id: u64) -> Option<ReadInFlight> {
+        let at = self.reads.iter().position(|read| read.id == id)?;
+        self.reads.remove(at)
+    }
 }
 
 /// A READ that the device works on. The permits go back when it is done, even if whoever waited for
 /// it is gone.
 struct ReadInFlight {
+    id: u64,
     result: Rc<ReadResult>,
     _permits: [Permit; 3],
 }
@@ -280,13 +289,11 @@ impl RdmaTarget {
             return Err(error);
         }
         let result = Rc::new(ReadResult::default());
-        state.reads.insert(
+        state.reads.push_back(ReadInFlight {
             id,
-            ReadInFlight {
-                result: result.clone(),
-                _permits: permits,
-            },
-        );
+            result: result.clone(),
+            _permits: permits,
+        });
         Ok(result)
     }
 
@@ -470,7 +477,7 @@ impl QueuePairHandler for RdmaTarget {
                 state.unacked = state.unacked.saturating_sub(1);
             }
             WorkKind::Read => {
-                let read = self.state.borrow_mut().reads.remove(&id);
+                let read = self.state.borrow_mut().take_read(id);
                 if let Some(read) = read {
                     read.result.set(status, memory);
                 }
@@ -483,7 +490,7 @@ impl QueuePairHandler for RdmaTarget {
         self.intake.life.over(reason);
         // Nothing is in flight any more; this is for a provider that forgot to flush a READ.
         let reads = std::mem::take(&mut self.state.borrow_mut().reads);
-        for read in reads.into_values() {
+        for read in reads {
             read.result
                 .set(WorkStatus::Flushed, FabricMemory::inline(&[]));
         }

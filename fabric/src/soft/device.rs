@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::future::poll_fn;
+use std::hash::BuildHasherDefault;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
@@ -11,6 +12,7 @@ use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use roce::endpoint::{ConnectParams, Endpoint, EndpointError, Part, Path, PathMtu, QpId};
+use roce::memory::RandomKeyHasher;
 
 use super::connection::{ListenerState, SoftListener, SoftQueuePair};
 use super::driver::{self, Warnings};
@@ -49,6 +51,9 @@ pub(crate) struct SoftDevice {
     tasks: RefCell<Vec<reactor::JoinHandle<()>>>,
 }
 
+/// Who is told what becomes of queue pairs; the endpoint draws their numbers at random.
+type Handlers = HashMap<QpId, Rc<dyn QueuePairHandler>, BuildHasherDefault<RandomKeyHasher>>;
+
 /// What the device's tasks, queue pairs and listeners share.
 pub(super) struct Shared {
     pub(super) endpoint: RefCell<Endpoint<FabricMemory>>,
@@ -60,7 +65,7 @@ pub(super) struct Shared {
     /// Connections that were dealt out to the parts.
     pub(super) dealt: Cell<usize>,
     pub(super) config: SoftConfig,
-    pub(super) handlers: RefCell<HashMap<QpId, Rc<dyn QueuePairHandler>>>,
+    pub(super) handlers: RefCell<Handlers>,
     pub(super) listeners: RefCell<HashMap<u16, Vec<Rc<ListenerState>>>>,
     pub(super) sending: RefCell<SendBatch>,
     /// The message of `sending` that a full socket did not take.

@@ -448,7 +448,7 @@ impl<M: Memory> Endpoint<M> {
             qp.ready_to_send();
             self.counters.connections += 1;
             self.events.push_back(Event::Established { qp: QpId(qpn) });
-            self.after(now, qpn, None);
+            self.after(now, qpn);
         }
     }
 

@@ -89,6 +89,48 @@ pub struct Endpoint<M: Memory> {
     now: Option<Instant>,
 }
 
+/// What is to be done after something was done with a queue pair, beside its turn and its timer.
+enum Next {
+    Nothing,
+    /// The peer's connection management is to be told, or the queue pair forgotten.
+    Farewell,
+    Failed {
+        failure: Failure,
+        /// Something is left to be said before.
+        can_send: bool,
+    },
+}
+
+impl Next {
+    /// Gives a queue pair its turn to send and its timer, and tells what else there is.
+    #[inline]
+    fn plan<M: Memory>(
+        qp: &mut QueuePair<M>,
+        qpn: u32,
+        config: &EndpointConfig,
+        ring: &mut VecDeque<u32>,
+        timers: &mut BinaryHeap<Reverse<(Instant, u32)>>,
+        failure: Option<Failure>,
+    ) -> Self {
+        let can_send = qp.can_send(config);
+        if can_send && !qp.scheduled {
+            qp.scheduled = true;
+            ring.push_back(qpn);
+        }
+        if let Some(deadline) = qp.deadline()
+            && qp.timer_queued.is_none_or(|queued| deadline < queued)
+        {
+            qp.timer_queued = Some(deadline);
+            timers.push(Reverse((deadline, qpn)));
+        }
+        match failure {
+            Some(failure) => Self::Failed { failure, can_send },
+            None if qp.farewell.is_due(can_send) => Self::Farewell,
+            None => Self::Nothing,
+        }
+    }
+}
+
 impl<M: Memory> Endpoint<M> {
     /// Makes an endpoint. The seed must be fresh entropy: it makes keys, queue pair numbers and the
     /// device's identity unguessable, and different from those before a restart.
@@ -231,17 +273,14 @@ impl<M: Memory> Endpoint<M> {
                 sink,
                 quantum: self.config.transmit_quantum_bytes,
             };
-            let failure = match qp.transmit(&mut context, limit - sent, &mut sender) {
-                Ok(count) => {
-                    sent += count;
-                    None
-                }
-                Err((count, failure)) => {
-                    sent += count;
-                    Some(failure)
-                }
+            let (count, failure) = match qp.transmit(&mut context, limit - sent, &mut sender) {
+                Ok(count) => (count, None),
+                Err((count, failure)) => (count, Some(failure)),
             };
-            self.after(now, qpn, failure);
+            sent += count;
+            let (ring, timers) = (&mut self.ring, &mut self.timers);
+            let next = Next::plan(qp, qpn, &self.config, ring, timers, failure);
+            self.follow(now, qpn, next);
         }
         self.counters.packets_sent += sent as u64;
         sent
@@ -278,7 +317,9 @@ impl<M: Memory> Endpoint<M> {
             return Err((PostError::NoSuchQueuePair, work));
         };
         queue_pair.post_send(&self.config, wr_id, work)?;
-        self.after(now, qp.0, None);
+        let (ring, timers) = (&mut self.ring, &mut self.timers);
+        let next = Next::plan(queue_pair, qp.0, &self.config, ring, timers, None);
+        self.follow(now, qp.0, next);
         Ok(())
     }
 
@@ -344,33 +385,40 @@ impl<M: Memory> Endpoint<M> {
             counters: &mut self.counters,
         };
         let failure = work(qp, &mut context).err();
-        self.after(now, qpn, failure);
+        let next = Next::plan(
+            qp,
+            qpn,
+            &self.config,
+            &mut self.ring,
+            &mut self.timers,
+            failure,
+        );
+        self.follow(now, qpn, next);
     }
 
-    /// After anything was done with a queue pair: its turn to send, its timer, its failure.
-    fn after(&mut self, now: Instant, qpn: u32, failure: Option<Failure>) {
+    /// After anything was done with a queue pair: its turn to send, its timer, its end.
+    fn after(&mut self, now: Instant, qpn: u32) {
         let Some(qp) = self.qps.get_mut(&qpn) else {
             return;
         };
-        let can_send = qp.can_send(&self.config);
-        if can_send && !qp.scheduled {
-            qp.scheduled = true;
-            self.ring.push_back(qpn);
-        }
-        if let Some(deadline) = qp.deadline()
-            && qp.timer_queued.is_none_or(|queued| deadline < queued)
-        {
-            qp.timer_queued = Some(deadline);
-            self.timers.push(Reverse((deadline, qpn)));
-        }
-        if let Some(failure) = failure {
-            self.failed(qpn, failure.status);
-        }
-        if self
-            .qps
-            .get(&qpn)
-            .is_some_and(|qp| qp.farewell.is_due(can_send))
-        {
+        let (ring, timers) = (&mut self.ring, &mut self.timers);
+        let next = Next::plan(qp, qpn, &self.config, ring, timers, None);
+        self.follow(now, qpn, next);
+    }
+
+    /// Does what is seldom to be done after that: most packets need no other look at the table.
+    #[inline]
+    fn follow(&mut self, now: Instant, qpn: u32, next: Next) {
+        let due = match next {
+            Next::Nothing => false,
+            Next::Farewell => true,
+            Next::Failed { failure, can_send } => {
+                self.failed(qpn, failure.status);
+                let qp = self.qps.get(&qpn);
+                qp.is_some_and(|qp| qp.farewell.is_due(can_send))
+            }
+        };
+        if due {
             self.say_farewell(now, qpn);
         }
     }
