@@ -30,7 +30,8 @@ use crate::device::Device;
 use crate::intake::Intake;
 use crate::memory::FabricMemory;
 use crate::rdma::{
-    CloseReason, Completion, QueuePair, QueuePairHandler, RegionKey, Work, WorkKind, WorkStatus,
+    CloseReason, Completion, PostError, QueuePair, QueuePairHandler, RegionKey, Work, WorkKind,
+    WorkStatus,
 };
 use crate::share::{Held, Share};
 use crate::target_queue::{Capsule, CapsuleData, QueueInfo, QueueLimits, TransferError};
@@ -354,23 +355,21 @@ impl RdmaTarget {
             }
         };
         // The receive first: the host may send its next command as soon as it has the response.
-        let mut posted = qp.post_receive(0, memory).is_ok();
-        if let Some(write) = write {
-            posted &= qp.post_send(0, write).is_ok();
-        }
+        let received = qp.post_receive(0, memory).map_err(|(error, _)| error);
+        let post_send = |work| qp.post_send(0, work).map_err(|(error, _)| error);
+        let written = write.map_or(Ok(()), post_send);
         let response = FabricMemory::inline(&cqe.encode());
         let len = response.bytes().len();
-        posted &= qp
-            .post_send(
-                0,
-                Work::Send {
-                    data: response,
-                    len,
-                    invalidate,
-                },
-            )
-            .is_ok();
-        if !posted {
+        let sent = post_send(Work::Send {
+            data: response,
+            len,
+            invalidate,
+        });
+        // A connection that has ended says itself why.
+        let is_refused = |posted: &Result<(), PostError>| {
+            posted.is_err_and(|error| error != PostError::NotConnected)
+        };
+        if [received, written, sent].iter().any(is_refused) {
             self.close(CloseReason::Violation(
                 "the host does not acknowledge its responses",
             ));
