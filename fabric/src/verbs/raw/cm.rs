@@ -340,7 +340,7 @@ impl Id {
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let completions = domain.queue(queue)?;
         let (srq, receives) = match receives {
-            Receiving::Own { slab, .. } => (ptr::null_mut(), slab.slots()),
+            Receiving::Own { slab, .. } => (ptr::null_mut(), domain.receives_of(slab.slots())),
             Receiving::Shared(shared) => (shared.raw(), 0),
         };
         let mut attributes = ibv_qp_init_attr {

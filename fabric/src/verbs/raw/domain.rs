@@ -298,6 +298,11 @@ impl Domain {
         &self.limits
     }
 
+    /// How many of so many receives a queue pair's own queue takes at a time; the others wait.
+    pub(super) fn receives_of(&self, receives: usize) -> usize {
+        receives.min(self.limits.work_requests)
+    }
+
     pub(super) fn libraries(&self) -> &'static Libraries {
         self.context.libraries
     }

@@ -207,7 +207,7 @@ impl Rings {
     /// Whether receives are to be given to the device; what queue pairs share it has already.
     fn receives_wait(&self) -> bool {
         matches!(self.receiving, Receiving::Own { .. })
-            && self.receives_posted < self.receives.len()
+            && self.receives_posted < self.domain.receives_of(self.receives.len())
     }
 
     pub(in crate::verbs) fn post_receive(
@@ -339,7 +339,9 @@ impl Rings {
             return Ok(());
         };
         let (qp, post) = self.call(|ops| ops.post_recv)?;
-        let waiting = self.receives.iter().skip(self.receives_posted);
+        let at_once = self.domain.receives_of(self.receives.len());
+        let waiting = self.receives.iter().take(at_once);
+        let waiting = waiting.skip(self.receives_posted);
         let waiting = waiting.map(|receive| (receive.slot, receive.memory.bytes().len()));
         let count = post_slots(slab, RECEIVE, waiting, |requests, bad| {
             // SAFETY: the queue pair is alive; requests and places are valid for the call, which copies
