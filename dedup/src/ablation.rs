@@ -31,6 +31,12 @@ pub(crate) enum Broken {
     BelieveStaleBlocks,
     /// Records are appended without a look whether what they change is in memory (I4).
     AppendBlindly,
+    /// New blocks that the index has no room for are not remembered (lost duplicates).
+    ForgetUnindexed,
+    /// Blocks that are found by a hint are not remembered while commands hold them (lost duplicates).
+    ForgetHeldHints,
+    /// The block that a hint leads to is taken without a look at it (another block's content).
+    BelieveHints,
     /// Pages of maps leave memory before the store has what changed in them (lost mappings).
     EvictUnstored,
     /// Pages of maps leave memory while commands rely on what they found there (mixed-up mappings).

@@ -14,7 +14,8 @@ use std::sync::atomic::Ordering;
 use futures_util::future::join_all;
 use futures_util::lock::OwnedMutexGuard;
 use meta::{
-    BatchBuilder, Checkpoint, JournalError, JournalReader, MetaErrorKind, Record, RecordRef,
+    BatchBuilder, Checkpoint, JournalError, JournalReader, MetaError, MetaErrorKind, Record,
+    RecordRef,
 };
 
 use crate::engine::Shared;
@@ -169,18 +170,16 @@ impl Shared {
             return Ok(false);
         }
         let last = checkpoint.position.seq - 1;
-        let batch = builder.finish(checkpoint);
-        let applied = batch.and_then(|batch| self.store.apply(&batch));
-        if let Err(error) = applied {
-            // Nothing was applied when the file system is full, and that can be cured while we run;
-            // anything else leaves open what the store holds, and applying the same changes twice
-            // would break its counts.
-            if error.kind() == MetaErrorKind::NoSpace {
-                lock(&self.state).retry_upto = Some(last);
-                return Err(EngineError::unavailable(error.to_string()));
-            }
-            return Err(self.fail(error.to_string()));
-        }
+        let applied = builder.finish(checkpoint).and_then(|mut batch| {
+            let hinted = self.want_hints(&mut batch, last);
+            self.store.apply(&batch)?;
+            Ok(hinted)
+        });
+        let hinted = match applied {
+            Ok(hinted) => hinted,
+            Err(error) => return Err(self.not_applied(&error, last)),
+        };
+        self.has_hints(&hinted, last);
         {
             let mut state = lock(&self.state);
             state.retry_upto = None;
@@ -194,6 +193,18 @@ impl Shared {
         self.unstored.fetch_sub(entries, Ordering::AcqRel);
         std::mem::take(&mut *lock(&self.stored)).set();
         Ok(true)
+    }
+
+    /// What it means that the store did not say that it took a batch that ends with this record.
+    fn not_applied(&self, error: &MetaError, last: u64) -> EngineError {
+        // Nothing was applied when the file system is full, and that can be cured while we run;
+        // anything else leaves open what the store holds, and applying the same changes twice
+        // would break its counts.
+        if error.kind() == MetaErrorKind::NoSpace {
+            lock(&self.state).retry_upto = Some(last);
+            return EngineError::unavailable(error.to_string());
+        }
+        self.fail(error.to_string())
     }
 
     /// The pool takes no changes any more; returns the error that says so.

@@ -75,6 +75,7 @@ fn info_of(row: &BlockRow) -> BlockInfo {
         refcount: references,
         fingerprint,
         crc32c,
+        is_hinted: _,
     } = *row;
     BlockInfo {
         references,
@@ -95,8 +96,13 @@ impl State {
             blocks,
             index,
             late,
+            hints,
             ..
         } = self;
+        let newer = late
+            .as_deref()
+            .and_then(|late| late.newest(&row.fingerprint));
+        let newer = newer.filter(|newer| *newer != pba);
         let is_late = |late: &Option<Box<Late>>, known| {
             let late = late.as_deref();
             late.is_some_and(|late| late.is_about(known, &row.fingerprint))
@@ -104,15 +110,24 @@ impl State {
         // Of two old blocks of the same content both are entered, if the first one is not here to be
         // compared: either can be found.
         let known = index.find_with(blocks, &row.fingerprint, |known| is_late(late, known));
+        let mut twins = newer;
         if let Found::Here(known) = known {
             if known == pba || !is_late(late, known) {
+                #[cfg(test)]
+                hints.displaces(known != pba);
                 return; // it is there, or another old one of the same content
             }
-            if let Some(late) = late {
-                late.add_twin(known, pba);
-            }
+            twins = Some(known);
         }
-        index.insert(blocks, pba, known.here());
+        if let (Some(newer), Some(late)) = (twins, late) {
+            late.add_twin(newer, pba);
+            #[cfg(test)]
+            hints.displaces(true);
+        }
+        // The hint may lead to the newer one by now.
+        if !index.insert(blocks, pba, known.here()) && (newer.is_some() || !row.is_hinted) {
+            hints.wait_loaded(pba, row.fingerprint);
+        }
     }
 }
 
@@ -195,6 +210,9 @@ impl Shared {
     /// first and the last change of the state, so a command that is dropped leaves a whole group or none.
     pub(crate) async fn enter_group(self: &Arc<Self>, first: Pba) -> Result<()> {
         let _turn = self.load_turn.lock().await;
+        if self.hints_are_behind() {
+            self.write_hints().await?;
+        }
         if lock(&self.state).blocks.is_entered(first) {
             return Ok(());
         }
@@ -229,6 +247,8 @@ impl Shared {
                 state.packs.add_found(*pba);
                 used.insert(pba.container());
             }
+            let hashed = infos.iter().filter(|(_, info)| info.fingerprint.is_some());
+            state.hints.came(hashed.count() as u64);
             state.blocks.enter(first, &infos);
             state.space.learn(first, used.into_iter());
             // What is entered below is compared with what is here.
@@ -239,7 +259,9 @@ impl Shared {
             let mut state = lock(&self.state);
             let damage = lock(&self.damage);
             for (pba, row) in rows {
-                if !damage.describes(*pba, &state.blocks.get(*pba)) {
+                if damage.describes(*pba, &state.blocks.get(*pba)) {
+                    state.hints.hide(*pba);
+                } else {
                     state.enter(*pba, row);
                 }
             }
@@ -293,7 +315,7 @@ fn check_rows(state: &State, rows: &[(Pba, BlockRow)]) -> Result<Vec<(Pba, Block
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use drives::MemoryDrive;
     use meta::{Compression, JournalConfig, MemoryMedia, MemoryStore, VerifyPolicy};
     use reactor::BufferPool;
@@ -307,18 +329,20 @@ mod tests {
     use super::*;
 
     /// Blocks of the stories' volumes: many times the memory that there is for them.
-    const BLOCKS: u32 = 600;
+    pub(crate) const BLOCKS: u32 = 600;
     const CACHE_BYTES: u64 = 4 * CHUNK_BYTES;
 
-    struct Pool {
-        store: Arc<MemoryStore>,
+    /// A pool in memory with little memory for metadata.
+    pub(crate) struct Pool {
+        pub(crate) store: Arc<MemoryStore>,
         media: Arc<MemoryMedia>,
         drive: Arc<MemoryDrive>,
         buffers: BufferPool,
+        pub(crate) config: EngineConfig,
     }
 
     impl Pool {
-        fn new() -> Self {
+        pub(crate) fn new() -> Self {
             Self {
                 store: Arc::new(MemoryStore::new()),
                 media: Arc::new(MemoryMedia::new(256 << 10)),
@@ -326,16 +350,6 @@ mod tests {
                     crate::LABEL_BLOCKS + 3 * u64::from(BLOCKS),
                 )),
                 buffers: BufferPool::new(4 << 20).unwrap(),
-            }
-        }
-
-        async fn open(&self) -> Arc<Engine> {
-            let engine = Engine::open(EngineParts {
-                drives: vec![self.drive.clone()],
-                journal: self.media.clone(),
-                store: self.store.clone(),
-                hash_key: [9; 32],
-                blocking: Blocking::Inline,
                 config: EngineConfig {
                     bounce_bytes: BOUNCE_BYTES_MIN,
                     metadata_cache_bytes: CACHE_BYTES,
@@ -345,11 +359,22 @@ mod tests {
                     },
                     ..EngineConfig::default()
                 },
+            }
+        }
+
+        pub(crate) async fn open(&self) -> Arc<Engine> {
+            let engine = Engine::open(EngineParts {
+                drives: vec![self.drive.clone()],
+                journal: self.media.clone(),
+                store: self.store.clone(),
+                hash_key: [9; 32],
+                blocking: Blocking::Inline,
+                config: self.config.clone(),
             });
             engine.await.unwrap()
         }
 
-        async fn volume(
+        pub(crate) async fn volume(
             &self,
             engine: &Arc<Engine>,
             name: &str,
@@ -370,7 +395,7 @@ mod tests {
         }
 
         /// Writes content `first`, `first + 1`, ... to a volume, 24 blocks at a time.
-        async fn write(&self, volume: &Volume, first: u32) {
+        pub(crate) async fn write(&self, volume: &Volume, first: u32) {
             for start in (0..BLOCKS).step_by(24) {
                 let mut buf = self.buffers.alloc(24 * SUB_BLOCK_BYTES).await;
                 for (at, block) in (start..).zip(buf.chunks_exact_mut(SUB_BLOCK_BYTES)) {
@@ -384,11 +409,11 @@ mod tests {
         }
     }
 
-    fn used_blocks(engine: &Engine) -> u64 {
+    pub(crate) fn used_blocks(engine: &Engine) -> u64 {
         engine.status().used_bytes / SUB_BLOCK_BYTES as u64
     }
 
-    async fn is_right(engine: &Engine) {
+    pub(crate) async fn is_right(engine: &Engine) {
         let report = engine.check_online().await.unwrap();
         assert!(report.consistent, "{report:?}");
     }

@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use crate::block_table::{BlockInfo, IN_FLIGHT};
 use crate::domain::Hashers;
 use crate::engine::Shared;
-use crate::index::Found;
+use crate::hints::Sought;
 use crate::pack_read::Fetch;
 use crate::state::State;
 use crate::wait::{lock, yield_once};
@@ -187,7 +187,7 @@ impl State {
         if !known.describes(&info) || info.references >= IN_FLIGHT - 1 {
             return false;
         }
-        self.blocks.take(pba);
+        self.take(pba);
         true
     }
 }
@@ -212,6 +212,9 @@ impl Shared {
         }
         // Content that is written again must not be taken for stored there.
         state.unindex(pba);
+        state.hints.hide(pba);
+        #[cfg(test)]
+        state.hints.displaces(true);
         if lock(&self.damage).insert(pba, &info) {
             tracing::error!(
                 drive = self
@@ -283,16 +286,7 @@ impl Shared {
         if !lock(&self.damage).remove(pba) {
             return;
         }
-        let fingerprint = state.blocks.get(pba).fingerprint;
-        if fingerprint.is_some()
-            && state
-                .index
-                .find(&state.blocks, &fingerprint)
-                .here()
-                .is_none()
-        {
-            state.index.insert(&state.blocks, pba, None);
-        }
+        state.index_again(pba);
     }
 
     /// Forgets damaged blocks that nobody refers to any more, heals those whose content was written
@@ -345,8 +339,9 @@ impl Shared {
     /// What there is to do for a damaged block, which is kept here.
     async fn task(self: &Arc<Self>, pba: Pba, known: &Known) -> Result<Option<Task>> {
         let mut stays = Vec::new();
+        let mut answer = None;
         loop {
-            let away = {
+            let (away, generation) = {
                 let state = lock(&self.state);
                 let mut damage = lock(&self.damage);
                 if !known.describes(&state.blocks.get(pba)) {
@@ -356,15 +351,17 @@ impl Shared {
                 // A fragment cannot be written in place: others share its block.
                 let can_heal = known.fingerprint.is_some() && !pba.is_fragment();
                 let twin = match can_heal {
-                    true => state.index.find(&state.blocks, &known.fingerprint),
-                    false => Found::Nowhere,
+                    true => state.seek(&known.fingerprint, answer),
+                    false => Sought::Nowhere,
                 };
                 let twin = match twin {
-                    Found::Stored(away) => Err(away),
-                    twin => Ok(twin.here()),
+                    Sought::Here(twin) | Sought::Unindexed(twin) => Ok(Some(twin)),
+                    Sought::Away(away) => Err(Some(away)),
+                    Sought::Ask => Err(None),
+                    Sought::Nowhere => Ok(None),
                 };
                 match twin {
-                    Err(away) => away,
+                    Err(away) => (away, state.hints.generation),
                     Ok(Some(twin)) if twin == pba => {
                         // It was freed, and the same content was written to it again.
                         damage.remove(pba);
@@ -377,7 +374,13 @@ impl Shared {
                     }
                 }
             };
-            stays.push(self.keep_here([away]).await?);
+            match away {
+                Some(away) => stays.push(self.keep_here([away]).await?),
+                None => {
+                    let asked = vec![known.fingerprint];
+                    answer = self.ask_for_hints(generation, asked).await?.pop();
+                }
+            }
         }
     }
 

@@ -79,6 +79,9 @@ pub struct EngineConfig {
     /// is read from the store when it is needed. What the store does not have yet stays in memory; when
     /// that is a quarter more than this, writes wait for a checkpoint.
     pub metadata_cache_bytes: u64,
+    /// Memory of the index that finds blocks by their content, in bytes: it takes about 10 a block, and some
+    /// hundred in any case. What has no room is found through the store: slower, and as surely.
+    pub index_bytes_max: u64,
     /// Data of acknowledged writes to volumes that compare in the background, at most (bytes); what is
     /// beyond is compared before it is acknowledged.
     pub verify_bytes_max: usize,
@@ -111,6 +114,7 @@ impl Default for EngineConfig {
             survey_interval: Duration::from_secs(600),
             references_max: u32::MAX,
             metadata_cache_bytes: 1 << 30,
+            index_bytes_max: u64::MAX,
             verify_bytes_max: 16 << 20,
             journal: JournalConfig::default(),
         }
@@ -500,6 +504,7 @@ impl Engine {
     /// The first one that background work would have logged.
     pub async fn maintain(&self) -> Result<()> {
         self.load().await?;
+        self.shared.write_hints().await?;
         self.shared.merge_late().await?;
         while self.shared.free_slice().await? {}
         let compared = self.shared.verify.caught_up().await;
@@ -632,12 +637,13 @@ impl Engine {
         }
     }
 
-    /// Looks after damaged blocks and the fill level.
+    /// Looks after damaged blocks, hints and the fill level.
     async fn keep_watch(&self) {
         let mut fill = FillWatch::default();
         while !self.shared.is_closed() {
             fill.watch(&self.shared);
             self.shared.tend_damage().await;
+            report("writing hints", self.shared.write_hints().await);
             reactor::sleep(TICK).await;
         }
     }

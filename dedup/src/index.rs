@@ -2,7 +2,8 @@
 //!
 //! [`Index`] finds a block by its fingerprint; it stores block numbers and a few bits of the fingerprint,
 //! and compares the full fingerprint in the [block table](BlockTable), so a hit is always a match of all
-//! 128 bits. Where that part of the table is in the store only, it says so: who looks brings it in and
+//! 128 bits. It takes no more memory than it may: what it has no room for is found otherwise
+//! ([`crate::hints`]). Where that part of the table is in the store only, it says so: who looks brings it in and
 //! looks again, so that nothing that is stored is ever missed.
 
 use meta::{Fingerprint, Pba};
@@ -58,6 +59,9 @@ pub(crate) struct Index {
     shards: Vec<Shard>,
     drives: Vec<Numbers>,
     len: usize,
+    /// Memory of all shards.
+    bytes: u64,
+    bytes_max: u64,
 }
 
 /// The numbers of a drive's addresses: its blocks, then the fragments in them.
@@ -69,6 +73,9 @@ struct Numbers {
 #[derive(Clone, Copy, Default)]
 #[repr(align(64))]
 struct Bucket([u64; SLOTS]);
+
+/// Memory of a bucket, and of what says whether entries lie behind it.
+const BUCKET_BYTES: u64 = (size_of::<Bucket>() + size_of::<u8>()) as u64;
 
 struct Shard {
     buckets: Vec<Bucket>,
@@ -219,8 +226,13 @@ impl Shard {
         (self.used + 1) * LOAD_MAX.1 > self.buckets.len() * SLOTS * LOAD_MAX.0
     }
 
+    /// Buckets that it gets more when it grows.
+    fn growth(&self) -> usize {
+        (self.buckets.len() / GROWTH).max(1)
+    }
+
     fn grow(&mut self) {
-        let buckets = self.buckets.len() + (self.buckets.len() / GROWTH).max(1);
+        let buckets = self.buckets.len() + self.growth();
         let old = std::mem::replace(
             self,
             Self {
@@ -238,10 +250,12 @@ impl Shard {
 }
 
 impl Index {
-    /// For drives of these sizes (in data blocks), together at most [`BLOCKS_MAX`].
-    pub(crate) fn new(data_blocks: &[u64]) -> Self {
+    /// For drives of these sizes (in data blocks), together at most [`BLOCKS_MAX`]. It takes so much
+    /// memory at most, and always some entries.
+    pub(crate) fn new(data_blocks: &[u64], bytes_max: u64) -> Self {
         let blocks: u64 = data_blocks.iter().sum();
-        let shards = (blocks / SHARD_ENTRIES).clamp(1, SHARDS_MAX);
+        let entries = blocks.min(bytes_max / BUCKET_BYTES * SLOTS as u64);
+        let shards = (entries / SHARD_ENTRIES).clamp(1, SHARDS_MAX);
         let mut first = 0;
         let drives = data_blocks.iter().map(|blocks| {
             let numbers = Numbers {
@@ -251,12 +265,15 @@ impl Index {
             first += blocks * NUMBERS;
             numbers
         });
+        let drives = drives.collect();
+        let shards = (0..shards.next_power_of_two()).map(|_| Shard::new());
+        let shards: Vec<Shard> = shards.collect();
         Self {
-            drives: drives.collect(),
-            shards: (0..shards.next_power_of_two())
-                .map(|_| Shard::new())
-                .collect(),
+            drives,
             len: 0,
+            bytes: shards.len() as u64 * (size_of::<Shard>() as u64 + BUCKET_BYTES),
+            shards,
+            bytes_max,
         }
     }
 
@@ -277,6 +294,14 @@ impl Index {
         let number = drive.first + before + pba.number() + 1;
         debug_assert!(number >> NUMBER_BITS == 0);
         hash.tag << NUMBER_BITS | number
+    }
+
+    /// Whether a block with this fingerprint is in it.
+    pub(crate) fn has(&self, fingerprint: &Fingerprint, pba: Pba) -> bool {
+        let hash = Hash::new(fingerprint);
+        let entry = self.entry(hash, pba);
+        let shard = &self.shards[self.shard(hash)];
+        shard.find(hash.tag, |other| other == entry).is_some()
     }
 
     /// The block with this fingerprint.
@@ -373,9 +398,10 @@ impl Index {
         std::hint::black_box(seen);
     }
 
-    /// Enters a block, whose fingerprint is in the table already. `known`: what was found by that
-    /// fingerprint before, which leaves.
-    pub(crate) fn insert(&mut self, blocks: &BlockTable, pba: Pba, known: Option<Pba>) {
+    /// Enters a block, whose fingerprint is in the table already; false if there is no room for it. `known`:
+    /// what was found by that fingerprint before, which leaves, and whose room is enough.
+    #[must_use]
+    pub(crate) fn insert(&mut self, blocks: &BlockTable, pba: Pba, known: Option<Pba>) -> bool {
         let hash = Hash::new(&blocks.get(pba).fingerprint);
         if let Some(known) = known {
             self.remove_entry(hash, known);
@@ -384,10 +410,16 @@ impl Index {
         let at = self.shard(hash);
         let shard = &mut self.shards[at];
         if shard.is_full() {
+            let growth = shard.growth() as u64 * BUCKET_BYTES;
+            if self.bytes + growth > self.bytes_max {
+                return false;
+            }
             shard.grow();
+            self.bytes += growth;
         }
         shard.insert(entry);
         self.len += 1;
+        true
     }
 
     /// Removes a block; an entry of another block with the same content stays.
@@ -409,11 +441,13 @@ impl Index {
     }
 
     /// Bytes of memory.
-    pub(crate) fn memory_bytes(&self) -> usize {
-        let shard = |shard: &Shard| {
-            size_of::<Shard>() + shard.buckets.capacity() * (size_of::<Bucket>() + size_of::<u8>())
-        };
-        self.shards.iter().map(shard).sum()
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Bytes of memory that it may take.
+    pub(crate) fn bytes_max(&self) -> u64 {
+        self.bytes_max
     }
 }
 
@@ -441,7 +475,7 @@ mod tests {
         #[test]
         fn the_index_agrees_with_a_plain_map(steps in proptest::collection::vec((0u8..20, any::<bool>()), 1..200)) {
             let mut blocks = BlockTable::new(&[20_000, 30_000]);
-            let mut index = Index::new(&[20_000, 30_000]);
+            let mut index = Index::new(&[20_000, 30_000], u64::MAX);
             let mut model = HashMap::new();
             for (number, (content, insert)) in steps.into_iter().enumerate() {
                 let fingerprint = Fingerprint([content; 16]);
@@ -450,7 +484,7 @@ mod tests {
                     let pba = if number % 3 == 0 { block } else { block.fragment(number as u8 % 15) };
                     *blocks.entry(pba) = BlockInfo { references: 1, crc32c: 0, fingerprint };
                     let known = index.find(&blocks, &fingerprint).here();
-                    index.insert(&blocks, pba, known);
+                    assert!(index.insert(&blocks, pba, known));
                     model.insert(content, pba);
                 } else if let Some(pba) = model.remove(&content) {
                     index.remove(&blocks, pba);
@@ -467,7 +501,7 @@ mod tests {
     #[test]
     fn removing_a_second_copy_leaves_the_one_that_can_be_found() {
         let mut blocks = BlockTable::new(&[100]);
-        let mut index = Index::new(&[100]);
+        let mut index = Index::new(&[100], u64::MAX);
         let fingerprint = Fingerprint([3; 16]);
         let (a, b) = (Pba::new(0, 1), Pba::new(0, 2));
         for pba in [a, b] {
@@ -477,7 +511,7 @@ mod tests {
                 fingerprint,
             };
             let known = index.find(&blocks, &fingerprint).here();
-            index.insert(&blocks, pba, known);
+            assert!(index.insert(&blocks, pba, known));
         }
         index.remove(&blocks, a);
         assert_eq!(index.find(&blocks, &fingerprint), Found::Here(b));
@@ -533,12 +567,60 @@ mod tests {
     }
 
     #[test]
+    fn a_full_index_takes_no_more_until_something_leaves_and_finds_what_it_took() {
+        const BLOCKS: u64 = 60_000;
+        for bytes_max in [0, 1000, 100_000, 300_000] {
+            let mut blocks = BlockTable::new(&[BLOCKS]);
+            let mut index = Index::new(&[BLOCKS], bytes_max);
+            let smallest = index.memory_bytes();
+            let mut taken = Vec::new();
+            for number in 0..BLOCKS {
+                let pba = Pba::new(0, number);
+                *blocks.entry(pba) = BlockInfo {
+                    references: 1,
+                    crc32c: 0,
+                    fingerprint: spread(number),
+                };
+                if index.insert(&blocks, pba, None) {
+                    taken.push(number);
+                }
+            }
+            assert!(index.memory_bytes() <= bytes_max.max(smallest));
+            assert_eq!(index.len(), taken.len());
+            // Nearly all of the room is used.
+            assert!(taken.len() as u64 >= bytes_max / 13);
+            for number in 0..BLOCKS {
+                let found = index.find(&blocks, &spread(number)).here();
+                let is_taken = taken.binary_search(&number).is_ok();
+                assert_eq!(found, is_taken.then(|| Pba::new(0, number)));
+            }
+            // A second copy takes the place of the first one, and the room of one that left is used.
+            let (first, second) = (Pba::new(0, taken[0]), Pba::new(0, taken[1]));
+            let other = blocks.get(second);
+            *blocks.entry(first) = other;
+            index.remove(&blocks, second);
+            let fingerprint = spread(taken[0]);
+            *blocks.entry(first) = BlockInfo {
+                fingerprint,
+                ..other
+            };
+            *blocks.entry(second) = BlockInfo {
+                fingerprint,
+                ..other
+            };
+            assert!(index.insert(&blocks, second, Some(first)));
+            assert_eq!(index.find(&blocks, &fingerprint), Found::Here(second));
+            assert_eq!(index.len(), taken.len() - 1);
+        }
+    }
+
+    #[test]
     fn a_large_index_forgets_nothing_and_takes_about_ten_bytes_an_entry() {
         const BLOCKS: u64 = 120_000;
         // Two drives, so that numbers are not addresses.
         let sizes = [50_000, BLOCKS - 50_000];
         let mut blocks = BlockTable::new(&sizes);
-        let mut index = Index::new(&sizes);
+        let mut index = Index::new(&sizes, u64::MAX);
         let pba = |number: u64| match number.checked_sub(sizes[0]) {
             None => Pba::new(0, number),
             Some(block) => Pba::new(1, block),
@@ -549,7 +631,7 @@ mod tests {
                 crc32c: 0,
                 fingerprint: spread(number),
             };
-            index.insert(&blocks, pba(number), None);
+            assert!(index.insert(&blocks, pba(number), None));
         }
         assert_eq!(index.len() as u64, BLOCKS);
         let bytes = index.memory_bytes() as f64 / BLOCKS as f64;

@@ -48,6 +48,7 @@ mod engine;
 mod error;
 mod fill;
 mod fingerprint;
+mod hints;
 mod index;
 mod lane;
 mod load;

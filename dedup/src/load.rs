@@ -31,6 +31,8 @@ const LATE_MAX: usize = if cfg!(test) { 40 } else { 1 << 20 };
 pub(crate) struct Late {
     /// New blocks that have a fingerprint.
     blocks: HashMap<Pba, Fingerprint>,
+    /// The last one of each fingerprint.
+    newest: HashMap<Fingerprint, Pba>,
     /// Volume and sub-block that were mapped to one of them.
     mappings: Vec<(u32, u64, Pba)>,
     /// The older block of the same fingerprint.
@@ -45,6 +47,12 @@ impl Late {
 
     pub(crate) fn add_block(&mut self, pba: Pba, fingerprint: Fingerprint) {
         self.blocks.insert(pba, fingerprint);
+        self.newest.insert(fingerprint, pba);
+    }
+
+    /// The block that was new with this content, and may still have it.
+    pub(crate) fn newest(&self, fingerprint: &Fingerprint) -> Option<Pba> {
+        self.newest.get(fingerprint).copied()
     }
 
     /// Whether a block was new with this content, and may still have it.
@@ -128,7 +136,10 @@ impl Shared {
         }
         let next = lock(&self.state).blocks.next_unentered();
         match next {
-            Some(first) => self.enter_group(first).await?,
+            Some(first) => {
+                self.enter_group(first).await?;
+                self.write_hints().await?;
+            }
             None => {
                 let late = {
                     let mut state = lock(&self.state);
@@ -188,7 +199,7 @@ impl Shared {
             if !is_there || !is_same || !state.can_share(old) {
                 return Ok(());
             }
-            state.blocks.take(old);
+            state.take(old);
             info
         };
         // Given back on every way out but success.

@@ -24,7 +24,8 @@ use reactor::BufferPool;
 use crate::domain;
 use crate::engine::{EngineParts, block_on};
 use crate::fingerprint::{self, Hasher};
-use crate::index::BLOCKS_MAX;
+use crate::hints::Hints;
+use crate::index::{BLOCKS_MAX, Index};
 use crate::pack_read::Fetch;
 use crate::resident::Resident;
 use crate::state::{State, VolumeEntry};
@@ -132,7 +133,7 @@ async fn load(parts: &EngineParts) -> Result<State> {
     let data_blocks = data_blocks(&parts.drives)?;
     let store = parts.store.clone();
     let ends = data_blocks.clone();
-    let (volumes, totals, used_ends) = block_on(parts.blocking, move || {
+    let (volumes, totals, used_ends, has_hints) = block_on(parts.blocking, move || {
         let totals = store.totals()?;
         let mut used_ends = Vec::new();
         for (drive, blocks) in (0u16..).zip(&ends) {
@@ -156,7 +157,7 @@ async fn load(parts: &EngineParts) -> Result<State> {
                 }
             }
         }
-        Ok((store.volumes()?, totals, used_ends))
+        Ok((store.volumes()?, totals, used_ends, store.has_hints()?))
     })
     .await?;
     let config = &parts.config;
@@ -165,6 +166,10 @@ async fn load(parts: &EngineParts) -> Result<State> {
         config.discard,
         config.references_max,
         Resident::new(config.metadata_cache_bytes),
+        (
+            Index::new(&data_blocks, config.index_bytes_max),
+            Hints::new(has_hints),
+        ),
     );
     for info in volumes {
         state.saw_volume(info.id);

@@ -6,7 +6,8 @@
 //!   block table as what it is, and what commands hold keeps the block's chunk in memory;
 //! * between the check of an append and the changes that it makes nothing leaves memory;
 //! * a block is in the index exactly if its count is above zero (or another block of the same content
-//!   took its place there, or its content was not hashed);
+//!   took its place there, or its content was not hashed, or the index has no room:
+//!   [`crate::hints`] finds it then);
 //! * a block that is marked in flight is being written by one batch, which holds all its references;
 //!   its checksum field then holds the number of the batch's item that is written there;
 //! * a block whose count falls to zero leaves the index at once and is quarantined with the sequence
@@ -20,7 +21,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use meta::{Fingerprint, MapEntry, Mapping, Pba, Record, RecordRef, VolumeInfo, VolumeState};
 
 use crate::block_table::{BlockInfo, BlockTable, IN_FLIGHT};
-use crate::index::{Found, Index};
+use crate::hints::{Answer, Hints, Sought};
+use crate::index::Index;
 use crate::load::Late;
 use crate::map::{NotHere, PageMap};
 use crate::online::OnlineCount;
@@ -137,6 +139,8 @@ pub(crate) struct Wanted {
     pub(crate) is_distinct: bool,
     /// Room for it was promised.
     pub(crate) has_promise: bool,
+    /// What the store said of it, if it was asked.
+    pub(crate) answer: Option<Answer>,
 }
 
 /// What a look-up of new content ends in.
@@ -152,6 +156,8 @@ pub(crate) enum Claim {
     /// What is known of that address is in the store only: bring it in, then look up again. It may have
     /// the content, or be the one to be handed out next.
     Load(Pba),
+    /// The store has to be asked for a hint, then look up again.
+    Ask,
     /// Nobody has it and no block is free.
     Full,
 }
@@ -161,6 +167,8 @@ pub(crate) struct State {
     pub(crate) volumes: BTreeMap<u32, VolumeEntry>,
     pub(crate) blocks: BlockTable,
     pub(crate) index: Index,
+    /// What the index has no room for.
+    pub(crate) hints: Hints,
     pub(crate) space: Space,
     pub(crate) packs: PackCount,
     /// What of maps is in memory.
@@ -203,11 +211,13 @@ impl State {
         discard: bool,
         references_max: u32,
         resident: Resident,
+        (index, hints): (Index, Hints),
     ) -> Self {
         Self {
             volumes: BTreeMap::new(),
             blocks: BlockTable::new(data_blocks),
-            index: Index::new(data_blocks),
+            index,
+            hints,
             space: Space::new(data_blocks, discard),
             packs: PackCount::default(),
             resident,
@@ -319,14 +329,15 @@ impl State {
             has_promise,
             ..
         } = wanted;
-        let known = if fingerprint.is_some() {
-            match self.index.find(&self.blocks, &fingerprint) {
-                Found::Here(pba) => Some(pba),
-                Found::Stored(pba) => return Claim::Load(pba),
-                Found::Nowhere => None,
-            }
-        } else {
-            None
+        let sought = match fingerprint.is_some() {
+            true => self.seek(&fingerprint, wanted.answer),
+            false => Sought::Nowhere,
+        };
+        let known = match sought {
+            Sought::Here(pba) | Sought::Unindexed(pba) => Some(pba),
+            Sought::Away(pba) => return Claim::Load(pba),
+            Sought::Ask if !wanted.is_distinct => return Claim::Ask,
+            Sought::Ask | Sought::Nowhere => None,
         };
         if let Some(pba) = known.filter(|_| !wanted.is_distinct) {
             let info = self.blocks.get(pba);
@@ -346,6 +357,10 @@ impl State {
             }
             if has_room {
                 self.blocks.take(pba);
+                // Something may have left the index since.
+                if sought == Sought::Unindexed(pba) && !self.index.insert(&self.blocks, pba, None) {
+                    self.hints.take(pba, fingerprint);
+                }
                 let crc32c = info.crc32c;
                 return if is_own {
                     Claim::Own { pba, item: crc32c }
@@ -375,7 +390,12 @@ impl State {
         };
         self.blocks.create(pba, info);
         if fingerprint.is_some() {
-            self.index.insert(&self.blocks, pba, known);
+            self.hints.came(1);
+            if !self.index.insert(&self.blocks, pba, known) {
+                self.hints.wait(pba, fingerprint);
+            }
+            #[cfg(test)]
+            self.hints.displaces(known.is_some() || wanted.is_distinct);
             if let Some(late) = &mut self.late {
                 late.add_block(pba, fingerprint);
             }
@@ -393,7 +413,7 @@ impl State {
     /// A block in flight was not written, and will not be: all its references are void.
     /// `may_be_written`: a write to it may still be under way, so it is not used again.
     pub(crate) fn abandon(&mut self, pba: Pba, may_be_written: bool) {
-        self.unindex(pba);
+        self.leaves(pba);
         let references = self.blocks.get(pba).references & !IN_FLIGHT;
         self.blocks.let_go(pba, references).references = 0;
         let Some(block) = self.packs.remove(&self.blocks, pba) else {
@@ -408,8 +428,28 @@ impl State {
 
     /// Content that is written again is not taken for stored there.
     pub(crate) fn unindex(&mut self, pba: Pba) {
-        if self.blocks.get(pba).fingerprint.is_some() {
+        let fingerprint = self.blocks.get(pba).fingerprint;
+        if fingerprint.is_some() {
             self.index.remove(&self.blocks, pba);
+            self.hints.forget(pba, &fingerprint);
+        }
+    }
+
+    /// A block is not in use any more, and nobody finds it.
+    fn leaves(&mut self, pba: Pba) {
+        self.unindex(pba);
+        self.hints.went(pba, &self.blocks.get(pba).fingerprint);
+    }
+
+    /// A block in use can be found by its content again.
+    pub(crate) fn index_again(&mut self, pba: Pba) {
+        self.hints.show(pba);
+        let fingerprint = self.blocks.get(pba).fingerprint;
+        if fingerprint.is_some()
+            && self.index.find(&self.blocks, &fingerprint).here().is_none()
+            && !self.index.insert(&self.blocks, pba, None)
+        {
+            self.hints.wait_loaded(pba, fingerprint);
         }
     }
 
@@ -428,6 +468,7 @@ impl State {
 
     /// A command gives back a reference that it holds of a stable block.
     pub(crate) fn give_back(&mut self, pba: Pba) {
+        self.hints_give_back(pba);
         let info = self.blocks.let_go(pba, 1);
         let left = info.lose();
         self.lost(pba, left);
@@ -443,7 +484,7 @@ impl State {
             ));
         };
         if left == 0 {
-            self.unindex(pba);
+            self.leaves(pba);
             if let Some(block) = self.packs.remove(&self.blocks, pba) {
                 self.space.quarantine(block, self.last_change);
             }
@@ -548,6 +589,10 @@ impl State {
     fn install_entry(&mut self, volume: u32, at: u64, entry: &MapEntry) {
         if let Some(new) = entry.new {
             self.unflushed_bytes += SUB_BLOCK_BYTES as u64;
+            if self.hints.is_waited() {
+                self.hints
+                    .mapped(new.pba, &new.fingerprint, self.last_change);
+            }
             if let Some(late) = &mut self.late {
                 late.add_mapping(volume, at, new.pba);
             }

@@ -39,6 +39,15 @@ pub struct PoolStatus {
     pub indexed_blocks: u64,
     /// Memory of the index that finds them, in bytes.
     pub index_bytes: u64,
+    /// Memory that it may take, in bytes ([`crate::EngineConfig::index_bytes_max`]).
+    pub index_bytes_max: u64,
+    /// Blocks with a fingerprint that the index does not have: those that it has no room for, second blocks
+    /// of a content, and damaged ones.
+    pub unindexed_blocks: u64,
+    /// Contents that the store was asked for since the pool was opened, because the index did not have them.
+    pub hint_lookups: u64,
+    /// Those of them that the store had a hint for.
+    pub hint_hits: u64,
     /// Memory that maps, and what is known of blocks, may take, in bytes
     /// ([`crate::EngineConfig::metadata_cache_bytes`]). The index is not a part of it.
     pub metadata_cache_bytes: u64,
@@ -146,7 +155,11 @@ pub(crate) fn collect(shared: &Shared) -> PoolStatus {
         compressed_bytes: state.packs.fragments * grain,
         packed_bytes: state.packs.packs * grain,
         indexed_blocks: state.index.len() as u64,
-        index_bytes: state.index.memory_bytes() as u64,
+        index_bytes: state.index.memory_bytes(),
+        index_bytes_max: state.index.bytes_max(),
+        unindexed_blocks: state.hints.unindexed(state.index.len()),
+        hint_lookups: state.hints.asked,
+        hint_hits: state.hints.answered,
         metadata_cache_bytes: state.resident.limit(),
         metadata_resident_bytes: state.resident.bytes(),
         map_page_reads: state.resident.reads,

@@ -24,6 +24,7 @@ use crate::chunks::Stay;
 use crate::commit::{AppendError, RoomTurn};
 use crate::engine::Shared;
 use crate::fingerprint::{self, Block, Hasher};
+use crate::hints::{Answer, Sought};
 use crate::lane::Command;
 use crate::packing::Packing;
 use crate::state::State;
@@ -42,13 +43,14 @@ pub(crate) async fn run(shared: Arc<Shared>, commands: Vec<Command>) {
     let mut batch = Batch::new(shared, commands);
     batch.look_at_content();
     batch.round().await;
-    let rest = batch.split_off_rest();
+    let rest = batch.split_off_rest(|progress| !matches!(progress, Progress::Asks));
     #[cfg(test)]
     crate::simulation::note_batch(0, rest.len());
-    drop(batch);
-    if !rest.is_empty() {
-        join_all(rest.into_iter().map(Batch::go_on_alone)).await;
+    if rest.is_empty() && batch.jobs.is_empty() {
+        return;
     }
+    let rest = join_all(rest.into_iter().map(Batch::go_on_alone));
+    join(rest, batch.go_on_asking()).await;
 }
 
 /// How far a command has come.
@@ -62,6 +64,8 @@ pub(crate) enum Progress {
     /// What is known of these addresses is in the store only; it has a block for contents that it was
     /// not needed for.
     Loads(Vec<Pba>),
+    /// The store has to be asked for hints; it has a block for contents that need none.
+    Asks,
     /// Some contents need room that is not there; nothing is claimed.
     Full,
     /// Its volume is not there any more; nothing is claimed.
@@ -119,6 +123,8 @@ pub(crate) struct Item {
     /// The block that it holds one reference of.
     pub(crate) taken: Option<Pba>,
     pub(crate) check: Check,
+    /// What the store said of its content, if it was asked.
+    answer: Option<Answer>,
 }
 
 impl Item {
@@ -224,6 +230,7 @@ impl Batch {
                     old: None,
                     taken: None,
                     check: Check::Done,
+                    answer: None,
                 });
             }
         }
@@ -679,30 +686,77 @@ impl Batch {
         }
     }
 
-    /// Each command that is not told yet, as a batch of its own.
-    fn split_off_rest(&mut self) -> Vec<Batch> {
+    /// Of the commands that are not told yet, those that leave, each as a batch of its own; the others stay.
+    fn split_off_rest(&mut self, leaves: impl Fn(&Progress) -> bool) -> Vec<Batch> {
         debug_assert!(self.flight.is_none());
-        if self.jobs.iter().all(Job::is_told) {
-            return Vec::new();
-        }
+        let mut rest = Vec::new();
+        let jobs = std::mem::take(&mut self.jobs);
         let mut items = std::mem::take(&mut self.items).into_iter();
-        let jobs = std::mem::take(&mut self.jobs).into_iter().map(|mut job| {
-            let items: Vec<Item> = items.by_ref().take(job.items.len()).collect();
-            job.items = 0..items.len();
-            (job, items)
-        });
-        jobs.filter(|(job, _)| !job.is_told())
-            .map(|(job, items)| Batch {
-                shared: self.shared.clone(),
-                jobs: vec![job],
-                items,
-                new: Vec::new(),
-                packing: Packing::default(),
-                flight: None,
-                writing: false,
-                stays: Vec::new(),
-            })
-            .collect()
+        for mut job in jobs {
+            let items = items.by_ref().take(job.items.len());
+            if job.is_told() {
+                items.for_each(drop);
+                continue;
+            }
+            let mut alone = match leaves(&job.progress) {
+                true => Some(Batch::new(self.shared.clone(), Vec::new())),
+                false => None,
+            };
+            let batch = alone.as_mut().unwrap_or(&mut *self);
+            let first = batch.items.len();
+            batch.items.extend(items);
+            job.items = first..batch.items.len();
+            batch.jobs.push(job);
+            rest.extend(alone);
+        }
+        rest
+    }
+
+    /// The rest of the way of commands that have to ask the store: together, so that a look-up of theirs
+    /// costs little, and then each alone.
+    async fn go_on_asking(mut self) {
+        if self.jobs.is_empty() {
+            return;
+        }
+        if let Err(error) = self.ask().await {
+            return self.fail_all(&error);
+        }
+        self.round().await;
+        let rest = self.split_off_rest(|_| true);
+        drop(self);
+        join_all(rest.into_iter().map(Batch::go_on_alone)).await;
+    }
+
+    /// Asks the store for hints to contents that nobody else knows.
+    async fn ask(&mut self) -> Result<()> {
+        let mut wanted = Vec::new();
+        let generation = {
+            let state = lock(&self.shared.state);
+            for job in &self.jobs {
+                for at in job.items.clone() {
+                    let item = &self.items[at];
+                    if !item.is_zero
+                        && item.taken.is_none()
+                        && item.fingerprint.is_some()
+                        && state.seek(&item.fingerprint, item.answer) == Sought::Ask
+                    {
+                        wanted.push(at);
+                    }
+                }
+            }
+            state.hints.generation
+        };
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let fingerprints = wanted.iter().map(|at| self.items[*at].fingerprint);
+        let asked = self
+            .shared
+            .ask_for_hints(generation, fingerprints.collect());
+        for (at, answer) in wanted.into_iter().zip(asked.await?) {
+            self.items[at].answer = Some(answer);
+        }
+        Ok(())
     }
 
     /// The rest of the way of a single command.
@@ -721,6 +775,11 @@ impl Batch {
                     Ok(stay) => self.stays.push(stay),
                     Err(error) => return self.fail_all(&error),
                 },
+                Progress::Asks => {
+                    if let Err(error) = self.ask().await {
+                        return self.fail_all(&error);
+                    }
+                }
                 Progress::Full => {
                     attempts += 1;
                     if attempts > RECLAIM_ATTEMPTS || !self.shared.reclaim_space().await {

@@ -15,7 +15,7 @@ use crate::changes::Changes;
 use crate::error::MetaError;
 use crate::record::{MapEntry, NewBlock, Record};
 use crate::types::{
-    BlockRow, Checkpoint, Fingerprint, Mapping, Pba, Totals, VolumeInfo, VolumeState,
+    BlockRow, Checkpoint, Fingerprint, Mapping, Pba, REFCOUNT_MAX, Totals, VolumeInfo, VolumeState,
 };
 
 /// The change of one mapping by a whole run.
@@ -45,6 +45,8 @@ pub struct BlockChange {
     pub lowest: i64,
     /// Content that the run's last new mapping to the block names.
     pub content: Option<BlockContent>,
+    /// A hint is to lead to the block, if it has a fingerprint and is in use afterwards.
+    pub wants_hint: bool,
 }
 
 /// The change of one volume by a whole run.
@@ -438,7 +440,10 @@ pub(crate) fn resolve_block(
     if after == 0 {
         return Ok(None);
     }
-    let Ok(refcount) = u32::try_from(after) else {
+    let Some(refcount) = u32::try_from(after)
+        .ok()
+        .filter(|count| *count <= REFCOUNT_MAX)
+    else {
         return bad(format!("{after} references are more than can be counted"));
     };
     let stored_content = stored.map(|row| BlockContent {
@@ -455,7 +460,39 @@ pub(crate) fn resolve_block(
         refcount,
         fingerprint: content.fingerprint,
         crc32c: content.crc32c,
+        is_hinted: content.fingerprint.is_some()
+            && (change.wants_hint
+                || stored.is_some_and(|stored| {
+                    stored.is_hinted && stored.fingerprint == content.fingerprint
+                })),
     }))
+}
+
+/// What becomes of hints when the row of a block changes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct HintChange {
+    /// The one for this content goes: it leads to the block.
+    pub(crate) old: Option<Fingerprint>,
+    /// The one for this content leads to the block from now on.
+    pub(crate) new: Option<Fingerprint>,
+}
+
+impl HintChange {
+    pub(crate) fn new(
+        before: Option<BlockRow>,
+        after: Option<BlockRow>,
+        change: &BlockChange,
+    ) -> Self {
+        let hinted = |row: Option<BlockRow>| Some(row.filter(|row| row.is_hinted)?.fingerprint);
+        let (before, after) = (hinted(before), hinted(after));
+        match before == after {
+            true => Self::default(),
+            false => Self {
+                old: before,
+                new: after.filter(|_| change.wants_hint),
+            },
+        }
+    }
 }
 
 /// The row of a volume after a change; `None` = no row.

@@ -52,6 +52,11 @@ impl<K: Ord, V> Changes<K, V> {
         self.0.binary_search_by(|(other, _)| other.cmp(key))
     }
 
+    /// All of them, to be looked at and changed in order.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (&K, &mut V)> {
+        self.0.iter_mut().map(|(key, change)| (&*key, change))
+    }
+
     /// Those of a list whose keys rise.
     pub(crate) fn from_sorted(changes: Vec<(K, V)>) -> Self {
         debug_assert!(changes.is_sorted_by(|(a, _), (b, _)| a < b));

@@ -60,6 +60,9 @@ pub struct CheckReport {
     /// Blocks whose fingerprint another block has too. That is waste, not damage: the engine may store
     /// a content twice when it loses a race, or when a count is full.
     pub duplicate_fingerprints: u64,
+    /// Hints that lead elsewhere than block rows say, or that are not there. That is no damage either: a
+    /// hint is never believed, and a content that is not found is stored once more.
+    pub wrong_hints: u64,
     /// Problems found, by kind.
     pub counts: BTreeMap<ProblemKind, u64>,
     /// The first problems, described.
@@ -123,6 +126,7 @@ fn run(
         mappings: 0,
         blocks: 0,
         duplicate_fingerprints: 0,
+        wrong_hints: rows.hints.wrong + rows.hinted().abs_diff(rows.hints.right),
         counts: BTreeMap::new(),
         problems: Vec::new(),
     };
@@ -169,7 +173,16 @@ struct Block {
 #[derive(Default)]
 struct Rows {
     volumes: BTreeMap<u32, VolumeInfo>,
+    /// By address.
     blocks: Vec<Block>,
+    hints: Hints,
+}
+
+/// How many hints lead where block rows say that they do.
+#[derive(Default)]
+struct Hints {
+    right: u64,
+    wrong: u64,
 }
 
 impl LoadVisitor for Rows {
@@ -186,9 +199,25 @@ impl LoadVisitor for Rows {
     }
 
     fn map(&mut self, _volume: u32, _sub_block: u64, _mapping: Mapping) {}
+
+    fn hint(&mut self, fingerprint: Fingerprint, pba: Pba) {
+        let row = self.find(pba).map(|block| block.row);
+        let is_right = row.is_some_and(|row| row.is_hinted && row.fingerprint == fingerprint);
+        match is_right {
+            true => self.hints.right += 1,
+            false => self.hints.wrong += 1,
+        }
+    }
 }
 
 impl Rows {
+    fn hinted(&self) -> u64 {
+        self.blocks
+            .iter()
+            .filter(|block| block.row.is_hinted)
+            .count() as u64
+    }
+
     fn find(&mut self, pba: Pba) -> Option<&mut Block> {
         let index = self
             .blocks

@@ -346,15 +346,20 @@ impl VolumeInfo {
     }
 }
 
+/// References to one block at most, as the store counts them.
+pub(crate) const REFCOUNT_MAX: u32 = i32::MAX as u32;
+
 /// What the store knows about one physical block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockRow {
-    /// How many mappings point to the block; never 0 in a stored row.
+    /// How many mappings point to the block; never 0 in a stored row, and less than 2^31.
     pub refcount: u32,
     /// Fingerprint of its content, or [`Fingerprint::NONE`].
     pub fingerprint: Fingerprint,
     /// CRC-32C of its content.
     pub crc32c: u32,
+    /// The hint for its fingerprint leads to it ([`Store::put_hints`](crate::Store::put_hints)).
+    pub is_hinted: bool,
 }
 
 /// Where a sub-block lies, and what a read of it must find there.

@@ -260,7 +260,15 @@ fn when_the_last_entry_of_a_page_goes_its_row_goes() {
     // What is deleted must not be looked at: nothing of a page may be left to merge.
     let mut options = rocksdb::Options::default();
     options.set_merge_operator_associative("none", |_, _, _| None);
-    let db = rocksdb::DB::open(&options, &dir).unwrap();
+    let db = rocksdb::DB::open_cf_with_opts(
+        &options,
+        &dir,
+        [
+            ("default", options.clone()),
+            ("hints", rocksdb::Options::default()),
+        ],
+    )
+    .unwrap();
     let keys = db
         .iterator(rocksdb::IteratorMode::Start)
         .map(|row| row.unwrap().0);

@@ -229,7 +229,7 @@ fn a_store_of_another_version_is_refused() {
     let root = tempfile::tempdir().unwrap();
     let dir = root.path().join("metadata");
     RocksStore::create(&dir, POOL).unwrap();
-    let db = rocksdb::DB::open(&rocksdb::Options::default(), &dir).unwrap();
+    let db = rocksdb::DB::open_cf(&rocksdb::Options::default(), &dir, ["hints"]).unwrap();
     db.put(b"f", [9, 0, 0, 0, 1, 2, 3]).unwrap();
     drop(db);
     let error = open(&dir).err().unwrap();
@@ -250,7 +250,7 @@ fn rows_that_make_no_sense_are_damage() {
     for (index, (key, value)) in rows.iter().enumerate() {
         let dir = root.path().join(index.to_string());
         RocksStore::create(&dir, POOL).unwrap();
-        let db = rocksdb::DB::open(&rocksdb::Options::default(), &dir).unwrap();
+        let db = rocksdb::DB::open_cf(&rocksdb::Options::default(), &dir, ["hints"]).unwrap();
         db.put(key, value).unwrap();
         drop(db);
         let error = open(&dir)

@@ -211,7 +211,7 @@ fn blocks(
     mut decided: BTreeMap<Pba, Option<(BlockContent, u64)>>,
     changes: &mut Vec<Change>,
 ) -> Result<()> {
-    let row_of = |pba: Pba, content: BlockContent, count: u64| {
+    let row_of = |pba: Pba, content: BlockContent, count: u64, before: Option<BlockRow>| {
         let refcount = u32::try_from(count).map_err(|_| {
             EngineError::internal(format!(
                 "block {pba} has {count} mappings; they cannot be counted"
@@ -221,14 +221,17 @@ fn blocks(
             refcount,
             fingerprint: content.fingerprint,
             crc32c: content.crc32c,
+            is_hinted: before.is_some_and(|before| {
+                before.is_hinted && before.fingerprint == content.fingerprint
+            }),
         }))
     };
     for block in &survey.blocks {
         let (pba, before) = (block.pba, Some(block.row));
         let after = match decided.remove(&pba) {
-            None => row_of(pba, content_of(&block.row), block.kept)?,
+            None => row_of(pba, content_of(&block.row), block.kept, before)?,
             Some(None) => None,
-            Some(Some((content, count))) => row_of(pba, content, count)?,
+            Some(Some((content, count))) => row_of(pba, content, count, before)?,
         };
         if before != after {
             changes.push(Change::Block { pba, before, after });
@@ -238,7 +241,7 @@ fn blocks(
         let Some((content, count)) = row else {
             continue; // it has no row, and gets none
         };
-        let (before, after) = (None, row_of(pba, content, count)?);
+        let (before, after) = (None, row_of(pba, content, count, None)?);
         if before != after {
             changes.push(Change::Block { pba, before, after });
         }

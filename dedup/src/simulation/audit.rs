@@ -7,6 +7,7 @@ use futures_util::FutureExt;
 use meta::Store;
 
 use crate::block_table::{CHUNK, address};
+use crate::hints::{Answer, Sought};
 use crate::wait::lock;
 use crate::{Engine, SUB_BLOCK_BYTES};
 
@@ -25,7 +26,8 @@ fn finish<T>(work: impl Future<Output = T>) -> T {
 /// agrees with itself.
 ///
 /// `is_fresh`: the pool was just opened, so every content can be found. Later, a second copy (stored
-/// because the first one's count was full, or left by a recovery) may be the only one known, and go.
+/// because the first one's count was full, or left by a recovery) may be the only one known, and go; or a
+/// block turned out to be damaged.
 pub(crate) fn count_everything(engine: &Engine, store: &dyn Store, is_fresh: bool) {
     while finish(engine.shared.load_some()).expect("loading") {}
     assert_eq!(
@@ -82,11 +84,20 @@ pub(crate) fn count_everything(engine: &Engine, store: &dyn Store, is_fresh: boo
             assert_eq!(info.references, 1, "block {pba} is shared without a hash");
             continue;
         }
-        let found = state.index.find(&state.blocks, &info.fingerprint).here();
+        let hints = store.hints(&[info.fingerprint]).expect("reading hints");
+        let answer = Answer {
+            generation: state.hints.generation,
+            pba: hints[0],
+        };
+        let found = match state.seek(&info.fingerprint, Some(answer)) {
+            Sought::Here(found) | Sought::Unindexed(found) => Some(found),
+            _ => None,
+        };
         let is_known = found.is_some_and(|found| mappings.contains_key(&found));
+        let may_be_hidden = !is_fresh && state.hints.displaced > 0;
         assert!(
-            is_known || (found.is_none() && !is_fresh),
-            "block {pba} cannot be found, but {found:?}"
+            is_known || (found.is_none() && may_be_hidden),
+            "block {pba} cannot be found, but {found:?} (hints: {hints:?})"
         );
     }
     assert_eq!(mappings.len(), used, "a mapping points to a free block");
@@ -111,4 +122,5 @@ pub(crate) fn count_everything(engine: &Engine, store: &dyn Store, is_fresh: boo
     );
     let report = meta::check(store).expect("checking the store");
     assert!(report.is_consistent(), "{report:?}");
+    assert_eq!(report.wrong_hints, 0);
 }

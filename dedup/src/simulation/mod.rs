@@ -126,6 +126,12 @@ impl Story {
                 1 => rng.random_range(0..4) * PAGE_BYTES,
                 _ => rng.random_range(0..30) * PAGE_BYTES,
             },
+            // Often room for a few entries, so that most contents are found through the store.
+            index_bytes_max: match rng.random_range(0..3) {
+                0 => u64::MAX,
+                1 => 0,
+                _ => rng.random_range(0..3000),
+            },
             ..EngineConfig::default()
         };
         let blocking = match rng.random() {
@@ -373,7 +379,9 @@ impl Story {
         let tally = &mut self.world.borrow_mut().tally;
         tally.compared += verified.compared_blocks;
         tally.collisions += verified.collisions;
-        tally.evicted += engine.status().map_page_evictions;
+        let status = engine.status();
+        tally.evicted += status.map_page_evictions;
+        tally.hinted += status.hint_hits;
         ended
     }
 
@@ -538,6 +546,7 @@ fn whatever_crashes_every_sub_block_is_old_or_new_and_every_count_is_exact() {
     assert!(tally.added_drives > 0, "no drive was added");
     assert!(tally.collisions > 0, "no two contents collided");
     assert!(tally.evicted > 0, "no page of a map left memory");
+    assert!(tally.hinted > 0, "no content was found by a hint");
     assert!(tally.unreadable > 0, "no read met a damaged block");
     assert!(tally.scrubs > 0, "no scrub came to its end");
     // Not told where every story has contents that collide.
@@ -579,6 +588,9 @@ fn every_rule_that_is_broken_on_purpose_is_found_out() {
         }
     }));
     for broken in [
+        Broken::BelieveHints,
+        Broken::ForgetUnindexed,
+        Broken::ForgetHeldHints,
         Broken::ReuseBeforeDurable,
         Broken::TrustUnflushed,
         Broken::FlushJournalOnly,

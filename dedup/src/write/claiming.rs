@@ -19,6 +19,7 @@ pub(super) fn claim_job(
 ) -> Progress {
     let mut waits = Vec::new();
     let mut loads = Vec::new();
+    let mut asks = false;
     let (is_compared, is_again) = job.command.as_ref().map_or((false, false), |command| {
         (command.verify != VerifyPolicy::Trust, command.is_again)
     });
@@ -32,6 +33,7 @@ pub(super) fn claim_job(
             item: at as u32,
             is_distinct: item.check == Check::Distinct,
             has_promise: is_again,
+            answer: item.answer,
         };
         match state.claim(flight, wanted, packing.pack_of(at)) {
             Claim::Known { pba, crc32c } => {
@@ -59,6 +61,7 @@ pub(super) fn claim_job(
             }
             Claim::Wait(event) => waits.push(event),
             Claim::Load(pba) => loads.push(pba),
+            Claim::Ask => asks = true,
             Claim::Full => return Progress::Full,
         }
     }
@@ -66,6 +69,8 @@ pub(super) fn claim_job(
         // What it would wait for is asked again afterwards. New blocks of it may come from several chunks.
         loads.extend(state.away_ahead(flight, job.items.len()));
         Progress::Loads(loads)
+    } else if asks {
+        Progress::Asks
     } else if waits.is_empty() {
         Progress::Claimed
     } else {

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 
 use super::{Batch, Item, Job};
 use crate::compress::Algorithm;
-use crate::index::Found;
+use crate::hints::Sought;
 use crate::packing::{Fragment, Packing};
 use crate::wait::{lock, yield_once};
 
@@ -61,13 +61,15 @@ impl Batch {
                     is_zero,
                     fingerprint,
                     taken,
+                    answer,
                     ..
                 } = &self.items[at];
                 if *is_zero || taken.is_some() {
                     continue;
                 }
                 let is_hashed = fingerprint.is_some();
-                let is_known = || state.index.find(&state.blocks, fingerprint) != Found::Nowhere;
+                // What the store is to be asked for comes again.
+                let is_known = || state.seek(fingerprint, *answer) != Sought::Nowhere;
                 if !is_hashed || (!is_known() && seen.insert(*fingerprint)) {
                     found.push((number, at, algorithm));
                 }

@@ -5,9 +5,9 @@ use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{LoadVisitor, Store};
-use crate::batch::{Batch, check_progress, resolve_block, resolve_volume};
+use crate::batch::{Batch, HintChange, check_progress, resolve_block, resolve_volume};
 use crate::error::MetaError;
-use crate::types::{BlockRow, Checkpoint, Mapping, Pba, Totals, VolumeInfo};
+use crate::types::{BlockRow, Checkpoint, Fingerprint, Mapping, Pba, Totals, VolumeInfo};
 
 /// How an armed [`MemoryStore`] fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +32,7 @@ struct State {
     volumes: BTreeMap<u32, VolumeInfo>,
     blocks: BTreeMap<Pba, BlockRow>,
     map: BTreeMap<(u32, u64), Mapping>,
+    hints: BTreeMap<Fingerprint, Pba>,
     totals: Totals,
     checkpoint: Checkpoint,
     operations: u64,
@@ -45,6 +46,7 @@ impl Default for State {
             volumes: BTreeMap::new(),
             blocks: BTreeMap::new(),
             map: BTreeMap::new(),
+            hints: BTreeMap::new(),
             totals: Totals::default(),
             checkpoint: Checkpoint::EMPTY,
             operations: 0,
@@ -99,6 +101,20 @@ impl MemoryStore {
 }
 
 impl State {
+    /// The hint leads to this block, whose row says so, and to no other one any more.
+    fn put_hint(&mut self, pba: Pba, fingerprint: Fingerprint) {
+        let before = self.hints.insert(fingerprint, pba);
+        let before = before.filter(|before| *before != pba);
+        if let Some(row) = before.and_then(|before| self.blocks.get_mut(&before))
+            && row.fingerprint == fingerprint
+        {
+            row.is_hinted = false;
+        }
+        if let Some(row) = self.blocks.get_mut(&pba) {
+            row.is_hinted = true;
+        }
+    }
+
     fn apply(&mut self, batch: &Batch) -> Result<(), MetaError> {
         check_progress(self.checkpoint, batch)?;
         for ((volume, sub_block), change) in &batch.map {
@@ -118,10 +134,9 @@ impl State {
             .as_slice()
             .iter()
             .map(|(pba, change)| {
-                Ok((
-                    *pba,
-                    resolve_block(*pba, self.blocks.get(pba).copied(), change)?,
-                ))
+                let before = self.blocks.get(pba).copied();
+                let after = resolve_block(*pba, before, change)?;
+                Ok((*pba, after, HintChange::new(before, after, change)))
             })
             .collect::<Result<Vec<_>, MetaError>>()?;
         let volumes = batch
@@ -134,7 +149,15 @@ impl State {
                 ))
             })
             .collect::<Result<Vec<_>, MetaError>>()?;
-        for (pba, row) in blocks {
+        for (pba, _, hint) in &blocks {
+            if let Some(old) = hint.old {
+                let gone = self.hints.remove(&old);
+                debug_assert_eq!(gone, Some(*pba), "a hint for {old} leads elsewhere");
+            }
+        }
+        let new = blocks.iter().map(|(pba, _, hint)| (*pba, hint.new));
+        let new: Vec<_> = new.filter_map(|(pba, new)| Some((pba, new?))).collect();
+        for (pba, row, _) in blocks {
             let before = self.blocks.contains_key(&pba);
             let fits = self.totals.change_block(pba, before, row.is_some());
             debug_assert!(
@@ -142,6 +165,9 @@ impl State {
                 "more blocks go than there are"
             );
             set(&mut self.blocks, pba, row);
+        }
+        for (pba, new) in new {
+            self.put_hint(pba, new);
         }
         for (id, row) in volumes {
             set(&mut self.volumes, id, row);
@@ -189,6 +215,9 @@ impl Store for MemoryStore {
         for ((volume, sub_block), mapping) in &state.map {
             visitor.map(*volume, *sub_block, *mapping);
         }
+        for (fingerprint, pba) in &state.hints {
+            visitor.hint(*fingerprint, *pba);
+        }
         Ok(state.checkpoint)
     }
 
@@ -235,6 +264,34 @@ impl Store for MemoryStore {
         Ok(rows.take(count_max).collect())
     }
 
+    fn hints(&self, fingerprints: &[Fingerprint]) -> Result<Vec<Option<Pba>>, MetaError> {
+        let state = self.lock();
+        let hints = fingerprints.iter().map(|f| state.hints.get(f).copied());
+        Ok(hints.collect())
+    }
+
+    fn has_hints(&self) -> Result<bool, MetaError> {
+        Ok(!self.lock().hints.is_empty())
+    }
+
+    fn put_hints(&self, blocks: &[(Pba, Fingerprint)]) -> Result<(), MetaError> {
+        let mut state = self.lock();
+        let state = &mut *state;
+        if state.dead {
+            let dead = io::Error::other("the simulated process is dead");
+            return Err(MetaError::io(NAME, "write hints", dead));
+        }
+        let is_wanted = |(pba, fingerprint): &&(Pba, Fingerprint)| {
+            let row = state.blocks.get(pba);
+            row.is_some_and(|row| row.fingerprint == *fingerprint && !row.is_hinted)
+        };
+        let wanted: Vec<_> = blocks.iter().filter(is_wanted).collect();
+        for (pba, fingerprint) in wanted {
+            state.put_hint(*pba, *fingerprint);
+        }
+        Ok(())
+    }
+
     fn apply(&self, batch: &Batch) -> Result<(), MetaError> {
         let mut state = self.lock();
         let dead = || io::Error::other("the simulated process is dead");
@@ -272,6 +329,7 @@ impl Store for MemoryStore {
         // The bytes of keys and values as a store on disk would have them, uncompressed.
         state.map.len() as u64 * 25
             + state.blocks.len() as u64 * 33
+            + state.hints.len() as u64 * 24
             + state.volumes.len() as u64 * 64
     }
 }

@@ -13,10 +13,10 @@ pub use row::{Row, RowError};
 
 use crate::batch::Batch;
 use crate::error::MetaError;
-use crate::types::{BlockRow, Checkpoint, Mapping, Pba, Totals, VolumeInfo};
+use crate::types::{BlockRow, Checkpoint, Fingerprint, Mapping, Pba, Totals, VolumeInfo};
 
 /// Receives the rows of a store: all volumes by id, then all blocks by address, then all mappings by
-/// volume and sub-block.
+/// volume and sub-block, then all hints by fingerprint.
 pub trait LoadVisitor {
     /// A volume.
     fn volume(&mut self, volume: VolumeInfo);
@@ -24,6 +24,10 @@ pub trait LoadVisitor {
     fn block(&mut self, pba: Pba, row: BlockRow);
     /// A mapping.
     fn map(&mut self, volume: u32, sub_block: u64, mapping: Mapping);
+    /// A hint.
+    fn hint(&mut self, fingerprint: Fingerprint, pba: Pba) {
+        let _ = (fingerprint, pba);
+    }
 }
 
 /// Durable rows. All calls block.
@@ -84,6 +88,27 @@ pub trait Store: Send + Sync {
         end: u64,
         count_max: usize,
     ) -> Result<Vec<(u64, Mapping)>, MetaError>;
+
+    /// Where hints for these contents lead to, in the order of the contents. What a hint says is to be
+    /// checked: it leads to one block of several with the same fingerprint, and the block may be gone by
+    /// the time when this returns.
+    ///
+    /// # Errors
+    /// As for [`Store::load`].
+    fn hints(&self, fingerprints: &[Fingerprint]) -> Result<Vec<Option<Pba>>, MetaError>;
+
+    /// Whether there are hints.
+    ///
+    /// # Errors
+    /// As for [`Store::load`].
+    fn has_hints(&self) -> Result<bool, MetaError>;
+
+    /// Lets hints lead to those of these blocks that have a row with that fingerprint, until the row goes.
+    /// They survive a loss of power when this returns.
+    ///
+    /// # Errors
+    /// [`MetaError::NoSpace`] and others: none or all were written.
+    fn put_hints(&self, blocks: &[(Pba, Fingerprint)]) -> Result<(), MetaError>;
 
     /// Applies all of a batch and its checkpoint, atomically; they survive a loss of power when this
     /// returns.

@@ -13,7 +13,7 @@
 //! Every value is checked whenever it is looked at: a change that is none can neither be read nor merged.
 
 use crate::codec::CodecError;
-use crate::types::{BlockRow, Fingerprint, Mapping, Pba};
+use crate::types::{BlockRow, Fingerprint, Mapping, Pba, REFCOUNT_MAX};
 
 /// Entries of a page. Its number is that of an entry divided by this.
 pub(super) const ENTRIES: u64 = 64;
@@ -21,6 +21,8 @@ pub(super) const ENTRIES: u64 = 64;
 pub(super) const POSITION_BITS: u32 = ENTRIES.trailing_zeros();
 /// In an entry's first byte: it is gone, and no content follows.
 const GONE: u8 = 0x80;
+/// In a block's count, which is less: the hint for its fingerprint leads to it.
+const HINTED: u32 = REFCOUNT_MAX + 1;
 
 /// The position of an entry in its page.
 pub(super) fn position(number: u64) -> u8 {
@@ -61,7 +63,8 @@ impl Content for BlockRow {
     const BYTES: usize = 24;
 
     fn put(self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.refcount.to_le_bytes());
+        let hinted = u32::from(self.is_hinted) * HINTED;
+        out.extend_from_slice(&(self.refcount | hinted).to_le_bytes());
         out.extend_from_slice(&self.fingerprint.0);
         out.extend_from_slice(&self.crc32c.to_le_bytes());
     }
@@ -71,6 +74,8 @@ impl Content for BlockRow {
         let (fingerprint, rest) = rest.split_first_chunk().ok_or(CodecError::Short)?;
         let crc32c = rest.first_chunk().ok_or(CodecError::Short)?;
         let refcount = u32::from_le_bytes(*refcount);
+        let is_hinted = refcount & HINTED != 0;
+        let refcount = refcount & !HINTED;
         if refcount == 0 {
             return Err(CodecError::Field("reference count of 0"));
         }
@@ -78,6 +83,7 @@ impl Content for BlockRow {
             refcount,
             fingerprint: Fingerprint(*fingerprint),
             crc32c: u32::from_le_bytes(*crc32c),
+            is_hinted,
         })
     }
 }

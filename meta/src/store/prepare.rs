@@ -7,15 +7,15 @@
 
 use std::path::Path;
 
-use rocksdb::{DB, DBPinnableSlice, WriteBatch};
+use rocksdb::{ColumnFamily, DB, DBPinnableSlice, DEFAULT_COLUMN_FAMILY_NAME, WriteBatch};
 
 use super::page::{self, Content, Row};
-use super::rocks::{classify, corrupt};
+use super::rocks::{HINTS, classify, corrupt};
 use super::rows::{self, KEY_CHECKPOINT, KEY_TOTALS};
-use crate::batch::{Batch, BlockChange, MapChange, resolve_block, resolve_volume};
+use crate::batch::{Batch, BlockChange, HintChange, MapChange, resolve_block, resolve_volume};
 use crate::codec::CodecError;
 use crate::error::MetaError;
-use crate::types::{BlockRow, Mapping, Pba, Totals};
+use crate::types::{BlockRow, Fingerprint, Mapping, Pba, Totals};
 
 /// Pages looked up at a time.
 const LOOKUP_PAGES: usize = 512;
@@ -28,6 +28,21 @@ pub(super) struct Preparation<'a> {
     pub(super) batch: &'a Batch,
     /// Follows the batch.
     pub(super) totals: &'a mut Totals,
+    pub(super) hints: HintRows,
+}
+
+/// What becomes of hints.
+#[derive(Default)]
+pub(super) struct HintRows {
+    old: Vec<Fingerprint>,
+    new: Vec<(Fingerprint, Pba)>,
+}
+
+impl HintRows {
+    fn add(&mut self, pba: Pba, change: HintChange) {
+        self.old.extend(change.old);
+        self.new.extend(change.new.map(|new| (new, pba)));
+    }
 }
 
 impl<'a> Preparation<'a> {
@@ -38,6 +53,8 @@ impl<'a> Preparation<'a> {
     pub(super) fn run(mut self) -> Result<WriteBatch, MetaError> {
         let mut out = WriteBatch::default();
         self.blocks(&mut out)?;
+        let hints = std::mem::take(&mut self.hints);
+        self.write_hints(hints, &mut out)?;
         self.volumes(&mut out)?;
         self.mappings(&mut out)?;
         if let Some(anew) = &self.batch.totals {
@@ -81,6 +98,7 @@ impl<'a> Preparation<'a> {
             let position = page::position(pba.0);
             let before = row.as_ref().and_then(|row| row.get(position));
             let after = resolve_block(*pba, before, change)?;
+            self.hints.add(*pba, HintChange::new(before, after, change));
             let (was, is) = (before.is_some(), after.is_some());
             if !self.totals.change_block(*pba, was, is) && self.batch.totals.is_none() {
                 return Err(too_few("blocks"));
@@ -97,6 +115,24 @@ impl<'a> Preparation<'a> {
             (0, _) => out.delete(key),
             (_, None) => out.put(key, operand),
             _ => out.merge(key, operand),
+        }
+        Ok(())
+    }
+
+    /// Deletes the hints of blocks that go, then writes new ones.
+    fn write_hints(&self, hints: HintRows, out: &mut WriteBatch) -> Result<(), MetaError> {
+        if hints.old.is_empty() && hints.new.is_empty() {
+            return Ok(());
+        }
+        let family = hint_family(self.db)?;
+        for old in &hints.old {
+            out.delete_cf(family, old.0);
+        }
+        let left = write_hints(self.dir, self.db, hints.new, out)?;
+        for (fingerprint, pba) in left {
+            let before = block(self.dir, self.db, pba)?;
+            let after = self.batch.block_after(pba, before)?;
+            unhint(pba, fingerprint, after, out);
         }
         Ok(())
     }
@@ -185,17 +221,7 @@ impl<'a> Preparation<'a> {
         &self,
         keys: &[K],
     ) -> Result<Vec<Option<DBPinnableSlice<'a>>>, MetaError> {
-        let read = |error| classify(self.dir, "read the metadata store", error);
-        let Some(family) = self.db.cf_handle(rocksdb::DEFAULT_COLUMN_FAMILY_NAME) else {
-            return Err(MetaError::Invalid(
-                "the metadata store has no rows".to_owned(),
-            ));
-        };
-        let values = self.db.batched_multi_get_cf(family, keys, true);
-        values
-            .into_iter()
-            .map(|value| value.map_err(read))
-            .collect()
+        look_up(self.dir, self.db, DEFAULT_COLUMN_FAMILY_NAME, keys)
     }
 
     fn row<'v, C: Content>(
@@ -210,6 +236,137 @@ impl<'a> Preparation<'a> {
     fn corrupt(&self, what: &str, error: CodecError) -> MetaError {
         corrupt(self.dir, what, error)
     }
+}
+
+/// What is stored in a family under keys that rise.
+pub(super) fn look_up<'a, K: AsRef<[u8]>>(
+    dir: &Path,
+    db: &'a DB,
+    family: &str,
+    keys: &[K],
+) -> Result<Vec<Option<DBPinnableSlice<'a>>>, MetaError> {
+    let read = |error| classify(dir, "read the metadata store", error);
+    let values = db.batched_multi_get_cf(handle(db, family)?, keys, true);
+    values
+        .into_iter()
+        .map(|value| value.map_err(read))
+        .collect()
+}
+
+/// Where hints are.
+pub(super) fn hint_family(db: &DB) -> Result<&ColumnFamily, MetaError> {
+    handle(db, HINTS)
+}
+
+fn handle<'a>(db: &'a DB, family: &str) -> Result<&'a ColumnFamily, MetaError> {
+    db.cf_handle(family)
+        .ok_or_else(|| MetaError::Invalid(format!("the metadata store has no family {family}")))
+}
+
+/// The changes of block rows and hints that let hints lead to these blocks, where their rows say the same.
+pub(super) fn put_hints(
+    dir: &Path,
+    db: &DB,
+    blocks: &[(Pba, Fingerprint)],
+) -> Result<WriteBatch, MetaError> {
+    let mut out = WriteBatch::default();
+    let mut blocks = blocks.to_vec();
+    blocks.sort_unstable();
+    let mut new = Vec::with_capacity(blocks.len());
+    let pages: Vec<_> = blocks
+        .chunk_by(|(a, _), (b, _)| a.0 / page::ENTRIES == b.0 / page::ENTRIES)
+        .collect();
+    for pages in pages.chunks(LOOKUP_PAGES) {
+        let keys: Vec<_> = pages
+            .iter()
+            .map(|page| rows::block_key(page[0].0))
+            .collect();
+        let stored = look_up(dir, db, DEFAULT_COLUMN_FAMILY_NAME, &keys)?;
+        for ((blocks, key), stored) in pages.iter().zip(&keys).zip(&stored) {
+            let Some(stored) = stored else { continue };
+            let row = Row::parse::<BlockRow>(stored);
+            let row = row.map_err(|error| corrupt(dir, "block", error))?;
+            let mut operand = Vec::new();
+            for (pba, fingerprint) in *blocks {
+                let position = page::position(pba.0);
+                let block = row.get::<BlockRow>(position);
+                let is_wanted =
+                    |block: &BlockRow| block.fingerprint == *fingerprint && !block.is_hinted;
+                let Some(block) = block.filter(is_wanted) else {
+                    continue;
+                };
+                new.push((*fingerprint, *pba));
+                let is_hinted = true;
+                let block = Some(BlockRow { is_hinted, ..block });
+                page::put(&mut operand, position, block);
+            }
+            if !operand.is_empty() {
+                out.merge(key, operand);
+            }
+        }
+    }
+    for (fingerprint, pba) in write_hints(dir, db, new, &mut out)? {
+        let row = block(dir, db, pba)?;
+        unhint(pba, fingerprint, row, &mut out);
+    }
+    Ok(out)
+}
+
+/// Writes hints; returns which others led to a block until now, or would have.
+fn write_hints(
+    dir: &Path,
+    db: &DB,
+    mut new: Vec<(Fingerprint, Pba)>,
+    out: &mut WriteBatch,
+) -> Result<Vec<(Fingerprint, Pba)>, MetaError> {
+    let family = hint_family(db)?;
+    let mut left = Vec::new();
+    new.sort_unstable();
+    new.dedup_by(|next, kept| {
+        let is_same = next.0 == kept.0;
+        if is_same {
+            left.push(std::mem::replace(kept, *next));
+        }
+        is_same
+    });
+    for new in new.chunks(LOOKUP_PAGES) {
+        let keys: Vec<_> = new.iter().map(|(fingerprint, _)| fingerprint.0).collect();
+        let stored = look_up(dir, db, HINTS, &keys)?;
+        for ((fingerprint, pba), stored) in new.iter().zip(stored) {
+            let stored = stored.map(|stored| rows::parse_hint(&stored)).transpose();
+            let stored = stored.map_err(|error| corrupt(dir, "hint", error))?;
+            let other = stored.filter(|stored| stored != pba);
+            left.extend(other.map(|other| (*fingerprint, other)));
+            if stored != Some(*pba) {
+                out.put_cf(family, fingerprint.0, rows::hint(*pba));
+            }
+        }
+    }
+    Ok(left)
+}
+
+/// The hint for a content does not lead to this block any more, whose row is this.
+fn unhint(pba: Pba, fingerprint: Fingerprint, row: Option<BlockRow>, out: &mut WriteBatch) {
+    if let Some(row) = row
+        && row.fingerprint == fingerprint
+    {
+        let is_hinted = false;
+        let mut operand = Vec::with_capacity(1 + BlockRow::BYTES);
+        let row = Some(BlockRow { is_hinted, ..row });
+        page::put(&mut operand, page::position(pba.0), row);
+        out.merge(rows::block_key(pba), operand);
+    }
+}
+
+/// The stored row of a block.
+fn block(dir: &Path, db: &DB, pba: Pba) -> Result<Option<BlockRow>, MetaError> {
+    let keys = [rows::block_key(pba)];
+    let stored = look_up(dir, db, DEFAULT_COLUMN_FAMILY_NAME, &keys)?;
+    let Some(Some(stored)) = stored.first() else {
+        return Ok(None);
+    };
+    let row = Row::parse::<BlockRow>(stored).map_err(|error| corrupt(dir, "block", error))?;
+    Ok(row.get(page::position(pba.0)))
 }
 
 fn map_key(changes: &[((u32, u64), MapChange)]) -> [u8; 13] {

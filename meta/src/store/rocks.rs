@@ -11,12 +11,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use rocksdb::{
-    BlockBasedOptions, Cache, DB, DBCompressionType, DBRecoveryMode, DEFAULT_COLUMN_FAMILY_NAME,
-    Env, ErrorKind, LogLevel, MergeOperands, Options, ReadOptions, WriteBatch, WriteOptions,
+    BlockBasedIndexType, BlockBasedOptions, Cache, DB, DBCompressionType, DBRecoveryMode,
+    DEFAULT_COLUMN_FAMILY_NAME, Env, ErrorKind, IteratorMode, LogLevel, MergeOperands, Options,
+    ReadOptions, WriteBatch, WriteOptions,
 };
 use uuid::Uuid;
 
-use super::prepare::Preparation;
+use super::prepare::{HintRows, Preparation, hint_family, look_up, put_hints};
 use super::rows::{
     self, KEY_CHECKPOINT, KEY_FORMAT, KEY_TOTALS, PREFIX_BLOCK, PREFIX_MAP, PREFIX_VOLUME, VERSION,
 };
@@ -24,14 +25,14 @@ use super::{LoadVisitor, Store, page};
 use crate::batch::{Batch, check_progress};
 use crate::codec::CodecError;
 use crate::error::MetaError;
-use crate::types::{BlockRow, Checkpoint, Mapping, Pba, Totals, VolumeInfo};
+use crate::types::{BlockRow, Checkpoint, Fingerprint, Mapping, Pba, Totals, VolumeInfo};
 
 /// Bounds of the store's memory and files.
 #[derive(Clone, Copy, Debug)]
 pub struct RocksOptions {
     /// Memory for cached blocks, indexes and filters.
     pub cache_bytes: usize,
-    /// Memory of one write buffer; up to three exist.
+    /// Memory of one write buffer; up to three exist, and as much again if the store has hints.
     pub write_buffer_bytes: usize,
     /// Table files kept open at a time.
     pub open_files_max: u16,
@@ -64,6 +65,10 @@ const LEVEL_BASE_BYTES: u64 = 512 << 20;
 const UNSORTED_FILES: i32 = 8;
 /// Share of a write buffer that tells which keys are not in it: most blocks of a batch are new.
 const BUFFER_FILTER_SHARE: f64 = 0.05;
+/// Name of the family of hints.
+pub(super) const HINTS: &str = "hints";
+/// Hints that are looked up have neighbours that nobody looks for: small blocks.
+const HINT_BLOCK_BYTES: usize = 4 << 10;
 /// Name of what merges pages, which RocksDB keeps.
 const MERGE_NAME: &str = "onefold.pages";
 /// Bytes read ahead while all rows are loaded.
@@ -99,10 +104,11 @@ impl RocksStore {
     /// Makes an empty store for `pool` in the folder `dir`, which must not hold one, and closes it.
     /// Everything in it is durable when this returns, but for the entry of `dir` in its parent.
     pub fn create(dir: &Path, pool: Uuid) -> Result<(), MetaError> {
-        let mut options = database_options(&RocksOptions::default());
+        let families = families(&RocksOptions::default());
+        let mut options = families[0].1.clone();
         options.create_if_missing(true);
         options.set_error_if_exists(true);
-        let db = DB::open(&options, dir)
+        let db = DB::open_cf_with_opts(&options, dir, families)
             .map_err(|error| classify(dir, "create the metadata store", error))?;
         let mut batch = WriteBatch::default();
         batch.put(KEY_FORMAT, rows::format(pool));
@@ -280,7 +286,16 @@ impl Store for RocksStore {
                     visitor.map(volume, sub_block, mapping);
                 }
                 Ok(())
-            })
+            })?;
+            for hint in db.iterator_cf(hint_family(db)?, IteratorMode::Start) {
+                let (key, value) =
+                    hint.map_err(|error| classify(&self.dir, "read the metadata store", error))?;
+                let hint = rows::parse_hint_key(&key)
+                    .and_then(|fingerprint| Ok((fingerprint, rows::parse_hint(&value)?)));
+                let (fingerprint, pba) = hint.map_err(|error| self.corrupt("hint", error))?;
+                visitor.hint(fingerprint, pba);
+            }
+            Ok(())
         })?;
         self.checkpoint()
     }
@@ -400,6 +415,7 @@ impl Store for RocksStore {
                 db,
                 batch,
                 totals: &mut totals,
+                hints: HintRows::default(),
             };
             let rows = preparation.run()?;
             db.write_opt(rows, &synced()).map_err(|error| {
@@ -420,6 +436,46 @@ impl Store for RocksStore {
                 Err(error)
             }
         }
+    }
+
+    fn hints(&self, fingerprints: &[Fingerprint]) -> Result<Vec<Option<Pba>>, MetaError> {
+        let mut order: Vec<usize> = (0..fingerprints.len()).collect();
+        order.sort_unstable_by_key(|at| fingerprints[*at]);
+        let keys: Vec<_> = order.iter().map(|at| fingerprints[*at].0).collect();
+        let mut found = vec![None; fingerprints.len()];
+        self.with_db(|db| {
+            let values = look_up(&self.dir, db, HINTS, &keys)?;
+            for (at, value) in order.iter().zip(values) {
+                let pba = value.map(|value| rows::parse_hint(&value)).transpose();
+                found[*at] = pba.map_err(|error| self.corrupt("hint", error))?;
+            }
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    fn has_hints(&self) -> Result<bool, MetaError> {
+        self.with_db(|db| {
+            let mut hints = db.iterator_cf(hint_family(db)?, IteratorMode::Start);
+            let first = hints.next().transpose();
+            let first =
+                first.map_err(|error| classify(&self.dir, "read the metadata store", error))?;
+            Ok(first.is_some())
+        })
+    }
+
+    fn put_hints(&self, blocks: &[(Pba, Fingerprint)]) -> Result<(), MetaError> {
+        let mut state = self.lock();
+        self.open_again(&mut state)?;
+        let written = self.with_db(|db| {
+            let rows = put_hints(&self.dir, db, blocks)?;
+            db.write_opt(rows, &synced())
+                .map_err(|error| classify(&self.dir, "write to the metadata store", error))
+        });
+        if written.is_err() {
+            *self.db.write().unwrap_or_else(PoisonError::into_inner) = None;
+        }
+        written
     }
 
     fn size_bytes(&self) -> u64 {
@@ -459,13 +515,13 @@ fn open(
     if !current.exists() {
         return Err(MetaError::missing(current, REMEDY));
     }
-    let mut options = database_options(options);
+    let mut families = families(options);
+    let [(_, database), _] = &mut families;
     if let Some(env) = env {
-        options.set_env(env);
+        database.set_env(env);
     }
-    // Rows are looked up many at a time by the name of their family, which has the same options.
-    let family = (DEFAULT_COLUMN_FAMILY_NAME, options.clone());
-    let db = DB::open_cf_with_opts(&options, dir, [family])
+    let database = database.clone();
+    let db = DB::open_cf_with_opts(&database, dir, families)
         .map_err(|error| classify(dir, "open the metadata store", error))?;
     let read = |key: &[u8], what: &str| {
         db.get(key)
@@ -520,23 +576,46 @@ fn merge(
     page::merge(content_bytes, row, changes.iter(), is_whole).ok()
 }
 
-fn database_options(options: &RocksOptions) -> Options {
-    let mut table = BlockBasedOptions::default();
-    table.set_block_cache(&Cache::new_lru_cache(options.cache_bytes));
-    // Indexes and filters count as cache too: outside of it they grow with the pool.
-    table.set_cache_index_and_filter_blocks(true);
-    table.set_bloom_filter(10.0, false);
-    table.set_block_size(16 << 10);
-
-    let mut out = Options::default();
-    out.create_if_missing(false);
-    out.set_paranoid_checks(true);
-    out.set_block_based_table_factory(&table);
-    out.set_merge_operator(
+/// The families and their options: rows, whose options are the database's too, and hints. A store that was
+/// made before there were hints gets the family when it is opened.
+fn families(options: &RocksOptions) -> [(&'static str, Options); 2] {
+    let cache = Cache::new_lru_cache(options.cache_bytes);
+    let mut rows = database_options(options, &cache);
+    rows.set_merge_operator(
         MERGE_NAME,
         |key: &[u8], row: Option<&[u8]>, changes: &MergeOperands| merge(key, row, changes, true),
         |key: &[u8], row: Option<&[u8]>, changes: &MergeOperands| merge(key, row, changes, false),
     );
+    let mut hints = database_options(options, &cache);
+    let mut table = table_options(&cache);
+    // Most look-ups find nothing, and there are more hints than the cache has room for filters: they come
+    // in pieces.
+    table.set_block_size(HINT_BLOCK_BYTES);
+    table.set_index_type(BlockBasedIndexType::TwoLevelIndexSearch);
+    table.set_partition_filters(true);
+    table.set_metadata_block_size(HINT_BLOCK_BYTES);
+    hints.set_block_based_table_factory(&table);
+    // Fingerprints are random.
+    hints.set_compression_type(DBCompressionType::None);
+    [(DEFAULT_COLUMN_FAMILY_NAME, rows), (HINTS, hints)]
+}
+
+fn table_options(cache: &Cache) -> BlockBasedOptions {
+    let mut table = BlockBasedOptions::default();
+    table.set_block_cache(cache);
+    // Indexes and filters count as cache too: outside of it they grow with the pool.
+    table.set_cache_index_and_filter_blocks(true);
+    table.set_bloom_filter(10.0, false);
+    table.set_block_size(16 << 10);
+    table
+}
+
+fn database_options(options: &RocksOptions, cache: &Cache) -> Options {
+    let mut out = Options::default();
+    out.create_if_missing(false);
+    out.create_missing_column_families(true);
+    out.set_paranoid_checks(true);
+    out.set_block_based_table_factory(&table_options(cache));
     out.set_compression_type(DBCompressionType::Lz4);
     out.set_write_buffer_size(options.write_buffer_bytes);
     out.set_max_write_buffer_number(3);

@@ -5,13 +5,15 @@
 //! | format     | `f`                                            | version u32, pool uuid                       |
 //! | checkpoint | `c`                                            | sequence number u64, offset u64, epoch u32   |
 //! | volume     | `v`, id u32 big endian                         | as in the journal's record                   |
-//! | blocks     | `b`, address / 64 u64 big endian               | a page of: refcount u32, fingerprint 16 B,   |
-//! |            |                                                | CRC-32C u32                                  |
+//! | blocks     | `b`, address / 64 u64 big endian               | a page of: refcount u32 (bit 31: hint leads  |
+//! |            |                                                | here), fingerprint 16 B, CRC-32C u32         |
 //! | mappings   | `m`, volume u32, sub-block / 64 u64, big       | a page of: address u64, CRC-32C u32          |
 //! |            | endian                                         |                                              |
 //! | totals     | `t`                                            | count u32, that many of volume u32 and       |
 //! |            |                                                | mappings u64; count u32, that many of drive  |
 //! |            |                                                | u16 and blocks u64                           |
+//!
+//! Hints are in a family of their own: the key is a fingerprint of 16 B, the value an address u64.
 //!
 //! Keys are big endian so that their order is the order of the numbers; values are little endian. What a
 //! page is says `page`.
@@ -20,7 +22,7 @@ use std::collections::BTreeMap;
 
 use super::page::{self, Content};
 use crate::codec::{CodecError, Reader, put_volume, take_volume};
-use crate::types::{BlockRow, Checkpoint, Mapping, Pba, Position, Totals, VolumeInfo};
+use crate::types::{BlockRow, Checkpoint, Fingerprint, Mapping, Pba, Position, Totals, VolumeInfo};
 use uuid::Uuid;
 
 /// Version of the rows. 2: volumes with or without deduplication. 3: their verify policy, domain and
@@ -161,6 +163,27 @@ pub(super) fn mappings<'a>(
     let page = page::Row::parse::<Mapping>(value)?;
     let entries = page.into_entries::<Mapping>();
     Ok(entries.map(move |(position, mapping)| (first | u64::from(position), mapping)))
+}
+
+/// The value of a hint.
+pub(super) fn hint(pba: Pba) -> [u8; 8] {
+    pba.0.to_le_bytes()
+}
+
+/// The content that a hint is for.
+pub(super) fn parse_hint_key(key: &[u8]) -> Result<Fingerprint, CodecError> {
+    let mut reader = Reader::new(key);
+    let fingerprint = reader.array()?;
+    reader.end()?;
+    Ok(Fingerprint(fingerprint))
+}
+
+/// Where a hint leads to.
+pub(super) fn parse_hint(value: &[u8]) -> Result<Pba, CodecError> {
+    let mut reader = Reader::new(value);
+    let pba = u64::from_le_bytes(reader.array()?);
+    reader.end()?;
+    Ok(Pba(pba))
 }
 
 /// What the rows under a key that begins with this byte merge; `None` if they are no pages.

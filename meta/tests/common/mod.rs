@@ -358,6 +358,7 @@ impl NaivePool {
                         refcount: 1,
                         fingerprint,
                         crc32c,
+                        is_hinted: false,
                     },
                 );
                 pba
