@@ -57,6 +57,8 @@ pub struct PoolRequest {
     pub warn_at: Vec<u8>,
     /// Memory for the maps of volumes, in bytes.
     pub metadata_cache_bytes: u64,
+    /// Memory for the index, in bytes.
+    pub index_bytes_max: u64,
 }
 
 /// Whether a missing pool is made.
@@ -123,6 +125,7 @@ pub async fn open(request: &PoolRequest) -> Result<OpenPool, Failure> {
         config: EngineConfig {
             fill_warnings: request.warn_at.clone(),
             metadata_cache_bytes: request.metadata_cache_bytes,
+            index_bytes_max: request.index_bytes_max,
             damage_file: Some(dir.paths().dir.join(DAMAGE_FILE)),
             ..EngineConfig::default()
         },

@@ -208,6 +208,24 @@ pub struct SpaceDetail {
     /// Reads of the store for parts of maps that were not in memory, since the pool was opened.
     #[serde(default)]
     pub map_page_reads: u64,
+    /// Memory that the index takes, in bytes.
+    #[serde(default)]
+    pub index_bytes: u64,
+    /// Memory that it may take (`serve --index-memory`), in bytes.
+    #[serde(default)]
+    pub index_bytes_max: u64,
+    /// Blocks that it has.
+    #[serde(default)]
+    pub indexed_blocks: u64,
+    /// Blocks with a fingerprint that it does not have: they are found through the store.
+    #[serde(default)]
+    pub unindexed_blocks: u64,
+    /// Contents that the store was asked for, since the pool was opened.
+    #[serde(default)]
+    pub hint_lookups: u64,
+    /// Those of them that the store knew.
+    #[serde(default)]
+    pub hint_hits: u64,
 }
 
 impl SpaceDetail {
@@ -222,6 +240,12 @@ impl SpaceDetail {
             metadata_cache_bytes: status.metadata_cache_bytes,
             metadata_resident_bytes: status.metadata_resident_bytes,
             map_page_reads: status.map_page_reads,
+            index_bytes: status.index_bytes,
+            index_bytes_max: status.index_bytes_max,
+            indexed_blocks: status.indexed_blocks,
+            unindexed_blocks: status.unindexed_blocks,
+            hint_lookups: status.hint_lookups,
+            hint_hits: status.hint_hits,
         }
     }
 }
@@ -266,6 +290,16 @@ pub fn render(status: &Status, detail: &SpaceDetail, pool_dir: &str) -> String {
         format_human(detail.metadata_resident_bytes),
         format_human(detail.metadata_cache_bytes),
         detail.map_page_reads
+    );
+    let _ = writeln!(
+        text,
+        "Index: {} blocks in {} of {} at most; {} blocks are not in it, the store was asked {} times and knew {}.",
+        detail.indexed_blocks,
+        format_human(detail.index_bytes),
+        format_human(detail.index_bytes_max),
+        detail.unindexed_blocks,
+        detail.hint_lookups,
+        detail.hint_hits,
     );
     if let Some(reason) = &detail.read_only {
         let _ = writeln!(text, "\nThe pool takes no writes: {reason}");

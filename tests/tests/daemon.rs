@@ -168,6 +168,52 @@ fn status_counts_every_content_once_and_zeroes_not_at_all() {
 }
 
 #[test]
+fn a_pool_without_room_for_an_index_stores_every_block_once_also_after_a_restart() {
+    let place = Place::new(13);
+    let write = |nsid: &str| {
+        let arguments = [
+            "--nsid", nsid, "--rw", "write", "--bs", "64k", "--qd", "8", "--size", "32M", "--seed",
+            "5", "--verify",
+        ];
+        let report = place.perf(&arguments);
+        assert_eq!(report["write"]["bytes"], 32 * MIB);
+    };
+    let index = ["--index-memory", "0"];
+    let volumes = [
+        "--create", "1G", "--volume", "one=64M", "--volume", "two=64M",
+    ];
+    let daemon = place.serve_with(&[&volumes[..], &index].concat());
+    write("1");
+    let used = figure(&daemon.status(), "used_bytes");
+    assert_eq!(used, 32 * MIB);
+    assert!(daemon.stop().success(), "SIGTERM is a clean end");
+
+    // The same contents again, on another volume.
+    let daemon = place.serve_with(&index);
+    write("2");
+    wait_for("what was written twice to be merged", PATIENCE, || {
+        (figure(&daemon.status(), "used_bytes") == used).then_some(())
+    });
+    assert_eq!(figure(&daemon.status(), "logical_bytes"), 2 * used);
+    let pool = place.pool();
+    let shown = onefold(&["status", "--pool", pool.to_str().expect("UTF-8")]);
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    let index = shown.lines().find(|line| line.starts_with("Index: "));
+    let index = index.unwrap_or_else(|| panic!("{shown}"));
+    let words: Vec<&str> = index.split_whitespace().collect();
+    let before = |word: &str| -> u64 {
+        let at = words.iter().position(|other| *other == word).expect(word);
+        words[at - 1].parse().expect(index)
+    };
+    assert!(words[1].parse::<u64>().expect(index) < 1000, "{index}");
+    let at = words.iter().position(|word| *word == "are").expect(index);
+    assert!(words[at - 2].parse::<u64>().expect(index) > 7000, "{index}");
+    assert!(before("times") >= 8192 - 1000, "{index}");
+    assert!(daemon.stop().success(), "SIGTERM is a clean end");
+    assert_consistent(&place.pool());
+}
+
+#[test]
 fn every_pattern_and_block_size_reads_back_what_it_wrote() {
     let place = Place::new(3);
     let _daemon = place.serve_with(&[

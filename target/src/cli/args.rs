@@ -109,6 +109,10 @@ pub struct ServeArgs {
     /// read from the pool's folder when it is needed
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1G")]
     pub metadata_cache: u64,
+    /// Memory for the index that finds blocks by their content: about 10 bytes a unique 4 KiB block.
+    /// What has no room is found through the pool's folder, slower [default: half of this machine's]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub index_memory: Option<u64>,
     /// Data-plane threads [default: one for each core, at most 8]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64).map(usize::from))]
     pub reactors: Option<usize>,
