@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::panicking;
 
 use meta::{Fingerprint, Pba};
+use reactor::prefetch;
 
 /// Addresses of a chunk: those of four packs, at least of one. Small in tests, so that the small drives of
 /// the simulation have several.
@@ -327,14 +328,13 @@ impl BlockTable {
         self.is_here(pba).then(|| self.get(pba))
     }
 
-    /// Brings what there is of an address into the cache, to be used soon.
+    /// Asks for what there is of an address, to be used soon.
     #[inline]
-    pub(crate) fn warm_up(&self, pba: Pba) -> u64 {
-        let chunk = self.chunk(pba);
-        chunk.map_or(0, |chunk| {
-            let info = &chunk.infos[(pba.number() % CHUNK) as usize];
-            u64::from(info.references ^ chunk.held)
-        })
+    pub(crate) fn prefetch(&self, pba: Pba) {
+        if let Some(chunk) = self.chunk(pba) {
+            prefetch(&chunk.held);
+            prefetch(&chunk.infos[(pba.number() % CHUNK) as usize]);
+        }
     }
 
     /// The entry of an address that is here. Counts are changed by the calls below.

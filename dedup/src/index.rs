@@ -7,6 +7,7 @@
 //! looks again, so that nothing that is stored is ever missed.
 
 use meta::{Fingerprint, Pba};
+use reactor::prefetch;
 
 use crate::block_table::{BlockTable, address};
 
@@ -249,6 +250,29 @@ impl Shard {
     }
 }
 
+/// Where the look-up of a fingerprint begins.
+struct Home<'a> {
+    shard: &'a Shard,
+    bucket: usize,
+    tag: u64,
+}
+
+impl Home<'_> {
+    #[inline]
+    fn prefetch(&self) {
+        prefetch(&self.shard.buckets[self.bucket]);
+        prefetch(&self.shard.passed[self.bucket]);
+    }
+
+    /// The next bucket, if some entries of this one may lie there.
+    #[inline]
+    fn prefetch_behind(&self) {
+        if self.shard.passed[self.bucket] > 0 {
+            prefetch(&self.shard.buckets[self.shard.after(self.bucket)]);
+        }
+    }
+}
+
 impl Index {
     /// For drives of these sizes (in data blocks), together at most [`BLOCKS_MAX`]. It takes so much
     /// memory at most, and always some entries.
@@ -338,64 +362,52 @@ impl Index {
         }
     }
 
-    /// Looks at where entries of these fingerprints would be, all at once, so that the look-ups that
-    /// follow one after the other find them in the cache.
-    pub(crate) fn warm_up<'a>(
+    /// Asks for what the look-ups of these fingerprints, and the removal of these blocks, are going to read:
+    /// what does not depend on each other comes at the same time.
+    pub(crate) fn prefetch<'a>(
         &self,
         blocks: &BlockTable,
-        fingerprints: impl Iterator<Item = &'a Fingerprint> + Clone,
+        wanted: impl Iterator<Item = &'a Fingerprint> + Clone,
+        leaving: impl Iterator<Item = Pba> + Clone,
     ) {
-        let place = |fingerprint: &Fingerprint| {
-            let hash = Hash::new(fingerprint);
-            let shard = &self.shards[self.shard(hash)];
-            (hash, shard, shard.home(hash.tag))
-        };
-        // Reads that do not depend on each other are under way at the same time.
-        let mut seen = 0;
-        for fingerprint in fingerprints.clone() {
-            let (_, shard, home) = place(fingerprint);
-            seen ^= shard.buckets[home].0[0] ^ u64::from(shard.passed[home]);
+        for fingerprint in wanted.clone() {
+            self.home(fingerprint).prefetch();
         }
-        for fingerprint in fingerprints {
-            let (hash, shard, home) = place(fingerprint);
-            for entry in shard.buckets[home].0 {
-                if entry >> NUMBER_BITS == hash.tag && entry != 0 {
-                    let pba = number_to_pba(&self.drives, entry);
-                    seen ^= blocks.warm_up(pba);
+        for pba in leaving.clone() {
+            blocks.prefetch(pba);
+        }
+        for fingerprint in wanted {
+            let home = self.home(fingerprint);
+            for entry in home.shard.buckets[home.bucket].0 {
+                if entry >> NUMBER_BITS == home.tag && entry != 0 {
+                    blocks.prefetch(number_to_pba(&self.drives, entry));
                 }
             }
-            if shard.passed[home] > 0 {
-                seen ^= shard.buckets[shard.after(home)].0[0];
-            }
+            home.prefetch_behind();
         }
-        std::hint::black_box(seen);
+        let homes = leaving.filter_map(|pba| {
+            let info = blocks.look(pba)?;
+            (info.references == 1 && info.fingerprint.is_some())
+                .then(|| self.home(&info.fingerprint))
+        });
+        for home in homes.clone() {
+            home.prefetch();
+        }
+        // Where others lie behind, one of them comes back.
+        for home in homes {
+            home.prefetch_behind();
+        }
     }
 
-    /// The same for blocks that may leave.
-    pub(crate) fn warm_up_leaving(
-        &self,
-        blocks: &BlockTable,
-        old: impl Iterator<Item = Pba> + Clone,
-    ) {
-        let seen = old.clone().fold(0, |seen, pba| seen ^ blocks.warm_up(pba));
-        std::hint::black_box(seen);
-        let places = old.filter_map(|pba| {
-            let info = blocks.look(pba)?;
-            (info.references == 1 && info.fingerprint.is_some()).then(|| {
-                let hash = Hash::new(&info.fingerprint);
-                let shard = &self.shards[self.shard(hash)];
-                (shard, shard.home(hash.tag))
-            })
-        });
-        let seen = places.clone().fold(0, |seen, (shard, home)| {
-            seen ^ shard.buckets[home].0[0] ^ u64::from(shard.passed[home])
-        });
-        // Where others lie behind, one of them comes back.
-        let behind = places.filter(|(shard, home)| shard.passed[*home] > 0);
-        let seen = behind.fold(seen, |seen, (shard, home)| {
-            seen ^ shard.buckets[shard.after(home)].0[0]
-        });
-        std::hint::black_box(seen);
+    #[inline]
+    fn home(&self, fingerprint: &Fingerprint) -> Home<'_> {
+        let hash = Hash::new(fingerprint);
+        let shard = &self.shards[self.shard(hash)];
+        Home {
+            shard,
+            bucket: shard.home(hash.tag),
+            tag: hash.tag,
+        }
     }
 
     /// Enters a block, whose fingerprint is in the table already; false if there is no room for it. `known`:
@@ -645,7 +657,7 @@ mod tests {
             assert_eq!(found, wanted, "block {number}");
         }
         let none: Vec<_> = (BLOCKS..BLOCKS + 10).map(spread).collect();
-        index.warm_up(&blocks, none.iter());
+        index.prefetch(&blocks, none.iter(), std::iter::empty());
         assert!(
             none.iter()
                 .all(|f| index.find(&blocks, f) == Found::Nowhere)

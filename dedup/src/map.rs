@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use hashbrown::HashMap;
-use meta::{Mapping, Pba};
+use meta::{MapEntry, Mapping, NewBlock, Pba};
 
 #[cfg(test)]
 use crate::ablation::{self, Broken};
@@ -175,6 +175,13 @@ pub(crate) fn page_end(end: u64) -> u64 {
     end.div_ceil(PAGE).saturating_mul(PAGE)
 }
 
+fn mapping_of(new: NewBlock) -> Mapping {
+    Mapping {
+        pba: new.pba,
+        crc32c: new.crc32c,
+    }
+}
+
 impl PageMap {
     /// The map of a new volume.
     pub(crate) fn new(volume: u32) -> Self {
@@ -244,8 +251,39 @@ impl PageMap {
         }
     }
 
-    /// As [`find`](Self::find), of a sub-block whose page was brought in.
+    /// As [`find`](Self::find), of sub-blocks that follow each other: gives them to `each`, in order.
+    ///
+    /// # Errors
+    /// A page must be brought in first; `each` was given what is before it.
     #[inline]
+    pub(crate) fn find_run(
+        &self,
+        start: u64,
+        end: u64,
+        mut each: impl FnMut(u64, Option<Mapping>),
+    ) -> Result<(), NotHere> {
+        let mut at = start;
+        while at < end {
+            let (number, first) = split(at);
+            let count = (PAGE - first as u64).min(end - at);
+            match self.slot(number) {
+                Slot::Here(page) => {
+                    page.touched.set(true);
+                    let entries = first..first + count as usize;
+                    (at..)
+                        .zip(entries)
+                        .for_each(|(at, entry)| each(at, page.get(entry)));
+                }
+                Slot::Empty => (at..at + count).for_each(|at| each(at, None)),
+                Slot::Stored => return Err(NotHere),
+            }
+            at += count;
+        }
+        Ok(())
+    }
+
+    /// As [`find`](Self::find), of a sub-block whose page was brought in.
+    #[cfg(test)]
     pub(crate) fn lookup(&self, sub_block: u64) -> Option<Mapping> {
         let found = self.find(sub_block);
         debug_assert!(found.is_ok(), "sub-block {sub_block} was not brought in");
@@ -263,32 +301,76 @@ impl PageMap {
         record: u64,
         resident: &mut Resident,
     ) -> Result<Option<Pba>, NotHere> {
-        let (number, entry) = split(sub_block);
+        let mut old = None;
+        let place = split(sub_block);
+        self.replace_in_page(place, std::iter::once(new), record, resident, |found| {
+            old = found;
+        })?;
+        Ok(old)
+    }
+
+    /// Maps and unmaps sub-blocks that follow each other, by a record; gives `each` what they were mapped
+    /// to, in order.
+    ///
+    /// # Errors
+    /// The page of this sub-block is in the store only; what is before it was changed.
+    pub(crate) fn replace_run(
+        &mut self,
+        start: u64,
+        entries: &[MapEntry],
+        record: u64,
+        resident: &mut Resident,
+        mut each: impl FnMut(Option<Pba>),
+    ) -> Result<(), u64> {
+        let mut at = start;
+        let mut left = entries;
+        while !left.is_empty() {
+            let place = split(at);
+            let (now, later) = left.split_at((PAGE as usize - place.1).min(left.len()));
+            let new = now.iter().map(|entry| entry.new.map(mapping_of));
+            self.replace_in_page(place, new, record, resident, &mut each)
+                .map_err(|NotHere| at)?;
+            at += now.len() as u64;
+            left = later;
+        }
+        Ok(())
+    }
+
+    fn replace_in_page(
+        &mut self,
+        (number, first): (u64, usize),
+        new: impl Iterator<Item = Option<Mapping>> + Clone,
+        record: u64,
+        resident: &mut Resident,
+        mut each: impl FnMut(Option<Pba>),
+    ) -> Result<(), NotHere> {
         match self.slot(number) {
             Slot::Stored => return Err(NotHere),
-            Slot::Empty if new.is_none() => return Ok(None),
+            Slot::Empty if new.clone().all(|new| new.is_none()) => {
+                new.for_each(|_| each(None));
+                return Ok(());
+            }
             Slot::Empty => self.insert(number, Page::empty(resident.ticket()), resident),
             Slot::Here(_) => {}
         }
         let Some(page) = self.page_mut(number) else {
             return Err(NotHere);
         };
-        let old = page.set(entry, new);
+        let before = page.mapped;
+        for (entry, new) in (first..).zip(new) {
+            each(page.set(entry, new));
+        }
         page.touched.set(true);
         page.changed = record;
-        let is_empty = page.mapped == 0;
+        let after = page.mapped;
         // A damaged store may have said too few.
-        match (old, new) {
-            (None, Some(_)) => self.mapped += 1,
-            (Some(_), None) => self.mapped = self.mapped.saturating_sub(1),
-            _ => {}
-        }
-        if is_empty && number < self.noted_upto {
+        self.mapped = (self.mapped + u64::from(after)).saturating_sub(u64::from(before));
+        if after == 0 && number < self.noted_upto {
             self.emptied = record;
             self.remove(number, resident);
             resident.dropped(1, PAGE_BYTES);
         }
-        Ok(old)
+        Ok(())
     }
 
     fn page_mut(&mut self, number: u64) -> Option<&mut Page> {

@@ -118,19 +118,22 @@ fn look_up(
 ) -> Result<std::result::Result<Vec<Stored>, NotHere>> {
     let entry = state.active(volume.id)?;
     let mut stored = Vec::with_capacity(piece.count);
-    for at in 0..piece.count {
+    let end = piece.start + piece.count as u64;
+    let found = entry.find_run(piece.start, end, |sub_block, mapping| {
+        let at = (sub_block - piece.start) as usize;
         let buffer_offset = piece.buffer_offset + at * BLOCK_BYTES;
-        let sub_block = piece.start + at as u64;
-        match entry.find(sub_block) {
-            Ok(Some(Mapping { pba, crc32c })) => stored.push(Stored {
+        match mapping {
+            Some(Mapping { pba, crc32c }) => stored.push(Stored {
                 sub_block,
                 buffer_offset,
                 pba,
                 crc32c,
             }),
-            Ok(None) => buf[buffer_offset..buffer_offset + BLOCK_BYTES].fill(0),
-            Err(not_here) => return Ok(Err(not_here)),
+            None => buf[buffer_offset..buffer_offset + BLOCK_BYTES].fill(0),
         }
+    });
+    if let Err(not_here) = found {
+        return Ok(Err(not_here));
     }
     Ok(Ok(stored))
 }

@@ -76,6 +76,26 @@ impl VolumeEntry {
         self.map.find(sub_block)
     }
 
+    /// As [`find`](Self::find), of sub-blocks that follow each other, in order.
+    ///
+    /// # Errors
+    /// A page of the map must be brought in first; `each` was given what is before it.
+    #[inline]
+    pub(crate) fn find_run(
+        &self,
+        start: u64,
+        end: u64,
+        mut each: impl FnMut(u64, Option<Mapping>),
+    ) -> std::result::Result<(), NotHere> {
+        if self.info.trimming.is_empty() {
+            return self.map.find_run(start, end, each);
+        }
+        for at in start..end {
+            each(at, self.find(at)?);
+        }
+        Ok(())
+    }
+
     /// Whether a sub-block, which was brought in, has its content there.
     pub(crate) fn is_mapped_to(&self, sub_block: u64, pba: Pba) -> bool {
         let found = self.find(sub_block);
@@ -198,6 +218,8 @@ pub(crate) struct State {
     /// No commands any more.
     pub(crate) closed: bool,
     next_flight: u64,
+    /// What a record takes out of the map, while it is installed.
+    replaced: Vec<Option<Pba>>,
     /// How often a volume was created or deleted.
     pub(crate) volume_changes: Arc<AtomicU64>,
     /// Volume numbers are not used again while the pool is open: a handle of a deleted volume, or the
@@ -236,6 +258,7 @@ impl State {
             read_only: None,
             closed: false,
             next_flight: 0,
+            replaced: Vec::new(),
             volume_changes: Arc::default(),
             next_volume: Some(1),
         }
@@ -305,15 +328,14 @@ impl State {
         self.space.used().saturating_sub(self.packs.packs) + self.packs.fragments
     }
 
-    /// Brings what the look-ups and changes of a batch will need into the cache.
-    pub(crate) fn warm_up<'a>(
+    /// Asks for what the look-ups and changes of a batch are going to read.
+    pub(crate) fn prefetch<'a>(
         &self,
         fingerprints: impl Iterator<Item = &'a Fingerprint> + Clone,
         old: impl Iterator<Item = Pba> + Clone,
     ) {
         let fingerprints = fingerprints.filter(|fingerprint| fingerprint.is_some());
-        self.index.warm_up(&self.blocks, fingerprints);
-        self.index.warm_up_leaving(&self.blocks, old);
+        self.index.prefetch(&self.blocks, fingerprints, old);
     }
 
     /// Looks content up and takes a reference, or a new block (a place in `pack`, if it goes there).
@@ -530,9 +552,7 @@ impl State {
     /// Makes a record's changes. Its new blocks' references pass from the command to the map.
     pub(crate) fn install(&mut self, record: RecordRef<'_>) {
         if let Some((volume, start, entries)) = record.as_map() {
-            for (at, entry) in (start..).zip(entries) {
-                self.install_entry(volume, at, entry);
-            }
+            self.install_map(volume, start, entries);
         } else if let Some(record) = record.as_other() {
             self.install_other(record);
         }
@@ -542,7 +562,7 @@ impl State {
         match record {
             Record::Unmap { volume, entries } => {
                 for (at, _) in entries {
-                    self.map_one(*volume, *at, None);
+                    self.unmap(*volume, *at);
                 }
             }
             Record::VolumeCreate(info) => {
@@ -586,50 +606,80 @@ impl State {
         self.volume_changes.fetch_add(1, Ordering::Release);
     }
 
-    fn install_entry(&mut self, volume: u32, at: u64, entry: &MapEntry) {
-        if let Some(new) = entry.new {
-            self.unflushed_bytes += SUB_BLOCK_BYTES as u64;
-            if self.hints.is_waited() {
-                self.hints
-                    .mapped(new.pba, &new.fingerprint, self.last_change);
-            }
-            if let Some(late) = &mut self.late {
-                late.add_mapping(volume, at, new.pba);
+    /// All that refer to a new block pass to the map before any old one goes.
+    fn install_map(&mut self, volume: u32, start: u64, entries: &[MapEntry]) {
+        let record = self.last_change;
+        let new_blocks = entries.iter().filter_map(|entry| entry.new);
+        self.unflushed_bytes += (new_blocks.clone().count() * SUB_BLOCK_BYTES) as u64;
+        if self.hints.is_waited() {
+            for new in new_blocks {
+                self.hints.mapped(new.pba, &new.fingerprint, record);
             }
         }
-        let new = entry.new.map(|new| Mapping {
-            pba: new.pba,
-            crc32c: new.crc32c,
-        });
-        self.map_one(volume, at, new);
+        if let Some(late) = &mut self.late {
+            for (at, entry) in MapEntry::numbered(start, entries) {
+                if let Some(new) = entry.new {
+                    late.add_mapping(volume, at, new.pba);
+                }
+            }
+        }
+        let mut replaced = std::mem::take(&mut self.replaced);
+        let mut missing = None;
+        if let Some(entry) = self.volumes.get_mut(&volume) {
+            let resident = &mut self.resident;
+            let each = |old| replaced.push(old);
+            let done = entry
+                .map
+                .replace_run(start, entries, record, resident, each);
+            missing = done.err().map(|at| (entry.info.name.clone(), at));
+            if let Some(online) = &mut self.online {
+                for ((at, entry), old) in MapEntry::numbered(start, entries).zip(&replaced) {
+                    online.changed(volume, at, *old, entry.new.map(|new| new.pba));
+                }
+            }
+        } else {
+            // A volume that is gone maps nothing: the new references are void.
+            replaced.extend(entries.iter().map(|entry| entry.new.map(|new| new.pba)));
+        }
+        for new in entries[..replaced.len()]
+            .iter()
+            .filter_map(|entry| entry.new)
+        {
+            self.blocks.pass_on(new.pba, record);
+        }
+        for old in replaced.drain(..).flatten() {
+            self.drop_reference(old);
+        }
+        self.replaced = replaced;
+        if let Some((name, at)) = missing {
+            self.miss_page(&name, at);
+        }
     }
 
-    fn map_one(&mut self, volume: u32, at: u64, new: Option<Mapping>) {
-        let new_pba = new.map(|new| new.pba);
-        let old = match self.volumes.get_mut(&volume) {
-            Some(entry) => {
-                let record = self.last_change;
-                let replaced = entry.map.replace(at, new, record, &mut self.resident);
-                let Ok(old) = replaced else {
-                    let name = entry.info.name.clone();
-                    return self.make_read_only(format!(
-                        "sub-block {at} of volume `{name}` was changed and is not in memory: restart the daemon, \
-                         nothing is lost"
-                    ));
-                };
-                if let Some(online) = &mut self.online {
-                    online.changed(volume, at, old, new_pba);
-                }
-                old
-            }
-            None => new_pba, // a volume that is gone maps nothing: the new reference is void
+    fn unmap(&mut self, volume: u32, at: u64) {
+        let record = self.last_change;
+        let Some(entry) = self.volumes.get_mut(&volume) else {
+            return; // a volume that is gone maps nothing
         };
-        if let Some(new) = new {
-            self.blocks.pass_on(new.pba, self.last_change);
+        let replaced = entry.map.replace(at, None, record, &mut self.resident);
+        let Ok(old) = replaced else {
+            let name = entry.info.name.clone();
+            return self.miss_page(&name, at);
+        };
+        if let Some(online) = &mut self.online {
+            online.changed(volume, at, old, None);
         }
         if let Some(old) = old {
             self.drop_reference(old);
         }
+    }
+
+    /// A change of a page that should have been brought in.
+    fn miss_page(&mut self, volume: &str, at: u64) {
+        self.make_read_only(format!(
+            "sub-block {at} of volume `{volume}` was changed and is not in memory: restart the daemon, \
+             nothing is lost"
+        ));
     }
 
     /// Numbers from this one on are free.

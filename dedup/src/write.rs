@@ -31,7 +31,7 @@ use crate::state::State;
 use crate::verify::{self, Check, Kept};
 use crate::wait::{Event, lock};
 use crate::{EngineError, ErrorKind, Result, SUB_BLOCK_BYTES};
-use claiming::{claim_job, undo_claims};
+use claiming::{claim_job, note_old, undo_claims};
 
 /// How often a write without room asks for freed blocks before it fails.
 const RECLAIM_ATTEMPTS: u32 = 3;
@@ -292,19 +292,14 @@ impl Batch {
                 job.progress = Progress::Gone;
                 continue;
             };
-            let mut away = Vec::new();
-            for (at, item) in (command.start..).zip(&mut items[job.items.clone()]) {
-                item.old = entry.map.lookup(at).map(|mapping| mapping.pba);
-                away.extend(item.old.filter(|pba| !state.blocks.is_here(*pba)));
-            }
+            let items = &mut items[job.items.clone()];
+            let away = note_old(&state.blocks, &entry.map, command.start, items);
             if !away.is_empty() {
                 job.progress = Progress::Loads(away);
             }
         }
-        state.warm_up(
-            items.iter().map(|item| &item.fingerprint),
-            items.iter().filter_map(|item| item.old),
-        );
+        let wanted = items.iter().map(|item| &item.fingerprint);
+        state.prefetch(wanted, items.iter().filter_map(|item| item.old));
         let mut taking_off = state.new_flight();
         for (number, job) in (0..).zip(jobs.iter_mut()) {
             if job.is_told() || matches!(job.progress, Progress::Gone | Progress::Loads(_)) {

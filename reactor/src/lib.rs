@@ -12,7 +12,7 @@
 //! - A [`Buffer`] that the kernel reads or writes is owned by the ring until the kernel is done, also
 //!   when the future is dropped, and also when the reactor stops.
 //! - A task that panics ends alone: whoever waits for it gets [`JoinError::Panicked`].
-//! - `unsafe` is confined to `ring/` (submission and completion) and `buffer/` (the mapping).
+//! - `unsafe` is confined to `ring/` (submission and completion), `buffer/` (the mapping) and `prefetch`.
 
 mod blocking;
 mod buffer;
@@ -20,6 +20,7 @@ mod executor;
 pub mod file;
 mod join;
 pub mod net;
+mod prefetch;
 mod ring;
 mod shared;
 mod slab;
@@ -33,5 +34,6 @@ pub use buffer::{
 };
 pub use file::{readable, writable};
 pub use join::{JoinError, JoinHandle, RemoteJoin, spawn};
+pub use prefetch::prefetch;
 pub use thread::{Config, Handle, ReactorThread, current, run, start};
 pub use timer::{Elapsed, Sleep, now, sleep, sleep_until, timeout, yield_now};

@@ -1,12 +1,36 @@
 //! What a command of a batch claims: a block, known or new, for each content that it has none for; and how
 //! that is undone when there is no room for all of them.
 
-use meta::VerifyPolicy;
+use meta::{Pba, VerifyPolicy};
 
 use super::{Crc, Item, Job, New, Progress};
+use crate::block_table::BlockTable;
+use crate::map::PageMap;
 use crate::packing::Packing;
 use crate::state::{Claim, Flight, State, Wanted};
 use crate::verify::Check;
+
+/// Notes what a command's sub-blocks are mapped to; returns those addresses of which only the store knows.
+pub(super) fn note_old(
+    blocks: &BlockTable,
+    map: &PageMap,
+    start: u64,
+    items: &mut [Item],
+) -> Vec<Pba> {
+    let mut targets = items.iter_mut();
+    let end = start + targets.len() as u64;
+    let found = map.find_run(start, end, |_, mapping| {
+        if let Some(item) = targets.next() {
+            item.old = mapping.map(|mapping| mapping.pba);
+        }
+    });
+    debug_assert!(found.is_ok(), "what is written to was not brought in");
+    if blocks.is_whole() {
+        return Vec::new();
+    }
+    let old = items.iter().filter_map(|item| item.old);
+    old.filter(|pba| !blocks.is_here(*pba)).collect()
+}
 
 /// Looks up every content of a command that has no block yet.
 pub(super) fn claim_job(
