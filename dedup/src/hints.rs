@@ -35,8 +35,9 @@ const AT_ONCE: usize = 512;
 const WRITE_AT_ONCE: usize = if cfg!(test) { 4 } else { 4096 };
 /// Loaded blocks whose hints are to be written, beyond which loading waits for that.
 const LOADED_MAX: usize = if cfg!(test) { 8 } else { 64 * 1024 };
-/// Damaged blocks that hints are kept from; with more, nobody asks for hints any more.
-const HIDDEN_MAX: usize = if cfg!(test) { 4 } else { 64 * 1024 };
+/// Damaged blocks that hints are kept from. With more, nobody asks for hints until the pool is opened again:
+/// contents that only they lead to are stored once more, and do not heal damaged blocks.
+const HIDDEN_MAX: usize = 64 * 1024;
 
 /// What the store said of a content.
 #[derive(Clone, Copy, Debug)]
