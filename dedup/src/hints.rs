@@ -424,6 +424,8 @@ impl Shared {
                 return Ok(());
             }
             let shared = self.clone();
+            #[cfg(test)]
+            self.note_displaced(&some);
             // Done to its end also if who asked for it is gone.
             let written = self.block_on(move || match shared.store.put_hints(&some) {
                 Ok(()) => {
@@ -437,6 +439,20 @@ impl Shared {
             });
             written.await?;
         }
+    }
+
+    /// Notes whether hints of other blocks of the same contents go for these.
+    #[cfg(test)]
+    fn note_displaced(&self, written: &[(Pba, Fingerprint)]) {
+        let fingerprints: Vec<_> = written
+            .iter()
+            .map(|(_, fingerprint)| *fingerprint)
+            .collect();
+        let before = self.store.hints(&fingerprints).unwrap_or_default();
+        let mut pairs = written.iter().zip(before);
+        let is_displaced =
+            pairs.any(|((pba, _), before)| before.is_some_and(|other| other != *pba));
+        lock(&self.state).hints.displaces(is_displaced);
     }
 
     /// Whether so many loaded blocks wait for their hints that no more should be loaded.
