@@ -7,11 +7,15 @@
 //!   switched off, when it survives a loss of power.
 //! - What an engine error means to the host is decided in [`crate::errors`] alone.
 
+mod admit;
+
 use std::rc::Rc;
 
 use dedup::{EngineError, ErrorKind};
 use nvme::Status;
 use nvme::io::{DSM_RANGE_BYTES, DsmRange, IoCommand, LbaRange};
+
+use admit::{Access, admit};
 
 use crate::command::{Command, Fault, Outcome, Success};
 use crate::line::KnownVolume;
@@ -21,7 +25,6 @@ use crate::queue::Queue;
 const NSID_ALL: u32 = 0xffff_ffff;
 
 /// Byte offsets in the command, for the error log.
-const NSID_AT: u16 = 4;
 const SLBA_AT: u16 = 40;
 const NLB_AT: u16 = 48;
 
@@ -39,7 +42,7 @@ pub(crate) async fn run<Q: Queue>(command: &Command<Q>) -> Outcome {
             deallocate: _,
         } => {
             // Zeros are never stored, so the blocks are deallocated whether the host asks or not.
-            let (volume, place) = locate(command, nsid, range)?;
+            let (volume, place) = locate(command, nsid, Access::Write, range)?;
             volume
                 .volume
                 .write_zeroes(place.offset, place.len, fua || write_through(command))
@@ -62,18 +65,14 @@ struct Place {
     len: u64,
 }
 
-fn volume_of<Q: Queue>(command: &Command<Q>, nsid: u32) -> Result<Rc<KnownVolume>, Fault> {
-    let volume = command.line.volume(nsid);
-    volume.ok_or(Fault::field(Status::INVALID_NAMESPACE, NSID_AT))
-}
-
 /// The volume and the bytes in it that a range of blocks stands for.
 fn locate<Q: Queue>(
     command: &Command<Q>,
     nsid: u32,
+    access: Access,
     range: LbaRange,
 ) -> Result<(Rc<KnownVolume>, Place), Fault> {
-    let volume = volume_of(command, nsid)?;
+    let volume = admit(command, nsid, access)?;
     let place = place_of(&volume, range.slba, range.blocks)?;
     Ok((volume, place))
 }
@@ -101,9 +100,10 @@ fn place_in(size_bytes: u64, lba_bytes: u32, slba: u64, blocks: u32) -> Option<P
 fn locate_data<Q: Queue>(
     command: &Command<Q>,
     nsid: u32,
+    access: Access,
     range: LbaRange,
 ) -> Result<(Rc<KnownVolume>, u64, usize), Fault> {
-    let (volume, place) = locate(command, nsid, range)?;
+    let (volume, place) = locate(command, nsid, access, range)?;
     let len = usize::try_from(place.len)
         .ok()
         .filter(|&len| len <= command.line.target.limits.transfer_bytes_max())
@@ -125,7 +125,7 @@ fn write_through<Q: Queue>(command: &Command<Q>) -> bool {
 }
 
 async fn read<Q: Queue>(command: &Command<Q>, nsid: u32, range: LbaRange, fua: bool) -> Outcome {
-    let (volume, offset, len) = locate_data(command, nsid, range)?;
+    let (volume, offset, len) = locate_data(command, nsid, Access::Read, range)?;
     let buffer = command.buffer(len).await?;
     let (result, buffer) = volume.volume.read(offset, buffer).await;
     result.map_err(|error| damage(error, &volume, offset))?;
@@ -141,7 +141,7 @@ async fn read<Q: Queue>(command: &Command<Q>, nsid: u32, range: LbaRange, fua: b
 }
 
 async fn write<Q: Queue>(command: &Command<Q>, nsid: u32, range: LbaRange, fua: bool) -> Outcome {
-    let (volume, offset, len) = locate_data(command, nsid, range)?;
+    let (volume, offset, len) = locate_data(command, nsid, Access::Write, range)?;
     let buffer = command.fetch(len).await?;
     let (result, _buffer) = volume
         .volume
@@ -153,7 +153,7 @@ async fn write<Q: Queue>(command: &Command<Q>, nsid: u32, range: LbaRange, fua: 
 }
 
 async fn compare<Q: Queue>(command: &Command<Q>, nsid: u32, range: LbaRange) -> Outcome {
-    let (volume, offset, len) = locate_data(command, nsid, range)?;
+    let (volume, offset, len) = locate_data(command, nsid, Access::Read, range)?;
     let buffer = command.fetch(len).await?;
     let (result, _buffer) = volume.volume.compare(offset, buffer).await;
     match result.map_err(|error| damage(error, &volume, offset))? {
@@ -165,7 +165,7 @@ async fn compare<Q: Queue>(command: &Command<Q>, nsid: u32, range: LbaRange) -> 
 async fn flush<Q: Queue>(command: &Command<Q>, nsid: u32) -> Outcome {
     match nsid {
         NSID_ALL => command.line.target.engine.flush().await?,
-        nsid => volume_of(command, nsid)?.volume.flush().await?,
+        nsid => admit(command, nsid, Access::Flush)?.volume.flush().await?,
     }
     Ok(Success::default())
 }
@@ -176,7 +176,7 @@ async fn dataset_management<Q: Queue>(
     ranges: u16,
     deallocate: bool,
 ) -> Outcome {
-    let volume = volume_of(command, nsid)?;
+    let volume = admit(command, nsid, Access::Write)?;
     // Linux always prepares a page, whatever the number of ranges is.
     let len = usize::from(ranges) * DSM_RANGE_BYTES;
     command.check_data_room(len)?;

