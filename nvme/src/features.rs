@@ -280,6 +280,13 @@ impl AsyncEvent {
     /// The discovery log changed; log 70h.
     pub const DISCOVERY_CHANGED: Self = Self::notice(0xf0, 0x70);
 
+    /// A reservation notification; log 80h tells it.
+    pub const RESERVATION: Self = Self {
+        kind: AsyncEventType::IoCommandSet,
+        info: 0x00,
+        log_page: 0x80,
+    };
+
     const fn notice(info: u8, log_page: u8) -> Self {
         Self {
             kind: AsyncEventType::Notice,
@@ -463,6 +470,7 @@ mod tests {
         assert_eq!(AsyncEvent::FIRMWARE_ACTIVATION.encode(), 0x03_0102);
         assert_eq!(AsyncEvent::ANA_CHANGED.encode(), 0x0c_0302);
         assert_eq!(AsyncEvent::DISCOVERY_CHANGED.encode(), 0x70_f002);
+        assert_eq!(AsyncEvent::RESERVATION.encode(), 0x80_0006);
         assert_eq!(AsyncEvent::decode(4), None);
     }
 

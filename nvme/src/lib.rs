@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admin;
+pub mod ana;
 pub mod command;
 pub mod completion;
 pub mod fabrics;
@@ -21,6 +22,7 @@ pub mod log;
 pub mod nqn;
 pub mod properties;
 pub mod rdma_cm;
+pub mod reservation;
 pub mod sgl;
 pub mod status;
 pub mod tcp;

@@ -30,10 +30,12 @@ pub enum LogPage {
     ChangedNamespaces = 0x04,
     /// 05h: [`CommandEffects`].
     CommandEffects = 0x05,
-    /// 0Ch: asymmetric namespace access.
+    /// 0Ch: [`AnaLog`](crate::ana::AnaLog).
     Ana = 0x0c,
     /// 70h: [`DiscoveryHeader`], then each [`DiscoveryEntry`].
     Discovery = 0x70,
+    /// 80h: [`ReservationNotification`](crate::reservation::ReservationNotification).
+    ReservationNotification = 0x80,
 }
 
 impl LogPage {
@@ -54,6 +56,7 @@ impl LogPage {
             0x05 => Self::CommandEffects,
             0x0c => Self::Ana,
             0x70 => Self::Discovery,
+            0x80 => Self::ReservationNotification,
             _ => return None,
         })
     }
@@ -386,7 +389,7 @@ mod tests {
         let known = (0..=u8::MAX)
             .filter_map(LogPage::from_u8)
             .collect::<Vec<_>>();
-        assert_eq!(known.len(), 7);
+        assert_eq!(known.len(), 8);
         for page in known {
             assert_eq!(LogPage::from_u8(u8::from(page)), Some(page));
         }

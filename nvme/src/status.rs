@@ -68,6 +68,8 @@ statuses! {
     CAPACITY_EXCEEDED = 0x081, "Capacity Exceeded";
     /// 82h: the namespace cannot serve now; try again.
     NAMESPACE_NOT_READY = 0x082, "Namespace Not Ready";
+    /// 83h: a reservation of another host forbids it.
+    RESERVATION_CONFLICT = 0x083, "Reservation Conflict";
     /// 109h: the log page is not supported.
     INVALID_LOG_PAGE = 0x109, "Invalid Log Page";
     /// 10Dh: the feature's value cannot be kept over a reset.
@@ -100,6 +102,10 @@ statuses! {
     COMPARE_FAILURE = 0x285, "Compare Failure";
     /// 301h: the path is gone for good.
     ASYMMETRIC_PERSISTENT_LOSS = 0x301, "Asymmetric Access Persistent Loss";
+    /// 302h: the path does not reach the namespace now.
+    ASYMMETRIC_INACCESSIBLE = 0x302, "Asymmetric Access Inaccessible";
+    /// 303h: the path is changing; try again.
+    ASYMMETRIC_TRANSITION = 0x303, "Asymmetric Access Transition";
 }
 
 const DNR: u16 = 1 << 14;

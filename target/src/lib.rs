@@ -48,6 +48,7 @@ mod log_page;
 mod machine;
 pub mod pool;
 pub mod queue;
+pub mod reservation;
 pub mod serve;
 pub mod size;
 pub mod socket;
