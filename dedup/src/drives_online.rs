@@ -211,7 +211,10 @@ impl Usage<'_> {
             Record::VolumeDelete { id } | Record::VolumeGone { id } => {
                 self.volumes.remove(id);
             }
-            Record::VolumeResize { .. } | Record::Trimming { .. } | Record::Durable { .. } => {}
+            Record::VolumeResize { .. }
+            | Record::Trimming { .. }
+            | Record::Settings(_)
+            | Record::Durable { .. } => {}
         }
     }
 }

@@ -67,6 +67,7 @@ mod resident;
 #[cfg(test)]
 mod schedules;
 mod scrub;
+mod settings;
 mod side_by_side;
 #[cfg(test)]
 mod simulation;
@@ -94,6 +95,7 @@ pub use online::OnlineCheckReport;
 pub use pack::{Pack, PackError};
 pub use repair::{LostRange, RecoveredVolume, Repair, RepairReport};
 pub use scrub::{SCRUB_RATE_DEFAULT, ScrubPhase, ScrubStatus};
+pub use settings::SETTINGS_BYTES_MAX;
 pub use status::{DeletingStatus, DriveStatus, PoolStatus, TrimmingStatus, VolumeStatus};
 pub use survey::{Survey, VolumeShares};
 pub use verify::VerifyStatus;

@@ -28,6 +28,7 @@ use crate::hints::Hints;
 use crate::index::{BLOCKS_MAX, Index};
 use crate::pack_read::Fetch;
 use crate::resident::Resident;
+use crate::settings::Settings;
 use crate::state::{State, VolumeEntry};
 use crate::{EngineError, LABEL_BLOCKS, Result};
 
@@ -133,7 +134,7 @@ async fn load(parts: &EngineParts) -> Result<State> {
     let data_blocks = data_blocks(&parts.drives)?;
     let store = parts.store.clone();
     let ends = data_blocks.clone();
-    let (volumes, totals, used_ends, has_hints) = block_on(parts.blocking, move || {
+    let (volumes, settings, totals, used_ends, has_hints) = block_on(parts.blocking, move || {
         let totals = store.totals()?;
         let mut used_ends = Vec::new();
         for (drive, blocks) in (0u16..).zip(&ends) {
@@ -157,7 +158,8 @@ async fn load(parts: &EngineParts) -> Result<State> {
                 }
             }
         }
-        Ok((store.volumes()?, totals, used_ends, store.has_hints()?))
+        let (volumes, settings) = (store.volumes()?, store.settings()?);
+        Ok((volumes, settings, totals, used_ends, store.has_hints()?))
     })
     .await?;
     let config = &parts.config;
@@ -171,6 +173,7 @@ async fn load(parts: &EngineParts) -> Result<State> {
             Hints::new(has_hints),
         ),
     );
+    state.settings = Settings::new(settings);
     for info in volumes {
         state.saw_volume(info.id);
         let mapped = totals.mapped.get(&info.id).copied().unwrap_or(0);
@@ -498,7 +501,9 @@ impl Replayed {
                 self.volumes.remove(id);
                 Ok(self.builder.add(sequence, record)?)
             }
-            Record::Durable { .. } => Ok(self.builder.add(sequence, record)?),
+            Record::Settings(_) | Record::Durable { .. } => {
+                Ok(self.builder.add(sequence, record)?)
+            }
         }
     }
 

@@ -28,6 +28,7 @@ use crate::map::{NotHere, PageMap};
 use crate::online::OnlineCount;
 use crate::packing::{NoBlock, OpenPack, PackCount};
 use crate::resident::Resident;
+use crate::settings::Settings;
 use crate::space::{DriveSpace, Space};
 use crate::volume::VolumeCore;
 use crate::wait::Event;
@@ -225,6 +226,7 @@ pub(crate) struct State {
     /// Volume numbers are not used again while the pool is open: a handle of a deleted volume, or the
     /// purge of one, must never meet another volume. `None` when all are used up.
     pub(crate) next_volume: Option<u32>,
+    pub(crate) settings: Settings,
 }
 
 impl State {
@@ -261,6 +263,7 @@ impl State {
             replaced: Vec::new(),
             volume_changes: Arc::default(),
             next_volume: Some(1),
+            settings: Settings::default(),
         }
     }
 
@@ -598,6 +601,7 @@ impl State {
                     entry.map.leaves(&mut self.resident);
                 }
             }
+            Record::Settings(changes) => self.settings.install(changes),
             Record::Map { .. } | Record::Durable { .. } => {}
         }
     }

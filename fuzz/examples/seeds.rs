@@ -250,6 +250,13 @@ fn records() -> Vec<Record> {
             id: 7,
             ranges: Vec::new(),
         },
+        Record::Settings(
+            [
+                ("gone".to_owned(), None),
+                ("name".to_owned(), Some(b"value".to_vec())),
+            ]
+            .into(),
+        ),
         Record::Durable { upto: 4 },
         Record::VolumeDelete { id: 7 },
         Record::VolumeGone { id: 7 },
@@ -308,6 +315,10 @@ fn disk(seeds: &mut Seeds) {
         ("volume", Row::Volume(volume())),
         ("blocks", blocks),
         ("mappings", mappings),
+        (
+            "setting",
+            Row::Setting("subsystem/nqn".into(), b"{}".to_vec()),
+        ),
         ("totals", Row::Totals(totals)),
     ] {
         let (key, value) = row.encode();

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use crate::changes::Changes;
 use crate::error::MetaError;
 use crate::record::{MapEntry, NewBlock, Record};
+use crate::setting::SettingChanges;
 use crate::types::{
     BlockRow, Checkpoint, Fingerprint, Mapping, Pba, REFCOUNT_MAX, Totals, VolumeInfo, VolumeState,
 };
@@ -76,6 +77,8 @@ pub struct Batch {
     pub blocks: Changes<Pba, BlockChange>,
     /// By volume id.
     pub volumes: BTreeMap<u32, VolumeChange>,
+    /// By key.
+    pub settings: SettingChanges,
     /// The store's totals after the batch, if they are not to follow from its changes (a repair).
     pub totals: Option<Totals>,
     /// Sequence number of the first record of the run. A store takes the batch only if its checkpoint
@@ -92,6 +95,7 @@ impl Batch {
             map: Changes::default(),
             blocks: Changes::default(),
             volumes: BTreeMap::new(),
+            settings: SettingChanges::new(),
             totals: None,
             base_seq: checkpoint.position.seq,
             checkpoint,
@@ -126,6 +130,7 @@ pub struct BatchBuilder {
     /// References in the order in which they were taken and given back.
     references: Vec<ReferenceAt>,
     volumes: BTreeMap<u32, VolumeChange>,
+    settings: SettingChanges,
 }
 
 /// Which mapping an entry changes.
@@ -161,6 +166,7 @@ impl BatchBuilder {
             mappings: Vec::new(),
             references: Vec::new(),
             volumes: BTreeMap::new(),
+            settings: SettingChanges::new(),
         }
     }
 
@@ -225,6 +231,12 @@ impl BatchBuilder {
                 Some(VolumeChange::Remove) => Err(volume_error(*id, "removed twice")),
                 _ => Ok(()),
             },
+            Record::Settings(changes) => {
+                let changes = changes.iter();
+                self.settings
+                    .extend(changes.map(|(key, value)| (key.clone(), value.clone())));
+                Ok(())
+            }
             Record::Map { .. } | Record::Unmap { .. } | Record::Durable { .. } => Ok(()),
         }
     }
@@ -292,6 +304,7 @@ impl BatchBuilder {
             map: sorted_mappings(self.mappings, &self.entries)?,
             blocks: sorted_blocks(self.references, &self.entries),
             volumes: self.volumes,
+            settings: self.settings,
             totals: None,
             base_seq: self.base_seq,
             checkpoint,

@@ -36,6 +36,7 @@ mod journal;
 mod label;
 mod pool;
 mod record;
+mod setting;
 mod store;
 mod types;
 
@@ -53,6 +54,10 @@ pub use pool::{
 };
 pub use record::{
     MAP_ENTRIES_MAX, MapEntry, NewBlock, Record, RecordError, RecordRef, UNMAP_ENTRIES_MAX,
+};
+pub use setting::{
+    SETTING_CHANGES_BYTES_MAX, SETTING_KEY_BYTES_MAX, SETTING_VALUE_BYTES_MAX, SettingChanges,
+    is_setting_key,
 };
 pub use store::{
     LoadVisitor, MemoryStore, RocksOptions, RocksStore, Row, RowError, Store, StoreFault,

@@ -7,6 +7,7 @@
 use crate::codec::{
     CodecError, Reader, VOLUME_BYTES, put_ranges, put_volume, ranges_len, take_ranges, take_volume,
 };
+use crate::setting::{SettingChanges, put_settings, settings_len, take_settings};
 use crate::types::{Fingerprint, Pba, VOLUME_NAME_BYTES_MAX, VolumeInfo};
 
 /// Most entries of one [`Record::Map`]: 16 Ki sub-blocks, 64 MiB of 4 KiB sub-blocks.
@@ -95,6 +96,8 @@ pub enum Record {
         /// Volume id.
         id: u32,
     },
+    /// Settings change, together.
+    Settings(SettingChanges),
     /// Every record with a sequence number up to `upto` has its data on stable drives.
     Durable {
         /// Last such sequence number.
@@ -122,6 +125,7 @@ pub(crate) mod kind {
     pub(crate) const VOLUME_GONE: u8 = 6;
     pub(crate) const DURABLE: u8 = 7;
     pub(crate) const TRIMMING: u8 = 8;
+    pub(crate) const SETTINGS: u8 = 9;
 }
 
 /// Flags of a map entry: which of its parts follow.
@@ -267,6 +271,7 @@ impl Record {
             Self::Trimming { .. } => kind::TRIMMING,
             Self::VolumeDelete { .. } => kind::VOLUME_DELETE,
             Self::VolumeGone { .. } => kind::VOLUME_GONE,
+            Self::Settings(_) => kind::SETTINGS,
             Self::Durable { .. } => kind::DURABLE,
         }
     }
@@ -285,6 +290,7 @@ impl Record {
             Self::VolumeResize { trimming, .. } => 12 + ranges_len(trimming),
             Self::Trimming { ranges, .. } => 4 + ranges_len(ranges),
             Self::VolumeDelete { .. } | Self::VolumeGone { .. } => 4,
+            Self::Settings(changes) => settings_len(changes),
             Self::Durable { .. } => 8,
         }
     }
@@ -318,6 +324,7 @@ impl Record {
             Self::VolumeDelete { id } | Self::VolumeGone { id } => {
                 out.extend_from_slice(&id.to_le_bytes());
             }
+            Self::Settings(changes) => put_settings(out, changes),
             Self::Durable { upto } => out.extend_from_slice(&upto.to_le_bytes()),
         }
     }
@@ -348,6 +355,7 @@ fn decode(kind: u8, payload: &[u8]) -> Result<Record, CodecError> {
         },
         kind::VOLUME_DELETE => Record::VolumeDelete { id: reader.u32()? },
         kind::VOLUME_GONE => Record::VolumeGone { id: reader.u32()? },
+        kind::SETTINGS => Record::Settings(take_settings(&mut reader)?),
         kind::DURABLE => Record::Durable {
             upto: reader.u64()?,
         },

@@ -46,7 +46,11 @@ pub(super) fn make(parts: &Parts) -> Result<Plan> {
         unproven: later.unproven,
         ..RepairReport::default()
     };
-    drop(records);
+    let settings = records.into_iter().filter_map(|(_, record)| match record {
+        Record::Settings(changes) => Some(changes),
+        _ => None,
+    });
+    let settings = settings.flatten().collect();
     let mut survey = Survey::new(rows, later, contents.data_blocks());
     // A second pass over the store, so that the mappings need not be held in memory.
     parts.store.load(&mut survey)?;
@@ -66,6 +70,7 @@ pub(super) fn make(parts: &Parts) -> Result<Plan> {
     report.changed_rows = changes.len() as u64;
     let mut batch = batch_of(&changes, checkpoint, next);
     batch.totals = totals;
+    batch.settings = settings;
     Ok(Plan {
         report,
         changes,
@@ -281,7 +286,8 @@ impl Later {
                 self.gone.insert(*id);
                 self.map.retain(|(volume, _), _| volume != id);
             }
-            Record::Durable { .. } => {}
+            // They need no repair: `make` takes them as they are.
+            Record::Settings(_) | Record::Durable { .. } => {}
         }
     }
 

@@ -13,6 +13,7 @@ use meta::{JournalMedia, MemoryMedia, MemoryStore};
 use rand::Rng;
 
 use super::Story;
+use super::settings::Pair;
 use super::world::{Actor, VolumeModel, World};
 use crate::wait::yield_once;
 use crate::{Engine, EngineParts, ErrorKind, Result};
@@ -23,6 +24,7 @@ pub(super) struct Copy {
     store: MemoryStore,
     /// What the model says of that moment.
     volumes: Vec<VolumeModel>,
+    pair: Pair,
     flushed: u64,
     /// Which life of the pool it is of.
     life: u64,
@@ -53,6 +55,7 @@ pub(super) async fn make_one(
         media: copy_of(&media),
         store: store.copy(),
         volumes: world.volumes.clone(),
+        pair: world.pair,
         flushed: world.flushed,
         life: world.tally.lives,
     });
@@ -78,6 +81,7 @@ impl Story {
         self.lost_power = Some(true);
         let mut world = self.world.borrow_mut();
         world.volumes = copy.volumes;
+        world.pair = copy.pair;
         world.flushed = copy.flushed;
         world.has_damage = true;
         world.is_restored = true;

@@ -23,6 +23,7 @@ mod damage;
 mod drive;
 mod executor;
 mod model;
+mod settings;
 mod survive;
 mod world;
 

@@ -10,6 +10,7 @@ impl Actor {
     /// `None` = nothing, all must be as it was.
     pub(super) async fn verify(self, lost_power: Option<bool>) {
         self.settle_volumes();
+        self.settle_settings();
         let count = self.world.borrow().volumes.len();
         assert_eq!(self.engine.volumes().len(), count, "a volume came or went");
         for at in 0..count {

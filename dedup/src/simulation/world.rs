@@ -17,6 +17,7 @@ use uuid::Uuid;
 
 use super::content::{SECTOR, fill, number};
 use super::model::{Cell, Content, Effect, SECTORS};
+use super::settings::Pair;
 use crate::wait::yield_once;
 use crate::{Engine, ErrorKind, Result, VolumeSpec};
 
@@ -66,6 +67,8 @@ pub(super) struct World {
     pub(super) is_restored: bool,
     /// Blocks that ever decayed, by drive.
     pub(super) decayed: BTreeSet<(u16, u64)>,
+    /// Two settings that change together.
+    pub(super) pair: Pair,
     pub(super) tally: Tally,
 }
 
@@ -280,6 +283,7 @@ impl Actor {
                 75..83 => self.flush().await,
                 83..87 => self.compare(&mut rng).await,
                 87..89 => self.background(&mut rng).await,
+                99 => self.change_settings(&mut rng).await,
                 89 => self.scrub().await,
                 90..93 => self.resize(&mut rng).await,
                 93..95 => self.delete(&mut rng).await,

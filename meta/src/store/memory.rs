@@ -30,6 +30,7 @@ pub struct MemoryStore {
 #[derive(Clone)]
 struct State {
     volumes: BTreeMap<u32, VolumeInfo>,
+    settings: BTreeMap<String, Vec<u8>>,
     blocks: BTreeMap<Pba, BlockRow>,
     map: BTreeMap<(u32, u64), Mapping>,
     hints: BTreeMap<Fingerprint, Pba>,
@@ -44,6 +45,7 @@ impl Default for State {
     fn default() -> Self {
         Self {
             volumes: BTreeMap::new(),
+            settings: BTreeMap::new(),
             blocks: BTreeMap::new(),
             map: BTreeMap::new(),
             hints: BTreeMap::new(),
@@ -172,6 +174,9 @@ impl State {
         for (id, row) in volumes {
             set(&mut self.volumes, id, row);
         }
+        for (key, value) in &batch.settings {
+            set(&mut self.settings, key.clone(), value.clone());
+        }
         for (key, change) in &batch.map {
             let (before, after) = (change.old.is_some(), change.new.is_some());
             let fits = self.totals.change_mapping(key.0, before, after);
@@ -227,6 +232,10 @@ impl Store for MemoryStore {
 
     fn volumes(&self) -> Result<Vec<VolumeInfo>, MetaError> {
         Ok(self.lock().volumes.values().cloned().collect())
+    }
+
+    fn settings(&self) -> Result<BTreeMap<String, Vec<u8>>, MetaError> {
+        Ok(self.lock().settings.clone())
     }
 
     fn totals(&self) -> Result<Totals, MetaError> {

@@ -11,6 +11,8 @@ pub use memory::{MemoryStore, StoreFault};
 pub use rocks::{RocksOptions, RocksStore};
 pub use row::{Row, RowError};
 
+use std::collections::BTreeMap;
+
 use crate::batch::Batch;
 use crate::error::MetaError;
 use crate::types::{BlockRow, Checkpoint, Fingerprint, Mapping, Pba, Totals, VolumeInfo};
@@ -50,6 +52,12 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// As for [`Store::load`].
     fn volumes(&self) -> Result<Vec<VolumeInfo>, MetaError>;
+
+    /// All settings, by key.
+    ///
+    /// # Errors
+    /// As for [`Store::load`].
+    fn settings(&self) -> Result<BTreeMap<String, Vec<u8>>, MetaError>;
 
     /// How much the rows are, without reading them.
     ///

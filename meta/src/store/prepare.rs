@@ -56,6 +56,7 @@ impl<'a> Preparation<'a> {
         let hints = std::mem::take(&mut self.hints);
         self.write_hints(hints, &mut out)?;
         self.volumes(&mut out)?;
+        self.settings(&mut out);
         self.mappings(&mut out)?;
         if let Some(anew) = &self.batch.totals {
             *self.totals = anew.clone();
@@ -153,6 +154,15 @@ impl<'a> Preparation<'a> {
             }
         }
         Ok(())
+    }
+
+    fn settings(&self, out: &mut WriteBatch) {
+        for (key, value) in &self.batch.settings {
+            match value {
+                Some(value) => out.put(rows::setting_key(key), value),
+                None => out.delete(rows::setting_key(key)),
+            }
+        }
     }
 
     fn mappings(&mut self, out: &mut WriteBatch) -> Result<(), MetaError> {

@@ -7,6 +7,7 @@
 //!   more of the log than that, the journal tells
 //!   ([`JournalError::StoreBehind`](crate::JournalError::StoreBehind)).
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
@@ -19,7 +20,8 @@ use uuid::Uuid;
 
 use super::prepare::{HintRows, Preparation, hint_family, look_up, put_hints};
 use super::rows::{
-    self, KEY_CHECKPOINT, KEY_FORMAT, KEY_TOTALS, PREFIX_BLOCK, PREFIX_MAP, PREFIX_VOLUME, VERSION,
+    self, KEY_CHECKPOINT, KEY_FORMAT, KEY_TOTALS, PREFIX_BLOCK, PREFIX_MAP, PREFIX_SETTING,
+    PREFIX_VOLUME, VERSION,
 };
 use super::{LoadVisitor, Store, page};
 use crate::batch::{Batch, check_progress};
@@ -317,6 +319,18 @@ impl Store for RocksStore {
             })
         })?;
         Ok(volumes)
+    }
+
+    fn settings(&self) -> Result<BTreeMap<String, Vec<u8>>, MetaError> {
+        let mut settings = BTreeMap::new();
+        self.with_db(|db| {
+            self.each(db, PREFIX_SETTING, &mut |key, value| {
+                let setting = rows::parse_setting(key, value);
+                settings.extend([setting.map_err(|error| self.corrupt("setting", error))?]);
+                Ok(())
+            })
+        })?;
+        Ok(settings)
     }
 
     fn totals(&self) -> Result<Totals, MetaError> {

@@ -26,6 +26,8 @@ pub enum Row {
         /// At least one, by the number of the sub-block in its volume.
         mappings: Vec<(u64, Mapping)>,
     },
+    /// A setting: its key and its value.
+    Setting(String, Vec<u8>),
     /// How much there is.
     Totals(Totals),
 }
@@ -55,6 +57,10 @@ impl Row {
             _ if key == rows::KEY_TOTALS => Self::Totals(rows::parse_totals(value)?),
             _ if key == rows::KEY_CHECKPOINT => Self::Checkpoint(rows::parse_checkpoint(value)?),
             Some(&rows::PREFIX_VOLUME) => Self::Volume(rows::parse_volume(key, value)?),
+            Some(&rows::PREFIX_SETTING) => {
+                let (key, value) = rows::parse_setting(key, value)?;
+                Self::Setting(key, value)
+            }
             Some(&rows::PREFIX_BLOCK) => Self::Blocks(rows::blocks(key, value)?.collect()),
             Some(&rows::PREFIX_MAP) => {
                 let (volume, _) = rows::parse_map_key(key)?;
@@ -75,6 +81,7 @@ impl Row {
                 rows::checkpoint(*at).to_vec(),
             ),
             Self::Volume(info) => (rows::volume_key(info.id).to_vec(), rows::volume(info)),
+            Self::Setting(key, value) => (rows::setting_key(key), value.clone()),
             Self::Blocks(blocks) => {
                 let first = blocks.first().map_or(Pba(0), |(pba, _)| *pba);
                 let entries = blocks.iter().map(|(pba, row)| (pba.0, *row));

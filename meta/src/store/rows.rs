@@ -5,6 +5,7 @@
 //! | format     | `f`                                            | version u32, pool uuid                       |
 //! | checkpoint | `c`                                            | sequence number u64, offset u64, epoch u32   |
 //! | volume     | `v`, id u32 big endian                         | as in the journal's record                   |
+//! | setting    | `s`, key                                       | value                                        |
 //! | blocks     | `b`, address / 64 u64 big endian               | a page of: refcount u32 (bit 31: hint leads  |
 //! |            |                                                | here), fingerprint 16 B, CRC-32C u32         |
 //! | mappings   | `m`, volume u32, sub-block / 64 u64, big       | a page of: address u64, CRC-32C u32          |
@@ -22,6 +23,7 @@ use std::collections::BTreeMap;
 
 use super::page::{self, Content};
 use crate::codec::{CodecError, Reader, put_volume, take_volume};
+use crate::setting::{SETTING_VALUE_BYTES_MAX, take_key};
 use crate::types::{BlockRow, Checkpoint, Fingerprint, Mapping, Pba, Position, Totals, VolumeInfo};
 use uuid::Uuid;
 
@@ -33,6 +35,7 @@ pub(super) const KEY_FORMAT: &[u8] = b"f";
 pub(super) const KEY_CHECKPOINT: &[u8] = b"c";
 pub(super) const KEY_TOTALS: &[u8] = b"t";
 pub(super) const PREFIX_VOLUME: u8 = b'v';
+pub(super) const PREFIX_SETTING: u8 = b's';
 pub(super) const PREFIX_BLOCK: u8 = b'b';
 pub(super) const PREFIX_MAP: u8 = b'm';
 
@@ -96,6 +99,21 @@ pub(super) fn parse_volume(key: &[u8], value: &[u8]) -> Result<VolumeInfo, Codec
         return Err(CodecError::Field("key"));
     }
     Ok(info)
+}
+
+pub(super) fn setting_key(key: &str) -> Vec<u8> {
+    [&[PREFIX_SETTING], key.as_bytes()].concat()
+}
+
+/// Key and value of a setting.
+pub(super) fn parse_setting(key: &[u8], value: &[u8]) -> Result<(String, Vec<u8>), CodecError> {
+    let Some((&PREFIX_SETTING, key)) = key.split_first() else {
+        return Err(CodecError::Field("key"));
+    };
+    if value.len() > SETTING_VALUE_BYTES_MAX {
+        return Err(CodecError::Field("length"));
+    }
+    Ok((take_key(key)?, value.to_vec()))
 }
 
 /// Key of the page that a block is in.

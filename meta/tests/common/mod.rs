@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use meta::{
     BlockRow, Checkpoint, Compression, Fingerprint, LoadVisitor, MapEntry, Mapping, MetaError,
-    NewBlock, Pba, Record, Store, VerifyPolicy, VolumeInfo, VolumeState,
+    NewBlock, Pba, Record, SettingChanges, Store, VerifyPolicy, VolumeInfo, VolumeState,
 };
 use proptest::prelude::*;
 use rand::{Rng, RngCore};
@@ -103,6 +103,12 @@ pub(crate) fn volume_info() -> impl Strategy<Value = VolumeInfo> {
         )
 }
 
+/// Any change of settings.
+fn settings() -> impl Strategy<Value = SettingChanges> {
+    let value = prop::option::of(prop::collection::vec(any::<u8>(), 0..40));
+    prop::collection::btree_map("[!-~]{1,20}", value, 0..6)
+}
+
 /// Any record, sensible or not.
 pub(crate) fn record() -> impl Strategy<Value = Record> {
     let entry = (prop::option::of(pba()), prop::option::of(new_block()))
@@ -134,6 +140,7 @@ pub(crate) fn record() -> impl Strategy<Value = Record> {
         (any::<u32>(), ranges()).prop_map(|(id, ranges)| Record::Trimming { id, ranges }),
         any::<u32>().prop_map(|id| Record::VolumeDelete { id }),
         any::<u32>().prop_map(|id| Record::VolumeGone { id }),
+        settings().prop_map(Record::Settings),
         any::<u64>().prop_map(|upto| Record::Durable { upto }),
     ]
 }
@@ -144,6 +151,7 @@ pub(crate) struct Rows {
     pub(crate) volumes: BTreeMap<u32, VolumeInfo>,
     pub(crate) blocks: BTreeMap<Pba, BlockRow>,
     pub(crate) map: BTreeMap<(u32, u64), Mapping>,
+    pub(crate) settings: BTreeMap<String, Vec<u8>>,
 }
 
 impl LoadVisitor for Rows {
@@ -163,6 +171,7 @@ impl LoadVisitor for Rows {
 pub(crate) fn load(store: &dyn Store) -> Result<(Rows, Checkpoint), MetaError> {
     let mut rows = Rows::default();
     let checkpoint = store.load(&mut rows)?;
+    rows.settings = store.settings()?;
     Ok((rows, checkpoint))
 }
 
@@ -239,6 +248,7 @@ impl NaivePool {
                 }
                 Record::VolumeDelete { id: volume }
             }
+            97..98 => self.change_settings(rng),
             _ => Record::Durable {
                 upto: rng.random_range(0..1000),
             },
@@ -266,6 +276,22 @@ impl NaivePool {
         };
         self.rows.volumes.insert(id, info.clone());
         Record::VolumeCreate(info)
+    }
+
+    fn change_settings(&mut self, rng: &mut impl RngCore) -> Record {
+        let mut changes = SettingChanges::new();
+        for _ in 0..rng.random_range(1..3) {
+            let key = format!("key/{}", rng.random_range(0..4));
+            let value = rng
+                .random_bool(0.7)
+                .then(|| vec![rng.random(); rng.random_range(0..9)]);
+            match &value {
+                Some(value) => self.rows.settings.insert(key.clone(), value.clone()),
+                None => self.rows.settings.remove(&key),
+            };
+            changes.insert(key, value);
+        }
+        Record::Settings(changes)
     }
 
     fn write(&mut self, volume: u32, rng: &mut impl RngCore) -> Record {

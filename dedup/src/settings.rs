@@ -1,0 +1,132 @@
+//! Settings: small named values that are kept with the pool for whoever serves it.
+//!
+//! Guarantees: what is changed together survives together, a loss of power too when the call has returned;
+//! all of them are in memory, within [`SETTINGS_BYTES_MAX`].
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use meta::{Record, SETTING_CHANGES_BYTES_MAX, SETTING_VALUE_BYTES_MAX, SettingChanges};
+
+use crate::wait::lock;
+use crate::{Engine, EngineError, Result};
+
+/// All settings of a pool at most, in bytes of keys and values.
+pub const SETTINGS_BYTES_MAX: usize = 16 << 20;
+
+/// All settings, as the records so far have made them.
+#[derive(Default)]
+pub(crate) struct Settings {
+    values: BTreeMap<String, Arc<[u8]>>,
+    /// Of keys and values.
+    bytes: usize,
+}
+
+impl Settings {
+    pub(crate) fn new(values: BTreeMap<String, Vec<u8>>) -> Self {
+        let mut settings = Self::default();
+        settings.install(
+            &values
+                .into_iter()
+                .map(|(key, value)| (key, Some(value)))
+                .collect(),
+        );
+        settings
+    }
+
+    /// Makes a record's changes.
+    pub(crate) fn install(&mut self, changes: &SettingChanges) {
+        for (key, value) in changes {
+            if let Some(before) = self.values.remove(key) {
+                self.bytes -= key.len() + before.len();
+            }
+            if let Some(value) = value {
+                self.bytes += key.len() + value.len();
+                self.values.insert(key.clone(), value.as_slice().into());
+            }
+        }
+    }
+
+    /// Bytes of keys and values after these changes.
+    fn bytes_after(&self, changes: &SettingChanges) -> usize {
+        let mut bytes = self.bytes;
+        for (key, value) in changes {
+            bytes -= self
+                .values
+                .get(key)
+                .map_or(0, |before| key.len() + before.len());
+            bytes += value.as_ref().map_or(0, |value| key.len() + value.len());
+        }
+        bytes
+    }
+}
+
+impl Engine {
+    /// The value of a setting.
+    #[must_use]
+    pub fn setting(&self, key: &str) -> Option<Arc<[u8]>> {
+        lock(&self.shared.state).settings.values.get(key).cloned()
+    }
+
+    /// All settings whose key begins with `prefix`, in the order of their keys.
+    #[must_use]
+    pub fn settings(&self, prefix: &str) -> Vec<(String, Arc<[u8]>)> {
+        let state = lock(&self.shared.state);
+        let from = state.settings.values.range(prefix.to_owned()..);
+        from.take_while(|(key, _)| key.starts_with(prefix))
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect()
+    }
+
+    /// Changes settings, all or none of them: `None` removes one. If a key comes twice, the last counts.
+    /// Durable when it returns.
+    ///
+    /// # Errors
+    /// `Invalid` for a key that is not 1 to 512 bytes of printable ASCII, for a value above 64 KiB, for more
+    /// than 256 KiB at once or [`SETTINGS_BYTES_MAX`] in all; `Unavailable` for a pool that is read-only.
+    pub async fn change_settings(&self, changes: Vec<(String, Option<Vec<u8>>)>) -> Result<()> {
+        let changes: SettingChanges = changes.into_iter().collect();
+        check(&changes)?;
+        let shared = &self.shared;
+        let _turn = shared.admin_turn.lock().await;
+        {
+            let state = lock(&shared.state);
+            state.check_writable()?;
+            let bytes = state.settings.bytes_after(&changes);
+            if bytes > SETTINGS_BYTES_MAX && bytes > state.settings.bytes {
+                return Err(EngineError::invalid(format!(
+                    "the pool has room for {SETTINGS_BYTES_MAX} bytes of settings, this would make {bytes}: \
+                     remove hosts, subsystems or others that are not used any more"
+                )));
+            }
+        }
+        shared.commit(Record::Settings(changes), None).await?;
+        shared.flush().await
+    }
+}
+
+fn check(changes: &SettingChanges) -> Result<()> {
+    for (key, value) in changes {
+        let short: String = key.chars().take(80).collect();
+        if !meta::is_setting_key(key) {
+            return Err(EngineError::invalid(format!(
+                "`{}` cannot be the key of a setting: use 1 to 512 printable ASCII characters",
+                short.escape_default()
+            )));
+        }
+        let len = value.as_ref().map_or(0, Vec::len);
+        if len > SETTING_VALUE_BYTES_MAX {
+            return Err(EngineError::invalid(format!(
+                "setting `{short}`: {len} bytes are more than {SETTING_VALUE_BYTES_MAX}"
+            )));
+        }
+    }
+    let record = Record::Settings(changes.clone());
+    if record.encoded_len() > SETTING_CHANGES_BYTES_MAX {
+        return Err(EngineError::invalid(format!(
+            "settings of {} bytes cannot be changed together: {SETTING_CHANGES_BYTES_MAX} at most",
+            record.encoded_len()
+        )));
+    }
+    Ok(())
+}
