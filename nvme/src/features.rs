@@ -213,6 +213,15 @@ impl AsyncEventConfig {
     /// Bits 7:0: warnings of the SMART log, one bit for each of its critical warnings.
     pub const SMART: Self = Self(0xff);
 
+    /// Bit 0: the spare is below its threshold.
+    pub const SMART_SPARE: Self = Self(1 << 0);
+
+    /// Bit 2: the subsystem's reliability is degraded.
+    pub const SMART_UNRELIABLE: Self = Self(1 << 2);
+
+    /// Bit 3: the media take no writes.
+    pub const SMART_READ_ONLY: Self = Self(1 << 3);
+
     /// Bit 8: a namespace came, went or changed.
     pub const NAMESPACE_ATTRIBUTE: Self = Self(1 << 8);
 
@@ -279,6 +288,20 @@ impl AsyncEvent {
 
     /// The discovery log changed; log 70h.
     pub const DISCOVERY_CHANGED: Self = Self::notice(0xf0, 0x70);
+
+    /// The subsystem's reliability is compromised, or its media take no writes; log 02h.
+    pub const RELIABILITY: Self = Self {
+        kind: AsyncEventType::Smart,
+        info: 0x00,
+        log_page: 0x02,
+    };
+
+    /// The spare is below its threshold; log 02h.
+    pub const SPARE_BELOW_THRESHOLD: Self = Self {
+        kind: AsyncEventType::Smart,
+        info: 0x02,
+        log_page: 0x02,
+    };
 
     /// A reservation notification; log 80h tells it.
     pub const RESERVATION: Self = Self {

@@ -5,12 +5,15 @@
 //! bytes without panicking, and give `None` for a page that is too short or contradicts itself.
 
 mod discovery;
+mod supported;
 
 pub use discovery::{
     AddressFamily, DISCOVERY_BYTES, DiscoveryEntry, DiscoveryEntryError, DiscoveryHeader,
     DiscoverySubtype, RdmaConnection, RdmaProvider, RdmaQueuePair, TRADDR_BYTES, TRSVCID_BYTES,
     TcpSecurity, Transport,
 };
+
+pub use supported::{FeatureEffects, SUPPORTED_BYTES, SupportedLogPages};
 
 use crate::Status;
 use crate::identify::NAMESPACE_LIST_MAX;
@@ -20,6 +23,8 @@ use crate::identify::layout::{Wire, layout};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum LogPage {
+    /// 00h: [`SupportedLogPages`].
+    Supported = 0x00,
     /// 01h: [`ErrorLogEntry`], the latest first.
     Error = 0x01,
     /// 02h: [`SmartLog`].
@@ -30,8 +35,16 @@ pub enum LogPage {
     ChangedNamespaces = 0x04,
     /// 05h: [`CommandEffects`].
     CommandEffects = 0x05,
+    /// 07h: telemetry that the host asks for, a header and then blocks of data.
+    TelemetryHost = 0x07,
     /// 0Ch: [`AnaLog`](crate::ana::AnaLog).
     Ana = 0x0c,
+    /// 0Dh: events that survive a restart, a header and then the events.
+    PersistentEvent = 0x0d,
+    /// 12h: [`FeatureEffects`].
+    FeatureEffects = 0x12,
+    /// 13h: commands of the management interface, as [`CommandEffects`] without I/O commands.
+    ManagementEffects = 0x13,
     /// 70h: [`DiscoveryHeader`], then each [`DiscoveryEntry`].
     Discovery = 0x70,
     /// 80h: [`ReservationNotification`](crate::reservation::ReservationNotification).
@@ -49,12 +62,17 @@ impl LogPage {
     #[must_use]
     pub const fn from_u8(value: u8) -> Option<Self> {
         Some(match value {
+            0x00 => Self::Supported,
             0x01 => Self::Error,
             0x02 => Self::Smart,
             0x03 => Self::FirmwareSlot,
             0x04 => Self::ChangedNamespaces,
             0x05 => Self::CommandEffects,
+            0x07 => Self::TelemetryHost,
             0x0c => Self::Ana,
+            0x0d => Self::PersistentEvent,
+            0x12 => Self::FeatureEffects,
+            0x13 => Self::ManagementEffects,
             0x70 => Self::Discovery,
             0x80 => Self::ReservationNotification,
             _ => return None,
@@ -338,6 +356,12 @@ impl CommandEffects {
     /// CCC: it may change the capabilities of the controller.
     pub const CONTROLLER_CAPABILITY_CHANGE: u32 = 1 << 4;
 
+    /// CSP: the command concerns one namespace.
+    pub const NAMESPACE_SCOPE: u32 = 1 << 20;
+
+    /// CSP: the command concerns its controller alone.
+    pub const CONTROLLER_SCOPE: u32 = 1 << 21;
+
     /// CSE: what may run beside it. Linux freezes all I/O around a command that has any of them.
     pub const EXECUTION_MASK: u32 = 0x7 << 16;
 
@@ -389,7 +413,7 @@ mod tests {
         let known = (0..=u8::MAX)
             .filter_map(LogPage::from_u8)
             .collect::<Vec<_>>();
-        assert_eq!(known.len(), 8);
+        assert_eq!(known.len(), 13);
         for page in known {
             assert_eq!(LogPage::from_u8(u8::from(page)), Some(page));
         }

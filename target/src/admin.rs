@@ -35,7 +35,7 @@ async fn async_event_request<Q: Queue>(command: &Command<Q>) -> Outcome {
         .request()
         .ok_or(Status::ASYNC_EVENT_LIMIT.with_dnr())?;
     let kind = command.abortable(request.event()).await?;
-    Ok(Success::result(u64::from(kind.completion())))
+    Ok(Success::result(u64::from(kind.event().encode())))
 }
 
 /// Bit 0 of the result: the command was not aborted (NVM Express Base 2.0, section 5.1).

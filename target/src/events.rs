@@ -13,6 +13,9 @@ use std::future::poll_fn;
 use std::sync::Mutex;
 use std::task::{Poll, Waker};
 
+use nvme::features::{AsyncEvent, AsyncEventConfig};
+use nvme::log::LogPage;
+
 use crate::queue::lock;
 
 /// Entries of the Changed Namespace List log page (NVM Express base specification, log 04h).
@@ -21,42 +24,66 @@ pub(crate) const CHANGED_NAMESPACES_MAX: usize = 1024;
 /// Asynchronous Event Request Limit, as a count (AERL is one less). As the Linux target has it.
 pub(crate) const REQUESTS_MAX: usize = 4;
 
-/// The kinds of events this target reports.
+/// The kinds of events this target reports. Each is armed again by reading the log page it points to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum EventKind {
+    /// The pool is nearly full: the SMART log's spare is below its threshold.
+    SpareBelowThreshold,
+    /// The pool lost data or takes no writes: the SMART log says which.
+    Unreliable,
     /// A namespace was added, removed or changed its size.
     NamespaceAttributeChanged,
+    /// The state of an ANA group changed on this controller's path.
+    AnaChanged,
     /// The discovery log page changed.
     DiscoveryLogChanged,
+    /// The reservation notification log has an entry.
+    ReservationNotification,
 }
 
 impl EventKind {
-    const ALL: [Self; 2] = [Self::NamespaceAttributeChanged, Self::DiscoveryLogChanged];
+    /// In the order in which they are reported when several are due.
+    const ALL: [Self; 6] = [
+        Self::SpareBelowThreshold,
+        Self::Unreliable,
+        Self::NamespaceAttributeChanged,
+        Self::AnaChanged,
+        Self::DiscoveryLogChanged,
+        Self::ReservationNotification,
+    ];
 
-    /// The bit of Asynchronous Event Configuration (feature 0Bh) and OAES that stands for it.
+    /// The bits of Asynchronous Event Configuration (feature 0Bh) that ask for it: one of them is
+    /// enough. `None`: the host cannot mask it there (reservation notifications have feature 82h).
     #[must_use]
-    pub(crate) const fn config_bit(self) -> u32 {
-        match self {
-            Self::NamespaceAttributeChanged => 1 << 8,
-            Self::DiscoveryLogChanged => 1 << 31,
-        }
+    pub(crate) const fn wanted_by(self) -> Option<AsyncEventConfig> {
+        Some(match self {
+            // Bit n stands for bit n of the SMART log's critical warning.
+            Self::SpareBelowThreshold => AsyncEventConfig::SMART_SPARE,
+            Self::Unreliable => {
+                AsyncEventConfig::SMART_UNRELIABLE.union(AsyncEventConfig::SMART_READ_ONLY)
+            }
+            Self::NamespaceAttributeChanged => AsyncEventConfig::NAMESPACE_ATTRIBUTE,
+            Self::AnaChanged => AsyncEventConfig::ANA_CHANGE,
+            Self::DiscoveryLogChanged => AsyncEventConfig::DISCOVERY_CHANGE,
+            Self::ReservationNotification => return None,
+        })
     }
 
-    /// Dword 0 of the completion: type 'notice' (2), information, log page identifier.
+    /// What the completion says.
     #[must_use]
-    pub(crate) const fn completion(self) -> u32 {
-        let (information, log_page) = match self {
-            Self::NamespaceAttributeChanged => (0x00, 0x04),
-            Self::DiscoveryLogChanged => (0xf0, 0x70),
-        };
-        (log_page << 16) | (information << 8) | 2
+    pub(crate) const fn event(self) -> AsyncEvent {
+        match self {
+            Self::SpareBelowThreshold => AsyncEvent::SPARE_BELOW_THRESHOLD,
+            Self::Unreliable => AsyncEvent::RELIABILITY,
+            Self::NamespaceAttributeChanged => AsyncEvent::NAMESPACE_CHANGED,
+            Self::AnaChanged => AsyncEvent::ANA_CHANGED,
+            Self::DiscoveryLogChanged => AsyncEvent::DISCOVERY_CHANGED,
+            Self::ReservationNotification => AsyncEvent::RESERVATION,
+        }
     }
 
     const fn index(self) -> usize {
-        match self {
-            Self::NamespaceAttributeChanged => 0,
-            Self::DiscoveryLogChanged => 1,
-        }
+        self as usize
     }
 }
 
@@ -100,15 +127,23 @@ impl Events {
         } else {
             state.too_many_changed = true;
         }
-        state.pending[EventKind::NamespaceAttributeChanged.index()] = true;
-        state.wake();
+        state.raise(EventKind::NamespaceAttributeChanged);
     }
 
     /// The discovery log page changed.
     pub(crate) fn discovery_changed(&self) {
-        let mut state = lock(&self.state);
-        state.pending[EventKind::DiscoveryLogChanged.index()] = true;
-        state.wake();
+        self.raise(EventKind::DiscoveryLogChanged);
+    }
+
+    /// Something happened that the log page of the event tells: log page first, then the event.
+    pub(crate) fn raise(&self, kind: EventKind) {
+        lock(&self.state).raise(kind);
+    }
+
+    /// The host read that log page, and did not retain its event: the next change is reported again.
+    /// Called before the page is made, so that no change falls between the two.
+    pub(crate) fn log_read(&self, page: LogPage) {
+        lock(&self.state).log_read(page);
     }
 
     /// The changed namespaces for log page 04h: `None` means more than fit. Unless `retain`, the list
@@ -119,14 +154,9 @@ impl Events {
         if !retain {
             state.changed.clear();
             state.too_many_changed = false;
-            state.log_read(EventKind::NamespaceAttributeChanged);
+            state.log_read(LogPage::ChangedNamespaces);
         }
         list
-    }
-
-    /// The host read the discovery log page.
-    pub(crate) fn discovery_log_read(&self) {
-        lock(&self.state).log_read(EventKind::DiscoveryLogChanged);
     }
 
     /// Takes a place among the waiting requests; `None` when [`REQUESTS_MAX`] wait already.
@@ -145,16 +175,27 @@ impl State {
         self.wakers.drain(..).for_each(Waker::wake);
     }
 
-    fn log_read(&mut self, kind: EventKind) {
-        self.pending[kind.index()] = false;
-        self.masked[kind.index()] = false;
+    fn raise(&mut self, kind: EventKind) {
+        self.pending[kind.index()] = true;
+        self.wake();
+    }
+
+    fn log_read(&mut self, page: LogPage) {
+        let of_page = |kind: &EventKind| kind.event().log_page == page.as_u8();
+        for kind in EventKind::ALL.into_iter().filter(of_page) {
+            self.pending[kind.index()] = false;
+            self.masked[kind.index()] = false;
+        }
+    }
+
+    fn is_wanted(&self, kind: EventKind) -> bool {
+        let wanted_by = kind.wanted_by();
+        wanted_by.is_none_or(|bits| self.wanted & bits.0 != 0)
     }
 
     fn take(&mut self) -> Option<EventKind> {
         let kind = EventKind::ALL.into_iter().find(|kind| {
-            self.pending[kind.index()]
-                && !self.masked[kind.index()]
-                && self.wanted & kind.config_bit() != 0
+            self.pending[kind.index()] && !self.masked[kind.index()] && self.is_wanted(*kind)
         })?;
         self.pending[kind.index()] = false;
         self.masked[kind.index()] = true;
@@ -202,15 +243,62 @@ mod tests {
 
     use super::*;
 
-    const NAMESPACES: u32 = EventKind::NamespaceAttributeChanged.config_bit();
+    const NAMESPACES: u32 = AsyncEventConfig::NAMESPACE_ATTRIBUTE.0;
 
     #[test]
-    fn the_completion_names_the_notice_and_its_log_page() {
+    fn the_completion_names_the_event_and_its_log_page() {
+        for (kind, completion) in [
+            (EventKind::NamespaceAttributeChanged, 0x0004_0002),
+            (EventKind::AnaChanged, 0x000c_0302),
+            (EventKind::DiscoveryLogChanged, 0x0070_f002),
+            (EventKind::SpareBelowThreshold, 0x0002_0201),
+            (EventKind::Unreliable, 0x0002_0001),
+            (EventKind::ReservationNotification, 0x0080_0006),
+        ] {
+            assert_eq!(kind.event().encode(), completion, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn an_event_comes_only_to_a_host_that_asked_for_it() {
+        for kind in EventKind::ALL {
+            let events = Events::default();
+            events.raise(kind);
+            let request = events.request().expect("room");
+            let bits = kind.wanted_by().map_or(0, |bits| bits.0);
+            events.set_wanted(!bits);
+            let expected = (bits == 0).then_some(kind);
+            assert_eq!(request.event().now_or_never(), expected);
+            events.set_wanted(bits);
+            let expected = (bits != 0).then_some(kind);
+            assert_eq!(request.event().now_or_never(), expected);
+        }
+    }
+
+    #[test]
+    fn reading_a_log_page_arms_its_own_events_alone() {
+        let events = Events::default();
+        events.set_wanted(u32::MAX);
+        let request = events.request().expect("room");
+        let report_all = || {
+            EventKind::ALL
+                .into_iter()
+                .for_each(|kind| events.raise(kind));
+            let mut reported = Vec::new();
+            while let Some(kind) = request.event().now_or_never() {
+                reported.push(kind);
+            }
+            reported
+        };
+        assert_eq!(report_all(), EventKind::ALL);
+        assert_eq!(report_all(), []);
+        events.log_read(LogPage::Smart);
         assert_eq!(
-            EventKind::NamespaceAttributeChanged.completion(),
-            0x0004_0002
+            report_all(),
+            [EventKind::SpareBelowThreshold, EventKind::Unreliable]
         );
-        assert_eq!(EventKind::DiscoveryLogChanged.completion(), 0x0070_f002);
+        events.log_read(LogPage::ReservationNotification);
+        assert_eq!(report_all(), [EventKind::ReservationNotification]);
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! | [`association`] | the life of a queue and of an association |
 //! | `connect`, `fabrics` | Fabrics commands: Connect, properties, Disconnect |
 //! | [`controller`] | the state machine of CC and CSTS, keep alive, teardown |
-//! | `admin`, `identify`, `features`, `log_page`, `error_log`, `events` | admin commands |
+//! | `admin`, `identify`, `features`, `log_page`, `error_log`, `events`, `effects` | admin commands |
 //! | `io` | I/O commands on volumes |
 //! | `line`, `crew`, `in_flight` | a connected queue on its reactor, who works on its commands |
 //! | `discovery` | where hosts can connect to |
@@ -33,6 +33,7 @@ pub mod controller;
 mod crew;
 mod discovery;
 pub mod drive_api;
+mod effects;
 mod error_log;
 pub mod errors;
 mod events;

@@ -4,18 +4,21 @@
 //! is cut at the end of the page and filled with zeros; the answer is never longer than what the host
 //! prepared, nor than the largest transfer.
 
-use nvme::admin::{self, GetLogPage};
+use std::marker::PhantomData;
+
+use nvme::Status;
+use nvme::admin::GetLogPage;
 use nvme::identify::NSID_BROADCAST;
 use nvme::log::{
-    ChangedNamespaces, CommandEffects, ERROR_LOG_ENTRY_BYTES, ErrorLogEntry, FirmwareSlotLog,
-    LogPage, SMART_LOG_BYTES, SmartLog,
+    ChangedNamespaces, ERROR_LOG_ENTRY_BYTES, ErrorLogEntry, FirmwareSlotLog, LogPage,
+    SMART_LOG_BYTES, SmartLog, SupportedLogPages,
 };
-use nvme::{Status, io};
 
 use crate::command::{Command, Fault, Outcome};
-use crate::discovery;
+use crate::controller::Controller;
 use crate::error_log::ERROR_LOG_ENTRIES;
 use crate::queue::{Queue, lock};
+use crate::{discovery, effects};
 
 /// Byte offsets in the command, for the error log.
 const NSID_AT: u16 = 4;
@@ -30,11 +33,126 @@ const DATA_UNIT_BYTES: u128 = 512_000;
 /// Free space below which the SMART log warns, in percent.
 const SPARE_THRESHOLD_PERCENT: u8 = 10;
 
+/// A log page: who has it, how it may be asked for, and how it is made.
+struct Row<Q: Queue> {
+    page: LogPage,
+    /// The kinds of controllers that have it.
+    offered: Offered,
+    /// What it is about.
+    scope: Scope,
+    /// The bits of its own in the log of supported pages.
+    specific: u32,
+    /// The whole page, or so much of it that the command's range is covered.
+    make: fn(&Command<Q>, &GetLogPage) -> Result<Vec<u8>, Fault>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Offered {
+    ByAll,
+    ByDiscovery,
+    ByIo,
+}
+
+impl Offered {
+    fn by(self, controller: &Controller) -> bool {
+        match self {
+            Self::ByAll => true,
+            Self::ByDiscovery => controller.is_discovery(),
+            Self::ByIo => !controller.is_discovery(),
+        }
+    }
+}
+
+/// What a log page is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scope {
+    /// The controller or the subsystem: a namespace is not looked at.
+    Controller,
+    /// The same, and a namespace is refused: it could expect a page of its own (LPA bit 0 is clear).
+    ControllerAlone,
+}
+
+struct Pages<Q>(PhantomData<Q>);
+
+impl<Q: Queue> Pages<Q> {
+    /// Every log page there is. What stands here is announced, and can be read.
+    const ALL: &'static [Row<Q>] = &[
+        Row {
+            page: LogPage::Supported,
+            offered: Offered::ByAll,
+            scope: Scope::Controller,
+            specific: 0,
+            make: |command, _| {
+                let pages = supported_pages::<Q>(&command.line.controller);
+                Ok(pages.encode().to_vec())
+            },
+        },
+        Row {
+            page: LogPage::Error,
+            offered: Offered::ByAll,
+            scope: Scope::Controller,
+            specific: 0,
+            make: |command, _| Ok(error_page(command)),
+        },
+        Row {
+            page: LogPage::Smart,
+            offered: Offered::ByIo,
+            scope: Scope::ControllerAlone,
+            specific: 0,
+            make: |command, _| Ok(smart_page(command).to_vec()),
+        },
+        Row {
+            page: LogPage::FirmwareSlot,
+            offered: Offered::ByIo,
+            scope: Scope::Controller,
+            specific: 0,
+            make: |_, _| Ok(FirmwareSlotLog::single(crate::VERSION).encode().to_vec()),
+        },
+        Row {
+            page: LogPage::ChangedNamespaces,
+            offered: Offered::ByIo,
+            scope: Scope::Controller,
+            specific: 0,
+            make: |command, get| Ok(changed_namespaces(command, get).encode().to_vec()),
+        },
+        Row {
+            page: LogPage::CommandEffects,
+            offered: Offered::ByIo,
+            scope: Scope::Controller,
+            specific: 0,
+            make: |_, _| Ok(effects::page().encode().to_vec()),
+        },
+        Row {
+            page: LogPage::Discovery,
+            offered: Offered::ByDiscovery,
+            scope: Scope::Controller,
+            specific: 0,
+            make: |command, _| {
+                let line = &command.line;
+                Ok(discovery::log_page(&line.target, line.controller.local))
+            },
+        },
+    ];
+
+    /// The page of that identifier, if the controller has it.
+    fn of(controller: &Controller, lid: u8) -> Option<&'static Row<Q>> {
+        let page = LogPage::from_u8(lid)?;
+        let mut rows = Self::ALL.iter();
+        rows.find(|row| row.page == page && row.offered.by(controller))
+    }
+}
+
 /// Runs Get Log Page.
 pub(crate) async fn run<Q: Queue>(command: &Command<Q>, get: GetLogPage) -> Outcome {
-    check_fields(command, &get)?;
-    // The page is made (and its event armed again) only when the rest of the command is right.
-    let page = page(command, &get)?;
+    let controller = &command.line.controller;
+    let row = Pages::<Q>::of(controller, get.lid);
+    let row = row.ok_or(Fault::field(Status::INVALID_LOG_PAGE, LID_AT))?;
+    check_fields(command, row.scope, &get)?;
+    if !get.retain_event {
+        // Before the page is made: a change after this moment is reported again.
+        controller.events.log_read(row.page);
+    }
+    let page = (row.make)(command, &get)?;
     let start = usize::try_from(get.offset)
         .ok()
         .filter(|&start| start <= page.len());
@@ -45,7 +163,14 @@ pub(crate) async fn run<Q: Queue>(command: &Command<Q>, get: GetLogPage) -> Outc
     command.send(&rest[..rest.len().min(length)], length).await
 }
 
-fn check_fields<Q: Queue>(command: &Command<Q>, get: &GetLogPage) -> Result<(), Fault> {
+fn check_fields<Q: Queue>(
+    command: &Command<Q>,
+    scope: Scope,
+    get: &GetLogPage,
+) -> Result<(), Fault> {
+    if scope == Scope::ControllerAlone && !matches!(get.nsid, 0 | NSID_BROADCAST) {
+        return Err(Fault::field(Status::INVALID_FIELD, NSID_AT));
+    }
     if get.offset & 3 != 0 {
         return Err(Fault::field(Status::INVALID_FIELD, LPO_AT));
     }
@@ -58,37 +183,22 @@ fn check_fields<Q: Queue>(command: &Command<Q>, get: &GetLogPage) -> Result<(), 
     command.check_data_room(get.length as usize)
 }
 
-fn page<Q: Queue>(command: &Command<Q>, get: &GetLogPage) -> Result<Vec<u8>, Fault> {
-    let controller = &command.line.controller;
-    let unknown = Fault::field(Status::INVALID_LOG_PAGE, LID_AT);
-    match (LogPage::from_u8(get.lid), controller.is_discovery()) {
-        (Some(LogPage::Error), _) => Ok(error_page(command)),
-        (Some(LogPage::Discovery), true) => {
-            if !get.retain_event {
-                // Before the page is made: a change after this moment is reported again.
-                controller.events.discovery_log_read();
-            }
-            Ok(discovery::log_page(&command.line.target, controller.local))
+fn supported_pages<Q: Queue>(controller: &Controller) -> SupportedLogPages {
+    let mut pages = SupportedLogPages::default();
+    for row in Pages::<Q>::ALL {
+        if row.offered.by(controller) {
+            let lid = usize::from(row.page.as_u8());
+            pages.0[lid] = SupportedLogPages::SUPPORTED | row.specific;
         }
-        (Some(LogPage::Smart), false) => {
-            // No namespace has health information of its own (LPA bit 0 is clear).
-            if !matches!(get.nsid, 0 | NSID_BROADCAST) {
-                return Err(Fault::field(Status::INVALID_FIELD, NSID_AT));
-            }
-            Ok(smart_page(command).to_vec())
-        }
-        (Some(LogPage::FirmwareSlot), false) => {
-            Ok(FirmwareSlotLog::single(crate::VERSION).encode().to_vec())
-        }
-        (Some(LogPage::ChangedNamespaces), false) => {
-            let list = match controller.events.read_changed_namespaces(get.retain_event) {
-                Some(nsids) => ChangedNamespaces::List(nsids),
-                None => ChangedNamespaces::TooMany,
-            };
-            Ok(list.encode().to_vec())
-        }
-        (Some(LogPage::CommandEffects), false) => Ok(effects_page().encode().to_vec()),
-        _ => Err(unknown),
+    }
+    pages
+}
+
+fn changed_namespaces<Q: Queue>(command: &Command<Q>, get: &GetLogPage) -> ChangedNamespaces {
+    let events = &command.line.controller.events;
+    match events.read_changed_namespaces(get.retain_event) {
+        Some(nsids) => ChangedNamespaces::List(nsids),
+        None => ChangedNamespaces::TooMany,
     }
 }
 
@@ -157,38 +267,6 @@ fn spare_percent(free_bytes: u64, capacity_bytes: u64) -> u8 {
     }
 }
 
-/// The commands there are. Nothing needs I/O to stop around it, and no command of a host changes the
-/// namespaces: a Linux host would freeze I/O, or scan again, for nothing.
-fn effects_page() -> CommandEffects {
-    const ADMIN: [u8; 7] = [
-        admin::OPCODE_GET_LOG_PAGE,
-        admin::OPCODE_IDENTIFY,
-        admin::OPCODE_ABORT,
-        admin::OPCODE_SET_FEATURES,
-        admin::OPCODE_GET_FEATURES,
-        admin::OPCODE_ASYNC_EVENT_REQUEST,
-        admin::OPCODE_KEEP_ALIVE,
-    ];
-    const READING: [u8; 3] = [io::OPCODE_FLUSH, io::OPCODE_READ, io::OPCODE_COMPARE];
-    const WRITING: [u8; 3] = [
-        io::OPCODE_WRITE,
-        io::OPCODE_WRITE_ZEROES,
-        io::OPCODE_DATASET_MANAGEMENT,
-    ];
-    let mut effects = CommandEffects::default();
-    for opcode in ADMIN {
-        effects.acs[usize::from(opcode)] = CommandEffects::SUPPORTED;
-    }
-    for opcode in READING {
-        effects.iocs[usize::from(opcode)] = CommandEffects::SUPPORTED;
-    }
-    for opcode in WRITING {
-        effects.iocs[usize::from(opcode)] =
-            CommandEffects::SUPPORTED | CommandEffects::CONTENT_CHANGE;
-    }
-    effects
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -198,24 +276,5 @@ mod tests {
         assert_eq!(spare_percent(1, 0), 100);
         assert_eq!(spare_percent(0, 100), 0);
         assert_eq!(spare_percent(u64::MAX / 2, u64::MAX), 49);
-    }
-
-    #[test]
-    fn no_command_makes_a_host_freeze_its_io() {
-        let effects = effects_page();
-        let harmful = CommandEffects::EXECUTION_MASK
-            | CommandEffects::NAMESPACE_CAPABILITY_CHANGE
-            | CommandEffects::NAMESPACE_INVENTORY_CHANGE;
-        assert!(
-            effects
-                .acs
-                .iter()
-                .chain(&effects.iocs)
-                .all(|effect| effect & harmful == 0)
-        );
-        assert_eq!(
-            effects.iocs.iter().filter(|effect| **effect != 0).count(),
-            6
-        );
     }
 }

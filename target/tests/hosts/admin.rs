@@ -8,6 +8,7 @@ use nvme::identify::{
 };
 use nvme::log::{
     ChangedNamespaces, CommandEffects, DiscoveryEntry, DiscoveryHeader, ErrorLogEntry, SmartLog,
+    SupportedLogPages,
 };
 use nvme::{Sqe, Status, admin, properties};
 
@@ -216,6 +217,23 @@ fn effects_and_firmware_have_their_pages() {
         assert_eq!(effects.iocs[0x02], CommandEffects::SUPPORTED);
         assert_eq!(effects.iocs[0x7e], 0);
         assert_eq!(log(&attached, 0x03, 512).await[0], 1);
+    });
+}
+
+#[test]
+fn every_log_page_that_is_announced_can_be_read_and_no_other() {
+    story(async |lab| {
+        for attached in [lab.attach(1).await, lab.discover(2).await] {
+            let pages = log(&attached, 0x00, 1024).await;
+            let pages = SupportedLogPages::decode(&pages).expect("a page");
+            for lid in 0..=u8::MAX {
+                let reply = attached.admin.call_in(log_page(lid, 0, 64).to_sqe(), 64);
+                match pages.0[usize::from(lid)] & SupportedLogPages::SUPPORTED {
+                    0 => reply.await.refused(Status::INVALID_LOG_PAGE),
+                    _ => reply.await.ok(),
+                };
+            }
+        }
     });
 }
 
