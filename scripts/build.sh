@@ -7,8 +7,8 @@ prepare_build() {
     echo "onefold: cargo is not on the PATH; install Rust 1.88 or newer (see https://rustup.rs)" >&2
     return 1
   }
-  # libclang: RocksDB's Rust bindings are generated at build time.
-  install_packages build-essential libclang-dev pkg-config
+  # libclang: RocksDB's Rust bindings are generated at build time. OpenSSL: the system's own, for authentication and TLS.
+  install_packages build-essential libclang-dev libssl-dev pkg-config
   # Absolute, because the default of cargo would be the source folder target/.
   export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)/build}
 }

@@ -488,6 +488,59 @@ fn scripts(seeds: &mut Seeds) {
     );
 }
 
+fn authentications(seeds: &mut Seeds) {
+    use nvme::auth::{
+        Challenge, ConfiguredPsk, Explanation, Failure, Group, Hash, Message, Negotiate, Reply,
+        Secret, Success1,
+    };
+    let failure = Failure {
+        transaction: 1,
+        explanation: Explanation::Failed,
+    };
+    let messages = [
+        Message::Negotiate(Negotiate {
+            transaction: 1,
+            secure_channel: 0,
+            hashes: vec![1, 2, 3],
+            groups: vec![0, 1, 2, 3, 4, 5],
+        }),
+        Message::Challenge(Challenge {
+            transaction: 1,
+            hash: Hash::Sha256,
+            group: Group::Ffdhe2048,
+            sequence: 7,
+            value: vec![0xc1; 32],
+            public: vec![0xd1; 256],
+        }),
+        Message::Reply(Reply {
+            transaction: 1,
+            answer: vec![0xa1; 48],
+            challenge: Some((vec![0xc2; 48], 8)),
+            public: vec![0xd2; 384],
+        }),
+        Message::Success1(Success1 {
+            transaction: 1,
+            hash_bytes: 64,
+            answer: Some(vec![0xa2; 64]),
+        }),
+        Message::Success2(1),
+        Message::Failure1(failure),
+        Message::Failure2(failure),
+    ];
+    for (index, message) in messages.into_iter().enumerate() {
+        seeds.add("auth", format!("message-{index}"), message.encode());
+    }
+    let random = std::array::from_fn(|index| index as u8);
+    let texts = [
+        Secret::from_random(Some(Hash::Sha512), &random).to_text(),
+        Secret::from_random(None, &random).to_text(),
+        ConfiguredPsk::from_random(Hash::Sha384, &random).to_text(),
+    ];
+    for (index, text) in texts.into_iter().enumerate() {
+        seeds.add("auth", format!("text-{index}"), text.as_bytes().to_vec());
+    }
+}
+
 fn main() {
     let mut seeds = Seeds::default();
     let captures = root().join("roce/tests/captures");
@@ -512,6 +565,7 @@ fn main() {
         "name".into(),
         b"nqn.2026-11.dev.onefold:default".to_vec(),
     );
+    authentications(&mut seeds);
     disk(&mut seeds);
     packs(&mut seeds);
     scripts(&mut seeds);

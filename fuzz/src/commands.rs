@@ -1,6 +1,7 @@
 //! Submission queue entries with their descriptors and small data, and what opens a queue.
 
 use nvme::admin::AdminCommand;
+use nvme::auth::{AUTH_DATA_BYTES_MAX, ConfiguredPsk, Message, Secret};
 use nvme::fabrics::{CONNECT_DATA_BYTES, ConnectData, FabricsCommand};
 use nvme::features::{AsyncEvent, HostBehavior, NumberOfQueues, Timestamp};
 use nvme::io::{DSM_RANGE_BYTES, DsmRange, IoCommand};
@@ -56,7 +57,9 @@ pub(crate) fn entry(bytes: &[u8]) {
                 property(value);
                 FabricsCommand::property_set(offset, wide, value)
             }
-            FabricsCommand::Disconnect { .. } | FabricsCommand::Authentication => sqe,
+            FabricsCommand::AuthSend(transfer) => FabricsCommand::auth_send(transfer),
+            FabricsCommand::AuthReceive(transfer) => FabricsCommand::auth_receive(transfer),
+            FabricsCommand::Disconnect { .. } => sqe,
         };
         assert_eq!(FabricsCommand::parse(&again), Ok(command));
     }
@@ -124,5 +127,22 @@ pub(crate) fn connect(bytes: &[u8]) {
     }
     if let Some(reject) = RdmaCmReject::parse(bytes) {
         assert_eq!(RdmaCmReject::parse(&reject.encode()), Some(reject));
+    }
+}
+
+/// A message of an authentication, or the text of a secret.
+pub(crate) fn auth(bytes: &[u8]) {
+    if let Ok(message) = Message::parse(bytes) {
+        let encoded = message.encode();
+        assert!(encoded.len() <= AUTH_DATA_BYTES_MAX);
+        assert_eq!(Message::parse(&encoded), Ok(message));
+    }
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        if let Ok(secret) = Secret::parse(text) {
+            assert_eq!(Secret::parse(&secret.to_text()), Ok(secret));
+        }
+        if let Ok(configured) = ConfiguredPsk::parse(text) {
+            assert_eq!(ConfiguredPsk::parse(&configured.to_text()), Ok(configured));
+        }
     }
 }

@@ -60,6 +60,11 @@ pub const TARGETS: &[Target] = &[
         run: commands::connect,
     },
     Target {
+        name: "auth",
+        len_max: 1300,
+        run: commands::auth,
+    },
+    Target {
         name: "identify",
         len_max: 4200,
         run: pages::identify,

@@ -158,6 +158,7 @@ targets! {
     an_endpoint_survives_any_peer_and_gives_every_work_request_back => "endpoint",
     any_capsule_is_a_command_or_an_error => "command",
     any_connect_data_is_refused_at_its_field_or_written_again => "connect",
+    any_authentication_message_or_secret_is_refused_or_written_again => "auth",
     any_identify_page_is_refused_or_written_again => "identify",
     any_log_page_is_refused_or_written_again => "log",
     any_stream_of_tcp_pdus_is_refused_or_written_again => "pdu",

@@ -45,8 +45,38 @@ pub enum FabricsCommand {
         /// Record format, 0.
         record_format: u16,
     },
-    /// In-band authentication, either direction.
-    Authentication,
+    /// Brings a message of in-band authentication to the controller.
+    AuthSend(AuthTransfer),
+    /// Asks the controller for its message.
+    AuthReceive(AuthTransfer),
+}
+
+/// What Authentication Send and Receive say of their message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AuthTransfer {
+    /// Security protocol (SECP) in bits 23:16, and what is specific to it (SPSP1, SPSP0) below.
+    pub protocol: u32,
+    /// Bytes of the message, or of the room for one.
+    pub length: u32,
+}
+
+impl AuthTransfer {
+    /// The only protocol there is: E9h is that of NVMe, and both specific fields are 1.
+    pub const PROTOCOL: u32 = 0xe9_0101;
+
+    fn parse(sqe: &Sqe) -> Self {
+        Self {
+            // Byte 40 is reserved.
+            protocol: sqe.cdw(10) >> 8,
+            length: sqe.cdw(11),
+        }
+    }
+
+    fn to_sqe(self, fctype: u8) -> Sqe {
+        fabrics_sqe(fctype)
+            .with_cdw(10, self.protocol << 8)
+            .with_cdw(11, self.length)
+    }
 }
 
 /// The command part of Connect.
@@ -132,7 +162,8 @@ impl FabricsCommand {
             FCTYPE_DISCONNECT => Self::Disconnect {
                 record_format: sqe.cdw(10) as u16,
             },
-            FCTYPE_AUTH_SEND | FCTYPE_AUTH_RECEIVE => Self::Authentication,
+            FCTYPE_AUTH_SEND => Self::AuthSend(AuthTransfer::parse(sqe)),
+            FCTYPE_AUTH_RECEIVE => Self::AuthReceive(AuthTransfer::parse(sqe)),
             _ => return Err(Status::INVALID_OPCODE.with_dnr()),
         })
     }
@@ -153,6 +184,18 @@ impl FabricsCommand {
             .with_cdw(11, offset)
             .with_cdw(12, value as u32)
             .with_cdw(13, (value >> 32) as u32)
+    }
+
+    /// Authentication Send as a host sends it.
+    #[must_use]
+    pub fn auth_send(transfer: AuthTransfer) -> Sqe {
+        transfer.to_sqe(FCTYPE_AUTH_SEND)
+    }
+
+    /// Authentication Receive as a host sends it.
+    #[must_use]
+    pub fn auth_receive(transfer: AuthTransfer) -> Sqe {
+        transfer.to_sqe(FCTYPE_AUTH_RECEIVE)
     }
 
     /// Disconnect of an I/O queue as a host sends it.
@@ -311,6 +354,25 @@ mod tests {
                 Err(Status::INVALID_FIELD.with_dnr())
             );
         }
+    }
+
+    #[test]
+    fn the_message_of_an_authentication_is_described_where_linux_puts_it() {
+        // struct nvmf_auth_send_command: spsp0, spsp1, secp at 41 to 43, tl at 44.
+        let transfer = AuthTransfer {
+            protocol: AuthTransfer::PROTOCOL,
+            length: 72,
+        };
+        let sqe = FabricsCommand::auth_send(transfer);
+        assert_eq!(sqe.0[40..48], [0, 1, 1, 0xe9, 72, 0, 0, 0]);
+        assert_eq!(
+            FabricsCommand::parse(&sqe),
+            Ok(FabricsCommand::AuthSend(transfer))
+        );
+        assert_eq!(
+            FabricsCommand::parse(&FabricsCommand::auth_receive(transfer)),
+            Ok(FabricsCommand::AuthReceive(transfer))
+        );
     }
 
     #[test]

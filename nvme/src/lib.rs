@@ -5,6 +5,8 @@
 //! what is *well formed* is said here. The parsers take any bytes without panicking, and reserved
 //! bits that the specification tells a receiver to ignore are ignored.
 //!
+//! Authentication and the keys of TLS ([`auth`]) are computed by OpenSSL, from what the caller gives.
+//!
 //! Numbers are from NVM Express Base 2.0, NVMe over Fabrics 1.1, the NVM Command Set 1.0 and the
 //! RDMA and TCP transports 1.0; where Linux decides, its file is named.
 
@@ -12,6 +14,7 @@
 
 pub mod admin;
 pub mod ana;
+pub mod auth;
 pub mod command;
 pub mod completion;
 pub mod fabrics;

@@ -33,7 +33,9 @@ pub(crate) async fn run<Q: Queue>(command: &Command<Q>) -> Outcome {
             (0, false) => Ok(Success::default()),
             (_, false) => Err(Status::CONNECT_INCOMPATIBLE_FORMAT.with_dnr().into()),
         },
-        FabricsCommand::Authentication => Err(Status::INVALID_OPCODE.with_dnr().into()),
+        FabricsCommand::AuthSend(_) | FabricsCommand::AuthReceive(_) => {
+            Err(Status::INVALID_OPCODE.with_dnr().into())
+        }
     }
 }
 
