@@ -93,6 +93,21 @@ impl fmt::Debug for Nqn {
     }
 }
 
+/// As its text.
+impl serde::Serialize for Nqn {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+/// From its text, checked.
+impl<'de> serde::Deserialize<'de> for Nqn {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<str>::deserialize(deserializer)?;
+        Self::new(&text).map_err(serde::de::Error::custom)
+    }
+}
+
 impl std::str::FromStr for Nqn {
     type Err = NqnError;
 

@@ -58,6 +58,8 @@ statuses! {
     KEEP_ALIVE_EXPIRED = 0x019, "Keep Alive Timer Expired";
     /// 1Ah: the keep-alive timeout is not acceptable.
     KEEP_ALIVE_INVALID = 0x01a, "Keep Alive Timeout Invalid";
+    /// 20h: the namespace takes no writes.
+    NAMESPACE_WRITE_PROTECTED = 0x020, "Namespace is Write Protected";
     /// 21h: the controller could not go on with the command; try again.
     COMMAND_INTERRUPTED = 0x021, "Command Interrupted";
     /// 22h: the transport damaged the data on its way; try again.

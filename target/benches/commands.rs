@@ -238,13 +238,14 @@ async fn connect(target: &Arc<Target>, qid: u16, cntlid: u16) -> (Treadmill, u16
 
 async fn measure() {
     let engine = engine().await;
-    let target = Target::new(TargetParts {
+    let target = Target::open(TargetParts {
         engine: engine.clone(),
         pool_uuid: Uuid::from_u128(1),
-        nqn: onefold::DEFAULT_SUBSYSTEM_NQN.parse().expect("a name"),
+        is_new_pool: true,
         listeners: Vec::new(),
         limits: Limits::default(),
-    });
+    })
+    .expect("a target");
     let (admin, cntlid) = connect(&target, 0, CNTLID_DYNAMIC).await;
     let enable = FabricsCommand::property_set(properties::CC, false, 0x0046_0001);
     admin.call(enable, Vec::new()).await;

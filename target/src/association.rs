@@ -93,6 +93,7 @@ pub async fn serve_queue<Q: Queue>(target: Arc<Target>, queue: Q) {
     if handle.qid == 0 {
         controller.queues_gone().await;
         controller.subsystem.remove(controller.id);
+        line.target.controllers_changed(&controller.subsystem);
         tracing::info!(
             host = %controller.host.nqn,
             peer = %facts.peer,

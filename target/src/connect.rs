@@ -84,7 +84,8 @@ pub(crate) async fn join<Q: Queue>(
             Err(refusal) => refusal,
         };
         let facts = queue.facts();
-        target.connect_refused(facts.transport);
+        let is_about_host = refusal.status.code() == Status::CONNECT_INVALID_HOST;
+        target.connect_refused(facts.transport, is_about_host);
         tracing::warn!(
             peer = %facts.peer,
             qid = facts.qid,
@@ -171,6 +172,15 @@ async fn connect_admin(
     let Some(subsystem) = target.subsystem(&data.subsystem) else {
         return Err(InvalidParameter::data(SUBNQN_AT as u16).into());
     };
+    if !target.allows(&subsystem, &data.host) {
+        tracing::warn!(
+            host = %data.host,
+            peer = %facts.peer,
+            subsystem = %data.subsystem,
+            "the host is not on the subsystem's list"
+        );
+        return Err(Status::CONNECT_INVALID_HOST.with_dnr().into());
+    }
     if data.cntlid != CNTLID_DYNAMIC {
         return Err(InvalidParameter::data(CNTLID_AT).into());
     }
@@ -199,6 +209,12 @@ async fn connect_admin(
         .add(|id| Controller::new(id, new))
         .ok_or(Status::CONNECT_CONTROLLER_BUSY)?;
     controller.attach(&handle)?;
+    if !target.allows(&subsystem, &controller.host.nqn) {
+        // The list changed in these moments.
+        subsystem.remove(controller.id);
+        return Err(Status::CONNECT_INVALID_HOST.with_dnr().into());
+    }
+    target.controllers_changed(&subsystem);
     Ok(Joined {
         controller,
         handle,

@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ use nvme::Status;
 use nvme::properties::{Capabilities, Configuration, ControllerStatus, VERSION_1_4};
 use tokio::sync::{Notify, watch};
 
+use crate::discovery::Reading;
 use crate::error_log::ErrorLog;
 use crate::events::Events;
 use crate::features::FeatureState;
@@ -51,6 +52,9 @@ const READY_TIMEOUT_500MS: u8 = 15;
 const SHUTDOWN_OCCURRING: u8 = 1;
 /// CSTS.SHST: shutdown processing complete.
 const SHUTDOWN_COMPLETE: u8 = 2;
+
+/// Controllers made so far.
+static MADE: AtomicU64 = AtomicU64::new(0);
 
 /// A queue of an association, as others than its own task see it.
 #[derive(Debug)]
@@ -118,10 +122,14 @@ pub struct Controller {
     pub local: SocketAddr,
     /// What carries its queues.
     pub transport: Transport,
+    /// Later controllers have higher numbers, whatever their identifiers are.
+    pub(crate) order: u64,
     pub(crate) subsystem: Arc<Subsystem>,
     pub(crate) limits: Limits,
     pub(crate) events: Events,
     pub(crate) errors: Mutex<ErrorLog>,
+    /// The discovery log that the host is reading.
+    pub(crate) discovery: Mutex<Option<Reading>>,
     state: Mutex<State>,
     /// What every command asks, without the lock: whether the controller is enabled and works.
     usable: AtomicBool,
@@ -168,10 +176,12 @@ impl Controller {
             peer: new.peer,
             local: new.local,
             transport: new.transport,
+            order: MADE.fetch_add(1, Ordering::Relaxed),
             subsystem: new.subsystem,
             limits: new.limits,
             events: Events::default(),
             errors: Mutex::default(),
+            discovery: Mutex::default(),
             state: Mutex::new(State {
                 configuration: 0,
                 status: ControllerStatus {
@@ -194,6 +204,14 @@ impl Controller {
     /// Whether the association has ended; its last commands may still be on their way.
     pub fn is_ending(&self) -> bool {
         *self.ending.borrow()
+    }
+
+    /// Whether both belong to the same host, which came from and to the same addresses.
+    pub(crate) fn is_same_path(&self, other: &Self) -> bool {
+        self.host == other.host
+            && self.transport == other.transport
+            && self.local == other.local
+            && self.peer.ip() == other.peer.ip()
     }
 
     /// I/O queues now.

@@ -1,37 +1,64 @@
 //! The discovery subsystem: where hosts can connect to (NVMe-oF 1.1, section 5).
 //!
 //! Guarantees: an entry names an address that the host can use. For a listener on all addresses that
-//! is the one the host came to; addresses that only work on this machine are told to nobody else.
+//! is the one the host came to; addresses that only work on this machine are told to nobody else. A host
+//! sees only subsystems that it may connect to. What it reads in pieces is one log, that of the moment
+//! when it read the beginning; the generation in it is another one if, and only if, the log is.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
-use fabric::TransportAddress;
 use nvme::Nqn;
 use nvme::log::{
     self, AddressFamily, DISCOVERY_BYTES, DiscoveryEntry, DiscoveryHeader, DiscoverySubtype,
 };
-use nvme::nqn::DISCOVERY;
 
+use crate::catalog::Catalog;
+use crate::controller::Controller;
+use crate::queue::lock;
 use crate::subsystem::Target;
 
 /// Entries of an admin submission queue at most: what the transport accepts.
 const ADMIN_QUEUE_ENTRIES: u16 = 32;
 
-/// The name of the discovery subsystem.
-pub(crate) fn well_known_nqn() -> Nqn {
-    // An invariant of two crates' constants; a test below holds it.
-    Nqn::new(DISCOVERY).expect("the well-known discovery name is a name")
+/// What a host reads piece by piece: the log as it was when it read its beginning.
+#[derive(Clone, Debug)]
+pub(crate) struct Reading {
+    catalog: Arc<Catalog>,
+    generation: u64,
 }
 
-/// The whole log page for a host that came to `local`.
-pub(crate) fn log_page(target: &Target, local: SocketAddr) -> Vec<u8> {
-    let entries = entries(&target.listeners, &target.nvm.nqn, local);
+/// The whole log page for a host that came to `controller.local`, of which it reads from `offset` on.
+pub(crate) fn log_page(target: &Target, controller: &Controller, offset: u64) -> Vec<u8> {
+    let reading = {
+        let mut reading = lock(&controller.discovery);
+        match &*reading {
+            Some(begun) if offset > 0 => begun.clone(),
+            begun => {
+                let world = target.world();
+                let mut new = Reading {
+                    catalog: world.catalog.clone(),
+                    generation: world.discovery_generation,
+                };
+                // A change that this host cannot see is none to it.
+                if let Some(begun) = begun
+                    && entries(target, &begun.catalog, controller)
+                        == entries(target, &new.catalog, controller)
+                {
+                    new.generation = begun.generation;
+                }
+                *reading = Some(new.clone());
+                new
+            }
+        }
+    };
+    let entries = entries(target, &reading.catalog, controller);
     let pages: Vec<_> = entries
         .iter()
         .filter_map(|entry| entry.encode().ok())
         .collect();
     let header = DiscoveryHeader {
-        generation: target.discovery_generation(),
+        generation: reading.generation,
         records: pages.len() as u64,
         record_format: 0,
     };
@@ -41,6 +68,44 @@ pub(crate) fn log_page(target: &Target, local: SocketAddr) -> Vec<u8> {
         log.extend_from_slice(&page[..]);
     }
     log
+}
+
+/// What the log tells a host: this discovery service at every listener that it can use, then the
+/// subsystems that it may connect to at each of them, then where else to ask.
+pub(crate) fn entries(
+    target: &Target,
+    catalog: &Catalog,
+    controller: &Controller,
+) -> Vec<DiscoveryEntry> {
+    let places = places(catalog, controller.local);
+    let own = places.iter().map(|place| DiscoveryEntry {
+        subtype: DiscoverySubtype::CurrentDiscovery,
+        eflags: DiscoveryEntry::DUPLICATE_RETURNED_INFORMATION
+            | DiscoveryEntry::PERSISTENT_CONNECTIONS,
+        subnqn: target.discovery.nqn.clone(),
+        ..place.clone()
+    });
+    let subsystems = catalog
+        .subsystems
+        .values()
+        .filter(|subsystem| subsystem.allows(&controller.host.nqn))
+        .flat_map(|subsystem| {
+            places.iter().map(|place| DiscoveryEntry {
+                subnqn: subsystem.nqn.clone(),
+                ..place.clone()
+            })
+        });
+    let referrals = catalog.referrals.values().map(|referral| DiscoveryEntry {
+        subtype: DiscoverySubtype::Referral,
+        ..entry_at(
+            referral.id,
+            referral.address.scheme.transport(),
+            referral.address.host,
+            referral.address.port,
+            referral.nqn.clone(),
+        )
+    });
+    own.chain(subsystems).chain(referrals).collect()
 }
 
 /// A transport as the log page has it.
@@ -62,30 +127,47 @@ fn requirements(transport: fabric::Transport) -> u8 {
     }
 }
 
-/// One entry for each listener that a host which came to `local` can use.
-fn entries(listeners: &[TransportAddress], nqn: &Nqn, local: SocketAddr) -> Vec<DiscoveryEntry> {
+/// An entry of a subsystem, at an address.
+fn entry_at(
+    portid: u16,
+    transport: fabric::Transport,
+    host: IpAddr,
+    port: u16,
+    subnqn: Nqn,
+) -> DiscoveryEntry {
+    DiscoveryEntry {
+        transport: self::transport(transport),
+        adrfam: match host {
+            IpAddr::V4(_) => AddressFamily::Ipv4,
+            IpAddr::V6(_) => AddressFamily::Ipv6,
+        },
+        subtype: DiscoverySubtype::Nvme,
+        treq: requirements(transport),
+        portid,
+        cntlid: DiscoveryEntry::CNTLID_DYNAMIC,
+        asqsz: ADMIN_QUEUE_ENTRIES,
+        eflags: 0,
+        trsvcid: port.to_string(),
+        subnqn,
+        traddr: host.to_string(),
+    }
+}
+
+/// One entry for each listener that a host which came to `local` can use; the names are still those of
+/// the default subsystem.
+fn places(catalog: &Catalog, local: SocketAddr) -> Vec<DiscoveryEntry> {
     let local = local.ip().to_canonical();
+    let Some(nqn) = catalog.subsystems.keys().next() else {
+        return Vec::new();
+    };
     let mut entries: Vec<DiscoveryEntry> = Vec::new();
-    for (portid, listener) in (1u16..).zip(listeners) {
+    for port in catalog.ports.values() {
+        let listener = port.address;
         let Some(address) = address_for(listener.host, local) else {
             continue;
         };
-        let entry = DiscoveryEntry {
-            transport: transport(listener.scheme.transport()),
-            adrfam: match address {
-                IpAddr::V4(_) => AddressFamily::Ipv4,
-                IpAddr::V6(_) => AddressFamily::Ipv6,
-            },
-            subtype: DiscoverySubtype::Nvme,
-            treq: requirements(listener.scheme.transport()),
-            portid,
-            cntlid: DiscoveryEntry::CNTLID_DYNAMIC,
-            asqsz: ADMIN_QUEUE_ENTRIES,
-            eflags: 0,
-            trsvcid: listener.port.to_string(),
-            subnqn: nqn.clone(),
-            traddr: address.to_string(),
-        };
+        let transport = listener.scheme.transport();
+        let entry = entry_at(port.id, transport, address, listener.port, nqn.clone());
         // Two listeners can mean the same place to this host.
         let known = entries.iter().any(|e| {
             (e.transport, &e.traddr, &e.trsvcid) == (entry.transport, &entry.traddr, &entry.trsvcid)
@@ -114,14 +196,20 @@ fn address_for(listener: IpAddr, local: IpAddr) -> Option<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalog::{PortConfig, SubsystemConfig};
 
     fn told(listeners: &[&str], local: &str) -> Vec<String> {
-        let listeners: Vec<TransportAddress> = listeners
-            .iter()
-            .map(|l| l.parse().expect("a listener"))
-            .collect();
         let nqn = crate::DEFAULT_SUBSYSTEM_NQN.parse().expect("a name");
-        entries(&listeners, &nqn, local.parse().expect("an address"))
+        let mut catalog = Catalog::new(SubsystemConfig::new(nqn, "1".into()));
+        for (id, listener) in (1..).zip(listeners) {
+            let port = PortConfig {
+                id,
+                address: listener.parse().expect("a listener"),
+                is_transient: true,
+            };
+            catalog.ports.insert(id, Arc::new(port));
+        }
+        places(&catalog, local.parse().expect("an address"))
             .into_iter()
             .map(|entry| {
                 let transport = match entry.transport {
@@ -131,12 +219,6 @@ mod tests {
                 format!("{transport}{}:{}", entry.traddr, entry.trsvcid)
             })
             .collect()
-    }
-
-    #[test]
-    fn the_well_known_name_is_a_name() {
-        assert!(well_known_nqn().is_discovery());
-        assert!(crate::DEFAULT_SUBSYSTEM_NQN.parse::<Nqn>().is_ok());
     }
 
     #[test]

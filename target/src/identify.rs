@@ -17,6 +17,7 @@ use nvme::identify::{
     encode_descriptor_list, encode_namespace_list,
 };
 
+use crate::catalog::{NAMESPACES_MAX, NamespaceConfig, WriteProtect};
 use crate::command::{Command, Fault, Outcome};
 use crate::controller::{Controller, KAS};
 use crate::error_log::ERROR_LOG_ENTRIES;
@@ -28,9 +29,6 @@ use crate::queue::Queue;
 const NSID_AT: u16 = 4;
 const CNS_AT: u16 = 40;
 const CSI_AT: u16 = 47;
-
-/// NN and MNAN: namespaces at most, and the highest identifier. As nvmet.
-pub(crate) const NAMESPACES_MAX: u32 = 1024;
 
 /// SGLs are supported without alignment (bits 1:0), and with offsets in the capsule (bit 20). What
 /// nvmet says.
@@ -55,6 +53,12 @@ const LPA: u8 = 1 << 1 | 1 << 2;
 const FRMW: u8 = 1 | 1 << 1;
 /// Disconnect of I/O queues.
 const OFCS: u16 = 1;
+/// Write protection until it is switched off (bit 0), and until the daemon is started again (bit 1).
+const NWPC: u8 = 1 | 1 << 1;
+/// NMIC: several controllers may use the namespace at a time.
+const NMIC_SHARED: u8 = 1;
+/// NSATTR: the namespace takes no writes.
+const NSATTR_WRITE_PROTECTED: u8 = 1;
 
 /// Runs Identify.
 pub(crate) async fn run<Q: Queue>(command: &Command<Q>, identify: Identify) -> Outcome {
@@ -73,7 +77,7 @@ fn page<Q: Queue>(command: &Command<Q>, identify: Identify) -> Result<Page, Faul
         return Err(unknown);
     }
     match cns {
-        Cns::Controller => Ok(controller_page(controller)),
+        Cns::Controller => Ok(controller_page(command)),
         Cns::Namespace | Cns::AllocatedNamespace => namespace_page(command, identify.nsid),
         Cns::ActiveNamespaces | Cns::AllocatedNamespaces => namespace_list(command, identify.nsid),
         Cns::CsiActiveNamespaces => {
@@ -81,17 +85,20 @@ fn page<Q: Queue>(command: &Command<Q>, identify: Identify) -> Result<Page, Faul
             namespace_list(command, identify.nsid)
         }
         Cns::NamespaceDescriptors => {
-            let info = volume(command, identify.nsid)?;
+            let (config, info) = namespace(command, identify.nsid)?;
             let mut descriptors = vec![NamespaceDescriptor::Uuid(info.uuid.into_bytes())];
             if info.nguid != [0; 16] {
                 descriptors.push(NamespaceDescriptor::Nguid(info.nguid));
+            }
+            if config.eui64 {
+                descriptors.push(NamespaceDescriptor::Eui64(config.eui64_bytes()));
             }
             descriptors.push(NamespaceDescriptor::Csi(CSI_NVM));
             Ok(encode_descriptor_list(&descriptors))
         }
         Cns::CsiNamespace => {
             check_csi(identify.csi)?;
-            volume(command, identify.nsid)?;
+            namespace(command, identify.nsid)?;
             Ok(IdentifyNvmNamespace::default().encode())
         }
         Cns::CsiController => {
@@ -99,19 +106,20 @@ fn page<Q: Queue>(command: &Command<Q>, identify: Identify) -> Result<Page, Faul
             Ok(IdentifyNvmController::default().encode())
         }
         Cns::CsiIndependentNamespace => {
-            volume(command, identify.nsid)?;
+            let (config, _) = namespace(command, identify.nsid)?;
             let page = IdentifyIndependentNamespace {
-                nmic: 1,
+                nmic: nmic(&config),
+                nsattr: nsattr(&config),
                 nstat: 1,
                 ..Default::default()
             };
             Ok(page.encode())
         }
         Cns::AttachedControllers => {
-            volume(command, identify.nsid)?;
-            Ok(controller_list(controller, identify.cntid))
+            namespace(command, identify.nsid)?;
+            Ok(attached_controllers(command, identify))
         }
-        Cns::Controllers => Ok(controller_list(controller, identify.cntid)),
+        Cns::Controllers => Ok(controller_list(command, identify.cntid, |_| true)),
         Cns::CommandSets => Ok(CommandSetCombinations::nvm_only().encode()),
     }
 }
@@ -123,40 +131,67 @@ fn check_csi(csi: u8) -> Result<(), Fault> {
     }
 }
 
-fn volume<Q: Queue>(command: &Command<Q>, nsid: u32) -> Result<Arc<VolumeInfo>, Fault> {
-    let volume = command.line.target.engine.volume_by_nsid(nsid);
-    let volume = volume.ok_or(Fault::field(Status::INVALID_NAMESPACE, NSID_AT))?;
-    Ok(volume.info())
+/// A namespace that the controller sees, and its volume.
+fn namespace<Q: Queue>(
+    command: &Command<Q>,
+    nsid: u32,
+) -> Result<(Arc<NamespaceConfig>, Arc<VolumeInfo>), Fault> {
+    let world = command.line.target.world();
+    let visible = world.namespace(&command.line.controller, nsid);
+    let visible = visible.ok_or(Fault::field(Status::INVALID_NAMESPACE, NSID_AT))?;
+    Ok((visible.config.clone(), visible.volume.info()))
 }
 
-/// Identifiers of controllers from `first` on.
-fn controller_list(controller: &Controller, first: u16) -> Page {
-    let ids: Vec<u16> = controller
+/// Identifiers of controllers from `first` on that the host may know of.
+fn controller_list<Q: Queue>(
+    command: &Command<Q>,
+    first: u16,
+    wanted: impl Fn(&Controller) -> bool,
+) -> Page {
+    let here = &command.line.controller;
+    let manages = may_manage(command);
+    let ids: Vec<u16> = here
         .subsystem
         .controllers()
         .iter()
         .filter(|other| !other.is_ending() && other.id >= first)
+        // Those of other hosts are nobody's business but of hosts that attach namespaces to them.
+        .filter(|other| manages || other.host.nqn == here.host.nqn)
+        .filter(|other| wanted(other))
         .map(|other| other.id)
         .collect();
     Box::new(encode_controller_list(&ids))
 }
 
-/// Identifiers of namespaces above `after`.
+/// The controllers that see a namespace.
+fn attached_controllers<Q: Queue>(command: &Command<Q>, identify: Identify) -> Page {
+    let world = command.line.target.world();
+    controller_list(command, identify.cntid, |other| {
+        world.namespace(other, identify.nsid).is_some()
+    })
+}
+
+/// Whether hosts manage the namespaces of this subsystem.
+fn may_manage<Q: Queue>(command: &Command<Q>) -> bool {
+    let world = command.line.target.world();
+    world
+        .subsystem(&command.line.controller.subsystem.nqn)
+        .is_some_and(|config| config.namespace_management)
+}
+
+/// Identifiers of namespaces above `after`: those that the controller sees.
 fn namespace_list<Q: Queue>(command: &Command<Q>, after: u32) -> Result<Page, Fault> {
     // The two highest identifiers cannot be followed by others (Base 2.0, section 5.17.2.2).
     if after >= NSID_BROADCAST - 1 {
         return Err(Fault::field(Status::INVALID_NAMESPACE, NSID_AT));
     }
-    let mut ids: Vec<u32> = command
-        .line
-        .target
-        .engine
-        .volumes()
+    let world = command.line.target.world();
+    let ids: Vec<u32> = world
+        .namespaces(&command.line.controller)
         .iter()
-        .map(|v| v.nsid)
+        .map(|visible| visible.nsid)
+        .filter(|&nsid| nsid > after)
         .collect();
-    ids.retain(|&nsid| nsid > after);
-    ids.sort_unstable();
     Ok(Box::new(encode_namespace_list(&ids)))
 }
 
@@ -164,8 +199,9 @@ fn namespace_page<Q: Queue>(command: &Command<Q>, nsid: u32) -> Result<Page, Fau
     if nsid == 0 || nsid > NAMESPACES_MAX {
         return Err(Fault::field(Status::INVALID_NAMESPACE, NSID_AT));
     }
-    let engine = &command.line.target.engine;
-    let Some(volume) = engine.volume_by_nsid(nsid) else {
+    let target = &command.line.target;
+    let world = target.world();
+    let Some(visible) = world.namespace(&command.line.controller, nsid) else {
         // An identifier that is valid and not active: zeros.
         return Ok(IdentifyNamespace {
             lbaf: Vec::new(),
@@ -173,16 +209,33 @@ fn namespace_page<Q: Queue>(command: &Command<Q>, nsid: u32) -> Result<Page, Fau
         }
         .encode());
     };
-    let logical_bytes = engine
+    let info = visible.volume.info();
+    let logical_bytes = target
+        .engine
         .status()
         .volumes
         .iter()
-        .find(|v| v.nsid == nsid)
+        .find(|v| v.nsid == info.nsid)
         .map_or(0, |v| v.logical_bytes);
-    Ok(describe_namespace(&volume.info(), logical_bytes).encode())
+    Ok(describe_namespace(visible.config, &info, logical_bytes).encode())
 }
 
-fn describe_namespace(info: &VolumeInfo, logical_bytes: u64) -> IdentifyNamespace {
+fn nmic(config: &NamespaceConfig) -> u8 {
+    if config.shared { NMIC_SHARED } else { 0 }
+}
+
+fn nsattr(config: &NamespaceConfig) -> u8 {
+    match config.write_protect {
+        WriteProtect::Off => 0,
+        _ => NSATTR_WRITE_PROTECTED,
+    }
+}
+
+fn describe_namespace(
+    config: &NamespaceConfig,
+    info: &VolumeInfo,
+    logical_bytes: u64,
+) -> IdentifyNamespace {
     let lba_bytes = u64::from(info.lba_bytes.max(1));
     let blocks = info.size_bytes / lba_bytes;
     // Partial sub-blocks cost a read and a write: hosts should prefer whole ones.
@@ -194,7 +247,8 @@ fn describe_namespace(info: &VolumeInfo, logical_bytes: u64) -> IdentifyNamespac
         nuse: logical_bytes.div_ceil(lba_bytes).min(blocks),
         // Thin provisioning (bit 0), NGUID is never used again (bit 3), preferred sizes (bit 4).
         nsfeat: 1 | 1 << 3 | 1 << 4,
-        nmic: 1,
+        nmic: nmic(config),
+        nsattr: nsattr(config),
         // Deallocated blocks read as zeros; Write Zeroes may deallocate.
         dlfeat: 1 | 1 << 3,
         npwg: preferred,
@@ -203,6 +257,7 @@ fn describe_namespace(info: &VolumeInfo, logical_bytes: u64) -> IdentifyNamespac
         npda: preferred,
         nows: preferred,
         nguid: info.nguid,
+        eui64: config.eui64_bytes(),
         lbaf: vec![LbaFormat {
             ms: 0,
             lbads: info.lba_bytes.max(1).ilog2() as u8,
@@ -212,12 +267,15 @@ fn describe_namespace(info: &VolumeInfo, logical_bytes: u64) -> IdentifyNamespac
     }
 }
 
-fn controller_page(controller: &Controller) -> Page {
+fn controller_page<Q: Queue>(command: &Command<Q>) -> Page {
+    let (target, controller) = (&command.line.target, &command.line.controller);
     let (limits, queue_limits) = (&controller.limits, controller.queue_limits());
     let common = IdentifyController {
-        sn: String::from_utf8_lossy(&controller.subsystem.serial)
-            .trim_end()
-            .to_owned(),
+        sn: target
+            .world()
+            .subsystem(&controller.subsystem.nqn)
+            .map_or(&target.serial, |config| &config.serial)
+            .clone(),
         mn: "Onefold".to_owned(),
         fr: crate::VERSION.to_owned(),
         mdts: limits.mdts,
@@ -257,6 +315,7 @@ fn controller_page(controller: &Controller) -> Page {
         mnan: NAMESPACES_MAX,
         oncs: ONCS,
         vwc: VWC,
+        nwpc: NWPC,
         ofcs: OFCS,
         power_states: vec![PowerState::default()],
         ..common
@@ -289,9 +348,25 @@ mod tests {
         }
     }
 
+    fn shown() -> NamespaceConfig {
+        NamespaceConfig::new(Uuid::from_u128(1))
+    }
+
+    #[test]
+    fn a_private_or_protected_namespace_says_so() {
+        let config = NamespaceConfig {
+            shared: false,
+            write_protect: WriteProtect::On,
+            ..shown()
+        };
+        let page = describe_namespace(&config, &info(4096), 0);
+        assert_eq!((page.nmic, page.nsattr), (0, 1));
+        assert_eq!(page.eui64, config.eui64_bytes());
+    }
+
     #[test]
     fn a_namespace_is_thin_shared_and_reads_zeros_where_nothing_is() {
-        let page = describe_namespace(&info(4096), 8192);
+        let page = describe_namespace(&shown(), &info(4096), 8192);
         assert_eq!((page.nsze, page.ncap, page.nuse), (1 << 18, 1 << 18, 2));
         assert_eq!(page.lba_bytes(), Some(4096));
         assert_eq!((page.nsfeat & 1, page.nmic, page.dlfeat), (1, 1, 9));
@@ -300,7 +375,7 @@ mod tests {
 
     #[test]
     fn hosts_with_small_blocks_are_told_what_is_cheap() {
-        let page = describe_namespace(&info(512), 4096);
+        let page = describe_namespace(&shown(), &info(512), 4096);
         assert_eq!((page.nsze, page.nuse), (1 << 21, 8));
         assert_eq!((page.npwg, page.npda), (7, 7));
         assert_eq!(page.lba_bytes(), Some(512));

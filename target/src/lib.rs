@@ -12,7 +12,7 @@
 //! | `line`, `crew`, `in_flight` | a connected queue on its reactor, who works on its commands |
 //! | `discovery` | where hosts can connect to |
 //! | `listen` | where hosts come in, on every reactor |
-//! | [`subsystem`] | what there is, and who is connected |
+//! | [`target`], [`catalog`], [`subsystem`] | what there is and how it changes, and who is connected |
 //! | [`queue`] | what is needed from a transport |
 //!
 //! What its owner meets: [`cli`], [`serve`], [`api`], [`client`], [`status`], [`pool`]. What goes wrong
@@ -25,6 +25,7 @@
 mod admin;
 pub mod api;
 pub mod association;
+pub mod catalog;
 pub mod cli;
 pub mod client;
 mod command;
@@ -55,10 +56,11 @@ pub mod size;
 pub mod socket;
 pub mod status;
 pub mod subsystem;
+pub mod target;
 pub mod trust;
 
 /// The program's version, as `--version`, the API and Identify say it.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The subsystem whose namespaces are the pool's volumes.
+/// The subsystem that every pool has; new volumes are namespaces of it.
 pub const DEFAULT_SUBSYSTEM_NQN: &str = "nqn.2026-11.dev.onefold:default";

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use dedup::Volume;
 use reactor::BufferPool;
 
+use crate::catalog::NamespaceConfig;
 use crate::controller::{Controller, QueueHandle};
 use crate::crew::Crew;
 use crate::health::QueueCounters;
@@ -35,11 +36,13 @@ pub(crate) struct Line<Q: Queue> {
     volumes: RefCell<Remembered>,
 }
 
-/// A volume as it was when the target last heard of a change.
+/// A namespace and its volume as they were when the target last changed.
 pub(crate) struct KnownVolume {
     pub(crate) volume: Arc<Volume>,
     pub(crate) size_bytes: u64,
     pub(crate) lba_bytes: u32,
+    /// How the subsystem shows it.
+    pub(crate) config: Arc<NamespaceConfig>,
 }
 
 #[derive(Default)]
@@ -69,11 +72,11 @@ impl<Q: Queue> Line<Q> {
         })
     }
 
-    /// The volume behind a namespace identifier. The engine checks ranges again, so one that changed
-    /// a moment ago does no harm.
-    pub(crate) fn volume(&self, nsid: u32) -> Option<Rc<KnownVolume>> {
+    /// The namespace of that identifier, if this queue's controller sees it. The engine checks ranges
+    /// again, so a volume that changed a moment ago does no harm.
+    pub(crate) fn namespace(&self, nsid: u32) -> Option<Rc<KnownVolume>> {
         // Before the look-up: a change in between is seen at the next command.
-        let generation = self.target.volumes_generation();
+        let generation = self.target.generation();
         let mut known = self.volumes.borrow_mut();
         if known.generation != generation || known.volumes.len() >= VOLUMES_REMEMBERED {
             known.generation = generation;
@@ -82,12 +85,14 @@ impl<Q: Queue> Line<Q> {
         if let Some((_, volume)) = known.volumes.iter().find(|(id, _)| *id == nsid) {
             return Some(volume.clone());
         }
-        let volume = self.target.engine.volume_by_nsid(nsid)?;
-        let info = volume.info();
+        let world = self.target.world();
+        let visible = world.namespace(&self.controller, nsid)?;
+        let info = visible.volume.info();
         let volume = Rc::new(KnownVolume {
             size_bytes: info.size_bytes,
             lba_bytes: info.lba_bytes,
-            volume,
+            volume: visible.volume.clone(),
+            config: visible.config.clone(),
         });
         known.volumes.push((nsid, volume.clone()));
         Some(volume)

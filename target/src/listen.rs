@@ -243,7 +243,7 @@ fn tcp_figures(listener: &TcpListener) -> TransportFigures {
             digest: counters.digest_errors,
             stalled: counters.stalled,
             no_memory: counters.capsules_refused,
-            connect: 0,
+            ..RefusalFigures::default()
         },
         queue_bytes: counters.queue_bytes,
         queue_bytes_max: counters.queue_bytes_max,

@@ -127,9 +127,13 @@ impl<Q: Queue> Pages<Q> {
             offered: Offered::ByDiscovery,
             scope: Scope::Controller,
             specific: 0,
-            make: |command, _| {
+            make: |command, get| {
                 let line = &command.line;
-                Ok(discovery::log_page(&line.target, line.controller.local))
+                Ok(discovery::log_page(
+                    &line.target,
+                    &line.controller,
+                    get.offset,
+                ))
             },
         },
     ];

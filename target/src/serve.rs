@@ -204,16 +204,13 @@ async fn serve_pool(
     data: &[ReactorThread],
     signals: &mut StopSignals,
 ) -> Result<(), Failure> {
-    let nqn = crate::DEFAULT_SUBSYSTEM_NQN
-        .parse()
-        .map_err(|e| internal("the subsystem's name", &e))?;
-    let target = Target::new(TargetParts {
+    let target = Target::open(TargetParts {
         engine: pool.engine.clone(),
         pool_uuid: pool.uuid,
-        nqn,
+        is_new_pool: pool.created,
         listeners: wanted.addresses.clone(),
         limits,
-    });
+    })?;
     let dir = &pool.paths.dir;
     let api = ApiSocket::bind(dir).map_err(|e| {
         Failure::unavailable(format!(

@@ -75,6 +75,9 @@ pub struct RefusalFigures {
     pub no_memory: u64,
     /// Connect commands, whatever was wrong with them.
     pub connect: u64,
+    /// Those of them whose host is not on the list of the subsystem.
+    #[serde(default)]
+    pub host: u64,
 }
 
 /// A data-plane thread.
@@ -155,6 +158,9 @@ pub struct VolumeSpace {
 pub struct AttachedHost {
     /// The host's NQN.
     pub hostnqn: String,
+    /// The subsystem that it uses.
+    #[serde(default)]
+    pub subsystem: String,
     /// The address it comes from.
     pub address: String,
     /// The transport: `rdma` or `tcp`.
@@ -469,6 +475,7 @@ mod tests {
             }],
             hosts: vec![AttachedHost {
                 hostnqn: "nqn.2014-08.org.nvmexpress:uuid:1".into(),
+                subsystem: crate::DEFAULT_SUBSYSTEM_NQN.into(),
                 address: "192.0.2.7".into(),
                 transport: "rdma".into(),
                 queues: 4,

@@ -1,4 +1,4 @@
-//! The target and its subsystems: what hosts can connect to, and who is connected.
+//! Subsystems while they are served: who is connected, and the bounds that hosts are held to.
 //!
 //! Guarantees:
 //! - Controller identifiers rotate: one that was used is not used again before all others were, and
@@ -9,21 +9,18 @@
 //! - Everything here may be used from every thread.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use dedup::Engine;
-use fabric::{Transport, TransportAddress};
+use fabric::Transport;
 use nvme::Nqn;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use uuid::Uuid;
 
+use crate::catalog::SubsystemConfig;
 use crate::controller::Controller;
-use crate::health::Health;
-use crate::listen::Report;
 use crate::queue::lock;
-use crate::status::{AttachedHost, TransportFigures};
+pub use crate::target::{Target, TargetParts};
 
 /// The largest controller identifier that a controller may have; FFF0h and above are reserved.
 const CNTLID_MAX: u16 = 0xffef;
@@ -115,202 +112,10 @@ impl Limits {
     }
 }
 
-/// What a target is made of.
-pub struct TargetParts {
-    /// The engine whose volumes are the namespaces.
-    pub engine: Arc<Engine>,
-    /// The pool's identity: the serial number derives from it, so it is stable over restarts.
-    pub pool_uuid: Uuid,
-    /// The subsystem's name.
-    pub nqn: Nqn,
-    /// Where hosts can come to; an unspecified address means all of its family.
-    pub listeners: Vec<TransportAddress>,
-    /// Bounds.
-    pub limits: Limits,
-}
-
-/// All that this daemon offers to hosts.
-pub struct Target {
-    /// The subsystem whose namespaces are the pool's volumes.
-    pub nvm: Arc<Subsystem>,
-    /// The discovery subsystem.
-    pub discovery: Arc<Subsystem>,
-    pub(crate) engine: Arc<Engine>,
-    pub(crate) listeners: Vec<TransportAddress>,
-    pub(crate) limits: Limits,
-    pub(crate) health: Health,
-    /// Generation of the discovery log page.
-    generation: AtomicU64,
-    /// Rises with every change of a volume.
-    volumes_generation: AtomicU64,
-    /// Connect commands refused, by transport.
-    connects_refused: [AtomicU64; 2],
-    stopping: watch::Sender<bool>,
-}
-
-impl std::fmt::Debug for Target {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Target")
-            .field("nqn", &self.nvm.nqn)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Target {
-    /// A target that hosts can connect to as soon as queues are handed to
-    /// [`serve_queue`](crate::association::serve_queue). It watches the engine's volumes and tells
-    /// attached hosts what changes.
-    #[must_use]
-    pub fn new(parts: TargetParts) -> Arc<Self> {
-        let TargetParts {
-            engine,
-            pool_uuid,
-            nqn,
-            listeners,
-            limits,
-        } = parts;
-        let serial = serial_number(pool_uuid);
-        let discovery_nqn = crate::discovery::well_known_nqn();
-        let target = Arc::new(Self {
-            nvm: Arc::new(Subsystem::new(nqn, SubsystemKind::Nvm, serial, limits)),
-            discovery: Arc::new(Subsystem::new(
-                discovery_nqn,
-                SubsystemKind::Discovery,
-                serial,
-                limits,
-            )),
-            engine,
-            listeners,
-            limits,
-            health: Health::new(),
-            generation: AtomicU64::new(1),
-            volumes_generation: AtomicU64::new(1),
-            connects_refused: Default::default(),
-            stopping: watch::Sender::new(false),
-        });
-        let weak = Arc::downgrade(&target);
-        target.engine.on_change(Box::new(move |change| {
-            if let Some(target) = weak.upgrade() {
-                // Before hosts hear of it: their next command meets the volume as it is now.
-                target.volumes_generation.fetch_add(1, Ordering::AcqRel);
-                target.nvm.namespace_changed(change.info.nsid);
-            }
-        }));
-        target
-    }
-
-    /// The subsystem of that name.
-    #[must_use]
-    pub fn subsystem(&self, nqn: &Nqn) -> Option<&Arc<Subsystem>> {
-        [&self.nvm, &self.discovery]
-            .into_iter()
-            .find(|subsystem| subsystem.nqn == *nqn)
-    }
-
-    /// The generation of the discovery log page: it rises whenever the page changes.
-    pub fn discovery_generation(&self) -> u64 {
-        self.generation.load(Ordering::Acquire)
-    }
-
-    /// The discovery log page changed: tells the hosts that asked for it.
-    pub fn discovery_changed(&self) {
-        self.generation.fetch_add(1, Ordering::AcqRel);
-        for controller in self.discovery.controllers() {
-            controller.events.discovery_changed();
-        }
-    }
-
-    /// Rises whenever a volume was made, changed or deleted.
-    pub(crate) fn volumes_generation(&self) -> u64 {
-        self.volumes_generation.load(Ordering::Acquire)
-    }
-
-    /// Stops: queues take no more commands, finish those that the engine works on, and close.
-    pub fn stop(&self) {
-        self.stopping.send_replace(true);
-    }
-
-    /// Whether [`Target::stop`] was called.
-    pub fn is_stopping(&self) -> bool {
-        *self.stopping.borrow()
-    }
-
-    /// Waits for [`Target::stop`].
-    pub async fn stopped(&self) {
-        let mut stopping = self.stopping.subscribe();
-        let _ = stopping.wait_for(|stopping| *stopping).await;
-    }
-
-    /// Waits until every association has ended and no command can touch a volume.
-    pub async fn drained(&self) {
-        self.nvm.all_gone().await;
-        self.discovery.all_gone().await;
-    }
-
-    /// Counts a Connect command that was refused.
-    pub(crate) fn connect_refused(&self, transport: Transport) {
-        self.connects_refused[transport as usize].fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// What came in by each transport, of which the reactors report their parts.
-    pub(crate) fn transport_figures(&self, reports: &[Report]) -> Vec<TransportFigures> {
-        let mut controllers = self.nvm.controllers();
-        controllers.extend(self.discovery.controllers());
-        let mut all = Vec::new();
-        for transport in [Transport::Rdma, Transport::Tcp] {
-            let name = transport.to_string();
-            let parts = || {
-                let parts = reports.iter().flat_map(|report| &report.transports);
-                parts.filter(|part| part.transport == name)
-            };
-            if parts().next().is_none() {
-                continue;
-            }
-            let here = || controllers.iter().filter(|c| c.transport == transport);
-            let mut sum = TransportFigures {
-                transport: name.clone(),
-                controllers: here().count() as u64,
-                queues: here().map(|c| c.queue_count() as u64).sum(),
-                ..TransportFigures::default()
-            };
-            parts().for_each(|part| sum.add(part));
-            sum.refused.connect = self.connects_refused[transport as usize].load(Ordering::Relaxed);
-            all.push(sum);
-        }
-        all
-    }
-
-    /// The hosts with an association to the volumes' subsystem.
-    #[must_use]
-    pub fn attached_hosts(&self) -> Vec<AttachedHost> {
-        self.nvm
-            .controllers()
-            .iter()
-            .filter(|controller| !controller.is_ending())
-            .map(|controller| AttachedHost {
-                hostnqn: controller.host.nqn.to_string(),
-                address: controller.peer.ip().to_canonical().to_string(),
-                transport: controller.transport.to_string(),
-                queues: controller.io_queue_count(),
-            })
-            .collect()
-    }
-}
-
-/// Twenty characters from the pool's identity.
-fn serial_number(pool: Uuid) -> [u8; 20] {
-    let text = pool.simple().to_string();
-    let mut serial = [b' '; 20];
-    for (to, from) in serial.iter_mut().zip(text.bytes()) {
-        *to = from;
-    }
-    serial
-}
-
 /// What a subsystem offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubsystemKind {
-    /// The pool's volumes as namespaces.
+    /// Volumes as namespaces.
     Nvm,
     /// The discovery log page.
     Discovery,
@@ -331,10 +136,10 @@ pub struct Subsystem {
     pub nqn: Nqn,
     /// What it offers.
     pub kind: SubsystemKind,
-    /// ASCII, padded with blanks; the same after every restart.
-    pub serial: [u8; 20],
     limits: Limits,
     registry: Mutex<Registry>,
+    /// The one controller that may use each private namespace.
+    private: Mutex<BTreeMap<u32, u16>>,
     /// Notified when a controller is gone.
     gone: Notify,
 }
@@ -346,7 +151,7 @@ struct Registry {
 }
 
 impl Subsystem {
-    fn new(nqn: Nqn, kind: SubsystemKind, serial: [u8; 20], limits: Limits) -> Self {
+    pub(crate) fn new(nqn: Nqn, kind: SubsystemKind, limits: Limits) -> Self {
         // Random bytes of a version-4 UUID: good enough to not meet the identifiers of the last run.
         let random = Uuid::new_v4().into_bytes();
         let last = u16::from_le_bytes([random[0], random[1]]) % CNTLID_MAX;
@@ -357,9 +162,9 @@ impl Subsystem {
         Self {
             nqn,
             kind,
-            serial,
             limits,
             registry,
+            private: Mutex::default(),
             gone: Notify::new(),
         }
     }
@@ -406,7 +211,8 @@ impl Subsystem {
             .await;
     }
 
-    async fn all_gone(&self) {
+    /// Waits until no controller is left.
+    pub(crate) async fn all_gone(&self) {
         self.wait_until(|_| false).await;
     }
 
@@ -425,10 +231,34 @@ impl Subsystem {
         }
     }
 
-    fn namespace_changed(&self, nsid: u32) {
-        for controller in self.controllers() {
-            controller.events.namespace_changed(nsid);
-        }
+    /// The controller that may use a private namespace.
+    pub(crate) fn private_holder(&self, nsid: u32) -> Option<u16> {
+        lock(&self.private).get(&nsid).copied()
+    }
+
+    /// Decides which controller may use each private namespace. One that has it keeps it until it ends,
+    /// or until its host comes again on the same path: then the connection was lost, and the host is
+    /// waiting for its namespace.
+    pub(crate) fn assign_private(&self, config: &SubsystemConfig) {
+        let mut live: Vec<_> = self
+            .controllers()
+            .into_iter()
+            .filter(|controller| !controller.is_ending())
+            .collect();
+        live.sort_unstable_by_key(|controller| controller.order);
+        let mut private = lock(&self.private);
+        let holders = config
+            .namespaces
+            .iter()
+            .filter(|(_, namespace)| !namespace.shared)
+            .filter_map(|(nsid, namespace)| {
+                let may = || live.iter().filter(|c| namespace.shows_to(&c.host.nqn));
+                let now = private.get(nsid);
+                let first = may().find(|c| Some(&c.id) == now).or(may().next())?;
+                let holder = may().rev().find(|c| c.is_same_path(first))?;
+                Some((*nsid, holder.id))
+            });
+        *private = holders.collect();
     }
 }
 

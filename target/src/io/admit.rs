@@ -11,6 +11,7 @@ use std::rc::Rc;
 
 use nvme::Status;
 
+use crate::catalog::WriteProtect;
 use crate::command::{Command, Fault};
 use crate::line::KnownVolume;
 use crate::queue::Queue;
@@ -34,8 +35,12 @@ pub(crate) enum Access {
 pub(crate) fn admit<Q: Queue>(
     command: &Command<Q>,
     nsid: u32,
-    _access: Access,
+    access: Access,
 ) -> Result<Rc<KnownVolume>, Fault> {
-    let volume = command.line.volume(nsid);
-    volume.ok_or(Fault::field(Status::INVALID_NAMESPACE, NSID_AT))
+    let namespace = command.line.namespace(nsid);
+    let namespace = namespace.ok_or(Fault::field(Status::INVALID_NAMESPACE, NSID_AT))?;
+    if access == Access::Write && namespace.config.write_protect != WriteProtect::Off {
+        return Err(Fault::field(Status::NAMESPACE_WRITE_PROTECTED, NSID_AT));
+    }
+    Ok(namespace)
 }

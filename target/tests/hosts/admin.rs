@@ -7,14 +7,15 @@ use nvme::identify::{
     decode_namespace_list,
 };
 use nvme::log::{
-    ChangedNamespaces, CommandEffects, DiscoveryEntry, DiscoveryHeader, ErrorLogEntry, SmartLog,
-    SupportedLogPages,
+    ChangedNamespaces, CommandEffects, DiscoveryEntry, DiscoveryHeader, DiscoverySubtype,
+    ErrorLogEntry, SmartLog, SupportedLogPages,
 };
 use nvme::{Sqe, Status, admin, properties};
+use onefold::catalog::SubsystemConfig;
 
 use crate::harness::{Attached, Reply, VOLUME_BYTES, read, story, write};
 
-async fn identify(attached: &Attached, cns: u8, nsid: u32) -> Reply {
+pub(crate) async fn identify(attached: &Attached, cns: u8, nsid: u32) -> Reply {
     let command = Identify {
         cns,
         cntid: 0,
@@ -25,7 +26,7 @@ async fn identify(attached: &Attached, cns: u8, nsid: u32) -> Reply {
     attached.admin.call_in(command.to_sqe(), 4096).await
 }
 
-fn log_page(lid: u8, offset: u64, length: u64) -> GetLogPage {
+pub(crate) fn log_page(lid: u8, offset: u64, length: u64) -> GetLogPage {
     GetLogPage {
         lid,
         lsp: 0,
@@ -38,7 +39,7 @@ fn log_page(lid: u8, offset: u64, length: u64) -> GetLogPage {
     }
 }
 
-async fn log(attached: &Attached, lid: u8, length: u64) -> Vec<u8> {
+pub(crate) async fn log(attached: &Attached, lid: u8, length: u64) -> Vec<u8> {
     let command = log_page(lid, 0, length).to_sqe();
     attached
         .admin
@@ -48,7 +49,7 @@ async fn log(attached: &Attached, lid: u8, length: u64) -> Vec<u8> {
         .data
 }
 
-async fn get_feature(attached: &Attached, fid: u8, select: u8) -> Reply {
+pub(crate) async fn get_feature(attached: &Attached, fid: u8, select: u8) -> Reply {
     let command = GetFeatures {
         fid,
         select,
@@ -58,7 +59,7 @@ async fn get_feature(attached: &Attached, fid: u8, select: u8) -> Reply {
     attached.admin.call(command.to_sqe()).await
 }
 
-async fn set_feature(attached: &Attached, fid: u8, value: u32) -> Reply {
+pub(crate) async fn set_feature(attached: &Attached, fid: u8, value: u32) -> Reply {
     let command = SetFeatures {
         fid,
         save: false,
@@ -377,17 +378,23 @@ fn discovery_tells_where_the_subsystem_is() {
         let page = IdentifyController::decode(&page).expect("a page");
         assert_eq!(
             (page.cntrltype, page.subnqn.as_str()),
-            (2, nvme::nqn::DISCOVERY)
+            (2, lab.target.discovery.nqn.as_str())
         );
-        let all = log(&attached, 0x70, 4096).await;
+        let all = log(&attached, 0x70, 8192).await;
         let header = DiscoveryHeader::decode(&all).expect("a header");
-        assert_eq!(header.records, 2);
-        let entry = DiscoveryEntry::decode(&all[2048..]).expect("an entry");
+        // The discovery service itself and the subsystem, at both listeners.
+        assert_eq!(header.records, 4);
+        for at in [1024, 2048] {
+            let entry = DiscoveryEntry::decode(&all[at..]).expect("an entry");
+            assert_eq!(entry.subtype, DiscoverySubtype::CurrentDiscovery);
+            assert_eq!(entry.subnqn, lab.target.discovery.nqn);
+        }
+        let entry = DiscoveryEntry::decode(&all[4096..]).expect("an entry");
         assert_eq!(
             (entry.transport, entry.traddr.as_str(), entry.treq),
             (nvme::log::Transport::TCP, "192.0.2.2", 6)
         );
-        let entry = DiscoveryEntry::decode(&all[1024..]).expect("an entry");
+        let entry = DiscoveryEntry::decode(&all[3072..]).expect("an entry");
         assert_eq!(entry.transport, nvme::log::Transport::ROCE_V2);
         assert_eq!(
             (entry.traddr.as_str(), entry.trsvcid.as_str()),
@@ -405,7 +412,12 @@ fn discovery_tells_where_the_subsystem_is() {
         let (_, event) = attached
             .admin
             .begin(Sqe::new(admin::OPCODE_ASYNC_EVENT_REQUEST));
-        lab.target.discovery_changed();
+        let other = "nqn.2026-11.x:other".parse().expect("a name");
+        let other = SubsystemConfig::new(other, "1".into());
+        lab.target
+            .change(|catalog| catalog.create_subsystem(other))
+            .await
+            .expect("changed");
         assert_eq!(event.await.expect("an answer").ok().result, 0x0070_f002);
         let again = DiscoveryHeader::decode(&log(&attached, 0x70, 1024).await).expect("a header");
         assert!(again.generation > header.generation);

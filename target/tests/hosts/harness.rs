@@ -414,15 +414,16 @@ impl Lab {
         };
         let engine = Engine::open(parts).await.expect("an engine");
         let buffers = reactor::current().expect("a reactor").buffers().clone();
-        let target = Target::new(TargetParts {
+        let target = Target::open(TargetParts {
             engine: engine.clone(),
             pool_uuid: Uuid::from_u128(0x1234_5678_9abc_def0_1234_5678_9abc_def0),
-            nqn: onefold::DEFAULT_SUBSYSTEM_NQN.parse().expect("a name"),
+            is_new_pool: true,
             listeners: ["rdma://0.0.0.0:4420", "tcp://0.0.0.0:4420"]
                 .map(|address| address.parse().expect("an address"))
                 .to_vec(),
             limits,
-        });
+        })
+        .expect("a target");
         let lab = Self {
             target,
             engine,
@@ -492,6 +493,35 @@ impl Lab {
         }
     }
 
+    /// What a host is told that connects to a subsystem.
+    pub(crate) async fn try_connect(&self, host: &TestHost, subsystem: &str) -> (Attached, Reply) {
+        let admin = self.queue(0, 32);
+        let command = ConnectCommand {
+            record_format: 0,
+            qid: 0,
+            sqsize: 31,
+            attributes: 0,
+            kato_ms: 0,
+        };
+        let mut data = connect_data(host, CNTLID_DYNAMIC);
+        data.subsystem = subsystem.parse().expect("a name");
+        let reply = connect(&admin, command, data).await;
+        let attached = Attached {
+            host: host.clone(),
+            admin,
+            cntlid: reply.result as u16,
+        };
+        (attached, reply)
+    }
+
+    /// A host whose controller of that subsystem is enabled.
+    pub(crate) async fn attach_to(&self, number: u8, subsystem: &str) -> Attached {
+        let (attached, reply) = self.try_connect(&TestHost::new(number), subsystem).await;
+        reply.ok();
+        attached.set_property(properties::CC, CC_ENABLE).await.ok();
+        attached
+    }
+
     /// A host whose controller is enabled.
     pub(crate) async fn attach(&self, number: u8) -> Attached {
         let attached = self.connect_with(&TestHost::new(number), 0).await;
@@ -501,25 +531,7 @@ impl Lab {
 
     /// An association with the discovery subsystem.
     pub(crate) async fn discover(&self, number: u8) -> Attached {
-        let host = TestHost::new(number);
-        let admin = self.queue(0, 32);
-        let command = ConnectCommand {
-            record_format: 0,
-            qid: 0,
-            sqsize: 31,
-            attributes: 0,
-            kato_ms: 0,
-        };
-        let mut data = connect_data(&host, CNTLID_DYNAMIC);
-        data.subsystem = nvme::nqn::DISCOVERY.parse().expect("a name");
-        let reply = connect(&admin, command, data).await.ok();
-        let attached = Attached {
-            host,
-            admin,
-            cntlid: reply.result as u16,
-        };
-        attached.set_property(properties::CC, CC_ENABLE).await.ok();
-        attached
+        self.attach_to(number, nvme::nqn::DISCOVERY).await
     }
 
     /// Connects an I/O queue of an association.

@@ -8,3 +8,4 @@ mod bad_input;
 mod connect;
 mod harness;
 mod io;
+mod subsystems;

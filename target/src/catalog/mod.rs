@@ -1,0 +1,633 @@
+//! The catalog: how the target is configured. Subsystems with their namespaces and the hosts that may
+//! use them, listeners, referrals.
+//!
+//! A [`Catalog`] is a value: it is never changed in place while somebody uses it. A change makes a new
+//! one, which becomes durable and then takes the old one's place (`world`).
+//!
+//! Guarantees:
+//! - A catalog that [`Catalog::check`] accepts contradicts itself nowhere: every namespace has an
+//!   identifier that hosts can use, and a volume is there once in a subsystem at most.
+//! - The default subsystem exists always.
+//! - Everything is bounded, by the constants here.
+
+pub(crate) mod world;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use dedup::ErrorKind;
+use fabric::TransportAddress;
+use nvme::Nqn;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::errors::Failure;
+
+/// NN and MNAN: namespaces of a subsystem, and the highest identifier. As nvmet.
+pub const NAMESPACES_MAX: u32 = 1024;
+
+/// Subsystems of a target.
+pub const SUBSYSTEMS_MAX: usize = 128;
+
+/// Hosts on the list of a subsystem: with names of the longest kind its row stays below 64 KiB.
+pub const SUBSYSTEM_HOSTS_MAX: usize = 256;
+
+/// Hosts on the list of a namespace.
+pub const NAMESPACE_HOSTS_MAX: usize = 64;
+
+/// Hosts that are known by name.
+pub const HOSTS_MAX: usize = 1024;
+
+/// Listeners of a target.
+pub const PORTS_MAX: usize = 32;
+
+/// Referrals of a target.
+pub const REFERRALS_MAX: usize = 64;
+
+/// ANA groups: 1 to 128, as nvmet.
+pub const ANA_GROUPS_MAX: u32 = 128;
+
+/// The ANA group of a namespace of which nothing else was said.
+pub const ANA_GROUP_DEFAULT: u32 = 1;
+
+/// All that is configured. Parts that did not change are shared with the catalog before.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Catalog {
+    /// The subsystems by name; the default one is always there.
+    pub subsystems: BTreeMap<Nqn, Arc<SubsystemConfig>>,
+    /// What is known of hosts beyond their names.
+    pub hosts: BTreeMap<Nqn, Arc<HostConfig>>,
+    /// Listeners by identifier (PORTID in the discovery log).
+    pub ports: BTreeMap<u16, Arc<PortConfig>>,
+    /// Other discovery services that hosts are told of.
+    pub referrals: BTreeMap<u16, Arc<Referral>>,
+    /// Volumes that are meant to be in no subsystem. Any other volume that is in none belongs to the
+    /// default one.
+    pub unattached: BTreeSet<Uuid>,
+}
+
+/// A subsystem.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SubsystemConfig {
+    /// Its name.
+    pub nqn: Nqn,
+    /// Its serial number: 1 to 20 printable ASCII characters, the same for its whole life.
+    pub serial: String,
+    /// Every host may connect, whatever the list says.
+    pub allow_any_host: bool,
+    /// Hosts that may connect.
+    #[serde(default)]
+    pub hosts: BTreeSet<Nqn>,
+    /// Hosts may make, attach, detach and delete namespaces.
+    #[serde(default)]
+    pub namespace_management: bool,
+    /// Its namespaces by identifier (1 to [`NAMESPACES_MAX`]). They are stored one by one.
+    #[serde(skip)]
+    pub namespaces: BTreeMap<u32, Arc<NamespaceConfig>>,
+}
+
+/// A volume as a subsystem shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamespaceConfig {
+    /// The volume, by its identity, from which UUID, NGUID and EUI64 derive.
+    pub volume: Uuid,
+    /// Hosts are told an EUI64. Namespaces that hosts knew before there was one keep having none: a
+    /// Linux host drops a namespace whose identifiers change.
+    #[serde(default)]
+    pub eui64: bool,
+    /// Several controllers may use it at a time (NMIC bit 0).
+    #[serde(default = "yes")]
+    pub shared: bool,
+    /// Whether and how long it takes no writes.
+    #[serde(default)]
+    pub write_protect: WriteProtect,
+    /// Its ANA group, 1 to [`ANA_GROUPS_MAX`].
+    #[serde(default = "default_ana_group")]
+    pub ana_group: u32,
+    /// The hosts that see it; `None` is every host that may connect to the subsystem.
+    #[serde(default)]
+    pub hosts: Option<BTreeSet<Nqn>>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn default_ana_group() -> u32 {
+    ANA_GROUP_DEFAULT
+}
+
+/// Namespace Write Protection (feature 84h).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WriteProtect {
+    /// Writes are taken.
+    #[default]
+    Off,
+    /// No writes until it is switched off again.
+    On,
+    /// No writes until the daemon is started again.
+    UntilPowerCycle,
+    /// No writes any more.
+    Permanent,
+}
+
+impl WriteProtect {
+    /// The value of feature 84h (NVM Express Base 2.0, section 5.27.1.28).
+    #[must_use]
+    pub const fn feature_value(self) -> u32 {
+        match self {
+            Self::Off => 0,
+            Self::On => 1,
+            Self::UntilPowerCycle => 2,
+            Self::Permanent => 3,
+        }
+    }
+
+    /// The state of that value of feature 84h; the others are reserved.
+    #[must_use]
+    pub const fn from_feature_value(value: u32) -> Option<Self> {
+        match value {
+            0 => Some(Self::Off),
+            1 => Some(Self::On),
+            2 => Some(Self::UntilPowerCycle),
+            3 => Some(Self::Permanent),
+            _ => None,
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::On => "on",
+            Self::UntilPowerCycle => "until-power-cycle",
+            Self::Permanent => "permanent",
+        }
+    }
+}
+
+impl fmt::Display for WriteProtect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for WriteProtect {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        [Self::Off, Self::On, Self::UntilPowerCycle, Self::Permanent]
+            .into_iter()
+            .find(|state| state.name() == text)
+            .ok_or_else(|| format!("'{text}' is none of off, on, until-power-cycle and permanent"))
+    }
+}
+
+/// What is known of a host beyond its name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostConfig {
+    /// Its name.
+    pub nqn: Nqn,
+}
+
+/// A listener.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortConfig {
+    /// Its identifier: PORTID in the discovery log.
+    pub id: u16,
+    /// Where it listens.
+    #[serde(with = "text")]
+    pub address: TransportAddress,
+    /// It comes from `serve --listen`, or from there being no other: it is not kept.
+    #[serde(skip)]
+    pub is_transient: bool,
+}
+
+/// Another discovery service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Referral {
+    /// Its identifier: PORTID in the discovery log.
+    pub id: u16,
+    /// Where it listens.
+    #[serde(with = "text")]
+    pub address: TransportAddress,
+    /// The name of its discovery subsystem.
+    pub nqn: Nqn,
+}
+
+/// Values as the text that people write them.
+pub(crate) mod text {
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
+
+    pub(crate) fn serialize<T: Display, S: Serializer>(
+        value: &T,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(value)
+    }
+
+    pub(crate) fn deserialize<'de, T, D>(deserializer: D) -> Result<T, D::Error>
+    where
+        T: FromStr<Err: Display>,
+        D: Deserializer<'de>,
+    {
+        let text = std::borrow::Cow::<str>::deserialize(deserializer)?;
+        text.parse().map_err(D::Error::custom)
+    }
+}
+
+impl SubsystemConfig {
+    /// A subsystem without namespaces that every host may use.
+    #[must_use]
+    pub fn new(nqn: Nqn, serial: String) -> Self {
+        Self {
+            nqn,
+            serial,
+            allow_any_host: true,
+            hosts: BTreeSet::new(),
+            namespace_management: false,
+            namespaces: BTreeMap::new(),
+        }
+    }
+
+    /// Whether a host may connect.
+    #[must_use]
+    pub fn allows(&self, host: &Nqn) -> bool {
+        self.allow_any_host || self.hosts.contains(host)
+    }
+
+    /// The identifier under which it shows a volume.
+    #[must_use]
+    pub fn nsid_of(&self, volume: Uuid) -> Option<u32> {
+        let mut namespaces = self.namespaces.iter();
+        namespaces
+            .find(|(_, namespace)| namespace.volume == volume)
+            .map(|(nsid, _)| *nsid)
+    }
+
+    /// The lowest identifier that is free.
+    #[must_use]
+    pub fn free_nsid(&self) -> Option<u32> {
+        (1..=NAMESPACES_MAX).find(|nsid| !self.namespaces.contains_key(nsid))
+    }
+}
+
+impl NamespaceConfig {
+    /// A volume for everybody, as new ones are.
+    #[must_use]
+    pub fn new(volume: Uuid) -> Self {
+        Self {
+            volume,
+            eui64: true,
+            shared: true,
+            write_protect: WriteProtect::Off,
+            ana_group: ANA_GROUP_DEFAULT,
+            hosts: None,
+        }
+    }
+
+    /// Whether a host that may connect to the subsystem sees it.
+    #[must_use]
+    pub fn shows_to(&self, host: &Nqn) -> bool {
+        self.hosts.as_ref().is_none_or(|hosts| hosts.contains(host))
+    }
+
+    /// The EUI64: both halves of the volume's UUID, each byte of the one combined with that of the
+    /// other by exclusive or, as a locally administered address of one device (bits 1:0 of the first
+    /// byte are 10b). Zeros if hosts are told none.
+    #[must_use]
+    pub fn eui64_bytes(&self) -> [u8; 8] {
+        if !self.eui64 {
+            return [0; 8];
+        }
+        let uuid = self.volume.as_bytes();
+        let mut eui64: [u8; 8] = std::array::from_fn(|at| uuid[at] ^ uuid[at + 8]);
+        eui64[0] = eui64[0] & !1 | 2;
+        eui64
+    }
+}
+
+impl Catalog {
+    /// What a pool has of which nothing is stored.
+    #[must_use]
+    pub fn new(default: SubsystemConfig) -> Self {
+        Self {
+            subsystems: BTreeMap::from([(default.nqn.clone(), Arc::new(default))]),
+            hosts: BTreeMap::new(),
+            ports: BTreeMap::new(),
+            referrals: BTreeMap::new(),
+            unattached: BTreeSet::new(),
+        }
+    }
+
+    /// The subsystem of that name.
+    ///
+    /// # Errors
+    /// Not found.
+    pub fn subsystem(&self, nqn: &Nqn) -> Result<&SubsystemConfig, Failure> {
+        self.subsystems
+            .get(nqn)
+            .map(|subsystem| &**subsystem)
+            .ok_or_else(|| no_subsystem(nqn))
+    }
+
+    /// The subsystem of that name, to be changed.
+    ///
+    /// # Errors
+    /// Not found.
+    pub fn subsystem_mut(&mut self, nqn: &Nqn) -> Result<&mut SubsystemConfig, Failure> {
+        self.subsystems
+            .get_mut(nqn)
+            .map(Arc::make_mut)
+            .ok_or_else(|| no_subsystem(nqn))
+    }
+
+    /// A namespace, to be changed.
+    ///
+    /// # Errors
+    /// Not found.
+    pub fn namespace_mut(&mut self, nqn: &Nqn, nsid: u32) -> Result<&mut NamespaceConfig, Failure> {
+        self.subsystem_mut(nqn)?
+            .namespaces
+            .get_mut(&nsid)
+            .map(Arc::make_mut)
+            .ok_or_else(|| no_namespace(nqn, nsid))
+    }
+
+    /// Adds a subsystem.
+    ///
+    /// # Errors
+    /// There is one of that name, or the name is that of the discovery service.
+    pub fn create_subsystem(&mut self, subsystem: SubsystemConfig) -> Result<(), Failure> {
+        let nqn = subsystem.nqn.clone();
+        if self.subsystems.contains_key(&nqn) {
+            return Err(Failure::invalid(format!(
+                "subsystem '{nqn}' exists already: choose another name"
+            )));
+        }
+        self.subsystems.insert(nqn, Arc::new(subsystem));
+        Ok(())
+    }
+
+    /// Takes a subsystem out. Its volumes stay; those that no other subsystem shows are shown by none.
+    ///
+    /// # Errors
+    /// Not found, or it is the default one.
+    pub fn delete_subsystem(&mut self, nqn: &Nqn) -> Result<(), Failure> {
+        if nqn.as_str() == crate::DEFAULT_SUBSYSTEM_NQN {
+            return Err(Failure::invalid(format!(
+                "subsystem '{nqn}' is the default one and stays: detach its namespaces instead"
+            )));
+        }
+        let gone = self
+            .subsystems
+            .remove(nqn)
+            .ok_or_else(|| no_subsystem(nqn))?;
+        for namespace in gone.namespaces.values() {
+            self.note_unattached(namespace.volume);
+        }
+        Ok(())
+    }
+
+    /// Makes a volume a namespace of a subsystem: under `nsid`, or under the lowest free identifier,
+    /// which it gives.
+    ///
+    /// # Errors
+    /// No such subsystem, the volume is in it already, or the identifier is taken or cannot be.
+    pub fn attach(
+        &mut self,
+        nqn: &Nqn,
+        nsid: Option<u32>,
+        namespace: NamespaceConfig,
+    ) -> Result<u32, Failure> {
+        let volume = namespace.volume;
+        let subsystem = self.subsystem_mut(nqn)?;
+        if let Some(nsid) = subsystem.nsid_of(volume) {
+            return Err(Failure::invalid(format!(
+                "the volume is namespace {nsid} of subsystem '{nqn}' already"
+            )));
+        }
+        let nsid = match nsid {
+            Some(nsid) if subsystem.namespaces.contains_key(&nsid) => {
+                return Err(Failure::invalid(format!(
+                    "namespace {nsid} of subsystem '{nqn}' is taken: choose another --nsid"
+                )));
+            }
+            Some(nsid) => nsid,
+            None => subsystem.free_nsid().ok_or_else(|| {
+                Failure::invalid(format!(
+                    "subsystem '{nqn}' has {NAMESPACES_MAX} namespaces already: detach one, or use another \
+                     subsystem"
+                ))
+            })?,
+        };
+        subsystem.namespaces.insert(nsid, Arc::new(namespace));
+        self.unattached.remove(&volume);
+        Ok(nsid)
+    }
+
+    /// Takes a namespace out of a subsystem; the volume stays.
+    ///
+    /// # Errors
+    /// No such subsystem or namespace.
+    pub fn detach(&mut self, nqn: &Nqn, nsid: u32) -> Result<Arc<NamespaceConfig>, Failure> {
+        let subsystem = self.subsystem_mut(nqn)?;
+        let gone = subsystem
+            .namespaces
+            .remove(&nsid)
+            .ok_or_else(|| no_namespace(nqn, nsid))?;
+        self.note_unattached(gone.volume);
+        Ok(gone)
+    }
+
+    /// Forgets a volume that does not exist any more.
+    pub fn forget_volume(&mut self, volume: Uuid) {
+        self.unattached.remove(&volume);
+        for subsystem in self.subsystems.values_mut() {
+            if subsystem.nsid_of(volume).is_some() {
+                Arc::make_mut(subsystem)
+                    .namespaces
+                    .retain(|_, namespace| namespace.volume != volume);
+            }
+        }
+    }
+
+    /// The subsystems that show a volume, each with the identifier there.
+    pub fn places_of(&self, volume: Uuid) -> impl Iterator<Item = (&Nqn, u32)> {
+        self.subsystems
+            .iter()
+            .filter_map(move |(nqn, subsystem)| Some((nqn, subsystem.nsid_of(volume)?)))
+    }
+
+    fn note_unattached(&mut self, volume: Uuid) {
+        if self.places_of(volume).next().is_none() {
+            self.unattached.insert(volume);
+        }
+    }
+
+    /// The default subsystem. It is always there in a catalog that was loaded or made by
+    /// [`Catalog::new`].
+    pub(crate) fn default_subsystem_mut(&mut self) -> Option<&mut Arc<SubsystemConfig>> {
+        let mut all = self.subsystems.iter_mut();
+        all.find(|(nqn, _)| nqn.as_str() == crate::DEFAULT_SUBSYSTEM_NQN)
+            .map(|(_, subsystem)| subsystem)
+    }
+
+    /// The lowest identifier of a listener that is free.
+    #[must_use]
+    pub fn free_port_id(&self) -> Option<u16> {
+        (1..=u16::MAX).find(|id| !self.ports.contains_key(id))
+    }
+
+    /// Whether it contradicts itself or one of the bounds.
+    ///
+    /// # Errors
+    /// Names what is wrong.
+    pub fn check(&self) -> Result<(), Failure> {
+        let bounded = |count: usize, max: usize, what: &str| match count > max {
+            true => Err(Failure::invalid(format!("there can be {max} {what}"))),
+            false => Ok(()),
+        };
+        bounded(self.subsystems.len(), SUBSYSTEMS_MAX, "subsystems")?;
+        bounded(self.hosts.len(), HOSTS_MAX, "hosts")?;
+        bounded(self.ports.len(), PORTS_MAX, "listeners")?;
+        bounded(self.referrals.len(), REFERRALS_MAX, "referrals")?;
+        for (nqn, subsystem) in &self.subsystems {
+            if nqn.is_discovery() || is_unique_discovery_name(nqn) {
+                return Err(Failure::invalid(format!(
+                    "'{nqn}' is the name of the discovery service: choose another one"
+                )));
+            }
+            bounded(
+                subsystem.hosts.len(),
+                SUBSYSTEM_HOSTS_MAX,
+                "hosts on the list of a subsystem",
+            )?;
+            check_serial(&subsystem.serial)?;
+            for (nsid, namespace) in &subsystem.namespaces {
+                check_namespace(*nsid, namespace)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_serial(serial: &str) -> Result<(), Failure> {
+    let printable = serial.bytes().all(|byte| byte.is_ascii_graphic());
+    if serial.is_empty() || serial.len() > 20 || !printable {
+        return Err(Failure::invalid(format!(
+            "'{}' is no serial number: use 1 to 20 printable ASCII characters without blanks",
+            serial.escape_debug()
+        )));
+    }
+    Ok(())
+}
+
+fn check_namespace(nsid: u32, namespace: &NamespaceConfig) -> Result<(), Failure> {
+    if nsid == 0 || nsid > NAMESPACES_MAX {
+        return Err(Failure::invalid(format!(
+            "namespace identifier {nsid} is not possible: use 1 to {NAMESPACES_MAX}"
+        )));
+    }
+    if namespace.ana_group == 0 || namespace.ana_group > ANA_GROUPS_MAX {
+        return Err(Failure::invalid(format!(
+            "ANA group {} is not possible: use 1 to {ANA_GROUPS_MAX}",
+            namespace.ana_group
+        )));
+    }
+    let hosts = namespace.hosts.as_ref().map_or(0, BTreeSet::len);
+    if hosts > NAMESPACE_HOSTS_MAX {
+        return Err(Failure::invalid(format!(
+            "namespace {nsid}: there can be {NAMESPACE_HOSTS_MAX} hosts on its list"
+        )));
+    }
+    Ok(())
+}
+
+/// The beginning of the names of our own discovery subsystems; the pool's identity follows.
+pub(crate) const UNIQUE_DISCOVERY_PREFIX: &str = "nqn.2026-11.dev.onefold:discovery:";
+
+fn is_unique_discovery_name(nqn: &Nqn) -> bool {
+    nqn.as_str().starts_with(UNIQUE_DISCOVERY_PREFIX)
+}
+
+/// What to say of a subsystem that is not there.
+pub(crate) fn no_subsystem(nqn: &Nqn) -> Failure {
+    Failure::new(
+        ErrorKind::NotFound,
+        format!("there is no subsystem '{nqn}': `onefold subsystem list` shows those there are"),
+    )
+}
+
+/// What to say of a namespace that is not there.
+pub(crate) fn no_namespace(nqn: &Nqn, nsid: u32) -> Failure {
+    Failure::new(
+        ErrorKind::NotFound,
+        format!(
+            "subsystem '{nqn}' has no namespace {nsid}: `onefold namespace list` shows those there are"
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nqn(text: &str) -> Nqn {
+        text.parse().expect("a name")
+    }
+
+    fn catalog() -> Catalog {
+        let default = nqn(crate::DEFAULT_SUBSYSTEM_NQN);
+        Catalog::new(SubsystemConfig::new(default, "1".into()))
+    }
+
+    #[test]
+    fn a_volume_can_be_in_several_subsystems_and_once_in_each() {
+        let mut catalog = catalog();
+        let (default, other) = (nqn(crate::DEFAULT_SUBSYSTEM_NQN), nqn("nqn.2026-11.x:b"));
+        catalog
+            .create_subsystem(SubsystemConfig::new(other.clone(), "2".into()))
+            .expect("created");
+        let volume = NamespaceConfig::new(Uuid::from_u128(7));
+        assert_eq!(catalog.attach(&default, None, volume.clone()), Ok(1));
+        assert_eq!(catalog.attach(&other, Some(1000), volume.clone()), Ok(1000));
+        assert!(catalog.attach(&other, None, volume.clone()).is_err());
+        catalog.check().expect("sound");
+        let places: Vec<_> = catalog.places_of(volume.volume).map(|(_, id)| id).collect();
+        assert_eq!(places, [1000, 1], "in the order of names");
+        catalog.delete_subsystem(&other).expect("deleted");
+        assert!(catalog.unattached.is_empty(), "the default one shows it");
+        catalog.detach(&default, 1).expect("detached");
+        assert!(catalog.unattached.contains(&volume.volume));
+    }
+
+    #[test]
+    fn what_hosts_could_not_use_is_refused() {
+        let default = nqn(crate::DEFAULT_SUBSYSTEM_NQN);
+        for nsid in [0, 1025, u32::MAX] {
+            let mut catalog = catalog();
+            let volume = NamespaceConfig::new(Uuid::from_u128(7));
+            catalog.attach(&default, Some(nsid), volume).expect("noted");
+            assert!(catalog.check().is_err(), "{nsid}");
+        }
+        let mut catalog = catalog();
+        let discovery = SubsystemConfig::new(nqn(nvme::nqn::DISCOVERY), "1".into());
+        catalog.create_subsystem(discovery).expect("noted");
+        assert!(catalog.check().is_err());
+        assert!(catalog.clone().delete_subsystem(&default).is_err());
+    }
+
+    #[test]
+    fn an_eui64_is_local_stable_and_can_be_left_out() {
+        let mut namespace = NamespaceConfig::new(Uuid::from_u128(0x0102 << 64 | 0xff01));
+        assert_eq!(namespace.eui64_bytes(), [2, 0, 0, 0, 0, 0, 0xfe, 3]);
+        namespace.eui64 = false;
+        assert_eq!(namespace.eui64_bytes(), [0; 8]);
+    }
+}

@@ -1,0 +1,431 @@
+//! The target: all that this daemon offers to hosts, and how that changes while they are there.
+//!
+//! Guarantees:
+//! - Hosts hear of a change when, and only when, it is in force, and only those whose controllers see
+//!   what changed: a command that follows the event meets the namespace as it is now.
+//! - A host that may no longer use a subsystem loses its associations with it at once.
+//! - What changes at the same time changes one after the other; nothing is lost.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use dedup::Engine;
+use fabric::{Transport, TransportAddress};
+use futures_util::lock::Mutex as TurnMutex;
+use nvme::Nqn;
+use tokio::sync::watch;
+use uuid::Uuid;
+
+use crate::catalog::world::{World, adopt, differences};
+use crate::catalog::{Catalog, PortConfig, SubsystemConfig, UNIQUE_DISCOVERY_PREFIX};
+use crate::controller::Controller;
+use crate::discovery;
+use crate::errors::Failure;
+use crate::health::Health;
+use crate::listen::Report;
+use crate::queue::lock;
+use crate::status::{AttachedHost, TransportFigures};
+use crate::subsystem::{Limits, Subsystem, SubsystemKind};
+
+/// What a target is made of.
+pub struct TargetParts {
+    /// The engine whose volumes are the namespaces.
+    pub engine: Arc<Engine>,
+    /// The pool's identity: serial number and discovery name derive from it, so they are stable over
+    /// restarts.
+    pub pool_uuid: Uuid,
+    /// The pool was made just now: no host knows its volumes.
+    pub is_new_pool: bool,
+    /// Where hosts can come to; an unspecified address means all of its family.
+    pub listeners: Vec<TransportAddress>,
+    /// Bounds.
+    pub limits: Limits,
+}
+
+/// All that this daemon offers to hosts.
+pub struct Target {
+    /// The default subsystem.
+    pub nvm: Arc<Subsystem>,
+    /// The discovery subsystem, under its own name; it answers to the well-known one too.
+    pub discovery: Arc<Subsystem>,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) limits: Limits,
+    pub(crate) health: Health,
+    /// The serial number of the discovery subsystem, and of the default one of a new pool.
+    pub(crate) serial: String,
+    world: RwLock<Arc<World>>,
+    /// Rises whenever namespaces or volumes changed for somebody.
+    generation: AtomicU64,
+    served: Mutex<Served>,
+    /// Held by who changes the configuration.
+    turn: TurnMutex<()>,
+    /// Connect commands refused, by transport.
+    connects_refused: [AtomicU64; 2],
+    /// Those of them whose host is not on the subsystem's list.
+    hosts_refused: [AtomicU64; 2],
+    stopping: watch::Sender<bool>,
+}
+
+/// The subsystems of the world as they are served, the discovery subsystem left out.
+#[derive(Default)]
+struct Served {
+    by_nqn: BTreeMap<Nqn, Arc<Subsystem>>,
+    /// Deleted ones whose last controllers are on their way out.
+    leaving: Vec<Arc<Subsystem>>,
+}
+
+impl Served {
+    /// Serves what the catalog has.
+    fn follow(&mut self, catalog: &Catalog, limits: Limits) {
+        let gone: Vec<Nqn> = self
+            .by_nqn
+            .keys()
+            .filter(|nqn| !catalog.subsystems.contains_key(nqn))
+            .cloned()
+            .collect();
+        for nqn in gone {
+            self.leaving.extend(self.by_nqn.remove(&nqn));
+        }
+        self.leaving.retain(|s| s.controller_count() > 0);
+        for nqn in catalog.subsystems.keys() {
+            if !self.by_nqn.contains_key(nqn) {
+                // One that comes again in time meets its ended associations.
+                let known = self.leaving.iter().position(|s| s.nqn == *nqn);
+                let subsystem = match known {
+                    Some(at) => self.leaving.swap_remove(at),
+                    None => Arc::new(Subsystem::new(nqn.clone(), SubsystemKind::Nvm, limits)),
+                };
+                self.by_nqn.insert(nqn.clone(), subsystem);
+            }
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Arc<Subsystem>> {
+        self.by_nqn.values().chain(&self.leaving)
+    }
+
+    fn controllers(&self) -> Vec<Arc<Controller>> {
+        self.all().flat_map(|s| s.controllers()).collect()
+    }
+}
+
+impl std::fmt::Debug for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Target")
+            .field("nqn", &self.nvm.nqn)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Target {
+    /// A target that hosts can connect to as soon as queues are handed to
+    /// [`serve_queue`](crate::association::serve_queue). It watches the engine's volumes and tells
+    /// attached hosts what changes.
+    ///
+    /// # Errors
+    /// What is kept in the pool cannot be understood; the message names it.
+    pub fn open(parts: TargetParts) -> Result<Arc<Self>, Failure> {
+        let TargetParts {
+            engine,
+            pool_uuid,
+            is_new_pool,
+            listeners,
+            limits,
+        } = parts;
+        let serial = serial_number(pool_uuid);
+        let default: Nqn = own_name(crate::DEFAULT_SUBSYSTEM_NQN.to_owned())?;
+        let mut catalog = Catalog::new(SubsystemConfig::new(default.clone(), serial.clone()));
+        add_transient_ports(&mut catalog, &listeners)?;
+        adopt(&mut catalog, &engine.volumes(), is_new_pool);
+        catalog.check()?;
+        let world = World::new(&catalog, &engine, None);
+        let mut served = Served::default();
+        served.follow(&world.catalog, limits);
+        let nvm = served.by_nqn.get(&default).cloned();
+        let nvm = nvm.ok_or_else(|| crate::catalog::no_subsystem(&default))?;
+        let discovery_nqn = own_name(format!("{UNIQUE_DISCOVERY_PREFIX}{pool_uuid}"))?;
+        let discovery = Subsystem::new(discovery_nqn, SubsystemKind::Discovery, limits);
+        let target = Arc::new(Self {
+            nvm,
+            discovery: Arc::new(discovery),
+            engine,
+            limits,
+            health: Health::new(),
+            serial,
+            world: RwLock::new(Arc::new(world)),
+            generation: AtomicU64::new(1),
+            served: Mutex::new(served),
+            turn: TurnMutex::new(()),
+            connects_refused: Default::default(),
+            hosts_refused: Default::default(),
+            stopping: watch::Sender::new(false),
+        });
+        let weak = Arc::downgrade(&target);
+        target.engine.on_change(Box::new(move |change| {
+            if let Some(target) = weak.upgrade() {
+                target.publish(None, Some(change.info.uuid));
+            }
+        }));
+        Ok(target)
+    }
+
+    /// The configuration now.
+    #[must_use]
+    pub fn catalog(&self) -> Arc<Catalog> {
+        self.world().catalog.clone()
+    }
+
+    /// What hosts meet now.
+    pub(crate) fn world(&self) -> Arc<World> {
+        self.world
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Rises whenever a namespace or a volume was made, changed or deleted.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Changes the configuration: what `change` makes of it is checked, becomes durable, is in force
+    /// when this returns, and hosts were told.
+    ///
+    /// # Errors
+    /// What `change` says, or what is wrong with what it made; then nothing changed.
+    pub async fn change<T>(
+        &self,
+        change: impl FnOnce(&mut Catalog) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let _turn = self.turn.lock().await;
+        let mut next = Catalog::clone(&self.catalog());
+        let result = change(&mut next)?;
+        next.check()?;
+        self.publish(Some(next), None);
+        Ok(result)
+    }
+
+    /// Puts a catalog into force, or looks at the volumes again, of which this one changed; and tells
+    /// hosts what that means to them.
+    fn publish(&self, next: Option<Catalog>, volume: Option<Uuid>) {
+        let mut served = lock(&self.served);
+        let before = self.world();
+        let views: Vec<_> = served
+            .controllers()
+            .into_iter()
+            .filter(|controller| !controller.is_ending())
+            .map(|controller| (before.view_of(&controller), controller))
+            .collect();
+        let next = next.as_ref().unwrap_or(&before.catalog);
+        let after = Arc::new(World::new(next, &self.engine, Some(&before)));
+        *self.world.write().unwrap_or_else(PoisonError::into_inner) = after.clone();
+        served.follow(&after.catalog, self.limits);
+        for (nqn, subsystem) in &served.by_nqn {
+            if let Some(config) = after.subsystem(nqn) {
+                subsystem.assign_private(config);
+            }
+        }
+        // Before hosts hear of it: their next command meets what there is now.
+        self.generation.fetch_add(1, Ordering::AcqRel);
+        for (seen, controller) in views {
+            let config = after.subsystem(&controller.subsystem.nqn);
+            if !config.is_some_and(|config| config.allows(&controller.host.nqn)) {
+                tracing::info!(?controller, "the host may not use the subsystem any more");
+                controller.end();
+                continue;
+            }
+            let sees = after.view_of(&controller);
+            for nsid in differences(&seen, &sees) {
+                controller.events.namespace_changed(nsid);
+            }
+            let of_volume = sees
+                .iter()
+                .filter(|(_, namespace)| Some(namespace.volume) == volume);
+            for (nsid, _) in of_volume {
+                controller.events.namespace_changed(*nsid);
+            }
+        }
+        self.tell_discovery(&before, &after);
+    }
+
+    /// Tells the discovery controllers whose log page is another one now.
+    fn tell_discovery(&self, before: &World, after: &World) {
+        let controllers = self.discovery.controllers();
+        let changed: Vec<_> = controllers
+            .iter()
+            .filter(|controller| {
+                discovery::entries(self, &before.catalog, controller)
+                    != discovery::entries(self, &after.catalog, controller)
+            })
+            .collect();
+        for controller in changed {
+            controller.events.discovery_changed();
+        }
+    }
+
+    /// A controller came or went: private namespaces may be another one's now.
+    pub(crate) fn controllers_changed(&self, subsystem: &Subsystem) {
+        let served = lock(&self.served);
+        let world = self.world();
+        let Some(config) = world.subsystem(&subsystem.nqn) else {
+            return;
+        };
+        if config.namespaces.values().all(|namespace| namespace.shared) {
+            return;
+        }
+        let views: Vec<_> = subsystem
+            .controllers()
+            .into_iter()
+            .map(|controller| (world.view_of(&controller), controller))
+            .collect();
+        subsystem.assign_private(config);
+        self.generation.fetch_add(1, Ordering::AcqRel);
+        for (seen, controller) in views {
+            for nsid in differences(&seen, &world.view_of(&controller)) {
+                controller.events.namespace_changed(nsid);
+            }
+        }
+        drop(served);
+    }
+
+    /// The subsystem of that name.
+    #[must_use]
+    pub fn subsystem(&self, nqn: &Nqn) -> Option<Arc<Subsystem>> {
+        if nqn.is_discovery() || *nqn == self.discovery.nqn {
+            return Some(self.discovery.clone());
+        }
+        lock(&self.served).by_nqn.get(nqn).cloned()
+    }
+
+    /// Whether a host may connect to a subsystem; to the discovery subsystem every host may.
+    pub(crate) fn allows(&self, subsystem: &Subsystem, host: &Nqn) -> bool {
+        subsystem.kind == SubsystemKind::Discovery
+            || self
+                .world()
+                .subsystem(&subsystem.nqn)
+                .is_some_and(|config| config.allows(host))
+    }
+
+    /// Stops: queues take no more commands, finish those that the engine works on, and close.
+    pub fn stop(&self) {
+        self.stopping.send_replace(true);
+    }
+
+    /// Whether [`Target::stop`] was called.
+    pub fn is_stopping(&self) -> bool {
+        *self.stopping.borrow()
+    }
+
+    /// Waits for [`Target::stop`].
+    pub async fn stopped(&self) {
+        let mut stopping = self.stopping.subscribe();
+        let _ = stopping.wait_for(|stopping| *stopping).await;
+    }
+
+    /// Waits until every association has ended and no command can touch a volume.
+    pub async fn drained(&self) {
+        let all: Vec<_> = lock(&self.served).all().cloned().collect();
+        for subsystem in all {
+            subsystem.all_gone().await;
+        }
+        self.discovery.all_gone().await;
+    }
+
+    /// Counts a Connect command that was refused.
+    pub(crate) fn connect_refused(&self, transport: Transport, is_about_host: bool) {
+        self.connects_refused[transport as usize].fetch_add(1, Ordering::Relaxed);
+        if is_about_host {
+            self.hosts_refused[transport as usize].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// What came in by each transport, of which the reactors report their parts.
+    pub(crate) fn transport_figures(&self, reports: &[Report]) -> Vec<TransportFigures> {
+        let mut controllers = self.controllers();
+        controllers.extend(self.discovery.controllers());
+        let mut all = Vec::new();
+        for transport in [Transport::Rdma, Transport::Tcp] {
+            let name = transport.to_string();
+            let parts = || {
+                let parts = reports.iter().flat_map(|report| &report.transports);
+                parts.filter(|part| part.transport == name)
+            };
+            if parts().next().is_none() {
+                continue;
+            }
+            let here = || controllers.iter().filter(|c| c.transport == transport);
+            let mut sum = TransportFigures {
+                transport: name.clone(),
+                controllers: here().count() as u64,
+                queues: here().map(|c| c.queue_count() as u64).sum(),
+                ..TransportFigures::default()
+            };
+            parts().for_each(|part| sum.add(part));
+            let refused = |counters: &[AtomicU64; 2]| {
+                let counter = &counters[transport as usize];
+                counter.load(Ordering::Relaxed)
+            };
+            sum.refused.connect = refused(&self.connects_refused);
+            sum.refused.host = refused(&self.hosts_refused);
+            all.push(sum);
+        }
+        all
+    }
+
+    /// The controllers of all subsystems but the discovery one.
+    pub(crate) fn controllers(&self) -> Vec<Arc<Controller>> {
+        lock(&self.served).controllers()
+    }
+
+    /// The hosts with an association to a subsystem, discovery not counted.
+    #[must_use]
+    pub fn attached_hosts(&self) -> Vec<AttachedHost> {
+        self.controllers()
+            .iter()
+            .filter(|controller| !controller.is_ending())
+            .map(|controller| AttachedHost {
+                hostnqn: controller.host.nqn.to_string(),
+                subsystem: controller.subsystem.nqn.to_string(),
+                address: controller.peer.ip().to_canonical().to_string(),
+                transport: controller.transport.to_string(),
+                queues: controller.io_queue_count(),
+            })
+            .collect()
+    }
+}
+
+/// A name that this program makes.
+fn own_name(text: String) -> Result<Nqn, Failure> {
+    text.parse()
+        .map_err(|e| Failure::new(dedup::ErrorKind::Internal, format!("'{text}': {e}")))
+}
+
+/// Listeners that are not kept get identifiers beside those that are.
+fn add_transient_ports(
+    catalog: &mut Catalog,
+    listeners: &[TransportAddress],
+) -> Result<(), Failure> {
+    for address in listeners {
+        if catalog.ports.values().any(|port| port.address == *address) {
+            continue;
+        }
+        let id = catalog
+            .free_port_id()
+            .ok_or_else(|| Failure::invalid("there are as many listeners as there can be"))?;
+        let port = PortConfig {
+            id,
+            address: *address,
+            is_transient: true,
+        };
+        catalog.ports.insert(id, Arc::new(port));
+    }
+    Ok(())
+}
+
+/// Twenty characters from the pool's identity.
+fn serial_number(pool: Uuid) -> String {
+    let mut text = pool.simple().to_string();
+    text.truncate(20);
+    text
+}
