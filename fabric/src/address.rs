@@ -85,9 +85,15 @@ pub enum AddressError {
     Scheme(String),
     /// What follows is not an IP address with an optional port.
     #[error(
-        "'{0}' is not an IP address and a port; write tcp://192.0.2.1:4420 or rdma://[::1]:4420"
+        "'{0}' is not an IP address and a port (names, and zones such as %eth0, are not looked up); write tcp://192.0.2.1:4420 or rdma://[::1]:4420"
     )]
     Host(String),
+    /// The port is 0.
+    #[error("'{0}' names port 0, which nobody can reach; NVMe's port is {NVME_PORT}")]
+    Port(String),
+    /// Two addresses of a list that cannot both be served.
+    #[error("{0} and {1} serve the same place; leave one of them out")]
+    Twice(TransportAddress, TransportAddress),
 }
 
 impl TransportAddress {
@@ -109,6 +115,38 @@ impl TransportAddress {
     /// Address and port as a socket address.
     pub fn socket_addr(&self) -> SocketAddr {
         SocketAddr::new(self.host, self.port)
+    }
+
+    /// Addresses to listen on, each once.
+    ///
+    /// # Errors
+    /// When two of them stand in each other's way: one address by two kinds of RDMA, or a TCP port on
+    /// all addresses and on one of them.
+    pub fn distinct(addresses: &[Self]) -> Result<Vec<Self>, AddressError> {
+        let mut distinct: Vec<Self> = Vec::new();
+        for address in addresses {
+            if distinct.contains(address) {
+                continue;
+            }
+            if let Some(other) = distinct.iter().find(|other| other.excludes(address)) {
+                return Err(AddressError::Twice(*other, *address));
+            }
+            distinct.push(*address);
+        }
+        Ok(distinct)
+    }
+
+    /// Whether another address cannot be served beside this one.
+    fn excludes(&self, other: &Self) -> bool {
+        match (self.scheme, other.scheme) {
+            (Scheme::Tcp, Scheme::Tcp) => {
+                self.port == other.port
+                    && self.host.is_ipv4() == other.host.is_ipv4()
+                    && (self.host.is_unspecified() || other.host.is_unspecified())
+            }
+            (Scheme::Tcp, _) | (_, Scheme::Tcp) => false,
+            (one, another) => one != another && self.host == other.host,
+        }
     }
 }
 
@@ -132,7 +170,10 @@ impl FromStr for TransportAddress {
             .ok_or_else(|| AddressError::Scheme(text.to_owned()))?;
         let rest = rest.strip_suffix('/').unwrap_or(rest);
         if let Ok(address) = rest.parse::<SocketAddr>() {
-            return Ok(Self::new(scheme, address.ip(), address.port()));
+            return match address.port() {
+                0 => Err(AddressError::Port(text.to_owned())),
+                port => Ok(Self::new(scheme, address.ip(), port)),
+            };
         }
         let bare = rest
             .strip_prefix('[')
@@ -212,6 +253,48 @@ mod tests {
                 text.parse::<TransportAddress>(),
                 Err(AddressError::Host(_))
             ));
+        }
+        for text in ["tcp://127.0.0.1:0", "rdma://[::1]:0"] {
+            let error = text.parse::<TransportAddress>().expect_err("no port");
+            assert!(error.to_string().contains(text), "{error}");
+            assert!(error.to_string().contains("4420"), "{error}");
+        }
+    }
+
+    fn distinct(list: &[&str]) -> Result<Vec<String>, AddressError> {
+        let parsed = list
+            .iter()
+            .map(|text| text.parse())
+            .collect::<Result<Vec<_>, _>>()?;
+        let distinct = TransportAddress::distinct(&parsed)?;
+        Ok(distinct.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn an_address_given_twice_is_served_once() {
+        let list = [
+            "tcp://192.0.2.1:4420",
+            "rdma://192.0.2.1:4420",
+            "tcp://192.0.2.1",
+        ];
+        assert_eq!(distinct(&list).expect("no conflict"), list[..2]);
+        let beside = [
+            "tcp://0.0.0.0:4420",
+            "tcp://[::]:4420",
+            "tcp://192.0.2.1:4421",
+        ];
+        assert_eq!(distinct(&beside).expect("no conflict"), beside);
+    }
+
+    #[test]
+    fn addresses_that_exclude_each_other_are_both_named() {
+        for list in [
+            ["tcp://0.0.0.0:4420", "tcp://192.0.2.1:4420"],
+            ["tcp://[2001:db8::1]:4420", "tcp://[::]:4420"],
+            ["rdma://192.0.2.1:4420", "rdma+soft://192.0.2.1:4421"],
+        ] {
+            let error = distinct(&list).expect_err("a conflict").to_string();
+            assert!(list.iter().all(|part| error.contains(part)), "{error}");
         }
     }
 }

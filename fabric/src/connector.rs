@@ -29,6 +29,10 @@ impl Connector {
     }
 
     fn rdma(address: &TransportAddress, provider: Provider) -> Result<Self, DeviceError> {
+        if address.host.is_unspecified() {
+            let address = address.host;
+            return Err(DeviceError::Unspecified { address });
+        }
         let config = DeviceConfig::to_reach(address.host).provided_by(provider);
         Device::open(config).map(Self::Rdma)
     }
@@ -50,5 +54,19 @@ impl Connector {
 impl From<Device> for Connector {
     fn from(device: Device) -> Self {
         Self::Rdma(device)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_connects_to_every_address() {
+        for text in ["rdma://0.0.0.0:4420", "rdma+soft://[::]:4420"] {
+            let address = text.parse().expect("an address to listen on");
+            let error = Connector::to_reach(&address).expect_err("no address to connect to");
+            assert!(error.to_string().contains("every address"), "{error}");
+        }
     }
 }

@@ -175,14 +175,23 @@ pub struct DevicePart {
 }
 
 impl DevicePart {
-    /// Starts the part; call it on the reactor that shall own it.
+    /// Starts the part; call it on the reactor that shall own it. Where the kernel's RDMA devices have no
+    /// room for one more reactor (memory that may be locked, for one), a warning says so and the other
+    /// parts serve what they own; None if nothing else is left for this one.
     ///
     /// # Errors
-    /// As [`Device::open`].
-    pub fn start(self) -> Result<Device, DeviceError> {
-        let verbs = self.verbs.map(VerbsDevice::start).transpose()?;
+    /// As [`Device::open`], of the soft part.
+    pub fn start(self) -> Result<Option<Device>, DeviceError> {
+        let verbs = self.verbs.and_then(|part| {
+            VerbsDevice::start(part)
+                .inspect_err(|reason| tracing::warn!(
+                    %reason, reactor = reactor::current().as_ref().map(|here| here.name()),
+                    "RDMA devices of the kernel are served by fewer data-plane threads: this one cannot use them"
+                ))
+                .ok()
+        });
         let soft = self.soft.map(SoftDevice::start).transpose()?;
-        Ok(Device::of(soft, verbs))
+        Ok((soft.is_some() || verbs.is_some()).then(|| Device::of(soft, verbs)))
     }
 }
 
@@ -461,6 +470,24 @@ mod tests {
         let other = specific(&["192.0.2.1", "198.51.100.1"]);
         let error = Plan::new(&other, Provider::Verbs, one_device).expect_err("not owned");
         assert!(error.to_string().contains("198.51.100.1"), "{error}");
+    }
+
+    #[test]
+    fn a_reactor_that_cannot_use_a_device_leaves_its_hosts_to_the_others() {
+        reactor::run(reactor::Config::default(), async {
+            // No device of any machine owns an address for documentation.
+            let owned = specific(&["192.0.2.1"]);
+            let parts = VerbsPart::all(&owned, &VerbsConfig::default(), 2).expect("parts");
+            for verbs in parts {
+                let part = DevicePart {
+                    soft: None,
+                    verbs: Some(verbs),
+                };
+                let started = part.start().expect("no reason to stop");
+                assert!(started.is_none(), "there is nothing to listen with");
+            }
+        })
+        .expect("a reactor");
     }
 
     #[test]

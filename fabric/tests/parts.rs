@@ -61,7 +61,7 @@ impl Spread {
         for (index, part) in parts.into_iter().enumerate() {
             let count = accepted[index + 1].clone();
             let started = reactors[index + 1].handle().spawn(move || async move {
-                serve_part(part.start().expect("a part"), count);
+                serve_part(part.start().expect("a part").expect("a soft part"), count);
             });
             started.await.expect("it runs");
         }

@@ -290,7 +290,9 @@ fn bind_all(
         let device = device
             .start()
             .map_err(|e| Failure::unavailable(e.to_string()))?;
-        listen_rdma(device, &addresses, part, limits, &mut bound)?;
+        if let Some(device) = device {
+            listen_rdma(device, &addresses, part, limits, &mut bound)?;
+        }
     }
     for scheme in [Scheme::Rdma, Scheme::RdmaVerbs, Scheme::RdmaSoft] {
         bind_rdma(wanted, scheme, part, limits, &mut bound)?;

@@ -89,7 +89,9 @@ async fn serve(args: &ServeArgs) -> Result<(), Failure> {
     let control = start_reactor("onefold-control", CONTROL_BUFFER_BYTES, Duration::ZERO)?;
     let buffer_bytes = usize::try_from(args.buffers)
         .map_err(|_| Failure::invalid("--buffers is more than this machine can address"))?;
-    let wanted = Wanted::new(&args.listen, args.strict_icrc, args.tcp_pacing);
+    let told = TransportAddress::distinct(&args.listen)
+        .map_err(|error| Failure::invalid(error.to_string()))?;
+    let wanted = Wanted::new(&told, args.strict_icrc, args.tcp_pacing);
     let count = args.reactors.unwrap_or_else(default_reactors);
     let mut data = Vec::new();
     for index in 0..count {

@@ -71,6 +71,11 @@ fn hosts_of_both_transports_use_one_volume() {
             .collect();
         assert_eq!(told, BTreeSet::from([rdma.clone(), tcp.clone()]));
     }
+    let discovery = format!("{tcp}/nqn.2014-08.org.nvmexpress.discovery");
+    let output = onefold(&["perf", &discovery, "--rw", "read", "--time", "1"]);
+    let said = text_of(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("a discovery subsystem has none"), "{said}");
     // What one transport writes the other one reads: the seed says what was written.
     let fixed = [
         "--bs", "64k", "--qd", "4", "--size", "16M", "--range", "16M", "--seed", "9",
@@ -103,6 +108,62 @@ fn a_tcp_port_in_use_is_refused_although_reactors_share_it() {
     let refusal = Daemon::try_start(&folder.path().join("second"), None, &listen)
         .expect_err("the port is taken");
     assert!(refusal.contains(&tcp), "{refusal}");
+    assert!(daemon.stop().success());
+}
+
+#[test]
+fn wrong_addresses_are_refused_with_what_to_write_instead() {
+    let folder = folder();
+    let pool = folder.path().join("pool");
+    let serve = |addresses: &[&str]| {
+        let pool = pool.to_str().expect("UTF-8");
+        let mut arguments = vec!["serve", "--pool", pool, "--drive", "memory=256M"];
+        arguments.extend(addresses.iter().flat_map(|address| ["--listen", address]));
+        onefold(&arguments)
+    };
+    let own = format!("tcp://{}:4420", own_address(6));
+    for (addresses, said) in [
+        (
+            vec!["tcp://localhost:4420"],
+            "names, and zones such as %eth0, are not looked up",
+        ),
+        (
+            vec!["tcp://[fe80::1%eth0]:4420"],
+            "names, and zones such as %eth0, are not looked up",
+        ),
+        (vec!["tcp://127.0.0.1:0"], "NVMe's port is 4420"),
+        (vec!["fc://127.0.0.1:4420"], "write tcp://"),
+        (
+            vec!["tcp://[fe80::1]:4420"],
+            "fe80::1 is an address of one link alone",
+        ),
+        (vec!["tcp://192.0.2.1:4420"], "has no address 192.0.2.1"),
+        (
+            vec!["rdma+soft://192.0.2.1:4420"],
+            "has no address 192.0.2.1",
+        ),
+        (
+            vec![own.as_str(), "tcp://0.0.0.0:4420"],
+            "leave one of them out",
+        ),
+    ] {
+        let output = serve(&addresses);
+        let text = text_of(&output);
+        assert!(
+            !output.status.success() && text.contains(said),
+            "{addresses:?}: {text}"
+        );
+    }
+    let output = onefold(&["discover", "rdma://0.0.0.0:4420"]);
+    assert!(
+        text_of(&output).contains("means every address"),
+        "{}",
+        text_of(&output)
+    );
+    // The same twice is no mistake worth a refusal.
+    let twice = ["--listen", &own, "--listen", &own, "--drive", "memory=256M"];
+    let daemon = Daemon::start(&pool, None, &twice);
+    assert_eq!(daemon.ready_line(), format!("ready {own}"));
     assert!(daemon.stop().success());
 }
 

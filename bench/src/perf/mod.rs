@@ -40,13 +40,24 @@ pub enum PerfError {
     #[error(transparent)]
     Target(#[from] initiator::Error),
     /// The controller granted fewer queues.
-    #[error("the target granted {granted} of {asked} I/O queues; ask for fewer with --queues")]
+    #[error(
+        "the target granted {granted} of {asked} I/O queues; {}",
+        remedy(.granted)
+    )]
     Queues {
         /// I/O queues asked for.
         asked: u16,
         /// I/O queues that stand.
         granted: usize,
     },
+}
+
+/// What to do about too few queues.
+fn remedy(granted: &usize) -> &'static str {
+    match granted {
+        0 => "a discovery subsystem has none: name one that `onefold discover` shows",
+        _ => "ask for fewer with --queues",
+    }
 }
 
 /// State that the tasks of a run share: they all live on one reactor.

@@ -266,6 +266,14 @@ pub enum DeviceError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// An address that means all addresses of a machine is none to connect to.
+    #[error(
+        "{address} means every address of a machine; connect to one that the target listens on"
+    )]
+    Unspecified {
+        /// The address.
+        address: IpAddr,
+    },
     /// RDMA verbs cannot be used.
     #[error(transparent)]
     Verbs(#[from] crate::verbs::VerbsError),

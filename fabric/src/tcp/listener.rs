@@ -8,7 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::future::{Future, poll_fn};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::task::Poll;
@@ -110,6 +110,10 @@ impl TcpListener {
             )),
             io::ErrorKind::AddrNotAvailable => refused(format!(
                 "this machine has no address {}; use one that `ip address` shows",
+                config.address.ip()
+            )),
+            io::ErrorKind::InvalidInput if is_link_local(config.address.ip()) => refused(format!(
+                "{} is an address of one link alone, and which one cannot be said here; use [::] or another address",
                 config.address.ip()
             )),
             _ => refused(error.to_string()),
@@ -384,6 +388,11 @@ async fn end_stalled(shared: Rc<Shared>) {
             target.close(CloseReason::Stalled);
         }
     }
+}
+
+/// Whether an address is one of a single link, which it does not name.
+fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
 /// Whether others may have to wait for memory.
