@@ -11,6 +11,7 @@
 //! | `DELETE /v1/volumes/NAME` | the [`VolumeView`] that it was |
 //! | `/v1/health`, `/v1/scrub`, `/v1/check` | see [`crate::trust`] |
 //! | `/v1/drives`, `/v1/survey` | see [`crate::drive_api`] |
+//! | `/v1/subsystems`, `/v1/referrals` | see [`crate::subsystem_api`] |
 //!
 //! Errors carry [`ErrorBody`] and a status of the table in [`crate::errors`].
 //!
@@ -43,7 +44,9 @@ use crate::listen::{Question, Report};
 use crate::socket::SocketPath;
 use crate::status::{PoolSpace, SpaceDetail, Status, VolumeSpace};
 use crate::subsystem::Target;
+use crate::subsystem_api::parse_nqn;
 use crate::trust::{Health, health_of};
+use crate::volumes::Place;
 
 /// How long a reactor may take to say what its listeners saw.
 const REPORT_PATIENCE: Duration = Duration::from_secs(2);
@@ -124,6 +127,14 @@ pub struct CreateVolume {
     /// a-z A-Z 0-9 . _ -
     #[serde(default)]
     pub domain: String,
+    /// The subsystem that shows it to hosts: without it the default one, and "none" is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subsystem: Option<String>,
+}
+
+impl CreateVolume {
+    /// What a volume without a subsystem says.
+    pub const NO_SUBSYSTEM: &'static str = "none";
 }
 
 fn default_dedup() -> bool {
@@ -213,6 +224,7 @@ pub fn router(state: ApiState) -> Router {
         .route("/v1/volumes/{name}", get(show).patch(resize).delete(delete))
         .merge(crate::trust::routes())
         .merge(crate::drive_api::routes())
+        .merge(crate::subsystem_api::routes())
         .fallback(async || Failure::new(ErrorKind::NotFound, "the API has no such path"))
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
         .with_state(state)
@@ -287,7 +299,7 @@ fn view(engine: &Engine, name: &str) -> Result<VolumeView, Failure> {
     ))
 }
 
-fn no_volume(name: &str) -> Failure {
+pub(crate) fn no_volume(name: &str) -> Failure {
     Failure::new(
         ErrorKind::NotFound,
         format!("there is no volume '{name}': `onefold volume list` shows those there are"),
@@ -340,11 +352,18 @@ async fn create(
         verify: request.verify,
         domain: request.domain,
     };
-    let engine = state.engine.clone();
-    on_control(&state, move || async move {
-        engine.create_volume(spec).await.map(drop)
-    })
-    .await?;
+    let place = match request.subsystem.as_deref() {
+        None => Place::Default,
+        Some(CreateVolume::NO_SUBSYSTEM) => Place::Nowhere,
+        Some(nqn) => Place::In {
+            nqn: parse_nqn(nqn)?,
+            hosts: None,
+            shared: true,
+        },
+    };
+    let target = state.target.clone();
+    let work = move || async move { target.create_volume(spec, place).await };
+    state.control.spawn(work).await??;
     view(&state.engine, &name).map(Json)
 }
 
@@ -373,12 +392,9 @@ async fn delete(
     UrlPath(name): UrlPath<String>,
 ) -> Result<Json<VolumeView>, Failure> {
     let before = view(&state.engine, &name)?;
-    let engine = state.engine.clone();
-    on_control(
-        &state,
-        move || async move { engine.delete_volume(&name).await },
-    )
-    .await?;
+    let target = state.target.clone();
+    let work = move || async move { target.delete_volume(&name).await };
+    state.control.spawn(work).await??;
     Ok(Json(before))
 }
 

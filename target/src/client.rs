@@ -7,6 +7,7 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
+use nvme::Nqn;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
@@ -16,6 +17,10 @@ use crate::drive_api::AddDrive;
 use crate::errors::{ErrorBody, Failure};
 use crate::socket::SocketPath;
 use crate::status::{SpaceDetail, Status};
+use crate::subsystem_api::{
+    AddReferral, AllowHost, AttachNamespace, CreateSubsystem, NamespaceView, ReferralView,
+    SetNamespace, SetSubsystem, SubsystemView,
+};
 use crate::trust::{ScrubView, StartScrub};
 
 /// The longest answer that is read, in bytes: status with all volumes and hosts stays far below.
@@ -96,6 +101,137 @@ impl Client {
     pub async fn delete_volume(&self, name: &str) -> Result<VolumeView, Failure> {
         self.send(Method::DELETE, &volume_path(name)?, None::<&()>)
             .await
+    }
+
+    /// All subsystems.
+    ///
+    /// # Errors
+    /// No daemon serves the pool, or it refuses.
+    pub async fn subsystems(&self) -> Result<Vec<SubsystemView>, Failure> {
+        self.get("/v1/subsystems").await
+    }
+
+    /// One subsystem.
+    ///
+    /// # Errors
+    /// There is no such subsystem, or no daemon serves the pool.
+    pub async fn subsystem(&self, nqn: &Nqn) -> Result<SubsystemView, Failure> {
+        self.get(&subsystem_path(nqn)).await
+    }
+
+    /// Creates a subsystem.
+    ///
+    /// # Errors
+    /// The daemon refuses (name taken, bounds), or no daemon serves the pool.
+    pub async fn create_subsystem(
+        &self,
+        request: &CreateSubsystem,
+    ) -> Result<SubsystemView, Failure> {
+        self.send(Method::POST, "/v1/subsystems", Some(request))
+            .await
+    }
+
+    /// Changes a subsystem.
+    ///
+    /// # Errors
+    /// There is no such subsystem, or no daemon serves the pool.
+    pub async fn set_subsystem(
+        &self,
+        nqn: &Nqn,
+        request: &SetSubsystem,
+    ) -> Result<SubsystemView, Failure> {
+        self.send(Method::PATCH, &subsystem_path(nqn), Some(request))
+            .await
+    }
+
+    /// Deletes a subsystem; its volumes stay. Answers with what it was.
+    ///
+    /// # Errors
+    /// There is no such subsystem, it is the default one, or no daemon serves the pool.
+    pub async fn delete_subsystem(&self, nqn: &Nqn) -> Result<SubsystemView, Failure> {
+        self.send(Method::DELETE, &subsystem_path(nqn), None::<&()>)
+            .await
+    }
+
+    /// Puts a host on a subsystem's list.
+    ///
+    /// # Errors
+    /// There is no such subsystem, or no daemon serves the pool.
+    pub async fn allow_host(&self, nqn: &Nqn, host: &Nqn) -> Result<SubsystemView, Failure> {
+        let path = format!("{}/hosts", subsystem_path(nqn));
+        let request = AllowHost { nqn: host.clone() };
+        self.send(Method::POST, &path, Some(&request)).await
+    }
+
+    /// Takes a host off a subsystem's list.
+    ///
+    /// # Errors
+    /// There is no such subsystem or host, or no daemon serves the pool.
+    pub async fn disallow_host(&self, nqn: &Nqn, host: &Nqn) -> Result<SubsystemView, Failure> {
+        let path = format!("{}/hosts/{}", subsystem_path(nqn), segment(host.as_str()));
+        self.send(Method::DELETE, &path, None::<&()>).await
+    }
+
+    /// Makes a volume a namespace of a subsystem.
+    ///
+    /// # Errors
+    /// The daemon refuses (no such subsystem or volume, identifier taken), or no daemon serves the pool.
+    pub async fn attach_namespace(
+        &self,
+        nqn: &Nqn,
+        request: &AttachNamespace,
+    ) -> Result<NamespaceView, Failure> {
+        let path = format!("{}/namespaces", subsystem_path(nqn));
+        self.send(Method::POST, &path, Some(request)).await
+    }
+
+    /// Changes a namespace.
+    ///
+    /// # Errors
+    /// The daemon refuses, or no daemon serves the pool.
+    pub async fn set_namespace(
+        &self,
+        nqn: &Nqn,
+        nsid: u32,
+        request: &SetNamespace,
+    ) -> Result<NamespaceView, Failure> {
+        let path = format!("{}/namespaces/{nsid}", subsystem_path(nqn));
+        self.send(Method::PATCH, &path, Some(request)).await
+    }
+
+    /// Takes a namespace out of a subsystem; the volume stays. Answers with what it was.
+    ///
+    /// # Errors
+    /// There is no such subsystem or namespace, or no daemon serves the pool.
+    pub async fn detach_namespace(&self, nqn: &Nqn, nsid: u32) -> Result<NamespaceView, Failure> {
+        let path = format!("{}/namespaces/{nsid}", subsystem_path(nqn));
+        self.send(Method::DELETE, &path, None::<&()>).await
+    }
+
+    /// Other discovery services that hosts are told of.
+    ///
+    /// # Errors
+    /// No daemon serves the pool, or it refuses.
+    pub async fn referrals(&self) -> Result<Vec<ReferralView>, Failure> {
+        self.get("/v1/referrals").await
+    }
+
+    /// Tells hosts of another discovery service.
+    ///
+    /// # Errors
+    /// The daemon refuses (told already, bounds), or no daemon serves the pool.
+    pub async fn add_referral(&self, request: &AddReferral) -> Result<ReferralView, Failure> {
+        self.send(Method::POST, "/v1/referrals", Some(request))
+            .await
+    }
+
+    /// Tells hosts of it no longer.
+    ///
+    /// # Errors
+    /// There is no such referral, or no daemon serves the pool.
+    pub async fn remove_referral(&self, id: u16) -> Result<ReferralView, Failure> {
+        let path = format!("/v1/referrals/{id}");
+        self.send(Method::DELETE, &path, None::<&()>).await
     }
 
     /// All drives, and their space.
@@ -230,6 +366,24 @@ impl Client {
             .await
             .map_err(not_served)
     }
+}
+
+/// The path of a subsystem.
+fn subsystem_path(nqn: &Nqn) -> String {
+    format!("/v1/subsystems/{}", segment(nqn.as_str()))
+}
+
+/// A text as one segment of a path: what could mean something else there is written as %XX (RFC 3986).
+fn segment(text: &str) -> String {
+    let mut segment = String::new();
+    for byte in text.bytes() {
+        match byte {
+            b'.' | b'_' | b'-' | b':' | b'~' => segment.push(char::from(byte)),
+            _ if byte.is_ascii_alphanumeric() => segment.push(char::from(byte)),
+            _ => segment += &format!("%{byte:02X}"),
+        }
+    }
+    segment
 }
 
 /// The path of a volume. Names that a volume cannot have never reach the daemon.

@@ -201,6 +201,10 @@ async fn connect_admin(
         peer: facts.peer,
         local: facts.local,
         transport: facts.transport,
+        port: target
+            .catalog()
+            .port_at(facts.transport, facts.local)
+            .map_or(0, |port| port.id),
         kato_ms: command.kato_ms,
         limits: target.limits,
     };

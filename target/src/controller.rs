@@ -106,6 +106,7 @@ pub(crate) struct NewController {
     pub(crate) peer: SocketAddr,
     pub(crate) local: SocketAddr,
     pub(crate) transport: Transport,
+    pub(crate) port: u16,
     pub(crate) kato_ms: u32,
     pub(crate) limits: Limits,
 }
@@ -122,6 +123,8 @@ pub struct Controller {
     pub local: SocketAddr,
     /// What carries its queues.
     pub transport: Transport,
+    /// The identifier of the listener that the host came to (PORTID); 0 if it is not known.
+    pub port: u16,
     /// Later controllers have higher numbers, whatever their identifiers are.
     pub(crate) order: u64,
     pub(crate) subsystem: Arc<Subsystem>,
@@ -176,6 +179,7 @@ impl Controller {
             peer: new.peer,
             local: new.local,
             transport: new.transport,
+            port: new.port,
             order: MADE.fetch_add(1, Ordering::Relaxed),
             subsystem: new.subsystem,
             limits: new.limits,

@@ -56,8 +56,10 @@ pub mod size;
 pub mod socket;
 pub mod status;
 pub mod subsystem;
+pub mod subsystem_api;
 pub mod target;
 pub mod trust;
+mod volumes;
 
 /// The program's version, as `--version`, the API and Identify say it.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -213,6 +213,11 @@ async fn serve_pool(
         listeners: wanted.addresses.clone(),
         limits,
     })?;
+    let kept = target.clone();
+    let keeping = control.spawn(move || async move { kept.keep().await });
+    if let Err(error) = keeping.await.map_err(|e| internal("keeping", &e))? {
+        tracing::warn!(%error, "how volumes are shown is not kept yet: the next change keeps it");
+    }
     let dir = &pool.paths.dir;
     let api = ApiSocket::bind(dir).map_err(|e| {
         Failure::unavailable(format!(

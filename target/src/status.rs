@@ -520,6 +520,7 @@ mod tests {
                 }],
                 "hosts": [{
                     "hostnqn": "nqn.2014-08.org.nvmexpress:uuid:1",
+                    "subsystem": crate::DEFAULT_SUBSYSTEM_NQN,
                     "address": "192.0.2.7",
                     "transport": "rdma",
                     "queues": 4,
@@ -537,6 +538,7 @@ mod tests {
                         "stalled": 0,
                         "no_memory": 0,
                         "connect": 0,
+                        "host": 0,
                     },
                     "queue_bytes": 0,
                     "queue_bytes_max": 0,

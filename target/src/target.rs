@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use uuid::Uuid;
 
 use crate::catalog::world::{World, adopt, differences};
-use crate::catalog::{Catalog, PortConfig, SubsystemConfig, UNIQUE_DISCOVERY_PREFIX};
+use crate::catalog::{Catalog, PortConfig, SubsystemConfig, UNIQUE_DISCOVERY_PREFIX, store};
 use crate::controller::Controller;
 use crate::discovery;
 use crate::errors::Failure;
@@ -135,7 +135,8 @@ impl Target {
         } = parts;
         let serial = serial_number(pool_uuid);
         let default: Nqn = own_name(crate::DEFAULT_SUBSYSTEM_NQN.to_owned())?;
-        let mut catalog = Catalog::new(SubsystemConfig::new(default.clone(), serial.clone()));
+        let unkept = SubsystemConfig::new(default.clone(), serial.clone());
+        let mut catalog = store::load(&engine, unkept)?;
         add_transient_ports(&mut catalog, &listeners)?;
         adopt(&mut catalog, &engine.volumes(), is_new_pool);
         catalog.check()?;
@@ -202,8 +203,17 @@ impl Target {
         let mut next = Catalog::clone(&self.catalog());
         let result = change(&mut next)?;
         next.check()?;
+        store::save(&self.engine, &next).await?;
         self.publish(Some(next), None);
         Ok(result)
+    }
+
+    /// Makes what there is durable, such as how the volumes of an older pool are shown.
+    ///
+    /// # Errors
+    /// The engine refuses.
+    pub async fn keep(&self) -> Result<(), Failure> {
+        self.change(|_| Ok(())).await
     }
 
     /// Puts a catalog into force, or looks at the volumes again, of which this one changed; and tells

@@ -2,7 +2,7 @@
 //! use them, listeners, referrals.
 //!
 //! A [`Catalog`] is a value: it is never changed in place while somebody uses it. A change makes a new
-//! one, which becomes durable and then takes the old one's place (`world`).
+//! one, which becomes durable (`store`) and then takes the old one's place (`world`).
 //!
 //! Guarantees:
 //! - A catalog that [`Catalog::check`] accepts contradicts itself nowhere: every namespace has an
@@ -10,15 +10,17 @@
 //! - The default subsystem exists always.
 //! - Everything is bounded, by the constants here.
 
+pub(crate) mod store;
 pub(crate) mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::net::SocketAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 
 use dedup::ErrorKind;
-use fabric::TransportAddress;
+use fabric::{Transport, TransportAddress};
 use nvme::Nqn;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -478,6 +480,26 @@ impl Catalog {
             .map(|(_, subsystem)| subsystem)
     }
 
+    /// The listener that a host came to at `local`: the one at that address, or else the one at all
+    /// addresses.
+    #[must_use]
+    pub fn port_at(&self, transport: Transport, local: SocketAddr) -> Option<&PortConfig> {
+        let host = local.ip().to_canonical();
+        let here = || {
+            let ports = self.ports.values().map(|port| &**port);
+            ports.filter(move |port| {
+                port.address.scheme.transport() == transport && port.address.port == local.port()
+            })
+        };
+        let of_all = |port: &&PortConfig| {
+            let listens = port.address.host;
+            listens.is_unspecified() && listens.is_ipv4() == host.is_ipv4()
+        };
+        here()
+            .find(|port| port.address.host.to_canonical() == host)
+            .or_else(|| here().find(of_all))
+    }
+
     /// The lowest identifier of a listener that is free.
     #[must_use]
     pub fn free_port_id(&self) -> Option<u16> {
@@ -497,6 +519,15 @@ impl Catalog {
         bounded(self.hosts.len(), HOSTS_MAX, "hosts")?;
         bounded(self.ports.len(), PORTS_MAX, "listeners")?;
         bounded(self.referrals.len(), REFERRALS_MAX, "referrals")?;
+        let names = self.subsystems.keys().chain(self.hosts.keys());
+        for nqn in names {
+            // They are keys in the pool.
+            if !nqn.as_str().bytes().all(|byte| byte.is_ascii_graphic()) {
+                return Err(Failure::invalid(format!(
+                    "'{nqn}' has characters beyond ASCII: choose another name"
+                )));
+            }
+        }
         for (nqn, subsystem) in &self.subsystems {
             if nqn.is_discovery() || is_unique_discovery_name(nqn) {
                 return Err(Failure::invalid(format!(
@@ -600,7 +631,7 @@ mod tests {
         assert!(catalog.attach(&other, None, volume.clone()).is_err());
         catalog.check().expect("sound");
         let places: Vec<_> = catalog.places_of(volume.volume).map(|(_, id)| id).collect();
-        assert_eq!(places, [1000, 1], "in the order of names");
+        assert_eq!(places, [1, 1000], "in the order of names");
         catalog.delete_subsystem(&other).expect("deleted");
         assert!(catalog.unattached.is_empty(), "the default one shows it");
         catalog.detach(&default, 1).expect("detached");
@@ -621,6 +652,34 @@ mod tests {
         catalog.create_subsystem(discovery).expect("noted");
         assert!(catalog.check().is_err());
         assert!(catalog.clone().delete_subsystem(&default).is_err());
+    }
+
+    #[test]
+    fn a_host_came_to_the_listener_at_its_address_or_to_the_one_at_all() {
+        let mut catalog = catalog();
+        let listeners = [
+            "tcp://0.0.0.0:4420",
+            "tcp://192.0.2.2:4420",
+            "rdma://[::]:4420",
+        ];
+        for (id, address) in (1..).zip(listeners) {
+            let port = PortConfig {
+                id,
+                address: address.parse().expect("an address"),
+                is_transient: false,
+            };
+            catalog.ports.insert(id, Arc::new(port));
+        }
+        for (transport, local, id) in [
+            (Transport::Tcp, "192.0.2.2:4420", Some(2)),
+            (Transport::Tcp, "[::ffff:192.0.2.3]:4420", Some(1)),
+            (Transport::Tcp, "192.0.2.2:4421", None),
+            (Transport::Rdma, "192.0.2.2:4420", None),
+            (Transport::Rdma, "[2001:db8::1]:4420", Some(3)),
+        ] {
+            let port = catalog.port_at(transport, local.parse().expect("an address"));
+            assert_eq!(port.map(|port| port.id), id, "{transport} {local}");
+        }
     }
 
     #[test]

@@ -14,6 +14,7 @@ use super::bounds::BoundsArgs;
 use super::drive::DriveCommand;
 use super::estimate::EstimateArgs;
 use super::scrub::ScrubCommand;
+use super::subsystem::{NamespaceCommand, ReferralCommand, SubsystemCommand};
 use crate::size::{SizeError, parse_size};
 
 /// The pool that every command uses when none is named.
@@ -53,6 +54,15 @@ pub enum Command {
     /// List and add drives of a running daemon
     #[command(subcommand)]
     Drive(DriveCommand),
+    /// Create, list, show, change and delete subsystems of a running daemon, and say who may use them
+    #[command(subcommand)]
+    Subsystem(SubsystemCommand),
+    /// Make volumes namespaces of subsystems, and say how they are shown
+    #[command(subcommand)]
+    Namespace(NamespaceCommand),
+    /// Tell hosts of other discovery services
+    #[command(subcommand)]
+    Referral(ReferralCommand),
     /// Show a running daemon's volumes, attached hosts and space
     Status(StatusArgs),
     /// Read all data of a running daemon in the background, and prove it
@@ -210,7 +220,7 @@ fn parse_verify(text: &str) -> Result<VerifyPolicy, String> {
 }
 
 /// Parses `on` and `off`.
-fn parse_switch(text: &str) -> Result<bool, String> {
+pub(super) fn parse_switch(text: &str) -> Result<bool, String> {
     match text {
         "on" => Ok(true),
         "off" => Ok(false),
@@ -320,6 +330,9 @@ pub enum VolumeCommand {
         /// Name of its domain: volumes share blocks only with others of the same domain
         #[arg(long, value_name = "NAME", default_value = "")]
         domain: String,
+        /// The subsystem that shows it to hosts, or none [default: the default one]
+        #[arg(long, value_name = "NQN|none")]
+        subsystem: Option<String>,
         /// The daemon's pool.
         #[command(flatten)]
         pool: PoolArg,

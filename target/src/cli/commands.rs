@@ -38,6 +38,7 @@ pub(super) fn volume(command: VolumeCommand) -> Outcome {
             compression,
             verify,
             domain,
+            subsystem,
             pool,
             json,
         } => {
@@ -49,6 +50,7 @@ pub(super) fn volume(command: VolumeCommand) -> Outcome {
                 compression,
                 verify,
                 domain,
+                subsystem,
             };
             let view = converse(Client::new(&pool.pool).create_volume(&request))?;
             show_volume("created", &view, json)
@@ -153,7 +155,7 @@ const fn domain_name(name: &str) -> &str {
     if name.is_empty() { "-" } else { name }
 }
 
-const fn on_or_off(switch: bool) -> &'static str {
+pub(super) const fn on_or_off(switch: bool) -> &'static str {
     if switch { "on" } else { "off" }
 }
 

@@ -12,6 +12,7 @@ pub mod drive;
 pub mod estimate;
 mod repair;
 mod scrub;
+pub mod subsystem;
 
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -91,6 +92,9 @@ fn run(command: Command) -> Outcome {
         }
         Command::Volume(command) => commands::volume(command),
         Command::Drive(command) => drive::run(command),
+        Command::Subsystem(command) => subsystem::subsystem(command),
+        Command::Namespace(command) => subsystem::namespace(command),
+        Command::Referral(command) => subsystem::referral(command),
         Command::Status(args) => commands::status(&args),
         Command::Pool(PoolCommand::Check {
             dir,

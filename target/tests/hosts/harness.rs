@@ -395,6 +395,20 @@ pub(crate) fn story_with<F: AsyncFnOnce(Lab)>(limits: Limits, tell: F) {
     .expect("a reactor");
 }
 
+/// Opens a target of an engine, as a daemon does at its start.
+pub(crate) fn open_target(engine: &Arc<Engine>, limits: Limits) -> Arc<Target> {
+    Target::open(TargetParts {
+        engine: engine.clone(),
+        pool_uuid: Uuid::from_u128(0x1234_5678_9abc_def0_1234_5678_9abc_def0),
+        is_new_pool: true,
+        listeners: ["rdma://0.0.0.0:4420", "tcp://0.0.0.0:4420"]
+            .map(|address| address.parse().expect("an address"))
+            .to_vec(),
+        limits,
+    })
+    .expect("a target")
+}
+
 impl Lab {
     async fn new(limits: Limits) -> Self {
         let drive_writes = Arc::new(AtomicUsize::new(0));
@@ -414,16 +428,7 @@ impl Lab {
         };
         let engine = Engine::open(parts).await.expect("an engine");
         let buffers = reactor::current().expect("a reactor").buffers().clone();
-        let target = Target::open(TargetParts {
-            engine: engine.clone(),
-            pool_uuid: Uuid::from_u128(0x1234_5678_9abc_def0_1234_5678_9abc_def0),
-            is_new_pool: true,
-            listeners: ["rdma://0.0.0.0:4420", "tcp://0.0.0.0:4420"]
-                .map(|address| address.parse().expect("an address"))
-                .to_vec(),
-            limits,
-        })
-        .expect("a target");
+        let target = open_target(&engine, limits);
         let lab = Self {
             target,
             engine,

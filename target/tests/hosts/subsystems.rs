@@ -11,9 +11,10 @@ use nvme::log::{ChangedNamespaces, DiscoveryEntry, DiscoveryHeader};
 use nvme::{Nqn, Sqe, Status, admin};
 use onefold::catalog::{Catalog, NamespaceConfig, SubsystemConfig, WriteProtect};
 use onefold::errors::Failure;
+use onefold::subsystem::Limits;
 
 use crate::admin::{identify, log, log_page, set_feature};
-use crate::harness::{Attached, Lab, TestHost, read, story, write};
+use crate::harness::{Attached, Lab, TestHost, open_target, read, story, write};
 
 /// A subsystem beside the default one.
 const OTHER: &str = "nqn.2026-11.x:other";
@@ -330,5 +331,55 @@ fn a_deleted_subsystem_is_gone_for_its_hosts_and_its_volumes_are_not() {
         let (_, unknown) = lab.try_connect(&attached.host, OTHER).await;
         unknown.refused(Status::CONNECT_INVALID_PARAMETERS);
         assert_eq!(lab.attach(1).await.namespaces().await, [1, 2]);
+    });
+}
+
+#[test]
+fn what_was_configured_is_there_after_a_restart() {
+    story(async |mut lab| {
+        lab.other_with("vol1", 1000).await;
+        lab.create_volume("vol2", 1 << 20, 4096).await;
+        lab.change(|catalog| {
+            let other = catalog.subsystem_mut(&name(OTHER))?;
+            other.hosts.insert(TestHost::new(1).nqn);
+            other.allow_any_host = false;
+            catalog.namespace_mut(&name(OTHER), 1000)?.write_protect = WriteProtect::On;
+            let default = name(onefold::DEFAULT_SUBSYSTEM_NQN);
+            catalog.namespace_mut(&default, 1)?.write_protect = WriteProtect::UntilPowerCycle;
+            catalog.detach(&default, 3).map(drop)
+        })
+        .await;
+        let before = lab.target.catalog();
+        let unattached = lab.engine.volume("vol2").expect("it").info().uuid;
+        assert!(before.unattached.contains(&unattached));
+        lab.target = open_target(&lab.engine, Limits::default());
+        let mut expected = Catalog::clone(&before);
+        let default = name(onefold::DEFAULT_SUBSYSTEM_NQN);
+        let first = expected.namespace_mut(&default, 1).expect("it");
+        first.write_protect = WriteProtect::Off;
+        assert_eq!(*lab.target.catalog(), expected);
+        // A volume whose deletion was interrupted leaves nothing behind that hosts could see.
+        lab.engine.delete_volume("vol1").await.expect("deleted");
+        lab.target = open_target(&lab.engine, Limits::default());
+        assert!(lab.attach_to(1, OTHER).await.namespaces().await.is_empty());
+    });
+}
+
+#[test]
+fn a_setting_that_cannot_be_understood_stops_the_start_by_its_name() {
+    story(async |lab| {
+        let key = format!("subsystem/{OTHER}");
+        let newer = br#"{"version":2,"shape":"unknown"}"#.to_vec();
+        let change = vec![(key.clone(), Some(newer))];
+        lab.engine.change_settings(change).await.expect("kept");
+        let parts = onefold::subsystem::TargetParts {
+            engine: lab.engine.clone(),
+            pool_uuid: uuid::Uuid::from_u128(1),
+            is_new_pool: false,
+            listeners: Vec::new(),
+            limits: Limits::default(),
+        };
+        let failure = onefold::subsystem::Target::open(parts).expect_err("refused");
+        assert!(failure.message.contains(&key), "{failure}");
     });
 }

@@ -1,0 +1,530 @@
+//! `onefold subsystem ...`, `onefold namespace ...`, `onefold referral ...`: what a running daemon
+//! offers to which hosts.
+
+use std::collections::BTreeSet;
+use std::process::ExitCode;
+
+use clap::{ArgAction, Subcommand};
+use fabric::TransportAddress;
+use nvme::Nqn;
+use serde::Serialize;
+
+use super::args::{PoolArg, parse_switch};
+use super::commands::{converse, on_or_off};
+use super::{Outcome, print, print_json};
+use crate::catalog::WriteProtect;
+use crate::client::Client;
+use crate::errors::Failure;
+use crate::status::{Align, table};
+use crate::subsystem_api::{
+    AddReferral, AttachNamespace, CreateSubsystem, Mask, NamespaceView, ReferralView, SetNamespace,
+    SetSubsystem, SubsystemView,
+};
+
+/// Where the daemon is, and how its answer is printed.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Answer {
+    /// The daemon's pool.
+    #[command(flatten)]
+    pub pool: PoolArg,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `onefold subsystem ...`
+#[derive(Debug, Subcommand)]
+pub enum SubsystemCommand {
+    /// Create a subsystem that every host may use, unless hosts are named
+    #[command(
+        after_help = "Example:\n  onefold subsystem create nqn.2026-11.org.example:vms --host nqn.2014-08.org.nvmexpress:uuid:..."
+    )]
+    Create {
+        /// Its name
+        nqn: Nqn,
+        /// Its serial number: 1 to 20 printable characters [default: random]
+        #[arg(long, value_name = "TEXT")]
+        serial: Option<String>,
+        /// A host that may connect (repeatable); all others may not then
+        #[arg(long = "host", value_name = "HOSTNQN")]
+        hosts: Vec<Nqn>,
+        /// Hosts may make, attach, detach and delete namespaces
+        #[arg(long)]
+        namespace_management: bool,
+        /// Where, and how.
+        #[command(flatten)]
+        answer: Answer,
+    },
+    /// List the subsystems
+    #[command(after_help = "Example:\n  onefold subsystem list --json")]
+    List {
+        /// Where, and how.
+        #[command(flatten)]
+        answer: Answer,
+    },
+    /// Show one subsystem: its namespaces, and the hosts that may use it
+    #[command(after_help = "Example:\n  onefold subsystem show nqn.2026-11.org.example:vms")]
+    Show {
+        /// Its name
+        nqn: Nqn,
+        /// Where, and how.
+        #[command(flatten)]
+        answer: Answer,
+    },
+    /// Delete a subsystem; its hosts are put out, its volumes stay
+    #[command(after_help = "Example:\n  onefold subsystem delete nqn.2026-11.org.example:vms")]
+    Delete {
+        /// Its name
+        nqn: Nqn,
+        /// Where, and how.
+        #[command(flatten)]
+        answer: Answer,
+    },
+    /// Change a subsystem
+    #[command(
+        after_help = "Example:\n  onefold subsystem set nqn.2026-11.org.example:vms --namespace-management on"
+    )]
+    Set {
+        /// Its name
+        nqn: Nqn,
+        /// Whether hosts that are not on its list may connect
+        #[arg(long, value_name = "on|off", value_parser = parse_switch, action = ArgAction::Set)]
+        allow_any_host: Option<bool>,
+        /// Whether hosts may make, attach, detach and delete namespaces
+        #[arg(long, value_name = "on|off", value_parser = parse_switch, action = ArgAction::Set)]
+        namespace_management: Option<bool>,
+        /// Where, and how.
+        #[command(flatten)]
+        answer: Answer,
+    },
+    /// Put a host on a subsystem's list: from the first one on, no other host may connect
+    #[command(
+        after_help = "Example:\n  onefold subsystem allow nqn.2026-11.org.example:vms nqn.2014-08.org.nvmexpress:uuid:..."
+    )]
+    Allow {
+        /// The subsystem's name
+        nqn: Nqn,
+        /// The host's name, as in /etc/nvme/hostnqn
+        host: Nqn,
+        /// Where, and how.
+        #[command(flatten)]
+        answer: Answer,
+    },
+    /// Take a host off a subsystem's list: it is put out at once
+    #[command(
+        after_help = "Example:\n  onefold subsystem disallow nqn.2026-11.org.example:vms nqn.2014-08.org.nvmexpress:uuid:..."
+    )]
+    Disallow {
+        /// The subsystem's name
+        nqn: Nqn,
+        /// The host's name
+        host: Nqn,
+        /// Where, and how.
+        #[command(flatten)]
+        answer: Answer,
+    },
+}
+
+/// How a namespace is shown.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Shown {
+    /// Whether several controllers may use it at a time [default of a new one: on]
+    #[arg(long, value_name = "on|off", value_parser = parse_switch, action = ArgAction::Set)]
+    pub shared: Option<bool>,
+    /// Whether it takes no writes: until that is lifted, until the daemon is started again, or for good
+    #[arg(long, value_name = "off|on|until-power-cycle|permanent")]
+    pub write_protect: Option<WriteProtect>,
+    /// Its ANA group, 1 to 128 [default of a new one: 1]
+    #[arg(long, value_name = "N")]
+    pub ana_group: Option<u32>,
+    /// The hosts that see it, a list, or all [default of a new one: all]
+    #[arg(long, value_name = "all|HOSTNQN,...", value_parser = parse_mask)]
+    pub hosts: Option<Mask>,
+}
+
+/// Parses who sees a namespace.
+fn parse_mask(text: &str) -> Result<Mask, String> {
+    if text == "all" {
+        return Ok(Mask::All);
+    }
+    let parse = |name: &str| {
+        name.parse::<Nqn>()
+            .map_err(|e| format!("'{name}' is neither 'all' nor the name of a host: {e}"))
+    };
+    let hosts: Result<BTreeSet<Nqn>, String> = text.split(',').map(parse).collect();
+    hosts.map(Mask::Only)
+}
+
+impl From<Shown> for SetNamespace {
+    fn from(shown: Shown) -> Self {
+        Self {
+            shared: shown.shared,
+            write_protect: shown.write_protect,
+            ana_group: shown.ana_group,
+            hosts: shown.hosts,
+        }
+    }
+}
+
+/// `onefold namespace ...`
+#[derive(Debug, Subcommand)]
+pub enum NamespaceCommand {
+    /// Make a volume a namespace of a subsystem, beside those that it is in already
+    #[command(
+        after_help = "Example:\n  onefold namespace attach nqn.2026-11.org.example:vms vm1 --nsid 7"
+    )]
+    Attach {
+        /// The subsystem's name
+        nqn: Nqn,
+        /// The volume's name
+        volume: String,
+        /// Its identifier, 1 to 1024 [default: the lowest free one]
+        #[arg(long, value_name = "N")]
+        nsid: Option<u32>,
+        /// How it is shown.
+        #[command(flatten)]
+        shown: Shown,
+        /// Where, and how.
+        #[command(flatten)]
+        answer: Answer,
+    },
+    /// Take a namespace out of a subsystem; the volume stays
+    #[command(after_help = "Example:\n  onefold namespace detach nqn.2026-11.org.example:vms 7")]
+    Detach {
+        /// The subsystem's name
+        nqn: Nqn,
+        /// The namespace
+        nsid: u32,
+        /// Where, and how.
+        #[command(flatten)]
+        answer: Answer,
+    },
+    /// List the namespaces of all subsystems, or of one
+    #[command(after_help = "Example:\n  onefold namespace list")]
+    List {
+        /// The subsystem's name
+        nqn: Option<Nqn>,
+        /// Where, and how.
+        #[command(flatten)]
+        answer: Answer,
+    },
+    /// Change how a namespace is shown
+    #[command(
+        after_help = "Example:\n  onefold namespace set nqn.2026-11.org.example:vms 7 --write-protect on"
+    )]
+    Set {
+        /// The subsystem's name
+        nqn: Nqn,
+        /// The namespace
+        nsid: u32,
+        /// How it is shown.
+        #[command(flatten)]
+        shown: Shown,
+        /// Where, and how.
+        #[command(flatten)]
+        answer: Answer,
+    },
+}
+
+/// `onefold referral ...`
+#[derive(Debug, Subcommand)]
+pub enum ReferralCommand {
+    /// Tell hosts that ask for subsystems of another discovery service
+    #[command(after_help = "Example:\n  onefold referral add tcp://192.0.2.9:8009")]
+    Add {
+        /// Where it listens
+        #[arg(value_name = "tcp|rdma://ADDR:PORT")]
+        address: TransportAddress,
+        /// The name of its discovery subsystem [default: the well-known one]
+        #[arg(long, value_name = "NQN")]
+        nqn: Option<Nqn>,
+        /// Where, and how.
+        #[command(flatten)]
+        answer: Answer,
+    },
+    /// Tell hosts of it no longer
+    #[command(after_help = "Example:\n  onefold referral remove 1")]
+    Remove {
+        /// Its number, as `referral list` shows it
+        id: u16,
+        /// Where, and how.
+        #[command(flatten)]
+        answer: Answer,
+    },
+    /// List the referrals
+    #[command(after_help = "Example:\n  onefold referral list")]
+    List {
+        /// Where, and how.
+        #[command(flatten)]
+        answer: Answer,
+    },
+}
+
+/// Prints what the daemon answered.
+fn show<T: Serialize>(value: &T, json: bool, text: impl FnOnce(&T) -> String) -> Outcome {
+    if json {
+        print_json(value)?;
+    } else {
+        print(&text(value));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn subsystem(command: SubsystemCommand) -> Outcome {
+    let client = |answer: &Answer| Client::new(&answer.pool.pool);
+    match command {
+        SubsystemCommand::Create {
+            nqn,
+            serial,
+            hosts,
+            namespace_management,
+            answer,
+        } => {
+            let request = CreateSubsystem {
+                nqn,
+                serial,
+                namespace_management,
+                hosts: hosts.into_iter().collect(),
+            };
+            let view = converse(client(&answer).create_subsystem(&request))?;
+            show(&view, answer.json, |view| {
+                format!("created {}, serial number {}\n", view.nqn, view.serial)
+            })
+        }
+        SubsystemCommand::List { answer } => {
+            let views = converse(client(&answer).subsystems())?;
+            show(&views, answer.json, |views| subsystem_table(views))
+        }
+        SubsystemCommand::Show { nqn, answer } => {
+            let view = converse(client(&answer).subsystem(&nqn))?;
+            show(&view, answer.json, subsystem_text)
+        }
+        SubsystemCommand::Delete { nqn, answer } => {
+            let view = converse(client(&answer).delete_subsystem(&nqn))?;
+            show(&view, answer.json, |view| format!("deleted {}\n", view.nqn))
+        }
+        SubsystemCommand::Set {
+            nqn,
+            allow_any_host,
+            namespace_management,
+            answer,
+        } => {
+            let request = SetSubsystem {
+                allow_any_host,
+                namespace_management,
+            };
+            let view = converse(client(&answer).set_subsystem(&nqn, &request))?;
+            show(&view, answer.json, subsystem_text)
+        }
+        SubsystemCommand::Allow { nqn, host, answer } => {
+            let view = converse(client(&answer).allow_host(&nqn, &host))?;
+            show(&view, answer.json, subsystem_text)
+        }
+        SubsystemCommand::Disallow { nqn, host, answer } => {
+            let view = converse(client(&answer).disallow_host(&nqn, &host))?;
+            show(&view, answer.json, subsystem_text)
+        }
+    }
+}
+
+pub(super) fn namespace(command: NamespaceCommand) -> Outcome {
+    let client = |answer: &Answer| Client::new(&answer.pool.pool);
+    match command {
+        NamespaceCommand::Attach {
+            nqn,
+            volume,
+            nsid,
+            shown,
+            answer,
+        } => {
+            let request = AttachNamespace {
+                volume,
+                nsid,
+                set: shown.into(),
+            };
+            let view = converse(client(&answer).attach_namespace(&nqn, &request))?;
+            show(&view, answer.json, |view| namespace_line("attached", view))
+        }
+        NamespaceCommand::Detach { nqn, nsid, answer } => {
+            let view = converse(client(&answer).detach_namespace(&nqn, nsid))?;
+            show(&view, answer.json, |view| namespace_line("detached", view))
+        }
+        NamespaceCommand::List { nqn, answer } => {
+            let client = client(&answer);
+            let subsystems = match nqn {
+                Some(nqn) => vec![converse(client.subsystem(&nqn))?],
+                None => converse(client.subsystems())?,
+            };
+            let all: Vec<_> = subsystems
+                .into_iter()
+                .flat_map(|subsystem| subsystem.namespaces)
+                .collect();
+            show(&all, answer.json, |all| namespace_table(all))
+        }
+        NamespaceCommand::Set {
+            nqn,
+            nsid,
+            shown,
+            answer,
+        } => {
+            let request: SetNamespace = shown.into();
+            if request == SetNamespace::default() {
+                return Err(Failure::invalid(
+                    "nothing to change: name --shared, --write-protect, --ana-group or --hosts",
+                )
+                .into());
+            }
+            let view = converse(client(&answer).set_namespace(&nqn, nsid, &request))?;
+            show(&view, answer.json, |view| namespace_line("changed", view))
+        }
+    }
+}
+
+pub(super) fn referral(command: ReferralCommand) -> Outcome {
+    let client = |answer: &Answer| Client::new(&answer.pool.pool);
+    match command {
+        ReferralCommand::Add {
+            address,
+            nqn,
+            answer,
+        } => {
+            let request = AddReferral { address, nqn };
+            let view = converse(client(&answer).add_referral(&request))?;
+            show(&view, answer.json, |view| {
+                format!("referral {}: {}, {}\n", view.id, view.address, view.nqn)
+            })
+        }
+        ReferralCommand::Remove { id, answer } => {
+            let view = converse(client(&answer).remove_referral(id))?;
+            show(&view, answer.json, |view| {
+                format!("removed referral {}: {}\n", view.id, view.address)
+            })
+        }
+        ReferralCommand::List { answer } => {
+            let views = converse(client(&answer).referrals())?;
+            show(&views, answer.json, |views| referral_table(views))
+        }
+    }
+}
+
+fn subsystem_table(views: &[SubsystemView]) -> String {
+    let rows: Vec<_> = views
+        .iter()
+        .map(|view| {
+            vec![
+                view.nqn.to_string(),
+                view.namespaces.len().to_string(),
+                who(view),
+                view.controllers.to_string(),
+            ]
+        })
+        .collect();
+    table(
+        &["SUBSYSTEM", "NAMESPACES", "HOSTS", "CONTROLLERS"],
+        &rows,
+        &[Align::Left, Align::Right, Align::Left, Align::Right],
+    )
+}
+
+/// Who may use a subsystem, in a word.
+fn who(view: &SubsystemView) -> String {
+    match view.allow_any_host {
+        true => "any".to_owned(),
+        false => view.hosts.len().to_string(),
+    }
+}
+
+fn subsystem_text(view: &SubsystemView) -> String {
+    let mut text = format!(
+        "nqn                   {}\nserial                {}\nallow any host        {}\n\
+         namespace management  {}\ncontrollers           {}\n",
+        view.nqn,
+        view.serial,
+        on_or_off(view.allow_any_host),
+        on_or_off(view.namespace_management),
+        view.controllers
+    );
+    for host in &view.hosts {
+        text += &format!("host                  {host}\n");
+    }
+    if !view.namespaces.is_empty() {
+        text.push('\n');
+        text += &namespace_table(&view.namespaces);
+    }
+    text
+}
+
+fn namespace_line(done: &str, view: &NamespaceView) -> String {
+    format!(
+        "{done} namespace {} of {}: volume {}, shared {}, write protect {}, ANA group {}, hosts {}\n",
+        view.nsid,
+        view.subsystem,
+        view.volume,
+        on_or_off(view.shared),
+        view.write_protect,
+        view.ana_group,
+        seen_by(view)
+    )
+}
+
+fn seen_by(view: &NamespaceView) -> String {
+    match &view.hosts {
+        None => "all".to_owned(),
+        Some(hosts) if hosts.is_empty() => "none".to_owned(),
+        Some(hosts) => {
+            let names: Vec<_> = hosts.iter().map(Nqn::as_str).collect();
+            names.join(",")
+        }
+    }
+}
+
+fn namespace_table(views: &[NamespaceView]) -> String {
+    let rows: Vec<_> = views
+        .iter()
+        .map(|view| {
+            vec![
+                view.subsystem.to_string(),
+                view.nsid.to_string(),
+                view.volume.clone(),
+                on_or_off(view.shared).to_owned(),
+                view.write_protect.to_string(),
+                view.ana_group.to_string(),
+                seen_by(view),
+            ]
+        })
+        .collect();
+    let mut align = [Align::Left; 7];
+    align[1] = Align::Right;
+    align[5] = Align::Right;
+    table(
+        &[
+            "SUBSYSTEM",
+            "NSID",
+            "VOLUME",
+            "SHARED",
+            "PROTECTED",
+            "ANA",
+            "HOSTS",
+        ],
+        &rows,
+        &align,
+    )
+}
+
+fn referral_table(views: &[ReferralView]) -> String {
+    if views.is_empty() {
+        return "Hosts are told of no other discovery service.\n".to_owned();
+    }
+    let rows: Vec<_> = views
+        .iter()
+        .map(|view| {
+            vec![
+                view.id.to_string(),
+                view.address.to_string(),
+                view.nqn.to_string(),
+            ]
+        })
+        .collect();
+    let align = [Align::Right, Align::Left, Align::Left];
+    table(&["ID", "ADDRESS", "SUBSYSTEM"], &rows, &align)
+}
