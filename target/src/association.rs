@@ -88,6 +88,7 @@ pub async fn serve_queue<Q: Queue>(target: Arc<Target>, queue: Q) {
         controller.end();
     }
     in_flight.none_left().await;
+    handle.pass_all_barriers();
     crew.dismiss();
     controller.detach(handle);
     if handle.qid == 0 {
@@ -137,7 +138,8 @@ async fn watch<Q: Queue>(line: &Rc<Line<Q>>) -> End {
         }
     }
     .fuse();
-    pin_mut!(close_requested, stopped, lost, silent);
+    let barriers = handle.pass_barriers(&line.in_flight).fuse();
+    pin_mut!(close_requested, stopped, lost, silent, barriers);
     loop {
         let shrink = reactor::sleep(SHRINK_INTERVAL).fuse();
         pin_mut!(shrink);
@@ -154,6 +156,8 @@ async fn watch<Q: Queue>(line: &Rc<Line<Q>>) -> End {
                 controller.fail();
                 return End::KeepAlive;
             }
+            // It has no end: the queue that asks is there.
+            () = barriers => {}
             () = shrink => line.crew.shrink(),
         }
     }

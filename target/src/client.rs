@@ -15,6 +15,7 @@ use tokio::net::UnixStream;
 use crate::api::{CreateVolume, ResizeVolume, VolumeView};
 use crate::drive_api::AddDrive;
 use crate::errors::{ErrorBody, Failure};
+use crate::reservation::api::ReservationView;
 use crate::socket::SocketPath;
 use crate::status::{SpaceDetail, Status};
 use crate::subsystem_api::{
@@ -249,6 +250,24 @@ impl Client {
     /// serves the pool.
     pub async fn add_drive(&self, request: &AddDrive) -> Result<Vec<DriveStatus>, Failure> {
         self.send(Method::POST, "/v1/drives", Some(request)).await
+    }
+
+    /// The reservations of a volume.
+    ///
+    /// # Errors
+    /// There is no such volume, or no daemon serves the pool.
+    pub async fn reservation(&self, volume: &str) -> Result<ReservationView, Failure> {
+        let path = volume_path(volume)? + "/reservation";
+        self.get(&path).await
+    }
+
+    /// Removes reservation and registrations of a volume.
+    ///
+    /// # Errors
+    /// There is no such volume, or no daemon serves the pool.
+    pub async fn clear_reservation(&self, volume: &str) -> Result<ReservationView, Failure> {
+        let path = volume_path(volume)? + "/reservation";
+        self.send(Method::DELETE, &path, None::<&()>).await
     }
 
     /// Counts what volumes have alone and share; answers when it is through.

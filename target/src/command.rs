@@ -4,13 +4,14 @@
 //! it, so that the host recovers instead of waiting; the host's identifier is free when it reads the
 //! answer.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use nvme::{Cqe, Sqe, Status};
 use reactor::Buffer;
 
 use crate::error_log::ErrorEntry;
-use crate::in_flight::Interrupted;
+use crate::in_flight::{Interrupted, Turn};
 use crate::line::Line;
 use crate::queue::{Queue, lock};
 
@@ -119,6 +120,8 @@ pub(crate) struct Command<Q: Queue> {
     /// Taken by the answer.
     capsule: Option<Q::Capsule>,
     sqe: Sqe,
+    /// As long as it may touch a volume.
+    turn: Cell<Option<Turn>>,
 }
 
 impl<Q: Queue> Command<Q> {
@@ -135,7 +138,15 @@ impl<Q: Queue> Command<Q> {
             line: line.clone(),
             capsule: Some(capsule),
             sqe,
+            turn: Cell::new(Some(line.in_flight.join_turn())),
         })
+    }
+
+    /// The command touches no volume any more: who waits for earlier commands need not wait for it.
+    pub(crate) fn is_harmless(&self) {
+        if let Some(turn) = self.turn.take() {
+            self.line.in_flight.leave_turn(turn);
+        }
     }
 
     /// The submission queue entry.
@@ -146,7 +157,7 @@ impl<Q: Queue> Command<Q> {
     /// Waits, unless the command is aborted meanwhile.
     pub(crate) async fn abortable<T>(&self, work: impl Future<Output = T>) -> Result<T, Fault> {
         let waiting = &self.line.handle.waiting;
-        Ok(waiting.wait(self.sqe.cid(), work).await?)
+        Ok(waiting.wait(self.sqe.cid(), self.sqe.nsid(), work).await?)
     }
 
     /// Bytes of data that the host has prepared for this command.
@@ -264,6 +275,7 @@ impl<Q: Queue> Drop for Command<Q> {
             // The work died without an answer. The host must not wait for it.
             self.line.queue.close();
         }
+        self.is_harmless();
         self.line.in_flight.end();
     }
 }

@@ -26,8 +26,9 @@ use crate::discovery::Reading;
 use crate::error_log::ErrorLog;
 use crate::events::Events;
 use crate::features::FeatureState;
-use crate::in_flight::Waiting;
+use crate::in_flight::{InFlight, Waiting};
 use crate::queue::lock;
+use crate::reservation::Notifications;
 use crate::subsystem::{Host, Limits, QueueLimits, Subsystem, SubsystemKind};
 
 /// Keep Alive Support: the granularity of the keep-alive timer in units of 100 ms. As nvmet.
@@ -64,6 +65,10 @@ pub(crate) struct QueueHandle {
     close: watch::Sender<bool>,
     /// A command came in since the keep-alive timer looked last.
     alive: AtomicBool,
+    /// How often somebody asked for all earlier commands to be done.
+    barriers_asked: watch::Sender<u64>,
+    /// How many of those times they are done.
+    barriers_passed: watch::Sender<u64>,
 }
 
 impl QueueHandle {
@@ -73,6 +78,8 @@ impl QueueHandle {
             waiting: Waiting::default(),
             close: watch::Sender::new(false),
             alive: AtomicBool::new(true),
+            barriers_asked: watch::Sender::new(0),
+            barriers_passed: watch::Sender::new(0),
         })
     }
 
@@ -90,6 +97,33 @@ impl QueueHandle {
 
     fn is_closing(&self) -> bool {
         *self.close.borrow()
+    }
+
+    /// Waits until no command that came before can touch a volume.
+    pub(crate) async fn earlier_commands_done(&self) {
+        let mut number = 0;
+        self.barriers_asked.send_modify(|asked| {
+            *asked += 1;
+            number = *asked;
+        });
+        let mut passed = self.barriers_passed.subscribe();
+        let _ = passed.wait_for(|passed| *passed >= number).await;
+    }
+
+    /// Tells those who wait for earlier commands when these are done. For the task of the queue.
+    pub(crate) async fn pass_barriers(&self, in_flight: &InFlight) {
+        let mut asked = self.barriers_asked.subscribe();
+        let mut passed = 0;
+        while let Ok(number) = asked.wait_for(|asked| *asked > passed).await.map(|n| *n) {
+            in_flight.earlier_done().await;
+            passed = number;
+            self.barriers_passed.send_replace(passed);
+        }
+    }
+
+    /// The queue is over: no command is left, and none will come.
+    pub(crate) fn pass_all_barriers(&self) {
+        self.barriers_passed.send_replace(u64::MAX);
     }
 
     /// Waits for [`QueueHandle::close`].
@@ -133,6 +167,7 @@ pub struct Controller {
     pub(crate) errors: Mutex<ErrorLog>,
     /// The discovery log that the host is reading.
     pub(crate) discovery: Mutex<Option<Reading>>,
+    pub(crate) reservations: Notifications,
     state: Mutex<State>,
     /// What every command asks, without the lock: whether the controller is enabled and works.
     usable: AtomicBool,
@@ -186,6 +221,7 @@ impl Controller {
             events: Events::default(),
             errors: Mutex::default(),
             discovery: Mutex::default(),
+            reservations: Notifications::default(),
             state: Mutex::new(State {
                 configuration: 0,
                 status: ControllerStatus {
@@ -333,6 +369,7 @@ impl Controller {
         };
         state.features = FeatureState::default();
         self.events.set_wanted(0);
+        self.reservations.reset();
         for queue in state.queues.values().filter(|queue| queue.qid != 0) {
             queue.close();
         }
@@ -466,6 +503,13 @@ impl Controller {
     /// The queue of that identifier.
     pub(crate) fn queue(&self, qid: u16) -> Option<Arc<QueueHandle>> {
         lock(&self.state).queues.get(&qid).cloned()
+    }
+
+    /// The I/O queues now.
+    pub(crate) fn io_queues(&self) -> Vec<Arc<QueueHandle>> {
+        let state = lock(&self.state);
+        let queues = state.queues.values();
+        queues.filter(|queue| queue.qid != 0).cloned().collect()
     }
 
     /// Ends the association: no queue joins any more, those that are there close.

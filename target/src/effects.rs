@@ -8,6 +8,7 @@ use nvme::admin;
 use nvme::command::FABRICS_OPCODE;
 use nvme::io;
 use nvme::log::CommandEffects;
+use nvme::reservation;
 
 /// It changes nothing but the controller's own state, or nothing at all.
 const CONTROLLER: u32 = CommandEffects::SUPPORTED | CommandEffects::CONTROLLER_SCOPE;
@@ -37,6 +38,10 @@ const IO: &[(u8, u32)] = &[
     (io::OPCODE_COMPARE, READS),
     (io::OPCODE_WRITE_ZEROES, WRITES),
     (io::OPCODE_DATASET_MANAGEMENT, WRITES),
+    (reservation::OPCODE_RESERVATION_REGISTER, READS),
+    (reservation::OPCODE_RESERVATION_REPORT, READS),
+    (reservation::OPCODE_RESERVATION_ACQUIRE, READS),
+    (reservation::OPCODE_RESERVATION_RELEASE, READS),
     (FABRICS_OPCODE, READS),
 ];
 
@@ -56,6 +61,7 @@ pub(crate) fn page() -> CommandEffects {
 mod tests {
     use nvme::admin::AdminCommand;
     use nvme::io::IoCommand;
+    use nvme::reservation::ReservationCommand;
     use nvme::{Sqe, Status};
 
     use super::*;
@@ -80,7 +86,8 @@ mod tests {
             let parsed = AdminCommand::parse(&sqe).err() != Some(unknown);
             assert_eq!(admin, parsed, "admin command {opcode:02x}h");
             let io = effects.iocs[usize::from(opcode)] != 0;
-            let parsed = IoCommand::parse(&sqe).err() != Some(unknown);
+            let parsed = IoCommand::parse(&sqe).err() != Some(unknown)
+                || ReservationCommand::parse(&sqe).is_some();
             assert_eq!(io, parsed, "I/O command {opcode:02x}h");
         }
     }

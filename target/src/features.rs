@@ -17,6 +17,7 @@ use nvme::identify::NSID_BROADCAST;
 use crate::command::{Command, Fault, Outcome, Success};
 use crate::controller::Controller;
 use crate::queue::Queue;
+use crate::reservation;
 use crate::subsystem::Limits;
 
 /// Byte offsets in the command, for the error log.
@@ -89,8 +90,8 @@ pub(crate) fn supported_events(controller: &Controller) -> AsyncEventConfig {
 fn feature(controller: &Controller, fid: u8) -> Result<FeatureId, Fault> {
     use FeatureId::{
         Arbitration, AsyncEventConfig, ErrorRecovery, HostBehavior, HostIdentifier, KeepAliveTimer,
-        NumberOfQueues, PowerManagement, TemperatureThreshold, Timestamp, VolatileWriteCache,
-        WriteAtomicity,
+        NumberOfQueues, PowerManagement, ReservationNotificationMask, ReservationPersistence,
+        TemperatureThreshold, Timestamp, VolatileWriteCache, WriteAtomicity,
     };
     let discovery = [AsyncEventConfig, KeepAliveTimer];
     let all = [
@@ -106,6 +107,8 @@ fn feature(controller: &Controller, fid: u8) -> Result<FeatureId, Fault> {
         KeepAliveTimer,
         HostBehavior,
         HostIdentifier,
+        ReservationNotificationMask,
+        ReservationPersistence,
     ];
     let offered: &[FeatureId] = if controller.is_discovery() {
         &discovery
@@ -147,6 +150,11 @@ pub(crate) async fn get<Q: Queue>(command: &Command<Q>, get: GetFeatures) -> Out
         FeatureId::WriteAtomicity => state.write_atomicity,
         FeatureId::AsyncEventConfig if current => controller.events.wanted(),
         FeatureId::AsyncEventConfig => 0,
+        FeatureId::ReservationNotificationMask | FeatureId::ReservationPersistence => match current
+        {
+            true => reservation::features::get(command, id, get.nsid)?,
+            false => 0,
+        },
         FeatureId::KeepAliveTimer if current => controller.kato_ms(),
         FeatureId::KeepAliveTimer => 0,
         FeatureId::Timestamp => {
@@ -174,6 +182,9 @@ pub(crate) async fn get<Q: Queue>(command: &Command<Q>, get: GetFeatures) -> Out
 fn supported(id: FeatureId) -> u32 {
     match id {
         FeatureId::HostIdentifier | FeatureId::PowerManagement => 0,
+        FeatureId::ReservationNotificationMask | FeatureId::ReservationPersistence => {
+            Select::CHANGEABLE | Select::NAMESPACE_SPECIFIC
+        }
         _ => Select::CHANGEABLE,
     }
 }
@@ -219,9 +230,12 @@ pub(crate) async fn set<Q: Queue>(command: &Command<Q>, set: SetFeatures) -> Out
     if set.save {
         return Err(Fault::field(Status::FEATURE_NOT_SAVEABLE, FID_AT));
     }
+    if let FeatureId::ReservationNotificationMask | FeatureId::ReservationPersistence = id {
+        return reservation::features::set(command, id, set.nsid, set.dwords[0]).await;
+    }
     let namespace_allowed = matches!(set.nsid, 0 | NSID_BROADCAST);
     if !namespace_allowed {
-        // None of the features here has a value per namespace.
+        // None of the other features has a value per namespace.
         return Err(Fault::field(FEATURE_NOT_NAMESPACE_SPECIFIC, NSID_AT));
     }
     let value = set.dwords[0];

@@ -16,6 +16,7 @@ use nvme::identify::{
     LbaFormat, NSID_BROADCAST, NamespaceDescriptor, PowerState, encode_controller_list,
     encode_descriptor_list, encode_namespace_list,
 };
+use nvme::reservation::{ONCS_RESERVATIONS, RESCAP_ALL};
 
 use crate::catalog::{NAMESPACES_MAX, NamespaceConfig, WriteProtect};
 use crate::command::{Command, Fault, Outcome};
@@ -39,8 +40,8 @@ const SGLS_RDMA: u32 = SGLS | 1 << 2;
 const MSDBD: u8 = 1;
 /// Abort Command Limit, zero based.
 const ACL: u8 = 3;
-/// Compare, Dataset Management, Write Zeroes, Select in Get Features, Timestamp.
-const ONCS: u16 = 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 6;
+/// Compare, Dataset Management, Write Zeroes, Select in Get Features, Reservations, Timestamp.
+const ONCS: u16 = 1 | 1 << 2 | 1 << 3 | 1 << 4 | ONCS_RESERVATIONS | 1 << 6;
 /// A write cache is present; Flush takes all namespaces.
 const VWC: u8 = 1 | 3 << 1;
 /// 128-bit host identifiers (bit 0), traffic-based keep alive (bit 6).
@@ -110,6 +111,7 @@ fn page<Q: Queue>(command: &Command<Q>, identify: Identify) -> Result<Page, Faul
             let page = IdentifyIndependentNamespace {
                 nmic: nmic(&config),
                 nsattr: nsattr(&config),
+                rescap: RESCAP_ALL,
                 nstat: 1,
                 ..Default::default()
             };
@@ -249,6 +251,7 @@ fn describe_namespace(
         nsfeat: 1 | 1 << 3 | 1 << 4,
         nmic: nmic(config),
         nsattr: nsattr(config),
+        rescap: RESCAP_ALL,
         // Deallocated blocks read as zeros; Write Zeroes may deallocate.
         dlfeat: 1 | 1 << 3,
         npwg: preferred,

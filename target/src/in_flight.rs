@@ -8,6 +8,7 @@
 //! - A command identifier is in flight at most once per queue.
 //! - A command is aborted only while it waits (for a buffer, for its data, for an event), never while
 //!   the engine works on it: the engine's futures run to their end.
+//! - [`InFlight::earlier_done`] is ready only when no command that began before it can touch a volume.
 //! - [`InFlight::none_left`] is ready only when no command of the queue can touch a volume any more.
 
 use std::cell::{Cell, RefCell};
@@ -27,7 +28,17 @@ pub(crate) struct InFlight {
     used: RefCell<Box<[u64]>>,
     count: Cell<usize>,
     on_none: RefCell<Option<Waker>>,
+    /// Commands that may still touch a volume, by the turn that they began in.
+    turns: [Cell<usize>; 2],
+    /// The turn of commands that begin now.
+    turn: Cell<Turn>,
+    on_turn_over: RefCell<Option<Waker>>,
 }
+
+/// A span of time in which commands begin: it ends when somebody wants to know that all commands so far
+/// are done. There are two, one after the other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Turn(bool);
 
 impl Default for InFlight {
     fn default() -> Self {
@@ -35,6 +46,9 @@ impl Default for InFlight {
             used: RefCell::new(vec![0; CID_WORDS].into_boxed_slice()),
             count: Cell::new(0),
             on_none: RefCell::new(None),
+            turns: Default::default(),
+            turn: Cell::default(),
+            on_turn_over: RefCell::new(None),
         }
     }
 }
@@ -68,6 +82,45 @@ impl InFlight {
         {
             waker.wake();
         }
+    }
+
+    /// A command begins that may touch a volume.
+    pub(crate) fn join_turn(&self) -> Turn {
+        let turn = self.turn.get();
+        let count = self.in_turn(turn);
+        count.set(count.get() + 1);
+        turn
+    }
+
+    /// A command can touch no volume any more.
+    pub(crate) fn leave_turn(&self, turn: Turn) {
+        let count = self.in_turn(turn);
+        let left = count.get().saturating_sub(1);
+        count.set(left);
+        if left == 0
+            && turn != self.turn.get()
+            && let Some(waker) = self.on_turn_over.take()
+        {
+            waker.wake();
+        }
+    }
+
+    fn in_turn(&self, turn: Turn) -> &Cell<usize> {
+        &self.turns[usize::from(turn.0)]
+    }
+
+    /// Waits until no command that began before can touch a volume. One at a time.
+    pub(crate) async fn earlier_done(&self) {
+        let over = self.turn.get();
+        self.turn.set(Turn(!over.0));
+        poll_fn(|cx| {
+            if self.in_turn(over).get() == 0 {
+                return Poll::Ready(());
+            }
+            *self.on_turn_over.borrow_mut() = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
     }
 
     /// Waits until no command is in flight.
@@ -104,6 +157,7 @@ struct Table {
 #[derive(Debug)]
 struct Entry {
     cid: u16,
+    nsid: u32,
     abort_requested: bool,
     waker: Waker,
 }
@@ -132,6 +186,14 @@ impl Waiting {
         }
     }
 
+    /// Aborts what waits now in a namespace.
+    pub(crate) fn abort_namespace(&self, nsid: u32) {
+        let mut table = lock(&self.table);
+        let waiting = table.entries.iter_mut().flatten();
+        let there = waiting.filter(|entry| entry.nsid == nsid);
+        there.for_each(Entry::abort);
+    }
+
     /// Aborts what waits now: the controller is reset.
     pub(crate) fn abort_all(&self) {
         let mut table = lock(&self.table);
@@ -152,7 +214,7 @@ impl Waiting {
         self.ending.load(Ordering::SeqCst)
     }
 
-    /// Waits for `work` of the command `cid`; it is dropped if the command is aborted meanwhile. Work
+    /// Waits for `work` of the command `cid` in a namespace; it is dropped if the command is aborted meanwhile. Work
     /// that is ready at once touches no lock.
     ///
     /// # Errors
@@ -160,6 +222,7 @@ impl Waiting {
     pub(crate) async fn wait<T>(
         &self,
         cid: u16,
+        nsid: u32,
         work: impl Future<Output = T>,
     ) -> Result<T, Interrupted> {
         let mut work = pin!(work);
@@ -176,7 +239,7 @@ impl Waiting {
                     false => Poll::Ready(Ok(done)),
                 },
                 Poll::Pending => {
-                    place.enter(cid, cx.waker())?;
+                    place.enter(cid, nsid, cx.waker())?;
                     Poll::Pending
                 }
             }
@@ -218,7 +281,7 @@ impl Place<'_> {
         }
     }
 
-    fn enter(&mut self, cid: u16, waker: &Waker) -> Result<(), Interrupted> {
+    fn enter(&mut self, cid: u16, nsid: u32, waker: &Waker) -> Result<(), Interrupted> {
         if self.slot.is_some() {
             return Ok(());
         }
@@ -229,6 +292,7 @@ impl Place<'_> {
         }
         let entry = Some(Entry {
             cid,
+            nsid,
             abort_requested: false,
             waker: waker.clone(),
         });
@@ -294,7 +358,7 @@ mod tests {
         let commands = Waiting::default();
         assert!(!commands.abort(1), "it does not wait");
         {
-            let mut waiting = pin!(commands.wait(1, pending::<()>()));
+            let mut waiting = pin!(commands.wait(1, 1, pending::<()>()));
             let mut cx = Context::from_waker(Waker::noop());
             assert!(waiting.as_mut().poll(&mut cx).is_pending());
             assert!(!commands.abort(2), "another one");
@@ -315,7 +379,7 @@ mod tests {
             true => Poll::Ready(()),
             false => Poll::Pending,
         });
-        let mut waiting = pin!(commands.wait(1, work));
+        let mut waiting = pin!(commands.wait(1, 1, work));
         let mut cx = Context::from_waker(Waker::noop());
         assert!(waiting.as_mut().poll(&mut cx).is_pending());
         assert!(commands.abort(1));
@@ -329,21 +393,56 @@ mod tests {
     #[test]
     fn a_queue_that_ends_takes_along_what_waits_later_too() {
         let commands = Waiting::default();
-        let mut now = Box::pin(commands.wait(1, pending::<()>()));
+        let mut now = Box::pin(commands.wait(1, 1, pending::<()>()));
         assert_eq!((&mut now).now_or_never(), None);
         commands.end();
         assert_eq!(now.now_or_never(), Some(Err(Interrupted::QueueEnding)));
         assert_eq!(
-            commands.wait(2, ready(())).now_or_never(),
+            commands.wait(2, 1, ready(())).now_or_never(),
             Some(Err(Interrupted::QueueEnding))
         );
+    }
+
+    #[test]
+    fn only_what_waits_in_that_namespace_is_aborted() {
+        let commands = Waiting::default();
+        let mut here = Box::pin(commands.wait(1, 7, pending::<()>()));
+        let mut elsewhere = Box::pin(commands.wait(2, 8, pending::<()>()));
+        assert_eq!((&mut here).now_or_never(), None);
+        assert_eq!((&mut elsewhere).now_or_never(), None);
+        commands.abort_namespace(7);
+        assert_eq!(here.now_or_never(), Some(Err(Interrupted::Aborted)));
+        assert_eq!(elsewhere.now_or_never(), None);
+    }
+
+    #[test]
+    fn who_waits_for_earlier_commands_does_not_wait_for_later_ones() {
+        let commands = InFlight::default();
+        let earlier = commands.join_turn();
+        let harmless = commands.join_turn();
+        commands.leave_turn(harmless);
+        let mut done = Box::pin(commands.earlier_done());
+        assert_eq!((&mut done).now_or_never(), None);
+        let later = commands.join_turn();
+        assert_eq!((&mut done).now_or_never(), None);
+        commands.leave_turn(earlier);
+        assert_eq!(done.now_or_never(), Some(()));
+        let mut done = Box::pin(commands.earlier_done());
+        assert_eq!(
+            (&mut done).now_or_never(),
+            None,
+            "the later one is an earlier one now"
+        );
+        commands.leave_turn(later);
+        assert_eq!(done.now_or_never(), Some(()));
+        assert_eq!(commands.earlier_done().now_or_never(), Some(()));
     }
 
     #[test]
     fn places_are_used_again() {
         let commands = Waiting::default();
         for cid in 0..100 {
-            assert_eq!(commands.wait(cid, pending::<()>()).now_or_never(), None);
+            assert_eq!(commands.wait(cid, 1, pending::<()>()).now_or_never(), None);
         }
         assert_eq!(lock(&commands.table).entries.len(), 1);
     }

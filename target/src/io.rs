@@ -7,19 +7,21 @@
 //!   switched off, when it survives a loss of power.
 //! - What an engine error means to the host is decided in [`crate::errors`] alone.
 
-mod admit;
+pub(crate) mod admit;
 
 use std::rc::Rc;
 
 use dedup::{EngineError, ErrorKind};
 use nvme::Status;
 use nvme::io::{DSM_RANGE_BYTES, DsmRange, IoCommand, LbaRange};
+use nvme::reservation::ReservationCommand;
 
 use admit::{Access, admit};
 
 use crate::command::{Command, Fault, Outcome, Success};
 use crate::line::KnownVolume;
 use crate::queue::Queue;
+use crate::reservation;
 
 /// All namespaces.
 const NSID_ALL: u32 = 0xffff_ffff;
@@ -30,6 +32,9 @@ const NLB_AT: u16 = 48;
 
 /// Runs an I/O command.
 pub(crate) async fn run<Q: Queue>(command: &Command<Q>) -> Outcome {
+    if let Some(reservation) = ReservationCommand::parse(command.sqe()) {
+        return reservation::commands::run(command, reservation?).await;
+    }
     match IoCommand::parse(command.sqe())? {
         IoCommand::Read { nsid, range, fua } => read(command, nsid, range, fua).await,
         IoCommand::Write { nsid, range, fua } => write(command, nsid, range, fua).await,

@@ -16,6 +16,7 @@ use crate::crew::Crew;
 use crate::health::QueueCounters;
 use crate::in_flight::InFlight;
 use crate::queue::Queue;
+use crate::reservation;
 use crate::subsystem::Target;
 
 /// Volumes that a queue remembers. Hosts rarely use more on one queue; if they do, all are looked up
@@ -43,6 +44,8 @@ pub(crate) struct KnownVolume {
     pub(crate) lba_bytes: u32,
     /// How the subsystem shows it.
     pub(crate) config: Arc<NamespaceConfig>,
+    /// What reservations let the host do.
+    pub(crate) reservations: reservation::Watch,
 }
 
 #[derive(Default)]
@@ -93,6 +96,10 @@ impl<Q: Queue> Line<Q> {
             lba_bytes: info.lba_bytes,
             volume: visible.volume.clone(),
             config: visible.config.clone(),
+            reservations: reservation::Watch::new(
+                self.target.reservations.of(info.uuid),
+                reservation::HostId::from_bytes(self.controller.host.id),
+            ),
         });
         known.volumes.push((nsid, volume.clone()));
         Some(volume)

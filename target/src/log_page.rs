@@ -17,6 +17,7 @@ use nvme::log::{
 use crate::command::{Command, Fault, Outcome};
 use crate::controller::Controller;
 use crate::error_log::ERROR_LOG_ENTRIES;
+use crate::events::EventKind;
 use crate::queue::{Queue, lock};
 use crate::{discovery, effects};
 
@@ -134,6 +135,20 @@ impl<Q: Queue> Pages<Q> {
                     &line.controller,
                     get.offset,
                 ))
+            },
+        },
+        Row {
+            page: LogPage::ReservationNotification,
+            offered: Offered::ByIo,
+            scope: Scope::Controller,
+            specific: 0,
+            make: |command, get| {
+                let controller = &command.line.controller;
+                let page = controller.reservations.read(get.retain_event);
+                if page.more > 0 && !get.retain_event {
+                    controller.events.raise(EventKind::ReservationNotification);
+                }
+                Ok(page.encode().to_vec())
             },
         },
     ];

@@ -25,6 +25,7 @@ use crate::errors::Failure;
 use crate::health::Health;
 use crate::listen::Report;
 use crate::queue::lock;
+use crate::reservation;
 use crate::status::{AttachedHost, TransportFigures};
 use crate::subsystem::{Limits, Subsystem, SubsystemKind};
 
@@ -52,6 +53,7 @@ pub struct Target {
     pub(crate) engine: Arc<Engine>,
     pub(crate) limits: Limits,
     pub(crate) health: Health,
+    pub(crate) reservations: reservation::Registry,
     /// The serial number of the discovery subsystem, and of the default one of a new pool.
     pub(crate) serial: String,
     world: RwLock<Arc<World>>,
@@ -147,12 +149,14 @@ impl Target {
         let nvm = nvm.ok_or_else(|| crate::catalog::no_subsystem(&default))?;
         let discovery_nqn = own_name(format!("{UNIQUE_DISCOVERY_PREFIX}{pool_uuid}"))?;
         let discovery = Subsystem::new(discovery_nqn, SubsystemKind::Discovery, limits);
+        let reservations = reservation::Registry::load(&engine)?;
         let target = Arc::new(Self {
             nvm,
             discovery: Arc::new(discovery),
             engine,
             limits,
             health: Health::new(),
+            reservations,
             serial,
             world: RwLock::new(Arc::new(world)),
             generation: AtomicU64::new(1),
@@ -297,6 +301,14 @@ impl Target {
             }
         }
         drop(served);
+    }
+
+    /// Forgets the reservations of volumes that are no longer there.
+    ///
+    /// # Errors
+    /// The pool takes no changes.
+    pub async fn forget_reservations(&self) -> Result<(), dedup::EngineError> {
+        self.reservations.forget_deleted(&self.engine).await
     }
 
     /// The subsystem of that name.

@@ -99,5 +99,9 @@ impl Target {
             // It shows nothing, and the next start leaves it out.
             tracing::warn!(volume = %uuid, %error, "the place of a volume that is gone is still kept");
         }
+        if let Err(error) = self.forget_reservations().await {
+            // They hold nothing, and the next deletion takes them along.
+            tracing::warn!(volume = %uuid, %error, "reservations of a volume that is gone are still kept");
+        }
     }
 }

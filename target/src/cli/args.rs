@@ -13,6 +13,7 @@ use super::bench::BenchCommand;
 use super::bounds::BoundsArgs;
 use super::drive::DriveCommand;
 use super::estimate::EstimateArgs;
+use super::reservation::ReservationCommand;
 use super::scrub::ScrubCommand;
 use super::subsystem::{NamespaceCommand, ReferralCommand, SubsystemCommand};
 use crate::size::{SizeError, parse_size};
@@ -63,6 +64,9 @@ pub enum Command {
     /// Tell hosts of other discovery services
     #[command(subcommand)]
     Referral(ReferralCommand),
+    /// Show and clear reservations of a running daemon's volumes
+    #[command(subcommand)]
+    Reservation(ReservationCommand),
     /// Show a running daemon's volumes, attached hosts and space
     Status(StatusArgs),
     /// Read all data of a running daemon in the background, and prove it

@@ -11,6 +11,7 @@ mod commands;
 pub mod drive;
 pub mod estimate;
 mod repair;
+mod reservation;
 mod scrub;
 pub mod subsystem;
 
@@ -95,6 +96,7 @@ fn run(command: Command) -> Outcome {
         Command::Subsystem(command) => subsystem::subsystem(command),
         Command::Namespace(command) => subsystem::namespace(command),
         Command::Referral(command) => subsystem::referral(command),
+        Command::Reservation(command) => reservation::run(command),
         Command::Status(args) => commands::status(&args),
         Command::Pool(PoolCommand::Check {
             dir,

@@ -15,6 +15,7 @@ use crate::catalog::WriteProtect;
 use crate::command::{Command, Fault};
 use crate::line::KnownVolume;
 use crate::queue::Queue;
+use crate::reservation;
 
 /// Byte offset of the namespace identifier in a command, for the error log.
 const NSID_AT: u16 = 4;
@@ -31,16 +32,35 @@ pub(crate) enum Access {
     Flush,
 }
 
+impl Access {
+    /// The command group that reservations count it to.
+    const fn group(self) -> reservation::Access {
+        match self {
+            Self::Read => reservation::Access::Read,
+            Self::Write | Self::Flush => reservation::Access::Write,
+        }
+    }
+}
+
 /// The namespace, if the command may do this to it.
 pub(crate) fn admit<Q: Queue>(
     command: &Command<Q>,
     nsid: u32,
     access: Access,
 ) -> Result<Rc<KnownVolume>, Fault> {
-    let namespace = command.line.namespace(nsid);
-    let namespace = namespace.ok_or(Fault::field(Status::INVALID_NAMESPACE, NSID_AT))?;
+    let namespace = reach(command, nsid)?;
     if access == Access::Write && namespace.config.write_protect != WriteProtect::Off {
         return Err(Fault::field(Status::NAMESPACE_WRITE_PROTECTED, NSID_AT));
     }
+    if !namespace.reservations.admits(access.group()) {
+        return Err(Status::RESERVATION_CONFLICT.with_dnr().into());
+    }
     Ok(namespace)
+}
+
+/// The namespace, if the controller sees it and the path reaches it: what commands ask for that do
+/// nothing to its content.
+pub(crate) fn reach<Q: Queue>(command: &Command<Q>, nsid: u32) -> Result<Rc<KnownVolume>, Fault> {
+    let namespace = command.line.namespace(nsid);
+    namespace.ok_or(Fault::field(Status::INVALID_NAMESPACE, NSID_AT))
 }

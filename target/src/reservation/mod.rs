@@ -1,7 +1,20 @@
-//! Reservations: which hosts may do what with a namespace that several of them have.
+//! Reservations: which hosts may do what with a namespace that several of them have (Base 2.0, section
+//! 8.19).
+//!
+//! A reservation belongs to a volume: it holds on every path, in every subsystem that shows the volume.
+//! Hosts are known by their identifiers. [`state`] decides what a command does; [`registry`] keeps the
+//! states, in the pool too if they are to persist; [`commands`] speaks with hosts; [`notifications`] is
+//! what they are told of others' doings; [`api`] is for the target's owner.
 
+pub mod api;
+pub(crate) mod commands;
+pub(crate) mod features;
+mod notifications;
+mod registry;
 mod state;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use notifications::Notifications;
+pub(crate) use registry::{Registry, Watch};
 pub use state::{Access, Effects, HostId, REGISTRANTS_MAX, Request, Reservations};

@@ -150,12 +150,6 @@ impl Reservations {
         self.persist
     }
 
-    /// Nothing was ever done to it, or all of it was undone.
-    #[must_use]
-    pub fn is_blank(&self) -> bool {
-        self.registrants.is_empty() && !self.persist
-    }
-
     /// Whether the parts agree with each other: a state that was stored is looked at before it is used.
     #[must_use]
     pub fn is_sound(&self) -> bool {

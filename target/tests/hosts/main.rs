@@ -8,4 +8,5 @@ mod bad_input;
 mod connect;
 mod harness;
 mod io;
+mod reservations;
 mod subsystems;

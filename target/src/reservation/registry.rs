@@ -1,0 +1,222 @@
+//! The reservations of all volumes: one state for each, whatever subsystems and controllers show it.
+//!
+//! Guarantees:
+//! - Changes of a volume's reservations come one after the other. What persists through a loss of power
+//!   is durable before it is in force, and in force before the command is answered.
+//! - A command meets the state as it is when the command is looked at; asking costs one atomic load as
+//!   long as nothing changes, and no lock.
+//! - What is stored and cannot be understood stops the start; it is never dropped.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use dedup::{Engine, EngineError};
+use futures_util::lock::Mutex as TurnMutex;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::{Access, HostId, Reservations};
+use crate::errors::Failure;
+use crate::queue::lock;
+
+/// What the keys of stored reservations begin with; the volume's UUID follows.
+const KEY_PREFIX: &str = "reservation/";
+
+/// The version of the stored form.
+const VERSION: u32 = 1;
+
+/// Reservations as they are stored.
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    version: u32,
+    reservations: Reservations,
+}
+
+/// The reservations of all volumes.
+pub(crate) struct Registry {
+    volumes: Mutex<HashMap<Uuid, Arc<Shared>>>,
+}
+
+/// The reservations of a volume.
+pub(crate) struct Shared {
+    volume: Uuid,
+    /// Held by who changes them.
+    turn: TurnMutex<()>,
+    now: Mutex<Arc<Reservations>>,
+    /// Rises with every change, after it.
+    generation: AtomicU64,
+    /// The pool has something of them.
+    is_stored: AtomicBool,
+}
+
+impl Registry {
+    /// What the pool has of them.
+    ///
+    /// # Errors
+    /// A setting that cannot be understood, by its key.
+    pub(crate) fn load(engine: &Engine) -> Result<Self, Failure> {
+        let restored = engine.settings(KEY_PREFIX).into_iter().map(|(key, value)| {
+            let shared = restore(&key, &value)?;
+            Ok((shared.volume, Arc::new(shared)))
+        });
+        Ok(Self {
+            volumes: Mutex::new(restored.collect::<Result<_, Failure>>()?),
+        })
+    }
+
+    /// Those of a volume.
+    pub(crate) fn of(&self, volume: Uuid) -> Arc<Shared> {
+        let mut volumes = lock(&self.volumes);
+        let shared = volumes
+            .entry(volume)
+            .or_insert_with(|| Arc::new(Shared::new(volume, Reservations::default(), false)));
+        shared.clone()
+    }
+
+    /// Forgets those of volumes that are no longer there, in the pool too.
+    ///
+    /// # Errors
+    /// The pool takes no changes.
+    pub(crate) async fn forget_deleted(&self, engine: &Engine) -> Result<(), EngineError> {
+        let present: Vec<Uuid> = engine.volumes().iter().map(|info| info.uuid).collect();
+        let gone: Vec<_> = {
+            let mut volumes = lock(&self.volumes);
+            volumes
+                .extract_if(|volume, _| !present.contains(volume))
+                .map(|(_, shared)| shared)
+                .collect()
+        };
+        let stored = gone
+            .iter()
+            .filter(|shared| shared.is_stored.load(Ordering::Acquire))
+            .map(|shared| (key_of(shared.volume), None))
+            .collect::<Vec<_>>();
+        match stored.is_empty() {
+            true => Ok(()),
+            false => engine.change_settings(stored).await,
+        }
+    }
+}
+
+fn key_of(volume: Uuid) -> String {
+    format!("{KEY_PREFIX}{volume}")
+}
+
+fn restore(key: &str, value: &[u8]) -> Result<Shared, Failure> {
+    let unreadable = |why: &dyn std::fmt::Display| {
+        Failure::new(
+            dedup::ErrorKind::Corrupt,
+            format!(
+                "the pool's setting '{key}' cannot be understood ({why}): it was written by a newer \
+                 version, which has to serve this pool"
+            ),
+        )
+    };
+    let volume = key.strip_prefix(KEY_PREFIX).unwrap_or_default();
+    let volume: Uuid = volume.parse().map_err(|e| unreadable(&e))?;
+    let stored: Stored = serde_json::from_slice(value).map_err(|e| unreadable(&e))?;
+    if stored.version != VERSION {
+        return Err(unreadable(&format_args!("version {}", stored.version)));
+    }
+    if !stored.reservations.is_sound() {
+        return Err(unreadable(&"its parts contradict each other"));
+    }
+    Ok(Shared::new(volume, stored.reservations, true))
+}
+
+impl Shared {
+    fn new(volume: Uuid, reservations: Reservations, is_stored: bool) -> Self {
+        Self {
+            volume,
+            turn: TurnMutex::new(()),
+            now: Mutex::new(Arc::new(reservations)),
+            generation: AtomicU64::new(1),
+            is_stored: AtomicBool::new(is_stored),
+        }
+    }
+
+    /// As they are now.
+    pub(crate) fn now(&self) -> Arc<Reservations> {
+        lock(&self.now).clone()
+    }
+
+    /// Changes them. When this returns the change is in force, and durable if it is to persist.
+    ///
+    /// # Errors
+    /// What `change` says, or the pool: then nothing has changed.
+    pub(crate) async fn change<T, E: From<EngineError>>(
+        &self,
+        engine: &Engine,
+        change: impl FnOnce(&mut Reservations) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let _turn = self.turn.lock().await;
+        let mut next = Reservations::clone(&self.now());
+        let result = change(&mut next)?;
+        let persists = next.persists();
+        if persists || self.is_stored.load(Ordering::Acquire) {
+            let value = persists.then(|| encode(&next)).transpose()?;
+            engine
+                .change_settings(vec![(key_of(self.volume), value)])
+                .await?;
+            self.is_stored.store(persists, Ordering::Release);
+        }
+        *lock(&self.now) = Arc::new(next);
+        self.generation.fetch_add(1, Ordering::AcqRel);
+        Ok(result)
+    }
+}
+
+fn encode(reservations: &Reservations) -> Result<Vec<u8>, EngineError> {
+    let stored = Stored {
+        version: VERSION,
+        reservations: reservations.clone(),
+    };
+    serde_json::to_vec(&stored).map_err(|error| {
+        EngineError::new(dedup::ErrorKind::Internal, format!("reservations: {error}"))
+    })
+}
+
+/// What a host may do with a volume, as a queue of that host remembers it.
+pub(crate) struct Watch {
+    shared: Arc<Shared>,
+    host: HostId,
+    /// The generation that the answers belong to; 0 before the first question.
+    seen: Cell<u64>,
+    reads: Cell<bool>,
+    writes: Cell<bool>,
+}
+
+impl Watch {
+    pub(crate) fn new(shared: Arc<Shared>, host: HostId) -> Self {
+        Self {
+            shared,
+            host,
+            seen: Cell::new(0),
+            reads: Cell::new(false),
+            writes: Cell::new(false),
+        }
+    }
+
+    /// Whether a command of the host may go on.
+    pub(crate) fn admits(&self, access: Access) -> bool {
+        // Before the look: a change in between is seen at the next command.
+        let generation = self.shared.generation.load(Ordering::Acquire);
+        if generation != self.seen.get() {
+            let now = self.shared.now();
+            self.reads.set(now.admits(&self.host, Access::Read));
+            self.writes.set(now.admits(&self.host, Access::Write));
+            self.seen.set(generation);
+        }
+        match access {
+            Access::Read => self.reads.get(),
+            Access::Write => self.writes.get(),
+        }
+    }
+
+    /// The reservations.
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+}
