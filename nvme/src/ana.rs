@@ -1,19 +1,25 @@
 //! Asymmetric Namespace Access (Base 2.0, sections 5.16.1.13 and 8.1): the states of a group of
 //! namespaces on a path, and the log page that tells them.
 
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
 use crate::Status;
 use crate::identify::layout::{Wire, layout};
 
 /// CMIC bit 3: the subsystem reports asymmetric access.
 pub const CMIC_ANA: u8 = 1 << 3;
-/// ANACAP: the five states can be reported (bits 0 to 4), and the group of a namespace does not change
-/// while it is attached to any controller (bit 6).
-pub const ANACAP: u8 = 0x1f | 1 << 6;
+/// ANACAP: the five states can be reported (bits 0 to 4). Bit 6 is clear: a namespace may come to
+/// another group.
+pub const ANACAP_ALL_STATES: u8 = 0x1f;
 /// LSP bit 0 of Get Log Page, Return Groups Only: descriptors name no namespaces.
 pub const RETURN_GROUPS_ONLY: u8 = 1;
 
 /// How a path reaches the namespaces of a group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 #[repr(u8)]
 pub enum AnaState {
     /// 1: as fast as any.
@@ -67,6 +73,27 @@ impl AnaState {
             Self::PersistentLoss => Some(Status::ASYMMETRIC_PERSISTENT_LOSS),
             Self::Change => Some(Status::ASYMMETRIC_TRANSITION),
         }
+    }
+}
+
+impl fmt::Display for AnaState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A text that names no state.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is none of optimized, non-optimized, inaccessible, persistent-loss and change")]
+pub struct UnknownAnaState(String);
+
+impl FromStr for AnaState {
+    type Err = UnknownAnaState;
+
+    fn from_str(text: &str) -> Result<Self, UnknownAnaState> {
+        let mut states = Self::ALL.into_iter();
+        let named = states.find(|state| state.name() == text);
+        named.ok_or_else(|| UnknownAnaState(text.to_owned()))
     }
 }
 
@@ -209,6 +236,8 @@ mod tests {
     #[test]
     fn only_paths_that_work_answer_and_no_refusal_forbids_another_path() {
         for state in AnaState::ALL {
+            assert_eq!(state.name().parse(), Ok(state));
+            assert_eq!(AnaState::from_u8(state as u8), Some(state));
             let works = matches!(state, AnaState::Optimized | AnaState::NonOptimized);
             assert_eq!(state.refusal().is_none(), works);
             assert!(state.refusal().is_none_or(|status| !status.is_dnr()));

@@ -225,6 +225,7 @@ pub fn router(state: ApiState) -> Router {
         .merge(crate::trust::routes())
         .merge(crate::drive_api::routes())
         .merge(crate::subsystem_api::routes())
+        .merge(crate::ana::api::routes())
         .merge(crate::reservation::api::routes())
         .fallback(async || Failure::new(ErrorKind::NotFound, "the API has no such path"))
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))

@@ -12,6 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
+use crate::ana::api::{AnaView, SetAna};
 use crate::api::{CreateVolume, ResizeVolume, VolumeView};
 use crate::drive_api::AddDrive;
 use crate::errors::{ErrorBody, Failure};
@@ -250,6 +251,22 @@ impl Client {
     /// serves the pool.
     pub async fn add_drive(&self, request: &AddDrive) -> Result<Vec<DriveStatus>, Failure> {
         self.send(Method::POST, "/v1/drives", Some(request)).await
+    }
+
+    /// The listeners, and the ANA groups that they do not reach best.
+    ///
+    /// # Errors
+    /// No daemon serves the pool.
+    pub async fn ana(&self) -> Result<Vec<AnaView>, Failure> {
+        self.get("/v1/ana").await
+    }
+
+    /// Sets how a listener reaches a group.
+    ///
+    /// # Errors
+    /// There is no such listener or group, or no daemon serves the pool.
+    pub async fn set_ana(&self, request: &SetAna) -> Result<AnaView, Failure> {
+        self.send(Method::PUT, "/v1/ana", Some(request)).await
     }
 
     /// The reservations of a volume.

@@ -206,6 +206,7 @@ mod tests {
                 id,
                 address: listener.parse().expect("a listener"),
                 is_transient: true,
+                ana: std::collections::BTreeMap::new(),
             };
             catalog.ports.insert(id, Arc::new(port));
         }

@@ -82,7 +82,7 @@ impl FeatureState {
 pub(crate) fn supported_events(controller: &Controller) -> AsyncEventConfig {
     match controller.is_discovery() {
         true => AsyncEventConfig::DISCOVERY_CHANGE,
-        false => AsyncEventConfig::NAMESPACE_ATTRIBUTE,
+        false => AsyncEventConfig::NAMESPACE_ATTRIBUTE.union(AsyncEventConfig::ANA_CHANGE),
     }
 }
 

@@ -10,6 +10,7 @@ use fabric::Transport;
 use meta::VolumeInfo;
 use nvme::Status;
 use nvme::admin::Identify;
+use nvme::ana::{ANACAP_ALL_STATES, CMIC_ANA};
 use nvme::identify::{
     CSI_NVM, Cns, CommandSetCombinations, ControllerType, IDENTIFY_BYTES, IdentifyController,
     IdentifyIndependentNamespace, IdentifyNamespace, IdentifyNvmController, IdentifyNvmNamespace,
@@ -18,7 +19,7 @@ use nvme::identify::{
 };
 use nvme::reservation::{ONCS_RESERVATIONS, RESCAP_ALL};
 
-use crate::catalog::{NAMESPACES_MAX, NamespaceConfig, WriteProtect};
+use crate::catalog::{ANA_GROUPS_MAX, NAMESPACES_MAX, NamespaceConfig, WriteProtect};
 use crate::command::{Command, Fault, Outcome};
 use crate::controller::{Controller, KAS};
 use crate::error_log::ERROR_LOG_ENTRIES;
@@ -46,8 +47,10 @@ const ONCS: u16 = 1 | 1 << 2 | 1 << 3 | 1 << 4 | ONCS_RESERVATIONS | 1 << 6;
 const VWC: u8 = 1 | 3 << 1;
 /// 128-bit host identifiers (bit 0), traffic-based keep alive (bit 6).
 const CTRATT: u32 = 1 | 1 << 6;
-/// Several ports and several controllers.
-const CMIC: u8 = 1 | 1 << 1;
+/// Several ports and several controllers, with asymmetric access.
+const CMIC: u8 = 1 | 1 << 1 | CMIC_ANA;
+/// ANATT: how long a path may be changing, in seconds. As nvmet.
+const ANA_TRANSITION_SECONDS: u8 = 10;
 /// The commands supported and effects log page, offsets and 32-bit lengths in Get Log Page.
 const LPA: u8 = 1 << 1 | 1 << 2;
 /// One firmware slot that is read only.
@@ -112,6 +115,7 @@ fn page<Q: Queue>(command: &Command<Q>, identify: Identify) -> Result<Page, Faul
                 nmic: nmic(&config),
                 nsattr: nsattr(&config),
                 rescap: RESCAP_ALL,
+                anagrpid: config.ana_group,
                 nstat: 1,
                 ..Default::default()
             };
@@ -252,6 +256,7 @@ fn describe_namespace(
         nmic: nmic(config),
         nsattr: nsattr(config),
         rescap: RESCAP_ALL,
+        anagrpid: config.ana_group,
         // Deallocated blocks read as zeros; Write Zeroes may deallocate.
         dlfeat: 1 | 1 << 3,
         npwg: preferred,
@@ -308,6 +313,10 @@ fn controller_page<Q: Queue>(command: &Command<Q>) -> Page {
     IdentifyController {
         rab: 6,
         cmic: CMIC,
+        anatt: ANA_TRANSITION_SECONDS,
+        anacap: ANACAP_ALL_STATES,
+        anagrpmax: ANA_GROUPS_MAX,
+        nanagrpid: ANA_GROUPS_MAX,
         cntrltype: ControllerType::Io.as_u8(),
         acl: ACL,
         frmw: FRMW,

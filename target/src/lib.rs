@@ -23,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 mod admin;
+pub mod ana;
 pub mod api;
 pub mod association;
 pub mod catalog;

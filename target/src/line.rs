@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use dedup::Volume;
+use nvme::ana::AnaState;
 use reactor::BufferPool;
 
 use crate::catalog::NamespaceConfig;
@@ -44,6 +45,8 @@ pub(crate) struct KnownVolume {
     pub(crate) lba_bytes: u32,
     /// How the subsystem shows it.
     pub(crate) config: Arc<NamespaceConfig>,
+    /// How the controller's path reaches it.
+    pub(crate) ana: AnaState,
     /// What reservations let the host do.
     pub(crate) reservations: reservation::Watch,
 }
@@ -96,6 +99,7 @@ impl<Q: Queue> Line<Q> {
             lba_bytes: info.lba_bytes,
             volume: visible.volume.clone(),
             config: visible.config.clone(),
+            ana: world.ana_state(&self.controller, visible.config.ana_group),
             reservations: reservation::Watch::new(
                 self.target.reservations.of(info.uuid),
                 reservation::HostId::from_bytes(self.controller.host.id),

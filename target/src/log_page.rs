@@ -8,12 +8,14 @@ use std::marker::PhantomData;
 
 use nvme::Status;
 use nvme::admin::GetLogPage;
+use nvme::ana::RETURN_GROUPS_ONLY;
 use nvme::identify::NSID_BROADCAST;
 use nvme::log::{
     ChangedNamespaces, ERROR_LOG_ENTRY_BYTES, ErrorLogEntry, FirmwareSlotLog, LogPage,
     SMART_LOG_BYTES, SmartLog, SupportedLogPages,
 };
 
+use crate::ana;
 use crate::command::{Command, Fault, Outcome};
 use crate::controller::Controller;
 use crate::error_log::ERROR_LOG_ENTRIES;
@@ -135,6 +137,17 @@ impl<Q: Queue> Pages<Q> {
                     &line.controller,
                     get.offset,
                 ))
+            },
+        },
+        Row {
+            page: LogPage::Ana,
+            offered: Offered::ByIo,
+            scope: Scope::Controller,
+            specific: 0,
+            make: |command, get| {
+                let world = command.line.target.world();
+                let log = ana::log(&world, &command.line.controller);
+                Ok(log.encode(get.lsp & RETURN_GROUPS_ONLY != 0))
             },
         },
         Row {

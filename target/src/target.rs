@@ -17,11 +17,13 @@ use nvme::Nqn;
 use tokio::sync::watch;
 use uuid::Uuid;
 
+use crate::ana;
 use crate::catalog::world::{World, adopt, differences};
 use crate::catalog::{Catalog, PortConfig, SubsystemConfig, UNIQUE_DISCOVERY_PREFIX, store};
 use crate::controller::Controller;
 use crate::discovery;
 use crate::errors::Failure;
+use crate::events::EventKind;
 use crate::health::Health;
 use crate::listen::Report;
 use crate::queue::lock;
@@ -253,6 +255,9 @@ impl Target {
             for nsid in differences(&seen, &sees) {
                 controller.events.namespace_changed(nsid);
             }
+            if ana::states(&before, &controller) != ana::states(&after, &controller) {
+                controller.events.raise(EventKind::AnaChanged);
+            }
             let of_volume = sees
                 .iter()
                 .filter(|(_, namespace)| Some(namespace.volume) == volume);
@@ -439,6 +444,7 @@ fn add_transient_ports(
             id,
             address: *address,
             is_transient: true,
+            ana: BTreeMap::new(),
         };
         catalog.ports.insert(id, Arc::new(port));
     }

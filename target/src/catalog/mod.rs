@@ -22,6 +22,7 @@ use std::sync::Arc;
 use dedup::ErrorKind;
 use fabric::{Transport, TransportAddress};
 use nvme::Nqn;
+use nvme::ana::AnaState;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -205,6 +206,9 @@ pub struct PortConfig {
     /// It comes from `serve --listen`, or from there being no other: it is not kept.
     #[serde(skip)]
     pub is_transient: bool,
+    /// The state of each ANA group that is not optimized here.
+    #[serde(default)]
+    pub ana: BTreeMap<u32, AnaState>,
 }
 
 /// Another discovery service.
@@ -667,6 +671,7 @@ mod tests {
                 id,
                 address: address.parse().expect("an address"),
                 is_transient: false,
+                ana: BTreeMap::new(),
             };
             catalog.ports.insert(id, Arc::new(port));
         }

@@ -229,6 +229,7 @@ mod tests {
                 id,
                 address: address.parse().expect("an address"),
                 is_transient,
+                ana: BTreeMap::from([(2, nvme::ana::AnaState::NonOptimized)]),
             };
             catalog.ports.insert(id, Arc::new(port));
         }

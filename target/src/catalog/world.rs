@@ -14,9 +14,11 @@ use std::sync::Arc;
 use dedup::{Engine, Volume};
 use meta::VolumeInfo;
 use nvme::Nqn;
+use nvme::ana::AnaState;
 use uuid::Uuid;
 
 use super::{Catalog, NamespaceConfig, SubsystemConfig};
+use crate::ana;
 use crate::controller::Controller;
 
 /// A catalog and the volumes behind it.
@@ -24,6 +26,8 @@ pub(crate) struct World {
     pub(crate) catalog: Arc<Catalog>,
     /// Rises with every change of the catalog.
     pub(crate) discovery_generation: u64,
+    /// How often paths changed.
+    pub(crate) ana_changes: ana::Changes,
     volumes: HashMap<Uuid, Arc<Volume>>,
 }
 
@@ -50,7 +54,11 @@ impl World {
             None => 1,
             Some(before) => before.discovery_generation + u64::from(*before.catalog != catalog),
         };
+        let ana_changes = before.map_or_else(ana::Changes::default, |before| {
+            before.ana_changes.after(&before.catalog, &catalog)
+        });
         Self {
+            ana_changes,
             catalog: Arc::new(catalog),
             discovery_generation,
             volumes,
@@ -98,6 +106,13 @@ impl World {
             config,
             volume,
         })
+    }
+
+    /// How the path of this controller reaches the namespaces of a group.
+    pub(crate) fn ana_state(&self, controller: &Controller, group: u32) -> AnaState {
+        let port = self.catalog.ports.get(&controller.port);
+        let state = port.and_then(|port| port.ana.get(&group));
+        state.copied().unwrap_or_default()
     }
 
     /// What a controller sees, to be compared with what it sees later.

@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand};
 use fabric::TransportAddress;
 use meta::{Compression, UnknownCompression, VerifyPolicy};
 
+use super::ana::AnaCommand;
 use super::bench::BenchCommand;
 use super::bounds::BoundsArgs;
 use super::drive::DriveCommand;
@@ -64,6 +65,9 @@ pub enum Command {
     /// Tell hosts of other discovery services
     #[command(subcommand)]
     Referral(ReferralCommand),
+    /// Show and set how listeners reach namespaces: which paths hosts use
+    #[command(subcommand)]
+    Ana(AnaCommand),
     /// Show and clear reservations of a running daemon's volumes
     #[command(subcommand)]
     Reservation(ReservationCommand),

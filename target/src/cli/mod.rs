@@ -4,6 +4,7 @@
 //! standard error; a failure names the object and the remedy; the exit code follows the table in
 //! [`crate::errors`].
 
+mod ana;
 pub mod args;
 pub mod bench;
 pub mod bounds;
@@ -96,6 +97,7 @@ fn run(command: Command) -> Outcome {
         Command::Subsystem(command) => subsystem::subsystem(command),
         Command::Namespace(command) => subsystem::namespace(command),
         Command::Referral(command) => subsystem::referral(command),
+        Command::Ana(command) => ana::run(command),
         Command::Reservation(command) => reservation::run(command),
         Command::Status(args) => commands::status(&args),
         Command::Pool(PoolCommand::Check {

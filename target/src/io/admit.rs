@@ -62,5 +62,9 @@ pub(crate) fn admit<Q: Queue>(
 /// nothing to its content.
 pub(crate) fn reach<Q: Queue>(command: &Command<Q>, nsid: u32) -> Result<Rc<KnownVolume>, Fault> {
     let namespace = command.line.namespace(nsid);
-    namespace.ok_or(Fault::field(Status::INVALID_NAMESPACE, NSID_AT))
+    let namespace = namespace.ok_or(Fault::field(Status::INVALID_NAMESPACE, NSID_AT))?;
+    match namespace.ana.refusal() {
+        None => Ok(namespace),
+        Some(status) => Err(status.into()),
+    }
 }

@@ -7,10 +7,10 @@ use nvme::identify::NSID_BROADCAST;
 use nvme::reservation::ReservationEvent;
 
 use crate::command::{Command, Fault, Outcome, Success};
+use crate::io::admit::reach;
 use crate::queue::Queue;
 
-/// Byte offsets in the command, for the error log.
-const NSID_AT: u16 = 4;
+/// Byte offset in the command, for the error log.
 const DWORD_11_AT: u16 = 44;
 
 /// The value of a namespace.
@@ -20,8 +20,7 @@ pub(crate) fn get<Q: Queue>(
     nsid: u32,
 ) -> Result<u32, Fault> {
     let controller = &command.line.controller;
-    let namespace = command.line.namespace(nsid);
-    let namespace = namespace.ok_or(Fault::field(Status::INVALID_NAMESPACE, NSID_AT))?;
+    let namespace = reach(command, nsid)?;
     Ok(match feature {
         FeatureId::ReservationNotificationMask => controller.reservations.mask(nsid),
         _ => u32::from(namespace.reservations.shared().now().persists()),
@@ -52,8 +51,7 @@ pub(crate) async fn set<Q: Queue>(
         nsid => vec![nsid],
     };
     for nsid in nsids {
-        let namespace = line.namespace(nsid);
-        let namespace = namespace.ok_or(Fault::field(Status::INVALID_NAMESPACE, NSID_AT))?;
+        let namespace = reach(command, nsid)?;
         match feature {
             FeatureId::ReservationNotificationMask => {
                 line.controller.reservations.set_mask(nsid, value);

@@ -3,6 +3,7 @@
 //! that is waited for is awaited.
 
 mod admin;
+mod ana;
 mod association;
 mod bad_input;
 mod connect;

@@ -1,0 +1,112 @@
+//! `onefold ana ...`: what the listeners of a running daemon say about their paths.
+
+use std::process::ExitCode;
+use std::str::FromStr;
+
+use clap::Subcommand;
+use nvme::ana::AnaState;
+
+use super::args::PoolArg;
+use super::commands::converse;
+use super::{Outcome, print, print_json};
+use crate::ana::api::{AnaView, SetAna};
+use crate::client::Client;
+use crate::status::{Align, table};
+
+/// `onefold ana ...`
+#[derive(Debug, Subcommand)]
+pub enum AnaCommand {
+    /// Set how a listener reaches the namespaces of a group
+    #[command(
+        after_help = "Examples:\n  onefold ana set 2 1 non-optimized\n  onefold ana set tcp://192.0.2.5:4420 1 inaccessible\n\n\
+                      Attached hosts are told, and use their other paths. Namespaces are in group 1 unless \
+                      `onefold namespace set` says otherwise."
+    )]
+    Set {
+        /// The listener: its identifier or address
+        listener: String,
+        /// The group: 1 to 128
+        group: u32,
+        /// optimized, non-optimized, inaccessible, persistent-loss or change
+        #[arg(value_parser = AnaState::from_str)]
+        state: AnaState,
+        /// The daemon's pool.
+        #[command(flatten)]
+        pool: PoolArg,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the listeners, and the groups that they do not reach best
+    #[command(after_help = "Example:\n  onefold ana list --json")]
+    List {
+        /// The daemon's pool.
+        #[command(flatten)]
+        pool: PoolArg,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+pub(super) fn run(command: AnaCommand) -> Outcome {
+    match command {
+        AnaCommand::Set {
+            listener,
+            group,
+            state,
+            pool,
+            json,
+        } => {
+            let request = SetAna {
+                listener,
+                group,
+                state,
+            };
+            let view = converse(Client::new(&pool.pool).set_ana(&request))?;
+            match json {
+                true => print_json(&view)?,
+                false => print(&render(&[view])),
+            }
+        }
+        AnaCommand::List { pool, json } => {
+            let views = converse(Client::new(&pool.pool).ana())?;
+            match json {
+                true => print_json(&views)?,
+                false => print(&render(&views)),
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn render(views: &[AnaView]) -> String {
+    let rows: Vec<_> = views
+        .iter()
+        .map(|view| {
+            let groups = view.groups.iter();
+            let groups: Vec<_> = groups
+                .map(|(group, state)| format!("{group}: {state}"))
+                .collect();
+            vec![
+                view.listener.to_string(),
+                view.address.clone(),
+                match groups.is_empty() {
+                    true => "all optimized".to_owned(),
+                    false => groups.join(", "),
+                },
+                if view.kept {
+                    "yes"
+                } else {
+                    "until the daemon stops"
+                }
+                .to_owned(),
+            ]
+        })
+        .collect();
+    table(
+        &["LISTENER", "ADDRESS", "GROUPS", "KEPT"],
+        &rows,
+        &[Align::Right, Align::Left, Align::Left, Align::Left],
+    )
+}
