@@ -11,6 +11,9 @@ pub(crate) enum Broken {
     TrustUnflushed,
     /// A flush does not flush the drives (I1).
     FlushJournalOnly,
+    /// The store takes changes whose records are not stable in the journal yet, which proves then that
+    /// the two are of different moments (a pool that does not open).
+    StoreBeforeJournal,
     /// A failed write keeps the references it took (I4).
     KeepReferences,
     /// Writes do not lock their range (I2, and lost updates).

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use drives::{BLOCK_BYTES, Drive, DriveError, Extent, LocalBoxFuture};
 use futures_util::FutureExt;
-use meta::{BlockRow, Checkpoint, LABEL_BYTES, MetaErrorKind, Pba, PoolDir, RocksOptions, Store};
+use meta::{BlockRow, LABEL_BYTES, MetaErrorKind, Pba, PoolDir, RocksOptions, Store};
 use reactor::{Buffer, BufferPool};
 use serde::{Deserialize, Serialize};
 
@@ -23,7 +23,7 @@ use crate::domain::Hashers;
 use crate::engine::{BOUNCE_BYTES_MIN, EngineParts};
 use crate::fingerprint;
 use crate::pack_read::Fetch;
-use crate::recovery::replay;
+use crate::recovery::{next_checkpoint, replay};
 use crate::{Blocking, EngineConfig, EngineError, Result};
 
 /// Findings that are described; more are only counted.
@@ -131,11 +131,9 @@ pub(crate) fn check_parts(
         .now_or_never()
         .ok_or_else(unexpected)?;
     let pending = replayed.and_then(|(replayed, journal)| {
-        let epoch = journal.next_epoch().unwrap_or(u32::MAX);
-        let position = journal.position();
         report.journal_records = replayed.records;
         report.unproven = replayed.unproven;
-        replayed.batch(Checkpoint { position, epoch })
+        replayed.batch(next_checkpoint(&journal)?)
     });
     let pending = match pending {
         Ok(pending) => pending,

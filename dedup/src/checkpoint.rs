@@ -14,8 +14,7 @@ use std::sync::atomic::Ordering;
 use futures_util::future::join_all;
 use futures_util::lock::OwnedMutexGuard;
 use meta::{
-    BatchBuilder, Checkpoint, JournalError, JournalReader, MetaError, MetaErrorKind, Record,
-    RecordRef,
+    BatchBuilder, JournalError, JournalReader, MetaError, MetaErrorKind, Record, RecordRef,
 };
 
 use crate::engine::Shared;
@@ -98,20 +97,25 @@ impl Shared {
 
     /// The blocking half of a flush.
     fn sync_journal(&self, turn: OwnedMutexGuard<()>, upto: u64) -> Result<()> {
+        let settled = self.settle_journal();
+        if settled.is_ok() {
+            lock(&self.state).set_durable(upto);
+        }
+        drop(turn);
+        settled
+    }
+
+    /// What was appended so far is stable afterwards, without holding the journal meanwhile.
+    fn settle_journal(&self) -> Result<()> {
         let pending = lock(&self.journal).prepare_sync();
-        let result = pending.and_then(|pending| {
+        let finished = pending.and_then(|pending| {
             let finished = pending.run();
             lock(&self.journal).finish_sync(finished)
         });
-        let result = match result {
-            Ok(_) => {
-                lock(&self.state).set_durable(upto);
-                Ok(())
-            }
+        match finished {
+            Ok(_) => Ok(()),
             Err(error) => Err(self.fail(error.to_string())),
-        };
-        drop(turn);
-        result
+        }
     }
 
     /// Moves all changes so far into the store, and gives their room in the journal back.
@@ -147,10 +151,10 @@ impl Shared {
     /// are none.
     fn store_some(&self, reader: &mut JournalReader, upto: u64) -> Result<bool> {
         let upto = lock(&self.state).retry_upto.unwrap_or(upto);
-        let first = reader.position().seq;
+        let first = reader.checkpoint().position.seq;
         let mut builder = BatchBuilder::new(first);
         let mut entries = 0;
-        while entries < BATCH_ENTRIES && reader.position().seq <= upto {
+        while entries < BATCH_ENTRIES && reader.checkpoint().position.seq <= upto {
             let read = reader
                 .read()
                 .map_err(|error| self.fail(error.to_string()))?;
@@ -162,12 +166,17 @@ impl Shared {
                 .add(sequence, &record)
                 .map_err(|error| self.fail(error.to_string()))?;
         }
-        let checkpoint = Checkpoint {
-            position: reader.position(),
-            epoch: reader.epoch(),
-        };
+        let checkpoint = reader.checkpoint();
         if checkpoint.position.seq == first {
             return Ok(false);
+        }
+        // First, so that a journal that lacks these records is known to be older than the store.
+        #[cfg(test)]
+        let settles = !crate::ablation::is(crate::ablation::Broken::StoreBeforeJournal);
+        #[cfg(not(test))]
+        let settles = true;
+        if settles {
+            self.settle_journal()?;
         }
         let last = checkpoint.position.seq - 1;
         let applied = builder.finish(checkpoint).and_then(|mut batch| {

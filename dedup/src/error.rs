@@ -114,7 +114,9 @@ impl From<meta::JournalError> for EngineError {
     fn from(error: meta::JournalError) -> Self {
         use meta::JournalError as Journal;
         let kind = match error {
-            Journal::Damaged { .. } | Journal::StoreBehind { .. } => ErrorKind::Corrupt,
+            Journal::Damaged { .. }
+            | Journal::StoreBehind { .. }
+            | Journal::JournalBehind { .. } => ErrorKind::Corrupt,
             Journal::Io { .. } | Journal::Failed { .. } | Journal::Full { .. } => {
                 ErrorKind::Unavailable
             }

@@ -42,14 +42,8 @@ pub(crate) async fn recover(
     parts: &EngineParts,
     bounces: &BufferPool,
 ) -> Result<(State, Journal, (u64, u64))> {
-    let (replayed, mut journal) = replay(parts, bounces).await?;
-    let epoch = journal
-        .next_epoch()
-        .ok_or_else(|| EngineError::internal("the pool was opened 2^32 times; make a new one"))?;
-    let checkpoint = Checkpoint {
-        position: journal.position(),
-        epoch,
-    };
+    let (replayed, journal) = replay(parts, bounces).await?;
+    let checkpoint = next_checkpoint(&journal)?;
     if replayed.records > 0 {
         // What was proven may still be in a drive's cache only.
         for (drive, result) in join_all(
@@ -71,7 +65,13 @@ pub(crate) async fn recover(
     let figures = (replayed.records, replayed.unproven);
     let batch = replayed.batch(checkpoint)?;
     let store = parts.store.clone();
-    block_on(parts.blocking, move || store.apply(&batch)).await?;
+    let mut journal = block_on(parts.blocking, move || {
+        // What the store takes is stable in the journal first: that proves that the two belong together.
+        journal.settle()?;
+        store.apply(&batch)?;
+        Ok::<_, EngineError>(journal)
+    })
+    .await?;
     journal.begin(checkpoint)?;
     let mut state = load(parts).await?;
     state.last_change = journal.last_seq();
@@ -79,6 +79,13 @@ pub(crate) async fn recover(
     state.durable = state.last_change;
     state.resident.set_stored(state.last_change);
     Ok((state, journal, figures))
+}
+
+/// The checkpoint of a store to which all is applied that the journal holds.
+pub(crate) fn next_checkpoint(journal: &Journal) -> Result<Checkpoint> {
+    journal
+        .next_checkpoint()
+        .ok_or_else(|| EngineError::internal("the pool was opened 2^32 times; make a new one"))
 }
 
 /// Works out what the journal changes, without writing anything.

@@ -107,6 +107,38 @@ fn a_missing_truncated_or_foreign_drive_is_named() {
 }
 
 #[test]
+fn a_journal_from_an_older_copy_is_refused_and_the_remedy_named() {
+    let (_keep, dir) = filled();
+    let older = std::fs::read(dir.join("journal")).unwrap();
+    // The pool goes on; what the store has is not in the copy.
+    let (pool, engine) = open(&dir);
+    let buffers = Pool::new(1);
+    let volume = engine.volume("v").unwrap();
+    buffers.write(&volume, 7, &[7, 8, 9]).unwrap();
+    block_on(engine.checkpoint()).unwrap();
+    buffers.write(&volume, 10, &[10]).unwrap();
+    drop((volume, engine, pool));
+    let newer = std::fs::read(dir.join("journal")).unwrap();
+
+    std::fs::write(dir.join("journal"), &older).unwrap();
+    let report = check(&dir);
+    let detail = &report.findings[0].detail;
+    assert!(!report.consistent, "{report:?}");
+    assert!(
+        detail.contains("restore `journal` and `metadata/`"),
+        "{detail}"
+    );
+    let refused = dedup::Repair::plan(&dir).err().unwrap();
+    assert_eq!(refused.kind, ErrorKind::Corrupt, "{refused}");
+
+    std::fs::write(dir.join("journal"), &newer).unwrap();
+    assert!(check(&dir).consistent);
+    let (_pool, engine) = open(&dir);
+    let volume = engine.volume("v").unwrap();
+    assert_eq!(buffers.read(&volume, 7, 4).unwrap(), [7, 8, 9, 10]);
+}
+
+#[test]
 fn a_damaged_journal_or_store_is_a_finding() {
     let (_keep, dir) = filled();
     let journal = std::fs::read(dir.join("journal")).unwrap();

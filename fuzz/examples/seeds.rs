@@ -289,6 +289,7 @@ fn disk(seeds: &mut Seeds) {
     let checkpoint = Checkpoint {
         position: Position { seq: 9, offset: 64 },
         epoch: 3,
+        last_epoch: None,
     };
     let block = BlockRow {
         refcount: 2,

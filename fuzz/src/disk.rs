@@ -41,7 +41,11 @@ pub(crate) fn record(bytes: &[u8]) {
     assert_eq!(again, payload);
     assert_eq!(record.encoded_len(), payload.len());
     let position = Position { seq: 2, offset: 0 };
-    let checkpoint = Checkpoint { position, epoch: 1 };
+    let checkpoint = Checkpoint {
+        position,
+        epoch: 1,
+        last_epoch: None,
+    };
     let _ = BatchBuilder::from_records(&[(1, record)], checkpoint);
 }
 
@@ -56,7 +60,7 @@ const RING_BYTES: usize = 2048;
 /// ring one after the other; what is left of the input lies behind them as it is.
 pub(crate) fn journal(bytes: &[u8]) {
     let mut input = Input::new(bytes);
-    let checkpoint = Checkpoint {
+    let mut checkpoint = Checkpoint {
         position: Position {
             seq: match input.u8() {
                 0 => input.u64(),
@@ -65,8 +69,12 @@ pub(crate) fn journal(bytes: &[u8]) {
             offset: u64::from(input.u8()) * 8,
         },
         epoch: u32::from(input.u8()),
+        last_epoch: None,
     };
-    let frames = input.u8() & 31;
+    let shape = input.u8();
+    let frames = shape & 31;
+    // Of a record before them, which the first frame may be or not.
+    checkpoint.last_epoch = (shape & 32 != 0).then_some(checkpoint.epoch);
     let media = MemoryMedia::new(RING_BYTES as u64);
     let mut at = checkpoint.position.offset as usize;
     let mut seq = checkpoint.position.seq;
@@ -120,12 +128,8 @@ fn open(media: Arc<MemoryMedia>, checkpoint: Checkpoint) {
     }
     assert_eq!(journal.position().seq, expected);
     assert!(journal.used_bytes() <= journal.capacity_bytes());
-    let Some(epoch) = journal.next_epoch() else {
+    let Some(begun) = journal.next_checkpoint() else {
         return;
-    };
-    let begun = Checkpoint {
-        position: journal.position(),
-        epoch,
     };
     if let Ok(batch) = BatchBuilder::from_records(&records, begun) {
         // The store may find that the records make no sense, but must say so.

@@ -195,7 +195,11 @@ fn write(
             seq: seq + records.len() as u64,
             offset: 0,
         };
-        let checkpoint = Checkpoint { position, epoch: 1 };
+        let checkpoint = Checkpoint {
+            position,
+            epoch: 1,
+            last_epoch: None,
+        };
         let batch = timed(&mut spent.building, || {
             BatchBuilder::from_records(&records, checkpoint)
         })?;

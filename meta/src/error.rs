@@ -278,6 +278,18 @@ pub enum JournalError {
         /// Epoch in the store.
         stored: u32,
     },
+    /// The store is newer than the journal: the journal has lost durable records.
+    #[error(
+        "{journal}: does not hold record {seq}, the last one that the metadata store has from it: the journal \
+         has lost durable changes or comes from an older copy; nothing was changed: check the drive that holds it, \
+         and restore `journal` and `metadata/` from the same moment"
+    )]
+    JournalBehind {
+        /// The journal.
+        journal: String,
+        /// Sequence number of the record.
+        seq: u64,
+    },
     /// The journal and its configuration or position do not go together.
     #[error("{journal}: {detail}")]
     Invalid {

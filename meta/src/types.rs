@@ -440,6 +440,10 @@ pub struct Checkpoint {
     pub position: Position,
     /// Epoch of the opening that owns the journal: only records of this epoch are replayed.
     pub epoch: u32,
+    /// Epoch of the record before `position`, which the journal holds durably: what proves that the
+    /// journal is not older than the rows. `None`: there is none, or the program that stored this did
+    /// not see to it (until November 2026).
+    pub last_epoch: Option<u32>,
 }
 
 impl Checkpoint {
@@ -447,6 +451,7 @@ impl Checkpoint {
     pub const EMPTY: Self = Self {
         position: Position::START,
         epoch: 0,
+        last_epoch: None,
     };
 }
 

@@ -20,6 +20,7 @@ fn at(seq: u64) -> Checkpoint {
             offset: seq * 8,
         },
         epoch: 1,
+        last_epoch: None,
     }
 }
 

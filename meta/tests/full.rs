@@ -149,7 +149,15 @@ fn a_store_without_space_refuses_keeps_what_it_has_and_goes_on_later() {
             .collect();
         seq += 200;
         let position = Position { seq, offset: 0 };
-        BatchBuilder::from_records(&records, Checkpoint { position, epoch: 1 }).unwrap()
+        BatchBuilder::from_records(
+            &records,
+            Checkpoint {
+                position,
+                epoch: 1,
+                last_epoch: None,
+            },
+        )
+        .unwrap()
     };
     store.apply(&batch(&mut truth)).unwrap();
     disk.fill();

@@ -157,6 +157,7 @@ fn compare(
         let checkpoint = Checkpoint {
             position: Position { seq, offset: 0 },
             epoch: 1,
+            last_epoch: None,
         };
         let mut batch = BatchBuilder::from_records(&records, checkpoint).unwrap();
         let mut wanted = Vec::new();

@@ -11,6 +11,7 @@ use meta::{
     Checkpoint, Fingerprint, Journal, JournalConfig, JournalError, JournalMedia, MapEntry,
     MemoryMedia, NewBlock, Pba, Position, Record,
 };
+use rand::seq::IteratorRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -24,7 +25,11 @@ fn media(bytes: u64) -> Arc<MemoryMedia> {
 }
 
 fn at(position: Position, epoch: u32) -> Checkpoint {
-    Checkpoint { position, epoch }
+    Checkpoint {
+        position,
+        epoch,
+        last_epoch: None,
+    }
 }
 
 /// A record of any size up to the limit, with content that does not repeat.
@@ -70,7 +75,7 @@ struct Model {
 impl Model {
     fn new(seed: u64) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let media = media(rng.random_range(1600..12_000));
+        let media = media(rng.random_range(1800..12_000));
         let stored = at(Position::START, 1);
         let journal = Journal::create(media.clone(), stored.epoch, SMALL).unwrap();
         Self {
@@ -89,10 +94,7 @@ impl Model {
         match self.rng.random_range(0..100) {
             0..70 => self.append(),
             70..85 => self.sync(),
-            _ => {
-                self.checkpoint();
-                true
-            }
+            _ => self.checkpoint(),
         }
     }
 
@@ -112,8 +114,7 @@ impl Model {
             }
             Err(JournalError::Full { needed, free, .. }) => {
                 assert!(needed > free);
-                self.checkpoint();
-                true
+                self.checkpoint()
             }
             Err(JournalError::Io { .. }) => {
                 // Not acknowledged, but it may be there.
@@ -138,27 +139,33 @@ impl Model {
         }
     }
 
-    /// Stores all records up to a random one, and releases them.
-    fn checkpoint(&mut self) {
+    /// Stores all records up to a random one, and releases them; false if the media died in it.
+    fn checkpoint(&mut self) -> bool {
         // What was appended and not released can be read back at any time.
         let mut reader = self.journal.reader();
-        let mut read = reader.position().seq;
-        assert_eq!(reader.position(), self.journal.released());
+        let mut read = reader.checkpoint().position.seq;
+        assert_eq!(reader.checkpoint().position, self.journal.released());
+        let mut checkpoints = vec![reader.checkpoint()];
         while let Some((seq, record)) = reader.read().unwrap() {
             assert_eq!((seq, &record), (read, &self.history[seq as usize - 1]));
-            assert_eq!(Some(reader.position()), self.journal.position_of(seq + 1));
+            let next = reader.checkpoint();
+            assert_eq!(Some(next.position), self.journal.position_of(seq + 1));
+            checkpoints.push(next);
             read += 1;
         }
         assert_eq!(read, self.journal.position().seq);
-        let seq = self
-            .rng
-            .random_range(self.stored.position.seq..=self.history.len() as u64 + 1);
-        let position = self.journal.position_of(seq).unwrap();
-        assert_eq!(position.seq, seq);
-        self.stored.position = position;
-        if self.rng.random_bool(0.9) {
-            self.journal.release(position).unwrap();
+        let possible = checkpoints
+            .into_iter()
+            .filter(|checkpoint| checkpoint.position.seq >= self.stored.position.seq);
+        let stored = possible.choose(&mut self.rng).unwrap();
+        if !self.sync() {
+            return false;
         }
+        self.stored = stored;
+        if self.rng.random_bool(0.9) {
+            self.journal.release(stored.position).unwrap();
+        }
+        true
     }
 
     /// Opens the media as a new process does, and checks what it finds: at least the records up to
@@ -185,8 +192,8 @@ impl Model {
                 kept = self.synced;
                 continue;
             }
-            let epoch = self.journal.next_epoch().unwrap();
-            self.stored = at(self.journal.position(), epoch);
+            self.journal.settle().unwrap();
+            self.stored = self.journal.next_checkpoint().unwrap();
             self.synced = last;
             if self.rng.random_bool(0.1) {
                 // Power fails after that, and before the first record.
@@ -434,7 +441,8 @@ fn a_full_journal_says_so_writes_nothing_and_goes_on_after_a_release() {
     // The reserve still takes what a checkpoint needs to say.
     journal.append(&[Record::Durable { upto: count }]).unwrap();
     journal.release(journal.position()).unwrap();
-    assert_eq!(journal.used_bytes(), 0);
+    // The last record stays.
+    assert_eq!(journal.used_bytes(), 40);
     journal
         .append(&[sector_record(0), sector_record(1)])
         .unwrap();
@@ -502,7 +510,7 @@ fn a_store_older_than_the_journal_is_found_out() {
     let mut journal = Journal::create(media.clone(), 1, SMALL).unwrap();
     journal.append(&[sector_record(0)]).unwrap();
     let (mut journal, _) = Journal::open(media.clone(), stored, SMALL).unwrap();
-    journal.begin(at(journal.position(), 2)).unwrap();
+    journal.begin(journal.next_checkpoint().unwrap()).unwrap();
     journal.append(&[sector_record(1)]).unwrap();
     let error = Journal::open(media.clone(), stored, SMALL).err().unwrap();
     assert!(
@@ -527,6 +535,129 @@ fn a_store_older_than_the_journal_is_found_out() {
     let error = Journal::open(media, stored, SMALL).err().unwrap();
     assert!(
         matches!(error, JournalError::Damaged { seq: 1, .. }),
+        "{error}"
+    );
+}
+
+/// What a store has that took all that was appended.
+fn store_all(journal: &mut Journal) -> Checkpoint {
+    let mut reader = journal.reader();
+    while reader.read().unwrap().is_some() {}
+    journal.sync().unwrap();
+    let stored = reader.checkpoint();
+    journal.release(stored.position).unwrap();
+    stored
+}
+
+fn copy_of(media: &MemoryMedia) -> Arc<MemoryMedia> {
+    let mut bytes = vec![0; media.capacity() as usize];
+    media.read_at(0, &mut bytes).unwrap();
+    let copy = self::media(media.capacity());
+    copy.write_at(0, &bytes).unwrap();
+    copy.sync().unwrap();
+    copy
+}
+
+#[test]
+fn a_journal_older_than_the_store_is_refused_and_opens_with_the_store_of_its_moment() {
+    for bytes in [65_536, 4096] {
+        let media = media(bytes);
+        let mut journal = Journal::create(media.clone(), 1, SMALL).unwrap();
+        let mut copies: Vec<(Checkpoint, Arc<MemoryMedia>)> = Vec::new();
+        let mut seq = 0;
+        // In the small ring, three laps; some moments have records after what is stored, and each life
+        // has some moments.
+        for number in 0..24 {
+            journal.append(&[sector_record(number)]).unwrap();
+            seq += 1;
+            let stored = store_all(&mut journal);
+            assert_eq!(stored.position.seq, seq + 1);
+            copies.push((stored, copy_of(&media)));
+            if number % 3 == 1 {
+                journal.append(&[sector_record(100 + number)]).unwrap();
+                seq += 1;
+                copies.push((stored, copy_of(&media)));
+            }
+            if number % 5 == 4 {
+                journal = Journal::open(media.clone(), stored, SMALL).unwrap().0;
+                journal.settle().unwrap();
+                let stored = journal.next_checkpoint().unwrap();
+                journal.begin(stored).unwrap();
+                copies.push((stored, copy_of(&media)));
+            }
+        }
+        for (moment, (stored, _)) in copies.iter().enumerate() {
+            for (older, (then, copy)) in copies[..=moment].iter().enumerate() {
+                let opened = Journal::open(copy.clone(), *stored, SMALL);
+                if then.position == stored.position {
+                    // Nothing was stored between the two, but perhaps a new epoch began.
+                    assert!(opened.is_ok(), "{older} with the store of {moment}");
+                    continue;
+                }
+                let error = opened.err();
+                let refused = matches!(
+                    error,
+                    Some(JournalError::JournalBehind { seq, .. }) if seq == stored.position.seq - 1
+                );
+                // A record that was in the journal then, and that the store has taken since, is the last
+                // one that it has: no more is missing.
+                let has_it = Journal::open(copy.clone(), *then, SMALL)
+                    .is_ok_and(|(journal, _)| journal.position() == stored.position);
+                assert!(
+                    refused || has_it,
+                    "{older} with the store of {moment}: {error:?}"
+                );
+                if let Some(error) = error {
+                    let message = error.to_string();
+                    assert!(
+                        message.contains("restore `journal` and `metadata/`"),
+                        "{message}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_last_record_that_the_store_has_stays_however_full_the_journal_gets() {
+    for first in 0..9 {
+        let media = media(4096);
+        let mut journal = Journal::create(media.clone(), 1, SMALL).unwrap();
+        for number in 0..=first {
+            journal.append(&[sector_record(number)]).unwrap();
+            store_all(&mut journal);
+        }
+        let stored = store_all(&mut journal);
+        media.sync().unwrap();
+        while journal.append(&[sector_record(77)]).is_ok() {}
+        while journal.append(&[Record::Durable { upto: 1 }]).is_ok() {}
+        // Power fails, and of what followed only what was written over earlier laps has reached the drive.
+        let end = stored.position.offset as usize;
+        let next = vec![0; (4096 - end).min(512)];
+        media.write_at(end as u64, &next).unwrap();
+        let (_, replayed) = Journal::open(media, stored, SMALL).unwrap();
+        assert_eq!(replayed, []);
+    }
+}
+
+#[test]
+fn the_last_record_of_another_epoch_does_not_stand_for_that_of_the_store() {
+    let media = media(65_536);
+    let start = at(Position::START, 1);
+    let mut journal = Journal::create(media.clone(), 1, SMALL).unwrap();
+    journal.append(&[sector_record(0)]).unwrap();
+    // A copy is made, then power is lost, and the record with it; the host tries again.
+    let copy = copy_of(&media);
+    let media = self::media(65_536);
+    let (mut journal, _) = Journal::open(media.clone(), start, SMALL).unwrap();
+    journal.begin(journal.next_checkpoint().unwrap()).unwrap();
+    journal.append(&[sector_record(1)]).unwrap();
+    let stored = store_all(&mut journal);
+    assert!(Journal::open(media, stored, SMALL).is_ok());
+    let error = Journal::open(copy, stored, SMALL).err().unwrap();
+    assert!(
+        matches!(error, JournalError::JournalBehind { seq: 1, .. }),
         "{error}"
     );
 }

@@ -142,7 +142,11 @@ fn apply(stores: [&dyn Store; 2], records: Vec<Record>) {
             seq: seq + records.len() as u64,
             offset: 0,
         };
-        let checkpoint = Checkpoint { position, epoch: 1 };
+        let checkpoint = Checkpoint {
+            position,
+            epoch: 1,
+            last_epoch: None,
+        };
         let batch = BatchBuilder::from_records(&records, checkpoint).unwrap();
         store.apply(&batch).unwrap();
     }

@@ -56,7 +56,11 @@ fn a_loss_of_power_leaves_whole_batches_and_every_one_that_was_reported_done() {
                             seq: seq + count,
                             offset: 0,
                         };
-                        let checkpoint = Checkpoint { position, epoch: 1 };
+                        let checkpoint = Checkpoint {
+                            position,
+                            epoch: 1,
+                            last_epoch: None,
+                        };
                         let batch = BatchBuilder::from_records(&records, checkpoint).unwrap();
                         truths.push((pool.clone(), checkpoint));
                         if let Err(error) = store.apply(&batch) {

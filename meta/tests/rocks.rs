@@ -21,6 +21,7 @@ fn at(seq: u64) -> Checkpoint {
     Checkpoint {
         position: Position { seq, offset: 0 },
         epoch: 1,
+        last_epoch: None,
     }
 }
 

@@ -107,7 +107,9 @@ fn write_rows(file: File, now: u64, checkpoint: Checkpoint, plan: &Plan) -> io::
 }
 
 fn of_checkpoint(checkpoint: Checkpoint) -> String {
-    let Checkpoint { position, epoch } = checkpoint;
+    let Checkpoint {
+        position, epoch, ..
+    } = checkpoint;
     format!(
         "record={} offset={} epoch={epoch}",
         position.seq, position.offset

@@ -193,6 +193,12 @@ fn apply(parts: &Parts, plan: &Plan, dir: &Path) -> Result<Option<PathBuf>> {
                 ))
             })?;
     }
+    parts.journal.sync().map_err(|error| {
+        EngineError::unavailable(format!(
+            "{} could not be made durable: {error}; nothing was changed",
+            parts.journal.name()
+        ))
+    })?;
     let path = backup::write(dir, parts.store.checkpoint()?, plan)?;
     parts.store.apply(&plan.batch)?;
     Ok(Some(path))

@@ -17,6 +17,7 @@ use crate::domain::Hashers;
 use crate::engine::BOUNCE_BYTES_MIN;
 use crate::fingerprint;
 use crate::pack_read::Fetch;
+use crate::recovery;
 use crate::{EngineError, LABEL_BLOCKS, Result};
 
 /// Sub-blocks that a volume can have: 2^60 bytes.
@@ -28,13 +29,7 @@ pub(super) fn make(parts: &Parts) -> Result<Plan> {
     let checkpoint = parts.store.load(&mut rows)?;
     let (journal, records) =
         Journal::open(parts.journal.clone(), checkpoint, parts.journal_config)?;
-    let epoch = journal
-        .next_epoch()
-        .ok_or_else(|| EngineError::internal("the pool was opened 2^32 times; make a new one"))?;
-    let next = Checkpoint {
-        position: journal.position(),
-        epoch,
-    };
+    let next = recovery::next_checkpoint(&journal)?;
     let created = records.iter().filter_map(|(_, record)| match record {
         Record::VolumeCreate(info) => Some(info),
         _ => None,

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use drives::{BLOCK_BYTES, Drive, FaultPlan};
-use meta::{JournalMedia, MemoryMedia, MemoryStore};
+use meta::{Journal, JournalMedia, MemoryMedia, MemoryStore, Store};
 use rand::Rng;
 
 use super::Story;
@@ -124,6 +124,21 @@ impl Story {
                 return;
             }
         };
+        if !is_store_old {
+            let (_, replayed) = Journal::open(
+                Arc::new(copy_of(&copy.media)),
+                copy.store.checkpoint().expect("a store in memory"),
+                self.config.journal,
+            )
+            .expect("a copy of one moment");
+            let last = replayed.last().map_or(0, |(sequence, _)| *sequence);
+            let stored = self.store.checkpoint().expect("a store in memory");
+            let before = copy.store.checkpoint().expect("a store in memory");
+            assert!(
+                stored.position == before.position || last + 1 >= stored.position.seq,
+                "a journal up to {last} went with a store of {stored:?}"
+            );
+        }
         // Not counted: what only the newer store said to be durable is proven again with the older one, and
         // taken back if its block was used for something else since. Two mappings may then say different
         // things of one block, and the one that is wrong is an error when it is read.

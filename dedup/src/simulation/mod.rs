@@ -595,6 +595,7 @@ fn every_rule_that_is_broken_on_purpose_is_found_out() {
         Broken::ReuseBeforeDurable,
         Broken::TrustUnflushed,
         Broken::FlushJournalOnly,
+        Broken::StoreBeforeJournal,
         Broken::KeepReferences,
         Broken::NoRangeLock,
         Broken::ShareInFlight,

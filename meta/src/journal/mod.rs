@@ -6,14 +6,16 @@
 //!   or sync the journal takes no more records, and every opening has a new epoch.
 //! * [`Journal::open`] returns a prefix of the records that were appended after its checkpoint, and that
 //!   prefix contains every record for which a sync returned. If it cannot, it fails; it never skips.
-//! * The ring from the last released position to the end of the last record is never overwritten.
+//! * The ring from the record before the last released position to the end of the last record is never
+//!   overwritten. Records are stable before the store takes them, so a journal that has neither that
+//!   record nor one after it is older than the store, and [`Journal::open`] refuses it.
 //!
 //! The way of a pool's opening, each step durable before the next:
 //!
 //! 1. [`Store::load`](crate::Store::load) gives the rows and the [`Checkpoint`];
 //! 2. [`Journal::open`] gives the records after it;
-//! 3. the engine applies all of them to the store, with a new checkpoint: position
-//!    [`Journal::position`], epoch [`Journal::next_epoch`];
+//! 3. [`Journal::settle`] makes them stable, and the engine applies all of them to the store, with a new
+//!    checkpoint: [`Journal::next_checkpoint`];
 //! 4. [`Journal::begin`] with that checkpoint. Only then does the journal take records.
 
 mod file;
@@ -86,6 +88,8 @@ pub struct Journal {
     begun: bool,
     /// First record that is not released.
     tail: Position,
+    /// The record before `tail`, unless there is none, or it is not known.
+    before_tail: Option<Before>,
     /// Where the next record goes.
     head: Position,
     /// Where the reader looks for each record from `tail.seq` on, in units of alignment.
@@ -94,6 +98,14 @@ pub struct Journal {
     stable: u64,
     gate: Arc<SyncGate>,
     scratch: Vec<u8>,
+}
+
+/// A record that was released, and must stay.
+#[derive(Clone, Copy)]
+struct Before {
+    /// Where its frame is, or the one that leads there.
+    offset: u64,
+    epoch: u32,
 }
 
 /// Serialises syncs, and remembers that one failed: the system reports a lost write to one sync only.
@@ -164,6 +176,7 @@ impl Journal {
             Checkpoint {
                 position: Position::START,
                 epoch,
+                last_epoch: None,
             },
             config,
         )?;
@@ -175,7 +188,8 @@ impl Journal {
     /// until [`Journal::begin`].
     ///
     /// # Errors
-    /// [`JournalError::Damaged`] or [`JournalError::StoreBehind`] if something that was stable is gone;
+    /// [`JournalError::Damaged`], [`JournalError::StoreBehind`] or [`JournalError::JournalBehind`] if
+    /// something that was stable is gone;
     /// [`JournalError::Io`] if the media cannot be read; [`JournalError::Invalid`] if the media, the
     /// configuration and the checkpoint do not go together. Nothing is written.
     pub fn open(
@@ -191,6 +205,10 @@ impl Journal {
             checkpoint,
         )?;
         journal.head = chain.end;
+        journal.before_tail = chain
+            .last
+            .zip(checkpoint.last_epoch)
+            .map(|(offset, epoch)| Before { offset, epoch });
         journal.offsets = chain.offsets.into_iter().map(offset_units).collect();
         Ok((journal, chain.records))
     }
@@ -206,8 +224,9 @@ impl Journal {
             journal: media.name(),
             detail,
         };
-        // A record that does not fit before the end wastes less than its own length there.
-        let least = 2 * frame::frame_bytes(u64::from(config.payload_bytes_max))
+        // A record that does not fit before the end wastes less than its own length there, and the one
+        // before the first stays.
+        let least = 3 * frame::frame_bytes(u64::from(config.payload_bytes_max))
             + config.reserve_bytes
             + ALIGN as u64;
         if ring_bytes < least {
@@ -241,6 +260,7 @@ impl Journal {
             epoch: checkpoint.epoch,
             begun: false,
             tail: position,
+            before_tail: None,
             head: position,
             offsets: VecDeque::new(),
             stable: position.seq - 1,
@@ -254,13 +274,13 @@ impl Journal {
 
     /// Starts a new epoch at the end of what was replayed, and releases all of that.
     ///
-    /// `checkpoint` must be in the store already, durably, with every replayed record applied:
-    /// its position is [`Journal::position`], its epoch [`Journal::next_epoch`].
+    /// `checkpoint` must be in the store already, durably, with every replayed record applied: it is
+    /// [`Journal::next_checkpoint`].
     ///
     /// # Errors
-    /// [`JournalError::NotBegun`] if it is another position, or an epoch that is not new.
+    /// [`JournalError::NotBegun`] if it is another one.
     pub fn begin(&mut self, checkpoint: Checkpoint) -> Result<(), JournalError> {
-        if self.begun || checkpoint.position != self.head || checkpoint.epoch <= self.epoch {
+        if self.begun || self.next_checkpoint() != Some(checkpoint) {
             return Err(JournalError::NotBegun {
                 journal: self.media.name(),
                 detail: format!(
@@ -269,6 +289,7 @@ impl Journal {
                 ),
             });
         }
+        self.before_tail = self.last();
         self.epoch = checkpoint.epoch;
         self.tail = self.head;
         self.offsets.clear();
@@ -277,9 +298,39 @@ impl Journal {
         Ok(())
     }
 
-    /// The epoch with which [`Journal::begin`] may be called; `None` when 2^32 openings are used up.
-    pub fn next_epoch(&self) -> Option<u32> {
-        self.epoch.checked_add(1)
+    /// The checkpoint of a store to which every replayed record is applied, and with which
+    /// [`Journal::begin`] may be called: at the end, of a new epoch. `None` when 2^32 openings are used up.
+    pub fn next_checkpoint(&self) -> Option<Checkpoint> {
+        Some(Checkpoint {
+            position: self.head,
+            epoch: self.epoch.checked_add(1)?,
+            last_epoch: self.last().map(|last| last.epoch),
+        })
+    }
+
+    /// Makes what was replayed stable: a killed process left it in the system's cache, perhaps. Blocks.
+    ///
+    /// # Errors
+    /// [`JournalError::Io`]; nothing was changed.
+    pub fn settle(&self) -> Result<(), JournalError> {
+        if self.offsets.is_empty() {
+            return Ok(());
+        }
+        self.media.sync().map_err(|source| JournalError::Io {
+            journal: self.media.name(),
+            action: "sync records",
+            source,
+        })
+    }
+
+    /// The last record that was appended or replayed, or the one before the first.
+    fn last(&self) -> Option<Before> {
+        let (offset, epoch) = (self.offsets.back(), self.epoch);
+        let last = offset.map(|units| Before {
+            offset: u64::from(*units) * ALIGN as u64,
+            epoch,
+        });
+        last.or(self.before_tail)
     }
 
     /// Appends records in order, with one write (two where the ring wraps). They survive a crash of the
@@ -441,7 +492,7 @@ impl Journal {
         let end = start + frames.len() as u64;
         let page_end = end.next_multiple_of(PAGE_BYTES);
         let is_new = page_end - start > PAGE_BYTES || start.is_multiple_of(PAGE_BYTES);
-        let free = self.ring_bytes - self.distance(self.tail.offset, end);
+        let free = self.ring_bytes - self.distance(self.floor(), end);
         if is_new && page_end <= self.ring_bytes && page_end - end < free {
             frames.resize((page_end - start) as usize, 0);
         }
@@ -497,8 +548,9 @@ impl Journal {
         }
     }
 
-    /// Gives the space of every record before `upto` back to the ring. Call it only when the store
-    /// holds a checkpoint with exactly this position, durably.
+    /// Gives the space of every record before `upto` but the last back to the ring. Call it only when the
+    /// store holds a checkpoint with exactly this position, durably, and took it when the records were
+    /// stable.
     ///
     /// # Errors
     /// [`JournalError::Invalid`] if `upto` is not the position of a record in the journal or of its end.
@@ -513,7 +565,12 @@ impl Journal {
             });
         }
         let released = (upto.seq - self.tail.seq) as usize;
-        self.offsets.drain(..released);
+        if let Some(last) = self.offsets.drain(..released).next_back() {
+            self.before_tail = Some(Before {
+                offset: u64::from(last) * ALIGN as u64,
+                epoch: self.epoch,
+            });
+        }
         self.tail = upto;
         // What the store holds is stable, synced here or not. Later frames say so: should the store lose
         // this checkpoint, the next opening finds frames that could not follow the older one.
@@ -531,6 +588,7 @@ impl Journal {
             Checkpoint {
                 position: self.tail,
                 epoch: self.epoch,
+                last_epoch: self.before_tail.map(|before| before.epoch),
             },
             self.head.seq,
         )
@@ -580,9 +638,16 @@ impl Journal {
         self.ring_bytes
     }
 
-    /// Bytes between the released position and the end, wasted rests at the end of the ring included.
+    /// Bytes that must not be overwritten: from the last released record to the end, wasted rests at the
+    /// end of the ring included.
     pub fn used_bytes(&self) -> u64 {
-        self.distance(self.tail.offset, self.head.offset)
+        self.distance(self.floor(), self.head.offset)
+    }
+
+    /// Where the bytes begin that must not be overwritten.
+    fn floor(&self) -> u64 {
+        self.before_tail
+            .map_or(self.tail.offset, |before| before.offset)
     }
 
     /// Bytes that frames may still take, the reserve included. One unit of alignment always stays free,

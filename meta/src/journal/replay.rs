@@ -18,6 +18,9 @@ pub(super) struct Chain {
     pub(super) offsets: Vec<u64>,
     /// Where the next record goes.
     pub(super) end: Position,
+    /// Where the record before the checkpoint is, if there are no records after it and the checkpoint
+    /// asks for that one.
+    pub(super) last: Option<u64>,
 }
 
 /// Reads the records that follow a checkpoint, in order, up to the first frame that is not whole, not of
@@ -33,6 +36,7 @@ pub(super) fn replay(
         records: Vec::new(),
         offsets: Vec::new(),
         end: checkpoint.position,
+        last: None,
     };
     while let Some((record, end)) = next_record(media, &mut ring, checkpoint.epoch, chain.end)? {
         chain.records.push((chain.end.seq, record));
@@ -40,7 +44,44 @@ pub(super) fn replay(
         chain.end = end;
     }
     prove_end(media, &mut ring, checkpoint.epoch, chain.end)?;
+    // A record after the checkpoint was written after all those before it.
+    if chain.records.is_empty() {
+        chain.last = find_last(media, &mut ring, checkpoint)?;
+    }
     Ok(chain)
+}
+
+/// Where the record before the checkpoint is, which was stable before the store took the checkpoint and
+/// is not overwritten before there are records after it ([`Journal`](super::Journal)). Without it, the
+/// journal is of an earlier moment than the store: what it lacks is lost, and must not pass for an end.
+fn find_last(
+    media: &dyn JournalMedia,
+    ring: &mut Ring,
+    checkpoint: Checkpoint,
+) -> Result<Option<u64>, JournalError> {
+    let Some(epoch) = checkpoint.last_epoch else {
+        return Ok(None);
+    };
+    let Position { seq, offset: end } = checkpoint.position;
+    let is_last = |header: &Header| {
+        header.epoch == epoch && header.seq == seq - 1 && header.kind != KIND_WRAP
+    };
+    // It ends where the checkpoint is: at the beginning of the ring, if the rest behind it is too short.
+    let ends_by = if end == 0 { ring.bytes } else { end };
+    let longest = frame::frame_bytes(ring.payload_bytes_max) + HEADER_BYTES as u64;
+    let mut offset = ends_by.saturating_sub(longest);
+    while let Some(found) = ring.find_header(media, offset, is_last)? {
+        let whole = ring.frame(media, found)?;
+        let is_there = |header: Header| normalise(found + header.frame_bytes(), ring.bytes) == end;
+        if whole.is_some_and(is_there) {
+            return Ok(Some(found));
+        }
+        offset = found + ALIGN as u64;
+    }
+    Err(JournalError::JournalBehind {
+        journal: media.name(),
+        seq: seq - 1,
+    })
 }
 
 /// The record at a position, and the position after it.
@@ -72,8 +113,7 @@ fn next_record(
 pub struct JournalReader {
     media: Arc<dyn JournalMedia>,
     ring: Ring,
-    epoch: u32,
-    next: Position,
+    next: Checkpoint,
     /// First record that is not to be read.
     end_seq: u64,
 }
@@ -89,8 +129,7 @@ impl JournalReader {
         Self {
             media,
             ring: Ring::new(ring_bytes, payload_bytes_max),
-            epoch: from.epoch,
-            next: from.position,
+            next: from,
             end_seq,
         }
     }
@@ -100,13 +139,14 @@ impl JournalReader {
     /// # Errors
     /// [`JournalError::Io`], or [`JournalError::Damaged`]: what was appended is not there any more.
     pub fn read(&mut self) -> Result<Option<(u64, Record)>, JournalError> {
-        let at = self.next;
+        let at = self.next.position;
         if at.seq >= self.end_seq {
             return Ok(None);
         }
-        match next_record(&*self.media, &mut self.ring, self.epoch, at)? {
+        match next_record(&*self.media, &mut self.ring, self.next.epoch, at)? {
             Some((record, next)) => {
-                self.next = next;
+                self.next.position = next;
+                self.next.last_epoch = Some(self.next.epoch);
                 Ok(Some((at.seq, record)))
             }
             None => Err(JournalError::Damaged {
@@ -118,14 +158,10 @@ impl JournalReader {
         }
     }
 
-    /// Where the next record is: what a checkpoint stores that holds every one read so far.
-    pub fn position(&self) -> Position {
+    /// What a checkpoint stores that holds every record read so far; its position is that of the next one.
+    /// The records are to be stable before ([`Journal::prepare_sync`](super::Journal::prepare_sync)).
+    pub fn checkpoint(&self) -> Checkpoint {
         self.next
-    }
-
-    /// Epoch of the records.
-    pub fn epoch(&self) -> u32 {
-        self.epoch
     }
 }
 

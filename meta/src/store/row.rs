@@ -76,10 +76,7 @@ impl Row {
     pub fn encode(&self) -> (Vec<u8>, Vec<u8>) {
         match self {
             Self::Format(pool) => (rows::KEY_FORMAT.to_vec(), rows::format(*pool)),
-            Self::Checkpoint(at) => (
-                rows::KEY_CHECKPOINT.to_vec(),
-                rows::checkpoint(*at).to_vec(),
-            ),
+            Self::Checkpoint(at) => (rows::KEY_CHECKPOINT.to_vec(), rows::checkpoint(*at)),
             Self::Volume(info) => (rows::volume_key(info.id).to_vec(), rows::volume(info)),
             Self::Setting(key, value) => (rows::setting_key(key), value.clone()),
             Self::Blocks(blocks) => {

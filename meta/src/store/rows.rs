@@ -57,11 +57,14 @@ pub(super) fn parse_format(value: &[u8]) -> Result<(u32, Option<Uuid>), CodecErr
     Ok((version, Some(pool)))
 }
 
-pub(super) fn checkpoint(checkpoint: Checkpoint) -> [u8; 20] {
-    let mut out = [0; 20];
-    out[..8].copy_from_slice(&checkpoint.position.seq.to_le_bytes());
-    out[8..16].copy_from_slice(&checkpoint.position.offset.to_le_bytes());
-    out[16..].copy_from_slice(&checkpoint.epoch.to_le_bytes());
+pub(super) fn checkpoint(checkpoint: Checkpoint) -> Vec<u8> {
+    let mut out = Vec::with_capacity(24);
+    out.extend(checkpoint.position.seq.to_le_bytes());
+    out.extend(checkpoint.position.offset.to_le_bytes());
+    out.extend(checkpoint.epoch.to_le_bytes());
+    if let Some(epoch) = checkpoint.last_epoch {
+        out.extend(epoch.to_le_bytes());
+    }
     out
 }
 
@@ -72,11 +75,19 @@ pub(super) fn parse_checkpoint(value: &[u8]) -> Result<Checkpoint, CodecError> {
         offset: reader.u64()?,
     };
     let epoch = reader.u32()?;
+    let last_epoch = match reader.remaining() {
+        0 => None,
+        _ => Some(reader.u32()?),
+    };
     reader.end()?;
     if position.seq == 0 {
         return Err(CodecError::Field("sequence number"));
     }
-    Ok(Checkpoint { position, epoch })
+    Ok(Checkpoint {
+        position,
+        epoch,
+        last_epoch,
+    })
 }
 
 pub(super) fn volume_key(id: u32) -> [u8; 5] {
@@ -272,8 +283,16 @@ mod tests {
         let at = Checkpoint {
             position: Position { seq: 5, offset: 64 },
             epoch: 2,
+            last_epoch: Some(1),
         };
         assert_eq!(parse_checkpoint(&checkpoint(at)), Ok(at));
+        // As programs wrote it that knew nothing of the last record.
+        let older = Checkpoint {
+            last_epoch: None,
+            ..at
+        };
+        assert_eq!(checkpoint(older).len(), 20);
+        assert_eq!(parse_checkpoint(&checkpoint(older)), Ok(older));
         assert!(parse_checkpoint(&[0; 20]).is_err());
         let mut sums = Totals::default();
         assert_eq!(parse_totals(&totals(&sums)), Ok(sums.clone()));
