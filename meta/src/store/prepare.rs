@@ -68,14 +68,7 @@ impl<'a> Preparation<'a> {
 
     fn blocks(&mut self, out: &mut WriteBatch) -> Result<(), MetaError> {
         let changes = self.batch.blocks.as_slice();
-        let pages: Vec<_> = changes
-            .chunk_by(|(a, _), (b, _)| a.0 / page::ENTRIES == b.0 / page::ENTRIES)
-            .collect();
-        for pages in pages.chunks(LOOKUP_PAGES) {
-            let keys: Vec<_> = pages
-                .iter()
-                .map(|page| rows::block_key(page[0].0))
-                .collect();
+        for (pages, keys) in block_pages(changes) {
             let stored = self.stored(&keys)?;
             for ((changes, key), value) in pages.iter().zip(&keys).zip(&stored) {
                 self.block_page(key, changes, value.as_deref(), out)?;
@@ -263,6 +256,19 @@ pub(super) fn look_up<'a, K: AsRef<[u8]>>(
         .collect()
 }
 
+/// What concerns the blocks of some pages of rows, page by page, and the keys of these rows.
+type BlockPages<'a, T> = (Vec<&'a [(Pba, T)]>, Vec<[u8; 9]>);
+
+/// What concerns blocks, in their order, by the pages of their rows; as much at a time as is looked up together.
+fn block_pages<T>(of_blocks: &[(Pba, T)]) -> impl Iterator<Item = BlockPages<'_, T>> {
+    let mut pages = of_blocks.chunk_by(|(a, _), (b, _)| a.0 / page::ENTRIES == b.0 / page::ENTRIES);
+    std::iter::from_fn(move || {
+        let some: Vec<_> = pages.by_ref().take(LOOKUP_PAGES).collect();
+        let keys = some.iter().map(|page| rows::block_key(page[0].0)).collect();
+        (!some.is_empty()).then_some((some, keys))
+    })
+}
+
 /// Where hints are.
 pub(super) fn hint_family(db: &DB) -> Result<&ColumnFamily, MetaError> {
     handle(db, HINTS)
@@ -283,14 +289,7 @@ pub(super) fn put_hints(
     let mut blocks = blocks.to_vec();
     blocks.sort_unstable();
     let mut new = Vec::with_capacity(blocks.len());
-    let pages: Vec<_> = blocks
-        .chunk_by(|(a, _), (b, _)| a.0 / page::ENTRIES == b.0 / page::ENTRIES)
-        .collect();
-    for pages in pages.chunks(LOOKUP_PAGES) {
-        let keys: Vec<_> = pages
-            .iter()
-            .map(|page| rows::block_key(page[0].0))
-            .collect();
+    for (pages, keys) in block_pages(&blocks) {
         let stored = look_up(dir, db, DEFAULT_COLUMN_FAMILY_NAME, &keys)?;
         for ((blocks, key), stored) in pages.iter().zip(&keys).zip(&stored) {
             let Some(stored) = stored else { continue };
