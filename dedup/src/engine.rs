@@ -71,7 +71,8 @@ pub struct EngineConfig {
     pub fill_warnings: Vec<u8>,
     /// File that keeps the list of damaged blocks over a restart; `None` keeps it in memory only.
     pub damage_file: Option<PathBuf>,
-    /// How old figures of what volumes share may be ([`Engine::last_survey`]) when something changed.
+    /// How old figures of what volumes share may be ([`Engine::last_survey`]) when something changed; those of a
+    /// pool that is counted quickly are newer.
     pub survey_interval: Duration,
     /// References to one physical block at most; beyond, its content is stored once more.
     pub references_max: u32,

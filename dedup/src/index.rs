@@ -292,12 +292,13 @@ impl Index {
         let drives = drives.collect();
         let shards = (0..shards.next_power_of_two()).map(|_| Shard::new());
         let shards: Vec<Shard> = shards.collect();
+        let bytes = shards.len() as u64 * (size_of::<Shard>() as u64 + BUCKET_BYTES);
         Self {
             drives,
             len: 0,
-            bytes: shards.len() as u64 * (size_of::<Shard>() as u64 + BUCKET_BYTES),
+            bytes,
             shards,
-            bytes_max,
+            bytes_max: bytes_max.max(bytes),
         }
     }
 
@@ -459,7 +460,7 @@ impl Index {
 
     /// Bytes of memory that it may take.
     pub(crate) fn bytes_max(&self) -> u64 {
-        self.bytes_max
+        self.bytes_max.max(BUCKET_BYTES)
     }
 }
 
@@ -598,6 +599,7 @@ mod tests {
                 }
             }
             assert!(index.memory_bytes() <= bytes_max.max(smallest));
+            assert_eq!(index.bytes_max(), bytes_max.max(smallest));
             assert_eq!(index.len(), taken.len());
             // Nearly all of the room is used.
             assert!(taken.len() as u64 >= bytes_max / 13);

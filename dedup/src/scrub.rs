@@ -122,6 +122,8 @@ impl Engine {
     pub fn scrub_status(&self) -> ScrubStatus {
         let scrub = lock(&self.shared.scrub);
         let mut status = scrub.status.clone();
+        // Blocks may have come since it began.
+        status.total_blocks = status.total_blocks.max(status.checked_blocks);
         if status.phase == ScrubPhase::Running
             && let Some(began) = scrub.began
         {

@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 use std::collections::hash_map::{Entry, HashMap};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use meta::Pba;
 use serde::{Deserialize, Serialize};
@@ -26,6 +26,12 @@ const SAMPLE_MAX: usize = 1 << 18;
 
 /// Mappings per step: others wait for the state that long, some tens of microseconds.
 const STEP: usize = 512;
+
+/// A survey comes so many times its own length after the last one, so that it takes a hundredth of the time;
+/// that of a small pool takes milliseconds.
+const PAUSE_TIMES: u32 = 100;
+/// ... but no sooner than this.
+const PAUSE_MIN: Duration = Duration::from_secs(5);
 
 /// Levels of the sample: level `n` holds one block in `2^n`.
 const LEVELS: usize = 64;
@@ -69,6 +75,8 @@ pub struct VolumeShares {
 pub(crate) struct Surveys {
     last: Option<Arc<Survey>>,
     ended: Option<Instant>,
+    /// How long it took.
+    took: Duration,
     /// The pool's last change when it began.
     change: u64,
     /// Somebody waits for a new one.
@@ -216,6 +224,7 @@ impl Pass {
 impl Shared {
     /// A survey. `rest`: sleeps as long as it worked, between steps; needs a reactor.
     pub(crate) async fn survey(&self, rest: bool) -> Result<Arc<Survey>> {
+        let began = Instant::now();
         let (ids, change) = {
             let state = lock(&self.state);
             let ids: Vec<u32> = state.volumes.keys().copied().collect();
@@ -243,6 +252,7 @@ impl Shared {
         let mut surveys = lock(&self.surveys);
         surveys.last = Some(survey.clone());
         surveys.ended = Some(Instant::now());
+        surveys.took = began.elapsed();
         surveys.change = change;
         Ok(survey)
     }
@@ -279,9 +289,9 @@ impl Shared {
         let is_due = {
             let change = lock(&self.state).last_change;
             let surveys = lock(&self.surveys);
-            let is_old = surveys
-                .ended
-                .is_none_or(|ended| ended.elapsed() >= self.config.survey_interval);
+            let pause = (surveys.took * PAUSE_TIMES).max(PAUSE_MIN);
+            let pause = pause.min(self.config.survey_interval);
+            let is_old = surveys.ended.is_none_or(|ended| ended.elapsed() >= pause);
             surveys.is_wanted || (is_old && (surveys.last.is_none() || surveys.change != change))
         };
         if is_due && let Err(error) = self.survey(true).await {
