@@ -40,6 +40,8 @@ pub(crate) enum Broken {
     ForgetHeldHints,
     /// The block that a hint leads to is taken without a look at it (another block's content).
     BelieveHints,
+    /// What the store said of a content is believed, though hints were written since (lost duplicates).
+    BelieveOldAnswers,
     /// Pages of maps leave memory before the store has what changed in them (lost mappings).
     EvictUnstored,
     /// Pages of maps leave memory while commands rely on what they found there (mixed-up mappings).

@@ -316,7 +316,7 @@ fn check_rows(state: &State, rows: &[(Pba, BlockRow)]) -> Result<Vec<(Pba, Block
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use drives::MemoryDrive;
+    use drives::{Drive, Extent, MemoryDrive};
     use meta::{Compression, JournalConfig, MemoryMedia, MemoryStore, VerifyPolicy};
     use reactor::BufferPool;
 
@@ -338,6 +338,7 @@ pub(crate) mod tests {
         media: Arc<MemoryMedia>,
         drive: Arc<MemoryDrive>,
         buffers: BufferPool,
+        pub(crate) blocking: Blocking,
         pub(crate) config: EngineConfig,
     }
 
@@ -350,6 +351,7 @@ pub(crate) mod tests {
                     crate::LABEL_BLOCKS + 3 * u64::from(BLOCKS),
                 )),
                 buffers: BufferPool::new(4 << 20).unwrap(),
+                blocking: Blocking::Inline,
                 config: EngineConfig {
                     bounce_bytes: BOUNCE_BYTES_MIN,
                     metadata_cache_bytes: CACHE_BYTES,
@@ -368,7 +370,7 @@ pub(crate) mod tests {
                 journal: self.media.clone(),
                 store: self.store.clone(),
                 hash_key: [9; 32],
-                blocking: Blocking::Inline,
+                blocking: self.blocking,
                 config: self.config.clone(),
             });
             engine.await.unwrap()
@@ -397,16 +399,61 @@ pub(crate) mod tests {
         /// Writes content `first`, `first + 1`, ... to a volume, 24 blocks at a time.
         pub(crate) async fn write(&self, volume: &Volume, first: u32) {
             for start in (0..BLOCKS).step_by(24) {
-                let mut buf = self.buffers.alloc(24 * SUB_BLOCK_BYTES).await;
-                for (at, block) in (start..).zip(buf.chunks_exact_mut(SUB_BLOCK_BYTES)) {
-                    for word in block.chunks_exact_mut(64) {
-                        word[..4].copy_from_slice(&(first + at + 1).to_le_bytes());
-                    }
-                }
-                let offset = u64::from(start) * SUB_BLOCK_BYTES as u64;
-                volume.write(offset, buf, false).await.0.unwrap();
+                self.write_some(volume, start, first + start, 24).await;
             }
         }
+
+        /// Writes contents from `first` on to so many blocks of a volume.
+        pub(crate) async fn write_some(
+            &self,
+            volume: &Volume,
+            start: u32,
+            first: u32,
+            count: usize,
+        ) {
+            let mut buf = self.buffers.alloc(count * SUB_BLOCK_BYTES).await;
+            for (content, block) in (first..).zip(buf.chunks_exact_mut(SUB_BLOCK_BYTES)) {
+                for word in block.chunks_exact_mut(64) {
+                    word[..4].copy_from_slice(&(content + 1).to_le_bytes());
+                }
+            }
+            let offset = u64::from(start) * SUB_BLOCK_BYTES as u64;
+            volume.write(offset, buf, false).await.0.unwrap();
+        }
+
+        /// The number at the beginning of a block of a volume: its content and one.
+        pub(crate) async fn read(&self, volume: &Volume, at: u32) -> Result<u32> {
+            let buf = self.buffers.alloc(SUB_BLOCK_BYTES).await;
+            let offset = u64::from(at) * SUB_BLOCK_BYTES as u64;
+            let (result, buf) = volume.read(offset, buf).await;
+            result.map(|()| number_of(&buf))
+        }
+
+        /// Changes the block with a content on the drive.
+        pub(crate) async fn damage(&self, content: u32) {
+            for block in crate::LABEL_BLOCKS..self.drive.blocks() {
+                let extents = [Extent {
+                    block,
+                    buffer_offset: 0,
+                    blocks: 1,
+                }];
+                let buf = self.buffers.alloc(SUB_BLOCK_BYTES).await;
+                let (read, mut buf) = self.drive.read(buf, &extents).await;
+                read.unwrap();
+                if number_of(&buf) == content + 1 {
+                    buf[100] ^= 1;
+                    self.drive.write(buf, &extents).await.0.unwrap();
+                    return;
+                }
+            }
+            panic!("content {content} is nowhere");
+        }
+    }
+
+    fn number_of(block: &[u8]) -> u32 {
+        block
+            .first_chunk()
+            .map_or(0, |bytes| u32::from_le_bytes(*bytes))
     }
 
     pub(crate) fn used_blocks(engine: &Engine) -> u64 {

@@ -35,7 +35,7 @@ const AT_ONCE: usize = 512;
 const WRITE_AT_ONCE: usize = if cfg!(test) { 4 } else { 4096 };
 /// Loaded blocks whose hints are to be written, beyond which loading waits for that.
 const LOADED_MAX: usize = if cfg!(test) { 8 } else { 64 * 1024 };
-/// Damaged blocks that hints are kept from. With more, nobody asks for hints until the pool is opened again:
+/// Damaged blocks that hints are kept from ([`Hints::hidden_max`]). With more, nobody asks for hints until the pool is opened again:
 /// contents that only they lead to are stored once more, and do not heal damaged blocks.
 const HIDDEN_MAX: usize = 64 * 1024;
 
@@ -76,6 +76,16 @@ struct Waiting {
 }
 
 impl Waiting {
+    /// A block begins to wait; no command maps it yet.
+    fn new(pba: Pba, held: u32, is_hinted: bool) -> Self {
+        Self {
+            pba,
+            held,
+            record: 0,
+            is_hinted,
+        }
+    }
+
     /// Whether nothing but the store's hint is needed, if the store has all records up to `stored`: from
     /// now on there are mappings as long as the block is in use.
     fn is_over(&self, stored: u64) -> bool {
@@ -96,6 +106,8 @@ pub(crate) struct Hints {
     hashed: u64,
     /// Blocks in use whose content must not be found.
     hidden: BTreeSet<Pba>,
+    /// So many at most.
+    pub(crate) hidden_max: usize,
     /// There are more of them than can be known.
     is_off: bool,
     /// Contents that the store was asked for, and of those how many it had a hint for.
@@ -116,6 +128,7 @@ impl Hints {
             is_stored,
             hashed: 0,
             hidden: BTreeSet::new(),
+            hidden_max: HIDDEN_MAX,
             is_off: false,
             asked: 0,
             answered: 0,
@@ -153,24 +166,14 @@ impl Hints {
         if crate::ablation::is(crate::ablation::Broken::ForgetUnindexed) {
             return;
         }
-        let waiting = Waiting {
-            pba,
-            held: 1,
-            record: 0,
-            is_hinted: false,
-        };
-        self.waiting.insert(fingerprint, waiting);
+        self.waiting
+            .insert(fingerprint, Waiting::new(pba, 1, false));
     }
 
     /// The same of a block that the store has, and no hint for it.
     pub(crate) fn wait_loaded(&mut self, pba: Pba, fingerprint: Fingerprint) {
-        let waiting = Waiting {
-            pba,
-            held: 0,
-            record: 0,
-            is_hinted: false,
-        };
-        self.waiting.insert(fingerprint, waiting);
+        self.waiting
+            .insert(fingerprint, Waiting::new(pba, 0, false));
         self.loaded.push((pba, fingerprint));
     }
 
@@ -183,12 +186,8 @@ impl Hints {
         if self.hidden.contains(&pba) {
             return;
         }
-        let waiting = self.waiting.entry(fingerprint).or_insert(Waiting {
-            pba,
-            held: 0,
-            record: 0,
-            is_hinted: true,
-        });
+        let entry = self.waiting.entry(fingerprint);
+        let waiting = entry.or_insert(Waiting::new(pba, 0, true));
         if waiting.pba == pba {
             waiting.held += 1;
         }
@@ -264,7 +263,7 @@ impl Hints {
 
     /// Content must not be taken for stored in this block, which is in use.
     pub(crate) fn hide(&mut self, pba: Pba) {
-        if self.hidden.len() < HIDDEN_MAX {
+        if self.hidden.len() < self.hidden_max {
             self.hidden.insert(pba);
         } else {
             self.is_off = true;
@@ -329,7 +328,13 @@ impl State {
         if hints.unindexed(self.index.len()) == 0 && self.late.is_none() {
             return Sought::Nowhere;
         }
-        let is_current = |answer: &Answer| answer.generation == hints.generation;
+        let is_current = |answer: &Answer| {
+            #[cfg(test)]
+            if crate::ablation::is(crate::ablation::Broken::BelieveOldAnswers) {
+                return true;
+            }
+            answer.generation == hints.generation
+        };
         let Some(answer) = answer.filter(is_current) else {
             return Sought::Ask;
         };
@@ -463,9 +468,17 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
+    use std::future::{Future, poll_fn};
+    use std::pin::{Pin, pin};
+    use std::task::Poll;
+
     use meta::{Compression, Store};
 
+    use super::*;
+    use crate::ablation::{self, Broken};
     use crate::chunks::tests::{BLOCKS, Pool, is_right, used_blocks};
+    use crate::wait::yield_once;
+    use crate::{Blocking, ErrorKind};
 
     /// Entries of the smallest index, at most.
     const SMALLEST: u64 = 8;
@@ -524,6 +537,150 @@ mod tests {
                     (0, 0)
                 );
                 assert!(!pool.store.has_hints().unwrap());
+            }
+        })
+        .unwrap();
+    }
+
+    /// Polls a future so often, and lets the reactor's other work come between; what it gives if it ends.
+    async fn poll_times<F: Future>(mut future: Pin<&mut F>, times: usize) -> Option<F::Output> {
+        for _ in 0..times {
+            let polled = poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await;
+            if let Poll::Ready(output) = polled {
+                return Some(output);
+            }
+            yield_once().await;
+        }
+        None
+    }
+
+    /// Blocks in use when a new content was written twice, the second time and its way into the store while the
+    /// first write had come so many steps far; and whether that one had ended before.
+    async fn written_twice(steps: usize) -> (u64, bool) {
+        /// More steps than anything here takes that does not wait for the first write.
+        const STEPS: usize = 500;
+        let mut pool = Pool::new();
+        pool.config.index_bytes_max = 0;
+        pool.blocking = Blocking::Turns;
+        let engine = pool.open().await;
+        let known = pool.volume(&engine, "known", Compression::Off).await;
+        pool.write(&known, 0).await;
+        engine.maintain().await.unwrap();
+        let (slow, quick) = (
+            pool.volume(&engine, "slow", Compression::Off).await,
+            pool.volume(&engine, "quick", Compression::Off).await,
+        );
+        let before = used_blocks(&engine);
+        let mut first = pin!(pool.write_some(&slow, 0, 9_000, 1));
+        let mut first_ended = poll_times(first.as_mut(), steps).await.is_some();
+        let was_first_through = first_ended;
+        let second = async {
+            pool.write_some(&quick, 0, 9_000, 1).await;
+            engine.maintain().await.unwrap();
+        };
+        let mut second = pin!(second);
+        let mut second_ended = false;
+        while !(first_ended && second_ended) {
+            second_ended = second_ended || poll_times(second.as_mut(), STEPS).await.is_some();
+            first_ended = first_ended || poll_times(first.as_mut(), STEPS).await.is_some();
+        }
+        engine.maintain().await.unwrap();
+        is_right(&engine).await;
+        let used = used_blocks(&engine) - before;
+        engine.shutdown().await.unwrap();
+        (used, was_first_through)
+    }
+
+    /// A write asks the store, and while the answer is on its way the content comes in by another one, and its
+    /// hint into the store: "nobody has it" was true, and is not any more.
+    #[test]
+    fn a_content_that_comes_in_while_the_store_is_asked_for_it_is_stored_once() {
+        reactor::run(reactor::Config::default(), async {
+            let mut steps = 0;
+            loop {
+                let (used, was_through) = written_twice(steps).await;
+                assert_eq!(used, 1, "after {steps} steps");
+                if was_through {
+                    break;
+                }
+                steps += 1;
+            }
+            // Broken on purpose, it is stored twice in one of these stories.
+            ablation::set(Some(Broken::BelieveOldAnswers));
+            let mut twice = 0;
+            for steps in 0..steps {
+                twice += u32::from(written_twice(steps).await.0 == 2);
+            }
+            ablation::set(None);
+            assert!(twice > 0, "an old answer was never believed");
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn with_more_damaged_blocks_than_hints_are_kept_from_nothing_is_lost_and_a_restart_finds_all_again()
+     {
+        const DAMAGED: u32 = 7;
+        reactor::run(reactor::Config::default(), async {
+            for hidden_max in [DAMAGED as usize, 3] {
+                let mut pool = Pool::new();
+                pool.config.index_bytes_max = 0;
+                let engine = pool.open().await;
+                lock(&engine.shared.state).hints.hidden_max = hidden_max;
+                let is_off = hidden_max < DAMAGED as usize;
+                let first = pool.volume(&engine, "first", Compression::Off).await;
+                pool.write(&first, 0).await;
+                engine.maintain().await.unwrap();
+                assert_eq!(used_blocks(&engine), u64::from(BLOCKS));
+                // The last ones, of which the index has none.
+                for at in BLOCKS - DAMAGED..BLOCKS {
+                    pool.damage(at).await;
+                    let error = pool.read(&first, at).await.unwrap_err();
+                    assert_eq!(error.kind, ErrorKind::Corrupt);
+                }
+                assert_eq!(engine.status().damaged_blocks, u64::from(DAMAGED));
+
+                // Written again: what hints do not tell is stored once more, and everything is right.
+                let second = pool.volume(&engine, "second", Compression::Off).await;
+                pool.write(&second, 0).await;
+                engine.maintain().await.unwrap();
+                let used = used_blocks(&engine);
+                let most = u64::from(2 * BLOCKS);
+                assert_eq!(used > u64::from(BLOCKS + DAMAGED), is_off, "{used} blocks");
+                assert!(used <= most);
+                for at in 0..BLOCKS {
+                    assert_eq!(pool.read(&second, at).await.unwrap(), at + 1);
+                    // What was damaged is healed, or still an error.
+                    match pool.read(&first, at).await {
+                        Ok(content) => assert_eq!(content, at + 1),
+                        Err(error) => {
+                            assert_eq!(error.kind, ErrorKind::Corrupt);
+                            assert!(is_off && at >= BLOCKS - DAMAGED);
+                        }
+                    }
+                }
+                is_right(&engine).await;
+                engine.shutdown().await.unwrap();
+
+                // With the bound as it is: all are found again, and what is damaged heals.
+                let engine = pool.open().await;
+                engine.load().await.unwrap();
+                let third = pool.volume(&engine, "third", Compression::Off).await;
+                pool.write(&third, 0).await;
+                engine.maintain().await.unwrap();
+                assert!(used_blocks(&engine) <= used, "stored a third time");
+                for at in 0..BLOCKS {
+                    assert_eq!(pool.read(&third, at).await.unwrap(), at + 1);
+                }
+                is_right(&engine).await;
+                for name in ["first", "second", "third"] {
+                    engine.delete_volume(name).await.unwrap();
+                }
+                engine.maintain().await.unwrap();
+                assert_eq!(used_blocks(&engine), 0);
+                engine.shutdown().await.unwrap();
+                let report = meta::check(&*pool.store).unwrap();
+                assert!(report.is_consistent() && report.wrong_hints == 0);
             }
         })
         .unwrap();
