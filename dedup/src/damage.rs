@@ -227,6 +227,11 @@ impl Shared {
         }
     }
 
+    /// A block is unreadable because a host wants it so.
+    pub(crate) fn list_damage(&self, pba: Pba, info: &BlockInfo) {
+        lock(&self.damage).insert(pba, info);
+    }
+
     /// Reads a block and compares it with what its row says, with nobody able to reuse it meanwhile.
     pub(crate) async fn examine(
         self: &Arc<Self>,
@@ -556,7 +561,7 @@ impl DamageStatus {
 }
 
 /// Shows mappings of a volume; returns where to go on.
-fn look_for(
+pub(crate) fn look_for(
     state: &State,
     volume: u32,
     start: u64,

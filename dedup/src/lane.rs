@@ -67,6 +67,8 @@ pub(crate) struct Command {
     pub(crate) verify: VerifyPolicy,
     /// It was acknowledged, and is to be compared: room for it is promised.
     pub(crate) is_again: bool,
+    /// What it writes cannot be read: blocks of its own, with checksums that do not match.
+    pub(crate) is_mark: bool,
     /// Covers the range, until the new mapping is in place.
     guard: Option<RangeGuard>,
     place: Rc<Place>,
@@ -95,6 +97,7 @@ impl Command {
             buf: Some(buf),
             verify: VerifyPolicy::Compare,
             is_again: true,
+            is_mark: false,
             guard: None,
             place: place.clone(),
         };
@@ -227,6 +230,29 @@ pub(crate) fn write_sub_blocks(
     start: u64,
     buf: Buffer,
 ) -> Write {
+    begin(shared, volume, guard, start, buf, false)
+}
+
+/// As [`write_sub_blocks`], of sub-blocks that cannot be read from then on. What the buffer holds goes to
+/// blocks of their own.
+pub(crate) fn mark_sub_blocks(
+    shared: &Arc<Shared>,
+    volume: &Arc<VolumeCore>,
+    guard: RangeGuard,
+    start: u64,
+    buf: Buffer,
+) -> Write {
+    begin(shared, volume, guard, start, buf, true)
+}
+
+fn begin(
+    shared: &Arc<Shared>,
+    volume: &Arc<VolumeCore>,
+    guard: RangeGuard,
+    start: u64,
+    buf: Buffer,
+    is_mark: bool,
+) -> Write {
     let lane = lane_of(shared);
     let place = Rc::new(Place::default());
     let command = Command {
@@ -235,6 +261,7 @@ pub(crate) fn write_sub_blocks(
         buf: Some(buf),
         verify: volume.verify,
         is_again: false,
+        is_mark,
         guard: Some(guard),
         place: place.clone(),
     };

@@ -99,7 +99,7 @@ pub use settings::SETTINGS_BYTES_MAX;
 pub use status::{DeletingStatus, DriveStatus, PoolStatus, TrimmingStatus, VolumeStatus};
 pub use survey::{Survey, VolumeShares};
 pub use verify::VerifyStatus;
-pub use volume::{MAX_COMMAND_BYTES, Volume};
+pub use volume::{MAX_COMMAND_BYTES, Unreadable, Volume};
 
 /// Bytes of a sub-block, the grain of deduplication and of a drive's blocks.
 pub const SUB_BLOCK_BYTES: usize = drives::BLOCK_BYTES;

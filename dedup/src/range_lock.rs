@@ -21,6 +21,9 @@ const COUNTERS: usize = 1024;
 /// Ranges over more regions are counted as wide instead.
 const REGIONS_MAX: u64 = 64;
 
+/// A range of a lock that somebody wants: from, up to, exclusively.
+pub(crate) type Wanted<'a> = (&'a Arc<RangeLock>, u64, u64, bool);
+
 /// The lock of one volume.
 #[derive(Default)]
 pub(crate) struct RangeLock {
@@ -148,7 +151,35 @@ impl RangeLock {
 
     /// The place in the queue is taken here, not at the first poll: order of calls is order of grants.
     fn acquire(self: &Arc<Self>, start: u64, end: u64, exclusive: bool) -> Acquire {
-        let mut inner = lock(&self.inner);
+        self.enter(&mut lock(&self.inner), start, end, exclusive)
+    }
+
+    /// Takes a place in the queues of two ranges at one moment, so that nobody who holds one of two such
+    /// ranges ever waits for somebody behind it. Of the same lock, the ranges do not conflict.
+    pub(crate) fn both([first, second]: [Wanted<'_>; 2]) -> [Acquire; 2] {
+        let enter = |inner: &mut Inner, (lock, start, end, exclusive): Wanted<'_>| {
+            lock.enter(inner, start, end, exclusive)
+        };
+        if Arc::ptr_eq(first.0, second.0) {
+            let mut inner = lock(&first.0.inner);
+            return [enter(&mut inner, first), enter(&mut inner, second)];
+        }
+        // Always in the same order.
+        if Arc::as_ptr(first.0) > Arc::as_ptr(second.0) {
+            let [second, first] = Self::both([second, first]);
+            return [first, second];
+        }
+        let (mut inner, mut other) = (lock(&first.0.inner), lock(&second.0.inner));
+        [enter(&mut inner, first), enter(&mut other, second)]
+    }
+
+    fn enter(
+        self: &Arc<Self>,
+        inner: &mut Inner,
+        start: u64,
+        end: u64,
+        exclusive: bool,
+    ) -> Acquire {
         let id = inner.next_id;
         inner.next_id += 1;
         let mut entry = Entry {
@@ -166,7 +197,6 @@ impl RangeLock {
         entry.granted = broken || !inner.is_new_blocked(&entry);
         let granted = entry.granted;
         let place = inner.insert(entry);
-        drop(inner);
         Acquire {
             guard: Some(RangeGuard {
                 lock: self.clone(),
@@ -317,6 +347,32 @@ mod tests {
         assert!((&mut late).now_or_never().is_some());
         drop(reader);
         assert!(lock.held() <= 1);
+    }
+
+    #[test]
+    fn copies_in_opposite_directions_and_who_wants_all_never_wait_in_a_circle() {
+        let (a, b) = (
+            Arc::new(RangeLock::default()),
+            Arc::new(RangeLock::default()),
+        );
+        let forth = RangeLock::both([(&a, 0, 8, false), (&b, 0, 8, true)]);
+        let mut all = a.exclusive(0, 1000);
+        let back = RangeLock::both([(&b, 4, 12, false), (&a, 4, 12, true)]);
+        let within = RangeLock::both([(&a, 100, 108, true), (&a, 20, 28, false)]);
+        // Who came first goes first, whole.
+        let forth = forth.map(|one| one.now_or_never().expect("nobody was there"));
+        let waits = back.map(|mut one| {
+            assert!((&mut one).now_or_never().is_none());
+            one
+        });
+        drop(forth);
+        let all = (&mut all).now_or_never().expect("it came second");
+        let [first, second] = waits;
+        let _first = first.now_or_never().expect("nobody has that one");
+        drop(all);
+        let back = second.now_or_never().expect("it came third");
+        let _within = within.map(|one| one.now_or_never().expect("nobody is near"));
+        drop(back);
     }
 
     proptest! {

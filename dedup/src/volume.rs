@@ -1,5 +1,8 @@
 //! Volumes as hosts use them: byte ranges at LBA grain over sub-blocks of 4 KiB.
 
+mod copy;
+mod unreadable;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -19,6 +22,7 @@ use crate::read::{Piece, read_piece};
 use crate::trim::{settle, unmap};
 use crate::wait::lock;
 use crate::{EngineError, Result};
+pub use unreadable::Unreadable;
 
 /// The largest read, write or compare in one call, in bytes: it fits one buffer
 /// with two partial sub-blocks, and one journal record.
@@ -272,6 +276,40 @@ impl Volume {
             result.map(|()| bounce[span.head..span.head + buf.len()] == buf[..]),
             buf,
         )
+    }
+
+    /// Writes `new` at `offset` if what is stored there equals `expected`, as one: nothing changes the
+    /// range in between, and nobody reads a part of it. Both are as long, multiples of the LBA size, at
+    /// most [`MAX_COMMAND_BYTES`]. `Ok(false)`: it does not equal it, and nothing was written.
+    pub async fn compare_and_write(
+        &self,
+        offset: u64,
+        expected: &[u8],
+        new: &[u8],
+        fua: bool,
+    ) -> Result<bool> {
+        let span = self.check(offset, expected.len() as u64, MAX_COMMAND_BYTES as u64)?;
+        if expected.len() != new.len() {
+            return Err(EngineError::invalid(
+                "what is compared is as long as what is written",
+            ));
+        }
+        if new.is_empty() {
+            return Ok(true);
+        }
+        let bounce = self.shared.bounce(span.count() * BLOCK_BYTES).await;
+        let guard = self.core.range_lock.exclusive(span.first, span.end).await;
+        self.ready_to_map(span).await?;
+        let (result, mut bounce) = self.read_span(span, bounce).await;
+        result?;
+        let range = span.head..span.head + new.len();
+        if bounce[range.clone()] != *expected {
+            return Ok(false);
+        }
+        bounce[range].copy_from_slice(new);
+        let written = write_sub_blocks(&self.shared, &self.core, guard, span.first, bounce);
+        let result = written.await.0;
+        self.finish(result, fua).await.map(|()| true)
     }
 
     /// The range, if it is one of this volume's.

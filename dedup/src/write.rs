@@ -207,7 +207,8 @@ impl Batch {
         // One list per domain: mostly there is one.
         let mut domains: Vec<Hashed<'_>> = Vec::with_capacity(1);
         for job in jobs.iter() {
-            let volume = job.command.as_ref().map(|command| &command.volume);
+            let hashed = job.command.as_ref().filter(|command| !command.is_mark);
+            let volume = hashed.map(|command| &command.volume);
             let hasher = volume
                 .filter(|volume| volume.dedup)
                 .map(|volume| volume.hasher(&shared.domains));
@@ -338,7 +339,9 @@ impl Batch {
         for New { job, item, .. } in new.iter() {
             let job = &jobs[*job as usize];
             if let Some(block) = job.blocks().get(*item as usize - job.items.start) {
-                items[*item as usize].crc = Crc::Known(fingerprint::crc32c(block));
+                let crc32c = fingerprint::crc32c(block);
+                let is_mark = job.command.as_ref().is_some_and(|it| it.is_mark);
+                items[*item as usize].crc = Crc::Known(if is_mark { !crc32c } else { crc32c });
             }
         }
         for at in 0..items.len() {

@@ -54,6 +54,8 @@ pub(super) struct Cell {
     floor: u64,
     /// When the last change began or ended.
     changed: u64,
+    /// Copies that rely on what it holds: it does not change meanwhile.
+    pub(super) readers: u32,
 }
 
 impl Cell {
@@ -65,6 +67,7 @@ impl Cell {
             group: Vec::new(),
             floor: now,
             changed: 0,
+            readers: 0,
         }
     }
 
@@ -78,7 +81,13 @@ impl Cell {
     }
 
     pub(super) fn has_room(&self) -> bool {
-        self.group.len() < GROUP_MAX
+        self.group.len() < GROUP_MAX && self.readers == 0
+    }
+
+    /// What it holds, if that is certain.
+    pub(super) fn known(&self) -> Option<Content> {
+        let is_certain = self.group.is_empty() && self.base.len() == 1;
+        self.base.first().copied().filter(|_| is_certain)
     }
 
     pub(super) fn begin(&mut self, id: u64, effect: Effect, now: u64) {

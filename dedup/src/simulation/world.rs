@@ -80,6 +80,8 @@ pub(super) struct Tally {
     pub(super) power_losses: u64,
     /// Changes that were acknowledged.
     pub(super) changes: u64,
+    /// Copies that were acknowledged.
+    pub(super) copies: u64,
     /// Changes that found no space.
     pub(super) full: u64,
     /// Commands that a failing drive, journal or store ended.
@@ -116,6 +118,7 @@ impl std::ops::AddAssign for Tally {
         self.crashes += other.crashes;
         self.power_losses += other.power_losses;
         self.changes += other.changes;
+        self.copies += other.copies;
         self.full += other.full;
         self.failed += other.failed;
         self.dropped += other.dropped;
@@ -190,10 +193,10 @@ impl World {
             .any(|volume| volume.uuid == uuid && volume.admin != Admin::Deleting);
         let is_explained = match error.kind {
             ErrorKind::NoSpace => what != "trim" && what != "read" && what != "flush",
-            ErrorKind::NotFound => is_gone,
+            ErrorKind::NotFound => is_gone || what == "copy of what is gone",
             ErrorKind::Unavailable | ErrorKind::WriteFault => self.may_fail,
             ErrorKind::Corrupt => {
-                self.has_damage && matches!(what, "read" | "write" | "write zeroes")
+                self.has_damage && matches!(what, "read" | "write" | "write zeroes" | "copy")
             }
             _ => false,
         };
@@ -210,7 +213,10 @@ pub(super) struct Actor {
 }
 
 /// Waits for a command, but now and then drops it after some turns.
-async fn patiently<T>(rng: &mut ChaCha8Rng, command: impl Future<Output = T>) -> Option<T> {
+pub(super) async fn patiently<T>(
+    rng: &mut ChaCha8Rng,
+    command: impl Future<Output = T>,
+) -> Option<T> {
     let patience = match rng.random_range(0..40) {
         0 => rng.random_range(0..12),
         _ => u32::MAX,
@@ -231,31 +237,31 @@ async fn patiently<T>(rng: &mut ChaCha8Rng, command: impl Future<Output = T>) ->
 }
 
 /// A range of whole LBAs of a volume.
-struct Target {
-    uuid: Uuid,
-    name: String,
-    offset: usize,
-    len: usize,
+pub(super) struct Target {
+    pub(super) uuid: Uuid,
+    pub(super) name: String,
+    pub(super) offset: usize,
+    pub(super) len: usize,
 }
 
 impl Target {
-    fn first(&self) -> usize {
+    pub(super) fn first(&self) -> usize {
         self.offset / BLOCK_BYTES
     }
 
-    fn count(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         (self.offset + self.len).div_ceil(BLOCK_BYTES) - self.first()
     }
 
     /// The range's sectors in sub-block `first + at`.
-    fn sectors(&self, at: usize) -> impl Iterator<Item = usize> + '_ {
+    pub(super) fn sectors(&self, at: usize) -> impl Iterator<Item = usize> + '_ {
         let base = (self.first() + at) * BLOCK_BYTES;
         (0..SECTORS).filter(move |sector| {
             (self.offset..self.offset + self.len).contains(&(base + sector * SECTOR))
         })
     }
 
-    fn effects(&self, mut value: impl FnMut(usize, usize) -> u32) -> Vec<Effect> {
+    pub(super) fn effects(&self, mut value: impl FnMut(usize, usize) -> u32) -> Vec<Effect> {
         let effect = |at| {
             let mut effect = [None; SECTORS];
             for sector in self.sectors(at) {
@@ -275,7 +281,8 @@ impl Actor {
         }
         for _ in 0..commands {
             match rng.random_range(0..100) {
-                0..28 => self.write(&mut rng).await,
+                0..24 => self.write(&mut rng).await,
+                24..28 => self.copy(&mut rng).await,
                 28..42 => self.burst(&mut rng).await,
                 42..58 => self.read(&mut rng).await,
                 58..66 => self.zero(&mut rng).await,
@@ -292,7 +299,7 @@ impl Actor {
         }
     }
 
-    fn choose(&self, rng: &mut ChaCha8Rng) -> Option<Target> {
+    pub(super) fn choose(&self, rng: &mut ChaCha8Rng) -> Option<Target> {
         let world = self.world.borrow();
         let usable: Vec<_> = world
             .volumes
@@ -379,7 +386,7 @@ impl Actor {
     }
 
     /// `None`: the command's future was dropped; whether it takes effect is open until a crash.
-    fn finish(
+    pub(super) fn finish(
         &self,
         what: &str,
         target: &Target,

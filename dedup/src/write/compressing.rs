@@ -45,7 +45,10 @@ impl Batch {
 
     /// Items that are worth a look, and their jobs: one of each content.
     fn to_compress(&self) -> Vec<(usize, usize, Algorithm)> {
-        let algorithm = |job: &Job| job.command.as_ref()?.volume.compression;
+        let algorithm = |job: &Job| {
+            let command = job.command.as_ref().filter(|command| !command.is_mark)?;
+            command.volume.compression
+        };
         let mut found = Vec::new();
         if self.jobs.iter().all(|job| algorithm(job).is_none()) {
             return found;
