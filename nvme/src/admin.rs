@@ -1,5 +1,6 @@
 //! Admin commands that a fabrics controller knows (Base 2.0, section 5).
 
+use crate::lba_status::{GetLbaStatus, OPCODE_GET_LBA_STATUS};
 use crate::{Sqe, Status};
 
 /// Get Log Page.
@@ -28,6 +29,8 @@ pub enum AdminCommand {
     GetFeatures(GetFeatures),
     /// Set Features.
     SetFeatures(SetFeatures),
+    /// Which blocks cannot be read.
+    GetLbaStatus(GetLbaStatus),
     /// A command that waits for an event.
     AsyncEventRequest,
     /// The host lives.
@@ -150,6 +153,7 @@ impl AdminCommand {
                 ],
                 nsid: sqe.nsid(),
             }),
+            OPCODE_GET_LBA_STATUS => Self::GetLbaStatus(GetLbaStatus::parse(sqe)),
             OPCODE_ASYNC_EVENT_REQUEST => Self::AsyncEventRequest,
             OPCODE_KEEP_ALIVE => Self::KeepAlive,
             OPCODE_ABORT => Self::Abort {

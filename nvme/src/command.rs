@@ -62,6 +62,13 @@ impl Sqe {
         self.0[1] & 3
     }
 
+    /// The same with another fused operation: 1 the first command of one, 2 its second.
+    #[must_use]
+    pub const fn with_fuse(mut self, fuse: u8) -> Self {
+        self.0[1] = self.0[1] & !3 | fuse & 3;
+        self
+    }
+
     /// PRP or SGL for data transfer: 1 on fabrics.
     #[must_use]
     pub const fn psdt(&self) -> u8 {

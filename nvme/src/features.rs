@@ -403,6 +403,8 @@ pub struct HostBehavior {
     pub telemetry_area_4: bool,
     /// LBAFEE: the host knows the extended LBA formats.
     pub extended_lba_formats: bool,
+    /// CDFE: the formats of Copy's source ranges, from 2 on, that the host enables, by bits.
+    pub copy_formats: u16,
 }
 
 impl HostBehavior {
@@ -413,6 +415,7 @@ impl HostBehavior {
         bytes[0] = u8::from(self.retry_delays);
         bytes[1] = u8::from(self.telemetry_area_4);
         bytes[2] = u8::from(self.extended_lba_formats);
+        bytes[4..6].copy_from_slice(&self.copy_formats.to_le_bytes());
         bytes
     }
 
@@ -429,6 +432,7 @@ impl HostBehavior {
             retry_delays: flag(bytes[0])?,
             telemetry_area_4: flag(bytes[1])?,
             extended_lba_formats: flag(bytes[2])?,
+            copy_formats: u16::from_le_bytes([bytes[4], bytes[5]]),
         })
     }
 }

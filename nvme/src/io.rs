@@ -1,5 +1,9 @@
 //! I/O commands of the NVM command set (NVM Command Set 1.0, section 3).
 
+mod copy;
+
+pub use copy::{COPY_RANGE_BYTES, COPY_RANGES_MAX, CopyFormat, CopyRange};
+
 use crate::{Sqe, Status};
 
 /// Flush.
@@ -8,12 +12,19 @@ pub const OPCODE_FLUSH: u8 = 0x00;
 pub const OPCODE_WRITE: u8 = 0x01;
 /// Read.
 pub const OPCODE_READ: u8 = 0x02;
+/// Write Uncorrectable.
+pub const OPCODE_WRITE_UNCORRECTABLE: u8 = 0x04;
 /// Compare.
 pub const OPCODE_COMPARE: u8 = 0x05;
 /// Write Zeroes.
 pub const OPCODE_WRITE_ZEROES: u8 = 0x08;
 /// Dataset Management.
 pub const OPCODE_DATASET_MANAGEMENT: u8 = 0x09;
+
+/// Verify.
+pub const OPCODE_VERIFY: u8 = 0x0c;
+/// Copy.
+pub const OPCODE_COPY: u8 = 0x19;
 
 /// Bytes of one range of Dataset Management.
 pub const DSM_RANGE_BYTES: usize = 16;
@@ -22,6 +33,8 @@ const FUA: u32 = 1 << 30;
 const DEALLOCATE: u32 = 1 << 25;
 /// PRINFO, bits 29:26: protection information, which no namespace here is formatted with.
 const PRINFO: u32 = 0xf << 26;
+/// In Copy's dword 12, bits 15:12: the same of what is read.
+const PRINFO_READ: u32 = 0xf << 12;
 /// In Dataset Management's dword 11: AD.
 const DSM_DEALLOCATE: u32 = 1 << 2;
 
@@ -87,6 +100,33 @@ pub enum IoCommand {
         /// AD: deallocate them.
         deallocate: bool,
     },
+    /// Compares what is stored with its checksums.
+    Verify {
+        /// Namespace.
+        nsid: u32,
+        /// Where.
+        range: LbaRange,
+    },
+    /// Makes blocks unreadable until they are written.
+    WriteUncorrectable {
+        /// Namespace.
+        nsid: u32,
+        /// Where.
+        range: LbaRange,
+    },
+    /// Copies ranges, one behind the other.
+    Copy {
+        /// Namespace that is written.
+        nsid: u32,
+        /// First block that is written.
+        slba: u64,
+        /// How many source ranges the data hold: 1 to 256.
+        ranges: u16,
+        /// How they are described.
+        format: CopyFormat,
+        /// Durable before it is acknowledged.
+        fua: bool,
+    },
 }
 
 impl IoCommand {
@@ -138,6 +178,25 @@ impl IoCommand {
                 ranges: (sqe.cdw(10) & 0xff) as u16 + 1,
                 deallocate: sqe.cdw(11) & DSM_DEALLOCATE != 0,
             },
+            OPCODE_VERIFY => {
+                unprotected()?;
+                Self::Verify { nsid, range }
+            }
+            OPCODE_WRITE_UNCORRECTABLE => Self::WriteUncorrectable { nsid, range },
+            OPCODE_COPY => {
+                unprotected()?;
+                let format = CopyFormat::from_u8((dword >> 8) as u8 & 0xf);
+                match format.filter(|_| dword & PRINFO_READ == 0) {
+                    Some(format) => Self::Copy {
+                        nsid,
+                        slba: range.slba,
+                        ranges: (dword & 0xff) as u16 + 1,
+                        format,
+                        fua,
+                    },
+                    None => return Err(Status::INVALID_FIELD.with_dnr()),
+                }
+            }
             _ => return Err(Status::INVALID_OPCODE.with_dnr()),
         })
     }
@@ -177,6 +236,24 @@ impl IoCommand {
                 .with_nsid(*nsid)
                 .with_cdw(10, u32::from(ranges.wrapping_sub(1) & 0xff))
                 .with_cdw(11, if *deallocate { DSM_DEALLOCATE } else { 0 }),
+            Self::Verify { nsid, range } => ranged(OPCODE_VERIFY, *nsid, range, 0),
+            Self::WriteUncorrectable { nsid, range } => {
+                ranged(OPCODE_WRITE_UNCORRECTABLE, *nsid, range, 0)
+            }
+            Self::Copy {
+                nsid,
+                slba,
+                ranges,
+                format,
+                fua,
+            } => {
+                let count = LbaRange {
+                    slba: *slba,
+                    blocks: u32::from(ranges.wrapping_sub(1) & 0xff) + 1,
+                };
+                let format = u32::from(format.as_u8()) << 8;
+                ranged(OPCODE_COPY, *nsid, &count, fua_bit(*fua) | format)
+            }
         }
     }
 }
@@ -228,7 +305,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_parses_is_sent_again_the_same(opcode in 0u8..16, nsid: u32, dwords: [u32; 6]) {
+        fn what_parses_is_sent_again_the_same(opcode in 0u8..32, nsid: u32, dwords: [u32; 6]) {
             let mut sqe = Sqe::new(opcode).with_nsid(nsid);
             for (index, dword) in dwords.iter().enumerate() {
                 sqe = sqe.with_cdw(10 + index, *dword);

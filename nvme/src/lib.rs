@@ -21,6 +21,7 @@ pub mod fabrics;
 pub mod features;
 pub mod identify;
 pub mod io;
+pub mod lba_status;
 pub mod log;
 pub mod nqn;
 pub mod properties;

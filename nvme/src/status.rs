@@ -38,6 +38,10 @@ statuses! {
     ABORT_REQUESTED = 0x007, "Command Abort Requested";
     /// 08h: the queue was deleted under the command.
     ABORTED_SQ_DELETION = 0x008, "Command Aborted due to SQ Deletion";
+    /// 09h: the other command of a fused operation failed.
+    FAILED_FUSED = 0x009, "Command Aborted due to Failed Fused Command";
+    /// 0Ah: the other command of a fused operation did not come next to it.
+    MISSING_FUSED = 0x00a, "Command Aborted due to Missing Fused Command";
     /// 0Bh: the namespace, or its format, is not valid.
     INVALID_NAMESPACE = 0x00b, "Invalid Namespace or Format";
     /// 0Ch: the command came at the wrong time.
@@ -87,11 +91,15 @@ statuses! {
     /// 182h: a parameter of Connect is wrong; the result names it.
     CONNECT_INVALID_PARAMETERS = 0x182, "Connect Invalid Parameters";
     /// 183h: restart discovery.
-    CONNECT_RESTART_DISCOVERY = 0x183, "Connect Restart Discovery";
+    CONNECT_RESTART_DISCOVERY = 0x183, "Connect Restart Discovery, or Command Size Limit Exceeded";
     /// 184h: this host may not connect.
     CONNECT_INVALID_HOST = 0x184, "Connect Invalid Host";
     /// 185h: the queue is of a type that Disconnect does not take.
-    INVALID_QUEUE_TYPE = 0x185, "Invalid Queue Type";
+    INVALID_QUEUE_TYPE = 0x185, "Invalid Queue Type, or Incompatible Namespace or Format";
+    /// 186h: data would have to be moved.
+    FAST_COPY_NOT_POSSIBLE = 0x186, "Fast Copy Not Possible";
+    /// 187h: what is written overlaps what is read.
+    OVERLAPPING_IO_RANGE = 0x187, "Overlapping I/O Range";
     /// 190h: the discovery log changed under the reader.
     DISCOVER_RESTART = 0x190, "Discover Restart";
     /// 191h: the host has to authenticate first.
@@ -114,6 +122,11 @@ const DNR: u16 = 1 << 14;
 const MORE: u16 = 1 << 13;
 
 impl Status {
+    /// 183h, of an I/O command: more, or longer, ranges than the limits that are announced.
+    pub const COMMAND_SIZE_LIMIT: Self = Self::CONNECT_RESTART_DISCOVERY;
+    /// 185h, of an I/O command: the blocks of one namespace are of another size than those of the other.
+    pub const INCOMPATIBLE_NAMESPACE: Self = Self::INVALID_QUEUE_TYPE;
+
     /// From bits 15:1 of the completion's status half-word, shifted down by one.
     #[must_use]
     pub const fn from_bits(bits: u16) -> Self {

@@ -143,7 +143,7 @@ layout! {
         /// Highest NSID.
         516..520 => nn: u32,
         /// Optional NVM commands: bit 0 Compare, 2 Dataset Management, 3 Write Zeroes, 4 Save in
-        /// features, 5 reservations, 6 timestamp, 7 Verify.
+        /// features, 5 reservations, 6 timestamp, 7 Verify, 8 Copy; 1 Write Uncorrectable.
         520..522 => oncs: u16,
         /// Fused operations: bit 0 Compare and Write.
         522..524 => fuses: u16,
@@ -161,6 +161,8 @@ layout! {
         531..532 => nwpc: u8,
         /// Blocks compared and written atomically, 0's based.
         532..534 => acwu: u16,
+        /// Formats of Copy's source ranges, by bits.
+        534..536 => ocfs: u16,
         /// SGLs: bits 1:0 supported (1 any alignment), bit 2 keyed, bit 20 offset in the capsule.
         536..540 => sgls: u32,
         /// Most namespaces that exist at once; with ANA more than 0 and at most `nn`.
@@ -456,7 +458,7 @@ mod tests {
             prop_assert_eq!(controller.power_states.len(), usize::from(states) + 1);
             let page = controller.encode();
             prop_assert_eq!(&page[72..100], &bytes[72..100]);
-            prop_assert_eq!(&page[512..534], &bytes[512..534]);
+            prop_assert_eq!(&page[512..536], &bytes[512..536]);
             prop_assert_eq!(IdentifyController::decode(&page[..]), Some(controller));
         }
     }
