@@ -4,7 +4,8 @@ use nvme::admin::AdminCommand;
 use nvme::auth::{AUTH_DATA_BYTES_MAX, ConfiguredPsk, Message, Secret};
 use nvme::fabrics::{CONNECT_DATA_BYTES, ConnectData, FabricsCommand};
 use nvme::features::{AsyncEvent, HostBehavior, NumberOfQueues, Timestamp};
-use nvme::io::{DSM_RANGE_BYTES, DsmRange, IoCommand};
+use nvme::io::{CopyFormat, CopyRange, DSM_RANGE_BYTES, DsmRange, IoCommand};
+use nvme::lba_status::LbaStatusList;
 use nvme::properties::{Capabilities, Configuration, ControllerStatus};
 use nvme::rdma_cm::{PRIVATE_DATA_BYTES, RdmaCmAccept, RdmaCmReject, RdmaCmRequest, RdmaCmStatus};
 use nvme::{Cqe, Nqn, SglDescriptor, Sqe};
@@ -31,6 +32,7 @@ pub(crate) fn entry(bytes: &[u8]) {
             }
             AdminCommand::GetFeatures(command) => command.to_sqe(),
             AdminCommand::SetFeatures(command) => command.to_sqe(),
+            AdminCommand::GetLbaStatus(command) => command.to_sqe(),
             AdminCommand::AsyncEventRequest
             | AdminCommand::KeepAlive
             | AdminCommand::Abort { .. } => sqe,
@@ -41,6 +43,9 @@ pub(crate) fn entry(bytes: &[u8]) {
         assert_eq!(IoCommand::parse(&command.to_sqe()), Ok(command));
         if let IoCommand::DatasetManagement { ranges, .. } = command {
             trim(data, ranges);
+        }
+        if let IoCommand::Copy { ranges, format, .. } = command {
+            copy(data, ranges, format);
         }
     }
     if let Ok(command) = FabricsCommand::parse(&sqe) {
@@ -75,6 +80,16 @@ fn trim(data: &[u8], ranges: u16) {
     }
 }
 
+fn copy(data: &[u8], ranges: u16, format: CopyFormat) {
+    if let Ok(list) = CopyRange::parse_list(data, ranges, format) {
+        assert_eq!(list.len(), usize::from(ranges));
+        for range in list {
+            let again = CopyRange::parse_list(&range.encode(format), 1, format);
+            assert_eq!(again, Ok(vec![range]));
+        }
+    }
+}
+
 fn property(value: u64) {
     let capabilities = Capabilities::decode(value);
     assert_eq!(Capabilities::decode(capabilities.encode()), capabilities);
@@ -93,6 +108,9 @@ fn property(value: u64) {
 fn small_data(data: &[u8]) {
     if let Some(time) = Timestamp::decode(data) {
         assert_eq!(Timestamp::decode(&time.encode()), Some(time));
+    }
+    if let Some(list) = LbaStatusList::decode(data) {
+        assert_eq!(LbaStatusList::decode(&list.encode()), Some(list));
     }
     if let Some(behavior) = HostBehavior::decode(data) {
         assert_eq!(HostBehavior::decode(&behavior.encode()), Some(behavior));

@@ -8,7 +8,7 @@ use nvme::admin::AdminCommand;
 
 use crate::command::{Command, Outcome, Success};
 use crate::queue::Queue;
-use crate::{features, identify, log_page};
+use crate::{features, identify, lba_status, log_page};
 
 /// Runs an admin command.
 pub(crate) async fn run<Q: Queue>(command: &Command<Q>) -> Outcome {
@@ -17,6 +17,10 @@ pub(crate) async fn run<Q: Queue>(command: &Command<Q>) -> Outcome {
         AdminCommand::GetLogPage(get) => log_page::run(command, get).await,
         AdminCommand::GetFeatures(get) => features::get(command, get).await,
         AdminCommand::SetFeatures(set) => features::set(command, set).await,
+        AdminCommand::GetLbaStatus(_) if command.line.controller.is_discovery() => {
+            Err(Status::INVALID_OPCODE.with_dnr().into())
+        }
+        AdminCommand::GetLbaStatus(get) => lba_status::run(command, get).await,
         AdminCommand::AsyncEventRequest => async_event_request(command).await,
         AdminCommand::KeepAlive => {
             // The timer was restarted when the command came in, as with every command.

@@ -63,6 +63,24 @@ impl Fault {
         }
     }
 
+    /// The same, with this in dword 0 of the completion.
+    pub(crate) fn with_result(self, number: u64) -> Self {
+        match self {
+            Self::Status {
+                status,
+                result: _,
+                location,
+                lba,
+            } => Self::Status {
+                status,
+                result: number,
+                location,
+                lba,
+            },
+            Self::Gone => Self::Gone,
+        }
+    }
+
     /// The same, about this logical block, if there is one to be named.
     pub(crate) fn about(self, block: Option<u64>) -> Self {
         match self {
@@ -192,16 +210,30 @@ impl<Q: Queue> Command<Q> {
 
     /// The first `len` bytes of the host's data.
     pub(crate) async fn fetch(&self, len: usize) -> Result<Buffer, Fault> {
-        let Some(capsule) = &self.capsule else {
-            return Err(Fault::Gone);
-        };
-        if let Some(buffer) = self.line.queue.take_data(capsule, len) {
+        if let Some(buffer) = self.take_data(len)? {
             return Ok(buffer);
         }
         let buffer = self.buffer(len).await?;
+        self.fetch_into(len, buffer).await
+    }
+
+    /// As [`Self::fetch`], into this buffer of that length, if it is needed.
+    pub(crate) async fn fetch_into(&self, len: usize, buffer: Buffer) -> Result<Buffer, Fault> {
+        if let Some(buffer) = self.take_data(len)? {
+            return Ok(buffer);
+        }
+        let Some(capsule) = &self.capsule else {
+            return Err(Fault::Gone);
+        };
         Ok(self
             .abortable(self.line.queue.fetch(capsule, len, buffer))
             .await??)
+    }
+
+    /// Data that came with the command.
+    fn take_data(&self, len: usize) -> Result<Option<Buffer>, Fault> {
+        let capsule = self.capsule.as_ref().ok_or(Fault::Gone)?;
+        Ok(self.line.queue.take_data(capsule, len))
     }
 
     /// Sends `bytes` to the host, which must have room for `room` bytes; the rest is zeros.

@@ -18,6 +18,7 @@ use std::task::{Poll, Waker};
 
 use crate::association::run;
 use crate::command::Command;
+use crate::io::fused::{self, Work};
 use crate::line::Line;
 use crate::queue::Queue;
 
@@ -155,6 +156,8 @@ async fn work<Q: Queue>(line: Rc<Line<Q>>) {
         held: true,
     };
     let mut commands = 0;
+    // The first command of a fused operation: who leads keeps it until the next one is there.
+    let mut held = None;
     loop {
         let Some(capsule) = line.queue.next_command().await else {
             return;
@@ -166,7 +169,15 @@ async fn work<Q: Queue>(line: Rc<Line<Q>>) {
         let Some(command) = Command::begin(&line, capsule) else {
             continue;
         };
-        let mut running = pin!(run(command));
+        let Some(work) = fused::next(&mut held, command) else {
+            continue;
+        };
+        let mut running = pin!(async {
+            match work {
+                Work::One(command) => run(command).await,
+                Work::Both(both) => Box::pin(fused::run(both.0, both.1)).await,
+            }
+        });
         poll_fn(|cx| {
             let polled = running.as_mut().poll(cx);
             if polled.is_pending() && lead.held {

@@ -7,6 +7,7 @@
 use nvme::admin;
 use nvme::command::FABRICS_OPCODE;
 use nvme::io;
+use nvme::lba_status;
 use nvme::log::CommandEffects;
 use nvme::reservation;
 
@@ -27,6 +28,7 @@ const ADMIN: &[(u8, u32)] = &[
     (admin::OPCODE_GET_FEATURES, CONTROLLER),
     (admin::OPCODE_ASYNC_EVENT_REQUEST, CONTROLLER),
     (admin::OPCODE_KEEP_ALIVE, CONTROLLER),
+    (lba_status::OPCODE_GET_LBA_STATUS, CONTROLLER),
     (FABRICS_OPCODE, CONTROLLER),
 ];
 
@@ -42,6 +44,9 @@ const IO: &[(u8, u32)] = &[
     (reservation::OPCODE_RESERVATION_REPORT, READS),
     (reservation::OPCODE_RESERVATION_ACQUIRE, READS),
     (reservation::OPCODE_RESERVATION_RELEASE, READS),
+    (io::OPCODE_WRITE_UNCORRECTABLE, WRITES),
+    (io::OPCODE_VERIFY, READS),
+    (io::OPCODE_COPY, WRITES),
     (FABRICS_OPCODE, READS),
 ];
 

@@ -72,6 +72,11 @@ impl Default for FeatureState {
 }
 
 impl FeatureState {
+    /// Formats of Copy's source ranges that the host enabled, by bits.
+    pub(crate) fn copy_formats(&self) -> u16 {
+        self.host_behavior.copy_formats
+    }
+
     /// The highest I/O queue identifier that may connect.
     pub(crate) fn io_queues(&self, limits: &Limits) -> u16 {
         self.granted_queues.unwrap_or(limits.io_queues)

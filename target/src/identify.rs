@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use dedup::SUB_BLOCK_BYTES;
+use dedup::{MAX_COMMAND_BYTES, SUB_BLOCK_BYTES};
 use fabric::Transport;
 use meta::VolumeInfo;
 use nvme::Status;
@@ -17,6 +17,7 @@ use nvme::identify::{
     LbaFormat, NSID_BROADCAST, NamespaceDescriptor, PowerState, encode_controller_list,
     encode_descriptor_list, encode_namespace_list,
 };
+use nvme::io::CopyFormat;
 use nvme::reservation::{ONCS_RESERVATIONS, RESCAP_ALL};
 
 use crate::catalog::{ANA_GROUPS_MAX, NAMESPACES_MAX, NamespaceConfig, WriteProtect};
@@ -25,6 +26,7 @@ use crate::controller::{Controller, KAS};
 use crate::error_log::ERROR_LOG_ENTRIES;
 use crate::events::REQUESTS_MAX;
 use crate::features::supported_events;
+use crate::io::{UNCORRECTABLE_BYTES_MAX, copy};
 use crate::queue::Queue;
 
 /// Byte offsets in the command, for the error log.
@@ -41,8 +43,33 @@ const SGLS_RDMA: u32 = SGLS | 1 << 2;
 const MSDBD: u8 = 1;
 /// Abort Command Limit, zero based.
 const ACL: u8 = 3;
-/// Compare, Dataset Management, Write Zeroes, Select in Get Features, Reservations, Timestamp.
-const ONCS: u16 = 1 | 1 << 2 | 1 << 3 | 1 << 4 | ONCS_RESERVATIONS | 1 << 6;
+/// Compare, Write Uncorrectable, Dataset Management, Write Zeroes, Select in Get Features, Reservations,
+/// Timestamp, Verify, Copy.
+const ONCS: u16 =
+    1 | 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | ONCS_RESERVATIONS | 1 << 6 | 1 << 7 | 1 << 8;
+/// Compare and Write as a fused operation.
+const FUSES: u16 = 1;
+/// Copy takes its source ranges in formats 0 and 2.
+const OCFS: u16 = CopyFormat::SameNamespace.bit() | CopyFormat::AnyNamespace.bit();
+/// Get LBA Status.
+const OACS: u16 = 1 << 9;
+/// Blocks that are written as one, whatever happens beside them, zero based: a command, of blocks of any
+/// size. Also those of a Compare and Write.
+const AWUN: u16 = (MAX_COMMAND_BYTES / LBA_BYTES_MAX - 1) as u16;
+/// The same when the power goes: a block of any size.
+const AWUPF: u16 = 0;
+/// The largest blocks that a namespace can have.
+const LBA_BYTES_MAX: usize = SUB_BLOCK_BYTES;
+/// Limits of commands without data. Write Zeroes and Verify take all blocks that they can name (of 4 KiB:
+/// 256 MiB); Dataset Management too, 256 times (DMRL, which cannot say so, tells no limit).
+const NVM_LIMITS: IdentifyNvmController = IdentifyNvmController {
+    vsl: 16,
+    wzsl: 16,
+    wusl: (UNCORRECTABLE_BYTES_MAX / 4096).ilog2() as u8,
+    dmrl: 0,
+    dmrsl: u32::MAX,
+    dmsl: 256 * u32::MAX as u64,
+};
 /// A write cache is present; Flush takes all namespaces.
 const VWC: u8 = 1 | 3 << 1;
 /// 128-bit host identifiers (bit 0), traffic-based keep alive (bit 6).
@@ -107,7 +134,7 @@ fn page<Q: Queue>(command: &Command<Q>, identify: Identify) -> Result<Page, Faul
         }
         Cns::CsiController => {
             check_csi(identify.csi)?;
-            Ok(IdentifyNvmController::default().encode())
+            Ok(NVM_LIMITS.encode())
         }
         Cns::CsiIndependentNamespace => {
             let (config, _) = namespace(command, identify.nsid)?;
@@ -247,12 +274,21 @@ fn describe_namespace(
     // Partial sub-blocks cost a read and a write: hosts should prefer whole ones.
     let preferred =
         u16::try_from((SUB_BLOCK_BYTES as u64 / lba_bytes).saturating_sub(1)).unwrap_or(0);
+    let command = u16::try_from((MAX_COMMAND_BYTES as u64 / lba_bytes).saturating_sub(1));
+    let command = command.unwrap_or(u16::MAX);
     IdentifyNamespace {
         nsze: blocks,
         ncap: blocks,
         nuse: logical_bytes.div_ceil(lba_bytes).min(blocks),
-        // Thin provisioning (bit 0), NGUID is never used again (bit 3), preferred sizes (bit 4).
-        nsfeat: 1 | 1 << 3 | 1 << 4,
+        // Thin provisioning (bit 0), atomic units of its own (bit 1), NGUID is never used again (bit 3),
+        // preferred sizes (bit 4).
+        nsfeat: 1 | 1 << 1 | 1 << 3 | 1 << 4,
+        nawun: command,
+        nawupf: preferred,
+        nacwu: command,
+        mssrl: copy::RANGE_BLOCKS_MAX,
+        mcl: copy::copy_blocks_max(info.lba_bytes.max(1)),
+        msrc: copy::RANGES_MAX,
         nmic: nmic(config),
         nsattr: nsattr(config),
         rescap: RESCAP_ALL,
@@ -326,6 +362,12 @@ fn controller_page<Q: Queue>(command: &Command<Q>) -> Page {
         nn: NAMESPACES_MAX,
         mnan: NAMESPACES_MAX,
         oncs: ONCS,
+        oacs: OACS,
+        fuses: FUSES,
+        awun: AWUN,
+        awupf: AWUPF,
+        acwu: AWUN,
+        ocfs: OCFS,
         vwc: VWC,
         nwpc: NWPC,
         ofcs: OFCS,

@@ -8,10 +8,12 @@
 //! - What an engine error means to the host is decided in [`crate::errors`] alone.
 
 pub(crate) mod admit;
+pub(crate) mod copy;
+pub(crate) mod fused;
 
 use std::rc::Rc;
 
-use dedup::{EngineError, ErrorKind};
+use dedup::{EngineError, ErrorKind, MAX_COMMAND_BYTES, SUB_BLOCK_BYTES};
 use nvme::Status;
 use nvme::io::{DSM_RANGE_BYTES, DsmRange, IoCommand, LbaRange};
 use nvme::reservation::ReservationCommand;
@@ -29,6 +31,9 @@ const NSID_ALL: u32 = 0xffff_ffff;
 /// Byte offsets in the command, for the error log.
 const SLBA_AT: u16 = 40;
 const NLB_AT: u16 = 48;
+
+/// What one Write Uncorrectable marks at most: WUSL.
+pub(crate) const UNCORRECTABLE_BYTES_MAX: usize = MAX_COMMAND_BYTES;
 
 /// Runs an I/O command.
 pub(crate) async fn run<Q: Queue>(command: &Command<Q>) -> Outcome {
@@ -60,6 +65,26 @@ pub(crate) async fn run<Q: Queue>(command: &Command<Q>) -> Outcome {
             ranges,
             deallocate,
         } => dataset_management(command, nsid, ranges, deallocate).await,
+        IoCommand::Verify { nsid, range } => verify(command, nsid, range).await,
+        IoCommand::WriteUncorrectable { nsid, range } => {
+            write_uncorrectable(command, nsid, range).await
+        }
+        IoCommand::Copy {
+            nsid,
+            slba,
+            ranges,
+            format,
+            fua,
+        } => {
+            let ask = copy::Ask {
+                nsid,
+                slba,
+                ranges,
+                format,
+                fua,
+            };
+            copy::run(command, ask).await
+        }
     }
 }
 
@@ -165,6 +190,32 @@ async fn compare<Q: Queue>(command: &Command<Q>, nsid: u32, range: LbaRange) -> 
         true => Ok(Success::default()),
         false => Err(Status::COMPARE_FAILURE.with_dnr().into()),
     }
+}
+
+async fn verify<Q: Queue>(command: &Command<Q>, nsid: u32, range: LbaRange) -> Outcome {
+    let (volume, Place { offset, len }) = locate(command, nsid, Access::Read, range)?;
+    let verified = volume.volume.verify(offset, len).await;
+    verified.map_err(|error| damage(error, &volume, offset))?;
+    Ok(Success::default())
+}
+
+/// Marks whole sub-blocks: with smaller blocks, others would become unreadable with those that are named.
+async fn write_uncorrectable<Q: Queue>(
+    command: &Command<Q>,
+    nsid: u32,
+    range: LbaRange,
+) -> Outcome {
+    let (volume, Place { offset, len }) = locate(command, nsid, Access::Write, range)?;
+    let grain = SUB_BLOCK_BYTES as u64;
+    if !offset.is_multiple_of(grain) {
+        return Err(Fault::field(Status::INVALID_FIELD, SLBA_AT));
+    }
+    if !len.is_multiple_of(grain) || len > UNCORRECTABLE_BYTES_MAX as u64 {
+        return Err(Fault::field(Status::INVALID_FIELD, NLB_AT));
+    }
+    volume.volume.mark_unreadable(offset, len).await?;
+    command.line.counters.count_write(0);
+    Ok(Success::default())
 }
 
 async fn flush<Q: Queue>(command: &Command<Q>, nsid: u32) -> Outcome {

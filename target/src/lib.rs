@@ -45,6 +45,7 @@ mod health;
 mod identify;
 mod in_flight;
 mod io;
+mod lba_status;
 mod line;
 mod listen;
 mod log_page;

@@ -107,15 +107,20 @@ fn n22_flags_and_fused_operations_that_nobody_offers() {
                 .call(with(property))
                 .await
                 .refused(Status::INVALID_FIELD);
+            // The second of two, without the first.
+            let status = match flags {
+                0x42 => Status::MISSING_FUSED,
+                _ => Status::INVALID_FIELD,
+            };
             queue
                 .call_in(with(read(1, 0, 1)), 4096)
                 .await
-                .refused(Status::INVALID_FIELD);
+                .refused(status);
             let data = vec![0; 4096];
             queue
                 .call_out(with(write(1, 0, 1)), data)
                 .await
-                .refused(Status::INVALID_FIELD);
+                .refused(status);
         }
     });
 }

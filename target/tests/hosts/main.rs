@@ -6,6 +6,7 @@ mod admin;
 mod ana;
 mod association;
 mod bad_input;
+mod commands;
 mod connect;
 mod harness;
 mod io;

@@ -1,0 +1,149 @@
+//! Fused operations: Compare and Write as one (NVM Command Set 1.0, section 2.1.1).
+//!
+//! Guarantees:
+//! - The two commands are one only if they came next to each other in the same queue, the first before
+//!   the second; otherwise whoever lacks the other is aborted, and changes nothing.
+//! - Nothing reads or changes the range between the comparison and the write: the engine locks it once
+//!   for both.
+//! - The second is never made when the first fails. They are answered in their order.
+
+use nvme::Status;
+use nvme::io::{IoCommand, LbaRange, OPCODE_COMPARE};
+use reactor::Buffer;
+
+use super::admit::{Access, admit};
+use super::{NLB_AT, SLBA_AT, damage, place_of, write_through};
+use crate::command::{Command, Fault, Outcome, Success};
+use crate::queue::Queue;
+
+/// Values of the FUSE field.
+const ALONE: u8 = 0;
+const FIRST: u8 = 1;
+const SECOND: u8 = 2;
+
+/// What is to be worked on.
+pub(crate) enum Work<Q: Queue> {
+    /// A command of its own.
+    One(Command<Q>),
+    /// The two of a fused operation.
+    Both(Box<(Command<Q>, Command<Q>)>),
+}
+
+/// What to do now that a command has come; the first one of two is kept in `held` until the next.
+pub(crate) fn next<Q: Queue>(
+    held: &mut Option<Command<Q>>,
+    command: Command<Q>,
+) -> Option<Work<Q>> {
+    let first = held.take();
+    if first.is_none() && command.sqe().fuse() == ALONE {
+        return Some(Work::One(command));
+    }
+    let missing = || Err(Status::MISSING_FUSED.with_dnr().into());
+    let fuse = command.sqe().fuse();
+    match first {
+        Some(first) if fuse == SECOND => return Some(Work::Both(Box::new((first, command)))),
+        Some(first) => first.answer(missing()),
+        None => {}
+    }
+    match fuse {
+        // What else says that it is the first of two is refused at once, as any wrong field.
+        FIRST if can_begin(&command) => *held = Some(command),
+        SECOND if command.line.handle.qid != 0 => command.answer(missing()),
+        _ => return Some(Work::One(command)),
+    }
+    None
+}
+
+fn can_begin<Q: Queue>(command: &Command<Q>) -> bool {
+    let line = &command.line;
+    line.handle.qid != 0 && command.sqe().opcode() == OPCODE_COMPARE && line.controller.is_ready()
+}
+
+/// Works on both commands until they are answered.
+pub(crate) async fn run<Q: Queue>(first: Command<Q>, second: Command<Q>) {
+    let failed = || Err(Status::FAILED_FUSED.with_dnr().into());
+    let (compared, written): (Outcome, Outcome) = match compare_and_write(&first, &second).await {
+        Ok(true) => (Ok(Success::default()), Ok(Success::default())),
+        Ok(false) => (Err(Status::COMPARE_FAILURE.with_dnr().into()), failed()),
+        Err(Failed::First(fault)) => (Err(fault), failed()),
+        Err(Failed::Second(fault)) => (failed(), Err(fault)),
+        Err(Failed::Fields) => {
+            let fault = Fault::field(Status::INVALID_FIELD, SLBA_AT);
+            (Err(fault), Err(fault))
+        }
+    };
+    first.answer(compared);
+    second.answer(written);
+}
+
+/// Why nothing was written.
+enum Failed {
+    /// The comparison could not be made.
+    First(Fault),
+    /// The write could not.
+    Second(Fault),
+    /// They are no Compare and Write of the same blocks.
+    Fields,
+}
+
+async fn compare_and_write<Q: Queue>(
+    first: &Command<Q>,
+    second: &Command<Q>,
+) -> Result<bool, Failed> {
+    let parse = |command: &Command<Q>| IoCommand::parse(&command.sqe().with_fuse(ALONE));
+    let compare = parse(first).map_err(|status| Failed::First(status.into()))?;
+    let write = parse(second).map_err(|status| Failed::Second(status.into()))?;
+    let (nsid, range, fua) = match (compare, write) {
+        (
+            IoCommand::Compare { nsid, range },
+            IoCommand::Write {
+                nsid: other,
+                range: written,
+                fua,
+            },
+        ) if (nsid, range) == (other, written) => (nsid, range, fua),
+        _ => return Err(Failed::Fields),
+    };
+    let volume = admit(first, nsid, Access::Read).map_err(Failed::First)?;
+    admit(second, nsid, Access::Write).map_err(Failed::Second)?;
+    let LbaRange { slba, blocks } = range;
+    let place = place_of(&volume, slba, blocks).map_err(Failed::First)?;
+    let len = usize::try_from(place.len)
+        .ok()
+        .filter(|&len| len <= first.line.target.limits.transfer_bytes_max())
+        .ok_or(Failed::First(Fault::field(Status::INVALID_FIELD, NLB_AT)))?;
+    first.check_data_len(len).map_err(Failed::First)?;
+    second.check_data_len(len).map_err(Failed::Second)?;
+    let (one, other) = two_buffers(first, len).await.map_err(Failed::First)?;
+    let expected = first.fetch_into(len, one).await.map_err(Failed::First)?;
+    let new = second
+        .fetch_into(len, other)
+        .await
+        .map_err(Failed::Second)?;
+    let fua = fua || write_through(second);
+    let written = volume
+        .volume
+        .compare_and_write(place.offset, &expected, &new, fua)
+        .await;
+    let is_equal = written.map_err(|error| Failed::First(damage(error, &volume, place.offset)))?;
+    if is_equal {
+        first.line.counters.count_write(len as u64);
+    }
+    Ok(is_equal)
+}
+
+/// Two buffers of that length. Nobody waits for the second while he holds the first: several who do
+/// would wait for each other.
+async fn two_buffers<Q: Queue>(
+    command: &Command<Q>,
+    len: usize,
+) -> Result<(Buffer, Buffer), Fault> {
+    loop {
+        let one = command.buffer(len).await?;
+        if let Some(other) = command.line.buffers.try_alloc(len) {
+            return Ok((one, other));
+        }
+        drop(one);
+        command.abortable(reactor::yield_now()).await?;
+    }
+}
