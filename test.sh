@@ -37,6 +37,6 @@ if [ -z "$quick" ]; then
   tests/lab/setup.sh
   step "guests"
   # One at a time: an emulated guest takes a core.
-  cargo test --workspace --test guests -- --ignored --test-threads=1 --nocapture
+  cargo test --workspace --test guests --test guests_nvme -- --ignored --test-threads=1 --nocapture
 fi
 step "all passed"

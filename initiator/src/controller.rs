@@ -322,6 +322,10 @@ impl Controller {
         self.inner.admin.queue.peer()
     }
 
+    pub(crate) fn admin_queue(&self) -> &Queue {
+        &self.inner.admin
+    }
+
     /// The I/O queue for a user of the controller, who may be numbered as he likes.
     pub(crate) fn io_queue(&self, user: usize) -> Option<&Queue> {
         self.inner.io.get(user % self.inner.io.len().max(1))

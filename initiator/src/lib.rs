@@ -38,7 +38,7 @@ pub use controller::{ConnectOptions, Controller};
 pub use discovery::discover;
 pub use error::Error;
 pub use host::Host;
-pub use namespace::Namespace;
+pub use namespace::{CopySource, Namespace, UnreadableRanges};
 
 /// A buffer of `len` bytes from this reactor's pool; waits until there is one.
 ///

@@ -1,5 +1,7 @@
 //! Reading and writing one namespace.
 
+mod commands;
+
 use std::net::SocketAddr;
 
 use fabric::HostData;
@@ -11,6 +13,7 @@ use nvme::{
 use reactor::Buffer;
 
 use crate::{Controller, Error, buffer, controller::Queue};
+pub use commands::{CopySource, UnreadableRanges};
 
 /// Most blocks of one command: NLB has 16 bits, zero based.
 const BLOCKS_MAX: u64 = 65536;

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use dedup::VolumeSpec;
 use drives::BLOCK_BYTES;
 
 use super::content::{self, Mix};
 use super::load::{Act, Load, Places, Until};
-use super::pool::{KNOWN_BLOCKS, Pool};
+use super::pool::{KNOWN_BLOCKS, Pool, volume_spec};
 use super::report::{Goal, Row, Unit};
 use super::stamp::StampDrive;
 use super::{Bench, EngineBenchError, SMALL};
@@ -15,6 +16,9 @@ use crate::machine;
 
 /// Freeing is watched for so long at most.
 const FREEING_MAX: Duration = Duration::from_secs(120);
+
+/// What one Copy of a host takes at most.
+const COPY_BYTES: u64 = 4 << 30;
 
 impl Bench<'_> {
     /// Figures that depend on how much the pool holds: on a drive that keeps 16 bytes of each block.
@@ -93,8 +97,44 @@ impl Bench<'_> {
         let load = pool.load_on_known(Act::Write(mix), Places::Random, SMALL, 32)?;
         let row = self.median(name, load).await?.commands(name);
         self.put(row);
+        self.copying(&pool).await?;
         self.freeing(&pool, blocks).await?;
         pool.close().await?;
+        Ok(())
+    }
+
+    /// Copies the whole work volume by reference, as hosts do it with Copy, and gives the copy back.
+    async fn copying(&mut self, pool: &Pool) -> Result<(), EngineBenchError> {
+        (self.progress)("copying a large volume by reference");
+        let Some(reactor) = reactor::current() else {
+            return Err(EngineBenchError::Stopped);
+        };
+        let size_bytes = pool.volume.info().size_bytes;
+        let spec = VolumeSpec {
+            name: "copy".to_owned(),
+            size_bytes,
+            ..volume_spec()
+        };
+        let copy = pool.engine.create_volume(spec).await?;
+        let start = Instant::now();
+        let mut at = 0;
+        while at < size_bytes {
+            let len = COPY_BYTES.min(size_bytes - at);
+            copy.copy(at, &pool.volume, at, len, reactor.buffers())
+                .await?;
+            at += len;
+        }
+        let took = start.elapsed().as_secs_f64();
+        let rate = size_bytes as f64 / took;
+        self.put(Row::new("large-copy", rate, Unit::BytesPerSecond));
+        self.put(Row::new("large-copy-took", took * 1e3, Unit::Milliseconds));
+        pool.engine.checkpoint().await?;
+        let took = start.elapsed().as_secs_f64() * 1e3;
+        let row = Row::new("large-copy-until-stored", took, Unit::Milliseconds);
+        self.put(row);
+        drop(copy);
+        pool.engine.delete_volume("copy").await?;
+        pool.engine.maintain().await?;
         Ok(())
     }
 

@@ -1,0 +1,56 @@
+# The commands beyond reading and writing, by nvme-cli: compare, copy, write-zeroes, verify, write-uncor,
+# get-lba-status, dsm, flush. (Compare and Write as one cannot be sent through this kernel.)
+# arguments: TARGET-ADDRESS
+. /lib/lab.sh
+address=$1
+tcp_up; reach "$address"
+disk=$(attach "$address" -i 2) || die connect
+controller=${disk%n*}
+log "attached $disk on $(uname -r)"
+[ "$(blockdev --getss "$disk")" = 4096 ] || die "blocks of another size"
+# What a command must end in: a word of nvme-cli's text of the status.
+refused() { word=$1; shift; "$@" >/tmp/said 2>&1 && die "it succeeded: $*"; grep -qi "$word" /tmp/said || { cat /tmp/said; die "$* said something else than $word"; }; }
+at() { dd if="$disk" bs=4096 skip="$1" count="$2" iflag=direct 2>/dev/null; }
+nvme id-ctrl "$controller" | grep -E "^(oacs|oncs|fuses|awun|awupf|acwu|ocfs|vwc)" | tr -s ' \n' ' '; echo
+nvme id-ns "$disk" | grep -E "^(nsfeat|nawun|nawupf|nacwu|mssrl|mcl|msrc)" | tr -s ' \n' ' '; echo
+
+# Compare and copy: eight blocks, and parts of them in another order.
+head -c 32768 /dev/urandom >/tmp/a; head -c 32768 /dev/urandom >/tmp/b
+dd if=/tmp/a of="$disk" bs=32768 oflag=direct 2>/dev/null || die write
+nvme compare "$disk" -s 0 -c 7 -z 32768 -d /tmp/a || die "compare of what is there"
+refused "compare" nvme compare "$disk" -s 0 -c 7 -z 32768 -d /tmp/b
+nvme copy "$disk" --sdlba=1000 --slbs=4,0 --blocks=3,3 || die copy
+{ dd if=/tmp/a bs=4096 skip=4 count=4; dd if=/tmp/a bs=4096 count=4; } >/tmp/c 2>/dev/null
+at 1000 8 | cmp - /tmp/c || die "the copy differs"
+refused "187\|overlap" nvme copy "$disk" --sdlba=2 --slbs=0 --blocks=7
+refused "range" nvme copy "$disk" --sdlba=100 --slbs=99999999999 --blocks=7
+# 256 MiB of it, by one command: each range is the one before, twice as long.
+size=8; while [ $size -lt 32768 ]; do nvme copy "$disk" --sdlba=$size --slbs=0 --blocks=$((size - 1)) >/dev/null || die "copy of $size"; size=$((size * 2)); done
+nvme copy "$disk" --sdlba=65536 --slbs=0,0 --blocks=32767,32767 || die "copy of 256 MiB"
+at 131064 8 | cmp - /tmp/a || die "the end of the copy differs"
+log "compare, copy: done"
+
+# Verify, and blocks that are made unreadable.
+nvme verify "$disk" -s 0 -c 65535 || die verify
+nvme write-uncor "$disk" -s 2 -c 1 || die write-uncor
+refused "read error\|0x.*281" nvme verify "$disk" -s 0 -c 7
+dd if="$disk" of=/dev/null bs=4096 skip=2 count=1 iflag=direct 2>/dev/null && die "what is uncorrectable was read"
+nvme get-lba-status "$disk" -n 1 -s 0 -m 1023 -a 17 -l 0 >/tmp/status || { cat /tmp/status; die get-lba-status; }
+cat /tmp/status; grep -q "DSLBA: 0x0*2, NLB: 0x0*2," /tmp/status || die "the blocks are not told"
+at 8 8 | cmp - /tmp/a || die "another copy of the same content was harmed"
+dd if=/tmp/a of="$disk" bs=32768 oflag=direct 2>/dev/null || die "write over it"
+nvme verify "$disk" -s 0 -c 65535 || die "verify afterwards"
+nvme get-lba-status "$disk" -n 1 -s 0 -m 1023 -a 16 -l 0 | grep -q "DSLBA" && die "they are told still"
+log "verify, write-uncor, get-lba-status: done"
+
+# Zeroes and trims.
+nvme write-zeroes "$disk" -s 0 -c 7 -d || die write-zeroes
+at 0 8 | cmp -n 32768 - /dev/zero || die "no zeroes"
+slbs=$(seq -s, 8 8 2048); lengths=$(yes 8 | head -256 | tr '\n' ','); zeros=$(yes 0 | head -256 | tr '\n' ',')
+nvme dsm "$disk" -d -s "$slbs" -b "${lengths%,}" -a "${zeros%,}" || die "dsm of 256 ranges"
+at 8 2048 | cmp -n 8388608 - /dev/zero || die "trimmed blocks are not zero"
+at 2056 8 | cmp - /tmp/a || die "more was trimmed"
+nvme flush "$disk" -n 0xffffffff || die "flush of all namespaces"
+log "write-zeroes, dsm, flush: done"
+nvme disconnect -n "$NQN" || die disconnect
+exit 0
