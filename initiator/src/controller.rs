@@ -1,11 +1,12 @@
 //! One association: an admin queue, I/O queues, and what keeps them alive.
 
-use std::{cell::Cell, net::SocketAddr, rc::Rc, time::Duration};
+use std::{cell::Cell, net::SocketAddr, rc::Rc, sync::Arc, time::Duration};
 
 use fabric::{Connector, HostData, HostQueue, HostQueueParams, Transport};
 use nvme::{
     Cqe, Nqn, Sqe, Status,
     admin::{GetLogPage, Identify, OPCODE_KEEP_ALIVE, SetFeatures},
+    auth::HostKeys,
     fabrics::{CNTLID_DYNAMIC, CONNECT_DATA_BYTES, ConnectCommand, ConnectData, FabricsCommand},
     features::FeatureId,
     identify::{
@@ -16,6 +17,7 @@ use nvme::{
 };
 use reactor::Buffer;
 
+use crate::authenticate::authenticate;
 use crate::{Error, Host, Namespace, buffer};
 
 /// Entries of the admin queue, as Linux uses them (`NVME_AQ_DEPTH`).
@@ -42,6 +44,8 @@ pub struct ConnectOptions {
     pub keep_alive: Duration,
     /// After how long a command without an answer is an error.
     pub command_timeout: Duration,
+    /// What the host authenticates with, if the target asks it to.
+    pub keys: Option<Arc<HostKeys>>,
 }
 
 impl ConnectOptions {
@@ -56,6 +60,7 @@ impl ConnectOptions {
             depth: 128,
             keep_alive: Duration::from_secs(5),
             command_timeout: Duration::from_secs(30),
+            keys: None,
         }
     }
 }
@@ -122,7 +127,7 @@ impl Queue {
         })
     }
 
-    fn wrong(&self, command: &'static str, what: &'static str) -> Error {
+    pub(crate) fn wrong(&self, command: &'static str, what: &'static str) -> Error {
         Error::Protocol {
             peer: self.queue.peer(),
             command,
@@ -401,6 +406,7 @@ async fn fabrics_connect(
     memory[..CONNECT_DATA_BYTES].copy_from_slice(&data.encode());
     let data = HostData::ToTarget(memory, CONNECT_DATA_BYTES);
     let (cqe, _) = queue.submit("Connect", command.to_sqe(), data).await?;
+    authenticate(queue, options, cqe.result).await?;
     Ok(cqe.result as u16)
 }
 

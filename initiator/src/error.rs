@@ -36,6 +36,14 @@ pub enum Error {
         /// How long was waited.
         limit: Duration,
     },
+    /// Host and target do not know each other.
+    #[error("{peer} and this host do not authenticate: {reason}")]
+    Authentication {
+        /// The target.
+        peer: SocketAddr,
+        /// Why not.
+        reason: String,
+    },
     /// The target's answer breaks the protocol.
     #[error("{peer} sent a wrong answer to {command}: {what}")]
     Protocol {

@@ -27,4 +27,17 @@ impl Host {
             id: uuid.into_bytes(),
         }
     }
+
+    /// A host of that name, with a new identifier; or one that nobody has seen before.
+    #[must_use]
+    pub fn of(nqn: Option<&Nqn>) -> Self {
+        let host = Self::generate();
+        match nqn {
+            Some(nqn) => Self {
+                nqn: nqn.clone(),
+                ..host
+            },
+            None => host,
+        }
+    }
 }

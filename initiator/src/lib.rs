@@ -28,6 +28,7 @@
 
 #![forbid(unsafe_code)]
 
+mod authenticate;
 mod controller;
 mod discovery;
 mod error;

@@ -12,6 +12,7 @@
 //! | `/v1/health`, `/v1/scrub`, `/v1/check` | see [`crate::trust`] |
 //! | `/v1/drives`, `/v1/survey` | see [`crate::drive_api`] |
 //! | `/v1/subsystems`, `/v1/referrals` | see [`crate::subsystem_api`] |
+//! | `/v1/hosts` | see [`crate::host_api`] |
 //!
 //! Errors carry [`ErrorBody`] and a status of the table in [`crate::errors`].
 //!
@@ -226,6 +227,7 @@ pub fn router(state: ApiState) -> Router {
         .merge(crate::drive_api::routes())
         .merge(crate::subsystem_api::routes())
         .merge(crate::ana::api::routes())
+        .merge(crate::host_api::routes())
         .merge(crate::reservation::api::routes())
         .fallback(async || Failure::new(ErrorKind::NotFound, "the API has no such path"))
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
@@ -266,6 +268,7 @@ fn status_of(target: &Target, engine: &Engine, reports: Vec<Report>) -> Status {
         reactors: reports.into_iter().map(|report| report.reactor).collect(),
         health: Health::default(),
         survey: engine.last_survey(),
+        authentication: target.auth_figures(),
     }
 }
 

@@ -16,6 +16,7 @@ use futures_util::{FutureExt, pin_mut, select_biased};
 use nvme::Status;
 use nvme::command::FABRICS_OPCODE;
 
+use crate::auth::exchange::QueueAuth;
 use crate::command::Command;
 use crate::connect::{self, Joined};
 use crate::line::Line;
@@ -45,7 +46,10 @@ pub async fn serve_queue<Q: Queue>(target: Arc<Target>, queue: Q) {
     let joining = connect::join(&target, &queue, &admin_buffers);
     let joined = reactor::timeout(CONNECT_TIMEOUT, joining).await;
     let Ok(Some(Joined {
-        controller, handle, ..
+        controller,
+        handle,
+        authenticates,
+        ..
     })) = joined
     else {
         tracing::debug!(peer = %facts.peer, qid = facts.qid, "queue ended before it connected");
@@ -65,7 +69,8 @@ pub async fn serve_queue<Q: Queue>(target: Arc<Target>, queue: Q) {
         0 => admin_buffers,
         _ => buffers,
     };
-    let line = Line::new(target, controller, handle, queue, buffers);
+    let auth = QueueAuth::new(authenticates, target.limits.auth_timeout);
+    let line = Line::new(target, controller, handle, queue, buffers, auth);
     crew::begin(&line);
     let why = watch(&line).await;
     let Line {
@@ -111,6 +116,7 @@ enum End {
     Transport,
     Controller,
     KeepAlive,
+    Authentication,
     Stopping,
 }
 
@@ -120,6 +126,7 @@ impl End {
             Self::Transport => "its connection ended",
             Self::Controller => "its controller ended",
             Self::KeepAlive => "it was silent for longer than its keep-alive timeout",
+            Self::Authentication => "it did not authenticate in time",
             Self::Stopping => "the daemon stops",
         }
     }
@@ -141,7 +148,7 @@ async fn watch<Q: Queue>(line: &Rc<Line<Q>>) -> End {
     let barriers = handle.pass_barriers(&line.in_flight).fuse();
     pin_mut!(close_requested, stopped, lost, silent, barriers);
     loop {
-        let shrink = reactor::sleep(SHRINK_INTERVAL).fuse();
+        let shrink = reactor::sleep(line.auth.pause(SHRINK_INTERVAL)).fuse();
         pin_mut!(shrink);
         select_biased! {
             () = close_requested => return End::Controller,
@@ -160,6 +167,11 @@ async fn watch<Q: Queue>(line: &Rc<Line<Q>>) -> End {
             () = barriers => {}
             () = shrink => line.crew.shrink(),
         }
+        if line.auth.is_late() {
+            let (host, peer, qid) = (&controller.host.nqn, controller.peer, handle.qid);
+            tracing::warn!(%host, %peer, qid, "the host does not authenticate: closed");
+            return End::Authentication;
+        }
     }
 }
 
@@ -168,6 +180,9 @@ pub(crate) async fn run<Q: Queue>(command: Command<Q>) {
     let line = command.line.clone();
     let fabrics = command.sqe().opcode() == FABRICS_OPCODE;
     let outcome = match line.handle.qid {
+        _ if !line.auth.admits(command.sqe()) => {
+            Err(Status::AUTHENTICATION_REQUIRED.with_dnr().into())
+        }
         _ if fabrics => fabrics::run(&command).await,
         _ if !line.controller.is_ready() => Err(Status::COMMAND_SEQUENCE.with_dnr().into()),
         0 => admin::run(&command).await,
@@ -175,7 +190,7 @@ pub(crate) async fn run<Q: Queue>(command: Command<Q>) {
     };
     let disconnect = fabrics && outcome.is_ok() && fabrics::is_disconnect(command.sqe());
     command.answer(outcome);
-    if disconnect {
+    if disconnect || line.auth.is_over() {
         line.handle.close();
     }
 }

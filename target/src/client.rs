@@ -16,6 +16,7 @@ use crate::ana::api::{AnaView, SetAna};
 use crate::api::{CreateVolume, ResizeVolume, VolumeView};
 use crate::drive_api::AddDrive;
 use crate::errors::{ErrorBody, Failure};
+use crate::host_api::{CreateHost, HostView, SetHost};
 use crate::reservation::api::ReservationView;
 use crate::socket::SocketPath;
 use crate::status::{SpaceDetail, Status};
@@ -236,6 +237,48 @@ impl Client {
         self.send(Method::DELETE, &path, None::<&()>).await
     }
 
+    /// Hosts of which something is kept.
+    ///
+    /// # Errors
+    /// No daemon serves the pool, or it refuses.
+    pub async fn hosts(&self) -> Result<Vec<HostView>, Failure> {
+        self.get("/v1/hosts").await
+    }
+
+    /// What is kept of a host.
+    ///
+    /// # Errors
+    /// Nothing is, or no daemon serves the pool.
+    pub async fn host(&self, nqn: &Nqn) -> Result<HostView, Failure> {
+        self.get(&host_path(nqn)).await
+    }
+
+    /// Keeps a host's keys.
+    ///
+    /// # Errors
+    /// The daemon refuses (known already, no secret), or no daemon serves the pool.
+    pub async fn create_host(&self, request: &CreateHost) -> Result<HostView, Failure> {
+        self.send(Method::POST, "/v1/hosts", Some(request)).await
+    }
+
+    /// Changes a host's keys.
+    ///
+    /// # Errors
+    /// The daemon refuses, or no daemon serves the pool.
+    pub async fn set_host(&self, nqn: &Nqn, request: &SetHost) -> Result<HostView, Failure> {
+        self.send(Method::PATCH, &host_path(nqn), Some(request))
+            .await
+    }
+
+    /// Forgets a host's keys. Answers with what was kept.
+    ///
+    /// # Errors
+    /// Nothing is, or no daemon serves the pool.
+    pub async fn delete_host(&self, nqn: &Nqn) -> Result<HostView, Failure> {
+        self.send(Method::DELETE, &host_path(nqn), None::<&()>)
+            .await
+    }
+
     /// All drives, and their space.
     ///
     /// # Errors
@@ -402,6 +445,11 @@ impl Client {
             .await
             .map_err(not_served)
     }
+}
+
+/// The path of a host.
+fn host_path(nqn: &Nqn) -> String {
+    format!("/v1/hosts/{}", segment(nqn.as_str()))
 }
 
 /// The path of a subsystem.

@@ -31,6 +31,9 @@ const ADMIN_QUEUE_DEPTH: u16 = 32;
 const HOSTID_AT: u16 = 0;
 const CNTLID_AT: u16 = 16;
 
+/// In the result of Connect: the host has to authenticate (AUTHREQ bit 1, ATR).
+const AUTH_REQUIRED: u64 = 1 << 17;
+
 /// How long a host that connects again waits for its ended associations' last commands; then it is
 /// told to try again.
 const EARLIER_ASSOCIATIONS_TIMEOUT: Duration = Duration::from_secs(5);
@@ -39,6 +42,8 @@ const EARLIER_ASSOCIATIONS_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct Joined {
     pub(crate) controller: Arc<Controller>,
     pub(crate) handle: Arc<QueueHandle>,
+    /// The host has to authenticate on this queue.
+    pub(crate) authenticates: bool,
     /// Commands that the host may have outstanding.
     depth: u16,
 }
@@ -76,9 +81,15 @@ pub(crate) async fn join<Q: Queue>(
         let refusal = match connect(target, queue, &capsule, buffers).await {
             Ok(joined) => {
                 let cntlid = u64::from(joined.controller.id);
+                let result = cntlid
+                    | if joined.authenticates {
+                        AUTH_REQUIRED
+                    } else {
+                        0
+                    };
                 queue.connected(joined.handle.qid, joined.depth);
                 queue.belongs_to(joined.controller.host.nqn.as_str());
-                queue.complete(capsule, Cqe::new(Status::SUCCESS, cntlid), None);
+                queue.complete(capsule, Cqe::new(Status::SUCCESS, result), None);
                 return Some(joined);
             }
             Err(refusal) => refusal,
@@ -188,6 +199,10 @@ async fn connect_admin(
         nqn: data.host,
         id: data.host_id,
     };
+    let asked = subsystem.kind == SubsystemKind::Nvm && target.keys_of(&host.nqn).is_some();
+    if asked && target.auth.holds_off(facts.peer.ip(), &host.nqn) {
+        return Err(Status::CONNECT_CONTROLLER_BUSY.into());
+    }
     let earlier_gone = subsystem.earlier_associations_gone(&host);
     if reactor::timeout(EARLIER_ASSOCIATIONS_TIMEOUT, earlier_gone)
         .await
@@ -220,6 +235,7 @@ async fn connect_admin(
     }
     target.controllers_changed(&subsystem);
     Ok(Joined {
+        authenticates: target.host_keys(&controller).is_some(),
         controller,
         handle,
         // Zero based; checked to be less than the transport's depth or the target's limit.
@@ -255,6 +271,7 @@ fn connect_io(
     let handle = QueueHandle::new(command.qid);
     controller.attach(&handle)?;
     Ok(Joined {
+        authenticates: target.host_keys(&controller).is_some(),
         controller,
         handle,
         // Zero based; checked to be less than the transport's depth or the target's limit.

@@ -1,9 +1,10 @@
-//! Fabrics commands on a connected queue: properties and Disconnect.
+//! Fabrics commands on a connected queue: properties, authentication and Disconnect.
 
 use nvme::fabrics::FabricsCommand;
 use nvme::properties;
 use nvme::{Sqe, Status};
 
+use crate::auth::exchange;
 use crate::command::{Command, Fault, Outcome, Success};
 use crate::controller::ConfigurationChange;
 use crate::queue::Queue;
@@ -33,9 +34,8 @@ pub(crate) async fn run<Q: Queue>(command: &Command<Q>) -> Outcome {
             (0, false) => Ok(Success::default()),
             (_, false) => Err(Status::CONNECT_INCOMPATIBLE_FORMAT.with_dnr().into()),
         },
-        FabricsCommand::AuthSend(_) | FabricsCommand::AuthReceive(_) => {
-            Err(Status::INVALID_OPCODE.with_dnr().into())
-        }
+        FabricsCommand::AuthSend(transfer) => exchange::send(command, transfer).await,
+        FabricsCommand::AuthReceive(transfer) => exchange::receive(command, transfer).await,
     }
 }
 

@@ -11,6 +11,7 @@ use dedup::Volume;
 use nvme::ana::AnaState;
 use reactor::BufferPool;
 
+use crate::auth::exchange::QueueAuth;
 use crate::catalog::NamespaceConfig;
 use crate::controller::{Controller, QueueHandle};
 use crate::crew::Crew;
@@ -35,6 +36,7 @@ pub(crate) struct Line<Q: Queue> {
     pub(crate) in_flight: InFlight,
     pub(crate) crew: Crew,
     pub(crate) counters: Arc<QueueCounters>,
+    pub(crate) auth: QueueAuth,
     volumes: RefCell<Remembered>,
 }
 
@@ -64,8 +66,10 @@ impl<Q: Queue> Line<Q> {
         handle: Arc<QueueHandle>,
         queue: Q,
         buffers: BufferPool,
+        auth: QueueAuth,
     ) -> Rc<Self> {
         Rc::new(Self {
+            auth,
             counters: target.health.enrol(&here()),
             target,
             controller,

@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use dedup::{PoolStatus, Survey, VolumeShares};
 use serde::{Deserialize, Serialize};
 
+use crate::auth::AuthFigures;
 use crate::size::format_human;
 use crate::trust::Health;
 
@@ -31,6 +32,9 @@ pub struct Status {
     /// What volumes have alone and share, as it was counted last; `null` before the first count.
     #[serde(default)]
     pub survey: Option<Survey>,
+    /// What became of authentications.
+    #[serde(default)]
+    pub authentication: AuthFigures,
 }
 
 /// What came in by a transport, since the daemon started.
@@ -492,6 +496,7 @@ mod tests {
             }],
             health: Health::default(),
             survey: None,
+            authentication: AuthFigures::default(),
         }
     }
 
@@ -576,6 +581,7 @@ mod tests {
                     },
                 },
                 "survey": null,
+                "authentication": { "succeeded": 0, "failed": 0, "held_off": 0 },
             })
         );
     }

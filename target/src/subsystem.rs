@@ -53,6 +53,13 @@ pub struct Limits {
     pub stall_timeout: Duration,
     /// The same while buffers run short and it holds some.
     pub stall_timeout_short: Duration,
+    /// How long a host may take to authenticate a queue, from its Connect or the beginning of the exchange.
+    pub auth_timeout: Duration,
+    /// Failed authentications of a host at an address within `auth_failures_window`, after which its Connect
+    /// commands are answered with Controller Busy.
+    pub auth_failures_max: u32,
+    /// See `auth_failures_max`.
+    pub auth_failures_window: Duration,
 }
 
 /// Bounds of an I/O queue, which depend on what carries it.
@@ -91,6 +98,9 @@ impl Default for Limits {
             handshake_timeout: Duration::from_secs(10),
             stall_timeout: Duration::from_secs(30),
             stall_timeout_short: Duration::from_secs(2),
+            auth_timeout: Duration::from_secs(60),
+            auth_failures_max: 16,
+            auth_failures_window: Duration::from_secs(60),
         }
     }
 }

@@ -18,6 +18,7 @@ use tokio::sync::watch;
 use uuid::Uuid;
 
 use crate::ana;
+use crate::auth::Auth;
 use crate::catalog::world::{World, adopt, differences};
 use crate::catalog::{Catalog, PortConfig, SubsystemConfig, UNIQUE_DISCOVERY_PREFIX, store};
 use crate::controller::Controller;
@@ -56,6 +57,7 @@ pub struct Target {
     pub(crate) limits: Limits,
     pub(crate) health: Health,
     pub(crate) reservations: reservation::Registry,
+    pub(crate) auth: Auth,
     /// The serial number of the discovery subsystem, and of the default one of a new pool.
     pub(crate) serial: String,
     world: RwLock<Arc<World>>,
@@ -159,6 +161,7 @@ impl Target {
             limits,
             health: Health::new(),
             reservations,
+            auth: Auth::new(limits.auth_failures_max, limits.auth_failures_window),
             serial,
             world: RwLock::new(Arc::new(world)),
             generation: AtomicU64::new(1),

@@ -161,6 +161,11 @@ impl Guest {
         }
     }
 
+    /// The folder that the guest sees as `/lab`.
+    pub fn share(&self) -> &Path {
+        self.share.path()
+    }
+
     /// Waits until the story gives this sign (`signal NAME` in the guest).
     ///
     /// # Panics

@@ -5,12 +5,13 @@
 
 #![allow(clippy::print_stdout, reason = "what a story says is its result")]
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use tempfile::TempDir;
 use tests::{
-    daemon::{Daemon, assert_consistent},
+    daemon::{Daemon, assert_consistent, onefold, text_of},
     lab::{Guest, GuestSpec, Network, TARGET_V4, steadily},
+    wait_for,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -47,5 +48,127 @@ fn commands_beyond_reading_and_writing_do_what_nvme_cli_expects() {
         println!("{}", guest.finish(6 * MINUTE));
         assert!(daemon.stop().success(), "the daemon stops cleanly");
         assert_consistent(&path);
+    });
+}
+
+/// Runs a command of the control interface that must succeed.
+fn control(pool: &Path, arguments: &[&str]) -> String {
+    let mut all = arguments.to_vec();
+    all.extend_from_slice(&["--pool", pool.to_str().expect("test folders are UTF-8")]);
+    let output = onefold(&all);
+    assert!(output.status.success(), "{all:?}: {}", text_of(&output));
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[test]
+#[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
+fn linux_authenticates_with_every_hash_and_group_and_a_secret_is_changed_under_load() {
+    /// Each hash, and each group.
+    const COMBINATIONS: [(&str, &str); 6] = [
+        ("sha256", "null"),
+        ("sha384", "ffdhe2048"),
+        ("sha512", "ffdhe3072"),
+        ("sha256", "ffdhe4096"),
+        ("sha384", "ffdhe6144"),
+        ("sha512", "ffdhe8192"),
+    ];
+    steadily(|| {
+        let network = Network::new(1, 1500);
+        let folder = pool();
+        let pool = folder.path().join("pool");
+        let all = ["--create", "4G", "--volume", "vol0=1G"];
+        let daemon = Daemon::start(&pool, Some(network.name()), &all);
+        let combinations = COMBINATIONS.len().to_string();
+        let mut guest = Guest::start(
+            &network,
+            &GuestSpec {
+                name: "access",
+                kernel: "6.12",
+                number: 0,
+                cpus: 1,
+                story: "access",
+                arguments: &[TARGET_V4, &combinations],
+                limit_seconds: 600,
+                files: &[],
+            },
+        );
+        guest.await_signal("keys", 3 * MINUTE);
+        let file = |name: &str| guest.share().join(name);
+        let text = |name: &str| std::fs::read_to_string(file(name)).expect("the guest wrote it");
+        let path = |name: &str| file(name).to_str().expect("UTF-8").to_owned();
+        let (nqn, one, two) = (
+            text("hostnqn").trim().to_owned(),
+            path("one.key"),
+            path("two.key"),
+        );
+        let controller = path("controller.key");
+        let secrets = ["one.key", "two.key", "controller.key"].map(text);
+        control(
+            &pool,
+            &[
+                "host",
+                "create",
+                &nqn,
+                "--dhchap-secret-file",
+                &one,
+                "--dhchap-ctrl-secret-file",
+                &controller,
+            ],
+        );
+        guest.signal("known");
+        for (number, (hash, group)) in (1..).zip(COMBINATIONS) {
+            guest.await_signal(&format!("combination-{number}"), 3 * MINUTE);
+            control(
+                &pool,
+                &[
+                    "host",
+                    "set",
+                    &nqn,
+                    "--dhchap-hashes",
+                    hash,
+                    "--dhchap-groups",
+                    group,
+                ],
+            );
+            guest.signal(&format!("set-{number}"));
+        }
+        guest.await_signal("rotate", 3 * MINUTE);
+        let count = |what: &str| {
+            daemon.status()["authentication"][what]
+                .as_u64()
+                .expect("a number")
+        };
+        // Connections so far: a host that came again would have made new ones.
+        let connections = || {
+            let transports = daemon.status()["transports"].clone();
+            let all = transports.as_array().expect("a list");
+            all.iter()
+                .map(|transport| transport["accepted"].as_u64().expect("a number"))
+                .sum::<u64>()
+        };
+        let (before, connected) = (count("succeeded"), connections());
+        control(&pool, &["host", "set", &nqn, "--dhchap-secret-file", &two]);
+        guest.signal("rotated");
+        guest.await_signal("asked-again", MINUTE);
+        // The admin queue and the I/O queue.
+        wait_for("both queues to authenticate again", 2 * MINUTE, || {
+            (count("succeeded") >= before + 2).then_some(())
+        });
+        assert_eq!(connections(), connected, "nobody was disconnected");
+        guest.signal("authenticated-again");
+        println!("{}", guest.finish(5 * MINUTE));
+        println!("{:#}", daemon.status()["authentication"]);
+        assert!(count("failed") >= 3, "wrong secrets are counted");
+        let log = daemon.log();
+        assert!(
+            log.contains("authentication failed") && log.contains("10.77.0.2"),
+            "and logged"
+        );
+        let shown = control(&pool, &["host", "list", "--json"]) + &log;
+        for secret in secrets {
+            assert!(!shown.contains(&secret[12..40]), "a secret is shown");
+        }
+        assert!(daemon.stop().success(), "the daemon stops cleanly");
+        assert_consistent(&pool);
     });
 }

@@ -84,8 +84,9 @@ pub async fn run(options: &Options) -> Result<Report, PerfError> {
     let mut connect = ConnectOptions::new(
         options.address.socket_addr(),
         options.subsystem.clone(),
-        Host::generate(),
+        Host::of(options.host.as_ref()),
     );
+    connect.keys.clone_from(&options.keys);
     connect.io_queues = options.queues;
     // One entry of an NVMe queue stays free: a full queue and an empty one must differ.
     connect.depth = options.depth.saturating_add(1).max(2);

@@ -1,9 +1,9 @@
 //! What to run, and whether it can be run.
 
-use std::{fmt, str::FromStr, time::Duration};
+use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
 use fabric::{Connector, DeviceError, Scheme, TcpHostConfig, TransportAddress};
-use nvme::Nqn;
+use nvme::{Nqn, auth::HostKeys};
 
 use super::content::SUB_BLOCK_BYTES;
 
@@ -80,6 +80,10 @@ pub struct Options {
     pub address: TransportAddress,
     /// The subsystem.
     pub subsystem: Nqn,
+    /// Who connects; anybody, if it is not said.
+    pub host: Option<Nqn>,
+    /// What the host authenticates with, if the target asks it to.
+    pub keys: Option<Arc<HostKeys>>,
     /// The namespace.
     pub nsid: u32,
     /// Kind of load.

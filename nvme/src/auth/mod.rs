@@ -12,6 +12,7 @@
 
 pub mod chap;
 pub mod dh;
+pub mod host;
 pub mod message;
 mod primes;
 pub mod psk;
@@ -28,6 +29,7 @@ use zeroize::Zeroizing;
 
 pub use chap::{Exchange, Party};
 pub use dh::{DhError, KeyPair};
+pub use host::{HostAuthError, HostExchange, HostKeys};
 pub use message::{
     AUTH_DATA_BYTES_MAX, Challenge, Explanation, Failure, Malformed, Message, Negotiate, Reply,
     Success1,

@@ -26,6 +26,7 @@ use nvme::ana::AnaState;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::auth::HostAuth;
 use crate::errors::Failure;
 
 /// NN and MNAN: namespaces of a subsystem, and the highest identifier. As nvmet.
@@ -193,6 +194,9 @@ impl FromStr for WriteProtect {
 pub struct HostConfig {
     /// Its name.
     pub nqn: Nqn,
+    /// How it authenticates.
+    #[serde(default)]
+    pub auth: HostAuth,
 }
 
 /// A listener.

@@ -14,6 +14,7 @@ use super::bench::BenchCommand;
 use super::bounds::BoundsArgs;
 use super::drive::DriveCommand;
 use super::estimate::EstimateArgs;
+use super::host::{HostCommand, IdentityArgs};
 use super::reservation::ReservationCommand;
 use super::scrub::ScrubCommand;
 use super::subsystem::{NamespaceCommand, ReferralCommand, SubsystemCommand};
@@ -62,6 +63,9 @@ pub enum Command {
     /// Make volumes namespaces of subsystems, and say how they are shown
     #[command(subcommand)]
     Namespace(NamespaceCommand),
+    /// Keep keys by which hosts authenticate, and make some
+    #[command(subcommand)]
+    Host(HostCommand),
     /// Tell hosts of other discovery services
     #[command(subcommand)]
     Referral(ReferralCommand),
@@ -564,6 +568,9 @@ pub struct PerfArgs {
     /// Over TCP: a CRC-32C for the data of PDUs
     #[arg(long)]
     pub data_digest: bool,
+    /// Who connects.
+    #[command(flatten)]
+    pub identity: IdentityArgs,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

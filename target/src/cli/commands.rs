@@ -405,6 +405,8 @@ pub(super) fn perf(args: PerfArgs) -> Outcome {
         verify: args.verify,
         header_digest: args.header_digest,
         data_digest: args.data_digest,
+        host: args.identity.hostnqn.clone(),
+        keys: args.identity.keys()?,
     };
     options
         .check_alone()

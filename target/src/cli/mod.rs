@@ -11,6 +11,7 @@ pub mod bounds;
 mod commands;
 pub mod drive;
 pub mod estimate;
+pub mod host;
 mod repair;
 mod reservation;
 mod scrub;
@@ -96,6 +97,7 @@ fn run(command: Command) -> Outcome {
         Command::Drive(command) => drive::run(command),
         Command::Subsystem(command) => subsystem::subsystem(command),
         Command::Namespace(command) => subsystem::namespace(command),
+        Command::Host(command) => host::host(command),
         Command::Referral(command) => subsystem::referral(command),
         Command::Ana(command) => ana::run(command),
         Command::Reservation(command) => reservation::run(command),

@@ -261,7 +261,11 @@ pub enum ReferralCommand {
 }
 
 /// Prints what the daemon answered.
-fn show<T: Serialize>(value: &T, json: bool, text: impl FnOnce(&T) -> String) -> Outcome {
+pub(super) fn show<T: Serialize>(
+    value: &T,
+    json: bool,
+    text: impl FnOnce(&T) -> String,
+) -> Outcome {
     if json {
         print_json(value)?;
     } else {

@@ -214,7 +214,7 @@ fn n24_identify_of_what_there_is_not() {
 }
 
 #[test]
-fn n25_authentication_is_an_invalid_opcode_whatever_it_carries() {
+fn n25_authentication_of_a_host_without_a_secret_is_an_invalid_opcode_whatever_it_carries() {
     const AUTH_SEND: u32 = 0x05;
     const AUTH_RECEIVE: u32 = 0x06;
     // DH-HMAC-CHAP messages (NVMe-oF 1.1, section 8.13.5) with lengths that lie: negotiate of 8 bytes;

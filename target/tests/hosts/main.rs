@@ -5,6 +5,7 @@
 mod admin;
 mod ana;
 mod association;
+mod auth;
 mod bad_input;
 mod commands;
 mod connect;

@@ -1,0 +1,138 @@
+//! What is kept of a host's keys, in the pool's settings. A pool's files are readable by their owner alone.
+
+use nvme::auth::{Group, Hash, Secret};
+use serde::{Deserialize, Serialize};
+
+/// How a host authenticates.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostAuth {
+    /// The host's secret: with it, the host has to authenticate.
+    #[serde(default, with = "secret", skip_serializing_if = "Option::is_none")]
+    pub dhchap_secret: Option<Secret>,
+    /// The controller's secret, for hosts that want to know the controller too.
+    #[serde(default, with = "secret", skip_serializing_if = "Option::is_none")]
+    pub dhchap_ctrl_secret: Option<Secret>,
+    /// Hashes that may be agreed on, the preferred one first; all, when it is empty.
+    #[serde(default, with = "hashes", skip_serializing_if = "Vec::is_empty")]
+    pub dhchap_hashes: Vec<Hash>,
+    /// The same of Diffie-Hellman groups.
+    #[serde(default, with = "groups", skip_serializing_if = "Vec::is_empty")]
+    pub dhchap_groups: Vec<Group>,
+}
+
+impl HostAuth {
+    /// The hash to use with a host that offers these identifiers.
+    #[must_use]
+    pub fn choose_hash(&self, offered: &[u8]) -> Option<Hash> {
+        let allowed = match &self.dhchap_hashes[..] {
+            [] => &Hash::ALL,
+            allowed => allowed,
+        };
+        let is_offered = |hash: &Hash| offered.contains(&hash.id());
+        allowed.iter().copied().find(is_offered)
+    }
+
+    /// The group to use with a host that offers these identifiers.
+    #[must_use]
+    pub fn choose_group(&self, offered: &[u8]) -> Option<Group> {
+        let allowed = match &self.dhchap_groups[..] {
+            [] => &Group::ALL[..],
+            allowed => allowed,
+        };
+        let is_offered = |group: &Group| offered.contains(&group.id());
+        allowed.iter().copied().find(is_offered)
+    }
+}
+
+mod secret {
+    use nvme::auth::Secret;
+    use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
+
+    pub(super) fn serialize<S: Serializer>(
+        secret: &Option<Secret>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        match secret {
+            Some(secret) => serializer.serialize_some(secret.to_text().as_str()),
+            None => serializer.serialize_none(),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Secret>, D::Error> {
+        let text = Option::<String>::deserialize(deserializer)?;
+        text.map(|text| Secret::parse(&text))
+            .transpose()
+            .map_err(D::Error::custom)
+    }
+}
+
+/// Lists of things that have names.
+macro_rules! names {
+    ($module:ident, $kind:ty) => {
+        mod $module {
+            use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
+
+            pub(super) fn serialize<S: Serializer>(
+                list: &[$kind],
+                serializer: S,
+            ) -> Result<S::Ok, S::Error> {
+                serializer.collect_seq(list.iter().map(|item| item.name()))
+            }
+
+            pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+                deserializer: D,
+            ) -> Result<Vec<$kind>, D::Error> {
+                let names = Vec::<String>::deserialize(deserializer)?;
+                let parse = |name: &String| {
+                    <$kind>::from_name(name)
+                        .ok_or_else(|| D::Error::custom(format!("'{name}' is not known")))
+                };
+                names.iter().map(parse).collect()
+            }
+        }
+    };
+}
+
+names!(hashes, nvme::auth::Hash);
+names!(groups, nvme::auth::Group);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_reads_back() {
+        let auth = HostAuth {
+            dhchap_secret: Some(Secret::from_random(Some(Hash::Sha384), &[1; 64])),
+            dhchap_ctrl_secret: Some(Secret::from_random(None, &[2; 64])),
+            dhchap_hashes: vec![Hash::Sha256],
+            dhchap_groups: vec![Group::Ffdhe8192, Group::Null],
+        };
+        let text = serde_json::to_string(&auth).unwrap();
+        assert_eq!(serde_json::from_str::<HostAuth>(&text).unwrap(), auth);
+        assert_eq!(
+            serde_json::from_str::<HostAuth>("{}").unwrap(),
+            HostAuth::default()
+        );
+    }
+
+    #[test]
+    fn a_host_that_offers_an_exchange_gets_one_and_none_only_if_it_offers_nothing_else() {
+        let auth = HostAuth::default();
+        // The order in which Linux offers them.
+        assert_eq!(auth.choose_hash(&[1, 2, 3]), Some(Hash::Sha512));
+        assert_eq!(
+            auth.choose_group(&[0, 1, 2, 3, 4, 5]),
+            Some(Group::Ffdhe2048)
+        );
+        assert_eq!(auth.choose_group(&[0]), Some(Group::Null));
+        assert_eq!(auth.choose_hash(&[9]), None);
+        let strict = HostAuth {
+            dhchap_groups: vec![Group::Ffdhe8192],
+            ..HostAuth::default()
+        };
+        assert_eq!(strict.choose_group(&[0, 1]), None);
+    }
+}

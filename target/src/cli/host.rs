@@ -1,0 +1,282 @@
+//! `onefold host ...`: what a running daemon knows of hosts beyond their names, and secrets for them.
+//!
+//! Secrets come from files or standard input, never from the command line, which others can see.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::Subcommand;
+use nvme::Nqn;
+use nvme::auth::{Hash, HostKeys, Secret};
+
+use super::commands::converse;
+use super::subsystem::{Answer, show};
+use super::{Outcome, print};
+use crate::client::Client;
+use crate::errors::Failure;
+use crate::host_api::{CreateHost, HostView, SecretText, SetHost};
+use crate::status::{Align, table};
+
+/// A file with a secret is one line of 59 to 104 bytes.
+const SECRET_FILE_BYTES_MAX: u64 = 4096;
+
+/// A host's keys.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct KeyArgs {
+    /// A file with the host's secret (DHHC-1:...), - for standard input; with it, the host has to
+    /// authenticate. Queues that are authenticated go on when it changes
+    #[arg(long, value_name = "FILE")]
+    pub dhchap_secret_file: Option<PathBuf>,
+    /// A file with the controller's secret, for hosts that want to know the controller too
+    #[arg(long, value_name = "FILE")]
+    pub dhchap_ctrl_secret_file: Option<PathBuf>,
+    /// Hashes that may be agreed on, the preferred one first: sha256, sha384, sha512 [default: all]
+    #[arg(long, value_name = "HASH,...", value_delimiter = ',')]
+    pub dhchap_hashes: Option<Vec<String>>,
+    /// Diffie-Hellman groups that may be agreed on: null, ffdhe2048, ffdhe3072, ffdhe4096, ffdhe6144,
+    /// ffdhe8192 [default: all]
+    #[arg(long, value_name = "GROUP,...", value_delimiter = ',')]
+    pub dhchap_groups: Option<Vec<String>>,
+}
+
+/// `onefold host ...`
+#[derive(Debug, Subcommand)]
+pub enum HostCommand {
+    /// Keep keys for a host
+    #[command(
+        after_help = "Example:\n  onefold host create nqn.2014-08.org.nvmexpress:uuid:... --dhchap-secret-file host.key"
+    )]
+    Create {
+        /// Its name
+        nqn: Nqn,
+        /// Its keys.
+        #[command(flatten)]
+        keys: KeyArgs,
+        /// Where to ask.
+        #[command(flatten)]
+        answer: Answer,
+    },
+    /// List the hosts of which something is kept
+    #[command(after_help = "Example:\n  onefold host list")]
+    List {
+        /// Where to ask.
+        #[command(flatten)]
+        answer: Answer,
+    },
+    /// Show what is kept of a host
+    #[command(after_help = "Example:\n  onefold host show nqn.2014-08.org.nvmexpress:uuid:...")]
+    Show {
+        /// Its name
+        nqn: Nqn,
+        /// Where to ask.
+        #[command(flatten)]
+        answer: Answer,
+    },
+    /// Forget a host's keys: it need not authenticate any more
+    #[command(after_help = "Example:\n  onefold host delete nqn.2014-08.org.nvmexpress:uuid:...")]
+    Delete {
+        /// Its name
+        nqn: Nqn,
+        /// Where to ask.
+        #[command(flatten)]
+        answer: Answer,
+    },
+    /// Change a host's keys; hosts stay connected, and authenticate with the new ones next time
+    #[command(
+        after_help = "Example:\n  onefold host set nqn.2014-08.org.nvmexpress:uuid:... --dhchap-secret-file new.key"
+    )]
+    Set {
+        /// Its name
+        nqn: Nqn,
+        /// Its keys; what is not named stays.
+        #[command(flatten)]
+        keys: KeyArgs,
+        /// Take the host's secret away
+        #[arg(long, conflicts_with = "dhchap_secret_file")]
+        no_dhchap_secret: bool,
+        /// Take the controller's secret away
+        #[arg(long, conflicts_with = "dhchap_ctrl_secret_file")]
+        no_dhchap_ctrl_secret: bool,
+        /// Where to ask.
+        #[command(flatten)]
+        answer: Answer,
+    },
+    /// Print a new secret, as `nvme gen-dhchap-key` does
+    #[command(after_help = "Example:\n  (umask 077; onefold host gen-dhchap-key >host.key)")]
+    GenDhchapKey {
+        /// The hash that binds it to its owner's name: none, sha256, sha384 or sha512
+        #[arg(long, default_value = "sha256", value_parser = parse_hash)]
+        hash: HashArg,
+    },
+}
+
+/// A hash, or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HashArg(Option<Hash>);
+
+fn parse_hash(text: &str) -> Result<HashArg, String> {
+    match text {
+        "none" => Ok(HashArg(None)),
+        name => Hash::from_name(name)
+            .map(|hash| HashArg(Some(hash)))
+            .ok_or_else(|| format!("'{name}' is none of none, sha256, sha384 and sha512")),
+    }
+}
+
+/// Who connects, for commands that are hosts themselves.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct IdentityArgs {
+    /// Connect as this host [default: one that nobody has seen before]
+    #[arg(long, value_name = "NQN")]
+    pub hostnqn: Option<Nqn>,
+    /// A file with the host's secret (DHHC-1:...), - for standard input
+    #[arg(long, value_name = "FILE", requires = "hostnqn")]
+    pub dhchap_secret_file: Option<PathBuf>,
+    /// A file with the controller's secret: the target has to prove that it knows it
+    #[arg(long, value_name = "FILE", requires = "dhchap_secret_file")]
+    pub dhchap_ctrl_secret_file: Option<PathBuf>,
+}
+
+impl IdentityArgs {
+    /// What the host authenticates with.
+    pub(super) fn keys(&self) -> Result<Option<Arc<HostKeys>>, Failure> {
+        let read = |path: &Option<PathBuf>| path.as_deref().map(read_secret).transpose();
+        let controller = read(&self.dhchap_ctrl_secret_file)?;
+        let keys = |secret| Arc::new(HostKeys::new(secret, controller));
+        Ok(read(&self.dhchap_secret_file)?.map(keys))
+    }
+}
+
+/// The secret in a file, or on standard input.
+fn read_secret(path: &Path) -> Result<Secret, Failure> {
+    let failed =
+        |error: &dyn std::fmt::Display| Failure::invalid(format!("{}: {error}", path.display()));
+    let read = |from: &mut dyn Read| {
+        let mut text = String::new();
+        from.take(SECRET_FILE_BYTES_MAX).read_to_string(&mut text)?;
+        Ok::<_, std::io::Error>(text)
+    };
+    let text = match path.as_os_str() == "-" {
+        true => read(&mut std::io::stdin().lock()),
+        false => std::fs::File::open(path).and_then(|mut file| read(&mut file)),
+    };
+    Secret::parse(&text.map_err(|e| failed(&e))?).map_err(|e| failed(&e))
+}
+
+impl KeyArgs {
+    fn request(self) -> Result<SetHost, Failure> {
+        let read = |path: Option<PathBuf>| -> Result<_, Failure> {
+            let secret = path.as_deref().map(read_secret).transpose()?;
+            Ok(secret.map(|secret| Some(SecretText(secret.to_text().to_string()))))
+        };
+        Ok(SetHost {
+            dhchap_secret: read(self.dhchap_secret_file)?,
+            dhchap_ctrl_secret: read(self.dhchap_ctrl_secret_file)?,
+            dhchap_hashes: self.dhchap_hashes,
+            dhchap_groups: self.dhchap_groups,
+        })
+    }
+}
+
+pub(super) fn host(command: HostCommand) -> Outcome {
+    let client = |answer: &Answer| Client::new(&answer.pool.pool);
+    match command {
+        HostCommand::Create { nqn, keys, answer } => {
+            let set = keys.request()?;
+            let view = converse(client(&answer).create_host(&CreateHost { nqn, set }))?;
+            show(&view, answer.json, host_text)
+        }
+        HostCommand::List { answer } => {
+            let views = converse(client(&answer).hosts())?;
+            show(&views, answer.json, |views| host_table(views))
+        }
+        HostCommand::Show { nqn, answer } => {
+            let view = converse(client(&answer).host(&nqn))?;
+            show(&view, answer.json, host_text)
+        }
+        HostCommand::Delete { nqn, answer } => {
+            let view = converse(client(&answer).delete_host(&nqn))?;
+            show(&view, answer.json, |view| format!("deleted {}\n", view.nqn))
+        }
+        HostCommand::Set {
+            nqn,
+            keys,
+            no_dhchap_secret,
+            no_dhchap_ctrl_secret,
+            answer,
+        } => {
+            let mut set = keys.request()?;
+            if no_dhchap_secret {
+                set.dhchap_secret = Some(None);
+            }
+            if no_dhchap_ctrl_secret {
+                set.dhchap_ctrl_secret = Some(None);
+            }
+            if set == SetHost::default() {
+                return Err(Failure::invalid(
+                    "nothing to change: name --dhchap-secret-file, --dhchap-ctrl-secret-file, \
+                     --dhchap-hashes or --dhchap-groups",
+                )
+                .into());
+            }
+            let view = converse(client(&answer).set_host(&nqn, &set))?;
+            show(&view, answer.json, host_text)
+        }
+        HostCommand::GenDhchapKey {
+            hash: HashArg(hash),
+        } => {
+            let secret = Secret::from_random(hash, &crate::auth::random());
+            print(&format!("{}\n", *secret.to_text()));
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// What is kept of a secret, for people.
+fn kept(hash: &Option<String>) -> String {
+    hash.as_ref()
+        .map_or_else(|| "none".to_owned(), |hash| format!("kept ({hash})"))
+}
+
+fn any_of(names: &[String]) -> String {
+    match names {
+        [] => "all".to_owned(),
+        names => names.join(","),
+    }
+}
+
+fn host_text(view: &HostView) -> String {
+    format!(
+        "{}\n  secret             {}\n  controller's       {}\n  hashes             {}\n  groups             {}\n",
+        view.nqn,
+        kept(&view.dhchap_secret),
+        kept(&view.dhchap_ctrl_secret),
+        any_of(&view.dhchap_hashes),
+        any_of(&view.dhchap_groups),
+    )
+}
+
+fn host_table(views: &[HostView]) -> String {
+    if views.is_empty() {
+        return "Nothing is kept of any host: none has to authenticate.\n".to_owned();
+    }
+    let rows: Vec<_> = views
+        .iter()
+        .map(|view| {
+            vec![
+                view.nqn.to_string(),
+                kept(&view.dhchap_secret),
+                kept(&view.dhchap_ctrl_secret),
+                any_of(&view.dhchap_hashes),
+                any_of(&view.dhchap_groups),
+            ]
+        })
+        .collect();
+    table(
+        &["HOST", "SECRET", "CONTROLLER", "HASHES", "GROUPS"],
+        &rows,
+        &[Align::Left; 5],
+    )
+}

@@ -1,0 +1,300 @@
+//! The part of the control interface that is about hosts and their keys.
+//!
+//! | request | answer |
+//! |---|---|
+//! | `GET /v1/hosts` | list of [`HostView`] |
+//! | `POST /v1/hosts` with [`CreateHost`] | [`HostView`] |
+//! | `GET /v1/hosts/NQN` | [`HostView`] |
+//! | `PATCH /v1/hosts/NQN` with [`SetHost`] | [`HostView`] |
+//! | `DELETE /v1/hosts/NQN` | the [`HostView`] that it was |
+//!
+//! Guarantee: secrets come in and never go out; what is shown is that there is one, and its hash.
+
+use std::fmt;
+use std::sync::Arc;
+
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{Path, State};
+use axum::routing::get;
+use axum::{Json, Router};
+use dedup::ErrorKind;
+use nvme::Nqn;
+use nvme::auth::{Group, Hash, Secret};
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::api::{ApiState, malformed};
+use crate::auth::HostAuth;
+use crate::catalog::{Catalog, HostConfig};
+use crate::errors::Failure;
+use crate::subsystem_api::{change, parse_nqn};
+
+/// A host as the API shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostView {
+    /// Its name.
+    pub nqn: Nqn,
+    /// The hash of its secret (`none` for a secret that is used as it is); `null` if it has none and so
+    /// need not authenticate.
+    pub dhchap_secret: Option<String>,
+    /// The same of the controller's secret.
+    pub dhchap_ctrl_secret: Option<String>,
+    /// Hashes that may be agreed on, the preferred one first; empty for all.
+    pub dhchap_hashes: Vec<String>,
+    /// The same of Diffie-Hellman groups.
+    pub dhchap_groups: Vec<String>,
+}
+
+/// A secret in a request: `DHHC-1:HH:BASE64:`.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SecretText(pub String);
+
+impl fmt::Debug for SecretText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SecretText")
+    }
+}
+
+/// What changes of a host; what is left out stays, and `null` takes a secret away.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetHost {
+    /// The host's secret: with it, the host has to authenticate.
+    #[serde(
+        default,
+        deserialize_with = "given",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub dhchap_secret: Option<Option<SecretText>>,
+    /// The controller's secret, for hosts that want to know the controller too.
+    #[serde(
+        default,
+        deserialize_with = "given",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub dhchap_ctrl_secret: Option<Option<SecretText>>,
+    /// Hashes that may be agreed on, the preferred one first; empty for all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dhchap_hashes: Option<Vec<String>>,
+    /// The same of Diffie-Hellman groups.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dhchap_groups: Option<Vec<String>>,
+}
+
+/// A field that is there, be it `null`.
+fn given<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Option<SecretText>>, D::Error> {
+    Option::deserialize(deserializer).map(Some)
+}
+
+/// What a host is made from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CreateHost {
+    /// Its name.
+    pub nqn: Nqn,
+    /// Its keys.
+    #[serde(flatten)]
+    pub set: SetHost,
+}
+
+/// The routes.
+pub(crate) fn routes() -> Router<ApiState> {
+    Router::new()
+        .route("/v1/hosts", get(list).post(create))
+        .route("/v1/hosts/{nqn}", get(show).patch(set).delete(delete))
+}
+
+fn view(host: &HostConfig) -> HostView {
+    let hash = |secret: &Option<Secret>| {
+        let secret = secret.as_ref()?;
+        let name = secret.transform().map_or("none", Hash::name);
+        Some(name.to_owned())
+    };
+    let auth = &host.auth;
+    HostView {
+        nqn: host.nqn.clone(),
+        dhchap_secret: hash(&auth.dhchap_secret),
+        dhchap_ctrl_secret: hash(&auth.dhchap_ctrl_secret),
+        dhchap_hashes: auth.dhchap_hashes.iter().map(Hash::to_string).collect(),
+        dhchap_groups: auth.dhchap_groups.iter().map(Group::to_string).collect(),
+    }
+}
+
+fn not_found(nqn: &Nqn) -> Failure {
+    Failure::new(
+        ErrorKind::NotFound,
+        format!("nothing is kept of host {nqn}; `onefold host list` shows the known ones"),
+    )
+}
+
+fn host_of<'a>(catalog: &'a Catalog, nqn: &Nqn) -> Result<&'a Arc<HostConfig>, Failure> {
+    catalog.hosts.get(nqn).ok_or_else(|| not_found(nqn))
+}
+
+async fn list(State(state): State<ApiState>) -> Json<Vec<HostView>> {
+    let catalog = state.target.catalog();
+    Json(catalog.hosts.values().map(|host| view(host)).collect())
+}
+
+async fn show(
+    State(state): State<ApiState>,
+    Path(nqn): Path<String>,
+) -> Result<Json<HostView>, Failure> {
+    let catalog = state.target.catalog();
+    Ok(Json(view(host_of(&catalog, &parse_nqn(&nqn)?)?)))
+}
+
+async fn create(
+    State(state): State<ApiState>,
+    body: Result<Json<CreateHost>, JsonRejection>,
+) -> Result<Json<HostView>, Failure> {
+    let Json(CreateHost { nqn, set }) = body.map_err(malformed)?;
+    let view = change(&state, move |catalog| {
+        if catalog.hosts.contains_key(&nqn) {
+            return Err(Failure::invalid(format!(
+                "host {nqn} is known already; change it with `onefold host set`"
+            )));
+        }
+        let mut host = HostConfig {
+            nqn: nqn.clone(),
+            auth: HostAuth::default(),
+        };
+        apply(set, &mut host.auth)?;
+        let view = view(&host);
+        catalog.hosts.insert(nqn, Arc::new(host));
+        Ok(view)
+    });
+    Ok(Json(view.await?))
+}
+
+async fn set(
+    State(state): State<ApiState>,
+    Path(nqn): Path<String>,
+    body: Result<Json<SetHost>, JsonRejection>,
+) -> Result<Json<HostView>, Failure> {
+    let nqn = parse_nqn(&nqn)?;
+    let Json(set) = body.map_err(malformed)?;
+    let view = change(&state, move |catalog| {
+        let mut host = HostConfig::clone(host_of(catalog, &nqn)?);
+        apply(set, &mut host.auth)?;
+        let view = view(&host);
+        catalog.hosts.insert(nqn, Arc::new(host));
+        Ok(view)
+    });
+    Ok(Json(view.await?))
+}
+
+async fn delete(
+    State(state): State<ApiState>,
+    Path(nqn): Path<String>,
+) -> Result<Json<HostView>, Failure> {
+    let nqn = parse_nqn(&nqn)?;
+    let removed = change(&state, move |catalog| {
+        catalog.hosts.remove(&nqn).ok_or_else(|| not_found(&nqn))
+    });
+    Ok(Json(view(&*removed.await?)))
+}
+
+fn apply(set: SetHost, auth: &mut HostAuth) -> Result<(), Failure> {
+    let secret = |text: Option<SecretText>| {
+        let parsed = text.map(|text| Secret::parse(&text.0)).transpose();
+        parsed.map_err(|error| Failure::invalid(error.to_string()))
+    };
+    if let Some(text) = set.dhchap_secret {
+        auth.dhchap_secret = secret(text)?;
+    }
+    if let Some(text) = set.dhchap_ctrl_secret {
+        auth.dhchap_ctrl_secret = secret(text)?;
+    }
+    if auth.dhchap_ctrl_secret.is_some() && auth.dhchap_secret.is_none() {
+        return Err(Failure::invalid(
+            "a controller's secret needs one of the host too: --dhchap-secret-file",
+        ));
+    }
+    if let Some(names) = set.dhchap_hashes {
+        auth.dhchap_hashes = names
+            .iter()
+            .map(|name| Hash::from_name(name).ok_or_else(|| unknown(name, &Hash::ALL)))
+            .collect::<Result<_, _>>()?;
+    }
+    if let Some(names) = set.dhchap_groups {
+        auth.dhchap_groups = names
+            .iter()
+            .map(|name| Group::from_name(name).ok_or_else(|| unknown(name, &Group::ALL)))
+            .collect::<Result<_, _>>()?;
+    }
+    Ok(())
+}
+
+fn unknown<T: fmt::Display>(name: &str, known: &[T]) -> Failure {
+    let known: Vec<_> = known.iter().map(T::to_string).collect();
+    Failure::invalid(format!("'{name}' is none of {}", known.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_tells_to_keep_from_to_take_away() {
+        let parse = |text| serde_json::from_str::<SetHost>(text).unwrap();
+        assert_eq!(parse("{}"), SetHost::default());
+        assert_eq!(parse(r#"{"dhchap_secret":null}"#).dhchap_secret, Some(None));
+        let set = parse(r#"{"dhchap_secret":"DHHC-1:00:x:"}"#);
+        assert_eq!(
+            serde_json::from_str::<SetHost>(&serde_json::to_string(&set).unwrap()).unwrap(),
+            set
+        );
+        assert!(
+            !format!("{set:?}").contains("DHHC"),
+            "a request shows its secret"
+        );
+    }
+
+    #[test]
+    fn what_is_shown_of_a_host_has_no_secret_in_it() {
+        let secret = Secret::from_random(Some(Hash::Sha512), &[7; 64]);
+        let mut auth = HostAuth::default();
+        let set = SetHost {
+            dhchap_secret: Some(Some(SecretText(secret.to_text().to_string()))),
+            dhchap_hashes: Some(vec!["sha384".to_owned()]),
+            ..SetHost::default()
+        };
+        apply(set, &mut auth).unwrap();
+        let nqn: Nqn = "nqn.2026-11.test:host".parse().unwrap();
+        let host = HostConfig { nqn, auth };
+        let shown = serde_json::to_string(&view(&host)).unwrap() + &format!("{host:?}");
+        assert!(shown.contains(r#""dhchap_secret":"sha512""#), "{shown}");
+        assert!(
+            !shown.contains("BwcH") && !shown.contains("7, 7"),
+            "{shown}"
+        );
+    }
+
+    #[test]
+    fn senseless_keys_are_refused_with_what_would_be_right() {
+        let refused = |set| {
+            apply(set, &mut HostAuth::default())
+                .unwrap_err()
+                .to_string()
+        };
+        let text = |text: &str| Some(Some(SecretText(text.to_owned())));
+        let set = SetHost {
+            dhchap_secret: text("secret"),
+            ..SetHost::default()
+        };
+        assert!(refused(set).contains("DHHC-1"));
+        let secret = Secret::from_random(None, &[7; 64]).to_text();
+        let set = SetHost {
+            dhchap_ctrl_secret: text(&secret),
+            ..SetHost::default()
+        };
+        assert!(refused(set).contains("--dhchap-secret-file"));
+        let set = SetHost {
+            dhchap_groups: Some(vec!["ffdhe1024".to_owned()]),
+            ..SetHost::default()
+        };
+        assert!(refused(set).contains("ffdhe2048"));
+    }
+}

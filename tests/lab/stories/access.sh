@@ -1,0 +1,50 @@
+# DH-HMAC-CHAP with the kernel's host: each hash and group, one way and both ways, wrong secrets, and a secret that is
+# changed under load. arguments: TARGET-ADDRESS COMBINATIONS (how many the target is set to, one after the other)
+. /lib/lab.sh
+address=$1
+tcp_up; reach "$address"
+nqn=$(cat /etc/nvme/hostnqn); echo "$nqn" >/lab/hostnqn
+key() { nvme gen-dhchap-key --hmac="$1" --nqn="$nqn" 2>/dev/null | tail -n 1; }
+one=$(key 1); two=$(key 3); controller=$(key 2)
+echo "$one" >/lab/one.key; echo "$two" >/lab/two.key; echo "$controller" >/lab/controller.key
+signal keys; await known
+refused() { # WHAT [nvme connect arguments]
+  local what=$1; shift
+  attach "$address" -i 1 "$@" >/dev/null 2>&1 && die "$what gets in"
+  log "$what: refused"
+}
+# works NAME: what is written is what is read, past the cache
+works() {
+  head -c 65536 /dev/urandom >/tmp/data
+  dd if=/tmp/data of="$disk" bs=64k oflag=direct 2>/dev/null && dd if="$disk" bs=64k count=1 iflag=direct 2>/dev/null | cmp - /tmp/data || die "$1: reads something else"
+}
+refused "a host without a secret"
+refused "a host with another secret" -S "$two"
+refused "a host that asks for another controller" -S "$one" -C "$two"
+log "discovery asks nobody"; discover "$address" >/tmp/discovery || die discover
+for combination in $(seq 1 "$2"); do
+  signal "combination-$combination"; await "set-$combination"
+  disk=$(attach "$address" -i 1 -S "$one" -C "$controller") || { dmesg | tail -n 20; die "combination $combination"; }
+  works "combination $combination"
+  log "$(dmesg | grep -o 'qid 0: authenticated.*' | tail -n 1)"
+  nvme disconnect -n "$NQN" >/dev/null || die disconnect
+done
+# One way, and a new secret while there is load: nobody is disconnected.
+disk=$(attach "$address" -i 1 -S "$one") || die "one way"
+name=$(basename "$(ls -d /sys/class/nvme/nvme*)")
+fio_line rotation --filename="$disk" --size=16m --rw=randrw --bs=4k --iodepth=8 --ioengine=libaio --direct=1 --verify=crc32c --verify_fatal=1 --do_verify=1 --loops=3 &
+load=$!
+signal rotate; await rotated
+printf %s "$two" >"/sys/class/nvme/$name/dhchap_secret" || die "the kernel takes no new secret"
+signal asked-again; await authenticated-again
+wait $load || die "fio while the secret changed"
+[ "$(cat "/sys/class/nvme/$name/state")" = live ] || die "not live any more"
+works "after the change"
+dmesg | grep -E "reconnect|resetting|keep-alive" && die "the connection was lost"
+nvme disconnect -n "$NQN" || die disconnect
+refused "the old secret" -S "$one"
+disk=$(attach "$address" -i 1 -S "$two") || die "the new secret"
+works "the new secret"
+nvme disconnect -n "$NQN" || die disconnect
+complaints && die "the kernel complained"
+exit 0
