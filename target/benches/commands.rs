@@ -242,6 +242,7 @@ async fn measure() {
         engine: engine.clone(),
         pool_uuid: Uuid::from_u128(1),
         is_new_pool: true,
+        listeners_by_default: false,
         listeners: Vec::new(),
         limits: Limits::default(),
     })

@@ -13,6 +13,7 @@
 //! | `/v1/drives`, `/v1/survey` | see [`crate::drive_api`] |
 //! | `/v1/subsystems`, `/v1/referrals` | see [`crate::subsystem_api`] |
 //! | `/v1/hosts` | see [`crate::host_api`] |
+//! | `/v1/listeners` | see [`crate::listener_api`] |
 //!
 //! Errors carry [`ErrorBody`] and a status of the table in [`crate::errors`].
 //!
@@ -23,7 +24,6 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Json;
 use axum::Router;
@@ -33,24 +33,20 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use dedup::{Engine, ErrorKind, VolumeSpec};
-use futures_util::future::join_all;
 use futures_util::lock::Mutex;
 use meta::{Compression, PoolDir, VerifyPolicy, VolumeInfo};
 use serde::{Deserialize, Serialize};
 use tokio::net::UnixListener;
-use tokio::sync::{mpsc, oneshot};
 
 use crate::errors::{ErrorBody, Failure, http_status};
-use crate::listen::{Question, Report};
+use crate::listen::Report;
+use crate::listeners::Listeners;
 use crate::socket::SocketPath;
 use crate::status::{PoolSpace, SpaceDetail, Status, VolumeSpace};
 use crate::subsystem::Target;
 use crate::subsystem_api::parse_nqn;
 use crate::trust::{Health, health_of};
 use crate::volumes::Place;
-
-/// How long a reactor may take to say what its listeners saw.
-const REPORT_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The longest request body, in bytes.
 const REQUEST_BYTES_MAX: usize = 64 << 10;
@@ -168,8 +164,8 @@ pub struct ApiState {
     pub dir: Arc<Mutex<PoolDir>>,
     /// Where the engine's control work runs.
     pub control: reactor::Handle,
-    /// Where to ask each data reactor what its listeners saw.
-    pub(crate) reactors: Vec<mpsc::Sender<Question>>,
+    /// Where hosts come in.
+    pub(crate) listeners: Listeners,
 }
 
 /// A bound socket, not yet served.
@@ -229,6 +225,7 @@ pub fn router(state: ApiState) -> Router {
         .merge(crate::ana::api::routes())
         .merge(crate::host_api::routes())
         .merge(crate::reservation::api::routes())
+        .merge(crate::listener_api::routes())
         .fallback(async || Failure::new(ErrorKind::NotFound, "the API has no such path"))
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
         .with_state(state)
@@ -272,21 +269,6 @@ fn status_of(target: &Target, engine: &Engine, reports: Vec<Report>) -> Status {
     }
 }
 
-/// What the reactors say. One that does not answer is left out: a status must not hang with it.
-async fn reports(reactors: &[mpsc::Sender<Question>]) -> Vec<Report> {
-    let asked = reactors.iter().map(|reactor| async move {
-        let (question, answer) = oneshot::channel();
-        reactor.send(question).await.ok()?;
-        answer.await.ok()
-    });
-    let answers = asked.map(|asked| tokio::time::timeout(REPORT_PATIENCE, asked));
-    join_all(answers)
-        .await
-        .into_iter()
-        .filter_map(|answer| answer.ok().flatten())
-        .collect()
-}
-
 fn logical_bytes(space: &dedup::PoolStatus, nsid: u32) -> u64 {
     space
         .volumes
@@ -312,7 +294,7 @@ pub(crate) fn no_volume(name: &str) -> Failure {
 }
 
 async fn status(State(state): State<ApiState>) -> Json<Status> {
-    let reports = reports(&state.reactors).await;
+    let reports = state.listeners.reports().await;
     let mut status = status_of(&state.target, &state.engine, reports);
     status.health = health_of(&state.engine).await;
     Json(status)

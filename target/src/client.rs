@@ -17,6 +17,7 @@ use crate::api::{CreateVolume, ResizeVolume, VolumeView};
 use crate::drive_api::AddDrive;
 use crate::errors::{ErrorBody, Failure};
 use crate::host_api::{CreateHost, HostView, SetHost};
+use crate::listener_api::{AddListener, ListenerView};
 use crate::reservation::api::ReservationView;
 use crate::socket::SocketPath;
 use crate::status::{SpaceDetail, Status};
@@ -208,6 +209,32 @@ impl Client {
     /// There is no such subsystem or namespace, or no daemon serves the pool.
     pub async fn detach_namespace(&self, nqn: &Nqn, nsid: u32) -> Result<NamespaceView, Failure> {
         let path = format!("{}/namespaces/{nsid}", subsystem_path(nqn));
+        self.send(Method::DELETE, &path, None::<&()>).await
+    }
+
+    /// Where the daemon listens.
+    ///
+    /// # Errors
+    /// No daemon serves the pool, or it refuses.
+    pub async fn listeners(&self) -> Result<Vec<ListenerView>, Failure> {
+        self.get("/v1/listeners").await
+    }
+
+    /// Listens at one more address.
+    ///
+    /// # Errors
+    /// It is taken, or is none of the daemon's machine; or no daemon serves the pool.
+    pub async fn add_listener(&self, request: &AddListener) -> Result<ListenerView, Failure> {
+        self.send(Method::POST, "/v1/listeners", Some(request))
+            .await
+    }
+
+    /// Listens there no longer.
+    ///
+    /// # Errors
+    /// There is no such listener, or no daemon serves the pool.
+    pub async fn remove_listener(&self, id: u16) -> Result<ListenerView, Failure> {
+        let path = format!("/v1/listeners/{id}");
         self.send(Method::DELETE, &path, None::<&()>).await
     }
 

@@ -50,6 +50,8 @@ mod io;
 mod lba_status;
 mod line;
 mod listen;
+pub mod listener_api;
+mod listeners;
 mod log_page;
 mod machine;
 pub mod pool;

@@ -17,10 +17,10 @@ use fabric::{
     Device, DeviceConfig, DevicePart, Listener, ListenerConfig, Provider, QueueLimits, Scheme,
     TcpListener, TcpListenerConfig, Transport, TransportAddress,
 };
-use futures_util::future::{join_all, select};
+use futures_util::future::{Either, select};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, bind, ipproto, socket, sockopt};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::association::serve_queue;
 use crate::errors::Failure;
@@ -90,6 +90,7 @@ impl Wanted {
 /// A reactor's part of an RDMA device that the first one opened, and where it listens.
 #[derive(Debug)]
 pub(crate) struct SharedDevice {
+    scheme: Scheme,
     part: DevicePart,
     addresses: Vec<TransportAddress>,
 }
@@ -103,18 +104,52 @@ pub(crate) struct Ready {
 }
 
 /// What is bound on one reactor.
+#[derive(Default)]
 struct Bound {
-    devices: Vec<Device>,
-    rdma: Vec<Rc<Listener>>,
-    tcp: Vec<Rc<TcpListener>>,
-    addresses: Vec<TransportAddress>,
-    /// For the other reactors.
-    others: Vec<Vec<SharedDevice>>,
+    /// Each with what it was opened for.
+    devices: Vec<(Scheme, Device)>,
+    rdma: Vec<Open<Listener>>,
+    tcp: Vec<Open<TcpListener>>,
+    /// What listeners saw that are closed.
+    closed: Vec<TransportFigures>,
 }
 
-/// Asks a reactor what its listeners saw: a few words with those who count, instead of counters that
-/// several threads write.
-pub(crate) type Question = oneshot::Sender<Report>;
+/// A listener that takes connections, or is about to.
+struct Open<L> {
+    /// What it stands for; over RDMA one listener can serve both families.
+    addresses: Vec<TransportAddress>,
+    listener: Rc<L>,
+    /// Whether its work has begun.
+    accepting: bool,
+    close: watch::Sender<bool>,
+}
+
+impl<L> Open<L> {
+    fn new(address: TransportAddress, listener: L) -> Self {
+        Self {
+            addresses: vec![address],
+            listener: Rc::new(listener),
+            accepting: false,
+            close: watch::Sender::new(false),
+        }
+    }
+}
+
+/// What a reactor that listens is asked.
+#[derive(Debug)]
+pub(crate) enum Order {
+    /// What its listeners saw: a few words with those who count, instead of counters that several
+    /// threads write.
+    Report(oneshot::Sender<Report>),
+    /// To listen at more addresses, with its parts of devices that the first reactor opened for that.
+    Add(
+        Wanted,
+        Vec<SharedDevice>,
+        oneshot::Sender<Result<Ready, Failure>>,
+    ),
+    /// To listen there no longer. Queues that came in there go on.
+    Remove(TransportAddress, oneshot::Sender<()>),
+}
 
 /// What the listeners of a reactor saw.
 #[derive(Debug)]
@@ -140,36 +175,24 @@ pub(crate) async fn listen(
     part: Part,
     shared: Vec<SharedDevice>,
     ready: oneshot::Sender<Result<Ready, Failure>>,
-    questions: mpsc::Receiver<Question>,
+    orders: mpsc::Receiver<Order>,
 ) {
-    let mut bound = match bind_all(&wanted, part, shared, &target.limits) {
-        Ok(bound) => bound,
-        Err(failure) => {
-            let _ = ready.send(Err(failure));
-            return;
-        }
-    };
-    let rdma = bound.rdma.iter().map(|listener| {
-        let (target, listener) = (target.clone(), listener.clone());
-        reactor::spawn(async move { accept_rdma(target, listener).await })
-    });
-    let tcp = bound.tcp.iter().map(|listener| {
-        let (target, listener) = (target.clone(), listener.clone());
-        reactor::spawn(async move { accept_tcp(target, listener).await })
-    });
-    let accepting = join_all(rdma.chain(tcp));
-    let found = Ready {
-        addresses: bound.addresses.clone(),
-        others: std::mem::take(&mut bound.others),
-    };
-    if ready.send(Ok(found)).is_err() {
+    let mut bound = Bound::default();
+    let found = bound.bind_all(&wanted, part, shared, &target.limits);
+    let failed = found.is_err();
+    if ready.send(found).is_err() || failed {
         return;
     }
-    let answering = answer(&target, &bound, questions);
-    futures_util::pin_mut!(answering);
-    select(accepting, answering).await;
+    let lost = Rc::new(Notify::new());
+    bound.accept(&target, &lost);
+    {
+        let obeying = obey(&target, &mut bound, part, orders, &lost);
+        let (stopped, lost) = (target.stopped(), lost.notified());
+        futures_util::pin_mut!(obeying, stopped, lost);
+        select(obeying, select(stopped, lost)).await;
+    }
     target.drained().await;
-    for device in &bound.devices {
+    for (_, device) in &bound.devices {
         device.shutdown().await;
         // Whoever looks into a connection that did not come about finds here whether packets were lost.
         let (soft, verbs) = (device.counters(), device.verbs_counters());
@@ -177,19 +200,85 @@ pub(crate) async fn listen(
     }
 }
 
-/// Answers questions for as long as the reactor listens.
-async fn answer(target: &Target, bound: &Bound, mut questions: mpsc::Receiver<Question>) {
-    while let Some(question) = questions.recv().await {
+/// Does what it is asked for as long as the reactor listens.
+async fn obey(
+    target: &Arc<Target>,
+    bound: &mut Bound,
+    part: Part,
+    mut orders: mpsc::Receiver<Order>,
+    lost: &Rc<Notify>,
+) {
+    while let Some(order) = orders.recv().await {
         // Who asked may have lost patience.
-        let _ = question.send(bound.report(target));
+        match order {
+            Order::Report(answer) => {
+                let _ = answer.send(bound.report(target));
+            }
+            Order::Add(wanted, shared, answer) => {
+                let found = bound.bind_all(&wanted, part, shared, &target.limits);
+                bound.accept(target, lost);
+                let _ = answer.send(found);
+            }
+            Order::Remove(address, answer) => {
+                bound.remove(address);
+                let _ = answer.send(());
+            }
+        }
     }
     std::future::pending().await
 }
 
 impl Bound {
+    /// Lets the listeners take connections that do not yet.
+    fn accept(&mut self, target: &Arc<Target>, lost: &Rc<Notify>) {
+        for open in self.rdma.iter_mut().filter(|open| !open.accepting) {
+            open.accepting = true;
+            let (target, listener) = (target.clone(), open.listener.clone());
+            let (close, lost) = (open.close.subscribe(), lost.clone());
+            drop(reactor::spawn(async move {
+                let accepting = accept_rdma(target.clone(), listener);
+                until_closed(&target, close, accepting, &lost).await;
+            }));
+        }
+        for open in self.tcp.iter_mut().filter(|open| !open.accepting) {
+            open.accepting = true;
+            let (target, listener) = (target.clone(), open.listener.clone());
+            let (close, lost) = (open.close.subscribe(), lost.clone());
+            drop(reactor::spawn(async move {
+                let accepting = accept_tcp(target.clone(), listener);
+                until_closed(&target, close, accepting, &lost).await;
+            }));
+        }
+    }
+
+    /// Listens at an address no longer.
+    fn remove(&mut self, address: TransportAddress) {
+        let mut closed = close_at(&mut self.rdma, address, rdma_figures);
+        closed.extend(close_at(&mut self.tcp, address, tcp_figures));
+        for mut figures in closed {
+            // What its queues hold is theirs; what has happened stays counted.
+            (figures.queue_bytes, figures.queue_bytes_max) = (0, 0);
+            figures.held_bytes = 0;
+            figures.transport = address.scheme.transport().to_string();
+            self.closed.push(figures);
+        }
+        // One sum for each transport is enough.
+        let mut sums: Vec<TransportFigures> = Vec::new();
+        for figures in self.closed.drain(..) {
+            match sums.iter_mut().find(|s| s.transport == figures.transport) {
+                Some(sum) => sum.add(&figures),
+                None => sums.push(figures),
+            }
+        }
+        self.closed = sums;
+    }
+
     fn report(&self, target: &Target) -> Report {
         let mut transports = Vec::new();
-        let mut add = |transport: Transport, seen: Vec<TransportFigures>| {
+        let mut add = |transport: Transport, mut seen: Vec<TransportFigures>| {
+            let name = transport.to_string();
+            let closed = self.closed.iter().filter(|closed| closed.transport == name);
+            seen.extend(closed.cloned());
             if seen.is_empty() {
                 return;
             }
@@ -202,17 +291,39 @@ impl Bound {
         };
         add(
             Transport::Rdma,
-            self.rdma.iter().map(|l| rdma_figures(l)).collect(),
+            self.rdma
+                .iter()
+                .map(|o| rdma_figures(&o.listener))
+                .collect(),
         );
         add(
             Transport::Tcp,
-            self.tcp.iter().map(|l| tcp_figures(l)).collect(),
+            self.tcp.iter().map(|o| tcp_figures(&o.listener)).collect(),
         );
         Report {
             transports,
             reactor: reactor_figures(target),
         }
     }
+}
+
+/// Takes an address from the listeners; one that stands for no other closes. Gives what those saw.
+fn close_at<L>(
+    all: &mut Vec<Open<L>>,
+    address: TransportAddress,
+    figures: fn(&L) -> TransportFigures,
+) -> Vec<TransportFigures> {
+    let mut seen = Vec::new();
+    all.retain_mut(|open| {
+        open.addresses.retain(|served| *served != address);
+        let stays = !open.addresses.is_empty();
+        if !stays {
+            seen.push(figures(&open.listener));
+            open.close.send_replace(true);
+        }
+        stays
+    });
+    seen
 }
 
 fn rdma_figures(listener: &Listener) -> TransportFigures {
@@ -269,41 +380,74 @@ fn reactor_figures(target: &Target) -> ReactorFigures {
     }
 }
 
-fn bind_all(
-    wanted: &Wanted,
-    part: Part,
-    shared: Vec<SharedDevice>,
-    limits: &Limits,
-) -> Result<Bound, Failure> {
-    let mut bound = Bound {
-        devices: Vec::new(),
-        rdma: Vec::new(),
-        tcp: Vec::new(),
-        addresses: Vec::new(),
-        others: (1..part.count).map(|_| Vec::new()).collect(),
-    };
-    for SharedDevice {
-        part: device,
-        addresses,
-    } in shared
-    {
-        let device = device
-            .start()
-            .map_err(|e| Failure::unavailable(e.to_string()))?;
-        if let Some(device) = device {
-            listen_rdma(device, &addresses, part, limits, &mut bound)?;
+impl Bound {
+    /// Listens at the addresses that are wanted, beside those that are there; all of them or none.
+    fn bind_all(
+        &mut self,
+        wanted: &Wanted,
+        part: Part,
+        shared: Vec<SharedDevice>,
+        limits: &Limits,
+    ) -> Result<Ready, Failure> {
+        let mut found = Ready {
+            addresses: Vec::new(),
+            others: (1..part.count).map(|_| Vec::new()).collect(),
+        };
+        let bound = self.try_bind_all(wanted, part, shared, limits, &mut found);
+        if let Err(failure) = bound {
+            found.addresses.iter().for_each(|a| self.remove(*a));
+            return Err(failure);
         }
+        Ok(found)
     }
-    for scheme in [Scheme::Rdma, Scheme::RdmaVerbs, Scheme::RdmaSoft] {
-        bind_rdma(wanted, scheme, part, limits, &mut bound)?;
+
+    fn try_bind_all(
+        &mut self,
+        wanted: &Wanted,
+        part: Part,
+        shared: Vec<SharedDevice>,
+        limits: &Limits,
+        found: &mut Ready,
+    ) -> Result<(), Failure> {
+        for SharedDevice {
+            scheme,
+            part: device,
+            addresses,
+        } in shared
+        {
+            let device = device
+                .start()
+                .map_err(|e| Failure::unavailable(e.to_string()))?;
+            if let Some(device) = device {
+                self.devices.push((scheme, device.clone()));
+                listen_rdma(device, &addresses, part, limits, self, found)?;
+            }
+        }
+        for scheme in [Scheme::Rdma, Scheme::RdmaVerbs, Scheme::RdmaSoft] {
+            bind_rdma(wanted, scheme, part, limits, self, found)?;
+        }
+        bind_tcp(wanted, part, limits, self, found)?;
+        if found.addresses.is_empty() && part.index == 0 && wanted.by_default {
+            return Err(Failure::unavailable(
+                "this machine has no address to serve: set one up, or name it with --listen",
+            ));
+        }
+        Ok(())
     }
-    bind_tcp(wanted, part, limits, &mut bound)?;
-    if bound.addresses.is_empty() && part.index == 0 {
-        return Err(Failure::unavailable(
-            "this machine has no address to serve: set one up, or name it with --listen",
-        ));
+
+    /// The device that was opened for the same scheme and serves these addresses.
+    fn device_for(&self, scheme: Scheme, hosts: &[IpAddr]) -> Option<Device> {
+        let serves = |device: &Device, host: &IpAddr| {
+            device
+                .addresses()
+                .iter()
+                .any(|has| has == host || (has.is_unspecified() && has.is_ipv4() == host.is_ipv4()))
+        };
+        self.devices
+            .iter()
+            .find(|(of, device)| *of == scheme && hosts.iter().all(|host| serves(device, host)))
+            .map(|(_, device)| device.clone())
     }
-    Ok(bound)
 }
 
 /// Opens a device for the addresses of one scheme, if there are any, and listens on them.
@@ -313,6 +457,7 @@ fn bind_rdma(
     part: Part,
     limits: &Limits,
     bound: &mut Bound,
+    found: &mut Ready,
 ) -> Result<(), Failure> {
     let asked: Vec<TransportAddress> = wanted
         .addresses
@@ -326,6 +471,13 @@ fn bind_rdma(
     }
     hosts.sort_unstable();
     hosts.dedup();
+    if let Some(device) = bound.device_for(scheme, &hosts) {
+        return listen_rdma(device, &asked, part, limits, bound, found);
+    }
+    if part.index > 0 {
+        // Its part of the device did not start: the first reactor serves these hosts.
+        return Ok(());
+    }
     let config = match wanted.by_default {
         true => DeviceConfig::wildcard(),
         false => DeviceConfig::on(hosts),
@@ -342,13 +494,15 @@ fn bind_rdma(
     let families = device.addresses();
     let has_family = |host: IpAddr| families.iter().any(|has| has.is_ipv4() == host.is_ipv4());
     let addresses: Vec<_> = asked.into_iter().filter(|a| has_family(a.host)).collect();
-    for (other, part) in bound.others.iter_mut().zip(parts) {
+    for (other, part) in found.others.iter_mut().zip(parts) {
         other.push(SharedDevice {
+            scheme,
             part,
             addresses: addresses.clone(),
         });
     }
-    listen_rdma(device, &addresses, part, limits, bound)
+    bound.devices.push((scheme, device.clone()));
+    listen_rdma(device, &addresses, part, limits, bound, found)
 }
 
 /// Listens on addresses of a device.
@@ -358,16 +512,22 @@ fn listen_rdma(
     part: Part,
     limits: &Limits,
     bound: &mut Bound,
+    found: &mut Ready,
 ) -> Result<(), Failure> {
-    let mut taken: Vec<(Option<IpAddr>, u16)> = Vec::new();
+    let from = bound.rdma.len();
     for address in addresses {
-        bound.addresses.push(*address);
+        found.addresses.push(*address);
         // One listener on a port takes both families, if the device has both.
         let host = Some(address.host).filter(|host| !host.is_unspecified());
-        if taken.contains(&(host, address.port)) || taken.contains(&(None, address.port)) {
+        let known = bound.rdma[from..].iter_mut().find(|open| {
+            let first = open.addresses[0];
+            first.port == address.port
+                && (first.host.is_unspecified() || first.host == address.host)
+        });
+        if let Some(open) = known {
+            open.addresses.push(*address);
             continue;
         }
-        taken.push((host, address.port));
         let config = ListenerConfig {
             address: host,
             backlog: RDMA_BACKLOG,
@@ -377,9 +537,8 @@ fn listen_rdma(
         };
         let listener = Listener::bind_with(&device, config)
             .map_err(|e| Failure::unavailable(format!("{address}: {e}")))?;
-        bound.rdma.push(Rc::new(listener));
+        bound.rdma.push(Open::new(*address, listener));
     }
-    bound.devices.push(device);
     Ok(())
 }
 
@@ -388,6 +547,7 @@ fn bind_tcp(
     part: Part,
     limits: &Limits,
     bound: &mut Bound,
+    found: &mut Ready,
 ) -> Result<(), Failure> {
     for address in wanted.of(Transport::Tcp) {
         let config = TcpListenerConfig {
@@ -411,8 +571,8 @@ fn bind_tcp(
         }
         match TcpListener::bind(config) {
             Ok(listener) => {
-                bound.addresses.push(*address);
-                bound.tcp.push(Rc::new(listener));
+                found.addresses.push(*address);
+                bound.tcp.push(Open::new(*address, listener));
             }
             // A machine without IPv6 still serves IPv4.
             Err(error) if wanted.by_default && address.host.is_ipv6() && !has_ipv6() => {
@@ -448,6 +608,7 @@ fn has_ipv6() -> bool {
     std::net::UdpSocket::bind((std::net::Ipv6Addr::UNSPECIFIED, 0)).is_ok()
 }
 
+/// Takes connections until the device closes.
 async fn accept_rdma(target: Arc<Target>, listener: Rc<Listener>) {
     let limits = QueueLimits {
         in_capsule_bytes: target.limits.rdma.in_capsule_bytes,
@@ -455,34 +616,38 @@ async fn accept_rdma(target: Arc<Target>, listener: Rc<Listener>) {
         host_share: target.limits.host_share,
         ..QueueLimits::default()
     };
-    let accepting = async {
-        while let Some(incoming) = listener.accept().await {
-            let peer = incoming.peer;
-            match incoming.accept(limits) {
-                Ok(queue) => drop(reactor::spawn(serve_queue(target.clone(), queue))),
-                Err(error) => tracing::warn!(%peer, %error, "connection refused"),
-            }
+    while let Some(incoming) = listener.accept().await {
+        let peer = incoming.peer;
+        match incoming.accept(limits) {
+            Ok(queue) => drop(reactor::spawn(serve_queue(target.clone(), queue))),
+            Err(error) => tracing::warn!(%peer, %error, "connection refused"),
         }
-        tracing::error!("the network device closed");
-    };
-    until_stopped(&target, accepting).await;
+    }
+    tracing::error!("the network device closed");
 }
 
+/// Takes connections until the listener closes.
 async fn accept_tcp(target: Arc<Target>, listener: Rc<TcpListener>) {
-    let accepting = async {
-        while let Some(queue) = listener.accept().await {
-            drop(reactor::spawn(serve_queue(target.clone(), queue)));
-        }
-        tracing::error!(address = %listener.local_addr(), "the TCP listener closed");
-    };
-    until_stopped(&target, accepting).await;
+    while let Some(queue) = listener.accept().await {
+        drop(reactor::spawn(serve_queue(target.clone(), queue)));
+    }
+    tracing::error!(address = %listener.local_addr(), "the TCP listener closed");
 }
 
-async fn until_stopped(target: &Target, accepting: impl Future<Output = ()>) {
-    futures_util::pin_mut!(accepting);
+/// Takes connections until the target stops or the listener is closed on purpose. One that ends by
+/// itself is told: the daemon does not go on without it as if nothing had happened.
+async fn until_closed(
+    target: &Target,
+    mut close: watch::Receiver<bool>,
+    accepting: impl Future<Output = ()>,
+    lost: &Notify,
+) {
     let stopped = target.stopped();
-    futures_util::pin_mut!(stopped);
-    select(accepting, stopped).await;
+    let closed = close.wait_for(|close| *close);
+    futures_util::pin_mut!(accepting, stopped, closed);
+    if let Either::Left(_) = select(accepting, select(stopped, closed)).await {
+        lost.notify_one();
+    }
 }
 
 #[cfg(test)]

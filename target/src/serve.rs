@@ -24,7 +24,8 @@ use crate::api::{ApiSocket, ApiState};
 use crate::cli::args::{DEFAULT_MEMORY_POOL, DEFAULT_POOL, DriveArg, ServeArgs};
 use crate::cli::print;
 use crate::errors::Failure;
-use crate::listen::{Part, Question, Wanted, listen};
+use crate::listen::{Part, Wanted, listen};
+use crate::listeners::Listeners;
 use crate::machine;
 use crate::pool::{self, Create, OpenPool, PoolRequest};
 use crate::subsystem::{Limits, Target, TargetParts};
@@ -211,6 +212,7 @@ async fn serve_pool(
         pool_uuid: pool.uuid,
         is_new_pool: pool.created,
         listeners: wanted.addresses.clone(),
+        listeners_by_default: wanted.by_default,
         limits,
     })?;
     let kept = target.clone();
@@ -226,11 +228,19 @@ async fn serve_pool(
         ))
     })?;
 
-    let starting = start_listening(&target, wanted, data);
+    let catalog = target.catalog();
+    let kept = catalog.ports.values().filter(|port| !port.is_transient);
+    let kept: Vec<TransportAddress> = kept.map(|port| port.address).collect();
+    let mut wanted = wanted;
+    if wanted.by_default && !kept.is_empty() {
+        (wanted.addresses, wanted.by_default) = (Vec::new(), false);
+    }
+    wanted.addresses.retain(|address| !kept.contains(address));
+    let starting = start_listening(&target, wanted, kept, data);
     let Listening {
         bound,
         work,
-        reactors,
+        listeners,
     } = tokio::select! {
         started = starting => started?,
         () = signals.next() => return Ok(()),
@@ -242,7 +252,7 @@ async fn serve_pool(
         engine: pool.engine.clone(),
         dir: pool.dir.clone(),
         control: control.clone(),
-        reactors,
+        listeners,
     };
     let api = tokio::spawn(api.serve(state, async {
         let _ = api_stopped.await;
@@ -287,17 +297,20 @@ struct Listening {
     bound: Vec<TransportAddress>,
     /// The reactors' work, which ends when the target stops.
     work: Vec<RemoteJoin<()>>,
-    /// Where to ask each reactor what its listeners saw.
-    reactors: Vec<mpsc::Sender<Question>>,
+    listeners: Listeners,
 }
 
-/// Lets every data reactor listen, the first one first: it finds out what is free.
+/// Lets every data reactor listen, the first one first: it finds out what is free. Of the listeners
+/// that the pool keeps some may be missing: a network card that is gone must not keep the pool from
+/// being served.
 async fn start_listening(
     target: &Arc<Target>,
     wanted: Wanted,
+    kept: Vec<TransportAddress>,
     data: &[ReactorThread],
 ) -> Result<Listening, Failure> {
     let (mut bound, mut work, mut reactors) = (Vec::new(), Vec::new(), Vec::new());
+    let how = wanted.clone();
     let mut wanted = wanted;
     let mut devices = Vec::new().into_iter();
     for (index, reactor) in data.iter().enumerate() {
@@ -319,10 +332,25 @@ async fn start_listening(
             devices = found.others.into_iter();
         }
     }
+    let listeners = Listeners::new(reactors, &how);
+    for address in kept {
+        match listeners.open(address).await {
+            Ok(()) => bound.push(address),
+            Err(error) => tracing::error!(
+                %address, %error,
+                "a listener that the pool keeps is not served: `onefold listener remove` forgets it"
+            ),
+        }
+    }
+    if bound.is_empty() {
+        return Err(Failure::unavailable(
+            "none of the pool's listeners can be served (see the log): name an address with --listen",
+        ));
+    }
     Ok(Listening {
         bound,
         work,
-        reactors,
+        listeners,
     })
 }
 

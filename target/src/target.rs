@@ -41,8 +41,11 @@ pub struct TargetParts {
     pub pool_uuid: Uuid,
     /// The pool was made just now: no host knows its volumes.
     pub is_new_pool: bool,
-    /// Where hosts can come to; an unspecified address means all of its family.
+    /// Where hosts can come to, beside the listeners that the pool keeps; an unspecified address means
+    /// all of its family.
     pub listeners: Vec<TransportAddress>,
+    /// These are meant only for a pool that keeps no listener.
+    pub listeners_by_default: bool,
     /// Bounds.
     pub limits: Limits,
 }
@@ -137,13 +140,16 @@ impl Target {
             pool_uuid,
             is_new_pool,
             listeners,
+            listeners_by_default,
             limits,
         } = parts;
         let serial = serial_number(pool_uuid);
         let default: Nqn = own_name(crate::DEFAULT_SUBSYSTEM_NQN.to_owned())?;
         let unkept = SubsystemConfig::new(default.clone(), serial.clone());
         let mut catalog = store::load(&engine, unkept)?;
-        add_transient_ports(&mut catalog, &listeners)?;
+        if catalog.ports.is_empty() || !listeners_by_default {
+            add_transient_ports(&mut catalog, &listeners)?;
+        }
         adopt(&mut catalog, &engine.volumes(), is_new_pool);
         catalog.check()?;
         let world = World::new(&catalog, &engine, None);
@@ -403,6 +409,16 @@ impl Target {
         all
     }
 
+    /// Ends the associations of hosts that came to a listener.
+    pub(crate) fn end_controllers_of(&self, port: u16) {
+        let mut controllers = self.controllers();
+        controllers.extend(self.discovery.controllers());
+        for controller in controllers.iter().filter(|c| c.port == port) {
+            tracing::info!(?controller, port, "its listener is removed");
+            controller.end();
+        }
+    }
+
     /// The controllers of all subsystems but the discovery one.
     pub(crate) fn controllers(&self) -> Vec<Arc<Controller>> {
         lock(&self.served).controllers()
@@ -444,10 +460,8 @@ fn add_transient_ports(
             .free_port_id()
             .ok_or_else(|| Failure::invalid("there are as many listeners as there can be"))?;
         let port = PortConfig {
-            id,
-            address: *address,
             is_transient: true,
-            ana: BTreeMap::new(),
+            ..PortConfig::new(id, *address)
         };
         catalog.ports.insert(id, Arc::new(port));
     }

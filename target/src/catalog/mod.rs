@@ -287,6 +287,18 @@ impl SubsystemConfig {
     }
 }
 
+impl PortConfig {
+    /// A listener that is kept.
+    #[must_use]
+    pub fn new(id: u16, address: TransportAddress) -> Self {
+        Self {
+            id,
+            address,
+            is_transient: false,
+        }
+    }
+}
+
 impl NamespaceConfig {
     /// A volume for everybody, as new ones are.
     #[must_use]

@@ -15,6 +15,7 @@ use super::bounds::BoundsArgs;
 use super::drive::DriveCommand;
 use super::estimate::EstimateArgs;
 use super::host::{HostCommand, IdentityArgs};
+use super::listener::ListenerCommand;
 use super::reservation::ReservationCommand;
 use super::scrub::ScrubCommand;
 use super::subsystem::{NamespaceCommand, ReferralCommand, SubsystemCommand};
@@ -66,6 +67,9 @@ pub enum Command {
     /// Keep keys by which hosts authenticate, and make some
     #[command(subcommand)]
     Host(HostCommand),
+    /// Add, remove and list listeners of a running daemon
+    #[command(subcommand)]
+    Listener(ListenerCommand),
     /// Tell hosts of other discovery services
     #[command(subcommand)]
     Referral(ReferralCommand),

@@ -12,6 +12,7 @@ mod commands;
 pub mod drive;
 pub mod estimate;
 pub mod host;
+pub mod listener;
 mod repair;
 mod reservation;
 mod scrub;
@@ -101,6 +102,7 @@ fn run(command: Command) -> Outcome {
         Command::Referral(command) => subsystem::referral(command),
         Command::Ana(command) => ana::run(command),
         Command::Reservation(command) => reservation::run(command),
+        Command::Listener(command) => listener::run(command),
         Command::Status(args) => commands::status(&args),
         Command::Pool(PoolCommand::Check {
             dir,

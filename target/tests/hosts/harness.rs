@@ -401,6 +401,7 @@ pub(crate) fn open_target(engine: &Arc<Engine>, limits: Limits) -> Arc<Target> {
         engine: engine.clone(),
         pool_uuid: Uuid::from_u128(0x1234_5678_9abc_def0_1234_5678_9abc_def0),
         is_new_pool: true,
+        listeners_by_default: false,
         listeners: ["rdma://0.0.0.0:4420", "tcp://0.0.0.0:4420"]
             .map(|address| address.parse().expect("an address"))
             .to_vec(),

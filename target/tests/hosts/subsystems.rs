@@ -376,6 +376,7 @@ fn a_setting_that_cannot_be_understood_stops_the_start_by_its_name() {
             engine: lab.engine.clone(),
             pool_uuid: uuid::Uuid::from_u128(1),
             is_new_pool: false,
+            listeners_by_default: false,
             listeners: Vec::new(),
             limits: Limits::default(),
         };

@@ -1,0 +1,163 @@
+//! The listeners as the control plane has them: it asks all data reactors, one after the other.
+//!
+//! Guarantee: a listener is there on every reactor or on none, and is kept only when it is there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dedup::ErrorKind;
+use fabric::TransportAddress;
+use futures_util::future::join_all;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::catalog::{Catalog, PortConfig};
+use crate::errors::Failure;
+use crate::listen::{Order, Report, Wanted};
+use crate::target::Target;
+
+/// How long a reactor may take to say what its listeners saw.
+const REPORT_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Where to ask the reactors, and how they listen.
+#[derive(Clone, Debug)]
+pub(crate) struct Listeners {
+    reactors: Vec<mpsc::Sender<Order>>,
+    /// For addresses that come later.
+    how: Wanted,
+}
+
+impl Listeners {
+    pub(crate) fn new(reactors: Vec<mpsc::Sender<Order>>, how: &Wanted) -> Self {
+        let how = Wanted {
+            addresses: Vec::new(),
+            by_default: false,
+            ..how.clone()
+        };
+        Self { reactors, how }
+    }
+
+    /// What the reactors say. One that does not answer is left out: a status must not hang with it.
+    pub(crate) async fn reports(&self) -> Vec<Report> {
+        let asked = self.reactors.iter().map(|reactor| async move {
+            let (question, answer) = oneshot::channel();
+            reactor.send(Order::Report(question)).await.ok()?;
+            answer.await.ok()
+        });
+        let answers = asked.map(|asked| tokio::time::timeout(REPORT_PATIENCE, asked));
+        join_all(answers)
+            .await
+            .into_iter()
+            .filter_map(|answer| answer.ok().flatten())
+            .collect()
+    }
+
+    /// Listens at one more address.
+    ///
+    /// # Errors
+    /// It is taken, or this machine does not have it.
+    pub(crate) async fn open(&self, address: TransportAddress) -> Result<(), Failure> {
+        let stopped = || Failure::unavailable("the daemon stops");
+        let wanted = Wanted {
+            addresses: vec![address],
+            ..self.how.clone()
+        };
+        let mut devices = Vec::new().into_iter();
+        for (index, reactor) in self.reactors.iter().enumerate() {
+            let (question, answer) = oneshot::channel();
+            let shared = devices.next().unwrap_or_default();
+            let order = Order::Add(wanted.clone(), shared, question);
+            reactor.send(order).await.map_err(|_| stopped())?;
+            match answer.await.map_err(|_| stopped())? {
+                Ok(found) if index == 0 => devices = found.others.into_iter(),
+                Ok(_) => {}
+                Err(failure) => {
+                    self.close(address).await;
+                    return Err(failure);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Listens there no longer.
+    async fn close(&self, address: TransportAddress) {
+        for reactor in &self.reactors {
+            let (question, answer) = oneshot::channel();
+            if reactor.send(Order::Remove(address, question)).await.is_ok() {
+                let _ = answer.await;
+            }
+        }
+    }
+
+    /// Adds a listener, for good.
+    ///
+    /// # Errors
+    /// There is one, it cannot listen there, or the pool takes no changes.
+    pub(crate) async fn add(
+        &self,
+        target: Arc<Target>,
+        control: &reactor::Handle,
+        address: TransportAddress,
+    ) -> Result<PortConfig, Failure> {
+        if let Some(known) = port_of(&target.catalog(), address) {
+            return Err(Failure::invalid(format!(
+                "'{address}' is listener {} already",
+                known.id
+            )));
+        }
+        self.open(address).await?;
+        let add = move |catalog: &mut Catalog| {
+            let id = catalog
+                .free_port_id()
+                .ok_or_else(|| Failure::invalid("there are as many listeners as there can be"))?;
+            let port = PortConfig::new(id, address);
+            catalog.ports.insert(id, Arc::new(port.clone()));
+            Ok(port)
+        };
+        let kept = control.spawn(move || async move { target.change(add).await });
+        match kept.await? {
+            Ok(port) => Ok(port),
+            Err(failure) => {
+                self.close(address).await;
+                Err(failure)
+            }
+        }
+    }
+
+    /// Removes a listener; the associations of hosts that came to it end.
+    ///
+    /// # Errors
+    /// There is none of that number, or the pool takes no changes.
+    pub(crate) async fn remove(
+        &self,
+        target: Arc<Target>,
+        control: &reactor::Handle,
+        id: u16,
+    ) -> Result<PortConfig, Failure> {
+        let changed = target.clone();
+        let remove = move |catalog: &mut Catalog| {
+            let gone = catalog.ports.remove(&id);
+            gone.ok_or_else(|| {
+                Failure::new(
+                    ErrorKind::NotFound,
+                    format!(
+                        "there is no listener {id}: `onefold listener list` shows those there are"
+                    ),
+                )
+            })
+        };
+        let removed = control.spawn(move || async move { changed.change(remove).await });
+        let port = removed.await??;
+        self.close(port.address).await;
+        target.end_controllers_of(id);
+        Ok(PortConfig::clone(&port))
+    }
+}
+
+/// The listener at exactly that address.
+pub(crate) fn port_of(catalog: &Catalog, address: TransportAddress) -> Option<&PortConfig> {
+    let mut ports = catalog.ports.values();
+    ports
+        .find(|port| port.address == address)
+        .map(|port| &**port)
+}
