@@ -33,6 +33,8 @@ pub(crate) fn entry(bytes: &[u8]) {
             AdminCommand::GetFeatures(command) => command.to_sqe(),
             AdminCommand::SetFeatures(command) => command.to_sqe(),
             AdminCommand::GetLbaStatus(command) => command.to_sqe(),
+            AdminCommand::NamespaceManagement(command) => command.to_sqe(),
+            AdminCommand::NamespaceAttachment(command) => command.to_sqe(),
             AdminCommand::AsyncEventRequest
             | AdminCommand::KeepAlive
             | AdminCommand::Abort { .. } => sqe,

@@ -15,6 +15,10 @@ pub const OPCODE_SET_FEATURES: u8 = 0x09;
 pub const OPCODE_GET_FEATURES: u8 = 0x0a;
 /// Asynchronous Event Request.
 pub const OPCODE_ASYNC_EVENT_REQUEST: u8 = 0x0c;
+/// Namespace Management.
+pub const OPCODE_NAMESPACE_MANAGEMENT: u8 = 0x0d;
+/// Namespace Attachment.
+pub const OPCODE_NAMESPACE_ATTACHMENT: u8 = 0x15;
 /// Keep Alive.
 pub const OPCODE_KEEP_ALIVE: u8 = 0x18;
 
@@ -33,6 +37,10 @@ pub enum AdminCommand {
     GetLbaStatus(GetLbaStatus),
     /// A command that waits for an event.
     AsyncEventRequest,
+    /// Creates or deletes a namespace.
+    NamespaceManagement(NamespaceManagement),
+    /// Attaches a namespace to controllers, or detaches it.
+    NamespaceAttachment(NamespaceAttachment),
     /// The host lives.
     KeepAlive,
     /// Asks to end a command early.
@@ -42,6 +50,61 @@ pub enum AdminCommand {
         /// Its identifier.
         cid: u16,
     },
+}
+
+/// What Namespace Management asks for (Base 2.0, section 5.23).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NamespaceManagement {
+    /// A new namespace; 4096 bytes from the host say which, laid out as an Identify Namespace page.
+    Create {
+        /// Command set identifier.
+        csi: u8,
+    },
+    /// A namespace goes, FFFFFFFFh all of them.
+    Delete {
+        /// The namespace.
+        nsid: u32,
+    },
+    /// Something that the specification does not define.
+    Unknown,
+}
+
+/// Fields of Namespace Attachment (Base 2.0, section 5.22); 4096 bytes from the host hold a controller
+/// list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NamespaceAttachment {
+    /// The namespace.
+    pub nsid: u32,
+    /// [`Self::ATTACH`] or [`Self::DETACH`]; all else is reserved.
+    pub select: u8,
+}
+
+impl NamespaceAttachment {
+    /// SEL of an attachment.
+    pub const ATTACH: u8 = 0;
+    /// SEL of a detachment.
+    pub const DETACH: u8 = 1;
+
+    /// The command as a host sends it.
+    #[must_use]
+    pub fn to_sqe(&self) -> Sqe {
+        Sqe::new(OPCODE_NAMESPACE_ATTACHMENT)
+            .with_nsid(self.nsid)
+            .with_cdw(10, u32::from(self.select & 0xf))
+    }
+}
+
+impl NamespaceManagement {
+    /// The command as a host sends it.
+    #[must_use]
+    pub fn to_sqe(&self) -> Sqe {
+        let sqe = Sqe::new(OPCODE_NAMESPACE_MANAGEMENT);
+        match self {
+            Self::Create { csi } => sqe.with_cdw(11, u32::from(*csi) << 24),
+            Self::Delete { nsid } => sqe.with_nsid(*nsid).with_cdw(10, 1),
+            Self::Unknown => sqe.with_cdw(10, 0xf),
+        }
+    }
 }
 
 /// Fields of Identify.
@@ -155,6 +218,17 @@ impl AdminCommand {
             }),
             OPCODE_GET_LBA_STATUS => Self::GetLbaStatus(GetLbaStatus::parse(sqe)),
             OPCODE_ASYNC_EVENT_REQUEST => Self::AsyncEventRequest,
+            OPCODE_NAMESPACE_MANAGEMENT => Self::NamespaceManagement(match dword & 0xf {
+                0 => NamespaceManagement::Create {
+                    csi: (sqe.cdw(11) >> 24) as u8,
+                },
+                1 => NamespaceManagement::Delete { nsid: sqe.nsid() },
+                _ => NamespaceManagement::Unknown,
+            }),
+            OPCODE_NAMESPACE_ATTACHMENT => Self::NamespaceAttachment(NamespaceAttachment {
+                nsid: sqe.nsid(),
+                select: dword as u8 & 0xf,
+            }),
             OPCODE_KEEP_ALIVE => Self::KeepAlive,
             OPCODE_ABORT => Self::Abort {
                 sqid: dword as u16,
@@ -269,6 +343,8 @@ mod tests {
                 Ok(AdminCommand::GetLogPage(c)) => c.to_sqe(),
                 Ok(AdminCommand::GetFeatures(c)) => c.to_sqe(),
                 Ok(AdminCommand::SetFeatures(c)) => c.to_sqe(),
+                Ok(AdminCommand::NamespaceManagement(c)) => c.to_sqe(),
+                Ok(AdminCommand::NamespaceAttachment(c)) => c.to_sqe(),
                 _ => sqe,
             };
             prop_assert_eq!(AdminCommand::parse(&again), AdminCommand::parse(&sqe));

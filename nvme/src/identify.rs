@@ -131,6 +131,18 @@ pub fn encode_controller_list(cntlids: &[u16]) -> [u8; IDENTIFY_BYTES] {
     page
 }
 
+/// Reads a controller list; `None` if the page is shorter than 4096 bytes or claims more than 2047.
+#[must_use]
+pub fn decode_controller_list(bytes: &[u8]) -> Option<Vec<u16>> {
+    let page = bytes.get(..IDENTIFY_BYTES)?;
+    let count = usize::from(<u16 as layout::Wire>::take(&page[..2]));
+    if count > (IDENTIFY_BYTES - 2) / 2 {
+        return None;
+    }
+    let cntlids = page[2..].chunks_exact(2).map(<u16 as layout::Wire>::take);
+    Some(cntlids.take(count).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -165,6 +177,9 @@ mod tests {
         let page = encode_controller_list(&[7; 3000]);
         assert_eq!(page[..2], 2047_u16.to_le_bytes());
         assert_eq!(page[4094..], [7, 0]);
+        assert_eq!(decode_controller_list(&page), Some(vec![7; 2047]));
+        assert_eq!(decode_controller_list(&page[1..]), None);
+        assert_eq!(decode_controller_list(&[0xff; 4096]), None);
     }
 
     proptest! {
@@ -182,6 +197,7 @@ mod tests {
             ],
         ) {
             let _ = decode_namespace_list(&bytes);
+            let _ = decode_controller_list(&bytes);
             let _ = decode_descriptor_list(&bytes);
             let _ = IdentifyController::decode(&bytes);
             let _ = IdentifyNvmController::decode(&bytes);

@@ -78,12 +78,28 @@ statuses! {
     RESERVATION_CONFLICT = 0x083, "Reservation Conflict";
     /// 109h: the log page is not supported.
     INVALID_LOG_PAGE = 0x109, "Invalid Log Page";
+    /// 10Ah: the LBA format is not supported.
+    INVALID_FORMAT = 0x10a, "Invalid Format";
     /// 10Dh: the feature's value cannot be kept over a reset.
     FEATURE_NOT_SAVEABLE = 0x10d, "Feature Identifier Not Saveable";
     /// 10Eh: the feature cannot be changed.
     FEATURE_NOT_CHANGEABLE = 0x10e, "Feature Not Changeable";
     /// 105h: more Asynchronous Event Requests than the limit.
     ASYNC_EVENT_LIMIT = 0x105, "Asynchronous Event Request Limit Exceeded";
+    /// 115h: the namespace needs more than there can be.
+    NAMESPACE_INSUFFICIENT_CAPACITY = 0x115, "Namespace Insufficient Capacity";
+    /// 116h: no identifier is free for the namespace.
+    NAMESPACE_ID_UNAVAILABLE = 0x116, "Namespace Identifier Unavailable";
+    /// 118h: a controller has the namespace already.
+    NAMESPACE_ALREADY_ATTACHED = 0x118, "Namespace Already Attached";
+    /// 119h: the namespace is another controller's alone.
+    NAMESPACE_IS_PRIVATE = 0x119, "Namespace Is Private";
+    /// 11Ah: a controller does not have the namespace.
+    NAMESPACE_NOT_ATTACHED = 0x11a, "Namespace Not Attached";
+    /// 11Ch: the list names a controller that is not there, or none at all.
+    CONTROLLER_LIST_INVALID = 0x11c, "Controller List Invalid";
+    /// 129h: the command set is not supported.
+    COMMAND_SET_NOT_SUPPORTED = 0x129, "I/O Command Set Not Supported";
     /// 180h: the Connect record format is not supported.
     CONNECT_INCOMPATIBLE_FORMAT = 0x180, "Connect Incompatible Format";
     /// 181h: the controller or queue is busy; try again.

@@ -8,7 +8,7 @@ use nvme::admin::AdminCommand;
 
 use crate::command::{Command, Outcome, Success};
 use crate::queue::Queue;
-use crate::{features, identify, lba_status, log_page};
+use crate::{features, identify, lba_status, log_page, namespace_management};
 
 /// Runs an admin command.
 pub(crate) async fn run<Q: Queue>(command: &Command<Q>) -> Outcome {
@@ -25,6 +25,17 @@ pub(crate) async fn run<Q: Queue>(command: &Command<Q>) -> Outcome {
         AdminCommand::KeepAlive => {
             // The timer was restarted when the command came in, as with every command.
             Ok(Success::default())
+        }
+        AdminCommand::NamespaceManagement(_) | AdminCommand::NamespaceAttachment(_)
+            if command.line.controller.is_discovery() =>
+        {
+            Err(Status::INVALID_OPCODE.with_dnr().into())
+        }
+        AdminCommand::NamespaceManagement(management) => {
+            namespace_management::manage(command, management).await
+        }
+        AdminCommand::NamespaceAttachment(attachment) => {
+            namespace_management::attach(command, attachment).await
         }
         AdminCommand::Abort { .. } if command.line.controller.is_discovery() => {
             Err(Status::INVALID_OPCODE.with_dnr().into())

@@ -29,6 +29,8 @@ const ADMIN: &[(u8, u32)] = &[
     (admin::OPCODE_ASYNC_EVENT_REQUEST, CONTROLLER),
     (admin::OPCODE_KEEP_ALIVE, CONTROLLER),
     (lba_status::OPCODE_GET_LBA_STATUS, CONTROLLER),
+    (admin::OPCODE_NAMESPACE_MANAGEMENT, CONTROLLER),
+    (admin::OPCODE_NAMESPACE_ATTACHMENT, CONTROLLER),
     (FABRICS_OPCODE, CONTROLLER),
 ];
 
@@ -50,10 +52,20 @@ const IO: &[(u8, u32)] = &[
     (FABRICS_OPCODE, READS),
 ];
 
-/// The log page.
-pub(crate) fn page() -> CommandEffects {
+/// Admin commands that only subsystems have whose namespaces are managed by hosts. Hosts hear of what
+/// these change by an event, as they do when others change it.
+const MANAGEMENT: [u8; 2] = [
+    admin::OPCODE_NAMESPACE_MANAGEMENT,
+    admin::OPCODE_NAMESPACE_ATTACHMENT,
+];
+
+/// The log page, with or without the commands that manage namespaces.
+pub(crate) fn page(with_management: bool) -> CommandEffects {
     let mut effects = CommandEffects::default();
     for (opcode, effect) in ADMIN {
+        if !with_management && MANAGEMENT.contains(opcode) {
+            continue;
+        }
         effects.acs[usize::from(*opcode)] = *effect;
     }
     for (opcode, effect) in IO {
@@ -73,7 +85,7 @@ mod tests {
 
     #[test]
     fn no_command_makes_a_host_freeze_its_io() {
-        let effects = page();
+        let effects = page(true);
         let harmful = CommandEffects::EXECUTION_MASK
             | CommandEffects::NAMESPACE_CAPABILITY_CHANGE
             | CommandEffects::NAMESPACE_INVENTORY_CHANGE;
@@ -84,7 +96,7 @@ mod tests {
     #[test]
     fn what_is_announced_is_what_is_understood() {
         let unknown = Status::INVALID_OPCODE.with_dnr();
-        let effects = page();
+        let effects = page(true);
         for opcode in (0..=u8::MAX).filter(|opcode| *opcode != FABRICS_OPCODE) {
             let sqe = Sqe::new(opcode);
             let admin = effects.acs[usize::from(opcode)] != 0;

@@ -19,6 +19,7 @@ use crate::controller::Controller;
 use crate::queue::Queue;
 use crate::reservation;
 use crate::subsystem::Limits;
+use crate::write_protect;
 
 /// Byte offsets in the command, for the error log.
 const NSID_AT: u16 = 4;
@@ -95,8 +96,9 @@ pub(crate) fn supported_events(controller: &Controller) -> AsyncEventConfig {
 fn feature(controller: &Controller, fid: u8) -> Result<FeatureId, Fault> {
     use FeatureId::{
         Arbitration, AsyncEventConfig, ErrorRecovery, HostBehavior, HostIdentifier, KeepAliveTimer,
-        NumberOfQueues, PowerManagement, ReservationNotificationMask, ReservationPersistence,
-        TemperatureThreshold, Timestamp, VolatileWriteCache, WriteAtomicity,
+        NamespaceWriteProtection, NumberOfQueues, PowerManagement, ReservationNotificationMask,
+        ReservationPersistence, TemperatureThreshold, Timestamp, VolatileWriteCache,
+        WriteAtomicity,
     };
     let discovery = [AsyncEventConfig, KeepAliveTimer];
     let all = [
@@ -114,6 +116,7 @@ fn feature(controller: &Controller, fid: u8) -> Result<FeatureId, Fault> {
         HostIdentifier,
         ReservationNotificationMask,
         ReservationPersistence,
+        NamespaceWriteProtection,
     ];
     let offered: &[FeatureId] = if controller.is_discovery() {
         &discovery
@@ -160,6 +163,7 @@ pub(crate) async fn get<Q: Queue>(command: &Command<Q>, get: GetFeatures) -> Out
             true => reservation::features::get(command, id, get.nsid)?,
             false => 0,
         },
+        FeatureId::NamespaceWriteProtection => write_protect::get(command, get, select)?,
         FeatureId::KeepAliveTimer if current => controller.kato_ms(),
         FeatureId::KeepAliveTimer => 0,
         FeatureId::Timestamp => {
@@ -187,9 +191,9 @@ pub(crate) async fn get<Q: Queue>(command: &Command<Q>, get: GetFeatures) -> Out
 fn supported(id: FeatureId) -> u32 {
     match id {
         FeatureId::HostIdentifier | FeatureId::PowerManagement => 0,
-        FeatureId::ReservationNotificationMask | FeatureId::ReservationPersistence => {
-            Select::CHANGEABLE | Select::NAMESPACE_SPECIFIC
-        }
+        FeatureId::ReservationNotificationMask
+        | FeatureId::ReservationPersistence
+        | FeatureId::NamespaceWriteProtection => Select::CHANGEABLE | Select::NAMESPACE_SPECIFIC,
         _ => Select::CHANGEABLE,
     }
 }
@@ -237,6 +241,9 @@ pub(crate) async fn set<Q: Queue>(command: &Command<Q>, set: SetFeatures) -> Out
     }
     if let FeatureId::ReservationNotificationMask | FeatureId::ReservationPersistence = id {
         return reservation::features::set(command, id, set.nsid, set.dwords[0]).await;
+    }
+    if id == FeatureId::NamespaceWriteProtection {
+        return write_protect::set(command, set).await;
     }
     let namespace_allowed = matches!(set.nsid, 0 | NSID_BROADCAST);
     if !namespace_allowed {

@@ -27,6 +27,7 @@ use crate::error_log::ERROR_LOG_ENTRIES;
 use crate::events::REQUESTS_MAX;
 use crate::features::supported_events;
 use crate::io::{UNCORRECTABLE_BYTES_MAX, copy};
+use crate::namespace_management::{LBA_FORMATS, is_allowed as may_manage};
 use crate::queue::Queue;
 
 /// Byte offsets in the command, for the error log.
@@ -86,6 +87,8 @@ const FRMW: u8 = 1 | 1 << 1;
 const OFCS: u16 = 1;
 /// Write protection until it is switched off (bit 0), and until the daemon is started again (bit 1).
 const NWPC: u8 = 1 | 1 << 1;
+/// OACS: Namespace Management and Namespace Attachment.
+const OACS_NAMESPACE_MANAGEMENT: u16 = 1 << 3;
 /// NMIC: several controllers may use the namespace at a time.
 const NMIC_SHARED: u8 = 1;
 /// NSATTR: the namespace takes no writes.
@@ -109,11 +112,13 @@ fn page<Q: Queue>(command: &Command<Q>, identify: Identify) -> Result<Page, Faul
     }
     match cns {
         Cns::Controller => Ok(controller_page(command)),
-        Cns::Namespace | Cns::AllocatedNamespace => namespace_page(command, identify.nsid),
-        Cns::ActiveNamespaces | Cns::AllocatedNamespaces => namespace_list(command, identify.nsid),
+        Cns::Namespace => namespace_page(command, identify.nsid, false),
+        Cns::AllocatedNamespace => namespace_page(command, identify.nsid, may_manage(command)),
+        Cns::ActiveNamespaces => namespace_list(command, identify.nsid, false),
+        Cns::AllocatedNamespaces => namespace_list(command, identify.nsid, may_manage(command)),
         Cns::CsiActiveNamespaces => {
             check_csi(identify.csi)?;
-            namespace_list(command, identify.nsid)
+            namespace_list(command, identify.nsid, false)
         }
         Cns::NamespaceDescriptors => {
             let (config, info) = namespace(command, identify.nsid)?;
@@ -204,23 +209,18 @@ fn attached_controllers<Q: Queue>(command: &Command<Q>, identify: Identify) -> P
     })
 }
 
-/// Whether hosts manage the namespaces of this subsystem.
-fn may_manage<Q: Queue>(command: &Command<Q>) -> bool {
-    let world = command.line.target.world();
-    world
-        .subsystem(&command.line.controller.subsystem.nqn)
-        .is_some_and(|config| config.namespace_management)
-}
-
-/// Identifiers of namespaces above `after`: those that the controller sees.
-fn namespace_list<Q: Queue>(command: &Command<Q>, after: u32) -> Result<Page, Fault> {
+/// Identifiers of namespaces above `after`: those that the controller sees, or `all`.
+fn namespace_list<Q: Queue>(command: &Command<Q>, after: u32, all: bool) -> Result<Page, Fault> {
     // The two highest identifiers cannot be followed by others (Base 2.0, section 5.17.2.2).
     if after >= NSID_BROADCAST - 1 {
         return Err(Fault::field(Status::INVALID_NAMESPACE, NSID_AT));
     }
     let world = command.line.target.world();
-    let ids: Vec<u32> = world
-        .namespaces(&command.line.controller)
+    let visible = match all {
+        true => world.namespaces_of(&command.line.controller.subsystem.nqn),
+        false => world.namespaces(&command.line.controller),
+    };
+    let ids: Vec<u32> = visible
         .iter()
         .map(|visible| visible.nsid)
         .filter(|&nsid| nsid > after)
@@ -228,13 +228,25 @@ fn namespace_list<Q: Queue>(command: &Command<Q>, after: u32) -> Result<Page, Fa
     Ok(Box::new(encode_namespace_list(&ids)))
 }
 
-fn namespace_page<Q: Queue>(command: &Command<Q>, nsid: u32) -> Result<Page, Fault> {
+/// A namespace that the controller sees, or any of the subsystem.
+fn namespace_page<Q: Queue>(command: &Command<Q>, nsid: u32, any: bool) -> Result<Page, Fault> {
+    if nsid == NSID_BROADCAST && may_manage(command) {
+        return Ok(common_capabilities().encode());
+    }
     if nsid == 0 || nsid > NAMESPACES_MAX {
         return Err(Fault::field(Status::INVALID_NAMESPACE, NSID_AT));
     }
     let target = &command.line.target;
     let world = target.world();
-    let Some(visible) = world.namespace(&command.line.controller, nsid) else {
+    let subsystem = &command.line.controller.subsystem.nqn;
+    let visible = match any {
+        true => world
+            .namespaces_of(subsystem)
+            .into_iter()
+            .find(|visible| visible.nsid == nsid),
+        false => world.namespace(&command.line.controller, nsid),
+    };
+    let Some(visible) = visible else {
         // An identifier that is valid and not active: zeros.
         return Ok(IdentifyNamespace {
             lbaf: Vec::new(),
@@ -251,6 +263,29 @@ fn namespace_page<Q: Queue>(command: &Command<Q>, nsid: u32) -> Result<Page, Fau
         .find(|v| v.nsid == info.nsid)
         .map_or(0, |v| v.logical_bytes);
     Ok(describe_namespace(visible.config, &info, logical_bytes).encode())
+}
+
+/// What is true of all namespaces, for hosts that make some.
+fn common_capabilities() -> IdentifyNamespace {
+    IdentifyNamespace {
+        nsfeat: 1 | 1 << 3 | 1 << 4,
+        nmic: NMIC_SHARED,
+        dlfeat: 1 | 1 << 3,
+        lbaf: lba_formats(),
+        ..Default::default()
+    }
+}
+
+/// The formats that volumes can have, in the order in which hosts number them.
+fn lba_formats() -> Vec<LbaFormat> {
+    let formats = LBA_FORMATS.iter();
+    formats
+        .map(|bytes| LbaFormat {
+            ms: 0,
+            lbads: bytes.ilog2() as u8,
+            rp: 0,
+        })
+        .collect()
 }
 
 fn nmic(config: &NamespaceConfig) -> u8 {
@@ -302,11 +337,11 @@ fn describe_namespace(
         nows: preferred,
         nguid: info.nguid,
         eui64: config.eui64_bytes(),
-        lbaf: vec![LbaFormat {
-            ms: 0,
-            lbads: info.lba_bytes.max(1).ilog2() as u8,
-            rp: 0,
-        }],
+        flbas: LBA_FORMATS
+            .iter()
+            .position(|bytes| *bytes == info.lba_bytes)
+            .map_or(0, |index| index as u8),
+        lbaf: lba_formats(),
         ..Default::default()
     }
 }
@@ -346,7 +381,19 @@ fn controller_page<Q: Queue>(command: &Command<Q>) -> Page {
     if controller.is_discovery() {
         return common.encode();
     }
+    let manages = may_manage(command);
+    let space = target.engine.status();
     IdentifyController {
+        tnvmcap: if manages {
+            u128::from(space.capacity_bytes)
+        } else {
+            0
+        },
+        unvmcap: if manages {
+            u128::from(space.free_bytes)
+        } else {
+            0
+        },
         rab: 6,
         cmic: CMIC,
         anatt: ANA_TRANSITION_SECONDS,
@@ -362,7 +409,12 @@ fn controller_page<Q: Queue>(command: &Command<Q>) -> Page {
         nn: NAMESPACES_MAX,
         mnan: NAMESPACES_MAX,
         oncs: ONCS,
-        oacs: OACS,
+        oacs: OACS
+            | if manages {
+                OACS_NAMESPACE_MANAGEMENT
+            } else {
+                0
+            },
         fuses: FUSES,
         awun: AWUN,
         awupf: AWUPF,

@@ -8,6 +8,7 @@
 //! | `connect`, `fabrics` | Fabrics commands: Connect, properties, Disconnect |
 //! | [`controller`] | the state machine of CC and CSTS, keep alive, teardown |
 //! | `admin`, `identify`, `features`, `log_page`, `error_log`, `events`, `effects` | admin commands |
+//! | `namespace_management`, `write_protect` | namespaces that hosts make, attach and protect |
 //! | `io` | I/O commands on volumes |
 //! | `line`, `crew`, `in_flight` | a connected queue on its reactor, who works on its commands |
 //! | `discovery` | where hosts can connect to |
@@ -54,6 +55,7 @@ pub mod listener_api;
 mod listeners;
 mod log_page;
 mod machine;
+mod namespace_management;
 pub mod pool;
 pub mod queue;
 pub mod reservation;
@@ -66,6 +68,7 @@ pub mod subsystem_api;
 pub mod target;
 pub mod trust;
 mod volumes;
+mod write_protect;
 
 /// The program's version, as `--version`, the API and Identify say it.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

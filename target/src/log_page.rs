@@ -21,7 +21,7 @@ use crate::controller::Controller;
 use crate::error_log::ERROR_LOG_ENTRIES;
 use crate::events::EventKind;
 use crate::queue::{Queue, lock};
-use crate::{discovery, effects};
+use crate::{discovery, effects, namespace_management};
 
 /// Byte offsets in the command, for the error log.
 const NSID_AT: u16 = 4;
@@ -123,7 +123,10 @@ impl<Q: Queue> Pages<Q> {
             offered: Offered::ByIo,
             scope: Scope::Controller,
             specific: 0,
-            make: |_, _| Ok(effects::page().encode().to_vec()),
+            make: |command, _| {
+                let manages = namespace_management::is_allowed(command);
+                Ok(effects::page(manages).encode().to_vec())
+            },
         },
         Row {
             page: LogPage::Discovery,

@@ -430,14 +430,19 @@ fn a_host_discovers_the_target_and_its_data_survives_a_kill() {
     let pool = Pool::new();
     let daemon = pool.create();
     let offers = json(&["discover", &pool.address, "--json"]);
-    assert_eq!(offers.as_array().map(Vec::len), Some(1), "{offers}");
+    // The discovery service itself, and the subsystem.
+    assert_eq!(offers.as_array().map(Vec::len), Some(2), "{offers}");
     assert_eq!(
-        (&offers[0]["subsystem"], &offers[0]["port"]),
+        (&offers[0]["kind"], &offers[1]["kind"]),
+        (&"discovery".into(), &"nvme".into())
+    );
+    assert_eq!(
+        (&offers[1]["subsystem"], &offers[1]["port"]),
         (&NQN.into(), &"4420".into())
     );
     assert!(
         pool.address
-            .contains(offers[0]["address"].as_str().expect("text"))
+            .contains(offers[1]["address"].as_str().expect("text"))
     );
 
     let load = |pattern: &str, size: &str| {
@@ -511,4 +516,113 @@ fn help_has_an_example_and_usage_errors_have_their_own_code() {
     fails(&["serve", "--create", "lots"], 64, &["lots"]);
     fails(&["nonsense"], 64, &["nonsense"]);
     assert!(Path::new(ONEFOLD).exists());
+}
+
+#[test]
+fn subsystems_hosts_and_listeners_are_there_again_after_a_kill() {
+    const OTHER: &str = "nqn.2026-11.x:other";
+    const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:6f6e6566-6f6c-4d00-8000-000000000001";
+    let pool = Pool::new();
+    let daemon = pool.create();
+    let at = |words: &[&str]| {
+        let mut arguments = words.to_vec();
+        arguments.extend(["--pool", pool.dir()]);
+        succeeds(&arguments)
+    };
+    let shown = |words: &[&str]| {
+        let mut arguments = words.to_vec();
+        arguments.extend(["--pool", pool.dir(), "--json"]);
+        json(&arguments)
+    };
+    at(&["subsystem", "create", OTHER, "--serial", "S1"]);
+    at(&[
+        "volume",
+        "create",
+        "a",
+        "--size",
+        "1M",
+        "--subsystem",
+        OTHER,
+    ]);
+    at(&[
+        "volume",
+        "create",
+        "b",
+        "--size",
+        "1M",
+        "--subsystem",
+        "none",
+    ]);
+    at(&[
+        "namespace",
+        "attach",
+        OTHER,
+        "b",
+        "--nsid",
+        "900",
+        "--hosts",
+        HOST,
+    ]);
+    at(&["namespace", "set", OTHER, "1", "--write-protect", "on"]);
+    at(&["subsystem", "allow", OTHER, HOST]);
+    at(&["referral", "add", "tcp://192.0.2.9:8009"]);
+    let more = pool.address.replace("rdma://", "tcp://");
+    at(&["listener", "add", &more]);
+    // By the new listener, which came while the daemon ran: the one that may not connect sees neither.
+    let offers = |address: &str| {
+        let found = json(&["discover", address, "--json"]);
+        let offers = found.as_array().expect("a list").iter();
+        let names = offers.map(|offer| offer["subsystem"].as_str().expect("a name").to_owned());
+        names.collect::<std::collections::BTreeSet<_>>()
+    };
+    let offered = offers(&more);
+    assert!(
+        offered.contains(NQN) && !offered.contains(OTHER),
+        "{offered:?}"
+    );
+    assert!(
+        offered.contains("nqn.2014-08.org.nvmexpress.discovery"),
+        "the referral"
+    );
+
+    let everything = || {
+        let words: [&[&str]; 4] = [
+            &["subsystem", "list"],
+            &["namespace", "list"],
+            &["referral", "list"],
+            &["volume", "list"],
+        ];
+        words.map(shown)
+    };
+    let before = everything();
+    assert_eq!(before[1].as_array().map(Vec::len), Some(3), "{}", before[1]);
+    assert_eq!(shown(&["subsystem", "show", OTHER])["hosts"][0], HOST);
+    daemon.kill();
+    let daemon = pool.serve(&[]);
+    assert_eq!(everything(), before);
+    assert_eq!(offers(&more), offered, "the listener is there again");
+
+    fails(
+        &["listener", "add", &more, "--pool", pool.dir()],
+        65,
+        &["already"],
+    );
+    at(&["listener", "remove", &more]);
+    fails(&["discover", &more], 69, &["refused"]);
+    fails(
+        &["subsystem", "delete", NQN, "--pool", pool.dir()],
+        65,
+        &["default"],
+    );
+    fails(
+        &["namespace", "detach", OTHER, "7", "--pool", pool.dir()],
+        66,
+        &["no namespace 7", "onefold namespace list"],
+    );
+    at(&["volume", "delete", "b", "--yes"]);
+    let left = shown(&["namespace", "list", OTHER]);
+    assert_eq!(left.as_array().map(Vec::len), Some(1), "{left}");
+    at(&["subsystem", "delete", OTHER]);
+    daemon.stop(Signal::TERM);
+    pool.is_consistent();
 }

@@ -60,6 +60,7 @@ fn hosts_of_both_transports_use_one_volume() {
             .as_array()
             .expect("a list")
             .iter()
+            .filter(|offer| offer["kind"] == "nvme")
             .map(|offer| {
                 assert_eq!(offer["subsystem"], NQN);
                 format!(

@@ -295,6 +295,7 @@ impl PortConfig {
             id,
             address,
             is_transient: false,
+            ana: BTreeMap::new(),
         }
     }
 }

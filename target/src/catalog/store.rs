@@ -50,7 +50,6 @@ const CHANGE_BYTES_MAX: usize = SETTING_CHANGES_BYTES_MAX / 2;
 #[derive(Serialize, Deserialize)]
 struct Kept<T> {
     version: u32,
-    #[serde(flatten)]
     value: T,
 }
 

@@ -88,6 +88,23 @@ impl World {
             .collect()
     }
 
+    /// All namespaces of a subsystem whose volumes exist, in order.
+    pub(crate) fn namespaces_of(&self, subsystem: &Nqn) -> Vec<Visible<'_>> {
+        let Some(subsystem) = self.subsystem(subsystem) else {
+            return Vec::new();
+        };
+        let namespaces = subsystem.namespaces.iter();
+        namespaces
+            .filter_map(|(nsid, config)| {
+                Some(Visible {
+                    nsid: *nsid,
+                    config,
+                    volume: self.volumes.get(&config.volume)?,
+                })
+            })
+            .collect()
+    }
+
     fn seen_by<'a>(
         &'a self,
         controller: &Controller,

@@ -484,6 +484,7 @@ fn reopened(lab: &Lab) -> Result<Arc<Target>, Failure> {
         engine: lab.engine.clone(),
         pool_uuid: Uuid::from_u128(1),
         is_new_pool: false,
+        listeners_by_default: false,
         listeners: Vec::new(),
         limits: Limits::default(),
     })

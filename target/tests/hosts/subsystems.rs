@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use nvme::admin::{GetFeatures, NamespaceAttachment, NamespaceManagement, SetFeatures};
 use nvme::fabrics::InvalidParameter;
 use nvme::identify::{
     IdentifyController, IdentifyNamespace, NamespaceDescriptor, decode_descriptor_list,
-    decode_namespace_list,
+    decode_namespace_list, encode_controller_list,
 };
 use nvme::log::{ChangedNamespaces, DiscoveryEntry, DiscoveryHeader};
 use nvme::{Nqn, Sqe, Status, admin};
@@ -382,5 +383,166 @@ fn a_setting_that_cannot_be_understood_stops_the_start_by_its_name() {
         };
         let failure = onefold::subsystem::Target::open(parts).expect_err("refused");
         assert!(failure.message.contains(&key), "{failure}");
+    });
+}
+
+/// A page for Namespace Management: so many blocks of that format.
+fn wanted(blocks: u64, format: u8) -> Vec<u8> {
+    let page = IdentifyNamespace {
+        nsze: blocks,
+        ncap: blocks,
+        flbas: format,
+        nmic: 1,
+        ..Default::default()
+    };
+    page.encode().to_vec()
+}
+
+#[test]
+fn a_host_makes_attaches_and_deletes_a_namespace_where_that_is_allowed() {
+    story(async |lab| {
+        let (maker, other) = (lab.attach(1).await, lab.attach(2).await);
+        let create = NamespaceManagement::Create { csi: 0 }.to_sqe();
+        let made = maker.admin.call_out(create, wanted(256, 1)).await;
+        made.refused(Status::INVALID_OPCODE);
+        let page = identify(&maker, 0x01, 0).await.ok().data;
+        assert_eq!(
+            IdentifyController::decode(&page).expect("a page").oacs & 8,
+            0
+        );
+        lab.change(|catalog| {
+            let default = catalog.subsystem_mut(&name(onefold::DEFAULT_SUBSYSTEM_NQN))?;
+            default.namespace_management = true;
+            Ok(())
+        })
+        .await;
+        let page = identify(&maker, 0x01, 0).await.ok().data;
+        assert_eq!(
+            IdentifyController::decode(&page).expect("a page").oacs & 8,
+            8
+        );
+        let common = identify(&maker, 0x00, 0xffff_ffff).await.ok().data;
+        let common = IdentifyNamespace::decode(&common).expect("a page");
+        let formats: Vec<_> = common.lbaf.iter().map(|format| format.lbads).collect();
+        assert_eq!(formats, [12, 9]);
+
+        let made = maker.admin.call_out(create, wanted(2048, 1)).await.ok();
+        let nsid = made.result as u32;
+        assert_eq!(nsid, 2);
+        assert_eq!(maker.namespaces().await, [1], "nobody sees it yet");
+        let allocated = identify(&maker, 0x10, 0).await.ok().data;
+        assert_eq!(decode_namespace_list(&allocated), Some(vec![1, 2]));
+        let page = identify(&maker, 0x11, nsid).await.ok().data;
+        let page = IdentifyNamespace::decode(&page).expect("a page");
+        assert_eq!((page.nsze, page.lba_bytes()), (2048, Some(512)));
+
+        let attachment = async |select, ids: &[u16]| {
+            let sqe = NamespaceAttachment { nsid, select }.to_sqe();
+            let list = encode_controller_list(ids).to_vec();
+            maker.admin.call_out(sqe, list).await
+        };
+        let (attach, detach) = (NamespaceAttachment::ATTACH, NamespaceAttachment::DETACH);
+        for ids in [&[][..], &[maker.cntlid, maker.cntlid ^ 0x4000]] {
+            let reply = attachment(attach, ids).await;
+            reply.refused(Status::CONTROLLER_LIST_INVALID);
+        }
+        attachment(detach, &[maker.cntlid])
+            .await
+            .refused(Status::NAMESPACE_NOT_ATTACHED);
+        attachment(2, &[maker.cntlid])
+            .await
+            .refused(Status::INVALID_FIELD);
+        attachment(attach, &[maker.cntlid]).await.ok();
+        attachment(attach, &[maker.cntlid])
+            .await
+            .refused(Status::NAMESPACE_ALREADY_ATTACHED);
+        assert_eq!(maker.namespaces().await, [1, 2]);
+        assert_eq!(maker.changed_namespaces().await, [2]);
+        assert!(other.changed_namespaces().await.is_empty());
+        assert_eq!(other.namespaces().await, [1]);
+        attachment(attach, &[other.cntlid]).await.ok();
+        attachment(detach, &[maker.cntlid]).await.ok();
+        assert_eq!(maker.namespaces().await, [1]);
+        assert_eq!(other.namespaces().await, [1, 2]);
+
+        let delete = async |nsid| {
+            let sqe = NamespaceManagement::Delete { nsid }.to_sqe();
+            maker.admin.call(sqe).await
+        };
+        delete(2).await.ok();
+        delete(2).await.refused(Status::INVALID_NAMESPACE);
+        assert_eq!(other.namespaces().await, [1]);
+        assert_eq!(lab.engine.volumes().len(), 1, "its volume is gone with it");
+    });
+}
+
+#[test]
+fn what_cannot_be_a_namespace_is_refused_and_nothing_is_made() {
+    story(async |lab| {
+        lab.change(|catalog| {
+            let default = catalog.subsystem_mut(&name(onefold::DEFAULT_SUBSYSTEM_NQN))?;
+            default.namespace_management = true;
+            Ok(())
+        })
+        .await;
+        let host = lab.attach(1).await;
+        let create = NamespaceManagement::Create { csi: 0 }.to_sqe();
+        for (page, status) in [
+            (wanted(0, 0), Status::INVALID_FIELD),
+            (wanted(8, 2), Status::INVALID_FORMAT),
+            (wanted(u64::MAX, 0), Status::NAMESPACE_INSUFFICIENT_CAPACITY),
+            (vec![0; 512], Status::SGL_LENGTH_INVALID),
+        ] {
+            host.admin.call_out(create, page).await.refused(status);
+        }
+        let csi = NamespaceManagement::Create { csi: 2 }.to_sqe();
+        let reply = host.admin.call_out(csi, wanted(8, 0)).await;
+        reply.refused(Status::COMMAND_SET_NOT_SUPPORTED);
+        let reply = host.admin.call(NamespaceManagement::Unknown.to_sqe()).await;
+        reply.refused(Status::INVALID_FIELD);
+        assert_eq!(lab.engine.volumes().len(), 1);
+        assert_eq!(host.namespaces().await, [1]);
+        lab.all_buffers_are_back().await;
+    });
+}
+
+#[test]
+fn a_host_protects_a_namespace_and_cannot_do_what_nobody_can_undo() {
+    story(async |lab| {
+        let host = lab.attach(1).await;
+        let queue = lab.io_queue(&host, 1).await;
+        let set = async |nsid, value| {
+            let command = SetFeatures {
+                fid: 0x84,
+                save: false,
+                dwords: [value, 0, 0, 0, 0],
+                nsid,
+            };
+            host.admin.call(command.to_sqe()).await
+        };
+        let get = async |select| {
+            let command = GetFeatures {
+                fid: 0x84,
+                select,
+                cdw11: 0,
+                nsid: 1,
+            };
+            host.admin.call(command.to_sqe()).await.ok().result
+        };
+        set(9, 1).await.refused(Status::INVALID_NAMESPACE);
+        for value in [3, 4, 7] {
+            set(1, value).await.refused(Status::INVALID_FIELD);
+        }
+        set(1, 1).await.ok();
+        assert_eq!((get(0).await, get(1).await, get(2).await), (1, 0, 1));
+        queue
+            .call_out(write(1, 0, 1), vec![8; 4096])
+            .await
+            .refused(Status::NAMESPACE_WRITE_PROTECTED);
+        set(1, 0).await.ok();
+        queue.call_out(write(1, 0, 1), vec![8; 4096]).await.ok();
+        set(1, 2).await.ok();
+        set(1, 0).await.refused(Status::FEATURE_NOT_CHANGEABLE);
+        assert_eq!((get(0).await, get(2).await), (2, 0));
     });
 }

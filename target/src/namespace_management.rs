@@ -1,0 +1,226 @@
+//! Namespace Management and Namespace Attachment, where a subsystem lets hosts do that.
+//!
+//! A namespace that a host creates is a new volume, which no host sees until it is attached. Controllers
+//! come and go, so what is attached is the host behind a controller: all its controllers of the
+//! subsystem see the namespace, those of tomorrow too.
+//!
+//! Guarantees:
+//! - In a subsystem that does not allow it both commands are unknown.
+//! - A deleted namespace takes its volume along only if no other subsystem shows it.
+//! - A command that fails has changed nothing.
+
+use std::collections::BTreeSet;
+
+use dedup::{ErrorKind, VolumeSpec};
+use meta::{Compression, VerifyPolicy};
+use nvme::admin::{NamespaceAttachment, NamespaceManagement};
+use nvme::identify::{IDENTIFY_BYTES, IdentifyNamespace, NSID_BROADCAST, decode_controller_list};
+use nvme::{Nqn, Status};
+use uuid::Uuid;
+
+use crate::catalog::{ANA_GROUP_DEFAULT, NamespaceConfig};
+use crate::command::{Command, Fault, Outcome, Success};
+use crate::errors::Failure;
+use crate::queue::Queue;
+use crate::volumes::Place;
+
+/// Byte offsets in the command, for the error log.
+const NSID_AT: u16 = 4;
+const SELECT_AT: u16 = 40;
+
+/// Bytes of a logical block in the formats that hosts choose from by number.
+pub(crate) const LBA_FORMATS: [u32; 2] = [4096, 512];
+
+/// Whether hosts manage the namespaces of this controller's subsystem.
+pub(crate) fn is_allowed<Q: Queue>(command: &Command<Q>) -> bool {
+    let world = command.line.target.world();
+    world
+        .subsystem(&command.line.controller.subsystem.nqn)
+        .is_some_and(|config| config.namespace_management)
+}
+
+fn check_allowed<Q: Queue>(command: &Command<Q>) -> Result<(), Fault> {
+    match is_allowed(command) {
+        true => Ok(()),
+        false => Err(Status::INVALID_OPCODE.with_dnr().into()),
+    }
+}
+
+/// What a host is told of a change that could not be made.
+fn refused(failure: &Failure) -> Fault {
+    tracing::warn!(%failure, "a host cannot change namespaces");
+    match failure.kind {
+        // All that can be wrong with the request itself was looked at before.
+        ErrorKind::Invalid => Status::NAMESPACE_ID_UNAVAILABLE.with_dnr().into(),
+        kind => crate::errors::nvme_status(kind).into(),
+    }
+}
+
+/// Runs Namespace Management.
+pub(crate) async fn manage<Q: Queue>(
+    command: &Command<Q>,
+    management: NamespaceManagement,
+) -> Outcome {
+    check_allowed(command)?;
+    match management {
+        NamespaceManagement::Create { csi: 0 } => create(command).await,
+        NamespaceManagement::Create { .. } => {
+            Err(Status::COMMAND_SET_NOT_SUPPORTED.with_dnr().into())
+        }
+        NamespaceManagement::Delete { nsid } => delete(command, nsid).await,
+        NamespaceManagement::Unknown => Err(Fault::field(Status::INVALID_FIELD, SELECT_AT)),
+    }
+}
+
+async fn create<Q: Queue>(command: &Command<Q>) -> Outcome {
+    command.check_data_len(IDENTIFY_BYTES)?;
+    let data = command.fetch(IDENTIFY_BYTES).await?;
+    let wanted = IdentifyNamespace::decode(&data).ok_or(Status::INVALID_FIELD.with_dnr())?;
+    drop(data);
+    let format = usize::from(wanted.flbas & 0xf);
+    let lba_bytes = *LBA_FORMATS
+        .get(format)
+        .ok_or(Status::INVALID_FORMAT.with_dnr())?;
+    if wanted.dps != 0 || !matches!(wanted.anagrpid, 0 | ANA_GROUP_DEFAULT) {
+        return Err(Status::INVALID_FIELD.with_dnr().into());
+    }
+    if wanted.ncap > wanted.nsze || wanted.nsze == 0 {
+        return Err(Status::INVALID_FIELD.with_dnr().into());
+    }
+    // Volumes are made of whole sub-blocks.
+    let size_bytes = wanted
+        .nsze
+        .checked_mul(u64::from(lba_bytes))
+        .and_then(|bytes| bytes.checked_next_multiple_of(dedup::SUB_BLOCK_BYTES as u64))
+        .filter(|bytes| *bytes <= 1 << 60)
+        .ok_or(Status::NAMESPACE_INSUFFICIENT_CAPACITY.with_dnr())?;
+    let uuid = Uuid::new_v4();
+    let host = &command.line.controller.host.nqn;
+    let spec = VolumeSpec {
+        name: format!("host-{}", uuid.simple()),
+        size_bytes,
+        lba_bytes,
+        nsid: None,
+        uuid: Some(uuid),
+        dedup: true,
+        compression: Compression::Off,
+        verify: VerifyPolicy::Trust,
+        domain: String::new(),
+    };
+    let place = Place::In {
+        nqn: command.line.controller.subsystem.nqn.clone(),
+        hosts: Some(BTreeSet::new()),
+        shared: wanted.nmic & 1 == 1,
+    };
+    let name = spec.name.clone();
+    let made = command.line.target.create_volume(spec, place).await;
+    let nsid = made.map_err(|failure| refused(&failure))?;
+    tracing::info!(%host, volume = name, nsid, size_bytes, "a host created a namespace");
+    Ok(Success::result(u64::from(nsid.unwrap_or(0))))
+}
+
+async fn delete<Q: Queue>(command: &Command<Q>, nsid: u32) -> Outcome {
+    let target = &command.line.target;
+    let nqn = &command.line.controller.subsystem.nqn;
+    let catalog = target.catalog();
+    let subsystem = catalog
+        .subsystem(nqn)
+        .map_err(|failure| refused(&failure))?;
+    let doomed: Vec<u32> = match nsid {
+        NSID_BROADCAST => subsystem.namespaces.keys().copied().collect(),
+        nsid if subsystem.namespaces.contains_key(&nsid) => vec![nsid],
+        _ => return Err(Fault::field(Status::INVALID_NAMESPACE, NSID_AT)),
+    };
+    for nsid in doomed {
+        let detached = target.change(|catalog| catalog.detach(nqn, nsid)).await;
+        let gone = detached.map_err(|failure| refused(&failure))?;
+        let shown_elsewhere = target.catalog().places_of(gone.volume).next().is_some();
+        let volumes = target.engine.volumes();
+        let volume = volumes.iter().find(|info| info.uuid == gone.volume);
+        let host = &command.line.controller.host.nqn;
+        tracing::info!(%host, nsid, shown_elsewhere, "a host deletes a namespace");
+        if let Some(info) = volume
+            && !shown_elsewhere
+        {
+            let deleted = target.delete_volume(&info.name).await;
+            deleted.map_err(|failure| refused(&failure))?;
+        }
+    }
+    Ok(Success::default())
+}
+
+/// Runs Namespace Attachment.
+pub(crate) async fn attach<Q: Queue>(
+    command: &Command<Q>,
+    attachment: NamespaceAttachment,
+) -> Outcome {
+    check_allowed(command)?;
+    if attachment.select > NamespaceAttachment::DETACH {
+        return Err(Fault::field(Status::INVALID_FIELD, SELECT_AT));
+    }
+    command.check_data_len(IDENTIFY_BYTES)?;
+    let data = command.fetch(IDENTIFY_BYTES).await?;
+    let invalid_list = Fault::from(Status::CONTROLLER_LIST_INVALID.with_dnr());
+    let ids = decode_controller_list(&data).ok_or(invalid_list)?;
+    drop(data);
+    let line = &command.line;
+    let nqn = &line.controller.subsystem.nqn;
+    let subsystem = &line.controller.subsystem;
+    let controllers: Option<Vec<_>> = ids.iter().map(|id| subsystem.controller(*id)).collect();
+    let controllers = controllers.filter(|all| !all.is_empty());
+    let controllers = controllers.ok_or(invalid_list)?;
+    let world = line.target.world();
+    let namespace = world
+        .subsystem(nqn)
+        .and_then(|config| config.namespaces.get(&attachment.nsid))
+        .ok_or(Fault::field(Status::INVALID_NAMESPACE, NSID_AT))?;
+    let sees = |host: &Nqn| namespace.shows_to(host);
+    let hosts: BTreeSet<Nqn> = controllers.iter().map(|c| c.host.nqn.clone()).collect();
+    if attachment.select == NamespaceAttachment::ATTACH {
+        if hosts.iter().any(sees) {
+            return Err(Status::NAMESPACE_ALREADY_ATTACHED.with_dnr().into());
+        }
+        let others = namespace.hosts.as_ref().map_or(0, BTreeSet::len);
+        if !namespace.shared && others + controllers.len() > 1 {
+            return Err(Status::NAMESPACE_IS_PRIVATE.with_dnr().into());
+        }
+    } else if !hosts.iter().all(sees) {
+        return Err(Status::NAMESPACE_NOT_ATTACHED.with_dnr().into());
+    }
+    let attached: BTreeSet<Nqn> = subsystem
+        .controllers()
+        .iter()
+        .map(|controller| controller.host.nqn.clone())
+        .collect();
+    let changed = line.target.change(|catalog| {
+        let listed = {
+            let config = catalog.subsystem(nqn)?;
+            match config.allow_any_host {
+                // Those that see it now go on seeing it.
+                true => attached,
+                false => config.hosts.clone(),
+            }
+        };
+        let namespace = catalog.namespace_mut(nqn, attachment.nsid)?;
+        change_hosts(namespace, attachment.select, &hosts, listed);
+        Ok(())
+    });
+    changed.await.map_err(|failure| refused(&failure))?;
+    Ok(Success::default())
+}
+
+/// Attaches hosts, or detaches them; `all` are those that a namespace without a list has.
+fn change_hosts(
+    namespace: &mut NamespaceConfig,
+    select: u8,
+    hosts: &BTreeSet<Nqn>,
+    all: BTreeSet<Nqn>,
+) {
+    let mut list = namespace.hosts.take().unwrap_or(all);
+    if select == NamespaceAttachment::ATTACH {
+        list.extend(hosts.iter().cloned());
+    } else {
+        list.retain(|host| !hosts.contains(host));
+    }
+    namespace.hosts = Some(list);
+}

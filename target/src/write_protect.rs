@@ -1,0 +1,69 @@
+//! Namespace Write Protection, feature 84h.
+//!
+//! Guarantees: what was acknowledged before is durable when the host is told that the namespace is
+//! protected; protection that ends with the daemon, or never, is not lifted by hosts.
+
+use nvme::Status;
+use nvme::admin::{GetFeatures, SetFeatures};
+use nvme::features::Select;
+
+use crate::catalog::WriteProtect;
+use crate::command::{Command, Fault, Outcome, Success};
+use crate::queue::Queue;
+
+/// Byte offsets in the command, for the error log.
+const NSID_AT: u16 = 4;
+const DWORD_11_AT: u16 = 44;
+
+/// The bits of dword 11 that hold the state.
+const STATE_MASK: u32 = 7;
+
+/// The state of a namespace that the controller sees.
+pub(crate) fn get<Q: Queue>(
+    command: &Command<Q>,
+    get: GetFeatures,
+    select: Select,
+) -> Result<u32, Fault> {
+    let namespace = command.line.namespace(get.nsid);
+    let namespace = namespace.ok_or(Fault::field(Status::INVALID_NAMESPACE, NSID_AT))?;
+    let state = match (select, namespace.config.write_protect) {
+        (Select::Default, _) | (Select::Saved, WriteProtect::UntilPowerCycle) => WriteProtect::Off,
+        (_, state) => state,
+    };
+    Ok(state.feature_value())
+}
+
+/// Sets the state of a namespace that the controller sees.
+pub(crate) async fn set<Q: Queue>(command: &Command<Q>, set: SetFeatures) -> Outcome {
+    let line = &command.line;
+    let namespace = line.namespace(set.nsid);
+    let namespace = namespace.ok_or(Fault::field(Status::INVALID_NAMESPACE, NSID_AT))?;
+    let invalid = Fault::field(Status::INVALID_FIELD, DWORD_11_AT);
+    let state = WriteProtect::from_feature_value(set.dwords[0] & STATE_MASK).ok_or(invalid)?;
+    if state == WriteProtect::Permanent {
+        // Only the target's owner does what nobody can undo (NWPC bit 2 is clear).
+        return Err(invalid);
+    }
+    let nqn = line.controller.subsystem.nqn.clone();
+    let changed = line.target.change(|catalog| {
+        let namespace = catalog.namespace_mut(&nqn, set.nsid)?;
+        match namespace.write_protect {
+            WriteProtect::Off | WriteProtect::On => {
+                namespace.write_protect = state;
+                Ok(true)
+            }
+            WriteProtect::UntilPowerCycle | WriteProtect::Permanent => Ok(false),
+        }
+    });
+    let changed = changed.await.map_err(|failure| {
+        tracing::warn!(%failure, nsid = set.nsid, "a host cannot change write protection");
+        Fault::from(crate::errors::nvme_status(failure.kind))
+    })?;
+    if !changed {
+        return Err(Status::FEATURE_NOT_CHANGEABLE.with_dnr().into());
+    }
+    if state != WriteProtect::Off {
+        namespace.volume.flush().await?;
+    }
+    Ok(Success::default())
+}
