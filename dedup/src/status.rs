@@ -61,7 +61,9 @@ pub struct PoolStatus {
     pub damaged_blocks: u64,
     /// Byte compares of duplicates.
     pub verify: VerifyStatus,
-    /// The highest of [`crate::EngineConfig::fill_warnings`] that is reached, in percent.
+    /// [`crate::EngineConfig::fill_warnings`], in percent.
+    pub fill_warnings: Vec<u8>,
+    /// The highest of them that is reached.
     pub fill_warning_percent: Option<u8>,
     /// One entry per drive, in order of their indexes.
     pub drives: Vec<DriveStatus>,
@@ -166,6 +168,7 @@ pub(crate) fn collect(shared: &Shared) -> PoolStatus {
         map_page_evictions: state.resident.evictions,
         damaged_blocks: lock(&shared.damage).count(),
         verify: shared.verify.status(),
+        fill_warnings: shared.config.fill_warnings.clone(),
         fill_warning_percent: level_reached(&shared.config.fill_warnings, used, capacity),
         drives: drives(shared, &state),
         deleting: deleting(shared, &state),

@@ -5,7 +5,9 @@
 //! bytes without panicking, and give `None` for a page that is too short or contradicts itself.
 
 mod discovery;
+mod persistent;
 mod supported;
+mod telemetry;
 
 pub use discovery::{
     AddressFamily, DISCOVERY_BYTES, DiscoveryEntry, DiscoveryEntryError, DiscoveryHeader,
@@ -13,7 +15,12 @@ pub use discovery::{
     TcpSecurity, Transport,
 };
 
+pub use persistent::{
+    PERSISTENT_EVENT_BYTES, PERSISTENT_HEADER_BYTES, PersistentEvent, PersistentEventHeader,
+    PersistentEventType, vendor_text,
+};
 pub use supported::{FeatureEffects, SUPPORTED_BYTES, SupportedLogPages};
+pub use telemetry::{TELEMETRY_BLOCK_BYTES, TelemetryHeader};
 
 use crate::Status;
 use crate::identify::NAMESPACE_LIST_MAX;
@@ -35,11 +42,11 @@ pub enum LogPage {
     ChangedNamespaces = 0x04,
     /// 05h: [`CommandEffects`].
     CommandEffects = 0x05,
-    /// 07h: telemetry that the host asks for, a header and then blocks of data.
+    /// 07h: [`TelemetryHeader`], then blocks of data.
     TelemetryHost = 0x07,
     /// 0Ch: [`AnaLog`](crate::ana::AnaLog).
     Ana = 0x0c,
-    /// 0Dh: events that survive a restart, a header and then the events.
+    /// 0Dh: [`PersistentEventHeader`], then each [`PersistentEvent`] with its data.
     PersistentEvent = 0x0d,
     /// 12h: [`FeatureEffects`].
     FeatureEffects = 0x12,

@@ -136,6 +136,8 @@ statuses! {
 
 const DNR: u16 = 1 << 14;
 const MORE: u16 = 1 << 13;
+/// CRD: which of the delays CRDT1 to CRDT3 a host should wait before it repeats the command.
+const RETRY_DELAY_SHIFT: u16 = 11;
 
 impl Status {
     /// 183h, of an I/O command: more, or longer, ranges than the limits that are announced.
@@ -171,6 +173,18 @@ impl Status {
     #[must_use]
     pub const fn with_more(self) -> Self {
         Self(self.0 | MORE)
+    }
+
+    /// The same with a retry delay: 1 to 3 for CRDT1 to CRDT3 of Identify Controller, 0 for none.
+    #[must_use]
+    pub const fn with_retry_delay(self, delay: u8) -> Self {
+        Self(self.0 & !(3 << RETRY_DELAY_SHIFT) | (delay as u16 & 3) << RETRY_DELAY_SHIFT)
+    }
+
+    /// The retry delay: 1 to 3 for CRDT1 to CRDT3 of Identify Controller, 0 for none.
+    #[must_use]
+    pub const fn retry_delay(self) -> u8 {
+        (self.0 >> RETRY_DELAY_SHIFT & 3) as u8
     }
 
     /// Do Not Retry is set.
@@ -222,5 +236,7 @@ mod tests {
             "Invalid Field in Command (002h, do not retry)"
         );
         assert!(Status::SUCCESS.is_success() && !status.is_success());
+        let delayed = status.with_retry_delay(1).with_retry_delay(2);
+        assert_eq!((delayed.retry_delay(), delayed.code()), (2, status.code()));
     }
 }

@@ -14,6 +14,7 @@ use crate::error_log::ErrorEntry;
 use crate::in_flight::{Interrupted, Turn};
 use crate::line::Line;
 use crate::queue::{Queue, lock};
+use crate::retry;
 
 /// The parameter error location of an error that no field of the command caused.
 pub(crate) const NO_LOCATION: u16 = 0xffff;
@@ -262,7 +263,7 @@ impl<Q: Queue> Command<Q> {
                 location,
                 lba,
             }) => {
-                let status = self.note_error(status, location, lba);
+                let status = self.delayed(self.note_error(status, location, lba));
                 (Cqe::new(status, result), None)
             }
             // The queue is closing already; nobody waits for the answer.
@@ -270,6 +271,15 @@ impl<Q: Queue> Command<Q> {
         };
         self.line.in_flight.answering(self.sqe.cid());
         self.line.queue.complete(capsule, cqe, data);
+    }
+
+    /// Asks a host that understands it to wait before it repeats the command.
+    fn delayed(&self, status: Status) -> Status {
+        let (target, controller) = (&self.line.target, &self.line.controller);
+        match controller.with_features(|features| features.takes_retry_delays()) {
+            true => status.with_retry_delay(retry::delay(status, target.is_stopping())),
+            false => status,
+        }
     }
 
     /// Puts a failure into the error log, and says so in the status.

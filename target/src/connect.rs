@@ -19,6 +19,7 @@ use nvme::{Cqe, Sqe, Status};
 use reactor::BufferPool;
 
 use crate::controller::{Controller, NewController, QueueHandle};
+use crate::features::saved;
 use crate::queue::{Queue, QueueFacts};
 use crate::subsystem::{Host, SubsystemKind, Target};
 
@@ -211,6 +212,7 @@ async fn connect_admin(
         return Err(Status::CONNECT_CONTROLLER_BUSY.into());
     }
     let new = NewController {
+        saved: saved::of(&target.engine, &subsystem.nqn, &host.nqn),
         subsystem: subsystem.clone(),
         host,
         peer: facts.peer,

@@ -26,7 +26,9 @@ use crate::discovery::Reading;
 use crate::error_log::ErrorLog;
 use crate::events::Events;
 use crate::features::FeatureState;
+use crate::features::saved::Values;
 use crate::in_flight::{InFlight, Waiting};
+use crate::log_page::snapshots::Snapshots;
 use crate::queue::lock;
 use crate::reservation::Notifications;
 use crate::subsystem::{Host, Limits, QueueLimits, Subsystem, SubsystemKind};
@@ -143,6 +145,8 @@ pub(crate) struct NewController {
     pub(crate) port: u16,
     pub(crate) kato_ms: u32,
     pub(crate) limits: Limits,
+    /// What the host had saved of its features.
+    pub(crate) saved: Values,
 }
 
 /// A controller. Usable from every thread.
@@ -168,6 +172,7 @@ pub struct Controller {
     /// The discovery log that the host is reading.
     pub(crate) discovery: Mutex<Option<Reading>>,
     pub(crate) reservations: Notifications,
+    pub(crate) snapshots: Mutex<Snapshots>,
     state: Mutex<State>,
     /// What every command asks, without the lock: whether the controller is enabled and works.
     usable: AtomicBool,
@@ -208,6 +213,10 @@ impl std::fmt::Debug for Controller {
 
 impl Controller {
     pub(crate) fn new(id: u16, new: NewController) -> Arc<Self> {
+        let features = FeatureState::starting_with(new.saved);
+        let events = Events::default();
+        events.set_wanted(features.saved_events());
+        let write_through = AtomicBool::new(!features.write_cache());
         Arc::new(Self {
             id,
             host: new.host,
@@ -218,10 +227,11 @@ impl Controller {
             order: MADE.fetch_add(1, Ordering::Relaxed),
             subsystem: new.subsystem,
             limits: new.limits,
-            events: Events::default(),
+            events,
             errors: Mutex::default(),
             discovery: Mutex::default(),
             reservations: Notifications::default(),
+            snapshots: Mutex::default(),
             state: Mutex::new(State {
                 configuration: 0,
                 status: ControllerStatus {
@@ -230,11 +240,11 @@ impl Controller {
                     shutdown: 0,
                 },
                 kato_ms: new.kato_ms,
-                features: FeatureState::default(),
+                features,
                 queues: BTreeMap::new(),
             }),
             usable: AtomicBool::new(false),
-            write_through: AtomicBool::new(false),
+            write_through,
             keep_alive_changed: Notify::new(),
             ending: watch::Sender::new(false),
             queue_detached: Notify::new(),
@@ -321,7 +331,7 @@ impl Controller {
         self.usable
             .store(state.status.is_usable(), Ordering::Release);
         self.write_through
-            .store(!state.features.write_cache, Ordering::Release);
+            .store(!state.features.write_cache(), Ordering::Release);
         result
     }
 
@@ -367,9 +377,10 @@ impl Controller {
             fatal: false,
             shutdown: 0,
         };
-        state.features = FeatureState::default();
-        self.events.set_wanted(0);
+        state.features = state.features.reset();
+        self.events.set_wanted(state.features.saved_events());
         self.reservations.reset();
+        lock(&self.snapshots).clear();
         for queue in state.queues.values().filter(|queue| queue.qid != 0) {
             queue.close();
         }

@@ -1,8 +1,10 @@
 //! Get Features and Set Features.
 //!
 //! Guarantees: a feature that this target does not have is refused as a whole, so that a host never
-//! believes that something was set; values that cannot be kept over a reset are refused when the host
-//! asks for that (SV).
+//! believes that something was set; a value that is to be saved is durable before the answer, and comes
+//! back with every later controller of the same host in the same subsystem, whatever restarts meanwhile.
+
+pub(crate) mod saved;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -13,13 +15,16 @@ use nvme::features::{
     TIMESTAMP_BYTES, Timestamp,
 };
 use nvme::identify::NSID_BROADCAST;
+use nvme::log::FeatureEffects;
 
 use crate::command::{Command, Fault, Outcome, Success};
 use crate::controller::Controller;
 use crate::queue::Queue;
+use crate::record::Warnings;
 use crate::reservation;
 use crate::subsystem::Limits;
 use crate::write_protect;
+use saved::Values;
 
 /// Byte offsets in the command, for the error log.
 const NSID_AT: u16 = 4;
@@ -36,51 +41,191 @@ const TEMPERATURE_THRESHOLD: u16 = 0xffff;
 /// Bytes of the extended host identifier.
 const HOST_ID_BYTES: usize = 16;
 
-/// The values that a host can set, of one controller; a controller reset brings the defaults back.
-#[derive(Clone, Copy, Debug)]
+/// A feature: who has it, and what can be done with it.
+struct Row {
+    id: FeatureId,
+    /// Discovery controllers have it too.
+    discovery: bool,
+    changeable: bool,
+    kept: Kept,
+    scope: Scope,
+}
+
+/// Whether a value outlives its controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kept {
+    Never,
+    /// When the host asks for it (SV).
+    Saveable,
+    /// Every value that is set.
+    Always,
+}
+
+/// What has a value of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scope {
+    Controller,
+    Namespace,
+}
+
+const fn row(id: FeatureId, kept: Kept) -> Row {
+    Row {
+        id,
+        discovery: false,
+        changeable: true,
+        kept,
+        scope: Scope::Controller,
+    }
+}
+
+/// Every feature there is. What stands here is announced, and answers to every Select.
+const FEATURES: &[Row] = &[
+    row(FeatureId::Arbitration, Kept::Saveable),
+    Row {
+        // There is one power state.
+        changeable: false,
+        ..row(FeatureId::PowerManagement, Kept::Never)
+    },
+    row(FeatureId::TemperatureThreshold, Kept::Saveable),
+    row(FeatureId::ErrorRecovery, Kept::Saveable),
+    row(FeatureId::VolatileWriteCache, Kept::Saveable),
+    row(FeatureId::NumberOfQueues, Kept::Never),
+    row(FeatureId::WriteAtomicity, Kept::Saveable),
+    Row {
+        discovery: true,
+        ..row(FeatureId::AsyncEventConfig, Kept::Saveable)
+    },
+    row(FeatureId::Timestamp, Kept::Never),
+    Row {
+        discovery: true,
+        ..row(FeatureId::KeepAliveTimer, Kept::Never)
+    },
+    row(FeatureId::HostBehavior, Kept::Never),
+    row(FeatureId::SoftwareProgress, Kept::Always),
+    Row {
+        // It comes with Connect, and only so.
+        changeable: false,
+        ..row(FeatureId::HostIdentifier, Kept::Never)
+    },
+    Row {
+        scope: Scope::Namespace,
+        ..row(FeatureId::ReservationNotificationMask, Kept::Never)
+    },
+    Row {
+        scope: Scope::Namespace,
+        ..row(FeatureId::ReservationPersistence, Kept::Never)
+    },
+    Row {
+        scope: Scope::Namespace,
+        ..row(FeatureId::NamespaceWriteProtection, Kept::Never)
+    },
+];
+
+impl Row {
+    /// The feature, if this kind of controller has it.
+    fn of(controller: &Controller, fid: u8) -> Result<&'static Self, Fault> {
+        let row = FEATURES.iter().find(|row| row.id.as_u8() == fid);
+        row.filter(|row| row.discovery || !controller.is_discovery())
+            .ok_or(Fault::field(Status::INVALID_FIELD, FID_AT))
+    }
+
+    /// Whether a host may have the value saved. Nothing is kept for hosts that look for subsystems:
+    /// anybody may do that.
+    fn is_saveable(&self, controller: &Controller) -> bool {
+        self.kept != Kept::Never && !controller.is_discovery()
+    }
+
+    /// What Get Features tells of the feature itself.
+    fn capabilities(&self, controller: &Controller) -> u32 {
+        let mut capabilities = 0;
+        if self.changeable {
+            capabilities |= Select::CHANGEABLE;
+        }
+        if self.scope == Scope::Namespace {
+            capabilities |= Select::NAMESPACE_SPECIFIC;
+        }
+        if self.is_saveable(controller) {
+            capabilities |= Select::SAVEABLE;
+        }
+        capabilities
+    }
+}
+
+/// The Feature Identifiers Supported and Effects log page.
+pub(crate) fn effects_page() -> FeatureEffects {
+    let mut effects = FeatureEffects::default();
+    for row in FEATURES {
+        let scope = match row.scope {
+            Scope::Controller => FeatureEffects::CONTROLLER_SCOPE,
+            Scope::Namespace => FeatureEffects::NAMESPACE_SCOPE,
+        };
+        effects.0[usize::from(row.id.as_u8())] = FeatureEffects::SUPPORTED | scope;
+    }
+    effects
+}
+
+/// The values that a host can set, of one controller; a controller reset brings the saved ones back, and
+/// the defaults where none was saved.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct FeatureState {
-    /// Feature 06h.
-    pub(crate) write_cache: bool,
-    /// Feature 01h, as the host wrote it.
-    arbitration: u32,
-    /// Feature 04h.
-    temperature_threshold: u16,
-    /// Feature 05h.
-    error_recovery: u32,
+    /// Those that are one dword.
+    current: Values,
+    saved: Values,
     /// Feature 07h: I/O queues that were granted, once the host has asked.
     granted_queues: Option<u16>,
-    /// Feature 0Ah.
-    write_atomicity: u32,
     /// Feature 0Eh: what the host set, and when.
     timestamp: Option<(u64, Instant)>,
     /// Feature 16h.
     host_behavior: HostBehavior,
 }
 
-impl Default for FeatureState {
-    fn default() -> Self {
+impl FeatureState {
+    /// As after Connect.
+    pub(crate) fn starting_with(saved: Values) -> Self {
         Self {
-            write_cache: true,
-            arbitration: 0,
-            temperature_threshold: TEMPERATURE_THRESHOLD,
-            error_recovery: 0,
-            granted_queues: None,
-            write_atomicity: 0,
-            timestamp: None,
-            host_behavior: HostBehavior::default(),
+            current: saved.clone(),
+            saved,
+            ..Self::default()
         }
     }
-}
 
-impl FeatureState {
     /// Formats of Copy's source ranges that the host enabled, by bits.
     pub(crate) fn copy_formats(&self) -> u16 {
         self.host_behavior.copy_formats
     }
 
+    /// As after a reset.
+    pub(crate) fn reset(&self) -> Self {
+        Self::starting_with(self.saved.clone())
+    }
+
     /// The highest I/O queue identifier that may connect.
     pub(crate) fn io_queues(&self, limits: &Limits) -> u16 {
         self.granted_queues.unwrap_or(limits.io_queues)
+    }
+
+    /// Feature 06h: whether writes may be answered before they are durable.
+    pub(crate) fn write_cache(&self) -> bool {
+        self.current.of(FeatureId::VolatileWriteCache) & 1 != 0
+    }
+
+    /// Feature 16h: whether the host waits before it repeats a command, by as much as it is told (ACRE).
+    pub(crate) fn takes_retry_delays(&self) -> bool {
+        self.host_behavior.retry_delays
+    }
+
+    /// Feature 0Bh as it begins.
+    pub(crate) fn saved_events(&self) -> u32 {
+        self.saved.of(FeatureId::AsyncEventConfig)
+    }
+}
+
+/// The value of a feature of one dword that nobody has set.
+fn default_of(id: FeatureId) -> u32 {
+    match id {
+        FeatureId::VolatileWriteCache => 1,
+        FeatureId::TemperatureThreshold => u32::from(TEMPERATURE_THRESHOLD),
+        _ => 0,
     }
 }
 
@@ -92,61 +237,26 @@ pub(crate) fn supported_events(controller: &Controller) -> AsyncEventConfig {
     }
 }
 
-/// The feature, if this kind of controller has it.
-fn feature(controller: &Controller, fid: u8) -> Result<FeatureId, Fault> {
-    use FeatureId::{
-        Arbitration, AsyncEventConfig, ErrorRecovery, HostBehavior, HostIdentifier, KeepAliveTimer,
-        NamespaceWriteProtection, NumberOfQueues, PowerManagement, ReservationNotificationMask,
-        ReservationPersistence, TemperatureThreshold, Timestamp, VolatileWriteCache,
-        WriteAtomicity,
-    };
-    let discovery = [AsyncEventConfig, KeepAliveTimer];
-    let all = [
-        Arbitration,
-        PowerManagement,
-        TemperatureThreshold,
-        ErrorRecovery,
-        VolatileWriteCache,
-        NumberOfQueues,
-        WriteAtomicity,
-        AsyncEventConfig,
-        Timestamp,
-        KeepAliveTimer,
-        HostBehavior,
-        HostIdentifier,
-        ReservationNotificationMask,
-        ReservationPersistence,
-        NamespaceWriteProtection,
-    ];
-    let offered: &[FeatureId] = if controller.is_discovery() {
-        &discovery
-    } else {
-        &all
-    };
-    FeatureId::from_u8(fid)
-        .filter(|id| offered.contains(id))
-        .ok_or(Fault::field(Status::INVALID_FIELD, FID_AT))
-}
-
 /// Runs Get Features.
 pub(crate) async fn get<Q: Queue>(command: &Command<Q>, get: GetFeatures) -> Outcome {
     let controller = &command.line.controller;
-    let id = feature(controller, get.fid)?;
+    let row = Row::of(controller, get.fid)?;
     let select =
         Select::from_u8(get.select).ok_or(Fault::field(Status::INVALID_FIELD, SELECT_AT))?;
+    let now = controller.with_features(|features| features.clone());
     let state = match select {
-        Select::Supported => return Ok(Success::result(u64::from(supported(id)))),
-        Select::Current => controller.with_features(|features| *features),
-        // Nothing can be saved, so what outlives a reset are the defaults.
-        Select::Default | Select::Saved => FeatureState::default(),
+        Select::Supported => {
+            let capabilities = row.capabilities(controller);
+            return Ok(Success::result(u64::from(capabilities)));
+        }
+        Select::Current => now,
+        Select::Saved => now.reset(),
+        Select::Default => FeatureState::default(),
     };
     let current = select == Select::Current;
-    let value = match id {
-        FeatureId::Arbitration => state.arbitration,
+    let value = match row.id {
         FeatureId::PowerManagement => 0,
         FeatureId::TemperatureThreshold => temperature_threshold(&state, get.cdw11)?,
-        FeatureId::ErrorRecovery => state.error_recovery,
-        FeatureId::VolatileWriteCache => u32::from(state.write_cache),
         FeatureId::NumberOfQueues => {
             let count = state.io_queues(&controller.limits);
             NumberOfQueues {
@@ -155,17 +265,14 @@ pub(crate) async fn get<Q: Queue>(command: &Command<Q>, get: GetFeatures) -> Out
             }
             .encode()
         }
-        FeatureId::WriteAtomicity => state.write_atomicity,
         FeatureId::AsyncEventConfig if current => controller.events.wanted(),
-        FeatureId::AsyncEventConfig => 0,
         FeatureId::ReservationNotificationMask | FeatureId::ReservationPersistence => match current
         {
-            true => reservation::features::get(command, id, get.nsid)?,
+            true => reservation::features::get(command, row.id, get.nsid)?,
             false => 0,
         },
         FeatureId::NamespaceWriteProtection => write_protect::get(command, get, select)?,
         FeatureId::KeepAliveTimer if current => controller.kato_ms(),
-        FeatureId::KeepAliveTimer => 0,
         FeatureId::Timestamp => {
             return command
                 .send(&timestamp(&state).encode(), TIMESTAMP_BYTES)
@@ -183,26 +290,16 @@ pub(crate) async fn get<Q: Queue>(command: &Command<Q>, get: GetFeatures) -> Out
             }
             return command.send(&controller.host.id, HOST_ID_BYTES).await;
         }
-        _ => return Err(Fault::field(Status::INVALID_FIELD, FID_AT)),
+        id => state.current.of(id),
     };
     Ok(Success::result(u64::from(value)))
-}
-
-fn supported(id: FeatureId) -> u32 {
-    match id {
-        FeatureId::HostIdentifier | FeatureId::PowerManagement => 0,
-        FeatureId::ReservationNotificationMask
-        | FeatureId::ReservationPersistence
-        | FeatureId::NamespaceWriteProtection => Select::CHANGEABLE | Select::NAMESPACE_SPECIFIC,
-        _ => Select::CHANGEABLE,
-    }
 }
 
 /// The threshold of the composite temperature; there are no sensors, and no lower threshold.
 fn temperature_threshold(state: &FeatureState, dword_11: u32) -> Result<u32, Fault> {
     let (sensor, kind) = (dword_11 >> 16 & 0xf, dword_11 >> 20 & 3);
     match (sensor, kind) {
-        (0, 0) => Ok(u32::from(state.temperature_threshold)),
+        (0, 0) => Ok(state.current.of(FeatureId::TemperatureThreshold)),
         (0, 1) => Ok(0),
         _ => Err(Fault::field(Status::INVALID_FIELD, DWORD_11_AT)),
     }
@@ -235,42 +332,42 @@ fn timestamp(state: &FeatureState) -> Timestamp {
 /// Runs Set Features.
 pub(crate) async fn set<Q: Queue>(command: &Command<Q>, set: SetFeatures) -> Outcome {
     let controller = &command.line.controller;
-    let id = feature(controller, set.fid)?;
-    if set.save {
+    let row = Row::of(controller, set.fid)?;
+    if set.save && !row.is_saveable(controller) {
         return Err(Fault::field(Status::FEATURE_NOT_SAVEABLE, FID_AT));
     }
-    if let FeatureId::ReservationNotificationMask | FeatureId::ReservationPersistence = id {
-        return reservation::features::set(command, id, set.nsid, set.dwords[0]).await;
+    match row.id {
+        FeatureId::ReservationNotificationMask | FeatureId::ReservationPersistence => {
+            return reservation::features::set(command, row.id, set.nsid, set.dwords[0]).await;
+        }
+        FeatureId::NamespaceWriteProtection => return write_protect::set(command, set).await,
+        _ => {}
     }
-    if id == FeatureId::NamespaceWriteProtection {
-        return write_protect::set(command, set).await;
-    }
-    let namespace_allowed = matches!(set.nsid, 0 | NSID_BROADCAST);
-    if !namespace_allowed {
-        // None of the other features has a value per namespace.
+    if !matches!(set.nsid, 0 | NSID_BROADCAST) {
         return Err(Fault::field(FEATURE_NOT_NAMESPACE_SPECIFIC, NSID_AT));
     }
     let value = set.dwords[0];
     let invalid = Fault::field(Status::INVALID_FIELD, DWORD_11_AT);
-    match id {
-        FeatureId::Arbitration => controller.with_features(|f| f.arbitration = value),
-        // There is one power state.
-        FeatureId::PowerManagement if value & 0x1f == 0 => {}
+    // What is kept of it: every arm that comes to its end has one dword.
+    let value = match row.id {
+        FeatureId::Arbitration => value,
+        FeatureId::PowerManagement if value & 0x1f == 0 => return Ok(Success::default()),
         FeatureId::PowerManagement => return Err(invalid),
         FeatureId::TemperatureThreshold => match (value >> 16 & 0xf, value >> 20 & 3) {
-            (0 | 0xf, 0) => controller.with_features(|f| f.temperature_threshold = value as u16),
-            (0 | 0xf, 1) => {}
+            (0 | 0xf, 0) => value & 0xffff,
+            // There is no lower threshold to be kept.
+            (0 | 0xf, 1) => return Ok(Success::default()),
             _ => return Err(invalid),
         },
         // Bit 16, DULBE: no namespace reports deallocated blocks as errors.
         FeatureId::ErrorRecovery if value & 1 << 16 != 0 => return Err(invalid),
-        FeatureId::ErrorRecovery => controller.with_features(|f| f.error_recovery = value),
+        FeatureId::ErrorRecovery => value,
         FeatureId::VolatileWriteCache => {
             if value & 1 == 0 {
                 // What was acknowledged before must not be less durable than what comes after.
                 command.line.target.engine.flush().await?;
             }
-            controller.with_features(|f| f.write_cache = value & 1 != 0);
+            value & 1
         }
         FeatureId::NumberOfQueues => {
             let wanted = NumberOfQueues::decode(value).ok_or(invalid)?;
@@ -282,16 +379,18 @@ pub(crate) async fn set<Q: Queue>(command: &Command<Q>, set: SetFeatures) -> Out
             controller.with_features(|f| f.granted_queues = Some(usable));
             return Ok(Success::result(u64::from(granted.encode())));
         }
-        FeatureId::WriteAtomicity => controller.with_features(|f| f.write_atomicity = value & 1),
+        FeatureId::WriteAtomicity => value & 1,
         FeatureId::AsyncEventConfig => {
-            // SMART warnings may be asked for, and never come.
             let known = AsyncEventConfig::SMART.union(supported_events(controller));
             if !known.contains(AsyncEventConfig(value)) {
                 return Err(invalid);
             }
-            controller.events.set_wanted(value);
+            value
         }
-        FeatureId::KeepAliveTimer => controller.set_kato_ms(value),
+        FeatureId::KeepAliveTimer => {
+            controller.set_kato_ms(value);
+            return Ok(Success::default());
+        }
         FeatureId::Timestamp => {
             command.check_data_room(TIMESTAMP_BYTES)?;
             let data = command.fetch(TIMESTAMP_BYTES).await?;
@@ -299,16 +398,32 @@ pub(crate) async fn set<Q: Queue>(command: &Command<Q>, set: SetFeatures) -> Out
                 u64::from_le_bytes([data[0], data[1], data[2], data[3], data[4], data[5], 0, 0]);
             let at = reactor::now();
             controller.with_features(|f| f.timestamp = Some((set_ms, at)));
+            return Ok(Success::default());
         }
         FeatureId::HostBehavior => {
             command.check_data_room(HOST_BEHAVIOR_BYTES)?;
             let data = command.fetch(HOST_BEHAVIOR_BYTES).await?;
             let behavior = HostBehavior::decode(&data).ok_or(invalid)?;
             controller.with_features(|f| f.host_behavior = behavior);
+            return Ok(Success::default());
         }
-        // On fabrics the identifier comes with Connect, and only so.
+        FeatureId::SoftwareProgress => value & 0xff,
         FeatureId::HostIdentifier => return Err(Status::COMMAND_SEQUENCE.with_dnr().into()),
         _ => return Err(Fault::field(Status::INVALID_FIELD, FID_AT)),
+    };
+    if set.save || row.kept == Kept::Always {
+        saved::save(command, row.id, value).await?;
+    }
+    controller.with_features(|f| f.current.set(row.id, value));
+    if row.id == FeatureId::AsyncEventConfig {
+        controller.events.set_wanted(value);
+        if !controller.is_discovery() {
+            // What is so already is told to a host that begins to listen.
+            let warnings = Warnings::of(&command.line.target.engine.status());
+            for kind in warnings.events() {
+                controller.events.raise(kind);
+            }
+        }
     }
     Ok(Success::default())
 }

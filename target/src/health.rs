@@ -1,4 +1,5 @@
-//! What hosts did since the daemon started: the figures of the SMART / Health Information log page.
+//! What hosts did since the daemon started. With what earlier runs have left (`record`) these are the figures
+//! of the SMART / Health Information log page.
 //!
 //! Guarantees: counting costs a reactor nothing that another one has to wait for, because each queue
 //! counts for itself; a sum misses nothing and counts nothing twice, whatever queues come and go.
@@ -7,6 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
 
 use crate::queue::lock;
 
@@ -62,7 +65,7 @@ impl QueueCounters {
 }
 
 /// Sums over all queues, those that are gone included.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Totals {
     pub(crate) read_commands: u64,
     pub(crate) write_commands: u64,
@@ -78,7 +81,7 @@ impl Totals {
         self.read_commands.wrapping_add(self.write_commands)
     }
 
-    fn plus(self, other: Self) -> Self {
+    pub(crate) fn plus(self, other: Self) -> Self {
         Self {
             read_commands: self.read_commands.wrapping_add(other.read_commands),
             write_commands: self.write_commands.wrapping_add(other.write_commands),
@@ -154,8 +157,9 @@ impl Health {
         queues.map_or_else(Default::default, |q| (q.live.len(), q.totals()))
     }
 
-    pub(crate) fn hours(&self) -> u64 {
-        self.started.elapsed().as_secs() / 3600
+    /// How long the daemon runs.
+    pub(crate) fn seconds(&self) -> u64 {
+        self.started.elapsed().as_secs()
     }
 }
 

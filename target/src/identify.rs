@@ -29,6 +29,7 @@ use crate::features::supported_events;
 use crate::io::{UNCORRECTABLE_BYTES_MAX, copy};
 use crate::namespace_management::{LBA_FORMATS, is_allowed as may_manage};
 use crate::queue::Queue;
+use crate::retry::DELAYS_100MS;
 
 /// Byte offsets in the command, for the error log.
 const NSID_AT: u16 = 4;
@@ -79,8 +80,11 @@ const CTRATT: u32 = 1 | 1 << 6;
 const CMIC: u8 = 1 | 1 << 1 | CMIC_ANA;
 /// ANATT: how long a path may be changing, in seconds. As nvmet.
 const ANA_TRANSITION_SECONDS: u8 = 10;
-/// The commands supported and effects log page, offsets and 32-bit lengths in Get Log Page.
-const LPA: u8 = 1 << 1 | 1 << 2;
+/// The commands supported and effects log page (bit 1), offsets and 32-bit lengths in Get Log Page (2),
+/// telemetry (3), persistent events (4), and the logs of supported log pages and features (5).
+const LPA: u8 = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5;
+/// PELS: the persistent event log has less than 64 KiB.
+const PELS: u32 = 1;
 /// One firmware slot that is read only.
 const FRMW: u8 = 1 | 1 << 1;
 /// Disconnect of I/O queues.
@@ -350,12 +354,8 @@ fn controller_page<Q: Queue>(command: &Command<Q>) -> Page {
     let (target, controller) = (&command.line.target, &command.line.controller);
     let (limits, queue_limits) = (&controller.limits, controller.queue_limits());
     let common = IdentifyController {
-        sn: target
-            .world()
-            .subsystem(&controller.subsystem.nqn)
-            .map_or(&target.serial, |config| &config.serial)
-            .clone(),
-        mn: "Onefold".to_owned(),
+        sn: target.serial_of(controller),
+        mn: crate::MODEL.to_owned(),
         fr: crate::VERSION.to_owned(),
         mdts: limits.mdts,
         cntlid: controller.id,
@@ -376,6 +376,9 @@ fn controller_page<Q: Queue>(command: &Command<Q>) -> Page {
         iorcsz: 1,
         msdbd: MSDBD,
         ctratt: CTRATT,
+        crdt1: DELAYS_100MS[0],
+        crdt2: DELAYS_100MS[1],
+        crdt3: DELAYS_100MS[2],
         ..Default::default()
     };
     if controller.is_discovery() {
@@ -404,6 +407,7 @@ fn controller_page<Q: Queue>(command: &Command<Q>) -> Page {
         acl: ACL,
         frmw: FRMW,
         lpa: LPA,
+        pels: PELS,
         sqes: 0x66,
         cqes: 0x44,
         nn: NAMESPACES_MAX,

@@ -11,6 +11,7 @@
 //! | `namespace_management`, `write_protect` | namespaces that hosts make, attach and protect |
 //! | `io` | I/O commands on volumes |
 //! | `line`, `crew`, `in_flight` | a connected queue on its reactor, who works on its commands |
+//! | `record` | what the pool remembers of its life, and what hosts are warned of |
 //! | `discovery` | where hosts can connect to |
 //! | `listen` | where hosts come in, on every reactor |
 //! | [`target`], [`catalog`], [`subsystem`] | what there is and how it changes, and who is connected |
@@ -58,7 +59,9 @@ mod machine;
 mod namespace_management;
 pub mod pool;
 pub mod queue;
+mod record;
 pub mod reservation;
+mod retry;
 pub mod serve;
 pub mod size;
 pub mod socket;
@@ -69,6 +72,9 @@ pub mod target;
 pub mod trust;
 mod volumes;
 mod write_protect;
+
+/// The model number that hosts see.
+pub(crate) const MODEL: &str = "Onefold";
 
 /// The program's version, as `--version`, the API and Identify say it.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -4,6 +4,9 @@
 //! is cut at the end of the page and filled with zeros; the answer is never longer than what the host
 //! prepared, nor than the largest transfer.
 
+mod smart;
+pub(crate) mod snapshots;
+
 use std::marker::PhantomData;
 
 use nvme::Status;
@@ -11,8 +14,8 @@ use nvme::admin::GetLogPage;
 use nvme::ana::RETURN_GROUPS_ONLY;
 use nvme::identify::NSID_BROADCAST;
 use nvme::log::{
-    ChangedNamespaces, ERROR_LOG_ENTRY_BYTES, ErrorLogEntry, FirmwareSlotLog, LogPage,
-    SMART_LOG_BYTES, SmartLog, SupportedLogPages,
+    ChangedNamespaces, CommandEffects, ERROR_LOG_ENTRY_BYTES, ErrorLogEntry, FirmwareSlotLog,
+    LogPage, SupportedLogPages,
 };
 
 use crate::ana;
@@ -21,20 +24,15 @@ use crate::controller::Controller;
 use crate::error_log::ERROR_LOG_ENTRIES;
 use crate::events::EventKind;
 use crate::queue::{Queue, lock};
-use crate::{discovery, effects, namespace_management};
+use crate::{discovery, effects, features, namespace_management};
 
 /// Byte offsets in the command, for the error log.
 const NSID_AT: u16 = 4;
 const LID_AT: u16 = 40;
+const LSP_AT: u16 = 41;
 const NUMD_AT: u16 = 42;
 const LPO_AT: u16 = 48;
 const OT_AT: u16 = 58;
-
-/// A data unit of the SMART log: 1000 blocks of 512 bytes.
-const DATA_UNIT_BYTES: u128 = 512_000;
-
-/// Free space below which the SMART log warns, in percent.
-const SPARE_THRESHOLD_PERCENT: u8 = 10;
 
 /// A log page: who has it, how it may be asked for, and how it is made.
 struct Row<Q: Queue> {
@@ -102,7 +100,7 @@ impl<Q: Queue> Pages<Q> {
             offered: Offered::ByIo,
             scope: Scope::ControllerAlone,
             specific: 0,
-            make: |command, _| Ok(smart_page(command).to_vec()),
+            make: |command, _| Ok(command.line.target.smart_log().encode().to_vec()),
         },
         Row {
             page: LogPage::FirmwareSlot,
@@ -127,6 +125,35 @@ impl<Q: Queue> Pages<Q> {
                 let manages = namespace_management::is_allowed(command);
                 Ok(effects::page(manages).encode().to_vec())
             },
+        },
+        Row {
+            page: LogPage::TelemetryHost,
+            offered: Offered::ByIo,
+            scope: Scope::ControllerAlone,
+            specific: 0,
+            make: snapshots::telemetry,
+        },
+        Row {
+            page: LogPage::PersistentEvent,
+            offered: Offered::ByIo,
+            scope: Scope::ControllerAlone,
+            specific: SupportedLogPages::ESTABLISH_AND_READ_HEADER,
+            make: snapshots::persistent_events,
+        },
+        Row {
+            page: LogPage::FeatureEffects,
+            offered: Offered::ByIo,
+            scope: Scope::Controller,
+            specific: 0,
+            make: |_, _| Ok(features::effects_page().encode().to_vec()),
+        },
+        Row {
+            page: LogPage::ManagementEffects,
+            offered: Offered::ByIo,
+            scope: Scope::Controller,
+            specific: 0,
+            // There is no management endpoint, so it has no commands.
+            make: |_, _| Ok(CommandEffects::default().encode().to_vec()),
         },
         Row {
             page: LogPage::Discovery,
@@ -261,55 +288,4 @@ fn error_page<Q: Queue>(command: &Command<Q>) -> Vec<u8> {
         .collect();
     page.resize(ERROR_LOG_ENTRIES * ERROR_LOG_ENTRY_BYTES, 0);
     page
-}
-
-fn smart_page<Q: Queue>(command: &Command<Q>) -> [u8; SMART_LOG_BYTES] {
-    let target = &command.line.target;
-    let totals = target.health.totals();
-    let space = target.engine.status();
-    let spare = spare_percent(
-        space.capacity_bytes - space.used_bytes.min(space.capacity_bytes),
-        space.capacity_bytes,
-    );
-    let mut critical_warning = 0;
-    if spare < SPARE_THRESHOLD_PERCENT {
-        critical_warning |= 1;
-    }
-    if space.read_only.is_some() {
-        critical_warning |= 1 << 3;
-    }
-    SmartLog {
-        critical_warning,
-        available_spare: spare,
-        available_spare_threshold: SPARE_THRESHOLD_PERCENT,
-        data_units_read: u128::from(totals.bytes_read).div_ceil(DATA_UNIT_BYTES),
-        data_units_written: u128::from(totals.bytes_written).div_ceil(DATA_UNIT_BYTES),
-        host_read_commands: u128::from(totals.read_commands),
-        host_write_commands: u128::from(totals.write_commands),
-        power_on_hours: u128::from(target.health.hours()),
-        media_errors: u128::from(totals.media_errors),
-        error_log_entries: u128::from(totals.error_entries),
-        ..Default::default()
-    }
-    .encode()
-}
-
-/// Free space of the pool in percent of its capacity: the spare of a target whose namespaces are thin.
-fn spare_percent(free_bytes: u64, capacity_bytes: u64) -> u8 {
-    match capacity_bytes {
-        0 => 100,
-        capacity => (u128::from(free_bytes) * 100 / u128::from(capacity)).min(100) as u8,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_spare_is_what_the_pool_has_left() {
-        assert_eq!(spare_percent(1, 0), 100);
-        assert_eq!(spare_percent(0, 100), 0);
-        assert_eq!(spare_percent(u64::MAX / 2, u64::MAX), 49);
-    }
 }

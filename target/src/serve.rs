@@ -28,6 +28,7 @@ use crate::listen::{Part, Wanted, listen};
 use crate::listeners::Listeners;
 use crate::machine;
 use crate::pool::{self, Create, OpenPool, PoolRequest};
+use crate::record;
 use crate::subsystem::{Limits, Target, TargetParts};
 
 /// Buffers of the control reactor: for labels, and for what the engine does not bounce itself.
@@ -258,6 +259,12 @@ async fn serve_pool(
         let _ = api_stopped.await;
     }));
 
+    let recording = target.clone();
+    let begun = control.spawn(move || async move { recording.begin_record().await });
+    begun.await??;
+    let recording = target.clone();
+    let kept = control.spawn(move || record::keep(recording));
+
     print(&announcement(&bound));
     if pool.is_temporary {
         print(&memory_notice(&pool.paths.dir));
@@ -287,6 +294,9 @@ async fn serve_pool(
             () = signals.next() => tracing::warn!("told to stop again: not waiting for hosts"),
         }
     }
+    let _ = kept.await;
+    let ended = control.spawn(move || record::end(target));
+    let _ = ended.await;
     let _ = stop_api.send(());
     let _ = tokio::time::timeout(Duration::from_secs(1), api).await;
     outcome

@@ -78,7 +78,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             controllers: 1024,
-            io_queues: 64,
+            io_queues: 128,
             mdts: 8,
             // An RDMA queue holds a receive buffer for every entry. Both as nvmet has them.
             rdma: QueueLimits {

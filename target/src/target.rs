@@ -25,9 +25,11 @@ use crate::controller::Controller;
 use crate::discovery;
 use crate::errors::Failure;
 use crate::events::EventKind;
+use crate::features::saved;
 use crate::health::Health;
 use crate::listen::Report;
 use crate::queue::lock;
+use crate::record::Record;
 use crate::reservation;
 use crate::status::{AttachedHost, TransportFigures};
 use crate::subsystem::{Limits, Subsystem, SubsystemKind};
@@ -74,6 +76,10 @@ pub struct Target {
     /// Those of them whose host is not on the subsystem's list.
     hosts_refused: [AtomicU64; 2],
     stopping: watch::Sender<bool>,
+    /// What the pool remembers of its life.
+    pub(crate) record: Record,
+    /// Held while a host's features are saved.
+    pub(crate) saving_features: TurnMutex<()>,
 }
 
 /// The subsystems of the world as they are served, the discovery subsystem left out.
@@ -143,6 +149,8 @@ impl Target {
             listeners_by_default,
             limits,
         } = parts;
+        saved::check(&engine)?;
+        let record = Record::open(&engine)?;
         let serial = serial_number(pool_uuid);
         let default: Nqn = own_name(crate::DEFAULT_SUBSYSTEM_NQN.to_owned())?;
         let unkept = SubsystemConfig::new(default.clone(), serial.clone());
@@ -176,6 +184,8 @@ impl Target {
             connects_refused: Default::default(),
             hosts_refused: Default::default(),
             stopping: watch::Sender::new(false),
+            record,
+            saving_features: TurnMutex::new(()),
         });
         let weak = Arc::downgrade(&target);
         target.engine.on_change(Box::new(move |change| {
@@ -341,6 +351,13 @@ impl Target {
                 .world()
                 .subsystem(&subsystem.nqn)
                 .is_some_and(|config| config.allows(host))
+    }
+
+    /// The serial number that a controller's host sees.
+    pub(crate) fn serial_of(&self, controller: &Controller) -> String {
+        let world = self.world();
+        let config = world.subsystem(&controller.subsystem.nqn);
+        config.map_or(&self.serial, |config| &config.serial).clone()
     }
 
     /// Stops: queues take no more commands, finish those that the engine works on, and close.

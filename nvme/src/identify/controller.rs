@@ -134,6 +134,8 @@ layout! {
         344..348 => anagrpmax: u32,
         /// Number of ANA groups.
         348..352 => nanagrpid: u32,
+        /// PELS: most bytes of the persistent event log, in units of 64 KiB.
+        352..356 => pels: u32,
         /// Submission entry size, as powers of two: smallest in bits 3:0, largest in 7:4; 66h.
         512..513 => sqes: u8,
         /// Completion entry size, as powers of two: smallest in bits 3:0, largest in 7:4; 44h.

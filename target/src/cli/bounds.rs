@@ -21,7 +21,7 @@ pub struct BoundsArgs {
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u16).range(1..=0xff00))]
     pub hosts: u16,
     /// I/O queues of a host; one that asks for more is granted so many
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub io_queues: u16,
     /// Commands that a host may have under way on an I/O queue [default: 1024 over TCP, 256 over RDMA]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=1024))]

@@ -8,12 +8,12 @@ use nvme::identify::{
 };
 use nvme::log::{
     ChangedNamespaces, CommandEffects, DiscoveryEntry, DiscoveryHeader, DiscoverySubtype,
-    ErrorLogEntry, SmartLog, SupportedLogPages,
+    ErrorLogEntry, FeatureEffects, SmartLog, SupportedLogPages,
 };
 use nvme::{Sqe, Status, admin, properties};
 use onefold::catalog::SubsystemConfig;
 
-use crate::harness::{Attached, Reply, VOLUME_BYTES, read, story, write};
+use crate::harness::{Attached, CC_ENABLE, Reply, VOLUME_BYTES, read, story, write};
 
 pub(crate) async fn identify(attached: &Attached, cns: u8, nsid: u32) -> Reply {
     let command = Identify {
@@ -54,6 +54,16 @@ pub(crate) async fn get_feature(attached: &Attached, fid: u8, select: u8) -> Rep
         fid,
         select,
         cdw11: 0,
+        nsid: 0,
+    };
+    attached.admin.call(command.to_sqe()).await
+}
+
+async fn save_feature(attached: &Attached, fid: u8, value: u32) -> Reply {
+    let command = SetFeatures {
+        fid,
+        save: true,
+        dwords: [value, 0, 0, 0, 0],
         nsid: 0,
     };
     attached.admin.call(command.to_sqe()).await
@@ -277,20 +287,37 @@ fn attached_hosts_hear_of_created_resized_and_deleted_volumes() {
 fn features_answer_with_current_default_saved_and_supported() {
     story(async |lab| {
         let attached = lab.attach(1).await;
-        for fid in [0x01, 0x02, 0x04, 0x05, 0x06, 0x07, 0x0a, 0x0b, 0x0f] {
+        let known = FeatureEffects::decode(&log(&attached, 0x12, 1024).await).expect("a page");
+        for fid in 0..=u8::MAX {
+            let known = known.0[usize::from(fid)] & FeatureEffects::SUPPORTED != 0;
             for select in 0..4 {
-                get_feature(&attached, fid, select).await.ok();
+                let get = GetFeatures {
+                    fid,
+                    select,
+                    // Host identifiers of 16 bytes; nothing to the others.
+                    cdw11: u32::from(fid == 0x81),
+                    nsid: 1,
+                };
+                let reply = attached.admin.call_in(get.to_sqe(), 4096).await;
+                match known {
+                    true => reply.ok(),
+                    false => reply.refused(Status::INVALID_FIELD),
+                };
+            }
+            get_feature(&attached, fid, 4)
+                .await
+                .refused(Status::INVALID_FIELD);
+            if !known {
+                set_feature(&attached, fid, 0)
+                    .await
+                    .refused(Status::INVALID_FIELD);
             }
         }
         for fid in [
-            0x00, 0x03, 0x08, 0x09, 0x0c, 0x0d, 0x10, 0x11, 0x80, 0xc0, 0xff,
+            0x01, 0x02, 0x04, 0x05, 0x06, 0x07, 0x0a, 0x0b, 0x0e, 0x0f, 0x16, 0x80, 0x81, 0x82,
+            0x83,
         ] {
-            get_feature(&attached, fid, 0)
-                .await
-                .refused(Status::INVALID_FIELD);
-            set_feature(&attached, fid, 0)
-                .await
-                .refused(Status::INVALID_FIELD);
+            assert_ne!(known.0[fid], 0, "feature {fid:02x}h");
         }
         assert_eq!(
             get_feature(&attached, 0x06, 0).await.ok().result,
@@ -306,30 +333,23 @@ fn features_answer_with_current_default_saved_and_supported() {
         );
         assert_eq!(
             get_feature(&attached, 0x07, 0).await.ok().result,
-            0x003f_003f
+            0x007f_007f
         );
         set_feature(&attached, 0x07, 0xffff)
             .await
             .refused(Status::INVALID_FIELD);
         assert_eq!(
             set_feature(&attached, 0x07, 0x01ff_01ff).await.ok().result,
-            0x003f_003f
+            0x007f_007f
         );
         set_feature(&attached, 0x0b, 1 << 9)
             .await
             .refused(Status::INVALID_FIELD);
-        let saved = SetFeatures {
-            fid: 0x06,
-            save: true,
-            dwords: [1, 0, 0, 0, 0],
-            nsid: 0,
-        };
-        attached
-            .admin
-            .call(saved.to_sqe())
-            .await
-            .refused(Status::FEATURE_NOT_SAVEABLE);
-
+        for fid in [0x02, 0x07, 0x0e, 0x0f, 0x16, 0x81] {
+            save_feature(&attached, fid, 1)
+                .await
+                .refused(Status::FEATURE_NOT_SAVEABLE);
+        }
         let host_id = GetFeatures {
             fid: 0x81,
             select: 0,
@@ -367,6 +387,85 @@ fn features_answer_with_current_default_saved_and_supported() {
         let mut data = vec![0; 512];
         data[0] = 1;
         attached.admin.call_out(behavior.to_sqe(), data).await.ok();
+    });
+}
+
+#[test]
+fn what_a_host_saves_comes_back_with_its_next_controller_and_with_nobody_elses() {
+    story(async |lab| {
+        let attached = lab.attach(1).await;
+        // Write cache, asynchronous events, arbitration.
+        let saved = [(0x06, 0), (0x0b, 0x1ff), (0x01, 3)];
+        for (fid, value) in saved {
+            assert_eq!(get_feature(&attached, fid, 3).await.ok().result & 1, 1);
+            let default = get_feature(&attached, fid, 1).await.ok().result;
+            assert_eq!(
+                get_feature(&attached, fid, 2).await.ok().result,
+                default,
+                "nothing was saved"
+            );
+            save_feature(&attached, fid, value).await.ok();
+            // What is set later and not saved is gone with the controller.
+            set_feature(&attached, fid, 1).await.ok();
+            assert_eq!(get_feature(&attached, fid, 0).await.ok().result, 1);
+            let saved = get_feature(&attached, fid, 2).await.ok().result;
+            assert_eq!(saved, u64::from(value));
+        }
+        // The boot progress marker is always kept.
+        set_feature(&attached, 0x80, 7).await.ok();
+        let again = lab.attach(1).await;
+        attached.set_property(properties::CC, 0).await.ok();
+        attached.set_property(properties::CC, CC_ENABLE).await.ok();
+        for controller in [&again, &attached] {
+            for (fid, value) in saved.into_iter().chain([(0x80, 7)]) {
+                let current = get_feature(controller, fid, 0).await.ok().result;
+                assert_eq!(current, u64::from(value), "feature {fid:02x}h");
+            }
+        }
+        let other = lab.attach(2).await;
+        for fid in [0x06, 0x0b, 0x01, 0x80] {
+            let default = get_feature(&other, fid, 1).await.ok().result;
+            for select in [0, 2] {
+                let value = get_feature(&other, fid, select).await.ok().result;
+                assert_eq!(value, default, "feature {fid:02x}h of another host");
+            }
+        }
+        // Anybody may look for subsystems, and leaves nothing behind.
+        save_feature(&lab.discover(3).await, 0x0b, 1 << 31)
+            .await
+            .refused(Status::FEATURE_NOT_SAVEABLE);
+    });
+}
+
+#[test]
+fn a_host_that_can_wait_is_told_for_how_long() {
+    story(async |lab| {
+        let (patient, other) = (lab.attach(1).await, lab.attach(2).await);
+        let page = identify(&patient, 0x01, 0).await.ok().data;
+        let page = IdentifyController::decode(&page).expect("a page");
+        assert!(page.crdt1 > 0 && page.crdt2 > 0 && page.crdt3 > 0);
+        let behavior = SetFeatures {
+            fid: 0x16,
+            save: false,
+            dwords: [0; 5],
+            nsid: 0,
+        };
+        let mut data = vec![0; 512];
+        data[0] = 1;
+        patient.admin.call_out(behavior.to_sqe(), data).await.ok();
+        let queues = [
+            lab.io_queue(&patient, 1).await,
+            lab.io_queue(&other, 1).await,
+        ];
+        lab.engine.shutdown().await.expect("a clean end");
+        let mut delays = Vec::new();
+        for queue in &queues {
+            let reply = queue.call_out(write(1, 0, 1), vec![1; 4096]).await;
+            assert_eq!(reply.code(), Status::NAMESPACE_NOT_READY);
+            assert!(!reply.status.is_dnr());
+            delays.push(reply.status.retry_delay());
+        }
+        assert_eq!(delays, [3, 0]);
     });
 }
 

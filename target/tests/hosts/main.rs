@@ -11,5 +11,6 @@ mod commands;
 mod connect;
 mod harness;
 mod io;
+mod limits;
 mod reservations;
 mod subsystems;
