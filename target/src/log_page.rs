@@ -49,17 +49,17 @@ struct Row<Q: Queue> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Offered {
-    ByAll,
-    ByDiscovery,
-    ByIo,
+    Everywhere,
+    Discovery,
+    Io,
 }
 
 impl Offered {
     fn by(self, controller: &Controller) -> bool {
         match self {
-            Self::ByAll => true,
-            Self::ByDiscovery => controller.is_discovery(),
-            Self::ByIo => !controller.is_discovery(),
+            Self::Everywhere => true,
+            Self::Discovery => controller.is_discovery(),
+            Self::Io => !controller.is_discovery(),
         }
     }
 }
@@ -80,7 +80,7 @@ impl<Q: Queue> Pages<Q> {
     const ALL: &'static [Row<Q>] = &[
         Row {
             page: LogPage::Supported,
-            offered: Offered::ByAll,
+            offered: Offered::Everywhere,
             scope: Scope::Controller,
             specific: 0,
             make: |command, _| {
@@ -90,35 +90,35 @@ impl<Q: Queue> Pages<Q> {
         },
         Row {
             page: LogPage::Error,
-            offered: Offered::ByAll,
+            offered: Offered::Everywhere,
             scope: Scope::Controller,
             specific: 0,
             make: |command, _| Ok(error_page(command)),
         },
         Row {
             page: LogPage::Smart,
-            offered: Offered::ByIo,
+            offered: Offered::Io,
             scope: Scope::ControllerAlone,
             specific: 0,
             make: |command, _| Ok(command.line.target.smart_log().encode().to_vec()),
         },
         Row {
             page: LogPage::FirmwareSlot,
-            offered: Offered::ByIo,
+            offered: Offered::Io,
             scope: Scope::Controller,
             specific: 0,
             make: |_, _| Ok(FirmwareSlotLog::single(crate::VERSION).encode().to_vec()),
         },
         Row {
             page: LogPage::ChangedNamespaces,
-            offered: Offered::ByIo,
+            offered: Offered::Io,
             scope: Scope::Controller,
             specific: 0,
             make: |command, get| Ok(changed_namespaces(command, get).encode().to_vec()),
         },
         Row {
             page: LogPage::CommandEffects,
-            offered: Offered::ByIo,
+            offered: Offered::Io,
             scope: Scope::Controller,
             specific: 0,
             make: |command, _| {
@@ -128,28 +128,28 @@ impl<Q: Queue> Pages<Q> {
         },
         Row {
             page: LogPage::TelemetryHost,
-            offered: Offered::ByIo,
+            offered: Offered::Io,
             scope: Scope::ControllerAlone,
             specific: 0,
             make: snapshots::telemetry,
         },
         Row {
             page: LogPage::PersistentEvent,
-            offered: Offered::ByIo,
+            offered: Offered::Io,
             scope: Scope::ControllerAlone,
             specific: SupportedLogPages::ESTABLISH_AND_READ_HEADER,
             make: snapshots::persistent_events,
         },
         Row {
             page: LogPage::FeatureEffects,
-            offered: Offered::ByIo,
+            offered: Offered::Io,
             scope: Scope::Controller,
             specific: 0,
             make: |_, _| Ok(features::effects_page().encode().to_vec()),
         },
         Row {
             page: LogPage::ManagementEffects,
-            offered: Offered::ByIo,
+            offered: Offered::Io,
             scope: Scope::Controller,
             specific: 0,
             // There is no management endpoint, so it has no commands.
@@ -157,7 +157,7 @@ impl<Q: Queue> Pages<Q> {
         },
         Row {
             page: LogPage::Discovery,
-            offered: Offered::ByDiscovery,
+            offered: Offered::Discovery,
             scope: Scope::Controller,
             specific: 0,
             make: |command, get| {

@@ -295,8 +295,10 @@ async fn serve_pool(
         }
     }
     let _ = kept.await;
-    let ended = control.spawn(move || record::end(target));
-    let _ = ended.await;
+    let ended = control.spawn(move || async move { target.end_record().await });
+    if let Ok(Err(error)) = ended.await {
+        tracing::warn!(%error, "the clean end was not noted: it will count as an unsafe shutdown");
+    }
     let _ = stop_api.send(());
     let _ = tokio::time::timeout(Duration::from_secs(1), api).await;
     outcome

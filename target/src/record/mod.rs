@@ -120,7 +120,7 @@ impl Target {
     ///
     /// # Errors
     /// The engine's.
-    pub(crate) async fn begin_record(&self) -> Result<(), Failure> {
+    pub async fn begin_record(&self) -> Result<(), Failure> {
         {
             let mut state = lock(&self.record.state);
             state.lifetime.begin();
@@ -129,6 +129,14 @@ impl Target {
         let smart = self.smart_log();
         lock(&self.record.state).events.smart(&smart);
         self.save_record(false).await
+    }
+
+    /// Notes a clean end: one that is not noted counts as an unsafe shutdown.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub async fn end_record(&self) -> Result<(), Failure> {
+        self.save_record(true).await
     }
 
     /// Notes what the totals are; also, at a clean end, that it is one.
@@ -191,12 +199,5 @@ pub(crate) async fn keep(target: Arc<Target>) {
                 tracing::warn!(%error, "what the pool remembers of its life was not written");
             }
         }
-    }
-}
-
-/// Notes a clean end.
-pub(crate) async fn end(target: Arc<Target>) {
-    if let Err(error) = target.save_record(true).await {
-        tracing::warn!(%error, "the clean end was not written: it will count as an unsafe shutdown");
     }
 }

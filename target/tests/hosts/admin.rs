@@ -238,7 +238,12 @@ fn every_log_page_that_is_announced_can_be_read_and_no_other() {
             let pages = log(&attached, 0x00, 1024).await;
             let pages = SupportedLogPages::decode(&pages).expect("a page");
             for lid in 0..=u8::MAX {
-                let reply = attached.admin.call_in(log_page(lid, 0, 64).to_sqe(), 64);
+                let get = GetLogPage {
+                    // Pages that are made first and then read are made.
+                    lsp: 1,
+                    ..log_page(lid, 0, 64)
+                };
+                let reply = attached.admin.call_in(get.to_sqe(), 64);
                 match pages.0[usize::from(lid)] & SupportedLogPages::SUPPORTED {
                     0 => reply.await.refused(Status::INVALID_LOG_PAGE),
                     _ => reply.await.ok(),

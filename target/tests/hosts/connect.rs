@@ -103,7 +103,7 @@ fn wrong_fields_of_the_command_are_named() {
             points_at(reply, InvalidParameter::command(44));
         }
         // The transport was told another queue, or one that there cannot be.
-        for (said, told) in [(0, 1), (1, 0), (65, 65), (0xffff, 0xffff)] {
+        for (said, told) in [(0, 1), (1, 0), (129, 129), (0xffff, 0xffff)] {
             let reply = attempt(ConnectCommand { qid: said, ..ADMIN }, told, 32).await;
             points_at(reply, InvalidParameter::command(42));
         }

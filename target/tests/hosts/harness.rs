@@ -441,6 +441,11 @@ impl Lab {
         lab
     }
 
+    /// The same pool, served by another daemon.
+    pub(crate) fn with_target(self, target: Arc<Target>) -> Self {
+        Self { target, ..self }
+    }
+
     pub(crate) async fn create_volume(&self, name: &str, size_bytes: u64, lba_bytes: u32) {
         let spec = VolumeSpec {
             name: name.into(),

@@ -12,5 +12,6 @@ mod connect;
 mod harness;
 mod io;
 mod limits;
+mod logs;
 mod reservations;
 mod subsystems;
