@@ -171,7 +171,7 @@ impl<Q: Queue> Pages<Q> {
         },
         Row {
             page: LogPage::Ana,
-            offered: Offered::ByIo,
+            offered: Offered::Io,
             scope: Scope::Controller,
             specific: 0,
             make: |command, get| {
@@ -182,7 +182,7 @@ impl<Q: Queue> Pages<Q> {
         },
         Row {
             page: LogPage::ReservationNotification,
-            offered: Offered::ByIo,
+            offered: Offered::Io,
             scope: Scope::Controller,
             specific: 0,
             make: |command, get| {

@@ -320,7 +320,7 @@ fn features_answer_with_current_default_saved_and_supported() {
         }
         for fid in [
             0x01, 0x02, 0x04, 0x05, 0x06, 0x07, 0x0a, 0x0b, 0x0e, 0x0f, 0x16, 0x80, 0x81, 0x82,
-            0x83,
+            0x83, 0x84,
         ] {
             assert_ne!(known.0[fid], 0, "feature {fid:02x}h");
         }

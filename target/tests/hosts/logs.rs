@@ -5,11 +5,10 @@ use nvme::log::{
     PersistentEvent, PersistentEventHeader, PersistentEventType, SmartLog, TelemetryHeader,
 };
 use nvme::{Sqe, Status, admin, properties};
-use onefold::subsystem::{Limits, Target, TargetParts};
-use uuid::Uuid;
+use onefold::subsystem::Limits;
 
 use crate::admin::set_feature;
-use crate::harness::{Attached, CC_ENABLE, Reply, read, story, write};
+use crate::harness::{Attached, CC_ENABLE, Reply, open_target, read, story, write};
 
 const TELEMETRY: u8 = 0x07;
 const PERSISTENT: u8 = 0x0d;
@@ -38,18 +37,6 @@ async fn next_event(attached: &Attached) -> u64 {
         .admin
         .begin(Sqe::new(admin::OPCODE_ASYNC_EVENT_REQUEST));
     event.await.expect("an answer").ok().result
-}
-
-/// A daemon that comes after the lab's own on the same pool.
-fn next_daemon(lab: &crate::harness::Lab) -> std::sync::Arc<Target> {
-    Target::open(TargetParts {
-        engine: lab.engine.clone(),
-        pool_uuid: Uuid::from_u128(1),
-        is_new_pool: false,
-        listeners: Vec::new(),
-        limits: Limits::default(),
-    })
-    .expect("a target")
 }
 
 #[test]
@@ -136,11 +123,14 @@ fn persistent_events_are_read_in_a_context_and_survive_a_restart() {
 
         // The next daemon goes on where this one ended.
         lab.target.end_record().await.expect("a record");
-        next_daemon(&lab).begin_record().await.expect("a record");
-        let third = next_daemon(&lab);
+        open_target(&lab.engine, Limits::default())
+            .begin_record()
+            .await
+            .expect("a record");
+        let third = open_target(&lab.engine, Limits::default());
         third.begin_record().await.expect("a record");
         third.end_record().await.expect("a record");
-        let again = next_daemon(&lab);
+        let again = open_target(&lab.engine, Limits::default());
         let lab = lab.with_target(again);
         let attached = lab.attach(1).await;
         let page = piece(&attached, PERSISTENT, 1, 0, 8192).await.ok().data;
@@ -169,7 +159,7 @@ fn what_hosts_did_is_counted_over_restarts() {
         write_1m().await.ok();
         queue.call_in(read(1, 0, 1), 4096).await.ok();
         lab.target.end_record().await.expect("a record");
-        let next = next_daemon(&lab);
+        let next = open_target(&lab.engine, Limits::default());
         let lab = lab.with_target(next);
         let attached = lab.attach(1).await;
         let queue = lab.io_queue(&attached, 1).await;
