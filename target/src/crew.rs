@@ -159,7 +159,18 @@ async fn work<Q: Queue>(line: Rc<Line<Q>>) {
     // The first command of a fused operation: who leads keeps it until the next one is there.
     let mut held = None;
     loop {
-        let Some(capsule) = line.queue.next_command().await else {
+        let next = line.queue.next_command();
+        let next = match &held {
+            None => next.await,
+            Some(_) => match reactor::timeout(fused::SECOND_TIMEOUT, next).await {
+                Ok(next) => next,
+                Err(_) => {
+                    fused::give_up(&mut held);
+                    continue;
+                }
+            },
+        };
+        let Some(capsule) = next else {
             return;
         };
         if line.handle.waiting.is_ending() {

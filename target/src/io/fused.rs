@@ -6,6 +6,9 @@
 //! - Nothing reads or changes the range between the comparison and the write: the engine locks it once
 //!   for both.
 //! - The second is never made when the first fails. They are answered in their order.
+//! - A first command does not wait for its second for ever.
+
+use std::time::Duration;
 
 use nvme::Status;
 use nvme::io::{IoCommand, LbaRange, OPCODE_COMPARE};
@@ -20,6 +23,10 @@ use crate::queue::Queue;
 const ALONE: u8 = 0;
 const FIRST: u8 = 1;
 const SECOND: u8 = 2;
+
+/// How long a first command waits for its second, which its host has sent at the same time: longer than
+/// lost packets delay one.
+pub(crate) const SECOND_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What is to be worked on.
 pub(crate) enum Work<Q: Queue> {
@@ -38,20 +45,28 @@ pub(crate) fn next<Q: Queue>(
     if first.is_none() && command.sqe().fuse() == ALONE {
         return Some(Work::One(command));
     }
-    let missing = || Err(Status::MISSING_FUSED.with_dnr().into());
     let fuse = command.sqe().fuse();
     match first {
         Some(first) if fuse == SECOND => return Some(Work::Both(Box::new((first, command)))),
-        Some(first) => first.answer(missing()),
+        Some(first) => miss(first),
         None => {}
     }
     match fuse {
         // What else says that it is the first of two is refused at once, as any wrong field.
         FIRST if can_begin(&command) => *held = Some(command),
-        SECOND if command.line.handle.qid != 0 => command.answer(missing()),
+        SECOND if command.line.handle.qid != 0 => miss(command),
         _ => return Some(Work::One(command)),
     }
     None
+}
+
+/// The second has not come in time.
+pub(crate) fn give_up<Q: Queue>(held: &mut Option<Command<Q>>) {
+    held.take().into_iter().for_each(miss);
+}
+
+fn miss<Q: Queue>(command: Command<Q>) {
+    command.answer(Err(Status::MISSING_FUSED.with_dnr().into()));
 }
 
 fn can_begin<Q: Queue>(command: &Command<Q>) -> bool {

@@ -205,6 +205,8 @@ fn half_a_fused_operation_changes_nothing() {
         one.refused(Status::LBA_OUT_OF_RANGE);
         two.refused(Status::FAILED_FUSED);
         assert_eq!(firsts(&queue, 1, 0, 2).await, [1, 0]);
+        // Nothing comes after the first one.
+        first().await.expect("it").refused(Status::MISSING_FUSED);
         // A host that goes away in the middle leaves nothing behind.
         let lonely = first();
         queue.close_from_host();
