@@ -8,6 +8,7 @@ use nvme::io::{CopyFormat, CopyRange, DSM_RANGE_BYTES, DsmRange, IoCommand};
 use nvme::lba_status::LbaStatusList;
 use nvme::properties::{Capabilities, Configuration, ControllerStatus};
 use nvme::rdma_cm::{PRIVATE_DATA_BYTES, RdmaCmAccept, RdmaCmReject, RdmaCmRequest, RdmaCmStatus};
+use nvme::reservation::{KeyPair, ReservationCommand};
 use nvme::{Cqe, Nqn, SglDescriptor, Sqe};
 
 /// A capsule: an entry of 64 bytes, and what follows it.
@@ -48,6 +49,13 @@ pub(crate) fn entry(bytes: &[u8]) {
         }
         if let IoCommand::Copy { ranges, format, .. } = command {
             copy(data, ranges, format);
+        }
+    }
+    if let Some(Ok(command)) = ReservationCommand::parse(&sqe) {
+        let again = ReservationCommand::parse(&command.to_sqe());
+        assert_eq!(again, Some(Ok(command)));
+        if let Some(keys) = KeyPair::decode(data) {
+            assert_eq!(keys.encode(), data[..16]);
         }
     }
     if let Ok(command) = FabricsCommand::parse(&sqe) {

@@ -1,5 +1,6 @@
 //! Identify and log pages, as the host side reads them from a target that it need not trust.
 
+use nvme::ana::AnaLog;
 use nvme::identify::{
     CommandSetCombinations, IDENTIFY_BYTES, IdentifyController, IdentifyIndependentNamespace,
     IdentifyNamespace, IdentifyNvmController, IdentifyNvmNamespace, LBA_FORMATS_MAX,
@@ -10,6 +11,7 @@ use nvme::log::{
     ChangedNamespaces, CommandEffects, DISCOVERY_BYTES, DiscoveryEntry, DiscoveryHeader,
     ErrorLogEntry, FirmwareSlotLog, SmartLog, slice_page,
 };
+use nvme::reservation::{ReservationNotification, ReservationReport};
 
 use crate::input::Input;
 
@@ -93,6 +95,24 @@ pub(crate) fn log(bytes: &[u8]) {
     }
     if let Some(page) = CommandEffects::decode(bytes) {
         assert_eq!(CommandEffects::decode(&page.encode()[..]), Some(page));
+    }
+    if let Some(log) = AnaLog::decode(bytes) {
+        assert_eq!(AnaLog::decode(&log.encode(false)).as_ref(), Some(&log));
+        let groups = AnaLog::decode(&log.encode(true)).map(|log| log.groups.len());
+        assert_eq!(groups, Some(log.groups.len()));
+    }
+    if let Some(page) = ReservationNotification::decode(bytes) {
+        assert_eq!(ReservationNotification::decode(&page.encode()), Some(page));
+    }
+    for extended in [false, true] {
+        if let Some(report) = ReservationReport::decode(bytes, extended) {
+            let again = report.encode(extended);
+            assert_eq!(
+                ReservationReport::total_bytes(&again, extended),
+                Some(again.len())
+            );
+            assert_eq!(ReservationReport::decode(&again, extended), Some(report));
+        }
     }
     let mut input = Input::new(bytes);
     let (offset, length) = (input.u64(), usize::from(input.u16()));

@@ -37,7 +37,7 @@ fn conflicts(result: Result<(), Error>) {
 fn a_reservation_outlives_a_killed_daemon_and_falls_to_who_preempts_it() {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let pool = folder.path().join("pool");
-    let host = own_address();
+    let host = own_address(1);
     let listen = format!("tcp://{host}:4420");
     let arguments = [
         "--create", "256M", "--volume", "vol0=64M", "--listen", &listen,
