@@ -177,7 +177,10 @@ impl<Q: Queue> Pages<Q> {
             make: |command, get| {
                 let world = command.line.target.world();
                 let log = ana::log(&world, &command.line.controller);
-                Ok(log.encode(get.lsp & RETURN_GROUPS_ONLY != 0))
+                let mut page = log.encode(get.lsp & RETURN_GROUPS_ONLY != 0);
+                // nvme-cli reads the longest log that there can be, in pieces.
+                page.resize(ana::LOG_BYTES_MAX, 0);
+                Ok(page)
             },
         },
         Row {

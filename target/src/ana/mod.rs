@@ -15,9 +15,13 @@ use std::collections::BTreeMap;
 use nvme::Nqn;
 use nvme::ana::{AnaGroup, AnaLog, AnaState};
 
-use crate::catalog::Catalog;
 use crate::catalog::world::World;
+use crate::catalog::{ANA_GROUPS_MAX, Catalog, NAMESPACES_MAX};
 use crate::controller::Controller;
+
+/// The longest log: a header, every group, every namespace.
+pub(crate) const LOG_BYTES_MAX: usize =
+    16 + 32 * ANA_GROUPS_MAX as usize + 4 * NAMESPACES_MAX as usize;
 
 /// How often paths and groups changed since the start.
 #[derive(Clone, Debug, Default)]
