@@ -120,10 +120,9 @@ pub(crate) fn transport(transport: fabric::Transport) -> log::Transport {
 fn requirements(transport: fabric::Transport) -> u8 {
     match transport {
         fabric::Transport::Rdma => DiscoveryEntry::SECURE_CHANNEL_NOT_REQUIRED,
-        // Without flow control answers to reads need no completion of their own on the wire.
-        fabric::Transport::Tcp => {
-            DiscoveryEntry::SECURE_CHANNEL_NOT_REQUIRED | DiscoveryEntry::SQ_FLOW_CONTROL_OPTIONAL
-        }
+        // Without flow control answers to reads need no completion of their own on the wire. Nothing is
+        // said of a secure channel: libnvme takes 'not required' for 'by TLS' (`nvme connect-all`).
+        fabric::Transport::Tcp => DiscoveryEntry::SQ_FLOW_CONTROL_OPTIONAL,
     }
 }
 

@@ -56,6 +56,7 @@ pub mod listener_api;
 mod listeners;
 mod log_page;
 mod machine;
+mod mdns;
 mod namespace_management;
 pub mod pool;
 pub mod queue;

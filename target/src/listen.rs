@@ -40,6 +40,8 @@ pub(crate) struct Wanted {
     pub(crate) strict_icrc: bool,
     /// TCP connections are paced if the system does that ([`TcpListenerConfig::paced`]).
     pub(crate) tcp_pacing: bool,
+    /// Listeners are announced on the local network.
+    pub(crate) mdns: bool,
 }
 
 impl Wanted {
@@ -51,6 +53,7 @@ impl Wanted {
                 by_default: false,
                 strict_icrc,
                 tcp_pacing,
+                mdns: false,
             };
         }
         let every = [IpAddr::from([0; 4]), IpAddr::from([0; 16])];
@@ -66,6 +69,7 @@ impl Wanted {
             by_default: true,
             strict_icrc,
             tcp_pacing,
+            mdns: false,
         }
     }
 
@@ -83,6 +87,7 @@ impl Wanted {
             by_default: false,
             strict_icrc: false,
             tcp_pacing: false,
+            mdns: false,
         }
     }
 }

@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::catalog::{Catalog, PortConfig};
 use crate::errors::Failure;
 use crate::listen::{Order, Report, Wanted};
+use crate::mdns::Mdns;
 use crate::target::Target;
 
 /// How long a reactor may take to say what its listeners saw.
@@ -24,16 +25,32 @@ pub(crate) struct Listeners {
     reactors: Vec<mpsc::Sender<Order>>,
     /// For addresses that come later.
     how: Wanted,
+    mdns: Option<Arc<Mdns>>,
 }
 
 impl Listeners {
-    pub(crate) fn new(reactors: Vec<mpsc::Sender<Order>>, how: &Wanted) -> Self {
+    pub(crate) fn new(
+        reactors: Vec<mpsc::Sender<Order>>,
+        how: &Wanted,
+        mdns: Option<Mdns>,
+    ) -> Self {
         let how = Wanted {
             addresses: Vec::new(),
             by_default: false,
             ..how.clone()
         };
-        Self { reactors, how }
+        Self {
+            reactors,
+            how,
+            mdns: mdns.map(Arc::new),
+        }
+    }
+
+    /// Announces listeners on the local network, if that is wanted.
+    pub(crate) fn announce(&self, addresses: &[TransportAddress]) {
+        if let Some(mdns) = &self.mdns {
+            addresses.iter().for_each(|address| mdns.announce(*address));
+        }
     }
 
     /// What the reactors say. One that does not answer is left out: a status must not hang with it.
@@ -116,7 +133,10 @@ impl Listeners {
         };
         let kept = control.spawn(move || async move { target.change(add).await });
         match kept.await? {
-            Ok(port) => Ok(port),
+            Ok(port) => {
+                self.announce(&[address]);
+                Ok(port)
+            }
             Err(failure) => {
                 self.close(address).await;
                 Err(failure)
@@ -148,6 +168,9 @@ impl Listeners {
         };
         let removed = control.spawn(move || async move { changed.change(remove).await });
         let port = removed.await??;
+        if let Some(mdns) = &self.mdns {
+            mdns.withdraw(port.address);
+        }
         self.close(port.address).await;
         target.end_controllers_of(id);
         Ok(PortConfig::clone(&port))

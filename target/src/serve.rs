@@ -27,6 +27,7 @@ use crate::errors::Failure;
 use crate::listen::{Part, Wanted, listen};
 use crate::listeners::Listeners;
 use crate::machine;
+use crate::mdns::Mdns;
 use crate::pool::{self, Create, OpenPool, PoolRequest};
 use crate::record;
 use crate::subsystem::{Limits, Target, TargetParts};
@@ -93,7 +94,8 @@ async fn serve(args: &ServeArgs) -> Result<(), Failure> {
         .map_err(|_| Failure::invalid("--buffers is more than this machine can address"))?;
     let told = TransportAddress::distinct(&args.listen)
         .map_err(|error| Failure::invalid(error.to_string()))?;
-    let wanted = Wanted::new(&told, args.strict_icrc, args.tcp_pacing);
+    let mut wanted = Wanted::new(&told, args.strict_icrc, args.tcp_pacing);
+    wanted.mdns = args.mdns;
     let count = args.reactors.unwrap_or_else(default_reactors);
     let mut data = Vec::new();
     for index in 0..count {
@@ -323,6 +325,10 @@ async fn start_listening(
 ) -> Result<Listening, Failure> {
     let (mut bound, mut work, mut reactors) = (Vec::new(), Vec::new(), Vec::new());
     let how = wanted.clone();
+    let mdns = match how.mdns {
+        true => Some(Mdns::start(target.discovery.nqn.clone())?),
+        false => None,
+    };
     let mut wanted = wanted;
     let mut devices = Vec::new().into_iter();
     for (index, reactor) in data.iter().enumerate() {
@@ -344,7 +350,7 @@ async fn start_listening(
             devices = found.others.into_iter();
         }
     }
-    let listeners = Listeners::new(reactors, &how);
+    let listeners = Listeners::new(reactors, &how, mdns);
     for address in kept {
         match listeners.open(address).await {
             Ok(()) => bound.push(address),
@@ -359,6 +365,7 @@ async fn start_listening(
             "none of the pool's listeners can be served (see the log): name an address with --listen",
         ));
     }
+    listeners.announce(&bound);
     Ok(Listening {
         bound,
         work,

@@ -154,6 +154,9 @@ pub struct ServeArgs {
     /// timer: for hosts far away. Otherwise they use CUBIC there, which costs far less on short paths
     #[arg(long)]
     pub tcp_pacing: bool,
+    /// Announce the discovery service on the local network by mDNS (_nvme-disc._tcp)
+    #[arg(long)]
+    pub mdns: bool,
     /// Warn when the pool is this full, in percent (a list in order)
     #[arg(long, value_name = "PERCENT,...", value_delimiter = ',', default_value = "80,90,95", value_parser = clap::value_parser!(u8).range(1..=100))]
     pub warn_at: Vec<u8>,

@@ -496,7 +496,7 @@ fn discovery_tells_where_the_subsystem_is() {
         let entry = DiscoveryEntry::decode(&all[4096..]).expect("an entry");
         assert_eq!(
             (entry.transport, entry.traddr.as_str(), entry.treq),
-            (nvme::log::Transport::TCP, "192.0.2.2", 6)
+            (nvme::log::Transport::TCP, "192.0.2.2", 4)
         );
         let entry = DiscoveryEntry::decode(&all[3072..]).expect("an entry");
         assert_eq!(entry.transport, nvme::log::Transport::ROCE_V2);
