@@ -41,6 +41,9 @@ const SEND_PDUS_WITH_DATA: usize = 8;
 const SEND_BYTES: usize = 32 << 10;
 /// So many PDUs leave at once, however small they are.
 const SEND_PDUS: usize = 16;
+/// So many small PDUs (R2Ts, responses) leave together while the peer's data is still coming in: each send
+/// costs as much as receiving 128 KiB, and a peer whose data waits here has time.
+const SEND_PDUS_WHILE_RECEIVING: usize = 8;
 /// How long the peer may take to read the last words.
 const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(1);
 /// What a whole PDU counts for in [`Link::progress`], where a byte counts 1.
@@ -176,6 +179,11 @@ impl Link {
         Ok(())
     }
 
+    /// Whether what is queued may wait for more to go with it, if there is more to receive now.
+    fn may_wait(&self) -> bool {
+        self.queued.get() < SEND_PDUS_WHILE_RECEIVING && self.unsent_bytes() < SEND_BYTES
+    }
+
     /// Makes the connection's task look.
     pub(super) fn kick(&self) {
         if !self.kicked.replace(true)
@@ -253,7 +261,9 @@ impl<R: Role> Driver<R> {
         {
             return Poll::Ready(reason);
         }
-        if let Err(error) = self.send() {
+        if !(self.readable && self.role.link().may_wait())
+            && let Err(error) = self.send()
+        {
             return Poll::Ready(CloseReason::Network(error.kind()));
         }
         if let Some(reason) = self.role.life().reason() {
