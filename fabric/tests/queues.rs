@@ -3,6 +3,7 @@
 mod common;
 
 use std::cell::Cell;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use common::*;
 use fabric::rdma::{CloseReason, WorkStatus};
 use fabric::{
     Device, DeviceConfig, DeviceError, HostData, HostError, HostQueue, HostQueueParams, Listener,
-    ListenerConfig, QueueConnectError, QueueLimits, SoftConfig,
+    ListenerConfig, Provider, QueueConnectError, QueueLimits, SoftConfig,
 };
 use futures_util::future::join_all;
 use nvme::rdma_cm::RdmaCmStatus;
@@ -248,6 +249,14 @@ fn strict_checks_let_every_right_packet_pass() {
     });
 }
 
+/// A packet for a queue pair that there is not, with the ICRC of this IP identification.
+fn packet_for_nobody(flow: &Flow, identification: u16) -> Vec<u8> {
+    let mut packet = vec![4, 0x40, 0xff, 0xff, 0, 1, 2, 3, 0, 0, 0, 1];
+    let sum = icrc::compute(flow, identification, &packet);
+    packet.extend(sum.to_le_bytes());
+    packet
+}
+
 #[test]
 fn strict_checks_notice_what_looks_like_another_identification() {
     run(async {
@@ -260,10 +269,7 @@ fn strict_checks_notice_what_looks_like_another_identification() {
         for to in &devices {
             // The kernel sends it with 0, and its ICRC is right for 5.
             let to = to.addresses()[0];
-            let flow = Flow::new(from.ip(), to, from.port());
-            let mut packet = vec![4, 0x40, 0xff, 0xff, 0, 1, 2, 3, 0, 0, 0, 1];
-            let sum = icrc::compute(&flow, 5, &packet);
-            packet.extend(sum.to_le_bytes());
+            let packet = packet_for_nobody(&Flow::new(from.ip(), to, from.port()), 5);
             own.send_to(&packet, (to, UDP_PORT)).expect("sent");
         }
         let received = || {
@@ -280,6 +286,30 @@ fn strict_checks_notice_what_looks_like_another_identification() {
             reactor::sleep(LOOK_AGAIN).await;
         }
         assert_eq!(errors(), [0, 1]);
+    });
+}
+
+#[test]
+fn a_packet_whose_icrc_is_wrong_is_dropped_and_counted() {
+    run(async {
+        let device = device(SoftConfig::default());
+        let own = std::net::UdpSocket::bind((own_address(), 0)).expect("a socket");
+        let from = own.local_addr().expect("an address");
+        let to = device.addresses()[0];
+        let packet = packet_for_nobody(&Flow::new(from.ip(), to, from.port()), 0);
+        let damaged = packet
+            .iter()
+            .enumerate()
+            .map(|(at, byte)| byte ^ u8::from(at == 9));
+        let damaged: Vec<u8> = damaged.collect();
+        for packet in [&packet, &damaged] {
+            own.send_to(packet, (to, UDP_PORT)).expect("sent");
+        }
+        let seen = || device.counters();
+        while seen().packets_received < 2 {
+            reactor::sleep(LOOK_AGAIN).await;
+        }
+        assert_eq!((seen().icrc_errors, seen().endpoint.unknown_qp), (1, 1));
     });
 }
 
@@ -514,6 +544,21 @@ fn two_listeners_on_one_port_are_an_error_until_the_first_goes() {
         assert!(Listener::bind(&target, PORT).is_err());
         drop(first);
         Listener::bind(&target, PORT).expect("free again");
+    });
+}
+
+#[test]
+fn a_roce_port_that_another_program_has_is_named_with_who_most_likely_has_it() {
+    let [.., high, low] = std::process::id().to_be_bytes();
+    let address = IpAddr::from([127, 201, high, low]);
+    let _holder = std::net::UdpSocket::bind((address, UDP_PORT)).expect("nobody else is there");
+    run(async {
+        let config = DeviceConfig::on(vec![address]).provided_by(Provider::Soft);
+        let error = Device::open(config).expect_err("the port is taken");
+        let said = error.to_string();
+        for part in [&address.to_string(), "rdma link delete"] {
+            assert!(said.contains(part), "{said}");
+        }
     });
 }
 

@@ -222,8 +222,8 @@ impl Controller {
         .min(MAX_TRANSFER_BYTES);
         let alive = Rc::new(Cell::new(true));
         let keep_alive = (!options.keep_alive.is_zero()).then(|| {
-            let (admin, alive) = (admin.clone(), alive.clone());
-            reactor::spawn(keep_alive(admin, options.keep_alive / 2, alive))
+            let (admin, io, alive) = (admin.clone(), io.clone(), alive.clone());
+            reactor::spawn(keep_alive(admin, io, options.keep_alive / 2, alive))
         });
         let inner = Inner {
             admin,
@@ -503,13 +503,20 @@ async fn request_queues(admin: &Queue, wanted: u16) -> Result<u16, Error> {
     Ok(wanted.min(submission).min(completion))
 }
 
-async fn keep_alive(admin: Queue, period: Duration, alive: Rc<Cell<bool>>) {
+/// Tells the target that this host is there. When the target does not answer, the controller is gone, and
+/// its queues with it: what waits on one of them would wait until its time is over.
+async fn keep_alive(admin: Queue, io: Vec<Queue>, period: Duration, alive: Rc<Cell<bool>>) {
     loop {
         reactor::sleep(period).await;
         let sqe = Sqe::new(OPCODE_KEEP_ALIVE);
         if let Err(error) = admin.submit("Keep Alive", sqe, HostData::None).await {
             tracing::warn!(%error, "the target does not answer keep alives");
             alive.set(false);
+            if error.status().is_none() {
+                io.iter()
+                    .chain([&admin])
+                    .for_each(|queue| queue.queue.close());
+            }
             return;
         }
     }
