@@ -147,9 +147,7 @@ impl EngineConfig {
             return wrong("`bounce_bytes` must be at least 4 MiB");
         }
         if !self.fill_warnings.is_sorted() || self.fill_warnings.iter().any(|level| *level > 100) {
-            return wrong(
-                "`fill_warnings` (`serve --warn-at`) must be percentages up to 100, in order",
-            );
+            return wrong("`fill_warnings` must be percentages up to 100, in order");
         }
         if self.metadata_cache_bytes < METADATA_CACHE_BYTES_MIN && !cfg!(test) {
             return wrong("`metadata_cache_bytes` must be at least 8 MiB");

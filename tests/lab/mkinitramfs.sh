@@ -39,7 +39,7 @@ depmod -b "$root" "$version" 2>/dev/null
 # --- programs and their shared libraries
 libraries() { ldd "$1" 2>/dev/null | awk '/=> \//{print $3} $1~/^\//{print $1}'; }
 add_library() { local to=$root/usr/lib/x86_64-linux-gnu/${1##*/}; [ -e "$to" ] || cp -L "$1" "$to"; }
-programs="bash kmod nvme rdma ip tc ibv_devinfo mke2fs e2fsck fstrim blockdev lsblk strace jq timeout dd stat cmp sha256sum tar find xargs"
+programs="bash setpriv kmod nvme rdma ip tc ibv_devinfo mke2fs e2fsck fstrim blockdev lsblk strace jq timeout dd stat cmp sha256sum tar find xargs"
 for program in $programs; do
   path=$(PATH=/usr/sbin:/usr/bin:/sbin:/bin command -v "$program") || { echo "lab: no program $program" >&2; exit 1; }
   cp -L "$path" "$root/bin/$program"

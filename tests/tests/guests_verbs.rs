@@ -6,6 +6,7 @@
 
 #![allow(clippy::print_stdout, reason = "the figures of a story are its result")]
 
+use std::net::SocketAddr;
 use std::process::Output;
 use std::thread;
 use std::time::Duration;
@@ -92,6 +93,58 @@ impl Pair {
     }
 }
 
+/// A guest with an RDMA device, whose hosts are Onefold's own soft RoCE outside of it.
+struct Alone {
+    target: Guest,
+    network: Network,
+    _program: TempDir,
+}
+
+impl Alone {
+    fn boot(name: &str, story: &str, arguments: &[&str]) -> Self {
+        let network = Network::new(1, 1500);
+        let program = tempfile::tempdir().expect("a folder can be made");
+        let spec = GuestSpec {
+            name,
+            kernel: "6.12",
+            number: 0,
+            cpus: 2,
+            story,
+            arguments,
+            limit_seconds: 1200,
+            files: &program_for_guests(program.path()),
+        };
+        let mut target = Guest::start(&network, &spec);
+        target.await_signal("up", 8 * MINUTE);
+        Self {
+            target,
+            network,
+            _program: program,
+        }
+    }
+
+    /// Loads a volume by its number from outside, and checks all that is read.
+    fn load(&self, address: &str, volume: &str, work: &str) -> Output {
+        let host = SocketAddr::new(address.parse().expect("an address"), 4420);
+        let subsystem = format!("rdma+soft://{host}/{NQN}");
+        let places = "--range 32M --seed 1 --verify --nsid".split(' ');
+        let arguments = ["perf", &subsystem].into_iter().chain(work.split(' '));
+        let arguments: Vec<&str> = arguments.chain(places).chain([volume]).collect();
+        onefold_in(Some(self.network.name()), &arguments)
+    }
+
+    fn assert_done(&self, load: &Output) {
+        let said = text_of(load);
+        assert!(load.status.success(), "{said}\n{}", self.target.console());
+        println!("{said}");
+    }
+
+    /// The guest does all of it by itself.
+    fn finish(self, limit: Duration) {
+        println!("{}", self.target.finish(limit));
+    }
+}
+
 /// A guest with one processor.
 const fn small(name: &'static str, story: &'static str) -> Role {
     Role {
@@ -124,44 +177,44 @@ fn rdma_devices_serve_a_linux_host_and_attach_to_a_linux_target() {
 #[test]
 #[ignore = "boots a guest: tests/lab/setup.sh, then by name (CONTRIBUTING.md); rxe in an emulated kernel is not steady enough for every run"]
 fn every_reactor_serves_hosts_of_an_rdma_device_that_runs_out_of_receives() {
-    let network = Network::new(1, 1500);
-    let program = tempfile::tempdir().expect("a folder can be made");
-    let mut target = Guest::start(
-        &network,
-        &GuestSpec {
-            name: "few-receives",
-            kernel: "6.12",
-            number: 0,
-            cpus: 2,
-            story: "verbs_few_receives",
-            arguments: &[ADDRESS, ADDRESS_V6],
-            limit_seconds: 1200,
-            files: &program_for_guests(program.path()),
-        },
-    );
-    target.await_signal("up", 8 * MINUTE);
+    let alone = Alone::boot("few-receives", "verbs_few_receives", &[ADDRESS, ADDRESS_V6]);
     // Soft RoCE has one program on an address.
-    let hosts = [(ADDRESS.to_owned(), "1"), (format!("[{ADDRESS_V6}]"), "2")];
-    let load = |(address, volume): &(String, &str)| {
-        let subsystem = format!("rdma+soft://{address}:4420/{NQN}");
-        let places = ["--nsid", volume, "--range", "32M", "--size", "16M"];
-        let work = "--rw randrw --bs 4k --qd 64 --queues 4 --seed 1 --verify";
-        let work = ["perf", &subsystem].into_iter().chain(work.split(' '));
-        let arguments: Vec<&str> = work.chain(places).collect();
-        onefold_in(Some(network.name()), &arguments)
-    };
+    let hosts = [(ADDRESS, "1"), (ADDRESS_V6, "2")];
+    let work = "--rw randrw --bs 4k --qd 64 --queues 4 --size 16M";
+    let load = |(address, volume)| alone.load(address, volume, work);
     let loads: Vec<Output> = thread::scope(|scope| {
-        let loads = hosts.each_ref().map(|host| scope.spawn(|| load(host)));
+        let loads = hosts.map(|host| scope.spawn(move || load(host)));
         let ended = loads.map(|load| load.join().expect("no load panics"));
         ended.into()
     });
-    for load in loads {
-        let said = text_of(&load);
-        assert!(load.status.success(), "{said}\n{}", target.console());
-        println!("{said}");
+    loads.iter().for_each(|load| alone.assert_done(load));
+    alone.target.signal("loaded");
+    alone.finish(3 * MINUTE);
+}
+
+#[test]
+#[ignore = "boots a guest: tests/lab/setup.sh, then by name (CONTRIBUTING.md); rxe in an emulated kernel is not steady enough for every run"]
+fn an_rdma_port_goes_down_and_up_and_memory_is_short_and_hosts_are_served() {
+    let mut alone = Alone::boot("port-down", "verbs_port_down", &[ADDRESS]);
+    let work = "--rw randrw --bs 16k --qd 8 --queues 4 --size 4M";
+    let cut = thread::scope(|scope| {
+        let load =
+            scope.spawn(|| alone.load(ADDRESS, "1", "--rw randrw --bs 16k --qd 8 --time 120"));
+        alone.target.signal("loading");
+        load.join().expect("no load panics")
+    });
+    alone.target.await_signal("down", MINUTE);
+    // Whoever was attached is told, and does not wait for ever.
+    let told = text_of(&cut);
+    assert!(!cut.status.success() && told.contains("is gone"), "{told}");
+    println!("{told}");
+    alone.target.signal("seen-down");
+    for (ready, done) in [("again", "served"), ("little-memory", "little-served")] {
+        alone.target.await_signal(ready, 2 * MINUTE);
+        alone.assert_done(&alone.load(ADDRESS, "1", work));
+        alone.target.signal(done);
     }
-    target.signal("loaded");
-    println!("{}", target.finish(3 * MINUTE));
+    alone.finish(3 * MINUTE);
 }
 
 #[test]
@@ -186,20 +239,5 @@ fn soft_roce_carries_data_through_a_bad_network() {
 #[test]
 #[ignore = "boots a guest: tests/lab/setup.sh, then by name (CONTRIBUTING.md); rxe in an emulated kernel is not steady enough for every run"]
 fn a_listener_outlives_the_removal_of_its_rdma_device() {
-    let network = Network::new(1, 1500);
-    let program = tempfile::tempdir().expect("a folder can be made");
-    let guest = Guest::start(
-        &network,
-        &GuestSpec {
-            name: "hotplug",
-            kernel: "6.12",
-            number: 0,
-            cpus: 2,
-            story: "verbs_removal",
-            arguments: &[ADDRESS],
-            limit_seconds: 400,
-            files: &program_for_guests(program.path()),
-        },
-    );
-    println!("{}", guest.finish(7 * MINUTE));
+    Alone::boot("hotplug", "verbs_removal", &[ADDRESS]).finish(7 * MINUTE);
 }

@@ -7,6 +7,7 @@ pool=/run/pool; address=rdma+verbs://$1:4420
 onefold serve --pool $pool --create 256M --volume vol0=1G --buffers 64M --reactors 2 --listen $address >/lab/ready.txt 2>/lab/daemon.log &
 daemon=$!
 n=0; until grep -qs ready /lab/ready.txt; do sleep 0.1; n=$((n+1)); kill -0 $daemon && [ $n -lt 600 ] || { cat /lab/daemon.log; die "onefold serve"; }; done
+signal up
 load() { onefold perf $address/$NQN --verify --range 8M --seed 1 --rw randrw --bs 16k --qd 8 --queues 3 "$@"; }
 load --time 300 >/lab/perf.txt 2>&1 &
 perf=$!
