@@ -201,3 +201,49 @@ fn nvme_cli_is_answered_in_full_and_hears_of_a_pool_that_fills_up() {
         assert_consistent(&path);
     });
 }
+
+#[test]
+#[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
+fn a_host_is_told_of_subsystems_that_it_may_use_and_gets_into_no_other() {
+    const VMS: &str = "nqn.2026-11.org.example:vms";
+    const HIDDEN: &str = "nqn.2026-11.org.example:hidden";
+    const FRIEND: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-1111-4111-8111-111111111111";
+    steadily(|| {
+        let network = Network::new(1, 1500);
+        let folder = pool();
+        let pool = folder.path().join("pool");
+        let arguments = ["--create", "4G", "--volume", "vol0=64M"];
+        let daemon = Daemon::start(&pool, Some(network.name()), &arguments);
+        let tell = |words: &str| {
+            let words: Vec<_> = words.split(' ').collect();
+            control(&pool, &words)
+        };
+        tell(&format!("subsystem create {VMS} --namespace-management"));
+        tell(&format!("subsystem create {HIDDEN} --host {FRIEND}"));
+        tell("referral add tcp://10.77.0.99:8009");
+        let guest = Guest::start(
+            &network,
+            &GuestSpec {
+                name: "discoverer",
+                kernel: "6.12",
+                number: 0,
+                cpus: 1,
+                story: "discovery",
+                arguments: &[TARGET_V4],
+                limit_seconds: 480,
+                files: &[],
+            },
+        );
+        println!("{}", guest.finish(5 * MINUTE));
+        let status = daemon.status();
+        let tcp = status["transports"].as_array().expect("a list").iter();
+        let refused: u64 = tcp
+            .filter_map(|transport| transport["refused"]["host"].as_u64())
+            .sum();
+        assert!(refused >= 1, "the stranger is counted: {status:#}");
+        let log = daemon.log();
+        assert!(log.contains("not on the subsystem's list"), "and logged");
+        assert!(daemon.stop().success(), "the daemon stops cleanly");
+        assert_consistent(&pool);
+    });
+}
