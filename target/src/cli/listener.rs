@@ -19,7 +19,7 @@ pub enum ListenerCommand {
     /// Listen at one more address, also after the next start
     #[command(after_help = "Example:\n  onefold listener add tcp://192.0.2.5:4421")]
     Add {
-        /// The address; 0.0.0.0 and [::] mean all of the family
+        /// The address; 0.0.0.0 and :: mean all of the family
         #[arg(value_name = "tcp|rdma://ADDR:PORT")]
         address: TransportAddress,
         /// Where, and how.

@@ -2,8 +2,8 @@
 //! 8.19).
 //!
 //! A reservation belongs to a volume: it holds on every path, in every subsystem that shows the volume.
-//! Hosts are known by their identifiers. [`state`] decides what a command does; [`registry`] keeps the
-//! states, in the pool too if they are to persist; [`commands`] speaks with hosts; [`notifications`] is
+//! Hosts are known by their identifiers. `state` decides what a command does; `registry` keeps the
+//! states, in the pool too if they are to persist; `commands` speaks with hosts; `notifications` is
 //! what they are told of others' doings; [`api`] is for the target's owner.
 
 pub mod api;
