@@ -101,6 +101,11 @@ impl QueueAuth {
                 ))
     }
 
+    /// Whether the host has yet to authenticate.
+    pub(crate) fn is_awaited(&self) -> bool {
+        !self.open.get() && !self.over.get()
+    }
+
     /// How long until [`QueueAuth::is_late`] may be true, `usual` at most.
     pub(crate) fn pause(&self, usual: Duration) -> Duration {
         match self.deadline.get() {
@@ -144,8 +149,9 @@ pub(crate) async fn send<Q: Queue>(command: &Command<Q>, transfer: AuthTransfer)
     let data = command.fetch(bytes).await?;
     let auth = &command.line.auth;
     let step = auth.take();
-    if matches!(step, Step::Working) {
-        // Two messages at a time. What is under way goes on.
+    if matches!(step, Step::Working | Step::Ready(_, After::End)) {
+        // Two messages at a time: what is under way goes on. And who has failed connects anew.
+        auth.set(step);
         return Err(Status::COMMAND_SEQUENCE.with_dnr().into());
     }
     let transaction = match &step {

@@ -46,15 +46,19 @@ pub(crate) fn next<Q: Queue>(
         return Some(Work::One(command));
     }
     let fuse = command.sqe().fuse();
+    // What a queue may not do before its host has authenticated is refused as any other command.
+    let admitted = command.line.auth.admits(command.sqe());
     match first {
-        Some(first) if fuse == SECOND => return Some(Work::Both(Box::new((first, command)))),
+        Some(first) if fuse == SECOND && admitted => {
+            return Some(Work::Both(Box::new((first, command))));
+        }
         Some(first) => miss(first),
         None => {}
     }
     match fuse {
         // What else says that it is the first of two is refused at once, as any wrong field.
-        FIRST if can_begin(&command) => *held = Some(command),
-        SECOND if command.line.handle.qid != 0 => miss(command),
+        FIRST if admitted && can_begin(&command) => *held = Some(command),
+        SECOND if admitted && command.line.handle.qid != 0 => miss(command),
         _ => return Some(Work::One(command)),
     }
     None

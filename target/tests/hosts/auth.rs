@@ -7,6 +7,7 @@ use nvme::auth::{
     Explanation, Failure, Group, Hash, HostAuthError, HostExchange, HostKeys, Message, Secret,
 };
 use nvme::fabrics::{AuthTransfer, CNTLID_DYNAMIC, ConnectCommand, FabricsCommand};
+use nvme::io::{IoCommand, LbaRange};
 use nvme::{Nqn, Sqe, Status, properties};
 use onefold::DEFAULT_SUBSYSTEM_NQN;
 use onefold::auth::HostAuth;
@@ -244,6 +245,19 @@ fn nothing_is_done_for_a_host_before_it_has_authenticated() {
             .call_out(write(1, 0, 1), vec![1; 4096])
             .await
             .refused(Status::AUTHENTICATION_REQUIRED);
+        // Nor as the two parts of a fused operation.
+        let fused = |mut sqe: Sqe, part: u8| {
+            sqe.0[1] |= part;
+            sqe
+        };
+        let range = LbaRange { slba: 0, blocks: 1 };
+        let compare = IoCommand::Compare { nsid: 1, range }.to_sqe();
+        for (sqe, part) in [(compare, 1), (write(1, 0, 1), 2)] {
+            queue
+                .call_out(fused(sqe, part), vec![0; 4096])
+                .await
+                .refused(Status::AUTHENTICATION_REQUIRED);
+        }
         authenticate(&queue, &host, &keys(1))
             .await
             .expect("it knows the secret");
@@ -273,6 +287,30 @@ fn a_wrong_secret_ends_the_queue_and_is_counted() {
         lab.nobody_is_attached().await;
         assert_eq!(lab.target.auth_figures().failed, 2);
         lab.all_buffers_are_back().await;
+    });
+}
+
+#[test]
+fn a_host_that_failed_cannot_try_again_on_the_same_queue() {
+    story(async |lab| {
+        let host = TestHost::new(1);
+        keep(&lab, &host.nqn, kept(1)).await;
+        let attached = connected(&lab, &host).await;
+        tell(&attached.admin, &Message::Success2(5)).await;
+        let again = HostExchange::new(
+            Arc::new(keys(1)),
+            host.nqn.as_str(),
+            DEFAULT_SUBSYSTEM_NQN,
+            6,
+        );
+        let bytes = again.negotiate().encode();
+        let sqe = FabricsCommand::auth_send(transfer(bytes.len()));
+        let reply = attached.admin.call_out(sqe, bytes).await;
+        reply.refused(Status::COMMAND_SEQUENCE);
+        assert_eq!(
+            failed_with(&attached.admin).await,
+            Explanation::IncorrectMessage
+        );
     });
 }
 
@@ -331,6 +369,28 @@ fn a_secret_is_changed_and_asked_for_again_without_a_disconnect() {
         let outcome = authenticate(&io, &host, &keys(1)).await;
         assert_eq!(outcome, Err(HostAuthError::Refused(Explanation::Failed)));
         io.closed().await;
+    });
+}
+
+#[test]
+fn a_host_that_computes_for_longer_than_its_keep_alive_timeout_is_waited_for() {
+    let limits = Limits {
+        auth_timeout: Duration::from_millis(3500),
+        ..Limits::default()
+    };
+    story_with(limits, async |lab| {
+        let host = TestHost::new(1);
+        keep(&lab, &host.nqn, kept(1)).await;
+        let admin = lab.queue(0, 32);
+        let kato_ms = 1;
+        let command = ConnectCommand { kato_ms, ..ADMIN };
+        connect(&admin, command, connect_data(&host, CNTLID_DYNAMIC))
+            .await
+            .ok();
+        let connected = std::time::Instant::now();
+        admin.closed().await;
+        // The keep-alive timeout, rounded up, is a second; what ended the queue is the other one.
+        assert!(connected.elapsed() >= Duration::from_secs(3));
     });
 }
 
