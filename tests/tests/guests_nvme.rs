@@ -5,12 +5,16 @@
 
 #![allow(clippy::print_stdout, reason = "what a story says is its result")]
 
-use std::{path::Path, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
 
 use tempfile::TempDir;
 use tests::{
     daemon::{Daemon, assert_consistent, onefold, text_of},
-    lab::{Guest, GuestSpec, Network, TARGET_V4, steadily},
+    lab::{Guest, GuestSpec, Network, TARGET_V4, TARGET_V6, steadily},
     wait_for,
 };
 
@@ -216,5 +220,130 @@ fn a_host_is_told_of_subsystems_that_it_may_use_and_gets_into_no_other() {
         assert!(log.contains("not on the subsystem's list"), "and logged");
         assert!(daemon.stop().success(), "the daemon stops cleanly");
         assert_consistent(&pool);
+    });
+}
+
+/// Two guests, and what they say to each other: each hears what the other one signals.
+fn relay(sender: &mut Guest, hearer: &Guest, sign: &str) {
+    sender.await_signal(sign, 6 * MINUTE);
+    hearer.signal(sign);
+}
+
+#[test]
+#[ignore = "boots two guests: ./test.sh prepares the lab and runs it"]
+fn two_kernels_fence_each_other_by_reservations_that_survive_a_killed_target() {
+    steadily(|| {
+        let network = Network::new(2, 1500);
+        let folder = pool();
+        let path = folder.path().join("pool");
+        let arguments = ["--create", "1G", "--volume", "vol0=256M"];
+        let daemon = Daemon::start(&path, Some(network.name()), &arguments);
+        // Debian always has Perl; in the guest it makes the calls that no tool of Debian 12 makes.
+        let files = ["/usr/bin/perl", "/lib/x86_64-linux-gnu/libcrypt.so.1"].map(PathBuf::from);
+        let guest = |number, role| {
+            Guest::start(
+                &network,
+                &GuestSpec {
+                    name: role,
+                    kernel: "6.12",
+                    number,
+                    cpus: 1,
+                    story: "reservations",
+                    arguments: &[TARGET_V4, role],
+                    limit_seconds: 480,
+                    files: &files,
+                },
+            )
+        };
+        let (mut first, mut second) = (guest(0, "first"), guest(1, "second"));
+        relay(&mut first, &second, "first-reserved");
+        second.await_signal("second-killing", 6 * MINUTE);
+        daemon.kill_hard();
+        let daemon = Daemon::start(&path, Some(network.name()), &[]);
+        let shown = || control(&path, &["reservation", "show", "vol0"]);
+        let text = shown();
+        println!("{text}");
+        assert!(text.contains("write exclusive"), "{text}");
+        assert!(text.contains("survives a restart"), "{text}");
+        second.signal("killed");
+        relay(&mut second, &first, "second-conflicted");
+        relay(&mut first, &second, "first-holds");
+        relay(&mut second, &first, "second-preempted");
+        relay(&mut first, &second, "first-registered");
+        relay(&mut second, &first, "second-exclusive");
+        relay(&mut first, &second, "first-locked-out");
+        relay(&mut second, &first, "second-shared");
+        relay(&mut first, &second, "first-cleared");
+        let text = shown();
+        assert!(text.contains("reservation none"), "{text}");
+        relay(&mut second, &first, "second-done");
+        println!("{}", first.finish(3 * MINUTE));
+        println!("{}", second.finish(3 * MINUTE));
+        assert!(daemon.stop().success(), "the daemon stops cleanly");
+        assert_consistent(&path);
+    });
+}
+
+#[test]
+#[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
+fn a_host_with_two_paths_keeps_verifying_whatever_happens_to_one_of_them() {
+    steadily(|| {
+        let network = Network::new(1, 1500);
+        let folder = pool();
+        let path = folder.path().join("pool");
+        let first = format!("tcp://[{TARGET_V6}]:4420");
+        let second = format!("tcp://{TARGET_V4}:4420");
+        let arguments = [
+            "--create",
+            "1G",
+            "--volume",
+            "vol0=256M",
+            "--listen",
+            &second,
+        ];
+        let daemon = Daemon::start(&path, Some(network.name()), &arguments);
+        let run = |arguments: &[&str]| drop(control(&path, arguments));
+        let in_network = |arguments: &[&str]| {
+            let status = Command::new("ip")
+                .args(["netns", "exec", network.name(), "ip"])
+                .args(arguments)
+                .status();
+            assert!(status.is_ok_and(|status| status.success()), "{arguments:?}");
+        };
+        run(&["listener", "add", &first]);
+        let mut guest = Guest::start(
+            &network,
+            &GuestSpec {
+                name: "pathfinder",
+                kernel: "6.12",
+                number: 0,
+                cpus: 1,
+                story: "ana",
+                arguments: &[TARGET_V6, TARGET_V4],
+                limit_seconds: 600,
+                files: &[],
+            },
+        );
+        for step in ["inaccessible", "change", "non-optimized", "optimized"] {
+            guest.await_signal(step, 6 * MINUTE);
+            run(&["ana", "set", &first, "1", step]);
+            guest.signal(&format!("{step}-done"));
+        }
+        let address = format!("{TARGET_V6}/64");
+        let cut = ["addr", "del", &address, "dev", "br0"];
+        let mend = ["addr", "add", &address, "dev", "br0", "nodad"];
+        for (step, change) in [("cut", &cut[..]), ("mend", &mend[..])] {
+            guest.await_signal(step, 6 * MINUTE);
+            in_network(change);
+            guest.signal(&format!("{step}-done"));
+        }
+        for (step, change) in [("remove", "remove"), ("add", "add")] {
+            guest.await_signal(step, 6 * MINUTE);
+            run(&["listener", change, &first]);
+            guest.signal(&format!("{step}-done"));
+        }
+        println!("{}", guest.finish(6 * MINUTE));
+        assert!(daemon.stop().success(), "the daemon stops cleanly");
+        assert_consistent(&path);
     });
 }
