@@ -15,7 +15,6 @@ use tempfile::TempDir;
 use tests::{
     daemon::{Daemon, assert_consistent, onefold, text_of},
     lab::{Guest, GuestSpec, Network, TARGET_V4, TARGET_V6, steadily},
-    wait_for,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -66,16 +65,9 @@ fn control(pool: &Path, arguments: &[&str]) -> String {
 
 #[test]
 #[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
-fn linux_authenticates_with_every_hash_and_group_and_a_secret_is_changed_under_load() {
-    /// Each hash, and each group.
-    const COMBINATIONS: [(&str, &str); 6] = [
-        ("sha256", "null"),
-        ("sha384", "ffdhe2048"),
-        ("sha512", "ffdhe3072"),
-        ("sha256", "ffdhe4096"),
-        ("sha384", "ffdhe6144"),
-        ("sha512", "ffdhe8192"),
-    ];
+fn linux_authenticates_both_ways_and_hosts_with_wrong_secrets_stay_out() {
+    /// The larger groups take an emulated kernel many seconds; `hosts` has them all.
+    const COMBINATIONS: [(&str, &str); 2] = [("sha256", "null"), ("sha384", "ffdhe2048")];
     steadily(|| {
         let network = Network::new(1, 1500);
         let folder = pool();
@@ -100,12 +92,8 @@ fn linux_authenticates_with_every_hash_and_group_and_a_secret_is_changed_under_l
         let file = |name: &str| guest.share().join(name);
         let text = |name: &str| std::fs::read_to_string(file(name)).expect("the guest wrote it");
         let path = |name: &str| file(name).to_str().expect("UTF-8").to_owned();
-        let (nqn, one, two) = (
-            text("hostnqn").trim().to_owned(),
-            path("one.key"),
-            path("two.key"),
-        );
-        let controller = path("controller.key");
+        let nqn = text("hostnqn").trim().to_owned();
+        let (one, controller) = (path("one.key"), path("controller.key"));
         let secrets = ["one.key", "two.key", "controller.key"].map(text);
         control(
             &pool,
@@ -136,33 +124,14 @@ fn linux_authenticates_with_every_hash_and_group_and_a_secret_is_changed_under_l
             );
             guest.signal(&format!("set-{number}"));
         }
-        guest.await_signal("rotate", 3 * MINUTE);
         let count = |what: &str| {
             daemon.status()["authentication"][what]
                 .as_u64()
                 .expect("a number")
         };
-        // Connections so far: a host that came again would have made new ones.
-        let connections = || {
-            let transports = daemon.status()["transports"].clone();
-            let all = transports.as_array().expect("a list");
-            all.iter()
-                .map(|transport| transport["accepted"].as_u64().expect("a number"))
-                .sum::<u64>()
-        };
-        let (before, connected) = (count("succeeded"), connections());
-        control(&pool, &["host", "set", &nqn, "--dhchap-secret-file", &two]);
-        guest.signal("rotated");
-        guest.await_signal("asked-again", MINUTE);
-        // The admin queue and the I/O queue.
-        wait_for("both queues to authenticate again", 2 * MINUTE, || {
-            (count("succeeded") >= before + 2).then_some(())
-        });
-        assert_eq!(connections(), connected, "nobody was disconnected");
-        guest.signal("authenticated-again");
         println!("{}", guest.finish(5 * MINUTE));
         println!("{:#}", daemon.status()["authentication"]);
-        assert!(count("failed") >= 3, "wrong secrets are counted");
+        assert_eq!(count("failed"), 2, "wrong secrets are counted");
         let log = daemon.log();
         assert!(
             log.contains("authentication failed") && log.contains("10.77.0.2"),
