@@ -148,6 +148,35 @@ fn linux_authenticates_both_ways_and_hosts_with_wrong_secrets_stay_out() {
 
 #[test]
 #[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
+fn nvme_cli_is_answered_in_full_and_hears_of_a_pool_that_fills_up() {
+    steadily(|| {
+        let network = Network::new(1, 1500);
+        let folder = pool();
+        let path = folder.path().join("pool");
+        // Of 1 GiB 5 % are soon written.
+        let all = ["--create", "1G", "--volume", "vol0=1G", "--warn-at", "5,90"];
+        let daemon = Daemon::start(&path, Some(network.name()), &all);
+        let guest = Guest::start(
+            &network,
+            &GuestSpec {
+                name: "admin",
+                kernel: "6.12",
+                number: 0,
+                cpus: 1,
+                story: "admin",
+                arguments: &[TARGET_V4, "67108864"],
+                limit_seconds: 480,
+                files: &[],
+            },
+        );
+        println!("{}", guest.finish(9 * MINUTE));
+        assert!(daemon.stop().success(), "the daemon stops cleanly");
+        assert_consistent(&path);
+    });
+}
+
+#[test]
+#[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
 fn a_host_is_told_of_subsystems_that_it_may_use_and_gets_into_no_other() {
     const VMS: &str = "nqn.2026-11.org.example:vms";
     const HIDDEN: &str = "nqn.2026-11.org.example:hidden";
