@@ -104,6 +104,9 @@ pub struct LbaStatusList {
 }
 
 impl LbaStatusList {
+    /// Bytes of a list without descriptors.
+    pub const BYTES_MIN: usize = HEADER_BYTES;
+
     /// Descriptors that fit into so many bytes.
     #[must_use]
     pub const fn fitting(bytes: usize) -> usize {

@@ -200,6 +200,7 @@ fn status_has_the_promised_shape_and_its_bytes_add_up() {
     assert_eq!(
         keys(&status),
         [
+            "authentication",
             "health",
             "hosts",
             "pool",

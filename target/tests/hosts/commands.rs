@@ -437,12 +437,15 @@ fn blocks_that_a_host_marks_are_errors_and_are_told_until_they_are_written() {
             .call_in(long.to_sqe(), 4096)
             .await
             .refused(Status::INVALID_FIELD);
-        let lying = known(1, 0, 0);
-        attached
-            .admin
-            .call_in(lying.to_sqe(), 4092)
-            .await
-            .refused(Status::SGL_LENGTH_INVALID);
+        // nvme-cli 2.3 prepares a dword less than it asks for, and gets what fits.
+        let asking = known(1, 0, 0).to_sqe();
+        let reply = attached.admin.call_in(asking, 4092).await.ok();
+        assert_eq!(
+            LbaStatusList::decode(&reply.data),
+            Some(LbaStatusList::default())
+        );
+        let lying = attached.admin.call_in(asking, 4).await;
+        lying.refused(Status::SGL_LENGTH_INVALID);
         let discovery = lab.discover(3).await;
         lba_status(&discovery, known(1, 0, 0))
             .await
