@@ -29,7 +29,7 @@ pub(crate) async fn run<Q: Queue>(command: &Command<Q>, get: GetLbaStatus) -> Ou
         .filter(|&asked| asked <= command.line.target.limits.transfer_bytes_max())
         .ok_or(Fault::field(Status::INVALID_FIELD, MNDW_AT))?;
     command.check_data_room(LbaStatusList::BYTES_MIN)?;
-    // MNDW is zero based, which nvme-cli 2.3 forgets: it has room for a dword less than it asks for.
+    // A host that asks for more than it has room for gets what fits.
     let room = asked.min(command.data_len()?);
     let volume = command.line.namespace(get.nsid);
     let volume = volume.ok_or(Fault::field(Status::INVALID_NAMESPACE, NSID_AT))?;

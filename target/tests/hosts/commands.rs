@@ -437,7 +437,7 @@ fn blocks_that_a_host_marks_are_errors_and_are_told_until_they_are_written() {
             .call_in(long.to_sqe(), 4096)
             .await
             .refused(Status::INVALID_FIELD);
-        // nvme-cli 2.3 prepares a dword less than it asks for, and gets what fits.
+        // Who asks for more than it has room for gets what fits.
         let asking = known(1, 0, 0).to_sqe();
         let reply = attached.admin.call_in(asking, 4092).await.ok();
         assert_eq!(

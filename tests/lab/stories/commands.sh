@@ -35,12 +35,17 @@ nvme verify "$disk" -s 0 -c 65535 || die verify
 nvme write-uncor "$disk" -s 2 -c 1 || die write-uncor
 refused "read error\|0x.*281" nvme verify "$disk" -s 0 -c 7
 dd if="$disk" of=/dev/null bs=4096 skip=2 count=1 iflag=direct 2>/dev/null && die "what is uncorrectable was read"
-nvme get-lba-status "$disk" -n 1 -s 0 -m 1023 -a 17 -l 0 >/tmp/status || { cat /tmp/status; die get-lba-status; }
-cat /tmp/status; grep -q "DSLBA: 0x0*2, NLB: 0x0*2," /tmp/status || die "the blocks are not told"
+# nvme-cli 2.3 prepares no memory for the answer of its own get-lba-status, so the command is put together here.
+lba_status() { # ACTION: count of ranges, first block and length of the first one
+  nvme admin-passthru "$disk" --opcode=0x86 --namespace-id=1 --cdw12=1023 --cdw13=$(($1 << 24)) --data-len=4096 --read --raw-binary >/tmp/status || die get-lba-status
+  od -A n -t u4 -N 20 /tmp/status | awk '{ for (i = 1; i <= NF; i++) n[++c] = $i } END { print n[1], n[3], n[5] }'
+}
+told=$(lba_status 17); log "told: $told"
+[ "$told" = "1 2 2" ] || die "the blocks are not told"
 at 8 8 | cmp - /tmp/a || die "another copy of the same content was harmed"
 dd if=/tmp/a of="$disk" bs=32768 oflag=direct 2>/dev/null || die "write over it"
 nvme verify "$disk" -s 0 -c 65535 || die "verify afterwards"
-nvme get-lba-status "$disk" -n 1 -s 0 -m 1023 -a 16 -l 0 | grep -q "DSLBA" && die "they are told still"
+[ "$(lba_status 16)" = "0 0 0" ] || die "they are told still"
 log "verify, write-uncor, get-lba-status: done"
 
 # Zeroes and trims.
@@ -50,7 +55,8 @@ slbs=$(seq -s, 8 8 2048); lengths=$(yes 8 | head -256 | tr '\n' ','); zeros=$(ye
 nvme dsm "$disk" -d -s "$slbs" -b "${lengths%,}" -a "${zeros%,}" || die "dsm of 256 ranges"
 at 8 2048 | cmp -n 8388608 - /dev/zero || die "trimmed blocks are not zero"
 at 2056 8 | cmp - /tmp/a || die "more was trimmed"
-nvme flush "$disk" -n 0xffffffff || die "flush of all namespaces"
+# All namespaces at once (FFFFFFFFh) Linux lets nobody flush through a namespace: that has a test of its own.
+nvme flush "$disk" -n 1 || die flush
 log "write-zeroes, dsm, flush: done"
 nvme disconnect -n "$NQN" || die disconnect
 exit 0
