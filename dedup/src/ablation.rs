@@ -52,8 +52,6 @@ pub(crate) enum Broken {
     ReturnDamaged,
     /// Damaged blocks are not healed when their content is written again.
     NeverHeal,
-    /// Copies map blocks of another domain, or of a volume that is not deduplicated (I2, I4).
-    ShareBetweenDomains,
 }
 
 thread_local! {

@@ -256,8 +256,7 @@ impl Batch {
         self.checksum();
         if let Err(error) = self.write_and_compare().await {
             self.give_back_all();
-            // Of several, each tries again alone, so that only those fail whose blocks cannot be
-            // written.
+            // Of several, each tries again alone, so that only those fail whose blocks cannot be written.
             if let [_] = self.jobs[..] {
                 self.fail_all(&error);
             }
@@ -333,20 +332,17 @@ impl Batch {
 
     /// Computes the checksums of what is to be stored.
     fn checksum(&mut self) {
-        let Self {
-            jobs, items, new, ..
-        } = self;
-        for New { job, item, .. } in new.iter() {
-            let job = &jobs[*job as usize];
+        for New { job, item, .. } in self.new.iter() {
+            let job = &self.jobs[*job as usize];
             if let Some(block) = job.blocks().get(*item as usize - job.items.start) {
                 let crc32c = fingerprint::crc32c(block);
                 let is_mark = job.command.as_ref().is_some_and(|it| it.is_mark);
-                items[*item as usize].crc = Crc::Known(if is_mark { !crc32c } else { crc32c });
+                self.items[*item as usize].crc = Crc::Known(if is_mark { !crc32c } else { crc32c });
             }
         }
-        for at in 0..items.len() {
-            if let Crc::Of(other) = items[at].crc {
-                items[at].crc = items[other as usize].crc;
+        for at in 0..self.items.len() {
+            if let Crc::Of(other) = self.items[at].crc {
+                self.items[at].crc = self.items[other as usize].crc;
             }
         }
     }

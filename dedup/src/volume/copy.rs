@@ -120,10 +120,6 @@ impl Volume {
     /// Whether blocks of this volume can be mapped in that one, and the other way round: both are
     /// deduplicated, in the same domain.
     pub fn shares_with(&self, other: &Volume) -> bool {
-        #[cfg(test)]
-        if crate::ablation::is(crate::ablation::Broken::ShareBetweenDomains) {
-            return true;
-        }
         let (one, other) = (&self.core, &other.core);
         one.dedup && other.dedup && one.domain() == other.domain()
     }
@@ -256,9 +252,5 @@ impl Volume {
 
 /// Whether a block takes one more reference, from another mapping of its content.
 fn can_share(state: &State, block: &NewBlock) -> bool {
-    #[cfg(test)]
-    if crate::ablation::is(crate::ablation::Broken::ShareBetweenDomains) {
-        return state.can_share(block.pba);
-    }
     block.fingerprint.is_some() && state.can_share(block.pba)
 }
