@@ -23,7 +23,7 @@ const CONTEXT_BYTES_MAX: usize = 255;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PskError {
     /// Its form.
-    #[error("this is no TLS key: {0}; `nvme gen-tls-key` or `onefold host gen-tls-key` makes one")]
+    #[error("this is no TLS key: {0}; `nvme gen-tls-key` makes one")]
     Text(TextError),
     /// An unknown hash, or another length than the hash's.
     #[error(
