@@ -221,6 +221,78 @@ fn a_host_is_told_of_subsystems_that_it_may_use_and_gets_into_no_other() {
     });
 }
 
+#[test]
+#[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
+fn a_host_sees_what_the_owner_does_to_namespaces_and_makes_some_of_its_own() {
+    const VMS: &str = "nqn.2026-11.org.example:vms";
+    const FRIEND: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-1111-4111-8111-111111111111";
+    steadily(|| {
+        let network = Network::new(1, 1500);
+        let folder = pool();
+        let pool = folder.path().join("pool");
+        let arguments = ["--create", "4G", "--volume", "vol0=64M"];
+        let daemon = Daemon::start(&pool, Some(network.name()), &arguments);
+        let tell = |words: &str| {
+            let words: Vec<_> = words.split(' ').collect();
+            control(&pool, &words)
+        };
+        tell(&format!("subsystem create {VMS} --namespace-management"));
+        tell(&format!("volume create a --size 64M --subsystem {VMS}"));
+        tell("volume create b --size 64M --subsystem none");
+        tell(&format!("namespace attach {VMS} b --nsid 900"));
+        tell("referral add tcp://10.77.0.99:8009");
+        let mut guest = Guest::start(
+            &network,
+            &GuestSpec {
+                name: "subsystems",
+                kernel: "6.12",
+                number: 0,
+                cpus: 1,
+                story: "subsystems",
+                arguments: &[TARGET_V4],
+                limit_seconds: 480,
+                files: &[],
+            },
+        );
+        for (asked, words, done) in [
+            (
+                "create",
+                format!("volume create c --size 64M --subsystem {VMS}"),
+                "created",
+            ),
+            ("grow", "volume resize c --size 128M".to_owned(), "grown"),
+            ("delete", "volume delete c --yes".to_owned(), "deleted"),
+            (
+                "mask",
+                format!("namespace set {VMS} 900 --hosts {FRIEND}"),
+                "masked",
+            ),
+            (
+                "unmask",
+                format!("namespace set {VMS} 900 --hosts all"),
+                "unmasked",
+            ),
+            (
+                "protect",
+                format!("namespace set {VMS} 900 --write-protect on"),
+                "protected",
+            ),
+            (
+                "offer",
+                "subsystem create nqn.2026-11.org.example:later".to_owned(),
+                "offered",
+            ),
+        ] {
+            guest.await_signal(asked, 5 * MINUTE);
+            tell(&words);
+            guest.signal(done);
+        }
+        println!("{}", guest.finish(5 * MINUTE));
+        assert!(daemon.stop().success(), "the daemon stops cleanly");
+        assert_consistent(&pool);
+    });
+}
+
 /// Two guests, and what they say to each other: each hears what the other one signals.
 fn relay(sender: &mut Guest, hearer: &Guest, sign: &str) {
     sender.await_signal(sign, 6 * MINUTE);
