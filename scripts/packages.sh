@@ -21,14 +21,21 @@ install_packages() {
   as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" >&2
 }
 
-# enable_backports: the newer kernels for guests are in Debian's backports, on the mirror this machine already uses.
+# debian_mirror: prints the address of the Debian mirror that this machine already uses.
+debian_mirror() {
+  local mirror
+  mirror=$(cat /etc/apt/sources.list.d/*.sources /etc/apt/sources.list 2>/dev/null \
+    | awk '($1 == "URIs:" || $1 == "deb") && !mirror { mirror = $2 } END { print mirror }' || true)
+  [ -n "$mirror" ] || { echo "onefold: found no Debian mirror in /etc/apt" >&2; return 1; }
+  echo "$mirror"
+}
+
+# enable_backports: the newer kernels for guests are in Debian's backports.
 enable_backports() {
   local policy mirror
   policy=$(apt-cache policy)
   case $policy in *bookworm-backports*) return 0 ;; esac
-  mirror=$(cat /etc/apt/sources.list.d/*.sources /etc/apt/sources.list 2>/dev/null \
-    | awk '($1 == "URIs:" || $1 == "deb") && !mirror { mirror = $2 } END { print mirror }' || true)
-  [ -n "$mirror" ] || { echo "onefold: found no Debian mirror in /etc/apt" >&2; return 1; }
+  mirror=$(debian_mirror) || return 1
   echo "deb $mirror bookworm-backports main" | as_root tee /etc/apt/sources.list.d/onefold-backports.list >/dev/null
   as_root apt-get update -q >&2
 }

@@ -48,6 +48,64 @@ fetch_kernel() {
   mv "$root.tmp" "$root"
 }
 
+# nvme-cli 2.13 and tlshd of Debian trixie, which bookworm does not have (its nvme-cli knows no TLS), with their own
+# libraries under $cache/tools/trixie. apt takes them from a list of its own, checks Debian's signatures, and nothing of
+# trixie comes to this machine's own packages.
+fetch_trixie() {
+  local tools=$cache/tools/trixie work mirror
+  # Programs, and the libraries that `ld.so --list` says they load.
+  local packages="nvme-cli ktls-utils keyutils libc6 libnvme1t64 libjson-c5 libssl3t64 libkeyutils1 zlib1g libzstd1
+    libgnutls30t64 libnettle8t64 libhogweed6t64 libgmp10 libp11-kit0 libffi8 libidn2-0 libunistring5 libtasn1-6
+    libnl-3-200 libnl-genl-3-200 libglib2.0-0t64 libpcre2-8-0 libatomic1"
+  [ "$(cat "$tools/packages" 2>/dev/null)" = "$packages" ] && return 0
+  echo "lab: nvme-cli and tlshd of Debian trixie"
+  mirror=$(debian_mirror)
+  work=$(mktemp -d "$cache/trixie.XXXXXX")
+  mkdir -p "$work"/{lists/partial,archives/partial,root,tools/lib}
+  : >"$work/status"
+  echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror trixie main" >"$work/sources.list"
+  # The machine's own settings (a proxy, say) hold beside these.
+  cat >"$work/apt.conf" <<END
+Dir::Etc::SourceList "$work/sources.list";
+Dir::Etc::SourceParts "/dev/null";
+Dir::Etc::Preferences "/dev/null";
+Dir::Etc::PreferencesParts "/dev/null";
+Dir::State "$work";
+Dir::State::Lists "$work/lists";
+Dir::State::Status "$work/status";
+Dir::Cache "$work";
+Dir::Cache::Archives "$work/archives";
+Acquire::Languages "none";
+Acquire::IndexTargets::deb::DEP-11::DefaultEnabled "false";
+APT::Update::Error-Mode "any";
+APT::Sandbox::User "";
+END
+  (
+    export APT_CONFIG=$work/apt.conf
+    cd "$work/archives"
+    apt-get update -q >&2
+    # shellcheck disable=SC2086 # a list of names
+    apt-get download -q $packages >&2
+    for package in *.deb; do dpkg-deb -x "$package" "$work/root"; done
+  )
+  local libraries=$work/root/usr/lib/x86_64-linux-gnu program path
+  cp "$libraries/ld-linux-x86-64.so.2" "$work/tools/lib/"
+  for path in "$work"/root/usr/{sbin/nvme,sbin/tlshd,bin/keyctl}; do
+    program=${path##*/}
+    cp "$path" "$work/tools/lib/$program"
+    "$libraries/ld-linux-x86-64.so.2" --inhibit-cache --library-path "$libraries" --list "$path" \
+      | awk -v from="$libraries/" '$2 == "=>" { print $3; if (index($3, from) != 1) exit 1 }' >"$work/needs" \
+      || { echo "lab: $program of trixie needs a package that fetch_trixie does not name: $(tail -n 1 "$work/needs")" >&2; return 1; }
+    xargs -I{} cp -L {} "$work/tools/lib/" <"$work/needs"
+    printf '#!/bin/sh\nexec /tools/trixie/lib/ld-linux-x86-64.so.2 --inhibit-cache --library-path /tools/trixie/lib /tools/trixie/lib/%s "$@"\n' \
+      "$program" >"$work/tools/$program"
+    chmod 755 "$work/tools/$program"
+  done
+  echo "$packages" >"$work/tools/packages"
+  mkdir -p "$cache/tools"; rm -rf "$tools"; mv "$work/tools" "$tools"
+  rm -rf "$work"
+}
+
 # A real source tree of about 100 MB, as one tar file: the network drivers of Debian's kernel source.
 fetch_tree() {
   [ -e "$cache/tree.tar" ] && [ -e "$cache/tree.sum" ] && return 0
@@ -64,4 +122,5 @@ for series; do
   fetch_kernel "$series"
   "$here/mkinitramfs.sh" "$series"
 done
+fetch_trixie
 fetch_tree

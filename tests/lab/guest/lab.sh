@@ -11,6 +11,8 @@ await() { # NAME [SECONDS]
 }
 rxe_up() { modprobe rdma_rxe; modprobe -a rdma_ucm ib_uverbs; rdma link add rxe0 type rxe netdev eth0 || die "rdma link add"; modprobe nvme-rdma; }
 tcp_up() { TRANSPORT=tcp; modprobe nvme-tcp || die "no nvme-tcp"; }
+# trixie_tools: from here on `nvme` is version 2.13 instead of 2.3, and there are `tlshd` and `keyctl`
+trixie_tools() { PATH=/tools/trixie:$PATH; hash -r; }
 # onefold_here: makes `onefold` run in the guest, from the program and its libraries in the shared folder
 onefold_here() {
   mkdir -p /run/onefold; cp /lab/onefold /lab/*.so.* /run/onefold/ || die "no program in the shared folder"
