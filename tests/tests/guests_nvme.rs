@@ -15,6 +15,7 @@ use tempfile::TempDir;
 use tests::{
     daemon::{Daemon, assert_consistent, onefold, text_of},
     lab::{Guest, GuestSpec, Network, TARGET_V4, TARGET_V6, steadily},
+    wait_for,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -65,7 +66,7 @@ fn control(pool: &Path, arguments: &[&str]) -> String {
 
 #[test]
 #[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
-fn linux_authenticates_both_ways_and_hosts_with_wrong_secrets_stay_out() {
+fn linux_authenticates_both_ways_and_changes_its_secret_under_load() {
     /// The larger groups take an emulated kernel many seconds; `hosts` has them all.
     const COMBINATIONS: [(&str, &str); 2] = [("sha256", "null"), ("sha384", "ffdhe2048")];
     steadily(|| {
@@ -93,7 +94,8 @@ fn linux_authenticates_both_ways_and_hosts_with_wrong_secrets_stay_out() {
         let text = |name: &str| std::fs::read_to_string(file(name)).expect("the guest wrote it");
         let path = |name: &str| file(name).to_str().expect("UTF-8").to_owned();
         let nqn = text("hostnqn").trim().to_owned();
-        let (one, controller) = (path("one.key"), path("controller.key"));
+        let (one, two) = (path("one.key"), path("two.key"));
+        let controller = path("controller.key");
         let secrets = ["one.key", "two.key", "controller.key"].map(text);
         control(
             &pool,
@@ -129,9 +131,19 @@ fn linux_authenticates_both_ways_and_hosts_with_wrong_secrets_stay_out() {
                 .as_u64()
                 .expect("a number")
         };
+        guest.await_signal("rotate", 3 * MINUTE);
+        let before = count("succeeded");
+        control(&pool, &["host", "set", &nqn, "--dhchap-secret-file", &two]);
+        guest.signal("rotated");
+        guest.await_signal("asked-again", MINUTE);
+        // The admin queue and the I/O queue. That they are the same connections, the guest sees.
+        wait_for("both queues to authenticate again", 2 * MINUTE, || {
+            (count("succeeded") >= before + 2).then_some(())
+        });
+        guest.signal("authenticated-again");
         println!("{}", guest.finish(5 * MINUTE));
         println!("{:#}", daemon.status()["authentication"]);
-        assert_eq!(count("failed"), 2, "wrong secrets are counted");
+        assert_eq!(count("failed"), 3, "wrong secrets are counted");
         let log = daemon.log();
         assert!(
             log.contains("authentication failed") && log.contains("10.77.0.2"),
