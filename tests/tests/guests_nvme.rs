@@ -161,30 +161,33 @@ fn linux_authenticates_both_ways_and_changes_its_secret_under_load() {
 #[test]
 #[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
 fn nvme_cli_is_answered_in_full_and_hears_of_a_pool_that_fills_up() {
-    steadily(|| {
-        let network = Network::new(1, 1500);
-        let folder = pool();
-        let path = folder.path().join("pool");
-        // Of 1 GiB 5 % are soon written.
-        let all = ["--create", "1G", "--volume", "vol0=1G", "--warn-at", "5,90"];
-        let daemon = Daemon::start(&path, Some(network.name()), &all);
-        let guest = Guest::start(
-            &network,
-            &GuestSpec {
-                name: "admin",
-                kernel: "6.12",
-                number: 0,
-                cpus: 1,
-                story: "admin",
-                arguments: &[TARGET_V4, "67108864"],
-                limit_seconds: 480,
-                files: &[],
-            },
-        );
-        println!("{}", guest.finish(9 * MINUTE));
-        assert!(daemon.stop().success(), "the daemon stops cleanly");
-        assert_consistent(&path);
-    });
+    // Of Debian 12, and of Debian 13.
+    for version in ["2.3", "2.13"] {
+        steadily(|| {
+            let network = Network::new(1, 1500);
+            let folder = pool();
+            let path = folder.path().join("pool");
+            // Of 1 GiB 5 % are soon written.
+            let all = ["--create", "1G", "--volume", "vol0=1G", "--warn-at", "5,90"];
+            let daemon = Daemon::start(&path, Some(network.name()), &all);
+            let guest = Guest::start(
+                &network,
+                &GuestSpec {
+                    name: "admin",
+                    kernel: "6.12",
+                    number: 0,
+                    cpus: 1,
+                    story: "admin",
+                    arguments: &[TARGET_V4, "67108864", version],
+                    limit_seconds: 480,
+                    files: &[],
+                },
+            );
+            println!("{}", guest.finish(9 * MINUTE));
+            assert!(daemon.stop().success(), "the daemon stops cleanly");
+            assert_consistent(&path);
+        });
+    }
 }
 
 #[test]

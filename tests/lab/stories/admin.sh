@@ -1,6 +1,8 @@
 # What nvme-cli shows of a controller, whole, to be looked at; and that a host hears when the pool fills up.
-# arguments: TARGET-ADDRESS BYTES-TO-WRITE
+# arguments: TARGET-ADDRESS BYTES-TO-WRITE VERSION (of nvme-cli)
 . /lib/lab.sh
+[ "$3" = 2.3 ] || trixie_tools
+nvme version | grep -q "version $3" || die "nvme-cli is $(nvme version)"
 tcp_up; reach "$1"
 disk=$(attach "$1" -i 2) || die connect
 ctrl=/dev/$(ls /sys/class/nvme | head -n 1)
@@ -17,10 +19,12 @@ show list-ns "$ctrl" --all
 show list-ctrl "$ctrl"
 show cmdset-ind-id-ns "$disk" -n 1
 show nvm-id-ctrl "$ctrl"
+show ana-log "$ctrl"
 # show-regs of nvme-cli 2.3 gives up at the first property that a fabrics controller need not have.
-for property in 0 8 0x14 0x1c; do show get-property "$ctrl" -o "$property" -H; done
+[ "$3" = 2.3 ] || show show-regs "$ctrl" -H
+for property in 0 8 0x14 0x1c; do show get-property "$ctrl" --offset="$property" -H; done
 show smart-log "$ctrl"
-nvme admin-passthru "$ctrl" -o 0xc5 >/dev/null 2>&1 && die "an opcode that nobody knows"
+nvme admin-passthru "$ctrl" --opcode=0xc5 >/dev/null 2>&1 && die "an opcode that nobody knows"
 nvme get-log "$ctrl" -i 0xc5 -l 512 >/dev/null 2>&1 && die "a log page that nobody knows"
 show error-log "$ctrl" -e 4
 nvme error-log "$ctrl" -e 4 | grep -q 'Invalid Command Opcode' || die "the error log does not tell of the opcode"
@@ -29,7 +33,7 @@ show changed-ns-list-log "$ctrl"
 show effects-log "$ctrl" -c 0 -H
 show supported-log-pages "$ctrl"
 show fid-support-effects-log "$ctrl"
-show telemetry-log "$ctrl" -o /tmp/telemetry
+show telemetry-log "$ctrl" --output-file=/tmp/telemetry
 tr -d '\000' </tmp/telemetry | tail -c +24 | head -c 6000 | grep -v '^$'
 grep -q '"cntlid"' /tmp/telemetry || die "telemetry does not tell of the controller"
 show persistent-event-log "$ctrl" -a 1 -l 4096
@@ -40,7 +44,13 @@ for fid in 1 2 4 5 6 7 0xa 0xb 0xe 0xf 0x16 0x80; do
   for select in 1 2 3; do nvme get-feature "$ctrl" -f "$fid" -s "$select" || die "feature $fid, select $select"; done
 done
 # Host identifiers have 16 bytes, which is to be asked for.
-show get-feature "$ctrl" -f 0x81 -c 1 -l 16
+show get-feature "$ctrl" -f 0x81 --cdw11=1 -l 16
+# All that nvme-cli 2.13 asks for by itself, of a namespace. (Its exit code is that of the last number, which no feature has.)
+[ "$3" = 2.3 ] || for select in 0 1 2 3; do
+  nvme get-feature "$disk" -s "$select" >/tmp/features 2>&1; cat /tmp/features
+  grep -q 'NVMe status' /tmp/features && die "a feature is announced that cannot be read"
+  [ "$(grep -c '^get-feature:' /tmp/features)" -ge 15 ] || die "features are missing"
+done
 for fid in 3 8 9 0xc 0xd 0x10; do nvme get-feature "$ctrl" -f "$fid" >/dev/null 2>&1 && die "feature $fid, which nobody has"; done
 
 # What is saved comes back with the next controller.
