@@ -20,7 +20,7 @@
 //! - Data is copied once, between the packet or socket and the buffer (in-capsule data: once more).
 //! - All of it lives on one reactor thread: the types are `Rc`s inside and are not `Send`.
 //!
-//! `unsafe` is confined to `soft/socket.rs` and `verbs/raw/`.
+//! `unsafe` is confined to `soft/socket*`, `tcp/tls/raw.rs` and `verbs/raw/`.
 
 #![deny(unsafe_code)]
 
@@ -54,6 +54,7 @@ pub use rdma::{CloseReason, DeviceError, ListenError};
 pub use soft::{Addresses, SoftConfig, SoftCounters};
 pub use target_queue::{AcceptError, Capsule, QueueInfo, QueueLimits, TargetQueue, TransferError};
 pub use tcp::listener::TcpListener;
+pub use tcp::tls::{TlsFailure, TlsHostConfig, TlsKeys, TlsMode, TlsSession, TlsSuite};
 pub use tcp::{TcpCounters, TcpHostConfig, TcpListenerConfig};
 pub use verbs::{VerbsConfig, VerbsCounters, VerbsError};
 

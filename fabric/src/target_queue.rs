@@ -23,6 +23,7 @@ use crate::rdma::target::RdmaTarget;
 use crate::rdma::{CloseReason, SetupError};
 use crate::share::{HOST_SHARE, QUEUE_SHARE};
 use crate::tcp::target::TcpTarget;
+use crate::tcp::tls::TlsSession;
 
 /// Bounds of an accepted NVMe/RDMA queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,6 +174,14 @@ impl TargetQueue {
         Self {
             _close: Rc::new(CloseOnDrop(side.clone())),
             side,
+        }
+    }
+
+    /// What the host has proven by TLS; None without TLS.
+    pub fn tls(&self) -> Option<TlsSession> {
+        match &self.side {
+            Side::Rdma(_) => None,
+            Side::Tcp(side) => side.tls(),
         }
     }
 

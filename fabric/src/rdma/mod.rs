@@ -25,6 +25,7 @@ use std::task::{Context, Poll};
 
 use crate::budget::Budget;
 use crate::memory::FabricMemory;
+use crate::tcp::tls::TlsFailure;
 
 /// What remote peers may do with a registered region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -196,6 +197,8 @@ pub enum CloseReason {
     Terminated(&'static str),
     /// Nothing moved for too long while the peer owed something.
     Stalled,
+    /// TLS failed.
+    Tls(TlsFailure),
 }
 
 impl fmt::Display for CloseReason {
@@ -217,6 +220,7 @@ impl fmt::Display for CloseReason {
             CloseReason::Network(kind) => write!(f, "the network connection failed: {kind}"),
             CloseReason::Terminated(what) => write!(f, "the peer complains of {what}"),
             CloseReason::Stalled => f.write_str("the peer does not go on"),
+            CloseReason::Tls(failure) => failure.fmt(f),
         }
     }
 }

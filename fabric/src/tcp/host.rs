@@ -16,6 +16,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::Poll;
 
+use nvme::auth::TlsPsk;
 use nvme::command::FABRICS_OPCODE;
 use nvme::tcp::{
     ADMIN_IN_CAPSULE_BYTES, Data, Digests, FatalError, FatalStatus, IcReq, IcResp, Pdu, PduType,
@@ -26,10 +27,12 @@ use reactor::Buffer;
 use reactor::net::Watch;
 
 use super::TcpHostConfig;
-use super::link::{self, Link, Role, pdu_arrived};
+use super::link::{self, Link, Opening, Role, pdu_arrived};
 use super::receive::{Owner, Place, Sink};
 use super::send::Payload;
 use super::socket::Socket;
+use super::tls::session::Session;
+use super::tls::{TlsFailure, TlsSession};
 use crate::budget::Budget;
 use crate::commands::{Command, Commands, Outcome, Reply};
 use crate::host_queue::{HostData, HostError, HostQueueParams, QueueConnectError};
@@ -47,6 +50,8 @@ pub(crate) struct TcpHost {
     asked: Digests,
     life: Lifecycle,
     link: Link,
+    /// A TLS handshake is done.
+    secured: Cell<bool>,
     /// The target's answer.
     agreed: Cell<Option<IcResp>>,
     connecting: RefCell<Waiters>,
@@ -88,15 +93,29 @@ impl TcpHost {
         params: HostQueueParams,
     ) -> Result<Rc<Self>, QueueConnectError> {
         let failed = |reason| QueueConnectError::Failed { peer, reason };
-        let connecting = Self::connect_within(config, peer, params);
+        let connecting = async {
+            let Some(tls) = &config.tls else {
+                return Self::connect_with(config, None, peer, params).await;
+            };
+            let mut refused = TlsFailure::NoIdentity;
+            for psk in &tls.psks {
+                match Self::connect_with(config, Some(psk), peer, params).await {
+                    // The target may have another one of the keys.
+                    Err(CloseReason::Tls(failure)) => refused = failure,
+                    connected => return connected,
+                }
+            }
+            Err(CloseReason::Tls(refused))
+        };
         match reactor::timeout(config.timeout, connecting).await {
             Ok(connected) => connected.map_err(failed),
             Err(_) => Err(failed(CloseReason::ConnectTimeout)),
         }
     }
 
-    async fn connect_within(
+    async fn connect_with(
         config: &TcpHostConfig,
+        psk: Option<&TlsPsk>,
         peer: SocketAddr,
         params: HostQueueParams,
     ) -> Result<Rc<Self>, CloseReason> {
@@ -125,6 +144,7 @@ impl TcpHost {
             },
             life: Lifecycle::default(),
             link: Link::default(),
+            secured: Cell::new(false),
             agreed: Cell::new(None),
             connecting: RefCell::default(),
             slots_budget: Budget::new(params.depth.into()),
@@ -141,9 +161,23 @@ impl TcpHost {
         host.link
             .send(|out| out.push_small(0, |bytes| request.emit(bytes)));
         let mut guard = EndOnDrop(Some(host.clone()));
-        let run = link::drive(host.clone(), socket, watch, Sender::Controller);
+        let opening = match psk {
+            None => Opening::Clear,
+            Some(psk) => Opening::Tls(
+                Session::connect(psk.clone())
+                    .map_err(CloseReason::Tls)
+                    .map(Box::new)?,
+            ),
+        };
+        let run = link::drive(host.clone(), socket, watch, Sender::Controller, opening);
         drop(reactor::spawn(run));
-        host.initialized().await?;
+        host.initialized().await.map_err(|reason| match reason {
+            // A target that hangs up without a word may not speak TLS.
+            CloseReason::Peer | CloseReason::Network(_) if psk.is_some() && !host.secured.get() => {
+                CloseReason::Tls(TlsFailure::Ended)
+            }
+            reason => reason,
+        })?;
         guard.0 = None;
         Ok(host)
     }
@@ -479,6 +513,10 @@ impl Role for TcpHost {
         if !self.answered.borrow().is_empty() {
             self.end_answered();
         }
+    }
+
+    fn secured(&self, _proven: TlsSession) {
+        self.secured.set(true);
     }
 
     fn end(&self, reason: CloseReason) {

@@ -11,6 +11,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -18,9 +19,10 @@ use nvme::tcp::{MAXH2CDATA_MIN, Sender};
 use reactor::net::Watch;
 use reactor::{BufferPool, JoinHandle};
 
-use super::link::{self, Traffic, count};
+use super::link::{self, Opening, Traffic, count};
 use super::socket::Socket;
 use super::target::TcpTarget;
+use super::tls::{TlsFailure, TlsKeys, TlsMode};
 use super::{TcpCounters, TcpListenerConfig};
 use crate::address::Transport;
 use crate::budget::Budget;
@@ -55,6 +57,11 @@ pub(super) struct Shared {
     pub(super) held: Rc<Held>,
     pub(super) capsule_bytes: Budget,
     pub(super) capsules_refused: Cell<u64>,
+    pub(super) tls: Cell<TlsMode>,
+    /// None if no connection may speak TLS.
+    pub(super) keys: Option<Arc<dyn TlsKeys>>,
+    pub(super) tls_handshakes: Cell<u64>,
+    pub(super) tls_failures: Cell<u64>,
     pub(super) traffic: Rc<Traffic>,
     accepted: Cell<u64>,
     refused: Cell<u64>,
@@ -78,11 +85,29 @@ struct Open {
 }
 
 impl TcpListener {
-    /// Listens. Call it on the reactor that shall serve the connections.
+    /// Listens, in clear. Call it on the reactor that shall serve the connections.
     ///
     /// # Errors
     /// If the address is taken or not this machine's, or a bound makes no sense.
     pub fn bind(config: TcpListenerConfig) -> Result<Self, ListenError> {
+        Self::listen(config, None)
+    }
+
+    /// The same, with the keys of hosts that speak TLS.
+    ///
+    /// # Errors
+    /// As [`bind`](Self::bind).
+    pub fn bind_with_keys(
+        config: TcpListenerConfig,
+        keys: Arc<dyn TlsKeys>,
+    ) -> Result<Self, ListenError> {
+        Self::listen(config, Some(keys))
+    }
+
+    fn listen(
+        config: TcpListenerConfig,
+        keys: Option<Arc<dyn TlsKeys>>,
+    ) -> Result<Self, ListenError> {
         let refused = |reason: String| ListenError::Refused {
             port: config.address.port(),
             reason,
@@ -90,6 +115,9 @@ impl TcpListener {
         if config.maxh2cdata < MAXH2CDATA_MIN || !config.maxh2cdata.is_multiple_of(4) {
             let text = "MAXH2CDATA must be a multiple of 4 and at least 4096";
             return Err(refused(text.to_owned()));
+        }
+        if config.tls != TlsMode::Off && keys.is_none() {
+            return Err(refused("TLS needs keys: use bind_with_keys".to_owned()));
         }
         let here =
             reactor::current().ok_or_else(|| refused("a listener needs a reactor".to_owned()))?;
@@ -127,6 +155,10 @@ impl TcpListener {
             held: Rc::default(),
             capsule_bytes: Budget::new(config.capsule_bytes_max),
             capsules_refused: Cell::new(0),
+            tls: Cell::new(config.tls),
+            keys,
+            tls_handshakes: Cell::new(0),
+            tls_failures: Cell::new(0),
             traffic: Rc::default(),
             accepted: Cell::new(0),
             refused: Cell::new(0),
@@ -163,6 +195,13 @@ impl TcpListener {
         .await
     }
 
+    /// Whether hosts speak TLS, from the next connection on. A listener without keys stays in clear.
+    pub fn set_tls(&self, mode: TlsMode) {
+        if self.shared.keys.is_some() {
+            self.shared.tls.set(mode);
+        }
+    }
+
     /// Where it listens, with the port that the system chose if the configured one was 0.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
@@ -177,6 +216,8 @@ impl TcpListener {
             open: shared.open.borrow().len() as u64,
             refused: shared.refused.get(),
             handshakes_failed: shared.handshakes_failed.get(),
+            tls_handshakes: shared.tls_handshakes.get(),
+            tls_failures: shared.tls_failures.get(),
             violations: traffic.violations.get(),
             digest_errors: traffic.digest_errors.get(),
             stalled: shared.stalled.get(),
@@ -318,7 +359,12 @@ impl Shared {
 
     /// Runs a connection to its end; gives its queue out when it is initialized.
     async fn serve(&self, target: Rc<TcpTarget>, socket: Socket, watch: Watch) {
-        let mut connection = pin!(link::drive(target.clone(), socket, watch, Sender::Host));
+        let opening = match self.tls.get() {
+            TlsMode::Off => Opening::Clear,
+            TlsMode::Allowed | TlsMode::Required => Opening::Either,
+        };
+        let connection = link::drive(target.clone(), socket, watch, Sender::Host, opening);
+        let mut connection = pin!(connection);
         let initialized = poll_fn(|cx| {
             let over = connection.as_mut().poll(cx).is_ready();
             match (over, target.is_initialized()) {
@@ -336,9 +382,13 @@ impl Shared {
             Ok(false) => count(&self.handshakes_failed, 1),
             Err(_) => {
                 count(&self.handshakes_failed, 1);
-                let peer = target.intake().info.get().peer;
-                tracing::warn!(%peer, "a connection without an ICReq: closed");
-                target.close(CloseReason::Stalled);
+                if target.is_handshaking() {
+                    target.close(CloseReason::Tls(TlsFailure::Stalled));
+                } else {
+                    let peer = target.intake().info.get().peer;
+                    tracing::warn!(%peer, "a connection without an ICReq: closed");
+                    target.close(CloseReason::Stalled);
+                }
                 connection.await;
             }
         }

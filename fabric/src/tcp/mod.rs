@@ -2,7 +2,8 @@
 //!
 //! From below: `socket` is the system calls; `receive` makes PDUs of the stream and `send` a stream of
 //! PDUs, both without sockets; `link` is a connection, run by one task; `target` and `host` are its two
-//! sides, and `transfers` the data that a target has asked for; `listener` is where hosts come in.
+//! sides, and `transfers` the data that a target has asked for; `listener` is where hosts come in. [`tls`] lies
+//! between `link` and `socket` where both sides want that.
 
 pub(crate) mod host;
 mod link;
@@ -11,12 +12,14 @@ mod receive;
 mod send;
 mod socket;
 pub(crate) mod target;
+pub mod tls;
 mod transfers;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::share::{HOST_SHARE, QUEUE_SHARE};
+use tls::{TlsHostConfig, TlsMode};
 
 /// How a host connects by TCP.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,17 +30,20 @@ pub struct TcpHostConfig {
     pub data_digest: bool,
     /// How long connecting may take, from the first packet to the target's answer (ICResp).
     pub timeout: Duration,
+    /// Speak TLS with one of these keys; in clear without.
+    pub tls: Option<TlsHostConfig>,
     /// As [`TcpListenerConfig::paced`].
     pub paced: bool,
 }
 
 impl Default for TcpHostConfig {
-    /// No digests, 10 s: what Linux does. Not paced.
+    /// No digests, 10 s, in clear: what Linux does. Not paced.
     fn default() -> Self {
         Self {
             header_digest: false,
             data_digest: false,
             timeout: Duration::from_secs(10),
+            tls: None,
             paced: false,
         }
     }
@@ -50,7 +56,9 @@ pub struct TcpListenerConfig {
     pub address: SocketAddr,
     /// Connections that the kernel keeps until they are looked at.
     pub backlog: u32,
-    /// How long a host may take from its connection to its ICReq.
+    /// Whether hosts speak TLS; [`TcpListener::set_tls`](crate::TcpListener::set_tls) changes it.
+    pub tls: TlsMode,
+    /// How long a host may take from its connection to its ICReq, with a TLS handshake in between if there is one.
     pub handshake_timeout: Duration,
     /// How long a host may keep a PDU, a transfer or an answer waiting without moving a byte.
     pub stall_timeout: Duration,
@@ -92,11 +100,12 @@ impl TcpListenerConfig {
     /// The usual bounds: 1024 connections, 16 KiB in a capsule, 1 MiB in an H2CData PDU, queues of up
     /// to 1024 entries, 64 MiB of capsules beside the pool, 10 s for a handshake, 30 s of silence (2 s
     /// when memory runs short), a sixteenth of the free memory for a queue and half of it for a host,
-    /// 4 MiB for admin queues. Not paced.
+    /// 4 MiB for admin queues. Not paced. No TLS.
     pub fn new(address: SocketAddr) -> Self {
         Self {
             address,
             backlog: 1024,
+            tls: TlsMode::Off,
             handshake_timeout: Duration::from_secs(10),
             stall_timeout: Duration::from_secs(30),
             connections_max: 1024,
@@ -126,6 +135,10 @@ pub struct TcpCounters {
     pub refused: u64,
     /// Connections that ended before their handshake was done.
     pub handshakes_failed: u64,
+    /// TLS handshakes that succeeded.
+    pub tls_handshakes: u64,
+    /// Connections that TLS ended, or whose TLS handshake failed.
+    pub tls_failures: u64,
     /// Connections closed because the host broke the protocol.
     pub violations: u64,
     /// Header or data digests that were wrong.

@@ -113,6 +113,40 @@ impl SendQueue {
         (count, bytes)
     }
 
+    /// The first bytes, as far as they lie in one place.
+    pub(super) fn front(&self) -> &[u8] {
+        match self.segments.front() {
+            Some(segment) => self.part(segment, self.small_sent),
+            None => &[],
+        }
+    }
+
+    /// Copies the first bytes to `into`, as many as fit; gives their number.
+    pub(super) fn copy_to(&self, into: &mut [u8]) -> usize {
+        let (mut small_at, mut copied) = (self.small_sent, 0);
+        for segment in &self.segments {
+            let part = self.part(segment, small_at);
+            let bytes = part.len().min(into.len() - copied);
+            into[copied..copied + bytes].copy_from_slice(&part[..bytes]);
+            copied += bytes;
+            if segment.payload.is_none() {
+                small_at += part.len();
+            }
+            if copied == into.len() {
+                break;
+            }
+        }
+        copied
+    }
+
+    /// The bytes of a segment; those of a small one begin at `small_at`.
+    fn part<'a>(&'a self, segment: &'a Segment, small_at: usize) -> &'a [u8] {
+        match &segment.payload {
+            Some(payload) => &payload.bytes()[segment.start..segment.end],
+            None => &self.small[small_at..small_at + (segment.end - segment.start)],
+        }
+    }
+
     /// So many bytes have left; gives how many commands are answered by that.
     pub(super) fn advance(&mut self, mut bytes: usize) -> usize {
         let mut answers = 0;
@@ -178,6 +212,10 @@ mod tests {
                 let (count, bytes) = queue.slices(&mut slices);
                 let all: Vec<u8> = slices[..count].iter().flat_map(|slice| slice.to_vec()).collect();
                 prop_assert_eq!(all.len(), bytes);
+                prop_assert_eq!(queue.front(), &*slices[0]);
+                let mut copy = vec![0; bytes];
+                prop_assert_eq!(queue.copy_to(&mut copy), bytes);
+                prop_assert_eq!(&copy, &all);
                 let taken = (*take).min(bytes);
                 prop_assert_eq!(queue.bytes(), expected.len() - left.len());
                 left.extend_from_slice(&all[..taken]);

@@ -11,7 +11,7 @@
 //!   memory allows ([`TcpListenerConfig::queue_share`]).
 //! - R2Ts ask for a command's data once, all of it; what comes is checked against them.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::future::poll_fn;
 use std::rc::Rc;
 
@@ -27,6 +27,8 @@ use reactor::{Buffer, BufferPool, MAX_BUFFER_BYTES};
 use super::link::{Link, Role, count, pdu_arrived};
 use super::receive::{Owner, Place, Sink};
 use super::send::Payload;
+use super::tls::session::Session;
+use super::tls::{TlsFailure, TlsMode, TlsSession};
 use super::transfers::{self, Outcome, Transfers};
 use super::{TcpListenerConfig, listener::Shared};
 use crate::budget::Permit;
@@ -51,6 +53,8 @@ pub(crate) struct TcpTarget {
     intake: Intake,
     link: Link,
     shared: Rc<Shared>,
+    /// What the host has proven by TLS.
+    tls: OnceCell<TlsSession>,
     /// What was agreed on; None before ICReq.
     agreed: Cell<Option<Agreed>>,
     depth: Cell<u16>,
@@ -97,6 +101,7 @@ impl TcpTarget {
         Self {
             intake: Intake::new(info),
             link: Link::new(shared.traffic.clone()),
+            tls: OnceCell::new(),
             agreed: Cell::new(None),
             depth: Cell::new(DEPTH_UNCONNECTED.min(shared.config.depth_max)),
             in_flight: Cell::new(0),
@@ -124,6 +129,15 @@ impl TcpTarget {
     /// Whether the host owes something: data, or reading its answers.
     pub(super) fn is_waiting(&self) -> bool {
         self.link.is_waiting() || self.transfers.borrow().any_open()
+    }
+
+    pub(crate) fn tls(&self) -> Option<TlsSession> {
+        self.tls.get().cloned()
+    }
+
+    /// Whether a TLS handshake is under way.
+    pub(super) fn is_handshaking(&self) -> bool {
+        self.link.is_handshaking()
     }
 
     pub(super) fn progress(&self) -> u64 {
@@ -563,18 +577,50 @@ impl Role for TcpTarget {
     fn foreign(&self, first: &[u8]) -> Option<&'static str> {
         let begins_tls = first.starts_with(&TLS_HANDSHAKE) && !self.is_initialized();
         begins_tls.then_some(
-            "the host begins TLS, which this port does not speak: attach it without --tls, over a network \
-             that is protected otherwise",
+            "the host begins TLS, which this port does not speak: allow TLS on it, or attach the host without \
+             --tls over a network that is protected otherwise",
         )
+    }
+
+    fn begins(&self, first: u8) -> Result<Option<Box<Session>>, TlsFailure> {
+        let peer = self.intake.info.get().peer;
+        let begins_tls = first == TLS_HANDSHAKE[0];
+        match (self.shared.tls.get(), &self.shared.keys) {
+            (TlsMode::Required, _) if !begins_tls => Err(TlsFailure::Clear),
+            (TlsMode::Off, _) | (_, None) => Ok(None),
+            _ if !begins_tls => Ok(None),
+            (_, Some(keys)) if keys.holds_off(peer) => Err(TlsFailure::HeldOff),
+            (_, Some(keys)) => Session::accept(keys.clone(), peer).map(|tls| Some(Box::new(tls))),
+        }
+    }
+
+    fn secured(&self, proven: TlsSession) {
+        count(&self.shared.tls_handshakes, 1);
+        // A connection has one handshake.
+        let _ = self.tls.set(proven);
     }
 
     fn end(&self, reason: CloseReason) {
         if !self.intake.end(reason.clone()) {
             return;
         }
-        if let CloseReason::Violation(violation) = reason {
-            let info = self.intake.info.get();
-            tracing::warn!(peer = %info.peer, qid = info.qid, violation, "queue closed");
+        let info = self.intake.info.get();
+        match reason {
+            CloseReason::Violation(violation) => {
+                tracing::warn!(peer = %info.peer, qid = info.qid, violation, "queue closed");
+            }
+            CloseReason::Tls(failure) => {
+                count(&self.shared.tls_failures, 1);
+                match &self.shared.keys {
+                    _ if failure == TlsFailure::HeldOff => {}
+                    // They count these, and tell of them. At once: the host may be back soon.
+                    Some(keys) if self.tls.get().is_none() => keys.failed(info.peer, &failure),
+                    _ => {
+                        tracing::warn!(peer = %info.peer, qid = info.qid, %failure, "queue closed");
+                    }
+                }
+            }
+            _ => {}
         }
         self.transfers.borrow_mut().end();
     }

@@ -37,8 +37,12 @@ pub(crate) struct Target {
 
 impl Target {
     pub(crate) fn start(config: TcpListenerConfig) -> Self {
+        Self::serve(TcpListener::bind(config).expect("a free port"))
+    }
+
+    pub(crate) fn serve(listener: TcpListener) -> Self {
         let target = Self {
-            listener: Rc::new(TcpListener::bind(config).expect("a free port")),
+            listener: Rc::new(listener),
             disk: Rc::new(RefCell::new(vec![0; 8 << 20])),
             queues: Rc::default(),
         };

@@ -7,3 +7,4 @@ mod bad_input;
 mod harness;
 mod limits;
 mod queues;
+mod tls;

@@ -1,0 +1,264 @@
+//! TLS 1.3 on NVMe/TCP, with keys that both sides know beforehand (TCP transport 1.0, section 3.6.1).
+//!
+//! From below: `raw` is the few functions of OpenSSL that the openssl crate lacks, `exchange` finds the key
+//! of a handshake, `session` makes records of bytes and bytes of records. None of them knows sockets.
+//!
+//! Guarantees:
+//!
+//! - TLS 1.3 alone, with TLS_AES_128_GCM_SHA256 or TLS_AES_256_GCM_SHA384, whichever the key is for, and always
+//!   with an ephemeral key exchange (psk_dhe_ke): who learns the key later cannot read what was recorded.
+//! - No certificates, no early data, no renegotiation, and no session tickets: a kernel that works on the
+//!   records itself (Linux) takes nothing but data, alerts and key updates behind a handshake.
+//! - A host that names an unknown key, and one that has the wrong key, get the same answer for the same work.
+//! - A handshake takes a bounded number of bytes, and what is kept of a connection is bounded: a record each way.
+//!
+//! Not done: keys are not changed in the middle of a connection by this side, because Linux before 6.14 ends the
+//! connection then. A key is good for 2^24.5 records (RFC 8446, section 5.5), 388 GB at their full size.
+
+mod exchange;
+mod raw;
+pub(super) mod session;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use nvme::auth::{Hash, TlsPsk};
+
+/// Whether hosts of a TCP listener speak TLS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TlsMode {
+    /// None does.
+    #[default]
+    Off,
+    /// Who wants.
+    Allowed,
+    /// All: who does not is hung up on.
+    Required,
+}
+
+impl TlsMode {
+    const NAMES: [(&'static str, Self); 3] = [
+        ("off", Self::Off),
+        ("allowed", Self::Allowed),
+        ("required", Self::Required),
+    ];
+}
+
+impl fmt::Display for TlsMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Self::NAMES.iter().find(|(_, mode)| mode == self);
+        f.pad(name.map_or("?", |(name, _)| name))
+    }
+}
+
+impl FromStr for TlsMode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mode = Self::NAMES.iter().find(|(name, _)| *name == text);
+        mode.map(|(_, mode)| *mode)
+            .ok_or_else(|| format!("'{text}' is none of off, allowed and required"))
+    }
+}
+
+/// How a connection is protected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TlsSuite {
+    /// TLS_AES_128_GCM_SHA256.
+    Aes128Gcm,
+    /// TLS_AES_256_GCM_SHA384.
+    Aes256Gcm,
+}
+
+impl TlsSuite {
+    /// The suite of a key with that hash.
+    fn of(hash: Hash) -> Self {
+        match hash {
+            Hash::Sha256 => Self::Aes128Gcm,
+            // No key of TLS has SHA-512.
+            Hash::Sha384 | Hash::Sha512 => Self::Aes256Gcm,
+        }
+    }
+
+    /// Its number (RFC 8446, appendix B.4).
+    fn number(self) -> [u8; 2] {
+        match self {
+            Self::Aes128Gcm => [0x13, 0x01],
+            Self::Aes256Gcm => [0x13, 0x02],
+        }
+    }
+
+    /// Its name as IANA has it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Aes128Gcm => "TLS_AES_128_GCM_SHA256",
+            Self::Aes256Gcm => "TLS_AES_256_GCM_SHA384",
+        }
+    }
+}
+
+impl fmt::Display for TlsSuite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// What a handshake has proven.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsSession {
+    /// The identity of the key that both ends have.
+    pub identity: Arc<str>,
+    /// How the connection is protected.
+    pub suite: TlsSuite,
+}
+
+/// The keys of a TCP listener's hosts.
+pub trait TlsKeys: Send + Sync {
+    /// The key of an identity, if there is one. Called during a handshake, on a reactor, once or more: it must be
+    /// fast. `identity` is what the host says, of up to 64 KiB.
+    fn find(&self, identity: &str, peer: SocketAddr) -> Option<TlsPsk>;
+
+    /// A connection ended before its handshake was done.
+    fn failed(&self, peer: SocketAddr, failure: &TlsFailure);
+
+    /// Whether this address has to wait because its handshakes failed: then it is hung up on before anything is
+    /// computed for it.
+    fn holds_off(&self, peer: SocketAddr) -> bool;
+}
+
+/// Why TLS ended a connection, or did not begin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TlsFailure {
+    /// A host came in clear.
+    Clear,
+    /// A host named no key.
+    NoIdentity,
+    /// None of the keys that a host named is known.
+    UnknownIdentity {
+        /// The first one.
+        identity: Arc<str>,
+    },
+    /// The peer has another key by that name.
+    WrongKey {
+        /// The key's.
+        identity: Arc<str>,
+    },
+    /// The peer ended the handshake or the connection with this alert (RFC 8446, section 6).
+    Alert(u8),
+    /// The peer ended the connection during the handshake, without a word.
+    Ended,
+    /// The handshake took too long.
+    Stalled,
+    /// The peer's address has to wait because its handshakes failed.
+    HeldOff,
+    /// The handshake has more bytes than any that is right.
+    TooLong,
+    /// The handshake failed for another reason, as OpenSSL calls it.
+    Handshake(&'static str),
+    /// A record was damaged on its way, or forged, or is none, as OpenSSL calls it.
+    Record(&'static str),
+    /// OpenSSL cannot do it: no memory, or a policy of the system forbids it.
+    Library(&'static str),
+}
+
+/// Alerts that a user may meet.
+const ALERTS: [(u8, &str); 9] = [
+    (10, "unexpected_message"),
+    (20, "bad_record_mac"),
+    (40, "handshake_failure"),
+    (47, "illegal_parameter"),
+    (50, "decode_error"),
+    (51, "decrypt_error"),
+    (70, "protocol_version"),
+    (80, "internal_error"),
+    (115, "unknown_psk_identity"),
+];
+
+impl fmt::Display for TlsFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Clear => f.write_str(
+                "the host does not begin with TLS, which this port requires: attach it with --tls",
+            ),
+            Self::NoIdentity => f.write_str(
+                "the host offers TLS without a pre-shared key; give it a key for this subsystem",
+            ),
+            Self::UnknownIdentity { identity } => write!(
+                f,
+                "the host names a TLS key that is not known here ({:?}); both ends need the same key, host NQN \
+                 and subsystem NQN",
+                Short(identity)
+            ),
+            Self::WrongKey { identity } => write!(
+                f,
+                "the peer has another TLS key for {:?}; give both ends the same one",
+                Short(identity)
+            ),
+            Self::Alert(alert) => {
+                let name = ALERTS.iter().find(|(number, _)| number == alert);
+                let name = name.map_or("", |(_, name)| name);
+                write!(
+                    f,
+                    "the peer ended TLS with alert {alert} {name}; both ends need the same key, host NQN and \
+                     subsystem NQN"
+                )
+            }
+            Self::Ended => f.write_str(
+                "the peer hung up during the TLS handshake; see whether its port speaks TLS, and its log",
+            ),
+            Self::Stalled => f.write_str("the peer did not go on with the TLS handshake"),
+            Self::HeldOff => f.write_str(
+                "TLS handshakes of this address failed before: it has to wait before the next one",
+            ),
+            Self::TooLong => f.write_str("the peer's TLS handshake does not end"),
+            Self::Handshake(reason) => write!(f, "the TLS handshake failed: {reason}"),
+            Self::Record(reason) => write!(f, "a TLS record is damaged or forged: {reason}"),
+            Self::Library(reason) => write!(
+                f,
+                "OpenSSL cannot do TLS 1.3 with a pre-shared key: {reason}; see the system's policy for it"
+            ),
+        }
+    }
+}
+
+/// An identity in a message: what a host says may be long.
+struct Short<'a>(&'a str);
+
+impl fmt::Debug for Short<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        /// As long as the longest of version 1: two NQNs of 223 bytes and a digest of 64.
+        const CHARACTERS_MAX: usize = 9 + 223 + 1 + 223 + 1 + 64;
+        let end = self.0.char_indices().nth(CHARACTERS_MAX);
+        fmt::Debug::fmt(&self.0[..end.map_or(self.0.len(), |(at, _)| at)], f)
+    }
+}
+
+/// How a host protects its connections.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsHostConfig {
+    /// Its keys for the subsystem, in the order in which they are tried, each on a connection of its own.
+    pub psks: Vec<TlsPsk>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_are_written_as_they_are_read() {
+        for mode in [TlsMode::Off, TlsMode::Allowed, TlsMode::Required] {
+            assert_eq!(mode.to_string().parse(), Ok(mode));
+        }
+        assert!("Required".parse::<TlsMode>().is_err());
+    }
+
+    #[test]
+    fn a_message_shows_no_more_of_a_host_s_words_than_an_identity_has() {
+        let identity = Arc::from("\u{1b}[31m".repeat(10_000));
+        let text = TlsFailure::UnknownIdentity { identity }.to_string();
+        assert!(text.len() < 10_000 && !text.contains('\u{1b}'), "{text}");
+    }
+}

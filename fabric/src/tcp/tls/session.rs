@@ -1,0 +1,335 @@
+//! A connection's records: sealed bytes in, bytes of PDUs out, and the other way round. No sockets, no clock.
+//!
+//! Guarantees: bytes come out only of records that are whole and right; whatever is wrong ends the session, once,
+//! and nothing comes out of it or goes into it after that; all that is given is taken, so that nothing but the
+//! beginning of a record waits; nothing is sealed before the handshake is done.
+
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
+
+use nvme::auth::TlsPsk;
+use openssl::error::{Error as Reason, ErrorStack};
+use openssl::ssl::{
+    Error, ErrorCode, Ssl, SslContext, SslContextBuilder, SslMethod, SslMode, SslOptions, SslRef,
+    SslSessionCacheMode, SslStream, SslVersion,
+};
+
+use super::exchange::Exchange;
+use super::{TlsFailure, TlsKeys, TlsSession, TlsSuite, raw};
+
+/// Data of a record at most (RFC 8446, section 5.1).
+pub(in crate::tcp) const RECORD_BYTES: usize = 16 << 10;
+/// Bytes of a handshake from the peer: a ClientHello with an identity of 520 bytes has 900.
+const HANDSHAKE_BYTES_MAX: usize = 16 << 10;
+
+/// OpenSSL's reason for a binder of a pre-shared key that is not right (`SSL_R_BINDER_DOES_NOT_VERIFY`).
+const BINDER_DOES_NOT_VERIFY: i32 = 253;
+/// Behind this number OpenSSL's reasons are alerts of the peer (`SSL_AD_REASON_OFFSET`).
+const ALERT_REASONS: i32 = 1000;
+
+/// What a look at the records gave.
+#[derive(Debug)]
+pub(in crate::tcp) enum Opened {
+    /// So many bytes of data.
+    Data(usize),
+    /// The handshake is done, with this.
+    Secured(TlsSession),
+    /// Nothing: more has to be received.
+    Nothing,
+    /// The peer has said that nothing more comes.
+    End,
+}
+
+/// The records of a connection.
+pub(in crate::tcp) struct Session {
+    stream: SslStream<Wire>,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Handshake,
+    Open,
+    /// It failed, or this side has said that nothing more comes.
+    Ended,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session")
+            .field("state", &self.state)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What lies between OpenSSL and the socket.
+#[derive(Debug, Default)]
+struct Wire {
+    /// Received bytes: those from `taken` to `given` are there.
+    input: Vec<u8>,
+    taken: usize,
+    given: usize,
+    /// What the handshake may still take; usize::MAX when it is done.
+    allowance: usize,
+    /// Sealed bytes: those before `sent` have left.
+    output: Vec<u8>,
+    sent: usize,
+}
+
+impl Read for Wire {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.allowance == 0 {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        let bytes = into.len().min(self.given - self.taken).min(self.allowance);
+        if bytes == 0 {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        into[..bytes].copy_from_slice(&self.input[self.taken..self.taken + bytes]);
+        self.taken += bytes;
+        if self.allowance != usize::MAX {
+            self.allowance -= bytes;
+        }
+        Ok(bytes)
+    }
+}
+
+impl Write for Wire {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.output.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What all connections of a side have in common.
+fn context(prepare: impl FnOnce(&mut SslContextBuilder)) -> Result<SslContext, ErrorStack> {
+    let mut context = SslContextBuilder::new(SslMethod::tls())?;
+    context.set_min_proto_version(Some(SslVersion::TLS1_3))?;
+    context.set_max_proto_version(Some(SslVersion::TLS1_3))?;
+    context.set_ciphersuites("TLS_AES_256_GCM_SHA384:TLS_AES_128_GCM_SHA256")?;
+    context.set_options(SslOptions::NO_TICKET | SslOptions::NO_RENEGOTIATION);
+    context.set_session_cache_mode(SslSessionCacheMode::OFF);
+    context.set_num_tickets(0)?;
+    // An idle connection keeps no memory for records.
+    context.set_mode(SslMode::RELEASE_BUFFERS);
+    prepare(&mut context);
+    Ok(context.build())
+}
+
+type Shared = OnceLock<Result<SslContext, ErrorStack>>;
+
+fn targets() -> Result<SslContext, ErrorStack> {
+    static CONTEXT: Shared = Shared::new();
+    let made = CONTEXT.get_or_init(|| context(raw::find_keys));
+    made.clone()
+}
+
+fn hosts() -> Result<SslContext, ErrorStack> {
+    static CONTEXT: Shared = Shared::new();
+    let made = CONTEXT.get_or_init(|| context(raw::offer_keys));
+    made.clone()
+}
+
+/// What OpenSSL calls the first of its errors.
+fn reason(stack: &ErrorStack) -> &'static str {
+    let first = stack.errors().first();
+    first.and_then(Reason::reason).unwrap_or("no reason given")
+}
+
+fn library(stack: ErrorStack) -> TlsFailure {
+    TlsFailure::Library(reason(&stack))
+}
+
+impl Session {
+    /// A target's.
+    pub(in crate::tcp) fn accept(
+        keys: Arc<dyn TlsKeys>,
+        peer: SocketAddr,
+    ) -> Result<Self, TlsFailure> {
+        let prepare = |ssl: &mut SslRef| {
+            ssl.set_accept_state();
+            Ok(())
+        };
+        Self::new(targets(), prepare, Exchange::finding(keys, peer)).map_err(library)
+    }
+
+    /// A host's, with this key; what it says first is in the output.
+    pub(in crate::tcp) fn connect(psk: TlsPsk) -> Result<Self, TlsFailure> {
+        let suite = TlsSuite::of(psk.hash).name();
+        let prepare = |ssl: &mut SslRef| {
+            ssl.set_connect_state();
+            ssl.set_ciphersuites(suite)
+        };
+        let session = Self::new(hosts(), prepare, Exchange::offering(psk));
+        let mut session = session.map_err(library)?;
+        session.shake_hands()?;
+        Ok(session)
+    }
+
+    fn new(
+        context: Result<SslContext, ErrorStack>,
+        prepare: impl FnOnce(&mut SslRef) -> Result<(), ErrorStack>,
+        exchange: Exchange,
+    ) -> Result<Self, ErrorStack> {
+        let context = context?;
+        let mut ssl = Ssl::new(&context)?;
+        ssl.set_ex_data(raw::place()?, exchange);
+        prepare(&mut ssl)?;
+        let wire = Wire {
+            allowance: HANDSHAKE_BYTES_MAX,
+            ..Wire::default()
+        };
+        Ok(Self {
+            stream: SslStream::new(ssl, wire)?,
+            state: State::Handshake,
+        })
+    }
+
+    /// Whether the handshake goes on.
+    pub(in crate::tcp) fn is_handshaking(&self) -> bool {
+        self.state == State::Handshake
+    }
+
+    /// Whether bytes can be sealed.
+    pub(in crate::tcp) fn is_open(&self) -> bool {
+        self.state == State::Open
+    }
+
+    /// Received bytes: the first `bytes` of `buffer`, which is kept until [`take_back`](Self::take_back).
+    pub(in crate::tcp) fn give(&mut self, buffer: Vec<u8>, bytes: usize) {
+        let wire = self.stream.get_mut();
+        (wire.taken, wire.given) = (0, bytes.min(buffer.len()));
+        wire.input = buffer;
+    }
+
+    /// The memory of the received bytes.
+    pub(in crate::tcp) fn take_back(&mut self) -> Vec<u8> {
+        let wire = self.stream.get_mut();
+        (wire.taken, wire.given) = (0, 0);
+        std::mem::take(&mut wire.input)
+    }
+
+    /// Opens records: data goes to `into`, at most that of one record.
+    pub(in crate::tcp) fn open(&mut self, into: &mut [u8]) -> Result<Opened, TlsFailure> {
+        match self.state {
+            State::Ended => return Ok(Opened::End),
+            State::Open => {}
+            State::Handshake => {
+                return match self.shake_hands()? {
+                    Some(proven) => Ok(Opened::Secured(proven)),
+                    None => Ok(Opened::Nothing),
+                };
+            }
+        }
+        match self.stream.ssl_read(into) {
+            Ok(bytes) => Ok(Opened::Data(bytes)),
+            Err(error) if error.code() == ErrorCode::WANT_READ => Ok(Opened::Nothing),
+            Err(error) if error.code() == ErrorCode::ZERO_RETURN => Ok(Opened::End),
+            Err(error) => {
+                self.state = State::Ended;
+                Err(alert_of(&error).unwrap_or_else(|| TlsFailure::Record(reason_of(&error))))
+            }
+        }
+    }
+
+    /// Goes on with the handshake, as far as what was received allows it; what is to be said is in the output.
+    pub(in crate::tcp) fn shake_hands(&mut self) -> Result<Option<TlsSession>, TlsFailure> {
+        if self.state != State::Handshake {
+            return Ok(None);
+        }
+        let error = match self.stream.do_handshake() {
+            Ok(()) => {
+                self.state = State::Open;
+                self.stream.get_mut().allowance = usize::MAX;
+                let proven = self.exchange().and_then(Exchange::finish);
+                return proven.map(Some).ok_or(TlsFailure::NoIdentity);
+            }
+            Err(error) => error,
+        };
+        if error.code() == ErrorCode::WANT_READ {
+            return Ok(None);
+        }
+        self.state = State::Ended;
+        let identity = self.exchange().and_then(Exchange::identity);
+        let too_long = self.stream.get_ref().allowance == 0;
+        Err(match (alert_of(&error), identity) {
+            (Some(alert), _) => alert,
+            (None, _) if too_long => TlsFailure::TooLong,
+            (None, None) => TlsFailure::NoIdentity,
+            (None, Some((identity, known))) => match (is_wrong_key(&error), known) {
+                (true, true) => TlsFailure::WrongKey { identity },
+                (true, false) => TlsFailure::UnknownIdentity { identity },
+                (false, _) => TlsFailure::Handshake(reason_of(&error)),
+            },
+        })
+    }
+
+    fn exchange(&self) -> Option<&Exchange> {
+        self.stream.ssl().ex_data(raw::place().ok()?)
+    }
+
+    /// Seals bytes into the output: all of them, or none before the handshake is done.
+    pub(in crate::tcp) fn seal(&mut self, bytes: &[u8]) -> Result<usize, TlsFailure> {
+        if self.state != State::Open {
+            return Ok(0);
+        }
+        self.stream.ssl_write(bytes).map_err(|error| {
+            self.state = State::Ended;
+            TlsFailure::Record(reason_of(&error))
+        })
+    }
+
+    /// Says that nothing more comes; false if that was said, or cannot be.
+    pub(in crate::tcp) fn say_end(&mut self) -> bool {
+        let says = self.state == State::Open;
+        if says {
+            self.state = State::Ended;
+            // Fails only if the session has failed: then the peer was told that.
+            let _ = self.stream.shutdown();
+        }
+        says
+    }
+
+    /// What waits to be sent.
+    pub(in crate::tcp) fn output(&self) -> &[u8] {
+        let wire = self.stream.get_ref();
+        &wire.output[wire.sent..]
+    }
+
+    /// So many bytes of the output have left.
+    pub(in crate::tcp) fn sent(&mut self, bytes: usize) {
+        let wire = self.stream.get_mut();
+        wire.sent += bytes.min(wire.output.len() - wire.sent);
+        if wire.sent == wire.output.len() {
+            wire.output.clear();
+            wire.sent = 0;
+        }
+    }
+
+    /// The memory of the output, while nothing waits in it: to be shared with other connections.
+    pub(in crate::tcp) fn output_memory(&mut self) -> Option<&mut Vec<u8>> {
+        let output = &mut self.stream.get_mut().output;
+        output.is_empty().then_some(output)
+    }
+}
+
+/// The alert with which the peer ended it.
+fn alert_of(error: &Error) -> Option<TlsFailure> {
+    let first = error.ssl_error()?.errors().first()?;
+    let alert = u8::try_from(first.reason_code().checked_sub(ALERT_REASONS)?).ok()?;
+    Some(TlsFailure::Alert(alert))
+}
+
+fn is_wrong_key(error: &Error) -> bool {
+    let first = error.ssl_error().and_then(|stack| stack.errors().first());
+    first.is_some_and(|first| first.reason_code() == BINDER_DOES_NOT_VERIFY)
+}
+
+fn reason_of(error: &Error) -> &'static str {
+    error.ssl_error().map_or("the stream ended", reason)
+}
