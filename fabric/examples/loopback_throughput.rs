@@ -1,23 +1,26 @@
 //! How fast NVMe commands go within this machine, without any storage behind the target.
 //!
 //! A target and a host, each on a reactor of its own: by RDMA on two loopback addresses, or both on an
-//! address of an RDMA device; or by TCP, without digests or with. Beside the rate stands the processor time that each side spent for one command,
+//! address of an RDMA device; or by TCP, without digests or with, or by TLS. Beside the rate stands the processor time that each side spent for one command,
 //! which says more on a busy machine. A word picks the measurements whose name has it:
 //!
 //! ```text
-//! cargo run -p fabric --example loopback_throughput [-- [ADDRESS | tcp | tcp+digests] [WORD]]
+//! cargo run -p fabric --example loopback_throughput [-- [ADDRESS | tcp | tcp+digests | tcp+tls] [WORD]]
 //! ```
 
 #![allow(clippy::print_stdout)]
 
 use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fabric::{
     Connector, Device, DeviceConfig, HostData, HostQueue, HostQueueParams, Listener, QueueLimits,
-    TargetQueue, TcpHostConfig, TcpListener, TcpListenerConfig,
+    TargetQueue, TcpHostConfig, TcpListener, TcpListenerConfig, TlsFailure, TlsHostConfig, TlsKeys,
+    TlsMode,
 };
+use nvme::auth::{Hash, TlsPsk};
 use nvme::command::FABRICS_OPCODE;
 use nvme::fabrics::ConnectCommand;
 use nvme::{Cqe, SglDescriptor, Sqe, Status};
@@ -38,31 +41,33 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         None => (IpAddr::from([127, 99, 0, 1]), IpAddr::from([127, 99, 0, 2])),
     };
-    let tcp = match arguments.peek().map(String::as_str) {
-        Some("tcp") => Some(false),
-        Some("tcp+digests") => Some(true),
-        _ => None,
+    let way = match arguments.peek().map(String::as_str) {
+        Some("tcp") => Way::Tcp,
+        Some("tcp+digests") => Way::Digests,
+        Some("tcp+tls") => Way::Tls,
+        _ => Way::Rdma,
     };
-    if tcp.is_some() {
+    if way != Way::Rdma {
         arguments.next();
     }
     let wanted = arguments.next();
     let target = reactor::start(config("target"))?;
     let serving = target.handle().spawn(move || async move {
-        match tcp {
-            Some(_) => serve_tcp(SocketAddr::new(target_ip, PORT)),
-            None => serve_rdma(target_ip),
+        match way {
+            Way::Rdma => serve_rdma(target_ip),
+            _ => serve_tcp(SocketAddr::new(target_ip, PORT)),
         }
     });
     let measured = reactor::run(config("host"), async move {
         serving.await??;
-        let host = match tcp {
-            Some(digests) => Connector::tcp(TcpHostConfig {
-                header_digest: digests,
-                data_digest: digests,
+        let host = match way {
+            Way::Rdma => Device::open(DeviceConfig::on(vec![host_ip]))?.into(),
+            _ => Connector::tcp(TcpHostConfig {
+                header_digest: way == Way::Digests,
+                data_digest: way == Way::Digests,
+                tls: (way == Way::Tls).then(|| TlsHostConfig { psks: vec![psk()] }),
                 ..TcpHostConfig::default()
             }),
-            None => Device::open(DeviceConfig::on(vec![host_ip]))?.into(),
         };
         let peer = SocketAddr::new(target_ip, PORT);
         let params = HostQueueParams {
@@ -95,6 +100,40 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     })?;
     target.stop_and_join();
     measured
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Way {
+    Rdma,
+    Tcp,
+    Digests,
+    Tls,
+}
+
+/// The key of both sides.
+fn psk() -> TlsPsk {
+    TlsPsk {
+        identity: "NVMe0R01 host subsystem".to_owned(),
+        hash: Hash::Sha256,
+        key: vec![1; 32].into(),
+    }
+}
+
+/// Whoever comes has that key.
+struct Keys;
+
+impl TlsKeys for Keys {
+    fn find(&self, _: &str, _: SocketAddr) -> Option<TlsPsk> {
+        Some(psk())
+    }
+
+    fn failed(&self, peer: SocketAddr, failure: &TlsFailure) {
+        println!("{peer}: {failure}");
+    }
+
+    fn holds_off(&self, _: SocketAddr) -> bool {
+        false
+    }
 }
 
 fn config(name: &str) -> reactor::Config {
@@ -136,8 +175,12 @@ fn serve_rdma(address: IpAddr) -> Result<(), String> {
 }
 
 fn serve_tcp(address: SocketAddr) -> Result<(), String> {
-    let config = TcpListenerConfig::new(address);
-    let listener = TcpListener::bind(config).map_err(|error| error.to_string())?;
+    let config = TcpListenerConfig {
+        tls: TlsMode::Allowed,
+        ..TcpListenerConfig::new(address)
+    };
+    let listener = TcpListener::bind_with_keys(config, Arc::new(Keys));
+    let listener = listener.map_err(|error| error.to_string())?;
     reactor::spawn(async move {
         while let Some(queue) = listener.accept().await {
             reactor::spawn(serve(queue));

@@ -552,6 +552,10 @@ impl<R: Role> Driver<R> {
                 break taken;
             }
         };
+        let within = role.link().with_tls(|tls| tls.is_within_record());
+        if within == Some(true) {
+            role.link().within_pdu.set(true);
+        }
         let records = role.link().with_tls(Session::take_back);
         (records.unwrap_or_default(), taken)
     }

@@ -78,7 +78,15 @@ pub(crate) fn connect_command(depth: u16, flow_control: bool) -> Sqe {
 
 /// A queue whose Connect has succeeded.
 pub(crate) async fn attach(target: &Target, host: TcpHostConfig, flow_control: bool) -> HostQueue {
-    let queue = HostQueue::connect(&Connector::tcp(host), target.address(), IO)
+    attach_at(target.address(), host, flow_control).await
+}
+
+pub(crate) async fn attach_at(
+    address: SocketAddr,
+    host: TcpHostConfig,
+    flow_control: bool,
+) -> HostQueue {
+    let queue = HostQueue::connect(&Connector::tcp(host), address, IO)
         .await
         .expect("a queue");
     let command = connect_command(IO.depth, flow_control);
@@ -248,6 +256,11 @@ impl Raw {
             assert_eq!(bytes[whole - 4..], digest(&data));
         }
         Some((Pdu::parse(&frame, &bytes).expect("a PDU"), data))
+    }
+
+    /// Waits until the target has closed the connection, whatever it says before that.
+    pub(crate) async fn closed(&mut self) {
+        while self.fill(self.unread.len() + 1).await.is_some() {}
     }
 
     /// Waits until the target has closed the connection; gives what it complained of, if it did.

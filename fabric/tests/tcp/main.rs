@@ -8,3 +8,4 @@ mod harness;
 mod limits;
 mod queues;
 mod tls;
+mod tls_hostile;

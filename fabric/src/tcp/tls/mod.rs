@@ -16,6 +16,8 @@
 //! connection then. A key is good for 2^24.5 records (RFC 8446, section 5.5), 388 GB at their full size.
 
 mod exchange;
+#[cfg(test)]
+mod pairs;
 mod raw;
 pub(super) mod session;
 

@@ -53,6 +53,19 @@ unsafe extern "C" {
     fn SSL_SESSION_set_protocol_version(session: *mut SSL_SESSION, version: c_int) -> c_int;
 }
 
+/// Changes the key of what this end sends, and asks the peer for the same (`SSL_KEY_UPDATE_REQUESTED`): what a
+/// foreign peer may do.
+#[cfg(test)]
+pub(super) fn update_key(stream: &mut openssl::ssl::SslStream<super::session::Wire>) {
+    unsafe extern "C" {
+        fn SSL_key_update(ssl: *mut SSL, kind: c_int) -> c_int;
+    }
+    let ssl: *const openssl::ssl::SslRef = stream.ssl();
+    // SAFETY: a reference of the openssl crate to a connection is OpenSSL's pointer to it, and it is alive.
+    let done = unsafe { SSL_key_update(ssl.cast_mut().cast(), 1) };
+    assert_eq!(done, 1, "the handshake is done");
+}
+
 /// Where a connection keeps its [`Exchange`].
 pub(super) fn place() -> Result<Index<Ssl, Exchange>, ErrorStack> {
     static PLACE: OnceLock<Result<Index<Ssl, Exchange>, ErrorStack>> = OnceLock::new();

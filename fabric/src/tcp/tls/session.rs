@@ -20,6 +20,11 @@ use super::{TlsFailure, TlsKeys, TlsSession, TlsSuite, raw};
 
 /// Data of a record at most (RFC 8446, section 5.1).
 pub(in crate::tcp) const RECORD_BYTES: usize = 16 << 10;
+/// Type, version and length of a record (RFC 8446, section 5.1).
+const HEADER_BYTES: usize = 5;
+/// Sealed bytes that wait at most: a peer that asks for new keys over and over gets an answer each time, and may
+/// not read them. Whoever seals data stays below that.
+pub(super) const OUTPUT_BYTES_MAX: usize = 256 << 10;
 /// Bytes of a handshake from the peer: a ClientHello with an identity of 520 bytes has 900.
 const HANDSHAKE_BYTES_MAX: usize = 16 << 10;
 
@@ -43,7 +48,7 @@ pub(in crate::tcp) enum Opened {
 
 /// The records of a connection.
 pub(in crate::tcp) struct Session {
-    stream: SslStream<Wire>,
+    pub(super) stream: SslStream<Wire>,
     state: State,
 }
 
@@ -65,16 +70,44 @@ impl std::fmt::Debug for Session {
 
 /// What lies between OpenSSL and the socket.
 #[derive(Debug, Default)]
-struct Wire {
+pub(super) struct Wire {
     /// Received bytes: those from `taken` to `given` are there.
     input: Vec<u8>,
     taken: usize,
     given: usize,
     /// What the handshake may still take; usize::MAX when it is done.
     allowance: usize,
+    /// The header of the record that is being taken, and what is missing behind it.
+    header: [u8; HEADER_BYTES],
+    header_bytes: usize,
+    body_left: usize,
     /// Sealed bytes: those before `sent` have left.
     output: Vec<u8>,
     sent: usize,
+}
+
+impl Wire {
+    /// Follows the records in the bytes that are taken.
+    fn note(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let part = match self.header_bytes {
+                HEADER_BYTES => self.body_left.min(bytes.len()),
+                have => (HEADER_BYTES - have).min(bytes.len()),
+            };
+            if self.header_bytes == HEADER_BYTES {
+                self.body_left -= part;
+            } else {
+                let have = self.header_bytes;
+                self.header[have..have + part].copy_from_slice(&bytes[..part]);
+                self.header_bytes += part;
+                self.body_left = u16::from_be_bytes([self.header[3], self.header[4]]).into();
+            }
+            if self.header_bytes == HEADER_BYTES && self.body_left == 0 {
+                self.header_bytes = 0;
+            }
+            bytes = &bytes[part..];
+        }
+    }
 }
 
 impl Read for Wire {
@@ -88,6 +121,7 @@ impl Read for Wire {
         }
         into[..bytes].copy_from_slice(&self.input[self.taken..self.taken + bytes]);
         self.taken += bytes;
+        self.note(&into[..bytes]);
         if self.allowance != usize::MAX {
             self.allowance -= bytes;
         }
@@ -97,6 +131,9 @@ impl Read for Wire {
 
 impl Write for Wire {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.output.len() + bytes.len() > OUTPUT_BYTES_MAX {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
         self.output.extend_from_slice(bytes);
         Ok(bytes.len())
     }
@@ -212,6 +249,11 @@ impl Session {
         let wire = self.stream.get_mut();
         (wire.taken, wire.given) = (0, 0);
         std::mem::take(&mut wire.input)
+    }
+
+    /// Whether a record has arrived in part.
+    pub(in crate::tcp) fn is_within_record(&self) -> bool {
+        self.stream.get_ref().header_bytes > 0
     }
 
     /// Opens records: data goes to `into`, at most that of one record.
