@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Prepares the lab: Debian packages (only what is missing), the guest kernels, and an initramfs for each.
-#   tests/lab/setup.sh [SERIES...]      SERIES: 6.12 6.1 (default: both)
+#   tests/lab/setup.sh [SERIES...]      SERIES: 7 6.12 6.1 (default: all)
 # Everything it makes is under $LAB_CACHE (default ~/.cache/onefold-lab) and is made once.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=${LAB_CACHE:-$HOME/.cache/onefold-lab}
 mkdir -p "$cache"
-[ $# -gt 0 ] || set -- 6.12 6.1
+[ $# -gt 0 ] || set -- 7 6.12 6.1
 
 . "$here/../../scripts/packages.sh"
 install_packages busybox-static cpio xz-utils zstd kmod iproute2 bash jq strace ethtool procps \
@@ -27,83 +27,104 @@ install_emulator() {
 }
 install_emulator
 
-# The newest kernel of a series that apt knows, unpacked (never installed) into $cache/kernel-SERIES.
-fetch_kernel() {
-  local series=$1 pattern root=$cache/kernel-$1 package
-  [ -e "$root/version" ] && return 0
-  case $series in
-    6.12) pattern='^linux-image-6\.12\.[0-9]+\+deb12-amd64$' ;;
-    6.1) pattern='^linux-image-6\.1\.0-[0-9]+-amd64$' ;;
-    *) echo "lab: no rule for kernel series $series (known: 6.12, 6.1)" >&2; return 1 ;;
-  esac
-  newest() { apt-cache search --names-only "$pattern" | awk '{print $1}' | sort -V | tail -n 1; }
-  package=$(newest)
-  [ -n "$package" ] || { as_root apt-get update -q >&2; package=$(newest); }
-  [ -n "$package" ] || { enable_backports; package=$(newest); }
-  [ -n "$package" ] || { echo "lab: apt knows no kernel $series; run 'apt-get update' and look at its sources" >&2; return 1; }
-  echo "lab: kernel $series is $package"
-  rm -rf "$root" "$root.tmp"; mkdir -p "$root.tmp"
-  (cd "$root.tmp" && apt-get download -q "$package" && dpkg-deb -x "$package"_*.deb . && rm -f "$package"_*.deb)
-  echo "${package#linux-image-}" >"$root.tmp/version"
-  mv "$root.tmp" "$root"
-}
-
-# nvme-cli 2.13 and tlshd of Debian trixie, which bookworm does not have (its nvme-cli knows no TLS), with their own
-# libraries under $cache/tools/trixie. apt takes them from a list of its own, checks Debian's signatures, and nothing of
-# trixie comes to this machine's own packages.
-fetch_trixie() {
-  local tools=$cache/tools/trixie work mirror
-  # Programs, and the libraries that `ld.so --list` says they load.
-  local packages="nvme-cli ktls-utils keyutils libc6 libnvme1t64 libjson-c5 libssl3t64 libkeyutils1 zlib1g libzstd1
-    libgnutls30t64 libnettle8t64 libhogweed6t64 libgmp10 libp11-kit0 libffi8 libidn2-0 libunistring5 libtasn1-6
-    libnl-3-200 libnl-genl-3-200 libglib2.0-0t64 libpcre2-8-0 libatomic1"
-  [ "$(cat "$tools/packages" 2>/dev/null)" = "$packages" ] && return 0
-  echo "lab: nvme-cli and tlshd of Debian trixie"
-  mirror=$(debian_mirror)
-  work=$(mktemp -d "$cache/trixie.XXXXXX")
-  mkdir -p "$work"/{lists/partial,archives/partial,root,tools/lib}
-  : >"$work/status"
-  echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror trixie main" >"$work/sources.list"
-  # The machine's own settings (a proxy, say) hold beside these.
-  cat >"$work/apt.conf" <<END
-Dir::Etc::SourceList "$work/sources.list";
+# debian RELEASE COMMAND...: a command of apt's that knows the packages of a later Debian alone. It checks Debian's
+# signatures; this machine's own lists and packages stay as they are.
+debian() {
+  local folder=$cache/apt/$1 mirror
+  if [ ! -e "$folder/updated" ]; then
+    mirror=$(debian_mirror)
+    rm -rf "$folder"; mkdir -p "$folder"/{lists/partial,archives/partial}
+    : >"$folder/status"
+    # A mirror may lag behind: the release's signature counts, not its date.
+    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg check-valid-until=no] $mirror $1 main" >"$folder/sources.list"
+    # The machine's own settings (a proxy, say) hold beside these.
+    cat >"$folder/apt.conf" <<END
+Dir::Etc::SourceList "$folder/sources.list";
 Dir::Etc::SourceParts "/dev/null";
 Dir::Etc::Preferences "/dev/null";
 Dir::Etc::PreferencesParts "/dev/null";
-Dir::State "$work";
-Dir::State::Lists "$work/lists";
-Dir::State::Status "$work/status";
-Dir::Cache "$work";
-Dir::Cache::Archives "$work/archives";
+Dir::State "$folder";
+Dir::State::Lists "$folder/lists";
+Dir::State::Status "$folder/status";
+Dir::Cache "$folder";
+Dir::Cache::Archives "$folder/archives";
 Acquire::Languages "none";
 Acquire::IndexTargets::deb::DEP-11::DefaultEnabled "false";
 APT::Update::Error-Mode "any";
 APT::Sandbox::User "";
 END
+    APT_CONFIG=$folder/apt.conf apt-get update -q >&2
+    touch "$folder/updated"
+  fi
+  shift
+  APT_CONFIG=$folder/apt.conf "$@"
+}
+trap 'rm -rf "$cache/apt"' EXIT
+
+# The newest kernel of a series that apt knows, unpacked (never installed) into $cache/kernel-SERIES.
+fetch_kernel() {
+  local series=$1 pattern apt=() root=$cache/kernel-$1 package version file
+  [ -e "$root/version" ] && return 0
+  case $series in
+    7) pattern='^linux-image-7\.[0-9]+\.[0-9]+\+deb13-amd64$' apt=(debian trixie-backports) ;;
+    6.12) pattern='^linux-image-6\.12\.[0-9]+\+deb12-amd64$' ;;
+    6.1) pattern='^linux-image-6\.1\.0-[0-9]+-amd64$' ;;
+    *) echo "lab: no rule for kernel series $series (known: 7, 6.12, 6.1)" >&2; return 1 ;;
+  esac
+  newest() { "${apt[@]}" apt-cache search --names-only "$pattern" | awk '{print $1}' | sort -V | tail -n 1; }
+  package=$(newest)
+  [ -n "$package" ] || { as_root apt-get update -q >&2; package=$(newest); }
+  [ -n "$package" ] || { enable_backports; package=$(newest); }
+  [ -n "$package" ] || { echo "lab: apt knows no kernel $series; run 'apt-get update' and look at its sources" >&2; return 1; }
+  echo "lab: kernel $series is $package"
+  version=${package#linux-image-}
+  rm -rf "$root" "$root.tmp"; mkdir -p "$root.tmp"
   (
-    export APT_CONFIG=$work/apt.conf
-    cd "$work/archives"
-    apt-get update -q >&2
-    # shellcheck disable=SC2086 # a list of names
-    apt-get download -q $packages >&2
-    for package in *.deb; do dpkg-deb -x "$package" "$work/root"; done
+    cd "$root.tmp"
+    # Later kernels come in several packages.
+    # shellcheck disable=SC2046 # a list of names
+    "${apt[@]}" apt-get download -q "$package" $("${apt[@]}" apt-cache depends "$package" | awk -v version="$version" '$1 == "Depends:" && $2 ~ /^linux-(base|binary|modules)-/ && substr($2, length($2) - length(version) + 1) == version { print $2 }')
+    for file in *.deb; do dpkg-deb -x "$file" .; rm -f "$file"; done
+    # and are elsewhere.
+    [ -e lib ] || ln -s usr/lib lib
+    [ -e "boot/vmlinuz-$version" ] || { mkdir -p boot; ln -s "../lib/modules/$version/vmlinuz" "boot/vmlinuz-$version"; }
   )
-  local libraries=$work/root/usr/lib/x86_64-linux-gnu program path
+  echo "$version" >"$root.tmp/version"
+  mv "$root.tmp" "$root"
+}
+
+# nvme-cli and tlshd of a later Debian, which bookworm does not have (its nvme-cli knows no TLS), with their own libraries
+# under $cache/tools/RELEASE.
+fetch_userland() {
+  local release=$1 tools=$cache/tools/$1 programs="nvme-cli ktls-utils keyutils" work libraries program path
+  [ -e "$tools/versions" ] && return 0
+  work=$(mktemp -d "$cache/$release.XXXXXX")
+  mkdir -p "$work"/{root,tools/lib}
+  (
+    cd "$work"
+    # Of all that they depend on the libraries alone; below is checked that nothing is missing.
+    # shellcheck disable=SC2046,SC2086 # lists of names
+    debian "$release" apt-get download -q $programs \
+      $(debian "$release" apt-get install -s --no-install-recommends $programs | awk '$1 == "Inst" && $2 ~ /^z?lib/ { print $2 }') >&2
+    for package in *.deb; do dpkg-deb -x "$package" root; done
+    for package in $programs; do dpkg-deb -f "$package"_*.deb Package Version; done >tools/versions
+  )
+  libraries=$work/root/usr/lib/x86_64-linux-gnu
   cp "$libraries/ld-linux-x86-64.so.2" "$work/tools/lib/"
   for path in "$work"/root/usr/{sbin/nvme,sbin/tlshd,bin/keyctl}; do
     program=${path##*/}
     cp "$path" "$work/tools/lib/$program"
     "$libraries/ld-linux-x86-64.so.2" --inhibit-cache --library-path "$libraries" --list "$path" \
       | awk -v from="$libraries/" '$2 == "=>" { print $3; if (index($3, from) != 1) exit 1 }' >"$work/needs" \
-      || { echo "lab: $program of trixie needs a package that fetch_trixie does not name: $(tail -n 1 "$work/needs")" >&2; return 1; }
+      || { echo "lab: $program of $release needs what its packages do not bring: $(tail -n 1 "$work/needs")" >&2; return 1; }
     xargs -I{} cp -L {} "$work/tools/lib/" <"$work/needs"
-    printf '#!/bin/sh\nexec /tools/trixie/lib/ld-linux-x86-64.so.2 --inhibit-cache --library-path /tools/trixie/lib /tools/trixie/lib/%s "$@"\n' \
-      "$program" >"$work/tools/$program"
+    printf '#!/bin/sh\nexec /tools/%s/lib/ld-linux-x86-64.so.2 --inhibit-cache --library-path /tools/%s/lib /tools/%s/lib/%s "$@"\n' \
+      "$release" "$release" "$release" "$program" >"$work/tools/$program"
     chmod 755 "$work/tools/$program"
   done
-  echo "$packages" >"$work/tools/packages"
   mkdir -p "$cache/tools"; rm -rf "$tools"; mv "$work/tools" "$tools"
   rm -rf "$work"
+  echo "lab: of Debian $release:" $(cat "$tools/versions")
 }
 
 # A real source tree of about 100 MB, as one tar file: the network drivers of Debian's kernel source.
@@ -122,5 +143,5 @@ for series; do
   fetch_kernel "$series"
   "$here/mkinitramfs.sh" "$series"
 done
-fetch_trixie
+for release in trixie forky; do fetch_userland "$release"; done
 fetch_tree

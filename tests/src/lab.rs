@@ -91,7 +91,7 @@ pub struct Guest {
 pub struct GuestSpec<'a> {
     /// Host name; it also decides the host NQN.
     pub name: &'a str,
-    /// Kernel series: `6.12` or `6.1`.
+    /// Kernel series: `7`, `6.12` or `6.1`.
     pub kernel: &'a str,
     /// Number of the guest on its network: address 10.77.0.(number + 2) on tap `number`.
     pub number: u32,

@@ -156,6 +156,14 @@ fn linux_6_1_attaches_by_rdma_and_by_tcp() {
 
 #[test]
 #[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
+fn linux_7_attaches_by_rdma_and_by_tcp() {
+    steadily(|| {
+        short_visit("7", 1500, TARGET_V4, &["tcp.sh"]);
+    });
+}
+
+#[test]
+#[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
 fn linux_6_12_attaches_by_tcp_and_comes_back_to_a_target_that_was_killed() {
     steadily(|| {
         let network = Network::new(1, 1500);

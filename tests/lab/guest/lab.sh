@@ -11,8 +11,14 @@ await() { # NAME [SECONDS]
 }
 rxe_up() { modprobe rdma_rxe; modprobe -a rdma_ucm ib_uverbs; rdma link add rxe0 type rxe netdev eth0 || die "rdma link add"; modprobe nvme-rdma; }
 tcp_up() { TRANSPORT=tcp; modprobe nvme-tcp || die "no nvme-tcp"; }
-# trixie_tools: from here on `nvme` is version 2.13 instead of 2.3, and there are `tlshd` and `keyctl`
-trixie_tools() { PATH=/tools/trixie:$PATH; hash -r; }
+# tools_of RELEASE: from here on `nvme` is not bookworm's (2.3) but that of a later Debian, and there are its `tlshd` and `keyctl`
+tools_of() { PATH=/tools/$1:$PATH; hash -r; }
+# tlshd_up: from here on the kernel can shake hands by TLS, with the keys of its keyring .nvme
+tlshd_up() {
+  modprobe -a tls nvme-keyring || die "no TLS in this kernel"
+  printf '[debug]\nloglevel=1\n[authenticate]\nkeyrings=.nvme\n' >/tmp/tlshd.conf
+  tlshd -s -c /tmp/tlshd.conf >/lab/tlshd.log 2>&1 &
+}
 # onefold_here: makes `onefold` run in the guest, from the program and its libraries in the shared folder
 onefold_here() {
   mkdir -p /run/onefold; cp /lab/onefold /lab/*.so.* /run/onefold/ || die "no program in the shared folder"

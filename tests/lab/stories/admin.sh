@@ -1,7 +1,7 @@
 # What nvme-cli shows of a controller, whole, to be looked at; and that a host hears when the pool fills up.
 # arguments: TARGET-ADDRESS BYTES-TO-WRITE VERSION (of nvme-cli)
 . /lib/lab.sh
-[ "$3" = 2.3 ] || trixie_tools
+[ "$3" = 2.3 ] || tools_of trixie
 nvme version | grep -q "version $3" || die "nvme-cli is $(nvme version)"
 tcp_up; reach "$1"
 disk=$(attach "$1" -i 2) || die connect
