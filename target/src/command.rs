@@ -49,6 +49,9 @@ pub(crate) enum Fault {
         /// The logical block that is damaged, if it need not be the command's first one.
         lba: Option<u64>,
     },
+    /// Answer with a status that is the answer to a question, and no failure: the error log gets nothing, and no
+    /// other bit of the status is set.
+    NotThere(Status),
     /// The queue goes away: no answer.
     Gone,
 }
@@ -78,7 +81,7 @@ impl Fault {
                 location,
                 lba,
             },
-            Self::Gone => Self::Gone,
+            other => other,
         }
     }
 
@@ -96,7 +99,7 @@ impl Fault {
                 location,
                 lba: block,
             },
-            Self::Gone => Self::Gone,
+            other => other,
         }
     }
 }
@@ -266,6 +269,7 @@ impl<Q: Queue> Command<Q> {
                 let status = self.delayed(self.note_error(status, location, lba));
                 (Cqe::new(status, result), None)
             }
+            Err(Fault::NotThere(status)) => (Cqe::new(status, 0), None),
             // The queue is closing already; nobody waits for the answer.
             Err(Fault::Gone) => return,
         };

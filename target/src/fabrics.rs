@@ -55,7 +55,9 @@ fn property_get<Q: Queue>(command: &Command<Q>, offset: u32, wide: bool) -> Outc
         properties::CC => (false, u64::from(controller.configuration())),
         properties::CSTS => (false, u64::from(controller.status().encode())),
         properties::NSSR => (false, 0),
-        _ => return Err(Fault::field(Status::INVALID_FIELD, PROPERTY_AT)),
+        // nvme-cli's show-regs asks for everything that PCIe has, and takes Invalid Field with no other bit set
+        // for what is not there; at anything else version 2.3 gives up and shows memory that it has freed.
+        _ => return Err(Fault::NotThere(Status::INVALID_FIELD)),
     };
     if wide != is_wide {
         return Err(Fault::field(Status::INVALID_FIELD, ATTRIBUTES_AT));

@@ -100,6 +100,43 @@ fn the_controller_page_passes_every_check_of_a_linux_host() {
 }
 
 #[test]
+fn show_regs_of_nvme_cli_shows_the_properties_that_there_are() {
+    // nvme-cli 2.3 reads so up to CMBSZ, and gives up at any failure but a plain Invalid Field.
+    const CMBSZ: u32 = 0x3c;
+    const WIDE: [u32; 3] = [properties::CAP, 0x28, 0x30];
+    story(async |lab| {
+        let attached = lab.attach(1).await;
+        let before = error_entries(&attached).await;
+        let (mut offset, mut shown) = (0, Vec::new());
+        while offset <= CMBSZ {
+            let wide = WIDE.contains(&offset);
+            let reply = attached.property(offset, wide).await;
+            match reply.status.bits() {
+                0 => shown.push((offset, reply.result)),
+                status => assert_eq!(status, Status::INVALID_FIELD.bits(), "at {offset:#x}"),
+            }
+            offset += if wide { 8 } else { 4 };
+        }
+        let offsets: Vec<u32> = shown.iter().map(|(offset, _)| *offset).collect();
+        assert_eq!(offsets, [0, 8, 0x14, 0x1c, 0x20]);
+        assert_eq!(
+            shown[1..],
+            [(8, 0x1_0400), (0x14, CC_ENABLE), (0x1c, 1), (0x20, 0)]
+        );
+        assert_eq!(
+            error_entries(&attached).await,
+            before,
+            "a question is no failure"
+        );
+    });
+}
+
+async fn error_entries(attached: &Attached) -> u128 {
+    let page = log(attached, 0x02, 512).await;
+    SmartLog::decode(&page).expect("a page").error_log_entries
+}
+
+#[test]
 fn a_controller_tells_what_its_transport_can_do() {
     for (transport, depth, in_capsule_bytes, keyed) in [
         (Transport::Rdma, 256, 4096, true),

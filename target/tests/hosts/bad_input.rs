@@ -307,17 +307,20 @@ fn n26_configurations_that_cannot_work() {
                 .await
                 .refused(Status::INVALID_FIELD);
         }
-        for (offset, wide) in [
-            (0x00, false),
-            (0x14, true),
-            (0x68, false),
-            (0x1000, true),
-            (3, false),
-        ] {
+        for (offset, wide) in [(0x00, false), (0x08, true), (0x14, true)] {
             attached
                 .property(offset, wide)
                 .await
                 .refused(Status::INVALID_FIELD);
+        }
+        for (offset, wide) in [
+            (0x68, false),
+            (0x1000, true),
+            (3, false),
+            (0xffff_fffc, true),
+        ] {
+            let reply = attached.property(offset, wide).await;
+            assert_eq!(reply.status, Status::INVALID_FIELD, "property {offset:#x}");
         }
         // IOSQES 0; IOCQES 0; MPS 1; AMS 7; CSS 6.
         for wrong in [

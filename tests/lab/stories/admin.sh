@@ -20,8 +20,8 @@ show list-ctrl "$ctrl"
 show cmdset-ind-id-ns "$disk" -n 1
 show nvm-id-ctrl "$ctrl"
 show ana-log "$ctrl"
-# show-regs of nvme-cli 2.3 gives up at the first property that a fabrics controller need not have.
-[ "$3" = 2.3 ] || show show-regs "$ctrl" -H
+show show-regs "$ctrl" -H
+nvme show-regs "$ctrl" -H | grep -q 10400 || die "show-regs does not show the version"
 for property in 0 8 0x14 0x1c; do show get-property "$ctrl" --offset="$property" -H; done
 show smart-log "$ctrl"
 nvme admin-passthru "$ctrl" --opcode=0xc5 >/dev/null 2>&1 && die "an opcode that nobody knows"
