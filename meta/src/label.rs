@@ -14,6 +14,7 @@
 //! All little endian. Two copies are kept, in the first two 4096-byte blocks of the drive: a write of
 //! one that is torn leaves the other.
 
+use std::fmt;
 use std::path::Path;
 
 use uuid::Uuid;
@@ -58,6 +59,24 @@ pub enum LabelError {
     /// A label of another version.
     #[error("has format version {0}")]
     Version(u32),
+}
+
+impl fmt::Display for DriveLabel {
+    /// Which drive of a pool it is, as people count.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            drive,
+            index,
+            blocks,
+            sub_block_bytes,
+            ..
+        } = self;
+        let number = u32::from(*index) + 1;
+        write!(
+            f,
+            "drive number {number} of the pool ({drive}, {blocks} blocks of {sub_block_bytes} bytes)"
+        )
+    }
 }
 
 impl DriveLabel {
@@ -167,7 +186,7 @@ impl DriveLabel {
         if found != *self {
             return Err(MetaError::corrupt(
                 drive,
-                format!("the label says {found:?}, the pool expects {self:?}"),
+                format!("it is {found}, and {self} is expected there"),
                 "correct the paths of the drives in pool.toml: each must lead to its own drive",
             ));
         }
@@ -188,6 +207,29 @@ mod tests {
             blocks: 4000,
             sub_block_bytes: 4096,
         }
+    }
+
+    #[test]
+    fn a_drive_in_the_place_of_another_is_told_in_words() {
+        let found = DriveLabel {
+            drive: Uuid::from_u128(7),
+            index: 0,
+            ..label()
+        };
+        let copy = found.encode();
+        let error = label().verify(Path::new("/dev/x"), &copy, &copy);
+        let text = error.expect_err("another drive").to_string();
+        let [is, expected] = [found, label()].map(|label| label.to_string());
+        assert!(
+            is.starts_with("drive number 1 of the pool (00000000-"),
+            "{is}"
+        );
+        assert!(text.contains("/dev/x"), "{text}");
+        assert!(
+            text.contains(&format!("it is {is}, and {expected} is expected there")),
+            "{text}"
+        );
+        assert!(!text.contains("DriveLabel"), "{text}");
     }
 
     #[test]

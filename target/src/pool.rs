@@ -353,38 +353,41 @@ pub async fn add_drive(
     }
     let index = u16::try_from(identity.drives.len())
         .map_err(|_| Failure::invalid("the pool has as many drives as there can be"))?;
-    let (spec, drive) = open_named(path, *size_bytes, None)?;
-    let own = identity.drives.iter();
-    let own = own.map(|own| dir.paths().dir.join(&own.path));
-    let canonical = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    if own
-        .map(|own| canonical(&own))
-        .any(|own| own == canonical(&spec.path))
-    {
+    // Before it is opened: the pool has its own drives open, and they would be called in use.
+    if own_drives(dir).contains(&canonical(path)) {
         return Err(Failure::invalid(format!(
-            "'{}' is a drive of this pool already",
-            spec.path.display()
+            "'{}' is a drive of this pool already (`onefold drive list` shows them): name another one",
+            path.display()
         )));
     }
+    let (spec, drive) = open_named(path, *size_bytes, None)?;
     identity.drives.push(spec.clone());
     label_new(&drive, &identity, index, &buffers).await?;
     let write_down = |_| Ok(dir.add_drive(spec).map(drop)?);
     Ok(engine.add_drive(Arc::new(drive), write_down).await?)
 }
 
+/// Where the drives of a pool are, whatever links lead there.
+fn own_drives(dir: &PoolDir) -> Vec<PathBuf> {
+    (0..dir.identity().drives.len())
+        .filter_map(|index| dir.drive_path(u16::try_from(index).ok()?))
+        .map(|path| canonical(&path))
+        .collect()
+}
+
+fn canonical(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+}
+
 /// Drives that are named for an existing pool must be its own: whoever names others is mistaken in the
 /// pool or in the drive.
 fn check_named_drives(dir: &PoolDir, named: &[DriveArg]) -> Result<(), Failure> {
-    let own: Vec<PathBuf> = (0..dir.identity().drives.len())
-        .filter_map(|index| dir.drive_path(u16::try_from(index).ok()?))
-        .map(|path| path.canonicalize().unwrap_or(path))
-        .collect();
+    let own = own_drives(dir);
     for drive in named {
         let DriveArg::Path { path: named, .. } = drive else {
             continue;
         };
-        let path = named.canonicalize().unwrap_or_else(|_| named.clone());
-        if !own.contains(&path) {
+        if !own.contains(&canonical(named)) {
             return Err(Failure::invalid(format!(
                 "'{}' is not a drive of the pool '{}': the pool exists and has its drives already; start \
                  it without --drive, or name another pool",

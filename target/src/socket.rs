@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 /// The socket's name in the pool's folder.
@@ -52,9 +53,15 @@ impl SocketPath {
     }
 }
 
+/// Whether a daemon serves the pool in `pool`, and answers.
+#[must_use]
+pub fn is_served(pool: &Path) -> bool {
+    SocketPath::of_pool(pool).is_ok_and(|socket| UnixStream::connect(socket.as_path()).is_ok())
+}
+
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::{UnixListener, UnixStream};
+    use std::os::unix::net::UnixListener;
 
     use super::*;
 
@@ -68,5 +75,6 @@ mod tests {
         assert!(deep.join(SOCKET_NAME).exists());
         let again = SocketPath::of_pool(&deep).expect("a path");
         UnixStream::connect(again.as_path()).expect("connect");
+        assert!(is_served(&deep) && !is_served(root.path()));
     }
 }

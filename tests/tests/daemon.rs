@@ -463,6 +463,7 @@ fn a_pool_in_use_names_the_process_that_holds_it() {
         "a pool in use cannot be checked: {}",
         text_of(&check)
     );
+    assert!(text_of(&check).contains("--online"), "{}", text_of(&check));
 }
 
 #[test]

@@ -99,8 +99,8 @@ fn a_full_pool_gets_another_drive_and_tells_whose_data_a_missing_one_holds() {
     assert!(free[2] <= 63 * MIB - 8 * MIB, "{free:?}");
 
     for (drive, why) in [
-        (three.as_str(), "in use"),
-        (one.as_str(), "in use"),
+        (three.as_str(), "is a drive of this pool already"),
+        (one.as_str(), "is a drive of this pool already"),
         ("./is/not/there", "not there"),
     ] {
         let refused = place.ask(&["drive", "add", drive]).expect_err(drive);

@@ -16,6 +16,7 @@ use crate::api::{CreateVolume, ResizeVolume, VolumeView};
 use crate::client::Client;
 use crate::errors::{EXIT_FAILED, EXIT_INCONSISTENT, Failure};
 use crate::size::format_human;
+use crate::socket::is_served;
 use crate::status::{Align, render, table};
 
 /// Runs a conversation with the daemon.
@@ -230,7 +231,7 @@ pub(super) fn status(args: &StatusArgs) -> Outcome {
 /// `onefold pool check`: 0 consistent, 2 inconsistent, 1 could not run.
 pub(super) fn pool_check(dir: &Path, data: bool, json: bool) -> Outcome {
     let report = dedup::check_pool(dir, CheckOptions { data })
-        .map_err(|error| Exit::could_not_run(error.into()))?;
+        .map_err(|error| Exit::could_not_run(unless_online(error.into(), dir)))?;
     if json {
         print_json(&report).map_err(Exit::could_not_run)?;
     } else {
@@ -241,6 +242,14 @@ pub(super) fn pool_check(dir: &Path, data: bool, json: bool) -> Outcome {
     } else {
         ExitCode::from(EXIT_INCONSISTENT)
     })
+}
+
+/// A pool that a daemon serves can be checked all the same.
+fn unless_online(mut failure: Failure, dir: &Path) -> Failure {
+    if failure.kind == ErrorKind::Unavailable && is_served(dir) {
+        failure.message += ", or check the pool while it is served: --online";
+    }
+    failure
 }
 
 fn check_text(report: &CheckReport, dir: &Path) -> String {
