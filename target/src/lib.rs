@@ -36,6 +36,7 @@ mod command;
 mod connect;
 pub mod controller;
 mod crew;
+mod descriptors;
 mod discovery;
 pub mod drive_api;
 mod effects;

@@ -73,7 +73,7 @@ impl Wanted {
         }
     }
 
-    fn of(&self, transport: Transport) -> impl Iterator<Item = &TransportAddress> {
+    pub(crate) fn of(&self, transport: Transport) -> impl Iterator<Item = &TransportAddress> {
         self.addresses
             .iter()
             .filter(move |address| address.scheme.transport() == transport)

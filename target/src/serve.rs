@@ -23,6 +23,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::api::{ApiSocket, ApiState};
 use crate::cli::args::{DEFAULT_MEMORY_POOL, DEFAULT_POOL, DriveArg, ServeArgs};
 use crate::cli::print;
+use crate::descriptors;
 use crate::errors::Failure;
 use crate::listen::{Part, Wanted, listen};
 use crate::listeners::Listeners;
@@ -97,6 +98,7 @@ async fn serve(args: &ServeArgs) -> Result<(), Failure> {
     let mut wanted = Wanted::new(&told, args.strict_icrc, args.tcp_pacing);
     wanted.mdns = args.mdns;
     let count = args.reactors.unwrap_or_else(default_reactors);
+    let limits = limits(args, wanted.of(Transport::Tcp).count(), count);
     let mut data = Vec::new();
     for index in 0..count {
         data.push(start_reactor(
@@ -105,7 +107,7 @@ async fn serve(args: &ServeArgs) -> Result<(), Failure> {
             Duration::from_micros(args.spin),
         )?);
     }
-    let outcome = serve_on(args, wanted, &control, &data, &mut signals).await;
+    let outcome = serve_on(args, wanted, limits, &control, &data, &mut signals).await;
     // The threads end after everything that lives on them: tasks drop their queues and drives there.
     let stopped = tokio::task::spawn_blocking(move || {
         data.into_iter().for_each(ReactorThread::stop_and_join);
@@ -113,6 +115,22 @@ async fn serve(args: &ServeArgs) -> Result<(), Failure> {
     });
     let _ = stopped.await;
     outcome
+}
+
+/// What hosts may take, with as many connections as this process can have descriptors for.
+fn limits(args: &ServeArgs, tcp_addresses: usize, reactors: usize) -> Limits {
+    let mut limits = args.bounds.limits();
+    let descriptors = descriptors::raise();
+    if args.bounds.tcp_connections.is_none() {
+        let sockets = tcp_addresses.max(1) * reactors;
+        limits.tcp_connections = descriptors::connections(descriptors, &limits, sockets);
+    }
+    if tcp_addresses > 0
+        && let Some(shortage) = descriptors::shortage(descriptors, &limits)
+    {
+        tracing::warn!("{shortage}");
+    }
+    limits
 }
 
 /// One for each core, within reason.
@@ -140,6 +158,7 @@ fn start_reactor(
 async fn serve_on(
     args: &ServeArgs,
     wanted: Wanted,
+    limits: Limits,
     control: &ReactorThread,
     data: &[ReactorThread],
     signals: &mut StopSignals,
@@ -153,7 +172,7 @@ async fn serve_on(
     let engine = pool.engine.clone();
     let maintained = engine.clone();
     let maintenance = control.spawn(move || maintained.run_maintenance());
-    let served = serve_pool(wanted, args.bounds.limits(), &pool, &control, data, signals).await;
+    let served = serve_pool(wanted, limits, &pool, &control, data, signals).await;
     // However serving ended: what hosts were promised becomes durable.
     let closing = control.spawn(move || async move { engine.shutdown().await });
     let closed = closing

@@ -92,7 +92,8 @@ impl Default for Limits {
                 capsule_bytes_max: 64 << 20,
             },
             rdma_shared_receives: 1024,
-            tcp_connections: 1024,
+            // All queues of all controllers.
+            tcp_connections: 1024 * 129,
             queue_share: 16,
             host_share: 2,
             handshake_timeout: Duration::from_secs(10),

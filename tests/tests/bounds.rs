@@ -10,10 +10,46 @@ use hostile::{
 };
 use initiator::Controller;
 use nvme::Status;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tests::{
     daemon::{Daemon, assert_consistent, onefold, text_of},
     own_address, wait_for,
 };
+
+#[test]
+fn the_daemon_takes_all_descriptors_that_the_system_allows_and_says_if_they_are_few() {
+    let folder = tempfile::Builder::new()
+        .prefix("onefold-descriptors-")
+        .tempdir()
+        .expect("a folder");
+    let pool = folder.path().join("pool");
+    let listen = format!("tcp://{}:4420", own_address(11));
+    let before = getrlimit(Resource::Nofile);
+    // As a shell or an init system starts it: the soft limit far below the hard one.
+    let few = Rlimit {
+        current: Some(256),
+        ..before
+    };
+    setrlimit(Resource::Nofile, few).expect("a lower limit");
+    let daemon = Daemon::start(&pool, None, &["--create", "1G", "--listen", &listen]);
+    setrlimit(Resource::Nofile, before).expect("the limit as it was");
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", daemon.pid()));
+    let limits = limits.expect("the limits of a running process");
+    let line = limits
+        .lines()
+        .find(|line| line.starts_with("Max open files"));
+    let columns: Vec<&str> = line.expect("a line").split_whitespace().collect();
+    assert_eq!(columns[3], columns[4], "soft and hard limit: {limits}");
+    // 1,024 hosts of 129 queues, and what the pool needs.
+    let enough = before.maximum.is_none_or(|most| most >= 133_120);
+    assert_eq!(
+        daemon.log().contains("LimitNOFILE="),
+        !enough,
+        "{}",
+        daemon.log()
+    );
+    assert!(daemon.stop().success());
+}
 
 #[test]
 fn what_hosts_may_take_is_an_option_and_what_goes_beyond_is_refused_properly() {

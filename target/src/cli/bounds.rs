@@ -46,8 +46,9 @@ pub struct BoundsArgs {
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(0..=32_768))]
     pub rdma_shared_receives: u32,
     /// TCP connections at one time, at each address on each data-plane thread; more are closed at once
-    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
-    pub tcp_connections: u32,
+    /// [default: all queues of all hosts, as far as the limit of open files reaches]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub tcp_connections: Option<u32>,
     /// How long a host may stay silent over TCP before it begins to speak NVMe, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub handshake_timeout: u32,
@@ -80,7 +81,10 @@ impl BoundsArgs {
                 capsule_bytes_max: bytes(self.tcp_capsules),
             },
             rdma_shared_receives: bytes(self.rdma_shared_receives.into()),
-            tcp_connections: bytes(self.tcp_connections.into()),
+            tcp_connections: match self.tcp_connections {
+                Some(asked) => bytes(asked.into()),
+                None => usual.tcp_connections,
+            },
             queue_share: self.queue_share.into(),
             host_share: self.host_share.into(),
             handshake_timeout: seconds(self.handshake_timeout),
