@@ -220,6 +220,9 @@ async fn write_uncorrectable<Q: Queue>(
 
 async fn flush<Q: Queue>(command: &Command<Q>, nsid: u32) -> Outcome {
     match nsid {
+        // What is durable for one is durable for all, which is more than is asked for. Reservations of others, paths
+        // and masks say nothing about that: what they keep from the host is not changed by it, and what the host
+        // wrote before they did must not stay behind.
         NSID_ALL => command.line.target.engine.flush().await?,
         nsid => admit(command, nsid, Access::Flush)?.volume.flush().await?,
     }

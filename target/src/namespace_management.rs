@@ -7,7 +7,10 @@
 //! Guarantees:
 //! - In a subsystem that does not allow it both commands are unknown.
 //! - A deleted namespace takes its volume along only if no other subsystem shows it.
-//! - A command that fails has changed nothing.
+//! - A command that fails because of what it asks for has changed nothing.
+//! - What a reservation or write protection keeps from a host's writes is not deleted by that host either: both
+//!   commands belong to the write commands of reservations (Base 2.0, section 8.19), and only attaching and
+//!   detaching leaves a write-protected namespace as it is (8.12).
 
 use std::collections::BTreeSet;
 
@@ -18,10 +21,11 @@ use nvme::identify::{IDENTIFY_BYTES, IdentifyNamespace, NSID_BROADCAST, decode_c
 use nvme::{Nqn, Status};
 use uuid::Uuid;
 
-use crate::catalog::{ANA_GROUP_DEFAULT, NamespaceConfig};
+use crate::catalog::{ANA_GROUP_DEFAULT, NamespaceConfig, WriteProtect};
 use crate::command::{Command, Fault, Outcome, Success};
 use crate::errors::Failure;
 use crate::queue::Queue;
+use crate::reservation::{Access, HostId};
 use crate::volumes::Place;
 
 /// Byte offsets in the command, for the error log.
@@ -43,6 +47,19 @@ fn check_allowed<Q: Queue>(command: &Command<Q>) -> Result<(), Fault> {
     match is_allowed(command) {
         true => Ok(()),
         false => Err(Status::INVALID_OPCODE.with_dnr().into()),
+    }
+}
+
+/// Whether reservations let the host write to a namespace, whatever it sees of it.
+fn check_reservations<Q: Queue>(
+    command: &Command<Q>,
+    namespace: &NamespaceConfig,
+) -> Result<(), Fault> {
+    let host = HostId::from_bytes(command.line.controller.host.id);
+    let reservations = command.line.target.reservations.of(namespace.volume);
+    match reservations.now().admits(&host, Access::Write) {
+        true => Ok(()),
+        false => Err(Status::RESERVATION_CONFLICT.with_dnr().into()),
     }
 }
 
@@ -131,6 +148,13 @@ async fn delete<Q: Queue>(command: &Command<Q>, nsid: u32) -> Outcome {
         nsid if subsystem.namespaces.contains_key(&nsid) => vec![nsid],
         _ => return Err(Fault::field(Status::INVALID_NAMESPACE, NSID_AT)),
     };
+    // All of them are looked at before the first one is touched.
+    for namespace in doomed.iter().map(|nsid| &subsystem.namespaces[nsid]) {
+        if namespace.write_protect != WriteProtect::Off {
+            return Err(Fault::field(Status::NAMESPACE_WRITE_PROTECTED, NSID_AT));
+        }
+        check_reservations(command, namespace)?;
+    }
     for nsid in doomed {
         let detached = target.change(|catalog| catalog.detach(nqn, nsid)).await;
         let gone = detached.map_err(|failure| refused(&failure))?;
@@ -174,6 +198,7 @@ pub(crate) async fn attach<Q: Queue>(
         .subsystem(nqn)
         .and_then(|config| config.namespaces.get(&attachment.nsid))
         .ok_or(Fault::field(Status::INVALID_NAMESPACE, NSID_AT))?;
+    check_reservations(command, namespace)?;
     let sees = |host: &Nqn| namespace.shows_to(host);
     let hosts: BTreeSet<Nqn> = controllers.iter().map(|c| c.host.nqn.clone()).collect();
     if attachment.select == NamespaceAttachment::ATTACH {

@@ -1,7 +1,9 @@
 //! Namespace Write Protection, feature 84h.
 //!
 //! Guarantees: what was acknowledged before is durable when the host is told that the namespace is
-//! protected; protection that ends with the daemon, or never, is not lifted by hosts.
+//! protected; protection that ends with the daemon, or never, is not lifted by hosts. As with the other features
+//! of a namespace (82h, 83h), a path that does not reach the namespace sends the host to another one. Reservations
+//! are no matter: Set Features belongs to none of their command groups.
 
 use nvme::Status;
 use nvme::admin::{GetFeatures, SetFeatures};
@@ -9,35 +11,37 @@ use nvme::features::Select;
 
 use crate::catalog::WriteProtect;
 use crate::command::{Command, Fault, Outcome, Success};
+use crate::io::admit::reach;
 use crate::queue::Queue;
 
-/// Byte offsets in the command, for the error log.
-const NSID_AT: u16 = 4;
+/// Byte offset in the command, for the error log.
 const DWORD_11_AT: u16 = 44;
 
 /// The bits of dword 11 that hold the state.
 const STATE_MASK: u32 = 7;
 
-/// The state of a namespace that the controller sees.
+/// The state of a namespace within reach.
 pub(crate) fn get<Q: Queue>(
     command: &Command<Q>,
     get: GetFeatures,
     select: Select,
 ) -> Result<u32, Fault> {
-    let namespace = command.line.namespace(get.nsid);
-    let namespace = namespace.ok_or(Fault::field(Status::INVALID_NAMESPACE, NSID_AT))?;
+    // What nvme-cli asks for of all features, without a namespace.
+    if select == Select::Default || (select == Select::Saved && get.nsid == 0) {
+        return Ok(WriteProtect::Off.feature_value());
+    }
+    let namespace = reach(command, get.nsid)?;
     let state = match (select, namespace.config.write_protect) {
-        (Select::Default, _) | (Select::Saved, WriteProtect::UntilPowerCycle) => WriteProtect::Off,
+        (Select::Saved, WriteProtect::UntilPowerCycle) => WriteProtect::Off,
         (_, state) => state,
     };
     Ok(state.feature_value())
 }
 
-/// Sets the state of a namespace that the controller sees.
+/// Sets the state of a namespace within reach.
 pub(crate) async fn set<Q: Queue>(command: &Command<Q>, set: SetFeatures) -> Outcome {
     let line = &command.line;
-    let namespace = line.namespace(set.nsid);
-    let namespace = namespace.ok_or(Fault::field(Status::INVALID_NAMESPACE, NSID_AT))?;
+    let namespace = reach(command, set.nsid)?;
     let invalid = Fault::field(Status::INVALID_FIELD, DWORD_11_AT);
     let state = WriteProtect::from_feature_value(set.dwords[0] & STATE_MASK).ok_or(invalid)?;
     if state == WriteProtect::Permanent {

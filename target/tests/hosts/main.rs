@@ -8,6 +8,7 @@ mod association;
 mod auth;
 mod bad_input;
 mod commands;
+mod conflicts;
 mod connect;
 mod harness;
 mod io;

@@ -77,15 +77,16 @@ async fn report(queue: &FakeQueue) -> ReservationReport {
 }
 
 /// Three hosts: the first two registered, the first with a reservation.
-struct Cast {
-    _attached: [Attached; 3],
-    holder: FakeQueue,
-    registrant: FakeQueue,
-    other: FakeQueue,
+pub(crate) struct Cast {
+    /// Holder, registrant, and a host that is not registered.
+    pub(crate) attached: [Attached; 3],
+    pub(crate) holder: FakeQueue,
+    pub(crate) registrant: FakeQueue,
+    pub(crate) other: FakeQueue,
 }
 
 impl Cast {
-    async fn new(lab: &Lab) -> Self {
+    pub(crate) async fn new(lab: &Lab) -> Self {
         let attached = [
             lab.attach(1).await,
             lab.attach(2).await,
@@ -95,12 +96,12 @@ impl Cast {
             holder: lab.io_queue(&attached[0], 1).await,
             registrant: lab.io_queue(&attached[1], 1).await,
             other: lab.io_queue(&attached[2], 1).await,
-            _attached: attached,
+            attached,
         }
     }
 
     /// As if nothing had been reserved before.
-    async fn set(&self, kind: ReservationType) {
+    pub(crate) async fn set(&self, kind: ReservationType) {
         for (queue, key) in [
             (&self.holder, HOLDER_KEY),
             (&self.registrant, REGISTRANT_KEY),

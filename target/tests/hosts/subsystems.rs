@@ -20,12 +20,15 @@ use crate::harness::{Attached, Lab, TestHost, open_target, read, story, write};
 /// A subsystem beside the default one.
 const OTHER: &str = "nqn.2026-11.x:other";
 
-fn name(text: &str) -> Nqn {
+pub(crate) fn name(text: &str) -> Nqn {
     text.parse().expect("a name")
 }
 
 impl Lab {
-    async fn change<T>(&self, change: impl FnOnce(&mut Catalog) -> Result<T, Failure>) -> T {
+    pub(crate) async fn change<T>(
+        &self,
+        change: impl FnOnce(&mut Catalog) -> Result<T, Failure>,
+    ) -> T {
         self.target.change(change).await.expect("a change")
     }
 
@@ -42,7 +45,7 @@ impl Lab {
 }
 
 impl Attached {
-    async fn namespaces(&self) -> Vec<u32> {
+    pub(crate) async fn namespaces(&self) -> Vec<u32> {
         let page = identify(self, 0x02, 0).await.ok().data;
         decode_namespace_list(&page).expect("a list")
     }
