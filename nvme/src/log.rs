@@ -44,6 +44,8 @@ pub enum LogPage {
     CommandEffects = 0x05,
     /// 07h: [`TelemetryHeader`], then blocks of data.
     TelemetryHost = 0x07,
+    /// 08h: [`TelemetryHeader`], then blocks of data.
+    TelemetryController = 0x08,
     /// 0Ch: [`AnaLog`](crate::ana::AnaLog).
     Ana = 0x0c,
     /// 0Dh: [`PersistentEventHeader`], then each [`PersistentEvent`] with its data.
@@ -76,6 +78,7 @@ impl LogPage {
             0x04 => Self::ChangedNamespaces,
             0x05 => Self::CommandEffects,
             0x07 => Self::TelemetryHost,
+            0x08 => Self::TelemetryController,
             0x0c => Self::Ana,
             0x0d => Self::PersistentEvent,
             0x12 => Self::FeatureEffects,

@@ -15,7 +15,7 @@ use nvme::ana::RETURN_GROUPS_ONLY;
 use nvme::identify::NSID_BROADCAST;
 use nvme::log::{
     ChangedNamespaces, CommandEffects, ERROR_LOG_ENTRY_BYTES, ErrorLogEntry, FirmwareSlotLog,
-    LogPage, SupportedLogPages,
+    LogPage, SupportedLogPages, TelemetryHeader,
 };
 
 use crate::ana;
@@ -132,6 +132,22 @@ impl<Q: Queue> Pages<Q> {
             scope: Scope::ControllerAlone,
             specific: 0,
             make: snapshots::telemetry,
+        },
+        Row {
+            page: LogPage::TelemetryController,
+            offered: Offered::Io,
+            scope: Scope::ControllerAlone,
+            specific: 0,
+            // It belongs to what announces the other one (LPA bit 3). This target makes nothing by itself: a header
+            // that says so.
+            make: |_, get| {
+                snapshots::check_telemetry_offset(get)?;
+                let header = TelemetryHeader {
+                    lid: LogPage::TelemetryController.as_u8(),
+                    ..Default::default()
+                };
+                Ok(header.encode().to_vec())
+            },
         },
         Row {
             page: LogPage::PersistentEvent,
@@ -267,6 +283,14 @@ fn changed_namespaces<Q: Queue>(command: &Command<Q>, get: &GetLogPage) -> Chang
     }
 }
 
+/// Whether what went wrong lies in the transport: only then an error names it.
+fn is_of_transport(status: Status) -> bool {
+    matches!(
+        status.code(),
+        Status::DATA_TRANSFER_ERROR | Status::TRANSIENT_TRANSPORT
+    )
+}
+
 fn error_page<Q: Queue>(command: &Command<Q>) -> Vec<u8> {
     let controller = &command.line.controller;
     let trtype = discovery::transport(controller.transport).trtype();
@@ -283,7 +307,10 @@ fn error_page<Q: Queue>(command: &Command<Q>) -> Vec<u8> {
                 parameter_location: entry.location,
                 lba: entry.lba,
                 nsid: entry.nsid,
-                trtype,
+                trtype: match is_of_transport(entry.status) {
+                    true => trtype,
+                    false => 0,
+                },
                 ..Default::default()
             }
             .encode()

@@ -1,4 +1,4 @@
-//! The Telemetry Host-Initiated log (Base 2.0, section 5.16.1.8): a header, then data in blocks of 512
+//! The Telemetry Host-Initiated and Controller-Initiated logs (Base 2.0, sections 5.16.1.8 and 5.16.1.9): a header, then data in blocks of 512
 //! bytes, in three areas that each begin with block 1 and reach further than the one before.
 
 use crate::identify::layout::layout;

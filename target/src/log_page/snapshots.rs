@@ -23,6 +23,9 @@ use crate::subsystem::Target;
 /// Bytes of a telemetry log at most, its header included.
 const TELEMETRY_BYTES_MAX: usize = 64 << 10;
 
+/// The longest persistent event log, as PELS announces it.
+pub(crate) const PERSISTENT_BYTES_MAX: usize = 64 << 10;
+
 /// Of the log-specific field: make new telemetry data.
 const CREATE_TELEMETRY: u8 = 1;
 
@@ -48,14 +51,20 @@ impl Snapshots {
     }
 }
 
+/// Telemetry is read in whole blocks.
+pub(super) fn check_telemetry_offset(get: &GetLogPage) -> Result<(), Fault> {
+    match get.offset.is_multiple_of(TELEMETRY_BLOCK_BYTES as u64) {
+        true => Ok(()),
+        false => Err(Fault::field(Status::INVALID_FIELD, LPO_AT)),
+    }
+}
+
 /// The telemetry page.
 pub(super) fn telemetry<Q: Queue>(
     command: &Command<Q>,
     get: &GetLogPage,
 ) -> Result<Vec<u8>, Fault> {
-    if !get.offset.is_multiple_of(TELEMETRY_BLOCK_BYTES as u64) {
-        return Err(Fault::field(Status::INVALID_FIELD, LPO_AT));
-    }
+    check_telemetry_offset(get)?;
     let controller = &command.line.controller;
     if get.lsp & CREATE_TELEMETRY == 0 {
         let snapshots = lock(&controller.snapshots);
@@ -150,7 +159,8 @@ fn history_area<Q: Queue>(command: &Command<Q>) -> String {
     text_of(&json!({ "errors": errors.collect::<Vec<_>>() }))
 }
 
-/// The persistent event page.
+/// The persistent event page. Behind the last event there are zeros, as far as the log can reach: nvme-cli reads as
+/// much as it is told to, in pieces of 4 KiB, and asks with each piece for what the first one asked for.
 pub(super) fn persistent_events<Q: Queue>(
     command: &Command<Q>,
     get: &GetLogPage,
@@ -158,10 +168,15 @@ pub(super) fn persistent_events<Q: Queue>(
     let (target, controller) = (&command.line.target, &command.line.controller);
     let out_of_sequence = Fault::field(Status::COMMAND_SEQUENCE, LSP_AT);
     let mut snapshots = lock(&controller.snapshots);
-    match get.lsp & 3 {
+    let action = match get.lsp & 3 {
+        // A further piece of what the first one established.
+        ESTABLISH_AND_READ if get.offset > 0 && snapshots.persistent.is_some() => READ,
+        action => action,
+    };
+    match action {
         READ => {
             let page = snapshots.persistent.as_ref().ok_or(out_of_sequence)?;
-            Ok(page.to_vec())
+            Ok(padded(page.to_vec()))
         }
         action @ (ESTABLISH_AND_READ | ESTABLISH_AND_READ_HEADER) => {
             if snapshots.persistent.is_some() {
@@ -178,8 +193,9 @@ pub(super) fn persistent_events<Q: Queue>(
             snapshots.persistent = Some(page.as_slice().into());
             if action == ESTABLISH_AND_READ_HEADER {
                 page.truncate(PERSISTENT_HEADER_BYTES);
+                return Ok(page);
             }
-            Ok(page)
+            Ok(padded(page))
         }
         RELEASE => {
             snapshots.persistent = None;
@@ -187,6 +203,11 @@ pub(super) fn persistent_events<Q: Queue>(
         }
         _ => Err(Fault::field(Status::INVALID_FIELD, LSP_AT)),
     }
+}
+
+fn padded(mut page: Vec<u8>) -> Vec<u8> {
+    page.resize(page.len().max(PERSISTENT_BYTES_MAX), 0);
+    page
 }
 
 fn persistent_page(target: &Target, header: PersistentEventHeader) -> Vec<u8> {

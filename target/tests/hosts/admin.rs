@@ -10,7 +10,7 @@ use nvme::log::{
     ChangedNamespaces, CommandEffects, DiscoveryEntry, DiscoveryHeader, DiscoverySubtype,
     ErrorLogEntry, FeatureEffects, SmartLog, SupportedLogPages,
 };
-use nvme::{Sqe, Status, admin, properties};
+use nvme::{SglDescriptor, Sqe, Status, admin, properties};
 use onefold::catalog::SubsystemConfig;
 
 use crate::harness::{Attached, CC_ENABLE, Reply, VOLUME_BYTES, read, story, write};
@@ -254,6 +254,22 @@ fn the_error_log_tells_which_command_failed_and_where() {
             Status::LBA_OUT_OF_RANGE
         );
         assert_eq!(entries[2], ErrorLogEntry::default());
+        // The transport is named where it is to blame: a host that sends less than it announced.
+        assert_eq!((entries[0].trtype, entries[1].trtype), (0, 0));
+        let mut short = write(1, 0, 2);
+        short.set_cid(77);
+        short.set_sgl(&SglDescriptor::Keyed {
+            address: 0x1000,
+            length: 8192,
+            key: 7,
+            invalidate: true,
+        });
+        let reply = queue.send(short, vec![1; 4096], false).await;
+        let reply = reply.expect("an answer");
+        assert_eq!(reply.code(), Status::DATA_TRANSFER_ERROR);
+        let page = log(&attached, 0x01, 64).await;
+        let entry = ErrorLogEntry::decode(&page).expect("one");
+        assert_eq!((entry.cid, entry.trtype), (77, 1));
     });
 }
 

@@ -86,6 +86,28 @@ fn telemetry_is_made_when_it_is_asked_for_and_read_in_pieces() {
 }
 
 #[test]
+fn the_controller_makes_no_telemetry_by_itself_and_says_so() {
+    const BY_CONTROLLER: u8 = 0x08;
+    story(async |lab| {
+        let attached = lab.attach(1).await;
+        // Data of the other page are none of this one.
+        piece(&attached, TELEMETRY, 1, 0, 512).await.ok();
+        let page = piece(&attached, BY_CONTROLLER, 0, 0, 4096).await.ok().data;
+        let header = TelemetryHeader::decode(&page).expect("a header");
+        let expected = TelemetryHeader {
+            lid: BY_CONTROLLER,
+            ..Default::default()
+        };
+        assert_eq!(header, expected);
+        assert_eq!(page[512..], [0; 3584]);
+        for offset in [4, 516, 1024] {
+            let reply = piece(&attached, BY_CONTROLLER, 0, offset, 512).await;
+            reply.refused(Status::INVALID_FIELD);
+        }
+    });
+}
+
+#[test]
 fn persistent_events_are_read_in_a_context_and_survive_a_restart() {
     story(async |lab| {
         lab.target.begin_record().await.expect("a record");
@@ -120,6 +142,22 @@ fn persistent_events_are_read_in_a_context_and_survive_a_restart() {
         ]
         .map(PersistentEventType::as_u8);
         assert_eq!((found, length), (vec![smart, power_on], header.log_bytes));
+
+        // nvme-cli reads as much as it is told to in pieces, each with the action of the first one.
+        read(2, 512).await.ok();
+        let at = async |lsp, offset| piece(&attached, PERSISTENT, lsp, offset, 4096).await;
+        let whole = at(1, 0).await.ok().data;
+        assert_eq!(at(0, 0).await.ok().data, whole);
+        for lsp in [0, 1] {
+            assert_eq!(
+                at(lsp, 4096).await.ok().data,
+                vec![0; 4096],
+                "behind the end"
+            );
+            at(lsp, 61_440).await.ok();
+            at(lsp, 65_540).await.refused(Status::INVALID_FIELD);
+        }
+        at(1, 0).await.refused(Status::COMMAND_SEQUENCE);
 
         // The next daemon goes on where this one ended.
         lab.target.end_record().await.expect("a record");
