@@ -10,7 +10,7 @@ use fabric::Transport;
 use meta::VolumeInfo;
 use nvme::Status;
 use nvme::admin::Identify;
-use nvme::ana::{ANACAP_ALL_STATES, CMIC_ANA};
+use nvme::ana::{ANACAP_ALL_STATES, AnaState, CMIC_ANA};
 use nvme::identify::{
     CSI_NVM, Cns, CommandSetCombinations, ControllerType, IDENTIFY_BYTES, IdentifyController,
     IdentifyIndependentNamespace, IdentifyNamespace, IdentifyNvmController, IdentifyNvmNamespace,
@@ -27,6 +27,7 @@ use crate::error_log::ERROR_LOG_ENTRIES;
 use crate::events::REQUESTS_MAX;
 use crate::features::supported_events;
 use crate::io::{UNCORRECTABLE_BYTES_MAX, copy};
+use crate::log_page::snapshots::PERSISTENT_BYTES_MAX;
 use crate::namespace_management::{LBA_FORMATS, is_allowed as may_manage};
 use crate::queue::Queue;
 use crate::retry::DELAYS_100MS;
@@ -83,8 +84,8 @@ const ANA_TRANSITION_SECONDS: u8 = 10;
 /// The commands supported and effects log page (bit 1), offsets and 32-bit lengths in Get Log Page (2),
 /// telemetry (3), persistent events (4), and the logs of supported log pages and features (5).
 const LPA: u8 = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5;
-/// PELS: the persistent event log has less than 64 KiB.
-const PELS: u32 = 1;
+/// PELS: how long the persistent event log can be, in units of 64 KiB.
+const PELS: u32 = (PERSISTENT_BYTES_MAX / (64 << 10)) as u32;
 /// One firmware slot that is read only.
 const FRMW: u8 = 1 | 1 << 1;
 /// Disconnect of I/O queues.
@@ -259,13 +260,16 @@ fn namespace_page<Q: Queue>(command: &Command<Q>, nsid: u32, any: bool) -> Resul
         .encode());
     };
     let info = visible.volume.info();
-    let logical_bytes = target
-        .engine
-        .status()
-        .volumes
-        .iter()
-        .find(|v| v.nsid == info.nsid)
-        .map_or(0, |v| v.logical_bytes);
+    let path = world.ana_state(&command.line.controller, visible.config.ana_group);
+    let logical_bytes = match path {
+        // Not known on a path that does not reach it (NUSE is zero, Base 2.0, section 8.1.3).
+        AnaState::Inaccessible | AnaState::PersistentLoss => 0,
+        _ => {
+            let volumes = target.engine.status().volumes;
+            let volume = volumes.iter().find(|v| v.nsid == info.nsid);
+            volume.map_or(0, |v| v.logical_bytes)
+        }
+    };
     Ok(describe_namespace(visible.config, &info, logical_bytes).encode())
 }
 
@@ -387,16 +391,8 @@ fn controller_page<Q: Queue>(command: &Command<Q>) -> Page {
     let manages = may_manage(command);
     let space = target.engine.status();
     IdentifyController {
-        tnvmcap: if manages {
-            u128::from(space.capacity_bytes)
-        } else {
-            0
-        },
-        unvmcap: if manages {
-            u128::from(space.free_bytes)
-        } else {
-            0
-        },
+        tnvmcap: u128::from(space.capacity_bytes),
+        unvmcap: u128::from(space.free_bytes),
         rab: 6,
         cmic: CMIC,
         anatt: ANA_TRANSITION_SECONDS,

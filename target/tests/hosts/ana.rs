@@ -131,6 +131,11 @@ fn a_path_that_does_not_reach_a_namespace_sends_the_host_to_the_other_one() {
             let page = paths.rdma.admin.call_in(identify(0, 1), 4096).await.ok();
             let page = IdentifyNamespace::decode(&page.data).expect("a page");
             assert_eq!((page.anagrpid, page.nsze > 0), (1, true));
+            assert_eq!(
+                page.nuse > 0,
+                state == AnaState::Change,
+                "used blocks, {state}"
+            );
         }
         for state in [AnaState::NonOptimized, AnaState::Optimized] {
             set(&lab, "1", 1, state).await.expect("a listener");
@@ -147,7 +152,7 @@ fn features_of_a_namespace_are_out_of_reach_with_it() {
         set(&lab, "1", 1, AnaState::Inaccessible)
             .await
             .expect("a listener");
-        for fid in [0x82, 0x83] {
+        for fid in [0x82, 0x83, 0x84] {
             let get = GetFeatures {
                 fid,
                 select: 0,
