@@ -243,6 +243,7 @@ async fn measure() {
         pool_uuid: Uuid::from_u128(1),
         is_new_pool: true,
         listeners_by_default: false,
+        listeners_tls: fabric::TlsMode::Off,
         listeners: Vec::new(),
         limits: Limits::default(),
     })

@@ -266,6 +266,7 @@ fn status_of(target: &Target, engine: &Engine, reports: Vec<Report>) -> Status {
         health: Health::default(),
         survey: engine.last_survey(),
         authentication: target.auth_figures(),
+        tls: target.tls_figures(),
     }
 }
 

@@ -16,8 +16,8 @@ use crate::ana::api::{AnaView, SetAna};
 use crate::api::{CreateVolume, ResizeVolume, VolumeView};
 use crate::drive_api::AddDrive;
 use crate::errors::{ErrorBody, Failure};
-use crate::host_api::{CreateHost, HostView, SetHost};
-use crate::listener_api::{AddListener, ListenerView};
+use crate::host_api::{AddTlsKey, CreateHost, HostView, SetHost, TlsKeyView};
+use crate::listener_api::{AddListener, ListenerView, SetListener};
 use crate::reservation::api::ReservationView;
 use crate::socket::SocketPath;
 use crate::status::{SpaceDetail, Status};
@@ -229,6 +229,19 @@ impl Client {
             .await
     }
 
+    /// Changes a listener.
+    ///
+    /// # Errors
+    /// There is no such listener, it cannot be so, or no daemon serves the pool.
+    pub async fn set_listener(
+        &self,
+        id: u16,
+        request: &SetListener,
+    ) -> Result<ListenerView, Failure> {
+        let path = format!("/v1/listeners/{id}");
+        self.send(Method::PATCH, &path, Some(request)).await
+    }
+
     /// Listens there no longer.
     ///
     /// # Errors
@@ -295,6 +308,24 @@ impl Client {
     pub async fn set_host(&self, nqn: &Nqn, request: &SetHost) -> Result<HostView, Failure> {
         self.send(Method::PATCH, &host_path(nqn), Some(request))
             .await
+    }
+
+    /// Keeps one more TLS key of a host.
+    ///
+    /// # Errors
+    /// It is none, or known already; or no daemon serves the pool.
+    pub async fn add_tls_key(&self, nqn: &Nqn, request: &AddTlsKey) -> Result<TlsKeyView, Failure> {
+        let path = host_path(nqn) + "/tls-keys";
+        self.send(Method::POST, &path, Some(request)).await
+    }
+
+    /// Forgets a TLS key of a host. Answers with what was kept.
+    ///
+    /// # Errors
+    /// There is no such key, or no daemon serves the pool.
+    pub async fn remove_tls_key(&self, nqn: &Nqn, id: u32) -> Result<TlsKeyView, Failure> {
+        let path = format!("{}/tls-keys/{id}", host_path(nqn));
+        self.send(Method::DELETE, &path, None::<&()>).await
     }
 
     /// Forgets a host's keys. Answers with what was kept.

@@ -3,13 +3,15 @@
 //! Guarantees:
 //! - Nothing but a valid Connect does anything on a new queue.
 //! - An I/O queue joins only the controller of the same host, by NQN and identifier, in the same
-//!   subsystem, over the same transport.
+//!   subsystem, over the same transport, and by TLS if, and only if, the admin queue came so.
+//! - A queue that came by TLS joins only what its key is for.
 //! - A refusal says which field is wrong (IATTR and IPO in the result), and is final only where a
 //!   repetition cannot help: a Linux host deletes its controller on Do Not Retry.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use fabric::TlsSession;
 use nvme::command::FABRICS_OPCODE;
 use nvme::fabrics::{
     CNTLID_DYNAMIC, CONNECT_DATA_BYTES, ConnectCommand, ConnectData, FabricsCommand, HOSTNQN_AT,
@@ -18,6 +20,7 @@ use nvme::fabrics::{
 use nvme::{Cqe, Sqe, Status};
 use reactor::BufferPool;
 
+use crate::auth::tls::WrongName;
 use crate::controller::{Controller, NewController, QueueHandle};
 use crate::features::saved;
 use crate::queue::{Queue, QueueFacts};
@@ -129,9 +132,17 @@ async fn connect<Q: Queue>(
     if target.is_stopping() {
         return Err(Status::CONNECT_CONTROLLER_BUSY.into());
     }
+    let tls = queue.tls();
+    if let Some(session) = &tls {
+        let checked = target.check_tls(facts.peer, session, &data);
+        checked.map_err(|wrong| match wrong {
+            WrongName::Host => Status::CONNECT_INVALID_HOST.with_dnr().into(),
+            WrongName::Subsystem => Refusal::from(InvalidParameter::data(SUBNQN_AT as u16)),
+        })?;
+    }
     match command.qid {
-        0 => connect_admin(target, &facts, &command, data).await,
-        _ => connect_io(target, &facts, &command, &data),
+        0 => connect_admin(target, &facts, tls, &command, data).await,
+        _ => connect_io(target, &facts, tls.as_ref(), &command, &data),
     }
 }
 
@@ -178,6 +189,7 @@ fn check_command(
 async fn connect_admin(
     target: &Arc<Target>,
     facts: &QueueFacts,
+    tls: Option<TlsSession>,
     command: &ConnectCommand,
     data: ConnectData,
 ) -> Result<Joined, Refusal> {
@@ -218,6 +230,7 @@ async fn connect_admin(
         peer: facts.peer,
         local: facts.local,
         transport: facts.transport,
+        tls,
         port: target
             .catalog()
             .port_at(facts.transport, facts.local)
@@ -248,6 +261,7 @@ async fn connect_admin(
 fn connect_io(
     target: &Target,
     facts: &QueueFacts,
+    tls: Option<&TlsSession>,
     command: &ConnectCommand,
     data: &ConnectData,
 ) -> Result<Joined, Refusal> {
@@ -259,7 +273,9 @@ fn connect_io(
     }
     let controller = subsystem
         .controller(data.cntlid)
-        .filter(|controller| controller.transport == facts.transport)
+        .filter(|controller| {
+            controller.transport == facts.transport && controller.tls.is_some() == tls.is_some()
+        })
         .ok_or(InvalidParameter::data(CNTLID_AT))?;
     if controller.host.nqn != data.host {
         return Err(InvalidParameter::data(HOSTNQN_AT as u16).into());

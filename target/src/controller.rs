@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use fabric::Transport;
+use fabric::{TlsSession, Transport};
 use futures_util::FutureExt;
 use nvme::Status;
 use nvme::properties::{Capabilities, Configuration, ControllerStatus, VERSION_1_4};
@@ -142,6 +142,7 @@ pub(crate) struct NewController {
     pub(crate) peer: SocketAddr,
     pub(crate) local: SocketAddr,
     pub(crate) transport: Transport,
+    pub(crate) tls: Option<TlsSession>,
     pub(crate) port: u16,
     pub(crate) kato_ms: u32,
     pub(crate) limits: Limits,
@@ -161,6 +162,8 @@ pub struct Controller {
     pub local: SocketAddr,
     /// What carries its queues.
     pub transport: Transport,
+    /// What the host proved by TLS, if its admin queue came that way: then all its queues do.
+    pub tls: Option<TlsSession>,
     /// The identifier of the listener that the host came to (PORTID); 0 if it is not known.
     pub port: u16,
     /// Later controllers have higher numbers, whatever their identifiers are.
@@ -223,6 +226,7 @@ impl Controller {
             peer: new.peer,
             local: new.local,
             transport: new.transport,
+            tls: new.tls,
             port: new.port,
             order: MADE.fetch_add(1, Ordering::Relaxed),
             subsystem: new.subsystem,

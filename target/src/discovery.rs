@@ -8,6 +8,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use fabric::TlsMode;
 use nvme::Nqn;
 use nvme::log::{
     self, AddressFamily, DISCOVERY_BYTES, DiscoveryEntry, DiscoveryHeader, DiscoverySubtype,
@@ -99,7 +100,7 @@ pub(crate) fn entries(
         subtype: DiscoverySubtype::Referral,
         ..entry_at(
             referral.id,
-            referral.address.scheme.transport(),
+            (referral.address.scheme.transport(), TlsMode::Off),
             referral.address.host,
             referral.address.port,
             referral.nqn.clone(),
@@ -108,40 +109,49 @@ pub(crate) fn entries(
     own.chain(subsystems).chain(referrals).collect()
 }
 
-/// A transport as the log page has it.
-pub(crate) fn transport(transport: fabric::Transport) -> log::Transport {
-    match transport {
-        fabric::Transport::Rdma => log::Transport::ROCE_V2,
-        fabric::Transport::Tcp => log::Transport::TCP,
+/// A transport as the log page has it, with the security of the listener.
+pub(crate) fn transport(transport: fabric::Transport, tls: TlsMode) -> log::Transport {
+    match (transport, tls) {
+        (fabric::Transport::Rdma, _) => log::Transport::ROCE_V2,
+        (fabric::Transport::Tcp, TlsMode::Off) => log::Transport::TCP,
+        (fabric::Transport::Tcp, TlsMode::Allowed | TlsMode::Required) => log::Transport::Tcp {
+            sectype: log::TcpSecurity::Tls13,
+        },
     }
 }
 
 /// What a listener asks of hosts, and offers them.
-fn requirements(transport: fabric::Transport) -> u8 {
-    match transport {
-        fabric::Transport::Rdma => DiscoveryEntry::SECURE_CHANNEL_NOT_REQUIRED,
+fn requirements(transport: fabric::Transport, tls: TlsMode) -> u8 {
+    match (transport, tls) {
+        (fabric::Transport::Rdma, _) => DiscoveryEntry::SECURE_CHANNEL_NOT_REQUIRED,
+        (fabric::Transport::Tcp, TlsMode::Required) => {
+            DiscoveryEntry::SECURE_CHANNEL_REQUIRED | DiscoveryEntry::SQ_FLOW_CONTROL_OPTIONAL
+        }
         // Without flow control answers to reads need no completion of their own on the wire. Nothing is
-        // said of a secure channel: libnvme takes 'not required' for 'by TLS' (`nvme connect-all`).
-        fabric::Transport::Tcp => DiscoveryEntry::SQ_FLOW_CONTROL_OPTIONAL,
+        // said of a secure channel, also where TLS is allowed: libnvme takes 'not required' for 'by TLS', and
+        // later ones for 'by secure concatenation', and hosts without keys could not `nvme connect-all`.
+        (fabric::Transport::Tcp, TlsMode::Off | TlsMode::Allowed) => {
+            DiscoveryEntry::SQ_FLOW_CONTROL_OPTIONAL
+        }
     }
 }
 
 /// An entry of a subsystem, at an address.
 fn entry_at(
     portid: u16,
-    transport: fabric::Transport,
+    (transport, tls): (fabric::Transport, TlsMode),
     host: IpAddr,
     port: u16,
     subnqn: Nqn,
 ) -> DiscoveryEntry {
     DiscoveryEntry {
-        transport: self::transport(transport),
+        transport: self::transport(transport, tls),
         adrfam: match host {
             IpAddr::V4(_) => AddressFamily::Ipv4,
             IpAddr::V6(_) => AddressFamily::Ipv6,
         },
         subtype: DiscoverySubtype::Nvme,
-        treq: requirements(transport),
+        treq: requirements(transport, tls),
         portid,
         cntlid: DiscoveryEntry::CNTLID_DYNAMIC,
         asqsz: ADMIN_QUEUE_ENTRIES,
@@ -166,13 +176,22 @@ fn places(catalog: &Catalog, local: SocketAddr) -> Vec<DiscoveryEntry> {
             continue;
         };
         let transport = listener.scheme.transport();
-        let entry = entry_at(port.id, transport, address, listener.port, nqn.clone());
-        // Two listeners can mean the same place to this host.
-        let known = entries.iter().any(|e| {
-            (e.transport, &e.traddr, &e.trsvcid) == (entry.transport, &entry.traddr, &entry.trsvcid)
+        let entry = entry_at(
+            port.id,
+            (transport, port.tls),
+            address,
+            listener.port,
+            nqn.clone(),
+        );
+        // Two listeners can mean the same place to this host: it meets the one at just that address.
+        let known = entries.iter_mut().find(|e| {
+            (e.transport.trtype(), &e.traddr, &e.trsvcid)
+                == (entry.transport.trtype(), &entry.traddr, &entry.trsvcid)
         });
-        if !known {
-            entries.push(entry);
+        match known {
+            None => entries.push(entry),
+            Some(known) if !listener.host.is_unspecified() => *known = entry,
+            Some(_) => {}
         }
     }
     entries
@@ -201,12 +220,7 @@ mod tests {
         let nqn = crate::DEFAULT_SUBSYSTEM_NQN.parse().expect("a name");
         let mut catalog = Catalog::new(SubsystemConfig::new(nqn, "1".into()));
         for (id, listener) in (1..).zip(listeners) {
-            let port = PortConfig {
-                id,
-                address: listener.parse().expect("a listener"),
-                is_transient: true,
-                ana: std::collections::BTreeMap::new(),
-            };
+            let port = PortConfig::new(id, listener.parse().expect("a listener"));
             catalog.ports.insert(id, Arc::new(port));
         }
         places(&catalog, local.parse().expect("an address"))
@@ -256,6 +270,33 @@ mod tests {
             told(&listeners, "127.0.0.1:4420"),
             ["127.0.0.1:4420", "192.0.2.5:4420"]
         );
+    }
+
+    #[test]
+    fn a_listener_says_whether_it_wants_tls_and_the_one_at_the_very_address_counts() {
+        let nqn = crate::DEFAULT_SUBSYSTEM_NQN.parse().expect("a name");
+        let mut catalog = Catalog::new(SubsystemConfig::new(nqn, "1".into()));
+        for (id, listener, tls) in [
+            (1, "tcp://0.0.0.0:4420", TlsMode::Off),
+            (2, "tcp://192.0.2.5:4420", TlsMode::Required),
+            (3, "tcp://192.0.2.5:4421", TlsMode::Allowed),
+            (4, "tcp://192.0.2.6:4420", TlsMode::Off),
+        ] {
+            let port = PortConfig {
+                tls,
+                ..PortConfig::new(id, listener.parse().expect("a listener"))
+            };
+            catalog.ports.insert(id, Arc::new(port));
+        }
+        let told: Vec<_> = places(&catalog, "192.0.2.5:4420".parse().expect("an address"))
+            .into_iter()
+            .map(|entry| {
+                let page = entry.encode().expect("an entry");
+                // Port, TREQ bits 1:0, SECTYPE.
+                (entry.portid, page[3] & 3, page[768])
+            })
+            .collect();
+        assert_eq!(told, [(2, 1, 2), (3, 0, 2), (4, 0, 0)]);
     }
 
     #[test]

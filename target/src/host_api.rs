@@ -7,6 +7,8 @@
 //! | `GET /v1/hosts/NQN` | [`HostView`] |
 //! | `PATCH /v1/hosts/NQN` with [`SetHost`] | [`HostView`] |
 //! | `DELETE /v1/hosts/NQN` | the [`HostView`] that it was |
+//! | `POST /v1/hosts/NQN/tls-keys` with [`AddTlsKey`] | [`TlsKeyView`]; a host that is not known becomes so |
+//! | `DELETE /v1/hosts/NQN/tls-keys/ID` | the [`TlsKeyView`] that it was |
 //!
 //! Guarantee: secrets come in and never go out; what is shown is that there is one, and its hash.
 
@@ -15,15 +17,16 @@ use std::sync::Arc;
 
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Json, Router};
 use dedup::ErrorKind;
 use nvme::Nqn;
-use nvme::auth::{Group, Hash, Secret};
+use nvme::auth::{ConfiguredPsk, Group, Hash, Secret};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::api::{ApiState, malformed};
 use crate::auth::HostAuth;
+use crate::auth::config::{TLS_KEYS_MAX, TlsKey};
 use crate::catalog::{Catalog, HostConfig};
 use crate::errors::Failure;
 use crate::subsystem_api::{change, parse_nqn};
@@ -42,9 +45,44 @@ pub struct HostView {
     pub dhchap_hashes: Vec<String>,
     /// The same of Diffie-Hellman groups.
     pub dhchap_groups: Vec<String>,
+    /// Its keys of TLS, the one that came last at the end.
+    #[serde(default)]
+    pub tls_keys: Vec<TlsKeyView>,
 }
 
-/// A secret in a request: `DHHC-1:HH:BASE64:`.
+/// A key of TLS as the API shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TlsKeyView {
+    /// Its number among those of its host; none comes twice.
+    pub id: u32,
+    /// The hash of the cipher suite that it is for: `sha256` or `sha384`.
+    pub hash: String,
+    /// As [`AddTlsKey::compat`].
+    pub compat: bool,
+}
+
+impl TlsKeyView {
+    fn new(key: &TlsKey) -> Self {
+        Self {
+            id: key.id,
+            hash: key.psk.hash().to_string(),
+            compat: key.compat,
+        }
+    }
+}
+
+/// A key of TLS.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AddTlsKey {
+    /// The key: `NVMeTLSkey-1:HH:BASE64:`.
+    pub key: SecretText,
+    /// The host's nvme-cli is older than 2.14 and derives identities of version 0, which do not tell.
+    #[serde(default)]
+    pub compat: bool,
+}
+
+/// A secret in a request: `DHHC-1:HH:BASE64:`, or a TLS key.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SecretText(pub String);
@@ -103,6 +141,11 @@ pub(crate) fn routes() -> Router<ApiState> {
     Router::new()
         .route("/v1/hosts", get(list).post(create))
         .route("/v1/hosts/{nqn}", get(show).patch(set).delete(delete))
+        .route("/v1/hosts/{nqn}/tls-keys", post(add_tls_key))
+        .route(
+            "/v1/hosts/{nqn}/tls-keys/{id}",
+            axum::routing::delete(remove_tls_key),
+        )
 }
 
 fn view(host: &HostConfig) -> HostView {
@@ -118,6 +161,7 @@ fn view(host: &HostConfig) -> HostView {
         dhchap_ctrl_secret: hash(&auth.dhchap_ctrl_secret),
         dhchap_hashes: auth.dhchap_hashes.iter().map(Hash::to_string).collect(),
         dhchap_groups: auth.dhchap_groups.iter().map(Group::to_string).collect(),
+        tls_keys: auth.tls_keys.iter().map(TlsKeyView::new).collect(),
     }
 }
 
@@ -196,6 +240,73 @@ async fn delete(
     Ok(Json(view(&*removed.await?)))
 }
 
+async fn add_tls_key(
+    State(state): State<ApiState>,
+    Path(nqn): Path<String>,
+    body: Result<Json<AddTlsKey>, JsonRejection>,
+) -> Result<Json<TlsKeyView>, Failure> {
+    let nqn = parse_nqn(&nqn)?;
+    let Json(request) = body.map_err(malformed)?;
+    let added = change(&state, move |catalog| {
+        let host = catalog.hosts.entry(nqn.clone()).or_insert_with(|| {
+            Arc::new(HostConfig {
+                nqn,
+                auth: HostAuth::default(),
+            })
+        });
+        Arc::make_mut(host).auth.add_tls_key(&request)
+    });
+    Ok(Json(added.await?))
+}
+
+async fn remove_tls_key(
+    State(state): State<ApiState>,
+    Path((nqn, id)): Path<(String, u32)>,
+) -> Result<Json<TlsKeyView>, Failure> {
+    let nqn = parse_nqn(&nqn)?;
+    let removed = change(&state, move |catalog| {
+        let host = catalog.hosts.get_mut(&nqn).ok_or_else(|| not_found(&nqn))?;
+        let keys = &mut Arc::make_mut(host).auth.tls_keys;
+        let at = keys.iter().position(|key| key.id == id).ok_or_else(|| {
+            Failure::new(
+                ErrorKind::NotFound,
+                format!(
+                    "host {nqn} has no TLS key {id}; `onefold host tls-key list` shows those it has"
+                ),
+            )
+        })?;
+        Ok(TlsKeyView::new(&keys.remove(at)))
+    });
+    Ok(Json(removed.await?))
+}
+
+impl HostAuth {
+    fn add_tls_key(&mut self, request: &AddTlsKey) -> Result<TlsKeyView, Failure> {
+        let psk = ConfiguredPsk::parse(&request.key.0);
+        let psk = psk.map_err(|error| Failure::invalid(error.to_string()))?;
+        if let Some(known) = self.tls_keys.iter().find(|key| key.psk == psk) {
+            return Err(Failure::invalid(format!(
+                "the host has this TLS key already: it is number {}",
+                known.id
+            )));
+        }
+        if self.tls_keys.len() >= TLS_KEYS_MAX {
+            return Err(Failure::invalid(format!(
+                "the host has {TLS_KEYS_MAX} TLS keys already: remove one with `onefold host tls-key remove`"
+            )));
+        }
+        self.tls_keys_made = self.tls_keys_made.saturating_add(1);
+        let key = TlsKey {
+            id: self.tls_keys_made,
+            psk,
+            compat: request.compat,
+        };
+        let view = TlsKeyView::new(&key);
+        self.tls_keys.push(key);
+        Ok(view)
+    }
+}
+
 fn apply(set: SetHost, auth: &mut HostAuth) -> Result<(), Failure> {
     let secret = |text: Option<SecretText>| {
         let parsed = text.map(|text| Secret::parse(&text.0)).transpose();
@@ -268,6 +379,45 @@ mod tests {
         assert!(shown.contains(r#""dhchap_secret":"sha512""#), "{shown}");
         assert!(
             !shown.contains("BwcH") && !shown.contains("7, 7"),
+            "{shown}"
+        );
+    }
+
+    #[test]
+    fn tls_keys_are_numbered_shown_without_their_bytes_and_bounded() {
+        let mut auth = HostAuth::default();
+        let request = |number: u8| AddTlsKey {
+            key: SecretText(
+                ConfiguredPsk::from_random(Hash::Sha256, &[number; 64])
+                    .to_text()
+                    .to_string(),
+            ),
+            compat: number == 2,
+        };
+        assert!(!format!("{:?}", request(7)).contains("BwcH"));
+        for number in 1..=8 {
+            let view = auth.add_tls_key(&request(number)).expect("a new key");
+            assert_eq!((view.id, view.compat), (number.into(), number == 2));
+        }
+        let refused = auth.add_tls_key(&request(7)).unwrap_err().to_string();
+        assert!(refused.contains("number 7"), "{refused}");
+        let refused = auth.add_tls_key(&request(9)).unwrap_err().to_string();
+        assert!(refused.contains("tls-key remove"), "{refused}");
+        // A number is not used again, and what is no key is not shown.
+        auth.tls_keys.clear();
+        assert_eq!(auth.add_tls_key(&request(9)).expect("a new key").id, 9);
+        let wrong = AddTlsKey {
+            key: SecretText("DHHC-1:00:secret:".to_owned()),
+            compat: false,
+        };
+        let refused = auth.add_tls_key(&wrong).unwrap_err().to_string();
+        assert!(refused.contains("NVMeTLSkey-1") && !refused.contains("secret"));
+        let nqn: Nqn = "nqn.2026-11.test:host".parse().unwrap();
+        let host = HostConfig { nqn, auth };
+        let shown = serde_json::to_string(&view(&host)).unwrap() + &format!("{host:?}");
+        assert!(shown.contains(r#""hash":"sha256""#), "{shown}");
+        assert!(
+            !shown.contains("CQkJ") && !shown.contains("9, 9"),
             "{shown}"
         );
     }

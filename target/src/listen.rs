@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use fabric::{
     Device, DeviceConfig, DevicePart, Listener, ListenerConfig, Provider, QueueLimits, Scheme,
-    TcpListener, TcpListenerConfig, Transport, TransportAddress,
+    TcpListener, TcpListenerConfig, TlsMode, Transport, TransportAddress,
 };
 use futures_util::future::{Either, select};
 use rustix::io::Errno;
@@ -23,6 +23,7 @@ use rustix::net::{AddressFamily, SocketType, bind, ipproto, socket, sockopt};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::association::serve_queue;
+use crate::auth::tls::HostKeyring;
 use crate::errors::Failure;
 use crate::status::{ReactorFigures, RefusalFigures, TransportFigures};
 use crate::subsystem::{Limits, Target};
@@ -40,6 +41,8 @@ pub(crate) struct Wanted {
     pub(crate) strict_icrc: bool,
     /// TCP connections are paced if the system does that ([`TcpListenerConfig::paced`]).
     pub(crate) tcp_pacing: bool,
+    /// Whether hosts come by TLS to those that are TCP's.
+    pub(crate) tls: TlsMode,
     /// Listeners are announced on the local network.
     pub(crate) mdns: bool,
 }
@@ -53,6 +56,7 @@ impl Wanted {
                 by_default: false,
                 strict_icrc,
                 tcp_pacing,
+                tls: TlsMode::Off,
                 mdns: false,
             };
         }
@@ -69,6 +73,7 @@ impl Wanted {
             by_default: true,
             strict_icrc,
             tcp_pacing,
+            tls: TlsMode::Off,
             mdns: false,
         }
     }
@@ -80,14 +85,12 @@ impl Wanted {
     }
 
     /// What the other reactors listen on too, once the first one has bound these.
-    pub(crate) fn shared(bound: &[TransportAddress]) -> Self {
+    pub(crate) fn shared(&self, bound: &[TransportAddress]) -> Self {
         let is_tcp = |address: &&TransportAddress| address.scheme.transport() == Transport::Tcp;
         Self {
             addresses: bound.iter().filter(is_tcp).copied().collect(),
             by_default: false,
-            strict_icrc: false,
-            tcp_pacing: false,
-            mdns: false,
+            ..self.clone()
         }
     }
 }
@@ -152,6 +155,8 @@ pub(crate) enum Order {
         Vec<SharedDevice>,
         oneshot::Sender<Result<Ready, Failure>>,
     ),
+    /// To ask for TLS there, or not, from the next connection on.
+    SetTls(TransportAddress, TlsMode, oneshot::Sender<()>),
     /// To listen there no longer. Queues that came in there go on.
     Remove(TransportAddress, oneshot::Sender<()>),
 }
@@ -183,7 +188,7 @@ pub(crate) async fn listen(
     orders: mpsc::Receiver<Order>,
 ) {
     let mut bound = Bound::default();
-    let found = bound.bind_all(&wanted, part, shared, &target.limits);
+    let found = bound.bind_all(&wanted, part, shared, &target);
     let failed = found.is_err();
     if ready.send(found).is_err() || failed {
         return;
@@ -220,9 +225,13 @@ async fn obey(
                 let _ = answer.send(bound.report(target));
             }
             Order::Add(wanted, shared, answer) => {
-                let found = bound.bind_all(&wanted, part, shared, &target.limits);
+                let found = bound.bind_all(&wanted, part, shared, target);
                 bound.accept(target, lost);
                 let _ = answer.send(found);
+            }
+            Order::SetTls(address, mode, answer) => {
+                bound.set_tls(address, mode);
+                let _ = answer.send(());
             }
             Order::Remove(address, answer) => {
                 bound.remove(address);
@@ -276,6 +285,13 @@ impl Bound {
             }
         }
         self.closed = sums;
+    }
+
+    fn set_tls(&self, address: TransportAddress, mode: TlsMode) {
+        let mut here = self.tcp.iter();
+        if let Some(open) = here.find(|open| open.addresses.contains(&address)) {
+            open.listener.set_tls(mode);
+        }
     }
 
     fn report(&self, target: &Target) -> Report {
@@ -392,13 +408,13 @@ impl Bound {
         wanted: &Wanted,
         part: Part,
         shared: Vec<SharedDevice>,
-        limits: &Limits,
+        target: &Arc<Target>,
     ) -> Result<Ready, Failure> {
         let mut found = Ready {
             addresses: Vec::new(),
             others: (1..part.count).map(|_| Vec::new()).collect(),
         };
-        let bound = self.try_bind_all(wanted, part, shared, limits, &mut found);
+        let bound = self.try_bind_all(wanted, part, shared, target, &mut found);
         if let Err(failure) = bound {
             found.addresses.iter().for_each(|a| self.remove(*a));
             return Err(failure);
@@ -411,9 +427,10 @@ impl Bound {
         wanted: &Wanted,
         part: Part,
         shared: Vec<SharedDevice>,
-        limits: &Limits,
+        target: &Arc<Target>,
         found: &mut Ready,
     ) -> Result<(), Failure> {
+        let limits = &target.limits;
         for SharedDevice {
             scheme,
             part: device,
@@ -431,7 +448,7 @@ impl Bound {
         for scheme in [Scheme::Rdma, Scheme::RdmaVerbs, Scheme::RdmaSoft] {
             bind_rdma(wanted, scheme, part, limits, self, found)?;
         }
-        bind_tcp(wanted, part, limits, self, found)?;
+        bind_tcp(wanted, part, target, self, found)?;
         if found.addresses.is_empty() && part.index == 0 && wanted.by_default {
             return Err(Failure::unavailable(
                 "this machine has no address to serve: set one up, or name it with --listen",
@@ -550,10 +567,11 @@ fn listen_rdma(
 fn bind_tcp(
     wanted: &Wanted,
     part: Part,
-    limits: &Limits,
+    target: &Arc<Target>,
     bound: &mut Bound,
     found: &mut Ready,
 ) -> Result<(), Failure> {
+    let limits = &target.limits;
     for address in wanted.of(Transport::Tcp) {
         let config = TcpListenerConfig {
             in_capsule_bytes: limits.tcp.in_capsule_bytes,
@@ -567,6 +585,7 @@ fn bind_tcp(
             stall_timeout_short: limits.stall_timeout_short,
             reuse_port: part.count > 1,
             paced: wanted.tcp_pacing,
+            tls: wanted.tls,
             ..TcpListenerConfig::new(address.socket_addr())
         };
         if part.index == 0 && config.reuse_port && is_taken(config.address) {
@@ -574,7 +593,7 @@ fn bind_tcp(
                 "{address}: the port is in use by another program; stop it or use another port"
             )));
         }
-        match TcpListener::bind(config) {
+        match TcpListener::bind_with_keys(config, HostKeyring::of(target)) {
             Ok(listener) => {
                 found.addresses.push(*address);
                 bound.tcp.push(Open::new(*address, listener));
@@ -676,8 +695,13 @@ mod tests {
             ]
         );
         assert_eq!(
-            shown(&Wanted::shared(&wanted.addresses)),
+            shown(&wanted.shared(&wanted.addresses)),
             ["tcp://0.0.0.0:4420", "tcp://[::]:4420"]
+        );
+        let paced = Wanted::new(&[], false, true);
+        assert!(
+            paced.shared(&paced.addresses).tcp_pacing,
+            "on every reactor"
         );
     }
 

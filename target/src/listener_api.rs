@@ -4,18 +4,23 @@
 //! |---|---|
 //! | `GET /v1/listeners` | list of [`ListenerView`] |
 //! | `POST /v1/listeners` with [`AddListener`] | [`ListenerView`] |
+//! | `PATCH /v1/listeners/ID` with [`SetListener`] | [`ListenerView`] |
 //! | `DELETE /v1/listeners/ID` | the [`ListenerView`] that it was |
+
+use std::collections::BTreeMap;
 
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
-use axum::routing::{delete, get};
+use axum::routing::{get, patch};
 use axum::{Json, Router};
-use fabric::TransportAddress;
+use fabric::{TlsMode, TransportAddress};
+use nvme::ana::AnaState;
 use serde::{Deserialize, Serialize};
 
 use crate::api::{ApiState, malformed};
 use crate::catalog::{self, PortConfig};
 use crate::errors::Failure;
+use crate::listeners::PortChange;
 
 /// A listener as the API shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,6 +32,11 @@ pub struct ListenerView {
     pub address: TransportAddress,
     /// Whether the pool keeps it; others come from `serve --listen`, or from there being no other.
     pub kept: bool,
+    /// Whether hosts come by TLS.
+    #[serde(with = "catalog::text")]
+    pub tls: TlsMode,
+    /// The ANA groups that it does not reach best.
+    pub ana: BTreeMap<u32, AnaState>,
 }
 
 impl ListenerView {
@@ -35,6 +45,8 @@ impl ListenerView {
             id: port.id,
             address: port.address,
             kept: !port.is_transient,
+            tls: port.tls,
+            ana: port.ana.clone(),
         }
     }
 }
@@ -46,13 +58,42 @@ pub struct AddListener {
     /// The address; an unspecified one means all of its family.
     #[serde(with = "catalog::text")]
     pub address: TransportAddress,
+    /// As [`SetListener::tls`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<String>,
+    /// As [`SetListener::ana`].
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub ana: BTreeMap<u32, AnaState>,
+}
+
+/// What changes of a listener; what is left out stays.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetListener {
+    /// Whether hosts come by TLS: `off`, `allowed` or `required`. Queues that are there go on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<String>,
+    /// How it reaches the namespaces of ANA groups, each 1 to 128.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub ana: BTreeMap<u32, AnaState>,
+}
+
+fn change(tls: Option<String>, ana: BTreeMap<u32, AnaState>) -> Result<PortChange, Failure> {
+    let parse = |text: String| {
+        let mode = text.parse::<TlsMode>();
+        mode.map_err(|error| Failure::invalid(error.to_string()))
+    };
+    Ok(PortChange {
+        tls: tls.map(parse).transpose()?,
+        ana,
+    })
 }
 
 /// The routes.
 pub(crate) fn routes() -> Router<ApiState> {
     Router::new()
         .route("/v1/listeners", get(list).post(add))
-        .route("/v1/listeners/{id}", delete(remove))
+        .route("/v1/listeners/{id}", patch(set).delete(remove))
 }
 
 async fn list(State(state): State<ApiState>) -> Json<Vec<ListenerView>> {
@@ -68,7 +109,26 @@ async fn add(
     let Json(request) = body.map_err(malformed)?;
     let work = async move {
         let (target, control) = (state.target.clone(), &state.control);
-        state.listeners.add(target, control, request.address).await
+        let change = change(request.tls, request.ana)?;
+        let listeners = &state.listeners;
+        listeners
+            .add(target, control, request.address, change)
+            .await
+    };
+    let port = to_its_end(work).await?;
+    Ok(Json(ListenerView::new(&port)))
+}
+
+async fn set(
+    State(state): State<ApiState>,
+    Path(id): Path<u16>,
+    body: Result<Json<SetListener>, JsonRejection>,
+) -> Result<Json<ListenerView>, Failure> {
+    let Json(request) = body.map_err(malformed)?;
+    let change = change(request.tls, request.ana)?;
+    let work = async move {
+        let (target, control) = (state.target.clone(), &state.control);
+        state.listeners.set(target, control, id, change).await
     };
     let port = to_its_end(work).await?;
     Ok(Json(ListenerView::new(&port)))

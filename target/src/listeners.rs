@@ -2,12 +2,14 @@
 //!
 //! Guarantee: a listener is there on every reactor or on none, and is kept only when it is there.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use dedup::ErrorKind;
-use fabric::TransportAddress;
+use fabric::{TlsMode, TransportAddress};
 use futures_util::future::join_all;
+use nvme::ana::AnaState;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::catalog::{Catalog, PortConfig};
@@ -72,10 +74,15 @@ impl Listeners {
     ///
     /// # Errors
     /// It is taken, or this machine does not have it.
-    pub(crate) async fn open(&self, address: TransportAddress) -> Result<(), Failure> {
+    pub(crate) async fn open(
+        &self,
+        address: TransportAddress,
+        tls: TlsMode,
+    ) -> Result<(), Failure> {
         let stopped = || Failure::unavailable("the daemon stops");
         let wanted = Wanted {
             addresses: vec![address],
+            tls,
             ..self.how.clone()
         };
         let mut devices = Vec::new().into_iter();
@@ -115,6 +122,7 @@ impl Listeners {
         target: Arc<Target>,
         control: &reactor::Handle,
         address: TransportAddress,
+        set: PortChange,
     ) -> Result<PortConfig, Failure> {
         if let Some(known) = port_of(&target.catalog(), address) {
             return Err(Failure::invalid(format!(
@@ -122,13 +130,16 @@ impl Listeners {
                 known.id
             )));
         }
-        self.open(address).await?;
+        let mut port = PortConfig::new(0, address);
+        set.apply(&mut port)?;
+        // What cannot be must not begin to listen.
+        port.check()?;
+        self.open(address, port.tls).await?;
         let add = move |catalog: &mut Catalog| {
-            let id = catalog
+            port.id = catalog
                 .free_port_id()
                 .ok_or_else(|| Failure::invalid("there are as many listeners as there can be"))?;
-            let port = PortConfig::new(id, address);
-            catalog.ports.insert(id, Arc::new(port.clone()));
+            catalog.ports.insert(port.id, Arc::new(port.clone()));
             Ok(port)
         };
         let kept = control.spawn(move || async move { target.change(add).await });
@@ -144,6 +155,35 @@ impl Listeners {
         }
     }
 
+    /// Changes a listener: from the next connection on. Associations go on, and hear of ANA states.
+    ///
+    /// # Errors
+    /// There is none of that number, it cannot be so, or the pool takes no changes.
+    pub(crate) async fn set(
+        &self,
+        target: Arc<Target>,
+        control: &reactor::Handle,
+        id: u16,
+        set: PortChange,
+    ) -> Result<PortConfig, Failure> {
+        let change = move |catalog: &mut Catalog| {
+            let port = catalog.ports.get_mut(&id).ok_or_else(|| no_listener(id))?;
+            let port = Arc::make_mut(port);
+            set.apply(port)?;
+            Ok(port.clone())
+        };
+        let changed = control.spawn(move || async move { target.change(change).await });
+        let port = changed.await??;
+        for reactor in &self.reactors {
+            let (question, answer) = oneshot::channel();
+            let order = Order::SetTls(port.address, port.tls, question);
+            if reactor.send(order).await.is_ok() {
+                let _ = answer.await;
+            }
+        }
+        Ok(port)
+    }
+
     /// Removes a listener; the associations of hosts that came to it end.
     ///
     /// # Errors
@@ -157,14 +197,7 @@ impl Listeners {
         let changed = target.clone();
         let remove = move |catalog: &mut Catalog| {
             let gone = catalog.ports.remove(&id);
-            gone.ok_or_else(|| {
-                Failure::new(
-                    ErrorKind::NotFound,
-                    format!(
-                        "there is no listener {id}: `onefold listener list` shows those there are"
-                    ),
-                )
-            })
+            gone.ok_or_else(|| no_listener(id))
         };
         let removed = control.spawn(move || async move { changed.change(remove).await });
         let port = removed.await??;
@@ -174,6 +207,31 @@ impl Listeners {
         self.close(port.address).await;
         target.end_controllers_of(id);
         Ok(PortConfig::clone(&port))
+    }
+}
+
+fn no_listener(id: u16) -> Failure {
+    Failure::new(
+        ErrorKind::NotFound,
+        format!("there is no listener {id}: `onefold listener list` shows those there are"),
+    )
+}
+
+/// What changes of a listener; what is not named stays.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PortChange {
+    pub(crate) tls: Option<TlsMode>,
+    /// The states of ANA groups.
+    pub(crate) ana: BTreeMap<u32, AnaState>,
+}
+
+impl PortChange {
+    fn apply(&self, port: &mut PortConfig) -> Result<(), Failure> {
+        port.tls = self.tls.unwrap_or(port.tls);
+        for (group, state) in &self.ana {
+            port.set_ana(*group, *state)?;
+        }
+        Ok(())
     }
 }
 

@@ -293,7 +293,7 @@ fn is_of_transport(status: Status) -> bool {
 
 fn error_page<Q: Queue>(command: &Command<Q>) -> Vec<u8> {
     let controller = &command.line.controller;
-    let trtype = discovery::transport(controller.transport).trtype();
+    let trtype = discovery::transport(controller.transport, fabric::TlsMode::Off).trtype();
     let log = lock(&controller.errors);
     let mut page: Vec<u8> = log
         .iter()

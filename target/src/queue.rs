@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use fabric::Transport;
+use fabric::{TlsSession, Transport};
 use nvme::{Cqe, Sqe, Status};
 use reactor::{Buffer, BufferPool};
 
@@ -45,6 +45,11 @@ pub trait Queue: Clone + 'static {
     /// The queue is one of this host's: a transport may bound what the queues of a host hold together.
     fn belongs_to(&self, host_nqn: &str) {
         let _ = host_nqn;
+    }
+
+    /// What the host proved by TLS, if it came that way.
+    fn tls(&self) -> Option<TlsSession> {
+        None
     }
 
     /// The next command; `None` when the queue is closing or gone.
@@ -106,6 +111,10 @@ impl Queue for fabric::TargetQueue {
 
     fn belongs_to(&self, host_nqn: &str) {
         self.belongs_to(host_nqn);
+    }
+
+    fn tls(&self) -> Option<TlsSession> {
+        self.tls()
     }
 
     async fn next_command(&self) -> Option<fabric::Capsule> {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dedup::ErrorKind;
-use fabric::{Transport, TransportAddress};
+use fabric::{TlsMode, Transport, TransportAddress};
 use futures_util::future::{join_all, select_all};
 use reactor::{PoolConfig, ReactorThread, RemoteJoin};
 use rustix::fs::Mode;
@@ -21,12 +21,13 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::api::{ApiSocket, ApiState};
+use crate::catalog::Catalog;
 use crate::cli::args::{DEFAULT_MEMORY_POOL, DEFAULT_POOL, DriveArg, ServeArgs};
 use crate::cli::print;
 use crate::descriptors;
 use crate::errors::Failure;
 use crate::listen::{Part, Wanted, listen};
-use crate::listeners::Listeners;
+use crate::listeners::{Listeners, port_of};
 use crate::machine;
 use crate::mdns::Mdns;
 use crate::pool::{self, Create, OpenPool, PoolRequest};
@@ -96,7 +97,7 @@ async fn serve(args: &ServeArgs) -> Result<(), Failure> {
     let told = TransportAddress::distinct(&args.listen)
         .map_err(|error| Failure::invalid(error.to_string()))?;
     let mut wanted = Wanted::new(&told, args.strict_icrc, args.tcp_pacing);
-    wanted.mdns = args.mdns;
+    (wanted.mdns, wanted.tls) = (args.mdns, args.tls);
     let count = args.reactors.unwrap_or_else(default_reactors);
     let limits = limits(args, wanted.of(Transport::Tcp).count(), count);
     let mut data = Vec::new();
@@ -235,6 +236,7 @@ async fn serve_pool(
         is_new_pool: pool.created,
         listeners: wanted.addresses.clone(),
         listeners_by_default: wanted.by_default,
+        listeners_tls: wanted.tls,
         limits,
     })?;
     let kept = target.clone();
@@ -252,12 +254,13 @@ async fn serve_pool(
 
     let catalog = target.catalog();
     let kept = catalog.ports.values().filter(|port| !port.is_transient);
-    let kept: Vec<TransportAddress> = kept.map(|port| port.address).collect();
+    let kept: Vec<_> = kept.map(|port| (port.address, port.tls)).collect();
     let mut wanted = wanted;
     if wanted.by_default && !kept.is_empty() {
         (wanted.addresses, wanted.by_default) = (Vec::new(), false);
     }
-    wanted.addresses.retain(|address| !kept.contains(address));
+    let is_kept = |address: &TransportAddress| kept.iter().any(|(kept, _)| kept == address);
+    wanted.addresses.retain(|address| !is_kept(address));
     let starting = start_listening(&target, wanted, kept, data);
     let Listening {
         bound,
@@ -286,7 +289,7 @@ async fn serve_pool(
     let recording = target.clone();
     let kept = control.spawn(move || record::keep(recording));
 
-    print(&announcement(&bound));
+    print(&announcement(&bound, &target.catalog()));
     if pool.is_temporary {
         print(&memory_notice(&pool.paths.dir));
     }
@@ -339,7 +342,7 @@ struct Listening {
 async fn start_listening(
     target: &Arc<Target>,
     wanted: Wanted,
-    kept: Vec<TransportAddress>,
+    kept: Vec<(TransportAddress, TlsMode)>,
     data: &[ReactorThread],
 ) -> Result<Listening, Failure> {
     let (mut bound, mut work, mut reactors) = (Vec::new(), Vec::new(), Vec::new());
@@ -364,14 +367,14 @@ async fn start_listening(
         reactors.push(questions);
         let found = is_ready.await.map_err(|e| internal("listening", &e))??;
         if index == 0 {
-            wanted = Wanted::shared(&found.addresses);
+            wanted = wanted.shared(&found.addresses);
             bound = found.addresses;
             devices = found.others.into_iter();
         }
     }
     let listeners = Listeners::new(reactors, &how, mdns);
-    for address in kept {
-        match listeners.open(address).await {
+    for (address, tls) in kept {
+        match listeners.open(address, tls).await {
             Ok(()) => bound.push(address),
             Err(error) => tracing::error!(
                 %address, %error,
@@ -401,12 +404,14 @@ fn memory_notice(dir: &Path) -> String {
 }
 
 /// What people and scripts read at the start.
-fn announcement(bound: &[TransportAddress]) -> String {
+fn announcement(bound: &[TransportAddress], catalog: &Catalog) -> String {
     let listed: Vec<String> = bound.iter().map(ToString::to_string).collect();
     let mut text = format!("ready {}\n", listed.join(" "));
     let own = machine::addresses();
-    let mut reachable: Vec<(Transport, IpAddr, u16)> = Vec::new();
+    let mut reachable: Vec<(Transport, IpAddr, u16, bool)> = Vec::new();
     for address in bound {
+        let port = port_of(catalog, *address);
+        let by_tls = port.is_some_and(|port| port.tls == TlsMode::Required);
         let hosts: Vec<IpAddr> = match address.host.is_unspecified() {
             true => own
                 .iter()
@@ -416,7 +421,7 @@ fn announcement(bound: &[TransportAddress]) -> String {
             false => vec![address.host],
         };
         for host in hosts {
-            let place = (address.scheme.transport(), host, address.port);
+            let place = (address.scheme.transport(), host, address.port, by_tls);
             if !reachable.contains(&place) {
                 reachable.push(place);
             }
@@ -444,9 +449,10 @@ fn announcement(bound: &[TransportAddress]) -> String {
             continue;
         }
         text += &format!("{needs}\n");
-        for (_, host, port) in places {
+        for (_, host, port, by_tls) in places {
+            let tls = if *by_tls { " --tls" } else { "" };
             text += &format!(
-                "  nvme discover -t {transport} -a {host} -s {port}\n  nvme connect -t {transport} -a {host} -s {port} -n {}\n",
+                "  nvme discover -t {transport} -a {host} -s {port}{tls}\n  nvme connect -t {transport} -a {host} -s {port} -n {}{tls}\n",
                 crate::DEFAULT_SUBSYSTEM_NQN
             );
         }
@@ -457,6 +463,7 @@ fn announcement(bound: &[TransportAddress]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalog::{PortConfig, SubsystemConfig};
 
     #[test]
     fn the_first_line_is_ready_and_the_rest_can_be_typed_on_a_host() {
@@ -464,13 +471,31 @@ mod tests {
             "rdma://192.0.2.9:4420",
             "rdma://[2001:db8::9]:4421",
             "tcp://192.0.2.9:4420",
+            "tcp://192.0.2.9:4430",
         ]
         .map(|address| address.parse().expect("an address"));
-        let text = announcement(&bound);
+        let nqn = crate::DEFAULT_SUBSYSTEM_NQN.parse().expect("a name");
+        let mut catalog = Catalog::new(SubsystemConfig::new(nqn, "1".into()));
+        for (id, address) in (1..).zip(bound) {
+            let tls = match address.port {
+                4430 => TlsMode::Required,
+                _ => TlsMode::Off,
+            };
+            let port = PortConfig {
+                tls,
+                ..PortConfig::new(id, address)
+            };
+            catalog.ports.insert(id, Arc::new(port));
+        }
+        let text = announcement(&bound, &catalog);
         assert!(
             text.starts_with(
-                "ready rdma://192.0.2.9:4420 rdma://[2001:db8::9]:4421 tcp://192.0.2.9:4420\n"
+                "ready rdma://192.0.2.9:4420 rdma://[2001:db8::9]:4421 tcp://192.0.2.9:4420 tcp://192.0.2.9:4430\n"
             ),
+            "{text}"
+        );
+        assert!(
+            text.contains("discover -t tcp -a 192.0.2.9 -s 4430 --tls\n"),
             "{text}"
         );
         for transport in ["rdma", "tcp"] {

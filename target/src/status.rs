@@ -8,6 +8,7 @@ use dedup::{PoolStatus, Survey, VolumeShares};
 use serde::{Deserialize, Serialize};
 
 use crate::auth::AuthFigures;
+use crate::auth::tls::TlsFigures;
 use crate::size::format_human;
 use crate::trust::Health;
 
@@ -35,6 +36,9 @@ pub struct Status {
     /// What became of authentications.
     #[serde(default)]
     pub authentication: AuthFigures,
+    /// What became of TLS.
+    #[serde(default)]
+    pub tls: TlsFigures,
 }
 
 /// What came in by a transport, since the daemon started.
@@ -169,6 +173,9 @@ pub struct AttachedHost {
     pub address: String,
     /// The transport: `rdma` or `tcp`.
     pub transport: String,
+    /// The cipher suite of TLS; `null` without TLS.
+    #[serde(default)]
+    pub tls: Option<String>,
     /// Its I/O queues.
     pub queues: u16,
 }
@@ -370,7 +377,10 @@ pub fn render(status: &Status, detail: &SpaceDetail, pool_dir: &str) -> String {
             vec![
                 h.hostnqn.clone(),
                 h.address.clone(),
-                h.transport.clone(),
+                match &h.tls {
+                    Some(suite) => format!("{}, {suite}", h.transport),
+                    None => h.transport.clone(),
+                },
                 h.queues.to_string(),
             ]
         })
@@ -482,6 +492,7 @@ mod tests {
                 subsystem: crate::DEFAULT_SUBSYSTEM_NQN.into(),
                 address: "192.0.2.7".into(),
                 transport: "rdma".into(),
+                tls: None,
                 queues: 4,
             }],
             transports: vec![TransportFigures {
@@ -497,6 +508,7 @@ mod tests {
             health: Health::default(),
             survey: None,
             authentication: AuthFigures::default(),
+            tls: TlsFigures::default(),
         }
     }
 
@@ -528,6 +540,7 @@ mod tests {
                     "subsystem": crate::DEFAULT_SUBSYSTEM_NQN,
                     "address": "192.0.2.7",
                     "transport": "rdma",
+                    "tls": null,
                     "queues": 4,
                 }],
                 "transports": [{
@@ -582,6 +595,7 @@ mod tests {
                 },
                 "survey": null,
                 "authentication": { "succeeded": 0, "failed": 0, "held_off": 0 },
+                "tls": { "succeeded": 0, "failed": 0, "held_off": 0, "refused": 0 },
             })
         );
     }

@@ -11,9 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use dedup::Engine;
-use fabric::{Transport, TransportAddress};
+use fabric::{TlsMode, Transport, TransportAddress};
 use futures_util::lock::Mutex as TurnMutex;
 use nvme::Nqn;
+use nvme::ana::AnaState;
 use tokio::sync::watch;
 use uuid::Uuid;
 
@@ -48,6 +49,8 @@ pub struct TargetParts {
     pub listeners: Vec<TransportAddress>,
     /// These are meant only for a pool that keeps no listener.
     pub listeners_by_default: bool,
+    /// Whether hosts come by TLS to those of them that are TCP's.
+    pub listeners_tls: TlsMode,
     /// Bounds.
     pub limits: Limits,
 }
@@ -147,6 +150,7 @@ impl Target {
             is_new_pool,
             listeners,
             listeners_by_default,
+            listeners_tls,
             limits,
         } = parts;
         saved::check(&engine)?;
@@ -156,7 +160,8 @@ impl Target {
         let unkept = SubsystemConfig::new(default.clone(), serial.clone());
         let mut catalog = store::load(&engine, unkept)?;
         if catalog.ports.is_empty() || !listeners_by_default {
-            add_transient_ports(&mut catalog, &listeners)?;
+            add_transient_ports(&mut catalog, &listeners, listeners_tls)?;
+            restore_paths(&mut catalog, store::load_paths(&engine)?);
         }
         adopt(&mut catalog, &engine.volumes(), is_new_pool);
         catalog.check()?;
@@ -452,6 +457,7 @@ impl Target {
                 subsystem: controller.subsystem.nqn.to_string(),
                 address: controller.peer.ip().to_canonical().to_string(),
                 transport: controller.transport.to_string(),
+                tls: controller.tls.as_ref().map(|tls| tls.suite.to_string()),
                 queues: controller.io_queue_count(),
             })
             .collect()
@@ -468,6 +474,7 @@ fn own_name(text: String) -> Result<Nqn, Failure> {
 fn add_transient_ports(
     catalog: &mut Catalog,
     listeners: &[TransportAddress],
+    tls: TlsMode,
 ) -> Result<(), Failure> {
     for address in listeners {
         if catalog.ports.values().any(|port| port.address == *address) {
@@ -478,11 +485,25 @@ fn add_transient_ports(
             .ok_or_else(|| Failure::invalid("there are as many listeners as there can be"))?;
         let port = PortConfig {
             is_transient: true,
+            tls: match address.scheme.transport() {
+                Transport::Tcp => tls,
+                Transport::Rdma => TlsMode::Off,
+            },
             ..PortConfig::new(id, *address)
         };
         catalog.ports.insert(id, Arc::new(port));
     }
     Ok(())
+}
+
+/// Listeners that are not kept have the states again that they had when they were here last.
+fn restore_paths(catalog: &mut Catalog, paths: Vec<(TransportAddress, BTreeMap<u32, AnaState>)>) {
+    for (address, ana) in paths {
+        let mut ports = catalog.ports.values_mut();
+        if let Some(port) = ports.find(|port| port.is_transient && port.address == address) {
+            Arc::make_mut(port).ana = ana;
+        }
+    }
 }
 
 /// Twenty characters from the pool's identity.

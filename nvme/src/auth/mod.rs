@@ -13,6 +13,7 @@
 pub mod chap;
 pub mod dh;
 pub mod host;
+pub mod identity;
 pub mod message;
 mod primes;
 pub mod psk;
@@ -30,6 +31,7 @@ use zeroize::Zeroizing;
 pub use chap::{Exchange, Party};
 pub use dh::{DhError, KeyPair};
 pub use host::{HostAuthError, HostExchange, HostKeys};
+pub use identity::PskIdentity;
 pub use message::{
     AUTH_DATA_BYTES_MAX, Challenge, Explanation, Failure, Malformed, Message, Negotiate, Reply,
     Success1,

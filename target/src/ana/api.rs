@@ -17,7 +17,7 @@ use nvme::ana::AnaState;
 use serde::{Deserialize, Serialize};
 
 use crate::api::{ApiState, malformed};
-use crate::catalog::{ANA_GROUPS_MAX, Catalog, PortConfig};
+use crate::catalog::{Catalog, PortConfig};
 use crate::errors::Failure;
 
 /// The states of a listener.
@@ -27,8 +27,6 @@ pub struct AnaView {
     pub listener: u16,
     /// Its address.
     pub address: String,
-    /// The states are kept with the pool; false for a listener that comes from `serve --listen`.
-    pub kept: bool,
     /// The groups that are not optimized.
     pub groups: BTreeMap<u32, AnaState>,
 }
@@ -38,7 +36,6 @@ impl AnaView {
         Self {
             listener: port.id,
             address: port.address.to_string(),
-            kept: !port.is_transient,
             groups: port.ana.clone(),
         }
     }
@@ -82,12 +79,6 @@ async fn set(
 /// # Errors
 /// There is no such group or listener.
 pub fn change(catalog: &mut Catalog, request: &SetAna) -> Result<AnaView, Failure> {
-    if request.group == 0 || request.group > ANA_GROUPS_MAX {
-        return Err(Failure::invalid(format!(
-            "there is no ANA group {}: they are 1 to {ANA_GROUPS_MAX}",
-            request.group
-        )));
-    }
     let wanted = request.listener.as_str();
     let is_meant = |port: &PortConfig| {
         wanted.parse() == Ok(port.id) || wanted.parse().is_ok_and(|at| port.address == at)
@@ -99,9 +90,6 @@ pub fn change(catalog: &mut Catalog, request: &SetAna) -> Result<AnaView, Failur
         Failure::new(ErrorKind::NotFound, text)
     })?;
     let port = Arc::make_mut(port);
-    match request.state {
-        AnaState::Optimized => port.ana.remove(&request.group),
-        state => port.ana.insert(request.group, state),
-    };
+    port.set_ana(request.group, request.state)?;
     Ok(AnaView::new(port))
 }

@@ -120,12 +120,7 @@ mod tests {
         let namespace = NamespaceConfig::new(Uuid::from_u128(1));
         subsystem.namespaces.insert(1, Arc::new(namespace));
         let mut catalog = Catalog::new(subsystem);
-        let port = PortConfig {
-            id: 1,
-            address: "tcp://192.0.2.1:4420".parse().expect("an address"),
-            is_transient: false,
-            ana: BTreeMap::new(),
-        };
+        let port = PortConfig::new(1, "tcp://192.0.2.1:4420".parse().expect("an address"));
         catalog.ports.insert(1, Arc::new(port));
         catalog
     }

@@ -1,33 +1,31 @@
-//! How often hosts failed lately.
+//! How often somebody failed lately: a host at an address, or an address of which nothing else is known.
 //!
 //! Guarantees: memory is bounded; a host at one address does not make another wait, nor one that has the
 //! same name at another address.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::hash::Hash;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use nvme::Nqn;
-
 use crate::queue::lock;
 
-/// Hosts and addresses that are remembered; the one that began first is forgotten for another.
+/// Those that are remembered; the one that began first is forgotten for another.
 const REMEMBERED_MAX: usize = 4096;
 
-/// Failures of a host at an address.
+/// Failures of one.
 struct Failures {
     count: u32,
     since: Instant,
 }
 
-pub(super) struct Attempts {
+pub(super) struct Attempts<Who> {
     failures_max: u32,
     window: Duration,
-    failures: Mutex<HashMap<(IpAddr, Nqn), Failures>>,
+    failures: Mutex<HashMap<Who, Failures>>,
 }
 
-impl Attempts {
+impl<Who: Clone + Eq + Hash> Attempts<Who> {
     pub(super) fn new(failures_max: u32, window: Duration) -> Self {
         Self {
             failures_max,
@@ -37,19 +35,17 @@ impl Attempts {
     }
 
     /// Whether it failed as often as it may within the window.
-    pub(super) fn is_over(&self, address: IpAddr, host: &Nqn) -> bool {
+    pub(super) fn is_over(&self, who: &Who) -> bool {
         let failures = lock(&self.failures);
-        let key = (address, host.clone());
-        failures.get(&key).is_some_and(|failures| {
+        failures.get(who).is_some_and(|failures| {
             failures.count >= self.failures_max && failures.since.elapsed() < self.window
         })
     }
 
     /// It failed; gives back how often within the window.
-    pub(super) fn failed(&self, address: IpAddr, host: &Nqn) -> u32 {
+    pub(super) fn failed(&self, who: Who) -> u32 {
         let mut failures = lock(&self.failures);
-        let key = (address, host.clone());
-        if failures.len() >= REMEMBERED_MAX && !failures.contains_key(&key) {
+        if failures.len() >= REMEMBERED_MAX && !failures.contains_key(&who) {
             failures.retain(|_, failures| failures.since.elapsed() < self.window);
             let oldest = failures.iter().min_by_key(|(_, failures)| failures.since);
             let oldest = oldest.map(|(key, _)| key.clone());
@@ -60,7 +56,7 @@ impl Attempts {
             }
         }
         let now = Instant::now();
-        let entry = failures.entry(key).or_insert(Failures {
+        let entry = failures.entry(who).or_insert(Failures {
             count: 0,
             since: now,
         });
@@ -75,13 +71,17 @@ impl Attempts {
     }
 
     /// It succeeded: what was before counts no more.
-    pub(super) fn succeeded(&self, address: IpAddr, host: &Nqn) {
-        lock(&self.failures).remove(&(address, host.clone()));
+    pub(super) fn succeeded(&self, who: &Who) {
+        lock(&self.failures).remove(who);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
+    use nvme::Nqn;
+
     use super::*;
 
     const HOUR: Duration = Duration::from_secs(3600);
@@ -98,37 +98,37 @@ mod tests {
     fn a_host_that_fails_too_often_waits_and_no_other_does() {
         let attempts = Attempts::new(3, HOUR);
         for count in 1..=3 {
-            assert!(!attempts.is_over(address(1), &host(1)));
-            assert_eq!(attempts.failed(address(1), &host(1)), count);
+            assert!(!attempts.is_over(&(address(1), host(1))));
+            assert_eq!(attempts.failed((address(1), host(1))), count);
         }
-        assert!(attempts.is_over(address(1), &host(1)));
+        assert!(attempts.is_over(&(address(1), host(1))));
         assert!(
-            !attempts.is_over(address(1), &host(2)),
+            !attempts.is_over(&(address(1), host(2))),
             "another host there"
         );
         assert!(
-            !attempts.is_over(address(2), &host(1)),
+            !attempts.is_over(&(address(2), host(1))),
             "the name elsewhere"
         );
-        attempts.succeeded(address(1), &host(1));
-        assert!(!attempts.is_over(address(1), &host(1)));
+        attempts.succeeded(&(address(1), host(1)));
+        assert!(!attempts.is_over(&(address(1), host(1))));
     }
 
     #[test]
     fn failures_of_long_ago_do_not_count() {
         let attempts = Attempts::new(1, Duration::ZERO);
-        attempts.failed(address(1), &host(1));
-        assert!(!attempts.is_over(address(1), &host(1)));
-        assert_eq!(attempts.failed(address(1), &host(1)), 1);
+        attempts.failed((address(1), host(1)));
+        assert!(!attempts.is_over(&(address(1), host(1))));
+        assert_eq!(attempts.failed((address(1), host(1))), 1);
     }
 
     #[test]
     fn a_flood_of_addresses_is_remembered_in_bounded_memory() {
         let attempts = Attempts::new(1, HOUR);
         for number in 0..2 * REMEMBERED_MAX as u32 {
-            attempts.failed(address(number), &host(0));
+            attempts.failed((address(number), host(0)));
         }
         assert_eq!(lock(&attempts.failures).len(), REMEMBERED_MAX);
-        assert!(attempts.is_over(address(2 * REMEMBERED_MAX as u32 - 1), &host(0)));
+        assert!(attempts.is_over(&(address(2 * REMEMBERED_MAX as u32 - 1), host(0))));
     }
 }

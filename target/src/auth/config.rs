@@ -1,9 +1,12 @@
 //! What is kept of a host's keys, in the pool's settings. A pool's files are readable by their owner alone.
 
-use nvme::auth::{Group, Hash, Secret};
+use nvme::auth::{ConfiguredPsk, Group, Hash, Secret};
 use serde::{Deserialize, Serialize};
 
-/// How a host authenticates.
+/// Keys of TLS that a host may have: some to change over, for each cipher suite.
+pub const TLS_KEYS_MAX: usize = 8;
+
+/// How a host proves who it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostAuth {
     /// The host's secret: with it, the host has to authenticate.
@@ -18,6 +21,30 @@ pub struct HostAuth {
     /// The same of Diffie-Hellman groups.
     #[serde(default, with = "groups", skip_serializing_if = "Vec::is_empty")]
     pub dhchap_groups: Vec<Group>,
+    /// Its keys of TLS, the one that came last at the end; [`TLS_KEYS_MAX`] at most.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tls_keys: Vec<TlsKey>,
+    /// The number of the key that came last, so that none is used twice.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub tls_keys_made: u32,
+}
+
+/// A key of TLS.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TlsKey {
+    /// Its number among the keys of its host.
+    pub id: u32,
+    /// The key.
+    #[serde(with = "psk")]
+    pub psk: ConfiguredPsk,
+    /// For an identity of version 0 it is derived as nvme-cli did before its version 2.14
+    /// ([`nvme::auth::Derivation::Compat`]). Identities of version 1 tell by themselves.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub compat: bool,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 impl HostAuth {
@@ -68,6 +95,25 @@ mod secret {
     }
 }
 
+mod psk {
+    use nvme::auth::ConfiguredPsk;
+    use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
+
+    pub(super) fn serialize<S: Serializer>(
+        psk: &ConfiguredPsk,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&psk.to_text())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<ConfiguredPsk, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        ConfiguredPsk::parse(&text).map_err(D::Error::custom)
+    }
+}
+
 /// Lists of things that have names.
 macro_rules! names {
     ($module:ident, $kind:ty) => {
@@ -109,6 +155,12 @@ mod tests {
             dhchap_ctrl_secret: Some(Secret::from_random(None, &[2; 64])),
             dhchap_hashes: vec![Hash::Sha256],
             dhchap_groups: vec![Group::Ffdhe8192, Group::Null],
+            tls_keys: vec![TlsKey {
+                id: 3,
+                psk: ConfiguredPsk::from_random(Hash::Sha384, &[3; 64]),
+                compat: true,
+            }],
+            tls_keys_made: 3,
         };
         let text = serde_json::to_string(&auth).unwrap();
         assert_eq!(serde_json::from_str::<HostAuth>(&text).unwrap(), auth);

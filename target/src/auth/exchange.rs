@@ -396,7 +396,7 @@ fn succeeded<Q: Queue>(command: &Command<Q>) {
     let auth = &line.target.auth;
     auth.succeeded.fetch_add(1, Ordering::Relaxed);
     auth.attempts
-        .succeeded(line.controller.peer.ip(), &line.controller.host.nqn);
+        .succeeded(&(line.controller.peer.ip(), line.controller.host.nqn.clone()));
     tracing::debug!(controller = ?line.controller, qid = line.handle.qid, "authenticated");
 }
 
@@ -407,7 +407,7 @@ fn note_failure<Q: Queue>(command: &Command<Q>, explanation: Explanation, how: &
     auth.failed.fetch_add(1, Ordering::Relaxed);
     let lately = auth
         .attempts
-        .failed(controller.peer.ip(), &controller.host.nqn);
+        .failed((controller.peer.ip(), controller.host.nqn.clone()));
     tracing::warn!(
         host = %controller.host.nqn,
         peer = %controller.peer,

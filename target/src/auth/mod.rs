@@ -1,4 +1,5 @@
-//! Who a host is: in-band authentication by DH-HMAC-CHAP (Base 2.0, section 8.13).
+//! Who a host is: in-band authentication by DH-HMAC-CHAP (Base 2.0, section 8.13), and the keys of TLS
+//! ([`tls`]).
 //!
 //! A host for which a secret is kept has to prove that it knows it, on every queue, before anything else;
 //! it may ask the same of the controller, and may do it again at any time. The discovery subsystem asks
@@ -16,6 +17,7 @@
 mod attempts;
 pub mod config;
 pub(crate) mod exchange;
+pub mod tls;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -38,7 +40,8 @@ const COMPUTING_MAX: usize = 2;
 
 /// What the target knows of hosts' identities.
 pub(crate) struct Auth {
-    attempts: Attempts,
+    attempts: Attempts<(IpAddr, Nqn)>,
+    pub(crate) tls: tls::Handshakes,
     computing: Semaphore,
     sequence: AtomicU32,
     succeeded: AtomicU64,
@@ -61,6 +64,7 @@ impl Auth {
     pub(crate) fn new(failures_max: u32, window: Duration) -> Self {
         Self {
             attempts: Attempts::new(failures_max, window),
+            tls: tls::Handshakes::new(failures_max, window),
             computing: Semaphore::new(COMPUTING_MAX),
             sequence: AtomicU32::new(rand_u32()),
             succeeded: AtomicU64::new(0),
@@ -71,7 +75,7 @@ impl Auth {
 
     /// Whether this host failed so often lately that it has to wait.
     pub(crate) fn holds_off(&self, address: IpAddr, host: &Nqn) -> bool {
-        let holds_off = self.attempts.is_over(address, host);
+        let holds_off = self.attempts.is_over(&(address, host.clone()));
         if holds_off {
             self.held_off.fetch_add(1, Ordering::Relaxed);
         }

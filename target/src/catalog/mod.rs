@@ -20,13 +20,14 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use dedup::ErrorKind;
-use fabric::{Transport, TransportAddress};
+use fabric::{TlsMode, Transport, TransportAddress};
 use nvme::Nqn;
 use nvme::ana::AnaState;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::auth::HostAuth;
+use crate::auth::config::TLS_KEYS_MAX;
 use crate::errors::Failure;
 
 /// NN and MNAN: namespaces of a subsystem, and the highest identifier. As nvmet.
@@ -210,9 +211,16 @@ pub struct PortConfig {
     /// It comes from `serve --listen`, or from there being no other: it is not kept.
     #[serde(skip)]
     pub is_transient: bool,
-    /// The state of each ANA group that is not optimized here.
+    /// The state of each ANA group that is not optimized here. These are kept in any case.
     #[serde(default)]
     pub ana: BTreeMap<u32, AnaState>,
+    /// Whether hosts come by TLS; of TCP listeners alone.
+    #[serde(default, with = "text", skip_serializing_if = "is_off")]
+    pub tls: TlsMode,
+}
+
+fn is_off(mode: &TlsMode) -> bool {
+    *mode == TlsMode::Off
 }
 
 /// Another discovery service.
@@ -296,7 +304,39 @@ impl PortConfig {
             address,
             is_transient: false,
             ana: BTreeMap::new(),
+            tls: TlsMode::Off,
         }
+    }
+
+    /// Sets how it reaches the namespaces of a group.
+    ///
+    /// # Errors
+    /// There is no such group.
+    pub fn set_ana(&mut self, group: u32, state: AnaState) -> Result<(), Failure> {
+        if group == 0 || group > ANA_GROUPS_MAX {
+            return Err(Failure::invalid(format!(
+                "there is no ANA group {group}: they are 1 to {ANA_GROUPS_MAX}"
+            )));
+        }
+        match state {
+            AnaState::Optimized => self.ana.remove(&group),
+            state => self.ana.insert(group, state),
+        };
+        Ok(())
+    }
+
+    /// Whether there can be such a listener.
+    ///
+    /// # Errors
+    /// Names what is wrong.
+    pub fn check(&self) -> Result<(), Failure> {
+        if self.tls != TlsMode::Off && self.address.scheme.transport() != Transport::Tcp {
+            return Err(Failure::invalid(format!(
+                "'{}' cannot have TLS: only TCP listeners can",
+                self.address
+            )));
+        }
+        Ok(())
     }
 }
 
@@ -549,6 +589,13 @@ impl Catalog {
                 )));
             }
         }
+        for (nqn, host) in &self.hosts {
+            let keys = &host.auth.tls_keys;
+            bounded(keys.len(), TLS_KEYS_MAX, &format!("TLS keys of host {nqn}"))?;
+        }
+        for port in self.ports.values() {
+            port.check()?;
+        }
         for (nqn, subsystem) in &self.subsystems {
             if nqn.is_discovery() || is_unique_discovery_name(nqn) {
                 return Err(Failure::invalid(format!(
@@ -684,12 +731,7 @@ mod tests {
             "rdma://[::]:4420",
         ];
         for (id, address) in (1..).zip(listeners) {
-            let port = PortConfig {
-                id,
-                address: address.parse().expect("an address"),
-                is_transient: false,
-                ana: BTreeMap::new(),
-            };
+            let port = PortConfig::new(id, address.parse().expect("an address"));
             catalog.ports.insert(id, Arc::new(port));
         }
         for (transport, local, id) in [

@@ -6,6 +6,7 @@
 //! | `namespace/NQN/NSID` | [`NamespaceConfig`] |
 //! | `host/NQN` | [`HostConfig`] |
 //! | `port/ID` | [`PortConfig`] |
+//! | `path/ADDRESS` | [`PathStates`] of a listener that is not kept itself |
 //! | `referral/ID` | [`Referral`] |
 //! | `unattached` | the volumes that are meant to be in no subsystem |
 //!
@@ -20,8 +21,10 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use dedup::{Engine, ErrorKind};
+use fabric::TransportAddress;
 use meta::SETTING_CHANGES_BYTES_MAX;
 use nvme::Nqn;
+use nvme::ana::AnaState;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -38,11 +41,12 @@ const SUBSYSTEM: &str = "subsystem/";
 const NAMESPACE: &str = "namespace/";
 const HOST: &str = "host/";
 const PORT: &str = "port/";
+const PATH: &str = "path/";
 const REFERRAL: &str = "referral/";
 const UNATTACHED: &str = "unattached";
 
 /// Beginnings of all keys that are the catalog's.
-const PREFIXES: [&str; 6] = [SUBSYSTEM, NAMESPACE, HOST, PORT, REFERRAL, UNATTACHED];
+const PREFIXES: [&str; 7] = [SUBSYSTEM, NAMESPACE, HOST, PORT, PATH, REFERRAL, UNATTACHED];
 
 /// Bytes of one change, with room for what a record adds.
 const CHANGE_BYTES_MAX: usize = SETTING_CHANGES_BYTES_MAX / 2;
@@ -56,6 +60,14 @@ struct Kept<T> {
 #[derive(Default, Serialize, Deserialize)]
 struct Unattached {
     volumes: BTreeSet<Uuid>,
+}
+
+/// The ANA groups that a listener does not reach best.
+#[derive(Serialize, Deserialize)]
+struct PathStates {
+    #[serde(with = "super::text")]
+    address: TransportAddress,
+    ana: BTreeMap<u32, AnaState>,
 }
 
 type Values = BTreeMap<String, Vec<u8>>;
@@ -101,6 +113,18 @@ pub(crate) fn load(engine: &Engine, default: SubsystemConfig) -> Result<Catalog,
     }
     catalog.check()?;
     Ok(catalog)
+}
+
+/// The ANA states of listeners that were not kept themselves, by address: they hold again for one that
+/// listens there in this life, and are forgotten with the first change if none does.
+///
+/// # Errors
+/// A value that cannot be understood.
+pub(crate) fn load_paths(
+    engine: &Engine,
+) -> Result<Vec<(TransportAddress, BTreeMap<u32, AnaState>)>, Failure> {
+    let paths = read::<PathStates>(engine, PATH)?.into_iter();
+    Ok(paths.map(|(_, path)| (path.address, path.ana)).collect())
 }
 
 /// Makes a catalog what the pool keeps; durable when it returns.
@@ -150,8 +174,16 @@ fn values_of(catalog: &Catalog) -> Result<Values, Failure> {
     for (nqn, host) in &catalog.hosts {
         put(&mut values, format!("{HOST}{nqn}"), &**host)?;
     }
-    for (id, port) in catalog.ports.iter().filter(|(_, port)| !port.is_transient) {
-        put(&mut values, format!("{PORT}{id}"), &**port)?;
+    for (id, port) in &catalog.ports {
+        if !port.is_transient {
+            put(&mut values, format!("{PORT}{id}"), &**port)?;
+        } else if !port.ana.is_empty() {
+            let states = PathStates {
+                address: port.address,
+                ana: port.ana.clone(),
+            };
+            put(&mut values, format!("{PATH}{}", port.address), &states)?;
+        }
     }
     for (id, referral) in &catalog.referrals {
         put(&mut values, format!("{REFERRAL}{id}"), &**referral)?;
@@ -228,7 +260,8 @@ mod tests {
                 id,
                 address: address.parse().expect("an address"),
                 is_transient,
-                ana: BTreeMap::from([(2, nvme::ana::AnaState::NonOptimized)]),
+                ana: BTreeMap::from([(2, AnaState::NonOptimized)]),
+                tls: fabric::TlsMode::Allowed,
             };
             catalog.ports.insert(id, Arc::new(port));
         }
@@ -238,6 +271,7 @@ mod tests {
             keys,
             [
                 "namespace/nqn.2026-11.x:a/9",
+                "path/tcp://192.0.2.1:4420",
                 "port/2",
                 "subsystem/nqn.2026-11.x:a"
             ]

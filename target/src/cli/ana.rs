@@ -1,5 +1,6 @@
 //! `onefold ana ...`: what the listeners of a running daemon say about their paths.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::str::FromStr;
 
@@ -84,29 +85,27 @@ fn render(views: &[AnaView]) -> String {
     let rows: Vec<_> = views
         .iter()
         .map(|view| {
-            let groups = view.groups.iter();
-            let groups: Vec<_> = groups
-                .map(|(group, state)| format!("{group}: {state}"))
-                .collect();
             vec![
                 view.listener.to_string(),
                 view.address.clone(),
-                match groups.is_empty() {
-                    true => "all optimized".to_owned(),
-                    false => groups.join(", "),
-                },
-                if view.kept {
-                    "yes"
-                } else {
-                    "until the daemon stops"
-                }
-                .to_owned(),
+                groups_text(&view.groups),
             ]
         })
         .collect();
     table(
-        &["LISTENER", "ADDRESS", "GROUPS", "KEPT"],
+        &["LISTENER", "ADDRESS", "GROUPS"],
         &rows,
-        &[Align::Right, Align::Left, Align::Left, Align::Left],
+        &[Align::Right, Align::Left, Align::Left],
     )
+}
+
+/// The groups that a listener does not reach best.
+pub(super) fn groups_text(groups: &BTreeMap<u32, AnaState>) -> String {
+    if groups.is_empty() {
+        return "all optimized".to_owned();
+    }
+    let groups = groups
+        .iter()
+        .map(|(group, state)| format!("{group}: {state}"));
+    groups.collect::<Vec<_>>().join(", ")
 }

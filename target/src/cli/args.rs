@@ -6,7 +6,7 @@ use std::str::FromStr;
 use bench::perf::Pattern;
 use clap::builder::TypedValueParser;
 use clap::{Args, Parser, Subcommand};
-use fabric::TransportAddress;
+use fabric::{TlsMode, TransportAddress};
 use meta::{Compression, UnknownCompression, VerifyPolicy};
 
 use super::ana::AnaCommand;
@@ -124,6 +124,10 @@ pub struct ServeArgs {
     /// and rdma+soft:// insist on one of them
     #[arg(long = "listen", value_name = "tcp|rdma://ADDR:PORT")]
     pub listen: Vec<TransportAddress>,
+    /// TCP listeners of --listen, and those without it: hosts cannot, may or have to come by TLS (off, allowed,
+    /// required); `onefold host tls-key add` keeps their keys
+    #[arg(long, value_name = "MODE", default_value_t)]
+    pub tls: TlsMode,
     /// A drive of the pool, a file or a block device (repeatable; for a new pool) [default: a sparse file in the pool's folder].
     /// memory=SIZE is a pool for measurements, in ./onefold-memory without --pool: nothing is kept
     #[arg(long = "drive", value_name = "PATH[=SIZE]")]

@@ -2,6 +2,7 @@
 //!
 //! Secrets come from files or standard input, never from the command line, which others can see.
 
+use std::fmt;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -9,14 +10,14 @@ use std::sync::Arc;
 
 use clap::Subcommand;
 use nvme::Nqn;
-use nvme::auth::{Hash, HostKeys, Secret};
+use nvme::auth::{ConfiguredPsk, Hash, HostKeys, Secret};
 
 use super::commands::converse;
 use super::subsystem::{Answer, show};
 use super::{Outcome, print};
 use crate::client::Client;
 use crate::errors::Failure;
-use crate::host_api::{CreateHost, HostView, SecretText, SetHost};
+use crate::host_api::{AddTlsKey, CreateHost, HostView, SecretText, SetHost, TlsKeyView};
 use crate::status::{Align, table};
 
 /// A file with a secret is one line of 59 to 104 bytes.
@@ -103,6 +104,16 @@ pub enum HostCommand {
         #[command(flatten)]
         answer: Answer,
     },
+    /// Keep, list and forget the TLS keys of a host
+    #[command(subcommand)]
+    TlsKey(TlsKeyCommand),
+    /// Print a new TLS key, as `nvme gen-tls-key` does
+    #[command(after_help = "Example:\n  (umask 077; onefold host gen-tls-key >host.tls)")]
+    GenTlsKey {
+        /// The hash of the cipher suite that it is for: sha256 or sha384
+        #[arg(long, default_value = "sha256", value_parser = parse_tls_hash)]
+        hash: Hash,
+    },
     /// Print a new secret, as `nvme gen-dhchap-key` does
     #[command(after_help = "Example:\n  (umask 077; onefold host gen-dhchap-key >host.key)")]
     GenDhchapKey {
@@ -110,6 +121,61 @@ pub enum HostCommand {
         #[arg(long, default_value = "sha256", value_parser = parse_hash)]
         hash: HashArg,
     },
+}
+
+/// `onefold host tls-key ...`
+#[derive(Debug, Subcommand)]
+pub enum TlsKeyCommand {
+    /// Keep one more TLS key of a host: it counts from the next connection on
+    #[command(
+        after_help = "Example:\n  onefold host tls-key add nqn.2014-08.org.nvmexpress:uuid:... --file host.tls\n\n\
+                      To change a key without a disconnect: add the new one, give it to the host, remove the old one.\n\
+                      Listeners take TLS when they are told to: `onefold listener set ADDRESS --tls allowed`."
+    )]
+    Add {
+        /// The host's name
+        nqn: Nqn,
+        /// A file with the key (NVMeTLSkey-1:...), - for standard input
+        #[arg(long, value_name = "FILE")]
+        file: PathBuf,
+        /// The host's nvme-cli is older than 2.14 and uses identities of version 0 (NVMe0R...)
+        #[arg(long)]
+        compat: bool,
+        /// Where to ask.
+        #[command(flatten)]
+        answer: Answer,
+    },
+    /// List the TLS keys of a host, by number
+    #[command(
+        after_help = "Example:\n  onefold host tls-key list nqn.2014-08.org.nvmexpress:uuid:..."
+    )]
+    List {
+        /// The host's name
+        nqn: Nqn,
+        /// Where to ask.
+        #[command(flatten)]
+        answer: Answer,
+    },
+    /// Forget a TLS key of a host; queues that came by it go on
+    #[command(
+        after_help = "Example:\n  onefold host tls-key remove nqn.2014-08.org.nvmexpress:uuid:... 1"
+    )]
+    Remove {
+        /// The host's name
+        nqn: Nqn,
+        /// The key's number
+        id: u32,
+        /// Where to ask.
+        #[command(flatten)]
+        answer: Answer,
+    },
+}
+
+fn parse_tls_hash(text: &str) -> Result<Hash, String> {
+    match Hash::from_name(text) {
+        Some(hash @ (Hash::Sha256 | Hash::Sha384)) => Ok(hash),
+        Some(Hash::Sha512) | None => Err(format!("'{text}' is none of sha256 and sha384")),
+    }
 }
 
 /// A hash, or none.
@@ -149,10 +215,13 @@ impl IdentityArgs {
     }
 }
 
-/// The secret in a file, or on standard input.
-fn read_secret(path: &Path) -> Result<Secret, Failure> {
+/// What a file, or standard input, has to say that is secret.
+fn read_file<T, E: fmt::Display>(
+    path: &Path,
+    parse: impl FnOnce(&str) -> Result<T, E>,
+) -> Result<T, Failure> {
     let failed =
-        |error: &dyn std::fmt::Display| Failure::invalid(format!("{}: {error}", path.display()));
+        |error: &dyn fmt::Display| Failure::invalid(format!("{}: {error}", path.display()));
     let read = |from: &mut dyn Read| {
         let mut text = String::new();
         from.take(SECRET_FILE_BYTES_MAX).read_to_string(&mut text)?;
@@ -162,7 +231,11 @@ fn read_secret(path: &Path) -> Result<Secret, Failure> {
         true => read(&mut std::io::stdin().lock()),
         false => std::fs::File::open(path).and_then(|mut file| read(&mut file)),
     };
-    Secret::parse(&text.map_err(|e| failed(&e))?).map_err(|e| failed(&e))
+    parse(&text.map_err(|e| failed(&e))?).map_err(|e| failed(&e))
+}
+
+fn read_secret(path: &Path) -> Result<Secret, Failure> {
+    read_file(path, Secret::parse)
 }
 
 impl KeyArgs {
@@ -224,6 +297,12 @@ pub(super) fn host(command: HostCommand) -> Outcome {
             let view = converse(client(&answer).set_host(&nqn, &set))?;
             show(&view, answer.json, host_text)
         }
+        HostCommand::TlsKey(command) => tls_key(command),
+        HostCommand::GenTlsKey { hash } => {
+            let key = ConfiguredPsk::from_random(hash, &crate::auth::random());
+            print(&format!("{}\n", *key.to_text()));
+            Ok(ExitCode::SUCCESS)
+        }
         HostCommand::GenDhchapKey {
             hash: HashArg(hash),
         } => {
@@ -232,6 +311,66 @@ pub(super) fn host(command: HostCommand) -> Outcome {
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+fn tls_key(command: TlsKeyCommand) -> Outcome {
+    let client = |answer: &Answer| Client::new(&answer.pool.pool);
+    match command {
+        TlsKeyCommand::Add {
+            nqn,
+            file,
+            compat,
+            answer,
+        } => {
+            let key = read_file(&file, ConfiguredPsk::parse)?;
+            let key = SecretText(key.to_text().to_string());
+            let request = AddTlsKey { key, compat };
+            let view = converse(client(&answer).add_tls_key(&nqn, &request))?;
+            show(&view, answer.json, |view| {
+                format!("key {} of {nqn}\n", view.id)
+            })
+        }
+        TlsKeyCommand::List { nqn, answer } => {
+            let view = converse(client(&answer).host(&nqn))?;
+            show(&view.tls_keys, answer.json, |keys| tls_key_table(keys))
+        }
+        TlsKeyCommand::Remove { nqn, id, answer } => {
+            let view = converse(client(&answer).remove_tls_key(&nqn, id))?;
+            let text = |view: &TlsKeyView| format!("removed key {} of {nqn}\n", view.id);
+            show(&view, answer.json, text)
+        }
+    }
+}
+
+fn tls_key_table(keys: &[TlsKeyView]) -> String {
+    if keys.is_empty() {
+        return "The host has no TLS key.\n".to_owned();
+    }
+    let derivation = |key: &TlsKeyView| if key.compat { "compat" } else { "standard" };
+    let rows: Vec<_> = keys
+        .iter()
+        .map(|key| {
+            vec![
+                key.id.to_string(),
+                key.hash.clone(),
+                derivation(key).to_owned(),
+            ]
+        })
+        .collect();
+    table(
+        &["KEY", "HASH", "VERSION 0"],
+        &rows,
+        &[Align::Right, Align::Left, Align::Left],
+    )
+}
+
+/// The TLS keys of a host, for a line.
+fn tls_keys(keys: &[TlsKeyView]) -> String {
+    if keys.is_empty() {
+        return "none".to_owned();
+    }
+    let keys = keys.iter().map(|key| format!("{} ({})", key.id, key.hash));
+    keys.collect::<Vec<_>>().join(", ")
 }
 
 /// What is kept of a secret, for people.
@@ -249,12 +388,13 @@ fn any_of(names: &[String]) -> String {
 
 fn host_text(view: &HostView) -> String {
     format!(
-        "{}\n  secret             {}\n  controller's       {}\n  hashes             {}\n  groups             {}\n",
+        "{}\n  secret             {}\n  controller's       {}\n  hashes             {}\n  groups             {}\n  TLS keys           {}\n",
         view.nqn,
         kept(&view.dhchap_secret),
         kept(&view.dhchap_ctrl_secret),
         any_of(&view.dhchap_hashes),
         any_of(&view.dhchap_groups),
+        tls_keys(&view.tls_keys),
     )
 }
 
@@ -271,12 +411,20 @@ fn host_table(views: &[HostView]) -> String {
                 kept(&view.dhchap_ctrl_secret),
                 any_of(&view.dhchap_hashes),
                 any_of(&view.dhchap_groups),
+                tls_keys(&view.tls_keys),
             ]
         })
         .collect();
     table(
-        &["HOST", "SECRET", "CONTROLLER", "HASHES", "GROUPS"],
+        &[
+            "HOST",
+            "SECRET",
+            "CONTROLLER",
+            "HASHES",
+            "GROUPS",
+            "TLS KEYS",
+        ],
         &rows,
-        &[Align::Left; 5],
+        &[Align::Left; 6],
     )
 }

@@ -14,7 +14,7 @@ use dedup::{Blocking, Engine, EngineConfig, EngineParts, VolumeSpec};
 use drives::{
     Drive, DriveError, Extent, GatherExtent, Gathered, LocalBoxFuture, MemoryDrive, Transferred,
 };
-use fabric::Transport;
+use fabric::{TlsSession, Transport};
 use meta::{JournalMedia, MemoryMedia, MemoryStore, Store, VerifyPolicy};
 use nvme::fabrics::{CNTLID_DYNAMIC, ConnectCommand, ConnectData, FabricsCommand};
 use nvme::{Cqe, Nqn, SglDescriptor, Sqe, Status, properties};
@@ -88,6 +88,7 @@ struct Line {
 #[derive(Clone)]
 pub(crate) struct FakeQueue {
     facts: QueueFacts,
+    tls: Option<TlsSession>,
     line: Rc<RefCell<Line>>,
     next_cid: Rc<RefCell<u16>>,
 }
@@ -97,6 +98,10 @@ impl Queue for FakeQueue {
 
     fn facts(&self) -> QueueFacts {
         self.facts
+    }
+
+    fn tls(&self) -> Option<TlsSession> {
+        self.tls.clone()
     }
 
     fn sqe(capsule: &FakeCapsule) -> &Sqe {
@@ -402,6 +407,7 @@ pub(crate) fn open_target(engine: &Arc<Engine>, limits: Limits) -> Arc<Target> {
         pool_uuid: Uuid::from_u128(0x1234_5678_9abc_def0_1234_5678_9abc_def0),
         is_new_pool: true,
         listeners_by_default: false,
+        listeners_tls: fabric::TlsMode::Off,
         listeners: ["rdma://0.0.0.0:4420", "tcp://0.0.0.0:4420"]
             .map(|address| address.parse().expect("an address"))
             .to_vec(),
@@ -463,6 +469,11 @@ impl Lab {
 
     /// A queue that a host has opened, and that has not connected yet.
     pub(crate) fn queue(&self, qid: u16, depth: u16) -> FakeQueue {
+        self.queue_by_tls(qid, depth, None)
+    }
+
+    /// The same, of a host that has proved that it knows a TLS key.
+    pub(crate) fn queue_by_tls(&self, qid: u16, depth: u16, tls: Option<TlsSession>) -> FakeQueue {
         let facts = QueueFacts {
             peer: SocketAddr::from(([192, 0, 2, 7], 50_000)),
             local: SocketAddr::from(([192, 0, 2, 2], 4420)),
@@ -474,6 +485,7 @@ impl Lab {
         };
         let queue = FakeQueue {
             facts,
+            tls,
             line: Rc::default(),
             next_cid: Rc::new(RefCell::new(qid.wrapping_mul(1000))),
         };

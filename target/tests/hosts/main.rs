@@ -16,3 +16,4 @@ mod limits;
 mod logs;
 mod reservations;
 mod subsystems;
+mod tls;

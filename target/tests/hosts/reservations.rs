@@ -486,6 +486,7 @@ fn reopened(lab: &Lab) -> Result<Arc<Target>, Failure> {
         pool_uuid: Uuid::from_u128(1),
         is_new_pool: false,
         listeners_by_default: false,
+        listeners_tls: fabric::TlsMode::Off,
         listeners: Vec::new(),
         limits: Limits::default(),
     })

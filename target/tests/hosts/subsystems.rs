@@ -381,6 +381,7 @@ fn a_setting_that_cannot_be_understood_stops_the_start_by_its_name() {
             pool_uuid: uuid::Uuid::from_u128(1),
             is_new_pool: false,
             listeners_by_default: false,
+            listeners_tls: fabric::TlsMode::Off,
             listeners: Vec::new(),
             limits: Limits::default(),
         };

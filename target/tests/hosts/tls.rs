@@ -1,0 +1,330 @@
+//! TLS on TCP: keys are found by what hosts call them, and who proved one gets what it is for and nothing
+//! else.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fabric::{TlsFailure, TlsKeys, TlsSession, TlsSuite, Transport};
+use nvme::auth::{ConfiguredPsk, Derivation, Hash, PskVersion, TlsPsk};
+use nvme::fabrics::{CNTLID_DYNAMIC, ConnectCommand};
+use nvme::{Nqn, Status};
+use onefold::DEFAULT_SUBSYSTEM_NQN;
+use onefold::auth::HostAuth;
+use onefold::auth::config::TlsKey;
+use onefold::auth::tls::HostKeyring;
+use onefold::catalog::{HostConfig, SubsystemConfig};
+use onefold::subsystem::Limits;
+
+use crate::harness::{Lab, Reply, TestHost, connect, connect_data, story, story_with};
+
+const OTHER: &str = "nqn.2026-11.x:other";
+const SUITES: [Hash; 2] = [Hash::Sha256, Hash::Sha384];
+
+fn psk(number: u8, hash: Hash) -> ConfiguredPsk {
+    ConfiguredPsk::from_random(hash, &[number; 64])
+}
+
+fn key(number: u8, hash: Hash) -> TlsKey {
+    TlsKey {
+        id: number.into(),
+        psk: psk(number, hash),
+        compat: false,
+    }
+}
+
+/// Gives the target a host's TLS keys, as an administrator does.
+async fn keep(lab: &Lab, nqn: &Nqn, tls_keys: Vec<TlsKey>) {
+    let host = HostConfig {
+        nqn: nqn.clone(),
+        auth: HostAuth {
+            tls_keys,
+            ..HostAuth::default()
+        },
+    };
+    let changed = lab.target.change(|catalog| {
+        catalog.hosts.insert(host.nqn.clone(), Arc::new(host));
+        Ok(())
+    });
+    changed.await.expect("a catalog with another host");
+}
+
+/// What a host makes of a key that its administrator gave it.
+fn derived(psk: &ConfiguredPsk, host: &Nqn, subsystem: &str, version: PskVersion) -> TlsPsk {
+    derived_so(psk, host, subsystem, version, Derivation::Standard)
+}
+
+fn derived_so(
+    psk: &ConfiguredPsk,
+    host: &Nqn,
+    subsystem: &str,
+    version: PskVersion,
+    derivation: Derivation,
+) -> TlsPsk {
+    psk.derive(host.as_str(), subsystem, version, derivation)
+        .expect("OpenSSL works")
+        .expect("short names")
+}
+
+fn peer() -> SocketAddr {
+    SocketAddr::from(([192, 0, 2, 7], 50_000))
+}
+
+fn session(psk: &TlsPsk) -> TlsSession {
+    TlsSession {
+        identity: psk.identity.as_str().into(),
+        suite: TlsSuite::Aes128GcmSha256,
+    }
+}
+
+/// What a host is told that came by TLS with that key and says these names.
+async fn ask(lab: &Lab, key: Option<&TlsPsk>, host: &TestHost, subsystem: &str) -> Reply {
+    let queue = lab.queue_by_tls(0, 32, key.map(session));
+    ask_on(&queue, host, subsystem, 0, CNTLID_DYNAMIC).await
+}
+
+async fn ask_on(
+    queue: &crate::harness::FakeQueue,
+    host: &TestHost,
+    subsystem: &str,
+    qid: u16,
+    cntlid: u16,
+) -> Reply {
+    let command = ConnectCommand {
+        record_format: 0,
+        qid,
+        sqsize: 31,
+        attributes: 0,
+        kato_ms: 0,
+    };
+    let mut data = connect_data(host, cntlid);
+    data.subsystem = subsystem.parse().expect("a name");
+    connect(queue, command, data).await
+}
+
+#[test]
+fn a_key_is_found_by_every_name_that_hosts_give_it() {
+    story(async |lab| {
+        let host = TestHost::new(1).nqn;
+        let ring = HostKeyring::of(&lab.target);
+        let own_discovery = lab.target.discovery.nqn.to_string();
+        let subsystems = [DEFAULT_SUBSYSTEM_NQN, nvme::nqn::DISCOVERY, &own_discovery];
+        for hash in SUITES {
+            for compat in [false, true] {
+                keep(
+                    &lab,
+                    &host,
+                    vec![TlsKey {
+                        compat,
+                        ..key(1, hash)
+                    }],
+                )
+                .await;
+                for subsystem in subsystems {
+                    for version in [PskVersion::V0, PskVersion::V1] {
+                        for derivation in [Derivation::Standard, Derivation::Compat] {
+                            let asked =
+                                derived_so(&psk(1, hash), &host, subsystem, version, derivation);
+                            let found = ring.find(&asked.identity, peer()).expect("its key");
+                            // Names alone do not tell how the host derives.
+                            let told = version == PskVersion::V1
+                                || compat == (derivation == Derivation::Compat);
+                            assert_eq!(found == asked, told, "{version:?} {derivation:?} {compat}");
+                        }
+                    }
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn what_no_host_has_a_key_for_has_none() {
+    story(async |lab| {
+        let (host, other) = (TestHost::new(1).nqn, TestHost::new(2).nqn);
+        keep(&lab, &host, vec![key(1, Hash::Sha256)]).await;
+        let ring = HostKeyring::of(&lab.target);
+        let of = |key: &ConfiguredPsk, host: &Nqn, subsystem| {
+            derived(key, host, subsystem, PskVersion::V1).identity
+        };
+        let right = psk(1, Hash::Sha256);
+        assert!(
+            ring.find(&of(&right, &host, DEFAULT_SUBSYSTEM_NQN), peer())
+                .is_some()
+        );
+        let unknown = [
+            of(&right, &other, DEFAULT_SUBSYSTEM_NQN),
+            of(&right, &host, "nqn.2026-11.x:none"),
+            of(&psk(2, Hash::Sha256), &host, DEFAULT_SUBSYSTEM_NQN),
+            of(&psk(1, Hash::Sha384), &host, DEFAULT_SUBSYSTEM_NQN),
+            derived(&right, &other, DEFAULT_SUBSYSTEM_NQN, PskVersion::V0).identity,
+            of(&right, &host, DEFAULT_SUBSYSTEM_NQN).replace("1R", "1G"),
+            String::new(),
+            "NVMe0R01".to_owned(),
+            "x".repeat(70_000),
+        ];
+        for identity in unknown {
+            assert!(ring.find(&identity, peer()).is_none(), "{identity:.100}");
+        }
+    });
+}
+
+#[test]
+fn a_key_is_changed_without_a_disconnect() {
+    story(async |mut lab| {
+        lab.transport = Transport::Tcp;
+        let host = TestHost::new(1);
+        let ring = HostKeyring::of(&lab.target);
+        let of = |number, version| {
+            derived(
+                &psk(number, Hash::Sha256),
+                &host.nqn,
+                DEFAULT_SUBSYSTEM_NQN,
+                version,
+            )
+        };
+        let find = |key: &TlsPsk| ring.find(&key.identity, peer());
+        keep(&lab, &host.nqn, vec![key(1, Hash::Sha256)]).await;
+        let (old, new) = (of(1, PskVersion::V1), of(2, PskVersion::V1));
+        let queue = lab.queue_by_tls(0, 32, Some(session(&old)));
+        let reply = ask_on(&queue, &host, DEFAULT_SUBSYSTEM_NQN, 0, CNTLID_DYNAMIC).await;
+        let cntlid = reply.ok().result as u16;
+        keep(
+            &lab,
+            &host.nqn,
+            vec![key(1, Hash::Sha256), key(2, Hash::Sha256)],
+        )
+        .await;
+        // Both work, each under its own name; by the names alone it is the one that came last.
+        assert_eq!(find(&old), Some(old.clone()));
+        assert_eq!(find(&new), Some(new.clone()));
+        assert_eq!(find(&of(1, PskVersion::V0)), Some(of(2, PskVersion::V0)));
+        keep(&lab, &host.nqn, vec![key(2, Hash::Sha256)]).await;
+        assert_eq!(find(&old), None);
+        // The association is there still, and takes queues by the new key.
+        let io = lab.queue_by_tls(1, 32, Some(session(&new)));
+        ask_on(&io, &host, DEFAULT_SUBSYSTEM_NQN, 1, cntlid)
+            .await
+            .ok();
+        lab.attached_hosts_are(1).await;
+    });
+}
+
+#[test]
+fn who_proved_a_key_joins_what_it_is_for_and_nothing_else() {
+    story(async |mut lab| {
+        lab.transport = Transport::Tcp;
+        let other = SubsystemConfig::new(OTHER.parse().expect("a name"), "S".into());
+        let created = lab.target.change(|catalog| catalog.create_subsystem(other));
+        created.await.expect("a subsystem");
+        let (host, victim) = (TestHost::new(1), TestHost::new(2));
+        keep(&lab, &host.nqn, vec![key(1, Hash::Sha256)]).await;
+        keep(&lab, &victim.nqn, vec![key(2, Hash::Sha256)]).await;
+        for version in [PskVersion::V0, PskVersion::V1] {
+            let of = |subsystem| derived(&psk(1, Hash::Sha256), &host.nqn, subsystem, version);
+            let own = of(DEFAULT_SUBSYSTEM_NQN);
+            ask(&lab, Some(&own), &victim, DEFAULT_SUBSYSTEM_NQN)
+                .await
+                .refused(Status::CONNECT_INVALID_HOST);
+            for elsewhere in [OTHER, nvme::nqn::DISCOVERY] {
+                ask(&lab, Some(&own), &host, elsewhere)
+                    .await
+                    .refused(Status::CONNECT_INVALID_PARAMETERS);
+            }
+            ask(
+                &lab,
+                Some(&of(nvme::nqn::DISCOVERY)),
+                &host,
+                DEFAULT_SUBSYSTEM_NQN,
+            )
+            .await
+            .refused(Status::CONNECT_INVALID_PARAMETERS);
+            ask(&lab, Some(&own), &host, DEFAULT_SUBSYSTEM_NQN)
+                .await
+                .ok();
+            ask(&lab, Some(&of(OTHER)), &host, OTHER).await.ok();
+        }
+        let figures = lab.target.tls_figures();
+        assert_eq!((figures.succeeded, figures.refused), (4, 8));
+    });
+}
+
+#[test]
+fn queues_join_a_controller_by_tls_if_and_only_if_its_admin_queue_did() {
+    story(async |mut lab| {
+        lab.transport = Transport::Tcp;
+        let (host, other) = (TestHost::new(1), TestHost::new(2));
+        keep(&lab, &host.nqn, vec![key(1, Hash::Sha256)]).await;
+        keep(&lab, &other.nqn, vec![key(2, Hash::Sha256)]).await;
+        let of = |number, host: &TestHost| {
+            let key = psk(number, Hash::Sha256);
+            derived(&key, &host.nqn, DEFAULT_SUBSYSTEM_NQN, PskVersion::V1)
+        };
+        let (own, others) = (session(&of(1, &host)), session(&of(2, &other)));
+        for by_tls in [true, false] {
+            let admin = lab.queue_by_tls(0, 32, by_tls.then(|| own.clone()));
+            let reply = ask_on(&admin, &host, DEFAULT_SUBSYSTEM_NQN, 0, CNTLID_DYNAMIC).await;
+            let cntlid = reply.ok().result as u16;
+            let io = async |tls: Option<&TlsSession>| {
+                let queue = lab.queue_by_tls(1, 32, tls.cloned());
+                ask_on(&queue, &host, DEFAULT_SUBSYSTEM_NQN, 1, cntlid).await
+            };
+            let (same, different) = match by_tls {
+                true => (Some(&own), None),
+                false => (None, Some(&own)),
+            };
+            io(different)
+                .await
+                .refused(Status::CONNECT_INVALID_PARAMETERS);
+            io(Some(&others))
+                .await
+                .refused(Status::CONNECT_INVALID_HOST);
+            io(same).await.ok();
+            let shown = lab.target.attached_hosts();
+            assert_eq!(shown[0].tls.is_some(), by_tls);
+            admin.close_from_host();
+            lab.nobody_is_attached().await;
+        }
+    });
+}
+
+#[test]
+fn an_address_from_which_handshakes_fail_has_to_wait_and_others_do_not() {
+    let limits = Limits {
+        auth_failures_max: 2,
+        auth_failures_window: Duration::from_secs(3600),
+        ..Limits::default()
+    };
+    story_with(limits, async |lab| {
+        let ring = HostKeyring::of(&lab.target);
+        let other = SocketAddr::from(([192, 0, 2, 8], 50_000));
+        // Who comes in clear where that is not taken costs nothing.
+        for _ in 0..5 {
+            ring.failed(peer(), &TlsFailure::Clear);
+        }
+        assert!(!ring.holds_off(peer()));
+        let unknown = TlsFailure::UnknownIdentity {
+            identity: "x".into(),
+        };
+        let wrong = TlsFailure::WrongKey {
+            identity: "x".into(),
+        };
+        ring.failed(peer(), &unknown);
+        assert!(!ring.holds_off(peer()));
+        ring.failed(peer(), &wrong);
+        assert!(ring.holds_off(peer()));
+        assert!(!ring.holds_off(other));
+        let figures = lab.target.tls_figures();
+        assert_eq!((figures.failed, figures.held_off), (7, 1));
+        // Keys are nobody's when the target is gone.
+        let identity = derived(
+            &psk(1, Hash::Sha256),
+            &TestHost::new(1).nqn,
+            DEFAULT_SUBSYSTEM_NQN,
+            PskVersion::V0,
+        )
+        .identity;
+        drop(lab);
+        assert!(ring.find(&identity, peer()).is_none());
+    });
+}
