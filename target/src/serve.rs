@@ -467,7 +467,7 @@ mod tests {
 
     #[test]
     fn the_first_line_is_ready_and_the_rest_can_be_typed_on_a_host() {
-        let bound = [
+        let bound: [TransportAddress; 4] = [
             "rdma://192.0.2.9:4420",
             "rdma://[2001:db8::9]:4421",
             "tcp://192.0.2.9:4420",

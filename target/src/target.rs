@@ -14,12 +14,12 @@ use dedup::Engine;
 use fabric::{TlsMode, Transport, TransportAddress};
 use futures_util::lock::Mutex as TurnMutex;
 use nvme::Nqn;
-use nvme::ana::AnaState;
 use tokio::sync::watch;
 use uuid::Uuid;
 
 use crate::ana;
 use crate::auth::Auth;
+use crate::catalog::store::PathStates;
 use crate::catalog::world::{World, adopt, differences};
 use crate::catalog::{Catalog, PortConfig, SubsystemConfig, UNIQUE_DISCOVERY_PREFIX, store};
 use crate::controller::Controller;
@@ -497,8 +497,8 @@ fn add_transient_ports(
 }
 
 /// Listeners that are not kept have the states again that they had when they were here last.
-fn restore_paths(catalog: &mut Catalog, paths: Vec<(TransportAddress, BTreeMap<u32, AnaState>)>) {
-    for (address, ana) in paths {
+fn restore_paths(catalog: &mut Catalog, paths: Vec<PathStates>) {
+    for PathStates { address, ana } in paths {
         let mut ports = catalog.ports.values_mut();
         if let Some(port) = ports.find(|port| port.is_transient && port.address == address) {
             Arc::make_mut(port).ana = ana;

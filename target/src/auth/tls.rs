@@ -102,7 +102,16 @@ impl TlsKeys for HostKeyring {
             return;
         }
         let lately = handshakes.attempts.failed(peer.ip());
-        tracing::warn!(%peer, reason = %failure, lately, "a TLS handshake failed");
+        // Of names alone one cannot see how the host derives its key.
+        let may_be_compat = match failure {
+            TlsFailure::WrongKey { identity } => identity.starts_with("NVMe0R"),
+            _ => false,
+        };
+        let hint = match may_be_compat {
+            true => "; for a host with nvme-cli before 2.14 the key has to be kept with --compat",
+            false => "",
+        };
+        tracing::warn!(%peer, reason = %failure, lately, "a TLS handshake failed{hint}");
     }
 
     fn holds_off(&self, peer: SocketAddr) -> bool {

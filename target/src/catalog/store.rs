@@ -64,10 +64,10 @@ struct Unattached {
 
 /// The ANA groups that a listener does not reach best.
 #[derive(Serialize, Deserialize)]
-struct PathStates {
+pub(crate) struct PathStates {
     #[serde(with = "super::text")]
-    address: TransportAddress,
-    ana: BTreeMap<u32, AnaState>,
+    pub(crate) address: TransportAddress,
+    pub(crate) ana: BTreeMap<u32, AnaState>,
 }
 
 type Values = BTreeMap<String, Vec<u8>>;
@@ -120,11 +120,9 @@ pub(crate) fn load(engine: &Engine, default: SubsystemConfig) -> Result<Catalog,
 ///
 /// # Errors
 /// A value that cannot be understood.
-pub(crate) fn load_paths(
-    engine: &Engine,
-) -> Result<Vec<(TransportAddress, BTreeMap<u32, AnaState>)>, Failure> {
-    let paths = read::<PathStates>(engine, PATH)?.into_iter();
-    Ok(paths.map(|(_, path)| (path.address, path.ana)).collect())
+pub(crate) fn load_paths(engine: &Engine) -> Result<Vec<PathStates>, Failure> {
+    let paths = read(engine, PATH)?.into_iter();
+    Ok(paths.map(|(_, path)| path).collect())
 }
 
 /// Makes a catalog what the pool keeps; durable when it returns.

@@ -2,21 +2,29 @@
 //! else.
 
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fabric::{TlsFailure, TlsKeys, TlsSession, TlsSuite, Transport};
+use fabric::{
+    Connector, TcpHostConfig, TcpListener, TcpListenerConfig, TlsFailure, TlsHostConfig, TlsMode,
+    TlsSession, TlsSuite, Transport,
+};
+use initiator::{ConnectOptions, Controller};
 use nvme::auth::{ConfiguredPsk, Derivation, Hash, PskVersion, TlsPsk};
 use nvme::fabrics::{CNTLID_DYNAMIC, ConnectCommand};
-use nvme::{Nqn, Status};
+use nvme::{Nqn, Status, properties};
 use onefold::DEFAULT_SUBSYSTEM_NQN;
+use onefold::association::serve_queue;
 use onefold::auth::HostAuth;
 use onefold::auth::config::TlsKey;
 use onefold::auth::tls::HostKeyring;
 use onefold::catalog::{HostConfig, SubsystemConfig};
 use onefold::subsystem::Limits;
 
-use crate::harness::{Lab, Reply, TestHost, connect, connect_data, story, story_with};
+use crate::harness::{
+    Attached, CC_ENABLE, Lab, Reply, TestHost, connect, connect_data, story, story_with,
+};
 
 const OTHER: &str = "nqn.2026-11.x:other";
 const SUITES: [Hash; 2] = [Hash::Sha256, Hash::Sha384];
@@ -73,7 +81,7 @@ fn peer() -> SocketAddr {
 fn session(psk: &TlsPsk) -> TlsSession {
     TlsSession {
         identity: psk.identity.as_str().into(),
-        suite: TlsSuite::Aes128GcmSha256,
+        suite: TlsSuite::Aes128Gcm,
     }
 }
 
@@ -100,6 +108,162 @@ async fn ask_on(
     let mut data = connect_data(host, cntlid);
     data.subsystem = subsystem.parse().expect("a name");
     connect(queue, command, data).await
+}
+
+/// An association of that host by TLS with that key, or in clear.
+async fn admin_of(lab: &Lab, host: &TestHost, tls: Option<&TlsSession>) -> Attached {
+    let admin = lab.queue_by_tls(0, 32, tls.cloned());
+    let reply = ask_on(&admin, host, DEFAULT_SUBSYSTEM_NQN, 0, CNTLID_DYNAMIC).await;
+    let attached = Attached {
+        host: host.clone(),
+        admin,
+        cntlid: reply.ok().result as u16,
+    };
+    attached.set_property(properties::CC, CC_ENABLE).await.ok();
+    attached
+}
+
+/// A TCP port of a target.
+struct Port {
+    listener: Rc<TcpListener>,
+}
+
+impl Port {
+    fn open(lab: &Lab, tls: TlsMode) -> Self {
+        let config = TcpListenerConfig {
+            tls,
+            ..TcpListenerConfig::new(SocketAddr::from(([127, 0, 0, 1], 0)))
+        };
+        let listener = TcpListener::bind_with_keys(config, HostKeyring::of(&lab.target));
+        let listener = Rc::new(listener.expect("a free port"));
+        let (target, taking) = (lab.target.clone(), listener.clone());
+        drop(reactor::spawn(async move {
+            while let Some(queue) = taking.accept().await {
+                drop(reactor::spawn(serve_queue(target.clone(), queue)));
+            }
+        }));
+        Self { listener }
+    }
+
+    /// Attaches a host with these keys, or in clear with none.
+    async fn attach(
+        &self,
+        host: &TestHost,
+        subsystem: &str,
+        psks: &[TlsPsk],
+    ) -> Result<Controller, initiator::Error> {
+        let connector = Connector::tcp(TcpHostConfig {
+            tls: (!psks.is_empty()).then(|| TlsHostConfig {
+                psks: psks.to_vec(),
+            }),
+            ..TcpHostConfig::default()
+        });
+        let host = initiator::Host {
+            nqn: host.nqn.clone(),
+            id: host.id,
+        };
+        let subsystem = subsystem.parse().expect("a name");
+        let options = ConnectOptions::new(self.listener.local_addr(), subsystem, host);
+        Controller::connect(&connector, options).await
+    }
+
+    /// The host gets no connection.
+    async fn turns_away(&self, host: &TestHost, psks: &[TlsPsk]) {
+        let outcome = self.attach(host, DEFAULT_SUBSYSTEM_NQN, psks).await;
+        assert!(matches!(outcome, Err(initiator::Error::Connect(_))));
+    }
+}
+
+/// Data go there and back.
+async fn serves(controller: &Controller) {
+    let namespace = controller.namespace(1).await.expect("a namespace");
+    let mut buffer = initiator::buffer(64 << 10).await;
+    buffer.fill(0x5a);
+    let (written, buffer) = namespace.write(0, buffer, false).await;
+    written.expect("written");
+    drop(buffer);
+    let (read, buffer) = namespace.read(0, initiator::buffer(64 << 10).await).await;
+    read.expect("read");
+    assert!(buffer[..64 << 10].iter().all(|byte| *byte == 0x5a));
+}
+
+#[test]
+fn hosts_get_in_by_tls_with_their_own_keys_alone() {
+    story(async |lab| {
+        let (host, other) = (TestHost::new(1), TestHost::new(2));
+        let both = SUITES.map(|hash| key(1, hash));
+        keep(&lab, &host.nqn, both.to_vec()).await;
+        keep(&lab, &other.nqn, vec![key(2, Hash::Sha256)]).await;
+        let port = Port::open(&lab, TlsMode::Required);
+        for (hash, suite) in SUITES
+            .into_iter()
+            .zip(["TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384"])
+        {
+            for version in [PskVersion::V0, PskVersion::V1] {
+                let own = derived(&psk(1, hash), &host.nqn, DEFAULT_SUBSYSTEM_NQN, version);
+                let attached = port.attach(&host, DEFAULT_SUBSYSTEM_NQN, &[own]).await;
+                let attached = attached.expect("its own key");
+                serves(&attached).await;
+                let shown = &lab.target.attached_hosts()[0];
+                assert_eq!(shown.tls.as_deref(), Some(suite));
+                attached.disconnect().await;
+            }
+        }
+        assert_eq!(lab.target.tls_figures().failed, 0);
+        let of = |number, host: &TestHost| {
+            let key = psk(number, Hash::Sha256);
+            derived(&key, &host.nqn, DEFAULT_SUBSYSTEM_NQN, PskVersion::V0)
+        };
+        // Nobody's key, another's key, another's name, and no key at all.
+        port.turns_away(&host, &[of(3, &host)]).await;
+        port.turns_away(&host, &[of(2, &host)]).await;
+        port.turns_away(&host, &[of(1, &other)]).await;
+        port.turns_away(&TestHost::new(3), &[of(1, &TestHost::new(3))])
+            .await;
+        port.turns_away(&host, &[]).await;
+        assert_eq!(lab.target.tls_figures().failed, 5);
+        // With its own key as another host, or to another subsystem.
+        for (as_host, subsystem) in [
+            (&other, DEFAULT_SUBSYSTEM_NQN),
+            (&host, nvme::nqn::DISCOVERY),
+        ] {
+            let outcome = port.attach(as_host, subsystem, &[of(1, &host)]).await;
+            assert!(matches!(outcome, Err(initiator::Error::Status { .. })));
+        }
+        assert_eq!(lab.target.tls_figures().refused, 2);
+        lab.nobody_is_attached().await;
+        lab.all_buffers_are_back().await;
+    });
+}
+
+#[test]
+fn a_port_takes_tls_or_not_from_the_next_connection_on() {
+    story(async |lab| {
+        let host = TestHost::new(1);
+        keep(&lab, &host.nqn, vec![key(1, Hash::Sha256)]).await;
+        let own = derived(
+            &psk(1, Hash::Sha256),
+            &host.nqn,
+            DEFAULT_SUBSYSTEM_NQN,
+            PskVersion::V1,
+        );
+        let port = Port::open(&lab, TlsMode::Allowed);
+        let by_tls = std::slice::from_ref(&own);
+        let secure = port.attach(&host, DEFAULT_SUBSYSTEM_NQN, by_tls).await;
+        let clear = port
+            .attach(&TestHost::new(2), DEFAULT_SUBSYSTEM_NQN, &[])
+            .await;
+        let (secure, clear) = (secure.expect("by TLS"), clear.expect("in clear"));
+        port.listener.set_tls(TlsMode::Off);
+        port.turns_away(&host, by_tls).await;
+        port.listener.set_tls(TlsMode::Required);
+        port.turns_away(&host, &[]).await;
+        // And the key goes, while those that are there stay.
+        keep(&lab, &host.nqn, Vec::new()).await;
+        port.turns_away(&host, by_tls).await;
+        serves(&secure).await;
+        serves(&clear).await;
+    });
 }
 
 #[test]
@@ -186,9 +350,7 @@ fn a_key_is_changed_without_a_disconnect() {
         let find = |key: &TlsPsk| ring.find(&key.identity, peer());
         keep(&lab, &host.nqn, vec![key(1, Hash::Sha256)]).await;
         let (old, new) = (of(1, PskVersion::V1), of(2, PskVersion::V1));
-        let queue = lab.queue_by_tls(0, 32, Some(session(&old)));
-        let reply = ask_on(&queue, &host, DEFAULT_SUBSYSTEM_NQN, 0, CNTLID_DYNAMIC).await;
-        let cntlid = reply.ok().result as u16;
+        let attached = admin_of(&lab, &host, Some(&session(&old))).await;
         keep(
             &lab,
             &host.nqn,
@@ -203,7 +365,7 @@ fn a_key_is_changed_without_a_disconnect() {
         assert_eq!(find(&old), None);
         // The association is there still, and takes queues by the new key.
         let io = lab.queue_by_tls(1, 32, Some(session(&new)));
-        ask_on(&io, &host, DEFAULT_SUBSYSTEM_NQN, 1, cntlid)
+        ask_on(&io, &host, DEFAULT_SUBSYSTEM_NQN, 1, attached.cntlid)
             .await
             .ok();
         lab.attached_hosts_are(1).await;
@@ -262,12 +424,10 @@ fn queues_join_a_controller_by_tls_if_and_only_if_its_admin_queue_did() {
         };
         let (own, others) = (session(&of(1, &host)), session(&of(2, &other)));
         for by_tls in [true, false] {
-            let admin = lab.queue_by_tls(0, 32, by_tls.then(|| own.clone()));
-            let reply = ask_on(&admin, &host, DEFAULT_SUBSYSTEM_NQN, 0, CNTLID_DYNAMIC).await;
-            let cntlid = reply.ok().result as u16;
+            let attached = admin_of(&lab, &host, by_tls.then_some(&own)).await;
             let io = async |tls: Option<&TlsSession>| {
                 let queue = lab.queue_by_tls(1, 32, tls.cloned());
-                ask_on(&queue, &host, DEFAULT_SUBSYSTEM_NQN, 1, cntlid).await
+                ask_on(&queue, &host, DEFAULT_SUBSYSTEM_NQN, 1, attached.cntlid).await
             };
             let (same, different) = match by_tls {
                 true => (Some(&own), None),
@@ -282,7 +442,7 @@ fn queues_join_a_controller_by_tls_if_and_only_if_its_admin_queue_did() {
             io(same).await.ok();
             let shown = lab.target.attached_hosts();
             assert_eq!(shown[0].tls.is_some(), by_tls);
-            admin.close_from_host();
+            attached.admin.close_from_host();
             lab.nobody_is_attached().await;
         }
     });
