@@ -5,6 +5,5 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$root/scripts/build.sh"
 prepare_build
-# Run from the repository: cargo's settings are found from the current folder.
-(cd "$root" && cargo build -p onefold)
-exec "$CARGO_TARGET_DIR/debug/onefold" serve "$@"
+build_program
+exec "$CARGO_TARGET_DIR/release/onefold" serve "$@"

@@ -6,7 +6,7 @@
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 seconds=${1:-8} mtu=${2:-1500}
-program=${ONEFOLD:-${CARGO_TARGET_DIR:-$root/build}/debug/onefold}
+program=${ONEFOLD_PROGRAM:-${CARGO_TARGET_DIR:-$root/build}/release/onefold}
 work=$(mktemp -d) network=onefold-bench-$$ kernel_nqn=nqn.2026-11.dev.onefold:kernel
 clean() { ip netns pids "$network" | xargs -r kill 2>/dev/null || true; wait 2>/dev/null || true; "$root/tests/lab/net" down "$network"; rm -rf "$work"; }
 "$root/tests/lab/net" up "$network" 2 "$mtu"

@@ -18,11 +18,14 @@ use crate::wait_for;
 /// How long a start may take before the test gives up (a busy machine with a full journal to replay).
 const READY_LIMIT: Duration = Duration::from_secs(180);
 
-/// The program under test: it lies beside the folder of the test executables.
+/// The program under test: `ONEFOLD_PROGRAM`, or the one beside the folder of the test executables.
 ///
 /// # Panics
 /// When it has not been built.
 pub fn program() -> PathBuf {
+    if let Some(program) = std::env::var_os("ONEFOLD_PROGRAM") {
+        return program.into();
+    }
     let test = std::env::current_exe().expect("a running test has a path");
     let folder = test
         .ancestors()
