@@ -266,31 +266,12 @@ impl Namespace {
     /// See [`Error`].
     pub async fn trim(&self, offset: u64, len: u64) -> Result<(), Error> {
         let lba = u64::from(self.lba_bytes);
-        let out = || Error::Range {
-            nsid: self.nsid,
-            offset,
-            len,
-            size: self.size_bytes(),
-            lba_bytes: self.lba_bytes,
-            max_bytes: usize::MAX,
-        };
-        let whole = offset.is_multiple_of(lba) && len.is_multiple_of(lba);
-        if !whole
-            || offset
-                .checked_add(len)
-                .is_none_or(|end| end > self.size_bytes())
-        {
-            return Err(out());
-        }
-        let blocks = u32::try_from(len / lba).map_err(|_| out())?;
+        let slba = self.span(offset, len)?;
+        let blocks = Some(len / lba).filter(|_| len.is_multiple_of(lba));
+        let blocks = blocks.and_then(|blocks| u32::try_from(blocks).ok());
+        let blocks = blocks.ok_or_else(|| self.out_of_range(offset, len))?;
         let mut memory = buffer(4096).await;
-        memory[..DSM_RANGE_BYTES].copy_from_slice(
-            &DsmRange {
-                slba: offset / lba,
-                blocks,
-            }
-            .encode(),
-        );
+        memory[..DSM_RANGE_BYTES].copy_from_slice(&DsmRange { slba, blocks }.encode());
         let command = IoCommand::DatasetManagement {
             nsid: self.nsid,
             ranges: 1,

@@ -260,6 +260,17 @@ fn view_of(state: &ApiState, nqn: &Nqn) -> Result<Json<SubsystemView>, Failure> 
     Ok(Json(view(state, catalog.subsystem(nqn)?)))
 }
 
+/// Changes a subsystem, and shows what it is then.
+async fn change_one(
+    state: &ApiState,
+    nqn: Nqn,
+    make: impl FnOnce(&mut SubsystemConfig) -> Result<(), Failure> + Send + 'static,
+) -> Result<Json<SubsystemView>, Failure> {
+    let name = nqn.clone();
+    change(state, move |catalog| make(catalog.subsystem_mut(&name)?)).await?;
+    view_of(state, &nqn)
+}
+
 fn namespace_view_of(
     state: &ApiState,
     nqn: &Nqn,
@@ -320,10 +331,7 @@ async fn set(
     body: Result<Json<SetSubsystem>, JsonRejection>,
 ) -> Result<Json<SubsystemView>, Failure> {
     let Json(request) = body.map_err(malformed)?;
-    let nqn = parse_nqn(&nqn)?;
-    let name = nqn.clone();
-    change(&state, move |catalog| {
-        let subsystem = catalog.subsystem_mut(&name)?;
+    change_one(&state, parse_nqn(&nqn)?, move |subsystem| {
         if let Some(any) = request.allow_any_host {
             subsystem.allow_any_host = any;
         }
@@ -332,8 +340,7 @@ async fn set(
         }
         Ok(())
     })
-    .await?;
-    view_of(&state, &nqn)
+    .await
 }
 
 async fn delete_subsystem(
@@ -352,26 +359,22 @@ async fn allow(
     body: Result<Json<AllowHost>, JsonRejection>,
 ) -> Result<Json<SubsystemView>, Failure> {
     let Json(request) = body.map_err(malformed)?;
-    let nqn = parse_nqn(&nqn)?;
-    let name = nqn.clone();
-    change(&state, move |catalog| {
-        let subsystem = catalog.subsystem_mut(&name)?;
+    change_one(&state, parse_nqn(&nqn)?, move |subsystem| {
         subsystem.hosts.insert(request.nqn);
         subsystem.allow_any_host = false;
         Ok(())
     })
-    .await?;
-    view_of(&state, &nqn)
+    .await
 }
 
 async fn disallow(
     State(state): State<ApiState>,
     Path((nqn, host)): Path<(String, String)>,
 ) -> Result<Json<SubsystemView>, Failure> {
-    let (nqn, host) = (parse_nqn(&nqn)?, parse_nqn(&host)?);
-    let name = nqn.clone();
-    change(&state, move |catalog| {
-        match catalog.subsystem_mut(&name)?.hosts.remove(&host) {
+    let host = parse_nqn(&host)?;
+    change_one(&state, parse_nqn(&nqn)?, move |subsystem| {
+        let name = &subsystem.nqn;
+        match subsystem.hosts.remove(&host) {
             true => Ok(()),
             false => Err(Failure::new(
                 ErrorKind::NotFound,
@@ -381,8 +384,7 @@ async fn disallow(
             )),
         }
     })
-    .await?;
-    view_of(&state, &nqn)
+    .await
 }
 
 fn apply(set: SetNamespace, namespace: &mut NamespaceConfig) -> Result<(), Failure> {

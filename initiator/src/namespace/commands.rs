@@ -227,7 +227,7 @@ impl Namespace {
     }
 
     /// The first block of a range of any length.
-    fn span(&self, offset: u64, len: u64) -> Result<u64, Error> {
+    pub(super) fn span(&self, offset: u64, len: u64) -> Result<u64, Error> {
         let lba = u64::from(self.lba_bytes);
         let end = offset.checked_add(len);
         let fits = offset.is_multiple_of(lba) && end.is_some_and(|end| end <= self.size_bytes());
@@ -237,7 +237,7 @@ impl Namespace {
         }
     }
 
-    fn out_of_range(&self, offset: u64, len: u64) -> Error {
+    pub(super) fn out_of_range(&self, offset: u64, len: u64) -> Error {
         Error::Range {
             nsid: self.nsid,
             offset,

@@ -436,15 +436,7 @@ fn features_answer_with_current_default_saved_and_supported() {
         let reply = attached.admin.call_in(stamp.to_sqe(), 8).await.ok();
         let stamp = nvme::features::Timestamp::decode(&reply.data).expect("a time");
         assert!(stamp.set_by_host && stamp.milliseconds >= 1_700_000_000_000);
-        let behavior = SetFeatures {
-            fid: 0x16,
-            save: false,
-            dwords: [0; 5],
-            nsid: 0,
-        };
-        let mut data = vec![0; 512];
-        data[0] = 1;
-        attached.admin.call_out(behavior.to_sqe(), data).await.ok();
+        take_retry_delays(&attached).await;
     });
 }
 
@@ -495,6 +487,19 @@ fn what_a_host_saves_comes_back_with_its_next_controller_and_with_nobody_elses()
     });
 }
 
+/// Host Behavior Support with ACRE: the host understands retry delays.
+async fn take_retry_delays(host: &Attached) {
+    let behavior = SetFeatures {
+        fid: 0x16,
+        save: false,
+        dwords: [0; 5],
+        nsid: 0,
+    };
+    let mut data = vec![0; 512];
+    data[0] = 1;
+    host.admin.call_out(behavior.to_sqe(), data).await.ok();
+}
+
 #[test]
 fn a_host_that_can_wait_is_told_for_how_long() {
     story(async |lab| {
@@ -502,15 +507,7 @@ fn a_host_that_can_wait_is_told_for_how_long() {
         let page = identify(&patient, 0x01, 0).await.ok().data;
         let page = IdentifyController::decode(&page).expect("a page");
         assert!(page.crdt1 > 0 && page.crdt2 > 0 && page.crdt3 > 0);
-        let behavior = SetFeatures {
-            fid: 0x16,
-            save: false,
-            dwords: [0; 5],
-            nsid: 0,
-        };
-        let mut data = vec![0; 512];
-        data[0] = 1;
-        patient.admin.call_out(behavior.to_sqe(), data).await.ok();
+        take_retry_delays(&patient).await;
         let queues = [
             lab.io_queue(&patient, 1).await,
             lab.io_queue(&other, 1).await,
