@@ -22,6 +22,7 @@ mod copies;
 mod copying;
 mod damage;
 mod drive;
+mod exchange;
 mod executor;
 mod model;
 mod settings;
@@ -552,6 +553,7 @@ fn whatever_crashes_every_sub_block_is_old_or_new_and_every_count_is_exact() {
     assert!(tally.unreadable > 0, "no read met a damaged block");
     assert!(tally.scrubs > 0, "no scrub came to its end");
     assert!(tally.copies > 0, "nothing was copied");
+    assert!(tally.exchanges > 0, "nothing was compared and written");
     // Not told where every story has contents that collide.
     if !has_weak_hash_only() {
         assert!(tally.healed > 0, "no damaged block was healed");

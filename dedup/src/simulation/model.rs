@@ -125,12 +125,28 @@ impl Cell {
             Outcome::Failed
         };
         change.ended = now;
+        self.settle(now);
+        if self.group.is_empty() && is_alone && is_ok && is_durable {
+            self.floor = now;
+        }
+    }
+
+    /// The change certainly did not take place.
+    pub(super) fn take_back(&mut self, id: u64, now: u64) {
+        self.group.retain(|change| change.id != id);
+        self.settle(now);
+    }
+
+    /// Whether the change is the only one that is open.
+    pub(super) fn is_changed_by(&self, id: u64) -> bool {
+        matches!(&self.group[..], [change] if change.id == id)
+    }
+
+    /// Closes the group when all of its changes have ended.
+    fn settle(&mut self, now: u64) {
         self.changed = now;
-        if self
-            .group
-            .iter()
-            .any(|change| change.outcome == Outcome::Pending)
-        {
+        let is_pending = |change: &Change| change.outcome == Outcome::Pending;
+        if self.group.iter().any(is_pending) {
             return;
         }
         let finals = self.finals();
@@ -141,9 +157,6 @@ impl Cell {
         }
         self.base = finals;
         self.group.clear();
-        if is_alone && is_ok && is_durable {
-            self.floor = now;
-        }
     }
 
     /// What it may hold now, with everything acknowledged applied.
@@ -238,6 +251,20 @@ mod tests {
         assert_eq!(found(5), [6, 7]);
         assert_eq!(found(7), [7]);
         assert_eq!(cell.after_crash(false, 0), BTreeSet::from([[7; 8]]));
+    }
+
+    #[test]
+    fn a_change_that_did_not_take_place_is_not_found_after_a_crash() {
+        let mut cell = Cell::certain([0; 8], 0);
+        cell.begin(1, all(5), 1);
+        assert!(cell.is_changed_by(1));
+        cell.begin(2, all(6), 2);
+        assert!(!cell.is_changed_by(1) && cell.known().is_none());
+        cell.take_back(2, 3);
+        assert_eq!(cell.known(), None, "the first one goes on");
+        cell.end(1, true, false, 4);
+        assert_eq!(cell.after_crash(false, 0), BTreeSet::from([[5; 8]]));
+        assert_eq!(cell.known(), Some([5; 8]));
     }
 
     #[test]

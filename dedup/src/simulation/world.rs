@@ -82,6 +82,8 @@ pub(super) struct Tally {
     pub(super) changes: u64,
     /// Copies that were acknowledged.
     pub(super) copies: u64,
+    /// Compare and Write commands that wrote.
+    pub(super) exchanges: u64,
     /// Changes that found no space.
     pub(super) full: u64,
     /// Commands that a failing drive, journal or store ended.
@@ -119,6 +121,7 @@ impl std::ops::AddAssign for Tally {
         self.power_losses += other.power_losses;
         self.changes += other.changes;
         self.copies += other.copies;
+        self.exchanges += other.exchanges;
         self.full += other.full;
         self.failed += other.failed;
         self.dropped += other.dropped;
@@ -281,7 +284,8 @@ impl Actor {
         }
         for _ in 0..commands {
             match rng.random_range(0..100) {
-                0..24 => self.write(&mut rng).await,
+                0..21 => self.write(&mut rng).await,
+                21..24 => self.exchange(&mut rng).await,
                 24..28 => self.copy(&mut rng).await,
                 28..42 => self.burst(&mut rng).await,
                 42..58 => self.read(&mut rng).await,
@@ -325,7 +329,7 @@ impl Actor {
     }
 
     /// What to write: few contents, so that duplicates are common, some zeros, some that are new.
-    fn choose_values(&self, rng: &mut ChaCha8Rng, target: &Target) -> Vec<Effect> {
+    pub(super) fn choose_values(&self, rng: &mut ChaCha8Rng, target: &Target) -> Vec<Effect> {
         let mut world = self.world.borrow_mut();
         let style = rng.random_range(0..10);
         let mut base = 0;
