@@ -14,6 +14,7 @@ mod harness;
 mod io;
 mod limits;
 mod logs;
+mod misuse;
 mod reservations;
 mod subsystems;
 mod tls;
