@@ -1,4 +1,7 @@
 //! The SMART / Health Information log page: the pool's health, and what hosts did over its life.
+//!
+//! Guarantee: every figure was counted. What a pool of any number of drives has none of is zero: temperature (which
+//! nvme-cli shows as -273 degrees, of nvmet and SPDK too), wear, busy time.
 
 use nvme::log::SmartLog;
 
