@@ -238,6 +238,64 @@ fn our_host_works_with_the_kernels_own_tcp_target() {
 
 #[test]
 #[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
+fn our_host_comes_by_tls_to_the_kernels_own_tcp_target() {
+    steadily(|| {
+        const NQN: &str = "nqn.2026-11.dev.onefold:kernel";
+        const HOST: &str = "nqn.2026-11.org.example:host";
+        let network = Network::new(1, 1500);
+        let address = "10.77.0.2";
+        let mut guest = Guest::start(
+            &network,
+            &GuestSpec {
+                name: "kernel-target",
+                kernel: "7",
+                number: 0,
+                cpus: 1,
+                story: "kernel_target",
+                arguments: &[address, NQN, "tcp", HOST],
+                limit_seconds: 300,
+                files: &[],
+            },
+        );
+        guest.await_signal("up", 3 * MINUTE);
+        let subsystem = format!("tcp://{address}:4420/{NQN}");
+        let load = [
+            "perf",
+            &subsystem,
+            "--rw",
+            "randrw",
+            "--bs",
+            "16k",
+            "--qd",
+            "8",
+            "--size",
+            "8M",
+            "--range",
+            "16M",
+            "--verify",
+            "--hostnqn",
+            HOST,
+        ];
+        let clear = onefold_in(Some(network.name()), &load);
+        assert!(!clear.status.success(), "the target requires TLS");
+        // TLS_AES_128_GCM_SHA256, and TLS_AES_256_GCM_SHA384.
+        for name in ["small.tls", "large.tls"] {
+            let key = guest.share().join(name);
+            let key = key.to_str().expect("test folders are UTF-8");
+            for digests in [&[][..], &["--header-digest", "--data-digest"]] {
+                let all = [&load[..], &["--tls-key-file", key], digests].concat();
+                let output = onefold_in(Some(network.name()), &all);
+                println!("{}", text_of(&output));
+                assert!(output.status.success(), "{name}: {}", text_of(&output));
+            }
+        }
+        guest.signal("done");
+        println!("{}", guest.finish(2 * MINUTE));
+    });
+}
+
+#[test]
+#[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
 fn a_target_killed_three_times_under_load_loses_nothing() {
     steadily(|| {
         let network = Network::new(1, 1500);

@@ -158,6 +158,81 @@ fn linux_authenticates_both_ways_and_changes_its_secret_under_load() {
     });
 }
 
+/// A host that comes by TLS: its kernel, the Debian release of its nvme-cli and tlshd, and how its keys are kept.
+fn comes_by_tls(kernel: &str, release: &str, suites: &[&str], key_options: &[&str]) {
+    let network = Network::new(1, 1500);
+    let folder = pool();
+    let pool = folder.path().join("pool");
+    let all = ["--create", "4G", "--volume", "vol0=1G", "--tls", "allowed"];
+    let daemon = Daemon::start(&pool, Some(network.name()), &all);
+    let strict = format!("tcp://{TARGET_V4}:4430");
+    control(&pool, &["listener", "add", &strict, "--tls", "required"]);
+    let mut guest = Guest::start(
+        &network,
+        &GuestSpec {
+            name: "tls",
+            kernel,
+            number: 0,
+            cpus: 1,
+            story: "tls",
+            arguments: &[TARGET_V4, release],
+            limit_seconds: 480,
+            files: &[],
+        },
+    );
+    guest.await_signal("keys", 3 * MINUTE);
+    let share = guest.share().to_owned();
+    let text = |name: &str| std::fs::read_to_string(share.join(name)).expect("it was written");
+    let nqn = text("hostnqn").trim().to_owned();
+    let secrets = ["small.tls", "large.tls", "stranger.tls"].map(text);
+    for name in ["small.tls", "large.tls"] {
+        let file = share.join(name);
+        let file = file.to_str().expect("test folders are UTF-8");
+        let add = ["host", "tls-key", "add", &nqn, "--file", file];
+        control(&pool, &[&add, key_options].concat());
+    }
+    guest.signal("known");
+    for (number, suite) in (1..).zip(suites) {
+        guest.await_signal(&format!("attached-{number}"), 5 * MINUTE);
+        let hosts = daemon.status()["hosts"].clone();
+        assert_eq!(hosts[0]["tls"], *suite, "{hosts:#}");
+        // The last one has come by the other key.
+        if number > 1 {
+            control(&pool, &["host", "tls-key", "remove", &nqn, "1"]);
+        }
+        guest.signal(&format!("seen-{number}"));
+    }
+    println!("{}", guest.finish(5 * MINUTE));
+    let status = daemon.status();
+    println!("{:#}", status["tls"]);
+    let failed = status["tls"]["failed"].as_u64();
+    assert!(failed >= Some(4), "hosts that were refused are counted");
+    let log = daemon.log();
+    assert!(
+        log.contains("a TLS handshake failed") && log.contains("10.77.0.2"),
+        "and logged"
+    );
+    let shown = control(&pool, &["host", "list", "--json"]) + &log;
+    for secret in secrets {
+        assert!(!shown.contains(&secret[16..40]), "a key is shown");
+    }
+    assert!(daemon.stop().success(), "the daemon stops cleanly");
+    assert_consistent(&pool);
+}
+
+#[test]
+#[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
+fn linux_comes_by_tls_with_both_cipher_suites_and_nobody_without_the_right_key() {
+    const SUITES: [&str; 2] = ["TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384"];
+    steadily(|| comes_by_tls("7", "forky", &SUITES, &[]));
+}
+
+#[test]
+#[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
+fn a_host_whose_nvme_cli_derives_keys_in_the_old_way_comes_by_tls_too() {
+    steadily(|| comes_by_tls("6.12", "trixie", &["TLS_AES_128_GCM_SHA256"], &["--compat"]));
+}
+
 #[test]
 #[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
 fn nvme_cli_is_answered_in_full_and_hears_of_a_pool_that_fills_up() {

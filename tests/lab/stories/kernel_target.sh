@@ -1,4 +1,5 @@
-# The Linux kernel's own target on a RAM disk, for comparison and for our own host. arguments: ADDRESS NQN [TRANSPORT]
+# The Linux kernel's own target on a RAM disk, for comparison and for our own host.
+# arguments: ADDRESS NQN [TRANSPORT [HOSTNQN]]; with the last one that host has to come by TLS, with the key in small.tls or large.tls
 . /lib/lab.sh
 transport=${3:-rdma}
 [ "$transport" = tcp ] || rxe_up
@@ -11,6 +12,14 @@ mkdir "$nvmet/subsystems/$2/namespaces/1"; printf /dev/nullb0 >"$nvmet/subsystem
 echo 1 >"$nvmet/subsystems/$2/namespaces/1/enable" || die enable
 port=$nvmet/ports/1; mkdir $port
 echo $transport >$port/addr_trtype; echo ipv4 >$port/addr_adrfam; echo "$1" >$port/addr_traddr; echo 4420 >$port/addr_trsvcid
+if [ -n "$4" ]; then
+  tools_of forky; tlshd_up
+  for size in 1:small 2:large; do
+    nvme gen-tls-key --hmac="${size%:*}" | tail -n 1 >"/lab/${size#*:}.tls"
+    nvme check-tls-key --insert --identity=1 --hostnqn="$4" --subsysnqn="$2" --keydata="$(cat "/lab/${size#*:}.tls")" || die "check-tls-key"
+  done
+  echo tls1.3 >$port/addr_tsas; echo required >$port/addr_treq
+fi
 ln -s "$nvmet/subsystems/$2" "$port/subsystems/$2" || die port
 log "kernel target up"; signal up
 await done 900
