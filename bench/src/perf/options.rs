@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
-use fabric::{Connector, DeviceError, Scheme, TcpHostConfig, TransportAddress};
+use fabric::{Connector, DeviceError, Scheme, TcpHostConfig, TlsHostConfig, TransportAddress};
 use nvme::{Nqn, auth::HostKeys};
 
 use super::content::SUB_BLOCK_BYTES;
@@ -110,6 +110,8 @@ pub struct Options {
     pub header_digest: bool,
     /// Over TCP: protect data with a digest.
     pub data_digest: bool,
+    /// Over TCP: come by TLS, with the host's keys for the subsystem.
+    pub tls: Option<TlsHostConfig>,
 }
 
 /// Why options cannot be run.
@@ -171,6 +173,12 @@ pub enum OptionsError {
         /// The target's.
         scheme: Scheme,
     },
+    /// TLS is NVMe/TCP's.
+    #[error("TLS protects NVMe/TCP alone; leave it out for {scheme}:// targets")]
+    Tls {
+        /// The target's.
+        scheme: Scheme,
+    },
     /// Called from outside.
     #[error("the load generator was not started on a reactor")]
     NoReactor,
@@ -199,6 +207,9 @@ impl Options {
         if (self.header_digest || self.data_digest) && scheme != Scheme::Tcp {
             return Err(OptionsError::Digests { scheme });
         }
+        if self.tls.is_some() && scheme != Scheme::Tcp {
+            return Err(OptionsError::Tls { scheme });
+        }
         Ok(())
     }
 
@@ -208,6 +219,7 @@ impl Options {
             Scheme::Tcp => Ok(Connector::tcp(TcpHostConfig {
                 header_digest: self.header_digest,
                 data_digest: self.data_digest,
+                tls: self.tls.clone(),
                 ..TcpHostConfig::default()
             })),
             _ => Connector::to_reach(&self.address),

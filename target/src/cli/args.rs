@@ -14,7 +14,7 @@ use super::bench::BenchCommand;
 use super::bounds::BoundsArgs;
 use super::drive::DriveCommand;
 use super::estimate::EstimateArgs;
-use super::host::{HostCommand, IdentityArgs};
+use super::host::{HostCommand, IdentityArgs, TlsArgs};
 use super::listener::ListenerCommand;
 use super::reservation::ReservationCommand;
 use super::scrub::ScrubCommand;
@@ -479,12 +479,19 @@ pub enum PoolCommand {
 /// `onefold discover`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  onefold discover tcp://192.0.2.5:4420\n  onefold discover rdma://192.0.2.5:4420"
+    after_help = "Examples:\n  onefold discover tcp://192.0.2.5:4420\n  onefold discover rdma://192.0.2.5:4420\n  \
+                  onefold discover tcp://192.0.2.5:4420 --hostnqn nqn.2014-08.org.nvmexpress:uuid:... --tls-key-file host.tls"
 )]
 pub struct DiscoverArgs {
     /// The target
     #[arg(value_name = "tcp|rdma://ADDR:PORT")]
     pub address: TransportAddress,
+    /// Ask as this host [default: one that nobody has seen before]
+    #[arg(long, value_name = "NQN")]
+    pub hostnqn: Option<nvme::Nqn>,
+    /// How the connection is protected.
+    #[command(flatten)]
+    pub tls: TlsArgs,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -582,6 +589,9 @@ pub struct PerfArgs {
     /// Who connects.
     #[command(flatten)]
     pub identity: IdentityArgs,
+    /// How the connections are protected.
+    #[command(flatten)]
+    pub tls: TlsArgs,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

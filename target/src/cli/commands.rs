@@ -5,9 +5,9 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use bench::perf::{Limit, Options, PerfError};
+use bench::perf::{Limit, Options, OptionsError, PerfError};
 use dedup::{CheckOptions, CheckReport, ErrorKind};
-use fabric::Connector;
+use fabric::{Connector, Scheme, TcpHostConfig};
 use nvme::log::{DiscoveryEntry, DiscoverySubtype, Transport};
 
 use super::args::{DiscoverArgs, PerfArgs, StatusArgs, VolumeCommand};
@@ -342,16 +342,29 @@ impl From<&DiscoveryEntry> for Offer {
 /// `onefold discover`
 pub(super) fn discover(args: &DiscoverArgs) -> Outcome {
     let address = args.address;
+    let host = initiator::Host::of(args.hostnqn.as_ref());
+    let tls = args
+        .tls
+        .config(args.hostnqn.as_ref(), nvme::nqn::DISCOVERY)?;
+    if tls.is_some() && address.scheme != Scheme::Tcp {
+        let error = OptionsError::Tls {
+            scheme: address.scheme,
+        };
+        return Err(Failure::invalid(error.to_string()).into());
+    }
     let work = async move {
-        let connector =
-            Connector::to_reach(&address).map_err(|e| Failure::unavailable(e.to_string()))?;
-        let entries = initiator::discover(
-            &connector,
-            address.socket_addr(),
-            initiator::Host::generate(),
-        )
-        .await
-        .map_err(|e| Failure::unavailable(e.to_string()))?;
+        let connector = match tls {
+            Some(_) => Connector::tcp(TcpHostConfig {
+                tls,
+                ..TcpHostConfig::default()
+            }),
+            None => {
+                Connector::to_reach(&address).map_err(|e| Failure::unavailable(e.to_string()))?
+            }
+        };
+        let entries = initiator::discover(&connector, address.socket_addr(), host)
+            .await
+            .map_err(|e| Failure::unavailable(e.to_string()))?;
         connector.shutdown().await;
         Ok::<_, Failure>(entries)
     };
@@ -398,6 +411,8 @@ pub(super) fn perf(args: PerfArgs) -> Outcome {
     let seed = args
         .seed
         .unwrap_or_else(|| uuid::Uuid::new_v4().as_u64_pair().1);
+    let (host, subsystem) = (args.identity.hostnqn.as_ref(), &args.subsystem.nqn);
+    let tls = args.tls.config(host, subsystem.as_str())?;
     let options = Options {
         address: args.subsystem.address,
         subsystem: args.subsystem.nqn,
@@ -414,6 +429,7 @@ pub(super) fn perf(args: PerfArgs) -> Outcome {
         verify: args.verify,
         header_digest: args.header_digest,
         data_digest: args.data_digest,
+        tls,
         host: args.identity.hostnqn.clone(),
         keys: args.identity.keys()?,
     };

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Subcommand;
+use fabric::TlsHostConfig;
 use nvme::Nqn;
 use nvme::auth::{ConfiguredPsk, Hash, HostKeys, Secret};
 
@@ -212,6 +213,32 @@ impl IdentityArgs {
         let controller = read(&self.dhchap_ctrl_secret_file)?;
         let keys = |secret| Arc::new(HostKeys::new(secret, controller));
         Ok(read(&self.dhchap_secret_file)?.map(keys))
+    }
+}
+
+/// How a command that is a host itself protects its connections.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct TlsArgs {
+    /// Over TCP: come by TLS; a file with the host's key (NVMeTLSkey-1:...), - for standard input
+    #[arg(long, value_name = "FILE", requires = "hostnqn")]
+    pub tls_key_file: Option<PathBuf>,
+}
+
+impl TlsArgs {
+    /// The keys that the host has for a subsystem.
+    pub(super) fn config(
+        &self,
+        host: Option<&Nqn>,
+        subsystem: &str,
+    ) -> Result<Option<TlsHostConfig>, Failure> {
+        let (Some(path), Some(host)) = (&self.tls_key_file, host) else {
+            return Ok(None);
+        };
+        let key = read_file(path, ConfiguredPsk::parse)?;
+        let config = TlsHostConfig::of(&key, host.as_str(), subsystem);
+        config
+            .map(Some)
+            .map_err(|error| Failure::unavailable(error.to_string()))
     }
 }
 

@@ -26,7 +26,7 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use nvme::auth::{Hash, TlsPsk};
+use nvme::auth::{ConfiguredPsk, CryptoError, Derivation, Hash, PskVersion, TlsPsk};
 
 /// Whether hosts of a TCP listener speak TLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -243,6 +243,24 @@ impl fmt::Debug for Short<'_> {
 pub struct TlsHostConfig {
     /// Its keys for the subsystem, in the order in which they are tried, each on a connection of its own.
     pub psks: Vec<TlsPsk>,
+}
+
+impl TlsHostConfig {
+    /// What a host makes of the key that its administrator gave it: the identity with a digest first, then by
+    /// names alone; derived as the specification says, and last as nvme-cli did before version 2.14, which the
+    /// target may have its keys from.
+    ///
+    /// # Errors
+    /// [`CryptoError`].
+    pub fn of(key: &ConfiguredPsk, host: &str, subsystem: &str) -> Result<Self, CryptoError> {
+        let mut psks = Vec::new();
+        for derivation in [Derivation::Standard, Derivation::Compat] {
+            for version in [PskVersion::V1, PskVersion::V0] {
+                psks.extend(key.derive(host, subsystem, version, derivation)?);
+            }
+        }
+        Ok(Self { psks })
+    }
 }
 
 #[cfg(test)]

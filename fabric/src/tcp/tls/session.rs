@@ -239,6 +239,8 @@ impl Session {
 
     /// Received bytes: the first `bytes` of `buffer`, which is kept until [`take_back`](Self::take_back).
     pub(in crate::tcp) fn give(&mut self, buffer: Vec<u8>, bytes: usize) {
+        // OpenSSL takes an error that somebody else left on this thread for one of the connection.
+        drop(ErrorStack::get());
         let wire = self.stream.get_mut();
         (wire.taken, wire.given) = (0, bytes.min(buffer.len()));
         wire.input = buffer;
