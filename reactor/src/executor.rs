@@ -91,6 +91,18 @@ pub(crate) fn queue_here(shared: &Arc<Shared>, task: Key) -> bool {
     queued.unwrap_or(false)
 }
 
+/// Whether other tasks of this thread's reactor wait to be polled. What a task has gathered from several of
+/// them may be worth waiting for what these bring.
+pub fn others_are_ready() -> bool {
+    let ready = CURRENT.try_with(|current| {
+        let current = current.borrow();
+        current
+            .as_ref()
+            .is_some_and(|core| !core.ready.borrow().is_empty())
+    });
+    ready.unwrap_or(false)
+}
+
 impl Core {
     /// Makes the ring, and makes this reactor the thread's own.
     pub(crate) fn enter(shared: Arc<Shared>, ring: Ring, spin: Duration) -> Entered {

@@ -47,6 +47,9 @@ const SEND_PDUS: usize = 16;
 /// So many small PDUs (R2Ts, responses) leave together while the peer's data is still coming in: each send
 /// costs as much as receiving 128 KiB, and a peer whose data waits here has time.
 const SEND_PDUS_WHILE_RECEIVING: usize = 8;
+/// How often a connection lets other tasks come first, whose answers may leave with those that wait: the writes
+/// of a batch, and the workers that take the next commands.
+const YIELDS_MAX: u32 = 8;
 /// Sealed bytes of one receive at most. They are copied record by record, and shall be in the cache then.
 const SEALED_RECEIVE_BYTES: usize = 64 << 10;
 /// Bytes that are sealed before the kernel has taken those before: a connection holds no more of them, and the
@@ -277,7 +280,8 @@ impl Link {
         }
     }
 
-    /// Whether what is queued may wait for more to go with it, if there is more to receive now.
+    /// Whether what is queued may wait for more to go with it, if there is more to receive now, or others have
+    /// something to say.
     fn may_wait(&self) -> bool {
         self.queued.get() < SEND_PDUS_WHILE_RECEIVING && self.unsent_bytes() < SEND_BYTES
     }
@@ -337,6 +341,8 @@ struct Driver<R: Role> {
     readable: bool,
     /// The end of the stream was announced: read until it comes.
     ended: bool,
+    /// How often others came first since the last send.
+    yields: u32,
 }
 
 /// Runs a connection until it is over. Owns the socket: with this it is closed.
@@ -356,6 +362,7 @@ pub(super) async fn drive<R: Role>(
         undecided: matches!(opening, Opening::Either),
         readable: true,
         ended: false,
+        yields: 0,
     };
     role.link().writable.set(true);
     *role.link().socket.borrow_mut() = Some(driver.socket.clone());
@@ -400,7 +407,8 @@ impl<R: Role> Driver<R> {
         {
             return Poll::Ready(reason);
         }
-        if !(self.readable && self.role.link().may_wait())
+        let more_comes = self.readable || self.lets_others_first();
+        if !(more_comes && self.role.link().may_wait())
             && let Err(error) = self.send()
         {
             return Poll::Ready(CloseReason::Network(error.kind()));
@@ -408,11 +416,21 @@ impl<R: Role> Driver<R> {
         if let Some(reason) = self.role.life().reason() {
             return Poll::Ready(reason);
         }
-        if self.readable {
-            // There is more; but the others first.
+        if more_comes {
+            // But the others first.
             self.role.link().kick();
         }
         Poll::Pending
+    }
+
+    /// Whether something waits to be sent, and others may have more to go with it.
+    fn lets_others_first(&mut self) -> bool {
+        let waits = self.role.link().queued.get() > 0;
+        self.yields = match waits && reactor::others_are_ready() {
+            true => self.yields + 1,
+            false => 0,
+        };
+        (1..=YIELDS_MAX).contains(&self.yields)
     }
 
     fn listen_to(&self, cx: &Context<'_>) {
