@@ -15,6 +15,7 @@ use crate::changes::Changes;
 use crate::error::MetaError;
 use crate::record::{MapEntry, NewBlock, Record};
 use crate::setting::SettingChanges;
+use crate::stretch::{ENTRIES_MAX, Side, Stretches};
 use crate::types::{
     BlockRow, Checkpoint, Fingerprint, Mapping, Pba, REFCOUNT_MAX, Totals, VolumeInfo, VolumeState,
 };
@@ -126,34 +127,14 @@ pub struct BatchBuilder {
     next_seq: u64,
     /// Changes of mappings, in the order in which they came.
     entries: Vec<MapEntry>,
-    mappings: Vec<MappingAt>,
-    /// References in the order in which they were taken and given back.
-    references: Vec<ReferenceAt>,
+    /// The record that each came with, counted from the first.
+    changes: Vec<u32>,
+    /// Which mappings they change, by volume and sub-block.
+    mappings: Stretches<(u32, u64)>,
+    /// Blocks that entries refer to, each as its new block or as its old one.
+    references: Stretches<u64>,
     volumes: BTreeMap<u32, VolumeChange>,
     settings: SettingChanges,
-}
-
-/// Which mapping an entry changes.
-#[derive(Clone, Copy, Debug)]
-struct MappingAt {
-    volume: u32,
-    sub_block: u64,
-    entry: u32,
-}
-
-impl MappingAt {
-    fn key(&self) -> (u32, u64) {
-        (self.volume, self.sub_block)
-    }
-}
-
-/// Which block an entry refers to.
-#[derive(Clone, Copy, Debug)]
-struct ReferenceAt {
-    pba: Pba,
-    entry: u32,
-    /// As its new block; otherwise as its old one.
-    is_new: bool,
 }
 
 impl BatchBuilder {
@@ -163,8 +144,9 @@ impl BatchBuilder {
             base_seq,
             next_seq: base_seq,
             entries: Vec::new(),
-            mappings: Vec::new(),
-            references: Vec::new(),
+            changes: Vec::new(),
+            mappings: Stretches::default(),
+            references: Stretches::default(),
             volumes: BTreeMap::new(),
             settings: SettingChanges::new(),
         }
@@ -252,37 +234,26 @@ impl BatchBuilder {
         entries: impl Iterator<Item = (u64, MapEntry)>,
     ) -> Result<(), MetaError> {
         self.follow(seq)?;
-        let first = self.entries.len();
+        let change = u32::try_from(seq - self.base_seq).map_err(|_| {
+            MetaError::Inconsistent("more than 2^32 records in one batch".to_owned())
+        })?;
         for (sub_block, entry) in entries {
-            let at = u32::try_from(self.entries.len()).map_err(|_| {
-                MetaError::Inconsistent("more than 2^32 changes in one batch".to_owned())
-            })?;
-            self.mappings.push(MappingAt {
-                volume,
-                sub_block,
-                entry: at,
-            });
+            if self.entries.len() >= ENTRIES_MAX {
+                return Err(MetaError::Inconsistent(format!(
+                    "more than {ENTRIES_MAX} changes in one batch"
+                )));
+            }
+            let at = self.entries.len() as u32;
+            self.mappings.push((volume, sub_block), at, Side::New);
             if let Some(new) = entry.new {
-                self.references.push(ReferenceAt {
-                    pba: new.pba,
-                    entry: at,
-                    is_new: true,
-                });
+                self.references.push(new.pba.0, at, Side::New);
+            }
+            if let Some(old) = entry.old {
+                self.references.push(old.0, at, Side::Old);
             }
             self.entries.push(entry);
+            self.changes.push(change);
         }
-        // References are taken before any is given back, so that a block that only moves within the
-        // change is never seen without a reference.
-        let given_back = (first as u32..).zip(&self.entries[first..]);
-        let given_back = given_back.filter_map(|(entry, change)| {
-            let pba = change.old?;
-            Some(ReferenceAt {
-                pba,
-                entry,
-                is_new: false,
-            })
-        });
-        self.references.extend(given_back);
         Ok(())
     }
 
@@ -301,8 +272,8 @@ impl BatchBuilder {
             )));
         }
         Ok(Batch {
-            map: sorted_mappings(self.mappings, &self.entries)?,
-            blocks: sorted_blocks(self.references, &self.entries),
+            map: sorted_mappings(self.mappings, &self.changes, &self.entries)?,
+            blocks: sorted_blocks(self.references, &self.changes, &self.entries)?,
             volumes: self.volumes,
             settings: self.settings,
             totals: None,
@@ -364,19 +335,19 @@ impl BatchBuilder {
     }
 }
 
-/// What a run makes of each mapping. The order of its changes is kept by the sort, which is quick where they
-/// came in order.
+/// What a run makes of each mapping.
 fn sorted_mappings(
-    mut places: Vec<MappingAt>,
+    mappings: Stretches<(u32, u64)>,
+    records: &[u32],
     entries: &[MapEntry],
 ) -> Result<Changes<(u32, u64), MapChange>, MetaError> {
-    places.sort_by_key(MappingAt::key);
-    let mut changes = Vec::with_capacity(places.len());
-    for of_one in places.chunk_by(|a, b| a.key() == b.key()) {
-        let (volume, sub_block) = of_one[0].key();
-        let MapEntry { old, mut new } = entries[of_one[0].entry as usize];
-        for place in &of_one[1..] {
-            let entry = entries[place.entry as usize];
+    let mut changes = Vec::with_capacity(entries.len());
+    mappings.by_number(records, |(volume, sub_block), places| {
+        let mut of_one = places.iter().map(|place| entries[place.entry()]);
+        let Some(MapEntry { old, mut new }) = of_one.next() else {
+            return Ok(());
+        };
+        for entry in of_one {
             let before = new.map(|new| new.pba);
             if entry.old != before {
                 return Err(MetaError::Inconsistent(format!(
@@ -393,38 +364,41 @@ fn sorted_mappings(
             let new = new.map(|NewBlock { pba, crc32c, .. }| Mapping { pba, crc32c });
             changes.push(((volume, sub_block), MapChange { old, new }));
         }
-    }
+        Ok(())
+    })?;
     Ok(Changes::from_sorted(changes))
 }
 
-/// What a run makes of each block.
+/// What a run makes of each block. In each change references are taken before any is given back, so that a
+/// block that only moves within it is never seen without a reference.
 fn sorted_blocks(
-    mut references: Vec<ReferenceAt>,
+    references: Stretches<u64>,
+    records: &[u32],
     entries: &[MapEntry],
-) -> Changes<Pba, BlockChange> {
-    references.sort_by_key(|reference| reference.pba);
-    let mut changes = Vec::with_capacity(references.len());
-    for of_one in references.chunk_by(|a, b| a.pba == b.pba) {
+) -> Result<Changes<Pba, BlockChange>, MetaError> {
+    let mut changes = Vec::with_capacity(2 * entries.len());
+    references.by_number(records, |pba, of_one| {
         let mut change = BlockChange::default();
         for reference in of_one {
-            match reference.is_new {
-                true => {
+            match reference.side() {
+                Side::New => {
                     change.delta += 1;
-                    let new = entries[reference.entry as usize].new;
+                    let new = entries[reference.entry()].new;
                     change.content = new.map(|new| BlockContent {
                         fingerprint: new.fingerprint,
                         crc32c: new.crc32c,
                     });
                 }
-                false => {
+                Side::Old => {
                     change.delta -= 1;
                     change.lowest = change.lowest.min(change.delta);
                 }
             }
         }
-        changes.push((of_one[0].pba, change));
-    }
-    Changes::from_sorted(changes)
+        changes.push((Pba(pba), change));
+        Ok::<(), MetaError>(())
+    })?;
+    Ok(Changes::from_sorted(changes))
 }
 
 fn volume_error(id: u32, what: &str) -> MetaError {

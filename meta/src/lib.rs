@@ -38,6 +38,7 @@ mod pool;
 mod record;
 mod setting;
 mod store;
+mod stretch;
 mod types;
 
 pub use batch::{Batch, BatchBuilder, BlockChange, BlockContent, MapChange, VolumeChange};

@@ -1,0 +1,241 @@
+//! What changes of a run concern, in the order of its numbers.
+//!
+//! A write concerns mappings, and mostly blocks too, whose numbers follow each other. So what is sorted is
+//! stretches of such numbers, and places one by one only where stretches overlap.
+
+/// A number that places of the same kind have, and that others follow.
+pub(crate) trait Number: Copy + Ord {
+    /// The number so many behind it.
+    fn plus(self, count: u32) -> Option<Self>;
+}
+
+impl Number for u64 {
+    fn plus(self, count: u32) -> Option<Self> {
+        self.checked_add(u64::from(count))
+    }
+}
+
+/// A volume and a number in it.
+impl Number for (u32, u64) {
+    fn plus(self, count: u32) -> Option<Self> {
+        Some((self.0, self.1.plus(count)?))
+    }
+}
+
+/// As what an entry names a number: those that come are counted before those that go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    New,
+    Old,
+}
+
+/// Entries that can be told apart: half of what 32 bits can name.
+pub(crate) const ENTRIES_MAX: usize = 1 << 31;
+
+/// An entry, and as what it names a number, in 32 bits: first by side, then by entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Naming(u32);
+
+impl Naming {
+    const OLD: u32 = 1 << 31;
+
+    fn new(entry: u32, side: Side) -> Self {
+        debug_assert!((entry as usize) < ENTRIES_MAX);
+        Self(match side {
+            Side::New => entry,
+            Side::Old => entry | Self::OLD,
+        })
+    }
+
+    fn entry(self) -> u32 {
+        self.0 & !Self::OLD
+    }
+}
+
+/// A number that an entry names.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place<N> {
+    number: N,
+    change: u32,
+    naming: Naming,
+}
+
+impl<N> Place<N> {
+    /// The index of the entry.
+    pub(crate) fn entry(&self) -> usize {
+        self.naming.entry() as usize
+    }
+
+    /// As what it names the number.
+    pub(crate) fn side(&self) -> Side {
+        match self.naming.0 & Naming::OLD {
+            0 => Side::New,
+            _ => Side::Old,
+        }
+    }
+}
+
+/// Numbers that follow each other, named in the same way by entries that do.
+#[derive(Clone, Copy, Debug)]
+struct Stretch<N> {
+    first: N,
+    naming: Naming,
+    count: u32,
+}
+
+impl<N: Number> Stretch<N> {
+    /// The last number.
+    fn last(&self) -> N {
+        self.first.plus(self.count - 1).unwrap_or(self.first)
+    }
+
+    /// Whether a number is the next one, named by the next entry.
+    fn goes_on_with(&self, number: N, naming: Naming) -> bool {
+        let Self { first, count, .. } = *self;
+        self.naming.0 + count == naming.0 && first.plus(count) == Some(number)
+    }
+
+    fn places<'a>(&'a self, changes: &'a [u32]) -> impl Iterator<Item = Place<N>> + 'a {
+        let entries = &changes[self.naming.entry() as usize..][..self.count as usize];
+        (0..).zip(entries).filter_map(|(at, change)| {
+            Some(Place {
+                number: self.first.plus(at)?,
+                change: *change,
+                naming: Naming(self.naming.0 + at),
+            })
+        })
+    }
+}
+
+/// Numbers, in the order in which they were named.
+#[derive(Clone, Debug)]
+pub(crate) struct Stretches<N> {
+    all: Vec<Stretch<N>>,
+    /// The last ones of new and of old numbers.
+    last: [usize; 2],
+}
+
+impl<N> Default for Stretches<N> {
+    fn default() -> Self {
+        Self {
+            all: Vec::new(),
+            last: [0; 2],
+        }
+    }
+}
+
+impl<N: Number> Stretches<N> {
+    /// One number more. The entry has a place in memory: its index is below [`ENTRIES_MAX`].
+    pub(crate) fn push(&mut self, number: N, entry: u32, side: Side) {
+        let naming = Naming::new(entry, side);
+        let last = &mut self.last[side as usize];
+        if let Some(stretch) = self.all.get_mut(*last)
+            && stretch.goes_on_with(number, naming)
+        {
+            stretch.count += 1;
+            return;
+        }
+        *last = self.all.len();
+        self.all.push(Stretch {
+            first: number,
+            naming,
+            count: 1,
+        });
+    }
+
+    /// Gives the places of each number; numbers rise. Of one number, they are in the order of the changes
+    /// that entries belong to (`changes` says which, for each entry); within a change, what is new comes first.
+    pub(crate) fn by_number<E>(
+        mut self,
+        changes: &[u32],
+        mut each: impl FnMut(N, &[Place<N>]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.all.sort_unstable_by_key(|stretch| stretch.first);
+        let mut places = Vec::new();
+        let mut rest = &self.all[..];
+        while let Some(first) = rest.first() {
+            let mut last = first.last();
+            let mut count = 1;
+            while let Some(next) = rest.get(count).filter(|next| next.first <= last) {
+                last = last.max(next.last());
+                count += 1;
+            }
+            let (together, later) = rest.split_at(count);
+            rest = later;
+            places.clear();
+            for stretch in together {
+                places.extend(stretch.places(changes));
+            }
+            if count > 1 {
+                places.sort_unstable_by_key(|place| (place.number, place.change, place.naming));
+            }
+            for of_one in places.chunk_by(|a, b| a.number == b.number) {
+                each(of_one[0].number, of_one)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Of each number, in the order in which they count: change, whether it is old, entry.
+    type Expected = BTreeMap<u64, Vec<(u32, bool, usize)>>;
+
+    fn seen(stretches: Stretches<u64>, changes: &[u32]) -> Expected {
+        let mut seen = Expected::new();
+        let mut last = None;
+        let done = stretches.by_number::<()>(changes, |number, places| {
+            let of_one = places.iter().map(|place| {
+                assert_eq!(place.number, number, "another's place");
+                let is_old = place.side() == Side::Old;
+                (changes[place.entry()], is_old, place.entry())
+            });
+            assert!(last < Some(number), "numbers do not rise");
+            last = Some(number);
+            seen.insert(number, of_one.collect());
+            Ok(())
+        });
+        assert!(done.is_ok());
+        seen
+    }
+
+    proptest! {
+        #[test]
+        fn every_place_comes_once_by_its_number_and_then_by_its_time(
+            runs in prop::collection::vec((0..40_u64, 0..40_u64, 1..9_u32), 0..40),
+        ) {
+            let mut stretches = Stretches::default();
+            let (mut changes, mut expected) = (Vec::new(), Expected::new());
+            for (change, (new, old, count)) in (0..).zip(runs) {
+                let first = changes.len() as u32;
+                changes.extend((0..count).map(|_| change));
+                for (side, number) in [(Side::New, new), (Side::Old, old)] {
+                    for at in 0..count {
+                        let (number, entry) = (number + u64::from(at), first + at);
+                        stretches.push(number, entry, side);
+                        let place = (change, side == Side::Old, entry as usize);
+                        expected.entry(number).or_default().push(place);
+                    }
+                }
+            }
+            prop_assert_eq!(seen(stretches, &changes), expected);
+        }
+    }
+
+    #[test]
+    fn numbers_at_the_end_of_all_numbers_do_not_wrap() {
+        let mut stretches = Stretches::default();
+        for (entry, number) in (0..).zip([u64::MAX - 1, u64::MAX, 0, 1]) {
+            stretches.push(number, entry, Side::New);
+        }
+        let seen = seen(stretches, &[0; 4]);
+        assert!(seen.into_keys().eq([0, 1, u64::MAX - 1, u64::MAX]));
+    }
+}
