@@ -153,6 +153,8 @@ impl Shared {
         let upto = lock(&self.state).retry_upto.unwrap_or(upto);
         let first = reader.checkpoint().position.seq;
         let mut builder = BatchBuilder::new(first);
+        let waiting = self.unstored.load(Ordering::Acquire);
+        builder.reserve(waiting.min(BATCH_ENTRIES) as usize);
         let mut entries = 0;
         while entries < BATCH_ENTRIES && reader.checkpoint().position.seq <= upto {
             let read = reader

@@ -152,6 +152,12 @@ impl BatchBuilder {
         }
     }
 
+    /// Takes memory for so many changes of mappings at once: a list that grows is copied again and again.
+    pub fn reserve(&mut self, changes: usize) {
+        self.entries.reserve(changes);
+        self.changes.reserve(changes);
+    }
+
     /// The net effect of `records`, which must be consecutive and end just before
     /// `checkpoint.position`.
     ///
