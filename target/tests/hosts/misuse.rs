@@ -1,9 +1,7 @@
 //! Wrong fields, wrong order and foreign objects, feature by feature: what is refused says why, is refused for good,
 //! changes nothing, and tells nothing about what the host may not see.
 //!
-//! Where else misuse is told: Connect in `connect.rs`, authentication in `auth.rs`, Copy, Get LBA Status, Write
-//! Uncorrectable and Verify in `commands.rs`, reservations in `reservations.rs`, namespace management in `subsystems.rs`
-//! and `conflicts.rs`, paths in `ana.rs`, log pages in `logs.rs`, and what has a number in `bad_input.rs`.
+//! Where else misuse is told: the table in `tests/BAD_INPUTS.md` has the test of each feature.
 
 use std::collections::BTreeSet;
 
