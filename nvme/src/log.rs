@@ -423,7 +423,7 @@ mod tests {
         let known = (0..=u8::MAX)
             .filter_map(LogPage::from_u8)
             .collect::<Vec<_>>();
-        assert_eq!(known.len(), 13);
+        assert_eq!(known.len(), 14);
         for page in known {
             assert_eq!(LogPage::from_u8(u8::from(page)), Some(page));
         }
