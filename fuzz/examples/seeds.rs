@@ -536,6 +536,12 @@ fn authentications(seeds: &mut Seeds) {
         Secret::from_random(Some(Hash::Sha512), &random).to_text(),
         Secret::from_random(None, &random).to_text(),
         ConfiguredPsk::from_random(Hash::Sha384, &random).to_text(),
+        "NVMe0R01 nqn.2014-08.org.nvmexpress:uuid:1 nqn.2026-11.x:a"
+            .to_owned()
+            .into(),
+        "NVMe1G02 nqn.2014-08.org.nvmexpress:uuid:1 nqn.2026-11.x:a ZGlnZXN0"
+            .to_owned()
+            .into(),
     ];
     for (index, text) in texts.into_iter().enumerate() {
         seeds.add("auth", format!("text-{index}"), text.as_bytes().to_vec());

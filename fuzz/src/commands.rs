@@ -1,7 +1,7 @@
 //! Submission queue entries with their descriptors and small data, and what opens a queue.
 
 use nvme::admin::AdminCommand;
-use nvme::auth::{AUTH_DATA_BYTES_MAX, ConfiguredPsk, Message, Secret};
+use nvme::auth::{AUTH_DATA_BYTES_MAX, ConfiguredPsk, Message, PskIdentity, Secret};
 use nvme::fabrics::{CONNECT_DATA_BYTES, ConnectData, FabricsCommand};
 use nvme::features::{AsyncEvent, HostBehavior, NumberOfQueues, Timestamp};
 use nvme::io::{CopyFormat, CopyRange, DSM_RANGE_BYTES, DsmRange, IoCommand};
@@ -158,7 +158,7 @@ pub(crate) fn connect(bytes: &[u8]) {
     }
 }
 
-/// A message of an authentication, or the text of a secret.
+/// A message of an authentication, the text of a secret, or what a host calls a TLS key.
 pub(crate) fn auth(bytes: &[u8]) {
     if let Ok(message) = Message::parse(bytes) {
         let encoded = message.encode();
@@ -171,6 +171,9 @@ pub(crate) fn auth(bytes: &[u8]) {
         }
         if let Ok(configured) = ConfiguredPsk::parse(text) {
             assert_eq!(ConfiguredPsk::parse(&configured.to_text()), Ok(configured));
+        }
+        if let Some(identity) = PskIdentity::parse(text) {
+            assert_eq!(identity.to_string(), text);
         }
     }
 }

@@ -2,6 +2,8 @@
 //! `NVMe1R01 HOST SUBSYSTEM DIGEST` (TCP transport 1.0, section 3.6.1.3). `G` in the place of `R` names a key
 //! that an authentication made (secure concatenation).
 
+use std::fmt;
+
 use super::{Hash, PskVersion};
 use crate::Nqn;
 
@@ -67,6 +69,22 @@ impl PskIdentity {
     }
 }
 
+impl fmt::Display for PskIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let version = match self.version {
+            PskVersion::V0 => 0,
+            PskVersion::V1 => 1,
+        };
+        let kind = if self.generated { 'G' } else { 'R' };
+        let (id, host, subsystem) = (self.hash.id(), &self.host, &self.subsystem);
+        write!(f, "NVMe{version}{kind}{id:02} {host} {subsystem}")?;
+        match &self.digest {
+            Some(digest) => write!(f, " {digest}"),
+            None => Ok(()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -127,7 +145,7 @@ mod tests {
         #[test]
         fn any_text_is_an_identity_or_none(text in "(NVMe[01][RG]0[12] )?[ -~]{0,64}( [!-~]{1,40}){0,3}") {
             if let Some(identity) = PskIdentity::parse(&text) {
-                prop_assert!(text.contains(identity.host.as_str()));
+                prop_assert_eq!(identity.to_string(), text);
             }
         }
     }
