@@ -115,9 +115,15 @@ struct Daemon {
 
 impl Daemon {
     fn start(arguments: &[&str]) -> Self {
+        Self::start_with(arguments, Stdio::inherit())
+    }
+
+    /// The same, with its log there.
+    fn start_with(arguments: &[&str], log: Stdio) -> Self {
         let mut child = Command::new(ONEFOLD)
             .args(arguments)
             .stdout(Stdio::piped())
+            .stderr(log)
             .spawn()
             .expect("the program starts");
         let mut first = String::new();
@@ -626,4 +632,143 @@ fn subsystems_hosts_and_listeners_are_there_again_after_a_kill() {
     at(&["subsystem", "delete", OTHER]);
     daemon.stop(Signal::TERM);
     pool.is_consistent();
+}
+
+#[test]
+fn tls_keys_and_listeners_are_there_after_a_restart_and_keys_are_never_shown() {
+    const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:6f6e6566-6f6c-4d00-8000-000000000001";
+    let pool = Pool::new();
+    let key_file = pool.dir.with_extension("key");
+    let log_file = pool.dir.with_extension("log");
+    let mut keys = Vec::new();
+    let serve = |more: &[&str]| {
+        let log = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&log_file)
+            .expect("a log");
+        let mut arguments = vec!["serve", "--pool", pool.dir(), "--listen", &pool.address];
+        arguments.extend(more);
+        Daemon::start_with(&arguments, log.into())
+    };
+    let daemon = serve(&["--create", "1G"]);
+    let told = std::cell::RefCell::new(String::new());
+    let at = |words: &[&str]| {
+        let mut arguments = words.to_vec();
+        arguments.extend(["--pool", pool.dir(), "--json"]);
+        let text = succeeds(&arguments);
+        told.borrow_mut().push_str(&text);
+        serde_json::from_str::<Value>(&text).expect("JSON")
+    };
+    let file = key_file.to_str().expect("text");
+    for (number, hash) in [(1, "sha256"), (2, "sha384")] {
+        let key = succeeds(&["host", "gen-tls-key", "--hash", hash]);
+        std::fs::write(&key_file, &key).expect("a file");
+        keys.push(key.split(':').nth(2).expect("a key").to_owned());
+        let added = at(&["host", "tls-key", "add", HOST, "--file", file]);
+        assert_eq!(
+            (&added["id"], &added["hash"]),
+            (&number.into(), &hash.into())
+        );
+    }
+    fails(
+        &[
+            "host",
+            "tls-key",
+            "add",
+            HOST,
+            "--file",
+            file,
+            "--pool",
+            pool.dir(),
+        ],
+        65,
+        &["number 2"],
+    );
+    std::fs::write(&key_file, "DHHC-1:00:c2VjcmV0:").expect("a file");
+    fails(
+        &[
+            "host",
+            "tls-key",
+            "add",
+            HOST,
+            "--file",
+            file,
+            "--pool",
+            pool.dir(),
+        ],
+        65,
+        &["gen-tls-key"],
+    );
+    let secure = pool.address.replace("rdma://", "tcp://");
+    at(&["listener", "add", &secure, "--tls", "allowed"]);
+    let set = at(&[
+        "listener",
+        "set",
+        &secure,
+        "--tls",
+        "required",
+        "--ana",
+        "1=non-optimized",
+    ]);
+    assert_eq!(
+        (&set["tls"], &set["ana"]["1"]),
+        (&"required".into(), &"non-optimized".into())
+    );
+    at(&["listener", "set", &pool.address, "--ana", "2=inaccessible"]);
+    fails(
+        &[
+            "listener",
+            "set",
+            &pool.address,
+            "--tls",
+            "required",
+            "--pool",
+            pool.dir(),
+        ],
+        65,
+        &["only TCP"],
+    );
+    fails(
+        &["listener", "set", &secure, "--pool", pool.dir()],
+        65,
+        &["--tls"],
+    );
+    let before = [at(&["host", "show", HOST]), at(&["listener", "list"])];
+    daemon.kill();
+    let daemon = serve(&[]);
+    assert_eq!(
+        [at(&["host", "show", HOST]), at(&["listener", "list"])],
+        before
+    );
+    // In clear nobody gets in, which is counted.
+    fails(&["discover", &secure], 69, &[]);
+    let status = at(&["status"]);
+    assert_eq!(status["tls"]["failed"], 1, "{status}");
+    assert_eq!(at(&["host", "tls-key", "remove", HOST, "1"])["id"], 1);
+    assert_eq!(at(&["host", "tls-key", "list", HOST])[0]["id"], 2);
+    daemon.stop(Signal::TERM);
+    let told = told.into_inner() + &std::fs::read_to_string(&log_file).expect("a log");
+    assert!(told.contains("which this port requires"), "it is logged");
+    for key in keys {
+        assert!(!told.contains(&key), "a key was shown");
+    }
+    for entry in walk(&pool.dir) {
+        let mode = entry.permissions().mode();
+        assert_eq!(mode & 0o077, 0, "{entry:?}");
+    }
+}
+
+/// Everything in a folder.
+fn walk(folder: &Path) -> Vec<std::fs::Metadata> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).expect("a folder") {
+        let entry = entry.expect("an entry");
+        let metadata = entry.metadata().expect("it is there");
+        if metadata.is_dir() {
+            found.extend(walk(&entry.path()));
+        }
+        found.push(metadata);
+    }
+    found
 }

@@ -10,8 +10,9 @@ use nvme::reservation::ReservationCommand;
 use nvme::{Sqe, Status};
 use onefold::ana::api::{AnaView, SetAna, change};
 use onefold::errors::Failure;
+use onefold::subsystem::Limits;
 
-use crate::harness::{Attached, FakeQueue, Lab, read, story, write};
+use crate::harness::{Attached, FakeQueue, Lab, open_target, read, story, write};
 
 /// A host on the listener for RDMA (1) and on that for TCP (2).
 struct Paths {
@@ -302,5 +303,34 @@ fn groups_and_listeners_that_are_not_there_are_refused_by_name() {
             .await
             .expect("there is one");
         assert!(view.groups.is_empty(), "what is usual is not kept");
+    });
+}
+
+#[test]
+fn states_of_listeners_from_the_command_line_hold_again_after_a_restart() {
+    story(async |mut lab| {
+        set(&lab, "rdma://0.0.0.0:4420", 1, AnaState::Inaccessible)
+            .await
+            .expect("a listener");
+        set(&lab, "2", 3, AnaState::NonOptimized)
+            .await
+            .expect("a listener");
+        let before = lab.target.catalog();
+        lab.target = open_target(&lab.engine, Limits::default());
+        assert_eq!(lab.target.catalog().ports, before.ports);
+        // And nothing is left of a state that is not there any more.
+        for (listener, group) in [("1", 1), ("2", 3)] {
+            set(&lab, listener, group, AnaState::Optimized)
+                .await
+                .expect("a listener");
+        }
+        lab.target = open_target(&lab.engine, Limits::default());
+        assert!(
+            lab.target
+                .catalog()
+                .ports
+                .values()
+                .all(|port| port.ana.is_empty())
+        );
     });
 }
