@@ -20,7 +20,7 @@ use nvme::fabrics::{
 use nvme::{Cqe, Sqe, Status};
 use reactor::BufferPool;
 
-use crate::auth::tls::WrongName;
+use crate::auth::tls::{WrongName, is_generated};
 use crate::controller::{Controller, NewController, QueueHandle};
 use crate::features::saved;
 use crate::queue::{Queue, QueueFacts};
@@ -212,7 +212,9 @@ async fn connect_admin(
         nqn: data.host,
         id: data.host_id,
     };
-    let asked = subsystem.kind == SubsystemKind::Nvm && target.keys_of(&host.nqn).is_some();
+    let asked = subsystem.kind == SubsystemKind::Nvm
+        && !tls.as_ref().is_some_and(is_generated)
+        && target.keys_of(&host.nqn).is_some();
     if asked && target.auth.holds_off(facts.peer.ip(), &host.nqn) {
         return Err(Status::CONNECT_CONTROLLER_BUSY.into());
     }
@@ -250,7 +252,7 @@ async fn connect_admin(
     }
     target.controllers_changed(&subsystem);
     Ok(Joined {
-        authenticates: target.host_keys(&controller).is_some(),
+        authenticates: target.has_to_authenticate(&controller),
         controller,
         handle,
         // Zero based; checked to be less than the transport's depth or the target's limit.
@@ -289,7 +291,7 @@ fn connect_io(
     let handle = QueueHandle::new(command.qid);
     controller.attach(&handle)?;
     Ok(Joined {
-        authenticates: target.host_keys(&controller).is_some(),
+        authenticates: target.has_to_authenticate(&controller),
         controller,
         handle,
         // Zero based; checked to be less than the transport's depth or the target's limit.

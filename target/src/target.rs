@@ -180,7 +180,7 @@ impl Target {
             limits,
             health: Health::new(),
             reservations,
-            auth: Auth::new(limits.auth_failures_max, limits.auth_failures_window),
+            auth: Auth::new(&limits),
             serial,
             world: RwLock::new(Arc::new(world)),
             generation: AtomicU64::new(1),

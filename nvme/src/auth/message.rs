@@ -102,13 +102,20 @@ impl fmt::Display for Explanation {
 pub struct Negotiate {
     /// The transaction, the host's choice.
     pub transaction: u16,
-    /// Secure channel concatenation (SC_C): 0 for none.
+    /// Secure channel concatenation (SC_C): 0 for none, or [`Negotiate::NEW_TLS_PSK`] and its fellow.
     pub secure_channel: u8,
     /// Identifiers of hashes, also unknown ones, as the host prefers them; at most 30. None at all when the
     /// host does not offer DH-HMAC-CHAP.
     pub hashes: Vec<u8>,
     /// The same of groups.
     pub groups: Vec<u8>,
+}
+
+impl Negotiate {
+    /// SC_C 2: a TLS key shall be made, with which the host comes again (NEWTLSPSK).
+    pub const NEW_TLS_PSK: u8 = 2;
+    /// SC_C 3: the same, in the place of the one that it came with (REPLACETLSPSK).
+    pub const REPLACE_TLS_PSK: u8 = 3;
 }
 
 /// DH-HMAC-CHAP_Challenge: what the controller chose, and its challenge.
@@ -135,7 +142,8 @@ pub struct Reply {
     pub transaction: u16,
     /// The answer, 32, 48 or 64 bytes.
     pub answer: Vec<u8>,
-    /// A challenge as long as the answer, and its sequence number.
+    /// A challenge as long as the answer, and its sequence number: 0 if it is for a TLS key alone, and the
+    /// controller need not prove itself.
     pub challenge: Option<(Vec<u8>, u32)>,
     /// The host's public value; empty without a group.
     pub public: Vec<u8>,

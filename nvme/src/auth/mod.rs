@@ -36,7 +36,7 @@ pub use message::{
     AUTH_DATA_BYTES_MAX, Challenge, Explanation, Failure, Malformed, Message, Negotiate, Reply,
     Success1,
 };
-pub use psk::{ConfiguredPsk, Derivation, PskError, PskVersion, TlsPsk};
+pub use psk::{Concatenation, ConfiguredPsk, Derivation, PskError, PskVersion, TlsPsk};
 pub use secret::{Secret, SecretError};
 
 /// The library that computes has failed: no memory, or a policy of the system forbids the algorithm.

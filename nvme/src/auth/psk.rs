@@ -159,11 +159,7 @@ impl ConfiguredPsk {
                 (identity.clone(), identity)
             }
             PskVersion::V1 => {
-                let parts = [host, " ", subsystem, " NVMe-over-Fabrics"];
-                let digest = hash.hmac(&retained, &parts.map(str::as_bytes))?;
-                let digest = base64::encode_block(&digest);
-                let identity = format!("NVMe1R{id:02} {host} {subsystem} {digest}");
-                (identity, format!("{id:02} {digest}"))
+                return with_digest('R', hash, &retained, host, subsystem, derivation).map(Some);
             }
         };
         if context.len() > CONTEXT_BYTES_MAX {
@@ -176,6 +172,60 @@ impl ConfiguredPsk {
             key,
         }))
     }
+}
+
+/// An authentication of which both sides make a key (secure concatenation; Base 2.1, section 8.3.5.5.9).
+#[derive(Debug, Clone, Copy)]
+pub struct Concatenation<'a> {
+    /// The hash that was agreed on: SHA-256 or SHA-384. It is that of the key's cipher suite.
+    pub hash: Hash,
+    /// What the Diffie-Hellman exchange gave.
+    pub shared: &'a [u8],
+    /// The controller's challenge (C1).
+    pub controller_challenge: &'a [u8],
+    /// The host's (C2).
+    pub host_challenge: &'a [u8],
+    /// The host's name.
+    pub host: &'a str,
+    /// The subsystem's name.
+    pub subsystem: &'a str,
+}
+
+impl Concatenation<'_> {
+    /// The key, with an identity that begins with `NVMe1G`.
+    ///
+    /// # Errors
+    /// [`CryptoError`].
+    pub fn psk(&self) -> Result<TlsPsk, CryptoError> {
+        // Linux takes the secret as it is. That is the same: HMAC hashes a key that is longer than its blocks,
+        // as the secrets of all groups are.
+        let session_key = self.hash.digest(self.shared)?;
+        let challenges = [self.controller_challenge, self.host_challenge];
+        let psk = self.hash.hmac(&session_key, &challenges)?;
+        let derivation = Derivation::Standard;
+        with_digest('G', self.hash, &psk, self.host, self.subsystem, derivation)
+    }
+}
+
+/// The identity of version 1, with a digest of the key, and the TLS PSK.
+fn with_digest(
+    kind: char,
+    hash: Hash,
+    psk: &[u8],
+    host: &str,
+    subsystem: &str,
+    derivation: Derivation,
+) -> Result<TlsPsk, CryptoError> {
+    let id = hash.id();
+    let parts = [host, " ", subsystem, " NVMe-over-Fabrics"];
+    let digest = hash.hmac(psk, &parts.map(str::as_bytes))?;
+    let digest = base64::encode_block(&digest);
+    let context = format!("{id:02} {digest}");
+    Ok(TlsPsk {
+        identity: format!("NVMe1{kind}{id:02} {host} {subsystem} {digest}"),
+        hash,
+        key: expand_label(hash, psk, "nvme-tls-psk", &context, derivation)?,
+    })
 }
 
 /// HKDF-Extract with a salt of zeros, then HKDF-Expand-Label to the length of the hash.
@@ -278,6 +328,44 @@ mod tests {
             );
             assert_eq!(version_0.key.len(), configured.hash().len());
             assert_ne!(version_0.key, derive(PskVersion::V1).key);
+        }
+    }
+
+    #[test]
+    fn an_authentication_gives_both_sides_the_same_key() {
+        // Computed apart from this code, as drivers/nvme/common/auth.c says (generate_psk, generate_digest,
+        // derive_tls_psk).
+        let cases = [
+            (
+                Hash::Sha256,
+                "01",
+                "K3ndPcPLysUXvRIxlUXISEIgqW/1/H0XvbiPweZir9o=",
+                "31a075dafeb9443da40ced0425f0c8fbe4ad451c878a4077c79fb9672dfdb0aa",
+            ),
+            (
+                Hash::Sha384,
+                "02",
+                "2Me8o2sQqFf+e3W7SuuXWAXLQAv5uBzIp+iztWEAKkW4JX6cGmnuXxY5l0ULXxXK",
+                "c50521b45e346ca225b71da4ebc4b7f7d6a575184261956e88c9011e3f59b3fd930814e72cba8cbacfe813391c458dfc",
+            ),
+        ];
+        for (hash, id, digest, key) in cases {
+            let challenge = |from| (from..).take(hash.len()).collect::<Vec<u8>>();
+            let concatenation = Concatenation {
+                hash,
+                shared: &[0x5a; 256],
+                controller_challenge: &challenge(0),
+                host_challenge: &challenge(100),
+                host: HOST,
+                subsystem: SUBSYSTEM,
+            };
+            let psk = concatenation.psk().unwrap();
+            assert_eq!(
+                psk.identity,
+                format!("NVMe1G{id} {HOST} {SUBSYSTEM} {digest}")
+            );
+            let shown: String = psk.key.iter().map(|byte| format!("{byte:02x}")).collect();
+            assert_eq!((psk.hash, shown.as_str()), (hash, key));
         }
     }
 

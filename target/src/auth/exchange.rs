@@ -5,15 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use fabric::TlsMode;
 use nvme::auth::{
-    AUTH_DATA_BYTES_MAX, Challenge, DhError, Exchange, Explanation, Failure, Group, Hash, KeyPair,
-    Message, Negotiate, Party, Reply, Success1,
+    AUTH_DATA_BYTES_MAX, Challenge, Concatenation, DhError, Exchange, Explanation, Failure, Group,
+    Hash, KeyPair, Message, Negotiate, Party, Reply, Success1, TlsPsk,
 };
 use nvme::command::FABRICS_OPCODE;
 use nvme::fabrics::{AuthTransfer, FabricsCommand};
 use nvme::{Sqe, Status};
 
-use super::random;
+use super::{random, tls};
 use crate::catalog::HostConfig;
 use crate::command::{Command, Fault, Outcome, Success};
 use crate::queue::Queue;
@@ -56,6 +57,8 @@ struct Challenged {
     sequence: u32,
     value: Vec<u8>,
     pair: Option<KeyPair>,
+    /// What the host asked for (SC_C); not 0 if a TLS key is to be made.
+    secure_channel: u8,
     /// The keys as they were when the exchange began.
     keys: Arc<HostConfig>,
 }
@@ -256,7 +259,8 @@ async fn negotiate<Q: Queue>(
     negotiate: &Negotiate,
 ) -> Result<Step, Explanation> {
     let line = &command.line;
-    if negotiate.secure_channel != 0 {
+    let concatenates = negotiate.secure_channel != 0;
+    if concatenates && !may_concatenate(command, negotiate.secure_channel) {
         return Err(Explanation::SecureChannelMismatch);
     }
     if negotiate.hashes.is_empty() && negotiate.groups.is_empty() {
@@ -264,13 +268,19 @@ async fn negotiate<Q: Queue>(
     }
     let keys = line.target.host_keys(&line.controller);
     let keys = keys.ok_or(Explanation::ProtocolUnusable)?;
+    // A TLS key is made of a Diffie-Hellman exchange, with the hash of a cipher suite.
+    let without = |offered: &[u8], id: u8| {
+        let left = offered.iter().copied();
+        left.filter(|offered| !(concatenates && *offered == id))
+            .collect::<Vec<_>>()
+    };
     let hash = keys
         .auth
-        .choose_hash(&negotiate.hashes)
+        .choose_hash(&without(&negotiate.hashes, Hash::Sha512.id()))
         .ok_or(Explanation::HashUnusable)?;
     let group = keys
         .auth
-        .choose_group(&negotiate.groups)
+        .choose_group(&without(&negotiate.groups, Group::Null.id()))
         .ok_or(Explanation::GroupUnusable)?;
     let pair = compute(command, move || KeyPair::from_random(group, &random())).await?;
     let challenged = Challenged {
@@ -280,6 +290,7 @@ async fn negotiate<Q: Queue>(
         sequence: line.target.auth.next_sequence(),
         value: random::<64>()[..hash.len()].to_vec(),
         pair,
+        secure_channel: negotiate.secure_channel,
         keys,
     };
     let public = challenged.pair.as_ref().map(|pair| pair.public().to_vec());
@@ -294,6 +305,20 @@ async fn negotiate<Q: Queue>(
     Ok(Step::Ready(message, After::Reply(Box::new(challenged))))
 }
 
+/// Whether the host may have a TLS key made: on an admin queue, in clear where TLS is allowed, or to replace the
+/// key of that kind that it came with.
+fn may_concatenate<Q: Queue>(command: &Command<Q>, secure_channel: u8) -> bool {
+    let line = &command.line;
+    let controller = &line.controller;
+    let port = line.target.catalog().ports.get(&controller.port).cloned();
+    let takes_both = port.is_some_and(|port| port.tls == TlsMode::Allowed);
+    let came = match &controller.tls {
+        None => takes_both.then_some(Negotiate::NEW_TLS_PSK),
+        Some(session) => tls::is_generated(session).then_some(Negotiate::REPLACE_TLS_PSK),
+    };
+    line.handle.qid == 0 && came == Some(secure_channel)
+}
+
 /// The host answers, and perhaps asks back.
 async fn reply<Q: Queue>(
     command: &Command<Q>,
@@ -304,12 +329,20 @@ async fn reply<Q: Queue>(
     if reply.answer.len() != hash.len() || reply.public.len() != challenged.group.value_bytes() {
         return Err(Explanation::IncorrectPayload);
     }
-    let asks = reply.challenge.is_some();
+    let concatenates = challenged.secure_channel != 0;
+    if concatenates && reply.challenge.is_none() {
+        return Err(Explanation::IncorrectPayload);
+    }
+    let asks = is_asked(&reply, &challenged);
     let controller = &command.line.controller;
     let host = controller.host.nqn.clone();
     let subsystem = controller.subsystem.nqn.clone();
     let work = move || prove(&reply, &challenged, host.as_str(), subsystem.as_str());
-    let answer = compute(command, work).await??;
+    let Proven { answer, psk } = compute(command, work).await??;
+    if let Some(psk) = psk {
+        tracing::debug!(?controller, identity = psk.identity, "a TLS key was made");
+        command.line.target.keep_generated(psk);
+    }
     if !asks {
         succeeded(command);
     }
@@ -325,13 +358,28 @@ async fn reply<Q: Queue>(
     Ok(Step::Ready(message, after))
 }
 
+/// Whether the controller has to prove itself, too.
+fn is_asked(reply: &Reply, challenged: &Challenged) -> bool {
+    let for_key_alone = |sequence: u32| challenged.secure_channel != 0 && sequence == 0;
+    let challenge = reply.challenge.as_ref();
+    challenge.is_some_and(|(_, sequence)| !for_key_alone(*sequence))
+}
+
+/// What comes of a host's right answer.
+struct Proven {
+    /// The controller's, if the host asks for it.
+    answer: Option<Vec<u8>>,
+    /// The TLS key that both have now, if the host wants one.
+    psk: Option<TlsPsk>,
+}
+
 /// Checks the host's answer, and computes the controller's if the host asks for it.
 fn prove(
     reply: &Reply,
     challenged: &Challenged,
     host: &str,
     subsystem: &str,
-) -> Result<Result<Option<Vec<u8>>, Explanation>, nvme::auth::CryptoError> {
+) -> Result<Result<Proven, Explanation>, nvme::auth::CryptoError> {
     let shared = match &challenged.pair {
         None => None,
         Some(pair) => match pair.shared_secret(&reply.public) {
@@ -344,7 +392,7 @@ fn prove(
     let exchange = Exchange {
         hash: challenged.hash,
         transaction: challenged.transaction,
-        secure_channel: 0,
+        secure_channel: challenged.secure_channel,
         host,
         subsystem,
     };
@@ -362,18 +410,36 @@ fn prove(
     if !right {
         return Ok(Err(Explanation::Failed));
     }
-    let Some((value, sequence)) = &reply.challenge else {
-        return Ok(Ok(None));
+    let mut proven = Proven {
+        answer: None,
+        psk: None,
     };
-    let Some(secret) = &challenged.keys.auth.dhchap_ctrl_secret else {
-        return Ok(Err(Explanation::Failed));
+    let Some((value, sequence)) = &reply.challenge else {
+        return Ok(Ok(proven));
     };
     if *value == challenged.value {
         // Who has only our own challenge to ask is a mirror.
         return Ok(Err(Explanation::Failed));
     }
-    let answer = exchange.answer(Party::Controller, secret, value, *sequence, shared)?;
-    Ok(Ok(Some(answer.to_vec())))
+    if let (true, Some(shared)) = (challenged.secure_channel != 0, shared) {
+        let concatenation = Concatenation {
+            hash: challenged.hash,
+            shared,
+            controller_challenge: &challenged.value,
+            host_challenge: value,
+            host,
+            subsystem,
+        };
+        proven.psk = Some(concatenation.psk()?);
+    }
+    if is_asked(reply, challenged) {
+        let Some(secret) = &challenged.keys.auth.dhchap_ctrl_secret else {
+            return Ok(Err(Explanation::Failed));
+        };
+        let answer = exchange.answer(Party::Controller, secret, value, *sequence, shared)?;
+        proven.answer = Some(answer.to_vec());
+    }
+    Ok(Ok(proven))
 }
 
 /// Computes on a helper thread, when it is this one's turn.

@@ -17,12 +17,12 @@
 mod attempts;
 pub mod config;
 pub(crate) mod exchange;
+mod generated;
 pub mod tls;
 
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
 
 use nvme::Nqn;
 use serde::{Deserialize, Serialize};
@@ -33,7 +33,7 @@ pub use config::HostAuth;
 
 use crate::catalog::HostConfig;
 use crate::controller::Controller;
-use crate::subsystem::Target;
+use crate::subsystem::{Limits, Target};
 
 /// Authentications that are computed at a time: the largest group takes a core for tens of milliseconds.
 const COMPUTING_MAX: usize = 2;
@@ -61,10 +61,11 @@ pub struct AuthFigures {
 }
 
 impl Auth {
-    pub(crate) fn new(failures_max: u32, window: Duration) -> Self {
+    pub(crate) fn new(limits: &Limits) -> Self {
+        let (failures_max, window) = (limits.auth_failures_max, limits.auth_failures_window);
         Self {
             attempts: Attempts::new(failures_max, window),
-            tls: tls::Handshakes::new(failures_max, window),
+            tls: tls::Handshakes::new(failures_max, window, limits.auth_timeout),
             computing: Semaphore::new(COMPUTING_MAX),
             sequence: AtomicU32::new(rand_u32()),
             succeeded: AtomicU64::new(0),
@@ -110,6 +111,13 @@ impl Target {
         let catalog = self.catalog();
         let host = catalog.hosts.get(nqn)?;
         host.auth.dhchap_secret.is_some().then(|| host.clone())
+    }
+
+    /// Whether the host has to authenticate on each queue of this controller. One that came by a key which an
+    /// authentication made has done so.
+    pub(crate) fn has_to_authenticate(&self, controller: &Controller) -> bool {
+        !controller.tls.as_ref().is_some_and(tls::is_generated)
+            && self.host_keys(controller).is_some()
     }
 
     /// The keys by which this controller's host has to authenticate; none if it need not.

@@ -5,10 +5,13 @@
 //!   for, whatever its Connect command says.
 //! - Keys are looked up when a handshake begins: a new one counts from then on, and queues that are there go
 //!   on when theirs is taken away.
+//! - A key that an authentication made (secure concatenation) is good as long as a controller came by it, and for
+//!   the time that an authentication may take before that.
 //! - Every failure is counted and logged with the host's address. From an address where several failed within
 //!   a minute no handshake is computed for a while ([`Limits`](crate::subsystem::Limits)).
 //! - No key is logged or shown.
 
+use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -21,10 +24,12 @@ use serde::{Deserialize, Serialize};
 
 use super::attempts::Attempts;
 use super::config::TlsKey;
+use super::generated::GeneratedKeys;
 use crate::subsystem::Target;
 
 /// What became of handshakes.
 pub(crate) struct Handshakes {
+    generated: GeneratedKeys,
     attempts: Attempts<IpAddr>,
     succeeded: AtomicU64,
     failed: AtomicU64,
@@ -46,8 +51,9 @@ pub struct TlsFigures {
 }
 
 impl Handshakes {
-    pub(crate) fn new(failures_max: u32, window: Duration) -> Self {
+    pub(crate) fn new(failures_max: u32, window: Duration, patience: Duration) -> Self {
         Self {
+            generated: GeneratedKeys::new(patience),
             attempts: Attempts::new(failures_max, window),
             succeeded: AtomicU64::new(0),
             failed: AtomicU64::new(0),
@@ -139,7 +145,11 @@ impl Target {
         let Some(identity) = PskIdentity::parse(text) else {
             return Ok(None);
         };
-        if identity.generated || self.subsystem(&identity.subsystem).is_none() {
+        if identity.generated {
+            let generated = &self.auth.tls.generated;
+            return Ok(generated.find(text, reactor::now(), || self.generated_in_use()));
+        }
+        if self.subsystem(&identity.subsystem).is_none() {
             return Ok(None);
         }
         let Some(host) = catalog.hosts.get(&identity.host) else {
@@ -158,6 +168,27 @@ impl Target {
             }
         }
         Ok(None)
+    }
+
+    /// Keeps a key that an authentication made.
+    pub(crate) fn keep_generated(&self, psk: TlsPsk) {
+        let in_use = self.generated_in_use();
+        self.auth.tls.generated.keep(psk, reactor::now(), &in_use);
+    }
+
+    /// The identities of generated keys by which controllers came.
+    fn generated_in_use(&self) -> HashSet<Arc<str>> {
+        let controllers = self.controllers().into_iter();
+        controllers
+            .filter_map(|controller| {
+                controller
+                    .tls
+                    .as_ref()
+                    .filter(|tls| is_generated(tls))
+                    .cloned()
+            })
+            .map(|tls| tls.identity)
+            .collect()
     }
 
     /// Whether a queue may connect so: by TLS it is bound to the names that its key is for.
@@ -192,6 +223,11 @@ impl Target {
         );
         Err(wrong)
     }
+}
+
+/// Whether the key is one that an authentication made: then its host need not authenticate again.
+pub(crate) fn is_generated(session: &TlsSession) -> bool {
+    PskIdentity::parse(&session.identity).is_some_and(|identity| identity.generated)
 }
 
 /// The name in a Connect command that is not the one that the key was proved for.

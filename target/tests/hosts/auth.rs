@@ -30,7 +30,7 @@ const ADMIN: ConnectCommand = ConnectCommand {
 const AUTH_REQUIRED: u64 = 1 << 17;
 const ROOM: usize = 4096;
 
-fn secret(number: u8) -> Secret {
+pub(crate) fn secret(number: u8) -> Secret {
     Secret::from_random(Some(Hash::Sha256), &[number; 64])
 }
 
@@ -62,14 +62,14 @@ fn keys(number: u8) -> HostKeys {
     }
 }
 
-fn transfer(length: usize) -> AuthTransfer {
+pub(crate) fn transfer(length: usize) -> AuthTransfer {
     AuthTransfer {
         protocol: AuthTransfer::PROTOCOL,
         length: length as u32,
     }
 }
 
-async fn tell(queue: &FakeQueue, message: &Message) {
+pub(crate) async fn tell(queue: &FakeQueue, message: &Message) {
     tell_bytes(queue, message.encode()).await;
 }
 
@@ -78,7 +78,7 @@ async fn tell_bytes(queue: &FakeQueue, bytes: Vec<u8>) {
     queue.call_out(sqe, bytes).await.ok();
 }
 
-async fn hear(queue: &FakeQueue) -> Vec<u8> {
+pub(crate) async fn hear(queue: &FakeQueue) -> Vec<u8> {
     let sqe = FabricsCommand::auth_receive(transfer(ROOM));
     queue.call_in(sqe, ROOM).await.ok().data
 }
@@ -151,7 +151,7 @@ async fn admitted(lab: &Lab, host: &TestHost, keys: &HostKeys) -> (Attached, Fak
 }
 
 /// What a failure says, after which the target ends the queue.
-async fn failed_with(queue: &FakeQueue) -> Explanation {
+pub(crate) async fn failed_with(queue: &FakeQueue) -> Explanation {
     let Ok(Message::Failure1(Failure { explanation, .. })) = Message::parse(&hear(queue).await)
     else {
         panic!("no failure");

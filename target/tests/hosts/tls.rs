@@ -11,7 +11,10 @@ use fabric::{
     TlsSession, TlsSuite, Transport,
 };
 use initiator::{ConnectOptions, Controller};
-use nvme::auth::{ConfiguredPsk, Derivation, Hash, PskVersion, TlsPsk};
+use nvme::auth::{
+    Concatenation, ConfiguredPsk, Derivation, Exchange, Explanation, Group, Hash, KeyPair, Message,
+    Negotiate, Party, PskVersion, TlsPsk,
+};
 use nvme::fabrics::{CNTLID_DYNAMIC, ConnectCommand};
 use nvme::{Nqn, Status, properties};
 use onefold::DEFAULT_SUBSYSTEM_NQN;
@@ -22,8 +25,9 @@ use onefold::auth::tls::HostKeyring;
 use onefold::catalog::{HostConfig, SubsystemConfig};
 use onefold::subsystem::Limits;
 
+use crate::auth::{failed_with, hear, secret, tell};
 use crate::harness::{
-    Attached, CC_ENABLE, Lab, Reply, TestHost, connect, connect_data, story, story_with,
+    Attached, CC_ENABLE, FakeQueue, Lab, Reply, TestHost, connect, connect_data, story, story_with,
 };
 
 const OTHER: &str = "nqn.2026-11.x:other";
@@ -92,7 +96,7 @@ async fn ask(lab: &Lab, key: Option<&TlsPsk>, host: &TestHost, subsystem: &str) 
 }
 
 async fn ask_on(
-    queue: &crate::harness::FakeQueue,
+    queue: &FakeQueue,
     host: &TestHost,
     subsystem: &str,
     qid: u16,
@@ -486,5 +490,176 @@ fn an_address_from_which_handshakes_fail_has_to_wait_and_others_do_not() {
         .identity;
         drop(lab);
         assert!(ring.find(&identity, peer()).is_none());
+    });
+}
+
+/// The host lets a key be made, as Linux does: it answers the challenge, and sends one of its own for the key
+/// alone, to which the controller need not answer.
+async fn concatenate(
+    queue: &FakeQueue,
+    host: &TestHost,
+    negotiate: Negotiate,
+    host_challenge: bool,
+) -> Option<TlsPsk> {
+    let (transaction, secure_channel) = (negotiate.transaction, negotiate.secure_channel);
+    tell(queue, &Message::Negotiate(negotiate)).await;
+    let Ok(Message::Challenge(challenge)) = Message::parse(&hear(queue).await) else {
+        panic!("no challenge");
+    };
+    let pair = KeyPair::from_random(challenge.group, &[5; 64]).expect("OpenSSL works");
+    let pair = pair.expect("a group");
+    let shared = pair.shared_secret(&challenge.public).expect("a value");
+    let exchange = Exchange {
+        hash: challenge.hash,
+        transaction,
+        secure_channel,
+        host: host.nqn.as_str(),
+        subsystem: DEFAULT_SUBSYSTEM_NQN,
+    };
+    let answer = exchange.answer(
+        Party::Host,
+        &secret(1),
+        &challenge.value,
+        challenge.sequence,
+        Some(&shared),
+    );
+    let host_value = vec![6; challenge.hash.len()];
+    let reply = nvme::auth::Reply {
+        transaction,
+        answer: answer.expect("OpenSSL works").to_vec(),
+        challenge: host_challenge.then(|| (host_value.clone(), 0)),
+        public: pair.public().to_vec(),
+    };
+    tell(queue, &Message::Reply(reply)).await;
+    if !host_challenge {
+        return None;
+    }
+    let Ok(Message::Success1(success)) = Message::parse(&hear(queue).await) else {
+        panic!("no success");
+    };
+    assert_eq!(success.answer, None, "nothing was asked");
+    let concatenation = Concatenation {
+        hash: challenge.hash,
+        shared: &shared,
+        controller_challenge: &challenge.value,
+        host_challenge: &host_value,
+        host: host.nqn.as_str(),
+        subsystem: DEFAULT_SUBSYSTEM_NQN,
+    };
+    Some(concatenation.psk().expect("OpenSSL works"))
+}
+
+fn negotiate(secure_channel: u8, hashes: &[Hash], groups: &[Group]) -> Negotiate {
+    Negotiate {
+        transaction: 9,
+        secure_channel,
+        hashes: hashes.iter().map(|hash| hash.id()).collect(),
+        groups: groups.iter().map(|group| group.id()).collect(),
+    }
+}
+
+/// A lab whose TCP listener has that mode, with a host that has a secret.
+async fn with_secret(lab: &mut Lab, host: &TestHost, mode: TlsMode) {
+    lab.transport = Transport::Tcp;
+    let nqn = host.nqn.clone();
+    let changed = lab.target.change(|catalog| {
+        let mut ports = catalog.ports.values_mut();
+        let port = ports.find(|port| port.address.scheme == fabric::Scheme::Tcp);
+        Arc::make_mut(port.expect("a TCP listener")).tls = mode;
+        let auth = HostAuth {
+            dhchap_secret: Some(secret(1)),
+            ..HostAuth::default()
+        };
+        let host = HostConfig {
+            nqn: nqn.clone(),
+            auth,
+        };
+        catalog.hosts.insert(nqn, Arc::new(host));
+        Ok(())
+    });
+    changed.await.expect("a catalog");
+}
+
+#[test]
+fn a_host_authenticates_in_clear_and_comes_again_by_tls_with_the_key_that_this_made() {
+    story(async |mut lab| {
+        let host = TestHost::new(1);
+        with_secret(&mut lab, &host, TlsMode::Allowed).await;
+        let ring = HostKeyring::of(&lab.target);
+        let port = Port::open(&lab, TlsMode::Allowed);
+        // Whatever else is offered: there is no cipher suite of SHA-512, and no key without an exchange.
+        for hashes in [&[Hash::Sha256][..], &Hash::ALL] {
+            let admin = lab.queue(0, 32);
+            let reply = ask_on(&admin, &host, DEFAULT_SUBSYSTEM_NQN, 0, CNTLID_DYNAMIC).await;
+            reply.ok();
+            let negotiate = negotiate(
+                Negotiate::NEW_TLS_PSK,
+                hashes,
+                &[Group::Null, Group::Ffdhe2048],
+            );
+            let made = concatenate(&admin, &host, negotiate, true).await;
+            let made = made.expect("a key");
+            assert!(made.identity.starts_with("NVMe1G"), "{}", made.identity);
+            assert_eq!(ring.find(&made.identity, peer()), Some(made.clone()));
+            admin.close_from_host();
+            lab.nobody_is_attached().await;
+            // Its identity says who it is: it need not authenticate again, and nobody else can use it.
+            let by_tls = std::slice::from_ref(&made);
+            let attached = port.attach(&host, DEFAULT_SUBSYSTEM_NQN, by_tls).await;
+            let attached = attached.expect("a key that was made");
+            serves(&attached).await;
+            let other = TestHost::new(2);
+            let refused = port.attach(&other, DEFAULT_SUBSYSTEM_NQN, by_tls).await;
+            assert!(matches!(refused, Err(initiator::Error::Status { .. })));
+            attached.disconnect().await;
+            lab.nobody_is_attached().await;
+        }
+        assert_eq!(lab.target.auth_figures().succeeded, 2);
+    });
+}
+
+#[test]
+fn a_key_is_made_only_where_the_host_can_come_again_by_it() {
+    story(async |mut lab| {
+        let host = TestHost::new(1);
+        let (new, replace) = (Negotiate::NEW_TLS_PSK, Negotiate::REPLACE_TLS_PSK);
+        let everything = |secure_channel| negotiate(secure_channel, &Hash::ALL, &Group::ALL);
+        let connected = async |lab: &Lab| {
+            let admin = lab.queue(0, 32);
+            let reply = ask_on(&admin, &host, DEFAULT_SUBSYSTEM_NQN, 0, CNTLID_DYNAMIC).await;
+            (admin, reply.ok().result as u16)
+        };
+        let mismatch = Explanation::SecureChannelMismatch;
+        for (mode, messages) in [
+            (TlsMode::Off, vec![(everything(new), mismatch)]),
+            (
+                TlsMode::Allowed,
+                vec![
+                    (everything(replace), mismatch),
+                    (everything(1), mismatch),
+                    (everything(4), mismatch),
+                    (
+                        negotiate(new, &[Hash::Sha512], &Group::ALL),
+                        Explanation::HashUnusable,
+                    ),
+                    (
+                        negotiate(new, &Hash::ALL, &[Group::Null]),
+                        Explanation::GroupUnusable,
+                    ),
+                ],
+            ),
+        ] {
+            with_secret(&mut lab, &host, mode).await;
+            for (message, explanation) in messages {
+                let (admin, _) = connected(&lab).await;
+                tell(&admin, &Message::Negotiate(message)).await;
+                assert_eq!(failed_with(&admin).await, explanation);
+            }
+        }
+        // Without a challenge of the host there is nothing that only both know.
+        let (admin, _) = connected(&lab).await;
+        concatenate(&admin, &host, everything(new), false).await;
+        assert_eq!(failed_with(&admin).await, Explanation::IncorrectPayload);
+        lab.nobody_is_attached().await;
     });
 }
