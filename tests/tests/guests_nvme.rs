@@ -235,6 +235,55 @@ fn a_host_whose_nvme_cli_derives_keys_in_the_old_way_comes_by_tls_too() {
 
 #[test]
 #[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
+fn linux_authenticates_and_comes_again_by_tls_with_the_key_that_this_made() {
+    steadily(|| {
+        let network = Network::new(1, 1500);
+        let folder = pool();
+        let pool = folder.path().join("pool");
+        let all = ["--create", "4G", "--volume", "vol0=1G", "--tls", "allowed"];
+        let daemon = Daemon::start(&pool, Some(network.name()), &all);
+        let mut guest = Guest::start(
+            &network,
+            &GuestSpec {
+                name: "concatenation",
+                kernel: "7",
+                number: 0,
+                cpus: 1,
+                story: "concatenation",
+                arguments: &[TARGET_V4],
+                limit_seconds: 300,
+                files: &[],
+            },
+        );
+        guest.await_signal("keys", 3 * MINUTE);
+        let nqn = std::fs::read_to_string(guest.share().join("hostnqn")).expect("it was written");
+        let secret = guest.share().join("host.key");
+        let secret = secret.to_str().expect("test folders are UTF-8");
+        let create = ["host", "create", nqn.trim(), "--dhchap-secret-file", secret];
+        control(&pool, &create);
+        guest.signal("known");
+        guest.await_signal("attached", 3 * MINUTE);
+        let hosts = daemon.status()["hosts"].clone();
+        let suite = hosts[0]["tls"].as_str();
+        assert!(
+            suite.is_some_and(|suite| suite.starts_with("TLS_AES_")),
+            "{hosts:#}"
+        );
+        guest.signal("seen");
+        println!("{}", guest.finish(3 * MINUTE));
+        let status = daemon.status();
+        println!("{:#} {:#}", status["authentication"], status["tls"]);
+        // An exchange for each of both controllers; every queue came by TLS.
+        assert_eq!(status["authentication"]["succeeded"], 2, "{status:#}");
+        assert_eq!(status["authentication"]["failed"], 1, "another secret");
+        assert_eq!(status["tls"]["succeeded"], 4, "{status:#}");
+        assert!(daemon.stop().success(), "the daemon stops cleanly");
+        assert_consistent(&pool);
+    });
+}
+
+#[test]
+#[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
 fn nvme_cli_is_answered_in_full_and_hears_of_a_pool_that_fills_up() {
     // Of Debian 12, and of Debian 13.
     for version in ["2.3", "2.13"] {
