@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use hashbrown::HashMap;
 use meta::{MapEntry, Mapping, NewBlock, Pba};
-use reactor::prefetch;
 
 #[cfg(test)]
 use crate::ablation::{self, Broken};
@@ -235,16 +234,6 @@ impl PageMap {
         match page < self.noted_upto {
             true => Slot::Empty,
             false => Slot::Stored,
-        }
-    }
-
-    /// Asks for what is known of a sub-block and those behind it, to be used soon.
-    #[inline]
-    pub(crate) fn prefetch(&self, sub_block: u64) {
-        let (page, entry) = split(sub_block);
-        if let Slot::Here(page) = self.slot(page) {
-            prefetch(&page.pbas[entry]);
-            prefetch(&page.crcs[entry]);
         }
     }
 

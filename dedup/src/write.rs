@@ -31,7 +31,7 @@ use crate::state::State;
 use crate::verify::{self, Check, Kept};
 use crate::wait::{Event, lock};
 use crate::{EngineError, ErrorKind, Result, SUB_BLOCK_BYTES};
-use claiming::{claim_job, note_old, prefetch_old, undo_claims};
+use claiming::{claim_job, note_old, undo_claims};
 
 /// How often a write without room asks for freed blocks before it fails.
 const RECLAIM_ATTEMPTS: u32 = 3;
@@ -284,7 +284,6 @@ impl Batch {
         let mut void = Vec::new();
         let mut state = lock(&shared.state);
         state.check_writable()?;
-        prefetch_old(&state, jobs);
         for job in jobs.iter_mut() {
             let Some(command) = &job.command else {
                 continue;

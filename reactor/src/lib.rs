@@ -12,8 +12,7 @@
 //! - A [`Buffer`] that the kernel reads or writes is owned by the ring until the kernel is done, also
 //!   when the future is dropped, and also when the reactor stops.
 //! - A task that panics ends alone: whoever waits for it gets [`JoinError::Panicked`].
-//! - `unsafe` is confined to `ring/` (submission and completion), `buffer/` (the mapping), `prefetch`
-//!   and `stream` (single instructions).
+//! - `unsafe` is confined to `ring/` (submission and completion), `buffer/` (the mapping) and `prefetch`.
 
 mod blocking;
 mod buffer;
@@ -25,7 +24,6 @@ mod prefetch;
 mod ring;
 mod shared;
 mod slab;
-mod stream;
 pub mod sync;
 mod thread;
 mod timer;
@@ -38,6 +36,5 @@ pub use executor::others_are_ready;
 pub use file::{readable, writable};
 pub use join::{JoinError, JoinHandle, RemoteJoin, spawn};
 pub use prefetch::prefetch;
-pub use stream::copy_past_caches;
 pub use thread::{Config, Handle, ReactorThread, current, run, start};
 pub use timer::{Elapsed, Sleep, now, sleep, sleep_until, timeout, yield_now};

@@ -10,15 +10,6 @@ use crate::packing::Packing;
 use crate::state::{Claim, Flight, State, Wanted};
 use crate::verify::Check;
 
-/// Asks for what is known of all mappings that are to be changed, so that it comes at the same time.
-pub(super) fn prefetch_old(state: &State, jobs: &[Job]) {
-    for command in jobs.iter().filter_map(|job| job.command.as_ref()) {
-        if let Some(entry) = state.volumes.get(&command.volume.id) {
-            entry.map.prefetch(command.start);
-        }
-    }
-}
-
 /// Notes what a command's sub-blocks are mapped to; returns those addresses of which only the store knows.
 pub(super) fn note_old(
     blocks: &BlockTable,
