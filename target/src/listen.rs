@@ -481,10 +481,11 @@ fn bind_rdma(
     bound: &mut Bound,
     found: &mut Ready,
 ) -> Result<(), Failure> {
+    // Where this reactor listens already with its part of a device that the first one opened, it is done.
     let asked: Vec<TransportAddress> = wanted
         .addresses
         .iter()
-        .filter(|address| address.scheme == scheme)
+        .filter(|address| address.scheme == scheme && !found.addresses.contains(address))
         .copied()
         .collect();
     let mut hosts: Vec<IpAddr> = asked.iter().map(|address| address.host).collect();

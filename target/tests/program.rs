@@ -130,7 +130,7 @@ impl Daemon {
         let stdout = child.stdout.take().expect("a pipe");
         let mut stdout = BufReader::new(stdout);
         stdout.read_line(&mut first).expect("a line");
-        assert!(first.starts_with("ready rdma://"), "'{first}'");
+        assert!(first.starts_with("ready rdma"), "'{first}'");
         // The rest is read away, so that the daemon never waits for the pipe.
         std::thread::spawn(move || std::io::copy(&mut stdout, &mut std::io::sink()));
         Self { child }
@@ -757,6 +757,70 @@ fn tls_keys_and_listeners_are_there_after_a_restart_and_keys_are_never_shown() {
         let mode = entry.permissions().mode();
         assert_eq!(mode & 0o077, 0, "{entry:?}");
     }
+}
+
+#[test]
+fn soft_roce_listeners_come_and_go_while_a_host_writes() {
+    let pool = Pool::new();
+    let at_first = pool.address.replace("rdma://", "rdma+soft://");
+    let arguments = [
+        "serve",
+        "--pool",
+        pool.dir(),
+        "--create",
+        "1G",
+        "--reactors",
+        "2",
+        "--volume",
+        "a=64M",
+        "--volume",
+        "b=64M",
+        "--listen",
+        &at_first,
+    ];
+    let daemon = Daemon::start(&arguments);
+    let load = |address: &str, nsid: &str, size: &str| {
+        let subsystem = format!("{address}/{NQN}");
+        let mut command = Command::new(ONEFOLD);
+        command
+            .args(["perf", &subsystem, "--rw", "randwrite", "--size", size])
+            .args(["--nsid", nsid, "--range", "32M", "--queues", "2"])
+            .args(["--verify", "--json"])
+            .stdout(Stdio::piped());
+        command.spawn().expect("the program starts")
+    };
+    let is_right = |load: Child| {
+        let output = load.wait_with_output().expect("it ends");
+        assert!(output.status.success(), "{:?}", output.status);
+        let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(
+            (&report["errors"], &report["verify_errors"]),
+            (&0.into(), &0.into()),
+            "{report}"
+        );
+    };
+    let hosts = || json(&["status", "--pool", pool.dir(), "--json"])["hosts"].clone();
+    let mut first = load(&at_first, "1", "256M");
+    while hosts().as_array().is_none_or(Vec::is_empty) {
+        assert!(first.try_wait().expect("a child").is_none(), "it attaches");
+    }
+    // On the device that is there, by another port; and on a device of its own, by another address.
+    let port = at_first.replace(":4420", ":4421");
+    let elsewhere = address().replace("rdma://", "rdma+soft://");
+    for _ in 0..2 {
+        for more in [&port, &elsewhere] {
+            succeeds(&["listener", "add", more, "--pool", pool.dir()]);
+            is_right(load(more, "2", "4M"));
+            succeeds(&["listener", "remove", more, "--pool", pool.dir()]);
+            let gone = format!("{more}/{NQN}");
+            let late = run(&["perf", &gone, "--rw", "read", "--size", "1M"]);
+            assert!(!late.status.success(), "nobody listens there any more");
+        }
+    }
+    is_right(first);
+    is_right(load(&at_first, "1", "4M"));
+    daemon.stop(Signal::TERM);
+    pool.is_consistent();
 }
 
 /// Everything in a folder.
