@@ -11,7 +11,7 @@
 //!   authenticated go on.
 //! - Computing happens on a helper thread, a bounded number at a time: a reactor does not wait for it.
 //! - Every failure is counted and logged with the host's address. After a few of them within a minute a host
-//!   at an address is told to come later ([`Limits`](crate::subsystem::Limits)).
+//!   at an address is told to come later ([`Limits`]).
 //! - No secret is logged or shown.
 
 mod attempts;
