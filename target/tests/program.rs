@@ -212,6 +212,7 @@ fn status_has_the_promised_shape_and_its_bytes_add_up() {
             "pool",
             "reactors",
             "survey",
+            "tls",
             "transports",
             "version",
             "volumes"
