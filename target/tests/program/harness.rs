@@ -1,0 +1,161 @@
+//! Pools and daemons of these stories, and what their commands print.
+
+use std::io::{BufRead, BufReader};
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+pub(crate) const ONEFOLD: &str = env!("CARGO_BIN_EXE_onefold");
+pub(crate) const NQN: &str = "nqn.2026-11.dev.onefold:default";
+
+/// A loopback address that no other story uses.
+pub(crate) fn address() -> String {
+    static NEXT: AtomicU16 = AtomicU16::new(1);
+    let [pid_high, pid_low] = (std::process::id() as u16).to_be_bytes();
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    // 127.1.0.0 and up: away from what a host of this machine takes at random is not possible, but
+    // two of the same are one in millions.
+    let host = Ipv4Addr::new(127, pid_high | 0x80, pid_low, number as u8);
+    format!("rdma://{host}:4420")
+}
+
+pub(crate) fn run(arguments: &[&str]) -> Output {
+    Command::new(ONEFOLD)
+        .args(arguments)
+        .output()
+        .expect("the program starts")
+}
+
+#[track_caller]
+pub(crate) fn succeeds(arguments: &[&str]) -> String {
+    let output = run(arguments);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "{arguments:?}: {:?} {errors}",
+        output.status
+    );
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// The command fails with that exit code, and its message holds those words.
+#[track_caller]
+pub(crate) fn fails(arguments: &[&str], code: i32, words: &[&str]) {
+    let output = run(arguments);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {errors}");
+    for word in words {
+        assert!(errors.contains(word), "'{word}' is not in: {errors}");
+    }
+}
+
+pub(crate) fn json(arguments: &[&str]) -> Value {
+    serde_json::from_str(&succeeds(arguments)).expect("JSON")
+}
+
+/// A pool folder and how it is served.
+pub(crate) struct Pool {
+    _folder: TempDir,
+    pub(crate) dir: PathBuf,
+    pub(crate) address: String,
+}
+
+impl Pool {
+    pub(crate) fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let dir = folder.path().join("pool");
+        Self {
+            _folder: folder,
+            dir,
+            address: address(),
+        }
+    }
+
+    pub(crate) fn dir(&self) -> &str {
+        self.dir.to_str().expect("text")
+    }
+
+    pub(crate) fn subsystem(&self) -> String {
+        format!("{}/{NQN}", self.address)
+    }
+
+    pub(crate) fn serve(&self, more: &[&str]) -> Daemon {
+        let mut arguments = vec!["serve", "--pool", self.dir(), "--listen", &self.address];
+        arguments.extend(more);
+        Daemon::start(&arguments)
+    }
+
+    pub(crate) fn create(&self) -> Daemon {
+        self.serve(&["--create", "1G"])
+    }
+
+    pub(crate) fn fails_to_serve(&self, more: &[&str], code: i32, words: &[&str]) {
+        let mut arguments = vec!["serve", "--pool", self.dir(), "--listen", &self.address];
+        arguments.extend(more);
+        fails(&arguments, code, words);
+    }
+
+    pub(crate) fn is_consistent(&self) {
+        let report = json(&["pool", "check", self.dir(), "--data", "--json"]);
+        assert_eq!(report["consistent"], true, "{report}");
+    }
+}
+
+/// A daemon that is ready.
+pub(crate) struct Daemon {
+    pub(crate) child: Child,
+}
+
+impl Daemon {
+    pub(crate) fn start(arguments: &[&str]) -> Self {
+        Self::start_with(arguments, Stdio::inherit())
+    }
+
+    /// The same, with its log there.
+    pub(crate) fn start_with(arguments: &[&str], log: Stdio) -> Self {
+        let mut child = Command::new(ONEFOLD)
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .expect("the program starts");
+        let mut first = String::new();
+        let stdout = child.stdout.take().expect("a pipe");
+        let mut stdout = BufReader::new(stdout);
+        stdout.read_line(&mut first).expect("a line");
+        assert!(first.starts_with("ready rdma"), "'{first}'");
+        // The rest is read away, so that the daemon never waits for the pipe.
+        std::thread::spawn(move || std::io::copy(&mut stdout, &mut std::io::sink()));
+        Self { child }
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, signal).expect("the daemon lives");
+    }
+
+    /// Asks it to stop, and expects a clean end.
+    #[track_caller]
+    pub(crate) fn stop(mut self, signal: Signal) {
+        self.signal(signal);
+        let status = self.child.wait().expect("it ends");
+        assert!(status.success(), "{status:?}");
+    }
+
+    pub(crate) fn kill(mut self) {
+        self.child.kill().expect("it lives");
+        self.child.wait().expect("it ends");
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

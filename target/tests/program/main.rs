@@ -1,0 +1,6 @@
+//! The `onefold` program as its owner uses it: started, asked, stopped, killed, misused. Every daemon
+//! listens on a loopback address of its own, so that stories run side by side.
+
+mod configuration;
+mod harness;
+mod pools;

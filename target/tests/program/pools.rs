@@ -1,0 +1,373 @@
+//! Pools, volumes and drives; what goes wrong with them; hosts and loads.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use super::harness::*;
+
+#[test]
+fn a_second_start_finds_the_same_volume_with_the_same_identity() {
+    let pool = Pool::new();
+    let daemon = pool.create();
+    let first = json(&["volume", "list", "--pool", pool.dir(), "--json"]);
+    assert_eq!(first[0]["name"], "vol0");
+    assert_eq!(first[0]["nsid"], 1);
+    assert_eq!(first[0]["lba_bytes"], 4096);
+    assert_eq!(first[0]["size_bytes"], 1u64 << 30);
+    daemon.stop(Signal::TERM);
+    let daemon = pool.create();
+    assert_eq!(
+        json(&["volume", "list", "--pool", pool.dir(), "--json"]),
+        first
+    );
+    daemon.stop(Signal::INT);
+    pool.is_consistent();
+    let mode = |name: &str| {
+        let metadata = std::fs::metadata(pool.dir.join(name)).expect(name);
+        metadata.permissions().mode() & 0o777
+    };
+    assert_eq!((mode("pool.toml"), mode("drive0")), (0o600, 0o600));
+    assert!(
+        !pool.dir.join("onefold.sock").exists(),
+        "the socket goes with the daemon"
+    );
+}
+
+#[test]
+fn status_has_the_promised_shape_and_its_bytes_add_up() {
+    let pool = Pool::new();
+    let _daemon = pool.create();
+    let status = json(&["status", "--pool", pool.dir(), "--json"]);
+    let keys = |value: &Value| -> Vec<String> {
+        value
+            .as_object()
+            .expect("an object")
+            .keys()
+            .cloned()
+            .collect()
+    };
+    assert_eq!(
+        keys(&status),
+        [
+            "authentication",
+            "health",
+            "hosts",
+            "pool",
+            "reactors",
+            "survey",
+            "tls",
+            "transports",
+            "version",
+            "volumes"
+        ]
+    );
+    assert_eq!(
+        keys(&status["pool"]),
+        [
+            "capacity_bytes",
+            "compression_saved_bytes",
+            "dedup_ratio",
+            "logical_bytes",
+            "metadata_bytes",
+            "used_bytes"
+        ]
+    );
+    assert_eq!(
+        keys(&status["volumes"][0]),
+        [
+            "logical_bytes",
+            "name",
+            "nsid",
+            "size_bytes",
+            "uuid",
+            "zero_bytes"
+        ]
+    );
+    let text = succeeds(&["status", "--pool", pool.dir()]);
+    assert!(text.contains("No host is attached."), "{text}");
+    let socket = std::fs::metadata(pool.dir.join("onefold.sock")).expect("a socket");
+    assert_eq!(socket.permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn volumes_are_created_resized_and_deleted_while_the_daemon_runs() {
+    let pool = Pool::new();
+    let daemon = pool.serve(&["--create", "1G", "--volume", "db=2G,lba=512"]);
+    let at = |arguments: &[&str]| {
+        let mut all = vec!["volume"];
+        all.extend(arguments);
+        all.extend(["--pool", pool.dir()]);
+        all.into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let ask = |arguments: &[&str]| {
+        let all = at(arguments);
+        succeeds(&all.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    let refuse = |arguments: &[&str], code, words: &[&str]| {
+        let all = at(arguments);
+        fails(
+            &all.iter().map(String::as_str).collect::<Vec<_>>(),
+            code,
+            words,
+        );
+    };
+    assert!(ask(&["list"]).contains("db"));
+    assert!(ask(&["create", "scratch", "--size", "10T"]).contains("NSID 2"));
+    ask(&["create", "raw", "--size", "1G", "--dedup", "off"]);
+    let raw: Value = serde_json::from_str(&ask(&["show", "raw", "--json"])).expect("JSON");
+    assert_eq!(raw["dedup"], false);
+    assert!(ask(&["show", "raw"]).contains("dedup        off"));
+    refuse(&["create", "scratch", "--size", "1G"], 65, &["scratch"]);
+    refuse(&["create", "odd", "--size", "1000"], 65, &[]);
+    refuse(&["create", "a/b", "--size", "1G"], 65, &[]);
+    ask(&["resize", "scratch", "--size", "20T"]);
+    refuse(&["resize", "scratch", "--size", "1T"], 65, &["--shrink"]);
+    ask(&["resize", "scratch", "--size", "1T", "--shrink"]);
+    ask(&["delete", "scratch", "--yes"]);
+    refuse(
+        &["delete", "scratch", "--yes"],
+        66,
+        &["scratch", "volume list"],
+    );
+    refuse(&["show", "../status"], 65, &[]);
+    let show: Value = serde_json::from_str(&ask(&["show", "db", "--json"])).expect("JSON");
+    assert_eq!(show["lba_bytes"], 512);
+    assert_eq!(show["dedup"], true);
+    daemon.stop(Signal::TERM);
+    pool.is_consistent();
+}
+
+#[test]
+fn what_is_taken_missing_or_wrong_is_said() {
+    let (one, two) = (Pool::new(), Pool::new());
+    let daemon = one.create();
+    let pid = daemon.child.id().to_string();
+    one.fails_to_serve(&[], 69, &[&pid, "stop that process"]);
+    fails(&["pool", "check", one.dir()], 1, &[&pid]);
+    let taken = [
+        "serve",
+        "--pool",
+        two.dir(),
+        "--create",
+        "1G",
+        "--listen",
+        &one.address,
+    ];
+    fails(&taken, 69, &["4791", "127."]);
+    daemon.stop(Signal::TERM);
+
+    fails(
+        &["status", "--pool", one.dir()],
+        69,
+        &["no daemon", "onefold serve"],
+    );
+    fails(
+        &["serve", "--pool", "/nowhere/pool"],
+        66,
+        &["/nowhere/pool", "--create"],
+    );
+    fails(&["pool", "check", "/nowhere/pool"], 1, &["/nowhere/pool"]);
+    fails(&["serve", "--listen", "rdma://nonsense"], 64, &["nonsense"]);
+    let elsewhere = [
+        "serve",
+        "--pool",
+        one.dir(),
+        "--listen",
+        "rdma://203.0.113.77:4420",
+    ];
+    fails(&elsewhere, 69, &["203.0.113.77"]);
+    one.fails_to_serve(&["--drive", "/dev/null"], 65, &["/dev/null"]);
+    fails(
+        &[
+            "serve",
+            "--pool",
+            Pool::new().dir(),
+            "--create",
+            "4k",
+            "--listen",
+            &one.address,
+        ],
+        65,
+        &["64M"],
+    );
+}
+
+#[test]
+fn a_drive_that_is_missing_truncated_or_of_another_pool_is_never_written() {
+    let (one, two) = (Pool::new(), Pool::new());
+    one.create().stop(Signal::TERM);
+    two.create().stop(Signal::TERM);
+    let (drive, other) = (one.dir.join("drive0"), two.dir.join("drive0"));
+    let aside = one.dir.join("aside");
+    std::fs::rename(&drive, &aside).expect("a rename");
+    one.fails_to_serve(&[], 66, &["drive0"]);
+
+    std::fs::rename(&other, &drive).expect("a rename");
+    one.fails_to_serve(&[], 65, &["drive0", "belongs to pool"]);
+    assert_eq!(run(&["pool", "check", one.dir()]).status.code(), Some(2));
+    std::fs::rename(&drive, &other).expect("a rename");
+
+    std::fs::rename(&aside, &drive).expect("a rename");
+    let file = std::fs::OpenOptions::new()
+        .write(true)
+        .open(&drive)
+        .expect("the drive");
+    file.set_len(1 << 29).expect("truncation");
+    one.fails_to_serve(&[], 74, &["drive0"]);
+    assert_eq!(run(&["pool", "check", one.dir()]).status.code(), Some(2));
+    file.set_len(1 << 30).expect("its size again");
+    one.serve(&[]).stop(Signal::TERM);
+
+    // A new pool does not take a drive that holds something.
+    let taken = format!("{}", other.display());
+    let third = Pool::new();
+    let arguments = ["--create", "1G", "--drive", &taken];
+    third.fails_to_serve(&arguments, 65, &["holds", "nothing was written"]);
+    two.serve(&[]).stop(Signal::TERM);
+}
+
+#[test]
+fn pool_parts_of_another_version_or_damaged_are_named_and_left_alone() {
+    let pool = Pool::new();
+    pool.create().stop(Signal::TERM);
+    let identity = pool.dir.join("pool.toml");
+    let whole = std::fs::read_to_string(&identity).expect("an identity");
+    let damaged: [(String, i32, &str); 3] = [
+        (
+            whole.replace("format_version = 1", "format_version = 99"),
+            65,
+            "99",
+        ),
+        (
+            whole.replace("hash_key = \"", "hash_key = \"0"),
+            74,
+            "pool.toml",
+        ),
+        (String::new(), 74, "pool.toml"),
+    ];
+    for (text, code, word) in damaged {
+        std::fs::write(&identity, &text).expect("a write");
+        pool.fails_to_serve(&[], code, &["pool.toml", word]);
+        assert_eq!(
+            std::fs::read_to_string(&identity).expect("it is there"),
+            text
+        );
+    }
+    std::fs::write(&identity, whole).expect("a write");
+    pool.serve(&[]).stop(Signal::TERM);
+    pool.is_consistent();
+}
+
+#[test]
+fn several_drives_make_one_pool() {
+    let pool = Pool::new();
+    let folder = pool.dir.parent().expect("a parent").to_owned();
+    let drive = |name: &str| format!("{}=256M", folder.join(name).display());
+    let (a, b) = (drive("a"), drive("b"));
+    let daemon = pool.serve(&["--create", "1G", "--drive", &a, "--drive", &b]);
+    let status = json(&["status", "--pool", pool.dir(), "--json"]);
+    assert_eq!(
+        status["pool"]["capacity_bytes"],
+        (512u64 << 20) - (2 << 20),
+        "less the label areas"
+    );
+    daemon.stop(Signal::TERM);
+    let named = format!("{}", folder.join("b").display());
+    pool.serve(&["--drive", &named]).stop(Signal::TERM);
+}
+
+#[test]
+fn a_host_discovers_the_target_and_its_data_survives_a_kill() {
+    let pool = Pool::new();
+    let daemon = pool.create();
+    let offers = json(&["discover", &pool.address, "--json"]);
+    // The discovery service itself, and the subsystem.
+    assert_eq!(offers.as_array().map(Vec::len), Some(2), "{offers}");
+    assert_eq!(
+        (&offers[0]["kind"], &offers[1]["kind"]),
+        (&"discovery".into(), &"nvme".into())
+    );
+    assert_eq!(
+        (&offers[1]["subsystem"], &offers[1]["port"]),
+        (&NQN.into(), &"4420".into())
+    );
+    assert!(
+        pool.address
+            .contains(offers[1]["address"].as_str().expect("text"))
+    );
+
+    let load = |pattern: &str, size: &str| {
+        let subsystem = pool.subsystem();
+        let arguments = ["perf", &subsystem, "--rw", pattern, "--size", size];
+        let more = [
+            "--range", "64M", "--dup", "50", "--qd", "8", "--verify", "--json",
+        ];
+        json(&[&arguments[..], &more[..]].concat())
+    };
+    let report = load("randwrite", "16M");
+    assert_eq!(
+        (&report["errors"], &report["verify_errors"]),
+        (&0.into(), &0.into()),
+        "{report}"
+    );
+    assert_eq!(report["write"]["bytes"], 16 << 20);
+    let before = json(&["status", "--pool", pool.dir(), "--json"]);
+    assert!(
+        before["pool"]["dedup_ratio"].as_f64().expect("a number") > 1.2,
+        "{before}"
+    );
+    daemon.kill();
+
+    pool.is_consistent();
+    let daemon = pool.serve(&[]);
+    let after = json(&["status", "--pool", pool.dir(), "--json"]);
+    assert_eq!(
+        after["volumes"], before["volumes"],
+        "what was acknowledged is there"
+    );
+    assert_eq!(
+        after["pool"]["logical_bytes"],
+        before["pool"]["logical_bytes"]
+    );
+    load("randrw", "16M");
+    daemon.stop(Signal::TERM);
+    pool.is_consistent();
+}
+
+#[test]
+fn a_load_without_its_target_or_namespace_says_so() {
+    let pool = Pool::new();
+    let subsystem = pool.subsystem();
+    let _daemon = pool.create();
+    let perf = |more: &[&str], code, words: &[&str]| {
+        let arguments = [&["perf", &subsystem, "--rw", "read", "--time", "1"], more].concat();
+        fails(&arguments, code, words);
+    };
+    perf(&["--nsid", "7"], 1, &["7"]);
+    perf(&["--bs", "1000"], 1, &["--bs"]);
+    perf(&["--dup", "60", "--zero", "60"], 65, &["100"]);
+    let other = format!("{}/nqn.2026-11.dev.onefold:other", pool.address);
+    fails(
+        &["perf", &other, "--rw", "read", "--time", "1"],
+        1,
+        &["Connect"],
+    );
+}
+
+#[test]
+fn help_has_an_example_and_usage_errors_have_their_own_code() {
+    for command in ["serve", "status", "discover", "perf"] {
+        let help = succeeds(&[command, "--help"]);
+        assert!(
+            help.contains("Example") && help.contains("onefold"),
+            "{help}"
+        );
+    }
+    assert!(succeeds(&["--version"]).starts_with("onefold "));
+    fails(&["serve", "--create", "lots"], 64, &["lots"]);
+    fails(&["nonsense"], 64, &["nonsense"]);
+    assert!(Path::new(ONEFOLD).exists());
+}
