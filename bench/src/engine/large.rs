@@ -11,7 +11,7 @@ use super::load::{Act, Load, Places, Until};
 use super::pool::{KNOWN_BLOCKS, Pool, volume_spec};
 use super::report::{Goal, Row, Unit};
 use super::stamp::StampDrive;
-use super::{Bench, EngineBenchError, SMALL};
+use super::{Bench, EngineBenchError, LARGE, SMALL};
 use crate::machine;
 
 /// Freeing is watched for so long at most.
@@ -97,15 +97,34 @@ impl Bench<'_> {
         let load = pool.load_on_known(Act::Write(mix), Places::Random, SMALL, 32)?;
         let row = self.median(name, load).await?.commands(name);
         self.put(row);
-        self.copying(&pool).await?;
+        self.copying(&pool, "large-copy").await?;
         self.freeing(&pool, blocks).await?;
         pool.close().await?;
         Ok(())
     }
 
+    /// Copies a volume that was written in order, as those of machines mostly are.
+    pub(super) async fn copy_in_order(&mut self, blocks: u64) -> Result<(), EngineBenchError> {
+        (self.progress)("filling a volume to copy");
+        let volume_bytes = blocks * BLOCK_BYTES as u64;
+        let drive_blocks = blocks + blocks / 16 + 2 * KNOWN_BLOCKS;
+        let drive = Arc::new(StampDrive::new(drive_blocks, content::template()));
+        let folder = self.folder.join("copy");
+        let pool = Pool::create(&folder, drive, volume_bytes).await?;
+        let fill = Load {
+            until: Until::Commands(volume_bytes / LARGE as u64),
+            ..pool.load(Act::Write(Mix::Unique), Places::InOrder, LARGE, 8)
+        };
+        self.cores.run(fill).await?;
+        pool.engine.checkpoint().await?;
+        self.copying(&pool, "copy").await?;
+        pool.discard().await;
+        Ok(())
+    }
+
     /// Copies the whole work volume by reference, as hosts do it with Copy, and gives the copy back.
-    async fn copying(&mut self, pool: &Pool) -> Result<(), EngineBenchError> {
-        (self.progress)("copying a large volume by reference");
+    async fn copying(&mut self, pool: &Pool, name: &str) -> Result<(), EngineBenchError> {
+        (self.progress)("copying a volume by reference");
         let Some(reactor) = reactor::current() else {
             return Err(EngineBenchError::Stopped);
         };
@@ -126,11 +145,13 @@ impl Bench<'_> {
         }
         let took = start.elapsed().as_secs_f64();
         let rate = size_bytes as f64 / took;
-        self.put(Row::new("large-copy", rate, Unit::BytesPerSecond));
-        self.put(Row::new("large-copy-took", took * 1e3, Unit::Milliseconds));
+        self.put(Row::new(name, rate, Unit::BytesPerSecond));
+        let row_name = format!("{name}-took");
+        self.put(Row::new(row_name, took * 1e3, Unit::Milliseconds));
         pool.engine.checkpoint().await?;
         let took = start.elapsed().as_secs_f64() * 1e3;
-        let row = Row::new("large-copy-until-stored", took, Unit::Milliseconds);
+        let row_name = format!("{name}-until-stored");
+        let row = Row::new(row_name, took, Unit::Milliseconds);
         self.put(row);
         drop(copy);
         pool.engine.delete_volume("copy").await?;

@@ -51,8 +51,9 @@ pub struct Options {
 }
 
 /// The workloads that can be chosen, in their order; `grid` are all figures of compression, `small-cache` those of a
-/// volume whose map does not fit the memory for it, `large` those of a large pool.
-pub const WORKLOADS: [&str; 14] = [
+/// volume whose map does not fit the memory for it, `copy` those of copying a volume that was written in order, `large`
+/// those of a large pool.
+pub const WORKLOADS: [&str; 15] = [
     "write-128k-unique",
     "read-128k",
     "write-128k-dup90",
@@ -66,6 +67,7 @@ pub const WORKLOADS: [&str; 14] = [
     "file-write-128k-dup90",
     "grid",
     "small-cache",
+    "copy",
     "large",
 ];
 
@@ -269,7 +271,7 @@ async fn run_plan(
     bench.limits.of_core(&bench.cores, &bench.budget).await?;
     let (file, memory): (Vec<&str>, Vec<&str>) = WORKLOADS
         .into_iter()
-        .filter(|name| ![LARGE_POOL, GRID, SMALL_CACHE].contains(name) && bench.wants(name))
+        .filter(|name| ![LARGE_POOL, GRID, SMALL_CACHE, COPY].contains(name) && bench.wants(name))
         .partition(|name| name.starts_with("file-"));
     if !memory.is_empty() {
         bench.memory_drive(reactors).await?;
@@ -298,10 +300,12 @@ async fn run_plan(
         );
         bench.results.extend(rows.await?);
     }
+    let blocks = options.large_blocks.unwrap_or(bench.plan.large_blocks);
+    if bench.wants(COPY) && (is_asked || bench.plan.has_long) {
+        bench.copy_in_order(blocks).await?;
+    }
     if bench.wants(LARGE_POOL) {
-        bench
-            .large(options.large_blocks.unwrap_or(bench.plan.large_blocks))
-            .await?;
+        bench.large(blocks).await?;
     }
     let mut notes = vec![
         "Core: how much of its core the load's thread had. In brackets the ratio by its processor time: \
@@ -344,6 +348,7 @@ struct Bench<'a> {
 const LARGE_POOL: &str = "large";
 const GRID: &str = "grid";
 const SMALL_CACHE: &str = "small-cache";
+const COPY: &str = "copy";
 const SMALL: usize = BLOCK_BYTES;
 const LARGE: usize = 128 << 10;
 const DUPLICATES: Mix = Mix::Duplicates {
@@ -569,6 +574,7 @@ mod tests {
         assert!(value("grid-c55-read-128k") > 0.0);
         assert!(value("small-cache-read-4k") > 0.0);
         assert!(value("small-cache-metadata-reads-per-read") <= 1.0);
+        assert!(value("copy") > 0.0);
         assert!(report.limits.blake3_bytes_per_second > 0.0);
         assert!(report.to_string().contains("write-128k-dup90"));
         assert!(

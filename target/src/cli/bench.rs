@@ -67,12 +67,13 @@ pub struct EngineArgs {
     /// The file system to measure on
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
-    /// Unique 4 KiB blocks of the large pool [default: 20000000, with --quick 262144], and of the volume of small-cache
+    /// Unique 4 KiB blocks of the large pool and of copy [default: 20000000, with --quick 262144], and of small-cache
     /// [default: 16777216, with --quick 1048576]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1024..=1 << 32))]
     pub blocks: Option<u64>,
     /// Only these workloads, separated by commas; `large` are all figures of a large pool, `small-cache` those of a
-    /// volume whose map does not fit 64 MiB (not part of --quick if not asked for)
+    /// volume whose map does not fit 64 MiB, `copy` those of a copy by reference of a volume that was written in order
+    /// (these two are not part of --quick if not asked for)
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = bench::engine::WORKLOADS)]
     pub only: Vec<String>,
     /// Print JSON
