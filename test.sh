@@ -34,7 +34,7 @@ step "the program as people run it"
 build_program
 # What follows plays with this one.
 export ONEFOLD_PROGRAM=$CARGO_TARGET_DIR/release/onefold
-cargo test -p tests --test daemon
+cargo test --workspace --test daemon
 
 if [ -z "$quick" ]; then
   [ "$(id -u)" = 0 ] || { echo "the guests need root (network namespaces, taps): run as root, or ./test.sh --quick" >&2; exit 1; }
