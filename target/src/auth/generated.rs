@@ -11,8 +11,9 @@ use nvme::auth::TlsPsk;
 
 use crate::queue::lock;
 
-/// Keys that are kept: those of all controllers that there can be, and of as many hosts on their way. The one
-/// that was made first is forgotten for another.
+/// Keys that are kept: those of all controllers that there can be, and of as many hosts on their way. For another, the
+/// one that was made first of those that nobody uses is forgotten: a host that authenticates again and again drives out
+/// no key of a host that is attached.
 const KEPT_MAX: usize = 2048;
 
 struct Generated {
@@ -40,7 +41,10 @@ impl GeneratedKeys {
         let mut keys = lock(&self.keys);
         keys.retain(|identity, key| self.is_new(key, now) || in_use.contains(identity.as_str()));
         if keys.len() >= KEPT_MAX {
-            let oldest = keys.iter().min_by_key(|(_, key)| key.made);
+            let of_least_use = |(identity, key): &(&String, &Generated)| {
+                (in_use.contains(identity.as_str()), key.made)
+            };
+            let oldest = keys.iter().min_by_key(of_least_use);
             if let Some(oldest) = oldest.map(|(identity, _)| identity.clone()) {
                 keys.remove(&oldest);
             }
@@ -105,14 +109,16 @@ mod tests {
     }
 
     #[test]
-    fn hosts_that_have_keys_made_and_never_come_take_bounded_memory() {
+    fn hosts_that_have_keys_made_and_never_come_take_bounded_memory_and_drive_nobody_out() {
         let (keys, now) = (GeneratedKeys::new(MINUTE), Instant::now());
+        // The first is an attached host's.
+        let used = HashSet::from([psk(0).identity.into()]);
         for number in 0..=KEPT_MAX {
             let made = now + Duration::from_nanos(number as u64);
-            keys.keep(psk(number), made, &HashSet::new());
+            keys.keep(psk(number), made, &used);
         }
         assert_eq!(lock(&keys.keys).len(), KEPT_MAX);
         let find = |number| keys.find(&psk(number).identity, now, HashSet::new);
-        assert!(find(0).is_none() && find(KEPT_MAX).is_some());
+        assert!(find(0).is_some() && find(1).is_none() && find(KEPT_MAX).is_some());
     }
 }
