@@ -14,14 +14,7 @@ prepare_build
 build=$CARGO_TARGET_DIR
 work=${ONEFOLD_FUZZ_CORPUS:-$build/fuzz-corpus}
 
-# RocksDB is only linked, never fuzzed: the library of the normal build does, where there is one.
-if [ -z "${ROCKSDB_LIB_DIR:-}" ]; then
-  library=$(find "$build" -name librocksdb.a -path '*librocksdb-sys*' -print -quit 2>/dev/null || true)
-  if [ -n "$library" ]; then
-    export ROCKSDB_LIB_DIR=$(dirname "$library") ROCKSDB_STATIC=1
-  fi
-fi
-
+# RocksDB is only linked, never fuzzed: `prepare_build` compiled it without coverage.
 # Coverage by flags that the stable compiler has: counters and comparisons for libFuzzer. The host's
 # triple is named, so that build scripts are not instrumented.
 host=$(rustc -vV | sed -n 's/^host: //p')
