@@ -42,6 +42,8 @@ if [ -z "$quick" ]; then
   tests/lab/setup.sh
   step "guests"
   # One at a time: an emulated guest takes a core.
-  cargo test --workspace --test guests --test guests_nvme -- --ignored --test-threads=1 --nocapture
+  cargo test --workspace --test guests --test guests_nvme --test guests_verbs -- --ignored --test-threads=1 --nocapture
+  step "fio in a guest while the daemon is killed"
+  ONEFOLD_FIO_SECONDS=${ONEFOLD_FIO_SECONDS:-90} cargo test --workspace --test fio_kills -- --ignored --nocapture
 fi
 step "all passed"

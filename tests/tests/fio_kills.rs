@@ -1,6 +1,6 @@
 //! fio with verification in a guest with a real kernel, while the daemon is killed again and again.
 //!
-//! `tests/lab/fio.sh MINUTES` runs it, outside of the usual tests; `ONEFOLD_FIO_SECONDS` is how long.
+//! `./test.sh` runs it shortly, `tests/lab/fio.sh MINUTES` for as long as wanted; `ONEFOLD_FIO_SECONDS` is how long.
 
 #![allow(
     clippy::print_stdout,
@@ -24,7 +24,7 @@ const BOOT_LIMIT: Duration = Duration::from_secs(600);
 const ROUND_LIMIT: Duration = Duration::from_secs(900);
 
 #[test]
-#[ignore = "boots a guest, and takes minutes: tests/lab/fio.sh prepares the lab and runs it"]
+#[ignore = "boots a guest: ./test.sh and tests/lab/fio.sh prepare the lab and run it"]
 fn fio_reads_only_what_it_wrote_whenever_the_daemon_is_killed() {
     let seconds = match std::env::var("ONEFOLD_FIO_SECONDS") {
         Ok(text) => text.parse().expect("ONEFOLD_FIO_SECONDS is a number"),

@@ -1,8 +1,7 @@
-//! RDMA in guests that takes too long for every run: RDMA devices of the kernel at both ends, and soft
-//! RoCE, through networks that lose, reorder, repeat and damage packets.
+//! RDMA in guests: RDMA devices of the kernel at both ends, and soft RoCE, through networks that lose, reorder,
+//! repeat and damage packets.
 //!
-//! These tests need root, QEMU and the lab's images, as those in `guests.rs`. They are run by name
-//! (CONTRIBUTING.md), not by `./test.sh`.
+//! These tests need root, QEMU and the lab's images, as those in `guests.rs`.
 
 #![allow(clippy::print_stdout, reason = "the figures of a story are its result")]
 
@@ -13,7 +12,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use tests::daemon::{onefold_in, text_of};
-use tests::lab::{Guest, GuestSpec, Network, program_for_guests};
+use tests::lab::{Guest, GuestSpec, Network, program_for_guests, steadily};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -155,89 +154,99 @@ const fn small(name: &'static str, story: &'static str) -> Role {
 }
 
 #[test]
-#[ignore = "boots two guests: tests/lab/setup.sh, then by name (CONTRIBUTING.md); rxe in an emulated kernel is not steady enough for every run"]
+#[ignore = "boots two guests: ./test.sh prepares the lab and runs it"]
 fn rdma_devices_serve_a_linux_host_and_attach_to_a_linux_target() {
-    let target = Role {
-        name: "rnic-target",
-        story: "verbs_target",
-        cpus: 2,
-    };
-    // A queue for each processor.
-    let host = Role {
-        name: "rnic-host",
-        story: "verbs_host",
-        cpus: 2,
-    };
-    let mut pair = Pair::boot(target, host, &[ADDRESS, KERNEL_NQN]);
-    pair.host.await_signal("clean", 5 * MINUTE);
-    pair.through_a_bad_network("");
-    pair.finish();
+    steadily(|| {
+        let target = Role {
+            name: "rnic-target",
+            story: "verbs_target",
+            cpus: 2,
+        };
+        // A queue for each processor.
+        let host = Role {
+            name: "rnic-host",
+            story: "verbs_host",
+            cpus: 2,
+        };
+        let mut pair = Pair::boot(target, host, &[ADDRESS, KERNEL_NQN]);
+        pair.host.await_signal("clean", 5 * MINUTE);
+        pair.through_a_bad_network("");
+        pair.finish();
+    });
 }
 
 #[test]
-#[ignore = "boots a guest: tests/lab/setup.sh, then by name (CONTRIBUTING.md); rxe in an emulated kernel is not steady enough for every run"]
+#[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
 fn every_reactor_serves_hosts_of_an_rdma_device_that_runs_out_of_receives() {
-    let alone = Alone::boot("few-receives", "verbs_few_receives", &[ADDRESS, ADDRESS_V6]);
-    // Soft RoCE has one program on an address.
-    let hosts = [(ADDRESS, "1"), (ADDRESS_V6, "2")];
-    let work = "--rw randrw --bs 4k --qd 64 --queues 4 --size 16M";
-    let load = |(address, volume)| alone.load(address, volume, work);
-    let loads: Vec<Output> = thread::scope(|scope| {
-        let loads = hosts.map(|host| scope.spawn(move || load(host)));
-        let ended = loads.map(|load| load.join().expect("no load panics"));
-        ended.into()
+    steadily(|| {
+        let alone = Alone::boot("few-receives", "verbs_few_receives", &[ADDRESS, ADDRESS_V6]);
+        // Soft RoCE has one program on an address.
+        let hosts = [(ADDRESS, "1"), (ADDRESS_V6, "2")];
+        let work = "--rw randrw --bs 4k --qd 64 --queues 4 --size 16M";
+        let load = |(address, volume)| alone.load(address, volume, work);
+        let loads: Vec<Output> = thread::scope(|scope| {
+            let loads = hosts.map(|host| scope.spawn(move || load(host)));
+            let ended = loads.map(|load| load.join().expect("no load panics"));
+            ended.into()
+        });
+        loads.iter().for_each(|load| alone.assert_done(load));
+        alone.target.signal("loaded");
+        alone.finish(3 * MINUTE);
     });
-    loads.iter().for_each(|load| alone.assert_done(load));
-    alone.target.signal("loaded");
-    alone.finish(3 * MINUTE);
 }
 
 #[test]
-#[ignore = "boots a guest: tests/lab/setup.sh, then by name (CONTRIBUTING.md); rxe in an emulated kernel is not steady enough for every run"]
+#[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
 fn an_rdma_port_goes_down_and_up_and_memory_is_short_and_hosts_are_served() {
-    let mut alone = Alone::boot("port-down", "verbs_port_down", &[ADDRESS]);
-    let work = "--rw randrw --bs 16k --qd 8 --queues 4 --size 4M";
-    let cut = thread::scope(|scope| {
-        let load =
-            scope.spawn(|| alone.load(ADDRESS, "1", "--rw randrw --bs 16k --qd 8 --time 120"));
-        alone.target.signal("loading");
-        load.join().expect("no load panics")
+    steadily(|| {
+        let mut alone = Alone::boot("port-down", "verbs_port_down", &[ADDRESS]);
+        let work = "--rw randrw --bs 16k --qd 8 --queues 4 --size 4M";
+        let cut = thread::scope(|scope| {
+            let load =
+                scope.spawn(|| alone.load(ADDRESS, "1", "--rw randrw --bs 16k --qd 8 --time 120"));
+            alone.target.signal("loading");
+            load.join().expect("no load panics")
+        });
+        alone.target.await_signal("down", MINUTE);
+        // Whoever was attached is told, and does not wait for ever.
+        let told = text_of(&cut);
+        assert!(!cut.status.success() && told.contains("is gone"), "{told}");
+        println!("{told}");
+        alone.target.signal("seen-down");
+        for (ready, done) in [("again", "served"), ("little-memory", "little-served")] {
+            alone.target.await_signal(ready, 2 * MINUTE);
+            alone.assert_done(&alone.load(ADDRESS, "1", work));
+            alone.target.signal(done);
+        }
+        alone.finish(3 * MINUTE);
     });
-    alone.target.await_signal("down", MINUTE);
-    // Whoever was attached is told, and does not wait for ever.
-    let told = text_of(&cut);
-    assert!(!cut.status.success() && told.contains("is gone"), "{told}");
-    println!("{told}");
-    alone.target.signal("seen-down");
-    for (ready, done) in [("again", "served"), ("little-memory", "little-served")] {
-        alone.target.await_signal(ready, 2 * MINUTE);
-        alone.assert_done(&alone.load(ADDRESS, "1", work));
-        alone.target.signal(done);
-    }
-    alone.finish(3 * MINUTE);
 }
 
 #[test]
-#[ignore = "boots two guests: tests/lab/setup.sh, then by name (CONTRIBUTING.md); it takes minutes"]
+#[ignore = "boots two guests: ./test.sh prepares the lab and runs it"]
 fn soft_roce_carries_data_through_a_bad_network() {
-    let (target, host) = (
-        small("soft-target", "loss_target"),
-        small("soft-host", "loss_host"),
-    );
-    let mut pair = Pair::boot(target, host, &[ADDRESS]);
-    // First our own host at the other end, then the kernel's.
-    for end in ["own", "kernel"] {
-        pair.host.await_signal(&format!("{end}-clean"), 5 * MINUTE);
-        pair.through_a_bad_network(&format!("{end}-"));
-        pair.target.signal(&format!("{end}-over"));
-        pair.target.await_signal(&format!("{end}-quiet"), MINUTE);
-        pair.host.signal(&format!("{end}-quiet"));
-    }
-    pair.finish();
+    steadily(|| {
+        let (target, host) = (
+            small("soft-target", "loss_target"),
+            small("soft-host", "loss_host"),
+        );
+        let mut pair = Pair::boot(target, host, &[ADDRESS]);
+        // First our own host at the other end, then the kernel's.
+        for end in ["own", "kernel"] {
+            pair.host.await_signal(&format!("{end}-clean"), 5 * MINUTE);
+            pair.through_a_bad_network(&format!("{end}-"));
+            pair.target.signal(&format!("{end}-over"));
+            pair.target.await_signal(&format!("{end}-quiet"), MINUTE);
+            pair.host.signal(&format!("{end}-quiet"));
+        }
+        pair.finish();
+    });
 }
 
 #[test]
-#[ignore = "boots a guest: tests/lab/setup.sh, then by name (CONTRIBUTING.md); rxe in an emulated kernel is not steady enough for every run"]
+#[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
 fn a_listener_outlives_the_removal_of_its_rdma_device() {
-    Alone::boot("hotplug", "verbs_removal", &[ADDRESS]).finish(7 * MINUTE);
+    steadily(|| {
+        Alone::boot("hotplug", "verbs_removal", &[ADDRESS]).finish(7 * MINUTE);
+    });
 }
