@@ -5,6 +5,7 @@
 mod common;
 mod moments;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -471,8 +472,8 @@ fn a_record_above_the_limit_is_refused_whole_batch() {
     assert_eq!(journal.last_seq(), 0);
 }
 
-#[test]
-fn damage_of_a_synced_record_is_an_error_and_not_the_end() {
+/// A journal of 20 synced records and one later one, which says that they are synced.
+fn twenty_synced() -> (Arc<MemoryMedia>, Journal) {
     let media = media(65_536);
     let mut journal = Journal::create(media.clone(), 1, SMALL).unwrap();
     for number in 0..20 {
@@ -480,15 +481,25 @@ fn damage_of_a_synced_record_is_an_error_and_not_the_end() {
     }
     journal.sync().unwrap();
     journal.append(&[sector_record(20)]).unwrap();
-    media.flip(journal.position_of(8).unwrap().offset + 100, 4);
-    let error = Journal::open(media, at(Position::START, 1), SMALL)
-        .err()
-        .unwrap();
-    assert!(
-        matches!(error, JournalError::Damaged { seq: 8, .. }),
-        "{error}"
-    );
-    assert!(error.to_string().contains("restore"), "{error}");
+    (media, journal)
+}
+
+#[test]
+fn damage_of_any_synced_record_the_last_too_is_an_error_and_not_the_end() {
+    for damaged in 1..=20 {
+        for byte in [0, 4, 8, 16, 24, 31, 32, 100, 503] {
+            let (media, journal) = twenty_synced();
+            media.flip(journal.position_of(damaged).unwrap().offset + byte, 4);
+            let error = Journal::open(media, at(Position::START, 1), SMALL)
+                .err()
+                .unwrap_or_else(|| panic!("byte {byte} of record {damaged}: it opened"));
+            assert!(
+                matches!(error, JournalError::Damaged { seq, .. } if seq == damaged),
+                "byte {byte} of record {damaged}: {error}"
+            );
+            assert!(error.to_string().contains("restore"), "{error}");
+        }
+    }
 }
 
 #[test]
@@ -614,28 +625,62 @@ fn random_bytes_on_the_media_are_never_replayed() {
 }
 
 #[test]
-fn a_mutated_journal_gives_a_true_prefix_or_an_error() {
+fn a_mutated_journal_gives_all_before_the_first_damage_or_an_error_if_that_was_synced() {
+    let (mut refused, mut opened) = (0, 0);
     for seed in common::seeds(2000) {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let media = media(8192);
         let mut journal = Journal::create(media.clone(), 1, SMALL).unwrap();
         let history: Vec<Record> = (0..20).map(|_| random_record(&mut rng)).collect();
-        for record in &history {
+        // What was synced when each record was appended: its frame says so.
+        let (mut synced, mut says) = (0, Vec::new());
+        for (number, record) in (1..).zip(&history) {
+            says.push(synced);
             journal.append(std::slice::from_ref(record)).unwrap();
             if rng.random_bool(0.2) {
                 journal.sync().unwrap();
+                synced = number;
             }
         }
+        let ends: Vec<u64> = (2..=21)
+            .map(|seq| journal.position_of(seq).unwrap().offset)
+            .collect();
         let used = journal.used_bytes();
-        for _ in 0..rng.random_range(1..4) {
-            media.flip(rng.random_range(0..used), rng.random_range(1..=255));
+        let flips = rng.random_range(1..4);
+        let mut damaged = BTreeMap::new();
+        for _ in 0..flips {
+            let (offset, mask) = (rng.random_range(0..used), rng.random_range(1..=255_u8));
+            media.flip(offset, mask);
+            *damaged.entry(offset).or_insert(0) ^= mask;
         }
+        damaged.retain(|_, mask| *mask != 0);
+        // The number of the record, from 0, in which a byte is.
+        let record_of = |offset: &u64| ends.partition_point(|end| end <= offset);
+        let records: BTreeSet<usize> = damaged.keys().map(record_of).collect();
+        let whole = records.first().copied().unwrap_or(history.len());
+        let is_known = |at: &usize| !records.contains(at) && says[*at] > whole as u64;
+        let must_refuse = (whole + 1..history.len()).any(|at| is_known(&at));
         match Journal::open(media, at(Position::START, 1), SMALL) {
-            Ok((_, replayed)) => assert_eq!(replayed, numbered(&history[..replayed.len()], 1)),
-            Err(JournalError::Damaged { .. }) => {}
+            Ok((_, replayed)) => {
+                assert!(
+                    !must_refuse,
+                    "seed {seed}: synced record {whole} is missing"
+                );
+                assert_eq!(replayed, numbered(&history[..whole], 1), "seed {seed}");
+                opened += 1;
+            }
+            Err(JournalError::Damaged { seq, .. }) => {
+                assert!(must_refuse, "seed {seed}: refused for nothing");
+                assert_eq!(seq, whole as u64 + 1, "seed {seed}");
+                refused += 1;
+            }
             Err(error) => panic!("seed {seed}: {error}"),
         }
     }
+    assert!(
+        refused > 0 && opened > 0,
+        "{refused} refused, {opened} opened"
+    );
 }
 
 /// Counts what is read.
