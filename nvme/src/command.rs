@@ -105,6 +105,17 @@ impl Sqe {
         self.0[4]
     }
 
+    /// Whether the opcode says that data moves, in whichever direction: bits 1:0 of it, or of FCTYPE for a Fabrics
+    /// command, are not 0 (Base 2.0, section 3.1.4.3 and figure 86; NVMe-oF 1.1, section 3.2).
+    #[must_use]
+    pub const fn moves_data(&self) -> bool {
+        let code = match self.opcode() {
+            FABRICS_OPCODE => self.fctype(),
+            opcode => opcode,
+        };
+        code & 3 != 0
+    }
+
     /// The 16 bytes of the data pointer.
     #[must_use]
     pub fn dptr(&self) -> [u8; 16] {

@@ -196,9 +196,11 @@ impl<Q: Queue> Command<Q> {
         Ok(())
     }
 
-    /// The host must have prepared at least this much.
+    /// The host must have prepared at least this much, and no more than a command may move (MDTS). Linux prepares
+    /// more than some commands need; a host that names gigabytes waits for something else than this target would do.
     pub(crate) fn check_data_room(&self, len: usize) -> Result<(), Fault> {
-        if self.data_len()? < len {
+        let most = self.line.target.limits.transfer_bytes_max();
+        if !(len..=most).contains(&self.data_len()?) {
             return Err(Fault::field(Status::SGL_LENGTH_INVALID, DATA_POINTER_AT));
         }
         Ok(())

@@ -55,6 +55,15 @@ fn read(blocks: u32) -> Sqe {
     command.to_sqe()
 }
 
+fn trim(ranges: u16) -> Sqe {
+    let command = IoCommand::DatasetManagement {
+        nsid: 1,
+        ranges,
+        deallocate: true,
+    };
+    command.to_sqe()
+}
+
 fn data(cid: u16, ttag: u16, offset: u32, length: u32) -> Data {
     Data {
         cid,
@@ -287,6 +296,12 @@ fn n15_to_n17_descriptors_and_data_that_do_not_fit_fail_their_command_alone() {
         let transport = |length| SglDescriptor::Transport { length };
         let cases = [
             ("more than was announced", write(1), transport(u32::MAX), 0),
+            (
+                "a list of one range that is said to be 4 GiB",
+                trim(1),
+                transport(u32::MAX),
+                0,
+            ),
             ("a read into nothing", read(1), transport(0), 0),
             ("less data than it says", write(1), inline(0, 4096), 512),
             ("more data than it says", write(1), inline(0, 4096), 8192),

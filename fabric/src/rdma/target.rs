@@ -420,6 +420,8 @@ impl RdmaTarget {
 /// Bytes of memory that the data of a command takes.
 fn data_bytes(sqe: &Sqe) -> usize {
     match sqe.sgl() {
+        // Whatever its descriptor says: it gets no buffer.
+        Ok(SglDescriptor::Keyed { .. }) if !sqe.moves_data() => 0,
         Ok(SglDescriptor::Keyed { length, .. } | SglDescriptor::InCapsule { length, .. }) => {
             (length as usize).min(MAX_BUFFER_BYTES)
         }

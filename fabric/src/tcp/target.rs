@@ -455,6 +455,8 @@ impl TcpTarget {
 /// Memory that the data of a command takes, by what the host says; nobody gets a larger buffer.
 fn data_bytes(sqe: &Sqe) -> usize {
     match sqe.sgl() {
+        // Whatever its descriptor says: it gets no buffer.
+        Ok(SglDescriptor::Transport { .. }) if !sqe.moves_data() => 0,
         Ok(SglDescriptor::Transport { length } | SglDescriptor::InCapsule { length, .. }) => {
             (length as usize).min(MAX_BUFFER_BYTES)
         }

@@ -100,6 +100,8 @@ pub const WRITE: u8 = 1;
 pub const READ: u8 = 2;
 /// Never answered.
 pub const HANG: u8 = 9;
+/// Never answered either; the opcode says that no data moves.
+pub const HANG_WITHOUT_DATA: u8 = 12;
 /// Fabrics Connect, of which this target takes everything.
 pub const CONNECT: u8 = 0x7f;
 
@@ -170,7 +172,7 @@ pub async fn execute(disk: Rc<RefCell<Vec<u8>>>, queue: TargetQueue, capsule: Ca
     let (offset, len) = (capsule.sqe.slba() as usize, capsule.sqe.cdw(12) as usize);
     let done = Cqe::new(Status::SUCCESS, 7);
     match capsule.sqe.opcode() {
-        HANG => {
+        HANG | HANG_WITHOUT_DATA => {
             queue.closed().await;
         }
         WRITE => match queue.fetch(&capsule, len, buffer(len).await).await {

@@ -179,6 +179,24 @@ fn a_host_that_was_held_back_gets_all_its_answers_when_it_reads_again() {
 }
 
 #[test]
+fn a_command_without_data_holds_no_memory_whatever_its_descriptor_says() {
+    run(async {
+        let target = Target::start(config());
+        let mut raw = Raw::connected(&target, NO_DIGESTS).await;
+        for cid in 0..20 {
+            let bytes = raw.capsule(
+                transported(HANG_WITHOUT_DATA, cid, 0, u32::MAX as usize),
+                &[],
+            );
+            raw.send(&bytes).await;
+        }
+        let flush = transported(FLUSH, 20, 0, u32::MAX as usize);
+        assert_eq!(raw.command(flush, &[]).await.status, Status::SUCCESS);
+        assert_eq!(target.listener.counters().held_back, 0);
+    });
+}
+
+#[test]
 fn hosts_that_hold_memory_are_let_go_soon_when_it_runs_short() {
     run(async {
         let target = Target::start(TcpListenerConfig {

@@ -1,11 +1,17 @@
 //! The bounds that are announced hold, and what goes beyond them is refused with the right status.
 
+use std::time::Duration;
+
 use fabric::Transport;
-use nvme::Status;
-use nvme::admin::{GetFeatures, Identify};
+use nvme::admin::{GetFeatures, GetLogPage, Identify, SetFeatures};
 use nvme::fabrics::{CNTLID_DYNAMIC, ConnectCommand, InvalidParameter};
 use nvme::identify::IdentifyController;
-use nvme::properties;
+use nvme::io::{CopyFormat, IoCommand, LbaRange};
+use nvme::lba_status::GetLbaStatus;
+use nvme::reservation::{
+    AcquireAction, RegisterAction, ReleaseAction, ReservationCommand, ReservationType,
+};
+use nvme::{SglDescriptor, Sqe, Status, properties};
 
 use crate::harness::{Attached, Lab, Reply, TestHost, connect, connect_data, read, story, write};
 
@@ -135,5 +141,150 @@ fn a_transfer_is_as_long_as_mdts_says_and_no_longer() {
             .await
             .refused(Status::INVALID_FIELD);
         lab.still_serves(&queue).await;
+    });
+}
+
+/// Every admin command that moves data, but those for namespaces, which subsystems do not offer by default.
+fn admin_commands_with_data() -> Vec<(&'static str, Sqe)> {
+    let set = |fid| SetFeatures {
+        fid,
+        save: false,
+        dwords: [0; 5],
+        nsid: 0,
+    };
+    let identify = Identify {
+        cns: 1,
+        cntid: 0,
+        nsid: 0,
+        csi: 0,
+        specific_id: 0,
+    };
+    let log = GetLogPage {
+        lid: 2,
+        lsp: 0,
+        retain_event: false,
+        length: 512,
+        offset: 0,
+        offset_is_index: false,
+        nsid: u32::MAX,
+        csi: 0,
+    };
+    let timestamp = GetFeatures {
+        fid: 0x0e,
+        select: 0,
+        cdw11: 0,
+        nsid: 0,
+    };
+    let lba_status = GetLbaStatus {
+        nsid: 1,
+        slba: 0,
+        blocks: 0,
+        length: 4096,
+        action: 0x11,
+    };
+    vec![
+        ("Identify", identify.to_sqe()),
+        ("Get Log Page", log.to_sqe()),
+        ("Get Features, Timestamp", timestamp.to_sqe()),
+        ("Set Features, Timestamp", set(0x0e).to_sqe()),
+        ("Set Features, Host Behavior", set(0x16).to_sqe()),
+        ("Get LBA Status", lba_status.to_sqe()),
+    ]
+}
+
+/// Every I/O command that moves data.
+fn io_commands_with_data() -> Vec<(&'static str, Sqe)> {
+    let range = LbaRange { slba: 0, blocks: 1 };
+    let compare = IoCommand::Compare { nsid: 1, range };
+    let trim = IoCommand::DatasetManagement {
+        nsid: 1,
+        ranges: 1,
+        deallocate: true,
+    };
+    let copy = IoCommand::Copy {
+        nsid: 1,
+        slba: 0,
+        ranges: 1,
+        format: CopyFormat::SameNamespace,
+        fua: false,
+    };
+    let register = ReservationCommand::Register {
+        nsid: 1,
+        action: RegisterAction::Register,
+        ignore_key: false,
+        persist: None,
+    };
+    let acquire = ReservationCommand::Acquire {
+        nsid: 1,
+        action: AcquireAction::Acquire,
+        kind: ReservationType::WriteExclusive,
+    };
+    let release = ReservationCommand::Release {
+        nsid: 1,
+        action: ReleaseAction::Release,
+        kind: 1,
+    };
+    let report = ReservationCommand::Report {
+        nsid: 1,
+        length: 64,
+        extended: true,
+    };
+    vec![
+        ("Read", read(1, 0, 1)),
+        ("Write", write(1, 0, 1)),
+        ("Compare", compare.to_sqe()),
+        ("Dataset Management", trim.to_sqe()),
+        ("Copy", copy.to_sqe()),
+        ("Reservation Register", register.to_sqe()),
+        ("Reservation Acquire", acquire.to_sqe()),
+        ("Reservation Release", release.to_sqe()),
+        ("Reservation Report", report.to_sqe()),
+    ]
+}
+
+#[test]
+fn every_command_whose_descriptor_names_more_than_a_transfer_is_refused_before_data_moves() {
+    story(async |lab| {
+        let attached = lab.attach(1).await;
+        let queue = lab.io_queue(&attached, 1).await;
+        let keyed = |length| SglDescriptor::Keyed {
+            address: 0x1000,
+            length,
+            key: 7,
+            invalidate: false,
+        };
+        let transport = |length| SglDescriptor::Transport { length };
+        let too_long = [
+            transport(u32::MAX),
+            transport((1 << 20) + 1),
+            keyed(0xff_ffff),
+            keyed((1 << 20) + 1),
+        ];
+        let on_admin = admin_commands_with_data().into_iter();
+        let on_io = io_commands_with_data().into_iter();
+        let all = on_admin
+            .map(|command| (&attached.admin, command))
+            .chain(on_io.map(|command| (&queue, command)));
+        let mut cid = 40_000;
+        for (at, (name, mut sqe)) in all {
+            for sgl in too_long {
+                cid += 1;
+                sqe.set_cid(cid);
+                sqe.set_sgl(&sgl);
+                // Whoever asks this host for data waits for ever.
+                let reply = at.send(sqe, Vec::new(), true);
+                let reply = reactor::timeout(Duration::from_secs(60), reply).await;
+                let reply = reply.unwrap_or_else(|_| panic!("{name}, {sgl:?}: no answer"));
+                let reply = reply.expect("the queue lives");
+                assert_eq!(
+                    reply.status.code(),
+                    Status::SGL_LENGTH_INVALID,
+                    "{name}, {sgl:?}"
+                );
+                assert!(reply.status.is_dnr(), "{name}, {sgl:?}");
+            }
+        }
+        lab.still_serves(&queue).await;
+        lab.all_buffers_are_back().await;
     });
 }
