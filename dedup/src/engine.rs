@@ -24,7 +24,7 @@ use crate::state::State;
 use crate::survey::Surveys;
 use crate::verify::Verify;
 use crate::wait::{Event, lock, yield_once};
-use crate::{EngineError, ErrorKind, PoolStatus, Result, Volume, VolumeChange};
+use crate::{EngineError, ErrorKind, PoolStatus, PoolSummary, Result, Volume, VolumeChange};
 
 /// Where blocking calls (journal sync, the store) run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -443,6 +443,12 @@ impl Engine {
     /// Space in bytes that adds up.
     pub fn status(&self) -> PoolStatus {
         crate::status::collect(&self.shared)
+    }
+
+    /// The figures that hosts ask for: for them [`Engine::status`] would hold up the commands of all others the
+    /// longer the more volumes there are.
+    pub fn summary(&self) -> PoolSummary {
+        crate::status::summarize(&self.shared)
     }
 
     /// Makes every acknowledged change survive a power loss.

@@ -96,7 +96,9 @@ pub use pack::{Pack, PackError};
 pub use repair::{LostRange, RecoveredVolume, Repair, RepairReport};
 pub use scrub::{SCRUB_RATE_DEFAULT, ScrubPhase, ScrubStatus};
 pub use settings::SETTINGS_BYTES_MAX;
-pub use status::{DeletingStatus, DriveStatus, PoolStatus, TrimmingStatus, VolumeStatus};
+pub use status::{
+    DeletingStatus, DriveStatus, PoolStatus, PoolSummary, TrimmingStatus, VolumeStatus,
+};
 pub use survey::{Survey, VolumeShares};
 pub use verify::VerifyStatus;
 pub use volume::{MAX_COMMAND_BYTES, Unreadable, Volume};

@@ -1,5 +1,8 @@
 //! Space in bytes that adds up: `used + reclaiming + free = capacity`.
 
+use std::sync::Arc;
+
+use meta::VolumeInfo;
 use serde::{Deserialize, Serialize};
 
 use crate::SUB_BLOCK_BYTES;
@@ -121,26 +124,76 @@ pub struct VolumeStatus {
     pub logical_bytes: u64,
 }
 
+/// What hosts ask of a pool again and again. Unlike [`PoolStatus`] it costs the same however many volumes there are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PoolSummary {
+    /// As [`PoolStatus::capacity_bytes`].
+    pub capacity_bytes: u64,
+    /// As [`PoolStatus::used_bytes`].
+    pub used_bytes: u64,
+    /// As [`PoolStatus::free_bytes`].
+    pub free_bytes: u64,
+    /// Whether the pool takes no writes at present.
+    pub is_read_only: bool,
+    /// As [`PoolStatus::damaged_blocks`].
+    pub damaged_blocks: u64,
+    /// As [`PoolStatus::fill_warnings`].
+    pub fill_warnings: Vec<u8>,
+}
+
+/// Reads the figures of [`PoolSummary`] at one moment.
+pub(crate) fn summarize(shared: &Shared) -> PoolSummary {
+    let grain = SUB_BLOCK_BYTES as u64;
+    let fill_warnings = shared.config.fill_warnings.clone();
+    let damaged_blocks = lock(&shared.damage).count();
+    let state = lock(&shared.state);
+    PoolSummary {
+        capacity_bytes: state.space.capacity() * grain,
+        used_bytes: state.space.used() * grain,
+        free_bytes: state.space.free() * grain,
+        is_read_only: state.read_only.is_some(),
+        damaged_blocks,
+        fill_warnings,
+    }
+}
+
+/// The mapped sub-blocks of a volume, in bytes; 0 when it is gone.
+pub(crate) fn logical_bytes(shared: &Shared, volume: u32) -> u64 {
+    let state = lock(&shared.state);
+    let entry = state.volumes.get(&volume);
+    entry.map_or(0, |entry| entry.map.mapped() * SUB_BLOCK_BYTES as u64)
+}
+
 /// Reads all figures at one moment, but the size of the store.
 pub(crate) fn collect(shared: &Shared) -> PoolStatus {
+    let grain = SUB_BLOCK_BYTES as u64;
+    // Names are copied when commands can go on.
+    let (infos, mut status) = figures(shared);
+    let volumes = infos.into_iter().map(|(info, mapped)| VolumeStatus {
+        name: info.name.clone(),
+        nsid: info.nsid,
+        size_bytes: info.size_bytes,
+        logical_bytes: mapped * grain,
+    });
+    status.volumes = volumes.collect();
+    status.volumes.sort_unstable_by_key(|volume| volume.nsid);
+    status
+}
+
+/// All figures of a pool but those of its volumes, and these as they are in its state.
+fn figures(shared: &Shared) -> (Vec<(Arc<VolumeInfo>, u64)>, PoolStatus) {
     let store_bytes = shared.store.size_bytes();
     let grain = SUB_BLOCK_BYTES as u64;
     let state = lock(&shared.state);
-    let mut volumes: Vec<VolumeStatus> = state
+    let volumes = state
         .volumes
         .values()
         .filter(|entry| entry.is_active())
-        .map(|entry| VolumeStatus {
-            name: entry.info.name.clone(),
-            nsid: entry.info.nsid,
-            size_bytes: entry.info.size_bytes,
-            logical_bytes: entry.map.mapped() * grain,
-        })
+        .map(|entry| (entry.info.clone(), entry.map.mapped()))
         .collect();
-    volumes.sort_unstable_by_key(|volume| volume.nsid);
     let used = state.space.used();
     let capacity = state.space.capacity();
-    PoolStatus {
+    let status = PoolStatus {
         capacity_bytes: capacity * grain,
         used_bytes: used * grain,
         reclaiming_bytes: state.space.reclaiming() * grain,
@@ -173,8 +226,9 @@ pub(crate) fn collect(shared: &Shared) -> PoolStatus {
         drives: drives(shared, &state),
         deleting: deleting(shared, &state),
         trimming: trimming(&state),
-        volumes,
-    }
+        volumes: Vec::new(),
+    };
+    (volumes, status)
 }
 
 fn drives(shared: &Shared, state: &State) -> Vec<DriveStatus> {

@@ -181,6 +181,11 @@ impl Volume {
         lock(&self.core.info).clone()
     }
 
+    /// What is mapped of it, in bytes: zeros are not. What is being trimmed counts until it is freed.
+    pub fn logical_bytes(&self) -> u64 {
+        crate::status::logical_bytes(&self.shared, self.core.id)
+    }
+
     /// Reads `buf.len()` bytes at `offset` (both multiples of the LBA size). On an error the buffer's
     /// content is zeros: damaged data is never returned.
     pub async fn read(&self, offset: u64, mut buf: Buffer) -> (Result<()>, Buffer) {

@@ -25,8 +25,11 @@ pub struct Capabilities {
     pub contiguous_queues: bool,
     /// Longest time to become ready, in units of 500 ms (TO).
     pub timeout_500ms: u8,
-    /// The NVM command set is supported (CSS bit 37).
+    /// The NVM command set is supported (CSS bit 0, bit 37 of the register).
     pub nvm_command_set: bool,
+    /// The host may enable all command sets that there are, and ask which they are by Identify 1Ch (CSS bit 6,
+    /// bit 43 of the register; Base 2.0 figure 36).
+    pub command_sets: bool,
     /// Smallest page as a power of two above 4 KiB (MPSMIN).
     pub page_size_min: u8,
     /// Largest page as a power of two above 4 KiB (MPSMAX).
@@ -41,6 +44,7 @@ impl Capabilities {
             | (self.contiguous_queues as u64) << 16
             | (self.timeout_500ms as u64) << 24
             | (self.nvm_command_set as u64) << 37
+            | (self.command_sets as u64) << 43
             | ((self.page_size_min & 0xf) as u64) << 48
             | ((self.page_size_max & 0xf) as u64) << 52
     }
@@ -53,6 +57,7 @@ impl Capabilities {
             contiguous_queues: bits >> 16 & 1 == 1,
             timeout_500ms: (bits >> 24) as u8,
             nvm_command_set: bits >> 37 & 1 == 1,
+            command_sets: bits >> 43 & 1 == 1,
             page_size_min: (bits >> 48) as u8 & 0xf,
             page_size_max: (bits >> 52) as u8 & 0xf,
         }
@@ -64,7 +69,7 @@ impl Capabilities {
 pub struct Configuration {
     /// EN.
     pub enable: bool,
-    /// CSS: 0 NVM, 6 all supported command sets, 7 admin only.
+    /// CSS: [`Self::COMMAND_SET_NVM`], [`Self::COMMAND_SET_ALL`], or 7 for admin commands only.
     pub command_set: u8,
     /// MPS: page size as a power of two above 4 KiB.
     pub page_size: u8,
@@ -79,6 +84,12 @@ pub struct Configuration {
 }
 
 impl Configuration {
+    /// CSS 000b: the NVM command set.
+    pub const COMMAND_SET_NVM: u8 = 0;
+
+    /// CSS 110b: all command sets that the controller has (Base 2.0 figure 41).
+    pub const COMMAND_SET_ALL: u8 = 6;
+
     /// From the register.
     #[must_use]
     pub const fn decode(bits: u32) -> Self {
@@ -150,6 +161,15 @@ mod tests {
             (configuration.sq_entry_log2, configuration.cq_entry_log2),
             (6, 4)
         );
+    }
+
+    #[test]
+    fn command_sets_are_announced_where_linux_looks_for_them() {
+        // NVME_CAP_CSS_CSI is bit 6 of eight that begin at 37: include/linux/nvme.h.
+        let cap = Capabilities::decode(1 << 43);
+        assert!(cap.command_sets && !cap.nvm_command_set);
+        assert_eq!(cap.encode(), 1 << 43);
+        assert_eq!(Configuration::decode(0x0046_0061).command_set, 6);
     }
 
     proptest! {

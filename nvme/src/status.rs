@@ -100,6 +100,8 @@ statuses! {
     CONTROLLER_LIST_INVALID = 0x11c, "Controller List Invalid";
     /// 129h: the command set is not supported.
     COMMAND_SET_NOT_SUPPORTED = 0x129, "I/O Command Set Not Supported";
+    /// 12Bh: these command sets cannot be enabled together.
+    COMMAND_SET_COMBINATION_REJECTED = 0x12b, "I/O Command Set Combination Rejected";
     /// 180h: the Connect record format is not supported.
     CONNECT_INCOMPATIBLE_FORMAT = 0x180, "Connect Incompatible Format";
     /// 181h: the controller or queue is busy; try again.

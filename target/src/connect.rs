@@ -228,6 +228,7 @@ async fn connect_admin(
     let new = NewController {
         saved: saved::of(&target.engine, &subsystem.nqn, &host.nqn),
         subsystem: subsystem.clone(),
+        known_as: data.subsystem,
         host,
         peer: facts.peer,
         local: facts.local,

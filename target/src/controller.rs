@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use fabric::{TlsSession, Transport};
 use futures_util::FutureExt;
-use nvme::Status;
 use nvme::properties::{Capabilities, Configuration, ControllerStatus, VERSION_1_4};
+use nvme::{Nqn, Status};
 use tokio::sync::{Notify, watch};
 
 use crate::discovery::Reading;
@@ -138,6 +138,8 @@ impl QueueHandle {
 /// What a controller is made from.
 pub(crate) struct NewController {
     pub(crate) subsystem: Arc<Subsystem>,
+    /// The name by which the host connected to it.
+    pub(crate) known_as: Nqn,
     pub(crate) host: Host,
     pub(crate) peer: SocketAddr,
     pub(crate) local: SocketAddr,
@@ -169,6 +171,9 @@ pub struct Controller {
     /// Later controllers have higher numbers, whatever their identifiers are.
     pub(crate) order: u64,
     pub(crate) subsystem: Arc<Subsystem>,
+    /// The name by which the host connected to the subsystem: the discovery subsystem has two. The host finds in
+    /// Identify what it asked for, so that it can disconnect by that name.
+    pub(crate) known_as: Nqn,
     pub(crate) limits: Limits,
     pub(crate) events: Events,
     pub(crate) errors: Mutex<ErrorLog>,
@@ -230,6 +235,7 @@ impl Controller {
             port: new.port,
             order: MADE.fetch_add(1, Ordering::Relaxed),
             subsystem: new.subsystem,
+            known_as: new.known_as,
             limits: new.limits,
             events,
             errors: Mutex::default(),
@@ -297,6 +303,7 @@ impl Controller {
             contiguous_queues: true,
             timeout_500ms: READY_TIMEOUT_500MS,
             nvm_command_set: true,
+            command_sets: true,
             page_size_min: 0,
             page_size_max: 0,
         }
@@ -566,5 +573,8 @@ fn can_work(configuration: &Configuration) -> bool {
         && configuration.cq_entry_log2 == 4
         && configuration.page_size == 0
         && configuration.arbitration == 0
-        && configuration.command_set == 0
+        && matches!(
+            configuration.command_set,
+            Configuration::COMMAND_SET_NVM | Configuration::COMMAND_SET_ALL
+        )
 }

@@ -101,6 +101,7 @@ const FEATURES: &[Row] = &[
         ..row(FeatureId::KeepAliveTimer, Kept::Never)
     },
     row(FeatureId::HostBehavior, Kept::Never),
+    row(FeatureId::CommandSetProfile, Kept::Never),
     row(FeatureId::SoftwareProgress, Kept::Always),
     Row {
         // It comes with Connect, and only so.
@@ -407,6 +408,14 @@ pub(crate) async fn set<Q: Queue>(command: &Command<Q>, set: SetFeatures) -> Out
             controller.with_features(|f| f.host_behavior = behavior);
             return Ok(Success::default());
         }
+        // Identify 1Ch lists one combination of command sets, the first one.
+        FeatureId::CommandSetProfile if value & 0x1ff == 0 => return Ok(Success::default()),
+        FeatureId::CommandSetProfile => {
+            return Err(Fault::field(
+                Status::COMMAND_SET_COMBINATION_REJECTED,
+                DWORD_11_AT,
+            ));
+        }
         FeatureId::SoftwareProgress => value & 0xff,
         FeatureId::HostIdentifier => return Err(Status::COMMAND_SEQUENCE.with_dnr().into()),
         _ => return Err(Fault::field(Status::INVALID_FIELD, FID_AT)),
@@ -419,7 +428,7 @@ pub(crate) async fn set<Q: Queue>(command: &Command<Q>, set: SetFeatures) -> Out
         controller.events.set_wanted(value);
         if !controller.is_discovery() {
             // What is so already is told to a host that begins to listen.
-            let warnings = Warnings::of(&command.line.target.engine.status());
+            let warnings = Warnings::of(&command.line.target.engine.summary());
             for kind in warnings.events() {
                 controller.events.raise(kind);
             }

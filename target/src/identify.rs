@@ -264,11 +264,7 @@ fn namespace_page<Q: Queue>(command: &Command<Q>, nsid: u32, any: bool) -> Resul
     let logical_bytes = match path {
         // Not known on a path that does not reach it (NUSE is zero, Base 2.0, section 8.1.3).
         AnaState::Inaccessible | AnaState::PersistentLoss => 0,
-        _ => {
-            let volumes = target.engine.status().volumes;
-            let volume = volumes.iter().find(|v| v.nsid == info.nsid);
-            volume.map_or(0, |v| v.logical_bytes)
-        }
+        _ => visible.volume.logical_bytes(),
     };
     Ok(describe_namespace(visible.config, &info, logical_bytes).encode())
 }
@@ -315,8 +311,9 @@ fn describe_namespace(
     let lba_bytes = u64::from(info.lba_bytes.max(1));
     let blocks = info.size_bytes / lba_bytes;
     // Partial sub-blocks cost a read and a write: hosts should prefer whole ones.
-    let preferred =
+    let sub_block =
         u16::try_from((SUB_BLOCK_BYTES as u64 / lba_bytes).saturating_sub(1)).unwrap_or(0);
+    let preferred = sub_block;
     let command = u16::try_from((MAX_COMMAND_BYTES as u64 / lba_bytes).saturating_sub(1));
     let command = command.unwrap_or(u16::MAX);
     IdentifyNamespace {
@@ -327,7 +324,10 @@ fn describe_namespace(
         // preferred sizes (bit 4).
         nsfeat: 1 | 1 << 1 | 1 << 3 | 1 << 4,
         nawun: command,
-        nawupf: preferred,
+        // A sub-block survives a loss of power as it was before or after a write, so what is written within one
+        // does; what lies on two can be torn between them.
+        nawupf: sub_block,
+        nabspf: sub_block,
         nacwu: command,
         mssrl: copy::RANGE_BLOCKS_MAX,
         mcl: copy::copy_blocks_max(info.lba_bytes.max(1)),
@@ -375,7 +375,7 @@ fn controller_page<Q: Queue>(command: &Command<Q>) -> Page {
             Transport::Rdma => SGLS_RDMA,
             Transport::Tcp => SGLS,
         },
-        subnqn: controller.subsystem.nqn.to_string(),
+        subnqn: controller.known_as.to_string(),
         ioccsz: ((64 + queue_limits.in_capsule_bytes) / 16) as u32,
         iorcsz: 1,
         msdbd: MSDBD,
@@ -389,7 +389,7 @@ fn controller_page<Q: Queue>(command: &Command<Q>) -> Page {
         return common.encode();
     }
     let manages = may_manage(command);
-    let space = target.engine.status();
+    let space = target.engine.summary();
     IdentifyController {
         tnvmcap: u128::from(space.capacity_bytes),
         unvmcap: u128::from(space.free_bytes),
@@ -484,6 +484,8 @@ mod tests {
         let page = describe_namespace(&shown(), &info(512), 4096);
         assert_eq!((page.nsze, page.nuse), (1 << 21, 8));
         assert_eq!((page.npwg, page.npda), (7, 7));
+        // A sub-block survives a loss of power as a whole; a write that lies on two does not.
+        assert_eq!((page.nawupf, page.nabspf, page.nabo), (7, 7, 0));
         assert_eq!(page.lba_bytes(), Some(512));
     }
 }

@@ -14,7 +14,7 @@ const DATA_UNIT_BYTES: u128 = 512_000;
 impl Target {
     /// The page.
     pub(crate) fn smart_log(&self) -> SmartLog {
-        let warnings = Warnings::of(&self.engine.status());
+        let warnings = Warnings::of(&self.engine.summary());
         let life = self.record.lifetime().plus(&self.health);
         let totals = life.totals;
         SmartLog {

@@ -156,7 +156,7 @@ impl Target {
 
     /// Looks whether the pool fills up, takes no writes or has lost data, and tells attached hosts.
     pub fn look_at_pool(&self) {
-        let now = Warnings::of(&self.engine.status());
+        let now = Warnings::of(&self.engine.summary());
         let news = {
             let mut state = lock(&self.record.state);
             let news = state.told.update(&now);

@@ -1,6 +1,6 @@
 //! What of a pool's state hosts are warned of.
 
-use dedup::PoolStatus;
+use dedup::PoolSummary;
 use nvme::features::AsyncEventConfig;
 
 use crate::events::EventKind;
@@ -30,17 +30,17 @@ pub(super) struct News {
 }
 
 impl Warnings {
-    pub(crate) fn of(status: &PoolStatus) -> Self {
-        let free = status.capacity_bytes - status.used_bytes.min(status.capacity_bytes);
-        let spare_percent = spare_percent(free, status.capacity_bytes);
-        let levels = status.fill_warnings.iter();
+    pub(crate) fn of(pool: &PoolSummary) -> Self {
+        let free = pool.capacity_bytes - pool.used_bytes.min(pool.capacity_bytes);
+        let spare_percent = spare_percent(free, pool.capacity_bytes);
+        let levels = pool.fill_warnings.iter();
         let thresholds: Vec<u8> = levels.map(|level| 100 - level.min(&100)).collect();
         Self {
             levels: levels_reached(&thresholds, spare_percent),
             spare_percent,
             thresholds,
-            read_only: status.read_only.is_some(),
-            damaged: status.damaged_blocks > 0,
+            read_only: pool.is_read_only,
+            damaged: pool.damaged_blocks > 0,
         }
     }
 
@@ -119,12 +119,12 @@ fn levels_reached(thresholds: &[u8], spare_percent: u8) -> usize {
 mod tests {
     use super::*;
 
-    fn pool(used_percent: u64) -> PoolStatus {
-        PoolStatus {
+    fn pool(used_percent: u64) -> PoolSummary {
+        PoolSummary {
             capacity_bytes: 100 << 20,
             used_bytes: used_percent << 20,
             fill_warnings: vec![80, 90],
-            ..PoolStatus::default()
+            ..PoolSummary::default()
         }
     }
 
@@ -162,7 +162,7 @@ mod tests {
         let now = Warnings::of(&status);
         assert_eq!(now.critical_warning(), 4);
         assert_eq!(told.update(&now).events, [EventKind::Unreliable]);
-        status.read_only = Some("a drive is gone".into());
+        status.is_read_only = true;
         let now = Warnings::of(&status);
         assert_eq!(now.critical_warning(), 12);
         assert_eq!(now.events(), [EventKind::Unreliable]);
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_pool_without_levels_never_warns_of_its_fill() {
-        let status = PoolStatus {
+        let status = PoolSummary {
             fill_warnings: Vec::new(),
             ..pool(100)
         };

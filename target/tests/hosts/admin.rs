@@ -13,7 +13,7 @@ use nvme::log::{
 use nvme::{SglDescriptor, Sqe, Status, admin, properties};
 use onefold::catalog::SubsystemConfig;
 
-use crate::harness::{Attached, CC_ENABLE, Reply, VOLUME_BYTES, read, story, write};
+use crate::harness::{Attached, CC_ENABLE, Reply, TestHost, VOLUME_BYTES, read, story, write};
 
 pub(crate) async fn identify(attached: &Attached, cns: u8, nsid: u32) -> Reply {
     let command = Identify {
@@ -96,6 +96,61 @@ fn the_controller_page_passes_every_check_of_a_linux_host() {
         assert_eq!(page.sn, "123456789abcdef01234");
         assert_eq!(page.subnqn, onefold::DEFAULT_SUBSYSTEM_NQN);
         assert_ne!(page.oaes & 1 << 8, 0);
+    });
+}
+
+#[test]
+fn a_host_that_enables_all_command_sets_finds_the_nvm_command_set() {
+    // CC.CSS 110b: what Linux writes where CAP.CSS bit 6 is set, and some clients always.
+    const CC_ALL_COMMAND_SETS: u64 = CC_ENABLE | 6 << 4;
+    story(async |lab| {
+        let attached = lab.connect_with(&TestHost::new(1), 0).await;
+        let capabilities = attached.property(properties::CAP, true).await.ok().result;
+        assert_eq!(capabilities >> 43 & 1, 1);
+        let cc = attached.set_property(properties::CC, CC_ALL_COMMAND_SETS);
+        cc.await.ok();
+        let status = attached.property(properties::CSTS, false).await.ok().result;
+        assert_eq!(status, 1, "ready");
+        let ask = async |cns, nsid, csi| {
+            let command = Identify {
+                cns,
+                cntid: 0xffff,
+                nsid,
+                csi,
+                specific_id: 0,
+            };
+            attached.admin.call_in(command.to_sqe(), 4096).await
+        };
+        // In the order of Linux (drivers/nvme/host/core.c): limits, namespaces, then each of them.
+        let combinations = ask(0x1c, 0, 0).await.ok().data;
+        assert_eq!(
+            combinations[..16],
+            [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+        );
+        let limits = ask(0x06, 0, 0).await.ok().data;
+        assert_eq!(limits[..3], [16, 16, 8], "VSL, WZSL, WUSL");
+        let list = decode_namespace_list(&ask(0x07, 0, 0).await.ok().data);
+        assert_eq!(list.as_deref(), Some(&[1][..]));
+        let descriptors = decode_descriptor_list(&ask(0x03, 1, 0).await.ok().data);
+        let descriptors = descriptors.expect("descriptors");
+        assert!(descriptors.contains(&NamespaceDescriptor::Csi(0)));
+        let independent = ask(0x08, 1, 0).await.ok().data;
+        assert_eq!(independent[14] & 1, 1, "ready");
+        let formats = ask(0x05, 1, 0).await.ok().data;
+        assert_eq!(formats, vec![0; 4096], "no protection information");
+        // Zoned namespaces and key-value stores are not among them.
+        for csi in [1, 2, 0x30] {
+            for (cns, nsid) in [(0x05, 1), (0x06, 0), (0x07, 0)] {
+                ask(cns, nsid, csi).await.refused(Status::INVALID_FIELD);
+            }
+        }
+        // The one combination is chosen, and there is no other.
+        assert_eq!(get_feature(&attached, 0x19, 0).await.ok().result, 0);
+        set_feature(&attached, 0x19, 0).await.ok();
+        set_feature(&attached, 0x19, 1)
+            .await
+            .refused(Status::COMMAND_SET_COMBINATION_REJECTED);
+        lab.still_serves(&lab.io_queue(&attached, 1).await).await;
     });
 }
 
@@ -372,8 +427,8 @@ fn features_answer_with_current_default_saved_and_supported() {
             }
         }
         for fid in [
-            0x01, 0x02, 0x04, 0x05, 0x06, 0x07, 0x0a, 0x0b, 0x0e, 0x0f, 0x16, 0x80, 0x81, 0x82,
-            0x83, 0x84,
+            0x01, 0x02, 0x04, 0x05, 0x06, 0x07, 0x0a, 0x0b, 0x0e, 0x0f, 0x16, 0x19, 0x80, 0x81,
+            0x82, 0x83, 0x84,
         ] {
             assert_ne!(known.0[fid], 0, "feature {fid:02x}h");
         }
@@ -530,10 +585,7 @@ fn discovery_tells_where_the_subsystem_is() {
         let attached = lab.discover(1).await;
         let page = identify(&attached, 0x01, 0).await.ok().data;
         let page = IdentifyController::decode(&page).expect("a page");
-        assert_eq!(
-            (page.cntrltype, page.subnqn.as_str()),
-            (2, lab.target.discovery.nqn.as_str())
-        );
+        assert_eq!(page.cntrltype, 2);
         let all = log(&attached, 0x70, 8192).await;
         let header = DiscoveryHeader::decode(&all).expect("a header");
         // The discovery service itself and the subsystem, at both listeners.
@@ -575,6 +627,19 @@ fn discovery_tells_where_the_subsystem_is() {
         assert_eq!(event.await.expect("an answer").ok().result, 0x0070_f002);
         let again = DiscoveryHeader::decode(&log(&attached, 0x70, 1024).await).expect("a header");
         assert!(again.generation > header.generation);
+    });
+}
+
+#[test]
+fn a_host_finds_the_discovery_subsystem_under_the_name_that_it_used() {
+    story(async |lab| {
+        for name in [nvme::nqn::DISCOVERY, lab.target.discovery.nqn.as_str()] {
+            let attached = lab.attach_to(1, name).await;
+            let page = identify(&attached, 0x01, 0).await.ok().data;
+            let page = IdentifyController::decode(&page).expect("a page");
+            assert_eq!(page.subnqn, name);
+            attached.admin.close_from_host();
+        }
     });
 }
 

@@ -322,13 +322,14 @@ fn n26_configurations_that_cannot_work() {
             let reply = attached.property(offset, wide).await;
             assert_eq!(reply.status, Status::INVALID_FIELD, "property {offset:#x}");
         }
-        // IOSQES 0; IOCQES 0; MPS 1; AMS 7; CSS 6.
+        // IOSQES 0; IOCQES 0; MPS 1; AMS 7; CSS 1, and CSS 7 for admin commands alone.
         for wrong in [
             0x0040_0001,
             0x0006_0001,
             0x0046_0081,
             0x0046_3801,
-            0x0046_0061,
+            0x0046_0011,
+            0x0046_0071,
         ] {
             attached.set_property(properties::CC, wrong).await.ok();
             let status = attached.property(properties::CSTS, false).await.ok().result;

@@ -487,6 +487,11 @@ fn what_is_announced_of_commands_is_what_they_do() {
             assert_eq!((u64::from(page.nawun) + 1) * lba_bytes, 1 << 20);
             assert_eq!((u64::from(page.nacwu) + 1) * lba_bytes, 1 << 20);
             assert_eq!((u64::from(page.nawupf) + 1) * lba_bytes, 4096);
+            // And two sub-blocks are not one then: the boundary is where the next one begins. Where a block is a
+            // sub-block there is nothing to be said.
+            let boundary_blocks = 4096 / lba_bytes;
+            assert_eq!(u64::from(page.nabspf) + 1, boundary_blocks);
+            assert_eq!((page.nabo, page.nabsn), (0, 0));
             assert_eq!((page.mssrl, page.msrc), (65535, 255));
             assert_eq!(u64::from(page.mcl) * lba_bytes, 4 << 30);
         }

@@ -34,7 +34,11 @@ fn a_host_connects_enables_its_controller_and_gets_its_queues() {
         let attached = lab.connect_with(&TestHost::new(1), 5000).await;
         assert_ne!(attached.cntlid, 0);
         let capabilities = attached.property(properties::CAP, true).await.ok().result;
-        assert_eq!(capabilities >> 37 & 0xff, 1, "the NVM command set");
+        assert_eq!(
+            capabilities >> 37 & 0xff,
+            0x41,
+            "the NVM command set, and the list of all"
+        );
         assert_eq!(
             attached.property(properties::CSTS, false).await.ok().result,
             0

@@ -48,8 +48,8 @@ fn a_feature_that_is_set_wrongly_stays_as_it_is() {
         let _queue = lab.io_queue(&host, 1).await;
         // The time goes on by itself.
         let kept = [
-            0x01, 0x02, 0x04, 0x05, 0x06, 0x07, 0x0a, 0x0b, 0x0f, 0x16, 0x80, 0x81, 0x82, 0x83,
-            0x84,
+            0x01, 0x02, 0x04, 0x05, 0x06, 0x07, 0x0a, 0x0b, 0x0f, 0x16, 0x19, 0x80, 0x81, 0x82,
+            0x83, 0x84,
         ];
         let mut before = Vec::new();
         for fid in kept {
@@ -66,6 +66,8 @@ fn a_feature_that_is_set_wrongly_stays_as_it_is() {
             (0x07, 0, 0xffff_0000, false, Status::INVALID_FIELD),
             // Events that there are not.
             (0x0b, 0, 1 << 31, false, Status::INVALID_FIELD),
+            // There is one combination of command sets.
+            (0x19, 0, 1, false, Status::COMMAND_SET_COMBINATION_REJECTED),
             // A host has its identifier from Connect on.
             (0x81, 0, 1, false, Status::COMMAND_SEQUENCE),
             (0x82, 1, 1 << 5, false, Status::INVALID_FIELD),
