@@ -56,15 +56,6 @@ pub async fn serve_queue<Q: Queue>(target: Arc<Target>, queue: Q) {
         queue.close();
         return;
     };
-    if handle.qid == 0 {
-        tracing::info!(
-            host = %controller.host.nqn,
-            peer = %facts.peer,
-            cntlid = controller.id,
-            subsystem = %controller.subsystem.nqn,
-            "host connected"
-        );
-    }
     let buffers = match handle.qid {
         0 => admin_buffers,
         _ => buffers,
@@ -99,6 +90,9 @@ pub async fn serve_queue<Q: Queue>(target: Arc<Target>, queue: Q) {
     if handle.qid == 0 {
         controller.queues_gone().await;
         controller.subsystem.remove(controller.id);
+        if !controller.is_admitted() {
+            return;
+        }
         line.target.controllers_changed(&controller.subsystem);
         tracing::info!(
             host = %controller.host.nqn,
@@ -117,6 +111,7 @@ enum End {
     Controller,
     KeepAlive,
     Authentication,
+    KeyMade,
     Stopping,
 }
 
@@ -127,6 +122,7 @@ impl End {
             Self::Controller => "its controller ended",
             Self::KeepAlive => "it was silent for longer than its keep-alive timeout",
             Self::Authentication => "it did not authenticate in time",
+            Self::KeyMade => "it came for a TLS key, and has it",
             Self::Stopping => "the daemon stops",
         }
     }
@@ -173,6 +169,9 @@ async fn watch<Q: Queue>(line: &Rc<Line<Q>>) -> End {
             // It has no end: the queue that asks is there.
             () = barriers => {}
             () = shrink => line.crew.shrink(),
+        }
+        if line.auth.is_late() && line.auth.has_made_key() {
+            return End::KeyMade;
         }
         if line.auth.is_late() {
             let (host, peer, qid) = (&controller.host.nqn, controller.peer, handle.qid);

@@ -5,13 +5,14 @@
 //! - An I/O queue joins only the controller of the same host, by NQN and identifier, in the same
 //!   subsystem, over the same transport, and by TLS if, and only if, the admin queue came so.
 //! - A queue that came by TLS joins only what its key is for.
+//! - A host that has to authenticate changes nothing for others by its Connect ([`crate::identity`]).
 //! - A refusal says which field is wrong (IATTR and IPO in the result), and is final only where a
 //!   repetition cannot help: a Linux host deletes its controller on Do Not Retry.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use fabric::TlsSession;
+use fabric::{TlsMode, TlsSession};
 use nvme::command::FABRICS_OPCODE;
 use nvme::fabrics::{
     CNTLID_DYNAMIC, CONNECT_DATA_BYTES, ConnectCommand, ConnectData, FabricsCommand, HOSTNQN_AT,
@@ -23,6 +24,7 @@ use reactor::BufferPool;
 use crate::auth::tls::{WrongName, is_generated};
 use crate::controller::{Controller, NewController, QueueHandle};
 use crate::features::saved;
+use crate::identity::IdentifierTaken;
 use crate::queue::{Queue, QueueFacts};
 use crate::subsystem::{Host, SubsystemKind, Target};
 
@@ -92,7 +94,9 @@ pub(crate) async fn join<Q: Queue>(
                         0
                     };
                 queue.connected(joined.handle.qid, joined.depth);
-                queue.belongs_to(joined.controller.host.nqn.as_str());
+                if !joined.authenticates {
+                    queue.belongs_to(joined.controller.host.nqn.as_str());
+                }
                 queue.complete(capsule, Cqe::new(Status::SUCCESS, result), None);
                 return Some(joined);
             }
@@ -212,6 +216,13 @@ async fn connect_admin(
         nqn: data.host,
         id: data.host_id,
     };
+    if subsystem.kind == SubsystemKind::Nvm && tls.is_none() {
+        check_clear(target, facts, &host)?;
+    }
+    if subsystem.kind == SubsystemKind::Nvm {
+        let checked = target.check_identifier(&host);
+        checked.map_err(|taken| refuse_identifier(&taken, &host, facts))?;
+    }
     let asked = subsystem.kind == SubsystemKind::Nvm
         && !tls.as_ref().is_some_and(is_generated)
         && target.keys_of(&host.nqn).is_some();
@@ -251,14 +262,40 @@ async fn connect_admin(
         subsystem.remove(controller.id);
         return Err(Status::CONNECT_INVALID_HOST.with_dnr().into());
     }
-    target.controllers_changed(&subsystem);
+    let authenticates = target.has_to_authenticate(&controller);
+    if !authenticates && let Err(taken) = target.admit(&controller, controller.tls.is_some()) {
+        // Another host came in these moments.
+        subsystem.remove(controller.id);
+        return Err(refuse_identifier(&taken, &controller.host, facts));
+    }
     Ok(Joined {
-        authenticates: target.has_to_authenticate(&controller),
+        authenticates,
         controller,
         handle,
         // Zero based; checked to be less than the transport's depth or the target's limit.
         depth: command.sqsize + 1,
     })
+}
+
+/// Whether the host may come without TLS. One that may not, and has a secret, may have a TLS key made where TLS is taken:
+/// its authentication fails if it asks for anything else.
+fn check_clear(target: &Target, facts: &QueueFacts, host: &Host) -> Result<(), Refusal> {
+    let catalog = target.catalog();
+    if !catalog.has_to_use_tls(&host.nqn) {
+        return Ok(());
+    }
+    let port = catalog.port_at(facts.transport, facts.local);
+    let takes_both = port.is_some_and(|port| port.tls == TlsMode::Allowed);
+    if takes_both && target.keys_of(&host.nqn).is_some() {
+        return Ok(());
+    }
+    tracing::warn!(host = %host.nqn, peer = %facts.peer, "the host may come by TLS alone, and came without");
+    Err(Status::CONNECT_INVALID_HOST.with_dnr().into())
+}
+
+fn refuse_identifier(taken: &IdentifierTaken, host: &Host, facts: &QueueFacts) -> Refusal {
+    taken.log(host, facts.peer);
+    Status::CONNECT_INVALID_HOST.with_dnr().into()
 }
 
 fn connect_io(

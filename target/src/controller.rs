@@ -182,6 +182,10 @@ pub struct Controller {
     pub(crate) reservations: Notifications,
     pub(crate) snapshots: Mutex<Snapshots>,
     state: Mutex<State>,
+    /// Others take notice of it: its host has authenticated, or need not.
+    admitted: AtomicBool,
+    /// Its host has proved its name.
+    proven: AtomicBool,
     /// What every command asks, without the lock: whether the controller is enabled and works.
     usable: AtomicBool,
     /// The same: whether the host switched the volatile write cache off.
@@ -253,6 +257,8 @@ impl Controller {
                 features,
                 queues: BTreeMap::new(),
             }),
+            admitted: AtomicBool::new(false),
+            proven: AtomicBool::new(false),
             usable: AtomicBool::new(false),
             write_through,
             keep_alive_changed: Notify::new(),
@@ -264,6 +270,26 @@ impl Controller {
     /// Whether the association has ended; its last commands may still be on their way.
     pub fn is_ending(&self) -> bool {
         *self.ending.borrow()
+    }
+
+    /// Whether others take notice of it: its host has authenticated, or need not.
+    pub fn is_admitted(&self) -> bool {
+        self.admitted.load(Ordering::Acquire)
+    }
+
+    /// Whether its host has proved its name, by authentication or by a TLS key.
+    pub(crate) fn is_proven(&self) -> bool {
+        self.proven.load(Ordering::Acquire)
+    }
+
+    /// Others take notice of it from here on; whether they did not before. For [`Target::admit`] alone.
+    ///
+    /// [`Target::admit`]: crate::subsystem::Target
+    pub(crate) fn admit(&self, proven: bool) -> bool {
+        if proven {
+            self.proven.store(true, Ordering::Release);
+        }
+        !self.admitted.swap(true, Ordering::AcqRel)
     }
 
     /// Whether both belong to the same host, which came from and to the same addresses.

@@ -48,6 +48,9 @@ pub struct HostView {
     /// Its keys of TLS, the one that came last at the end.
     #[serde(default)]
     pub tls_keys: Vec<TlsKeyView>,
+    /// As [`SetHost::tls_only`].
+    #[serde(default)]
+    pub tls_only: bool,
 }
 
 /// A key of TLS as the API shows it.
@@ -117,6 +120,10 @@ pub struct SetHost {
     /// The same of Diffie-Hellman groups.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dhchap_groups: Option<Vec<String>>,
+    /// The host may come by TLS alone; in clear only to the discovery subsystem, and to have a TLS key made where its
+    /// listener takes both. Associations in clear end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls_only: Option<bool>,
 }
 
 /// A field that is there, be it `null`.
@@ -162,6 +169,7 @@ fn view(host: &HostConfig) -> HostView {
         dhchap_hashes: auth.dhchap_hashes.iter().map(Hash::to_string).collect(),
         dhchap_groups: auth.dhchap_groups.iter().map(Group::to_string).collect(),
         tls_keys: auth.tls_keys.iter().map(TlsKeyView::new).collect(),
+        tls_only: auth.tls_only,
     }
 }
 
@@ -323,6 +331,7 @@ fn apply(set: SetHost, auth: &mut HostAuth) -> Result<(), Failure> {
             "a controller's secret needs one of the host too: --dhchap-secret-file",
         ));
     }
+    auth.tls_only = set.tls_only.unwrap_or(auth.tls_only);
     if let Some(names) = set.dhchap_hashes {
         auth.dhchap_hashes = names
             .iter()

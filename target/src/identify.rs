@@ -195,9 +195,9 @@ fn controller_list<Q: Queue>(
     let manages = may_manage(command);
     let ids: Vec<u16> = here
         .subsystem
-        .controllers()
+        .admitted_controllers()
         .iter()
-        .filter(|other| !other.is_ending() && other.id >= first)
+        .filter(|other| other.id >= first)
         // Those of other hosts are nobody's business but of hosts that attach namespaces to them.
         .filter(|other| manages || other.host.nqn == here.host.nqn)
         .filter(|other| wanted(other))

@@ -48,6 +48,7 @@ mod features;
 mod health;
 pub mod host_api;
 mod identify;
+mod identity;
 mod in_flight;
 mod io;
 mod lba_status;

@@ -190,7 +190,11 @@ pub(crate) async fn attach<Q: Queue>(
     let line = &command.line;
     let nqn = &line.controller.subsystem.nqn;
     let subsystem = &line.controller.subsystem;
-    let controllers: Option<Vec<_>> = ids.iter().map(|id| subsystem.controller(*id)).collect();
+    let admitted = |id: &u16| {
+        let controller = subsystem.controller(*id);
+        controller.filter(|controller| controller.is_admitted())
+    };
+    let controllers: Option<Vec<_>> = ids.iter().map(admitted).collect();
     let controllers = controllers.filter(|all| !all.is_empty());
     let controllers = controllers.ok_or(invalid_list)?;
     let world = line.target.world();
@@ -213,7 +217,7 @@ pub(crate) async fn attach<Q: Queue>(
         return Err(Status::NAMESPACE_NOT_ATTACHED.with_dnr().into());
     }
     let attached: BTreeSet<Nqn> = subsystem
-        .controllers()
+        .admitted_controllers()
         .iter()
         .map(|controller| controller.host.nqn.clone())
         .collect();

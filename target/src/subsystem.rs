@@ -60,6 +60,8 @@ pub struct Limits {
     pub auth_failures_max: u32,
     /// See `auth_failures_max`.
     pub auth_failures_window: Duration,
+    /// Authentications that a host may begin on a queue within `auth_failures_window`; the next one fails.
+    pub auth_exchanges_max: u32,
 }
 
 /// Bounds of an I/O queue, which depend on what carries it.
@@ -102,6 +104,7 @@ impl Default for Limits {
             auth_timeout: Duration::from_secs(60),
             auth_failures_max: 16,
             auth_failures_window: Duration::from_secs(60),
+            auth_exchanges_max: 16,
         }
     }
 }
@@ -205,6 +208,13 @@ impl Subsystem {
         lock(&self.registry).controllers.values().cloned().collect()
     }
 
+    /// Those that others take notice of: they have not ended, and their hosts have authenticated or need not.
+    pub(crate) fn admitted_controllers(&self) -> Vec<Arc<Controller>> {
+        let mut controllers = self.controllers();
+        controllers.retain(|controller| controller.is_admitted() && !controller.is_ending());
+        controllers
+    }
+
     /// Controllers now, those whose last commands are on their way included.
     pub fn controller_count(&self) -> usize {
         lock(&self.registry).controllers.len()
@@ -216,10 +226,13 @@ impl Subsystem {
         self.gone.notify_waiters();
     }
 
-    /// Waits until no ended association of this host is left.
+    /// Waits until no ended association of this host is left. One that was never admitted is not waited for: none
+    /// of its commands touched a volume, and whoever connected need not have been the host.
     pub(crate) async fn earlier_associations_gone(&self, host: &Host) {
-        self.wait_until(|controller| !(controller.is_ending() && controller.host == *host))
-            .await;
+        let is_earlier = |controller: &Controller| {
+            controller.is_ending() && controller.is_admitted() && controller.host == *host
+        };
+        self.wait_until(|controller| !is_earlier(controller)).await;
     }
 
     /// Waits until no controller is left.
@@ -251,11 +264,7 @@ impl Subsystem {
     /// or until its host comes again on the same path: then the connection was lost, and the host is
     /// waiting for its namespace.
     pub(crate) fn assign_private(&self, config: &SubsystemConfig) {
-        let mut live: Vec<_> = self
-            .controllers()
-            .into_iter()
-            .filter(|controller| !controller.is_ending())
-            .collect();
+        let mut live = self.admitted_controllers();
         live.sort_unstable_by_key(|controller| controller.order);
         let mut private = lock(&self.private);
         let holders = config

@@ -74,6 +74,8 @@ pub struct Target {
     served: Mutex<Served>,
     /// Held by who changes the configuration.
     turn: TurnMutex<()>,
+    /// Held while it is decided whether a controller's host may have its identifier.
+    pub(crate) admitting: Mutex<()>,
     /// Connect commands refused, by transport.
     connects_refused: [AtomicU64; 2],
     /// Those of them whose host is not on the subsystem's list.
@@ -186,6 +188,7 @@ impl Target {
             generation: AtomicU64::new(1),
             served: Mutex::new(served),
             turn: TurnMutex::new(()),
+            admitting: Mutex::default(),
             connects_refused: Default::default(),
             hosts_refused: Default::default(),
             stopping: watch::Sender::new(false),
@@ -266,10 +269,17 @@ impl Target {
                 subsystem.assign_private(config);
             }
         }
+        self.forget_generated(&after.catalog);
         // Before hosts hear of it: their next command meets what there is now.
         self.generation.fetch_add(1, Ordering::AcqRel);
         for (seen, controller) in views {
             let config = after.subsystem(&controller.subsystem.nqn);
+            let in_clear = controller.tls.is_none();
+            if in_clear && after.catalog.has_to_use_tls(&controller.host.nqn) {
+                tracing::info!(?controller, "the host may come by TLS alone from now on");
+                controller.end();
+                continue;
+            }
             if !config.is_some_and(|config| config.allows(&controller.host.nqn)) {
                 tracing::info!(?controller, "the host may not use the subsystem any more");
                 controller.end();
@@ -307,7 +317,7 @@ impl Target {
         }
     }
 
-    /// A controller came or went: private namespaces may be another one's now.
+    /// A controller was admitted or went: private namespaces may be another one's now.
     pub(crate) fn controllers_changed(&self, subsystem: &Subsystem) {
         let served = lock(&self.served);
         let world = self.world();
@@ -412,7 +422,10 @@ impl Target {
             if parts().next().is_none() {
                 continue;
             }
-            let here = || controllers.iter().filter(|c| c.transport == transport);
+            let here = || {
+                let admitted = controllers.iter().filter(|c| c.is_admitted());
+                admitted.filter(|c| c.transport == transport)
+            };
             let mut sum = TransportFigures {
                 transport: name.clone(),
                 controllers: here().count() as u64,
@@ -446,12 +459,13 @@ impl Target {
         lock(&self.served).controllers()
     }
 
-    /// The hosts with an association to a subsystem, discovery not counted.
+    /// The hosts with an association to a subsystem, discovery not counted, nor hosts that have yet to
+    /// authenticate.
     #[must_use]
     pub fn attached_hosts(&self) -> Vec<AttachedHost> {
         self.controllers()
             .iter()
-            .filter(|controller| !controller.is_ending())
+            .filter(|controller| controller.is_admitted() && !controller.is_ending())
             .map(|controller| AttachedHost {
                 hostnqn: controller.host.nqn.to_string(),
                 subsystem: controller.subsystem.nqn.to_string(),

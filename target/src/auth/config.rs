@@ -27,6 +27,9 @@ pub struct HostAuth {
     /// The number of the key that came last, so that none is used twice.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub tls_keys_made: u32,
+    /// The host may come by TLS alone, but to the discovery subsystem, and to have a TLS key made.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tls_only: bool,
 }
 
 /// A key of TLS.
@@ -161,6 +164,7 @@ mod tests {
                 compat: true,
             }],
             tls_keys_made: 3,
+            tls_only: true,
         };
         let text = serde_json::to_string(&auth).unwrap();
         assert_eq!(serde_json::from_str::<HostAuth>(&text).unwrap(), auth);

@@ -18,6 +18,7 @@ use super::{random, tls};
 use crate::catalog::HostConfig;
 use crate::command::{Command, Fault, Outcome, Success};
 use crate::queue::Queue;
+use crate::subsystem::Limits;
 
 /// Byte offsets in Authentication Send and Receive, for the error log.
 const PROTOCOL_AT: u16 = 41;
@@ -73,6 +74,13 @@ pub(crate) struct QueueAuth {
     timeout: Duration,
     /// The host knows that it failed.
     over: Cell<bool>,
+    /// The exchange that began last is there to have a TLS key made, by which the host comes again: in clear it does
+    /// nothing more (Base 2.1, section 8.3.4.5.9).
+    for_key_alone: Cell<bool>,
+    /// Such a key was made.
+    key_made: Cell<bool>,
+    /// Exchanges that the host began within the window, and when that began.
+    begun: Cell<(u32, Instant)>,
 }
 
 impl QueueAuth {
@@ -84,7 +92,36 @@ impl QueueAuth {
             deadline: Cell::new(required.then(|| reactor::now() + timeout)),
             timeout,
             over: Cell::new(false),
+            for_key_alone: Cell::new(false),
+            key_made: Cell::new(false),
+            begun: Cell::new((0, reactor::now())),
         }
+    }
+
+    /// Whether the host had a TLS key made, and has to come again by it.
+    pub(crate) fn has_made_key(&self) -> bool {
+        self.key_made.get()
+    }
+
+    /// A queue in clear is there no longer when its host has a TLS key: it may fetch the last message, in time.
+    fn close_for_key(&self) {
+        self.key_made.set(true);
+        self.open.set(false);
+        let deadline = reactor::now() + self.timeout;
+        self.deadline
+            .set(Some(self.deadline.get().unwrap_or(deadline)));
+    }
+
+    /// Whether the host may begin one more exchange: each costs a turn of computing.
+    fn may_begin(&self, limits: &Limits) -> bool {
+        let now = reactor::now();
+        let (count, since) = self.begun.get();
+        let (count, since) = match now.duration_since(since) < limits.auth_failures_window {
+            true => (count.saturating_add(1), since),
+            false => (1, now),
+        };
+        self.begun.set((count, since));
+        count <= limits.auth_exchanges_max
     }
 
     /// Whether the host failed and was told: the queue ends.
@@ -168,6 +205,9 @@ pub(crate) async fn send<Q: Queue>(command: &Command<Q>, transfer: AuthTransfer)
     };
     let next = match (Message::parse(&data[..bytes]), step) {
         // The host may begin anew at any time.
+        (Ok(Message::Negotiate(_)), _) if !auth.may_begin(&command.line.target.limits) => {
+            Err(Explanation::Failed)
+        }
         (Ok(Message::Negotiate(negotiate)), _) => {
             auth.began();
             self::negotiate(command, &negotiate).await
@@ -268,6 +308,11 @@ async fn negotiate<Q: Queue>(
     }
     let keys = line.target.host_keys(&line.controller);
     let keys = keys.ok_or(Explanation::ProtocolUnusable)?;
+    let in_clear = line.controller.tls.is_none();
+    if in_clear && keys.auth.tls_only && !concatenates {
+        return Err(Explanation::SecureChannelMismatch);
+    }
+    line.auth.for_key_alone.set(in_clear && concatenates);
     // A TLS key is made of a Diffie-Hellman exchange, with the hash of a cipher suite.
     let without = |offered: &[u8], id: u8| {
         let left = offered.iter().copied();
@@ -337,11 +382,12 @@ async fn reply<Q: Queue>(
     let controller = &command.line.controller;
     let host = controller.host.nqn.clone();
     let subsystem = controller.subsystem.nqn.clone();
+    let keys = challenged.keys.clone();
     let work = move || prove(&reply, &challenged, host.as_str(), subsystem.as_str());
     let Proven { answer, psk } = compute(command, work).await??;
     if let Some(psk) = psk {
         tracing::debug!(?controller, identity = psk.identity, "a TLS key was made");
-        command.line.target.keep_generated(psk);
+        command.line.target.keep_generated(psk, &keys);
     }
     if !asks {
         succeeded(command);
@@ -447,8 +493,12 @@ async fn compute<Q: Queue, T: Send + 'static>(
     command: &Command<Q>,
     work: impl FnOnce() -> Result<T, nvme::auth::CryptoError> + Send + 'static,
 ) -> Result<T, Explanation> {
-    let Ok(_turn) = command.line.target.auth.computing.acquire().await else {
-        return Err(Explanation::Failed);
+    let line = &command.line;
+    let turn = line.target.auth.turns.take(line.controller.peer.ip()).await;
+    let work = move || {
+        let result = work();
+        drop(turn);
+        result
     };
     reactor::unblock(work).await.map_err(|error| {
         tracing::error!(%error, "a host cannot be authenticated");
@@ -458,12 +508,23 @@ async fn compute<Q: Queue, T: Send + 'static>(
 
 fn succeeded<Q: Queue>(command: &Command<Q>) {
     let line = &command.line;
-    line.auth.done();
     let auth = &line.target.auth;
     auth.succeeded.fetch_add(1, Ordering::Relaxed);
     auth.attempts
         .succeeded(&(line.controller.peer.ip(), line.controller.host.nqn.clone()));
     tracing::debug!(controller = ?line.controller, qid = line.handle.qid, "authenticated");
+    if line.auth.for_key_alone.get() {
+        return line.auth.close_for_key();
+    }
+    if line.handle.qid == 0
+        && let Err(taken) = line.target.admit(&line.controller, true)
+    {
+        taken.log(&line.controller.host, line.controller.peer);
+        line.controller.end();
+        return;
+    }
+    line.queue.belongs_to(line.controller.host.nqn.as_str());
+    line.auth.done();
 }
 
 fn note_failure<Q: Queue>(command: &Command<Q>, explanation: Explanation, how: &'static str) {

@@ -1,7 +1,7 @@
 //! Keys of TLS that authentications made (secure concatenation).
 //!
 //! Guarantee: a key is good for a while, so that its host can come by it, and as long as a controller is there
-//! that came by it; memory is bounded.
+//! that came by it, but not longer than the secret by which its host authenticated; memory is bounded.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use nvme::auth::TlsPsk;
 
+use crate::catalog::{Catalog, HostConfig};
 use crate::queue::lock;
 
 /// Keys that are kept: those of all controllers that there can be, and of as many hosts on their way. For another, the
@@ -19,6 +20,15 @@ const KEPT_MAX: usize = 2048;
 struct Generated {
     psk: TlsPsk,
     made: Instant,
+    /// The host, and what was kept of it: its secret is the one that the host had to know.
+    of: Arc<HostConfig>,
+}
+
+impl Generated {
+    /// Whether the host has that secret still.
+    fn is_of(&self, host: Option<&Arc<HostConfig>>) -> bool {
+        host.is_some_and(|host| host.auth.dhchap_secret == self.of.auth.dhchap_secret)
+    }
 }
 
 pub(super) struct GeneratedKeys {
@@ -36,8 +46,20 @@ impl GeneratedKeys {
         }
     }
 
-    /// Keeps a key. `in_use` names those by which controllers came.
-    pub(super) fn keep(&self, psk: TlsPsk, now: Instant, in_use: &HashSet<Arc<str>>) {
+    /// Forgets the keys of hosts whose secret is gone, or another one.
+    pub(super) fn follow(&self, catalog: &Catalog) {
+        lock(&self.keys).retain(|_, key| key.is_of(catalog.hosts.get(&key.of.nqn)));
+    }
+
+    /// Keeps a key that a host got which authenticated with what `of` says. `in_use` names those by which
+    /// controllers came.
+    pub(super) fn keep(
+        &self,
+        psk: TlsPsk,
+        of: Arc<HostConfig>,
+        now: Instant,
+        in_use: &HashSet<Arc<str>>,
+    ) {
         let mut keys = lock(&self.keys);
         keys.retain(|identity, key| self.is_new(key, now) || in_use.contains(identity.as_str()));
         if keys.len() >= KEPT_MAX {
@@ -49,19 +71,25 @@ impl GeneratedKeys {
                 keys.remove(&oldest);
             }
         }
-        keys.insert(psk.identity.clone(), Generated { psk, made: now });
+        let key = Generated { made: now, of, psk };
+        keys.insert(key.psk.identity.clone(), key);
     }
 
-    /// The key of an identity. `in_use` is asked only if it is not new any more.
+    /// The key of an identity, if its host is known as it was. `in_use` is asked only if it is not new any more.
     pub(super) fn find(
         &self,
         identity: &str,
+        catalog: &Catalog,
         now: Instant,
         in_use: impl FnOnce() -> HashSet<Arc<str>>,
     ) -> Option<TlsPsk> {
         let (psk, is_new) = {
             let keys = lock(&self.keys);
             let key = keys.get(identity)?;
+            if !key.is_of(catalog.hosts.get(&key.of.nqn)) {
+                // It was kept in the moment when the secret changed.
+                return None;
+            }
             (key.psk.clone(), self.is_new(key, now))
         };
         (is_new || in_use().contains(identity)).then_some(psk)
@@ -74,7 +102,10 @@ impl GeneratedKeys {
 
 #[cfg(test)]
 mod tests {
-    use nvme::auth::Hash;
+    use nvme::auth::{Hash, Secret};
+
+    use crate::auth::HostAuth;
+    use crate::catalog::SubsystemConfig;
 
     use super::*;
 
@@ -88,22 +119,69 @@ mod tests {
         }
     }
 
+    /// A host with that secret.
+    fn host(secret: u8) -> Arc<HostConfig> {
+        Arc::new(HostConfig {
+            nqn: "nqn.2026-11.test:host".parse().unwrap(),
+            auth: HostAuth {
+                dhchap_secret: Some(Secret::from_random(None, &[secret; 64])),
+                ..HostAuth::default()
+            },
+        })
+    }
+
+    fn catalog(secret: u8) -> Catalog {
+        let subsystem = "nqn.2026-11.test:subsystem".parse().unwrap();
+        let mut catalog = Catalog::new(SubsystemConfig::new(subsystem, "S".into()));
+        let host = host(secret);
+        catalog.hosts.insert(host.nqn.clone(), host);
+        catalog
+    }
+
+    #[test]
+    fn a_key_ends_with_the_secret_that_it_was_made_with() {
+        let (keys, now) = (GeneratedKeys::new(MINUTE), Instant::now());
+        let used = || HashSet::from([psk(1).identity.into()]);
+        let find = |catalog: &Catalog| keys.find(&psk(1).identity, catalog, now, used).is_some();
+        keys.keep(psk(1), host(1), now, &used());
+        let mut known = catalog(1);
+        assert!(find(&known));
+        // Something else of the host changes.
+        let mut same = HostConfig::clone(&host(1));
+        same.auth.dhchap_hashes = vec![Hash::Sha384];
+        known.hosts.insert(same.nqn.clone(), Arc::new(same));
+        keys.follow(&known);
+        assert!(find(&known));
+        // Another secret, none, and no host.
+        assert!(!find(&catalog(2)));
+        let mut without = HostConfig::clone(&host(1));
+        without.auth.dhchap_secret = None;
+        known.hosts.insert(without.nqn.clone(), Arc::new(without));
+        assert!(!find(&known));
+        known.hosts.clear();
+        assert!(!find(&known));
+        // It does not come back with the secret.
+        keys.follow(&catalog(2));
+        assert!(!find(&catalog(1)));
+        assert!(lock(&keys.keys).is_empty());
+    }
+
     #[test]
     fn a_key_is_good_for_a_while_and_then_for_who_uses_it() {
         let (keys, made) = (GeneratedKeys::new(MINUTE), Instant::now());
         let none = HashSet::new;
         let used = || HashSet::from([psk(1).identity.into()]);
-        keys.keep(psk(1), made, &none());
-        keys.keep(psk(2), made, &none());
+        keys.keep(psk(1), host(1), made, &none());
+        keys.keep(psk(2), host(1), made, &none());
         let find = |number, later, used: &dyn Fn() -> HashSet<Arc<str>>| {
-            keys.find(&psk(number).identity, made + later, used)
+            keys.find(&psk(number).identity, &catalog(1), made + later, used)
                 .is_some()
         };
         assert!(find(1, MINUTE / 2, &none) && find(2, MINUTE / 2, &none));
         assert!(!find(1, MINUTE, &none) && !find(2, MINUTE, &used));
         assert!(find(1, 99 * MINUTE, &used));
         // What nobody uses goes with the next one that comes.
-        keys.keep(psk(3), made + 2 * MINUTE, &used());
+        keys.keep(psk(3), host(1), made + 2 * MINUTE, &used());
         assert!(find(1, 2 * MINUTE, &used));
         assert_eq!(lock(&keys.keys).len(), 2);
     }
@@ -115,10 +193,11 @@ mod tests {
         let used = HashSet::from([psk(0).identity.into()]);
         for number in 0..=KEPT_MAX {
             let made = now + Duration::from_nanos(number as u64);
-            keys.keep(psk(number), made, &used);
+            keys.keep(psk(number), host(1), made, &used);
         }
         assert_eq!(lock(&keys.keys).len(), KEPT_MAX);
-        let find = |number| keys.find(&psk(number).identity, now, HashSet::new);
+        let known = catalog(1);
+        let find = |number| keys.find(&psk(number).identity, &known, now, HashSet::new);
         assert!(find(0).is_some() && find(1).is_none() && find(KEPT_MAX).is_some());
     }
 }

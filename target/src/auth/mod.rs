@@ -9,7 +9,8 @@
 //! - A queue that has to authenticate takes nothing but Authentication Send and Receive, and Disconnect.
 //! - A secret is looked up when an exchange begins: a new one counts from then on, and queues that are
 //!   authenticated go on.
-//! - Computing happens on a helper thread, a bounded number at a time: a reactor does not wait for it.
+//! - Computing happens on a helper thread, a bounded number at a time: a reactor does not wait for it. An address
+//!   has one turn at a time, and a queue begins a bounded number of exchanges a minute.
 //! - Every failure is counted and logged with the host's address. After a few of them within a minute a host
 //!   at an address is told to come later ([`Limits`]).
 //! - No secret is logged or shown.
@@ -19,6 +20,7 @@ pub mod config;
 pub(crate) mod exchange;
 mod generated;
 pub mod tls;
+mod turns;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -26,23 +28,20 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use nvme::Nqn;
 use serde::{Deserialize, Serialize};
-use tokio::sync::Semaphore;
 
 use attempts::Attempts;
 pub use config::HostAuth;
+use turns::Turns;
 
 use crate::catalog::HostConfig;
 use crate::controller::Controller;
 use crate::subsystem::{Limits, Target};
 
-/// Authentications that are computed at a time: the largest group takes a core for tens of milliseconds.
-const COMPUTING_MAX: usize = 2;
-
 /// What the target knows of hosts' identities.
 pub(crate) struct Auth {
     attempts: Attempts<(IpAddr, Nqn)>,
     pub(crate) tls: tls::Handshakes,
-    computing: Semaphore,
+    turns: Arc<Turns>,
     sequence: AtomicU32,
     succeeded: AtomicU64,
     failed: AtomicU64,
@@ -66,7 +65,7 @@ impl Auth {
         Self {
             attempts: Attempts::new(failures_max, window),
             tls: tls::Handshakes::new(failures_max, window, limits.auth_timeout),
-            computing: Semaphore::new(COMPUTING_MAX),
+            turns: Arc::default(),
             sequence: AtomicU32::new(rand_u32()),
             succeeded: AtomicU64::new(0),
             failed: AtomicU64::new(0),

@@ -6,7 +6,8 @@
 //! - Keys are looked up when a handshake begins: a new one counts from then on, and queues that are there go
 //!   on when theirs is taken away.
 //! - A key that an authentication made (secure concatenation) is good as long as a controller came by it, and for
-//!   the time that an authentication may take before that.
+//!   the time that an authentication may take before that; no longer than its host has the secret that it
+//!   authenticated with.
 //! - Every failure is counted and logged with the host's address. From an address where several failed within
 //!   a minute no handshake is computed for a while ([`Limits`](crate::subsystem::Limits)).
 //! - No key is logged or shown.
@@ -25,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use super::attempts::Attempts;
 use super::config::TlsKey;
 use super::generated::GeneratedKeys;
+use crate::catalog::{Catalog, HostConfig};
 use crate::subsystem::Target;
 
 /// What became of handshakes.
@@ -147,7 +149,8 @@ impl Target {
         };
         if identity.generated {
             let generated = &self.auth.tls.generated;
-            return Ok(generated.find(text, reactor::now(), || self.generated_in_use()));
+            let in_use = || self.generated_in_use();
+            return Ok(generated.find(text, &catalog, reactor::now(), in_use));
         }
         if self.subsystem(&identity.subsystem).is_none() {
             return Ok(None);
@@ -170,10 +173,16 @@ impl Target {
         Ok(None)
     }
 
-    /// Keeps a key that an authentication made.
-    pub(crate) fn keep_generated(&self, psk: TlsPsk) {
+    /// Keeps a key that an authentication made, of a host that authenticated by these keys.
+    pub(crate) fn keep_generated(&self, psk: TlsPsk, of: &Arc<HostConfig>) {
         let in_use = self.generated_in_use();
-        self.auth.tls.generated.keep(psk, reactor::now(), &in_use);
+        let now = reactor::now();
+        self.auth.tls.generated.keep(psk, of.clone(), now, &in_use);
+    }
+
+    /// Forgets the keys that were made with secrets which hosts do not have any more.
+    pub(crate) fn forget_generated(&self, catalog: &Catalog) {
+        self.auth.tls.generated.follow(catalog);
     }
 
     /// The identities of generated keys by which controllers came.

@@ -376,6 +376,11 @@ impl NamespaceConfig {
 }
 
 impl Catalog {
+    /// Whether a host may come by TLS alone.
+    pub(crate) fn has_to_use_tls(&self, host: &Nqn) -> bool {
+        self.hosts.get(host).is_some_and(|host| host.auth.tls_only)
+    }
+
     /// What a pool has of which nothing is stored.
     #[must_use]
     pub fn new(default: SubsystemConfig) -> Self {

@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use clap::Subcommand;
+use clap::{ArgAction, Subcommand};
 use fabric::TlsHostConfig;
 use nvme::Nqn;
 use nvme::auth::{ConfiguredPsk, Hash, HostKeys, Secret};
 
+use super::args::parse_switch;
 use super::commands::converse;
 use super::subsystem::{Answer, show};
 use super::{Outcome, print};
@@ -41,6 +42,10 @@ pub struct KeyArgs {
     /// ffdhe8192 [default: all]
     #[arg(long, value_name = "GROUP,...", value_delimiter = ',')]
     pub dhchap_groups: Option<Vec<String>>,
+    /// Whether the host may come by TLS alone, with a key of its own or one made by its authentication. What it has
+    /// in clear ends
+    #[arg(long, value_name = "on|off", value_parser = parse_switch, action = ArgAction::Set)]
+    pub tls_only: Option<bool>,
 }
 
 /// `onefold host ...`
@@ -276,6 +281,7 @@ impl KeyArgs {
             dhchap_ctrl_secret: read(self.dhchap_ctrl_secret_file)?,
             dhchap_hashes: self.dhchap_hashes,
             dhchap_groups: self.dhchap_groups,
+            tls_only: self.tls_only,
         })
     }
 }
@@ -317,7 +323,7 @@ pub(super) fn host(command: HostCommand) -> Outcome {
             if set == SetHost::default() {
                 return Err(Failure::invalid(
                     "nothing to change: name --dhchap-secret-file, --dhchap-ctrl-secret-file, \
-                     --dhchap-hashes or --dhchap-groups",
+                     --dhchap-hashes, --dhchap-groups or --tls-only",
                 )
                 .into());
             }
@@ -413,15 +419,20 @@ fn any_of(names: &[String]) -> String {
     }
 }
 
+fn on_or_off(is_on: bool) -> &'static str {
+    if is_on { "on" } else { "off" }
+}
+
 fn host_text(view: &HostView) -> String {
     format!(
-        "{}\n  secret             {}\n  controller's       {}\n  hashes             {}\n  groups             {}\n  TLS keys           {}\n",
+        "{}\n  secret             {}\n  controller's       {}\n  hashes             {}\n  groups             {}\n  TLS keys           {}\n  TLS only           {}\n",
         view.nqn,
         kept(&view.dhchap_secret),
         kept(&view.dhchap_ctrl_secret),
         any_of(&view.dhchap_hashes),
         any_of(&view.dhchap_groups),
         tls_keys(&view.tls_keys),
+        on_or_off(view.tls_only),
     )
 }
 
@@ -439,6 +450,7 @@ fn host_table(views: &[HostView]) -> String {
                 any_of(&view.dhchap_hashes),
                 any_of(&view.dhchap_groups),
                 tls_keys(&view.tls_keys),
+                on_or_off(view.tls_only).to_owned(),
             ]
         })
         .collect();
@@ -450,8 +462,9 @@ fn host_table(views: &[HostView]) -> String {
             "HASHES",
             "GROUPS",
             "TLS KEYS",
+            "TLS ONLY",
         ],
         &rows,
-        &[Align::Left; 6],
+        &[Align::Left; 7],
     )
 }

@@ -90,7 +90,8 @@ fn view(state: &ApiState, name: &str) -> Result<ReservationView, Failure> {
     let names = |host: [u8; 16]| {
         let mut names: Vec<String> = controllers
             .iter()
-            .filter(|controller| !controller.is_ending() && controller.host.id == host)
+            .filter(|controller| controller.is_admitted() && !controller.is_ending())
+            .filter(|controller| controller.host.id == host)
             .map(|controller| controller.host.nqn.to_string())
             .collect();
         names.sort_unstable();

@@ -106,8 +106,8 @@ async fn report<Q: Queue>(command: &Command<Q>, nsid: u32, length: u64, extended
 }
 
 async fn change<Q: Queue>(command: &Command<Q>, nsid: u32, request: Request) -> Outcome {
-    let target = &command.line.target;
-    let host = command.line.controller.host.id;
+    let (target, controller) = (&command.line.target, &command.line.controller);
+    let host = controller.host.id;
     if host == [0; 16] {
         // Every host without an identifier would be the same one.
         return Err(Status::INVALID_FIELD.with_dnr().into());
@@ -115,10 +115,15 @@ async fn change<Q: Queue>(command: &Command<Q>, nsid: u32, request: Request) -> 
     let namespace = reach(command, nsid)?;
     let shared = namespace.reservations.shared();
     let volume = namespace.volume.info().uuid;
+    let proven = controller.is_proven().then_some(&controller.host.nqn);
     let effects = shared
         .change(&target.engine, |now| {
-            now.apply(HostId::from_bytes(host), request)
-                .map_err(Fault::from)
+            let host = HostId::from_bytes(host);
+            let effects = now.apply(host, request)?;
+            if let Some(name) = proven {
+                now.own(host, name)?;
+            }
+            Ok::<_, Fault>(effects)
         })
         .await?;
     tracing::info!(
@@ -210,6 +215,7 @@ fn viewers(target: &Target, volume: Uuid) -> Vec<(Arc<Controller>, u32)> {
     };
     let controllers = target.controllers().into_iter();
     controllers
+        .filter(|controller| controller.is_admitted())
         .filter_map(|controller| seen(&controller).map(|nsid| (controller, nsid)))
         .collect()
 }

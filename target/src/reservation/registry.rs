@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex};
 
 use dedup::{Engine, EngineError};
 use futures_util::lock::Mutex as TurnMutex;
+use nvme::Nqn;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -73,6 +74,13 @@ impl Registry {
             .entry(volume)
             .or_insert_with(|| Arc::new(Shared::new(volume, Reservations::default(), false)));
         shared.clone()
+    }
+
+    /// The name that the host proved which is registered with a volume under that identifier.
+    pub(crate) fn owner_of(&self, host: &HostId) -> Option<Nqn> {
+        let all: Vec<_> = lock(&self.volumes).values().cloned().collect();
+        all.iter()
+            .find_map(|shared| shared.now().owner(host).cloned())
     }
 
     /// Forgets those of volumes that are no longer there, in the pool too.

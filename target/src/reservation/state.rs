@@ -5,23 +5,28 @@
 //! - There is a holder only while there is a reservation, and it is a registrant; a reservation whose
 //!   last holder is unregistered is gone.
 //! - At most [`REGISTRANTS_MAX`] hosts are registered.
+//! - Only who is registered has a name.
 //!
 //! The rules are those of Base 2.0, section 8.19. Where they leave room, the choice is that of Linux's
 //! target (drivers/nvme/target/pr.c): a preempt of a key that nobody has is a conflict.
 
 use std::collections::BTreeMap;
 
-use nvme::Status;
 use nvme::reservation::{
     AcquireAction, CNTLID_ANY, KeyPair, RegisterAction, ReleaseAction, ReportedRegistrant,
     ReservationEvent, ReservationReport, ReservationType,
 };
+use nvme::{Nqn, Status};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 /// Hosts registered with a namespace at most. What is stored of them stays far below the bound of a
 /// setting; clusters of Linux hosts have tens.
 pub const REGISTRANTS_MAX: usize = 256;
+
+/// Bytes of the names of registrants together, at most: names that people use are shorter than a third of what a name
+/// can be, and a setting has a bound.
+const NAMES_BYTES_MAX: usize = 32 << 10;
 
 /// A host identifier (HOSTID), of which reservations know hosts: the same by every path and subsystem.
 pub type HostId = Uuid;
@@ -43,6 +48,9 @@ pub struct Reservations {
     /// PTPL: all of this survives a loss of power.
     persist: bool,
     registrants: BTreeMap<HostId, u64>,
+    /// The names of registrants that proved them: their identifiers are theirs.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    owners: BTreeMap<HostId, Nqn>,
     held: Option<Held>,
 }
 
@@ -190,6 +198,7 @@ impl Reservations {
         let notify = self.others(None, ReservationEvent::ReservationPreempted);
         self.generation = self.generation.wrapping_add(1);
         self.registrants.clear();
+        self.owners.clear();
         self.held = None;
         Effects {
             notify,
@@ -197,11 +206,41 @@ impl Reservations {
         }
     }
 
+    /// The name that a registrant proved.
+    #[must_use]
+    pub fn owner(&self, host: &HostId) -> Option<&Nqn> {
+        self.owners.get(host)
+    }
+
+    /// A host that is registered has proved that name.
+    ///
+    /// # Errors
+    /// Internal Error: the names of all registrants are too long together.
+    pub fn own(&mut self, host: HostId, name: &Nqn) -> Result<(), Status> {
+        if !self.registrants.contains_key(&host) {
+            return Ok(());
+        }
+        let others = self.owners.iter().filter(|(other, _)| **other != host);
+        let bytes: usize = others.map(|(_, name)| name.as_str().len()).sum();
+        if bytes + name.as_str().len() > NAMES_BYTES_MAX {
+            return Err(Status::INTERNAL.with_dnr());
+        }
+        self.owners.insert(host, name.clone());
+        Ok(())
+    }
+
     /// Does what a host asks for.
     ///
     /// # Errors
     /// The status to answer with; then nothing has changed.
     pub fn apply(&mut self, host: HostId, request: Request) -> Result<Effects, Status> {
+        let effects = self.execute(host, request)?;
+        let registrants = &self.registrants;
+        self.owners.retain(|host, _| registrants.contains_key(host));
+        Ok(effects)
+    }
+
+    fn execute(&mut self, host: HostId, request: Request) -> Result<Effects, Status> {
         match request {
             Request::Register {
                 action,

@@ -35,7 +35,7 @@ pub(crate) fn secret(number: u8) -> Secret {
 }
 
 /// What the target keeps of a host with that secret.
-fn kept(number: u8) -> HostAuth {
+pub(crate) fn kept(number: u8) -> HostAuth {
     HostAuth {
         dhchap_secret: Some(secret(number)),
         ..HostAuth::default()
@@ -43,7 +43,7 @@ fn kept(number: u8) -> HostAuth {
 }
 
 /// Gives the target a host's keys, as an administrator does.
-async fn keep(lab: &Lab, nqn: &Nqn, auth: HostAuth) {
+pub(crate) async fn keep(lab: &Lab, nqn: &Nqn, auth: HostAuth) {
     let host = HostConfig {
         nqn: nqn.clone(),
         auth,
@@ -55,7 +55,7 @@ async fn keep(lab: &Lab, nqn: &Nqn, auth: HostAuth) {
     changed.await.expect("a catalog with another host");
 }
 
-fn keys(number: u8) -> HostKeys {
+pub(crate) fn keys(number: u8) -> HostKeys {
     HostKeys {
         groups: vec![Group::Null],
         ..HostKeys::new(secret(number), None)
@@ -84,7 +84,7 @@ pub(crate) async fn hear(queue: &FakeQueue) -> Vec<u8> {
 }
 
 /// A whole exchange, as a host does it.
-async fn authenticate(
+pub(crate) async fn authenticate(
     queue: &FakeQueue,
     host: &TestHost,
     keys: &HostKeys,
@@ -114,7 +114,7 @@ async fn authenticate(
 }
 
 /// An admin queue that is connected and has not authenticated.
-async fn connected(lab: &Lab, host: &TestHost) -> Attached {
+pub(crate) async fn connected(lab: &Lab, host: &TestHost) -> Attached {
     let admin = lab.queue(0, 32);
     let data = connect_data(host, CNTLID_DYNAMIC);
     let reply = connect(&admin, ADMIN, data).await.ok();
@@ -131,7 +131,7 @@ async fn connected(lab: &Lab, host: &TestHost) -> Attached {
 }
 
 /// A host that is in, with one I/O queue.
-async fn admitted(lab: &Lab, host: &TestHost, keys: &HostKeys) -> (Attached, FakeQueue) {
+pub(crate) async fn admitted(lab: &Lab, host: &TestHost, keys: &HostKeys) -> (Attached, FakeQueue) {
     let attached = connected(lab, host).await;
     authenticate(&attached.admin, host, keys)
         .await

@@ -11,6 +11,7 @@ mod commands;
 mod conflicts;
 mod connect;
 mod harness;
+mod identity;
 mod io;
 mod limits;
 mod logs;

@@ -23,7 +23,7 @@ fn pair(current: u64, other: u64) -> Vec<u8> {
     KeyPair { current, other }.encode().to_vec()
 }
 
-async fn registering(
+pub(crate) async fn registering(
     queue: &FakeQueue,
     action: RegisterAction,
     persist: Option<bool>,
@@ -46,7 +46,7 @@ fn acquiring(nsid: u32, action: AcquireAction, kind: ReservationType) -> Sqe {
     ReservationCommand::Acquire { nsid, action, kind }.to_sqe()
 }
 
-async fn acquire(
+pub(crate) async fn acquire(
     queue: &FakeQueue,
     action: AcquireAction,
     kind: ReservationType,

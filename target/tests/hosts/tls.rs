@@ -15,7 +15,7 @@ use nvme::auth::{
     Concatenation, ConfiguredPsk, Derivation, Exchange, Explanation, Group, Hash, KeyPair, Message,
     Negotiate, Party, PskVersion, TlsPsk,
 };
-use nvme::fabrics::{CNTLID_DYNAMIC, ConnectCommand};
+use nvme::fabrics::{CNTLID_DYNAMIC, ConnectCommand, FabricsCommand};
 use nvme::{Nqn, Status, properties};
 use onefold::DEFAULT_SUBSYSTEM_NQN;
 use onefold::association::serve_queue;
@@ -560,16 +560,21 @@ fn negotiate(secure_channel: u8, hashes: &[Hash], groups: &[Group]) -> Negotiate
 
 /// A lab whose TCP listener has that mode, with a host that has a secret.
 async fn with_secret(lab: &mut Lab, host: &TestHost, mode: TlsMode) {
+    let auth = HostAuth {
+        dhchap_secret: Some(secret(1)),
+        ..HostAuth::default()
+    };
+    with_auth(lab, host, mode, auth).await;
+}
+
+/// The same with any keys.
+async fn with_auth(lab: &mut Lab, host: &TestHost, mode: TlsMode, auth: HostAuth) {
     lab.transport = Transport::Tcp;
     let nqn = host.nqn.clone();
     let changed = lab.target.change(|catalog| {
         let mut ports = catalog.ports.values_mut();
         let port = ports.find(|port| port.address.scheme == fabric::Scheme::Tcp);
         Arc::make_mut(port.expect("a TCP listener")).tls = mode;
-        let auth = HostAuth {
-            dhchap_secret: Some(secret(1)),
-            ..HostAuth::default()
-        };
         let host = HostConfig {
             nqn: nqn.clone(),
             auth,
@@ -599,6 +604,10 @@ fn a_host_authenticates_in_clear_and_comes_again_by_tls_with_the_key_that_this_m
             );
             let made = concatenate(&admin, &host, negotiate, true).await;
             let made = made.expect("a key");
+            // In clear there is nothing more to be had, and nobody takes the host for attached.
+            let refused = admin.call(FabricsCommand::property_get(properties::CAP, true));
+            refused.await.refused(Status::AUTHENTICATION_REQUIRED);
+            assert!(lab.target.attached_hosts().is_empty());
             assert!(made.identity.starts_with("NVMe1G"), "{}", made.identity);
             assert_eq!(ring.find(&made.identity, peer()), Some(made.clone()));
             admin.close_from_host();
@@ -661,5 +670,92 @@ fn a_key_is_made_only_where_the_host_can_come_again_by_it() {
         concatenate(&admin, &host, everything(new), false).await;
         assert_eq!(failed_with(&admin).await, Explanation::IncorrectPayload);
         lab.nobody_is_attached().await;
+    });
+}
+
+#[test]
+fn a_made_key_ends_with_the_secret_of_its_host() {
+    story(async |mut lab| {
+        let host = TestHost::new(1);
+        let ring = HostKeyring::of(&lab.target);
+        let everything = || negotiate(Negotiate::NEW_TLS_PSK, &Hash::ALL, &Group::ALL);
+        for change in ["another secret", "no secret", "no host"] {
+            with_secret(&mut lab, &host, TlsMode::Allowed).await;
+            let admin = lab.queue(0, 32);
+            let reply = ask_on(&admin, &host, DEFAULT_SUBSYSTEM_NQN, 0, CNTLID_DYNAMIC).await;
+            reply.ok();
+            let made = concatenate(&admin, &host, everything(), true).await;
+            let made = made.expect("a key");
+            admin.close_from_host();
+            // An association that came by it is there: it goes on, and no connection is made by the key any more.
+            let _attached = admin_of(&lab, &host, Some(&session(&made))).await;
+            assert!(ring.find(&made.identity, peer()).is_some(), "{change}");
+            let changed = lab.target.change(|catalog| {
+                let mut now = HostConfig::clone(&catalog.hosts[&host.nqn]);
+                now.auth.dhchap_secret = (change == "another secret").then(|| secret(2));
+                catalog.hosts.insert(host.nqn.clone(), Arc::new(now));
+                if change == "no host" {
+                    catalog.hosts.remove(&host.nqn);
+                }
+                Ok(())
+            });
+            changed.await.expect("a catalog");
+            assert!(ring.find(&made.identity, peer()).is_none(), "{change}");
+        }
+    });
+}
+
+#[test]
+fn a_host_that_may_come_by_tls_alone_has_nothing_in_clear() {
+    story(async |mut lab| {
+        let host = TestHost::new(1);
+        let auth = |tls_only, with_secret: bool| HostAuth {
+            dhchap_secret: with_secret.then(|| secret(1)),
+            tls_keys: vec![key(1, Hash::Sha256)],
+            tls_only,
+            ..HostAuth::default()
+        };
+        with_auth(&mut lab, &host, TlsMode::Allowed, auth(false, false)).await;
+        let clear = admin_of(&lab, &host, None).await;
+        let own = psk(1, Hash::Sha256);
+        let own = derived(&own, &host.nqn, DEFAULT_SUBSYSTEM_NQN, PskVersion::V1);
+        let secure = admin_of(&lab, &host, Some(&session(&own))).await;
+        // What is there in clear ends at once, the rest goes on.
+        with_auth(&mut lab, &host, TlsMode::Allowed, auth(true, false)).await;
+        clear.admin.closed().await;
+        secure.property(properties::CAP, true).await.ok();
+        let refused = ask(&lab, None, &host, DEFAULT_SUBSYSTEM_NQN).await;
+        refused.refused(Status::CONNECT_INVALID_HOST);
+        ask(&lab, Some(&own), &host, DEFAULT_SUBSYSTEM_NQN)
+            .await
+            .ok();
+        // Where subsystems are it may ask, and over RDMA there is no TLS.
+        lab.discover(1).await;
+        lab.transport = Transport::Rdma;
+        let refused = ask(&lab, None, &host, DEFAULT_SUBSYSTEM_NQN).await;
+        refused.refused(Status::CONNECT_INVALID_HOST);
+        // With a secret it may have a key made, where TLS is taken, and nothing else.
+        for (mode, is_taken) in [(TlsMode::Off, false), (TlsMode::Allowed, true)] {
+            with_auth(&mut lab, &host, mode, auth(true, true)).await;
+            let admin = lab.queue(0, 32);
+            let reply = ask_on(&admin, &host, DEFAULT_SUBSYSTEM_NQN, 0, CNTLID_DYNAMIC).await;
+            if !is_taken {
+                reply.refused(Status::CONNECT_INVALID_HOST);
+                continue;
+            }
+            reply.ok();
+            let plain = negotiate(0, &Hash::ALL, &Group::ALL);
+            tell(&admin, &Message::Negotiate(plain)).await;
+            assert_eq!(
+                failed_with(&admin).await,
+                Explanation::SecureChannelMismatch
+            );
+            let admin = lab.queue(0, 32);
+            let reply = ask_on(&admin, &host, DEFAULT_SUBSYSTEM_NQN, 0, CNTLID_DYNAMIC).await;
+            reply.ok();
+            let everything = negotiate(Negotiate::NEW_TLS_PSK, &Hash::ALL, &Group::ALL);
+            let made = concatenate(&admin, &host, everything, true).await;
+            made.expect("a key");
+        }
     });
 }

@@ -1,0 +1,121 @@
+//! When a controller counts for others than itself, and whose host identifiers are.
+//!
+//! Reservations know hosts by their identifiers (HOSTID), which hosts choose. Guarantees:
+//! - A controller whose host has yet to authenticate counts for nobody: it gets no private namespace, is in no list of
+//!   hosts and of controllers, and nobody waits for its end.
+//! - An identifier that came with a proven name (by authentication, or by a TLS key) is that host's as long as it is
+//!   attached, or registered with a volume. Hosts of other names cannot connect with it.
+//! - Names that nobody proved bind nothing. Several of them may have one identifier; they lose their associations
+//!   when a host that proved its name comes with it.
+
+use std::sync::Arc;
+
+use nvme::Nqn;
+use uuid::Uuid;
+
+use crate::controller::Controller;
+use crate::queue::lock;
+use crate::reservation::HostId;
+use crate::subsystem::{Host, Target};
+
+/// A host identifier that no host has: reservations do not take it.
+const NO_IDENTIFIER: [u8; 16] = [0; 16];
+
+/// The host identifier belongs to another host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct IdentifierTaken {
+    id: HostId,
+    owner: Nqn,
+    why: &'static str,
+}
+
+impl IdentifierTaken {
+    /// Tells the owner of the target who was refused, and what can be done.
+    pub(crate) fn log(&self, host: &Host, peer: std::net::SocketAddr) {
+        tracing::warn!(
+            host = %host.nqn,
+            %peer,
+            host_id = %self.id,
+            owner = %self.owner,
+            "a host was refused: its host identifier is that of another host, which proved its name and is {}. Give \
+             each host an identifier of its own (/etc/nvme/hostid)",
+            self.why
+        );
+    }
+}
+
+impl Target {
+    /// Whether a host of that name may have that identifier.
+    ///
+    /// # Errors
+    /// The host that it belongs to.
+    pub(crate) fn check_identifier(&self, host: &Host) -> Result<(), IdentifierTaken> {
+        if host.id == NO_IDENTIFIER {
+            return Ok(());
+        }
+        let id = Uuid::from_bytes(host.id);
+        let taken = |owner: Nqn, why| Err(IdentifierTaken { id, owner, why });
+        let is_owner = |other: &Arc<Controller>| {
+            let named = other.host.id == host.id && other.host.nqn != host.nqn;
+            named && other.is_proven() && !other.is_ending()
+        };
+        if let Some(owner) = self.controllers().into_iter().find(is_owner) {
+            return taken(owner.host.nqn.clone(), "attached");
+        }
+        match self.reservations.owner_of(&id) {
+            Some(owner) if owner != host.nqn => taken(
+                owner,
+                "registered with a volume (`onefold reservation clear` ends that)",
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    /// The host of a controller has authenticated, or need not: from here on the controller counts for others.
+    /// `proven` says that the host proved its name.
+    ///
+    /// # Errors
+    /// The host that the identifier belongs to. The controller counts for nobody then.
+    pub(crate) fn admit(
+        &self,
+        controller: &Arc<Controller>,
+        proven: bool,
+    ) -> Result<(), IdentifierTaken> {
+        let host = &controller.host;
+        let (is_new, displaced) = {
+            let _turn = lock(&self.admitting);
+            if !controller.is_discovery() {
+                self.check_identifier(host)?;
+            }
+            let is_new = controller.admit(proven);
+            let displaced: Vec<_> = match proven && host.id != NO_IDENTIFIER {
+                true => self.controllers(),
+                false => Vec::new(),
+            };
+            (is_new, displaced)
+        };
+        let displaced = displaced.iter().filter(|other| {
+            let named = other.host.id == host.id && other.host.nqn != host.nqn;
+            named && other.is_admitted() && !other.is_proven()
+        });
+        for other in displaced {
+            tracing::warn!(
+                controller = ?other,
+                owner = %host.nqn,
+                "the host identifier belongs to a host that proved its name: ending this association"
+            );
+            other.end();
+        }
+        if is_new {
+            self.controllers_changed(&controller.subsystem);
+            tracing::info!(
+                host = %host.nqn,
+                peer = %controller.peer,
+                cntlid = controller.id,
+                subsystem = %controller.subsystem.nqn,
+                "host connected"
+            );
+        }
+        Ok(())
+    }
+}
