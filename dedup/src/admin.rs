@@ -237,8 +237,17 @@ fn plan(state: &State, spec: VolumeSpec) -> Result<VolumeInfo> {
             .unwrap_or(1),
     };
     let uuid = spec.uuid.unwrap_or_else(Uuid::new_v4);
-    if uuid.is_nil() || state.volumes.values().any(|entry| entry.info.uuid == uuid) {
-        return invalid(format!("UUID {uuid} is taken"));
+    if uuid.is_nil() {
+        return invalid(format!("UUID {uuid} identifies nothing"));
+    }
+    if let Some(entry) = state.volumes.values().find(|entry| entry.info.uuid == uuid) {
+        return invalid(match entry.is_active() {
+            true => format!("UUID {uuid} is that of volume '{}'", entry.info.name),
+            false => format!(
+                "UUID {uuid} is that of the deleted volume '{}', whose space is not freed yet: try again then",
+                entry.info.name
+            ),
+        });
     }
     let Some(id) = state.next_volume else {
         return invalid("all volume numbers are used up".to_owned());

@@ -29,7 +29,86 @@ pub enum NqnError {
     Prefix,
 }
 
+/// Names made from a UUID begin with this (Base 2.0, section 4.5, the second format).
+const UUID_PREFIX: &str = "nqn.2014-08.org.nvmexpress:uuid:";
+
+/// Lengths of the groups of hexadecimal digits of a UUID (RFC 4122, section 3).
+const UUID_GROUPS: [usize; 5] = [8, 4, 4, 4, 12];
+
+/// Why a name does not follow the specification (Base 2.0, section 4.5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NqnFormError {
+    /// No year and month behind `nqn.`
+    #[error(
+        "behind 'nqn.' there has to be a year and a month of 01 to 12, as in nqn.2026-11.org.example:name"
+    )]
+    Date,
+    /// No domain behind the date.
+    #[error(
+        "behind the month there has to be a domain in reverse order, as in nqn.2026-11.org.example:name"
+    )]
+    Domain,
+    /// Nothing behind the domain, or what stands for a name that is still to be filled in.
+    #[error(
+        "behind the domain there has to be a colon and a name, as in nqn.2026-11.org.example:name"
+    )]
+    Name,
+    /// Something else than a UUID where one is announced.
+    #[error(
+        "behind 'uuid:' there has to be a UUID, 8-4-4-4-12 hexadecimal digits, as /etc/nvme/hostnqn of a host shows it"
+    )]
+    Uuid,
+}
+
 impl Nqn {
+    /// Checks what the specification says of a name beyond its beginning and length: date, domain, and the UUID of
+    /// names that have one. Hosts and subsystems with other names exist, so it is for names that people write anew.
+    ///
+    /// # Errors
+    /// See [`NqnFormError`].
+    pub fn check_form(&self) -> Result<(), NqnFormError> {
+        if self.is_discovery() {
+            return Ok(());
+        }
+        if let Some(uuid) = self.0.strip_prefix(UUID_PREFIX) {
+            let groups = uuid.split('-');
+            let is_group = |(text, len): (&str, &usize)| {
+                text.len() == *len && text.bytes().all(|b| b.is_ascii_hexdigit())
+            };
+            let fits = groups.clone().count() == UUID_GROUPS.len()
+                && groups.zip(&UUID_GROUPS).all(is_group);
+            return if fits {
+                Ok(())
+            } else {
+                Err(NqnFormError::Uuid)
+            };
+        }
+        let rest = self.0.strip_prefix("nqn.").ok_or(NqnFormError::Date)?;
+        let (date, rest) = rest.split_once('.').ok_or(NqnFormError::Date)?;
+        let (year, month) = date.split_once('-').ok_or(NqnFormError::Date)?;
+        let is_number =
+            |text: &str, len| text.len() == len && text.bytes().all(|b| b.is_ascii_digit());
+        let month_is_right = is_number(month, 2) && ("01"..="12").contains(&month);
+        if !is_number(year, 4) || !month_is_right {
+            return Err(NqnFormError::Date);
+        }
+        let (domain, name) = rest.split_once(':').ok_or(NqnFormError::Name)?;
+        let is_label = |label: &str| {
+            let first = label.bytes().next();
+            first.is_some_and(|b| b.is_ascii_alphanumeric())
+                && label
+                    .bytes()
+                    .all(|b| b.is_ascii_alphanumeric() || b == b'-')
+        };
+        if !domain.split('.').all(is_label) {
+            return Err(NqnFormError::Domain);
+        }
+        if name.is_empty() || name.ends_with("...") {
+            return Err(NqnFormError::Name);
+        }
+        Ok(())
+    }
+
     /// Checks a text.
     ///
     /// # Errors
@@ -146,5 +225,47 @@ mod tests {
             Nqn::new(&format!("nqn.{}", "x".repeat(220))),
             Err(NqnError::TooLong)
         );
+    }
+
+    #[test]
+    fn names_that_follow_the_specification_are_told_from_those_that_do_not() {
+        for text in [
+            DISCOVERY,
+            "nqn.2026-11.dev.onefold:default",
+            "nqn.2014-08.com.example:nvme:nvm-subsystem-sn-d78432",
+            "nqn.2014-08.org.nvmexpress:uuid:F81D4FAE-7dec-11d0-a765-00a0c91e6bf6",
+            "nqn.2014-08.org.nvmexpress:NVMf:uuid:old",
+            "nqn.2026-01.x:other",
+        ] {
+            assert_eq!(Nqn::new(text).unwrap().check_form(), Ok(()), "{text}");
+        }
+        use NqnFormError::{Date, Domain, Name, Uuid};
+        for (text, error) in [
+            ("nqn.2014-08.org.nvmexpress:uuid:...", Uuid),
+            ("nqn.2014-08.org.nvmexpress:uuid:1111", Uuid),
+            (
+                "nqn.2014-08.org.nvmexpress:uuid:f81d4fae-7dec-11d0-a765-00a0c91e6bf6-0",
+                Uuid,
+            ),
+            (
+                "nqn.2014-08.org.nvmexpress:uuid:f81d4fae-7dec-11d0-a765-00a0c91e6bfg",
+                Uuid,
+            ),
+            ("nqn.2026-13.org.example:a", Date),
+            ("nqn.2026-00.org.example:a", Date),
+            ("nqn.2026-1.org.example:a", Date),
+            ("nqn.26-11.org.example:a", Date),
+            ("nqn.2026-1é.org.example:a", Date),
+            ("nqn.org.example:a", Date),
+            ("nqn.x", Date),
+            ("nqn.2026-11.:a", Domain),
+            ("nqn.2026-11.org..example:a", Domain),
+            ("nqn.2026-11.-x:a", Domain),
+            ("nqn.2026-11.org.example", Name),
+            ("nqn.2026-11.org.example:", Name),
+            ("nqn.2026-11.org.example:...", Name),
+        ] {
+            assert_eq!(Nqn::new(text).unwrap().check_form(), Err(error), "{text}");
+        }
     }
 }
