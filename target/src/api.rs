@@ -37,6 +37,7 @@ use futures_util::lock::Mutex;
 use meta::{Compression, PoolDir, VerifyPolicy, VolumeInfo};
 use serde::{Deserialize, Serialize};
 use tokio::net::UnixListener;
+use uuid::Uuid;
 
 use crate::errors::{ErrorBody, Failure, http_status};
 use crate::listen::Report;
@@ -127,6 +128,9 @@ pub struct CreateVolume {
     /// The subsystem that shows it to hosts: without it the default one, and "none" is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subsystem: Option<String>,
+    /// Its identity, which hosts see as UUID and NGUID; without it a random one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<Uuid>,
 }
 
 impl CreateVolume {
@@ -334,7 +338,7 @@ async fn create(
         size_bytes: request.size_bytes,
         lba_bytes: request.lba_bytes,
         nsid: None,
-        uuid: None,
+        uuid: request.uuid,
         dedup: request.dedup,
         compression: request.compression,
         verify: request.verify,

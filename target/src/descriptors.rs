@@ -1,7 +1,7 @@
 //! File descriptors: how many the system lets the daemon have, and how many connections over TCP that leaves room for.
 //!
-//! Guarantee: the bound on connections that nobody set is one at which the pool's own files still find descriptors.
-//! Every connection over TCP, which is a queue of a host, takes one; RDMA takes none.
+//! Guarantee: the bounds on hosts, their queues and connections that nobody set are ones at which the pool's own files
+//! still find descriptors. Every connection over TCP, which is a queue of a host, takes one; RDMA takes none.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -10,6 +10,10 @@ use crate::subsystem::Limits;
 /// Descriptors that connections leave alone: those of the metadata store (512 files at most), drives, rings, the
 /// control socket and its clients.
 const RESERVED: u64 = 1024;
+
+/// I/O queues that a host keeps where nobody chose a number: a host has one for each of its processors at most, and
+/// more hosts are worth more than more queues of each.
+const IO_QUEUES_KEPT: u16 = 16;
 
 /// Raises the limit of this process as far as the system allows, and tells it.
 pub(crate) fn raise() -> u64 {
@@ -34,6 +38,43 @@ fn for_connections(descriptors: u64) -> u64 {
 fn announced(limits: &Limits) -> u64 {
     let queues = u64::from(limits.io_queues) + 1;
     queues.saturating_mul(limits.controllers as u64)
+}
+
+/// Which bounds were asked for by whoever started the daemon.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Asked {
+    pub(crate) hosts: bool,
+    pub(crate) io_queues: bool,
+}
+
+/// Lowers what nobody asked for, until all hosts can have all their queues: first the I/O queues of each, then hosts.
+pub(crate) fn fit(descriptors: u64, limits: &mut Limits, asked: Asked) {
+    let there = for_connections(descriptors);
+    if announced(limits) <= there {
+        return;
+    }
+    if !asked.io_queues {
+        // One connection of each host is its admin queue.
+        let of_each = there / (limits.controllers.max(1) as u64);
+        let kept = if asked.hosts { 1 } else { IO_QUEUES_KEPT };
+        let fitting = u16::try_from(of_each.saturating_sub(1)).unwrap_or(u16::MAX);
+        limits.io_queues = limits.io_queues.min(fitting.max(kept));
+        limits.descriptors = Some(descriptors);
+    }
+    if !asked.hosts {
+        let fitting = there / (u64::from(limits.io_queues) + 1);
+        let fitting = usize::try_from(fitting).unwrap_or(usize::MAX);
+        limits.controllers = limits.controllers.min(fitting.max(1));
+        limits.descriptors = Some(descriptors);
+    }
+}
+
+/// What to do where the limit of open files is why a host is refused.
+pub(crate) fn remedy(descriptors: u64) -> String {
+    format!(
+        "{descriptors} open files are allowed, more of them (LimitNOFILE= of a systemd unit, `ulimit -Hn`) or fewer \
+         --io-queues leave room for more hosts"
+    )
 }
 
 /// How many connections each of so many listening sockets takes: those of all hosts, if there are descriptors for
@@ -74,6 +115,47 @@ mod tests {
         // Sixteen sockets share what there is.
         assert_eq!(connections((1 << 20) + RESERVED, &limits, 16), 1 << 16);
         assert_eq!(connections(u64::MAX, &limits, 0), 1024 * 129);
+    }
+
+    #[test]
+    fn what_nobody_asked_for_fits_the_limit_of_open_files() {
+        let fitted = |descriptors, asked, usual: Limits| {
+            let mut limits = usual;
+            fit(descriptors, &mut limits, asked);
+            (limits.controllers, limits.io_queues, limits.descriptors)
+        };
+        let (usual, nothing) = (Limits::default(), Asked::default());
+        // Debian's limit for a login and for a service leaves the defaults as they are.
+        assert_eq!(fitted(524_288, nothing, usual), (1024, 128, None));
+        assert_eq!(fitted(20_000, nothing, usual), (1024, 17, Some(20_000)));
+        assert_eq!(fitted(4096, nothing, usual), (180, 16, Some(4096)));
+        assert_eq!(fitted(1024, nothing, usual), (30, 16, Some(1024)));
+        assert_eq!(fitted(8, nothing, usual), (1, 16, Some(8)));
+        for descriptors in (0..200_000).step_by(997) {
+            let mut limits = usual;
+            fit(descriptors, &mut limits, nothing);
+            let one_host = limits.controllers == 1;
+            assert!(
+                one_host || shortage(descriptors, &limits).is_none(),
+                "{descriptors}"
+            );
+        }
+        // What was asked for stays, and is warned of.
+        let hosts = Asked {
+            hosts: true,
+            ..nothing
+        };
+        assert_eq!(fitted(4096, hosts, usual), (1024, 2, Some(4096)));
+        let queues = Asked {
+            io_queues: true,
+            ..nothing
+        };
+        assert_eq!(fitted(4096, queues, usual), (23, 128, Some(4096)));
+        let both = Asked {
+            hosts: true,
+            io_queues: true,
+        };
+        assert_eq!(fitted(4096, both, usual), (1024, 128, None));
     }
 
     #[test]

@@ -26,6 +26,8 @@ pub const EXIT_USAGE: u8 = 64;
 pub const EXIT_FAILED: u8 = 1;
 /// Exit code of `pool check` for a pool that contradicts itself, and of `perf` for wrong data.
 pub const EXIT_INCONSISTENT: u8 = 2;
+/// Exit code of `perf` after Ctrl-C or SIGTERM: 128 and the number of SIGINT, as shells say it.
+pub const EXIT_INTERRUPTED: u8 = 130;
 
 /// The NVMe status of an engine's error.
 #[must_use]

@@ -29,7 +29,7 @@ use crate::auth::HostAuth;
 use crate::auth::config::{TLS_KEYS_MAX, TlsKey};
 use crate::catalog::{Catalog, HostConfig};
 use crate::errors::Failure;
-use crate::subsystem_api::{change, parse_nqn};
+use crate::subsystem_api::{change, check_new, parse_nqn};
 
 /// A host as the API shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -202,6 +202,7 @@ async fn create(
     body: Result<Json<CreateHost>, JsonRejection>,
 ) -> Result<Json<HostView>, Failure> {
     let Json(CreateHost { nqn, set }) = body.map_err(malformed)?;
+    check_new([&nqn])?;
     let view = change(&state, move |catalog| {
         if catalog.hosts.contains_key(&nqn) {
             return Err(Failure::invalid(format!(
@@ -255,6 +256,7 @@ async fn add_tls_key(
 ) -> Result<Json<TlsKeyView>, Failure> {
     let nqn = parse_nqn(&nqn)?;
     let Json(request) = body.map_err(malformed)?;
+    check_new([&nqn])?;
     let added = change(&state, move |catalog| {
         let host = catalog.hosts.entry(nqn.clone()).or_insert_with(|| {
             Arc::new(HostConfig {

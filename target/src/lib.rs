@@ -66,6 +66,7 @@ mod record;
 pub mod reservation;
 mod retry;
 pub mod serve;
+mod signals;
 pub mod size;
 pub mod socket;
 pub mod status;

@@ -104,7 +104,7 @@ impl Listeners {
     }
 
     /// Listens there no longer.
-    async fn close(&self, address: TransportAddress) {
+    pub(crate) async fn close(&self, address: TransportAddress) {
         for reactor in &self.reactors {
             let (question, answer) = oneshot::channel();
             if reactor.send(Order::Remove(address, question)).await.is_ok() {

@@ -141,6 +141,7 @@ pub async fn open(request: &PoolRequest) -> Result<OpenPool, Failure> {
             compression: Compression::Off,
             verify: VerifyPolicy::Trust,
             domain: String::new(),
+            uuid: None,
         });
     }
     for volume in volumes {
@@ -210,6 +211,7 @@ async fn create_volume(engine: &Engine, volume: VolumeArg) -> Result<(), Failure
             compression: info.compression,
             verify: info.verify,
             domain: info.domain.clone(),
+            uuid: volume.uuid.map(|_| info.uuid),
         };
         if is != volume {
             tracing::warn!(
@@ -220,6 +222,7 @@ async fn create_volume(engine: &Engine, volume: VolumeArg) -> Result<(), Failure
                 compression = %info.compression,
                 verify = %info.verify,
                 domain = info.domain,
+                uuid = %info.uuid,
                 "the volume exists and is not what is asked for: it stays as it is"
             );
         }
@@ -233,13 +236,14 @@ async fn create_volume(engine: &Engine, volume: VolumeArg) -> Result<(), Failure
         compression,
         verify,
         domain,
+        uuid,
     } = volume;
     let spec = VolumeSpec {
         name,
         size_bytes,
         lba_bytes,
         nsid: None,
-        uuid: None,
+        uuid,
         dedup,
         compression,
         verify,

@@ -4,8 +4,9 @@
 //! - `ready` is printed when, and only when, hosts can connect and everything they will see is loaded: a
 //!   Linux host that meets a half-loaded target would delete its controller or its namespaces.
 //! - A start that fails says what is taken, missing or wrong, and leaves nothing running.
-//! - SIGINT and SIGTERM end it cleanly: no new commands, those under way answered, data durable, a
-//!   checkpoint written, exit 0. A second signal ends it at once; nothing acknowledged is lost then.
+//! - SIGINT, SIGTERM and the end of its terminal end it cleanly: no new commands, those under way answered, data
+//!   durable, a checkpoint written, exit 0. A second signal ends it at once; nothing acknowledged is lost then.
+//! - SIGHUP without a terminal (a service's reload) opens kept listeners that could not be served before.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -17,14 +18,13 @@ use fabric::{TlsMode, Transport, TransportAddress};
 use futures_util::future::{join_all, select_all};
 use reactor::{PoolConfig, ReactorThread, RemoteJoin};
 use rustix::fs::Mode;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::api::{ApiSocket, ApiState};
 use crate::catalog::Catalog;
 use crate::cli::args::{DEFAULT_MEMORY_POOL, DEFAULT_POOL, DriveArg, ServeArgs};
 use crate::cli::print;
-use crate::descriptors;
+use crate::descriptors::{self, Asked};
 use crate::errors::Failure;
 use crate::listen::{Part, Wanted, listen};
 use crate::listeners::{Listeners, port_of};
@@ -32,6 +32,7 @@ use crate::machine;
 use crate::mdns::Mdns;
 use crate::pool::{self, Create, OpenPool, PoolRequest};
 use crate::record;
+use crate::signals::{Signals, Told};
 use crate::subsystem::{Limits, Target, TargetParts};
 
 /// Buffers of the control reactor: for labels, and for what the engine does not bounce itself.
@@ -66,31 +67,8 @@ fn internal(what: &str, error: &dyn std::fmt::Display) -> Failure {
     Failure::new(ErrorKind::Internal, format!("{what}: {error}"))
 }
 
-/// The signals that end the daemon.
-struct StopSignals {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl StopSignals {
-    fn new() -> Result<Self, Failure> {
-        let on = |kind| signal(kind).map_err(|e| internal("cannot wait for signals", &e));
-        Ok(Self {
-            interrupt: on(SignalKind::interrupt())?,
-            terminate: on(SignalKind::terminate())?,
-        })
-    }
-
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-        }
-    }
-}
-
 async fn serve(args: &ServeArgs) -> Result<(), Failure> {
-    let mut signals = StopSignals::new()?;
+    let mut signals = Signals::new().map_err(|e| internal("cannot wait for signals", &e))?;
     let control = start_reactor("onefold-control", CONTROL_BUFFER_BYTES, Duration::ZERO)?;
     let buffer_bytes = usize::try_from(args.buffers)
         .map_err(|_| Failure::invalid("--buffers is more than this machine can address"))?;
@@ -122,6 +100,13 @@ async fn serve(args: &ServeArgs) -> Result<(), Failure> {
 fn limits(args: &ServeArgs, tcp_addresses: usize, reactors: usize) -> Limits {
     let mut limits = args.bounds.limits();
     let descriptors = descriptors::raise();
+    if tcp_addresses > 0 {
+        let asked = Asked {
+            hosts: args.bounds.hosts.is_some(),
+            io_queues: args.bounds.io_queues.is_some(),
+        };
+        descriptors::fit(descriptors, &mut limits, asked);
+    }
     if args.bounds.tcp_connections.is_none() {
         let sockets = tcp_addresses.max(1) * reactors;
         limits.tcp_connections = descriptors::connections(descriptors, &limits, sockets);
@@ -162,7 +147,7 @@ async fn serve_on(
     limits: Limits,
     control: &ReactorThread,
     data: &[ReactorThread],
-    signals: &mut StopSignals,
+    signals: &mut Signals,
 ) -> Result<(), Failure> {
     let control = control.handle();
     let request = pool_request(args);
@@ -228,7 +213,7 @@ async fn serve_pool(
     pool: &OpenPool,
     control: &reactor::Handle,
     data: &[ReactorThread],
-    signals: &mut StopSignals,
+    signals: &mut Signals,
 ) -> Result<(), Failure> {
     let target = Target::open(TargetParts {
         engine: pool.engine.clone(),
@@ -266,9 +251,10 @@ async fn serve_pool(
         bound,
         work,
         listeners,
+        mut missing,
     } = tokio::select! {
         started = starting => started?,
-        () = signals.next() => return Ok(()),
+        _ = signals.stop() => return Ok(()),
     };
 
     let (stop_api, api_stopped) = oneshot::channel::<()>();
@@ -277,7 +263,7 @@ async fn serve_pool(
         engine: pool.engine.clone(),
         dir: pool.dir.clone(),
         control: control.clone(),
-        listeners,
+        listeners: listeners.clone(),
     };
     let api = tokio::spawn(api.serve(state, async {
         let _ = api_stopped.await;
@@ -294,17 +280,25 @@ async fn serve_pool(
         print(&memory_notice(&pool.paths.dir));
     }
     let mut first_end = select_all(work);
-    let (outcome, listening) = tokio::select! {
-        () = signals.next() => (Ok(()), first_end.into_inner()),
-        (ended, _, others) = &mut first_end => (
-            Err(match ended {
-                Ok(()) => Failure::unavailable("a listener closed: see the log"),
-                Err(error) => internal("a data reactor ended", &error),
-            }),
-            others,
-        ),
+    let (outcome, listening) = loop {
+        tokio::select! {
+            told = signals.next() => match told {
+                Told::Reload => reload(&target, &listeners, &mut missing).await,
+                Told::Stop(by) => {
+                    tracing::info!("stopping ({by})");
+                    break (Ok(()), first_end.into_inner());
+                }
+            },
+            (ended, _, others) = &mut first_end => {
+                tracing::info!("stopping");
+                let failure = match ended {
+                    Ok(()) => Failure::unavailable("a listener closed: see the log"),
+                    Err(error) => internal("a data reactor ended", &error),
+                };
+                break (Err(failure), others);
+            }
+        }
     };
-    tracing::info!("stopping");
     target.stop();
     if outcome.is_ok() {
         let drained = async {
@@ -315,7 +309,7 @@ async fn serve_pool(
             drained = tokio::time::timeout(DRAIN_TIMEOUT, drained) => if drained.is_err() {
                 tracing::warn!("hosts' commands are still under way: stopping without them");
             },
-            () = signals.next() => tracing::warn!("told to stop again: not waiting for hosts"),
+            () = signals.insists() => tracing::warn!("told to stop again: not waiting for hosts"),
         }
     }
     let _ = kept.await;
@@ -334,6 +328,8 @@ struct Listening {
     /// The reactors' work, which ends when the target stops.
     work: Vec<RemoteJoin<()>>,
     listeners: Listeners,
+    /// Listeners that the pool keeps and that could not be opened.
+    missing: Vec<TransportAddress>,
 }
 
 /// Lets every data reactor listen, the first one first: it finds out what is free. Of the listeners
@@ -373,13 +369,18 @@ async fn start_listening(
         }
     }
     let listeners = Listeners::new(reactors, &how, mdns);
+    let mut missing = Vec::new();
     for (address, tls) in kept {
         match listeners.open(address, tls).await {
             Ok(()) => bound.push(address),
-            Err(error) => tracing::error!(
-                %address, %error,
-                "a listener that the pool keeps is not served: `onefold listener remove` forgets it"
-            ),
+            Err(error) => {
+                tracing::error!(
+                    %address, %error,
+                    "a listener that the pool keeps is not served: a reload (SIGHUP) tries again, \
+                     `onefold listener remove` forgets it"
+                );
+                missing.push(address);
+            }
         }
     }
     if bound.is_empty() {
@@ -392,7 +393,35 @@ async fn start_listening(
         bound,
         work,
         listeners,
+        missing,
     })
+}
+
+/// Opens listeners that the pool keeps and that could not be opened before. Nothing else has to be read again: what
+/// is configured lies in the pool, and counts as soon as it is changed.
+async fn reload(target: &Target, listeners: &Listeners, missing: &mut Vec<TransportAddress>) {
+    let mut still = Vec::new();
+    for address in missing.drain(..) {
+        let Some(tls) = port_of(&target.catalog(), address).map(|port| port.tls) else {
+            continue;
+        };
+        match listeners.open(address, tls).await {
+            // It may have been removed in the meantime.
+            Ok(()) if port_of(&target.catalog(), address).is_none() => {
+                listeners.close(address).await
+            }
+            Ok(()) => {
+                tracing::info!(%address, "a listener that the pool keeps is served now");
+                listeners.announce(&[address]);
+            }
+            Err(error) => {
+                tracing::error!(%address, %error, "a listener that the pool keeps is still not served");
+                still.push(address);
+            }
+        }
+    }
+    *missing = still;
+    tracing::info!("reloaded (SIGHUP): what is configured lies in the pool, and counts already");
 }
 
 /// What nobody may overlook.

@@ -16,6 +16,9 @@ pub enum SizeError {
         "'{0}' is not a size: write a number of bytes, or a number with k, M, G or T (binary), such as 64G"
     )]
     Malformed(String),
+    /// A number below zero.
+    #[error("'{0}' is a negative size: write one such as 64G")]
+    Negative(String),
     /// Larger than 2^64-1 bytes.
     #[error("'{0}' is too large: a size must be below 16 EiB")]
     TooLarge(String),
@@ -32,6 +35,10 @@ pub enum SizeError {
 pub fn parse_size(text: &str) -> Result<u64, SizeError> {
     let malformed = || SizeError::Malformed(text.to_owned());
     let trimmed = text.trim();
+    let below_zero = trimmed.strip_prefix('-');
+    if below_zero.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit())) {
+        return Err(SizeError::Negative(text.to_owned()));
+    }
     let digits_end = trimmed
         .find(|c: char| !c.is_ascii_digit() && c != '.')
         .unwrap_or(trimmed.len());
@@ -147,6 +154,8 @@ mod tests {
             let error = parse_size(text).expect_err(text);
             assert!(error.to_string().contains(text), "{error}");
         }
+        assert!(matches!(parse_size("-5G"), Err(SizeError::Negative(_))));
+        assert!(matches!(parse_size("--json"), Err(SizeError::Malformed(_))));
         assert!(matches!(
             parse_size("1.0001k"),
             Err(SizeError::Fractional(_))

@@ -55,6 +55,8 @@ pub struct Limits {
     pub stall_timeout_short: Duration,
     /// How long a host may take to authenticate a queue, from its Connect or the beginning of the exchange.
     pub auth_timeout: Duration,
+    /// The limit of open files, where it is the reason why there are fewer hosts or queues than by default.
+    pub descriptors: Option<u64>,
     /// Failed authentications of a host at an address within `auth_failures_window`, after which its Connect
     /// commands are answered with Controller Busy.
     pub auth_failures_max: u32,
@@ -102,6 +104,7 @@ impl Default for Limits {
             stall_timeout: Duration::from_secs(30),
             stall_timeout_short: Duration::from_secs(2),
             auth_timeout: Duration::from_secs(60),
+            descriptors: None,
             auth_failures_max: 16,
             auth_failures_window: Duration::from_secs(60),
             auth_exchanges_max: 16,
@@ -162,6 +165,8 @@ pub struct Subsystem {
 struct Registry {
     controllers: BTreeMap<u16, Arc<Controller>>,
     last: u16,
+    /// It is logged once when hosts begin to be refused for lack of room, not for each of them.
+    told_that_it_is_full: bool,
 }
 
 impl Subsystem {
@@ -170,8 +175,8 @@ impl Subsystem {
         let random = Uuid::new_v4().into_bytes();
         let last = u16::from_le_bytes([random[0], random[1]]) % CNTLID_MAX;
         let registry = Mutex::new(Registry {
-            controllers: BTreeMap::new(),
             last,
+            ..Registry::default()
         });
         Self {
             nqn,
@@ -188,13 +193,28 @@ impl Subsystem {
     pub(crate) fn add(&self, make: impl FnOnce(u16) -> Arc<Controller>) -> Option<Arc<Controller>> {
         let mut registry = lock(&self.registry);
         if registry.controllers.len() >= self.limits.controllers {
+            let told = std::mem::replace(&mut registry.told_that_it_is_full, true);
+            drop(registry);
+            if !told {
+                self.tell_that_it_is_full();
+            }
             return None;
         }
+        registry.told_that_it_is_full = false;
         let id = registry.free_id()?;
         registry.last = id;
         let controller = make(id);
         registry.controllers.insert(id, controller.clone());
         Some(controller)
+    }
+
+    fn tell_that_it_is_full(&self) {
+        let (subsystem, hosts) = (&self.nqn, self.limits.controllers);
+        let remedy = match self.limits.descriptors {
+            None => "`serve --hosts` sets how many may".to_owned(),
+            Some(descriptors) => crate::descriptors::remedy(descriptors),
+        };
+        tracing::warn!(%subsystem, hosts, "a host is refused: as many are attached as may be; {remedy}");
     }
 
     /// The controller of that identifier, if its association is alive.

@@ -124,6 +124,9 @@ pub struct AttachNamespace {
     /// Its identifier; without it the lowest free one.
     #[serde(default)]
     pub nsid: Option<u32>,
+    /// Take it out of all other subsystems at the same moment.
+    #[serde(default, rename = "move")]
+    pub moves: bool,
     /// The rest, where it is to be another than that of a new namespace.
     #[serde(flatten)]
     pub set: SetNamespace,
@@ -211,6 +214,16 @@ pub(crate) async fn change<T: Send + 'static>(
 pub(crate) fn parse_nqn(text: &str) -> Result<Nqn, Failure> {
     text.parse()
         .map_err(|e| Failure::invalid(format!("'{text}' is no NQN: {e}")))
+}
+
+/// Refuses a name that somebody gives for the first time and that is none by the specification: a slip of the pen
+/// would admit nobody, or nobody would be found under it.
+pub(crate) fn check_new<'a>(names: impl IntoIterator<Item = &'a Nqn>) -> Result<(), Failure> {
+    for nqn in names {
+        let wrong = |e| Failure::invalid(format!("'{nqn}' is no name: {e}"));
+        nqn.check_form().map_err(wrong)?;
+    }
+    Ok(())
 }
 
 fn volume_name(engine: &Engine, uuid: Uuid) -> String {
@@ -303,6 +316,7 @@ async fn create(
     body: Result<Json<CreateSubsystem>, JsonRejection>,
 ) -> Result<Json<SubsystemView>, Failure> {
     let Json(request) = body.map_err(malformed)?;
+    check_new(request.hosts.iter().chain([&request.nqn]))?;
     let nqn = request.nqn.clone();
     let serial = request.serial.unwrap_or_else(random_serial);
     change(&state, move |catalog| {
@@ -359,6 +373,7 @@ async fn allow(
     body: Result<Json<AllowHost>, JsonRejection>,
 ) -> Result<Json<SubsystemView>, Failure> {
     let Json(request) = body.map_err(malformed)?;
+    check_new([&request.nqn])?;
     change_one(&state, parse_nqn(&nqn)?, move |subsystem| {
         subsystem.hosts.insert(request.nqn);
         subsystem.allow_any_host = false;
@@ -405,7 +420,10 @@ fn apply(set: SetNamespace, namespace: &mut NamespaceConfig) -> Result<(), Failu
     match set.hosts {
         None => {}
         Some(Mask::All) => namespace.hosts = None,
-        Some(Mask::Only(hosts)) => namespace.hosts = Some(hosts),
+        Some(Mask::Only(hosts)) => {
+            check_new(&hosts)?;
+            namespace.hosts = Some(hosts);
+        }
     }
     Ok(())
 }
@@ -425,7 +443,12 @@ async fn attach(
     apply(request.set, &mut namespace)?;
     let name = nqn.clone();
     let nsid = change(&state, move |catalog| {
-        catalog.attach(&name, request.nsid, namespace)
+        let volume = namespace.volume;
+        let nsid = catalog.attach(&name, request.nsid, namespace)?;
+        if request.moves {
+            catalog.detach_elsewhere(&name, volume)?;
+        }
+        Ok(nsid)
     })
     .await?;
     namespace_view_of(&state, &nqn, nsid)
@@ -475,6 +498,7 @@ async fn add_referral(
     body: Result<Json<AddReferral>, JsonRejection>,
 ) -> Result<Json<ReferralView>, Failure> {
     let Json(request) = body.map_err(malformed)?;
+    check_new(&request.nqn)?;
     let nqn = match request.nqn {
         Some(nqn) => nqn,
         None => parse_nqn(nvme::nqn::DISCOVERY)?,

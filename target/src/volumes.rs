@@ -8,7 +8,7 @@ use dedup::VolumeSpec;
 use nvme::Nqn;
 use uuid::Uuid;
 
-use crate::catalog::{NAMESPACES_MAX, NamespaceConfig};
+use crate::catalog::{Catalog, NAMESPACES_MAX, NamespaceConfig};
 use crate::errors::Failure;
 use crate::target::Target;
 
@@ -37,35 +37,52 @@ impl Target {
         mut spec: VolumeSpec,
         place: Place,
     ) -> Result<Option<u32>, Failure> {
-        let uuid = spec.uuid.unwrap_or_else(Uuid::new_v4);
+        let given = spec.uuid;
+        let uuid = given.unwrap_or_else(Uuid::new_v4);
         spec.uuid = Some(uuid);
         let engine = &self.engine;
+        // Before anything is noted under it: that would be forgotten again for the volume that has it.
+        let is_free = |catalog: &Catalog| {
+            let volumes = engine.volumes();
+            let named = volumes.iter().find(|info| info.uuid == uuid);
+            if given.is_none() || (named.is_none() && !catalog.knows_volume(uuid)) {
+                return Ok(());
+            }
+            let whose = named.map_or_else(
+                || "a volume that is being created or deleted".to_owned(),
+                |info| format!("volume '{}'", info.name),
+            );
+            Err(Failure::invalid(format!("UUID {uuid} is that of {whose}")))
+        };
         let nsid = self
-            .change(|catalog| match place {
-                Place::Nowhere => {
-                    catalog.unattached.insert(uuid);
-                    Ok(None)
-                }
-                Place::Default => {
-                    let nqn = self.nvm.nqn.clone();
-                    let subsystem = catalog.subsystem(&nqn)?;
-                    let free = |nsid: &u32| {
-                        !subsystem.namespaces.contains_key(nsid)
-                            && engine.volume_by_nsid(*nsid).is_none()
-                    };
-                    let nsid = spec.nsid.or_else(|| (1..=NAMESPACES_MAX).find(free));
-                    spec.nsid = nsid;
-                    catalog
-                        .attach(&nqn, nsid, NamespaceConfig::new(uuid))
-                        .map(Some)
-                }
-                Place::In { nqn, hosts, shared } => {
-                    let namespace = NamespaceConfig {
-                        hosts,
-                        shared,
-                        ..NamespaceConfig::new(uuid)
-                    };
-                    catalog.attach(&nqn, None, namespace).map(Some)
+            .change(|catalog| {
+                is_free(catalog)?;
+                match place {
+                    Place::Nowhere => {
+                        catalog.unattached.insert(uuid);
+                        Ok(None)
+                    }
+                    Place::Default => {
+                        let nqn = self.nvm.nqn.clone();
+                        let subsystem = catalog.subsystem(&nqn)?;
+                        let free = |nsid: &u32| {
+                            !subsystem.namespaces.contains_key(nsid)
+                                && engine.volume_by_nsid(*nsid).is_none()
+                        };
+                        let nsid = spec.nsid.or_else(|| (1..=NAMESPACES_MAX).find(free));
+                        spec.nsid = nsid;
+                        catalog
+                            .attach(&nqn, nsid, NamespaceConfig::new(uuid))
+                            .map(Some)
+                    }
+                    Place::In { nqn, hosts, shared } => {
+                        let namespace = NamespaceConfig {
+                            hosts,
+                            shared,
+                            ..NamespaceConfig::new(uuid)
+                        };
+                        catalog.attach(&nqn, None, namespace).map(Some)
+                    }
                 }
             })
             .await?;

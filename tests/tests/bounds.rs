@@ -17,7 +17,8 @@ use tests::{
 };
 
 #[test]
-fn the_daemon_takes_all_descriptors_that_the_system_allows_and_says_if_they_are_few() {
+fn the_daemon_takes_all_descriptors_that_the_system_allows_and_warns_of_nothing_that_nobody_asked_for()
+ {
     let folder = tempfile::Builder::new()
         .prefix("onefold-descriptors-")
         .tempdir()
@@ -40,14 +41,8 @@ fn the_daemon_takes_all_descriptors_that_the_system_allows_and_says_if_they_are_
         .find(|line| line.starts_with("Max open files"));
     let columns: Vec<&str> = line.expect("a line").split_whitespace().collect();
     assert_eq!(columns[3], columns[4], "soft and hard limit: {limits}");
-    // 1,024 hosts of 129 queues, and what the pool needs.
-    let enough = before.maximum.is_none_or(|most| most >= 133_120);
-    assert_eq!(
-        daemon.log().contains("LimitNOFILE="),
-        !enough,
-        "{}",
-        daemon.log()
-    );
+    let log = daemon.log();
+    assert!(!log.contains("open files"), "{log}");
     assert!(daemon.stop().success());
 }
 
@@ -106,6 +101,11 @@ fn what_hosts_may_take_is_an_option_and_what_goes_beyond_is_refused_properly() {
         let refused = refused.expect_err("a second host");
         let busy = Status::CONNECT_CONTROLLER_BUSY.code();
         assert_eq!(refused.status().map(Status::code), Some(busy), "{refused}");
+        let log = daemon.log();
+        assert!(
+            log.contains("a host is refused") && log.contains("--hosts"),
+            "{log}"
+        );
         // More than is brought along is asked for, and arrives all the same.
         let namespace = first.namespace(1).await.expect("namespace 1");
         let mut buffer = initiator::buffer(1 << 20).await;

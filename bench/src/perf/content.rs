@@ -72,26 +72,42 @@ impl Generator {
             .collect()
     }
 
-    /// How many sub-blocks of `buffer` are not what they should be. When nothing is known of them, a
-    /// sub-block that claims a number of this seed must be that content; others are not judged.
-    pub(super) fn mismatches(&self, buffer: &[u8], expected: Option<&[Content]>) -> u64 {
-        let wrong = buffer
-            .chunks(SUB_BLOCK_BYTES)
-            .enumerate()
-            .filter(|(index, block)| {
-                let content = match expected.and_then(|all| all.get(*index)) {
-                    Some(content) => *content,
-                    None => match claimed(self.seed, block) {
-                        Some(content) => content,
-                        None => return false,
-                    },
-                };
-                let mut right = [0; SUB_BLOCK_BYTES];
-                let right = &mut right[..block.len()];
-                render(self.seed, content, right);
-                right != *block
-            });
-        wrong.count() as u64
+    /// Compares sub-blocks with what they should be. When nothing is known of them, a sub-block that claims a number
+    /// of this seed must be that content; others are not judged.
+    pub(super) fn judge(&self, buffer: &[u8], expected: Option<&[Content]>) -> Judged {
+        let mut judged = Judged::default();
+        for (index, block) in buffer.chunks(SUB_BLOCK_BYTES).enumerate() {
+            let known = expected.and_then(|all| all.get(index)).copied();
+            let Some(content) = known.or_else(|| claimed(self.seed, block)) else {
+                judged.unknown += 1;
+                continue;
+            };
+            judged.verified += 1;
+            let mut right = [0; SUB_BLOCK_BYTES];
+            let right = &mut right[..block.len()];
+            render(self.seed, content, right);
+            judged.wrong += u64::from(right != block);
+        }
+        judged
+    }
+}
+
+/// What came of comparing sub-blocks that were read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Judged {
+    /// Sub-blocks that were compared.
+    pub(super) verified: u64,
+    /// Those of them that are not what they should be.
+    pub(super) wrong: u64,
+    /// Sub-blocks of which nobody knows what they should be.
+    pub(super) unknown: u64,
+}
+
+impl std::ops::AddAssign for Judged {
+    fn add_assign(&mut self, more: Self) {
+        self.verified += more.verified;
+        self.wrong += more.wrong;
+        self.unknown += more.unknown;
     }
 }
 
@@ -161,8 +177,16 @@ mod tests {
         let mut generator = Generator::new(7, duplicate, zero);
         let mut buffer = vec![0; SUB_BLOCK_BYTES * count];
         let contents = generator.fill(&mut buffer);
-        assert_eq!(generator.mismatches(&buffer, Some(&contents)), 0);
-        assert_eq!(generator.mismatches(&buffer, None), 0);
+        let all_right = Judged {
+            verified: count as u64,
+            ..Judged::default()
+        };
+        assert_eq!(generator.judge(&buffer, Some(&contents)), all_right);
+        let zeroes = contents.iter().filter(|content| **content == Content::Zero);
+        let unknown = zeroes.count() as u64;
+        let judged = generator.judge(&buffer, None);
+        assert_eq!((judged.wrong, judged.unknown), (0, unknown));
+        assert_eq!(judged.verified, count as u64 - unknown);
         buffer.chunks(SUB_BLOCK_BYTES).map(<[u8]>::to_vec).collect()
     }
 
@@ -192,17 +216,29 @@ mod tests {
     }
 
     #[test]
+    fn of_what_another_seed_wrote_nothing_is_verified() {
+        let mut buffer = vec![0; SUB_BLOCK_BYTES * 4];
+        Generator::new(1, 0, 0).fill(&mut buffer);
+        let judged = Generator::new(2, 0, 0).judge(&buffer, None);
+        let nothing = Judged {
+            unknown: 4,
+            ..Judged::default()
+        };
+        assert_eq!(judged, nothing);
+    }
+
+    #[test]
     fn one_wrong_bit_is_one_wrong_sub_block() {
         let mut generator = Generator::new(1, 0, 0);
         let mut buffer = vec![0; SUB_BLOCK_BYTES * 4];
         let contents = generator.fill(&mut buffer);
         buffer[SUB_BLOCK_BYTES * 2 + 100] ^= 1;
-        assert_eq!(generator.mismatches(&buffer, Some(&contents)), 1);
-        assert_eq!(generator.mismatches(&buffer, None), 1);
+        assert_eq!(generator.judge(&buffer, Some(&contents)).wrong, 1);
+        assert_eq!(generator.judge(&buffer, None).wrong, 1);
         let (first, second) = buffer.split_at_mut(SUB_BLOCK_BYTES);
         first.swap_with_slice(&mut second[..SUB_BLOCK_BYTES]);
         assert_eq!(
-            generator.mismatches(&buffer, Some(&contents)),
+            generator.judge(&buffer, Some(&contents)).wrong,
             3,
             "swapped blocks are wrong"
         );

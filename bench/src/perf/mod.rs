@@ -2,16 +2,18 @@
 //!
 //! - Every sub-block written carries the number of its content; with `verify` each read is compared
 //!   with what was written last, and at the end everything written is read back.
+//! - A run that verifies says how many blocks it compared, and of how many nothing is known.
 //! - Two commands in flight never overlap, so that what was written last is always known.
 //! - Latencies are from submission to completion, in nanoseconds, with three significant digits.
 
 mod content;
+mod interrupt;
 mod options;
 mod plan;
 mod report;
 
 use std::{
-    cell::{Cell, RefCell},
+    cell::RefCell,
     rc::Rc,
     time::{Duration, Instant},
 };
@@ -20,12 +22,13 @@ use futures_util::future::join_all;
 use initiator::{ConnectOptions, Controller, Host, Namespace};
 use reactor::{Buffer, BufferPool};
 
+pub use interrupt::Interrupt;
 pub use options::{Limit, Options, OptionsError, Pattern};
-pub use report::{Direction, Latency, Report};
+pub use report::{Direction, Latency, Refusal, Report};
 
 use content::{Content, Generator};
 use plan::{Kind, Operation, Plan};
-use report::Recorder;
+use report::{Counts, Recorder};
 
 /// Why a run gave no figures.
 #[derive(Debug, thiserror::Error)]
@@ -66,8 +69,8 @@ struct Run {
     generator: RefCell<Generator>,
     reads: RefCell<Recorder>,
     writes: RefCell<Recorder>,
-    errors: Cell<u64>,
-    verify_errors: Cell<u64>,
+    counts: RefCell<Counts>,
+    interrupt: Interrupt,
     /// The first error that ends the run: the connection is gone.
     lost: RefCell<Option<initiator::Error>>,
     verify: bool,
@@ -114,8 +117,8 @@ pub async fn run(options: &Options) -> Result<Report, PerfError> {
         generator: RefCell::new(generator),
         reads: RefCell::new(Recorder::new()),
         writes: RefCell::new(Recorder::new()),
-        errors: Cell::new(0),
-        verify_errors: Cell::new(0),
+        counts: RefCell::default(),
+        interrupt: options.interrupt.clone(),
         lost: RefCell::new(None),
         verify: options.verify,
         block_bytes: options.block_bytes,
@@ -125,6 +128,7 @@ pub async fn run(options: &Options) -> Result<Report, PerfError> {
         return Err(OptionsError::NoReactor.into());
     };
 
+    run.interrupt.started();
     let start = Instant::now();
     let workers = usize::from(options.queues) * usize::from(options.depth);
     drive(&run, &namespace, &pool, workers).await;
@@ -133,7 +137,7 @@ pub async fn run(options: &Options) -> Result<Report, PerfError> {
         return Err(error.into());
     }
 
-    if options.verify {
+    if options.verify && !run.interrupt.is_set() {
         // What was written is read back; this is not part of the measured time.
         let (reads, writes) = (
             run.reads.replace(Recorder::new()),
@@ -149,14 +153,15 @@ pub async fn run(options: &Options) -> Result<Report, PerfError> {
     }
     controller.disconnect().await;
     connector.shutdown().await;
-    let report = Report {
+    let directions = [&run.reads, &run.writes].map(|recorder| recorder.borrow().direction(seconds));
+    let (counts, interrupted) = (run.counts.borrow(), run.interrupt.is_set());
+    Ok(Report::new(
         seconds,
-        read: run.reads.borrow().direction(seconds),
-        write: run.writes.borrow().direction(seconds),
-        errors: run.errors.get(),
-        verify_errors: run.verify_errors.get(),
-    };
-    Ok(report)
+        directions,
+        &counts,
+        interrupted,
+        options,
+    ))
 }
 
 /// Runs `workers` tasks until the plan is done.
@@ -166,6 +171,9 @@ async fn drive(run: &Rc<Run>, namespace: &Namespace, pool: &BufferPool, workers:
         reactor::spawn(async move {
             let mut buffer = pool.alloc(run.block_bytes).await;
             loop {
+                if run.interrupt.is_set() {
+                    run.plan.borrow_mut().stop();
+                }
                 let operation = run.plan.borrow_mut().next(Instant::now());
                 match operation {
                     Operation::Done => return,
@@ -189,7 +197,7 @@ async fn drive(run: &Rc<Run>, namespace: &Namespace, pool: &BufferPool, workers:
     for ended in join_all(tasks).await {
         if let Err(error) = ended {
             tracing::error!(%error, "a load task died");
-            run.errors.set(run.errors.get() + 1);
+            run.counts.borrow_mut().errors += 1;
         }
     }
 }
@@ -202,7 +210,7 @@ impl Run {
             .write(slot * self.block_bytes as u64, buffer, false)
             .await;
         let ended = result.is_ok();
-        self.note(result, &self.writes, start);
+        self.note("write", result, &self.writes, start);
         // A write that failed may or may not have happened: nothing is known of the slot then.
         let contents = if ended { Some(contents) } else { None };
         self.plan.borrow_mut().written(slot, contents);
@@ -213,30 +221,34 @@ impl Run {
         let start = Instant::now();
         let (result, buffer) = namespace.read(slot * self.block_bytes as u64, buffer).await;
         let ended = result.is_ok();
-        self.note(result, &self.reads, start);
+        self.note("read", result, &self.reads, start);
         let mut plan = self.plan.borrow_mut();
         if ended && self.verify {
-            let wrong = self
-                .generator
-                .borrow()
-                .mismatches(&buffer, plan.contents(slot));
-            self.verify_errors.set(self.verify_errors.get() + wrong);
+            let generator = self.generator.borrow();
+            self.counts.borrow_mut().judged += generator.judge(&buffer, plan.contents(slot));
         }
         plan.finished(slot);
         buffer
     }
 
-    fn note(&self, result: Result<(), initiator::Error>, to: &RefCell<Recorder>, start: Instant) {
-        match result {
-            Ok(()) => to.borrow_mut().record(start.elapsed(), self.block_bytes),
-            Err(error) => {
-                self.errors.set(self.errors.get() + 1);
-                if error.status().is_none() {
-                    self.plan.borrow_mut().stop();
-                    self.lost.borrow_mut().get_or_insert(error);
-                } else {
-                    tracing::debug!(%error, "a command failed");
-                }
+    fn note(
+        &self,
+        command: &'static str,
+        result: Result<(), initiator::Error>,
+        to: &RefCell<Recorder>,
+        start: Instant,
+    ) {
+        let Err(error) = result else {
+            to.borrow_mut().record(start.elapsed(), self.block_bytes);
+            return;
+        };
+        let mut counts = self.counts.borrow_mut();
+        counts.errors += 1;
+        match error.status() {
+            Some(status) => counts.refusals.record(command, status),
+            None => {
+                self.plan.borrow_mut().stop();
+                self.lost.borrow_mut().get_or_insert(error);
             }
         }
     }

@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 use fabric::{Connector, DeviceError, Scheme, TcpHostConfig, TlsHostConfig, TransportAddress};
 use nvme::{Nqn, auth::HostKeys};
 
-use super::content::SUB_BLOCK_BYTES;
+use super::{Interrupt, content::SUB_BLOCK_BYTES};
 
 /// The largest range that can be verified: what lies in each sub-block is kept in memory, 8 bytes each.
 const VERIFY_RANGE_MAX: u64 = 1 << 40;
@@ -52,6 +52,14 @@ impl FromStr for Pattern {
             .ok_or_else(|| {
                 format!("'{text}' is no pattern: read, write, randread, randwrite, randrw or rw")
             })
+    }
+}
+
+impl Pattern {
+    /// Whether nothing is written.
+    #[must_use]
+    pub const fn only_reads(self) -> bool {
+        matches!(self, Self::Read | Self::RandRead)
     }
 }
 
@@ -112,6 +120,8 @@ pub struct Options {
     pub data_digest: bool,
     /// Over TCP: come by TLS, with the host's keys for the subsystem.
     pub tls: Option<TlsHostConfig>,
+    /// Ends the run before its time.
+    pub interrupt: Interrupt,
 }
 
 /// Why options cannot be run.

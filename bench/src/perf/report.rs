@@ -1,9 +1,12 @@
 //! Figures of a run.
 
-use std::{fmt, time::Duration};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
 use hdrhistogram::Histogram;
+use nvme::Status;
 use serde::Serialize;
+
+use super::content::Judged;
 
 /// Figures of a run, as `onefold perf --json` prints them.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -16,8 +19,112 @@ pub struct Report {
     pub write: Direction,
     /// Commands that ended with an error.
     pub errors: u64,
-    /// Sub-blocks that were not what was written.
+    /// What the target said to them, the most frequent one first.
+    pub errors_by_status: Vec<Refusal>,
+    /// Blocks of 4 KiB (or of a command, if that is less) that were read and compared.
+    pub verified_blocks: u64,
+    /// Blocks that were read and not compared: nobody knows what they should hold.
+    pub unverified_blocks: u64,
+    /// Blocks that were not what was written.
     pub verify_errors: u64,
+    /// Somebody stopped it before its end.
+    pub interrupted: bool,
+    /// Whether reads were to be compared.
+    #[serde(skip)]
+    pub verify: bool,
+    /// Of places and contents.
+    #[serde(skip)]
+    pub seed: u64,
+}
+
+/// Commands that ended with the same error status.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Refusal {
+    /// `read` or `write`.
+    pub command: &'static str,
+    /// The status, as the specification calls it, with its number.
+    pub status: String,
+    /// How many.
+    pub commands: u64,
+}
+
+/// Kinds of refusals that are told apart; a target that invents more is no reason to keep more.
+const REFUSALS_MAX: usize = 32;
+
+/// Counts commands that ended with an error status.
+#[derive(Default)]
+pub(super) struct Refusals {
+    counts: BTreeMap<(&'static str, String), u64>,
+}
+
+impl Refusals {
+    pub(super) fn record(&mut self, command: &'static str, status: Status) {
+        let mut key = (command, status.to_string());
+        if self.counts.len() >= REFUSALS_MAX && !self.counts.contains_key(&key) {
+            key.1 = "other statuses".to_owned();
+        }
+        *self.counts.entry(key).or_default() += 1;
+    }
+
+    fn list(&self) -> Vec<Refusal> {
+        let refusal = |((command, status), commands): (&(&'static str, String), &u64)| Refusal {
+            command,
+            status: status.clone(),
+            commands: *commands,
+        };
+        let mut list: Vec<_> = self.counts.iter().map(refusal).collect();
+        list.sort_by_key(|refusal| std::cmp::Reverse(refusal.commands));
+        list
+    }
+}
+
+/// What a run counted beside its commands' latencies.
+#[derive(Default)]
+pub(super) struct Counts {
+    pub(super) errors: u64,
+    pub(super) refusals: Refusals,
+    pub(super) judged: Judged,
+}
+
+impl Report {
+    /// The report of a run.
+    pub(super) fn new(
+        seconds: f64,
+        [read, write]: [Direction; 2],
+        counts: &Counts,
+        interrupted: bool,
+        options: &super::Options,
+    ) -> Self {
+        Self {
+            seconds,
+            read,
+            write,
+            errors: counts.errors,
+            errors_by_status: counts.refusals.list(),
+            verified_blocks: counts.judged.verified,
+            unverified_blocks: counts.judged.unknown,
+            verify_errors: counts.judged.wrong,
+            interrupted,
+            verify: options.verify,
+            seed: options.seed,
+        }
+    }
+
+    /// Why a run that was to verify says nothing about the data, if it does not.
+    #[must_use]
+    pub fn nothing_verified(&self) -> Option<String> {
+        if !self.verify || self.verified_blocks > 0 || self.interrupted {
+            return None;
+        }
+        let seed = self.seed;
+        Some(match self.unverified_blocks {
+            0 => "nothing was verified: no read ended well".to_owned(),
+            blocks => format!(
+                "nothing was verified: none of the {blocks} blocks read holds content of seed {seed}; name the \
+                 --seed that they were written with, or write them first with --seed {seed}"
+            ),
+        })
+    }
 }
 
 /// Figures of one direction.
@@ -127,11 +234,34 @@ impl fmt::Display for Report {
                 us(latency.max as f64),
             )?;
         }
+        for Refusal {
+            command,
+            status,
+            commands,
+        } in &self.errors_by_status
+        {
+            writeln!(f, "{command:>6}: {commands} commands ended with: {status}")?;
+        }
+        let ended = if self.interrupted {
+            ", interrupted"
+        } else {
+            ""
+        };
         write!(
             f,
-            "   all: {:.2} s, {} errors, {} verify errors",
-            self.seconds, self.errors, self.verify_errors
-        )
+            "   all: {:.2} s{ended}, {} errors, ",
+            self.seconds, self.errors
+        )?;
+        match self.verify {
+            false => write!(f, "not verified"),
+            true => write!(
+                f,
+                "{} verify errors in {} of {} blocks read that were verified",
+                self.verify_errors,
+                self.verified_blocks,
+                self.verified_blocks + self.unverified_blocks
+            ),
+        }
     }
 }
 
@@ -145,6 +275,25 @@ mod tests {
         assert_eq!((direction.ios, direction.bytes), (0, 0));
         assert_eq!(direction.latency_ns.max, 0);
         assert!(direction.latency_ns.mean.abs() < f64::EPSILON);
+    }
+
+    #[test]
+    fn errors_are_counted_by_command_and_status_and_their_kinds_are_bounded() {
+        let mut refusals = Refusals::default();
+        for _ in 0..3 {
+            refusals.record("write", Status::CAPACITY_EXCEEDED);
+        }
+        refusals.record("read", Status::UNRECOVERED_READ);
+        let list = refusals.list();
+        assert_eq!((list[0].command, list[0].commands), ("write", 3));
+        assert!(list[0].status.contains("Capacity Exceeded"), "{list:?}");
+        assert_eq!((list[1].command, list[1].commands), ("read", 1));
+        for code in 0x300..0x400 {
+            refusals.record("read", Status::from_bits(code));
+        }
+        let list = refusals.list();
+        assert!(list.len() <= REFUSALS_MAX + 2, "{}", list.len());
+        assert_eq!(list.iter().map(|r| r.commands).sum::<u64>(), 4 + 0x100);
     }
 
     #[test]

@@ -513,6 +513,25 @@ impl Catalog {
         Ok(gone)
     }
 
+    /// Takes a volume out of all subsystems but one.
+    ///
+    /// # Errors
+    /// It is write protected for good in one of them: that must not end in passing.
+    pub fn detach_elsewhere(&mut self, stays: &Nqn, volume: Uuid) -> Result<(), Failure> {
+        let places = self.places_of(volume).filter(|(nqn, _)| *nqn != stays);
+        let places: Vec<_> = places.map(|(nqn, nsid)| (nqn.clone(), nsid)).collect();
+        for (nqn, nsid) in places {
+            if self.namespace_mut(&nqn, nsid)?.write_protect == WriteProtect::Permanent {
+                return Err(Failure::invalid(format!(
+                    "the volume is namespace {nsid} of subsystem '{nqn}', write protected for good: \
+                     `onefold namespace detach {nqn} {nsid}` ends that"
+                )));
+            }
+            self.detach(&nqn, nsid)?;
+        }
+        Ok(())
+    }
+
     /// Forgets a volume that does not exist any more.
     pub fn forget_volume(&mut self, volume: Uuid) {
         self.unattached.remove(&volume);
@@ -530,6 +549,12 @@ impl Catalog {
         self.subsystems
             .iter()
             .filter_map(move |(nqn, subsystem)| Some((nqn, subsystem.nsid_of(volume)?)))
+    }
+
+    /// Whether anything is noted of a volume.
+    #[must_use]
+    pub fn knows_volume(&self, volume: Uuid) -> bool {
+        self.unattached.contains(&volume) || self.places_of(volume).next().is_some()
     }
 
     fn note_unattached(&mut self, volume: Uuid) {

@@ -9,6 +9,7 @@ use nvme::ana::AnaState;
 
 use super::args::PoolArg;
 use super::commands::converse;
+use super::listener::Place;
 use super::{Outcome, print, print_json};
 use crate::ana::api::{AnaView, SetAna};
 use crate::client::Client;
@@ -19,13 +20,14 @@ use crate::status::{Align, table};
 pub enum AnaCommand {
     /// Set how a listener reaches the namespaces of a group
     #[command(
-        after_help = "Examples:\n  onefold ana set 2 1 non-optimized\n  onefold ana set tcp://192.0.2.5:4420 1 inaccessible\n\n\
+        after_help = "Examples:\n  onefold ana set tcp://192.0.2.5:4420 1 inaccessible\n  onefold ana set 2 1 non-optimized\n\n\
                       Attached hosts are told, and use their other paths. Namespaces are in group 1 unless \
                       `onefold namespace set` says otherwise."
     )]
     Set {
-        /// The listener: its identifier or address
-        listener: String,
+        /// The listener: its address, or its number as `ana list` shows it
+        #[arg(value_name = "ADDRESS|ID")]
+        listener: Place,
         /// The group: 1 to 128
         group: u32,
         /// optimized, non-optimized, inaccessible, persistent-loss or change
@@ -60,7 +62,7 @@ pub(super) fn run(command: AnaCommand) -> Outcome {
             json,
         } => {
             let request = SetAna {
-                listener,
+                listener: listener.to_string(),
                 group,
                 state,
             };

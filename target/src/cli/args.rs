@@ -8,6 +8,7 @@ use clap::builder::TypedValueParser;
 use clap::{Args, Parser, Subcommand};
 use fabric::{TlsMode, TransportAddress};
 use meta::{Compression, UnknownCompression, VerifyPolicy};
+use uuid::Uuid;
 
 use super::ana::AnaCommand;
 use super::bench::BenchCommand;
@@ -19,10 +20,14 @@ use super::listener::ListenerCommand;
 use super::reservation::ReservationCommand;
 use super::scrub::ScrubCommand;
 use super::subsystem::{NamespaceCommand, ReferralCommand, SubsystemCommand};
+use crate::errors::Failure;
 use crate::size::{SizeError, parse_size};
 
 /// The pool that every command uses when none is named.
 pub const DEFAULT_POOL: &str = "./onefold-data";
+
+/// The variable that names the pool of commands whose line does not.
+pub const POOL_VARIABLE: &str = "ONEFOLD_POOL";
 
 /// The folder of a pool in memory when none is named.
 pub const DEFAULT_MEMORY_POOL: &str = "./onefold-memory";
@@ -39,6 +44,7 @@ const MEMORY: &str = "memory";
     long_about = None,
     after_help = "Examples:\n  onefold serve\n  onefold status\n  onefold volume create backup --size 1T\n\n\
                   Sizes are bytes, or a number with k, M, G or T (binary).\n\
+                  ONEFOLD_POOL names the pool of commands without --pool (default: ./onefold-data).\n\
                   ONEFOLD_LOG sets what is logged to standard error (default: info)."
 )]
 pub struct Cli {
@@ -98,79 +104,101 @@ pub enum Command {
     Estimate(EstimateArgs),
 }
 
+/// Headings of the options of `onefold serve`.
+const POOL_HEADING: &str = "Pool";
+const LISTENERS_HEADING: &str = "Listeners";
+const MACHINE_HEADING: &str = "This machine";
+
 /// `onefold serve`
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  onefold serve\n  onefold serve --pool /srv/pool --create 500G --volume vm=200G --volume db=100G,lba=512,verify=compare\n  \
-                  onefold serve --pool /srv/pool --drive /dev/nvme0n1 --drive /dev/nvme1n1 --create 0 --listen tcp://192.0.2.5:4420\n\n\
-                  Prints a line that begins with 'ready' on standard output when hosts can connect.\n\
-                  Ctrl-C or SIGTERM stops it cleanly."
-)]
+#[command(after_help = "Examples:\n  onefold serve\n  \
+                  onefold serve --pool /srv/pool --create 500G \\\n      \
+                  --volume vm=200G --volume db=100G,lba=512,verify=compare\n  \
+                  onefold serve --pool /srv/pool --create 0 --listen tcp://192.0.2.5:4420 \\\n      \
+                  --drive /dev/nvme0n1 --drive /dev/nvme1n1\n\n\
+                  It prints a line that begins with 'ready' when hosts can connect. Ctrl-C,\n\
+                  SIGTERM and closing the terminal stop it cleanly. Without a terminal SIGHUP\n\
+                  is a reload: it tries again to serve kept listeners that were not there.")]
 pub struct ServeArgs {
-    /// The pool's folder. Without this option ./onefold-data is used, and created when missing
-    #[arg(long, value_name = "DIR")]
+    /// The pool's folder [default: ./onefold-data, created when missing]
+    #[arg(long, value_name = "DIR", env = POOL_VARIABLE, hide_env_values = true, help_heading = POOL_HEADING)]
     pub pool: Option<PathBuf>,
-    /// Create the pool if it is missing; SIZE is the size of each drive file that names none itself
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    /// Create the pool if it is missing
+    ///
+    /// SIZE is the size of each drive file that names none itself.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = POOL_HEADING)]
     pub create: Option<u64>,
-    /// Create this volume if it is missing (repeatable). A new pool without it gets vol0, as large as the pool
-    #[arg(
-        long = "volume",
-        value_name = "NAME=SIZE[,lba=512][,dedup=off][,compression=lz4][,verify=compare][,domain=NAME]"
-    )]
-    pub volumes: Vec<VolumeArg>,
-    /// Serve on this address (repeatable); without it by RDMA and TCP on port 4420 of every address,
-    /// IPv4 and IPv6. rdma:// takes a verbs device that owns the address, or else soft RoCE; rdma+verbs://
-    /// and rdma+soft:// insist on one of them
-    #[arg(long = "listen", value_name = "tcp|rdma://ADDR:PORT")]
-    pub listen: Vec<TransportAddress>,
-    /// TCP listeners of --listen, and those without it: hosts cannot, may or have to come by TLS (off, allowed,
-    /// required); `onefold host tls-key add` keeps their keys
-    #[arg(long, value_name = "MODE", default_value_t)]
-    pub tls: TlsMode,
-    /// A drive of the pool, a file or a block device (repeatable; for a new pool) [default: a sparse file in the pool's folder].
-    /// memory=SIZE is a pool for measurements, in ./onefold-memory without --pool: nothing is kept
-    #[arg(long = "drive", value_name = "PATH[=SIZE]")]
+    /// A drive of a new pool, a file or a block device (repeatable) [default: a sparse file in the pool's folder]
+    ///
+    /// memory=SIZE is a pool for measurements, in ./onefold-memory without --pool: nothing is kept.
+    #[arg(long = "drive", value_name = "PATH[=SIZE]", help_heading = POOL_HEADING)]
     pub drives: Vec<DriveArg>,
-    /// Memory for data on its way between hosts and drives, for all reactors together
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M")]
+    /// Create this volume if it is missing (repeatable) [default: vol0 in a new pool, as large as the pool]
+    ///
+    /// Options, each after a comma: lba=512, dedup=off, compression=lz4 or zstd, verify=compare or background,
+    /// domain=NAME, uuid=UUID. `onefold volume create --help` tells what they mean.
+    #[arg(long = "volume", value_name = "NAME=SIZE[,OPTION...]", help_heading = POOL_HEADING)]
+    pub volumes: Vec<VolumeArg>,
+    /// Warn when the pool is this full, in percent
+    #[arg(long, value_name = "PERCENT,...", value_delimiter = ',', default_value = "80,90,95", value_parser = clap::value_parser!(u8).range(1..=100), help_heading = POOL_HEADING)]
+    pub warn_at: Vec<u8>,
+    /// Serve on this address (repeatable) [default: RDMA and TCP on port 4420 of every address]
+    ///
+    /// rdma:// takes a verbs device that owns the address, or else soft RoCE; rdma+verbs:// and rdma+soft:// insist on
+    /// one of them.
+    #[arg(long = "listen", value_name = "tcp|rdma://ADDR:PORT", help_heading = LISTENERS_HEADING)]
+    pub listen: Vec<TransportAddress>,
+    /// Whether hosts come by TLS: off, allowed or required
+    ///
+    /// For TCP listeners of --listen, and those without it. `onefold host tls-key add` keeps hosts' keys.
+    #[arg(long, value_name = "MODE", default_value_t, help_heading = LISTENERS_HEADING)]
+    pub tls: TlsMode,
+    /// Announce the discovery service on the local network by mDNS
+    ///
+    /// As _nvme-disc._tcp, for hosts that look for it there.
+    #[arg(long, help_heading = LISTENERS_HEADING)]
+    pub mdns: bool,
+    /// TCP: keep the system's congestion control also where that is BBR
+    ///
+    /// BBR sends by a timer: that is for hosts far away. Without this option connections use CUBIC there, which costs
+    /// far less on short paths.
+    #[arg(long, help_heading = LISTENERS_HEADING)]
+    pub tcp_pacing: bool,
+    /// Soft RoCE: check all 32 bits of every IPv4 packet's ICRC
+    ///
+    /// Without this option those 16 are checked that a UDP socket lets one check. It needs CAP_NET_RAW and costs a
+    /// second receive of each packet.
+    #[arg(long, help_heading = LISTENERS_HEADING)]
+    pub strict_icrc: bool,
+    /// Memory for data on its way between hosts and drives, for all threads together
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M", help_heading = MACHINE_HEADING)]
     pub buffers: u64,
-    /// Memory for the maps of volumes and for what is known of blocks, at least 8M: what does not fit is
-    /// read from the pool's folder when it is needed
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1G")]
+    /// Memory for the maps of volumes and for what is known of blocks, at least 8M
+    ///
+    /// What does not fit is read from the pool's folder when it is needed.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1G", help_heading = MACHINE_HEADING)]
     pub metadata_cache: u64,
-    /// Memory for the index that finds blocks by their content: about 10 bytes a unique 4 KiB block.
-    /// What has no room is found through the pool's folder, slower [default: half of this machine's]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    /// Memory for the index that finds blocks by their content [default: half of this machine's]
+    ///
+    /// It takes about 10 bytes a unique 4 KiB block. What has no room is found through the pool's folder, slower.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = MACHINE_HEADING)]
     pub index_memory: Option<u64>,
     /// Data-plane threads [default: one for each core, at most 8]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64).map(usize::from))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64).map(usize::from), help_heading = MACHINE_HEADING)]
     pub reactors: Option<usize>,
-    /// How long an idle data-plane thread polls before it sleeps, in microseconds; where polling has not
-    /// paid lately it hardly does. More saves wake-ups of lone commands, 0 saves the most processor time
-    #[arg(long, value_name = "US", default_value_t = 100, value_parser = clap::value_parser!(u64).range(0..=1000))]
+    /// How long an idle data-plane thread polls before it sleeps, in microseconds
+    ///
+    /// Where polling has not paid lately it hardly does. More saves wake-ups of lone commands, 0 saves the most
+    /// processor time.
+    #[arg(long, value_name = "US", default_value_t = 100, value_parser = clap::value_parser!(u64).range(0..=1000), help_heading = MACHINE_HEADING)]
     pub spin: u64,
-    /// Soft RoCE: check all 32 bits of every IPv4 packet's ICRC, not the 16 that a UDP socket lets one
-    /// check. Needs CAP_NET_RAW and costs a second receive of each packet
-    #[arg(long)]
-    pub strict_icrc: bool,
-    /// TCP: leave connections to the system's congestion control also where that is BBR, which sends by a
-    /// timer: for hosts far away. Otherwise they use CUBIC there, which costs far less on short paths
-    #[arg(long)]
-    pub tcp_pacing: bool,
-    /// Announce the discovery service on the local network by mDNS (_nvme-disc._tcp)
-    #[arg(long)]
-    pub mdns: bool,
-    /// Warn when the pool is this full, in percent (a list in order)
-    #[arg(long, value_name = "PERCENT,...", value_delimiter = ',', default_value = "80,90,95", value_parser = clap::value_parser!(u8).range(1..=100))]
-    pub warn_at: Vec<u8>,
     /// What hosts may take.
     #[command(flatten)]
     pub bounds: BoundsArgs,
 }
 
 /// `NAME=SIZE[,lba=512|4096][,dedup=on|off][,compression=off|lz4|zstd]
-/// [,verify=trust|compare|background][,domain=NAME]`
+/// [,verify=trust|compare|background][,domain=NAME][,uuid=UUID]`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeArg {
     /// The volume's name.
@@ -187,6 +215,8 @@ pub struct VolumeArg {
     pub verify: VerifyPolicy,
     /// Its domain; empty for the pool's own.
     pub domain: String,
+    /// Its identity; a random one if it is not said.
+    pub uuid: Option<Uuid>,
 }
 
 impl FromStr for VolumeArg {
@@ -196,7 +226,7 @@ impl FromStr for VolumeArg {
         let usage = || {
             format!(
                 "'{text}' is not NAME=SIZE[,lba=512][,dedup=off][,compression=lz4][,verify=compare]\
-                 [,domain=NAME], such as vol0=64G"
+                 [,domain=NAME][,uuid=UUID], such as vol0=64G"
             )
         };
         let (name, rest) = text.split_once('=').ok_or_else(usage)?;
@@ -207,7 +237,7 @@ impl FromStr for VolumeArg {
         let size_bytes =
             parse_size(parts.next().unwrap_or_default()).map_err(|e: SizeError| e.to_string())?;
         let (mut lba_bytes, mut dedup, mut compression) = (4096, true, Compression::Off);
-        let (mut verify, mut domain) = (VerifyPolicy::Trust, String::new());
+        let (mut verify, mut domain, mut uuid) = (VerifyPolicy::Trust, String::new(), None);
         for option in parts {
             match option.split_once('=') {
                 Some(("lba", bytes)) => lba_bytes = parse_lba(bytes)?,
@@ -215,6 +245,7 @@ impl FromStr for VolumeArg {
                 Some(("compression", name)) => compression = parse_compression(name)?,
                 Some(("verify", policy)) => verify = parse_verify(policy)?,
                 Some(("domain", name)) => domain = name.to_owned(),
+                Some(("uuid", text)) => uuid = Some(parse_uuid(text)?),
                 _ => return Err(usage()),
             }
         }
@@ -226,8 +257,16 @@ impl FromStr for VolumeArg {
             compression,
             verify,
             domain,
+            uuid,
         })
     }
+}
+
+/// Parses an identity, as a UUID or as the 32 digits of an NGUID.
+fn parse_uuid(text: &str) -> Result<Uuid, String> {
+    text.parse().map_err(|error| {
+        format!("'{text}' is neither a UUID nor an NGUID of 32 hexadecimal digits: {error}")
+    })
 }
 
 /// Parses the name of a compression.
@@ -322,8 +361,46 @@ impl FromStr for DriveArg {
 #[derive(Clone, Debug, Args)]
 pub struct PoolArg {
     /// The pool's folder
-    #[arg(long, value_name = "DIR", default_value = DEFAULT_POOL)]
+    #[arg(long, value_name = "DIR", default_value = DEFAULT_POOL, env = POOL_VARIABLE, hide_env_values = true)]
     pub pool: PathBuf,
+}
+
+/// The pool that is checked or repaired.
+#[derive(Clone, Debug, Args)]
+pub struct PoolPlace {
+    /// The pool's folder, as --pool names it
+    #[arg(value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// As other commands name it.
+    #[command(flatten)]
+    pool: PoolArg,
+}
+
+impl PoolPlace {
+    /// The pool's folder.
+    ///
+    /// # Errors
+    /// Two different ones were named.
+    pub fn dir(self) -> Result<PathBuf, Failure> {
+        let Some(dir) = self.dir else {
+            return Ok(self.pool.pool);
+        };
+        // What the variable or nobody says is no second name.
+        let by_variable = std::env::var_os(POOL_VARIABLE).map(PathBuf::from);
+        let unsaid = [
+            Some(PathBuf::from(DEFAULT_POOL)),
+            by_variable,
+            Some(dir.clone()),
+        ];
+        match unsaid.contains(&Some(self.pool.pool.clone())) {
+            true => Ok(dir),
+            false => Err(Failure::invalid(format!(
+                "'{}' and '{}' are two pools: name one",
+                dir.display(),
+                self.pool.pool.display()
+            ))),
+        }
+    }
 }
 
 /// `onefold volume ...`
@@ -356,6 +433,9 @@ pub enum VolumeCommand {
         /// The subsystem that shows it to hosts, or none [default: the default one]
         #[arg(long, value_name = "NQN|none")]
         subsystem: Option<String>,
+        /// Its identity, which hosts see as UUID and NGUID; for restores [default: a random one]
+        #[arg(long, value_name = "UUID", value_parser = parse_uuid)]
+        uuid: Option<Uuid>,
         /// The daemon's pool.
         #[command(flatten)]
         pool: PoolArg,
@@ -406,7 +486,7 @@ pub enum VolumeCommand {
     },
     /// Delete a volume and its data, for good
     #[command(
-        after_help = "Example:\n  onefold volume delete old --yes\n\nOn a terminal it asks first, unless --yes is given."
+        after_help = "Example:\n  onefold volume delete old --yes\n\nIt asks first. Where there is no terminal to ask on it takes --yes."
     )]
     Delete {
         /// The volume's name
@@ -442,12 +522,14 @@ pub struct StatusArgs {
 #[derive(Debug, Subcommand)]
 pub enum PoolCommand {
     /// Prove a pool consistent: exit 0 consistent, 2 inconsistent, 1 could not run
-    #[command(after_help = "Example:\n  onefold pool check ./onefold-data\n\n\
-                            The pool must not be served at the time, unless --online is given.")]
+    #[command(
+        after_help = "Example:\n  onefold pool check --pool ./onefold-data\n\n\
+                            The pool must not be served at the time, unless --online is given."
+    )]
     Check {
-        /// The pool's folder
-        #[arg(value_name = "DIR")]
-        dir: PathBuf,
+        /// The pool.
+        #[command(flatten)]
+        place: PoolPlace,
         /// Also read every stored block and compare its checksum
         #[arg(long, conflicts_with = "online")]
         data: bool,
@@ -459,14 +541,16 @@ pub enum PoolCommand {
         json: bool,
     },
     /// Make an inconsistent pool consistent: exit 0 consistent now, 2 still inconsistent, 1 could not run
-    #[command(after_help = "Example:\n  onefold pool repair ./onefold-data\n\n\
+    #[command(
+        after_help = "Example:\n  onefold pool repair --pool ./onefold-data\n\n\
                             It says what it will do and asks. Every row that it changes is kept in a file in the pool's\n\
                             folder. Data that cannot be proven to be right reads as an error afterwards, never as\n\
-                            zeros; its ranges are listed. The pool must not be served at the time.")]
+                            zeros; its ranges are listed. The pool must not be served at the time."
+    )]
     Repair {
-        /// The pool's folder
-        #[arg(value_name = "DIR")]
-        dir: PathBuf,
+        /// The pool.
+        #[command(flatten)]
+        place: PoolPlace,
         /// Do not ask
         #[arg(long)]
         yes: bool,
@@ -480,7 +564,7 @@ pub enum PoolCommand {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  onefold discover tcp://192.0.2.5:4420\n  onefold discover rdma://192.0.2.5:4420\n  \
-                  onefold discover tcp://192.0.2.5:4420 --hostnqn nqn.2014-08.org.nvmexpress:uuid:... --tls-key-file host.tls"
+                  onefold discover tcp://192.0.2.5:4420 --hostnqn HOSTNQN --tls-key-file host.tls"
 )]
 pub struct DiscoverArgs {
     /// The target
@@ -533,7 +617,7 @@ impl FromStr for SubsystemAddress {
 #[command(
     after_help = "Examples:\n  onefold perf tcp://127.0.0.1:4420/nqn.2026-11.dev.onefold:default --rw randread --qd 32 --time 10\n  \
                   onefold perf rdma://127.0.0.1:4420/nqn.2026-11.dev.onefold:default --rw randwrite --size 1G --dup 50 --verify --json\n\n\
-                  Writing patterns overwrite the namespace's content."
+                  Writing patterns overwrite the namespace's content. Ctrl-C ends the load and prints the result so far."
 )]
 pub struct PerfArgs {
     /// The target and the subsystem
@@ -577,7 +661,8 @@ pub struct PerfArgs {
     /// Seed of places and content: the same seed repeats the run, content included [default: random]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
-    /// Read back and compare what was written
+    /// Read back and compare what was written. With a pattern that only reads: compare what was written with the
+    /// same --seed before
     #[arg(long)]
     pub verify: bool,
     /// Over TCP: a CRC-32C for the headers of PDUs

@@ -17,42 +17,60 @@ const IN_CAPSULE_BYTES_MAX: u64 = 128 << 10;
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "What hosts may take")]
 pub struct BoundsArgs {
-    /// Hosts attached at one time; further ones are told that the controller is busy
-    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u16).range(1..=0xff00))]
-    pub hosts: u16,
-    /// I/O queues of a host; one that asks for more is granted so many
-    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub io_queues: u16,
-    /// Commands that a host may have under way on an I/O queue [default: 1024 over TCP, 256 over RDMA]
+    /// Hosts attached at one time [default: 1024, or as many as the limit of open files has room for]
+    ///
+    /// Further ones are told that the controller is busy.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=0xff00))]
+    pub hosts: Option<u16>,
+    /// I/O queues of a host [default: 128, or fewer where the limit of open files is too low for that]
+    ///
+    /// One that asks for more is granted so many.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub io_queues: Option<u16>,
+    /// Commands on an I/O queue [default: 1024 over TCP, 256 over RDMA]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=1024))]
     pub queue_depth: Option<u16>,
-    /// Data that a write over TCP may bring along; larger ones are asked for. 4k to 128k, in steps of 4k
+    /// Data that a write over TCP may bring along
+    ///
+    /// 4k to 128k, in steps of 4k. Larger writes are asked for.
     #[arg(long, value_name = "SIZE", default_value = "16k", value_parser = parse_in_capsule)]
     pub in_capsule: u64,
-    /// A queue begins a command only if it then holds at most one part in N of its thread's free --buffers
+    /// A queue may hold one part in N of its thread's free --buffers
+    ///
+    /// It begins a command only if it then holds no more.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub queue_share: u16,
-    /// The same for all queues of a host together; one command of each queue is always begun
+    /// The same for all queues of a host together
+    ///
+    /// One command of each queue is always begun.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub host_share: u16,
-    /// Memory beside --buffers for writes over TCP that find none free; further ones are told to try again
+    /// Memory beside --buffers for writes over TCP that find none free
+    ///
+    /// Further ones are told to try again.
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_size)]
     pub tcp_capsules: u64,
-    /// Memory for the receives of RDMA queues; queues beyond it are refused for lack of resources
+    /// Memory for the receives of RDMA queues
+    ///
+    /// Queues beyond it are refused for lack of resources.
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse_size)]
     pub rdma_capsules: u64,
-    /// Messages that may wait at an RDMA device of the kernel for each data-plane thread, from all its hosts; those
-    /// beyond are sent again. 0: each queue has receives of its own
+    /// Messages that may wait at an RDMA device of the kernel, for each data-plane thread
+    ///
+    /// They are from all hosts of the device; those beyond are sent again. 0: each queue has receives of its own.
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(0..=32_768))]
     pub rdma_shared_receives: u32,
-    /// TCP connections at one time, at each address on each data-plane thread; more are closed at once
-    /// [default: all queues of all hosts, as far as the limit of open files reaches]
+    /// TCP connections at each address on each data-plane thread [default: those of all hosts]
+    ///
+    /// More are closed at once. The default is for all queues of all hosts, as far as the limit of open files reaches.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub tcp_connections: Option<u32>,
-    /// How long a host may stay silent over TCP before it begins to speak NVMe, in seconds
+    /// Seconds that a TCP connection may stay silent before it speaks NVMe
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub handshake_timeout: u32,
-    /// How long a host may let the target wait over TCP in the middle of something, in seconds
+    /// Seconds that a host may keep the target waiting in the middle of something
+    ///
+    /// Over TCP: in a PDU, a transfer or an answer.
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub stall_timeout: u32,
     /// The same for a host that holds memory while it runs short
@@ -68,8 +86,8 @@ impl BoundsArgs {
         let bytes = |size: u64| usize::try_from(size).unwrap_or(usize::MAX);
         let seconds = |seconds: u32| Duration::from_secs(seconds.into());
         Limits {
-            controllers: self.hosts.into(),
-            io_queues: self.io_queues,
+            controllers: self.hosts.map_or(usual.controllers, usize::from),
+            io_queues: self.io_queues.unwrap_or(usual.io_queues),
             rdma: QueueLimits {
                 depth: self.queue_depth.unwrap_or(usual.rdma.depth),
                 capsule_bytes_max: bytes(self.rdma_capsules),

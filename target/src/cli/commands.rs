@@ -1,20 +1,21 @@
 //! The commands but `serve`.
 
-use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use bench::perf::{Limit, Options, OptionsError, PerfError};
+use bench::perf::{Interrupt, Limit, Options, OptionsError, PerfError};
 use dedup::{CheckOptions, CheckReport, ErrorKind};
 use fabric::{Connector, Scheme, TcpHostConfig};
 use nvme::log::{DiscoveryEntry, DiscoverySubtype, Transport};
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::{DiscoverArgs, PerfArgs, StatusArgs, VolumeCommand};
+use super::ask::{self, Attached};
 use super::{Exit, Outcome, print, print_json};
 use crate::api::{CreateVolume, ResizeVolume, VolumeView};
 use crate::client::Client;
-use crate::errors::{EXIT_FAILED, EXIT_INCONSISTENT, Failure};
+use crate::errors::{EXIT_FAILED, EXIT_INCONSISTENT, EXIT_INTERRUPTED, Failure};
 use crate::size::format_human;
 use crate::socket::is_served;
 use crate::status::{Align, render, table};
@@ -40,6 +41,7 @@ pub(super) fn volume(command: VolumeCommand) -> Outcome {
             verify,
             domain,
             subsystem,
+            uuid,
             pool,
             json,
         } => {
@@ -52,9 +54,26 @@ pub(super) fn volume(command: VolumeCommand) -> Outcome {
                 verify,
                 domain,
                 subsystem,
+                uuid,
             };
-            let view = converse(Client::new(&pool.pool).create_volume(&request))?;
-            show_volume("created", &view, json)
+            let client = Client::new(&pool.pool);
+            let view = converse(client.create_volume(&request))?;
+            let done = show_volume("created", &view, json)?;
+            let open = converse(client.subsystems())?
+                .into_iter()
+                .find(|subsystem| {
+                    let mut shown = subsystem.namespaces.iter();
+                    subsystem.allow_any_host && shown.any(|namespace| namespace.volume == view.name)
+                });
+            ask::tell(open.map(|subsystem| {
+                let nqn = subsystem.nqn;
+                format!(
+                    "Volume '{}' is in subsystem '{nqn}', which admits any host: `onefold subsystem allow {nqn} \
+                     HOSTNQN` admits only hosts on its list.",
+                    view.name
+                )
+            }));
+            Ok(done)
         }
         VolumeCommand::List { pool, json } => {
             let views = converse(Client::new(&pool.pool).volumes())?;
@@ -89,32 +108,20 @@ pub(super) fn volume(command: VolumeCommand) -> Outcome {
             pool,
             json,
         } => {
-            if !yes && !confirmed(&name)? {
-                return Err(Failure::invalid(format!("volume '{name}' was not deleted")).into());
-            }
-            let view = converse(Client::new(&pool.pool).delete_volume(&name))?;
+            let client = Client::new(&pool.pool);
+            let known = async { Ok((client.volume(&name).await?, Attached::of(&client).await?)) };
+            let (view, attached) = converse(known)?;
+            let facts = attached.facts_of_volume(&name);
+            let act = format!(
+                "Delete volume '{name}' with {} of data, for good",
+                format_human(view.logical_bytes)
+            );
+            ask::agree(yes, &facts, &act, "its name", &name)?;
+            let view = converse(client.delete_volume(&name))?;
+            ask::tell(facts);
             show_volume("deleted", &view, json)
         }
     }
-}
-
-/// Asks before a volume is deleted. A script, which has no terminal, has decided already.
-fn confirmed(name: &str) -> Result<bool, Exit> {
-    if !std::io::stdin().is_terminal() {
-        return Ok(true);
-    }
-    let question = format!("Delete volume '{name}' and its data, for good? Type its name: ");
-    Ok(confirm(&question, name)?)
-}
-
-/// Asks on the terminal; whether the answer is the expected one.
-pub(super) fn confirm(question: &str, expected: &str) -> Result<bool, Failure> {
-    print(question);
-    let mut answer = String::new();
-    std::io::stdin()
-        .read_line(&mut answer)
-        .map_err(|error| Failure::invalid(format!("cannot read the answer: {error}")))?;
-    Ok(answer.trim() == expected)
 }
 
 fn show_volume(done: &str, view: &VolumeView, json: bool) -> Outcome {
@@ -396,7 +403,8 @@ pub(super) fn discover(args: &DiscoverArgs) -> Outcome {
 /// Memory that every load needs, besides its data.
 const PERF_BUFFER_BYTES_MIN: usize = 8 << 20;
 
-/// `onefold perf`: 0 all right, 2 wrong data was read, 1 commands failed or it could not run.
+/// `onefold perf`: 0 all right, 2 wrong data was read, 1 commands failed, nothing was verified that should have been,
+/// or it could not run, 130 it was interrupted.
 pub(super) fn perf(args: PerfArgs) -> Outcome {
     let limit = match (args.time, args.size) {
         (Some(seconds), _) => Limit::Time(Duration::from_secs(seconds)),
@@ -407,6 +415,12 @@ pub(super) fn perf(args: PerfArgs) -> Outcome {
         .ok()
         .filter(|bs| (1..=reactor::MAX_BUFFER_BYTES).contains(bs))
         .ok_or_else(|| Failure::invalid(format!("--bs {} is no usable block size", args.bs)))?;
+    if args.verify && args.rw.only_reads() && args.seed.is_none() {
+        return Err(Failure::invalid(
+            "--verify cannot know what is to be read: name the --seed that it was written with",
+        )
+        .into());
+    }
     // Without a seed no run repeats what another one wrote.
     let seed = args
         .seed
@@ -432,6 +446,7 @@ pub(super) fn perf(args: PerfArgs) -> Outcome {
         tls,
         host: args.identity.hostnqn.clone(),
         keys: args.identity.keys()?,
+        interrupt: Interrupt::default(),
     };
     options
         .check_alone()
@@ -444,6 +459,7 @@ pub(super) fn perf(args: PerfArgs) -> Outcome {
         .saturating_mul(in_flight)
         .saturating_mul(2)
         .max(PERF_BUFFER_BYTES_MIN);
+    on_interrupt(&options.interrupt)?;
     let report = on_reactor(buffer_bytes, bench::perf::run(&options))?.map_err(|error| {
         let failure = match &error {
             PerfError::Options(_) => Failure::invalid(error.to_string()),
@@ -456,9 +472,46 @@ pub(super) fn perf(args: PerfArgs) -> Outcome {
     } else {
         print(&format!("{report}, seed {seed}\n"));
     }
+    if let Some(why) = report.nothing_verified() {
+        return Err(Exit::could_not_run(Failure::invalid(why)));
+    }
     Ok(match (report.verify_errors, report.errors) {
+        (0, 0) if report.interrupted => ExitCode::from(EXIT_INTERRUPTED),
         (0, 0) => ExitCode::SUCCESS,
         (0, _) => ExitCode::from(EXIT_FAILED),
         _ => ExitCode::from(EXIT_INCONSISTENT),
     })
+}
+
+/// Lets Ctrl-C and SIGTERM end the load, so that it still reports; where it has nothing to report, and when they come
+/// again, they end the program at once.
+fn on_interrupt(load: &Interrupt) -> Result<(), Failure> {
+    let cannot = |e: std::io::Error| {
+        Failure::new(ErrorKind::Internal, format!("cannot wait for signals: {e}"))
+    };
+    let load = load.clone();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()
+        .map_err(cannot)?;
+    let signals = {
+        let _here = runtime.enter();
+        [SignalKind::interrupt(), SignalKind::terminate()].map(signal)
+    };
+    let [interrupt, terminate] = signals;
+    let (mut interrupt, mut terminate) = (interrupt.map_err(cannot)?, terminate.map_err(cannot)?);
+    std::thread::spawn(move || {
+        runtime.block_on(async {
+            loop {
+                tokio::select! {
+                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => {}
+                }
+                if !load.set() {
+                    std::process::exit(EXIT_INTERRUPTED.into());
+                }
+            }
+        })
+    });
+    Ok(())
 }

@@ -14,6 +14,7 @@ use nvme::Nqn;
 use nvme::auth::{ConfiguredPsk, Hash, HostKeys, Secret};
 
 use super::args::parse_switch;
+use super::ask;
 use super::commands::converse;
 use super::subsystem::{Answer, show};
 use super::{Outcome, print};
@@ -52,9 +53,7 @@ pub struct KeyArgs {
 #[derive(Debug, Subcommand)]
 pub enum HostCommand {
     /// Keep keys for a host
-    #[command(
-        after_help = "Example:\n  onefold host create nqn.2014-08.org.nvmexpress:uuid:... --dhchap-secret-file host.key"
-    )]
+    #[command(after_help = "Example:\n  onefold host create HOSTNQN --dhchap-secret-file host.key")]
     Create {
         /// Its name
         nqn: Nqn,
@@ -73,7 +72,7 @@ pub enum HostCommand {
         answer: Answer,
     },
     /// Show what is kept of a host
-    #[command(after_help = "Example:\n  onefold host show nqn.2014-08.org.nvmexpress:uuid:...")]
+    #[command(after_help = "Example:\n  onefold host show HOSTNQN")]
     Show {
         /// Its name
         nqn: Nqn,
@@ -82,7 +81,7 @@ pub enum HostCommand {
         answer: Answer,
     },
     /// Forget a host's keys: it need not authenticate any more
-    #[command(after_help = "Example:\n  onefold host delete nqn.2014-08.org.nvmexpress:uuid:...")]
+    #[command(after_help = "Example:\n  onefold host delete HOSTNQN")]
     Delete {
         /// Its name
         nqn: Nqn,
@@ -91,9 +90,7 @@ pub enum HostCommand {
         answer: Answer,
     },
     /// Change a host's keys; hosts stay connected, and authenticate with the new ones next time
-    #[command(
-        after_help = "Example:\n  onefold host set nqn.2014-08.org.nvmexpress:uuid:... --dhchap-secret-file new.key"
-    )]
+    #[command(after_help = "Example:\n  onefold host set HOSTNQN --dhchap-secret-file new.key")]
     Set {
         /// Its name
         nqn: Nqn,
@@ -134,7 +131,7 @@ pub enum HostCommand {
 pub enum TlsKeyCommand {
     /// Keep one more TLS key of a host: it counts from the next connection on
     #[command(
-        after_help = "Example:\n  onefold host tls-key add nqn.2014-08.org.nvmexpress:uuid:... --file host.tls\n\n\
+        after_help = "Example:\n  onefold host tls-key add HOSTNQN --file host.tls\n\n\
                       To change a key without a disconnect: add the new one, give it to the host, remove the old one.\n\
                       Listeners take TLS when they are told to: `onefold listener set ADDRESS --tls allowed`."
     )]
@@ -152,9 +149,7 @@ pub enum TlsKeyCommand {
         answer: Answer,
     },
     /// List the TLS keys of a host, by number
-    #[command(
-        after_help = "Example:\n  onefold host tls-key list nqn.2014-08.org.nvmexpress:uuid:..."
-    )]
+    #[command(after_help = "Example:\n  onefold host tls-key list HOSTNQN")]
     List {
         /// The host's name
         nqn: Nqn,
@@ -163,9 +158,7 @@ pub enum TlsKeyCommand {
         answer: Answer,
     },
     /// Forget a TLS key of a host; queues that came by it go on
-    #[command(
-        after_help = "Example:\n  onefold host tls-key remove nqn.2014-08.org.nvmexpress:uuid:... 1"
-    )]
+    #[command(after_help = "Example:\n  onefold host tls-key remove HOSTNQN 1")]
     Remove {
         /// The host's name
         nqn: Nqn,
@@ -291,8 +284,14 @@ pub(super) fn host(command: HostCommand) -> Outcome {
     match command {
         HostCommand::Create { nqn, keys, answer } => {
             let set = keys.request()?;
-            let view = converse(client(&answer).create_host(&CreateHost { nqn, set }))?;
-            show(&view, answer.json, host_text)
+            let protects = matches!(set.dhchap_secret, Some(Some(_)));
+            let client = client(&answer);
+            let view = converse(client.create_host(&CreateHost { nqn, set }))?;
+            let done = show(&view, answer.json, host_text)?;
+            if protects {
+                ask::tell(converse(still_open(&client))?);
+            }
+            Ok(done)
         }
         HostCommand::List { answer } => {
             let views = converse(client(&answer).hosts())?;
@@ -327,8 +326,14 @@ pub(super) fn host(command: HostCommand) -> Outcome {
                 )
                 .into());
             }
-            let view = converse(client(&answer).set_host(&nqn, &set))?;
-            show(&view, answer.json, host_text)
+            let protects = matches!(set.dhchap_secret, Some(Some(_)));
+            let client = client(&answer);
+            let view = converse(client.set_host(&nqn, &set))?;
+            let done = show(&view, answer.json, host_text)?;
+            if protects {
+                ask::tell(converse(still_open(&client))?);
+            }
+            Ok(done)
         }
         HostCommand::TlsKey(command) => tls_key(command),
         HostCommand::GenTlsKey { hash } => {
@@ -344,6 +349,20 @@ pub(super) fn host(command: HostCommand) -> Outcome {
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+/// Which subsystems a host's secret does not protect: whoever calls itself by another name is admitted there.
+async fn still_open(client: &Client) -> Result<Option<String>, Failure> {
+    let subsystems = client.subsystems().await?.into_iter();
+    let open = subsystems.filter(|subsystem| subsystem.allow_any_host);
+    let names: Vec<_> = open.map(|subsystem| subsystem.nqn.to_string()).collect();
+    Ok((!names.is_empty()).then(|| {
+        format!(
+            "These subsystems still admit any host, with or without a secret: {}. `onefold subsystem allow NQN HOSTNQN` \
+             admits only hosts on a list.",
+            names.join(", ")
+        )
+    }))
 }
 
 fn tls_key(command: TlsKeyCommand) -> Outcome {

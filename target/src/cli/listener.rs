@@ -1,12 +1,15 @@
 //! `onefold listener ...`: where a running daemon listens.
 
+use std::fmt;
 use std::process::ExitCode;
+use std::str::FromStr;
 
 use clap::Subcommand;
 use fabric::{TlsMode, TransportAddress};
 use nvme::ana::AnaState;
 
 use super::ana::groups_text;
+use super::ask::{self, Attached};
 use super::commands::converse;
 use super::subsystem::Answer;
 use super::{Outcome, print, print_json};
@@ -41,9 +44,9 @@ pub enum ListenerCommand {
                       A listener of `serve --listen` has --tls of `serve` again after the next start."
     )]
     Set {
-        /// The address
-        #[arg(value_name = "tcp|rdma://ADDR:PORT")]
-        address: TransportAddress,
+        /// Its address, or its number as `listener list` shows it
+        #[arg(value_name = "ADDRESS|ID")]
+        listener: Place,
         /// What changes.
         #[command(flatten)]
         set: SetArgs,
@@ -54,9 +57,12 @@ pub enum ListenerCommand {
     /// Listen there no longer: hosts that came that way lose that path
     #[command(after_help = "Example:\n  onefold listener remove tcp://192.0.2.5:4421")]
     Remove {
-        /// The address
-        #[arg(value_name = "tcp|rdma://ADDR:PORT")]
-        address: TransportAddress,
+        /// Its address, or its number as `listener list` shows it
+        #[arg(value_name = "ADDRESS|ID")]
+        listener: Place,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
         /// Where, and how.
         #[command(flatten)]
         answer: Answer,
@@ -94,19 +100,53 @@ fn parse_ana(text: &str) -> Result<(u32, AnaState), String> {
     Ok((group, state.map_err(|error| error.to_string())?))
 }
 
-/// The listener at that address.
-fn listener_at(client: &Client, address: TransportAddress) -> Result<ListenerView, Failure> {
-    let mut listeners = converse(client.listeners())?.into_iter();
-    listeners
-        .find(|view| view.address == address)
-        .ok_or_else(|| {
-            Failure::new(
-                dedup::ErrorKind::NotFound,
-                format!(
-                    "there is no listener at '{address}': `onefold listener list` shows those there are"
-                ),
-            )
-        })
+/// A listener or a referral: by its address, or by its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// As lists show it.
+    Id(u16),
+    /// Where it is.
+    At(TransportAddress),
+}
+
+impl Place {
+    /// Whether what has this number and address is meant.
+    pub(super) fn is(self, id: u16, address: TransportAddress) -> bool {
+        self == Self::Id(id) || self == Self::At(address)
+    }
+}
+
+impl FromStr for Place {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Ok(id) = text.parse() {
+            return Ok(Self::Id(id));
+        }
+        let address = text.parse().map(Self::At);
+        address.map_err(|error| format!("'{text}' is neither a number nor an address: {error}"))
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Id(id) => id.fmt(f),
+            Self::At(address) => address.fmt(f),
+        }
+    }
+}
+
+/// The listener that is meant.
+fn find(views: &[ListenerView], listener: Place) -> Result<&ListenerView, Failure> {
+    let mut views = views.iter();
+    let found = views.find(|view| listener.is(view.id, view.address));
+    found.ok_or_else(|| {
+        let text = format!(
+            "there is no listener '{listener}': `onefold listener list` shows those there are"
+        );
+        Failure::new(dedup::ErrorKind::NotFound, text)
+    })
 }
 
 pub(super) fn run(command: ListenerCommand) -> Outcome {
@@ -137,7 +177,7 @@ pub(super) fn run(command: ListenerCommand) -> Outcome {
             (view, text, answer.json)
         }
         ListenerCommand::Set {
-            address,
+            listener,
             set,
             answer,
         } => {
@@ -145,7 +185,8 @@ pub(super) fn run(command: ListenerCommand) -> Outcome {
                 return Err(Failure::invalid("nothing to change: name --tls or --ana").into());
             }
             let client = Client::new(&answer.pool.pool);
-            let known = listener_at(&client, address)?;
+            let views = converse(client.listeners())?;
+            let known = find(&views, listener)?;
             let request = SetListener {
                 tls: set.tls.map(|mode| mode.to_string()),
                 ana: set.ana.into_iter().collect(),
@@ -154,9 +195,22 @@ pub(super) fn run(command: ListenerCommand) -> Outcome {
             let text = listener_table(std::slice::from_ref(&view));
             (view, text, answer.json)
         }
-        ListenerCommand::Remove { address, answer } => {
+        ListenerCommand::Remove {
+            listener,
+            yes,
+            answer,
+        } => {
             let client = Client::new(&answer.pool.pool);
-            let known = listener_at(&client, address)?;
+            let views = converse(client.listeners())?;
+            let known = find(&views, listener)?;
+            if views.len() == 1 {
+                let facts = converse(Attached::of(&client))?.facts_of_all();
+                let act = format!(
+                    "Remove '{}', the only listener: no host can attach any more",
+                    known.address
+                );
+                ask::agree(yes, &facts, &act, "'yes'", "yes")?;
+            }
             let view = converse(client.remove_listener(known.id))?;
             let text = format!("removed listener {}: {}\n", view.id, view.address);
             (view, text, answer.json)

@@ -6,12 +6,14 @@
 
 mod ana;
 pub mod args;
+mod ask;
 pub mod bench;
 pub mod bounds;
 mod commands;
 pub mod drive;
 pub mod estimate;
 pub mod host;
+mod line;
 pub mod listener;
 mod repair;
 mod reservation;
@@ -21,13 +23,12 @@ pub mod subsystem;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
-use clap::Parser;
 use clap::error::ErrorKind as UsageKind;
 use serde::Serialize;
 use tracing_subscriber::EnvFilter;
 
 use crate::errors::{EXIT_FAILED, EXIT_USAGE, Failure, exit_code};
-use args::{Cli, Command, PoolCommand};
+use args::{Command, PoolCommand};
 
 /// The variable that sets what is logged, in the syntax of tracing's `EnvFilter`.
 const LOG_VARIABLE: &str = "ONEFOLD_LOG";
@@ -35,7 +36,7 @@ const LOG_VARIABLE: &str = "ONEFOLD_LOG";
 /// Runs the program with the process's arguments.
 #[must_use]
 pub fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match line::parse(std::env::args_os()) {
         Ok(cli) => cli,
         Err(error) => {
             let _ = error.print();
@@ -105,17 +106,17 @@ fn run(command: Command) -> Outcome {
         Command::Listener(command) => listener::run(command),
         Command::Status(args) => commands::status(&args),
         Command::Pool(PoolCommand::Check {
-            dir,
+            place,
             data,
             online,
             json,
         }) => match online {
-            true => scrub::check_online(&dir, json),
-            false => commands::pool_check(&dir, data, json),
+            true => scrub::check_online(&place.dir()?, json),
+            false => commands::pool_check(&place.dir()?, data, json),
         },
         Command::Scrub(command) => scrub::scrub(command),
-        Command::Pool(PoolCommand::Repair { dir, yes, json }) => {
-            repair::pool_repair(&dir, yes, json)
+        Command::Pool(PoolCommand::Repair { place, yes, json }) => {
+            repair::pool_repair(&place.dir()?, yes, json)
         }
         Command::Discover(args) => commands::discover(&args),
         Command::Perf(args) => commands::perf(args),
@@ -137,6 +138,9 @@ fn start_logging(command: &Command) {
         .with_env_filter(filter)
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal())
+        // A log that cannot be written (a closed terminal, a pipe without a reader) is lost. The default complains
+        // on standard error, which panics then.
+        .log_internal_errors(false)
         .try_init();
 }
 

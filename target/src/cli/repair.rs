@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use dedup::{ErrorKind, Repair, RepairReport};
 use serde::Serialize;
 
-use super::commands::confirm;
+use super::ask::answer;
 use super::{Exit, Outcome, print, print_json};
 use crate::errors::{EXIT_INCONSISTENT, Failure};
 use crate::size::format_human;
@@ -76,7 +76,7 @@ fn agree() -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
         return Ok(false);
     }
-    confirm("Repair the pool? Type 'yes': ", "yes")
+    Ok(answer("Repair the pool? Type 'yes': ")? == "yes")
 }
 
 fn plan_text(report: &RepairReport, dir: &Path) -> String {

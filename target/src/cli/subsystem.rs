@@ -10,7 +10,9 @@ use nvme::Nqn;
 use serde::Serialize;
 
 use super::args::{PoolArg, parse_switch};
+use super::ask::{self, Attached};
 use super::commands::{converse, on_or_off};
+use super::listener::Place;
 use super::{Outcome, print, print_json};
 use crate::catalog::WriteProtect;
 use crate::client::Client;
@@ -37,7 +39,7 @@ pub struct Answer {
 pub enum SubsystemCommand {
     /// Create a subsystem that every host may use, unless hosts are named
     #[command(
-        after_help = "Example:\n  onefold subsystem create nqn.2026-11.org.example:vms --host nqn.2014-08.org.nvmexpress:uuid:..."
+        after_help = "Example:\n  onefold subsystem create nqn.2026-11.org.example:vms --host HOSTNQN"
     )]
     Create {
         /// Its name
@@ -76,6 +78,9 @@ pub enum SubsystemCommand {
     Delete {
         /// Its name
         nqn: Nqn,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
         /// Where, and how.
         #[command(flatten)]
         answer: Answer,
@@ -99,7 +104,7 @@ pub enum SubsystemCommand {
     },
     /// Put a host on a subsystem's list: from the first one on, no other host may connect
     #[command(
-        after_help = "Example:\n  onefold subsystem allow nqn.2026-11.org.example:vms nqn.2014-08.org.nvmexpress:uuid:..."
+        after_help = "Example:\n  onefold subsystem allow nqn.2026-11.org.example:vms HOSTNQN"
     )]
     Allow {
         /// The subsystem's name
@@ -112,7 +117,7 @@ pub enum SubsystemCommand {
     },
     /// Take a host off a subsystem's list: it is put out at once
     #[command(
-        after_help = "Example:\n  onefold subsystem disallow nqn.2026-11.org.example:vms nqn.2014-08.org.nvmexpress:uuid:..."
+        after_help = "Example:\n  onefold subsystem disallow nqn.2026-11.org.example:vms HOSTNQN"
     )]
     Disallow {
         /// The subsystem's name
@@ -171,7 +176,8 @@ impl From<Shown> for SetNamespace {
 pub enum NamespaceCommand {
     /// Make a volume a namespace of a subsystem, beside those that it is in already
     #[command(
-        after_help = "Example:\n  onefold namespace attach nqn.2026-11.org.example:vms vm1 --nsid 7"
+        after_help = "Examples:\n  onefold namespace attach nqn.2026-11.org.example:vms vm1 --nsid 7\n  \
+                      onefold namespace attach nqn.2026-11.org.example:vms vm1 --move"
     )]
     Attach {
         /// The subsystem's name
@@ -181,6 +187,9 @@ pub enum NamespaceCommand {
         /// Its identifier, 1 to 1024 [default: the lowest free one]
         #[arg(long, value_name = "N")]
         nsid: Option<u32>,
+        /// Take it out of all other subsystems at the same moment
+        #[arg(long = "move")]
+        moves: bool,
         /// How it is shown.
         #[command(flatten)]
         shown: Shown,
@@ -195,6 +204,9 @@ pub enum NamespaceCommand {
         nqn: Nqn,
         /// The namespace
         nsid: u32,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
         /// Where, and how.
         #[command(flatten)]
         answer: Answer,
@@ -243,10 +255,11 @@ pub enum ReferralCommand {
         answer: Answer,
     },
     /// Tell hosts of it no longer
-    #[command(after_help = "Example:\n  onefold referral remove 1")]
+    #[command(after_help = "Example:\n  onefold referral remove tcp://192.0.2.9:8009")]
     Remove {
-        /// Its number, as `referral list` shows it
-        id: u16,
+        /// Its address, or its number as `referral list` shows it
+        #[arg(value_name = "ADDRESS|ID")]
+        referral: Place,
         /// Where, and how.
         #[command(flatten)]
         answer: Answer,
@@ -303,8 +316,15 @@ pub(super) fn subsystem(command: SubsystemCommand) -> Outcome {
             let view = converse(client(&answer).subsystem(&nqn))?;
             show(&view, answer.json, subsystem_text)
         }
-        SubsystemCommand::Delete { nqn, answer } => {
-            let view = converse(client(&answer).delete_subsystem(&nqn))?;
+        SubsystemCommand::Delete { nqn, yes, answer } => {
+            let client = client(&answer);
+            let known = async { Ok((client.subsystem(&nqn).await?, Attached::of(&client).await?)) };
+            let (view, attached) = converse(known)?;
+            let facts = attached.facts_of_subsystem(&view);
+            let act = format!("Delete subsystem '{nqn}' and its list of hosts");
+            ask::agree(yes, &facts, &act, "'yes'", "yes")?;
+            let view = converse(client.delete_subsystem(&nqn))?;
+            ask::tell(facts);
             show(&view, answer.json, |view| format!("deleted {}\n", view.nqn))
         }
         SubsystemCommand::Set {
@@ -338,19 +358,39 @@ pub(super) fn namespace(command: NamespaceCommand) -> Outcome {
             nqn,
             volume,
             nsid,
+            moves,
             shown,
             answer,
         } => {
             let request = AttachNamespace {
                 volume,
                 nsid,
+                moves,
                 set: shown.into(),
             };
-            let view = converse(client(&answer).attach_namespace(&nqn, &request))?;
-            show(&view, answer.json, |view| namespace_line("attached", view))
+            let client = client(&answer);
+            let view = converse(client.attach_namespace(&nqn, &request))?;
+            let done = show(&view, answer.json, |view| namespace_line("attached", view))?;
+            ask::tell(elsewhere(&converse(client.subsystems())?, &view));
+            Ok(done)
         }
-        NamespaceCommand::Detach { nqn, nsid, answer } => {
-            let view = converse(client(&answer).detach_namespace(&nqn, nsid))?;
+        NamespaceCommand::Detach {
+            nqn,
+            nsid,
+            yes,
+            answer,
+        } => {
+            let client = client(&answer);
+            let subsystem = converse(client.subsystem(&nqn))?;
+            let mut namespaces = subsystem.namespaces.iter();
+            let fact = namespaces
+                .find(|namespace| namespace.nsid == nsid)
+                .and_then(ask::protected);
+            if let Some(fact) = fact {
+                let act = format!("Detach namespace {nsid} of '{nqn}'");
+                ask::agree(yes, &[fact], &act, "'yes'", "yes")?;
+            }
+            let view = converse(client.detach_namespace(&nqn, nsid))?;
             show(&view, answer.json, |view| namespace_line("detached", view))
         }
         NamespaceCommand::List { nqn, answer } => {
@@ -398,8 +438,18 @@ pub(super) fn referral(command: ReferralCommand) -> Outcome {
                 format!("referral {}: {}, {}\n", view.id, view.address, view.nqn)
             })
         }
-        ReferralCommand::Remove { id, answer } => {
-            let view = converse(client(&answer).remove_referral(id))?;
+        ReferralCommand::Remove { referral, answer } => {
+            let client = client(&answer);
+            let views = converse(client.referrals())?;
+            let mut known = views.iter();
+            let known = known.find(|view| referral.is(view.id, view.address));
+            let id = known.ok_or_else(|| {
+                let text = format!(
+                    "there is no referral '{referral}': `onefold referral list` shows those there are"
+                );
+                Failure::new(dedup::ErrorKind::NotFound, text)
+            })?;
+            let view = converse(client.remove_referral(id.id))?;
             show(&view, answer.json, |view| {
                 format!("removed referral {}: {}\n", view.id, view.address)
             })
@@ -409,6 +459,27 @@ pub(super) fn referral(command: ReferralCommand) -> Outcome {
             show(&views, answer.json, |views| referral_table(views))
         }
     }
+}
+
+/// Where else a volume is seen.
+fn elsewhere(subsystems: &[SubsystemView], view: &NamespaceView) -> Vec<String> {
+    let others = subsystems
+        .iter()
+        .filter(|other| other.nqn != view.subsystem);
+    let also = others.filter_map(|other| {
+        let mut namespaces = other.namespaces.iter();
+        let there = namespaces.find(|namespace| namespace.uuid == view.uuid)?;
+        let (volume, nsid, nqn) = (&view.volume, there.nsid, &other.nqn);
+        let whom = match other.allow_any_host {
+            true => ", which admits any host",
+            false => "",
+        };
+        Some(format!(
+            "Volume '{volume}' is also namespace {nsid} of '{nqn}'{whom}: `onefold namespace detach {nqn} {nsid}` \
+             takes it out there (attach --move does so at once)."
+        ))
+    });
+    also.collect()
 }
 
 fn subsystem_table(views: &[SubsystemView]) -> String {

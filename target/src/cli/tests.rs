@@ -4,20 +4,19 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bench::perf::Pattern;
-use clap::{CommandFactory, Parser};
 use meta::{Compression, VerifyPolicy};
 
-use super::args::{Cli, Command, DriveArg, SubsystemAddress, VolumeArg, VolumeCommand};
+use super::args::{Command, DriveArg, PoolCommand, SubsystemAddress, VolumeArg, VolumeCommand};
 use super::bench::BenchCommand;
 use crate::subsystem::{Limits, QueueLimits};
 
 fn parse(line: &str) -> Result<Command, clap::Error> {
-    Cli::try_parse_from(line.split_whitespace()).map(|cli| cli.command)
+    super::line::parse(line.split_whitespace().map(Into::into)).map(|cli| cli.command)
 }
 
 #[test]
 fn the_definition_is_sound_and_every_command_has_an_example() {
-    let command = Cli::command();
+    let command = super::line::command();
     command.clone().debug_assert();
     fn check(command: &clap::Command) {
         let leaf = command
@@ -64,6 +63,7 @@ fn serve_runs_without_arguments_and_takes_all_of_them() {
             compression: Compression::Off,
             verify: VerifyPolicy::Trust,
             domain: String::new(),
+            uuid: None,
         }
     );
     assert_eq!(args.listen[1].port, 4421);
@@ -163,6 +163,71 @@ fn what_hosts_may_take_has_defaults_and_an_option_each() {
 }
 
 #[test]
+fn the_help_of_every_command_is_of_a_sane_length_on_a_terminal_of_80_columns() {
+    fn check(command: &clap::Command, path: &str) {
+        let narrow = command.clone().term_width(80).disable_help_subcommand(true);
+        for (long, lines_max) in [(false, 100), (true, 240)] {
+            let mut narrow = narrow.clone().bin_name(path);
+            let help = match long {
+                false => narrow.render_help(),
+                true => narrow.render_long_help(),
+            };
+            let help = help.to_string();
+            let count = help.lines().count();
+            assert!(count <= lines_max, "{path}: {count} lines\n{help}");
+            // A column of a word each is short lines that begin far to the right.
+            let squeezed = help.lines().filter(|line| {
+                let text = line.trim_start();
+                line.len() - text.len() > 50
+            });
+            assert_eq!(squeezed.count(), 0, "{path}:\n{help}");
+        }
+        for below in command.get_subcommands() {
+            check(below, &format!("{path} {}", below.get_name()));
+        }
+    }
+    check(&super::line::command(), "onefold");
+}
+
+#[test]
+fn a_pool_to_check_is_named_as_everywhere_else() {
+    let dir = |line: &str| match parse(line) {
+        Ok(Command::Pool(PoolCommand::Check { place, .. } | PoolCommand::Repair { place, .. })) => {
+            place.dir()
+        }
+        other => panic!("{line}: {other:?}"),
+    };
+    for (line, expected) in [
+        ("onefold pool check", "./onefold-data"),
+        ("onefold pool check /srv/p", "/srv/p"),
+        ("onefold pool check --pool /srv/p", "/srv/p"),
+        ("onefold pool check /srv/p --pool /srv/p", "/srv/p"),
+        ("onefold pool repair --pool /srv/p --yes", "/srv/p"),
+    ] {
+        assert_eq!(dir(line).expect(line), PathBuf::from(expected), "{line}");
+    }
+    assert!(dir("onefold pool check /srv/a --pool /srv/b").is_err());
+}
+
+#[test]
+fn a_volume_can_be_given_its_identity() {
+    const UUID: &str = "6f6e6566-6f6c-4d00-8000-000000000001";
+    for text in [UUID, "6f6e65666f6c4d008000000000000001"] {
+        let volume: VolumeArg = format!("a=5G,uuid={text}").parse().expect("a volume");
+        assert_eq!(
+            volume.uuid.map(|uuid| uuid.to_string()).as_deref(),
+            Some(UUID)
+        );
+        let line = format!("onefold volume create a --size 1G --uuid {text}");
+        let Ok(Command::Volume(VolumeCommand::Create { uuid, .. })) = parse(&line) else {
+            panic!("{line}")
+        };
+        assert_eq!(uuid.map(|uuid| uuid.to_string()).as_deref(), Some(UUID));
+    }
+    assert!(parse("onefold volume create a --size 1G --uuid 1111").is_err());
+}
+
+#[test]
 fn volumes_that_make_no_sense_are_refused() {
     for text in [
         "vol0",
@@ -215,6 +280,7 @@ fn deduplication_is_on_unless_it_is_switched_off() {
         compression: Compression::Off,
         verify: VerifyPolicy::Trust,
         domain: String::new(),
+        uuid: None,
     };
     assert_eq!(parsed, Ok(expected));
     for (line, expected) in [

@@ -101,7 +101,7 @@ fn subsystems_hosts_and_listeners_are_there_again_after_a_kill() {
     at(&["listener", "remove", &more]);
     fails(&["discover", &more], 69, &["refused"]);
     fails(
-        &["subsystem", "delete", NQN, "--pool", pool.dir()],
+        &["subsystem", "delete", NQN, "--yes", "--pool", pool.dir()],
         65,
         &["default"],
     );
@@ -113,7 +113,7 @@ fn subsystems_hosts_and_listeners_are_there_again_after_a_kill() {
     at(&["volume", "delete", "b", "--yes"]);
     let left = shown(&["namespace", "list", OTHER]);
     assert_eq!(left.as_array().map(Vec::len), Some(1), "{left}");
-    at(&["subsystem", "delete", OTHER]);
+    at(&["subsystem", "delete", OTHER, "--yes"]);
     daemon.stop(Signal::TERM);
     pool.is_consistent();
 }

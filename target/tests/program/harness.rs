@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -25,8 +26,10 @@ pub(crate) fn address() -> String {
 }
 
 pub(crate) fn run(arguments: &[&str]) -> Output {
+    // Nobody is there to be asked, whoever runs the tests.
     Command::new(ONEFOLD)
         .args(arguments)
+        .stdin(Stdio::null())
         .output()
         .expect("the program starts")
 }
@@ -56,6 +59,16 @@ pub(crate) fn fails(arguments: &[&str], code: i32, words: &[&str]) {
 
 pub(crate) fn json(arguments: &[&str]) -> Value {
     serde_json::from_str(&succeeds(arguments)).expect("JSON")
+}
+
+/// Waits for what must happen; the limit is only for a test that fails.
+#[track_caller]
+pub(crate) fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
+    let limit = Instant::now() + Duration::from_secs(120);
+    while !holds() {
+        assert!(Instant::now() < limit, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// A pool folder and how it is served.
@@ -118,12 +131,13 @@ impl Daemon {
 
     /// The same, with its log there.
     pub(crate) fn start_with(arguments: &[&str], log: Stdio) -> Self {
-        let mut child = Command::new(ONEFOLD)
-            .args(arguments)
-            .stdout(Stdio::piped())
-            .stderr(log)
-            .spawn()
-            .expect("the program starts");
+        Self::start_as(Command::new(ONEFOLD).args(arguments).stderr(log))
+    }
+
+    /// The same, as a command that becomes the program.
+    pub(crate) fn start_as(command: &mut Command) -> Self {
+        let command = command.stdout(Stdio::piped());
+        let mut child = command.spawn().expect("the program starts");
         let mut first = String::new();
         let stdout = child.stdout.take().expect("a pipe");
         let mut stdout = BufReader::new(stdout);
@@ -150,6 +164,33 @@ impl Daemon {
     pub(crate) fn kill(mut self) {
         self.child.kill().expect("it lives");
         self.child.wait().expect("it ends");
+    }
+}
+
+/// A load of a host of that name, which lasts until it is dropped.
+pub(crate) struct Load(Child);
+
+impl Load {
+    /// Starts one, and waits until its host is attached.
+    pub(crate) fn start(pool: &Pool, subsystem: &str, host: &str) -> Self {
+        let mut load = Command::new(ONEFOLD);
+        load.args(["perf", subsystem, "--hostnqn", host]);
+        load.args(["--rw", "randread", "--time", "3600"]);
+        let child = load.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let load = Self(child.expect("the program starts"));
+        wait_for("the host to attach", || {
+            let status = json(&["status", "--pool", pool.dir(), "--json"]);
+            let mut hosts = status["hosts"].as_array().expect("a list").iter();
+            hosts.any(|attached| attached["hostnqn"] == host)
+        });
+        load
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 

@@ -1,6 +1,9 @@
 //! The `onefold` program as its owner uses it: started, asked, stopped, killed, misused. Every daemon
 //! listens on a loopback address of its own, so that stories run side by side.
 
+mod asks;
 mod configuration;
 mod harness;
+mod loads;
 mod pools;
+mod signals;

@@ -1,0 +1,84 @@
+//! What signals do to the daemon.
+
+use std::fs::{self, File};
+use std::net::TcpListener;
+use std::process::{Command, Stdio};
+
+use rustix::process::Signal;
+
+use super::harness::*;
+
+/// Serves a pool on a terminal of its own, which goes when this process is killed.
+fn serve_on_a_terminal(pool: &Pool, more: &str) -> Daemon {
+    let line = format!(
+        "exec {ONEFOLD} serve --create 1G --pool {} --listen {} {more}",
+        pool.dir(),
+        pool.address
+    );
+    let mut script = Command::new("script");
+    script.args(["-q", "-e", "-c", &line, "/dev/null"]);
+    Daemon::start_as(script.stdin(Stdio::null()).env("SHELL", "/bin/sh"))
+}
+
+#[test]
+fn a_daemon_whose_terminal_is_closed_ends_cleanly() {
+    let pool = Pool::new();
+    let log = pool.dir.with_extension("log");
+    let socket = pool.dir.join("onefold.sock");
+    serve_on_a_terminal(&pool, &format!("2>{}", log.display())).kill();
+    wait_for("the clean end", || {
+        let log = fs::read_to_string(&log).expect("a log");
+        log.contains("the terminal was closed") && log.contains("stopped cleanly")
+    });
+    pool.is_consistent();
+    assert!(!socket.exists());
+    // With its log on the terminal that is gone: nothing can be written there.
+    serve_on_a_terminal(&pool, "").kill();
+    wait_for("the socket to go with the daemon", || !socket.exists());
+    wait_for("the pool to be free", || {
+        run(&["pool", "check", pool.dir()]).status.success()
+    });
+}
+
+#[test]
+fn a_daemon_without_a_terminal_reloads_and_then_serves_a_listener_that_was_not_there() {
+    let pool = Pool::new();
+    let address = pool.address.replace("rdma://", "tcp://");
+    let daemon = pool.create();
+    succeeds(&["listener", "add", &address, "--pool", pool.dir()]);
+    daemon.stop(Signal::TERM);
+
+    let authority = address.trim_start_matches("tcp://");
+    let taken = TcpListener::bind(authority).expect("a free port");
+    let log = pool.dir.with_extension("log");
+    let mut without_terminal = Command::new("setsid");
+    without_terminal.args([ONEFOLD, "serve", "--pool", pool.dir()]);
+    without_terminal.args(["--listen", &pool.address]);
+    let errors = File::create(&log).expect("a log");
+    let daemon = Daemon::start_as(without_terminal.stderr(errors));
+    let logged = |words: &str| fs::read_to_string(&log).expect("a log").contains(words);
+    assert!(logged("is not served"), "the port is taken");
+
+    daemon.signal(Signal::HUP);
+    wait_for("the first reload", || logged("reloaded"));
+    assert!(logged("still not served"));
+    drop(taken);
+    daemon.signal(Signal::HUP);
+    wait_for("the listener", || logged("is served now"));
+    assert!(succeeds(&["discover", &address]).contains(NQN));
+    daemon.stop(Signal::TERM);
+    pool.is_consistent();
+}
+
+#[test]
+fn a_daemon_that_nohup_started_outlives_a_hangup() {
+    let pool = Pool::new();
+    let mut nohup = Command::new("nohup");
+    nohup.args([ONEFOLD, "serve", "--create", "1G", "--pool", pool.dir()]);
+    nohup.args(["--listen", &pool.address]).stdin(Stdio::null());
+    let daemon = Daemon::start_as(nohup.stderr(Stdio::piped()));
+    daemon.signal(Signal::HUP);
+    succeeds(&["status", "--pool", pool.dir()]);
+    daemon.stop(Signal::TERM);
+    pool.is_consistent();
+}
