@@ -298,38 +298,100 @@ fn strangers_are_not_heard() {
     pair.finish(qps);
 }
 
+/// What a peer can say of a number: that it arrived, that it was not ready, that it refuses.
+const SYNDROMES: [Syndrome; 7] = [
+    Syndrome::ACK,
+    Syndrome::Rnr { timer: 1 },
+    Syndrome::Nak(NakCode::SequenceError),
+    Syndrome::Nak(NakCode::InvalidRequest),
+    Syndrome::Nak(NakCode::RemoteAccess),
+    Syndrome::Nak(NakCode::RemoteOperation),
+    Syndrome::Nak(NakCode::InvalidRdRequest),
+];
+
+/// Four SENDs (or two SENDs and two READs behind them) that are posted, with numbers 100 to 103, of which the
+/// window let the first two out.
+fn half_sent(reads: bool) -> (Pair, [QpId; 2], crate::memory::RegionKey) {
+    let config = EndpointConfig {
+        max_unacked_packets: 2,
+        ..EndpointConfig::default()
+    };
+    let (mut pair, qps) = pair(config);
+    let key = pair.register(B, vec![7; 4], BOTH);
+    for wr_id in 1..=4 {
+        pair.post_receive(B, qps[B], 0, 16);
+        match reads && wr_id > 2 {
+            true => pair.read(A, qps[A], wr_id, key, 4),
+            false => pair.send(A, qps[A], wr_id, b"abcd"),
+        }
+    }
+    let sent = pair.drain(A, 10);
+    let numbers = sent.iter().map(|bytes| {
+        let packet = Packet::parse(bytes).expect("a packet");
+        packet.bth.psn.value()
+    });
+    assert_eq!(numbers.collect::<Vec<_>>(), [100, 101]);
+    (pair, qps, key)
+}
+
+fn say(pair: &mut Pair, qp: QpId, psn: u32, syndrome: Syndrome) {
+    let aeth = Some(Aeth { syndrome, msn: 0 });
+    let packet = Packet {
+        aeth,
+        ..packet(qp, Opcode::Acknowledge, psn, &[])
+    };
+    pair.inject(A, packet);
+    pair.collect_events();
+}
+
 #[test]
 fn acknowledgements_of_what_was_never_sent_change_nothing() {
-    let (mut pair, qps) = pair(EndpointConfig::default());
-    pair.send(A, qps[A], 1, b"abcd");
-    assert_eq!(pair.drain(A, 10).len(), 1);
-    for psn in [99, 101, 102, 5000, 0x80_0000] {
-        for syndrome in [
-            Syndrome::ACK,
-            Syndrome::Rnr { timer: 1 },
-            Syndrome::Nak(NakCode::SequenceError),
-            Syndrome::Nak(NakCode::RemoteAccess),
-        ] {
-            let aeth = Some(Aeth { syndrome, msn: 0 });
-            pair.inject(
-                A,
-                Packet {
-                    aeth,
-                    ..packet(qps[A], Opcode::Acknowledge, psn, &[])
-                },
-            );
+    // A number before the first; the first one that was not sent, the others that wait, and far away.
+    for psn in [99, 102, 103, 104, 5000, 0x80_0000] {
+        for syndrome in SYNDROMES {
+            // A refusal of the number behind the last says that all before it arrived, and is the next test's.
+            if psn == 102 && matches!(syndrome, Syndrome::Nak(_)) {
+                continue;
+            }
+            for reads in [false, true] {
+                let (mut pair, qps, key) = half_sent(reads);
+                say(&mut pair, qps[A], psn, syndrome);
+                pair.inject(A, packet(qps[A], Opcode::ReadResponseOnly, psn, b"evil"));
+                pair.collect_events();
+                let what = format!("{syndrome:?} of {psn}");
+                assert_eq!(pair.sides[A].events.len(), 0, "{what}");
+                assert_eq!(pair.sides[A].endpoint.counters().qp_errors, 0, "{what}");
+                // All of them are done in order when the peer really has them.
+                for wr_id in 1..=4 {
+                    let (done, _, status, _) = pair.completion(A, qps[A]);
+                    assert_eq!((done, status), (wr_id, WcStatus::Success), "{what}");
+                }
+                pair.deregister(B, key);
+                pair.finish(qps);
+            }
         }
-        // One past what was sent, as a refusal: it says that all of it has arrived.
-        if psn == 101 {
-            pair.collect_events();
-            assert_eq!(pair.sides[A].events.len(), 1);
-        }
-        pair.inject(A, packet(qps[A], Opcode::ReadResponseOnly, psn, b"abcd"));
     }
-    pair.collect_events();
-    assert_eq!(pair.sides[A].events.len(), 1);
-    assert_eq!(pair.sides[A].endpoint.counters().qp_errors, 0);
-    pair.finish(qps);
+}
+
+#[test]
+fn a_refusal_of_the_number_behind_the_last_completes_what_was_sent_and_no_more() {
+    for syndrome in SYNDROMES {
+        if !matches!(syndrome, Syndrome::Nak(_)) {
+            continue;
+        }
+        let (mut pair, qps, key) = half_sent(false);
+        say(&mut pair, qps[A], 102, syndrome);
+        assert_eq!(pair.sides[A].events.len(), 2, "{syndrome:?}");
+        assert_eq!(pair.sides[A].endpoint.counters().qp_errors, 0);
+        // Now two more leave; what was refused once more is no more than that.
+        assert_eq!(pair.drain(A, 10).len(), 2);
+        say(&mut pair, qps[A], 102, Syndrome::ACK);
+        assert_eq!(pair.sides[A].events.len(), 3, "{syndrome:?}");
+        say(&mut pair, qps[A], 104, syndrome);
+        assert_eq!(pair.sides[A].events.len(), 4, "{syndrome:?}");
+        pair.deregister(B, key);
+        pair.finish(qps);
+    }
 }
 
 #[test]
