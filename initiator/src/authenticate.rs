@@ -12,7 +12,7 @@ use nvme::auth::{HostAuthError, HostExchange, HostKeys, Message};
 use nvme::fabrics::{AuthTransfer, FabricsCommand};
 
 use crate::controller::{ConnectOptions, Queue};
-use crate::{Error, buffer};
+use crate::{Error, blank_buffer, buffer};
 
 /// In the result of Connect: the host has to authenticate (AUTHREQ, ATR), and over that, secure the channel
 /// (ASCR).
@@ -124,7 +124,7 @@ async fn send(queue: &Queue, message: &Message) -> Result<(), Error> {
 async fn receive(queue: &Queue) -> Result<Vec<u8>, Error> {
     const COMMAND: &str = "Authentication Receive";
     let sqe: Sqe = FabricsCommand::auth_receive(transfer(ROOM_BYTES));
-    let memory = buffer(ROOM_BYTES).await;
+    let memory = blank_buffer(ROOM_BYTES).await;
     let data = HostData::FromTarget(memory, ROOM_BYTES);
     let (_, memory) = queue.submit(COMMAND, sqe, data).await?;
     let memory = memory.ok_or_else(|| queue.wrong(COMMAND, "no data"))?;

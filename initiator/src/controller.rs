@@ -18,7 +18,7 @@ use nvme::{
 use reactor::Buffer;
 
 use crate::authenticate::authenticate;
-use crate::{Error, Host, Namespace, buffer};
+use crate::{Error, Host, Namespace, blank_buffer, buffer};
 
 /// Entries of the admin queue, as Linux uses them (`NVME_AQ_DEPTH`).
 const ADMIN_DEPTH: u16 = 32;
@@ -212,14 +212,7 @@ impl Controller {
                 io.push(queue);
             }
         }
-        // MDTS is a power of two of the smallest page, 4 KiB here; 0 sets no limit.
-        let max_transfer = match identify.mdts {
-            0 => MAX_TRANSFER_BYTES,
-            mdts => 4096_usize
-                .checked_shl(mdts.into())
-                .unwrap_or(MAX_TRANSFER_BYTES),
-        }
-        .min(MAX_TRANSFER_BYTES);
+        let max_transfer = max_transfer_bytes(identify.mdts);
         let alive = Rc::new(Cell::new(true));
         let keep_alive = (!options.keep_alive.is_zero()).then(|| {
             let (admin, io, alive) = (admin.clone(), io.clone(), alive.clone());
@@ -275,7 +268,8 @@ impl Controller {
             let ids =
                 decode_namespace_list(&page).ok_or_else(|| wrong("a list that cannot be read"))?;
             // A list that did not ascend could be asked for again and again.
-            if ids.first().is_some_and(|first| *first <= after) || !ids.is_sorted() {
+            let ascends = ids.is_sorted_by(|one, next| one < next);
+            if ids.first().is_some_and(|first| *first <= after) || !ascends {
                 return Err(wrong("a list that does not ascend"));
             }
             let full = ids.len() == NAMESPACE_LIST_MAX;
@@ -357,6 +351,15 @@ impl Controller {
             queue.queue.closed().await;
         }
     }
+}
+
+/// Bytes that one command may move. MDTS is a power of two of the smallest page, 4 KiB here; 0 sets no limit, and
+/// neither does a power beyond every number.
+fn max_transfer_bytes(mdts: u8) -> usize {
+    let pages = 1_usize.checked_shl(mdts.into()).filter(|_| mdts != 0);
+    pages
+        .and_then(|pages| pages.checked_mul(4096))
+        .map_or(MAX_TRANSFER_BYTES, |bytes| bytes.min(MAX_TRANSFER_BYTES))
 }
 
 /// Bytes of write data that fit a capsule, or 0 when the controller takes none.
@@ -462,7 +465,7 @@ async fn fetch(
     sqe: Sqe,
     length: usize,
 ) -> Result<Buffer, Error> {
-    let memory = buffer(length).await;
+    let memory = blank_buffer(length).await;
     let (_, memory) = queue
         .submit(command, sqe, HostData::FromTarget(memory, length))
         .await?;

@@ -41,7 +41,15 @@ pub use error::Error;
 pub use host::Host;
 pub use namespace::{CopySource, Namespace, UnreadableRanges};
 
-/// A buffer of `len` bytes from this reactor's pool; waits until there is one.
+/// A buffer for a page of the target: zeros. Over RDMA the host cannot see how much a target wrote, so a page that is
+/// cut short must not go on with what the pool's memory held before.
+pub(crate) async fn blank_buffer(len: usize) -> reactor::Buffer {
+    let mut memory = buffer(len).await;
+    memory.fill(0);
+    memory
+}
+
+/// A buffer of `len` bytes from this reactor's pool, with whatever it held before; waits until there is one.
 ///
 /// # Panics
 /// Outside a reactor.

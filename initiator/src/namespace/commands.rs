@@ -11,7 +11,7 @@ use nvme::{Sqe, Status};
 use reactor::Buffer;
 
 use super::Namespace;
-use crate::{Controller, Error, buffer};
+use crate::{Controller, Error, blank_buffer, buffer};
 
 /// Bytes that one Get LBA Status asks for: 255 ranges.
 const LBA_STATUS_BYTES: usize = 4096;
@@ -204,7 +204,7 @@ impl Namespace {
             action: action.as_u8(),
             length: LBA_STATUS_BYTES as u64,
         };
-        let memory = buffer(LBA_STATUS_BYTES).await;
+        let memory = blank_buffer(LBA_STATUS_BYTES).await;
         let data = HostData::FromTarget(memory, LBA_STATUS_BYTES);
         let admin = self.controller.admin_queue();
         let (_, memory) = admin.submit("Get LBA Status", get.to_sqe(), data).await?;

@@ -7,7 +7,7 @@ use nvme::reservation::{
 };
 
 use super::Namespace;
-use crate::{Error, buffer};
+use crate::{Error, blank_buffer, buffer};
 
 /// Bytes of a report that are asked for at first: enough for 63 registrants.
 const REPORT_BYTES: usize = 4096;
@@ -99,7 +99,7 @@ impl Namespace {
                 length: len as u64,
                 extended: true,
             };
-            let data = HostData::FromTarget(buffer(len).await, len);
+            let data = HostData::FromTarget(blank_buffer(len).await, len);
             let queue = self.queue()?;
             let name = "Reservation Report";
             let (_, memory) = queue.submit(name, command.to_sqe(), data).await?;
