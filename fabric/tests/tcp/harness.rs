@@ -114,11 +114,13 @@ pub(crate) const DIGESTS: Digests = Digests {
     data: true,
 };
 
-/// A host without manners: a bare connection.
+/// A host or a target without manners: a bare connection.
 pub(crate) struct Raw {
     stream: TcpStream,
     unread: Vec<u8>,
     digests: Digests,
+    /// Who is at the other end.
+    peer: Sender,
 }
 
 impl Raw {
@@ -129,13 +131,57 @@ impl Raw {
     pub(crate) fn open_at(address: SocketAddr) -> Self {
         // On loopback this does not wait: the kernel takes the connection.
         let stream = TcpStream::connect(address).expect("a connection");
+        Self::over(stream, Sender::Controller)
+    }
+
+    fn over(stream: TcpStream, peer: Sender) -> Self {
         stream.set_nonblocking(true).expect("non-blocking");
         stream.set_nodelay(true).expect("no delay");
         Self {
             stream,
             unread: Vec::new(),
             digests: NO_DIGESTS,
+            peer,
         }
+    }
+
+    /// A target's side: the next host that connects, whose ICReq was read and not answered.
+    pub(crate) async fn accept(listener: &std::net::TcpListener) -> Self {
+        listener.set_nonblocking(true).expect("non-blocking");
+        let stream = loop {
+            match listener.accept() {
+                Ok((stream, _)) => break stream,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    reactor::readable(listener.as_fd()).await.expect("polled");
+                }
+                Err(error) => panic!("no host: {error}"),
+            }
+        };
+        let mut raw = Self::over(stream, Sender::Host);
+        let request = raw.pdu().await.expect("a request").0;
+        assert!(matches!(request, Pdu::IcReq(_)), "{request:?}");
+        raw
+    }
+
+    /// Says what the target agrees to, and goes by that.
+    pub(crate) async fn agree(&mut self, response: IcResp) {
+        let mut bytes = Vec::new();
+        response.emit(&mut bytes);
+        self.send(&bytes).await;
+        self.digests = response.digests;
+    }
+
+    /// The bytes of a PDU with that data behind it, as this side has agreed to send them.
+    pub(crate) fn encoded(&self, pdu: Pdu, data: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        pdu.emit(self.digests, data.len(), 0, &mut bytes);
+        self.put_data(data, &mut bytes);
+        bytes
+    }
+
+    /// Says that nothing more comes, and still reads.
+    pub(crate) fn stop(&self) {
+        let _ = self.stream.shutdown(std::net::Shutdown::Write);
     }
 
     /// A connection whose ICReq was answered.
@@ -183,17 +229,11 @@ impl Raw {
 
     /// A command capsule with that data in it; the SGL is the caller's.
     pub(crate) fn capsule(&self, sqe: Sqe, data: &[u8]) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        Pdu::Command(sqe).emit(self.digests, data.len(), 0, &mut bytes);
-        self.put_data(data, &mut bytes);
-        bytes
+        self.encoded(Pdu::Command(sqe), data)
     }
 
     pub(crate) fn h2c_data(&self, header: Data, data: &[u8]) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        Pdu::H2cData(header).emit(self.digests, data.len(), 0, &mut bytes);
-        self.put_data(data, &mut bytes);
-        bytes
+        self.encoded(Pdu::H2cData(header), data)
     }
 
     fn put_data(&self, data: &[u8], bytes: &mut Vec<u8>) {
@@ -244,7 +284,7 @@ impl Raw {
     pub(crate) async fn pdu(&mut self) -> Option<(Pdu, Vec<u8>)> {
         self.fill(8).await?;
         let common = self.unread.first_chunk().expect("filled");
-        let frame = Frame::parse(common, Sender::Controller, self.digests, 0).expect("a PDU");
+        let frame = Frame::parse(common, self.peer, self.digests, 0).expect("a PDU");
         let data_at = frame.whole_header_bytes() + frame.padding_bytes;
         let whole = data_at + frame.data_bytes + if frame.data_digest { 4 } else { 0 };
         self.fill(whole).await?;

@@ -6,6 +6,7 @@ mod common;
 mod bad_input;
 mod harness;
 mod limits;
+mod lying_targets;
 mod queues;
 mod tls;
 mod tls_hostile;
