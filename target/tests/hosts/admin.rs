@@ -243,16 +243,6 @@ fn a_namespace_is_the_volume_with_its_identities() {
         assert!(list.contains(&NamespaceDescriptor::Uuid(info.uuid.into_bytes())));
         assert!(list.contains(&NamespaceDescriptor::Nguid(info.nguid)));
         assert!(list.contains(&NamespaceDescriptor::Csi(0)));
-        for (cns, nsid) in [
-            (0x05, 1),
-            (0x06, 0),
-            (0x07, 0),
-            (0x08, 1),
-            (0x13, 0),
-            (0x1c, 0),
-        ] {
-            identify(&attached, cns, nsid).await.ok();
-        }
         // A valid identifier that is not in use is a page of zeros, as nvmet answers.
         assert_eq!(identify(&attached, 0x00, 3).await.ok().data, vec![0; 4096]);
     });
@@ -561,7 +551,7 @@ fn a_host_that_can_wait_is_told_for_how_long() {
         let (patient, other) = (lab.attach(1).await, lab.attach(2).await);
         let page = identify(&patient, 0x01, 0).await.ok().data;
         let page = IdentifyController::decode(&page).expect("a page");
-        assert!(page.crdt1 > 0 && page.crdt2 > 0 && page.crdt3 > 0);
+        assert_eq!((page.crdt1, page.crdt2, page.crdt3), (5, 20, 50));
         take_retry_delays(&patient).await;
         let queues = [
             lab.io_queue(&patient, 1).await,

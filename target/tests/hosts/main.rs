@@ -4,12 +4,14 @@
 
 mod admin;
 mod ana;
+mod announced;
 mod association;
 mod auth;
 mod bad_input;
 mod commands;
 mod conflicts;
 mod connect;
+mod every_command;
 mod harness;
 mod identity;
 mod io;
