@@ -539,6 +539,7 @@ fn random_commands_are_answered_and_do_no_harm() {
             let attached = lab.attach(seed).await;
             let queue = lab.io_queue(&attached, 1).await;
             let throw = async |at: &FakeQueue| {
+                let mut answered = 0;
                 for (sqe, room) in random_entries(seed, 500) {
                     // Connect's timer and keep alive are not what is tested here.
                     let is_event = sqe.opcode() == admin::OPCODE_ASYNC_EVENT_REQUEST;
@@ -549,11 +550,22 @@ fn random_commands_are_answered_and_do_no_harm() {
                     if at.is_closed() || is_event || is_keep_alive_set || is_first {
                         continue;
                     }
-                    let _reply = at.try_call_out(sqe, vec![0x11; room]).await;
+                    match at.try_call_out(sqe, vec![0x11; room]).await {
+                        Some(reply) => {
+                            assert_ne!(reply.code(), Status::INTERNAL, "{sqe:?}");
+                            answered += 1;
+                        }
+                        // Who disconnects, or resets the controller, asked for the end of the queue.
+                        None => {
+                            let is_fabrics = sqe.opcode() == nvme::command::FABRICS_OPCODE;
+                            assert!(at.is_closed() && is_fabrics, "no answer to {sqe:?}");
+                        }
+                    }
                 }
+                answered
             };
-            throw(&queue).await;
-            throw(&attached.admin).await;
+            let answered = [throw(&queue).await, throw(&attached.admin).await];
+            assert!(answered.iter().all(|count| *count > 300), "{answered:?}");
             attached.admin.close_from_host();
             lab.attached_hosts_are(1).await;
         }

@@ -31,6 +31,9 @@ pub(crate) const CC_ENABLE: u64 = 0x0046_0001;
 /// How long a story waits for what must happen: never the measure of anything, so generous.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// A story that takes longer hangs, and is named.
+const STORY_MAX: Duration = Duration::from_secs(300);
+
 /// Bytes of the volume that every lab has as NSID 1.
 pub(crate) const VOLUME_BYTES: u64 = 64 << 20;
 
@@ -392,12 +395,40 @@ pub(crate) fn story<F: AsyncFnOnce(Lab)>(tell: F) {
 
 /// Runs a story with other limits.
 pub(crate) fn story_with<F: AsyncFnOnce(Lab)>(limits: Limits, tell: F) {
+    story_within(STORY_MAX, limits, tell);
+}
+
+fn story_within<F: AsyncFnOnce(Lab)>(limit: Duration, limits: Limits, tell: F) {
     let config = reactor::Config::default();
+    // The name of a test is that of its thread.
+    let name = std::thread::current().name().unwrap_or("it").to_owned();
     reactor::run(config, async move {
-        let lab = Lab::new(limits).await;
-        tell(lab).await;
+        let told = reactor::timeout(limit, async {
+            let lab = Lab::new(limits).await;
+            tell(lab).await;
+        });
+        assert!(
+            told.await.is_ok(),
+            "{name} hangs: it has not ended in {limit:?}"
+        );
     })
     .expect("a reactor");
+}
+
+#[test]
+fn a_story_that_hangs_is_named() {
+    let hanging = std::thread::Builder::new().name("a story without an end".into());
+    let hanging = hanging.spawn(|| {
+        story_within(Duration::from_millis(1), Limits::default(), async |_| {
+            std::future::pending::<()>().await;
+        });
+    });
+    let panic = hanging.expect("a thread").join().expect_err("it hangs");
+    let message = panic.downcast_ref::<String>().expect("a message");
+    assert!(
+        message.starts_with("a story without an end hangs"),
+        "{message}"
+    );
 }
 
 /// Opens a target of an engine, as a daemon does at its start.
