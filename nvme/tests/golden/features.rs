@@ -202,16 +202,27 @@ fn properties_are_as_the_specification_lays_them_out() {
 
 #[test]
 fn capabilities_are_as_the_specification_lays_them_out() {
-    // MQES 15:0, CQR 16, TO 31:24, CSS 44:37 (bit 37 the NVM command set), MPSMIN 51:48, MPSMAX 55:52.
-    let bits = 0x0403 | 1 << 16 | 0x1e << 24 | 1 << 37 | 2 << 48 | 5 << 52;
-    let capabilities = Capabilities::decode(bits);
-    assert_eq!(capabilities.max_queue_entries, 0x0403);
-    assert!(capabilities.contiguous_queues);
-    assert_eq!(capabilities.timeout_500ms, 0x1e);
-    assert!(capabilities.nvm_command_set);
-    assert_eq!(capabilities.page_size_min, 2);
-    assert_eq!(capabilities.page_size_max, 5);
-    assert_eq!(capabilities.encode(), bits);
+    // MQES 15:0, CQR 16, TO 31:24, CSS 44:37 (its bit 0 the NVM command set, bit 6 one or more of them), MPSMIN
+    // 51:48, MPSMAX 55:52.
+    for (flags, bits) in [
+        ((true, false, false), 1 << 16),
+        ((false, true, false), 1 << 37),
+        ((false, false, true), 1 << 43),
+    ] {
+        let (contiguous_queues, nvm_command_set, command_sets) = flags;
+        let capabilities = Capabilities {
+            max_queue_entries: 0x0403,
+            contiguous_queues,
+            timeout_500ms: 0x1e,
+            nvm_command_set,
+            command_sets,
+            page_size_min: 2,
+            page_size_max: 5,
+        };
+        let bits = 0x0403 | 0x1e << 24 | 2 << 48 | 5 << 52 | bits;
+        assert_eq!(capabilities.encode(), bits);
+        assert_eq!(Capabilities::decode(bits), capabilities);
+    }
 }
 
 #[test]
