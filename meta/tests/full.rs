@@ -34,7 +34,7 @@ impl SmallDisk {
         if mount.is_ok_and(|output| output.status.success()) {
             Some(Self { root })
         } else {
-            println!("left out: mounting a tmpfs is not permitted here");
+            eprintln!("left out: mounting a tmpfs is not permitted here");
             // Where all tests have to run, none passes by being left out.
             let must_run = std::env::var("CI").is_ok_and(|ci| ci == "true");
             assert!(!must_run, "left out, though CI runs all tests");

@@ -53,7 +53,7 @@ pub async fn buffer(len: usize) -> Buffer {
 /// Says that this machine, or this user, has not what the test needs. Where all tests have to run (CI=true) that
 /// is a failure.
 pub fn left_out(why: impl std::fmt::Display) {
-    println!("left out: {why}");
+    eprintln!("left out: {why}");
     let must_run = std::env::var("CI").is_ok_and(|ci| ci == "true");
     assert!(!must_run, "left out, though CI runs all tests: {why}");
 }

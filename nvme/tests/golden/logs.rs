@@ -283,14 +283,16 @@ fn the_discovery_log_is_as_the_specification_lays_it_out() {
             sectype: TcpSecurity::Tls13,
         }
     };
-    let transports: [(u8, &dyn Fn(&mut Golden) -> Transport); 2] = [(1, &rdma), (3, &tcp)];
-    for (trtype, transport) in transports {
+    for trtype in [Transport::TRTYPE_RDMA, Transport::TRTYPE_TCP] {
         let mut page = Golden::new(DISCOVERY_BYTES);
         page.set_all(0, &[trtype, 2, 3]);
         let name = b"nqn.2026-11.dev.onefold:at256";
         page.set_all(256, name);
         let entry = DiscoveryEntry {
-            transport: transport(&mut page),
+            transport: match trtype {
+                1 => rdma(&mut page),
+                _ => tcp(&mut page),
+            },
             adrfam: AddressFamily::Ipv6,
             subtype: DiscoverySubtype::CurrentDiscovery,
             treq: page.u8(3),

@@ -205,6 +205,7 @@ fn namespaces_are_announced_where_hosts_read_it() {
                     (34, "NAWUN", &command),
                     (36, "NAWUPF", &whole),
                     (38, "NACWU", &command),
+                    (44, "NABSPF: what lies on two of them can be torn", &whole),
                     (64, "NPWG", &whole),
                     (66, "NPWA", &whole),
                     (68, "NPDG", &whole),
