@@ -18,6 +18,7 @@ use meta::{
 };
 
 use crate::engine::Shared;
+use crate::trouble::Action;
 use crate::wait::lock;
 use crate::{EngineError, Result};
 
@@ -81,7 +82,7 @@ impl Shared {
             .map(|drive| async move { (drive, drive.flush().await) });
         for (drive, result) in join_all(flushes).await {
             if let Err(error) = result {
-                self.drives.failed(&**drive, "flush", &error);
+                self.drive_failed(&**drive, Action::Flush, &error);
                 return Err(self.fail(format!(
                     "drive {} could not be flushed: {error}; check it, and restart: recovery proves every \
                      block that was not flushed",

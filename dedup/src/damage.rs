@@ -28,8 +28,9 @@ use crate::engine::Shared;
 use crate::hints::Sought;
 use crate::pack_read::Fetch;
 use crate::state::State;
+use crate::trouble::Work;
 use crate::wait::{lock, yield_once};
-use crate::{Engine, Result, fingerprint};
+use crate::{Engine, EngineError, Result, fingerprint};
 
 /// Damaged blocks that are remembered.
 const LISTED_MAX: usize = 16 * 1024;
@@ -216,14 +217,7 @@ impl Shared {
         #[cfg(test)]
         state.hints.displaces(true);
         if lock(&self.damage).insert(pba, &info) {
-            tracing::error!(
-                drive = self
-                    .drives
-                    .get(usize::from(pba.drive()))
-                    .map_or("?", |drive| drive.name()),
-                block = pba.block(),
-                "a damaged block was found: what refers to it is an error until it is written again"
-            );
+            lock(&self.news).block(pba);
         }
     }
 
@@ -305,7 +299,7 @@ impl Shared {
             let (next, work) = match self.look_at_damage(after).await {
                 Ok(found) => found,
                 Err(error) => {
-                    tracing::warn!(%error, "damaged blocks cannot be looked after");
+                    self.troubles.work(Work::Damage, Err(error));
                     break;
                 }
             };
@@ -313,6 +307,7 @@ impl Shared {
                 self.tend(task).await;
             }
             if next.is_none() {
+                self.troubles.work(Work::Damage, Ok(()));
                 break;
             }
             after = next;
@@ -454,12 +449,9 @@ impl Shared {
             return false;
         }
         let (is_good, _) = self.holds(&hashers, pba, known, buf).await;
-        tracing::info!(
-            drive = drive.name(),
-            block = pba.block(),
-            is_good,
-            "a damaged block was written again from another copy of its content"
-        );
+        if is_good {
+            lock(&self.news).healed(pba);
+        }
         is_good
     }
 
@@ -475,10 +467,13 @@ impl Shared {
             };
             (file, damage.text())
         };
+        let name = file.display().to_string();
         let written = self.block_on(move || replace_file(&file, &text)).await;
-        if let Err(error) = written {
-            tracing::warn!(%error, "the list of damaged blocks cannot be kept");
+        if written.is_err() {
+            lock(&self.damage).is_changed = true;
         }
+        let written = written.map_err(|error| EngineError::unavailable(format!("{name}: {error}")));
+        self.troubles.work(Work::DamageList, written);
     }
 }
 

@@ -1,27 +1,17 @@
-//! The drives of an open pool, and what befell them.
+//! The drives of an open pool.
 //!
 //! Drives are added and never taken away as long as the pool is open, and an index always means the same
 //! drive: reading the list costs no lock.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
-use drives::{Drive, DriveError};
-
-use crate::wait::lock;
+use drives::Drive;
 
 /// Drives of a pool at most.
 pub(crate) const DRIVES_MAX: usize = 256;
 
-/// A drive, and what failed on it since the pool was opened.
-struct Slot {
-    drive: Arc<dyn Drive>,
-    errors: AtomicU64,
-    last_error: Mutex<String>,
-}
-
 /// The drives by their index.
-pub(crate) struct DriveList(Box<[OnceLock<Slot>]>);
+pub(crate) struct DriveList(Box<[OnceLock<Arc<dyn Drive>>]>);
 
 impl DriveList {
     /// The caller has made sure that there are no more than [`DRIVES_MAX`].
@@ -35,53 +25,32 @@ impl DriveList {
 
     /// Adds a drive behind the others; its index. `None` if there are as many as can be.
     pub(crate) fn add(&self, drive: Arc<dyn Drive>) -> Option<u16> {
-        let mut slot = Slot {
-            drive,
-            errors: AtomicU64::new(0),
-            last_error: Mutex::default(),
-        };
+        let mut drive = drive;
         for (index, place) in (0..).zip(&self.0) {
-            match place.set(slot) {
+            match place.set(drive) {
                 Ok(()) => return Some(index),
-                Err(back) => slot = back,
+                Err(back) => drive = back,
             }
         }
         None
     }
 
-    fn slots(&self) -> impl Iterator<Item = &Slot> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<dyn Drive>> {
         self.0.iter().map_while(OnceLock::get)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<dyn Drive>> {
-        self.slots().map(|slot| &slot.drive)
-    }
-
     pub(crate) fn get(&self, index: usize) -> Option<&Arc<dyn Drive>> {
-        self.0.get(index)?.get().map(|slot| &slot.drive)
+        self.0.get(index)?.get()
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.slots().count()
+        self.iter().count()
     }
 
-    /// Remembers that something failed on a drive.
-    pub(crate) fn failed(&self, drive: &dyn Drive, action: &str, error: &DriveError) {
-        let of_it = |slot: &&Slot| std::ptr::addr_eq(Arc::as_ptr(&slot.drive), drive);
-        if let Some(slot) = self.slots().find(of_it) {
-            slot.errors.fetch_add(1, Ordering::Relaxed);
-            *lock(&slot.last_error) = format!("{action}: {error}");
-        }
-    }
-
-    /// Index, errors, and the last one, of drives on which something failed.
-    pub(crate) fn failing(&self) -> Vec<(usize, u64, String)> {
-        let slots = self.slots().enumerate();
-        slots
-            .filter_map(|(index, slot)| {
-                let errors = slot.errors.load(Ordering::Relaxed);
-                (errors > 0).then(|| (index, errors, lock(&slot.last_error).clone()))
-            })
-            .collect()
+    /// The index of one of them.
+    pub(crate) fn index_of(&self, drive: &dyn Drive) -> Option<u16> {
+        let mut drives = (0..).zip(self.iter());
+        let found = drives.find(|(_, it)| std::ptr::addr_eq(Arc::as_ptr(it), drive));
+        found.map(|(index, _)| index)
     }
 }

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use drives::Drive;
 use meta::{
@@ -17,6 +18,7 @@ use crate::engine::Shared;
 use crate::index::BLOCKS_MAX;
 use crate::recovery::data_blocks_of;
 use crate::space::Space;
+use crate::trouble::FailingDrive;
 use crate::wait::lock;
 use crate::{Engine, EngineError, Result, SUB_BLOCK_BYTES};
 
@@ -29,16 +31,16 @@ pub struct AffectedVolume {
     pub bytes: u64,
 }
 
-/// A drive on which something failed since the pool was opened.
+/// A drive on which something fails. It leaves the list when it works again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DriveTrouble {
     /// What the drive is called: its path, mostly.
     pub drive: String,
-    /// Reads, writes and flushes that failed.
+    /// Reads, writes and flushes that failed, since it began to fail.
     pub errors: u64,
     /// What the last one failed with.
     pub last_error: String,
-    /// Volumes with data on it, as the last survey found them; `None` before the first one ended.
+    /// Volumes with data on it, as the last survey found them; `None` before a survey found any.
     pub volumes: Option<Vec<AffectedVolume>>,
 }
 
@@ -89,7 +91,7 @@ impl Engine {
         Ok(index)
     }
 
-    /// Drives on which something failed since the pool was opened, and whose data is on them.
+    /// Drives on which something fails, and whose data is on them.
     pub fn drive_troubles(&self) -> Vec<DriveTrouble> {
         self.shared.drive_troubles()
     }
@@ -97,31 +99,44 @@ impl Engine {
 
 impl Shared {
     fn drive_troubles(&self) -> Vec<DriveTrouble> {
-        let failing = self.drives.failing();
-        if failing.is_empty() {
+        let failing = self.troubles.failing_drives();
+        let Some(first) = failing.iter().map(|drive| drive.since).min() else {
             return Vec::new();
-        }
+        };
         let survey = self.last_survey();
-        if survey.is_none() {
+        let counted = survey.as_ref().and_then(|survey| {
+            let age = Duration::from_secs(survey.age_seconds);
+            SystemTime::now().checked_sub(age)
+        });
+        // An older one does not know what was written since.
+        let is_new = counted.is_some_and(|counted| counted >= first);
+        if !is_new {
             lock(&self.surveys).is_wanted = true;
         }
-        let trouble = |(index, errors, last_error): (usize, u64, String)| DriveTrouble {
-            drive: self
-                .drives
-                .get(index)
-                .map_or_else(String::new, |drive| drive.name().to_owned()),
-            errors,
-            last_error,
-            volumes: survey.as_ref().map(|survey| {
+        let trouble = |failing: FailingDrive| {
+            let index = usize::from(failing.index);
+            let volumes = survey.as_ref().map(|survey| {
                 let bytes_of = |volume: &crate::VolumeShares| AffectedVolume {
                     name: volume.name.clone(),
                     bytes: volume.drive_bytes.get(index).copied().unwrap_or(0),
                 };
                 let volumes = survey.volumes.iter().map(bytes_of);
                 volumes.filter(|volume| volume.bytes > 0).collect()
-            }),
+            });
+            DriveTrouble {
+                drive: self.drive_name(failing.index),
+                errors: failing.errors,
+                last_error: failing.last_error,
+                volumes: volumes.filter(|volumes: &Vec<_>| is_new || !volumes.is_empty()),
+            }
         };
         failing.into_iter().map(trouble).collect()
+    }
+
+    /// The name of the drive with that index.
+    pub(crate) fn drive_name(&self, index: u16) -> String {
+        let drive = self.drives.get(usize::from(index));
+        drive.map_or_else(String::new, |drive| drive.name().to_owned())
     }
 }
 

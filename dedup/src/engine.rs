@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use drives::{Drive, DriveError};
+use drives::Drive;
 use futures_util::future::{join3, join4};
 use futures_util::lock::Mutex as AsyncMutex;
 use meta::{Journal, JournalConfig, JournalMedia, Store, VolumeInfo};
@@ -22,9 +22,11 @@ use crate::recovery;
 use crate::scrub::Scrub;
 use crate::state::State;
 use crate::survey::Surveys;
+use crate::told::News;
+use crate::trouble::{Troubles, Work};
 use crate::verify::Verify;
 use crate::wait::{Event, lock, yield_once};
-use crate::{EngineError, ErrorKind, PoolStatus, PoolSummary, Result, Volume, VolumeChange};
+use crate::{EngineError, PoolStatus, PoolSummary, Result, Volume, VolumeChange};
 
 /// Where blocking calls (journal sync, the store) run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +71,9 @@ pub struct EngineConfig {
     pub bounce_bytes: usize,
     /// Fill levels of the pool, in percent and in order, that are warned of when they are reached.
     pub fill_warnings: Vec<u8>,
+    /// How long something that failed must not have failed again before it can count as over
+    /// ([`Engine::verdict`]).
+    pub quiet: Duration,
     /// File that keeps the list of damaged blocks over a restart; `None` keeps it in memory only.
     pub damage_file: Option<PathBuf>,
     /// How old figures of what volumes share may be ([`Engine::last_survey`]) when something changed; those of a
@@ -111,6 +116,7 @@ impl Default for EngineConfig {
             discard: true,
             bounce_bytes: 16 << 20,
             fill_warnings: vec![80, 90, 95],
+            quiet: Duration::from_secs(10),
             damage_file: None,
             survey_interval: Duration::from_secs(600),
             references_max: u32::MAX,
@@ -181,7 +187,7 @@ type Subscriber = Box<dyn Fn(&VolumeChange) + Send + Sync>;
 ///
 /// Order of the locks, from the first to the last: `admin_turn`, a range lock, a volume's `trim_turn`,
 /// `room_line`, `flush_turn`, `checkpoint_turn`, `discard_turn`; then, never across an await, `journal`, `state`,
-/// `damage`.
+/// `damage`, and last those of `troubles` and `news`.
 pub(crate) struct Shared {
     pub(crate) drives: DriveList,
     pub(crate) store: Arc<dyn Store>,
@@ -203,6 +209,9 @@ pub(crate) struct Shared {
     pub(crate) scrub: Mutex<Scrub>,
     pub(crate) surveys: Mutex<Surveys>,
     pub(crate) damage: Mutex<Damage>,
+    pub(crate) troubles: Troubles,
+    /// What the log is told by range.
+    pub(crate) news: Mutex<News>,
     /// Mappings that deleted volumes had in the beginning.
     pub(crate) deleting: Mutex<BTreeMap<u32, u64>>,
     pub(crate) journal_bytes: u64,
@@ -248,34 +257,6 @@ impl Shared {
     /// Whether no more commands are taken.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
-    }
-
-    /// What a failing drive means for a command.
-    pub(crate) fn drive_error(
-        &self,
-        action: &str,
-        drive: &dyn Drive,
-        error: &DriveError,
-    ) -> EngineError {
-        self.drives.failed(drive, action, error);
-        let kind = crate::error::of_drive(error);
-        let error = EngineError::new(
-            kind,
-            format!("drive {}: the {action} failed: {error}", drive.name()),
-        );
-        tracing::warn!(%error, "a drive failed");
-        error
-    }
-
-    /// The pool is full.
-    pub(crate) fn no_space(&self) -> EngineError {
-        let capacity = lock(&self.state).space.capacity() * crate::SUB_BLOCK_BYTES as u64;
-        EngineError::new(
-            ErrorKind::NoSpace,
-            format!(
-                "the pool is full: all of its {capacity} bytes are in use; delete or trim data, or add a drive"
-            ),
-        )
     }
 }
 
@@ -330,6 +311,7 @@ impl Engine {
         })?;
         let journal_bytes = parts.journal.capacity();
         let (state, journal, _recovered) = recovery::recover(&parts, &bounces).await?;
+        let quiet = parts.config.quiet;
         let damage = Damage::load(parts.config.damage_file.clone());
         let is_loaded = state.blocks.next_unentered().is_none();
         let is_crowded = state.resident.crowded_flag();
@@ -358,6 +340,8 @@ impl Engine {
             scrub: Mutex::default(),
             surveys: Mutex::default(),
             damage: Mutex::new(damage),
+            troubles: Troubles::new(quiet),
+            news: Mutex::default(),
             deleting: Mutex::default(),
             journal_bytes,
             #[cfg(test)]
@@ -519,6 +503,7 @@ impl Engine {
         self.shared.checkpoint().await?;
         self.shared.discard_freed().await;
         self.shared.tend_damage().await;
+        self.shared.look_for_trouble();
         compared
     }
 
@@ -555,7 +540,7 @@ impl Engine {
             } else if unflushed > config.unflushed_bytes_max
                 || is_old(last_flush, config.flush_interval)
             {
-                report("flush", self.shared.flush().await);
+                self.report(Work::Flush, self.shared.flush().await);
                 last_flush = reactor::now();
             }
             let (used, capacity) = {
@@ -570,7 +555,7 @@ impl Engine {
                 || is_stuck
                 || is_old(last_checkpoint, config.checkpoint_interval)
             {
-                report("checkpoint", self.shared.checkpoint().await);
+                self.report(Work::Checkpoint, self.shared.checkpoint().await);
                 last_checkpoint = reactor::now();
             }
         }
@@ -590,9 +575,8 @@ impl Engine {
                     let worked = reactor::now().duration_since(began);
                     reactor::sleep(worked * FREEING_REST).await;
                 }
-                Ok(false) => reactor::sleep(TICK).await,
-                Err(error) => {
-                    report("freeing trimmed and deleted data", Err(error));
+                ended => {
+                    self.report(Work::Freeing, ended.map(drop));
                     reactor::sleep(TICK).await;
                 }
             }
@@ -613,9 +597,9 @@ impl Engine {
             let more = self.load_more().await;
             match more {
                 Ok(true) => yield_once().await,
-                Ok(false) => return,
+                Ok(false) => return self.report(Work::Loading, Ok(())),
                 Err(error) => {
-                    report("loading", Err(error));
+                    self.report(Work::Loading, Err(error));
                     reactor::sleep(TICK).await;
                 }
             }
@@ -644,15 +628,23 @@ impl Engine {
         }
     }
 
-    /// Looks after damaged blocks, hints and the fill level.
+    /// Looks after damaged blocks, hints, the fill level, and what else is wrong.
     async fn keep_watch(&self) {
-        let mut fill = FillWatch::default();
+        let (mut fill, mut told) = (FillWatch::default(), reactor::now());
         while !self.shared.is_closed() {
             fill.watch(&self.shared);
             self.shared.tend_damage().await;
-            report("writing hints", self.shared.write_hints().await);
+            self.report(Work::Hints, self.shared.write_hints().await);
+            if reactor::now().duration_since(told) >= TELL {
+                self.shared.look_for_trouble();
+                told = reactor::now();
+            }
             reactor::sleep(TICK).await;
         }
+    }
+
+    fn report(&self, work: Work, result: Result<()>) {
+        self.shared.troubles.work(work, result);
     }
 
     async fn keep_discarding(&self) {
@@ -671,8 +663,5 @@ const FREEING_REST: u32 = 4;
 /// How often background work looks for something to do.
 const TICK: Duration = Duration::from_millis(100);
 
-fn report(what: &str, result: Result<()>) {
-    if let Err(error) = result {
-        tracing::warn!(%error, "background work failed: {what}");
-    }
-}
+/// How often what is wrong is looked at, and what was found is told.
+const TELL: Duration = Duration::from_secs(1);

@@ -7,11 +7,26 @@ use crate::wait::lock;
 /// hovers at a level does not warn again and again.
 const HYSTERESIS_PERCENT: u8 = 1;
 
+/// How full a pool is: 100 when nothing is free, and only then.
+pub(crate) fn percent(used: u64, capacity: u64) -> u64 {
+    let percent = u128::from(used) * 100 / u128::from(capacity.max(1));
+    u64::try_from(percent).unwrap_or(100)
+}
+
 /// The highest of the levels (in percent, in order) that a pool has reached.
 pub(crate) fn level_reached(levels: &[u8], used: u64, capacity: u64) -> Option<u8> {
-    let percent = u128::from(used) * 100 / u128::from(capacity.max(1));
-    let mut reached = levels.iter().filter(|level| u128::from(**level) <= percent);
+    let percent = percent(used, capacity);
+    let mut reached = levels.iter().filter(|level| u64::from(**level) <= percent);
     reached.next_back().copied()
+}
+
+/// What there is to tell of a pool's fill.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fill {
+    /// It reached this level, in percent.
+    Reached(u8),
+    /// It is below all levels again.
+    Left,
 }
 
 /// What was warned of last.
@@ -21,16 +36,17 @@ pub(crate) struct FillWatch {
 }
 
 impl FillWatch {
-    /// The level to warn of now: each is named once when it is reached.
-    fn look(&mut self, levels: &[u8], used: u64, capacity: u64) -> Option<u8> {
+    /// What to tell now: each level is named once when it is reached.
+    fn look(&mut self, levels: &[u8], used: u64, capacity: u64) -> Option<Fill> {
         let reached = level_reached(levels, used, capacity);
         if reached > self.warned {
             self.warned = reached;
-            return reached;
+            return Some(Fill::Reached(reached?));
         }
+        let before = self.warned;
         let with_margin = used.saturating_add(capacity / 100 * u64::from(HYSTERESIS_PERCENT));
         self.warned = level_reached(levels, with_margin, capacity).min(self.warned);
-        None
+        (before.is_some() && self.warned.is_none()).then_some(Fill::Left)
     }
 
     /// Warns in the log if there is reason to.
@@ -39,13 +55,18 @@ impl FillWatch {
             let state = lock(&shared.state);
             (state.space.used(), state.space.capacity())
         };
-        if let Some(level) = self.look(&shared.config.fill_warnings, used, capacity) {
-            tracing::warn!(
+        match self.look(&shared.config.fill_warnings, used, capacity) {
+            Some(Fill::Reached(level)) => tracing::warn!(
                 level_percent = level,
                 used_bytes = used * crate::SUB_BLOCK_BYTES as u64,
                 capacity_bytes = capacity * crate::SUB_BLOCK_BYTES as u64,
                 "the pool fills up: delete or trim data, or add a drive; when it is full, writes of new data fail"
-            );
+            ),
+            Some(Fill::Left) => tracing::info!(
+                used_percent = percent(used, capacity),
+                "over: the pool is below all levels that are warned of"
+            ),
+            None => {}
         }
     }
 }
@@ -60,18 +81,19 @@ mod tests {
         let mut watch = FillWatch::default();
         let mut warned = |used| watch.look(&levels, used, 1000);
         assert_eq!(warned(799), None);
-        assert_eq!(warned(800), Some(80));
+        assert_eq!(warned(800), Some(Fill::Reached(80)));
         assert_eq!(warned(801), None);
         // Hovering at the level says nothing new.
         assert_eq!(warned(795), None);
         assert_eq!(warned(805), None);
         // A jump names the highest level only.
-        assert_eq!(warned(960), Some(95));
+        assert_eq!(warned(960), Some(Fill::Reached(95)));
         assert_eq!(warned(920), None);
-        assert_eq!(warned(950), Some(95));
-        assert_eq!(warned(100), None);
-        assert_eq!(warned(850), Some(80));
-        assert_eq!(warned(900), Some(90));
+        assert_eq!(warned(950), Some(Fill::Reached(95)));
+        assert_eq!(warned(100), Some(Fill::Left));
+        assert_eq!(warned(90), None);
+        assert_eq!(warned(850), Some(Fill::Reached(80)));
+        assert_eq!(warned(900), Some(Fill::Reached(90)));
     }
 
     #[test]

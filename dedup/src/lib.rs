@@ -75,7 +75,9 @@ mod space;
 mod state;
 mod status;
 mod survey;
+mod told;
 mod trim;
+mod trouble;
 mod verify;
 mod volume;
 mod wait;
@@ -100,6 +102,7 @@ pub use status::{
     DeletingStatus, DriveStatus, PoolStatus, PoolSummary, TrimmingStatus, VolumeStatus,
 };
 pub use survey::{Survey, VolumeShares};
+pub use trouble::{HealthState, Reason, Verdict};
 pub use verify::VerifyStatus;
 pub use volume::{MAX_COMMAND_BYTES, Unreadable, Volume};
 

@@ -13,6 +13,8 @@ use crate::fingerprint;
 use crate::map::NotHere;
 use crate::pack_read::Fetch;
 use crate::state::State;
+use crate::told::Met;
+use crate::trouble::Action;
 use crate::volume::VolumeCore;
 use crate::wait::lock;
 use crate::{EngineError, Result};
@@ -70,7 +72,7 @@ pub(crate) async fn read_piece(
             let Some(failed) = failed else {
                 continue;
             };
-            let error = shared.drive_error("read", &**drive, &failed.error);
+            let error = shared.drive_error(Action::Read, &**drive, &failed.error);
             if !failed.is_medium() {
                 buf.fill(0);
                 return (Err(error), buf);
@@ -78,6 +80,7 @@ pub(crate) async fn read_piece(
             unreadable.extend(failed.places.into_iter().map(|place| blocks[place].1));
             continue;
         }
+        shared.troubles.drive_worked(at, Action::Read);
         fetch.unpack(&mut buf);
     }
     let result = verify(shared, volume, &stored, &unreadable, &buf).await;
@@ -182,6 +185,8 @@ async fn verify(
         first.sub_block * BLOCK_BYTES as u64,
         first.pba.block(),
     ));
-    tracing::error!(%error, "damaged data was not returned");
+    let bad = stored.iter().filter(is_bad);
+    let ranges = bad.map(|s| (s.sub_block, s.sub_block + 1));
+    lock(&shared.news).volume(Met::Unreadable, &name, ranges, &error.message);
     Err(error.at(first.sub_block * BLOCK_BYTES as u64))
 }

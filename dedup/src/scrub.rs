@@ -165,7 +165,17 @@ impl Shared {
             // Blocks came and went meanwhile.
             scrub.status.total_blocks = scrub.status.checked_blocks;
         }
-        tracing::info!(status = ?scrub.status, "the scrub ended");
+        let status = &scrub.status;
+        tracing::info!(
+            checked_blocks = status.checked_blocks,
+            bad_blocks = status.bad_blocks,
+            seconds = status.seconds,
+            "{}",
+            match is_through {
+                true => "the scrub is through",
+                false => "the scrub was stopped before its end",
+            }
+        );
     }
 
     /// Whether it came to its end.

@@ -17,6 +17,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 
 use meta::{Fingerprint, MapEntry, Mapping, Pba, Record, RecordRef, VolumeInfo, VolumeState};
 
@@ -216,6 +217,7 @@ pub(crate) struct State {
     /// Mappings that an online check counts.
     pub(crate) online: Option<Box<OnlineCount>>,
     pub(crate) read_only: Option<String>,
+    pub(crate) read_only_since: Option<SystemTime>,
     /// No commands any more.
     pub(crate) closed: bool,
     next_flight: u64,
@@ -258,6 +260,7 @@ impl State {
             corrupt_blocks: 0,
             online: None,
             read_only: None,
+            read_only_since: None,
             closed: false,
             next_flight: 0,
             replaced: Vec::new(),
@@ -704,6 +707,7 @@ impl State {
         if self.read_only.is_none() {
             tracing::error!(%reason, "the pool is read-only from now on");
             self.read_only = Some(reason);
+            self.read_only_since = Some(SystemTime::now());
         }
     }
 

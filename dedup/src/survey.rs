@@ -18,6 +18,7 @@ use meta::Pba;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::Shared;
+use crate::trouble::Work;
 use crate::wait::{lock, yield_once};
 use crate::{Engine, Result, SUB_BLOCK_BYTES};
 
@@ -56,7 +57,8 @@ pub struct Survey {
 pub struct VolumeShares {
     /// The volume's name.
     pub name: String,
-    /// Its namespace identifier.
+    /// The engine's number of it, which hosts need not see: not for people.
+    #[serde(skip)]
     pub nsid: u32,
     /// Its mapped sub-blocks.
     pub logical_bytes: u64,
@@ -294,8 +296,9 @@ impl Shared {
             let is_old = surveys.ended.is_none_or(|ended| ended.elapsed() >= pause);
             surveys.is_wanted || (is_old && (surveys.last.is_none() || surveys.change != change))
         };
-        if is_due && let Err(error) = self.survey(true).await {
-            tracing::warn!(%error, "the volumes could not be surveyed");
+        if is_due {
+            let surveyed = self.survey(true).await.map(drop);
+            self.troubles.work(Work::Survey, surveyed);
         }
     }
 

@@ -36,6 +36,8 @@ use crate::engine::Shared;
 use crate::fingerprint;
 use crate::lane::{BATCH_BLOCKS, Command};
 use crate::range_lock::RangeGuard;
+use crate::told::Met;
+use crate::trouble::Action;
 use crate::volume::VolumeCore;
 use crate::wait::{Event, lock};
 use crate::write::{Batch, Crc, Item, Progress};
@@ -122,7 +124,8 @@ pub(crate) async fn read(shared: &Shared, candidates: &[Candidate]) -> Found {
                     shared.found_damage(&mut state, blocks[*place].0);
                 }
             }
-            tracing::warn!(error = %failed.error, "a block cannot be compared: its content is stored again");
+            // Its content is stored again.
+            shared.drive_failed(&**drive, Action::Read, &failed.error);
             unreadable.extend(failed.places.into_iter().map(|at| places[at]));
         }
     }
@@ -330,6 +333,8 @@ struct Pending {
     kept: Vec<Kept>,
     is_done: Arc<Event>,
     is_compared: bool,
+    /// Why it could not be, the last time.
+    error: String,
     _guard: Option<RangeGuard>,
 }
 
@@ -343,12 +348,9 @@ impl Drop for Pending {
     fn drop(&mut self) {
         if !self.is_compared {
             let (first, blocks) = extent(&self.kept);
-            tracing::error!(
-                volume = self.volume.id,
-                byte = first * BLOCK_BYTES as u64,
-                blocks,
-                "acknowledged duplicates could not be compared; compare the volume with its copy"
-            );
+            let name = self.volume.name();
+            let range = [(first, first + blocks)].into_iter();
+            lock(&self.shared.news).volume(Met::Uncompared, &name, range, &self.error);
             let verify = &self.shared.verify;
             verify.failed.fetch_add(blocks, Ordering::Relaxed);
             verify.has_failed.store(true, Ordering::Release);
@@ -549,6 +551,7 @@ impl Shared {
             kept,
             is_done: Arc::default(),
             is_compared: false,
+            error: String::new(),
             _guard: guard,
         });
     }
@@ -564,7 +567,7 @@ impl Shared {
                     Ok(()) => pending.is_compared = true,
                     // What is gone need not be right.
                     Err(error) if error.kind == ErrorKind::NotFound => pending.is_compared = true,
-                    Err(error) => tracing::warn!(%error, "comparing an acknowledged write failed"),
+                    Err(error) => pending.error = error.to_string(),
                 }
                 if pending.is_compared {
                     break;

@@ -75,6 +75,10 @@ impl VolumeCore {
     }
 
     /// The name of its domain.
+    pub(crate) fn name(&self) -> String {
+        lock(&self.info).name.clone()
+    }
+
     pub(crate) fn domain(&self) -> &str {
         &self.domain
     }
@@ -436,6 +440,12 @@ impl Volume {
     }
 
     async fn finish(&self, result: Result<u64>, fua: bool) -> Result<()> {
+        let result = self.make_durable(result, fua).await;
+        self.shared.written(&result);
+        result
+    }
+
+    async fn make_durable(&self, result: Result<u64>, fua: bool) -> Result<()> {
         let sequence = result?;
         if fua {
             if self.core.verify == VerifyPolicy::Background {

@@ -30,7 +30,7 @@ use crate::packing::Packing;
 use crate::state::State;
 use crate::verify::{self, Check, Kept};
 use crate::wait::{Event, lock};
-use crate::{EngineError, ErrorKind, Result, SUB_BLOCK_BYTES};
+use crate::{EngineError, Result, SUB_BLOCK_BYTES};
 use claiming::{claim_job, note_old, undo_claims};
 
 /// How often a write without room asks for freed blocks before it fails.
@@ -397,14 +397,7 @@ impl Batch {
         for (command, buf) in self.commands().zip(buffers) {
             command.buf = Some(buf);
         }
-        result.map_err(|error| {
-            let failed = self.shared.drive_error("write", drive, &error);
-            let kind = match error.kind() {
-                drives::ErrorKind::Io => ErrorKind::WriteFault,
-                _ => failed.kind,
-            };
-            EngineError { kind, ..failed }
-        })
+        self.shared.drive_wrote(drive, result)
     }
 
     fn commands(&mut self) -> impl Iterator<Item = &mut Command> {

@@ -5,7 +5,7 @@ mod support;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dedup::ErrorKind;
+use dedup::{ErrorKind, HealthState};
 use drives::BLOCK_BYTES;
 use meta::{JournalMedia, MemoryMedia, StoreFault};
 use support::{Pool, TestDrive, block_on, expect_kind, space, spec};
@@ -63,6 +63,82 @@ fn a_full_pool_fails_only_the_writes_that_need_space() {
         [1001, 1002, 1, 2, 3, 0]
     );
     assert_eq!(space(&engine), (5, 0, 59));
+}
+
+#[test]
+fn the_verdict_says_what_is_wrong_and_ends_when_it_is_over() {
+    let mut pool = Pool::new(20);
+    pool.config.quiet = std::time::Duration::ZERO;
+    let (engine, volume) = pool.with_volume(100, 4096);
+    assert_eq!(engine.verdict(), dedup::Verdict::default());
+
+    pool.drives[0].fail_writes.store(true, Ordering::Relaxed);
+    for _ in 0..3 {
+        expect_kind(pool.write(&volume, 0, &[1]), ErrorKind::WriteFault);
+    }
+    let found = engine.verdict();
+    assert_eq!(found.state, HealthState::TakesNoWrites, "{found:?}");
+    assert_eq!(
+        (found.reasons.len(), found.refused_writes),
+        (1, 3),
+        "{found:?}"
+    );
+    assert_eq!(engine.drive_troubles().len(), 1);
+    pool.drives[0].fail_writes.store(false, Ordering::Relaxed);
+    block_on(engine.maintain()).unwrap();
+    assert_eq!(
+        engine.verdict().reasons.len(),
+        1,
+        "nothing was written since"
+    );
+    pool.write(&volume, 0, &[1]).unwrap();
+    block_on(engine.maintain()).unwrap();
+    let found = engine.verdict();
+    assert_eq!(
+        (found.state, found.refused_writes),
+        (HealthState::Ok, 3),
+        "{found:?}"
+    );
+    assert_eq!(engine.drive_troubles(), []);
+
+    for at in 1..20 {
+        pool.write(&volume, at, &[at + 1]).unwrap();
+    }
+    expect_kind(pool.write(&volume, 50, &[100]), ErrorKind::NoSpace);
+    block_on(engine.maintain()).unwrap();
+    let found = engine.verdict();
+    assert_eq!(
+        (found.state, found.refused_writes),
+        (HealthState::TakesNoWrites, 4)
+    );
+    assert!(
+        found.reasons[0].what.contains("the pool is full"),
+        "{found:?}"
+    );
+    assert!(found.reasons[1].what.contains("100 % full"), "{found:?}");
+    block_on(volume.trim(0, 10 * GRAIN)).unwrap();
+    block_on(engine.maintain()).unwrap();
+    assert_eq!(engine.verdict().state, HealthState::Ok);
+}
+
+#[test]
+fn a_pool_that_a_failed_flush_made_read_only_says_so_first() {
+    let pool = Pool::new(20);
+    let (engine, volume) = pool.with_volume(100, 4096);
+    pool.write(&volume, 0, &[1]).unwrap();
+    pool.drives[0].fail_flushes.store(true, Ordering::Relaxed);
+    expect_kind(block_on(volume.flush()), ErrorKind::Unavailable);
+    expect_kind(pool.write(&volume, 1, &[2]), ErrorKind::Unavailable);
+    let found = engine.verdict();
+    assert_eq!(
+        (found.state, found.refused_writes),
+        (HealthState::TakesNoWrites, 1)
+    );
+    let first = &found.reasons[0];
+    assert!(
+        first.what.contains("read-only") && first.remedy.contains("recovery proves"),
+        "{found:?}"
+    );
 }
 
 #[test]

@@ -33,6 +33,11 @@ impl Ahead {
         }
     }
 
+    /// Whether the drive is a file, and has room only as far as its file system has.
+    pub(crate) fn is_of_a_file(&self) -> bool {
+        !self.taken.is_empty()
+    }
+
     /// Takes space for writes at these bytes of the file and for what will follow them. Only the first
     /// write that comes to a stretch waits.
     pub(crate) async fn prepare(&self, file: &Arc<OwnedFd>, offsets: impl Iterator<Item = u64>) {

@@ -152,6 +152,14 @@ impl Drive for FileDrive {
         self.blocks
     }
 
+    fn room_bytes(&self) -> Option<u64> {
+        if !self.ahead.is_of_a_file() {
+            return None;
+        }
+        let system = rustix::fs::fstatvfs(&*self.file).ok()?;
+        Some(system.f_bavail.saturating_mul(system.f_frsize))
+    }
+
     fn read<'a>(
         &'a self,
         buffer: Buffer,

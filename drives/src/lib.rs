@@ -115,6 +115,12 @@ pub trait Drive: Send + Sync {
     /// nothing.
     fn discard<'a>(&'a self, block: u64, blocks: u64)
     -> LocalBoxFuture<'a, Result<(), DriveError>>;
+
+    /// Free bytes of the file system that a drive's file is on; `None` for a drive that has all of its room.
+    /// Blocks for the time of a system call.
+    fn room_bytes(&self) -> Option<u64> {
+        None
+    }
 }
 
 async fn write_one_by_one<D: Drive + ?Sized>(
