@@ -43,7 +43,7 @@ use crate::errors::{ErrorBody, Failure, http_status};
 use crate::listen::Report;
 use crate::listeners::Listeners;
 use crate::socket::SocketPath;
-use crate::status::{PoolSpace, SpaceDetail, Status, VolumeSpace};
+use crate::status::{PoolSpace, Shown, SpaceDetail, Status, VolumeSpace, common_nsid, shown};
 use crate::subsystem::Target;
 use crate::subsystem_api::parse_nqn;
 use crate::trust::{Health, health_of};
@@ -57,8 +57,12 @@ const REQUEST_BYTES_MAX: usize = 64 << 10;
 pub struct VolumeView {
     /// The volume's name.
     pub name: String,
-    /// Its namespace identifier.
-    pub nsid: u32,
+    /// The identifier of its namespaces, if it is the same in all subsystems that show it; `null` if none does,
+    /// or if they differ.
+    pub nsid: Option<u32>,
+    /// Where hosts find it.
+    #[serde(default)]
+    pub namespaces: Vec<Shown>,
     /// Its identity, stable for its life.
     pub uuid: String,
     /// The identity as hosts see it in NGUID: 32 hexadecimal digits.
@@ -80,10 +84,11 @@ pub struct VolumeView {
 }
 
 impl VolumeView {
-    fn new(info: &VolumeInfo, logical_bytes: u64) -> Self {
+    fn new(info: &VolumeInfo, namespaces: Vec<Shown>, logical_bytes: u64) -> Self {
         Self {
             name: info.name.clone(),
-            nsid: info.nsid,
+            nsid: common_nsid(&namespaces),
+            namespaces,
             uuid: info.uuid.to_string(),
             nguid: info
                 .nguid
@@ -246,20 +251,22 @@ impl IntoResponse for Failure {
 /// Hosts, volumes, space at this moment; the health is left to [`health_of`].
 fn status_of(target: &Target, engine: &Engine, reports: Vec<Report>) -> Status {
     let space = engine.status();
-    let volumes = engine
-        .volumes()
-        .iter()
-        .map(|info| VolumeSpace {
+    let mut shown = shown(&target.catalog());
+    let volume = |info: &VolumeInfo| {
+        let namespaces = shown.remove(&info.uuid).unwrap_or_default();
+        VolumeSpace {
             name: info.name.clone(),
-            nsid: info.nsid,
+            nsid: common_nsid(&namespaces),
+            namespaces,
             uuid: info.uuid.to_string(),
             size_bytes: info.size_bytes,
             logical_bytes: logical_bytes(&space, info.nsid),
             zero_bytes: info
                 .size_bytes
                 .saturating_sub(logical_bytes(&space, info.nsid)),
-        })
-        .collect();
+        }
+    };
+    let volumes = engine.volumes().iter().map(volume).collect();
     Status {
         version: crate::VERSION.to_owned(),
         pool: PoolSpace::new(&space),
@@ -282,12 +289,14 @@ fn logical_bytes(space: &dedup::PoolStatus, nsid: u32) -> u64 {
         .map_or(0, |v| v.logical_bytes)
 }
 
-fn view(engine: &Engine, name: &str) -> Result<VolumeView, Failure> {
-    let volume = engine.volume(name).ok_or_else(|| no_volume(name))?;
+fn view(state: &ApiState, name: &str) -> Result<VolumeView, Failure> {
+    let volume = state.engine.volume(name).ok_or_else(|| no_volume(name))?;
     let info = volume.info();
+    let mut shown = shown(&state.target.catalog());
     Ok(VolumeView::new(
         &info,
-        logical_bytes(&engine.status(), info.nsid),
+        shown.remove(&info.uuid).unwrap_or_default(),
+        logical_bytes(&state.engine.status(), info.nsid),
     ))
 }
 
@@ -312,19 +321,19 @@ async fn space(State(state): State<ApiState>) -> Json<SpaceDetail> {
 async fn list(State(state): State<ApiState>) -> Json<Vec<VolumeView>> {
     let space = state.engine.status();
     let volumes = state.engine.volumes();
-    Json(
-        volumes
-            .iter()
-            .map(|v| VolumeView::new(v, logical_bytes(&space, v.nsid)))
-            .collect(),
-    )
+    let mut shown = shown(&state.target.catalog());
+    let view = |info: &VolumeInfo| {
+        let namespaces = shown.remove(&info.uuid).unwrap_or_default();
+        VolumeView::new(info, namespaces, logical_bytes(&space, info.nsid))
+    };
+    Json(volumes.iter().map(view).collect())
 }
 
 async fn show(
     State(state): State<ApiState>,
     UrlPath(name): UrlPath<String>,
 ) -> Result<Json<VolumeView>, Failure> {
-    view(&state.engine, &name).map(Json)
+    view(&state, &name).map(Json)
 }
 
 async fn create(
@@ -356,7 +365,7 @@ async fn create(
     let target = state.target.clone();
     let work = move || async move { target.create_volume(spec, place).await };
     state.control.spawn(work).await??;
-    view(&state.engine, &name).map(Json)
+    view(&state, &name).map(Json)
 }
 
 async fn resize(
@@ -365,7 +374,7 @@ async fn resize(
     body: Result<Json<ResizeVolume>, JsonRejection>,
 ) -> Result<Json<VolumeView>, Failure> {
     let Json(request) = body.map_err(malformed)?;
-    let before = view(&state.engine, &name)?;
+    let before = view(&state, &name)?;
     if request.size_bytes < before.size_bytes && !request.shrink {
         return Err(Failure::invalid(format!(
             "volume '{name}' has {} bytes: making it smaller discards what lies behind its new end; \
@@ -376,14 +385,14 @@ async fn resize(
     let (engine, volume) = (state.engine.clone(), name.clone());
     let work = move || async move { engine.resize_volume(&volume, request.size_bytes).await };
     on_control(&state, work).await?;
-    view(&state.engine, &name).map(Json)
+    view(&state, &name).map(Json)
 }
 
 async fn delete(
     State(state): State<ApiState>,
     UrlPath(name): UrlPath<String>,
 ) -> Result<Json<VolumeView>, Failure> {
-    let before = view(&state.engine, &name)?;
+    let before = view(&state, &name)?;
     let target = state.target.clone();
     let work = move || async move { target.delete_volume(&name).await };
     state.control.spawn(work).await??;

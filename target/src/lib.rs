@@ -65,6 +65,7 @@ pub mod queue;
 mod record;
 pub mod reservation;
 mod retry;
+mod room;
 pub mod serve;
 mod signals;
 pub mod size;

@@ -112,10 +112,6 @@ pub async fn open(request: &PoolRequest) -> Result<OpenPool, Failure> {
         None if missing => create(request, &buffers).await?,
         None => open_existing(request, &buffers).await?,
     };
-    let drive_bytes: u64 = drives
-        .iter()
-        .map(|drive| drive.blocks() * BLOCK_BYTES as u64)
-        .sum();
     let parts = EngineParts {
         drives,
         journal: Arc::new(dir.open_journal().map_err(of_meta)?),
@@ -135,7 +131,7 @@ pub async fn open(request: &PoolRequest) -> Result<OpenPool, Failure> {
     if created && volumes.is_empty() {
         volumes.push(VolumeArg {
             name: DEFAULT_VOLUME.to_owned(),
-            size_bytes: drive_bytes,
+            size_bytes: default_volume_bytes(engine.status().capacity_bytes),
             lba_bytes: BLOCK_BYTES as u32,
             dedup: true,
             compression: Compression::Off,
@@ -253,6 +249,14 @@ async fn create_volume(engine: &Engine, volume: VolumeArg) -> Result<(), Failure
     Ok(())
 }
 
+/// What a volume may have so that all of it fits a pool of this size, whatever is written: an overwrite needs
+/// a new block before it frees the old one.
+fn default_volume_bytes(capacity_bytes: u64) -> u64 {
+    const GRAIN: u64 = 1 << 20;
+    let reserve = (capacity_bytes / 64).max(GRAIN);
+    capacity_bytes.saturating_sub(reserve) / GRAIN * GRAIN
+}
+
 type Opened = (PoolDir, Vec<Arc<dyn Drive>>);
 
 async fn open_existing(request: &PoolRequest, buffers: &BufferPool) -> Result<Opened, Failure> {
@@ -365,6 +369,9 @@ pub async fn add_drive(
         )));
     }
     let (spec, drive) = open_named(path, *size_bytes, None)?;
+    for warning in crate::room::shortages(&[spec.path.clone()]) {
+        tracing::warn!("{warning}");
+    }
     identity.drives.push(spec.clone());
     label_new(&drive, &identity, index, &buffers).await?;
     let write_down = |_| Ok(dir.add_drive(spec).map(drop)?);
@@ -447,6 +454,10 @@ async fn create(request: &PoolRequest, buffers: &BufferPool) -> Result<Opened, F
         };
         label_new(&drive, creation.identity(), index, buffers).await?;
         drives.push(Arc::new(drive));
+    }
+    let files: Vec<PathBuf> = drives.iter().map(|drive| drive.name().into()).collect();
+    for warning in crate::room::shortages(&files) {
+        tracing::warn!("{warning}");
     }
     Ok((creation.finish().map_err(of_meta)?, drives))
 }

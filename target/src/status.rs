@@ -2,13 +2,16 @@
 //!
 //! Guarantee: the JSON has exactly the fields below; outside scripts rely on them. All sizes are bytes.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use dedup::{PoolStatus, Survey, VolumeShares};
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 use crate::auth::AuthFigures;
 use crate::auth::tls::TlsFigures;
+use crate::catalog::Catalog;
 use crate::size::format_human;
 use crate::trust::Health;
 
@@ -17,9 +20,12 @@ use crate::trust::Health;
 pub struct Status {
     /// The daemon's version.
     pub version: String,
+    /// How the pool does, and what may need somebody's attention.
+    #[serde(default)]
+    pub health: Health,
     /// Space of the whole pool.
     pub pool: PoolSpace,
-    /// The volumes, in order of their namespace identifiers.
+    /// The volumes.
     pub volumes: Vec<VolumeSpace>,
     /// One entry for each association of a host (discovery not counted).
     pub hosts: Vec<AttachedHost>,
@@ -27,9 +33,6 @@ pub struct Status {
     pub transports: Vec<TransportFigures>,
     /// The data-plane threads.
     pub reactors: Vec<ReactorFigures>,
-    /// What may need somebody's attention.
-    #[serde(default)]
-    pub health: Health,
     /// What volumes have alone and share, as it was counted last; `null` before the first count.
     #[serde(default)]
     pub survey: Option<Survey>,
@@ -148,8 +151,12 @@ pub struct PoolSpace {
 pub struct VolumeSpace {
     /// The volume's name.
     pub name: String,
-    /// Its namespace identifier.
-    pub nsid: u32,
+    /// The identifier of its namespaces, if it is the same in all subsystems that show it; `null` if none does,
+    /// or if they differ.
+    pub nsid: Option<u32>,
+    /// Where hosts find it.
+    #[serde(default)]
+    pub namespaces: Vec<Shown>,
     /// Its identity, stable for its life.
     pub uuid: String,
     /// Its size as hosts see it.
@@ -159,6 +166,50 @@ pub struct VolumeSpace {
     /// The rest: zeros, whether they were written, trimmed or never written; they take no space.
     #[serde(default)]
     pub zero_bytes: u64,
+}
+
+/// A volume as a subsystem shows it to hosts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shown {
+    /// The subsystem's name.
+    pub subsystem: String,
+    /// The namespace's identifier there.
+    pub nsid: u32,
+}
+
+/// The namespaces of all volumes that are shown to hosts.
+pub(crate) fn shown(catalog: &Catalog) -> BTreeMap<Uuid, Vec<Shown>> {
+    let mut shown: BTreeMap<Uuid, Vec<Shown>> = BTreeMap::new();
+    for subsystem in catalog.subsystems.values() {
+        for (nsid, namespace) in &subsystem.namespaces {
+            shown.entry(namespace.volume).or_default().push(Shown {
+                subsystem: subsystem.nqn.to_string(),
+                nsid: *nsid,
+            });
+        }
+    }
+    shown
+}
+
+/// The identifier that all of these namespaces have.
+pub(crate) fn common_nsid(namespaces: &[Shown]) -> Option<u32> {
+    let first = namespaces.first()?.nsid;
+    namespaces
+        .iter()
+        .all(|it| it.nsid == first)
+        .then_some(first)
+}
+
+/// The namespaces of a volume for people: one identifier if it is the same everywhere.
+pub(crate) fn nsid_text(namespaces: &[Shown]) -> String {
+    match common_nsid(namespaces) {
+        Some(nsid) => nsid.to_string(),
+        None if namespaces.is_empty() => "none".to_owned(),
+        None => {
+            let all: Vec<String> = namespaces.iter().map(|it| it.nsid.to_string()).collect();
+            all.join(",")
+        }
+    }
 }
 
 /// A host's association.
@@ -270,7 +321,9 @@ impl SpaceDetail {
 /// The table for people. Exact bytes stand beside the rounded figures, so that sums can be checked.
 #[must_use]
 pub fn render(status: &Status, detail: &SpaceDetail, pool_dir: &str) -> String {
-    let mut text = format!("onefold {}, pool {pool_dir}\n\n", status.version);
+    let mut text = format!("onefold {}, pool {pool_dir}\n", status.version);
+    text += &crate::cli::verdict_text(&status.health.verdict);
+    text.push('\n');
     let pool = &status.pool;
     let bytes_row = |label: &str, bytes: u64| {
         vec![
@@ -280,7 +333,7 @@ pub fn render(status: &Status, detail: &SpaceDetail, pool_dir: &str) -> String {
         ]
     };
     let mut rows = vec![
-        bytes_row("used", pool.used_bytes),
+        used_row(pool),
         bytes_row("reclaiming", detail.reclaiming_bytes),
         bytes_row("free", detail.free_bytes),
         bytes_row("capacity", pool.capacity_bytes),
@@ -301,6 +354,7 @@ pub fn render(status: &Status, detail: &SpaceDetail, pool_dir: &str) -> String {
         &rows,
         &[Align::Left, Align::Right, Align::Right],
     );
+    text += "Reclaiming: freed, and free for new data when a flush has made that durable.\n";
     let _ = writeln!(
         text,
         "\nMaps in memory: {} of {} at most; parts of them were read {} times.",
@@ -318,9 +372,6 @@ pub fn render(status: &Status, detail: &SpaceDetail, pool_dir: &str) -> String {
         detail.hint_lookups,
         detail.hint_hits,
     );
-    if let Some(reason) = &detail.read_only {
-        let _ = writeln!(text, "\nThe pool takes no writes: {reason}");
-    }
     if detail.corrupt_blocks > 0 {
         let _ = writeln!(
             text,
@@ -336,20 +387,16 @@ pub fn render(status: &Status, detail: &SpaceDetail, pool_dir: &str) -> String {
         .map(|v| {
             vec![
                 v.name.clone(),
-                v.nsid.to_string(),
+                nsid_text(&v.namespaces),
                 format_human(v.size_bytes),
                 format_human(v.logical_bytes),
                 format_human(v.zero_bytes),
-                share_of(status, v, |shares| shares.unique_bytes),
-                share_of(status, v, |shares| shares.shared_bytes),
                 v.uuid.clone(),
             ]
         })
         .collect();
     text += &table(
-        &[
-            "VOLUME", "NSID", "SIZE", "LOGICAL", "ZERO", "UNIQUE", "SHARED", "UUID",
-        ],
+        &["VOLUME", "NSID", "SIZE", "LOGICAL", "ZERO", "UUID"],
         &rows,
         &[
             Align::Left,
@@ -357,11 +404,10 @@ pub fn render(status: &Status, detail: &SpaceDetail, pool_dir: &str) -> String {
             Align::Right,
             Align::Right,
             Align::Right,
-            Align::Right,
-            Align::Right,
             Align::Left,
         ],
     );
+    text += "Zero: reads as zeros, because it was never written, trimmed or written with zeros; it takes no space.\n";
     if let Some(survey) = &status.survey {
         text += &survey_text(survey);
     }
@@ -393,17 +439,34 @@ pub fn render(status: &Status, detail: &SpaceDetail, pool_dir: &str) -> String {
     text
 }
 
-/// A figure of the survey about a volume; a dash before there is one.
-fn share_of(status: &Status, volume: &VolumeSpace, figure: fn(&VolumeShares) -> u64) -> String {
-    let shares = status.survey.as_ref().and_then(|survey| {
-        let mut volumes = survey.volumes.iter();
-        volumes.find(|shares| shares.nsid == volume.nsid && shares.name == volume.name)
-    });
-    shares.map_or("-".to_owned(), |shares| format_human(figure(shares)))
+/// What is used, and how much of the pool that is: 100 % when nothing is free, and only then.
+fn used_row(pool: &PoolSpace) -> Vec<String> {
+    let percent = u128::from(pool.used_bytes) * 100 / u128::from(pool.capacity_bytes.max(1));
+    vec![
+        "used".to_owned(),
+        format!("{percent} %, {}", format_human(pool.used_bytes)),
+        format!("{} bytes", pool.used_bytes),
+    ]
 }
 
-/// How the figures of a survey add up, and how exact they are.
+/// What volumes have alone and share, all of it as it was when it was counted; how the figures add up, and
+/// how exact they are.
 fn survey_text(survey: &Survey) -> String {
+    let row = |shares: &VolumeShares| {
+        vec![
+            shares.name.clone(),
+            format_human(shares.logical_bytes),
+            format_human(shares.unique_bytes),
+            format_human(shares.shared_bytes),
+        ]
+    };
+    let rows: Vec<_> = survey.volumes.iter().map(row).collect();
+    let mut text = format!("\nWhat volumes shared {} s ago:\n", survey.age_seconds);
+    text += &table(
+        &["VOLUME", "LOGICAL", "UNIQUE", "SHARED"],
+        &rows,
+        &[Align::Left, Align::Right, Align::Right, Align::Right],
+    );
     let unique: u64 = survey.volumes.iter().map(|v| v.unique_bytes).sum();
     let exactness = match survey.sampled_one_in {
         0 | 1 => "exact".to_owned(),
@@ -413,13 +476,15 @@ fn survey_text(survey: &Survey) -> String {
             format!("from one block in {several}, each figure within {error} in 19 of 20 cases")
         }
     };
-    format!(
-        "{} s ago: unique {} + shared {} = used {} ({exactness})\n",
-        survey.age_seconds,
+    text += "Unique: in this volume alone, and free when it is deleted. Shared: in other volumes too.\n";
+    let _ = writeln!(
+        text,
+        "Unique {} + shared {} = used {} then ({exactness}).",
         format_human(unique),
         format_human(survey.shared_bytes),
         format_human(survey.used_bytes)
-    )
+    );
+    text
 }
 
 /// How a column is aligned.
@@ -481,7 +546,11 @@ mod tests {
             }),
             volumes: vec![VolumeSpace {
                 name: "vol0".into(),
-                nsid: 1,
+                nsid: Some(1),
+                namespaces: vec![Shown {
+                    subsystem: crate::DEFAULT_SUBSYSTEM_NQN.into(),
+                    nsid: 1,
+                }],
                 uuid: "6f6e6566-6f6c-4d00-8000-000000000001".into(),
                 size_bytes: 64 << 30,
                 logical_bytes: 12 << 20,
@@ -530,6 +599,7 @@ mod tests {
                 "volumes": [{
                     "name": "vol0",
                     "nsid": 1,
+                    "namespaces": [{"subsystem": crate::DEFAULT_SUBSYSTEM_NQN, "nsid": 1}],
                     "uuid": "6f6e6566-6f6c-4d00-8000-000000000001",
                     "size_bytes": 64u64 << 30,
                     "logical_bytes": 12 << 20,
@@ -572,6 +642,9 @@ mod tests {
                     "buffer_waits": 0,
                 }],
                 "health": {
+                    "state": "ok",
+                    "reasons": [],
+                    "refused_writes": 0,
                     "fill_warning_percent": null,
                     "damage": {"damaged_blocks": 0, "healed_blocks": 0, "ranges_total": 0, "ranges": []},
                     "scrub": {
@@ -616,6 +689,53 @@ mod tests {
         });
         assert_eq!(space.compression_saved_bytes, 4 * 4096);
         assert_eq!(space.dedup_ratio, 2.0);
+    }
+
+    #[test]
+    fn what_is_wrong_comes_first_with_its_time_and_remedy() {
+        let mut status = example();
+        let reason = dedup::Reason {
+            what: "the pool is full".into(),
+            since: "2026-11-22T15:04:15Z".into(),
+            remedy: "add a drive".into(),
+        };
+        status.health.verdict = dedup::Verdict {
+            state: dedup::HealthState::TakesNoWrites,
+            reasons: vec![reason],
+            refused_writes: 7,
+        };
+        status.pool.used_bytes = status.pool.capacity_bytes;
+        let text = render(&status, &SpaceDetail::default(), "/srv/pool");
+        let second = text.lines().nth(1).expect("a second line");
+        assert_eq!(
+            second,
+            "Health: TAKES NO WRITES (7 writes failed since the start)"
+        );
+        let third = text.lines().nth(2).expect("a third line");
+        assert_eq!(
+            third,
+            "  since 2026-11-22T15:04:15Z: the pool is full; add a drive"
+        );
+        assert!(text.contains("100 %, 64.0 GiB"), "{text}");
+        let json = serde_json::to_string(&status).expect("JSON");
+        let health = json.find("\"health\":{\"state\":\"takes no writes\"");
+        assert!(health < json.find("\"pool\""), "{json}");
+        assert!(health.is_some(), "{json}");
+    }
+
+    #[test]
+    fn the_identifiers_of_a_volume_are_those_of_its_namespaces() {
+        let shown = |nsids: &[u32]| -> Vec<Shown> {
+            let shown = nsids.iter().map(|nsid| Shown {
+                subsystem: format!("nqn.2026-11.dev:{nsid}"),
+                nsid: *nsid,
+            });
+            shown.collect()
+        };
+        assert_eq!(nsid_text(&shown(&[])), "none");
+        assert_eq!(nsid_text(&shown(&[7, 7])), "7");
+        assert_eq!(nsid_text(&shown(&[7, 9])), "7,9");
+        assert_eq!(common_nsid(&shown(&[7, 9])), None);
     }
 
     #[test]

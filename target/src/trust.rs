@@ -14,7 +14,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use dedup::{
     DamageStatus, DeletingStatus, DriveTrouble, Engine, OnlineCheckReport, SCRUB_RATE_DEFAULT,
-    ScrubStatus, TrimmingStatus, VerifyStatus,
+    ScrubStatus, TrimmingStatus, Verdict, VerifyStatus,
 };
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +24,9 @@ use crate::errors::Failure;
 /// What may need somebody's attention.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Health {
+    /// How the pool does, since when and why.
+    #[serde(flatten)]
+    pub verdict: Verdict,
     /// The highest of the fill levels to be warned of that the pool has reached, in percent.
     pub fill_warning_percent: Option<u8>,
     /// Damaged blocks, and the ranges of volumes that refer to them.
@@ -34,7 +37,7 @@ pub struct Health {
     pub verify: VerifyStatus,
     /// Deleted volumes whose blocks are being freed.
     pub deleting: Vec<DeletingStatus>,
-    /// Drives on which something failed, and the volumes with data on them.
+    /// Drives on which something fails, and the volumes with data on them.
     pub drives: Vec<DriveTrouble>,
     /// Large trims that are being worked off.
     pub trimming: Vec<TrimmingStatus>,
@@ -75,6 +78,7 @@ pub(crate) fn routes() -> Router<ApiState> {
 pub async fn health_of(engine: &Engine) -> Health {
     let status = engine.status();
     Health {
+        verdict: engine.verdict(),
         fill_warning_percent: status.fill_warning_percent,
         damage: engine.damage().await,
         scrub: engine.scrub_status(),

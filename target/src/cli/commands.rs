@@ -18,7 +18,7 @@ use crate::client::Client;
 use crate::errors::{EXIT_FAILED, EXIT_INCONSISTENT, EXIT_INTERRUPTED, Failure};
 use crate::size::format_human;
 use crate::socket::is_served;
-use crate::status::{Align, render, table};
+use crate::status::{Align, nsid_text, render, table};
 
 /// Runs a conversation with the daemon.
 pub(super) fn converse<T>(talk: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
@@ -133,7 +133,7 @@ fn show_volume(done: &str, view: &VolumeView, json: bool) -> Outcome {
              lba          {} bytes\nlogical      {} ({} bytes)\ndedup        {}\ncompression  {}\n\
              verify       {}\ndomain       {}\n",
             view.name,
-            view.nsid,
+            nsid_text(&view.namespaces),
             view.uuid,
             view.nguid,
             format_human(view.size_bytes),
@@ -151,7 +151,7 @@ fn show_volume(done: &str, view: &VolumeView, json: bool) -> Outcome {
             "{done} {}: {}, NSID {}, {}-byte blocks\n",
             view.name,
             format_human(view.size_bytes),
-            view.nsid,
+            nsid_text(&view.namespaces),
             view.lba_bytes
         ));
     }
@@ -177,7 +177,7 @@ fn volume_table(views: &[VolumeView]) -> String {
         .map(|view| {
             vec![
                 view.name.clone(),
-                view.nsid.to_string(),
+                nsid_text(&view.namespaces),
                 format_human(view.size_bytes),
                 format_human(view.logical_bytes),
                 view.lba_bytes.to_string(),

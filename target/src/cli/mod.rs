@@ -85,7 +85,7 @@ impl Exit {
     }
 }
 
-pub(crate) use scrub::health_text;
+pub(crate) use scrub::{health_text, verdict_text};
 
 type Outcome = Result<ExitCode, Exit>;
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use dedup::{DamageStatus, ScrubPhase, ScrubStatus};
+use dedup::{DamageStatus, HealthState, Reason, ScrubPhase, ScrubStatus, Verdict};
 
 use super::args::PoolArg;
 use super::commands::converse;
@@ -171,15 +171,31 @@ fn damage_text(damage: &DamageStatus) -> String {
     text
 }
 
-/// What `onefold status` says about a pool's health, below its table; nothing if all is well.
+/// The verdict on a pool and its reasons, one a line.
+pub(crate) fn verdict_text(verdict: &Verdict) -> String {
+    let state = match verdict.state {
+        HealthState::Ok => verdict.state.to_string(),
+        _ => verdict.state.to_string().to_uppercase(),
+    };
+    let refused = match verdict.refused_writes {
+        0 => String::new(),
+        several => format!(" ({several} writes failed since the start)"),
+    };
+    let mut text = format!("Health: {state}{refused}\n");
+    for Reason {
+        what,
+        since,
+        remedy,
+    } in &verdict.reasons
+    {
+        let _ = writeln!(text, "  since {since}: {what}; {remedy}");
+    }
+    text
+}
+
+/// What `onefold status` says about a pool's health in detail, below its table; nothing if all is well.
 pub(crate) fn health_text(health: &Health) -> String {
     let mut text = String::new();
-    if let Some(level) = health.fill_warning_percent {
-        let _ = writeln!(
-            text,
-            "\nThe pool is more than {level}% full: delete or trim data, or add a drive."
-        );
-    }
     if health.damage != DamageStatus::default() {
         text += &format!("\n{}", damage_text(&health.damage));
     }
