@@ -171,7 +171,7 @@ impl Book {
     ) -> &mut Entry {
         let is_new = !self.0.contains_key(&key);
         if is_new && log == Log::Tell {
-            tracing::error!("{what}: {remedy}");
+            tracing::error!("{what}; {remedy}");
         }
         let entry = self.0.entry(key).or_insert_with(|| Entry {
             what: String::new(),
