@@ -369,7 +369,7 @@ pub async fn add_drive(
         )));
     }
     let (spec, drive) = open_named(path, *size_bytes, None)?;
-    for warning in crate::room::shortages(&[spec.path.clone()]) {
+    for warning in crate::room::shortages(std::slice::from_ref(&spec.path)) {
         tracing::warn!("{warning}");
     }
     identity.drives.push(spec.clone());

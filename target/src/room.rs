@@ -75,7 +75,10 @@ mod tests {
             path
         };
         let small = make("small", 4096);
-        assert_eq!(shortages(&[small.clone()]), Vec::<String>::new());
+        assert_eq!(
+            shortages(std::slice::from_ref(&small)),
+            Vec::<String>::new()
+        );
         let system = rustix::fs::statvfs(folder.path()).expect("statvfs");
         let half = system.f_blocks * system.f_frsize / 2 + (1 << 30);
         let (a, b) = (make("a", half), make("b", half));
