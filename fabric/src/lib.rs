@@ -54,7 +54,9 @@ pub use rdma::{CloseReason, DeviceError, ListenError};
 pub use soft::{Addresses, SoftConfig, SoftCounters};
 pub use target_queue::{AcceptError, Capsule, QueueInfo, QueueLimits, TargetQueue, TransferError};
 pub use tcp::listener::TcpListener;
-pub use tcp::tls::{TlsFailure, TlsHostConfig, TlsKeys, TlsMode, TlsSession, TlsSuite};
+pub use tcp::tls::{
+    TLS_KEY_BYTES_MAX, TlsFailure, TlsHostConfig, TlsKeys, TlsMode, TlsSession, TlsSuite,
+};
 pub use tcp::{TcpCounters, TcpHostConfig, TcpListenerConfig};
 pub use verbs::{VerbsConfig, VerbsCounters, VerbsError};
 

@@ -164,7 +164,7 @@ impl TcpHost {
         let opening = match psk {
             None => Opening::Clear,
             Some(psk) => Opening::Tls(
-                Session::connect(psk.clone())
+                Session::connect(psk.clone(), config.tls_key_bytes_max)
                     .map_err(CloseReason::Tls)
                     .map(Box::new)?,
             ),

@@ -416,6 +416,9 @@ impl<R: Role> Driver<R> {
         if let Some(reason) = self.role.life().reason() {
             return Poll::Ready(reason);
         }
+        if self.sealed && self.role.link().with_tls(|tls| tls.is_used_up()) == Some(true) {
+            return Poll::Ready(CloseReason::Tls(TlsFailure::KeyUsedUp));
+        }
         if more_comes {
             // But the others first.
             self.role.link().kick();

@@ -19,7 +19,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::share::{HOST_SHARE, QUEUE_SHARE};
-use tls::{TlsHostConfig, TlsMode};
+use tls::{TLS_KEY_BYTES_MAX, TlsHostConfig, TlsMode};
 
 /// How a host connects by TCP.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub struct TcpHostConfig {
     pub timeout: Duration,
     /// Speak TLS with one of these keys; in clear without.
     pub tls: Option<TlsHostConfig>,
+    /// As [`TcpListenerConfig::tls_key_bytes_max`].
+    pub tls_key_bytes_max: u64,
     /// As [`TcpListenerConfig::paced`].
     pub paced: bool,
 }
@@ -44,6 +46,7 @@ impl Default for TcpHostConfig {
             data_digest: false,
             timeout: Duration::from_secs(10),
             tls: None,
+            tls_key_bytes_max: TLS_KEY_BYTES_MAX,
             paced: false,
         }
     }
@@ -58,6 +61,9 @@ pub struct TcpListenerConfig {
     pub backlog: u32,
     /// Whether hosts speak TLS; [`TcpListener::set_tls`](crate::TcpListener::set_tls) changes it.
     pub tls: TlsMode,
+    /// Bytes that a key of TLS may protect, each way ([`TLS_KEY_BYTES_MAX`]): before that, hosts of ours change keys,
+    /// and the connections of others end.
+    pub tls_key_bytes_max: u64,
     /// How long a host may take from its connection to its ICReq, with a TLS handshake in between if there is one.
     pub handshake_timeout: Duration,
     /// How long a host may keep a PDU, a transfer or an answer waiting without moving a byte.
@@ -106,6 +112,7 @@ impl TcpListenerConfig {
             address,
             backlog: 1024,
             tls: TlsMode::Off,
+            tls_key_bytes_max: TLS_KEY_BYTES_MAX,
             handshake_timeout: Duration::from_secs(10),
             stall_timeout: Duration::from_secs(30),
             connections_max: 1024,

@@ -592,7 +592,11 @@ impl Role for TcpTarget {
             (TlsMode::Off, _) | (_, None) => Ok(None),
             _ if !begins_tls => Ok(None),
             (_, Some(keys)) if keys.holds_off(peer) => Err(TlsFailure::HeldOff),
-            (_, Some(keys)) => Session::accept(keys.clone(), peer).map(|tls| Some(Box::new(tls))),
+            (_, Some(keys)) => {
+                let key_bytes_max = self.config().tls_key_bytes_max;
+                let session = Session::accept(keys.clone(), peer, key_bytes_max);
+                session.map(|tls| Some(Box::new(tls)))
+            }
         }
     }
 

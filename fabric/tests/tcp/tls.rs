@@ -4,12 +4,12 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use fabric::{
-    CloseReason, Connector, HostQueue, QueueConnectError, TcpHostConfig, TcpListener,
-    TcpListenerConfig, TlsFailure, TlsHostConfig, TlsKeys, TlsMode, TlsSuite,
+    CloseReason, Connector, HostData, HostError, HostQueue, QueueConnectError, TcpHostConfig,
+    TcpListener, TcpListenerConfig, TlsFailure, TlsHostConfig, TlsKeys, TlsMode, TlsSuite,
 };
 use nvme::auth::{ConfiguredPsk, Derivation, Hash, PskVersion, TlsPsk};
 
-use crate::common::{LOOK_AGAIN, run};
+use crate::common::{LOOK_AGAIN, buffer, command, run};
 use crate::harness::{IO, NO_DIGESTS, Raw, Target, attach, config, goes_on, ic_req};
 
 const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:host";
@@ -200,5 +200,48 @@ fn an_address_that_has_to_wait_costs_no_handshake() {
         assert!(keys.failures.lock().unwrap().is_empty());
         *keys.holds_off.lock().unwrap() = false;
         attach(&target, by_tls([good_psk()]), true).await;
+    });
+}
+
+#[test]
+fn a_connection_goes_on_with_new_keys_and_one_whose_host_changes_none_ends() {
+    run(async {
+        const KEY_BYTES: u64 = 256 << 10;
+        let listener = TcpListenerConfig {
+            tls: TlsMode::Required,
+            tls_key_bytes_max: KEY_BYTES,
+            ..config()
+        };
+        let (target, keys) = start_with(listener, &[good_psk()]);
+        let changing = TcpHostConfig {
+            tls_key_bytes_max: KEY_BYTES,
+            ..by_tls([good_psk()])
+        };
+        let queue = attach(&target, changing, true).await;
+        for _ in 0..500 {
+            goes_on(&queue).await;
+        }
+        // One that does not, as Linux: its connection ends, and it comes again.
+        for _ in 0..2 {
+            let queue = attach(&target, by_tls([good_psk()]), true).await;
+            let mut rounds = 0;
+            let reason = loop {
+                rounds += 1;
+                assert!(rounds < 500, "its keys are used up");
+                let mut data = buffer(16 << 10).await;
+                data.fill(rounds as u8);
+                let sqe = command(1, 0, 16 << 10);
+                let sent = queue.submit(sqe, HostData::ToTarget(data, 16 << 10));
+                match sent.await {
+                    Ok(_) => {}
+                    Err(HostError::Closed { reason, .. }) => break reason,
+                    Err(other) => panic!("{other}"),
+                }
+            };
+            assert_eq!(reason, CloseReason::Peer);
+        }
+        goes_on(&queue).await;
+        // Nobody did anything wrong.
+        assert!(keys.failures.lock().unwrap().is_empty());
     });
 }

@@ -5,6 +5,7 @@
 //! has, so that it ends where it ends with a wrong key; a look at an offer is bounded.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nvme::auth::{Hash, TlsPsk};
@@ -22,6 +23,8 @@ pub(super) struct Exchange {
     /// Of a target: its keys, and who wants one.
     finder: Option<(Arc<dyn TlsKeys>, SocketAddr)>,
     chosen: Mutex<Option<Chosen>>,
+    /// Changes of keys behind the handshake: of the peer, and of this side.
+    key_changes: [AtomicU64; 2],
 }
 
 /// The key that the handshake goes on with.
@@ -37,6 +40,7 @@ impl Exchange {
         Self {
             finder: None,
             chosen: Mutex::new(Some(Chosen { psk, known })),
+            key_changes: Default::default(),
         }
     }
 
@@ -45,7 +49,18 @@ impl Exchange {
         Self {
             finder: Some((keys, peer)),
             chosen: Mutex::new(None),
+            key_changes: Default::default(),
         }
+    }
+
+    /// A side begins to use a new key.
+    pub(super) fn key_changed(&self, is_own: bool) {
+        self.key_changes[usize::from(is_own)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often a side has begun to use a new key.
+    pub(super) fn key_changes(&self, is_own: bool) -> u64 {
+        self.key_changes[usize::from(is_own)].load(Ordering::Relaxed)
     }
 
     fn with<R>(&self, what: impl FnOnce(&mut Option<Chosen>) -> R) -> R {

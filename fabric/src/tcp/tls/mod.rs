@@ -11,9 +11,9 @@
 //!   records itself (Linux) takes nothing but data, alerts and key updates behind a handshake.
 //! - A host that names an unknown key, and one that has the wrong key, get the same answer for the same work.
 //! - A handshake takes a bounded number of bytes, and what is kept of a connection is bounded: a record each way.
-//!
-//! Not done: keys are not changed in the middle of a connection by this side, because Linux before 6.14 ends the
-//! connection then. A key is good for 2^24.5 records (RFC 8446, section 5.5), 388 GB at their full size.
+//! - No key protects more than AES-GCM is good for ([`TLS_KEY_BYTES_MAX`]): a host of ours changes the keys of both
+//!   directions before that. A target does so too if its host has changed keys before; other hosts may not understand
+//!   that (Linux before 6.14 does not), so their connection ends, and they connect again with new keys.
 
 mod exchange;
 #[cfg(test)]
@@ -27,6 +27,13 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use nvme::auth::{ConfiguredPsk, CryptoError, Derivation, Hash, PskVersion, TlsPsk};
+
+/// Bytes of records that a key may protect, each way: AES-GCM is good for 2^24.5 records of full size (RFC 8446, section
+/// 5.5), which are 388 GB. What counts for it is the number of AES blocks, so shorter records count for what is in them.
+pub const TLS_KEY_BYTES_MAX: u64 = 360 << 30;
+
+// 2^24.5 records of 2^14 bytes, of which one more is sealed before it is seen that there are enough.
+const _: () = assert!(TLS_KEY_BYTES_MAX + (1 << 30) < 388_736_063_996);
 
 /// Whether hosts of a TCP listener speak TLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -160,6 +167,8 @@ pub enum TlsFailure {
     TooLong,
     /// The handshake failed for another reason, as OpenSSL calls it.
     Handshake(&'static str),
+    /// The connection's keys have protected as much as they may, and its host does not change them.
+    KeyUsedUp,
     /// A record was damaged on its way, or forged, or is none, as OpenSSL calls it.
     Record(&'static str),
     /// OpenSSL cannot do it: no memory, or a policy of the system forbids it.
@@ -217,6 +226,10 @@ impl fmt::Display for TlsFailure {
             ),
             Self::TooLong => f.write_str("the peer's TLS handshake does not end"),
             Self::Handshake(reason) => write!(f, "the TLS handshake failed: {reason}"),
+            Self::KeyUsedUp => f.write_str(
+                "the keys of this TLS connection have protected as much as AES-GCM is good for: the host connects \
+                 again, with new ones",
+            ),
             Self::Record(reason) => write!(f, "a TLS record is damaged or forged: {reason}"),
             Self::Library(reason) => write!(
                 f,

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use zeroize::Zeroizing;
 
 use super::session::{OUTPUT_BYTES_MAX, Opened, RECORD_BYTES, Session};
-use super::{TlsFailure, TlsKeys, TlsSuite, raw};
+use super::{TLS_KEY_BYTES_MAX, TlsFailure, TlsKeys, TlsSuite, raw};
 
 /// Knows one key.
 struct One(TlsPsk);
@@ -38,7 +38,7 @@ fn psk(hash: Hash) -> TlsPsk {
 
 fn target(psk: TlsPsk) -> Session {
     let peer = SocketAddr::from(([127, 0, 0, 1], 1));
-    Session::accept(Arc::new(One(psk)), peer).expect("OpenSSL")
+    Session::accept(Arc::new(One(psk)), peer, TLS_KEY_BYTES_MAX).expect("OpenSSL")
 }
 
 /// What a session has to say.
@@ -68,8 +68,15 @@ fn heard(session: &mut Session, bytes: &[u8], piece: usize) -> Result<Vec<u8>, T
 
 /// A host and a target whose handshake is done.
 fn pair(hash: Hash) -> (Session, Session) {
-    let mut host = Session::connect(psk(hash)).expect("OpenSSL");
-    let mut target = target(psk(hash));
+    pair_with(hash, TLS_KEY_BYTES_MAX, TLS_KEY_BYTES_MAX)
+}
+
+/// The same with keys that protect so many bytes, as the host sees it and as the target does.
+fn pair_with(hash: Hash, host_max: u64, target_max: u64) -> (Session, Session) {
+    let mut host = Session::connect(psk(hash), host_max).expect("OpenSSL");
+    let keys = Arc::new(One(psk(hash)));
+    let peer = SocketAddr::from(([127, 0, 0, 1], 1));
+    let mut target = Session::accept(keys, peer, target_max).expect("OpenSSL");
     while host.is_handshaking() || target.is_handshaking() {
         let bytes = said(&mut host);
         assert_eq!(heard(&mut target, &bytes, 1000), Ok(vec![]));
@@ -101,7 +108,7 @@ fn nothing_is_said_behind_the_handshake_that_a_kernel_would_not_understand() {
 fn a_peer_may_change_its_keys_at_any_time() {
     let (mut host, mut target) = pair(Hash::Sha384);
     for round in 0..3_u8 {
-        raw::update_key(&mut host.stream);
+        assert!(raw::update_key(&mut host.stream));
         let record = seal(&mut host, &[round; 5000]);
         assert_eq!(heard(&mut target, &record, 999), Ok(vec![round; 5000]));
         // The target changes its own with what it sends next.
@@ -111,11 +118,68 @@ fn a_peer_may_change_its_keys_at_any_time() {
     }
 }
 
+/// Sends a kilobyte, as far as the keys allow it; what the receiver has to say goes back.
+fn send(from: &mut Session, to: &mut Session) {
+    let record = seal(from, &[7; 1000]);
+    assert_eq!(heard(to, &record, 4096), Ok(vec![7; 1000]));
+    let answer = said(to);
+    assert_eq!(heard(from, &answer, 4096), Ok(vec![]));
+}
+
+#[test]
+fn a_host_changes_the_keys_of_both_sides_before_they_have_protected_too_much() {
+    for hash in [Hash::Sha256, Hash::Sha384] {
+        // What both send, what the host alone sends, and what the target alone sends.
+        for (host_sends, target_sends) in [(true, true), (true, false), (false, true)] {
+            let (mut host, mut target) = pair_with(hash, 10_000, 10_000);
+            for _ in 0..100 {
+                if host_sends {
+                    send(&mut host, &mut target);
+                }
+                if target_sends {
+                    send(&mut target, &mut host);
+                }
+                assert!(!host.is_used_up() && !target.is_used_up());
+            }
+        }
+    }
+}
+
+#[test]
+fn keys_that_nobody_changes_are_used_up_before_aes_gcm_s_limit() {
+    // Such as a Linux host's, whatever it sends and receives.
+    let (mut host, mut target) = pair_with(Hash::Sha256, TLS_KEY_BYTES_MAX, 10_000);
+    let mut sent = 0;
+    while !target.is_used_up() {
+        send(&mut host, &mut target);
+        sent += 1;
+    }
+    assert_eq!(sent, 10, "with what a record has beside its data");
+    let (mut host, mut target) = pair_with(Hash::Sha384, TLS_KEY_BYTES_MAX, 10_000);
+    let mut sent = 0;
+    while !target.is_used_up() {
+        send(&mut target, &mut host);
+        sent += 1;
+    }
+    assert_eq!(sent, 10);
+}
+
+#[test]
+fn a_target_changes_keys_with_a_host_that_knows_of_that() {
+    let (mut host, mut target) = pair_with(Hash::Sha256, TLS_KEY_BYTES_MAX, 10_000);
+    assert!(raw::update_key(&mut host.stream));
+    for _ in 0..100 {
+        send(&mut host, &mut target);
+        send(&mut target, &mut host);
+        assert!(!target.is_used_up());
+    }
+}
+
 #[test]
 fn a_peer_that_asks_for_new_keys_and_reads_no_answer_is_given_up_before_memory_is() {
     let (mut host, mut target) = pair(Hash::Sha256);
     let ended = (0..OUTPUT_BYTES_MAX).find_map(|_| {
-        raw::update_key(&mut host.stream);
+        assert!(raw::update_key(&mut host.stream));
         host.stream.do_handshake().expect("it is sent");
         let heard = heard(&mut target, &said(&mut host), 4096);
         assert!(target.output().len() <= OUTPUT_BYTES_MAX);
@@ -344,7 +408,7 @@ proptest! {
         let mut bytes = match of_a_hello {
             // A right one with something else in it.
             Some(at) => {
-                let mut host = Session::connect(psk(Hash::Sha256)).expect("OpenSSL");
+                let mut host = Session::connect(psk(Hash::Sha256), TLS_KEY_BYTES_MAX).expect("OpenSSL");
                 let mut hello = said(&mut host);
                 let at = at.index(hello.len());
                 let end = hello.len().min(at + body.len());

@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 use nvme::auth::TlsPsk;
 use openssl::error::ErrorStack;
 use openssl::ex_data::Index;
-use openssl::ssl::{Ssl, SslContextBuilder};
+use openssl::ssl::{Ssl, SslContextBuilder, SslStream};
 use openssl_sys::{
     EVP_MD, SSL, SSL_AD_HANDSHAKE_FAILURE, SSL_CIPHER, SSL_CLIENT_HELLO_ERROR,
     SSL_CLIENT_HELLO_SUCCESS, SSL_CTX, SSL_CTX_set_client_hello_cb, SSL_SESSION, SSL_SESSION_free,
@@ -28,6 +28,10 @@ use super::exchange::Exchange;
 /// The extension pre_shared_key (RFC 8446, section 4.2).
 const PRE_SHARED_KEY: c_uint = 41;
 
+/// The type of records with handshake messages (RFC 8446, section 5.1), and of the message KeyUpdate (section 4).
+const HANDSHAKE: c_int = 22;
+const KEY_UPDATE: u8 = 24;
+
 type UseSession = unsafe extern "C" fn(
     *mut SSL,
     *const EVP_MD,
@@ -37,6 +41,9 @@ type UseSession = unsafe extern "C" fn(
 ) -> c_int;
 type FindSession =
     unsafe extern "C" fn(*mut SSL, *const c_uchar, usize, *mut *mut SSL_SESSION) -> c_int;
+
+type NoteMessage =
+    unsafe extern "C" fn(c_int, c_int, c_int, *const c_void, usize, *mut SSL, *mut c_void);
 
 // As openssl/ssl.h of OpenSSL 1.1.1 and later declares them.
 unsafe extern "C" {
@@ -50,20 +57,23 @@ unsafe extern "C" {
         bytes: usize,
     ) -> c_int;
     fn SSL_SESSION_set_cipher(session: *mut SSL_SESSION, cipher: *const SSL_CIPHER) -> c_int;
+    fn SSL_key_update(ssl: *mut SSL, kind: c_int) -> c_int;
+    fn SSL_CTX_set_msg_callback(context: *mut SSL_CTX, callback: Option<NoteMessage>);
     fn SSL_SESSION_set_protocol_version(session: *mut SSL_SESSION, version: c_int) -> c_int;
 }
 
-/// Changes the key of what this end sends, and asks the peer for the same (`SSL_KEY_UPDATE_REQUESTED`): what a
-/// foreign peer may do.
-#[cfg(test)]
-pub(super) fn update_key(stream: &mut openssl::ssl::SslStream<super::session::Wire>) {
-    unsafe extern "C" {
-        fn SSL_key_update(ssl: *mut SSL, kind: c_int) -> c_int;
-    }
+/// Changes the key of what this end sends, and asks the peer for the same (`SSL_KEY_UPDATE_REQUESTED`). The message
+/// leaves before the data that are sealed next. False before the handshake is done, or when the connection failed.
+pub(super) fn update_key(stream: &mut SslStream<super::session::Wire>) -> bool {
+    const REQUESTED: c_int = 1;
     let ssl: *const openssl::ssl::SslRef = stream.ssl();
     // SAFETY: a reference of the openssl crate to a connection is OpenSSL's pointer to it, and it is alive.
-    let done = unsafe { SSL_key_update(ssl.cast_mut().cast(), 1) };
-    assert_eq!(done, 1, "the handshake is done");
+    let done = unsafe { SSL_key_update(ssl.cast_mut().cast(), REQUESTED) };
+    if done != 1 {
+        // What is wrong shows at the next record; here it must not be taken for another connection's.
+        drop(ErrorStack::get());
+    }
+    done == 1
 }
 
 /// Where a connection keeps its [`Exchange`].
@@ -84,6 +94,32 @@ pub(super) fn find_keys(context: &mut SslContextBuilder) {
     unsafe {
         SSL_CTX_set_client_hello_cb(context.as_ptr(), Some(client_hello), ptr::null_mut());
         SSL_CTX_set_psk_find_session_callback(context.as_ptr(), Some(find_session));
+    }
+}
+
+/// Connections of this context tell their [`Exchange`] when a key changes.
+pub(super) fn follow_keys(context: &mut SslContextBuilder) {
+    // SAFETY: as above.
+    unsafe { SSL_CTX_set_msg_callback(context.as_ptr(), Some(note_message)) }
+}
+
+/// OpenSSL calls this for every message, and for the header of every record, of either side.
+unsafe extern "C" fn note_message(
+    is_own: c_int,
+    _version: c_int,
+    kind: c_int,
+    message: *const c_void,
+    bytes: usize,
+    ssl: *mut SSL,
+    _: *mut c_void,
+) {
+    if kind != HANDSHAKE {
+        return;
+    }
+    // SAFETY: the connection is alive, and the message has so many bytes as long as the callback runs.
+    let (message, exchange) = unsafe { (slice_of(message.cast(), bytes), exchange(ssl)) };
+    if let (Some(&KEY_UPDATE), Some(exchange)) = (message.first(), exchange) {
+        exchange.key_changed(is_own != 0);
     }
 }
 

@@ -20,6 +20,8 @@ use super::{TlsFailure, TlsKeys, TlsSession, TlsSuite, raw};
 
 /// Data of a record at most (RFC 8446, section 5.1).
 pub(in crate::tcp) const RECORD_BYTES: usize = 16 << 10;
+/// What AES-GCM has to do for a record beside its data: the type, the tag, and what is missing in the last block.
+const RECORD_OVERHEAD: usize = 32;
 /// Type, version and length of a record (RFC 8446, section 5.1).
 const HEADER_BYTES: usize = 5;
 /// Sealed bytes that wait at most: a peer that asks for new keys over and over gets an answer each time, and may
@@ -50,6 +52,55 @@ pub(in crate::tcp) enum Opened {
 pub(in crate::tcp) struct Session {
     pub(super) stream: SslStream<Wire>,
     state: State,
+    keys: KeyUse,
+}
+
+/// What the keys of a connection have protected.
+#[derive(Debug)]
+struct KeyUse {
+    /// Bytes of records that a key may protect.
+    bytes_max: u64,
+    /// Bytes that were sealed with the key of now, and opened with the peer's.
+    sealed: u64,
+    opened: u64,
+    /// Changes of keys that were seen: own ones, and the peer's.
+    own_changes: u64,
+    peer_changes: u64,
+    /// The peer was asked for a new key, and has not changed it yet.
+    asked: bool,
+    /// A target waits until its host has shown that it knows of new keys.
+    may_begin: bool,
+}
+
+impl KeyUse {
+    fn new(bytes_max: u64, may_begin: bool) -> Self {
+        Self {
+            bytes_max,
+            sealed: 0,
+            opened: 0,
+            own_changes: 0,
+            peer_changes: 0,
+            asked: false,
+            may_begin,
+        }
+    }
+
+    /// Whether keys are to be changed: half of what they are good for is left for the change to take place.
+    fn is_change_due(&self) -> bool {
+        let enough = self.bytes_max / 2;
+        let may = self.may_begin || self.peer_changes > 0;
+        may && (self.sealed > enough || (self.opened > enough && !self.asked))
+    }
+
+    fn is_used_up(&self) -> bool {
+        self.sealed > self.bytes_max || self.opened > self.bytes_max
+    }
+}
+
+/// Bytes that AES-GCM works on for so much data: each record has a type and a tag, and a block that is not full.
+fn protected(bytes: usize) -> u64 {
+    let records = bytes.div_ceil(RECORD_BYTES).max(1);
+    (bytes + records * RECORD_OVERHEAD) as u64
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,6 +205,7 @@ fn context(prepare: impl FnOnce(&mut SslContextBuilder)) -> Result<SslContext, E
     context.set_num_tickets(0)?;
     // An idle connection keeps no memory for records.
     context.set_mode(SslMode::RELEASE_BUFFERS);
+    raw::follow_keys(&mut context);
     prepare(&mut context);
     Ok(context.build())
 }
@@ -183,26 +235,31 @@ fn library(stack: ErrorStack) -> TlsFailure {
 }
 
 impl Session {
-    /// A target's.
+    /// A target's, of which a key protects so many bytes at most.
     pub(in crate::tcp) fn accept(
         keys: Arc<dyn TlsKeys>,
         peer: SocketAddr,
+        key_bytes_max: u64,
     ) -> Result<Self, TlsFailure> {
         let prepare = |ssl: &mut SslRef| {
             ssl.set_accept_state();
             Ok(())
         };
-        Self::new(targets(), prepare, Exchange::finding(keys, peer)).map_err(library)
+        let use_of_keys = KeyUse::new(key_bytes_max, false);
+        let exchange = Exchange::finding(keys, peer);
+        Self::new(targets(), prepare, exchange, use_of_keys).map_err(library)
     }
 
-    /// A host's, with this key; what it says first is in the output.
-    pub(in crate::tcp) fn connect(psk: TlsPsk) -> Result<Self, TlsFailure> {
+    /// A host's, with this key; what it says first is in the output. A key that it makes of that protects so many
+    /// bytes at most.
+    pub(in crate::tcp) fn connect(psk: TlsPsk, key_bytes_max: u64) -> Result<Self, TlsFailure> {
         let suite = TlsSuite::of(psk.hash).name();
         let prepare = |ssl: &mut SslRef| {
             ssl.set_connect_state();
             ssl.set_ciphersuites(suite)
         };
-        let session = Self::new(hosts(), prepare, Exchange::offering(psk));
+        let use_of_keys = KeyUse::new(key_bytes_max, true);
+        let session = Self::new(hosts(), prepare, Exchange::offering(psk), use_of_keys);
         let mut session = session.map_err(library)?;
         session.shake_hands()?;
         Ok(session)
@@ -212,6 +269,7 @@ impl Session {
         context: Result<SslContext, ErrorStack>,
         prepare: impl FnOnce(&mut SslRef) -> Result<(), ErrorStack>,
         exchange: Exchange,
+        keys: KeyUse,
     ) -> Result<Self, ErrorStack> {
         let context = context?;
         let mut ssl = Ssl::new(&context)?;
@@ -224,6 +282,7 @@ impl Session {
         Ok(Self {
             stream: SslStream::new(ssl, wire)?,
             state: State::Handshake,
+            keys,
         })
     }
 
@@ -271,7 +330,16 @@ impl Session {
             }
         }
         match self.stream.ssl_read(into) {
-            Ok(bytes) => Ok(Opened::Data(bytes)),
+            Ok(bytes) => {
+                self.follow_keys();
+                self.keys.opened += protected(bytes);
+                if self.keys.is_change_due() && self.change_keys() {
+                    // There may be nothing to be sealed: it leaves by itself. What fails shows at the next record.
+                    let _ = self.stream.do_handshake();
+                    self.follow_keys();
+                }
+                Ok(Opened::Data(bytes))
+            }
             Err(error) if error.code() == ErrorCode::WANT_READ => Ok(Opened::Nothing),
             Err(error) if error.code() == ErrorCode::ZERO_RETURN => Ok(Opened::End),
             Err(error) => {
@@ -322,10 +390,44 @@ impl Session {
         if self.state != State::Open {
             return Ok(0);
         }
-        self.stream.ssl_write(bytes).map_err(|error| {
+        if self.keys.is_change_due() {
+            self.change_keys();
+        }
+        let sealed = self.stream.ssl_write(bytes).map_err(|error| {
             self.state = State::Ended;
             TlsFailure::Record(reason_of(&error))
-        })
+        })?;
+        // A new key was used for these already.
+        self.follow_keys();
+        self.keys.sealed += protected(sealed);
+        Ok(sealed)
+    }
+
+    /// Whether a key has protected as much as it may: the connection has to end.
+    pub(in crate::tcp) fn is_used_up(&self) -> bool {
+        self.keys.is_used_up()
+    }
+
+    /// Takes a new key for what is sealed next, and asks the peer for one.
+    fn change_keys(&mut self) -> bool {
+        let changes = raw::update_key(&mut self.stream);
+        self.keys.asked |= changes;
+        changes
+    }
+
+    /// Begins to count anew for keys that have changed.
+    fn follow_keys(&mut self) {
+        let Some(exchange) = self.exchange() else {
+            return;
+        };
+        let (own, peer) = (exchange.key_changes(true), exchange.key_changes(false));
+        let keys = &mut self.keys;
+        if own != keys.own_changes {
+            (keys.own_changes, keys.sealed) = (own, 0);
+        }
+        if peer != keys.peer_changes {
+            (keys.peer_changes, keys.opened, keys.asked) = (peer, 0, false);
+        }
     }
 
     /// Says that nothing more comes; false if that was said, or cannot be.
