@@ -295,7 +295,7 @@ fn check_clear(target: &Target, facts: &QueueFacts, host: &Host) -> Result<(), R
 
 fn refuse_identifier(taken: &IdentifierTaken, host: &Host, facts: &QueueFacts) -> Refusal {
     taken.log(host, facts.peer);
-    Status::CONNECT_INVALID_HOST.with_dnr().into()
+    taken.status().into()
 }
 
 fn connect_io(

@@ -8,9 +8,10 @@
 //! - Names that nobody proved bind nothing. Several of them may have one identifier; they lose their associations
 //!   when a host that proved its name comes with it.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
-use nvme::Nqn;
+use nvme::{Nqn, Status};
 use uuid::Uuid;
 
 use crate::controller::Controller;
@@ -26,20 +27,33 @@ const NO_IDENTIFIER: [u8; 16] = [0; 16];
 pub(crate) struct IdentifierTaken {
     id: HostId,
     owner: Nqn,
-    why: &'static str,
+    /// The owner is registered with a volume, and not only attached.
+    is_registered: bool,
 }
 
 impl IdentifierTaken {
+    /// What the host is told. While the owner is attached the host may come again: it can be the one that the
+    /// identifier was taken from, and Linux gives a controller up at Do Not Retry.
+    pub(crate) fn status(&self) -> Status {
+        match self.is_registered {
+            true => Status::CONNECT_INVALID_HOST.with_dnr(),
+            false => Status::CONNECT_INVALID_HOST,
+        }
+    }
+
     /// Tells the owner of the target who was refused, and what can be done.
-    pub(crate) fn log(&self, host: &Host, peer: std::net::SocketAddr) {
+    pub(crate) fn log(&self, host: &Host, peer: SocketAddr) {
+        let why = match self.is_registered {
+            true => "registered with a volume (`onefold reservation clear` ends that)",
+            false => "attached",
+        };
         tracing::warn!(
             host = %host.nqn,
             %peer,
             host_id = %self.id,
             owner = %self.owner,
-            "a host was refused: its host identifier is that of another host, which proved its name and is {}. Give \
-             each host an identifier of its own (/etc/nvme/hostid)",
-            self.why
+            "a host was refused: its host identifier is that of another host, which proved its name and is {why}. \
+             Give each host an identifier of its own (/etc/nvme/hostid)"
         );
     }
 }
@@ -54,20 +68,24 @@ impl Target {
             return Ok(());
         }
         let id = Uuid::from_bytes(host.id);
-        let taken = |owner: Nqn, why| Err(IdentifierTaken { id, owner, why });
+        let taken = |owner: Nqn, is_registered| {
+            Err(IdentifierTaken {
+                id,
+                owner,
+                is_registered,
+            })
+        };
         let is_owner = |other: &Arc<Controller>| {
             let named = other.host.id == host.id && other.host.nqn != host.nqn;
             named && other.is_proven() && !other.is_ending()
         };
-        if let Some(owner) = self.controllers().into_iter().find(is_owner) {
-            return taken(owner.host.nqn.clone(), "attached");
-        }
         match self.reservations.owner_of(&id) {
-            Some(owner) if owner != host.nqn => taken(
-                owner,
-                "registered with a volume (`onefold reservation clear` ends that)",
-            ),
-            _ => Ok(()),
+            Some(owner) if owner != host.nqn => return taken(owner, true),
+            _ => {}
+        }
+        match self.controllers().into_iter().find(is_owner) {
+            Some(owner) => taken(owner.host.nqn.clone(), false),
+            None => Ok(()),
         }
     }
 
@@ -84,11 +102,13 @@ impl Target {
         let host = &controller.host;
         let (is_new, displaced) = {
             let _turn = lock(&self.admitting);
-            if !controller.is_discovery() {
+            // What the discovery subsystem shows depends on no identifier.
+            let matters = !controller.is_discovery() && host.id != NO_IDENTIFIER;
+            if matters {
                 self.check_identifier(host)?;
             }
             let is_new = controller.admit(proven);
-            let displaced: Vec<_> = match proven && host.id != NO_IDENTIFIER {
+            let displaced: Vec<_> = match proven && matters {
                 true => self.controllers(),
                 false => Vec::new(),
             };

@@ -127,6 +127,21 @@ fn a_host_with_a_secret_attaches_with_it_alone_also_after_a_restart_and_nobody_s
     assert_eq!(shown["dhchap_ctrl_secret"], Value::Null);
     let failed = daemon.status()["authentication"]["failed"].as_u64();
     assert_eq!(failed, Some(2));
+    // It may be bound to TLS, which these listeners do not take.
+    let right = ["--hostnqn", HOST, "--dhchap-secret-file", &two];
+    for (switch, gets_in) in [("on", false), ("off", true)] {
+        let set = control(&["host", "set", HOST, "--tls-only", switch]);
+        assert!(set.status.success(), "{}", text_of(&set));
+        let text = text_of(&control(&["host", "show", HOST]));
+        assert!(
+            text.contains(&format!("TLS only           {switch}")),
+            "{text}"
+        );
+        match gets_in {
+            true => assert!(perf("tcp", &right).status.success()),
+            false => refused(&right, "Connect Invalid Host"),
+        }
+    }
     let log = daemon.log();
     assert!(
         log.contains("127.0.0.1") && log.contains("authentication failed"),

@@ -157,6 +157,11 @@ fn a_host_identifier_belongs_to_the_host_that_proved_its_name_with_it() {
         // Before anybody has proved anything, both may try.
         let early = connected(&lab, &thief).await;
         let (attached, io) = admitted(&lab, &owner, &keys(1)).await;
+        for other in [&thief, &nobody] {
+            // Not for good: it can be the owner itself, who comes after the thief.
+            let reply = answer_to(&lab, other).await;
+            assert_eq!(reply.status, Status::CONNECT_INVALID_HOST);
+        }
         reserve(&io, true).await;
         for other in [&thief, &nobody] {
             let reply = answer_to(&lab, other).await;
