@@ -78,6 +78,14 @@ impl Engine {
             .collect()
     }
 
+    /// How many settings have a key that begins with `prefix`.
+    #[must_use]
+    pub fn settings_count(&self, prefix: &str) -> usize {
+        let state = lock(&self.shared.state);
+        let from = state.settings.values.range(prefix.to_owned()..);
+        from.take_while(|(key, _)| key.starts_with(prefix)).count()
+    }
+
     /// Changes settings, all or none of them: `None` removes one. If a key comes twice, the last counts.
     /// Durable when it returns.
     ///

@@ -38,12 +38,13 @@ pub(super) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts it on `core`, and waits until hosts can connect.
+    /// Starts it on `core`, with so many empty volumes beside its two, and waits until hosts can connect.
     pub(super) fn start(
         program: &Path,
         dir: &Path,
         scheme: &str,
         core: usize,
+        volumes: usize,
     ) -> Result<Self, TransportsError> {
         let system = |what: &str, source| TransportsError::System {
             what: format!("{what} '{}'", dir.display()),
@@ -65,6 +66,10 @@ impl Daemon {
             .arg(folder.path().join("pool"))
             .args(ARGUMENTS)
             .arg(&listen)
+            .args(
+                (0..volumes)
+                    .flat_map(|number| ["--volume".to_owned(), format!("volume-{number}=1M")]),
+            )
             .env("ONEFOLD_LOG", "error")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

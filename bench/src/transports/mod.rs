@@ -11,6 +11,7 @@
 
 mod daemon;
 mod idle;
+mod neighbour;
 mod report;
 
 use std::path::PathBuf;
@@ -43,6 +44,8 @@ const LEFT_OVER_MAX: Duration = Duration::from_secs(90);
 const IDLE_HOSTS: usize = 16;
 /// So long at least, for that some of their keep alives are in it.
 const IDLE_SECONDS_MIN: u32 = 5;
+/// Volumes of a pool of many, beside those that are used: what hosts ask for must not cost more with them.
+const MANY_VOLUMES: usize = 500;
 /// A bound to a client that hangs is its own: it ends by time.
 const FILL: [&str; 8] = [
     "--rw", "write", "--bs", "128k", "--qd", "16", "--size", RANGE,
@@ -229,7 +232,7 @@ pub fn run(options: &Options, progress: &dyn Fn(&str)) -> Result<Report, Transpo
     let mut failure = None;
     let paused = Paused::new(&options.pids);
     for (scheme, workloads) in [("tcp", &TCP[..]), ("rdma+soft", &ROCE[..])] {
-        let measured = Daemon::start(&options.program, &options.dir, scheme, target_core)
+        let measured = Daemon::start(&options.program, &options.dir, scheme, target_core, 0)
             .and_then(|daemon| bench.own(&daemon, workloads));
         if let Err(error) = measured {
             bench.notes.push(format!("{scheme}: {error}"));
@@ -238,6 +241,14 @@ pub fn run(options: &Options, progress: &dyn Fn(&str)) -> Result<Report, Transpo
     }
     if let (true, Some(failure)) = (bench.rows.is_empty(), failure) {
         return Err(failure);
+    }
+    for volumes in [0, MANY_VOLUMES] {
+        let (program, dir) = (&options.program, &options.dir);
+        let measured = Daemon::start(program, dir, "tcp", target_core, volumes)
+            .and_then(|daemon| bench.neighbour(&daemon, volumes));
+        if let Err(error) = measured {
+            bench.notes.push(format!("neighbour: {error}"));
+        }
     }
     drop(paused);
     for (index, address) in options.others.iter().enumerate() {
@@ -316,6 +327,47 @@ impl Bench<'_> {
             Err(error) => self.notes.push(format!("idle hosts: {error}")),
         }
         Ok(())
+    }
+
+    /// What reads of one host take alone, and beside a host that asks for namespaces and the SMART log.
+    fn neighbour(&mut self, daemon: &Daemon, volumes: usize) -> Result<(), TransportsError> {
+        self.client("fill", daemon.address(), &FILL)?;
+        (self.progress)(&format!("a neighbour with {volumes} volumes more"));
+        is_settled(daemon.pid(), SETTLING_LOOK, SETTLING_MAX);
+        let alone = self.tail(daemon)?;
+        let failed = |message| TransportsError::Client {
+            workload: "neighbour".to_owned(),
+            message,
+        };
+        let asker = neighbour::Asker::start(daemon.address()).map_err(failed)?;
+        let beside = self.tail(daemon);
+        let asked = asker.end().map_err(failed)?;
+        let beside = beside?;
+        self.notes.push(format!(
+            "4 KiB reads at depth 1 take {:.1} us (p50), {:.1} us (p99); beside a host that sends {asked:.0} admin \
+             commands a second {:.1} and {:.1}, with {volumes} volumes more in the pool",
+            alone.p50_us, alone.p99_us, beside.p50_us, beside.p99_us
+        ));
+        Ok(())
+    }
+
+    /// The run with the median p99 of some with 4 KiB reads at depth 1.
+    fn tail(&self, daemon: &Daemon) -> Result<Row, TransportsError> {
+        let reads = Workload {
+            depth: 1,
+            ..small("neighbour", "randread", Goal::Latency(0.0))
+        };
+        let seconds = self.options.seconds.to_string();
+        let arguments = [
+            "--rw", "randread", "--bs", "4k", "--qd", "1", "--time", &seconds, "--range", RANGE,
+        ];
+        let mut runs = Vec::new();
+        for _ in 0..self.options.runs.max(1) {
+            let report = self.client(reads.name, daemon.address(), &arguments)?;
+            runs.push(Row::of_report(OWN, &reads, &report, 0.0, None));
+        }
+        runs.sort_by(|a, b| a.p99_us.total_cmp(&b.p99_us));
+        Ok(runs.swap_remove(runs.len() / 2))
     }
 
     /// What a plain target can do, too: the workloads of its transport without deduplication.

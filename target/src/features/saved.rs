@@ -122,7 +122,7 @@ pub(crate) async fn save<Q: Queue>(
     let _turn = target.saving_features.lock().await;
     let (subsystem, host) = (&controller.subsystem.nqn, &controller.host.nqn);
     let key = key(subsystem, host);
-    if engine.setting(&key).is_none() && engine.settings(PREFIX).len() >= HOSTS_MAX {
+    if engine.setting(&key).is_none() && engine.settings_count(PREFIX) >= HOSTS_MAX {
         tracing::warn!(%host, "no more than {HOSTS_MAX} hosts can have features saved");
         return Err(Status::FEATURE_NOT_SAVEABLE.with_dnr().into());
     }
