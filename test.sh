@@ -14,7 +14,7 @@ done
 
 . scripts/build.sh
 prepare_build
-install_packages bsdutils iproute2 procps
+install_packages bsdutils iproute2 procps strace util-linux
 
 # step WORDS...: says what begins, and when.
 start=$SECONDS

@@ -334,6 +334,8 @@ struct PlainDrive {
 impl PlainDrive {
     fn open(path: &PathBuf) -> io::Result<Self> {
         let mut file = File::open(path)?;
+        // What could not be written may still be read from the cache, and proves nothing.
+        drives::forget_cached(&file)?;
         // A device's metadata has no length; its end has.
         let bytes = io::Seek::seek(&mut file, io::SeekFrom::End(0))?;
         Ok(Self {

@@ -13,6 +13,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -477,12 +479,18 @@ impl Shared {
     }
 }
 
-/// The file is the old one or the new one, whole.
+/// The file is the old one or the new one, whole; after a loss of power the new one.
 fn replace_file(file: &Path, text: &str) -> std::io::Result<()> {
     let new = file.with_extension("new");
-    std::fs::write(&new, text)?;
-    std::fs::File::open(&new)?.sync_all()?;
-    std::fs::rename(&new, file)
+    let mut written = File::create(&new)?;
+    written.write_all(text.as_bytes())?;
+    written.sync_all()?;
+    std::fs::rename(&new, file)?;
+    // The name, too, must survive.
+    let folder = file
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 impl Engine {

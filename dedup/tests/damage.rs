@@ -150,6 +150,23 @@ fn known_damage_is_known_after_a_restart_and_only_as_long_as_it_is_there() {
 }
 
 #[test]
+fn a_list_of_damage_that_could_not_be_written_is_written_as_soon_as_it_can() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("missing");
+    let mut pool = Pool::new(64);
+    pool.config.damage_file = Some(missing.join("damaged"));
+    let (engine, volume) = pool.with_volume(64, 4096);
+    pool.write(&volume, 0, &[1, 2]).unwrap();
+    pool.drive().corrupt_content(1);
+    expect_kind(pool.read(&volume, 0, 2), ErrorKind::Corrupt);
+    block_on(engine.maintain()).unwrap();
+    std::fs::create_dir(&missing).unwrap();
+    block_on(engine.maintain()).unwrap();
+    drop((engine, volume));
+    assert_eq!(damage(&pool.open()).damaged_blocks, 1);
+}
+
+#[test]
 fn a_list_of_damage_that_makes_no_sense_is_ignored() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("damaged");

@@ -2,11 +2,12 @@
 //!
 //! Guarantees: one process at a time uses the drive (a lock on the file, exclusive opening of a
 //! device); a file is never shortened or extended once it has been made; a flush that failed is not
-//! forgotten, because the kernel reports lost writes only once.
+//! forgotten, because the kernel reports lost writes only once; what was lost before a drive was opened is
+//! not read from the page cache, where the kernel may still have it.
 
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
@@ -14,10 +15,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use reactor::file::{self, FileExtent, GatherPiece};
 use reactor::{Buffer, BufferPool};
-use rustix::fs::{FlockOperation, OFlags, flock, ioctl_blksszget};
+use rustix::fs::{Advice, FlockOperation, OFlags, fadvise, flock, ioctl_blksszget};
 use rustix::io::Errno;
 
 use crate::ahead::Ahead;
+use crate::flusher::{FlushFailure, Flusher};
 use crate::{
     BLOCK_BYTES, Drive, DriveError, ErrorKind, Extent, GatherExtent, Gathered, LocalBoxFuture,
     Transferred, check_gather, check_range, check_transfer,
@@ -42,7 +44,7 @@ pub struct FileDrive {
     direct: bool,
     ahead: Ahead,
     discards: AtomicBool,
-    flush_failed: AtomicBool,
+    flusher: Flusher,
 }
 
 impl FileDrive {
@@ -65,14 +67,19 @@ impl FileDrive {
                  the drive on ext4, XFS or a block device"
             );
         }
+        let file: Arc<OwnedFd> = Arc::new(opened.file.into());
+        if !opened.direct {
+            forget_cached(&*file).map_err(|error| open_error(&name, error))?;
+        }
+        let synced = file.clone();
         Ok(Self {
             name,
-            file: Arc::new(opened.file.into()),
+            file,
             blocks,
             direct: opened.direct,
             ahead: Ahead::new((!opened.device).then_some(blocks * BLOCK_BYTES as u64)),
             discards: AtomicBool::new(true),
-            flush_failed: AtomicBool::new(false),
+            flusher: Flusher::new(move || Ok(rustix::fs::fdatasync(&*synced)?)),
         })
     }
 
@@ -81,10 +88,11 @@ impl FileDrive {
         self.direct
     }
 
-    fn flush_error(&self) -> DriveError {
-        let text = "an earlier flush failed, so what was written before it may be lost; look into the \
-                    kernel's log, replace the drive if it is failing, and start again: recovery \
-                    proves what is there";
+    fn flush_error(&self, cause: &str) -> DriveError {
+        let text = format!(
+            "an earlier flush failed ({cause}), so what was written before it may be lost; look into the \
+             kernel's log, replace the drive if it is failing, and start again: recovery proves what is there"
+        );
         DriveError::new(ErrorKind::Io, &self.name, text)
     }
 
@@ -219,19 +227,10 @@ impl Drive for FileDrive {
 
     fn flush<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), DriveError>> {
         Box::pin(async move {
-            if self.flush_failed.load(Ordering::Acquire) {
-                return Err(self.flush_error());
-            }
-            let result = file::sync_data(&self.file).await;
-            result.map_err(|error| {
-                self.flush_failed.store(true, Ordering::Release);
-                self.transfer_error("a flush", error)
-            })?;
-            // One that failed meanwhile may have been told of this one's lost writes.
-            if self.flush_failed.load(Ordering::Acquire) {
-                return Err(self.flush_error());
-            }
-            Ok(())
+            self.flusher.flush().await.map_err(|failure| match failure {
+                FlushFailure::Now(error) => self.transfer_error("a flush", error),
+                FlushFailure::Earlier(cause) => self.flush_error(&cause),
+            })
         })
     }
 
@@ -413,6 +412,16 @@ fn open_error(name: &str, error: io::Error) -> DriveError {
         (ErrorKind::Io, format!("cannot be opened: {error}"))
     };
     DriveError::new(kind, name, text).with_source(error)
+}
+
+/// Drops what the page cache has of the file. Linux marks a page clean when it could not be written, and
+/// goes on to read from it: after that failure only the drive itself tells what it holds. Pages that are
+/// still to be written stay, and the next flush tells of their failure.
+///
+/// # Errors
+/// What the kernel says.
+pub fn forget_cached(file: impl AsFd) -> io::Result<()> {
+    Ok(fadvise(file, 0, None, Advice::DontNeed)?)
 }
 
 fn check_sectors(file: &File, name: &str) -> Result<(), DriveError> {

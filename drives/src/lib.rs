@@ -16,6 +16,7 @@ mod ahead;
 mod error;
 mod fault;
 mod file;
+mod flusher;
 mod memory;
 
 use std::future::Future;
@@ -25,7 +26,7 @@ use reactor::Buffer;
 
 pub use error::{DriveError, ErrorKind};
 pub use fault::{FaultDrive, FaultPlan};
-pub use file::{FileDrive, OpenOptions};
+pub use file::{FileDrive, OpenOptions, forget_cached};
 pub use memory::MemoryDrive;
 
 /// Bytes of a block, on every drive.

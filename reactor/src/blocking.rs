@@ -58,6 +58,16 @@ pub async fn unblock<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'stati
     }
 }
 
+/// Makes a blocking call on a helper thread; nobody waits for it. Where the system gives no thread, the
+/// caller makes it.
+pub fn detach(call: impl FnOnce() + Send + 'static) {
+    HELPERS.begin(Box::new(|| {
+        if catch_unwind(AssertUnwindSafe(call)).is_err() {
+            tracing::error!("a call on a helper thread panicked");
+        }
+    }));
+}
+
 impl Helpers {
     fn begin(&'static self, call: Call) {
         let mut state = lock(&self.state);

@@ -57,7 +57,7 @@ pub async fn read(
 }
 
 /// Writes all extents from the buffer, in no promised order; as [`read`] otherwise. What was written
-/// survives a power loss only after [`sync_data`].
+/// survives a power loss only after the file was synced.
 ///
 /// # Errors
 /// Of several, the first that the kernel reported; any part may have been written then.
@@ -114,15 +114,6 @@ pub async fn write_gathered(
         // The ring gives up an operation only when its reactor ends, with all its tasks.
         None => panic!("polled after it was done"),
     }
-}
-
-/// Makes everything written to the file survive a power loss (fdatasync).
-///
-/// # Errors
-/// What the kernel says. After an error, data written before may be lost; a second call that succeeds
-/// does not prove the contrary.
-pub async fn sync_data(file: &Arc<OwnedFd>) -> io::Result<()> {
-    request(Request::SyncData(file.clone())).await.map(drop)
 }
 
 /// Gives `len` bytes from `offset` back to the file system or device; they read as zeros afterwards.

@@ -28,7 +28,7 @@ pub mod sync;
 mod thread;
 mod timer;
 
-pub use blocking::unblock;
+pub use blocking::{detach, unblock};
 pub use buffer::{
     Alloc, BUFFER_ALIGNMENT, Buffer, BufferPool, MAX_BUFFER_BYTES, PoolConfig, PoolStats,
 };

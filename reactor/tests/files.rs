@@ -62,7 +62,6 @@ fn extents_are_scattered_and_gathered() {
             ];
             let (result, mut buffer) = file::write(&fd, buffer, &extents).await;
             result.expect("written");
-            file::sync_data(&fd).await.expect("synced");
             buffer.fill(0xff);
             let extents = [
                 extent(0, 8192, 4096),

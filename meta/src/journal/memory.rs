@@ -13,7 +13,8 @@ use super::media::{JournalMedia, SECTOR_BYTES, in_bounds, out_of_bounds};
 ///
 /// * [`MemoryMedia::power_loss`] keeps, loses or tears every unsynced sector, independently.
 /// * [`MemoryMedia::fail_at`] makes one operation fail half done, and every later one until
-///   [`MemoryMedia::revive`] or [`MemoryMedia::power_loss`]: a crash at that step.
+///   [`MemoryMedia::revive`] or [`MemoryMedia::power_loss`]: a crash at that step. After a sync that failed
+///   no later sync makes stable what that one left out, though it is still read.
 pub struct MemoryMedia {
     state: Mutex<State>,
     capacity: u64,
@@ -199,7 +200,8 @@ impl JournalMedia for MemoryMedia {
     fn sync(&self) -> io::Result<()> {
         let mut state = self.lock();
         if state.step()? {
-            let unsynced = state.unsynced.clone();
+            // As Linux does: what could not be written counts as clean, and reads still return it.
+            let unsynced = std::mem::take(&mut state.unsynced);
             for (sector, versions) in unsynced {
                 state.settle(sector, &versions, 50);
             }

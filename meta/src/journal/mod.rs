@@ -308,19 +308,45 @@ impl Journal {
         })
     }
 
-    /// Makes what was replayed stable: a killed process left it in the system's cache, perhaps. Blocks.
+    /// Makes what was replayed stable: a killed process left it in the system's cache, perhaps. It is written
+    /// again first, because a sync of that process may have failed: Linux then takes what it could not write
+    /// for clean, still reads it from its cache, and the next sync says that all is well. Blocks.
     ///
     /// # Errors
-    /// [`JournalError::Io`]; nothing was changed.
+    /// [`JournalError::Io`]; what the journal holds is as it was.
     pub fn settle(&self) -> Result<(), JournalError> {
         if self.offsets.is_empty() {
             return Ok(());
         }
-        self.media.sync().map_err(|source| JournalError::Io {
-            journal: self.media.name(),
-            action: "sync records",
-            source,
-        })
+        let (tail, head) = (self.tail.offset, self.head.offset);
+        let written = if tail < head {
+            self.write_again(tail, head)
+        } else {
+            self.write_again(tail, self.ring_bytes)
+                .and_then(|()| self.write_again(0, head))
+        };
+        written
+            .and_then(|()| self.media.sync())
+            .map_err(|source| JournalError::Io {
+                journal: self.media.name(),
+                action: "sync records",
+                source,
+            })
+    }
+
+    /// Writes what the media holds there to the same place.
+    fn write_again(&self, mut from: u64, to: u64) -> io::Result<()> {
+        /// What is held in memory at a time.
+        const PIECE_BYTES: u64 = 64 << 10;
+        let mut piece = vec![0; PIECE_BYTES.min(to - from) as usize];
+        while from < to {
+            let len = PIECE_BYTES.min(to - from);
+            let piece = &mut piece[..len as usize];
+            self.media.read_at(from, piece)?;
+            self.media.write_at(from, piece)?;
+            from += len;
+        }
+        Ok(())
     }
 
     /// The last record that was appended or replayed, or the one before the first.

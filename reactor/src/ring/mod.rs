@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
+use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 
 use crate::file::{FileExtent, GatherPiece};
@@ -69,8 +69,6 @@ impl Reaped {
 pub(crate) enum Request {
     /// Wait until the descriptor is ready for these poll(2) events.
     Poll(RawFd, u32),
-    /// fdatasync.
-    SyncData(Arc<OwnedFd>),
     /// Give the bytes back, keep the size.
     PunchHole {
         file: Arc<OwnedFd>,
@@ -405,10 +403,6 @@ impl Ring {
         }
         let (entry, file) = match request {
             Request::Poll(fd, events) => (opcode::PollAdd::new(Fd(fd), events).build(), None),
-            Request::SyncData(file) => {
-                let entry = opcode::Fsync::new(Fd(file.as_raw_fd())).flags(FsyncFlags::DATASYNC);
-                (entry.build(), Some(file))
-            }
             Request::PunchHole { file, offset, len } => {
                 let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
                 let entry = opcode::Fallocate::new(Fd(file.as_raw_fd()), len);
