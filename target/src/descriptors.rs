@@ -3,6 +3,8 @@
 //! Guarantee: the bounds on hosts, their queues and connections that nobody set are ones at which the pool's own files
 //! still find descriptors. Every connection over TCP, which is a queue of a host, takes one; RDMA takes none.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::subsystem::Limits;
@@ -75,6 +77,17 @@ pub(crate) fn remedy(descriptors: u64) -> String {
         "{descriptors} open files are allowed, more of them (LimitNOFILE= of a systemd unit, `ulimit -Hn`) or fewer \
          --io-queues leave room for more hosts"
     )
+}
+
+/// Logs, once, that a host is granted fewer I/O queues than it asks for.
+pub(crate) fn tell_of_fewer_queues(descriptors: u64, io_queues: u16) {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    if !TOLD.swap(true, Ordering::Relaxed) {
+        tracing::info!(
+            "a host asks for more than {io_queues} I/O queues, which is what {descriptors} open files leave for each; \
+             LimitNOFILE= of a systemd unit or `ulimit -Hn` allows more, `serve --io-queues` sets a number"
+        );
+    }
 }
 
 /// How many connections each of so many listening sockets takes: those of all hosts, if there are descriptors for

@@ -375,7 +375,11 @@ pub(crate) async fn set<Q: Queue>(command: &Command<Q>, set: SetFeatures) -> Out
             if controller.io_queue_count() > 0 {
                 return Err(Status::COMMAND_SEQUENCE.with_dnr().into());
             }
-            let granted = wanted.limited_to(controller.limits.io_queues);
+            let limits = &controller.limits;
+            let granted = wanted.limited_to(limits.io_queues);
+            if let (Some(descriptors), true) = (limits.descriptors, granted != wanted) {
+                crate::descriptors::tell_of_fewer_queues(descriptors, limits.io_queues);
+            }
             let usable = granted.submission.min(granted.completion);
             controller.with_features(|f| f.granted_queues = Some(usable));
             return Ok(Success::result(u64::from(granted.encode())));

@@ -302,8 +302,13 @@ pub(super) fn host(command: HostCommand) -> Outcome {
             show(&view, answer.json, host_text)
         }
         HostCommand::Delete { nqn, answer } => {
-            let view = converse(client(&answer).delete_host(&nqn))?;
-            show(&view, answer.json, |view| format!("deleted {}\n", view.nqn))
+            let client = client(&answer);
+            let view = converse(client.delete_host(&nqn))?;
+            let done = show(&view, answer.json, |view| format!("deleted {}\n", view.nqn))?;
+            if view.dhchap_secret.is_some() {
+                ask::tell(converse(admitted(&client, &nqn))?);
+            }
+            Ok(done)
         }
         HostCommand::Set {
             nqn,
@@ -333,6 +338,9 @@ pub(super) fn host(command: HostCommand) -> Outcome {
             if protects {
                 ask::tell(converse(still_open(&client))?);
             }
+            if no_dhchap_secret {
+                ask::tell(converse(admitted(&client, &nqn))?);
+            }
             Ok(done)
         }
         HostCommand::TlsKey(command) => tls_key(command),
@@ -360,6 +368,20 @@ async fn still_open(client: &Client) -> Result<Option<String>, Failure> {
         format!(
             "These subsystems still admit any host, with or without a secret: {}. `onefold subsystem allow NQN HOSTNQN` \
              admits only hosts on a list.",
+            names.join(", ")
+        )
+    }))
+}
+
+/// Where a host is admitted that does not authenticate any more.
+async fn admitted(client: &Client, host: &Nqn) -> Result<Option<String>, Failure> {
+    let subsystems = client.subsystems().await?.into_iter();
+    let open =
+        subsystems.filter(|subsystem| subsystem.allow_any_host || subsystem.hosts.contains(host));
+    let names: Vec<_> = open.map(|subsystem| subsystem.nqn.to_string()).collect();
+    Ok((!names.is_empty()).then(|| {
+        format!(
+            "Whoever calls itself {host} is admitted without a secret to: {}.",
             names.join(", ")
         )
     }))

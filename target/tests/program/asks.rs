@@ -172,6 +172,9 @@ fn who_attaches_a_volume_or_keeps_a_secret_is_told_what_is_still_open() {
     pool.does(&["subsystem", "allow", NQN, HOST]);
     let text = pool.does(&["host", "set", HOST, "--dhchap-secret-file", key]);
     assert!(!text.contains("still admit"), "{text}");
+    let text = pool.does(&["host", "delete", HOST]);
+    let told = text.contains("without a secret") && text.contains(OTHER);
+    assert!(told && text.contains(NQN), "{text}");
 }
 
 #[test]

@@ -118,11 +118,20 @@ fn defaults_fit_the_limit_of_open_files_and_the_log_names_it_when_a_host_is_refu
     let logged = || fs::read_to_string(&log).expect("a log");
     let daemon = serve("--create 1G");
     assert!(!logged().contains("WARN"), "{}", logged());
+    let subsystem = format!("{address}/{NQN}");
+    let load = [
+        "perf", &subsystem, "--rw", "randread", "--time", "1", "--queues", "32",
+    ];
+    fails(&load, 1, &["granted 16 of 32"]);
+    assert!(
+        logged().contains("16 I/O queues, which is what 256 open files"),
+        "{}",
+        logged()
+    );
     daemon.stop(Signal::TERM);
 
     // Queues that were asked for leave room for one host.
     let daemon = serve("--io-queues 120");
-    let subsystem = format!("{address}/{NQN}");
     let first = Load::start(&pool, &subsystem, "nqn.2026-11.org.example:first");
     let load = ["perf", &subsystem, "--rw", "randread", "--time", "1"];
     fails(&load, 1, &["Busy"]);
