@@ -191,6 +191,7 @@ fn serve_tcp(address: SocketAddr) -> Result<(), String> {
 
 /// As a target does: a command that does not have to wait needs no task.
 async fn serve(queue: TargetQueue) {
+    queue.proved(false);
     while let Some(capsule) = queue.next_command().await {
         if capsule.sqe.opcode() == FABRICS_OPCODE {
             queue.connected(1, DEPTH);

@@ -25,6 +25,7 @@
 #![deny(unsafe_code)]
 
 mod address;
+pub mod admission;
 mod budget;
 mod commands;
 mod connector;
@@ -44,6 +45,7 @@ pub mod verbs;
 mod waiters;
 
 pub use address::{AddressError, Scheme, Transport, TransportAddress};
+pub use admission::KnownAddresses;
 pub use budget::{Budget, Permit};
 pub use connector::Connector;
 pub use device::{Device, DeviceConfig, DevicePart, Provider};

@@ -1,21 +1,33 @@
 //! Where a target receives its hosts' connections: checks what they ask for, and refuses what it
 //! cannot serve with the status that NVMe/RDMA has for it.
+//!
+//! Guarantee: a request, whose sender may be forged, takes one of a bounded number of places
+//! ([`crate::admission`]) and memory for [`RECEIVES_UNPROVEN`] capsules. The memory for all of a queue's capsules is
+//! taken when its host has proved who it is.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use nvme::command::SQE_BYTES;
 use nvme::rdma_cm::{ADMIN_QUEUE_DEPTH, RdmaCmAccept, RdmaCmReject, RdmaCmRequest, RdmaCmStatus};
 
 use crate::address::Transport;
+use crate::admission::{Entrance, KnownAddresses};
 use crate::budget::Budget;
 use crate::device::Device;
-use crate::rdma::target::RdmaTarget;
-use crate::rdma::{ConnectionParams, ListenError, PendingConnection, RdmaListener};
+use crate::rdma::target::{CapsuleMemory, RdmaTarget};
+use crate::rdma::{CloseReason, ConnectionParams, ListenError, PendingConnection, RdmaListener};
 use crate::share::Held;
 use crate::target_queue::{AcceptError, QueueInfo, QueueLimits, TargetQueue};
+
+/// Receives that a queue has before its host has proved who it is. Its Connect and the messages of authentication come
+/// one after the other; a host that sends more at once is told to wait.
+pub(crate) const RECEIVES_UNPROVEN: usize = 4;
+
+/// A queue as those know it that may have to close it.
+pub(crate) type Slot = Rc<OnceCell<Weak<RdmaTarget>>>;
 
 /// Bounds of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,11 +43,14 @@ pub struct ListenerConfig {
     /// Bytes of memory for the capsules of all queues accepted here together. A queue takes its depth
     /// times (64 + in-capsule bytes); what does not fit is refused with 'no resources'.
     pub capsule_bytes_max: usize,
+    /// Queues of hosts that have not proved who they are, from addresses without a ready admin queue; and as many from
+    /// other addresses.
+    pub unproven_max: usize,
 }
 
 impl ListenerConfig {
     /// The usual bounds: 128 waiting connections, I/O queues of up to 1024 entries, 256 MiB for
-    /// capsules (480 queues of 128 entries).
+    /// capsules (480 queues of 128 entries), 256 hosts that have not proved who they are.
     pub fn new(port: u16) -> Self {
         Self {
             address: None,
@@ -43,6 +58,7 @@ impl ListenerConfig {
             backlog: 128,
             depth_max: 1024,
             capsule_bytes_max: 256 << 20,
+            unproven_max: 256,
         }
     }
 }
@@ -56,6 +72,8 @@ pub struct ListenerCounters {
     pub refused_invalid: u64,
     /// Requests refused because there was no room for their queue.
     pub refused_no_resources: u64,
+    /// Hosts that were refused or closed because too many had not proved who they are.
+    pub turned_away: u64,
     /// Bytes that the capsules of open queues take now.
     pub queue_bytes: u64,
     /// Their bound.
@@ -84,6 +102,7 @@ pub struct Listener {
     listener: Box<dyn RdmaListener>,
     config: ListenerConfig,
     capsule_bytes: Budget,
+    entrance: Rc<Entrance<Slot>>,
     counts: Rc<Counts>,
 }
 
@@ -98,6 +117,7 @@ pub struct Incoming {
     device: Device,
     pending: Box<dyn PendingConnection>,
     capsule_bytes: Budget,
+    entrance: Rc<Entrance<Slot>>,
     counts: Rc<Counts>,
 }
 
@@ -109,12 +129,22 @@ impl Listener {
 
     /// Listens with chosen bounds.
     pub fn bind_with(device: &Device, config: ListenerConfig) -> Result<Self, ListenError> {
+        Self::bind_knowing(device, config, KnownAddresses::default())
+    }
+
+    /// The same, with a table of known addresses that it shares with other listeners.
+    pub fn bind_knowing(
+        device: &Device,
+        config: ListenerConfig,
+        known: KnownAddresses,
+    ) -> Result<Self, ListenError> {
         let address = config.address.filter(|address| !address.is_unspecified());
         let listener = device.rdma.listen(address, config.port, config.backlog)?;
         Ok(Self {
             device: device.clone(),
             listener,
             capsule_bytes: Budget::new(config.capsule_bytes_max),
+            entrance: Rc::new(Entrance::new(config.unproven_max, known)),
             counts: Rc::default(),
             config,
         })
@@ -135,6 +165,7 @@ impl Listener {
                         device,
                         pending,
                         capsule_bytes: self.capsule_bytes.clone(),
+                        entrance: self.entrance.clone(),
                         counts: self.counts.clone(),
                     });
                 }
@@ -161,6 +192,7 @@ impl Listener {
             accepted: self.counts.accepted.get(),
             refused_invalid: self.counts.refused_invalid.get(),
             refused_no_resources: self.counts.refused_no_resources.get(),
+            turned_away: self.entrance.turned_away(),
             queue_bytes: (total - self.capsule_bytes.free()) as u64,
             queue_bytes_max: total as u64,
             held_bytes: self.counts.held.bytes.get() as u64,
@@ -178,8 +210,8 @@ impl std::fmt::Debug for Listener {
 }
 
 impl Incoming {
-    /// Accepts: the queue's receives are posted before the host learns of it. If the host does not
-    /// complete the connection, the queue closes.
+    /// Accepts: the queue's first receives are posted before the host learns of it, all others when it
+    /// [has proved](TargetQueue::proved) who it is. If the host does not complete the connection, the queue closes.
     ///
     /// # Errors
     /// If the host gave up, or there is no room for another queue; the host learns that.
@@ -195,19 +227,39 @@ impl Incoming {
             transport: Transport::Rdma,
         };
         let bytes = (usize::from(depth) + 1) * (SQE_BYTES + limits.in_capsule_bytes);
-        let Some(capsule_bytes) = self.capsule_bytes.try_acquire(bytes) else {
+        // They are taken later, but a host that will not get them is told so now.
+        if self.capsule_bytes.free() < bytes {
             count(&self.counts.refused_no_resources);
             self.reject(RdmaCmStatus::NoResources);
             return Err(AcceptError::NoResources(format!(
                 "its capsules need {bytes} bytes, and the listener's queues have all they may"
             )));
+        }
+        let slot = Slot::default();
+        let (place, displaced) = match self.entrance.admit(self.peer.ip(), false, slot.clone()) {
+            Ok(admitted) => admitted,
+            Err(crowded) => {
+                self.reject(RdmaCmStatus::NoResources);
+                return Err(AcceptError::NoResources(crowded.to_string()));
+            }
+        };
+        if let Some(queue) = displaced.and_then(|slot| slot.get()?.upgrade()) {
+            queue.close(CloseReason::Displaced);
+        }
+        let memory = CapsuleMemory {
+            listener: self.capsule_bytes,
+            bytes,
+            taken: OnceCell::new(),
         };
         let held = self.counts.held.clone();
-        let queue = RdmaTarget::new(info, depth, limits, self.device, capsule_bytes, held);
+        let queue = RdmaTarget::new(info, depth, limits, self.device, memory, place, held);
         let queue = Rc::new(queue);
+        let _ = slot.set(Rc::downgrade(&queue));
+        let receives = queue.first_receives();
         let params = ConnectionParams {
             private_data: RdmaCmAccept { crqsize: depth }.encode().to_vec(),
-            receives: queue.receives(),
+            receives_later: queue.receives_in_all() - receives.len(),
+            receives,
         };
         queue.attach(self.pending.accept(params, queue.clone())?);
         count(&self.counts.accepted);

@@ -200,6 +200,17 @@ impl TargetQueue {
         }
     }
 
+    /// The host has proved who it is, or need not: the queue gets all the memory that it may have, and gives its
+    /// [place](crate::admission) back. Call it before the command is completed by which the host learns that it may
+    /// send others. With `is_ready_admin`, room is kept for other queues from the same address as long as this one is
+    /// open. A queue for which there is no memory closes.
+    pub fn proved(&self, is_ready_admin: bool) {
+        match &self.side {
+            Side::Rdma(side) => side.proved(is_ready_admin),
+            Side::Tcp(side) => side.proved(is_ready_admin),
+        }
+    }
+
     /// The queue is one of this host's, by its NQN: they share a bound ([`QueueLimits::host_share`],
     /// [`TcpListenerConfig::host_share`](crate::TcpListenerConfig::host_share)).
     pub fn belongs_to(&self, host_nqn: &str) {

@@ -136,6 +136,7 @@ async fn scene() -> Scene {
         let params = ConnectionParams {
             private_data: RdmaCmAccept { crqsize: 32 }.encode().to_vec(),
             receives: (0..8).map(|_| FabricMemory::capsule(64 + 4096)).collect(),
+            receives_later: 0,
         };
         let handler: Rc<Liar> = liar.clone();
         let qp = pending.expect("open").accept(params, handler);
@@ -367,6 +368,7 @@ fn a_target_that_accepts_or_refuses_without_sense_is_not_connected_to() {
                 let params = ConnectionParams {
                     private_data: private_data.to_vec(),
                     receives: vec![FabricMemory::capsule(64)],
+                    receives_later: 0,
                 };
                 let accepted = pending.accept(params, Rc::new(Liar::default()));
                 drop(accepted.expect("accepted"));

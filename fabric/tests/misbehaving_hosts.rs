@@ -5,18 +5,24 @@
 mod common;
 
 use std::cell::{Cell, RefCell};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::*;
 use fabric::rdma::{
     CloseReason, Completion, ConnectionParams, QueuePair, QueuePairHandler, RegionKey,
     RemoteRights, Work, WorkKind, WorkStatus,
 };
-use fabric::{Device, FabricMemory, HostData, HostQueue, Listener, SoftConfig};
+use fabric::{
+    Device, FabricMemory, HostData, HostQueue, Listener, ListenerConfig, QueueLimits, SoftConfig,
+};
 use nvme::rdma_cm::{RdmaCmReject, RdmaCmRequest, RdmaCmStatus};
 use nvme::{Cqe, SglDescriptor, Sqe, Status};
+use roce::endpoint::{ConnectParams, Endpoint, EndpointConfig, Path, PathMtu};
+use roce::wire::UDP_PORT;
+use roce::wire::cm::tcp_service_id;
+use roce::wire::icrc::{self, Flow};
 
 const GOOD: RdmaCmRequest = RdmaCmRequest {
     qid: 1,
@@ -70,6 +76,7 @@ impl Raw {
         let params = ConnectionParams {
             private_data: private_data.to_vec(),
             receives: (0..64).map(|_| FabricMemory::inline(&[0; 16])).collect(),
+            receives_later: 0,
         };
         let qp = host
             .rdma()
@@ -185,6 +192,7 @@ fn bad_input_29_more_connects_than_may_wait_are_served_later_or_refused() {
                 let params = ConnectionParams {
                     private_data: GOOD.encode().to_vec(),
                     receives: vec![FabricMemory::inline(&[0; 16])],
+                    receives_later: 0,
                 };
                 let qp = host
                     .rdma()
@@ -223,6 +231,116 @@ fn bad_input_29_more_connects_than_may_wait_are_served_later_or_refused() {
         .await;
         accepting.abort();
         goes_on(&good).await;
+    });
+}
+
+/// A target that takes a host's first command for the proof of who it is.
+async fn serve_proven(target: Target, listener: Rc<Listener>) {
+    while let Some(incoming) = listener.accept().await {
+        let Ok(queue) = incoming.accept(QueueLimits::default()) else {
+            continue;
+        };
+        let disk = target.disk.clone();
+        drop(reactor::spawn(async move {
+            let Some(first) = queue.next_command().await else {
+                return;
+            };
+            queue.proved(true);
+            drop(reactor::spawn(execute(disk.clone(), queue.clone(), first)));
+            serve(disk, queue).await;
+        }));
+    }
+}
+
+/// Requests for I/O queues of 128 entries from an address that does not take the answers.
+fn ask_and_vanish(local: IpAddr, target: SocketAddr, requests: usize) {
+    let mut endpoint = Endpoint::<Vec<u8>>::new(EndpointConfig::default(), [7; 32]);
+    let remote = target.ip();
+    let path = Path { local, remote };
+    let socket = UdpSocket::bind((local, UDP_PORT)).expect("an address of its own");
+    let request = RdmaCmRequest {
+        hrqsize: 128,
+        hsqsize: 127,
+        ..GOOD
+    };
+    let now = Instant::now();
+    for _ in 0..requests {
+        let private_data = request.encode().to_vec();
+        let service = tcp_service_id(target.port());
+        let params = ConnectParams::new(service, private_data, PathMtu::Mtu1024);
+        endpoint.connect(now, path, params).expect("room");
+    }
+    let flow = Flow::new(local, remote, UDP_PORT);
+    endpoint.poll_transmit(now, usize::MAX, &mut |packet| {
+        let mut bytes = [packet.header, packet.payload].concat();
+        bytes.resize(bytes.len() + usize::from(packet.pad), 0);
+        let check = icrc::compute(&flow, 0, &bytes);
+        bytes.extend(check.to_le_bytes());
+        socket.send_to(&bytes, (remote, UDP_PORT)).expect("sent");
+    });
+}
+
+#[test]
+fn six_hundred_requests_that_nobody_follows_up_keep_no_host_out() {
+    run(async {
+        let target = Target::over(device(SoftConfig::default()));
+        let listener = Rc::new(Listener::bind(&target.device, PORT).expect("a free port"));
+        drop(reactor::spawn(serve_proven(
+            target.clone(),
+            listener.clone(),
+        )));
+        let seen = || listener.counters();
+        for round in 1..=60 {
+            ask_and_vanish(own_address(), target.address(), 10);
+            until(|| seen().accepted >= round * 10).await;
+        }
+        assert_eq!(seen().queue_bytes, 0, "nobody has proved anything");
+        assert_eq!(seen().turned_away, 600 - 256);
+        let good = connect(&device(SoftConfig::default()), &target).await;
+        goes_on(&good).await;
+        assert_eq!(seen().queue_bytes, 33 * (64 + 4096));
+        assert_eq!(seen().refused_no_resources, 0);
+    });
+}
+
+#[test]
+fn hosts_at_one_address_that_connect_and_say_no_more_leave_places_for_others() {
+    run(async {
+        let target = Target::over(device(SoftConfig::default()));
+        let config = ListenerConfig {
+            unproven_max: 16,
+            ..ListenerConfig::new(PORT)
+        };
+        let listener = Listener::bind_with(&target.device, config).expect("a free port");
+        let listener = Rc::new(listener);
+        drop(reactor::spawn(serve_proven(
+            target.clone(),
+            listener.clone(),
+        )));
+        let host = device(SoftConfig::default());
+        let mut silent = Vec::new();
+        for _ in 0..16 {
+            silent.push(Raw::connect(&host, &target).await);
+        }
+        let one_more = Raw::start(&host, target.address(), &GOOD.encode());
+        assert!(matches!(
+            one_more.closed().await,
+            CloseReason::Refused { reason: 28, .. }
+        ));
+        let other = device(SoftConfig::default());
+        let good = connect(&other, &target).await;
+        goes_on(&good).await;
+        // The oldest gave way; and what has proved who it is has no need of a place.
+        silent[0].closed().await;
+        assert!(
+            silent[1..]
+                .iter()
+                .all(|raw| raw.seen.closed.borrow().is_none())
+        );
+        for _ in 0..16 {
+            let queue = connect(&other, &target).await;
+            goes_on(&queue).await;
+        }
     });
 }
 
@@ -530,6 +648,7 @@ fn a_host_ends_its_queue_when_the_target_completes_what_it_did_not_ask() {
                         .encode()
                         .to_vec(),
                     receives: (0..4).map(|_| FabricMemory::capsule(64)).collect(),
+                    receives_later: 0,
                 };
                 let qp = pending
                     .expect("open")

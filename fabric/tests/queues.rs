@@ -120,6 +120,7 @@ fn a_lone_small_write_travels_with_its_command_and_those_of_a_busy_queue_togethe
         reactor::spawn(async move {
             let incoming = listener.accept().await.expect("a host");
             let queue = incoming.accept(QueueLimits::default()).expect("a queue");
+            queue.proved(false);
             while let Some(capsule) = queue.next_command().await {
                 if capsule.sqe.opcode() == WRITE {
                     let (with, without) = seen_by_target.get();

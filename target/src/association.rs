@@ -175,6 +175,9 @@ async fn watch<Q: Queue>(line: &Rc<Line<Q>>) -> End {
         }
         if line.auth.is_late() {
             let (host, peer, qid) = (&controller.host.nqn, controller.peer, handle.qid);
+            if !line.auth.has_failed() {
+                line.target.auth.timed_out(peer.ip(), host);
+            }
             tracing::warn!(%host, %peer, qid, "the host does not authenticate: closed");
             return End::Authentication;
         }

@@ -96,6 +96,7 @@ pub(crate) async fn join<Q: Queue>(
                 queue.connected(joined.handle.qid, joined.depth);
                 if !joined.authenticates {
                     queue.belongs_to(joined.controller.host.nqn.as_str());
+                    queue.proved(joined.controller.is_ready_admin(&joined.handle));
                 }
                 queue.complete(capsule, Cqe::new(Status::SUCCESS, result), None);
                 return Some(joined);
@@ -253,8 +254,10 @@ async fn connect_admin(
         limits: target.limits,
     };
     let handle = QueueHandle::new(0);
+    let address = facts.peer.ip();
+    let unproven = asked.then(|| (address, target.known.contains(address)));
     let controller = subsystem
-        .add(|id| Controller::new(id, new))
+        .add(unproven, |id| Controller::new(id, new))
         .ok_or(Status::CONNECT_CONTROLLER_BUSY)?;
     controller.attach(&handle)?;
     if !target.allows(&subsystem, &controller.host.nqn) {

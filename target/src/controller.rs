@@ -292,6 +292,12 @@ impl Controller {
         !self.admitted.swap(true, Ordering::AcqRel)
     }
 
+    /// Whether that queue of it, whose host has proved who it is, makes the host's address a known one: an admin queue,
+    /// and not that of a discovery controller, which anybody gets.
+    pub(crate) fn is_ready_admin(&self, handle: &QueueHandle) -> bool {
+        handle.qid == 0 && !self.is_discovery()
+    }
+
     /// Whether both belong to the same host, which came from and to the same addresses.
     pub(crate) fn is_same_path(&self, other: &Self) -> bool {
         self.host == other.host

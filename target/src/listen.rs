@@ -14,8 +14,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use fabric::{
-    Device, DeviceConfig, DevicePart, Listener, ListenerConfig, Provider, QueueLimits, Scheme,
-    TcpListener, TcpListenerConfig, TlsMode, Transport, TransportAddress,
+    Device, DeviceConfig, DevicePart, KnownAddresses, Listener, ListenerConfig, Provider,
+    QueueLimits, Scheme, TcpListener, TcpListenerConfig, TlsMode, Transport, TransportAddress,
 };
 use futures_util::future::{Either, select};
 use rustix::io::Errno;
@@ -352,6 +352,7 @@ fn rdma_figures(listener: &Listener) -> TransportFigures {
     TransportFigures {
         accepted: counters.accepted,
         refused: RefusalFigures {
+            too_many: counters.turned_away,
             handshake: counters.refused_invalid,
             no_memory: counters.refused_no_resources,
             ..RefusalFigures::default()
@@ -431,6 +432,11 @@ impl Bound {
         found: &mut Ready,
     ) -> Result<(), Failure> {
         let limits = &target.limits;
+        let at = At {
+            part,
+            limits,
+            known: &target.known,
+        };
         for SharedDevice {
             scheme,
             part: device,
@@ -442,11 +448,11 @@ impl Bound {
                 .map_err(|e| Failure::unavailable(e.to_string()))?;
             if let Some(device) = device {
                 self.devices.push((scheme, device.clone()));
-                listen_rdma(device, &addresses, part, limits, self, found)?;
+                listen_rdma(device, &addresses, at, self, found)?;
             }
         }
         for scheme in [Scheme::Rdma, Scheme::RdmaVerbs, Scheme::RdmaSoft] {
-            bind_rdma(wanted, scheme, part, limits, self, found)?;
+            bind_rdma(wanted, scheme, at, self, found)?;
         }
         bind_tcp(wanted, part, target, self, found)?;
         if found.addresses.is_empty() && part.index == 0 && wanted.by_default {
@@ -472,15 +478,23 @@ impl Bound {
     }
 }
 
+/// What RDMA listeners of a reactor are made with.
+#[derive(Clone, Copy)]
+struct At<'a> {
+    part: Part,
+    limits: &'a Limits,
+    known: &'a KnownAddresses,
+}
+
 /// Opens a device for the addresses of one scheme, if there are any, and listens on them.
 fn bind_rdma(
     wanted: &Wanted,
     scheme: Scheme,
-    part: Part,
-    limits: &Limits,
+    at: At<'_>,
     bound: &mut Bound,
     found: &mut Ready,
 ) -> Result<(), Failure> {
+    let At { part, limits, .. } = at;
     // Where this reactor listens already with its part of a device that the first one opened, it is done.
     let asked: Vec<TransportAddress> = wanted
         .addresses
@@ -495,7 +509,7 @@ fn bind_rdma(
     hosts.sort_unstable();
     hosts.dedup();
     if let Some(device) = bound.device_for(scheme, &hosts) {
-        return listen_rdma(device, &asked, part, limits, bound, found);
+        return listen_rdma(device, &asked, at, bound, found);
     }
     if part.index > 0 {
         // Its part of the device did not start: the first reactor serves these hosts.
@@ -525,18 +539,18 @@ fn bind_rdma(
         });
     }
     bound.devices.push((scheme, device.clone()));
-    listen_rdma(device, &addresses, part, limits, bound, found)
+    listen_rdma(device, &addresses, at, bound, found)
 }
 
 /// Listens on addresses of a device.
 fn listen_rdma(
     device: Device,
     addresses: &[TransportAddress],
-    part: Part,
-    limits: &Limits,
+    at: At<'_>,
     bound: &mut Bound,
     found: &mut Ready,
 ) -> Result<(), Failure> {
+    let At { part, limits, .. } = at;
     let from = bound.rdma.len();
     for address in addresses {
         found.addresses.push(*address);
@@ -558,7 +572,7 @@ fn listen_rdma(
             capsule_bytes_max: limits.rdma.capsule_bytes_max / part.count.max(1),
             ..ListenerConfig::new(address.port)
         };
-        let listener = Listener::bind_with(&device, config)
+        let listener = Listener::bind_knowing(&device, config, at.known.clone())
             .map_err(|e| Failure::unavailable(format!("{address}: {e}")))?;
         bound.rdma.push(Open::new(*address, listener));
     }
@@ -594,7 +608,8 @@ fn bind_tcp(
                 "{address}: the port is in use by another program; stop it or use another port"
             )));
         }
-        match TcpListener::bind_with_keys(config, HostKeyring::of(target)) {
+        let (keys, known) = (HostKeyring::of(target), target.known.clone());
+        match TcpListener::bind_knowing(config, keys, known) {
             Ok(listener) => {
                 found.addresses.push(*address);
                 bound.tcp.push(Open::new(*address, listener));

@@ -42,6 +42,13 @@ pub trait Queue: Clone + 'static {
     /// commands the host may have outstanding.
     fn connected(&self, qid: u16, depth: u16);
 
+    /// The host has proved who it is, or need not: a transport gives the queue all the memory that it may have, and with
+    /// `is_ready_admin` keeps room for other queues from the same address. Called before the completion by which the
+    /// host learns that it may send others.
+    fn proved(&self, is_ready_admin: bool) {
+        let _ = is_ready_admin;
+    }
+
     /// The queue is one of this host's: a transport may bound what the queues of a host hold together.
     fn belongs_to(&self, host_nqn: &str) {
         let _ = host_nqn;
@@ -107,6 +114,10 @@ impl Queue for fabric::TargetQueue {
 
     fn connected(&self, qid: u16, depth: u16) {
         self.connected(qid, depth);
+    }
+
+    fn proved(&self, is_ready_admin: bool) {
+        self.proved(is_ready_admin);
     }
 
     fn belongs_to(&self, host_nqn: &str) {

@@ -72,7 +72,7 @@ pub struct TransportFigures {
 /// What was refused, by its reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusalFigures {
-    /// Connections beyond the bound on their number.
+    /// Connections beyond a bound on their number, that of hosts which have not proved who they are included.
     pub too_many: u64,
     /// Connections that ask for something senseless, or do not come about in time.
     pub handshake: u64,

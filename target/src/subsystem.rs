@@ -6,13 +6,17 @@
 //! - A controller keeps its identifier until its last command is done.
 //! - A host that connects again is let in only when none of its earlier, ended associations can still
 //!   touch a volume: a write that was lost on the way cannot overtake its own repetition.
+//! - Controllers whose hosts have yet to authenticate take half of the places at most, and addresses share those
+//!   ([`fabric::admission`]).
 //! - Everything here may be used from every thread.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fabric::Transport;
+use fabric::admission::{Admission, PlaceNumber};
 use nvme::Nqn;
 use tokio::sync::Notify;
 use uuid::Uuid;
@@ -24,6 +28,12 @@ pub use crate::target::{Target, TargetParts};
 
 /// The largest controller identifier that a controller may have; FFF0h and above are reserved.
 const CNTLID_MAX: u16 = 0xffef;
+
+/// Controllers whose hosts have yet to authenticate: one part in so many of all controllers for unknown addresses, and
+/// as many for addresses with a ready admin queue.
+const UNPROVEN_SHARE: usize = 4;
+/// And so many at most.
+const UNPROVEN_MAX: usize = 1024;
 
 /// Bounds that hosts are told, and held to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,12 +171,14 @@ pub struct Subsystem {
     gone: Notify,
 }
 
-#[derive(Default)]
 struct Registry {
     controllers: BTreeMap<u16, Arc<Controller>>,
     last: u16,
     /// It is logged once when hosts begin to be refused for lack of room, not for each of them.
     told_that_it_is_full: bool,
+    /// Controllers whose hosts have yet to authenticate, and their places.
+    unproven: Admission<u16>,
+    places: BTreeMap<u16, PlaceNumber>,
 }
 
 impl Subsystem {
@@ -176,7 +188,10 @@ impl Subsystem {
         let last = u16::from_le_bytes([random[0], random[1]]) % CNTLID_MAX;
         let registry = Mutex::new(Registry {
             last,
-            ..Registry::default()
+            controllers: BTreeMap::new(),
+            told_that_it_is_full: false,
+            unproven: Admission::new((limits.controllers / UNPROVEN_SHARE).min(UNPROVEN_MAX)),
+            places: BTreeMap::new(),
         });
         Self {
             nqn,
@@ -189,8 +204,13 @@ impl Subsystem {
     }
 
     /// Adds a controller that `make` builds around a new identifier; `None` when there are as many as
-    /// allowed.
-    pub(crate) fn add(&self, make: impl FnOnce(u16) -> Arc<Controller>) -> Option<Arc<Controller>> {
+    /// allowed. Of a host that has yet to authenticate: its address, and whether that is a known one. Another such
+    /// controller may have to go for it.
+    pub(crate) fn add(
+        &self,
+        unproven: Option<(IpAddr, bool)>,
+        make: impl FnOnce(u16) -> Arc<Controller>,
+    ) -> Option<Arc<Controller>> {
         let mut registry = lock(&self.registry);
         if registry.controllers.len() >= self.limits.controllers {
             let told = std::mem::replace(&mut registry.told_that_it_is_full, true);
@@ -202,9 +222,25 @@ impl Subsystem {
         }
         registry.told_that_it_is_full = false;
         let id = registry.free_id()?;
+        let mut displaced = None;
+        if let Some((address, is_known)) = unproven {
+            let admitted = registry.unproven.admit(address, is_known, true, id);
+            let (place, other) = admitted.ok()?;
+            registry.places.insert(id, place);
+            displaced = other;
+        }
         registry.last = id;
         let controller = make(id);
         registry.controllers.insert(id, controller.clone());
+        let displaced = displaced.and_then(|id| {
+            registry.places.remove(&id);
+            registry.controllers.get(&id).cloned()
+        });
+        drop(registry);
+        if let Some(displaced) = displaced {
+            tracing::debug!(controller = ?displaced, "closed: too many hosts have yet to authenticate");
+            displaced.end();
+        }
         Some(controller)
     }
 
@@ -215,6 +251,11 @@ impl Subsystem {
             Some(descriptors) => crate::descriptors::remedy(descriptors),
         };
         tracing::warn!(%subsystem, hosts, "a host is refused: as many are attached as may be; {remedy}");
+    }
+
+    /// The host of a controller has authenticated.
+    pub(crate) fn proved(&self, id: u16) {
+        lock(&self.registry).give_place_back(id);
     }
 
     /// The controller of that identifier, if its association is alive.
@@ -242,7 +283,10 @@ impl Subsystem {
 
     /// Forgets a controller that has ended.
     pub(crate) fn remove(&self, id: u16) {
-        lock(&self.registry).controllers.remove(&id);
+        let mut registry = lock(&self.registry);
+        registry.controllers.remove(&id);
+        registry.give_place_back(id);
+        drop(registry);
         self.gone.notify_waiters();
     }
 
@@ -303,6 +347,12 @@ impl Subsystem {
 }
 
 impl Registry {
+    fn give_place_back(&mut self, id: u16) {
+        if let Some(place) = self.places.remove(&id) {
+            self.unproven.leave(place);
+        }
+    }
+
     fn free_id(&self) -> Option<u16> {
         let after = |id: u16| if id >= CNTLID_MAX { 1 } else { id + 1 };
         let mut id = after(self.last);

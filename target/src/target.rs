@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use dedup::Engine;
-use fabric::{TlsMode, Transport, TransportAddress};
+use fabric::{KnownAddresses, TlsMode, Transport, TransportAddress};
 use futures_util::lock::Mutex as TurnMutex;
 use nvme::Nqn;
 use tokio::sync::watch;
@@ -66,6 +66,8 @@ pub struct Target {
     pub(crate) health: Health,
     pub(crate) reservations: reservation::Registry,
     pub(crate) auth: Auth,
+    /// Addresses of hosts with a ready admin queue, for the listeners of all reactors.
+    pub(crate) known: KnownAddresses,
     /// The serial number of the discovery subsystem, and of the default one of a new pool.
     pub(crate) serial: String,
     world: RwLock<Arc<World>>,
@@ -187,6 +189,7 @@ impl Target {
             world: RwLock::new(Arc::new(world)),
             generation: AtomicU64::new(1),
             served: Mutex::new(served),
+            known: KnownAddresses::default(),
             turn: TurnMutex::new(()),
             admitting: Mutex::default(),
             connects_refused: Default::default(),

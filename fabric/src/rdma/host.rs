@@ -84,6 +84,7 @@ impl RdmaHost {
             receives: (0..=depth)
                 .map(|_| FabricMemory::inline(&[0; CQE_BYTES]))
                 .collect(),
+            receives_later: 0,
         };
         let host = Rc::new(Self {
             _device: device.clone(),

@@ -197,6 +197,8 @@ pub enum CloseReason {
     Terminated(&'static str),
     /// Nothing moved for too long while the peer owed something.
     Stalled,
+    /// The host had not proved who it is, and its place was given to another one.
+    Displaced,
     /// TLS failed.
     Tls(TlsFailure),
 }
@@ -220,6 +222,9 @@ impl fmt::Display for CloseReason {
             CloseReason::Network(kind) => write!(f, "the network connection failed: {kind}"),
             CloseReason::Terminated(what) => write!(f, "the peer complains of {what}"),
             CloseReason::Stalled => f.write_str("the peer does not go on"),
+            CloseReason::Displaced => {
+                f.write_str("too many hosts had not proved who they are, and this was one of them")
+            }
             CloseReason::Tls(failure) => failure.fmt(f),
         }
     }
@@ -333,6 +338,8 @@ pub struct ConnectionParams {
     pub private_data: Vec<u8>,
     /// Receives to post before anything can arrive; their completions carry `id` 0.
     pub receives: Vec<FabricMemory>,
+    /// Receives of that length that will be posted beside them later.
+    pub receives_later: usize,
 }
 
 /// What becomes of a queue pair. Called by the device's loop only, never from inside a call.
@@ -356,6 +363,10 @@ pub trait QueuePair {
     /// Ends the connection. Work in progress is handed back as flushed, then the handler learns
     /// that the connection closed.
     fn disconnect(&self);
+    /// The same, without waiting for a peer that has not confirmed the connection: its address may be forged.
+    fn abandon(&self) {
+        self.disconnect();
+    }
     /// The peer; the port is the service port on the active side and 0 on the passive one.
     fn peer(&self) -> SocketAddr;
     /// This side's address.

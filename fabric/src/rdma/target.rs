@@ -4,6 +4,7 @@
 //!
 //! - A receive for the host's next command is posted before the completion that lets the host send
 //!   it. At most `depth` commands are in the target's hands; one more closes the queue.
+//! - Before the host has proved who it is the queue holds a few receives and a place at its listener.
 //! - A completion is sent after its data; its SEND invalidates the command's own key if the command
 //!   asked for that, and no other.
 //! - READs are cut into pieces; pieces in flight are bounded per queue by their number and
@@ -25,9 +26,11 @@ use nvme::command::SQE_BYTES;
 use nvme::{Cqe, SglDescriptor, Sqe, Status};
 use reactor::{Buffer, BufferPool, MAX_BUFFER_BYTES};
 
+use crate::admission::Place;
 use crate::budget::{Budget, Permit};
 use crate::device::Device;
 use crate::intake::Intake;
+use crate::listener::{RECEIVES_UNPROVEN, Slot};
 use crate::memory::FabricMemory;
 use crate::rdma::{
     CloseReason, Completion, PostError, QueuePair, QueuePairHandler, RegionKey, Work, WorkKind,
@@ -49,8 +52,8 @@ const QUEUE_SHARE: usize = 8;
 pub(crate) struct RdmaTarget {
     /// The device runs as long as the queue is open.
     _device: Device,
-    /// What the queue's capsules take of the listener's memory.
-    _capsule_bytes: Permit,
+    capsule_memory: CapsuleMemory,
+    place: Place<Slot>,
     qp: OnceCell<Rc<dyn QueuePair>>,
     intake: Intake,
     depth: u16,
@@ -68,6 +71,14 @@ pub(crate) struct RdmaTarget {
     /// Where the data of commands lies.
     buffers: Option<BufferPool>,
     state: RefCell<State>,
+}
+
+/// What the queue's capsules take of the listener's memory.
+pub(crate) struct CapsuleMemory {
+    pub(crate) listener: Budget,
+    pub(crate) bytes: usize,
+    /// Once the host has proved who it is.
+    pub(crate) taken: OnceCell<Permit>,
 }
 
 #[derive(Default)]
@@ -108,13 +119,15 @@ impl RdmaTarget {
         depth: u16,
         limits: QueueLimits,
         device: Device,
-        capsule_bytes: Permit,
+        capsule_memory: CapsuleMemory,
+        place: Place<Slot>,
         held: Rc<Held>,
     ) -> Self {
         let (bytes_budget, read_bytes_max) = device.rdma.read_budget();
         Self {
             _device: device,
-            _capsule_bytes: capsule_bytes,
+            capsule_memory,
+            place,
             qp: OnceCell::new(),
             intake: Intake::new(info),
             depth,
@@ -129,13 +142,44 @@ impl RdmaTarget {
         }
     }
 
-    /// The receives to post before the connection is accepted: one per command that the host may
-    /// have outstanding, and one so that an overrun is seen and not just held back.
-    pub(crate) fn receives(&self) -> Vec<FabricMemory> {
-        let bytes = SQE_BYTES + self.intake.info.get().in_capsule_bytes;
-        (0..=self.depth)
-            .map(|_| FabricMemory::capsule(bytes))
-            .collect()
+    /// One receive per command that the host may have outstanding, and one so that an overrun is seen and not just
+    /// held back.
+    pub(crate) fn receives_in_all(&self) -> usize {
+        usize::from(self.depth) + 1
+    }
+
+    fn receive(&self) -> FabricMemory {
+        FabricMemory::capsule(SQE_BYTES + self.intake.info.get().in_capsule_bytes)
+    }
+
+    /// The receives to post before the connection is accepted.
+    pub(crate) fn first_receives(&self) -> Vec<FabricMemory> {
+        let count = self.receives_in_all().min(RECEIVES_UNPROVEN);
+        (0..count).map(|_| self.receive()).collect()
+    }
+
+    /// The host has proved who it is: posts the rest of the receives. If they cannot be had any more, the queue closes.
+    pub(crate) fn proved(&self, is_ready_admin: bool) {
+        let memory = &self.capsule_memory;
+        if memory.taken.get().is_some() {
+            return;
+        }
+        let Some(permit) = memory.listener.try_acquire(memory.bytes) else {
+            let info = self.intake.info.get();
+            tracing::warn!(peer = %info.peer, qid = info.qid, bytes = memory.bytes, "no memory for the capsules of a queue");
+            return self.close(CloseReason::Local);
+        };
+        let _ = memory.taken.set(permit);
+        self.place.proved(is_ready_admin);
+        let Some(qp) = self.qp.get() else { return };
+        for _ in RECEIVES_UNPROVEN..self.receives_in_all() {
+            match qp.post_receive(0, self.receive()) {
+                Ok(()) => {}
+                // A connection that has ended says itself why.
+                Err((PostError::NotConnected, _)) => return,
+                Err(_) => return self.close(CloseReason::Local),
+            }
+        }
     }
 
     pub(crate) fn attach(&self, qp: Rc<dyn QueuePair>) {
@@ -377,11 +421,14 @@ impl RdmaTarget {
     }
 
     pub(crate) fn close(&self, reason: CloseReason) {
+        let is_displaced = reason == CloseReason::Displaced;
         if !self.intake.end(reason) {
             return;
         }
-        if let Some(qp) = self.qp.get() {
-            qp.disconnect();
+        match self.qp.get() {
+            Some(qp) if is_displaced => qp.abandon(),
+            Some(qp) => qp.disconnect(),
+            None => {}
         }
     }
 
@@ -458,7 +505,9 @@ fn in_capsule(capsule: &Capsule) -> &[u8] {
 }
 
 impl QueuePairHandler for RdmaTarget {
-    fn established(&self, _private_data: &[u8]) {}
+    fn established(&self, _private_data: &[u8]) {
+        self.place.answered();
+    }
 
     fn completed(&self, completion: Completion) {
         let Completion {

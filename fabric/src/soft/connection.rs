@@ -300,6 +300,15 @@ impl QueuePair for SoftQueuePair {
         }
     }
 
+    fn abandon(&self) {
+        if !self.disconnected.replace(true) {
+            let mut endpoint = self.shared.endpoint.borrow_mut();
+            endpoint.abandon(reactor::now(), self.qp);
+            drop(endpoint);
+            self.shared.kick();
+        }
+    }
+
     fn peer(&self) -> SocketAddr {
         SocketAddr::new(self.path.remote, self.peer_port)
     }

@@ -2,7 +2,8 @@
 //!
 //! Guarantees: a connection is given out when, and only when, its ICReq was answered; one that takes too
 //! long for that, or for anything later that it owes, is closed; connections beyond the bound are closed
-//! at once, and take nothing; no error of one connection ends the listener.
+//! at once, and take nothing; a connection whose host has not proved who it is, TLS handshakes included, has one of
+//! a bounded number of places ([`crate::admission`]); no error of one connection ends the listener.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -21,10 +22,11 @@ use reactor::{BufferPool, JoinHandle};
 
 use super::link::{self, Opening, Traffic, count};
 use super::socket::Socket;
-use super::target::TcpTarget;
+use super::target::{Slot, TcpTarget};
 use super::tls::{TlsFailure, TlsKeys, TlsMode};
 use super::{TcpCounters, TcpListenerConfig};
 use crate::address::Transport;
+use crate::admission::{Entrance, KnownAddresses};
 use crate::budget::Budget;
 use crate::rdma::{CloseReason, ListenError};
 use crate::share::Held;
@@ -63,6 +65,7 @@ pub(super) struct Shared {
     pub(super) tls_handshakes: Cell<u64>,
     pub(super) tls_failures: Cell<u64>,
     pub(super) traffic: Rc<Traffic>,
+    entrance: Rc<Entrance<Slot>>,
     accepted: Cell<u64>,
     refused: Cell<u64>,
     handshakes_failed: Cell<u64>,
@@ -90,7 +93,7 @@ impl TcpListener {
     /// # Errors
     /// If the address is taken or not this machine's, or a bound makes no sense.
     pub fn bind(config: TcpListenerConfig) -> Result<Self, ListenError> {
-        Self::listen(config, None)
+        Self::listen(config, None, KnownAddresses::default())
     }
 
     /// The same, with the keys of hosts that speak TLS.
@@ -101,12 +104,25 @@ impl TcpListener {
         config: TcpListenerConfig,
         keys: Arc<dyn TlsKeys>,
     ) -> Result<Self, ListenError> {
-        Self::listen(config, Some(keys))
+        Self::listen(config, Some(keys), KnownAddresses::default())
+    }
+
+    /// The same, with a table of known addresses that it shares with other listeners.
+    ///
+    /// # Errors
+    /// As [`bind`](Self::bind).
+    pub fn bind_knowing(
+        config: TcpListenerConfig,
+        keys: Arc<dyn TlsKeys>,
+        known: KnownAddresses,
+    ) -> Result<Self, ListenError> {
+        Self::listen(config, Some(keys), known)
     }
 
     fn listen(
         config: TcpListenerConfig,
         keys: Option<Arc<dyn TlsKeys>>,
+        known: KnownAddresses,
     ) -> Result<Self, ListenError> {
         let refused = |reason: String| ListenError::Refused {
             port: config.address.port(),
@@ -160,6 +176,11 @@ impl TcpListener {
             tls_handshakes: Cell::new(0),
             tls_failures: Cell::new(0),
             traffic: Rc::default(),
+            // Half of the connections are for hosts that have proved who they are.
+            entrance: Rc::new(Entrance::new(
+                config.unproven_max.min(config.connections_max / 2),
+                known,
+            )),
             accepted: Cell::new(0),
             refused: Cell::new(0),
             handshakes_failed: Cell::new(0),
@@ -214,7 +235,7 @@ impl TcpListener {
         TcpCounters {
             accepted: shared.accepted.get(),
             open: shared.open.borrow().len() as u64,
-            refused: shared.refused.get(),
+            refused: (shared.refused.get()).wrapping_add(shared.entrance.turned_away()),
             handshakes_failed: shared.handshakes_failed.get(),
             tls_handshakes: shared.tls_handshakes.get(),
             tls_failures: shared.tls_failures.get(),
@@ -343,6 +364,15 @@ impl Shared {
             transport: Transport::Tcp,
         };
         let target = Rc::new(TcpTarget::new(info, self.clone()));
+        // TCP's own handshake has shown that the address is not forged.
+        let admitted = self.entrance.admit(peer.ip(), true, Rc::downgrade(&target));
+        let Ok((place, displaced)) = admitted else {
+            return;
+        };
+        target.keep_place(place);
+        if let Some(displaced) = displaced.and_then(|target| target.upgrade()) {
+            displaced.close(CloseReason::Displaced);
+        }
         let number = self.accepted.get();
         let open = Open {
             target: Rc::downgrade(&target),

@@ -70,6 +70,9 @@ pub struct TcpListenerConfig {
     pub stall_timeout: Duration,
     /// Connections at one time; more are closed at once.
     pub connections_max: usize,
+    /// Those of them whose hosts have not proved who they are, from addresses without a ready admin queue; and as many
+    /// from other addresses. Half of all connections at most.
+    pub unproven_max: usize,
     /// Bytes of data that a command of an I/O queue may carry in its capsule; admin and fabrics
     /// commands may always carry 8192.
     pub in_capsule_bytes: usize,
@@ -103,7 +106,7 @@ pub struct TcpListenerConfig {
 }
 
 impl TcpListenerConfig {
-    /// The usual bounds: 1024 connections, 16 KiB in a capsule, 1 MiB in an H2CData PDU, queues of up
+    /// The usual bounds: 1024 connections, 256 of hosts that have not proved who they are, 16 KiB in a capsule, 1 MiB in an H2CData PDU, queues of up
     /// to 1024 entries, 64 MiB of capsules beside the pool, 10 s for a handshake, 30 s of silence (2 s
     /// when memory runs short), a sixteenth of the free memory for a queue and half of it for a host,
     /// 4 MiB for admin queues. Not paced. No TLS.
@@ -116,6 +119,7 @@ impl TcpListenerConfig {
             handshake_timeout: Duration::from_secs(10),
             stall_timeout: Duration::from_secs(30),
             connections_max: 1024,
+            unproven_max: 256,
             in_capsule_bytes: 16 << 10,
             maxh2cdata: 1 << 20,
             digests: true,
@@ -138,7 +142,7 @@ pub struct TcpCounters {
     pub accepted: u64,
     /// Connections open now.
     pub open: u64,
-    /// Connections closed at once because there were too many.
+    /// Connections closed because there were too many, or too many of hosts that had not proved who they are.
     pub refused: u64,
     /// Connections that ended before their handshake was done.
     pub handshakes_failed: u64,

@@ -13,7 +13,7 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::future::poll_fn;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use nvme::command::FABRICS_OPCODE;
 use nvme::fabrics::{ConnectCommand, FabricsCommand};
@@ -31,6 +31,7 @@ use super::tls::session::Session;
 use super::tls::{TlsFailure, TlsMode, TlsSession};
 use super::transfers::{self, Outcome, Transfers};
 use super::{TcpListenerConfig, listener::Shared};
+use crate::admission;
 use crate::budget::Permit;
 use crate::intake::Intake;
 use crate::lifecycle::Lifecycle;
@@ -66,7 +67,12 @@ pub(crate) struct TcpTarget {
     transfers: RefCell<Transfers>,
     /// Data of commands that were given out and are not answered.
     begun: Share,
+    /// The place of a host that has not proved who it is, from the beginning.
+    place: OnceCell<admission::Place<Slot>>,
 }
+
+/// A connection as those know it that may have to close it.
+pub(super) type Slot = Weak<TcpTarget>;
 
 #[derive(Clone, Copy, Debug)]
 struct Agreed {
@@ -113,7 +119,20 @@ impl TcpTarget {
                 shared.config.host_share,
                 shared.held.clone(),
             ),
+            place: OnceCell::new(),
             shared,
+        }
+    }
+
+    /// Has this place until its host has proved who it is.
+    pub(super) fn keep_place(&self, place: admission::Place<Slot>) {
+        // A connection gets one place.
+        let _ = self.place.set(place);
+    }
+
+    pub(crate) fn proved(&self, is_ready_admin: bool) {
+        if let Some(place) = self.place.get() {
+            place.proved(is_ready_admin);
         }
     }
 

@@ -141,7 +141,7 @@ impl Connection {
         let was_open = context.is_none_or(|context| shared.is_open(&context));
         let connection = Self::new(shared, id, peer, Stage::Accepted, handler);
         let set_up = connection.set_up(
-            params.receives,
+            (params.receives, params.receives_later),
             asked.initiator_depth,
             ReceivesIn::SharedQueue,
         );
@@ -179,7 +179,7 @@ impl Connection {
     /// Makes the queue pair and posts its receives.
     fn set_up(
         self: &Rc<Self>,
-        receives: Vec<FabricMemory>,
+        (receives, later): (Vec<FabricMemory>, usize),
         reads: u8,
         receives_in: ReceivesIn,
     ) -> Result<(Rc<Id>, Rc<Adapter>), VerbsError> {
@@ -190,6 +190,7 @@ impl Connection {
         let config = sizes(
             &self.shared.config,
             &receives,
+            later,
             reads.min(limits.reads_out),
             limits,
         );
@@ -287,7 +288,9 @@ impl Connection {
         let ConnectionParams {
             private_data,
             receives,
+            receives_later,
         } = params.ok_or(VerbsError::NoDevice)?;
+        let receives = (receives, receives_later);
         let (id, adapter) = self.set_up(receives, u8::MAX, ReceivesIn::OwnQueue)?;
         let limits = adapter.domain.limits();
         let request = Parameters {
@@ -492,22 +495,24 @@ impl Connection {
     }
 }
 
-/// Sizes of a queue pair for so many receives.
+/// Sizes of a queue pair for these receives, and so many later.
 fn sizes(
     config: &VerbsConfig,
     receives: &[FabricMemory],
+    later: usize,
     reads: u8,
     limits: &super::raw::Limits,
 ) -> RingsConfig {
     let longest = receives.iter().map(|memory| memory.bytes().len()).max();
-    let sends = (receives.len() * config.sends_per_receive + 64).min(limits.work_requests);
+    let count = receives.len() + later;
+    let sends = (count * config.sends_per_receive + 64).min(limits.work_requests);
     RingsConfig {
-        receives: receives.len().max(1),
+        receives: count.max(1),
         receive_bytes: longest.unwrap_or(1),
         sends,
         sends_max: sends * (1 + config.waiting_per_send),
         reads,
-        regions_max: receives.len().max(1),
+        regions_max: count.max(1),
     }
 }
 

@@ -134,7 +134,7 @@ impl Raw {
         Self::over(stream, Sender::Controller)
     }
 
-    fn over(stream: TcpStream, peer: Sender) -> Self {
+    pub(crate) fn over(stream: TcpStream, peer: Sender) -> Self {
         stream.set_nonblocking(true).expect("non-blocking");
         stream.set_nodelay(true).expect("no delay");
         Self {

@@ -1,13 +1,19 @@
 //! Bounds: hosts that are slow, silent, too many or too greedy hold what is theirs and no more.
 
+use std::cell::Cell;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
 use std::time::Duration;
 
 use fabric::rdma::CloseReason;
-use fabric::{TcpHostConfig, TcpListenerConfig};
+use fabric::{TcpHostConfig, TcpListener, TcpListenerConfig};
 use nvme::Status;
-use nvme::tcp::Pdu;
+use nvme::tcp::{Pdu, Sender};
+use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 
-use crate::common::*;
+use crate::common::{
+    FLUSH, HANG, HANG_WITHOUT_DATA, LOOK_AGAIN, READ, WRITE, all_buffers_back, pattern, run,
+};
 use crate::harness::{
     NO_DIGESTS, Raw, Target, attach, config, goes_on, ic_req, in_capsule, transported,
 };
@@ -266,6 +272,64 @@ fn connections_beyond_the_bound_are_closed_and_later_ones_are_served() {
             reactor::yield_now().await;
         }
         attach(&target, TcpHostConfig::default(), true).await;
+    });
+}
+
+/// A connection from that address of this machine.
+fn from(address: [u8; 4], target: SocketAddr) -> std::net::TcpStream {
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+    bind(&socket, &SocketAddr::from((address, 0))).expect("a loopback address");
+    connect(&socket, &target).expect("a connection");
+    socket.into()
+}
+
+#[test]
+fn connections_from_one_address_that_prove_nothing_leave_places_for_others() {
+    run(async {
+        let listener = TcpListener::bind(TcpListenerConfig {
+            unproven_max: 8,
+            ..config()
+        });
+        let listener = Rc::new(listener.expect("a free port"));
+        let address = listener.local_addr();
+        let accepting = listener.clone();
+        let proved = Rc::new(Cell::new(0));
+        let counted = proved.clone();
+        drop(reactor::spawn(async move {
+            let mut queues = Vec::new();
+            while let Some(queue) = accepting.accept().await {
+                if queue.info().peer.ip() != IpAddr::from([127, 0, 0, 1]) {
+                    queue.proved(true);
+                    counted.set(counted.get() + 1);
+                }
+                queues.push(queue);
+            }
+        }));
+        let mut silent: Vec<Raw> = (0..20).map(|_| Raw::open_at(address)).collect();
+        while listener.counters().accepted < 20 {
+            reactor::sleep(LOOK_AGAIN).await;
+        }
+        assert_eq!(listener.counters().refused, 12);
+        for turned_away in &mut silent[8..] {
+            assert_eq!(turned_away.ended().await, None);
+        }
+        // Those from another address displace one of them, and prove who they are.
+        let mut others = Vec::new();
+        for number in 1..=20 {
+            let mut other = Raw::over(from([127, 0, 0, 2], address), Sender::Controller);
+            other.send(&ic_req(NO_DIGESTS)).await;
+            assert!(matches!(other.pdu().await, Some((Pdu::IcResp(_), _))));
+            while proved.get() < number {
+                reactor::sleep(LOOK_AGAIN).await;
+            }
+            others.push(other);
+        }
+        assert_eq!(silent[0].ended().await, None, "the oldest gave way");
+        assert_eq!(listener.counters().refused, 13);
+        while listener.counters().open > 27 {
+            reactor::sleep(LOOK_AGAIN).await;
+        }
+        assert_eq!(listener.counters().open, 27);
     });
 }
 

@@ -176,6 +176,7 @@ impl Target {
             {
                 is_admin.set(connect.qid == 0);
                 queue.connected(connect.qid, connect.sqsize + 1);
+                queue.proved(false);
             }
             let lie = (self.lie.borrow_mut())(&capsule.sqe);
             let task = self

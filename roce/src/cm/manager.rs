@@ -204,6 +204,18 @@ impl Manager {
         }
     }
 
+    /// Ends a connection whose peer may never have asked for it: one that was not confirmed is refused once and
+    /// forgotten, where [`disconnect`](Self::disconnect) would repeat itself for seconds. Others are disconnected.
+    pub fn abandon(&mut self, now: Instant, conn: ConnId) {
+        let state = self.connections.get(&conn).map(|known| known.state);
+        match state {
+            Some(State::RepSent) => {
+                self.withdraw(conn, RejectReason::Consumer, DisconnectReason::Local);
+            }
+            _ => self.disconnect(now, conn),
+        }
+    }
+
     /// Takes a packet for queue pair 1.
     ///
     /// # Errors

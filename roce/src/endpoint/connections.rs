@@ -107,6 +107,13 @@ impl Connections {
             false => self.manager.disconnect(now, conn),
         }
     }
+
+    fn abandon(&mut self, now: Instant, conn: ConnId) {
+        match self.relays.is_elsewhere() {
+            true => self.relays.tell_first(Message::Abandon { conn }),
+            false => self.manager.abandon(now, conn),
+        }
+    }
 }
 
 impl<M: Memory> Endpoint<M> {
@@ -244,6 +251,20 @@ impl<M: Memory> Endpoint<M> {
         });
     }
 
+    /// As [`disconnect`](Self::disconnect), but a peer that has not confirmed the connection is told once and not
+    /// waited for: its address may be forged.
+    pub fn abandon(&mut self, now: Instant, qp: QpId) {
+        self.now = Some(now);
+        self.with_qp(now, qp.0, |qp, context| {
+            if !qp.is_closed() {
+                qp.close(context);
+                qp.farewell.disconnect = true;
+                qp.farewell.abandon = true;
+            }
+            Ok(())
+        });
+    }
+
     /// Forgets a queue pair: what was posted completes as `Flushed`, and nothing else is reported of
     /// it from here on (what was reported before can still be in the queue of events). If the
     /// connection was still up, the peer is told.
@@ -331,7 +352,10 @@ impl<M: Memory> Endpoint<M> {
         if farewell.disconnect
             && let Some(conn) = conn
         {
-            self.connections.disconnect(now, conn);
+            match farewell.abandon {
+                true => self.connections.abandon(now, conn),
+                false => self.connections.disconnect(now, conn),
+            }
             self.handle_connection_events(now);
         }
     }

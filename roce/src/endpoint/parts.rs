@@ -97,6 +97,9 @@ pub(super) enum Message {
     Disconnect {
         conn: ConnId,
     },
+    Abandon {
+        conn: ConnId,
+    },
 }
 
 /// What a part knows of the others.
@@ -201,6 +204,7 @@ impl<M: Memory> Endpoint<M> {
             }
             Message::DataReceived { conn } => manager.data_received(now, conn),
             Message::Disconnect { conn } => manager.disconnect(now, conn),
+            Message::Abandon { conn } => manager.abandon(now, conn),
         }
         self.handle_connection_events(now);
     }

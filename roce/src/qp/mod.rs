@@ -192,6 +192,8 @@ pub(crate) struct Farewell {
     pub(crate) reported: bool,
     /// When nothing is left to be sent: tell the peer's connection management.
     pub(crate) disconnect: bool,
+    /// Tell it once, if the peer has not confirmed the connection.
+    pub(crate) abandon: bool,
     /// When nothing is left to be sent: forget the queue pair.
     pub(crate) forget: bool,
 }

@@ -230,6 +230,40 @@ fn a_target_may_disconnect_before_the_confirmation() {
 }
 
 #[test]
+fn a_connection_that_was_never_confirmed_can_be_given_up_at_once() {
+    let mut pair = Pair::new();
+    let (host, target, _) = pair.requested(0x111);
+    pair.target
+        .manager
+        .accept(pair.now, target, &acceptance(0x222))
+        .expect("it waits");
+    pair.exchange();
+    assert!(matches!(pair.host.event(), Event::ReplyReceived { conn, .. } if conn == host));
+    pair.target.manager.abandon(pair.now, target);
+    let reason = DisconnectReason::Local;
+    assert_eq!(
+        pair.target.event(),
+        Event::Disconnected {
+            conn: target,
+            reason
+        }
+    );
+    assert_eq!(pair.target.manager.live(), 0, "nobody is waited for");
+    assert_eq!(pair.target.manager.poll_timeout(), None);
+    pair.exchange();
+    let reason = DisconnectReason::Rejected(RejectReason::Consumer);
+    assert_eq!(
+        pair.host.event(),
+        Event::Disconnected { conn: host, reason }
+    );
+    pair.assert_quiet();
+    // One that is confirmed is disconnected as any other.
+    let (_, target) = pair.established(0x11, 0x222);
+    pair.target.manager.abandon(pair.now, target);
+    assert!(pair.target.manager.poll_timeout().is_some());
+}
+
+#[test]
 fn a_host_that_crashed_and_comes_again_from_the_same_queue_pair_replaces_its_old_connection() {
     let mut pair = Pair::new();
     let (_, old) = pair.established(0x11, 0x222);

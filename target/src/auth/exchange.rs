@@ -146,6 +146,11 @@ impl QueueAuth {
         !self.open.get() && !self.over.get()
     }
 
+    /// Whether the exchange has failed already.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.over.get() || matches!(&*self.step.borrow(), Step::Ready(_, After::End))
+    }
+
     /// How long until [`QueueAuth::is_late`] may be true, `usual` at most.
     pub(crate) fn pause(&self, usual: Duration) -> Duration {
         match self.deadline.get() {
@@ -524,6 +529,9 @@ fn succeeded<Q: Queue>(command: &Command<Q>) {
         return;
     }
     line.queue.belongs_to(line.controller.host.nqn.as_str());
+    line.queue
+        .proved(line.controller.is_ready_admin(&line.handle));
+    line.controller.subsystem.proved(line.controller.id);
     line.auth.done();
 }
 

@@ -82,6 +82,13 @@ impl Auth {
         holds_off
     }
 
+    /// A host did not authenticate in time, which counts as a failure: who connects by another's name again and again
+    /// and says no more is held off too.
+    pub(crate) fn timed_out(&self, address: IpAddr, host: &Nqn) {
+        self.failed.fetch_add(1, Ordering::Relaxed);
+        self.attempts.failed((address, host.clone()));
+    }
+
     pub(crate) fn figures(&self) -> AuthFigures {
         AuthFigures {
             succeeded: self.succeeded.load(Ordering::Relaxed),

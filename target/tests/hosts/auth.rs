@@ -409,6 +409,89 @@ fn a_host_that_does_not_authenticate_in_time_is_gone() {
     });
 }
 
+#[test]
+fn a_host_that_says_no_more_after_its_connect_has_failed_to_authenticate() {
+    let limits = Limits {
+        auth_timeout: Duration::from_millis(50),
+        auth_failures_max: 2,
+        ..Limits::default()
+    };
+    story_with(limits, async |lab| {
+        let host = TestHost::new(1);
+        keep(&lab, &host.nqn, kept(1)).await;
+        for _ in 0..2 {
+            connected(&lab, &host).await.admin.closed().await;
+        }
+        assert_eq!(lab.target.auth_figures().failed, 2);
+        let queue = lab.queue(0, 32);
+        let reply = connect(&queue, ADMIN, connect_data(&host, CNTLID_DYNAMIC)).await;
+        assert_eq!(reply.status, Status::CONNECT_CONTROLLER_BUSY);
+        assert_eq!(lab.target.auth_figures().held_off, 1);
+    });
+}
+
+#[test]
+fn hosts_that_connect_by_a_name_and_do_not_prove_it_leave_room_for_those_who_do() {
+    let limits = Limits {
+        controllers: 16,
+        ..Limits::default()
+    };
+    story_with(limits, async |mut lab| {
+        let host = TestHost::new(1);
+        keep(&lab, &host.nqn, kept(1)).await;
+        let honest = lab.peer;
+        lab.peer = [192, 0, 2, 66].into();
+        let mut silent = Vec::new();
+        let mut busy = 0;
+        for _ in 0..40 {
+            let queue = lab.queue(0, 32);
+            let data = connect_data(&host, CNTLID_DYNAMIC);
+            match connect(&queue, ADMIN, data).await.status {
+                Status::SUCCESS => silent.push(queue),
+                status => {
+                    assert_eq!(status, Status::CONNECT_CONTROLLER_BUSY);
+                    busy += 1;
+                }
+            }
+        }
+        assert_eq!((silent.len(), busy), (4, 36), "a quarter of all");
+        lab.peer = honest;
+        for _ in 0..8 {
+            admitted(&lab, &host, &keys(1)).await;
+        }
+        assert!(
+            silent.iter().any(FakeQueue::is_closed),
+            "one of them gave way"
+        );
+        lab.attach(9).await;
+    });
+}
+
+#[test]
+fn a_queue_is_its_hosts_when_the_host_has_proved_who_it_is() {
+    story(async |lab| {
+        let host = TestHost::new(1);
+        keep(&lab, &host.nqn, kept(1)).await;
+        let attached = connected(&lab, &host).await;
+        assert_eq!(attached.admin.proved(), None);
+        authenticate(&attached.admin, &host, &keys(1))
+            .await
+            .expect("it knows the secret");
+        assert_eq!(attached.admin.proved(), Some(true));
+        attached.set_property(properties::CC, CC_ENABLE).await.ok();
+        let queue = lab.queue(1, 128);
+        lab.connect_io(&queue, &attached, 1).await.ok();
+        assert_eq!(queue.proved(), None);
+        authenticate(&queue, &host, &keys(1))
+            .await
+            .expect("it knows the secret");
+        assert_eq!(queue.proved(), Some(false));
+        // Whoever need not prove anything has done so by its Connect; discovery is for anybody.
+        assert_eq!(lab.attach(2).await.admin.proved(), Some(true));
+        assert_eq!(lab.discover(3).await.admin.proved(), Some(false));
+    });
+}
+
 /// Bad input 25: the queue of the host that sends it ends, and that is all.
 #[test]
 fn malformed_and_misplaced_messages_fail_the_authentication_and_nobody_elses() {

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -84,6 +84,8 @@ struct Line {
     joined_as: Option<(u16, u16)>,
     /// Whose queue it said that it is.
     host: Option<String>,
+    /// What the target said when the host had proved who it is: whether it makes its address known.
+    proved: Option<bool>,
     waker: Vec<Waker>,
 }
 
@@ -122,6 +124,10 @@ impl Queue for FakeQueue {
             "no more than the transport holds"
         );
         self.line.borrow_mut().joined_as = Some((qid, depth));
+    }
+
+    fn proved(&self, is_ready_admin: bool) {
+        self.line.borrow_mut().proved = Some(is_ready_admin);
     }
 
     fn belongs_to(&self, host_nqn: &str) {
@@ -202,6 +208,11 @@ impl FakeQueue {
     /// The host that the target counts the queue's memory with, once it has joined a controller.
     pub(crate) fn host(&self) -> Option<String> {
         self.line.borrow().host.clone()
+    }
+
+    /// Whether the target said that the host has proved who it is, and whether that makes its address known.
+    pub(crate) fn proved(&self) -> Option<bool> {
+        self.line.borrow().proved
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -330,6 +341,8 @@ pub(crate) struct Lab {
     pub(crate) buffers: BufferPool,
     /// What carries the queues that hosts open.
     pub(crate) transport: Transport,
+    /// Where the hosts are that open queues.
+    pub(crate) peer: Ipv4Addr,
     /// Writes that the drive was asked for, each of any number of blocks.
     pub(crate) drive_writes: Arc<AtomicUsize>,
 }
@@ -472,6 +485,7 @@ impl Lab {
             engine,
             buffers,
             transport: Transport::Rdma,
+            peer: Ipv4Addr::new(192, 0, 2, 7),
             drive_writes,
         };
         lab.create_volume("vol0", VOLUME_BYTES, 4096).await;
@@ -506,7 +520,7 @@ impl Lab {
     /// The same, of a host that has proved that it knows a TLS key.
     pub(crate) fn queue_by_tls(&self, qid: u16, depth: u16, tls: Option<TlsSession>) -> FakeQueue {
         let facts = QueueFacts {
-            peer: SocketAddr::from(([192, 0, 2, 7], 50_000)),
+            peer: SocketAddr::from((self.peer, 50_000)),
             local: SocketAddr::from(([192, 0, 2, 2], 4420)),
             // Over TCP both are known from the Connect command only.
             qid: Some(qid).filter(|_| self.transport == Transport::Rdma),
