@@ -178,6 +178,12 @@ pub enum Event {
         /// The 148 bytes of private data.
         private_data: Vec<u8>,
     },
+    /// Somebody at the peer's address asks for a connection from the queue pair that this one's peer has: the peer
+    /// restarted, or the request is forged. Find out whether the peer is there.
+    Contested {
+        /// The connection.
+        conn: ConnId,
+    },
     /// The connection ended, or was never established. It is gone.
     Disconnected {
         /// The connection.
@@ -195,6 +201,7 @@ impl Event {
             | Self::ReplyReceived { conn, .. }
             | Self::Established { conn }
             | Self::Rejected { conn, .. }
+            | Self::Contested { conn }
             | Self::Disconnected { conn, .. } => *conn,
         }
     }

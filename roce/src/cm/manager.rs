@@ -370,6 +370,11 @@ impl Manager {
             && self.events.len() < self.config.max_connections.saturating_mul(4)
     }
 
+    /// Whether one more event may wait that nobody would miss.
+    pub(super) fn has_room_for_event(&self) -> bool {
+        self.events.len() < self.config.max_connections.saturating_mul(4)
+    }
+
     pub(super) fn set_state(&mut self, conn: ConnId, state: State) {
         let Some(connection) = self.connections.get_mut(&conn) else {
             return;

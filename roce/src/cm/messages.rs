@@ -78,8 +78,10 @@ impl Manager {
                 return self.repeated_request(conn, origin, request);
             }
             // The same id for another queue pair: the peer restarted and counts anew.
-            self.supersede(now, conn);
-            self.forget(conn);
+            if !self.contest(conn) {
+                self.supersede(now, conn);
+                self.forget(conn);
+            }
         }
         if let Err(reason) = self.check_request(origin.path, request) {
             let id = request.local_comm_id;
@@ -89,8 +91,11 @@ impl Manager {
         // The specification has such a request rejected as stale, and lets the peer try again.
         // Linux does not try again, so that the first connection after a crash of the host would
         // fail. Nothing is lost by accepting: this side uses a fresh queue pair and sequence
-        // number, so that nothing of the old connection can be taken for the new one's.
-        if let Some(old) = self.by_peer_qp(remote, request.ca_guid, request.local_qpn) {
+        // number, so that nothing of the old connection can be taken for the new one's. But anybody can
+        // send a request in the peer's name: an established connection goes on until its peer is found silent.
+        if let Some(old) = self.by_peer_qp(remote, request.ca_guid, request.local_qpn)
+            && !self.contest(old)
+        {
             self.supersede(now, old);
         }
         self.report_request(now, origin, request);
@@ -201,6 +206,16 @@ impl Manager {
         }
     }
 
+    /// If the connection is established: has the endpoint find out whether its peer is there.
+    fn contest(&mut self, conn: ConnId) -> bool {
+        let known = self.connections.get(&conn);
+        let established = known.is_some_and(|known| known.state == State::Established);
+        if established && self.has_room_for_event() {
+            self.report(Event::Contested { conn });
+        }
+        established
+    }
+
     /// Ends a connection whose peer shows that it does not know it any more.
     fn supersede(&mut self, now: Instant, conn: ConnId) {
         match self
@@ -253,6 +268,8 @@ impl Manager {
         }
         let reason = DisconnectReason::Rejected(rej.reason);
         match connection.state {
+            // Whoever confirmed the connection knows this side's id.
+            State::Established if rej.remote_comm_id == 0 => return Err(Dropped::Unexpected),
             State::ReqSent => {
                 self.forget(conn);
                 self.report(Event::Rejected {

@@ -422,6 +422,14 @@ impl<M: Memory> Endpoint<M> {
                     });
                 }
             }
+            cm::Event::Contested { conn } => {
+                if let Some(joined) = self.connections.joined.get(&conn) {
+                    self.with_qp(now, joined.qpn, |qp, context| {
+                        qp.probe(context);
+                        Ok(())
+                    });
+                }
+            }
             cm::Event::Disconnected { conn, reason } => {
                 self.connections.pending.remove(&conn);
                 let Some(joined) = self.connections.joined.remove(&conn) else {

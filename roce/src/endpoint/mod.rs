@@ -205,7 +205,7 @@ impl<M: Memory> Endpoint<M> {
         }
         self.with_qp(now, qpn, |qp, context| {
             if marked {
-                qp.congested(packet.bth.opcode.is_read_response(), context);
+                qp.congested(packet.bth.opcode, packet.bth.psn, context);
             }
             qp.handle_packet(&packet, context)
         });

@@ -29,6 +29,15 @@ const STEPS: u32 = 32;
 /// Marks within this time, or within a round trip, have one cause.
 const MARK_PAUSE: Duration = Duration::from_micros(50);
 
+/// A notification about a packet that left so many windows ago comes too late.
+const LATELY_WINDOWS: u32 = 4;
+
+/// Whether a packet with this number may have left a short while ago, when `high` is one past the latest.
+pub(super) fn was_sent_lately(psn: Psn, high: Psn, config: &EndpointConfig) -> bool {
+    let lately = config.max_unacked_packets.saturating_mul(LATELY_WINDOWS);
+    psn != high && high.distance_from(psn) <= lately
+}
+
 /// Smoothed round trip, as in RFC 6298: one sample at a time, none from repeated packets.
 #[derive(Debug, Default)]
 pub(super) struct RoundTrip {

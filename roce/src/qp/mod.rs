@@ -15,7 +15,8 @@ mod responder;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use requester::Requester;
+use congestion::was_sent_lately;
+use requester::{Requester, TRIES_MIN};
 use responder::Responder;
 
 use crate::cm::ConnId;
@@ -23,7 +24,7 @@ use crate::endpoint::{
     Counters, EndpointConfig, Event, PostError, QpId, SendWork, Transmit, WcKind, WcStatus,
 };
 use crate::memory::{Memory, RegionTable};
-use crate::wire::{Bth, Opcode, Packet, Path, PathMtu, Psn};
+use crate::wire::{Bth, Opcode, Packet, Path, PathMtu, Psn, Reth};
 
 /// What is not the queue pair's own, lent for one call.
 pub(crate) struct Context<'a, M> {
@@ -176,14 +177,26 @@ pub(crate) struct Agreement {
 /// Marks of congestion on received packets, of which the peer is told.
 #[derive(Clone, Copy, Debug, Default)]
 struct Marks {
-    /// The peer is to be told.
-    pending: bool,
+    /// The peer is to be told, with the number of the packet that was marked.
+    pending: Option<Psn>,
     /// When it was told last.
     told: Option<Instant>,
 }
 
 /// Content of a congestion notification: nothing (annex A17.9.3).
 const NOTIFICATION: [u8; 16] = [0; 16];
+
+/// A look whether the peer is there, because a connection request claims its queue pair.
+#[derive(Clone, Copy, Debug)]
+struct Probe {
+    since: Instant,
+    /// Packets sent.
+    tries: u32,
+    /// When to send the next one, or to give the peer up.
+    at: Instant,
+    /// One is to be sent now.
+    pending: bool,
+}
 
 /// How far the end of a queue pair has come.
 #[derive(Clone, Copy, Debug, Default)]
@@ -217,6 +230,7 @@ pub(crate) struct QueuePair<M> {
     requester: Requester<M>,
     responder: Responder<M>,
     marks: Marks,
+    probe: Option<Probe>,
     /// In the endpoint's transmit ring.
     pub(crate) scheduled: bool,
     /// The earliest time for which the endpoint has queued a look at this queue pair.
@@ -239,6 +253,7 @@ impl<M: Memory> QueuePair<M> {
             requester: Requester::new(Psn::default(), 0),
             responder: Responder::new(),
             marks: Marks::default(),
+            probe: None,
             scheduled: false,
             timer_queued: None,
         }
@@ -321,11 +336,18 @@ impl<M: Memory> QueuePair<M> {
             context.counters.unexpected += 1;
             return Ok(());
         }
+        // Whoever knows this queue pair's number is its peer.
+        self.probe = None;
         let opcode = packet.bth.opcode;
         let link = &self.link;
         let handled = if opcode == Opcode::CongestionNotification {
             context.counters.notifications_received += 1;
-            self.requester.congested(context.now, context.config);
+            // Anybody can send one in the peer's name: it counts if it names a packet that may have been marked.
+            let (psn, config) = (packet.bth.psn, context.config);
+            match was_sent_lately(psn, self.requester.high, config) {
+                true => self.requester.congested(context.now, config),
+                false => context.counters.unexpected += 1,
+            }
             Ok(())
         } else if opcode.is_request() {
             self.responder.handle_request(packet, context, link)
@@ -343,12 +365,12 @@ impl<M: Memory> QueuePair<M> {
 
     /// The network marked a packet of the peer as having met congestion: the peer is told, but not
     /// more often than the configuration says.
-    pub(crate) fn congested(&mut self, is_read_response: bool, context: &mut Context<'_, M>) {
+    pub(crate) fn congested(&mut self, opcode: Opcode, psn: Psn, context: &mut Context<'_, M>) {
         if matches!(self.state, State::Connecting | State::Closed) {
             return;
         }
         context.counters.marks_received += 1;
-        if is_read_response {
+        if opcode.is_read_response() {
             // This side asked for what filled the path, and it can ask for less.
             self.requester.congested(context.now, context.config);
         }
@@ -357,7 +379,7 @@ impl<M: Memory> QueuePair<M> {
         });
         if !recently {
             self.marks = Marks {
-                pending: true,
+                pending: Some(psn),
                 told: Some(context.now),
             };
         }
@@ -368,20 +390,56 @@ impl<M: Memory> QueuePair<M> {
             return Ok(());
         }
         let handled = self.requester.handle_timeout(context);
+        let handled = handled.and_then(|()| self.probe_again(context));
         handled.inspect_err(|failure| self.fail(*failure, context))
+    }
+
+    /// Finds out whether the peer is there: it answers a request that it has had already. If it is silent for as long
+    /// as any peer may be, the queue pair fails.
+    pub(crate) fn probe(&mut self, context: &Context<'_, M>) {
+        if self.state == State::ReadyToSend && self.probe.is_none() {
+            self.probe = Some(Probe {
+                since: context.now,
+                tries: 0,
+                at: context.now,
+                pending: true,
+            });
+        }
+    }
+
+    fn probe_again(&mut self, context: &Context<'_, M>) -> Result<(), Failure> {
+        let Some(probe) = &mut self.probe else {
+            return Ok(());
+        };
+        if probe.pending || probe.at > context.now {
+            return Ok(());
+        }
+        let waited = context.now.saturating_duration_since(probe.since);
+        if probe.tries > TRIES_MIN && waited >= context.config.give_up_after {
+            return Err(Failure::local(WcStatus::RetryExceeded));
+        }
+        probe.pending = true;
+        Ok(())
     }
 
     /// When `handle_timeout` wants to be called.
     #[inline]
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.requester.deadline()
+        let deadline = self.requester.deadline();
+        match &self.probe {
+            Some(probe) if !probe.pending => {
+                Some(deadline.map_or(probe.at, |deadline| deadline.min(probe.at)))
+            }
+            _ => deadline,
+        }
     }
 
     /// Whether `transmit` would send something.
     #[inline]
     pub(crate) fn can_send(&self, config: &EndpointConfig) -> bool {
         self.responder.can_send()
-            || self.marks.pending
+            || self.marks.pending.is_some()
+            || self.probe.is_some_and(|probe| probe.pending)
             || (self.state == State::ReadyToSend && self.requester.can_send(config))
     }
 
@@ -394,11 +452,28 @@ impl<M: Memory> QueuePair<M> {
         sender: &mut Sender<'_>,
     ) -> Result<usize, (usize, Failure)> {
         let mut sent = 0;
-        if limit > 0 && std::mem::take(&mut self.marks.pending) {
+        if let Some(probe) = &mut self.probe
+            && limit > 0
+            && std::mem::take(&mut probe.pending)
+        {
+            probe.tries += 1;
+            probe.at = context.now + context.config.give_up_after / (TRIES_MIN + 1);
+            // The peer answers a number that it has acknowledged, and does nothing else.
+            let psn = self.requester.unacked.prev();
+            let reth = Some(Reth {
+                va: 0,
+                rkey: 0,
+                len: 0,
+            });
+            let packet = self.link.packet(Opcode::WriteOnly, psn, true, &[]);
+            sender.packet(self.link.path, Packet { reth, ..packet });
+            sent += 1;
+        }
+        if sent < limit
+            && let Some(psn) = self.marks.pending.take()
+        {
             let opcode = Opcode::CongestionNotification;
-            let packet = self
-                .link
-                .packet(opcode, Psn::default(), false, &NOTIFICATION);
+            let packet = self.link.packet(opcode, psn, false, &NOTIFICATION);
             sender.packet(self.link.path, packet);
             context.counters.notifications_sent += 1;
             sent += 1;
@@ -428,7 +503,7 @@ impl<M: Memory> QueuePair<M> {
     pub(crate) fn close(&mut self, context: &mut Context<'_, M>) {
         self.flush(WcStatus::Flushed, WcStatus::Flushed, context);
         self.responder.silence();
-        self.marks.pending = false;
+        self.marks.pending = None;
     }
 
     fn fail(&mut self, failure: Failure, context: &mut Context<'_, M>) {
@@ -447,6 +522,7 @@ impl<M: Memory> QueuePair<M> {
 
     fn flush(&mut self, sends: WcStatus, receives: WcStatus, context: &mut Context<'_, M>) {
         self.state = State::Closed;
+        self.probe = None;
         self.requester.flush(sends, context, &self.link);
         self.responder.flush(receives, context, &self.link);
     }

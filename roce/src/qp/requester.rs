@@ -46,7 +46,7 @@ const NAKS_MAX: u32 = 1024;
 
 /// A silent peer is asked at least so often, however late the timer is served: what was starved may
 /// have been this side.
-const TRIES_MIN: u32 = 5;
+pub(super) const TRIES_MIN: u32 = 5;
 
 /// One posted work request.
 struct Entry<M> {
@@ -98,9 +98,9 @@ pub(super) struct Requester<M> {
     cursor: usize,
     cursor_packet: u32,
     /// The oldest sequence number that is not acknowledged.
-    unacked: Psn,
+    pub(super) unacked: Psn,
     /// One past the highest sequence number that was ever sent (or, for READs, asked for).
-    high: Psn,
+    pub(super) high: Psn,
     /// The sequence number that the next posted work request gets.
     next: Psn,
     /// READs asked for and not complete, before the cursor.

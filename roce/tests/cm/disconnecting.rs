@@ -264,7 +264,8 @@ fn a_connection_that_was_never_confirmed_can_be_given_up_at_once() {
 }
 
 #[test]
-fn a_host_that_crashed_and_comes_again_from_the_same_queue_pair_replaces_its_old_connection() {
+fn a_host_that_crashed_and_comes_again_from_the_same_queue_pair_is_let_in_and_asked_whether_it_lives()
+ {
     let mut pair = Pair::new();
     let (_, old) = pair.established(0x11, 0x222);
     // The host's machine restarts: its adapter has the same identity, and its first queue pair has
@@ -273,11 +274,7 @@ fn a_host_that_crashed_and_comes_again_from_the_same_queue_pair_replaces_its_old
     let mut again = pair.host.sent_one();
     again.mad[24 + 35 - 1] = 0x11;
     pair.target.take(pair.now, &again).expect("a request");
-    let reason = DisconnectReason::Stale;
-    assert_eq!(
-        pair.target.event(),
-        Event::Disconnected { conn: old, reason }
-    );
+    assert_eq!(pair.target.event(), Event::Contested { conn: old });
     let Event::ConnectRequest { conn, peer, .. } = pair.target.event() else {
         panic!("the new request is reported")
     };
@@ -286,7 +283,14 @@ fn a_host_that_crashed_and_comes_again_from_the_same_queue_pair_replaces_its_old
         .manager
         .accept(pair.now, conn, &acceptance(0x333))
         .expect("it waits");
-    assert_eq!(pair.target.manager.live(), 1);
+    assert_eq!(pair.target.manager.live(), 2, "the old one goes on");
+    // A third one takes the place of the second, which nobody has confirmed.
+    pair.host.connect(pair.now, local(0x13));
+    let mut third = pair.host.sent_one();
+    third.mad[24 + 35 - 1] = 0x11;
+    pair.target.take(pair.now, &third).expect("a request");
+    let reason = DisconnectReason::Stale;
+    assert_eq!(pair.target.event(), Event::Disconnected { conn, reason });
 }
 
 #[test]

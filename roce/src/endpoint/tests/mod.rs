@@ -3,6 +3,7 @@
 mod chaos;
 mod connecting;
 mod failures;
+mod forged;
 mod loss;
 mod pair;
 mod parts;
