@@ -151,7 +151,12 @@ impl Engine {
 }
 
 fn notify(shared: &Shared, kind: VolumeChangeKind, info: VolumeInfo) {
-    tracing::info!(volume = %info.name, nsid = info.nsid, ?kind, "a volume changed");
+    let what = match kind {
+        VolumeChangeKind::Created => "a volume was created",
+        VolumeChangeKind::Resized => "a volume was resized",
+        VolumeChangeKind::Deleted => "a volume was deleted: its blocks are freed in the background",
+    };
+    tracing::info!(volume = %info.name, size_bytes = info.size_bytes, "{what}");
     let change = VolumeChange { kind, info };
     for subscriber in lock(&shared.subscribers).iter() {
         subscriber(&change);

@@ -18,7 +18,8 @@
 //! Errors carry [`ErrorBody`] and a status of the table in [`crate::errors`].
 //!
 //! Guarantees: only the socket's owner can use it (mode 0600); the server runs on tokio and hands the
-//! engine's work to the control reactor, never to one that serves hosts; request bodies are bounded.
+//! engine's work to the control reactor, never to one that serves hosts; request bodies are bounded; what is
+//! changed is logged with the user who did it ([`crate::audit`]).
 
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -30,6 +31,7 @@ use axum::Router;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{DefaultBodyLimit, Path as UrlPath, State};
 use axum::http::StatusCode;
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use dedup::{Engine, ErrorKind, VolumeSpec};
@@ -175,6 +177,8 @@ pub struct ApiState {
     pub control: reactor::Handle,
     /// Where hosts come in.
     pub(crate) listeners: Listeners,
+    /// Changes take turns, so that the log knows whose each is.
+    pub(crate) audit: Arc<Mutex<()>>,
 }
 
 /// A bound socket, not yet served.
@@ -213,7 +217,8 @@ impl ApiSocket {
         state: ApiState,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> io::Result<()> {
-        let served = axum::serve(self.listener, router(state))
+        let service = router(state).into_make_service_with_connect_info::<crate::audit::Caller>();
+        let served = axum::serve(self.listener, service)
             .with_graceful_shutdown(stop)
             .await;
         let _ = std::fs::remove_file(&self.path);
@@ -237,6 +242,7 @@ pub fn router(state: ApiState) -> Router {
         .merge(crate::listener_api::routes())
         .fallback(async || Failure::new(ErrorKind::NotFound, "the API has no such path"))
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
+        .layer(from_fn_with_state(state.clone(), crate::audit::record))
         .with_state(state)
 }
 

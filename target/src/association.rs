@@ -159,7 +159,7 @@ async fn watch<Q: Queue>(line: &Rc<Line<Q>>) -> End {
             () = lost => return End::Transport,
             () = silent => {
                 tracing::warn!(
-                    controller = ?controller,
+                    controller = %controller,
                     kato_ms = controller.kato_ms(),
                     "the host is silent: keep-alive timeout"
                 );

@@ -18,8 +18,9 @@ use nvme::fabrics::{
     CNTLID_DYNAMIC, CONNECT_DATA_BYTES, ConnectCommand, ConnectData, FabricsCommand, HOSTNQN_AT,
     InvalidParameter, SUBNQN_AT,
 };
-use nvme::{Cqe, Sqe, Status};
+use nvme::{Cqe, Nqn, Sqe, Status};
 use reactor::BufferPool;
+use tracing::field::display;
 
 use crate::auth::tls::{WrongName, is_generated};
 use crate::controller::{Controller, NewController, QueueHandle};
@@ -54,16 +55,56 @@ pub(crate) struct Joined {
     depth: u16,
 }
 
-/// A refusal: status and result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A refusal: status, result, and the reason for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Refusal {
     status: Status,
     result: u64,
+    /// What the status alone does not say.
+    why: Option<String>,
+}
+
+impl Refusal {
+    fn because(status: Status, why: impl Into<String>) -> Self {
+        Self {
+            why: Some(why.into()),
+            ..Self::from(status)
+        }
+    }
+
+    /// For people: why, or which field was wrong.
+    fn reason(&self) -> String {
+        if let Some(why) = &self.why {
+            return why.clone();
+        }
+        if self.status.code() != Status::CONNECT_INVALID_PARAMETERS {
+            return self.status.to_string();
+        }
+        let fields: [(InvalidParameter, &str); 7] = [
+            (InvalidParameter::command(QID_AT), "queue identifier"),
+            (InvalidParameter::command(SQSIZE_AT), "queue size"),
+            (InvalidParameter::data(HOSTID_AT), "host identifier"),
+            (InvalidParameter::data(CNTLID_AT), "controller identifier"),
+            (
+                InvalidParameter::data(SUBNQN_AT as u16),
+                "subsystem: there is none of that name here, or the key is not for it",
+            ),
+            (InvalidParameter::data(HOSTNQN_AT as u16), "host name"),
+            (InvalidParameter::command(0), "command"),
+        ];
+        let wrong = fields.iter().find(|(at, _)| at.result() == self.result);
+        let field = wrong.map_or("data", |(_, name)| name);
+        format!("a field of Connect is wrong: {field}")
+    }
 }
 
 impl From<Status> for Refusal {
     fn from(status: Status) -> Self {
-        Self { status, result: 0 }
+        Self {
+            status,
+            result: 0,
+            why: None,
+        }
     }
 }
 
@@ -72,6 +113,7 @@ impl From<InvalidParameter> for Refusal {
         Self {
             status: Status::CONNECT_INVALID_PARAMETERS.with_dnr(),
             result: parameter.result(),
+            why: None,
         }
     }
 }
@@ -84,7 +126,8 @@ pub(crate) async fn join<Q: Queue>(
 ) -> Option<Joined> {
     loop {
         let capsule = queue.next_command().await?;
-        let refusal = match connect(target, queue, &capsule, buffers).await {
+        let mut named = None;
+        let refusal = match connect(target, queue, &capsule, buffers, &mut named).await {
             Ok(joined) => {
                 let cntlid = u64::from(joined.controller.id);
                 let result = cntlid
@@ -106,12 +149,16 @@ pub(crate) async fn join<Q: Queue>(
         let facts = queue.facts();
         let is_about_host = refusal.status.code() == Status::CONNECT_INVALID_HOST;
         target.connect_refused(facts.transport, is_about_host);
+        let (host, subsystem) = named.unzip();
+        let (host, subsystem) = (host.as_ref().map(display), subsystem.as_ref().map(display));
         tracing::warn!(
+            host,
+            subsystem,
             peer = %facts.peer,
             qid = facts.qid,
             status = %refusal.status,
-            result = format_args!("{:#x}", refusal.result),
-            "connect refused"
+            "Connect was refused: {}",
+            refusal.reason()
         );
         queue.complete(capsule, Cqe::new(refusal.status, refusal.result), None);
     }
@@ -122,6 +169,7 @@ async fn connect<Q: Queue>(
     queue: &Q,
     capsule: &Q::Capsule,
     buffers: &BufferPool,
+    named: &mut Option<(Nqn, Nqn)>,
 ) -> Result<Joined, Refusal> {
     let facts = queue.facts();
     let command = parse(Q::sqe(capsule))?;
@@ -134,14 +182,19 @@ async fn connect<Q: Queue>(
         }
     };
     let data = ConnectData::parse(&data)?;
+    *named = Some((data.host.clone(), data.subsystem.clone()));
     if target.is_stopping() {
-        return Err(Status::CONNECT_CONTROLLER_BUSY.into());
+        let busy = Status::CONNECT_CONTROLLER_BUSY;
+        return Err(Refusal::because(busy, "the daemon stops"));
     }
     let tls = queue.tls();
     if let Some(session) = &tls {
         let checked = target.check_tls(facts.peer, session, &data);
         checked.map_err(|wrong| match wrong {
-            WrongName::Host => Status::CONNECT_INVALID_HOST.with_dnr().into(),
+            WrongName::Host => {
+                let status = Status::CONNECT_INVALID_HOST.with_dnr();
+                Refusal::because(status, "its TLS key is another host's")
+            }
             WrongName::Subsystem => Refusal::from(InvalidParameter::data(SUBNQN_AT as u16)),
         })?;
     }
@@ -202,13 +255,7 @@ async fn connect_admin(
         return Err(InvalidParameter::data(SUBNQN_AT as u16).into());
     };
     if !target.allows(&subsystem, &data.host) {
-        tracing::warn!(
-            host = %data.host,
-            peer = %facts.peer,
-            subsystem = %data.subsystem,
-            "the host is not on the subsystem's list"
-        );
-        return Err(Status::CONNECT_INVALID_HOST.with_dnr().into());
+        return Err(not_listed());
     }
     if data.cntlid != CNTLID_DYNAMIC {
         return Err(InvalidParameter::data(CNTLID_AT).into());
@@ -227,15 +274,20 @@ async fn connect_admin(
     let asked = subsystem.kind == SubsystemKind::Nvm
         && !tls.as_ref().is_some_and(is_generated)
         && target.keys_of(&host.nqn).is_some();
-    if asked && target.auth.holds_off(facts.peer.ip(), &host.nqn) {
-        return Err(Status::CONNECT_CONTROLLER_BUSY.into());
+    if asked && let Some(held_off) = target.auth.holds_off(facts.peer.ip(), &host.nqn) {
+        let busy = Status::CONNECT_CONTROLLER_BUSY;
+        return Err(Refusal::because(busy, held_off.to_string()));
     }
     let earlier_gone = subsystem.earlier_associations_gone(&host);
     if reactor::timeout(EARLIER_ASSOCIATIONS_TIMEOUT, earlier_gone)
         .await
         .is_err()
     {
-        return Err(Status::CONNECT_CONTROLLER_BUSY.into());
+        let busy = Status::CONNECT_CONTROLLER_BUSY;
+        return Err(Refusal::because(
+            busy,
+            "commands of the host's earlier association are still under way",
+        ));
     }
     let new = NewController {
         saved: saved::of(&target.engine, &subsystem.nqn, &host.nqn),
@@ -263,7 +315,7 @@ async fn connect_admin(
     if !target.allows(&subsystem, &controller.host.nqn) {
         // The list changed in these moments.
         subsystem.remove(controller.id);
-        return Err(Status::CONNECT_INVALID_HOST.with_dnr().into());
+        return Err(not_listed());
     }
     let authenticates = target.has_to_authenticate(&controller);
     if !authenticates && let Err(taken) = target.admit(&controller, controller.tls.is_some()) {
@@ -280,6 +332,11 @@ async fn connect_admin(
     })
 }
 
+fn not_listed() -> Refusal {
+    let status = Status::CONNECT_INVALID_HOST.with_dnr();
+    Refusal::because(status, "the host is not on the subsystem's list")
+}
+
 /// Whether the host may come without TLS. One that may not, and has a secret, may have a TLS key made where TLS is taken:
 /// its authentication fails if it asks for anything else.
 fn check_clear(target: &Target, facts: &QueueFacts, host: &Host) -> Result<(), Refusal> {
@@ -292,8 +349,11 @@ fn check_clear(target: &Target, facts: &QueueFacts, host: &Host) -> Result<(), R
     if takes_both && target.keys_of(&host.nqn).is_some() {
         return Ok(());
     }
-    tracing::warn!(host = %host.nqn, peer = %facts.peer, "the host may come by TLS alone, and came without");
-    Err(Status::CONNECT_INVALID_HOST.with_dnr().into())
+    let status = Status::CONNECT_INVALID_HOST.with_dnr();
+    Err(Refusal::because(
+        status,
+        "the host may come by TLS alone, and came without",
+    ))
 }
 
 fn refuse_identifier(taken: &IdentifierTaken, host: &Host, facts: &QueueFacts) -> Refusal {

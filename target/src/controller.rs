@@ -213,6 +213,12 @@ pub(crate) enum ConfigurationChange {
     Shutdown,
 }
 
+impl std::fmt::Display for Controller {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} ({} from {})", self.id, self.host.nqn, self.peer)
+    }
+}
+
 impl std::fmt::Debug for Controller {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Controller")
@@ -397,7 +403,7 @@ impl Controller {
                     shutdown: 0,
                 };
             } else {
-                tracing::warn!(controller = ?self, configuration = value, "cannot work with this configuration");
+                tracing::warn!(controller = %self, configuration = format_args!("{value:#x}"), "the host asks for a configuration that is not supported");
                 state.status.fatal = true;
             }
         } else if old.enable && !new.enable {

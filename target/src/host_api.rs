@@ -155,7 +155,8 @@ pub(crate) fn routes() -> Router<ApiState> {
         )
 }
 
-fn view(host: &HostConfig) -> HostView {
+/// What is shown of a host: no secrets.
+pub(crate) fn view(host: &HostConfig) -> HostView {
     let hash = |secret: &Option<Secret>| {
         let secret = secret.as_ref()?;
         let name = secret.transform().map_or("none", Hash::name);

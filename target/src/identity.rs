@@ -120,7 +120,7 @@ impl Target {
         });
         for other in displaced {
             tracing::warn!(
-                controller = ?other,
+                controller = %other,
                 owner = %host.nqn,
                 "the host identifier belongs to a host that proved its name: ending this association"
             );

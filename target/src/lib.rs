@@ -28,6 +28,7 @@ mod admin;
 pub mod ana;
 pub mod api;
 pub mod association;
+mod audit;
 pub mod auth;
 pub mod catalog;
 pub mod cli;

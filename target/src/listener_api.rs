@@ -40,7 +40,7 @@ pub struct ListenerView {
 }
 
 impl ListenerView {
-    fn new(port: &PortConfig) -> Self {
+    pub(crate) fn new(port: &PortConfig) -> Self {
         Self {
             id: port.id,
             address: port.address,

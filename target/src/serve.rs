@@ -264,6 +264,7 @@ async fn serve_pool(
         dir: pool.dir.clone(),
         control: control.clone(),
         listeners: listeners.clone(),
+        audit: Arc::default(),
     };
     let api = tokio::spawn(api.serve(state, async {
         let _ = api_stopped.await;

@@ -279,12 +279,12 @@ impl Target {
             let config = after.subsystem(&controller.subsystem.nqn);
             let in_clear = controller.tls.is_none();
             if in_clear && after.catalog.has_to_use_tls(&controller.host.nqn) {
-                tracing::info!(?controller, "the host may come by TLS alone from now on");
+                tracing::info!(%controller, "the host may come by TLS alone from now on");
                 controller.end();
                 continue;
             }
             if !config.is_some_and(|config| config.allows(&controller.host.nqn)) {
-                tracing::info!(?controller, "the host may not use the subsystem any more");
+                tracing::info!(%controller, "the host may not use the subsystem any more");
                 controller.end();
                 continue;
             }
@@ -452,7 +452,7 @@ impl Target {
         let mut controllers = self.controllers();
         controllers.extend(self.discovery.controllers());
         for controller in controllers.iter().filter(|c| c.port == port) {
-            tracing::info!(?controller, port, "its listener is removed");
+            tracing::info!(%controller, port, "its listener is removed");
             controller.end();
         }
     }

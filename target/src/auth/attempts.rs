@@ -4,6 +4,7 @@
 //! same name at another address.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::hash::Hash;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -12,6 +13,20 @@ use crate::queue::lock;
 
 /// Those that are remembered; the one that began first is forgotten for another.
 const REMEMBERED_MAX: usize = 4096;
+
+/// Somebody who has to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HeldOff {
+    failures: u32,
+    left: Duration,
+}
+
+impl fmt::Display for HeldOff {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.left.as_secs() + 1;
+        write!(f, "held off {seconds} s after {} failures", self.failures)
+    }
+}
 
 /// Failures of one.
 struct Failures {
@@ -36,9 +51,18 @@ impl<Who: Clone + Eq + Hash> Attempts<Who> {
 
     /// Whether it failed as often as it may within the window.
     pub(super) fn is_over(&self, who: &Who) -> bool {
+        self.held_off(who).is_some()
+    }
+
+    /// The same, with how often it failed, and for how long it has to wait.
+    pub(super) fn held_off(&self, who: &Who) -> Option<HeldOff> {
         let failures = lock(&self.failures);
-        failures.get(who).is_some_and(|failures| {
-            failures.count >= self.failures_max && failures.since.elapsed() < self.window
+        let failures = failures.get(who)?;
+        let left = self.window.checked_sub(failures.since.elapsed())?;
+        let is_over = failures.count >= self.failures_max && !left.is_zero();
+        is_over.then_some(HeldOff {
+            failures: failures.count,
+            left,
         })
     }
 
@@ -101,7 +125,9 @@ mod tests {
             assert!(!attempts.is_over(&(address(1), host(1))));
             assert_eq!(attempts.failed((address(1), host(1))), count);
         }
-        assert!(attempts.is_over(&(address(1), host(1))));
+        let held_off = attempts.held_off(&(address(1), host(1)));
+        let text = held_off.expect("it has to wait").to_string();
+        assert_eq!(text, "held off 3600 s after 3 failures");
         assert!(
             !attempts.is_over(&(address(1), host(2))),
             "another host there"

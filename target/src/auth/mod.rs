@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use nvme::Nqn;
 use serde::{Deserialize, Serialize};
 
-use attempts::Attempts;
+use attempts::{Attempts, HeldOff};
 pub use config::HostAuth;
 use turns::Turns;
 
@@ -74,9 +74,9 @@ impl Auth {
     }
 
     /// Whether this host failed so often lately that it has to wait.
-    pub(crate) fn holds_off(&self, address: IpAddr, host: &Nqn) -> bool {
-        let holds_off = self.attempts.is_over(&(address, host.clone()));
-        if holds_off {
+    pub(crate) fn holds_off(&self, address: IpAddr, host: &Nqn) -> Option<HeldOff> {
+        let holds_off = self.attempts.held_off(&(address, host.clone()));
+        if holds_off.is_some() {
             self.held_off.fetch_add(1, Ordering::Relaxed);
         }
         holds_off

@@ -15,23 +15,20 @@ pub mod estimate;
 pub mod host;
 mod line;
 pub mod listener;
+mod logging;
 mod repair;
 mod reservation;
 mod scrub;
 pub mod subsystem;
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::error::ErrorKind as UsageKind;
 use serde::Serialize;
-use tracing_subscriber::EnvFilter;
 
 use crate::errors::{EXIT_FAILED, EXIT_USAGE, Failure, exit_code};
 use args::{Command, PoolCommand};
-
-/// The variable that sets what is logged, in the syntax of tracing's `EnvFilter`.
-const LOG_VARIABLE: &str = "ONEFOLD_LOG";
 
 /// Runs the program with the process's arguments.
 #[must_use]
@@ -51,7 +48,10 @@ pub fn main() -> ExitCode {
             };
         }
     };
-    start_logging(&cli.command);
+    if let Err(failure) = logging::start(&cli.command) {
+        let _ = writeln!(io::stderr().lock(), "onefold: {failure}");
+        return ExitCode::from(EXIT_USAGE);
+    }
     match run(cli.command) {
         Ok(code) => code,
         Err(error) => {
@@ -123,25 +123,6 @@ fn run(command: Command) -> Outcome {
         Command::Bench(command) => bench::run(command),
         Command::Estimate(args) => estimate::run(args),
     }
-}
-
-/// The daemon logs what happens, the other commands only what goes wrong.
-fn start_logging(command: &Command) {
-    let default = if matches!(command, Command::Serve(_)) {
-        "info"
-    } else {
-        "warn"
-    };
-    let filter = EnvFilter::try_from_env(LOG_VARIABLE).unwrap_or_else(|_| EnvFilter::new(default));
-    // Fails only when a logger is set already: then that one is used.
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal())
-        // A log that cannot be written (a closed terminal, a pipe without a reader) is lost. The default complains
-        // on standard error, which panics then.
-        .log_internal_errors(false)
-        .try_init();
 }
 
 /// Prints a result. A reader that went away (a closed pipe) is no failure.

@@ -127,11 +127,10 @@ async fn change<Q: Queue>(command: &Command<Q>, nsid: u32, request: Request) -> 
         })
         .await?;
     tracing::info!(
-        controller = ?command.line.controller,
+        controller = %command.line.controller,
         nsid,
         %volume,
-        ?request,
-        "reservations changed"
+        "reservations changed: {request}"
     );
     tell(target, volume, &effects.notify);
     if !effects.abort.is_empty() {

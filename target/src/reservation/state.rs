@@ -84,6 +84,18 @@ mod kind {
     }
 }
 
+/// For people: without the keys.
+impl std::fmt::Display for Request {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let action = match self {
+            Self::Register { action, .. } => format!("{action:?}"),
+            Self::Acquire { action, kind, .. } => format!("{action:?}, {}", kind.name()),
+            Self::Release { action, .. } => format!("{action:?}"),
+        };
+        f.write_str(&action.to_lowercase())
+    }
+}
+
 /// A command that changes reservations, with its keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {

@@ -375,3 +375,90 @@ fn help_has_an_example_and_usage_errors_have_their_own_code() {
     fails(&["nonsense"], 64, &["nonsense"]);
     assert!(Path::new(ONEFOLD).exists());
 }
+
+#[test]
+fn the_log_says_who_changed_what_and_who_was_refused() {
+    let pool = Pool::new();
+    let path = pool.dir.with_extension("log");
+    let log = std::fs::File::create(&path).expect("a log");
+    let arguments = [
+        "serve",
+        "--pool",
+        pool.dir(),
+        "--listen",
+        &pool.address,
+        "--create",
+        "1G",
+    ];
+    let _daemon = Daemon::start_with(&arguments, log.into());
+    let line = |words: &[&str]| {
+        wait_for(&words.join(" "), || {
+            let text = std::fs::read_to_string(&path).expect("the log");
+            text.lines()
+                .any(|line| words.iter().all(|word| line.contains(word)))
+        });
+    };
+    let uid = format!("uid {}", rustix::process::getuid().as_raw());
+    let at = |arguments: &[&str]| run(&[arguments, &["--pool", pool.dir()]].concat());
+    assert!(
+        at(&["volume", "create", "a", "--size", "1G"])
+            .status
+            .success()
+    );
+    line(&["added volume 'a'", "size_bytes 1073741824", &uid]);
+    assert!(
+        at(&["volume", "resize", "a", "--size", "2G"])
+            .status
+            .success()
+    );
+    line(&[
+        "changed volume 'a': size_bytes from 1073741824 to 2147483648",
+        &uid,
+    ]);
+    let host = "nqn.2014-08.org.nvmexpress:uuid:6f6e6566-6f6c-4d00-8000-000000000001";
+    assert!(at(&["subsystem", "allow", NQN, host]).status.success());
+    line(&[
+        "changed subsystem",
+        "allow_any_host from true to false",
+        host,
+        &uid,
+    ]);
+    assert!(
+        !at(&["volume", "resize", "b", "--size", "2G"])
+            .status
+            .success()
+    );
+    line(&["a change was refused", "there is no volume 'b'", &uid]);
+
+    let other = "nqn.2014-08.org.nvmexpress:uuid:6f6e6566-6f6c-4d00-8000-000000000002";
+    let load = [
+        "perf",
+        &pool.subsystem(),
+        "--rw",
+        "read",
+        "--size",
+        "4k",
+        "--hostnqn",
+        other,
+    ];
+    assert!(!run(&load).status.success());
+    line(&[
+        "Connect was refused: the host is not on the subsystem's list",
+        other,
+        NQN,
+    ]);
+    let text = std::fs::read_to_string(&path).expect("the log");
+    assert!(!text.contains("host connected"), "{text}");
+}
+
+#[test]
+fn a_mistyped_log_filter_is_an_error_and_not_silence() {
+    let output = std::process::Command::new(ONEFOLD)
+        .args(["volume", "list"])
+        .env("ONEFOLD_LOG", "inof")
+        .output()
+        .expect("the program starts");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(64), "{errors}");
+    assert!(errors.contains("ONEFOLD_LOG='inof'"), "{errors}");
+}
