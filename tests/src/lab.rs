@@ -129,6 +129,8 @@ impl Guest {
             share.path().join(&story),
         )
         .expect("the story exists");
+        let fields = "fields.sh";
+        fs::copy(folder().join(fields), share.path().join(fields)).expect("it is in the lab");
         for file in spec.files {
             let name = file.file_name().expect("a file has a name");
             fs::copy(file, share.path().join(name)).expect("the story's file can be copied");

@@ -1,6 +1,7 @@
 # A host with two paths that verifies what it wrote, whatever happens to one of them.
 # arguments: ADDRESS ADDRESS (one listener each)
 . /lib/lab.sh
+. /lab/fields.sh
 tcp_up
 connect() { # ADDRESS
   reach "$1"
@@ -29,8 +30,11 @@ await_states() { # WANTED
 first=$1 second=$2
 await_states "optimized optimized"
 nvme list-subsys
-nvme ana-log "/dev/$(ls /sys/class/nvme | head -n 1)" || die ana-log
-nvme id-ctrl "/dev/$(ls /sys/class/nvme | head -n 1)" | grep -E '^(cmic|anacap|anatt|anagrpmax|nanagrpid)' || die id-ctrl
+control=/dev/$(ls /sys/class/nvme | head -n 1)
+are cmic=0xb anacap=0x1f anatt=10 anagrpmax=128 nanagrpid=128 < <(nvme id-ctrl "$control")
+are anagrpid=1 < <(nvme id-ns "$disk")
+nvme ana-log "$control" | tee /tmp/ana || die ana-log
+grep -qi "optimized" /tmp/ana && ! grep -qi "inaccessible\|persistent\|non-optimized" /tmp/ana || die "the log says other states"
 
 # Rounds of fio until the end: each writes, and verifies what it wrote.
 (

@@ -2,6 +2,7 @@
 # get-lba-status, dsm, flush. (Compare and Write as one cannot be sent through this kernel.)
 # arguments: TARGET-ADDRESS
 . /lib/lab.sh
+. /lab/fields.sh
 address=$1
 tcp_up; reach "$address"
 disk=$(attach "$address" -i 2) || die connect
@@ -11,8 +12,11 @@ log "attached $disk on $(uname -r)"
 # What a command must end in: a word of nvme-cli's text of the status.
 refused() { word=$1; shift; "$@" >/tmp/said 2>&1 && die "it succeeded: $*"; grep -qi "$word" /tmp/said || { cat /tmp/said; die "$* said something else than $word"; }; }
 at() { dd if="$disk" bs=4096 skip="$1" count="$2" iflag=direct 2>/dev/null; }
-nvme id-ctrl "$controller" | grep -E "^(oacs|oncs|fuses|awun|awupf|acwu|ocfs|vwc)" | tr -s ' \n' ' '; echo
-nvme id-ns "$disk" | grep -E "^(nsfeat|nawun|nawupf|nacwu|mssrl|mcl|msrc)" | tr -s ' \n' ' '; echo
+# As nvme-cli decodes them, which knows nothing of this program.
+are oacs=0x200 acl=3 aerl=3 frmw=0x3 lpa=0x3e elpe=63 npss=0 crdt1=5 crdt2=20 crdt3=50 oncs=0x1ff fuses=0x1 vwc=0x7 \
+  awun=255 awupf=0 acwu=255 ocfs=0x5 sqes=0x66 cqes=0x44 mdts=8 cntrltype=1 rab=6 pels=1 < <(nvme id-ctrl "$controller")
+are nsze=0x80000 ncap=0x80000 nsfeat=0x1b nlbaf=1 flbas=0 nawun=255 nawupf=0 nacwu=255 nabspf=0 mssrl=65535 mcl=1048576 \
+  msrc=255 dlfeat=9 nmic=0x1 rescap=0xff nsattr=0 < <(nvme id-ns "$disk")
 
 # Compare and copy: eight blocks, and parts of them in another order.
 head -c 32768 /dev/urandom >/tmp/a; head -c 32768 /dev/urandom >/tmp/b

@@ -1,6 +1,7 @@
 # Namespaces and discovery as nvme-cli and Linux see them: how changes of the owner arrive, and what a host may change.
 # arguments: TARGET-ADDRESS
 . /lib/lab.sh
+. /lab/fields.sh
 address=$1
 VMS=nqn.2026-11.org.example:vms
 tcp_up; reach "$address"
@@ -16,10 +17,19 @@ nvme list
 control=
 for c in /sys/class/nvme/nvme*; do [ "$(cat $c/subsysnqn)" = "$VMS" ] && control=/dev/${c##*/} && cntlid=$(cat $c/cntlid); done
 [ -n "$control" ] || die "no controller of $VMS"
-nvme id-ctrl "$control" | grep -E '^(sn|mn|oacs|cntlid|nn|mnan|nwpc|tnvmcap|unvmcap|subnqn)'
-nvme list-ns "$control"
-nvme id-ns "$far" | grep -E '^(nsze|nmic|nsattr|nguid|eui64|lbaf|flbas)'
-nvme ns-descs "$far"
+are mn=Onefold oacs=0x208 cntlid="$cntlid" nn=1024 mnan=1024 nwpc=0x3 subnqn="$VMS" < <(nvme id-ctrl "$control")
+nvme id-ctrl "$control" >/tmp/control
+all=$(sed -n 's/^tnvmcap *: *//p' /tmp/control) unused=$(sed -n 's/^unvmcap *: *//p' /tmp/control)
+log "of $all bytes $unused are unused"
+[ "$all" -ge 2147483648 ] && [ "$unused" -gt 0 ] && [ "$unused" -le "$all" ] || die "that is no space"
+nvme list-ns "$control" | tee /tmp/listed
+grep -q ":0x1$" /tmp/listed && grep -q ":0x384$" /tmp/listed || die "1 and 900 are not what is listed"
+are nmic=0x1 nsattr=0 flbas=0 nlbaf=1 < <(nvme id-ns "$far")
+nvme ns-descs "$far" | tee /tmp/descriptors
+# Of the same number by two ways.
+eui64=$(nvme id-ns "$far" | sed -n 's/^eui64 *: *//p')
+grep -q "^eui64 *: *$eui64" /tmp/descriptors || die "another EUI64 in the descriptors"
+[ "$(sed -n 's/^uuid *: *//p' /tmp/descriptors)" = "$(cat "/sys/block/${far##*/}/uuid")" ] || die "another UUID than Linux knows"
 [ "$(nvme id-ns "$far" | sed -n 's/^eui64 *: *//p')" != 0000000000000000 ] || die "no EUI64"
 head -c 1048576 /dev/urandom >/tmp/a
 dd if=/tmp/a of="$far" bs=1M oflag=direct conv=fsync 2>/dev/null || die write
