@@ -131,7 +131,7 @@ pub async fn open(request: &PoolRequest) -> Result<OpenPool, Failure> {
     if created && volumes.is_empty() {
         volumes.push(VolumeArg {
             name: DEFAULT_VOLUME.to_owned(),
-            size_bytes: default_volume_bytes(engine.status().capacity_bytes),
+            size_bytes: default_volume_bytes(engine.summary().capacity_bytes),
             lba_bytes: BLOCK_BYTES as u32,
             dedup: true,
             compression: Compression::Off,

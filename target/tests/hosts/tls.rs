@@ -722,6 +722,7 @@ fn a_host_that_may_come_by_tls_alone_has_nothing_in_clear() {
         let secure = admin_of(&lab, &host, Some(&session(&own))).await;
         // What is there in clear ends at once, the rest goes on.
         with_auth(&mut lab, &host, TlsMode::Allowed, auth(true, false)).await;
+        lab.attached_hosts_are(1).await;
         clear.admin.closed().await;
         secure.property(properties::CAP, true).await.ok();
         let refused = ask(&lab, None, &host, DEFAULT_SUBSYSTEM_NQN).await;

@@ -32,7 +32,8 @@ use nvme::auth::{ConfiguredPsk, CryptoError, Derivation, Hash, PskVersion, TlsPs
 /// 5.5), which are 388 GB. What counts for it is the number of AES blocks, so shorter records count for what is in them.
 pub const TLS_KEY_BYTES_MAX: u64 = 360 << 30;
 
-// 2^24.5 records of 2^14 bytes, of which one more is sealed before it is seen that there are enough.
+// 2^24.5 records of 2^14 bytes. What is sealed before a connection looks whether it has to end is far less than this
+// leaves.
 const _: () = assert!(TLS_KEY_BYTES_MAX + (1 << 30) < 388_736_063_996);
 
 /// Whether hosts of a TCP listener speak TLS.
