@@ -1,8 +1,9 @@
 //! The listeners as the control plane has them: it asks all data reactors, one after the other.
 //!
-//! Guarantee: a listener is there on every reactor or on none, and is kept only when it is there.
+//! Guarantees: a listener is there on every reactor or on none, and is kept only when it is there. Additions, removals
+//! and reloads happen one after the other: of two for one address the second would close what the first opened.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use dedup::ErrorKind;
 use fabric::{TlsMode, TransportAddress};
 use futures_util::future::join_all;
 use nvme::ana::AnaState;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Mutex, mpsc, oneshot};
 
 use crate::catalog::{Catalog, PortConfig};
 use crate::errors::Failure;
@@ -28,6 +29,8 @@ pub(crate) struct Listeners {
     /// For addresses that come later.
     how: Wanted,
     mdns: Option<Arc<Mdns>>,
+    /// Listeners that the pool keeps and that could not be opened. Locked while listeners come and go.
+    missing: Arc<Mutex<HashSet<TransportAddress>>>,
 }
 
 impl Listeners {
@@ -45,7 +48,38 @@ impl Listeners {
             reactors,
             how,
             mdns: mdns.map(Arc::new),
+            missing: Arc::default(),
         }
+    }
+
+    /// Notes that a listener that the pool keeps could not be opened.
+    pub(crate) async fn note_missing(&self, address: TransportAddress) {
+        self.missing.lock().await.insert(address);
+    }
+
+    /// Opens listeners that the pool keeps and that could not be opened before. Nothing else has to be read again:
+    /// what is configured lies in the pool, and counts as soon as it is changed.
+    pub(crate) async fn reload(&self, target: &Target) {
+        let mut missing = self.missing.lock().await;
+        for address in missing.clone() {
+            let Some(tls) = port_of(&target.catalog(), address).map(|port| port.tls) else {
+                missing.remove(&address);
+                continue;
+            };
+            match self.open(address, tls).await {
+                Ok(()) => {
+                    tracing::info!(%address, "a listener that the pool keeps is served now");
+                    missing.remove(&address);
+                    self.announce(&[address]);
+                }
+                Err(error) => {
+                    tracing::error!(%address, %error, "a listener that the pool keeps is still not served");
+                }
+            }
+        }
+        tracing::info!(
+            "reloaded (SIGHUP): what is configured lies in the pool, and counts already"
+        );
     }
 
     /// Announces listeners on the local network, if that is wanted.
@@ -104,7 +138,7 @@ impl Listeners {
     }
 
     /// Listens there no longer.
-    pub(crate) async fn close(&self, address: TransportAddress) {
+    async fn close(&self, address: TransportAddress) {
         for reactor in &self.reactors {
             let (question, answer) = oneshot::channel();
             if reactor.send(Order::Remove(address, question)).await.is_ok() {
@@ -124,6 +158,7 @@ impl Listeners {
         address: TransportAddress,
         set: PortChange,
     ) -> Result<PortConfig, Failure> {
+        let _one_at_a_time = self.missing.lock().await;
         if let Some(known) = port_of(&target.catalog(), address) {
             return Err(Failure::invalid(format!(
                 "'{address}' is listener {} already",
@@ -194,6 +229,7 @@ impl Listeners {
         control: &reactor::Handle,
         id: u16,
     ) -> Result<PortConfig, Failure> {
+        let mut missing = self.missing.lock().await;
         let changed = target.clone();
         let remove = move |catalog: &mut Catalog| {
             let gone = catalog.ports.remove(&id);
@@ -201,6 +237,7 @@ impl Listeners {
         };
         let removed = control.spawn(move || async move { changed.change(remove).await });
         let port = removed.await??;
+        missing.remove(&port.address);
         if let Some(mdns) = &self.mdns {
             mdns.withdraw(port.address);
         }

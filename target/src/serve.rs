@@ -251,7 +251,6 @@ async fn serve_pool(
         bound,
         work,
         listeners,
-        mut missing,
     } = tokio::select! {
         started = starting => started?,
         _ = signals.stop() => return Ok(()),
@@ -284,7 +283,7 @@ async fn serve_pool(
     let (outcome, listening) = loop {
         tokio::select! {
             told = signals.next() => match told {
-                Told::Reload => reload(&target, &listeners, &mut missing).await,
+                Told::Reload => listeners.reload(&target).await,
                 Told::Stop(by) => {
                     tracing::info!("stopping ({by})");
                     break (Ok(()), first_end.into_inner());
@@ -329,8 +328,6 @@ struct Listening {
     /// The reactors' work, which ends when the target stops.
     work: Vec<RemoteJoin<()>>,
     listeners: Listeners,
-    /// Listeners that the pool keeps and that could not be opened.
-    missing: Vec<TransportAddress>,
 }
 
 /// Lets every data reactor listen, the first one first: it finds out what is free. Of the listeners
@@ -370,7 +367,6 @@ async fn start_listening(
         }
     }
     let listeners = Listeners::new(reactors, &how, mdns);
-    let mut missing = Vec::new();
     for (address, tls) in kept {
         match listeners.open(address, tls).await {
             Ok(()) => bound.push(address),
@@ -380,7 +376,7 @@ async fn start_listening(
                     "a listener that the pool keeps is not served: a reload (SIGHUP) tries again, \
                      `onefold listener remove` forgets it"
                 );
-                missing.push(address);
+                listeners.note_missing(address).await;
             }
         }
     }
@@ -394,35 +390,7 @@ async fn start_listening(
         bound,
         work,
         listeners,
-        missing,
     })
-}
-
-/// Opens listeners that the pool keeps and that could not be opened before. Nothing else has to be read again: what
-/// is configured lies in the pool, and counts as soon as it is changed.
-async fn reload(target: &Target, listeners: &Listeners, missing: &mut Vec<TransportAddress>) {
-    let mut still = Vec::new();
-    for address in missing.drain(..) {
-        let Some(tls) = port_of(&target.catalog(), address).map(|port| port.tls) else {
-            continue;
-        };
-        match listeners.open(address, tls).await {
-            // It may have been removed in the meantime.
-            Ok(()) if port_of(&target.catalog(), address).is_none() => {
-                listeners.close(address).await
-            }
-            Ok(()) => {
-                tracing::info!(%address, "a listener that the pool keeps is served now");
-                listeners.announce(&[address]);
-            }
-            Err(error) => {
-                tracing::error!(%address, %error, "a listener that the pool keeps is still not served");
-                still.push(address);
-            }
-        }
-    }
-    *missing = still;
-    tracing::info!("reloaded (SIGHUP): what is configured lies in the pool, and counts already");
 }
 
 /// What nobody may overlook.
