@@ -7,7 +7,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
@@ -19,7 +19,9 @@ use rustix::fs::{Advice, FlockOperation, OFlags, fadvise, flock, ioctl_blksszget
 use rustix::io::Errno;
 
 use crate::ahead::Ahead;
+use crate::content::{self, Content};
 use crate::flusher::{FlushFailure, Flusher};
+use crate::users;
 use crate::{
     BLOCK_BYTES, Drive, DriveError, ErrorKind, Extent, GatherExtent, Gathered, LocalBoxFuture,
     Transferred, check_gather, check_range, check_transfer,
@@ -81,6 +83,57 @@ impl FileDrive {
             discards: AtomicBool::new(true),
             flusher: Flusher::new(move || Ok(rustix::fs::fdatasync(&*synced)?)),
         })
+    }
+
+    /// What the drive holds, before it is taken for a pool; `None` if it is blank. `path` is what it was opened
+    /// by. Blocks, for some seconds on a slow drive.
+    ///
+    /// # Errors
+    /// It is in use by something that does not hold it exclusively (a loop device), or cannot be read.
+    pub fn content(&self, path: &Path) -> Result<Option<Content>, DriveError> {
+        self.check_unused(path)?;
+        let (file, bytes) = self.again(File::options().read(true))?;
+        let found = content::look(&file, bytes).and_then(|found| {
+            // Nobody reads these bytes again.
+            forget_cached(&file)?;
+            Ok(found)
+        });
+        found.map_err(|error| self.transfer_error("looking at what it holds", error))
+    }
+
+    /// Overwrites with zeros all places where programs recognise what a drive holds, so that none of them takes
+    /// it for what it was. Data stay elsewhere. `path` is what it was opened by. Blocks.
+    ///
+    /// # Errors
+    /// It is in use, as for [`content`](Self::content), or cannot be written.
+    pub fn wipe_signatures(&self, path: &Path) -> Result<(), DriveError> {
+        self.check_unused(path)?;
+        let (file, bytes) = self.again(File::options().read(true).write(true))?;
+        content::wipe(&file, bytes)
+            .map_err(|error| self.transfer_error("overwriting what it holds", error))
+    }
+
+    /// Refuses a drive that something uses without holding it exclusively: a file behind a loop device, or one
+    /// that is swap space. Those that are held exclusively cannot be opened.
+    ///
+    /// # Errors
+    /// Names who uses it.
+    pub fn check_unused(&self, path: &Path) -> Result<(), DriveError> {
+        let users = users::of(path);
+        match users.is_empty() {
+            true => Ok(()),
+            false => Err(used_by(&self.name, &users)),
+        }
+    }
+
+    /// The same file once more, through the page cache and without alignment, and its size in bytes.
+    fn again(&self, options: &fs::OpenOptions) -> Result<(File, u64), DriveError> {
+        let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        let opened = options.open(path).and_then(|mut file| {
+            let bytes = file.seek(SeekFrom::End(0))?;
+            Ok((file, bytes))
+        });
+        opened.map_err(|error| open_error(&self.name, error))
     }
 
     /// Whether transfers go past the page cache.
@@ -382,8 +435,20 @@ fn lock(file: &File, name: &str) -> Result<(), DriveError> {
 }
 
 fn in_use(name: &str) -> DriveError {
+    let users = users::of(Path::new(name));
+    if !users.is_empty() {
+        return used_by(name, &users);
+    }
     let text = "is in use: another process has it open, or it is mounted; stop that process (fuser \
                 shows it) or unmount it";
+    DriveError::new(ErrorKind::InUse, name, text)
+}
+
+fn used_by(name: &str, users: &[String]) -> DriveError {
+    let text = format!(
+        "is in use: it {}; end that first, or name another drive",
+        users.join("; it ")
+    );
     DriveError::new(ErrorKind::InUse, name, text)
 }
 

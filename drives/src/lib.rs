@@ -13,17 +13,20 @@
 #![forbid(unsafe_code)]
 
 mod ahead;
+mod content;
 mod error;
 mod fault;
 mod file;
 mod flusher;
 mod memory;
+mod users;
 
 use std::future::Future;
 use std::pin::Pin;
 
 use reactor::Buffer;
 
+pub use content::Content;
 pub use error::{DriveError, ErrorKind};
 pub use fault::{FaultDrive, FaultPlan};
 pub use file::{FileDrive, OpenOptions, forget_cached};

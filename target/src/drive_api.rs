@@ -29,6 +29,9 @@ pub struct AddDrive {
     /// The size of a file to be made, in bytes.
     #[serde(default)]
     pub size_bytes: Option<u64>,
+    /// Take it whatever it holds.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub force: bool,
 }
 
 /// The routes.
@@ -53,6 +56,7 @@ async fn add(
             request.path.display()
         )));
     }
+    let force = request.force;
     let drive = DriveArg::Path {
         path: request.path,
         size_bytes: request.size_bytes,
@@ -60,7 +64,7 @@ async fn add(
     let (engine, dir) = (state.engine.clone(), state.dir.clone());
     let work = move || async move {
         let mut dir = dir.lock().await;
-        crate::pool::add_drive(&engine, &mut dir, &drive).await
+        crate::pool::add_drive(&engine, &mut dir, &drive, force).await
     };
     state.control.spawn(work).await??;
     Ok(Json(state.engine.status().drives))

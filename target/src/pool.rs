@@ -13,8 +13,8 @@ use dedup::{Blocking, Engine, EngineConfig, EngineParts, ErrorKind, MissingDrive
 use drives::{BLOCK_BYTES, Drive, DriveError, Extent, FileDrive, MemoryDrive, OpenOptions};
 use futures_util::lock::Mutex;
 use meta::{
-    Compression, DriveLabel, DriveSpec, JournalConfig, LABEL_BYTES, LabelError, PoolDir,
-    PoolIdentity, PoolPaths, PoolSpec, RocksOptions, VerifyPolicy,
+    Compression, DriveLabel, DriveSpec, JournalConfig, LABEL_BYTES, PoolDir, PoolIdentity,
+    PoolPaths, PoolSpec, RocksOptions, VerifyPolicy,
 };
 use reactor::BufferPool;
 use uuid::Uuid;
@@ -51,6 +51,8 @@ pub struct PoolRequest {
     pub create: Create,
     /// Drives of a new pool; those of an existing one if any are given.
     pub drives: Vec<DriveArg>,
+    /// Drives that become part of a new pool whatever they hold.
+    pub force: Vec<PathBuf>,
     /// Volumes to make if they are missing.
     pub volumes: Vec<VolumeArg>,
     /// Fill levels that are warned of, in percent.
@@ -338,8 +340,8 @@ fn affected_volumes(dir: &PoolDir, drives: &[u16]) -> Result<String, Failure> {
     Ok(text + ". The pool opens when all of its drives are there; nothing was changed.")
 }
 
-/// Adds a drive to a pool in service: a file or a block device that holds nothing yet. Blocks for some
-/// moments: not for a reactor that serves hosts.
+/// Adds a drive to a pool in service: a file or a block device that holds nothing yet, or whatever it holds
+/// if `is_forced`. Blocks for some moments: not for a reactor that serves hosts.
 ///
 /// # Errors
 /// Names what is wrong with the drive, and what to do about it.
@@ -347,6 +349,7 @@ pub async fn add_drive(
     engine: &Engine,
     dir: &mut PoolDir,
     named: &DriveArg,
+    is_forced: bool,
 ) -> Result<u16, Failure> {
     let DriveArg::Path { path, size_bytes } = named else {
         return Err(Failure::invalid(
@@ -373,7 +376,15 @@ pub async fn add_drive(
         tracing::warn!("{warning}");
     }
     identity.drives.push(spec.clone());
-    label_new(&drive, &identity, index, &buffers).await?;
+    let drive = NewDrive {
+        path: spec.path.clone(),
+        label: label_of(&identity, index)?,
+        drive,
+        is_forced,
+        is_retry: false,
+    };
+    drive.check(&buffers).await?;
+    let drive = drive.take(&buffers).await?;
     let write_down = |_| Ok(dir.add_drive(spec).map(drop)?);
     Ok(engine.add_drive(Arc::new(drive), write_down).await?)
 }
@@ -433,27 +444,42 @@ async fn create(request: &PoolRequest, buffers: &BufferPool) -> Result<Opened, F
         Create::Bytes(bytes) => bytes,
         Create::Default | Create::No => default_bytes(&request.dir)?,
     };
+    check_forced(request)?;
     let (specs, named) = plan_drives(request, file_bytes)?;
     let creation = PoolDir::begin(&request.dir, &PoolSpec::new(specs)).map_err(of_meta)?;
-    let mut drives: Vec<Arc<dyn Drive>> = Vec::new();
+    let mut checked = Vec::new();
     let mut named = named.into_iter();
     for (index, spec) in (0u16..).zip(creation.identity().drives.clone()) {
+        let path = creation
+            .drive_path(index)
+            .unwrap_or_else(|| spec.path.clone());
         let drive = match named.next() {
             Some(drive) => drive,
             None => {
-                let path = creation
-                    .drive_path(index)
-                    .unwrap_or_else(|| spec.path.clone());
                 let bytes = spec.blocks * BLOCK_BYTES as u64;
                 let options = OpenOptions {
                     create_bytes: Some(bytes),
                     expected_blocks: Some(spec.blocks),
                 };
-                FileDrive::open(path, &options).map_err(of_drive)?
+                FileDrive::open(&path, &options).map_err(of_drive)?
             }
         };
-        label_new(&drive, creation.identity(), index, buffers).await?;
-        drives.push(Arc::new(drive));
+        let label = label_of(creation.identity(), index)?;
+        let drive = NewDrive {
+            is_forced: is_among(&request.force, &path),
+            // An earlier attempt to make this very pool was interrupted.
+            is_retry: has_label(&drive, buffers, |found| found.pool == label.pool).await?,
+            drive,
+            path,
+            label,
+        };
+        drive.check(buffers).await?;
+        checked.push(drive);
+    }
+    // Nothing is written to any of them before all can be taken.
+    let mut drives: Vec<Arc<dyn Drive>> = Vec::new();
+    for drive in checked {
+        drives.push(Arc::new(drive.take(buffers).await?));
     }
     let files: Vec<PathBuf> = drives.iter().map(|drive| drive.name().into()).collect();
     for warning in crate::room::shortages(&files) {
@@ -552,36 +578,103 @@ fn default_bytes(dir: &Path) -> Result<u64, Failure> {
     Ok(DEFAULT_POOL_BYTES.min(free / 10 * 9))
 }
 
-/// Writes the labels of a drive of a new pool, if nothing else is on it.
-async fn label_new(
-    drive: &FileDrive,
-    identity: &PoolIdentity,
-    index: u16,
-    buffers: &BufferPool,
-) -> Result<(), Failure> {
-    let Some(label) = identity.label(index) else {
-        return Err(Failure::new(
-            ErrorKind::Internal,
-            format!("drive {index} has no label"),
-        ));
+/// Paths that are forced must be among the drives: whoever types another one is mistaken in one of them.
+fn check_forced(request: &PoolRequest) -> Result<(), Failure> {
+    let is_named = |forced: &&PathBuf| {
+        request.drives.iter().any(|drive| match drive {
+            DriveArg::Path { path, .. } => canonical(path) == canonical(forced),
+            DriveArg::Memory { .. } => false,
+        })
     };
+    match request.force.iter().find(|forced| !is_named(forced)) {
+        None => Ok(()),
+        Some(forced) => Err(Failure::invalid(format!(
+            "--force names '{}', and no --drive does: it takes the path of the drive that may be overwritten",
+            forced.display()
+        ))),
+    }
+}
+
+fn is_among(paths: &[PathBuf], path: &Path) -> bool {
+    paths.iter().any(|one| canonical(one) == canonical(path))
+}
+
+fn label_of(identity: &PoolIdentity, index: u16) -> Result<DriveLabel, Failure> {
+    identity
+        .label(index)
+        .ok_or_else(|| Failure::new(ErrorKind::Internal, format!("drive {index} has no label")))
+}
+
+/// A drive that is to belong to a pool.
+struct NewDrive {
+    drive: FileDrive,
+    path: PathBuf,
+    label: DriveLabel,
+    /// It is taken whatever it holds.
+    is_forced: bool,
+    /// It was taken for this pool before.
+    is_retry: bool,
+}
+
+impl NewDrive {
+    /// Refuses a drive that is in use, or holds anything. Writes nothing.
+    async fn check(&self, buffers: &BufferPool) -> Result<(), Failure> {
+        self.drive.check_unused(&self.path).map_err(of_drive)?;
+        if self.is_forced || self.is_retry {
+            return Ok(());
+        }
+        let Some(holds) = self.holds(buffers).await? else {
+            return Ok(());
+        };
+        let name = self.drive.name();
+        Err(Failure::invalid(format!(
+            "drive '{name}' holds {holds}: nothing was written; name another drive, or, if nobody needs what is \
+             there, wipe it first (`wipefs --all` and `blkdiscard`, or `rm` for a file) or let it be overwritten \
+             with `--force {name}`"
+        )))
+    }
+
+    async fn holds(&self, buffers: &BufferPool) -> Result<Option<String>, Failure> {
+        let copies = read_labels(&self.drive, buffers).await?;
+        let (first, second) = copies.split_at(LABEL_BYTES);
+        if let Ok((found, _)) = DriveLabel::choose(first, second) {
+            let pool = match found.pool == self.label.pool {
+                true => "this Onefold pool".to_owned(),
+                false => format!("the Onefold pool {}", found.pool),
+            };
+            return Ok(Some(format!("a drive of {pool}")));
+        }
+        let content = self.drive.content(&self.path).map_err(of_drive)?;
+        Ok(content.map(|content| content.to_string()))
+    }
+
+    /// Writes the labels, over what else is recognised there if that is forced.
+    async fn take(self, buffers: &BufferPool) -> Result<FileDrive, Failure> {
+        if self.is_forced && !self.is_retry {
+            let holds = self.holds(buffers).await;
+            if let Ok(Some(holds)) = holds {
+                tracing::warn!(
+                    drive = self.drive.name(),
+                    holds,
+                    "overwritten, as --force says"
+                );
+            }
+            self.drive.wipe_signatures(&self.path).map_err(of_drive)?;
+        }
+        write_labels(&self.drive, &self.label, buffers).await?;
+        Ok(self.drive)
+    }
+}
+
+/// Whether the drive has a label that is like this.
+async fn has_label(
+    drive: &FileDrive,
+    buffers: &BufferPool,
+    like: impl Fn(&DriveLabel) -> bool,
+) -> Result<bool, Failure> {
     let copies = read_labels(drive, buffers).await?;
     let (first, second) = copies.split_at(LABEL_BYTES);
-    let holds = match DriveLabel::choose(first, second) {
-        Err(LabelError::Blank) => None,
-        // An earlier attempt to make this very pool was interrupted.
-        Ok((found, _)) if found.pool == label.pool => None,
-        Ok((found, _)) => Some(format!("a drive of the Onefold pool {}", found.pool)),
-        Err(error) => Some(format!("something else (what is there {error})")),
-    };
-    if let Some(what) = holds {
-        return Err(Failure::invalid(format!(
-            "drive '{}' holds {what}: nothing was written; wipe it first if it is not needed any more \
-             (`wipefs --all`, or `rm` for a file), or name another drive",
-            drive.name()
-        )));
-    }
-    write_labels(drive, &label, buffers).await
+    Ok(DriveLabel::choose(first, second).is_ok_and(|(found, _)| like(&found)))
 }
 
 fn label_extent() -> Extent {

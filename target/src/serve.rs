@@ -185,6 +185,7 @@ fn pool_request(args: &ServeArgs) -> PoolRequest {
         dir: args.pool.clone().unwrap_or_else(|| PathBuf::from(default)),
         create,
         drives: args.drives.clone(),
+        force: args.force.clone(),
         volumes: args.volumes.clone(),
         warn_at: args.warn_at.clone(),
         metadata_cache_bytes: args.metadata_cache,

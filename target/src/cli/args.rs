@@ -170,6 +170,9 @@ pub struct ServeArgs {
     /// second receive of each packet.
     #[arg(long, help_heading = LISTENERS_HEADING)]
     pub strict_icrc: bool,
+    /// Take this drive for a new pool whatever it holds: what is there is LOST (repeatable; the path as after --drive)
+    #[arg(long, value_name = "PATH")]
+    pub force: Vec<PathBuf>,
     /// Memory for data on its way between hosts and drives, for all threads together
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M", help_heading = MACHINE_HEADING)]
     pub buffers: u64,

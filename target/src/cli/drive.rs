@@ -1,5 +1,6 @@
 //! `onefold drive ...`: the drives of a running daemon.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Subcommand;
@@ -26,6 +27,9 @@ pub enum DriveCommand {
         /// A block device, a file, or a file to be made with its size
         #[arg(value_name = "PATH[=SIZE]")]
         drive: DriveArg,
+        /// Take the drive whatever it holds: what is there is LOST. Takes the drive's path once more
+        #[arg(long, value_name = "PATH")]
+        force: Option<PathBuf>,
         /// The daemon's pool.
         #[command(flatten)]
         pool: PoolArg,
@@ -48,8 +52,13 @@ pub enum DriveCommand {
 pub(super) fn run(command: DriveCommand) -> Outcome {
     let (drives, json) = match command {
         DriveCommand::List { pool, json } => (converse(Client::new(&pool.pool).drives())?, json),
-        DriveCommand::Add { drive, pool, json } => {
-            let request = request(drive)?;
+        DriveCommand::Add {
+            drive,
+            force,
+            pool,
+            json,
+        } => {
+            let request = request(drive, force)?;
             (converse(Client::new(&pool.pool).add_drive(&request))?, json)
         }
     };
@@ -61,16 +70,31 @@ pub(super) fn run(command: DriveCommand) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-fn request(drive: DriveArg) -> Result<AddDrive, Failure> {
+fn request(drive: DriveArg, force: Option<PathBuf>) -> Result<AddDrive, Failure> {
     let DriveArg::Path { path, size_bytes } = drive else {
         return Err(Failure::invalid(
             "a memory drive cannot be added: what the pool keeps there would be lost",
         ));
     };
     let shown = path.display().to_string();
-    let path = std::path::absolute(path)
-        .map_err(|error| Failure::invalid(format!("drive '{shown}': {error}")))?;
-    Ok(AddDrive { path, size_bytes })
+    let absolute = |path| {
+        std::path::absolute(path)
+            .map_err(|error| Failure::invalid(format!("drive '{shown}': {error}")))
+    };
+    let path = absolute(path)?;
+    let forced = force.map(absolute).transpose()?;
+    if let Some(forced) = forced.as_ref().filter(|forced| **forced != path) {
+        return Err(Failure::invalid(format!(
+            "--force names '{}', and the drive is '{shown}': it takes the path of the drive that may be \
+             overwritten",
+            forced.display()
+        )));
+    }
+    Ok(AddDrive {
+        path,
+        size_bytes,
+        force: forced.is_some(),
+    })
 }
 
 fn drive_table(drives: &[DriveStatus]) -> String {

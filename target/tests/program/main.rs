@@ -7,3 +7,4 @@ mod harness;
 mod loads;
 mod pools;
 mod signals;
+mod used_drives;
