@@ -9,6 +9,12 @@ pub(crate) enum Broken {
     ReuseBeforeDurable,
     /// Recovery believes records whose data may not have reached the drives (I2).
     TrustUnflushed,
+    /// Recovery takes what the drive lost for never written, though only the program ended (I1).
+    UndoAfterCrash,
+    /// Recovery takes what cannot be read for never written (I1).
+    UndoUnreadable,
+    /// Recovery takes what never arrived before a loss of power for damage (I2).
+    ForgetPowerLoss,
     /// A flush does not flush the drives (I1).
     FlushJournalOnly,
     /// The store takes changes whose records are not stable in the journal yet, which proves then that

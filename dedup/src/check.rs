@@ -24,7 +24,7 @@ use crate::engine::{BOUNCE_BYTES_MIN, EngineParts};
 use crate::fingerprint;
 use crate::pack_read::Fetch;
 use crate::recovery::{next_checkpoint, replay};
-use crate::{Blocking, EngineConfig, EngineError, Result};
+use crate::{Blocking, BootId, EngineConfig, EngineError, Result};
 
 /// Findings that are described; more are only counted.
 const FINDINGS_MAX: usize = 100;
@@ -110,6 +110,7 @@ pub fn check_pool(dir: &Path, options: CheckOptions) -> Result<CheckReport> {
             store: store.clone(),
             hash_key: pool.identity().hash_key,
             blocking: Blocking::Inline,
+            boot: BootId::current(),
             config: EngineConfig::default(),
         };
         check_parts(&parts, &bounces, options, &mut report)?;
@@ -133,6 +134,17 @@ pub(crate) fn check_parts(
     let pending = replayed.and_then(|(replayed, journal)| {
         report.journal_records = replayed.records;
         report.unproven = replayed.unproven;
+        let damaged = replayed.damaged().count();
+        // Reading all data finds these, too.
+        if damaged > 0 && !options.data {
+            report.find(
+                "data",
+                format_args!(
+                    "{damaged} block(s) that were written last cannot be read, or hold something else: what \
+                     refers to them is an error until it is written again"
+                ),
+            );
+        }
         replayed.batch(next_checkpoint(&journal)?)
     });
     let pending = match pending {

@@ -371,6 +371,7 @@ pub(crate) mod tests {
                 store: self.store.clone(),
                 hash_key: [9; 32],
                 blocking: self.blocking,
+                boot: None,
                 config: self.config.clone(),
             });
             engine.await.unwrap()

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use drives::BLOCK_BYTES;
-use meta::{Fingerprint, Pba};
+use meta::{Fingerprint, NewBlock, Pba};
 use reactor::Buffer;
 use serde::{Deserialize, Serialize};
 
@@ -112,6 +112,38 @@ impl Damage {
             damage.blocks.insert(pba, known);
         }
         damage
+    }
+
+    /// An opening found these damaged, and keeps them at once: with the batch that the store takes next they
+    /// are as any other block. They are read again before anything is believed of them.
+    pub(crate) fn found_at_opening(&mut self, found: Vec<NewBlock>) {
+        for new in found {
+            if self.blocks.len() >= LISTED_MAX && !self.blocks.contains_key(&new.pba) {
+                break;
+            }
+            let known = Known {
+                fingerprint: new.fingerprint,
+                crc32c: new.crc32c,
+                is_old: true,
+                tried: None,
+            };
+            self.blocks.insert(new.pba, known);
+            self.is_changed = true;
+        }
+        if !self.is_changed {
+            return;
+        }
+        let Some(file) = &self.file else { return };
+        match replace_file(file, &self.text()) {
+            Ok(()) => self.is_changed = false,
+            // Maintenance tries again.
+            Err(error) => tracing::warn!(%error, "the list of damaged blocks cannot be kept"),
+        }
+    }
+
+    /// All that are listed.
+    pub(crate) fn listed(&self) -> impl Iterator<Item = Pba> + '_ {
+        self.blocks.keys().copied()
     }
 
     pub(crate) fn count(&self) -> u64 {
@@ -344,10 +376,11 @@ impl Shared {
         let mut answer = None;
         loop {
             let (away, generation) = {
-                let state = lock(&self.state);
+                let mut state = lock(&self.state);
                 let mut damage = lock(&self.damage);
                 if !known.describes(&state.blocks.get(pba)) {
                     damage.remove(pba);
+                    state.hints.show(pba);
                     return Ok(None);
                 }
                 // A fragment cannot be written in place: others share its block.
@@ -367,6 +400,7 @@ impl Shared {
                     Ok(Some(twin)) if twin == pba => {
                         // It was freed, and the same content was written to it again.
                         damage.remove(pba);
+                        state.hints.show(pba);
                         return Ok(None);
                     }
                     Ok(twin) => {

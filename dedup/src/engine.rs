@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
 use drives::Drive;
@@ -26,7 +26,7 @@ use crate::told::News;
 use crate::trouble::{Troubles, Work};
 use crate::verify::Verify;
 use crate::wait::{Event, lock, yield_once};
-use crate::{EngineError, PoolStatus, PoolSummary, Result, Volume, VolumeChange};
+use crate::{BootId, EngineError, PoolStatus, PoolSummary, Result, Volume, VolumeChange};
 
 /// Where blocking calls (journal sync, the store) run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,6 +177,9 @@ pub struct EngineParts {
     pub hash_key: [u8; 32],
     /// Where blocking calls run.
     pub blocking: Blocking,
+    /// Which start of the machine this is, for what was on the drives and not flushed; `None`: power may
+    /// have been lost since the pool was open.
+    pub boot: Option<BootId>,
     /// Bounds and intervals.
     pub config: EngineConfig,
 }
@@ -215,9 +218,8 @@ pub(crate) struct Shared {
     /// Mappings that deleted volumes had in the beginning.
     pub(crate) deleting: Mutex<BTreeMap<u32, u64>>,
     pub(crate) journal_bytes: u64,
-    /// Records that the opening replayed, and sub-blocks that it took back.
     #[cfg(test)]
-    pub(crate) recovered: (u64, u64),
+    pub(crate) recovered: recovery::Figures,
     blocking: Blocking,
     bounces: BufferPool,
     closed: AtomicBool,
@@ -310,9 +312,17 @@ impl Engine {
             EngineError::unavailable(format!("memory for bounce buffers: {error}"))
         })?;
         let journal_bytes = parts.journal.capacity();
-        let (state, journal, _recovered) = recovery::recover(&parts, &bounces).await?;
+        let recovery::Recovered {
+            mut state,
+            journal,
+            damage,
+            #[cfg(test)]
+            figures,
+        } = recovery::recover(&parts, &bounces).await?;
+        for pba in damage.listed() {
+            state.hints.hide(pba);
+        }
         let quiet = parts.config.quiet;
-        let damage = Damage::load(parts.config.damage_file.clone());
         let is_loaded = state.blocks.next_unentered().is_none();
         let is_crowded = state.resident.crowded_flag();
         let is_partial = state.blocks.partial_flag();
@@ -345,7 +355,7 @@ impl Engine {
             deleting: Mutex::default(),
             journal_bytes,
             #[cfg(test)]
-            recovered: _recovered,
+            recovered: figures,
             blocking: parts.blocking,
             bounces,
             closed: AtomicBool::new(false),
@@ -387,7 +397,7 @@ impl Engine {
         let known = self
             .namespaces
             .read()
-            .unwrap_or_else(PoisonError::into_inner);
+            .unwrap_or_else(|_| reactor::end_half_changed());
         if known.changes == Some(now) {
             return known.by_nsid.get(nsid as usize)?.clone();
         }
@@ -395,7 +405,7 @@ impl Engine {
         let mut namespaces = self
             .namespaces
             .write()
-            .unwrap_or_else(PoisonError::into_inner);
+            .unwrap_or_else(|_| reactor::end_half_changed());
         self.renew(&mut namespaces);
         namespaces.by_nsid.get(nsid as usize)?.clone()
     }

@@ -35,6 +35,7 @@ mod ablation;
 mod admin;
 mod block_table;
 mod blocks;
+mod boot;
 mod check;
 mod checkpoint;
 mod chunks;
@@ -84,6 +85,7 @@ mod wait;
 mod write;
 
 pub use admin::{VolumeChange, VolumeChangeKind, VolumeSpec};
+pub use boot::BootId;
 pub use check::{CheckFinding, CheckOptions, CheckReport, check_pool};
 pub use compress::Algorithm;
 pub use damage::{DamageStatus, DamagedRange};

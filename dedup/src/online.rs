@@ -323,6 +323,7 @@ mod tests {
             store: Arc::new(MemoryStore::new()),
             hash_key: [9; 32],
             blocking: Blocking::Inline,
+            boot: None,
             config: EngineConfig {
                 bounce_bytes: BOUNCE_BYTES_MIN,
                 journal: JournalConfig {

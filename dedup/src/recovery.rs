@@ -5,22 +5,40 @@
 //! the pool holds. Records that the journal says are durable are taken as they are. The data of later
 //! ones may not have reached the drives: each of their new blocks is read and compared with the
 //! fingerprint in the record (with its CRC-32C alone if its volume is not deduplicated); a sub-block
-//! whose block fails keeps its old mapping, and everything else of the record applies (I2). Counts
+//! whose block was never written keeps its old mapping, and everything else of the record applies (I2). Counts
 //! follow from the mappings that result, not from what the records expected (I4). The batch brings the
 //! store to a new epoch, and the journal begins empty; a crash before that finds both as they were.
+//!
+//! What becomes of a new block that is not what its record says:
+//!
+//! | the block                     | power may have been lost | only the program ended    |
+//! |-------------------------------|--------------------------|---------------------------|
+//! | holds something else          | never written: old mapping | damage: new mapping     |
+//! | cannot be read                | damage: new mapping      | damage: new mapping       |
+//!
+//! A write is on the drive before its record is appended, and blocks are not written again before the record
+//! that freed them is durable; so the end of the program alone undoes nothing, and a host that was not told of
+//! a loss of power must not find older data ([`crate::boot`] says how the two are told apart). What cannot be
+//! read may well hold the new data. Damage goes to the list of damaged blocks, before the store takes
+//! the batch: it reads as an error, and no new write is mapped to it. Later records of the same batch may
+//! have freed such a block, or written it again: only its last content counts.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use drives::{BLOCK_BYTES, Drive};
+use drives::{BLOCK_BYTES, Drive, DriveError};
 use futures_util::future::join_all;
 use meta::{
     Batch, BatchBuilder, Checkpoint, Fingerprint, Journal, MapEntry, NewBlock, Pba, Record,
     VolumeInfo,
 };
-use reactor::BufferPool;
+use reactor::{Buffer, BufferPool};
 
+#[cfg(test)]
+use crate::ablation::{self, Broken};
+use crate::boot;
+use crate::damage::Damage;
 use crate::domain;
 use crate::engine::{EngineParts, block_on};
 use crate::fingerprint::{self, Hasher};
@@ -35,13 +53,29 @@ use crate::{EngineError, LABEL_BLOCKS, Result};
 /// Blocks read at a time to prove them.
 const PROVE_BLOCKS: usize = 256;
 
+/// A pool that was brought back.
+pub(crate) struct Recovered {
+    pub(crate) state: State,
+    pub(crate) journal: Journal,
+    /// With what turned out to be damaged on the way.
+    pub(crate) damage: Damage,
+    #[cfg(test)]
+    pub(crate) figures: Figures,
+}
+
+/// What an opening met, for simulations.
+#[cfg(test)]
+#[derive(Clone, Copy)]
+pub(crate) struct Figures {
+    pub(crate) records: u64,
+    /// Sub-blocks that were taken back.
+    pub(crate) unproven: u64,
+    /// Blocks that were not flushed and are damaged.
+    pub(crate) damaged: u64,
+}
+
 /// Brings a pool back: state in memory, store and journal agree when this returns.
-///
-/// Also says how many records were replayed, and how many sub-blocks taken back.
-pub(crate) async fn recover(
-    parts: &EngineParts,
-    bounces: &BufferPool,
-) -> Result<(State, Journal, (u64, u64))> {
+pub(crate) async fn recover(parts: &EngineParts, bounces: &BufferPool) -> Result<Recovered> {
     let (replayed, journal) = replay(parts, bounces).await?;
     let checkpoint = next_checkpoint(&journal)?;
     if replayed.records > 0 {
@@ -62,14 +96,24 @@ pub(crate) async fn recover(
             })?;
         }
     }
-    let figures = (replayed.records, replayed.unproven);
-    let batch = replayed.batch(checkpoint)?;
+    #[cfg(test)]
+    let figures = Figures {
+        records: replayed.records,
+        unproven: replayed.unproven,
+        damaged: replayed.damaged.len() as u64,
+    };
+    let found: Vec<_> = replayed.damaged().collect();
+    let mut batch = replayed.batch(checkpoint)?;
+    boot::remember(&mut batch.settings, checkpoint, parts.boot);
     let store = parts.store.clone();
-    let mut journal = block_on(parts.blocking, move || {
+    let damage_file = parts.config.damage_file.clone();
+    let (mut journal, damage) = block_on(parts.blocking, move || {
+        let mut damage = Damage::load(damage_file);
+        damage.found_at_opening(found);
         // What the store takes is stable in the journal first: that proves that the two belong together.
         journal.settle()?;
         store.apply(&batch)?;
-        Ok::<_, EngineError>(journal)
+        Ok::<_, EngineError>((journal, damage))
     })
     .await?;
     journal.begin(checkpoint)?;
@@ -78,7 +122,13 @@ pub(crate) async fn recover(
     state.flushed = state.last_change;
     state.durable = state.last_change;
     state.resident.set_stored(state.last_change);
-    Ok((state, journal, figures))
+    Ok(Recovered {
+        state,
+        journal,
+        damage,
+        #[cfg(test)]
+        figures,
+    })
 }
 
 /// The checkpoint of a store to which all is applied that the journal holds.
@@ -99,11 +149,13 @@ pub(crate) async fn replay(
         parts.journal.clone(),
         parts.config.journal,
     );
-    let (checkpoint, volumes, journal, records) = block_on(parts.blocking, move || {
+    let boot = parts.boot;
+    let (checkpoint, volumes, lost_power, journal, records) = block_on(parts.blocking, move || {
         let checkpoint = store.checkpoint()?;
         let volumes = store.volumes()?;
+        let lost_power = boot::may_have_lost_power(&store.settings()?, checkpoint, boot);
         let (journal, records) = Journal::open(media, checkpoint, config)?;
-        Ok::<_, EngineError>((checkpoint, volumes, journal, records))
+        Ok::<_, EngineError>((checkpoint, volumes, lost_power, journal, records))
     })
     .await?;
     let durable = durable_upto(&records)
@@ -114,6 +166,8 @@ pub(crate) async fn replay(
     let mut replayed = Replayed {
         records: records.len() as u64,
         unproven: 0,
+        lost_power,
+        damaged: BTreeMap::new(),
         volumes: volumes.into_iter().map(|info| info.id).collect(),
         builder: BatchBuilder::new(checkpoint.position.seq),
         mapped: HashMap::new(),
@@ -130,7 +184,16 @@ pub(crate) async fn replay(
         tracing::info!(
             records = replayed.records,
             unproven = replayed.unproven,
+            lost_power,
             "the journal was replayed"
+        );
+    }
+    if let Some((first, _)) = replayed.damaged.first_key_value() {
+        tracing::error!(
+            blocks = replayed.damaged.len(),
+            %first,
+            "blocks that were written before the program ended cannot be read, or hold something else: what \
+             refers to them is an error until it is written again"
         );
     }
     Ok((replayed, journal))
@@ -260,21 +323,50 @@ struct Content {
     crc32c: u32,
 }
 
-/// What drives hold, fingerprinted in the domain of the volume that a record says refers to it.
+/// What drives hold, fingerprinted in the domain of the volume that a record says refers to it. What
+/// cannot be read is not in it.
 struct Contents {
     domains: VolumeDomains,
     found: HashMap<(u32, Pba), Content>,
 }
 
+/// What a drive says of a block that a record is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Proof {
+    /// It holds what the record says.
+    Holds,
+    /// It holds something else.
+    Differs,
+    /// It cannot be read.
+    Unreadable,
+}
+
+impl Proof {
+    /// Whether the write never arrived: then its sub-block keeps its old mapping.
+    pub(crate) fn is_undone(self, lost_power: bool) -> bool {
+        #[cfg(test)]
+        match self {
+            Self::Differs if ablation::is(Broken::UndoAfterCrash) => return true,
+            Self::Unreadable if ablation::is(Broken::UndoUnreadable) => return true,
+            _ => {}
+        }
+        self == Self::Differs && lost_power
+    }
+}
+
 impl Contents {
-    /// Whether a drive holds what a record says. Content that was not hashed is proven by its checksum
-    /// alone: one block in 2^32 that was torn or lost would pass.
-    fn prove(&self, volume: u32, new: &NewBlock) -> bool {
-        let content = self.found.get(&(self.domains.of(volume), new.pba));
-        content.is_some_and(|content| {
-            content.crc32c == new.crc32c
-                && (!new.fingerprint.is_some() || content.fingerprint == new.fingerprint)
-        })
+    /// Content that was not hashed is proven by its checksum alone: one block in 2^32 that was torn or
+    /// lost would pass.
+    fn prove(&self, volume: u32, new: &NewBlock) -> Proof {
+        let Some(content) = self.found.get(&(self.domains.of(volume), new.pba)) else {
+            return Proof::Unreadable;
+        };
+        let holds = content.crc32c == new.crc32c
+            && (!new.fingerprint.is_some() || content.fingerprint == new.fingerprint);
+        match holds {
+            true => Proof::Holds,
+            false => Proof::Differs,
+        }
     }
 }
 
@@ -314,8 +406,7 @@ impl VolumeDomains {
     }
 }
 
-/// What the drives hold at the new blocks of records that may not be durable. Blocks that cannot be
-/// read are left out.
+/// What the drives hold at the new blocks of records that may not be durable.
 async fn read_unproven(
     parts: &EngineParts,
     bounces: &BufferPool,
@@ -339,94 +430,105 @@ async fn read_unproven(
     if let Some((_, pba)) = wanted.iter().find(is_outside) {
         return Err(outside(*pba));
     }
-    let wanted: Vec<(u32, Pba)> = wanted.into_iter().collect();
+    let mut wanted: Vec<(u32, Pba)> = wanted.into_iter().collect();
+    wanted.sort_unstable_by_key(|(domain, pba)| (pba.drive(), *domain, *pba));
     let mut found = HashMap::with_capacity(wanted.len());
-    for same in wanted.chunk_by(|a, b| (a.0, a.1.drive()) == (b.0, b.1.drive())) {
-        for group in same.chunks(PROVE_BLOCKS) {
-            let domain = group[0].0;
-            let blocks: Vec<Pba> = group.iter().map(|(_, pba)| *pba).collect();
-            let hasher = &domains.hashers[domain as usize];
-            let contents = read_contents(parts, bounces, hasher, &blocks).await?;
-            let contents = contents.into_iter();
-            found.extend(contents.map(|(pba, content)| ((domain, pba), content)));
+    for of_drive in wanted.chunk_by(|a, b| a.1.drive() == b.1.drive()) {
+        let Some(drive) = of_drive
+            .first()
+            .and_then(|(_, pba)| parts.drives.get(usize::from(pba.drive())))
+        else {
+            continue;
+        };
+        let mut prover = Prover {
+            drive: &**drive,
+            bounces,
+            is_dead: false,
+            unreadable: 0,
+        };
+        for same in of_drive.chunk_by(|a, b| a.0 == b.0) {
+            for group in same.chunks(PROVE_BLOCKS) {
+                let domain = group[0].0;
+                let blocks: Vec<Pba> = group.iter().map(|(_, pba)| *pba).collect();
+                let hasher = &domains.hashers[domain as usize];
+                let contents = prover.read(hasher, &blocks).await;
+                found.extend(contents.into_iter().map(|(pba, c)| ((domain, pba), c)));
+            }
+        }
+        if prover.unreadable > 0 {
+            tracing::error!(
+                drive = drive.name(),
+                blocks = prover.unreadable,
+                "blocks that were not flushed cannot be read: check the drive"
+            );
         }
     }
     Ok(Contents { domains, found })
 }
 
-/// Reads blocks of one drive and fingerprints them. A block that cannot be read is left out; an error
-/// if none can.
-async fn read_contents(
-    parts: &EngineParts,
-    bounces: &BufferPool,
-    hasher: &Hasher,
-    blocks: &[Pba],
-) -> Result<Vec<(Pba, Content)>> {
-    let Some(drive) = blocks
-        .first()
-        .and_then(|pba| parts.drives.get(usize::from(pba.drive())))
-    else {
-        return Ok(Vec::new());
-    };
-    let buf = bounces.alloc(blocks.len() * BLOCK_BYTES).await;
-    let places = blocks
-        .iter()
-        .enumerate()
-        .map(|(at, pba)| (*pba, at * BLOCK_BYTES));
-    let fetch = Fetch::new(places);
-    let (result, mut buf) = drive.read(buf, fetch.extents()).await;
-    if result.is_ok() {
+/// Reads blocks of one drive.
+struct Prover<'a> {
+    drive: &'a dyn Drive,
+    bounces: &'a BufferPool,
+    /// None of a whole group could be read: blocks of others are not tried one by one, which may take
+    /// seconds for each.
+    is_dead: bool,
+    /// Blocks that could not be read.
+    unreadable: usize,
+}
+
+impl Prover<'_> {
+    /// Fingerprints blocks. Those that cannot be read are left out.
+    async fn read(&mut self, hasher: &Hasher, blocks: &[Pba]) -> Vec<(Pba, Content)> {
+        let buf = self.bounces.alloc(blocks.len() * BLOCK_BYTES).await;
+        let (found, mut buf) = self.read_together(hasher, blocks, buf).await;
+        if let Ok(found) = found {
+            return found;
+        }
+        let mut found = Vec::new();
+        if !self.is_dead {
+            for pba in blocks {
+                let (one, back) = self.read_together(hasher, &[*pba], buf).await;
+                buf = back;
+                match one {
+                    Ok(one) => found.extend(one),
+                    Err(error) => tracing::debug!(%error, %pba, "a block cannot be read"),
+                }
+            }
+            self.is_dead = found.is_empty() && blocks.len() == PROVE_BLOCKS;
+        }
+        self.unreadable += blocks.len() - found.len();
+        found
+    }
+
+    /// Fingerprints blocks that are read at once.
+    async fn read_together(
+        &self,
+        hasher: &Hasher,
+        blocks: &[Pba],
+        buf: Buffer,
+    ) -> (std::result::Result<Vec<(Pba, Content)>, DriveError>, Buffer) {
+        let places = (0..).step_by(BLOCK_BYTES);
+        let fetch = Fetch::new(blocks.iter().copied().zip(places));
+        let (result, mut buf) = self.drive.read(buf, fetch.extents()).await;
+        if let Err(error) = result {
+            return (Err(error), buf);
+        }
         fetch.unpack(&mut buf);
+        let contents = &fingerprint::split(&buf)[..blocks.len()];
         let mut found = Vec::with_capacity(blocks.len());
-        let mut read = blocks.iter().zip(fingerprint::split(&buf));
-        hasher.batch(fingerprint::split(&buf), |fingerprint| {
+        let mut read = blocks.iter().zip(contents);
+        hasher.batch(contents, |fingerprint| {
             found.extend(read.next().map(|(pba, block)| {
                 let crc32c = fingerprint::crc32c(block);
-                (
-                    *pba,
-                    Content {
-                        fingerprint,
-                        crc32c,
-                    },
-                )
+                let content = Content {
+                    fingerprint,
+                    crc32c,
+                };
+                (*pba, content)
             }));
         });
-        return Ok(found);
-    }
-    let mut found = Vec::new();
-    let mut last_error = None;
-    for pba in blocks {
-        let fetch = Fetch::new([(*pba, 0)].into_iter());
-        let (result, back) = drive.read(buf, fetch.extents()).await;
-        buf = back;
-        match result {
-            Ok(()) => {
-                fetch.unpack(&mut buf);
-                let block = fingerprint::split(&buf).first();
-                found.extend(block.map(|block| {
-                    let fingerprint = hasher.one(block);
-                    let crc32c = fingerprint::crc32c(block);
-                    (
-                        *pba,
-                        Content {
-                            fingerprint,
-                            crc32c,
-                        },
-                    )
-                }));
-            }
-            Err(error) => {
-                tracing::warn!(%error, %pba, "a block that was not flushed cannot be read: its write is undone");
-                last_error = Some(error);
-            }
-        }
-    }
-    match last_error {
-        Some(error) if found.is_empty() => Err(EngineError::unavailable(format!(
-            "drive {} cannot be read: {error}; check it and try again",
-            drive.name()
-        ))),
-        _ => Ok(found),
+        (Ok(found), buf)
     }
 }
 
@@ -443,6 +545,10 @@ pub(crate) struct Replayed {
     pub(crate) records: u64,
     /// Sub-blocks that kept their old mapping because their new data never reached the drive.
     pub(crate) unproven: u64,
+    /// Power may have been lost since the records were appended.
+    lost_power: bool,
+    /// Blocks that are damaged, with what they should hold.
+    damaged: BTreeMap<Pba, NewBlock>,
     /// The volumes that there are.
     volumes: BTreeSet<u32>,
     builder: BatchBuilder,
@@ -474,17 +580,23 @@ impl Replayed {
                 {
                     return Err(outside(new.pba));
                 }
-                let is_lost = |entry: &MapEntry| {
-                    let proof = entry.new.zip(proof);
-                    proof.is_some_and(|(new, contents)| !contents.prove(*volume, &new))
-                };
-                let (lost, good): (Vec<_>, Vec<_>) =
-                    MapEntry::numbered(*start, entries).partition(|(_, entry)| is_lost(entry));
-                self.unproven += lost.len() as u64;
-                for (at, entry) in lost {
-                    self.mapped.entry((*volume, at)).or_insert(entry.old);
+                let mut kept = Vec::with_capacity(entries.len());
+                for (at, entry) in MapEntry::numbered(*start, entries) {
+                    if let Some((new, contents)) = entry.new.zip(proof) {
+                        let proof = contents.prove(*volume, &new);
+                        if proof.is_undone(self.lost_power) {
+                            self.unproven += 1;
+                            self.mapped.entry((*volume, at)).or_insert(entry.old);
+                            continue;
+                        }
+                        match proof {
+                            Proof::Holds => self.damaged.remove(&new.pba),
+                            _ => self.damaged.insert(new.pba, new),
+                        };
+                    }
+                    kept.push((at, entry));
                 }
-                self.change(sequence, *volume, good.into_iter())
+                self.change(sequence, *volume, kept.into_iter())
             }
             Record::Unmap { volume, entries } => {
                 let gone = |(at, old): &(u64, Pba)| {
@@ -544,6 +656,11 @@ impl Replayed {
             (at, MapEntry { old, new })
         });
         Ok(self.builder.change(sequence, volume, entries)?)
+    }
+
+    /// Blocks that are damaged, with what they should hold, unless something else became of them.
+    pub(crate) fn damaged(&self) -> impl Iterator<Item = NewBlock> + '_ {
+        self.damaged.values().copied()
     }
 
     /// The change of the store.

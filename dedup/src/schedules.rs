@@ -233,6 +233,7 @@ fn pool() {
         store: store.clone(),
         hash_key: [7; 32],
         blocking: Blocking::Inline,
+        boot: None,
         config: EngineConfig {
             metadata_cache_bytes: 0,
             bounce_bytes: crate::BOUNCE_BYTES_MIN,

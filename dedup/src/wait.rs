@@ -5,25 +5,52 @@ use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Context, Poll, Waker};
 
+use reactor::Guard;
+
 /// How often a lock is tried before its thread sleeps: some microseconds, as long as the state is held
 /// for a batch. To sleep and to be woken costs both reactors more than that.
 const LOCK_TRIES: usize = 400;
 
-/// Locks, also after a panic of another holder: the engine's short sections leave no half-made state
-/// that a later reader could mistake (every multi-step change is undone by guards).
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// Locks a part of the engine. A panic of who holds it ends the process ([`reactor::Guard`]).
+///
+/// Nobody undoes half of a section: least of all what is installed after a record was appended, with journal
+/// and state locked. Between sections a panic may be caught, as reactors do: what a command holds there (its
+/// range, references, blocks in flight, its place in a batch or a line) is given back by guards when it is
+/// dropped, and the blocking halves of flushes and checkpoints are found incomplete by those that follow.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> Guard<'_, T> {
     #[cfg(test)]
     if let Some(guard) = crate::schedules::lock_in_story(mutex) {
-        return guard;
+        return hold(guard);
     }
     for _ in 0..LOCK_TRIES {
         match mutex.try_lock() {
-            Ok(guard) => return guard,
-            Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
+            Ok(guard) => return hold(guard),
+            Err(TryLockError::Poisoned(poisoned)) => return hold(poisoned_guard(poisoned)),
             Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
         }
     }
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    hold(mutex.lock().unwrap_or_else(poisoned_guard))
+}
+
+#[cfg(not(test))]
+fn hold<T>(guard: MutexGuard<'_, T>) -> Guard<'_, T> {
+    Guard::new(guard)
+}
+
+#[cfg(not(test))]
+fn poisoned_guard<T>(_: PoisonError<MutexGuard<'_, T>>) -> MutexGuard<'_, T> {
+    reactor::end_half_changed()
+}
+
+/// The simulation breaks engines on purpose, and catches the panics of many.
+#[cfg(test)]
+fn hold<T>(guard: MutexGuard<'_, T>) -> Guard<'_, T> {
+    Guard::forgiving(guard)
+}
+
+#[cfg(test)]
+fn poisoned_guard<T>(poisoned: PoisonError<MutexGuard<'_, T>>) -> MutexGuard<'_, T> {
+    poisoned.into_inner()
 }
 
 /// Something that happens once, and that many may wait for.

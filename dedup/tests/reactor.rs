@@ -25,6 +25,7 @@ async fn open(pool: &PoolDir) -> Arc<Engine> {
         store: Arc::new(pool.open_store(RocksOptions::default()).unwrap()),
         hash_key: pool.identity().hash_key,
         blocking: Blocking::Threads,
+        boot: None,
         config: EngineConfig {
             flush_interval: Duration::from_millis(50),
             checkpoint_interval: Duration::from_millis(50),

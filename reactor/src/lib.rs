@@ -27,6 +27,7 @@ mod slab;
 pub mod sync;
 mod thread;
 mod timer;
+mod whole;
 
 pub use blocking::{detach, unblock};
 pub use buffer::{
@@ -38,3 +39,4 @@ pub use join::{JoinError, JoinHandle, RemoteJoin, spawn};
 pub use prefetch::prefetch;
 pub use thread::{Config, Handle, ReactorThread, current, run, start};
 pub use timer::{Elapsed, Sleep, now, sleep, sleep_until, timeout, yield_now};
+pub use whole::{Guard, end_half_changed, lock_whole};

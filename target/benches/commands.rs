@@ -185,6 +185,7 @@ async fn engine() -> Arc<Engine> {
         store: Arc::new(MemoryStore::new()),
         hash_key: [9; 32],
         blocking: Blocking::Inline,
+        boot: None,
         config: EngineConfig::default(),
     };
     let engine = Engine::open(parts).await.expect("an engine");

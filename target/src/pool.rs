@@ -9,7 +9,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use dedup::{Blocking, Engine, EngineConfig, EngineParts, ErrorKind, MissingDrives, VolumeSpec};
+use dedup::{
+    Blocking, BootId, Engine, EngineConfig, EngineParts, ErrorKind, MissingDrives, VolumeSpec,
+};
 use drives::{BLOCK_BYTES, Drive, DriveError, Extent, FileDrive, MemoryDrive, OpenOptions};
 use futures_util::lock::Mutex;
 use meta::{
@@ -120,6 +122,7 @@ pub async fn open(request: &PoolRequest) -> Result<OpenPool, Failure> {
         store: Arc::new(dir.open_store(RocksOptions::default()).map_err(of_meta)?),
         hash_key: dir.identity().hash_key,
         blocking: Blocking::Threads,
+        boot: BootId::current(),
         config: EngineConfig {
             fill_warnings: request.warn_at.clone(),
             metadata_cache_bytes: request.metadata_cache_bytes,

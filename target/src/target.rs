@@ -14,6 +14,7 @@ use dedup::Engine;
 use fabric::{KnownAddresses, TlsMode, Transport, TransportAddress};
 use futures_util::lock::Mutex as TurnMutex;
 use nvme::Nqn;
+use reactor::lock_whole;
 use tokio::sync::watch;
 use uuid::Uuid;
 
@@ -255,7 +256,8 @@ impl Target {
     /// Puts a catalog into force, or looks at the volumes again, of which this one changed; and tells
     /// hosts what that means to them.
     fn publish(&self, next: Option<Catalog>, volume: Option<Uuid>) {
-        let mut served = lock(&self.served);
+        // A panic in the middle would leave a part of the hosts with what is not allowed any more.
+        let mut served = lock_whole(&self.served);
         let before = self.world();
         let views: Vec<_> = served
             .controllers()

@@ -371,6 +371,7 @@ async fn open(
         store,
         hash_key: dir.identity().hash_key,
         blocking: Blocking::Threads,
+        boot: None,
         config: config.clone(),
     };
     Ok((Engine::open(parts).await?, watch))

@@ -32,7 +32,7 @@ use meta::{
 use serde::Serialize;
 
 use crate::check::{CheckReport, open_drives};
-use crate::{EngineError, Result};
+use crate::{BootId, EngineError, Result};
 
 /// Ranges and volumes that are listed; more are only counted.
 const LISTED_MAX: usize = 1000;
@@ -118,6 +118,7 @@ struct Parts {
     journal_config: JournalConfig,
     store: Arc<dyn Store>,
     hash_key: [u8; 32],
+    boot: Option<BootId>,
 }
 
 /// A plan: what is wrong, and the changes that make it right.
@@ -157,6 +158,7 @@ impl Repair {
             journal_config: JournalConfig::default(),
             store: Arc::new(pool.open_store(RocksOptions::default())?),
             hash_key: pool.identity().hash_key,
+            boot: BootId::current(),
         };
         let plan = plan::make(&parts)?;
         Ok(Self { pool, parts, plan })

@@ -13,11 +13,12 @@ use reactor::{Buffer, BufferPool};
 
 use super::resolve::resolve;
 use super::{Change, Parts, Plan, RepairReport};
+use crate::boot;
 use crate::domain::Hashers;
 use crate::engine::BOUNCE_BYTES_MIN;
 use crate::fingerprint;
 use crate::pack_read::Fetch;
-use crate::recovery;
+use crate::recovery::{self, Proof};
 use crate::{EngineError, LABEL_BLOCKS, Result};
 
 /// Sub-blocks that a volume can have: 2^60 bytes.
@@ -35,7 +36,15 @@ pub(super) fn make(parts: &Parts) -> Result<Plan> {
         _ => None,
     });
     let mut contents = Contents::new(parts, rows.volumes.values().chain(created))?;
-    let later = Later::replay(&rows.volumes, &records, checkpoint, &mut contents);
+    let settings = parts.store.settings()?;
+    let lost_power = boot::may_have_lost_power(&settings, checkpoint, parts.boot);
+    let later = Later::replay(
+        &rows.volumes,
+        &records,
+        checkpoint,
+        lost_power,
+        &mut contents,
+    );
     let mut report = RepairReport {
         journal_records: records.len() as u64,
         unproven: later.unproven,
@@ -105,10 +114,19 @@ impl<'a> Contents<'a> {
 
     /// Whether a block holds this content. One that was not fingerprinted is known by its checksum.
     pub(super) fn holds(&mut self, pba: Pba, content: &BlockContent) -> bool {
-        self.read(pba, |hashers, block| {
+        self.prove(pba, content) == Proof::Holds
+    }
+
+    /// What the drive says of a block of which a record says this.
+    fn prove(&mut self, pba: Pba, content: &BlockContent) -> Proof {
+        let holds = self.read(pba, |hashers, block| {
             hashers.prove(block, content.fingerprint, content.crc32c)
-        })
-        .unwrap_or(false)
+        });
+        match holds {
+            Some(true) => Proof::Holds,
+            Some(false) => Proof::Differs,
+            None => Proof::Unreadable,
+        }
     }
 
     /// Looks at what a block holds; `None` if it cannot be read.
@@ -197,15 +215,18 @@ struct Later {
     map: BTreeMap<(u32, u64), Option<(Pba, BlockContent)>>,
     /// Sub-blocks whose new data never arrived.
     unproven: u64,
+    /// Power may have been lost since the records were appended.
+    lost_power: bool,
 }
 
 impl Later {
     /// Replays records as an opening does: those that may not have been flushed are proven block by
-    /// block.
+    /// block, and what is damaged keeps its new mapping ([`crate::recovery`] says why).
     fn replay(
         stored: &BTreeMap<u32, VolumeInfo>,
         records: &[(u64, Record)],
         checkpoint: Checkpoint,
+        lost_power: bool,
         contents: &mut Contents<'_>,
     ) -> Self {
         let durable = records.iter().filter_map(|(_, record)| match record {
@@ -218,6 +239,7 @@ impl Later {
             gone: BTreeSet::new(),
             map: BTreeMap::new(),
             unproven: 0,
+            lost_power,
         };
         for (sequence, record) in records {
             later.apply(record, *sequence > durable, contents);
@@ -241,7 +263,10 @@ impl Later {
                         (new.pba, content)
                     });
                     match new {
-                        Some((pba, content)) if must_prove && !contents.holds(pba, &content) => {
+                        Some((pba, content))
+                            if must_prove
+                                && contents.prove(pba, &content).is_undone(self.lost_power) =>
+                        {
                             self.unproven += 1;
                         }
                         _ => self.set(*volume, at, new),

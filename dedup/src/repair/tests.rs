@@ -17,6 +17,7 @@ fn parts() -> (Parts, Arc<MemoryStore>) {
         journal_config,
         store: store.clone(),
         hash_key: [3; 32],
+        boot: None,
     };
     let mut batch = Batch::checkpoint_only(store.checkpoint().unwrap());
     let leak = BlockChange {

@@ -95,8 +95,9 @@ pub(crate) fn count_everything(engine: &Engine, store: &dyn Store, is_fresh: boo
         };
         let is_known = found.is_some_and(|found| mappings.contains_key(&found));
         let may_be_hidden = !is_fresh && state.hints.displaced > 0;
+        let is_listed = || lock(&engine.shared.damage).contains(pba);
         assert!(
-            is_known || (found.is_none() && may_be_hidden),
+            is_known || (found.is_none() && (may_be_hidden || is_listed())),
             "block {pba} cannot be found, but {found:?} (hints: {hints:?})"
         );
     }

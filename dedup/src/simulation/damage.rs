@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use drives::BLOCK_BYTES;
-use meta::{Pba, Store, VolumeInfo};
+use meta::{Journal, Pba, Record, Store, VolumeInfo};
 use rand::Rng;
 
 use super::Story;
@@ -44,6 +44,45 @@ impl Story {
             // The bits that decay are always the same: twice is not at all.
             if world.decayed.insert((drive, block)) {
                 self.drives[usize::from(drive)].decay(block);
+            }
+        }
+    }
+
+    /// Between a crash and the opening, blocks that were not flushed decay, or cannot be read for a while or
+    /// for good.
+    pub(super) fn harm_unflushed(&mut self) {
+        if !self.decays || self.rng.random() {
+            return;
+        }
+        let checkpoint = self.store.checkpoint().expect("a store in memory");
+        let opened = Journal::open(self.media.clone(), checkpoint, self.config.journal);
+        let (_, records) = opened.expect("a journal after a crash");
+        let durable = records.iter().filter_map(|(_, record)| match record {
+            Record::Durable { upto } => Some(*upto),
+            _ => None,
+        });
+        let durable = durable.max().unwrap_or(0);
+        let later = records.iter().filter(|(sequence, _)| *sequence > durable);
+        let new = later.flat_map(|(_, record)| match record {
+            Record::Map { entries, .. } => &entries[..],
+            _ => &[],
+        });
+        let new: Vec<Pba> = new.filter_map(|e| Some(e.new?.pba)).collect();
+        for _ in 0..self.rng.random_range(1..5) {
+            if new.is_empty() {
+                return;
+            }
+            let (drive, block) = place(new[self.rng.random_range(0..new.len())]);
+            let kind = self.rng.random_range(0..4);
+            let mut world = self.world.borrow_mut();
+            world.has_damage = true;
+            let is_first = world.decayed.insert((drive, block));
+            let drive = &self.drives[usize::from(drive)];
+            match kind {
+                0 => drive.lose(block, u32::MAX),
+                1 => drive.lose(block, 2),
+                _ if is_first => drive.decay(block),
+                _ => {}
             }
         }
     }

@@ -1,6 +1,7 @@
-//! The drives of a simulated pool: they lose power, single operations on them fail, and blocks decay.
+//! The drives of a simulated pool: they lose power, single operations on them fail, and blocks decay or cannot
+//! be read.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -19,6 +20,8 @@ pub(super) struct ShakyDrive {
     countdown: AtomicU64,
     /// Blocks that decayed, and that nobody has begun to write since.
     decayed: Mutex<BTreeSet<u64>>,
+    /// Blocks that cannot be read, and how many times more, if nobody writes them.
+    unreadable: Mutex<BTreeMap<u64, u32>>,
 }
 
 impl ShakyDrive {
@@ -27,6 +30,7 @@ impl ShakyDrive {
             inner,
             countdown: AtomicU64::new(0),
             decayed: Mutex::default(),
+            unreadable: Mutex::default(),
         })
     }
 
@@ -36,6 +40,7 @@ impl ShakyDrive {
             inner: self.inner.crash(plan),
             countdown: AtomicU64::new(0),
             decayed: Mutex::new(self.decayed()),
+            unreadable: Mutex::new(lock(&self.unreadable).clone()),
         })
     }
 
@@ -45,6 +50,7 @@ impl ShakyDrive {
             inner: self.inner.restart(plan),
             countdown: AtomicU64::new(0),
             decayed: Mutex::new(self.decayed()),
+            unreadable: Mutex::new(lock(&self.unreadable).clone()),
         })
     }
 
@@ -69,12 +75,35 @@ impl ShakyDrive {
         lock(&self.decayed).clone()
     }
 
-    fn forget(&self, blocks: impl Iterator<Item = (u64, u64)>) {
-        let mut decayed = lock(&self.decayed);
-        if !decayed.is_empty() {
-            for (first, count) in blocks {
-                decayed.retain(|block| !(first..first + count).contains(block));
+    /// The next reads of a block fail; `u32::MAX`: until it is written.
+    pub(super) fn lose(&self, block: u64, reads: u32) {
+        lock(&self.unreadable).insert(block, reads);
+    }
+
+    /// Whether a read of these blocks fails.
+    fn meets_unreadable(&self, extents: &[Extent]) -> bool {
+        let mut unreadable = lock(&self.unreadable);
+        let mut meets = false;
+        for extent in extents {
+            let blocks = extent.block..extent.block + u64::from(extent.blocks);
+            for (_, left) in unreadable.range_mut(blocks) {
+                meets |= *left > 0;
+                if *left != u32::MAX {
+                    *left = left.saturating_sub(1);
+                }
             }
+        }
+        meets
+    }
+
+    fn forget(&self, blocks: impl Iterator<Item = (u64, u64)>) {
+        let (mut decayed, mut unreadable) = (lock(&self.decayed), lock(&self.unreadable));
+        if decayed.is_empty() && unreadable.is_empty() {
+            return;
+        }
+        for (first, count) in blocks {
+            decayed.retain(|block| !(first..first + count).contains(block));
+            unreadable.retain(|block, _| !(first..first + count).contains(block));
         }
     }
 
@@ -98,7 +127,12 @@ impl Drive for ShakyDrive {
         buffer: Buffer,
         extents: &'a [Extent],
     ) -> LocalBoxFuture<'a, Transferred> {
-        match self.strikes() {
+        let unreadable = || {
+            self.meets_unreadable(extents).then(|| {
+                DriveError::new(drives::ErrorKind::Io, "shaky", "simulated unreadable block")
+            })
+        };
+        match self.strikes().or_else(unreadable) {
             Some(error) => Box::pin(std::future::ready((Err(error), buffer))),
             None => self.inner.read(buffer, extents),
         }

@@ -29,8 +29,8 @@ impl Actor {
                 let flushed = world.flushed;
                 let is_weak = world.is_hash_weak;
                 let is_open = is_weak && world.volumes[at].compares_later;
-                // Of what was not flushed, that is taken back whose block is damaged.
-                let takes_back = lost_power.is_some() && world.has_damage;
+                // After a mere crash too, if that cannot be told from a loss of power.
+                let takes_back = lost_power.is_some() && world.has_damage && !world.tells_boot;
                 for (place, found) in found.into_iter().enumerate() {
                     let cell = &mut world.volumes[at].cells[first + place];
                     let possible =

@@ -61,7 +61,10 @@ pub(super) struct World {
     pub(super) may_fail: bool,
     /// There are but a few fingerprints.
     pub(super) is_hash_weak: bool,
-    /// Blocks are damaged: `Corrupt` is an answer, and what was not flushed may be taken back.
+    /// The machine tells at which of its starts a pool is opened.
+    pub(super) tells_boot: bool,
+    /// Blocks are damaged: `Corrupt` is an answer. What was not flushed may be taken back where a crash
+    /// cannot be told from a loss of power.
     pub(super) has_damage: bool,
     /// Older metadata is in use than the drives': any block may be another one than it was.
     pub(super) is_restored: bool,
@@ -93,6 +96,8 @@ pub(super) struct Tally {
     /// Records that were replayed, and sub-blocks in them that were taken back.
     pub(super) replayed: u64,
     pub(super) unproven: u64,
+    /// Blocks of them that were damaged before they were flushed.
+    pub(super) unproven_damaged: u64,
     pub(super) added_drives: u64,
     /// Batches of several commands, and commands that could not go on with theirs.
     pub(super) shared_batches: u64,
@@ -127,6 +132,7 @@ impl std::ops::AddAssign for Tally {
         self.dropped += other.dropped;
         self.replayed += other.replayed;
         self.unproven += other.unproven;
+        self.unproven_damaged += other.unproven_damaged;
         self.added_drives += other.added_drives;
         self.shared_batches += other.shared_batches;
         self.went_alone += other.went_alone;
@@ -199,7 +205,14 @@ impl World {
             ErrorKind::NotFound => is_gone || what == "copy of what is gone",
             ErrorKind::Unavailable | ErrorKind::WriteFault => self.may_fail,
             ErrorKind::Corrupt => {
-                self.has_damage && matches!(what, "read" | "write" | "write zeroes" | "copy")
+                let reads = [
+                    "read",
+                    "write",
+                    "write zeroes",
+                    "copy",
+                    "copy of what is gone",
+                ];
+                self.has_damage && reads.contains(&what)
             }
             _ => false,
         };

@@ -67,6 +67,7 @@ impl Pool {
             store: self.store.clone(),
             hash_key: [5; 32],
             blocking: Blocking::Inline,
+            boot: None,
             config: EngineConfig {
                 bounce_bytes: BOUNCE_BYTES_MIN,
                 journal: JournalConfig::default(),
@@ -308,6 +309,53 @@ fn a_write_is_acknowledged_before_its_background_compare_and_its_flush_is_not() 
     block_on(volume.flush()).unwrap();
 }
 
+/// Polls a future often; whether it is never done.
+fn stays_pending(future: &mut std::pin::Pin<&mut impl Future>) -> bool {
+    let mut context = Context::from_waker(Waker::noop());
+    (0..100).all(|_| future.as_mut().poll(&mut context).is_pending())
+}
+
+#[test]
+fn a_write_with_fua_is_acknowledged_after_its_background_compare_and_not_before() {
+    weak::set(None);
+    let pool = Pool::new(200);
+    let engine = pool.open();
+    let volume = pool.create(&engine, "v", VerifyPolicy::Background, "");
+    block_on(pool.write(&volume, 0, &[1, 2, 3]));
+    let duty = engine.shared.verify.go_on_duty().unwrap();
+    let grain = BLOCK_BYTES as u64;
+    {
+        // A write, and a compare and write.
+        let mut whole = pin!(volume.write(8 * grain, pool.data(&[1, 2]), true));
+        assert!(stays_pending(&mut whole), "it was not compared");
+        let (expected, new) = (pool.data(&[0]), pool.data(&[3]));
+        let mut exchange = pin!(volume.compare_and_write(20 * grain, &expected, &new, true));
+        assert!(stays_pending(&mut exchange), "it was not compared");
+        // What is acknowledged without FUA waits for nobody.
+        block_on(pool.write(&volume, 30, &[1]));
+        let status = engine.status().verify;
+        assert_eq!(
+            (status.compared_blocks, status.waiting_bytes),
+            (0, 4 * grain)
+        );
+        // Nobody vouches for what nobody compared.
+        drop(duty);
+        assert!(block_on(whole).0.is_err());
+        assert!(block_on(exchange).is_err());
+    }
+    // Compared, they are acknowledged.
+    drop((volume, engine));
+    let engine = pool.open();
+    block_on(engine.load()).unwrap();
+    let volume = engine.volume("v").unwrap();
+    with_background(&engine, async {
+        let (result, _) = volume.write(40 * grain, pool.data(&[1, 2]), true).await;
+        result.unwrap();
+        let status = engine.status().verify;
+        assert_eq!((status.compared_blocks, status.waiting_bytes), (2, 0));
+    });
+}
+
 #[test]
 fn no_flush_vouches_when_a_write_failed_that_a_restart_may_find_with_the_content_of_its_twin() {
     let pool = Pool::weak();
@@ -412,7 +460,10 @@ fn domains_share_nothing_and_every_one_is_proven_by_its_own_key() {
     let drive = pool.drive.borrow().restart(FaultPlan::default());
     *pool.drive.borrow_mut() = Arc::new(drive);
     let engine = pool.open();
-    assert_eq!(engine.shared.recovered.1, 0, "a sub-block was taken back");
+    assert_eq!(
+        engine.shared.recovered.unproven, 0,
+        "a sub-block was taken back"
+    );
     for (at, name) in ["a", "b", "c", "d", "e"].into_iter().enumerate() {
         let volume = engine.volume(name).unwrap();
         assert_eq!(block_on(pool.read(&volume, at as u64, 3)), [1, 2, 3]);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use dedup::{Blocking, Engine, EngineConfig, EngineParts};
 use drives::{BLOCK_BYTES, Drive, DriveError, Extent, LocalBoxFuture, Transferred};
-use meta::{DriveSpec, LABEL_BYTES, PoolDir, PoolSpec, RocksOptions};
+use meta::{DriveSpec, FileMedia, JournalMedia, LABEL_BYTES, PoolDir, PoolSpec, RocksOptions};
 use reactor::Buffer;
 
 use super::{Pool, block_on, spec};
@@ -85,6 +85,14 @@ pub(crate) fn create(dir: &Path) {
 
 /// The pool and its engine; dropping both without a word is a kill.
 pub(crate) fn open(dir: &Path) -> (PoolDir, Arc<Engine>) {
+    open_on(dir, |journal| Arc::new(journal))
+}
+
+/// The same, on a journal that is made of the pool's.
+pub(crate) fn open_on(
+    dir: &Path,
+    journal: impl FnOnce(FileMedia) -> Arc<dyn JournalMedia>,
+) -> (PoolDir, Arc<Engine>) {
     let pool = PoolDir::open(dir).unwrap();
     let drive = OpenOptions::new()
         .read(true)
@@ -93,10 +101,11 @@ pub(crate) fn open(dir: &Path) -> (PoolDir, Arc<Engine>) {
         .unwrap();
     let engine = Engine::open(EngineParts {
         drives: vec![Arc::new(PlainFile(drive))],
-        journal: Arc::new(pool.open_journal().unwrap()),
+        journal: journal(pool.open_journal().unwrap()),
         store: Arc::new(pool.open_store(RocksOptions::default()).unwrap()),
         hash_key: pool.identity().hash_key,
         blocking: Blocking::Inline,
+        boot: None,
         config: EngineConfig::default(),
     });
     let engine = block_on(engine).unwrap();

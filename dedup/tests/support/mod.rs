@@ -3,7 +3,7 @@
 
 pub(crate) mod folder;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::{Future, ready};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,8 +12,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
 use dedup::{
-    BOUNCE_BYTES_MIN, Blocking, Engine, EngineConfig, EngineError, EngineParts, ErrorKind, Volume,
-    VolumeSpec,
+    BOUNCE_BYTES_MIN, Blocking, BootId, Engine, EngineConfig, EngineError, EngineParts, ErrorKind,
+    Volume, VolumeSpec,
 };
 use drives::{BLOCK_BYTES, Drive, DriveError, Extent, LocalBoxFuture, Transferred};
 use meta::{JournalConfig, MemoryMedia, MemoryStore, VerifyPolicy};
@@ -45,6 +45,8 @@ pub(crate) struct TestDrive {
     blocks: u64,
     content: Mutex<BTreeMap<u64, Vec<u8>>>,
     pub(crate) fail_reads: AtomicBool,
+    /// Reads of these blocks fail, until they are written.
+    pub(crate) unreadable: Mutex<BTreeSet<u64>>,
     pub(crate) fail_writes: AtomicBool,
     /// Writes of a sub-block with this content fail.
     pub(crate) fail_content: AtomicU64,
@@ -63,6 +65,7 @@ impl TestDrive {
             blocks: 256 + data_blocks,
             content: Mutex::default(),
             fail_reads: AtomicBool::new(false),
+            unreadable: Mutex::default(),
             fail_writes: AtomicBool::new(false),
             fail_content: AtomicU64::new(0),
             fail_flushes: AtomicBool::new(false),
@@ -95,7 +98,21 @@ impl TestDrive {
         self.change_content(content, |bytes| bytes[77] &= !4);
     }
 
-    fn change_content(&self, content: u64, change: impl Fn(&mut [u8])) {
+    /// From now on reads of the blocks that hold this content fail, until they are written.
+    pub(crate) fn lose_content(&self, content: u64) {
+        let blocks = self.content.lock().unwrap();
+        let holds = |(_, bytes): &(&u64, &Vec<u8>)| contents(bytes) == [content];
+        let lost = blocks.iter().filter(holds).map(|(block, _)| *block);
+        self.unreadable.lock().unwrap().extend(lost);
+    }
+
+    /// All blocks can be read again.
+    pub(crate) fn find_all(&self) {
+        self.unreadable.lock().unwrap().clear();
+    }
+
+    /// Changes the bytes of every block that holds this content.
+    pub(crate) fn change_content(&self, content: u64, change: impl Fn(&mut [u8])) {
         for bytes in self.content.lock().unwrap().values_mut() {
             if contents(bytes) == [content] {
                 change(bytes);
@@ -139,7 +156,12 @@ impl Drive for TestDrive {
         mut buffer: Buffer,
         extents: &'a [Extent],
     ) -> LocalBoxFuture<'a, Transferred> {
-        if self.fail_reads.load(Ordering::Relaxed) {
+        let is_lost = |extent: &Extent| {
+            let blocks = extent.block..extent.block + u64::from(extent.blocks);
+            let unreadable = self.unreadable.lock().unwrap();
+            unreadable.range(blocks).next().is_some()
+        };
+        if self.fail_reads.load(Ordering::Relaxed) || extents.iter().any(is_lost) {
             return Box::pin(ready((Err(self.error("read")), buffer)));
         }
         let content = self.content.lock().unwrap();
@@ -180,6 +202,7 @@ impl Drive for TestDrive {
             for extent in extents {
                 for at in 0..u64::from(extent.blocks) {
                     let from = extent.buffer_offset + at as usize * BLOCK_BYTES;
+                    self.unreadable.lock().unwrap().remove(&(extent.block + at));
                     content.insert(extent.block + at, buffer[from..from + BLOCK_BYTES].to_vec());
                     self.written_blocks.fetch_add(1, Ordering::Relaxed);
                 }
@@ -217,6 +240,8 @@ pub(crate) struct Pool {
     pub(crate) media: Arc<MemoryMedia>,
     pub(crate) store: Arc<MemoryStore>,
     pub(crate) config: EngineConfig,
+    /// Which start of the machine it is opened in.
+    pub(crate) boot: Option<BootId>,
     pub(crate) buffers: BufferPool,
 }
 
@@ -236,6 +261,7 @@ impl Pool {
                 },
                 ..EngineConfig::default()
             },
+            boot: None,
             buffers: BufferPool::new(16 << 20).unwrap(),
         }
     }
@@ -259,6 +285,7 @@ impl Pool {
             store: self.store.clone(),
             hash_key: [9; 32],
             blocking: Blocking::Inline,
+            boot: self.boot,
             config: self.config.clone(),
         }))
     }

@@ -27,7 +27,7 @@ mod replay;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 pub use file::FileMedia;
 pub use media::{JournalMedia, SECTOR_BYTES};
@@ -140,12 +140,9 @@ impl PendingSync {
                 result: Ok(()),
             };
         }
-        let _one_at_a_time = self
-            .gate
-            .lock
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if self.gate.failed.load(Ordering::Acquire) {
+        let turn = self.gate.lock.lock();
+        // A sync that ended in a panic may have been told of a lost write.
+        if turn.is_err() || self.gate.failed.load(Ordering::Acquire) {
             let result = Err(io::Error::other("an earlier write or sync failed"));
             return FinishedSync {
                 upto: self.upto,

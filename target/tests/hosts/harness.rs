@@ -475,6 +475,7 @@ impl Lab {
             store,
             hash_key: [9; 32],
             blocking: Blocking::Inline,
+            boot: None,
             config: EngineConfig::default(),
         };
         let engine = Engine::open(parts).await.expect("an engine");
