@@ -36,6 +36,7 @@ mod lifecycle;
 mod listener;
 mod listening;
 mod memory;
+pub mod peer_log;
 pub mod rdma;
 mod share;
 pub mod soft;

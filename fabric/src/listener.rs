@@ -171,7 +171,7 @@ impl Listener {
                 }
                 Err(status) => {
                     count(&self.counts.refused_invalid);
-                    tracing::warn!(%peer, ?status, "connection request refused");
+                    crate::log_of_peer!(warn, "connection request refused", peer.ip(), %peer, ?status, "connection request refused");
                     pending.reject(
                         &RdmaCmReject {
                             status: status as u16,

@@ -94,7 +94,10 @@ pub async fn serve_queue<Q: Queue>(target: Arc<Target>, queue: Q) {
             return;
         }
         line.target.controllers_changed(&controller.subsystem);
-        tracing::info!(
+        fabric::log_of_peer!(
+            info,
+            "host gone",
+            facts.peer.ip(),
             host = %controller.host.nqn,
             peer = %facts.peer,
             cntlid = controller.id,
@@ -158,7 +161,10 @@ async fn watch<Q: Queue>(line: &Rc<Line<Q>>) -> End {
             () = stopped => return End::Stopping,
             () = lost => return End::Transport,
             () = silent => {
-                tracing::warn!(
+                fabric::log_of_peer!(
+                    warn,
+                    "silent",
+                    controller.peer.ip(),
                     controller = %controller,
                     kato_ms = controller.kato_ms(),
                     "the host is silent: keep-alive timeout"
@@ -178,7 +184,7 @@ async fn watch<Q: Queue>(line: &Rc<Line<Q>>) -> End {
             if !line.auth.has_failed() {
                 line.target.auth.timed_out(peer.ip(), host);
             }
-            tracing::warn!(%host, %peer, qid, "the host does not authenticate: closed");
+            fabric::log_of_peer!(warn, "does not authenticate", peer.ip(), %host, %peer, qid, "the host does not authenticate: closed");
             return End::Authentication;
         }
     }

@@ -151,7 +151,10 @@ pub(crate) async fn join<Q: Queue>(
         target.connect_refused(facts.transport, is_about_host);
         let (host, subsystem) = named.unzip();
         let (host, subsystem) = (host.as_ref().map(display), subsystem.as_ref().map(display));
-        tracing::warn!(
+        fabric::log_of_peer!(
+            warn,
+            "Connect was refused",
+            facts.peer.ip(),
             host,
             subsystem,
             peer = %facts.peer,

@@ -403,7 +403,7 @@ impl Controller {
                     shutdown: 0,
                 };
             } else {
-                tracing::warn!(controller = %self, configuration = format_args!("{value:#x}"), "the host asks for a configuration that is not supported");
+                fabric::log_of_peer!(warn, "configuration", self.peer.ip(), controller = %self, configuration = format_args!("{value:#x}"), "the host asks for a configuration that is not supported");
                 state.status.fatal = true;
             }
         } else if old.enable && !new.enable {

@@ -85,7 +85,7 @@ async fn property_set<Q: Queue>(
             if !controller.is_discovery()
                 && let Err(error) = command.line.target.engine.flush().await
             {
-                tracing::error!(%error, "cannot make data durable for a host's shutdown");
+                fabric::log_of_peer!(error, "shutdown not durable", controller.peer.ip(), %error, %controller, "cannot make data durable for a host's shutdown");
             }
             controller.shutdown_complete();
         }

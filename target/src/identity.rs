@@ -47,7 +47,10 @@ impl IdentifierTaken {
             true => "registered with a volume (`onefold reservation clear` ends that)",
             false => "attached",
         };
-        tracing::warn!(
+        fabric::log_of_peer!(
+            warn,
+            "identifier of another",
+            peer.ip(),
             host = %host.nqn,
             %peer,
             host_id = %self.id,
@@ -128,7 +131,10 @@ impl Target {
         }
         if is_new {
             self.controllers_changed(&controller.subsystem);
-            tracing::info!(
+            fabric::log_of_peer!(
+                info,
+                "host connected",
+                controller.peer.ip(),
                 host = %host.nqn,
                 peer = %controller.peer,
                 cntlid = controller.id,

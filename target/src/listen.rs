@@ -669,7 +669,9 @@ async fn accept_rdma(target: Arc<Target>, listener: Rc<Listener>) {
         let peer = incoming.peer;
         match incoming.accept(limits) {
             Ok(queue) => drop(reactor::spawn(serve_queue(target.clone(), queue))),
-            Err(error) => tracing::warn!(%peer, %error, "connection refused"),
+            Err(error) => {
+                fabric::log_of_peer!(warn, "connection refused", peer.ip(), %peer, %error, "connection refused");
+            }
         }
     }
     tracing::error!("the network device closed");

@@ -60,7 +60,8 @@ pub(crate) async fn set<Q: Queue>(command: &Command<Q>, set: SetFeatures) -> Out
         }
     });
     let changed = changed.await.map_err(|failure| {
-        tracing::warn!(%failure, nsid = set.nsid, "a host cannot change write protection");
+        let controller = &command.line.controller;
+        fabric::log_of_peer!(warn, "write protection", controller.peer.ip(), %controller, %failure, nsid = set.nsid, "a host cannot change write protection");
         Fault::from(crate::errors::nvme_status(failure.kind))
     })?;
     if !changed {

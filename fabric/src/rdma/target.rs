@@ -226,7 +226,7 @@ impl RdmaTarget {
     pub(crate) fn connected(&self, qid: u16, depth: u16) {
         let info = self.intake.info.get();
         if info.qid != Some(qid) || depth > self.depth {
-            tracing::warn!(peer = %info.peer, qid, depth, ?info, "Connect does not fit the connection");
+            crate::log_of_peer!(warn, "Connect does not fit", info.peer.ip(), peer = %info.peer, qid, depth, asked_qid = info.qid, "Connect does not fit the connection");
         }
     }
 
@@ -457,7 +457,7 @@ impl RdmaTarget {
             Err(violation) => {
                 drop(state);
                 let info = self.intake.info.get();
-                tracing::warn!(peer = %info.peer, qid = info.qid, violation, "queue closed");
+                crate::log_of_peer!(warn, "violation", info.peer.ip(), peer = %info.peer, qid = info.qid, violation, "queue closed");
                 self.close(CloseReason::Violation(violation));
             }
         }

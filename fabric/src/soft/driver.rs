@@ -656,13 +656,13 @@ impl Shared {
         if socket::route(path.remote).is_ok_and(|route| {
             PathMtu::for_interface(route.mtu).is_none_or(|ours| ours.bytes() < mtu.bytes())
         }) {
-            tracing::warn!(peer = %path.remote, mtu = mtu.bytes(),
+            crate::log_of_peer!(warn, "path MTU", path.remote, peer = %path.remote, mtu = mtu.bytes(),
                 "connection refused: the peer's path MTU is larger than the way back carries; \
                  give both ends the same network MTU");
             return pending.refuse(RejectReason::InvalidMtu);
         }
         if let Err(pending) = listener.offer(pending) {
-            tracing::warn!(peer = %path.remote, port, "connection refused: too many are waiting");
+            crate::log_of_peer!(warn, "too many are waiting", path.remote, peer = %path.remote, port, "connection refused: too many are waiting");
             pending.refuse(RejectReason::NoResources);
         }
     }

@@ -416,7 +416,7 @@ impl Shared {
                     target.close(CloseReason::Tls(TlsFailure::Stalled));
                 } else {
                     let peer = target.intake().info.get().peer;
-                    tracing::warn!(%peer, "a connection without an ICReq: closed");
+                    crate::log_of_peer!(warn, "no ICReq", peer.ip(), %peer, "a connection without an ICReq: closed");
                     target.close(CloseReason::Stalled);
                 }
                 connection.await;
@@ -463,7 +463,7 @@ async fn end_stalled(shared: Rc<Shared>) {
         }
         for target in stalled {
             let info = target.intake().info.get();
-            tracing::warn!(peer = %info.peer, qid = info.qid, "the host does not go on: closed");
+            crate::log_of_peer!(warn, "stalled", info.peer.ip(), peer = %info.peer, qid = info.qid, "the host does not go on: closed");
             count(&shared.stalled, 1);
             target.close(CloseReason::Stalled);
         }

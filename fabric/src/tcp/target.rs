@@ -632,7 +632,7 @@ impl Role for TcpTarget {
         let info = self.intake.info.get();
         match reason {
             CloseReason::Violation(violation) => {
-                tracing::warn!(peer = %info.peer, qid = info.qid, violation, "queue closed");
+                crate::log_of_peer!(warn, "violation", info.peer.ip(), peer = %info.peer, qid = info.qid, violation, "queue closed");
             }
             CloseReason::Tls(failure) => {
                 count(&self.shared.tls_failures, 1);
@@ -641,7 +641,7 @@ impl Role for TcpTarget {
                     // They count these, and tell of them. At once: the host may be back soon.
                     Some(keys) if self.tls.get().is_none() => keys.failed(info.peer, &failure),
                     _ => {
-                        tracing::warn!(peer = %info.peer, qid = info.qid, %failure, "queue closed");
+                        crate::log_of_peer!(warn, "TLS", info.peer.ip(), peer = %info.peer, qid = info.qid, %failure, "queue closed");
                     }
                 }
             }

@@ -543,7 +543,10 @@ fn note_failure<Q: Queue>(command: &Command<Q>, explanation: Explanation, how: &
     let lately = auth
         .attempts
         .failed((controller.peer.ip(), controller.host.nqn.clone()));
-    tracing::warn!(
+    fabric::log_of_peer!(
+        warn,
+        "authentication failed",
+        controller.peer.ip(),
         host = %controller.host.nqn,
         peer = %controller.peer,
         qid = line.handle.qid,

@@ -93,7 +93,7 @@ impl TlsKeys for HostKeyring {
     fn find(&self, identity: &str, peer: SocketAddr) -> Option<TlsPsk> {
         let target = self.target.upgrade()?;
         target.tls_psk(identity).unwrap_or_else(|error| {
-            tracing::error!(%peer, %error, "a TLS key cannot be derived");
+            fabric::log_of_peer!(error, "TLS key not derived", peer.ip(), %peer, %error, "a TLS key cannot be derived");
             None
         })
     }
@@ -106,7 +106,7 @@ impl TlsKeys for HostKeyring {
         handshakes.failed.fetch_add(1, Ordering::Relaxed);
         if matches!(failure, TlsFailure::Clear) {
             // That cost nothing: such a host need not be slowed down.
-            tracing::warn!(%peer, reason = %failure, "a host was refused");
+            fabric::log_of_peer!(warn, "refused without TLS", peer.ip(), %peer, reason = %failure, "a host was refused");
             return;
         }
         let lately = handshakes.attempts.failed(peer.ip());
@@ -119,7 +119,7 @@ impl TlsKeys for HostKeyring {
             true => "; for a host with nvme-cli before 2.14 the key has to be kept with --compat",
             false => "",
         };
-        tracing::warn!(%peer, reason = %failure, lately, "a TLS handshake failed{hint}");
+        fabric::log_of_peer!(warn, "TLS handshake failed", peer.ip(), %peer, reason = %failure, lately, "a TLS handshake failed{hint}");
     }
 
     fn holds_off(&self, peer: SocketAddr) -> bool {
@@ -223,7 +223,10 @@ impl Target {
             None => WrongName::Host,
         };
         handshakes.refused.fetch_add(1, Ordering::Relaxed);
-        tracing::warn!(
+        fabric::log_of_peer!(
+            warn,
+            "TLS key of another",
+            peer.ip(),
             %peer,
             identity = %session.identity,
             host = %connect.host,

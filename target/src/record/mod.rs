@@ -192,6 +192,7 @@ pub(crate) async fn keep(target: Arc<Target>) {
             () = pause => {}
         }
         target.look_at_pool();
+        fabric::peer_log::sweep();
         let is_due = reactor::now().saturating_duration_since(saved_at) >= SAVE_INTERVAL;
         if is_due || lock(&target.record.state).is_news {
             saved_at = reactor::now();

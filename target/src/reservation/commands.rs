@@ -126,7 +126,10 @@ async fn change<Q: Queue>(command: &Command<Q>, nsid: u32, request: Request) -> 
             Ok::<_, Fault>(effects)
         })
         .await?;
-    tracing::info!(
+    fabric::log_of_peer!(
+        info,
+        "reservations changed",
+        command.line.controller.peer.ip(),
         controller = %command.line.controller,
         nsid,
         %volume,
