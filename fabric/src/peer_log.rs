@@ -23,6 +23,9 @@ pub const WINDOW: Duration = Duration::from_secs(60);
 /// Pairs of kind and address that are remembered.
 pub const ADDRESSES_MAX: usize = 4096;
 
+/// How often room for new addresses is looked for.
+const PRUNE_PAUSE: Duration = Duration::from_secs(1);
+
 /// Lines about what was left out that one sweep writes.
 const SWEPT_MAX: usize = 64;
 
@@ -62,6 +65,8 @@ type LeftOut = (&'static str, Option<IpAddr>, u64);
 struct Limiter {
     kinds: HashMap<&'static str, Count>,
     addresses: HashMap<(&'static str, IpAddr), Count>,
+    /// When room for new addresses was looked for last.
+    pruned: Option<Instant>,
 }
 
 impl Limiter {
@@ -69,8 +74,7 @@ impl Limiter {
     fn permit(&mut self, kind: &'static str, address: IpAddr, now: Instant) -> Option<u64> {
         let key = (kind, whole(address));
         if self.addresses.len() >= ADDRESSES_MAX && !self.addresses.contains_key(&key) {
-            self.addresses
-                .retain(|_, count| count.left_out > 0 || !count.is_over(now));
+            self.prune(now);
         }
         let of_kind = self.kinds.entry(kind).or_insert_with(|| Count::new(now));
         of_kind.renew(now);
@@ -92,6 +96,17 @@ impl Limiter {
         count.lines += 1;
         of_kind.lines += 1;
         Some(std::mem::take(&mut count.left_out))
+    }
+
+    /// Forgets who caused nothing lately, and has nothing left out; a flood does not make it look each time.
+    fn prune(&mut self, now: Instant) {
+        let lately = |at: Instant| now.saturating_duration_since(at) < PRUNE_PAUSE;
+        if self.pruned.is_some_and(lately) {
+            return;
+        }
+        self.pruned = Some(now);
+        self.addresses
+            .retain(|_, count| count.left_out > 0 || !count.is_over(now));
     }
 
     /// What was left out in windows that are over, each once; forgets who caused nothing since.
