@@ -14,7 +14,7 @@ done
 
 . scripts/build.sh
 prepare_build
-install_packages bsdutils iproute2 procps strace util-linux
+install_packages bsdutils iproute2 nftables procps strace util-linux
 # What makes images of drives that are in use.
 install_packages btrfs-progs cryptsetup-bin dosfstools e2fsprogs fdisk xfsprogs
 
