@@ -27,7 +27,7 @@ use crate::controller::{Controller, NewController, QueueHandle};
 use crate::features::saved;
 use crate::identity::IdentifierTaken;
 use crate::queue::{Queue, QueueFacts};
-use crate::subsystem::{Host, SubsystemKind, Target};
+use crate::subsystem::{Host, Subsystem, SubsystemKind, Target};
 
 /// Byte offsets in the Connect command.
 const QID_AT: u16 = 42;
@@ -267,9 +267,7 @@ async fn connect_admin(
         nqn: data.host,
         id: data.host_id,
     };
-    if subsystem.kind == SubsystemKind::Nvm && tls.is_none() {
-        check_clear(target, facts, &host)?;
-    }
+    check_clear(target, facts, &subsystem, &host, tls.as_ref())?;
     if subsystem.kind == SubsystemKind::Nvm {
         let checked = target.check_identifier(&host);
         checked.map_err(|taken| refuse_identifier(&taken, &host, facts))?;
@@ -320,6 +318,12 @@ async fn connect_admin(
         subsystem.remove(controller.id);
         return Err(not_listed());
     }
+    let tls = controller.tls.as_ref();
+    if let Err(refusal) = check_clear(target, facts, &subsystem, &controller.host, tls) {
+        // Or the host was bound to TLS.
+        subsystem.remove(controller.id);
+        return Err(refusal);
+    }
     let authenticates = target.has_to_authenticate(&controller);
     if !authenticates && let Err(taken) = target.admit(&controller, controller.tls.is_some()) {
         // Another host came in these moments.
@@ -340,9 +344,19 @@ fn not_listed() -> Refusal {
     Refusal::because(status, "the host is not on the subsystem's list")
 }
 
-/// Whether the host may come without TLS. One that may not, and has a secret, may have a TLS key made where TLS is taken:
+/// Whether the host may come so: it may be bound to TLS. One that is, and has a secret, may have a TLS key made where
+/// TLS is taken:
 /// its authentication fails if it asks for anything else.
-fn check_clear(target: &Target, facts: &QueueFacts, host: &Host) -> Result<(), Refusal> {
+fn check_clear(
+    target: &Target,
+    facts: &QueueFacts,
+    subsystem: &Subsystem,
+    host: &Host,
+    tls: Option<&TlsSession>,
+) -> Result<(), Refusal> {
+    if tls.is_some() || subsystem.kind == SubsystemKind::Discovery {
+        return Ok(());
+    }
     let catalog = target.catalog();
     if !catalog.has_to_use_tls(&host.nqn) {
         return Ok(());
