@@ -1,11 +1,12 @@
-//! The offline check of a pool (`onefold pool check`). It changes nothing.
+//! The offline check of a pool (`onefold pool check`). It changes nothing, and makes no file: it works on a file
+//! system that takes no writes.
 //!
 //! It proves: every drive is there, whole and the right one; the journal can be read up to its end;
 //! mappings, counts, blocks and volumes agree as they will be when the journal has been replayed (I4);
 //! and, on request, every block in use holds the content that its checksum and fingerprint (if it has
-//! one) say.
+//! one) say. Blocks that are known to be damaged are read in any case. What was not looked at is said.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::fs::File;
 use std::io;
@@ -15,10 +16,14 @@ use std::sync::Arc;
 
 use drives::{BLOCK_BYTES, Drive, DriveError, Extent, LocalBoxFuture};
 use futures_util::FutureExt;
-use meta::{BlockRow, LABEL_BYTES, MetaErrorKind, Pba, PoolDir, RocksOptions, Store};
+use meta::{
+    BlockRow, LABEL_BYTES, LoadVisitor, Mapping, MetaErrorKind, Pba, PoolDir, RocksOptions, Store,
+    VolumeInfo,
+};
 use reactor::{Buffer, BufferPool};
 use serde::{Deserialize, Serialize};
 
+use crate::damage::{Damage, DamageStatus};
 use crate::domain::Hashers;
 use crate::engine::{BOUNCE_BYTES_MIN, EngineParts};
 use crate::fingerprint;
@@ -31,6 +36,9 @@ const FINDINGS_MAX: usize = 100;
 
 /// Blocks whose rows are read at a time.
 const SCAN_BLOCKS: u64 = 64 * 1024;
+
+/// Mappings to damaged blocks that are told by range; more are only errors when they are read.
+const REFERRERS_MAX: usize = 1 << 20;
 
 /// What to check.
 #[derive(Clone, Copy, Debug, Default)]
@@ -52,8 +60,12 @@ pub struct CheckFinding {
 /// What a check found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CheckReport {
-    /// Whether nothing is wrong.
+    /// Whether nothing wrong was found, in what was looked at.
     pub consistent: bool,
+    /// What was not looked at, and how to have it looked at.
+    pub not_looked_at: Vec<String>,
+    /// Damaged data: what refers to it. Every block of it is in a finding of its drive too.
+    pub damage: DamageStatus,
     /// Volumes, those being deleted included.
     pub volumes: u64,
     /// Mapped sub-blocks of all volumes.
@@ -70,6 +82,8 @@ pub struct CheckReport {
     pub data_blocks_checked: u64,
     /// How many findings there are.
     pub findings_total: u64,
+    /// How many of them are about damaged data: one for each drive that has some.
+    pub findings_of_data: u64,
     /// The first of them.
     pub findings: Vec<CheckFinding>,
 }
@@ -90,7 +104,7 @@ impl CheckReport {
 /// Only if the check could not be made: there is no pool, or it is in use, or it cannot be read. What
 /// is wrong with the pool is in the report.
 pub fn check_pool(dir: &Path, options: CheckOptions) -> Result<CheckReport> {
-    let pool = PoolDir::open(dir)?;
+    let pool = PoolDir::look(dir)?;
     let mut report = CheckReport::default();
     let drives = open_drives(&pool, &mut report)?;
     let journal = finding(
@@ -111,9 +125,17 @@ pub fn check_pool(dir: &Path, options: CheckOptions) -> Result<CheckReport> {
             hash_key: pool.identity().hash_key,
             blocking: Blocking::Inline,
             boot: BootId::current(),
-            config: EngineConfig::default(),
+            config: EngineConfig {
+                damage_file: Some(pool.paths().damaged.clone()),
+                ..EngineConfig::default()
+            },
         };
         check_parts(&parts, &bounces, options, &mut report)?;
+    } else {
+        report.not_looked_at.push(
+            "maps, counts and data: that needs all drives, the journal and the metadata store"
+                .to_owned(),
+        );
     }
     report.consistent = report.findings_total == 0;
     Ok(report)
@@ -151,16 +173,26 @@ pub(crate) fn check_parts(
         Ok(pending) => pending,
         Err(error) => {
             report.find("journal and metadata", &error.message);
+            report
+                .not_looked_at
+                .push("what the journal holds, and data".to_owned());
             // What is in the store alone can still be looked at.
             let none = meta::Batch::checkpoint_only(parts.store.checkpoint()?);
             return check_rows(&*parts.store, &none, report);
         }
     };
     check_rows(&*parts.store, &pending, report)?;
-    if options.data {
-        check_data(parts, bounces, &pending, report)
-            .now_or_never()
-            .ok_or_else(unexpected)??;
+    let known = Damage::load(parts.config.damage_file.clone());
+    let known = (!options.data).then(|| known.listed().collect());
+    let bad = check_data(parts, bounces, &pending, known, report)
+        .now_or_never()
+        .ok_or_else(unexpected)??;
+    report_damage(&*parts.store, &pending, &bad, &parts.drives, report)?;
+    if !options.data && report.blocks > 0 {
+        report.not_looked_at.push(format!(
+            "the data in {} blocks: `onefold pool check --data` reads it",
+            report.blocks - report.data_blocks_checked.min(report.blocks)
+        ));
     }
     Ok(())
 }
@@ -189,19 +221,22 @@ fn check_rows(store: &dyn Store, pending: &meta::Batch, report: &mut CheckReport
     Ok(())
 }
 
-/// Compares every block that will be in use with its row, a range of a drive after the other.
+/// Compares blocks that will be in use with their rows, a range of a drive after the other: all of them, or only
+/// some. Those that do not hold what they should.
 async fn check_data(
     parts: &EngineParts,
     bounces: &BufferPool,
     pending: &meta::Batch,
+    only: Option<BTreeSet<Pba>>,
     report: &mut CheckReport,
-) -> Result<()> {
+) -> Result<BTreeSet<Pba>> {
     let stored = parts.store.volumes()?;
     let created = pending.volumes.values().filter_map(|change| match change {
         meta::VolumeChange::Put(info) => Some(info),
         _ => None,
     });
     let hashers = Hashers::of(&parts.hash_key, stored.iter().chain(created));
+    let mut bad = BTreeSet::new();
     for (index, drive) in (0u16..).zip(&parts.drives) {
         let mut first = 0;
         while first < drive.blocks() {
@@ -210,6 +245,10 @@ async fn check_data(
             first += SCAN_BLOCKS;
             let mut rows: BTreeMap<Pba, BlockRow> = BTreeMap::new();
             for range in [whole, fragments] {
+                let is_wanted = |only: &BTreeSet<Pba>| only.range(range.clone()).next().is_some();
+                if !only.as_ref().is_none_or(is_wanted) {
+                    continue;
+                }
                 rows.extend(parts.store.blocks(range.start, range.end, usize::MAX)?);
                 for (pba, _) in pending.blocks.range(range) {
                     // What cannot be applied was found with the rows.
@@ -218,44 +257,120 @@ async fn check_data(
                     }
                 }
             }
+            rows.retain(|pba, _| only.as_ref().is_none_or(|only| only.contains(pba)));
             for (pba, row) in rows {
                 let buf = bounces.alloc(BLOCK_BYTES).await;
-                check_block(&**drive, &hashers, pba, &row, buf, report).await;
+                report.data_blocks_checked += 1;
+                if !is_right(&**drive, &hashers, pba, &row, buf).await {
+                    bad.insert(pba);
+                }
             }
         }
     }
-    Ok(())
+    Ok(bad)
 }
 
-async fn check_block(
+/// Whether a block can be read, and holds what its row says.
+async fn is_right(
     drive: &dyn Drive,
     hashers: &Hashers,
     pba: Pba,
     row: &BlockRow,
     buf: Buffer,
-    report: &mut CheckReport,
-) {
+) -> bool {
     let fetch = Fetch::new([(pba, 0)].into_iter());
     let (result, mut buf) = drive.read(buf, fetch.extents()).await;
     fetch.unpack(&mut buf);
-    report.data_blocks_checked += 1;
-    let Some(content) = fingerprint::split(&buf).first() else {
-        return;
+    let block = fingerprint::split(&buf).first().filter(|_| result.is_ok());
+    block.is_some_and(|content| hashers.prove(content, row.fingerprint, row.crc32c))
+}
+
+/// Says which ranges of volumes refer to bad blocks.
+fn report_damage(
+    store: &dyn Store,
+    pending: &meta::Batch,
+    bad: &BTreeSet<Pba>,
+    drives: &[Arc<dyn Drive>],
+    report: &mut CheckReport,
+) -> Result<()> {
+    for (index, drive) in (0u16..).zip(drives) {
+        let blocks = bad.iter().filter(|pba| pba.drive() == index);
+        if let Some(first) = blocks.clone().next() {
+            report.findings_of_data += 1;
+            report.find(
+                drive.name(),
+                format_args!(
+                    "{} data block(s) cannot be read or do not hold the content that was written, the first is {}",
+                    blocks.count(),
+                    first.block()
+                ),
+            );
+        }
+    }
+    if bad.is_empty() {
+        return Ok(());
+    }
+    let mut referrers = Referrers {
+        bad,
+        pending,
+        names: BTreeMap::new(),
+        found: BTreeSet::new(),
     };
-    if let Err(error) = result {
-        report.find(
-            drive.name(),
-            format_args!("data block {}: {error}", pba.block()),
-        );
-    } else if !hashers.prove(content, row.fingerprint, row.crc32c) {
-        report.find(
-            drive.name(),
-            format_args!(
-                "data block {} does not hold the content that was written ({} mapping(s) refer to it)",
-                pba.block(),
-                row.refcount
-            ),
-        );
+    match store.load(&mut referrers) {
+        Ok(_) => {}
+        // It was found with the rows.
+        Err(error) if is_damage(error.kind()) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    }
+    for ((volume, at), change) in &pending.map {
+        if let Some(mapping) = change.new {
+            referrers.look(*volume, *at, mapping.pba);
+        }
+    }
+    for change in pending.volumes.values() {
+        if let meta::VolumeChange::Put(info) = change {
+            referrers.names.insert(info.id, info.name.clone());
+        }
+    }
+    report.damage.damaged_blocks = bad.len() as u64;
+    let mut last = None;
+    for (volume, at) in &referrers.found {
+        let goes_on = last == Some((*volume, at.wrapping_sub(1)));
+        last = Some((*volume, *at));
+        let unnamed = format!("number {volume}");
+        let name = referrers.names.get(volume).unwrap_or(&unnamed);
+        report.damage.add(name, at * BLOCK_BYTES as u64, goes_on);
+    }
+    Ok(())
+}
+
+/// Mappings to bad blocks, as they will be.
+struct Referrers<'a> {
+    bad: &'a BTreeSet<Pba>,
+    pending: &'a meta::Batch,
+    names: BTreeMap<u32, String>,
+    found: BTreeSet<(u32, u64)>,
+}
+
+impl Referrers<'_> {
+    fn look(&mut self, volume: u32, at: u64, pba: Pba) {
+        if self.bad.contains(&pba) && self.found.len() < REFERRERS_MAX {
+            self.found.insert((volume, at));
+        }
+    }
+}
+
+impl LoadVisitor for Referrers<'_> {
+    fn volume(&mut self, volume: VolumeInfo) {
+        self.names.insert(volume.id, volume.name);
+    }
+
+    fn block(&mut self, _pba: Pba, _row: BlockRow) {}
+
+    fn map(&mut self, volume: u32, sub_block: u64, mapping: Mapping) {
+        if self.pending.map.get(&(volume, sub_block)).is_none() {
+            self.look(volume, sub_block, mapping.pba);
+        }
     }
 }
 
@@ -300,6 +415,12 @@ pub(crate) fn open_drives(
                 report.find(path.display(), "missing; put the drive back in its place");
                 are_usable = false;
                 continue;
+            }
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return Err(EngineError::unavailable(format!(
+                    "{}: no permission to read the drive: run this as the user that the pool belongs to, or as root",
+                    path.display()
+                )));
             }
             Err(error) => {
                 return Err(EngineError::unavailable(format!(

@@ -214,6 +214,7 @@ impl Shared {
         // would break its counts.
         if error.kind() == MetaErrorKind::NoSpace {
             lock(&self.state).retry_upto = Some(last);
+            self.look_at_folder();
             return EngineError::unavailable(error.to_string());
         }
         self.fail(error.to_string())

@@ -577,7 +577,8 @@ impl Engine {
 }
 
 impl DamageStatus {
-    fn add(&mut self, volume: &str, offset: u64, goes_on: bool) {
+    /// One mapping more, in their order.
+    pub(crate) fn add(&mut self, volume: &str, offset: u64, goes_on: bool) {
         if goes_on {
             if self.ranges_total == self.ranges.len() as u64
                 && let Some(range) = self.ranges.last_mut()

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use drives::Drive;
 use futures_util::future::{join3, join4};
 use futures_util::lock::Mutex as AsyncMutex;
-use meta::{Journal, JournalConfig, JournalMedia, Store, VolumeInfo};
+use meta::{FolderRoom, Journal, JournalConfig, JournalMedia, Store, VolumeInfo};
 use reactor::{Buffer, BufferPool};
 
 use crate::commit::RoomLine;
@@ -218,6 +218,8 @@ pub(crate) struct Shared {
     /// Mappings that deleted volumes had in the beginning.
     pub(crate) deleting: Mutex<BTreeMap<u32, u64>>,
     pub(crate) journal_bytes: u64,
+    /// Room on the file system of the pool's folder, as it was at the last look.
+    pub(crate) folder: Mutex<Option<FolderRoom>>,
     #[cfg(test)]
     pub(crate) recovered: recovery::Figures,
     blocking: Blocking,
@@ -331,6 +333,7 @@ impl Engine {
             entry.core.hasher(&domains);
         }
         let volume_changes = state.volume_changes.clone();
+        let blocking = parts.blocking;
         let shared = Arc::new(Shared {
             drives: DriveList::new(parts.drives),
             store: parts.store,
@@ -354,6 +357,7 @@ impl Engine {
             news: Mutex::default(),
             deleting: Mutex::default(),
             journal_bytes,
+            folder: Mutex::default(),
             #[cfg(test)]
             recovered: figures,
             blocking: parts.blocking,
@@ -366,6 +370,11 @@ impl Engine {
             merges: Mutex::default(),
             volume_changes,
         });
+        block_on(blocking, {
+            let shared = shared.clone();
+            move || shared.look_at_folder()
+        })
+        .await;
         Ok(Arc::new(Engine {
             shared,
             namespaces: RwLock::default(),
@@ -445,6 +454,12 @@ impl Engine {
         crate::status::summarize(&self.shared)
     }
 
+    /// How much room there is on the file system of the pool's folder, as background maintenance saw it last;
+    /// `None` if the metadata is on none. When it is short of room, writes that need new blocks are refused.
+    pub fn folder_room(&self) -> Option<FolderRoom> {
+        lock(&self.shared.folder).clone()
+    }
+
     /// Makes every acknowledged change survive a power loss.
     ///
     /// # Errors
@@ -504,6 +519,8 @@ impl Engine {
     /// # Errors
     /// The first one that background work would have logged.
     pub async fn maintain(&self) -> Result<()> {
+        let shared = self.shared.clone();
+        self.shared.block_on(move || shared.look_at_folder()).await;
         self.load().await?;
         self.shared.write_hints().await?;
         self.shared.merge_late().await?;
@@ -640,12 +657,16 @@ impl Engine {
 
     /// Looks after damaged blocks, hints, the fill level, and what else is wrong.
     async fn keep_watch(&self) {
-        let (mut fill, mut told) = (FillWatch::default(), reactor::now());
+        let (mut fill, mut folder) = (FillWatch::default(), FillWatch::default());
+        let mut told = reactor::now();
         while !self.shared.is_closed() {
             fill.watch(&self.shared);
             self.shared.tend_damage().await;
             self.report(Work::Hints, self.shared.write_hints().await);
             if reactor::now().duration_since(told) >= TELL {
+                let shared = self.shared.clone();
+                self.shared.block_on(move || shared.look_at_folder()).await;
+                folder.watch_folder(&self.shared);
                 self.shared.look_for_trouble();
                 told = reactor::now();
             }

@@ -101,8 +101,9 @@ impl From<meta::MetaError> for EngineError {
             Meta::Exists | Meta::WrongVersion | Meta::WrongPool | Meta::Invalid => {
                 ErrorKind::Invalid
             }
-            Meta::Locked | Meta::Io => ErrorKind::Unavailable,
-            Meta::NoSpace => ErrorKind::NoSpace,
+            // A full file system under the metadata can be freed: who waits gets on. It is not the pool that is
+            // full, and a read needs no room at all.
+            Meta::Locked | Meta::Io | Meta::NoPermission | Meta::NoSpace => ErrorKind::Unavailable,
             Meta::Corrupt => ErrorKind::Corrupt,
             _ => ErrorKind::Internal,
         };

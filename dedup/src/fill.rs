@@ -1,4 +1,6 @@
-//! Warnings when the pool fills up.
+//! Warnings when the pool fills up, or the file system that its folder is on.
+
+use meta::FolderRoom;
 
 use crate::engine::Shared;
 use crate::wait::lock;
@@ -68,6 +70,57 @@ impl FillWatch {
             ),
             None => {}
         }
+    }
+
+    /// Warns in the log if there is reason to, of the file system of the pool's folder.
+    pub(crate) fn watch_folder(&mut self, shared: &Shared) {
+        let Some(room) = lock(&shared.folder).clone() else {
+            return;
+        };
+        let used = room.total_bytes.saturating_sub(room.available_bytes);
+        let used = if is_plenty(&room) { 0 } else { used };
+        match self.look(&shared.config.fill_warnings, used, room.total_bytes) {
+            Some(Fill::Reached(level)) => tracing::warn!(
+                level_percent = level,
+                available_bytes = room.available_bytes,
+                folder = %room.dir.display(),
+                "the file system of the pool's folder fills up: free space there; when it is full, writes of new \
+                 data fail"
+            ),
+            Some(Fill::Left) => tracing::info!(
+                available_bytes = room.available_bytes,
+                "over: the file system of the pool's folder is below all levels that are warned of"
+            ),
+            None => {}
+        }
+    }
+}
+
+/// The metadata grows slowly: with so many bytes to spare, a large file system does not fill up, whatever share of it
+/// is in use.
+const PLENTY_BYTES: u64 = 4 << 30;
+
+fn is_plenty(room: &FolderRoom) -> bool {
+    room.available_bytes >= PLENTY_BYTES
+}
+
+/// The highest of the levels that the file system of the pool's folder has reached.
+pub(crate) fn folder_level(levels: &[u8], room: &FolderRoom) -> Option<u8> {
+    let used = room.total_bytes.saturating_sub(room.available_bytes);
+    level_reached(levels, used, room.total_bytes).filter(|_| !is_plenty(room))
+}
+
+impl Shared {
+    /// Looks how much room the metadata has: without any, no new data is taken. Blocks.
+    pub(crate) fn look_at_folder(&self) {
+        let room = self.store.tend();
+        let level = room
+            .as_ref()
+            .and_then(|room| folder_level(&self.config.fill_warnings, room));
+        let is_short = room.as_ref().is_some_and(|room| room.is_short);
+        self.troubles.folder(room.as_ref(), level);
+        *lock(&self.folder) = room;
+        lock(&self.state).space.withhold(is_short);
     }
 }
 

@@ -33,6 +33,7 @@
 #[cfg(test)]
 mod ablation;
 mod admin;
+mod backup;
 mod block_table;
 mod blocks;
 mod boot;
@@ -86,6 +87,7 @@ mod write;
 
 pub use admin::{VolumeChange, VolumeChangeKind, VolumeSpec};
 pub use boot::BootId;
+pub use backup::backup_pool;
 pub use check::{CheckFinding, CheckOptions, CheckReport, check_pool};
 pub use compress::Algorithm;
 pub use damage::{DamageStatus, DamagedRange};

@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::block_table::{CHUNK, IN_FLIGHT, address};
 use crate::check::CheckFinding;
+use crate::damage::DamageStatus;
 use crate::engine::Shared;
 use crate::state::State;
 use crate::wait::lock;
@@ -45,8 +46,14 @@ const SUSPECTS_MAX: usize = 64 * 1024;
 /// What an online check found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OnlineCheckReport {
-    /// Whether nothing is wrong.
+    /// Whether nothing wrong was found, in what was looked at.
     pub consistent: bool,
+    /// What was not looked at, and how to have it looked at.
+    #[serde(default)]
+    pub not_looked_at: Vec<String>,
+    /// Damaged data that reads and scrubs have found, and what refers to it.
+    #[serde(default)]
+    pub damage: DamageStatus,
     /// Blocks in use that were compared.
     pub blocks: u64,
     /// Mappings that were counted.
@@ -191,7 +198,13 @@ impl Engine {
                 first += window;
             }
         }
-        report.consistent = report.findings_total == 0;
+        report.damage = self.damage().await;
+        report.not_looked_at = vec![
+            "the metadata store on disk: `onefold pool check` reads it when the daemon is stopped"
+                .to_owned(),
+            "data that nobody has read: `onefold scrub start` reads all".to_owned(),
+        ];
+        report.consistent = report.findings_total == 0 && report.damage.damaged_blocks == 0;
         Ok(report)
     }
 }

@@ -32,6 +32,8 @@ pub(crate) struct Space {
     /// Free blocks that only who was promised them may take.
     promised: u64,
     discard: bool,
+    /// No block is handed out but to who was promised one.
+    is_withheld: bool,
 }
 
 impl Space {
@@ -48,6 +50,7 @@ impl Space {
             set_aside: 0,
             promised: 0,
             discard,
+            is_withheld: false,
         }
     }
 
@@ -104,6 +107,15 @@ impl Space {
         best.map_or(0, |(at, _)| at)
     }
 
+    /// Hands out no more blocks, or again: the metadata has no room for what they would hold.
+    pub(crate) fn withhold(&mut self, is_withheld: bool) {
+        self.is_withheld = is_withheld;
+    }
+
+    pub(crate) fn is_withheld(&self) -> bool {
+        self.is_withheld
+    }
+
     /// Keeps free blocks for somebody; false if there are not as many.
     pub(crate) fn promise(&mut self, blocks: u64) -> bool {
         let is_possible = self.free() >= self.promised + blocks;
@@ -124,7 +136,8 @@ impl Space {
         has_promise: bool,
         is_here: impl Fn(Pba) -> bool,
     ) -> Result<Pba, NoBlock> {
-        if self.promised > 0 && !has_promise && self.free() <= self.promised {
+        let is_kept = self.is_withheld || (self.promised > 0 && self.free() <= self.promised);
+        if is_kept && !has_promise {
             return Err(NoBlock::Full);
         }
         let count = self.drives.len();

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use meta::VolumeInfo;
+use meta::{FolderRoom, VolumeInfo};
 use serde::{Deserialize, Serialize};
 
 use crate::SUB_BLOCK_BYTES;
 use crate::engine::Shared;
-use crate::fill::level_reached;
+use crate::fill::{folder_level, level_reached};
 use crate::state::State;
 use crate::verify::VerifyStatus;
 use crate::wait::lock;
@@ -68,6 +68,10 @@ pub struct PoolStatus {
     pub fill_warnings: Vec<u8>,
     /// The highest of them that is reached.
     pub fill_warning_percent: Option<u8>,
+    /// Room on the file system of the pool's folder ([`crate::Engine::folder_room`]).
+    pub folder: Option<FolderRoom>,
+    /// The highest of [`PoolStatus::fill_warnings`] that this file system has reached.
+    pub folder_warning_percent: Option<u8>,
     /// One entry per drive, in order of their indexes.
     pub drives: Vec<DriveStatus>,
     /// Deleted volumes whose blocks are being freed.
@@ -183,6 +187,7 @@ pub(crate) fn collect(shared: &Shared) -> PoolStatus {
 /// All figures of a pool but those of its volumes, and these as they are in its state.
 fn figures(shared: &Shared) -> (Vec<(Arc<VolumeInfo>, u64)>, PoolStatus) {
     let store_bytes = shared.store.size_bytes();
+    let folder = lock(&shared.folder).clone();
     let grain = SUB_BLOCK_BYTES as u64;
     let state = lock(&shared.state);
     let volumes = state
@@ -223,6 +228,10 @@ fn figures(shared: &Shared) -> (Vec<(Arc<VolumeInfo>, u64)>, PoolStatus) {
         verify: shared.verify.status(),
         fill_warnings: shared.config.fill_warnings.clone(),
         fill_warning_percent: level_reached(&shared.config.fill_warnings, used, capacity),
+        folder_warning_percent: folder
+            .as_ref()
+            .and_then(|room| folder_level(&shared.config.fill_warnings, room)),
+        folder,
         drives: drives(shared, &state),
         deleting: deleting(shared, &state),
         trimming: trimming(&state),

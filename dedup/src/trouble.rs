@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use drives::{Drive, DriveError};
+use meta::FolderRoom;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::Shared;
@@ -123,12 +124,16 @@ impl Work {
 enum Key {
     /// Writes found no room in the pool.
     PoolFull,
+    /// The file system of the pool's folder has no room for the metadata.
+    FolderFull,
     /// Writes failed for a reason that has no entry of its own.
     Writes,
     /// A drive, by its index.
     Drive(u16, Action),
     Damage,
     Fill,
+    /// The file system of the pool's folder fills up.
+    FolderFill,
     Work(Work),
 }
 
@@ -220,7 +225,7 @@ impl Book {
     /// What an entry means, in a pool of so many drives.
     fn state(&self, key: Key, entry: &Entry, drives: usize) -> HealthState {
         let stops = match key {
-            Key::PoolFull | Key::Writes => true,
+            Key::PoolFull | Key::FolderFull | Key::Writes => true,
             Key::Drive(_, Action::Write) => {
                 let fails = |(key, entry): (&Key, &Entry)| {
                     matches!(key, Key::Drive(_, Action::Write)) && !entry.worked_since
@@ -375,6 +380,38 @@ impl Troubles {
         });
     }
 
+    /// How much room the metadata has; `level`: the fill level to be warned of, in percent, that is reached.
+    pub(crate) fn folder(&self, room: Option<&FolderRoom>, level: Option<u8>) {
+        let folder = room.map_or_else(String::new, |room| room.dir.display().to_string());
+        let is_full = room.is_some_and(|room| room.is_short);
+        let full = is_full.then(|| {
+            (
+                format!(
+                    "the file system of the pool's folder {folder} is full, and writes of new data fail"
+                ),
+                "free space there".to_owned(),
+            )
+        });
+        let fill = level.filter(|_| !is_full).map(|level| {
+            (
+                format!("the file system of the pool's folder {folder} is more than {level} % full"),
+                "free space there: when it is full, writes of new data fail".to_owned(),
+            )
+        });
+        self.change(|book, at, refused| {
+            let both = [
+                (Key::FolderFull, Log::Tell, full),
+                (Key::FolderFill, Log::Silent, fill),
+            ];
+            for (key, log, is_so) in both {
+                match is_so {
+                    Some(text) => drop(book.raise((key, log), text, at, refused)),
+                    None => book.end(key, log, at, refused),
+                }
+            }
+        });
+    }
+
     /// What became of a host's write.
     pub(crate) fn written(&self, result: &Result<()>) {
         let error = match result {
@@ -387,7 +424,9 @@ impl Troubles {
         }
         self.refused.fetch_add(1, Ordering::Relaxed);
         let explains = |key: &Key| match error.kind {
-            ErrorKind::NoSpace => matches!(key, Key::PoolFull | Key::Drive(_, Action::Write)),
+            ErrorKind::NoSpace => {
+                matches!(key, Key::PoolFull | Key::FolderFull | Key::Drive(_, Action::Write))
+            }
             ErrorKind::Unavailable => matches!(key, Key::Drive(..)),
             _ => matches!(key, Key::Drive(_, Action::Write)),
         };
@@ -475,7 +514,11 @@ impl Troubles {
                                 && (now.drive)(index)
                                     .is_some_and(|bytes| bytes >= ROOM_AGAIN_BYTES))
                     }
-                    Key::Damage | Key::Fill | Key::Work(_) => false,
+                    Key::FolderFull
+                    | Key::Damage
+                    | Key::Fill
+                    | Key::FolderFill
+                    | Key::Work(_) => false,
                 };
                 if is_over {
                     book.end(key, Log::Tell, at, refused);
@@ -550,7 +593,21 @@ impl Shared {
 
     /// The pool is full.
     pub(crate) fn no_space(&self) -> EngineError {
-        let capacity = lock(&self.state).space.capacity() * SUB_BLOCK_BYTES as u64;
+        let (capacity, is_withheld) = {
+            let state = lock(&self.state);
+            (state.space.capacity(), state.space.is_withheld())
+        };
+        if is_withheld && let Some(room) = &*lock(&self.folder) {
+            return EngineError::new(
+                ErrorKind::NoSpace,
+                format!(
+                    "the file system of the pool's folder {} is full: free space there; until then the pool \
+                     takes no new data",
+                    room.dir.display()
+                ),
+            );
+        }
+        let capacity = capacity * SUB_BLOCK_BYTES as u64;
         self.troubles.pool_is_full(capacity);
         EngineError::new(
             ErrorKind::NoSpace,

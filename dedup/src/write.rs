@@ -769,7 +769,10 @@ impl Batch {
                 }
                 Progress::Full => {
                     attempts += 1;
-                    if attempts > RECLAIM_ATTEMPTS || !self.shared.reclaim_space().await {
+                    if lock(&self.shared.state).space.is_withheld()
+                        || attempts > RECLAIM_ATTEMPTS
+                        || !self.shared.reclaim_space().await
+                    {
                         let error = self.shared.no_space();
                         return self.fail_all(&error);
                     }

@@ -2,13 +2,15 @@
 
 mod support;
 
-use std::fs::OpenOptions;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::fs::{OpenOptions, Permissions};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use dedup::{CheckOptions, CheckReport, ErrorKind, check_pool};
+use dedup::{CheckOptions, CheckReport, DamagedRange, ErrorKind, check_pool};
 use drives::BLOCK_BYTES;
-use meta::{LABEL_BYTES, PoolDir};
+use meta::{LABEL_BYTES, Pba, PoolDir};
 use support::folder::{BLOCKS, filled, open};
 use support::{Pool, block_on, expect_kind};
 
@@ -62,15 +64,100 @@ fn a_changed_block_is_found_when_data_is_read() {
     drive
         .write_all_at(b"x", 256 * BLOCK_BYTES as u64 + BLOCK_BYTES as u64 + 9)
         .unwrap();
+    let quick = check_pool(&dir, CheckOptions { data: false }).unwrap();
+    assert!(quick.consistent);
     assert!(
-        check_pool(&dir, CheckOptions { data: false })
-            .unwrap()
-            .consistent
+        quick.not_looked_at[0].contains("the data in 5 blocks"),
+        "{quick:?}"
     );
     let report = check(&dir);
-    assert!(!report.consistent);
+    assert!(!report.consistent && report.not_looked_at.is_empty());
     assert_eq!(report.findings_total, 1, "{report:?}");
+    assert_eq!(report.findings_of_data, 1, "{report:?}");
     assert!(report.findings[0].object.ends_with("drive0"));
+    let range = DamagedRange {
+        volume: "v".to_owned(),
+        offset: 4096,
+        bytes: 4096,
+    };
+    assert_eq!(report.damage.ranges, std::slice::from_ref(&range));
+    // What is known to be damaged is read in any case.
+    std::fs::write(dir.join("damaged"), format!("{} 0 0\n", Pba::new(0, 1))).unwrap();
+    let quick = check_pool(&dir, CheckOptions { data: false }).unwrap();
+    assert!(!quick.consistent, "{quick:?}");
+    assert_eq!((quick.data_blocks_checked, quick.blocks), (1, 5));
+    assert_eq!(quick.damage.ranges, [range]);
+}
+
+/// Every file below a folder: its mode, its time of change and its content.
+fn files(dir: &Path) -> BTreeMap<PathBuf, (u32, i64, i64, Vec<u8>)> {
+    let mut found = BTreeMap::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let about = path.metadata().unwrap();
+        let content = match about.is_dir() {
+            true => Vec::new(),
+            false => std::fs::read(&path).unwrap(),
+        };
+        if about.is_dir() {
+            found.extend(files(&path));
+        }
+        found.insert(
+            path,
+            (about.mode(), about.mtime(), about.mtime_nsec(), content),
+        );
+    }
+    found
+}
+
+#[test]
+fn a_check_changes_nothing_and_makes_no_file() {
+    let (_keep, dir) = filled();
+    let before = files(&dir);
+    assert!(check(&dir).consistent);
+    let after = files(&dir);
+    let changed: Vec<_> = after
+        .iter()
+        .filter(|(path, file)| before.get(*path) != Some(file))
+        .map(|(path, _)| path)
+        .collect();
+    assert!(changed.is_empty(), "{changed:?}");
+    assert_eq!(before.len(), after.len());
+}
+
+#[test]
+fn a_pool_on_a_file_system_that_takes_no_writes_can_be_checked() {
+    let (_keep, dir) = filled();
+    let place = tempfile::tempdir().unwrap();
+    let mount = |args: &[&str]| {
+        let mut command = Command::new("mount");
+        let command = command.args(args).arg(place.path());
+        command.output().is_ok_and(|output| output.status.success())
+    };
+    if !mount(&["--bind", dir.to_str().unwrap()]) {
+        assert!(std::env::var_os("CI").is_none(), "nothing can be mounted");
+        eprintln!("not run: mounting is not permitted here");
+        return;
+    }
+    let is_read_only = mount(&["-o", "remount,bind,ro"]);
+    let written = std::fs::write(place.path().join("new"), "");
+    let report = check_pool(place.path(), CheckOptions { data: true });
+    let _ = Command::new("umount").arg(place.path()).output();
+    assert!(is_read_only && written.is_err());
+    let report = report.unwrap();
+    assert!(report.consistent, "{report:?}");
+    assert_eq!(report.data_blocks_checked, 5);
+}
+
+#[test]
+fn others_cannot_read_the_metadata_store() {
+    let (_keep, dir) = filled();
+    let mode = || dir.join("metadata").metadata().unwrap().mode() & 0o777;
+    assert_eq!(mode(), 0o700);
+    // Of a store that was made before its folder kept others out.
+    std::fs::set_permissions(dir.join("metadata"), Permissions::from_mode(0o755)).unwrap();
+    drop(open(&dir));
+    assert_eq!(mode(), 0o700);
 }
 
 #[test]

@@ -83,6 +83,17 @@ pub enum MetaError {
         /// What was attempted.
         detail: String,
     },
+    /// The user who runs this may not do that.
+    #[error(
+        "{path}: no permission to {action}: run this as the user that the pool belongs to, or as root",
+        path = .path.display()
+    )]
+    NoPermission {
+        /// The file or folder.
+        path: PathBuf,
+        /// What was attempted, as a verb phrase.
+        action: String,
+    },
     /// The operating system refused.
     #[error("{path}: cannot {action}: {source}", path = .path.display())]
     Io {
@@ -122,6 +133,8 @@ pub enum MetaErrorKind {
     Corrupt,
     /// See [`MetaError::NoSpace`].
     NoSpace,
+    /// See [`MetaError::NoPermission`].
+    NoPermission,
     /// See [`MetaError::Io`].
     Io,
     /// See [`MetaError::Invalid`].
@@ -141,6 +154,7 @@ impl MetaError {
             Self::Locked { .. } => MetaErrorKind::Locked,
             Self::Corrupt { .. } => MetaErrorKind::Corrupt,
             Self::NoSpace { .. } => MetaErrorKind::NoSpace,
+            Self::NoPermission { .. } => MetaErrorKind::NoPermission,
             Self::Io { .. } => MetaErrorKind::Io,
             Self::Invalid(_) => MetaErrorKind::Invalid,
             Self::Inconsistent(_) => MetaErrorKind::Inconsistent,
@@ -154,6 +168,11 @@ impl MetaError {
             Self::NoSpace {
                 path,
                 detail: format!("while trying to {action}"),
+            }
+        } else if source.kind() == io::ErrorKind::PermissionDenied {
+            Self::NoPermission {
+                path,
+                action: action.to_owned(),
             }
         } else {
             Self::Io {

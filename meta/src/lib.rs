@@ -27,6 +27,8 @@
 
 #![forbid(unsafe_code)]
 
+mod backup;
+mod ballast;
 mod batch;
 mod changes;
 mod check;
@@ -34,6 +36,7 @@ mod codec;
 mod error;
 mod journal;
 mod label;
+mod lock;
 mod pool;
 mod record;
 mod setting;
@@ -41,13 +44,15 @@ mod store;
 mod stretch;
 mod types;
 
+pub use backup::BackupFolder;
+pub use ballast::{BALLAST_BYTES_MAX, FolderRoom};
 pub use batch::{Batch, BatchBuilder, BlockChange, BlockContent, MapChange, VolumeChange};
 pub use changes::Changes;
 pub use check::{CheckReport, Problem, ProblemKind, check, check_with};
 pub use error::{JournalError, MetaError, MetaErrorKind};
 pub use journal::{
-    Appended, FileMedia, FinishedSync, Journal, JournalConfig, JournalMedia, JournalReader,
-    MemoryMedia, PendingSync, SECTOR_BYTES as JOURNAL_SECTOR_BYTES,
+    Appended, FileMedia, FinishedSync, History, Journal, JournalConfig, JournalMedia, JournalPart,
+    JournalReader, MemoryMedia, PendingSync, SECTOR_BYTES as JOURNAL_SECTOR_BYTES,
 };
 pub use label::{DriveLabel, LABEL_BYTES, LabelError};
 pub use pool::{
@@ -61,7 +66,8 @@ pub use setting::{
     is_setting_key,
 };
 pub use store::{
-    LoadVisitor, MemoryStore, RocksOptions, RocksStore, Row, RowError, Store, StoreFault,
+    LoadVisitor, MemoryStore, NewRows, RocksOptions, RocksStore, Row, RowError, Salvage, Store,
+    StoreFault,
 };
 pub use types::{
     BlockRow, Checkpoint, Compression, Fingerprint, LABEL_AREA_BYTES, Mapping, Pba, PbaError,

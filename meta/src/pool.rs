@@ -6,6 +6,8 @@
 //! | `lock`       | locked by the process that uses the pool, and holds its id                       |
 //! | `journal`    | the journal ([`FileMedia`])                                                      |
 //! | `metadata/`  | the store ([`RocksStore`])                                                       |
+//! | `ballast`    | space that the store gets when the file system is full                           |
+//! | `damaged`    | blocks that are known to be damaged                                              |
 //! | `drive0`     | usual place of the default drive                                                 |
 //! | `*.new`      | only while the pool is being made                                                |
 //! | `*.new.tmp`  | only while the pool is being made or a drive is added                            |
@@ -21,7 +23,6 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -29,6 +30,7 @@ use crate::codec::crc32c;
 use crate::error::MetaError;
 use crate::journal::FileMedia;
 use crate::label::DriveLabel;
+use crate::lock::Lock;
 use crate::store::{RocksOptions, RocksStore};
 
 /// Usual size of the journal's ring, in bytes: 128 MiB, replayed in about two seconds.
@@ -152,6 +154,10 @@ pub struct PoolPaths {
     pub journal: PathBuf,
     /// `metadata`.
     pub metadata: PathBuf,
+    /// `ballast`.
+    pub ballast: PathBuf,
+    /// `damaged`: the list of blocks that are known to be damaged.
+    pub damaged: PathBuf,
     /// `drive0`.
     pub default_drive: PathBuf,
     /// `onefold.sock`.
@@ -167,6 +173,8 @@ impl PoolPaths {
             lock: dir.join("lock"),
             journal: dir.join("journal"),
             metadata: dir.join("metadata"),
+            ballast: dir.join("ballast"),
+            damaged: dir.join("damaged"),
             default_drive: dir.join("drive0"),
             socket: dir.join("onefold.sock"),
         }
@@ -184,7 +192,10 @@ pub struct PoolDir {
     identity: PoolIdentity,
     /// Made by [`PoolCreation::finish_temporary`].
     is_temporary: bool,
-    _lock: Lock,
+    /// Made by [`PoolDir::look`].
+    is_read_only: bool,
+    /// `None` if nobody ever used the pool, so that there is no lock, and none may be made.
+    _lock: Option<Lock>,
 }
 
 impl PoolDir {
@@ -263,8 +274,28 @@ impl PoolDir {
     /// [`MetaError::Missing`], [`MetaError::Locked`], [`MetaError::WrongVersion`],
     /// [`MetaError::Corrupt`] or [`MetaError::Io`].
     pub fn open(dir: &Path) -> Result<Self, MetaError> {
-        let paths = PoolPaths::new(dir);
-        if !paths.identity.exists() {
+        Self::open_in(PoolPaths::new(dir), |path| Lock::take(path).map(Some))
+    }
+
+    /// Opens the pool in `dir` to look at it: nothing in the folder is changed or made, so that it may be on a
+    /// file system that takes no writes. No process can use it meanwhile, but others can look.
+    ///
+    /// # Errors
+    /// As for [`PoolDir::open`].
+    pub fn look(dir: &Path) -> Result<Self, MetaError> {
+        let mut pool = Self::open_in(PoolPaths::new(dir), Lock::look)?;
+        pool.is_read_only = true;
+        Ok(pool)
+    }
+
+    fn open_in(
+        paths: PoolPaths,
+        lock: impl FnOnce(&Path) -> Result<Option<Lock>, MetaError>,
+    ) -> Result<Self, MetaError> {
+        let is_there = paths.identity.try_exists();
+        let is_there =
+            is_there.map_err(|error| MetaError::io(&paths.identity, "look for the pool", error))?;
+        if !is_there {
             let remedy = if paths.new_identity().exists() {
                 "the creation of this pool was interrupted: create it again"
             } else if paths.journal.exists() || paths.metadata.exists() {
@@ -274,12 +305,13 @@ impl PoolDir {
             };
             return Err(MetaError::missing(paths.identity, remedy));
         }
-        let lock = Lock::take(&paths.lock)?;
+        let lock = lock(&paths.lock)?;
         let identity = read_identity(&paths.identity)?;
         Ok(Self {
             paths,
             identity,
             is_temporary: false,
+            is_read_only: false,
             _lock: lock,
         })
     }
@@ -319,6 +351,11 @@ impl PoolDir {
     /// [`MetaError::Invalid`] for a senseless drive, [`MetaError::NoSpace`] and [`MetaError::Io`]; the
     /// pool is as it was then.
     pub fn add_drive(&mut self, drive: DriveSpec) -> Result<u16, MetaError> {
+        if self.is_read_only {
+            return Err(MetaError::Invalid(
+                "the pool was opened to look at it".to_owned(),
+            ));
+        }
         if self.is_temporary {
             return Err(MetaError::Invalid(
                 "this pool is in memory, and keeps no list of its drives".to_owned(),
@@ -338,7 +375,11 @@ impl PoolDir {
     /// # Errors
     /// As for [`FileMedia::open`].
     pub fn open_journal(&self) -> Result<FileMedia, MetaError> {
-        FileMedia::open(&self.paths.journal, self.identity.uuid)
+        let (path, pool) = (&self.paths.journal, self.identity.uuid);
+        match self.is_read_only {
+            true => FileMedia::open_read_only(path, pool),
+            false => FileMedia::open(path, pool),
+        }
     }
 
     /// Opens the store.
@@ -346,7 +387,11 @@ impl PoolDir {
     /// # Errors
     /// As for [`RocksStore::open`].
     pub fn open_store(&self, options: RocksOptions) -> Result<RocksStore, MetaError> {
-        RocksStore::open(&self.paths.metadata, self.identity.uuid, options)
+        let paths = &self.paths;
+        if self.is_read_only {
+            return RocksStore::open_read_only(&paths.metadata, self.identity.uuid, options);
+        }
+        RocksStore::open_with_ballast(&paths.metadata, self.identity.uuid, options, &paths.ballast)
     }
 }
 
@@ -406,7 +451,8 @@ impl PoolCreation {
             paths: self.paths,
             identity: self.identity,
             is_temporary: false,
-            _lock: self.lock,
+            is_read_only: false,
+            _lock: Some(self.lock),
         })
     }
 
@@ -425,7 +471,8 @@ impl PoolCreation {
             paths: self.paths,
             identity: self.identity,
             is_temporary: true,
-            _lock: self.lock,
+            is_read_only: false,
+            _lock: Some(self.lock),
         })
     }
 
@@ -441,44 +488,6 @@ impl PoolCreation {
         fs::rename(self.paths.new_identity(), &self.paths.identity)
             .map_err(|error| MetaError::io(&self.paths.identity, "create the file", error))?;
         sync_folder(&self.paths.dir)
-    }
-}
-
-/// The lock file, locked.
-#[derive(Debug)]
-struct Lock {
-    _file: File,
-}
-
-impl Lock {
-    fn take(path: &Path) -> Result<Self, MetaError> {
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(path)
-            .map_err(|error| MetaError::io(path, "open the lock file", error))?;
-        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => {
-                let mut text = String::new();
-                // The holder may be between locking and writing: then the process is not known.
-                let read = (&mut file).take(32).read_to_string(&mut text);
-                let pid = read.ok().and_then(|_| text.trim().parse().ok());
-                return Err(MetaError::Locked {
-                    path: path.to_path_buf(),
-                    pid,
-                });
-            }
-            Err(error) => return Err(MetaError::io(path, "lock the pool", error.into())),
-        }
-        // The number only helps people: a full file system must not stop the pool from opening.
-        let _ = file
-            .set_len(0)
-            .and_then(|()| writeln!(file, "{}", std::process::id()));
-        Ok(Self { _file: file })
     }
 }
 
@@ -655,6 +664,8 @@ fn take_over(identity: &mut PoolIdentity, earlier: &PoolIdentity) {
 /// Removes journal and store of an unfinished creation.
 fn remove_parts(paths: &PoolPaths) -> Result<(), MetaError> {
     let absent = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+    // Best effort: it is in nobody's way.
+    let _ = fs::remove_file(&paths.ballast);
     match fs::remove_file(&paths.journal) {
         Err(error) if !absent(&error) => {
             return Err(MetaError::io(
@@ -676,7 +687,7 @@ fn remove_parts(paths: &PoolPaths) -> Result<(), MetaError> {
 }
 
 /// Writes a file that only its owner can read, durably.
-fn write_new(path: &Path, text: &str) -> Result<(), MetaError> {
+pub(crate) fn write_new(path: &Path, text: &str) -> Result<(), MetaError> {
     let io = |error| MetaError::io(path, "write the file", error);
     // A new file and a rename: a crash leaves the earlier attempt's identity or this one's, whole.
     let temporary = path.with_extension("new.tmp");
@@ -696,7 +707,7 @@ fn write_new(path: &Path, text: &str) -> Result<(), MetaError> {
     fs::rename(&temporary, path).map_err(io)
 }
 
-fn sync_folder(dir: &Path) -> Result<(), MetaError> {
+pub(crate) fn sync_folder(dir: &Path) -> Result<(), MetaError> {
     File::open(dir)
         .and_then(|folder| folder.sync_all())
         .map_err(|error| MetaError::io(dir, "sync the folder", error))

@@ -10,6 +10,7 @@
 //! | `PATCH /v1/volumes/NAME` with [`ResizeVolume`] | [`VolumeView`] |
 //! | `DELETE /v1/volumes/NAME` | the [`VolumeView`] that it was |
 //! | `/v1/health`, `/v1/scrub`, `/v1/check` | see [`crate::trust`] |
+//! | `/v1/backup` | see [`crate::backup`] |
 //! | `/v1/drives`, `/v1/survey` | see [`crate::drive_api`] |
 //! | `/v1/subsystems`, `/v1/referrals` | see [`crate::subsystem_api`] |
 //! | `/v1/hosts` | see [`crate::host_api`] |
@@ -235,6 +236,7 @@ pub fn router(state: ApiState) -> Router {
         .route("/v1/volumes/{name}", get(show).patch(resize).delete(delete))
         .merge(crate::trust::routes())
         .merge(crate::drive_api::routes())
+        .merge(crate::backup::routes())
         .merge(crate::subsystem_api::routes())
         .merge(crate::ana::api::routes())
         .merge(crate::host_api::routes())

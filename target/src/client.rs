@@ -14,6 +14,7 @@ use tokio::net::UnixStream;
 
 use crate::ana::api::{AnaView, SetAna};
 use crate::api::{CreateVolume, ResizeVolume, VolumeView};
+use crate::backup::{BackupView, MakeBackup};
 use crate::drive_api::AddDrive;
 use crate::errors::{ErrorBody, Failure};
 use crate::host_api::{AddTlsKey, CreateHost, HostView, SetHost, TlsKeyView};
@@ -426,6 +427,14 @@ impl Client {
     /// A check runs already, or no daemon serves the pool.
     pub async fn check(&self) -> Result<OnlineCheckReport, Failure> {
         self.send(Method::POST, "/v1/check", None::<&()>).await
+    }
+
+    /// Makes a backup of the metadata in a folder of the daemon's machine.
+    ///
+    /// # Errors
+    /// Something is there, it cannot be written, or no daemon serves the pool.
+    pub async fn backup(&self, request: &MakeBackup) -> Result<BackupView, Failure> {
+        self.send(Method::POST, "/v1/backup", Some(request)).await
     }
 
     async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {

@@ -30,6 +30,7 @@ pub mod api;
 pub mod association;
 mod audit;
 pub mod auth;
+pub mod backup;
 pub mod catalog;
 pub mod cli;
 pub mod client;

@@ -38,8 +38,6 @@ const DEFAULT_DRIVE: &str = "drive0";
 
 /// What the identity of a pool in memory calls its drive. It is never opened by that name.
 const MEMORY_DRIVE: &str = "memory";
-/// The list of damaged blocks, in the pool's folder.
-const DAMAGE_FILE: &str = "damaged";
 
 /// Copies of a drive's label, one block each, from the drive's first block on.
 const LABEL_COPIES: usize = 2;
@@ -127,7 +125,7 @@ pub async fn open(request: &PoolRequest) -> Result<OpenPool, Failure> {
             fill_warnings: request.warn_at.clone(),
             metadata_cache_bytes: request.metadata_cache_bytes,
             index_bytes_max: request.index_bytes_max,
-            damage_file: Some(dir.paths().dir.join(DAMAGE_FILE)),
+            damage_file: Some(dir.paths().damaged.clone()),
             ..EngineConfig::default()
         },
     };
@@ -710,6 +708,9 @@ async fn write_labels(
 }
 
 fn of_meta(error: meta::MetaError) -> Failure {
+    if error.kind() == meta::MetaErrorKind::NoSpace {
+        return Failure::new(ErrorKind::NoSpace, error.to_string());
+    }
     dedup::EngineError::from(error).into()
 }
 

@@ -11,6 +11,8 @@
 //!   volume `recovered-ID`, as large as its last mapping; whoever does not need it deletes it.
 //! * **What the journal holds counts.** Its records are replayed as an opening would, unflushed data
 //!   proven by fingerprints, so that nothing counts as lost that the journal still knows.
+//! * **A store whose files are damaged** is rebuilt first (`rebuild`), from the rows that can be read and what
+//!   the journal still holds; the same rules hold for what comes out of that.
 //! * **It is one atomic batch**, written after a backup of every row that it changes is on stable
 //!   storage. A crash leaves the pool as it was, or repaired; a repaired pool needs no repair.
 //!
@@ -18,6 +20,7 @@
 
 mod backup;
 mod plan;
+mod rebuild;
 mod resolve;
 
 use std::path::{Path, PathBuf};
@@ -68,6 +71,9 @@ pub struct RecoveredVolume {
 pub struct RepairReport {
     /// Whether there is nothing to repair: then nothing is changed.
     pub consistent: bool,
+    /// What to know of the rebuilt metadata store, if its files are damaged: a new one is made of what is left, and
+    /// the damaged files are kept.
+    pub rebuilt: Vec<String>,
     /// Blocks that nothing maps, which are freed.
     pub freed_blocks: u64,
     /// Blocks whose count is set to the number of mappings.
@@ -119,6 +125,9 @@ struct Parts {
     store: Arc<dyn Store>,
     hash_key: [u8; 32],
     boot: Option<BootId>,
+    /// The store is a new one, made of what was left: a block without a row is known by the checksum of its
+    /// mapping, and a mapping with another checksum than its block's row is lost.
+    trusts_checksums: bool,
 }
 
 /// A plan: what is wrong, and the changes that make it right.
@@ -134,6 +143,7 @@ pub struct Repair {
     pool: PoolDir,
     parts: Parts,
     plan: Plan,
+    rebuilt: Option<rebuild::Rebuilt>,
 }
 
 impl Repair {
@@ -152,6 +162,17 @@ impl Repair {
                 "{what}; a repair without this drive would count its data as lost: nothing was changed"
             )));
         };
+        if rebuild::is_needed(&pool)? {
+            let (parts, rebuilt) = rebuild::make(&pool, drives)?;
+            let mut plan = plan::make(&parts)?;
+            plan.report.rebuilt = rebuilt.notes.clone();
+            return Ok(Self {
+                pool,
+                parts,
+                plan,
+                rebuilt: Some(rebuilt),
+            });
+        }
         let parts = Parts {
             drives,
             journal: Arc::new(pool.open_journal()?),
@@ -159,9 +180,15 @@ impl Repair {
             store: Arc::new(pool.open_store(RocksOptions::default())?),
             hash_key: pool.identity().hash_key,
             boot: BootId::current(),
+            trusts_checksums: false,
         };
         let plan = plan::make(&parts)?;
-        Ok(Self { pool, parts, plan })
+        Ok(Self {
+            pool,
+            parts,
+            plan,
+            rebuilt: None,
+        })
     }
 
     /// What [`Repair::apply`] will do.
@@ -175,7 +202,12 @@ impl Repair {
     /// # Errors
     /// The backup or the batch could not be written: the pool is as it was.
     pub fn apply(self) -> Result<Option<PathBuf>> {
-        apply(&self.parts, &self.plan, &self.pool.paths().dir)
+        let backup = apply(&self.parts, &self.plan, &self.pool.paths().dir)?;
+        drop(self.parts);
+        if let Some(rebuilt) = self.rebuilt {
+            rebuilt.take_over()?;
+        }
+        Ok(backup)
     }
 }
 

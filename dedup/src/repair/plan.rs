@@ -6,15 +6,15 @@ use std::sync::Arc;
 use drives::{BLOCK_BYTES, Drive};
 use futures_util::FutureExt;
 use meta::{
-    Batch, BlockChange, BlockContent, BlockRow, Checkpoint, Journal, LoadVisitor, MapChange,
-    MapEntry, Mapping, Pba, Record, Totals, VolumeChange, VolumeInfo, VolumeState,
+    Batch, BlockChange, BlockContent, BlockRow, Checkpoint, Fingerprint, Journal, LoadVisitor,
+    MapChange, MapEntry, Mapping, Pba, Record, Totals, VolumeChange, VolumeInfo, VolumeState,
 };
 use reactor::{Buffer, BufferPool};
 
 use super::resolve::resolve;
 use super::{Change, Parts, Plan, RepairReport};
 use crate::boot;
-use crate::domain::Hashers;
+use crate::domain::{self, Hashers};
 use crate::engine::BOUNCE_BYTES_MIN;
 use crate::fingerprint;
 use crate::pack_read::Fetch;
@@ -56,10 +56,11 @@ pub(super) fn make(parts: &Parts) -> Result<Plan> {
     });
     let settings = settings.flatten().collect();
     let mut survey = Survey::new(rows, later, contents.data_blocks());
+    survey.trusts_checksums = parts.trusts_checksums;
     // A second pass over the store, so that the mappings need not be held in memory.
     parts.store.load(&mut survey)?;
     survey.add_later();
-    survey.is_damaged |= survey.found != parts.store.totals()?;
+    survey.is_damaged |= survey.found != parts.store.totals()? || parts.trusts_checksums;
     let mut changes = resolve(&mut survey, &mut contents, &mut report)?;
     let mut totals = None;
     if !report.consistent {
@@ -84,6 +85,8 @@ pub(super) fn make(parts: &Parts) -> Result<Plan> {
 
 /// What the drives hold.
 pub(super) struct Contents<'a> {
+    /// Whether a mapping's checksum is enough to know its block's content by.
+    trusts_checksums: bool,
     drives: &'a [Arc<dyn Drive>],
     hash_key: &'a [u8; 32],
     hashers: Hashers,
@@ -92,7 +95,10 @@ pub(super) struct Contents<'a> {
 
 impl<'a> Contents<'a> {
     /// `volumes`: those whose domains blocks can be of.
-    fn new<'v>(parts: &'a Parts, volumes: impl Iterator<Item = &'v VolumeInfo>) -> Result<Self> {
+    pub(super) fn new<'v>(
+        parts: &'a Parts,
+        volumes: impl Iterator<Item = &'v VolumeInfo>,
+    ) -> Result<Self> {
         let buffer = BufferPool::new(BOUNCE_BYTES_MIN)
             .ok()
             .and_then(|pool| pool.try_alloc(BLOCK_BYTES));
@@ -100,6 +106,7 @@ impl<'a> Contents<'a> {
             return Err(EngineError::unavailable("no memory for a buffer"));
         }
         Ok(Self {
+            trusts_checksums: parts.trusts_checksums,
             drives: &parts.drives,
             hash_key: &parts.hash_key,
             hashers: Hashers::of(&parts.hash_key, volumes),
@@ -127,6 +134,26 @@ impl<'a> Contents<'a> {
             Some(false) => Proof::Differs,
             None => Proof::Unreadable,
         }
+    }
+
+    /// What a block holds that has lost its row, if it has the checksum that a mapping of this volume says.
+    pub(super) fn by_checksum(
+        &mut self,
+        pba: Pba,
+        crc32c: u32,
+        volume: Option<&VolumeInfo>,
+    ) -> Option<BlockContent> {
+        if !self.trusts_checksums {
+            return None;
+        }
+        let hasher = volume
+            .filter(|info| info.dedup)
+            .map(|info| domain::hasher(self.hash_key, &info.domain));
+        let content = self.read(pba, |_, block| BlockContent {
+            fingerprint: hasher.map_or(Fingerprint::NONE, |hasher| hasher.one(block)),
+            crc32c: fingerprint::crc32c(block),
+        });
+        content.filter(|content| content.crc32c == crc32c)
     }
 
     /// Looks at what a block holds; `None` if it cannot be read.
@@ -208,11 +235,11 @@ pub(super) fn content_of(row: &BlockRow) -> BlockContent {
 }
 
 /// What the journal changes.
-struct Later {
-    volumes: BTreeMap<u32, VolumeInfo>,
+pub(super) struct Later {
+    pub(super) volumes: BTreeMap<u32, VolumeInfo>,
     /// Volumes that it forgets.
     gone: BTreeSet<u32>,
-    map: BTreeMap<(u32, u64), Option<(Pba, BlockContent)>>,
+    pub(super) map: BTreeMap<(u32, u64), Option<(Pba, BlockContent)>>,
     /// Sub-blocks whose new data never arrived.
     unproven: u64,
     /// Power may have been lost since the records were appended.
@@ -220,6 +247,17 @@ struct Later {
 }
 
 impl Later {
+    /// Nothing yet.
+    pub(super) fn new(stored: &BTreeMap<u32, VolumeInfo>, lost_power: bool) -> Self {
+        Self {
+            volumes: stored.clone(),
+            gone: BTreeSet::new(),
+            map: BTreeMap::new(),
+            unproven: 0,
+            lost_power,
+        }
+    }
+
     /// Replays records as an opening does: those that may not have been flushed are proven block by
     /// block, and what is damaged keeps its new mapping ([`crate::recovery`] says why).
     fn replay(
@@ -234,20 +272,14 @@ impl Later {
             _ => None,
         });
         let durable = durable.max().unwrap_or(0).max(checkpoint.position.seq - 1);
-        let mut later = Self {
-            volumes: stored.clone(),
-            gone: BTreeSet::new(),
-            map: BTreeMap::new(),
-            unproven: 0,
-            lost_power,
-        };
+        let mut later = Self::new(stored, lost_power);
         for (sequence, record) in records {
             later.apply(record, *sequence > durable, contents);
         }
         later
     }
 
-    fn apply(&mut self, record: &Record, must_prove: bool, contents: &mut Contents<'_>) {
+    pub(super) fn apply(&mut self, record: &Record, must_prove: bool, contents: &mut Contents<'_>) {
         match record {
             Record::Map {
                 volume,
@@ -324,6 +356,8 @@ pub(super) struct Held {
     pub(super) sub_block: u64,
     /// What the journal says that it holds.
     pub(super) claim: Option<BlockContent>,
+    /// The checksum that the mapping says.
+    pub(super) crc32c: Option<u32>,
 }
 
 /// Mappings of a volume that has no row.
@@ -349,6 +383,8 @@ pub(super) struct Survey {
     pub(super) dropped: u64,
     /// Whether the store contradicts itself.
     pub(super) is_damaged: bool,
+    /// Whether a mapping is lost that has another checksum than its block's row.
+    pub(super) trusts_checksums: bool,
     gone: BTreeSet<u32>,
     later: BTreeMap<(u32, u64), Option<(Pba, BlockContent)>>,
     /// How much the store holds.
@@ -371,6 +407,7 @@ impl Survey {
             map: BTreeMap::new(),
             dropped: 0,
             is_damaged: false,
+            trusts_checksums: false,
             gone: later.gone,
             later: later.map,
             found: Totals::default(),
@@ -408,7 +445,7 @@ impl Survey {
         for ((volume, at), new) in std::mem::take(&mut self.later) {
             let before = self.replaced.get(&(volume, at)).copied();
             match new {
-                Some((pba, content)) => self.keep(volume, at, before, pba, Some(content)),
+                Some((pba, content)) => self.keep(volume, at, before, pba, Some(content), None),
                 None => self.change(volume, at, before, None),
             }
         }
@@ -428,6 +465,7 @@ impl Survey {
         before: Option<Pba>,
         pba: Pba,
         claim: Option<BlockContent>,
+        crc32c: Option<u32>,
     ) {
         let is_beyond = match self.volumes.get(&volume) {
             // What a shrunk volume cut off is still being given back.
@@ -452,6 +490,7 @@ impl Survey {
                 volume,
                 sub_block: at,
                 claim,
+                crc32c,
             }),
         }
     }
@@ -464,11 +503,16 @@ impl LoadVisitor for Survey {
 
     fn map(&mut self, volume: u32, sub_block: u64, Mapping { pba, crc32c }: Mapping) {
         self.found.add_mapping(volume);
+        let mut kept = pba;
         match self.find(pba) {
             Some(known) => {
                 let block = &mut self.blocks[known];
                 block.stored += 1;
-                self.is_damaged |= block.row.crc32c != crc32c;
+                let differs = block.row.crc32c != crc32c;
+                self.is_damaged |= differs;
+                if differs && self.trusts_checksums {
+                    kept = super::rebuild::UNKNOWN;
+                }
             }
             None => self.is_damaged = true,
         }
@@ -480,7 +524,7 @@ impl LoadVisitor for Survey {
         } else if self.gone.contains(&volume) {
             self.change(volume, sub_block, Some(pba), None);
         } else {
-            self.keep(volume, sub_block, Some(pba), pba, None);
+            self.keep(volume, sub_block, Some(pba), kept, None, Some(crc32c));
         }
     }
 }

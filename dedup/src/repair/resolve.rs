@@ -12,6 +12,7 @@ use crate::admin::VOLUMES_MAX;
 use crate::{EngineError, Result};
 
 const NO_ROW: &str = "nothing tells what its block held";
+const ROW_LOST: &str = "its row in the metadata store is lost";
 const NO_BLOCK: &str = "its block is on no drive of the pool";
 const OTHER_CONTENT: &str = "its block belongs to another content";
 
@@ -95,7 +96,11 @@ fn decide(
         decided.moved.push((held.volume, held.sub_block));
     };
     if !survey.is_on_a_drive(pba) {
-        held.iter().for_each(|held| lose(held, NO_BLOCK));
+        let reason = match pba == super::rebuild::UNKNOWN {
+            true => ROW_LOST,
+            false => NO_BLOCK,
+        };
+        held.iter().for_each(|held| lose(held, reason));
         decided.rows.insert(pba, None);
         return;
     }
@@ -108,6 +113,21 @@ fn decide(
     }
     let winner = match known.as_slice() {
         [] => {
+            let proven = held.iter().find_map(|held| {
+                let volume = survey.volumes.get(&held.volume);
+                contents.by_checksum(pba, held.crc32c?, volume)
+            });
+            if let Some(content) = proven {
+                let mut kept = 0;
+                for held in held {
+                    match held.crc32c == Some(content.crc32c) {
+                        true => kept += 1,
+                        false => lose(held, OTHER_CONTENT),
+                    }
+                }
+                decided.rows.insert(pba, Some((content, kept)));
+                return;
+            }
             for held in held {
                 decided.lost.insert((held.volume, held.sub_block), NO_ROW);
             }

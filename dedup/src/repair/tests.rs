@@ -12,6 +12,7 @@ fn parts() -> (Parts, Arc<MemoryStore>) {
         reserve_bytes: 1 << 10,
     };
     let parts = Parts {
+        trusts_checksums: false,
         drives: vec![Arc::new(MemoryDrive::new(1024))],
         journal: Arc::new(MemoryMedia::new(64 << 10)),
         journal_config,

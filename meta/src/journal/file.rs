@@ -19,6 +19,7 @@ use uuid::Uuid;
 use super::media::{JournalMedia, in_bounds, out_of_bounds};
 use crate::codec::{Reader, crc32c};
 use crate::error::MetaError;
+use crate::pool::JOURNAL_BYTES_DEFAULT;
 
 /// First bytes of a journal file.
 const MAGIC: [u8; 8] = *b"OFJRNL\r\n";
@@ -89,9 +90,67 @@ impl FileMedia {
 
     /// Opens an existing file and proves that it is the journal of `pool`, whole and allocated.
     pub fn open(path: &Path, pool: Uuid) -> Result<Self, MetaError> {
+        Self::open_for(path, pool, true)
+    }
+
+    /// As [`Self::open`], for reading alone: nothing is changed, and holes of a copy stay as they are.
+    pub fn open_read_only(path: &Path, pool: Uuid) -> Result<Self, MetaError> {
+        Self::open_for(path, pool, false)
+    }
+
+    /// Makes the file `copy` with what is left of the journal `path` of `pool`, which is cut, or has lost its header,
+    /// or is gone; zeros stand for the rest. Also says how many bytes of the ring are left.
+    ///
+    /// # Errors
+    /// [`MetaError::WrongPool`] if it is the journal of another pool, and what reading and writing gives.
+    pub fn recover(path: &Path, copy: &Path, pool: Uuid) -> Result<(Self, u64), MetaError> {
+        let old = match File::open(path) {
+            Ok(old) => Some(old),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(MetaError::io(path, "open the journal file", error)),
+        };
+        let mut header = vec![0; HEADER_BYTES as usize];
+        let mut left = 0;
+        let mut ring_bytes = JOURNAL_BYTES_DEFAULT;
+        if let Some(old) = &old {
+            let bytes = old
+                .metadata()
+                .map_err(|error| MetaError::io(path, "read the size", error))?
+                .len();
+            left = bytes.saturating_sub(HEADER_BYTES);
+            ring_bytes = ring_bytes.max(left);
+            let read = old.read_exact_at(&mut header, 0).is_ok();
+            match decode_header(path, &header, pool) {
+                Ok(known) if read => ring_bytes = known,
+                Err(error @ (MetaError::WrongPool { .. } | MetaError::WrongVersion { .. })) => {
+                    return Err(error);
+                }
+                _ => {}
+            }
+        }
+        let left = left.min(ring_bytes);
+        let media = Self::create(copy, pool, ring_bytes)?;
+        let mut buffer = vec![0; 1 << 20];
+        let mut offset = 0;
+        while let Some(old) = old.as_ref().filter(|_| offset < left) {
+            let some = &mut buffer[..(left - offset).min(1 << 20) as usize];
+            old.read_exact_at(some, HEADER_BYTES + offset)
+                .map_err(|error| MetaError::io(path, "read the journal", error))?;
+            media
+                .write_at(offset, some)
+                .map_err(|error| MetaError::io(copy, "copy the journal", error))?;
+            offset += some.len() as u64;
+        }
+        media
+            .sync()
+            .map_err(|error| MetaError::io(copy, "copy the journal", error))?;
+        Ok((media, left))
+    }
+
+    fn open_for(path: &Path, pool: Uuid, takes_writes: bool) -> Result<Self, MetaError> {
         let file = OpenOptions::new()
             .read(true)
-            .write(true)
+            .write(takes_writes)
             .open(path)
             .map_err(|error| {
                 if error.kind() == io::ErrorKind::NotFound {
@@ -127,7 +186,7 @@ impl FileMedia {
         }
         // A copy of the file may have become sparse: allocate its holes again, before an append needs
         // them. `blocks` counts 512-byte units.
-        if metadata.blocks().saturating_mul(512) < HEADER_BYTES + ring_bytes {
+        if takes_writes && metadata.blocks().saturating_mul(512) < HEADER_BYTES + ring_bytes {
             match rustix::fs::fallocate(
                 &file,
                 FallocateFlags::empty(),

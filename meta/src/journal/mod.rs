@@ -20,8 +20,10 @@
 
 mod file;
 mod frame;
+mod history;
 mod media;
 mod memory;
+mod part;
 mod replay;
 
 use std::collections::VecDeque;
@@ -30,8 +32,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 pub use file::FileMedia;
+pub use history::History;
 pub use media::{JournalMedia, SECTOR_BYTES};
 pub use memory::MemoryMedia;
+pub use part::JournalPart;
 pub use replay::JournalReader;
 
 use crate::error::JournalError;
@@ -615,6 +619,17 @@ impl Journal {
             },
             self.head.seq,
         )
+    }
+
+    /// What of the journal is needed to open the pool as it is at this moment: everything that is not
+    /// overwritten before the next [`Journal::release`].
+    pub fn needed(&self) -> JournalPart {
+        let (start, end) = (self.floor(), self.head.offset);
+        let ranges = match start <= end {
+            true => vec![(start, end)],
+            false => vec![(start, self.ring_bytes), (0, end)],
+        };
+        JournalPart::new(Arc::clone(&self.media), ranges)
     }
 
     /// Where the next record goes.

@@ -240,7 +240,7 @@ fn prove_end(
 }
 
 /// Buffered reads of frames.
-struct Ring {
+pub(super) struct Ring {
     bytes: u64,
     payload_bytes_max: u64,
     window: Vec<u8>,
@@ -248,7 +248,12 @@ struct Ring {
 }
 
 impl Ring {
-    fn new(bytes: u64, payload_bytes_max: u64) -> Self {
+    /// Bytes of the ring.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(super) fn new(bytes: u64, payload_bytes_max: u64) -> Self {
         Self {
             bytes,
             payload_bytes_max,
@@ -301,7 +306,7 @@ impl Ring {
     }
 
     /// Where the next bytes from `offset` on are that could be a header that `is_wanted`.
-    fn find_header(
+    pub(super) fn find_header(
         &mut self,
         media: &dyn JournalMedia,
         mut offset: u64,
@@ -332,7 +337,7 @@ impl Ring {
     }
 
     /// The header of a whole frame at `offset`.
-    fn frame(
+    pub(super) fn frame(
         &mut self,
         media: &dyn JournalMedia,
         offset: u64,
@@ -344,7 +349,7 @@ impl Ring {
         Ok(frame::is_whole(&header, frame).then_some(header))
     }
 
-    fn payload(
+    pub(super) fn payload(
         &mut self,
         media: &dyn JournalMedia,
         offset: u64,

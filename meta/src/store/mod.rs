@@ -1,18 +1,24 @@
 //! The store: rows up to a checkpoint, changed by atomic and durable batches.
 
+mod database;
 mod memory;
 mod page;
 mod prepare;
 mod rocks;
 mod row;
 mod rows;
+mod salvage;
 
+pub use database::RocksOptions;
 pub use memory::{MemoryStore, StoreFault};
-pub use rocks::{RocksOptions, RocksStore};
+pub use rocks::RocksStore;
 pub use row::{Row, RowError};
+pub use salvage::{NewRows, Salvage};
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
+use crate::ballast::FolderRoom;
 use crate::batch::Batch;
 use crate::error::MetaError;
 use crate::types::{BlockRow, Checkpoint, Fingerprint, Mapping, Pba, Totals, VolumeInfo};
@@ -126,6 +132,24 @@ pub trait Store: Send + Sync {
     /// again when there may be space; it counts once, whatever became of it the first time. Other errors
     /// leave open whether the batch was applied; opening the store again tells by its checkpoint.
     fn apply(&self, batch: &Batch) -> Result<(), MetaError>;
+
+    /// Looks after the room for rows on the file system that they are on, and says how much there is. Call it
+    /// from time to time. `None` if the store is on none of its own.
+    fn tend(&self) -> Option<FolderRoom> {
+        None
+    }
+
+    /// Makes a copy of all rows, as they are at one moment, in the folder `dir`, which must not be there. The copy
+    /// shares files with the store where it can: neither ever changes one.
+    ///
+    /// # Errors
+    /// [`MetaError::Invalid`] if the store is in no folder, [`MetaError::NoSpace`] and [`MetaError::Io`].
+    fn copy_to(&self, dir: &Path) -> Result<(), MetaError> {
+        Err(MetaError::Invalid(format!(
+            "{}: this store is in no folder, and cannot be copied to one",
+            dir.display()
+        )))
+    }
 
     /// Bytes of stable storage that the rows take, about.
     fn size_bytes(&self) -> u64;

@@ -9,8 +9,8 @@ use std::path::Path;
 
 use rocksdb::{ColumnFamily, DB, DBPinnableSlice, DEFAULT_COLUMN_FAMILY_NAME, WriteBatch};
 
+use super::database::{HINTS, classify, corrupt};
 use super::page::{self, Content, Row};
-use super::rocks::{HINTS, classify, corrupt};
 use super::rows::{self, KEY_CHECKPOINT, KEY_TOTALS};
 use crate::batch::{Batch, BlockChange, HintChange, MapChange, resolve_block, resolve_volume};
 use crate::codec::CodecError;

@@ -11,73 +11,29 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
-use rocksdb::{
-    BlockBasedIndexType, BlockBasedOptions, Cache, DB, DBCompressionType, DBRecoveryMode,
-    DEFAULT_COLUMN_FAMILY_NAME, Env, ErrorKind, IteratorMode, LogLevel, MergeOperands, Options,
-    ReadOptions, WriteBatch, WriteOptions,
-};
+use rocksdb::checkpoint::Checkpoint as DbCheckpoint;
+use rocksdb::{DB, Env, IteratorMode, ReadOptions, WriteBatch, WriteOptions};
 use uuid::Uuid;
 
+use super::database::{
+    Access, HINTS, Opened, RocksOptions, classify, corrupt, families, keep_private, open,
+};
 use super::prepare::{HintRows, Preparation, hint_family, look_up, put_hints};
 use super::rows::{
     self, KEY_CHECKPOINT, KEY_FORMAT, KEY_TOTALS, PREFIX_BLOCK, PREFIX_MAP, PREFIX_SETTING,
-    PREFIX_VOLUME, VERSION,
+    PREFIX_VOLUME,
 };
-use super::{LoadVisitor, Store, page};
+use super::{LoadVisitor, Store};
+use crate::ballast::{Ballast, FolderRoom};
 use crate::batch::{Batch, check_progress};
 use crate::codec::CodecError;
-use crate::error::MetaError;
+use crate::error::{MetaError, MetaErrorKind};
 use crate::types::{BlockRow, Checkpoint, Fingerprint, Mapping, Pba, Totals, VolumeInfo};
 
-/// Bounds of the store's memory and files.
-#[derive(Clone, Copy, Debug)]
-pub struct RocksOptions {
-    /// Memory for cached blocks, indexes and filters.
-    pub cache_bytes: usize,
-    /// Memory of one write buffer; up to three exist, and as much again if the store has hints.
-    pub write_buffer_bytes: usize,
-    /// Table files kept open at a time.
-    pub open_files_max: u16,
-    /// Background threads for flushes and compactions.
-    pub background_jobs: u8,
-}
-
-impl Default for RocksOptions {
-    fn default() -> Self {
-        Self {
-            cache_bytes: 64 << 20,
-            write_buffer_bytes: 32 << 20,
-            open_files_max: 512,
-            background_jobs: 2,
-        }
-    }
-}
-
-/// Log of RocksDB's own messages, in bytes a file.
-const INFO_LOG_BYTES: usize = 1 << 20;
-/// Files of that log.
-const INFO_LOG_FILES: usize = 4;
-/// Write-ahead log after which RocksDB flushes by itself, in bytes.
-const WAL_BYTES_MAX: u64 = 256 << 20;
-/// Bytes of the first sorted level, and table files that are collected before they are merged into it.
-/// Rows come sorted but from all over the key space, so each merge rewrites most of that level: rare
-/// merges into a large level cost 3.2 us of processor time a sub-block where the database's defaults
-/// (256 MiB, 4 files) cost 5.3 (1.3 million random writes).
-const LEVEL_BASE_BYTES: u64 = 512 << 20;
-const UNSORTED_FILES: i32 = 8;
-/// Share of a write buffer that tells which keys are not in it: most blocks of a batch are new.
-const BUFFER_FILTER_SHARE: f64 = 0.05;
-/// Name of the family of hints.
-pub(super) const HINTS: &str = "hints";
-/// Hints that are looked up have neighbours that nobody looks for: small blocks.
-const HINT_BLOCK_BYTES: usize = 4 << 10;
-/// Name of what merges pages, which RocksDB keeps.
-const MERGE_NAME: &str = "onefold.pages";
 /// Bytes read ahead while all rows are loaded.
 const READAHEAD_BYTES: usize = 2 << 20;
-
-const REMEDY: &str = "nothing was changed: check the drive and restore the pool folder from a copy \
-                      (journal and metadata from the same moment)";
+/// A write buffer while the file system is full: its log is preallocated, and its table written as a whole.
+const WRITE_BUFFER_BYTES_SHORT: usize = 4 << 20;
 
 /// The store of a pool folder. Dropping it closes RocksDB; nothing needs to be flushed.
 pub struct RocksStore {
@@ -85,8 +41,10 @@ pub struct RocksStore {
     pool: Uuid,
     options: RocksOptions,
     env: Option<Env>,
-    /// `None` after a batch that failed, because the database refuses all writes then: the next call
-    /// opens it again. Whoever uses it holds it for reading, so that reads and a batch run side by side.
+    /// Opened by [`RocksStore::open_read_only`].
+    is_read_only: bool,
+    /// `None` if it could not be opened again. Whoever uses it holds it for reading, so that reads and a batch
+    /// run side by side.
     db: RwLock<Option<DB>>,
     /// Locked before `db`.
     state: Mutex<State>,
@@ -97,6 +55,21 @@ struct State {
     totals: Totals,
     /// Where the last batch led whose write failed: the log may hold it all the same.
     in_doubt: Option<Checkpoint>,
+    /// False after a write that failed, because the database refuses all writes then: it stays for reads, and
+    /// the next batch opens it again.
+    takes_writes: bool,
+    ballast: Option<Ballast>,
+}
+
+impl State {
+    fn is_short(&self) -> bool {
+        self.ballast.as_ref().is_some_and(Ballast::is_short)
+    }
+
+    /// Whether a batch that found no space may find some now.
+    fn make_room(&mut self) -> bool {
+        self.ballast.as_mut().is_some_and(Ballast::give_up)
+    }
 }
 
 /// Takes the key and the value of a row.
@@ -120,6 +93,7 @@ impl RocksStore {
             .and_then(|()| db.flush())
             .map_err(|error| classify(dir, "create the metadata store", error))?;
         drop(db);
+        keep_private(dir);
         std::fs::File::open(dir)
             .and_then(|folder| folder.sync_all())
             .map_err(|error| MetaError::io(dir, "sync the folder", error))
@@ -132,7 +106,41 @@ impl RocksStore {
     /// [`MetaError::WrongPool`], [`MetaError::NoSpace`] or [`MetaError::Io`], each with the folder's
     /// name. A store that is not there is never made anew.
     pub fn open(dir: &Path, pool: Uuid, options: RocksOptions) -> Result<Self, MetaError> {
-        Self::open_in(dir, pool, options, None)
+        Self::open_in(dir, pool, options, None, None)
+    }
+
+    /// As [`Self::open`], with a file `ballast` that holds space for the store on a file system that others
+    /// fill: it is made when there is room for it, and given up when there is no other.
+    ///
+    /// # Errors
+    /// As for [`Self::open`].
+    pub fn open_with_ballast(
+        dir: &Path,
+        pool: Uuid,
+        options: RocksOptions,
+        ballast: &Path,
+    ) -> Result<Self, MetaError> {
+        let ballast = Ballast::new(ballast.to_path_buf());
+        let store = Self::open_in(dir, pool, options, None, Some(ballast))?;
+        store.tend();
+        Ok(store)
+    }
+
+    /// Opens the store of `pool` in the folder `dir` for reading alone: nothing in the folder is changed or
+    /// made, so that it may be on a file system that is full or takes no writes. Nobody may write to it
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// As for [`Self::open`].
+    pub fn open_read_only(
+        dir: &Path,
+        pool: Uuid,
+        options: RocksOptions,
+    ) -> Result<Self, MetaError> {
+        let opened = open(dir, pool, &options, None, Access::ReadOnly)?;
+        let mut store = Self::new(dir, pool, options, None, None, opened);
+        store.is_read_only = true;
+        Ok(store)
     }
 
     /// As [`Self::open`], with all file work done by `env`: for tests of what a loss of power leaves.
@@ -145,7 +153,7 @@ impl RocksStore {
         options: RocksOptions,
         env: Env,
     ) -> Result<Self, MetaError> {
-        Self::open_in(dir, pool, options, Some(env))
+        Self::open_in(dir, pool, options, Some(env), None)
     }
 
     fn open_in(
@@ -153,40 +161,52 @@ impl RocksStore {
         pool: Uuid,
         options: RocksOptions,
         env: Option<Env>,
+        mut ballast: Option<Ballast>,
     ) -> Result<Self, MetaError> {
-        let Opened {
-            db,
-            checkpoint,
-            totals,
-        } = open(dir, pool, &options, env.as_ref())?;
-        Ok(Self {
+        let opened = open_full(dir, pool, &options, env.as_ref(), ballast.as_mut())?;
+        Ok(Self::new(dir, pool, options, env, ballast, opened))
+    }
+
+    fn new(
+        dir: &Path,
+        pool: Uuid,
+        options: RocksOptions,
+        env: Option<Env>,
+        ballast: Option<Ballast>,
+        opened: Opened,
+    ) -> Self {
+        Self {
             dir: dir.to_path_buf(),
             pool,
             options,
             env,
-            db: RwLock::new(Some(db)),
+            is_read_only: false,
+            db: RwLock::new(Some(opened.db)),
             state: Mutex::new(State {
-                checkpoint,
-                totals,
+                checkpoint: opened.checkpoint,
+                totals: opened.totals,
                 in_doubt: None,
+                takes_writes: true,
+                ballast,
             }),
-        })
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls `f` with the database, which is opened again first if a batch broke it.
+    /// Calls `f` with the database, which is opened again first if it could not be before.
     fn with_db<T>(&self, f: impl FnOnce(&DB) -> Result<T, MetaError>) -> Result<T, MetaError> {
         if let Some(db) = &*self.db.read().unwrap_or_else(PoisonError::into_inner) {
             return f(db);
         }
-        let mut state = self.lock();
-        self.open_again(&mut state)?;
-        drop(state);
-        let db = self.db.read().unwrap_or_else(PoisonError::into_inner);
-        match &*db {
+        self.ensure_open(&mut self.lock())?;
+        self.with_open_db(f)
+    }
+
+    fn with_open_db<T>(&self, f: impl FnOnce(&DB) -> Result<T, MetaError>) -> Result<T, MetaError> {
+        match &*self.db.read().unwrap_or_else(PoisonError::into_inner) {
             Some(db) => f(db),
             None => Err(MetaError::Invalid(
                 "the metadata store is closed".to_owned(),
@@ -194,15 +214,92 @@ impl RocksStore {
         }
     }
 
+    fn ensure_open(&self, state: &mut State) -> Result<(), MetaError> {
+        let db = self.db.read().unwrap_or_else(PoisonError::into_inner);
+        if db.is_some() {
+            return Ok(());
+        }
+        drop(db);
+        match self.open_again(state) {
+            // For reads.
+            Err(_) if self.with_open_db(|_| Ok(())).is_ok() => Ok(()),
+            opened => opened,
+        }
+    }
+
+    fn ensure_writable(&self, state: &mut State) -> Result<(), MetaError> {
+        if self.is_read_only {
+            return Err(MetaError::Invalid(
+                "the metadata store was opened for reading alone".to_owned(),
+            ));
+        }
+        if state.takes_writes {
+            return self.ensure_open(state);
+        }
+        // What serves reads is not closed for an attempt that must fail.
+        if state.ballast.as_ref().is_some_and(Ballast::is_hopeless) {
+            return Err(MetaError::NoSpace {
+                path: self.dir.clone(),
+                detail: "while trying to open the metadata store for writing".to_owned(),
+            });
+        }
+        self.open_again(state)
+    }
+
+    /// Opens the database again, for reading alone if it cannot be opened for writing: that needs space.
     fn open_again(&self, state: &mut State) -> Result<(), MetaError> {
         let mut db = self.db.write().unwrap_or_else(PoisonError::into_inner);
-        if db.is_none() {
-            let opened = open(&self.dir, self.pool, &self.options, self.env.as_ref())?;
-            *db = Some(opened.db);
-            state.checkpoint = opened.checkpoint;
-            state.totals = opened.totals;
+        // It cannot be open twice.
+        *db = None;
+        let (env, ballast) = (self.env.as_ref(), state.ballast.as_mut());
+        let (opened, result) = match open_full(&self.dir, self.pool, &self.options, env, ballast) {
+            Ok(opened) => (opened, Ok(())),
+            Err(error) => {
+                let access = Access::ReadOnly;
+                match open(&self.dir, self.pool, &self.options, env, access) {
+                    Ok(opened) => (opened, Err(error)),
+                    Err(_) => return Err(error),
+                }
+            }
+        };
+        *db = Some(opened.db);
+        state.checkpoint = opened.checkpoint;
+        state.totals = opened.totals;
+        state.takes_writes = result.is_ok();
+        result
+    }
+
+    /// One attempt to apply a batch.
+    fn try_to_apply(&self, state: &mut State, batch: &Batch) -> Result<(), MetaError> {
+        self.ensure_writable(state)?;
+        if state.in_doubt.take() == Some(batch.checkpoint) && state.checkpoint == batch.checkpoint {
+            return Ok(());
         }
-        Ok(())
+        check_progress(state.checkpoint, batch)?;
+        let mut totals = state.totals.clone();
+        let applied = self.with_open_db(|db| {
+            let preparation = Preparation {
+                dir: &self.dir,
+                db,
+                batch,
+                totals: &mut totals,
+                hints: HintRows::default(),
+            };
+            let rows = preparation.run()?;
+            db.write_opt(rows, &synced()).map_err(|error| {
+                state.in_doubt = Some(batch.checkpoint);
+                classify(&self.dir, "write to the metadata store", error)
+            })
+        });
+        match &applied {
+            Ok(()) => {
+                state.checkpoint = batch.checkpoint;
+                state.totals = totals;
+            }
+            Err(MetaError::Inconsistent(_) | MetaError::Invalid(_)) => {}
+            Err(_) => state.takes_writes = false,
+        }
+        applied
     }
 
     fn corrupt(&self, what: &str, error: CodecError) -> MetaError {
@@ -289,7 +386,10 @@ impl Store for RocksStore {
                 }
                 Ok(())
             })?;
-            for hint in db.iterator_cf(hint_family(db)?, IteratorMode::Start) {
+            // One that was made before there were hints, opened for reading alone, has none.
+            let hints = hint_family(db).ok();
+            let hints = hints.map(|family| db.iterator_cf(family, IteratorMode::Start));
+            for hint in hints.into_iter().flatten() {
                 let (key, value) =
                     hint.map_err(|error| classify(&self.dir, "read the metadata store", error))?;
                 let hint = rows::parse_hint_key(&key)
@@ -304,7 +404,7 @@ impl Store for RocksStore {
 
     fn checkpoint(&self) -> Result<Checkpoint, MetaError> {
         let mut state = self.lock();
-        self.open_again(&mut state)?;
+        self.ensure_open(&mut state)?;
         Ok(state.checkpoint)
     }
 
@@ -335,7 +435,7 @@ impl Store for RocksStore {
 
     fn totals(&self) -> Result<Totals, MetaError> {
         let mut state = self.lock();
-        self.open_again(&mut state)?;
+        self.ensure_open(&mut state)?;
         Ok(state.totals.clone())
     }
 
@@ -417,38 +517,12 @@ impl Store for RocksStore {
 
     fn apply(&self, batch: &Batch) -> Result<(), MetaError> {
         let mut state = self.lock();
-        self.open_again(&mut state)?;
-        if state.in_doubt.take() == Some(batch.checkpoint) && state.checkpoint == batch.checkpoint {
-            return Ok(());
-        }
-        check_progress(state.checkpoint, batch)?;
-        let mut totals = state.totals.clone();
-        let applied = self.with_db(|db| {
-            let preparation = Preparation {
-                dir: &self.dir,
-                db,
-                batch,
-                totals: &mut totals,
-                hints: HintRows::default(),
-            };
-            let rows = preparation.run()?;
-            db.write_opt(rows, &synced()).map_err(|error| {
-                state.in_doubt = Some(batch.checkpoint);
-                classify(&self.dir, "write to the metadata store", error)
-            })
-        });
+        let applied = self.try_to_apply(&mut state, batch);
         match applied {
-            Ok(()) => {
-                state.checkpoint = batch.checkpoint;
-                state.totals = totals;
-                Ok(())
+            Err(error) if error.kind() == MetaErrorKind::NoSpace && state.make_room() => {
+                self.try_to_apply(&mut state, batch)
             }
-            Err(error) => {
-                if !matches!(error, MetaError::Inconsistent(_)) {
-                    *self.db.write().unwrap_or_else(PoisonError::into_inner) = None;
-                }
-                Err(error)
-            }
+            applied => applied,
         }
     }
 
@@ -480,16 +554,41 @@ impl Store for RocksStore {
 
     fn put_hints(&self, blocks: &[(Pba, Fingerprint)]) -> Result<(), MetaError> {
         let mut state = self.lock();
-        self.open_again(&mut state)?;
-        let written = self.with_db(|db| {
+        if state.is_short() {
+            // Hints are dispensable; what room there is belongs to batches.
+            return Err(MetaError::NoSpace {
+                path: self.dir.clone(),
+                detail: "no hints are written meanwhile".to_owned(),
+            });
+        }
+        self.ensure_writable(&mut state)?;
+        let written = self.with_open_db(|db| {
             let rows = put_hints(&self.dir, db, blocks)?;
             db.write_opt(rows, &synced())
                 .map_err(|error| classify(&self.dir, "write to the metadata store", error))
         });
-        if written.is_err() {
-            *self.db.write().unwrap_or_else(PoisonError::into_inner) = None;
-        }
+        state.takes_writes = written.is_ok();
         written
+    }
+
+    fn tend(&self) -> Option<FolderRoom> {
+        let mut state = self.lock();
+        let was_short = state.is_short();
+        let room = state.ballast.as_mut()?.tend();
+        if was_short && !state.is_short() {
+            // The next batch opens it as it is opened where there is room.
+            state.takes_writes = false;
+        }
+        room
+    }
+
+    fn copy_to(&self, dir: &Path) -> Result<(), MetaError> {
+        self.with_db(|db| {
+            let copied = DbCheckpoint::new(db).and_then(|now| now.create_checkpoint(dir));
+            copied.map_err(|error| classify(dir, "copy the metadata store", error))
+        })?;
+        keep_private(dir);
+        Ok(())
     }
 
     fn size_bytes(&self) -> u64 {
@@ -506,146 +605,32 @@ impl Store for RocksStore {
     }
 }
 
-/// The database, and what it says of itself.
-struct Opened {
-    db: DB,
-    checkpoint: Checkpoint,
-    totals: Totals,
-}
-
-fn open(
+/// Opens the database for writing. On a full file system the ballast makes room for that; small buffers then
+/// need little of it.
+fn open_full(
     dir: &Path,
     pool: Uuid,
     options: &RocksOptions,
     env: Option<&Env>,
+    ballast: Option<&mut Ballast>,
 ) -> Result<Opened, MetaError> {
-    let exists = dir
-        .try_exists()
-        .map_err(|error| MetaError::io(dir, "look for the folder", error))?;
-    if !exists {
-        return Err(MetaError::missing(dir, REMEDY));
-    }
-    let current = dir.join("CURRENT");
-    if !current.exists() {
-        return Err(MetaError::missing(current, REMEDY));
-    }
-    let mut families = families(options);
-    let [(_, database), _] = &mut families;
-    if let Some(env) = env {
-        database.set_env(env);
-    }
-    let database = database.clone();
-    let db = DB::open_cf_with_opts(&database, dir, families)
-        .map_err(|error| classify(dir, "open the metadata store", error))?;
-    let read = |key: &[u8], what: &str| {
-        db.get(key)
-            .map_err(|error| classify(dir, "read the metadata store", error))?
-            .ok_or_else(|| MetaError::corrupt(dir, format!("the {what} row is missing"), REMEDY))
+    let frugal = RocksOptions {
+        write_buffer_bytes: options.write_buffer_bytes.min(WRITE_BUFFER_BYTES_SHORT),
+        ..*options
     };
-    let damaged =
-        |what: &str, error| MetaError::corrupt(dir, format!("the {what} row {error}"), REMEDY);
-    let format = read(KEY_FORMAT, "format")?;
-    match rows::parse_format(&format).map_err(|error| damaged("format", error))? {
-        (_, Some(found)) if found == pool => {}
-        (_, Some(found)) => {
-            return Err(MetaError::WrongPool {
-                path: dir.to_path_buf(),
-                found,
-                expected: pool,
-                remedy: "put the metadata of this pool back in its place".to_owned(),
-            });
-        }
-        (found, None) => {
-            return Err(MetaError::WrongVersion {
-                path: dir.to_path_buf(),
-                found: u64::from(found),
-                supported: u64::from(VERSION),
-            });
-        }
+    let is_short = ballast.as_ref().is_some_and(|ballast| ballast.is_short());
+    let options = if is_short { &frugal } else { options };
+    let opened = open(dir, pool, options, env, Access::Full);
+    let is_full = matches!(&opened, Err(error) if error.kind() == MetaErrorKind::NoSpace);
+    if is_full && ballast.is_some_and(Ballast::give_up) {
+        return open(dir, pool, &frugal, env, Access::Full);
     }
-    let checkpoint = rows::parse_checkpoint(&read(KEY_CHECKPOINT, "checkpoint")?)
-        .map_err(|error| damaged("checkpoint", error))?;
-    let totals = rows::parse_totals(&read(KEY_TOTALS, "totals")?)
-        .map_err(|error| damaged("totals", error))?;
-    Ok(Opened {
-        db,
-        checkpoint,
-        totals,
-    })
+    opened
 }
 
 /// The last number of a range that is not empty and of which something is wanted.
 fn last_of(first: u64, end: u64, count_max: usize) -> Option<u64> {
     (first < end && count_max > 0).then(|| end - 1)
-}
-
-/// Merges the values of a page; `None` if they make no sense.
-fn merge(
-    key: &[u8],
-    row: Option<&[u8]>,
-    changes: &MergeOperands,
-    is_whole: bool,
-) -> Option<Vec<u8>> {
-    let content_bytes = rows::content_bytes(*key.first()?)?;
-    page::merge(content_bytes, row, changes.iter(), is_whole).ok()
-}
-
-/// The families and their options: rows, whose options are the database's too, and hints. A store that was
-/// made before there were hints gets the family when it is opened.
-fn families(options: &RocksOptions) -> [(&'static str, Options); 2] {
-    let cache = Cache::new_lru_cache(options.cache_bytes);
-    let mut rows = database_options(options, &cache);
-    rows.set_merge_operator(
-        MERGE_NAME,
-        |key: &[u8], row: Option<&[u8]>, changes: &MergeOperands| merge(key, row, changes, true),
-        |key: &[u8], row: Option<&[u8]>, changes: &MergeOperands| merge(key, row, changes, false),
-    );
-    let mut hints = database_options(options, &cache);
-    let mut table = table_options(&cache);
-    // Most look-ups find nothing, and there are more hints than the cache has room for filters: they come
-    // in pieces.
-    table.set_block_size(HINT_BLOCK_BYTES);
-    table.set_index_type(BlockBasedIndexType::TwoLevelIndexSearch);
-    table.set_partition_filters(true);
-    table.set_metadata_block_size(HINT_BLOCK_BYTES);
-    hints.set_block_based_table_factory(&table);
-    // Fingerprints are random.
-    hints.set_compression_type(DBCompressionType::None);
-    [(DEFAULT_COLUMN_FAMILY_NAME, rows), (HINTS, hints)]
-}
-
-fn table_options(cache: &Cache) -> BlockBasedOptions {
-    let mut table = BlockBasedOptions::default();
-    table.set_block_cache(cache);
-    // Indexes and filters count as cache too: outside of it they grow with the pool.
-    table.set_cache_index_and_filter_blocks(true);
-    table.set_bloom_filter(10.0, false);
-    table.set_block_size(16 << 10);
-    table
-}
-
-fn database_options(options: &RocksOptions, cache: &Cache) -> Options {
-    let mut out = Options::default();
-    out.create_if_missing(false);
-    out.create_missing_column_families(true);
-    out.set_paranoid_checks(true);
-    out.set_block_based_table_factory(&table_options(cache));
-    out.set_compression_type(DBCompressionType::Lz4);
-    out.set_write_buffer_size(options.write_buffer_bytes);
-    out.set_max_write_buffer_number(3);
-    out.set_memtable_whole_key_filtering(true);
-    out.set_memtable_prefix_bloom_ratio(BUFFER_FILTER_SHARE);
-    out.set_max_bytes_for_level_base(LEVEL_BASE_BYTES);
-    out.set_level_zero_file_num_compaction_trigger(UNSORTED_FILES);
-    out.set_max_open_files(i32::from(options.open_files_max.max(16)));
-    out.set_max_background_jobs(i32::from(options.background_jobs.max(1)));
-    out.set_max_total_wal_size(WAL_BYTES_MAX);
-    out.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
-    out.set_bytes_per_sync(1 << 20);
-    out.set_log_level(LogLevel::Warn);
-    out.set_max_log_file_size(INFO_LOG_BYTES);
-    out.set_keep_log_file_num(INFO_LOG_FILES);
-    out
 }
 
 fn synced() -> WriteOptions {
@@ -654,33 +639,4 @@ fn synced() -> WriteOptions {
     // The keys of a batch are in order.
     options.set_memtable_insert_hint_per_batch(true);
     options
-}
-
-pub(super) fn corrupt(dir: &Path, what: &str, error: CodecError) -> MetaError {
-    MetaError::corrupt(dir, format!("a {what} row {error}"), REMEDY)
-}
-
-/// Turns an error of RocksDB, which says what happened only in its text, into one of ours.
-pub(super) fn classify(dir: &Path, action: &str, error: rocksdb::Error) -> MetaError {
-    let kind = error.kind();
-    let text = error.into_string();
-    if text.contains("No space left on device") || text.contains("Disk quota exceeded") {
-        return MetaError::NoSpace {
-            path: dir.to_path_buf(),
-            detail: format!("while trying to {action}"),
-        };
-    }
-    // A file that the database needs and that is not there is damage too.
-    let lost = text.contains("No such file or directory") || text.contains("does not exist");
-    match kind {
-        ErrorKind::Corruption | ErrorKind::InvalidArgument | ErrorKind::NotFound => {
-            MetaError::corrupt(dir, format!("cannot {action}: {text}"), REMEDY)
-        }
-        _ if lost => MetaError::corrupt(dir, format!("cannot {action}: {text}"), REMEDY),
-        _ => MetaError::Io {
-            path: dir.to_path_buf(),
-            action: action.to_owned(),
-            source: std::io::Error::other(text),
-        },
-    }
 }

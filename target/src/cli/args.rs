@@ -543,6 +543,25 @@ pub enum PoolCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Copy a pool's metadata (not its data) to a new folder, also while it is served
+    #[command(
+        after_help = "Example:\n  onefold pool backup /backups/pool-monday --pool ./onefold-data\n\n\
+                            Data stay on the drives; without the metadata nobody finds them. Make a backup after every\n\
+                            change of volumes and settings and as often as you can, on another drive, and keep it secret:\n\
+                            it holds the pool's keys. Should the pool's folder be lost, serve the newest backup instead:\n\
+                            `onefold serve --pool /backups/pool-monday` uses the same drives.\n\
+                            It shows the pool as it was: what was written since is lost, and what the backup refers to\n\
+                            and the drives use for something else by now reads as an error; `onefold pool check --data`\n\
+                            lists it. Never serve a backup while the pool itself is whole: both write to the same drives."
+    )]
+    Backup {
+        /// The backup's folder, which must not be there, or be empty
+        #[arg(value_name = "DIR")]
+        dir: PathBuf,
+        /// The pool.
+        #[command(flatten)]
+        pool: PoolArg,
+    },
     /// Make an inconsistent pool consistent: exit 0 consistent now, 2 still inconsistent, 1 could not run
     #[command(
         after_help = "Example:\n  onefold pool repair --pool ./onefold-data\n\n\

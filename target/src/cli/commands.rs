@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use bench::perf::{Interrupt, Limit, Options, OptionsError, PerfError};
-use dedup::{CheckOptions, CheckReport, ErrorKind};
+use dedup::{CheckOptions, CheckReport, DamageStatus, ErrorKind};
 use fabric::{Connector, Scheme, TcpHostConfig};
 use nvme::log::{DiscoveryEntry, DiscoverySubtype, Transport};
 use tokio::signal::unix::{SignalKind, signal};
@@ -263,11 +263,11 @@ fn check_text(report: &CheckReport, dir: &Path) -> String {
     let mut text = format!(
         "{}: {}\nvolumes {}, mappings {}, blocks {}, journal records {}, data blocks compared {}\n",
         dir.display(),
-        if report.consistent {
-            "consistent"
-        } else {
-            "INCONSISTENT"
-        },
+        verdict(&Verdict {
+            findings: report.findings_total - report.findings_of_data,
+            damage: &report.damage,
+            not_looked_at: &report.not_looked_at,
+        }),
         report.volumes,
         report.mappings,
         report.blocks,
@@ -294,6 +294,41 @@ fn check_text(report: &CheckReport, dir: &Path) -> String {
         .saturating_sub(report.findings.len() as u64);
     if more > 0 {
         text += &format!("... and {more} more\n");
+    }
+    text + &advice(&report.damage, &report.not_looked_at)
+}
+
+/// What a check's verdict is made of.
+pub(super) struct Verdict<'a> {
+    /// Findings about maps, counts and files.
+    pub(super) findings: u64,
+    /// Damaged data.
+    pub(super) damage: &'a DamageStatus,
+    /// What was not looked at.
+    pub(super) not_looked_at: &'a [String],
+}
+
+/// One verdict, offline as online.
+pub(super) fn verdict(checked: &Verdict<'_>) -> &'static str {
+    if checked.findings > 0 {
+        "INCONSISTENT"
+    } else if checked.damage.damaged_blocks > 0 {
+        "DAMAGED DATA (maps and counts are consistent)"
+    } else if checked.not_looked_at.is_empty() {
+        "consistent"
+    } else {
+        "consistent, as far as it was looked at"
+    }
+}
+
+/// What is damaged, what helps, and what was not looked at.
+pub(super) fn advice(damage: &DamageStatus, not_looked_at: &[String]) -> String {
+    let mut text = super::scrub::damage_text(damage);
+    if damage.damaged_blocks > 0 {
+        text += "What helps: write these ranges again from a backup, or trim them. A repair cannot bring data back.\n";
+    }
+    for what in not_looked_at {
+        text += &format!("not looked at: {what}\n");
     }
     text
 }

@@ -115,6 +115,7 @@ fn run(command: Command) -> Outcome {
             false => commands::pool_check(&place.dir()?, data, json),
         },
         Command::Scrub(command) => scrub::scrub(command),
+        Command::Pool(PoolCommand::Backup { dir, pool }) => repair::pool_backup(&pool.pool, &dir),
         Command::Pool(PoolCommand::Repair { place, yes, json }) => {
             repair::pool_repair(&place.dir()?, yes, json)
         }

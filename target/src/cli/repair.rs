@@ -12,9 +12,13 @@ use dedup::{ErrorKind, Repair, RepairReport};
 use serde::Serialize;
 
 use super::ask::answer;
+use super::commands::converse;
 use super::{Exit, Outcome, print, print_json};
+use crate::backup::MakeBackup;
+use crate::client::Client;
 use crate::errors::{EXIT_INCONSISTENT, Failure};
 use crate::size::format_human;
+use crate::socket::is_served;
 
 /// What `--json` prints.
 #[derive(Serialize)]
@@ -71,6 +75,22 @@ pub(super) fn pool_repair(dir: &Path, yes: bool, json: bool) -> Outcome {
     })
 }
 
+/// `onefold pool backup`: by the daemon if one serves the pool.
+pub(super) fn pool_backup(pool: &Path, target: &Path) -> Outcome {
+    let dir = std::path::absolute(target)
+        .map_err(|error| Failure::invalid(format!("'{}' is no path: {error}", target.display())))?;
+    let made = match is_served(pool) {
+        true => converse(Client::new(pool).backup(&MakeBackup { dir }))?.dir,
+        false => dedup::backup_pool(pool, &dir).map_err(Failure::from)?,
+    };
+    print(&format!(
+        "the metadata of {} as it is now: {}\nkeep it secret, it holds the pool's keys; data stay on the drives\n",
+        pool.display(),
+        made.display()
+    ));
+    Ok(ExitCode::SUCCESS)
+}
+
 /// Asks on a terminal; without one nobody agreed.
 fn agree() -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
@@ -82,9 +102,21 @@ fn agree() -> Result<bool, Failure> {
 fn plan_text(report: &RepairReport, dir: &Path) -> String {
     let shown = dir.display();
     if report.consistent {
-        return format!("{shown}: consistent, nothing to repair\n");
+        return format!(
+            "{shown}: maps and counts are consistent, nothing to repair\nnot looked at: data: `onefold pool check \
+             --data` reads it; what is damaged there is brought back by writing it again\n"
+        );
     }
     let mut text = format!("{shown}: INCONSISTENT. A repair\n");
+    if !report.rebuilt.is_empty() {
+        let _ = writeln!(
+            text,
+            "  makes a new metadata store of what can be read, and keeps the damaged files in the pool's folder:"
+        );
+    }
+    for note in &report.rebuilt {
+        let _ = writeln!(text, "    {note}");
+    }
     let mut line = |count: u64, what: &str| {
         if count > 0 {
             let _ = writeln!(text, "  {count} {what}");

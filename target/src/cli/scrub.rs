@@ -8,7 +8,7 @@ use clap::Subcommand;
 use dedup::{DamageStatus, HealthState, Reason, ScrubPhase, ScrubStatus, Verdict};
 
 use super::args::PoolArg;
-use super::commands::converse;
+use super::commands::{Verdict, advice, converse, verdict};
 use super::{Exit, Outcome, print, print_json};
 use crate::client::Client;
 use crate::errors::EXIT_INCONSISTENT;
@@ -87,10 +87,11 @@ pub(super) fn check_online(dir: &Path, json: bool) -> Outcome {
     if json {
         print_json(&report).map_err(Exit::could_not_run)?;
     } else {
-        let verdict = match report.consistent {
-            true => "consistent",
-            false => "INCONSISTENT",
-        };
+        let verdict = verdict(&Verdict {
+            findings: report.findings_total,
+            damage: &report.damage,
+            not_looked_at: &report.not_looked_at,
+        });
         let mut text = format!(
             "{}: {verdict} (counts and maps of the running daemon)\nmappings {}, blocks {}\n",
             dir.display(),
@@ -104,6 +105,7 @@ pub(super) fn check_online(dir: &Path, json: bool) -> Outcome {
         if more > 0 {
             let _ = writeln!(text, "... and {more} more");
         }
+        text += &advice(&report.damage, &report.not_looked_at);
         print(&text);
     }
     Ok(match report.consistent {
@@ -140,7 +142,7 @@ fn scrub_line(scrub: &ScrubStatus) -> String {
     }
 }
 
-fn damage_text(damage: &DamageStatus) -> String {
+pub(super) fn damage_text(damage: &DamageStatus) -> String {
     let mut text = String::new();
     if damage.healed_blocks > 0 {
         let _ = writeln!(

@@ -1,0 +1,269 @@
+//! The database itself: its options, how it is opened, and what its errors mean.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use rocksdb::{
+    BlockBasedIndexType, BlockBasedOptions, Cache, DB, DBCompressionType, DBRecoveryMode,
+    DEFAULT_COLUMN_FAMILY_NAME, Env, ErrorKind, LogLevel, MergeOperands, Options,
+};
+use uuid::Uuid;
+
+use super::page;
+use super::rows::{self, KEY_CHECKPOINT, KEY_FORMAT, KEY_TOTALS, VERSION};
+use crate::codec::CodecError;
+use crate::error::MetaError;
+use crate::types::{Checkpoint, Totals};
+
+/// Bounds of the store's memory and files.
+#[derive(Clone, Copy, Debug)]
+pub struct RocksOptions {
+    /// Memory for cached blocks, indexes and filters.
+    pub cache_bytes: usize,
+    /// Memory of one write buffer; up to three exist, and as much again if the store has hints.
+    pub write_buffer_bytes: usize,
+    /// Table files kept open at a time.
+    pub open_files_max: u16,
+    /// Background threads for flushes and compactions.
+    pub background_jobs: u8,
+}
+
+impl Default for RocksOptions {
+    fn default() -> Self {
+        Self {
+            cache_bytes: 64 << 20,
+            write_buffer_bytes: 32 << 20,
+            open_files_max: 512,
+            background_jobs: 2,
+        }
+    }
+}
+
+/// Log of RocksDB's own messages, in bytes a file.
+const INFO_LOG_BYTES: usize = 1 << 20;
+/// Files of that log.
+const INFO_LOG_FILES: usize = 4;
+/// Write-ahead log after which RocksDB flushes by itself, in bytes.
+const WAL_BYTES_MAX: u64 = 256 << 20;
+/// Bytes of the first sorted level, and table files that are collected before they are merged into it.
+/// Rows come sorted but from all over the key space, so each merge rewrites most of that level: rare
+/// merges into a large level cost 3.2 us of processor time a sub-block where the database's defaults
+/// (256 MiB, 4 files) cost 5.3 (1.3 million random writes).
+const LEVEL_BASE_BYTES: u64 = 512 << 20;
+const UNSORTED_FILES: i32 = 8;
+/// Share of a write buffer that tells which keys are not in it: most blocks of a batch are new.
+const BUFFER_FILTER_SHARE: f64 = 0.05;
+/// Name of the family of hints.
+pub(super) const HINTS: &str = "hints";
+/// Hints that are looked up have neighbours that nobody looks for: small blocks.
+const HINT_BLOCK_BYTES: usize = 4 << 10;
+/// Name of what merges pages, which RocksDB keeps.
+const MERGE_NAME: &str = "onefold.pages";
+
+const REMEDY: &str = "nothing was changed: check the drive and restore the pool folder from a copy \
+                      (journal and metadata from the same moment)";
+
+/// The database, and what it says of itself.
+pub(super) struct Opened {
+    pub(super) db: DB,
+    pub(super) checkpoint: Checkpoint,
+    pub(super) totals: Totals,
+}
+
+/// What an opened database is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    /// Reads and writes.
+    Full,
+    /// Reads only. Nothing in the folder is changed or made, and no space is needed.
+    ReadOnly,
+}
+
+/// Opens the database of `pool` in `dir`.
+pub(super) fn open(
+    dir: &Path,
+    pool: Uuid,
+    options: &RocksOptions,
+    env: Option<&Env>,
+    access: Access,
+) -> Result<Opened, MetaError> {
+    let is_there = |path: &Path| {
+        path.try_exists()
+            .map_err(|error| MetaError::io(path, "look for it", error))
+    };
+    if !is_there(dir)? {
+        return Err(MetaError::missing(dir, REMEDY));
+    }
+    let current = dir.join("CURRENT");
+    if !is_there(&current)? {
+        return Err(MetaError::missing(current, REMEDY));
+    }
+    let mut families = families(options);
+    let [(_, database), _] = &mut families;
+    if let Some(env) = env {
+        database.set_env(env);
+    }
+    let database = database.clone();
+    let opened = match access {
+        Access::Full => {
+            keep_private(dir);
+            DB::open_cf_with_opts(&database, dir, families)
+        }
+        // Only a store that was made before there were hints lacks a family, and opening for reading makes
+        // none.
+        Access::ReadOnly => DB::list_cf(&database, dir).and_then(|names| {
+            let mut families = families.to_vec();
+            families.retain(|(name, _)| names.iter().any(|known| known == name));
+            DB::open_cf_with_opts_for_read_only(&database, dir, families, false)
+        }),
+    };
+    let db = opened.map_err(|error| classify(dir, "open the metadata store", error))?;
+    let read = |key: &[u8], what: &str| {
+        db.get(key)
+            .map_err(|error| classify(dir, "read the metadata store", error))?
+            .ok_or_else(|| MetaError::corrupt(dir, format!("the {what} row is missing"), REMEDY))
+    };
+    let damaged =
+        |what: &str, error| MetaError::corrupt(dir, format!("the {what} row {error}"), REMEDY);
+    let format = read(KEY_FORMAT, "format")?;
+    match rows::parse_format(&format).map_err(|error| damaged("format", error))? {
+        (_, Some(found)) if found == pool => {}
+        (_, Some(found)) => {
+            return Err(MetaError::WrongPool {
+                path: dir.to_path_buf(),
+                found,
+                expected: pool,
+                remedy: "put the metadata of this pool back in its place".to_owned(),
+            });
+        }
+        (found, None) => {
+            return Err(MetaError::WrongVersion {
+                path: dir.to_path_buf(),
+                found: u64::from(found),
+                supported: u64::from(VERSION),
+            });
+        }
+    }
+    let checkpoint = rows::parse_checkpoint(&read(KEY_CHECKPOINT, "checkpoint")?)
+        .map_err(|error| damaged("checkpoint", error))?;
+    let totals = rows::parse_totals(&read(KEY_TOTALS, "totals")?)
+        .map_err(|error| damaged("totals", error))?;
+    Ok(Opened {
+        db,
+        checkpoint,
+        totals,
+    })
+}
+
+/// RocksDB makes its files readable for everybody, and settings hold secrets: the folder keeps others out.
+/// Best effort; the pool's folder does the same.
+pub(super) fn keep_private(dir: &Path) {
+    let is_open = |folder: std::fs::Metadata| folder.permissions().mode() & 0o077 != 0;
+    if std::fs::metadata(dir).is_ok_and(is_open) {
+        let _ = std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o700));
+    }
+}
+
+/// Merges the values of a page; `None` if they make no sense.
+fn merge(
+    key: &[u8],
+    row: Option<&[u8]>,
+    changes: &MergeOperands,
+    is_whole: bool,
+) -> Option<Vec<u8>> {
+    let content_bytes = rows::content_bytes(*key.first()?)?;
+    page::merge(content_bytes, row, changes.iter(), is_whole).ok()
+}
+
+/// The families and their options: rows, whose options are the database's too, and hints. A store that was
+/// made before there were hints gets the family when it is opened.
+pub(super) fn families(options: &RocksOptions) -> [(&'static str, Options); 2] {
+    let cache = Cache::new_lru_cache(options.cache_bytes);
+    let mut rows = database_options(options, &cache);
+    rows.set_merge_operator(
+        MERGE_NAME,
+        |key: &[u8], row: Option<&[u8]>, changes: &MergeOperands| merge(key, row, changes, true),
+        |key: &[u8], row: Option<&[u8]>, changes: &MergeOperands| merge(key, row, changes, false),
+    );
+    let mut hints = database_options(options, &cache);
+    let mut table = table_options(&cache);
+    // Most look-ups find nothing, and there are more hints than the cache has room for filters: they come
+    // in pieces.
+    table.set_block_size(HINT_BLOCK_BYTES);
+    table.set_index_type(BlockBasedIndexType::TwoLevelIndexSearch);
+    table.set_partition_filters(true);
+    table.set_metadata_block_size(HINT_BLOCK_BYTES);
+    hints.set_block_based_table_factory(&table);
+    // Fingerprints are random.
+    hints.set_compression_type(DBCompressionType::None);
+    [(DEFAULT_COLUMN_FAMILY_NAME, rows), (HINTS, hints)]
+}
+
+fn table_options(cache: &Cache) -> BlockBasedOptions {
+    let mut table = BlockBasedOptions::default();
+    table.set_block_cache(cache);
+    // Indexes and filters count as cache too: outside of it they grow with the pool.
+    table.set_cache_index_and_filter_blocks(true);
+    table.set_bloom_filter(10.0, false);
+    table.set_block_size(16 << 10);
+    table
+}
+
+fn database_options(options: &RocksOptions, cache: &Cache) -> Options {
+    let mut out = Options::default();
+    out.create_if_missing(false);
+    out.create_missing_column_families(true);
+    out.set_paranoid_checks(true);
+    out.set_block_based_table_factory(&table_options(cache));
+    out.set_compression_type(DBCompressionType::Lz4);
+    out.set_write_buffer_size(options.write_buffer_bytes);
+    out.set_max_write_buffer_number(3);
+    out.set_memtable_whole_key_filtering(true);
+    out.set_memtable_prefix_bloom_ratio(BUFFER_FILTER_SHARE);
+    out.set_max_bytes_for_level_base(LEVEL_BASE_BYTES);
+    out.set_level_zero_file_num_compaction_trigger(UNSORTED_FILES);
+    out.set_max_open_files(i32::from(options.open_files_max.max(16)));
+    out.set_max_background_jobs(i32::from(options.background_jobs.max(1)));
+    out.set_max_total_wal_size(WAL_BYTES_MAX);
+    out.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
+    out.set_bytes_per_sync(1 << 20);
+    out.set_log_level(LogLevel::Warn);
+    out.set_max_log_file_size(INFO_LOG_BYTES);
+    out.set_keep_log_file_num(INFO_LOG_FILES);
+    out
+}
+
+pub(super) fn corrupt(dir: &Path, what: &str, error: CodecError) -> MetaError {
+    MetaError::corrupt(dir, format!("a {what} row {error}"), REMEDY)
+}
+
+/// Turns an error of RocksDB, which says what happened only in its text, into one of ours.
+pub(super) fn classify(dir: &Path, action: &str, error: rocksdb::Error) -> MetaError {
+    let kind = error.kind();
+    let text = error.into_string();
+    if text.contains("No space left on device") || text.contains("Disk quota exceeded") {
+        return MetaError::NoSpace {
+            path: dir.to_path_buf(),
+            detail: format!("while trying to {action}"),
+        };
+    }
+    if text.contains("Permission denied") {
+        return MetaError::NoPermission {
+            path: dir.to_path_buf(),
+            action: action.to_owned(),
+        };
+    }
+    // A file that the database needs and that is not there is damage too.
+    let lost = text.contains("No such file or directory") || text.contains("does not exist");
+    match kind {
+        ErrorKind::Corruption | ErrorKind::InvalidArgument | ErrorKind::NotFound => {
+            MetaError::corrupt(dir, format!("cannot {action}: {text}"), REMEDY)
+        }
+        _ if lost => MetaError::corrupt(dir, format!("cannot {action}: {text}"), REMEDY),
+        _ => MetaError::Io {
+            path: dir.to_path_buf(),
+            action: action.to_owned(),
+            source: std::io::Error::other(text),
+        },
+    }
+}
