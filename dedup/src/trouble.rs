@@ -394,7 +394,9 @@ impl Troubles {
         });
         let fill = level.filter(|_| !is_full).map(|level| {
             (
-                format!("the file system of the pool's folder {folder} is more than {level} % full"),
+                format!(
+                    "the file system of the pool's folder {folder} is more than {level} % full"
+                ),
                 "free space there: when it is full, writes of new data fail".to_owned(),
             )
         });
@@ -425,7 +427,10 @@ impl Troubles {
         self.refused.fetch_add(1, Ordering::Relaxed);
         let explains = |key: &Key| match error.kind {
             ErrorKind::NoSpace => {
-                matches!(key, Key::PoolFull | Key::FolderFull | Key::Drive(_, Action::Write))
+                matches!(
+                    key,
+                    Key::PoolFull | Key::FolderFull | Key::Drive(_, Action::Write)
+                )
             }
             ErrorKind::Unavailable => matches!(key, Key::Drive(..)),
             _ => matches!(key, Key::Drive(_, Action::Write)),
@@ -514,11 +519,9 @@ impl Troubles {
                                 && (now.drive)(index)
                                     .is_some_and(|bytes| bytes >= ROOM_AGAIN_BYTES))
                     }
-                    Key::FolderFull
-                    | Key::Damage
-                    | Key::Fill
-                    | Key::FolderFill
-                    | Key::Work(_) => false,
+                    Key::FolderFull | Key::Damage | Key::Fill | Key::FolderFill | Key::Work(_) => {
+                        false
+                    }
                 };
                 if is_over {
                     book.end(key, Log::Tell, at, refused);

@@ -218,6 +218,12 @@ fn a_scrub_names_the_ranges_that_a_damaged_block_belongs_to_and_a_new_write_heal
         (&view["checked_blocks"], &view["bad_blocks"]),
         (&1024.into(), &1.into())
     );
+    let (code, text) = place.pool_command("check", &["--online"]);
+    assert_eq!(code, 2, "{text}");
+    assert!(
+        text.contains("DAMAGED DATA") && text.contains("volume 'vol0', bytes"),
+        "{text}"
+    );
     let health = &daemon.status()["health"];
     assert_eq!(health["damage"]["damaged_blocks"], 1, "{health:#}");
     assert_eq!(

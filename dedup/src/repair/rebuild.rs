@@ -141,6 +141,14 @@ struct Told {
     is_cut: bool,
 }
 
+impl Told {
+    /// Whether it begins with the pool's first record.
+    fn is_complete(&self) -> bool {
+        let first = self.past.first().or(self.records.first());
+        first.is_some_and(|(seq, _)| *seq == 1)
+    }
+}
+
 /// Makes the new store, and opens it: parts that a plan can be made from.
 pub(super) fn make(pool: &PoolDir, drives: Vec<Arc<dyn Drive>>) -> Result<(Parts, Rebuilt)> {
     let (paths, uuid) = (pool.paths(), pool.identity().uuid);
@@ -169,6 +177,13 @@ pub(super) fn make(pool: &PoolDir, drives: Vec<Arc<dyn Drive>>) -> Result<(Parts
     };
     let mut media = Arc::new(media);
     let told = told(&media, left, salvage.checkpoint)?;
+    if salvage.rows == 0 && !told.is_complete() {
+        return Err(EngineError::corrupt(format!(
+            "{}: nothing of it can be read, and the journal does not go back to the pool's beginning: restore the \
+             newest backup; nothing was changed",
+            paths.metadata.display()
+        )));
+    }
     if told.next.last_epoch.is_none() && told.next.position.seq > 1 {
         // Nothing of the journal can be used: an empty one goes on.
         rebuilt.has_journal = true;
@@ -224,8 +239,8 @@ pub(super) fn make(pool: &PoolDir, drives: Vec<Arc<dyn Drive>>) -> Result<(Parts
     );
     if told.is_cut {
         rebuilt.notes.push(
-            "the journal is cut: what was written after the last checkpoint may be lost, and nobody knows which ranges \
-             that are: volumes are as they were then, and compare them with a backup"
+            "the journal does not tell all that came after the last checkpoint: what was written since may be lost, and \
+             nobody knows which ranges that are; volumes are as they were then: compare them with a backup"
                 .to_owned(),
         );
     }
@@ -378,7 +393,7 @@ fn rows_of(
         };
         map.insert(*key, Some(mapping));
     }
-    let knows_all = all().next().is_some_and(|(seq, _)| *seq == 1);
+    let knows_all = told.is_complete();
     if salvage.has_doubts() && !knows_all {
         lose(salvage, &later.volumes, &mut map)?;
     }

@@ -48,6 +48,9 @@ pub struct Salvage {
     /// Tables that could not be opened.
     pub tables_lost: usize,
     in_doubt: Vec<Keys>,
+    /// How much the rows are that were read, and how much they say that they are.
+    found: Totals,
+    totals: Option<Totals>,
 }
 
 /// Rows that a new store gets besides those that could be read.
@@ -68,7 +71,7 @@ impl Salvage {
     /// `dir` and `scratch` are removed first, should an earlier attempt have left them; `scratch` is gone afterwards.
     ///
     /// # Errors
-    /// [`MetaError::Corrupt`] if nothing can be read; [`MetaError::WrongPool`], [`MetaError::NoSpace`] and others.
+    /// [`MetaError::WrongPool`], [`MetaError::NoSpace`] and others.
     pub fn make(damaged: &Path, dir: &Path, scratch: &Path, pool: Uuid) -> Result<Self, MetaError> {
         remove(dir)?;
         RocksStore::create(dir, pool)?;
@@ -79,18 +82,28 @@ impl Salvage {
             rows: 0,
             tables_lost: 0,
             in_doubt: Vec::new(),
+            found: Totals::default(),
+            totals: None,
         };
         let read = salvage.read(damaged, scratch);
         remove(scratch)?;
-        read.map(|()| salvage)
+        if !read? {
+            salvage.in_doubt = vec![(Vec::new(), None)];
+        }
+        Ok(salvage)
     }
 
-    fn read(&mut self, damaged: &Path, scratch: &Path) -> Result<(), MetaError> {
+    /// Reads what can be read; false if nothing can.
+    fn read(&mut self, damaged: &Path, scratch: &Path) -> Result<bool, MetaError> {
+        let is_there = damaged.try_exists();
+        if !is_there.map_err(|error| MetaError::io(damaged, "look for the folder", error))? {
+            return Ok(false);
+        }
         let mut known: Option<Vec<LiveFile>> = None;
         if let Ok(db) = open_leniently(damaged) {
             known = db.live_files().ok();
             if self.copy(&db)? {
-                return Ok(());
+                return Ok(true);
             }
         }
         // The file that names the manifest is lost, but manifests are there: the newest one is right.
@@ -105,23 +118,32 @@ impl Salvage {
             if let Ok(db) = open_leniently(scratch) {
                 known = db.live_files().ok();
                 if self.copy(&db)? {
-                    return Ok(());
+                    return Ok(true);
                 }
             }
         }
         // A manifest of all tables that can be opened.
         link(damaged, scratch)?;
+        let is_known = |name: &String| {
+            let mut files = known.iter().flatten();
+            known.is_none() || files.any(|file| file.name.trim_start_matches('/') == name)
+        };
+        for old in tables(scratch)?.iter().filter(|name| !is_known(name)) {
+            // It was merged into others, and not removed yet: what was deleted since would come back with it.
+            let old = scratch.join(old);
+            fs::remove_file(&old).map_err(|error| MetaError::io(&old, "remove the link", error))?;
+        }
         let before = tables(scratch)?;
         let [(_, options), _] = families(&RocksOptions::default());
-        DB::repair(&options, scratch)
-            .map_err(|error| classify(damaged, "make a new manifest of its tables", error))?;
-        let db = open_leniently(scratch)
-            .map_err(|error| classify(damaged, "open what is left of it", error))?;
+        let repaired = DB::repair(&options, scratch).and_then(|()| open_leniently(scratch));
+        let Ok(db) = repaired else {
+            return Ok(false);
+        };
         let left = tables(scratch)?;
         let lost: Vec<&String> = before.iter().filter(|name| !left.contains(name)).collect();
         self.tables_lost = lost.len();
         self.in_doubt = match &known {
-            // The manifest said which keys are in which table; there may be others, which it had forgotten.
+            // The manifest said which keys are in which table.
             Some(files) => files
                 .iter()
                 .filter(|file| file.column_family_name == DEFAULT_COLUMN_FAMILY_NAME)
@@ -134,14 +156,13 @@ impl Salvage {
             None if lost.is_empty() => Vec::new(),
             None => vec![(Vec::new(), None)],
         };
-        match self.copy(&db)? {
-            true => Ok(()),
-            false => Err(MetaError::corrupt(
-                damaged,
-                "nothing of it can be read",
-                "restore the newest backup; nothing was changed",
-            )),
+        let is_any = self.copy(&db)?;
+        if known.is_none() && self.in_doubt.is_empty() && self.totals.as_ref() != Some(&self.found)
+        {
+            // A table that was merged into others may have brought back what was deleted.
+            self.in_doubt = vec![(Vec::new(), None)];
         }
+        Ok(is_any)
     }
 
     /// Copies all rows that can be read to the new store; false if there is none, although there must be some.
@@ -214,15 +235,23 @@ impl Salvage {
                 }
                 return Ok(None);
             }
-            KEY_TOTALS => return Ok(None),
+            KEY_TOTALS => {
+                self.totals = rows::parse_totals(value).ok();
+                return Ok(None);
+            }
             _ => {}
         }
         let makes_sense = |parsed: Result<(), CodecError>| parsed.is_ok();
         Ok(Some(match key.first() {
-            Some(&PREFIX_BLOCK) => makes_sense(rows::blocks(key, value).map(drop)),
+            Some(&PREFIX_BLOCK) => makes_sense(rows::blocks(key, value).map(|blocks| {
+                blocks.for_each(|(pba, _)| self.found.add_block(pba));
+            })),
             Some(&PREFIX_MAP) => {
-                let parsed = rows::parse_map_key(key).and_then(|_| rows::mappings(key, value));
-                makes_sense(parsed.map(drop))
+                let parsed = rows::parse_map_key(key)
+                    .and_then(|(volume, _)| Ok((volume, rows::mappings(key, value)?)));
+                makes_sense(parsed.map(|(volume, mappings)| {
+                    mappings.for_each(|_| self.found.add_mapping(volume));
+                }))
             }
             Some(&PREFIX_VOLUME) => makes_sense(rows::parse_volume(key, value).map(drop)),
             Some(&PREFIX_SETTING) => makes_sense(rows::parse_setting(key, value).map(drop)),

@@ -97,6 +97,82 @@ fn status_has_the_promised_shape_and_its_bytes_add_up() {
 }
 
 #[test]
+fn who_may_not_read_a_pool_is_told_so() {
+    use std::os::unix::process::CommandExt;
+    let pool = Pool::new();
+    pool.create().stop(Signal::TERM);
+    // The program where everybody can run it, and a user who owns nothing here.
+    let place = tempfile::tempdir().expect("a folder");
+    let everybody = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(place.path(), everybody.clone()).expect("its mode");
+    let program = place.path().join("onefold");
+    std::fs::copy(ONEFOLD, &program).expect("a copy");
+    let folder = pool.dir.parent().expect("its folder");
+    std::fs::set_permissions(folder, everybody).expect("its mode");
+    let mut command = std::process::Command::new(&program);
+    command.args(["pool", "check", pool.dir()]);
+    if rustix::process::geteuid().is_root() {
+        command.uid(65_534).gid(65_534);
+    } else {
+        let nobody = std::fs::Permissions::from_mode(0);
+        std::fs::set_permissions(&pool.dir, nobody).expect("its mode");
+    }
+    let output = command.output().expect("it runs");
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    let owner = std::fs::Permissions::from_mode(0o700);
+    std::fs::set_permissions(&pool.dir, owner).expect("its mode");
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(errors.contains("no permission"), "{errors}");
+    pool.is_consistent();
+}
+
+#[test]
+fn a_backup_is_made_with_and_without_a_daemon_and_served_as_the_pool() {
+    let pool = Pool::new();
+    let place = tempfile::tempdir().expect("a folder");
+    let backup = |name: &str| place.path().join(name).display().to_string();
+    let daemon = pool.create();
+    succeeds(&[
+        "volume",
+        "create",
+        "kept",
+        "--size",
+        "1G",
+        "--pool",
+        pool.dir(),
+    ]);
+    let text = succeeds(&["pool", "backup", &backup("one"), "--pool", pool.dir()]);
+    assert!(text.contains(&backup("one")), "{text}");
+    fails(
+        &["pool", "backup", &backup("one"), "--pool", pool.dir()],
+        65,
+        &["new folder"],
+    );
+    succeeds(&[
+        "volume",
+        "create",
+        "later",
+        "--size",
+        "1G",
+        "--pool",
+        pool.dir(),
+    ]);
+    daemon.stop(Signal::TERM);
+    succeeds(&["pool", "backup", &backup("two"), "--pool", pool.dir()]);
+    for (name, has_later) in [("one", false), ("two", true)] {
+        let dir = backup(name);
+        let report = json(&["pool", "check", &dir, "--data", "--json"]);
+        assert_eq!(report["consistent"], true, "{report}");
+        let listen = &pool.address;
+        let daemon = Daemon::start(&["serve", "--pool", &dir, "--listen", listen]);
+        let volumes = succeeds(&["volume", "list", "--pool", &dir]);
+        assert!(volumes.contains("kept"), "{volumes}");
+        assert_eq!(volumes.contains("later"), has_later, "{volumes}");
+        daemon.stop(Signal::TERM);
+    }
+}
+
+#[test]
 fn volumes_are_created_resized_and_deleted_while_the_daemon_runs() {
     let pool = Pool::new();
     let daemon = pool.serve(&["--create", "1G", "--volume", "db=2G,lba=512"]);
