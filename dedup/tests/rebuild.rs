@@ -126,7 +126,7 @@ fn forget_the_past(dir: &Path) {
 fn noise(path: &Path, offset: u64) {
     let file = fs::OpenOptions::new().write(true).open(path).unwrap();
     let noise: Vec<u8> = (0..8192u32)
-        .map(|at| (at * 2_654_435_761 >> 13) as u8)
+        .map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8)
         .collect();
     file.write_all_at(&noise, offset).unwrap();
 }
@@ -185,6 +185,14 @@ fn without_a_past_what_was_in_a_damaged_place_is_named_and_reads_as_an_error() {
         }
         let plan = match Repair::plan(&dir) {
             Ok(plan) => plan,
+            // The one large table of a small pool can hold any key.
+            Err(error) if fault == "cut" => {
+                assert!(
+                    error.message.contains("restore the newest backup"),
+                    "{error}"
+                );
+                continue;
+            }
             Err(error) => panic!("{fault}: {error}"),
         };
         let report = plan.report().clone();
