@@ -263,7 +263,7 @@ fn check_text(report: &CheckReport, dir: &Path) -> String {
     let mut text = format!(
         "{}: {}\nvolumes {}, mappings {}, blocks {}, journal records {}, data blocks compared {}\n",
         dir.display(),
-        verdict(&Verdict {
+        verdict(&Checked {
             findings: report.findings_total - report.findings_of_data,
             damage: &report.damage,
             not_looked_at: &report.not_looked_at,
@@ -299,7 +299,7 @@ fn check_text(report: &CheckReport, dir: &Path) -> String {
 }
 
 /// What a check's verdict is made of.
-pub(super) struct Verdict<'a> {
+pub(super) struct Checked<'a> {
     /// Findings about maps, counts and files.
     pub(super) findings: u64,
     /// Damaged data.
@@ -309,7 +309,7 @@ pub(super) struct Verdict<'a> {
 }
 
 /// One verdict, offline as online.
-pub(super) fn verdict(checked: &Verdict<'_>) -> &'static str {
+pub(super) fn verdict(checked: &Checked<'_>) -> &'static str {
     if checked.findings > 0 {
         "INCONSISTENT"
     } else if checked.damage.damaged_blocks > 0 {

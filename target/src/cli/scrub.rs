@@ -8,7 +8,7 @@ use clap::Subcommand;
 use dedup::{DamageStatus, HealthState, Reason, ScrubPhase, ScrubStatus, Verdict};
 
 use super::args::PoolArg;
-use super::commands::{Verdict, advice, converse, verdict};
+use super::commands::{Checked, advice, converse, verdict};
 use super::{Exit, Outcome, print, print_json};
 use crate::client::Client;
 use crate::errors::EXIT_INCONSISTENT;
@@ -87,7 +87,7 @@ pub(super) fn check_online(dir: &Path, json: bool) -> Outcome {
     if json {
         print_json(&report).map_err(Exit::could_not_run)?;
     } else {
-        let verdict = verdict(&Verdict {
+        let verdict = verdict(&Checked {
             findings: report.findings_total,
             damage: &report.damage,
             not_looked_at: &report.not_looked_at,
