@@ -86,8 +86,8 @@ mod wait;
 mod write;
 
 pub use admin::{VolumeChange, VolumeChangeKind, VolumeSpec};
-pub use boot::BootId;
 pub use backup::backup_pool;
+pub use boot::BootId;
 pub use check::{CheckFinding, CheckOptions, CheckReport, check_pool};
 pub use compress::Algorithm;
 pub use damage::{DamageStatus, DamagedRange};

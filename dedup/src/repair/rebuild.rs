@@ -23,6 +23,7 @@ use meta::{
 
 use super::Parts;
 use super::plan::{Contents, Later};
+use crate::boot::{self, BootId};
 use crate::{EngineError, Result};
 
 /// Sub-blocks that can be lost, to be told and marked one by one: 64 GiB.
@@ -203,6 +204,7 @@ pub(super) fn make(pool: &PoolDir, drives: Vec<Arc<dyn Drive>>) -> Result<(Parts
             RocksOptions::default(),
         )?),
         hash_key: pool.identity().hash_key,
+        boot: BootId::current(),
         trusts_checksums: true,
     };
     let rows = rows_of(&parts, &salvage, &told, &mut rebuilt.notes)?;
@@ -223,6 +225,7 @@ pub(super) fn make(pool: &PoolDir, drives: Vec<Arc<dyn Drive>>) -> Result<(Parts
             RocksOptions::default(),
         )?),
         hash_key,
+        boot: BootId::current(),
         trusts_checksums: true,
     };
     rebuilt.notes.insert(
@@ -334,7 +337,13 @@ fn rows_of(
     });
     let mut contents = Contents::new(parts, stored.values().chain(created))?;
     // Volumes and settings: the last record of each says what it is.
-    let mut later = Later::new(&stored);
+    let lost_power = match salvage.checkpoint {
+        Some(checkpoint) => {
+            boot::may_have_lost_power(&parts.store.settings()?, checkpoint, parts.boot)
+        }
+        None => true,
+    };
+    let mut later = Later::new(&stored, lost_power);
     let mut settings = BTreeMap::new();
     let durable = told.records.iter().filter_map(|(_, record)| match record {
         Record::Durable { upto } => Some(*upto),
