@@ -114,7 +114,7 @@ fn who_may_not_read_a_pool_is_told_so() {
     if rustix::process::geteuid().is_root() {
         command.uid(65_534).gid(65_534);
     } else {
-        let nobody = std::fs::Permissions::from_mode(0);
+        let nobody = std::fs::Permissions::from_mode(0o000);
         std::fs::set_permissions(&pool.dir, nobody).expect("its mode");
     }
     let output = command.output().expect("it runs");
