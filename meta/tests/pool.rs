@@ -139,7 +139,10 @@ fn a_creation_interrupted_anywhere_leaves_no_pool_and_does_not_stop_the_next() {
             .map(|entry| entry.unwrap().file_name())
             .collect();
         names.sort();
-        assert_eq!(names, ["journal", "lock", "metadata", "pool.toml"]);
+        assert_eq!(
+            names,
+            ["ballast", "journal", "lock", "metadata", "pool.toml"]
+        );
     }
 }
 
