@@ -57,7 +57,9 @@ pub(super) fn start(command: &Command) -> Result<(), Failure> {
 /// A filter of the log. `EnvFilter` takes a mistyped level for the name of a part and logs nothing, so words
 /// that stand where a level or a part stands have to be one.
 fn filter(text: &str) -> Result<EnvFilter, Failure> {
-    for directive in text.split(',').map(str::trim) {
+    // EnvFilter takes no spaces around commas; people write them.
+    let directives: Vec<&str> = text.split(',').map(str::trim).collect();
+    for &directive in &directives {
         // With brackets it is about spans, which EnvFilter checks.
         if directive.contains(['[', ']']) {
             continue;
@@ -81,7 +83,7 @@ fn filter(text: &str) -> Result<EnvFilter, Failure> {
             return Err(no_filter(text, &format!("'{level}' is no level")));
         }
     }
-    let parsed = EnvFilter::builder().parse(text);
+    let parsed = EnvFilter::builder().parse(directives.join(","));
     parsed.map_err(|error| no_filter(text, &error.to_string()))
 }
 
