@@ -20,7 +20,7 @@
 //!
 //! Guarantees: only the socket's owner can use it (mode 0600); the server runs on tokio and hands the
 //! engine's work to the control reactor, never to one that serves hosts; request bodies are bounded; what is
-//! changed is logged with the user who did it ([`crate::audit`]).
+//! changed is logged with the user who did it (`audit`).
 
 use std::io;
 use std::os::unix::fs::PermissionsExt;

@@ -69,7 +69,8 @@ fn filter(text: &str) -> Result<EnvFilter, Failure> {
             None => (directive, None),
         };
         let root = part.split("::").next().unwrap_or_default();
-        let is_level = |word: &str| word.parse::<LevelFilter>().is_ok();
+        // LevelFilter takes nothing at all for a level, too.
+        let is_level = |word: &str| !word.is_empty() && word.parse::<LevelFilter>().is_ok();
         if level.is_none() && is_level(part) {
             continue;
         }
