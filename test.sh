@@ -28,6 +28,8 @@ step "lints"
 cargo clippy --workspace --all-targets -- -D warnings
 step "documentation"
 RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
+step "deliberate breaks apply to the source"
+tests/breaks/run.sh --check
 step "build"
 cargo build --workspace --all-targets
 step "tests"
