@@ -38,7 +38,7 @@ step "the program as people run it"
 build_program
 # What follows plays with this one.
 export ONEFOLD_PROGRAM=$CARGO_TARGET_DIR/release/onefold
-cargo test --workspace --test daemon
+cargo test --workspace --test program
 
 if [ -z "$quick" ]; then
   [ "$(id -u)" = 0 ] || { echo "the guests need root (network namespaces, taps): run as root, or ./test.sh --quick" >&2; exit 1; }
@@ -46,7 +46,7 @@ if [ -z "$quick" ]; then
   tests/lab/setup.sh
   step "guests"
   # One at a time: an emulated guest takes a core.
-  cargo test --workspace --test guests --test guests_nvme --test guests_verbs -- --ignored --test-threads=1 --nocapture
+  cargo test --workspace --test guests --test guests_drives --test guests_nvme --test guests_verbs -- --ignored --test-threads=1 --nocapture
   step "fio in a guest while the daemon is killed"
   ONEFOLD_FIO_SECONDS=${ONEFOLD_FIO_SECONDS:-90} cargo test --workspace --test fio_kills -- --ignored --nocapture
 fi

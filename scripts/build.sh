@@ -5,7 +5,7 @@
 # prepare_build: compilers, one build folder for everything, and RocksDB's C++ compiled in it.
 prepare_build() {
   command -v cargo >/dev/null || {
-    echo "onefold: cargo is not on the PATH; install Rust 1.88 or newer (see https://rustup.rs)" >&2
+    echo "onefold: cargo is not on the PATH; install Rust 1.89 or newer (see https://rustup.rs)" >&2
     return 1
   }
   # libclang: RocksDB's Rust bindings are generated at build time. OpenSSL: the system's own, for authentication and TLS.

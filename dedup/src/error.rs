@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use meta::Pba;
+
 /// What every fallible operation of the engine returns.
 pub type Result<T> = std::result::Result<T, EngineError>;
 
@@ -22,6 +24,16 @@ pub enum ErrorKind {
     Unavailable,
     /// The engine contradicts itself: a bug.
     Internal,
+}
+
+impl ErrorKind {
+    /// Whether a write failed for a reason that lies with the pool, and not with the command.
+    pub(crate) fn is_of_the_pool(self) -> bool {
+        match self {
+            Self::Invalid | Self::NotFound | Self::Corrupt => false,
+            Self::NoSpace | Self::WriteFault | Self::Unavailable | Self::Internal => true,
+        }
+    }
 }
 
 impl fmt::Display for ErrorKind {
@@ -90,6 +102,24 @@ impl EngineError {
 
     pub(crate) fn internal(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Internal, message)
+    }
+
+    /// Rows or records of the pool's metadata contradict each other.
+    pub(crate) fn contradiction(what: impl fmt::Display) -> Self {
+        Self::corrupt(format!(
+            "the pool's metadata contradicts itself: {what}; run `onefold pool check` and \
+             restore `metadata/` and `journal` from one copy"
+        ))
+    }
+
+    /// The metadata names a block that no drive of the pool has.
+    pub(crate) fn no_such_block(pba: Pba) -> Self {
+        Self::corrupt(format!(
+            "data block {} of drive number {} is in use, but there is no such block: a drive is missing, or \
+             smaller than it was; put the right one back, nothing was changed",
+            pba.block(),
+            pba.drive()
+        ))
     }
 }
 

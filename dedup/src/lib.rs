@@ -13,12 +13,12 @@
 //! * **I3** A physical block is not reused before the record that freed it is durable.
 //! * **I4** A reference count equals the number of mappings, always, after any crash.
 //! * **I5** A full pool fails the writes that need space, and nothing else.
+//! * **I6** Memory is bounded whatever the pool holds: maps and block rows that are used are in memory within
+//!   [`EngineConfig::metadata_cache_bytes`], the index within [`EngineConfig::index_bytes_max`]. The rest is read from
+//!   the store when it is needed. Journal and store are the durable form of all metadata.
 //! * **I8** A corrupted block is reported, never returned as data.
 //!
-//! All metadata is held in memory (24 bytes per physical block that was ever used, about 10 per unique
-//! sub-block in the index, and 8 per mapped one); the journal and the store are its durable form.
-//!
-//! The writes that arrive on a thread in the same turn of its executor are one batch ([`Volume::write`]):
+//! The writes that arrive on a thread at about the same time are one batch ([`Volume::write`]):
 //! they are fingerprinted side by side, looked up together, and share a drive write and an append. A
 //! volume may be created without deduplication ([`VolumeSpec::dedup`]); what is written to it is not
 //! hashed, not found by others, and proven by its CRC-32C alone after a crash.
@@ -28,87 +28,60 @@
 //! of a drive write cannot tell whether the drive still writes, so its new blocks stay set aside until
 //! the pool is opened again; nothing else is lost by dropping a future at any point.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 #[cfg(test)]
 mod ablation;
-mod admin;
-mod backup;
-mod block_table;
-mod blocks;
-mod boot;
-mod check;
-mod checkpoint;
-mod chunks;
-mod commit;
-mod compress;
-mod damage;
-mod domain;
-mod drive_list;
-mod drives_online;
+mod background;
+mod content;
+mod drive_io;
 mod engine;
 mod error;
-mod fill;
-mod fingerprint;
-mod hints;
-mod index;
-mod lane;
-mod load;
-mod map;
-mod online;
-mod pack;
-mod pack_read;
-mod packing;
-mod paging;
-mod range_lock;
+#[cfg(test)]
+mod hooks;
+mod io;
+mod log;
+mod metadata;
+mod offline;
+mod pool;
 mod ranges;
-mod read;
-mod recovery;
-mod repair;
-mod resident;
+mod residency;
 #[cfg(test)]
 mod schedules;
-mod scrub;
-mod settings;
-mod side_by_side;
 #[cfg(test)]
 mod simulation;
-mod space;
-mod state;
-mod status;
-mod survey;
-mod told;
-mod trim;
-mod trouble;
-mod verify;
-mod volume;
-mod wait;
-mod write;
+mod sync;
+mod volumes;
 
-pub use admin::{VolumeChange, VolumeChangeKind, VolumeSpec};
-pub use backup::backup_pool;
-pub use boot::BootId;
-pub use check::{CheckFinding, CheckOptions, CheckReport, check_pool};
-pub use compress::Algorithm;
-pub use damage::{DamageStatus, DamagedRange};
-pub use drives_online::{AffectedVolume, DriveTrouble, MissingDrives};
-pub use engine::{
-    BOUNCE_BYTES_MIN, Blocking, Engine, EngineConfig, EngineParts, METADATA_CACHE_BYTES_MIN,
-};
-pub use error::{EngineError, ErrorKind, Result};
-pub use fingerprint::{Block, Hasher};
-pub use online::OnlineCheckReport;
-pub use pack::{Pack, PackError};
-pub use repair::{LostRange, RecoveredVolume, Repair, RepairReport};
-pub use scrub::{SCRUB_RATE_DEFAULT, ScrubPhase, ScrubStatus};
-pub use settings::SETTINGS_BYTES_MAX;
-pub use status::{
+pub use background::drive_alerts::DriveTrouble;
+pub use background::online_check::OnlineCheckReport;
+pub use background::scrub::{SCRUB_RATE_DEFAULT, ScrubPhase, ScrubStatus};
+pub use background::status::{
     DeletingStatus, DriveStatus, PoolStatus, PoolSummary, TrimmingStatus, VolumeStatus,
 };
-pub use survey::{Survey, VolumeShares};
-pub use trouble::{HealthState, Reason, Verdict};
-pub use verify::VerifyStatus;
-pub use volume::{MAX_COMMAND_BYTES, Unreadable, Volume};
+pub use background::survey::{Survey, VolumeShares};
+pub use content::compress::Algorithm;
+pub use content::fingerprint::{Block, Hasher};
+pub use content::pack::{Pack, PackError};
+pub use engine::Engine;
+pub use error::{EngineError, ErrorKind, Result};
+pub use io::MAX_COMMAND_BYTES;
+pub use metadata::settings::SETTINGS_BYTES_MAX;
+pub use offline::backup::backup_pool;
+pub use offline::check::{CheckOptions, CheckReport, check_pool};
+pub use offline::missing_drives::MissingDrives;
+pub use offline::repair::{LostRange, RecoveredVolume, Repair, RepairReport};
+pub use pool::alerts::{AffectedVolume, HealthState, Reason, Verdict};
+pub use pool::boot::BootId;
+pub use pool::comparisons::VerifyStatus;
+pub use pool::config::{
+    BOUNCE_BYTES_MIN, Blocking, EngineConfig, EngineParts, METADATA_CACHE_BYTES_MIN,
+};
+pub use pool::damage_list::{DamageStatus, DamagedRange};
+pub use pool::finding::CheckFinding;
+pub use pool::volume_change::{VolumeChange, VolumeChangeKind};
+pub use volumes::admin::VolumeSpec;
+pub use volumes::{Unreadable, Volume};
 
 /// Bytes of a sub-block, the grain of deduplication and of a drive's blocks.
 pub const SUB_BLOCK_BYTES: usize = drives::BLOCK_BYTES;

@@ -2,16 +2,14 @@
 //!
 //! Shuttle runs each story with thousands of schedules, and ends with the one that leads to a panic or to a
 //! deadlock. Reactors are its threads, and every lock is a place where it may let another one go on:
-//! [`crate::wait::lock`] asks here first. A failure says how to replay its schedule.
+//! [`crate::sync::wait::lock`] asks here first. A failure says how to replay its schedule.
 
-use std::cell::Cell;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
 use drives::{BLOCK_BYTES, Drive, MemoryDrive};
 use meta::{Compression, JournalConfig, MemoryMedia, MemoryStore, VerifyPolicy};
@@ -21,9 +19,12 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, FailurePersistence, Runner, thread};
 
 use crate::ablation::{self, Broken};
-use crate::range_lock::RangeLock;
+use crate::hooks;
+use crate::io::reclaim::reclaim_space;
+use crate::log::checkpoint::checkpoint;
 use crate::simulation::count_everything;
-use crate::wait::{Event, lock};
+use crate::sync::range_lock::RangeLock;
+use crate::sync::wait::{Event, lock};
 use crate::{Blocking, Engine, EngineConfig, EngineParts, LABEL_BLOCKS, Volume, VolumeSpec};
 
 /// Schedules of a small story and way of choosing them: about a second in all.
@@ -33,52 +34,17 @@ const ENGINE_SCHEDULES: usize = 300;
 /// Preemptions at places of its choice, of the second way.
 const PREEMPTIONS: usize = 3;
 
-thread_local! {
-    /// Shuttle chooses who goes on, on this thread.
-    static IS_TELLING: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Locks as a story does: others may go on before, and as long as somebody else has it. `None`: no story is
-/// told on this thread.
-pub(crate) fn lock_in_story<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
-    if !is_told() {
-        return None;
-    }
-    // Lets others go on, and nothing else: `yield_now` would wake what this one waits for.
-    thread::sleep(Duration::ZERO);
-    loop {
-        match mutex.try_lock() {
-            Ok(guard) => return Some(guard),
-            Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => thread::yield_now(),
-        }
-    }
-}
-
-/// Which reactor of a story goes on at the moment; 0 without one.
-pub(crate) fn reactor() -> usize {
-    match is_told() {
-        true => usize::from(shuttle::current::me()),
-        false => 0,
-    }
-}
-
-/// Whether this is part of a story, and not what is left when it was told.
-fn is_told() -> bool {
-    IS_TELLING.get() && shuttle::current::try_get_current_task().is_some()
-}
-
 fn engine_schedules() -> usize {
     let asked = std::env::var("ONEFOLD_SCHEDULES").ok();
     asked.map_or(ENGINE_SCHEDULES, |asked| asked.parse().expect("a number"))
 }
 
 fn run(scheduler: impl Scheduler + 'static, config: Config, story: fn()) {
-    IS_TELLING.set(true);
+    hooks::tell_stories(true);
     let told = catch_unwind(AssertUnwindSafe(|| {
         Runner::new(scheduler, config).run(story)
     }));
-    IS_TELLING.set(false);
+    hooks::tell_stories(false);
     if let Err(panic) = told {
         std::panic::resume_unwind(panic);
     }
@@ -232,6 +198,7 @@ fn pool() {
         journal: Arc::new(MemoryMedia::new(32 << 10)),
         store: store.clone(),
         hash_key: [7; 32],
+        fingerprint: meta::FingerprintFunction::Clnh,
         blocking: Blocking::Inline,
         boot: None,
         config: EngineConfig {
@@ -275,8 +242,8 @@ fn pool() {
         let engine = engine.clone();
         move || {
             for _ in 0..2 {
-                block_on(engine.shared.checkpoint()).unwrap();
-                block_on(engine.shared.reclaim_space());
+                block_on(checkpoint(&engine.shared)).unwrap();
+                block_on(reclaim_space(&engine.shared));
             }
         }
     });

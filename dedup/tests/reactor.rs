@@ -24,6 +24,7 @@ async fn open(pool: &PoolDir) -> Arc<Engine> {
         journal: Arc::new(pool.open_journal().unwrap()),
         store: Arc::new(pool.open_store(RocksOptions::default()).unwrap()),
         hash_key: pool.identity().hash_key,
+        fingerprint: pool.identity().fingerprint,
         blocking: Blocking::Threads,
         boot: None,
         config: EngineConfig {

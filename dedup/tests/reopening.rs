@@ -3,12 +3,14 @@
 
 mod support;
 
+use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use dedup::{BootId, DamagedRange, Engine, ErrorKind, Volume};
 use drives::BLOCK_BYTES;
-use support::{Pool, block_on, expect_kind, plain_spec};
+use meta::HookedMedia;
+use support::{Pool, block_on, expect_kind, plain_spec, spec};
 use uuid::Uuid;
 
 /// A start of the machine.
@@ -205,4 +207,34 @@ fn other_content_with_the_same_checksum_is_not_taken_for_what_was_written() {
         "the checksum differs"
     );
     assert_eq!(pool.read(&volume, 0, 1).unwrap(), [2]);
+}
+
+#[test]
+fn a_write_that_failed_with_the_journal_is_old_or_new_after_a_restart_and_never_an_error() {
+    let mut pool = Pool::new(256);
+    pool.boot = start(1);
+    let fails = Arc::new(AtomicBool::new(false));
+    let lies = fails.clone();
+    // It has what it says it could not write.
+    let journal = HookedMedia::new(pool.media.clone(), move || {
+        match lies.load(Ordering::Relaxed) {
+            true => Err(io::Error::other("simulated failure")),
+            false => Ok(()),
+        }
+    });
+    let engine = pool.try_open_on(Arc::new(journal)).unwrap();
+    let volume = block_on(engine.create_volume(spec("v", 64, 4096))).unwrap();
+    let (old, new): (Vec<u64>, Vec<u64>) = ((1..65).collect(), (101..165).collect());
+    pool.write(&volume, 0, &old).unwrap();
+    block_on(engine.maintain()).unwrap();
+    fails.store(true, Ordering::Relaxed);
+    expect_kind(pool.write(&volume, 0, &new), ErrorKind::Unavailable);
+    // Background work goes on as far as it can.
+    let _ = block_on(engine.maintain());
+    assert_eq!(pool.read(&volume, 0, 64).unwrap(), old);
+    drop((engine, volume));
+    let (engine, volume) = open(&pool);
+    let found = pool.read(&volume, 0, 64).unwrap();
+    assert!(found == old || found == new, "{found:?}");
+    assert_eq!(damaged(&engine), []);
 }

@@ -239,6 +239,55 @@ fn a_mapping_to_a_block_that_no_drive_has_is_lost_and_keeps_the_rest_readable() 
 }
 
 #[test]
+fn a_mapping_that_contradicts_its_block_never_shows_the_content_of_another_one() {
+    let (_keep, dir) = filled();
+    damage(&dir, |batch, rows| {
+        // Sub-block 1 leads to the block of sub-block 2, with the checksum of its own content.
+        let (own, other) = (rows.map[&(1, 1)], rows.map[&(1, 2)]);
+        let new = Some(Mapping {
+            pba: other.pba,
+            crc32c: own.crc32c,
+        });
+        let old = Some(own.pba);
+        batch.map.insert((1, 1), MapChange { old, new });
+    });
+    let (report, _) = repair(&dir);
+    assert_eq!(ranges(&report), [lost("v", 1, 1)]);
+    let buffers = Pool::new(1);
+    let (_pool, engine) = open(&dir);
+    let volume = engine.volume("v").unwrap();
+    expect_kind(buffers.read(&volume, 1, 1), ErrorKind::Corrupt);
+    assert_eq!(buffers.read(&volume, 2, 4).unwrap(), [3, 5, 6, 4]);
+}
+
+#[test]
+fn a_block_whose_row_has_a_wrong_checksum_keeps_its_data_if_the_drive_proves_its_mappings() {
+    let (_keep, dir) = filled();
+    let before = damage(&dir, |batch, rows| {
+        let row = rows.blocks[&rows.map[&(1, 1)].pba];
+        let wrong = BlockChange {
+            lowest: -i64::from(row.refcount),
+            content: Some(BlockContent {
+                fingerprint: row.fingerprint,
+                crc32c: !row.crc32c,
+            }),
+            ..count(0)
+        };
+        batch.blocks.insert(rows.map[&(1, 1)].pba, wrong);
+    });
+    let (report, _) = repair(&dir);
+    assert_eq!(report.lost_sub_blocks, 0, "{report:?}");
+    let mapping = rows(&dir).map[&(1, 1)];
+    assert_eq!(mapping, before.map[&(1, 1)]);
+    let (_pool, engine) = open(&dir);
+    let volume = engine.volume("v").unwrap();
+    assert_eq!(
+        Pool::new(1).read(&volume, 0, 6).unwrap(),
+        [0, 2, 3, 5, 6, 4]
+    );
+}
+
+#[test]
 fn the_data_of_a_volume_that_lost_its_row_comes_back_under_another_name() {
     let (_keep, dir) = filled();
     let before = rows(&dir).volumes[&1].clone();

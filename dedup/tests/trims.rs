@@ -12,7 +12,7 @@ const GRAIN: u64 = BLOCK_BYTES as u64;
 fn pool(data_blocks: u64) -> Pool {
     let mut pool = Pool::new(data_blocks);
     pool.config.trim_at_once = 8;
-    pool.config.trim_chunk = 4;
+    pool.config.trim_record_entries = 4;
     pool
 }
 

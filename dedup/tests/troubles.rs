@@ -362,8 +362,8 @@ fn a_journal_that_is_too_small_or_configuration_out_of_range_is_refused() {
     assert!(pool.media.capacity() == 4096);
     expect_kind(pool.try_open(), ErrorKind::Invalid);
     let mut pool = Pool::new(64);
-    pool.config.trim_chunk = 0;
-    assert!(expect_kind(pool.try_open(), ErrorKind::Invalid).contains("trim_chunk"));
+    pool.config.trim_record_entries = 0;
+    assert!(expect_kind(pool.try_open(), ErrorKind::Invalid).contains("trim_record_entries"));
     let mut pool = Pool::new(64);
     pool.config.bounce_bytes = 4096;
     assert!(expect_kind(pool.try_open(), ErrorKind::Invalid).contains("bounce_bytes"));

@@ -44,9 +44,9 @@ struct State {
     /// A helper thread flushes now.
     is_running: bool,
     failure: Option<Failure>,
-    /// Who waits, each under a number of its own.
+    /// The wakers of those who wait for a flush, by number.
     waiting: BTreeMap<u64, Waker>,
-    /// The number of the next one who waits.
+    /// The number for the next of them.
     next: u64,
 }
 
@@ -128,7 +128,7 @@ impl Flusher {
     }
 }
 
-/// Somebody who waits, until dropped.
+/// A place among those who wait; dropping it gives it up.
 struct Waits<'a> {
     shared: &'a Shared,
     number: u64,
@@ -172,6 +172,7 @@ impl Shared {
 mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::time::Duration;
 
     use futures_util::FutureExt;
     use futures_util::future::join_all;
@@ -183,6 +184,13 @@ mod tests {
         flusher: Flusher,
         begun: Receiver<u64>,
         results: Sender<io::Result<()>>,
+    }
+
+    impl Held {
+        /// The number of the next flush that begins.
+        fn begins(&self) -> Option<u64> {
+            self.begun.recv_timeout(Duration::from_secs(60)).ok()
+        }
     }
 
     fn held() -> Held {
@@ -215,7 +223,7 @@ mod tests {
         let held = held();
         let mut first = Box::pin(held.flusher.flush());
         assert!(first.as_mut().now_or_never().is_none());
-        assert_eq!(held.begun.recv(), Ok(1));
+        assert_eq!(held.begins(), Some(1));
         // Their writes may have completed after the first flush began.
         let mut later: Vec<_> = (0..5).map(|_| Box::pin(held.flusher.flush())).collect();
         assert!(
@@ -225,7 +233,7 @@ mod tests {
         );
         held.results.send(Ok(())).expect("it waits");
         block_on(first).expect("flushed");
-        assert_eq!(held.begun.recv(), Ok(2));
+        assert_eq!(held.begins(), Some(2));
         assert!(
             later
                 .iter_mut()
@@ -243,7 +251,7 @@ mod tests {
         let held = held();
         let mut asked = Box::pin(held.flusher.flush());
         assert!(asked.as_mut().now_or_never().is_none());
-        assert_eq!(held.begun.recv(), Ok(1));
+        assert_eq!(held.begins(), Some(1));
         drop(asked);
         // The next one asks while the forgotten flush still runs.
         let mut next = Box::pin(held.flusher.flush());
@@ -266,7 +274,7 @@ mod tests {
         for _ in 0..100 {
             assert!(held.flusher.flush().now_or_never().is_none());
         }
-        assert_eq!(held.begun.recv(), Ok(1));
+        assert_eq!(held.begins(), Some(1));
         assert!(held.flusher.0.state().waiting.is_empty());
         drop(held.results);
         block_on(held.flusher.flush()).expect("flushed");

@@ -144,3 +144,21 @@ fn a_drive_in_the_page_cache_is_read_from_the_drive_itself_when_it_is_opened_aga
         drive.flush().await.expect("flushed");
     });
 }
+
+#[test]
+fn nobody_looks_at_a_drive_or_wipes_it_without_asking_the_kernel_who_uses_it() {
+    let Some(folder) = strace::folder() else {
+        let name = "nobody_looks_at_a_drive_or_wipes_it_without_asking_the_kernel_who_uses_it";
+        let folder = folder();
+        on_a_reactor(async { drop(opened(folder.path())) });
+        let swaps = Path::new("/proc/swaps");
+        let asked = strace::run(name, folder.path(), swaps, "openat", &[]);
+        assert_eq!(asked.len(), 2, "{asked:?}");
+        return;
+    };
+    on_a_reactor(async {
+        let (path, drive) = (drive_path(&folder), opened(&folder));
+        assert_eq!(drive.content(&path).expect("looked at"), None);
+        drive.wipe_signatures(&path).expect("wiped");
+    });
+}

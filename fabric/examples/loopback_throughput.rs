@@ -166,7 +166,7 @@ fn serve_rdma(address: IpAddr) -> Result<(), String> {
     let listener = Listener::bind(&device, PORT).map_err(|error| error.to_string())?;
     reactor::spawn(async move {
         while let Some(incoming) = listener.accept().await {
-            if let Ok(queue) = incoming.accept(QueueLimits::default()) {
+            if let Ok(queue) = TargetQueue::accept_rdma(incoming, QueueLimits::default()) {
                 reactor::spawn(serve(queue));
             }
         }
@@ -182,7 +182,7 @@ fn serve_tcp(address: SocketAddr) -> Result<(), String> {
     let listener = TcpListener::bind_with_keys(config, Arc::new(Keys));
     let listener = listener.map_err(|error| error.to_string())?;
     reactor::spawn(async move {
-        while let Some(queue) = listener.accept().await {
+        while let Some(queue) = TargetQueue::accept_tcp(&listener).await {
             reactor::spawn(serve(queue));
         }
     });

@@ -4,7 +4,23 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-use crate::NVME_PORT;
+/// The service port of NVMe/RDMA and NVMe/TCP that IANA assigned.
+pub const NVME_PORT: u16 = 4420;
+
+/// The UDP port of RoCEv2 (assigned by IANA); both ends of every connection use it.
+pub const ROCE_PORT: u16 = 4791;
+
+/// Which addresses of this machine a device uses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Addresses {
+    /// All of them, IPv4 and IPv6.
+    Wildcard,
+    /// These; an unspecified one means its whole family.
+    Specific(Vec<IpAddr>),
+    /// The one from which this peer is reached; if the peer is this machine itself, a random
+    /// loopback address.
+    ToReach(IpAddr),
+}
 
 /// What carries a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -80,7 +80,10 @@ impl Drop for Acquaintance {
 
 /// All places are taken, and nobody has to give way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("too many hosts that have not proved who they are")]
+#[error(
+    "all places for hosts that have not authenticated are taken; the host may connect again when others have \
+     authenticated or gone"
+)]
 pub struct Crowded;
 
 /// The number of a place.
@@ -265,7 +268,8 @@ impl<T> Entrance<T> {
                     turned_away,
                     %address,
                     places = admission.places_max,
-                    "too many connections whose hosts have not proved who they are: one was refused or closed"
+                    "all places for hosts that have not authenticated are taken: a connection was refused or closed. \
+                     Keep hosts without a key away from this port (firewall), or serve them at an address of their own"
                 );
             }
         }

@@ -2,7 +2,7 @@
 
 use crate::address::{Scheme, TransportAddress};
 use crate::device::{Device, DeviceConfig, Provider};
-use crate::rdma::DeviceError;
+use crate::error::DeviceError;
 use crate::tcp::TcpHostConfig;
 
 /// What a host connects its queues with. Clones are the same.

@@ -8,13 +8,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use crate::budget::Budget;
-use crate::rdma::{
-    ConnectionParams, DeviceError, ListenError, PendingConnection, QueuePair, QueuePairHandler,
-    RdmaDevice, RdmaListener, SetupError,
+use crate::address::Addresses;
+use crate::error::{DeviceError, ListenError, SetupError, VerbsError};
+use crate::memory::Budget;
+use crate::provider::{
+    ConnectionParams, PendingConnection, QueuePair, QueuePairHandler, RdmaDevice, RdmaListener,
 };
-use crate::soft::{Addresses, SoftConfig, SoftCounters, SoftDevice, SoftPart};
-use crate::verbs::{self, VerbsConfig, VerbsCounters, VerbsDevice, VerbsError, VerbsPart};
+use crate::soft::{SoftConfig, SoftCounters, SoftDevice, SoftPart};
+use crate::verbs::{self, VerbsConfig, VerbsCounters, VerbsDevice, VerbsPart};
 
 /// Which provider a device uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -8,115 +8,20 @@
 //!   buffer goes back to its pool then.
 
 use std::net::SocketAddr;
-use std::rc::Rc;
 
-use nvme::rdma_cm::{ADMIN_QUEUE_DEPTH, RdmaCmStatus};
+use nvme::rdma_cm::ADMIN_QUEUE_DEPTH;
 use nvme::{Cqe, Sqe};
 use reactor::Buffer;
 
 use crate::address::Transport;
-use crate::commands::{DEPTH_MAX, Outcome};
 use crate::connector::Connector;
-use crate::lifecycle::Lifecycle;
+use crate::error::CloseReason;
+use crate::queue::{
+    Close, DEPTH_MAX, Holder, HostData, HostError, HostQueueParams, Lifecycle, Outcome,
+    QueueConnectError,
+};
 use crate::rdma::host::RdmaHost;
-use crate::rdma::{CloseReason, SetupError};
 use crate::tcp::host::TcpHost;
-
-/// What a host asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HostQueueParams {
-    /// The queue identifier; 0 is the admin queue.
-    pub qid: u16,
-    /// Commands that may be outstanding (2 to 1024; admin queues at most 32).
-    pub depth: u16,
-    /// The controller, for I/O queues; 0 for the admin queue.
-    pub cntlid: u16,
-    /// Bytes of write data that the controller takes in a capsule: `IOCCSZ * 16 - 64` of an I/O
-    /// queue if the controller supports SGL offsets, otherwise 0.
-    pub in_capsule_bytes: usize,
-}
-
-/// Data of a command.
-#[derive(Debug)]
-pub enum HostData {
-    /// No data.
-    None,
-    /// The first so many bytes of the buffer go to the target.
-    ToTarget(Buffer, usize),
-    /// So many bytes come from the target into the buffer.
-    FromTarget(Buffer, usize),
-}
-
-/// Why a queue could not be connected.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum QueueConnectError {
-    /// A parameter is out of range.
-    #[error("queue {qid} cannot have {depth} entries; ask for 2 to 1024 (admin: 2 to 32)")]
-    Depth {
-        /// The queue.
-        qid: u16,
-        /// What was asked for.
-        depth: u16,
-    },
-    /// The connection could not be started.
-    #[error("cannot connect to {peer}: {source}")]
-    Setup {
-        /// The target.
-        peer: SocketAddr,
-        /// Why.
-        source: SetupError,
-    },
-    /// The target refused the queue.
-    #[error("{peer} refused queue {qid}: {status}; check depth and number of queues")]
-    Refused {
-        /// The target.
-        peer: SocketAddr,
-        /// The queue.
-        qid: u16,
-        /// The target's reason.
-        status: RdmaCmStatus,
-    },
-    /// The connection failed before it stood.
-    #[error("cannot connect to {peer}: {reason}; check that a target listens there")]
-    Failed {
-        /// The target.
-        peer: SocketAddr,
-        /// Why.
-        reason: CloseReason,
-    },
-}
-
-/// Why a command has no completion.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum HostError {
-    /// The queue ended; whether the command was executed is unknown.
-    #[error("the connection to {peer} is gone ({reason}); connect again and repeat the command")]
-    Closed {
-        /// The target.
-        peer: SocketAddr,
-        /// Why.
-        reason: CloseReason,
-    },
-    /// The device's tables are full.
-    #[error("the device has no room for another memory region; submit fewer commands at once")]
-    NoResources,
-    /// The data does not lie in the buffer.
-    #[error("{len} bytes of data do not fit a buffer of {buffer} bytes")]
-    Length {
-        /// What was asked for.
-        len: usize,
-        /// What the buffer holds.
-        buffer: usize,
-    },
-}
-
-impl HostError {
-    /// The queue has ended, as its lifecycle says.
-    pub(crate) fn closed(peer: SocketAddr, life: &Lifecycle) -> Self {
-        let reason = life.reason().unwrap_or(CloseReason::Local);
-        Self::Closed { peer, reason }
-    }
-}
 
 /// A host's queue. Clones are the same queue; it closes when the last one is dropped.
 #[derive(Clone)]
@@ -124,21 +29,12 @@ pub struct HostQueue {
     side: Side,
     peer: SocketAddr,
     params: HostQueueParams,
-    _close: Rc<CloseOnDrop>,
 }
 
 #[derive(Clone)]
 enum Side {
-    Rdma(Rc<RdmaHost>),
-    Tcp(Rc<TcpHost>),
-}
-
-struct CloseOnDrop(Side);
-
-impl Drop for CloseOnDrop {
-    fn drop(&mut self) {
-        self.0.close(CloseReason::Local);
-    }
+    Rdma(Holder<RdmaHost>),
+    Tcp(Holder<TcpHost>),
 }
 
 impl Side {
@@ -170,23 +66,15 @@ impl HostQueue {
         }
         let side = match connector {
             Connector::Rdma(device) => {
-                let side = RdmaHost::start(device, peer, params)?;
-                let close = CloseOnDrop(Side::Rdma(side.clone()));
+                let side = Holder::from(RdmaHost::start(device, peer, params)?);
                 side.connected().await?;
-                return Ok(Self::new(close, peer, params));
+                Side::Rdma(side)
             }
-            Connector::Tcp(config) => Side::Tcp(TcpHost::connect(config, peer, params).await?),
+            Connector::Tcp(config) => {
+                Side::Tcp(TcpHost::connect(config, peer, params).await?.into())
+            }
         };
-        Ok(Self::new(CloseOnDrop(side), peer, params))
-    }
-
-    fn new(close: CloseOnDrop, peer: SocketAddr, params: HostQueueParams) -> Self {
-        Self {
-            side: close.0.clone(),
-            peer,
-            params,
-            _close: Rc::new(close),
-        }
+        Ok(Self { side, peer, params })
     }
 
     /// What carries it.

@@ -1,20 +1,22 @@
-//! Transports of NVMe over Fabrics.
+//! Transports of NVMe over Fabrics: queues between hosts and targets, over RDMA and over TCP.
 //!
-//! Two transports under the same queues:
+//! From above:
 //!
-//! - [`TargetQueue`] and [`HostQueue`] are what a target and a host see of a queue pair, whatever
-//!   carries it. A target receives its hosts at a [`Listener`] (RDMA) or a [`TcpListener`]; a host
-//!   connects through a [`Connector`].
-//! - [`rdma`] is an interface shaped like verbs (device, listener, pending connection, queue pair,
-//!   memory, completion), with the NVMe/RDMA queues on top of it. [`soft`] provides it over plain UDP
-//!   sockets with the RoCEv2 engine of the `roce` crate, [`verbs`] over RDMA devices of the kernel; a
-//!   [`Device`] has what fits its addresses.
-//! - [`tcp`] carries the queues over sockets of the kernel.
+//! - [`TargetQueue`] and [`HostQueue`] are what a target and a host see of a queue, whatever carries it. A target
+//!   receives its hosts at a [`Listener`] (RDMA) or a [`TcpListener`]; a host connects through a [`Connector`].
+//! - `rdma` carries queues over a [`Device`], [`tcp`] over sockets of the kernel.
+//! - A [`Device`] is an RDMA device with a provider for each of its addresses: [`soft`] is RoCEv2 over plain UDP
+//!   sockets by the `roce` crate, [`verbs`] the RDMA devices of the kernel. Both implement the interface in
+//!   [`provider`], which is shaped like verbs.
+//! - `queue` is what every queue has, whatever carries it; `memory` is the memory of its data, and the bounds on it;
+//!   `error` says why something failed; `address`, [`admission`], `listening` and [`peer_log`] are about peers.
+//!
+//! Each uses those below it alone (`tests/tests/arrows.rs` holds this).
 //!
 //! What the crate guarantees:
 //!
-//! - Everything is bounded: commands by the queue's depth, bytes of READ responses in flight by the
-//!   device's budget, connections by their listener, what one system call moves by the batch.
+//! - Everything is bounded: commands by the queue's depth, bytes of READ responses in flight by the device's budget,
+//!   connections by their listener, what one system call moves by the batch.
 //! - A peer that breaks the protocol loses its own queue and nothing else.
 //! - Every piece of memory given to a queue comes back to its pool, however the queue ends.
 //! - Data is copied once, between the packet or socket and the buffer (in-capsule data: once more).
@@ -26,42 +28,40 @@
 
 mod address;
 pub mod admission;
-mod budget;
-mod commands;
 mod connector;
 mod device;
+mod error;
 mod host_queue;
-mod intake;
-mod lifecycle;
-mod listener;
 mod listening;
 mod memory;
 pub mod peer_log;
-pub mod rdma;
-mod share;
+pub mod provider;
+mod queue;
+mod rdma;
 pub mod soft;
 mod target_queue;
 pub mod tcp;
 pub mod verbs;
 mod waiters;
 
-pub use address::{AddressError, Scheme, Transport, TransportAddress};
+pub use address::{
+    AddressError, Addresses, NVME_PORT, ROCE_PORT, Scheme, Transport, TransportAddress,
+};
 pub use admission::KnownAddresses;
-pub use budget::{Budget, Permit};
 pub use connector::Connector;
 pub use device::{Device, DeviceConfig, DevicePart, Provider};
-pub use host_queue::{HostData, HostError, HostQueue, HostQueueParams, QueueConnectError};
-pub use listener::{Incoming, Listener, ListenerConfig, ListenerCounters};
-pub use memory::FabricMemory;
-pub use rdma::{CloseReason, DeviceError, ListenError};
-pub use soft::{Addresses, SoftConfig, SoftCounters};
-pub use target_queue::{AcceptError, Capsule, QueueInfo, QueueLimits, TargetQueue, TransferError};
-pub use tcp::listener::TcpListener;
-pub use tcp::tls::{
-    TLS_KEY_BYTES_MAX, TlsFailure, TlsHostConfig, TlsKeys, TlsMode, TlsSession, TlsSuite,
+pub use error::{CloseReason, DeviceError, ListenError, SetupError, TlsFailure, VerbsError};
+pub use host_queue::HostQueue;
+pub use memory::{Budget, FabricMemory, Permit};
+pub use queue::{
+    Capsule, HostData, HostError, HostQueueParams, QueueConnectError, QueueInfo, QueueLimits,
+    TransferError,
 };
+pub use rdma::listener::{Incoming, Listener, ListenerConfig, ListenerCounters};
+pub use soft::{SoftConfig, SoftCounters};
+pub use target_queue::TargetQueue;
+pub use tcp::listener::TcpListener;
+pub use tcp::shared_ports::SharedPorts;
+pub use tcp::tls::{TLS_KEY_BYTES_MAX, TlsHostConfig, TlsKeys, TlsMode, TlsSession, TlsSuite};
 pub use tcp::{TcpCounters, TcpHostConfig, TcpListenerConfig};
-pub use verbs::{VerbsConfig, VerbsCounters, VerbsError};
-
-/// The service port of NVMe/RDMA and NVMe/TCP that IANA assigned.
-pub const NVME_PORT: u16 = 4420;
+pub use verbs::{VerbsConfig, VerbsCounters};

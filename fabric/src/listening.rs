@@ -56,9 +56,65 @@ impl Listening {
     }
 }
 
+/// Tells the log that a connection request was refused because its listener's backlog is full.
+pub(crate) fn log_full_backlog(peer: IpAddr, port: u16) {
+    crate::log_of_peer!(
+        warn,
+        "full backlog",
+        peer,
+        %peer,
+        port,
+        "connection request refused: the listener's backlog is full; the host may ask again. If this lasts, see which \
+         hosts connect again and again, or serve fewer hosts on this machine"
+    );
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Metadata, Subscriber};
+
     use super::*;
+    use crate::peer_log::LINES_OF_ADDRESS;
+
+    /// Counts log lines.
+    #[derive(Clone, Default)]
+    struct Lines(Arc<AtomicU32>);
+
+    impl Subscriber for Lines {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+        fn event(&self, _: &Event<'_>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn enter(&self, _: &Id) {}
+
+        fn exit(&self, _: &Id) {}
+    }
+
+    #[test]
+    fn a_host_that_fills_a_backlog_does_not_fill_the_log() {
+        let lines = Lines::default();
+        tracing::subscriber::with_default(lines.clone(), || {
+            for _ in 0..1000 {
+                log_full_backlog(IpAddr::from([192, 0, 2, 77]), 4420);
+            }
+        });
+        assert_eq!(lines.0.load(Ordering::Relaxed), LINES_OF_ADDRESS);
+    }
 
     #[test]
     fn a_connection_goes_to_those_that_listen_on_its_address_and_port() {

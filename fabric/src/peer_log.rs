@@ -3,7 +3,7 @@
 //! Guarantees:
 //! - Of one kind an address (of IPv6 its /64) causes at most [`LINES_OF_ADDRESS`] lines in [`WINDOW`], and all
 //!   addresses together [`LINES_OF_KIND`].
-//! - What was left out is counted: the next line of the kind and address says how many, or [`sweep`] does.
+//! - What was left out is counted: the next line of the kind and address says how many, or [`sweep`] or [`end`] does.
 //! - Memory is bounded by [`ADDRESSES_MAX`]; addresses beyond that share the count of their kind.
 
 use std::collections::HashMap;
@@ -109,6 +109,24 @@ impl Limiter {
             .retain(|_, count| count.left_out > 0 || !count.is_over(now));
     }
 
+    /// All that was left out and not told yet.
+    fn left_out(&mut self) -> Vec<LeftOut> {
+        let of_addresses = self.addresses.drain();
+        let of_addresses =
+            of_addresses.map(|((kind, address), count)| (kind, Some(address), count));
+        let of_kinds = self.kinds.drain();
+        let of_kinds = of_kinds.map(|(kind, count)| (kind, None, count));
+        let all = of_addresses.chain(of_kinds);
+        let all = all.filter(|(_, _, count)| count.left_out > 0);
+        let mut found: Vec<LeftOut> = all
+            .map(|(kind, address, count)| (kind, address, count.left_out))
+            .collect();
+        // The log of a program that ends stays bounded too.
+        found.sort_by_key(|(_, _, left_out)| std::cmp::Reverse(*left_out));
+        found.truncate(SWEPT_MAX);
+        found
+    }
+
     /// What was left out in windows that are over, each once; forgets who caused nothing since.
     fn sweep(&mut self, now: Instant) -> Vec<LeftOut> {
         let mut found = Vec::new();
@@ -154,7 +172,16 @@ pub fn permit(kind: &'static str, address: IpAddr) -> Option<u64> {
 
 /// Tells the log what was left out in the last minutes. Call it now and then.
 pub fn sweep() {
-    for (kind, address, left_out) in with(|limiter| limiter.sweep(Instant::now())) {
+    tell(with(|limiter| limiter.sweep(Instant::now())));
+}
+
+/// Tells the log all that was left out and not told yet, those with the most lines first. Call it when the program ends.
+pub fn end() {
+    tell(with(Limiter::left_out));
+}
+
+fn tell(all: Vec<LeftOut>) {
+    for (kind, address, left_out) in all {
         let address = address.map(tracing::field::display);
         tracing::warn!(address, left_out, "lines of the log were left out: {kind}");
     }
@@ -221,6 +248,26 @@ mod tests {
         );
         assert_eq!(limiter.sweep(now + WINDOW), []);
         assert!(limiter.addresses.is_empty(), "it is forgotten");
+    }
+
+    #[test]
+    fn what_was_left_out_until_the_program_ends_is_told_then_and_once() {
+        let mut limiter = Limiter::default();
+        let now = Instant::now();
+        for left_out in [5, 70] {
+            for _ in 0..LINES_OF_ADDRESS + left_out {
+                limiter.permit("refused", address(left_out), now);
+            }
+        }
+        limiter.permit("refused", address(1), now);
+        assert_eq!(
+            limiter.left_out(),
+            [
+                ("refused", Some(address(70)), 70),
+                ("refused", Some(address(5)), 5)
+            ]
+        );
+        assert_eq!(limiter.left_out(), []);
     }
 
     #[test]

@@ -8,137 +8,27 @@
 //! - However the queue ends, every buffer goes back, waiting fetches fail, `next_command` gives None,
 //!   and `closed` tells when it is over.
 
-use std::cell::RefCell;
-use std::net::SocketAddr;
-use std::rc::Rc;
-
-use nvme::{Cqe, Sqe, Status};
+use nvme::{Cqe, Status};
 use reactor::{Buffer, BufferPool};
 
-use crate::address::Transport;
-use crate::budget::Permit;
-use crate::intake::Intake;
-use crate::memory::FabricMemory;
+use crate::error::{CloseReason, SetupError};
+use crate::queue::{Capsule, Close, Holder, Intake, QueueInfo, QueueLimits, TransferError};
+use crate::rdma::listener::Incoming;
 use crate::rdma::target::RdmaTarget;
-use crate::rdma::{CloseReason, SetupError};
-use crate::share::{HOST_SHARE, QUEUE_SHARE};
+use crate::tcp::listener::TcpListener;
 use crate::tcp::target::TcpTarget;
 use crate::tcp::tls::TlsSession;
-
-/// Bounds of an accepted NVMe/RDMA queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QueueLimits {
-    /// Bytes of data that a command may carry in its capsule. The controller announces it as
-    /// `IOCCSZ = (64 + in_capsule_bytes) / 16`.
-    pub in_capsule_bytes: usize,
-    /// READs in flight at most; the host's own limit applies too.
-    pub reads_max: usize,
-    /// A queue begins its next command only if its data, that of the commands under way and that which
-    /// its host has not acknowledged, are at most one part in so many of what is free in the reactor's
-    /// buffer pool now. At least 1.
-    pub queue_share: usize,
-    /// The same for all queues of a host on the reactor together, but the first command of each. At least 1.
-    pub host_share: usize,
-}
-
-impl Default for QueueLimits {
-    fn default() -> Self {
-        Self {
-            in_capsule_bytes: 4096,
-            reads_max: 64,
-            queue_share: QUEUE_SHARE,
-            host_share: HOST_SHARE,
-        }
-    }
-}
-
-/// Facts about a queue. What the transport does not say before the Connect command is None until
-/// [`TargetQueue::connected`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QueueInfo {
-    /// The host's address.
-    pub peer: SocketAddr,
-    /// The address and port that the host connected to.
-    pub local: SocketAddr,
-    /// The queue identifier; 0 is the admin queue.
-    pub qid: Option<u16>,
-    /// Commands that the host may have outstanding.
-    pub depth: Option<u16>,
-    /// The controller that the host named (RDMA only; kernels before 6.12 say 0 for I/O queues).
-    pub cntlid: Option<u16>,
-    /// Bytes of data that a command of an I/O queue may carry in its capsule. On TCP admin and
-    /// fabrics commands may carry 8192.
-    pub in_capsule_bytes: usize,
-    /// The transport.
-    pub transport: Transport,
-}
-
-/// Why a queue could not be accepted.
-pub type AcceptError = SetupError;
-
-/// Why data of a command could not be fetched.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("cannot fetch the data of a command: {message}")]
-pub struct TransferError {
-    /// What to complete the command with.
-    pub status: Status,
-    /// What went wrong.
-    pub message: &'static str,
-}
-
-impl TransferError {
-    pub(crate) const GONE: Self = Self {
-        status: Status::DATA_TRANSFER_ERROR,
-        message: "the connection ended before the data came",
-    };
-
-    pub(crate) fn new(status: Status, message: &'static str) -> Self {
-        Self { status, message }
-    }
-}
-
-/// A command as it arrived, with its in-capsule data.
-#[derive(Debug)]
-pub struct Capsule {
-    /// The submission queue entry.
-    pub sqe: Sqe,
-    pub(crate) data: CapsuleData,
-}
-
-/// Where the data of a capsule is.
-#[derive(Debug)]
-pub(crate) enum CapsuleData {
-    /// It has none.
-    None,
-    /// Behind the queue entry in a posted receive, up to `len` bytes of it.
-    Received { memory: FabricMemory, len: usize },
-    /// In a buffer of its own, which [`TargetQueue::fetch`] hands on: then it is None.
-    Buffer(RefCell<Option<Buffer>>),
-    /// In memory of the queue, because no buffer was free; the permit is its share of the bound.
-    Kept { bytes: Box<[u8]>, _permit: Permit },
-    /// It arrived and is not there: the command fails with this.
-    Lost(TransferError),
-}
 
 /// A target's queue. Clones are the same queue; it closes when the last one is dropped.
 #[derive(Clone)]
 pub struct TargetQueue {
     side: Side,
-    _close: Rc<CloseOnDrop>,
 }
 
 #[derive(Clone)]
 enum Side {
-    Rdma(Rc<RdmaTarget>),
-    Tcp(Rc<TcpTarget>),
-}
-
-struct CloseOnDrop(Side);
-
-impl Drop for CloseOnDrop {
-    fn drop(&mut self) {
-        self.0.close(CloseReason::Local);
-    }
+    Rdma(Holder<RdmaTarget>),
+    Tcp(Holder<TcpTarget>),
 }
 
 impl Side {
@@ -157,24 +47,22 @@ impl Side {
     }
 }
 
-impl From<Rc<RdmaTarget>> for TargetQueue {
-    fn from(side: Rc<RdmaTarget>) -> Self {
-        Self::new(Side::Rdma(side))
-    }
-}
-
-impl From<Rc<TcpTarget>> for TargetQueue {
-    fn from(side: Rc<TcpTarget>) -> Self {
-        Self::new(Side::Tcp(side))
-    }
-}
-
 impl TargetQueue {
-    fn new(side: Side) -> Self {
-        Self {
-            _close: Rc::new(CloseOnDrop(side.clone())),
-            side,
-        }
+    /// Accepts a host's request for a queue over RDMA: its first receives are posted before the host learns of it, all
+    /// others when it [has proved](Self::proved) who it is. If the host does not complete the connection, the queue
+    /// closes.
+    ///
+    /// # Errors
+    /// If the host gave up, or there is no room for another queue; the host learns that.
+    pub fn accept_rdma(incoming: Incoming, limits: QueueLimits) -> Result<Self, SetupError> {
+        let side = Side::Rdma(incoming.into_target(limits)?);
+        Ok(Self { side })
+    }
+
+    /// The next queue of a listener over TCP, when its ICReq is answered; None when the port is closed.
+    pub async fn accept_tcp(listener: &TcpListener) -> Option<Self> {
+        let side = Side::Tcp(listener.next_target().await?);
+        Some(Self { side })
     }
 
     /// What the host has proven by TLS; None without TLS.

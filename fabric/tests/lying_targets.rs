@@ -10,11 +10,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use common::*;
-use fabric::rdma::{
-    CloseReason, Completion, ConnectionParams, QueuePair, QueuePairHandler, RdmaListener,
-    RegionKey, Work, WorkKind, WorkStatus,
+use fabric::provider::{
+    Completion, ConnectionParams, QueuePair, QueuePairHandler, RdmaListener, RegionKey, Work,
+    WorkKind, WorkStatus,
 };
-use fabric::{Device, FabricMemory, HostData, HostError, HostQueue, QueueConnectError, SoftConfig};
+use fabric::{
+    CloseReason, Device, FabricMemory, HostData, HostError, HostQueue, QueueConnectError,
+    SoftConfig,
+};
 use nvme::rdma_cm::{RdmaCmAccept, RdmaCmReject};
 use nvme::{Cqe, SglDescriptor, Sqe, Status};
 use reactor::Buffer;

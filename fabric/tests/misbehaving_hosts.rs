@@ -10,12 +10,13 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use common::*;
-use fabric::rdma::{
-    CloseReason, Completion, ConnectionParams, QueuePair, QueuePairHandler, RegionKey,
-    RemoteRights, Work, WorkKind, WorkStatus,
+use fabric::provider::{
+    Completion, ConnectionParams, QueuePair, QueuePairHandler, RegionKey, RemoteRights, Work,
+    WorkKind, WorkStatus,
 };
 use fabric::{
-    Device, FabricMemory, HostData, HostQueue, Listener, ListenerConfig, QueueLimits, SoftConfig,
+    CloseReason, Device, FabricMemory, HostData, HostQueue, Listener, ListenerConfig, QueueLimits,
+    SoftConfig, TargetQueue,
 };
 use nvme::rdma_cm::{RdmaCmReject, RdmaCmRequest, RdmaCmStatus};
 use nvme::{Cqe, SglDescriptor, Sqe, Status};
@@ -237,7 +238,7 @@ fn bad_input_29_more_connects_than_may_wait_are_served_later_or_refused() {
 /// A target that takes a host's first command for the proof of who it is.
 async fn serve_proven(target: Target, listener: Rc<Listener>) {
     while let Some(incoming) = listener.accept().await {
-        let Ok(queue) = incoming.accept(QueueLimits::default()) else {
+        let Ok(queue) = TargetQueue::accept_rdma(incoming, QueueLimits::default()) else {
             continue;
         };
         let disk = target.disk.clone();

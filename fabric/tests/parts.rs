@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use common::*;
 use fabric::{
     Connector, Device, DeviceConfig, DevicePart, HostQueue, HostQueueParams, Listener, QueueLimits,
-    SoftConfig,
+    SoftConfig, TargetQueue,
 };
 use nvme::Status;
 use reactor::ReactorThread;
@@ -92,6 +92,24 @@ impl Spread {
         sum
     }
 
+    /// Waits until the device has so many queue pairs left on all reactors.
+    async fn forgotten(&self, left: usize) {
+        loop {
+            let mut sum = 0;
+            for reactor in &self.reactors {
+                let counters = reactor.handle().spawn(|| async {
+                    DEVICE.with_borrow(|device| device.as_ref().map(Device::counters))
+                });
+                let counters = counters.await.expect("it runs").expect("a device");
+                sum += counters.queue_pairs;
+            }
+            if sum <= left {
+                return;
+            }
+            reactor::sleep(LOOK_AGAIN).await;
+        }
+    }
+
     fn accepted(&self) -> Vec<usize> {
         let counts = self.accepted.iter();
         counts.map(|count| count.load(Ordering::SeqCst)).collect()
@@ -104,7 +122,7 @@ fn serve_part(device: Device, accepted: Arc<AtomicUsize>) {
     DEVICE.set(Some(device));
     reactor::spawn(async move {
         while let Some(incoming) = listener.accept().await {
-            if let Ok(queue) = incoming.accept(QueueLimits::default()) {
+            if let Ok(queue) = TargetQueue::accept_rdma(incoming, QueueLimits::default()) {
                 accepted.fetch_add(1, Ordering::SeqCst);
                 reactor::spawn(serve(disk.clone(), queue));
             }
@@ -145,6 +163,30 @@ fn connections_are_spread_over_the_parts_and_each_serves_its_own() {
         let again = target.queue(&host).await;
         exercise(&again, 99, 2).await;
         assert_eq!(target.handed_on().await, 0, "the kernel knows the part");
+    });
+}
+
+#[test]
+fn a_connection_goes_to_the_part_with_the_fewest() {
+    run(async {
+        let target = Spread::start(SoftConfig::default()).await;
+        let host: Connector = device(SoftConfig::default()).into();
+        let mut queues = Vec::new();
+        for _ in 0..3 * PARTS {
+            queues.push(target.queue(&host).await);
+        }
+        assert_eq!(target.accepted(), [3; PARTS]);
+        // All of the last part end: it gets the next ones.
+        for part in [8, 5, 2] {
+            let queue = queues.remove(part);
+            queue.close();
+            queue.closed().await;
+        }
+        target.forgotten(2 * PARTS).await;
+        for _ in 0..3 {
+            queues.push(target.queue(&host).await);
+        }
+        assert_eq!(target.accepted(), [3, 3, 6]);
     });
 }
 

@@ -8,10 +8,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use common::*;
-use fabric::rdma::{CloseReason, WorkStatus};
+use fabric::provider::WorkStatus;
 use fabric::{
-    Device, DeviceConfig, DeviceError, HostData, HostError, HostQueue, HostQueueParams, Listener,
-    ListenerConfig, Provider, QueueConnectError, QueueLimits, SoftConfig,
+    CloseReason, Device, DeviceConfig, DeviceError, HostData, HostError, HostQueue,
+    HostQueueParams, Listener, ListenerConfig, Provider, QueueConnectError, QueueLimits,
+    SoftConfig, TargetQueue,
 };
 use futures_util::future::join_all;
 use nvme::rdma_cm::RdmaCmStatus;
@@ -119,7 +120,8 @@ fn a_lone_small_write_travels_with_its_command_and_those_of_a_busy_queue_togethe
         let (disk, seen_by_target) = (target.disk.clone(), seen.clone());
         reactor::spawn(async move {
             let incoming = listener.accept().await.expect("a host");
-            let queue = incoming.accept(QueueLimits::default()).expect("a queue");
+            let queue =
+                TargetQueue::accept_rdma(incoming, QueueLimits::default()).expect("a queue");
             queue.proved(false);
             while let Some(capsule) = queue.next_command().await {
                 if capsule.sqe.opcode() == WRITE {
@@ -625,7 +627,8 @@ fn a_host_on_the_targets_machine_uses_another_loopback_address() {
         let serve = reactor::spawn(async move {
             let mut queues = Vec::new();
             while let Some(incoming) = listener.accept().await {
-                let queue = incoming.accept(QueueLimits::default()).expect("room");
+                let queue =
+                    TargetQueue::accept_rdma(incoming, QueueLimits::default()).expect("room");
                 queues.push(reactor::spawn(async move {
                     while let Some(capsule) = queue.next_command().await {
                         queue.complete(capsule, Cqe::new(Status::SUCCESS, 1), None);

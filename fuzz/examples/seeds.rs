@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 
 use dedup::{Algorithm, Block, Pack, SUB_BLOCK_BYTES};
 use meta::{
-    BlockRow, Checkpoint, DriveLabel, DriveSpec, Fingerprint, MapEntry, NewBlock, Pba,
-    PoolIdentity, Position, Record, Row, VolumeInfo, VolumeState,
+    BlockRow, Checkpoint, DriveLabel, DriveSpec, Fingerprint, FingerprintFunction, MapEntry,
+    NewBlock, Pba, PoolIdentity, Position, Record, Row, VolumeInfo, VolumeState,
 };
 use roce::wire::cm::Message;
 use roce::wire::{GSI_QPN, Opcode, Packet, UDP_PORT, icrc};
@@ -354,6 +354,7 @@ fn disk(seeds: &mut Seeds) {
     let identity = PoolIdentity {
         uuid: Uuid::from_u128(1),
         sub_block_bytes: 4096,
+        fingerprint: FingerprintFunction::Blake3,
         hash_key: [7; 32],
         drives: vec![
             DriveSpec {
@@ -370,6 +371,12 @@ fn disk(seeds: &mut Seeds) {
     };
     let text = identity.to_text().expect("an identity");
     seeds.add("pool", "two-drives".into(), text.into_bytes());
+    let clnh = PoolIdentity {
+        fingerprint: FingerprintFunction::Clnh,
+        ..identity
+    };
+    let text = clnh.to_text().expect("an identity");
+    seeds.add("pool", "clnh".into(), text.into_bytes());
     let mut made = vec![7; 48];
     made.extend([12, 1]);
     made.resize(48 + 2 + 16, 3);

@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use crc_fast::{CrcAlgorithm, checksum};
 use meta::{
-    BatchBuilder, Checkpoint, DriveLabel, DriveSpec, FileMedia, Journal, JournalConfig,
-    JournalMedia, LABEL_BYTES, LabelError, MAP_ENTRIES_MAX, MemoryMedia, MemoryStore, PoolIdentity,
-    Position, Record, Row, Store, TRIMMING_RANGES_MAX, UNMAP_ENTRIES_MAX,
+    BatchBuilder, Checkpoint, DriveLabel, DriveSpec, FileMedia, FingerprintFunction, Journal,
+    JournalConfig, JournalMedia, LABEL_BYTES, LabelError, MAP_ENTRIES_MAX, MemoryMedia,
+    MemoryStore, PoolIdentity, Position, Record, Row, Store, TRIMMING_RANGES_MAX,
+    UNMAP_ENTRIES_MAX,
 };
 use uuid::Uuid;
 
@@ -230,6 +231,10 @@ pub(crate) fn pool(bytes: &[u8]) {
     let identity = PoolIdentity {
         uuid: Uuid::from_u128(input.u128()),
         sub_block_bytes: 1_u32.rotate_left(u32::from(input.u8())),
+        fingerprint: match hash_key[0] & 1 {
+            0 => FingerprintFunction::Blake3,
+            _ => FingerprintFunction::Clnh,
+        },
         hash_key,
         drives: (0..input.u8() & 3)
             .map(|_| DriveSpec {

@@ -88,7 +88,7 @@ impl Ballast {
         let (total, available) = space(self.dir()).ok()?;
         let wanted = (total / SHARE / UNIT * UNIT).min(BALLAST_BYTES_MAX);
         let is_there = self.path.exists();
-        if !is_there && available >= 2 * wanted.max(ROOM_BYTES_MIN) {
+        if !is_there && leaves_room(wanted, available) {
             // Too small for a ballast, or filled in this moment: the next look tells.
             let is_made = wanted == 0 || make(&self.path, wanted).is_ok();
             if is_made && std::mem::take(&mut self.is_short) {
@@ -109,6 +109,11 @@ impl Ballast {
     fn dir(&self) -> &Path {
         self.path.parent().unwrap_or(Path::new("."))
     }
+}
+
+/// Whether a ballast of `wanted` bytes leaves as much to others, of what is available.
+fn leaves_room(wanted: u64, available: u64) -> bool {
+    available >= 2 * wanted.max(ROOM_BYTES_MIN)
 }
 
 /// Bytes of the file system of `dir` that its user can have, and those of them that are free.
@@ -154,6 +159,15 @@ fn fill(file: &File, bytes: u64) -> io::Result<()> {
 mod tests {
     use super::*;
     use std::os::unix::fs::MetadataExt;
+
+    #[test]
+    fn a_ballast_leaves_as_much_to_others_as_it_takes() {
+        assert!(leaves_room(8 << 20, 16 << 20));
+        assert!(!leaves_room(8 << 20, (16 << 20) - 1));
+        // A file system that is too small for a ballast is full all the same.
+        assert!(!leaves_room(0, ROOM_BYTES_MIN));
+        assert!(leaves_room(0, 2 * ROOM_BYTES_MIN));
+    }
 
     #[test]
     fn a_ballast_holds_space_and_is_made_again_after_it_was_given_up() {

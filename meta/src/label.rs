@@ -295,12 +295,28 @@ mod tests {
         .encode();
         let error = label().verify(name, &other, &other).unwrap_err();
         assert_eq!(error.kind(), MetaErrorKind::WrongPool);
-        let swapped = DriveLabel {
-            index: 1,
-            ..label()
+        let others = [
+            DriveLabel {
+                index: 1,
+                ..label()
+            },
+            DriveLabel {
+                drive: Uuid::from_u128(7),
+                ..label()
+            },
+            DriveLabel {
+                blocks: 4001,
+                ..label()
+            },
+            DriveLabel {
+                sub_block_bytes: 8192,
+                ..label()
+            },
+        ];
+        for other in others {
+            let copy = other.encode();
+            let error = label().verify(name, &copy, &copy).unwrap_err();
+            assert!(error.to_string().contains("pool.toml"), "{error}");
         }
-        .encode();
-        let error = label().verify(name, &swapped, &swapped).unwrap_err();
-        assert!(error.to_string().contains("pool.toml"), "{error}");
     }
 }

@@ -51,8 +51,8 @@ pub use changes::Changes;
 pub use check::{CheckReport, Problem, ProblemKind, check, check_with};
 pub use error::{JournalError, MetaError, MetaErrorKind};
 pub use journal::{
-    Appended, FileMedia, FinishedSync, History, Journal, JournalConfig, JournalMedia, JournalPart,
-    JournalReader, MemoryMedia, PendingSync, SECTOR_BYTES as JOURNAL_SECTOR_BYTES,
+    Appended, FileMedia, FinishedSync, History, HookedMedia, Journal, JournalConfig, JournalMedia,
+    JournalPart, JournalReader, MemoryMedia, PendingSync, SECTOR_BYTES as JOURNAL_SECTOR_BYTES,
 };
 pub use label::{DriveLabel, LABEL_BYTES, LabelError};
 pub use pool::{
@@ -70,7 +70,8 @@ pub use store::{
     StoreFault,
 };
 pub use types::{
-    BlockRow, Checkpoint, Compression, Fingerprint, LABEL_AREA_BYTES, Mapping, Pba, PbaError,
-    Position, TRIMMING_RANGES_MAX, Totals, UnknownCompression, UnknownVerifyPolicy,
-    VOLUME_NAME_BYTES_MAX, VerifyPolicy, VolumeInfo, VolumeState,
+    BlockRow, Checkpoint, Compression, Fingerprint, FingerprintFunction, LABEL_AREA_BYTES, Mapping,
+    Pba, PbaError, Position, TRIMMING_RANGES_MAX, Totals, UnknownCompression,
+    UnknownFingerprintFunction, UnknownVerifyPolicy, VOLUME_NAME_BYTES_MAX, VerifyPolicy,
+    VolumeInfo, VolumeState,
 };

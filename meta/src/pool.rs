@@ -32,12 +32,16 @@ use crate::journal::FileMedia;
 use crate::label::DriveLabel;
 use crate::lock::Lock;
 use crate::store::{RocksOptions, RocksStore};
+use crate::types::FingerprintFunction;
 
 /// Usual size of the journal's ring, in bytes: 128 MiB, replayed in about two seconds.
 pub const JOURNAL_BYTES_DEFAULT: u64 = 128 << 20;
 
-/// Version of `pool.toml`.
-const VERSION: u64 = 1;
+/// Version of a `pool.toml` that names no function for fingerprints: they are BLAKE3.
+const VERSION_BLAKE3: u64 = 1;
+/// Version of one that does. A program that does not know the function must not open the pool: none of its blocks
+/// would be what it expects.
+const VERSION: u64 = 2;
 /// Largest `pool.toml` that is read, in bytes; 2^16 drives with long paths would not be.
 const IDENTITY_BYTES_MAX: u64 = 1 << 20;
 /// Smallest journal ring, in bytes: room for a few of the largest records.
@@ -70,6 +74,8 @@ impl DriveSpec {
 pub struct PoolSpec {
     /// Unit of deduplication in bytes: a power of two, at least 4096; fixed for ever.
     pub sub_block_bytes: u32,
+    /// How its fingerprints are computed; fixed for ever.
+    pub fingerprint: FingerprintFunction,
     /// Bytes of the journal's ring.
     pub journal_bytes: u64,
     /// Its drives, in order.
@@ -77,10 +83,11 @@ pub struct PoolSpec {
 }
 
 impl PoolSpec {
-    /// A pool of 4 KiB sub-blocks with the default journal.
+    /// A pool of 4 KiB sub-blocks with BLAKE3 and the default journal.
     pub fn new(drives: Vec<DriveSpec>) -> Self {
         Self {
             sub_block_bytes: 4096,
+            fingerprint: FingerprintFunction::Blake3,
             journal_bytes: JOURNAL_BYTES_DEFAULT,
             drives,
         }
@@ -94,6 +101,8 @@ pub struct PoolIdentity {
     pub uuid: Uuid,
     /// Unit of deduplication in bytes.
     pub sub_block_bytes: u32,
+    /// How fingerprints are computed.
+    pub fingerprint: FingerprintFunction,
     /// Secret key of the fingerprints.
     pub hash_key: [u8; 32],
     /// The drives, in the order of their indexes.
@@ -105,6 +114,7 @@ impl fmt::Debug for PoolIdentity {
         f.debug_struct("PoolIdentity")
             .field("uuid", &self.uuid)
             .field("sub_block_bytes", &self.sub_block_bytes)
+            .field("fingerprint", &self.fingerprint)
             .field("hash_key", &"(secret)")
             .field("drives", &self.drives)
             .finish()
@@ -252,6 +262,7 @@ impl PoolDir {
         let mut identity = PoolIdentity {
             uuid: Uuid::new_v4(),
             sub_block_bytes: spec.sub_block_bytes,
+            fingerprint: spec.fingerprint,
             hash_key: random_key()?,
             drives: spec.drives.clone(),
         };
@@ -498,6 +509,9 @@ struct IdentityFile {
     format_version: u64,
     pool_uuid: Uuid,
     sub_block_bytes: u32,
+    /// From [`VERSION`] on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    fingerprint: Option<FingerprintFunction>,
     /// 64 hexadecimal digits.
     hash_key: String,
     /// CRC-32C of everything but the drives' paths, which people may edit; 8 hexadecimal digits.
@@ -517,11 +531,23 @@ struct DriveEntry {
 const REMEDY_IDENTITY: &str = "restore it from a copy (paths of drives may be edited, nothing else); \
                                nothing was changed";
 
+/// BLAKE3 is what a pool of the first version has, so such a pool stays one.
+fn version_of(fingerprint: FingerprintFunction) -> u64 {
+    match fingerprint {
+        FingerprintFunction::Blake3 => VERSION_BLAKE3,
+        FingerprintFunction::Clnh => VERSION,
+    }
+}
+
 fn encode(identity: &PoolIdentity) -> Result<String, MetaError> {
     let file = IdentityFile {
-        format_version: VERSION,
+        format_version: version_of(identity.fingerprint),
         pool_uuid: identity.uuid,
         sub_block_bytes: identity.sub_block_bytes,
+        fingerprint: match identity.fingerprint {
+            FingerprintFunction::Blake3 => None,
+            other => Some(other),
+        },
         hash_key: to_hex(&identity.hash_key),
         check: format!("{:08x}", checksum(identity)),
         drive: identity
@@ -569,7 +595,7 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<PoolIdentity, MetaError> {
         .get("format_version")
         .and_then(toml::Value::as_integer)
         .ok_or_else(|| corrupt("it has no format_version".to_owned()))?;
-    if version != VERSION as i64 {
+    if ![VERSION_BLAKE3 as i64, VERSION as i64].contains(&version) {
         return Err(MetaError::WrongVersion {
             path: path.to_path_buf(),
             found: version.max(0) as u64,
@@ -578,6 +604,12 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<PoolIdentity, MetaError> {
     }
     let file: IdentityFile =
         toml::from_str(text).map_err(|error| corrupt(error.message().to_owned()))?;
+    let fingerprint = file.fingerprint.unwrap_or(FingerprintFunction::Blake3);
+    if version_of(fingerprint) != file.format_version {
+        return Err(corrupt(
+            "its version and its fingerprint do not belong together".to_owned(),
+        ));
+    }
     let hash_key = from_hex(&file.hash_key)
         .ok_or_else(|| corrupt("hash_key is not 64 hexadecimal digits".to_owned()))?;
     let drives = file
@@ -592,6 +624,7 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<PoolIdentity, MetaError> {
     let identity = PoolIdentity {
         uuid: file.pool_uuid,
         sub_block_bytes: file.sub_block_bytes,
+        fingerprint,
         hash_key,
         drives,
     };
@@ -606,11 +639,15 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<PoolIdentity, MetaError> {
 
 fn checksum(identity: &PoolIdentity) -> u32 {
     let mut text = format!(
-        "{VERSION}|{}|{}|{}",
+        "{}|{}|{}|{}",
+        version_of(identity.fingerprint),
         identity.uuid,
         identity.sub_block_bytes,
         to_hex(&identity.hash_key)
     );
+    if identity.fingerprint != FingerprintFunction::Blake3 {
+        text.push_str(&format!("|{}", identity.fingerprint));
+    }
     for drive in &identity.drives {
         text.push_str(&format!("|{}|{}", drive.uuid, drive.blocks));
     }

@@ -298,6 +298,49 @@ impl FromStr for Compression {
     }
 }
 
+/// How the fingerprints of a pool are computed. It is named when the pool is made, and stays.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FingerprintFunction {
+    /// Keyed BLAKE3, cut to 128 bits.
+    #[default]
+    Blake3,
+    /// Toeplitz-CLNH, a keyed universal hash, with keyed BLAKE3 behind it.
+    Clnh,
+}
+
+impl FingerprintFunction {
+    /// The word that users know it by.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Blake3 => "blake3",
+            Self::Clnh => "clnh",
+        }
+    }
+}
+
+impl fmt::Display for FingerprintFunction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// No function has that name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is no function for fingerprints; use clnh or blake3")]
+pub struct UnknownFingerprintFunction(pub String);
+
+impl FromStr for FingerprintFunction {
+    type Err = UnknownFingerprintFunction;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        [Self::Blake3, Self::Clnh]
+            .into_iter()
+            .find(|function| function.as_str() == text)
+            .ok_or_else(|| UnknownFingerprintFunction(text.to_owned()))
+    }
+}
+
 /// A volume, as the pool remembers it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeInfo {

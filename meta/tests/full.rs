@@ -229,17 +229,23 @@ fn a_pool_is_opened_on_a_full_file_system_with_what_was_kept_for_that() {
     assert!(store.tend().unwrap().is_short);
 }
 
-#[test]
-fn reads_go_on_when_nothing_is_left_to_give_up() {
-    let Some(disk) = SmallDisk::new(32) else {
-        return;
-    };
+/// A pool on that file system whose store writes small files, so that it soon needs space.
+fn small_pool(disk: &SmallDisk) -> (PathBuf, PoolDir, RocksOptions) {
     let dir = disk.path("pool");
     let pool = PoolDir::create(&dir, &spec(4 << 20)).unwrap();
     let options = RocksOptions {
         write_buffer_bytes: 256 << 10,
         ..RocksOptions::default()
     };
+    (dir, pool, options)
+}
+
+#[test]
+fn reads_go_on_when_nothing_is_left_to_give_up() {
+    let Some(disk) = SmallDisk::new(32) else {
+        return;
+    };
+    let (dir, pool, options) = small_pool(&disk);
     let mut commands = Commands::new();
     let store = pool.open_store(options).unwrap();
     store.apply(&commands.batch()).unwrap();
@@ -275,12 +281,7 @@ fn a_store_without_space_refuses_keeps_what_it_has_and_goes_on_later() {
     let Some(disk) = SmallDisk::new(32) else {
         return;
     };
-    let dir = disk.path("pool");
-    let pool = PoolDir::create(&dir, &spec(4 << 20)).unwrap();
-    let options = RocksOptions {
-        write_buffer_bytes: 256 << 10,
-        ..RocksOptions::default()
-    };
+    let (dir, pool, options) = small_pool(&disk);
     let store = pool.open_store(options).unwrap();
     let mut commands = Commands::new();
     store.apply(&commands.batch()).unwrap();

@@ -5,7 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use meta::{
-    DriveSpec, JournalMedia, MetaError, MetaErrorKind, PoolDir, PoolSpec, RocksOptions, Store,
+    DriveSpec, FingerprintFunction, JournalMedia, MetaError, MetaErrorKind, PoolDir, PoolSpec,
+    RocksOptions, Store,
 };
 
 fn spec() -> PoolSpec {
@@ -228,6 +229,42 @@ fn a_pool_of_another_version_is_refused_whatever_else_it_holds() {
     let path = root.path().join("pool.toml");
     fs::write(&path, "format_version = 7\nsomething = \"new\"\n").unwrap();
     refused(root.path(), MetaErrorKind::WrongVersion, "pool.toml");
+}
+
+#[test]
+fn a_pool_keeps_the_function_of_its_fingerprints() {
+    let root = tempfile::tempdir().unwrap();
+    let made = |name: &str, fingerprint| {
+        let dir = root.path().join(name);
+        let spec = PoolSpec {
+            fingerprint,
+            ..spec()
+        };
+        drop(PoolDir::create(&dir, &spec).unwrap());
+        assert_eq!(open(&dir).unwrap().identity().fingerprint, fingerprint);
+        let text = fs::read_to_string(dir.join("pool.toml")).unwrap();
+        (dir, text)
+    };
+    // What older programs know is written as they wrote it; what they do not know they refuse by its version.
+    let (blake3, text) = made("blake3", FingerprintFunction::Blake3);
+    assert!(text.contains("format_version = 1\n") && !text.contains("fingerprint"));
+    let (clnh, text) = made("clnh", FingerprintFunction::Clnh);
+    assert!(text.contains("format_version = 2\n"));
+    assert!(text.contains("fingerprint = \"clnh\"\n"));
+    // Nobody gets another function by editing the file.
+    for (dir, from, to) in [
+        (&blake3, "hash_key", "fingerprint = \"clnh\"\nhash_key"),
+        (&blake3, "format_version = 1", "format_version = 2"),
+        (&clnh, "format_version = 2", "format_version = 1"),
+        (&clnh, "fingerprint = \"clnh\"\n", ""),
+        (&clnh, "clnh", "blake3"),
+    ] {
+        let path = dir.join("pool.toml");
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, text.replace(from, to)).unwrap();
+        refused(dir, MetaErrorKind::Corrupt, "pool.toml");
+        fs::write(&path, text).unwrap();
+    }
 }
 
 #[test]

@@ -1,126 +1,79 @@
 //! Features (Base 2.0, section 5.27.1) and asynchronous events (section 5.2): numbers and small codecs.
 
-/// Which feature: CDW10 bits 7:0 of Get and Set Features (Base 2.0, section 5.27.1).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum FeatureId {
-    /// 01h: how queues take turns.
-    Arbitration = 0x01,
-    /// 02h: power state.
-    PowerManagement = 0x02,
-    /// 03h: LBA range types.
-    LbaRangeType = 0x03,
-    /// 04h: temperature at which an event is raised, in kelvin.
-    TemperatureThreshold = 0x04,
-    /// 05h: time limit of error recovery, deallocated block error.
-    ErrorRecovery = 0x05,
-    /// 06h: write cache on or off, in CDW11 bit 0.
-    VolatileWriteCache = 0x06,
-    /// 07h: number of I/O queues; see [`NumberOfQueues`].
-    NumberOfQueues = 0x07,
-    /// 08h: interrupt coalescing; PCIe only.
-    InterruptCoalescing = 0x08,
-    /// 09h: interrupt vectors; PCIe only.
-    InterruptVector = 0x09,
-    /// 0Ah: the host does not need atomic writes, in CDW11 bit 0.
-    WriteAtomicity = 0x0a,
-    /// 0Bh: which events are reported; see [`AsyncEventConfig`].
-    AsyncEventConfig = 0x0b,
-    /// 0Ch: autonomous power state transitions.
-    AutonomousPowerState = 0x0c,
-    /// 0Dh: host memory buffer; PCIe only.
-    HostMemoryBuffer = 0x0d,
-    /// 0Eh: the time; see [`Timestamp`].
-    Timestamp = 0x0e,
-    /// 0Fh: keep-alive timeout, in milliseconds.
-    KeepAliveTimer = 0x0f,
-    /// 10h: host controlled thermal management.
-    HostThermalManagement = 0x10,
-    /// 11h: non-operational power states may do background work.
-    NonOperationalPowerState = 0x11,
-    /// 12h: read recovery level.
-    ReadRecoveryLevel = 0x12,
-    /// 16h: what the host can do; see [`HostBehavior`].
-    HostBehavior = 0x16,
-    /// 17h: sanitize.
-    SanitizeConfig = 0x17,
-    /// 18h: events of endurance groups.
-    EnduranceGroupEvent = 0x18,
-    /// 19h: the combination of command sets.
-    CommandSetProfile = 0x19,
-    /// 80h: boot progress marker.
-    SoftwareProgress = 0x80,
-    /// 81h: host identifier.
-    HostIdentifier = 0x81,
-    /// 82h: which reservation notifications are masked.
-    ReservationNotificationMask = 0x82,
-    /// 83h: reservations survive a loss of power, in CDW11 bit 0.
-    ReservationPersistence = 0x83,
-    /// 84h: namespace write protection.
-    NamespaceWriteProtection = 0x84,
-}
+use crate::byte_enum::byte_enum;
 
-impl FeatureId {
-    /// The value on the wire.
-    #[must_use]
-    pub const fn as_u8(self) -> u8 {
-        self as u8
-    }
-
-    /// Reads the value from the wire; `None` for one that is not known here.
-    #[must_use]
-    pub const fn from_u8(value: u8) -> Option<Self> {
-        Some(match value {
-            0x01 => Self::Arbitration,
-            0x02 => Self::PowerManagement,
-            0x03 => Self::LbaRangeType,
-            0x04 => Self::TemperatureThreshold,
-            0x05 => Self::ErrorRecovery,
-            0x06 => Self::VolatileWriteCache,
-            0x07 => Self::NumberOfQueues,
-            0x08 => Self::InterruptCoalescing,
-            0x09 => Self::InterruptVector,
-            0x0a => Self::WriteAtomicity,
-            0x0b => Self::AsyncEventConfig,
-            0x0c => Self::AutonomousPowerState,
-            0x0d => Self::HostMemoryBuffer,
-            0x0e => Self::Timestamp,
-            0x0f => Self::KeepAliveTimer,
-            0x10 => Self::HostThermalManagement,
-            0x11 => Self::NonOperationalPowerState,
-            0x12 => Self::ReadRecoveryLevel,
-            0x16 => Self::HostBehavior,
-            0x17 => Self::SanitizeConfig,
-            0x18 => Self::EnduranceGroupEvent,
-            0x19 => Self::CommandSetProfile,
-            0x80 => Self::SoftwareProgress,
-            0x81 => Self::HostIdentifier,
-            0x82 => Self::ReservationNotificationMask,
-            0x83 => Self::ReservationPersistence,
-            0x84 => Self::NamespaceWriteProtection,
-            _ => return None,
-        })
+byte_enum! {
+    /// Which feature: CDW10 bits 7:0 of Get and Set Features (Base 2.0, section 5.27.1).
+    pub enum FeatureId {
+        /// 01h: how queues take turns.
+        Arbitration = 0x01,
+        /// 02h: power state.
+        PowerManagement = 0x02,
+        /// 03h: LBA range types.
+        LbaRangeType = 0x03,
+        /// 04h: temperature at which an event is raised, in kelvin.
+        TemperatureThreshold = 0x04,
+        /// 05h: time limit of error recovery, deallocated block error.
+        ErrorRecovery = 0x05,
+        /// 06h: write cache on or off, in CDW11 bit 0.
+        VolatileWriteCache = 0x06,
+        /// 07h: number of I/O queues; see [`NumberOfQueues`].
+        NumberOfQueues = 0x07,
+        /// 08h: interrupt coalescing; PCIe only.
+        InterruptCoalescing = 0x08,
+        /// 09h: interrupt vectors; PCIe only.
+        InterruptVector = 0x09,
+        /// 0Ah: the host does not need atomic writes, in CDW11 bit 0.
+        WriteAtomicity = 0x0a,
+        /// 0Bh: which events are reported; see [`AsyncEventConfig`].
+        AsyncEventConfig = 0x0b,
+        /// 0Ch: autonomous power state transitions.
+        AutonomousPowerState = 0x0c,
+        /// 0Dh: host memory buffer; PCIe only.
+        HostMemoryBuffer = 0x0d,
+        /// 0Eh: the time; see [`Timestamp`].
+        Timestamp = 0x0e,
+        /// 0Fh: keep-alive timeout, in milliseconds.
+        KeepAliveTimer = 0x0f,
+        /// 10h: host controlled thermal management.
+        HostThermalManagement = 0x10,
+        /// 11h: non-operational power states may do background work.
+        NonOperationalPowerState = 0x11,
+        /// 12h: read recovery level.
+        ReadRecoveryLevel = 0x12,
+        /// 16h: what the host can do; see [`HostBehavior`].
+        HostBehavior = 0x16,
+        /// 17h: sanitize.
+        SanitizeConfig = 0x17,
+        /// 18h: events of endurance groups.
+        EnduranceGroupEvent = 0x18,
+        /// 19h: the combination of command sets.
+        CommandSetProfile = 0x19,
+        /// 80h: boot progress marker.
+        SoftwareProgress = 0x80,
+        /// 81h: host identifier.
+        HostIdentifier = 0x81,
+        /// 82h: which reservation notifications are masked.
+        ReservationNotificationMask = 0x82,
+        /// 83h: reservations survive a loss of power, in CDW11 bit 0.
+        ReservationPersistence = 0x83,
+        /// 84h: namespace write protection.
+        NamespaceWriteProtection = 0x84,
     }
 }
 
-impl From<FeatureId> for u8 {
-    fn from(id: FeatureId) -> Self {
-        id.as_u8()
+byte_enum! {
+    /// Which value Get Features asks for: CDW10 bits 10:8 (Base 2.0, section 5.15).
+    pub enum Select {
+        /// 0: the value in use.
+        Current = 0,
+        /// 1: the value at the factory.
+        Default = 1,
+        /// 2: the value that outlives a reset.
+        Saved = 2,
+        /// 3: what can be done with the feature: the bits of dword 0 from [`Self::SAVEABLE`] on.
+        Supported = 3,
     }
-}
-
-/// Which value Get Features asks for: CDW10 bits 10:8 (Base 2.0, section 5.15).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Select {
-    /// 0: the value in use.
-    Current = 0,
-    /// 1: the value at the factory.
-    Default = 1,
-    /// 2: the value that outlives a reset.
-    Saved = 2,
-    /// 3: what can be done with the feature: [`Self::SAVEABLE`] and its fellows in dword 0.
-    Supported = 3,
 }
 
 impl Select {
@@ -132,30 +85,6 @@ impl Select {
 
     /// In the answer to [`Self::Supported`]: the value can be changed.
     pub const CHANGEABLE: u32 = 1 << 2;
-
-    /// The value on the wire.
-    #[must_use]
-    pub const fn as_u8(self) -> u8 {
-        self as u8
-    }
-
-    /// Reads the value from the wire; `None` for the reserved ones, 4 to 7 and above.
-    #[must_use]
-    pub const fn from_u8(value: u8) -> Option<Self> {
-        Some(match value {
-            0 => Self::Current,
-            1 => Self::Default,
-            2 => Self::Saved,
-            3 => Self::Supported,
-            _ => return None,
-        })
-    }
-}
-
-impl From<Select> for u8 {
-    fn from(select: Select) -> Self {
-        select.as_u8()
-    }
 }
 
 /// Number of Queues, feature 07h, without the admin queue: what a host asks for in CDW11, and what the

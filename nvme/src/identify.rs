@@ -17,6 +17,8 @@ pub use namespace::{
     LbaFormat, NamespaceDescriptor, decode_descriptor_list, encode_descriptor_list,
 };
 
+use crate::byte_enum::byte_enum;
+
 /// Bytes of every Identify data structure.
 pub const IDENTIFY_BYTES: usize = 4096;
 
@@ -31,70 +33,35 @@ pub const CSI_NVM: u8 = 0;
 
 const _: () = assert!(NAMESPACE_LIST_MAX * size_of::<u32>() == IDENTIFY_BYTES);
 
-/// What an Identify command asks for: CDW10 bits 7:0 (Base 2.0 figure 273).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Cns {
-    /// 00h: the NVM command set's view of an active namespace.
-    Namespace = 0x00,
-    /// 01h: the controller.
-    Controller = 0x01,
-    /// 02h: the active namespaces above an NSID.
-    ActiveNamespaces = 0x02,
-    /// 03h: the identifiers of a namespace.
-    NamespaceDescriptors = 0x03,
-    /// 05h: what a command set adds about an active namespace.
-    CsiNamespace = 0x05,
-    /// 06h: what a command set adds about the controller.
-    CsiController = 0x06,
-    /// 07h: the active namespaces of a command set.
-    CsiActiveNamespaces = 0x07,
-    /// 08h: what is true of an active namespace whatever its command set.
-    CsiIndependentNamespace = 0x08,
-    /// 10h: the allocated namespaces above an NSID.
-    AllocatedNamespaces = 0x10,
-    /// 11h: the NVM command set's view of an allocated namespace.
-    AllocatedNamespace = 0x11,
-    /// 12h: the controllers that a namespace is attached to.
-    AttachedControllers = 0x12,
-    /// 13h: the controllers of the subsystem.
-    Controllers = 0x13,
-    /// 1Ch: the command sets that may be enabled together.
-    CommandSets = 0x1c,
-}
-
-impl Cns {
-    /// The value on the wire.
-    #[must_use]
-    pub const fn as_u8(self) -> u8 {
-        self as u8
-    }
-
-    /// Reads the value from the wire; `None` for one that is not known here.
-    #[must_use]
-    pub const fn from_u8(value: u8) -> Option<Self> {
-        Some(match value {
-            0x00 => Self::Namespace,
-            0x01 => Self::Controller,
-            0x02 => Self::ActiveNamespaces,
-            0x03 => Self::NamespaceDescriptors,
-            0x05 => Self::CsiNamespace,
-            0x06 => Self::CsiController,
-            0x07 => Self::CsiActiveNamespaces,
-            0x08 => Self::CsiIndependentNamespace,
-            0x10 => Self::AllocatedNamespaces,
-            0x11 => Self::AllocatedNamespace,
-            0x12 => Self::AttachedControllers,
-            0x13 => Self::Controllers,
-            0x1c => Self::CommandSets,
-            _ => return None,
-        })
-    }
-}
-
-impl From<Cns> for u8 {
-    fn from(cns: Cns) -> Self {
-        cns.as_u8()
+byte_enum! {
+    /// What an Identify command asks for: CDW10 bits 7:0 (Base 2.0 figure 273).
+    pub enum Cns {
+        /// 00h: the NVM command set's view of an active namespace.
+        Namespace = 0x00,
+        /// 01h: the controller.
+        Controller = 0x01,
+        /// 02h: the active namespaces above an NSID.
+        ActiveNamespaces = 0x02,
+        /// 03h: the identifiers of a namespace.
+        NamespaceDescriptors = 0x03,
+        /// 05h: what a command set adds about an active namespace.
+        CsiNamespace = 0x05,
+        /// 06h: what a command set adds about the controller.
+        CsiController = 0x06,
+        /// 07h: the active namespaces of a command set.
+        CsiActiveNamespaces = 0x07,
+        /// 08h: what is true of an active namespace whatever its command set.
+        CsiIndependentNamespace = 0x08,
+        /// 10h: the allocated namespaces above an NSID.
+        AllocatedNamespaces = 0x10,
+        /// 11h: the NVM command set's view of an allocated namespace.
+        AllocatedNamespace = 0x11,
+        /// 12h: the controllers that a namespace is attached to.
+        AttachedControllers = 0x12,
+        /// 13h: the controllers of the subsystem.
+        Controllers = 0x13,
+        /// 1Ch: the command sets that may be enabled together.
+        CommandSets = 0x1c,
     }
 }
 

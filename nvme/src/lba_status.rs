@@ -1,6 +1,7 @@
 //! Get LBA Status: which logical blocks cannot be read (NVM Command Set 1.0, section 4.2.1).
 
 use crate::Sqe;
+use crate::byte_enum::byte_enum;
 
 /// Get LBA Status, on the admin queue.
 pub const OPCODE_GET_LBA_STATUS: u8 = 0x86;
@@ -15,33 +16,13 @@ const CMPC_MORE: u8 = 1;
 /// Completion condition: the whole range is told.
 const CMPC_DONE: u8 = 2;
 
-/// What is asked for (ATYPE).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LbaStatusAction {
-    /// 10h: look through the range first, and tell all that is found.
-    Scan,
-    /// 11h: tell what is known.
-    Known,
-}
-
-impl LbaStatusAction {
-    /// The action with this number.
-    #[must_use]
-    pub const fn from_u8(number: u8) -> Option<Self> {
-        match number {
-            0x10 => Some(Self::Scan),
-            0x11 => Some(Self::Known),
-            _ => None,
-        }
-    }
-
-    /// Its number.
-    #[must_use]
-    pub const fn as_u8(self) -> u8 {
-        match self {
-            Self::Scan => 0x10,
-            Self::Known => 0x11,
-        }
+byte_enum! {
+    /// What is asked for (ATYPE).
+    pub enum LbaStatusAction {
+        /// 10h: look through the range first, and tell all that is found.
+        Scan = 0x10,
+        /// 11h: tell what is known.
+        Known = 0x11,
     }
 }
 

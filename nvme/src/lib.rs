@@ -15,6 +15,7 @@
 pub mod admin;
 pub mod ana;
 pub mod auth;
+mod byte_enum;
 pub mod command;
 pub mod completion;
 pub mod fabrics;

@@ -23,76 +23,41 @@ pub use supported::{FeatureEffects, SUPPORTED_BYTES, SupportedLogPages};
 pub use telemetry::{TELEMETRY_BLOCK_BYTES, TelemetryHeader};
 
 use crate::Status;
+use crate::byte_enum::byte_enum;
 use crate::identify::NAMESPACE_LIST_MAX;
 use crate::identify::layout::{Wire, layout};
 
-/// Which log page: LID, CDW10 bits 7:0 of Get Log Page.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum LogPage {
-    /// 00h: [`SupportedLogPages`].
-    Supported = 0x00,
-    /// 01h: [`ErrorLogEntry`], the latest first.
-    Error = 0x01,
-    /// 02h: [`SmartLog`].
-    Smart = 0x02,
-    /// 03h: [`FirmwareSlotLog`].
-    FirmwareSlot = 0x03,
-    /// 04h: [`ChangedNamespaces`].
-    ChangedNamespaces = 0x04,
-    /// 05h: [`CommandEffects`].
-    CommandEffects = 0x05,
-    /// 07h: [`TelemetryHeader`], then blocks of data.
-    TelemetryHost = 0x07,
-    /// 08h: [`TelemetryHeader`], then blocks of data.
-    TelemetryController = 0x08,
-    /// 0Ch: [`AnaLog`](crate::ana::AnaLog).
-    Ana = 0x0c,
-    /// 0Dh: [`PersistentEventHeader`], then each [`PersistentEvent`] with its data.
-    PersistentEvent = 0x0d,
-    /// 12h: [`FeatureEffects`].
-    FeatureEffects = 0x12,
-    /// 13h: commands of the management interface, as [`CommandEffects`] without I/O commands.
-    ManagementEffects = 0x13,
-    /// 70h: [`DiscoveryHeader`], then each [`DiscoveryEntry`].
-    Discovery = 0x70,
-    /// 80h: [`ReservationNotification`](crate::reservation::ReservationNotification).
-    ReservationNotification = 0x80,
-}
-
-impl LogPage {
-    /// The value on the wire.
-    #[must_use]
-    pub const fn as_u8(self) -> u8 {
-        self as u8
-    }
-
-    /// Reads the value from the wire; `None` for one that is not known here.
-    #[must_use]
-    pub const fn from_u8(value: u8) -> Option<Self> {
-        Some(match value {
-            0x00 => Self::Supported,
-            0x01 => Self::Error,
-            0x02 => Self::Smart,
-            0x03 => Self::FirmwareSlot,
-            0x04 => Self::ChangedNamespaces,
-            0x05 => Self::CommandEffects,
-            0x07 => Self::TelemetryHost,
-            0x08 => Self::TelemetryController,
-            0x0c => Self::Ana,
-            0x0d => Self::PersistentEvent,
-            0x12 => Self::FeatureEffects,
-            0x13 => Self::ManagementEffects,
-            0x70 => Self::Discovery,
-            0x80 => Self::ReservationNotification,
-            _ => return None,
-        })
-    }
-}
-
-impl From<LogPage> for u8 {
-    fn from(page: LogPage) -> Self {
-        page.as_u8()
+byte_enum! {
+    /// Which log page: LID, CDW10 bits 7:0 of Get Log Page.
+    pub enum LogPage {
+        /// 00h: [`SupportedLogPages`].
+        Supported = 0x00,
+        /// 01h: [`ErrorLogEntry`], the latest first.
+        Error = 0x01,
+        /// 02h: [`SmartLog`].
+        Smart = 0x02,
+        /// 03h: [`FirmwareSlotLog`].
+        FirmwareSlot = 0x03,
+        /// 04h: [`ChangedNamespaces`].
+        ChangedNamespaces = 0x04,
+        /// 05h: [`CommandEffects`].
+        CommandEffects = 0x05,
+        /// 07h: [`TelemetryHeader`], then blocks of data.
+        TelemetryHost = 0x07,
+        /// 08h: [`TelemetryHeader`], then blocks of data.
+        TelemetryController = 0x08,
+        /// 0Ch: [`AnaLog`](crate::ana::AnaLog).
+        Ana = 0x0c,
+        /// 0Dh: [`PersistentEventHeader`], then each [`PersistentEvent`] with its data.
+        PersistentEvent = 0x0d,
+        /// 12h: [`FeatureEffects`].
+        FeatureEffects = 0x12,
+        /// 13h: commands of the management interface, as [`CommandEffects`] without I/O commands.
+        ManagementEffects = 0x13,
+        /// 70h: [`DiscoveryHeader`], then each [`DiscoveryEntry`].
+        Discovery = 0x70,
+        /// 80h: [`ReservationNotification`](crate::reservation::ReservationNotification).
+        ReservationNotification = 0x80,
     }
 }
 

@@ -256,7 +256,7 @@ impl ReservationCommand {
         })
     }
 
-    // `Option` as its fellows have it: nothing in Report can be wrong.
+    // Never `None`, unlike those of the other commands: nothing in Report can be wrong.
     #[allow(clippy::unnecessary_wraps)]
     fn parse_report(nsid: u32, numd: u32, dword: u32) -> Option<Self> {
         Some(Self::Report {

@@ -192,3 +192,55 @@ fn block_on<F: Future>(future: F) -> F::Output {
         thread::park();
     }
 }
+
+#[test]
+fn a_buffer_is_cut_for_several_holders_and_made_whole_again() {
+    let pool = BufferPool::new(4 << 20).expect("a pool");
+    let free = || pool.stats().free_bytes;
+    let all = free();
+    for len in [300_000, 512 << 10, 131_073] {
+        let mut buffer = pool.try_alloc(len).expect("room");
+        let (start, capacity) = (buffer.as_ptr(), buffer.capacity());
+        buffer.fill(1);
+        let mut parts = buffer.split(128 << 10);
+        assert_eq!(parts.iter().map(|part| part.len()).sum::<usize>(), len);
+        for (index, part) in parts.iter_mut().enumerate() {
+            assert!(part.iter().all(|byte| *byte == 1));
+            part.fill(index as u8);
+        }
+        let whole = Buffer::join(parts).expect("they are its parts");
+        assert_eq!((whole.as_ptr(), whole.len()), (start, len));
+        assert_eq!(whole.capacity(), capacity);
+        for (index, part) in whole.chunks(128 << 10).enumerate() {
+            assert!(part.iter().all(|byte| *byte == index as u8));
+        }
+        drop(whole);
+        assert_eq!(free(), all);
+    }
+    let small = pool.try_alloc(4096).expect("room").split(128 << 10);
+    assert_eq!(small.len(), 1, "it is no longer than a part");
+    assert_eq!(Buffer::join(small).map(|whole| whole.len()), Some(4096));
+}
+
+#[test]
+fn what_are_not_the_parts_of_a_buffer_is_not_joined_and_goes_back() {
+    let pool = BufferPool::new(4 << 20).expect("a pool");
+    let all = pool.stats().free_bytes;
+    let parts = || pool.try_alloc(512 << 10).expect("room").split(128 << 10);
+    let mut swapped = parts();
+    swapped.swap(1, 2);
+    assert!(Buffer::join(swapped).is_none());
+    let mut missing = parts();
+    missing.pop();
+    assert!(Buffer::join(missing).is_none());
+    let mut strange = parts();
+    strange[3] = pool.try_alloc(128 << 10).expect("room");
+    assert!(Buffer::join(strange).is_none());
+    let mut others = parts();
+    let mut middle = others.split_off(1);
+    middle.pop();
+    assert!(Buffer::join(middle).is_none(), "two that are no buddies");
+    drop(others);
+    assert!(Buffer::join(Vec::new()).is_none());
+    assert_eq!(pool.stats().free_bytes, all);
+}

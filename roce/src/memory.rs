@@ -135,7 +135,7 @@ impl<M: Memory> RegionTable<M> {
             return Err((RegisterError::TooManyRegions { limit: self.limit }, memory));
         }
         let rkey = loop {
-            // Key 0 is what forgotten fields hold, so it never names a region.
+            // A field that nobody filled holds key 0, so 0 never names a region.
             let candidate: u32 = random.random();
             if candidate != 0 && !self.regions.contains_key(&candidate) {
                 break candidate;

@@ -1,13 +1,10 @@
-//! File descriptors: how many the system lets the daemon have, and how many connections over TCP that leaves room for.
+//! File descriptors: how many the daemon may open, and how many TCP connections fit in that.
 //!
-//! Guarantee: the bounds on hosts, their queues and connections that nobody set are ones at which the pool's own files
-//! still find descriptors. Every connection over TCP, which is a queue of a host, takes one; RDMA takes none.
-
-use std::sync::atomic::{AtomicBool, Ordering};
+//! Guarantee: the default bounds on hosts, queues and connections leave enough descriptors for the pool's own files. Every
+//! TCP connection, which is one queue of a host, takes one descriptor; RDMA takes none.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-
-use crate::subsystem::Limits;
+use subsystem::limits::Limits;
 
 /// Descriptors that connections leave alone: those of the metadata store (512 files at most), drives, rings, the
 /// control socket and its clients.
@@ -17,7 +14,7 @@ const RESERVED: u64 = 1024;
 /// more hosts are worth more than more queues of each.
 const IO_QUEUES_KEPT: u16 = 16;
 
-/// Raises the limit of this process as far as the system allows, and tells it.
+/// Raises the limit of this process as far as the system allows, and returns it.
 pub(crate) fn raise() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -42,14 +39,14 @@ fn announced(limits: &Limits) -> u64 {
     queues.saturating_mul(limits.controllers as u64)
 }
 
-/// Which bounds were asked for by whoever started the daemon.
+/// Which bounds were set on the command line.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Asked {
     pub(crate) hosts: bool,
     pub(crate) io_queues: bool,
 }
 
-/// Lowers what nobody asked for, until all hosts can have all their queues: first the I/O queues of each, then hosts.
+/// Lowers the bounds that were not set, until all hosts can have all their queues: first I/O queues, then hosts.
 pub(crate) fn fit(descriptors: u64, limits: &mut Limits, asked: Asked) {
     let there = for_connections(descriptors);
     if announced(limits) <= there {
@@ -71,25 +68,6 @@ pub(crate) fn fit(descriptors: u64, limits: &mut Limits, asked: Asked) {
     }
 }
 
-/// What to do where the limit of open files is why a host is refused.
-pub(crate) fn remedy(descriptors: u64) -> String {
-    format!(
-        "{descriptors} open files are allowed, more of them (LimitNOFILE= of a systemd unit, `ulimit -Hn`) or fewer \
-         --io-queues leave room for more hosts"
-    )
-}
-
-/// Logs, once, that a host is granted fewer I/O queues than it asks for.
-pub(crate) fn tell_of_fewer_queues(descriptors: u64, io_queues: u16) {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    if !TOLD.swap(true, Ordering::Relaxed) {
-        tracing::info!(
-            "a host asks for more than {io_queues} I/O queues, which is what {descriptors} open files leave for each; \
-             LimitNOFILE= of a systemd unit or `ulimit -Hn` allows more, `serve --io-queues` sets a number"
-        );
-    }
-}
-
 /// How many connections each of so many listening sockets takes: those of all hosts, if there are descriptors for
 /// that many at every socket.
 pub(crate) fn connections(descriptors: u64, limits: &Limits, sockets: usize) -> usize {
@@ -98,7 +76,7 @@ pub(crate) fn connections(descriptors: u64, limits: &Limits, sockets: usize) -> 
     usize::try_from(bound).unwrap_or(usize::MAX)
 }
 
-/// What is to be said if there are too few descriptors for what hosts are told that they may have.
+/// A warning, if there are too few descriptors for the bounds that hosts are told.
 pub(crate) fn shortage(descriptors: u64, limits: &Limits) -> Option<String> {
     let (wanted, there) = (announced(limits), for_connections(descriptors));
     if wanted <= there {

@@ -1,7 +1,7 @@
 //! Where hosts come in: the listeners of every data reactor.
 //!
 //! An RDMA device has a part on each reactor, and deals connections out to them. TCP has a listener of the
-//! same port on each reactor, and the kernel spreads connections over them. A queue stays where it came in,
+//! same port on each reactor; each connection is served by the reactor with the fewest. A queue stays there,
 //! and shares nothing with those of other reactors but the target and the engine.
 //!
 //! Guarantees:
@@ -15,18 +15,19 @@ use std::sync::Arc;
 
 use fabric::{
     Device, DeviceConfig, DevicePart, KnownAddresses, Listener, ListenerConfig, Provider,
-    QueueLimits, Scheme, TcpListener, TcpListenerConfig, TlsMode, Transport, TransportAddress,
+    QueueLimits, Scheme, SharedPorts, TargetQueue, TcpListener, TcpListenerConfig, TlsMode,
+    Transport, TransportAddress,
 };
 use futures_util::future::{Either, select};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, bind, ipproto, socket, sockopt};
+use subsystem::errors::Failure;
+use subsystem::figures::{RefusalFigures, Report, TransportFigures};
+use subsystem::limits::Limits;
+use subsystem::serve::serve_queue;
+use subsystem::target::Target;
+use subsystem::target::tls_keys::HostKeyring;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
-
-use crate::association::serve_queue;
-use crate::auth::tls::HostKeyring;
-use crate::errors::Failure;
-use crate::status::{ReactorFigures, RefusalFigures, TransportFigures};
-use crate::subsystem::{Limits, Target};
 
 /// RDMA connections that may wait for an answer.
 const RDMA_BACKLOG: usize = 1024;
@@ -45,6 +46,8 @@ pub(crate) struct Wanted {
     pub(crate) tls: TlsMode,
     /// Listeners are announced on the local network.
     pub(crate) mdns: bool,
+    /// The TCP listeners of all reactors, among which connections are divided.
+    pub(crate) ports: SharedPorts,
 }
 
 impl Wanted {
@@ -58,6 +61,7 @@ impl Wanted {
                 tcp_pacing,
                 tls: TlsMode::Off,
                 mdns: false,
+                ports: SharedPorts::default(),
             };
         }
         let every = [IpAddr::from([0; 4]), IpAddr::from([0; 16])];
@@ -75,6 +79,7 @@ impl Wanted {
             tcp_pacing,
             tls: TlsMode::Off,
             mdns: false,
+            ports: SharedPorts::default(),
         }
     }
 
@@ -159,14 +164,6 @@ pub(crate) enum Order {
     SetTls(TransportAddress, TlsMode, oneshot::Sender<()>),
     /// To listen there no longer. Queues that came in there go on.
     Remove(TransportAddress, oneshot::Sender<()>),
-}
-
-/// What the listeners of a reactor saw.
-#[derive(Debug)]
-pub(crate) struct Report {
-    /// One entry for each transport that it listens on.
-    pub(crate) transports: Vec<TransportFigures>,
-    pub(crate) reactor: ReactorFigures,
 }
 
 /// A reactor's part in listening.
@@ -332,7 +329,7 @@ impl Bound {
         );
         Report {
             transports,
-            reactor: reactor_figures(target),
+            reactor: target.reactor_figures(),
         }
     }
 }
@@ -395,22 +392,6 @@ fn tcp_figures(listener: &TcpListener) -> TransportFigures {
     }
 }
 
-fn reactor_figures(target: &Target) -> ReactorFigures {
-    let Some(reactor) = reactor::current() else {
-        return ReactorFigures::default();
-    };
-    let buffers = reactor.buffers().stats();
-    let (queues, totals) = target.health.of_reactor(reactor.name());
-    ReactorFigures {
-        name: reactor.name().to_owned(),
-        queues: queues as u64,
-        commands: totals.commands(),
-        buffer_bytes: buffers.total_bytes as u64,
-        buffer_used_bytes: (buffers.total_bytes - buffers.free_bytes) as u64,
-        buffer_waits: buffers.waits_total,
-    }
-}
-
 impl Bound {
     /// Listens at the addresses that are wanted, beside those that are there; all of them or none.
     fn bind_all(
@@ -440,11 +421,11 @@ impl Bound {
         target: &Arc<Target>,
         found: &mut Ready,
     ) -> Result<(), Failure> {
-        let limits = &target.limits;
+        let limits = target.limits();
         let at = At {
             part,
             limits,
-            known: &target.known,
+            known: target.known_addresses(),
         };
         for SharedDevice {
             scheme,
@@ -595,7 +576,7 @@ fn bind_tcp(
     bound: &mut Bound,
     found: &mut Ready,
 ) -> Result<(), Failure> {
-    let limits = &target.limits;
+    let limits = target.limits();
     for address in wanted.of(Transport::Tcp) {
         let config = TcpListenerConfig {
             in_capsule_bytes: limits.tcp.in_capsule_bytes,
@@ -617,8 +598,8 @@ fn bind_tcp(
                 "{address}: the port is in use by another program; stop it or use another port"
             )));
         }
-        let (keys, known) = (HostKeyring::of(target), target.known.clone());
-        match TcpListener::bind_knowing(config, keys, known) {
+        let (keys, known) = (HostKeyring::of(target), target.known_addresses().clone());
+        match TcpListener::bind_knowing(config, keys, known, &wanted.ports) {
             Ok(listener) => {
                 found.addresses.push(*address);
                 bound.tcp.push(Open::new(*address, listener));
@@ -660,17 +641,24 @@ fn has_ipv6() -> bool {
 /// Takes connections until the device closes.
 async fn accept_rdma(target: Arc<Target>, listener: Rc<Listener>) {
     let limits = QueueLimits {
-        in_capsule_bytes: target.limits.rdma.in_capsule_bytes,
-        queue_share: target.limits.queue_share,
-        host_share: target.limits.host_share,
+        in_capsule_bytes: target.limits().rdma.in_capsule_bytes,
+        queue_share: target.limits().queue_share,
+        host_share: target.limits().host_share,
         ..QueueLimits::default()
     };
     while let Some(incoming) = listener.accept().await {
         let peer = incoming.peer;
-        match incoming.accept(limits) {
+        match TargetQueue::accept_rdma(incoming, limits) {
             Ok(queue) => drop(reactor::spawn(serve_queue(target.clone(), queue))),
             Err(error) => {
-                fabric::log_of_peer!(warn, "connection refused", peer.ip(), %peer, %error, "connection refused");
+                fabric::log_of_peer!(
+                    warn,
+                    "connection refused",
+                    peer.ip(),
+                    %peer,
+                    %error,
+                    "connection refused; if that is for lack of memory, `onefold serve --rdma-capsules` gives more"
+                );
             }
         }
     }
@@ -679,7 +667,7 @@ async fn accept_rdma(target: Arc<Target>, listener: Rc<Listener>) {
 
 /// Takes connections until the listener closes.
 async fn accept_tcp(target: Arc<Target>, listener: Rc<TcpListener>) {
-    while let Some(queue) = listener.accept().await {
+    while let Some(queue) = TargetQueue::accept_tcp(&listener).await {
         drop(reactor::spawn(serve_queue(target.clone(), queue)));
     }
     tracing::error!(address = %listener.local_addr(), "the TCP listener closed");

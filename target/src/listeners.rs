@@ -3,21 +3,21 @@
 //! Guarantees: a listener is there on every reactor or on none, and is kept only when it is there. Additions, removals
 //! and reloads happen one after the other: of two for one address the second would close what the first opened.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use dedup::ErrorKind;
 use fabric::{TlsMode, TransportAddress};
 use futures_util::future::join_all;
-use nvme::ana::AnaState;
+use subsystem::catalog::{Catalog, PortChange, PortConfig};
+use subsystem::errors::Failure;
+use subsystem::figures::Report;
+use subsystem::target::Target;
 use tokio::sync::{Mutex, mpsc, oneshot};
 
-use crate::catalog::{Catalog, PortConfig};
-use crate::errors::Failure;
-use crate::listen::{Order, Report, Wanted};
+use crate::listen::{Order, Wanted};
 use crate::mdns::Mdns;
-use crate::target::Target;
 
 /// How long a reactor may take to say what its listeners saw.
 const REPORT_PATIENCE: Duration = Duration::from_secs(2);
@@ -57,8 +57,8 @@ impl Listeners {
         self.missing.lock().await.insert(address);
     }
 
-    /// Opens listeners that the pool keeps and that could not be opened before. Nothing else has to be read again:
-    /// what is configured lies in the pool, and counts as soon as it is changed.
+    /// Opens listeners that the pool keeps and that could not be opened before. What is configured in the pool counts
+    /// as soon as it is changed.
     pub(crate) async fn reload(&self, target: &Target) {
         let mut missing = self.missing.lock().await;
         for address in missing.clone() {
@@ -77,9 +77,7 @@ impl Listeners {
                 }
             }
         }
-        tracing::info!(
-            "reloaded (SIGHUP): what is configured lies in the pool, and counts already"
-        );
+        tracing::info!("reloaded (SIGHUP): what is configured in the pool counts already");
     }
 
     /// Announces listeners on the local network, if that is wanted.
@@ -161,7 +159,7 @@ impl Listeners {
         let _one_at_a_time = self.missing.lock().await;
         if let Some(known) = port_of(&target.catalog(), address) {
             return Err(Failure::invalid(format!(
-                "'{address}' is listener {} already",
+                "'{address}' is listener {} already: change it with `onefold listener set`",
                 known.id
             )));
         }
@@ -171,9 +169,7 @@ impl Listeners {
         port.check()?;
         self.open(address, port.tls).await?;
         let add = move |catalog: &mut Catalog| {
-            port.id = catalog
-                .free_port_id()
-                .ok_or_else(|| Failure::invalid("there are as many listeners as there can be"))?;
+            port.id = catalog.free_port_id()?;
             catalog.ports.insert(port.id, Arc::new(port.clone()));
             Ok(port)
         };
@@ -252,24 +248,6 @@ fn no_listener(id: u16) -> Failure {
         ErrorKind::NotFound,
         format!("there is no listener {id}: `onefold listener list` shows those there are"),
     )
-}
-
-/// What changes of a listener; what is not named stays.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct PortChange {
-    pub(crate) tls: Option<TlsMode>,
-    /// The states of ANA groups.
-    pub(crate) ana: BTreeMap<u32, AnaState>,
-}
-
-impl PortChange {
-    fn apply(&self, port: &mut PortConfig) -> Result<(), Failure> {
-        port.tls = self.tls.unwrap_or(port.tls);
-        for (group, state) in &self.ana {
-            port.set_ana(*group, *state)?;
-        }
-        Ok(())
-    }
 }
 
 /// The listener at exactly that address.

@@ -1,5 +1,4 @@
-//! What the machine says of itself: its addresses, to tell people what to type on their hosts, and how
-//! much memory it has to give.
+//! The machine's addresses, for the commands that people type on their hosts, and its available memory.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

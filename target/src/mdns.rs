@@ -1,8 +1,8 @@
 //! mDNS: the discovery service announces itself on the local network (`_nvme-disc._tcp`, TP8009), so that
 //! hosts find it without being told an address.
 //!
-//! Guarantees: only with `serve --mdns`; what is announced is a TCP listener that is open, and is taken
-//! back when it closes and when the daemon ends.
+//! Guarantees: only with `serve --mdns`; only open TCP listeners are announced, and each is
+//! withdrawn when it closes and when the daemon ends.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -11,13 +11,12 @@ use dedup::ErrorKind;
 use fabric::{Transport, TransportAddress};
 use mdns_sd::{ServiceDaemon, ServiceInfo};
 use nvme::Nqn;
-
-use crate::errors::Failure;
+use subsystem::errors::Failure;
 
 /// The service, as hosts browse for it.
 const SERVICE: &str = "_nvme-disc._tcp.local.";
 
-/// How long the end waits until all is taken back.
+/// How long the end waits until everything is withdrawn.
 const GOODBYE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The announcer: a thread of its own.
@@ -63,7 +62,7 @@ impl Mdns {
         }
     }
 
-    /// Takes an announcement back.
+    /// Withdraws an announcement.
     pub(crate) fn withdraw(&self, address: TransportAddress) {
         if let Some(Ok(service)) = service(&self.nqn, address) {
             // Fails only when the thread has ended, and with it the announcements.

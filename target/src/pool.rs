@@ -4,25 +4,26 @@
 //! - Nothing is written to a drive that holds something else than this pool's label.
 //! - A pool is used only when every drive is there, whole, and carries the right label.
 //! - A pool in memory leaves nothing behind that could be taken for a pool.
-//! - What is missing, taken or wrong is named, with what to do about it.
+//! - Errors name what is missing, in use or wrong, and the remedy.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use dedup::{
-    Blocking, BootId, Engine, EngineConfig, EngineParts, ErrorKind, MissingDrives, VolumeSpec,
+    Blocking, BootId, Engine, EngineConfig, EngineParts, ErrorKind, Hasher, MissingDrives,
+    VolumeSpec,
 };
 use drives::{BLOCK_BYTES, Drive, DriveError, Extent, FileDrive, MemoryDrive, OpenOptions};
 use futures_util::lock::Mutex;
 use meta::{
-    Compression, DriveLabel, DriveSpec, JournalConfig, LABEL_BYTES, PoolDir, PoolIdentity,
-    PoolPaths, PoolSpec, RocksOptions, VerifyPolicy,
+    Compression, DriveLabel, DriveSpec, FingerprintFunction, JournalConfig, LABEL_BYTES, PoolDir,
+    PoolIdentity, PoolPaths, PoolSpec, RocksOptions, VerifyPolicy,
 };
 use reactor::BufferPool;
+use subsystem::errors::Failure;
 use uuid::Uuid;
 
 use crate::cli::args::{DriveArg, VolumeArg};
-use crate::errors::Failure;
 
 /// The largest default size of a pool and of its first volume.
 const DEFAULT_POOL_BYTES: u64 = 64 << 30;
@@ -36,7 +37,7 @@ const DEFAULT_VOLUME: &str = "vol0";
 /// The drive file of a pool that names no drives, in its folder.
 const DEFAULT_DRIVE: &str = "drive0";
 
-/// What the identity of a pool in memory calls its drive. It is never opened by that name.
+/// The drive's path in the identity of a pool in memory. It is never opened by that name.
 const MEMORY_DRIVE: &str = "memory";
 
 /// Copies of a drive's label, one block each, from the drive's first block on.
@@ -49,13 +50,15 @@ pub struct PoolRequest {
     pub dir: PathBuf,
     /// Make the pool if it is missing.
     pub create: Create,
+    /// How a new pool computes its fingerprints; `None`: as suits this machine.
+    pub fingerprint: Option<FingerprintFunction>,
     /// Drives of a new pool; those of an existing one if any are given.
     pub drives: Vec<DriveArg>,
-    /// Drives that become part of a new pool whatever they hold.
+    /// Drives that become part of a new pool even if they hold data.
     pub force: Vec<PathBuf>,
     /// Volumes to make if they are missing.
     pub volumes: Vec<VolumeArg>,
-    /// Fill levels that are warned of, in percent.
+    /// Fill levels that raise a warning, in percent.
     pub warn_at: Vec<u8>,
     /// Memory for the maps of volumes, in bytes.
     pub metadata_cache_bytes: u64,
@@ -78,13 +81,13 @@ pub enum Create {
 pub struct OpenPool {
     /// The engine.
     pub engine: Arc<Engine>,
-    /// The folder, locked as long as this lives. Who adds a drive takes its turn here.
+    /// The folder, locked as long as this lives. Drives are added under this mutex.
     pub dir: Arc<Mutex<PoolDir>>,
-    /// Where its parts are.
+    /// The paths of its parts.
     pub paths: PoolPaths,
     /// The pool's identity.
     pub uuid: Uuid,
-    /// Whether nothing of it is kept.
+    /// Whether all of it is lost at the end.
     pub is_temporary: bool,
     /// Whether the pool was made just now.
     pub created: bool,
@@ -98,8 +101,8 @@ impl std::fmt::Debug for OpenPool {
     }
 }
 
-/// Opens a pool, or makes it if it is missing and that was asked for. Runs on a reactor, and blocks it:
-/// not for one that serves hosts.
+/// Opens a pool, or makes it if it is missing and that was asked for. It blocks the reactor that it runs on, which must
+/// not be one that serves hosts.
 ///
 /// # Errors
 /// Names what is missing, taken or wrong, and the remedy.
@@ -110,7 +113,7 @@ pub async fn open(request: &PoolRequest) -> Result<OpenPool, Failure> {
     let missing = !PoolDir::exists(&request.dir) && request.create != Create::No;
     let created = missing || memory.is_some();
     let (dir, drives) = match memory {
-        Some(bytes) => create_in_memory(&request.dir, bytes)?,
+        Some(bytes) => create_in_memory(request, bytes)?,
         None if missing => create(request, &buffers).await?,
         None => open_existing(request, &buffers).await?,
     };
@@ -119,6 +122,7 @@ pub async fn open(request: &PoolRequest) -> Result<OpenPool, Failure> {
         journal: Arc::new(dir.open_journal().map_err(of_meta)?),
         store: Arc::new(dir.open_store(RocksOptions::default()).map_err(of_meta)?),
         hash_key: dir.identity().hash_key,
+        fingerprint: dir.identity().fingerprint,
         blocking: Blocking::Threads,
         boot: BootId::current(),
         config: EngineConfig {
@@ -161,14 +165,16 @@ fn memory_bytes(drives: &[DriveArg]) -> Result<Option<u64>, Failure> {
     match drives {
         [DriveArg::Memory { size_bytes }] => usable_size(*size_bytes, "the memory drive").map(Some),
         several if several.iter().any(DriveArg::is_memory) => Err(Failure::invalid(
-            "a memory drive stands alone: what a pool keeps on other drives would be lost with it",
+            "a memory drive must be the only drive: its data are lost at the end, and the pool with them; name it as the \
+             only --drive",
         )),
         _ => Ok(None),
     }
 }
 
-/// A pool for measurements: data in memory, journal and metadata in files as ever, all gone at the end.
-fn create_in_memory(dir: &Path, bytes: u64) -> Result<Opened, Failure> {
+/// A pool for measurements: data in memory, journal and metadata in files as usual, all deleted at the end.
+fn create_in_memory(request: &PoolRequest, bytes: u64) -> Result<Opened, Failure> {
+    let dir = &request.dir;
     if PoolDir::exists(dir) {
         return Err(Failure::invalid(format!(
             "'{}' holds a pool on real drives: name another folder with --pool, or serve that pool \
@@ -185,7 +191,7 @@ fn create_in_memory(dir: &Path, bytes: u64) -> Result<Opened, Failure> {
              {available} bytes; name a smaller one"
         )));
     }
-    let spec = PoolSpec::new(vec![DriveSpec::new(MEMORY_DRIVE, blocks)]);
+    let spec = spec_of(request, vec![DriveSpec::new(MEMORY_DRIVE, blocks)]);
     let creation = PoolDir::begin(dir, &spec).map_err(of_meta)?;
     tracing::warn!(
         bytes,
@@ -260,10 +266,25 @@ fn default_volume_bytes(capacity_bytes: u64) -> u64 {
     capacity_bytes.saturating_sub(reserve) / GRAIN * GRAIN
 }
 
+/// A new pool on these drives.
+fn spec_of(request: &PoolRequest, drives: Vec<DriveSpec>) -> PoolSpec {
+    PoolSpec {
+        fingerprint: request.fingerprint.unwrap_or_else(Hasher::suited),
+        ..PoolSpec::new(drives)
+    }
+}
+
 type Opened = (PoolDir, Vec<Arc<dyn Drive>>);
 
 async fn open_existing(request: &PoolRequest, buffers: &BufferPool) -> Result<Opened, Failure> {
     let dir = PoolDir::open(&request.dir).map_err(of_meta)?;
+    let fingerprint = dir.identity().fingerprint;
+    if request
+        .fingerprint
+        .is_some_and(|asked| asked != fingerprint)
+    {
+        tracing::warn!(%fingerprint, "the pool exists with another fingerprint than is asked for: it keeps its own");
+    }
     check_named_drives(&dir, &request.drives)?;
     let mut drives: Vec<Arc<dyn Drive>> = Vec::new();
     let mut unusable: Vec<(u16, Failure)> = Vec::new();
@@ -297,7 +318,7 @@ async fn open_drive(
     Ok(drive)
 }
 
-/// What it means that drives cannot be used: each with its reason, and whose data is on them.
+/// The error for drives that cannot be used: each with its reason, and the volumes with data on it.
 fn without_drives(dir: &PoolDir, unusable: Vec<(u16, Failure)>) -> Failure {
     let indexes: Vec<u16> = unusable.iter().map(|(index, _)| *index).collect();
     let mut unusable = unusable.into_iter();
@@ -311,7 +332,7 @@ fn without_drives(dir: &PoolDir, unusable: Vec<(u16, Failure)>) -> Failure {
     failure.message += &match affected_volumes(dir, &indexes) {
         Ok(text) => text,
         Err(error) => format!(
-            "Which volumes have data on it cannot be told, because the metadata cannot be read: {}",
+            "Which volumes have data on it is unknown, because the metadata cannot be read: {}",
             error.message
         ),
     };
@@ -354,18 +375,24 @@ pub async fn add_drive(
 ) -> Result<u16, Failure> {
     let DriveArg::Path { path, size_bytes } = named else {
         return Err(Failure::invalid(
-            "a memory drive cannot be added: what the pool keeps there would be lost",
+            "a memory drive cannot be added: its data would be lost at the end; name a file or a device",
         ));
     };
     let buffers = BufferPool::new(LABEL_COPIES * LABEL_BYTES)
         .map_err(|e| Failure::unavailable(format!("no memory for buffers: {e}")))?;
     let mut identity = dir.identity().clone();
     if dir.is_temporary() {
-        return Err(Failure::invalid("a pool in memory takes no other drives"));
+        return Err(Failure::invalid(
+            "a pool in memory takes no other drives: start one on a larger `--drive memory=SIZE`",
+        ));
     }
-    let index = u16::try_from(identity.drives.len())
-        .map_err(|_| Failure::invalid("the pool has as many drives as there can be"))?;
-    // Before it is opened: the pool has its own drives open, and they would be called in use.
+    let index = u16::try_from(identity.drives.len()).map_err(|_| {
+        Failure::invalid(format!(
+            "the pool has {} drives, and no more are possible: make another pool",
+            identity.drives.len()
+        ))
+    })?;
+    // Checked before it is opened: the pool's own drives are open, and the error would say that they are in use.
     if own_drives(dir).contains(&canonical(path)) {
         return Err(Failure::invalid(format!(
             "'{}' is a drive of this pool already (`onefold drive list` shows them): name another one",
@@ -447,7 +474,7 @@ async fn create(request: &PoolRequest, buffers: &BufferPool) -> Result<Opened, F
     };
     check_forced(request)?;
     let (specs, named) = plan_drives(request, file_bytes)?;
-    let creation = PoolDir::begin(&request.dir, &PoolSpec::new(specs)).map_err(of_meta)?;
+    let creation = PoolDir::begin(&request.dir, &spec_of(request, specs)).map_err(of_meta)?;
     let mut checked = Vec::new();
     let mut named = named.into_iter();
     for (index, spec) in (0u16..).zip(creation.identity().drives.clone()) {

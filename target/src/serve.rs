@@ -6,34 +6,43 @@
 //! - A start that fails says what is taken, missing or wrong, and leaves nothing running.
 //! - SIGINT, SIGTERM and the end of its terminal end it cleanly: no new commands, those under way answered, data
 //!   durable, a checkpoint written, exit 0. A second signal ends it at once; nothing acknowledged is lost then.
-//! - SIGHUP without a terminal (a service's reload) opens kept listeners that could not be served before.
+//! - SIGHUP without a terminal (a service's reload) reads the configuration file again, and opens kept listeners that
+//!   could not be served before. A file with a mistake changes nothing.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use dedup::ErrorKind;
+use api::Reloaded;
+use api::socket::{ApiSocket, SOCKET_NAME};
+use api::{ApiState, Daemon};
+use dedup::{Engine, ErrorKind};
 use fabric::{TlsMode, Transport, TransportAddress};
-use futures_util::future::{join_all, select_all};
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, join_all, select_all};
+use futures_util::lock::Mutex;
+use meta::PoolDir;
 use reactor::{PoolConfig, ReactorThread, RemoteJoin};
 use rustix::fs::Mode;
+use subsystem::catalog::{Catalog, PortChange, PortConfig};
+use subsystem::errors::Failure;
+use subsystem::figures::Report;
+use subsystem::limits::Limits;
+use subsystem::target::record;
+use subsystem::target::{Target, TargetParts};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::api::{ApiSocket, ApiState};
-use crate::catalog::Catalog;
 use crate::cli::args::{DEFAULT_MEMORY_POOL, DEFAULT_POOL, DriveArg, ServeArgs};
-use crate::cli::print;
+use crate::cli::{line, logging, print};
+use crate::config::{self, Changes, Running};
 use crate::descriptors::{self, Asked};
-use crate::errors::Failure;
 use crate::listen::{Part, Wanted, listen};
 use crate::listeners::{Listeners, port_of};
 use crate::machine;
 use crate::mdns::Mdns;
 use crate::pool::{self, Create, OpenPool, PoolRequest};
-use crate::record;
 use crate::signals::{Signals, Told};
-use crate::subsystem::{Limits, Target, TargetParts};
 
 /// Buffers of the control reactor: for labels, and for what the engine does not bounce itself.
 const CONTROL_BUFFER_BYTES: usize = 8 << 20;
@@ -70,8 +79,10 @@ fn internal(what: &str, error: &dyn std::fmt::Display) -> Failure {
 async fn serve(args: &ServeArgs) -> Result<(), Failure> {
     let mut signals = Signals::new().map_err(|e| internal("cannot wait for signals", &e))?;
     let control = start_reactor("onefold-control", CONTROL_BUFFER_BYTES, Duration::ZERO)?;
-    let buffer_bytes = usize::try_from(args.buffers)
-        .map_err(|_| Failure::invalid("--buffers is more than this machine can address"))?;
+    let buffer_bytes = usize::try_from(args.buffers).map_err(|_| {
+        Failure::invalid("--buffers is more than this machine can address: name less")
+    })?;
+    args.check().map_err(Failure::invalid)?;
     let told = TransportAddress::distinct(&args.listen)
         .map_err(|error| Failure::invalid(error.to_string()))?;
     let mut wanted = Wanted::new(&told, args.strict_icrc, args.tcp_pacing);
@@ -83,7 +94,7 @@ async fn serve(args: &ServeArgs) -> Result<(), Failure> {
         data.push(start_reactor(
             &format!("onefold-data{index}"),
             buffer_bytes / count,
-            Duration::from_micros(args.spin),
+            args.spin,
         )?);
     }
     let outcome = serve_on(args, wanted, limits, &control, &data, &mut signals).await;
@@ -158,13 +169,15 @@ async fn serve_on(
     let engine = pool.engine.clone();
     let maintained = engine.clone();
     let maintenance = control.spawn(move || maintained.run_maintenance());
-    let served = serve_pool(wanted, limits, &pool, &control, data, signals).await;
+    let running = Running::new(args.clone());
+    let served = serve_pool(wanted, limits, running, &pool, &control, data, signals).await;
     // However serving ended: what hosts were promised becomes durable.
     let closing = control.spawn(move || async move { engine.shutdown().await });
     let closed = closing
         .await
         .map_err(|e| internal("closing the pool", &e))?;
     let _ = maintenance.await;
+    fabric::peer_log::end();
     served?;
     closed?;
     tracing::info!("stopped cleanly");
@@ -184,6 +197,7 @@ fn pool_request(args: &ServeArgs) -> PoolRequest {
     PoolRequest {
         dir: args.pool.clone().unwrap_or_else(|| PathBuf::from(default)),
         create,
+        fingerprint: args.fingerprint,
         drives: args.drives.clone(),
         force: args.force.clone(),
         volumes: args.volumes.clone(),
@@ -211,6 +225,7 @@ fn memory_total(text: &str) -> Option<u64> {
 async fn serve_pool(
     wanted: Wanted,
     limits: Limits,
+    running: Running,
     pool: &OpenPool,
     control: &reactor::Handle,
     data: &[ReactorThread],
@@ -234,7 +249,7 @@ async fn serve_pool(
     let api = ApiSocket::bind(dir).map_err(|e| {
         Failure::unavailable(format!(
             "the control socket '{}' cannot be made: {e}",
-            dir.join(crate::socket::SOCKET_NAME).display()
+            dir.join(SOCKET_NAME).display()
         ))
     })?;
 
@@ -257,16 +272,24 @@ async fn serve_pool(
         _ = signals.stop() => return Ok(()),
     };
 
+    let node = Arc::new(Node {
+        target: target.clone(),
+        engine: pool.engine.clone(),
+        dir: pool.dir.clone(),
+        control: control.clone(),
+        listeners,
+        running: Mutex::new(running),
+    });
     let (stop_api, api_stopped) = oneshot::channel::<()>();
     let state = ApiState {
         target: target.clone(),
         engine: pool.engine.clone(),
         dir: pool.dir.clone(),
         control: control.clone(),
-        listeners: listeners.clone(),
+        daemon: node.clone(),
         audit: Arc::default(),
     };
-    let api = tokio::spawn(api.serve(state, async {
+    let api = tokio::spawn(api.serve(api::router(state), async {
         let _ = api_stopped.await;
     }));
 
@@ -284,7 +307,7 @@ async fn serve_pool(
     let (outcome, listening) = loop {
         tokio::select! {
             told = signals.next() => match told {
-                Told::Reload => listeners.reload(&target).await,
+                Told::Reload => node.reload().await,
                 Told::Stop(by) => {
                     tracing::info!("stopping ({by})");
                     break (Ok(()), first_end.into_inner());
@@ -293,7 +316,9 @@ async fn serve_pool(
             (ended, _, others) = &mut first_end => {
                 tracing::info!("stopping");
                 let failure = match ended {
-                    Ok(()) => Failure::unavailable("a listener closed: see the log"),
+                    Ok(()) => Failure::unavailable(
+                        "a listener closed: the log above says which and why; mend that and start again",
+                    ),
                     Err(error) => internal("a data reactor ended", &error),
                 };
                 break (Err(failure), others);
@@ -321,6 +346,130 @@ async fn serve_pool(
     let _ = stop_api.send(());
     let _ = tokio::time::timeout(Duration::from_secs(1), api).await;
     outcome
+}
+
+/// What the control interface asks for.
+struct Node {
+    target: Arc<Target>,
+    engine: Arc<Engine>,
+    dir: Arc<Mutex<PoolDir>>,
+    control: reactor::Handle,
+    listeners: Listeners,
+    running: Mutex<Running>,
+}
+
+impl Node {
+    /// SIGHUP, without a terminal.
+    async fn reload(&self) {
+        let has_file = self.running.lock().await.file().is_ok();
+        if has_file && self.reload_file().await.is_err() {
+            return;
+        }
+        self.listeners.reload(&self.target).await;
+    }
+
+    /// Reads the configuration file again.
+    async fn reload_file(&self) -> Result<Reloaded, Failure> {
+        let mut running = self.running.lock().await;
+        let file = running.file()?;
+        let read = line::serve_again().map_err(Failure::invalid);
+        let reloaded = match read {
+            Ok(wanted) => self.apply(&mut running, file, &wanted).await,
+            Err(failure) => Err(failure),
+        };
+        match reloaded {
+            Ok(changes) => {
+                tracing::info!("the configuration file was read again: {changes}");
+                Ok(changes.into())
+            }
+            Err(failure) => {
+                let why = failure.to_string().replace('\n', "; ");
+                tracing::error!("the configuration file was read again, and not applied: {why}");
+                Err(failure)
+            }
+        }
+    }
+
+    /// Applies what can change while the daemon runs.
+    async fn apply(
+        &self,
+        running: &mut Running,
+        file: PathBuf,
+        wanted: &ServeArgs,
+    ) -> Result<Changes, Failure> {
+        let (applied, waiting) = running.differences(wanted);
+        let applied = config::names(&applied);
+        if applied.iter().any(|key| key == "tls.mode") {
+            // Those that the pool keeps have a mode of their own.
+            let catalog = self.target.catalog();
+            let ports = catalog.ports.values().filter(|port| port.is_transient);
+            let is_tcp =
+                |port: &&Arc<PortConfig>| port.address.scheme.transport() == Transport::Tcp;
+            for port in ports.filter(is_tcp) {
+                let set = PortChange {
+                    tls: Some(wanted.tls),
+                    ..PortChange::default()
+                };
+                let (target, id) = (self.target.clone(), port.id);
+                self.listeners.set(target, &self.control, id, set).await?;
+            }
+        }
+        if applied.iter().any(|key| key == "log.filter") {
+            logging::set(&wanted.log).map_err(Failure::invalid)?;
+        }
+        running.applied(wanted);
+        let waiting = config::names(&waiting);
+        Ok(Changes::from(Reloaded {
+            file,
+            applied,
+            waiting,
+        }))
+    }
+}
+
+impl Daemon for Node {
+    fn reload_config(&self) -> BoxFuture<'_, Result<Reloaded, Failure>> {
+        self.reload_file().boxed()
+    }
+
+    fn reports(&self) -> BoxFuture<'_, Vec<Report>> {
+        self.listeners.reports().boxed()
+    }
+
+    fn add_listener(
+        &self,
+        address: TransportAddress,
+        set: PortChange,
+    ) -> BoxFuture<'_, Result<PortConfig, Failure>> {
+        let (target, control) = (self.target.clone(), &self.control);
+        self.listeners.add(target, control, address, set).boxed()
+    }
+
+    fn set_listener(&self, id: u16, set: PortChange) -> BoxFuture<'_, Result<PortConfig, Failure>> {
+        let (target, control) = (self.target.clone(), &self.control);
+        self.listeners.set(target, control, id, set).boxed()
+    }
+
+    fn remove_listener(&self, id: u16) -> BoxFuture<'_, Result<PortConfig, Failure>> {
+        let (target, control) = (self.target.clone(), &self.control);
+        self.listeners.remove(target, control, id).boxed()
+    }
+
+    fn add_drive(
+        &self,
+        path: PathBuf,
+        size_bytes: Option<u64>,
+        force: bool,
+    ) -> BoxFuture<'_, Result<(), Failure>> {
+        let (engine, dir) = (self.engine.clone(), self.dir.clone());
+        let drive = DriveArg::Path { path, size_bytes };
+        let work = move || async move {
+            let mut dir = dir.lock().await;
+            pool::add_drive(&engine, &mut dir, &drive, force).await
+        };
+        let work = self.control.spawn(work);
+        async move { work.await?.map(drop) }.boxed()
+    }
 }
 
 /// What came of listening.
@@ -452,7 +601,7 @@ fn announcement(bound: &[TransportAddress], catalog: &Catalog) -> String {
             let tls = if *by_tls { " --tls" } else { "" };
             text += &format!(
                 "  nvme discover -t {transport} -a {host} -s {port}{tls}\n  nvme connect -t {transport} -a {host} -s {port} -n {}{tls}\n",
-                crate::DEFAULT_SUBSYSTEM_NQN
+                subsystem::DEFAULT_SUBSYSTEM_NQN
             );
         }
     }
@@ -462,7 +611,7 @@ fn announcement(bound: &[TransportAddress], catalog: &Catalog) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::{PortConfig, SubsystemConfig};
+    use subsystem::catalog::SubsystemConfig;
 
     #[test]
     fn the_first_line_is_ready_and_the_rest_can_be_typed_on_a_host() {
@@ -473,7 +622,7 @@ mod tests {
             "tcp://192.0.2.9:4430",
         ]
         .map(|address| address.parse().expect("an address"));
-        let nqn = crate::DEFAULT_SUBSYSTEM_NQN.parse().expect("a name");
+        let nqn = subsystem::DEFAULT_SUBSYSTEM_NQN.parse().expect("a name");
         let mut catalog = Catalog::new(SubsystemConfig::new(nqn, "1".into()));
         for (id, address) in (1..).zip(bound) {
             let tls = match address.port {

@@ -1,10 +1,10 @@
-//! What signals tell the daemon.
+//! The daemon's signals.
 //!
 //! | signal | what it means |
 //! |---|---|
 //! | SIGINT, SIGTERM | stop cleanly |
 //! | SIGHUP to a daemon that was started on a terminal | the terminal was closed: stop cleanly |
-//! | SIGHUP to a daemon without one, such as a service | reload |
+//! | SIGHUP to a daemon without one, such as a service | reload: the configuration file, and kept listeners |
 //! | SIGHUP to a daemon that was started with SIGHUP ignored (`nohup`) | nothing |
 
 use std::fs::{self, File};
@@ -29,7 +29,7 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// From now on these signals do not end the process by themselves.
+    /// Catches these signals: they no longer end the process by themselves.
     ///
     /// # Errors
     /// The system refuses to have them caught.
@@ -67,7 +67,7 @@ impl Signals {
         }
     }
 
-    /// Waits for a signal that says stop, while there is nothing yet that could be reloaded.
+    /// Waits for a signal to stop, while the daemon starts and cannot reload yet.
     pub(crate) async fn stop(&mut self) -> &'static str {
         loop {
             match self.next().await {
@@ -77,7 +77,7 @@ impl Signals {
         }
     }
 
-    /// Waits for a second signal of somebody who does not want to wait. SIGHUP is none: a session that ends sends
+    /// Waits for a second signal to stop, which ends the wait for hosts. SIGHUP does not count: a session that ends sends
     /// several.
     pub(crate) async fn insists(&mut self) {
         tokio::select! {

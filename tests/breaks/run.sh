@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Breaks the program on purpose, one place at a time, and counts how many breaks the tests notice.
 # tests/breaks/run.sh [--check] [--in-place] [--mutants] [WORD...]
-#   WORD        only breaks whose name or file has one of these words
+#   WORD        only breaks whose name, file or list (tests/breaks/WORD.txt) has one of these words
 #   --check     only looks whether every break still applies to the source (seconds)
 #   --in-place  breaks this tree itself, which must be committed, instead of a copy: saves compiling it once more
 #   --mutants   afterwards cargo-mutants (`cargo install cargo-mutants`) breaks the pure crates nvme and roce (hours)
-# A break is a replacement in one file, and the tests that have to notice it: see tests/breaks/*.txt. It fails when less
-# than 95 % are noticed, when a break no longer applies (the code moved on: write the break anew), and when one does
-# not compile (then it breaks nothing).
+# A break is a replacement in one file, and the tests that have to notice it: see tests/breaks/*.txt. The file is named by
+# the end of its path; of several, it is the one with the text, so that a file can move. It fails when less than 95 %
+# are noticed, when a break no longer applies (the code moved on: write the break anew), and when one does not compile
+# (then it breaks nothing).
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 list=$root/tests/breaks
@@ -27,7 +28,7 @@ for argument; do
 done
 
 # The breaks, by number.
-names=() files=() tests=() olds=() news=()
+names=() files=() tests=() olds=() news=() lists=()
 read_list() { # FILE
   local line part='' old='' new=''
   while IFS= read -r line || [ -n "$line" ]; do
@@ -38,7 +39,7 @@ read_list() { # FILE
         olds+=("${old%$'\n'}"); news+=("${new%$'\n'}"); part='' old='' new='' ;;
       *)
         case $line in
-          'break: '*) names+=("${line#break: }") ;;
+          'break: '*) names+=("${line#break: }") lists+=("${1##*/}") ;;
           'file: '*) files+=("${line#file: }") ;;
           'test: '*) tests+=("${line#test: }") ;;
           'old:') part=old ;;
@@ -57,22 +58,31 @@ for file in "$list"/*.txt; do read_list "$file"; done
 is_wanted() { # NUMBER
   local word
   [ ${#words[@]} = 0 ] && return 0
-  for word in "${words[@]}"; do case "${names[$1]} ${files[$1]}" in *"$word"*) return 0 ;; esac; done
+  for word in "${words[@]}"; do case "${names[$1]} ${files[$1]} ${lists[$1]}" in *"$word"*) return 0 ;; esac; done
   return 1
 }
 wanted=()
 for number in "${!names[@]}"; do is_wanted "$number" && wanted+=("$number"); done
 [ ${#wanted[@]} -gt 0 ] || { echo "breaks: none has one of: ${words[*]}" >&2; exit 1; }
 
-# broken NUMBER FOLDER: the text of the break's file with the break in it (in $text), if it applies in one place.
+# broken NUMBER FOLDER: the file of a break (in $file) and its text with the break in it (in $text), if it applies in one
+# place.
 broken() {
-  local old=${olds[$1]} rest
-  text=$(cat "$2/${files[$1]}" && echo .) || return 1
-  text=${text%.}
-  rest=${text/"$old"/}
-  [ "$rest" != "$text" ] || { echo "its text is not there"; return 1; }
-  [ "${rest/"$old"/}" = "$rest" ] || { echo "its text is there more than once"; return 1; }
-  text=${text/"$old"/"${news[$1]}"}
+  local old=${olds[$1]} candidate content rest places=0
+  while IFS= read -r candidate; do
+    [ -f "$2/$candidate" ] && content=$(cat "$2/$candidate" && echo .) || continue
+    content=${content%.}
+    rest=${content/"$old"/}
+    [ "$rest" != "$content" ] || continue
+    places=$((places + 1))
+    [ "${rest/"$old"/}" = "$rest" ] || places=$((places + 1))
+    file=$candidate text=${content/"$old"/"${news[$1]}"}
+  done < <(git -C "$root" grep -lF -e "${old%%$'\n'*}" -- ":(glob)**/${files[$1]}")
+  case $places in
+    1) ;;
+    0) echo "its text is not there"; return 1 ;;
+    *) echo "its text is there more than once"; return 1 ;;
+  esac
 }
 
 stale=0
@@ -120,7 +130,7 @@ passes_unbroken() { # TEST
 
 noticed=0 missed=() wrong=$stale
 for number in "${wanted[@]}"; do
-  name=${names[$number]} file=${files[$number]} test=${tests[$number]}
+  name=${names[$number]} test=${tests[$number]}
   broken "$number" "$tree" >/dev/null || continue
   passes_unbroken "$test" || { tail -n 30 "$said"; echo "breaks: without a break this fails: cargo test $test" >&2; exit 1; }
   original=$(cat "$file" && echo .) original=${original%.}

@@ -113,6 +113,14 @@ impl Guest {
     /// # Panics
     /// When the lab has not been set up (`tests/lab/setup.sh`).
     pub fn start(network: &Network, spec: &GuestSpec<'_>) -> Self {
+        Self::start_with_disks(network, spec, &[])
+    }
+
+    /// [`Guest::start`], with images of disks: `/dev/vda`, `/dev/vdb` and so on.
+    ///
+    /// # Panics
+    /// As [`Guest::start`].
+    pub fn start_with_disks(network: &Network, spec: &GuestSpec<'_>, disks: &[PathBuf]) -> Self {
         let image = cache().join(format!("initramfs-{}.cpio", spec.kernel));
         assert!(
             image.exists(),
@@ -149,6 +157,7 @@ impl Guest {
                 "-t",
                 &spec.limit_seconds.to_string(),
             ])
+            .args(disks.iter().flat_map(|disk| [Path::new("-D"), disk]))
             .arg(&story)
             .args(spec.arguments)
             .stdin(Stdio::null())

@@ -9,6 +9,7 @@
 
 pub mod daemon;
 pub mod lab;
+pub mod write_log;
 
 use std::{
     net::Ipv4Addr,

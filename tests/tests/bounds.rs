@@ -103,7 +103,7 @@ fn what_hosts_may_take_is_an_option_and_what_goes_beyond_is_refused_properly() {
         assert_eq!(refused.status().map(Status::code), Some(busy), "{refused}");
         let log = daemon.log();
         assert!(
-            log.contains("a host is refused") && log.contains("--hosts"),
+            log.contains("Connect was refused") && log.contains("--hosts"),
             "{log}"
         );
         // More than is brought along is asked for, and arrives all the same.

@@ -1,6 +1,6 @@
 //! What hosts find when the daemon is there again. A Linux host gives its controller or its namespaces up for good
-//! when it is let in too early or finds less than before, so nothing here is a matter of a moment's luck: the host
-//! knocks all the time.
+//! when it is let in too early or finds less than before. So the host of this test connects again and again, from before
+//! the start on: the first connection that is taken has to find everything.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ const OTHER: &str = "nqn.2026-11.x:other";
 /// Volumes of the other subsystem.
 const VOLUMES: u32 = 40;
 
-/// How soon the host knocks again.
+/// How soon the host connects again.
 const KNOCK: Duration = Duration::from_millis(1);
 
 /// How long anything may take before the test gives up.
@@ -35,7 +35,7 @@ struct Found {
 }
 
 /// Connects again and again until it is let in.
-async fn knock(connector: &Connector, address: &TransportAddress, host: &Host) -> Found {
+async fn connect_again(connector: &Connector, address: &TransportAddress, host: &Host) -> Found {
     let mut refusals = Vec::new();
     loop {
         let nqn = OTHER.parse().expect("a name");
@@ -100,7 +100,7 @@ fn the_first_connection_that_is_taken_finds_all_that_was_there_and_none_is_refus
             let connector = Connector::to_reach(&address).expect("a connector");
             let host = Host::generate();
             while asked.recv().is_ok() {
-                let found = knock(&connector, &address, &host).await;
+                let found = connect_again(&connector, &address, &host).await;
                 tell.send(found).expect("somebody listens");
             }
             connector.shutdown().await;
@@ -117,7 +117,7 @@ fn the_first_connection_that_is_taken_finds_all_that_was_there_and_none_is_refus
             false => daemon.kill_hard(),
             true => assert!(daemon.stop().success()),
         }
-        // The host knocks from before the start on.
+        // The host connects again and again from before the start on.
         ask.send(()).expect("the host lives");
         daemon = Daemon::start(&pool, None, &serve);
         let after = told.recv_timeout(PATIENCE).expect("the host got in");

@@ -16,11 +16,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fabric::rdma::{
-    CloseReason, Completion, ConnectionParams, QueuePair, QueuePairHandler, Work, WorkKind,
-    WorkStatus,
+use fabric::provider::{
+    Completion, ConnectionParams, QueuePair, QueuePairHandler, Work, WorkKind, WorkStatus,
 };
-use fabric::{Connector, Device, FabricMemory, HostData, HostQueue, HostQueueParams};
+use fabric::{CloseReason, Connector, Device, FabricMemory, HostData, HostQueue, HostQueueParams};
 use futures_util::future::join_all;
 use hostile::{
     NQN, Place, Stage, Way, Witness, device, options,
@@ -705,4 +704,49 @@ fn hosts_over_tcp_that_begin_and_never_go_on_are_given_up() {
     stage.is_back_to(before);
     witness.finish();
     stage.end();
+}
+
+#[test]
+fn a_host_that_is_refused_again_and_again_gets_a_few_lines_of_the_log_and_a_count_of_the_rest() {
+    const CONNECTS: u64 = 200;
+    let stage = Stage::new(14);
+    let place = stage.at(Way::Tcp);
+    let witness = Witness::start(place);
+    let mut raw = RawTcp::initialized(place.address, PLAIN);
+    let peer = raw.socket.local_addr().expect("it is connected").ip();
+    let host = Host::generate();
+    let unknown = ConnectData {
+        host_id: host.id,
+        cntlid: CNTLID_DYNAMIC,
+        subsystem: "nqn.2026-11.org.example:unknown".parse().expect("a name"),
+        host: host.nqn,
+    };
+    let command = ConnectCommand {
+        record_format: 0,
+        qid: 0,
+        sqsize: 31,
+        attributes: 0,
+        kato_ms: 0,
+    };
+    for _ in 0..CONNECTS {
+        let cqe = raw.call(command.to_sqe(), &unknown.encode());
+        assert!(!cqe.status.is_success(), "{cqe:?}");
+    }
+    witness.finish();
+    let log = stage.end();
+    let kind = "Connect was refused";
+    let of_peer = || {
+        let about = |line: &&str| line.contains(kind) && line.contains(&peer.to_string());
+        log.lines().filter(about)
+    };
+    let is_count = |line: &&str| line.contains("lines of the log were left out");
+    let left_out = |line: &str| -> Option<u64> {
+        let number = line.split_once("left_out=")?.1;
+        number.split(' ').next()?.parse().ok()
+    };
+    let lines = of_peer().filter(|line| !is_count(line)).count() as u64;
+    assert!((1..CONNECTS / 2).contains(&lines), "{lines} lines:\n{log}");
+    assert!(of_peer().any(|line| is_count(&line)), "no count in:\n{log}");
+    let counted: u64 = of_peer().filter_map(left_out).sum();
+    assert_eq!(lines + counted, CONNECTS, "{log}");
 }

@@ -246,5 +246,5 @@ fn a_pool_on_real_drives_is_never_taken_for_one_in_memory() {
     ];
     let refusal = Daemon::try_start(&folder.path().join("mixed"), None, &mixed)
         .expect_err("half of the pool would be lost");
-    assert!(refusal.contains("stands alone"), "{refusal}");
+    assert!(refusal.contains("the only --drive"), "{refusal}");
 }

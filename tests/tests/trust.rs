@@ -56,6 +56,17 @@ impl Place {
             .unwrap_or_else(|error| panic!("perf printed no JSON ({error}): {}", text_of(&output)))
     }
 
+    /// A load that verifies: so many of its commands fail, and nothing is returned that is wrong.
+    #[track_caller]
+    fn reads_with_errors(&self, arguments: &[&str], errors: u64) {
+        let report = self.perf(arguments);
+        assert_eq!(
+            (&report["errors"], &report["verify_errors"]),
+            (&errors.into(), &0.into()),
+            "{report:#}"
+        );
+    }
+
     /// `onefold scrub VERB --json ...`: its exit code and what it printed.
     fn scrub(&self, verb: &str, arguments: &[&str]) -> (i32, Value) {
         let pool = self.pool();
@@ -166,19 +177,9 @@ fn a_damaged_pool_is_repaired_after_it_said_how_and_only_when_told() {
     // Hosts read everything but the lost blocks, and those again after they were written.
     let daemon = place.serve(&[]);
     let read = [&["--rw", "read", "--verify"][..], &load[..]].concat();
-    let report = place.perf(&read);
-    assert_eq!(
-        (&report["errors"], &report["verify_errors"]),
-        (&1.into(), &0.into()),
-        "{report:#}"
-    );
+    place.reads_with_errors(&read, 1);
     place.perf(&[&["--rw", "write"][..], &load[..]].concat());
-    let report = place.perf(&read);
-    assert_eq!(
-        (&report["errors"], &report["verify_errors"]),
-        (&0.into(), &0.into()),
-        "{report:#}"
-    );
+    place.reads_with_errors(&read, 0);
     assert!(daemon.stop().success());
     let (code, text) = place.pool_command("check", &["--data"]);
     assert_eq!(code, 0, "{text}");
@@ -239,21 +240,31 @@ fn a_scrub_names_the_ranges_that_a_damaged_block_belongs_to_and_a_new_write_heal
         "warned once: {log}"
     );
 
+    // Offline the verdict and its words are the same, and what was not looked at is said.
+    assert!(daemon.stop().success());
+    let (code, text) = place.pool_command("check", &[]);
+    assert_eq!(code, 2, "{text}");
+    for words in [
+        "DAMAGED DATA",
+        "volume 'vol0', bytes",
+        "What helps: write these ranges again",
+        "not looked at: the data in 1023 blocks",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    let (code, text) = place.pool_command("repair", &[]);
+    assert_eq!(code, 0, "{text}");
+    assert!(
+        text.contains("nothing to repair") && text.contains("not looked at: data"),
+        "{text}"
+    );
+    let daemon = place.serve(&[]);
+
     // Hosts get an error for the block, and everything when it was written again.
     let read = [&["--rw", "read", "--verify"][..], &load[..]].concat();
-    let report = place.perf(&read);
-    assert_eq!(
-        (&report["errors"], &report["verify_errors"]),
-        (&1.into(), &0.into()),
-        "{report:#}"
-    );
+    place.reads_with_errors(&read, 1);
     place.perf(&[&["--rw", "write"][..], &load[..]].concat());
-    let report = place.perf(&read);
-    assert_eq!(
-        (&report["errors"], &report["verify_errors"]),
-        (&0.into(), &0.into()),
-        "{report:#}"
-    );
+    place.reads_with_errors(&read, 0);
     wait_for(
         "the damage to be forgotten",
         Duration::from_secs(60),
@@ -267,4 +278,39 @@ fn a_scrub_names_the_ranges_that_a_damaged_block_belongs_to_and_a_new_write_heal
     assert_eq!(code, 0, "{text}");
     let (code, text) = place.pool_command("check", &["--online"]);
     assert_eq!(code, 1, "no daemon can be asked: {text}");
+}
+
+#[test]
+fn a_pool_whose_metadata_store_is_damaged_is_served_again_after_a_repair() {
+    let place = Place::new(3);
+    let daemon = place.serve(&["--create", "64M", "--volume", "vol0=64M"]);
+    let load = ["--bs", "64k", "--qd", "4", "--size", "4M", "--seed", "9"];
+    place.perf(&[&["--rw", "write"][..], &load[..]].concat());
+    assert!(daemon.stop().success());
+    let current = place.pool().join("metadata").join("CURRENT");
+    fs::remove_file(&current).expect("RocksDB has a CURRENT file");
+
+    let listen = place.listen();
+    let refused = Daemon::try_start(&place.pool(), None, &["--listen", &listen]);
+    let text = refused.expect_err("its store is damaged");
+    assert!(text.contains("pool repair"), "names the remedy: {text}");
+    let (code, text) = place.pool_command("check", &["--data"]);
+    assert!(matches!(code, 1 | 2), "{text}");
+    assert!(!current.exists(), "a check changes nothing");
+    let (code, text) = place.pool_command("repair", &[]);
+    assert_eq!(code, 2, "nobody agreed: {text}");
+    assert!(text.contains("makes a new metadata store"), "{text}");
+    assert!(!current.exists(), "nothing was changed");
+
+    let (code, text) = place.pool_command("repair", &["--yes"]);
+    assert_eq!(code, 0, "{text}");
+    let (code, text) = place.pool_command("check", &["--data"]);
+    assert_eq!(code, 0, "{text}");
+    let _daemon = place.serve(&[]);
+    let report = place.perf(&[&["--rw", "read", "--verify"][..], &load[..]].concat());
+    assert_eq!(
+        (&report["errors"], &report["verified_blocks"]),
+        (&0.into(), &1024.into()),
+        "{report:#}"
+    );
 }

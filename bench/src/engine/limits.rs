@@ -7,7 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use dedup::Hasher;
 use drives::{BLOCK_BYTES, Drive, FileDrive, OpenOptions};
+use meta::FingerprintFunction;
 use serde::Serialize;
 
 use super::content::{Mix, Numbers, template};
@@ -28,6 +30,8 @@ const LARGE_BYTES: usize = 128 << 10;
 pub struct Limits {
     /// BLAKE3 of 4 KiB blocks, side by side, out of buffers that take turns.
     pub blake3_bytes_per_second: f64,
+    /// Toeplitz-CLNH of 4 KiB blocks with BLAKE3 behind it, out of the same buffers.
+    pub clnh_bytes_per_second: f64,
     /// BLAKE3 of one 4 KiB block at a time.
     pub blake3_one_at_a_time_bytes_per_second: f64,
     /// Copying 128 KiB from memory that no cache holds into buffers that take turns.
@@ -109,15 +113,20 @@ fn of_core(time: Duration) -> Limits {
     let deck: Vec<[u8; BLOCK_BYTES]> = vec![*template; DECK_BYTES / BLOCK_BYTES];
     let far = vec![1u8; FAR_BYTES];
     let mut near = vec![2u8; DECK_BYTES];
-    let hasher = dedup::Hasher::new(&[7; 32]);
+    let hasher = Hasher::new(FingerprintFunction::Blake3, &[7; 32]);
+    let clnh = Hasher::new(FingerprintFunction::Clnh, &[7; 32]);
     let group = LARGE_BYTES / BLOCK_BYTES;
 
-    let mut groups = deck.chunks_exact(group).cycle();
-    let side_by_side = rate(time, LARGE_BYTES, || {
-        hasher.batch(groups.next().unwrap_or_default(), |fingerprint| {
-            black_box(fingerprint);
-        });
-    });
+    let batch_rate = |hasher: &Hasher| {
+        let mut groups = deck.chunks_exact(group).cycle();
+        rate(time, LARGE_BYTES, || {
+            hasher.batch(groups.next().unwrap_or_default(), |fingerprint| {
+                black_box(fingerprint);
+            });
+        })
+    };
+    let side_by_side = batch_rate(&hasher);
+    let clnh = batch_rate(&clnh);
     let mut blocks = deck.iter().cycle();
     let one_at_a_time = rate(time, BLOCK_BYTES, || {
         if let Some(block) = blocks.next() {
@@ -150,6 +159,7 @@ fn of_core(time: Duration) -> Limits {
     });
     Limits {
         blake3_bytes_per_second: side_by_side,
+        clnh_bytes_per_second: clnh,
         blake3_one_at_a_time_bytes_per_second: one_at_a_time,
         memcpy_bytes_per_second: memcpy,
         memcpy_cached_bytes_per_second: cached,

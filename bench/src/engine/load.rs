@@ -176,7 +176,7 @@ pub(super) async fn run(load: Load, deck: Rc<Deck>) -> Result<Run, LoadError> {
         commands: latencies.len(),
         seconds,
         core_seconds,
-        helper_seconds: 0.0, // known to who sees all reactors
+        helper_seconds: 0.0, // the caller adds it: it is that of all reactors together
         p50_us: us(0.5),
         p99_us: us(0.99),
     })

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use dedup::{Blocking, Engine, EngineConfig, EngineParts, Volume, VolumeSpec};
+use dedup::{Blocking, Engine, EngineConfig, EngineParts, Hasher, Volume, VolumeSpec};
 use drives::{BLOCK_BYTES, Drive};
 use meta::{DriveSpec, PoolDir, PoolSpec, RocksOptions, RocksStore, VerifyPolicy};
 use reactor::{JoinHandle, PoolConfig, ReactorThread};
@@ -116,7 +116,7 @@ impl Cores {
     }
 }
 
-/// Whatever the process used since `start` and the load's own threads did not, was the helpers'.
+/// Adds the processor time of the helper threads: that of the process since `start`, less that of the load's threads.
 fn with_helpers(run: Run, start: f64) -> Run {
     let all = machine::process_seconds() - start;
     Run {
@@ -185,7 +185,11 @@ impl Pool {
         volume_bytes: u64,
         config: EngineConfig,
     ) -> Result<Self, EngineBenchError> {
-        let spec = PoolSpec::new(vec![DriveSpec::new(drive.name(), drive.blocks())]);
+        let drives = vec![DriveSpec::new(drive.name(), drive.blocks())];
+        let spec = PoolSpec {
+            fingerprint: Hasher::suited(),
+            ..PoolSpec::new(drives)
+        };
         let path: PathBuf = folder.to_path_buf();
         let dir = reactor::unblock(move || PoolDir::create(&path, &spec)).await?;
         let (engine, store) = open(&dir, &drive, &config).await?;
@@ -336,7 +340,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Ends the engine without another word.
+    /// Drops the engine as it is: nothing is stored or flushed.
     pub(super) async fn discard(self) {
         self.maintenance.abort();
         let _ = self.maintenance.await;
@@ -370,6 +374,7 @@ async fn open(
         journal: Arc::new(dir.open_journal()?),
         store,
         hash_key: dir.identity().hash_key,
+        fingerprint: dir.identity().fingerprint,
         blocking: Blocking::Threads,
         boot: None,
         config: config.clone(),

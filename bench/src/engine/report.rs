@@ -17,7 +17,7 @@ pub struct Report {
     pub limits: Limits,
     /// The workloads.
     pub results: Vec<Row>,
-    /// What the figures must be read with: the circumstances of this run.
+    /// Circumstances of this run that a reader of the figures has to know.
     pub notes: Vec<String>,
 }
 
@@ -43,9 +43,9 @@ pub struct Row {
     pub limit: Option<&'static str>,
     /// Least and greatest value of the runs.
     pub range: Option<[f64; 2]>,
-    /// Latency of a command, microseconds: median and 99th percentile of the median run.
+    /// Latency of a command in the median run, in microseconds: its median.
     pub p50_us: Option<f64>,
-    /// As above.
+    /// Its 99th percentile.
     pub p99_us: Option<f64>,
     /// How much of its core the load's thread had: less than 0.95 means that the machine was busy.
     pub core_share: Option<f64>,
@@ -192,6 +192,10 @@ impl fmt::Display for Report {
             (
                 "BLAKE3 4 KiB, side by side",
                 bytes(limits.blake3_bytes_per_second),
+            ),
+            (
+                "CLNH 4 KiB, side by side",
+                bytes(limits.clnh_bytes_per_second),
             ),
             (
                 "BLAKE3 4 KiB, one at a time",

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 
 use dedup::{Block, Hasher};
 use drives::BLOCK_BYTES;
+use meta::FingerprintFunction;
 use rustix::fs::{Advice, SeekFrom, fadvise, seek};
 use rustix::io::Errno;
 
@@ -59,15 +60,15 @@ pub enum EstimateError {
     /// A named path cannot be read.
     #[error("'{path}' cannot be read: {source}")]
     Path {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// What the system said.
         source: io::Error,
     },
     /// A named path is no place for data.
     #[error("'{path}' is a special file; name files, folders and block devices")]
     Special {
-        /// Which.
+        /// The path.
         path: PathBuf,
     },
 }
@@ -139,8 +140,11 @@ impl Reader {
             Tally::new(grain, memory / ENTRY_BYTES)
         };
         Self {
-            // Estimates of the same data agree: any fixed key will do.
-            hasher: Hasher::new(b"onefold estimate: not for a pool"),
+            // Estimates of the same data agree: any fixed key will do. It is no secret, so the function is BLAKE3.
+            hasher: Hasher::new(
+                FingerprintFunction::Blake3,
+                b"onefold estimate: not for a pool",
+            ),
             tallies: GRAINS.iter().map(tally).collect(),
             buffer: vec![0; READ_BYTES],
             files: 0,
@@ -151,7 +155,7 @@ impl Reader {
 
     fn read(&mut self, source: &Source, advance: &mut dyn FnMut(u64)) -> io::Result<()> {
         let file = open(&source.path)?;
-        // Helps, but nothing depends on it.
+        // A hint that reads come in order: without it they are only slower.
         let _ = fadvise(&file, 0, None, Advice::Sequential);
         self.files += 1;
         self.logical_bytes += source.bytes;
@@ -214,16 +218,8 @@ const ZERO: [u8; 16] = [0; 16];
 /// Counts the blocks of a window, or of what is left of one at a file's end.
 fn count_window(hasher: &Hasher, tallies: &mut [Tally], blocks: &[Block]) {
     let mut prints = [ZERO; WINDOW_BYTES / BLOCK_BYTES];
-    let is_zero: Vec<bool> = blocks.iter().map(is_zero).collect();
-    let mut places = (0..blocks.len()).filter(|&at| !is_zero[at]);
-    let nonzero = blocks
-        .iter()
-        .zip(&is_zero)
-        .filter_map(|(block, is_zero)| (!is_zero).then_some(block));
-    hasher.batch(nonzero, |fingerprint| {
-        if let Some(at) = places.next() {
-            prints[at] = fingerprint.0;
-        }
+    hasher.look(blocks, |at, fingerprint| {
+        prints[at] = fingerprint.map_or(ZERO, |fingerprint| fingerprint.0);
     });
     for tally in tallies {
         let per_block = tally.block_bytes() / BLOCK_BYTES;
@@ -257,11 +253,6 @@ fn key_of(prints: &[[u8; 16]]) -> Option<u64> {
         [one] => first(one),
         several => first(blake3::hash(several.as_flattened()).as_bytes()),
     }
-}
-
-fn is_zero(block: &Block) -> bool {
-    let (words, _) = block.as_chunks::<32>();
-    words.iter().all(|word| *word == [0; 32])
 }
 
 fn open(path: &Path) -> io::Result<File> {

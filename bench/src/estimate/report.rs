@@ -68,8 +68,8 @@ pub struct Skipped {
 /// A file or folder that could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Unreadable {
-    /// Which.
+    /// The path.
     pub path: PathBuf,
-    /// Why.
+    /// What the system said.
     pub reason: String,
 }

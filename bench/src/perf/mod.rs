@@ -28,7 +28,7 @@ pub use report::{Direction, Latency, Refusal, Report};
 
 use content::{Content, Generator};
 use plan::{Kind, Operation, Plan};
-use report::{Counts, Recorder};
+use report::{Counts, End, Recorder};
 
 /// Why a run gave no figures.
 #[derive(Debug, thiserror::Error)]
@@ -39,7 +39,7 @@ pub enum PerfError {
     /// The device could not be opened.
     #[error(transparent)]
     Device(#[from] fabric::DeviceError),
-    /// The target refused, or was lost.
+    /// The target refused, or was lost before the first command.
     #[error(transparent)]
     Target(#[from] initiator::Error),
     /// The controller granted fewer queues.
@@ -71,8 +71,8 @@ struct Run {
     writes: RefCell<Recorder>,
     counts: RefCell<Counts>,
     interrupt: Interrupt,
-    /// The first error that ends the run: the connection is gone.
-    lost: RefCell<Option<initiator::Error>>,
+    /// When the connection was lost, and the first error that said so. It ends the run.
+    lost: RefCell<Option<(Instant, initiator::Error)>>,
     verify: bool,
     block_bytes: usize,
 }
@@ -80,8 +80,8 @@ struct Run {
 /// Runs the load; call it on a reactor.
 ///
 /// # Errors
-/// When the run could not start, or the target was lost under it. Commands that the target refused
-/// are counted in the report instead.
+/// When the run could not start. Commands that the target refused are counted in the report instead, and a target that
+/// was lost ends the run: the report has the figures until then, and says why.
 pub async fn run(options: &Options) -> Result<Report, PerfError> {
     let connector = options.connector()?;
     let mut connect = ConnectOptions::new(
@@ -132,12 +132,14 @@ pub async fn run(options: &Options) -> Result<Report, PerfError> {
     let start = Instant::now();
     let workers = usize::from(options.queues) * usize::from(options.depth);
     drive(&run, &namespace, &pool, workers).await;
-    let seconds = start.elapsed().as_secs_f64();
-    if let Some(error) = run.lost.borrow_mut().take() {
-        return Err(error.into());
+    let mut seconds = start.elapsed().as_secs_f64();
+    let is_lost = |run: &Run| run.lost.borrow().is_some();
+    if let Some((at, _)) = &*run.lost.borrow() {
+        // Nothing was done between that moment and the last command's end.
+        seconds = at.saturating_duration_since(start).as_secs_f64();
     }
 
-    if options.verify && !run.interrupt.is_set() {
+    if options.verify && !run.interrupt.is_set() && !is_lost(&run) {
         // What was written is read back; this is not part of the measured time.
         let (reads, writes) = (
             run.reads.replace(Recorder::new()),
@@ -145,23 +147,21 @@ pub async fn run(options: &Options) -> Result<Report, PerfError> {
         );
         run.plan.borrow_mut().start_read_back();
         drive(&run, &namespace, &pool, workers).await;
-        if let Some(error) = run.lost.borrow_mut().take() {
-            return Err(error.into());
-        }
         run.reads.replace(reads);
         run.writes.replace(writes);
     }
-    controller.disconnect().await;
-    connector.shutdown().await;
+    if !is_lost(&run) {
+        controller.disconnect().await;
+        connector.shutdown().await;
+    }
     let directions = [&run.reads, &run.writes].map(|recorder| recorder.borrow().direction(seconds));
-    let (counts, interrupted) = (run.counts.borrow(), run.interrupt.is_set());
-    Ok(Report::new(
-        seconds,
-        directions,
-        &counts,
-        interrupted,
-        options,
-    ))
+    let end = match (&*run.lost.borrow(), run.interrupt.is_set()) {
+        (Some((_, error)), _) => End::Lost(error.to_string()),
+        (None, true) => End::Interrupted,
+        (None, false) => End::Done,
+    };
+    let counts = run.counts.borrow();
+    Ok(Report::new(seconds, directions, &counts, end, options))
 }
 
 /// Runs `workers` tasks until the plan is done.
@@ -248,7 +248,8 @@ impl Run {
             Some(status) => counts.refusals.record(command, status),
             None => {
                 self.plan.borrow_mut().stop();
-                self.lost.borrow_mut().get_or_insert(error);
+                let mut lost = self.lost.borrow_mut();
+                lost.get_or_insert((Instant::now(), error));
             }
         }
     }

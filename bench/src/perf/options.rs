@@ -88,7 +88,7 @@ pub struct Options {
     pub address: TransportAddress,
     /// The subsystem.
     pub subsystem: Nqn,
-    /// Who connects; anybody, if it is not said.
+    /// The name of the host; a new one if there is none.
     pub host: Option<Nqn>,
     /// What the host authenticates with, if the target asks it to.
     pub keys: Option<Arc<HostKeys>>,
@@ -110,7 +110,7 @@ pub struct Options {
     pub duplicate_percent: u8,
     /// Percent of the written sub-blocks that are zeroes.
     pub zero_percent: u8,
-    /// Of contents and places: the same seed is the same run.
+    /// The seed of contents and places: the same seed makes the same run.
     pub seed: u64,
     /// Compare what is read with what was written.
     pub verify: bool,
@@ -127,29 +127,29 @@ pub struct Options {
 /// Why options cannot be run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OptionsError {
-    /// Block size.
+    /// The block size does not fit the namespace or the controller.
     #[error(
         "blocks of {block_bytes} bytes cannot be used: the namespace has blocks of {lba_bytes}, one \
          command moves at most {max_bytes}, and above 4096 it has to be a multiple of 4096; \
          choose another --bs"
     )]
     BlockSize {
-        /// Asked for.
+        /// Bytes of a command that were asked for.
         block_bytes: usize,
-        /// The namespace's.
+        /// Bytes of the namespace's logical blocks.
         lba_bytes: u32,
-        /// The controller's.
+        /// The most that the controller takes in one command.
         max_bytes: usize,
     },
-    /// Range.
+    /// The range does not fit the namespace.
     #[error(
         "a range of {range_bytes} bytes cannot be used: the namespace has {size_bytes}, and one \
          block is {block_bytes}; choose another --range"
     )]
     Range {
-        /// Asked for.
+        /// Bytes that were asked for.
         range_bytes: u64,
-        /// The namespace's.
+        /// Bytes of the namespace.
         size_bytes: u64,
         /// Bytes of a command.
         block_bytes: usize,
@@ -157,39 +157,39 @@ pub enum OptionsError {
     /// Verify needs memory for each sub-block.
     #[error("--verify takes ranges up to 1 TiB: set a --range")]
     VerifyRange,
-    /// Percentages.
+    /// Duplicates and zeroes together are more than everything.
     #[error("--dup {duplicate_percent} and --zero {zero_percent} are more than 100 percent")]
     Percent {
-        /// Asked for.
+        /// Duplicates that were asked for.
         duplicate_percent: u8,
-        /// Asked for.
+        /// Zeroes that were asked for.
         zero_percent: u8,
     },
-    /// Queues or depth.
+    /// Too few or too many queues or commands.
     #[error(
         "{queues} queues of {depth} commands cannot be used: 1 to {QUEUES_MAX} queues of 1 to {DEPTH_MAX}"
     )]
     Depth {
-        /// Asked for.
+        /// Queues that were asked for.
         queues: u16,
-        /// Asked for.
+        /// Commands on each that were asked for.
         depth: u16,
     },
-    /// Digests are NVMe/TCP's.
+    /// Digests were asked for over another transport than TCP.
     #[error(
         "digests protect NVMe/TCP alone: RDMA has its own; leave them out for {scheme}:// targets"
     )]
     Digests {
-        /// The target's.
+        /// The transport of the target's address.
         scheme: Scheme,
     },
-    /// TLS is NVMe/TCP's.
+    /// TLS was asked for over another transport than TCP.
     #[error("TLS protects NVMe/TCP alone; leave it out for {scheme}:// targets")]
     Tls {
-        /// The target's.
+        /// The transport of the target's address.
         scheme: Scheme,
     },
-    /// Called from outside.
+    /// The thread is no reactor.
     #[error("the load generator was not started on a reactor")]
     NoReactor,
 }

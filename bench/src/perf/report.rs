@@ -29,10 +29,12 @@ pub struct Report {
     pub verify_errors: u64,
     /// Somebody stopped it before its end.
     pub interrupted: bool,
+    /// Why the connection was lost in the middle of it, if it was: the figures are those until then.
+    pub connection_lost: Option<String>,
     /// Whether reads were to be compared.
     #[serde(skip)]
     pub verify: bool,
-    /// Of places and contents.
+    /// The seed of places and contents.
     #[serde(skip)]
     pub seed: u64,
 }
@@ -86,13 +88,24 @@ pub(super) struct Counts {
     pub(super) judged: Judged,
 }
 
+/// How a run ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// All was done.
+    Done,
+    /// Somebody stopped it.
+    Interrupted,
+    /// The connection was lost, for this reason.
+    Lost(String),
+}
+
 impl Report {
     /// The report of a run.
     pub(super) fn new(
         seconds: f64,
         [read, write]: [Direction; 2],
         counts: &Counts,
-        interrupted: bool,
+        end: End,
         options: &super::Options,
     ) -> Self {
         Self {
@@ -104,7 +117,11 @@ impl Report {
             verified_blocks: counts.judged.verified,
             unverified_blocks: counts.judged.unknown,
             verify_errors: counts.judged.wrong,
-            interrupted,
+            interrupted: end == End::Interrupted,
+            connection_lost: match end {
+                End::Lost(why) => Some(why),
+                End::Done | End::Interrupted => None,
+            },
             verify: options.verify,
             seed: options.seed,
         }
@@ -113,7 +130,8 @@ impl Report {
     /// Why a run that was to verify says nothing about the data, if it does not.
     #[must_use]
     pub fn nothing_verified(&self) -> Option<String> {
-        if !self.verify || self.verified_blocks > 0 || self.interrupted {
+        let is_whole = !self.interrupted && self.connection_lost.is_none();
+        if !self.verify || self.verified_blocks > 0 || !is_whole {
             return None;
         }
         let seed = self.seed;
@@ -242,10 +260,10 @@ impl fmt::Display for Report {
         {
             writeln!(f, "{command:>6}: {commands} commands ended with: {status}")?;
         }
-        let ended = if self.interrupted {
-            ", interrupted"
-        } else {
-            ""
+        let ended = match (&self.connection_lost, self.interrupted) {
+            (Some(_), _) => ", until the connection was lost",
+            (None, true) => ", interrupted",
+            (None, false) => "",
         };
         write!(
             f,

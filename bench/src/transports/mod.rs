@@ -42,11 +42,11 @@ const LEFT_OVER: Duration = Duration::from_secs(11);
 const LEFT_OVER_MAX: Duration = Duration::from_secs(90);
 /// Hosts that are attached and do nothing.
 const IDLE_HOSTS: usize = 16;
-/// So long at least, for that some of their keep alives are in it.
+/// They are watched for at least so long, so that some of their keep alives are counted.
 const IDLE_SECONDS_MIN: u32 = 5;
 /// Volumes of a pool of many, beside those that are used: what hosts ask for must not cost more with them.
 const MANY_VOLUMES: usize = 500;
-/// A bound to a client that hangs is its own: it ends by time.
+/// How the client fills a namespace before it is read.
 const FILL: [&str; 8] = [
     "--rw", "write", "--bs", "128k", "--qd", "16", "--size", RANGE,
 ];
@@ -79,7 +79,7 @@ pub enum TransportsError {
     System {
         /// What could not be done.
         what: String,
-        /// Why.
+        /// What the system said.
         source: std::io::Error,
     },
     /// The target.
@@ -88,9 +88,9 @@ pub enum TransportsError {
     /// The client.
     #[error("the client failed at {workload}: {message}")]
     Client {
-        /// At what.
+        /// The workload that failed.
         workload: String,
-        /// What it said.
+        /// What the client printed.
         message: String,
     },
 }
@@ -453,7 +453,7 @@ impl Bench<'_> {
     /// the figures of short runs. Others may poll for ever.
     fn settle(&self, target: &str, pid: Option<u32>) {
         if let Some(pid) = pid.filter(|_| target == OWN) {
-            // One that does not come to rest is measured as it is.
+            // A target that is never idle is measured as it is.
             let _ = is_settled(pid, SETTLING_LOOK, SETTLING_MAX);
         }
     }

@@ -32,9 +32,9 @@ pub struct Row {
     pub range: [f64; 2],
     /// Bytes a second.
     pub bytes_per_second: f64,
-    /// Latency of a command, microseconds.
+    /// Latency of a command, in microseconds: its median.
     pub p50_us: f64,
-    /// As above.
+    /// Its 99th percentile.
     pub p99_us: f64,
     /// Processor time of the client for a command, microseconds; its start is in it.
     pub client_us: f64,

@@ -6,9 +6,11 @@ use std::future::Future;
 use futures_util::FutureExt;
 use meta::Store;
 
-use crate::block_table::{CHUNK, address};
-use crate::hints::{Answer, Sought};
-use crate::wait::lock;
+use crate::metadata::block_table::{ROW_PAGE, address};
+use crate::metadata::on_disk_index::{Answer, Sought};
+use crate::residency::loading::load_some;
+use crate::residency::rows::pin_rows;
+use crate::sync::wait::lock;
 use crate::{Engine, SUB_BLOCK_BYTES};
 
 /// Waits for something that waits for nobody else.
@@ -29,7 +31,7 @@ fn finish<T>(work: impl Future<Output = T>) -> T {
 /// because the first one's count was full, or left by a recovery) may be the only one known, and go; or a
 /// block turned out to be damaged.
 pub(crate) fn count_everything(engine: &Engine, store: &dyn Store, is_fresh: bool) {
-    while finish(engine.shared.load_some()).expect("loading") {}
+    while finish(load_some(&engine.shared)).expect("loading") {}
     assert_eq!(
         lock(&engine.shared.state).blocks.held(),
         0,
@@ -37,14 +39,14 @@ pub(crate) fn count_everything(engine: &Engine, store: &dyn Store, is_fresh: boo
     );
     let everything = {
         let state = lock(&engine.shared.state);
-        let chunks = |table| {
-            let numbers = (0..state.blocks.numbers(table)).step_by(CHUNK as usize);
+        let row_pages = |table| {
+            let numbers = (0..state.blocks.numbers(table)).step_by(ROW_PAGE as usize);
             numbers.map(move |number| address(table, number))
         };
         let tables = 0..state.blocks.tables();
-        tables.flat_map(chunks).collect::<Vec<_>>()
+        tables.flat_map(row_pages).collect::<Vec<_>>()
     };
-    let here = finish(engine.shared.keep_here(everything)).expect("loading");
+    let pins = finish(pin_rows(&engine.shared, everything)).expect("loading");
     let state = lock(&engine.shared.state);
     assert!(state.is_quiet(), "a block is still marked in flight");
     let mut mappings = HashMap::new();
@@ -86,15 +88,15 @@ pub(crate) fn count_everything(engine: &Engine, store: &dyn Store, is_fresh: boo
         }
         let hints = store.hints(&[info.fingerprint]).expect("reading hints");
         let answer = Answer {
-            generation: state.hints.generation,
+            generation: state.on_disk_index.generation,
             pba: hints[0],
         };
         let found = match state.seek(&info.fingerprint, Some(answer)) {
-            Sought::Here(found) | Sought::Unindexed(found) => Some(found),
+            Sought::Indexed(found) | Sought::Unindexed(found) => Some(found),
             _ => None,
         };
         let is_known = found.is_some_and(|found| mappings.contains_key(&found));
-        let may_be_hidden = !is_fresh && state.hints.displaced > 0;
+        let may_be_hidden = !is_fresh && state.on_disk_index.displaced > 0;
         let is_listed = || lock(&engine.shared.damage).contains(pba);
         assert!(
             is_known || (found.is_none() && (may_be_hidden || is_listed())),
@@ -114,7 +116,7 @@ pub(crate) fn count_everything(engine: &Engine, store: &dyn Store, is_fresh: boo
         (packs, fragments)
     );
     drop(state);
-    drop(here);
+    drop(pins);
     let status = engine.status();
     assert_eq!(status.used_bytes, blocks * SUB_BLOCK_BYTES as u64);
     assert_eq!(

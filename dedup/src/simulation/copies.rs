@@ -15,7 +15,7 @@ use rand::Rng;
 use super::Story;
 use super::settings::Pair;
 use super::world::{Actor, VolumeModel, World};
-use crate::wait::yield_once;
+use crate::sync::wait::yield_once;
 use crate::{Engine, EngineParts, ErrorKind, Result};
 
 /// Store and journal of one moment.

@@ -7,7 +7,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::model::Effect;
 use super::world::{Actor, Admin, Target, World, patiently};
-use crate::wait::yield_once;
+use crate::sync::wait::yield_once;
 
 impl World {
     /// What the target becomes when the source is copied to it, and the source's cells are kept from

@@ -11,7 +11,7 @@ use drives::{
 };
 use reactor::Buffer;
 
-use crate::wait::lock;
+use crate::sync::wait::lock;
 
 /// A drive of which single operations can be made to fail, and whose blocks decay.
 pub(super) struct ShakyDrive {

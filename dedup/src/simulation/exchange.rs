@@ -9,7 +9,7 @@ use rand_chacha::ChaCha8Rng;
 use super::content::{SECTOR, fill};
 use super::model::{Content, Effect};
 use super::world::{Actor, Target, World, patiently};
-use crate::wait::yield_once;
+use crate::sync::wait::yield_once;
 
 impl World {
     /// What the cells of a range certainly hold.

@@ -39,33 +39,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use drives::{Drive, FaultDrive, FaultPlan};
-use meta::{JournalConfig, MemoryMedia, MemoryStore, StoreFault};
+use meta::{FingerprintFunction, JournalConfig, MemoryMedia, MemoryStore, StoreFault};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use reactor::BufferPool;
 use uuid::Uuid;
 
 use crate::ablation::Broken;
-use crate::engine::BOUNCE_BYTES_MIN;
-use crate::fingerprint::weak;
-use crate::map::PAGE_BYTES;
+use crate::content::fingerprint::weak;
+use crate::hooks;
+use crate::io::verify::keep_verifying;
+use crate::metadata::page_map::PAGE_BYTES;
+use crate::pool::config::BOUNCE_BYTES_MIN;
 use crate::{Blocking, BootId, Engine, EngineConfig, EngineParts, ErrorKind, LABEL_BLOCKS, Result};
 pub(crate) use audit::count_everything;
 use copies::Copy;
 use drive::ShakyDrive;
 use executor::Ended;
 use world::{Actor, Tally, World};
-
-thread_local! {
-    /// Batches of several commands, and commands that went on alone, on this thread.
-    static BATCHES: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
-}
-
-/// The engine says that it forms a batch of so many commands, or that so many leave one.
-pub(crate) fn note_batch(commands: usize, leave: usize) {
-    let (shared, alone) = BATCHES.get();
-    BATCHES.set((shared + u64::from(commands > 1), alone + leave as u64));
-}
 
 /// Seeds in a usual test run.
 const SEEDS: u64 = 4000;
@@ -86,6 +77,7 @@ struct Story {
     store: Arc<MemoryStore>,
     config: EngineConfig,
     blocking: Blocking,
+    fingerprint: FingerprintFunction,
     /// How often the machine was started, and whether it tells.
     boot: u128,
     tells_boot: bool,
@@ -115,7 +107,7 @@ impl Story {
             } else {
                 1 << 20
             },
-            trim_chunk: rng.random_range(1..40),
+            trim_record_entries: rng.random_range(1..40),
             trim_at_once: rng.random_range(1..60),
             discard: rng.random(),
             bounce_bytes: BOUNCE_BYTES_MIN,
@@ -145,7 +137,7 @@ impl Story {
         };
         let blocking = match rng.random() {
             true => Blocking::Inline,
-            false => Blocking::Turns,
+            false => Blocking::Yielding,
         };
         let mut world = World::default();
         world.is_hash_weak = rng.random_range(0..4) == 0 || has_weak_hash_only();
@@ -159,6 +151,7 @@ impl Story {
             store: Arc::new(MemoryStore::new()),
             config,
             blocking,
+            fingerprint: function_of(seed),
             boot: 1,
             tells_boot,
             world: Rc::new(RefCell::new(world)),
@@ -195,6 +188,7 @@ impl Story {
             journal: self.media.clone(),
             store: self.store.clone(),
             hash_key: [7; 32],
+            fingerprint: self.fingerprint,
             blocking: self.blocking,
             boot: self.boot_id(),
             config: self.config.clone(),
@@ -365,7 +359,7 @@ impl Story {
         }
         if self.rng.random_range(0..4) > 0 {
             let shared = engine.shared.clone();
-            tasks.push(Box::pin(async move { shared.keep_verifying().await }));
+            tasks.push(Box::pin(async move { keep_verifying(&shared).await }));
         }
         let added: Rc<RefCell<Option<Arc<ShakyDrive>>>> = Rc::default();
         if self.drives.len() < DRIVES_MAX && self.rng.random_range(0..4) == 0 {
@@ -416,14 +410,16 @@ impl Story {
     }
 
     fn tell(mut self) -> Tally {
-        BATCHES.take();
+        hooks::take_batches();
         for _ in 0..self.rng.random_range(1..=4) {
             self.world.borrow_mut().tally.lives += 1;
             self.arm();
             let engine = self.open_and_verify();
             self.decay();
             let ended = self.live(&engine);
-            let is_whole = crate::wait::lock(&engine.shared.state).read_only.is_none();
+            let is_whole = crate::sync::wait::lock(&engine.shared.state)
+                .read_only
+                .is_none();
             if ended == Ended::Done && !self.has_struck() && is_whole {
                 audit::count_everything(&engine, &*self.store, false);
                 if self.rng.random() && self.close(&engine) {
@@ -440,7 +436,7 @@ impl Story {
         let engine = self.rewrite(engine);
         self.finish(engine);
         let mut tally = self.world.borrow().tally;
-        let (shared, alone) = BATCHES.take();
+        let (shared, alone) = hooks::take_batches();
         tally.shared_batches += shared;
         tally.went_alone += alone;
         tally
@@ -554,6 +550,14 @@ fn run_seeds(first: u64, count: u64) -> Tally {
                 sum
             })
     })
+}
+
+/// Every second story has the one, every second the other.
+fn function_of(seed: u64) -> FingerprintFunction {
+    match seed % 2 {
+        0 => FingerprintFunction::Clnh,
+        _ => FingerprintFunction::Blake3,
+    }
 }
 
 /// Whether contents collide in every story, not in one of four.

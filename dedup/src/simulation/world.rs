@@ -18,7 +18,9 @@ use uuid::Uuid;
 use super::content::{SECTOR, fill, number};
 use super::model::{Cell, Content, Effect, SECTORS};
 use super::settings::Pair;
-use crate::wait::yield_once;
+use crate::residency::loading::load_some;
+use crate::residency::pages::warm_up;
+use crate::sync::wait::yield_once;
 use crate::{Engine, ErrorKind, Result, VolumeSpec};
 
 /// Sub-blocks of the largest simulated volume.
@@ -635,8 +637,8 @@ impl Actor {
         let began = self.world.borrow_mut().tick();
         let result = match rng.random_range(0..4) {
             0 => self.engine.checkpoint().await,
-            1 if rng.random() => return drop(self.engine.shared.warm_up().await),
-            1 => return drop(self.engine.shared.load_some().await),
+            1 if rng.random() => return drop(warm_up(&self.engine.shared).await),
+            1 => return drop(load_some(&self.engine.shared).await),
             _ => self.engine.maintain().await,
         };
         self.note_flush(began, result);

@@ -9,7 +9,10 @@ use std::sync::Arc;
 
 use dedup::{Blocking, Engine, EngineConfig, EngineParts};
 use drives::{BLOCK_BYTES, Drive, DriveError, Extent, LocalBoxFuture, Transferred};
-use meta::{DriveSpec, FileMedia, JournalMedia, LABEL_BYTES, PoolDir, PoolSpec, RocksOptions};
+use meta::{
+    DriveSpec, FileMedia, FingerprintFunction, JournalMedia, LABEL_BYTES, PoolDir, PoolSpec,
+    RocksOptions,
+};
 use reactor::Buffer;
 
 use super::{Pool, block_on, spec};
@@ -72,6 +75,7 @@ impl Drive for PlainFile {
 pub(crate) fn create(dir: &Path) {
     let spec = PoolSpec {
         journal_bytes: 4 << 20,
+        fingerprint: FingerprintFunction::Clnh,
         ..PoolSpec::new(vec![DriveSpec::new("drive0", BLOCKS)])
     };
     let creation = PoolDir::begin(dir, &spec).unwrap();
@@ -104,6 +108,7 @@ pub(crate) fn open_on(
         journal: journal(pool.open_journal().unwrap()),
         store: Arc::new(pool.open_store(RocksOptions::default()).unwrap()),
         hash_key: pool.identity().hash_key,
+        fingerprint: pool.identity().fingerprint,
         blocking: Blocking::Inline,
         boot: None,
         config: EngineConfig::default(),

@@ -16,7 +16,7 @@ use dedup::{
     Volume, VolumeSpec,
 };
 use drives::{BLOCK_BYTES, Drive, DriveError, Extent, LocalBoxFuture, Transferred};
-use meta::{JournalConfig, MemoryMedia, MemoryStore, VerifyPolicy};
+use meta::{JournalConfig, JournalMedia, MemoryMedia, MemoryStore, VerifyPolicy};
 use reactor::{Buffer, BufferPool};
 
 /// Wakes the thread that waits.
@@ -254,7 +254,7 @@ impl Pool {
             store: Arc::new(MemoryStore::new()),
             config: EngineConfig {
                 bounce_bytes: BOUNCE_BYTES_MIN,
-                trim_chunk: 64,
+                trim_record_entries: 64,
                 journal: JournalConfig {
                     payload_bytes_max: 16 << 10,
                     reserve_bytes: 1 << 10,
@@ -275,15 +275,24 @@ impl Pool {
     }
 
     pub(crate) fn try_open(&self) -> Result<Arc<Engine>, EngineError> {
+        self.try_open_on(self.media.clone())
+    }
+
+    /// As `try_open`, on another journal.
+    pub(crate) fn try_open_on(
+        &self,
+        journal: Arc<dyn JournalMedia>,
+    ) -> Result<Arc<Engine>, EngineError> {
         block_on(Engine::open(EngineParts {
             drives: self
                 .drives
                 .iter()
                 .map(|drive| drive.clone() as Arc<dyn Drive>)
                 .collect(),
-            journal: self.media.clone(),
+            journal,
             store: self.store.clone(),
             hash_key: [9; 32],
+            fingerprint: meta::FingerprintFunction::Clnh,
             blocking: Blocking::Inline,
             boot: self.boot,
             config: self.config.clone(),

@@ -37,7 +37,7 @@ pub(super) fn recognise(file: &File) -> Option<String> {
     if !ended(&child) {
         tracing::warn!(
             program,
-            "the program does not answer: its opinion is left out"
+            "the program does not answer: the drive is looked at without it"
         );
         // It may have ended meanwhile.
         let _ = child.kill();

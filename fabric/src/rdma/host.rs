@@ -19,15 +19,16 @@ use nvme::completion::CQE_BYTES;
 use nvme::rdma_cm::{RdmaCmAccept, RdmaCmReject, RdmaCmRequest, RdmaCmStatus};
 use nvme::{Cqe, SglDescriptor, Sqe};
 
-use crate::budget::{Budget, Permit};
-use crate::commands::{Commands, Outcome, Reply};
 use crate::device::Device;
-use crate::host_queue::{HostData, HostError, HostQueueParams, QueueConnectError};
-use crate::lifecycle::Lifecycle;
-use crate::memory::FabricMemory;
-use crate::rdma::{
-    CloseReason, Completion, ConnectionParams, QueuePair, QueuePairHandler, RemoteRights, Work,
-    WorkKind, WorkStatus,
+use crate::error::CloseReason;
+use crate::memory::{Budget, FabricMemory, Permit};
+use crate::provider::{
+    Completion, ConnectionParams, QueuePair, QueuePairHandler, RemoteRights, Work, WorkKind,
+    WorkStatus,
+};
+use crate::queue::{
+    Close, Commands, HostData, HostError, HostQueueParams, Lifecycle, Outcome, QueueConnectError,
+    Reply,
 };
 use crate::waiters::Waiters;
 
@@ -234,17 +235,6 @@ impl RdmaHost {
         outstanding > FEW_COMMANDS && qp.packet_bytes().is_some_and(divides)
     }
 
-    pub(crate) fn close(&self, reason: CloseReason) {
-        if !self.life.end(reason) {
-            return;
-        }
-        self.connecting.borrow_mut().wake_all();
-        if let Some(qp) = self.qp.get() {
-            qp.disconnect();
-        }
-        self.fail_commands();
-    }
-
     fn fail_commands(&self) {
         let error = self.gone();
         let commands = self.commands.borrow_mut().take_all();
@@ -298,6 +288,19 @@ impl RdmaHost {
             });
         }
         Ok(())
+    }
+}
+
+impl Close for RdmaHost {
+    fn close(&self, reason: CloseReason) {
+        if !self.life.end(reason) {
+            return;
+        }
+        self.connecting.borrow_mut().wake_all();
+        if let Some(qp) = self.qp.get() {
+            qp.disconnect();
+        }
+        self.fail_commands();
     }
 }
 

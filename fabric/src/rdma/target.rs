@@ -7,8 +7,7 @@
 //! - Before the host has proved who it is the queue holds a few receives and a place at its listener.
 //! - A completion is sent after its data; its SEND invalidates the command's own key if the command
 //!   asked for that, and no other.
-//! - READs are cut into pieces; pieces in flight are bounded per queue by their number and
-//!   bytes, and per device by their bytes, so that responses fit the receive buffers.
+//! - READs in flight are bounded by their number and bytes for the queue, and by their bytes for the device.
 //! - A host that does not take its data holds up itself alone: its queue gives out no further command
 //!   while it holds its share of the buffers ([`QueueLimits::queue_share`]).
 //! - A capsule that is too short or too long, or that points outside of itself, closes this queue.
@@ -16,37 +15,34 @@
 //! - However the queue ends, every buffer goes back: work in flight is flushed by the device, waiting
 //!   fetches fail, `next_command` gives None, and `closed` tells when it is over.
 
-use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::VecDeque;
-use std::future::poll_fn;
-use std::rc::Rc;
-use std::task::{Poll, Waker};
+use std::cell::{OnceCell, RefCell};
+use std::rc::{Rc, Weak};
 
 use nvme::command::SQE_BYTES;
 use nvme::{Cqe, SglDescriptor, Sqe, Status};
 use reactor::{Buffer, BufferPool, MAX_BUFFER_BYTES};
 
+use super::reads::Reads;
 use crate::admission::Place;
-use crate::budget::{Budget, Permit};
 use crate::device::Device;
-use crate::intake::Intake;
-use crate::listener::{RECEIVES_UNPROVEN, Slot};
-use crate::memory::FabricMemory;
-use crate::rdma::{
-    CloseReason, Completion, PostError, QueuePair, QueuePairHandler, RegionKey, Work, WorkKind,
-    WorkStatus,
+use crate::error::CloseReason;
+use crate::memory::{Budget, FabricMemory, Held, Permit, Share};
+use crate::provider::{
+    Completion, PostError, QueuePair, QueuePairHandler, RegionKey, Work, WorkKind, WorkStatus,
 };
-use crate::share::{Held, Share};
-use crate::target_queue::{Capsule, CapsuleData, QueueInfo, QueueLimits, TransferError};
+use crate::queue::{Capsule, CapsuleData, Close, Intake, QueueInfo, QueueLimits, TransferError};
+
+/// Receives that a queue has before its host has proved who it is. Its Connect and the messages of authentication come
+/// one after the other; a host that sends more at once is told to wait.
+const RECEIVES_UNPROVEN: usize = 4;
+
+/// A queue as those know it that may have to close it.
+pub(super) type Slot = Rc<OnceCell<Weak<RdmaTarget>>>;
 
 /// Responses that may wait for their acknowledgement, as a multiple of the queue's depth. A host
 /// sends its next command when it has the response, and the acknowledgement can be late or lost; but
 /// one that never acknowledges must not make the queue grow.
 const UNACKED_PER_DEPTH: usize = 4;
-
-/// A queue may take this fraction of the bytes of READ responses that its device may have on their
-/// way.
-const QUEUE_SHARE: usize = 8;
 
 /// An NVMe/RDMA queue of a target.
 pub(crate) struct RdmaTarget {
@@ -57,15 +53,8 @@ pub(crate) struct RdmaTarget {
     qp: OnceCell<Rc<dyn QueuePair>>,
     intake: Intake,
     depth: u16,
-    /// Reads of this queue in flight, by number: as many as the limits and the connection allow.
-    reads_budget: OnceCell<Budget>,
+    reads: Reads,
     reads_max: usize,
-    /// Reads of this queue in flight, in bytes: a share of the device's, so that hosts that died in
-    /// the middle of their transfers do not hold up those that live.
-    share_budget: Budget,
-    /// Reads of all queues of the device in flight, in bytes.
-    bytes_budget: Budget,
-    read_bytes_max: usize,
     /// Data of commands that were given out, and data that the host has not acknowledged.
     share: Share,
     /// Where the data of commands lies.
@@ -87,30 +76,6 @@ struct State {
     outstanding: usize,
     /// Responses sent and not acknowledged.
     unacked: usize,
-    next_read: u64,
-    /// In the order in which they were posted, which is that of their ends.
-    reads: VecDeque<ReadInFlight>,
-}
-
-impl State {
-    fn take_read(&mut self, id: u64) -> Option<ReadInFlight> {
-        let at = self.reads.iter().position(|read| read.id == id)?;
-        self.reads.remove(at)
-    }
-}
-
-/// A READ that the device works on. The permits go back when it is done, even if whoever waited for
-/// it is gone.
-struct ReadInFlight {
-    id: u64,
-    result: Rc<ReadResult>,
-    _permits: [Permit; 3],
-}
-
-#[derive(Default)]
-struct ReadResult {
-    done: Cell<Option<(WorkStatus, FabricMemory)>>,
-    waker: RefCell<Option<Waker>>,
 }
 
 impl RdmaTarget {
@@ -131,11 +96,8 @@ impl RdmaTarget {
             qp: OnceCell::new(),
             intake: Intake::new(info),
             depth,
-            reads_budget: OnceCell::new(),
+            reads: Reads::new(bytes_budget, read_bytes_max),
             reads_max: limits.reads_max,
-            share_budget: Budget::new((bytes_budget.total() / QUEUE_SHARE).max(read_bytes_max)),
-            bytes_budget,
-            read_bytes_max: read_bytes_max.max(1),
             share: Share::new(limits.queue_share, limits.host_share, held),
             buffers: reactor::current().map(|here| here.buffers().clone()),
             state: RefCell::default(),
@@ -166,7 +128,15 @@ impl RdmaTarget {
         }
         let Some(permit) = memory.listener.try_acquire(memory.bytes) else {
             let info = self.intake.info.get();
-            tracing::warn!(peer = %info.peer, qid = info.qid, bytes = memory.bytes, "no memory for the capsules of a queue");
+            crate::log_of_peer!(
+                warn,
+                "no memory for capsules",
+                info.peer.ip(),
+                peer = %info.peer,
+                qid = info.qid,
+                bytes = memory.bytes,
+                "queue closed: its capsules find no memory; `onefold serve --rdma-capsules` allows more"
+            );
             return self.close(CloseReason::Local);
         };
         let _ = memory.taken.set(permit);
@@ -184,8 +154,7 @@ impl RdmaTarget {
 
     pub(crate) fn attach(&self, qp: Rc<dyn QueuePair>) {
         // Called once, right after the queue pair was made.
-        let reads = self.reads_max.min(qp.reads_max()).max(1);
-        let _ = self.reads_budget.set(Budget::new(reads));
+        self.reads.allow(self.reads_max.min(qp.reads_max()));
         let _ = self.qp.set(qp);
     }
 
@@ -262,84 +231,15 @@ impl RdmaTarget {
                 if address.checked_add(len as u64).is_none() {
                     return error(Status::DATA_TRANSFER_ERROR, "the SGL's address range wraps");
                 }
-                self.read(RegionKey { rkey: key, address }, len, buf).await
+                let Some(qp) = self.qp.get().filter(|_| !self.intake.life.is_ending()) else {
+                    return Err(TransferError::GONE);
+                };
+                let from = RegionKey { rkey: key, address };
+                self.reads.fetch(&**qp, from, len, buf).await
             }
             Ok(_) => error(Status::SGL_TYPE_INVALID, "the SGL is not an RDMA one"),
             Err(status) => error(status, "the SGL is invalid"),
         }
-    }
-
-    async fn read(
-        &self,
-        from: RegionKey,
-        len: usize,
-        buf: Buffer,
-    ) -> Result<Buffer, TransferError> {
-        let gone = TransferError::GONE;
-        let reads_budget = self.reads_budget.get().ok_or(gone.clone())?;
-        let mut memory = FabricMemory::Buffer(buf);
-        let mut offset = 0;
-        while offset < len {
-            let piece = (len - offset).min(self.read_bytes_max);
-            let permits = [
-                reads_budget.acquire(1).await,
-                self.share_budget.acquire(piece).await,
-                self.bytes_budget.acquire(piece).await,
-            ];
-            let remote = RegionKey {
-                rkey: from.rkey,
-                address: from.address.wrapping_add(offset as u64),
-            };
-            let result = self.post_read(memory, offset, piece, remote, permits)?;
-            let (status, back) = result.wait().await;
-            if status != WorkStatus::Success {
-                return Err(gone);
-            }
-            memory = back;
-            offset += piece;
-        }
-        memory.into_buffer().ok_or(gone)
-    }
-
-    fn post_read(
-        &self,
-        into: FabricMemory,
-        offset: usize,
-        len: usize,
-        remote: RegionKey,
-        permits: [Permit; 3],
-    ) -> Result<Rc<ReadResult>, TransferError> {
-        let error = TransferError {
-            status: Status::DATA_TRANSFER_ERROR,
-            message: "the queue does not take another READ",
-        };
-        let mut state = self.state.borrow_mut();
-        let Some(qp) = self.qp.get().filter(|_| !self.intake.life.is_ending()) else {
-            return Err(error);
-        };
-        let id = state.next_read;
-        state.next_read += 1;
-        if qp
-            .post_send(
-                id,
-                Work::Read {
-                    into,
-                    offset,
-                    len,
-                    remote,
-                },
-            )
-            .is_err()
-        {
-            return Err(error);
-        }
-        let result = Rc::new(ReadResult::default());
-        state.reads.push_back(ReadInFlight {
-            id,
-            result: result.clone(),
-            _permits: permits,
-        });
-        Ok(result)
     }
 
     pub(crate) fn complete(&self, capsule: Capsule, cqe: Cqe, data: Option<(Buffer, usize)>) {
@@ -420,18 +320,6 @@ impl RdmaTarget {
         }
     }
 
-    pub(crate) fn close(&self, reason: CloseReason) {
-        let is_displaced = reason == CloseReason::Displaced;
-        if !self.intake.end(reason) {
-            return;
-        }
-        match self.qp.get() {
-            Some(qp) if is_displaced => qp.abandon(),
-            Some(qp) => qp.disconnect(),
-            None => {}
-        }
-    }
-
     fn command(&self, memory: FabricMemory, len: usize) {
         let mut state = self.state.borrow_mut();
         if self.intake.life.is_ending() {
@@ -460,6 +348,20 @@ impl RdmaTarget {
                 crate::log_of_peer!(warn, "violation", info.peer.ip(), peer = %info.peer, qid = info.qid, violation, "queue closed");
                 self.close(CloseReason::Violation(violation));
             }
+        }
+    }
+}
+
+impl Close for RdmaTarget {
+    fn close(&self, reason: CloseReason) {
+        let is_displaced = reason == CloseReason::Displaced;
+        if !self.intake.end(reason) {
+            return;
+        }
+        match self.qp.get() {
+            Some(qp) if is_displaced => qp.abandon(),
+            Some(qp) => qp.disconnect(),
+            None => {}
         }
     }
 }
@@ -527,10 +429,7 @@ impl QueuePairHandler for RdmaTarget {
                 state.unacked = state.unacked.saturating_sub(1);
             }
             WorkKind::Read => {
-                let read = self.state.borrow_mut().take_read(id);
-                if let Some(read) = read {
-                    read.result.set(status, memory);
-                }
+                self.reads.completed(id, status, memory);
             }
         }
     }
@@ -538,32 +437,7 @@ impl QueuePairHandler for RdmaTarget {
     fn closed(&self, reason: CloseReason) {
         self.intake.end(reason.clone());
         self.intake.life.over(reason);
-        // Nothing is in flight any more; this is for a provider that forgot to flush a READ.
-        let reads = std::mem::take(&mut self.state.borrow_mut().reads);
-        for read in reads {
-            read.result
-                .set(WorkStatus::Flushed, FabricMemory::inline(&[]));
-        }
-    }
-}
-
-impl ReadResult {
-    fn set(&self, status: WorkStatus, memory: FabricMemory) {
-        self.done.set(Some((status, memory)));
-        if let Some(waker) = self.waker.take() {
-            waker.wake();
-        }
-    }
-
-    async fn wait(&self) -> (WorkStatus, FabricMemory) {
-        poll_fn(|cx| match self.done.take() {
-            Some(done) => Poll::Ready(done),
-            None => {
-                *self.waker.borrow_mut() = Some(cx.waker().clone());
-                Poll::Pending
-            }
-        })
-        .await
+        self.reads.end();
     }
 }
 

@@ -10,10 +10,11 @@ use roce::endpoint::{AcceptParams, Path, PathMtu, QpId, RejectReason, RequestId,
 use roce::memory::Access;
 
 use super::device::{Shared, setup_error};
+use crate::error::SetupError;
 use crate::memory::FabricMemory;
-use crate::rdma::{
+use crate::provider::{
     ConnectionParams, PendingConnection, PostError, QueuePair, QueuePairHandler, RdmaListener,
-    RegionKey, RemoteRights, SetupError, Work,
+    RegionKey, RemoteRights, Work,
 };
 use crate::waiters::Waiters;
 

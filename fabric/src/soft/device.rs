@@ -21,13 +21,11 @@ use super::parts::{self, Inbox, Neighbours};
 use super::socket::{self, Links, ReceiveBatch, Socket};
 use super::socket_send::SendBatch;
 use super::strict::{self, Found, Headers};
-use super::{Addresses, ROCE_PORT, SoftConfig, SoftCounters};
-use crate::budget::Budget;
-use crate::memory::FabricMemory;
-use crate::rdma::{
-    ConnectionParams, DeviceError, ListenError, QueuePair, QueuePairHandler, RdmaDevice,
-    RdmaListener, SetupError,
-};
+use super::{SoftConfig, SoftCounters};
+use crate::address::{Addresses, ROCE_PORT};
+use crate::error::{DeviceError, ListenError, SetupError};
+use crate::memory::{Budget, FabricMemory};
+use crate::provider::{ConnectionParams, QueuePair, QueuePairHandler, RdmaDevice, RdmaListener};
 use crate::waiters::Waiters;
 
 /// The RDMA CM's TCP port space in a service identifier; the port is in the lower 16 bits.
@@ -62,8 +60,6 @@ pub(super) struct Shared {
     pub(super) headers: Vec<Option<RefCell<Headers>>>,
     _guards: Arc<Vec<AddressGuard>>,
     pub(super) neighbours: Neighbours,
-    /// Connections that were dealt out to the parts.
-    pub(super) dealt: Cell<usize>,
     pub(super) config: SoftConfig,
     pub(super) handlers: RefCell<Handlers>,
     pub(super) listeners: RefCell<HashMap<u16, Vec<Rc<ListenerState>>>>,
@@ -164,7 +160,6 @@ impl SoftDevice {
             headers,
             _guards: guards,
             neighbours,
-            dealt: Cell::default(),
             config,
             handlers: RefCell::default(),
             listeners: RefCell::default(),

@@ -16,15 +16,18 @@ use roce::endpoint::{
 };
 use roce::wire::icrc::{self, Flow};
 
-use super::ROCE_PORT;
+use super::SoftCounters;
 use super::connection::SoftPending;
 use super::device::Shared;
 use super::parts::Stray;
 use super::socket::{self, Datagrams, Links, Socket};
 use super::socket_send::{QPN_BYTES, Sendable};
 use super::strict::{Headers, Sequence};
+use crate::address::ROCE_PORT;
+use crate::error::CloseReason;
+use crate::listening::log_full_backlog;
 use crate::memory::FabricMemory;
-use crate::rdma::{CloseReason, Completion, WorkKind, WorkStatus};
+use crate::provider::{Completion, QueuePairHandler, WorkKind, WorkStatus};
 
 /// Batches taken from a socket before others have their turn.
 const BATCHES_PER_TURN: usize = 4;
@@ -323,52 +326,61 @@ impl Shared {
         let mut counters = self.counters.borrow_mut();
         let mut endpoint = self.endpoint.borrow_mut();
         self.links.borrow_mut().learn(path, datagrams.link);
-        for packet in datagrams.iter() {
-            counters.packets_received += 1;
-            if let Some(every) = self.config.drop_every
-                && scatter(counters.packets_received).is_multiple_of(u64::from(every.max(1)))
-            {
-                counters.dropped_on_purpose += 1;
-                continue;
-            }
-            let management = packet.get(5..8) == Some(&MANAGEMENT_QPN);
-            let verified = icrc::verify_expecting(&flow, packet, sequence.expected());
-            if !verified.is_ok_and(|verified| sequence.accepts(verified)) {
-                counters.icrc_errors += 1;
-                if management {
-                    counters.management_icrc_errors += 1;
-                    self.warnings.unanswered.say(now, |times| {
-                        tracing::warn!(peer = %src, local = %dst, times,
-                            "connection management packets dropped unanswered: their ICRC is wrong \
-                             (address translation on the way, or a damaged packet)");
-                    });
-                }
-                continue;
-            }
-            let body = &packet[..packet.len() - icrc::LEN];
-            if let Some(to) = self.stray(body) {
-                let stray = Stray {
-                    path,
-                    marked: datagrams.marked,
-                    packet: body.into(),
-                };
-                counters.handed_on += u64::from(self.neighbours.hand_on(to, stray));
-                continue;
-            }
-            let dropped = endpoint.counters().management_dropped;
-            if datagrams.marked {
-                endpoint.handle_marked_packet(now, path, body);
-            } else {
-                endpoint.handle_packet(now, path, body);
-            }
-            if management && endpoint.counters().management_dropped > dropped {
-                self.warnings.unanswered.say(now, |times| {
-                    tracing::warn!(peer = %src, local = %dst, times,
-                        "connection management packets dropped unanswered: late duplicates, or not \
-                         what the connection's state allows");
-                });
-            }
+        let dropped = endpoint.counters().management_dropped;
+        let intact = datagrams.iter().filter_map(|packet| {
+            let body = self.intact(now, &flow, packet, &mut sequence, &mut counters)?;
+            let Some(to) = self.stray(body) else {
+                return Some(body);
+            };
+            let stray = Stray {
+                path,
+                marked: datagrams.marked,
+                packet: body.into(),
+            };
+            counters.handed_on += u64::from(self.neighbours.hand_on(to, stray));
+            None
+        });
+        // Each is taken as soon as it was checked: it is in the cache then.
+        endpoint.handle_packets(now, path, datagrams.marked, intact);
+        if endpoint.counters().management_dropped > dropped {
+            self.warnings.unanswered.say(now, |times| {
+                tracing::warn!(peer = %src, local = %dst, times,
+                    "connection management packets dropped unanswered: late duplicates, or not \
+                     what the connection's state allows");
+            });
         }
+    }
+
+    /// A packet without its ICRC, if that is right; one that is dropped is counted.
+    fn intact<'p>(
+        &self,
+        now: Instant,
+        flow: &Flow,
+        packet: &'p [u8],
+        sequence: &mut Sequence,
+        counters: &mut SoftCounters,
+    ) -> Option<&'p [u8]> {
+        counters.packets_received += 1;
+        if let Some(every) = self.config.drop_every
+            && scatter(counters.packets_received).is_multiple_of(u64::from(every.max(1)))
+        {
+            counters.dropped_on_purpose += 1;
+            return None;
+        }
+        let verified = icrc::verify_expecting(flow, packet, sequence.expected());
+        if verified.is_ok_and(|verified| sequence.accepts(verified)) {
+            return packet.get(..packet.len() - icrc::LEN);
+        }
+        counters.icrc_errors += 1;
+        if packet.get(QPN_BYTES) == Some(&MANAGEMENT_QPN) {
+            counters.management_icrc_errors += 1;
+            self.warnings.unanswered.say(now, |times| {
+                tracing::warn!(peer = %flow.src, local = %flow.dst, times,
+                    "connection management packets dropped unanswered: their ICRC is wrong \
+                     (address translation on the way, or a damaged packet)");
+            });
+        }
+        None
     }
 
     /// The part that a packet is for, if it is another one.
@@ -610,19 +622,23 @@ impl Shared {
         }
     }
 
-    /// The part that has its turn with a connection, if it is another one.
+    /// The part that shall have a connection that was asked for, if it is another one: of those that listen there the
+    /// one with the fewest.
     fn deal(&self, local: IpAddr, port: u16) -> Option<usize> {
         let part = self.neighbours.part;
         if part.index() > 0 || part.count() == 1 {
             return None;
         }
-        let turn = self.dealt.get();
-        self.dealt.set(turn.wrapping_add(1));
-        let to = self.neighbours.whose_turn(turn, local, port);
+        let endpoint = self.endpoint.borrow();
+        // The request itself waits here.
+        let own = |of: &usize| usize::from(*of == part.index());
+        let connections = |of: &usize| endpoint.connections_of(*of) - own(of);
+        let parts = self.neighbours.listening.parts(local, port);
+        let to = parts.into_iter().min_by_key(connections)?;
         (to != part.index()).then_some(to)
     }
 
-    fn tell(&self, qp: QpId, what: impl FnOnce(&dyn crate::rdma::QueuePairHandler)) {
+    fn tell(&self, qp: QpId, what: impl FnOnce(&dyn QueuePairHandler)) {
         let handler = self.handlers.borrow().get(&qp).cloned();
         if let Some(handler) = handler {
             what(&*handler);
@@ -662,7 +678,7 @@ impl Shared {
             return pending.refuse(RejectReason::InvalidMtu);
         }
         if let Err(pending) = listener.offer(pending) {
-            crate::log_of_peer!(warn, "too many are waiting", path.remote, peer = %path.remote, port, "connection refused: too many are waiting");
+            log_full_backlog(path.remote, port);
             pending.refuse(RejectReason::NoResources);
         }
     }

@@ -22,24 +22,7 @@ mod socket_raw;
 mod socket_send;
 mod strict;
 
-use std::net::IpAddr;
-
 pub(crate) use device::{SoftDevice, SoftPart};
-
-/// The UDP port of RoCEv2 (assigned by IANA); both ends of every connection use it.
-pub const ROCE_PORT: u16 = 4791;
-
-/// Which addresses of this machine a device uses.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Addresses {
-    /// All of them, IPv4 and IPv6.
-    Wildcard,
-    /// These; an unspecified one means its whole family.
-    Specific(Vec<IpAddr>),
-    /// The one from which this peer is reached; if the peer is this machine itself, a random
-    /// loopback address.
-    ToReach(IpAddr),
-}
 
 /// Bounds of a soft device.
 #[derive(Clone, Debug)]

@@ -2,14 +2,12 @@
 //!
 //! Each part has an endpoint, a socket for each address, and the queue pairs whose numbers name it; the
 //! kernel gives each packet to the right socket. The first part has connection management, and deals
-//! connections out to those that listen, in turns. Parts share what is in here: queues of messages, which
+//! each connection out to the one with the fewest of those that listen. Parts share what is in here: queues of messages, which
 //! a connection needs a few of, and the list of who listens.
 //!
 //! Rules: the sockets of an address are opened together, in order, and only one device has an address, so
 //! the kernel's numbering of them is the parts'. While a device closes the numbering changes; and a network
 //! card may merge packets to several queue pairs of one peer. What comes to the wrong part is handed on.
-
-use std::net::IpAddr;
 
 use reactor::sync::queue::{Full, Receiver, Sender, channel};
 use roce::endpoint::{EndpointConfig, Part, Path, Relay};
@@ -83,14 +81,5 @@ impl Neighbours {
     pub(super) fn hand_on(&self, to: usize, stray: Stray) -> bool {
         let queue = self.strays.get(to);
         queue.is_some_and(|queue| queue.try_send(stray).is_ok())
-    }
-
-    /// Who gets the connection number `turn` to an address and a port; this part if nobody listens.
-    pub(super) fn whose_turn(&self, turn: usize, local: IpAddr, port: u16) -> usize {
-        let parts = self.listening.parts(local, port);
-        match parts.len() {
-            0 => self.part.index(),
-            count => parts[turn % count],
-        }
     }
 }

@@ -16,7 +16,7 @@ use libc::c_int;
 use roce::endpoint::Path;
 use roce::wire::GSI_QPN;
 
-use super::ROCE_PORT;
+use crate::address::ROCE_PORT;
 
 /// Datagrams, or runs of them that the kernel merged, taken with one system call.
 const RECEIVE_MESSAGES: usize = 32;

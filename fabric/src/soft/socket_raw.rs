@@ -16,8 +16,8 @@ use libc::c_int;
 use roce::endpoint::Part;
 use roce::wire::GSI_QPN;
 
-use super::ROCE_PORT;
 use super::socket::{BPF_ALU_MOD_K, BTH_QPN_WORD, QPN_MASK, step};
+use crate::address::ROCE_PORT;
 
 /// Headers taken with one system call.
 const BATCH: usize = 64;

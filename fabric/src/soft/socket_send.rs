@@ -24,8 +24,8 @@ use libc::c_void;
 use roce::endpoint::{Endpoint, Path, Transmit};
 use roce::wire::icrc::{self, Flow};
 
-use super::ROCE_PORT;
 use super::socket::{CONTROL_WORDS, Control, Links, Socket, check, socket_name, write_control};
+use crate::address::ROCE_PORT;
 use crate::memory::{FabricMemory, INLINE_BYTES};
 
 /// Segments in one message: the kernel's UDP_MAX_SEGMENTS was 64 for long.

@@ -31,13 +31,14 @@ use super::link::{self, Link, Opening, Role, pdu_arrived};
 use super::receive::{Owner, Place, Sink};
 use super::send::Payload;
 use super::socket::Socket;
+use super::tls::TlsSession;
 use super::tls::session::Session;
-use super::tls::{TlsFailure, TlsSession};
-use crate::budget::Budget;
-use crate::commands::{Command, Commands, Outcome, Reply};
-use crate::host_queue::{HostData, HostError, HostQueueParams, QueueConnectError};
-use crate::lifecycle::Lifecycle;
-use crate::rdma::CloseReason;
+use crate::error::{CloseReason, TlsFailure};
+use crate::memory::Budget;
+use crate::queue::{
+    Close, Command, Commands, HostData, HostError, HostQueueParams, Lifecycle, Outcome,
+    QueueConnectError, Reply,
+};
 use crate::waiters::Waiters;
 
 /// Reads of this size or more are received straight into their buffers.
@@ -197,11 +198,6 @@ impl TcpHost {
 
     pub(crate) fn life(&self) -> &Lifecycle {
         &self.life
-    }
-
-    pub(crate) fn close(&self, reason: CloseReason) {
-        self.end(reason);
-        self.link.kick();
     }
 
     fn gone(&self) -> HostError {
@@ -536,6 +532,13 @@ impl Role for TcpHost {
         for (command, _) in answered {
             command.end(|_| Err(error.clone()));
         }
+    }
+}
+
+impl Close for TcpHost {
+    fn close(&self, reason: CloseReason) {
+        self.end(reason);
+        self.link.kick();
     }
 }
 

@@ -25,10 +25,10 @@ use reactor::net::Watch;
 use super::receive::{Owner, Receiver};
 use super::send::SendQueue;
 use super::socket::Socket;
+use super::tls::TlsSession;
 use super::tls::session::{Opened, RECORD_BYTES, Session};
-use super::tls::{TlsFailure, TlsSession};
-use crate::lifecycle::Lifecycle;
-use crate::rdma::CloseReason;
+use crate::error::{CloseReason, TlsFailure};
+use crate::queue::Lifecycle;
 
 /// Bytes of one receive at most, when small PDUs are expected: 62 commands with 4 KiB of data.
 const RECEIVE_BYTES: usize = 256 << 10;

@@ -18,19 +18,20 @@ use std::time::{Duration, Instant};
 
 use nvme::tcp::{MAXH2CDATA_MIN, Sender};
 use reactor::net::Watch;
+use reactor::sync::queue::Receiver;
 use reactor::{BufferPool, JoinHandle};
 
 use super::link::{self, Opening, Traffic, count};
+use super::shared_ports::{Counted, Membership, Placed, SharedPorts};
 use super::socket::Socket;
 use super::target::{Slot, TcpTarget};
-use super::tls::{TlsFailure, TlsKeys, TlsMode};
+use super::tls::{TlsKeys, TlsMode};
 use super::{TcpCounters, TcpListenerConfig};
 use crate::address::Transport;
 use crate::admission::{Entrance, KnownAddresses};
-use crate::budget::Budget;
-use crate::rdma::{CloseReason, ListenError};
-use crate::share::Held;
-use crate::target_queue::{QueueInfo, TargetQueue};
+use crate::error::{CloseReason, ListenError, TlsFailure};
+use crate::memory::{Budget, Held};
+use crate::queue::{Close, Holder, QueueInfo};
 use crate::waiters::Waiters;
 
 /// How long to wait when the system has no descriptor or memory for another connection.
@@ -70,10 +71,12 @@ pub(super) struct Shared {
     refused: Cell<u64>,
     handshakes_failed: Cell<u64>,
     stalled: Cell<u64>,
+    /// Of the listeners that share the port, while it is open.
+    membership: RefCell<Option<Membership>>,
     /// Set when the port is closed.
     closed: Cell<bool>,
     /// Queues that nobody has taken yet.
-    ready: RefCell<VecDeque<TargetQueue>>,
+    ready: RefCell<VecDeque<Holder<TcpTarget>>>,
     waiters: RefCell<Waiters>,
     /// Open connections, by number.
     open: RefCell<HashMap<u64, Open>>,
@@ -93,7 +96,12 @@ impl TcpListener {
     /// # Errors
     /// If the address is taken or not this machine's, or a bound makes no sense.
     pub fn bind(config: TcpListenerConfig) -> Result<Self, ListenError> {
-        Self::listen(config, None, KnownAddresses::default())
+        Self::listen(
+            config,
+            None,
+            KnownAddresses::default(),
+            &SharedPorts::default(),
+        )
     }
 
     /// The same, with the keys of hosts that speak TLS.
@@ -104,10 +112,13 @@ impl TcpListener {
         config: TcpListenerConfig,
         keys: Arc<dyn TlsKeys>,
     ) -> Result<Self, ListenError> {
-        Self::listen(config, Some(keys), KnownAddresses::default())
+        let ports = SharedPorts::default();
+        Self::listen(config, Some(keys), KnownAddresses::default(), &ports)
     }
 
-    /// The same, with a table of known addresses that it shares with other listeners.
+    /// The same, with a table of known addresses that it shares with other listeners; and where it shares its port
+    /// ([`TcpListenerConfig::reuse_port`]) with those that have the same `ports`, each connection is served by the one
+    /// whose reactor has the fewest.
     ///
     /// # Errors
     /// As [`bind`](Self::bind).
@@ -115,14 +126,16 @@ impl TcpListener {
         config: TcpListenerConfig,
         keys: Arc<dyn TlsKeys>,
         known: KnownAddresses,
+        ports: &SharedPorts,
     ) -> Result<Self, ListenError> {
-        Self::listen(config, Some(keys), known)
+        Self::listen(config, Some(keys), known, ports)
     }
 
     fn listen(
         config: TcpListenerConfig,
         keys: Option<Arc<dyn TlsKeys>>,
         known: KnownAddresses,
+        ports: &SharedPorts,
     ) -> Result<Self, ListenError> {
         let refused = |reason: String| ListenError::Refused {
             port: config.address.port(),
@@ -185,11 +198,17 @@ impl TcpListener {
             refused: Cell::new(0),
             handshakes_failed: Cell::new(0),
             stalled: Cell::new(0),
+            membership: RefCell::default(),
             closed: Cell::new(false),
             ready: RefCell::default(),
             waiters: RefCell::default(),
             open: RefCell::default(),
         });
+        if config.reuse_port {
+            let (membership, moved) = ports.join(local);
+            *shared.membership.borrow_mut() = Some(membership);
+            drop(reactor::spawn(take_moved(shared.clone(), moved)));
+        }
         let accepting = take_connections(shared.clone(), socket.clone(), watch);
         let accepting = reactor::spawn(accepting);
         drop(reactor::spawn(end_stalled(shared.clone())));
@@ -202,7 +221,7 @@ impl TcpListener {
     }
 
     /// The next connection whose ICReq was answered; None when the port is closed.
-    pub async fn accept(&self) -> Option<TargetQueue> {
+    pub(crate) async fn next_target(&self) -> Option<Holder<TcpTarget>> {
         poll_fn(|cx| {
             if let Some(queue) = self.shared.ready.borrow_mut().pop_front() {
                 return Poll::Ready(Some(queue));
@@ -274,6 +293,8 @@ impl std::fmt::Debug for TcpListener {
 impl Shared {
     fn close(&self) {
         self.closed.set(true);
+        // From here on no other listener moves a connection here.
+        drop(self.membership.take());
         let untaken = self.ready.take();
         drop(untaken);
         self.waiters.borrow_mut().wake_all();
@@ -287,7 +308,7 @@ impl Shared {
     }
 
     /// Gives a queue out.
-    fn give(&self, queue: TargetQueue) {
+    fn give(&self, queue: Holder<TcpTarget>) {
         if self.closed.get() {
             return;
         }
@@ -296,12 +317,21 @@ impl Shared {
     }
 }
 
+/// Takes connections that came in at other listeners of the port, as long as this one is open.
+async fn take_moved(shared: Rc<Shared>, mut moved: Receiver<Placed>) {
+    while let Some(Placed { socket, counted }) = moved.recv().await {
+        if !shared.closed.get() {
+            shared.accepted(socket, Some(counted));
+        }
+    }
+}
+
 async fn take_connections(shared: Rc<Shared>, socket: Socket, watch: Watch) {
     let mut in_a_row = 0;
     let failed = loop {
         match socket.accept() {
             Ok(connection) => {
-                shared.accepted(connection);
+                shared.came_in(connection);
                 in_a_row += 1;
                 if in_a_row % ACCEPTS_IN_A_ROW == 0 {
                     reactor::yield_now().await;
@@ -329,7 +359,20 @@ async fn take_connections(shared: Rc<Shared>, socket: Socket, watch: Watch) {
 }
 
 impl Shared {
-    fn accepted(self: &Rc<Self>, socket: Socket) {
+    /// A connection came in here: another listener of the port may serve it.
+    fn came_in(self: &Rc<Self>, socket: Socket) {
+        let placed = match &*self.membership.borrow() {
+            None => Some((socket, None)),
+            Some(membership) => membership
+                .place(socket)
+                .map(|Placed { socket, counted }| (socket, Some(counted))),
+        };
+        if let Some((socket, counted)) = placed {
+            self.accepted(socket, counted);
+        }
+    }
+
+    fn accepted(self: &Rc<Self>, socket: Socket, counted: Option<Counted>) {
         count(&self.accepted, 1);
         if self.open.borrow().len() >= self.config.connections_max {
             count(&self.refused, 1);
@@ -340,7 +383,7 @@ impl Shared {
                 tracing::warn!(
                     connections_max,
                     refused,
-                    "too many connections: closed at once"
+                    "too many connections: closed at once; `onefold serve --tcp-connections` allows more"
                 );
             }
             return;
@@ -383,6 +426,7 @@ impl Shared {
         let shared = self.clone();
         drop(reactor::spawn(async move {
             shared.serve(target, socket, watch).await;
+            drop(counted);
             shared.open.borrow_mut().remove(&number);
         }));
     }
@@ -406,7 +450,7 @@ impl Shared {
         match reactor::timeout(self.config.handshake_timeout, initialized).await {
             Ok(true) if target.intake().life.is_over() => {}
             Ok(true) => {
-                self.give(TargetQueue::from(target));
+                self.give(Holder::from(target));
                 connection.await;
             }
             Ok(false) => count(&self.handshakes_failed, 1),

@@ -2,7 +2,8 @@
 //!
 //! From below: `socket` is the system calls; `receive` makes PDUs of the stream and `send` a stream of
 //! PDUs, both without sockets; `link` is a connection, run by one task; `target` and `host` are its two
-//! sides, and `transfers` the data that a target has asked for; `listener` is where hosts come in. [`tls`] lies
+//! sides, and `transfers` the data that a target has asked for; `listener` is where hosts come in, and `shared_ports` spreads
+//! them over the listeners of several reactors. [`tls`] lies
 //! between `link` and `socket` where both sides want that.
 
 pub(crate) mod host;
@@ -10,6 +11,7 @@ mod link;
 pub(crate) mod listener;
 mod receive;
 mod send;
+pub(crate) mod shared_ports;
 mod socket;
 pub(crate) mod target;
 pub mod tls;
@@ -18,7 +20,7 @@ mod transfers;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::share::{HOST_SHARE, QUEUE_SHARE};
+use crate::memory::{HOST_SHARE, QUEUE_SHARE};
 use tls::{TLS_KEY_BYTES_MAX, TlsHostConfig, TlsMode};
 
 /// How a host connects by TCP.

@@ -2,11 +2,12 @@
 //!
 //! Guarantees: however the stream is cut into pieces, the same PDUs come out in the same order; at most
 //! one header is kept between two pieces, and data goes straight to where its owner wants it; no byte
-//! is taken before the header in front of it was judged.
+//! is taken before the header in front of it was judged; the digest of data is computed piece by piece as it
+//! arrives, while the piece is in the cache, and never again.
 
 use nvme::tcp::{
-    COMMON_HEADER_BYTES, DIGEST_BYTES, Digests, FatalError, Frame, HEADER_BYTES_MAX, Pdu, Sender,
-    digest,
+    COMMON_HEADER_BYTES, DIGEST_BYTES, Digests, FatalError, Frame, HEADER_BYTES_MAX, Pdu,
+    PieceDigest, Sender,
 };
 use reactor::Buffer;
 
@@ -69,7 +70,8 @@ struct Body<T> {
     data_left: usize,
     digest: [u8; DIGEST_BYTES],
     digest_left: usize,
-    has_digest: bool,
+    /// Of the data that is there, if its digest follows and it is kept.
+    computed: Option<PieceDigest>,
 }
 
 impl Place {
@@ -119,7 +121,7 @@ impl<T> Receiver<T> {
         owner: &O,
     ) -> Result<(), FatalError> {
         if let Some(body) = &mut self.body {
-            body.data_left -= bytes.min(body.data_left);
+            body.arrived(bytes);
         }
         self.end_body(owner)
     }
@@ -210,6 +212,8 @@ impl<T> Receiver<T> {
         let pdu = Pdu::parse(&frame, header)?;
         let sink = owner.pdu(pdu, frame.data_bytes)?;
         if frame.data_bytes > 0 {
+            let is_kept = |sink: &Sink<T>| !matches!(sink.place, Place::Nowhere);
+            let is_checked = frame.data_digest && sink.as_ref().is_some_and(is_kept);
             self.body = Some(Body {
                 sink,
                 padding_left: frame.padding_bytes,
@@ -217,7 +221,7 @@ impl<T> Receiver<T> {
                 data_left: frame.data_bytes,
                 digest: [0; DIGEST_BYTES],
                 digest_left: usize::from(frame.data_digest) * DIGEST_BYTES,
-                has_digest: frame.data_digest,
+                computed: is_checked.then(PieceDigest::default),
             });
         }
         Ok(())
@@ -228,7 +232,7 @@ impl<T> Receiver<T> {
         let done = self
             .body
             .take_if(|body| body.padding_left == 0 && body.data_left == 0 && body.digest_left == 0);
-        let Some(mut body) = done else { return Ok(()) };
+        let Some(body) = done else { return Ok(()) };
         let intact = body.is_intact();
         match body.sink {
             Some(sink) => owner.data(sink, intact),
@@ -259,7 +263,7 @@ impl<T> Body<T> {
         if rest.len() >= data.len() {
             rest[..data.len()].copy_from_slice(data);
         }
-        self.data_left -= data.len();
+        self.arrived(data.len());
         if self.data_left > 0 {
             return bytes;
         }
@@ -272,19 +276,21 @@ impl<T> Body<T> {
         bytes
     }
 
+    /// So many more bytes of the data are where they belong.
+    fn arrived(&mut self, bytes: usize) {
+        let bytes = bytes.min(self.data_left);
+        if let Some(mut computed) = self.computed.take() {
+            let rest = self.rest();
+            computed.add(&rest[..bytes.min(rest.len())]);
+            self.computed = Some(computed);
+        }
+        self.data_left -= bytes;
+    }
+
     /// Whether the data's digest agrees, as far as there is one and the data was kept.
-    fn is_intact(&mut self) -> bool {
-        let (bytes, expected) = (self.data_bytes, self.digest);
-        if !self.has_digest {
-            return true;
-        }
-        match &mut self.sink {
-            Some(Sink { place, start, .. }) if !matches!(place, Place::Nowhere) => place
-                .bytes()
-                .get(*start..*start + bytes)
-                .is_some_and(|data| digest(data) == expected),
-            _ => true,
-        }
+    fn is_intact(&self) -> bool {
+        let computed = self.computed.as_ref().map(PieceDigest::value);
+        computed.is_none_or(|computed| computed == self.digest)
     }
 }
 

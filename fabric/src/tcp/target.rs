@@ -28,16 +28,13 @@ use super::link::{Link, Role, count, pdu_arrived};
 use super::receive::{Owner, Place, Sink};
 use super::send::Payload;
 use super::tls::session::Session;
-use super::tls::{TlsFailure, TlsMode, TlsSession};
+use super::tls::{TlsMode, TlsSession};
 use super::transfers::{self, Outcome, Transfers};
 use super::{TcpListenerConfig, listener::Shared};
 use crate::admission;
-use crate::budget::Permit;
-use crate::intake::Intake;
-use crate::lifecycle::Lifecycle;
-use crate::rdma::CloseReason;
-use crate::share::Share;
-use crate::target_queue::{Capsule, CapsuleData, QueueInfo, TransferError};
+use crate::error::{CloseReason, TlsFailure};
+use crate::memory::{Permit, Share};
+use crate::queue::{Capsule, CapsuleData, Close, Intake, Lifecycle, QueueInfo, TransferError};
 
 /// Commands that a host may send before its Connect has succeeded. One is right; a few more let it be
 /// wrong and learn why.
@@ -161,11 +158,6 @@ impl TcpTarget {
 
     pub(super) fn progress(&self) -> u64 {
         self.link.progress()
-    }
-
-    pub(crate) fn close(&self, reason: CloseReason) {
-        self.end(reason);
-        self.link.kick();
     }
 
     pub(crate) fn connected(&self, qid: u16, depth: u16) {
@@ -648,6 +640,13 @@ impl Role for TcpTarget {
             _ => {}
         }
         self.transfers.borrow_mut().end();
+    }
+}
+
+impl Close for TcpTarget {
+    fn close(&self, reason: CloseReason) {
+        self.end(reason);
+        self.link.kick();
     }
 }
 

@@ -13,7 +13,7 @@ use nvme::tcp::{Data, FatalError, FatalStatus};
 use reactor::Buffer;
 
 use super::receive::{Place, Sink};
-use crate::target_queue::TransferError;
+use crate::queue::TransferError;
 
 /// Bits of a transfer tag that hold the place in the table; those above count its uses.
 const PLACE_BITS: u32 = 10;

@@ -6,16 +6,17 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
+use super::VerbsConfig;
 use super::device::{Adapter, Shared};
 use super::parts::Place;
 use super::raw::{
     CmEventKind, Context, Finished, Id, IdKey, Parameters, Rings, RingsConfig, WorkCompletion,
 };
-use super::{VerbsConfig, VerbsError};
+use crate::error::{CloseReason, VerbsError};
 use crate::memory::FabricMemory;
-use crate::rdma::{
-    CloseReason, Completion, ConnectionParams, PostError, QueuePair, QueuePairHandler, RegionKey,
-    RemoteRights, Work, WorkKind, WorkStatus,
+use crate::provider::{
+    Completion, ConnectionParams, PostError, QueuePair, QueuePairHandler, RegionKey, RemoteRights,
+    Work, WorkKind, WorkStatus,
 };
 
 /// How long a sender waits after 'receiver not ready': code 12 is 0.64 ms (InfiniBand specification,

@@ -17,13 +17,11 @@ use super::raw::{
     Context, DeviceKey, Devices, Domain, EventChannel, Id, IdKey, Libraries, SharedReceives,
     WorkCompletion,
 };
-use super::{VerbsConfig, VerbsCounters, VerbsError};
-use crate::budget::Budget;
-use crate::rdma::{
-    ConnectionParams, ListenError, QueuePair, QueuePairHandler, RdmaDevice, RdmaListener,
-    SetupError,
-};
-use crate::soft::Addresses;
+use super::{VerbsConfig, VerbsCounters};
+use crate::address::{Addresses, ROCE_PORT};
+use crate::error::{CloseReason, ListenError, SetupError, VerbsError};
+use crate::memory::Budget;
+use crate::provider::{ConnectionParams, QueuePair, QueuePairHandler, RdmaDevice, RdmaListener};
 use crate::waiters::Waiters;
 
 /// A part of a verbs device, on its way to its reactor.
@@ -131,7 +129,7 @@ pub(crate) fn source_towards(peer: IpAddr) -> io::Result<IpAddr> {
     };
     let socket = UdpSocket::bind((any, 0))?;
     // Sends nothing: the system only looks up the route. The port does not matter.
-    socket.connect((peer, crate::soft::ROCE_PORT))?;
+    socket.connect((peer, ROCE_PORT))?;
     Ok(socket.local_addr()?.ip())
 }
 
@@ -282,7 +280,7 @@ impl VerbsDevice {
         let roles: Vec<Role> = self.shared.roles.borrow().values().cloned().collect();
         for role in roles {
             if let Role::Connection(connection) = role {
-                connection.begin_close(crate::rdma::CloseReason::Local);
+                connection.begin_close(CloseReason::Local);
             }
         }
         let idle = poll_fn(|cx| {

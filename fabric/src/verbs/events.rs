@@ -12,7 +12,8 @@ use super::device::{Adapter, Role, Shared};
 use super::listener::{ListenerState, VerbsPending};
 use super::parts::{Inbox, Loss, Lost, News, Request};
 use super::raw::{AsyncEvent, CmEvent, CmEventKind, Context, DeviceKey, Devices, Finished, Id};
-use crate::rdma::PendingConnection;
+use crate::listening::log_full_backlog;
+use crate::provider::PendingConnection;
 
 /// How long to wait between looks for a device that was removed.
 const LISTEN_PAUSE: Duration = Duration::from_secs(1);
@@ -285,7 +286,10 @@ impl Shared {
 
     fn refuse(&self, peer: Option<SocketAddr>, port: u16) {
         self.counters.borrow_mut().refused += 1;
-        tracing::warn!(?peer, port, "connection refused: too many are waiting");
+        match peer {
+            Some(peer) => log_full_backlog(peer.ip(), port),
+            None => tracing::debug!(port, "connection request refused: its peer is gone"),
+        }
     }
 
     /// The device of this context was removed.

@@ -10,8 +10,9 @@ use super::connection::{Connection, VerbsQueuePair};
 use super::device::Shared;
 use super::parts::{Place, Request};
 use super::raw::{self, DeviceKey, Id, IdKey, Parameters};
-use crate::rdma::{
-    ConnectionParams, PendingConnection, QueuePair, QueuePairHandler, RdmaListener, SetupError,
+use crate::error::SetupError;
+use crate::provider::{
+    ConnectionParams, PendingConnection, QueuePair, QueuePairHandler, RdmaListener,
 };
 use crate::waiters::Waiters;
 

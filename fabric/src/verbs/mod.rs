@@ -29,7 +29,6 @@
 
 mod connection;
 mod device;
-mod error;
 mod events;
 mod listener;
 mod parts;
@@ -42,7 +41,6 @@ mod raw;
 use std::time::Duration;
 
 pub(crate) use device::{VerbsDevice, VerbsPart, owner, source_towards};
-pub use error::VerbsError;
 
 /// Bounds of a verbs device; of each of its parts, where it has several.
 #[derive(Clone, Debug)]

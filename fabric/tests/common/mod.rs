@@ -160,7 +160,7 @@ impl Target {
     }
 
     pub fn take(&self, incoming: Incoming) {
-        let Ok(queue) = incoming.accept(QueueLimits::default()) else {
+        let Ok(queue) = TargetQueue::accept_rdma(incoming, QueueLimits::default()) else {
             return;
         };
         self.queues.borrow_mut().push(queue.clone());

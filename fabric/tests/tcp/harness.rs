@@ -48,7 +48,7 @@ impl Target {
         };
         let serving = target.clone();
         reactor::spawn(async move {
-            while let Some(queue) = serving.listener.accept().await {
+            while let Some(queue) = TargetQueue::accept_tcp(&serving.listener).await {
                 serving.queues.borrow_mut().push(queue.clone());
                 reactor::spawn(serve(serving.disk.clone(), queue));
             }

@@ -3,10 +3,13 @@
 use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
-use fabric::rdma::CloseReason;
-use fabric::{TcpHostConfig, TcpListener, TcpListenerConfig};
+use fabric::{
+    CloseReason, SharedPorts, TargetQueue, TcpHostConfig, TcpListener, TcpListenerConfig,
+    TlsFailure, TlsKeys,
+};
 use nvme::Status;
 use nvme::tcp::{Pdu, Sender};
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
@@ -297,7 +300,7 @@ fn connections_from_one_address_that_prove_nothing_leave_places_for_others() {
         let counted = proved.clone();
         drop(reactor::spawn(async move {
             let mut queues = Vec::new();
-            while let Some(queue) = accepting.accept().await {
+            while let Some(queue) = TargetQueue::accept_tcp(&accepting).await {
                 if queue.info().peer.ip() != IpAddr::from([127, 0, 0, 1]) {
                     queue.proved(true);
                     counted.set(counted.get() + 1);
@@ -414,5 +417,115 @@ fn a_port_is_free_again_as_soon_as_its_listener_is_gone() {
         };
         fabric::TcpListener::bind(again).expect("it was given up");
         goes_on(&queue).await;
+    });
+}
+
+/// A listener of a shared port on a reactor of its own.
+struct Sharing {
+    reactor: reactor::ReactorThread,
+    address: SocketAddr,
+}
+
+thread_local! {
+    static LISTENER: std::cell::RefCell<Option<Rc<TcpListener>>> = const { std::cell::RefCell::new(None) };
+}
+
+struct NoKeys;
+
+impl TlsKeys for NoKeys {
+    fn find(&self, _: &str, _: SocketAddr) -> Option<nvme::auth::TlsPsk> {
+        None
+    }
+
+    fn failed(&self, _: SocketAddr, _: &TlsFailure) {}
+
+    fn holds_off(&self, _: SocketAddr) -> bool {
+        false
+    }
+}
+
+impl Sharing {
+    async fn start(ports: &SharedPorts, address: SocketAddr) -> Self {
+        let config = reactor::Config {
+            name: "sharing".into(),
+            ..Default::default()
+        };
+        let reactor = reactor::start(config).expect("a reactor");
+        let ports = ports.clone();
+        let listening = reactor.handle().spawn(move || async move {
+            let config = TcpListenerConfig {
+                reuse_port: true,
+                ..TcpListenerConfig::new(address)
+            };
+            let keys = Arc::new(NoKeys);
+            let listener = TcpListener::bind_knowing(config, keys, Default::default(), &ports);
+            let listener = Rc::new(listener.expect("it shares the port"));
+            let address = listener.local_addr();
+            LISTENER.set(Some(listener));
+            address
+        });
+        let address = listening.await.expect("it runs");
+        Self { reactor, address }
+    }
+
+    /// Connections that are open here.
+    async fn open(&self) -> u64 {
+        let open = self.reactor.handle().spawn(|| async {
+            LISTENER.with_borrow(|listener| listener.as_ref().map_or(0, |l| l.counters().open))
+        });
+        open.await.expect("it runs")
+    }
+
+    async fn close(&self) {
+        let closed = self
+            .reactor
+            .handle()
+            .spawn(|| async { LISTENER.take().is_some() });
+        assert!(closed.await.expect("it runs"));
+    }
+}
+
+/// Waits until the listeners have so many connections open.
+async fn open_at(listeners: &[&Sharing], expected: &[u64]) {
+    loop {
+        let mut open = Vec::new();
+        for listener in listeners {
+            open.push(listener.open().await);
+        }
+        if open == expected {
+            return;
+        }
+        reactor::sleep(LOOK_AGAIN).await;
+    }
+}
+
+#[test]
+fn connections_go_to_the_reactor_with_the_fewest_wherever_they_come_in() {
+    run(async {
+        let ports = SharedPorts::default();
+        let first = Sharing::start(&ports, SocketAddr::from(([127, 0, 0, 1], 0))).await;
+        let second = Sharing::start(&ports, first.address).await;
+        let both = [&first, &second];
+        let mut connections = Vec::new();
+        let connect = || std::net::TcpStream::connect(first.address).expect("it listens");
+        for n in 1..=16_u64 {
+            connections.push(connect());
+            // The two have as many each, or one has one more.
+            loop {
+                let open = [first.open().await, second.open().await];
+                if open[0] + open[1] == n {
+                    assert!(open[0].abs_diff(open[1]) <= 1, "{open:?}");
+                    break;
+                }
+                reactor::sleep(LOOK_AGAIN).await;
+            }
+        }
+        open_at(&both, &[8, 8]).await;
+        connections.clear();
+        open_at(&both, &[0, 0]).await;
+        // One that has closed gets none.
+        second.close().await;
+        connections.extend((0..4).map(|_| connect()));
+        open_at(&[&first], &[4]).await;
     });
 }

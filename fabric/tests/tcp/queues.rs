@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use fabric::rdma::CloseReason;
 use fabric::{
-    Connector, HostData, HostError, HostQueue, QueueConnectError, TcpHostConfig, TcpListener,
-    TcpListenerConfig, Transport,
+    CloseReason, Connector, HostData, HostError, HostQueue, QueueConnectError, TargetQueue,
+    TcpHostConfig, TcpListener, TcpListenerConfig, Transport,
 };
 use futures_util::future::join_all;
 use nvme::Status;
@@ -253,7 +252,7 @@ fn a_fetch_that_nobody_waits_for_leaves_the_queue_in_step() {
         let listener = TcpListener::bind(config()).expect("a free port");
         let mut raw = Raw::open_at(listener.local_addr());
         raw.send(&ic_req(NO_DIGESTS)).await;
-        let served = listener.accept().await.expect("a queue");
+        let served = TargetQueue::accept_tcp(&listener).await.expect("a queue");
         raw.pdu().await.expect("an answer");
         served.connected(1, 32);
         for cid in 0..5 {

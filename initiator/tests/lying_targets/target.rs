@@ -104,7 +104,7 @@ impl Target {
                 };
                 let serving = target.clone();
                 reactor::spawn(async move {
-                    while let Some(queue) = listener.accept().await {
+                    while let Some(queue) = TargetQueue::accept_tcp(&listener).await {
                         reactor::spawn(serving.clone().serve(queue)).detach();
                     }
                 })
@@ -124,7 +124,9 @@ impl Target {
                 let serving = target.clone();
                 reactor::spawn(async move {
                     while let Some(incoming) = listener.accept().await {
-                        if let Ok(queue) = incoming.accept(QueueLimits::default()) {
+                        if let Ok(queue) =
+                            TargetQueue::accept_rdma(incoming, QueueLimits::default())
+                        {
                             reactor::spawn(serving.clone().serve(queue)).detach();
                         }
                     }

@@ -21,6 +21,7 @@
 mod file;
 mod frame;
 mod history;
+mod hooked;
 mod media;
 mod memory;
 mod part;
@@ -33,6 +34,7 @@ use std::sync::{Arc, Mutex};
 
 pub use file::FileMedia;
 pub use history::History;
+pub use hooked::HookedMedia;
 pub use media::{JournalMedia, SECTOR_BYTES};
 pub use memory::MemoryMedia;
 pub use part::JournalPart;

@@ -60,8 +60,8 @@ const HINT_BLOCK_BYTES: usize = 4 << 10;
 /// Name of what merges pages, which RocksDB keeps.
 const MERGE_NAME: &str = "onefold.pages";
 
-const REMEDY: &str = "nothing was changed: check the drive and restore the pool folder from a copy \
-                      (journal and metadata from the same moment)";
+const REMEDY: &str = "nothing was changed: check the drive, then `onefold pool repair` makes a new store of what is \
+                      left, or restore a backup of the pool (`onefold pool backup` makes one)";
 
 /// The database, and what it says of itself.
 pub(super) struct Opened {

@@ -441,6 +441,10 @@ fn a_full_journal_says_so_writes_nothing_and_goes_on_after_a_release() {
     let operations = media.operations();
     assert!(journal.append(&[sector_record(0)]).is_err());
     assert_eq!(media.operations(), operations);
+    // Until nothing fits that changes anything.
+    let small = Record::VolumeGone { id: 1 };
+    while journal.append([&small]).is_ok() {}
+    assert!(journal.free_bytes() < SMALL.reserve_bytes + 64);
     // The reserve still takes what a checkpoint needs to say.
     journal.append(&[Record::Durable { upto: count }]).unwrap();
     journal.release(journal.position()).unwrap();

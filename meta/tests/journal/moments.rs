@@ -146,6 +146,27 @@ fn the_last_record_that_the_store_has_stays_however_full_the_journal_gets() {
 }
 
 #[test]
+fn a_journal_that_is_older_by_whole_laps_is_found_out() {
+    // Eight records make a lap, so that records of all laps lie at the same places.
+    let media = media(8 * 512);
+    let mut journal = Journal::create(media.clone(), 1, SMALL).unwrap();
+    let mut moments = Vec::new();
+    for number in 0..24 {
+        journal.append(&[sector_record(number)]).unwrap();
+        moments.push((store_all(&mut journal), copy_of(&media)));
+    }
+    for (older, newer) in (8..16).map(|at| (&moments[at], &moments[at + 8])) {
+        let (stored, copy) = (newer.0, older.1.clone());
+        assert_eq!(older.0.position.offset, stored.position.offset);
+        let error = Journal::open(copy, stored, SMALL).err().expect("an error");
+        assert!(
+            matches!(error, JournalError::JournalBehind { seq, .. } if seq == stored.position.seq - 1),
+            "{error}"
+        );
+    }
+}
+
+#[test]
 fn the_last_record_of_another_epoch_does_not_stand_for_that_of_the_store() {
     let media = media(65_536);
     let start = at(Position::START, 1);

@@ -2,6 +2,7 @@
 
 use super::IDENTIFY_BYTES;
 use super::layout::{Wire, ascii, layout, name};
+use crate::byte_enum::byte_enum;
 
 /// Power state descriptors in the page; NPSS is 0's based and at most one less.
 const POWER_STATES_MAX: usize = 32;
@@ -9,40 +10,15 @@ const POWER_STATES_MAX: usize = 32;
 /// Where NPSS, the 0's based number of power states, stands.
 const NPSS: usize = 263;
 
-/// What a controller is for: CNTRLTYPE (Base 2.0 figure 275, byte 111).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum ControllerType {
-    /// 1: user data.
-    Io = 1,
-    /// 2: the discovery log.
-    Discovery = 2,
-    /// 3: administration only.
-    Admin = 3,
-}
-
-impl ControllerType {
-    /// The value on the wire.
-    #[must_use]
-    pub const fn as_u8(self) -> u8 {
-        self as u8
-    }
-
-    /// Reads the value from the wire; `None` for 0 (not reported, before NVMe 1.4) and reserved ones.
-    #[must_use]
-    pub const fn from_u8(value: u8) -> Option<Self> {
-        Some(match value {
-            1 => Self::Io,
-            2 => Self::Discovery,
-            3 => Self::Admin,
-            _ => return None,
-        })
-    }
-}
-
-impl From<ControllerType> for u8 {
-    fn from(kind: ControllerType) -> Self {
-        kind.as_u8()
+byte_enum! {
+    /// What a controller is for: CNTRLTYPE (Base 2.0 figure 275, byte 111).
+    pub enum ControllerType {
+        /// 1: user data.
+        Io = 1,
+        /// 2: the discovery log.
+        Discovery = 2,
+        /// 3: administration only.
+        Admin = 3,
     }
 }
 

@@ -3,6 +3,7 @@
 //! The header and every entry have 1024 bytes. An entry that decodes is one a host can connect by:
 //! known transport and address family, a well-formed name, printable addresses.
 
+use crate::byte_enum::byte_enum;
 use crate::identify::layout::{Wire, ascii, layout};
 use crate::nqn::{NQN_FIELD_BYTES, Nqn};
 
@@ -44,36 +45,6 @@ impl DiscoveryHeader {
         let header = Self::take_fields(bytes.get(..DISCOVERY_BYTES)?)?;
         (header.record_format == 0).then_some(header)
     }
-}
-
-macro_rules! byte_enum {
-    ($(#[$meta:meta])* pub enum $name:ident {
-        $($(#[$value_meta:meta])* $variant:ident = $value:literal,)*
-    }) => {
-        $(#[$meta])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        #[repr(u8)]
-        pub enum $name {
-            $($(#[$value_meta])* $variant = $value,)*
-        }
-
-        impl $name {
-            /// The value on the wire.
-            #[must_use]
-            pub const fn as_u8(self) -> u8 {
-                self as u8
-            }
-
-            /// Reads the value from the wire; `None` for one that is not known here.
-            #[must_use]
-            pub const fn from_u8(value: u8) -> Option<Self> {
-                match value {
-                    $($value => Some(Self::$variant),)*
-                    _ => None,
-                }
-            }
-        }
-    };
 }
 
 byte_enum! {
@@ -224,7 +195,7 @@ pub struct DiscoveryEntry {
     pub cntlid: u16,
     /// Entries that an admin submission queue may have; at least 32.
     pub asqsz: u16,
-    /// EFLAGS: [`Self::DUPLICATE_RETURNED_INFORMATION`] and its fellows.
+    /// EFLAGS: [`Self::DUPLICATE_RETURNED_INFORMATION`] and the other bits below.
     pub eflags: u16,
     /// Transport service: for RDMA and TCP the port, in decimal; up to 32 characters.
     pub trsvcid: String,

@@ -51,6 +51,34 @@ pub fn digest(bytes: &[u8]) -> [u8; DIGEST_BYTES] {
     (crc as u32).to_le_bytes()
 }
 
+/// The digest of data that comes in pieces.
+pub struct PieceDigest(crc_fast::Digest);
+
+impl Default for PieceDigest {
+    fn default() -> Self {
+        Self(crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi))
+    }
+}
+
+impl PieceDigest {
+    /// The next piece.
+    pub fn add(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The digest of all pieces so far: that of [`digest`] of all bytes.
+    #[must_use]
+    pub fn value(&self) -> [u8; DIGEST_BYTES] {
+        (self.0.finalize() as u32).to_le_bytes()
+    }
+}
+
+impl std::fmt::Debug for PieceDigest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PieceDigest({:02x?})", self.value())
+    }
+}
+
 fn half(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
 }

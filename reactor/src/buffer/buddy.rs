@@ -89,6 +89,34 @@ impl Buddy {
         self.link(page, order);
     }
 
+    /// Makes ranges of `1 << part` pages of one that is handed out: each can be given back for itself.
+    ///
+    /// # Panics
+    /// If it was not handed out, or is smaller than a part.
+    pub(crate) fn split(&mut self, page: u32, order: usize, part: usize) {
+        assert!(part <= order, "a range has no larger parts");
+        assert_eq!(
+            self.state[page as usize],
+            TAKEN | order as u8,
+            "this range is not handed out"
+        );
+        for first in (page..page + (1 << order)).step_by(1 << part) {
+            self.state[first as usize] = TAKEN | part as u8;
+        }
+    }
+
+    /// Undoes [`split`](Self::split): all parts are handed out, and are one range again.
+    ///
+    /// # Panics
+    /// If one of them is not.
+    pub(crate) fn join(&mut self, page: u32, order: usize, part: usize) {
+        for first in (page..page + (1 << order)).step_by(1 << part) {
+            let state = std::mem::replace(&mut self.state[first as usize], INSIDE);
+            assert_eq!(state, TAKEN | part as u8, "a part is not handed out");
+        }
+        self.state[page as usize] = TAKEN | order as u8;
+    }
+
     fn link(&mut self, page: u32, order: usize) {
         let old = std::mem::replace(&mut self.heads[order], page);
         self.next[page as usize] = old;
@@ -151,6 +179,37 @@ mod tests {
             }
             prop_assert!(buddy.take(0).is_none());
         }
+    }
+
+    #[test]
+    fn parts_of_a_range_come_back_one_by_one_or_as_the_range() {
+        let mut buddy = Buddy::new(MAX_PAGES);
+        for joined in [true, false] {
+            let page = buddy.take(5).expect("free");
+            buddy.split(page, 5, 2);
+            assert_eq!(buddy.free_pages(), MAX_PAGES - 32);
+            if joined {
+                buddy.join(page, 5, 2);
+                buddy.give(page, 5);
+            } else {
+                for (given, part) in (page..page + 32).step_by(4).enumerate() {
+                    assert_eq!(buddy.free_pages(), MAX_PAGES - 32 + 4 * given as u32);
+                    buddy.give(part, 2);
+                }
+            }
+            let whole = buddy.take(ORDERS - 1).expect("all came together again");
+            buddy.give(whole, ORDERS - 1);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "a part is not handed out")]
+    fn parts_of_which_one_came_back_are_not_joined() {
+        let mut buddy = Buddy::new(MAX_PAGES);
+        let page = buddy.take(5).expect("free");
+        buddy.split(page, 5, 2);
+        buddy.give(page + 4, 2);
+        buddy.join(page, 5, 2);
     }
 
     #[test]

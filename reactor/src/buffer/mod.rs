@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use arena::{ARENA_ALIGNMENT, Arena};
-use buddy::Buddy;
+use buddy::{Buddy, ORDERS};
 
 /// Every buffer begins at a multiple of this: what O_DIRECT asks for at most.
 pub const BUFFER_ALIGNMENT: usize = 4096;
@@ -331,9 +331,13 @@ impl fmt::Debug for Alloc {
 pub struct Buffer {
     pool: Arc<Pool>,
     page: u32,
+    /// Or [`NO_PAGES`].
     order: u8,
     len: u32,
 }
+
+/// The order of a buffer that is about to be dropped, and whose pages another one has.
+const NO_PAGES: u8 = u8::MAX;
 
 impl Buffer {
     fn new(pool: Arc<Pool>, page: u32, order: usize, len: usize) -> Self {
@@ -368,6 +372,70 @@ impl Buffer {
         self.len = len as u32;
     }
 
+    /// Cuts it into buffers of `part_bytes`, which lie one behind the other: different holders can fill them, and
+    /// [`join`](Self::join) makes one of them again. Their lengths add up to its own, those beyond it are empty. A
+    /// buffer that is not longer than a part stays whole.
+    ///
+    /// # Panics
+    /// If `part_bytes` is no power of two, or less than [`BUFFER_ALIGNMENT`].
+    pub fn split(mut self, part_bytes: usize) -> Vec<Self> {
+        assert!(
+            part_bytes.is_power_of_two() && part_bytes >= BUFFER_ALIGNMENT,
+            "a part is a range of pages that a pool could hand out"
+        );
+        if part_bytes >= self.capacity() {
+            return vec![self];
+        }
+        let (order, part) = (usize::from(self.order), order_of(part_bytes));
+        self.pool.lock().buddy.split(self.page, order, part);
+        let (pool, first, len) = (self.pool.clone(), self.page, self.len as usize);
+        let part_len = |index: usize| len.saturating_sub(index * part_bytes).min(part_bytes);
+        self.order = part as u8;
+        self.len = part_len(0) as u32;
+        let others = (1..1_usize << (order - part)).map(|index| {
+            let page = first + ((index << part) as u32);
+            Self::new(pool.clone(), page, part, part_len(index))
+        });
+        let mut parts = Vec::with_capacity(1 << (order - part));
+        parts.extend(std::iter::once(self).chain(others));
+        parts
+    }
+
+    /// Makes one buffer of all the parts that [`split`](Self::split) gave, in their order. None, and the parts go back
+    /// to their pools, if they are anything else.
+    pub fn join(parts: Vec<Self>) -> Option<Self> {
+        let count = parts.len();
+        let mut parts = parts.into_iter();
+        let mut whole = parts.next()?;
+        let (page, part) = (whole.page, usize::from(whole.order));
+        let order = part + count.ilog2() as usize;
+        let parts: Vec<Self> = parts.collect();
+        let follows = |(index, other): (usize, &Self)| {
+            Arc::ptr_eq(&other.pool, &whole.pool)
+                && usize::from(other.order) == part
+                && other.page == page + (((index + 1) << part) as u32)
+        };
+        if !count.is_power_of_two()
+            || order >= ORDERS
+            || !page.is_multiple_of(1 << order)
+            || !parts.iter().enumerate().all(follows)
+        {
+            return None;
+        }
+        whole.pool.lock().buddy.join(page, order, part);
+        whole.order = order as u8;
+        for other in parts {
+            whole.len += other.len;
+            other.leave_pages();
+        }
+        Some(whole)
+    }
+
+    /// Its pages are another buffer's from here on.
+    fn leave_pages(mut self) {
+        self.order = NO_PAGES;
+    }
+
     /// The first byte, also of an empty buffer.
     fn start(&self) -> NonNull<u8> {
         // SAFETY: the buddy allocator hands out pages of this arena only.
@@ -400,7 +468,9 @@ impl DerefMut for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        self.pool.give(self.page, usize::from(self.order));
+        if self.order != NO_PAGES {
+            self.pool.give(self.page, usize::from(self.order));
+        }
     }
 }
 

@@ -178,8 +178,8 @@ pub enum Event {
         /// The 148 bytes of private data.
         private_data: Vec<u8>,
     },
-    /// Somebody at the peer's address asks for a connection from the queue pair that this one's peer has: the peer
-    /// restarted, or the request is forged. Find out whether the peer is there.
+    /// A connection request came from this connection's peer, for the same queue pair: the peer restarted, or the
+    /// request is forged. Find out whether the peer is there.
     Contested {
         /// The connection.
         conn: ConnId,

@@ -1,8 +1,8 @@
 //! Connections of an endpoint: what joins connection management to queue pairs.
 //!
-//! Guarantees: a queue pair counts packets only once its peer is known; what was posted is completed
+//! Guarantees: a queue pair takes packets only once its peer is known; what was posted is completed
 //! before the end of its connection is reported, which happens once; a queue pair that failed sends
-//! its refusal before its connection management says goodbye.
+//! its NAK before its connection management sends the DREQ.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -55,7 +55,7 @@ pub(super) struct Connections {
 impl Connections {
     pub(super) fn new(config: &EndpointConfig, part: Part, random: &mut ChaCha12Rng) -> Self {
         let manager = cm::Config {
-            // A queue pair that was destroyed can leave a connection that is still saying goodbye.
+            // A queue pair that was destroyed can leave a connection whose DREQ is not answered yet.
             max_connections: config.max_qps * 2 + config.max_pending_connects,
             max_pending: config.max_pending_connects,
             response_timeout: config.cm_timeout,
@@ -251,7 +251,7 @@ impl<M: Memory> Endpoint<M> {
         });
     }
 
-    /// As [`disconnect`](Self::disconnect), but a peer that has not confirmed the connection is told once and not
+    /// As [`disconnect`](Self::disconnect), but a peer that has not confirmed the connection gets one message and is not
     /// waited for: its address may be forged.
     pub fn abandon(&mut self, now: Instant, qp: QpId) {
         self.now = Some(now);
@@ -335,7 +335,7 @@ impl<M: Memory> Endpoint<M> {
         self.report_end(qpn, DisconnectReason::Error(status));
     }
 
-    /// Nothing is left to be sent on a queue pair that ended.
+    /// A queue pair that ended has nothing more to send.
     pub(super) fn say_farewell(&mut self, now: Instant, qpn: u32) {
         let Some(qp) = self.qps.get_mut(&qpn) else {
             return;

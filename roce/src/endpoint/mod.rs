@@ -67,6 +67,11 @@ pub enum EndpointError {
     Connection(#[from] CmError),
 }
 
+/// Whether a packet is of the partition that all queue pairs belong to.
+fn is_of_partition(packet: &Packet<'_>) -> bool {
+    packet.bth.pkey & PKEY_MASK == PKEY_DEFAULT & PKEY_MASK
+}
+
 /// All queue pairs, memory regions and connections of one device.
 pub struct Endpoint<M: Memory> {
     config: EndpointConfig,
@@ -89,20 +94,20 @@ pub struct Endpoint<M: Memory> {
     now: Option<Instant>,
 }
 
-/// What is to be done after something was done with a queue pair, beside its turn and its timer.
+/// What the endpoint has to do about a queue pair after each use of it, beside its turn and its timer.
 enum Next {
     Nothing,
     /// The peer's connection management is to be told, or the queue pair forgotten.
     Farewell,
     Failed {
         failure: Failure,
-        /// Something is left to be said before.
+        /// Its last packets have to leave before that.
         can_send: bool,
     },
 }
 
 impl Next {
-    /// Gives a queue pair its turn to send and its timer, and tells what else there is.
+    /// Gives a queue pair its turn to send and its timer, and says what else has to be done about it.
     #[inline]
     fn plan<M: Memory>(
         qp: &mut QueuePair<M>,
@@ -166,49 +171,91 @@ impl<M: Memory> Endpoint<M> {
     /// A packet that does not parse, is for nobody, or comes from another address than its queue
     /// pair's peer is counted and dropped, as Linux rxe does.
     pub fn handle_packet(&mut self, now: Instant, path: Path, packet: &[u8]) {
-        self.take_packet(now, path, packet, false);
+        self.handle_packets(now, path, false, [packet]);
     }
 
     /// Takes one packet as [`handle_packet`](Self::handle_packet) does, one that the network marked as
     /// having met congestion (CE in its IP header).
     pub fn handle_marked_packet(&mut self, now: Instant, path: Path, packet: &[u8]) {
-        self.take_packet(now, path, packet, true);
+        self.handle_packets(now, path, true, [packet]);
     }
 
-    fn take_packet(&mut self, now: Instant, path: Path, packet: &[u8], marked: bool) {
+    /// Takes packets of one peer as [`handle_packet`](Self::handle_packet) does, `marked` ones or not. Those to one
+    /// queue pair that follow each other need one look at the tables, so packets that the kernel merged (GRO) are
+    /// best given together.
+    pub fn handle_packets<'p>(
+        &mut self,
+        now: Instant,
+        path: Path,
+        marked: bool,
+        packets: impl IntoIterator<Item = &'p [u8]>,
+    ) {
         self.now = Some(now);
+        let mut packets = packets.into_iter();
+        let mut first = packets.next();
+        while let Some(packet) = first {
+            first = self.take_run(now, path, marked, packet, &mut packets);
+        }
+    }
+
+    /// Takes a packet, and those behind it that are for the same queue pair. Gives the first one that is not.
+    fn take_run<'p>(
+        &mut self,
+        now: Instant,
+        path: Path,
+        marked: bool,
+        first: &'p [u8],
+        others: &mut impl Iterator<Item = &'p [u8]>,
+    ) -> Option<&'p [u8]> {
         self.counters.packets_received += 1;
-        let Ok(packet) = Packet::parse(packet) else {
+        let Ok(mut packet) = Packet::parse(first) else {
             self.counters.malformed += 1;
-            return;
+            return others.next();
         };
         let qpn = packet.bth.dest_qpn;
         if qpn == GSI_QPN {
             self.handle_management(now, path, &packet);
-            return;
+            return others.next();
         }
-        let Some(qp) = self.qps.get_mut(&qpn) else {
+        let Some(qp) = self.qps.get(&qpn) else {
             self.counters.unknown_qp += 1;
-            return;
+            return others.next();
         };
         if qp.path() != path {
             self.counters.wrong_address += 1;
-            return;
-        }
-        if packet.bth.pkey & PKEY_MASK != PKEY_DEFAULT & PKEY_MASK {
-            self.counters.malformed += 1;
-            return;
+            return others.next();
         }
         // The peer's first packet can overtake its confirmation.
-        if qp.is_waiting_for_peer() && packet.bth.opcode.is_request() {
+        if qp.is_waiting_for_peer() && packet.bth.opcode.is_request() && is_of_partition(&packet) {
             self.established_by_data(now, qpn);
         }
+        let mut next = None;
         self.with_qp(now, qpn, |qp, context| {
-            if marked {
-                qp.congested(packet.bth.opcode, packet.bth.psn, context);
+            loop {
+                let handled = match is_of_partition(&packet) {
+                    true => {
+                        if marked {
+                            qp.congested(packet.bth.opcode, packet.bth.psn, context);
+                        }
+                        qp.handle_packet(&packet, context)
+                    }
+                    false => {
+                        context.counters.malformed += 1;
+                        Ok(())
+                    }
+                };
+                next = others.next();
+                handled?;
+                packet = match next.map(Packet::parse) {
+                    Some(Ok(packet)) if packet.bth.dest_qpn == qpn && !qp.is_waiting_for_peer() => {
+                        packet
+                    }
+                    _ => return Ok(()),
+                };
+                context.counters.packets_received += 1;
             }
-            qp.handle_packet(&packet, context)
         });
+        next
     }
 
     /// Does what is due. Call it when the time of [`poll_timeout`](Self::poll_timeout) has come.
@@ -367,7 +414,7 @@ impl<M: Memory> Endpoint<M> {
         &self.counters
     }
 
-    /// Lets a queue pair work, and sees to what follows from it.
+    /// Lets a queue pair work, then does what follows from it.
     fn with_qp(
         &mut self,
         now: Instant,
@@ -406,7 +453,7 @@ impl<M: Memory> Endpoint<M> {
         self.follow(now, qpn, next);
     }
 
-    /// Does what is seldom to be done after that: most packets need no other look at the table.
+    /// The rare part of that, apart: most packets need no second look at the table.
     #[inline]
     fn follow(&mut self, now: Instant, qpn: u32, next: Next) {
         let due = match next {

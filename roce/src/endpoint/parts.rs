@@ -66,7 +66,7 @@ impl Part {
     }
 }
 
-/// What one part of a device tells another.
+/// A message from one part of a device to another.
 #[derive(Debug)]
 pub struct Relay(pub(super) Message);
 
@@ -108,7 +108,7 @@ pub(super) struct Relays {
     pub(super) part: Part,
     /// Messages to others, with their indices.
     pub(super) out: VecDeque<(usize, Relay)>,
-    /// Of the first part: who has the connections that it handed over.
+    /// In the first part: which part has each connection that it handed over.
     pub(super) handed: HashMap<ConnId, usize>,
 }
 
@@ -147,7 +147,7 @@ impl<M: Memory> Endpoint<M> {
         private_data: Vec<u8>,
     ) {
         let conn = request.0;
-        // A request that is gone needs nobody.
+        // The peer withdrew its request: no part has to take it.
         let Some(pending) = self.connections.pending.remove(&conn) else {
             return;
         };
@@ -164,6 +164,16 @@ impl<M: Memory> Endpoint<M> {
     /// How many connections were handed over to other parts and have not ended.
     pub fn handed_over(&self) -> usize {
         self.connections.relays.handed.len()
+    }
+
+    /// How many connections a part of the device has, those that wait for an answer and those whose end is under way
+    /// among them. Only the first part knows that of others.
+    pub fn connections_of(&self, part: usize) -> usize {
+        if part == self.part().index() {
+            return self.qps.len() + self.connections.pending.len();
+        }
+        let handed = self.connections.relays.handed.values();
+        handed.filter(|to| **to == part).count()
     }
 
     /// The next message for another part, with that part's index. They must arrive in order.
@@ -189,7 +199,7 @@ impl<M: Memory> Endpoint<M> {
             Message::Event(event) => self.handle_connection_event(now, event),
             Message::Accept { conn, accept } => {
                 if manager.accept(now, conn, &accept).is_err() {
-                    // The end of the connection is reported, or was already.
+                    // The connection ended here too: this part has reported that, or is about to.
                     manager.disconnect(now, conn);
                 }
             }

@@ -2,7 +2,7 @@
 //!
 //! Guarantees: the window is never below one packet and never above the configured maximum; it falls
 //! when packets are lost or the network marks them, once per cause, and rises with every window that is
-//! acknowledged.
+//! acknowledged. Notifications that anybody may have sent leave a quarter of the maximum.
 //!
 //! The window follows DCQCN's shape ("Congestion Control for Large-Scale RDMA Deployments", SIGCOMM
 //! 2015), counted in packets and round trips instead of rates and timers: after a cut it goes half of
@@ -32,10 +32,31 @@ const MARK_PAUSE: Duration = Duration::from_micros(50);
 /// A notification about a packet that left so many windows ago comes too late.
 const LATELY_WINDOWS: u32 = 4;
 
-/// Whether a packet with this number may have left a short while ago, when `high` is one past the latest.
-pub(super) fn was_sent_lately(psn: Psn, high: Psn, config: &EndpointConfig) -> bool {
-    let lately = config.max_unacked_packets.saturating_mul(LATELY_WINDOWS);
-    psn != high && high.distance_from(psn) <= lately
+/// Notifications without a number leave at least the maximum divided by this: a forger costs a queue pair no more.
+const UNNUMBERED_LEAVES: u32 = 4;
+
+/// How it is known that the network marked a packet of this side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mark {
+    /// The packet is named by its number, or arrived here with the mark.
+    Known,
+    /// The peer says so without naming a packet. Whoever knows the queue pair's number can say that in its name.
+    Unnumbered,
+}
+
+impl Mark {
+    /// What a congestion notification with this sequence number tells, when `high` is one past the latest that was
+    /// sent. It is forged, or too late, if it names a packet that did not leave a short while ago.
+    ///
+    /// Network cards send the number 0, as the annex's table of the notification has it (A17.9.3); this
+    /// implementation sends that of the packet.
+    pub(super) fn of_notification(psn: Psn, high: Psn, config: &EndpointConfig) -> Option<Self> {
+        let lately = config.max_unacked_packets.saturating_mul(LATELY_WINDOWS);
+        if psn != high && high.distance_from(psn) <= lately {
+            return Some(Self::Known);
+        }
+        (psn == Psn::new(0)).then_some(Self::Unnumbered)
+    }
 }
 
 /// Smoothed round trip, as in RFC 6298: one sample at a time, none from repeated packets.
@@ -162,10 +183,19 @@ impl Window {
     /// have one cause.
     pub(super) fn marked(
         &mut self,
+        mark: Mark,
         now: Instant,
         round_trip: Option<Duration>,
         config: &EndpointConfig,
     ) {
+        let before = self.size(config);
+        let least = match mark {
+            Mark::Known => 0,
+            Mark::Unnumbered => config.max_unacked_packets / UNNUMBERED_LEAVES,
+        };
+        if before <= least {
+            return;
+        }
         let pause = round_trip.unwrap_or_default().max(MARK_PAUSE);
         let recently = self
             .marked
@@ -174,9 +204,8 @@ impl Window {
             return;
         }
         self.marked = Some(now);
-        let before = self.size(config);
         let less = u64::from(before) * u64::from(self.alpha) / u64::from(2 * ALPHA_ONE);
-        self.cut(before - less as u32, before);
+        self.cut((before - less as u32).max(least), before);
         self.alpha += (ALPHA_ONE - self.alpha) >> ALPHA_SHIFT;
     }
 
@@ -255,20 +284,51 @@ mod tests {
         let config = config();
         let now = Instant::now();
         let mut window = Window::new();
-        window.marked(now, None, &config);
+        window.marked(Mark::Known, now, None, &config);
         assert_eq!(window.size(&config), 64, "the first one counts fully");
-        window.marked(now + MARK_PAUSE / 2, None, &config);
+        window.marked(Mark::Known, now + MARK_PAUSE / 2, None, &config);
         assert_eq!(window.size(&config), 64, "the same cause");
         for _ in 0..100 {
             window.acknowledged(window.size(&config), &config);
         }
         let later = now + Duration::from_secs(1);
-        window.marked(later, None, &config);
+        window.marked(Mark::Known, later, None, &config);
         assert!(window.size(&config) > 120, "{window:?}");
         for mark in 1..40 {
-            window.marked(later + MARK_PAUSE * mark, None, &config);
+            window.marked(Mark::Known, later + MARK_PAUSE * mark, None, &config);
         }
         assert_eq!(window.size(&config), WINDOW_MIN);
+    }
+
+    #[test]
+    fn marks_without_a_number_leave_a_quarter_and_do_not_hold_a_smaller_window_down() {
+        let config = config();
+        let mut now = Instant::now();
+        let mut window = Window::new();
+        let mut mark = |window: &mut Window| {
+            now += MARK_PAUSE;
+            window.marked(Mark::Unnumbered, now, None, &config);
+            window.size(&config)
+        };
+        assert_eq!(mark(&mut window), 64, "the first one counts fully");
+        for _ in 0..1000 {
+            assert!(mark(&mut window) >= 32);
+        }
+        assert_eq!(mark(&mut window), 32);
+        for _ in 0..1000 {
+            window.acknowledged(window.size(&config), &config);
+            assert!(mark(&mut window) >= 32);
+        }
+        // What losses left comes back as if nobody said anything.
+        let (mut lost, mut marked) = (Window::new(), Window::new());
+        for window in [&mut lost, &mut marked] {
+            (0..3).for_each(|_| window.lost(&config));
+        }
+        assert_eq!(mark(&mut marked), 16);
+        lost.acknowledged(16, &config);
+        marked.acknowledged(16, &config);
+        assert_eq!(lost.size(&config), marked.size(&config));
+        assert!(windows_until_full(&mut marked, &config) < 60);
     }
 
     #[test]

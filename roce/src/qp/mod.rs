@@ -1,12 +1,12 @@
 //! Reliable-connection queue pairs.
 //!
 //! A queue pair is a [`Requester`](requester::Requester) and a [`Responder`](responder::Responder)
-//! that share a link, and the state that decides which of their packets count. It does not know how
-//! it came to be connected.
+//! that share a link, and the state that decides which packets they take. How the peer became known is
+//! the business of connection management.
 //!
 //! Guarantees: every work request that was taken completes exactly once and hands its memory back,
-//! also when the queue pair fails; a failed queue pair touches no memory any more and says nothing
-//! but the refusal that ended it.
+//! also when the queue pair fails; a failed queue pair touches no memory any more and sends nothing
+//! but the NAK that ended it.
 
 mod congestion;
 mod requester;
@@ -15,7 +15,7 @@ mod responder;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use congestion::was_sent_lately;
+use congestion::Mark;
 use requester::{Requester, TRIES_MIN};
 use responder::Responder;
 
@@ -26,7 +26,7 @@ use crate::endpoint::{
 use crate::memory::{Memory, RegionTable};
 use crate::wire::{Bth, Opcode, Packet, Path, PathMtu, Psn, Reth};
 
-/// What is not the queue pair's own, lent for one call.
+/// What a queue pair borrows from its endpoint for one call.
 pub(crate) struct Context<'a, M> {
     pub(crate) now: Instant,
     pub(crate) config: &'a EndpointConfig,
@@ -125,9 +125,9 @@ impl Sender<'_> {
 /// What ended a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
-    /// How.
+    /// The status that its work request or connection ends with.
     pub(crate) status: WcStatus,
-    /// The oldest work request of the send queue is what failed (else a request of the peer).
+    /// Whether the oldest work request of the send queue failed; otherwise it was a request of the peer.
     of_send_queue: bool,
 }
 
@@ -147,10 +147,10 @@ impl Failure {
     }
 }
 
-/// Which packets count.
+/// Which packets a queue pair takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// The peer is not known yet: nothing counts.
+    /// The peer is not known yet: no packets are taken.
     Connecting,
     /// Packets are received; what is posted to be sent waits until the peer is known to be ready.
     ReadyToReceive,
@@ -186,7 +186,7 @@ struct Marks {
 /// Content of a congestion notification: nothing (annex A17.9.3).
 const NOTIFICATION: [u8; 16] = [0; 16];
 
-/// A look whether the peer is there, because a connection request claims its queue pair.
+/// A question to the peer whether it is there, because a connection request came from its queue pair.
 #[derive(Clone, Copy, Debug)]
 struct Probe {
     since: Instant,
@@ -194,7 +194,7 @@ struct Probe {
     tries: u32,
     /// When to send the next one, or to give the peer up.
     at: Instant,
-    /// One is to be sent now.
+    /// A packet is to be sent now.
     pending: bool,
 }
 
@@ -212,8 +212,7 @@ pub(crate) struct Farewell {
 }
 
 impl Farewell {
-    /// The refusal that ended a queue pair leaves before the end of the connection is told, so that
-    /// the peer learns why.
+    /// The NAK that ended a queue pair leaves before the DREQ, so that the peer learns why.
     #[inline]
     pub(crate) fn is_due(self, can_send: bool) -> bool {
         !can_send && (self.disconnect || self.forget)
@@ -336,17 +335,16 @@ impl<M: Memory> QueuePair<M> {
             context.counters.unexpected += 1;
             return Ok(());
         }
-        // Whoever knows this queue pair's number is its peer.
+        // The peer sent something: it is there.
         self.probe = None;
         let opcode = packet.bth.opcode;
         let link = &self.link;
         let handled = if opcode == Opcode::CongestionNotification {
             context.counters.notifications_received += 1;
-            // Anybody can send one in the peer's name: it counts if it names a packet that may have been marked.
             let (psn, config) = (packet.bth.psn, context.config);
-            match was_sent_lately(psn, self.requester.high, config) {
-                true => self.requester.congested(context.now, config),
-                false => context.counters.unexpected += 1,
+            match Mark::of_notification(psn, self.requester.high, config) {
+                Some(mark) => self.requester.congested(mark, context.now, config),
+                None => context.counters.unexpected += 1,
             }
             Ok(())
         } else if opcode.is_request() {
@@ -372,7 +370,8 @@ impl<M: Memory> QueuePair<M> {
         context.counters.marks_received += 1;
         if opcode.is_read_response() {
             // This side asked for what filled the path, and it can ask for less.
-            self.requester.congested(context.now, context.config);
+            let (now, config) = (context.now, context.config);
+            self.requester.congested(Mark::Known, now, config);
         }
         let recently = self.marks.told.is_some_and(|at| {
             context.now.saturating_duration_since(at) < context.config.notification_interval
@@ -458,7 +457,7 @@ impl<M: Memory> QueuePair<M> {
         {
             probe.tries += 1;
             probe.at = context.now + context.config.give_up_after / (TRIES_MIN + 1);
-            // The peer answers a number that it has acknowledged, and does nothing else.
+            // A request that the peer has had already: it acknowledges that, and does nothing else.
             let psn = self.requester.unacked.prev();
             let reth = Some(Reth {
                 va: 0,
@@ -499,7 +498,7 @@ impl<M: Memory> QueuePair<M> {
         Ok(sent)
     }
 
-    /// Ends the queue pair: all that was posted completes as flushed, and nothing more is said.
+    /// Ends the queue pair: all that was posted completes as flushed, and no more packets are sent.
     pub(crate) fn close(&mut self, context: &mut Context<'_, M>) {
         self.flush(WcStatus::Flushed, WcStatus::Flushed, context);
         self.responder.silence();

@@ -15,7 +15,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::congestion::{RoundTrip, Window};
+use super::congestion::{Mark, RoundTrip, Window};
 use super::{Context, Failure, Link, Sender};
 use crate::endpoint::{EndpointConfig, PostError, SendWork, WcKind, WcStatus};
 use crate::memory::Memory;
@@ -89,8 +89,8 @@ impl<M> Entry<M> {
 /// The send queue of a queue pair.
 pub(super) struct Requester<M> {
     entries: VecDeque<Entry<M>>,
-    /// SENDs that others may overtake. They have no sequence numbers yet, and get them one by one when
-    /// nothing else is left to be sent.
+    /// SENDs that READs and WRITEs may overtake. They get their sequence numbers one by one, when nothing else is
+    /// left to be sent.
     held: VecDeque<Entry<M>>,
     /// Packets of those.
     held_packets: u32,
@@ -232,7 +232,7 @@ impl<M: Memory> Requester<M> {
         Ok(())
     }
 
-    /// Gives the oldest SEND that waits its sequence numbers: nothing overtakes it any more.
+    /// Gives the oldest waiting SEND its sequence numbers: nothing overtakes it from now on.
     fn number_held(&mut self) {
         if let Some(mut entry) = self.held.pop_front() {
             self.held_packets -= entry.count;
@@ -477,7 +477,7 @@ impl<M: Memory> Requester<M> {
         }
         context.counters.naks_received += 1;
         if psn.diff(self.high) >= 0 {
-            // All that was sent has arrived: nothing to send again, and nothing to blame.
+            // All that was sent has arrived: there is nothing to send again, and no request that failed.
             return Ok(());
         }
         match code {
@@ -614,7 +614,7 @@ impl<M: Memory> Requester<M> {
             self.cursor_packet = 0;
         }
         complete(entry, WcStatus::Success, context, link);
-        // After a burst the room goes back, so that idle queue pairs stay small.
+        // The memory of a burst is freed, so that idle queue pairs stay small.
         if self.entries.is_empty() && self.entries.capacity() > IDLE_ROOM_MAX {
             self.entries.shrink_to(IDLE_ROOM_MAX / 2);
         }
@@ -646,8 +646,9 @@ impl<M: Memory> Requester<M> {
     }
 
     /// The network marked a packet of this queue pair as having met congestion.
-    pub(super) fn congested(&mut self, now: Instant, config: &EndpointConfig) {
-        self.window.marked(now, self.round_trip.smoothed(), config);
+    pub(super) fn congested(&mut self, mark: Mark, now: Instant, config: &EndpointConfig) {
+        let round_trip = self.round_trip.smoothed();
+        self.window.marked(mark, now, round_trip, config);
     }
 
     fn timeout(&self, config: &EndpointConfig) -> Duration {

@@ -43,7 +43,7 @@ struct ReadJob {
     start: u32,
     /// The packet to send next; `count` when all are sent.
     next: u32,
-    /// Answered before: it is not worth an error if its region is gone.
+    /// Answered before: if its region is gone by now, that is no error.
     replay: bool,
 }
 
@@ -70,8 +70,8 @@ pub(super) struct Responder<M> {
     inbound: Inbound,
     ack_pending: bool,
     refusal: Option<Refusal>,
-    /// A refusal was given for the expected packet: say nothing more until it comes, or until the
-    /// peer went back and what it sent again has another hole.
+    /// A NAK was sent for the expected packet: no other one until it comes, or until the peer went back and what
+    /// it sent again has another hole.
     refused: bool,
     /// The packet that came too early last. The peer counts up, so one that is not behind it shows
     /// that the peer went back.
@@ -416,7 +416,7 @@ impl<M: Memory> Responder<M> {
         self.reads_done = self.reads_done.min(place);
     }
 
-    /// Sends READ responses, and a refusal, until `limit` packets are sent; `sent` counts them.
+    /// Sends READ responses, and a NAK, until `limit` packets are sent; `sent` counts them.
     pub(super) fn transmit(
         &mut self,
         link: &Link,
@@ -428,7 +428,7 @@ impl<M: Memory> Responder<M> {
         while *sent < limit && !sender.is_full() && self.reads_active > 0 {
             *sent += self.transmit_read(link, context, limit - *sent, sender)?;
         }
-        // The peer loses time until it hears of a refusal.
+        // A NAK first: the peer loses time until it has it.
         if *sent < limit && self.refusal.is_some() {
             *sent += usize::from(self.acknowledge(link, context, sender));
         }
@@ -503,8 +503,8 @@ impl<M: Memory> Responder<M> {
         Ok(sent)
     }
 
-    /// Sends what is to be said about the peer's requests, unless READs before them wait for their
-    /// answers. True if a packet was sent.
+    /// Sends the acknowledgement of the peer's requests, unless responses of earlier READs have to leave first. True if
+    /// a packet was sent.
     pub(super) fn acknowledge(
         &mut self,
         link: &Link,
@@ -535,7 +535,7 @@ impl<M: Memory> Responder<M> {
             None if self.ack_pending => (self.expected.prev(), Syndrome::ACK),
             None => return false,
         };
-        // A refusal acknowledges everything before it, too.
+        // A NAK acknowledges everything before it, too.
         self.ack_pending = false;
         let aeth = Some(Aeth {
             syndrome,
@@ -561,7 +561,7 @@ impl<M: Memory> Responder<M> {
         self.inbound = Inbound::None;
     }
 
-    /// Gives up what was still to be said.
+    /// Drops all answers that are still to be sent.
     pub(super) fn silence(&mut self) {
         self.ack_pending = false;
         self.refusal = None;

@@ -284,10 +284,7 @@ fn a_bad_network_only_delays_when_both_sides_mean_it() {
             while let Some(event) = pair.target.manager.poll_event() {
                 match event {
                     Event::ConnectRequest { conn, .. } => {
-                        pair.target
-                            .manager
-                            .accept(pair.now, conn, &acceptance(0x222))
-                            .expect("it waits");
+                        pair.accept(conn, 0x222);
                     }
                     Event::Established { .. } => up_target = true,
                     other => panic!("seed {seed}: {other:?}"),
@@ -298,10 +295,7 @@ fn a_bad_network_only_delays_when_both_sides_mean_it() {
                     matches!(event, Event::ReplyReceived { .. }),
                     "seed {seed}: {event:?}"
                 );
-                pair.host
-                    .manager
-                    .establish(pair.now, host)
-                    .expect("the reply came");
+                pair.establish(host);
                 up_host = true;
             }
             pair.pass(Duration::from_millis(50));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use roce::cm::{Config, DisconnectReason, Dropped, Event};
 use roce::wire::cm::{Message, PrivateData, Rej, RejectReason, RejectedMessage};
 
-use crate::pair::{HOST, Pair, Side, acceptance, local, message};
+use crate::pair::{HOST, Pair, Side, local, message};
 
 #[test]
 fn a_disconnect_ends_both_sides() {
@@ -20,25 +20,14 @@ fn a_disconnect_ends_both_sides() {
     pair.host
         .take(pair.now, &asked)
         .expect("for the connection");
-    let reason = DisconnectReason::Remote;
-    assert_eq!(
-        pair.host.event(),
-        Event::Disconnected { conn: host, reason }
-    );
+    pair.host.ended(host, DisconnectReason::Remote);
     assert_eq!(
         pair.target.manager.poll_event(),
         None,
         "the host has not agreed yet"
     );
     pair.exchange();
-    let reason = DisconnectReason::Local;
-    assert_eq!(
-        pair.target.event(),
-        Event::Disconnected {
-            conn: target,
-            reason
-        }
-    );
+    pair.target.ended(target, DisconnectReason::Local);
     pair.target.manager.disconnect(pair.now, target);
     pair.assert_quiet();
 }
@@ -54,19 +43,9 @@ fn both_sides_may_disconnect_at_once() {
     pair.host
         .take(pair.now, &asked)
         .expect("for the connection");
-    let reason = DisconnectReason::Local;
-    assert_eq!(
-        pair.host.event(),
-        Event::Disconnected { conn: host, reason }
-    );
+    pair.host.ended(host, DisconnectReason::Local);
     pair.exchange();
-    assert_eq!(
-        pair.target.event(),
-        Event::Disconnected {
-            conn: target,
-            reason
-        }
-    );
+    pair.target.ended(target, DisconnectReason::Local);
     pair.assert_quiet();
 }
 
@@ -87,20 +66,9 @@ fn a_lost_answer_to_a_disconnect_is_given_again() {
         .expect("it is remembered");
     let answer = pair.target.sent_one();
     assert_eq!(answer, lost);
-    let reason = DisconnectReason::Remote;
-    assert_eq!(
-        pair.target.event(),
-        Event::Disconnected {
-            conn: target,
-            reason
-        }
-    );
+    pair.target.ended(target, DisconnectReason::Remote);
     pair.host.take(pair.now, &answer).expect("the answer");
-    let reason = DisconnectReason::Local;
-    assert_eq!(
-        pair.host.event(),
-        Event::Disconnected { conn: host, reason }
-    );
+    pair.host.ended(host, DisconnectReason::Local);
     pair.assert_quiet();
 }
 
@@ -114,11 +82,7 @@ fn a_peer_that_never_answers_a_disconnect_is_given_up() {
         assert_eq!(pair.host.sent().len(), 1);
         pair.pass(config.response_timeout);
     }
-    let reason = DisconnectReason::Local;
-    assert_eq!(
-        pair.host.event(),
-        Event::Disconnected { conn: host, reason }
-    );
+    pair.host.ended(host, DisconnectReason::Local);
     assert!(pair.host.sent().is_empty());
 }
 
@@ -130,11 +94,7 @@ fn a_disconnect_for_an_unknown_connection_is_answered() {
     pair.target = Side::new(pair.target.address, Config::default(), 3);
     pair.host.manager.disconnect(pair.now, host);
     assert_eq!(pair.exchange(), 2);
-    let reason = DisconnectReason::Local;
-    assert_eq!(
-        pair.host.event(),
-        Event::Disconnected { conn: host, reason }
-    );
+    pair.host.ended(host, DisconnectReason::Local);
     pair.assert_quiet();
 }
 
@@ -156,19 +116,9 @@ fn a_host_that_gives_up_before_the_reply_frees_the_target() {
     let (host, target, _) = pair.requested(0x111);
     pair.host.manager.disconnect(pair.now, host);
     pair.exchange();
-    let reason = DisconnectReason::Local;
-    assert_eq!(
-        pair.host.event(),
-        Event::Disconnected { conn: host, reason }
-    );
-    let reason = DisconnectReason::Rejected(RejectReason::Timeout);
-    assert_eq!(
-        pair.target.event(),
-        Event::Disconnected {
-            conn: target,
-            reason
-        }
-    );
+    pair.host.ended(host, DisconnectReason::Local);
+    pair.target
+        .ended(target, DisconnectReason::Rejected(RejectReason::Timeout));
     pair.assert_quiet();
 }
 
@@ -178,24 +128,13 @@ fn a_reply_to_a_request_that_was_given_up_is_rejected() {
     let (host, target, _) = pair.requested(0x111);
     pair.host.manager.disconnect(pair.now, host);
     pair.host.sent(); // The withdrawal is lost.
-    pair.target
-        .manager
-        .accept(pair.now, target, &acceptance(0x222))
-        .expect("it waits");
+    pair.accept(target, 0x222);
     pair.exchange();
-    let reason = DisconnectReason::Rejected(RejectReason::InvalidCommId);
-    assert_eq!(
-        pair.target.event(),
-        Event::Disconnected {
-            conn: target,
-            reason
-        }
+    pair.target.ended(
+        target,
+        DisconnectReason::Rejected(RejectReason::InvalidCommId),
     );
-    let reason = DisconnectReason::Local;
-    assert_eq!(
-        pair.host.event(),
-        Event::Disconnected { conn: host, reason }
-    );
+    pair.host.ended(host, DisconnectReason::Local);
     pair.assert_quiet();
 }
 
@@ -203,29 +142,15 @@ fn a_reply_to_a_request_that_was_given_up_is_rejected() {
 fn a_target_may_disconnect_before_the_confirmation() {
     let mut pair = Pair::new();
     let (host, target, _) = pair.requested(0x111);
-    pair.target
-        .manager
-        .accept(pair.now, target, &acceptance(0x222))
-        .expect("it waits");
+    pair.accept(target, 0x222);
     pair.exchange();
     pair.target.manager.disconnect(pair.now, target);
     pair.exchange();
     assert!(matches!(pair.host.event(), Event::ReplyReceived { conn, .. } if conn == host));
-    let reason = DisconnectReason::Remote;
-    assert_eq!(
-        pair.host.event(),
-        Event::Disconnected { conn: host, reason }
-    );
+    pair.host.ended(host, DisconnectReason::Remote);
     let established = pair.host.manager.establish(pair.now, host);
     assert_eq!(established, Err(roce::cm::CmError::NoSuchConnection));
-    let reason = DisconnectReason::Local;
-    assert_eq!(
-        pair.target.event(),
-        Event::Disconnected {
-            conn: target,
-            reason
-        }
-    );
+    pair.target.ended(target, DisconnectReason::Local);
     pair.assert_quiet();
 }
 
@@ -233,29 +158,16 @@ fn a_target_may_disconnect_before_the_confirmation() {
 fn a_connection_that_was_never_confirmed_can_be_given_up_at_once() {
     let mut pair = Pair::new();
     let (host, target, _) = pair.requested(0x111);
-    pair.target
-        .manager
-        .accept(pair.now, target, &acceptance(0x222))
-        .expect("it waits");
+    pair.accept(target, 0x222);
     pair.exchange();
     assert!(matches!(pair.host.event(), Event::ReplyReceived { conn, .. } if conn == host));
     pair.target.manager.abandon(pair.now, target);
-    let reason = DisconnectReason::Local;
-    assert_eq!(
-        pair.target.event(),
-        Event::Disconnected {
-            conn: target,
-            reason
-        }
-    );
+    pair.target.ended(target, DisconnectReason::Local);
     assert_eq!(pair.target.manager.live(), 0, "nobody is waited for");
     assert_eq!(pair.target.manager.poll_timeout(), None);
     pair.exchange();
-    let reason = DisconnectReason::Rejected(RejectReason::Consumer);
-    assert_eq!(
-        pair.host.event(),
-        Event::Disconnected { conn: host, reason }
-    );
+    pair.host
+        .ended(host, DisconnectReason::Rejected(RejectReason::Consumer));
     pair.assert_quiet();
     // One that is confirmed is disconnected as any other.
     let (_, target) = pair.established(0x11, 0x222);
@@ -279,18 +191,14 @@ fn a_host_that_crashed_and_comes_again_from_the_same_queue_pair_is_let_in_and_as
         panic!("the new request is reported")
     };
     assert_eq!(peer.qpn, 0x11);
-    pair.target
-        .manager
-        .accept(pair.now, conn, &acceptance(0x333))
-        .expect("it waits");
+    pair.accept(conn, 0x333);
     assert_eq!(pair.target.manager.live(), 2, "the old one goes on");
     // A third one takes the place of the second, which nobody has confirmed.
     pair.host.connect(pair.now, local(0x13));
     let mut third = pair.host.sent_one();
     third.mad[24 + 35 - 1] = 0x11;
     pair.target.take(pair.now, &third).expect("a request");
-    let reason = DisconnectReason::Stale;
-    assert_eq!(pair.target.event(), Event::Disconnected { conn, reason });
+    pair.target.ended(conn, DisconnectReason::Stale);
 }
 
 #[test]
@@ -302,15 +210,9 @@ fn a_request_that_arrives_after_its_connection_has_ended_makes_no_other() {
     let Event::ConnectRequest { conn: target, .. } = pair.target.event() else {
         panic!("a request")
     };
-    pair.target
-        .manager
-        .accept(pair.now, target, &acceptance(0x222))
-        .expect("it waits");
+    pair.accept(target, 0x222);
     pair.exchange();
-    pair.host
-        .manager
-        .establish(pair.now, host)
-        .expect("the reply came");
+    pair.establish(host);
     pair.exchange();
     pair.host.manager.disconnect(pair.now, host);
     pair.exchange();
@@ -349,11 +251,7 @@ fn a_request_of_a_new_incarnation_with_an_old_id_is_taken_for_what_it_is() {
     let mut again = again;
     again.mad = Message::Req(request).to_mad(id);
     pair.target.take(pair.now, &again).expect("a request");
-    let reason = DisconnectReason::Local;
-    assert_eq!(
-        pair.target.event(),
-        Event::Disconnected { conn: old, reason }
-    );
+    pair.target.ended(old, DisconnectReason::Local);
     assert!(matches!(pair.target.event(), Event::ConnectRequest { .. }));
 }
 
@@ -388,14 +286,7 @@ fn messages_of_a_stranger_change_nothing() {
     pair.target
         .take(pair.now, &asked)
         .expect("for the connection");
-    let reason = DisconnectReason::Remote;
-    assert_eq!(
-        pair.target.event(),
-        Event::Disconnected {
-            conn: target,
-            reason
-        }
-    );
+    pair.target.ended(target, DisconnectReason::Remote);
 }
 
 #[test]
@@ -423,12 +314,6 @@ fn a_peer_that_forgot_the_connection_ends_it_with_a_rejection() {
         .manager
         .handle_mad(pair.now, path, 1, &rejection.to_mad(id));
     assert_eq!(taken, Ok(()));
-    let reason = DisconnectReason::Rejected(reason);
-    assert_eq!(
-        pair.target.event(),
-        Event::Disconnected {
-            conn: target,
-            reason
-        }
-    );
+    pair.target
+        .ended(target, DisconnectReason::Rejected(reason));
 }

@@ -68,10 +68,7 @@ fn both_sides_learn_each_others_values() {
     assert_eq!(private_data.len(), 196);
     assert!(private_data.starts_with(b"reply\0"));
 
-    pair.host
-        .manager
-        .establish(pair.now, host)
-        .expect("the reply came");
+    pair.establish(host);
     pair.exchange();
     assert_eq!(pair.target.event(), Event::Established { conn });
     assert_eq!(pair.host.manager.poll_timeout(), None);
@@ -90,10 +87,7 @@ fn a_reply_never_claims_more_reads_than_the_host_serves_nor_none() {
     let Event::ConnectRequest { conn, .. } = pair.target.event() else {
         panic!("a request")
     };
-    pair.target
-        .manager
-        .accept(pair.now, conn, &acceptance(0x222))
-        .expect("it waits");
+    pair.accept(conn, 0x222);
     let Message::Rep(reply) = message(&pair.target.sent_one()) else {
         panic!("a reply")
     };
@@ -136,10 +130,7 @@ fn management_travels_between_the_queue_pairs_number_one() {
     let Event::ConnectRequest { conn, .. } = pair.target.event() else {
         panic!("a request")
     };
-    pair.target
-        .manager
-        .accept(pair.now, conn, &acceptance(0x222))
-        .expect("it waits");
+    pair.accept(conn, 0x222);
     assert_eq!(pair.target.sent_one().dest_qpn, 0x77);
 }
 
@@ -161,8 +152,7 @@ fn a_lost_request_is_repeated_and_then_given_up() {
     }
     assert_eq!(pair.host.manager.poll_event(), None);
     pair.pass(config.response_timeout);
-    let reason = DisconnectReason::Timeout;
-    assert_eq!(pair.host.event(), Event::Disconnected { conn, reason });
+    pair.host.ended(conn, DisconnectReason::Timeout);
     let Message::Rej(rejection) = message(&pair.host.sent_one()) else {
         panic!("a withdrawal")
     };
@@ -184,10 +174,7 @@ fn a_lost_reply_is_sent_again_when_the_request_comes_again() {
     let Event::ConnectRequest { conn, .. } = pair.target.event() else {
         panic!("a request")
     };
-    pair.target
-        .manager
-        .accept(pair.now, conn, &acceptance(0x222))
-        .expect("it waits");
+    pair.accept(conn, 0x222);
     let reply = pair.target.sent_one();
     pair.target.take(pair.now, &asked).expect("a duplicate");
     assert_eq!(pair.target.sent_one(), reply);
@@ -204,10 +191,7 @@ fn a_reply_that_nobody_confirms_is_repeated_and_then_given_up() {
     let config = Config::default();
     let mut pair = Pair::new();
     let (host, target, _) = pair.requested(0x111);
-    pair.target
-        .manager
-        .accept(pair.now, target, &acceptance(0x222))
-        .expect("it waits");
+    pair.accept(target, 0x222);
     let reply = pair.target.sent_one();
     for _ in 0..config.retries {
         pair.target
@@ -218,14 +202,7 @@ fn a_reply_that_nobody_confirms_is_repeated_and_then_given_up() {
     }
     pair.now += config.response_timeout;
     pair.target.manager.handle_timeout(pair.now);
-    let reason = DisconnectReason::Timeout;
-    assert_eq!(
-        pair.target.event(),
-        Event::Disconnected {
-            conn: target,
-            reason
-        }
-    );
+    pair.target.ended(target, DisconnectReason::Timeout);
     // The rejection tells the host at once.
     pair.exchange();
     let Event::Rejected { conn, reason, .. } = pair.host.event() else {
@@ -239,16 +216,10 @@ fn a_reply_that_nobody_confirms_is_repeated_and_then_given_up() {
 fn a_lost_confirmation_is_sent_again_when_the_reply_comes_again() {
     let mut pair = Pair::new();
     let (host, target, _) = pair.requested(0x111);
-    pair.target
-        .manager
-        .accept(pair.now, target, &acceptance(0x222))
-        .expect("it waits");
+    pair.accept(target, 0x222);
     pair.exchange();
     assert!(matches!(pair.host.event(), Event::ReplyReceived { .. }));
-    pair.host
-        .manager
-        .establish(pair.now, host)
-        .expect("the reply came");
+    pair.establish(host);
     let lost = pair.host.sent_one();
     pair.pass(Config::default().response_timeout);
     let reply = pair.target.sent_one();
@@ -277,16 +248,10 @@ fn data_before_the_confirmation_stands_for_it() {
         None,
         "nothing was accepted yet"
     );
-    pair.target
-        .manager
-        .accept(pair.now, target, &acceptance(0x222))
-        .expect("it waits");
+    pair.accept(target, 0x222);
     pair.exchange();
     assert!(matches!(pair.host.event(), Event::ReplyReceived { .. }));
-    pair.host
-        .manager
-        .establish(pair.now, host)
-        .expect("the reply came");
+    pair.establish(host);
     let late = pair.host.sent_one();
     pair.target.manager.data_received(pair.now, target);
     assert_eq!(pair.target.event(), Event::Established { conn: target });
@@ -317,10 +282,7 @@ fn a_host_that_asks_again_while_the_target_thinks_is_told_to_wait() {
     assert_eq!(pair.host.manager.poll_timeout(), Some(deadline));
     pair.pass(Duration::from_secs(4));
     assert!(pair.host.sent().is_empty(), "the host waits");
-    pair.target
-        .manager
-        .accept(pair.now, target, &acceptance(0x222))
-        .expect("it waits");
+    pair.accept(target, 0x222);
     pair.exchange();
     assert!(matches!(pair.host.event(), Event::ReplyReceived { .. }));
 }
@@ -352,14 +314,7 @@ fn a_request_that_the_target_never_answers_is_rejected_at_last() {
     let limit = pair.now + Config::default().pending_timeout;
     assert_eq!(pair.target.manager.poll_timeout(), Some(limit));
     pair.target.manager.handle_timeout(limit);
-    let reason = DisconnectReason::Timeout;
-    assert_eq!(
-        pair.target.event(),
-        Event::Disconnected {
-            conn: target,
-            reason
-        }
-    );
+    pair.target.ended(target, DisconnectReason::Timeout);
     assert_eq!(pair.target.manager.pending(), 0);
     let accepted = pair
         .target
@@ -396,10 +351,7 @@ fn the_application_rejects_with_its_reason_and_data() {
 fn the_host_rejects_a_reply_that_it_does_not_like() {
     let mut pair = Pair::new();
     let (host, target, _) = pair.requested(0x111);
-    pair.target
-        .manager
-        .accept(pair.now, target, &acceptance(0x222))
-        .expect("it waits");
+    pair.accept(target, 0x222);
     pair.exchange();
     assert!(matches!(pair.host.event(), Event::ReplyReceived { .. }));
     pair.host
@@ -407,14 +359,8 @@ fn the_host_rejects_a_reply_that_it_does_not_like() {
         .reject(pair.now, host, RejectReason::Consumer, b"")
         .expect("it waits");
     pair.exchange();
-    let reason = DisconnectReason::Rejected(RejectReason::Consumer);
-    assert_eq!(
-        pair.target.event(),
-        Event::Disconnected {
-            conn: target,
-            reason
-        }
-    );
+    pair.target
+        .ended(target, DisconnectReason::Rejected(RejectReason::Consumer));
     pair.assert_quiet();
 }
 
@@ -447,19 +393,8 @@ fn many_connections_between_two_addresses_do_not_mix() {
     for (host, target) in pairs.into_iter().rev() {
         pair.host.manager.disconnect(pair.now, host);
         pair.exchange();
-        let reason = DisconnectReason::Local;
-        assert_eq!(
-            pair.host.event(),
-            Event::Disconnected { conn: host, reason }
-        );
-        let reason = DisconnectReason::Remote;
-        assert_eq!(
-            pair.target.event(),
-            Event::Disconnected {
-                conn: target,
-                reason
-            }
-        );
+        pair.host.ended(host, DisconnectReason::Local);
+        pair.target.ended(target, DisconnectReason::Remote);
     }
     pair.assert_quiet();
 }
@@ -482,10 +417,7 @@ fn a_connection_to_oneself_works() {
     let Event::ConnectRequest { conn: passive, .. } = pair.target.event() else {
         panic!("a request")
     };
-    pair.target
-        .manager
-        .accept(pair.now, passive, &acceptance(0x222))
-        .expect("it waits");
+    pair.accept(passive, 0x222);
     deliver(&mut pair);
     assert!(matches!(pair.target.event(), Event::ReplyReceived { conn, .. } if conn == active));
     pair.target

@@ -3,7 +3,10 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use roce::cm::{Accept, Config, ConnId, Connect, Dropped, Event, Local, Manager, Peer, Transmit};
+use roce::cm::{
+    Accept, Config, ConnId, Connect, DisconnectReason, Dropped, Event, Local, Manager, Peer,
+    Transmit,
+};
 use roce::wire::cm::{CmTimeout, Message, tcp_service_id};
 use roce::wire::{Packet, Path, PathMtu, Psn};
 
@@ -41,6 +44,12 @@ impl Side {
     /// The next event, which must exist.
     pub(crate) fn event(&mut self) -> Event {
         self.manager.poll_event().expect("an event")
+    }
+
+    /// The next event is the end of that connection, for that reason.
+    #[track_caller]
+    pub(crate) fn ended(&mut self, conn: ConnId, reason: DisconnectReason) {
+        assert_eq!(self.event(), Event::Disconnected { conn, reason });
     }
 
     /// Takes a datagram as if it had been sent over the network: through the packet's bytes.
@@ -168,19 +177,31 @@ impl Pair {
         }
     }
 
-    /// An established connection: the host's and the target's.
-    pub(crate) fn established(&mut self, host_qpn: u32, target_qpn: u32) -> (ConnId, ConnId) {
-        let (host, target, _) = self.requested(host_qpn);
+    /// The target accepts a request.
+    #[track_caller]
+    pub(crate) fn accept(&mut self, target: ConnId, target_qpn: u32) {
         self.target
             .manager
             .accept(self.now, target, &acceptance(target_qpn))
             .expect("it waits");
-        self.exchange();
-        assert!(matches!(self.host.event(), Event::ReplyReceived { conn, .. } if conn == host));
+    }
+
+    /// The host confirms a reply.
+    #[track_caller]
+    pub(crate) fn establish(&mut self, host: ConnId) {
         self.host
             .manager
             .establish(self.now, host)
             .expect("the reply came");
+    }
+
+    /// An established connection: the host's and the target's.
+    pub(crate) fn established(&mut self, host_qpn: u32, target_qpn: u32) -> (ConnId, ConnId) {
+        let (host, target, _) = self.requested(host_qpn);
+        self.accept(target, target_qpn);
+        self.exchange();
+        assert!(matches!(self.host.event(), Event::ReplyReceived { conn, .. } if conn == host));
+        self.establish(host);
         self.exchange();
         assert_eq!(self.target.event(), Event::Established { conn: target });
         (host, target)

@@ -1,19 +1,19 @@
-//! `onefold ana ...`: what the listeners of a running daemon say about their paths.
+//! `onefold ana ...`: the ANA states of a running daemon's listeners.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::str::FromStr;
 
+use api::ana::{AnaView, SetAna};
+use api::client::Client;
 use clap::Subcommand;
 use nvme::ana::AnaState;
 
 use super::args::PoolArg;
-use super::commands::converse;
 use super::listener::Place;
+use super::run::converse;
+use super::table::{Align, table};
 use super::{Outcome, print, print_json};
-use crate::ana::api::{AnaView, SetAna};
-use crate::client::Client;
-use crate::status::{Align, table};
 
 /// `onefold ana ...`
 #[derive(Debug, Subcommand)]
@@ -40,7 +40,7 @@ pub enum AnaCommand {
         #[arg(long)]
         json: bool,
     },
-    /// List the listeners, and the groups that they do not reach best
+    /// List the listeners, and the groups that are not optimized there
     #[command(after_help = "Example:\n  onefold ana list --json")]
     List {
         /// The daemon's pool.
@@ -101,7 +101,7 @@ fn render(views: &[AnaView]) -> String {
     )
 }
 
-/// The groups that a listener does not reach best.
+/// The groups that are not optimized at a listener.
 pub(super) fn groups_text(groups: &BTreeMap<u32, AnaState>) -> String {
     if groups.is_empty() {
         return "all optimized".to_owned();

@@ -2,26 +2,33 @@
 
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use bench::perf::Pattern;
 use clap::builder::TypedValueParser;
 use clap::{Args, Parser, Subcommand};
+use dedup::METADATA_CACHE_BYTES_MIN;
 use fabric::{TlsMode, TransportAddress};
-use meta::{Compression, UnknownCompression, VerifyPolicy};
+use meta::{
+    Compression, FingerprintFunction, UnknownCompression, UnknownFingerprintFunction, VerifyPolicy,
+};
+use subsystem::errors::Failure;
 use uuid::Uuid;
 
 use super::ana::AnaCommand;
 use super::bench::BenchCommand;
 use super::bounds::BoundsArgs;
+use super::config::ConfigCommand;
 use super::drive::DriveCommand;
 use super::estimate::EstimateArgs;
 use super::host::{HostCommand, IdentityArgs, TlsArgs};
 use super::listener::ListenerCommand;
+use super::logging::{LOG_VARIABLE, parse_filter};
 use super::reservation::ReservationCommand;
 use super::scrub::ScrubCommand;
 use super::subsystem::{NamespaceCommand, ReferralCommand, SubsystemCommand};
-use crate::errors::Failure;
 use crate::size::{SizeError, parse_size};
+use crate::time::parse_spin;
 
 /// The pool that every command uses when none is named.
 pub const DEFAULT_POOL: &str = "./onefold-data";
@@ -57,7 +64,10 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Open a pool and serve its volumes to hosts, in the foreground
-    Serve(ServeArgs),
+    Serve(Box<ServeArgs>),
+    /// Check, print and reload the configuration file of `onefold serve`
+    #[command(subcommand)]
+    Config(ConfigCommand),
     /// Create, list, show, resize and delete volumes of a running daemon
     #[command(subcommand)]
     Volume(VolumeCommand),
@@ -110,16 +120,25 @@ const LISTENERS_HEADING: &str = "Listeners";
 const MACHINE_HEADING: &str = "This machine";
 
 /// `onefold serve`
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  onefold serve\n  \
+#[derive(Clone, Debug, PartialEq, Args)]
+#[command(
+    after_help = "Examples:\n  onefold serve --config /etc/onefold/onefold.toml\n  \
                   onefold serve --pool /srv/pool --create 500G \\\n      \
                   --volume vm=200G --volume db=100G,lba=512,verify=compare\n  \
                   onefold serve --pool /srv/pool --create 0 --listen tcp://192.0.2.5:4420 \\\n      \
                   --drive /dev/nvme0n1 --drive /dev/nvme1n1\n\n\
                   It prints a line that begins with 'ready' when hosts can connect. Ctrl-C,\n\
                   SIGTERM and closing the terminal stop it cleanly. Without a terminal SIGHUP\n\
-                  is a reload: it tries again to serve kept listeners that were not there.")]
+                  is a reload: the configuration file is read again, and kept listeners that\n\
+                  were not there are tried again."
+)]
 pub struct ServeArgs {
+    /// TOML file of options; options given here override it
+    ///
+    /// `onefold config example` prints one with every key and its default, `onefold config check FILE` explains its
+    /// mistakes. What neither the command line nor the file says has the default that is shown here.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
     /// The pool's folder [default: ./onefold-data, created when missing]
     #[arg(long, value_name = "DIR", env = POOL_VARIABLE, hide_env_values = true, help_heading = POOL_HEADING)]
     pub pool: Option<PathBuf>,
@@ -128,6 +147,12 @@ pub struct ServeArgs {
     /// SIZE is the size of each drive file that names none itself.
     #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = POOL_HEADING)]
     pub create: Option<u64>,
+    /// Fingerprints of a new pool [default: clnh where the processor can]
+    ///
+    /// Both need the pool's secret key to find a collision. clnh is several times as fast; blake3 resists even
+    /// somebody who has the key.
+    #[arg(long, value_name = "clnh|blake3", value_parser = parse_fingerprint, help_heading = POOL_HEADING)]
+    pub fingerprint: Option<FingerprintFunction>,
     /// A drive of a new pool, a file or a block device (repeatable) [default: a sparse file in the pool's folder]
     ///
     /// memory=SIZE is a pool for measurements, in ./onefold-memory without --pool: nothing is kept.
@@ -156,19 +181,19 @@ pub struct ServeArgs {
     /// Announce the discovery service on the local network by mDNS
     ///
     /// As _nvme-disc._tcp, for hosts that look for it there.
-    #[arg(long, help_heading = LISTENERS_HEADING)]
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "on|off", value_parser = parse_switch, default_value = "off", default_missing_value = "on", action = clap::ArgAction::Set, hide_default_value = true, help_heading = LISTENERS_HEADING)]
     pub mdns: bool,
     /// TCP: keep the system's congestion control also where that is BBR
     ///
     /// BBR sends by a timer: that is for hosts far away. Without this option connections use CUBIC there, which costs
     /// far less on short paths.
-    #[arg(long, help_heading = LISTENERS_HEADING)]
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "on|off", value_parser = parse_switch, default_value = "off", default_missing_value = "on", action = clap::ArgAction::Set, hide_default_value = true, help_heading = LISTENERS_HEADING)]
     pub tcp_pacing: bool,
     /// Soft RoCE: check all 32 bits of every IPv4 packet's ICRC
     ///
     /// Without this option those 16 are checked that a UDP socket lets one check. It needs CAP_NET_RAW and costs a
     /// second receive of each packet.
-    #[arg(long, help_heading = LISTENERS_HEADING)]
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "on|off", value_parser = parse_switch, default_value = "off", default_missing_value = "on", action = clap::ArgAction::Set, hide_default_value = true, help_heading = LISTENERS_HEADING)]
     pub strict_icrc: bool,
     /// Take this drive for a new pool whatever it holds: what is there is LOST (repeatable; the path as after --drive)
     #[arg(long, value_name = "PATH")]
@@ -179,7 +204,7 @@ pub struct ServeArgs {
     /// Memory for the maps of volumes and for what is known of blocks, at least 8M
     ///
     /// What does not fit is read from the pool's folder when it is needed.
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1G", help_heading = MACHINE_HEADING)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_metadata_cache, default_value = "1G", help_heading = MACHINE_HEADING)]
     pub metadata_cache: u64,
     /// Memory for the index that finds blocks by their content [default: half of this machine's]
     ///
@@ -189,15 +214,43 @@ pub struct ServeArgs {
     /// Data-plane threads [default: one for each core, at most 8]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64).map(usize::from), help_heading = MACHINE_HEADING)]
     pub reactors: Option<usize>,
-    /// How long an idle data-plane thread polls before it sleeps, in microseconds
+    /// How long an idle data-plane thread polls before it sleeps, at most 1ms
     ///
     /// Where polling has not paid lately it hardly does. More saves wake-ups of lone commands, 0 saves the most
     /// processor time.
-    #[arg(long, value_name = "US", default_value_t = 100, value_parser = clap::value_parser!(u64).range(0..=1000), help_heading = MACHINE_HEADING)]
-    pub spin: u64,
+    #[arg(long, value_name = "TIME", default_value = "100us", value_parser = parse_spin, help_heading = MACHINE_HEADING)]
+    pub spin: Duration,
+    /// What is logged to standard error
+    ///
+    /// A level, and behind commas levels of parts, such as info,dedup=debug. ONEFOLD_LOG is the same as a variable.
+    #[arg(long, value_name = "FILTER", default_value = "info", value_parser = parse_filter, env = LOG_VARIABLE, hide_env = true, help_heading = MACHINE_HEADING)]
+    pub log: String,
     /// What hosts may take.
     #[command(flatten)]
     pub bounds: BoundsArgs,
+}
+
+impl ServeArgs {
+    /// What no value shows alone.
+    ///
+    /// # Errors
+    /// Says which values do not go together.
+    pub fn check(&self) -> Result<(), String> {
+        TransportAddress::distinct(&self.listen).map_err(|error| error.to_string())?;
+        if !self.warn_at.is_sorted() {
+            return Err("the percentages to warn at must rise, such as 80, 90 and 95".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// Parses the memory for metadata.
+fn parse_metadata_cache(text: &str) -> Result<u64, String> {
+    let bytes = parse_size(text).map_err(|error| error.to_string())?;
+    match bytes < METADATA_CACHE_BYTES_MIN {
+        true => Err(format!("'{text}' is too little: 8M is the least")),
+        false => Ok(bytes),
+    }
 }
 
 /// `NAME=SIZE[,lba=512|4096][,dedup=on|off][,compression=off|lz4|zstd]
@@ -270,6 +323,12 @@ fn parse_uuid(text: &str) -> Result<Uuid, String> {
     text.parse().map_err(|error| {
         format!("'{text}' is neither a UUID nor an NGUID of 32 hexadecimal digits: {error}")
     })
+}
+
+/// Parses the name of a function for fingerprints.
+fn parse_fingerprint(text: &str) -> Result<FingerprintFunction, String> {
+    text.parse()
+        .map_err(|error: UnknownFingerprintFunction| error.to_string())
 }
 
 /// Parses the name of a compression.
@@ -619,7 +678,7 @@ impl FromStr for SubsystemAddress {
         let usage = || {
             format!(
                 "'{text}' is not tcp://ADDR:PORT/SUBSYSTEM-NQN or rdma://..., such as tcp://127.0.0.1:4420/{}",
-                crate::DEFAULT_SUBSYSTEM_NQN
+                subsystem::DEFAULT_SUBSYSTEM_NQN
             )
         };
         let authority_at = text.find("://").ok_or_else(usage)? + 3;

@@ -1,19 +1,20 @@
-//! Questions before something is lost that no command brings back.
+//! Questions before a command that cannot be undone.
 //!
 //! Guarantee: where there is no terminal to ask on, nothing is lost unless `--yes` says so.
 
 use std::io::{self, IsTerminal, Write};
 
-use crate::client::Client;
-use crate::errors::Failure;
-use crate::status::AttachedHost;
-use crate::subsystem_api::{NamespaceView, SubsystemView};
+use api::client::Client;
+use api::namespaces::NamespaceView;
+use api::status::AttachedHost;
+use api::subsystems::SubsystemView;
+use subsystem::errors::Failure;
 
-/// Attached hosts that a question names; of more it says how many.
+/// Attached hosts that a question names; further ones are counted.
 const HOSTS_NAMED_MAX: usize = 8;
 
-/// Asks whether something is to be done, unless `--yes` said so: `facts` are lines that tell what it means, `expected`
-/// is what has to be typed, and `called` what the question calls that.
+/// Asks for confirmation, unless `--yes` gave it: `facts` are lines about the consequences, `expected` is what has to be
+/// typed, and `called` is how the question names that.
 ///
 /// # Errors
 /// Nobody agreed, or there is no terminal.
@@ -29,7 +30,7 @@ pub(super) fn agree(
     }
     let facts: String = facts.iter().map(|fact| format!("{fact}\n")).collect();
     if !io::stdin().is_terminal() {
-        let why = format!("{act}: there is no terminal to ask on, so this takes --yes\n{facts}");
+        let why = format!("{act}: there is no terminal to ask on, so this needs --yes\n{facts}");
         return Err(Failure::invalid(why.trim_end()));
     }
     match answer(&format!("{facts}{act}? Type {called}: "))? == expected {
@@ -38,7 +39,7 @@ pub(super) fn agree(
     }
 }
 
-/// Says what somebody should know, beside what the command prints as its result.
+/// Prints facts on standard error, beside the command's result.
 pub(super) fn tell(facts: impl IntoIterator<Item = String>) {
     let mut stderr = io::stderr().lock();
     for fact in facts {
@@ -61,7 +62,7 @@ pub(super) fn answer(question: &str) -> Result<String, Failure> {
     Ok(answer.trim().to_owned())
 }
 
-/// Where volumes are shown, and who is attached.
+/// Namespaces and attached hosts.
 pub(super) struct Attached {
     subsystems: Vec<SubsystemView>,
     hosts: Vec<AttachedHost>,
@@ -81,7 +82,7 @@ impl Attached {
         all.filter(move |namespace| namespace.volume == volume)
     }
 
-    /// What the loss of a volume means.
+    /// The consequences of deleting a volume.
     pub(super) fn facts_of_volume(&self, volume: &str) -> Vec<String> {
         let sees = |host: &&AttachedHost| {
             self.namespaces(volume).any(|namespace| {
@@ -96,21 +97,21 @@ impl Attached {
         facts
     }
 
-    /// What the loss of a subsystem means.
+    /// The consequences of deleting a subsystem.
     pub(super) fn facts_of_subsystem(&self, subsystem: &SubsystemView) -> Vec<String> {
         let nqn = subsystem.nqn.as_str();
         let hosts = self.hosts.iter().filter(|host| host.subsystem == nqn);
         let mut facts = named(&format!("subsystem '{nqn}'"), hosts);
         if let count @ 1.. = subsystem.namespaces.len() {
             facts.push(format!(
-                "It has {count} namespaces; their volumes stay, and are shown there no longer."
+                "It has {count} namespaces; their volumes stay in the pool."
             ));
         }
         facts.extend(subsystem.namespaces.iter().filter_map(protected));
         facts
     }
 
-    /// What it means if no host can reach the target any more.
+    /// The consequences of removing the last listener.
     pub(super) fn facts_of_all(&self) -> Vec<String> {
         named("this target", self.hosts.iter())
     }
@@ -118,10 +119,10 @@ impl Attached {
 
 /// That a namespace cannot be written, if it cannot be for good.
 pub(super) fn protected(namespace: &NamespaceView) -> Option<String> {
-    use crate::catalog::WriteProtect;
+    use subsystem::catalog::WriteProtect;
     (namespace.write_protect == WriteProtect::Permanent).then(|| {
         format!(
-            "Namespace {} of '{}' (volume '{}') is write protected for good; that ends with it.",
+            "Namespace {} of '{}' (volume '{}') is permanently write protected; attached again, it is not.",
             namespace.nsid, namespace.subsystem, namespace.volume
         )
     })
@@ -153,7 +154,7 @@ mod tests {
     fn host(number: u8) -> AttachedHost {
         AttachedHost {
             hostnqn: format!("nqn.2026-11.org.example:host{number:02}"),
-            subsystem: crate::DEFAULT_SUBSYSTEM_NQN.into(),
+            subsystem: subsystem::DEFAULT_SUBSYSTEM_NQN.into(),
             address: "192.0.2.7".into(),
             transport: "tcp".into(),
             tls: None,

@@ -5,10 +5,10 @@ use std::process::ExitCode;
 
 use bench::engine::{EngineBenchError, Options};
 use clap::{Args, Subcommand};
+use subsystem::errors::Failure;
 
-use super::commands::on_reactor;
+use super::run::on_reactor;
 use super::{Exit, Outcome, print, print_json};
-use crate::errors::Failure;
 
 /// `onefold bench ...`
 #[derive(Debug, Subcommand)]

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use clap::Args;
+use subsystem::limits::{Limits, QueueLimits};
 
 use crate::size::parse_size;
-use crate::subsystem::{Limits, QueueLimits};
+use crate::time::parse_timeout;
 
 /// In-capsule data comes in whole pages.
 const PAGE_BYTES: u64 = 4096;
@@ -14,7 +15,7 @@ const IN_CAPSULE_BYTES_MAX: u64 = 128 << 10;
 
 /// Bounds of hosts, queues and the memory that waits for them. What goes beyond is refused with a status
 /// that says so, or has to wait; nobody else notices.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, PartialEq, Args)]
 #[command(next_help_heading = "What hosts may take")]
 pub struct BoundsArgs {
     /// Hosts attached at one time [default: 1024, or as many as the limit of open files has room for]
@@ -65,17 +66,17 @@ pub struct BoundsArgs {
     /// More are closed at once. The default is for all queues of all hosts, as far as the limit of open files reaches.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub tcp_connections: Option<u32>,
-    /// Seconds that a TCP connection may stay silent before it speaks NVMe
-    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3600))]
-    pub handshake_timeout: u32,
-    /// Seconds that a host may keep the target waiting in the middle of something
+    /// How long a TCP connection may stay silent before it speaks NVMe
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_timeout)]
+    pub handshake_timeout: Duration,
+    /// How long a host may keep the target waiting in the middle of something
     ///
     /// Over TCP: in a PDU, a transfer or an answer.
-    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=3600))]
-    pub stall_timeout: u32,
-    /// The same for a host that holds memory while it runs short
-    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=3600))]
-    pub stall_timeout_short: u32,
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_timeout)]
+    pub stall_timeout: Duration,
+    /// The same for a host that holds memory when it is short
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_timeout)]
+    pub stall_timeout_short: Duration,
 }
 
 impl BoundsArgs {
@@ -84,7 +85,6 @@ impl BoundsArgs {
     pub fn limits(&self) -> Limits {
         let usual = Limits::default();
         let bytes = |size: u64| usize::try_from(size).unwrap_or(usize::MAX);
-        let seconds = |seconds: u32| Duration::from_secs(seconds.into());
         Limits {
             controllers: self.hosts.map_or(usual.controllers, usize::from),
             io_queues: self.io_queues.unwrap_or(usual.io_queues),
@@ -105,9 +105,9 @@ impl BoundsArgs {
             },
             queue_share: self.queue_share.into(),
             host_share: self.host_share.into(),
-            handshake_timeout: seconds(self.handshake_timeout),
-            stall_timeout: seconds(self.stall_timeout),
-            stall_timeout_short: seconds(self.stall_timeout_short),
+            handshake_timeout: self.handshake_timeout,
+            stall_timeout: self.stall_timeout,
+            stall_timeout_short: self.stall_timeout_short,
             ..usual
         }
     }

@@ -3,17 +3,17 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use api::client::Client;
+use api::drives::AddDrive;
 use clap::Subcommand;
 use dedup::DriveStatus;
+use subsystem::errors::Failure;
 
 use super::args::{DriveArg, PoolArg};
-use super::commands::converse;
+use super::run::converse;
+use super::table::{Align, table};
 use super::{Outcome, print, print_json};
-use crate::client::Client;
-use crate::drive_api::AddDrive;
-use crate::errors::Failure;
 use crate::size::format_human;
-use crate::status::{Align, table};
 
 /// `onefold drive ...`
 #[derive(Debug, Subcommand)]
@@ -27,7 +27,7 @@ pub enum DriveCommand {
         /// A block device, a file, or a file to be made with its size
         #[arg(value_name = "PATH[=SIZE]")]
         drive: DriveArg,
-        /// Take the drive whatever it holds: what is there is LOST. Takes the drive's path once more
+        /// Use the drive even if it holds data, which is then LOST. Needs the drive's path once more
         #[arg(long, value_name = "PATH")]
         force: Option<PathBuf>,
         /// The daemon's pool.
@@ -73,7 +73,7 @@ pub(super) fn run(command: DriveCommand) -> Outcome {
 fn request(drive: DriveArg, force: Option<PathBuf>) -> Result<AddDrive, Failure> {
     let DriveArg::Path { path, size_bytes } = drive else {
         return Err(Failure::invalid(
-            "a memory drive cannot be added: what the pool keeps there would be lost",
+            "a memory drive cannot be added: its data would be lost at the end; name a file or a device",
         ));
     };
     let shown = path.display().to_string();

@@ -1,4 +1,4 @@
-//! `onefold estimate`: what a pool would save, told from what is there already.
+//! `onefold estimate`: what a pool would save on existing data.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -8,11 +8,12 @@ use bench::estimate::{Estimate, EstimateError, Grain, Options, Progress};
 use clap::Args;
 use dedup::ErrorKind;
 use indicatif::{ProgressBar, ProgressStyle};
+use subsystem::errors::Failure;
 
+use super::table::{Align, table};
 use super::{Exit, Outcome, print, print_json};
-use crate::errors::{EXIT_FAILED, Failure};
+use crate::exit::EXIT_FAILED;
 use crate::size::{format_human, parse_size};
-use crate::status::{Align, table};
 
 /// `onefold estimate`
 #[derive(Debug, Args)]
@@ -25,7 +26,7 @@ pub struct EstimateArgs {
     /// Files, folders and block devices
     #[arg(value_name = "PATH", required = true)]
     pub paths: Vec<PathBuf>,
-    /// Memory for fingerprints; when it is used up, the rest is estimated from a sample, and the error told
+    /// Memory for fingerprints; beyond it the result is estimated from a sample, and its error is printed
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "512M")]
     pub memory: u64,
     /// Print JSON

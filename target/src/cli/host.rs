@@ -1,4 +1,4 @@
-//! `onefold host ...`: what a running daemon knows of hosts beyond their names, and secrets for them.
+//! `onefold host ...`: the keys that a running daemon stores for hosts, and new ones.
 //!
 //! Secrets come from files or standard input, never from the command line, which others can see.
 
@@ -8,20 +8,20 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use api::client::Client;
+use api::hosts::{AddTlsKey, CreateHost, HostView, SecretText, SetHost, TlsKeyView};
 use clap::{ArgAction, Subcommand};
 use fabric::TlsHostConfig;
 use nvme::Nqn;
 use nvme::auth::{ConfiguredPsk, Hash, HostKeys, Secret};
+use subsystem::errors::Failure;
 
 use super::args::parse_switch;
 use super::ask;
-use super::commands::converse;
+use super::run::converse;
 use super::subsystem::{Answer, show};
+use super::table::{Align, table};
 use super::{Outcome, print};
-use crate::client::Client;
-use crate::errors::Failure;
-use crate::host_api::{AddTlsKey, CreateHost, HostView, SecretText, SetHost, TlsKeyView};
-use crate::status::{Align, table};
 
 /// A file with a secret is one line of 59 to 104 bytes.
 const SECRET_FILE_BYTES_MAX: u64 = 4096;
@@ -29,22 +29,22 @@ const SECRET_FILE_BYTES_MAX: u64 = 4096;
 /// A host's keys.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct KeyArgs {
-    /// A file with the host's secret (DHHC-1:...), - for standard input; with it, the host has to
-    /// authenticate. Queues that are authenticated go on when it changes
+    /// A file with the host's secret (DHHC-1:...), - for standard input. The host then has to authenticate. A new secret
+    /// does not end queues that are connected
     #[arg(long, value_name = "FILE")]
     pub dhchap_secret_file: Option<PathBuf>,
-    /// A file with the controller's secret, for hosts that want to know the controller too
+    /// A file with the controller's secret, for hosts that authenticate the controller too
     #[arg(long, value_name = "FILE")]
     pub dhchap_ctrl_secret_file: Option<PathBuf>,
-    /// Hashes that may be agreed on, the preferred one first: sha256, sha384, sha512 [default: all]
+    /// Hashes to negotiate, the preferred one first: sha256, sha384, sha512 [default: all]
     #[arg(long, value_name = "HASH,...", value_delimiter = ',')]
     pub dhchap_hashes: Option<Vec<String>>,
-    /// Diffie-Hellman groups that may be agreed on: null, ffdhe2048, ffdhe3072, ffdhe4096, ffdhe6144,
+    /// Diffie-Hellman groups to negotiate: null, ffdhe2048, ffdhe3072, ffdhe4096, ffdhe6144,
     /// ffdhe8192 [default: all]
     #[arg(long, value_name = "GROUP,...", value_delimiter = ',')]
     pub dhchap_groups: Option<Vec<String>>,
-    /// Whether the host may come by TLS alone, with a key of its own or one made by its authentication. What it has
-    /// in clear ends
+    /// Whether the host must use TLS, with a stored key or one made by its authentication. Its connections
+    /// without TLS are closed
     #[arg(long, value_name = "on|off", value_parser = parse_switch, action = ArgAction::Set)]
     pub tls_only: Option<bool>,
 }
@@ -52,7 +52,7 @@ pub struct KeyArgs {
 /// `onefold host ...`
 #[derive(Debug, Subcommand)]
 pub enum HostCommand {
-    /// Keep keys for a host
+    /// Store a host's keys
     #[command(after_help = "Example:\n  onefold host create HOSTNQN --dhchap-secret-file host.key")]
     Create {
         /// Its name
@@ -64,14 +64,14 @@ pub enum HostCommand {
         #[command(flatten)]
         answer: Answer,
     },
-    /// List the hosts of which something is kept
+    /// List the hosts that have stored keys
     #[command(after_help = "Example:\n  onefold host list")]
     List {
         /// Where to ask.
         #[command(flatten)]
         answer: Answer,
     },
-    /// Show what is kept of a host
+    /// Show a host's stored keys, without the secrets
     #[command(after_help = "Example:\n  onefold host show HOSTNQN")]
     Show {
         /// Its name
@@ -80,7 +80,7 @@ pub enum HostCommand {
         #[command(flatten)]
         answer: Answer,
     },
-    /// Forget a host's keys: it need not authenticate any more
+    /// Delete a host's keys: it need not authenticate any more
     #[command(after_help = "Example:\n  onefold host delete HOSTNQN")]
     Delete {
         /// Its name
@@ -97,17 +97,17 @@ pub enum HostCommand {
         /// Its keys; what is not named stays.
         #[command(flatten)]
         keys: KeyArgs,
-        /// Take the host's secret away
+        /// Delete the host's secret
         #[arg(long, conflicts_with = "dhchap_secret_file")]
         no_dhchap_secret: bool,
-        /// Take the controller's secret away
+        /// Delete the controller's secret
         #[arg(long, conflicts_with = "dhchap_ctrl_secret_file")]
         no_dhchap_ctrl_secret: bool,
         /// Where to ask.
         #[command(flatten)]
         answer: Answer,
     },
-    /// Keep, list and forget the TLS keys of a host
+    /// Add, list and remove the TLS keys of a host
     #[command(subcommand)]
     TlsKey(TlsKeyCommand),
     /// Print a new TLS key, as `nvme gen-tls-key` does
@@ -129,7 +129,7 @@ pub enum HostCommand {
 /// `onefold host tls-key ...`
 #[derive(Debug, Subcommand)]
 pub enum TlsKeyCommand {
-    /// Keep one more TLS key of a host: it counts from the next connection on
+    /// Add a TLS key to a host, for its next connections
     #[command(
         after_help = "Example:\n  onefold host tls-key add HOSTNQN --file host.tls\n\n\
                       To change a key without a disconnect: add the new one, give it to the host, remove the old one.\n\
@@ -157,7 +157,7 @@ pub enum TlsKeyCommand {
         #[command(flatten)]
         answer: Answer,
     },
-    /// Forget a TLS key of a host; queues that came by it go on
+    /// Remove a TLS key of a host; queues that use it stay connected
     #[command(after_help = "Example:\n  onefold host tls-key remove HOSTNQN 1")]
     Remove {
         /// The host's name
@@ -190,16 +190,16 @@ fn parse_hash(text: &str) -> Result<HashArg, String> {
     }
 }
 
-/// Who connects, for commands that are hosts themselves.
+/// The host as which `discover` and `perf` connect.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct IdentityArgs {
-    /// Connect as this host [default: one that nobody has seen before]
+    /// Connect as this host [default: a new random name]
     #[arg(long, value_name = "NQN")]
     pub hostnqn: Option<Nqn>,
     /// A file with the host's secret (DHHC-1:...), - for standard input
     #[arg(long, value_name = "FILE", requires = "hostnqn")]
     pub dhchap_secret_file: Option<PathBuf>,
-    /// A file with the controller's secret: the target has to prove that it knows it
+    /// A file with the controller's secret, by which the target has to authenticate itself
     #[arg(long, value_name = "FILE", requires = "dhchap_secret_file")]
     pub dhchap_ctrl_secret_file: Option<PathBuf>,
 }
@@ -214,10 +214,10 @@ impl IdentityArgs {
     }
 }
 
-/// How a command that is a host itself protects its connections.
+/// TLS of `discover` and `perf`.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct TlsArgs {
-    /// Over TCP: come by TLS; a file with the host's key (NVMeTLSkey-1:...), - for standard input
+    /// Over TCP: use TLS; a file with the host's key (NVMeTLSkey-1:...), - for standard input
     #[arg(long, value_name = "FILE", requires = "hostnqn")]
     pub tls_key_file: Option<PathBuf>,
 }
@@ -240,7 +240,7 @@ impl TlsArgs {
     }
 }
 
-/// What a file, or standard input, has to say that is secret.
+/// A secret from a file or from standard input.
 fn read_file<T, E: fmt::Display>(
     path: &Path,
     parse: impl FnOnce(&str) -> Result<T, E>,
@@ -345,21 +345,21 @@ pub(super) fn host(command: HostCommand) -> Outcome {
         }
         HostCommand::TlsKey(command) => tls_key(command),
         HostCommand::GenTlsKey { hash } => {
-            let key = ConfiguredPsk::from_random(hash, &crate::auth::random());
+            let key = ConfiguredPsk::from_random(hash, &subsystem::auth::random());
             print(&format!("{}\n", *key.to_text()));
             Ok(ExitCode::SUCCESS)
         }
         HostCommand::GenDhchapKey {
             hash: HashArg(hash),
         } => {
-            let secret = Secret::from_random(hash, &crate::auth::random());
+            let secret = Secret::from_random(hash, &subsystem::auth::random());
             print(&format!("{}\n", *secret.to_text()));
             Ok(ExitCode::SUCCESS)
         }
     }
 }
 
-/// Which subsystems a host's secret does not protect: whoever calls itself by another name is admitted there.
+/// The subsystems that a host's secret does not protect: they admit hosts by any other name.
 async fn still_open(client: &Client) -> Result<Option<String>, Failure> {
     let subsystems = client.subsystems().await?.into_iter();
     let open = subsystems.filter(|subsystem| subsystem.allow_any_host);
@@ -373,7 +373,7 @@ async fn still_open(client: &Client) -> Result<Option<String>, Failure> {
     }))
 }
 
-/// Where a host is admitted that does not authenticate any more.
+/// The subsystems that admit a host which need not authenticate any more.
 async fn admitted(client: &Client, host: &Nqn) -> Result<Option<String>, Failure> {
     let subsystems = client.subsystems().await?.into_iter();
     let open =
@@ -381,7 +381,7 @@ async fn admitted(client: &Client, host: &Nqn) -> Result<Option<String>, Failure
     let names: Vec<_> = open.map(|subsystem| subsystem.nqn.to_string()).collect();
     Ok((!names.is_empty()).then(|| {
         format!(
-            "Whoever calls itself {host} is admitted without a secret to: {}.",
+            "Any machine that uses the name {host} is now admitted without a secret to: {}.",
             names.join(", ")
         )
     }))
@@ -447,7 +447,7 @@ fn tls_keys(keys: &[TlsKeyView]) -> String {
     keys.collect::<Vec<_>>().join(", ")
 }
 
-/// What is kept of a secret, for people.
+/// Whether a secret is stored, for people.
 fn kept(hash: &Option<String>) -> String {
     hash.as_ref()
         .map_or_else(|| "none".to_owned(), |hash| format!("kept ({hash})"))
@@ -479,7 +479,7 @@ fn host_text(view: &HostView) -> String {
 
 fn host_table(views: &[HostView]) -> String {
     if views.is_empty() {
-        return "Nothing is kept of any host: none has to authenticate.\n".to_owned();
+        return "No host has stored keys, so no host has to authenticate.\n".to_owned();
     }
     let rows: Vec<_> = views
         .iter()

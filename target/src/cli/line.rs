@@ -1,13 +1,20 @@
-//! From words to a command; and what to say of words that are none.
+//! Parses the command line, and suggests commands for words that are none.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
+use clap::builder::Resettable;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches};
 
-use super::args::Cli;
+use super::args::{Cli, Command, ServeArgs};
+use super::logging::LOG_VARIABLE;
+use crate::config;
 
-/// Words that people use for the same.
+/// The command that reads a configuration file.
+const SERVE: &str = "serve";
+
+/// Synonyms that people try.
 const SYNONYMS: [&[&str]; 7] = [
     &["create", "add", "new", "make"],
     &["delete", "remove", "rm", "del", "destroy"],
@@ -18,27 +25,61 @@ const SYNONYMS: [&[&str]; 7] = [
     &["check", "verify", "fsck"],
 ];
 
-/// Places that a suggestion names.
+/// Commands that a suggestion names at most.
 const SUGGESTIONS_MAX: usize = 6;
 
-/// The command line as it is understood.
+/// The command line as clap knows it.
 pub(super) fn command() -> clap::Command {
     with_signs(Cli::command())
 }
 
-/// Understands a command line.
+/// Parses a command line.
 ///
 /// # Errors
 /// What is wrong with it, with what may have been meant; or the help that was asked for.
 pub(super) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
-    let words: Vec<OsString> = words.into_iter().collect();
+    let mut words: Vec<OsString> = words.into_iter().collect();
     let mut command = command();
-    let matches = command.try_get_matches_from_mut(&words);
-    let cli = matches.and_then(|matches| Cli::from_arg_matches(&matches));
-    cli.map_err(|error| {
-        let error = error.format(&mut command);
-        with_suggestions(error, &command, &words)
-    })
+    if is_blank(std::env::var_os(LOG_VARIABLE)) {
+        let unset = |arg: clap::Arg| arg.env(Resettable::Reset);
+        command = command.mut_subcommand(SERVE, |serve| serve.mut_arg("log", unset));
+    }
+    let cli = understand(&mut command, &mut words);
+    cli.map_err(|error| with_suggestions(error, &command, &words))
+}
+
+/// Understands the line of this process again, with the file as it is now.
+///
+/// # Errors
+/// All mistakes of the file.
+pub(crate) fn serve_again() -> Result<ServeArgs, String> {
+    let told = |error: clap::Error| {
+        let text = error.to_string();
+        text.trim_start_matches("error: ").trim().to_owned()
+    };
+    match parse(std::env::args_os()).map_err(told)?.command {
+        Command::Serve(args) => Ok(*args),
+        _ => Err("this process does not serve".to_owned()),
+    }
+}
+
+/// Understands a command line, and the configuration file that it names.
+fn understand(command: &mut clap::Command, words: &mut Vec<OsString>) -> Result<Cli, clap::Error> {
+    let mut matches = command.try_get_matches_from_mut(&*words)?;
+    if let Some((SERVE, serve)) = matches.subcommand()
+        && let Some(file) = serve.get_one::<PathBuf>("config")
+    {
+        let added = config::words_of(file, serve)?;
+        // Behind `onefold serve`: what was given is no option behind a `--`.
+        words.splice(2..2, added.into_iter().map(OsString::from));
+        matches = command.try_get_matches_from_mut(&*words)?;
+    }
+    Cli::from_arg_matches(&matches).map_err(|error| error.format(command))
+}
+
+/// A variable that is set to nothing says nothing.
+fn is_blank(value: Option<OsString>) -> bool {
+    value.is_some_and(|value| value.to_str().is_some_and(|text| text.trim().is_empty()))
 }
 
 /// Lets a size begin with a minus sign: whoever writes one is told that sizes are not negative, and not that there is

@@ -4,24 +4,24 @@ use std::fmt;
 use std::process::ExitCode;
 use std::str::FromStr;
 
+use api::client::Client;
+use api::listeners::{AddListener, ListenerView, SetListener};
 use clap::Subcommand;
 use fabric::{TlsMode, TransportAddress};
 use nvme::ana::AnaState;
+use subsystem::errors::Failure;
 
 use super::ana::groups_text;
 use super::ask::{self, Attached};
-use super::commands::converse;
+use super::run::converse;
 use super::subsystem::Answer;
+use super::table::{Align, table};
 use super::{Outcome, print, print_json};
-use crate::client::Client;
-use crate::errors::Failure;
-use crate::listener_api::{AddListener, ListenerView, SetListener};
-use crate::status::{Align, table};
 
 /// `onefold listener ...`
 #[derive(Debug, Subcommand)]
 pub enum ListenerCommand {
-    /// Listen at one more address, also after the next start
+    /// Listen at one more address, now and after every start
     #[command(
         after_help = "Examples:\n  onefold listener add tcp://192.0.2.5:4421\n  \
                       onefold listener add tcp://192.0.2.5:4430 --tls required"
@@ -54,7 +54,7 @@ pub enum ListenerCommand {
         #[command(flatten)]
         answer: Answer,
     },
-    /// Listen there no longer: hosts that came that way lose that path
+    /// Remove a listener: hosts that use it lose that path
     #[command(after_help = "Example:\n  onefold listener remove tcp://192.0.2.5:4421")]
     Remove {
         /// Its address, or its number as `listener list` shows it
@@ -76,11 +76,11 @@ pub enum ListenerCommand {
     },
 }
 
-/// What can be said of a listener.
+/// The settings of a listener.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
 pub struct SetArgs {
-    /// Hosts cannot, may or have to come by TLS: off, allowed or required; of TCP listeners. Counts for new
-    /// connections; `onefold host tls-key add` keeps hosts' keys
+    /// Whether hosts connect with TLS: off, allowed or required; for TCP listeners, from the next connection on.
+    /// `onefold host tls-key add` stores hosts' keys
     #[arg(long, value_name = "MODE")]
     pub tls: Option<TlsMode>,
     /// How it reaches the namespaces of a group (1 to 128): optimized, non-optimized, inaccessible,

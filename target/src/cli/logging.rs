@@ -1,20 +1,23 @@
-//! The program's log: on standard error, as much as `ONEFOLD_LOG` asks for.
+//! The program's log: on standard error, as much as `ONEFOLD_LOG` asks for; `onefold serve` has an option for it too.
 
 use std::env::VarError;
 use std::io::{self, IsTerminal};
+use std::sync::OnceLock;
 
+use subsystem::errors::Failure;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
 use super::args::Command;
-use crate::errors::Failure;
 
 /// The variable that sets what is logged, in the syntax of tracing's `EnvFilter`.
-const LOG_VARIABLE: &str = "ONEFOLD_LOG";
+pub(super) const LOG_VARIABLE: &str = "ONEFOLD_LOG";
 
 /// Parts of the program, which a filter may name.
-const PARTS: [&str; 10] = [
+const PARTS: [&str; 12] = [
     "onefold",
+    "subsystem",
+    "api",
     "dedup",
     "fabric",
     "meta",
@@ -26,37 +29,70 @@ const PARTS: [&str; 10] = [
     "bench",
 ];
 
+/// Sets another filter.
+type Set = Box<dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync>;
+
+/// How another filter is set, once there is a log.
+static SET: OnceLock<Set> = OnceLock::new();
+
 /// The daemon logs what happens, the other commands only what goes wrong.
 ///
 /// # Errors
 /// The variable holds something that is no filter.
 pub(super) fn start(command: &Command) -> Result<(), Failure> {
-    let default = match command {
-        Command::Serve(_) => "info",
-        _ => "warn",
-    };
-    let filter = match std::env::var(LOG_VARIABLE) {
-        Ok(text) if !text.trim().is_empty() => filter(&text)?,
-        Ok(_) | Err(VarError::NotPresent) => EnvFilter::new(default),
-        Err(VarError::NotUnicode(text)) => {
-            return Err(no_filter(&text.to_string_lossy(), "it is not UTF-8"));
-        }
+    let filter = match command {
+        Command::Serve(args) => filter(&args.log).map_err(Failure::invalid)?,
+        _ => of_variable()?,
     };
     // Fails only when a logger is set already: then that one is used.
-    let _ = tracing_subscriber::fmt()
+    let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal())
         // A log that cannot be written (a closed terminal, a pipe without a reader) is lost. The default complains
         // on standard error, which panics then.
         .log_internal_errors(false)
-        .try_init();
+        .with_filter_reloading();
+    let handle = log.reload_handle();
+    if log.try_init().is_ok() {
+        let set = move |filter| handle.reload(filter).map_err(|error| error.to_string());
+        let _ = SET.set(Box::new(set));
+    }
     Ok(())
+}
+
+/// Logs by another filter from now on.
+///
+/// # Errors
+/// It is none.
+pub(crate) fn set(text: &str) -> Result<(), String> {
+    let filter = filter(text)?;
+    SET.get().map_or(Ok(()), |set| set(filter))
+}
+
+/// What the variable says; without it only what goes wrong.
+fn of_variable() -> Result<EnvFilter, Failure> {
+    let wrong = |why| Failure::invalid(format!("{LOG_VARIABLE}: {why}"));
+    match std::env::var(LOG_VARIABLE) {
+        Ok(text) if !text.trim().is_empty() => filter(&text).map_err(wrong),
+        Ok(_) | Err(VarError::NotPresent) => Ok(EnvFilter::new("warn")),
+        Err(VarError::NotUnicode(text)) => {
+            Err(wrong(no_filter(&text.to_string_lossy(), "it is not UTF-8")))
+        }
+    }
+}
+
+/// A text that is a filter of the log.
+///
+/// # Errors
+/// It is none.
+pub(super) fn parse_filter(text: &str) -> Result<String, String> {
+    filter(text).map(|_| text.to_owned())
 }
 
 /// A filter of the log. `EnvFilter` takes a mistyped level for the name of a part and logs nothing, so words
 /// that stand where a level or a part stands have to be one.
-fn filter(text: &str) -> Result<EnvFilter, Failure> {
+fn filter(text: &str) -> Result<EnvFilter, String> {
     // EnvFilter takes no spaces around commas; people write them.
     let directives: Vec<&str> = text.split(',').map(str::trim).collect();
     for &directive in &directives {
@@ -88,12 +124,12 @@ fn filter(text: &str) -> Result<EnvFilter, Failure> {
     parsed.map_err(|error| no_filter(text, &error.to_string()))
 }
 
-fn no_filter(text: &str, why: &str) -> Failure {
-    Failure::invalid(format!(
-        "{LOG_VARIABLE}='{text}' is no filter of the log: {why}; write off, error, warn, info, debug or trace, and \
+fn no_filter(text: &str, why: &str) -> String {
+    format!(
+        "'{text}' is no filter of the log: {why}; write off, error, warn, info, debug or trace, and \
          behind a comma the level of a part, as in 'info,dedup=debug' (parts: {})",
         PARTS.join(", ")
-    ))
+    )
 }
 
 #[cfg(test)]
@@ -122,9 +158,9 @@ mod tests {
             "a b",
             "info,,",
         ] {
-            let refused = filter(wrong).expect_err(wrong).to_string();
+            let refused = filter(wrong).expect_err(wrong);
             assert!(
-                refused.contains("ONEFOLD_LOG") && refused.contains("info,dedup=debug"),
+                refused.contains(wrong) && refused.contains("info,dedup=debug"),
                 "{refused}"
             );
         }

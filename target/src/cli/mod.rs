@@ -2,32 +2,41 @@
 //!
 //! Guarantees: what a command prints as its result goes to standard output, everything else to
 //! standard error; a failure names the object and the remedy; the exit code follows the table in
-//! [`crate::errors`].
+//! [`crate::exit`].
 
 mod ana;
 pub mod args;
 mod ask;
 pub mod bench;
 pub mod bounds;
-mod commands;
+pub mod config;
+mod discover;
 pub mod drive;
 pub mod estimate;
+mod health;
 pub mod host;
-mod line;
+pub(crate) mod line;
 pub mod listener;
-mod logging;
+pub(crate) mod logging;
+mod perf;
+mod pool;
 mod repair;
 mod reservation;
+mod run;
 mod scrub;
+mod status;
 pub mod subsystem;
+mod table;
+mod volume;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use ::subsystem::errors::Failure;
 use clap::error::ErrorKind as UsageKind;
 use serde::Serialize;
 
-use crate::errors::{EXIT_FAILED, EXIT_USAGE, Failure, exit_code};
+use crate::exit::{EXIT_FAILED, EXIT_USAGE, exit_code};
 use args::{Command, PoolCommand};
 
 /// Runs the program with the process's arguments.
@@ -52,7 +61,7 @@ pub fn main() -> ExitCode {
         let _ = writeln!(io::stderr().lock(), "onefold: {failure}");
         return ExitCode::from(EXIT_USAGE);
     }
-    match run(cli.command) {
+    match run_command(cli.command) {
         Ok(code) => code,
         Err(error) => {
             let mut stderr = io::stderr().lock();
@@ -85,17 +94,16 @@ impl Exit {
     }
 }
 
-pub(crate) use scrub::{health_text, verdict_text};
-
 type Outcome = Result<ExitCode, Exit>;
 
-fn run(command: Command) -> Outcome {
+fn run_command(command: Command) -> Outcome {
     match command {
         Command::Serve(args) => {
             crate::serve::run(&args)?;
             Ok(ExitCode::SUCCESS)
         }
-        Command::Volume(command) => commands::volume(command),
+        Command::Config(command) => config::run(command),
+        Command::Volume(command) => volume::run(command),
         Command::Drive(command) => drive::run(command),
         Command::Subsystem(command) => subsystem::subsystem(command),
         Command::Namespace(command) => subsystem::namespace(command),
@@ -104,23 +112,23 @@ fn run(command: Command) -> Outcome {
         Command::Ana(command) => ana::run(command),
         Command::Reservation(command) => reservation::run(command),
         Command::Listener(command) => listener::run(command),
-        Command::Status(args) => commands::status(&args),
+        Command::Status(args) => status::run(&args),
         Command::Pool(PoolCommand::Check {
             place,
             data,
             online,
             json,
         }) => match online {
-            true => scrub::check_online(&place.dir()?, json),
-            false => commands::pool_check(&place.dir()?, data, json),
+            true => pool::check_online(&place.dir()?, json),
+            false => pool::check(&place.dir()?, data, json),
         },
-        Command::Scrub(command) => scrub::scrub(command),
-        Command::Pool(PoolCommand::Backup { dir, pool }) => repair::pool_backup(&pool.pool, &dir),
+        Command::Scrub(command) => scrub::run(command),
+        Command::Pool(PoolCommand::Backup { dir, pool }) => pool::backup(&pool.pool, &dir),
         Command::Pool(PoolCommand::Repair { place, yes, json }) => {
             repair::pool_repair(&place.dir()?, yes, json)
         }
-        Command::Discover(args) => commands::discover(&args),
-        Command::Perf(args) => commands::perf(args),
+        Command::Discover(args) => discover::run(&args),
+        Command::Perf(args) => perf::run(args),
         Command::Bench(command) => bench::run(command),
         Command::Estimate(args) => estimate::run(args),
     }

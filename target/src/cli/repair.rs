@@ -10,15 +10,12 @@ use std::process::ExitCode;
 
 use dedup::{ErrorKind, Repair, RepairReport};
 use serde::Serialize;
+use subsystem::errors::Failure;
 
 use super::ask::answer;
-use super::commands::converse;
 use super::{Exit, Outcome, print, print_json};
-use crate::backup::MakeBackup;
-use crate::client::Client;
-use crate::errors::{EXIT_INCONSISTENT, Failure};
+use crate::exit::EXIT_INCONSISTENT;
 use crate::size::format_human;
-use crate::socket::is_served;
 
 /// What `--json` prints.
 #[derive(Serialize)]
@@ -73,22 +70,6 @@ pub(super) fn pool_repair(dir: &Path, yes: bool, json: bool) -> Outcome {
         failure: Failure::invalid("nothing was changed: repeat it with --yes to repair the pool"),
         code: EXIT_INCONSISTENT,
     })
-}
-
-/// `onefold pool backup`: by the daemon if one serves the pool.
-pub(super) fn pool_backup(pool: &Path, target: &Path) -> Outcome {
-    let dir = std::path::absolute(target)
-        .map_err(|error| Failure::invalid(format!("'{}' is no path: {error}", target.display())))?;
-    let made = match is_served(pool) {
-        true => converse(Client::new(pool).backup(&MakeBackup { dir }))?.dir,
-        false => dedup::backup_pool(pool, &dir).map_err(Failure::from)?,
-    };
-    print(&format!(
-        "the metadata of {} as it is now: {}\nkeep it secret, it holds the pool's keys; data stay on the drives\n",
-        pool.display(),
-        made.display()
-    ));
-    Ok(ExitCode::SUCCESS)
 }
 
 /// Asks on a terminal; without one nobody agreed.

@@ -2,14 +2,14 @@
 
 use std::process::ExitCode;
 
+use api::client::Client;
+use api::reservations::ReservationView;
 use clap::Subcommand;
 
 use super::args::PoolArg;
-use super::commands::converse;
+use super::run::converse;
+use super::table::{Align, table};
 use super::{Outcome, print, print_json};
-use crate::client::Client;
-use crate::reservation::api::ReservationView;
-use crate::status::{Align, table};
 
 /// `onefold reservation ...`
 #[derive(Debug, Subcommand)]
@@ -26,9 +26,9 @@ pub enum ReservationCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Remove reservation and registrations of a volume, whoever has them: a cluster's last resort
+    /// Remove the reservation and all registrations of a volume: a cluster's last resort
     #[command(after_help = "Example:\n  onefold reservation clear db\n\n\
-                      Hosts that are registered are told. They may write again at once, all of them: fence lost ones first.")]
+                      Registered hosts are notified. All of them may write again at once: fence lost hosts first.")]
     Clear {
         /// The volume
         name: String,

@@ -1,19 +1,18 @@
-//! `onefold scrub ...` and `onefold pool check --online`: questions to a running daemon about its data.
+//! `onefold scrub ...`: the scrub of a running daemon, and the damage that is known.
 
 use std::fmt::Write as _;
-use std::path::Path;
 use std::process::ExitCode;
 
+use api::client::Client;
+use api::scrub::{ScrubView, StartScrub};
 use clap::Subcommand;
-use dedup::{DamageStatus, HealthState, Reason, ScrubPhase, ScrubStatus, Verdict};
+use dedup::{DamageStatus, ScrubPhase, ScrubStatus};
 
 use super::args::PoolArg;
-use super::commands::{Checked, advice, converse, verdict};
-use super::{Exit, Outcome, print, print_json};
-use crate::client::Client;
-use crate::errors::EXIT_INCONSISTENT;
+use super::run::converse;
+use super::{Outcome, print, print_json};
+use crate::exit::EXIT_INCONSISTENT;
 use crate::size::{format_human, parse_size};
-use crate::trust::{Health, ScrubView, StartScrub};
 
 /// `onefold scrub ...`
 #[derive(Debug, Subcommand)]
@@ -31,7 +30,7 @@ pub enum ScrubCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Show how far it is, and what is damaged: exit 0 no damage known, 2 damage
+    /// Show its progress, and what is damaged: exit 0 no damage known, 2 damage
     #[command(after_help = "Example:\n  onefold scrub status --json")]
     Status {
         /// The daemon's pool.
@@ -41,7 +40,7 @@ pub enum ScrubCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Stop it; what it found stays known
+    /// Stop it; the damage that it found stays listed
     #[command(after_help = "Example:\n  onefold scrub stop")]
     Stop {
         /// The daemon's pool.
@@ -54,7 +53,7 @@ pub enum ScrubCommand {
 }
 
 /// `onefold scrub ...`
-pub(super) fn scrub(command: ScrubCommand) -> Outcome {
+pub(super) fn run(command: ScrubCommand) -> Outcome {
     let (view, json, tells_damage) = match command {
         ScrubCommand::Start { rate, pool, json } => {
             let request = StartScrub {
@@ -81,44 +80,11 @@ pub(super) fn scrub(command: ScrubCommand) -> Outcome {
     })
 }
 
-/// `onefold pool check --online`: 0 consistent, 2 inconsistent, 1 could not run.
-pub(super) fn check_online(dir: &Path, json: bool) -> Outcome {
-    let report = converse(Client::new(dir).check()).map_err(Exit::could_not_run)?;
-    if json {
-        print_json(&report).map_err(Exit::could_not_run)?;
-    } else {
-        let verdict = verdict(&Checked {
-            findings: report.findings_total,
-            damage: &report.damage,
-            not_looked_at: &report.not_looked_at,
-        });
-        let mut text = format!(
-            "{}: {verdict} (counts and maps of the running daemon)\nmappings {}, blocks {}\n",
-            dir.display(),
-            report.mappings,
-            report.blocks
-        );
-        for finding in &report.findings {
-            let _ = writeln!(text, "{}: {}", finding.object, finding.detail);
-        }
-        let more = report.findings_total - report.findings.len() as u64;
-        if more > 0 {
-            let _ = writeln!(text, "... and {more} more");
-        }
-        text += &advice(&report.damage, &report.not_looked_at);
-        print(&text);
-    }
-    Ok(match report.consistent {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::from(EXIT_INCONSISTENT),
-    })
-}
-
 fn view_text(view: &ScrubView) -> String {
     scrub_line(&view.scrub) + &damage_text(&view.damage)
 }
 
-fn scrub_line(scrub: &ScrubStatus) -> String {
+pub(super) fn scrub_line(scrub: &ScrubStatus) -> String {
     let rate = format_human(scrub.rate_bytes_per_second);
     let percent = scrub.checked_blocks.saturating_mul(100) / scrub.total_blocks.max(1);
     let figures = format!(
@@ -169,87 +135,6 @@ pub(super) fn damage_text(damage: &DamageStatus) -> String {
     let more = damage.ranges_total - damage.ranges.len() as u64;
     if more > 0 {
         let _ = writeln!(text, "  ... and {more} ranges more");
-    }
-    text
-}
-
-/// The verdict on a pool and its reasons, one a line.
-pub(crate) fn verdict_text(verdict: &Verdict) -> String {
-    let state = match verdict.state {
-        HealthState::Ok => verdict.state.to_string(),
-        _ => verdict.state.to_string().to_uppercase(),
-    };
-    let refused = match verdict.refused_writes {
-        0 => String::new(),
-        several => format!(" ({several} writes failed since the start)"),
-    };
-    let mut text = format!("Health: {state}{refused}\n");
-    for Reason {
-        what,
-        since,
-        remedy,
-    } in &verdict.reasons
-    {
-        let _ = writeln!(text, "  since {since}: {what}; {remedy}");
-    }
-    text
-}
-
-/// What `onefold status` says about a pool's health in detail, below its table; nothing if all is well.
-pub(crate) fn health_text(health: &Health) -> String {
-    let mut text = String::new();
-    if health.damage != DamageStatus::default() {
-        text += &format!("\n{}", damage_text(&health.damage));
-    }
-    for trouble in &health.drives {
-        let whose = match &trouble.volumes {
-            None => "its volumes are being counted".to_owned(),
-            Some(volumes) if volumes.is_empty() => "no volume has data on it".to_owned(),
-            Some(volumes) => {
-                let named = volumes
-                    .iter()
-                    .map(|volume| format!("'{}' ({})", volume.name, format_human(volume.bytes)));
-                format!(
-                    "volumes with data on it: {}",
-                    named.collect::<Vec<_>>().join(", ")
-                )
-            }
-        };
-        let _ = writeln!(
-            text,
-            "\nDRIVE {} FAILS: {} errors, the last one: {}; {whose}",
-            trouble.drive, trouble.errors, trouble.last_error
-        );
-    }
-    if health.scrub.phase == ScrubPhase::Running {
-        text += &format!("\n{}", scrub_line(&health.scrub));
-    }
-    let verify = &health.verify;
-    if verify.collisions + verify.failed_blocks > 0 {
-        let _ = writeln!(
-            text,
-            "\nOf {} duplicates compared, {} had another content and were stored apart; {} could not be \
-             compared (the log names them).",
-            verify.compared_blocks, verify.collisions, verify.failed_blocks
-        );
-    }
-    for volume in &health.deleting {
-        let _ = writeln!(
-            text,
-            "\nFreeing the deleted volume '{}': {} of {} left",
-            volume.name,
-            format_human(volume.remaining_bytes),
-            format_human(volume.total_bytes)
-        );
-    }
-    for volume in &health.trimming {
-        let _ = writeln!(
-            text,
-            "\nFreeing what was trimmed of volume '{}': {} of {} left to look through",
-            volume.name,
-            format_human(volume.remaining_bytes),
-            format_human(volume.total_bytes)
-        );
     }
     text
 }

@@ -4,24 +4,24 @@
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 
+use api::client::Client;
+use api::namespaces::{AttachNamespace, Mask, NamespaceView, SetNamespace};
+use api::referrals::{AddReferral, ReferralView};
+use api::subsystems::{CreateSubsystem, SetSubsystem, SubsystemView};
 use clap::{ArgAction, Subcommand};
 use fabric::TransportAddress;
 use nvme::Nqn;
 use serde::Serialize;
+use subsystem::catalog::WriteProtect;
+use subsystem::errors::Failure;
 
 use super::args::{PoolArg, parse_switch};
 use super::ask::{self, Attached};
-use super::commands::{converse, on_or_off};
 use super::listener::Place;
+use super::run::converse;
+use super::table::on_or_off;
+use super::table::{Align, table};
 use super::{Outcome, print, print_json};
-use crate::catalog::WriteProtect;
-use crate::client::Client;
-use crate::errors::Failure;
-use crate::status::{Align, table};
-use crate::subsystem_api::{
-    AddReferral, AttachNamespace, CreateSubsystem, Mask, NamespaceView, ReferralView, SetNamespace,
-    SetSubsystem, SubsystemView,
-};
 
 /// Where the daemon is, and how its answer is printed.
 #[derive(Clone, Debug, clap::Args)]
@@ -47,7 +47,7 @@ pub enum SubsystemCommand {
         /// Its serial number: 1 to 20 printable characters [default: random]
         #[arg(long, value_name = "TEXT")]
         serial: Option<String>,
-        /// A host that may connect (repeatable); all others may not then
+        /// A host that may connect (repeatable); without one, every host may
         #[arg(long = "host", value_name = "HOSTNQN")]
         hosts: Vec<Nqn>,
         /// Hosts may make, attach, detach and delete namespaces
@@ -73,7 +73,7 @@ pub enum SubsystemCommand {
         #[command(flatten)]
         answer: Answer,
     },
-    /// Delete a subsystem; its hosts are put out, its volumes stay
+    /// Delete a subsystem: its hosts are disconnected, its volumes stay
     #[command(after_help = "Example:\n  onefold subsystem delete nqn.2026-11.org.example:vms")]
     Delete {
         /// Its name
@@ -102,7 +102,7 @@ pub enum SubsystemCommand {
         #[command(flatten)]
         answer: Answer,
     },
-    /// Put a host on a subsystem's list: from the first one on, no other host may connect
+    /// Add a host to a subsystem's list: as soon as the list has one, no other host may connect
     #[command(
         after_help = "Example:\n  onefold subsystem allow nqn.2026-11.org.example:vms HOSTNQN"
     )]
@@ -115,7 +115,7 @@ pub enum SubsystemCommand {
         #[command(flatten)]
         answer: Answer,
     },
-    /// Take a host off a subsystem's list: it is put out at once
+    /// Remove a host from a subsystem's list: it is disconnected at once
     #[command(
         after_help = "Example:\n  onefold subsystem disallow nqn.2026-11.org.example:vms HOSTNQN"
     )]
@@ -130,13 +130,13 @@ pub enum SubsystemCommand {
     },
 }
 
-/// How a namespace is shown.
+/// The settings of a namespace.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Shown {
     /// Whether several controllers may use it at a time [default of a new one: on]
     #[arg(long, value_name = "on|off", value_parser = parse_switch, action = ArgAction::Set)]
     pub shared: Option<bool>,
-    /// Whether it takes no writes: until that is lifted, until the daemon is started again, or for good
+    /// Write protection: off, on, until-power-cycle (the daemon's next start) or permanent
     #[arg(long, value_name = "off|on|until-power-cycle|permanent")]
     pub write_protect: Option<WriteProtect>,
     /// Its ANA group, 1 to 128 [default of a new one: 1]
@@ -174,7 +174,7 @@ impl From<Shown> for SetNamespace {
 /// `onefold namespace ...`
 #[derive(Debug, Subcommand)]
 pub enum NamespaceCommand {
-    /// Make a volume a namespace of a subsystem, beside those that it is in already
+    /// Attach a volume to a subsystem as a namespace; it stays in other subsystems
     #[command(
         after_help = "Examples:\n  onefold namespace attach nqn.2026-11.org.example:vms vm1 --nsid 7\n  \
                       onefold namespace attach nqn.2026-11.org.example:vms vm1 --move"
@@ -187,17 +187,17 @@ pub enum NamespaceCommand {
         /// Its identifier, 1 to 1024 [default: the lowest free one]
         #[arg(long, value_name = "N")]
         nsid: Option<u32>,
-        /// Take it out of all other subsystems at the same moment
+        /// Detach it from all other subsystems at the same moment
         #[arg(long = "move")]
         moves: bool,
-        /// How it is shown.
+        /// Its settings.
         #[command(flatten)]
         shown: Shown,
         /// Where, and how.
         #[command(flatten)]
         answer: Answer,
     },
-    /// Take a namespace out of a subsystem; the volume stays
+    /// Detach a namespace from a subsystem; the volume stays
     #[command(after_help = "Example:\n  onefold namespace detach nqn.2026-11.org.example:vms 7")]
     Detach {
         /// The subsystem's name
@@ -220,7 +220,7 @@ pub enum NamespaceCommand {
         #[command(flatten)]
         answer: Answer,
     },
-    /// Change how a namespace is shown
+    /// Change a namespace's settings
     #[command(
         after_help = "Example:\n  onefold namespace set nqn.2026-11.org.example:vms 7 --write-protect on"
     )]
@@ -229,7 +229,7 @@ pub enum NamespaceCommand {
         nqn: Nqn,
         /// The namespace
         nsid: u32,
-        /// How it is shown.
+        /// Its settings.
         #[command(flatten)]
         shown: Shown,
         /// Where, and how.
@@ -241,7 +241,7 @@ pub enum NamespaceCommand {
 /// `onefold referral ...`
 #[derive(Debug, Subcommand)]
 pub enum ReferralCommand {
-    /// Tell hosts that ask for subsystems of another discovery service
+    /// Refer hosts to another discovery service
     #[command(after_help = "Example:\n  onefold referral add tcp://192.0.2.9:8009")]
     Add {
         /// Where it listens
@@ -254,7 +254,7 @@ pub enum ReferralCommand {
         #[command(flatten)]
         answer: Answer,
     },
-    /// Tell hosts of it no longer
+    /// Remove a referral
     #[command(after_help = "Example:\n  onefold referral remove tcp://192.0.2.9:8009")]
     Remove {
         /// Its address, or its number as `referral list` shows it
@@ -461,7 +461,7 @@ pub(super) fn referral(command: ReferralCommand) -> Outcome {
     }
 }
 
-/// Where else a volume is seen.
+/// Other subsystems that show a volume.
 fn elsewhere(subsystems: &[SubsystemView], view: &NamespaceView) -> Vec<String> {
     let others = subsystems
         .iter()
@@ -588,7 +588,7 @@ fn namespace_table(views: &[NamespaceView]) -> String {
 
 fn referral_table(views: &[ReferralView]) -> String {
     if views.is_empty() {
-        return "Hosts are told of no other discovery service.\n".to_owned();
+        return "There is no referral.\n".to_owned();
     }
     let rows: Vec<_> = views
         .iter()

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use bench::perf::Pattern;
 use meta::{Compression, VerifyPolicy};
+use subsystem::limits::{Limits, QueueLimits};
 
 use super::args::{Command, DriveArg, PoolCommand, SubsystemAddress, VolumeArg, VolumeCommand};
 use super::bench::BenchCommand;
-use crate::subsystem::{Limits, QueueLimits};
 
 fn parse(line: &str) -> Result<Command, clap::Error> {
     super::line::parse(line.split_whitespace().map(Into::into)).map(|cli| cli.command)
@@ -408,4 +408,49 @@ fn benchmarks_have_a_quick_form_and_a_form_for_scripts() {
         let line = format!("onefold bench transports {wrong}");
         assert!(parse(&line).is_err(), "{wrong}");
     }
+}
+
+#[test]
+fn an_option_overrides_the_file_and_the_file_the_default() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("onefold.toml");
+    let text = "[memory]\nbuffers = '64M'\n[limits]\nhosts = 7\n[pool]\nwarn_at = [70, 75]\n\
+                [listen]\naddresses = ['tcp://192.0.2.5']\nmdns = true\ntcp_pacing = true\n";
+    std::fs::write(&file, text).expect("written");
+    let serve =
+        |more: &str| match parse(&format!("onefold serve --config {} {more}", file.display())) {
+            Ok(Command::Serve(args)) => args,
+            other => panic!("{more}: {other:?}"),
+        };
+    let args = serve(
+        "--buffers 1M --listen tcp://192.0.2.6 --listen tcp://192.0.2.7 --mdns=off --warn-at 50",
+    );
+    assert_eq!(args.buffers, 1 << 20, "the option");
+    assert_eq!(args.listen.len(), 2, "the option's alone");
+    assert_eq!(args.warn_at, [50]);
+    assert!(!args.mdns);
+    assert_eq!(args.bounds.hosts, Some(7), "the file");
+    assert!(args.tcp_pacing);
+    assert_eq!(args.metadata_cache, 1 << 30, "the default");
+    let args = serve("");
+    assert_eq!((args.buffers, args.listen.len()), (64 << 20, 1));
+    assert!(args.mdns && serve("--mdns --").mdns);
+    assert_eq!(args.warn_at, [70, 75]);
+
+    std::fs::write(&file, "[memory]\nbufers = '64M'\nbuffers = true\n").expect("written");
+    let refused =
+        parse(&format!("onefold serve --config {}", file.display())).expect_err("mistakes");
+    let told = refused.to_string();
+    for line in [2, 3] {
+        assert!(
+            told.contains(&format!("{}:{line}: ", file.display())),
+            "{told}"
+        );
+    }
+    let gone = parse("onefold serve --config /nowhere/onefold.toml").expect_err("no file");
+    assert!(
+        gone.to_string()
+            .contains("'/nowhere/onefold.toml' cannot be read"),
+        "{gone}"
+    );
 }

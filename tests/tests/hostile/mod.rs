@@ -159,11 +159,12 @@ impl Stage {
         );
     }
 
-    /// Stops the daemon, which must end cleanly, and checks the pool.
-    pub fn end(mut self) {
+    /// Stops the daemon, which must end cleanly, and checks the pool; gives the daemon's log.
+    pub fn end(mut self) -> String {
         let daemon = self.daemon.take().expect("it runs until now");
         assert!(daemon.stop().success(), "the daemon stops cleanly");
         assert_consistent(&self.pool());
+        fs::read_to_string(self.pool().with_extension("log")).expect("its log")
     }
 }
 

@@ -160,8 +160,8 @@ fn prefixed(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::TlsFailure;
     use super::*;
+    use crate::error::TlsFailure;
 
     /// Knows every identity that begins with `NVMe` and ends with its address's port.
     struct Known;

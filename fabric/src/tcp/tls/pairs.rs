@@ -11,7 +11,8 @@ use proptest::prelude::*;
 use zeroize::Zeroizing;
 
 use super::session::{OUTPUT_BYTES_MAX, Opened, RECORD_BYTES, Session};
-use super::{TLS_KEY_BYTES_MAX, TlsFailure, TlsKeys, TlsSuite, raw};
+use super::{TLS_KEY_BYTES_MAX, TlsKeys, TlsSuite, raw};
+use crate::error::TlsFailure;
 
 /// Knows one key.
 struct One(TlsPsk);

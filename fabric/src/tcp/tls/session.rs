@@ -16,7 +16,8 @@ use openssl::ssl::{
 };
 
 use super::exchange::Exchange;
-use super::{TlsFailure, TlsKeys, TlsSession, TlsSuite, raw};
+use super::{TlsKeys, TlsSession, TlsSuite, raw};
+use crate::error::TlsFailure;
 
 /// Data of a record at most (RFC 8446, section 5.1).
 pub(in crate::tcp) const RECORD_BYTES: usize = 16 << 10;

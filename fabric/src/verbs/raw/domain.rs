@@ -15,8 +15,8 @@ use super::abi::*;
 use super::library::Libraries;
 use super::memory::{PoolRegion, Span};
 use super::set_nonblocking;
-use crate::rdma::WorkStatus;
-use crate::verbs::VerbsError;
+use crate::error::VerbsError;
+use crate::provider::WorkStatus;
 
 /// Completions taken from a queue in one call.
 const POLL_BATCH: usize = 64;

@@ -8,7 +8,7 @@ use std::mem;
 use std::sync::OnceLock;
 
 use super::abi::*;
-use crate::verbs::VerbsError;
+use crate::error::VerbsError;
 
 /// Declares a table of a library's functions, and how it is filled.
 macro_rules! functions {

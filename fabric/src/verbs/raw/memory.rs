@@ -13,7 +13,7 @@ use reactor::{Buffer, BufferPool, MAX_BUFFER_BYTES};
 use super::abi::*;
 use super::domain::Domain;
 use super::library::Libraries;
-use crate::rdma::RemoteRights;
+use crate::provider::RemoteRights;
 
 /// What a device needs to find local memory.
 #[derive(Clone, Copy)]

@@ -24,9 +24,9 @@ use super::memory::{Mr, Slab, Span, Window, access_of};
 use super::receives::post_slots;
 use super::sends::{Binding, Send, SendKind};
 use super::shared_receives::SharedReceives;
+use crate::error::VerbsError;
 use crate::memory::FabricMemory;
-use crate::rdma::{Completion, PostError, RegionKey, RemoteRights, Work, WorkKind, WorkStatus};
-use crate::verbs::VerbsError;
+use crate::provider::{Completion, PostError, RegionKey, RemoteRights, Work, WorkKind, WorkStatus};
 use reactor::Buffer;
 
 /// Work requests given to the device in one call.

@@ -7,7 +7,7 @@ use reactor::Buffer;
 use super::abi::*;
 use super::memory::Span;
 use crate::memory::FabricMemory;
-use crate::rdma::{Completion, RegionKey, WorkKind, WorkStatus};
+use crate::provider::{Completion, RegionKey, WorkKind, WorkStatus};
 
 /// A work request of a send queue, and the memory that it owns.
 pub(super) struct Send {

@@ -20,7 +20,7 @@ use super::domain::{Domain, WorkCompletion};
 use super::memory::Slab;
 use super::receives::post_slots;
 use super::rings::RECEIVE;
-use crate::verbs::VerbsError;
+use crate::error::VerbsError;
 
 /// Set in the number of a receive that is shared: completions of queue pairs that are gone must not be
 /// taken for one.

@@ -1,5 +1,5 @@
-//! Random lives: connections made, used, broken and ended at random moments on bad networks, and
-//! random bytes. Nothing panics, no memory is left behind, and all ends are told once.
+//! Connections that are made, used, broken and ended at random moments on bad networks, and packets of random
+//! bytes. Nothing panics, all memory comes back, and the end of each connection is reported once.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::memory::{Access, RegionKey};
 
 #[derive(Default)]
 struct Life {
-    /// Queue pairs that exist, and whether their end was told.
+    /// Queue pairs that exist, and whether their end was reported.
     qps: HashMap<QpId, bool>,
     usable: HashSet<QpId>,
     regions: Vec<RegionKey>,
@@ -190,13 +190,13 @@ fn act(pair: &mut Pair, life: &mut Life, side: usize) {
 }
 
 #[test]
-fn random_lives_end_with_all_memory_handed_back() {
+fn random_connections_end_with_all_memory_handed_back() {
     for seed in super::seeds(400) {
         life(seed);
     }
 }
 
-/// Real packets with random changes, as if their sums were right.
+/// Real packets with random changes, as if their ICRC were right.
 fn mutated(seed: u64) {
     let config = EndpointConfig {
         max_qps: 4,

@@ -38,7 +38,7 @@ fn attribute(bytes: &[u8]) -> Option<u16> {
 }
 
 #[test]
-fn a_connection_carries_data_both_ways_and_ends_in_peace() {
+fn a_connection_carries_data_both_ways_and_ends_cleanly() {
     let mut pair = pair(1);
     let qps = pair.connect();
     for side in [A, B] {
@@ -83,7 +83,7 @@ fn all_completions_come_before_the_end_of_the_connection() {
 }
 
 #[test]
-fn a_refusal_brings_its_reason_and_its_words() {
+fn a_rejection_carries_its_reason_and_private_data() {
     let mut pair = pair(3);
     pair.sides[B].endpoint.listen(SERVICE).expect("listen");
     let qp = begin(&mut pair);
@@ -166,7 +166,7 @@ fn each_lost_message_of_the_handshake_is_repeated() {
 }
 
 #[test]
-fn the_first_message_stands_for_a_lost_confirmation() {
+fn the_first_message_stands_for_a_lost_rtu() {
     let mut pair = pair(7);
     pair.sides[B].endpoint.listen(SERVICE).expect("listen");
     const READY_TO_USE: u16 = 0x14;
@@ -233,7 +233,7 @@ fn both_sides_disconnect_at_once() {
 }
 
 #[test]
-fn a_goodbye_that_nobody_answers_ends_all_the_same() {
+fn a_disconnect_request_that_nobody_answers_still_ends_the_connection() {
     let mut pair = pair(16);
     let qps = pair.connect();
     pair.sides[B].dead = true;
@@ -268,14 +268,14 @@ fn a_violation_ends_the_connection_on_both_sides_and_says_why() {
             DisconnectReason::Error(refused)
         );
     }
-    // Connection management says goodbye behind it, and nobody is told twice.
+    // The DREQ follows it, and neither side reports the end twice.
     pair.run_for(Duration::from_secs(60));
     assert!(pair.sides.iter().all(|side| side.events.is_empty()));
     pair.finish(qps);
 }
 
 #[test]
-fn a_refusal_leaves_although_its_queue_pair_was_destroyed_at_once() {
+fn a_nak_is_sent_although_its_queue_pair_was_destroyed_at_once() {
     let mut pair = pair(11);
     let qps = pair.connect();
     pair.write(A, qps[A], 1, crate::RegionKey { rkey: 1, va: 1 }, 4);
@@ -296,7 +296,7 @@ fn a_peer_that_restarted_is_noticed() {
     pair.send(A, qps[A], 1, b"abcd");
     assert_eq!(pair.completion(A, qps[A]).2, WcStatus::RetryExceeded);
     assert_eq!(pair.completion(A, qps[A]).2, WcStatus::Flushed);
-    // And a new connection is welcome.
+    // And a new connection is accepted.
     let again = pair.connect();
     pair.sides[A].endpoint.destroy(qps[A]);
     pair.finish(again);

@@ -1,4 +1,4 @@
-//! What goes wrong, and how far it reaches.
+//! Failures: of the peer, of the path, of a request; each ends its own queue pair alone.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -23,7 +23,7 @@ fn pair() -> Pair {
 }
 
 #[test]
-fn a_silent_peer_is_given_up_when_patience_ends() {
+fn a_silent_peer_is_given_up_after_the_configured_time() {
     let mut pair = pair();
     let qps = pair.join(Joint::default());
     pair.post_receive(A, qps[A], 9, 64);
@@ -52,7 +52,7 @@ fn a_silent_peer_is_given_up_when_patience_ends() {
 }
 
 #[test]
-fn a_peer_that_comes_back_within_the_budget_loses_nothing() {
+fn a_peer_that_comes_back_before_that_loses_nothing() {
     let mut pair = pair();
     let qps = pair.join(Joint::default());
     pair.post_receive(B, qps[B], 9, 64);

@@ -20,7 +20,7 @@ fn notification(qp: QpId, psn: u32) -> Packet<'static> {
     Packet::new(bth, &[0; 16])
 }
 
-/// How many packets leave A at once after it heard of congestion at these sequence numbers.
+/// How many packets leave A at once after it heard of congestion at these sequence numbers, one each millisecond.
 fn window_after(notified: &[u32]) -> usize {
     let config = EndpointConfig {
         max_unacked_packets: WINDOW as u32,
@@ -36,6 +36,7 @@ fn window_after(notified: &[u32]) -> usize {
     }
     assert_eq!(pair.drain(A, usize::MAX).len(), WINDOW);
     for psn in notified {
+        pair.now += Duration::from_millis(1);
         pair.inject(A, notification(qps[A], *psn));
     }
     let bth = Bth::new(
@@ -60,8 +61,65 @@ fn a_notification_of_congestion_counts_if_it_names_a_packet_that_was_sent_lately
     assert_eq!(window_after(&[]), WINDOW);
     assert!(window_after(&[START]) < WINDOW);
     assert!(window_after(&[last]) < WINDOW);
-    let forged = [0, last + 1, last + 1000, START - 1000, START + (1 << 23)];
+    assert!(window_after(&[START; 100]) < WINDOW / 8);
+    let forged = [1, last + 1, last + 1000, START - 1000, START + (1 << 23)];
     assert_eq!(window_after(&forged), WINDOW, "nothing is slowed down");
+}
+
+#[test]
+fn a_notification_of_a_network_card_which_has_number_zero_slows_a_queue_down_to_a_quarter_at_most()
+{
+    let one = window_after(&[0]);
+    assert!((WINDOW / 2..WINDOW).contains(&one), "{one}");
+    let many = window_after(&[0; 100]);
+    assert!((WINDOW / 4..WINDOW / 2).contains(&many), "{many}");
+}
+
+/// How long A takes to send 4 MiB over a path of 40 us, while somebody sends notifications without a number in B's
+/// name.
+fn time_to_send(notified_every: Option<Duration>) -> Duration {
+    let config = EndpointConfig::default();
+    let mut pair = Pair::new(7, config, Network::perfect());
+    let qps = pair.join(Joint::default());
+    for id in 0..64 {
+        pair.post_receive(B, qps[B], id, 64 << 10);
+        pair.send(A, qps[A], id, &[7; 64 << 10]);
+    }
+    let start = pair.now;
+    let mut left = 64;
+    while left > 0 {
+        if let Some(pause) = notified_every {
+            pair.inject(A, notification(qps[A], 0));
+            pair.run_for(pause);
+        } else {
+            pair.run_for(Duration::from_micros(10));
+        }
+        while pair
+            .take(A, |event| {
+                matches!(event, Event::Completion { .. }).then_some(())
+            })
+            .is_some()
+        {
+            left -= 1;
+        }
+        assert!(
+            pair.now - start < Duration::from_secs(10),
+            "it stands still"
+        );
+    }
+    let took = pair.now - start;
+    pair.finish(qps);
+    took
+}
+
+#[test]
+fn a_forger_of_notifications_without_a_number_leaves_a_queue_an_eighth_of_its_speed_on_the_longest_path()
+ {
+    let alone = time_to_send(None);
+    let forged = time_to_send(Some(Duration::from_micros(10)));
+    assert!(forged > alone, "{alone:?} {forged:?}");
+    // Nothing but the window limits this path: elsewhere a quarter of the window costs less.
+    assert!(forged < alone * 8, "{alone:?} {forged:?}");
 }
 
 /// A connection, and the request by which A asked for it.

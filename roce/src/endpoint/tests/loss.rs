@@ -113,7 +113,7 @@ fn a_repetition_that_is_lost_too_is_noticed_at_once() {
 }
 
 #[test]
-fn a_refusal_that_is_lost_costs_milliseconds() {
+fn a_nak_that_is_lost_costs_milliseconds() {
     let (mut pair, qps, key) = scene();
     let first = Rc::new(Cell::new(true));
     let once = first.clone();

@@ -107,7 +107,7 @@ pub(super) struct Side {
     pub(super) endpoint: Endpoint<Block>,
     pub(super) path: Path,
     pub(super) events: Vec<Event<Block>>,
-    /// Nothing reaches it, and it says nothing.
+    /// No packet reaches it, and it sends none.
     pub(super) dead: bool,
 }
 
@@ -331,7 +331,7 @@ impl Pair {
             }
             assert!(self.now < end, "{what}: not within {limit:?}");
             if !self.step() {
-                // Only the test itself can make something happen now.
+                // Nothing is under way and no timer runs: only the test itself can go on.
                 self.now += Duration::from_millis(100);
             }
         }
@@ -424,7 +424,7 @@ impl Pair {
         for side in [A, B] {
             self.sides[side].endpoint.destroy(qps[side]);
         }
-        // What was still to be refused goes out first.
+        // NAKs that are still to be sent go out first.
         for sender in [A, B] {
             self.collect_packets(sender);
         }

@@ -68,7 +68,7 @@ impl Net {
         }
     }
 
-    /// Lets everything happen that happens without waiting, then goes to the next timer.
+    /// Delivers every packet that is under way, then goes to the next timer.
     fn step(&mut self) {
         let mut quiet = false;
         while !quiet {
@@ -168,7 +168,7 @@ impl Net {
         })
     }
 
-    /// A connection to a part, which must have its turn: the host's queue pair and the part's.
+    /// A connection to the part whose turn it is: the host's queue pair and the part's.
     fn connect(&mut self, part: usize) -> (QpId, QpId) {
         let asked = self.ask();
         let request = self.request(part);
@@ -221,7 +221,7 @@ fn each_part_has_its_connections_and_their_numbers_say_so() {
 }
 
 #[test]
-fn the_end_of_a_connection_is_told_to_its_part_and_by_it() {
+fn either_end_of_a_connection_hears_of_its_end_through_the_part_that_has_it() {
     for lose_every in [usize::MAX, 4] {
         let mut net = Net::new(lose_every);
         net.connect(0);

@@ -104,7 +104,7 @@ fn a_gap_is_refused_once_until_it_is_filled() {
 }
 
 #[test]
-fn a_message_without_a_receive_hears_not_ready_and_later_ones_nothing() {
+fn a_message_without_a_receive_is_answered_not_ready_and_later_ones_are_not_answered() {
     let (mut pair, qps) = pair(EndpointConfig::default());
     pair.inject(B, packet(qps[B], Opcode::SendOnly, 100, b"abcd"));
     pair.inject(B, packet(qps[B], Opcode::SendOnly, 101, b"abcd"));
@@ -213,7 +213,7 @@ fn requests_that_break_the_rules_are_refused_as_invalid() {
         assert_eq!(answers(&mut pair), expected, "{sequence:?}");
         let reason = DisconnectReason::Error(WcStatus::RemoteInvalidRequest);
         assert_eq!(pair.disconnected(B, qps[B]), reason);
-        // Whatever comes now is not heard.
+        // The queue pair has failed: it drops whatever comes now.
         pair.inject(B, packet(qps[B], Opcode::SendOnly, last, b"abcd"));
         assert_eq!(answers(&mut pair), vec![]);
         pair.finish(qps);
@@ -298,7 +298,7 @@ fn strangers_are_not_heard() {
     pair.finish(qps);
 }
 
-/// What a peer can say of a number: that it arrived, that it was not ready, that it refuses.
+/// What an acknowledgement can say of a sequence number: it arrived, the receiver was not ready, it is refused.
 const SYNDROMES: [Syndrome; 7] = [
     Syndrome::ACK,
     Syndrome::Rnr { timer: 1 },
@@ -374,7 +374,7 @@ fn acknowledgements_of_what_was_never_sent_change_nothing() {
 }
 
 #[test]
-fn a_refusal_of_the_number_behind_the_last_completes_what_was_sent_and_no_more() {
+fn a_nak_for_the_number_behind_the_last_completes_what_was_sent_and_no_more() {
     for syndrome in SYNDROMES {
         if !matches!(syndrome, Syndrome::Nak(_)) {
             continue;
@@ -520,7 +520,7 @@ fn writes_of_a_turn_go_before_its_sends_where_that_is_allowed() {
 }
 
 #[test]
-fn what_cannot_be_posted_comes_back() {
+fn work_that_cannot_be_posted_comes_back_with_its_memory() {
     let config = EndpointConfig {
         max_send_wr: 1,
         max_recv_wr: 1,

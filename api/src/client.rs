@@ -1,0 +1,131 @@
+//! The client of a daemon's API: JSON over HTTP on the pool's unix socket. The calls of each noun are beside its routes.
+
+use std::path::{Path, PathBuf};
+
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Bytes;
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use nvme::Nqn;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use subsystem::errors::Failure;
+use tokio::net::UnixStream;
+
+use crate::errors::ErrorBody;
+use crate::socket::SocketPath;
+
+/// The longest answer that is read, in bytes: status with all volumes and hosts stays far below.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+
+/// Talks to the daemon that serves a pool.
+#[derive(Debug)]
+pub struct Client {
+    pool: PathBuf,
+}
+
+impl Client {
+    /// A client of the daemon that serves the pool in `pool`.
+    #[must_use]
+    pub fn new(pool: &Path) -> Self {
+        Self {
+            pool: pool.to_owned(),
+        }
+    }
+
+    /// Asks for what is at a path.
+    pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
+        self.send(Method::GET, path, None::<&()>).await
+    }
+
+    /// Sends a request, and reads its answer.
+    pub(crate) async fn send<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&impl Serialize>,
+    ) -> Result<T, Failure> {
+        let broken = |what: &str, error: &dyn std::fmt::Display| {
+            Failure::unavailable(format!(
+                "the daemon of the pool '{}' {what}: {error}",
+                self.pool.display()
+            ))
+        };
+        let stream = self.connect().await?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|e| broken("does not speak HTTP", &e))?;
+        let connection = tokio::spawn(connection);
+        let body = match body {
+            Some(body) => serde_json::to_vec(body).map_err(|e| Failure::invalid(e.to_string()))?,
+            None => Vec::new(),
+        };
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "onefold")
+            .header("content-type", "application/json")
+            .body(Full::new(Bytes::from(body)))
+            .map_err(|e| Failure::invalid(format!("the request '{path}' is malformed: {e}")))?;
+        let answer = sender
+            .send_request(request)
+            .await
+            .map_err(|e| broken("closed the connection before it answered", &e))?;
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX)
+            .collect()
+            .await
+            .map_err(|e| broken("sent an incomplete answer", &e))?
+            .to_bytes();
+        drop(sender);
+        connection.abort();
+        if status == StatusCode::OK {
+            return serde_json::from_slice(&body)
+                .map_err(|e| broken("sent an answer of another version", &e));
+        }
+        match serde_json::from_slice::<ErrorBody>(&body) {
+            Ok(error) => Err(error.into()),
+            Err(_) => Err(broken("refused", &status)),
+        }
+    }
+
+    async fn connect(&self) -> Result<UnixStream, Failure> {
+        let not_served = |error: std::io::Error| {
+            let pool = self.pool.display();
+            let why = match error.kind() {
+                std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused => {
+                    format!(
+                        "no daemon serves the pool '{pool}': start it with `onefold serve --pool {pool}`"
+                    )
+                }
+                std::io::ErrorKind::PermissionDenied => format!(
+                    "the daemon of the pool '{pool}' belongs to another user: run the command as that user"
+                ),
+                _ => format!("the daemon of the pool '{pool}' cannot be reached: {error}"),
+            };
+            Failure::unavailable(why)
+        };
+        let path = SocketPath::of_pool(&self.pool).map_err(not_served)?;
+        UnixStream::connect(path.as_path())
+            .await
+            .map_err(not_served)
+    }
+}
+
+/// A text as one segment of a path: what could mean something else there is written as %XX (RFC 3986).
+pub(crate) fn segment(text: &str) -> String {
+    let mut segment = String::new();
+    for byte in text.bytes() {
+        match byte {
+            b'.' | b'_' | b'-' | b':' | b'~' => segment.push(char::from(byte)),
+            _ if byte.is_ascii_alphanumeric() => segment.push(char::from(byte)),
+            _ => segment += &format!("%{byte:02X}"),
+        }
+    }
+    segment
+}
+
+/// The path of a subsystem.
+pub(crate) fn subsystem_path(nqn: &Nqn) -> String {
+    format!("/v1/subsystems/{}", segment(nqn.as_str()))
+}

@@ -1,0 +1,87 @@
+//! The control interface: HTTP with JSON bodies on the pool's unix socket.
+//!
+//! One file for each noun: the types of its requests and answers, its routes, and the calls of the client. Below them lie
+//! `server` and [`client`], and at the bottom [`socket`], `caller` and [`errors`].
+//!
+//! | path | noun |
+//! |---|---|
+//! | `/v1/status`, `/v1/space` | [`status`] |
+//! | `/v1/volumes` | [`volumes`] |
+//! | `/v1/volumes/NAME/reservation` | [`reservations`] |
+//! | `/v1/health` | [`health`] |
+//! | `/v1/scrub` | [`scrub`] |
+//! | `/v1/check`, `/v1/backup`, `/v1/survey` | [`pool`] |
+//! | `/v1/drives` | [`drives`] |
+//! | `/v1/subsystems` | [`subsystems`] |
+//! | `/v1/subsystems/NQN/namespaces` | [`namespaces`] |
+//! | `/v1/referrals` | [`referrals`] |
+//! | `/v1/hosts` | [`hosts`] |
+//! | `/v1/listeners` | [`listeners`] |
+//! | `/v1/ana` | [`ana`] |
+//! | `/v1/config` | [`config`] |
+//!
+//! Errors carry [`errors::ErrorBody`] and a status of the table in [`errors`].
+//!
+//! Guarantees: only the socket's owner can use it (mode 0600); the server runs on tokio and hands the
+//! engine's work to the control reactor, never to one that serves hosts; request bodies are bounded; what is
+//! changed is logged with the user who did it (`audit`).
+
+#![forbid(unsafe_code)]
+
+pub mod ana;
+mod audit;
+mod caller;
+pub mod client;
+pub mod config;
+pub mod drives;
+pub mod errors;
+pub mod health;
+pub mod hosts;
+pub mod listeners;
+pub mod namespaces;
+pub mod pool;
+pub mod referrals;
+pub mod reservations;
+pub mod scrub;
+mod server;
+pub mod socket;
+pub mod status;
+pub mod subsystems;
+pub mod volumes;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::middleware::from_fn_with_state;
+use dedup::ErrorKind;
+use subsystem::errors::Failure;
+
+pub use server::{ApiState, Daemon, Reloaded};
+
+/// The longest request body, in bytes.
+const REQUEST_BYTES_MAX: usize = 64 << 10;
+
+/// The routes; tests call them without a socket.
+pub fn router(state: ApiState) -> Router {
+    Router::new()
+        .merge(status::routes())
+        .merge(volumes::routes())
+        .merge(health::routes())
+        .merge(scrub::routes())
+        .merge(pool::routes())
+        .merge(drives::routes())
+        .merge(subsystems::routes())
+        .merge(namespaces::routes())
+        .merge(referrals::routes())
+        .merge(ana::routes())
+        .merge(hosts::routes())
+        .merge(reservations::routes())
+        .merge(listeners::routes())
+        .merge(config::routes())
+        .fallback(async || {
+            let failure = Failure::new(ErrorKind::NotFound, "the API has no such path");
+            errors::Refusal::from(failure)
+        })
+        .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
+        .layer(from_fn_with_state(state.clone(), audit::record))
+        .with_state(state)
+}

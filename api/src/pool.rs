@@ -1,0 +1,106 @@
+//! The whole pool: its online check, backups of its metadata, and what its volumes share.
+//!
+//! | request | answer |
+//! |---|---|
+//! | `POST /v1/check` | [`OnlineCheckReport`], when it is through |
+//! | `POST /v1/backup` with [`MakeBackup`] | a [`BackupView`], when the backup is there |
+//! | `GET /v1/survey` | the last [`Survey`], or `null` before the first one has ended |
+//! | `POST /v1/survey` | a [`Survey`] made now |
+
+use std::path::PathBuf;
+
+use axum::extract::State;
+use axum::extract::rejection::JsonRejection;
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use dedup::{OnlineCheckReport, Survey};
+use hyper::Method;
+use serde::{Deserialize, Serialize};
+use subsystem::errors::Failure;
+
+use crate::client::Client;
+use crate::errors::Answer;
+use crate::server::{ApiState, check_absolute, on_control};
+
+/// A backup to be made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MakeBackup {
+    /// The absolute path of a folder that does not exist, or is empty.
+    pub dir: PathBuf,
+}
+
+/// A backup that was made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackupView {
+    /// Its folder.
+    pub dir: PathBuf,
+}
+
+/// The routes.
+pub(crate) fn routes() -> Router<ApiState> {
+    Router::new()
+        .route("/v1/check", post(check))
+        .route("/v1/backup", post(backup))
+        .route("/v1/survey", get(last_survey).post(survey))
+}
+
+async fn backup(
+    State(state): State<ApiState>,
+    body: Result<Json<MakeBackup>, JsonRejection>,
+) -> Answer<BackupView> {
+    let Json(request) = body?;
+    check_absolute(&request.dir)?;
+    let (engine, dir) = (state.engine.clone(), state.dir.clone());
+    let work = move || async move {
+        // The lock keeps drives from being added: the list of drives and the maps must be of one moment.
+        let dir = dir.lock().await;
+        let folder = dir
+            .begin_backup(&request.dir)
+            .map_err(dedup::EngineError::from)?;
+        engine.backup(folder).await
+    };
+    let dir = state.control.spawn(work).await??;
+    Ok(Json(BackupView { dir }))
+}
+
+async fn last_survey(State(state): State<ApiState>) -> Json<Option<Survey>> {
+    Json(state.engine.last_survey())
+}
+
+async fn survey(State(state): State<ApiState>) -> Answer<Survey> {
+    let engine = state.engine.clone();
+    let work = move || async move { engine.survey().await };
+    Ok(Json(on_control(&state, work).await?))
+}
+async fn check(State(state): State<ApiState>) -> Answer<OnlineCheckReport> {
+    let engine = state.engine.clone();
+    let work = move || async move { engine.check_online().await };
+    Ok(Json(on_control(&state, work).await?))
+}
+
+impl Client {
+    /// Counts the unique and shared data of volumes; answers when it is done.
+    ///
+    /// # Errors
+    /// No daemon serves the pool, or it is being stopped.
+    pub async fn survey(&self) -> Result<Survey, Failure> {
+        self.send(Method::POST, "/v1/survey", None::<&()>).await
+    }
+
+    /// Compares the reference counts with the maps; answers when it is done.
+    ///
+    /// # Errors
+    /// A check runs already, or no daemon serves the pool.
+    pub async fn check(&self) -> Result<OnlineCheckReport, Failure> {
+        self.send(Method::POST, "/v1/check", None::<&()>).await
+    }
+
+    /// Makes a backup of the metadata in a folder of the daemon's machine.
+    ///
+    /// # Errors
+    /// Something is there, it cannot be written, or no daemon serves the pool.
+    pub async fn backup(&self, request: &MakeBackup) -> Result<BackupView, Failure> {
+        self.send(Method::POST, "/v1/backup", Some(request)).await
+    }
+}

@@ -1,0 +1,130 @@
+//! What the handlers of all nouns need.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use dedup::Engine;
+use fabric::TransportAddress;
+use futures_util::future::BoxFuture;
+use futures_util::lock::Mutex;
+use meta::PoolDir;
+use nvme::Nqn;
+use serde::{Deserialize, Serialize};
+use subsystem::catalog::{Catalog, PortChange, PortConfig};
+use subsystem::errors::Failure;
+use subsystem::figures::Report;
+use subsystem::target::Target;
+
+/// What the interface asks of the program that serves the pool.
+pub trait Daemon: Send + Sync {
+    /// What the listeners of each reactor saw. A reactor that does not answer is left out.
+    fn reports(&self) -> BoxFuture<'_, Vec<Report>>;
+
+    /// Listens at one more address, for good.
+    fn add_listener(
+        &self,
+        address: TransportAddress,
+        set: PortChange,
+    ) -> BoxFuture<'_, Result<PortConfig, Failure>>;
+
+    /// Changes a listener, from the next connection on.
+    fn set_listener(&self, id: u16, set: PortChange) -> BoxFuture<'_, Result<PortConfig, Failure>>;
+
+    /// Removes a listener; the associations of hosts that came to it end.
+    fn remove_listener(&self, id: u16) -> BoxFuture<'_, Result<PortConfig, Failure>>;
+
+    /// Reads the configuration file again, and says what that changed.
+    fn reload_config(&self) -> BoxFuture<'_, Result<Reloaded, Failure>>;
+
+    /// Adds a drive to the pool: a block device, a file, or a file of that size to be made. `force` takes it whatever it
+    /// holds.
+    fn add_drive(
+        &self,
+        path: PathBuf,
+        size_bytes: Option<u64>,
+        force: bool,
+    ) -> BoxFuture<'_, Result<(), Failure>>;
+}
+
+/// What a file that was read again changed. Keys are named TABLE.KEY.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reloaded {
+    /// The file.
+    pub file: PathBuf,
+    /// Keys whose new values count now.
+    pub applied: Vec<String>,
+    /// Keys whose new values count after a restart.
+    pub waiting: Vec<String>,
+}
+
+/// What the handlers need.
+#[derive(Clone)]
+pub struct ApiState {
+    /// The target whose hosts are shown.
+    pub target: Arc<Target>,
+    /// The engine.
+    pub engine: Arc<Engine>,
+    /// The pool's folder, which knows its drives.
+    pub dir: Arc<Mutex<PoolDir>>,
+    /// Where the engine's control work runs.
+    pub control: reactor::Handle,
+    /// The program that serves the pool.
+    pub daemon: Arc<dyn Daemon>,
+    /// Changes take turns, so that the log knows whose each is.
+    pub audit: Arc<Mutex<()>>,
+}
+
+/// Runs engine work on the control reactor. It runs to its end even if the client goes away.
+pub(crate) async fn on_control<F, Fut, T>(state: &ApiState, work: F) -> Result<T, Failure>
+where
+    F: FnOnce() -> Fut + Send + 'static,
+    Fut: Future<Output = dedup::Result<T>> + 'static,
+    T: Send + 'static,
+{
+    Ok(state.control.spawn(work).await??)
+}
+
+/// Changes the configuration on the control reactor. It runs to its end even if the client goes away.
+pub(crate) async fn change<T: Send + 'static>(
+    state: &ApiState,
+    change: impl FnOnce(&mut Catalog) -> Result<T, Failure> + Send + 'static,
+) -> Result<T, Failure> {
+    let target = state.target.clone();
+    let work = move || async move { target.change(change).await };
+    state.control.spawn(work).await?
+}
+
+/// Runs work to its end even if the client goes away.
+pub(crate) async fn to_its_end<T: Send + 'static>(
+    work: impl Future<Output = Result<T, Failure>> + Send + 'static,
+) -> Result<T, Failure> {
+    let joined = tokio::spawn(work).await;
+    joined.map_err(|e| Failure::new(dedup::ErrorKind::Internal, e.to_string()))?
+}
+
+/// A name out of a request.
+pub(crate) fn parse_nqn(text: &str) -> Result<Nqn, Failure> {
+    text.parse()
+        .map_err(|e| Failure::invalid(format!("'{text}' is no NQN: {e}")))
+}
+
+/// Refuses a name that somebody gives for the first time and that is none by the specification: a slip of the pen
+/// would admit nobody, or nobody would be found under it.
+pub(crate) fn check_new<'a>(names: impl IntoIterator<Item = &'a Nqn>) -> Result<(), Failure> {
+    for nqn in names {
+        let wrong = |e| Failure::invalid(format!("'{nqn}' is no name: {e}"));
+        nqn.check_form().map_err(wrong)?;
+    }
+    Ok(())
+}
+
+/// Refuses a path that depends on where the daemon was started.
+pub(crate) fn check_absolute(path: &Path) -> Result<(), Failure> {
+    match path.is_absolute() {
+        true => Ok(()),
+        false => Err(Failure::invalid(format!(
+            "'{}' is not an absolute path, and the daemon has a working directory of its own: begin it with /",
+            path.display()
+        ))),
+    }
+}

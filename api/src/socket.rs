@@ -1,0 +1,131 @@
+//! Where a daemon's API listens: `onefold.sock` in the pool's folder. Only the socket's owner can use it (mode 0600).
+//!
+//! A unix socket's address holds 107 bytes of path, a pool's folder may be deeper: then the address
+//! goes through this process's own descriptor of the folder.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use axum::Router;
+use tokio::net::UnixListener;
+
+use crate::caller::Caller;
+
+/// The socket's name in the pool's folder.
+pub const SOCKET_NAME: &str = "onefold.sock";
+
+/// `sun_path` holds 108 bytes including the final zero.
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// A path of the socket that fits an address, valid as long as this value lives.
+#[derive(Debug)]
+pub struct SocketPath {
+    path: PathBuf,
+    _folder: Option<File>,
+}
+
+impl SocketPath {
+    /// The socket of the pool in `pool`.
+    ///
+    /// # Errors
+    /// The folder cannot be opened (only tried when its path is too long).
+    pub fn of_pool(pool: &Path) -> io::Result<Self> {
+        let path = pool.join(SOCKET_NAME);
+        if path.as_os_str().len() <= SOCKET_PATH_BYTES_MAX {
+            return Ok(Self {
+                path,
+                _folder: None,
+            });
+        }
+        let folder = File::open(pool)?;
+        let path = PathBuf::from(format!(
+            "/proc/self/fd/{}/{SOCKET_NAME}",
+            folder.as_raw_fd()
+        ));
+        Ok(Self {
+            path,
+            _folder: Some(folder),
+        })
+    }
+
+    /// The path to bind or to connect to.
+    #[must_use]
+    pub fn as_path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// Whether a daemon serves the pool in `pool`, and answers.
+#[must_use]
+pub fn is_served(pool: &Path) -> bool {
+    SocketPath::of_pool(pool).is_ok_and(|socket| UnixStream::connect(socket.as_path()).is_ok())
+}
+
+/// A bound socket, not yet served.
+#[derive(Debug)]
+pub struct ApiSocket {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl ApiSocket {
+    /// Binds the socket of the pool in `pool`, in place of one that a killed daemon left. The caller
+    /// holds the pool's lock, so no live daemon loses its socket.
+    ///
+    /// # Errors
+    /// The folder is not writable.
+    pub fn bind(pool: &Path) -> io::Result<Self> {
+        let path = SocketPath::of_pool(pool)?;
+        match std::fs::remove_file(path.as_path()) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        let listener = UnixListener::bind(path.as_path())?;
+        std::fs::set_permissions(path.as_path(), std::fs::Permissions::from_mode(0o600))?;
+        Ok(Self {
+            listener,
+            path: pool.join(SOCKET_NAME),
+        })
+    }
+
+    /// Serves until `stop` is ready, then removes the socket.
+    ///
+    /// # Errors
+    /// The socket fails.
+    pub async fn serve(
+        self,
+        routes: Router,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) -> io::Result<()> {
+        let service = routes.into_make_service_with_connect_info::<Caller>();
+        let served = axum::serve(self.listener, service)
+            .with_graceful_shutdown(stop)
+            .await;
+        let _ = std::fs::remove_file(&self.path);
+        served
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::{SOCKET_NAME, SocketPath, UnixStream, is_served};
+
+    #[test]
+    fn a_pool_far_down_the_tree_can_still_be_reached() {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        let deep = root.path().join("d".repeat(100)).join("e".repeat(100));
+        std::fs::create_dir_all(&deep).expect("folders");
+        let path = SocketPath::of_pool(&deep).expect("a path");
+        let _listener = UnixListener::bind(path.as_path()).expect("bind");
+        assert!(deep.join(SOCKET_NAME).exists());
+        let again = SocketPath::of_pool(&deep).expect("a path");
+        UnixStream::connect(again.as_path()).expect("connect");
+        assert!(is_served(&deep) && !is_served(root.path()));
+    }
+}

@@ -1,0 +1,338 @@
+//! Volumes.
+//!
+//! | request | answer |
+//! |---|---|
+//! | `GET /v1/volumes` | list of [`VolumeView`] |
+//! | `POST /v1/volumes` with [`CreateVolume`] | [`VolumeView`] |
+//! | `GET /v1/volumes/NAME` | [`VolumeView`] |
+//! | `PATCH /v1/volumes/NAME` with [`ResizeVolume`] | [`VolumeView`] |
+//! | `DELETE /v1/volumes/NAME` | the [`VolumeView`] that it was |
+
+use std::collections::BTreeMap;
+
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{Path as UrlPath, State};
+use axum::routing::get;
+use axum::{Json, Router};
+use dedup::VolumeSpec;
+use hyper::Method;
+use meta::{Compression, VerifyPolicy, VolumeInfo};
+use serde::{Deserialize, Serialize};
+use subsystem::catalog::Catalog;
+use subsystem::errors::Failure;
+use subsystem::target::volumes::{Place, no_volume};
+use uuid::Uuid;
+
+use crate::client::Client;
+use crate::errors::Answer;
+use crate::server::{ApiState, on_control, parse_nqn};
+
+/// A volume as the API shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeView {
+    /// The volume's name.
+    pub name: String,
+    /// The identifier of its namespaces, if it is the same in all subsystems that show it; `null` if none does,
+    /// or if they differ.
+    pub nsid: Option<u32>,
+    /// Where hosts find it.
+    #[serde(default)]
+    pub namespaces: Vec<Shown>,
+    /// Its identity, stable for its life.
+    pub uuid: String,
+    /// The identity as hosts see it in NGUID: 32 hexadecimal digits.
+    pub nguid: String,
+    /// Its size as hosts see it, in bytes.
+    pub size_bytes: u64,
+    /// Bytes of a logical block.
+    pub lba_bytes: u32,
+    /// Its mapped sub-blocks, in bytes.
+    pub logical_bytes: u64,
+    /// Whether its blocks are deduplicated.
+    pub dedup: bool,
+    /// The compression of new data: `off`, `lz4` or `zstd`.
+    pub compression: Compression,
+    /// What a write does when a stored block has the fingerprint of the new data.
+    pub verify: VerifyPolicy,
+    /// Its domain; empty for the pool's own.
+    pub domain: String,
+}
+
+impl VolumeView {
+    fn new(info: &VolumeInfo, namespaces: Vec<Shown>, logical_bytes: u64) -> Self {
+        Self {
+            name: info.name.clone(),
+            nsid: common_nsid(&namespaces),
+            namespaces,
+            uuid: info.uuid.to_string(),
+            nguid: info
+                .nguid
+                .iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect(),
+            size_bytes: info.size_bytes,
+            lba_bytes: info.lba_bytes,
+            logical_bytes,
+            dedup: info.dedup,
+            compression: info.compression,
+            verify: info.verify,
+            domain: info.domain.clone(),
+        }
+    }
+}
+
+/// A new volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CreateVolume {
+    /// Up to 64 of a-z A-Z 0-9 . _ -
+    pub name: String,
+    /// Its size as hosts see it, in bytes; a multiple of 4096.
+    pub size_bytes: u64,
+    /// Bytes of a logical block: 512 or 4096.
+    #[serde(default = "default_lba_bytes")]
+    pub lba_bytes: u32,
+    /// Whether its blocks are deduplicated.
+    #[serde(default = "default_dedup")]
+    pub dedup: bool,
+    /// The compression of new data: `off`, `lz4` or `zstd`.
+    #[serde(default)]
+    pub compression: Compression,
+    /// What a write does when a stored block has the fingerprint of the new data.
+    #[serde(default)]
+    pub verify: VerifyPolicy,
+    /// Its domain: volumes share blocks within one only. Empty for the pool's own, or up to 64 of
+    /// a-z A-Z 0-9 . _ -
+    #[serde(default)]
+    pub domain: String,
+    /// The subsystem to attach it to; the default one if left out, and none for "none".
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subsystem: Option<String>,
+    /// Its identity, which hosts see as UUID and NGUID; without it a random one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<Uuid>,
+}
+
+impl CreateVolume {
+    /// The name that stands for no subsystem.
+    pub const NO_SUBSYSTEM: &'static str = "none";
+}
+
+fn default_dedup() -> bool {
+    true
+}
+
+fn default_lba_bytes() -> u32 {
+    4096
+}
+
+/// A new size.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ResizeVolume {
+    /// In bytes; a multiple of 4096.
+    pub size_bytes: u64,
+    /// Must be set to make the volume smaller: the data behind its new end are lost.
+    #[serde(default)]
+    pub shrink: bool,
+}
+
+/// A volume as a subsystem shows it to hosts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shown {
+    /// The subsystem's name.
+    pub subsystem: String,
+    /// The namespace's identifier there.
+    pub nsid: u32,
+}
+
+/// The namespaces of all volumes that are shown to hosts.
+pub(crate) fn shown(catalog: &Catalog) -> BTreeMap<Uuid, Vec<Shown>> {
+    let mut shown: BTreeMap<Uuid, Vec<Shown>> = BTreeMap::new();
+    for subsystem in catalog.subsystems.values() {
+        for (nsid, namespace) in &subsystem.namespaces {
+            shown.entry(namespace.volume).or_default().push(Shown {
+                subsystem: subsystem.nqn.to_string(),
+                nsid: *nsid,
+            });
+        }
+    }
+    shown
+}
+
+/// The identifier that all of these namespaces have.
+#[must_use]
+pub fn common_nsid(namespaces: &[Shown]) -> Option<u32> {
+    let first = namespaces.first()?.nsid;
+    namespaces
+        .iter()
+        .all(|it| it.nsid == first)
+        .then_some(first)
+}
+
+/// The routes.
+pub(crate) fn routes() -> Router<ApiState> {
+    Router::new()
+        .route("/v1/volumes", get(list).post(create))
+        .route("/v1/volumes/{name}", get(show).patch(resize).delete(delete))
+}
+
+pub(crate) fn logical_bytes(space: &dedup::PoolStatus, nsid: u32) -> u64 {
+    space
+        .volumes
+        .iter()
+        .find(|v| v.nsid == nsid)
+        .map_or(0, |v| v.logical_bytes)
+}
+
+fn view(state: &ApiState, name: &str) -> Result<VolumeView, Failure> {
+    let volume = state.engine.volume(name).ok_or_else(|| no_volume(name))?;
+    let info = volume.info();
+    let mut shown = shown(&state.target.catalog());
+    Ok(VolumeView::new(
+        &info,
+        shown.remove(&info.uuid).unwrap_or_default(),
+        logical_bytes(&state.engine.status(), info.nsid),
+    ))
+}
+
+async fn list(State(state): State<ApiState>) -> Json<Vec<VolumeView>> {
+    let space = state.engine.status();
+    let volumes = state.engine.volumes();
+    let mut shown = shown(&state.target.catalog());
+    let view = |info: &VolumeInfo| {
+        let namespaces = shown.remove(&info.uuid).unwrap_or_default();
+        VolumeView::new(info, namespaces, logical_bytes(&space, info.nsid))
+    };
+    Json(volumes.iter().map(view).collect())
+}
+
+async fn show(State(state): State<ApiState>, UrlPath(name): UrlPath<String>) -> Answer<VolumeView> {
+    Ok(Json(view(&state, &name)?))
+}
+
+async fn create(
+    State(state): State<ApiState>,
+    body: Result<Json<CreateVolume>, JsonRejection>,
+) -> Answer<VolumeView> {
+    let Json(request) = body?;
+    let name = request.name.clone();
+    let spec = VolumeSpec {
+        name: request.name,
+        size_bytes: request.size_bytes,
+        lba_bytes: request.lba_bytes,
+        nsid: None,
+        uuid: request.uuid,
+        dedup: request.dedup,
+        compression: request.compression,
+        verify: request.verify,
+        domain: request.domain,
+    };
+    let place = match request.subsystem.as_deref() {
+        None => Place::Default,
+        Some(CreateVolume::NO_SUBSYSTEM) => Place::Nowhere,
+        Some(nqn) => Place::In {
+            nqn: parse_nqn(nqn)?,
+            hosts: None,
+            shared: true,
+        },
+    };
+    let target = state.target.clone();
+    let work = move || async move { target.create_volume(spec, place).await };
+    state.control.spawn(work).await??;
+    Ok(Json(view(&state, &name)?))
+}
+
+async fn resize(
+    State(state): State<ApiState>,
+    UrlPath(name): UrlPath<String>,
+    body: Result<Json<ResizeVolume>, JsonRejection>,
+) -> Answer<VolumeView> {
+    let Json(request) = body?;
+    let before = view(&state, &name)?;
+    if request.size_bytes < before.size_bytes && !request.shrink {
+        return Err(Failure::invalid(format!(
+            "volume '{name}' has {} bytes: making it smaller loses the data behind its new end; \
+             --shrink allows that",
+            before.size_bytes
+        ))
+        .into());
+    }
+    let (engine, volume) = (state.engine.clone(), name.clone());
+    let work = move || async move { engine.resize_volume(&volume, request.size_bytes).await };
+    on_control(&state, work).await?;
+    Ok(Json(view(&state, &name)?))
+}
+
+async fn delete(
+    State(state): State<ApiState>,
+    UrlPath(name): UrlPath<String>,
+) -> Answer<VolumeView> {
+    let before = view(&state, &name)?;
+    let target = state.target.clone();
+    let work = move || async move { target.delete_volume(&name).await };
+    state.control.spawn(work).await??;
+    Ok(Json(before))
+}
+
+impl Client {
+    /// All volumes.
+    ///
+    /// # Errors
+    /// No daemon serves the pool, or it refuses.
+    pub async fn volumes(&self) -> Result<Vec<VolumeView>, Failure> {
+        self.get("/v1/volumes").await
+    }
+
+    /// One volume.
+    ///
+    /// # Errors
+    /// There is no such volume, or no daemon serves the pool.
+    pub async fn volume(&self, name: &str) -> Result<VolumeView, Failure> {
+        self.get(&volume_path(name)?).await
+    }
+
+    /// Creates a volume.
+    ///
+    /// # Errors
+    /// The daemon refuses (name taken, size not usable), or no daemon serves the pool.
+    pub async fn create_volume(&self, request: &CreateVolume) -> Result<VolumeView, Failure> {
+        self.send(Method::POST, "/v1/volumes", Some(request)).await
+    }
+
+    /// Changes a volume's size.
+    ///
+    /// # Errors
+    /// The daemon refuses, or no daemon serves the pool.
+    pub async fn resize_volume(
+        &self,
+        name: &str,
+        request: &ResizeVolume,
+    ) -> Result<VolumeView, Failure> {
+        self.send(Method::PATCH, &volume_path(name)?, Some(request))
+            .await
+    }
+
+    /// Deletes a volume and its data; returns what it was.
+    ///
+    /// # Errors
+    /// There is no such volume, or no daemon serves the pool.
+    pub async fn delete_volume(&self, name: &str) -> Result<VolumeView, Failure> {
+        self.send(Method::DELETE, &volume_path(name)?, None::<&()>)
+            .await
+    }
+}
+
+/// The path of a volume. Names that a volume cannot have never reach the daemon.
+pub(crate) fn volume_path(name: &str) -> Result<String, Failure> {
+    let plain = !name.is_empty()
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'));
+    if !plain {
+        return Err(Failure::invalid(format!(
+            "'{name}' cannot be the name of a volume: names are made of a-z A-Z 0-9 . _ -"
+        )));
+    }
+    Ok(format!("/v1/volumes/{name}"))
+}

@@ -1,0 +1,30 @@
+//! Work that the engine does by itself, and what it tells of its state.
+//!
+//! Guarantee: background work holds locks for short steps only, so no command waits long for it.
+
+pub(crate) mod deferred_dedup;
+pub(crate) mod discard;
+pub(crate) mod drive_alerts;
+pub(crate) mod fill_watch;
+pub(crate) mod freeing;
+pub(crate) mod healing;
+pub(crate) mod maintenance;
+pub(crate) mod online_check;
+pub(crate) mod scrub;
+pub(crate) mod status;
+pub(crate) mod survey;
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use scrub::Scrub;
+use survey::Surveys;
+
+/// What background work remembers.
+#[derive(Default)]
+pub(crate) struct Background {
+    pub(crate) scrub: Mutex<Scrub>,
+    pub(crate) surveys: Mutex<Surveys>,
+    /// Mappings that deleted volumes had in the beginning.
+    pub(crate) deleting: Mutex<BTreeMap<u32, u64>>,
+}

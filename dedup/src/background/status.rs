@@ -1,0 +1,282 @@
+//! Space in bytes that adds up: `used + reclaiming + free = capacity`.
+
+use std::sync::Arc;
+
+use meta::{FingerprintFunction, FolderRoom, VolumeInfo};
+use serde::{Deserialize, Serialize};
+
+use crate::SUB_BLOCK_BYTES;
+use crate::background::Background;
+use crate::metadata::state::State;
+use crate::pool::Shared;
+use crate::pool::comparisons::VerifyStatus;
+use crate::pool::fill_level::{folder_level, level_reached};
+use crate::sync::wait::lock;
+
+/// Space of a pool and of its volumes at one moment. All figures are bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PoolStatus {
+    /// Data blocks of all drives together (labels not counted).
+    pub capacity_bytes: u64,
+    /// Physical data blocks that at least one mapping (or a write under way) refers to.
+    pub used_bytes: u64,
+    /// Physical data blocks no longer used, but not reusable before a flush (or a discard) is through.
+    pub reclaiming_bytes: u64,
+    /// Physical data blocks that can be allocated now.
+    pub free_bytes: u64,
+    /// Size of the metadata: the store plus the preallocated journal.
+    pub metadata_bytes: u64,
+    /// Mapped sub-blocks of all volumes, those being deleted included; zeros are not mapped.
+    pub logical_bytes: u64,
+    /// Acknowledged changes that a power loss could still undo, in data bytes.
+    pub unflushed_bytes: u64,
+    /// Why the pool takes no writes at present, if so.
+    pub read_only: Option<String>,
+    /// Blocks whose content did not match its checksum when read, since the pool was opened.
+    pub corrupt_blocks: u64,
+    /// Compressed contents that share blocks, as they would be uncompressed. They are in
+    /// [`PoolStatus::packed_bytes`] of blocks: the difference is what compression saves.
+    pub compressed_bytes: u64,
+    /// Physical data blocks that hold compressed contents, a part of [`PoolStatus::used_bytes`].
+    pub packed_bytes: u64,
+    /// How fingerprints are computed.
+    pub fingerprint: FingerprintFunction,
+    /// Blocks that are found by their content.
+    pub indexed_blocks: u64,
+    /// Memory of the index that finds them, in bytes.
+    pub index_bytes: u64,
+    /// Memory that it may take, in bytes ([`crate::EngineConfig::index_bytes_max`]).
+    pub index_bytes_max: u64,
+    /// Blocks with a fingerprint that the index does not have: those that it has no room for, second blocks
+    /// of a content, and damaged ones.
+    pub unindexed_blocks: u64,
+    /// Contents that the store was asked for since the pool was opened, because the index did not have them.
+    pub hint_lookups: u64,
+    /// Those of them that the store had a hint for.
+    pub hint_hits: u64,
+    /// Memory that maps, and what is known of blocks, may take, in bytes
+    /// ([`crate::EngineConfig::metadata_cache_bytes`]). The index is not a part of it.
+    pub metadata_cache_bytes: u64,
+    /// Memory that they take now, in bytes.
+    pub metadata_resident_bytes: u64,
+    /// Reads of the store for pages of maps since the pool was opened.
+    pub map_page_reads: u64,
+    /// Pages of maps that left memory since the pool was opened, to be read again when they are needed.
+    pub map_page_evictions: u64,
+    /// Blocks that are known to be damaged now; [`crate::Engine::damage`] says what refers to them.
+    pub damaged_blocks: u64,
+    /// Byte compares of duplicates.
+    pub verify: VerifyStatus,
+    /// [`crate::EngineConfig::fill_warnings`], in percent.
+    pub fill_warnings: Vec<u8>,
+    /// The highest of them that is reached.
+    pub fill_warning_percent: Option<u8>,
+    /// Room on the file system of the pool's folder ([`crate::Engine::folder_room`]).
+    pub folder: Option<FolderRoom>,
+    /// The highest of [`PoolStatus::fill_warnings`] that this file system has reached.
+    pub folder_warning_percent: Option<u8>,
+    /// One entry per drive, in order of their indexes.
+    pub drives: Vec<DriveStatus>,
+    /// Deleted volumes whose blocks are being freed.
+    pub deleting: Vec<DeletingStatus>,
+    /// Volumes of which a lot was given back at once, and is being freed.
+    pub trimming: Vec<TrimmingStatus>,
+    /// One entry per volume, in order of namespace identifiers.
+    pub volumes: Vec<VolumeStatus>,
+}
+
+/// Space of a drive, in bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DriveStatus {
+    /// What it is called: its path, mostly.
+    pub name: String,
+    /// Its data blocks (the label not counted).
+    pub capacity_bytes: u64,
+    /// Those that can be allocated now.
+    pub free_bytes: u64,
+}
+
+/// A volume that was deleted, and is being freed in the background.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeletingStatus {
+    /// The volume's name.
+    pub name: String,
+    /// What is still mapped, in bytes.
+    pub remaining_bytes: u64,
+    /// What was mapped when the deletion (or the last start) began, in bytes.
+    pub total_bytes: u64,
+}
+
+/// A large trim (or zeroing, or shrink) that is being worked off in the background.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TrimmingStatus {
+    /// The volume's name.
+    pub name: String,
+    /// What of it is still to be looked through, mapped or not, in bytes. It reads as zeros already.
+    pub remaining_bytes: u64,
+    /// What was to be looked through when this (or the last start) began, in bytes.
+    pub total_bytes: u64,
+}
+
+/// Space of one volume, in bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct VolumeStatus {
+    /// The volume's name.
+    pub name: String,
+    /// Its namespace identifier.
+    pub nsid: u32,
+    /// Its size as hosts see it.
+    pub size_bytes: u64,
+    /// Its mapped sub-blocks; zeros are not mapped. What is being trimmed counts until it is freed.
+    pub logical_bytes: u64,
+}
+
+/// What hosts ask of a pool again and again. Unlike [`PoolStatus`] it costs the same however many volumes there are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PoolSummary {
+    /// As [`PoolStatus::capacity_bytes`].
+    pub capacity_bytes: u64,
+    /// As [`PoolStatus::used_bytes`].
+    pub used_bytes: u64,
+    /// As [`PoolStatus::free_bytes`].
+    pub free_bytes: u64,
+    /// Whether the pool takes no writes at present.
+    pub is_read_only: bool,
+    /// As [`PoolStatus::damaged_blocks`].
+    pub damaged_blocks: u64,
+    /// As [`PoolStatus::fill_warnings`].
+    pub fill_warnings: Vec<u8>,
+}
+
+/// Reads the figures of [`PoolSummary`] at one moment.
+pub(crate) fn summarize(shared: &Shared) -> PoolSummary {
+    let grain = SUB_BLOCK_BYTES as u64;
+    let fill_warnings = shared.config.fill_warnings.clone();
+    let damaged_blocks = lock(&shared.damage).count();
+    let state = lock(&shared.state);
+    PoolSummary {
+        capacity_bytes: state.space.capacity() * grain,
+        used_bytes: state.space.used() * grain,
+        free_bytes: state.space.free() * grain,
+        is_read_only: state.read_only.is_some(),
+        damaged_blocks,
+        fill_warnings,
+    }
+}
+
+/// Reads all figures at one moment, but the size of the store.
+pub(crate) fn collect(shared: &Shared, background: &Background) -> PoolStatus {
+    let grain = SUB_BLOCK_BYTES as u64;
+    // Names are copied when commands can go on.
+    let (infos, mut status) = figures(shared, background);
+    let volumes = infos.into_iter().map(|(info, mapped)| VolumeStatus {
+        name: info.name.clone(),
+        nsid: info.nsid,
+        size_bytes: info.size_bytes,
+        logical_bytes: mapped * grain,
+    });
+    status.volumes = volumes.collect();
+    status.volumes.sort_unstable_by_key(|volume| volume.nsid);
+    status
+}
+
+/// All figures of a pool but those of its volumes, and these as they are in its state.
+fn figures(shared: &Shared, background: &Background) -> (Vec<(Arc<VolumeInfo>, u64)>, PoolStatus) {
+    let store_bytes = shared.store.size_bytes();
+    let folder = lock(&shared.folder).clone();
+    let grain = SUB_BLOCK_BYTES as u64;
+    let state = lock(&shared.state);
+    let volumes = state
+        .volumes
+        .values()
+        .filter(|entry| entry.is_active())
+        .map(|entry| (entry.info.clone(), entry.map.mapped()))
+        .collect();
+    let used = state.space.used();
+    let capacity = state.space.capacity();
+    let status = PoolStatus {
+        capacity_bytes: capacity * grain,
+        used_bytes: used * grain,
+        reclaiming_bytes: state.space.reclaiming() * grain,
+        free_bytes: state.space.free() * grain,
+        metadata_bytes: store_bytes + shared.journal_bytes,
+        logical_bytes: state
+            .volumes
+            .values()
+            .map(|entry| entry.map.mapped() * grain)
+            .sum(),
+        unflushed_bytes: state.unflushed_bytes,
+        read_only: state.read_only.clone(),
+        corrupt_blocks: state.corrupt_blocks,
+        compressed_bytes: state.packs.fragments * grain,
+        packed_bytes: state.packs.packs * grain,
+        fingerprint: shared.domains.function(),
+        indexed_blocks: state.index.len() as u64,
+        index_bytes: state.index.memory_bytes(),
+        index_bytes_max: state.index.bytes_max(),
+        unindexed_blocks: state.on_disk_index.unindexed(state.index.len()),
+        hint_lookups: state.on_disk_index.asked,
+        hint_hits: state.on_disk_index.answered,
+        metadata_cache_bytes: state.resident.limit(),
+        metadata_resident_bytes: state.resident.bytes(),
+        map_page_reads: state.resident.reads,
+        map_page_evictions: state.resident.evictions,
+        damaged_blocks: lock(&shared.damage).count(),
+        verify: shared.verify.status(),
+        fill_warnings: shared.config.fill_warnings.clone(),
+        fill_warning_percent: level_reached(&shared.config.fill_warnings, used, capacity),
+        folder_warning_percent: folder
+            .as_ref()
+            .and_then(|room| folder_level(&shared.config.fill_warnings, room)),
+        folder,
+        drives: drives(shared, &state),
+        deleting: deleting(background, &state),
+        trimming: trimming(&state),
+        volumes: Vec::new(),
+    };
+    (volumes, status)
+}
+
+fn drives(shared: &Shared, state: &State) -> Vec<DriveStatus> {
+    let grain = SUB_BLOCK_BYTES as u64;
+    let drives = shared.drives.iter().zip(state.space.by_drive());
+    drives
+        .map(|(drive, (capacity, free))| DriveStatus {
+            name: drive.name().to_owned(),
+            capacity_bytes: capacity * grain,
+            free_bytes: free * grain,
+        })
+        .collect()
+}
+
+fn trimming(state: &State) -> Vec<TrimmingStatus> {
+    let grain = SUB_BLOCK_BYTES as u64;
+    let entries = state.volumes.values().filter(|entry| entry.is_active());
+    entries
+        .filter_map(|entry| {
+            let (remaining, total) = entry.core.trim_progress();
+            (remaining > 0).then(|| TrimmingStatus {
+                name: entry.info.name.clone(),
+                remaining_bytes: remaining * grain,
+                total_bytes: total * grain,
+            })
+        })
+        .collect()
+}
+
+fn deleting(background: &Background, state: &State) -> Vec<DeletingStatus> {
+    let grain = SUB_BLOCK_BYTES as u64;
+    let totals = lock(&background.deleting);
+    let entries = state.volumes.values().filter(|entry| !entry.is_active());
+    entries
+        .map(|entry| {
+            let remaining = entry.map.mapped();
+            let total = totals.get(&entry.info.id).copied().unwrap_or(0);
+            DeletingStatus {
+                name: entry.info.name.clone(),
+                remaining_bytes: remaining * grain,
+                total_bytes: total.max(remaining) * grain,
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,26 @@
+//! The drives of a pool, and the one way to read blocks from them.
+//!
+//! Guarantee: a reader names contents by their addresses. It need not know whether a content has a block of its own or
+//! shares one with others.
+
+pub(crate) mod drive_list;
+pub(crate) mod fetch;
+pub(crate) mod reader;
+
+use drives::Drive;
+use meta::Pba;
+
+use crate::{EngineError, LABEL_BLOCKS, Result};
+
+/// Blocks of a drive that can hold data.
+pub(crate) fn data_blocks_of(drive: &dyn Drive) -> Result<u64> {
+    match drive.blocks().checked_sub(LABEL_BLOCKS) {
+        Some(blocks @ 1..=Pba::BLOCK_MAX) => Ok(blocks),
+        _ => Err(EngineError::invalid(format!(
+            "drive {} has {} blocks; from {} to 2^44 are possible",
+            drive.name(),
+            drive.blocks(),
+            LABEL_BLOCKS + 1
+        ))),
+    }
+}

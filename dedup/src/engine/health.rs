@@ -1,0 +1,75 @@
+//! How a pool does: verdict, damage, checks, scrubs, surveys.
+
+use crate::background::online_check::{self, OnlineCheckReport};
+use crate::background::scrub::{self, ScrubStatus};
+use crate::background::survey::{self, Survey};
+use crate::background::{drive_alerts, healing};
+use crate::pool::alerts::Verdict;
+use crate::pool::damage_list::DamageStatus;
+use crate::{DriveTrouble, Engine, EngineError, Result};
+
+impl Engine {
+    /// How the pool does, and why.
+    pub fn verdict(&self) -> Verdict {
+        self.shared.verdict()
+    }
+
+    /// Drives on which something fails, and whose data is on them.
+    pub fn drive_troubles(&self) -> Vec<DriveTrouble> {
+        drive_alerts::drive_troubles(&self.shared, &self.background)
+    }
+
+    /// Damaged blocks, and what refers to them at present. Looks through all maps if there are any, in
+    /// short steps.
+    pub async fn damage(&self) -> DamageStatus {
+        healing::damage(&self.shared).await
+    }
+
+    /// Proves counts against maps without stopping anything. Runs on a reactor.
+    ///
+    /// # Errors
+    /// `Invalid` if a check runs already, `Unavailable` if the pool is closed meanwhile. What is wrong
+    /// with the pool is in the report.
+    pub async fn check_online(&self) -> Result<OnlineCheckReport> {
+        online_check::check_online(&self.shared).await
+    }
+
+    /// Asks background maintenance for a scrub that reads at most so many bytes per second.
+    ///
+    /// # Errors
+    /// `Invalid` if one runs already, or for a rate that cannot be.
+    pub fn start_scrub(&self, rate_bytes_per_second: u64) -> Result<()> {
+        scrub::start(&self.background, rate_bytes_per_second)
+    }
+
+    /// Stops a scrub that runs. What it found stays known.
+    ///
+    /// # Errors
+    /// `Invalid` if none runs.
+    pub fn stop_scrub(&self) -> Result<()> {
+        scrub::stop(&self.background)
+    }
+
+    /// The scrub that runs, or the last one.
+    pub fn scrub_status(&self) -> ScrubStatus {
+        scrub::status(&self.background)
+    }
+
+    /// What each volume has alone and with others, counted now.
+    ///
+    /// # Errors
+    /// `Unavailable` if the pool is closed meanwhile.
+    pub async fn survey(&self) -> Result<Survey> {
+        let survey = survey::survey(&self.shared, &self.background, false).await?;
+        match self.shared.is_closed() {
+            true => Err(EngineError::closed()),
+            false => Ok(Survey::clone(&survey)),
+        }
+    }
+
+    /// The last survey that was made; background maintenance makes one now and then
+    /// ([`crate::EngineConfig::survey_interval`]).
+    pub fn last_survey(&self) -> Option<Survey> {
+        survey::last_survey(&self.background)
+    }
+}

@@ -1,0 +1,109 @@
+//! The volumes of a pool: handles, creation, resizing, deletion.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use meta::VolumeInfo;
+
+use crate::sync::wait::lock;
+use crate::volumes::{Volume, admin};
+use crate::{Engine, EngineError, Result, VolumeChange, VolumeSpec};
+
+/// Handles of all volumes that can be used, as they were after so many changes.
+#[derive(Default)]
+pub(super) struct Namespaces {
+    changes: Option<u64>,
+    by_nsid: Vec<Option<Arc<Volume>>>,
+}
+
+impl Engine {
+    /// All volumes that can be used, in order of namespace identifiers.
+    pub fn volumes(&self) -> Vec<VolumeInfo> {
+        let state = lock(&self.shared.state);
+        let active = state.volumes.values().filter(|entry| entry.is_active());
+        let mut volumes: Vec<_> = active.map(|entry| VolumeInfo::clone(&entry.info)).collect();
+        volumes.sort_unstable_by_key(|info| info.nsid);
+        volumes
+    }
+
+    /// The volume of that name.
+    pub fn volume(&self, name: &str) -> Option<Arc<Volume>> {
+        let nsid = {
+            let state = lock(&self.shared.state);
+            let mut active = state.volumes.values().filter(|entry| entry.is_active());
+            active.find(|entry| entry.info.name == name)?.info.nsid
+        };
+        self.volume_by_nsid(nsid)
+    }
+
+    /// The volume behind a namespace identifier. Costs no more than a look into a table.
+    pub fn volume_by_nsid(&self, nsid: u32) -> Option<Arc<Volume>> {
+        let now = self.shared.volume_changes.load(Ordering::Acquire);
+        let known = self
+            .namespaces
+            .read()
+            .unwrap_or_else(|_| reactor::end_half_changed());
+        if known.changes == Some(now) {
+            return known.by_nsid.get(nsid as usize)?.clone();
+        }
+        drop(known);
+        let mut namespaces = self
+            .namespaces
+            .write()
+            .unwrap_or_else(|_| reactor::end_half_changed());
+        self.renew(&mut namespaces);
+        namespaces.by_nsid.get(nsid as usize)?.clone()
+    }
+
+    /// Volumes that stay keep their handles.
+    fn renew(&self, namespaces: &mut Namespaces) {
+        let state = lock(&self.shared.state);
+        let mut old = std::mem::take(&mut namespaces.by_nsid);
+        // The count cannot change while the state is locked.
+        namespaces.changes = Some(self.shared.volume_changes.load(Ordering::Acquire));
+        for entry in state.volumes.values().filter(|entry| entry.is_active()) {
+            let nsid = entry.info.nsid as usize;
+            if namespaces.by_nsid.len() <= nsid {
+                namespaces.by_nsid.resize(nsid + 1, None);
+            }
+            let kept = old.get_mut(nsid).and_then(Option::take);
+            let kept = kept.filter(|volume| volume.is_of(&entry.core));
+            let volume =
+                kept.unwrap_or_else(|| Volume::new(self.shared.clone(), entry.core.clone()));
+            namespaces.by_nsid[nsid] = Some(volume);
+        }
+    }
+
+    /// Calls back on every change of a volume, on the thread that made it: do not block.
+    pub fn on_change(&self, callback: Box<dyn Fn(&VolumeChange) + Send + Sync>) {
+        lock(&self.shared.subscribers).push(callback);
+    }
+
+    /// Creates a volume; durable when it returns.
+    ///
+    /// # Errors
+    /// `Invalid` names what is wrong with the specification, or what is taken already.
+    pub async fn create_volume(&self, spec: VolumeSpec) -> Result<Arc<Volume>> {
+        let info = admin::create(&self.shared, spec).await?;
+        self.volume(&info.name)
+            .ok_or_else(|| EngineError::internal("a new volume vanished"))
+    }
+
+    /// Changes a volume's size (a multiple of 4096, in bytes). Durable when it returns. What shrinking
+    /// cuts off is gone at once, and freed by background maintenance.
+    ///
+    /// # Errors
+    /// `NotFound`, or `Invalid` for a size that cannot be.
+    pub async fn resize_volume(&self, name: &str, size_bytes: u64) -> Result<VolumeInfo> {
+        admin::resize(&self.shared, name, size_bytes).await
+    }
+
+    /// Deletes a volume: gone for hosts at once and for good. Its blocks are freed by background
+    /// maintenance.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none of that name.
+    pub async fn delete_volume(&self, name: &str) -> Result<()> {
+        admin::delete(&self.shared, name).await
+    }
+}

@@ -1,0 +1,193 @@
+//! The way of a read: map -> physical blocks -> drive, straight into the caller's buffer, and every
+//! block's checksum verified (I8: damaged data is never returned).
+
+use std::sync::Arc;
+
+use drives::BLOCK_BYTES;
+use meta::{Mapping, Pba};
+use reactor::Buffer;
+
+use crate::content::fingerprint;
+use crate::drive_io::fetch::Fetch;
+use crate::drive_io::reader::read_each;
+use crate::metadata::page_map::NotResident;
+use crate::metadata::state::State;
+use crate::metadata::volume::VolumeCore;
+use crate::pool::Shared;
+use crate::pool::alert_log::Met;
+use crate::pool::alerts::Action;
+use crate::residency::pages::bring_in;
+use crate::residency::rows::pin_rows;
+use crate::sync::wait::lock;
+use crate::{EngineError, Result};
+
+/// Consecutive sub-blocks of a volume, and where in a buffer they go.
+#[derive(Clone, Copy)]
+pub(crate) struct Piece {
+    pub(crate) start: u64,
+    pub(crate) count: usize,
+    pub(crate) buffer_offset: usize,
+}
+
+/// One mapped sub-block of a read.
+struct Stored {
+    sub_block: u64,
+    buffer_offset: usize,
+    pba: Pba,
+    crc32c: u32,
+}
+
+/// Reads sub-blocks of a volume into a buffer. The caller holds the range lock.
+///
+/// On an error the whole buffer is zeroed.
+pub(crate) async fn read_piece(
+    shared: &Arc<Shared>,
+    volume: &VolumeCore,
+    piece: Piece,
+    mut buf: Buffer,
+) -> (Result<()>, Buffer) {
+    let stored = match find(shared, volume, piece, &mut buf).await {
+        Ok(stored) => stored,
+        Err(error) => {
+            buf.fill(0);
+            return (Err(error), buf);
+        }
+    };
+    let mut unreadable = Vec::new();
+    for (at, drive) in shared.drives.iter().enumerate() {
+        let fetch = Fetch::new(
+            stored
+                .iter()
+                .filter(|s| usize::from(s.pba.drive()) == at)
+                .map(|s| (s.pba, s.buffer_offset)),
+        );
+        if fetch.is_empty() {
+            continue;
+        }
+        let (result, back) = fetch.read_from(&**drive, buf).await;
+        buf = back;
+        if let Err(error) = result {
+            let of_drive = stored.iter().filter(|s| usize::from(s.pba.drive()) == at);
+            let blocks: Vec<_> = of_drive.map(|s| (s.pba, s.buffer_offset)).collect();
+            let (failed, back) = read_each(&**drive, buf, &blocks, error).await;
+            buf = back;
+            let Some(failed) = failed else {
+                continue;
+            };
+            let error = shared.drive_error(Action::Read, &**drive, &failed.error);
+            if !failed.is_medium() {
+                buf.fill(0);
+                return (Err(error), buf);
+            }
+            unreadable.extend(failed.places.into_iter().map(|place| blocks[place].1));
+            continue;
+        }
+        shared.alerts.drive_worked(at, Action::Read);
+    }
+    let result = verify(shared, volume, &stored, &unreadable, &buf).await;
+    if result.is_err() {
+        buf.fill(0);
+    }
+    (result, buf)
+}
+
+/// Finds what is stored, and zeroes what is not. Reads the store once for each page of the map that is
+/// not in memory.
+async fn find(
+    shared: &Shared,
+    volume: &VolumeCore,
+    piece: Piece,
+    buf: &mut Buffer,
+) -> Result<Vec<Stored>> {
+    let end = piece.start + piece.count as u64;
+    for _ in 0..2 {
+        let found = look_up(&lock(&shared.state), volume, piece, buf)?;
+        if let Ok(stored) = found {
+            return Ok(stored);
+        }
+        // The range is locked: what comes in stays.
+        bring_in(shared, volume, piece.start, end).await?;
+    }
+    Err(EngineError::internal(format!(
+        "the map of volume {} does not stay in memory",
+        volume.id
+    )))
+}
+
+fn look_up(
+    state: &State,
+    volume: &VolumeCore,
+    piece: Piece,
+    buf: &mut Buffer,
+) -> Result<std::result::Result<Vec<Stored>, NotResident>> {
+    let entry = state.active(volume.id)?;
+    let mut stored = Vec::with_capacity(piece.count);
+    let end = piece.start + piece.count as u64;
+    let found = entry.find_run(piece.start, end, |sub_block, mapping| {
+        let at = (sub_block - piece.start) as usize;
+        let buffer_offset = piece.buffer_offset + at * BLOCK_BYTES;
+        match mapping {
+            Some(Mapping { pba, crc32c }) => stored.push(Stored {
+                sub_block,
+                buffer_offset,
+                pba,
+                crc32c,
+            }),
+            None => buf[buffer_offset..buffer_offset + BLOCK_BYTES].fill(0),
+        }
+    });
+    if let Err(not_resident) = found {
+        return Ok(Err(not_resident));
+    }
+    Ok(Ok(stored))
+}
+
+/// `unreadable`: where blocks belong in the buffer that a drive could not read.
+async fn verify(
+    shared: &Arc<Shared>,
+    volume: &VolumeCore,
+    stored: &[Stored],
+    unreadable: &[usize],
+    buf: &Buffer,
+) -> Result<()> {
+    #[cfg(test)]
+    if crate::ablation::is(crate::ablation::Broken::ReturnDamaged) {
+        return Ok(());
+    }
+    let is_bad = |s: &&Stored| {
+        unreadable.contains(&s.buffer_offset)
+            || fingerprint::crc32c(&buf[s.buffer_offset..s.buffer_offset + BLOCK_BYTES]) != s.crc32c
+    };
+    let mut bad = stored.iter().filter(is_bad);
+    let Some(first) = bad.next() else {
+        return Ok(());
+    };
+    let count = 1 + bad.count() as u64;
+    let blocks = stored.iter().filter(is_bad).map(|s| s.pba);
+    let pins = pin_rows(shared, blocks).await;
+    let name = {
+        let mut state = lock(&shared.state);
+        state.corrupt_blocks += count;
+        for stored in stored.iter().filter(|s| pins.is_ok() && is_bad(s)) {
+            shared.found_damage(&mut state, stored.pba);
+        }
+        state
+            .volumes
+            .get(&volume.id)
+            .map_or_else(String::new, |entry| entry.info.name.clone())
+    };
+    let drive = shared
+        .drives
+        .get(usize::from(first.pba.drive()))
+        .map_or("?", |drive| drive.name());
+    let error = EngineError::corrupt(format!(
+        "volume `{name}`: {count} sub-block(s) from byte {} cannot be read or do not match their checksum \
+         (drive {drive}, data block {}); restore them from a copy and write them again, and check the drive",
+        first.sub_block * BLOCK_BYTES as u64,
+        first.pba.block(),
+    ));
+    let bad = stored.iter().filter(is_bad);
+    let ranges = bad.map(|s| (s.sub_block, s.sub_block + 1));
+    lock(&shared.alert_log).volume(Met::Unreadable, &name, ranges, &error.message);
+    Err(error.at(first.sub_block * BLOCK_BYTES as u64))
+}

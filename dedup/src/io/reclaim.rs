@@ -1,0 +1,36 @@
+//! Room for a write that found none: freed blocks are made usable.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::io::trim::trim_slice;
+use crate::log::flush::flush;
+use crate::pool::Shared;
+use crate::residency::rows::find_free;
+use crate::sync::wait::lock;
+
+/// Tries to make freed blocks usable; false when there is nothing to gain.
+pub(crate) async fn reclaim_space(shared: &Arc<Shared>) -> bool {
+    if !shared.loaded.load(Ordering::Acquire) && matches!(find_free(shared).await, Ok(true)) {
+        return true;
+    }
+    if lock(&shared.state).space.skip_discards() > 0 {
+        return true;
+    }
+    while !lock(&shared.state).space.has_reclaimable() {
+        // What was trimmed at once may not be free yet.
+        if !matches!(trim_slice(shared).await, Ok(true)) {
+            return false;
+        }
+    }
+    // A discard under way hands its blocks back at its end.
+    drop(shared.discard_lock.lock().await);
+    if flush(shared).await.is_err() {
+        return false;
+    }
+    let mut state = lock(&shared.state);
+    let durable = state.durable;
+    state.space.release(durable);
+    state.space.skip_discards();
+    true
+}

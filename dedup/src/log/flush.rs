@@ -1,0 +1,115 @@
+//! Flushes: data on stable drives, then a record in a synced journal that says so.
+//!
+//! Guarantees: a change counts as durable only when its data is on stable drives and its record is on stable
+//! storage (a synced journal that says so, or the store). A failed flush or sync makes the pool read-only: what the
+//! drive holds is not known any more, and opening the pool again proves each block.
+//!
+//! The blocking half of a flush runs to its end once it began, also when the future that asked is dropped: it owns
+//! what it needs.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use futures_util::future::join_all;
+use futures_util::lock::OwnedMutexGuard;
+use meta::{JournalError, Record, RecordRef};
+
+use crate::Result;
+use crate::log::checkpoint::checkpoint;
+use crate::pool::Shared;
+use crate::pool::alerts::Action;
+use crate::sync::wait::lock;
+
+/// Every change acknowledged before this call survives a power loss when it returns `Ok`.
+pub(crate) async fn flush(shared: &Arc<Shared>) -> Result<()> {
+    let target = lock(&shared.state).last_change;
+    flush_upto(shared, target).await
+}
+
+/// Makes changes up to `target` survive a power loss. Flushes that wait share the next one.
+pub(crate) async fn flush_upto(shared: &Arc<Shared>, target: u64) -> Result<()> {
+    if lock(&shared.state).durable >= target {
+        return Ok(());
+    }
+    let held = shared.flush_lock.clone().lock_owned().await;
+    let upto = {
+        let state = lock(&shared.state);
+        if state.durable >= target {
+            return Ok(());
+        }
+        state.check_writable()?;
+        state.last_change
+    };
+    flush_drives(shared, upto).await?;
+    match append_durable(shared, upto) {
+        Ok(()) => {
+            let owned = shared.clone();
+            shared
+                .block_on(move || sync_journal(&owned, held, upto))
+                .await
+        }
+        // The store can say as well that it is durable.
+        Err(error) if error.is_full() => checkpoint(shared).await,
+        Err(error) => Err(shared.fail(error.to_string())),
+    }
+}
+
+fn append_durable(shared: &Shared, upto: u64) -> std::result::Result<(), JournalError> {
+    let record = Record::Durable { upto };
+    let mut journal = lock(&shared.journal);
+    journal.append([&record])?;
+    let entries = RecordRef::from(&record).entry_count();
+    shared.unstored.fetch_add(entries, Ordering::AcqRel);
+    Ok(())
+}
+
+/// All data of records up to `upto` is on stable drives afterwards.
+pub(crate) async fn flush_drives(shared: &Shared, upto: u64) -> Result<()> {
+    let bytes = lock(&shared.state).unflushed_bytes;
+    #[cfg(test)]
+    if crate::ablation::is(crate::ablation::Broken::FlushJournalOnly) {
+        lock(&shared.state).flushed = upto;
+        return Ok(());
+    }
+    let flushes = shared
+        .drives
+        .iter()
+        .map(|drive| async move { (drive, drive.flush().await) });
+    for (drive, result) in join_all(flushes).await {
+        if let Err(error) = result {
+            shared.drive_failed(&**drive, Action::Flush, &error);
+            return Err(shared.fail(format!(
+                "drive {} could not be flushed: {error}; check it, and restart: recovery proves every \
+                 block that was not flushed",
+                drive.name()
+            )));
+        }
+    }
+    let mut state = lock(&shared.state);
+    state.flushed = state.flushed.max(upto);
+    state.unflushed_bytes = state.unflushed_bytes.saturating_sub(bytes);
+    Ok(())
+}
+
+/// The blocking half of a flush.
+fn sync_journal(shared: &Shared, held: OwnedMutexGuard<()>, upto: u64) -> Result<()> {
+    let settled = settle_journal(shared);
+    if settled.is_ok() {
+        lock(&shared.state).set_durable(upto);
+    }
+    drop(held);
+    settled
+}
+
+/// What was appended so far is stable afterwards, without holding the journal meanwhile.
+pub(crate) fn settle_journal(shared: &Shared) -> Result<()> {
+    let pending = lock(&shared.journal).prepare_sync();
+    let finished = pending.and_then(|pending| {
+        let finished = pending.run();
+        lock(&shared.journal).finish_sync(finished)
+    });
+    match finished {
+        Ok(_) => Ok(()),
+        Err(error) => Err(shared.fail(error.to_string())),
+    }
+}

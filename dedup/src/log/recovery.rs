@@ -1,0 +1,594 @@
+//! Opening a pool after whatever happened.
+//!
+//! The records of the journal become one batch for the store, whose size the checkpointer bounds
+//! ([`crate::EngineConfig::replay_entries_max`]), so that an opening takes the same short time whatever
+//! the pool holds. Records that the journal says are durable are taken as they are. The data of later
+//! ones may not have reached the drives: each of their new blocks is read and compared with the
+//! fingerprint in the record (with its CRC-32C alone if its volume is not deduplicated); a sub-block
+//! whose block was never written keeps its old mapping, and everything else of the record applies (I2). Counts
+//! follow from the mappings that result, not from what the records expected (I4). The batch brings the
+//! store to a new epoch, and the journal begins empty; a crash before that finds both as they were.
+//!
+//! What becomes of a new block that is not what its record says:
+//!
+//! | the block                     | power may have been lost | only the program ended    |
+//! |-------------------------------|--------------------------|---------------------------|
+//! | holds something else          | never written: old mapping | damage: new mapping     |
+//! | cannot be read                | damage: new mapping      | damage: new mapping       |
+//!
+//! A write is on the drive before its record is appended, and blocks are not written again before the record
+//! that freed them is durable; so the end of the program alone undoes nothing, and a host that was not told of
+//! a loss of power must not find older data ([`crate::pool::boot`] says how the two are told apart). What cannot be
+//! read may well hold the new data. Damage goes to the list of damaged blocks, before the store takes
+//! the batch: it reads as an error, and no new write is mapped to it. Later records of the same batch may
+//! have freed such a block, or written it again: only its last content counts.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use drives::{BLOCK_BYTES, Drive, DriveError};
+use futures_util::future::join_all;
+use meta::{
+    Batch, BatchBuilder, Checkpoint, Fingerprint, Journal, MapEntry, NewBlock, Pba, Record,
+    VolumeInfo,
+};
+use reactor::{Buffer, BufferPool};
+
+#[cfg(test)]
+use crate::ablation::{self, Broken};
+use crate::content::fingerprint::{self, Hasher};
+use crate::drive_io::data_blocks_of;
+use crate::drive_io::fetch::Fetch;
+use crate::log::replay::{Data, Proof, Replay, durable_upto, replay_record};
+use crate::metadata::domain;
+use crate::metadata::index::{BLOCKS_MAX, Index};
+use crate::metadata::on_disk_index::OnDiskIndex;
+use crate::metadata::resident::Resident;
+use crate::metadata::settings::Settings;
+use crate::metadata::state::State;
+use crate::metadata::volume::VolumeEntry;
+#[cfg(test)]
+use crate::pool::RecoveryFigures;
+use crate::pool::boot;
+use crate::pool::config::{EngineParts, block_on};
+use crate::pool::damage_list::Damage;
+use crate::{EngineError, Result};
+
+/// Blocks read at a time to prove them.
+const PROVE_BLOCKS: usize = 256;
+
+/// A pool that was brought back.
+pub(crate) struct Recovered {
+    pub(crate) state: State,
+    pub(crate) journal: Journal,
+    /// With what turned out to be damaged on the way.
+    pub(crate) damage: Damage,
+    #[cfg(test)]
+    pub(crate) figures: RecoveryFigures,
+}
+
+/// Brings a pool back: state in memory, store and journal agree when this returns.
+pub(crate) async fn recover(parts: &EngineParts, bounces: &BufferPool) -> Result<Recovered> {
+    let (replayed, journal) = replay(parts, bounces).await?;
+    let checkpoint = next_checkpoint(&journal)?;
+    if replayed.records > 0 {
+        // What was proven may still be in a drive's cache only.
+        for (drive, result) in join_all(
+            parts
+                .drives
+                .iter()
+                .map(|d| async move { (d, d.flush().await) }),
+        )
+        .await
+        {
+            result.map_err(|error| {
+                EngineError::unavailable(format!(
+                    "drive {} could not be flushed: {error}; check it and try again",
+                    drive.name()
+                ))
+            })?;
+        }
+    }
+    #[cfg(test)]
+    let figures = RecoveryFigures {
+        records: replayed.records,
+        unproven: replayed.unproven,
+        damaged: replayed.damaged.len() as u64,
+    };
+    let found: Vec<_> = replayed.damaged().collect();
+    let mut batch = replayed.batch(checkpoint)?;
+    boot::remember(&mut batch.settings, checkpoint, parts.boot);
+    let store = parts.store.clone();
+    let damage_file = parts.config.damage_file.clone();
+    let (mut journal, damage) = block_on(parts.blocking, move || {
+        let mut damage = Damage::load(damage_file);
+        damage.found_at_opening(found);
+        // What the store takes is stable in the journal first: that proves that the two belong together.
+        journal.settle()?;
+        store.apply(&batch)?;
+        Ok::<_, EngineError>((journal, damage))
+    })
+    .await?;
+    journal.begin(checkpoint)?;
+    let mut state = load(parts).await?;
+    state.last_change = journal.last_seq();
+    state.flushed = state.last_change;
+    state.durable = state.last_change;
+    state.resident.set_stored(state.last_change);
+    Ok(Recovered {
+        state,
+        journal,
+        damage,
+        #[cfg(test)]
+        figures,
+    })
+}
+
+/// The checkpoint of a store to which all is applied that the journal holds.
+pub(crate) fn next_checkpoint(journal: &Journal) -> Result<Checkpoint> {
+    journal
+        .next_checkpoint()
+        .ok_or_else(|| EngineError::internal("the pool was opened 2^32 times; make a new one"))
+}
+
+/// Works out what the journal changes, without writing anything.
+pub(crate) async fn replay(
+    parts: &EngineParts,
+    bounces: &BufferPool,
+) -> Result<(Replayed, Journal)> {
+    let data_blocks = data_blocks(&parts.drives)?;
+    let (store, media, config) = (
+        parts.store.clone(),
+        parts.journal.clone(),
+        parts.config.journal,
+    );
+    let boot = parts.boot;
+    let (checkpoint, volumes, lost_power, journal, records) = block_on(parts.blocking, move || {
+        let checkpoint = store.checkpoint()?;
+        let volumes = store.volumes()?;
+        let lost_power = boot::may_have_lost_power(&store.settings()?, checkpoint, boot);
+        let (journal, records) = Journal::open(media, checkpoint, config)?;
+        Ok::<_, EngineError>((checkpoint, volumes, lost_power, journal, records))
+    })
+    .await?;
+    let durable = durable_upto(&records).max(checkpoint.position.seq - 1);
+    let domains = VolumeDomains::new(parts, &volumes, &records);
+    let contents = read_unproven(parts, bounces, &data_blocks, domains, &records, durable).await?;
+    let mut building = Building {
+        replayed: Replayed {
+            records: records.len() as u64,
+            unproven: 0,
+            damaged: BTreeMap::new(),
+            volumes: volumes.into_iter().map(|info| info.id).collect(),
+            builder: BatchBuilder::new(checkpoint.position.seq),
+            mapped: HashMap::new(),
+        },
+        data_blocks: &data_blocks,
+        contents: &contents,
+    };
+    for (sequence, record) in &records {
+        let data = Data::of(*sequence, durable, lost_power);
+        #[cfg(test)]
+        let data = match ablation::is(Broken::TrustUnflushed) {
+            true => Data::Durable,
+            false => data,
+        };
+        replay_record(*sequence, record, data, &mut building)?;
+    }
+    let replayed = building.replayed;
+    if replayed.records > 0 {
+        tracing::info!(
+            records = replayed.records,
+            unproven = replayed.unproven,
+            lost_power,
+            "the journal was replayed"
+        );
+    }
+    if let Some((first, _)) = replayed.damaged.first_key_value() {
+        tracing::error!(
+            blocks = replayed.damaged.len(),
+            %first,
+            "blocks that were written before the program ended cannot be read, or hold something else: what \
+             refers to them is an error until it is written again"
+        );
+    }
+    Ok((replayed, journal))
+}
+
+/// The state of a pool whose maps and blocks are in the store only.
+async fn load(parts: &EngineParts) -> Result<State> {
+    let data_blocks = data_blocks(&parts.drives)?;
+    let store = parts.store.clone();
+    let ends = data_blocks.clone();
+    let (volumes, settings, totals, used_ends, has_hints) = block_on(parts.blocking, move || {
+        let totals = store.totals()?;
+        let mut used_ends = Vec::new();
+        for (drive, blocks) in (0u16..).zip(&ends) {
+            // All blocks from here on are free.
+            let end = Pba::new(drive, *blocks);
+            let mut used_end = 0;
+            for end in [end, end.fragment(0)] {
+                let last = store.last_block(end)?.filter(|last| {
+                    last.drive() == drive && last.is_fragment() == end.is_fragment()
+                });
+                used_end = used_end.max(last.map_or(0, |last| last.block() + 1));
+            }
+            used_ends.push(used_end);
+        }
+        for drive in totals.blocks.keys() {
+            let end = ends.get(usize::from(*drive)).copied().unwrap_or(0);
+            let (first, last) = (Pba::new(*drive, end), Pba::new(*drive, Pba::BLOCK_MAX));
+            for (first, last) in [(first, last), (first.fragment(0), last.fragment(0))] {
+                if let Some((pba, _)) = store.blocks(first, last, 1)?.first() {
+                    return Err(EngineError::no_such_block(*pba));
+                }
+            }
+        }
+        let (volumes, settings) = (store.volumes()?, store.settings()?);
+        Ok((volumes, settings, totals, used_ends, store.has_hints()?))
+    })
+    .await?;
+    let config = &parts.config;
+    let mut state = State::new(
+        &data_blocks,
+        config.discard,
+        config.references_max,
+        Resident::new(config.metadata_cache_bytes),
+        (
+            Index::new(&data_blocks, config.index_bytes_max),
+            OnDiskIndex::new(has_hints),
+        ),
+    );
+    state.settings = Settings::new(settings);
+    for info in volumes {
+        state.saw_volume(info.id);
+        let mapped = totals.mapped.get(&info.id).copied().unwrap_or(0);
+        state
+            .volumes
+            .insert(info.id, VolumeEntry::stored(info, mapped));
+    }
+    if used_ends.iter().any(|end| *end > 0) {
+        state.blocks.forget(&used_ends);
+        for (drive, end) in (0u16..).zip(used_ends) {
+            let used = totals.blocks.get(&drive).copied().unwrap_or(0);
+            state.space.forget(drive, end, used);
+        }
+        state.deferred = Some(Box::default());
+    }
+    Ok(state)
+}
+
+fn data_blocks(drives: &[Arc<dyn Drive>]) -> Result<Vec<u64>> {
+    if drives.is_empty() || drives.len() > usize::from(Pba::DRIVE_MAX) {
+        return Err(EngineError::invalid(format!(
+            "a pool cannot have {} drives",
+            drives.len()
+        )));
+    }
+    let data_blocks = drives.iter().map(|drive| data_blocks_of(&**drive));
+    let data_blocks: Vec<u64> = data_blocks.collect::<Result<_>>()?;
+    let blocks: u64 = data_blocks.iter().sum();
+    if blocks > BLOCKS_MAX {
+        return Err(EngineError::invalid(format!(
+            "the drives have {blocks} data blocks together; at most {BLOCKS_MAX} are possible"
+        )));
+    }
+    Ok(data_blocks)
+}
+
+/// What a drive holds at a block.
+struct Content {
+    fingerprint: Fingerprint,
+    crc32c: u32,
+}
+
+/// What drives hold, fingerprinted in the domain of the volume that a record says refers to it. What
+/// cannot be read is not in it.
+struct Contents {
+    domains: VolumeDomains,
+    found: HashMap<(u32, Pba), Content>,
+}
+
+impl Contents {
+    /// Content that was not hashed is proven by its checksum alone: one block in 2^32 that was torn or
+    /// lost would pass.
+    fn prove(&self, volume: u32, new: &NewBlock) -> Proof {
+        let Some(content) = self.found.get(&(self.domains.of(volume), new.pba)) else {
+            return Proof::Unreadable;
+        };
+        let holds = content.crc32c == new.crc32c
+            && (!new.fingerprint.is_some() || content.fingerprint == new.fingerprint);
+        match holds {
+            true => Proof::Holds,
+            false => Proof::Differs,
+        }
+    }
+}
+
+/// Domains of volumes, by numbers that are made up for one replay.
+struct VolumeDomains {
+    hashers: Vec<Hasher>,
+    numbers: HashMap<u32, u32>,
+}
+
+impl VolumeDomains {
+    /// Of all volumes that the store knows, or that records tell of.
+    fn new(parts: &EngineParts, volumes: &[VolumeInfo], records: &[(u64, Record)]) -> Self {
+        let created = records.iter().filter_map(|(_, record)| match record {
+            Record::VolumeCreate(info) => Some(info),
+            _ => None,
+        });
+        let mut names: Vec<&str> = vec![""];
+        let mut numbers = HashMap::new();
+        for info in volumes.iter().chain(created) {
+            let known = names.iter().position(|name| *name == info.domain);
+            let number = known.unwrap_or_else(|| {
+                names.push(&info.domain);
+                names.len() - 1
+            });
+            numbers.insert(info.id, number as u32);
+        }
+        let hasher = |name| domain::hasher(parts.fingerprint, &parts.hash_key, name);
+        let hashers = names.into_iter().map(hasher);
+        Self {
+            hashers: hashers.collect(),
+            numbers,
+        }
+    }
+
+    /// A record of a volume that there is not is refused, whatever its blocks hold.
+    fn of(&self, volume: u32) -> u32 {
+        self.numbers.get(&volume).copied().unwrap_or(0)
+    }
+}
+
+/// What the drives hold at the new blocks of records that may not be durable.
+async fn read_unproven(
+    parts: &EngineParts,
+    bounces: &BufferPool,
+    data_blocks: &[u64],
+    domains: VolumeDomains,
+    records: &[(u64, Record)],
+    durable: u64,
+) -> Result<Contents> {
+    let mut wanted = BTreeSet::new();
+    for (_, record) in records.iter().filter(|(sequence, _)| *sequence > durable) {
+        if let Record::Map {
+            volume, entries, ..
+        } = record
+        {
+            let domain = domains.of(*volume);
+            let new = entries.iter().filter_map(|entry| entry.new);
+            wanted.extend(new.map(|new| (domain, new.pba)));
+        }
+    }
+    let is_outside = |(_, pba): &&(u32, Pba)| !contains(data_blocks, *pba);
+    if let Some((_, pba)) = wanted.iter().find(is_outside) {
+        return Err(EngineError::no_such_block(*pba));
+    }
+    let mut wanted: Vec<(u32, Pba)> = wanted.into_iter().collect();
+    wanted.sort_unstable_by_key(|(domain, pba)| (pba.drive(), *domain, *pba));
+    let mut found = HashMap::with_capacity(wanted.len());
+    for of_drive in wanted.chunk_by(|a, b| a.1.drive() == b.1.drive()) {
+        let Some(drive) = of_drive
+            .first()
+            .and_then(|(_, pba)| parts.drives.get(usize::from(pba.drive())))
+        else {
+            continue;
+        };
+        let mut prover = Prover {
+            drive: &**drive,
+            bounces,
+            is_dead: false,
+            unreadable: 0,
+        };
+        for same in of_drive.chunk_by(|a, b| a.0 == b.0) {
+            for group in same.chunks(PROVE_BLOCKS) {
+                let domain = group[0].0;
+                let blocks: Vec<Pba> = group.iter().map(|(_, pba)| *pba).collect();
+                let hasher = &domains.hashers[domain as usize];
+                let contents = prover.read(hasher, &blocks).await;
+                found.extend(contents.into_iter().map(|(pba, c)| ((domain, pba), c)));
+            }
+        }
+        if prover.unreadable > 0 {
+            tracing::error!(
+                drive = drive.name(),
+                blocks = prover.unreadable,
+                "blocks that were not flushed cannot be read: check the drive"
+            );
+        }
+    }
+    Ok(Contents { domains, found })
+}
+
+/// Reads blocks of one drive.
+struct Prover<'a> {
+    drive: &'a dyn Drive,
+    bounces: &'a BufferPool,
+    /// None of a whole group could be read: blocks of others are not tried one by one, which may take
+    /// seconds for each.
+    is_dead: bool,
+    /// Blocks that could not be read.
+    unreadable: usize,
+}
+
+impl Prover<'_> {
+    /// Fingerprints blocks. Those that cannot be read are left out.
+    async fn read(&mut self, hasher: &Hasher, blocks: &[Pba]) -> Vec<(Pba, Content)> {
+        let buf = self.bounces.alloc(blocks.len() * BLOCK_BYTES).await;
+        let (found, mut buf) = self.read_together(hasher, blocks, buf).await;
+        if let Ok(found) = found {
+            return found;
+        }
+        let mut found = Vec::new();
+        if !self.is_dead {
+            for pba in blocks {
+                let (one, back) = self.read_together(hasher, &[*pba], buf).await;
+                buf = back;
+                match one {
+                    Ok(one) => found.extend(one),
+                    Err(error) => tracing::debug!(%error, %pba, "a block cannot be read"),
+                }
+            }
+            self.is_dead = found.is_empty() && blocks.len() == PROVE_BLOCKS;
+        }
+        self.unreadable += blocks.len() - found.len();
+        found
+    }
+
+    /// Fingerprints blocks that are read at once.
+    async fn read_together(
+        &self,
+        hasher: &Hasher,
+        blocks: &[Pba],
+        buf: Buffer,
+    ) -> (std::result::Result<Vec<(Pba, Content)>, DriveError>, Buffer) {
+        let places = (0..).step_by(BLOCK_BYTES);
+        let fetch = Fetch::new(blocks.iter().copied().zip(places));
+        let (result, buf) = fetch.read_from(self.drive, buf).await;
+        if let Err(error) = result {
+            return (Err(error), buf);
+        }
+        let contents = &fingerprint::split(&buf)[..blocks.len()];
+        let mut found = Vec::with_capacity(blocks.len());
+        let mut read = blocks.iter().zip(contents);
+        hasher.batch(contents, |fingerprint| {
+            found.extend(read.next().map(|(pba, block)| {
+                let crc32c = fingerprint::crc32c(block);
+                let content = Content {
+                    fingerprint,
+                    crc32c,
+                };
+                (*pba, content)
+            }));
+        });
+        (Ok(found), buf)
+    }
+}
+
+/// Whether a drive has that address.
+fn contains(data_blocks: &[u64], pba: Pba) -> bool {
+    data_blocks
+        .get(usize::from(pba.drive()))
+        .is_some_and(|blocks| pba.is_within(*blocks))
+}
+
+/// What the journal changes in the store.
+pub(crate) struct Replayed {
+    /// How many records were replayed.
+    pub(crate) records: u64,
+    /// Sub-blocks that kept their old mapping because their new data never reached the drive.
+    pub(crate) unproven: u64,
+    /// Blocks that are damaged, with what they should hold.
+    damaged: BTreeMap<Pba, NewBlock>,
+    /// The volumes that there are.
+    volumes: BTreeSet<u32>,
+    builder: BatchBuilder,
+    /// What the records so far made of sub-blocks; where the new content was not there, what they map to still.
+    mapped: HashMap<(u32, u64), Option<Pba>>,
+}
+
+/// An opening on its way: what the drives hold and can hold, and what the records make of the store.
+struct Building<'a> {
+    replayed: Replayed,
+    data_blocks: &'a [u64],
+    contents: &'a Contents,
+}
+
+impl Replay for Building<'_> {
+    fn prove(&mut self, volume: u32, new: &NewBlock) -> Proof {
+        self.contents.prove(volume, new)
+    }
+
+    fn proven(&mut self, new: NewBlock, proof: Proof) {
+        let damaged = &mut self.replayed.damaged;
+        match proof {
+            Proof::Holds => damaged.remove(&new.pba),
+            Proof::Differs | Proof::Unreadable => damaged.insert(new.pba, new),
+        };
+    }
+
+    fn undone(&mut self, volume: u32, sub_block: u64, old: Option<Pba>) {
+        let replayed = &mut self.replayed;
+        replayed.unproven += 1;
+        replayed.mapped.entry((volume, sub_block)).or_insert(old);
+    }
+
+    fn map(&mut self, sequence: u64, volume: u32, entries: Vec<(u64, MapEntry)>) -> Result<()> {
+        let mut new_blocks = entries.iter().filter_map(|(_, entry)| entry.new);
+        if let Some(new) = new_blocks.find(|new| !contains(self.data_blocks, new.pba)) {
+            return Err(EngineError::no_such_block(new.pba));
+        }
+        self.replayed.change(sequence, volume, entries.into_iter())
+    }
+
+    fn other(&mut self, sequence: u64, record: &Record) -> Result<()> {
+        let replayed = &mut self.replayed;
+        match record {
+            Record::VolumeCreate(info) => {
+                replayed.volumes.insert(info.id);
+            }
+            Record::VolumeResize { id, .. }
+            | Record::Trimming { id, .. }
+            | Record::VolumeDelete { id } => replayed.check_volume(*id)?,
+            Record::VolumeGone { id } => {
+                replayed.check_volume(*id)?;
+                replayed.volumes.remove(id);
+            }
+            Record::Map { .. }
+            | Record::Unmap { .. }
+            | Record::Settings(_)
+            | Record::Durable { .. } => {}
+        }
+        Ok(replayed.builder.add(sequence, record)?)
+    }
+}
+
+impl Replayed {
+    fn check_volume(&self, id: u32) -> Result<()> {
+        match self.volumes.contains(&id) {
+            true => Ok(()),
+            false => Err(EngineError::contradiction(format_args!(
+                "a record changes volume {id}, which there is not"
+            ))),
+        }
+    }
+
+    /// Changes mappings. What they mapped to before is what earlier records made of them; of those
+    /// that no record touched yet, the record itself says what the store has.
+    fn change(
+        &mut self,
+        sequence: u64,
+        volume: u32,
+        entries: impl Iterator<Item = (u64, MapEntry)>,
+    ) -> Result<()> {
+        self.check_volume(volume)?;
+        let entries = entries.map(|(at, MapEntry { old, new })| {
+            let now = new.map(|new| new.pba);
+            let old = match self.mapped.entry((volume, at)) {
+                Entry::Occupied(mut mapped) => mapped.insert(now),
+                Entry::Vacant(mapped) => {
+                    mapped.insert(now);
+                    old
+                }
+            };
+            (at, MapEntry { old, new })
+        });
+        Ok(self.builder.change(sequence, volume, entries)?)
+    }
+
+    /// Blocks that are damaged, with what they should hold, unless something else became of them.
+    pub(crate) fn damaged(&self) -> impl Iterator<Item = NewBlock> + '_ {
+        self.damaged.values().copied()
+    }
+
+    /// The change of the store.
+    ///
+    /// # Errors
+    /// Records that contradict each other.
+    pub(crate) fn batch(self, checkpoint: Checkpoint) -> Result<Batch> {
+        Ok(self.builder.finish(checkpoint)?)
+    }
+}

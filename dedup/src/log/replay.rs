@@ -1,0 +1,148 @@
+//! The one interpreter of the journal's records: for recovery, for repair, and for counts of what a journal says.
+//!
+//! Guarantee: recovery and repair come to the same mappings. A new block whose data may not have been flushed is
+//! proven. If its data never arrived, its sub-block keeps the old mapping; everything else of the record counts
+//! ([`crate::log::recovery`] says why).
+
+use std::collections::BTreeMap;
+
+use meta::{MapEntry, NewBlock, Pba, Record, VolumeInfo};
+
+use crate::Result;
+#[cfg(test)]
+use crate::ablation::{self, Broken};
+use crate::metadata::volume::change_row;
+
+/// What a drive says of a block that a record is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Proof {
+    /// It holds what the record says.
+    Holds,
+    /// It holds something else.
+    Differs,
+    /// It cannot be read.
+    Unreadable,
+}
+
+impl Proof {
+    /// Whether the write never arrived: then its sub-block keeps its old mapping.
+    fn is_undone(self, lost_power: bool) -> bool {
+        #[cfg(test)]
+        match self {
+            Self::Differs if ablation::is(Broken::UndoAfterCrash) => return true,
+            Self::Unreadable if ablation::is(Broken::UndoUnreadable) => return true,
+            _ => {}
+        }
+        self == Self::Differs && lost_power
+    }
+}
+
+/// What records make of something: the batch of an opening, the rows of a repair, a count.
+pub(crate) trait Replay {
+    /// What the drive says of a new block that must be proven.
+    fn prove(&mut self, volume: u32, new: &NewBlock) -> Proof;
+
+    /// A new block was proven, or is damaged; its mapping counts.
+    fn proven(&mut self, new: NewBlock, proof: Proof);
+
+    /// The data of a sub-block never arrived: it keeps its old mapping.
+    fn undone(&mut self, volume: u32, sub_block: u64, old: Option<Pba>);
+
+    /// Sub-blocks of a volume are mapped or unmapped, in their order.
+    fn map(&mut self, sequence: u64, volume: u32, entries: Vec<(u64, MapEntry)>) -> Result<()>;
+
+    /// A record that is about no mapping.
+    fn other(&mut self, sequence: u64, record: &Record) -> Result<()>;
+}
+
+/// Whether new blocks of a record must be proven.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Data {
+    /// It is on stable drives.
+    Durable,
+    /// It may not have been flushed. `lost_power`: power may have been lost since.
+    Doubtful { lost_power: bool },
+}
+
+impl Data {
+    /// That of a record with this sequence number, if all up to `durable` is on stable drives.
+    pub(crate) fn of(sequence: u64, durable: u64, lost_power: bool) -> Self {
+        match sequence > durable {
+            true => Self::Doubtful { lost_power },
+            false => Self::Durable,
+        }
+    }
+}
+
+/// Up to which record the data of all records is on stable drives, as the records say; 0 if none says so.
+pub(crate) fn durable_upto(records: &[(u64, Record)]) -> u64 {
+    let durable = records.iter().filter_map(|(_, record)| match record {
+        Record::Durable { upto } => Some(*upto),
+        _ => None,
+    });
+    durable.max().unwrap_or(0)
+}
+
+/// Replays one record.
+///
+/// # Errors
+/// Those of `to`.
+pub(crate) fn replay_record(
+    sequence: u64,
+    record: &Record,
+    data: Data,
+    to: &mut impl Replay,
+) -> Result<()> {
+    match record {
+        Record::Map {
+            volume,
+            start,
+            entries,
+        } => {
+            let mut kept = Vec::with_capacity(entries.len());
+            for (at, entry) in MapEntry::numbered(*start, entries) {
+                if let (Some(new), Data::Doubtful { lost_power }) = (entry.new, data) {
+                    let proof = to.prove(*volume, &new);
+                    if proof.is_undone(lost_power) {
+                        to.undone(*volume, at, entry.old);
+                        continue;
+                    }
+                    to.proven(new, proof);
+                }
+                kept.push((at, entry));
+            }
+            to.map(sequence, *volume, kept)
+        }
+        Record::Unmap { volume, entries } => {
+            let gone = |(at, old): &(u64, Pba)| {
+                let old = Some(*old);
+                (*at, MapEntry { old, new: None })
+            };
+            to.map(sequence, *volume, entries.iter().map(gone).collect())
+        }
+        _ => to.other(sequence, record),
+    }
+}
+
+/// What a record makes of the rows of volumes.
+pub(crate) fn change_volumes(record: &Record, volumes: &mut BTreeMap<u32, VolumeInfo>) {
+    match record {
+        Record::VolumeCreate(info) => {
+            volumes.insert(info.id, info.clone());
+        }
+        Record::VolumeResize { id, .. }
+        | Record::Trimming { id, .. }
+        | Record::VolumeDelete { id } => {
+            if let Some(info) = volumes.get_mut(id) {
+                change_row(info, record);
+            }
+        }
+        Record::VolumeGone { id } => {
+            volumes.remove(id);
+        }
+        Record::Map { .. }
+        | Record::Unmap { .. }
+        | Record::Settings(_)
+        | Record::Durable { .. } => {}
+    }
+}

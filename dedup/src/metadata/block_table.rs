@@ -1,0 +1,799 @@
+//! What is known of physical blocks: count, checksum and fingerprint per address.
+//!
+//! It is in row pages of [`ROW_PAGE`] addresses, which are evicted one by one. A row page is *resident* if its rows are
+//! in memory, or none of its addresses is in use. Row pages are found by folders of a [`GROUP`] of addresses.
+//!
+//! Guarantees:
+//! * A row page leaves memory only if the store says the same of it: no record that the store does not have
+//!   changed it (`changed`), and no command holds a reference in it that no record tells of (`held`).
+//! * What was read while the row page came, changed and left again is not taken in ([`BlockTable::begin_load`]).
+//! * *Entered* is something else: whether index and free space know of a group of blocks. That happens
+//!   once, after an opening, and before that no row page of the group is here.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::panicking;
+
+use meta::{Fingerprint, Pba};
+use reactor::prefetch;
+
+/// Addresses of a row page: those of four packs, at least of one. Small in tests: small drives have several.
+pub(crate) const ROW_PAGE: u64 = if cfg!(test) { 16 } else { 64 };
+/// Addresses of a folder, and blocks that index and free space come to know at a time.
+pub(crate) const GROUP: u64 = if cfg!(test) { 64 } else { 4096 };
+
+const FOLDER_ROW_PAGES: usize = (GROUP / ROW_PAGE) as usize;
+
+// The fragments of a pack are in one row page, and a folder has a bit for each of its row pages.
+const _: () = assert!(ROW_PAGE.is_multiple_of(Pba::SLOTS) && FOLDER_ROW_PAGES <= 64);
+
+/// Bit of [`BlockInfo::references`] that marks a block in flight. A count is always below it.
+pub(crate) const IN_FLIGHT: u32 = 1 << 31;
+
+/// What is known of one physical block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BlockInfo {
+    /// Mappings, and writes under way, that refer to it; with [`IN_FLIGHT`] as long as a batch is
+    /// writing it.
+    pub(crate) references: u32,
+    pub(crate) crc32c: u32,
+    pub(crate) fingerprint: Fingerprint,
+}
+
+impl BlockInfo {
+    /// Takes one reference away; returns how many are left, `None` if there was none.
+    #[inline]
+    pub(crate) fn lose(&mut self) -> Option<u32> {
+        self.references = self.references.checked_sub(1)?;
+        Some(self.references)
+    }
+}
+
+const UNUSED: BlockInfo = BlockInfo {
+    references: 0,
+    crc32c: 0,
+    fingerprint: Fingerprint([0; 16]),
+};
+
+struct RowPage {
+    /// The last record that changed it.
+    changed: u64,
+    /// References that commands hold and no record tells of, and commands that need it to stay.
+    held: u32,
+    infos: [BlockInfo; ROW_PAGE as usize],
+}
+
+impl RowPage {
+    fn let_go(&mut self, count: u32) {
+        debug_assert!(self.held >= count || panicking(), "nobody holds that");
+        self.held = self.held.saturating_sub(count);
+    }
+}
+
+/// Memory of a row page.
+pub(crate) const ROW_PAGE_BYTES: u64 = size_of::<RowPage>() as u64;
+
+struct Folder {
+    pages: [Option<Box<RowPage>>; FOLDER_ROW_PAGES],
+    /// A bit for each row page that is in the store only.
+    stored: u64,
+    /// A bit for each row page that was used since the clock came by.
+    touched: Cell<u64>,
+}
+
+impl Folder {
+    fn new() -> Self {
+        Self {
+            pages: [const { None }; FOLDER_ROW_PAGES],
+            stored: 0,
+            touched: Cell::new(0),
+        }
+    }
+
+    fn touch(&self, at: usize) {
+        let touched = self.touched.get();
+        if touched & 1 << at == 0 {
+            self.touched.set(touched | 1 << at);
+        }
+    }
+}
+
+/// Row pages that are being read from the store.
+struct Load {
+    readers: u32,
+    /// How often it left memory meanwhile.
+    left: u32,
+}
+
+/// What the store has of a row page is being read: to be given to [`BlockTable::load`], then to
+/// [`BlockTable::end_load`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ticket {
+    pub(crate) first: Pba,
+    left: u32,
+}
+
+/// What became of a row page that was asked to leave memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Eviction {
+    /// It is not there.
+    Absent,
+    /// It was used a moment ago, or the store does not say the same.
+    Stays,
+    /// It left.
+    Gone,
+}
+
+/// Facts per physical address. Every drive has two tables: for its whole blocks, and for the fragments in them.
+pub(crate) struct BlockTable {
+    tables: Vec<Vec<Option<Box<Folder>>>>,
+    /// Per drive and group of blocks, whether it is not entered yet; empty when all are.
+    unentered: Vec<Vec<bool>>,
+    /// How many of them.
+    unentered_groups: u64,
+    /// Row pages that are in the store only.
+    stored_row_pages: u64,
+    /// Whether there are any of both.
+    is_partial: Arc<AtomicBool>,
+    loads: HashMap<Pba, Load>,
+    /// Row pages that came into memory, and the clock does not know of them.
+    came: Vec<Pba>,
+    /// What row pages held when they left, to be compared when they come back.
+    #[cfg(test)]
+    left: HashMap<Pba, Vec<BlockInfo>>,
+}
+
+/// The table of an address.
+#[inline]
+pub(crate) fn table_of(pba: Pba) -> usize {
+    usize::from(pba.drive()) * 2 + usize::from(pba.is_fragment())
+}
+
+/// Table, folder, row page and entry of an address.
+#[inline]
+fn place(pba: Pba) -> (usize, usize, usize, usize) {
+    let number = pba.number();
+    (
+        table_of(pba),
+        (number / GROUP) as usize,
+        (number % GROUP / ROW_PAGE) as usize,
+        (number % ROW_PAGE) as usize,
+    )
+}
+
+/// The address with this number in a table.
+#[inline]
+pub(crate) fn address(table: usize, number: u64) -> Pba {
+    let drive = (table / 2) as u16;
+    match table % 2 {
+        0 => Pba::new(drive, number),
+        _ => Pba::new(drive, number / Pba::SLOTS).fragment((number % Pba::SLOTS) as u8),
+    }
+}
+
+/// The first address of the row page of this one.
+#[inline]
+pub(crate) fn row_page_of(pba: Pba) -> Pba {
+    Pba(pba.0 - pba.number() % ROW_PAGE)
+}
+
+/// The first block of the group of this one, or of the block that this fragment is in.
+pub(crate) fn group_of(pba: Pba) -> Pba {
+    Pba::new(pba.drive(), pba.block() - pba.block() % GROUP)
+}
+
+impl BlockTable {
+    /// Tables for drives of these sizes (in data blocks).
+    pub(crate) fn new(data_blocks: &[u64]) -> Self {
+        let mut table = Self {
+            tables: Vec::new(),
+            unentered: Vec::new(),
+            unentered_groups: 0,
+            stored_row_pages: 0,
+            is_partial: Arc::default(),
+            loads: HashMap::new(),
+            came: Vec::new(),
+            #[cfg(test)]
+            left: HashMap::new(),
+        };
+        for blocks in data_blocks {
+            table.add_drive(*blocks);
+        }
+        table
+    }
+
+    /// One drive more, with the next index.
+    pub(crate) fn add_drive(&mut self, data_blocks: u64) {
+        let folders = (0..data_blocks.div_ceil(GROUP)).map(|_| None);
+        self.tables.extend([folders.collect(), Vec::new()]);
+    }
+
+    /// The blocks of each drive before these ones are not entered.
+    pub(crate) fn forget(&mut self, ends: &[u64]) {
+        let groups = |end: &u64| vec![true; end.div_ceil(GROUP) as usize];
+        self.unentered = ends.iter().map(groups).collect();
+        self.unentered_groups = self
+            .unentered
+            .iter()
+            .map(|groups| groups.len() as u64)
+            .sum();
+        self.note_partial();
+    }
+
+    fn note_partial(&self) {
+        self.is_partial.store(!self.is_whole(), Ordering::Release);
+    }
+
+    /// A flag that says whether anything is in the store only.
+    pub(crate) fn partial_flag(&self) -> Arc<AtomicBool> {
+        self.is_partial.clone()
+    }
+
+    /// Whether index and free space know of a block.
+    pub(crate) fn is_entered(&self, pba: Pba) -> bool {
+        if self.unentered_groups == 0 {
+            return true;
+        }
+        let groups = self.unentered.get(usize::from(pba.drive()));
+        let group = groups.and_then(|groups| groups.get((pba.block() / GROUP) as usize));
+        group.is_none_or(|is_unentered| !is_unentered)
+    }
+
+    /// The first block of a group that is not entered; `None` when all are.
+    pub(crate) fn next_unentered(&self) -> Option<Pba> {
+        if self.unentered_groups == 0 {
+            return None;
+        }
+        (0u16..).zip(&self.unentered).find_map(|(drive, groups)| {
+            let group = groups.iter().position(|is_unentered| *is_unentered)?;
+            Some(Pba::new(drive, group as u64 * GROUP))
+        })
+    }
+
+    /// Whether the table has all that the store has.
+    #[inline]
+    pub(crate) fn is_whole(&self) -> bool {
+        self.unentered_groups == 0 && self.stored_row_pages == 0
+    }
+
+    /// Whether the table knows of the address what there is to know.
+    #[inline]
+    pub(crate) fn is_resident(&self, pba: Pba) -> bool {
+        self.is_whole() || (self.is_entered(pba) && !self.is_away(pba))
+    }
+
+    fn is_away(&self, pba: Pba) -> bool {
+        let (_, _, at, _) = place(pba);
+        self.folder(pba)
+            .is_some_and(|folder| folder.stored & 1 << at != 0)
+    }
+
+    #[inline]
+    fn folder(&self, pba: Pba) -> Option<&Folder> {
+        let (table, folder, _, _) = place(pba);
+        self.tables.get(table)?.get(folder)?.as_deref()
+    }
+
+    #[inline]
+    fn page(&self, pba: Pba) -> Option<&RowPage> {
+        let (_, _, at, _) = place(pba);
+        self.folder(pba)?.pages[at].as_deref()
+    }
+
+    /// The row page of an address, which must be here and exist on its drive (checked where numbers come in).
+    #[inline]
+    fn page_mut(&mut self, pba: Pba) -> &mut RowPage {
+        debug_assert!(
+            self.is_resident(pba) || panicking(),
+            "block {pba} is in the store only"
+        );
+        let (table, folder, at, _) = place(pba);
+        let folders = &mut self.tables[table];
+        if pba.is_fragment() && folders.len() <= folder {
+            folders.resize_with(folder + 1, || None);
+        }
+        let folder = folders[folder].get_or_insert_with(|| Box::new(Folder::new()));
+        folder.touch(at);
+        folder.pages[at].get_or_insert_with(|| {
+            self.came.push(row_page_of(pba));
+            Box::new(RowPage {
+                changed: 0,
+                held: 0,
+                infos: [UNUSED; ROW_PAGE as usize],
+            })
+        })
+    }
+
+    /// What is known of a content that is here; an unused address has no references.
+    #[inline]
+    pub(crate) fn get(&self, pba: Pba) -> BlockInfo {
+        debug_assert!(
+            self.is_resident(pba) || panicking(),
+            "block {pba} is in the store only"
+        );
+        let at = (pba.number() % ROW_PAGE) as usize;
+        self.page(pba).map_or(UNUSED, |page| page.infos[at])
+    }
+
+    /// What is known of a content; `None`: the store knows.
+    #[inline]
+    pub(crate) fn look(&self, pba: Pba) -> Option<BlockInfo> {
+        self.is_resident(pba).then(|| self.get(pba))
+    }
+
+    /// Asks for what there is of an address, to be used soon.
+    #[inline]
+    pub(crate) fn prefetch(&self, pba: Pba) {
+        if let Some(page) = self.page(pba) {
+            prefetch(&page.held);
+            prefetch(&page.infos[(pba.number() % ROW_PAGE) as usize]);
+        }
+    }
+
+    /// The entry of an address that is here. Counts are changed by the calls below.
+    #[inline]
+    pub(crate) fn entry(&mut self, pba: Pba) -> &mut BlockInfo {
+        &mut self.page_mut(pba).infos[(pba.number() % ROW_PAGE) as usize]
+    }
+
+    /// A command allocated a block, and holds one reference of it.
+    pub(crate) fn create(&mut self, pba: Pba, info: BlockInfo) {
+        debug_assert!(info.references & !IN_FLIGHT == 1);
+        let page = self.page_mut(pba);
+        page.held += 1;
+        page.infos[(pba.number() % ROW_PAGE) as usize] = info;
+    }
+
+    /// A command takes one reference more, and holds it.
+    pub(crate) fn take(&mut self, pba: Pba) {
+        let page = self.page_mut(pba);
+        page.held += 1;
+        page.infos[(pba.number() % ROW_PAGE) as usize].references += 1;
+    }
+
+    /// A reference that a command holds passes to a mapping that record `sequence` tells of.
+    pub(crate) fn pass_on(&mut self, pba: Pba, sequence: u64) {
+        let page = self.page_mut(pba);
+        page.let_go(1);
+        page.changed = page.changed.max(sequence);
+    }
+
+    /// A command gives back so many references that it holds; they are still counted.
+    pub(crate) fn let_go(&mut self, pba: Pba, references: u32) -> &mut BlockInfo {
+        let page = self.page_mut(pba);
+        page.let_go(references);
+        &mut page.infos[(pba.number() % ROW_PAGE) as usize]
+    }
+
+    /// Record `sequence` changes the count of an address.
+    pub(crate) fn change(&mut self, pba: Pba, sequence: u64) -> &mut BlockInfo {
+        let page = self.page_mut(pba);
+        page.changed = page.changed.max(sequence);
+        &mut page.infos[(pba.number() % ROW_PAGE) as usize]
+    }
+
+    /// Keeps the row page of an address in memory until [`unpin`](Self::unpin); false if it takes none.
+    pub(crate) fn pin(&mut self, pba: Pba) -> bool {
+        debug_assert!(self.is_resident(pba));
+        let is_there = self.page(pba).is_some();
+        if is_there {
+            self.page_mut(pba).held += 1;
+        }
+        is_there
+    }
+
+    pub(crate) fn unpin(&mut self, pba: Pba) {
+        self.page_mut(pba).let_go(1);
+    }
+
+    /// The store's rows of an address's row page are going to be read.
+    pub(crate) fn begin_load(&mut self, pba: Pba) -> Ticket {
+        let first = row_page_of(pba);
+        let load = self.loads.entry(first).or_insert(Load {
+            readers: 0,
+            left: 0,
+        });
+        load.readers += 1;
+        Ticket {
+            first,
+            left: load.left,
+        }
+    }
+
+    /// Takes what the store has of a row page. Not if it is here by now, or was meanwhile.
+    pub(crate) fn load(&mut self, ticket: Ticket, rows: &[(Pba, BlockInfo)]) {
+        let first = ticket.first;
+        let is_valid = self
+            .loads
+            .get(&first)
+            .is_some_and(|load| load.left == ticket.left);
+        #[cfg(test)]
+        let is_valid = is_valid || crate::ablation::is(crate::ablation::Broken::BelieveStaleBlocks);
+        if is_valid && self.is_entered(first) && self.is_away(first) {
+            self.bring(first, rows);
+        }
+    }
+
+    /// As often as [`begin_load`](Self::begin_load).
+    pub(crate) fn end_load(&mut self, ticket: Ticket) {
+        if let Some(load) = self.loads.get_mut(&ticket.first) {
+            load.readers -= 1;
+            if load.readers == 0 {
+                self.loads.remove(&ticket.first);
+            }
+        }
+    }
+
+    /// Puts the store's rows of a row page in its place.
+    fn bring(&mut self, first: Pba, rows: &[(Pba, BlockInfo)]) {
+        let (table, folder, at, _) = place(first);
+        if let Some(Some(folder)) = self.tables[table].get_mut(folder)
+            && folder.stored & 1 << at != 0
+        {
+            folder.stored &= !(1 << at);
+            self.stored_row_pages -= 1;
+            self.note_partial();
+        }
+        for (pba, info) in rows {
+            debug_assert_eq!(row_page_of(*pba), first);
+            *self.entry(*pba) = *info;
+        }
+        #[cfg(test)]
+        if let Some(left) = self.left.remove(&first) {
+            let now = (first.0..first.0 + ROW_PAGE).map(|pba| self.get(Pba(pba)));
+            let is_same =
+                |(a, b): (BlockInfo, &BlockInfo)| a == *b || (a.references, b.references) == (0, 0);
+            let is_same = now.zip(&left).all(is_same);
+            assert!(
+                is_same,
+                "the store says something else of {first} than was evicted"
+            );
+        }
+    }
+
+    /// Takes what the store has of the blocks of a group and of their fragments, in order; it is entered
+    /// from now on.
+    pub(crate) fn enter(&mut self, first: Pba, rows: &[(Pba, BlockInfo)]) {
+        debug_assert!(!self.is_entered(first) && group_of(first) == first);
+        if let Some(groups) = self.unentered.get_mut(usize::from(first.drive()))
+            && let Some(is_unentered) = groups.get_mut((first.block() / GROUP) as usize)
+        {
+            *is_unentered = false;
+            self.unentered_groups -= 1;
+            self.note_partial();
+        }
+        for rows in rows.chunk_by(|a, b| row_page_of(a.0) == row_page_of(b.0)) {
+            self.bring(row_page_of(rows[0].0), rows);
+        }
+    }
+
+    /// Lets a row page leave memory, if it was not touched since it was asked the last time and the store,
+    /// which has all records up to `stored`, says the same of it.
+    pub(crate) fn evict(&mut self, pba: Pba, stored: u64) -> Eviction {
+        let first = row_page_of(pba);
+        let (table, number, at, _) = place(first);
+        let folder = self.tables.get_mut(table).and_then(|t| t.get_mut(number));
+        let Some(Some(folder)) = folder else {
+            return Eviction::Absent;
+        };
+        let Some(page) = &folder.pages[at] else {
+            return Eviction::Absent;
+        };
+        let touched = folder.touched.get();
+        folder.touched.set(touched & !(1 << at));
+        let (is_held, is_new) = (page.held > 0, page.changed > stored);
+        #[cfg(test)]
+        let is_held = is_held && !crate::ablation::is(crate::ablation::Broken::EvictHeld);
+        #[cfg(test)]
+        let is_new = is_new && !crate::ablation::is(crate::ablation::Broken::EvictUnstoredBlocks);
+        if touched & 1 << at != 0 || is_held || is_new {
+            return Eviction::Stays;
+        }
+        let is_used = page.infos.iter().any(|info| info.references > 0);
+        #[cfg(test)]
+        self.left.insert(first, page.infos.to_vec());
+        folder.pages[at] = None;
+        if is_used {
+            folder.stored |= 1 << at;
+            self.stored_row_pages += 1;
+            self.note_partial();
+        } else if folder.stored == 0 && folder.pages.iter().all(Option::is_none) {
+            self.tables[table][number] = None;
+        }
+        if let Some(load) = self.loads.get_mut(&first) {
+            load.left += 1;
+        }
+        Eviction::Gone
+    }
+
+    /// A row page that came into memory, and that this was not said of yet.
+    #[inline]
+    pub(crate) fn take_came(&mut self) -> Option<Pba> {
+        self.came.pop()
+    }
+
+    /// Whether any fragment of a fragment's pack has references.
+    pub(crate) fn is_pack_in_use(&self, pba: Pba) -> bool {
+        let block = pba.container();
+        (0..=Pba::SLOT_MAX).any(|slot| self.get(block.fragment(slot)).references > 0)
+    }
+
+    /// How many tables there are; table `t` is about drive `t / 2`.
+    pub(crate) fn tables(&self) -> usize {
+        self.tables.len()
+    }
+
+    /// Addresses with references among `count` numbers of a table from `first` on, of the row pages that are
+    /// in memory; where nothing is costs nothing.
+    pub(crate) fn used_in(
+        &self,
+        table: usize,
+        first: u64,
+        count: u64,
+    ) -> impl Iterator<Item = (Pba, &BlockInfo)> {
+        let end = first.saturating_add(count);
+        self.row_pages_in(table, first, end)
+            .filter_map(|(number, folder, at)| Some((number, folder.pages[at].as_deref()?)))
+            .flat_map(move |(number, page)| {
+                (number..)
+                    .zip(&page.infos)
+                    .filter(move |(number, info)| {
+                        info.references > 0 && (first..end).contains(number)
+                    })
+                    .map(move |(number, info)| (address(table, number), info))
+            })
+    }
+
+    /// First addresses of the row pages with numbers in `first..end` of a table that are in the store only.
+    pub(crate) fn stored_in(
+        &self,
+        table: usize,
+        first: u64,
+        end: u64,
+    ) -> impl Iterator<Item = Pba> {
+        self.row_pages_in(table, first, end)
+            .filter(|(_, folder, at)| folder.stored & 1 << at != 0)
+            .map(move |(number, _, _)| address(table, number))
+    }
+
+    /// Folder and place of the row pages with numbers in `first..end` of a table, where there are folders.
+    fn row_pages_in(
+        &self,
+        table: usize,
+        first: u64,
+        end: u64,
+    ) -> impl Iterator<Item = (u64, &Folder, usize)> {
+        let folders = self.tables.get(table).map_or(&[][..], |table| &table[..]);
+        (0u64..)
+            .zip(folders)
+            .skip((first / GROUP) as usize)
+            .take_while(move |(number, _)| number * GROUP < end)
+            .filter_map(|(number, folder)| Some((number * GROUP, folder.as_deref()?)))
+            .flat_map(|(base, folder)| {
+                (0..FOLDER_ROW_PAGES).map(move |at| (base + at as u64 * ROW_PAGE, folder, at))
+            })
+            .filter(move |(number, _, _)| number + ROW_PAGE > first && *number < end)
+    }
+
+    /// Whether a table has that number or a later one.
+    pub(crate) fn has(&self, table: usize, number: u64) -> bool {
+        number < self.numbers(table)
+    }
+
+    /// Every number of a table that is or was in use is below this one.
+    pub(crate) fn numbers(&self, table: usize) -> u64 {
+        self.tables.get(table).map_or(0, Vec::len) as u64 * GROUP
+    }
+
+    /// Every address in memory that has references: by drive, whole blocks first; fragments of a pack
+    /// follow each other.
+    #[cfg(test)]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Pba, &BlockInfo)> {
+        (0..self.tables.len()).flat_map(|table| self.used_in(table, 0, u64::MAX))
+    }
+
+    /// References that commands hold, and commands that need a row page to stay, of all row pages.
+    #[cfg(test)]
+    pub(crate) fn held(&self) -> u64 {
+        let tables = (0..self.tables.len()).flat_map(|table| self.row_pages_in(table, 0, u64::MAX));
+        tables
+            .filter_map(|(_, folder, at)| folder.pages[at].as_deref())
+            .map(|page| u64::from(page.held))
+            .sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_pack_is_in_use_as_long_as_one_of_its_fragments_is() {
+        let mut blocks = BlockTable::new(&[100, 100]);
+        let pack = Pba::new(1, 7);
+        for slot in [0, 14] {
+            blocks.entry(pack.fragment(slot)).references = 1;
+        }
+        // Neither the whole block nor its neighbours count.
+        blocks.entry(pack).references = 1;
+        blocks.entry(Pba::new(1, 8).fragment(0)).references = 1;
+        let found: Vec<_> = blocks.iter().map(|(pba, _)| pba.to_string()).collect();
+        assert_eq!(found, ["1:7", "1:7/0", "1:7/14", "1:8/0"]);
+        for slot in [0, 14] {
+            assert!(blocks.is_pack_in_use(pack.fragment(0)));
+            blocks.entry(pack.fragment(slot)).references = 0;
+        }
+        assert!(!blocks.is_pack_in_use(pack.fragment(14)));
+    }
+
+    #[test]
+    fn a_row_page_in_which_nothing_is_in_use_leaves_nothing_behind() {
+        let mut blocks = BlockTable::new(&[10 * GROUP]);
+        let pba = Pba::new(0, 3 * GROUP + 1);
+        blocks.entry(pba).references = 1;
+        assert_eq!(blocks.evict(pba, 0), Eviction::Stays); // it was just used
+        assert_eq!(blocks.evict(pba, 0), Eviction::Gone);
+        assert!(!blocks.is_resident(pba) && blocks.look(pba).is_none());
+        let ticket = blocks.begin_load(pba);
+        let info = BlockInfo {
+            references: 1,
+            ..UNUSED
+        };
+        blocks.load(ticket, &[(pba, info)]);
+        blocks.end_load(ticket);
+        assert_eq!(blocks.get(pba), info);
+        blocks.change(pba, 5).references = 0;
+        for stored in [4, 4, 5] {
+            assert!(blocks.page(pba).is_some());
+            blocks.evict(pba, stored);
+        }
+        assert!(blocks.is_whole() && blocks.folder(pba).is_none());
+        assert_eq!(blocks.evict(pba, 5), Eviction::Absent);
+    }
+
+    /// What a command or a checkpoint does.
+    #[derive(Clone, Debug)]
+    enum Step {
+        Write(u64),
+        Share(u64),
+        GiveBack(u64),
+        Record(u64),
+        Unmap(u64),
+        Checkpoint,
+        Evict(u64),
+        BeginLoad(u64),
+        EndLoad(usize),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        // Whole blocks of three row pages and fragments of two packs, which are in one row page each.
+        let at = || 0u64..3 * ROW_PAGE + 2 * 15;
+        prop_oneof![
+            4 => at().prop_map(Step::Write),
+            2 => at().prop_map(Step::Share),
+            2 => at().prop_map(Step::GiveBack),
+            4 => at().prop_map(Step::Record),
+            3 => at().prop_map(Step::Unmap),
+            2 => Just(Step::Checkpoint),
+            6 => at().prop_map(Step::Evict),
+            3 => at().prop_map(Step::BeginLoad),
+            3 => (0usize..4).prop_map(Step::EndLoad),
+        ]
+    }
+
+    fn pba_at(at: u64) -> Pba {
+        match at.checked_sub(3 * ROW_PAGE) {
+            None => Pba::new(0, at),
+            Some(slot) => Pba::new(0, 40 + slot / 15).fragment((slot % 15) as u8),
+        }
+    }
+
+    /// Counts of a block: mappings that records tell of, and references that commands hold.
+    #[derive(Clone, Copy, Default)]
+    struct Counts {
+        mapped: u32,
+        held: u32,
+        content: u32,
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_leaves_memory_and_comes_back_every_count_stays_right(
+            steps in proptest::collection::vec(step(), 1..300),
+        ) {
+            let mut blocks = BlockTable::new(&[4 * GROUP]);
+            let mut model: BTreeMap<Pba, Counts> = BTreeMap::new();
+            let mut stored_rows: BTreeMap<Pba, Counts> = BTreeMap::new();
+            let (mut sequence, mut stored) = (0, 0);
+            let mut loads: Vec<(Ticket, Vec<(Pba, BlockInfo)>)> = Vec::new();
+            let info = |counts: &Counts| BlockInfo {
+                references: counts.mapped + counts.held,
+                crc32c: counts.content,
+                fingerprint: Fingerprint([counts.content as u8; 16]),
+            };
+            for (number, step) in (1u32..).zip(steps) {
+                match step {
+                    Step::Write(at) | Step::Share(at) | Step::GiveBack(at) | Step::Record(at)
+                    | Step::Unmap(at) if !blocks.is_resident(pba_at(at)) => {}
+                    Step::Write(at) => {
+                        let counts = model.entry(pba_at(at)).or_default();
+                        if counts.mapped + counts.held == 0 {
+                            *counts = Counts { mapped: 0, held: 1, content: number };
+                            blocks.create(pba_at(at), info(counts));
+                        }
+                    }
+                    Step::Share(at) => {
+                        let counts = model.entry(pba_at(at)).or_default();
+                        if counts.mapped + counts.held > 0 {
+                            counts.held += 1;
+                            blocks.take(pba_at(at));
+                        }
+                    }
+                    Step::GiveBack(at) => {
+                        let counts = model.entry(pba_at(at)).or_default();
+                        if counts.held > 0 {
+                            counts.held -= 1;
+                            blocks.let_go(pba_at(at), 1).references -= 1;
+                        }
+                    }
+                    Step::Record(at) => {
+                        let counts = model.entry(pba_at(at)).or_default();
+                        if counts.held > 0 {
+                            counts.held -= 1;
+                            counts.mapped += 1;
+                            sequence += 1;
+                            blocks.pass_on(pba_at(at), sequence);
+                        }
+                    }
+                    Step::Unmap(at) => {
+                        let counts = model.entry(pba_at(at)).or_default();
+                        if counts.mapped > 0 {
+                            counts.mapped -= 1;
+                            sequence += 1;
+                            blocks.change(pba_at(at), sequence).references -= 1;
+                        }
+                    }
+                    Step::Checkpoint => {
+                        stored = sequence;
+                        stored_rows = model.clone();
+                        stored_rows.retain(|_, counts| counts.mapped > 0);
+                    }
+                    Step::Evict(at) => {
+                        blocks.evict(pba_at(at), stored);
+                    }
+                    Step::BeginLoad(at) => {
+                        let first = row_page_of(pba_at(at));
+                        let rows = stored_rows.range(first..Pba(first.0 + ROW_PAGE));
+                        let rows = rows.map(|(pba, counts)| (*pba, info(counts)));
+                        loads.push((blocks.begin_load(first), rows.collect()));
+                    }
+                    Step::EndLoad(at) if at < loads.len() => {
+                        // Rows that were read a while ago.
+                        let (ticket, rows) = loads.remove(at);
+                        blocks.load(ticket, &rows);
+                        blocks.end_load(ticket);
+                    }
+                    Step::EndLoad(_) => {}
+                }
+                let held: u32 = model.values().map(|counts| counts.held).sum();
+                prop_assert_eq!(blocks.held(), u64::from(held));
+                for (pba, counts) in &model {
+                    let Some(found) = blocks.look(*pba) else {
+                        prop_assert_eq!(counts.held, 0);
+                        continue;
+                    };
+                    prop_assert_eq!(found.references, counts.mapped + counts.held);
+                    if found.references > 0 {
+                        prop_assert_eq!(found.crc32c, counts.content);
+                    }
+                }
+            }
+        }
+    }
+}

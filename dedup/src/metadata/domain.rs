@@ -1,0 +1,146 @@
+//! Domains: volumes share blocks within one, and learn nothing of others.
+//!
+//! A domain is a key for fingerprints, derived from the pool's secret and the domain's name. The same
+//! content so has another fingerprint in every domain: no look-up, and so neither mapping nor timing, ever
+//! depends on what another domain holds. Nothing else tells domains apart: a block's fingerprint is proven
+//! by the key of a volume that maps it, or, where only the block is known, by trying the keys of all
+//! domains in use; that one fits by accident has the chance of a collision of 128 bits.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, Weak};
+
+use meta::{Fingerprint, FingerprintFunction, VolumeInfo};
+
+use crate::content::fingerprint::{self, Block, Hasher};
+use crate::sync::wait::lock;
+
+/// What the derivation of keys is for: BLAKE3 wants it unique in the world, and never changed.
+const CONTEXT: &str = "onefold 2026-11-21 key of a deduplication domain";
+
+/// The hasher of a domain; an empty name is the pool's own.
+pub(crate) fn hasher(function: FingerprintFunction, pool_key: &[u8; 32], name: &str) -> Hasher {
+    if name.is_empty() {
+        return Hasher::new(function, pool_key);
+    }
+    let mut material = pool_key.to_vec();
+    material.extend_from_slice(name.as_bytes());
+    Hasher::new(function, &blake3::derive_key(CONTEXT, &material))
+}
+
+/// The hashers of the domains in use in an open pool. A volume of a domain holds its hasher.
+pub(crate) struct Domains {
+    function: FingerprintFunction,
+    pool_key: [u8; 32],
+    hashers: Mutex<BTreeMap<String, Weak<Hasher>>>,
+}
+
+impl Domains {
+    pub(crate) fn new(function: FingerprintFunction, pool_key: &[u8; 32]) -> Self {
+        Self {
+            function,
+            pool_key: *pool_key,
+            hashers: Mutex::default(),
+        }
+    }
+
+    /// How all of them compute fingerprints.
+    pub(crate) fn function(&self) -> FingerprintFunction {
+        self.function
+    }
+
+    /// The hasher of a domain.
+    pub(crate) fn hasher(&self, name: &str) -> Arc<Hasher> {
+        let mut hashers = lock(&self.hashers);
+        if let Some(known) = hashers.get(name).and_then(Weak::upgrade) {
+            return known;
+        }
+        hashers.retain(|_, hasher| hasher.strong_count() > 0);
+        let new = Arc::new(hasher(self.function, &self.pool_key, name));
+        hashers.insert(name.to_owned(), Arc::downgrade(&new));
+        new
+    }
+
+    /// All that are in use at this moment.
+    pub(crate) fn in_use(&self) -> Hashers {
+        let hashers = lock(&self.hashers);
+        Hashers(hashers.values().filter_map(Weak::upgrade).collect())
+    }
+}
+
+/// Hashers that a block may have been fingerprinted with.
+pub(crate) struct Hashers(Vec<Arc<Hasher>>);
+
+impl Hashers {
+    /// The pool's own, and those of these volumes' domains. A volume whose row is lost is most likely of
+    /// one of them.
+    pub(crate) fn of<'a>(
+        function: FingerprintFunction,
+        pool_key: &[u8; 32],
+        volumes: impl Iterator<Item = &'a VolumeInfo>,
+    ) -> Self {
+        let mut names: BTreeSet<&str> = volumes.map(|info| info.domain.as_str()).collect();
+        names.insert("");
+        let hashers = names
+            .into_iter()
+            .map(|name| Arc::new(hasher(function, pool_key, name)));
+        Self(hashers.collect())
+    }
+
+    /// Whether a block has this checksum and, in one of the domains, this fingerprint. Content that was
+    /// not hashed is known by its checksum alone.
+    pub(crate) fn prove(&self, block: &Block, fingerprint: Fingerprint, crc32c: u32) -> bool {
+        crc32c == fingerprint::crc32c(block)
+            && (!fingerprint.is_some()
+                || self.0.iter().any(|hasher| hasher.one(block) == fingerprint))
+    }
+
+    /// Which of some blocks are what they should be: many at a time, as most have the domain of the one
+    /// before.
+    pub(crate) fn prove_all(&self, blocks: &[Block], wanted: &[(Fingerprint, u32)]) -> Vec<bool> {
+        let mut proven: Vec<bool> = blocks
+            .iter()
+            .zip(wanted)
+            .map(|(block, (_, crc32c))| fingerprint::crc32c(block) == *crc32c)
+            .collect();
+        let is_hashed = |place: &usize| proven[*place] && wanted[*place].0.is_some();
+        let mut open: Vec<usize> = (0..proven.len()).filter(is_hashed).collect();
+        for hasher in &self.0 {
+            let mut digests = Vec::with_capacity(open.len());
+            let blocks = open.iter().map(|place| &blocks[*place]);
+            hasher.batch(blocks, |digest| digests.push(digest));
+            let mut digests = digests.into_iter();
+            open.retain(|place| digests.next() != Some(wanted[*place].0));
+        }
+        for place in open {
+            proven[place] = false;
+        }
+        proven
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_domain_has_a_key_of_its_own_and_the_same_one_again() {
+        let block = Box::new([5; drives::BLOCK_BYTES]);
+        let clnh = FingerprintFunction::Clnh;
+        let of = |key: u8, name: &str| hasher(clnh, &[key; 32], name).one(&block);
+        assert_eq!(of(1, ""), Hasher::new(clnh, &[1; 32]).one(&block));
+        assert_eq!(of(1, "a"), of(1, "a"));
+        let all = [of(1, ""), of(1, "a"), of(1, "b"), of(2, ""), of(2, "a")];
+        assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len());
+    }
+
+    #[test]
+    fn a_domain_that_nobody_uses_is_forgotten() {
+        let domains = Domains::new(FingerprintFunction::Blake3, &[1; 32]);
+        let used = domains.hasher("used");
+        drop(domains.hasher("gone"));
+        drop(domains.hasher("gone too"));
+        assert!(Arc::ptr_eq(&used, &domains.hasher("used")));
+        assert_eq!(domains.in_use().0.len(), 1);
+        assert!(lock(&domains.hashers).len() <= 2);
+    }
+}

@@ -1,0 +1,70 @@
+//! Eviction: when memory is full, the clock makes some steps at a time ([`crate::metadata::resident`]).
+
+use crate::metadata::block_table::{Eviction, ROW_PAGE_BYTES};
+use crate::metadata::resident::{Fate, Key};
+use crate::metadata::state::State;
+
+/// Steps of the clock at a time. More than twice what a change or a load adds.
+const STEPS: usize = 32;
+
+impl State {
+    /// Evicts what is not needed, if memory is full: some steps, so that the state is not locked for long.
+    /// To be called where something comes into memory.
+    pub(crate) fn evict_some(&mut self) {
+        while let Some(first) = self.blocks.take_came() {
+            self.resident.add(Key::RowPage(first), ROW_PAGE_BYTES);
+        }
+        if self.is_appending {
+            return;
+        }
+        for _ in 0..STEPS {
+            if !self.resident.wants_step() {
+                break;
+            }
+            let Some(key) = self.resident.next_key() else {
+                break;
+            };
+            let may_leave = self.resident.is_full();
+            let fate = self.pass(key, may_leave);
+            self.resident.settle(key, fate);
+        }
+        if self.resident.is_directory_full() {
+            self.forget_some();
+        }
+    }
+
+    /// The clock comes to a key.
+    fn pass(&mut self, key: Key, may_leave: bool) -> Fate {
+        match key {
+            Key::Page {
+                volume,
+                ticket,
+                page,
+            } => match self.volumes.get_mut(&volume) {
+                Some(entry) => {
+                    let range_lock = &entry.core.range_lock;
+                    let is_locked = |start, end| range_lock.is_touched(start, end);
+                    let map = &mut entry.map;
+                    map.pass((page, ticket), may_leave, is_locked, &mut self.resident)
+                }
+                None => Fate::Stale,
+            },
+            Key::RowPage(_) if !may_leave => Fate::Kept,
+            Key::RowPage(first) => match self.blocks.evict(first, self.resident.stored()) {
+                Eviction::Gone => Fate::Evicted(ROW_PAGE_BYTES),
+                Eviction::Stays => Fate::Kept,
+                Eviction::Absent => Fate::Stale,
+            },
+        }
+    }
+
+    /// The map that notes most forgets some of it: the store has to be asked there from now on.
+    fn forget_some(&mut self) {
+        let entries = self.volumes.values_mut();
+        if let Some(entry) = entries.max_by_key(|entry| entry.map.folders()) {
+            let range_lock = &entry.core.range_lock;
+            let is_locked = |start, end| range_lock.is_touched(start, end);
+            entry.map.forget_some(is_locked, &mut self.resident);
+        }
+    }
+}

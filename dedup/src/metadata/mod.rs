@@ -1,0 +1,19 @@
+//! What the engine knows of volumes and blocks, in memory.
+//!
+//! Guarantees: nothing in this room waits, and nothing in it reads or writes a drive, the journal or the store. One
+//! mutex guards all of it ([`state::State`]).
+
+pub(crate) mod block_table;
+pub(crate) mod deferred_dedup;
+pub(crate) mod domain;
+pub(crate) mod eviction;
+pub(crate) mod index;
+pub(crate) mod on_disk_index;
+pub(crate) mod online_count;
+pub(crate) mod packs;
+pub(crate) mod page_map;
+pub(crate) mod resident;
+pub(crate) mod settings;
+pub(crate) mod space;
+pub(crate) mod state;
+pub(crate) mod volume;

@@ -1,0 +1,579 @@
+//! Which physical blocks are free, and which only become free later.
+//!
+//! Guarantees: a block is handed out at most once until it is given back; a freed block waits in
+//! quarantine until the record that freed it is durable (I3), and is then optionally discarded before
+//! it can be allocated; `used + reclaiming + free = capacity` at every moment.
+//!
+//! Allocation is next-fit: it goes on where it stopped, so that new data leaves in long runs.
+
+use std::collections::VecDeque;
+
+use meta::Pba;
+
+use crate::metadata::block_table::GROUP;
+use crate::metadata::packs::NoBlock;
+
+const WORD: u64 = 64;
+
+/// Freed blocks that wait for a discard at most; beyond, they become free without one (I6).
+const DISCARDS_MAX: usize = 1 << 20;
+
+/// Free and not yet free blocks of all drives.
+pub(crate) struct Space {
+    drives: Vec<DriveSpace>,
+    /// Freed blocks with the sequence number that must be durable first; the numbers never fall.
+    quarantine: VecDeque<(u64, Pba)>,
+    /// Reusable, but to be discarded first if there is time.
+    discards: VecDeque<Pba>,
+    /// Under discard now.
+    discarding: u64,
+    /// Set aside until the pool is opened again: a write to them may still be under way.
+    set_aside: u64,
+    /// Free blocks that were promised: only those to whom they were promised may take them.
+    promised: u64,
+    discard: bool,
+    /// Only promised blocks are handed out.
+    is_withheld: bool,
+    /// No freed block leaves quarantine any more.
+    is_frozen: bool,
+}
+
+impl Space {
+    /// All data blocks of these drives are free. `discard`: whether freed blocks are discarded first.
+    pub(crate) fn new(data_blocks: &[u64], discard: bool) -> Self {
+        Self {
+            drives: data_blocks
+                .iter()
+                .map(|blocks| DriveSpace::new(*blocks))
+                .collect(),
+            quarantine: VecDeque::new(),
+            discards: VecDeque::new(),
+            discarding: 0,
+            set_aside: 0,
+            promised: 0,
+            discard,
+            is_withheld: false,
+            is_frozen: false,
+        }
+    }
+
+    /// One drive more, with the next index, as prepared by [`Space::prepare`].
+    pub(crate) fn add_drive(&mut self, drive: DriveSpace) {
+        self.drives.push(drive);
+    }
+
+    /// All data blocks of a drive, free. Takes a moment for a large one.
+    pub(crate) fn prepare(data_blocks: u64) -> DriveSpace {
+        DriveSpace::new(data_blocks)
+    }
+
+    /// Capacity and free blocks of each drive.
+    pub(crate) fn by_drive(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.drives.iter().map(|drive| (drive.blocks, drive.free))
+    }
+
+    /// Whether one of the drives has that address.
+    pub(crate) fn contains(&self, pba: Pba) -> bool {
+        self.drives
+            .get(usize::from(pba.drive()))
+            .is_some_and(|drive| pba.is_within(drive.blocks))
+    }
+
+    /// Of a drive on which nothing was handed out yet, it is known only about how many blocks are used, and
+    /// that they are before `end`: nothing is handed out from a group of these before
+    /// [`learn`](Self::learn).
+    pub(crate) fn forget(&mut self, drive: u16, end: u64, used: u64) {
+        self.drives[usize::from(drive)].forget(end, used);
+    }
+
+    /// In the group that begins with a block, these are the used ones, in order.
+    pub(crate) fn learn(&mut self, first: Pba, used: impl Iterator<Item = Pba>) {
+        let drive = &mut self.drives[usize::from(first.drive())];
+        drive.learn(first.block(), used.map(Pba::block));
+    }
+
+    /// Whether a block can be handed out now, as far as is known.
+    pub(crate) fn has_free_group(&self) -> bool {
+        let has = |drive: &DriveSpace| drive.group_free.iter().any(|free| *free > 0);
+        self.drives.iter().any(has)
+    }
+
+    /// The drive with the largest share of free blocks.
+    pub(crate) fn roomiest_drive(&self) -> usize {
+        let share =
+            |drive: &DriveSpace| (drive.free as u128) * 1_000_000 / drive.blocks.max(1) as u128;
+        let best = self
+            .drives
+            .iter()
+            .enumerate()
+            .max_by_key(|(at, drive)| (share(drive), usize::MAX - at));
+        best.map_or(0, |(at, _)| at)
+    }
+
+    /// Hands out no more blocks, or again: the metadata has no room for what they would hold.
+    pub(crate) fn withhold(&mut self, is_withheld: bool) {
+        self.is_withheld = is_withheld;
+    }
+
+    pub(crate) fn is_withheld(&self) -> bool {
+        self.is_withheld
+    }
+
+    /// Promises free blocks; false if there are not as many.
+    pub(crate) fn promise(&mut self, blocks: u64) -> bool {
+        let is_possible = self.free() >= self.promised + blocks;
+        self.promised += if is_possible { blocks } else { 0 };
+        is_possible
+    }
+
+    /// The promise was used, or is not needed.
+    pub(crate) fn take_promise_back(&mut self, blocks: u64) {
+        self.promised -= blocks;
+    }
+
+    /// Takes the next free block, on the preferred drive if it has one. Not if what the block table has
+    /// of it is not `is_resident`.
+    pub(crate) fn allocate(
+        &mut self,
+        preferred: usize,
+        has_promise: bool,
+        is_resident: impl Fn(Pba) -> bool,
+    ) -> Result<Pba, NoBlock> {
+        let is_kept = self.is_withheld || (self.promised > 0 && self.free() <= self.promised);
+        if is_kept && !has_promise {
+            return Err(NoBlock::Full);
+        }
+        let count = self.drives.len();
+        for at in (0..count).map(|step| (preferred + step) % count) {
+            if let Some(block) = self.drives[at].next_free() {
+                let pba = Pba::new(at as u16, block);
+                if !is_resident(pba) {
+                    return Err(NoBlock::NotResident(pba));
+                }
+                self.drives[at].take(block);
+                return Ok(pba);
+            }
+        }
+        Err(NoBlock::Full)
+    }
+
+    /// The next free blocks that [`allocate`](Self::allocate) would hand out, at most so many, of one
+    /// group.
+    pub(crate) fn ahead(&self, preferred: usize, count: usize) -> impl Iterator<Item = Pba> {
+        let drives = self.drives.len();
+        let order = (0..drives).map(move |step| (preferred + step) % drives);
+        let next = order
+            .filter_map(|at| Some((at, self.drives[at].next_free()?)))
+            .next();
+        next.into_iter()
+            .flat_map(move |(at, first)| {
+                let drive = &self.drives[at];
+                let end = (first / GROUP + 1) * GROUP;
+                let next = move |block: &u64| drive.first_free(block + 1, end);
+                std::iter::successors(Some(first), next)
+                    .map(move |block| Pba::new(at as u16, block))
+            })
+            .take(count)
+    }
+
+    /// Gives a block back that nothing was ever recorded of.
+    pub(crate) fn give_back(&mut self, pba: Pba) {
+        self.drives[usize::from(pba.drive())].free(pba.block());
+    }
+
+    /// Nothing refers to a block any more; it can be reused when record `sequence` is durable.
+    pub(crate) fn quarantine(&mut self, pba: Pba, sequence: u64) {
+        debug_assert!(
+            self.quarantine
+                .back()
+                .is_none_or(|(last, _)| *last <= sequence)
+        );
+        #[cfg(test)]
+        if crate::ablation::is(crate::ablation::Broken::ReuseBeforeDurable) {
+            return self.give_back(pba);
+        }
+        self.quarantine.push_back((sequence, pba));
+    }
+
+    /// A block that must not be used again before the pool is reopened.
+    pub(crate) fn set_aside(&mut self, pba: Pba) {
+        tracing::warn!(
+            drive = pba.drive(),
+            block = pba.block(),
+            "a write was dropped half-way: block set aside"
+        );
+        self.set_aside += 1;
+    }
+
+    /// From now on what is freed stays as it is on the drives, until the pool is opened again: the journal may
+    /// hold a record of which nobody knows, and that refers to it.
+    pub(crate) fn freeze(&mut self) {
+        self.is_frozen = true;
+    }
+
+    /// Lets go what was freed by records up to `durable`.
+    pub(crate) fn release(&mut self, durable: u64) {
+        if self.is_frozen {
+            return;
+        }
+        while let Some((_, pba)) = self
+            .quarantine
+            .front()
+            .copied()
+            .filter(|(sequence, _)| *sequence <= durable)
+        {
+            self.quarantine.pop_front();
+            if self.discard && self.discards.len() < DISCARDS_MAX {
+                self.discards.push_back(pba);
+            } else {
+                self.give_back(pba);
+            }
+        }
+    }
+
+    /// Up to `max` blocks to discard now; pass them to `finish_discards` when that is done.
+    pub(crate) fn take_discards(&mut self, max: usize) -> Vec<Pba> {
+        let count = max.min(self.discards.len());
+        let mut taken: Vec<Pba> = self.discards.drain(..count).collect();
+        taken.sort_unstable_by_key(|pba| pba.0);
+        self.discarding += taken.len() as u64;
+        taken
+    }
+
+    /// These blocks are discarded (or could not be): they are free.
+    pub(crate) fn finish_discards(&mut self, taken: &[Pba]) {
+        self.discarding -= taken.len() as u64;
+        for pba in taken {
+            self.give_back(*pba);
+        }
+    }
+
+    /// Frees what waits for a discard, without one: space is short. Returns how many blocks.
+    pub(crate) fn skip_discards(&mut self) -> usize {
+        let count = self.discards.len();
+        while let Some(pba) = self.discards.pop_front() {
+            self.give_back(pba);
+        }
+        count
+    }
+
+    /// Whether a flush (or a discard) would make blocks free.
+    pub(crate) fn has_reclaimable(&self) -> bool {
+        !self.quarantine.is_empty() || !self.discards.is_empty() || self.discarding > 0
+    }
+
+    /// Whether blocks wait for a discard.
+    pub(crate) fn has_discards(&self) -> bool {
+        !self.discards.is_empty()
+    }
+
+    pub(crate) fn capacity(&self) -> u64 {
+        self.drives.iter().map(|drive| drive.blocks).sum()
+    }
+
+    pub(crate) fn free(&self) -> u64 {
+        self.drives.iter().map(|drive| drive.free).sum()
+    }
+
+    pub(crate) fn reclaiming(&self) -> u64 {
+        (self.quarantine.len() + self.discards.len()) as u64 + self.discarding + self.set_aside
+    }
+
+    /// Blocks that something refers to.
+    pub(crate) fn used(&self) -> u64 {
+        self.capacity()
+            .saturating_sub(self.free() + self.reclaiming())
+    }
+}
+
+/// One drive's bitmap: a set bit is a block that cannot be handed out.
+pub(crate) struct DriveSpace {
+    blocks: u64,
+    free: u64,
+    cursor: u64,
+    words: Vec<u64>,
+    group_free: Vec<u16>,
+    /// Groups of which nothing is known yet.
+    unknown: usize,
+}
+
+impl DriveSpace {
+    fn new(blocks: u64) -> Self {
+        let groups = blocks.div_ceil(GROUP);
+        let mut space = Self {
+            blocks,
+            free: blocks,
+            cursor: 0,
+            words: vec![0; (groups * GROUP / WORD) as usize],
+            group_free: vec![GROUP as u16; groups as usize],
+            unknown: 0,
+        };
+        // The last group may be larger than what is left of the drive.
+        for block in blocks..groups * GROUP {
+            space.words[(block / WORD) as usize] |= 1 << (block % WORD);
+            space.group_free[(block / GROUP) as usize] -= 1;
+        }
+        space
+    }
+
+    fn forget(&mut self, end: u64, used: u64) {
+        self.free = self.blocks.saturating_sub(used);
+        self.unknown = end.div_ceil(GROUP) as usize;
+        self.group_free[..self.unknown].fill(0);
+        self.words[..self.unknown * (GROUP / WORD) as usize].fill(u64::MAX);
+    }
+
+    fn learn(&mut self, first: u64, used: impl Iterator<Item = u64>) {
+        let mut used = used.peekable();
+        let group = (first / GROUP) as usize;
+        for block in first..(first + GROUP).min(self.blocks) {
+            if used.next_if_eq(&block).is_none() {
+                self.words[(block / WORD) as usize] &= !(1 << (block % WORD));
+                self.group_free[group] += 1;
+            }
+        }
+        self.unknown -= 1;
+        if self.unknown == 0 {
+            // What the store said before was only a sum.
+            self.free = self.group_free.iter().map(|free| u64::from(*free)).sum();
+        }
+    }
+
+    fn is_free(&self, block: u64) -> bool {
+        self.words[(block / WORD) as usize] & (1 << (block % WORD)) == 0
+    }
+
+    fn occupy(&mut self, block: u64) -> bool {
+        if !self.is_free(block) {
+            return false;
+        }
+        self.words[(block / WORD) as usize] |= 1 << (block % WORD);
+        self.group_free[(block / GROUP) as usize] -= 1;
+        self.free = self.free.saturating_sub(1);
+        true
+    }
+
+    fn free(&mut self, block: u64) {
+        assert!(!self.is_free(block), "block {block} was freed twice");
+        self.words[(block / WORD) as usize] &= !(1 << (block % WORD));
+        self.group_free[(block / GROUP) as usize] += 1;
+        self.free += 1;
+    }
+
+    /// The block that is to be handed out next.
+    fn next_free(&self) -> Option<u64> {
+        // As long as not everything is known, the number is an estimate.
+        if self.free == 0 && self.unknown == 0 {
+            return None;
+        }
+        let groups = self.group_free.len() as u64;
+        let first = (self.cursor / GROUP) % groups;
+        // One step more than there are groups: the first one again, from its start.
+        for step in 0..=groups {
+            let group = (first + step) % groups;
+            if self.group_free[group as usize] == 0 {
+                continue;
+            }
+            let from = if step == 0 {
+                self.cursor.max(group * GROUP)
+            } else {
+                group * GROUP
+            };
+            let block = self.first_free(from, (group + 1) * GROUP);
+            if block.is_some() {
+                return block;
+            }
+        }
+        None
+    }
+
+    /// Hands a free block out; the next one is behind it.
+    fn take(&mut self, block: u64) {
+        self.occupy(block);
+        self.cursor = if block + 1 < self.blocks {
+            block + 1
+        } else {
+            0
+        };
+    }
+
+    fn first_free(&self, from: u64, end: u64) -> Option<u64> {
+        let mut block = from;
+        while block < end {
+            let free = !self.words[(block / WORD) as usize] >> (block % WORD);
+            if free != 0 {
+                return Some(block + u64::from(free.trailing_zeros()));
+            }
+            block = (block / WORD + 1) * WORD;
+        }
+        None
+    }
+}
+
+/// Sorted blocks as runs on a drive: drive index, first drive block, number of blocks.
+pub(crate) fn runs(sorted: &[Pba]) -> Vec<(u16, u64, u64)> {
+    let mut runs: Vec<(u16, u64, u64)> = Vec::new();
+    for pba in sorted {
+        let block = crate::drive_block(*pba);
+        match runs.last_mut() {
+            Some((drive, first, count)) if *drive == pba.drive() && *first + *count == block => {
+                *count += 1;
+            }
+            _ => runs.push((pba.drive(), block, 1)),
+        }
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn allocate(space: &mut Space) -> Option<Pba> {
+        space.allocate(0, false, |_| true).ok()
+    }
+
+    #[test]
+    fn a_block_whose_part_of_the_table_is_in_the_store_is_the_next_one_afterwards() {
+        let mut space = Space::new(&[100], false);
+        let first = Pba::new(0, 0);
+        assert_eq!(
+            space.allocate(0, false, |pba| pba != first),
+            Err(NoBlock::NotResident(first))
+        );
+        assert_eq!(allocate(&mut space), Some(first));
+    }
+
+    #[test]
+    fn the_blocks_ahead_are_those_that_are_handed_out_next() {
+        let mut space = Space::new(&[3 * GROUP, GROUP], false);
+        let taken: Vec<Pba> = (0..GROUP).filter_map(|_| allocate(&mut space)).collect();
+        for pba in taken.iter().step_by(3) {
+            space.give_back(*pba);
+        }
+        // From the second group on, and again from the start when the drive is through.
+        for _ in 0..3 * GROUP {
+            let ahead: Vec<Pba> = space.ahead(0, 5).collect();
+            assert!(
+                ahead.len() == 5
+                    || ahead.is_empty()
+                    || ahead[ahead.len() - 1].number() % GROUP > GROUP - 4
+            );
+            let handed_out: Vec<Option<Pba>> = ahead.iter().map(|_| allocate(&mut space)).collect();
+            assert!(ahead.iter().copied().map(Some).eq(handed_out));
+        }
+        assert_eq!((space.free(), space.ahead(0, 5).count()), (0, 0));
+    }
+
+    #[test]
+    fn nothing_is_handed_out_before_it_is_known_to_be_free() {
+        let mut space = Space::new(&[3 * GROUP], false);
+        space.forget(0, 2 * GROUP + 1, GROUP + 2);
+        assert_eq!((space.used(), space.free()), (GROUP + 2, 2 * GROUP - 2));
+        assert!(allocate(&mut space).is_none() && !space.has_free_group());
+        // The second group has two used blocks, the last one is full.
+        let first = Pba::new(0, GROUP);
+        space.learn(first, [first, Pba::new(0, GROUP + 5)].into_iter());
+        let taken: Vec<u64> = std::iter::from_fn(|| allocate(&mut space))
+            .map(Pba::block)
+            .collect();
+        let wanted = (GROUP..2 * GROUP).filter(|at| ![GROUP, GROUP + 5].contains(at));
+        assert_eq!(taken, wanted.collect::<Vec<_>>());
+        space.learn(
+            Pba::new(0, 2 * GROUP),
+            (2 * GROUP..3 * GROUP).map(|at| Pba::new(0, at)),
+        );
+        assert!(!space.has_free_group());
+        space.learn(Pba::new(0, 0), std::iter::empty());
+        assert_eq!(space.free(), GROUP);
+        assert_eq!(allocate(&mut space), Some(Pba::new(0, 0)));
+    }
+
+    #[test]
+    fn new_blocks_come_one_after_the_other() {
+        let mut space = Space::new(&[10_000], false);
+        let taken: Vec<u64> = (0..5000)
+            .map(|_| allocate(&mut space).unwrap().block())
+            .collect();
+        assert_eq!(taken, (0..5000).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_freed_block_waits_until_its_record_is_durable() {
+        let mut space = Space::new(&[2], false);
+        let a = allocate(&mut space).unwrap();
+        let b = allocate(&mut space).unwrap();
+        assert!(allocate(&mut space).is_none());
+        space.quarantine(a, 7);
+        space.quarantine(b, 9);
+        space.release(6);
+        assert!(allocate(&mut space).is_none());
+        space.release(8);
+        assert_eq!(allocate(&mut space).unwrap().0, a.0);
+        assert!(allocate(&mut space).is_none());
+        assert_eq!((space.used(), space.reclaiming(), space.free()), (1, 1, 0));
+    }
+
+    #[test]
+    fn a_freed_block_is_discarded_before_it_is_reused_unless_space_is_short() {
+        let mut space = Space::new(&[2], true);
+        let a = allocate(&mut space).unwrap();
+        let b = allocate(&mut space).unwrap();
+        space.quarantine(a, 1);
+        space.quarantine(b, 1);
+        space.release(1);
+        assert!(allocate(&mut space).is_none());
+        let taken = space.take_discards(1);
+        assert_eq!(space.reclaiming(), 2);
+        space.finish_discards(&taken);
+        assert_eq!(allocate(&mut space).unwrap().0, a.0);
+        assert_eq!(space.skip_discards(), 1);
+        assert_eq!(allocate(&mut space).unwrap().0, b.0);
+    }
+
+    proptest! {
+        #[test]
+        fn no_block_is_handed_out_twice_and_the_figures_add_up(
+            steps in proptest::collection::vec((any::<u8>(), any::<u8>()), 1..600)
+        ) {
+            let mut space = Space::new(&[44, 9000], true);
+            let capacity = space.capacity();
+            let mut held: Vec<Pba> = Vec::new();
+            let mut seen = HashSet::new();
+            let mut sequence = 0;
+            for (what, which) in steps {
+                match what % 8 {
+                    0..=3 => {
+                        if let Ok(pba) = space.allocate(usize::from(which % 2), false, |_| true) {
+                            prop_assert!(seen.insert(pba.0));
+                            prop_assert!(space.contains(pba));
+                            held.push(pba);
+                        }
+                    }
+                    4 if !held.is_empty() => {
+                        let pba = held.swap_remove(usize::from(which) % held.len());
+                        seen.remove(&pba.0);
+                        space.give_back(pba);
+                    }
+                    5 if !held.is_empty() => {
+                        let pba = held.swap_remove(usize::from(which) % held.len());
+                        seen.remove(&pba.0);
+                        sequence += 1;
+                        space.quarantine(pba, sequence);
+                    }
+                    6 => space.release(sequence),
+                    _ => {
+                        let taken = space.take_discards(usize::from(which));
+                        space.finish_discards(&taken);
+                    }
+                }
+                prop_assert_eq!(space.used(), held.len() as u64);
+                prop_assert_eq!(space.used() + space.reclaiming() + space.free(), capacity);
+            }
+        }
+    }
+}

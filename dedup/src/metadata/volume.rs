@@ -1,0 +1,233 @@
+//! A volume in memory: its row, its map, and what commands need of it before they look at the map.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use futures_util::lock::Mutex as AsyncMutex;
+use meta::{Mapping, Pba, Record, VerifyPolicy, VolumeInfo, VolumeState};
+
+#[cfg(test)]
+use crate::SUB_BLOCK_BYTES;
+use crate::content::compress::Algorithm;
+use crate::content::fingerprint::Hasher;
+use crate::metadata::domain::Domains;
+use crate::metadata::page_map::{NotResident, PageMap};
+use crate::ranges;
+use crate::sync::range_lock::RangeLock;
+use crate::sync::wait::lock;
+
+/// Volumes of a pool at most, those being deleted included (I6).
+pub(crate) const VOLUMES_MAX: usize = 1024;
+
+/// What a record makes of the row of the volume that it is about.
+pub(crate) fn change_row(info: &mut VolumeInfo, record: &Record) {
+    match record {
+        Record::VolumeResize {
+            size_bytes,
+            trimming,
+            ..
+        } => {
+            info.size_bytes = *size_bytes;
+            info.trimming.clone_from(trimming);
+        }
+        Record::Trimming { ranges, .. } => info.trimming.clone_from(ranges),
+        Record::VolumeDelete { .. } => info.state = VolumeState::Deleting,
+        _ => {}
+    }
+}
+
+/// What commands need of a volume before they look at its map. Handles and state share it.
+pub(crate) struct VolumeCore {
+    pub(crate) id: u32,
+    /// Whether what is written is fingerprinted.
+    pub(crate) dedup: bool,
+    /// How what is new is compressed, if it is.
+    pub(crate) compression: Option<Algorithm>,
+    /// What writes do about duplicates.
+    pub(crate) verify: VerifyPolicy,
+    domain: String,
+    hasher: OnceLock<Arc<Hasher>>,
+    pub(crate) range_lock: Arc<RangeLock>,
+    /// Held by a task that changes the list of what is being trimmed, or unmaps it.
+    pub(crate) trim_lock: AsyncMutex<()>,
+    lba_bytes: u32,
+    size_bytes: AtomicU64,
+    is_active: AtomicBool,
+    is_whole: Arc<AtomicBool>,
+    /// Sub-blocks that are being trimmed, and how many there were at most since there were any.
+    trimming: AtomicU64,
+    trimming_total: AtomicU64,
+    info: Mutex<Arc<VolumeInfo>>,
+}
+
+impl VolumeCore {
+    /// `is_whole`: whether nothing of its map is in the store only.
+    pub(crate) fn new(info: Arc<VolumeInfo>, is_whole: Arc<AtomicBool>) -> Self {
+        Self {
+            id: info.id,
+            dedup: info.dedup,
+            compression: Algorithm::of(info.compression),
+            verify: info.verify,
+            domain: info.domain.clone(),
+            hasher: OnceLock::new(),
+            range_lock: Arc::default(),
+            trim_lock: AsyncMutex::default(),
+            trimming: AtomicU64::new(ranges::total(&info.trimming)),
+            trimming_total: AtomicU64::new(ranges::total(&info.trimming)),
+            lba_bytes: info.lba_bytes,
+            size_bytes: AtomicU64::new(info.size_bytes),
+            is_active: AtomicBool::new(info.state == VolumeState::Active),
+            is_whole,
+            info: Mutex::new(info),
+        }
+    }
+
+    /// The name of its domain.
+    pub(crate) fn name(&self) -> String {
+        lock(&self.info).name.clone()
+    }
+
+    pub(crate) fn domain(&self) -> &str {
+        &self.domain
+    }
+
+    /// Fingerprints for its domain.
+    pub(crate) fn hasher(&self, domains: &Domains) -> &Arc<Hasher> {
+        self.hasher.get_or_init(|| domains.hasher(&self.domain))
+    }
+
+    /// Size or state changed. Called under the state's lock.
+    pub(crate) fn set_info(&self, info: Arc<VolumeInfo>) {
+        self.size_bytes.store(info.size_bytes, Ordering::Release);
+        let is_active = info.state == VolumeState::Active;
+        self.is_active.store(is_active, Ordering::Release);
+        let trimming = ranges::total(&info.trimming);
+        let total = match trimming {
+            0 => 0,
+            _ => trimming.max(self.trimming_total.load(Ordering::Relaxed)),
+        };
+        self.trimming_total.store(total, Ordering::Relaxed);
+        self.trimming.store(trimming, Ordering::Release);
+        *lock(&self.info) = info;
+    }
+
+    /// Whether anything of the volume is being trimmed. If a task that holds a range sees `false`, nothing of its
+    /// range is being trimmed until it lets go: a range is locked before it is added to the list.
+    pub(crate) fn is_trimming(&self) -> bool {
+        self.trimming.load(Ordering::Acquire) > 0
+    }
+
+    /// Bytes of its logical blocks.
+    pub(crate) fn lba_bytes(&self) -> u32 {
+        self.lba_bytes
+    }
+
+    /// Its size in bytes as it is now.
+    pub(crate) fn size_bytes(&self) -> u64 {
+        self.size_bytes.load(Ordering::Acquire)
+    }
+
+    /// Whether it can be used.
+    pub(crate) fn is_active(&self) -> bool {
+        self.is_active.load(Ordering::Acquire)
+    }
+
+    /// Its row as it is now.
+    pub(crate) fn info(&self) -> Arc<VolumeInfo> {
+        lock(&self.info).clone()
+    }
+
+    /// Whether the whole map is resident. If a task that holds a range sees `true`, the range stays resident until
+    /// it lets go.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.is_whole.load(Ordering::Acquire)
+    }
+
+    /// Sub-blocks that are still to be trimmed, and that were to be at most since there were any.
+    pub(crate) fn trim_progress(&self) -> (u64, u64) {
+        let remaining = self.trimming.load(Ordering::Acquire);
+        let total = self.trimming_total.load(Ordering::Relaxed);
+        (remaining, total)
+    }
+}
+
+/// A volume in memory.
+pub(crate) struct VolumeEntry {
+    pub(crate) info: Arc<VolumeInfo>,
+    pub(crate) map: PageMap,
+    pub(crate) core: Arc<VolumeCore>,
+}
+
+impl VolumeEntry {
+    pub(crate) fn new(info: VolumeInfo) -> Self {
+        let map = PageMap::new(info.id);
+        Self::with_map(info, map)
+    }
+
+    /// One whose map is in the store only.
+    pub(crate) fn stored(info: VolumeInfo, mapped: u64) -> Self {
+        let map = PageMap::stored(info.id, mapped);
+        Self::with_map(info, map)
+    }
+
+    fn with_map(info: VolumeInfo, map: PageMap) -> Self {
+        let info = Arc::new(info);
+        Self {
+            core: Arc::new(VolumeCore::new(info.clone(), map.whole_flag())),
+            info,
+            map,
+        }
+    }
+
+    pub(crate) fn is_active(&self) -> bool {
+        self.info.state == VolumeState::Active
+    }
+
+    /// Where a sub-block's content is stored; `None` reads as zeros.
+    ///
+    /// # Errors
+    /// Its page of the map must be brought in first.
+    pub(crate) fn find(&self, sub_block: u64) -> std::result::Result<Option<Mapping>, NotResident> {
+        if !self.info.trimming.is_empty() && self.info.is_trimming(sub_block) {
+            return Ok(None);
+        }
+        self.map.find(sub_block)
+    }
+
+    /// As [`find`](Self::find), of sub-blocks that follow each other, in order.
+    ///
+    /// # Errors
+    /// A page of the map must be brought in first; `each` was given what is before it.
+    #[inline]
+    pub(crate) fn find_run(
+        &self,
+        start: u64,
+        end: u64,
+        mut each: impl FnMut(u64, Option<Mapping>),
+    ) -> std::result::Result<(), NotResident> {
+        if self.info.trimming.is_empty() {
+            return self.map.find_run(start, end, each);
+        }
+        for at in start..end {
+            each(at, self.find(at)?);
+        }
+        Ok(())
+    }
+
+    /// Whether a sub-block, which was brought in, has its content there.
+    pub(crate) fn is_mapped_to(&self, sub_block: u64, pba: Pba) -> bool {
+        let found = self.find(sub_block);
+        found.is_ok_and(|mapping| mapping.is_some_and(|mapping| mapping.pba == pba))
+    }
+
+    /// Sub-blocks of the volume.
+    #[cfg(test)]
+    pub(crate) fn sub_blocks(&self) -> u64 {
+        self.info.size_bytes / SUB_BLOCK_BYTES as u64
+    }
+
+    pub(super) fn change(&mut self, change: impl FnOnce(&mut VolumeInfo)) {
+        change(Arc::make_mut(&mut self.info));
+        self.core.set_info(self.info.clone());
+    }
+}

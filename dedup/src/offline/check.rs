@@ -1,0 +1,537 @@
+//! The offline check of a pool (`onefold pool check`). It changes nothing, and makes no file: it works on a file
+//! system that takes no writes.
+//!
+//! It proves: every drive is there, whole and the right one; the journal can be read up to its end;
+//! mappings, counts, blocks and volumes agree as they will be when the journal has been replayed (I4);
+//! and, on request, every block in use holds the content that its checksum and fingerprint (if it has
+//! one) say. Blocks that are known to be damaged are read in any case. What was not looked at is said.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use drives::{BLOCK_BYTES, Drive, DriveError, Extent, LocalBoxFuture};
+use futures_util::FutureExt;
+use meta::{
+    BlockRow, LABEL_BYTES, LoadVisitor, Mapping, MetaErrorKind, Pba, PoolDir, RocksOptions, Store,
+    VolumeInfo,
+};
+use reactor::{Buffer, BufferPool};
+use serde::Serialize;
+
+use crate::drive_io::reader::read_one;
+use crate::log::recovery::{next_checkpoint, replay};
+use crate::metadata::domain::Hashers;
+use crate::pool::config::{BOUNCE_BYTES_MIN, EngineParts};
+use crate::pool::damage_list::{Damage, DamageStatus};
+use crate::pool::finding::CheckFinding;
+use crate::{Blocking, BootId, EngineConfig, EngineError, Result};
+
+/// Findings that are described; more are only counted.
+const FINDINGS_MAX: usize = 100;
+
+/// Blocks whose rows are read at a time.
+const SCAN_BLOCKS: u64 = 64 * 1024;
+
+/// Mappings to damaged blocks that are told by range; more are only errors when they are read.
+const REFERRERS_MAX: usize = 1 << 20;
+
+/// What to check.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CheckOptions {
+    /// Read every block in use, and compare it with its checksum and, if it was written to a volume
+    /// with deduplication, its fingerprint. Takes as long as reading the pool.
+    pub data: bool,
+}
+
+/// What a check found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CheckReport {
+    /// Whether nothing wrong was found, in what was looked at.
+    pub consistent: bool,
+    /// What was not looked at, and how to have it looked at.
+    pub not_looked_at: Vec<String>,
+    /// Damaged data: what refers to it. Every block of it is in a finding of its drive too.
+    pub damage: DamageStatus,
+    /// Volumes, those being deleted included.
+    pub volumes: u64,
+    /// Mapped sub-blocks of all volumes.
+    pub mappings: u64,
+    /// Physical blocks in use.
+    pub blocks: u64,
+    /// Blocks whose content another block holds too: waste, no damage.
+    pub duplicate_fingerprints: u64,
+    /// Records in the journal that are not in the store yet.
+    pub journal_records: u64,
+    /// Sub-blocks that the next opening takes back, because their unflushed data never arrived.
+    pub unproven: u64,
+    /// Blocks that were read and compared.
+    pub data_blocks_checked: u64,
+    /// How many findings there are.
+    pub findings_total: u64,
+    /// How many of them are about damaged data: one for each drive that has some.
+    pub findings_of_data: u64,
+    /// The first of them.
+    pub findings: Vec<CheckFinding>,
+}
+
+impl CheckReport {
+    pub(crate) fn find(&mut self, object: impl Display, detail: impl Display) {
+        self.findings_total += 1;
+        if self.findings.len() < FINDINGS_MAX {
+            let (object, detail) = (object.to_string(), detail.to_string());
+            self.findings.push(CheckFinding { object, detail });
+        }
+    }
+}
+
+/// Checks the pool in `dir`, which no other process may be using.
+///
+/// # Errors
+/// Only if the check could not be made: there is no pool, or it is in use, or it cannot be read. What
+/// is wrong with the pool is in the report.
+pub fn check_pool(dir: &Path, options: CheckOptions) -> Result<CheckReport> {
+    let pool = PoolDir::look(dir)?;
+    let mut report = CheckReport::default();
+    let drives = open_drives(&pool, &mut report)?;
+    let journal = finding(
+        &mut report,
+        pool.paths().journal.display(),
+        pool.open_journal(),
+    )?;
+    let store = pool.open_store(RocksOptions::default());
+    let store = finding(&mut report, pool.paths().metadata.display(), store)?;
+    if let (Some(drives), Some(journal), Some(store)) = (drives, journal, store) {
+        let store: Arc<dyn Store> = Arc::new(store);
+        let bounces = BufferPool::new(BOUNCE_BYTES_MIN)
+            .map_err(|error| EngineError::unavailable(format!("memory for buffers: {error}")))?;
+        let parts = EngineParts {
+            drives,
+            journal: Arc::new(journal),
+            store: store.clone(),
+            hash_key: pool.identity().hash_key,
+            fingerprint: pool.identity().fingerprint,
+            blocking: Blocking::Inline,
+            boot: BootId::current(),
+            config: EngineConfig {
+                damage_file: Some(pool.paths().damaged.clone()),
+                ..EngineConfig::default()
+            },
+        };
+        check_parts(&parts, &bounces, options, &mut report)?;
+    } else {
+        report.not_looked_at.push(
+            "maps, counts and data: that needs all drives, the journal and the metadata store"
+                .to_owned(),
+        );
+    }
+    report.consistent = report.findings_total == 0;
+    Ok(report)
+}
+
+/// Checks journal and store as they will be when the journal has been replayed, and the data.
+pub(crate) fn check_parts(
+    parts: &EngineParts,
+    bounces: &BufferPool,
+    options: CheckOptions,
+    report: &mut CheckReport,
+) -> Result<()> {
+    // Nothing in here waits: blocking calls run inline, and the drives of a check answer at once.
+    let unexpected = || EngineError::internal("the check waited for something");
+    let replayed = replay(parts, bounces)
+        .now_or_never()
+        .ok_or_else(unexpected)?;
+    let pending = replayed.and_then(|(replayed, journal)| {
+        report.journal_records = replayed.records;
+        report.unproven = replayed.unproven;
+        let damaged = replayed.damaged().count();
+        // Reading all data finds these, too.
+        if damaged > 0 && !options.data {
+            report.find(
+                "data",
+                format_args!(
+                    "{damaged} block(s) that were written last cannot be read, or hold something else: what \
+                     refers to them is an error until it is written again"
+                ),
+            );
+        }
+        replayed.batch(next_checkpoint(&journal)?)
+    });
+    let pending = match pending {
+        Ok(pending) => pending,
+        Err(error) => {
+            report.find("journal and metadata", &error.message);
+            report
+                .not_looked_at
+                .push("what the journal holds, and data".to_owned());
+            // What is in the store alone can still be looked at.
+            let none = meta::Batch::checkpoint_only(parts.store.checkpoint()?);
+            return check_rows(&*parts.store, &none, report);
+        }
+    };
+    check_rows(&*parts.store, &pending, report)?;
+    let known = Damage::load(parts.config.damage_file.clone());
+    let known = (!options.data).then(|| known.listed().collect());
+    let bad = check_data(parts, bounces, &pending, known, report)
+        .now_or_never()
+        .ok_or_else(unexpected)??;
+    report_damage(&*parts.store, &pending, &bad, &parts.drives, report)?;
+    if !options.data && report.blocks > 0 {
+        report.not_looked_at.push(format!(
+            "the data in {} blocks: `onefold pool check --data` reads it",
+            report.blocks - report.data_blocks_checked.min(report.blocks)
+        ));
+    }
+    Ok(())
+}
+
+fn check_rows(store: &dyn Store, pending: &meta::Batch, report: &mut CheckReport) -> Result<()> {
+    let rows = match meta::check_with(store, pending, crate::SUB_BLOCK_BYTES as u32) {
+        Ok(rows) => rows,
+        Err(error) if is_damage(error.kind()) => {
+            report.find("metadata", error);
+            return Ok(());
+        }
+        Err(error) => return Err(error.into()),
+    };
+    report.volumes = rows.volumes;
+    report.mappings = rows.mappings;
+    report.blocks = rows.blocks;
+    report.duplicate_fingerprints = rows.duplicate_fingerprints;
+    for problem in &rows.problems {
+        report.find(
+            "metadata",
+            format_args!("{:?}: {}", problem.kind, problem.detail),
+        );
+    }
+    let counted: u64 = rows.counts.values().sum();
+    report.findings_total += counted.saturating_sub(rows.problems.len() as u64);
+    Ok(())
+}
+
+/// Compares blocks that will be in use with their rows, a range of a drive after the other: all of them, or only
+/// some. Those that do not hold what they should.
+async fn check_data(
+    parts: &EngineParts,
+    bounces: &BufferPool,
+    pending: &meta::Batch,
+    only: Option<BTreeSet<Pba>>,
+    report: &mut CheckReport,
+) -> Result<BTreeSet<Pba>> {
+    let stored = parts.store.volumes()?;
+    let created = pending.volumes.values().filter_map(|change| match change {
+        meta::VolumeChange::Put(info) => Some(info),
+        _ => None,
+    });
+    let hashers = Hashers::of(
+        parts.fingerprint,
+        &parts.hash_key,
+        stored.iter().chain(created),
+    );
+    let mut bad = BTreeSet::new();
+    for (index, drive) in (0u16..).zip(&parts.drives) {
+        let mut first = 0;
+        while first < drive.blocks() {
+            let whole = Pba::new(index, first)..Pba::new(index, first + SCAN_BLOCKS);
+            let fragments = whole.start.fragment(0)..whole.end.fragment(0);
+            first += SCAN_BLOCKS;
+            let mut rows: BTreeMap<Pba, BlockRow> = BTreeMap::new();
+            for range in [whole, fragments] {
+                let is_wanted = |only: &BTreeSet<Pba>| only.range(range.clone()).next().is_some();
+                if !only.as_ref().is_none_or(is_wanted) {
+                    continue;
+                }
+                rows.extend(parts.store.blocks(range.start, range.end, usize::MAX)?);
+                for (pba, _) in pending.blocks.range(range) {
+                    // What cannot be applied was found with the rows.
+                    if let Ok(after) = pending.block_after(*pba, rows.remove(pba)) {
+                        rows.extend(after.map(|row| (*pba, row)));
+                    }
+                }
+            }
+            rows.retain(|pba, _| only.as_ref().is_none_or(|only| only.contains(pba)));
+            for (pba, row) in rows {
+                let buf = bounces.alloc(BLOCK_BYTES).await;
+                report.data_blocks_checked += 1;
+                if !is_right(&**drive, &hashers, pba, &row, buf).await {
+                    bad.insert(pba);
+                }
+            }
+        }
+    }
+    Ok(bad)
+}
+
+/// Whether a block can be read, and holds what its row says.
+async fn is_right(
+    drive: &dyn Drive,
+    hashers: &Hashers,
+    pba: Pba,
+    row: &BlockRow,
+    buf: Buffer,
+) -> bool {
+    let (is_right, _) = read_one(drive, pba, buf, |block| {
+        hashers.prove(block, row.fingerprint, row.crc32c)
+    })
+    .await;
+    is_right == Some(true)
+}
+
+/// Says which ranges of volumes refer to bad blocks.
+fn report_damage(
+    store: &dyn Store,
+    pending: &meta::Batch,
+    bad: &BTreeSet<Pba>,
+    drives: &[Arc<dyn Drive>],
+    report: &mut CheckReport,
+) -> Result<()> {
+    for (index, drive) in (0u16..).zip(drives) {
+        let blocks = bad.iter().filter(|pba| pba.drive() == index);
+        if let Some(first) = blocks.clone().next() {
+            report.findings_of_data += 1;
+            report.find(
+                drive.name(),
+                format_args!(
+                    "{} data block(s) cannot be read or do not hold the content that was written, the first is {}",
+                    blocks.count(),
+                    first.block()
+                ),
+            );
+        }
+    }
+    if bad.is_empty() {
+        return Ok(());
+    }
+    let mut referrers = Referrers {
+        bad,
+        pending,
+        names: BTreeMap::new(),
+        found: BTreeSet::new(),
+    };
+    match store.load(&mut referrers) {
+        Ok(_) => {}
+        // It was found with the rows.
+        Err(error) if is_damage(error.kind()) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    }
+    for ((volume, at), change) in &pending.map {
+        if let Some(mapping) = change.new {
+            referrers.look(*volume, *at, mapping.pba);
+        }
+    }
+    for change in pending.volumes.values() {
+        if let meta::VolumeChange::Put(info) = change {
+            referrers.names.insert(info.id, info.name.clone());
+        }
+    }
+    report.damage.damaged_blocks = bad.len() as u64;
+    let mut last = None;
+    for (volume, at) in &referrers.found {
+        let goes_on = last == Some((*volume, at.wrapping_sub(1)));
+        last = Some((*volume, *at));
+        let unnamed = format!("number {volume}");
+        let name = referrers.names.get(volume).unwrap_or(&unnamed);
+        report.damage.add(name, at * BLOCK_BYTES as u64, goes_on);
+    }
+    Ok(())
+}
+
+/// Mappings to bad blocks, as they will be.
+struct Referrers<'a> {
+    bad: &'a BTreeSet<Pba>,
+    pending: &'a meta::Batch,
+    names: BTreeMap<u32, String>,
+    found: BTreeSet<(u32, u64)>,
+}
+
+impl Referrers<'_> {
+    fn look(&mut self, volume: u32, at: u64, pba: Pba) {
+        if self.bad.contains(&pba) && self.found.len() < REFERRERS_MAX {
+            self.found.insert((volume, at));
+        }
+    }
+}
+
+impl LoadVisitor for Referrers<'_> {
+    fn volume(&mut self, volume: VolumeInfo) {
+        self.names.insert(volume.id, volume.name);
+    }
+
+    fn block(&mut self, _pba: Pba, _row: BlockRow) {}
+
+    fn map(&mut self, volume: u32, sub_block: u64, mapping: Mapping) {
+        if self.pending.map.get(&(volume, sub_block)).is_none() {
+            self.look(volume, sub_block, mapping.pba);
+        }
+    }
+}
+
+/// Whether the pool is wrong, as opposed to the check impossible.
+fn is_damage(kind: MetaErrorKind) -> bool {
+    matches!(
+        kind,
+        MetaErrorKind::Corrupt
+            | MetaErrorKind::Inconsistent
+            | MetaErrorKind::Missing
+            | MetaErrorKind::WrongPool
+    )
+}
+
+fn finding<T>(
+    report: &mut CheckReport,
+    object: impl Display,
+    result: std::result::Result<T, meta::MetaError>,
+) -> Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if is_damage(error.kind()) => {
+            report.find(object, error);
+            Ok(None)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Opens all drives and compares their sizes and labels with the pool's; `None` if one is not usable.
+pub(crate) fn open_drives(
+    pool: &PoolDir,
+    report: &mut CheckReport,
+) -> Result<Option<Vec<Arc<dyn Drive>>>> {
+    let mut drives: Vec<Arc<dyn Drive>> = Vec::new();
+    let mut are_usable = true;
+    for (index, spec) in (0u16..).zip(&pool.identity().drives) {
+        let path = pool.drive_path(index).unwrap_or_else(|| spec.path.clone());
+        let drive = match PlainDrive::open(&path) {
+            Ok(drive) => drive,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                report.find(path.display(), "missing; put the drive back in its place");
+                are_usable = false;
+                continue;
+            }
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return Err(EngineError::unavailable(format!(
+                    "{}: no permission to read the drive: run this as the user that the pool belongs to, or as root",
+                    path.display()
+                )));
+            }
+            Err(error) => {
+                return Err(EngineError::unavailable(format!(
+                    "{}: {error}",
+                    path.display()
+                )));
+            }
+        };
+        if drive.blocks < spec.blocks {
+            let found = drive.blocks;
+            let wanted = spec.blocks;
+            report.find(
+                path.display(),
+                format_args!("truncated: {found} blocks of {wanted}; restore it from a copy"),
+            );
+            are_usable = false;
+            continue;
+        }
+        let mut copies = vec![0; 2 * LABEL_BYTES];
+        drive
+            .file
+            .read_exact_at(&mut copies, 0)
+            .map_err(|error| EngineError::unavailable(format!("{}: {error}", path.display())))?;
+        let (first, second) = copies.split_at(LABEL_BYTES);
+        if let Some(label) = pool.identity().label(index) {
+            match label.verify(&path, first, second) {
+                Ok(false) => {}
+                Ok(true) => report.find(path.display(), "one of its two labels is damaged"),
+                Err(error) => report.find(path.display(), error),
+            }
+        }
+        drives.push(Arc::new(drive));
+    }
+    Ok(are_usable.then_some(drives))
+}
+
+/// A drive that is only read (or flushed), without a reactor: the futures are ready at once.
+struct PlainDrive {
+    file: File,
+    name: String,
+    blocks: u64,
+}
+
+impl PlainDrive {
+    fn open(path: &PathBuf) -> io::Result<Self> {
+        let mut file = File::open(path)?;
+        // What could not be written may still be read from the cache, and proves nothing.
+        drives::forget_cached(&file)?;
+        // A device's metadata has no length; its end has.
+        let bytes = io::Seek::seek(&mut file, io::SeekFrom::End(0))?;
+        Ok(Self {
+            file,
+            name: path.display().to_string(),
+            blocks: bytes / BLOCK_BYTES as u64,
+        })
+    }
+
+    fn refuse(&self) -> DriveError {
+        DriveError::new(drives::ErrorKind::Invalid, &self.name, "a check only reads")
+    }
+
+    fn read_extents(&self, buffer: &mut Buffer, extents: &[Extent]) -> io::Result<()> {
+        for extent in extents {
+            let len = extent.blocks as usize * BLOCK_BYTES;
+            let target = buffer
+                .get_mut(extent.buffer_offset..extent.buffer_offset + len)
+                .ok_or_else(|| io::Error::other("an extent is outside of its buffer"))?;
+            self.file
+                .read_exact_at(target, extent.block * BLOCK_BYTES as u64)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drive for PlainDrive {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    fn read<'a>(
+        &'a self,
+        mut buffer: Buffer,
+        extents: &'a [Extent],
+    ) -> LocalBoxFuture<'a, drives::Transferred> {
+        let result = self
+            .read_extents(&mut buffer, extents)
+            .map_err(|error| DriveError::new(drives::ErrorKind::Io, &self.name, error.to_string()));
+        Box::pin(std::future::ready((result, buffer)))
+    }
+
+    fn write<'a>(
+        &'a self,
+        buffer: Buffer,
+        _: &'a [Extent],
+    ) -> LocalBoxFuture<'a, drives::Transferred> {
+        Box::pin(std::future::ready((Err(self.refuse()), buffer)))
+    }
+
+    fn flush<'a>(&'a self) -> LocalBoxFuture<'a, std::result::Result<(), DriveError>> {
+        let flushed = self
+            .file
+            .sync_data()
+            .map_err(|error| DriveError::new(drives::ErrorKind::Io, &self.name, error.to_string()));
+        Box::pin(std::future::ready(flushed))
+    }
+
+    fn discard<'a>(
+        &'a self,
+        _: u64,
+        _: u64,
+    ) -> LocalBoxFuture<'a, std::result::Result<(), DriveError>> {
+        Box::pin(std::future::ready(Err(self.refuse())))
+    }
+}

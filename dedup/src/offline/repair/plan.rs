@@ -1,0 +1,647 @@
+//! What the rows will be when the journal is replayed, and where they contradict each other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use drives::{BLOCK_BYTES, Drive};
+use futures_util::FutureExt;
+use meta::{
+    Batch, BlockChange, BlockContent, BlockRow, Checkpoint, Fingerprint, FingerprintFunction,
+    Journal, LoadVisitor, MapChange, MapEntry, Mapping, NewBlock, Pba, Record, Totals,
+    VolumeChange, VolumeInfo,
+};
+use reactor::{Buffer, BufferPool};
+
+use super::resolve::resolve;
+use super::{Change, Parts, Plan, RepairReport};
+use crate::content::fingerprint;
+use crate::drive_io::reader::read_one;
+use crate::log::recovery;
+use crate::log::replay::{Data, Proof, Replay, change_volumes, durable_upto, replay_record};
+use crate::metadata::domain::{self, Hashers};
+use crate::pool::boot;
+use crate::pool::config::BOUNCE_BYTES_MIN;
+use crate::{EngineError, LABEL_BLOCKS, Result};
+
+/// Sub-blocks that a volume can have: 2^60 bytes.
+const SUB_BLOCKS_MAX: u64 = (1 << 60) / BLOCK_BYTES as u64;
+
+/// Works out what to do.
+pub(super) fn make(parts: &Parts) -> Result<Plan> {
+    let mut rows = Rows::default();
+    let checkpoint = parts.store.load(&mut rows)?;
+    let (journal, records) =
+        Journal::open(parts.journal.clone(), checkpoint, parts.journal_config)?;
+    let next = recovery::next_checkpoint(&journal)?;
+    let created = records.iter().filter_map(|(_, record)| match record {
+        Record::VolumeCreate(info) => Some(info),
+        _ => None,
+    });
+    let mut contents = Contents::new(parts, rows.volumes.values().chain(created))?;
+    let settings = parts.store.settings()?;
+    let lost_power = boot::may_have_lost_power(&settings, checkpoint, parts.boot);
+    let later = Later::replay(
+        &rows.volumes,
+        &records,
+        checkpoint,
+        lost_power,
+        &mut contents,
+    )?;
+    let mut report = RepairReport {
+        journal_records: records.len() as u64,
+        unproven: later.unproven,
+        ..RepairReport::default()
+    };
+    let settings = records.into_iter().filter_map(|(_, record)| match record {
+        Record::Settings(changes) => Some(changes),
+        _ => None,
+    });
+    let settings = settings.flatten().collect();
+    let mut survey = Survey::new(rows, later, contents.data_blocks());
+    // A second pass over the store, so that the mappings need not be held in memory.
+    parts.store.load(&mut survey)?;
+    survey.add_later();
+    survey.is_damaged |= survey.found != parts.store.totals()? || parts.trusts_checksums;
+    let mut changes = resolve(&mut survey, &mut contents, &mut report)?;
+    let mut totals = None;
+    if !report.consistent {
+        // A third pass: every mapping gets the checksum of what its block holds in the end.
+        let mut finish = Finish::new(&survey, &changes);
+        parts.store.load(&mut finish)?;
+        finish.add_new();
+        let mappings = finish.mappings;
+        totals = Some(finish.totals);
+        changes.extend(mappings);
+    }
+    report.changed_rows = changes.len() as u64;
+    let mut batch = batch_of(&changes, checkpoint, next);
+    batch.totals = totals;
+    batch.settings = settings;
+    Ok(Plan {
+        report,
+        changes,
+        batch,
+    })
+}
+
+/// What the drives hold.
+pub(super) struct Contents<'a> {
+    /// Whether a mapping's checksum is enough to know its block's content by.
+    trusts_checksums: bool,
+    drives: &'a [Arc<dyn Drive>],
+    hash_key: &'a [u8; 32],
+    fingerprint: FingerprintFunction,
+    hashers: Hashers,
+    buffer: Option<Buffer>,
+}
+
+impl<'a> Contents<'a> {
+    /// `volumes`: those whose domains blocks can be of.
+    pub(super) fn new<'v>(
+        parts: &'a Parts,
+        volumes: impl Iterator<Item = &'v VolumeInfo>,
+    ) -> Result<Self> {
+        let buffer = BufferPool::new(BOUNCE_BYTES_MIN)
+            .ok()
+            .and_then(|pool| pool.try_alloc(BLOCK_BYTES));
+        if buffer.is_none() {
+            return Err(EngineError::unavailable("no memory for a buffer"));
+        }
+        Ok(Self {
+            trusts_checksums: parts.trusts_checksums,
+            drives: &parts.drives,
+            hash_key: &parts.hash_key,
+            fingerprint: parts.fingerprint,
+            hashers: Hashers::of(parts.fingerprint, &parts.hash_key, volumes),
+            buffer,
+        })
+    }
+
+    fn data_blocks(&self) -> Vec<u64> {
+        let data = |drive: &Arc<dyn Drive>| drive.blocks().saturating_sub(LABEL_BLOCKS);
+        self.drives.iter().map(data).collect()
+    }
+
+    /// Whether a block holds this content. One that was not fingerprinted is known by its checksum.
+    pub(super) fn holds(&mut self, pba: Pba, content: &BlockContent) -> bool {
+        self.prove(pba, content) == Proof::Holds
+    }
+
+    /// What the drive says of a block of which a record says this.
+    fn prove(&mut self, pba: Pba, content: &BlockContent) -> Proof {
+        let holds = self.read(pba, |hashers, block| {
+            hashers.prove(block, content.fingerprint, content.crc32c)
+        });
+        match holds {
+            Some(true) => Proof::Holds,
+            Some(false) => Proof::Differs,
+            None => Proof::Unreadable,
+        }
+    }
+
+    /// What a block holds that has lost its row, if it has the checksum that a mapping of this volume says.
+    pub(super) fn by_checksum(
+        &mut self,
+        pba: Pba,
+        crc32c: u32,
+        volume: Option<&VolumeInfo>,
+    ) -> Option<BlockContent> {
+        if !self.trusts_checksums {
+            return None;
+        }
+        let hasher = volume
+            .filter(|info| info.dedup)
+            .map(|info| domain::hasher(self.fingerprint, self.hash_key, &info.domain));
+        let content = self.read(pba, |_, block| BlockContent {
+            fingerprint: hasher.map_or(Fingerprint::NONE, |hasher| hasher.one(block)),
+            crc32c: fingerprint::crc32c(block),
+        });
+        content.filter(|content| content.crc32c == crc32c)
+    }
+
+    /// Looks at what a block holds; `None` if it cannot be read.
+    fn read<T>(
+        &mut self,
+        pba: Pba,
+        look: impl FnOnce(&Hashers, &fingerprint::Block) -> T,
+    ) -> Option<T> {
+        let drive = self.drives.get(usize::from(pba.drive()))?;
+        let buffer = self.buffer.take()?;
+        // The drives of a repair answer at once.
+        let read = read_one(&**drive, pba, buffer, |block| look(&self.hashers, block));
+        let (seen, buffer) = read.now_or_never()?;
+        self.buffer = Some(buffer);
+        seen
+    }
+
+    /// What the row of a lost block says: a fingerprint that no block of data has, because it is that of
+    /// a shorter text, and a checksum that its content does not have.
+    pub(super) fn lost(&mut self, pba: Pba) -> BlockContent {
+        let mut text = b"onefold: a lost block ".to_vec();
+        text.extend_from_slice(&pba.0.to_le_bytes());
+        let digest = blake3::keyed_hash(self.hash_key, &text);
+        let mut fingerprint = [0; 16];
+        fingerprint.copy_from_slice(&digest.as_bytes()[..16]);
+        BlockContent {
+            fingerprint: meta::Fingerprint(fingerprint),
+            crc32c: !self
+                .read(pba, |_, block| fingerprint::crc32c(block))
+                .unwrap_or(0),
+        }
+    }
+}
+
+/// First pass: volumes and blocks.
+#[derive(Default)]
+struct Rows {
+    volumes: BTreeMap<u32, VolumeInfo>,
+    /// In the order of their addresses, as the store shows them.
+    blocks: Vec<Block>,
+    /// Blocks of which a mapping has another checksum than their row.
+    contradicted: BTreeSet<Pba>,
+}
+
+impl LoadVisitor for Rows {
+    fn volume(&mut self, volume: VolumeInfo) {
+        self.volumes.insert(volume.id, volume);
+    }
+
+    fn block(&mut self, pba: Pba, row: BlockRow) {
+        self.blocks.push(Block {
+            pba,
+            row,
+            stored: 0,
+            kept: 0,
+        });
+    }
+
+    fn map(&mut self, _volume: u32, _sub_block: u64, Mapping { pba, crc32c }: Mapping) {
+        let known = self.blocks.binary_search_by_key(&pba, |block| block.pba);
+        if known.is_ok_and(|at| self.blocks[at].row.crc32c != crc32c) {
+            self.contradicted.insert(pba);
+        }
+    }
+}
+
+/// A block that has a row.
+pub(super) struct Block {
+    pub(super) pba: Pba,
+    pub(super) row: BlockRow,
+    /// Mappings to it in the store.
+    pub(super) stored: u64,
+    /// Mappings to it that stay, and that its row is right for.
+    pub(super) kept: u64,
+}
+
+pub(super) fn content_of(row: &BlockRow) -> BlockContent {
+    BlockContent {
+        fingerprint: row.fingerprint,
+        crc32c: row.crc32c,
+    }
+}
+
+/// What the journal changes.
+pub(super) struct Later {
+    pub(super) volumes: BTreeMap<u32, VolumeInfo>,
+    /// Volumes that it forgets.
+    gone: BTreeSet<u32>,
+    pub(super) map: BTreeMap<(u32, u64), Option<(Pba, BlockContent)>>,
+    /// Sub-blocks whose new data never arrived.
+    unproven: u64,
+}
+
+impl Later {
+    /// Nothing yet.
+    pub(super) fn new(stored: &BTreeMap<u32, VolumeInfo>) -> Self {
+        Self {
+            volumes: stored.clone(),
+            gone: BTreeSet::new(),
+            map: BTreeMap::new(),
+            unproven: 0,
+        }
+    }
+
+    /// Replays records as an opening does ([`crate::log::replay`]).
+    fn replay(
+        stored: &BTreeMap<u32, VolumeInfo>,
+        records: &[(u64, Record)],
+        checkpoint: Checkpoint,
+        lost_power: bool,
+        contents: &mut Contents<'_>,
+    ) -> Result<Self> {
+        let durable = durable_upto(records).max(checkpoint.position.seq - 1);
+        let mut later = Self::new(stored);
+        for (sequence, record) in records {
+            let data = Data::of(*sequence, durable, lost_power);
+            later.apply(*sequence, record, data, contents)?;
+        }
+        Ok(later)
+    }
+
+    /// Replays the next record.
+    pub(super) fn apply(
+        &mut self,
+        sequence: u64,
+        record: &Record,
+        data: Data,
+        contents: &mut Contents<'_>,
+    ) -> Result<()> {
+        let later = self;
+        replay_record(sequence, record, data, &mut Proving { later, contents })
+    }
+
+    fn set(&mut self, volume: u32, at: u64, new: Option<(Pba, BlockContent)>) {
+        if !self.gone.contains(&volume) {
+            self.map.insert((volume, at), new);
+        }
+    }
+}
+
+/// A repair on its way: what the drives hold, and what the records make of the rows.
+struct Proving<'a, 'b> {
+    later: &'a mut Later,
+    contents: &'a mut Contents<'b>,
+}
+
+impl Replay for Proving<'_, '_> {
+    fn prove(&mut self, _volume: u32, new: &NewBlock) -> Proof {
+        self.contents.prove(new.pba, &content_of_new(new))
+    }
+
+    /// What is damaged is found when all blocks are looked at.
+    fn proven(&mut self, _new: NewBlock, _proof: Proof) {}
+
+    fn undone(&mut self, _volume: u32, _sub_block: u64, _old: Option<Pba>) {
+        self.later.unproven += 1;
+    }
+
+    fn map(&mut self, _sequence: u64, volume: u32, entries: Vec<(u64, MapEntry)>) -> Result<()> {
+        for (at, entry) in entries {
+            let new = entry.new.map(|new| (new.pba, content_of_new(&new)));
+            self.later.set(volume, at, new);
+        }
+        Ok(())
+    }
+
+    /// Settings need no repair: `make` takes them as they are.
+    fn other(&mut self, _sequence: u64, record: &Record) -> Result<()> {
+        let later = &mut *self.later;
+        change_volumes(record, &mut later.volumes);
+        if let Record::VolumeGone { id } = record {
+            later.gone.insert(*id);
+            later.map.retain(|(volume, _), _| volume != id);
+        }
+        Ok(())
+    }
+}
+
+fn content_of_new(new: &NewBlock) -> BlockContent {
+    BlockContent {
+        fingerprint: new.fingerprint,
+        crc32c: new.crc32c,
+    }
+}
+
+/// A mapping to a block whose row does not say what it holds, or not the same as others.
+pub(super) struct Held {
+    pub(super) volume: u32,
+    pub(super) sub_block: u64,
+    /// What the journal says that it holds.
+    pub(super) claim: Option<BlockContent>,
+    /// The checksum that the mapping says.
+    pub(super) crc32c: Option<u32>,
+}
+
+/// Mappings of a volume that has no row.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Stray {
+    /// One past the last sub-block.
+    pub(super) end: u64,
+    pub(super) mappings: u64,
+}
+
+/// Second pass: all mappings as they are and as they will be.
+pub(super) struct Survey {
+    pub(super) stored_volumes: BTreeMap<u32, VolumeInfo>,
+    pub(super) volumes: BTreeMap<u32, VolumeInfo>,
+    /// In the order of their addresses.
+    pub(super) blocks: Vec<Block>,
+    pub(super) data_blocks: Vec<u64>,
+    /// Mappings that must be looked at one by one, by block.
+    pub(super) held: BTreeMap<Pba, Vec<Held>>,
+    pub(super) strays: BTreeMap<u32, Stray>,
+    /// Mappings before and after.
+    pub(super) map: BTreeMap<(u32, u64), (Option<Pba>, Option<Pba>)>,
+    pub(super) dropped: u64,
+    /// Whether the store contradicts itself.
+    pub(super) is_damaged: bool,
+    gone: BTreeSet<u32>,
+    later: BTreeMap<(u32, u64), Option<(Pba, BlockContent)>>,
+    /// How much the store holds.
+    found: Totals,
+    /// What the mappings that the journal changes are in the store.
+    replaced: BTreeMap<(u32, u64), Pba>,
+    /// Blocks of which the journal, or the checksum of a mapping, says something else than their row.
+    contested: BTreeSet<Pba>,
+}
+
+impl Survey {
+    fn new(rows: Rows, later: Later, data_blocks: Vec<u64>) -> Self {
+        let mut survey = Self {
+            stored_volumes: rows.volumes,
+            volumes: later.volumes,
+            blocks: rows.blocks,
+            data_blocks,
+            held: BTreeMap::new(),
+            strays: BTreeMap::new(),
+            map: BTreeMap::new(),
+            dropped: 0,
+            is_damaged: false,
+            gone: later.gone,
+            later: later.map,
+            found: Totals::default(),
+            replaced: BTreeMap::new(),
+            contested: rows.contradicted,
+        };
+        for block in &survey.blocks {
+            survey.found.add_block(block.pba);
+        }
+        let claims = survey.later.values().flatten();
+        let contested = claims.filter(|(pba, content)| {
+            survey
+                .find(*pba)
+                .is_some_and(|at| content_of(&survey.blocks[at].row) != *content)
+        });
+        let contested: Vec<Pba> = contested.map(|(pba, _)| *pba).collect();
+        survey.contested.extend(contested);
+        survey
+    }
+
+    pub(super) fn find(&self, pba: Pba) -> Option<usize> {
+        self.blocks
+            .binary_search_by_key(&pba, |block| block.pba)
+            .ok()
+    }
+
+    pub(super) fn is_on_a_drive(&self, pba: Pba) -> bool {
+        self.data_blocks
+            .get(usize::from(pba.drive()))
+            .is_some_and(|blocks| pba.is_within(*blocks))
+    }
+
+    /// The mappings that the journal makes.
+    fn add_later(&mut self) {
+        for ((volume, at), new) in std::mem::take(&mut self.later) {
+            let before = self.replaced.get(&(volume, at)).copied();
+            match new {
+                Some((pba, content)) => self.keep(volume, at, before, pba, Some(content), None),
+                None => self.change(volume, at, before, None),
+            }
+        }
+    }
+
+    fn change(&mut self, volume: u32, at: u64, before: Option<Pba>, after: Option<Pba>) {
+        if before != after {
+            self.map.insert((volume, at), (before, after));
+        }
+    }
+
+    /// A mapping as it will be.
+    fn keep(
+        &mut self,
+        volume: u32,
+        at: u64,
+        before: Option<Pba>,
+        pba: Pba,
+        claim: Option<BlockContent>,
+        crc32c: Option<u32>,
+    ) {
+        let is_beyond = match self.volumes.get(&volume) {
+            // What a shrunk volume cut off is still being given back.
+            Some(info) => at >= info.size_bytes / BLOCK_BYTES as u64 && !info.is_trimming(at),
+            None => at >= SUB_BLOCKS_MAX,
+        };
+        if is_beyond {
+            self.dropped += 1;
+            return self.change(volume, at, before, None);
+        }
+        if !self.volumes.contains_key(&volume) {
+            let stray = self.strays.entry(volume).or_default();
+            stray.end = stray.end.max(at + 1);
+            stray.mappings += 1;
+        }
+        self.change(volume, at, before, Some(pba));
+        match self.find(pba) {
+            Some(known) if !self.contested.contains(&pba) && self.is_on_a_drive(pba) => {
+                self.blocks[known].kept += 1;
+            }
+            _ => self.held.entry(pba).or_default().push(Held {
+                volume,
+                sub_block: at,
+                claim,
+                crc32c,
+            }),
+        }
+    }
+}
+
+impl LoadVisitor for Survey {
+    fn volume(&mut self, _volume: VolumeInfo) {}
+
+    fn block(&mut self, _pba: Pba, _row: BlockRow) {}
+
+    fn map(&mut self, volume: u32, sub_block: u64, Mapping { pba, crc32c }: Mapping) {
+        self.found.add_mapping(volume);
+        match self.find(pba) {
+            Some(known) => {
+                let block = &mut self.blocks[known];
+                block.stored += 1;
+                self.is_damaged |= block.row.crc32c != crc32c;
+            }
+            None => self.is_damaged = true,
+        }
+        if !self.stored_volumes.contains_key(&volume) {
+            self.is_damaged = true;
+        }
+        if self.later.contains_key(&(volume, sub_block)) {
+            self.replaced.insert((volume, sub_block), pba);
+        } else if self.gone.contains(&volume) {
+            self.change(volume, sub_block, Some(pba), None);
+        } else {
+            self.keep(volume, sub_block, Some(pba), pba, None, Some(crc32c));
+        }
+    }
+}
+
+/// Third pass: the mappings that change, and how much there is afterwards.
+struct Finish<'a> {
+    survey: &'a Survey,
+    /// Checksums of blocks whose rows change; `None`: no row.
+    changed: BTreeMap<Pba, Option<u32>>,
+    /// Mappings that the survey changes, and that are in the store.
+    seen: BTreeSet<(u32, u64)>,
+    mappings: Vec<Change>,
+    totals: Totals,
+}
+
+impl<'a> Finish<'a> {
+    fn new(survey: &'a Survey, changes: &[Change]) -> Self {
+        let blocks = changes.iter().filter_map(|change| match change {
+            Change::Block { pba, after, .. } => Some((*pba, after.map(|row| row.crc32c))),
+            _ => None,
+        });
+        let changed: BTreeMap<Pba, Option<u32>> = blocks.collect();
+        let mut totals = Totals::default();
+        let kept = survey.blocks.iter().map(|block| block.pba);
+        let kept = kept.filter(|pba| !changed.contains_key(pba));
+        let put = changed.iter().filter(|(_, after)| after.is_some());
+        for pba in kept.chain(put.map(|(pba, _)| *pba)) {
+            totals.add_block(pba);
+        }
+        Self {
+            survey,
+            changed,
+            seen: BTreeSet::new(),
+            mappings: Vec::new(),
+            totals,
+        }
+    }
+
+    fn set(&mut self, key: (u32, u64), before: Option<Mapping>, after: Option<Pba>) {
+        let (volume, sub_block) = key;
+        let row = |pba| {
+            let known = self.survey.find(pba)?;
+            Some(self.survey.blocks[known].row.crc32c)
+        };
+        let after = after.map(|pba| Mapping {
+            pba,
+            crc32c: match self.changed.get(&pba) {
+                Some(crc32c) => crc32c.unwrap_or(0),
+                None => row(pba).unwrap_or(0),
+            },
+        });
+        if after.is_some() {
+            self.totals.add_mapping(volume);
+        }
+        if before != after {
+            self.mappings.push(Change::Mapping {
+                volume,
+                sub_block,
+                before,
+                after,
+            });
+        }
+    }
+
+    /// What is not in the store.
+    fn add_new(&mut self) {
+        for (key, (_, after)) in &self.survey.map {
+            if !self.seen.contains(key) {
+                self.set(*key, None, *after);
+            }
+        }
+    }
+}
+
+impl LoadVisitor for Finish<'_> {
+    fn volume(&mut self, _volume: VolumeInfo) {}
+
+    fn block(&mut self, _pba: Pba, _row: BlockRow) {}
+
+    fn map(&mut self, volume: u32, sub_block: u64, mapping: Mapping) {
+        let key = (volume, sub_block);
+        match self.survey.map.get(&key) {
+            Some((_, after)) => {
+                self.seen.insert(key);
+                self.set(key, Some(mapping), *after);
+            }
+            None => self.set(key, Some(mapping), Some(mapping.pba)),
+        }
+    }
+}
+
+/// The changes as the store takes them: all or none, with the journal's place.
+fn batch_of(changes: &[Change], checkpoint: Checkpoint, next: Checkpoint) -> Batch {
+    let mut batch = Batch::checkpoint_only(next);
+    batch.base_seq = checkpoint.position.seq;
+    for change in changes {
+        match change {
+            Change::Volume { id, after, .. } => {
+                let change = match after {
+                    Some(info) => VolumeChange::Put(info.clone()),
+                    None => VolumeChange::Remove,
+                };
+                batch.volumes.insert(*id, change);
+            }
+            Change::Block { pba, before, after } => {
+                let count = |row: &Option<BlockRow>| row.map_or(0, |row| i64::from(row.refcount));
+                let (old, new) = (count(before), count(after));
+                let is_same_content =
+                    before.as_ref().map(content_of) == after.as_ref().map(content_of);
+                let change = BlockChange {
+                    wants_hint: false,
+                    delta: new - old,
+                    // New content means that all old references go away first.
+                    lowest: if is_same_content {
+                        (new - old).min(0)
+                    } else {
+                        -old
+                    },
+                    content: after.as_ref().map(content_of),
+                };
+                batch.blocks.insert(*pba, change);
+            }
+            Change::Mapping {
+                volume,
+                sub_block,
+                before,
+                after,
+            } => {
+                let old = before.map(|mapping| mapping.pba);
+                let change = MapChange { old, new: *after };
+                batch.map.insert((*volume, *sub_block), change);
+            }
+        }
+    }
+    batch
+}

@@ -1,0 +1,64 @@
+//! A repair that is cut off.
+
+use drives::MemoryDrive;
+use meta::{BlockChange, BlockContent, Fingerprint, MemoryMedia, MemoryStore, StoreFault};
+
+use super::*;
+
+fn parts() -> (Parts, Arc<MemoryStore>) {
+    let store = Arc::new(MemoryStore::new());
+    let journal_config = JournalConfig {
+        payload_bytes_max: 16 << 10,
+        reserve_bytes: 1 << 10,
+    };
+    let parts = Parts {
+        trusts_checksums: false,
+        drives: vec![Arc::new(MemoryDrive::new(1024))],
+        journal: Arc::new(MemoryMedia::new(64 << 10)),
+        journal_config,
+        store: store.clone(),
+        hash_key: [3; 32],
+        fingerprint: FingerprintFunction::Clnh,
+        boot: None,
+    };
+    let mut batch = Batch::checkpoint_only(store.checkpoint().unwrap());
+    let leak = BlockChange {
+        wants_hint: false,
+        delta: 1,
+        lowest: 0,
+        content: Some(BlockContent {
+            fingerprint: Fingerprint([7; 16]),
+            crc32c: 7,
+        }),
+    };
+    batch.blocks.insert(Pba::new(0, 3), leak);
+    store.apply(&batch).unwrap();
+    (parts, store)
+}
+
+#[test]
+fn a_crash_in_the_middle_of_a_repair_leaves_the_pool_as_it_was_or_repaired() {
+    for (fault, is_repaired) in [
+        (StoreFault::CrashBefore, false),
+        (StoreFault::NoSpace, false),
+        (StoreFault::CrashAfter, true),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let (parts, store) = parts();
+        let first = plan::make(&parts).unwrap();
+        assert_eq!(first.report.freed_blocks, 1);
+        store.fail_at(store.operations(), fault);
+        apply(&parts, &first, folder.path()).unwrap_err();
+        // The backup was there before anything was changed.
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+
+        store.revive();
+        let second = plan::make(&parts).unwrap();
+        assert_eq!(second.report.consistent, is_repaired, "{fault:?}");
+        let backup = apply(&parts, &second, folder.path()).unwrap();
+        assert_eq!(backup.is_some(), !is_repaired);
+        assert!(plan::make(&parts).unwrap().report.consistent);
+        let backups = if is_repaired { 1 } else { 2 };
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), backups);
+    }
+}

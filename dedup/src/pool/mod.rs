@@ -1,0 +1,130 @@
+//! An open pool: what the rooms above share, and how the pool does.
+//!
+//! [`Shared`] holds the locks, and says in which order they are taken. The rooms above add functions that take a
+//! [`Shared`]; this room has only methods that belong to its health.
+
+pub(crate) mod alert_log;
+pub(crate) mod alerts;
+pub(crate) mod backpressure;
+pub(crate) mod boot;
+pub(crate) mod comparisons;
+pub(crate) mod config;
+pub(crate) mod damage_list;
+pub(crate) mod fill_level;
+pub(crate) mod finding;
+pub(crate) mod health;
+pub(crate) mod references;
+pub(crate) mod volume_change;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use futures_util::lock::Mutex as AsyncMutex;
+use meta::{FolderRoom, Journal, Store};
+use reactor::{Buffer, BufferPool};
+
+use crate::drive_io::drive_list::DriveList;
+use crate::metadata::deferred_dedup::Merge;
+use crate::metadata::domain::Domains;
+use crate::metadata::state::State;
+use crate::sync::wait::Event;
+use alert_log::AlertLog;
+use alerts::Alerts;
+use backpressure::Backpressure;
+use comparisons::Verify;
+use config::{Blocking, EngineConfig};
+use damage_list::Damage;
+use volume_change::VolumeChange;
+
+type Subscriber = Box<dyn Fn(&VolumeChange) + Send + Sync>;
+
+/// What the engine and its volumes share.
+///
+/// Order of the locks, from the first to the last: `admin_lock`, a range lock, a volume's `trim_lock`,
+/// `backpressure`, `flush_lock`, `checkpoint_lock`, `discard_lock`; then, never across an await, `journal`, `state`,
+/// `damage`, and last those of `alerts` and `alert_log`.
+pub(crate) struct Shared {
+    pub(crate) drives: DriveList,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) domains: Domains,
+    pub(crate) verify: Verify,
+    pub(crate) config: EngineConfig,
+    pub(crate) state: Mutex<State>,
+    pub(crate) journal: Mutex<Journal>,
+    pub(crate) backpressure: Backpressure,
+    /// Changes of mappings that are in the journal and not in the store.
+    pub(crate) unstored: AtomicU64,
+    /// Happens when the next batch is stored.
+    pub(crate) stored: Mutex<Arc<Event>>,
+    pub(crate) flush_lock: Arc<AsyncMutex<()>>,
+    pub(crate) checkpoint_lock: Arc<AsyncMutex<()>>,
+    pub(crate) discard_lock: AsyncMutex<()>,
+    pub(crate) admin_lock: AsyncMutex<()>,
+    pub(crate) subscribers: Mutex<Vec<Subscriber>>,
+    pub(crate) damage: Mutex<Damage>,
+    pub(crate) alerts: Alerts,
+    /// What the log is told by range.
+    pub(crate) alert_log: Mutex<AlertLog>,
+    pub(crate) journal_bytes: u64,
+    /// Room on the file system of the pool's folder, as it was at the last look.
+    pub(crate) folder: Mutex<Option<FolderRoom>>,
+    #[cfg(test)]
+    pub(crate) recovered: RecoveryFigures,
+    pub(crate) blocking: Blocking,
+    pub(crate) bounces: BufferPool,
+    pub(crate) closed: AtomicBool,
+    /// Whether all blocks are known.
+    pub(crate) loaded: AtomicBool,
+    /// As the state's accounts of memory say.
+    pub(crate) is_crowded: Arc<AtomicBool>,
+    /// Whether anything of what is known of blocks is in the store only.
+    pub(crate) is_partial: Arc<AtomicBool>,
+    /// Row pages of blocks are loaded one by one, background work beside commands.
+    pub(crate) load_lock: AsyncMutex<()>,
+    /// Contents that are stored twice because the older one was not loaded.
+    pub(crate) merges: Mutex<Vec<Merge>>,
+    /// As in the state.
+    pub(crate) volume_changes: Arc<AtomicU64>,
+}
+
+impl Shared {
+    /// Runs something that blocks where the engine was told to.
+    pub(crate) async fn block_on<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
+        config::block_on(self.blocking, work).await
+    }
+
+    /// A bounce buffer; waits until there is memory. Take it before a range lock.
+    pub(crate) async fn bounce(&self, len: usize) -> Buffer {
+        self.bounces.alloc(len).await
+    }
+
+    /// A bounce buffer, if there is memory now.
+    pub(crate) fn try_bounce(&self, len: usize) -> Option<Buffer> {
+        self.bounces.try_alloc(len)
+    }
+
+    /// The name of the drive with that index.
+    pub(crate) fn drive_name(&self, index: u16) -> String {
+        let drive = self.drives.get(usize::from(index));
+        drive.map_or_else(String::new, |drive| drive.name().to_owned())
+    }
+
+    /// Whether no more commands are taken.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+}
+
+/// What an opening met, for simulations.
+#[cfg(test)]
+#[derive(Clone, Copy)]
+pub(crate) struct RecoveryFigures {
+    pub(crate) records: u64,
+    /// Sub-blocks that were taken back.
+    pub(crate) unproven: u64,
+    /// Blocks that were not flushed and are damaged.
+    pub(crate) damaged: u64,
+}

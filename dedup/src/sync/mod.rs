@@ -1,0 +1,7 @@
+//! Locks and events that work on any executor.
+//!
+//! Guarantees: no lock of a mutex is held across an await. A panic while a mutex is locked ends the process, so nobody
+//! sees a half-made change.
+
+pub(crate) mod range_lock;
+pub(crate) mod wait;

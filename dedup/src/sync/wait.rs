@@ -1,0 +1,126 @@
+//! Small things to wait on. Wakers may be woken from any thread; no lock is held across an await.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::task::{Context, Poll, Waker};
+
+use reactor::Guard;
+
+/// How often a lock is tried before its thread sleeps: some microseconds, as long as the state is held
+/// for a batch. To sleep and to be woken costs both reactors more than that.
+const LOCK_TRIES: usize = 400;
+
+/// Locks a part of the engine. A panic while it is locked ends the process ([`reactor::Guard`]).
+///
+/// Nobody undoes half of a section: least of all what is installed after a record was appended, with journal
+/// and state locked. Between sections a panic may be caught, as reactors do: what a command holds there (its
+/// range, references, blocks in flight, its place in a batch or a line) is given back by guards when it is
+/// dropped, and the blocking halves of flushes and checkpoints are found incomplete by those that follow.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> Guard<'_, T> {
+    #[cfg(test)]
+    if let Some(guard) = crate::hooks::lock_in_story(mutex) {
+        return hold(guard);
+    }
+    for _ in 0..LOCK_TRIES {
+        match mutex.try_lock() {
+            Ok(guard) => return hold(guard),
+            Err(TryLockError::Poisoned(poisoned)) => return hold(poisoned_guard(poisoned)),
+            Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
+        }
+    }
+    hold(mutex.lock().unwrap_or_else(poisoned_guard))
+}
+
+#[cfg(not(test))]
+fn hold<T>(guard: MutexGuard<'_, T>) -> Guard<'_, T> {
+    Guard::new(guard)
+}
+
+#[cfg(not(test))]
+fn poisoned_guard<T>(_: PoisonError<MutexGuard<'_, T>>) -> MutexGuard<'_, T> {
+    reactor::end_half_changed()
+}
+
+/// The simulation breaks engines on purpose, and catches the panics of many.
+#[cfg(test)]
+fn hold<T>(guard: MutexGuard<'_, T>) -> Guard<'_, T> {
+    Guard::forgiving(guard)
+}
+
+#[cfg(test)]
+fn poisoned_guard<T>(poisoned: PoisonError<MutexGuard<'_, T>>) -> MutexGuard<'_, T> {
+    poisoned.into_inner()
+}
+
+/// Something that happens once, and that many may wait for.
+#[derive(Default)]
+pub(crate) struct Event {
+    inner: Mutex<EventInner>,
+}
+
+#[derive(Default)]
+struct EventInner {
+    set: bool,
+    wakers: Vec<Waker>,
+}
+
+impl Event {
+    /// The event happens: all tasks that wait for it go on.
+    pub(crate) fn set(&self) {
+        let wakers = {
+            let mut inner = lock(&self.inner);
+            inner.set = true;
+            std::mem::take(&mut inner.wakers)
+        };
+        for waker in wakers {
+            waker.wake();
+        }
+    }
+
+    /// Waits until it has happened.
+    pub(crate) fn wait(&self) -> EventWait<'_> {
+        EventWait { event: self }
+    }
+}
+
+pub(crate) struct EventWait<'a> {
+    event: &'a Event,
+}
+
+impl Future for EventWait<'_> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let mut inner = lock(&self.event.inner);
+        if inner.set {
+            return Poll::Ready(());
+        }
+        if !inner.wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
+            inner.wakers.push(cx.waker().clone());
+        }
+        Poll::Pending
+    }
+}
+
+/// Lets every other ready task of the executor run once. Works on any executor.
+pub(crate) fn yield_once() -> YieldOnce {
+    YieldOnce { yielded: false }
+}
+
+pub(crate) struct YieldOnce {
+    yielded: bool,
+}
+
+impl Future for YieldOnce {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.yielded {
+            return Poll::Ready(());
+        }
+        self.yielded = true;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}

@@ -1,0 +1,252 @@
+//! Creating, resizing and deleting volumes, and telling subscribers of it.
+//!
+//! Guarantees: a change of a volume is durable when the call returns; a deleted volume is gone for
+//! hosts at once, and its blocks are freed in the background, also after a crash; what a shrunk volume
+//! cut off never shows again when it grows.
+
+use std::sync::Arc;
+
+use meta::{Compression, Record, VerifyPolicy, VolumeInfo, VolumeState};
+use uuid::Uuid;
+
+use crate::io::trim::list_with;
+use crate::log::append::commit;
+use crate::log::flush::flush;
+use crate::metadata::state::State;
+use crate::metadata::volume::VOLUMES_MAX;
+use crate::pool::Shared;
+use crate::pool::volume_change::{VolumeChange, VolumeChangeKind};
+use crate::sync::wait::lock;
+use crate::{EngineError, Result, SUB_BLOCK_BYTES};
+
+/// The largest volume: its sub-block numbers, in bytes, leave room for every calculation.
+const SIZE_BYTES_MAX: u64 = 1 << 60;
+
+/// What a volume is created from.
+#[derive(Clone, Debug)]
+pub struct VolumeSpec {
+    /// 1 to 64 of `a-z A-Z 0-9 . _ -`.
+    pub name: String,
+    /// A multiple of 4096, greater than zero.
+    pub size_bytes: u64,
+    /// 512 or 4096.
+    pub lba_bytes: u32,
+    /// The namespace identifier; `None` takes the lowest free one.
+    pub nsid: Option<u32>,
+    /// The volume's identity; `None` makes a random one.
+    pub uuid: Option<Uuid>,
+    /// Whether what is written to it is deduplicated. If not, nothing is hashed, and its blocks are
+    /// not in the index; it cannot be changed later.
+    pub dedup: bool,
+    /// How new contents are stored.
+    pub compression: Compression,
+    /// What a write does about a block that has the fingerprint of new data; it cannot be changed later.
+    pub verify: VerifyPolicy,
+    /// Its domain: volumes share blocks within one only. Empty for the pool's own, or 1 to 64 of
+    /// `a-z A-Z 0-9 . _ -`; it cannot be changed later.
+    pub domain: String,
+}
+
+/// Creates a volume; durable when it returns.
+///
+/// # Errors
+/// `Invalid` names what is wrong with the specification, or what is taken already.
+pub(crate) async fn create(shared: &Arc<Shared>, spec: VolumeSpec) -> Result<VolumeInfo> {
+    let _lock = shared.admin_lock.lock().await;
+    let info = {
+        let state = lock(&shared.state);
+        state.check_writable()?;
+        plan(&state, spec)?
+    };
+    commit(shared, Record::VolumeCreate(info.clone()), None).await?;
+    flush(shared).await?;
+    notify(shared, VolumeChangeKind::Created, info.clone());
+    Ok(info)
+}
+
+/// Changes a volume's size (a multiple of 4096, in bytes). Durable when it returns. What shrinking
+/// cuts off is gone at once, and freed by background maintenance.
+///
+/// # Errors
+/// `NotFound`, or `Invalid` for a size that cannot be.
+pub(crate) async fn resize(
+    shared: &Arc<Shared>,
+    name: &str,
+    size_bytes: u64,
+) -> Result<VolumeInfo> {
+    check_size(name, size_bytes)?;
+    let _lock = shared.admin_lock.lock().await;
+    let (info, core) = {
+        let state = lock(&shared.state);
+        state.check_writable()?;
+        let entry = find(&state, name)?;
+        (VolumeInfo::clone(&entry.info), entry.core.clone())
+    };
+    let grain = SUB_BLOCK_BYTES as u64;
+    let (new_end, old_end) = (size_bytes / grain, info.size_bytes / grain);
+    {
+        // Commands on the tail end first; later ones see the new size.
+        let guard = core.range_lock.exclusive(new_end, u64::MAX).await;
+        let _lock = core.trim_lock.lock().await;
+        let record = Record::VolumeResize {
+            id: info.id,
+            size_bytes,
+            trimming: list_with(shared, &core, (new_end, old_end)).await?,
+        };
+        commit(shared, record, Some(guard)).await?;
+    }
+    flush(shared).await?;
+    let info = VolumeInfo { size_bytes, ..info };
+    notify(shared, VolumeChangeKind::Resized, info.clone());
+    Ok(info)
+}
+
+/// Deletes a volume: gone for hosts at once and for good. Its blocks are freed by background
+/// maintenance.
+///
+/// # Errors
+/// `NotFound` if there is none of that name.
+pub(crate) async fn delete(shared: &Arc<Shared>, name: &str) -> Result<()> {
+    let _lock = shared.admin_lock.lock().await;
+    let info = {
+        let state = lock(&shared.state);
+        state.check_writable()?;
+        VolumeInfo::clone(&find(&state, name)?.info)
+    };
+    commit(shared, Record::VolumeDelete { id: info.id }, None).await?;
+    flush(shared).await?;
+    notify(
+        shared,
+        VolumeChangeKind::Deleted,
+        VolumeInfo {
+            state: VolumeState::Deleting,
+            ..info
+        },
+    );
+    Ok(())
+}
+
+fn notify(shared: &Shared, kind: VolumeChangeKind, info: VolumeInfo) {
+    let what = match kind {
+        VolumeChangeKind::Created => "a volume was created",
+        VolumeChangeKind::Resized => "a volume was resized",
+        VolumeChangeKind::Deleted => "a volume was deleted: its blocks are freed in the background",
+    };
+    tracing::info!(volume = %info.name, size_bytes = info.size_bytes, "{what}");
+    let change = VolumeChange { kind, info };
+    for subscriber in lock(&shared.subscribers).iter() {
+        subscriber(&change);
+    }
+}
+
+fn find<'a>(state: &'a State, name: &str) -> Result<&'a crate::metadata::volume::VolumeEntry> {
+    state
+        .volumes
+        .values()
+        .find(|entry| entry.is_active() && entry.info.name == name)
+        .ok_or_else(|| EngineError::not_found(format!("there is no volume `{name}`")))
+}
+
+fn check_size(name: &str, size_bytes: u64) -> Result<()> {
+    if size_bytes == 0
+        || size_bytes > SIZE_BYTES_MAX
+        || !size_bytes.is_multiple_of(SUB_BLOCK_BYTES as u64)
+    {
+        return Err(EngineError::invalid(format!(
+            "volume `{name}`: a size of {size_bytes} bytes is not possible; it must be a multiple of 4096 \
+             from 4096 to 2^60"
+        )));
+    }
+    Ok(())
+}
+
+fn check_name(name: &str, of: &str) -> Result<()> {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    if name.is_empty() || name.len() > 64 || !name.bytes().all(is_allowed) {
+        return Err(EngineError::invalid(format!(
+            "`{}` is no name for a {of}; use 1 to 64 of a-z A-Z 0-9 . _ -",
+            name.chars().take(80).collect::<String>().escape_default()
+        )));
+    }
+    Ok(())
+}
+
+/// The row of a new volume.
+fn plan(state: &State, spec: VolumeSpec) -> Result<VolumeInfo> {
+    check_name(&spec.name, "volume")?;
+    if !spec.domain.is_empty() {
+        check_name(&spec.domain, "domain")?;
+    }
+    check_size(&spec.name, spec.size_bytes)?;
+    let name = spec.name;
+    let invalid = |what: String| Err(EngineError::invalid(format!("volume `{name}`: {what}")));
+    if ![512, 4096].contains(&spec.lba_bytes) {
+        return invalid(format!(
+            "LBAs of {} bytes are not possible; use 512 or 4096",
+            spec.lba_bytes
+        ));
+    }
+    if state.volumes.len() >= VOLUMES_MAX {
+        return invalid(format!(
+            "the pool has {VOLUMES_MAX} volumes already; delete one first"
+        ));
+    }
+    let active = || {
+        state
+            .volumes
+            .values()
+            .filter(|entry| entry.is_active())
+            .map(|entry| &entry.info)
+    };
+    if active().any(|info| info.name == name) {
+        return invalid("there is one of that name already".to_owned());
+    }
+    let is_taken = |nsid: u32| active().any(|info| info.nsid == nsid);
+    let nsid = match spec.nsid {
+        Some(nsid) if nsid == 0 || nsid as usize > VOLUMES_MAX => {
+            return invalid(format!(
+                "namespace identifier {nsid} is not possible; use 1 to {VOLUMES_MAX}"
+            ));
+        }
+        Some(nsid) if is_taken(nsid) => {
+            return invalid(format!("namespace identifier {nsid} is taken"));
+        }
+        Some(nsid) => nsid,
+        // One of the first numbers is free: there are fewer volumes than numbers.
+        None => (1..=VOLUMES_MAX as u32)
+            .find(|nsid| !is_taken(*nsid))
+            .unwrap_or(1),
+    };
+    let uuid = spec.uuid.unwrap_or_else(Uuid::new_v4);
+    if uuid.is_nil() {
+        return invalid(format!("UUID {uuid} identifies nothing"));
+    }
+    if let Some(entry) = state.volumes.values().find(|entry| entry.info.uuid == uuid) {
+        return invalid(match entry.is_active() {
+            true => format!("UUID {uuid} is that of volume '{}'", entry.info.name),
+            false => format!(
+                "UUID {uuid} is that of the deleted volume '{}', whose space is not freed yet: try again then",
+                entry.info.name
+            ),
+        });
+    }
+    let Some(id) = state.next_volume else {
+        return invalid("all volume numbers are used up".to_owned());
+    };
+    Ok(VolumeInfo {
+        id,
+        nsid,
+        uuid,
+        // Derived, so that it never changes either; hosts take it as an opaque identifier.
+        nguid: *uuid.as_bytes(),
+        size_bytes: spec.size_bytes,
+        lba_bytes: spec.lba_bytes,
+        state: VolumeState::Active,
+        dedup: spec.dedup,
+        verify: spec.verify,
+        domain: spec.domain,
+        trimming: Vec::new(),
+        compression: spec.compression,
+        name,
+    })
+}

@@ -1,0 +1,52 @@
+//! A command with its data, on its way from a host.
+
+use std::cell::RefCell;
+
+use nvme::{Sqe, Status};
+use reactor::Buffer;
+
+use crate::memory::{FabricMemory, Permit};
+
+/// Why data of a command could not be fetched.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("cannot fetch the data of a command: {message}")]
+pub struct TransferError {
+    /// What to complete the command with.
+    pub status: Status,
+    /// What went wrong.
+    pub message: &'static str,
+}
+
+impl TransferError {
+    pub(crate) const GONE: Self = Self {
+        status: Status::DATA_TRANSFER_ERROR,
+        message: "the connection ended before the data came",
+    };
+
+    pub(crate) fn new(status: Status, message: &'static str) -> Self {
+        Self { status, message }
+    }
+}
+
+/// A command as it arrived, with its in-capsule data.
+#[derive(Debug)]
+pub struct Capsule {
+    /// The submission queue entry.
+    pub sqe: Sqe,
+    pub(crate) data: CapsuleData,
+}
+
+/// Where the data of a capsule is.
+#[derive(Debug)]
+pub(crate) enum CapsuleData {
+    /// It has none.
+    None,
+    /// Behind the queue entry in a posted receive, up to `len` bytes of it.
+    Received { memory: FabricMemory, len: usize },
+    /// In a buffer of its own, which whoever fetches the data takes out.
+    Buffer(RefCell<Option<Buffer>>),
+    /// In memory of the queue, because no buffer was free; the permit is its share of the bound.
+    Kept { bytes: Box<[u8]>, _permit: Permit },
+    /// It arrived and is not there: the command fails with this.
+    Lost(TransferError),
+}

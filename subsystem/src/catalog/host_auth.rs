@@ -1,0 +1,194 @@
+//! A host's keys, as the pool's settings store them. Only their owner can read a pool's files.
+
+use nvme::auth::{ConfiguredPsk, Group, Hash, Secret};
+use serde::{Deserialize, Serialize};
+
+/// TLS keys that a host may have: two or more for each cipher suite, to change from one to the next.
+pub const TLS_KEYS_MAX: usize = 8;
+
+/// How a host proves who it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostAuth {
+    /// The host's secret: with it, the host has to authenticate.
+    #[serde(default, with = "secret", skip_serializing_if = "Option::is_none")]
+    pub dhchap_secret: Option<Secret>,
+    /// The controller's secret, for hosts that authenticate the controller too.
+    #[serde(default, with = "secret", skip_serializing_if = "Option::is_none")]
+    pub dhchap_ctrl_secret: Option<Secret>,
+    /// Hashes to negotiate, the preferred one first; empty for all.
+    #[serde(default, with = "hashes", skip_serializing_if = "Vec::is_empty")]
+    pub dhchap_hashes: Vec<Hash>,
+    /// The same of Diffie-Hellman groups.
+    #[serde(default, with = "groups", skip_serializing_if = "Vec::is_empty")]
+    pub dhchap_groups: Vec<Group>,
+    /// Its TLS keys, the newest one last; [`TLS_KEYS_MAX`] at most.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tls_keys: Vec<TlsKey>,
+    /// The number of the newest key, so that no number is used twice.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub tls_keys_made: u32,
+    /// The host must use TLS, except with the discovery subsystem and to have a TLS key made.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tls_only: bool,
+}
+
+/// A key of TLS.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TlsKey {
+    /// Its number among the keys of its host.
+    pub id: u32,
+    /// The key.
+    #[serde(with = "psk")]
+    pub psk: ConfiguredPsk,
+    /// For an identity of version 0 it is derived as nvme-cli did before its version 2.14
+    /// ([`nvme::auth::Derivation::Compat`]). Identities of version 1 tell by themselves.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub compat: bool,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+impl HostAuth {
+    /// The hash to use with a host that offers these identifiers.
+    #[must_use]
+    pub fn choose_hash(&self, offered: &[u8]) -> Option<Hash> {
+        let allowed = match &self.dhchap_hashes[..] {
+            [] => &Hash::ALL,
+            allowed => allowed,
+        };
+        let is_offered = |hash: &Hash| offered.contains(&hash.id());
+        allowed.iter().copied().find(is_offered)
+    }
+
+    /// The group to use with a host that offers these identifiers.
+    #[must_use]
+    pub fn choose_group(&self, offered: &[u8]) -> Option<Group> {
+        let allowed = match &self.dhchap_groups[..] {
+            [] => &Group::ALL[..],
+            allowed => allowed,
+        };
+        let is_offered = |group: &Group| offered.contains(&group.id());
+        allowed.iter().copied().find(is_offered)
+    }
+}
+
+mod secret {
+    use nvme::auth::Secret;
+    use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
+
+    pub(super) fn serialize<S: Serializer>(
+        secret: &Option<Secret>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        match secret {
+            Some(secret) => serializer.serialize_some(secret.to_text().as_str()),
+            None => serializer.serialize_none(),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Secret>, D::Error> {
+        let text = Option::<String>::deserialize(deserializer)?;
+        text.map(|text| Secret::parse(&text))
+            .transpose()
+            .map_err(D::Error::custom)
+    }
+}
+
+mod psk {
+    use nvme::auth::ConfiguredPsk;
+    use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
+
+    pub(super) fn serialize<S: Serializer>(
+        psk: &ConfiguredPsk,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&psk.to_text())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<ConfiguredPsk, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        ConfiguredPsk::parse(&text).map_err(D::Error::custom)
+    }
+}
+
+/// Lists of things that have names.
+macro_rules! names {
+    ($module:ident, $kind:ty) => {
+        mod $module {
+            use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
+
+            pub(super) fn serialize<S: Serializer>(
+                list: &[$kind],
+                serializer: S,
+            ) -> Result<S::Ok, S::Error> {
+                serializer.collect_seq(list.iter().map(|item| item.name()))
+            }
+
+            pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+                deserializer: D,
+            ) -> Result<Vec<$kind>, D::Error> {
+                let names = Vec::<String>::deserialize(deserializer)?;
+                let parse = |name: &String| {
+                    <$kind>::from_name(name)
+                        .ok_or_else(|| D::Error::custom(format!("'{name}' is not known")))
+                };
+                names.iter().map(parse).collect()
+            }
+        }
+    };
+}
+
+names!(hashes, nvme::auth::Hash);
+names!(groups, nvme::auth::Group);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_reads_back() {
+        let auth = HostAuth {
+            dhchap_secret: Some(Secret::from_random(Some(Hash::Sha384), &[1; 64])),
+            dhchap_ctrl_secret: Some(Secret::from_random(None, &[2; 64])),
+            dhchap_hashes: vec![Hash::Sha256],
+            dhchap_groups: vec![Group::Ffdhe8192, Group::Null],
+            tls_keys: vec![TlsKey {
+                id: 3,
+                psk: ConfiguredPsk::from_random(Hash::Sha384, &[3; 64]),
+                compat: true,
+            }],
+            tls_keys_made: 3,
+            tls_only: true,
+        };
+        let text = serde_json::to_string(&auth).unwrap();
+        assert_eq!(serde_json::from_str::<HostAuth>(&text).unwrap(), auth);
+        assert_eq!(
+            serde_json::from_str::<HostAuth>("{}").unwrap(),
+            HostAuth::default()
+        );
+    }
+
+    #[test]
+    fn a_host_that_offers_an_exchange_gets_one_and_none_only_if_it_offers_nothing_else() {
+        let auth = HostAuth::default();
+        // The order in which Linux offers them.
+        assert_eq!(auth.choose_hash(&[1, 2, 3]), Some(Hash::Sha512));
+        assert_eq!(
+            auth.choose_group(&[0, 1, 2, 3, 4, 5]),
+            Some(Group::Ffdhe2048)
+        );
+        assert_eq!(auth.choose_group(&[0]), Some(Group::Null));
+        assert_eq!(auth.choose_hash(&[9]), None);
+        let strict = HostAuth {
+            dhchap_groups: vec![Group::Ffdhe8192],
+            ..HostAuth::default()
+        };
+        assert_eq!(strict.choose_group(&[0, 1]), None);
+    }
+}

@@ -1,0 +1,132 @@
+//! A connected queue: what its commands share on its reactor.
+//!
+//! Guarantee: other reactors reach it only through [`QueueHandle`] and the target, and a command that succeeds writes to
+//! neither of them: it writes to its own queue's counters.
+
+pub(crate) mod command;
+mod retry;
+pub(crate) mod workers;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use dedup::Volume;
+use nvme::ana::AnaState;
+use reactor::BufferPool;
+
+use crate::admission::Admission;
+use crate::auth::queue_auth::QueueAuth;
+use crate::catalog::NamespaceConfig;
+use crate::controller::in_flight::InFlight;
+use crate::controller::{Controller, QueueHandle};
+use crate::counters::QueueCounters;
+use crate::queue::Queue;
+use crate::reservation;
+use crate::target::Target;
+pub(crate) use retry::DELAYS_100MS;
+use workers::Workers;
+
+/// Namespaces that a queue caches. Hosts rarely use more on one queue; if they do, the cache is emptied.
+const VOLUMES_REMEMBERED: usize = 64;
+
+/// A connected queue.
+pub(crate) struct ConnectedQueue<Q: Queue> {
+    pub(crate) target: Arc<Target>,
+    pub(crate) controller: Arc<Controller>,
+    pub(crate) handle: Arc<QueueHandle>,
+    /// The transport's end of it.
+    pub(crate) transport: Q,
+    /// Memory for data between hosts and drives. A host that uses much of it waits for buffers.
+    pub(crate) buffers: BufferPool,
+    pub(crate) in_flight: InFlight,
+    pub(crate) workers: Workers,
+    pub(crate) counters: Arc<QueueCounters>,
+    pub(crate) auth: QueueAuth,
+    volumes: RefCell<Remembered>,
+}
+
+/// A namespace and its volume as they were when the target last changed.
+pub(crate) struct KnownVolume {
+    pub(crate) volume: Arc<Volume>,
+    /// What the host may do to it.
+    pub(crate) admission: Admission,
+    /// Its settings in the subsystem.
+    pub(crate) config: Arc<NamespaceConfig>,
+    /// The ANA state of the controller's path.
+    pub(crate) ana: AnaState,
+}
+
+#[derive(Default)]
+struct Remembered {
+    generation: u64,
+    volumes: Vec<(u32, Rc<KnownVolume>)>,
+}
+
+impl<Q: Queue> ConnectedQueue<Q> {
+    pub(crate) fn new(
+        target: Arc<Target>,
+        controller: Arc<Controller>,
+        handle: Arc<QueueHandle>,
+        transport: Q,
+        buffers: BufferPool,
+        auth: QueueAuth,
+    ) -> Rc<Self> {
+        Rc::new(Self {
+            auth,
+            counters: target.health.enrol(&here()),
+            target,
+            controller,
+            handle,
+            transport,
+            buffers,
+            in_flight: InFlight::default(),
+            workers: Workers::default(),
+            volumes: RefCell::default(),
+        })
+    }
+
+    /// The namespace of that identifier, if this queue's controller sees it.
+    pub(crate) fn namespace(&self, nsid: u32) -> Option<Rc<KnownVolume>> {
+        // Read before the look-up: the next command sees a change in between.
+        let generation = self.target.generation();
+        let mut known = self.volumes.borrow_mut();
+        if known.generation != generation || known.volumes.len() >= VOLUMES_REMEMBERED {
+            known.generation = generation;
+            known.volumes.clear();
+        }
+        if let Some((_, volume)) = known.volumes.iter().find(|(id, _)| *id == nsid) {
+            return Some(volume.clone());
+        }
+        let live = self.target.live();
+        let visible = live.namespace(&self.controller, nsid)?;
+        let info = visible.volume.info();
+        let volume = Rc::new(KnownVolume {
+            volume: visible.volume.clone(),
+            config: visible.config.clone(),
+            ana: live.ana_state(&self.controller, visible.config.ana_group),
+            admission: Admission {
+                size_bytes: info.size_bytes,
+                lba_bytes: info.lba_bytes,
+                write_protect: visible.config.write_protect,
+                reservations: reservation::Watch::new(
+                    self.target.reservations.of(info.uuid),
+                    reservation::HostId::from_bytes(self.controller.host.id),
+                ),
+            },
+        });
+        known.volumes.push((nsid, volume.clone()));
+        Some(volume)
+    }
+}
+
+/// The name of this reactor.
+fn here() -> String {
+    reactor::current().map_or_else(String::new, |reactor| reactor.name().to_owned())
+}
+
+impl<Q: Queue> Drop for ConnectedQueue<Q> {
+    fn drop(&mut self) {
+        self.target.health.retire(&self.counters);
+    }
+}

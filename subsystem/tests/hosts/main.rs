@@ -1,0 +1,24 @@
+//! Hosts that are made by hand: controllers and queues driven with submission queue entries over a
+//! queue in memory, against a real engine on a drive in memory. No network, no sleeping: everything
+//! that is waited for is awaited.
+
+mod admin;
+mod ana;
+mod announced;
+mod association;
+mod auth;
+mod bad_input;
+mod commands;
+mod conflicts;
+mod connect;
+mod every_command;
+mod harness;
+mod identity;
+mod io;
+mod limits;
+mod log_lines;
+mod logs;
+mod misuse;
+mod reservations;
+mod subsystems;
+mod tls;

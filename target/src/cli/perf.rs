@@ -1,0 +1,139 @@
+//! `onefold perf`: a load over the network interface.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use bench::perf::{Interrupt, Limit, Options, PerfError};
+use dedup::ErrorKind;
+use subsystem::errors::Failure;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::args::PerfArgs;
+use super::run::on_reactor;
+use super::{Exit, Outcome, print, print_json};
+use crate::exit::{EXIT_FAILED, EXIT_INCONSISTENT, EXIT_INTERRUPTED};
+
+/// Memory that every load needs, besides its data.
+const PERF_BUFFER_BYTES_MIN: usize = 8 << 20;
+
+/// `onefold perf`: 0 all right, 2 wrong data was read, 1 commands failed, the connection was lost, nothing was verified
+/// that should have been, or it could not run, 130 it was interrupted.
+pub(super) fn run(args: PerfArgs) -> Outcome {
+    let limit = match (args.time, args.size) {
+        (Some(seconds), _) => Limit::Time(Duration::from_secs(seconds)),
+        (None, Some(bytes)) => Limit::Bytes(bytes),
+        (None, None) => return Err(Failure::invalid("perf needs --time or --size").into()),
+    };
+    let block_bytes = usize::try_from(args.bs)
+        .ok()
+        .filter(|bs| (1..=reactor::MAX_BUFFER_BYTES).contains(bs))
+        .ok_or_else(|| Failure::invalid(format!("--bs {} is no usable block size", args.bs)))?;
+    if args.verify && args.rw.only_reads() && args.seed.is_none() {
+        return Err(Failure::invalid(
+            "--verify cannot know what is to be read: name the --seed that it was written with",
+        )
+        .into());
+    }
+    // Without a seed no run repeats what another one wrote.
+    let seed = args
+        .seed
+        .unwrap_or_else(|| uuid::Uuid::new_v4().as_u64_pair().1);
+    let (host, subsystem) = (args.identity.hostnqn.as_ref(), &args.subsystem.nqn);
+    let tls = args.tls.config(host, subsystem.as_str())?;
+    let options = Options {
+        address: args.subsystem.address,
+        subsystem: args.subsystem.nqn,
+        nsid: args.nsid,
+        pattern: args.rw,
+        block_bytes,
+        depth: args.qd,
+        queues: args.queues,
+        limit,
+        range_bytes: args.range,
+        duplicate_percent: args.dup,
+        zero_percent: args.zero,
+        seed,
+        verify: args.verify,
+        header_digest: args.header_digest,
+        data_digest: args.data_digest,
+        tls,
+        host: args.identity.hostnqn.clone(),
+        keys: args.identity.keys()?,
+        interrupt: Interrupt::default(),
+    };
+    options
+        .check_alone()
+        .map_err(|e| Failure::invalid(e.to_string()))?;
+    // Buffers are handed out in powers of two.
+    let in_flight = usize::from(options.depth) * usize::from(options.queues);
+    let buffer_bytes = block_bytes
+        .next_power_of_two()
+        .max(4096)
+        .saturating_mul(in_flight)
+        .saturating_mul(2)
+        .max(PERF_BUFFER_BYTES_MIN);
+    on_interrupt(&options.interrupt)?;
+    let report = on_reactor(buffer_bytes, bench::perf::run(&options))?.map_err(|error| {
+        let failure = match &error {
+            PerfError::Options(_) => Failure::invalid(error.to_string()),
+            _ => Failure::unavailable(error.to_string()),
+        };
+        Exit::could_not_run(failure)
+    })?;
+    if args.json {
+        print_json(&report)?;
+    } else {
+        print(&format!("{report}, seed {seed}\n"));
+    }
+    if let Some(why) = report.nothing_verified() {
+        return Err(Exit::could_not_run(Failure::invalid(why)));
+    }
+    if let Some(why) = report.connection_lost {
+        return Err(Exit {
+            failure: Failure::unavailable(format!("the connection was lost: {why}")),
+            code: match report.verify_errors {
+                0 => EXIT_FAILED,
+                _ => EXIT_INCONSISTENT,
+            },
+        });
+    }
+    Ok(match (report.verify_errors, report.errors) {
+        (0, 0) if report.interrupted => ExitCode::from(EXIT_INTERRUPTED),
+        (0, 0) => ExitCode::SUCCESS,
+        (0, _) => ExitCode::from(EXIT_FAILED),
+        _ => ExitCode::from(EXIT_INCONSISTENT),
+    })
+}
+
+/// Lets Ctrl-C and SIGTERM end the load, so that it still reports; where it has nothing to report, and when they come
+/// again, they end the program at once.
+fn on_interrupt(load: &Interrupt) -> Result<(), Failure> {
+    let cannot = |e: std::io::Error| {
+        Failure::new(ErrorKind::Internal, format!("cannot wait for signals: {e}"))
+    };
+    let load = load.clone();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()
+        .map_err(cannot)?;
+    let signals = {
+        let _here = runtime.enter();
+        [SignalKind::interrupt(), SignalKind::terminate()].map(signal)
+    };
+    let [interrupt, terminate] = signals;
+    let (mut interrupt, mut terminate) = (interrupt.map_err(cannot)?, terminate.map_err(cannot)?);
+    std::thread::spawn(move || {
+        runtime.block_on(async {
+            loop {
+                tokio::select! {
+                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => {}
+                }
+                if !load.set() {
+                    std::process::exit(EXIT_INTERRUPTED.into());
+                }
+            }
+        })
+    });
+    Ok(())
+}

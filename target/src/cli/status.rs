@@ -1,0 +1,330 @@
+//! `onefold status`: a daemon at one moment, as a table for people.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use api::client::Client;
+use api::status::{PoolSpace, SpaceDetail, Status};
+use api::volumes::{Shown, common_nsid};
+use dedup::{Survey, VolumeShares};
+
+use super::args::StatusArgs;
+use super::health::{health_text, verdict_text};
+use super::run::converse;
+use super::table::{Align, table};
+use super::{Outcome, print, print_json};
+use crate::size::format_human;
+
+/// `onefold status`
+pub(super) fn run(args: &StatusArgs) -> Outcome {
+    let pool = &args.pool.pool;
+    let client = Client::new(pool);
+    if args.survey {
+        converse(client.survey())?;
+    }
+    if args.json {
+        print_json(&converse(client.status())?)?;
+    } else {
+        let talk = async { Ok((client.status().await?, client.space_detail().await?)) };
+        let (status, detail) = converse(talk)?;
+        print(&render(&status, &detail, &pool.display().to_string()));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The namespaces of a volume for people: one identifier if it is the same everywhere.
+pub(super) fn nsid_text(namespaces: &[Shown]) -> String {
+    match common_nsid(namespaces) {
+        Some(nsid) => nsid.to_string(),
+        None if namespaces.is_empty() => "none".to_owned(),
+        None => {
+            let all: Vec<String> = namespaces.iter().map(|it| it.nsid.to_string()).collect();
+            all.join(",")
+        }
+    }
+}
+
+/// The table for people. Exact bytes stand beside the rounded figures, so that sums can be checked.
+fn render(status: &Status, detail: &SpaceDetail, pool_dir: &str) -> String {
+    let mut text = format!("onefold {}, pool {pool_dir}\n", status.version);
+    text += &verdict_text(&status.health.verdict);
+    text.push('\n');
+    let pool = &status.pool;
+    let bytes_row = |label: &str, bytes: u64| {
+        vec![
+            label.to_owned(),
+            format_human(bytes),
+            format!("{bytes} bytes"),
+        ]
+    };
+    let mut rows = vec![
+        used_row(pool),
+        bytes_row("reclaiming", detail.reclaiming_bytes),
+        bytes_row("free", detail.free_bytes),
+        bytes_row("capacity", pool.capacity_bytes),
+        bytes_row("metadata", pool.metadata_bytes),
+        bytes_row("logical", pool.logical_bytes),
+    ];
+    rows.push(vec![
+        "dedup ratio".into(),
+        format!("{:.2}", pool.dedup_ratio),
+        String::new(),
+    ]);
+    rows.push(bytes_row(
+        "saved by compression",
+        pool.compression_saved_bytes,
+    ));
+    rows.push(vec![
+        "fingerprint".into(),
+        pool.fingerprint.to_string(),
+        String::new(),
+    ]);
+    text += &table(
+        &["POOL", "", ""],
+        &rows,
+        &[Align::Left, Align::Right, Align::Right],
+    );
+    text += "Reclaiming: freed, and free for new data when a flush has made that durable.\n";
+    let _ = writeln!(
+        text,
+        "\nMaps in memory: {} of {} at most; parts of them were read {} times.",
+        format_human(detail.metadata_resident_bytes),
+        format_human(detail.metadata_cache_bytes),
+        detail.map_page_reads
+    );
+    let _ = writeln!(
+        text,
+        "Index: {} blocks in {} of {} at most; {} blocks are not in it, the store was asked {} times and knew {}.",
+        detail.indexed_blocks,
+        format_human(detail.index_bytes),
+        format_human(detail.index_bytes_max),
+        detail.unindexed_blocks,
+        detail.hint_lookups,
+        detail.hint_hits,
+    );
+    if detail.corrupt_blocks > 0 {
+        let _ = writeln!(
+            text,
+            "\nDamaged blocks found while reading: {}",
+            detail.corrupt_blocks
+        );
+    }
+    text += &health_text(&status.health);
+    text.push('\n');
+    let rows: Vec<_> = status
+        .volumes
+        .iter()
+        .map(|v| {
+            vec![
+                v.name.clone(),
+                nsid_text(&v.namespaces),
+                format_human(v.size_bytes),
+                format_human(v.logical_bytes),
+                format_human(v.zero_bytes),
+                v.uuid.clone(),
+            ]
+        })
+        .collect();
+    text += &table(
+        &["VOLUME", "NSID", "SIZE", "LOGICAL", "ZERO", "UUID"],
+        &rows,
+        &[
+            Align::Left,
+            Align::Right,
+            Align::Right,
+            Align::Right,
+            Align::Right,
+            Align::Left,
+        ],
+    );
+    text += "Zero: reads as zeros, because it was never written, trimmed or written with zeros; it takes no space.\n";
+    if let Some(survey) = &status.survey {
+        text += &survey_text(survey);
+    }
+    text.push('\n');
+    if status.hosts.is_empty() {
+        text += "No host is attached.\n";
+        return text;
+    }
+    let rows: Vec<_> = status
+        .hosts
+        .iter()
+        .map(|h| {
+            vec![
+                h.hostnqn.clone(),
+                h.address.clone(),
+                match &h.tls {
+                    Some(suite) => format!("{}, {suite}", h.transport),
+                    None => h.transport.clone(),
+                },
+                h.queues.to_string(),
+            ]
+        })
+        .collect();
+    text += &table(
+        &["HOST", "ADDRESS", "TRANSPORT", "QUEUES"],
+        &rows,
+        &[Align::Left, Align::Left, Align::Left, Align::Right],
+    );
+    text
+}
+
+/// What is used, and how much of the pool that is: 100 % when nothing is free, and only then.
+fn used_row(pool: &PoolSpace) -> Vec<String> {
+    let percent = u128::from(pool.used_bytes) * 100 / u128::from(pool.capacity_bytes.max(1));
+    vec![
+        "used".to_owned(),
+        format!("{percent} %, {}", format_human(pool.used_bytes)),
+        format!("{} bytes", pool.used_bytes),
+    ]
+}
+
+/// What volumes have alone and share, all of it as it was when it was counted; how the figures add up, and
+/// how exact they are.
+fn survey_text(survey: &Survey) -> String {
+    let row = |shares: &VolumeShares| {
+        vec![
+            shares.name.clone(),
+            format_human(shares.logical_bytes),
+            format_human(shares.unique_bytes),
+            format_human(shares.shared_bytes),
+        ]
+    };
+    let rows: Vec<_> = survey.volumes.iter().map(row).collect();
+    let mut text = format!("\nWhat volumes shared {} s ago:\n", survey.age_seconds);
+    text += &table(
+        &["VOLUME", "LOGICAL", "UNIQUE", "SHARED"],
+        &rows,
+        &[Align::Left, Align::Right, Align::Right, Align::Right],
+    );
+    let unique: u64 = survey.volumes.iter().map(|v| v.unique_bytes).sum();
+    let exactness = match survey.sampled_one_in {
+        0 | 1 => "exact".to_owned(),
+        several => {
+            let error = survey.volumes.iter().map(|v| v.error_bytes).max();
+            let error = format_human(error.unwrap_or(0));
+            format!("from one block in {several}, each figure within {error} in 19 of 20 cases")
+        }
+    };
+    text += "Unique: in this volume alone, and free when it is deleted. Shared: in other volumes too.\n";
+    let _ = writeln!(
+        text,
+        "Unique {} + shared {} = used {} then ({exactness}).",
+        format_human(unique),
+        format_human(survey.shared_bytes),
+        format_human(survey.used_bytes)
+    );
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use api::volumes::Shown;
+    use serde_json::json;
+    use subsystem::DEFAULT_SUBSYSTEM_NQN;
+
+    use super::*;
+
+    fn example() -> Status {
+        let status = json!({
+            "version": "0.1.0",
+            "pool": {
+                "capacity_bytes": 64u64 << 30,
+                "used_bytes": 4 << 20,
+                "metadata_bytes": 77,
+                "logical_bytes": 12 << 20,
+                "dedup_ratio": 3.0,
+                "compression_saved_bytes": 0,
+                "fingerprint": "blake3",
+            },
+            "volumes": [{
+                "name": "vol0",
+                "nsid": 1,
+                "namespaces": [{"subsystem": DEFAULT_SUBSYSTEM_NQN, "nsid": 1}],
+                "uuid": "6f6e6566-6f6c-4d00-8000-000000000001",
+                "size_bytes": 64u64 << 30,
+                "logical_bytes": 12 << 20,
+            }],
+            "hosts": [{
+                "hostnqn": "nqn.2014-08.org.nvmexpress:uuid:1",
+                "address": "192.0.2.7",
+                "transport": "rdma",
+                "queues": 4,
+            }],
+            "transports": [],
+            "reactors": [],
+        });
+        serde_json::from_value(status).expect("a status")
+    }
+
+    #[test]
+    fn what_is_wrong_comes_first_with_its_time_and_remedy() {
+        let mut status = example();
+        let reason = dedup::Reason {
+            what: "the pool is full".into(),
+            since: "2026-11-22T15:04:15Z".into(),
+            remedy: "add a drive".into(),
+        };
+        status.health.verdict = dedup::Verdict {
+            state: dedup::HealthState::TakesNoWrites,
+            reasons: vec![reason],
+            refused_writes: 7,
+        };
+        status.pool.used_bytes = status.pool.capacity_bytes;
+        let text = render(&status, &SpaceDetail::default(), "/srv/pool");
+        let second = text.lines().nth(1).expect("a second line");
+        assert_eq!(
+            second,
+            "Health: TAKES NO WRITES (7 writes failed since the start)"
+        );
+        let third = text.lines().nth(2).expect("a third line");
+        assert_eq!(
+            third,
+            "  since 2026-11-22T15:04:15Z: the pool is full; add a drive"
+        );
+        assert!(text.contains("100 %, 64.0 GiB"), "{text}");
+    }
+
+    #[test]
+    fn the_table_is_aligned_and_its_bytes_add_up() {
+        let detail = SpaceDetail {
+            reclaiming_bytes: 1 << 20,
+            free_bytes: (64 << 30) - (5 << 20),
+            ..SpaceDetail::default()
+        };
+        let text = render(&example(), &detail, "/srv/pool");
+        let bytes_of = |label: &str| -> u64 {
+            let line = text.lines().find(|l| l.starts_with(label)).expect(label);
+            let fields: Vec<_> = line.split_whitespace().collect();
+            fields[fields.len() - 2].parse().expect("bytes")
+        };
+        assert_eq!(
+            bytes_of("used") + bytes_of("reclaiming") + bytes_of("free"),
+            bytes_of("capacity")
+        );
+        assert!(text.contains("VOLUME  NSID"), "{text}");
+        assert!(text.lines().all(|l| l == l.trim_end()), "{text}");
+        let column = |line: &str, word: &str| line.find(word).expect("the word is in the line");
+        let heading = text.lines().find(|l| l.starts_with("HOST")).expect("hosts");
+        let row = text
+            .lines()
+            .find(|l| l.starts_with("nqn."))
+            .expect("a host");
+        assert_eq!(column(heading, "ADDRESS"), column(row, "192.0.2.7"));
+    }
+
+    #[test]
+    fn the_identifiers_of_a_volume_are_those_of_its_namespaces() {
+        let shown = |nsids: &[u32]| -> Vec<Shown> {
+            let shown = nsids.iter().map(|nsid| Shown {
+                subsystem: format!("nqn.2026-11.dev:{nsid}"),
+                nsid: *nsid,
+            });
+            shown.collect()
+        };
+        assert_eq!(nsid_text(&shown(&[])), "none");
+        assert_eq!(nsid_text(&shown(&[7, 7])), "7");
+        assert_eq!(nsid_text(&shown(&[7, 9])), "7,9");
+        assert_eq!(common_nsid(&shown(&[7, 9])), None);
+    }
+}
