@@ -21,6 +21,20 @@ install_packages btrfs-progs cryptsetup-bin dosfstools e2fsprogs fdisk xfsprogs
 # step WORDS...: says what begins, and when.
 start=$SECONDS
 step() { echo; echo "== $* (at $((SECONDS - start)) s)"; }
+# within MINUTES COMMAND...: a command that hangs fails here, by name, with all that it started. It is a job, so that an
+# interrupt of this script ends it too; jobs ignore the interrupts of a keyboard, and the stories rely on them.
+within() {
+  local minutes=$1 job code=0
+  shift
+  timeout --kill-after=10 "${minutes}m" env --default-signal=INT,QUIT "$@" &
+  job=$!
+  trap 'kill $job' INT TERM
+  wait $job || code=$?
+  trap - INT TERM
+  [ $code != 124 ] || echo "test.sh: '$*' did not end within $minutes minutes" >&2
+  return $code
+}
+trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
 
 step "format"
 cargo fmt --all -- --check
@@ -33,21 +47,32 @@ tests/breaks/run.sh --check
 step "build"
 cargo build --workspace --all-targets
 step "tests"
-cargo test --workspace
+within 40 cargo test --workspace
 step "the program as people run it"
 build_program
 # What follows plays with this one.
 export ONEFOLD_PROGRAM=$CARGO_TARGET_DIR/release/onefold
-cargo test --workspace --test program
+within 15 cargo test --workspace --test program
 
 if [ -z "$quick" ]; then
   [ "$(id -u)" = 0 ] || { echo "the guests need root (network namespaces, taps): run as root, or ./test.sh --quick" >&2; exit 1; }
   step "lab"
   tests/lab/setup.sh
   step "guests"
-  # One at a time: an emulated guest takes a core.
-  cargo test --workspace --test guests --test guests_drives --test guests_nvme --test guests_verbs -- --ignored --test-threads=1 --nocapture
+  # Two lanes of one guest each: an emulated guest takes a core. The lines say which lane they are of.
+  cargo test --workspace --test guests --test guests_drives --test guests_nvme --test guests_verbs --no-run
+  lane() {
+    local name=$1
+    shift
+    within 40 cargo test --workspace "$@" -- --ignored --test-threads=1 --nocapture 2>&1 | sed -u "s/^/[$name] /"
+  }
+  lane hosts --test guests --test guests_drives & hosts=$!
+  lane devices --test guests_nvme --test guests_verbs & devices=$!
+  failed=
+  wait $hosts || failed=yes
+  wait $devices || failed=yes
+  [ -z "$failed" ] || { echo "test.sh: a story of a guest failed: see the lines [hosts] and [devices] above" >&2; exit 1; }
   step "fio in a guest while the daemon is killed"
-  ONEFOLD_FIO_SECONDS=${ONEFOLD_FIO_SECONDS:-90} cargo test --workspace --test fio_kills -- --ignored --nocapture
+  ONEFOLD_FIO_SECONDS=${ONEFOLD_FIO_SECONDS:-90} within 20 cargo test --workspace --test fio_kills -- --ignored --nocapture
 fi
 step "all passed"

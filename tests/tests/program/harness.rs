@@ -33,13 +33,32 @@ pub(crate) fn address() -> String {
     format!("rdma://{host}:4420")
 }
 
+/// How long a command of a story may take. The limit is only for a story that fails, so that it
+/// does so by name, and does not wait for ever for a daemon that should have refused to start.
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// Runs a command of the program to its end; one that does not end is killed and fails the story.
+#[track_caller]
 pub(crate) fn run(arguments: &[&str]) -> Output {
-    // Nobody is there to be asked, whoever runs the tests.
-    Command::new(onefold())
+    let child = Command::new(onefold())
         .args(arguments)
+        // Nobody is there to be asked, whoever runs the tests.
         .stdin(Stdio::null())
-        .output()
-        .expect("the program starts")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let pid = Pid::from_child(&child);
+    let (ended, output) = std::sync::mpsc::channel();
+    std::thread::spawn(move || ended.send(child.wait_with_output()));
+    match output.recv_timeout(LIMIT) {
+        Ok(output) => output.expect("its output can be read"),
+        Err(_) => {
+            let _ = kill_process(pid, Signal::KILL);
+            let output = output.recv().expect("its output is sent when it ends");
+            panic!("{arguments:?} did not end within {LIMIT:?}: {output:?}")
+        }
+    }
 }
 
 #[track_caller]
@@ -204,7 +223,12 @@ impl Daemon {
     #[track_caller]
     pub(crate) fn stop(mut self, signal: Signal) {
         self.signal(signal);
-        let status = self.child.wait().expect("it ends");
+        let mut ended = None;
+        wait_for("the daemon to stop", || {
+            ended = self.child.try_wait().expect("it is a child");
+            ended.is_some()
+        });
+        let status = ended.expect("it was waited for");
         assert!(status.success(), "{status:?}");
     }
 
