@@ -45,17 +45,10 @@ pub fn kind_name(kind: ErrorKind) -> &'static str {
 /// The kind of that name; what a newer daemon may invent counts as internal.
 #[must_use]
 pub fn kind_from_name(name: &str) -> ErrorKind {
-    [
-        ErrorKind::Invalid,
-        ErrorKind::NotFound,
-        ErrorKind::NoSpace,
-        ErrorKind::Corrupt,
-        ErrorKind::WriteFault,
-        ErrorKind::Unavailable,
-    ]
-    .into_iter()
-    .find(|&kind| kind_name(kind) == name)
-    .unwrap_or(ErrorKind::Internal)
+    ErrorKind::ALL
+        .into_iter()
+        .find(|&kind| kind_name(kind) == name)
+        .unwrap_or(ErrorKind::Internal)
 }
 
 /// An error as the API's JSON carries it.
@@ -131,26 +124,16 @@ impl IntoResponse for Refusal {
 mod tests {
     use super::*;
 
-    const KINDS: [ErrorKind; 7] = [
-        ErrorKind::Invalid,
-        ErrorKind::NotFound,
-        ErrorKind::NoSpace,
-        ErrorKind::Corrupt,
-        ErrorKind::WriteFault,
-        ErrorKind::Unavailable,
-        ErrorKind::Internal,
-    ];
-
     #[test]
     fn every_kind_is_an_error_of_http() {
-        for kind in KINDS {
+        for kind in ErrorKind::ALL {
             assert!((400..600).contains(&http_status(kind)));
         }
     }
 
     #[test]
     fn a_failure_survives_the_way_over_the_api() {
-        for kind in KINDS {
+        for kind in ErrorKind::ALL {
             let failure = Failure::new(kind, "volume 'a' ...");
             assert_eq!(Failure::from(ErrorBody::from(&failure)), failure);
         }

@@ -27,6 +27,17 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
+    /// Every kind, in the order of their declaration.
+    pub const ALL: [Self; 7] = [
+        Self::Invalid,
+        Self::NotFound,
+        Self::NoSpace,
+        Self::Corrupt,
+        Self::WriteFault,
+        Self::Unavailable,
+        Self::Internal,
+    ];
+
     /// Whether a write failed for a reason that lies with the pool, and not with the command.
     pub(crate) fn is_of_the_pool(self) -> bool {
         match self {
@@ -164,5 +175,30 @@ pub(crate) fn of_drive(error: &drives::DriveError) -> ErrorKind {
         drives::ErrorKind::NoSpace => ErrorKind::NoSpace,
         drives::ErrorKind::Invalid => ErrorKind::Internal,
         _ => ErrorKind::Unavailable,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kind that is declared behind this one. A new kind does not compile until it has its place here.
+    fn next(kind: ErrorKind) -> Option<ErrorKind> {
+        match kind {
+            ErrorKind::Invalid => Some(ErrorKind::NotFound),
+            ErrorKind::NotFound => Some(ErrorKind::NoSpace),
+            ErrorKind::NoSpace => Some(ErrorKind::Corrupt),
+            ErrorKind::Corrupt => Some(ErrorKind::WriteFault),
+            ErrorKind::WriteFault => Some(ErrorKind::Unavailable),
+            ErrorKind::Unavailable => Some(ErrorKind::Internal),
+            ErrorKind::Internal => None,
+        }
+    }
+
+    #[test]
+    fn the_list_of_kinds_has_every_one() {
+        let all: Vec<ErrorKind> =
+            std::iter::successors(Some(ErrorKind::Invalid), |it| next(*it)).collect();
+        assert_eq!(all, ErrorKind::ALL);
     }
 }

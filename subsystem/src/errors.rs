@@ -97,19 +97,9 @@ impl From<reactor::JoinError> for Failure {
 mod tests {
     use super::*;
 
-    const KINDS: [ErrorKind; 7] = [
-        ErrorKind::Invalid,
-        ErrorKind::NotFound,
-        ErrorKind::NoSpace,
-        ErrorKind::Corrupt,
-        ErrorKind::WriteFault,
-        ErrorKind::Unavailable,
-        ErrorKind::Internal,
-    ];
-
     #[test]
     fn only_what_can_pass_may_be_retried() {
-        for kind in KINDS {
+        for kind in ErrorKind::ALL {
             let can_pass = matches!(
                 kind,
                 ErrorKind::WriteFault | ErrorKind::Unavailable | ErrorKind::Internal

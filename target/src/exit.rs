@@ -1,17 +1,29 @@
-//! Exit codes of the program.
-//!
-//! | kind of the failure | exit code |
-//! |---|---|
-//! | invalid | 65 |
-//! | not found | 66 |
-//! | no space | 73 |
-//! | corrupt | 74 |
-//! | write fault, unavailable | 69 |
-//! | internal | 70 |
+//! Exit codes of the program: [`CODES`].
 //!
 //! They follow sysexits(3), except that 1 means 'could not run' and 2 'inconsistent'.
 
 use dedup::ErrorKind;
+
+/// Every exit code, and what it means. Help and manual print this table.
+pub const CODES: &[(u8, &str)] = &[
+    (0, "done"),
+    (
+        EXIT_FAILED,
+        "it could not do its work, or `doctor` and `config check` found something wrong",
+    ),
+    (
+        EXIT_INCONSISTENT,
+        "the pool contradicts itself (`pool check`, `pool repair`), or data are wrong (`perf`)",
+    ),
+    (EXIT_USAGE, "the command line cannot be understood"),
+    (65, "the request is invalid"),
+    (66, "what was named does not exist"),
+    (69, "no daemon, no drive or no target answers now"),
+    (70, "internal error: a bug"),
+    (73, "the pool has no space"),
+    (74, "stored data are damaged"),
+    (EXIT_INTERRUPTED, "Ctrl-C ended it (`perf`)"),
+];
 
 /// Exit code of a command line that cannot be understood (EX_USAGE): clap's own 2 would read as
 /// 'inconsistent' to a caller of `pool check`.
@@ -40,20 +52,14 @@ pub fn exit_code(kind: ErrorKind) -> u8 {
 mod tests {
     use super::*;
 
-    const KINDS: [ErrorKind; 7] = [
-        ErrorKind::Invalid,
-        ErrorKind::NotFound,
-        ErrorKind::NoSpace,
-        ErrorKind::Corrupt,
-        ErrorKind::WriteFault,
-        ErrorKind::Unavailable,
-        ErrorKind::Internal,
-    ];
-
     #[test]
-    fn no_kind_exits_with_a_code_that_means_something_else() {
-        for kind in KINDS {
-            assert!(![0, EXIT_FAILED, EXIT_INCONSISTENT, EXIT_USAGE].contains(&exit_code(kind)));
+    fn every_kind_exits_with_a_code_of_its_own_meaning_that_is_documented() {
+        let documented: Vec<u8> = CODES.iter().map(|(code, _)| *code).collect();
+        assert!(documented.is_sorted_by(|a, b| a < b), "{documented:?}");
+        for kind in ErrorKind::ALL {
+            let code = exit_code(kind);
+            assert!(documented.contains(&code), "{kind}");
+            assert!(![0, EXIT_FAILED, EXIT_INCONSISTENT, EXIT_USAGE].contains(&code));
         }
     }
 }

@@ -7,7 +7,8 @@
 //! | `listen`, `listeners`, `mdns` | where hosts come in, on every reactor |
 //! | [`pool`], `room` | a pool, opened or made, and its drives |
 //! | `descriptors`, `machine`, `signals` | what the system gives the daemon, and tells it |
-//! | [`config`] | the configuration file of `onefold serve` |
+//! | [`options`], [`config`] | the options of `onefold serve`, and the configuration file that names them |
+//! | `logging`, `output` | what goes to standard error, and to standard output |
 //! | [`size`], [`time`], [`exit`] | sizes and times as people write them, exit codes |
 //!
 //! What hosts meet is in `subsystem`, what its owner asks a daemon for in `api`.
@@ -20,8 +21,11 @@ mod descriptors;
 pub mod exit;
 mod listen;
 mod listeners;
+mod logging;
 mod machine;
 mod mdns;
+pub mod options;
+mod output;
 pub mod pool;
 mod room;
 pub mod serve;

@@ -23,7 +23,7 @@ use reactor::BufferPool;
 use subsystem::errors::Failure;
 use uuid::Uuid;
 
-use crate::cli::args::{DriveArg, VolumeArg};
+use crate::options::{DriveArg, VolumeArg};
 
 /// The largest default size of a pool and of its first volume.
 const DEFAULT_POOL_BYTES: u64 = 64 << 30;

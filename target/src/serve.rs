@@ -33,14 +33,15 @@ use subsystem::target::record;
 use subsystem::target::{Target, TargetParts};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::cli::args::{DEFAULT_MEMORY_POOL, DEFAULT_POOL, DriveArg, ServeArgs};
-use crate::cli::{line, logging, print};
-use crate::config::{self, Changes, Running};
+use crate::config::{self, Changes, ReadAgain, Running};
 use crate::descriptors::{self, Asked};
 use crate::listen::{Part, Wanted, listen};
 use crate::listeners::{Listeners, port_of};
+use crate::logging;
 use crate::machine;
 use crate::mdns::Mdns;
+use crate::options::{DEFAULT_MEMORY_POOL, DEFAULT_POOL, DriveArg, ServeArgs};
+use crate::output::print;
 use crate::pool::{self, Create, OpenPool, PoolRequest};
 use crate::signals::{Signals, Told};
 
@@ -56,11 +57,11 @@ const QUESTIONS_MAX: usize = 16;
 /// How long a clean stop waits for hosts' commands before it goes on without them.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Runs the daemon until it is told to stop.
+/// Runs the daemon until it is told to stop. A reload asks `read_again` for the options.
 ///
 /// # Errors
 /// Why it could not start, or had to stop.
-pub fn run(args: &ServeArgs) -> Result<(), Failure> {
+pub fn run(args: &ServeArgs, read_again: ReadAgain) -> Result<(), Failure> {
     // Everything the daemon makes belongs to its user alone: data, keys, the control socket.
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -69,14 +70,15 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
         .enable_all()
         .build()
         .map_err(|e| internal("cannot start the control runtime", &e))?;
-    runtime.block_on(serve(args))
+    runtime.block_on(serve(Running::new(args.clone(), read_again)))
 }
 
 fn internal(what: &str, error: &dyn std::fmt::Display) -> Failure {
     Failure::new(ErrorKind::Internal, format!("{what}: {error}"))
 }
 
-async fn serve(args: &ServeArgs) -> Result<(), Failure> {
+async fn serve(running: Running) -> Result<(), Failure> {
+    let args = running.options();
     let mut signals = Signals::new().map_err(|e| internal("cannot wait for signals", &e))?;
     let control = start_reactor("onefold-control", CONTROL_BUFFER_BYTES, Duration::ZERO)?;
     let buffer_bytes = usize::try_from(args.buffers).map_err(|_| {
@@ -97,7 +99,7 @@ async fn serve(args: &ServeArgs) -> Result<(), Failure> {
             args.spin,
         )?);
     }
-    let outcome = serve_on(args, wanted, limits, &control, &data, &mut signals).await;
+    let outcome = serve_on(running, wanted, limits, &control, &data, &mut signals).await;
     // The threads end after everything that lives on them: tasks drop their queues and drives there.
     let stopped = tokio::task::spawn_blocking(move || {
         data.into_iter().for_each(ReactorThread::stop_and_join);
@@ -153,7 +155,7 @@ fn start_reactor(
 }
 
 async fn serve_on(
-    args: &ServeArgs,
+    running: Running,
     wanted: Wanted,
     limits: Limits,
     control: &ReactorThread,
@@ -161,7 +163,7 @@ async fn serve_on(
     signals: &mut Signals,
 ) -> Result<(), Failure> {
     let control = control.handle();
-    let request = pool_request(args);
+    let request = pool_request(running.options());
     let opening = control.spawn(move || async move { pool::open(&request).await });
     let pool = opening
         .await
@@ -169,7 +171,6 @@ async fn serve_on(
     let engine = pool.engine.clone();
     let maintained = engine.clone();
     let maintenance = control.spawn(move || maintained.run_maintenance());
-    let running = Running::new(args.clone());
     let served = serve_pool(wanted, limits, running, &pool, &control, data, signals).await;
     // However serving ended: what hosts were promised becomes durable.
     let closing = control.spawn(move || async move { engine.shutdown().await });
@@ -372,7 +373,7 @@ impl Node {
     async fn reload_file(&self) -> Result<Reloaded, Failure> {
         let mut running = self.running.lock().await;
         let file = running.file()?;
-        let read = line::serve_again().map_err(Failure::invalid);
+        let read = running.read_again().map_err(Failure::invalid);
         let reloaded = match read {
             Ok(wanted) => self.apply(&mut running, file, &wanted).await,
             Err(failure) => Err(failure),

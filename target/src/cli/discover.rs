@@ -3,11 +3,12 @@
 use std::process::ExitCode;
 
 use bench::perf::OptionsError;
-use fabric::{Connector, Scheme, TcpHostConfig};
+use clap::Args;
+use fabric::{Connector, Scheme, TcpHostConfig, TransportAddress};
 use nvme::log::{DiscoveryEntry, DiscoverySubtype, Transport};
 use subsystem::errors::Failure;
 
-use super::args::DiscoverArgs;
+use super::host::TlsArgs;
 use super::run::on_reactor;
 use super::table::{Align, table};
 use super::{Outcome, print, print_json};
@@ -42,6 +43,27 @@ impl From<&DiscoveryEntry> for Offer {
             },
         }
     }
+}
+
+/// `onefold discover`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  onefold discover tcp://192.0.2.5:4420\n  onefold discover rdma://192.0.2.5:4420\n  \
+                  onefold discover tcp://192.0.2.5:4420 --hostnqn HOSTNQN --tls-key-file host.tls"
+)]
+pub struct DiscoverArgs {
+    /// The target
+    #[arg(value_name = "tcp|rdma://ADDR:PORT")]
+    pub address: TransportAddress,
+    /// Ask as this host [default: one that nobody has seen before]
+    #[arg(long, value_name = "NQN")]
+    pub hostnqn: Option<nvme::Nqn>,
+    /// How the connection is protected.
+    #[command(flatten)]
+    pub tls: TlsArgs,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `onefold discover`

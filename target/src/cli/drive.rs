@@ -9,10 +9,11 @@ use clap::Subcommand;
 use dedup::DriveStatus;
 use subsystem::errors::Failure;
 
-use super::args::{DriveArg, PoolArg};
+use super::args::PoolArg;
 use super::run::converse;
 use super::table::{Align, table};
 use super::{Outcome, print, print_json};
+use crate::options::DriveArg;
 use crate::size::format_human;
 
 /// `onefold drive ...`

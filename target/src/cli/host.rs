@@ -16,12 +16,12 @@ use nvme::Nqn;
 use nvme::auth::{ConfiguredPsk, Hash, HostKeys, Secret};
 use subsystem::errors::Failure;
 
-use super::args::parse_switch;
 use super::ask;
 use super::run::converse;
 use super::subsystem::{Answer, show};
 use super::table::{Align, table};
 use super::{Outcome, print};
+use crate::options::parse_switch;
 
 /// A file with a secret is one line of 59 to 104 bytes.
 const SECRET_FILE_BYTES_MAX: u64 = 4096;

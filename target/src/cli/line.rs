@@ -7,9 +7,11 @@ use clap::builder::Resettable;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches};
 
-use super::args::{Cli, Command, ServeArgs};
-use super::logging::LOG_VARIABLE;
+use super::args::{Cli, Command};
 use crate::config;
+use crate::exit;
+use crate::logging::LOG_VARIABLE;
+use crate::options::ServeArgs;
 
 /// The command that reads a configuration file.
 const SERVE: &str = "serve";
@@ -30,7 +32,22 @@ const SUGGESTIONS_MAX: usize = 6;
 
 /// The command line as clap knows it.
 pub(super) fn command() -> clap::Command {
-    with_signs(Cli::command())
+    let command = Cli::command();
+    let examples = command.get_after_help().cloned().unwrap_or_default();
+    let codes = exit::CODES.iter();
+    let codes = codes.map(|(code, meaning)| format!("  {code:>3}  {meaning}\n"));
+    let codes: String = codes.collect();
+    let more = format!(
+        "{examples}\n\nExit codes:\n{codes}\nUnder --json a failure is one line of JSON on standard error: kind, \
+         message, exit_code."
+    );
+    with_signs(command.after_long_help(more))
+}
+
+/// Whether a command line asks for JSON, even one that cannot be understood.
+pub(super) fn asks_for_json(words: &[OsString]) -> bool {
+    let mut options = words.iter().take_while(|word| *word != "--");
+    options.any(|word| word == "--json")
 }
 
 /// Parses a command line.
@@ -52,7 +69,7 @@ pub(super) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, cl
 ///
 /// # Errors
 /// All mistakes of the file.
-pub(crate) fn serve_again() -> Result<ServeArgs, String> {
+pub(super) fn serve_again() -> Result<ServeArgs, String> {
     let told = |error: clap::Error| {
         let text = error.to_string();
         text.trim_start_matches("error: ").trim().to_owned()

@@ -1,74 +1,98 @@
 //! The `onefold` program's commands.
 //!
 //! Guarantees: what a command prints as its result goes to standard output, everything else to
-//! standard error; a failure names the object and the remedy; the exit code follows the table in
-//! [`crate::exit`].
+//! standard error; a failure names the object and the remedy, and is a line of JSON under `--json`; the exit
+//! code follows the table in [`crate::exit`].
 
 mod ana;
 pub mod args;
 mod ask;
 pub mod bench;
-pub mod bounds;
 pub mod config;
-mod discover;
+pub mod discover;
 pub mod drive;
 pub mod estimate;
+pub mod generate;
 mod health;
 pub mod host;
-pub(crate) mod line;
+mod line;
 pub mod listener;
-pub(crate) mod logging;
-mod perf;
-mod pool;
+pub mod perf;
+pub mod pool;
 mod repair;
 mod reservation;
 mod run;
 mod scrub;
-mod status;
+pub mod status;
 pub mod subsystem;
 mod table;
-mod volume;
+pub mod volume;
 
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 use ::subsystem::errors::Failure;
+use api::errors::ErrorBody;
 use clap::error::ErrorKind as UsageKind;
-use serde::Serialize;
+use serde_json::json;
 
 use crate::exit::{EXIT_FAILED, EXIT_USAGE, exit_code};
-use args::{Command, PoolCommand};
+use crate::logging;
+use crate::output::{print, print_json};
+use args::Command;
 
 /// Runs the program with the process's arguments.
 #[must_use]
 pub fn main() -> ExitCode {
-    let cli = match line::parse(std::env::args_os()) {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let json = line::asks_for_json(&words);
+    let cli = match line::parse(words) {
         Ok(cli) => cli,
         Err(error) => {
-            let _ = error.print();
             let help = matches!(
                 error.kind(),
                 UsageKind::DisplayHelp | UsageKind::DisplayVersion
             );
-            return if help {
-                ExitCode::SUCCESS
-            } else {
-                ExitCode::from(EXIT_USAGE)
+            match json && !help {
+                true => tell(&Exit::usage(&error.to_string()), json),
+                false => drop(error.print()),
+            }
+            return match help {
+                true => ExitCode::SUCCESS,
+                false => ExitCode::from(EXIT_USAGE),
             };
         }
     };
-    if let Err(failure) = logging::start(&cli.command) {
-        let _ = writeln!(io::stderr().lock(), "onefold: {failure}");
+    let of_daemon = match &cli.command {
+        Command::Serve(args) => Some(args.log.as_str()),
+        _ => None,
+    };
+    if let Err(failure) = logging::start(of_daemon) {
+        let exit = Exit {
+            failure,
+            code: EXIT_USAGE,
+        };
+        tell(&exit, json);
         return ExitCode::from(EXIT_USAGE);
     }
     match run_command(cli.command) {
         Ok(code) => code,
         Err(error) => {
-            let mut stderr = io::stderr().lock();
-            let _ = writeln!(stderr, "onefold: {}", error.failure);
+            tell(&error, json);
             ExitCode::from(error.code)
         }
     }
+}
+
+/// Tells of a failure on standard error.
+fn tell(exit: &Exit, json: bool) {
+    let text = match json {
+        true => exit.to_json(),
+        false => format!("onefold: {}", exit.failure),
+    };
+    // Standard error that is closed cannot be told of.
+    let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
 /// A failure and the exit code that tells of it.
@@ -85,6 +109,20 @@ impl From<Failure> for Exit {
 }
 
 impl Exit {
+    /// The command line cannot be understood.
+    fn usage(text: &str) -> Self {
+        Self {
+            failure: Failure::invalid(text.trim_start_matches("error: ").trim()),
+            code: EXIT_USAGE,
+        }
+    }
+
+    /// The failure on one line: what the API answers, and the exit code.
+    fn to_json(&self) -> String {
+        let ErrorBody { kind, message } = (&self.failure).into();
+        json!({"kind": kind, "message": message, "exit_code": self.code}).to_string()
+    }
+
     /// The command could not do its work, whatever the reason: exit 1.
     fn could_not_run(failure: Failure) -> Self {
         Self {
@@ -99,7 +137,7 @@ type Outcome = Result<ExitCode, Exit>;
 fn run_command(command: Command) -> Outcome {
     match command {
         Command::Serve(args) => {
-            crate::serve::run(&args)?;
+            crate::serve::run(&args, line::serve_again)?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Config(command) => config::run(command),
@@ -113,41 +151,15 @@ fn run_command(command: Command) -> Outcome {
         Command::Reservation(command) => reservation::run(command),
         Command::Listener(command) => listener::run(command),
         Command::Status(args) => status::run(&args),
-        Command::Pool(PoolCommand::Check {
-            place,
-            data,
-            online,
-            json,
-        }) => match online {
-            true => pool::check_online(&place.dir()?, json),
-            false => pool::check(&place.dir()?, data, json),
-        },
+        Command::Pool(command) => pool::run(command),
         Command::Scrub(command) => scrub::run(command),
-        Command::Pool(PoolCommand::Backup { dir, pool }) => pool::backup(&pool.pool, &dir),
-        Command::Pool(PoolCommand::Repair { place, yes, json }) => {
-            repair::pool_repair(&place.dir()?, yes, json)
-        }
         Command::Discover(args) => discover::run(&args),
         Command::Perf(args) => perf::run(args),
         Command::Bench(command) => bench::run(command),
         Command::Estimate(args) => estimate::run(args),
+        Command::Completions(args) => generate::completions(&args),
+        Command::Man(args) => generate::man(&args),
     }
-}
-
-/// Prints a result. A reader that went away (a closed pipe) is no failure.
-pub(crate) fn print(text: &str) {
-    let mut stdout = io::stdout().lock();
-    let _ = stdout
-        .write_all(text.as_bytes())
-        .and_then(|()| stdout.flush());
-}
-
-/// Prints a result as JSON, indented, with a final newline.
-pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
-    let text = serde_json::to_string_pretty(value)
-        .map_err(|e| Failure::new(dedup::ErrorKind::Internal, format!("no JSON: {e}")))?;
-    print(&(text + "\n"));
-    Ok(())
 }
 
 #[cfg(test)]

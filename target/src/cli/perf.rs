@@ -1,20 +1,125 @@
 //! `onefold perf`: a load over the network interface.
 
 use std::process::ExitCode;
+use std::str::FromStr;
 use std::time::Duration;
 
-use bench::perf::{Interrupt, Limit, Options, PerfError};
+use bench::perf::{Interrupt, Limit, Options, Pattern, PerfError};
+use clap::Args;
 use dedup::ErrorKind;
+use fabric::TransportAddress;
 use subsystem::errors::Failure;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::args::PerfArgs;
+use super::host::{IdentityArgs, TlsArgs};
 use super::run::on_reactor;
 use super::{Exit, Outcome, print, print_json};
 use crate::exit::{EXIT_FAILED, EXIT_INCONSISTENT, EXIT_INTERRUPTED};
+use crate::size::parse_size;
 
 /// Memory that every load needs, besides its data.
 const PERF_BUFFER_BYTES_MIN: usize = 8 << 20;
+
+/// `tcp://ADDR:PORT/SUBSYSTEM-NQN`, or `rdma://...`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubsystemAddress {
+    /// Where the target listens.
+    pub address: TransportAddress,
+    /// The subsystem's NQN.
+    pub nqn: nvme::Nqn,
+}
+
+impl FromStr for SubsystemAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let usage = || {
+            format!(
+                "'{text}' is not tcp://ADDR:PORT/SUBSYSTEM-NQN or rdma://..., such as tcp://127.0.0.1:4420/{}",
+                subsystem::DEFAULT_SUBSYSTEM_NQN
+            )
+        };
+        let authority_at = text.find("://").ok_or_else(usage)? + 3;
+        let slash = text[authority_at..].find('/').ok_or_else(usage)? + authority_at;
+        let address = text[..slash]
+            .parse::<TransportAddress>()
+            .map_err(|e| e.to_string())?;
+        let nqn = text[slash + 1..]
+            .parse::<nvme::Nqn>()
+            .map_err(|e| e.to_string())?;
+        Ok(Self { address, nqn })
+    }
+}
+
+/// `onefold perf`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  onefold perf tcp://127.0.0.1:4420/nqn.2026-11.dev.onefold:default --rw randread --qd 32 --time 10\n  \
+                  onefold perf rdma://127.0.0.1:4420/nqn.2026-11.dev.onefold:default --rw randwrite --size 1G --dup 50 --verify --json\n\n\
+                  Writing patterns overwrite the namespace's content. Ctrl-C ends the load and prints the result so far."
+)]
+pub struct PerfArgs {
+    /// The target and the subsystem
+    #[arg(value_name = "tcp|rdma://ADDR:PORT/SUBSYSTEM-NQN")]
+    pub subsystem: SubsystemAddress,
+    /// The namespace
+    #[arg(long, default_value_t = 1)]
+    pub nsid: u32,
+    /// What to do, named as fio names it: read, write, randread, randwrite, randrw or rw
+    #[arg(long, value_name = "PATTERN")]
+    pub rw: Pattern,
+    /// Bytes of one read or write
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "4k")]
+    pub bs: u64,
+    /// Commands in flight on each queue
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1023))]
+    pub qd: u16,
+    /// I/O queues
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub queues: u16,
+    /// Stop after this many seconds
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        required_unless_present = "size",
+        conflicts_with = "size"
+    )]
+    pub time: Option<u64>,
+    /// Stop after this many bytes
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    pub size: Option<u64>,
+    /// Use only this many bytes from the start of the namespace
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    pub range: Option<u64>,
+    /// How many percent of the written 4 KiB blocks repeat content written before
+    #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub dup: u8,
+    /// How many percent of the written 4 KiB blocks are zeros
+    #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub zero: u8,
+    /// Seed of places and content: the same seed repeats the run, content included [default: random]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Read back and compare what was written. With a pattern that only reads: compare what was written with the
+    /// same --seed before
+    #[arg(long)]
+    pub verify: bool,
+    /// Over TCP: a CRC-32C for the headers of PDUs
+    #[arg(long)]
+    pub header_digest: bool,
+    /// Over TCP: a CRC-32C for the data of PDUs
+    #[arg(long)]
+    pub data_digest: bool,
+    /// Who connects.
+    #[command(flatten)]
+    pub identity: IdentityArgs,
+    /// How the connections are protected.
+    #[command(flatten)]
+    pub tls: TlsArgs,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
 
 /// `onefold perf`: 0 all right, 2 wrong data was read, 1 commands failed, the connection was lost, nothing was verified
 /// that should have been, or it could not run, 130 it was interrupted.

@@ -1,22 +1,142 @@
 //! `onefold pool check` and `onefold pool backup`.
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use api::client::Client;
 use api::pool::MakeBackup;
 use api::socket::is_served;
+use clap::{Args, Subcommand};
 use dedup::{CheckOptions, CheckReport, DamageStatus, ErrorKind};
 use subsystem::errors::Failure;
 
+use super::args::PoolArg;
+use super::repair::pool_repair;
 use super::run::converse;
 use super::scrub::damage_text;
 use super::{Exit, Outcome, print, print_json};
 use crate::exit::EXIT_INCONSISTENT;
+use crate::options::{DEFAULT_POOL, POOL_VARIABLE};
+
+/// `onefold pool ...`
+#[derive(Debug, Subcommand)]
+pub enum PoolCommand {
+    /// Prove a pool consistent: exit 0 consistent, 2 inconsistent, 1 could not run
+    #[command(
+        after_help = "Example:\n  onefold pool check --pool ./onefold-data\n\n\
+                            The pool must not be served at the time, unless --online is given."
+    )]
+    Check {
+        /// The pool.
+        #[command(flatten)]
+        place: PoolPlace,
+        /// Also read every stored block and compare its checksum
+        #[arg(long, conflicts_with = "online")]
+        data: bool,
+        /// Ask the daemon that serves the pool: proves its counts against its maps, and stops nothing
+        #[arg(long)]
+        online: bool,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Copy a pool's metadata (not its data) to a new folder, also while it is served
+    #[command(
+        after_help = "Example:\n  onefold pool backup /backups/pool-monday --pool ./onefold-data\n\n\
+                            Data stay on the drives; without the metadata nobody finds them. Make a backup after every\n\
+                            change of volumes and settings and as often as you can, on another drive, and keep it secret:\n\
+                            it holds the pool's keys. Should the pool's folder be lost, serve the newest backup instead:\n\
+                            `onefold serve --pool /backups/pool-monday` uses the same drives.\n\
+                            It shows the pool as it was: what was written since is lost, and what the backup refers to\n\
+                            and the drives use for something else by now reads as an error; `onefold pool check --data`\n\
+                            lists it. Never serve a backup while the pool itself is whole: both write to the same drives."
+    )]
+    Backup {
+        /// The backup's folder, which must not be there, or be empty
+        #[arg(value_name = "DIR")]
+        dir: PathBuf,
+        /// The pool.
+        #[command(flatten)]
+        pool: PoolArg,
+    },
+    /// Make an inconsistent pool consistent: exit 0 consistent now, 2 still inconsistent, 1 could not run
+    #[command(
+        after_help = "Example:\n  onefold pool repair --pool ./onefold-data\n\n\
+                            It says what it will do and asks. Every row that it changes is kept in a file in the pool's\n\
+                            folder. Data that cannot be proven to be right reads as an error afterwards, never as\n\
+                            zeros; its ranges are listed. The pool must not be served at the time."
+    )]
+    Repair {
+        /// The pool.
+        #[command(flatten)]
+        place: PoolPlace,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+        /// Print JSON; without --yes it only says what it would do
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// The pool that is checked or repaired.
+#[derive(Clone, Debug, Args)]
+pub struct PoolPlace {
+    /// The pool's folder, as --pool names it
+    #[arg(value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// As other commands name it.
+    #[command(flatten)]
+    pool: PoolArg,
+}
+
+impl PoolPlace {
+    /// The pool's folder.
+    ///
+    /// # Errors
+    /// Two different ones were named.
+    pub fn dir(self) -> Result<PathBuf, Failure> {
+        let Some(dir) = self.dir else {
+            return Ok(self.pool.pool);
+        };
+        // What the variable or nobody says is no second name.
+        let by_variable = std::env::var_os(POOL_VARIABLE).map(PathBuf::from);
+        let unsaid = [
+            Some(PathBuf::from(DEFAULT_POOL)),
+            by_variable,
+            Some(dir.clone()),
+        ];
+        match unsaid.contains(&Some(self.pool.pool.clone())) {
+            true => Ok(dir),
+            false => Err(Failure::invalid(format!(
+                "'{}' and '{}' are two pools: name one",
+                dir.display(),
+                self.pool.pool.display()
+            ))),
+        }
+    }
+}
+
+/// `onefold pool ...`
+pub(super) fn run(command: PoolCommand) -> Outcome {
+    match command {
+        PoolCommand::Check {
+            place,
+            data,
+            online,
+            json,
+        } => match online {
+            true => check_online(&place.dir()?, json),
+            false => check(&place.dir()?, data, json),
+        },
+        PoolCommand::Backup { dir, pool } => backup(&pool.pool, &dir),
+        PoolCommand::Repair { place, yes, json } => pool_repair(&place.dir()?, yes, json),
+    }
+}
 
 /// `onefold pool check`: 0 consistent, 2 inconsistent, 1 could not run.
-pub(super) fn check(dir: &Path, data: bool, json: bool) -> Outcome {
+fn check(dir: &Path, data: bool, json: bool) -> Outcome {
     let report = dedup::check_pool(dir, CheckOptions { data })
         .map_err(|error| Exit::could_not_run(unless_online(error.into(), dir)))?;
     if json {
@@ -114,7 +234,7 @@ fn advice(damage: &DamageStatus, not_looked_at: &[String]) -> String {
 }
 
 /// `onefold pool check --online`: 0 consistent, 2 inconsistent, 1 could not run.
-pub(super) fn check_online(dir: &Path, json: bool) -> Outcome {
+fn check_online(dir: &Path, json: bool) -> Outcome {
     let report = converse(Client::new(dir).check()).map_err(Exit::could_not_run)?;
     if json {
         print_json(&report).map_err(Exit::could_not_run)?;
@@ -147,7 +267,7 @@ pub(super) fn check_online(dir: &Path, json: bool) -> Outcome {
 }
 
 /// `onefold pool backup`: by the daemon if one serves the pool.
-pub(super) fn backup(pool: &Path, target: &Path) -> Outcome {
+fn backup(pool: &Path, target: &Path) -> Outcome {
     let dir = std::path::absolute(target)
         .map_err(|error| Failure::invalid(format!("'{}' is no path: {error}", target.display())))?;
     let made = match is_served(pool) {

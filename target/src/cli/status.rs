@@ -6,14 +6,30 @@ use std::process::ExitCode;
 use api::client::Client;
 use api::status::{PoolSpace, SpaceDetail, Status};
 use api::volumes::{Shown, common_nsid};
+use clap::Args;
 use dedup::{Survey, VolumeShares};
 
-use super::args::StatusArgs;
+use super::args::PoolArg;
 use super::health::{health_text, verdict_text};
 use super::run::converse;
 use super::table::{Align, table};
 use super::{Outcome, print, print_json};
 use crate::size::format_human;
+
+/// `onefold status`
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  onefold status --pool /srv/pool --json")]
+pub struct StatusArgs {
+    /// The daemon's pool.
+    #[command(flatten)]
+    pub pool: PoolArg,
+    /// Count first what volumes have alone and what they share, instead of showing the last figures
+    #[arg(long)]
+    pub survey: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
 
 /// `onefold status`
 pub(super) fn run(args: &StatusArgs) -> Outcome {

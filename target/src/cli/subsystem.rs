@@ -15,13 +15,14 @@ use serde::Serialize;
 use subsystem::catalog::WriteProtect;
 use subsystem::errors::Failure;
 
-use super::args::{PoolArg, parse_switch};
+use super::args::PoolArg;
 use super::ask::{self, Attached};
 use super::listener::Place;
 use super::run::converse;
 use super::table::on_or_off;
 use super::table::{Align, table};
 use super::{Outcome, print, print_json};
+use crate::options::parse_switch;
 
 /// Where the daemon is, and how its answer is printed.
 #[derive(Clone, Debug, clap::Args)]

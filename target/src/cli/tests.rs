@@ -7,8 +7,12 @@ use bench::perf::Pattern;
 use meta::{Compression, VerifyPolicy};
 use subsystem::limits::{Limits, QueueLimits};
 
-use super::args::{Command, DriveArg, PoolCommand, SubsystemAddress, VolumeArg, VolumeCommand};
+use super::args::Command;
 use super::bench::BenchCommand;
+use super::perf::SubsystemAddress;
+use super::pool::PoolCommand;
+use super::volume::VolumeCommand;
+use crate::options::{DriveArg, VolumeArg};
 
 fn parse(line: &str) -> Result<Command, clap::Error> {
     super::line::parse(line.split_whitespace().map(Into::into)).map(|cli| cli.command)
@@ -187,6 +191,33 @@ fn the_help_of_every_command_is_of_a_sane_length_on_a_terminal_of_80_columns() {
         }
     }
     check(&super::line::command(), "onefold");
+}
+
+#[test]
+fn the_long_help_documents_every_exit_code() {
+    let help = super::line::command().render_long_help().to_string();
+    for (code, meaning) in crate::exit::CODES {
+        let start: String = meaning.chars().take(20).collect();
+        let line = format!("{code:>3}  {start}");
+        assert!(help.contains(&line), "{line}: {help}");
+    }
+}
+
+#[test]
+fn a_failure_under_json_is_one_line_with_kind_message_and_exit_code() {
+    let failure = subsystem::errors::Failure::new(dedup::ErrorKind::NotFound, "there is\nno 'a'");
+    let line = super::Exit::from(failure).to_json();
+    assert_eq!(line.lines().count(), 1);
+    let value: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+    let wanted =
+        serde_json::json!({"kind": "not_found", "message": "there is\nno 'a'", "exit_code": 66});
+    assert_eq!(value, wanted);
+    let asks = |line: &str| {
+        let words: Vec<_> = line.split(' ').map(Into::into).collect();
+        super::line::asks_for_json(&words)
+    };
+    assert!(asks("onefold volume show x --json") && asks("onefold nonsense --json"));
+    assert!(!asks("onefold volume show x") && !asks("onefold volume show -- --json"));
 }
 
 #[test]

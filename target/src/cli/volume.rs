@@ -4,14 +4,118 @@ use std::process::ExitCode;
 
 use api::client::Client;
 use api::volumes::{CreateVolume, ResizeVolume, VolumeView};
+use clap::Subcommand;
+use meta::{Compression, VerifyPolicy};
+use uuid::Uuid;
 
-use super::args::VolumeCommand;
+use super::args::PoolArg;
 use super::ask::{self, Attached};
 use super::run::converse;
 use super::status::nsid_text;
 use super::table::{Align, on_or_off, table};
 use super::{Outcome, print, print_json};
-use crate::size::format_human;
+use crate::options::{parse_compression, parse_lba, parse_switch, parse_uuid, parse_verify};
+use crate::size::{format_human, parse_size};
+
+/// `onefold volume ...`
+#[derive(Debug, Subcommand)]
+pub enum VolumeCommand {
+    /// Create a thin volume; attached hosts see it at once
+    #[command(after_help = "Example:\n  onefold volume create db --size 100G --lba 512")]
+    Create {
+        /// The volume's name: up to 64 of a-z A-Z 0-9 . _ -
+        name: String,
+        /// Its size as hosts see it; thin, so it may exceed the pool
+        #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+        size: u64,
+        /// Bytes of a logical block: 512 or 4096
+        #[arg(long, value_name = "BYTES", value_parser = parse_lba, default_value = "4096")]
+        lba: u32,
+        /// Whether its blocks are deduplicated, with each other and with those of other volumes
+        #[arg(long, value_name = "on|off", value_parser = parse_switch, default_value = "on", action = clap::ArgAction::Set)]
+        dedup: bool,
+        /// How new contents are stored: compressed ones share blocks, what does not shrink is stored as it is
+        #[arg(long, value_name = "off|lz4|zstd", value_parser = parse_compression, default_value = "off")]
+        compression: Compression,
+        /// What a write does about a block that has the fingerprint of new data: trust it, compare it byte
+        /// by byte before the write is acknowledged, or after that in the background
+        #[arg(long, value_name = "trust|compare|background", value_parser = parse_verify, default_value = "trust")]
+        verify: VerifyPolicy,
+        /// Name of its domain: volumes share blocks only with others of the same domain
+        #[arg(long, value_name = "NAME", default_value = "")]
+        domain: String,
+        /// The subsystem that shows it to hosts, or none [default: the default one]
+        #[arg(long, value_name = "NQN|none")]
+        subsystem: Option<String>,
+        /// Its identity, which hosts see as UUID and NGUID; for restores [default: a random one]
+        #[arg(long, value_name = "UUID", value_parser = parse_uuid)]
+        uuid: Option<Uuid>,
+        /// The daemon's pool.
+        #[command(flatten)]
+        pool: PoolArg,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the volumes
+    #[command(after_help = "Example:\n  onefold volume list --json")]
+    List {
+        /// The daemon's pool.
+        #[command(flatten)]
+        pool: PoolArg,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show one volume
+    #[command(after_help = "Example:\n  onefold volume show vol0")]
+    Show {
+        /// The volume's name
+        name: String,
+        /// The daemon's pool.
+        #[command(flatten)]
+        pool: PoolArg,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Change a volume's size; attached hosts see it at once
+    #[command(after_help = "Example:\n  onefold volume resize vol0 --size 128G\n\n\
+                            Making a volume smaller discards what lies behind its new end, and asks for --shrink.")]
+    Resize {
+        /// The volume's name
+        name: String,
+        /// Its new size
+        #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+        size: u64,
+        /// Allow the new size to be smaller: the data behind it is lost
+        #[arg(long)]
+        shrink: bool,
+        /// The daemon's pool.
+        #[command(flatten)]
+        pool: PoolArg,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Delete a volume and its data, for good
+    #[command(
+        after_help = "Example:\n  onefold volume delete old --yes\n\nIt asks first. Where there is no terminal to ask on it takes --yes."
+    )]
+    Delete {
+        /// The volume's name
+        name: String,
+        /// Do not ask: there is no way back
+        #[arg(long)]
+        yes: bool,
+        /// The daemon's pool.
+        #[command(flatten)]
+        pool: PoolArg,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
 
 /// `onefold volume ...`
 pub(super) fn run(command: VolumeCommand) -> Outcome {

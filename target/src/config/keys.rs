@@ -5,7 +5,7 @@
 
 use clap::{ArgMatches, Args, FromArgMatches};
 
-use crate::cli::args::ServeArgs;
+use crate::options::ServeArgs;
 
 /// How a value is written in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,6 +20,7 @@ use clap::{ArgMatches, error::ErrorKind};
 
 pub(crate) use example::example;
 pub(crate) use file::{Mistake, understand};
+pub use reload::ReadAgain;
 pub(crate) use reload::{Changes, Running, names};
 
 /// The longest file that is read, in bytes: the example is far below.

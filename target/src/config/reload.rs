@@ -7,7 +7,7 @@ use api::Reloaded;
 use subsystem::errors::Failure;
 
 use super::keys::{KEYS, Key};
-use crate::cli::args::ServeArgs;
+use crate::options::ServeArgs;
 
 /// What came of a reload.
 #[derive(Debug, PartialEq, Eq)]
@@ -47,14 +47,36 @@ impl fmt::Display for Changes {
     }
 }
 
+/// Understands the daemon's command line again, with the configuration file as it is now. An error is all mistakes.
+pub type ReadAgain = fn() -> Result<ServeArgs, String>;
+
 /// What the daemon runs with.
 #[derive(Debug)]
-pub(crate) struct Running(ServeArgs);
+pub(crate) struct Running {
+    options: ServeArgs,
+    read_again: ReadAgain,
+}
 
 impl Running {
     /// What it was started with.
-    pub(crate) fn new(args: ServeArgs) -> Self {
-        Self(args)
+    pub(crate) fn new(options: ServeArgs, read_again: ReadAgain) -> Self {
+        Self {
+            options,
+            read_again,
+        }
+    }
+
+    /// What it runs with now.
+    pub(crate) fn options(&self) -> &ServeArgs {
+        &self.options
+    }
+
+    /// The options with the file as it is now.
+    ///
+    /// # Errors
+    /// All mistakes of the file.
+    pub(crate) fn read_again(&self) -> Result<ServeArgs, String> {
+        (self.read_again)()
     }
 
     /// The file that is read again.
@@ -63,7 +85,7 @@ impl Running {
     /// There is none.
     pub(crate) fn file(&self) -> Result<PathBuf, Failure> {
         let without = "the daemon was started without --config: there is no file to read again";
-        self.0
+        self.options
             .config
             .clone()
             .ok_or_else(|| Failure::invalid(without))
@@ -71,14 +93,16 @@ impl Running {
 
     /// What applies at once and what waits, if this is what the daemon shall run with.
     pub(crate) fn differences(&self, wanted: &ServeArgs) -> (Vec<&'static Key>, Vec<&'static Key>) {
-        let changed = KEYS.iter().filter(|key| !(key.is_same)(&self.0, wanted));
+        let changed = KEYS
+            .iter()
+            .filter(|key| !(key.is_same)(&self.options, wanted));
         changed.partition(|key| key.is_applied())
     }
 
     /// Takes over what was applied. What waits stays as it runs: the next reload names it again.
     pub(crate) fn applied(&mut self, wanted: &ServeArgs) {
-        self.0.log.clone_from(&wanted.log);
-        self.0.tls = wanted.tls;
+        self.options.log.clone_from(&wanted.log);
+        self.options.tls = wanted.tls;
     }
 }
 
@@ -97,6 +121,10 @@ mod tests {
         parse_options(&words).expect("options")
     }
 
+    fn unread() -> Result<ServeArgs, String> {
+        Err("there is no command line".to_owned())
+    }
+
     fn differences(running: &Running, wanted: &ServeArgs) -> (Vec<String>, Vec<String>) {
         let (at_once, later) = running.differences(wanted);
         (names(&at_once), names(&later))
@@ -104,7 +132,7 @@ mod tests {
 
     #[test]
     fn what_a_reload_applies_is_taken_over_and_what_waits_is_named_again() {
-        let mut running = Running::new(args(&["--buffers=64M"]));
+        let mut running = Running::new(args(&["--buffers=64M"]), unread);
         let wanted = args(&[
             "--buffers=65536k",
             "--log=warn",

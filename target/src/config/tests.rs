@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::keys::{ACTS, KEYS, TABLES, options, parse_options};
 use super::*;
-use crate::cli::args::ServeArgs;
+use crate::options::ServeArgs;
 
 /// What a file says alone.
 fn args_of(text: &str) -> ServeArgs {

@@ -8,10 +8,8 @@ use subsystem::errors::Failure;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
-use super::args::Command;
-
 /// The variable that sets what is logged, in the syntax of tracing's `EnvFilter`.
-pub(super) const LOG_VARIABLE: &str = "ONEFOLD_LOG";
+pub(crate) const LOG_VARIABLE: &str = "ONEFOLD_LOG";
 
 /// Parts of the program, which a filter may name.
 const PARTS: [&str; 12] = [
@@ -35,14 +33,14 @@ type Set = Box<dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync>;
 /// How another filter is set, once there is a log.
 static SET: OnceLock<Set> = OnceLock::new();
 
-/// The daemon logs what happens, the other commands only what goes wrong.
+/// The daemon logs by the filter of its options, the other commands only what goes wrong, or what the variable says.
 ///
 /// # Errors
 /// The variable holds something that is no filter.
-pub(super) fn start(command: &Command) -> Result<(), Failure> {
-    let filter = match command {
-        Command::Serve(args) => filter(&args.log).map_err(Failure::invalid)?,
-        _ => of_variable()?,
+pub(crate) fn start(of_daemon: Option<&str>) -> Result<(), Failure> {
+    let filter = match of_daemon {
+        Some(text) => filter(text).map_err(Failure::invalid)?,
+        None => of_variable()?,
     };
     // Fails only when a logger is set already: then that one is used.
     let log = tracing_subscriber::fmt()
@@ -86,7 +84,7 @@ fn of_variable() -> Result<EnvFilter, Failure> {
 ///
 /// # Errors
 /// It is none.
-pub(super) fn parse_filter(text: &str) -> Result<String, String> {
+pub(crate) fn parse_filter(text: &str) -> Result<String, String> {
     filter(text).map(|_| text.to_owned())
 }
 

@@ -1,0 +1,65 @@
+//! A drive as `--drive` and `onefold drive add` name it.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use crate::size::parse_size;
+
+/// What `--drive` calls memory.
+const MEMORY: &str = "memory";
+
+/// `PATH[=SIZE]` or `memory=SIZE`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DriveArg {
+    /// A file or a block device.
+    Path {
+        /// Where it is.
+        path: PathBuf,
+        /// The size to give a file that does not exist, in bytes.
+        size_bytes: Option<u64>,
+    },
+    /// Memory that is lost at the end.
+    Memory {
+        /// Its size in bytes.
+        size_bytes: u64,
+    },
+}
+
+impl DriveArg {
+    /// Whether it keeps nothing.
+    #[must_use]
+    pub fn is_memory(&self) -> bool {
+        matches!(self, Self::Memory { .. })
+    }
+}
+
+impl FromStr for DriveArg {
+    type Err = String;
+
+    /// A path may hold '='; only a size after the last one is taken as a size. A file that is called
+    /// memory is `./memory`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some((path, size)) = text.rsplit_once('=')
+            && let Ok(size_bytes) = parse_size(size)
+            && !path.is_empty()
+        {
+            if path == MEMORY {
+                return Ok(Self::Memory { size_bytes });
+            }
+            return Ok(Self::Path {
+                path: PathBuf::from(path),
+                size_bytes: Some(size_bytes),
+            });
+        }
+        if text.is_empty() {
+            return Err("a drive needs a path".to_owned());
+        }
+        if text == MEMORY {
+            return Err("memory needs a size, such as memory=4G".to_owned());
+        }
+        Ok(Self::Path {
+            path: PathBuf::from(text),
+            size_bytes: None,
+        })
+    }
+}

@@ -1,0 +1,188 @@
+//! The options of `onefold serve`: what the command line, the configuration file and the daemon share.
+//!
+//! Guarantee: an option has its name, values, default and help here and nowhere else. The configuration file names options.
+
+mod bounds;
+mod drive;
+mod volume;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use clap::builder::TypedValueParser;
+use dedup::METADATA_CACHE_BYTES_MIN;
+use fabric::{TlsMode, TransportAddress};
+use meta::{FingerprintFunction, UnknownFingerprintFunction};
+
+use crate::logging::{LOG_VARIABLE, parse_filter};
+use crate::size::parse_size;
+use crate::time::parse_spin;
+
+pub use bounds::BoundsArgs;
+pub use drive::DriveArg;
+pub use volume::VolumeArg;
+pub(crate) use volume::{parse_compression, parse_lba, parse_uuid, parse_verify};
+
+/// The pool that every command uses when none is named.
+pub const DEFAULT_POOL: &str = "./onefold-data";
+
+/// The variable that names the pool of commands whose line does not.
+pub const POOL_VARIABLE: &str = "ONEFOLD_POOL";
+
+/// The folder of a pool in memory when none is named.
+pub const DEFAULT_MEMORY_POOL: &str = "./onefold-memory";
+
+/// Headings of the options of `onefold serve`.
+const POOL_HEADING: &str = "Pool";
+const LISTENERS_HEADING: &str = "Listeners";
+const MACHINE_HEADING: &str = "This machine";
+
+/// `onefold serve`
+#[derive(Clone, Debug, PartialEq, Args)]
+#[command(
+    after_help = "Examples:\n  onefold serve --config /etc/onefold/onefold.toml\n  \
+                  onefold serve --pool /srv/pool --create 500G \\\n      \
+                  --volume vm=200G --volume db=100G,lba=512,verify=compare\n  \
+                  onefold serve --pool /srv/pool --create 0 --listen tcp://192.0.2.5:4420 \\\n      \
+                  --drive /dev/nvme0n1 --drive /dev/nvme1n1\n\n\
+                  It prints a line that begins with 'ready' when hosts can connect. Ctrl-C,\n\
+                  SIGTERM and closing the terminal stop it cleanly. Without a terminal SIGHUP\n\
+                  is a reload: the configuration file is read again, and kept listeners that\n\
+                  were not there are tried again."
+)]
+pub struct ServeArgs {
+    /// TOML file of options; options given here override it
+    ///
+    /// `onefold config example` prints one with every key and its default, `onefold config check FILE` explains its
+    /// mistakes. What neither the command line nor the file says has the default that is shown here.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// The pool's folder [default: ./onefold-data, created when missing]
+    #[arg(long, value_name = "DIR", env = POOL_VARIABLE, hide_env_values = true, help_heading = POOL_HEADING)]
+    pub pool: Option<PathBuf>,
+    /// Create the pool if it is missing
+    ///
+    /// SIZE is the size of each drive file that names none itself.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = POOL_HEADING)]
+    pub create: Option<u64>,
+    /// Fingerprints of a new pool [default: clnh where the processor can]
+    ///
+    /// Both need the pool's secret key to find a collision. clnh is several times as fast; blake3 resists even
+    /// somebody who has the key.
+    #[arg(long, value_name = "clnh|blake3", value_parser = parse_fingerprint, help_heading = POOL_HEADING)]
+    pub fingerprint: Option<FingerprintFunction>,
+    /// A drive of a new pool, a file or a block device (repeatable) [default: a sparse file in the pool's folder]
+    ///
+    /// memory=SIZE is a pool for measurements, in ./onefold-memory without --pool: nothing is kept.
+    #[arg(long = "drive", value_name = "PATH[=SIZE]", help_heading = POOL_HEADING)]
+    pub drives: Vec<DriveArg>,
+    /// Create this volume if it is missing (repeatable) [default: vol0 in a new pool, as large as the pool]
+    ///
+    /// Options, each after a comma: lba=512, dedup=off, compression=lz4 or zstd, verify=compare or background,
+    /// domain=NAME, uuid=UUID. `onefold volume create --help` tells what they mean.
+    #[arg(long = "volume", value_name = "NAME=SIZE[,OPTION...]", help_heading = POOL_HEADING)]
+    pub volumes: Vec<VolumeArg>,
+    /// Warn when the pool is this full, in percent
+    #[arg(long, value_name = "PERCENT,...", value_delimiter = ',', default_value = "80,90,95", value_parser = clap::value_parser!(u8).range(1..=100), help_heading = POOL_HEADING)]
+    pub warn_at: Vec<u8>,
+    /// Serve on this address (repeatable) [default: RDMA and TCP on port 4420 of every address]
+    ///
+    /// rdma:// takes a verbs device that owns the address, or else soft RoCE; rdma+verbs:// and rdma+soft:// insist on
+    /// one of them.
+    #[arg(long = "listen", value_name = "tcp|rdma://ADDR:PORT", help_heading = LISTENERS_HEADING)]
+    pub listen: Vec<TransportAddress>,
+    /// Whether hosts come by TLS: off, allowed or required
+    ///
+    /// For TCP listeners of --listen, and those without it. `onefold host tls-key add` keeps hosts' keys.
+    #[arg(long, value_name = "MODE", default_value_t, help_heading = LISTENERS_HEADING)]
+    pub tls: TlsMode,
+    /// Announce the discovery service on the local network by mDNS
+    ///
+    /// As _nvme-disc._tcp, for hosts that look for it there.
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "on|off", value_parser = parse_switch, default_value = "off", default_missing_value = "on", action = clap::ArgAction::Set, hide_default_value = true, help_heading = LISTENERS_HEADING)]
+    pub mdns: bool,
+    /// TCP: keep the system's congestion control also where that is BBR
+    ///
+    /// BBR sends by a timer: that is for hosts far away. Without this option connections use CUBIC there, which costs
+    /// far less on short paths.
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "on|off", value_parser = parse_switch, default_value = "off", default_missing_value = "on", action = clap::ArgAction::Set, hide_default_value = true, help_heading = LISTENERS_HEADING)]
+    pub tcp_pacing: bool,
+    /// Soft RoCE: check all 32 bits of every IPv4 packet's ICRC
+    ///
+    /// Without this option those 16 are checked that a UDP socket lets one check. It needs CAP_NET_RAW and costs a
+    /// second receive of each packet.
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "on|off", value_parser = parse_switch, default_value = "off", default_missing_value = "on", action = clap::ArgAction::Set, hide_default_value = true, help_heading = LISTENERS_HEADING)]
+    pub strict_icrc: bool,
+    /// Take this drive for a new pool whatever it holds: what is there is LOST (repeatable; the path as after --drive)
+    #[arg(long, value_name = "PATH")]
+    pub force: Vec<PathBuf>,
+    /// Memory for data on its way between hosts and drives, for all threads together
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M", help_heading = MACHINE_HEADING)]
+    pub buffers: u64,
+    /// Memory for the maps of volumes and for what is known of blocks, at least 8M
+    ///
+    /// What does not fit is read from the pool's folder when it is needed.
+    #[arg(long, value_name = "SIZE", value_parser = parse_metadata_cache, default_value = "1G", help_heading = MACHINE_HEADING)]
+    pub metadata_cache: u64,
+    /// Memory for the index that finds blocks by their content [default: half of this machine's]
+    ///
+    /// It takes about 10 bytes a unique 4 KiB block. What has no room is found through the pool's folder, slower.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = MACHINE_HEADING)]
+    pub index_memory: Option<u64>,
+    /// Data-plane threads [default: one for each core, at most 8]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64).map(usize::from), help_heading = MACHINE_HEADING)]
+    pub reactors: Option<usize>,
+    /// How long an idle data-plane thread polls before it sleeps, at most 1ms
+    ///
+    /// Where polling has not paid lately it hardly does. More saves wake-ups of lone commands, 0 saves the most
+    /// processor time.
+    #[arg(long, value_name = "TIME", default_value = "100us", value_parser = parse_spin, help_heading = MACHINE_HEADING)]
+    pub spin: Duration,
+    /// What is logged to standard error
+    ///
+    /// A level, and behind commas levels of parts, such as info,dedup=debug. ONEFOLD_LOG is the same as a variable.
+    #[arg(long, value_name = "FILTER", default_value = "info", value_parser = parse_filter, env = LOG_VARIABLE, hide_env = true, help_heading = MACHINE_HEADING)]
+    pub log: String,
+    /// What hosts may take.
+    #[command(flatten)]
+    pub bounds: BoundsArgs,
+}
+
+impl ServeArgs {
+    /// What no value shows alone.
+    ///
+    /// # Errors
+    /// Says which values do not go together.
+    pub fn check(&self) -> Result<(), String> {
+        TransportAddress::distinct(&self.listen).map_err(|error| error.to_string())?;
+        if !self.warn_at.is_sorted() {
+            return Err("the percentages to warn at must rise, such as 80, 90 and 95".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// Parses the memory for metadata.
+fn parse_metadata_cache(text: &str) -> Result<u64, String> {
+    let bytes = parse_size(text).map_err(|error| error.to_string())?;
+    match bytes < METADATA_CACHE_BYTES_MIN {
+        true => Err(format!("'{text}' is too little: 8M is the least")),
+        false => Ok(bytes),
+    }
+}
+
+/// Parses the name of a function for fingerprints.
+fn parse_fingerprint(text: &str) -> Result<FingerprintFunction, String> {
+    text.parse()
+        .map_err(|error: UnknownFingerprintFunction| error.to_string())
+}
+
+/// Parses `on` and `off`.
+pub(crate) fn parse_switch(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(format!("'{text}' is neither on nor off")),
+    }
+}
