@@ -9,6 +9,7 @@
 //! | `descriptors`, `machine`, `signals` | what the system gives the daemon, and tells it |
 //! | [`options`], [`config`] | the options of `onefold serve`, and the configuration file that names them |
 //! | `logging`, `output` | what goes to standard error, and to standard output |
+//! | [`doctor`] | what of this machine would keep a target from working well |
 //! | [`size`], [`time`], [`exit`] | sizes and times as people write them, exit codes |
 //!
 //! What hosts meet is in `subsystem`, what its owner asks a daemon for in `api`.
@@ -18,6 +19,7 @@
 pub mod cli;
 pub mod config;
 mod descriptors;
+pub mod doctor;
 pub mod exit;
 mod listen;
 mod listeners;

@@ -18,7 +18,8 @@ pub(crate) fn available_memory_bytes() -> Option<u64> {
     available_of(&std::fs::read_to_string("/proc/meminfo").ok()?)
 }
 
-fn available_of(meminfo: &str) -> Option<u64> {
+/// What `/proc/meminfo` says of it.
+pub(crate) fn available_of(meminfo: &str) -> Option<u64> {
     let line = meminfo
         .lines()
         .find_map(|line| line.strip_prefix("MemAvailable:"))?;

@@ -8,6 +8,7 @@ use super::ana::AnaCommand;
 use super::bench::BenchCommand;
 use super::config::ConfigCommand;
 use super::discover::DiscoverArgs;
+use super::doctor::DoctorArgs;
 use super::drive::DriveCommand;
 use super::estimate::EstimateArgs;
 use super::generate::{CompletionsArgs, ManArgs};
@@ -92,6 +93,8 @@ pub enum Command {
     Bench(BenchCommand),
     /// Tell what deduplication and compression would save on files, folders or devices; only reads
     Estimate(EstimateArgs),
+    /// Look whether this machine suits a target, and say what to do
+    Doctor(DoctorArgs),
     /// Print a script that completes commands in a shell
     Completions(CompletionsArgs),
     /// Write the manual pages of all commands

@@ -10,6 +10,7 @@ mod ask;
 pub mod bench;
 pub mod config;
 pub mod discover;
+pub mod doctor;
 pub mod drive;
 pub mod estimate;
 pub mod generate;
@@ -157,6 +158,7 @@ fn run_command(command: Command) -> Outcome {
         Command::Perf(args) => perf::run(args),
         Command::Bench(command) => bench::run(command),
         Command::Estimate(args) => estimate::run(args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Completions(args) => generate::completions(&args),
         Command::Man(args) => generate::man(&args),
     }
