@@ -88,8 +88,3 @@ pub const SUB_BLOCK_BYTES: usize = drives::BLOCK_BYTES;
 
 /// Blocks at the beginning of every drive that hold its label.
 const LABEL_BLOCKS: u64 = meta::LABEL_AREA_BYTES / SUB_BLOCK_BYTES as u64;
-
-/// Where a physical block is on its drive.
-fn drive_block(pba: meta::Pba) -> u64 {
-    LABEL_BLOCKS + pba.block()
-}

@@ -39,6 +39,7 @@ mod label;
 mod lock;
 mod pool;
 mod record;
+mod segment;
 mod setting;
 mod store;
 mod stretch;
@@ -61,6 +62,7 @@ pub use pool::{
 pub use record::{
     MAP_ENTRIES_MAX, MapEntry, NewBlock, Record, RecordError, RecordRef, UNMAP_ENTRIES_MAX,
 };
+pub use segment::{COPIES_MAX, SegmentCopy, SegmentRow, SegmentState};
 pub use setting::{
     SETTING_CHANGES_BYTES_MAX, SETTING_KEY_BYTES_MAX, SETTING_VALUE_BYTES_MAX, SettingChanges,
     is_setting_key,

@@ -16,9 +16,11 @@ pub const VOLUME_NAME_BYTES_MAX: usize = 255;
 
 /// A physical address: where a content is stored.
 ///
-/// It names a whole data block of a drive, or a *fragment*: one of the compressed contents that share a
-/// block (a pack). Blocks are counted in sub-blocks of the pool from the end of the drive's label area,
-/// so block 0 is the first block that holds data ([`Pba::byte_offset`]).
+/// It names a whole data block of a segment, or a *fragment*: one of the compressed contents that share a
+/// block (a pack). A segment is named after the drive and the place there where it was made, and keeps its name when it
+/// moves: where it lies now, says its row ([`crate::SegmentRow`]). So the bits from 48 on and the upper bits of the block
+/// number are the segment, the lower bits of that are the block's offset in it. Blocks are counted in sub-blocks of the
+/// pool from the end of the drive's label area, so block 0 is the first block that holds data.
 ///
 /// | bits    | whole block           | fragment                        |
 /// |---------|-----------------------|---------------------------------|
@@ -87,13 +89,13 @@ impl Pba {
         }
     }
 
-    /// Index of the drive in the pool's list of drives.
+    /// Index of the drive where its segment was made, in the pool's list of drives.
     #[inline]
     pub const fn drive(self) -> u16 {
         (self.0 >> Self::BLOCK_BITS) as u16 & Self::DRIVE_MAX
     }
 
-    /// Data block on that drive, in sub-blocks after the label area.
+    /// Data block there, in sub-blocks after the label area.
     #[inline]
     pub const fn block(self) -> u64 {
         match self.is_fragment() {
@@ -116,12 +118,6 @@ impl Pba {
             None => true,
         };
         is_slot && self.block() < blocks
-    }
-
-    /// Where the block begins on its drive, in bytes, for a pool with this sub-block size.
-    #[inline]
-    pub const fn byte_offset(self, sub_block_bytes: u32) -> u64 {
-        LABEL_AREA_BYTES + self.block() * sub_block_bytes as u64
     }
 }
 
@@ -527,7 +523,6 @@ mod tests {
     fn an_address_names_a_drive_and_a_block_after_the_label_area() {
         let pba = Pba::new(3, 7);
         assert_eq!((pba.drive(), pba.block()), (3, 7));
-        assert_eq!(pba.byte_offset(4096), (1 << 20) + 7 * 4096);
         assert_eq!(pba.to_string(), "3:7");
         assert_eq!((pba.container(), pba.slot()), (pba, None));
     }
@@ -539,10 +534,7 @@ mod tests {
             let pba = block.fragment(slot);
             assert!(pba.is_fragment() && !block.is_fragment());
             assert_eq!((pba.slot(), pba.container()), (Some(slot), block));
-            assert_eq!(
-                (pba.drive(), pba.block(), pba.byte_offset(4096)),
-                (block.drive(), block.block(), block.byte_offset(4096))
-            );
+            assert_eq!((pba.drive(), pba.block()), (block.drive(), block.block()));
             assert_eq!(pba.number(), block.block() * 16 + u64::from(slot));
             assert_ne!(pba.0, u64::MAX);
             let blocks = block.block() + 1;

@@ -55,17 +55,12 @@ async fn merge(shared: &Arc<Shared>, merge: &Merge) -> Result<()> {
         info
     };
     let taken = References::new(shared, vec![old]);
-    let mut buf = buf;
-    for (at, pba) in [old, new].into_iter().enumerate() {
-        let Some(drive) = shared.drives.get(usize::from(pba.drive())) else {
-            return Ok(());
-        };
-        let fetch = Fetch::new([(pba, at * BLOCK_BYTES)].into_iter());
-        let (result, back) = fetch.read_from(&**drive, buf).await;
-        buf = back;
-        if result.is_err() {
-            return Ok(()); // two copies are waste, no damage
-        }
+    let both = [(old, 0), (new, BLOCK_BYTES)];
+    let (failed, buf) = Fetch::new(&shared.drives, both.into_iter())
+        .read(&shared.drives, buf)
+        .await;
+    if !failed.is_empty() {
+        return Ok(()); // two copies are waste, no damage
     }
     let (first, second) = buf.split_at(BLOCK_BYTES);
     if first != second {

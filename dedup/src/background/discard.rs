@@ -1,6 +1,6 @@
 //! Discards: freed blocks are given back to the drives before they are used again.
 
-use crate::metadata::space::runs;
+use crate::drive_io::drive_list::Run;
 use crate::pool::Shared;
 use crate::sync::wait::lock;
 
@@ -16,7 +16,12 @@ pub(crate) async fn discard_freed(shared: &Shared) {
         if taken.is_empty() {
             return;
         }
-        for (drive, block, blocks) in runs(&taken) {
+        for Run {
+            drive,
+            first,
+            blocks,
+        } in shared.drives.runs(&taken)
+        {
             // Punching small holes costs a file system more than the space is worth, and the
             // blocks will be written again soon.
             if blocks < DISCARD_RUN_BLOCKS_MIN {
@@ -25,7 +30,7 @@ pub(crate) async fn discard_freed(shared: &Shared) {
             let Some(drive) = shared.drives.get(usize::from(drive)) else {
                 continue;
             };
-            if let Err(error) = drive.discard(block, blocks).await {
+            if let Err(error) = drive.discard(first, blocks).await {
                 // A hint only: the blocks can be used all the same.
                 tracing::debug!(drive = drive.name(), %error, "a discard failed");
             }

@@ -26,7 +26,7 @@ use crate::residency::on_disk_index::ask_for_hints;
 use crate::residency::pages::window;
 use crate::residency::rows::pin_rows;
 use crate::sync::wait::{lock, yield_once};
-use crate::{EngineError, Result, drive_block};
+use crate::{EngineError, Result};
 
 /// Damaged blocks that are looked at in one go under the lock.
 const LOOK_BLOCKS: usize = 512;
@@ -101,10 +101,7 @@ async fn holds(
     known: &Known,
     buf: Buffer,
 ) -> (bool, Buffer) {
-    let Some(drive) = shared.drives.get(usize::from(pba.drive())) else {
-        return (false, buf);
-    };
-    let (is_good, buf) = read_one(&**drive, pba, buf, |block| {
+    let (is_good, buf) = read_one(&shared.drives, pba, buf, |block| {
         hashers.prove(block, known.fingerprint, known.crc32c)
     })
     .await;
@@ -265,11 +262,14 @@ async fn heal(shared: &Shared, pba: Pba, known: &Known, twin: Pba, buf: Buffer) 
         shared.found_damage(&mut lock(&shared.state), twin);
         return false;
     }
-    let Some(drive) = shared.drives.get(usize::from(pba.drive())) else {
+    let Some(place) = shared.drives.place(pba) else {
+        return false;
+    };
+    let Some(drive) = shared.drives.get(place.drive.into()) else {
         return false;
     };
     let extent = Extent {
-        block: drive_block(pba),
+        block: place.block,
         buffer_offset: 0,
         blocks: 1,
     };

@@ -243,22 +243,21 @@ async fn blocks_to_scrub(shared: &Shared, first: Pba) -> Result<Vec<(Pba, BlockI
     Ok(found)
 }
 
-/// Reads and compares blocks of one drive.
+/// Reads and compares blocks.
 async fn scrub_blocks(shared: &Arc<Shared>, background: &Background, blocks: &[(Pba, BlockInfo)]) {
-    let drive = blocks.first().map(|(pba, _)| usize::from(pba.drive()));
-    let Some(drive) = drive.and_then(|drive| shared.drives.get(drive)) else {
+    if blocks.is_empty() {
         return;
-    };
+    }
     let buf = shared.bounce(blocks.len() * BLOCK_BYTES).await;
     let places = (0..)
         .zip(blocks)
         .map(|(at, (pba, _))| (*pba, at * BLOCK_BYTES));
-    let fetch = Fetch::new(places);
-    let (result, mut buf) = fetch.read_from(&**drive, buf).await;
-    let suspects = match result {
-        Ok(()) => suspects(shared, blocks, &buf),
+    let fetch = Fetch::new(&shared.drives, places);
+    let (failed, mut buf) = fetch.read(&shared.drives, buf).await;
+    let suspects = match failed.is_empty() {
+        true => suspects(shared, blocks, &buf),
         // One of them cannot be read: which one, tells only a look at each.
-        Err(_) => blocks.to_vec(),
+        false => blocks.to_vec(),
     };
     let mut bad = 0;
     for (pba, info) in suspects {

@@ -1,18 +1,22 @@
-//! The one way to read contents from a drive: by their addresses, whether they have a block of their own or share one.
+//! The one way to read contents from the drives: by their addresses, wherever their segments lie, and whether they have
+//! a block of their own or share one.
 //!
 //! A pack is read once, to the place of the first of its contents that is wanted, and unpacked from
 //! there; so a read needs no memory but the buffer that it was given.
 
-use drives::{BLOCK_BYTES, Drive, DriveError, Extent};
+use drives::{BLOCK_BYTES, Extent};
 use meta::Pba;
 use reactor::Buffer;
 
 use crate::Block;
 use crate::content::pack::Pack;
+use crate::drive_io::drive_list::DriveList;
+use crate::drive_io::scatter::{self, Failures, OfDrive};
+use crate::drive_io::segments::Place;
 
-/// Contents of one drive that are wanted in a buffer.
+/// Contents that are wanted in a buffer.
 pub(crate) struct Fetch {
-    extents: Vec<Extent>,
+    groups: Vec<OfDrive<Extent>>,
     /// Fragments and their places, those of a pack one after the other.
     fragments: Vec<(Pba, usize)>,
 }
@@ -20,16 +24,16 @@ pub(crate) struct Fetch {
 impl Fetch {
     /// Contents that go to these places (bytes from the buffer's start, whole blocks). Neighbours on the
     /// drive that are neighbours in the buffer are read together.
-    pub(crate) fn new(contents: impl Iterator<Item = (Pba, usize)>) -> Self {
+    pub(crate) fn new(drives: &DriveList, contents: impl Iterator<Item = (Pba, usize)>) -> Self {
         let mut fetch = Self {
-            extents: Vec::new(),
+            groups: Vec::new(),
             fragments: Vec::new(),
         };
         for (pba, place) in contents {
             if pba.is_fragment() {
                 fetch.fragments.push((pba, place));
             } else {
-                fetch.add(pba, place);
+                fetch.add(drives, pba, place);
             }
         }
         // By pack, then by place: the first place of a pack is read to.
@@ -43,54 +47,57 @@ impl Fetch {
                 None => true,
             };
             if is_first {
-                fetch.add(pba, place);
+                fetch.add(drives, pba, place);
             }
         }
         fetch
     }
 
-    fn add(&mut self, pba: Pba, buffer_offset: usize) {
-        let block = crate::drive_block(pba);
-        if let Some(last) = self.extents.last_mut()
+    fn add(&mut self, drives: &DriveList, pba: Pba, buffer_offset: usize) {
+        let Place { drive, block } = drives.place_or_none(pba);
+        let extents = scatter::of_drive(&mut self.groups, drive);
+        if let Some(last) = extents.last_mut()
             && last.block + u64::from(last.blocks) == block
             && last.buffer_offset + last.blocks as usize * BLOCK_BYTES == buffer_offset
         {
             last.blocks += 1;
             return;
         }
-        self.extents.push(Extent {
+        extents.push(Extent {
             block,
             buffer_offset,
             blocks: 1,
         });
     }
 
-    /// Whether nothing is wanted.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.extents.is_empty()
+    /// The drives that it reads from.
+    pub(crate) fn drives(&self) -> impl Iterator<Item = u16> {
+        self.groups.iter().map(|group| group.drive)
     }
 
-    /// Reads them, each to its place. After an error the buffer's content means nothing.
-    pub(crate) async fn read_from(
-        &self,
-        drive: &dyn Drive,
-        buf: Buffer,
-    ) -> (Result<(), DriveError>, Buffer) {
-        let (result, mut buf) = drive.read(buf, &self.extents).await;
-        if result.is_ok() {
-            self.unpack(&mut buf);
-        }
-        (result, buf)
+    /// Reads them, each to its place, from all drives at once; returns the drives that failed. What is of these
+    /// is anything in the buffer.
+    pub(crate) async fn read(&self, drives: &DriveList, buf: Buffer) -> (Failures, Buffer) {
+        let (failed, mut buf) = scatter::read(drives, buf, &self.groups).await;
+        let is_there = |pba: Pba| {
+            failed.is_empty()
+                || failed
+                    .iter()
+                    .all(|(drive, _)| *drive != drives.place_or_none(pba).drive)
+        };
+        self.unpack(&mut buf, is_there);
+        (failed, buf)
     }
 
     /// Puts the contents of packs that were read to their places. One that cannot be unpacked becomes
     /// zeros, which no content is that is stored: its checksum tells.
-    fn unpack(&self, buf: &mut [u8]) {
+    fn unpack(&self, buf: &mut [u8], is_there: impl Fn(Pba) -> bool) {
         let packs = self
             .fragments
             .chunk_by(|(a, _), (b, _)| a.container() == b.container());
         for wanted in packs {
-            let Some(place) = wanted.first().and_then(|(_, at)| block_at(buf, *at)) else {
+            let first = wanted.first().filter(|(pba, _)| is_there(*pba));
+            let Some(place) = first.and_then(|(_, at)| block_at(buf, *at)) else {
                 continue;
             };
             let block = *place;
@@ -119,17 +126,25 @@ mod tests {
     use super::*;
     use crate::content::compress::Algorithm;
     use crate::content::compress::tests::mixed;
+    use crate::drive_io::drive_list::tests::drives_where_they_were_made;
+
+    fn extents(fetch: &Fetch) -> &[Extent] {
+        let [group] = &fetch.groups[..] else {
+            panic!("there is one drive");
+        };
+        &group.extents
+    }
 
     #[test]
     fn neighbours_on_the_drive_and_in_the_buffer_are_read_as_one() {
         let blocks = [(10, 0), (11, 1), (12, 2), (20, 3), (21, 5), (19, 6)];
         let fetch = Fetch::new(
+            &drives_where_they_were_made(&[100]),
             blocks
                 .into_iter()
                 .map(|(block, at)| (Pba::new(0, block), at * BLOCK_BYTES)),
         );
-        let found: Vec<_> = fetch
-            .extents
+        let found: Vec<_> = extents(&fetch)
             .iter()
             .map(|e| (e.block - 256, e.buffer_offset / BLOCK_BYTES, e.blocks))
             .collect();
@@ -154,22 +169,24 @@ mod tests {
             packed.fragment(4),
         ];
         let places = wanted.iter().enumerate();
-        let fetch = Fetch::new(places.map(|(at, pba)| (*pba, at * BLOCK_BYTES)));
+        let drives = drives_where_they_were_made(&[100]);
+        let fetch = Fetch::new(&drives, places.map(|(at, pba)| (*pba, at * BLOCK_BYTES)));
+        let plain_block = drives.place(plain).map(|place| place.block);
         let read = |block: &Block| {
             let mut buf = vec![0xee; wanted.len() * BLOCK_BYTES];
-            for extent in &fetch.extents {
+            for extent in extents(&fetch) {
                 assert_eq!(extent.blocks, 1);
-                let from = if extent.block == crate::drive_block(plain) {
+                let from = if Some(extent.block) == plain_block {
                     &contents[0]
                 } else {
                     block
                 };
                 buf[extent.buffer_offset..][..BLOCK_BYTES].copy_from_slice(from);
             }
-            fetch.unpack(&mut buf);
+            fetch.unpack(&mut buf, |_| true);
             buf
         };
-        assert_eq!(fetch.extents.len(), 2);
+        assert_eq!(extents(&fetch).len(), 2);
         let wanted = [4, 0, 1, 4].map(|at: usize| contents[at]).concat();
         assert!(read(&block) == wanted);
         block[1] = 0;

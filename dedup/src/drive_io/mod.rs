@@ -1,11 +1,13 @@
-//! The drives of a pool, and the one way to read blocks from them.
+//! The drives of a pool, where segments lie on them, and the one way to read and write blocks of several drives.
 //!
-//! Guarantee: a reader names contents by their addresses. It need not know whether a content has a block of its own or
-//! shares one with others.
+//! Guarantees: a reader names contents by their addresses. It need not know on which drives they are, nor whether a content
+//! has a block of its own or shares one with others. What a command moves from and to several drives goes out at once.
 
 pub(crate) mod drive_list;
 pub(crate) mod fetch;
 pub(crate) mod reader;
+pub(crate) mod scatter;
+pub(crate) mod segments;
 
 use drives::Drive;
 use meta::Pba;

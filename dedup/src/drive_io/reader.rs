@@ -3,12 +3,14 @@
 use std::error::Error;
 use std::io;
 
-use drives::{Drive, DriveError, ErrorKind};
+use drives::{DriveError, ErrorKind};
 use meta::Pba;
 use reactor::Buffer;
 
 use crate::content::fingerprint::{self, Block};
+use crate::drive_io::drive_list::DriveList;
 use crate::drive_io::fetch::Fetch;
+use crate::drive_io::scatter::Failures;
 
 /// What the system says when there is no device any more: Linux `include/uapi/asm-generic/errno-base.h`.
 const ENXIO: i32 = 6;
@@ -16,6 +18,8 @@ const ENODEV: i32 = 19;
 
 /// Blocks that a drive could not read, and why the last of them.
 pub(crate) struct Unreadable {
+    /// Index of the drive.
+    pub(crate) drive: u16,
     /// Their places among those that were asked for, in order.
     pub(crate) places: Vec<usize>,
     pub(crate) error: DriveError,
@@ -37,50 +41,62 @@ impl Unreadable {
 
 /// Reads a block to the beginning of the buffer and has a look at it; `None` if it cannot be read.
 pub(crate) async fn read_one<T>(
-    drive: &dyn Drive,
+    drives: &DriveList,
     pba: Pba,
     buf: Buffer,
     look: impl FnOnce(&Block) -> T,
 ) -> (Option<T>, Buffer) {
-    let fetch = Fetch::new([(pba, 0)].into_iter());
-    let (result, buf) = fetch.read_from(drive, buf).await;
+    let fetch = Fetch::new(drives, [(pba, 0)].into_iter());
+    let (failed, buf) = fetch.read(drives, buf).await;
     let block = fingerprint::split(&buf).first();
-    let seen = block.filter(|_| result.is_ok()).map(look);
+    let seen = block.filter(|_| failed.is_empty()).map(look);
     (seen, buf)
 }
 
-/// Reads blocks of one drive, each to its offset in the buffer. When that fails, each is tried alone, so
-/// that those at fault are known and the others are there.
+/// Reads blocks, each to its offset in the buffer, from all drives at once. Where that fails, each block of the drive is
+/// tried alone, so that those at fault are known and the others are there. Returns what failed by drive.
 pub(crate) async fn read_blocks(
-    drive: &dyn Drive,
+    drives: &DriveList,
     buf: Buffer,
     blocks: &[(Pba, usize)],
-) -> (Option<Unreadable>, Buffer) {
-    let fetch = Fetch::new(blocks.iter().copied());
-    let (result, buf) = fetch.read_from(drive, buf).await;
-    match result {
-        Ok(()) => (None, buf),
-        Err(error) => read_each(drive, buf, blocks, error).await,
+) -> (Vec<Unreadable>, Buffer) {
+    let fetch = Fetch::new(drives, blocks.iter().copied());
+    let (failed, buf) = fetch.read(drives, buf).await;
+    match failed.is_empty() {
+        true => (Vec::new(), buf),
+        false => read_each(drives, buf, blocks, failed).await,
     }
 }
 
-/// Tries blocks of one drive alone that could not be read together.
+/// Tries those of the blocks alone that are on drives which could not read them together. What cannot be read, by drive.
 pub(crate) async fn read_each(
-    drive: &dyn Drive,
+    drives: &DriveList,
     mut buf: Buffer,
     blocks: &[(Pba, usize)],
-    mut error: DriveError,
-) -> (Option<Unreadable>, Buffer) {
-    let mut places = Vec::new();
-    for (place, block) in blocks.iter().enumerate() {
-        let fetch = Fetch::new([*block].into_iter());
-        let (result, back) = fetch.read_from(drive, buf).await;
-        buf = back;
-        if let Err(last) = result {
-            error = last;
-            places.push(place);
+    failed: Failures,
+) -> (Vec<Unreadable>, Buffer) {
+    let mut unreadable = Vec::new();
+    for (drive, mut error) in failed {
+        let mut places = Vec::new();
+        for (place, block) in blocks.iter().enumerate() {
+            let fetch = Fetch::new(drives, [*block].into_iter());
+            if !fetch.drives().eq([drive]) {
+                continue;
+            }
+            let (failed, back) = fetch.read(drives, buf).await;
+            buf = back;
+            if let Some((_, last)) = failed.into_iter().next() {
+                error = last;
+                places.push(place);
+            }
+        }
+        if !places.is_empty() {
+            unreadable.push(Unreadable {
+                drive,
+                places,
+                error,
+            });
         }
     }
-    let unreadable = (!places.is_empty()).then_some(Unreadable { places, error });
     (unreadable, buf)
 }

@@ -1,15 +1,45 @@
-//! Drives that are added to a pool in service: one is used only after it is written down that it belongs to the pool.
+//! The drives of a pool that is opened, and those that are added to one in service.
+//!
+//! Guarantee: a drive is used only after the rows of its segments are durable, and after it is written down that it belongs
+//! to the pool.
 
 use std::sync::Arc;
 
 use drives::Drive;
 
 use crate::drive_io::data_blocks_of;
-use crate::drive_io::drive_list::DRIVES_MAX;
+use crate::drive_io::drive_list::{DRIVES_MAX, DriveList};
+use crate::drive_io::segments::{self, Completed, Rows};
+use crate::log::recovery::data_blocks;
 use crate::metadata::index::BLOCKS_MAX;
 use crate::metadata::space::Space;
+use crate::pool::config::{EngineParts, block_on};
 use crate::sync::wait::lock;
 use crate::{Engine, EngineError, Result};
+
+/// The drives of a pool, and where its segments lie. Rows that the store lacks are made first: it is of a program that had
+/// none, or a drive is new or larger than it was. A crash leaves those of each drive or none.
+pub(super) async fn open(parts: &EngineParts) -> Result<DriveList> {
+    let data_blocks = data_blocks(&parts.drives)?;
+    let store = parts.store.clone();
+    let of_drives = block_on(parts.blocking, move || {
+        let epoch = store.checkpoint()?.epoch;
+        let Completed {
+            of_drives,
+            made,
+            lost,
+        } = segments::complete(store.segments()?, &data_blocks, epoch)?;
+        if let Some(first) = lost.first() {
+            return Err(segments::lost(*first, lost.len()));
+        }
+        for home in made {
+            store.put_segments(segments::names(home), &of_drives[usize::from(home)])?;
+        }
+        Ok::<Vec<Rows>, EngineError>(of_drives)
+    })
+    .await?;
+    Ok(DriveList::new(&parts.drives, &of_drives))
+}
 
 impl Engine {
     /// Adds a drive to the pool; new data goes to it from now on. `write_down` makes the pool remember
@@ -45,6 +75,16 @@ impl Engine {
                 capacity + data_blocks
             )));
         }
+        // Rows of a drive that the pool does not remember are nobody's, and replaced by those of the next one.
+        let store = shared.store.clone();
+        let rows = shared
+            .block_on(move || {
+                let epoch = store.checkpoint()?.epoch;
+                let rows = segments::rows_of_new(index, data_blocks, epoch);
+                store.put_segments(segments::names(index), &rows)?;
+                Ok::<Rows, EngineError>(rows)
+            })
+            .await?;
         write_down(index)?;
         let space = Space::prepare(data_blocks);
         tracing::info!(
@@ -53,7 +93,7 @@ impl Engine {
             data_blocks,
             "a drive was added"
         );
-        shared.drives.add(drive);
+        shared.drives.add(drive, &rows);
         lock(&shared.state).add_drive(space, data_blocks);
         Ok(index)
     }

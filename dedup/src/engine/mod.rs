@@ -18,7 +18,7 @@ use reactor::BufferPool;
 use crate::background::healing::keep_list;
 use crate::background::{Background, maintenance, status};
 use crate::content::fingerprint::Hasher;
-use crate::drive_io::drive_list::{DRIVES_MAX, DriveList};
+use crate::drive_io::drive_list::DRIVES_MAX;
 use crate::log::checkpoint::checkpoint;
 use crate::log::flush::flush;
 use crate::log::recovery;
@@ -68,6 +68,7 @@ impl Engine {
         let bounces = BufferPool::new(parts.config.bounce_bytes).map_err(|error| {
             EngineError::unavailable(format!("memory for bounce buffers: {error}"))
         })?;
+        let drives = drives::open(&parts).await?;
         let journal_bytes = parts.journal.capacity();
         let recovery::Recovered {
             mut state,
@@ -75,7 +76,7 @@ impl Engine {
             damage,
             #[cfg(test)]
             figures,
-        } = recovery::recover(&parts, &bounces).await?;
+        } = recovery::recover(&parts, &drives, &bounces).await?;
         for pba in damage.listed() {
             state.on_disk_index.hide(pba);
         }
@@ -91,7 +92,7 @@ impl Engine {
         let volume_changes = state.volume_changes.clone();
         let blocking = parts.blocking;
         let shared = Arc::new(Shared {
-            drives: DriveList::new(parts.drives),
+            drives,
             store: parts.store,
             domains,
             verify: Verify::new()?,

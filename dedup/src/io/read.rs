@@ -37,6 +37,13 @@ struct Stored {
     crc32c: u32,
 }
 
+impl Stored {
+    /// Its address, and where it goes in the buffer.
+    fn to_place(&self) -> (Pba, usize) {
+        (self.pba, self.buffer_offset)
+    }
+}
+
 /// Reads sub-blocks of a volume into a buffer. The caller holds the range lock.
 ///
 /// On an error the whole buffer is zeroed.
@@ -53,36 +60,25 @@ pub(crate) async fn read_piece(
             return (Err(error), buf);
         }
     };
+    let fetch = Fetch::new(&shared.drives, stored.iter().map(Stored::to_place));
+    let (failed, mut buf) = fetch.read(&shared.drives, buf).await;
+    let worked = fetch.drives();
+    for drive in worked.filter(|drive| failed.iter().all(|(failed, _)| failed != drive)) {
+        shared.alerts.drive_worked(drive.into(), Action::Read);
+    }
     let mut unreadable = Vec::new();
-    for (at, drive) in shared.drives.iter().enumerate() {
-        let fetch = Fetch::new(
-            stored
-                .iter()
-                .filter(|s| usize::from(s.pba.drive()) == at)
-                .map(|s| (s.pba, s.buffer_offset)),
-        );
-        if fetch.is_empty() {
-            continue;
-        }
-        let (result, back) = fetch.read_from(&**drive, buf).await;
-        buf = back;
-        if let Err(error) = result {
-            let of_drive = stored.iter().filter(|s| usize::from(s.pba.drive()) == at);
-            let blocks: Vec<_> = of_drive.map(|s| (s.pba, s.buffer_offset)).collect();
-            let (failed, back) = read_each(&**drive, buf, &blocks, error).await;
-            buf = back;
-            let Some(failed) = failed else {
-                continue;
-            };
-            let error = shared.drive_error(Action::Read, &**drive, &failed.error);
+    if !failed.is_empty() {
+        let blocks: Vec<_> = stored.iter().map(Stored::to_place).collect();
+        let of_drives;
+        (of_drives, buf) = read_each(&shared.drives, buf, &blocks, failed).await;
+        for failed in of_drives {
+            let error = shared.drive_error(Action::Read, failed.drive, &failed.error);
             if !failed.is_medium() {
                 buf.fill(0);
                 return (Err(error), buf);
             }
             unreadable.extend(failed.places.into_iter().map(|place| blocks[place].1));
-            continue;
         }
-        shared.alerts.drive_worked(at, Action::Read);
     }
     let result = verify(shared, volume, &stored, &unreadable, &buf).await;
     if result.is_err() {
@@ -176,15 +172,11 @@ async fn verify(
             .get(&volume.id)
             .map_or_else(String::new, |entry| entry.info.name.clone())
     };
-    let drive = shared
-        .drives
-        .get(usize::from(first.pba.drive()))
-        .map_or("?", |drive| drive.name());
+    let (drive, data_block) = shared.drives.named(first.pba);
     let error = EngineError::corrupt(format!(
         "volume `{name}`: {count} sub-block(s) from byte {} cannot be read or do not match their checksum \
-         (drive {drive}, data block {}); restore them from a copy and write them again, and check the drive",
+         (drive {drive}, data block {data_block}); restore them from a copy and write them again, and check the drive",
         first.sub_block * BLOCK_BYTES as u64,
-        first.pba.block(),
     ));
     let bad = stored.iter().filter(is_bad);
     let ranges = bad.map(|s| (s.sub_block, s.sub_block + 1));

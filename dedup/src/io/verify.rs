@@ -72,36 +72,22 @@ pub(crate) struct Found {
 
 /// Reads candidates from their drives. A drive that fails only makes them unusable.
 pub(crate) async fn read(shared: &Shared, candidates: &[Candidate]) -> Found {
-    let mut buf = shared
-        .verify
-        .buffers
-        .alloc(candidates.len() * BLOCK_BYTES)
-        .await;
+    let buffers = &shared.verify.buffers;
+    let buf = buffers.alloc(candidates.len() * BLOCK_BYTES).await;
+    let places = (0..).step_by(BLOCK_BYTES);
+    let blocks: Vec<(Pba, usize)> = candidates.iter().map(|it| it.pba).zip(places).collect();
+    let (failed, buf) = read_blocks(&shared.drives, buf, &blocks).await;
     let mut unreadable = Vec::new();
-    for (at, drive) in shared.drives.iter().enumerate() {
-        let places: Vec<usize> = (0..candidates.len())
-            .filter(|place| usize::from(candidates[*place].pba.drive()) == at)
-            .collect();
-        let blocks: Vec<(Pba, usize)> = places
-            .iter()
-            .map(|place| (candidates[*place].pba, place * BLOCK_BYTES))
-            .collect();
-        if blocks.is_empty() {
-            continue;
-        }
-        let (failed, back) = read_blocks(&**drive, buf, &blocks).await;
-        buf = back;
-        if let Some(failed) = failed {
-            if failed.is_medium() {
-                let mut state = lock(&shared.state);
-                for place in &failed.places {
-                    shared.found_damage(&mut state, blocks[*place].0);
-                }
+    for failed in failed {
+        if failed.is_medium() {
+            let mut state = lock(&shared.state);
+            for place in &failed.places {
+                shared.found_damage(&mut state, blocks[*place].0);
             }
-            // Its content is stored again.
-            shared.drive_failed(&**drive, Action::Read, &failed.error);
-            unreadable.extend(failed.places.into_iter().map(|at| places[at]));
         }
+        // Its content is stored again.
+        shared.drive_failed(failed.drive, Action::Read, &failed.error);
+        unreadable.extend(failed.places);
     }
     Found { buf, unreadable }
 }

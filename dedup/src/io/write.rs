@@ -15,12 +15,14 @@ mod compressing;
 use std::ops::Range;
 use std::sync::Arc;
 
-use drives::{Drive, GatherExtent};
+use drives::GatherExtent;
 use futures_util::future::{join, join_all};
 use meta::{Fingerprint, MapEntry, NewBlock, Pba, RecordRef};
 use reactor::Buffer;
 
 use crate::content::fingerprint::{self, Block, Hasher};
+use crate::drive_io::scatter::{self, OfDrive};
+use crate::drive_io::segments::Place;
 use crate::io::batcher::Command;
 use crate::io::packing::Packing;
 use crate::io::reclaim::reclaim_space;
@@ -30,6 +32,7 @@ use crate::log::append::{AppendError, append, append_failed, wait_for_room};
 use crate::metadata::on_disk_index::{Answer, Sought};
 use crate::metadata::state::State;
 use crate::pool::Shared;
+use crate::pool::alerts::Action;
 use crate::pool::backpressure::RoomPermit;
 use crate::pool::comparisons::Kept;
 use crate::residency::on_disk_index::ask_for_hints;
@@ -373,17 +376,7 @@ impl Batch {
         }
         let packed = self.new.iter().filter(|new| new.pba.is_fragment());
         self.packing.build(packed.map(|new| new.item as usize));
-        let shared = self.shared.clone();
-        for (at, drive) in shared.drives.iter().enumerate() {
-            let extents = self.gather(at);
-            if !extents.is_empty() {
-                self.write_extents(&**drive, &extents).await?;
-            }
-        }
-        Ok(())
-    }
-
-    async fn write_extents(&mut self, drive: &dyn Drive, extents: &[GatherExtent]) -> Result<()> {
+        let groups = self.gather();
         // No command was acknowledged yet, so the buffers have the numbers of their jobs.
         debug_assert!(!self.jobs.iter().any(Job::is_told));
         let mut buffers: Vec<Buffer> = self
@@ -395,7 +388,8 @@ impl Batch {
         let has_packs = packs.is_some();
         buffers.extend(packs);
         self.writing = true;
-        let (result, mut buffers) = drive.write_many(buffers, extents).await;
+        let shared = self.shared.clone();
+        let (failed, mut buffers) = scatter::write(&shared.drives, buffers, &groups).await;
         self.writing = false;
         if has_packs {
             self.packing.put_back(buffers.pop());
@@ -403,7 +397,16 @@ impl Batch {
         for (command, buf) in self.commands().zip(buffers) {
             command.buf = Some(buf);
         }
-        self.shared.drive_wrote(drive, result)
+        for group in &groups {
+            if failed.iter().all(|(drive, _)| *drive != group.drive) {
+                shared
+                    .alerts
+                    .drive_worked(group.drive.into(), Action::Write);
+            }
+        }
+        let errors = failed.iter();
+        let errors = errors.map(|(drive, error)| shared.write_error(*drive, error));
+        errors.reduce(|first, _| first).map_or(Ok(()), Err)
     }
 
     fn commands(&mut self) -> impl Iterator<Item = &mut Command> {
@@ -411,15 +414,11 @@ impl Batch {
         jobs.filter_map(|job| job.command.as_mut())
     }
 
-    /// The new blocks of one drive; those that follow each other there and in a buffer as one extent.
-    fn gather(&self, drive: usize) -> Vec<GatherExtent> {
+    /// The new blocks by drive; those that follow each other there and in a buffer as one extent.
+    fn gather(&self) -> Vec<OfDrive<GatherExtent>> {
         let packs = self.jobs.len() as u32;
-        let mut extents: Vec<GatherExtent> = Vec::with_capacity(self.new.len());
+        let mut groups: Vec<OfDrive<GatherExtent>> = Vec::with_capacity(1);
         for New { job, item, pba } in &self.new {
-            if usize::from(pba.drive()) != drive {
-                continue;
-            }
-            let block = crate::drive_block(*pba);
             let (job, at) = match pba.slot() {
                 None => {
                     let first = self.jobs[*job as usize].items.start;
@@ -430,6 +429,8 @@ impl Batch {
                 Some(_) => continue,
             };
             let buffer_offset = at as u32;
+            let Place { drive, block } = self.shared.drives.place_or_none(*pba);
+            let extents = scatter::of_drive(&mut groups, drive);
             if let Some(last) = extents.last_mut()
                 && last.buffer == *job
                 && last.block + u64::from(last.blocks) == block
@@ -445,7 +446,7 @@ impl Batch {
                 blocks: 1,
             });
         }
-        extents
+        groups
     }
 
     /// Appends the records of all commands that have their blocks, and tells them.

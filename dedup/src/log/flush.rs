@@ -71,13 +71,12 @@ pub(crate) async fn flush_drives(shared: &Shared, upto: u64) -> Result<()> {
         lock(&shared.state).flushed = upto;
         return Ok(());
     }
-    let flushes = shared
-        .drives
-        .iter()
-        .map(|drive| async move { (drive, drive.flush().await) });
-    for (drive, result) in join_all(flushes).await {
+    let flushes = (0u16..)
+        .zip(shared.drives.iter())
+        .map(|(index, drive)| async move { (index, drive, drive.flush().await) });
+    for (index, drive, result) in join_all(flushes).await {
         if let Err(error) = result {
-            shared.drive_failed(&**drive, Action::Flush, &error);
+            shared.drive_failed(index, Action::Flush, &error);
             return Err(shared.fail(format!(
                 "drive {} could not be flushed: {error}; check it, and restart: recovery proves every \
                  block that was not flushed",

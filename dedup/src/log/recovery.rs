@@ -39,6 +39,7 @@ use reactor::{Buffer, BufferPool};
 use crate::ablation::{self, Broken};
 use crate::content::fingerprint::{self, Hasher};
 use crate::drive_io::data_blocks_of;
+use crate::drive_io::drive_list::DriveList;
 use crate::drive_io::fetch::Fetch;
 use crate::log::replay::{Data, Proof, Replay, durable_upto, replay_record};
 use crate::metadata::domain;
@@ -69,8 +70,12 @@ pub(crate) struct Recovered {
 }
 
 /// Brings a pool back: state in memory, store and journal agree when this returns.
-pub(crate) async fn recover(parts: &EngineParts, bounces: &BufferPool) -> Result<Recovered> {
-    let (replayed, journal) = replay(parts, bounces).await?;
+pub(crate) async fn recover(
+    parts: &EngineParts,
+    drives: &DriveList,
+    bounces: &BufferPool,
+) -> Result<Recovered> {
+    let (replayed, journal) = replay(parts, drives, bounces).await?;
     let checkpoint = next_checkpoint(&journal)?;
     if replayed.records > 0 {
         // What was proven may still be in a drive's cache only.
@@ -135,6 +140,7 @@ pub(crate) fn next_checkpoint(journal: &Journal) -> Result<Checkpoint> {
 /// Works out what the journal changes, without writing anything.
 pub(crate) async fn replay(
     parts: &EngineParts,
+    drives: &DriveList,
     bounces: &BufferPool,
 ) -> Result<(Replayed, Journal)> {
     let data_blocks = data_blocks(&parts.drives)?;
@@ -154,7 +160,13 @@ pub(crate) async fn replay(
     .await?;
     let durable = durable_upto(&records).max(checkpoint.position.seq - 1);
     let domains = VolumeDomains::new(parts, &volumes, &records);
-    let contents = read_unproven(parts, bounces, &data_blocks, domains, &records, durable).await?;
+    let unproven = Unproven {
+        drives,
+        data_blocks: &data_blocks,
+        records: &records,
+        durable,
+    };
+    let contents = unproven.read(bounces, domains).await?;
     let mut building = Building {
         replayed: Replayed {
             records: records.len() as u64,
@@ -259,7 +271,8 @@ async fn load(parts: &EngineParts) -> Result<State> {
     Ok(state)
 }
 
-fn data_blocks(drives: &[Arc<dyn Drive>]) -> Result<Vec<u64>> {
+/// Data blocks of each drive.
+pub(crate) fn data_blocks(drives: &[Arc<dyn Drive>]) -> Result<Vec<u64>> {
     if drives.is_empty() || drives.len() > usize::from(Pba::DRIVE_MAX) {
         return Err(EngineError::invalid(format!(
             "a pool cannot have {} drives",
@@ -343,69 +356,68 @@ impl VolumeDomains {
     }
 }
 
-/// What the drives hold at the new blocks of records that may not be durable.
-async fn read_unproven(
-    parts: &EngineParts,
-    bounces: &BufferPool,
-    data_blocks: &[u64],
-    domains: VolumeDomains,
-    records: &[(u64, Record)],
+/// Records, and up to which of them data is durable: what the drives hold at the new blocks of the others is to be read.
+struct Unproven<'a> {
+    drives: &'a DriveList,
+    data_blocks: &'a [u64],
+    records: &'a [(u64, Record)],
     durable: u64,
-) -> Result<Contents> {
-    let mut wanted = BTreeSet::new();
-    for (_, record) in records.iter().filter(|(sequence, _)| *sequence > durable) {
-        if let Record::Map {
-            volume, entries, ..
-        } = record
-        {
-            let domain = domains.of(*volume);
-            let new = entries.iter().filter_map(|entry| entry.new);
-            wanted.extend(new.map(|new| (domain, new.pba)));
-        }
-    }
-    let is_outside = |(_, pba): &&(u32, Pba)| !contains(data_blocks, *pba);
-    if let Some((_, pba)) = wanted.iter().find(is_outside) {
-        return Err(EngineError::no_such_block(*pba));
-    }
-    let mut wanted: Vec<(u32, Pba)> = wanted.into_iter().collect();
-    wanted.sort_unstable_by_key(|(domain, pba)| (pba.drive(), *domain, *pba));
-    let mut found = HashMap::with_capacity(wanted.len());
-    for of_drive in wanted.chunk_by(|a, b| a.1.drive() == b.1.drive()) {
-        let Some(drive) = of_drive
-            .first()
-            .and_then(|(_, pba)| parts.drives.get(usize::from(pba.drive())))
-        else {
-            continue;
-        };
-        let mut prover = Prover {
-            drive: &**drive,
-            bounces,
-            is_dead: false,
-            unreadable: 0,
-        };
-        for same in of_drive.chunk_by(|a, b| a.0 == b.0) {
-            for group in same.chunks(PROVE_BLOCKS) {
-                let domain = group[0].0;
-                let blocks: Vec<Pba> = group.iter().map(|(_, pba)| *pba).collect();
-                let hasher = &domains.hashers[domain as usize];
-                let contents = prover.read(hasher, &blocks).await;
-                found.extend(contents.into_iter().map(|(pba, c)| ((domain, pba), c)));
+}
+
+impl Unproven<'_> {
+    async fn read(&self, bounces: &BufferPool, domains: VolumeDomains) -> Result<Contents> {
+        let mut wanted = BTreeSet::new();
+        let records = self.records.iter();
+        for (_, record) in records.filter(|(sequence, _)| *sequence > self.durable) {
+            if let Record::Map {
+                volume, entries, ..
+            } = record
+            {
+                let domain = domains.of(*volume);
+                let new = entries.iter().filter_map(|entry| entry.new);
+                wanted.extend(new.map(|new| (domain, new.pba)));
             }
         }
-        if prover.unreadable > 0 {
-            tracing::error!(
-                drive = drive.name(),
-                blocks = prover.unreadable,
-                "blocks that were not flushed cannot be read: check the drive"
-            );
+        let is_outside = |(_, pba): &&(u32, Pba)| !contains(self.data_blocks, *pba);
+        if let Some((_, pba)) = wanted.iter().find(is_outside) {
+            return Err(EngineError::no_such_block(*pba));
         }
+        let drive_of = |pba: Pba| self.drives.place_or_none(pba).drive;
+        let mut wanted: Vec<(u32, Pba)> = wanted.into_iter().collect();
+        wanted.sort_unstable_by_key(|(domain, pba)| (drive_of(*pba), *domain, *pba));
+        let mut found = HashMap::with_capacity(wanted.len());
+        for of_drive in wanted.chunk_by(|a, b| drive_of(a.1) == drive_of(b.1)) {
+            let mut prover = Prover {
+                drives: self.drives,
+                bounces,
+                is_dead: false,
+                unreadable: 0,
+            };
+            for same in of_drive.chunk_by(|a, b| a.0 == b.0) {
+                for group in same.chunks(PROVE_BLOCKS) {
+                    let domain = group[0].0;
+                    let blocks: Vec<Pba> = group.iter().map(|(_, pba)| *pba).collect();
+                    let hasher = &domains.hashers[domain as usize];
+                    let contents = prover.read(hasher, &blocks).await;
+                    found.extend(contents.into_iter().map(|(pba, c)| ((domain, pba), c)));
+                }
+            }
+            if prover.unreadable > 0 {
+                let (drive, _) = self.drives.named(of_drive[0].1);
+                tracing::error!(
+                    drive,
+                    blocks = prover.unreadable,
+                    "blocks that were not flushed cannot be read: check the drive"
+                );
+            }
+        }
+        Ok(Contents { domains, found })
     }
-    Ok(Contents { domains, found })
 }
 
 /// Reads blocks of one drive.
 struct Prover<'a> {
-    drive: &'a dyn Drive,
+    drives: &'a DriveList,
     bounces: &'a BufferPool,
     /// None of a whole group could be read: blocks of others are not tried one by one, which may take
     /// seconds for each.
@@ -446,9 +458,9 @@ impl Prover<'_> {
         buf: Buffer,
     ) -> (std::result::Result<Vec<(Pba, Content)>, DriveError>, Buffer) {
         let places = (0..).step_by(BLOCK_BYTES);
-        let fetch = Fetch::new(blocks.iter().copied().zip(places));
-        let (result, buf) = fetch.read_from(self.drive, buf).await;
-        if let Err(error) = result {
+        let fetch = Fetch::new(self.drives, blocks.iter().copied().zip(places));
+        let (failed, buf) = fetch.read(self.drives, buf).await;
+        if let Some((_, error)) = failed.into_iter().next() {
             return (Err(error), buf);
         }
         let contents = &fingerprint::split(&buf)[..blocks.len()];

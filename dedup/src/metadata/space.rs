@@ -410,21 +410,6 @@ impl DriveSpace {
     }
 }
 
-/// Sorted blocks as runs on a drive: drive index, first drive block, number of blocks.
-pub(crate) fn runs(sorted: &[Pba]) -> Vec<(u16, u64, u64)> {
-    let mut runs: Vec<(u16, u64, u64)> = Vec::new();
-    for pba in sorted {
-        let block = crate::drive_block(*pba);
-        match runs.last_mut() {
-            Some((drive, first, count)) if *drive == pba.drive() && *first + *count == block => {
-                *count += 1;
-            }
-            _ => runs.push((pba.drive(), block, 1)),
-        }
-    }
-    runs
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;

@@ -23,8 +23,10 @@ use meta::{
 use reactor::{Buffer, BufferPool};
 use serde::Serialize;
 
+use crate::drive_io::drive_list::DriveList;
 use crate::drive_io::reader::read_one;
-use crate::log::recovery::{next_checkpoint, replay};
+use crate::drive_io::segments;
+use crate::log::recovery::{data_blocks, next_checkpoint, replay};
 use crate::metadata::domain::Hashers;
 use crate::pool::config::{BOUNCE_BYTES_MIN, EngineParts};
 use crate::pool::damage_list::{Damage, DamageStatus};
@@ -133,6 +135,20 @@ pub fn check_pool(dir: &Path, options: CheckOptions) -> Result<CheckReport> {
     Ok(report)
 }
 
+/// The drives, and where segments lie: those without a row will lie where they are made.
+fn segments_of(parts: &EngineParts, report: &mut CheckReport) -> Result<DriveList> {
+    let data_blocks = data_blocks(&parts.drives)?;
+    let stored = parts.store.segments()?;
+    let completed = segments::complete(stored, &data_blocks, 0)?;
+    if let Some(first) = completed.lost.first() {
+        report.find(
+            "metadata",
+            segments::lost(*first, completed.lost.len()).message,
+        );
+    }
+    Ok(DriveList::new(&parts.drives, &completed.of_drives))
+}
+
 /// Checks journal and store as they will be when the journal has been replayed, and the data.
 pub(crate) fn check_parts(
     parts: &EngineParts,
@@ -142,7 +158,18 @@ pub(crate) fn check_parts(
 ) -> Result<()> {
     // Nothing in here waits: blocking calls run inline, and the drives of a check answer at once.
     let unexpected = || EngineError::internal("the check waited for something");
-    let replayed = replay(parts, bounces)
+    let drives = match segments_of(parts, report) {
+        Ok(drives) => drives,
+        Err(error) => {
+            report.find("metadata", &error.message);
+            report
+                .not_looked_at
+                .push("what the journal holds, and data".to_owned());
+            let none = meta::Batch::checkpoint_only(parts.store.checkpoint()?);
+            return check_rows(&*parts.store, &none, report);
+        }
+    };
+    let replayed = replay(parts, &drives, bounces)
         .now_or_never()
         .ok_or_else(unexpected)?;
     let pending = replayed.and_then(|(replayed, journal)| {
@@ -176,10 +203,10 @@ pub(crate) fn check_parts(
     check_rows(&*parts.store, &pending, report)?;
     let known = Damage::load(parts.config.damage_file.clone());
     let known = (!options.data).then(|| known.listed().collect());
-    let bad = check_data(parts, bounces, &pending, known, report)
+    let bad = check_data(parts, &drives, bounces, &pending, known, report)
         .now_or_never()
         .ok_or_else(unexpected)??;
-    report_damage(&*parts.store, &pending, &bad, &parts.drives, report)?;
+    report_damage(&*parts.store, &pending, &bad, &drives, report)?;
     if !options.data && report.blocks > 0 {
         report.not_looked_at.push(format!(
             "the data in {} blocks: `onefold pool check --data` reads it",
@@ -217,6 +244,7 @@ fn check_rows(store: &dyn Store, pending: &meta::Batch, report: &mut CheckReport
 /// some. Those that do not hold what they should.
 async fn check_data(
     parts: &EngineParts,
+    drives: &DriveList,
     bounces: &BufferPool,
     pending: &meta::Batch,
     only: Option<BTreeSet<Pba>>,
@@ -257,7 +285,7 @@ async fn check_data(
             for (pba, row) in rows {
                 let buf = bounces.alloc(BLOCK_BYTES).await;
                 report.data_blocks_checked += 1;
-                if !is_right(&**drive, &hashers, pba, &row, buf).await {
+                if !is_right(drives, &hashers, pba, &row, buf).await {
                     bad.insert(pba);
                 }
             }
@@ -268,13 +296,13 @@ async fn check_data(
 
 /// Whether a block can be read, and holds what its row says.
 async fn is_right(
-    drive: &dyn Drive,
+    drives: &DriveList,
     hashers: &Hashers,
     pba: Pba,
     row: &BlockRow,
     buf: Buffer,
 ) -> bool {
-    let (is_right, _) = read_one(drive, pba, buf, |block| {
+    let (is_right, _) = read_one(drives, pba, buf, |block| {
         hashers.prove(block, row.fingerprint, row.crc32c)
     })
     .await;
@@ -286,11 +314,12 @@ fn report_damage(
     store: &dyn Store,
     pending: &meta::Batch,
     bad: &BTreeSet<Pba>,
-    drives: &[Arc<dyn Drive>],
+    drives: &DriveList,
     report: &mut CheckReport,
 ) -> Result<()> {
-    for (index, drive) in (0u16..).zip(drives) {
-        let blocks = bad.iter().filter(|pba| pba.drive() == index);
+    for (index, drive) in (0u16..).zip(drives.iter()) {
+        let is_there = |pba: &&Pba| drives.place_or_none(**pba).drive == index;
+        let blocks = bad.iter().filter(is_there);
         if let Some(first) = blocks.clone().next() {
             report.findings_of_data += 1;
             report.find(
@@ -298,7 +327,7 @@ fn report_damage(
                 format_args!(
                     "{} data block(s) cannot be read or do not hold the content that was written, the first is {}",
                     blocks.count(),
-                    first.block()
+                    drives.named(*first).1
                 ),
             );
         }

@@ -1,6 +1,6 @@
 //! The health of a pool: what drives, the journal and the metadata's file system do, and what that means for commands.
 
-use drives::{Drive, DriveError};
+use drives::DriveError;
 
 use crate::pool::Shared;
 use crate::pool::alerts::{Action, Facts, Verdict};
@@ -10,17 +10,15 @@ use crate::{EngineError, ErrorKind, Result, SUB_BLOCK_BYTES};
 
 impl Shared {
     /// Remembers that something failed on a drive.
-    pub(crate) fn drive_failed(&self, drive: &dyn Drive, action: Action, error: &DriveError) {
-        if let Some(index) = self.drives.index_of(drive) {
-            self.alerts.drive_failed(index, action, error);
-        }
+    pub(crate) fn drive_failed(&self, drive: u16, action: Action, error: &DriveError) {
+        self.alerts.drive_failed(drive, action, error);
     }
 
     /// What a failing drive means for a command.
     pub(crate) fn drive_error(
         &self,
         action: Action,
-        drive: &dyn Drive,
+        drive: u16,
         error: &DriveError,
     ) -> EngineError {
         self.drive_failed(drive, action, error);
@@ -28,26 +26,14 @@ impl Shared {
         EngineError::new(kind, format!("the {} failed: {error}", action.name()))
     }
 
-    /// What became of writing new blocks to a drive.
-    pub(crate) fn drive_wrote(
-        &self,
-        drive: &dyn Drive,
-        result: std::result::Result<(), DriveError>,
-    ) -> Result<()> {
-        let Err(error) = result else {
-            if self.alerts.is_watched()
-                && let Some(index) = self.drives.index_of(drive)
-            {
-                self.alerts.drive_worked(index.into(), Action::Write);
-            }
-            return Ok(());
-        };
-        let failed = self.drive_error(Action::Write, drive, &error);
+    /// What a drive that could not write new blocks means for a command.
+    pub(crate) fn write_error(&self, drive: u16, error: &DriveError) -> EngineError {
+        let failed = self.drive_error(Action::Write, drive, error);
         let kind = match error.kind() {
             drives::ErrorKind::Io => ErrorKind::WriteFault,
             _ => failed.kind,
         };
-        Err(EngineError { kind, ..failed })
+        EngineError { kind, ..failed }
     }
 
     /// The pool is full.

@@ -12,6 +12,7 @@ use super::content::{SECTOR, content, fill};
 use super::drive::ShakyDrive;
 use super::executor::Ended;
 use super::model::Content;
+use super::segments::place;
 use super::world::Actor;
 use crate::background::scrub::scrub_if_wanted;
 use crate::sync::wait::lock;
@@ -19,11 +20,6 @@ use crate::{Engine, ErrorKind, ScrubPhase, Volume};
 
 /// As fast as it gets: a simulation has no clock.
 const RATE: u64 = 1 << 40;
-
-/// Where a block or the pack of a fragment is: drive and block there.
-fn place(pba: Pba) -> (u16, u64) {
-    (pba.drive(), crate::drive_block(pba.container()))
-}
 
 impl Story {
     /// Now and then some blocks in use decay. The pool was just opened, so all of them are stable and
@@ -39,7 +35,7 @@ impl Story {
                 return;
             }
             let (pba, _) = rows[self.rng.random_range(0..rows.len())];
-            let (drive, block) = place(pba);
+            let (drive, block) = place(&*self.store, pba);
             let mut world = self.world.borrow_mut();
             world.has_damage = true;
             // The bits that decay are always the same: twice is not at all.
@@ -73,7 +69,7 @@ impl Story {
             if new.is_empty() {
                 return;
             }
-            let (drive, block) = place(new[self.rng.random_range(0..new.len())]);
+            let (drive, block) = place(&*self.store, new[self.rng.random_range(0..new.len())]);
             let kind = self.rng.random_range(0..4);
             let mut world = self.world.borrow_mut();
             world.has_damage = true;
@@ -154,6 +150,7 @@ impl Actor {
     }
 
     fn expect_decayed(&self, volume: &Volume, at: usize) {
+        let store = &*self.engine.shared.store;
         let mut world = self.world.borrow_mut();
         world.tally.unreadable += 1;
         if world.is_restored {
@@ -161,7 +158,7 @@ impl Actor {
         }
         let pba = self.mapped(volume.info().id, at);
         assert!(
-            pba.is_some_and(|pba| world.decayed.contains(&place(pba))),
+            pba.is_some_and(|pba| world.decayed.contains(&place(store, pba))),
             "sub-block {at} cannot be read, but nothing happened to block {pba:?}"
         );
     }
@@ -211,7 +208,7 @@ impl Actor {
         );
         let damage = lock(&self.engine.shared.damage);
         for (pba, _) in rows {
-            let (drive, block) = place(pba);
+            let (drive, block) = place(&*self.engine.shared.store, pba);
             // What decays of a pack may be none of this fragment.
             let is_damaged =
                 !pba.is_fragment() && drives[usize::from(drive)].decayed().contains(&block);

@@ -12,7 +12,8 @@
 //! journal of one moment) are restored later, too, while the drives are as they are; and halves of two
 //! moments are refused, or what can be read is of a moment in between. Drives are added; volumes
 //! compress, trim, shrink and go in the background. The store in memory has no compaction: that is a
-//! matter of RocksDB, whose own failures `meta` tests.
+//! matter of RocksDB, whose own failures `meta` tests. In every second story segments lie elsewhere than where they were
+//! made.
 //!
 //! `ONEFOLD_SEED=n` replays one seed, `ONEFOLD_SEEDS=count` runs that many (from `ONEFOLD_SEED_FIRST` on):
 //! `ONEFOLD_SEEDS=100000 cargo test -p dedup simulation -- --nocapture`. With `ONEFOLD_WEAK_HASH=1`
@@ -27,6 +28,7 @@ mod drive;
 mod exchange;
 mod executor;
 mod model;
+mod segments;
 mod settings;
 mod survive;
 mod world;
@@ -100,7 +102,8 @@ impl Story {
             let blocks = LABEL_BLOCKS + rng.random_range(40..300);
             ShakyDrive::new(FaultDrive::new(blocks, Self::plan(&mut rng)))
         });
-        let drives = drives.collect();
+        let drives: Vec<_> = drives.collect();
+        let store = segments::store(seed, &drives);
         let config = EngineConfig {
             replay_entries_max: if rng.random() {
                 rng.random_range(1..60)
@@ -148,7 +151,7 @@ impl Story {
         Self {
             drives,
             media: Arc::new(MemoryMedia::new(JOURNAL_BYTES)),
-            store: Arc::new(MemoryStore::new()),
+            store: Arc::new(store),
             config,
             blocking,
             fingerprint: function_of(seed),

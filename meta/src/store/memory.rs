@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{LoadVisitor, Store};
 use crate::batch::{Batch, HintChange, check_progress, resolve_block, resolve_volume};
 use crate::error::MetaError;
+use crate::segment::SegmentRow;
 use crate::types::{BlockRow, Checkpoint, Fingerprint, Mapping, Pba, Totals, VolumeInfo};
 
 /// How an armed [`MemoryStore`] fails.
@@ -34,6 +36,7 @@ struct State {
     blocks: BTreeMap<Pba, BlockRow>,
     map: BTreeMap<(u32, u64), Mapping>,
     hints: BTreeMap<Fingerprint, Pba>,
+    segments: BTreeMap<Pba, SegmentRow>,
     totals: Totals,
     checkpoint: Checkpoint,
     operations: u64,
@@ -49,6 +52,7 @@ impl Default for State {
             blocks: BTreeMap::new(),
             map: BTreeMap::new(),
             hints: BTreeMap::new(),
+            segments: BTreeMap::new(),
             totals: Totals::default(),
             checkpoint: Checkpoint::EMPTY,
             operations: 0,
@@ -74,7 +78,7 @@ impl MemoryStore {
         }
     }
 
-    /// Batches applied or failed so far.
+    /// Batches and changes of segments applied or failed so far.
     pub fn operations(&self) -> u64 {
         self.lock().operations
     }
@@ -114,6 +118,40 @@ impl State {
         }
         if let Some(row) = self.blocks.get_mut(&pba) {
             row.is_hinted = true;
+        }
+    }
+
+    /// An operation that is done as a whole, and can be made to fail.
+    fn change(
+        &mut self,
+        what: &'static str,
+        change: impl FnOnce(&mut Self) -> Result<(), MetaError>,
+    ) -> Result<(), MetaError> {
+        let dead = || {
+            MetaError::io(
+                NAME,
+                what,
+                io::Error::other("the simulated process is dead"),
+            )
+        };
+        if self.dead {
+            return Err(dead());
+        }
+        let operation = self.operations;
+        self.operations += 1;
+        match self.fault.filter(|(at, _)| *at == operation) {
+            None => change(self),
+            Some((_, StoreFault::NoSpace)) => {
+                self.fault = None;
+                Err(MetaError::io(NAME, what, io::ErrorKind::StorageFull.into()))
+            }
+            Some((_, fault)) => {
+                if fault == StoreFault::CrashAfter {
+                    change(self)?;
+                }
+                self.dead = true;
+                Err(dead())
+            }
         }
     }
 
@@ -301,36 +339,26 @@ impl Store for MemoryStore {
         Ok(())
     }
 
+    fn segments(&self) -> Result<Vec<(Pba, SegmentRow)>, MetaError> {
+        let state = self.lock();
+        Ok(state
+            .segments
+            .iter()
+            .map(|(pba, row)| (*pba, *row))
+            .collect())
+    }
+
+    fn put_segments(&self, range: Range<Pba>, rows: &[(Pba, SegmentRow)]) -> Result<(), MetaError> {
+        self.lock().change("write rows of segments", |state| {
+            state.segments.retain(|pba, _| !range.contains(pba));
+            state.segments.extend(rows.iter().copied());
+            Ok(())
+        })
+    }
+
     fn apply(&self, batch: &Batch) -> Result<(), MetaError> {
-        let mut state = self.lock();
-        let dead = || io::Error::other("the simulated process is dead");
-        if state.dead {
-            return Err(MetaError::io(NAME, "apply a batch", dead()));
-        }
-        let operation = state.operations;
-        state.operations += 1;
-        let fault = state
-            .fault
-            .filter(|(at, _)| *at == operation)
-            .map(|(_, fault)| fault);
-        match fault {
-            None => state.apply(batch),
-            Some(StoreFault::NoSpace) => {
-                state.fault = None;
-                Err(MetaError::io(
-                    NAME,
-                    "apply a batch",
-                    io::ErrorKind::StorageFull.into(),
-                ))
-            }
-            Some(fault) => {
-                if fault == StoreFault::CrashAfter {
-                    state.apply(batch)?;
-                }
-                state.dead = true;
-                Err(MetaError::io(NAME, "apply a batch", dead()))
-            }
-        }
+        self.lock()
+            .change("apply a batch", |state| state.apply(batch))
     }
 
     fn size_bytes(&self) -> u64 {

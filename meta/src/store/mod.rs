@@ -16,11 +16,13 @@ pub use row::{Row, RowError};
 pub use salvage::{NewRows, Salvage};
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::Path;
 
 use crate::ballast::FolderRoom;
 use crate::batch::Batch;
 use crate::error::MetaError;
+use crate::segment::SegmentRow;
 use crate::types::{BlockRow, Checkpoint, Fingerprint, Mapping, Pba, Totals, VolumeInfo};
 
 /// Receives the rows of a store: all volumes by id, then all blocks by address, then all mappings by
@@ -123,6 +125,19 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// [`MetaError::NoSpace`] and others: none or all were written.
     fn put_hints(&self, blocks: &[(Pba, Fingerprint)]) -> Result<(), MetaError>;
+
+    /// Where all segments lie, by the addresses of their first blocks, in order.
+    ///
+    /// # Errors
+    /// As for [`Store::load`].
+    fn segments(&self) -> Result<Vec<(Pba, SegmentRow)>, MetaError>;
+
+    /// Makes `rows` the rows of all segments in a range of addresses, atomically; they survive a loss of power when
+    /// this returns.
+    ///
+    /// # Errors
+    /// [`MetaError::NoSpace`] and others: none or all were written.
+    fn put_segments(&self, range: Range<Pba>, rows: &[(Pba, SegmentRow)]) -> Result<(), MetaError>;
 
     /// Applies all of a batch and its checkpoint, atomically; they survive a loss of power when this
     /// returns.

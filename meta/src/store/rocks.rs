@@ -8,6 +8,7 @@
 //!   ([`JournalError::StoreBehind`](crate::JournalError::StoreBehind)).
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
@@ -20,14 +21,15 @@ use super::database::{
 };
 use super::prepare::{HintRows, Preparation, hint_family, look_up, put_hints};
 use super::rows::{
-    self, KEY_CHECKPOINT, KEY_FORMAT, KEY_TOTALS, PREFIX_BLOCK, PREFIX_MAP, PREFIX_SETTING,
-    PREFIX_VOLUME,
+    self, KEY_CHECKPOINT, KEY_FORMAT, KEY_TOTALS, PREFIX_BLOCK, PREFIX_MAP, PREFIX_SEGMENT,
+    PREFIX_SETTING, PREFIX_VOLUME,
 };
 use super::{LoadVisitor, Store};
 use crate::ballast::{Ballast, FolderRoom};
 use crate::batch::{Batch, check_progress};
 use crate::codec::CodecError;
 use crate::error::{MetaError, MetaErrorKind};
+use crate::segment::SegmentRow;
 use crate::types::{BlockRow, Checkpoint, Fingerprint, Mapping, Pba, Totals, VolumeInfo};
 
 /// Bytes read ahead while all rows are loaded.
@@ -565,6 +567,38 @@ impl Store for RocksStore {
         let written = self.with_open_db(|db| {
             let rows = put_hints(&self.dir, db, blocks)?;
             db.write_opt(rows, &synced())
+                .map_err(|error| classify(&self.dir, "write to the metadata store", error))
+        });
+        state.takes_writes = written.is_ok();
+        written
+    }
+
+    fn segments(&self) -> Result<Vec<(Pba, SegmentRow)>, MetaError> {
+        let mut segments = Vec::new();
+        self.with_db(|db| {
+            self.each(db, PREFIX_SEGMENT, &mut |key, value| {
+                let segment = rows::parse_segment(key, value);
+                segments.push(segment.map_err(|error| self.corrupt("segment", error))?);
+                Ok(())
+            })
+        })?;
+        Ok(segments)
+    }
+
+    fn put_segments(&self, range: Range<Pba>, rows: &[(Pba, SegmentRow)]) -> Result<(), MetaError> {
+        let mut state = self.lock();
+        self.ensure_writable(&mut state)?;
+        let written = self.with_open_db(|db| {
+            let mut out = WriteBatch::default();
+            let (first, end) = (rows::segment_key(range.start), rows::segment_key(range.end));
+            self.scan(db, ReadOptions::default(), first, end, |key, _| {
+                out.delete(key);
+                Ok(true)
+            })?;
+            for (first, row) in rows {
+                out.put(rows::segment_key(*first), row.encode());
+            }
+            db.write_opt(out, &synced())
                 .map_err(|error| classify(&self.dir, "write to the metadata store", error))
         });
         state.takes_writes = written.is_ok();

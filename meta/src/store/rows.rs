@@ -10,6 +10,8 @@
 //! |            |                                                | here), fingerprint 16 B, CRC-32C u32         |
 //! | mappings   | `m`, volume u32, sub-block / 64 u64, big       | a page of: address u64, CRC-32C u32          |
 //! |            | endian                                         |                                              |
+//! | segment    | `g`, address of its first block u64 big endian | state u8, count u8, epoch u32, and count of  |
+//! |            |                                                | drive u16, slot u32                          |
 //! | totals     | `t`                                            | count u32, that many of volume u32 and       |
 //! |            |                                                | mappings u64; count u32, that many of drive  |
 //! |            |                                                | u16 and blocks u64                           |
@@ -23,6 +25,7 @@ use std::collections::BTreeMap;
 
 use super::page::{self, Content};
 use crate::codec::{CodecError, Reader, put_volume, take_volume};
+use crate::segment::SegmentRow;
 use crate::setting::{SETTING_VALUE_BYTES_MAX, take_key};
 use crate::types::{BlockRow, Checkpoint, Fingerprint, Mapping, Pba, Position, Totals, VolumeInfo};
 use uuid::Uuid;
@@ -38,6 +41,7 @@ pub(super) const PREFIX_VOLUME: u8 = b'v';
 pub(super) const PREFIX_SETTING: u8 = b's';
 pub(super) const PREFIX_BLOCK: u8 = b'b';
 pub(super) const PREFIX_MAP: u8 = b'm';
+pub(super) const PREFIX_SEGMENT: u8 = b'g';
 
 pub(super) fn format(pool: Uuid) -> Vec<u8> {
     let mut out = VERSION.to_le_bytes().to_vec();
@@ -213,6 +217,23 @@ pub(super) fn parse_hint(value: &[u8]) -> Result<Pba, CodecError> {
     let pba = u64::from_le_bytes(reader.array()?);
     reader.end()?;
     Ok(Pba(pba))
+}
+
+pub(super) fn segment_key(first: Pba) -> [u8; 9] {
+    let mut key = [PREFIX_SEGMENT; 9];
+    key[1..].copy_from_slice(&first.0.to_be_bytes());
+    key
+}
+
+/// The first address of a segment, and where it lies.
+pub(super) fn parse_segment(key: &[u8], value: &[u8]) -> Result<(Pba, SegmentRow), CodecError> {
+    let mut reader = Reader::new(key);
+    if reader.u8()? != PREFIX_SEGMENT {
+        return Err(CodecError::Field("key"));
+    }
+    let first = Pba(u64::from_be_bytes(reader.array()?));
+    reader.end()?;
+    Ok((first, SegmentRow::decode(value)?))
 }
 
 /// What the rows under a key that begins with this byte merge; `None` if they are no pages.

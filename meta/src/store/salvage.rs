@@ -19,8 +19,8 @@ use super::database::{RocksOptions, classify, families, keep_private};
 use super::page::{self, Content};
 use super::rocks::RocksStore;
 use super::rows::{
-    self, KEY_CHECKPOINT, KEY_FORMAT, KEY_TOTALS, PREFIX_BLOCK, PREFIX_MAP, PREFIX_SETTING,
-    PREFIX_VOLUME,
+    self, KEY_CHECKPOINT, KEY_FORMAT, KEY_TOTALS, PREFIX_BLOCK, PREFIX_MAP, PREFIX_SEGMENT,
+    PREFIX_SETTING, PREFIX_VOLUME,
 };
 use crate::codec::CodecError;
 use crate::error::MetaError;
@@ -255,6 +255,7 @@ impl Salvage {
             }
             Some(&PREFIX_VOLUME) => makes_sense(rows::parse_volume(key, value).map(drop)),
             Some(&PREFIX_SETTING) => makes_sense(rows::parse_setting(key, value).map(drop)),
+            Some(&PREFIX_SEGMENT) => makes_sense(rows::parse_segment(key, value).map(drop)),
             _ => false,
         }))
     }

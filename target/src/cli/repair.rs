@@ -112,6 +112,10 @@ fn plan_text(report: &RepairReport, dir: &Path) -> String {
         "blocks with a wrong count: sets it to the number of mappings",
     );
     line(
+        report.placed_segments,
+        "segments of which nothing says where they lie: takes them to be where they were made",
+    );
+    line(
         report.dropped_mappings,
         "mappings behind the end of their volume: removes them",
     );

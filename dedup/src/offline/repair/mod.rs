@@ -36,6 +36,7 @@ use meta::{
 };
 use serde::Serialize;
 
+use crate::drive_io::segments::{self, Rows};
 use crate::offline::check::{CheckReport, open_drives};
 use crate::{BootId, EngineError, Result};
 
@@ -94,6 +95,8 @@ pub struct RepairReport {
     pub journal_records: u64,
     /// Sub-blocks of these whose unflushed data never arrived: they keep their old content.
     pub unproven: u64,
+    /// Segments of which nothing said where they lie: they are taken to be where they were made.
+    pub placed_segments: u64,
     /// Rows that are changed, the journal's changes included.
     pub changed_rows: u64,
 }
@@ -137,6 +140,8 @@ struct Parts {
 struct Plan {
     report: RepairReport,
     changes: Vec<Change>,
+    /// Rows of segments that are written again, by the drive where they were made.
+    segments: Vec<(u16, Rows)>,
     batch: Batch,
 }
 
@@ -238,6 +243,10 @@ fn apply(parts: &Parts, plan: &Plan, dir: &Path) -> Result<Option<PathBuf>> {
         ))
     })?;
     let path = backup::write(dir, parts.store.checkpoint()?, plan)?;
+    // A crash in between leaves a pool that needs the rest of the repair.
+    for (home, rows) in &plan.segments {
+        parts.store.put_segments(segments::names(*home), rows)?;
+    }
     parts.store.apply(&plan.batch)?;
     Ok(Some(path))
 }

@@ -1,9 +1,8 @@
 //! What the rows will be when the journal is replayed, and where they contradict each other.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
-use drives::{BLOCK_BYTES, Drive};
+use drives::BLOCK_BYTES;
 use futures_util::FutureExt;
 use meta::{
     Batch, BlockChange, BlockContent, BlockRow, Checkpoint, Fingerprint, FingerprintFunction,
@@ -15,13 +14,15 @@ use reactor::{Buffer, BufferPool};
 use super::resolve::resolve;
 use super::{Change, Parts, Plan, RepairReport};
 use crate::content::fingerprint;
+use crate::drive_io::drive_list::DriveList;
 use crate::drive_io::reader::read_one;
-use crate::log::recovery;
+use crate::drive_io::segments::{self, Rows as SegmentRows};
+use crate::log::recovery::{self, data_blocks};
 use crate::log::replay::{Data, Proof, Replay, change_volumes, durable_upto, replay_record};
 use crate::metadata::domain::{self, Hashers};
 use crate::pool::boot;
 use crate::pool::config::BOUNCE_BYTES_MIN;
-use crate::{EngineError, LABEL_BLOCKS, Result};
+use crate::{EngineError, Result};
 
 /// Sub-blocks that a volume can have: 2^60 bytes.
 const SUB_BLOCKS_MAX: u64 = (1 << 60) / BLOCK_BYTES as u64;
@@ -48,6 +49,7 @@ pub(super) fn make(parts: &Parts) -> Result<Plan> {
         &mut contents,
     )?;
     let mut report = RepairReport {
+        placed_segments: contents.lost_segments,
         journal_records: records.len() as u64,
         unproven: later.unproven,
         ..RepairReport::default()
@@ -57,11 +59,12 @@ pub(super) fn make(parts: &Parts) -> Result<Plan> {
         _ => None,
     });
     let settings = settings.flatten().collect();
-    let mut survey = Survey::new(rows, later, contents.data_blocks());
+    let mut survey = Survey::new(rows, later, contents.data_blocks.clone());
     // A second pass over the store, so that the mappings need not be held in memory.
     parts.store.load(&mut survey)?;
     survey.add_later();
     survey.is_damaged |= survey.found != parts.store.totals()? || parts.trusts_checksums;
+    survey.is_damaged |= contents.lost_segments > 0;
     let mut changes = resolve(&mut survey, &mut contents, &mut report)?;
     let mut totals = None;
     if !report.consistent {
@@ -80,6 +83,7 @@ pub(super) fn make(parts: &Parts) -> Result<Plan> {
     Ok(Plan {
         report,
         changes,
+        segments: contents.segments,
         batch,
     })
 }
@@ -88,7 +92,12 @@ pub(super) fn make(parts: &Parts) -> Result<Plan> {
 pub(super) struct Contents<'a> {
     /// Whether a mapping's checksum is enough to know its block's content by.
     trusts_checksums: bool,
-    drives: &'a [Arc<dyn Drive>],
+    drives: DriveList,
+    data_blocks: Vec<u64>,
+    /// Rows of segments that are to be written again, by the drive where they were made.
+    segments: Vec<(u16, SegmentRows)>,
+    /// How many of them were lost.
+    lost_segments: u64,
     hash_key: &'a [u8; 32],
     fingerprint: FingerprintFunction,
     hashers: Hashers,
@@ -107,19 +116,22 @@ impl<'a> Contents<'a> {
         if buffer.is_none() {
             return Err(EngineError::unavailable("no memory for a buffer"));
         }
+        let data_blocks = data_blocks(&parts.drives)?;
+        let segments = segments::complete(parts.store.segments()?, &data_blocks, 0)?;
+        let again = segments.lost.chunk_by(|a, b| a.drive() == b.drive());
+        let again = again.map(|lost| lost[0].drive());
+        let again = again.map(|home| (home, segments.of_drives[usize::from(home)].clone()));
         Ok(Self {
             trusts_checksums: parts.trusts_checksums,
-            drives: &parts.drives,
+            drives: DriveList::new(&parts.drives, &segments.of_drives),
+            data_blocks,
+            segments: again.collect(),
+            lost_segments: segments.lost.len() as u64,
             hash_key: &parts.hash_key,
             fingerprint: parts.fingerprint,
             hashers: Hashers::of(parts.fingerprint, &parts.hash_key, volumes),
             buffer,
         })
-    }
-
-    fn data_blocks(&self) -> Vec<u64> {
-        let data = |drive: &Arc<dyn Drive>| drive.blocks().saturating_sub(LABEL_BLOCKS);
-        self.drives.iter().map(data).collect()
     }
 
     /// Whether a block holds this content. One that was not fingerprinted is known by its checksum.
@@ -165,10 +177,11 @@ impl<'a> Contents<'a> {
         pba: Pba,
         look: impl FnOnce(&Hashers, &fingerprint::Block) -> T,
     ) -> Option<T> {
-        let drive = self.drives.get(usize::from(pba.drive()))?;
         let buffer = self.buffer.take()?;
         // The drives of a repair answer at once.
-        let read = read_one(&**drive, pba, buffer, |block| look(&self.hashers, block));
+        let read = read_one(&self.drives, pba, buffer, |block| {
+            look(&self.hashers, block)
+        });
         let (seen, buffer) = read.now_or_never()?;
         self.buffer = Some(buffer);
         seen
