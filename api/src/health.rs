@@ -3,13 +3,15 @@
 //! | request | answer |
 //! |---|---|
 //! | `GET /v1/health` | [`Health`] |
+//! | `GET /healthz` | text: 200 if hosts are served, 503 if the pool takes no writes; and what is wrong |
 
 use axum::extract::State;
+use axum::http::StatusCode;
 use axum::routing::get;
 use axum::{Json, Router};
 use dedup::{
-    DamageStatus, DeletingStatus, DriveTrouble, Engine, ScrubStatus, TrimmingStatus, Verdict,
-    VerifyStatus,
+    DamageStatus, DeletingStatus, DriveTrouble, Engine, HealthState, ScrubStatus, TrimmingStatus,
+    Verdict, VerifyStatus,
 };
 use serde::{Deserialize, Serialize};
 
@@ -42,6 +44,11 @@ pub(crate) fn routes() -> Router<ApiState> {
     Router::new().route("/v1/health", get(health))
 }
 
+/// What needs no right: whether the pool is served.
+pub(crate) fn public_routes() -> Router<ApiState> {
+    Router::new().route("/healthz", get(healthz))
+}
+
 /// The health of a pool at this moment.
 pub async fn health_of(engine: &Engine) -> Health {
     let status = engine.status();
@@ -59,4 +66,22 @@ pub async fn health_of(engine: &Engine) -> Health {
 
 async fn health(State(state): State<ApiState>) -> Json<Health> {
     Json(health_of(&state.engine).await)
+}
+
+async fn healthz(State(state): State<ApiState>) -> (StatusCode, String) {
+    told(&state.engine.verdict())
+}
+
+/// A verdict as programs that watch a service read it: the status first.
+fn told(verdict: &Verdict) -> (StatusCode, String) {
+    let status = match verdict.state {
+        HealthState::Ok | HealthState::Degraded => StatusCode::OK,
+        HealthState::TakesNoWrites => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    let reasons = verdict.reasons.iter();
+    let reasons = reasons.map(|reason| format!("{}\n", reason.what));
+    (
+        status,
+        format!("{}\n{}", verdict.state, reasons.collect::<String>()),
+    )
 }

@@ -1,4 +1,4 @@
-//! The control interface: HTTP with JSON bodies on the pool's unix socket.
+//! The control interface: HTTP with JSON bodies on the pool's unix socket, and on TCP by [`http`].
 //!
 //! One file for each noun: the types of its requests and answers, its routes, and the calls of the client. Below them lie
 //! `server` and [`client`], and at the bottom [`socket`], `caller` and [`errors`].
@@ -19,10 +19,12 @@
 //! | `/v1/listeners` | [`listeners`] |
 //! | `/v1/ana` | [`ana`] |
 //! | `/v1/config` | [`config`] |
+//! | `/healthz` | [`health`] |
+//! | `/metrics` | `metrics` |
 //!
 //! Errors carry [`errors::ErrorBody`] and a status of the table in [`errors`].
 //!
-//! Guarantees: only the socket's owner can use it (mode 0600); the server runs on tokio and hands the
+//! Guarantees: only the socket's owner can use it (mode 0600), others by [`http`] what [`public`] has; the server runs on tokio and hands the
 //! engine's work to the control reactor, never to one that serves hosts; request bodies are bounded; what is
 //! changed is logged with the user who did it (`audit`).
 
@@ -37,7 +39,9 @@ pub mod drives;
 pub mod errors;
 pub mod health;
 pub mod hosts;
+pub mod http;
 pub mod listeners;
+mod metrics;
 pub mod namespaces;
 pub mod pool;
 pub mod referrals;
@@ -77,11 +81,22 @@ pub fn router(state: ApiState) -> Router {
         .merge(reservations::routes())
         .merge(listeners::routes())
         .merge(config::routes())
-        .fallback(async || {
-            let failure = Failure::new(ErrorKind::NotFound, "the API has no such path");
-            errors::Refusal::from(failure)
-        })
+        .merge(public_routes())
+        .fallback(no_such_path)
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
         .layer(from_fn_with_state(state.clone(), audit::record))
         .with_state(state)
+}
+
+/// What is answered on TCP.
+pub fn public(state: ApiState) -> Router {
+    public_routes().fallback(no_such_path).with_state(state)
+}
+
+fn public_routes() -> Router<ApiState> {
+    health::public_routes().merge(metrics::routes())
+}
+
+async fn no_such_path() -> errors::Refusal {
+    Failure::new(ErrorKind::NotFound, "the API has no such path").into()
 }

@@ -121,11 +121,16 @@ fn status_of(target: &Target, engine: &Engine, reports: Vec<Report>) -> Status {
     }
 }
 
-async fn status(State(state): State<ApiState>) -> Json<Status> {
+/// The daemon at this moment.
+pub(crate) async fn status_now(state: &ApiState) -> Status {
     let reports = state.daemon.reports().await;
     let mut status = status_of(&state.target, &state.engine, reports);
     status.health = health_of(&state.engine).await;
-    Json(status)
+    status
+}
+
+async fn status(State(state): State<ApiState>) -> Json<Status> {
+    Json(status_now(&state).await)
 }
 
 async fn space(State(state): State<ApiState>) -> Json<SpaceDetail> {
@@ -151,13 +156,13 @@ impl Client {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use dedup::PoolStatus;
     use subsystem::DEFAULT_SUBSYSTEM_NQN;
 
     use super::*;
 
-    fn example() -> Status {
+    pub(crate) fn example() -> Status {
         Status {
             version: "0.1.0".into(),
             pool: PoolSpace::new(&PoolStatus {

@@ -5,6 +5,7 @@
 //! | [`cli`] | the command line, one file for each noun |
 //! | [`serve`] | `onefold serve`: the daemon, from its start to its end |
 //! | `listen`, `listeners`, `mdns` | where hosts come in, on every reactor |
+//! | `http` | the HTTP listener |
 //! | [`pool`], `room` | a pool, opened or made, and its drives |
 //! | `descriptors`, `machine`, `signals` | what the system gives the daemon, and tells it |
 //! | [`options`], [`config`] | the options of `onefold serve`, and the configuration file that names them |
@@ -21,6 +22,7 @@ pub mod config;
 mod descriptors;
 pub mod doctor;
 pub mod exit;
+mod http;
 mod listen;
 mod listeners;
 mod logging;

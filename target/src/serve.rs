@@ -35,6 +35,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::config::{self, Changes, ReadAgain, Running};
 use crate::descriptors::{self, Asked};
+use crate::http::Http;
 use crate::listen::{Part, Wanted, listen};
 use crate::listeners::{Listeners, port_of};
 use crate::logging;
@@ -99,7 +100,14 @@ async fn serve(running: Running) -> Result<(), Failure> {
             args.spin,
         )?);
     }
-    let outcome = serve_on(running, wanted, limits, &control, &data, &mut signals).await;
+    let http = Http::start(&running.options().http).await?;
+    let threads = Threads {
+        control: control.handle(),
+        data: &data,
+        http: &http,
+    };
+    let outcome = serve_on(running, wanted, limits, &threads, &mut signals).await;
+    http.end().await;
     // The threads end after everything that lives on them: tasks drop their queues and drives there.
     let stopped = tokio::task::spawn_blocking(move || {
         data.into_iter().for_each(ReactorThread::stop_and_join);
@@ -154,15 +162,21 @@ fn start_reactor(
         .map_err(|e| Failure::unavailable(format!("the reactor '{name}' cannot start: {e}")))
 }
 
+/// Who works for the daemon.
+struct Threads<'a> {
+    control: reactor::Handle,
+    data: &'a [ReactorThread],
+    http: &'a Http,
+}
+
 async fn serve_on(
     running: Running,
     wanted: Wanted,
     limits: Limits,
-    control: &ReactorThread,
-    data: &[ReactorThread],
+    threads: &Threads<'_>,
     signals: &mut Signals,
 ) -> Result<(), Failure> {
-    let control = control.handle();
+    let control = &threads.control;
     let request = pool_request(running.options());
     let opening = control.spawn(move || async move { pool::open(&request).await });
     let pool = opening
@@ -171,7 +185,7 @@ async fn serve_on(
     let engine = pool.engine.clone();
     let maintained = engine.clone();
     let maintenance = control.spawn(move || maintained.run_maintenance());
-    let served = serve_pool(wanted, limits, running, &pool, &control, data, signals).await;
+    let served = serve_pool(wanted, limits, running, &pool, threads, signals).await;
     // However serving ended: what hosts were promised becomes durable.
     let closing = control.spawn(move || async move { engine.shutdown().await });
     let closed = closing
@@ -228,10 +242,14 @@ async fn serve_pool(
     limits: Limits,
     running: Running,
     pool: &OpenPool,
-    control: &reactor::Handle,
-    data: &[ReactorThread],
+    threads: &Threads<'_>,
     signals: &mut Signals,
 ) -> Result<(), Failure> {
+    let Threads {
+        control,
+        data,
+        http,
+    } = threads;
     let target = Target::open(TargetParts {
         engine: pool.engine.clone(),
         pool_uuid: pool.uuid,
@@ -290,7 +308,7 @@ async fn serve_pool(
         daemon: node.clone(),
         audit: Arc::default(),
     };
-    let api = tokio::spawn(api.serve(api::router(state), async {
+    let api = tokio::spawn(api.serve(api::router(state.clone()), async {
         let _ = api_stopped.await;
     }));
 
@@ -300,6 +318,7 @@ async fn serve_pool(
     let recording = target.clone();
     let kept = control.spawn(move || record::keep(recording));
 
+    http.serve(state);
     print(&announcement(&bound, &target.catalog()));
     if pool.is_temporary {
         print(&memory_notice(&pool.paths.dir));
@@ -326,6 +345,7 @@ async fn serve_pool(
             }
         }
     };
+    http.stopping();
     target.stop();
     if outcome.is_ok() {
         let drained = async {

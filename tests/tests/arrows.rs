@@ -315,6 +315,8 @@ const API: House = House {
         ("reservations", &["volumes"]),
         ("health", &[]),
         ("status", &["volumes", "health"]),
+        ("metrics", &["status"]),
+        ("http", &[]),
         ("scrub", &[]),
         ("pool", &[]),
         ("drives", &[]),

@@ -84,7 +84,7 @@ impl Key {
 }
 
 /// The tables, and what stands in them.
-pub(crate) const TABLES: [(&str, &str); 8] = [
+pub(crate) const TABLES: [(&str, &str); 9] = [
     ("pool", "The pool that is served."),
     ("listen", "Where hosts come in."),
     ("tls", "Protection of connections over TCP."),
@@ -92,6 +92,7 @@ pub(crate) const TABLES: [(&str, &str); 8] = [
     ("timeouts", "How long hosts over TCP are waited for."),
     ("memory", "Memory of the daemon."),
     ("reactors", "Data-plane threads."),
+    ("http", "HTTP for Prometheus, scripts and browsers."),
     ("log", "What is logged to standard error."),
 ];
 
@@ -121,7 +122,7 @@ macro_rules! key {
 }
 
 /// The keys, in the order of [`TABLES`].
-pub(crate) static KEYS: [Key; 26] = [
+pub(crate) static KEYS: [Key; 28] = [
     key!("pool", "dir", Text, pool, sample "\"/srv/pool\""),
     key!("pool", "warn_at", Numbers, warn_at),
     key!("listen", "addresses", Texts, listen, sample "[\"rdma://192.0.2.5:4420\", \"tcp://192.0.2.5:4420\"]"),
@@ -152,6 +153,8 @@ pub(crate) static KEYS: [Key; 26] = [
     key!("memory", "rdma_capsules", Size, bounds.rdma_capsules),
     key!("reactors", "count", Number, reactors, sample "4"),
     key!("reactors", "spin", Time, spin),
+    key!("http", "listen", Text, http.http, sample "\"127.0.0.1:8420\""),
+    key!("http", "names", Texts, http.http_name, sample "[\"storage.example.org\"]"),
     key!("log", "filter", Text, log),
 ];
 

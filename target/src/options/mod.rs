@@ -4,6 +4,7 @@
 
 mod bounds;
 mod drive;
+mod http;
 mod volume;
 
 use std::path::PathBuf;
@@ -21,6 +22,7 @@ use crate::time::parse_spin;
 
 pub use bounds::BoundsArgs;
 pub use drive::DriveArg;
+pub use http::HttpArgs;
 pub use volume::VolumeArg;
 pub(crate) use volume::{parse_compression, parse_lba, parse_uuid, parse_verify};
 
@@ -147,6 +149,9 @@ pub struct ServeArgs {
     /// What hosts may take.
     #[command(flatten)]
     pub bounds: BoundsArgs,
+    /// The HTTP listener.
+    #[command(flatten)]
+    pub http: HttpArgs,
 }
 
 impl ServeArgs {

@@ -6,6 +6,7 @@ mod config_file;
 mod configuration;
 mod data;
 mod harness;
+mod http;
 mod loads;
 mod pools;
 mod signals;

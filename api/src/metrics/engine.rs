@@ -1,0 +1,246 @@
+//! The pool, its health, its memory, and its volumes.
+
+use std::fmt;
+
+use dedup::{HealthState, PoolStatus, ScrubPhase};
+
+use super::page::{Page, bytes, plain};
+use crate::status::Status;
+
+/// Space of the pool.
+pub(super) fn pool(page: &mut Page<'_>, status: &Status, space: &PoolStatus) -> fmt::Result {
+    page.gauges(
+        plain("build_info", "The version of the daemon; always 1"),
+        [(vec![("version", status.version.as_str())], 1_u64)],
+    )?;
+    let name = bytes("pool_capacity", "Room for data on all drives");
+    page.gauge(name, space.capacity_bytes)?;
+    let name = bytes("pool_used", "Data blocks in use on all drives");
+    page.gauge(name, space.used_bytes)?;
+    let name = bytes("pool_free", "Free for new data");
+    page.gauge(name, space.free_bytes)?;
+    let name = bytes(
+        "pool_reclaiming",
+        "Freed, and reusable after the next flush or discard",
+    );
+    page.gauge(name, space.reclaiming_bytes)?;
+    let name = bytes(
+        "pool_logical",
+        "Mapped data of all volumes, before deduplication and compression",
+    );
+    page.gauge(name, space.logical_bytes)?;
+    let name = bytes("pool_metadata", "Journal and metadata store on disk");
+    page.gauge(name, space.metadata_bytes)?;
+    let name = bytes(
+        "pool_unflushed",
+        "Acknowledged data that a loss of power could undo",
+    );
+    page.gauge(name, space.unflushed_bytes)?;
+    let name = plain(
+        "pool_dedup_ratio",
+        "How often a content is mapped; 1 saves nothing",
+    );
+    page.gauge(name, status.pool.dedup_ratio)?;
+    let name = bytes("pool_compression_saved", "What compression saves");
+    page.gauge(name, status.pool.compression_saved_bytes)?;
+    let name = bytes(
+        "pool_compressed",
+        "Compressed contents, as they are without compression",
+    );
+    page.gauge(name, space.compressed_bytes)?;
+    let name = bytes("pool_packed", "Data blocks that hold compressed contents");
+    page.gauge(name, space.packed_bytes)?;
+    if let Some(folder) = &space.folder {
+        let name = bytes("pool_folder_size", "The file system of the pool's folder");
+        page.gauge(name, folder.total_bytes)?;
+        let name = bytes(
+            "pool_folder_free",
+            "Free on the file system of the pool's folder",
+        );
+        page.gauge(name, folder.available_bytes)?;
+    }
+    let drives = || {
+        space
+            .drives
+            .iter()
+            .map(|drive| (vec![("drive", drive.name.as_str())], drive))
+    };
+    let name = bytes("drive_capacity", "Room for data on a drive");
+    page.gauges(
+        name,
+        drives().map(|(labels, drive)| (labels, drive.capacity_bytes)),
+    )?;
+    let name = bytes("drive_free", "Free for new data on a drive");
+    page.gauges(
+        name,
+        drives().map(|(labels, drive)| (labels, drive.free_bytes)),
+    )?;
+    let troubles = status.health.drives.iter();
+    page.gauges(
+        plain(
+            "drive_failing_commands",
+            "Reads, writes and flushes that failed since the drive began to fail",
+        ),
+        troubles.map(|trouble| (vec![("drive", trouble.drive.as_str())], trouble.errors)),
+    )
+}
+
+/// What is wrong, and what is being done about it.
+pub(super) fn health(page: &mut Page<'_>, status: &Status, space: &PoolStatus) -> fmt::Result {
+    let health = &status.health;
+    let states = [
+        ("ok", HealthState::Ok),
+        ("degraded", HealthState::Degraded),
+        ("takes_no_writes", HealthState::TakesNoWrites),
+    ];
+    page.gauges(
+        plain("pool_health", "1 for the state that the pool is in"),
+        states.map(|(name, state)| {
+            (
+                vec![("state", name)],
+                u64::from(health.verdict.state == state),
+            )
+        }),
+    )?;
+    let reached = health.fill_warning_percent.unwrap_or(0);
+    let name = plain(
+        "pool_fill_warning_ratio",
+        "The highest warning level that the fill has reached; 0: none",
+    );
+    page.gauge(name, f64::from(reached) / 100.0)?;
+    let name = plain(
+        "refused_writes",
+        "Writes of hosts that failed for the state of the pool",
+    );
+    page.counter(name, health.verdict.refused_writes)?;
+    let name = plain(
+        "corrupt_blocks",
+        "Blocks whose content did not match its checksum when read",
+    );
+    page.counter(name, space.corrupt_blocks)?;
+    let name = plain("damaged_blocks", "Blocks that are known to be damaged now");
+    page.gauge(name, health.damage.damaged_blocks)?;
+    let name = plain("healed_blocks", "Damaged blocks that were healed");
+    page.counter(name, health.damage.healed_blocks)?;
+    let scrub = &health.scrub;
+    let name = plain("scrub_running", "1 while a scrub reads");
+    page.gauge(name, u64::from(scrub.phase == ScrubPhase::Running))?;
+    let name = plain(
+        "scrub_blocks",
+        "Blocks that the running or last scrub has to read",
+    );
+    page.gauge(name, scrub.total_blocks)?;
+    let name = plain("scrub_checked_blocks", "Blocks that it has read");
+    page.gauge(name, scrub.checked_blocks)?;
+    let name = plain("scrub_bad_blocks", "Damaged blocks that it found");
+    page.gauge(name, scrub.bad_blocks)?;
+    let verify = &health.verify;
+    let name = bytes(
+        "verify_waiting",
+        "Acknowledged data that waits to be compared with its duplicates",
+    );
+    page.gauge(name, verify.waiting_bytes)?;
+    let name = plain(
+        "verify_compared_blocks",
+        "Duplicates that were compared byte by byte",
+    );
+    page.counter(name, verify.compared_blocks)?;
+    let name = plain(
+        "verify_collisions",
+        "Contents that had the fingerprint of another one",
+    );
+    page.counter(name, verify.collisions)?;
+    let name = plain(
+        "verify_failed_blocks",
+        "Acknowledged data that could not be compared",
+    );
+    page.counter(name, verify.failed_blocks)?;
+    let deleting = health.deleting.iter();
+    let name = bytes(
+        "deleting",
+        "Mapped data of deleted volumes that is being freed",
+    );
+    page.gauge(name, deleting.map(|it| it.remaining_bytes).sum::<u64>())?;
+    let trimming = health.trimming.iter();
+    let name = bytes("trimming", "Trimmed ranges that are being worked off");
+    page.gauge(name, trimming.map(|it| it.remaining_bytes).sum::<u64>())
+}
+
+/// The index, and the cache of metadata.
+pub(super) fn memory(page: &mut Page<'_>, space: &PoolStatus) -> fmt::Result {
+    let name = bytes(
+        "index_memory",
+        "Memory of the index that finds blocks by their content",
+    );
+    page.gauge(name, space.index_bytes)?;
+    let name = bytes("index_memory_limit", "Memory that the index may take");
+    page.gauge(name, space.index_bytes_max)?;
+    let name = plain("index_blocks", "Blocks that the index has");
+    page.gauge(name, space.indexed_blocks)?;
+    let name = plain(
+        "index_missing_blocks",
+        "Blocks with a fingerprint that the index does not have",
+    );
+    page.gauge(name, space.unindexed_blocks)?;
+    let name = plain(
+        "hint_lookups",
+        "Contents that the store was asked for, because the index did not have them",
+    );
+    page.counter(name, space.hint_lookups)?;
+    let name = plain("hint_hits", "Those of them that the store knew");
+    page.counter(name, space.hint_hits)?;
+    let name = bytes(
+        "metadata_cache",
+        "Memory of maps and of what is known of blocks",
+    );
+    page.gauge(name, space.metadata_resident_bytes)?;
+    let name = bytes("metadata_cache_limit", "Memory that they may take");
+    page.gauge(name, space.metadata_cache_bytes)?;
+    let name = plain(
+        "map_page_reads",
+        "Reads of the store for pages of maps that were not in memory",
+    );
+    page.counter(name, space.map_page_reads)?;
+    let name = plain("map_page_evictions", "Pages of maps that left memory");
+    page.counter(name, space.map_page_evictions)
+}
+
+/// The volumes.
+pub(super) fn volumes(page: &mut Page<'_>, status: &Status) -> fmt::Result {
+    let volumes = || {
+        status
+            .volumes
+            .iter()
+            .map(|volume| (vec![("volume", volume.name.as_str())], volume))
+    };
+    let name = bytes("volume_size", "The size of a volume as hosts see it");
+    page.gauges(
+        name,
+        volumes().map(|(labels, volume)| (labels, volume.size_bytes)),
+    )?;
+    let name = bytes("volume_logical", "Mapped data of a volume");
+    page.gauges(
+        name,
+        volumes().map(|(labels, volume)| (labels, volume.logical_bytes)),
+    )?;
+    let counted = || {
+        let counted = status.survey.iter().flat_map(|survey| &survey.volumes);
+        counted.map(|shares| (vec![("volume", shares.name.as_str())], shares))
+    };
+    let name = bytes(
+        "volume_unique",
+        "Data that a volume alone refers to, as the last survey counted it",
+    );
+    page.gauges(
+        name,
+        counted().map(|(labels, shares)| (labels, shares.unique_bytes)),
+    )?;
+    let name = bytes(
+        "volume_shared",
+        "Data that a volume shares with others, as the last survey counted it",
+    );
+    page.gauges(
+        name,
+        counted().map(|(labels, shares)| (labels, shares.shared_bytes)),
+    )
+}

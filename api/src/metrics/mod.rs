@@ -1,0 +1,116 @@
+//! The figures of a daemon for Prometheus, in the text format of OpenMetrics 1.0.
+//!
+//! | request | answer |
+//! |---|---|
+//! | `GET /metrics` | text, `application/openmetrics-text` |
+//!
+//! Guarantees:
+//! - A name begins with `onefold_` (that of the process with `process_`) and ends with its unit, a counter with `_total`.
+//!   Sizes are bytes, times are seconds.
+//! - A page is at most [`FRESH`] old, and is made no more often than that, however many ask for it: its figures are read
+//!   under the engine's lock.
+
+mod engine;
+mod hosts;
+mod page;
+mod process;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use dedup::{ErrorKind, PoolStatus};
+use futures_util::lock::Mutex;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::encoding::text;
+use prometheus_client::registry::Registry;
+use subsystem::errors::Failure;
+
+use crate::errors::Refusal;
+use crate::server::ApiState;
+use crate::status::{Status, status_now};
+use page::Page;
+use process::Process;
+
+/// How old a page may be. Prometheus asks every 15 s.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// The media type of OpenMetrics.
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The routes.
+pub(crate) fn routes() -> Router<ApiState> {
+    let last = Arc::new(Mutex::new(None));
+    let answer = move |State(state): State<ApiState>| metrics(state, last);
+    Router::new().route("/metrics", get(answer))
+}
+
+/// A page, and when it was made.
+type Last = Option<(Instant, String)>;
+
+async fn metrics(state: ApiState, last: Arc<Mutex<Last>>) -> Result<Response, Refusal> {
+    // Those who ask at the same time wait here, and share one page.
+    let mut last = last.lock().await;
+    let text = match &*last {
+        Some((made, text)) if made.elapsed() < FRESH => text.clone(),
+        _ => {
+            let text = text_of(figures(&state).await)?;
+            *last = Some((Instant::now(), text.clone()));
+            text
+        }
+    };
+    Ok(([(CONTENT_TYPE, OPEN_METRICS)], text).into_response())
+}
+
+/// Everything that a page shows, at one moment.
+#[derive(Debug)]
+struct Figures {
+    status: Status,
+    space: PoolStatus,
+    process: Process,
+}
+
+async fn figures(state: &ApiState) -> Figures {
+    Figures {
+        status: status_now(state).await,
+        space: state.engine.status(),
+        process: Process::look(),
+    }
+}
+
+impl Collector for Figures {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
+        let mut page = Page::new(encoder);
+        engine::pool(&mut page, &self.status, &self.space)?;
+        engine::health(&mut page, &self.status, &self.space)?;
+        engine::memory(&mut page, &self.space)?;
+        engine::volumes(&mut page, &self.status)?;
+        hosts::hosts(&mut page, &self.status)?;
+        hosts::transports(&mut page, &self.status)?;
+        hosts::reactors(&mut page, &self.status)
+    }
+}
+
+/// The page of a daemon with these figures.
+fn text_of(figures: Figures) -> Result<String, Failure> {
+    let process = figures.process.clone();
+    let mut own = Registry::with_prefix("onefold");
+    own.register_collector(Box::new(figures));
+    let mut usual = Registry::with_prefix("process");
+    usual.register_collector(Box::new(process));
+    let mut page = String::new();
+    let written = text::encode_registry(&mut page, &own)
+        .and_then(|()| text::encode_registry(&mut page, &usual))
+        .and_then(|()| text::encode_eof(&mut page));
+    let failed = |_| Failure::new(ErrorKind::Internal, "the metrics cannot be written");
+    written.map_err(failed)?;
+    Ok(page)
+}
+
+#[cfg(test)]
+mod tests;

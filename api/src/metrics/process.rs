@@ -1,0 +1,86 @@
+//! The process as Linux sees it, by the names that every exporter uses.
+
+use std::fmt;
+use std::fs;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+
+use super::page::{Page, bytes, plain, seconds};
+
+/// Ticks of `/proc/PID/stat` in a second: USER_HZ, which is 100 on every architecture that Onefold runs on (proc(5)).
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// Fields of `/proc/self/stat` behind the program's name, counted from the state (proc(5): field 3).
+const USER_TICKS: usize = 11;
+const SYSTEM_TICKS: usize = 12;
+const THREADS: usize = 17;
+
+/// What the system says of this process. What it does not say is 0.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Process {
+    cpu_seconds: f64,
+    threads: u64,
+    resident_bytes: u64,
+    open_files: u64,
+}
+
+impl Process {
+    pub(super) fn look() -> Self {
+        let text = |path| fs::read_to_string(path).unwrap_or_default();
+        let open_files = fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+        Self {
+            open_files: open_files as u64,
+            ..Self::of(&text("/proc/self/stat"), &text("/proc/self/status"))
+        }
+    }
+
+    /// What the two texts say.
+    fn of(stat: &str, status: &str) -> Self {
+        // The name is in parentheses, and may hold any character.
+        let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+        let fields: Vec<&str> = fields.split_whitespace().collect();
+        let number = |at: usize| fields.get(at).and_then(|text| text.parse().ok());
+        let ticks: u64 = [USER_TICKS, SYSTEM_TICKS]
+            .into_iter()
+            .filter_map(number)
+            .sum();
+        let resident = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB"))
+            .and_then(|kib| kib.trim().parse::<u64>().ok());
+        Self {
+            cpu_seconds: ticks as f64 / TICKS_PER_SECOND,
+            threads: number(THREADS).unwrap_or(0),
+            resident_bytes: resident.unwrap_or(0).saturating_mul(1024),
+            open_files: 0,
+        }
+    }
+}
+
+impl Collector for Process {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut page = Page::new(encoder);
+        let cpu = seconds("cpu", "Processor time of the daemon, user and system");
+        page.counter(cpu, self.cpu_seconds)?;
+        let resident = bytes("resident_memory", "Memory of the daemon that is in RAM");
+        page.gauge(resident, self.resident_bytes)?;
+        page.gauge(plain("open_fds", "Open file descriptors"), self.open_files)?;
+        page.gauge(plain("threads", "Threads"), self.threads)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_read_from_what_linux_says_of_it() {
+        let stat = "7 (one) fold) S 1 7 7 0 -1 4194560 9 0 0 0 150 50 0 0 20 0 12 0 99 1 2";
+        let process = Process::of(stat, "Name:\tonefold\nVmRSS:\t    2048 kB\n");
+        assert_eq!(process.cpu_seconds, 2.0);
+        assert_eq!(process.threads, 12);
+        assert_eq!(process.resident_bytes, 2 << 20);
+        assert_eq!(Process::of("", "").resident_bytes, 0);
+    }
+}

@@ -1,0 +1,124 @@
+//! What a scraper reads.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use dedup::DriveStatus;
+use meta::FolderRoom;
+
+use super::*;
+use crate::status::tests::example;
+
+fn page() -> String {
+    let space = PoolStatus {
+        capacity_bytes: 64 << 30,
+        drives: vec![DriveStatus {
+            name: "/dev/\"a\"\n".into(),
+            capacity_bytes: 64 << 30,
+            free_bytes: 1,
+        }],
+        folder: Some(FolderRoom {
+            dir: "/srv/pool".into(),
+            total_bytes: 2,
+            available_bytes: 1,
+            is_short: false,
+        }),
+        ..PoolStatus::default()
+    };
+    let figures = Figures {
+        status: example(),
+        space,
+        process: Process::default(),
+    };
+    text_of(figures).expect("a page")
+}
+
+#[test]
+fn figures_have_a_name_a_unit_and_a_sample() {
+    let page = page();
+    for line in [
+        "# TYPE onefold_pool_capacity_bytes gauge",
+        "# UNIT onefold_pool_capacity_bytes bytes",
+        "onefold_pool_capacity_bytes 68719476736",
+        "onefold_pool_health{state=\"ok\"} 1",
+        "onefold_volume_size_bytes{volume=\"vol0\"} 68719476736",
+        "onefold_refused_total{transport=\"rdma\",reason=\"host\"} 0",
+        "onefold_reactor_buffer_bytes{reactor=\"onefold-data0\"} 1048576",
+        "onefold_drive_free_bytes{drive=\"/dev/\\\"a\\\"\\n\"} 1",
+        "process_cpu_seconds_total 0.0",
+        "# EOF",
+    ] {
+        assert!(page.lines().any(|is| is == line), "no '{line}' in {page}");
+    }
+}
+
+/// The rules of OpenMetrics and of naming that `promtool check metrics` holds too.
+#[test]
+fn every_name_is_there_once_and_says_its_unit() {
+    let page = page();
+    let mut types = BTreeMap::new();
+    for line in page.lines() {
+        if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').expect("a type");
+            assert_eq!(types.insert(name, kind), None, "{name} is there twice");
+            let ours = name.starts_with("onefold_") || name.starts_with("process_");
+            assert!(ours, "{name}");
+            let is_plain = |c: char| c.is_ascii_lowercase() || c == '_';
+            assert!(name.chars().all(is_plain), "{name}");
+        }
+    }
+    for line in page.lines().filter(|line| !line.starts_with('#')) {
+        let name = line.split(['{', ' ']).next().expect("a name");
+        let family = types.keys().find(|family| {
+            let rest = name.strip_prefix(**family);
+            rest.is_some_and(|rest| ["", "_total", "_bucket", "_sum", "_count"].contains(&rest))
+        });
+        let family = family.unwrap_or_else(|| panic!("'{line}' has no type"));
+        assert_eq!(
+            name.ends_with("_total"),
+            types[*family] == "counter",
+            "{line}"
+        );
+    }
+    let helped: BTreeSet<&str> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("# HELP ")?.split_once(' '))
+        .map(|(name, help)| {
+            assert!(!help.ends_with('.') && help.len() > 5, "{name}: {help}");
+            name
+        })
+        .collect();
+    assert_eq!(helped, types.keys().copied().collect());
+}
+
+/// Names of ours in a text: `onefold_...` and `process_...`.
+fn names_in(text: &str) -> BTreeSet<&str> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let is_ours = |word: &&str| word.starts_with("onefold_") || word.starts_with("process_");
+    words.filter(is_ours).collect()
+}
+
+#[test]
+fn the_dashboard_and_the_alerts_ask_for_nothing_that_is_not_exported() {
+    let page = page();
+    // By the types: a family has no sample where nothing fails.
+    let types = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    let exported: BTreeSet<String> = types
+        .filter_map(|line| line.split_once(' '))
+        .map(|(name, kind)| match kind {
+            "counter" => format!("{name}_total"),
+            _ => name.to_owned(),
+        })
+        .collect();
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/monitoring");
+    for file in ["alerts.yml", "grafana-dashboard.json"] {
+        let path = format!("{folder}/{file}");
+        let text = std::fs::read_to_string(&path).expect(&path);
+        let asked = names_in(&text);
+        assert!(asked.len() > 10, "{file} asks for figures");
+        let unknown: Vec<_> = asked
+            .iter()
+            .filter(|name| !exported.contains(**name))
+            .collect();
+        assert!(unknown.is_empty(), "{file}: {unknown:?} is not exported");
+    }
+}
