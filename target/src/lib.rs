@@ -8,6 +8,7 @@
 //! | `http` | the HTTP listener |
 //! | [`pool`], `room` | a pool, opened or made, and its drives |
 //! | `descriptors`, `machine`, `signals` | what the system gives the daemon, and tells it |
+//! | `notify` | what the service manager is told |
 //! | [`options`], [`config`] | the options of `onefold serve`, and the configuration file that names them |
 //! | `logging`, `output` | what goes to standard error, and to standard output |
 //! | [`doctor`] | what of this machine would keep a target from working well |
@@ -28,6 +29,7 @@ mod listeners;
 mod logging;
 mod machine;
 mod mdns;
+mod notify;
 pub mod options;
 mod output;
 pub mod pool;

@@ -41,6 +41,7 @@ use crate::listeners::{Listeners, port_of};
 use crate::logging;
 use crate::machine;
 use crate::mdns::Mdns;
+use crate::notify;
 use crate::options::{DEFAULT_MEMORY_POOL, DEFAULT_POOL, DriveArg, ServeArgs};
 use crate::output::print;
 use crate::pool::{self, Create, OpenPool, PoolRequest};
@@ -101,6 +102,8 @@ async fn serve(running: Running) -> Result<(), Failure> {
         )?);
     }
     let http = Http::start(&running.options().http).await?;
+    let reactors = data.iter().chain([&control]).map(ReactorThread::handle);
+    let watching = tokio::spawn(notify::watch(reactors.collect()));
     let threads = Threads {
         control: control.handle(),
         data: &data,
@@ -114,6 +117,7 @@ async fn serve(running: Running) -> Result<(), Failure> {
         control.stop_and_join();
     });
     let _ = stopped.await;
+    watching.abort();
     outcome
 }
 
@@ -323,11 +327,16 @@ async fn serve_pool(
     if pool.is_temporary {
         print(&memory_notice(&pool.paths.dir));
     }
+    notify::ready();
     let mut first_end = select_all(work);
     let (outcome, listening) = loop {
         tokio::select! {
             told = signals.next() => match told {
-                Told::Reload => node.reload().await,
+                Told::Reload => {
+                    notify::reloading();
+                    node.reload().await;
+                    notify::ready();
+                }
                 Told::Stop(by) => {
                     tracing::info!("stopping ({by})");
                     break (Ok(()), first_end.into_inner());
@@ -345,6 +354,7 @@ async fn serve_pool(
             }
         }
     };
+    notify::stopping();
     http.stopping();
     target.stop();
     if outcome.is_ok() {

@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use super::ana::AnaCommand;
 use super::bench::BenchCommand;
 use super::config::ConfigCommand;
+use super::default_pool::default_pool;
 use super::discover::DiscoverArgs;
 use super::doctor::DoctorArgs;
 use super::drive::DriveCommand;
@@ -21,7 +22,7 @@ use super::scrub::ScrubCommand;
 use super::status::StatusArgs;
 use super::subsystem::{NamespaceCommand, ReferralCommand, SubsystemCommand};
 use super::volume::VolumeCommand;
-use crate::options::{DEFAULT_POOL, POOL_VARIABLE, ServeArgs};
+use crate::options::{POOL_VARIABLE, ServeArgs};
 
 /// Onefold: an NVMe-oF target that stores every block once.
 #[derive(Debug, Parser)]
@@ -32,7 +33,8 @@ use crate::options::{DEFAULT_POOL, POOL_VARIABLE, ServeArgs};
     long_about = None,
     after_help = "Examples:\n  onefold serve\n  onefold status\n  onefold volume create backup --size 1T\n\n\
                   Sizes are bytes, or a number with k, M, G or T (binary).\n\
-                  ONEFOLD_POOL names the pool of commands without --pool (default: ./onefold-data).\n\
+                  ONEFOLD_POOL names the pool of commands without --pool (default: ./onefold-data, or\n\
+                  the pool of /etc/onefold/onefold.toml where only that is).\n\
                   ONEFOLD_LOG sets what is logged to standard error (default: info)."
 )]
 pub struct Cli {
@@ -105,6 +107,6 @@ pub enum Command {
 #[derive(Clone, Debug, Args)]
 pub struct PoolArg {
     /// The pool's folder
-    #[arg(long, value_name = "DIR", default_value = DEFAULT_POOL, env = POOL_VARIABLE, hide_env_values = true)]
+    #[arg(long, value_name = "DIR", default_value = default_pool(), env = POOL_VARIABLE, hide_env_values = true)]
     pub pool: PathBuf,
 }

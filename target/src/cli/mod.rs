@@ -9,6 +9,7 @@ pub mod args;
 mod ask;
 pub mod bench;
 pub mod config;
+mod default_pool;
 pub mod discover;
 pub mod doctor;
 pub mod drive;

@@ -12,12 +12,13 @@ use dedup::{CheckOptions, CheckReport, DamageStatus, ErrorKind};
 use subsystem::errors::Failure;
 
 use super::args::PoolArg;
+use super::default_pool::default_pool;
 use super::repair::pool_repair;
 use super::run::converse;
 use super::scrub::damage_text;
 use super::{Exit, Outcome, print, print_json};
 use crate::exit::EXIT_INCONSISTENT;
-use crate::options::{DEFAULT_POOL, POOL_VARIABLE};
+use crate::options::POOL_VARIABLE;
 
 /// `onefold pool ...`
 #[derive(Debug, Subcommand)]
@@ -103,7 +104,7 @@ impl PoolPlace {
         // What the variable or nobody says is no second name.
         let by_variable = std::env::var_os(POOL_VARIABLE).map(PathBuf::from);
         let unsaid = [
-            Some(PathBuf::from(DEFAULT_POOL)),
+            Some(PathBuf::from(default_pool())),
             by_variable,
             Some(dir.clone()),
         ];

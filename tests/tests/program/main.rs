@@ -9,5 +9,6 @@ mod harness;
 mod http;
 mod loads;
 mod pools;
+mod service;
 mod signals;
 mod used_drives;
