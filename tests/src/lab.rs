@@ -1,6 +1,7 @@
 //! Networks of their own and guests with real Linux kernels (`tests/lab/` holds the scripts).
 
 use std::{
+    ffi::OsStr,
     fs::{self, File},
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     path::{Path, PathBuf},
@@ -116,11 +117,33 @@ impl Guest {
         Self::start_with_disks(network, spec, &[])
     }
 
+    /// Boots a clean Debian with systemd (`tests/lab/debian.sh`), where the story is a service. What it changes there is
+    /// forgotten.
+    ///
+    /// # Panics
+    /// As [`Guest::start`].
+    pub fn start_debian(network: &Network, spec: &GuestSpec<'_>) -> Self {
+        let root = cache().join("debian.ext4");
+        assert!(
+            root.exists(),
+            "{} is missing: run tests/lab/setup.sh",
+            root.display()
+        );
+        Self::boot(network, spec, &[OsStr::new("-R"), root.as_os_str()])
+    }
+
     /// [`Guest::start`], with images of disks: `/dev/vda`, `/dev/vdb` and so on.
     ///
     /// # Panics
     /// As [`Guest::start`].
     pub fn start_with_disks(network: &Network, spec: &GuestSpec<'_>, disks: &[PathBuf]) -> Self {
+        let disks = disks
+            .iter()
+            .flat_map(|disk| [OsStr::new("-D"), disk.as_os_str()]);
+        Self::boot(network, spec, &disks.collect::<Vec<_>>())
+    }
+
+    fn boot(network: &Network, spec: &GuestSpec<'_>, disks: &[&OsStr]) -> Self {
         let image = cache().join(format!("initramfs-{}.cpio", spec.kernel));
         assert!(
             image.exists(),
@@ -157,7 +180,7 @@ impl Guest {
                 "-t",
                 &spec.limit_seconds.to_string(),
             ])
-            .args(disks.iter().flat_map(|disk| [Path::new("-D"), disk]))
+            .args(disks)
             .arg(&story)
             .args(spec.arguments)
             .stdin(Stdio::null())

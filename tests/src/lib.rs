@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod daemon;
+pub mod guide;
 pub mod lab;
 pub mod write_log;
 

@@ -1,0 +1,165 @@
+//! The guide (`docs/`) says what is so: its commands work, its links lead somewhere.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+
+use tests::daemon::{Daemon, onefold, program, text_of};
+use tests::guide::{self, Place};
+use tests::own_address;
+
+/// The node of the guide, and an address that it has beside that.
+const NODE: &str = "192.0.2.1";
+const SECOND: &str = "192.0.2.5";
+
+/// Runs a shell in a folder where `onefold` is the program under test.
+fn shell(folder: &Path, pool: &Path, script: &str) -> std::process::Output {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let mut command = Command::new("bash");
+    command.args(["-e", "-o", "pipefail", "-x", "-c", script]);
+    command.current_dir(folder).env("ONEFOLD_POOL", pool);
+    command.env("PATH", format!("{}/bin:{path}", folder.display()));
+    command.stdin(std::process::Stdio::null());
+    command.output().expect("bash runs")
+}
+
+/// A folder with `onefold` in it.
+fn work() -> tempfile::TempDir {
+    let work = tempfile::Builder::new()
+        .prefix("onefold-guide-")
+        .tempdir()
+        .expect("a folder");
+    std::fs::create_dir(work.path().join("bin")).expect("a folder");
+    let program = std::path::absolute(program()).expect("a path");
+    symlink(program, work.path().join("bin/onefold")).expect("a link");
+    work
+}
+
+#[test]
+fn what_the_guide_says_to_type_beside_a_daemon_works() {
+    let mut typed = 0;
+    for (number, chapter) in (1..).zip(guide::chapters()) {
+        let blocks = guide::blocks(&chapter);
+        let blocks: Vec<_> = blocks.iter().filter(|b| b.place == Place::Run).collect();
+        if blocks.is_empty() {
+            continue;
+        }
+        let work = work();
+        let pool = work.path().join("pool");
+        let (node, second) = (own_address(number).to_string(), own_address(100 + number));
+        let listen = format!("tcp://{node}:4420");
+        let serve = ["--create", "2G", "--listen", &listen, "--reactors", "1"];
+        let daemon = Daemon::start(&pool, None, &serve);
+        for block in blocks {
+            let script = block.text.replace(NODE, &node);
+            let script = script.replace(SECOND, &second.to_string());
+            let output = shell(work.path(), &pool, &script);
+            let place = format!("docs/src/{chapter}.md:{}", block.line);
+            assert!(output.status.success(), "{place}: {}", text_of(&output));
+            typed += 1;
+        }
+        assert!(daemon.stop().success(), "{chapter}: the daemon stops");
+    }
+    assert!(typed >= 20, "only {typed} blocks were typed");
+}
+
+#[test]
+fn every_onefold_line_that_no_test_can_type_is_one_that_the_program_understands() {
+    let work = work();
+    let mut read = 0;
+    for chapter in guide::chapters() {
+        for block in guide::blocks(&chapter) {
+            let lines = block.text.lines().filter_map(|line| {
+                let (_, command) = line.split_once("onefold -- onefold ").unwrap_or(("", line));
+                match line.starts_with("onefold ") {
+                    true => Some(line.trim_start_matches("onefold ")),
+                    false => (command != line).then_some(command),
+                }
+            });
+            for line in lines.filter(|_| block.place == Place::Elsewhere) {
+                // With --help behind it nothing is done, and whatever stands before has been understood.
+                let script = format!("onefold {line} --help");
+                let output = shell(work.path(), Path::new("/nowhere"), &script);
+                assert!(output.status.success(), "{chapter}: {}", text_of(&output));
+                read += 1;
+            }
+        }
+    }
+    assert!(read >= 5, "only {read} lines were read");
+    let wrong = shell(
+        work.path(),
+        Path::new("/nowhere"),
+        "onefold pool check --nonsense --help",
+    );
+    assert!(!wrong.status.success(), "a wrong option is noticed");
+}
+
+#[test]
+fn every_chapter_is_in_the_table_of_contents_and_every_link_leads_somewhere() {
+    let mut listed = BTreeSet::new();
+    for chapter in guide::chapters() {
+        let text = guide::chapter(&chapter);
+        for link in text.split("](").skip(1) {
+            let link = link.split(')').next().unwrap_or_default();
+            if link.contains("://") {
+                continue;
+            }
+            let file = link.split('#').next().unwrap_or_default();
+            assert!(
+                guide::folder().join(file).exists(),
+                "{chapter}.md: there is no '{link}'"
+            );
+            if chapter == "SUMMARY" {
+                listed.insert(file.trim_end_matches(".md").to_owned());
+            }
+        }
+    }
+    listed.insert("SUMMARY".to_owned());
+    let chapters: BTreeSet<String> = guide::chapters().into_iter().collect();
+    assert_eq!(listed, chapters, "SUMMARY.md lists each chapter");
+}
+
+#[test]
+fn the_reference_has_every_command_and_every_key_of_the_program() {
+    let work = work();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/guide.sh");
+    let out = work.path().join("guide");
+    let output = Command::new(script).arg(program()).arg(&out).output();
+    let output = output.expect("the script runs");
+    assert!(output.status.success(), "{}", text_of(&output));
+
+    let read = |name: &str| std::fs::read_to_string(out.join("src").join(name)).expect("a chapter");
+    let commands = read("commands.md");
+    for command in [
+        "serve",
+        "volume create",
+        "host tls-key add",
+        "config example",
+        "perf",
+    ] {
+        let heading = format!("\n## onefold {command}\n");
+        assert!(commands.contains(&heading), "no chapter of '{command}'");
+    }
+    let table = read("configuration.md");
+    let example = onefold(&["config", "example"]).stdout;
+    let example = String::from_utf8(example).expect("text");
+    let mut section = "";
+    let mut keys = 0;
+    for line in example.lines() {
+        let line = line.strip_prefix('#').unwrap_or(line);
+        if let Some(name) = line
+            .strip_prefix('[')
+            .and_then(|line| line.strip_suffix(']'))
+        {
+            section = name;
+        } else if let Some((key, _)) = line.split_once(" = ")
+            && key.chars().all(|c| c.is_ascii_lowercase() || c == '_')
+        {
+            let row = format!("| `{section}.{key}` |");
+            assert!(table.contains(&row), "no row of {section}.{key}");
+            keys += 1;
+        }
+    }
+    assert!(keys > 20, "only {keys} keys were found");
+}
