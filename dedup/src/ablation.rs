@@ -7,6 +7,8 @@ use std::cell::Cell;
 pub(crate) enum Broken {
     /// Freed blocks are reused at once, not when their record is durable (I3).
     ReuseBeforeDurable,
+    /// Blocks of writes and discards whose outcome nobody knows are reused at once.
+    ReuseUnknown,
     /// Recovery believes records whose data may not have reached the drives (I2).
     TrustUnflushed,
     /// Recovery takes what the drive lost for never written, though only the program ended (I1).

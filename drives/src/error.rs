@@ -26,6 +26,7 @@ pub struct DriveError {
     kind: ErrorKind,
     drive: String,
     message: String,
+    is_in_doubt: bool,
     #[source]
     source: Option<io::Error>,
 }
@@ -47,7 +48,23 @@ impl DriveError {
             kind,
             drive: drive.to_owned(),
             message: message.into(),
+            is_in_doubt: false,
             source: None,
+        }
+    }
+
+    /// Whether the drive may still do what it was asked for: nobody knows what became of it, as after a time-out or a
+    /// connection that broke.
+    pub fn is_in_doubt(&self) -> bool {
+        self.is_in_doubt
+    }
+
+    /// The same error of something that the drive may still do.
+    #[must_use]
+    pub fn in_doubt(self) -> Self {
+        Self {
+            is_in_doubt: true,
+            ..self
         }
     }
 

@@ -162,8 +162,31 @@ impl FileDrive {
             return DriveError::new(ErrorKind::NoSpace, &self.name, text).with_source(error);
         }
         let text = format!("{what} failed: {error}; look into the kernel's log for its cause");
-        DriveError::new(ErrorKind::Io, &self.name, text).with_source(error)
+        let is_in_doubt = !self.ahead.is_of_a_file() && is_unknown(&error);
+        let failed = DriveError::new(ErrorKind::Io, &self.name, text).with_source(error);
+        match is_in_doubt {
+            true => failed.in_doubt(),
+            false => failed,
+        }
     }
+}
+
+/// Whether the kernel gave a request to a device up without an answer of it: a time-out, or a transport or device that is
+/// gone (`blk_errors` in Linux `block/blk-core.c`). Behind a network the device may still carry it out.
+fn is_unknown(error: &io::Error) -> bool {
+    const UNKNOWN: [Errno; 9] = [
+        Errno::TIMEDOUT,
+        Errno::TIME,
+        Errno::NOLINK,
+        Errno::NODEV,
+        Errno::NXIO,
+        Errno::CONNRESET,
+        Errno::CONNABORTED,
+        Errno::NOTCONN,
+        Errno::PIPE,
+    ];
+    let errno = Errno::from_io_error(error);
+    errno.is_some_and(|errno| UNKNOWN.contains(&errno))
 }
 
 fn is_no_space(error: &io::Error) -> bool {

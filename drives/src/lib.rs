@@ -9,6 +9,9 @@
 //!   after a [`flush`](Drive::flush) that began after it has completed; until then each of its blocks
 //!   may come back old, new, or mixed of both in sectors of 512 bytes.
 //! - Overlapping transfers in flight at the same time are the caller's to avoid.
+//! - A write or discard that failed does nothing any more, unless its error is in doubt
+//!   ([`DriveError::is_in_doubt`]): until it is fenced ([`Drive::fence`]), it may still happen at any time. Opening a drive
+//!   fences what was in doubt before.
 //! - The buffer comes back whatever happens. If the future is dropped, the transfer may happen or not.
 #![forbid(unsafe_code)]
 
@@ -119,6 +122,16 @@ pub trait Drive: Send + Sync {
     /// nothing.
     fn discard<'a>(&'a self, block: u64, blocks: u64)
     -> LocalBoxFuture<'a, Result<(), DriveError>>;
+
+    /// Returns when nothing that ended in doubt before this call can happen any more.
+    ///
+    /// # Errors
+    /// The drive cannot tell, as any drive without a way to do so: what is in doubt stays so.
+    fn fence<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), DriveError>> {
+        let text = "it cannot tell what becomes of writes whose outcome nobody knows";
+        let error = DriveError::new(ErrorKind::Io, self.name(), text);
+        Box::pin(std::future::ready(Err(error)))
+    }
 
     /// Free bytes of the file system that a drive's file is on; `None` for a drive that has all of its room.
     /// Blocks for the time of a system call.

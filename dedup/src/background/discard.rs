@@ -1,6 +1,7 @@
 //! Discards: freed blocks are given back to the drives before they are used again.
 
 use crate::drive_io::drive_list::Run;
+use crate::drive_io::segments::Place;
 use crate::pool::Shared;
 use crate::sync::wait::lock;
 
@@ -16,6 +17,7 @@ pub(crate) async fn discard_freed(shared: &Shared) {
         if taken.is_empty() {
             return;
         }
+        let mut in_doubt = Vec::new();
         for Run {
             drive,
             first,
@@ -27,14 +29,25 @@ pub(crate) async fn discard_freed(shared: &Shared) {
             if blocks < DISCARD_RUN_BLOCKS_MIN {
                 continue;
             }
+            let index = drive;
             let Some(drive) = shared.drives.get(usize::from(drive)) else {
                 continue;
             };
             if let Err(error) = drive.discard(first, blocks).await {
-                // A hint only: the blocks can be used all the same.
+                // A hint only: the blocks can be used all the same, if the drive does not discard them later.
                 tracing::debug!(drive = drive.name(), %error, "a discard failed");
+                if error.is_in_doubt() {
+                    in_doubt.push(index);
+                }
             }
         }
-        lock(&shared.state).space.finish_discards(&taken);
+        let mut state = lock(&shared.state);
+        for pba in &taken {
+            let Place { drive, .. } = shared.drives.place_or_none(*pba);
+            if in_doubt.contains(&drive) {
+                state.space.doubt(*pba, drive);
+            }
+        }
+        state.space.finish_discards(&taken);
     }
 }

@@ -274,6 +274,10 @@ async fn heal(shared: &Shared, pba: Pba, known: &Known, twin: Pba, buf: Buffer) 
         blocks: 1,
     };
     let (written, buf) = drive.write(buf, &[extent]).await;
+    if written.as_ref().is_err_and(drives::DriveError::is_in_doubt) {
+        // What may still be written is right as long as the block is in use, and not when it is used again.
+        lock(&shared.state).space.doubt(pba, place.drive);
+    }
     if written.is_err() || drive.flush().await.is_err() {
         return false;
     }

@@ -10,6 +10,7 @@ use crate::Result;
 use crate::background::Background;
 use crate::background::deferred_dedup::merge_deferred;
 use crate::background::discard::discard_freed;
+use crate::background::fencing::fence_drives;
 use crate::background::fill_watch::FillWatch;
 use crate::background::freeing::free_slice;
 use crate::background::healing::tend_damage;
@@ -66,6 +67,7 @@ pub(crate) async fn once(shared: &Arc<Shared>, background: &Background) -> Resul
     checkpoint(shared).await?;
     discard_freed(shared).await;
     tend_damage(shared).await;
+    fence_drives(shared).await;
     shared.refresh_alerts();
     compared
 }
@@ -193,6 +195,7 @@ async fn keep_watch(shared: &Arc<Shared>) {
         tend_damage(shared).await;
         report(shared, Work::OnDiskIndex, write_hints(shared).await);
         if reactor::now().duration_since(told) >= TELL {
+            fence_drives(shared).await;
             let owned = shared.clone();
             shared.block_on(move || owned.look_at_folder()).await;
             folder.watch_folder(shared);

@@ -5,6 +5,7 @@
 pub(crate) mod deferred_dedup;
 pub(crate) mod discard;
 pub(crate) mod drive_alerts;
+pub(crate) mod fencing;
 pub(crate) mod fill_watch;
 pub(crate) mod freeing;
 pub(crate) mod healing;

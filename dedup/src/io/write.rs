@@ -11,17 +11,15 @@
 
 mod claiming;
 mod compressing;
+mod writing;
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use drives::GatherExtent;
 use futures_util::future::{join, join_all};
 use meta::{Fingerprint, MapEntry, NewBlock, Pba, RecordRef};
-use reactor::Buffer;
 
 use crate::content::fingerprint::{self, Block, Hasher};
-use crate::drive_io::scatter::{self, OfDrive};
 use crate::drive_io::segments::Place;
 use crate::io::batcher::Command;
 use crate::io::packing::Packing;
@@ -32,13 +30,12 @@ use crate::log::append::{AppendError, append, append_failed, wait_for_room};
 use crate::metadata::on_disk_index::{Answer, Sought};
 use crate::metadata::state::State;
 use crate::pool::Shared;
-use crate::pool::alerts::Action;
 use crate::pool::backpressure::RoomPermit;
 use crate::pool::comparisons::Kept;
 use crate::residency::on_disk_index::ask_for_hints;
 use crate::residency::rows::{Pins, pin_rows};
 use crate::sync::wait::{Event, lock};
-use crate::{EngineError, Result, SUB_BLOCK_BYTES};
+use crate::{EngineError, Result};
 use claiming::{claim_job, note_old, undo_claims};
 
 /// How often a write without room asks for freed blocks before it fails.
@@ -174,6 +171,8 @@ pub(crate) struct Batch {
     flight: Option<u64>,
     /// A drive may be writing to them.
     writing: bool,
+    /// Drives that may still write to them, though they failed at that.
+    in_doubt: Vec<u16>,
     /// What it had to bring in.
     pins: Vec<Pins>,
 }
@@ -199,6 +198,7 @@ impl Batch {
             packing: Packing::default(),
             flight: None,
             writing: false,
+            in_doubt: Vec::new(),
             pins: Vec::new(),
         }
     }
@@ -369,84 +369,9 @@ impl Batch {
         Ok(())
     }
 
-    /// Writes the new blocks.
-    async fn write_new(&mut self) -> Result<()> {
-        if self.new.is_empty() {
-            return Ok(());
-        }
-        let packed = self.new.iter().filter(|new| new.pba.is_fragment());
-        self.packing.build(packed.map(|new| new.item as usize));
-        let groups = self.gather();
-        // No command was acknowledged yet, so the buffers have the numbers of their jobs.
-        debug_assert!(!self.jobs.iter().any(Job::is_told));
-        let mut buffers: Vec<Buffer> = self
-            .commands()
-            .filter_map(|command| command.buf.take())
-            .collect();
-        // Behind them, as the last one.
-        let packs = self.packing.take_buffer();
-        let has_packs = packs.is_some();
-        buffers.extend(packs);
-        self.writing = true;
-        let shared = self.shared.clone();
-        let (failed, mut buffers) = scatter::write(&shared.drives, buffers, &groups).await;
-        self.writing = false;
-        if has_packs {
-            self.packing.put_back(buffers.pop());
-        }
-        for (command, buf) in self.commands().zip(buffers) {
-            command.buf = Some(buf);
-        }
-        for group in &groups {
-            if failed.iter().all(|(drive, _)| *drive != group.drive) {
-                shared
-                    .alerts
-                    .drive_worked(group.drive.into(), Action::Write);
-            }
-        }
-        let errors = failed.iter();
-        let errors = errors.map(|(drive, error)| shared.write_error(*drive, error));
-        errors.reduce(|first, _| first).map_or(Ok(()), Err)
-    }
-
     fn commands(&mut self) -> impl Iterator<Item = &mut Command> {
         let jobs = self.jobs.iter_mut();
         jobs.filter_map(|job| job.command.as_mut())
-    }
-
-    /// The new blocks by drive; those that follow each other there and in a buffer as one extent.
-    fn gather(&self) -> Vec<OfDrive<GatherExtent>> {
-        let packs = self.jobs.len() as u32;
-        let mut groups: Vec<OfDrive<GatherExtent>> = Vec::with_capacity(1);
-        for New { job, item, pba } in &self.new {
-            let (job, at) = match pba.slot() {
-                None => {
-                    let first = self.jobs[*job as usize].items.start;
-                    (job, (*item as usize - first) * SUB_BLOCK_BYTES)
-                }
-                // The first fragment writes the pack of all.
-                Some(0) => (&packs, self.packing.offset_of(*item as usize).unwrap_or(0)),
-                Some(_) => continue,
-            };
-            let buffer_offset = at as u32;
-            let Place { drive, block } = self.shared.drives.place_or_none(*pba);
-            let extents = scatter::of_drive(&mut groups, drive);
-            if let Some(last) = extents.last_mut()
-                && last.buffer == *job
-                && last.block + u64::from(last.blocks) == block
-                && last.buffer_offset + last.blocks * SUB_BLOCK_BYTES as u32 == buffer_offset
-            {
-                last.blocks += 1;
-                continue;
-            }
-            extents.push(GatherExtent {
-                block,
-                buffer: *job,
-                buffer_offset,
-                blocks: 1,
-            });
-        }
-        groups
     }
 
     /// Appends the records of all commands that have their blocks, and tells them.
@@ -661,11 +586,16 @@ impl Batch {
         let landed = {
             let mut state = lock(&self.shared.state);
             for New { pba, .. } in self.new.drain(..) {
+                let Place { drive, .. } = self.shared.drives.place_or_none(pba);
+                if self.in_doubt.contains(&drive) {
+                    state.space.doubt(pba.container(), drive);
+                }
                 state.abandon(pba, self.writing);
             }
             for pba in self.items.iter_mut().filter_map(|item| item.taken.take()) {
                 state.give_back_if_any(pba);
             }
+            self.in_doubt.clear();
             let durable = state.durable;
             state.space.release(durable);
             self.flight.take().and_then(|flight| state.land(flight))

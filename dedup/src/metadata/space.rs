@@ -2,11 +2,12 @@
 //!
 //! Guarantees: a block is handed out at most once until it is given back; a freed block waits in
 //! quarantine until the record that freed it is durable (I3), and is then optionally discarded before
-//! it can be allocated; `used + reclaiming + free = capacity` at every moment.
+//! it can be allocated; a block that a drive may still write to or discard, though it failed at that, is not handed out
+//! before the drive is fenced; `used + reclaiming + free = capacity` at every moment.
 //!
 //! Allocation is next-fit: it goes on where it stopped, so that new data leaves in long runs.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use meta::Pba;
 
@@ -27,8 +28,13 @@ pub(crate) struct Space {
     discards: VecDeque<Pba>,
     /// Under discard now.
     discarding: u64,
-    /// Set aside until the pool is opened again: a write to them may still be under way.
+    /// Set aside: a write to them may still be under way. Those that are not in doubt stay so until the pool is opened
+    /// again.
     set_aside: u64,
+    /// Blocks, also of those in use, with what a drive may still do to them.
+    in_doubt: HashMap<Pba, Doubt>,
+    /// How often anything came in doubt.
+    doubts: u64,
     /// Free blocks that were promised: only those to whom they were promised may take them.
     promised: u64,
     discard: bool,
@@ -50,6 +56,8 @@ impl Space {
             discards: VecDeque::new(),
             discarding: 0,
             set_aside: 0,
+            in_doubt: HashMap::new(),
+            doubts: 0,
             promised: 0,
             discard,
             is_withheld: false,
@@ -176,8 +184,51 @@ impl Space {
             .take(count)
     }
 
+    /// Nobody knows whether the drive will still write to a block, or discard it: when it is given back, it waits until
+    /// the drive is fenced.
+    pub(crate) fn doubt(&mut self, pba: Pba, drive: u16) {
+        #[cfg(test)]
+        if crate::ablation::is(crate::ablation::Broken::ReuseUnknown) {
+            return;
+        }
+        self.doubts += 1;
+        let number = self.doubts;
+        let is_free = self.in_doubt.get(&pba).is_some_and(|doubt| doubt.is_free);
+        let doubt = Doubt {
+            drive,
+            number,
+            is_free,
+        };
+        self.in_doubt.insert(pba, doubt);
+    }
+
+    /// Drives that have something in doubt, and a number to tell it from what comes in doubt later.
+    pub(crate) fn doubtful_drives(&self) -> (BTreeSet<u16>, u64) {
+        let drives = self.in_doubt.values().map(|doubt| doubt.drive);
+        (drives.collect(), self.doubts)
+    }
+
+    /// A drive does nothing any more that was in doubt when this number was told. Returns how many blocks that makes free.
+    pub(crate) fn fenced(&mut self, drive: u16, number: u64) -> u64 {
+        let is_over = |_: &Pba, doubt: &mut Doubt| doubt.drive == drive && doubt.number <= number;
+        let over: Vec<(Pba, Doubt)> = self.in_doubt.extract_if(is_over).collect();
+        let mut freed = 0;
+        for (pba, _) in over.iter().filter(|(_, doubt)| doubt.is_free) {
+            self.set_aside -= 1;
+            self.give_back(*pba);
+            freed += 1;
+        }
+        freed
+    }
+
     /// Gives a block back that nothing was ever recorded of.
     pub(crate) fn give_back(&mut self, pba: Pba) {
+        if let Some(doubt) = self.in_doubt.get_mut(&pba) {
+            debug_assert!(!doubt.is_free, "block {pba} was freed twice");
+            doubt.is_free = true;
+            self.set_aside += 1;
+            return;
+        }
         self.drives[usize::from(pba.drive())].free(pba.block());
     }
 
@@ -284,6 +335,17 @@ impl Space {
         self.capacity()
             .saturating_sub(self.free() + self.reclaiming())
     }
+}
+
+/// What a drive may still do to a block.
+#[derive(Clone, Copy)]
+struct Doubt {
+    /// Index of the drive.
+    drive: u16,
+    /// Larger than those of all earlier ones.
+    number: u64,
+    /// Nothing refers to the block any more.
+    is_free: bool,
 }
 
 /// One drive's bitmap: a set bit is a block that cannot be handed out.
@@ -518,6 +580,35 @@ mod tests {
         assert_eq!(allocate(&mut space).unwrap().0, a.0);
         assert_eq!(space.skip_discards(), 1);
         assert_eq!(allocate(&mut space).unwrap().0, b.0);
+    }
+
+    #[test]
+    fn a_block_whose_write_has_an_unknown_outcome_is_used_again_only_when_its_drive_is_fenced() {
+        let mut space = Space::new(&[3], false);
+        let [a, b, c] = [(); 3].map(|()| allocate(&mut space).unwrap());
+        space.doubt(a, 0);
+        space.doubt(b, 1);
+        space.give_back(a);
+        space.give_back(b);
+        assert_eq!((space.reclaiming(), space.free()), (2, 0));
+        assert_eq!(allocate(&mut space), None);
+        let (drives, number) = space.doubtful_drives();
+        assert!(drives.into_iter().eq([0, 1]));
+        // While the drive is being fenced, one more comes in doubt.
+        space.doubt(c, 0);
+        assert_eq!(space.fenced(0, number), 1);
+        assert_eq!(allocate(&mut space), Some(a));
+        space.give_back(c);
+        assert_eq!(allocate(&mut space), None);
+        let (_, number) = space.doubtful_drives();
+        assert_eq!((space.fenced(0, number), space.fenced(1, number)), (1, 1));
+        assert_eq!((space.reclaiming(), space.free()), (0, 2));
+        // One that is in use is not freed by it.
+        space.doubt(a, 0);
+        let (_, number) = space.doubtful_drives();
+        assert_eq!((space.fenced(0, number), space.free()), (0, 2));
+        space.give_back(a);
+        assert_eq!((space.reclaiming(), space.free()), (0, 3));
     }
 
     proptest! {

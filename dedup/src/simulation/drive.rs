@@ -1,15 +1,15 @@
 //! The drives of a simulated pool: they lose power, single operations on them fail, and blocks decay or cannot
-//! be read.
+//! be read. A write that fails may be in doubt: it happens later, at the worst moment, unless the drive is fenced.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use drives::{
-    Drive, DriveError, Extent, FaultDrive, FaultPlan, GatherExtent, Gathered, LocalBoxFuture,
-    Transferred,
+    BLOCK_BYTES, Drive, DriveError, Extent, FaultDrive, FaultPlan, GatherExtent, Gathered,
+    LocalBoxFuture, Transferred,
 };
-use reactor::Buffer;
+use reactor::{Buffer, BufferPool};
 
 use crate::sync::wait::lock;
 
@@ -22,6 +22,14 @@ pub(super) struct ShakyDrive {
     decayed: Mutex<BTreeSet<u64>>,
     /// Blocks that cannot be read, and how many times more, if nobody writes them.
     unreadable: Mutex<BTreeMap<u64, u32>>,
+    /// Writes that are in doubt: each comes right after the next write to one of its blocks.
+    late: Mutex<Vec<LateWrite>>,
+}
+
+/// Blocks that a failed write may still write, and their bytes.
+struct LateWrite {
+    extents: Vec<Extent>,
+    bytes: Vec<u8>,
 }
 
 impl ShakyDrive {
@@ -31,6 +39,7 @@ impl ShakyDrive {
             countdown: AtomicU64::new(0),
             decayed: Mutex::default(),
             unreadable: Mutex::default(),
+            late: Mutex::default(),
         })
     }
 
@@ -41,6 +50,7 @@ impl ShakyDrive {
             countdown: AtomicU64::new(0),
             decayed: Mutex::new(self.decayed()),
             unreadable: Mutex::new(lock(&self.unreadable).clone()),
+            late: Mutex::default(),
         })
     }
 
@@ -51,7 +61,13 @@ impl ShakyDrive {
             countdown: AtomicU64::new(0),
             decayed: Mutex::new(self.decayed()),
             unreadable: Mutex::new(lock(&self.unreadable).clone()),
+            late: Mutex::default(),
         })
+    }
+
+    /// What is in doubt does not happen any more: the drive is fenced, or opened again.
+    pub(super) fn settle(&self) {
+        lock(&self.late).clear();
     }
 
     /// Whether its power was cut.
@@ -107,6 +123,55 @@ impl ShakyDrive {
         }
     }
 
+    /// The outcome of a write that failed is not known from here on.
+    fn leave_in_doubt<'a>(
+        &self,
+        error: DriveError,
+        parts: impl Iterator<Item = (Extent, &'a [u8])>,
+    ) -> DriveError {
+        let mut late = LateWrite {
+            extents: Vec::new(),
+            bytes: Vec::new(),
+        };
+        for (extent, buffer) in parts {
+            let len = extent.blocks as usize * BLOCK_BYTES;
+            late.extents.push(Extent {
+                buffer_offset: late.bytes.len(),
+                ..extent
+            });
+            late.bytes
+                .extend_from_slice(&buffer[extent.buffer_offset..][..len]);
+        }
+        lock(&self.late).push(late);
+        error.in_doubt()
+    }
+
+    /// Blocks were written: what was in doubt of them comes now.
+    async fn come_late(&self, pool: &BufferPool, written: impl Iterator<Item = (u64, u32)>) {
+        if lock(&self.late).is_empty() {
+            return;
+        }
+        let written: Vec<_> = written.collect();
+        let meets = |late: &mut LateWrite| {
+            let mut extents = late.extents.iter();
+            extents.any(|e| {
+                let overlaps = |(block, blocks): &(u64, u32)| {
+                    e.block < block + u64::from(*blocks) && *block < e.block + u64::from(e.blocks)
+                };
+                written.iter().any(overlaps)
+            })
+        };
+        let coming: Vec<LateWrite> = lock(&self.late).extract_if(.., meets).collect();
+        for late in coming {
+            // Where there is no memory, it never comes.
+            let Some(mut buffer) = pool.try_alloc(late.bytes.len()) else {
+                continue;
+            };
+            buffer.copy_from_slice(&late.bytes);
+            let _ = self.inner.write(buffer, &late.extents).await;
+        }
+    }
+
     fn strikes(&self) -> Option<DriveError> {
         let before = self.countdown.fetch_sub(1, Ordering::Relaxed);
         (before == 1).then(|| DriveError::new(drives::ErrorKind::Io, "shaky", "simulated failure"))
@@ -144,11 +209,19 @@ impl Drive for ShakyDrive {
         extents: &'a [Extent],
     ) -> LocalBoxFuture<'a, Transferred> {
         match self.strikes() {
-            Some(error) => Box::pin(std::future::ready((Err(error), buffer))),
-            None => {
-                self.forget(extents.iter().map(|e| (e.block, u64::from(e.blocks))));
-                self.inner.write(buffer, extents)
+            Some(error) => {
+                let parts = extents.iter().map(|extent| (*extent, &buffer[..]));
+                let error = self.leave_in_doubt(error, parts);
+                Box::pin(std::future::ready((Err(error), buffer)))
             }
+            None => Box::pin(async move {
+                self.forget(extents.iter().map(|e| (e.block, u64::from(e.blocks))));
+                let pool = buffer.pool();
+                let written = self.inner.write(buffer, extents).await;
+                self.come_late(&pool, extents.iter().map(|e| (e.block, e.blocks)))
+                    .await;
+                written
+            }),
         }
     }
 
@@ -158,12 +231,34 @@ impl Drive for ShakyDrive {
         extents: &'a [GatherExtent],
     ) -> LocalBoxFuture<'a, Gathered> {
         match self.strikes() {
-            Some(error) => Box::pin(std::future::ready((Err(error), buffers))),
-            None => {
-                self.forget(extents.iter().map(|e| (e.block, u64::from(e.blocks))));
-                self.inner.write_many(buffers, extents)
+            Some(error) => {
+                let parts = extents.iter().map(|extent| {
+                    let in_buffer = Extent {
+                        block: extent.block,
+                        buffer_offset: extent.buffer_offset as usize,
+                        blocks: extent.blocks,
+                    };
+                    (in_buffer, &buffers[extent.buffer as usize][..])
+                });
+                let error = self.leave_in_doubt(error, parts);
+                Box::pin(std::future::ready((Err(error), buffers)))
             }
+            None => Box::pin(async move {
+                self.forget(extents.iter().map(|e| (e.block, u64::from(e.blocks))));
+                let pool = buffers.first().map(Buffer::pool);
+                let written = self.inner.write_many(buffers, extents).await;
+                if let Some(pool) = pool {
+                    self.come_late(&pool, extents.iter().map(|e| (e.block, e.blocks)))
+                        .await;
+                }
+                written
+            }),
         }
+    }
+
+    fn fence<'a>(&'a self) -> LocalBoxFuture<'a, std::result::Result<(), DriveError>> {
+        self.settle();
+        Box::pin(std::future::ready(Ok(())))
     }
 
     fn flush<'a>(&'a self) -> LocalBoxFuture<'a, std::result::Result<(), DriveError>> {

@@ -267,6 +267,9 @@ impl Story {
     /// Opens the pool, however often that is interrupted.
     fn open(&mut self) -> Arc<Engine> {
         loop {
+            for drive in &self.drives {
+                drive.settle();
+            }
             let slot: Rc<RefCell<Option<Result<Arc<Engine>>>>> = Rc::default();
             let (result, parts) = (slot.clone(), self.parts());
             let task = async move { *result.borrow_mut() = Some(Engine::open(parts).await) };
@@ -635,6 +638,7 @@ fn every_rule_that_is_broken_on_purpose_is_found_out() {
         Broken::ForgetUnindexed,
         Broken::ForgetHeldHints,
         Broken::ReuseBeforeDurable,
+        Broken::ReuseUnknown,
         Broken::TrustUnflushed,
         Broken::UndoAfterCrash,
         Broken::UndoUnreadable,

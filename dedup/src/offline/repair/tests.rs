@@ -62,3 +62,21 @@ fn a_crash_in_the_middle_of_a_repair_leaves_the_pool_as_it_was_or_repaired() {
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), backups);
     }
 }
+
+#[test]
+fn segments_that_lost_their_rows_are_placed_where_they_were_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let (parts, store) = parts();
+    let whole = segments::rows_of_new(0, 768, 0);
+    let mut left = whole.clone();
+    left.remove(7);
+    left.remove(3);
+    store.put_segments(segments::names(0), &left).unwrap();
+    let repair = plan::make(&parts).unwrap();
+    assert!(!repair.report.consistent);
+    assert_eq!(repair.report.placed_segments, 2);
+    apply(&parts, &repair, folder.path()).unwrap();
+    assert_eq!(store.segments().unwrap(), whole);
+    let report = plan::make(&parts).unwrap().report;
+    assert!(report.consistent && report.placed_segments == 0);
+}

@@ -1,0 +1,89 @@
+//! How the new blocks of a batch go to the drives: straight from the buffers of its commands, all drives at once.
+
+use drives::GatherExtent;
+use reactor::Buffer;
+
+use super::{Batch, Job, New};
+use crate::drive_io::scatter::{self, OfDrive};
+use crate::drive_io::segments::Place;
+use crate::pool::alerts::Action;
+use crate::{Result, SUB_BLOCK_BYTES};
+
+impl Batch {
+    /// Writes the new blocks.
+    pub(super) async fn write_new(&mut self) -> Result<()> {
+        if self.new.is_empty() {
+            return Ok(());
+        }
+        let packed = self.new.iter().filter(|new| new.pba.is_fragment());
+        self.packing.build(packed.map(|new| new.item as usize));
+        let groups = self.gather();
+        // No command was acknowledged yet, so the buffers have the numbers of their jobs.
+        debug_assert!(!self.jobs.iter().any(Job::is_told));
+        let mut buffers: Vec<Buffer> = self
+            .commands()
+            .filter_map(|command| command.buf.take())
+            .collect();
+        // Behind them, as the last one.
+        let packs = self.packing.take_buffer();
+        let has_packs = packs.is_some();
+        buffers.extend(packs);
+        self.writing = true;
+        let shared = self.shared.clone();
+        let (failed, mut buffers) = scatter::write(&shared.drives, buffers, &groups).await;
+        self.writing = false;
+        if has_packs {
+            self.packing.put_back(buffers.pop());
+        }
+        for (command, buf) in self.commands().zip(buffers) {
+            command.buf = Some(buf);
+        }
+        for group in &groups {
+            if failed.iter().all(|(drive, _)| *drive != group.drive) {
+                shared
+                    .alerts
+                    .drive_worked(group.drive.into(), Action::Write);
+            }
+        }
+        let in_doubt = failed.iter().filter(|(_, error)| error.is_in_doubt());
+        self.in_doubt = in_doubt.map(|(drive, _)| *drive).collect();
+        let errors = failed.iter();
+        let errors = errors.map(|(drive, error)| shared.write_error(*drive, error));
+        errors.reduce(|first, _| first).map_or(Ok(()), Err)
+    }
+
+    /// The new blocks by drive; those that follow each other there and in a buffer as one extent.
+    fn gather(&self) -> Vec<OfDrive<GatherExtent>> {
+        let packs = self.jobs.len() as u32;
+        let mut groups: Vec<OfDrive<GatherExtent>> = Vec::with_capacity(1);
+        for New { job, item, pba } in &self.new {
+            let (job, at) = match pba.slot() {
+                None => {
+                    let first = self.jobs[*job as usize].items.start;
+                    (job, (*item as usize - first) * SUB_BLOCK_BYTES)
+                }
+                // The first fragment writes the pack of all.
+                Some(0) => (&packs, self.packing.offset_of(*item as usize).unwrap_or(0)),
+                Some(_) => continue,
+            };
+            let buffer_offset = at as u32;
+            let Place { drive, block } = self.shared.drives.place_or_none(*pba);
+            let extents = scatter::of_drive(&mut groups, drive);
+            if let Some(last) = extents.last_mut()
+                && last.buffer == *job
+                && last.block + u64::from(last.blocks) == block
+                && last.buffer_offset + last.blocks * SUB_BLOCK_BYTES as u32 == buffer_offset
+            {
+                last.blocks += 1;
+                continue;
+            }
+            extents.push(GatherExtent {
+                block,
+                buffer: *job,
+                buffer_offset,
+                blocks: 1,
+            });
+        }
+        groups
+    }
+}
