@@ -328,13 +328,12 @@ mod tests {
 
         async fn answer(&self) {
             self.asked.fetch_add(1, Ordering::Relaxed);
-            let waits = || self.holds_back.load(Ordering::Relaxed);
-            poll_fn(|_| {
-                if waits() {
-                    Poll::Pending
-                } else {
-                    Poll::Ready(())
+            poll_fn(|cx| {
+                if !self.holds_back.load(Ordering::Relaxed) {
+                    return Poll::Ready(());
                 }
+                cx.waker().wake_by_ref();
+                Poll::Pending
             })
             .await;
         }
