@@ -6,8 +6,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dedup::{DamageStatus, DamagedRange, Engine, ErrorKind, ScrubPhase};
+use dedup::{DamageStatus, DamagedRange, Engine, ErrorKind, ScrubPhase, VolumeSpec};
 use drives::BLOCK_BYTES;
+use meta::VerifyPolicy;
 use support::{Pool, block_on, expect_kind, space, spec};
 
 const GRAIN: u64 = BLOCK_BYTES as u64;
@@ -36,12 +37,15 @@ fn a_damaged_block_fails_the_read_of_all_and_names_the_one() {
     assert_eq!(damage(&engine), DamageStatus::default());
 
     assert_eq!(pool.read(&volume, 0, 1).unwrap(), [1]);
-    let buf = pool.buffers.try_alloc(4 * BLOCK_BYTES).unwrap();
-    let error = block_on(volume.read(0, buf)).0.unwrap_err();
-    assert_eq!(
-        (error.kind, error.offset),
-        (ErrorKind::Corrupt, Some(GRAIN))
-    );
+    // At the end of a read, or in the middle.
+    for blocks in [2, 4] {
+        let buf = pool.buffers.try_alloc(blocks * BLOCK_BYTES).unwrap();
+        let error = block_on(volume.read(0, buf)).0.unwrap_err();
+        assert_eq!(
+            (error.kind, error.offset),
+            (ErrorKind::Corrupt, Some(GRAIN))
+        );
+    }
     let buf = pool.buffers.try_alloc(512).unwrap();
     let error = block_on(volume.read(GRAIN + 1024, buf)).0.unwrap_err();
     assert_eq!(error.offset, Some(GRAIN));
@@ -53,6 +57,21 @@ fn a_damaged_block_fails_the_read_of_all_and_names_the_one() {
         [range("v", 1, 1), range("v", 3, 1), range("w", 5, 1)]
     );
     assert_eq!(engine.status().damaged_blocks, 1);
+}
+
+#[test]
+fn a_volume_that_compares_shares_no_block_that_cannot_be_read() {
+    let pool = Pool::new(64);
+    let engine = pool.open();
+    let compares = VolumeSpec {
+        verify: VerifyPolicy::Compare,
+        ..spec("v", 64, 4096)
+    };
+    let volume = block_on(engine.create_volume(compares)).unwrap();
+    pool.write(&volume, 0, &[1, 2]).unwrap();
+    pool.drive().lose_content(1);
+    pool.write(&volume, 2, &[1, 2]).unwrap();
+    assert_eq!(pool.read(&volume, 2, 2).unwrap(), [1, 2]);
 }
 
 #[test]

@@ -464,6 +464,19 @@ fn a_content_with_too_many_references_is_stored_once_more() {
 }
 
 #[test]
+fn a_content_that_comes_again_after_its_block_was_freed_gets_another_block() {
+    let pool = Pool::new(8);
+    let (_engine, volume) = pool.with_volume(64, 4096);
+    pool.write(&volume, 0, &[1]).unwrap();
+    pool.write(&volume, 0, &[2]).unwrap();
+    // Its old block is about to be somebody else's.
+    pool.write(&volume, 1, &[1]).unwrap();
+    block_on(volume.flush()).unwrap();
+    pool.write(&volume, 2, &[3, 4, 5, 6, 7, 8]).unwrap();
+    assert_eq!(pool.read(&volume, 0, 8).unwrap(), [2, 1, 3, 4, 5, 6, 7, 8]);
+}
+
+#[test]
 fn two_threads_use_one_engine_at_once() {
     let mut pool = Pool::new(4000);
     pool.media = Arc::new(MemoryMedia::new(1 << 20));
