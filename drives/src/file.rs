@@ -47,6 +47,7 @@ pub struct FileDrive {
     ahead: Ahead,
     discards: AtomicBool,
     flusher: Flusher,
+    made: bool,
 }
 
 impl FileDrive {
@@ -82,6 +83,7 @@ impl FileDrive {
             ahead: Ahead::new((!opened.device).then_some(blocks * BLOCK_BYTES as u64)),
             discards: AtomicBool::new(true),
             flusher: Flusher::new(move || Ok(rustix::fs::fdatasync(&*synced)?)),
+            made: opened.made,
         })
     }
 
@@ -139,6 +141,11 @@ impl FileDrive {
     /// Whether transfers go past the page cache.
     pub fn is_direct(&self) -> bool {
         self.direct
+    }
+
+    /// Whether opening it made the file.
+    pub fn is_made(&self) -> bool {
+        self.made
     }
 
     fn flush_error(&self, cause: &str) -> DriveError {
@@ -339,6 +346,7 @@ struct Opened {
     bytes: u64,
     direct: bool,
     device: bool,
+    made: bool,
 }
 
 fn open_locked(path: &Path, name: &str, options: &OpenOptions) -> Result<Opened, DriveError> {
@@ -382,9 +390,16 @@ fn open_locked(path: &Path, name: &str, options: &OpenOptions) -> Result<Opened,
             .map_err(|error| open_error(name, error))?
             .len()
     };
+    let made = missing && bytes == 0;
     // An empty file is one whose making was interrupted, or one made for this with `touch`.
     if let (0, Some(wanted)) = (bytes, create) {
-        make_sparse(&file, path, wanted).map_err(|error| open_error(name, error))?;
+        make_sparse(&file, path, wanted).map_err(|error| {
+            if made {
+                // Best effort: an empty file is in nobody's way.
+                let _ = fs::remove_file(path);
+            }
+            open_error(name, error)
+        })?;
         bytes = wanted;
     }
     if direct && bytes >= BLOCK_BYTES as u64 && !reads_direct(&file, name)? {
@@ -397,6 +412,7 @@ fn open_locked(path: &Path, name: &str, options: &OpenOptions) -> Result<Opened,
         file,
         bytes,
         direct,
+        made,
     })
 }
 

@@ -27,6 +27,7 @@
 
 #![forbid(unsafe_code)]
 
+mod attempt;
 mod backup;
 mod ballast;
 mod batch;

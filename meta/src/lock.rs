@@ -1,9 +1,9 @@
 //! The lock of a pool: one process uses it, or several look at it.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
 
@@ -12,26 +12,57 @@ use crate::error::MetaError;
 /// The lock file, locked.
 #[derive(Debug)]
 pub(crate) struct Lock {
-    _file: File,
+    file: File,
+    /// Where taking it made the file.
+    new_at: Option<PathBuf>,
 }
 
 impl Lock {
     /// Locks the pool for the process that uses it, and says in the file which one that is.
     pub(crate) fn take(path: &Path) -> Result<Self, MetaError> {
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(path)
-            .map_err(|error| MetaError::io(path, "open the lock file", error))?;
-        lock(path, &mut file, FlockOperation::NonBlockingLockExclusive)?;
+        let mut held = loop {
+            let new_at = (!path.exists()).then(|| path.to_owned());
+            let mut file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600)
+                .open(path)
+                .map_err(|error| MetaError::io(path, "open the lock file", error))?;
+            lock(path, &mut file, FlockOperation::NonBlockingLockExclusive)?;
+            let held = Self { file, new_at };
+            // Who held it before may have removed it in between: then it keeps nobody out.
+            if held.is_at(path) {
+                break held;
+            }
+        };
         // The number only helps people: a full file system must not stop the pool from opening.
-        let _ = file
+        let _ = held
+            .file
             .set_len(0)
-            .and_then(|()| writeln!(file, "{}", std::process::id()));
-        Ok(Self { _file: file })
+            .and_then(|()| writeln!(held.file, "{}", std::process::id()));
+        Ok(held)
+    }
+
+    /// Its file stays, whoever made it.
+    pub(crate) fn keep(&mut self) {
+        self.new_at = None;
+    }
+
+    /// Gives the lock back, and removes its file if taking it made that.
+    pub(crate) fn undo(self) {
+        if let Some(path) = &self.new_at {
+            // Best effort: a file that nobody locks is in nobody's way.
+            let _ = fs::remove_file(path);
+        }
+    }
+
+    fn is_at(&self, path: &Path) -> bool {
+        match (self.file.metadata(), fs::metadata(path)) {
+            (Ok(held), Ok(there)) => (held.dev(), held.ino()) == (there.dev(), there.ino()),
+            _ => false,
+        }
     }
 
     /// Locks the pool against those who use it, and changes nothing: not even the number in the file. Others may
@@ -40,7 +71,7 @@ impl Lock {
         match File::open(path) {
             Ok(mut file) => {
                 lock(path, &mut file, FlockOperation::NonBlockingLockShared)?;
-                Ok(Some(Self { _file: file }))
+                Ok(Some(Self { file, new_at: None }))
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(MetaError::io(path, "open the lock file", error)),
@@ -66,5 +97,36 @@ fn held(path: &Path, file: &mut File) -> MetaError {
     MetaError::Locked {
         path: path.to_path_buf(),
         pid: pid.filter(is_alive),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn a_lock_whose_file_comes_and_goes_is_held_by_one_at_a_time() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("lock");
+        let (holders, taken) = (AtomicU32::new(0), AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while taken.load(Ordering::SeqCst) < 2000 {
+                        let Ok(lock) = Lock::take(&path) else {
+                            continue;
+                        };
+                        let others = holders.fetch_add(1, Ordering::SeqCst);
+                        taken.fetch_add(1, Ordering::SeqCst);
+                        std::thread::yield_now();
+                        holders.fetch_sub(1, Ordering::SeqCst);
+                        lock.undo();
+                        assert_eq!(others, 0, "two hold the lock");
+                    }
+                });
+            }
+        });
     }
 }

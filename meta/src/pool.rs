@@ -15,6 +15,7 @@
 //! A pool is made in this order: `pool.toml.new`, the drives' labels (by the caller), `journal`,
 //! `metadata/`, and at last `pool.toml.new` becomes `pool.toml`. If that is interrupted, the next
 //! attempt takes over the identities in `pool.toml.new`, so that drives labelled by the first attempt fit.
+//! An attempt that is refused before a drive may be labelled leaves nothing that it made.
 //! Nothing is ever removed unless `pool.toml.new` proves that it belongs to an unfinished creation.
 
 use std::fmt;
@@ -26,6 +27,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::attempt::Attempt;
 use crate::codec::crc32c;
 use crate::error::MetaError;
 use crate::journal::FileMedia;
@@ -231,13 +233,14 @@ impl PoolDir {
                 spec.journal_bytes
             )));
         }
+        let paths = PoolPaths::new(dir);
+        let mut attempt = Attempt::new(dir);
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(dir)
             .map_err(|error| MetaError::io(dir, "create the pool folder", error))?;
-        let paths = PoolPaths::new(dir);
-        let lock = Lock::take(&paths.lock)?;
+        attempt.lock = Some(Lock::take(&paths.lock)?);
         if paths.identity.exists() {
             return Err(MetaError::Exists {
                 path: paths.identity,
@@ -269,13 +272,17 @@ impl PoolDir {
         if unfinished && let Ok(earlier) = read_identity(&paths.new_identity()) {
             take_over(&mut identity, &earlier);
         }
+        // Drives may carry labels of an earlier attempt: its identities stay, whatever becomes of this one.
+        if !unfinished {
+            attempt.adds(paths.new_identity());
+        }
         write_new(&paths.new_identity(), &encode(&identity)?)?;
         sync_folder(dir)?;
         Ok(PoolCreation {
             paths,
             identity,
             journal_bytes: spec.journal_bytes,
-            lock,
+            attempt,
         })
     }
 
@@ -419,14 +426,14 @@ impl Drop for PoolDir {
     }
 }
 
-/// A pool that is being made. Dropping it leaves the folder as an interrupted creation does: the next
-/// attempt clears it.
+/// A pool that is being made. Dropping it removes what was made for it. From [`Self::will_label`] on, dropping it leaves
+/// the folder as an interrupted creation does: the next attempt clears it.
 #[derive(Debug)]
 pub struct PoolCreation {
     paths: PoolPaths,
     identity: PoolIdentity,
     journal_bytes: u64,
-    lock: Lock,
+    attempt: Attempt,
 }
 
 impl PoolCreation {
@@ -448,11 +455,17 @@ impl PoolCreation {
             .map(|drive| self.paths.dir.join(&drive.path))
     }
 
+    /// From now on the identity must survive whatever happens, because drives get its labels.
+    pub fn will_label(&mut self) {
+        self.attempt.keep();
+    }
+
     /// Makes journal and store, and then the pool. Call it when the drives carry their labels, durably.
     ///
     /// # Errors
     /// [`MetaError::NoSpace`], [`MetaError::Io`]; there is no pool then.
-    pub fn finish(self) -> Result<PoolDir, MetaError> {
+    pub fn finish(mut self) -> Result<PoolDir, MetaError> {
+        self.will_label();
         if let Err(error) = self.make() {
             // Best effort, to give the space back at once; the next attempt does it too.
             let _ = remove_parts(&self.paths);
@@ -463,7 +476,7 @@ impl PoolCreation {
             identity: self.identity,
             is_temporary: false,
             is_read_only: false,
-            _lock: Some(self.lock),
+            _lock: self.attempt.lock.take(),
         })
     }
 
@@ -473,17 +486,18 @@ impl PoolCreation {
     ///
     /// # Errors
     /// As [`Self::finish`].
-    pub fn finish_temporary(self) -> Result<PoolDir, MetaError> {
+    pub fn finish_temporary(mut self) -> Result<PoolDir, MetaError> {
         if let Err(error) = self.make_parts() {
             let _ = remove_parts(&self.paths);
             return Err(error);
         }
+        self.attempt.keep();
         Ok(PoolDir {
             paths: self.paths,
             identity: self.identity,
             is_temporary: true,
             is_read_only: false,
-            _lock: Some(self.lock),
+            _lock: self.attempt.lock.take(),
         })
     }
 

@@ -111,7 +111,8 @@ fn a_creation_interrupted_anywhere_leaves_no_pool_and_does_not_stop_the_next() {
     for parts in 0..4 {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path();
-        let creation = PoolDir::begin(dir, &spec()).unwrap();
+        let mut creation = PoolDir::begin(dir, &spec()).unwrap();
+        creation.will_label();
         let identity = creation.identity().clone();
         drop(creation);
         // What a crash leaves of the parts that are made next.
@@ -145,6 +146,58 @@ fn a_creation_interrupted_anywhere_leaves_no_pool_and_does_not_stop_the_next() {
             ["ballast", "journal", "lock", "metadata", "pool.toml"]
         );
     }
+}
+
+#[test]
+fn a_refused_creation_leaves_what_was_there_and_nothing_else() {
+    let root = tempfile::tempdir().unwrap();
+    let names = |dir: &Path| -> Vec<_> {
+        let mut names: Vec<_> = fs::read_dir(dir)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        names.sort();
+        names
+    };
+    // Folders that were missing go, those that were there stay.
+    drop(PoolDir::begin(&root.path().join("a/b"), &spec()).unwrap());
+    assert!(names(root.path()).is_empty());
+    fs::write(root.path().join("lock"), b"").unwrap();
+    fs::write(root.path().join("notes"), b"").unwrap();
+    drop(PoolDir::begin(root.path(), &spec()).unwrap());
+    assert_eq!(names(root.path()), ["lock", "notes"]);
+
+    // Refused at once.
+    let rest = root.path().join("rest");
+    fs::create_dir(&rest).unwrap();
+    fs::write(rest.join("journal"), b"").unwrap();
+    assert_eq!(
+        PoolDir::begin(&rest, &spec()).unwrap_err().kind(),
+        MetaErrorKind::Exists
+    );
+    assert_eq!(names(&rest), ["journal"]);
+
+    // Drives may carry labels of an interrupted creation: its identity outlives a refused one.
+    let interrupted = root.path().join("interrupted");
+    let mut creation = PoolDir::begin(&interrupted, &spec()).unwrap();
+    creation.will_label();
+    let identity = creation.identity().clone();
+    drop(creation);
+    drop(PoolDir::begin(&interrupted, &spec()).unwrap());
+    let pool = PoolDir::create(&interrupted, &spec()).unwrap();
+    assert_eq!(pool.identity(), &identity);
+}
+
+#[test]
+fn a_lock_that_was_removed_with_a_refused_creation_keeps_nobody_in() {
+    let root = tempfile::tempdir().unwrap();
+    let creation = PoolDir::begin(root.path(), &spec()).unwrap();
+    let error = PoolDir::begin(root.path(), &spec()).unwrap_err();
+    assert_eq!(error.kind(), MetaErrorKind::Locked);
+    // Who was turned away has taken nothing from the one that holds it.
+    assert!(root.path().join("lock").exists());
+    drop(creation);
+    PoolDir::create(root.path(), &spec()).unwrap();
 }
 
 #[test]

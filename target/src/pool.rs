@@ -400,6 +400,8 @@ pub async fn add_drive(
         )));
     }
     let (spec, drive) = open_named(path, *size_bytes, None)?;
+    let mut made = MadeFiles::default();
+    made.note(&drive, &spec.path);
     for warning in crate::room::shortages(std::slice::from_ref(&spec.path)) {
         tracing::warn!("{warning}");
     }
@@ -412,6 +414,7 @@ pub async fn add_drive(
         is_retry: false,
     };
     drive.check(&buffers).await?;
+    made.keep();
     let drive = drive.take(&buffers).await?;
     let write_down = |_| Ok(dir.add_drive(spec).map(drop)?);
     Ok(engine.add_drive(Arc::new(drive), write_down).await?)
@@ -473,8 +476,11 @@ async fn create(request: &PoolRequest, buffers: &BufferPool) -> Result<Opened, F
         Create::Default | Create::No => default_bytes(&request.dir)?,
     };
     check_forced(request)?;
-    let (specs, named) = plan_drives(request, file_bytes)?;
-    let creation = PoolDir::begin(&request.dir, &spec_of(request, specs)).map_err(of_meta)?;
+    let mut made = MadeFiles::default();
+    let (specs, named) = plan_drives(request, file_bytes, &mut made)?;
+    let mut creation = PoolDir::begin(&request.dir, &spec_of(request, specs)).map_err(of_meta)?;
+    // Dropped before the creation, which removes the folder that they may be in.
+    let mut made = made;
     let mut checked = Vec::new();
     let mut named = named.into_iter();
     for (index, spec) in (0u16..).zip(creation.identity().drives.clone()) {
@@ -489,7 +495,9 @@ async fn create(request: &PoolRequest, buffers: &BufferPool) -> Result<Opened, F
                     create_bytes: Some(bytes),
                     expected_blocks: Some(spec.blocks),
                 };
-                FileDrive::open(&path, &options).map_err(of_drive)?
+                let drive = FileDrive::open(&path, &options).map_err(of_drive)?;
+                made.note(&drive, &path);
+                drive
             }
         };
         let label = label_of(creation.identity(), index)?;
@@ -505,6 +513,8 @@ async fn create(request: &PoolRequest, buffers: &BufferPool) -> Result<Opened, F
         checked.push(drive);
     }
     // Nothing is written to any of them before all can be taken.
+    creation.will_label();
+    made.keep();
     let mut drives: Vec<Arc<dyn Drive>> = Vec::new();
     for drive in checked {
         drives.push(Arc::new(drive.take(buffers).await?));
@@ -516,11 +526,37 @@ async fn create(request: &PoolRequest, buffers: &BufferPool) -> Result<Opened, F
     Ok((creation.finish().map_err(of_meta)?, drives))
 }
 
+/// Files that were made for drives that carry no label yet. Dropping it removes them: the drives were refused.
+#[derive(Default)]
+struct MadeFiles(Vec<PathBuf>);
+
+impl MadeFiles {
+    fn note(&mut self, drive: &FileDrive, path: &Path) {
+        if drive.is_made() {
+            self.0.push(path.to_owned());
+        }
+    }
+
+    fn keep(&mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for MadeFiles {
+    fn drop(&mut self) {
+        for path in &self.0 {
+            // Best effort: they are sparse, and hold nothing.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
 /// The drives of a new pool. Those that were named are opened at once, because their sizes are needed;
 /// the default one is made in the pool's folder later.
 fn plan_drives(
     request: &PoolRequest,
     file_bytes: u64,
+    made: &mut MadeFiles,
 ) -> Result<(Vec<DriveSpec>, Vec<FileDrive>), Failure> {
     if request.drives.is_empty() {
         let bytes = usable_size(file_bytes, "the pool")?;
@@ -533,6 +569,7 @@ fn plan_drives(
             continue;
         };
         let (spec, drive) = open_named(path, *size_bytes, Some(file_bytes))?;
+        made.note(&drive, &spec.path);
         specs.push(spec);
         drives.push(drive);
     }

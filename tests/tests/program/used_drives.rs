@@ -61,7 +61,10 @@ fn a_drive_in_use_is_refused_by_name_and_nothing_is_written_to_any_drive() {
         let before = head_and(&path, at, bytes.len());
         let shown = path.display().to_string();
         let blank = pool.dir.parent().expect("a folder").join("blank");
-        let first = format!("{}=256M", blank.display());
+        let first = blank.display().to_string();
+        File::create(&blank)
+            .and_then(|file| file.set_len(BYTES))
+            .expect("made");
         // The one before it in line is good, and stays as it is, too.
         let arguments = ["--create", "0", "--drive", &first, "--drive", &shown];
         let words = [
@@ -78,6 +81,13 @@ fn a_drive_in_use_is_refused_by_name_and_nothing_is_written_to_any_drive() {
             head.iter().all(|byte| *byte == 0),
             "{name}: the first drive was labelled"
         );
+        // Nor is anything left that would have been made for the pool.
+        assert!(!pool.dir.exists(), "{name}: the pool's folder is left");
+        let made = pool.dir.with_file_name("made");
+        let first = format!("{}=256M", made.display());
+        let arguments = ["--create", "0", "--drive", &first, "--drive", &shown];
+        pool.fails_to_serve(&arguments, 65, &words);
+        assert!(!made.exists(), "{name}: the first drive's file is left");
     }
 }
 
