@@ -235,11 +235,6 @@ fn compare<K: Ord + Clone, T: PartialEq>(
 fn text_of(
     (kind, name, was, is): (&'static str, String, Option<Value>, Option<Value>),
 ) -> Option<String> {
-    let fields = |value: &Value| {
-        let fields = value.as_object().into_iter().flatten();
-        let fields = fields.map(|(key, value)| format!("{key} {}", short(value)));
-        fields.collect::<Vec<_>>().join(", ")
-    };
     let with = |done: &str, value: &Value| match fields(value) {
         fields if fields.is_empty() => format!("{done} {kind} '{name}'"),
         fields => format!("{done} {kind} '{name}': {fields}"),
@@ -268,18 +263,33 @@ fn changed_fields(was: &Value, is: &Value) -> String {
         if from == to {
             return None;
         }
+        // Of a part that was there before, only what is otherwise.
+        if let (Some(from @ Value::Object(_)), Some(to @ Value::Object(_))) = (from, to) {
+            return Some(format!("{key} ({})", changed_fields(from, to)));
+        }
         let text = |value: Option<&Value>| value.map_or_else(|| "none".to_owned(), short);
         Some(format!("{key} from {} to {}", text(from), text(to)))
     });
     changed.collect::<Vec<_>>().join(", ")
 }
 
-/// A value on one line, cut where it is long.
+/// The fields of an object.
+fn fields(value: &Value) -> String {
+    let fields = value.as_object().into_iter().flatten();
+    let fields = fields.map(|(key, value)| format!("{key} {}", short(value)));
+    fields.collect::<Vec<_>>().join(", ")
+}
+
+/// A value in words, on one line, cut where it is long.
 fn short(value: &Value) -> String {
     let text = match value {
         Value::String(text) => text.clone(),
-        Value::Null => "none".to_owned(),
-        other => other.to_string(),
+        Value::Null => "not set".to_owned(),
+        Value::Bool(is) => if *is { "yes" } else { "no" }.to_owned(),
+        Value::Number(number) => number.to_string(),
+        Value::Array(items) if items.is_empty() => "empty".to_owned(),
+        Value::Array(items) => items.iter().map(short).collect::<Vec<_>>().join(" and "),
+        Value::Object(_) => format!("({})", fields(value)),
     };
     match text.char_indices().nth(VALUE_CHARS_MAX) {
         None => text,
@@ -347,10 +357,10 @@ mod tests {
     #[test]
     fn a_change_names_only_what_is_otherwise() {
         let was = json!({"name": "a", "size_bytes": 4096, "hosts": []});
-        let is = json!({"name": "a", "size_bytes": 8192, "hosts": ["nqn.x"]});
+        let is = json!({"name": "a", "size_bytes": 8192, "hosts": ["nqn.x", "nqn.y"]});
         let text = text_of(("volume", "a".into(), Some(was.clone()), Some(is)));
         let wanted =
-            "changed volume 'a': hosts from [] to [\"nqn.x\"], size_bytes from 4096 to 8192";
+            "changed volume 'a': hosts from empty to nqn.x and nqn.y, size_bytes from 4096 to 8192";
         assert_eq!(text.as_deref(), Some(wanted));
         let removed = text_of(("volume", "a".into(), Some(was.clone()), None)).expect("a text");
         assert!(removed.starts_with("removed volume 'a': "), "{removed}");
@@ -358,6 +368,23 @@ mod tests {
             text_of(("volume", "a".into(), Some(was.clone()), Some(was))),
             None
         );
+    }
+
+    #[test]
+    fn namespaces_are_told_in_words() {
+        let shown = json!({"volume": "vol0", "shared": true, "hosts": null});
+        let was = json!({"namespace 1": shown});
+        let added = text_of(("subsystem", "s".into(), None, Some(was.clone())));
+        let wanted = "added subsystem 's': namespace 1 (hosts not set, shared yes, volume vol0)";
+        assert_eq!(added.as_deref(), Some(wanted));
+        let is = json!({"namespace 1": {"volume": "vol0", "shared": false, "hosts": ["nqn.x"]}});
+        let changed = text_of(("subsystem", "s".into(), Some(was.clone()), Some(is)));
+        let wanted = "changed subsystem 's': namespace 1 (hosts from not set to nqn.x, shared from yes to no)";
+        assert_eq!(changed.as_deref(), Some(wanted));
+        let detached = text_of(("subsystem", "s".into(), Some(was), Some(json!({}))));
+        let wanted = "changed subsystem 's': \
+                      namespace 1 from (hosts not set, shared yes, volume vol0) to none";
+        assert_eq!(detached.as_deref(), Some(wanted));
     }
 
     #[test]

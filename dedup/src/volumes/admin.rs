@@ -199,7 +199,7 @@ fn plan(state: &State, spec: VolumeSpec) -> Result<VolumeInfo> {
             .map(|entry| &entry.info)
     };
     if active().any(|info| info.name == name) {
-        return invalid("there is one of that name already".to_owned());
+        return invalid("there is one of that name already; choose another name".to_owned());
     }
     let is_taken = |nsid: u32| active().any(|info| info.nsid == nsid);
     let nsid = match spec.nsid {
@@ -209,7 +209,9 @@ fn plan(state: &State, spec: VolumeSpec) -> Result<VolumeInfo> {
             ));
         }
         Some(nsid) if is_taken(nsid) => {
-            return invalid(format!("namespace identifier {nsid} is taken"));
+            return invalid(format!(
+                "namespace identifier {nsid} is taken; name another one, or none to get the lowest free one"
+            ));
         }
         Some(nsid) => nsid,
         // One of the first numbers is free: there are fewer volumes than numbers.
@@ -219,11 +221,16 @@ fn plan(state: &State, spec: VolumeSpec) -> Result<VolumeInfo> {
     };
     let uuid = spec.uuid.unwrap_or_else(Uuid::new_v4);
     if uuid.is_nil() {
-        return invalid(format!("UUID {uuid} identifies nothing"));
+        return invalid(format!(
+            "UUID {uuid} identifies nothing; name another one, or none to get a random one"
+        ));
     }
     if let Some(entry) = state.volumes.values().find(|entry| entry.info.uuid == uuid) {
         return invalid(match entry.is_active() {
-            true => format!("UUID {uuid} is that of volume '{}'", entry.info.name),
+            true => format!(
+                "UUID {uuid} is that of volume '{}'; name another one, or none to get a random one",
+                entry.info.name
+            ),
             false => format!(
                 "UUID {uuid} is that of the deleted volume '{}', whose space is not freed yet: try again then",
                 entry.info.name
@@ -231,7 +238,9 @@ fn plan(state: &State, spec: VolumeSpec) -> Result<VolumeInfo> {
         });
     }
     let Some(id) = state.next_volume else {
-        return invalid("all volume numbers are used up".to_owned());
+        return invalid(
+            "all of the pool's volume numbers are used up; make it in another pool".to_owned(),
+        );
     };
     Ok(VolumeInfo {
         id,

@@ -354,6 +354,15 @@ fn a_refusal_names_the_object_and_what_to_do() {
         &["referral", "add", elsewhere],
         &[elsewhere, "`onefold referral list`"],
     );
+    const UUID: &str = "6f6e6566-6f6c-4d00-8000-00000000000a";
+    let create = |name| ["volume", "create", name, "--size", "64M", "--uuid", UUID];
+    let all = [&create("a")[..], &["--pool", pool.dir()]].concat();
+    succeeds(&all);
+    refused(&create("a"), &["'a'", "choose another name"]);
+    refused(
+        &create("b"),
+        &["'b'", UUID, "of volume 'a'; name another one"],
+    );
     let (_, port) = pool.address.rsplit_once(':').expect("a port");
     let served = pool.address.clone();
     refused(
@@ -629,7 +638,7 @@ fn the_log_says_who_changed_what_and_who_was_refused() {
     assert!(at(&["subsystem", "allow", NQN, host]).status.success());
     line(&[
         "changed subsystem",
-        "allow_any_host from true to false",
+        "allow_any_host from yes to no",
         host,
         &uid,
     ]);
