@@ -18,6 +18,7 @@ use fabric::{
     CloseReason, Device, FabricMemory, HostData, HostError, HostQueue, QueueConnectError,
     SoftConfig,
 };
+use futures_util::future::join_all;
 use nvme::rdma_cm::{RdmaCmAccept, RdmaCmReject};
 use nvme::{Cqe, SglDescriptor, Sqe, Status};
 use reactor::Buffer;
@@ -312,6 +313,18 @@ fn a_completion_of_another_command_ends_the_queue_whatever_the_command_was() {
                 let (outcome, ()) = futures_util::join!(submit(queue, opcode, 0), lying);
                 over(&what, queue, outcome).await;
             }
+        }
+        // The end of a command takes only its own memory from the target.
+        let Scene { queue, liar, .. } = &scene().await;
+        let lying = async {
+            let (cid, _) = liar.command().await;
+            let (_, region) = liar.command().await;
+            liar.answer(cid, Status::INTERNAL, Some(region.rkey));
+        };
+        let submitted = [submit(queue, READ, 0), submit(queue, READ, 0)];
+        let (outcomes, ()) = futures_util::join!(join_all(submitted), lying);
+        for outcome in outcomes {
+            over("the key of another command", queue, outcome).await;
         }
         // What ended is not answered twice.
         let Scene { queue, liar, .. } = &scene().await;

@@ -54,7 +54,9 @@ impl Target {
                 || "a volume that is being created or deleted".to_owned(),
                 |info| format!("volume '{}'", info.name),
             );
-            Err(Failure::invalid(format!("UUID {uuid} is that of {whose}")))
+            Err(Failure::invalid(format!(
+                "UUID {uuid} is that of {whose}; name another one, or none to get a random one"
+            )))
         };
         let nsid = self
             .change(|catalog| {

@@ -355,14 +355,11 @@ fn a_refusal_names_the_object_and_what_to_do() {
         &[elsewhere, "`onefold referral list`"],
     );
     const UUID: &str = "6f6e6566-6f6c-4d00-8000-00000000000a";
-    let create = |name| ["volume", "create", name, "--size", "64M", "--uuid", UUID];
-    let all = [&create("a")[..], &["--pool", pool.dir()]].concat();
-    succeeds(&all);
+    let create = |name| ["volume", "create", name, "--size", "64M"];
+    let identified = |name| [&create(name)[..], &["--uuid", UUID]].concat();
+    succeeds(&[&identified("a")[..], &["--pool", pool.dir()]].concat());
     refused(&create("a"), &["'a'", "choose another name"]);
-    refused(
-        &create("b"),
-        &["'b'", UUID, "of volume 'a'; name another one"],
-    );
+    refused(&identified("b"), &[UUID, "of volume 'a'; name another one"]);
     let (_, port) = pool.address.rsplit_once(':').expect("a port");
     let served = pool.address.clone();
     refused(
