@@ -99,8 +99,7 @@ pub(crate) async fn copy_piece(
             start: to,
             entries,
         };
-        commit(shared, record, Some(guard)).await?;
-        references.pass_on();
+        commit(shared, record, Some(guard), Some(references)).await?;
     } else {
         drop(references);
     }

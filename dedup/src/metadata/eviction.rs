@@ -14,7 +14,7 @@ impl State {
         while let Some(first) = self.blocks.take_came() {
             self.resident.add(Key::RowPage(first), ROW_PAGE_BYTES);
         }
-        if self.is_appending {
+        if self.appending > 0 {
             return;
         }
         for _ in 0..STEPS {

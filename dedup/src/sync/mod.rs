@@ -6,3 +6,4 @@
 pub(crate) mod range_lock;
 pub(crate) mod timed;
 pub(crate) mod wait;
+pub(crate) mod watermark;

@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod moments;
+mod owners;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
