@@ -60,13 +60,13 @@ if [ -z "$quick" ]; then
   tests/lab/setup.sh
   step "guests"
   # Two lanes of one guest each: an emulated guest takes a core. The lines say which lane they are of.
-  cargo test --workspace --test guests --test guests_drives --test guests_nvme --test guests_verbs --test guests_package --no-run
+  cargo test --workspace --test guests --test guests_drives --test guests_nvme --test guests_verbs --no-run
   lane() {
     local name=$1
     shift
     within 40 cargo test --workspace "$@" -- --ignored --test-threads=1 --nocapture 2>&1 | sed -u "s/^/[$name] /"
   }
-  lane hosts --test guests --test guests_drives --test guests_package & hosts=$!
+  lane hosts --test guests --test guests_drives & hosts=$!
   lane devices --test guests_nvme --test guests_verbs & devices=$!
   failed=
   wait $hosts || failed=yes
