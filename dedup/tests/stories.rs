@@ -167,7 +167,7 @@ fn a_block_whose_write_is_dropped_half_way_goes_to_nobody_else() {
     pool.drive().write_delay.store(4, Ordering::Relaxed);
     block_on(async {
         let mut write = Box::pin(volume.write(0, pool.buffer(&[1]), false));
-        for _ in 0..2 {
+        while space(&engine).0 == 0 {
             assert!(futures_util::poll!(&mut write).is_pending());
         }
     });
