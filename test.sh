@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs all tests: ./test.sh [--quick]
-#   --quick   leaves out the tests that boot guests with Linux kernels (those need root and QEMU)
+#   --quick   leaves out the tests that boot the package's Debian or guests with Linux kernels (those need root and QEMU)
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$root"
@@ -58,6 +58,8 @@ if [ -z "$quick" ]; then
   [ "$(id -u)" = 0 ] || { echo "the guests need root (network namespaces, taps): run as root, or ./test.sh --quick" >&2; exit 1; }
   step "lab"
   tests/lab/setup.sh
+  step "the package in a Debian with systemd"
+  within 10 cargo test --workspace --test package -- --ignored --nocapture
   step "guests"
   # Two lanes of one guest each: an emulated guest takes a core. The lines say which lane they are of.
   cargo test --workspace --test guests --test guests_drives --test guests_nvme --test guests_verbs --no-run

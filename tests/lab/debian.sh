@@ -1,49 +1,45 @@
 #!/usr/bin/env bash
-# Builds $LAB_CACHE/debian.ext4: a clean Debian 12 with systemd, for guests that boot it (`vm -R`), and what a host needs
-# to attach volumes. It is made again only when this script is newer.
+# Makes $LAB_CACHE/debian.root: a clean Debian 12 with systemd, which `tests/package.rs` copies and boots. It is made anew
+# when this script changes.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=${LAB_CACHE:-$HOME/.cache/onefold-lab}
-out=$cache/debian.ext4
+root=$cache/debian.root
 stamp=$(sha256sum <"${BASH_SOURCE[0]}")
-[ -e "$out" ] && [ "$(cat "$out.stamp" 2>/dev/null)" = "$stamp" ] && exit 0
+[ -d "$root" ] && [ "$(cat "$root.stamp" 2>/dev/null)" = "$stamp" ] && exit 0
 
 . "$here/../../scripts/packages.sh"
-install_packages mmdebstrap e2fsprogs
-root=$cache/debian.root
-rm -rf "$root"
-# What the package depends on comes along: guests have no way to a mirror. rdma-core is what it only recommends.
-packages=systemd-sysv,adduser,procps,iproute2,kmod,nvme-cli,jq,libssl3,libstdc++6
-mmdebstrap --quiet --variant=minbase --include="$packages" bookworm "$root" "$(debian_mirror)"
-rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/*
-# The story is a service like any other. Its end ends the guest.
-cat >"$root/etc/systemd/system/story.service" <<'END'
+install_packages mmdebstrap systemd-container util-linux
+rm -rf "$root" "$root.tmp" "$root.stamp"
+mkdir -p "$cache"
+# What the package depends on comes along: the system that is booted has no way to a mirror. It has nothing that the
+# package only recommends.
+packages=systemd-sysv,adduser,procps,iproute2,jq,libssl3,libstdc++6
+mmdebstrap --quiet --variant=minbase --include="$packages" bookworm "$root.tmp" "$(debian_mirror)"
+rm -rf "$root.tmp"/var/cache/apt/archives/*.deb "$root.tmp"/var/lib/apt/lists/*
+# The story is a service like any other. Its end ends the system, with its exit code.
+cat >"$root.tmp/etc/systemd/system/story.service" <<'END'
 [Unit]
 Description=The lab's story
 After=systemd-user-sessions.service
 [Service]
 Type=oneshot
-ExecStart=/bin/bash /root/story
-WorkingDirectory=/lab
+ExecStart=/bin/bash -c 'bash /lab/package.sh; systemctl --force --force exit $?'
+WorkingDirectory=/root
 Environment=HOME=/root TERM=dumb
-StandardOutput=tty
-StandardError=tty
-TTYPath=/dev/console
+StandardOutput=append:/lab/story.log
+StandardError=append:/lab/story.log
 TimeoutStartSec=infinity
 [Install]
 WantedBy=multi-user.target
 END
-mkdir -p "$root"/{lab,etc/systemd/system/multi-user.target.wants}
-ln -s ../story.service "$root/etc/systemd/system/multi-user.target.wants/"
-# Nothing that a clean machine would start waits here for what an emulated guest has not.
-for unit in getty@tty1.service serial-getty@ttyS0.service apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer \
-  e2scrub_all.timer e2scrub_reap.service fstrim.timer nvmefc-boot-connections.service nvmf-autoconnect.service; do
-  ln -sf /dev/null "$root/etc/systemd/system/$unit"
+ln -s ../story.service "$root.tmp/etc/systemd/system/multi-user.target.wants/"
+mkdir "$root.tmp/lab"
+# Nothing that a clean machine does now and then disturbs a story of two minutes.
+for unit in apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer e2scrub_reap.service fstrim.timer \
+  console-getty.service; do
+  ln -sf /dev/null "$root.tmp/etc/systemd/system/$unit"
 done
-rm -f "$out.tmp"
-truncate -s 4G "$out.tmp"
-mke2fs -q -t ext4 -d "$root" "$out.tmp"
-mv "$out.tmp" "$out"
-printf '%s' "$stamp" >"$out.stamp"
-rm -rf "$root"
-ls -l "$out"
+mv "$root.tmp" "$root"
+printf '%s' "$stamp" >"$root.stamp"
+du -sh "$root"

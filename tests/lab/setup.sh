@@ -143,5 +143,6 @@ for series; do
   fetch_kernel "$series"
   "$here/mkinitramfs.sh" "$series"
 done
+"$here/debian.sh"
 for release in trixie forky; do fetch_userland "$release"; done
 fetch_tree

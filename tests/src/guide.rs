@@ -2,7 +2,7 @@
 //!
 //! | block | typed | run by |
 //! |---|---|---|
-//! | `sh,node` | on a machine with the package, as root | the story `package` in a guest |
+//! | `sh,node` | on a machine with the package, as root | `tests/package.rs`, in a booted Debian |
 //! | `sh,run` | beside a running daemon | `tests/guide.rs` |
 //! | `sh,elsewhere` | on hosts and machines that no test has | nobody: `tests/guide.rs` reads each `onefold` line |
 

@@ -117,21 +117,6 @@ impl Guest {
         Self::start_with_disks(network, spec, &[])
     }
 
-    /// Boots a clean Debian with systemd (`tests/lab/debian.sh`), where the story is a service. What it changes there is
-    /// forgotten.
-    ///
-    /// # Panics
-    /// As [`Guest::start`].
-    pub fn start_debian(network: &Network, spec: &GuestSpec<'_>) -> Self {
-        let root = cache().join("debian.ext4");
-        assert!(
-            root.exists(),
-            "{} is missing: run tests/lab/setup.sh",
-            root.display()
-        );
-        Self::boot(network, spec, &[OsStr::new("-R"), root.as_os_str()])
-    }
-
     /// [`Guest::start`], with images of disks: `/dev/vda`, `/dev/vdb` and so on.
     ///
     /// # Panics
@@ -140,10 +125,6 @@ impl Guest {
         let disks = disks
             .iter()
             .flat_map(|disk| [OsStr::new("-D"), disk.as_os_str()]);
-        Self::boot(network, spec, &disks.collect::<Vec<_>>())
-    }
-
-    fn boot(network: &Network, spec: &GuestSpec<'_>, disks: &[&OsStr]) -> Self {
         let image = cache().join(format!("initramfs-{}.cpio", spec.kernel));
         assert!(
             image.exists(),
