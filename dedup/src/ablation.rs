@@ -50,8 +50,6 @@ pub(crate) enum Broken {
     BelieveHints,
     /// What the store said of a content is believed, though hints were written since (lost duplicates).
     BelieveOldAnswers,
-    /// A record counts as appended when it is written, though one before it is not (I1).
-    BelieveHoles,
     /// Pages of maps leave memory before the store has what changed in them (lost mappings).
     EvictUnstored,
     /// Pages of maps leave memory while commands rely on what they found there (mixed-up mappings).

@@ -53,9 +53,8 @@ pub use changes::Changes;
 pub use check::{CheckReport, Problem, ProblemKind, check, check_with};
 pub use error::{JournalError, MetaError, MetaErrorKind};
 pub use journal::{
-    Appended, FileMedia, FinishedAppend, FinishedSync, Frames, History, HookedMedia, Journal,
-    JournalConfig, JournalMedia, JournalPart, JournalReader, JournalWriter, MemoryMedia,
-    PendingSync, Place, SECTOR_BYTES as JOURNAL_SECTOR_BYTES,
+    Appended, FileMedia, FinishedSync, History, HookedMedia, Journal, JournalConfig, JournalMedia,
+    JournalPart, JournalReader, MemoryMedia, PendingSync, SECTOR_BYTES as JOURNAL_SECTOR_BYTES,
 };
 pub use label::{DriveLabel, LABEL_BYTES, LabelError};
 pub use pool::{

@@ -79,6 +79,7 @@ async fn merge(shared: &Arc<Shared>, merge: &Merge) -> Result<()> {
         start: sub_block,
         entries: vec![entry],
     };
-    commit(shared, record, Some(guard), Some(taken)).await?;
+    commit(shared, record, Some(guard)).await?;
+    taken.pass_on();
     Ok(())
 }

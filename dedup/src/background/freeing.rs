@@ -47,7 +47,7 @@ async fn purge_slice(
     let entries_max = shared.config.trim_record_entries;
     let found = find_mapped(shared, volume, 0, u64::MAX, entries_max).await?;
     if found.entries.is_empty() {
-        commit(shared, Record::VolumeGone { id: volume }, Some(guard), None).await?;
+        commit(shared, Record::VolumeGone { id: volume }, Some(guard)).await?;
         lock(&background.deleting).remove(&volume);
     } else {
         unmap_found(shared, volume, found, Some(guard)).await?;

@@ -31,7 +31,6 @@ use crate::pool::comparisons::Verify;
 use crate::pool::config::{EngineParts, block_on};
 use crate::sync::timed::Timed;
 use crate::sync::wait::lock;
-use crate::sync::watermark::Watermark;
 use crate::{EngineError, PoolStatus, PoolSummary, Result};
 pub use locks::EngineLocks;
 use volumes::Namespaces;
@@ -102,8 +101,6 @@ impl Engine {
             verify: Verify::new()?,
             config: parts.config,
             state: Timed::new(state),
-            writer: journal.writer(),
-            appended: Watermark::new(journal.written_seq()),
             journal: Timed::new(journal),
             backpressure: Backpressure::default(),
             unstored: AtomicU64::new(0),

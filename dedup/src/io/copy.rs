@@ -99,7 +99,8 @@ pub(crate) async fn copy_piece(
             start: to,
             entries,
         };
-        commit(shared, record, Some(guard), Some(references)).await?;
+        commit(shared, record, Some(guard)).await?;
+        references.pass_on();
     } else {
         drop(references);
     }

@@ -50,8 +50,7 @@ async fn unmap_now(shared: &Arc<Shared>, core: &VolumeCore, start: u64, end: u64
         let found = find_mapped(shared, volume, at, end, 1).await?;
         lock(&shared.state).check_writable()?;
         let Some((first, _)) = found.entries.first().copied() else {
-            drop(found);
-            return unmapped_upto(shared, sequence).await;
+            return Ok(sequence);
         };
         drop(found);
         let span_end = end.min(first + PIECE_SPAN_MAX);
@@ -66,16 +65,6 @@ async fn unmap_now(shared: &Arc<Shared>, core: &VolumeCore, start: u64, end: u64
         }
         yield_once().await;
     }
-}
-
-/// Nothing is mapped any more: that is in the journal, too, when this returns. A command that was dropped has changed
-/// the map before that.
-async fn unmapped_upto(shared: &Shared, sequence: u64) -> Result<u64> {
-    let seen = lock(&shared.state).last_change;
-    if !shared.appended.wait(seen).await {
-        lock(&shared.state).check_writable()?;
-    }
-    Ok(sequence.max(seen))
 }
 
 /// Takes `first..end` off the list of what is being trimmed, so that it can be mapped again; unmaps
@@ -134,7 +123,7 @@ async fn trim_later(shared: &Arc<Shared>, core: &VolumeCore, range: Range) -> Re
         id: core.id,
         ranges,
     };
-    commit(shared, record, Some(guard), None).await
+    commit(shared, record, Some(guard)).await
 }
 
 /// What is being trimmed of a volume together with one more range (if anything is mapped there),
@@ -203,7 +192,7 @@ pub(crate) async fn unmap_found(
     } = found;
     let blocks = entries.iter().map(|(_, pba)| *pba);
     bring_in_blocks(shared, blocks).await?;
-    let sequence = commit(shared, Record::Unmap { volume, entries }, guard, None).await;
+    let sequence = commit(shared, Record::Unmap { volume, entries }, guard).await;
     drop(window);
     sequence
 }
@@ -220,7 +209,7 @@ async fn unmap_slice(shared: &Arc<Shared>, core: &VolumeCore, slice: Slice<'_>) 
         id: volume,
         ranges: left,
     };
-    commit(shared, record, None, None).await?;
+    commit(shared, record, None).await?;
     yield_once().await;
     Ok(())
 }

@@ -26,7 +26,7 @@ use crate::io::packing::Packing;
 use crate::io::reclaim::reclaim_space;
 use crate::io::verify::compare_later;
 use crate::io::verify::{self, Check};
-use crate::log::append::{AppendError, append_failed, begin, wait_for_room};
+use crate::log::append::{AppendError, append, append_failed, wait_for_room};
 use crate::metadata::on_disk_index::{Answer, Sought};
 use crate::metadata::state::State;
 use crate::pool::Shared;
@@ -420,35 +420,24 @@ impl Batch {
         records: &[(usize, Range<usize>)],
         mut permit: Option<RoomPermit<'a>>,
     ) {
-        let (mut left, mut group) = (records, records.len());
+        let mut left = records;
+        let mut group = left.len();
         while !left.is_empty() {
             let (now, later) = left.split_at(group.min(left.len()));
-            let mut landed = None;
-            let begun = begin(shared, self.records(entries, now), |state| {
-                landed = self.land_in(state);
-            });
-            let failure = match begun {
-                Ok(append) => {
-                    self.has_landed(landed);
-                    for (number, _) in now {
-                        // The record holds the references from here on.
-                        let items = &mut self.items[self.jobs[*number].items.clone()];
-                        items.iter_mut().for_each(|item| item.taken = None);
+            let appended = self.append(shared, entries, now);
+            let failure = match appended {
+                Ok(first) => {
+                    for (sequence, (number, _)) in (first..).zip(now) {
+                        // The map holds the references from here on.
+                        let items = self.jobs[*number].items.clone();
+                        self.items[items]
+                            .iter_mut()
+                            .for_each(|item| item.taken = None);
+                        self.finish(*number, Ok(sequence));
                     }
-                    match append.finish().await {
-                        Ok(first) => {
-                            for (sequence, (number, _)) in (first..).zip(now) {
-                                self.finish(*number, Ok(sequence));
-                            }
-                            left = later;
-                            group = left.len();
-                            continue;
-                        }
-                        Err(error) => {
-                            self.may_be_found(now);
-                            Err(error)
-                        }
-                    }
+                    left = later;
+                    group = left.len();
+                    continue;
                 }
                 Err(AppendError::NotResident(pbas)) => {
                     self.land();
@@ -495,19 +484,25 @@ impl Batch {
         }
     }
 
-    /// The records of some commands; `entries` are those of all.
-    fn records<'e>(
-        &self,
-        entries: &'e [MapEntry],
+    /// One append; the new blocks land with it.
+    fn append(
+        &mut self,
+        shared: &Shared,
+        entries: &[MapEntry],
         records: &[(usize, Range<usize>)],
-    ) -> Vec<RecordRef<'e>> {
+    ) -> std::result::Result<u64, AppendError> {
         let record = |(number, range): &(usize, Range<usize>)| {
             let command = self.jobs[*number].command.as_ref();
             let (volume, start) =
                 command.map_or((0, 0), |command| (command.volume.id, command.start));
             RecordRef::map(volume, start, &entries[range.clone()])
         };
-        records.iter().map(record).collect()
+        let mut landed = None;
+        let first = append(shared, records.iter().map(record), |state| {
+            landed = self.land_in(state);
+        })?;
+        self.has_landed(landed);
+        Ok(first)
     }
 
     /// The new blocks are written: others may share them.

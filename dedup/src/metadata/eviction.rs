@@ -14,7 +14,7 @@ impl State {
         while let Some(first) = self.blocks.take_came() {
             self.resident.add(Key::RowPage(first), ROW_PAGE_BYTES);
         }
-        if self.appending > 0 {
+        if self.is_appending {
             return;
         }
         for _ in 0..STEPS {

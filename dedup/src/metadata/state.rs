@@ -121,16 +121,14 @@ pub(crate) struct State {
     /// What is stored before everything is loaded; `None` afterwards.
     pub(crate) deferred: Option<Box<DeferredDedup>>,
     in_flight: Vec<Flight>,
-    /// Appends whose records are checked and not yet installed: nothing leaves memory meanwhile.
-    pub(crate) appending: u32,
+    /// Records are checked and not yet installed: nothing leaves memory.
+    pub(crate) is_appending: bool,
     /// A block takes at most this many references; then the content is stored once more.
     references_max: u32,
     /// End of a batch that the store had no room for: exactly that batch is tried again.
     pub(crate) retry_upto: Option<u64>,
-    /// Sequence number of the last record that changes something, installed or on its way into the journal.
+    /// Sequence number of the last record that changes something.
     pub(crate) last_change: u64,
-    /// That of the last one whose changes were made.
-    pub(crate) installed: u64,
     /// The data of everything up to this sequence number is on stable drives.
     pub(crate) flushed: u64,
     /// Everything up to this sequence number survives a power loss.
@@ -173,11 +171,10 @@ impl State {
             warmed_upto: (0, 0),
             deferred: None,
             in_flight: Vec::new(),
-            appending: 0,
+            is_appending: false,
             references_max: references_max.clamp(1, IN_FLIGHT - 1),
             retry_upto: None,
             last_change: 0,
-            installed: 0,
             flushed: 0,
             durable: 0,
             unflushed_bytes: 0,

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use futures_util::lock::Mutex as AsyncMutex;
-use meta::{FolderRoom, Journal, JournalWriter, Store};
+use meta::{FolderRoom, Journal, Store};
 use reactor::{Buffer, BufferPool};
 
 use crate::drive_io::drive_list::DriveList;
@@ -29,7 +29,6 @@ use crate::metadata::domain::Domains;
 use crate::metadata::state::State;
 use crate::sync::timed::Timed;
 use crate::sync::wait::Event;
-use crate::sync::watermark::Watermark;
 use alert_log::AlertLog;
 use alerts::Alerts;
 use backpressure::Backpressure;
@@ -43,7 +42,7 @@ type Subscriber = Box<dyn Fn(&VolumeChange) + Send + Sync>;
 /// What the engine and its volumes share.
 ///
 /// Order of the locks, from the first to the last: `admin_lock`, a range lock, a volume's `trim_lock`,
-/// `backpressure`, `flush_lock`, `checkpoint_lock`, `discard_lock`; then, never across an await, `state`, `journal`,
+/// `backpressure`, `flush_lock`, `checkpoint_lock`, `discard_lock`; then, never across an await, `journal`, `state`,
 /// `damage`, and last those of `alerts` and `alert_log`.
 pub(crate) struct Shared {
     pub(crate) drives: DriveList,
@@ -53,10 +52,6 @@ pub(crate) struct Shared {
     pub(crate) config: EngineConfig,
     pub(crate) state: Timed<State>,
     pub(crate) journal: Timed<Journal>,
-    /// Writes the journal's frames, without its lock.
-    pub(crate) writer: JournalWriter,
-    /// Up to which record all are written.
-    pub(crate) appended: Watermark,
     pub(crate) backpressure: Backpressure,
     /// Changes of mappings that are in the journal and not in the store.
     pub(crate) unstored: AtomicU64,

@@ -246,7 +246,7 @@ pub(crate) fn evict(shared: &Shared) {
     loop {
         let mut state = lock(&shared.state);
         state.evict_some();
-        if !state.resident.is_full() || state.resident.is_stuck() || state.appending > 0 {
+        if !state.resident.is_full() || state.resident.is_stuck() || state.is_appending {
             return;
         }
     }

@@ -145,12 +145,6 @@ impl Story {
         let mut world = World::default();
         world.is_hash_weak = rng.random_range(0..4) == 0 || has_weak_hash_only();
         weak::set(world.is_hash_weak.then_some(WEAK_VALUES));
-        // In most stories appends are written in another order than that of their records.
-        hooks::pause_appends(if rng.random_range(0..4) > 0 {
-            rng.random()
-        } else {
-            0
-        });
         let decays = !world.is_hash_weak && rng.random_range(0..3) == 0;
         let tells_boot = rng.random_range(0..8) > 0;
         world.tells_boot = tells_boot;
@@ -640,7 +634,6 @@ fn every_rule_that_is_broken_on_purpose_is_found_out() {
         }
     }));
     for broken in [
-        Broken::BelieveHoles,
         Broken::BelieveHints,
         Broken::ForgetUnindexed,
         Broken::ForgetHeldHints,

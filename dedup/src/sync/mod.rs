@@ -6,4 +6,3 @@
 pub(crate) mod range_lock;
 pub(crate) mod timed;
 pub(crate) mod wait;
-pub(crate) mod watermark;

@@ -51,32 +51,6 @@ impl<T> DerefMut for Held<'_, T> {
     }
 }
 
-/// A change that is made without a lock, and that others wait for. A panic before it is dropped ends the process.
-#[must_use = "the change is over at once"]
-pub(crate) struct Unwinding {
-    #[cfg(not(test))]
-    ends: bool,
-}
-
-impl Unwinding {
-    /// From here on a panic leaves a change half made. One that is under way already does not.
-    pub(crate) fn ends() -> Self {
-        Self {
-            #[cfg(not(test))]
-            ends: !std::thread::panicking(),
-        }
-    }
-}
-
-#[cfg(not(test))]
-impl Drop for Unwinding {
-    fn drop(&mut self) {
-        if self.ends && std::thread::panicking() {
-            reactor::end_half_changed();
-        }
-    }
-}
-
 fn take<T>(mutex: &Mutex<T>) -> Guard<'_, T> {
     #[cfg(test)]
     if let Some(guard) = crate::hooks::lock_in_story(mutex) {

@@ -58,7 +58,7 @@ pub(crate) async fn create(shared: &Arc<Shared>, spec: VolumeSpec) -> Result<Vol
         state.check_writable()?;
         plan(&state, spec)?
     };
-    commit(shared, Record::VolumeCreate(info.clone()), None, None).await?;
+    commit(shared, Record::VolumeCreate(info.clone()), None).await?;
     flush(shared).await?;
     notify(shared, VolumeChangeKind::Created, info.clone());
     Ok(info)
@@ -93,7 +93,7 @@ pub(crate) async fn resize(
             size_bytes,
             trimming: list_with(shared, &core, (new_end, old_end)).await?,
         };
-        commit(shared, record, Some(guard), None).await?;
+        commit(shared, record, Some(guard)).await?;
     }
     flush(shared).await?;
     let info = VolumeInfo { size_bytes, ..info };
@@ -113,7 +113,7 @@ pub(crate) async fn delete(shared: &Arc<Shared>, name: &str) -> Result<()> {
         state.check_writable()?;
         VolumeInfo::clone(&find(&state, name)?.info)
     };
-    commit(shared, Record::VolumeDelete { id: info.id }, None, None).await?;
+    commit(shared, Record::VolumeDelete { id: info.id }, None).await?;
     flush(shared).await?;
     notify(
         shared,

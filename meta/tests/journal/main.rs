@@ -4,7 +4,6 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod moments;
-mod owners;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
