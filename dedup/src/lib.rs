@@ -63,7 +63,7 @@ pub use background::survey::{Survey, VolumeShares};
 pub use content::compress::Algorithm;
 pub use content::fingerprint::{Block, Hasher};
 pub use content::pack::{Pack, PackError};
-pub use engine::{Engine, EngineLocks};
+pub use engine::Engine;
 pub use error::{EngineError, ErrorKind, Result};
 pub use io::MAX_COMMAND_BYTES;
 pub use metadata::settings::SETTINGS_BYTES_MAX;
@@ -80,7 +80,6 @@ pub use pool::config::{
 pub use pool::damage_list::{DamageStatus, DamagedRange};
 pub use pool::finding::CheckFinding;
 pub use pool::volume_change::{VolumeChange, VolumeChangeKind};
-pub use sync::timed::LockTimes;
 pub use volumes::admin::VolumeSpec;
 pub use volumes::{Unreadable, Volume};
 

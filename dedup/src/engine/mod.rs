@@ -5,7 +5,6 @@
 mod backup;
 mod drives;
 mod health;
-mod locks;
 mod settings;
 mod volumes;
 
@@ -29,10 +28,8 @@ use crate::pool::alerts::Alerts;
 use crate::pool::backpressure::Backpressure;
 use crate::pool::comparisons::Verify;
 use crate::pool::config::{EngineParts, block_on};
-use crate::sync::timed::Timed;
 use crate::sync::wait::lock;
 use crate::{EngineError, PoolStatus, PoolSummary, Result};
-pub use locks::EngineLocks;
 use volumes::Namespaces;
 
 /// The engine of one pool. Share it by its `Arc`; it can be used from every reactor.
@@ -100,8 +97,8 @@ impl Engine {
             domains,
             verify: Verify::new()?,
             config: parts.config,
-            state: Timed::new(state),
-            journal: Timed::new(journal),
+            state: Mutex::new(state),
+            journal: Mutex::new(journal),
             backpressure: Backpressure::default(),
             unstored: AtomicU64::new(0),
             stored: Mutex::default(),

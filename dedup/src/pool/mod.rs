@@ -27,7 +27,6 @@ use crate::drive_io::drive_list::DriveList;
 use crate::metadata::deferred_dedup::Merge;
 use crate::metadata::domain::Domains;
 use crate::metadata::state::State;
-use crate::sync::timed::Timed;
 use crate::sync::wait::Event;
 use alert_log::AlertLog;
 use alerts::Alerts;
@@ -50,8 +49,8 @@ pub(crate) struct Shared {
     pub(crate) domains: Domains,
     pub(crate) verify: Verify,
     pub(crate) config: EngineConfig,
-    pub(crate) state: Timed<State>,
-    pub(crate) journal: Timed<Journal>,
+    pub(crate) state: Mutex<State>,
+    pub(crate) journal: Mutex<Journal>,
     pub(crate) backpressure: Backpressure,
     /// Changes of mappings that are in the journal and not in the store.
     pub(crate) unstored: AtomicU64,

@@ -4,5 +4,4 @@
 //! sees a half-made change.
 
 pub(crate) mod range_lock;
-pub(crate) mod timed;
 pub(crate) mod wait;
