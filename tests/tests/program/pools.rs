@@ -358,7 +358,7 @@ fn a_refusal_names_the_object_and_what_to_do() {
     let create = |name| ["volume", "create", name, "--size", "64M"];
     let identified = |name| [&create(name)[..], &["--uuid", UUID]].concat();
     succeeds(&[&identified("a")[..], &["--pool", pool.dir()]].concat());
-    refused(&create("a"), &["'a'", "choose another name"]);
+    refused(&create("a"), &["`a`", "choose another name"]);
     refused(&identified("b"), &[UUID, "of volume 'a'; name another one"]);
     let (_, port) = pool.address.rsplit_once(':').expect("a port");
     let served = pool.address.clone();
