@@ -14,7 +14,7 @@ done
 
 . scripts/build.sh
 prepare_build
-install_packages bsdutils iproute2 nftables procps strace util-linux
+install_packages bsdutils curl iproute2 nftables procps strace util-linux
 # What makes images of drives that are in use.
 install_packages btrfs-progs cryptsetup-bin dosfstools e2fsprogs fdisk xfsprogs
 
@@ -46,16 +46,23 @@ step "deliberate breaks apply to the source"
 tests/breaks/run.sh --check
 step "build"
 cargo build --workspace --all-targets
-step "tests"
+step "tests, and meanwhile the program is built as people run it"
+# One core has most of the time nothing else to do: stories wait, and the end of this build is one unit.
+build_program & program=$!
 within 40 cargo test --workspace
+wait $program
 step "the program as people run it"
-build_program
 # What follows plays with this one.
 export ONEFOLD_PROGRAM=$CARGO_TARGET_DIR/release/onefold
 within 15 cargo test --workspace --test program
 
 if [ -z "$quick" ]; then
   [ "$(id -u)" = 0 ] || { echo "the guests need root (network namespaces, taps): run as root, or ./test.sh --quick" >&2; exit 1; }
+  step "the dashboard in a browser"
+  install_packages chromium-driver chromium-headless-shell fonts-dejavu-core
+  within 10 cargo test --workspace --test dashboard -- --ignored --test-threads=2
+  step "the API against its own document"
+  within 5 tests/lab/api_fuzz.sh 60
   step "lab"
   tests/lab/setup.sh
   step "the package in a Debian with systemd"

@@ -27,6 +27,7 @@ use crate::errors::{ErrorBody, Refusal};
 use crate::hosts;
 use crate::listeners::ListenerView;
 use crate::server::ApiState;
+use crate::tokens::{self, TokenView};
 
 /// The longest answer that is searched for an error, in bytes; longer ones have none.
 const ERROR_BYTES_MAX: usize = 64 << 10;
@@ -37,7 +38,7 @@ const LINES_MAX: usize = 32;
 
 /// Whether a request may change something. Long queries use POST too.
 fn changes(method: &Method, path: &str) -> bool {
-    *method != Method::GET && !["/v1/check", "/v1/survey"].contains(&path)
+    *method != Method::GET && !["/v1/check", "/v1/survey", "/v1/tasks"].contains(&path)
 }
 
 /// Runs a request, and logs what it changed.
@@ -59,7 +60,9 @@ pub(crate) async fn record(
         let (response, error) = error_in(next.run(request).await).await;
         let asked = format!("{method} {}", readable(&path));
         match error {
-            Some(error) => tracing::warn!(%who, asked, "a change was refused: {error}"),
+            Some(error) => {
+                tracing::warn!(event = "admin", %who, asked, "a change was refused: {error}")
+            }
             None => log(&who, &asked, &before, &Snapshot::of(&state)),
         }
         response
@@ -113,13 +116,13 @@ fn readable(path: &str) -> String {
 fn log(who: &Caller, asked: &str, before: &Snapshot, after: &Snapshot) {
     let differences = before.differences(after);
     if differences.is_empty() {
-        tracing::info!(%who, "an administrator asked for {asked}");
+        tracing::info!(event = "admin", %who, "an administrator asked for {asked}");
     }
     for difference in differences.iter().take(LINES_MAX) {
-        tracing::info!(%who, "an administrator {difference}");
+        tracing::info!(event = "admin", %who, "an administrator {difference}");
     }
     if let Some(more @ 1..) = differences.len().checked_sub(LINES_MAX) {
-        tracing::info!(%who, "an administrator changed {more} objects more by {asked}");
+        tracing::info!(event = "admin", %who, "an administrator changed {more} objects more by {asked}");
     }
 }
 
@@ -128,6 +131,7 @@ struct Snapshot {
     catalog: Arc<Catalog>,
     volumes: Vec<VolumeInfo>,
     drives: Vec<String>,
+    tokens: BTreeMap<String, Arc<TokenView>>,
 }
 
 /// Kind and name of an object, and what it was and is.
@@ -140,6 +144,10 @@ impl Snapshot {
             catalog: state.target.catalog(),
             volumes: state.engine.volumes(),
             drives: drives.into_iter().map(|drive| drive.name).collect(),
+            tokens: tokens::views(&state.engine)
+                .into_iter()
+                .map(|token| (token.name.clone(), Arc::new(token)))
+                .collect(),
         }
     }
 
@@ -191,6 +199,9 @@ impl Snapshot {
                 (referral.address.to_string(), value)
             },
         );
+        compare(&mut pairs, "token", &self.tokens, &after.tokens, |token| {
+            (token.name.clone(), to_value(token))
+        });
         for name in after
             .drives
             .iter()
@@ -251,7 +262,8 @@ fn text_of(
     }
 }
 
-fn changed_fields(was: &Value, is: &Value) -> String {
+/// The fields in which two values differ, each as `NAME from A to B`.
+pub(crate) fn changed_fields(was: &Value, is: &Value) -> String {
     let none = Map::new();
     let (was, is) = (
         was.as_object().unwrap_or(&none),

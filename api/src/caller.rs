@@ -1,28 +1,41 @@
-//! The process at the other end of the control socket, as the kernel reports it.
+//! Who asks: the process at the other end of the control socket, as the kernel reports it, or the bearer of a token.
 
 use std::fmt::{self, Display};
+use std::net::SocketAddr;
 
 use axum::extract::connect_info::Connected;
 use axum::serve::IncomingStream;
 use tokio::net::UnixListener;
 
-/// The process at the other end of the control socket.
+/// Where a request over TCP comes from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer(pub(crate) SocketAddr);
+
+/// Who asks.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Caller {
-    uid: Option<u32>,
-    pid: Option<i32>,
-    /// The user who logged in, and became this one by sudo or su.
-    login: Option<u32>,
+pub(crate) enum Caller {
+    /// Nobody knows.
+    #[default]
+    Unknown,
+    /// The process at the other end of the control socket.
+    Process {
+        uid: u32,
+        pid: Option<i32>,
+        /// The user who logged in, and became this one by sudo or su.
+        login: Option<u32>,
+    },
+    /// The bearer of a token.
+    Token { name: String, peer: SocketAddr },
 }
 
 impl Connected<IncomingStream<'_, UnixListener>> for Caller {
     fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
         let Ok(credentials) = stream.io().peer_cred() else {
-            return Self::default();
+            return Self::Unknown;
         };
         let pid = credentials.pid();
-        Self {
-            uid: Some(credentials.uid()),
+        Self::Process {
+            uid: credentials.uid(),
             pid,
             login: pid.and_then(login_of),
         }
@@ -47,16 +60,18 @@ fn name_in(passwd: &str, uid: u32) -> Option<&str> {
 
 impl Display for Caller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(uid) = self.uid else {
-            return f.write_str("unknown");
+        let (uid, pid, login) = match self {
+            Self::Unknown => return f.write_str("unknown"),
+            Self::Token { name, peer } => return write!(f, "token '{name}' ({})", peer.ip()),
+            Self::Process { uid, pid, login } => (*uid, *pid, *login),
         };
         let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
         let name = |uid| name_in(&passwd, uid).unwrap_or("?").to_owned();
         write!(f, "{} (uid {uid}", name(uid))?;
-        if let Some(pid) = self.pid {
+        if let Some(pid) = pid {
             write!(f, ", process {pid}")?;
         }
-        if let Some(login) = self.login.filter(|login| *login != uid) {
+        if let Some(login) = login.filter(|login| *login != uid) {
             write!(f, ", logged in as {}", name(login))?;
         }
         f.write_str(")")

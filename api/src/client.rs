@@ -1,9 +1,11 @@
 //! The client of a daemon's API: JSON over HTTP on the pool's unix socket. The calls of each noun are beside its routes.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use nvme::Nqn;
@@ -11,12 +13,16 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use subsystem::errors::Failure;
 use tokio::net::UnixStream;
+use tokio::task::JoinHandle;
 
 use crate::errors::ErrorBody;
 use crate::socket::SocketPath;
 
 /// The longest answer that is read, in bytes: status with all volumes and hosts stays far below.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
+
+/// The longest line of a text that comes line by line, in bytes: an event stays far below.
+const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// Talks to the daemon that serves a pool.
 #[derive(Debug)]
@@ -45,17 +51,8 @@ impl Client {
         path: &str,
         body: Option<&impl Serialize>,
     ) -> Result<T, Failure> {
-        let broken = |what: &str, error: &dyn std::fmt::Display| {
-            Failure::unavailable(format!(
-                "the daemon of the pool '{}' {what}: {error}",
-                self.pool.display()
-            ))
-        };
-        let stream = self.connect().await?;
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-            .await
-            .map_err(|e| broken("does not speak HTTP", &e))?;
-        let connection = tokio::spawn(connection);
+        let broken = |what: &str, error: &dyn Display| broken(&self.pool, what, error);
+        let (mut sender, connection) = self.open().await?;
         let body = match body {
             Some(body) => serde_json::to_vec(body).map_err(|e| Failure::invalid(e.to_string()))?,
             None => Vec::new(),
@@ -89,6 +86,50 @@ impl Client {
         }
     }
 
+    /// Asks for a text that comes line by line, such as a stream of events.
+    pub(crate) async fn lines(&self, path: &str) -> Result<Lines, Failure> {
+        let (mut sender, connection) = self.open().await?;
+        let mut lines = Lines {
+            pool: self.pool.clone(),
+            body: None,
+            text: Vec::new(),
+            connection,
+        };
+        let request = Request::builder()
+            .uri(path)
+            .header("host", "onefold")
+            .body(Full::new(Bytes::new()))
+            .map_err(|e| Failure::invalid(format!("the request '{path}' is malformed: {e}")))?;
+        let answer = sender
+            .send_request(request)
+            .await
+            .map_err(|e| lines.broken("closed the connection before it answered", &e))?;
+        let status = answer.status();
+        if status == StatusCode::OK {
+            lines.body = Some(answer.into_body());
+            return Ok(lines);
+        }
+        let body = Limited::new(answer.into_body(), LINE_BYTES_MAX)
+            .collect()
+            .await
+            .map_err(|e| lines.broken("sent an incomplete answer", &e))?;
+        match serde_json::from_slice::<ErrorBody>(&body.to_bytes()) {
+            Ok(error) => Err(error.into()),
+            Err(_) => Err(lines.broken("refused", &status)),
+        }
+    }
+
+    /// A connection, and the task that moves its bytes.
+    async fn open(
+        &self,
+    ) -> Result<(SendRequest<Full<Bytes>>, JoinHandle<hyper::Result<()>>), Failure> {
+        let stream = self.connect().await?;
+        let (sender, connection) = handshake(TokioIo::new(stream))
+            .await
+            .map_err(|e| broken(&self.pool, "does not speak HTTP", &e))?;
+        Ok((sender, tokio::spawn(connection)))
+    }
+
     async fn connect(&self) -> Result<UnixStream, Failure> {
         let not_served = |error: std::io::Error| {
             let pool = self.pool.display();
@@ -109,6 +150,66 @@ impl Client {
         UnixStream::connect(path.as_path())
             .await
             .map_err(not_served)
+    }
+}
+
+/// The conversation with a daemon broke.
+fn broken(pool: &Path, what: &str, error: &dyn Display) -> Failure {
+    Failure::unavailable(format!(
+        "the daemon of the pool '{}' {what}: {error}",
+        pool.display()
+    ))
+}
+
+/// A text that comes line by line.
+#[derive(Debug)]
+pub(crate) struct Lines {
+    pool: PathBuf,
+    body: Option<Incoming>,
+    /// What has come of the next lines.
+    text: Vec<u8>,
+    connection: JoinHandle<hyper::Result<()>>,
+}
+
+impl Drop for Lines {
+    fn drop(&mut self) {
+        self.connection.abort();
+    }
+}
+
+impl Lines {
+    /// The next line, without its end; `None` when the text is over.
+    ///
+    /// # Errors
+    /// The connection broke, or a line is too long.
+    pub(crate) async fn next(&mut self) -> Result<Option<String>, Failure> {
+        loop {
+            if let Some(end) = self.text.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.text.drain(..=end).collect();
+                let line = String::from_utf8_lossy(&line);
+                return Ok(Some(line.trim_end_matches(['\r', '\n']).to_owned()));
+            }
+            if self.text.len() > LINE_BYTES_MAX {
+                return Err(self.broken("sent a line without an end", &"it is too long"));
+            }
+            let Some(body) = self.body.as_mut() else {
+                return Ok(None);
+            };
+            match body.frame().await {
+                None => return Ok(None),
+                Some(Err(error)) => return Err(self.broken("sent an incomplete answer", &error)),
+                Some(Ok(frame)) => {
+                    if let Some(bytes) = frame.data_ref() {
+                        self.text.extend_from_slice(bytes);
+                    }
+                }
+            }
+        }
+    }
+
+    /// What went wrong, with the daemon's name.
+    pub(crate) fn broken(&self, what: &str, error: &dyn Display) -> Failure {
+        broken(&self.pool, what, error)
     }
 }
 

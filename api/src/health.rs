@@ -41,12 +41,9 @@ pub struct Health {
 
 /// The routes.
 pub(crate) fn routes() -> Router<ApiState> {
-    Router::new().route("/v1/health", get(health))
-}
-
-/// What needs no right: whether the pool is served.
-pub(crate) fn public_routes() -> Router<ApiState> {
-    Router::new().route("/healthz", get(healthz))
+    Router::new()
+        .route("/v1/health", get(health))
+        .route("/healthz", get(healthz))
 }
 
 /// The health of a pool at this moment.

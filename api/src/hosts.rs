@@ -14,6 +14,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
@@ -38,8 +39,21 @@ pub struct HostView {
     pub nqn: Nqn,
     /// The hash of its secret (`none` for an untransformed secret); `null` if it has none and need not authenticate.
     pub dhchap_secret: Option<String>,
+    /// What tells the secret from another without showing it: the first 16 hexadecimal digits of the SHA-256 of the secret as it
+    /// is written (`printf %s SECRET | sha256sum`); `null` without one.
+    #[serde(default)]
+    pub dhchap_secret_fingerprint: Option<String>,
+    /// Since when the host has that secret: RFC 3339 in UTC; `null` if that was not noted.
+    #[serde(default)]
+    pub dhchap_secret_since: Option<String>,
     /// The same of the controller's secret.
     pub dhchap_ctrl_secret: Option<String>,
+    /// The same.
+    #[serde(default)]
+    pub dhchap_ctrl_secret_fingerprint: Option<String>,
+    /// The same.
+    #[serde(default)]
+    pub dhchap_ctrl_secret_since: Option<String>,
     /// Hashes to negotiate, the preferred one first; empty for all.
     pub dhchap_hashes: Vec<String>,
     /// The same of Diffie-Hellman groups.
@@ -61,6 +75,30 @@ pub struct TlsKeyView {
     pub hash: String,
     /// As [`AddTlsKey::compat`].
     pub compat: bool,
+    /// As [`HostView::dhchap_secret_fingerprint`].
+    #[serde(default)]
+    pub fingerprint: String,
+    /// As [`HostView::dhchap_secret_since`].
+    #[serde(default)]
+    pub since: Option<String>,
+}
+
+/// The fingerprint of a secret as it is written. Secrets are random bits, 256 or more: nobody finds one by its fingerprint.
+fn fingerprint(written: &str) -> String {
+    let digest = openssl::sha::sha256(written.as_bytes());
+    let digits = digest.iter().take(8).map(|byte| format!("{byte:02x}"));
+    digits.collect()
+}
+
+/// A time in seconds since 1970 as people read it.
+fn time(since: Option<u64>) -> Option<String> {
+    since.map(|seconds| dedup::rfc3339(UNIX_EPOCH + Duration::from_secs(seconds)))
+}
+
+/// The time, in seconds since 1970.
+pub(crate) fn now() -> Option<u64> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.ok().map(|since| since.as_secs())
 }
 
 impl TlsKeyView {
@@ -69,6 +107,8 @@ impl TlsKeyView {
             id: key.id,
             hash: key.psk.hash().to_string(),
             compat: key.compat,
+            fingerprint: fingerprint(&key.psk.to_text()),
+            since: time(key.since),
         }
     }
 }
@@ -161,11 +201,16 @@ pub(crate) fn view(host: &HostConfig) -> HostView {
         let name = secret.transform().map_or("none", Hash::name);
         Some(name.to_owned())
     };
+    let print = |secret: &Option<Secret>| Some(fingerprint(&secret.as_ref()?.to_text()));
     let auth = &host.auth;
     HostView {
         nqn: host.nqn.clone(),
         dhchap_secret: hash(&auth.dhchap_secret),
+        dhchap_secret_fingerprint: print(&auth.dhchap_secret),
+        dhchap_secret_since: time(auth.dhchap_secret_since),
         dhchap_ctrl_secret: hash(&auth.dhchap_ctrl_secret),
+        dhchap_ctrl_secret_fingerprint: print(&auth.dhchap_ctrl_secret),
+        dhchap_ctrl_secret_since: time(auth.dhchap_ctrl_secret_since),
         dhchap_hashes: auth.dhchap_hashes.iter().map(Hash::to_string).collect(),
         dhchap_groups: auth.dhchap_groups.iter().map(Group::to_string).collect(),
         tls_keys: auth.tls_keys.iter().map(TlsKeyView::new).collect(),
@@ -303,6 +348,7 @@ fn add_key(auth: &mut HostAuth, request: &AddTlsKey) -> Result<TlsKeyView, Failu
         id: auth.tls_keys_made,
         psk,
         compat: request.compat,
+        since: now(),
     };
     let view = TlsKeyView::new(&key);
     auth.tls_keys.push(key);
@@ -316,9 +362,11 @@ fn apply(set: SetHost, auth: &mut HostAuth) -> Result<(), Failure> {
     };
     if let Some(text) = set.dhchap_secret {
         auth.dhchap_secret = secret(text)?;
+        auth.dhchap_secret_since = auth.dhchap_secret.as_ref().and_then(|_| now());
     }
     if let Some(text) = set.dhchap_ctrl_secret {
         auth.dhchap_ctrl_secret = secret(text)?;
+        auth.dhchap_ctrl_secret_since = auth.dhchap_ctrl_secret.as_ref().and_then(|_| now());
     }
     if auth.dhchap_ctrl_secret.is_some() && auth.dhchap_secret.is_none() {
         return Err(Failure::invalid(
@@ -450,6 +498,34 @@ mod tests {
         assert!(
             !shown.contains("BwcH") && !shown.contains("7, 7"),
             "{shown}"
+        );
+    }
+
+    #[test]
+    fn a_secret_is_told_from_another_by_its_fingerprint_and_date() {
+        // printf %s DHHC-1 | sha256sum
+        assert_eq!(fingerprint("DHHC-1"), "0be86a247946acb3");
+        let mut auth = HostAuth::default();
+        let mut store = |number: u8| {
+            let text = Secret::from_random(None, &[number; 64]).to_text();
+            let set = SetHost {
+                dhchap_secret: Some(Some(SecretText(text.to_string()))),
+                ..SetHost::default()
+            };
+            apply(set, &mut auth).expect("a secret");
+            let nqn: Nqn = "nqn.2026-11.test:host".parse().expect("a name");
+            let auth = auth.clone();
+            view(&HostConfig { nqn, auth })
+        };
+        let (one, other, again) = (store(1), store(2), store(1));
+        assert!(one.dhchap_secret_since.is_some() && one.dhchap_ctrl_secret_since.is_none());
+        assert_ne!(
+            one.dhchap_secret_fingerprint,
+            other.dhchap_secret_fingerprint
+        );
+        assert_eq!(
+            one.dhchap_secret_fingerprint,
+            again.dhchap_secret_fingerprint
         );
     }
 

@@ -19,46 +19,66 @@
 //! | `/v1/listeners` | [`listeners`] |
 //! | `/v1/ana` | [`ana`] |
 //! | `/v1/config` | [`config`] |
+//! | `/v1/tokens` | [`tokens`] |
+//! | `/v1/caller` | [`tokens`] |
+//! | `/v1/history` | [`history`] |
+//! | `/v1/openapi.json` | `openapi` |
+//! | `/`, `/assets` | `dashboard` |
 //! | `/healthz` | [`health`] |
 //! | `/metrics` | `metrics` |
+//! | `/v1/events` | [`events`] |
+//! | `/v1/tasks` | [`tasks`] |
 //!
 //! Errors carry [`errors::ErrorBody`] and a status of the table in [`errors`].
 //!
-//! Guarantees: only the socket's owner can use it (mode 0600), others by [`http`] what [`public`] has; the server runs on tokio and hands the
-//! engine's work to the control reactor, never to one that serves hosts; request bodies are bounded; what is
-//! changed is logged with the user who did it (`audit`).
+//! Guarantees: only the socket's owner can use it (mode 0600), and a group if one is named, others by a token over
+//! [`http`] (`access`); the server runs on tokio and hands the engine's work to the control reactor, never to one that
+//! serves hosts; request bodies are bounded; what is changed is logged with the user who did it (`audit`), and becomes an
+//! event.
 
 #![forbid(unsafe_code)]
 
+mod access;
 pub mod ana;
 mod audit;
 mod caller;
 pub mod client;
 pub mod config;
+mod dashboard;
 pub mod drives;
 pub mod errors;
+pub mod event_log;
+pub mod events;
 pub mod health;
+pub mod history;
+mod history_log;
 pub mod hosts;
 pub mod http;
 pub mod listeners;
 mod metrics;
 pub mod namespaces;
+mod openapi;
+mod operations;
 pub mod pool;
 pub mod referrals;
+mod refused;
 pub mod reservations;
 pub mod scrub;
 mod server;
 pub mod socket;
 pub mod status;
 pub mod subsystems;
+mod task_list;
+pub mod tasks;
+pub mod tokens;
+pub mod trace;
 pub mod volumes;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
-use dedup::ErrorKind;
-use subsystem::errors::Failure;
 
+pub use refused::Refused;
 pub use server::{ApiState, Daemon, Reloaded};
 
 /// The longest request body, in bytes.
@@ -81,22 +101,16 @@ pub fn router(state: ApiState) -> Router {
         .merge(reservations::routes())
         .merge(listeners::routes())
         .merge(config::routes())
-        .merge(public_routes())
-        .fallback(no_such_path)
+        .merge(events::routes())
+        .merge(trace::routes())
+        .merge(tasks::routes())
+        .merge(tokens::routes())
+        .merge(metrics::routes())
+        .merge(openapi::routes())
+        .merge(history::routes())
+        .merge(dashboard::routes())
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
         .layer(from_fn_with_state(state.clone(), audit::record))
+        .layer(from_fn_with_state(state.clone(), access::admit))
         .with_state(state)
-}
-
-/// What is answered on TCP.
-pub fn public(state: ApiState) -> Router {
-    public_routes().fallback(no_such_path).with_state(state)
-}
-
-fn public_routes() -> Router<ApiState> {
-    health::public_routes().merge(metrics::routes())
-}
-
-async fn no_such_path() -> errors::Refusal {
-    Failure::new(ErrorKind::NotFound, "the API has no such path").into()
 }

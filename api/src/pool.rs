@@ -20,7 +20,8 @@ use subsystem::errors::Failure;
 
 use crate::client::Client;
 use crate::errors::Answer;
-use crate::server::{ApiState, check_absolute, on_control};
+use crate::server::{ApiState, check_absolute};
+use crate::tasks;
 
 /// A backup to be made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,14 +70,11 @@ async fn last_survey(State(state): State<ApiState>) -> Json<Option<Survey>> {
 }
 
 async fn survey(State(state): State<ApiState>) -> Answer<Survey> {
-    let engine = state.engine.clone();
-    let work = move || async move { engine.survey().await };
-    Ok(Json(on_control(&state, work).await?))
+    Ok(Json(tasks::ended(tasks::survey(&state)?).await?))
 }
+
 async fn check(State(state): State<ApiState>) -> Answer<OnlineCheckReport> {
-    let engine = state.engine.clone();
-    let work = move || async move { engine.check_online().await };
-    Ok(Json(on_control(&state, work).await?))
+    Ok(Json(tasks::ended(tasks::check(&state)?).await?))
 }
 
 impl Client {

@@ -15,6 +15,11 @@ use subsystem::errors::Failure;
 use subsystem::figures::Report;
 use subsystem::target::Target;
 
+use crate::event_log::EventLog;
+use crate::history_log::History;
+use crate::refused::Refused;
+use crate::task_list::Tasks;
+
 /// What the interface asks of the program that serves the pool.
 pub trait Daemon: Send + Sync {
     /// What the listeners of each reactor saw. A reactor that does not answer is left out.
@@ -70,6 +75,14 @@ pub struct ApiState {
     pub control: reactor::Handle,
     /// The program that serves the pool.
     pub daemon: Arc<dyn Daemon>,
+    /// What happened.
+    pub events: Arc<EventLog>,
+    /// What is worked at for a while.
+    pub tasks: Arc<Tasks>,
+    /// What the pool held and what hosts did, over time.
+    pub history: Arc<History>,
+    /// Requests that were refused for who asked.
+    pub refused: Arc<Refused>,
     /// Changes take turns, so that the log knows whose each is.
     pub audit: Arc<Mutex<()>>,
 }

@@ -1,4 +1,5 @@
-//! Where a daemon's API listens: `onefold.sock` in the pool's folder. Only the socket's owner can use it (mode 0600).
+//! Where a daemon's API listens: `onefold.sock` in the pool's folder. Only the socket's owner can use it (mode 0600), and
+//! the members of a group if one is named (mode 0660).
 //!
 //! A unix socket's address holds 107 bytes of path, a pool's folder may be deeper: then the address
 //! goes through this process's own descriptor of the folder.
@@ -6,7 +7,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
@@ -59,6 +60,23 @@ impl SocketPath {
     }
 }
 
+/// The number of a group of this machine, by its name.
+///
+/// # Errors
+/// `/etc/group` cannot be read, or has no such group.
+pub fn group_number(name: &str) -> io::Result<u32> {
+    let text = std::fs::read_to_string("/etc/group")?;
+    number_in(&text, name).ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+/// The number of a group in the text of `/etc/group`.
+fn number_in(groups: &str, name: &str) -> Option<u32> {
+    groups.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next()? == name).then(|| fields.nth(1)?.parse().ok())?
+    })
+}
+
 /// Whether a daemon serves the pool in `pool`, and answers.
 #[must_use]
 pub fn is_served(pool: &Path) -> bool {
@@ -73,19 +91,23 @@ pub struct ApiSocket {
 }
 
 impl ApiSocket {
-    /// Binds the socket of the pool in `pool`, in place of one that a killed daemon left. The caller
-    /// holds the pool's lock, so no live daemon loses its socket.
+    /// Binds the socket of the pool in `pool`, in place of one that a killed daemon left, for its owner and the members
+    /// of `group`. The caller holds the pool's lock, so no live daemon loses its socket.
     ///
     /// # Errors
-    /// The folder is not writable.
-    pub fn bind(pool: &Path) -> io::Result<Self> {
+    /// The folder is not writable, or the daemon's user is not in the group.
+    pub fn bind(pool: &Path, group: Option<u32>) -> io::Result<Self> {
         let path = SocketPath::of_pool(pool)?;
         match std::fs::remove_file(path.as_path()) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
             _ => {}
         }
         let listener = UnixListener::bind(path.as_path())?;
-        std::fs::set_permissions(path.as_path(), std::fs::Permissions::from_mode(0o600))?;
+        if group.is_some() {
+            chown(path.as_path(), None, group)?;
+        }
+        let mode = if group.is_some() { 0o660 } else { 0o600 };
+        std::fs::set_permissions(path.as_path(), std::fs::Permissions::from_mode(mode))?;
         Ok(Self {
             listener,
             path: pool.join(SOCKET_NAME),
@@ -114,7 +136,15 @@ impl ApiSocket {
 mod tests {
     use std::os::unix::net::UnixListener;
 
-    use super::{SOCKET_NAME, SocketPath, UnixStream, is_served};
+    use super::{SOCKET_NAME, SocketPath, UnixStream, is_served, number_in};
+
+    #[test]
+    fn a_group_has_the_number_of_the_systems_list() {
+        let groups = "root:x:0:\nbroken\nonefold:x:990:ann,bob\n";
+        assert_eq!(number_in(groups, "onefold"), Some(990));
+        assert_eq!(number_in(groups, "onefol"), None);
+        assert_eq!(number_in(groups, "broken"), None);
+    }
 
     #[test]
     fn a_pool_far_down_the_tree_can_still_be_reached() {

@@ -10,18 +10,20 @@
 use axum::extract::State;
 use axum::routing::get;
 use axum::{Json, Router};
-use dedup::{Engine, Survey};
+use dedup::{DriveStatus, Engine, Survey};
 use meta::VolumeInfo;
 use serde::{Deserialize, Serialize};
 use subsystem::auth::{AuthFigures, TlsFigures};
 use subsystem::errors::Failure;
 pub use subsystem::figures::{
-    AttachedHost, PoolSpace, ReactorFigures, RefusalFigures, Report, SpaceDetail, TransportFigures,
+    AttachedHost, IoFigures, PoolSpace, ReactorFigures, RefusalFigures, Report, SpaceDetail,
+    TransportFigures,
 };
 use subsystem::target::Target;
 
 use crate::client::Client;
 use crate::health::{Health, health_of};
+use crate::listeners::ListenerView;
 use crate::server::ApiState;
 use crate::volumes::{Shown, common_nsid, logical_bytes, shown};
 
@@ -30,13 +32,22 @@ use crate::volumes::{Shown, common_nsid, logical_bytes, shown};
 pub struct Status {
     /// The daemon's version.
     pub version: String,
+    /// How long the daemon runs, in seconds.
+    #[serde(default)]
+    pub uptime_seconds: u64,
     /// The health of the pool.
     #[serde(default)]
     pub health: Health,
     /// Space of the whole pool.
     pub pool: PoolSpace,
+    /// The drives, and their space.
+    #[serde(default)]
+    pub drives: Vec<DriveStatus>,
     /// The volumes.
     pub volumes: Vec<VolumeSpace>,
+    /// Where hosts can come in.
+    #[serde(default)]
+    pub listeners: Vec<ListenerView>,
     /// One entry for each association of a host (discovery not counted).
     pub hosts: Vec<AttachedHost>,
     /// The figures of each transport.
@@ -74,6 +85,9 @@ pub struct VolumeSpace {
     /// The rest: zeros, whether they were written, trimmed or never written; they take no space.
     #[serde(default)]
     pub zero_bytes: u64,
+    /// What hosts did to it since the daemon started.
+    #[serde(default)]
+    pub io: IoFigures,
 }
 
 /// The routes.
@@ -99,6 +113,7 @@ fn status_of(target: &Target, engine: &Engine, reports: Vec<Report>) -> Status {
             zero_bytes: info
                 .size_bytes
                 .saturating_sub(logical_bytes(&space, info.nsid)),
+            io: target.volume_io(info.uuid),
         }
     };
     let volumes = engine.volumes().iter().map(volume).collect();
@@ -109,7 +124,15 @@ fn status_of(target: &Target, engine: &Engine, reports: Vec<Report>) -> Status {
     }
     Status {
         version: subsystem::VERSION.to_owned(),
+        uptime_seconds: target.uptime_seconds(),
+        listeners: target
+            .catalog()
+            .ports
+            .values()
+            .map(|port| ListenerView::new(port))
+            .collect(),
         pool: PoolSpace::new(&space),
+        drives: space.drives,
         volumes,
         hosts: target.attached_hosts(),
         transports: target.transport_figures(&transports),
@@ -121,16 +144,16 @@ fn status_of(target: &Target, engine: &Engine, reports: Vec<Report>) -> Status {
     }
 }
 
-/// The daemon at this moment.
-pub(crate) async fn status_now(state: &ApiState) -> Status {
-    let reports = state.daemon.reports().await;
+/// The daemon at this moment, by what its reactors report.
+pub(crate) async fn status_now(state: &ApiState, reports: Vec<Report>) -> Status {
     let mut status = status_of(&state.target, &state.engine, reports);
     status.health = health_of(&state.engine).await;
     status
 }
 
 async fn status(State(state): State<ApiState>) -> Json<Status> {
-    Json(status_now(&state).await)
+    let reports = state.daemon.reports().await;
+    Json(status_now(&state, reports).await)
 }
 
 async fn space(State(state): State<ApiState>) -> Json<SpaceDetail> {
@@ -165,13 +188,28 @@ pub(crate) mod tests {
     pub(crate) fn example() -> Status {
         Status {
             version: "0.1.0".into(),
+            uptime_seconds: 3600,
             pool: PoolSpace::new(&PoolStatus {
                 capacity_bytes: 64 << 30,
                 used_bytes: 4 << 20,
+                free_bytes: (64 << 30) - (5 << 20),
+                reclaiming_bytes: 1 << 20,
                 logical_bytes: 12 << 20,
                 metadata_bytes: 77,
                 ..PoolStatus::default()
             }),
+            drives: vec![DriveStatus {
+                name: "/srv/pool/drive0".into(),
+                capacity_bytes: 64 << 30,
+                free_bytes: (64 << 30) - (5 << 20),
+            }],
+            listeners: vec![ListenerView {
+                id: 1,
+                address: "rdma://0.0.0.0:4420".parse().expect("an address"),
+                kept: false,
+                tls: fabric::TlsMode::Off,
+                ana: std::collections::BTreeMap::new(),
+            }],
             volumes: vec![VolumeSpace {
                 name: "vol0".into(),
                 nsid: Some(1),
@@ -183,6 +221,12 @@ pub(crate) mod tests {
                 size_bytes: 64 << 30,
                 logical_bytes: 12 << 20,
                 zero_bytes: (64 << 30) - (12 << 20),
+                io: IoFigures {
+                    read_commands: 100,
+                    write_commands: 50,
+                    read_bytes: 409_600,
+                    written_bytes: 204_800,
+                },
             }],
             hosts: vec![AttachedHost {
                 hostnqn: "nqn.2014-08.org.nvmexpress:uuid:1".into(),
@@ -191,6 +235,7 @@ pub(crate) mod tests {
                 transport: "rdma".into(),
                 tls: None,
                 queues: 4,
+                io: IoFigures::default(),
             }],
             transports: vec![TransportFigures {
                 transport: "rdma".into(),
@@ -209,97 +254,14 @@ pub(crate) mod tests {
         }
     }
 
+    /// The same as JSON: outside scripts rely on it.
+    const EXAMPLE: &str = include_str!("status_example.json");
+
     #[test]
     fn the_json_has_exactly_the_promised_fields() {
         let json = serde_json::to_value(example()).expect("a status is always JSON");
-        assert_eq!(
-            json,
-            serde_json::json!({
-                "version": "0.1.0",
-                "pool": {
-                    "capacity_bytes": 64u64 << 30,
-                    "used_bytes": 4 << 20,
-                    "metadata_bytes": 77,
-                    "logical_bytes": 12 << 20,
-                    "dedup_ratio": 3.0,
-                    "compression_saved_bytes": 0,
-                    "fingerprint": "blake3",
-                },
-                "volumes": [{
-                    "name": "vol0",
-                    "nsid": 1,
-                    "namespaces": [{"subsystem": DEFAULT_SUBSYSTEM_NQN, "nsid": 1}],
-                    "uuid": "6f6e6566-6f6c-4d00-8000-000000000001",
-                    "size_bytes": 64u64 << 30,
-                    "logical_bytes": 12 << 20,
-                    "zero_bytes": (64u64 << 30) - (12 << 20),
-                }],
-                "hosts": [{
-                    "hostnqn": "nqn.2014-08.org.nvmexpress:uuid:1",
-                    "subsystem": DEFAULT_SUBSYSTEM_NQN,
-                    "address": "192.0.2.7",
-                    "transport": "rdma",
-                    "tls": null,
-                    "queues": 4,
-                }],
-                "transports": [{
-                    "transport": "rdma",
-                    "controllers": 0,
-                    "queues": 5,
-                    "accepted": 0,
-                    "refused": {
-                        "too_many": 0,
-                        "handshake": 0,
-                        "violation": 0,
-                        "digest": 0,
-                        "stalled": 0,
-                        "no_memory": 0,
-                        "connect": 0,
-                        "host": 0,
-                    },
-                    "queue_bytes": 0,
-                    "queue_bytes_max": 0,
-                    "held_bytes": 0,
-                    "held_back": 0,
-                }],
-                "reactors": [{
-                    "name": "onefold-data0",
-                    "queues": 0,
-                    "commands": 0,
-                    "buffer_bytes": 1 << 20,
-                    "buffer_used_bytes": 0,
-                    "buffer_waits": 0,
-                }],
-                "health": {
-                    "state": "ok",
-                    "reasons": [],
-                    "refused_writes": 0,
-                    "fill_warning_percent": null,
-                    "damage": {"damaged_blocks": 0, "healed_blocks": 0, "ranges_total": 0, "ranges": []},
-                    "scrub": {
-                        "phase": "never",
-                        "total_blocks": 0,
-                        "checked_blocks": 0,
-                        "bad_blocks": 0,
-                        "rate_bytes_per_second": 0,
-                        "seconds": 0,
-                        "eta_seconds": null,
-                    },
-                    "deleting": [],
-                    "drives": [],
-                    "trimming": [],
-                    "verify": {
-                        "waiting_bytes": 0,
-                        "compared_blocks": 0,
-                        "collisions": 0,
-                        "failed_blocks": 0,
-                    },
-                },
-                "survey": null,
-                "authentication": { "succeeded": 0, "failed": 0, "held_off": 0 },
-                "tls": { "succeeded": 0, "failed": 0, "held_off": 0, "refused": 0 },
-            })
-        );
+        let promised: serde_json::Value = serde_json::from_str(EXAMPLE).expect("JSON");
+        assert_eq!(json, promised);
     }
 
     #[test]

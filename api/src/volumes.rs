@@ -6,13 +6,14 @@
 //! | `POST /v1/volumes` with [`CreateVolume`] | [`VolumeView`] |
 //! | `GET /v1/volumes/NAME` | [`VolumeView`] |
 //! | `PATCH /v1/volumes/NAME` with [`ResizeVolume`] | [`VolumeView`] |
+//! | `POST /v1/volumes/NAME/rename` with [`RenameVolume`] | [`VolumeView`] |
 //! | `DELETE /v1/volumes/NAME` | the [`VolumeView`] that it was |
 
 use std::collections::BTreeMap;
 
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path as UrlPath, State};
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Json, Router};
 use dedup::VolumeSpec;
 use hyper::Method;
@@ -26,6 +27,7 @@ use uuid::Uuid;
 use crate::client::Client;
 use crate::errors::Answer;
 use crate::server::{ApiState, on_control, parse_nqn};
+use crate::tasks;
 
 /// A volume as the API shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -137,6 +139,14 @@ pub struct ResizeVolume {
     pub shrink: bool,
 }
 
+/// A new name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RenameVolume {
+    /// Up to 64 of a-z A-Z 0-9 . _ -
+    pub name: String,
+}
+
 /// A volume as a subsystem shows it to hosts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shown {
@@ -175,6 +185,7 @@ pub(crate) fn routes() -> Router<ApiState> {
     Router::new()
         .route("/v1/volumes", get(list).post(create))
         .route("/v1/volumes/{name}", get(show).patch(resize).delete(delete))
+        .route("/v1/volumes/{name}/rename", post(rename))
 }
 
 pub(crate) fn logical_bytes(space: &dedup::PoolStatus, nsid: u32) -> u64 {
@@ -264,14 +275,27 @@ async fn resize(
     Ok(Json(view(&state, &name)?))
 }
 
+async fn rename(
+    State(state): State<ApiState>,
+    UrlPath(name): UrlPath<String>,
+    body: Result<Json<RenameVolume>, JsonRejection>,
+) -> Answer<VolumeView> {
+    let Json(request) = body?;
+    let (engine, new) = (state.engine.clone(), request.name.clone());
+    let work = move || async move { engine.rename_volume(&name, &new).await };
+    on_control(&state, work).await?;
+    Ok(Json(view(&state, &request.name)?))
+}
+
 async fn delete(
     State(state): State<ApiState>,
     UrlPath(name): UrlPath<String>,
 ) -> Answer<VolumeView> {
     let before = view(&state, &name)?;
-    let target = state.target.clone();
-    let work = move || async move { target.delete_volume(&name).await };
+    let (target, volume) = (state.target.clone(), name.clone());
+    let work = move || async move { target.delete_volume(&volume).await };
     state.control.spawn(work).await??;
+    tasks::follow_deletion(&state, &name);
     Ok(Json(before))
 }
 
@@ -311,6 +335,19 @@ impl Client {
     ) -> Result<VolumeView, Failure> {
         self.send(Method::PATCH, &volume_path(name)?, Some(request))
             .await
+    }
+
+    /// Gives a volume another name.
+    ///
+    /// # Errors
+    /// The daemon refuses, or no daemon serves the pool.
+    pub async fn rename_volume(
+        &self,
+        name: &str,
+        request: &RenameVolume,
+    ) -> Result<VolumeView, Failure> {
+        let path = format!("{}/rename", volume_path(name)?);
+        self.send(Method::POST, &path, Some(request)).await
     }
 
     /// Deletes a volume and its data; returns what it was.

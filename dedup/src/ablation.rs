@@ -50,10 +50,22 @@ pub(crate) enum Broken {
     BelieveHints,
     /// What the store said of a content is believed, though hints were written since (lost duplicates).
     BelieveOldAnswers,
+    /// A record counts as appended when it is written, though one before it is not (I1).
+    BelieveHoles,
     /// Pages of maps leave memory before the store has what changed in them (lost mappings).
     EvictUnstored,
     /// Pages of maps leave memory while commands rely on what they found there (mixed-up mappings).
     EvictInUse,
+    /// What a map copies of an inherited page is not counted (I4).
+    CopyUncounted,
+    /// A write to an inherited page does not copy what else is in it (lost mappings).
+    ForgetToCopy,
+    /// What is unmapped in a map with a parent is taken for inherited (old data come back).
+    UnmappedInherits,
+    /// A parent is deleted while children need it (lost mappings).
+    FreeParentInUse,
+    /// A page is copied before the fork is durable (I2).
+    CopyUnflushed,
     /// A pack is freed with the first of its fragments that goes, and not with the last one.
     FreePackInUse,
     /// What does not match its checksum is returned (I8).

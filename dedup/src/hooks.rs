@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::task::Poll;
 
 use shuttle::thread;
 use std::time::Duration;
@@ -9,6 +10,12 @@ use std::time::Duration;
 thread_local! {
     /// Shuttle chooses who goes on, on this thread.
     static IS_TELLING: Cell<bool> = const { Cell::new(false) };
+    /// Where the pauses of appends come from.
+    static PAUSES: Cell<u64> = const { Cell::new(0) };
+    /// No append goes on.
+    static ARE_HELD: Cell<bool> = const { Cell::new(false) };
+    /// The process of a simulation dies.
+    static IS_DYING: Cell<bool> = const { Cell::new(false) };
     /// Batches of several commands, and commands that went on alone, on this thread.
     static BATCHES: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
 }
@@ -46,6 +53,67 @@ pub(crate) fn reactor() -> usize {
 /// Whether this is part of a story, and not what is left when it was told.
 fn is_told() -> bool {
     IS_TELLING.get() && shuttle::current::try_get_current_task().is_some()
+}
+
+/// From now on appends on this thread pause, as often and as long as follows from the seed, between the moment when
+/// their records get a place and that when they are written; with 0 they do not.
+pub(crate) fn pause_appends(seed: u64) {
+    PAUSES.set(seed);
+}
+
+/// From now on no append on this thread goes on when its records have their place, or all do again.
+pub(crate) fn hold_appends(are_held: bool) {
+    ARE_HELD.set(are_held);
+}
+
+/// Other tasks go on.
+pub(crate) async fn pause_before_write() {
+    if is_told() {
+        thread::sleep(Duration::ZERO);
+    }
+    std::future::poll_fn(|cx| match ARE_HELD.get() {
+        true => {
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        }
+        false => Poll::Ready(()),
+    })
+    .await;
+    let seed = PAUSES.get();
+    if seed == 0 {
+        return;
+    }
+    // xorshift64 (Marsaglia, 2003): not zero if it was not zero before.
+    let mut next = seed;
+    next ^= next << 13;
+    next ^= next >> 7;
+    next ^= next << 17;
+    PAUSES.set(next);
+    let mut pauses = match next.is_multiple_of(3) {
+        true => next / 3 % 8,
+        false => 0,
+    };
+    std::future::poll_fn(|cx| {
+        if pauses == 0 {
+            return Poll::Ready(());
+        }
+        pauses -= 1;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// The process of a simulation dies: what its tasks had in mind is dropped and does not happen.
+pub(crate) fn die(tasks: impl Sized) {
+    IS_DYING.set(true);
+    drop(tasks);
+    IS_DYING.set(false);
+}
+
+/// Whether what is dropped on this thread is dropped because its process dies.
+pub(crate) fn is_dying() -> bool {
+    IS_DYING.get()
 }
 
 /// The engine says that it forms a batch of so many commands, or that so many leave one.

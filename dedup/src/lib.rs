@@ -50,12 +50,13 @@ mod residency;
 mod schedules;
 #[cfg(test)]
 mod simulation;
+mod stages;
 mod sync;
 mod volumes;
 
 pub use background::drive_alerts::DriveTrouble;
 pub use background::online_check::OnlineCheckReport;
-pub use background::scrub::{SCRUB_RATE_DEFAULT, ScrubPhase, ScrubStatus};
+pub use background::scrub::{SCRUB_RATE_DEFAULT, ScrubPhase, ScrubStatus, check_scrub_rate};
 pub use background::status::{
     DeletingStatus, DriveStatus, PoolStatus, PoolSummary, TrimmingStatus, VolumeStatus,
 };
@@ -63,15 +64,16 @@ pub use background::survey::{Survey, VolumeShares};
 pub use content::compress::Algorithm;
 pub use content::fingerprint::{Block, Hasher};
 pub use content::pack::{Pack, PackError};
-pub use engine::Engine;
+pub use engine::{Engine, EngineLocks};
 pub use error::{EngineError, ErrorKind, Result};
 pub use io::MAX_COMMAND_BYTES;
 pub use metadata::settings::SETTINGS_BYTES_MAX;
+pub use metadata::volume::VOLUMES_MAX;
 pub use offline::backup::backup_pool;
 pub use offline::check::{CheckOptions, CheckReport, check_pool};
 pub use offline::missing_drives::MissingDrives;
 pub use offline::repair::{LostRange, RecoveredVolume, Repair, RepairReport};
-pub use pool::alerts::{AffectedVolume, HealthState, Reason, Verdict};
+pub use pool::alerts::{AffectedVolume, HealthState, Reason, Verdict, rfc3339};
 pub use pool::boot::BootId;
 pub use pool::comparisons::VerifyStatus;
 pub use pool::config::{
@@ -80,6 +82,8 @@ pub use pool::config::{
 pub use pool::damage_list::{DamageStatus, DamagedRange};
 pub use pool::finding::CheckFinding;
 pub use pool::volume_change::{VolumeChange, VolumeChangeKind};
+pub use stages::{Stage, Stopwatch, watched};
+pub use sync::timed::LockTimes;
 pub use volumes::admin::VolumeSpec;
 pub use volumes::{Unreadable, Volume};
 

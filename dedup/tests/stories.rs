@@ -419,6 +419,43 @@ fn volumes_are_created_resized_and_deleted_and_subscribers_hear_of_it() {
 }
 
 #[test]
+fn a_volume_keeps_its_identity_and_data_under_another_name_also_after_a_kill() {
+    let pool = Pool::new(100);
+    let (engine, volume) = pool.with_volume(64, 512);
+    pool.write(&volume, 3, &[1, 2, 3]).unwrap();
+    block_on(engine.create_volume(spec("b", 10, 512))).unwrap();
+    let before = volume.info();
+    let refused = block_on(engine.rename_volume(&before.name, "b"));
+    assert_eq!(refused.unwrap_err().kind, ErrorKind::Invalid, "taken");
+    let refused = block_on(engine.rename_volume(&before.name, "no/name"));
+    assert_eq!(refused.unwrap_err().kind, ErrorKind::Invalid);
+    let refused = block_on(engine.rename_volume("nobody", "c"));
+    assert_eq!(refused.unwrap_err().kind, ErrorKind::NotFound);
+    block_on(engine.rename_volume(&before.name, "c")).unwrap();
+    assert!(engine.volume(&before.name).is_none());
+    let renamed = engine.volume("c").unwrap();
+    assert_eq!(
+        (renamed.info().uuid, renamed.info().nsid),
+        (before.uuid, before.nsid)
+    );
+    assert_eq!(
+        pool.read(&volume, 3, 3).unwrap(),
+        [1, 2, 3],
+        "an old handle"
+    );
+    let info = renamed.info();
+    drop((engine, volume, renamed));
+    for _ in 0..2 {
+        // A kill each time: first the journal has the name, then the store.
+        let engine = pool.open();
+        let volume = engine.volume("c").unwrap();
+        assert_eq!(volume.info(), info);
+        assert_eq!(pool.read(&volume, 3, 3).unwrap(), [1, 2, 3]);
+        assert!(engine.volume("v").is_none());
+    }
+}
+
+#[test]
 fn identity_and_data_are_the_same_after_a_clean_restart_and_after_a_kill() {
     let pool = Pool::new(100);
     let (engine, volume) = pool.with_volume(64, 512);
@@ -522,4 +559,83 @@ fn two_threads_use_one_engine_at_once() {
     }
     block_on(engine.maintain()).unwrap();
     assert!(meta::check(&*pool.store).unwrap().is_consistent());
+}
+
+#[test]
+fn a_clone_has_what_its_origin_had_and_both_go_their_own_ways() {
+    let pool = Pool::new(2000);
+    let (engine, origin) = pool.with_volume(640, 4096);
+    let first: Vec<u64> = (1..=200).collect();
+    pool.write(&origin, 10, &first).unwrap();
+    let clone = block_on(engine.clone_volume("v", "c", None)).unwrap();
+    assert_eq!(space(&engine).0, 200);
+
+    pool.write(&clone, 20, &[900, 901]).unwrap();
+    pool.write(&origin, 30, &[950]).unwrap();
+    block_on(clone.trim(100 * GRAIN, 5 * GRAIN)).unwrap();
+    block_on(clone.write_zeroes(110 * GRAIN, GRAIN, false)).unwrap();
+    let check = |engine: &dedup::Engine| {
+        let (origin, clone) = (engine.volume("v").unwrap(), engine.volume("c").unwrap());
+        let of_clone = pool.read(&clone, 19, 4).unwrap();
+        assert_eq!(of_clone, [10, 900, 901, 13]);
+        assert_eq!(pool.read(&origin, 19, 4).unwrap(), [10, 11, 12, 13]);
+        assert_eq!(pool.read(&clone, 30, 1).unwrap(), [21]);
+        assert_eq!(pool.read(&origin, 30, 1).unwrap(), [950]);
+        // What is unmapped in a clone is not inherited.
+        assert_eq!(pool.read(&clone, 99, 7).unwrap(), [90, 0, 0, 0, 0, 0, 96]);
+        assert_eq!(pool.read(&clone, 110, 2).unwrap(), [0, 102]);
+        assert_eq!(pool.read(&origin, 99, 3).unwrap(), [90, 91, 92]);
+    };
+    check(&engine);
+    drop((origin, clone, engine));
+    let engine = pool.open();
+    check(&engine);
+    block_on(engine.maintain()).unwrap();
+    drop(engine);
+    check(&pool.open());
+}
+
+#[test]
+fn volumes_and_their_clones_are_deleted_in_any_order_and_all_space_returns() {
+    for order in [["v", "c", "d"], ["c", "d", "v"], ["d", "v", "c"]] {
+        let pool = Pool::new(2000);
+        let (engine, origin) = pool.with_volume(640, 4096);
+        pool.write(&origin, 0, &(1..=100).collect::<Vec<_>>())
+            .unwrap();
+        let clone = block_on(engine.clone_volume("v", "c", None)).unwrap();
+        pool.write(&clone, 0, &[500; 3]).unwrap();
+        let last = block_on(engine.clone_volume("c", "d", None)).unwrap();
+        pool.write(&last, 50, &[600, 601]).unwrap();
+        for (left, name) in (0..order.len()).rev().zip(order) {
+            block_on(engine.delete_volume(name)).unwrap();
+            block_on(engine.maintain()).unwrap();
+            if left > 0 && order[2] == "d" {
+                let last = engine.volume("d").unwrap();
+                assert_eq!(pool.read(&last, 2, 2).unwrap(), [500, 4]);
+                assert_eq!(pool.read(&last, 49, 4).unwrap(), [50, 600, 601, 53]);
+            }
+        }
+        assert_eq!(space(&engine), (0, 0, 2000), "{order:?}");
+    }
+}
+
+#[test]
+fn a_clone_of_too_many_clones_is_refused_with_what_to_do() {
+    let pool = Pool::new(200);
+    let (engine, origin) = pool.with_volume(64, 4096);
+    pool.write(&origin, 0, &[1, 2, 3]).unwrap();
+    for generation in 0..meta::MAP_DEPTH_MAX {
+        let clone = format!("c{generation}");
+        block_on(engine.clone_volume("v", &clone, None)).unwrap();
+    }
+    let refused = block_on(engine.clone_volume("v", "more", None)).map(drop);
+    let error = refused.expect_err("it is too deep");
+    assert_eq!(error.kind, ErrorKind::Invalid);
+    assert!(error.message.contains("copy it to a new volume"), "{error}");
+    drop((origin, engine));
+    let engine = pool.open();
+    let volume = engine.volume("v").unwrap();
+    assert_eq!(pool.read(&volume, 0, 4).unwrap(), [1, 2, 3, 0]);
+    pool.write(&volume, 1, &[7]).unwrap();
+    assert_eq!(pool.read(&volume, 0, 4).unwrap(), [1, 7, 3, 0]);
 }

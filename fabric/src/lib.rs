@@ -54,8 +54,8 @@ pub use error::{CloseReason, DeviceError, ListenError, SetupError, TlsFailure, V
 pub use host_queue::HostQueue;
 pub use memory::{Budget, FabricMemory, Permit};
 pub use queue::{
-    Capsule, HostData, HostError, HostQueueParams, QueueConnectError, QueueInfo, QueueLimits,
-    TransferError,
+    ArrivalTimes, Capsule, HostData, HostError, HostQueueParams, QueueConnectError, QueueInfo,
+    QueueLimits, TransferError,
 };
 pub use rdma::listener::{Incoming, Listener, ListenerConfig, ListenerCounters};
 pub use soft::{SoftConfig, SoftCounters};
@@ -63,5 +63,5 @@ pub use target_queue::TargetQueue;
 pub use tcp::listener::TcpListener;
 pub use tcp::shared_ports::SharedPorts;
 pub use tcp::tls::{TLS_KEY_BYTES_MAX, TlsHostConfig, TlsKeys, TlsMode, TlsSession, TlsSuite};
-pub use tcp::{TcpCounters, TcpHostConfig, TcpListenerConfig};
+pub use tcp::{LiveBounds, TcpCounters, TcpHostConfig, TcpListenerConfig};
 pub use verbs::{VerbsConfig, VerbsCounters};

@@ -12,7 +12,9 @@ use nvme::{Cqe, Status};
 use reactor::{Buffer, BufferPool};
 
 use crate::error::{CloseReason, SetupError};
-use crate::queue::{Capsule, Close, Holder, Intake, QueueInfo, QueueLimits, TransferError};
+use crate::queue::{
+    Capsule, Close, Holder, QueueInfo, QueueLimits, SubmissionQueue, TransferError,
+};
 use crate::rdma::listener::Incoming;
 use crate::rdma::target::RdmaTarget;
 use crate::tcp::listener::TcpListener;
@@ -32,10 +34,10 @@ enum Side {
 }
 
 impl Side {
-    fn intake(&self) -> &Intake {
+    fn submissions(&self) -> &SubmissionQueue {
         match self {
-            Self::Rdma(side) => side.intake(),
-            Self::Tcp(side) => side.intake(),
+            Self::Rdma(side) => side.submissions(),
+            Self::Tcp(side) => side.submissions(),
         }
     }
 
@@ -75,7 +77,7 @@ impl TargetQueue {
 
     /// Facts about the queue.
     pub fn info(&self) -> QueueInfo {
-        self.side.intake().info.get()
+        self.side.submissions().info.get()
     }
 
     /// The Connect command of this queue succeeds: call it before that command is completed. On TCP
@@ -176,12 +178,12 @@ impl TargetQueue {
 
     /// Waits until the connection is over, whoever ended it, and says why.
     pub async fn closed(&self) -> CloseReason {
-        self.side.intake().life.wait().await
+        self.side.submissions().life.wait().await
     }
 
     /// Whether the queue is ending or over.
     pub fn is_closing(&self) -> bool {
-        self.side.intake().life.is_ending()
+        self.side.submissions().life.is_ending()
     }
 }
 

@@ -80,14 +80,14 @@ impl Spread {
     }
 
     /// Packets that came to another part than theirs.
-    async fn handed_on(&self) -> u64 {
+    async fn forwarded(&self) -> u64 {
         let mut sum = 0;
         for reactor in &self.reactors {
             let counters = reactor.handle().spawn(|| async {
                 DEVICE.with_borrow(|device| device.as_ref().map(Device::counters))
             });
             let counters = counters.await.expect("it runs");
-            sum += counters.expect("a device").handed_on;
+            sum += counters.expect("a device").forwarded;
         }
         sum
     }
@@ -162,7 +162,7 @@ fn connections_are_spread_over_the_parts_and_each_serves_its_own() {
         }
         let again = target.queue(&host).await;
         exercise(&again, 99, 2).await;
-        assert_eq!(target.handed_on().await, 0, "the kernel knows the part");
+        assert_eq!(target.forwarded().await, 0, "the kernel knows the part");
     });
 }
 
@@ -191,7 +191,7 @@ fn a_connection_goes_to_the_part_with_the_fewest() {
 }
 
 #[test]
-fn packets_that_come_to_the_wrong_part_are_handed_on() {
+fn packets_that_come_to_the_wrong_part_are_forwarded() {
     run(async {
         let scattered = SoftConfig {
             scatter: true,
@@ -208,7 +208,7 @@ fn packets_that_come_to_the_wrong_part_are_handed_on() {
         let all = all.map(|(seed, queue)| exercise(queue, seed as u64, 5));
         futures_util::future::join_all(all).await;
         // One host's packets all come to the same socket, and are for three parts.
-        assert!(target.handed_on().await > 0);
+        assert!(target.forwarded().await > 0);
     });
 }
 

@@ -198,6 +198,7 @@ fn whole(seeds: &mut Seeds, opcode: Opcode, message: Vec<u8>) {
 fn volume() -> VolumeInfo {
     VolumeInfo {
         id: 7,
+        map: 7,
         name: "vol0".into(),
         nsid: 1,
         uuid: Uuid::from_u128(1),
@@ -223,7 +224,7 @@ fn records() -> Vec<Record> {
     vec![
         Record::VolumeCreate(volume()),
         Record::Map {
-            volume: 7,
+            map: 7,
             start: 3,
             entries: vec![
                 MapEntry {
@@ -238,13 +239,17 @@ fn records() -> Vec<Record> {
             ],
         },
         Record::Unmap {
-            volume: 7,
+            map: 7,
             entries: vec![(3, Pba::new(1, 77)), (4, Pba::new(1, 77))],
         },
         Record::VolumeResize {
             id: 7,
             size_bytes: 2 << 30,
             trimming: vec![(5, 7)],
+        },
+        Record::VolumeRename {
+            id: 7,
+            name: "other".to_owned(),
         },
         Record::Trimming {
             id: 7,
@@ -304,14 +309,20 @@ fn disk(seeds: &mut Seeds) {
         crc32c: 5,
     };
     let mappings = Row::Mappings {
-        volume: 7,
+        map: 7,
         mappings: [64, 66, 100].map(|number| (number, mapping)).to_vec(),
     };
     let mut totals = meta::Totals::default();
     totals.add_mapping(7);
     totals.add_block(Pba::new(1, 77));
     for (name, row) in [
-        ("format", Row::Format(Uuid::from_u128(1))),
+        (
+            "format",
+            Row::Format {
+                pool: Uuid::from_u128(1),
+                has_parents: false,
+            },
+        ),
         ("checkpoint", Row::Checkpoint(checkpoint)),
         ("volume", Row::Volume(volume())),
         ("blocks", blocks),

@@ -108,7 +108,7 @@ impl Pool {
         });
         let entries = entries.collect();
         Record::Map {
-            volume: 1,
+            map: 1,
             start,
             entries,
         }

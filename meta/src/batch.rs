@@ -17,16 +17,28 @@ use crate::record::{MapEntry, NewBlock, Record};
 use crate::setting::SettingChanges;
 use crate::stretch::{ENTRIES_MAX, Side, Stretches};
 use crate::types::{
-    BlockRow, Checkpoint, Fingerprint, Mapping, Pba, REFCOUNT_MAX, Totals, VolumeInfo, VolumeState,
+    BlockRow, Checkpoint, Fingerprint, MapId, MapInfo, Mapping, Pba, REFCOUNT_MAX, Totals,
+    VolumeInfo, VolumeState,
 };
 
 /// The change of one mapping by a whole run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapChange {
-    /// Before the run.
+    /// Before the run; a hole was nothing.
     pub old: Option<Pba>,
-    /// After it; `None` deletes the row.
+    /// After it; `None` deletes the row. It may be a hole.
     pub new: Option<Mapping>,
+}
+
+impl MapChange {
+    /// Whether something is mapped before and after; holes are nothing.
+    pub(crate) fn is_mapped(&self) -> (bool, bool) {
+        let is_block = |pba: Pba| !pba.is_hole();
+        (
+            self.old.is_some_and(is_block),
+            self.new.is_some_and(|new| is_block(new.pba)),
+        )
+    }
 }
 
 /// What a block holds.
@@ -57,27 +69,53 @@ pub enum VolumeChange {
     /// The row is this from now on.
     Put(VolumeInfo),
     /// The row stays, with changes.
-    Update {
-        /// New size in bytes.
-        size_bytes: Option<u64>,
-        /// Whether it is marked as being deleted.
-        deleting: bool,
-        /// All that is being trimmed from now on.
-        trimming: Option<Vec<(u64, u64)>>,
-    },
+    Update(VolumeUpdate),
     /// There is no row any more.
     Remove,
+}
+
+/// What changes in the row of a volume.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VolumeUpdate {
+    /// New size in bytes.
+    pub size_bytes: Option<u64>,
+    /// New name.
+    pub name: Option<String>,
+    /// Whether it is marked as being deleted.
+    pub deleting: bool,
+    /// All that is being trimmed from now on.
+    pub trimming: Option<Vec<(u64, u64)>>,
+    /// The map that it has from now on.
+    pub map: Option<MapId>,
+}
+
+impl VolumeUpdate {
+    fn apply_to(&self, info: &mut VolumeInfo) {
+        info.size_bytes = self.size_bytes.unwrap_or(info.size_bytes);
+        if let Some(name) = &self.name {
+            info.name.clone_from(name);
+        }
+        if self.deleting {
+            info.state = VolumeState::Deleting;
+        }
+        if let Some(ranges) = &self.trimming {
+            info.trimming.clone_from(ranges);
+        }
+        info.map = self.map.unwrap_or(info.map);
+    }
 }
 
 /// A change of a store, to be applied as a whole: [`Store::apply`](crate::Store::apply).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
-    /// By volume and sub-block.
-    pub map: Changes<(u32, u64), MapChange>,
+    /// By map and sub-block.
+    pub map: Changes<(MapId, u64), MapChange>,
     /// By address.
     pub blocks: Changes<Pba, BlockChange>,
     /// By volume id.
     pub volumes: BTreeMap<u32, VolumeChange>,
+    /// Rows of maps; `None`: there is none any more, and all holes of the map go.
+    pub maps: BTreeMap<MapId, Option<MapInfo>>,
     /// By key.
     pub settings: SettingChanges,
     /// The store's totals after the batch, if they are not to follow from its changes (a repair).
@@ -96,6 +134,7 @@ impl Batch {
             map: Changes::default(),
             blocks: Changes::default(),
             volumes: BTreeMap::new(),
+            maps: BTreeMap::new(),
             settings: SettingChanges::new(),
             totals: None,
             base_seq: checkpoint.position.seq,
@@ -129,11 +168,12 @@ pub struct BatchBuilder {
     entries: Vec<MapEntry>,
     /// The record that each came with, counted from the first.
     changes: Vec<u32>,
-    /// Which mappings they change, by volume and sub-block.
-    mappings: Stretches<(u32, u64)>,
+    /// Which mappings they change, by map and sub-block.
+    mappings: Stretches<(MapId, u64)>,
     /// Blocks that entries refer to, each as its new block or as its old one.
     references: Stretches<u64>,
     volumes: BTreeMap<u32, VolumeChange>,
+    maps: BTreeMap<MapId, Option<MapInfo>>,
     settings: SettingChanges,
 }
 
@@ -148,6 +188,7 @@ impl BatchBuilder {
             mappings: Stretches::default(),
             references: Stretches::default(),
             volumes: BTreeMap::new(),
+            maps: BTreeMap::new(),
             settings: SettingChanges::new(),
         }
     }
@@ -185,36 +226,58 @@ impl BatchBuilder {
     pub fn add(&mut self, seq: u64, record: &Record) -> Result<(), MetaError> {
         match record {
             Record::Map {
-                volume,
+                map,
                 start,
                 entries,
-            } => return self.change(seq, *volume, MapEntry::numbered(*start, entries)),
-            Record::Unmap { volume, entries } => {
-                let gone = |(at, old): &(u64, Pba)| {
-                    let old = Some(*old);
-                    (*at, MapEntry { old, new: None })
-                };
-                return self.change(seq, *volume, entries.iter().map(gone));
+            }
+            | Record::Own {
+                map,
+                start,
+                entries,
+            } => return self.change(seq, *map, MapEntry::numbered(*start, entries)),
+            Record::Unmap { map, entries } => {
+                return self.change(seq, *map, MapEntry::unmapped(entries, None));
+            }
+            Record::Hide { map, entries } => {
+                let hole = Some(NewBlock::HOLE);
+                return self.change(seq, *map, MapEntry::unmapped(entries, hole));
             }
             _ => self.follow(seq)?,
         }
         match record {
-            Record::VolumeCreate(info) => {
-                match self.volumes.get(&info.id) {
-                    None | Some(VolumeChange::Remove) => {}
-                    Some(_) => return Err(volume_error(info.id, "created twice")),
+            Record::VolumeCreate(info) => self.create_volume(info),
+            Record::Fork {
+                parent,
+                volume,
+                map,
+                clone,
+            } => {
+                self.create_volume(clone)?;
+                self.change_volume(*volume, |update| update.map = Some(*map))?;
+                for info in [*parent, parent.child(*map), parent.child(clone.map)] {
+                    self.maps.insert(info.id, Some(info));
                 }
-                self.volumes
-                    .insert(info.id, VolumeChange::Put(info.clone()));
+                Ok(())
+            }
+            Record::MapGone { id } => {
+                self.maps.insert(*id, None);
                 Ok(())
             }
             Record::VolumeResize {
                 id,
                 size_bytes,
                 trimming,
-            } => self.change_volume(*id, Some(*size_bytes), false, Some(trimming)),
-            Record::Trimming { id, ranges } => self.change_volume(*id, None, false, Some(ranges)),
-            Record::VolumeDelete { id } => self.change_volume(*id, None, true, None),
+            } => self.change_volume(*id, |change| {
+                change.size_bytes = Some(*size_bytes);
+                change.trimming = Some(trimming.clone());
+            }),
+            Record::VolumeRename { id, name } => {
+                self.change_volume(*id, |change| change.name = Some(name.clone()))
+            }
+            Record::Trimming { id, ranges } => {
+                self.change_volume(*id, |change| change.trimming = Some(ranges.clone()))
+            }
+            Record::VolumeDelete { id } => self.change_volume(*id, |change| change.deleting = true),
             Record::VolumeGone { id } => match self.volumes.insert(*id, VolumeChange::Remove) {
                 Some(VolumeChange::Remove) => Err(volume_error(*id, "removed twice")),
                 _ => Ok(()),
@@ -225,18 +288,22 @@ impl BatchBuilder {
                     .extend(changes.map(|(key, value)| (key.clone(), value.clone())));
                 Ok(())
             }
-            Record::Map { .. } | Record::Unmap { .. } | Record::Durable { .. } => Ok(()),
+            Record::Map { .. }
+            | Record::Own { .. }
+            | Record::Unmap { .. }
+            | Record::Hide { .. }
+            | Record::Durable { .. } => Ok(()),
         }
     }
 
-    /// Adds the next record, which changes sub-blocks of a volume, each with what it mapped to before.
+    /// Adds the next record, which changes sub-blocks of a map, each with what it mapped to before.
     ///
     /// # Errors
     /// As for [`BatchBuilder::add`].
     pub fn change(
         &mut self,
         seq: u64,
-        volume: u32,
+        map: MapId,
         entries: impl Iterator<Item = (u64, MapEntry)>,
     ) -> Result<(), MetaError> {
         self.follow(seq)?;
@@ -250,8 +317,8 @@ impl BatchBuilder {
                 )));
             }
             let at = self.entries.len() as u32;
-            self.mappings.push((volume, sub_block), at, Side::New);
-            if let Some(new) = entry.new {
+            self.mappings.push((map, sub_block), at, Side::New);
+            if let Some(new) = entry.new_block() {
                 self.references.push(new.pba.0, at, Side::New);
             }
             if let Some(old) = entry.old {
@@ -281,6 +348,7 @@ impl BatchBuilder {
             map: sorted_mappings(self.mappings, &self.changes, &self.entries)?,
             blocks: sorted_blocks(self.references, &self.changes, &self.entries)?,
             volumes: self.volumes,
+            maps: self.maps,
             settings: self.settings,
             totals: None,
             base_seq: self.base_seq,
@@ -305,59 +373,49 @@ impl BatchBuilder {
     fn change_volume(
         &mut self,
         id: u32,
-        size: Option<u64>,
-        deleted: bool,
-        ranges: Option<&[(u64, u64)]>,
+        change: impl FnOnce(&mut VolumeUpdate),
     ) -> Result<(), MetaError> {
-        let change = self.volumes.entry(id).or_insert(VolumeChange::Update {
-            size_bytes: None,
-            deleting: false,
-            trimming: None,
-        });
-        match change {
+        let nothing = VolumeChange::Update(VolumeUpdate::default());
+        match self.volumes.entry(id).or_insert(nothing) {
             VolumeChange::Put(info) => {
-                info.size_bytes = size.unwrap_or(info.size_bytes);
-                if deleted {
-                    info.state = VolumeState::Deleting;
-                }
-                if let Some(ranges) = ranges {
-                    info.trimming = ranges.to_vec();
-                }
+                let mut update = VolumeUpdate::default();
+                change(&mut update);
+                update.apply_to(info);
             }
-            VolumeChange::Update {
-                size_bytes,
-                deleting,
-                trimming,
-            } => {
-                *size_bytes = size.or(*size_bytes);
-                *deleting |= deleted;
-                if let Some(ranges) = ranges {
-                    *trimming = Some(ranges.to_vec());
-                }
-            }
+            VolumeChange::Update(update) => change(update),
             VolumeChange::Remove => return Err(volume_error(id, "changed after it was removed")),
         }
+        Ok(())
+    }
+
+    fn create_volume(&mut self, info: &VolumeInfo) -> Result<(), MetaError> {
+        match self.volumes.get(&info.id) {
+            None | Some(VolumeChange::Remove) => {}
+            Some(_) => return Err(volume_error(info.id, "created twice")),
+        }
+        self.volumes
+            .insert(info.id, VolumeChange::Put(info.clone()));
         Ok(())
     }
 }
 
 /// What a run makes of each mapping.
 fn sorted_mappings(
-    mappings: Stretches<(u32, u64)>,
+    mappings: Stretches<(MapId, u64)>,
     records: &[u32],
     entries: &[MapEntry],
-) -> Result<Changes<(u32, u64), MapChange>, MetaError> {
+) -> Result<Changes<(MapId, u64), MapChange>, MetaError> {
     let mut changes = Vec::with_capacity(entries.len());
-    mappings.by_number(records, |(volume, sub_block), places| {
+    mappings.by_number(records, |(map, sub_block), places| {
         let mut of_one = places.iter().map(|place| entries[place.entry()]);
         let Some(MapEntry { old, mut new }) = of_one.next() else {
             return Ok(());
         };
         for entry in of_one {
-            let before = new.map(|new| new.pba);
+            let before = new.map(|new| new.pba).filter(|pba| !pba.is_hole());
             if entry.old != before {
                 return Err(MetaError::Inconsistent(format!(
-                    "a record says that sub-block {sub_block} of volume {volume} mapped to {:?}, the \
+                    "a record says that sub-block {sub_block} of map {map} mapped to {:?}, the \
                      record before it says {before:?}",
                     entry.old
                 )));
@@ -368,7 +426,7 @@ fn sorted_mappings(
         // only what is unmapped before and after is no change.
         if old.is_some() || new.is_some() {
             let new = new.map(|NewBlock { pba, crc32c, .. }| Mapping { pba, crc32c });
-            changes.push(((volume, sub_block), MapChange { old, new }));
+            changes.push(((map, sub_block), MapChange { old, new }));
         }
         Ok(())
     })?;
@@ -500,19 +558,9 @@ pub(crate) fn resolve_volume(
     match change {
         VolumeChange::Put(info) => Ok(Some(info.clone())),
         VolumeChange::Remove => Ok(None),
-        VolumeChange::Update {
-            size_bytes,
-            deleting,
-            trimming,
-        } => {
+        VolumeChange::Update(update) => {
             let mut info = stored.ok_or_else(|| volume_error(id, "changed, but not there"))?;
-            info.size_bytes = size_bytes.unwrap_or(info.size_bytes);
-            if *deleting {
-                info.state = VolumeState::Deleting;
-            }
-            if let Some(ranges) = trimming {
-                info.trimming = ranges.clone();
-            }
+            update.apply_to(&mut info);
             Ok(Some(info))
         }
     }

@@ -9,7 +9,8 @@ use crate::batch::{Batch, resolve_block, resolve_volume};
 use crate::error::MetaError;
 use crate::store::{LoadVisitor, Store};
 use crate::types::{
-    BlockRow, Checkpoint, Fingerprint, Mapping, Pba, Totals, VolumeInfo, VolumeState,
+    BlockRow, Checkpoint, Fingerprint, MapId, MapInfo, Mapping, Pba, Totals, VolumeInfo,
+    VolumeState,
 };
 
 /// Problems that are described one by one; more are only counted.
@@ -25,8 +26,11 @@ pub enum ProblemKind {
     WrongCount,
     /// A block has a row, and no mapping.
     OrphanBlock,
-    /// A mapping belongs to a volume that there is not.
+    /// A mapping belongs to a map that no volume has, and that has no row.
     UnknownVolume,
+    /// A map has a parent that there is not, or that is not one level above it; or two volumes have one map, or
+    /// a volume has one that is a parent.
+    WrongParent,
     /// A mapping lies beyond the end of its volume.
     BeyondEnd,
     /// A record cannot be applied to the rows.
@@ -135,6 +139,7 @@ fn run(
         rows.apply(batch, &mut report);
     }
     report.checkpoint = checkpoint;
+    rows.check_maps(&mut report);
 
     let mut mappings = Mappings {
         rows: &mut rows,
@@ -146,9 +151,9 @@ fn run(
     // A second pass over the store, so that the mappings need not be held in memory.
     store.load(&mut mappings)?;
     if let Some(batch) = pending {
-        for ((volume, sub_block), change) in &batch.map {
+        for ((map, sub_block), change) in &batch.map {
             if let Some(mapping) = change.new {
-                mappings.count(*volume, *sub_block, mapping);
+                mappings.count(*map, *sub_block, mapping);
             }
         }
     }
@@ -173,6 +178,9 @@ struct Block {
 #[derive(Default)]
 struct Rows {
     volumes: BTreeMap<u32, VolumeInfo>,
+    maps: BTreeMap<MapId, MapInfo>,
+    /// The volume of a map, from when volumes and maps are complete.
+    volume_of: BTreeMap<MapId, u32>,
     /// By address.
     blocks: Vec<Block>,
     hints: Hints,
@@ -190,6 +198,10 @@ impl LoadVisitor for Rows {
         self.volumes.insert(volume.id, volume);
     }
 
+    fn map_row(&mut self, info: MapInfo) {
+        self.maps.insert(info.id, info);
+    }
+
     fn block(&mut self, pba: Pba, row: BlockRow) {
         self.blocks.push(Block {
             pba,
@@ -198,7 +210,7 @@ impl LoadVisitor for Rows {
         });
     }
 
-    fn map(&mut self, _volume: u32, _sub_block: u64, _mapping: Mapping) {}
+    fn map(&mut self, _map: MapId, _sub_block: u64, _mapping: Mapping) {}
 
     fn hint(&mut self, fingerprint: Fingerprint, pba: Pba) {
         let row = self.find(pba).map(|block| block.row);
@@ -260,6 +272,43 @@ impl Rows {
                 Err(error) => report.problem(ProblemKind::BadRecord, || error.to_string()),
             }
         }
+        for (id, info) in &batch.maps {
+            match info {
+                Some(info) => self.maps.insert(*id, *info),
+                None => self.maps.remove(id),
+            };
+        }
+    }
+
+    /// Proves that every map has its parent, and that each volume has a map for itself that is nobody's parent.
+    fn check_maps(&mut self, report: &mut CheckReport) {
+        for info in self.volumes.values() {
+            if let Some(other) = self.volume_of.insert(info.map, info.id) {
+                report.problem(ProblemKind::WrongParent, || {
+                    format!("volumes {other} and {} both have map {}", info.id, info.map)
+                });
+            }
+        }
+        for info in self.maps.values() {
+            let Some(parent) = info.parent else { continue };
+            let depth = self.maps.get(&parent).map(|parent| parent.depth + 1);
+            if depth != Some(info.depth) {
+                report.problem(ProblemKind::WrongParent, || {
+                    format!(
+                        "map {} is {} levels deep, and its parent {parent} is not there or not one level above",
+                        info.id, info.depth
+                    )
+                });
+            }
+            if let Some(volume) = self.volume_of.get(&parent) {
+                report.problem(ProblemKind::WrongParent, || {
+                    format!(
+                        "map {parent} is that of volume {volume}, and the parent of map {}",
+                        info.id
+                    )
+                });
+            }
+        }
     }
 
     fn report(self, report: &mut CheckReport) {
@@ -305,7 +354,10 @@ struct Mappings<'a> {
 }
 
 impl Mappings<'_> {
-    fn count(&mut self, volume: u32, sub_block: u64, mapping: Mapping) {
+    fn count(&mut self, map: MapId, sub_block: u64, mapping: Mapping) {
+        if mapping.is_hole() {
+            return self.check_map(map, sub_block);
+        }
         let Mapping { pba, crc32c } = mapping;
         self.report.mappings += 1;
         match self.rows.find(pba) {
@@ -314,21 +366,28 @@ impl Mappings<'_> {
                 if block.row.crc32c != crc32c {
                     self.report.problem(ProblemKind::WrongChecksum, || {
                         format!(
-                            "sub-block {sub_block} of volume {volume} and its block {pba} have different \
+                            "sub-block {sub_block} of map {map} and its block {pba} have different \
                              checksums"
                         )
                     });
                 }
             }
             None => self.report.problem(ProblemKind::DanglingMapping, || {
-                format!(
-                    "sub-block {sub_block} of volume {volume} maps to block {pba}, which has no row"
-                )
+                format!("sub-block {sub_block} of map {map} maps to block {pba}, which has no row")
             }),
         }
-        match self.rows.volumes.get(&volume) {
+        self.check_map(map, sub_block);
+    }
+
+    /// A map has an entry there.
+    fn check_map(&mut self, map: MapId, sub_block: u64) {
+        let volume = self.rows.volume_of.get(&map);
+        match volume.and_then(|volume| self.rows.volumes.get(volume)) {
+            None if self.rows.maps.contains_key(&map) => {}
             None => self.report.problem(ProblemKind::UnknownVolume, || {
-                format!("sub-block {sub_block} of volume {volume} is mapped, but there is no such volume")
+                format!(
+                    "sub-block {sub_block} of map {map} is mapped, but no volume has such a map"
+                )
             }),
             Some(info) => {
                 let begin = sub_block.saturating_mul(u64::from(self.sub_block_bytes));
@@ -339,7 +398,10 @@ impl Mappings<'_> {
                     && !info.is_trimming(sub_block)
                 {
                     self.report.problem(ProblemKind::BeyondEnd, || {
-                        format!("sub-block {sub_block} of volume {} is beyond its end", info.name)
+                        format!(
+                            "sub-block {sub_block} of volume {} is beyond its end",
+                            info.name
+                        )
                     });
                 }
             }
@@ -352,20 +414,27 @@ impl LoadVisitor for Mappings<'_> {
 
     fn block(&mut self, _pba: Pba, _row: BlockRow) {}
 
-    fn map(&mut self, volume: u32, sub_block: u64, mapping: Mapping) {
-        self.found.add_mapping(volume);
+    fn map(&mut self, map: MapId, sub_block: u64, mapping: Mapping) {
+        let is_hole = mapping.is_hole();
+        if !is_hole {
+            self.found.add_mapping(map);
+        }
         let pba = mapping.pba;
         let change = self
             .pending
-            .and_then(|batch| batch.map.get(&(volume, sub_block)));
+            .and_then(|batch| batch.map.get(&(map, sub_block)));
+        let goes = self
+            .pending
+            .is_some_and(|batch| batch.maps.get(&map) == Some(&None));
         match change {
-            None => self.count(volume, sub_block, mapping),
+            None if is_hole && goes => {}
+            None => self.count(map, sub_block, mapping),
             // Counted with the batch, but only if it knows what it replaces.
-            Some(change) if change.old == Some(pba) => {}
+            Some(change) if change.old == Some(pba).filter(|_| !is_hole) => {}
             Some(change) => {
                 self.report.problem(ProblemKind::BadRecord, || {
                     format!(
-                        "a record says that sub-block {sub_block} of volume {volume} mapped to {:?}, the \
+                        "a record says that sub-block {sub_block} of map {map} mapped to {:?}, the \
                          store says {pba}",
                         change.old
                     )

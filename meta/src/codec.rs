@@ -3,7 +3,8 @@
 use uuid::Uuid;
 
 use crate::types::{
-    Compression, TRIMMING_RANGES_MAX, VOLUME_NAME_BYTES_MAX, VerifyPolicy, VolumeInfo, VolumeState,
+    Compression, MAP_DEPTH_MAX, MapId, MapInfo, TRIMMING_RANGES_MAX, VOLUME_NAME_BYTES_MAX,
+    VerifyPolicy, VolumeInfo, VolumeState,
 };
 
 /// CRC-32C (Castagnoli) of `bytes`.
@@ -75,10 +76,48 @@ impl<'a> Reader<'a> {
 }
 
 /// Bytes of a volume besides its two names.
-pub(crate) const VOLUME_BYTES: usize = 4 + 4 + 8 + 4 + 1 + 1 + 1 + 1 + 16 + 16 + 1 + 1;
+const VOLUME_BYTES: usize = 4 + 4 + 8 + 4 + 1 + 1 + 1 + 1 + 16 + 16 + 1 + 1;
+
+/// Bytes of what [`put_volume`] appends.
+pub(crate) fn volume_len(volume: &VolumeInfo) -> usize {
+    VOLUME_BYTES
+        + volume.name.len().min(VOLUME_NAME_BYTES_MAX)
+        + volume.domain.len().min(VOLUME_NAME_BYTES_MAX)
+        + ranges_len(&volume.trimming)
+        + if volume.map == volume.id { 0 } else { 4 }
+}
+
+/// Bytes of a map's number and of what [`put_map_info`] appends.
+pub(crate) fn map_info_len(info: &MapInfo) -> usize {
+    4 + 4 + 1 + info.parent.map_or(0, |_| 4)
+}
+
+/// Appends a map without its number: its depth, a byte that says whether it has a parent, and that.
+pub(crate) fn put_map_info(out: &mut Vec<u8>, info: &MapInfo) {
+    out.extend_from_slice(&info.depth.to_le_bytes());
+    out.push(u8::from(info.parent.is_some()));
+    if let Some(parent) = info.parent {
+        out.extend_from_slice(&parent.to_le_bytes());
+    }
+}
+
+/// Reads what [`put_map_info`] wrote of the map with this number.
+pub(crate) fn take_map_info(reader: &mut Reader<'_>, id: MapId) -> Result<MapInfo, CodecError> {
+    let depth = reader.u32()?;
+    let parent = match reader.u8()? {
+        0 => None,
+        1 => Some(reader.u32()?),
+        _ => return Err(CodecError::Field("parent")),
+    };
+    if parent.is_some() != (depth > 0) || depth > MAP_DEPTH_MAX || parent == Some(id) {
+        return Err(CodecError::Field("depth"));
+    }
+    Ok(MapInfo { id, parent, depth })
+}
 
 /// Appends a volume: id, nsid, size, LBA size, state, deduplication, verify policy, compression, uuid,
-/// nguid, name and domain with a length byte each, ranges that are being trimmed.
+/// nguid, name and domain with a length byte each, ranges that are being trimmed; at the end its map, if that has
+/// another number than the volume.
 pub(crate) fn put_volume(out: &mut Vec<u8>, volume: &VolumeInfo) {
     out.extend_from_slice(&volume.id.to_le_bytes());
     out.extend_from_slice(&volume.nsid.to_le_bytes());
@@ -104,10 +143,13 @@ pub(crate) fn put_volume(out: &mut Vec<u8>, volume: &VolumeInfo) {
     put_name(out, &volume.name);
     put_name(out, &volume.domain);
     put_ranges(out, &volume.trimming);
+    if volume.map != volume.id {
+        out.extend_from_slice(&volume.map.to_le_bytes());
+    }
 }
 
 /// The caller has checked the name's length; a longer one is cut so that the row stays readable.
-fn put_name(out: &mut Vec<u8>, name: &str) {
+pub(crate) fn put_name(out: &mut Vec<u8>, name: &str) {
     let mut len = name.len().min(VOLUME_NAME_BYTES_MAX);
     while !name.is_char_boundary(len) {
         len -= 1;
@@ -116,7 +158,7 @@ fn put_name(out: &mut Vec<u8>, name: &str) {
     out.extend_from_slice(&name.as_bytes()[..len]);
 }
 
-fn take_name(reader: &mut Reader<'_>, what: &'static str) -> Result<String, CodecError> {
+pub(crate) fn take_name(reader: &mut Reader<'_>, what: &'static str) -> Result<String, CodecError> {
     let len = usize::from(reader.u8()?);
     std::str::from_utf8(reader.bytes(len)?)
         .map(str::to_owned)
@@ -158,7 +200,7 @@ pub(crate) fn take_ranges(reader: &mut Reader<'_>) -> Result<Vec<(u64, u64)>, Co
     Ok(ranges)
 }
 
-/// Reads what [`put_volume`] wrote.
+/// Reads what [`put_volume`] wrote, to the end of the bytes.
 pub(crate) fn take_volume(reader: &mut Reader<'_>) -> Result<VolumeInfo, CodecError> {
     let id = reader.u32()?;
     let nsid = reader.u32()?;
@@ -191,8 +233,16 @@ pub(crate) fn take_volume(reader: &mut Reader<'_>) -> Result<VolumeInfo, CodecEr
     let name = take_name(reader, "volume name")?;
     let domain = take_name(reader, "domain name")?;
     let trimming = take_ranges(reader)?;
+    let map = match reader.remaining() {
+        0 => id,
+        // There is one encoding only.
+        _ => Some(reader.u32()?)
+            .filter(|map| *map != id)
+            .ok_or(CodecError::Field("map"))?,
+    };
     Ok(VolumeInfo {
         id,
+        map,
         name,
         nsid,
         uuid,

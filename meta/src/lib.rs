@@ -48,13 +48,16 @@ mod types;
 
 pub use backup::BackupFolder;
 pub use ballast::{BALLAST_BYTES_MAX, FolderRoom};
-pub use batch::{Batch, BatchBuilder, BlockChange, BlockContent, MapChange, VolumeChange};
+pub use batch::{
+    Batch, BatchBuilder, BlockChange, BlockContent, MapChange, VolumeChange, VolumeUpdate,
+};
 pub use changes::Changes;
 pub use check::{CheckReport, Problem, ProblemKind, check, check_with};
 pub use error::{JournalError, MetaError, MetaErrorKind};
 pub use journal::{
-    Appended, FileMedia, FinishedSync, History, HookedMedia, Journal, JournalConfig, JournalMedia,
-    JournalPart, JournalReader, MemoryMedia, PendingSync, SECTOR_BYTES as JOURNAL_SECTOR_BYTES,
+    Appended, FileMedia, FinishedAppend, FinishedSync, Frames, History, HookedMedia, Journal,
+    JournalConfig, JournalMedia, JournalPart, JournalReader, JournalWriter, MemoryMedia,
+    PendingSync, Place, SECTOR_BYTES as JOURNAL_SECTOR_BYTES,
 };
 pub use label::{DriveLabel, LABEL_BYTES, LabelError};
 pub use pool::{
@@ -73,8 +76,8 @@ pub use store::{
     StoreFault,
 };
 pub use types::{
-    BlockRow, Checkpoint, Compression, Fingerprint, FingerprintFunction, LABEL_AREA_BYTES, Mapping,
-    Pba, PbaError, Position, TRIMMING_RANGES_MAX, Totals, UnknownCompression,
-    UnknownFingerprintFunction, UnknownVerifyPolicy, VOLUME_NAME_BYTES_MAX, VerifyPolicy,
-    VolumeInfo, VolumeState,
+    BlockRow, Checkpoint, Compression, Fingerprint, FingerprintFunction, LABEL_AREA_BYTES,
+    MAP_DEPTH_MAX, MapId, MapInfo, Mapping, Pba, PbaError, Position, TRIMMING_RANGES_MAX, Totals,
+    UnknownCompression, UnknownFingerprintFunction, UnknownVerifyPolicy, VOLUME_NAME_BYTES_MAX,
+    VerifyPolicy, VolumeInfo, VolumeState,
 };

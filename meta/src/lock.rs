@@ -22,7 +22,7 @@ impl Lock {
     pub(crate) fn take(path: &Path) -> Result<Self, MetaError> {
         let mut held = loop {
             let new_at = (!path.exists()).then(|| path.to_owned());
-            let mut file = OpenOptions::new()
+            let file = OpenOptions::new()
                 .read(true)
                 .write(true)
                 .create(true)
@@ -30,10 +30,7 @@ impl Lock {
                 .mode(0o600)
                 .open(path)
                 .map_err(|error| MetaError::io(path, "open the lock file", error))?;
-            lock(path, &mut file, FlockOperation::NonBlockingLockExclusive)?;
-            let held = Self { file, new_at };
-            // Who held it before may have removed it in between: then it keeps nobody out.
-            if held.is_at(path) {
+            if let Some(held) = Self::of_open_file(path, file, new_at)? {
                 break held;
             }
         };
@@ -43,6 +40,18 @@ impl Lock {
             .set_len(0)
             .and_then(|()| writeln!(held.file, "{}", std::process::id()));
         Ok(held)
+    }
+
+    /// Locks a lock file that was opened at `path`. `None` if it is not there any more: who held it before may have removed
+    /// it in between, and then it keeps nobody out.
+    fn of_open_file(
+        path: &Path,
+        mut file: File,
+        new_at: Option<PathBuf>,
+    ) -> Result<Option<Self>, MetaError> {
+        lock(path, &mut file, FlockOperation::NonBlockingLockExclusive)?;
+        let held = Self { file, new_at };
+        Ok(held.is_at(path).then_some(held))
     }
 
     /// Its file stays, whoever made it.
@@ -105,6 +114,26 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use super::*;
+
+    #[test]
+    fn a_lock_whose_file_was_removed_between_opening_and_locking_is_none() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("lock");
+        let opened = || {
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create(true).truncate(false);
+            options.open(&path).expect("a lock file")
+        };
+        let locked = |file| Lock::of_open_file(&path, file, None).expect("nobody holds it");
+        assert!(locked(opened()).is_some());
+        let early = opened();
+        fs::remove_file(&path).expect("it is there");
+        assert!(locked(early).is_none(), "its file is gone");
+        let early = opened();
+        fs::remove_file(&path).expect("it is there");
+        let _other = opened();
+        assert!(locked(early).is_none(), "another file is in its place");
+    }
 
     #[test]
     fn a_lock_whose_file_comes_and_goes_is_held_by_one_at_a_time() {

@@ -5,10 +5,11 @@
 //! Decoding never panics, whatever the bytes are, and accepts only the one encoding of a record.
 
 use crate::codec::{
-    CodecError, Reader, VOLUME_BYTES, put_ranges, put_volume, ranges_len, take_ranges, take_volume,
+    CodecError, Reader, map_info_len, put_map_info, put_name, put_ranges, put_volume, ranges_len,
+    take_map_info, take_name, take_ranges, take_volume, volume_len,
 };
 use crate::setting::{SettingChanges, put_settings, settings_len, take_settings};
-use crate::types::{Fingerprint, Pba, VOLUME_NAME_BYTES_MAX, VolumeInfo};
+use crate::types::{Fingerprint, MapId, MapInfo, Pba, VOLUME_NAME_BYTES_MAX, VolumeInfo};
 
 /// Most entries of one [`Record::Map`]: 16 Ki sub-blocks, 64 MiB of 4 KiB sub-blocks.
 pub const MAP_ENTRIES_MAX: usize = 16 * 1024;
@@ -32,11 +33,37 @@ pub struct NewBlock {
 pub struct MapEntry {
     /// What it mapped to before; `None` = nothing (reads as zeros).
     pub old: Option<Pba>,
-    /// What it maps to from now on; `None` = nothing.
+    /// What it maps to from now on; `None` = nothing. A [hole](NewBlock::HOLE) is nothing either, and hides what an
+    /// ancestor has there.
     pub new: Option<NewBlock>,
 }
 
+impl NewBlock {
+    /// Nothing is mapped, and nothing is inherited.
+    pub const HOLE: Self = Self {
+        pba: Pba::HOLE,
+        fingerprint: Fingerprint::NONE,
+        crc32c: 0,
+    };
+}
+
 impl MapEntry {
+    /// The block that it maps to from now on; a hole is none.
+    pub fn new_block(&self) -> Option<NewBlock> {
+        self.new.filter(|new| !new.pba.is_hole())
+    }
+
+    /// Entries that take mappings away, with their sub-blocks: `new` is nothing, or a hole.
+    pub fn unmapped(
+        entries: &[(u64, Pba)],
+        new: Option<NewBlock>,
+    ) -> impl Iterator<Item = (u64, Self)> + Clone + '_ {
+        entries.iter().map(move |(at, old)| {
+            let old = Some(*old);
+            (*at, Self { old, new })
+        })
+    }
+
     /// Entries of a record with their sub-blocks, from `start` on. The last one may be the last that a
     /// number can name: nothing counts beyond it.
     pub fn numbered(
@@ -54,8 +81,8 @@ impl MapEntry {
 pub enum Record {
     /// A write: new mappings for consecutive sub-blocks.
     Map {
-        /// Volume id.
-        volume: u32,
+        /// The map.
+        map: MapId,
         /// First sub-block.
         start: u64,
         /// The change of sub-block `start + i`; at most [`MAP_ENTRIES_MAX`].
@@ -63,10 +90,44 @@ pub enum Record {
     },
     /// A trim, or a piece of one: mappings that go away.
     Unmap {
-        /// Volume id.
-        volume: u32,
+        /// The map.
+        map: MapId,
         /// Sub-block and what it mapped to; at most [`UNMAP_ENTRIES_MAX`].
         entries: Vec<(u64, Pba)>,
+    },
+    /// A map gets a page of its own: a copy of what it inherited there. All blocks of it are on stable drives, and so
+    /// is the record that made the map.
+    Own {
+        /// The map.
+        map: MapId,
+        /// First sub-block.
+        start: u64,
+        /// What sub-block `start + i` maps to; nothing was mapped there in this map. At most
+        /// [`MAP_ENTRIES_MAX`].
+        entries: Vec<MapEntry>,
+    },
+    /// A trim in a map that has a parent: where mappings go away, holes hide what ancestors have.
+    Hide {
+        /// The map.
+        map: MapId,
+        /// Sub-block and what it mapped to; at most [`UNMAP_ENTRIES_MAX`].
+        entries: Vec<(u64, Pba)>,
+    },
+    /// A volume's map becomes the parent of two new ones, and never changes again.
+    Fork {
+        /// The map that becomes a parent, with its own parent.
+        parent: MapInfo,
+        /// The volume whose map it was.
+        volume: u32,
+        /// The map that the volume has from now on.
+        map: MapId,
+        /// A new volume that begins with the same content; its map is new too.
+        clone: VolumeInfo,
+    },
+    /// A map has no mappings any more, and is forgotten with its holes. No map has it as its parent.
+    MapGone {
+        /// The map.
+        id: MapId,
     },
     /// A volume comes into being.
     VolumeCreate(VolumeInfo),
@@ -79,6 +140,13 @@ pub enum Record {
         /// What is being trimmed from now on: [`VolumeInfo::trimming`], with what the change cut off.
         trimming: Vec<(u64, u64)>,
     },
+    /// A volume changes its name.
+    VolumeRename {
+        /// Volume id.
+        id: u32,
+        /// Its new name.
+        name: String,
+    },
     /// More or less of a volume is being trimmed; the mappings follow as [`Record::Unmap`].
     Trimming {
         /// Volume id.
@@ -86,12 +154,12 @@ pub enum Record {
         /// All that is being trimmed from now on: [`VolumeInfo::trimming`].
         ranges: Vec<(u64, u64)>,
     },
-    /// A volume is marked as being deleted; its mappings follow as [`Record::Unmap`].
+    /// A volume is marked as being deleted; the mappings of its map follow as [`Record::Unmap`].
     VolumeDelete {
         /// Volume id.
         id: u32,
     },
-    /// A volume has no mappings any more, and is forgotten.
+    /// A volume whose map has no mappings any more is forgotten.
     VolumeGone {
         /// Volume id.
         id: u32,
@@ -126,6 +194,11 @@ pub(crate) mod kind {
     pub(crate) const DURABLE: u8 = 7;
     pub(crate) const TRIMMING: u8 = 8;
     pub(crate) const SETTINGS: u8 = 9;
+    pub(crate) const VOLUME_RENAME: u8 = 10;
+    pub(crate) const OWN: u8 = 11;
+    pub(crate) const HIDE: u8 = 12;
+    pub(crate) const FORK: u8 = 13;
+    pub(crate) const MAP_GONE: u8 = 14;
 }
 
 /// Flags of a map entry: which of its parts follow.
@@ -141,7 +214,7 @@ pub struct RecordRef<'a>(Content<'a>);
 #[derive(Clone, Copy, Debug)]
 enum Content<'a> {
     Map {
-        volume: u32,
+        map: MapId,
         start: u64,
         entries: &'a [MapEntry],
     },
@@ -152,10 +225,10 @@ impl<'a> From<&'a Record> for RecordRef<'a> {
     fn from(record: &'a Record) -> Self {
         match record {
             Record::Map {
-                volume,
+                map,
                 start,
                 entries,
-            } => Self::map(*volume, *start, entries),
+            } => Self::map(*map, *start, entries),
             _ => Self(Content::Other(record)),
         }
     }
@@ -163,9 +236,9 @@ impl<'a> From<&'a Record> for RecordRef<'a> {
 
 impl<'a> RecordRef<'a> {
     /// A [`Record::Map`] with these fields.
-    pub fn map(volume: u32, start: u64, entries: &'a [MapEntry]) -> Self {
+    pub fn map(map: MapId, start: u64, entries: &'a [MapEntry]) -> Self {
         Self(Content::Map {
-            volume,
+            map,
             start,
             entries,
         })
@@ -182,12 +255,7 @@ impl<'a> RecordRef<'a> {
     /// Bytes of the payload that [`RecordRef::encode`] writes.
     pub fn encoded_len(&self) -> usize {
         match self.0 {
-            Content::Map { entries, .. } => {
-                let new = |new: NewBlock| 8 + 4 + 16 * usize::from(new.fingerprint.is_some());
-                let entry =
-                    |entry: &MapEntry| 1 + entry.old.map_or(0, |_| 8) + entry.new.map_or(0, new);
-                4 + 8 + 4 + entries.iter().map(entry).sum::<usize>()
-            }
+            Content::Map { entries, .. } => map_len(entries),
             Content::Other(record) => record.encoded_len(),
         }
     }
@@ -196,22 +264,22 @@ impl<'a> RecordRef<'a> {
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self.0 {
             Content::Map {
-                volume,
+                map,
                 start,
                 entries,
-            } => put_map(out, volume, start, entries),
+            } => put_map(out, map, start, entries),
             Content::Other(record) => record.encode(out),
         }
     }
 
-    /// The change of mappings, if it is one of a write: volume, first sub-block, entries.
-    pub fn as_map(&self) -> Option<(u32, u64, &'a [MapEntry])> {
+    /// The change of mappings, if it is one of a write: map, first sub-block, entries.
+    pub fn as_map(&self) -> Option<(MapId, u64, &'a [MapEntry])> {
         match self.0 {
             Content::Map {
-                volume,
+                map,
                 start,
                 entries,
-            } => Some((volume, start, entries)),
+            } => Some((map, start, entries)),
             Content::Other(_) => None,
         }
     }
@@ -220,8 +288,12 @@ impl<'a> RecordRef<'a> {
     pub fn entry_count(&self) -> u64 {
         match self.0 {
             Content::Map { entries, .. } => entries.len() as u64,
-            Content::Other(Record::Map { entries, .. }) => entries.len() as u64,
-            Content::Other(Record::Unmap { entries, .. }) => entries.len() as u64,
+            Content::Other(Record::Map { entries, .. } | Record::Own { entries, .. }) => {
+                entries.len() as u64
+            }
+            Content::Other(Record::Unmap { entries, .. } | Record::Hide { entries, .. }) => {
+                entries.len() as u64
+            }
             Content::Other(_) => 1,
         }
     }
@@ -235,8 +307,14 @@ impl<'a> RecordRef<'a> {
     }
 }
 
-fn put_map(out: &mut Vec<u8>, volume: u32, start: u64, entries: &[MapEntry]) {
-    out.extend_from_slice(&volume.to_le_bytes());
+fn map_len(entries: &[MapEntry]) -> usize {
+    let new = |new: NewBlock| 8 + 4 + 16 * usize::from(new.fingerprint.is_some());
+    let entry = |entry: &MapEntry| 1 + entry.old.map_or(0, |_| 8) + entry.new.map_or(0, new);
+    4 + 8 + 4 + entries.iter().map(entry).sum::<usize>()
+}
+
+fn put_map(out: &mut Vec<u8>, map: MapId, start: u64, entries: &[MapEntry]) {
+    out.extend_from_slice(&map.to_le_bytes());
     out.extend_from_slice(&start.to_le_bytes());
     out.extend_from_slice(&(entries.len() as u32).to_le_bytes());
     for entry in entries {
@@ -266,8 +344,13 @@ impl Record {
         match self {
             Self::Map { .. } => kind::MAP,
             Self::Unmap { .. } => kind::UNMAP,
+            Self::Own { .. } => kind::OWN,
+            Self::Hide { .. } => kind::HIDE,
+            Self::Fork { .. } => kind::FORK,
+            Self::MapGone { .. } => kind::MAP_GONE,
             Self::VolumeCreate(_) => kind::VOLUME_CREATE,
             Self::VolumeResize { .. } => kind::VOLUME_RESIZE,
+            Self::VolumeRename { .. } => kind::VOLUME_RENAME,
             Self::Trimming { .. } => kind::TRIMMING,
             Self::VolumeDelete { .. } => kind::VOLUME_DELETE,
             Self::VolumeGone { .. } => kind::VOLUME_GONE,
@@ -280,14 +363,13 @@ impl Record {
     pub fn encoded_len(&self) -> usize {
         match self {
             Self::Map { .. } => RecordRef::from(self).encoded_len(),
-            Self::Unmap { entries, .. } => 4 + 4 + entries.len() * 16,
-            Self::VolumeCreate(volume) => {
-                VOLUME_BYTES
-                    + volume.name.len().min(VOLUME_NAME_BYTES_MAX)
-                    + volume.domain.len().min(VOLUME_NAME_BYTES_MAX)
-                    + ranges_len(&volume.trimming)
-            }
+            Self::Own { entries, .. } => map_len(entries),
+            Self::Unmap { entries, .. } | Self::Hide { entries, .. } => 4 + 4 + entries.len() * 16,
+            Self::Fork { parent, clone, .. } => map_info_len(parent) + 4 + 4 + volume_len(clone),
+            Self::MapGone { .. } => 4,
+            Self::VolumeCreate(volume) => volume_len(volume),
             Self::VolumeResize { trimming, .. } => 12 + ranges_len(trimming),
+            Self::VolumeRename { name, .. } => 4 + 1 + name.len().min(VOLUME_NAME_BYTES_MAX),
             Self::Trimming { ranges, .. } => 4 + ranges_len(ranges),
             Self::VolumeDelete { .. } | Self::VolumeGone { .. } => 4,
             Self::Settings(changes) => settings_len(changes),
@@ -299,14 +381,32 @@ impl Record {
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Map { .. } => RecordRef::from(self).encode(out),
-            Self::Unmap { volume, entries } => {
-                out.extend_from_slice(&volume.to_le_bytes());
+            Self::Own {
+                map,
+                start,
+                entries,
+            } => put_map(out, *map, *start, entries),
+            Self::Unmap { map, entries } | Self::Hide { map, entries } => {
+                out.extend_from_slice(&map.to_le_bytes());
                 out.extend_from_slice(&(entries.len() as u32).to_le_bytes());
                 for (sub_block, old) in entries {
                     out.extend_from_slice(&sub_block.to_le_bytes());
                     out.extend_from_slice(&old.0.to_le_bytes());
                 }
             }
+            Self::Fork {
+                parent,
+                volume,
+                map,
+                clone,
+            } => {
+                out.extend_from_slice(&parent.id.to_le_bytes());
+                put_map_info(out, parent);
+                out.extend_from_slice(&volume.to_le_bytes());
+                out.extend_from_slice(&map.to_le_bytes());
+                put_volume(out, clone);
+            }
+            Self::MapGone { id } => out.extend_from_slice(&id.to_le_bytes()),
             Self::VolumeCreate(volume) => put_volume(out, volume),
             Self::VolumeResize {
                 id,
@@ -316,6 +416,10 @@ impl Record {
                 out.extend_from_slice(&id.to_le_bytes());
                 out.extend_from_slice(&size_bytes.to_le_bytes());
                 put_ranges(out, trimming);
+            }
+            Self::VolumeRename { id, name } => {
+                out.extend_from_slice(&id.to_le_bytes());
+                put_name(out, name);
             }
             Self::Trimming { id, ranges } => {
                 out.extend_from_slice(&id.to_le_bytes());
@@ -341,13 +445,52 @@ impl Record {
 fn decode(kind: u8, payload: &[u8]) -> Result<Record, CodecError> {
     let mut reader = Reader::new(payload);
     let record = match kind {
-        kind::MAP => take_map(&mut reader)?,
-        kind::UNMAP => take_unmap(&mut reader)?,
+        kind::MAP => {
+            let (map, start, entries) = take_map(&mut reader)?;
+            Record::Map {
+                map,
+                start,
+                entries,
+            }
+        }
+        kind::OWN => {
+            let (map, start, entries) = take_map(&mut reader)?;
+            if entries.iter().any(|entry| entry.old.is_some()) {
+                return Err(CodecError::Field("entry flag"));
+            }
+            Record::Own {
+                map,
+                start,
+                entries,
+            }
+        }
+        kind::UNMAP => {
+            let (map, entries) = take_unmap(&mut reader)?;
+            Record::Unmap { map, entries }
+        }
+        kind::HIDE => {
+            let (map, entries) = take_unmap(&mut reader)?;
+            Record::Hide { map, entries }
+        }
+        kind::FORK => {
+            let id = reader.u32()?;
+            Record::Fork {
+                parent: take_map_info(&mut reader, id)?,
+                volume: reader.u32()?,
+                map: reader.u32()?,
+                clone: take_volume(&mut reader)?,
+            }
+        }
+        kind::MAP_GONE => Record::MapGone { id: reader.u32()? },
         kind::VOLUME_CREATE => Record::VolumeCreate(take_volume(&mut reader)?),
         kind::VOLUME_RESIZE => Record::VolumeResize {
             id: reader.u32()?,
             size_bytes: reader.u64()?,
             trimming: take_ranges(&mut reader)?,
+        },
+        kind::VOLUME_RENAME => Record::VolumeRename {
+            id: reader.u32()?,
+            name: take_name(&mut reader, "volume name")?,
         },
         kind::TRIMMING => Record::Trimming {
             id: reader.u32()?,
@@ -365,8 +508,8 @@ fn decode(kind: u8, payload: &[u8]) -> Result<Record, CodecError> {
     Ok(record)
 }
 
-fn take_map(reader: &mut Reader<'_>) -> Result<Record, CodecError> {
-    let volume = reader.u32()?;
+fn take_map(reader: &mut Reader<'_>) -> Result<(MapId, u64, Vec<MapEntry>), CodecError> {
+    let map = reader.u32()?;
     let start = reader.u64()?;
     let count = reader.u32()? as usize;
     // Every entry has at least its flags byte: a count that cannot be true reserves no memory.
@@ -401,25 +544,25 @@ fn take_map(reader: &mut Reader<'_>) -> Result<Record, CodecError> {
             } else {
                 Fingerprint::NONE
             };
-            Some(NewBlock {
+            let new = NewBlock {
                 pba,
                 fingerprint,
                 crc32c: reader.u32()?,
-            })
+            };
+            if pba.is_hole() && new != NewBlock::HOLE {
+                return Err(CodecError::Field("hole"));
+            }
+            Some(new)
         } else {
             None
         };
         entries.push(MapEntry { old, new });
     }
-    Ok(Record::Map {
-        volume,
-        start,
-        entries,
-    })
+    Ok((map, start, entries))
 }
 
-fn take_unmap(reader: &mut Reader<'_>) -> Result<Record, CodecError> {
-    let volume = reader.u32()?;
+fn take_unmap(reader: &mut Reader<'_>) -> Result<(MapId, Vec<(u64, Pba)>), CodecError> {
+    let map = reader.u32()?;
     let count = reader.u32()? as usize;
     if count > UNMAP_ENTRIES_MAX || count > reader.remaining() / 16 {
         return Err(CodecError::Field("number of entries"));
@@ -428,5 +571,5 @@ fn take_unmap(reader: &mut Reader<'_>) -> Result<Record, CodecError> {
     for _ in 0..count {
         entries.push((reader.u64()?, Pba(reader.u64()?)));
     }
-    Ok(Record::Unmap { volume, entries })
+    Ok((map, entries))
 }

@@ -47,6 +47,16 @@ impl Pba {
     const FRAGMENT: u64 = 1 << 63;
     const NUMBER_MASK: u64 = (1 << Self::BLOCK_BITS) - 1;
 
+    /// No address: where a map has this, it maps nothing, and hides what its ancestors have. No drive has the last
+    /// index, so no block is there.
+    pub const HOLE: Self = Self(u64::MAX - 1);
+
+    /// Whether it is [`Pba::HOLE`].
+    #[inline]
+    pub const fn is_hole(self) -> bool {
+        self.0 == Self::HOLE.0
+    }
+
     /// The address of data block `block` on drive `drive`. Bits above [`Self::BLOCK_MAX`] and
     /// [`Self::DRIVE_MAX`] are ignored; a drive is never that large.
     #[inline]
@@ -337,11 +347,58 @@ impl FromStr for FingerprintFunction {
     }
 }
 
+/// The number of a map.
+///
+/// A map says where the sub-blocks of a volume are stored. It has an identity of its own: a volume names its map, and a
+/// map may have a parent. A page of which a map has no entry is its parent's; an entry that maps nothing and hides the
+/// parent's is a hole ([`Pba::HOLE`]). The counts of blocks count the mappings that maps have themselves.
+///
+/// A volume that was never forked has a map of its own number, without a row: so it was before maps had numbers.
+pub type MapId = u32;
+
+/// Ancestors of a map at most. A page that is not in memory is looked for in each of them, so this bounds what one
+/// command reads from the store for it.
+pub const MAP_DEPTH_MAX: u32 = 64;
+
+/// A map that has a parent, or had children.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MapInfo {
+    /// Its number.
+    pub id: MapId,
+    /// The map that has the pages that this one has not.
+    pub parent: Option<MapId>,
+    /// How many ancestors it has; at most [`MAP_DEPTH_MAX`].
+    pub depth: u32,
+}
+
+impl MapInfo {
+    /// A map without a parent.
+    pub const fn root(id: MapId) -> Self {
+        Self {
+            id,
+            parent: None,
+            depth: 0,
+        }
+    }
+
+    /// A child of this map.
+    #[must_use]
+    pub const fn child(&self, id: MapId) -> Self {
+        Self {
+            id,
+            parent: Some(self.id),
+            depth: self.depth + 1,
+        }
+    }
+}
+
 /// A volume, as the pool remembers it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeInfo {
-    /// Key of the volume in map rows; never shown to hosts. Not reused while rows with it exist.
+    /// Number of the volume; never shown to hosts. Volumes and maps are numbered together.
     pub id: u32,
+    /// The map that says where its sub-blocks are; never shown to hosts either.
+    pub map: MapId,
     /// Name, unique in the pool; at most [`VOLUME_NAME_BYTES_MAX`] bytes.
     pub name: String,
     /// NVMe namespace identifier (1-based).
@@ -410,19 +467,32 @@ pub struct Mapping {
     pub crc32c: u32,
 }
 
+impl Mapping {
+    /// Nothing is mapped, and nothing is inherited.
+    pub const HOLE: Self = Self {
+        pba: Pba::HOLE,
+        crc32c: 0,
+    };
+
+    /// Whether it is a hole, and no mapping.
+    pub const fn is_hole(&self) -> bool {
+        self.pba.is_hole()
+    }
+}
+
 /// How much a store holds, kept up with every batch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Mapped sub-blocks by volume id; volumes without any are left out.
-    pub mapped: BTreeMap<u32, u64>,
+    /// Mapped sub-blocks by map, without holes; maps without any are left out.
+    pub mapped: BTreeMap<MapId, u64>,
     /// Rows of blocks by drive index; drives without any are left out.
     pub blocks: BTreeMap<u16, u64>,
 }
 
 impl Totals {
     /// Counts a mapping that is there.
-    pub fn add_mapping(&mut self, volume: u32) {
-        *self.mapped.entry(volume).or_default() += 1;
+    pub fn add_mapping(&mut self, map: MapId) {
+        *self.mapped.entry(map).or_default() += 1;
     }
 
     /// Counts a block row that is there.
@@ -431,8 +501,8 @@ impl Totals {
     }
 
     /// Follows the change of a mapping; false if that cannot be.
-    pub(crate) fn change_mapping(&mut self, volume: u32, before: bool, after: bool) -> bool {
-        change(&mut self.mapped, volume, before, after)
+    pub(crate) fn change_mapping(&mut self, map: MapId, before: bool, after: bool) -> bool {
+        change(&mut self.mapped, map, before, after)
     }
 
     /// Follows the change of a block's row; false if that cannot be.
@@ -502,6 +572,7 @@ mod tests {
     fn a_volume_knows_which_sub_blocks_are_being_trimmed() {
         let volume = VolumeInfo {
             id: 1,
+            map: 1,
             name: "v".to_owned(),
             nsid: 1,
             uuid: Uuid::nil(),

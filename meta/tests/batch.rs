@@ -102,7 +102,7 @@ fn map(start: u64, entries: &[(Option<u64>, Option<NewBlock>)]) -> Record {
         })
         .collect();
     Record::Map {
-        volume: 1,
+        map: 1,
         start,
         entries,
     }
@@ -155,7 +155,7 @@ fn contradicting_records_are_refused_and_nothing_of_them_is_applied() {
         // Frees a block more often than it is mapped.
         &[
             Record::Unmap {
-                volume: 1,
+                map: 1,
                 entries: vec![(0, Pba(5))],
             },
             map(7, &[(Some(5), None)]),
@@ -164,7 +164,7 @@ fn contradicting_records_are_refused_and_nothing_of_them_is_applied() {
         &[map(7, &[(None, new(5, 2))])],
         // Trims the same sub-block twice.
         &[Record::Unmap {
-            volume: 1,
+            map: 1,
             entries: vec![(0, Pba(5)), (0, Pba(5))],
         }],
         // Forgets what the record before it mapped.

@@ -120,7 +120,7 @@ fn the_journal_goes_on_when_the_file_system_is_full() {
     let media = Arc::new(pool.open_journal().unwrap());
     let mut journal = Journal::create(media.clone(), 1, JournalConfig::default()).unwrap();
     let record = Record::Unmap {
-        volume: 1,
+        map: 1,
         entries: vec![(1, meta::Pba(2)); 1000],
     };
     let mut seq = 0;

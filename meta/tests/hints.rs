@@ -72,7 +72,7 @@ impl Model {
             }
         }
         Record::Map {
-            volume: 1,
+            map: 1,
             start,
             entries,
         }

@@ -103,7 +103,7 @@ impl Model {
             self.release(old);
         }
         Record::Map {
-            volume,
+            map: volume,
             start: range.start,
             entries,
         }
@@ -120,7 +120,10 @@ impl Model {
             self.map.remove(&(volume, *sub_block));
             self.release(*pba);
         }
-        Record::Unmap { volume, entries }
+        Record::Unmap {
+            map: volume,
+            entries,
+        }
     }
 
     fn record(&mut self) -> Record {

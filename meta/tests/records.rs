@@ -69,12 +69,12 @@ fn the_largest_records_fit_the_usual_limit_of_a_payload() {
         }),
     };
     let map = Record::Map {
-        volume: 1,
+        map: 1,
         start: 0,
         entries: vec![entry; MAP_ENTRIES_MAX],
     };
     let unmap = Record::Unmap {
-        volume: 1,
+        map: 1,
         entries: vec![(1, meta::Pba(1)); UNMAP_ENTRIES_MAX],
     };
     let limit = meta::JournalConfig::default().payload_bytes_max as usize;
@@ -89,7 +89,7 @@ fn the_largest_records_fit_the_usual_limit_of_a_payload() {
 #[test]
 fn a_range_of_sub_blocks_that_overflows_is_refused() {
     let record = Record::Map {
-        volume: 1,
+        map: 1,
         start: u64::MAX,
         entries: vec![meta::MapEntry {
             old: None,

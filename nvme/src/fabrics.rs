@@ -330,6 +330,18 @@ mod tests {
     }
 
     #[test]
+    fn a_property_is_set_to_all_of_its_eight_bytes() {
+        let value = 0x0102_0304_0506_0708;
+        let sqe = FabricsCommand::property_set(0x28, true, value);
+        let set = FabricsCommand::PropertySet {
+            offset: 0x28,
+            wide: true,
+            value,
+        };
+        assert_eq!(FabricsCommand::parse(&sqe), Ok(set));
+    }
+
+    #[test]
     fn a_name_of_256_bytes_without_a_nul_points_at_its_field() {
         let mut bytes = data().encode();
         bytes[SUBNQN_AT..SUBNQN_AT + 256].fill(b'x');

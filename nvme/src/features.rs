@@ -443,6 +443,16 @@ mod tests {
     fn times_and_behaviors_that_are_reserved_are_refused() {
         assert_eq!(Timestamp::decode(&[0; 7]), None);
         assert_eq!(Timestamp::decode(&[0, 0, 0, 0, 0, 0, 4, 0]), None);
+        for (may_have_stopped, set_by_host) in
+            [(false, false), (false, true), (true, false), (true, true)]
+        {
+            let time = Timestamp {
+                milliseconds: 7,
+                may_have_stopped,
+                set_by_host,
+            };
+            assert_eq!(Timestamp::decode(&time.encode()), Some(time));
+        }
         let late = Timestamp {
             milliseconds: u64::MAX,
             ..Default::default()

@@ -147,6 +147,10 @@ mod tests {
         assert_eq!(decode_controller_list(&page), Some(vec![7; 2047]));
         assert_eq!(decode_controller_list(&page[1..]), None);
         assert_eq!(decode_controller_list(&[0xff; 4096]), None);
+        // One more than there is room for.
+        let mut page = page;
+        page[..2].copy_from_slice(&2048u16.to_le_bytes());
+        assert_eq!(decode_controller_list(&page), None);
     }
 
     proptest! {

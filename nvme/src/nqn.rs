@@ -221,6 +221,7 @@ mod tests {
         ] {
             assert_eq!(Nqn::new(text), Err(error), "{text:?}");
         }
+        assert!(Nqn::new(&format!("nqn.{}", "x".repeat(219))).is_ok());
         assert_eq!(
             Nqn::new(&format!("nqn.{}", "x".repeat(220))),
             Err(NqnError::TooLong)
@@ -236,6 +237,7 @@ mod tests {
             "nqn.2014-08.org.nvmexpress:uuid:F81D4FAE-7dec-11d0-a765-00a0c91e6bf6",
             "nqn.2014-08.org.nvmexpress:NVMf:uuid:old",
             "nqn.2026-01.x:other",
+            "nqn.2026-01.com.my-example:other",
         ] {
             assert_eq!(Nqn::new(text).unwrap().check_form(), Ok(()), "{text}");
         }
@@ -260,6 +262,7 @@ mod tests {
             ("nqn.x", Date),
             ("nqn.2026-11.:a", Domain),
             ("nqn.2026-11.org..example:a", Domain),
+            ("nqn.2026-11.org.my_example:a", Domain),
             ("nqn.2026-11.-x:a", Domain),
             ("nqn.2026-11.org.example", Name),
             ("nqn.2026-11.org.example:", Name),

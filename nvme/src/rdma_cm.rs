@@ -215,4 +215,18 @@ mod tests {
             Err(RdmaCmStatus::InvalidHsqSize)
         );
     }
+
+    #[test]
+    fn an_answer_that_is_short_or_of_another_format_is_none() {
+        let (accept, reject) = (RdmaCmAccept { crqsize: 32 }, RdmaCmReject { status: 4 });
+        assert_eq!(RdmaCmAccept::parse(&accept.encode()), Some(accept));
+        assert_eq!(RdmaCmReject::parse(&reject.encode()), Some(reject));
+        assert_eq!(RdmaCmAccept::parse(&accept.encode()[..4]), Some(accept));
+        for len in 0..4 {
+            assert_eq!(RdmaCmAccept::parse(&accept.encode()[..len]), None);
+            assert_eq!(RdmaCmReject::parse(&reject.encode()[..len]), None);
+        }
+        assert_eq!(RdmaCmAccept::parse(&[1, 0, 32, 0]), None);
+        assert_eq!(RdmaCmReject::parse(&[0, 1, 4, 0]), None);
+    }
 }

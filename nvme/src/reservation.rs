@@ -664,10 +664,17 @@ mod tests {
         assert_eq!(bytes[72..74], [0xbb, 0xaa]);
         assert_eq!(&bytes[80..96], b"0123456789abcdef");
         assert_eq!(ReservationReport::total_bytes(&bytes, true), Some(128));
+        let short = report.encode(false);
+        let total = ReservationReport::total_bytes(&short, false);
+        assert_eq!(total, Some(short.len()));
         assert_eq!(
             ReservationReport::decode(&bytes, true).as_ref(),
             Some(&report)
         );
+        let mut free = report.clone();
+        free.registrants[0].is_holder = false;
+        let decoded = ReservationReport::decode(&free.encode(true), true);
+        assert_eq!(decoded, Some(free));
         // struct nvme_reservation_status.
         let bytes = report.encode(false);
         assert_eq!(bytes.len(), 48);

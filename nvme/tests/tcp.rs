@@ -108,6 +108,32 @@ fn what_linux_sends_reads_back_to_the_same_bytes() {
     }
 }
 
+#[test]
+fn a_pdu_of_padding_without_data_is_refused() {
+    // A command capsule whose data begins at a multiple of 128 bytes, as the controller asked.
+    let parse = |length: u8| {
+        let common = [PduType::CapsuleCmd as u8, 0, 72, 128, length, 0, 0, 0];
+        Frame::parse(&common, Sender::Host, Digests::default(), 31)
+    };
+    assert!(parse(128).is_err());
+    assert_eq!(parse(132).map(|frame| frame.data_bytes), Ok(4));
+}
+
+#[test]
+fn a_target_takes_at_least_4096_bytes_in_a_pdu_and_a_multiple_of_four() {
+    for (max_h2c_data, is_right) in [(4096, true), (4100, true), (4092, false), (4098, false)] {
+        let mut bytes = Vec::new();
+        let response = IcResp {
+            alignment: 0,
+            digests: Digests::default(),
+            max_h2c_data,
+        };
+        response.emit(&mut bytes);
+        let parsed = parse(&bytes, Sender::Controller, Digests::default(), 0);
+        assert_eq!(parsed.is_ok(), is_right, "{max_h2c_data}");
+    }
+}
+
 fn digests() -> impl Strategy<Value = Digests> + Clone {
     (any::<bool>(), any::<bool>()).prop_map(|(header, data)| Digests { header, data })
 }

@@ -4,12 +4,13 @@
 //! Guarantees: no reactor waits for another one to count, because each queue has counters of its own; a
 //! sum misses nothing and counts nothing twice, whichever queues come and go.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 use crate::lock::lock;
 
@@ -29,7 +30,7 @@ impl Counter {
     }
 }
 
-/// The counters of one queue. Aligned to cache lines, so that queues of two reactors share none.
+/// The counters of one queue, or of what one queue does to one volume. Aligned to cache lines, so that queues of two reactors share none.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct QueueCounters {
@@ -99,9 +100,55 @@ pub(crate) struct Health {
     started: Instant,
     /// By the names of their reactors.
     queues: Mutex<BTreeMap<Box<str>, Queues>>,
+    /// By the volumes that they are about.
+    volumes: Mutex<HashMap<Uuid, Queues>>,
 }
 
-/// The queues of a reactor.
+/// What one queue does to one volume.
+#[derive(Debug)]
+pub(crate) struct VolumeCounters {
+    volume: Uuid,
+    counters: Arc<QueueCounters>,
+    health: Arc<Health>,
+}
+
+impl VolumeCounters {
+    pub(crate) fn count_read(&self, bytes: u64) {
+        self.counters.count_read(bytes);
+    }
+
+    pub(crate) fn count_write(&self, bytes: u64) {
+        self.counters.count_write(bytes);
+    }
+}
+
+impl Drop for VolumeCounters {
+    fn drop(&mut self) {
+        if let Some(queues) = lock(&self.health.volumes).get_mut(&self.volume) {
+            queues.retire(&self.counters);
+        }
+    }
+}
+
+/// The counters of a controller's queues.
+#[derive(Debug, Default)]
+pub(crate) struct ControllerCounters(Mutex<Queues>);
+
+impl ControllerCounters {
+    pub(crate) fn enrol(&self, counters: Arc<QueueCounters>) {
+        lock(&self.0).live.push(counters);
+    }
+
+    pub(crate) fn retire(&self, counters: &Arc<QueueCounters>) {
+        lock(&self.0).retire(counters);
+    }
+
+    pub(crate) fn totals(&self) -> Totals {
+        lock(&self.0).totals()
+    }
+}
+
+/// Counters that are summed: those of the queues of a reactor or of a controller, or those of a volume.
 #[derive(Debug, Default)]
 struct Queues {
     gone: Totals,
@@ -109,6 +156,15 @@ struct Queues {
 }
 
 impl Queues {
+    /// Its counts stay in the sum.
+    fn retire(&mut self, counters: &Arc<QueueCounters>) {
+        let at = self.live.iter().position(|c| Arc::ptr_eq(c, counters));
+        if let Some(at) = at {
+            self.live.swap_remove(at);
+            self.gone = self.gone.plus(counters.totals());
+        }
+    }
+
     fn totals(&self) -> Totals {
         let live = self.live.iter().map(|counters| counters.totals());
         live.fold(self.gone, Totals::plus)
@@ -120,6 +176,7 @@ impl Health {
         Self {
             started: Instant::now(),
             queues: Mutex::default(),
+            volumes: Mutex::default(),
         }
     }
 
@@ -135,12 +192,32 @@ impl Health {
     /// The queue has ended; its counts stay in the sums.
     pub(crate) fn retire(&self, counters: &Arc<QueueCounters>) {
         for queues in lock(&self.queues).values_mut() {
-            let at = queues.live.iter().position(|c| Arc::ptr_eq(c, counters));
-            if let Some(at) = at {
-                queues.live.swap_remove(at);
-                queues.gone = queues.gone.plus(counters.totals());
-            }
+            queues.retire(counters);
         }
+    }
+
+    /// Counters for what a queue does to a volume. The queue drops them when it forgets the volume.
+    pub(crate) fn enrol_volume(self: &Arc<Self>, volume: Uuid) -> VolumeCounters {
+        let counters = Arc::new(QueueCounters::default());
+        let mut all = lock(&self.volumes);
+        all.entry(volume).or_default().live.push(counters.clone());
+        VolumeCounters {
+            volume,
+            counters,
+            health: self.clone(),
+        }
+    }
+
+    /// The volume was deleted.
+    pub(crate) fn forget_volume(&self, volume: Uuid) {
+        lock(&self.volumes).remove(&volume);
+    }
+
+    /// What hosts did to a volume.
+    pub(crate) fn of_volume(&self, volume: Uuid) -> Totals {
+        let all = lock(&self.volumes);
+        all.get(&volume)
+            .map_or_else(Totals::default, Queues::totals)
     }
 
     /// All figures now.
@@ -196,5 +273,37 @@ mod tests {
         );
         assert_eq!(health.of_reactor("data1").0, 1);
         assert_eq!(health.of_reactor("data2"), (0, Totals::default()));
+    }
+
+    #[test]
+    fn a_volume_keeps_its_counts_when_queues_forget_it_and_loses_them_when_it_is_deleted() {
+        let health = Arc::new(Health::new());
+        let (one, other) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        let first = health.enrol_volume(one);
+        let second = health.enrol_volume(one);
+        first.count_read(4096);
+        second.count_write(512);
+        health.enrol_volume(other).count_write(8192);
+        drop(first);
+        let totals = health.of_volume(one);
+        assert_eq!((totals.commands(), totals.bytes_read), (2, 4096));
+        assert_eq!(health.of_volume(other).bytes_written, 8192);
+        health.forget_volume(one);
+        assert_eq!(health.of_volume(one), Totals::default());
+        drop(second);
+        assert_eq!(health.of_volume(one), Totals::default());
+    }
+
+    #[test]
+    fn a_controller_counts_what_its_queues_did_also_those_that_are_gone() {
+        let (health, counters) = (Health::new(), ControllerCounters::default());
+        let queues = [health.enrol("data0"), health.enrol("data1")];
+        for queue in &queues {
+            counters.enrol(queue.clone());
+            queue.count_read(4096);
+        }
+        counters.retire(&queues[0]);
+        assert_eq!(counters.totals().read_commands, 2);
+        assert_eq!(counters.totals().bytes_read, 8192);
     }
 }

@@ -4,6 +4,8 @@ use dedup::PoolStatus;
 use meta::FingerprintFunction;
 use serde::{Deserialize, Serialize};
 
+use crate::counters::Totals;
+
 /// The figures of a transport since the daemon started.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TransportFigures {
@@ -102,6 +104,12 @@ pub struct PoolSpace {
     /// How often a content is mapped: `logical_bytes` by the bytes of all contents before compression;
     /// 1 for an empty pool.
     pub dedup_ratio: f64,
+    /// Free for new data.
+    #[serde(default)]
+    pub free_bytes: u64,
+    /// Freed, and free for new data when a flush has made that durable.
+    #[serde(default)]
+    pub reclaiming_bytes: u64,
     /// What compression saves: without it, `used_bytes` would be that much more.
     pub compression_saved_bytes: u64,
     /// How fingerprints are computed: `clnh` or `blake3`.
@@ -126,6 +134,33 @@ pub struct AttachedHost {
     pub tls: Option<String>,
     /// Its I/O queues.
     pub queues: u16,
+    /// What it did since it attached.
+    #[serde(default)]
+    pub io: IoFigures,
+}
+
+/// Reads and writes that succeeded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IoFigures {
+    /// Read commands.
+    pub read_commands: u64,
+    /// Write commands, those without data (Write Zeroes, Copy) included.
+    pub write_commands: u64,
+    /// Bytes that were read.
+    pub read_bytes: u64,
+    /// Bytes that hosts sent.
+    pub written_bytes: u64,
+}
+
+impl From<Totals> for IoFigures {
+    fn from(totals: Totals) -> Self {
+        Self {
+            read_commands: totals.read_commands,
+            write_commands: totals.write_commands,
+            read_bytes: totals.bytes_read,
+            written_bytes: totals.bytes_written,
+        }
+    }
 }
 
 impl PoolSpace {
@@ -143,6 +178,8 @@ impl PoolSpace {
             metadata_bytes: status.metadata_bytes,
             logical_bytes: status.logical_bytes,
             dedup_ratio,
+            free_bytes: status.free_bytes,
+            reclaiming_bytes: status.reclaiming_bytes,
             compression_saved_bytes: saved,
             fingerprint: status.fingerprint,
         }
@@ -216,6 +253,45 @@ impl SpaceDetail {
     }
 }
 
+/// What happened on the network of a reactor since the daemon started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NetworkFigures {
+    /// Soft RoCE: packets received.
+    pub rdma_packets_received: u64,
+    /// Soft RoCE: packets sent.
+    pub rdma_packets_sent: u64,
+    /// Soft RoCE: packets sent again, or READs asked for again.
+    pub rdma_retransmits: u64,
+    /// Soft RoCE: acknowledgements that did not come in time.
+    pub rdma_timeouts: u64,
+    /// Soft RoCE: negative acknowledgements sent.
+    pub rdma_naks_sent: u64,
+    /// Soft RoCE: negative acknowledgements received.
+    pub rdma_naks_received: u64,
+    /// Soft RoCE: packets dropped because their checksum was wrong.
+    pub rdma_checksum_errors: u64,
+    /// Soft RoCE: packets dropped because they came ahead of others.
+    pub rdma_out_of_sequence: u64,
+    /// Soft RoCE: packets dropped because nobody has a use for them.
+    pub rdma_unexpected: u64,
+    /// Soft RoCE: packets that the kernel refused to send.
+    pub rdma_send_errors: u64,
+    /// Soft RoCE: congestion notifications received.
+    pub rdma_congestion_notifications: u64,
+    /// Soft RoCE: queue pairs that failed.
+    pub rdma_queue_pair_errors: u64,
+    /// Devices of the kernel: work requests that failed.
+    pub rdma_failed_requests: u64,
+    /// TCP: bytes received.
+    pub tcp_received_bytes: u64,
+    /// TCP: bytes sent.
+    pub tcp_sent_bytes: u64,
+    /// TCP: receive system calls.
+    pub tcp_receives: u64,
+    /// TCP: send system calls.
+    pub tcp_sends: u64,
+}
+
 /// The figures of a reactor and its listeners.
 #[derive(Clone, Debug)]
 pub struct Report {
@@ -223,6 +299,8 @@ pub struct Report {
     pub transports: Vec<TransportFigures>,
     /// The reactor itself.
     pub reactor: ReactorFigures,
+    /// Its network: the devices and listeners that it has now.
+    pub network: NetworkFigures,
 }
 
 #[cfg(test)]

@@ -35,6 +35,7 @@ pub mod queue;
 pub mod reservation;
 pub mod serve;
 pub mod target;
+pub mod trace;
 
 /// The model number that hosts see.
 pub(crate) const MODEL: &str = "Onefold";

@@ -1,8 +1,3 @@
-//! Locks of data that stay valid when a holder panics.
+//! Locks of this crate. Their data is never seen half-changed: a panic of who holds one ends the process.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// Locks a mutex whose data stays valid even if a holder panicked: every change is one step.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+pub(crate) use reactor::lock_whole as lock;

@@ -3,6 +3,8 @@
 //! The logic of controllers is written against [`Queue`], so that tests can drive it with commands made
 //! by hand, and so that a transport is only an implementation of this trait.
 
+use std::time::Instant;
+
 use fabric::{QueueInfo, TlsSession};
 use nvme::{Cqe, Sqe, Status};
 use reactor::{Buffer, BufferPool};
@@ -17,6 +19,12 @@ pub trait Queue: Clone + 'static {
 
     /// The submission queue entry of a command.
     fn sqe(capsule: &Self::Capsule) -> &Sqe;
+
+    /// When a command arrived, if somebody watches commands ([`fabric::ArrivalTimes`]).
+    fn arrived(capsule: &Self::Capsule) -> Option<Instant> {
+        let _ = capsule;
+        None
+    }
 
     /// The Connect command succeeds, and will be completed next: the queue's identifier, and how many
     /// commands the host may have outstanding.
@@ -82,6 +90,10 @@ impl Queue for fabric::TargetQueue {
 
     fn sqe(capsule: &fabric::Capsule) -> &Sqe {
         &capsule.sqe
+    }
+
+    fn arrived(capsule: &fabric::Capsule) -> Option<Instant> {
+        capsule.arrived
     }
 
     fn connected(&self, qid: u16, depth: u16) {

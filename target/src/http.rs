@@ -1,11 +1,11 @@
 //! The HTTP listener of the daemon, from its start to its end.
 //!
-//! Guarantee: what other machines can reach is never answered in the clear.
+//! Guarantee: what other machines can reach is not answered in the clear, unless somebody asked for just that.
 
 use std::net::SocketAddr;
 
 use api::ApiState;
-use api::http::{HttpListener, HttpStage};
+use api::http::{Certificate, HttpListener, HttpStage};
 use subsystem::errors::Failure;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -32,18 +32,24 @@ impl Http {
         let Some(address) = args.http else {
             return Ok(Self(None));
         };
-        check(address)?;
+        let certificate = certificate(args)?;
+        check(address, certificate.is_some(), args.http_clear_text)?;
         let mut names = args.http_name.clone();
         if names.is_empty() {
             let system = rustix::system::uname();
             names.push(system.nodename().to_string_lossy().into_owned());
         }
-        let listener = HttpListener::bind(address, names).await.map_err(|error| {
+        let listener = HttpListener::bind(address, names, certificate.clone()).await;
+        let listener = listener.map_err(|error| {
             Failure::unavailable(format!(
                 "--http {address}: cannot listen there: {error}; name another address or port"
             ))
         })?;
-        tracing::info!("HTTP is answered at http://{address}/");
+        let scheme = match certificate {
+            Some(_) => "https",
+            None => "http",
+        };
+        tracing::info!("HTTP is answered at {scheme}://{address}/");
         let stage = listener.stage();
         let (stop, stopped) = oneshot::channel();
         let serving = tokio::spawn(listener.serve(async {
@@ -59,7 +65,7 @@ impl Http {
     /// The daemon serves hosts, and answers what is asked of it.
     pub(crate) fn serve(&self, state: ApiState) {
         if let Some(running) = &self.0 {
-            running.stage.serve(api::public(state));
+            running.stage.serve(api::router(state));
         }
     }
 
@@ -79,14 +85,34 @@ impl Http {
     }
 }
 
-/// Refuses to be reached from other machines: what they send and read would not be encrypted.
-fn check(address: SocketAddr) -> Result<(), Failure> {
-    match address.ip().to_canonical().is_loopback() {
-        true => Ok(()),
-        false => Err(Failure::invalid(format!(
-            "--http {address}: other machines can reach this address, and nothing there would be encrypted: listen \
-             on 127.0.0.1:{port}, and let them come by ssh -L {port}:127.0.0.1:{port} or a proxy with TLS",
-            port = address.port()
-        ))),
+/// The certificate that is configured.
+fn certificate(args: &HttpArgs) -> Result<Option<Certificate>, Failure> {
+    match (&args.http_tls_certificate, &args.http_tls_key) {
+        (None, None) => Ok(None),
+        (Some(chain), Some(key)) => Certificate::read(chain, key).map(Some),
+        _ => Err(Failure::invalid(
+            "--http-tls-certificate and --http-tls-key belong together: give both, or none",
+        )),
     }
+}
+
+/// Refuses to be reached from other machines without TLS, where nobody asked for that: what they send and read would
+/// not be encrypted.
+fn check(address: SocketAddr, is_encrypted: bool, may_be_clear: bool) -> Result<(), Failure> {
+    let is_here = address.ip().to_canonical().is_loopback();
+    if is_encrypted || is_here {
+        return Ok(());
+    }
+    if may_be_clear {
+        tracing::warn!(
+            "other machines reach {address} without TLS: whoever can read that network has the tokens they send"
+        );
+        return Ok(());
+    }
+    Err(Failure::invalid(format!(
+        "--http {address}: other machines can reach this address, and nothing there would be encrypted: give \
+         --http-tls-certificate and --http-tls-key, or listen on 127.0.0.1:{port} and let them come by ssh -L \
+         {port}:127.0.0.1:{port}; --http-clear-text serves them all the same",
+        port = address.port()
+    )))
 }

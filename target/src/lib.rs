@@ -5,12 +5,12 @@
 //! | [`cli`] | the command line, one file for each noun |
 //! | [`serve`] | `onefold serve`: the daemon, from its start to its end |
 //! | `listen`, `listeners`, `mdns` | where hosts come in, on every reactor |
-//! | `http` | the HTTP listener |
+//! | `http`, `control_socket` | where administrators come in |
 //! | [`pool`], `room` | a pool, opened or made, and its drives |
 //! | `descriptors`, `machine`, `signals` | what the system gives the daemon, and tells it |
 //! | `notify` | what the service manager is told |
 //! | [`options`], [`config`] | the options of `onefold serve`, and the configuration file that names them |
-//! | `logging`, `output` | what goes to standard error, and to standard output |
+//! | `logging`, `recorder`, `records`, `output` | what goes to standard error, to the pool's folder, and to standard output |
 //! | [`doctor`] | what of this machine would keep a target from working well |
 //! | [`size`], [`time`], [`exit`] | sizes and times as people write them, exit codes |
 //!
@@ -20,6 +20,7 @@
 
 pub mod cli;
 pub mod config;
+mod control_socket;
 mod descriptors;
 pub mod doctor;
 pub mod exit;
@@ -33,6 +34,8 @@ mod notify;
 pub mod options;
 mod output;
 pub mod pool;
+mod recorder;
+mod records;
 mod room;
 pub mod serve;
 mod signals;

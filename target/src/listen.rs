@@ -9,25 +9,30 @@
 //! - Without addresses to choose from, a machine that lacks one family of addresses serves the other.
 //! - When the target stops, no connection is taken any more, and every listener's work ends.
 
+mod figures;
+
+use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use fabric::{
-    Device, DeviceConfig, DevicePart, KnownAddresses, Listener, ListenerConfig, Provider,
-    QueueLimits, Scheme, SharedPorts, TargetQueue, TcpListener, TcpListenerConfig, TlsMode,
-    Transport, TransportAddress,
+    Device, DeviceConfig, DevicePart, KnownAddresses, Listener, ListenerConfig, LiveBounds,
+    Provider, QueueLimits, Scheme, SharedPorts, TargetQueue, TcpListener, TcpListenerConfig,
+    TlsMode, Transport, TransportAddress,
 };
 use futures_util::future::{Either, select};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, bind, ipproto, socket, sockopt};
 use subsystem::errors::Failure;
-use subsystem::figures::{RefusalFigures, Report, TransportFigures};
+use subsystem::figures::{Report, TransportFigures};
 use subsystem::limits::Limits;
 use subsystem::serve::serve_queue;
 use subsystem::target::Target;
 use subsystem::target::tls_keys::HostKeyring;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
+
+use figures::{rdma_figures, tcp_figures};
 
 /// RDMA connections that may wait for an answer.
 const RDMA_BACKLOG: usize = 1024;
@@ -116,9 +121,21 @@ pub(crate) struct Ready {
     pub(crate) others: Vec<Vec<SharedDevice>>,
 }
 
+/// Those of the bounds that can be changed while listeners are open.
+pub(crate) fn live_bounds(limits: &Limits) -> LiveBounds {
+    LiveBounds {
+        handshake_timeout: limits.handshake_timeout,
+        stall_timeout: limits.stall_timeout,
+        stall_timeout_short: limits.stall_timeout_short,
+        queue_share: limits.queue_share,
+        host_share: limits.host_share,
+    }
+}
+
 /// What is bound on one reactor.
-#[derive(Default)]
 struct Bound {
+    /// For queues that come; listeners have them too.
+    bounds: Rc<Cell<LiveBounds>>,
     /// Each with what it was opened for.
     devices: Vec<(Scheme, Device)>,
     rdma: Vec<Open<Listener>>,
@@ -162,6 +179,8 @@ pub(crate) enum Order {
     ),
     /// To ask for TLS there, or not, from the next connection on.
     SetTls(TransportAddress, TlsMode, oneshot::Sender<()>),
+    /// To hold hosts to other bounds.
+    SetBounds(LiveBounds, oneshot::Sender<()>),
     /// To listen there no longer. Queues that came in there go on.
     Remove(TransportAddress, oneshot::Sender<()>),
 }
@@ -184,7 +203,7 @@ pub(crate) async fn listen(
     ready: oneshot::Sender<Result<Ready, Failure>>,
     orders: mpsc::Receiver<Order>,
 ) {
-    let mut bound = Bound::default();
+    let mut bound = Bound::new(live_bounds(target.limits()));
     let found = bound.bind_all(&wanted, part, shared, &target);
     let failed = found.is_err();
     if ready.send(found).is_err() || failed {
@@ -239,6 +258,10 @@ async fn obey(
                 bound.set_tls(address, mode);
                 let _ = answer.send(());
             }
+            Order::SetBounds(bounds, answer) => {
+                bound.set_bounds(bounds);
+                let _ = answer.send(());
+            }
             Order::Remove(address, answer) => {
                 bound.remove(address);
                 let _ = answer.send(());
@@ -249,14 +272,32 @@ async fn obey(
 }
 
 impl Bound {
+    fn new(bounds: LiveBounds) -> Self {
+        Self {
+            bounds: Rc::new(Cell::new(bounds)),
+            devices: Vec::new(),
+            rdma: Vec::new(),
+            tcp: Vec::new(),
+            closed: Vec::new(),
+        }
+    }
+
+    fn set_bounds(&self, bounds: LiveBounds) {
+        self.bounds.set(bounds);
+        self.tcp
+            .iter()
+            .for_each(|open| open.listener.set_bounds(bounds));
+    }
+
     /// Lets the listeners take connections that do not yet.
     fn accept(&mut self, target: &Arc<Target>, lost: &Rc<Notify>) {
         for open in self.rdma.iter_mut().filter(|open| !open.accepting) {
             open.accepting = true;
             let (target, listener) = (target.clone(), open.listener.clone());
             let (close, lost) = (open.close.subscribe(), lost.clone());
+            let bounds = self.bounds.clone();
             drop(reactor::spawn(async move {
-                let accepting = accept_rdma(target.clone(), listener);
+                let accepting = accept_rdma(target.clone(), listener, bounds);
                 until_closed(&target, close, accepting, &lost).await;
             }));
         }
@@ -299,39 +340,6 @@ impl Bound {
             open.listener.set_tls(mode);
         }
     }
-
-    fn report(&self, target: &Target) -> Report {
-        let mut transports = Vec::new();
-        let mut add = |transport: Transport, mut seen: Vec<TransportFigures>| {
-            let name = transport.to_string();
-            let closed = self.closed.iter().filter(|closed| closed.transport == name);
-            seen.extend(closed.cloned());
-            if seen.is_empty() {
-                return;
-            }
-            let mut sum = TransportFigures {
-                transport: transport.to_string(),
-                ..TransportFigures::default()
-            };
-            seen.iter().for_each(|figures| sum.add(figures));
-            transports.push(sum);
-        };
-        add(
-            Transport::Rdma,
-            self.rdma
-                .iter()
-                .map(|o| rdma_figures(&o.listener))
-                .collect(),
-        );
-        add(
-            Transport::Tcp,
-            self.tcp.iter().map(|o| tcp_figures(&o.listener)).collect(),
-        );
-        Report {
-            transports,
-            reactor: target.reactor_figures(),
-        }
-    }
 }
 
 /// Takes an address from the listeners; one that stands for no other closes. Gives what those saw.
@@ -351,45 +359,6 @@ fn close_at<L>(
         stays
     });
     seen
-}
-
-fn rdma_figures(listener: &Listener) -> TransportFigures {
-    let counters = listener.counters();
-    TransportFigures {
-        accepted: counters.accepted,
-        refused: RefusalFigures {
-            too_many: counters.turned_away,
-            handshake: counters.refused_invalid,
-            no_memory: counters.refused_no_resources,
-            ..RefusalFigures::default()
-        },
-        queue_bytes: counters.queue_bytes,
-        queue_bytes_max: counters.queue_bytes_max,
-        held_bytes: counters.held_bytes,
-        held_back: counters.held_back,
-        ..TransportFigures::default()
-    }
-}
-
-fn tcp_figures(listener: &TcpListener) -> TransportFigures {
-    let counters = listener.counters();
-    TransportFigures {
-        accepted: counters.accepted,
-        refused: RefusalFigures {
-            too_many: counters.refused,
-            handshake: counters.handshakes_failed,
-            violation: counters.violations,
-            digest: counters.digest_errors,
-            stalled: counters.stalled,
-            no_memory: counters.capsules_refused,
-            ..RefusalFigures::default()
-        },
-        queue_bytes: counters.queue_bytes,
-        queue_bytes_max: counters.queue_bytes_max,
-        held_bytes: counters.held_bytes,
-        held_back: counters.held_back,
-        ..TransportFigures::default()
-    }
 }
 
 impl Bound {
@@ -576,18 +545,18 @@ fn bind_tcp(
     bound: &mut Bound,
     found: &mut Ready,
 ) -> Result<(), Failure> {
-    let limits = target.limits();
+    let (limits, bounds) = (target.limits(), bound.bounds.get());
     for address in wanted.of(Transport::Tcp) {
         let config = TcpListenerConfig {
             in_capsule_bytes: limits.tcp.in_capsule_bytes,
+            queue_share: bounds.queue_share,
+            host_share: bounds.host_share,
+            handshake_timeout: bounds.handshake_timeout,
+            stall_timeout: bounds.stall_timeout,
+            stall_timeout_short: bounds.stall_timeout_short,
             depth_max: limits.tcp.depth,
             capsule_bytes_max: limits.tcp.capsule_bytes_max / part.count.max(1),
             connections_max: limits.tcp_connections,
-            queue_share: limits.queue_share,
-            host_share: limits.host_share,
-            handshake_timeout: limits.handshake_timeout,
-            stall_timeout: limits.stall_timeout,
-            stall_timeout_short: limits.stall_timeout_short,
             reuse_port: part.count > 1,
             paced: wanted.tcp_pacing,
             tls: wanted.tls,
@@ -639,15 +608,16 @@ fn has_ipv6() -> bool {
 }
 
 /// Takes connections until the device closes.
-async fn accept_rdma(target: Arc<Target>, listener: Rc<Listener>) {
-    let limits = QueueLimits {
-        in_capsule_bytes: target.limits().rdma.in_capsule_bytes,
-        queue_share: target.limits().queue_share,
-        host_share: target.limits().host_share,
-        ..QueueLimits::default()
-    };
+async fn accept_rdma(target: Arc<Target>, listener: Rc<Listener>, bounds: Rc<Cell<LiveBounds>>) {
     while let Some(incoming) = listener.accept().await {
         let peer = incoming.peer;
+        let bounds = bounds.get();
+        let limits = QueueLimits {
+            in_capsule_bytes: target.limits().rdma.in_capsule_bytes,
+            queue_share: bounds.queue_share,
+            host_share: bounds.host_share,
+            ..QueueLimits::default()
+        };
         match TargetQueue::accept_rdma(incoming, limits) {
             Ok(queue) => drop(reactor::spawn(serve_queue(target.clone(), queue))),
             Err(error) => {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dedup::ErrorKind;
-use fabric::{TlsMode, TransportAddress};
+use fabric::{LiveBounds, TlsMode, TransportAddress};
 use futures_util::future::join_all;
 use subsystem::catalog::{Catalog, PortChange, PortConfig};
 use subsystem::errors::Failure;
@@ -145,7 +145,21 @@ impl Listeners {
         }
     }
 
-    /// Adds a listener, for good.
+    /// Holds hosts to other bounds.
+    pub(crate) async fn set_bounds(&self, bounds: LiveBounds) {
+        for reactor in &self.reactors {
+            let (question, answer) = oneshot::channel();
+            if reactor
+                .send(Order::SetBounds(bounds, question))
+                .await
+                .is_ok()
+            {
+                let _ = answer.await;
+            }
+        }
+    }
+
+    /// Adds a listener; `kept` is whether the pool stores it.
     ///
     /// # Errors
     /// There is one, it cannot listen there, or the pool takes no changes.
@@ -155,6 +169,7 @@ impl Listeners {
         control: &reactor::Handle,
         address: TransportAddress,
         set: PortChange,
+        kept: bool,
     ) -> Result<PortConfig, Failure> {
         let _one_at_a_time = self.missing.lock().await;
         if let Some(known) = port_of(&target.catalog(), address) {
@@ -163,7 +178,10 @@ impl Listeners {
                 known.id
             )));
         }
-        let mut port = PortConfig::new(0, address);
+        let mut port = PortConfig {
+            is_transient: !kept,
+            ..PortConfig::new(0, address)
+        };
         set.apply(&mut port)?;
         // What cannot be must not begin to listen.
         port.check()?;

@@ -5,8 +5,12 @@ use std::io::{self, IsTerminal};
 use std::sync::OnceLock;
 
 use subsystem::errors::Failure;
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::{FilterFn, LevelFilter};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, fmt, reload};
+
+use crate::recorder::EventLayer;
 
 /// The variable that sets what is logged, in the syntax of tracing's `EnvFilter`.
 pub(crate) const LOG_VARIABLE: &str = "ONEFOLD_LOG";
@@ -27,6 +31,16 @@ const PARTS: [&str; 12] = [
     "bench",
 ];
 
+/// How lines of the log are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
 /// Sets another filter.
 type Set = Box<dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync>;
 
@@ -37,22 +51,31 @@ static SET: OnceLock<Set> = OnceLock::new();
 ///
 /// # Errors
 /// The variable holds something that is no filter.
-pub(crate) fn start(of_daemon: Option<&str>) -> Result<(), Failure> {
+pub(crate) fn start(of_daemon: Option<(&str, LogFormat)>) -> Result<(), Failure> {
     let filter = match of_daemon {
-        Some(text) => filter(text).map_err(Failure::invalid)?,
+        Some((text, _)) => filter(text).map_err(Failure::invalid)?,
         None => of_variable()?,
     };
-    // Fails only when a logger is set already: then that one is used.
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let (filter, handle) = reload::Layer::new(filter);
+    let log = fmt::layer()
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal())
         // A log that cannot be written (a closed terminal, a pipe without a reader) is lost. The default complains
         // on standard error, which panics then.
-        .log_internal_errors(false)
-        .with_filter_reloading();
-    let handle = log.reload_handle();
-    if log.try_init().is_ok() {
+        .log_internal_errors(false);
+    let log = match of_daemon {
+        Some((_, LogFormat::Json)) => log.json().flatten_event(true).boxed(),
+        Some((_, LogFormat::Text)) | None => log.boxed(),
+    };
+    let log = log.with_filter(filter);
+    let events = of_daemon.map(|_| {
+        let takes = FilterFn::new(|metadata| EventLayer::takes(metadata, &PARTS));
+        // Coarser than this none is: a level that nobody wants costs a look at a number.
+        EventLayer.with_filter(takes.with_max_level_hint(LevelFilter::INFO))
+    });
+    let subscriber = tracing_subscriber::registry().with(log).with(events);
+    // Fails only when a logger is set already: then that one is used.
+    if subscriber.try_init().is_ok() {
         let set = move |filter| handle.reload(filter).map_err(|error| error.to_string());
         let _ = SET.set(Box::new(set));
     }

@@ -13,10 +13,20 @@ pub(crate) fn print(text: &str) {
         .and_then(|()| stdout.flush());
 }
 
+/// Prints one of several results as JSON on one line.
+pub(crate) fn print_line(value: &impl Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string(value).map_err(|e| no_json(&e))?;
+    print(&(text + "\n"));
+    Ok(())
+}
+
+fn no_json(error: &serde_json::Error) -> Failure {
+    Failure::new(dedup::ErrorKind::Internal, format!("no JSON: {error}"))
+}
+
 /// Prints a result as JSON, indented, with a final newline.
 pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
-    let text = serde_json::to_string_pretty(value)
-        .map_err(|e| Failure::new(dedup::ErrorKind::Internal, format!("no JSON: {e}")))?;
+    let text = serde_json::to_string_pretty(value).map_err(|e| no_json(&e))?;
     print(&(text + "\n"));
     Ok(())
 }

@@ -15,7 +15,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::Reloaded;
-use api::socket::{ApiSocket, SOCKET_NAME};
 use api::{ApiState, Daemon};
 use dedup::{Engine, ErrorKind};
 use fabric::{TlsMode, Transport, TransportAddress};
@@ -34,9 +33,10 @@ use subsystem::target::{Target, TargetParts};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::config::{self, Changes, ReadAgain, Running};
+use crate::control_socket;
 use crate::descriptors::{self, Asked};
 use crate::http::Http;
-use crate::listen::{Part, Wanted, listen};
+use crate::listen::{Part, Wanted, listen, live_bounds};
 use crate::listeners::{Listeners, port_of};
 use crate::logging;
 use crate::machine;
@@ -45,6 +45,8 @@ use crate::notify;
 use crate::options::{DEFAULT_MEMORY_POOL, DEFAULT_POOL, DriveArg, ServeArgs};
 use crate::output::print;
 use crate::pool::{self, Create, OpenPool, PoolRequest};
+use crate::recorder;
+use crate::records;
 use crate::signals::{Signals, Told};
 
 /// Buffers of the control reactor: for labels, and for what the engine does not bounce itself.
@@ -72,7 +74,9 @@ pub fn run(args: &ServeArgs, read_again: ReadAgain) -> Result<(), Failure> {
         .enable_all()
         .build()
         .map_err(|e| internal("cannot start the control runtime", &e))?;
-    runtime.block_on(serve(Running::new(args.clone(), read_again)))
+    let served = runtime.block_on(serve(Running::new(args.clone(), read_again)));
+    recorder::drain();
+    served
 }
 
 fn internal(what: &str, error: &dyn std::fmt::Display) -> Failure {
@@ -269,13 +273,10 @@ async fn serve_pool(
         tracing::warn!(%error, "how volumes are shown is not kept yet: the next change keeps it");
     }
     let dir = &pool.paths.dir;
-    let api = ApiSocket::bind(dir).map_err(|e| {
-        Failure::unavailable(format!(
-            "the control socket '{}' cannot be made: {e}",
-            dir.join(SOCKET_NAME).display()
-        ))
-    })?;
+    let api = control_socket::bind(dir, running.options().http.api_group.as_deref())?;
 
+    let events = records::events(pool);
+    recorder::begin(events.clone());
     let catalog = target.catalog();
     let kept = catalog.ports.values().filter(|port| !port.is_transient);
     let kept: Vec<_> = kept.map(|port| (port.address, port.tls)).collect();
@@ -310,8 +311,15 @@ async fn serve_pool(
         dir: pool.dir.clone(),
         control: control.clone(),
         daemon: node.clone(),
+        events,
+        tasks: Arc::default(),
+        history: records::history(pool),
+        refused: Arc::default(),
         audit: Arc::default(),
     };
+    let scrubs = tokio::spawn(api::scrub::keep_schedule(state.clone()));
+    let history = state.history.clone();
+    let looking = tokio::spawn(api::history::keep(state.clone()));
     let api = tokio::spawn(api.serve(api::router(state.clone()), async {
         let _ = api_stopped.await;
     }));
@@ -374,6 +382,11 @@ async fn serve_pool(
     if let Ok(Err(error)) = ended.await {
         tracing::warn!(%error, "the clean end was not noted: it will count as an unsafe shutdown");
     }
+    scrubs.abort();
+    looking.abort();
+    if let Err(error) = history.save() {
+        tracing::warn!(%error, "the last minute of the history is not kept");
+    }
     let _ = stop_api.send(());
     let _ = tokio::time::timeout(Duration::from_secs(1), api).await;
     outcome
@@ -429,32 +442,109 @@ impl Node {
         wanted: &ServeArgs,
     ) -> Result<Changes, Failure> {
         let (applied, waiting) = running.differences(wanted);
-        let applied = config::names(&applied);
-        if applied.iter().any(|key| key == "tls.mode") {
-            // Those that the pool keeps have a mode of their own.
-            let catalog = self.target.catalog();
-            let ports = catalog.ports.values().filter(|port| port.is_transient);
-            let is_tcp =
-                |port: &&Arc<PortConfig>| port.address.scheme.transport() == Transport::Tcp;
-            for port in ports.filter(is_tcp) {
-                let set = PortChange {
-                    tls: Some(wanted.tls),
-                    ..PortChange::default()
-                };
-                let (target, id) = (self.target.clone(), port.id);
-                self.listeners.set(target, &self.control, id, set).await?;
-            }
+        let names = config::names(&applied);
+        let has = |key: &str| names.iter().any(|name| name == key);
+        // What can fail comes first: then nothing else has changed.
+        if has("listen.addresses") {
+            self.listen_at(&running.options().listen, wanted).await?;
         }
-        if applied.iter().any(|key| key == "log.filter") {
+        if has("pool.warn_at") {
+            self.engine.set_fill_warnings(&wanted.warn_at)?;
+        }
+        if has("log.filter") {
             logging::set(&wanted.log).map_err(Failure::invalid)?;
         }
-        running.applied(wanted);
-        let waiting = config::names(&waiting);
+        if has("tls.mode") {
+            self.set_tls(wanted.tls).await?;
+        }
+        if names
+            .iter()
+            .any(|name| name.starts_with("timeouts.") || name.starts_with("limits."))
+        {
+            self.listeners
+                .set_bounds(live_bounds(&wanted.bounds.limits()))
+                .await;
+        }
+        running.applied(&applied, wanted);
         Ok(Changes::from(Reloaded {
             file,
-            applied,
-            waiting,
+            applied: names,
+            waiting: config::names(&waiting),
         }))
+    }
+
+    /// Sets whether hosts come by TLS to the listeners of the options. Those that the pool keeps have a mode of their
+    /// own.
+    async fn set_tls(&self, tls: TlsMode) -> Result<(), Failure> {
+        let catalog = self.target.catalog();
+        let ports = catalog.ports.values().filter(|port| port.is_transient);
+        let is_tcp = |port: &&Arc<PortConfig>| port.address.scheme.transport() == Transport::Tcp;
+        for port in ports.filter(is_tcp) {
+            let (target, id) = (self.target.clone(), port.id);
+            self.listeners
+                .set(target, &self.control, id, tls_of(port.address, tls))
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// Listens at the addresses that are wanted instead of those that were. Listeners that the pool keeps stay.
+    async fn listen_at(
+        &self,
+        were: &[TransportAddress],
+        wanted: &ServeArgs,
+    ) -> Result<(), Failure> {
+        let catalog = self.target.catalog();
+        let mut added = Vec::new();
+        for address in wanted
+            .listen
+            .iter()
+            .filter(|address| !were.contains(address))
+        {
+            if port_of(&catalog, *address).is_some()
+                || added.iter().any(|(known, _)| known == address)
+            {
+                continue;
+            }
+            let (target, set) = (self.target.clone(), tls_of(*address, wanted.tls));
+            match self
+                .listeners
+                .add(target, &self.control, *address, set, false)
+                .await
+            {
+                Ok(port) => added.push((*address, port.id)),
+                Err(failure) => {
+                    for (_, id) in added {
+                        // It was there a moment ago; a daemon that stops needs it no longer.
+                        let _ = self
+                            .listeners
+                            .remove(self.target.clone(), &self.control, id)
+                            .await;
+                    }
+                    return Err(failure);
+                }
+            }
+        }
+        for address in were
+            .iter()
+            .filter(|address| !wanted.listen.contains(address))
+        {
+            let port = port_of(&catalog, *address).filter(|port| port.is_transient);
+            if let Some(port) = port {
+                self.listeners
+                    .remove(self.target.clone(), &self.control, port.id)
+                    .await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The TLS mode of the options, for a listener at that address.
+fn tls_of(address: TransportAddress, tls: TlsMode) -> PortChange {
+    PortChange {
+        tls: (address.scheme.transport() == Transport::Tcp).then_some(tls),
+        ..PortChange::default()
     }
 }
 
@@ -473,7 +563,9 @@ impl Daemon for Node {
         set: PortChange,
     ) -> BoxFuture<'_, Result<PortConfig, Failure>> {
         let (target, control) = (self.target.clone(), &self.control);
-        self.listeners.add(target, control, address, set).boxed()
+        self.listeners
+            .add(target, control, address, set, true)
+            .boxed()
     }
 
     fn set_listener(&self, id: u16, set: PortChange) -> BoxFuture<'_, Result<PortConfig, Failure>> {

@@ -5,12 +5,13 @@
 use std::time::Duration;
 
 /// The units, in microseconds.
-const UNITS: [(&str, u64); 5] = [
+const UNITS: [(&str, u64); 6] = [
     ("us", 1),
     ("ms", 1_000),
     ("s", 1_000_000),
     ("m", 60_000_000),
     ("h", 3_600_000_000),
+    ("d", 86_400_000_000),
 ];
 
 /// The shortest and the longest time that a host may be waited for.
@@ -30,6 +31,27 @@ pub fn parse_timeout(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Parses how long something counts, or `never` if it does not end. A number alone is days.
+///
+/// # Errors
+/// It is no time, or not at least a second.
+pub fn parse_lifetime(text: &str) -> Result<Lifetime, String> {
+    if text == "never" {
+        return Ok(Lifetime(None));
+    }
+    let time = parse(text, "d", "90d")?;
+    match time >= TIMEOUTS[0] {
+        true => Ok(Lifetime(Some(time))),
+        false => Err(format!(
+            "'{text}' is not a time of a second or more, or never"
+        )),
+    }
+}
+
+/// How long something counts; `None` for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lifetime(pub Option<Duration>);
+
 /// Parses how long a thread polls. A number alone is microseconds.
 ///
 /// # Errors
@@ -44,7 +66,9 @@ pub fn parse_spin(text: &str) -> Result<Duration, String> {
 
 fn parse(text: &str, alone: &str, such_as: &str) -> Result<Duration, String> {
     let malformed = || {
-        format!("'{text}' is not a time: write a number with us, ms, s, m or h, such as {such_as}")
+        format!(
+            "'{text}' is not a time: write a number with us, ms, s, m, h or d, such as {such_as}"
+        )
     };
     let trimmed = text.trim();
     let digits = trimmed.bytes().take_while(u8::is_ascii_digit).count();
@@ -60,9 +84,34 @@ fn parse(text: &str, alone: &str, such_as: &str) -> Result<Duration, String> {
     Ok(Duration::from_micros(micros))
 }
 
+/// A time for people: its two largest units, such as `3d 4h` or `12s`.
+#[must_use]
+pub fn format_duration(seconds: u64) -> String {
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds}s"),
+        (0, 0, _) => format!("{minutes}m {}s", seconds % 60),
+        (0, _, _) => format!("{hours}h {}m", minutes % 60),
+        _ => format!("{days}d {}h", hours % 24),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn people_see_the_two_largest_units() {
+        for (seconds, text) in [
+            (0, "0s"),
+            (59, "59s"),
+            (61, "1m 1s"),
+            (7260, "2h 1m"),
+            (273_600, "3d 4h"),
+        ] {
+            assert_eq!(format_duration(seconds), text);
+        }
+    }
 
     #[test]
     fn times_have_units_and_a_number_alone_has_the_options_own() {
@@ -85,6 +134,18 @@ mod tests {
                 Ok(Duration::from_micros(micros)),
                 "{text}"
             );
+        }
+    }
+
+    #[test]
+    fn a_lifetime_is_in_days_or_never_ends() {
+        for (text, seconds) in [("90", 7_776_000), ("90d", 7_776_000), ("30s", 30)] {
+            let lifetime = Lifetime(Some(Duration::from_secs(seconds)));
+            assert_eq!(parse_lifetime(text), Ok(lifetime), "{text}");
+        }
+        assert_eq!(parse_lifetime("never"), Ok(Lifetime(None)));
+        for text in ["0", "ever", "", "1y"] {
+            assert!(parse_lifetime(text).is_err(), "{text}");
         }
     }
 

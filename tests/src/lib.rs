@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod browser;
 pub mod daemon;
 pub mod guide;
 pub mod lab;

@@ -174,7 +174,7 @@ const FABRIC: House = House {
 
 const DEDUP: House = House {
     src: "dedup/src",
-    ground: &["ablation", "error", "hooks", "ranges"],
+    ground: &["ablation", "error", "hooks", "ranges", "stages"],
     rooms: &[
         ("sync", &[]),
         ("content", &[]),
@@ -260,7 +260,9 @@ const DEDUP: House = House {
 
 const SUBSYSTEM: House = House {
     src: "subsystem/src",
-    ground: &["errors", "lock", "limits", "queue", "counters", "figures"],
+    ground: &[
+        "errors", "lock", "limits", "queue", "counters", "figures", "trace",
+    ],
     rooms: &[
         ("catalog", &[]),
         ("reservation", &[]),
@@ -309,16 +311,27 @@ const SUBSYSTEM: House = House {
 
 const API: House = House {
     src: "api/src",
-    ground: &["errors", "caller", "socket", "client", "server"],
+    ground: &[
+        "errors",
+        "caller",
+        "socket",
+        "client",
+        "event_log",
+        "history_log",
+        "task_list",
+        "refused",
+        "server",
+    ],
     rooms: &[
-        ("volumes", &[]),
+        ("tasks", &[]),
+        ("volumes", &["tasks"]),
         ("reservations", &["volumes"]),
         ("health", &[]),
-        ("status", &["volumes", "health"]),
+        ("status", &["volumes", "health", "listeners"]),
         ("metrics", &["status"]),
         ("http", &[]),
-        ("scrub", &[]),
-        ("pool", &[]),
+        ("scrub", &["tasks"]),
+        ("pool", &["tasks"]),
         ("drives", &[]),
         ("namespaces", &[]),
         ("subsystems", &["namespaces"]),
@@ -326,8 +339,16 @@ const API: House = House {
         ("hosts", &[]),
         ("listeners", &[]),
         ("ana", &[]),
-        ("config", &[]),
-        ("audit", &["hosts", "listeners"]),
+        ("events", &[]),
+        ("trace", &[]),
+        ("tokens", &[]),
+        ("openapi", &[]),
+        ("history", &[]),
+        ("dashboard", &[]),
+        ("operations", &["tokens"]),
+        ("access", &["operations", "tokens"]),
+        ("audit", &["hosts", "listeners", "tokens"]),
+        ("config", &["hosts", "scrub", "audit"]),
     ],
     never_wait: &[],
     spread: &["Client"],

@@ -9,8 +9,9 @@ use tests::daemon::{Daemon, onefold, program, text_of};
 use tests::guide::{self, Place};
 use tests::own_address;
 
-/// The node of the guide, and an address that it has beside that.
+/// The node of the guide, where it answers HTTP, and an address that it has beside that.
 const NODE: &str = "192.0.2.1";
+const HTTP: &str = "127.0.0.1:8420";
 const SECOND: &str = "192.0.2.5";
 
 /// Runs a shell in a folder where `onefold` is the program under test.
@@ -49,11 +50,22 @@ fn what_the_guide_says_to_type_beside_a_daemon_works() {
         let pool = work.path().join("pool");
         let (node, second) = (own_address(number).to_string(), own_address(100 + number));
         let listen = format!("tcp://{node}:4420");
-        let serve = ["--create", "2G", "--listen", &listen, "--reactors", "1"];
+        let http = format!("{node}:8420");
+        let serve = [
+            "--create",
+            "2G",
+            "--listen",
+            &listen,
+            "--reactors",
+            "1",
+            "--http",
+            &http,
+        ];
         let daemon = Daemon::start(&pool, None, &serve);
         for block in blocks {
             let script = block.text.replace(NODE, &node);
             let script = script.replace(SECOND, &second.to_string());
+            let script = script.replace(HTTP, &http);
             let output = shell(work.path(), &pool, &script);
             let place = format!("docs/src/{chapter}.md:{}", block.line);
             assert!(output.status.success(), "{place}: {}", text_of(&output));

@@ -10,6 +10,7 @@
 
 mod site;
 mod stall;
+mod tls;
 
 use std::io;
 use std::net::SocketAddr;
@@ -27,14 +28,17 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tower::ServiceExt;
 
 use crate::REQUEST_BYTES_MAX;
+use crate::caller::Peer;
 use site::Site;
 use stall::Stalling;
+pub use tls::Certificate;
 
 /// Connections at one time. Prometheus needs one, a browser six.
 const CONNECTIONS_MAX: usize = 128;
@@ -91,30 +95,29 @@ pub struct HttpListener {
     listener: TcpListener,
     site: Site,
     stage: HttpStage,
+    certificate: Option<Certificate>,
 }
 
 impl HttpListener {
-    /// Listens at an address. `names` are those by which this machine is known, beside its addresses.
+    /// Listens at an address, by TLS if there is a certificate. `names` are those by which this machine is known, beside
+    /// its addresses.
     ///
     /// # Errors
     /// The address is taken, or this machine does not have it.
-    pub async fn bind(address: SocketAddr, names: Vec<String>) -> io::Result<Self> {
+    pub async fn bind(
+        address: SocketAddr,
+        names: Vec<String>,
+        certificate: Option<Certificate>,
+    ) -> io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
         Ok(Self {
             listener,
             site: Site::new(names),
+            certificate,
             stage: HttpStage(Arc::new(RwLock::new(Stage::Waiting(
                 "the daemon starts: it opens the pool",
             )))),
         })
-    }
-
-    /// Where it listens.
-    ///
-    /// # Errors
-    /// The socket fails.
-    pub fn address(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
     }
 
     /// Where the routes are set.
@@ -144,9 +147,20 @@ impl HttpListener {
                     }
                 };
                 let (site, stage) = (site.clone(), self.stage.clone());
-                let stopping = stopping.subscribe();
+                let (certificate, stopping) = (self.certificate.clone(), stopping.subscribe());
                 connections.spawn(async move {
-                    connection(stream, peer, &site, &stage, stopping).await;
+                    // An answer is one write: waiting for more of it only delays it.
+                    let _ = stream.set_nodelay(true);
+                    match certificate {
+                        None => connection(stream, peer, &site, &stage, stopping).await,
+                        Some(certificate) => {
+                            let proved =
+                                tokio::time::timeout(HEAD_TIMEOUT, certificate.accept(stream));
+                            if let Ok(Ok(stream)) = proved.await {
+                                connection(stream, peer, &site, &stage, stopping).await;
+                            }
+                        }
+                    }
                     drop(place);
                 });
                 while connections.try_join_next().is_some() {}
@@ -164,17 +178,15 @@ impl HttpListener {
 
 /// Serves one connection to its end.
 async fn connection(
-    stream: TcpStream,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send,
     peer: SocketAddr,
     site: &Site,
     stage: &HttpStage,
     mut stopping: watch::Receiver<bool>,
 ) {
-    // An answer is one write: waiting for more of it only delays it.
-    let _ = stream.set_nodelay(true);
     let stream = TokioIo::new(Stalling::new(stream, ANSWER_TIMEOUT));
     let service = service_fn(|request| async {
-        Ok::<_, std::convert::Infallible>(site::guarded(answer(site, stage, request).await))
+        Ok::<_, std::convert::Infallible>(site::guarded(answer(site, stage, peer, request).await))
     });
     let mut builder = http1::Builder::new();
     builder
@@ -196,7 +208,12 @@ async fn connection(
 }
 
 /// The answer to a request.
-async fn answer(site: &Site, stage: &HttpStage, request: hyper::Request<Incoming>) -> Response {
+async fn answer(
+    site: &Site,
+    stage: &HttpStage,
+    peer: SocketAddr,
+    request: hyper::Request<Incoming>,
+) -> Response {
     if let Err(refusal) = site.admit(&request) {
         return refusal.into_response();
     }
@@ -207,10 +224,13 @@ async fn answer(site: &Site, stage: &HttpStage, request: hyper::Request<Incoming
         }
     };
     match whole(request).await {
-        Ok(request) => match routes.oneshot(request).await {
-            Ok(answer) => answer,
-            Err(never) => match never {},
-        },
+        Ok(mut request) => {
+            request.extensions_mut().insert(Peer(peer));
+            match routes.oneshot(request).await {
+                Ok(answer) => answer,
+                Err(never) => match never {},
+            }
+        }
         Err(refusal) => refusal,
     }
 }

@@ -55,6 +55,21 @@ pub(super) fn hosts(page: &mut Page<'_>, status: &Status) -> fmt::Result {
     )
 }
 
+/// Requests of administrators that were refused.
+pub(super) fn administrators(
+    page: &mut Page<'_>,
+    refused: [(&'static str, u64); 4],
+) -> fmt::Result {
+    let name = plain(
+        "api_refused",
+        "Requests to the API that were refused for who asked, by the reason",
+    );
+    page.counters(
+        name,
+        refused.map(|(reason, count)| (vec![("reason", reason)], count)),
+    )
+}
+
 /// Why something was refused, and how often.
 fn refusals(refused: &RefusalFigures) -> [(&'static str, u64); 8] {
     // Taken apart by name: a reason that is added must come here too.

@@ -12,6 +12,7 @@
 
 mod engine;
 mod hosts;
+mod load;
 mod page;
 mod process;
 
@@ -30,6 +31,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 use subsystem::errors::Failure;
+use subsystem::figures::{NetworkFigures, Report};
 
 use crate::errors::Refusal;
 use crate::server::ApiState;
@@ -72,13 +74,20 @@ async fn metrics(state: ApiState, last: Arc<Mutex<Last>>) -> Result<Response, Re
 struct Figures {
     status: Status,
     space: PoolStatus,
+    networks: Vec<(String, NetworkFigures)>,
+    refused: [(&'static str, u64); 4],
     process: Process,
 }
 
 async fn figures(state: &ApiState) -> Figures {
+    let reports = state.daemon.reports().await;
+    let network = |report: &Report| (report.reactor.name.clone(), report.network);
+    let networks = reports.iter().map(network).collect();
     Figures {
-        status: status_now(state).await,
+        status: status_now(state, reports).await,
         space: state.engine.status(),
+        networks,
+        refused: state.refused.counts(),
         process: Process::look(),
     }
 }
@@ -90,7 +99,10 @@ impl Collector for Figures {
         engine::health(&mut page, &self.status, &self.space)?;
         engine::memory(&mut page, &self.space)?;
         engine::volumes(&mut page, &self.status)?;
+        load::volumes(&mut page, &self.status)?;
+        load::networks(&mut page, &self.networks)?;
         hosts::hosts(&mut page, &self.status)?;
+        hosts::administrators(&mut page, self.refused)?;
         hosts::transports(&mut page, &self.status)?;
         hosts::reactors(&mut page, &self.status)
     }

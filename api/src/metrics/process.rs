@@ -1,5 +1,6 @@
 //! The process as Linux sees it, by the names that every exporter uses.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 
@@ -23,6 +24,8 @@ pub(super) struct Process {
     threads: u64,
     resident_bytes: u64,
     open_files: u64,
+    /// Processor time of threads, by their names.
+    thread_seconds: BTreeMap<String, f64>,
 }
 
 impl Process {
@@ -31,31 +34,59 @@ impl Process {
         let open_files = fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
         Self {
             open_files: open_files as u64,
+            thread_seconds: threads(),
             ..Self::of(&text("/proc/self/stat"), &text("/proc/self/status"))
         }
     }
 
     /// What the two texts say.
     fn of(stat: &str, status: &str) -> Self {
-        // The name is in parentheses, and may hold any character.
-        let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
-        let fields: Vec<&str> = fields.split_whitespace().collect();
+        let (_, fields) = fields_of(stat);
         let number = |at: usize| fields.get(at).and_then(|text| text.parse().ok());
-        let ticks: u64 = [USER_TICKS, SYSTEM_TICKS]
-            .into_iter()
-            .filter_map(number)
-            .sum();
         let resident = status
             .lines()
             .find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB"))
             .and_then(|kib| kib.trim().parse::<u64>().ok());
         Self {
-            cpu_seconds: ticks as f64 / TICKS_PER_SECOND,
+            cpu_seconds: cpu_seconds(&fields),
             threads: number(THREADS).unwrap_or(0),
             resident_bytes: resident.unwrap_or(0).saturating_mul(1024),
             open_files: 0,
+            thread_seconds: BTreeMap::new(),
         }
     }
+}
+
+/// The name in a line of `stat`, and the fields behind it. The name is in parentheses, and may hold any character.
+fn fields_of(stat: &str) -> (&str, Vec<&str>) {
+    let (before, fields) = stat.rsplit_once(')').unwrap_or_default();
+    let name = before.split_once('(').map_or("", |(_, name)| name);
+    (name, fields.split_whitespace().collect())
+}
+
+/// The processor time in the fields of a line of `stat`.
+fn cpu_seconds(fields: &[&str]) -> f64 {
+    let ticks = [USER_TICKS, SYSTEM_TICKS].into_iter();
+    let ticks = ticks.filter_map(|at| fields.get(at)?.parse::<u64>().ok());
+    ticks.sum::<u64>() as f64 / TICKS_PER_SECOND
+}
+
+/// The processor time of all threads, by their names.
+fn threads() -> BTreeMap<String, f64> {
+    let mut seconds = BTreeMap::new();
+    for thread in fs::read_dir("/proc/self/task")
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        // A thread may end meanwhile.
+        let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        let (name, fields) = fields_of(&stat);
+        if !name.is_empty() {
+            *seconds.entry(name.to_owned()).or_default() += cpu_seconds(&fields);
+        }
+    }
+    seconds
 }
 
 impl Collector for Process {
@@ -63,6 +94,11 @@ impl Collector for Process {
         let mut page = Page::new(encoder);
         let cpu = seconds("cpu", "Processor time of the daemon, user and system");
         page.counter(cpu, self.cpu_seconds)?;
+        let threads = self.thread_seconds.iter();
+        page.counters(
+            seconds("thread_cpu", "Processor time of threads; that of onefold-data threads is the share that they are busy"),
+            threads.map(|(name, seconds)| (vec![("thread", name.as_str())], *seconds)),
+        )?;
         let resident = bytes("resident_memory", "Memory of the daemon that is in RAM");
         page.gauge(resident, self.resident_bytes)?;
         page.gauge(plain("open_fds", "Open file descriptors"), self.open_files)?;

@@ -27,6 +27,8 @@ fn page() -> String {
     let figures = Figures {
         status: example(),
         space,
+        networks: vec![("onefold-data0".into(), NetworkFigures::default())],
+        refused: crate::Refused::default().counts(),
         process: Process::default(),
     };
     text_of(figures).expect("a page")
@@ -44,6 +46,10 @@ fn figures_have_a_name_a_unit_and_a_sample() {
         "onefold_refused_total{transport=\"rdma\",reason=\"host\"} 0",
         "onefold_reactor_buffer_bytes{reactor=\"onefold-data0\"} 1048576",
         "onefold_drive_free_bytes{drive=\"/dev/\\\"a\\\"\\n\"} 1",
+        "onefold_volume_commands_total{volume=\"vol0\",operation=\"read\"} 100",
+        "onefold_volume_data_bytes_total{volume=\"vol0\",operation=\"write\"} 204800",
+        "onefold_rdma_retransmits_total{reactor=\"onefold-data0\"} 0",
+        "onefold_api_refused_total{reason=\"wrong_token\"} 0",
         "process_cpu_seconds_total 0.0",
         "# EOF",
     ] {

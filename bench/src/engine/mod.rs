@@ -35,7 +35,7 @@ use pool::{Cores, KNOWN_BLOCKS, Pool};
 
 pub use limits::Limits;
 pub use load::LoadError;
-pub use report::{Goal, Report, Row, Unit};
+pub use report::{Goal, Locks, Report, Row, Unit};
 
 /// What to run.
 #[derive(Debug, Clone)]
@@ -178,7 +178,8 @@ impl Budget {
 
     fn run_time(&self) -> Duration {
         let left = self.end.saturating_duration_since(Instant::now());
-        let runs = self.medians_left.get().max(1) * (self.runs + 1);
+        // One more to warm up, and one with the clocks of the locks on.
+        let runs = self.medians_left.get().max(1) * (self.runs + 2);
         let fair = left / runs as u32;
         let least = Duration::from_millis(50);
         self.run_time.min(fair.max(least))
@@ -376,6 +377,33 @@ impl Bench<'_> {
         median_of(&self.cores, &self.budget, load).await
     }
 
+    /// The row with the time under the engine's locks, of one more run of the load on so many reactors: in the others
+    /// the clocks are off.
+    async fn with_locks(
+        &self,
+        row: Row,
+        pool: &Pool,
+        load: Load,
+        reactors: usize,
+    ) -> Result<Row, EngineBenchError> {
+        let load = Load {
+            until: Until::Time(self.budget.run_time()),
+            ..load
+        };
+        let before = pool.engine.lock_times();
+        pool.engine.time_locks(true);
+        let run = match reactors {
+            1 => self.cores.run(load).await,
+            _ => self.cores.run_on_all(load).await,
+        };
+        pool.engine.time_locks(false);
+        let locks = Locks::between(before, pool.engine.lock_times(), run?.commands);
+        Ok(Row {
+            locks: Some(locks),
+            ..row
+        })
+    }
+
     async fn memory_drive(&mut self, reactors: usize) -> Result<(), EngineBenchError> {
         let bytes = self.plan.memory_drive_bytes;
         (self.progress)("filling the memory drive");
@@ -396,7 +424,8 @@ impl Bench<'_> {
         ] {
             if self.wants(name) {
                 let load = pool.load(act, Places::InOrder, LARGE, 8);
-                let row = self.median(name, load).await?.bytes(name, LARGE);
+                let row = self.median(name, load.clone()).await?.bytes(name, LARGE);
+                let row = self.with_locks(row, &pool, load, 1).await?;
                 let row = row.beside_core(limit.0, limit.1);
                 self.put(row.with_goal(Goal::RatioAtLeast(least)));
             }
@@ -409,21 +438,23 @@ impl Bench<'_> {
         ] {
             if self.wants(name) {
                 let row = self.median(name, small(act, 32)).await?.commands(name);
+                let row = self.with_locks(row, &pool, small(act, 32), 1).await?;
                 let row = row.beside_core(limit.0, limit.1 / SMALL as f64);
                 self.put(row.with_goal(Goal::ValueAtLeast(least)));
             }
         }
         let name = "two-reactors-write-4k-unique";
         if reactors > 1 && self.wants(name) {
-            self.two_reactors(name, small(Act::Write(Mix::Unique), 32))
+            self.two_reactors(name, &pool, small(Act::Write(Mix::Unique), 32))
                 .await?;
         }
         let name = "write-4k-qd1";
         if self.wants(name) {
             let load = small(Act::Write(Mix::Unique), 1);
-            let median = self.median(name, load).await?;
+            let median = self.median(name, load.clone()).await?;
             let alone = SMALL as f64 / self.limits.blake3_one_at_a_time_bytes_per_second * 1e6;
             let row = Row::new(name, median.run.p50_us, Unit::Microseconds).of_run(&median.run);
+            let row = self.with_locks(row, &pool, load, 1).await?;
             let row = row.beside("one BLAKE3 of 4 KiB", alone);
             self.put(row.with_goal(Goal::ValueAtMost(6.0)));
         }
@@ -432,7 +463,12 @@ impl Bench<'_> {
     }
 
     /// One reactor and two in turn, so that both meet the same machine; each pair gives a ratio.
-    async fn two_reactors(&mut self, name: &str, load: Load) -> Result<(), EngineBenchError> {
+    async fn two_reactors(
+        &mut self,
+        name: &str,
+        pool: &Pool,
+        load: Load,
+    ) -> Result<(), EngineBenchError> {
         (self.progress)(name);
         let load = Load {
             until: Until::Time(self.budget.run_time()),
@@ -457,6 +493,7 @@ impl Bench<'_> {
             ..Row::new(name, two.per_second(), Unit::CommandsPerSecond).of_run(two)
         };
         let row = row.beside("one reactor", one.per_second());
+        let row = self.with_locks(row, pool, load, 2).await?;
         self.put(row.with_goal(Goal::RatioAtLeast(1.7)));
         Ok(())
     }
@@ -512,7 +549,8 @@ mod tests {
     #[test]
     fn every_workload_of_the_table_gives_a_figure() {
         let plan = Plan {
-            run_time: Duration::from_millis(1),
+            // Long enough for one command of a file on a busy machine.
+            run_time: Duration::from_millis(50),
             runs: 1,
             time_max: Duration::ZERO,
             memory_drive_bytes: 512 * MIB,
@@ -558,8 +596,11 @@ mod tests {
             let [row] = found[..] else {
                 panic!("{} rows named {name}", found.len());
             };
-            assert!(row.value > 0.0 && row.limit_ratio.is_some_and(|ratio| ratio > 0.0));
-            assert!(row.goal.is_some() && row.met.is_some());
+            assert!(row.value > 0.0, "{name}");
+            assert!(row.limit_ratio.is_some_and(|ratio| ratio > 0.0), "{name}");
+            assert!(row.goal.is_some() && row.met.is_some(), "{name}");
+            let locks = row.locks.filter(|locks| locks.state_held_ns > 0.0);
+            assert_eq!(locks.is_some(), !name.starts_with("file-"), "{name}");
         }
         let value = |name: &str| {
             let row = report.results.iter().find(|row| row.name == name);

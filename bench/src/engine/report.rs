@@ -1,7 +1,9 @@
 //! Figures of `onefold bench engine`, as a table and as JSON.
 
 use std::fmt;
+use std::time::Duration;
 
+use dedup::EngineLocks;
 use serde::Serialize;
 
 use super::limits::Limits;
@@ -54,6 +56,37 @@ pub struct Row {
     /// Processor time of all other threads for a command, microseconds: what journal syncs, checkpoints
     /// and RocksDB cost, on other cores if there are any.
     pub helper_us: Option<f64>,
+    /// Time under the locks that all reactors share, of a run of its own with their clocks on.
+    pub locks: Option<Locks>,
+}
+
+/// Nanoseconds a command for which a lock was held, and for which threads waited for it. All threads count, those of
+/// background work too.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Locks {
+    /// The lock of maps, blocks, index and free space: held.
+    pub state_held_ns: f64,
+    /// The same: waited for.
+    pub state_waited_ns: f64,
+    /// The journal's lock: held.
+    pub journal_held_ns: f64,
+    /// The same: waited for.
+    pub journal_waited_ns: f64,
+}
+
+impl Locks {
+    /// What the clocks counted from `before` to `after`, in a run of so many commands.
+    pub(super) fn between(before: EngineLocks, after: EngineLocks, commands: u64) -> Self {
+        let each = |before: Duration, after: Duration| {
+            after.saturating_sub(before).as_nanos() as f64 / commands.max(1) as f64
+        };
+        Self {
+            state_held_ns: each(before.state.held, after.state.held),
+            state_waited_ns: each(before.state.waited, after.state.waited),
+            journal_held_ns: each(before.journal.held, after.journal.held),
+            journal_waited_ns: each(before.journal.waited, after.journal.waited),
+        }
+    }
 }
 
 /// What a value counts.
@@ -145,6 +178,7 @@ impl Row {
             core_share: None,
             core_us: None,
             helper_us: None,
+            locks: None,
         }
     }
 
@@ -270,10 +304,44 @@ impl fmt::Display for Report {
                 goal.unwrap_or_default(),
             )?;
         }
+        self.show_locks(f)?;
         for note in &self.notes {
             writeln!(f, "- {note}")?;
         }
         Ok(())
+    }
+}
+
+impl Report {
+    fn show_locks(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut rows = self
+            .results
+            .iter()
+            .filter(|row| row.locks.is_some())
+            .peekable();
+        if rows.peek().is_none() {
+            return Ok(());
+        }
+        writeln!(f)?;
+        writeln!(
+            f,
+            "{:<28} {:>11} {:>11} {:>13} {:>13}",
+            "locks, ns a command", "state held", "state wait", "journal held", "journal wait"
+        )?;
+        for row in rows {
+            if let Some(locks) = row.locks {
+                writeln!(
+                    f,
+                    "{:<28} {:>11.0} {:>11.0} {:>13.0} {:>13.0}",
+                    row.name,
+                    locks.state_held_ns,
+                    locks.state_waited_ns,
+                    locks.journal_held_ns,
+                    locks.journal_waited_ns,
+                )?;
+            }
+        }
+        writeln!(f)
     }
 }
 

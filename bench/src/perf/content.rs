@@ -15,10 +15,18 @@ pub(super) enum Content {
     Number(u64),
 }
 
-/// Makes contents. Number `n` of seed `s` is the same bytes in every run; both stand in its first 16
+/// What the bytes of a content are made of, besides its number.
+#[derive(Debug, Clone, Copy)]
+struct Source {
+    seed: u64,
+    /// Percent of each block that are zeroes, at its end.
+    compress_percent: u8,
+}
+
+/// Makes contents. Number `n` of a source is the same bytes in every run; both stand in its first 16
 /// bytes, so two different ones never are equal.
 pub(super) struct Generator {
-    seed: u64,
+    source: Source,
     duplicate_percent: u64,
     zero_percent: u64,
     /// Sub-blocks made, and how many of them were zero or duplicates.
@@ -31,9 +39,17 @@ pub(super) struct Generator {
 }
 
 impl Generator {
-    pub(super) fn new(seed: u64, duplicate_percent: u8, zero_percent: u8) -> Self {
+    pub(super) fn new(
+        seed: u64,
+        duplicate_percent: u8,
+        zero_percent: u8,
+        compress_percent: u8,
+    ) -> Self {
         Self {
-            seed,
+            source: Source {
+                seed,
+                compress_percent,
+            },
             duplicate_percent: duplicate_percent.into(),
             zero_percent: zero_percent.into(),
             made: 0,
@@ -66,7 +82,7 @@ impl Generator {
             .chunks_mut(SUB_BLOCK_BYTES)
             .map(|block| {
                 let content = self.next();
-                render(self.seed, content, block);
+                render(self.source, content, block);
                 content
             })
             .collect()
@@ -78,14 +94,14 @@ impl Generator {
         let mut judged = Judged::default();
         for (index, block) in buffer.chunks(SUB_BLOCK_BYTES).enumerate() {
             let known = expected.and_then(|all| all.get(index)).copied();
-            let Some(content) = known.or_else(|| claimed(self.seed, block)) else {
+            let Some(content) = known.or_else(|| claimed(self.source, block)) else {
                 judged.unknown += 1;
                 continue;
             };
             judged.verified += 1;
             let mut right = [0; SUB_BLOCK_BYTES];
             let right = &mut right[..block.len()];
-            render(self.seed, content, right);
+            render(self.source, content, right);
             judged.wrong += u64::from(right != block);
         }
         judged
@@ -111,19 +127,23 @@ impl std::ops::AddAssign for Judged {
     }
 }
 
-/// The content that a sub-block says it is, when it carries this seed.
-fn claimed(seed: u64, block: &[u8]) -> Option<Content> {
+/// The content that a sub-block says it is, when it is of this source.
+fn claimed(source: Source, block: &[u8]) -> Option<Content> {
     let (tag_bytes, rest) = block.split_first_chunk()?;
     let number = u64::from_le_bytes(*rest.first_chunk()?);
-    let claims = u64::from_le_bytes(*tag_bytes) == tag(seed, block.len()) && number != 0;
+    let claims = u64::from_le_bytes(*tag_bytes) == tag(source, block.len()) && number != 0;
     claims.then(|| Content::Number(number - 1))
 }
 
-/// What the first 8 bytes of a content say: the seed, and how long a shorter block is, because eight
+/// What the first 8 bytes of a content say: the source, and how long a shorter block is, because eight
 /// blocks of 512 bytes are no sub-block.
-fn tag(seed: u64, len: usize) -> u64 {
-    seed ^ ((len % SUB_BLOCK_BYTES) as u64) << 48
+fn tag(source: Source, len: usize) -> u64 {
+    let compress = u64::from(source.compress_percent) << 40;
+    source.seed ^ compress ^ ((len % SUB_BLOCK_BYTES) as u64) << 48
 }
+
+/// Bytes of a content's tag and number: they are in every block, however well it compresses.
+const HEAD_BYTES: usize = 16;
 
 /// Bytes made of one random word.
 const LINE_BYTES: usize = 64;
@@ -147,24 +167,28 @@ fn render_line(word: u64, line: &mut [u8; LINE_BYTES]) {
 }
 
 /// The bytes of a content; `block` is a sub-block, or a shorter block as a whole.
-fn render(seed: u64, content: Content, block: &mut [u8]) {
+fn render(source: Source, content: Content, block: &mut [u8]) {
     let Content::Number(number) = content else {
         return block.fill(0);
     };
     // SplitMix64 (Steele, Lea, Flood 2014), one step for each line of 64 bytes: making contents must
-    // not be what a measurement measures. The words of a line differ, so no block compresses.
-    let mut state = seed ^ number.wrapping_mul(0xd134_2543_de82_ef95);
-    let (lines, rest) = block.as_chunks_mut::<LINE_BYTES>();
+    // not be what a measurement measures. The words of a line differ, so none of it compresses.
+    let zeroes = block.len() * usize::from(source.compress_percent.min(100)) / 100;
+    let random_bytes = (block.len() - zeroes).max(HEAD_BYTES);
+    let (random, zeroes) = block.split_at_mut(random_bytes);
+    zeroes.fill(0);
+    let mut state = source.seed ^ number.wrapping_mul(0xd134_2543_de82_ef95);
+    let (lines, rest) = random.as_chunks_mut::<LINE_BYTES>();
     for line in lines {
         render_line(next_word(&mut state), line);
     }
     let mut line = [0; LINE_BYTES];
     render_line(next_word(&mut state), &mut line);
     rest.copy_from_slice(&line[..rest.len()]);
-    let tag = tag(seed, block.len());
+    let tag = tag(source, block.len());
     block[..8].copy_from_slice(&tag.to_le_bytes());
     // One more than the number, so that a block of zeroes is never the content 0 of seed 0.
-    block[8..16].copy_from_slice(&(number + 1).to_le_bytes());
+    block[8..HEAD_BYTES].copy_from_slice(&(number + 1).to_le_bytes());
 }
 
 #[cfg(test)]
@@ -174,7 +198,7 @@ mod tests {
     use super::*;
 
     fn blocks(duplicate: u8, zero: u8, count: usize) -> Vec<Vec<u8>> {
-        let mut generator = Generator::new(7, duplicate, zero);
+        let mut generator = Generator::new(7, duplicate, zero, 0);
         let mut buffer = vec![0; SUB_BLOCK_BYTES * count];
         let contents = generator.fill(&mut buffer);
         let all_right = Judged {
@@ -216,20 +240,47 @@ mod tests {
     }
 
     #[test]
+    fn so_much_of_each_sub_block_is_zeroes_as_a_compression_is_to_save() {
+        for percent in [0, 1, 50, 99, 100] {
+            let mut generator = Generator::new(7, 0, 0, percent);
+            let mut buffer = vec![0; SUB_BLOCK_BYTES * 100];
+            let contents = generator.fill(&mut buffer);
+            let all: HashSet<_> = buffer.chunks(SUB_BLOCK_BYTES).collect();
+            assert_eq!(all.len(), 100, "none is repeated");
+            for block in &all {
+                let zeroes = block.iter().rev().take_while(|byte| **byte == 0).count();
+                let asked = SUB_BLOCK_BYTES * usize::from(percent) / 100;
+                // The head stays, and a random byte can be 0, too.
+                let least = asked.min(SUB_BLOCK_BYTES - HEAD_BYTES);
+                assert!(
+                    (least..least + HEAD_BYTES).contains(&zeroes),
+                    "{zeroes} of {asked}"
+                );
+            }
+            let right = generator.judge(&buffer, Some(&contents));
+            assert_eq!((right.verified, right.wrong), (100, 0));
+            assert_eq!(generator.judge(&buffer, None), right);
+        }
+    }
+
+    #[test]
     fn of_what_another_seed_wrote_nothing_is_verified() {
         let mut buffer = vec![0; SUB_BLOCK_BYTES * 4];
-        Generator::new(1, 0, 0).fill(&mut buffer);
-        let judged = Generator::new(2, 0, 0).judge(&buffer, None);
+        Generator::new(1, 0, 0, 0).fill(&mut buffer);
+        let judged = Generator::new(2, 0, 0, 0).judge(&buffer, None);
         let nothing = Judged {
             unknown: 4,
             ..Judged::default()
         };
         assert_eq!(judged, nothing);
+        // Nor of what the same seed wrote to be compressed otherwise.
+        let judged = Generator::new(1, 0, 0, 50).judge(&buffer, None);
+        assert_eq!(judged, nothing);
     }
 
     #[test]
     fn one_wrong_bit_is_one_wrong_sub_block() {
-        let mut generator = Generator::new(1, 0, 0);
+        let mut generator = Generator::new(1, 0, 0, 0);
         let mut buffer = vec![0; SUB_BLOCK_BYTES * 4];
         let contents = generator.fill(&mut buffer);
         buffer[SUB_BLOCK_BYTES * 2 + 100] ^= 1;

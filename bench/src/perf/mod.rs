@@ -10,6 +10,7 @@ mod content;
 mod interrupt;
 mod options;
 mod plan;
+mod progress;
 mod report;
 
 use std::{
@@ -24,6 +25,7 @@ use reactor::{Buffer, BufferPool};
 
 pub use interrupt::Interrupt;
 pub use options::{Limit, Options, OptionsError, Pattern};
+pub use progress::{Phase, Progress};
 pub use report::{Direction, Latency, Refusal, Report};
 
 use content::{Content, Generator};
@@ -71,6 +73,7 @@ struct Run {
     writes: RefCell<Recorder>,
     counts: RefCell<Counts>,
     interrupt: Interrupt,
+    progress: Progress,
     /// When the connection was lost, and the first error that said so. It ends the run.
     lost: RefCell<Option<(Instant, initiator::Error)>>,
     verify: bool,
@@ -111,6 +114,7 @@ pub async fn run(options: &Options) -> Result<Report, PerfError> {
         options.seed,
         options.duplicate_percent,
         options.zero_percent,
+        options.compress_percent,
     );
     let run = Rc::new(Run {
         plan: RefCell::new(Plan::new(options, range)),
@@ -119,6 +123,7 @@ pub async fn run(options: &Options) -> Result<Report, PerfError> {
         writes: RefCell::new(Recorder::new()),
         counts: RefCell::default(),
         interrupt: options.interrupt.clone(),
+        progress: options.progress.clone(),
         lost: RefCell::new(None),
         verify: options.verify,
         block_bytes: options.block_bytes,
@@ -129,6 +134,7 @@ pub async fn run(options: &Options) -> Result<Report, PerfError> {
     };
 
     run.interrupt.started();
+    run.progress.begin(Phase::Load);
     let start = Instant::now();
     let workers = usize::from(options.queues) * usize::from(options.depth);
     drive(&run, &namespace, &pool, workers).await;
@@ -146,6 +152,7 @@ pub async fn run(options: &Options) -> Result<Report, PerfError> {
             run.writes.replace(Recorder::new()),
         );
         run.plan.borrow_mut().start_read_back();
+        run.progress.begin(Phase::ReadBack);
         drive(&run, &namespace, &pool, workers).await;
         run.reads.replace(reads);
         run.writes.replace(writes);
@@ -240,6 +247,7 @@ impl Run {
     ) {
         let Err(error) = result else {
             to.borrow_mut().record(start.elapsed(), self.block_bytes);
+            self.progress.count(self.block_bytes);
             return;
         };
         let mut counts = self.counts.borrow_mut();

@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 use fabric::{Connector, DeviceError, Scheme, TcpHostConfig, TlsHostConfig, TransportAddress};
 use nvme::{Nqn, auth::HostKeys};
 
-use super::{Interrupt, content::SUB_BLOCK_BYTES};
+use super::{Interrupt, Progress, content::SUB_BLOCK_BYTES};
 
 /// The largest range that can be verified: what lies in each sub-block is kept in memory, 8 bytes each.
 const VERIFY_RANGE_MAX: u64 = 1 << 40;
@@ -110,6 +110,8 @@ pub struct Options {
     pub duplicate_percent: u8,
     /// Percent of the written sub-blocks that are zeroes.
     pub zero_percent: u8,
+    /// Percent of each written sub-block that are zeroes, at its end: so much of it a compression saves, and little more.
+    pub compress_percent: u8,
     /// The seed of contents and places: the same seed makes the same run.
     pub seed: u64,
     /// Compare what is read with what was written.
@@ -122,6 +124,8 @@ pub struct Options {
     pub tls: Option<TlsHostConfig>,
     /// Ends the run before its time.
     pub interrupt: Interrupt,
+    /// Tells how far the run has come.
+    pub progress: Progress,
 }
 
 /// Why options cannot be run.

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpListener};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -30,11 +30,14 @@ const ARGUMENTS: [&str; 9] = [
     "--listen",
 ];
 
+/// The folder of its pool.
+const POOL: &str = "pool";
+
 /// A running daemon. Dropping it ends it: nothing in it is to be kept.
 pub(super) struct Daemon {
     child: Child,
     address: String,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 impl Daemon {
@@ -63,7 +66,7 @@ impl Daemon {
         let mut child = Command::new(program)
             .arg("serve")
             .arg("--pool")
-            .arg(folder.path().join("pool"))
+            .arg(folder.path().join(POOL))
             .args(ARGUMENTS)
             .arg(&listen)
             .args(
@@ -83,7 +86,7 @@ impl Daemon {
         let daemon = Self {
             child,
             address: format!("{listen}/{NQN}"),
-            _folder: folder,
+            folder,
         };
         // The end of its output is the end of the daemon.
         let is_ready = output.is_some_and(|output| {
@@ -100,6 +103,11 @@ impl Daemon {
     /// Where it listens, with its subsystem.
     pub(super) fn address(&self) -> &str {
         &self.address
+    }
+
+    /// The socket of its API.
+    pub(super) fn api_socket(&self) -> PathBuf {
+        self.folder.path().join(POOL).join("onefold.sock")
     }
 
     /// The process.

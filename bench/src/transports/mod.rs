@@ -9,6 +9,7 @@
 //!   process is named.
 //! - Reading finds data that was written before, never unwritten blocks.
 
+mod caller;
 mod daemon;
 mod idle;
 mod neighbour;
@@ -329,7 +330,8 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// What reads of one host take alone, and beside a host that asks for namespaces and the SMART log.
+    /// What reads of one host take alone, beside a host that asks for namespaces and the SMART log, and beside a script
+    /// that calls the API.
     fn neighbour(&mut self, daemon: &Daemon, volumes: usize) -> Result<(), TransportsError> {
         self.client("fill", daemon.address(), &FILL)?;
         (self.progress)(&format!("a neighbour with {volumes} volumes more"));
@@ -340,13 +342,23 @@ impl Bench<'_> {
             message,
         };
         let asker = neighbour::Asker::start(daemon.address()).map_err(failed)?;
-        let beside = self.tail(daemon);
+        let beside_admin = self.tail(daemon);
         let asked = asker.end().map_err(failed)?;
-        let beside = beside?;
+        let beside_admin = beside_admin?;
+        let caller = caller::Caller::start(&daemon.api_socket());
+        let beside_calls = self.tail(daemon);
+        let called = caller.end().map_err(failed)?;
+        let beside_calls = beside_calls?;
         self.notes.push(format!(
             "4 KiB reads at depth 1 take {:.1} us (p50), {:.1} us (p99); beside a host that sends {asked:.0} admin \
-             commands a second {:.1} and {:.1}, with {volumes} volumes more in the pool",
-            alone.p50_us, alone.p99_us, beside.p50_us, beside.p99_us
+             commands a second {:.1} and {:.1}; beside {called:.0} calls of the API a minute, for the whole status, {:.1} \
+             and {:.1}; with {volumes} volumes more in the pool",
+            alone.p50_us,
+            alone.p99_us,
+            beside_admin.p50_us,
+            beside_admin.p99_us,
+            beside_calls.p50_us,
+            beside_calls.p99_us
         ));
         Ok(())
     }

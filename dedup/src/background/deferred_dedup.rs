@@ -29,12 +29,12 @@ pub(crate) async fn merge_deferred(shared: &Arc<Shared>) -> Result<()> {
 
 async fn merge(shared: &Arc<Shared>, merge: &Merge) -> Result<()> {
     let Merge {
-        volume,
+        map,
         sub_block,
         new,
         old,
     } = *merge;
-    let core = match lock(&shared.state).volumes.get(&volume) {
+    let core = match lock(&shared.state).volume_of(map) {
         Some(entry) => entry.core.clone(),
         None => return Ok(()),
     };
@@ -44,7 +44,8 @@ async fn merge(shared: &Arc<Shared>, merge: &Merge) -> Result<()> {
     let _pins = pin_rows(shared, [old, new]).await?;
     let info = {
         let mut state = lock(&shared.state);
-        let entry = state.volumes.get(&volume).filter(|entry| entry.is_active());
+        // A parent does not change any more: what it has twice it keeps.
+        let entry = state.volume_of(map).filter(|entry| entry.is_active());
         let is_there = entry.is_some_and(|entry| entry.is_mapped_to(sub_block, new));
         let (info, other) = (state.blocks.get(old), state.blocks.get(new));
         let is_same = (info.fingerprint, info.crc32c) == (other.fingerprint, other.crc32c);
@@ -75,11 +76,10 @@ async fn merge(shared: &Arc<Shared>, merge: &Merge) -> Result<()> {
         }),
     };
     let record = Record::Map {
-        volume,
+        map,
         start: sub_block,
         entries: vec![entry],
     };
-    commit(shared, record, Some(guard)).await?;
-    taken.pass_on();
+    commit(shared, record, Some(guard), Some(taken)).await?;
     Ok(())
 }

@@ -43,14 +43,16 @@ impl FillWatch {
             let state = lock(&shared.state);
             (state.space.used(), state.space.capacity())
         };
-        match self.look(&shared.config.fill_warnings, used, capacity) {
+        match self.look(&shared.fill_warnings(), used, capacity) {
             Some(Fill::Reached(level)) => tracing::warn!(
+                event = "alert",
                 level_percent = level,
                 used_bytes = used * crate::SUB_BLOCK_BYTES as u64,
                 capacity_bytes = capacity * crate::SUB_BLOCK_BYTES as u64,
                 "the pool fills up: delete or trim data, or add a drive; when it is full, writes of new data fail"
             ),
             Some(Fill::Left) => tracing::info!(
+                event = "alert",
                 used_percent = percent(used, capacity),
                 "over: the pool is below all levels that are warned of"
             ),
@@ -65,8 +67,9 @@ impl FillWatch {
         };
         let used = room.total_bytes.saturating_sub(room.available_bytes);
         let used = if is_plenty(&room) { 0 } else { used };
-        match self.look(&shared.config.fill_warnings, used, room.total_bytes) {
+        match self.look(&shared.fill_warnings(), used, room.total_bytes) {
             Some(Fill::Reached(level)) => tracing::warn!(
+                event = "alert",
                 level_percent = level,
                 available_bytes = room.available_bytes,
                 folder = %room.dir.display(),
@@ -74,6 +77,7 @@ impl FillWatch {
                  data fail"
             ),
             Some(Fill::Left) => tracing::info!(
+                event = "alert",
                 available_bytes = room.available_bytes,
                 "over: the file system of the pool's folder is below all levels that are warned of"
             ),

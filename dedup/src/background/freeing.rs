@@ -1,13 +1,15 @@
-//! Freeing: what was trimmed at once or deleted is unmapped slice after slice.
+//! Freeing: what was trimmed at once or deleted is unmapped slice after slice, and so are maps that nobody inherits
+//! from any more.
 
 use std::sync::Arc;
 
-use meta::Record;
+use meta::{MapId, Record};
 
 use crate::Result;
 use crate::background::Background;
 use crate::io::trim::{find_core, trim_slice, unmap_found};
 use crate::log::append::commit;
+use crate::metadata::page_map::View;
 use crate::metadata::volume::VolumeCore;
 use crate::pool::Shared;
 use crate::residency::pages::find_mapped;
@@ -19,11 +21,42 @@ pub(crate) async fn free_slice(shared: &Arc<Shared>, background: &Background) ->
     if trim_slice(shared).await? {
         return Ok(true);
     }
+    // Before the last volume that came from it: as long as that is there, so is the domain of the blocks.
+    let childless = lock(&shared.state).ancestry.childless();
+    if let Some(map) = childless {
+        return purge_map_slice(shared, map).await.map(|()| true);
+    }
     let deleted = find_core(shared, |entry| !entry.is_active());
     match deleted {
         None => Ok(false),
         Some(core) => purge_slice(shared, background, &core).await.map(|()| true),
     }
+}
+
+/// Takes mappings away of a map that no other has as its parent; forgets it when there are none.
+async fn purge_map_slice(shared: &Arc<Shared>, map: MapId) -> Result<()> {
+    let purging = match lock(&shared.state).ancestry.parents.get(&map) {
+        Some(parent) => parent.purging.clone(),
+        None => return Ok(()),
+    };
+    // Another round of background work may be at it, and be done meanwhile.
+    let _lock = purging.lock().await;
+    {
+        let state = lock(&shared.state);
+        state.check_writable()?;
+        if !state.ancestry.parents.contains_key(&map) {
+            return Ok(());
+        }
+    }
+    let entries_max = shared.config.trim_record_entries;
+    let found = find_mapped(shared, map, (0, u64::MAX), entries_max, View::Own).await?;
+    if found.entries.is_empty() {
+        commit(shared, Record::MapGone { id: map }, None, None).await?;
+    } else {
+        unmap_found(shared, map, found, None).await?;
+    }
+    yield_once().await;
+    Ok(())
 }
 
 async fn purge_slice(
@@ -35,22 +68,25 @@ async fn purge_slice(
     // Commands that began before the deletion end first; later writes find no volume.
     let guard = core.range_lock.exclusive(0, u64::MAX).await;
     let _lock = core.trim_lock.lock().await;
-    let mapped = {
+    let (map, mapped, inherits) = {
         let state = lock(&shared.state);
         state.check_writable()?;
         let Some(entry) = state.volumes.get(&volume) else {
             return Ok(());
         };
-        entry.map.mapped()
+        let map = &entry.map;
+        (map.id(), map.mapped(), map.inherits())
     };
     lock(&background.deleting).entry(volume).or_insert(mapped);
     let entries_max = shared.config.trim_record_entries;
-    let found = find_mapped(shared, volume, 0, u64::MAX, entries_max).await?;
-    if found.entries.is_empty() {
-        commit(shared, Record::VolumeGone { id: volume }, Some(guard)).await?;
+    let found = find_mapped(shared, map, (0, u64::MAX), entries_max, View::Own).await?;
+    if found.entries.is_empty() && inherits {
+        commit(shared, Record::MapGone { id: map }, Some(guard), None).await?;
+    } else if found.entries.is_empty() {
+        commit(shared, Record::VolumeGone { id: volume }, Some(guard), None).await?;
         lock(&background.deleting).remove(&volume);
     } else {
-        unmap_found(shared, volume, found, Some(guard)).await?;
+        unmap_found(shared, map, found, Some(guard)).await?;
     }
     yield_once().await;
     Ok(())

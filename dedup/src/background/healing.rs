@@ -11,13 +11,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use drives::{BLOCK_BYTES, Extent};
-use meta::Pba;
+use meta::{MapId, Pba};
 use reactor::Buffer;
 
 use crate::drive_io::reader::read_one;
 use crate::metadata::block_table::{BlockInfo, IN_FLIGHT};
 use crate::metadata::domain::Hashers;
 use crate::metadata::on_disk_index::Sought;
+use crate::metadata::page_map::View;
 use crate::metadata::state::State;
 use crate::pool::Shared;
 use crate::pool::alerts::Work;
@@ -326,11 +327,15 @@ pub(crate) async fn damage(shared: &Shared) -> DamageStatus {
         return status;
     }
     let mut last = None;
-    let ids: Vec<u32> = lock(&shared.state).volumes.keys().copied().collect();
-    for id in ids {
+    let volumes: Vec<(u32, MapId)> = {
+        let state = lock(&shared.state);
+        let volumes = state.volumes.iter();
+        volumes.map(|(id, entry)| (*id, entry.map.id())).collect()
+    };
+    for (id, map) in volumes {
         let mut from = 0;
         // What cannot be read is an error for reads, too.
-        while let Ok(Some(window)) = window(shared, id, from, u64::MAX).await {
+        while let Ok(Some(window)) = window(shared, map, (from, u64::MAX), View::Visible).await {
             from = lock(&shared.state).each_mapping(id, from, window.end, |name, at, pba| {
                 if blocks.binary_search(&pba).is_err() {
                     return;

@@ -91,7 +91,7 @@ async fn keep_durable(shared: &Arc<Shared>) {
         let is_old = |last: Instant, interval| reactor::now().duration_since(last) >= interval;
         let (unflushed, is_flushed) = {
             let state = lock(&shared.state);
-            (state.unflushed_bytes, state.durable >= state.last_change)
+            (state.unflushed_bytes, state.durable >= state.installed)
         };
         if is_flushed {
             last_flush = reactor::now();

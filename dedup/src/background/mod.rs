@@ -11,6 +11,7 @@ pub(crate) mod freeing;
 pub(crate) mod healing;
 pub(crate) mod maintenance;
 pub(crate) mod online_check;
+mod progress;
 pub(crate) mod scrub;
 pub(crate) mod status;
 pub(crate) mod survey;
@@ -18,6 +19,7 @@ pub(crate) mod survey;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
+use progress::Progress;
 use scrub::Scrub;
 use survey::Surveys;
 
@@ -26,6 +28,10 @@ use survey::Surveys;
 pub(crate) struct Background {
     pub(crate) scrub: Mutex<Scrub>,
     pub(crate) surveys: Mutex<Surveys>,
+    /// Of the online check that runs, or of the last one.
+    pub(crate) check_progress: Progress,
+    /// Of the survey that runs, or of the last one.
+    pub(crate) survey_progress: Progress,
     /// Mappings that deleted volumes had in the beginning.
     pub(crate) deleting: Mutex<BTreeMap<u32, u64>>,
 }

@@ -18,12 +18,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use meta::Pba;
+use meta::{MapId, Pba};
 use serde::{Deserialize, Serialize};
 
+use crate::background::Background;
 use crate::background::healing::damage;
 use crate::metadata::block_table::{IN_FLIGHT, ROW_PAGE, address};
 use crate::metadata::online_count::OnlineCount;
+use crate::metadata::page_map::View;
 use crate::metadata::state::State;
 use crate::pool::Shared;
 use crate::pool::damage_list::DamageStatus;
@@ -47,6 +49,9 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 const FINDINGS_MAX: usize = 100;
 /// Blocks with too many references that are looked at again; more are reported at once.
 const SUSPECTS_MAX: usize = 64 * 1024;
+
+/// All mappings are counted, whatever maps come.
+const COUNTED: (MapId, u64) = (MapId::MAX, u64::MAX);
 
 /// What an online check found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,6 +105,7 @@ async fn pause(shared: &Shared) -> Result<()> {
 
 async fn check_window(
     shared: &Arc<Shared>,
+    background: &Background,
     report: &mut OnlineCheckReport,
     first: Pba,
     blocks: u64,
@@ -119,11 +125,12 @@ async fn check_window(
     let _counting = Counting(shared);
     loop {
         let next = next_to_count(&mut lock(&shared.state));
-        let Some((volume, at)) = next else {
+        let Some((map, at)) = next else {
             break;
         };
-        if let Some(window) = window(shared, volume, at, u64::MAX).await? {
-            count_some(&mut lock(&shared.state), window.end, report, is_first);
+        if let Some(window) = window(shared, map, (at, u64::MAX), View::Own).await? {
+            let counted = count_some(&mut lock(&shared.state), window.end, report, is_first);
+            background.check_progress.add(counted);
         }
         pause(shared).await?;
     }
@@ -201,46 +208,55 @@ fn too_many(pba: Pba, references: u32, mappings: u32, looks: u32) -> String {
     )
 }
 
-/// The volume and sub-block to go on counting at; `None` when all mappings are counted.
-fn next_to_count(state: &mut State) -> Option<(u32, u64)> {
-    let online = state.online.as_mut()?;
-    let (volume, at) = online.cursor;
+/// The map and sub-block to go on counting at; `None` when all mappings are counted.
+fn next_to_count(state: &mut State) -> Option<(MapId, u64)> {
+    let (map, at) = state.online.as_ref()?.cursor;
     let (from, start) = match at {
-        u64::MAX => (volume.checked_add(1)?, 0),
-        at => (volume, at),
+        u64::MAX => (map.saturating_add(1), 0),
+        at => (map, at),
     };
-    let (next, _) = state.volumes.range(from..).next()?;
-    online.cursor = (*next, if *next == from { start } else { 0 });
-    Some(online.cursor)
+    let next = state.next_map(from).filter(|_| (map, at) != COUNTED);
+    let online = state.online.as_mut()?;
+    // Maps that come later are counted from their first mapping on.
+    online.cursor = next.map_or(COUNTED, |next| (next, if next == from { start } else { 0 }));
+    next.map(|_| online.cursor)
 }
 
-/// Counts mappings from the cursor on, before `end`: all of them are in memory.
-fn count_some(state: &mut State, end: u64, report: &mut OnlineCheckReport, is_first: bool) {
+/// Counts mappings from the cursor on, before `end`: all of them are in memory. Returns how many.
+fn count_some(state: &mut State, end: u64, report: &mut OnlineCheckReport, is_first: bool) -> u64 {
+    let Some((map, start)) = state.online.as_ref().map(|online| online.cursor) else {
+        return 0;
+    };
+    let name = state.volume_of(map).map_or_else(
+        || format!("map {map}"),
+        |entry| format!("volume `{}`", entry.info.name),
+    );
     let State {
         volumes,
+        ancestry,
         space,
         online: Some(online),
         ..
     } = state
     else {
-        return;
+        return 0;
     };
-    let (volume, start) = online.cursor;
-    let Some(entry) = volumes.get(&volume) else {
-        return;
+    let Some(pages) = ancestry.map_mut(volumes, map) else {
+        return 0;
     };
-    for (count, (at, mapping)) in entry.map.range(start, end).enumerate() {
+    let mut counted = 0;
+    for (count, (at, mapping)) in pages.range(start, end, View::Own).enumerate() {
         if count == STEP {
-            online.cursor = (volume, at);
-            return;
+            online.cursor = (map, at);
+            return counted;
         }
+        counted += 1;
         let pba = mapping.pba;
         if is_first {
             report.mappings += 1;
             if !space.contains(pba) {
                 report.find(format!(
-                    "sub-block {at} of volume `{}` maps to block {pba}, which no drive has",
-                    entry.info.name
+                    "sub-block {at} of {name} maps to block {pba}, which no drive has"
                 ));
             }
         }
@@ -248,7 +264,8 @@ fn count_some(state: &mut State, end: u64, report: &mut OnlineCheckReport, is_fi
             *count += 1;
         }
     }
-    online.cursor = (volume, end);
+    online.cursor = (map, end);
+    counted
 }
 
 /// References and mappings of a block of the window.
@@ -258,13 +275,31 @@ fn compare(state: &mut State, pba: Pba) -> (u32, u32) {
     (references, counted.map_or(0, |count| *count))
 }
 
+/// The mappings that will be counted: each once for each window.
+fn steps(state: &State) -> u64 {
+    let tables = 0..state.blocks.tables();
+    let windows = tables.map(|table| state.blocks.numbers(table).div_ceil(WINDOW_BLOCKS));
+    let parents = state.ancestry.parents.values().map(|parent| &parent.map);
+    let maps = state
+        .volumes
+        .values()
+        .map(|entry| &entry.map)
+        .chain(parents);
+    let mapped = maps.map(|map| map.mapped());
+    windows.sum::<u64>().saturating_mul(mapped.sum())
+}
+
 /// Proves counts against maps without stopping anything. Runs on a reactor.
 ///
 /// # Errors
 /// `Invalid` if a check runs already, `Unavailable` if the pool is closed meanwhile. What is wrong
 /// with the pool is in the report.
-pub(crate) async fn check_online(shared: &Arc<Shared>) -> Result<OnlineCheckReport> {
+pub(crate) async fn check_online(
+    shared: &Arc<Shared>,
+    background: &Background,
+) -> Result<OnlineCheckReport> {
     load_all(shared).await?;
+    background.check_progress.begin(steps(&lock(&shared.state)));
     let mut report = OnlineCheckReport::default();
     let mut is_first = true;
     let tables = lock(&shared.state).blocks.tables();
@@ -277,7 +312,7 @@ pub(crate) async fn check_online(shared: &Arc<Shared>) -> Result<OnlineCheckRepo
                 break;
             }
             let from = address(table, first);
-            check_window(shared, &mut report, from, window, is_first).await?;
+            check_window(shared, background, &mut report, from, window, is_first).await?;
             is_first = false;
             first += window;
         }

@@ -79,16 +79,25 @@ pub(crate) struct Scrub {
     is_unwanted: bool,
 }
 
+/// Whether a scrub can read so many bytes per second.
+///
+/// # Errors
+/// `Invalid` for a rate that cannot be.
+pub fn check_scrub_rate(rate_bytes_per_second: u64) -> Result<()> {
+    match (RATE_MIN..=RATE_MAX).contains(&rate_bytes_per_second) {
+        true => Ok(()),
+        false => Err(EngineError::invalid(format!(
+            "a scrub of {rate_bytes_per_second} bytes per second is not possible; use 1 MiB to 1 TiB"
+        ))),
+    }
+}
+
 /// Asks background maintenance for a scrub that reads at most so many bytes per second.
 ///
 /// # Errors
 /// `Invalid` if one runs already, or for a rate that cannot be.
 pub(crate) fn start(background: &Background, rate_bytes_per_second: u64) -> Result<()> {
-    if !(RATE_MIN..=RATE_MAX).contains(&rate_bytes_per_second) {
-        return Err(EngineError::invalid(format!(
-            "a scrub of {rate_bytes_per_second} bytes per second is not possible; use 1 MiB to 1 TiB"
-        )));
-    }
+    check_scrub_rate(rate_bytes_per_second)?;
     let mut scrub = lock(&background.scrub);
     if scrub.status.phase == ScrubPhase::Running {
         return Err(EngineError::invalid(

@@ -151,7 +151,7 @@ pub struct PoolSummary {
 /// Reads the figures of [`PoolSummary`] at one moment.
 pub(crate) fn summarize(shared: &Shared) -> PoolSummary {
     let grain = SUB_BLOCK_BYTES as u64;
-    let fill_warnings = shared.config.fill_warnings.clone();
+    let fill_warnings = shared.fill_warnings().to_vec();
     let damaged_blocks = lock(&shared.damage).count();
     let state = lock(&shared.state);
     PoolSummary {
@@ -184,6 +184,7 @@ pub(crate) fn collect(shared: &Shared, background: &Background) -> PoolStatus {
 fn figures(shared: &Shared, background: &Background) -> (Vec<(Arc<VolumeInfo>, u64)>, PoolStatus) {
     let store_bytes = shared.store.size_bytes();
     let folder = lock(&shared.folder).clone();
+    let fill_warnings = shared.fill_warnings();
     let grain = SUB_BLOCK_BYTES as u64;
     let state = lock(&shared.state);
     let volumes = state
@@ -223,11 +224,11 @@ fn figures(shared: &Shared, background: &Background) -> (Vec<(Arc<VolumeInfo>, u
         map_page_evictions: state.resident.evictions,
         damaged_blocks: lock(&shared.damage).count(),
         verify: shared.verify.status(),
-        fill_warnings: shared.config.fill_warnings.clone(),
-        fill_warning_percent: level_reached(&shared.config.fill_warnings, used, capacity),
+        fill_warnings: fill_warnings.to_vec(),
+        fill_warning_percent: level_reached(&fill_warnings, used, capacity),
         folder_warning_percent: folder
             .as_ref()
-            .and_then(|room| folder_level(&shared.config.fill_warnings, room)),
+            .and_then(|room| folder_level(&fill_warnings, room)),
         folder,
         drives: drives(shared, &state),
         deleting: deleting(background, &state),
@@ -235,6 +236,11 @@ fn figures(shared: &Shared, background: &Background) -> (Vec<(Arc<VolumeInfo>, u
         volumes: Vec::new(),
     };
     (volumes, status)
+}
+
+/// Deleted volumes whose blocks are being freed.
+pub(crate) fn deleting_volumes(shared: &Shared, background: &Background) -> Vec<DeletingStatus> {
+    deleting(background, &lock(&shared.state))
 }
 
 fn drives(shared: &Shared, state: &State) -> Vec<DriveStatus> {

@@ -18,6 +18,7 @@ use meta::Pba;
 use serde::{Deserialize, Serialize};
 
 use crate::background::Background;
+use crate::metadata::page_map::View;
 use crate::pool::Shared;
 use crate::pool::alerts::Work;
 use crate::residency::pages::window;
@@ -235,6 +236,8 @@ pub(crate) async fn survey(
     let (ids, change) = {
         let state = lock(&shared.state);
         let ids: Vec<u32> = state.volumes.keys().copied().collect();
+        let mapped = state.volumes.values().map(|entry| entry.map.mapped());
+        background.survey_progress.begin(mapped.sum());
         (ids, state.last_change)
     };
     lock(&background.surveys).is_wanted = false;
@@ -243,7 +246,7 @@ pub(crate) async fn survey(
         let mut at = Some(0);
         while let Some(from) = at {
             let began = Instant::now();
-            at = survey_step(shared, &mut pass, id, from).await?;
+            at = survey_step(shared, background, &mut pass, id, from).await?;
             if rest {
                 reactor::sleep(began.elapsed()).await;
             } else {
@@ -267,11 +270,19 @@ pub(crate) async fn survey(
 /// Some mappings of a volume, from a sub-block on; where to go on.
 async fn survey_step(
     shared: &Shared,
+    background: &Background,
     pass: &mut Pass,
     volume: u32,
     from: u64,
 ) -> Result<Option<u64>> {
-    let Some(window) = window(shared, volume, from, u64::MAX).await? else {
+    let of_volume = match lock(&shared.state).volumes.get(&volume) {
+        // What is left of a deleted volume is its own.
+        Some(entry) if !entry.is_active() => (entry.map.id(), View::Own),
+        Some(entry) => (entry.map.id(), View::Visible),
+        None => return Ok(None),
+    };
+    let (map, view) = of_volume;
+    let Some(window) = window(shared, map, (from, u64::MAX), view).await? else {
         return Ok(None);
     };
     let state = lock(&shared.state);
@@ -286,8 +297,10 @@ async fn survey_step(
         });
     }
     let mut next = (window.end < u64::MAX).then_some(window.end);
-    for (count, (at, mapping)) in (1..).zip(entry.map.range(from, window.end).take(STEP)) {
+    let mapped = entry.map.range(from, window.end, view);
+    for (count, (at, mapping)) in (1..).zip(mapped.take(STEP)) {
         pass.add(mapping.pba);
+        background.survey_progress.add(1);
         if count == STEP {
             next = Some(at + 1);
         }

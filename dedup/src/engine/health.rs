@@ -2,10 +2,12 @@
 
 use crate::background::online_check::{self, OnlineCheckReport};
 use crate::background::scrub::{self, ScrubStatus};
+use crate::background::status::{self, DeletingStatus};
 use crate::background::survey::{self, Survey};
 use crate::background::{drive_alerts, healing};
 use crate::pool::alerts::Verdict;
 use crate::pool::damage_list::DamageStatus;
+use crate::sync::wait::lock;
 use crate::{DriveTrouble, Engine, EngineError, Result};
 
 impl Engine {
@@ -31,7 +33,23 @@ impl Engine {
     /// `Invalid` if a check runs already, `Unavailable` if the pool is closed meanwhile. What is wrong
     /// with the pool is in the report.
     pub async fn check_online(&self) -> Result<OnlineCheckReport> {
-        online_check::check_online(&self.shared).await
+        online_check::check_online(&self.shared, &self.background).await
+    }
+
+    /// Changes the levels that are warned at when the pool fills up, in percent
+    /// ([`EngineConfig::fill_warnings`](crate::EngineConfig::fill_warnings)).
+    ///
+    /// # Errors
+    /// `Invalid` if they do not rise or are above 100.
+    pub fn set_fill_warnings(&self, levels: &[u8]) -> Result<()> {
+        crate::pool::config::check_fill_warnings(levels)?;
+        *lock(&self.shared.fill_warnings) = levels.into();
+        Ok(())
+    }
+
+    /// Deleted volumes whose blocks are being freed.
+    pub fn deleting(&self) -> Vec<DeletingStatus> {
+        status::deleting_volumes(&self.shared, &self.background)
     }
 
     /// Asks background maintenance for a scrub that reads at most so many bytes per second.
@@ -65,6 +83,18 @@ impl Engine {
             true => Err(EngineError::closed()),
             false => Ok(Survey::clone(&survey)),
         }
+    }
+
+    /// How far the online check is that runs, in percent.
+    #[must_use]
+    pub fn check_percent(&self) -> Option<u8> {
+        self.background.check_progress.percent()
+    }
+
+    /// How far the survey is that runs, in percent.
+    #[must_use]
+    pub fn survey_percent(&self) -> Option<u8> {
+        self.background.survey_progress.percent()
     }
 
     /// The last survey that was made; background maintenance makes one now and then

@@ -5,6 +5,7 @@
 mod backup;
 mod drives;
 mod health;
+mod locks;
 mod settings;
 mod volumes;
 
@@ -28,8 +29,11 @@ use crate::pool::alerts::Alerts;
 use crate::pool::backpressure::Backpressure;
 use crate::pool::comparisons::Verify;
 use crate::pool::config::{EngineParts, block_on};
+use crate::sync::timed::Timed;
 use crate::sync::wait::lock;
+use crate::sync::watermark::Watermark;
 use crate::{EngineError, PoolStatus, PoolSummary, Result};
+pub use locks::EngineLocks;
 use volumes::Namespaces;
 
 /// The engine of one pool. Share it by its `Arc`; it can be used from every reactor.
@@ -81,6 +85,7 @@ impl Engine {
             state.on_disk_index.hide(pba);
         }
         let quiet = parts.config.quiet;
+        let fill_warnings = Mutex::new(parts.config.fill_warnings.clone().into());
         let is_loaded = state.blocks.next_unentered().is_none();
         let is_crowded = state.resident.crowded_flag();
         let is_partial = state.blocks.partial_flag();
@@ -97,8 +102,10 @@ impl Engine {
             domains,
             verify: Verify::new()?,
             config: parts.config,
-            state: Mutex::new(state),
-            journal: Mutex::new(journal),
+            state: Timed::new(state),
+            writer: journal.writer(),
+            appended: Watermark::new(journal.written_seq()),
+            journal: Timed::new(journal),
             backpressure: Backpressure::default(),
             unstored: AtomicU64::new(0),
             stored: Mutex::default(),
@@ -110,6 +117,7 @@ impl Engine {
             damage: Mutex::new(damage),
             alerts: Alerts::new(quiet),
             alert_log: Mutex::default(),
+            fill_warnings,
             journal_bytes,
             folder: Mutex::default(),
             #[cfg(test)]

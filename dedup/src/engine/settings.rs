@@ -59,7 +59,7 @@ impl Engine {
                 )));
             }
         }
-        commit(shared, Record::Settings(changes), None).await?;
+        commit(shared, Record::Settings(changes), None, None).await?;
         flush(shared).await
     }
 }

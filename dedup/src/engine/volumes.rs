@@ -1,9 +1,10 @@
-//! The volumes of a pool: handles, creation, resizing, deletion.
+//! The volumes of a pool: handles, creation, resizing, renaming, deletion.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use meta::VolumeInfo;
+use uuid::Uuid;
 
 use crate::sync::wait::lock;
 use crate::volumes::{Volume, admin};
@@ -89,6 +90,22 @@ impl Engine {
             .ok_or_else(|| EngineError::internal("a new volume vanished"))
     }
 
+    /// Makes a new volume with the content that the volume `name` has now, at once whatever its size: both share what
+    /// they have, and each changes what is its own. Durable when it returns. `uuid`: `None` makes a random one.
+    ///
+    /// # Errors
+    /// `NotFound`, or `Invalid` if the new name is taken or the volume is a clone of too many clones.
+    pub async fn clone_volume(
+        &self,
+        name: &str,
+        clone: &str,
+        uuid: Option<Uuid>,
+    ) -> Result<Arc<Volume>> {
+        let info = admin::fork(&self.shared, name, clone.to_owned(), uuid).await?;
+        self.volume(&info.name)
+            .ok_or_else(|| EngineError::internal("a new volume vanished"))
+    }
+
     /// Changes a volume's size (a multiple of 4096, in bytes). Durable when it returns. What shrinking
     /// cuts off is gone at once, and freed by background maintenance.
     ///
@@ -96,6 +113,14 @@ impl Engine {
     /// `NotFound`, or `Invalid` for a size that cannot be.
     pub async fn resize_volume(&self, name: &str, size_bytes: u64) -> Result<VolumeInfo> {
         admin::resize(&self.shared, name, size_bytes).await
+    }
+
+    /// Gives a volume another name. Durable when it returns; its identity, data and namespaces stay.
+    ///
+    /// # Errors
+    /// `NotFound`, or `Invalid` for a name that cannot be or that another volume has.
+    pub async fn rename_volume(&self, name: &str, new: &str) -> Result<VolumeInfo> {
+        admin::rename(&self.shared, name, new).await
     }
 
     /// Deletes a volume: gone for hosts at once and for good. Its blocks are freed by background

@@ -25,6 +25,7 @@ use reactor::Buffer;
 use crate::io::write;
 use crate::metadata::volume::VolumeCore;
 use crate::pool::Shared;
+use crate::stages::{self, Stage, Stopwatch};
 use crate::sync::range_lock::RangeGuard;
 use crate::{EngineError, Result};
 
@@ -72,6 +73,8 @@ pub(crate) struct Command {
     pub(crate) is_mark: bool,
     /// Covers the range, until the new mapping is in place.
     guard: Option<RangeGuard>,
+    /// If somebody watches it.
+    stopwatch: Option<Rc<Stopwatch>>,
     waiter: Rc<Waiter>,
 }
 
@@ -100,6 +103,7 @@ impl Command {
             is_again: true,
             is_mark: false,
             guard: None,
+            stopwatch: None,
             waiter: waiter.clone(),
         };
         (command, CommandEnd(waiter))
@@ -108,6 +112,18 @@ impl Command {
     /// The caller keeps others from the range from now on.
     pub(crate) fn take_guard(&mut self) -> Option<RangeGuard> {
         self.guard.take()
+    }
+
+    /// Whether somebody watches it.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.stopwatch.is_some()
+    }
+
+    /// A stage has ended, for who watches it.
+    pub(crate) fn ended(&self, stage: Stage) {
+        if let Some(stopwatch) = &self.stopwatch {
+            stopwatch.ended(stage);
+        }
     }
 
     /// Sub-blocks that it writes.
@@ -264,6 +280,7 @@ fn begin(
         is_again: false,
         is_mark,
         guard: Some(guard),
+        stopwatch: stages::current(),
         waiter: waiter.clone(),
     };
     batcher.blocks.set(batcher.blocks.get() + command.count());

@@ -16,7 +16,7 @@ use meta::{MapEntry, NewBlock, Pba, Record};
 use crate::io::MAX_COMMAND_BYTES;
 use crate::io::prepare::{check_end, ready_to_map};
 use crate::io::span::Span;
-use crate::log::append::commit;
+use crate::log::append::{appended_upto, commit};
 use crate::metadata::state::State;
 use crate::metadata::volume::VolumeCore;
 use crate::pool::Shared;
@@ -87,22 +87,27 @@ pub(crate) async fn copy_piece(
         }
     };
     let Change {
-        entries,
+        mut entries,
         references,
         to_move,
     } = change;
     let mapped = entries.len() as u64;
     let is_unchanged = |entry: &MapEntry| entry.old == entry.new.map(|new| new.pba);
     if !entries.iter().all(is_unchanged) {
+        if core.inherits_since().is_some() {
+            let entries = entries.iter_mut();
+            entries.for_each(|entry| entry.new = entry.new.or(Some(NewBlock::HOLE)));
+        }
         let record = Record::Map {
-            volume: core.id,
+            map: core.map(),
             start: to,
             entries,
         };
-        commit(shared, record, Some(guard)).await?;
-        references.pass_on();
+        commit(shared, record, Some(guard), Some(references)).await?;
     } else {
         drop(references);
+        let seen = lock(&shared.state).last_change;
+        appended_upto(shared, seen).await?;
     }
     Ok(Piece { mapped, to_move })
 }

@@ -18,6 +18,7 @@ use crate::pool::alert_log::Met;
 use crate::pool::alerts::Action;
 use crate::residency::pages::bring_in;
 use crate::residency::rows::pin_rows;
+use crate::stages::{self, Stage};
 use crate::sync::wait::lock;
 use crate::{EngineError, Result};
 
@@ -53,6 +54,7 @@ pub(crate) async fn read_piece(
     piece: Piece,
     mut buf: Buffer,
 ) -> (Result<()>, Buffer) {
+    stages::ended(Stage::Wait);
     let stored = match find(shared, volume, piece, &mut buf).await {
         Ok(stored) => stored,
         Err(error) => {
@@ -60,6 +62,7 @@ pub(crate) async fn read_piece(
             return (Err(error), buf);
         }
     };
+    stages::ended(Stage::Index);
     let fetch = Fetch::new(&shared.drives, stored.iter().map(Stored::to_place));
     let (failed, mut buf) = fetch.read(&shared.drives, buf).await;
     let worked = fetch.drives();
@@ -80,7 +83,9 @@ pub(crate) async fn read_piece(
             unreadable.extend(failed.places.into_iter().map(|place| blocks[place].1));
         }
     }
+    stages::ended(Stage::Drive);
     let result = verify(shared, volume, &stored, &unreadable, &buf).await;
+    stages::ended(Stage::Hash);
     if result.is_err() {
         buf.fill(0);
     }

@@ -10,10 +10,12 @@
 
 use std::sync::Arc;
 
-use meta::{Record, TRIMMING_RANGES_MAX};
+use meta::{MapId, Record, TRIMMING_RANGES_MAX};
 
 use crate::Result;
-use crate::log::append::commit;
+use crate::io::own_page::own_pages;
+use crate::log::append::{appended_upto, commit};
+use crate::metadata::page_map::{View, page_start};
 use crate::metadata::volume::{VolumeCore, VolumeEntry};
 use crate::pool::Shared;
 use crate::ranges::{self, Range};
@@ -41,16 +43,16 @@ pub(crate) async fn unmap(
 }
 
 async fn unmap_now(shared: &Arc<Shared>, core: &VolumeCore, start: u64, end: u64) -> Result<u64> {
-    let volume = core.id;
     let mut at = start;
     let mut sequence = lock(&shared.state).last_change;
     loop {
         // What is mapped by writes that were acknowledged is in the map: looking without the range
         // lock may miss only what is concurrent anyway.
-        let found = find_mapped(shared, volume, at, end, 1).await?;
+        let found = find_visible(shared, core, (at, end), 1).await?;
         lock(&shared.state).check_writable()?;
         let Some((first, _)) = found.entries.first().copied() else {
-            return Ok(sequence);
+            drop(found);
+            return unmapped_upto(shared, sequence).await;
         };
         drop(found);
         let span_end = end.min(first + PIECE_SPAN_MAX);
@@ -58,13 +60,21 @@ async fn unmap_now(shared: &Arc<Shared>, core: &VolumeCore, start: u64, end: u64
         settle(shared, core, first, span_end).await?;
         lock(&shared.state).check_writable()?;
         let entries_max = shared.config.trim_record_entries;
-        let found = find_mapped(shared, volume, first, span_end, entries_max).await?;
+        let found = find_visible(shared, core, (first, span_end), entries_max).await?;
         at = found.upto;
         if !found.entries.is_empty() {
-            sequence = unmap_found(shared, volume, found, Some(guard)).await?;
+            sequence = unmap_visible(shared, core, found, Some(guard)).await?;
         }
         yield_once().await;
     }
+}
+
+/// Nothing is mapped any more: that is in the journal, too, when this returns. A command that was dropped has changed
+/// the map before that.
+async fn unmapped_upto(shared: &Shared, sequence: u64) -> Result<u64> {
+    let seen = lock(&shared.state).last_change;
+    appended_upto(shared, seen).await?;
+    Ok(sequence.max(seen))
 }
 
 /// Takes `first..end` off the list of what is being trimmed, so that it can be mapped again; unmaps
@@ -115,15 +125,15 @@ async fn trim_later(shared: &Arc<Shared>, core: &VolumeCore, range: Range) -> Re
     let guard = core.range_lock.exclusive(range.0, range.1).await;
     let _lock = core.trim_lock.lock().await;
     lock(&shared.state).check_writable()?;
-    if !is_mapped(shared, core.id, range.0, range.1).await? {
-        return Ok(lock(&shared.state).last_change);
+    if !is_mapped(shared, core.map(), range.0, range.1).await? {
+        return unmapped_upto(shared, 0).await;
     }
     let ranges = list_with(shared, core, range).await?;
     let record = Record::Trimming {
         id: core.id,
         ranges,
     };
-    commit(shared, record, Some(guard)).await
+    commit(shared, record, Some(guard), None).await
 }
 
 /// What is being trimmed of a volume together with one more range (if anything is mapped there),
@@ -134,7 +144,7 @@ pub(crate) async fn list_with(
     range: Range,
 ) -> Result<Vec<Range>> {
     loop {
-        let is_mapped = is_mapped(shared, core.id, range.0, range.1).await?;
+        let is_mapped = is_mapped(shared, core.map(), range.0, range.1).await?;
         {
             let state = lock(&shared.state);
             state.check_writable()?;
@@ -168,7 +178,7 @@ async fn next_slice<'a>(shared: &'a Shared, core: &VolumeCore, range: Range) -> 
             continue;
         };
         let entries_max = shared.config.trim_record_entries;
-        let found = find_mapped(shared, core.id, first, end, entries_max).await?;
+        let found = find_visible(shared, core, (first, end), entries_max).await?;
         let left = ranges::without(&list, (range.0, found.upto));
         if left.len() <= TRIMMING_RANGES_MAX {
             return Ok(Slice { found, left });
@@ -180,10 +190,44 @@ async fn next_slice<'a>(shared: &'a Shared, core: &VolumeCore, range: Range) -> 
     })
 }
 
-/// Takes mappings away.
+async fn find_visible<'a>(
+    shared: &'a Shared,
+    core: &VolumeCore,
+    range: Range,
+    count_max: usize,
+) -> Result<Found<'a>> {
+    find_mapped(shared, core.map(), range, count_max, View::Visible).await
+}
+
+/// Takes mappings away that hosts see. Where ancestors have them too, they are hidden.
+async fn unmap_visible(
+    shared: &Arc<Shared>,
+    core: &VolumeCore,
+    found: Found<'_>,
+    guard: Option<RangeGuard>,
+) -> Result<u64> {
+    let map = core.map();
+    if core.inherits_since().is_none() {
+        return unmap_found(shared, map, found, guard).await;
+    }
+    let Found {
+        entries, window, ..
+    } = found;
+    for in_page in entries.chunk_by(|(a, _), (b, _)| page_start(*a) == page_start(*b)) {
+        let at = in_page[0].0;
+        own_pages(shared, core, at, at + 1).await?;
+    }
+    let blocks = entries.iter().map(|(_, pba)| *pba);
+    bring_in_blocks(shared, blocks).await?;
+    let sequence = commit(shared, Record::Hide { map, entries }, guard, None).await;
+    drop(window);
+    sequence
+}
+
+/// Takes mappings of a map itself away.
 pub(crate) async fn unmap_found(
     shared: &Arc<Shared>,
-    volume: u32,
+    map: MapId,
     found: Found<'_>,
     guard: Option<RangeGuard>,
 ) -> Result<u64> {
@@ -192,7 +236,7 @@ pub(crate) async fn unmap_found(
     } = found;
     let blocks = entries.iter().map(|(_, pba)| *pba);
     bring_in_blocks(shared, blocks).await?;
-    let sequence = commit(shared, Record::Unmap { volume, entries }, guard).await;
+    let sequence = commit(shared, Record::Unmap { map, entries }, guard, None).await;
     drop(window);
     sequence
 }
@@ -200,16 +244,15 @@ pub(crate) async fn unmap_found(
 /// The caller holds the volume's `trim_lock`.
 async fn unmap_slice(shared: &Arc<Shared>, core: &VolumeCore, slice: Slice<'_>) -> Result<()> {
     let Slice { found, left } = slice;
-    let volume = core.id;
     if !found.entries.is_empty() {
-        unmap_found(shared, volume, found, None).await?;
+        unmap_visible(shared, core, found, None).await?;
     }
     // In this order: what is not listed any more is unmapped, also if only one of both survives.
     let record = Record::Trimming {
-        id: volume,
+        id: core.id,
         ranges: left,
     };
-    commit(shared, record, None).await?;
+    commit(shared, record, None, None).await?;
     yield_once().await;
     Ok(())
 }

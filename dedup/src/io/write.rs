@@ -26,7 +26,7 @@ use crate::io::packing::Packing;
 use crate::io::reclaim::reclaim_space;
 use crate::io::verify::compare_later;
 use crate::io::verify::{self, Check};
-use crate::log::append::{AppendError, append, append_failed, wait_for_room};
+use crate::log::append::{AppendError, append_failed, appended_upto, begin, wait_for_room};
 use crate::metadata::on_disk_index::{Answer, Sought};
 use crate::metadata::state::State;
 use crate::pool::Shared;
@@ -34,6 +34,7 @@ use crate::pool::backpressure::RoomPermit;
 use crate::pool::comparisons::Kept;
 use crate::residency::on_disk_index::ask_for_hints;
 use crate::residency::rows::{Pins, pin_rows};
+use crate::stages::Stage;
 use crate::sync::wait::{Event, lock};
 use crate::{EngineError, Result};
 use claiming::{claim_job, note_old, undo_claims};
@@ -46,7 +47,9 @@ pub(crate) async fn run(shared: Arc<Shared>, commands: Vec<Command>) {
     #[cfg(test)]
     crate::hooks::note_batch(commands.len(), 0);
     let mut batch = Batch::new(shared, commands);
+    batch.ended(Stage::Wait);
     batch.look_at_content();
+    batch.ended(Stage::Hash);
     batch.round().await;
     let rest = batch.split_off_rest(|progress| !matches!(progress, Progress::Asks));
     #[cfg(test)]
@@ -75,6 +78,8 @@ pub(crate) enum Progress {
     Full,
     /// Its volume is not there any more; nothing is claimed.
     Gone,
+    /// Its record has its place in the journal, and holds the references: it takes place, whoever is dropped.
+    Recorded,
 }
 
 pub(crate) struct Job {
@@ -133,18 +138,20 @@ pub(crate) struct Item {
 }
 
 impl Item {
-    fn entry(&self) -> MapEntry {
+    /// `hides`: where nothing is mapped, an ancestor may have something.
+    fn entry(&self, hides: bool) -> MapEntry {
         let crc32c = match self.crc {
             Crc::Known(crc32c) => crc32c,
             Crc::Unknown | Crc::Of(_) => 0, // nothing is stored
         };
+        let new = self.taken.map(|pba| NewBlock {
+            pba,
+            fingerprint: self.fingerprint,
+            crc32c,
+        });
         MapEntry {
             old: self.old,
-            new: self.taken.map(|pba| NewBlock {
-                pba,
-                fingerprint: self.fingerprint,
-                crc32c,
-            }),
+            new: new.or(hides.then_some(NewBlock::HOLE)),
         }
     }
 }
@@ -175,6 +182,8 @@ pub(crate) struct Batch {
     in_doubt: Vec<u16>,
     /// What it had to bring in.
     pins: Vec<Pins>,
+    /// Somebody watches one of its commands.
+    is_watched: bool,
 }
 
 impl Batch {
@@ -191,6 +200,7 @@ impl Batch {
             }
         };
         Self {
+            is_watched: commands.iter().any(Command::is_watched),
             shared,
             jobs: commands.into_iter().map(job).collect(),
             items: Vec::new(),
@@ -200,6 +210,14 @@ impl Batch {
             writing: false,
             in_doubt: Vec::new(),
             pins: Vec::new(),
+        }
+    }
+
+    /// A stage of all its commands has ended, for who watches them.
+    fn ended(&self, stage: Stage) {
+        if self.is_watched {
+            let commands = self.jobs.iter().filter_map(|job| job.command.as_ref());
+            commands.for_each(|command| command.ended(stage));
         }
     }
 
@@ -258,12 +276,17 @@ impl Batch {
     /// One attempt for all commands that are not acknowledged yet.
     async fn round(&mut self) {
         self.compress().await;
+        self.ended(Stage::Hash);
         if let Err(error) = self.claim() {
             return self.fail_all(&error);
         }
+        self.ended(Stage::Index);
         self.compare_within();
         self.checksum();
-        if let Err(error) = self.write_and_compare().await {
+        self.ended(Stage::Hash);
+        let written = self.write_and_compare().await;
+        self.ended(Stage::Drive);
+        if let Err(error) = written {
             self.give_back_all();
             // Of several, each tries again alone, so that only those fail whose blocks cannot be written.
             if let [_] = self.jobs[..] {
@@ -384,8 +407,11 @@ impl Batch {
                 continue;
             }
             let first = entries.len();
-            entries.extend(self.items[job.items.clone()].iter().map(Item::entry));
-            let is_unchanged = |entry: &MapEntry| entry.old == entry.new.map(|new| new.pba);
+            let volume = job.command.as_ref().map(|command| &command.volume);
+            let hides = volume.is_some_and(|volume| volume.inherits_since().is_some());
+            let items = self.items[job.items.clone()].iter();
+            entries.extend(items.map(|item| item.entry(hides)));
+            let is_unchanged = |entry: &MapEntry| entry.old == entry.new_block().map(|new| new.pba);
             if entries[first..].iter().all(is_unchanged) {
                 entries.truncate(first);
                 unchanged.push(number);
@@ -394,10 +420,10 @@ impl Batch {
             }
         }
         let shared = self.shared.clone();
-        if records.is_empty() || shared.backpressure.is_busy() {
+        if records.is_empty() || !unchanged.is_empty() || shared.backpressure.is_busy() {
             self.land();
         }
-        self.finish_unchanged(&unchanged);
+        self.finish_unchanged(&unchanged).await;
         if !records.is_empty() {
             let permit = shared.backpressure.join_if_any().await;
             self.append_all(&shared, &entries, &records, permit).await;
@@ -420,24 +446,37 @@ impl Batch {
         records: &[(usize, Range<usize>)],
         mut permit: Option<RoomPermit<'a>>,
     ) {
-        let mut left = records;
-        let mut group = left.len();
+        let (mut left, mut group) = (records, records.len());
         while !left.is_empty() {
             let (now, later) = left.split_at(group.min(left.len()));
-            let appended = self.append(shared, entries, now);
-            let failure = match appended {
-                Ok(first) => {
-                    for (sequence, (number, _)) in (first..).zip(now) {
-                        // The map holds the references from here on.
-                        let items = self.jobs[*number].items.clone();
-                        self.items[items]
-                            .iter_mut()
-                            .for_each(|item| item.taken = None);
-                        self.finish(*number, Ok(sequence));
+            let mut landed = None;
+            let begun = begin(shared, self.records(entries, now), |state| {
+                landed = self.land_in(state);
+            });
+            let failure = match begun {
+                Ok(append) => {
+                    self.has_landed(landed);
+                    for (number, _) in now {
+                        // The record holds the references from here on.
+                        let job = &mut self.jobs[*number];
+                        job.progress = Progress::Recorded;
+                        let items = &mut self.items[job.items.clone()];
+                        items.iter_mut().for_each(|item| item.taken = None);
                     }
-                    left = later;
-                    group = left.len();
-                    continue;
+                    match append.finish().await {
+                        Ok(first) => {
+                            for (sequence, (number, _)) in (first..).zip(now) {
+                                self.finish(*number, Ok(sequence));
+                            }
+                            left = later;
+                            group = left.len();
+                            continue;
+                        }
+                        Err(error) => {
+                            self.may_be_found(now);
+                            Err(error)
+                        }
+                    }
                 }
                 Err(AppendError::NotResident(pbas)) => {
                     self.land();
@@ -484,25 +523,19 @@ impl Batch {
         }
     }
 
-    /// One append; the new blocks land with it.
-    fn append(
-        &mut self,
-        shared: &Shared,
-        entries: &[MapEntry],
+    /// The records of some commands; `entries` are those of all.
+    fn records<'e>(
+        &self,
+        entries: &'e [MapEntry],
         records: &[(usize, Range<usize>)],
-    ) -> std::result::Result<u64, AppendError> {
+    ) -> Vec<RecordRef<'e>> {
         let record = |(number, range): &(usize, Range<usize>)| {
             let command = self.jobs[*number].command.as_ref();
-            let (volume, start) =
-                command.map_or((0, 0), |command| (command.volume.id, command.start));
-            RecordRef::map(volume, start, &entries[range.clone()])
+            let (map, start) =
+                command.map_or((0, 0), |command| (command.volume.map(), command.start));
+            RecordRef::map(map, start, &entries[range.clone()])
         };
-        let mut landed = None;
-        let first = append(shared, records.iter().map(record), |state| {
-            landed = self.land_in(state);
-        })?;
-        self.has_landed(landed);
-        Ok(first)
+        records.iter().map(record).collect()
     }
 
     /// The new blocks are written: others may share them.
@@ -531,16 +564,37 @@ impl Batch {
         }
     }
 
-    /// Commands that map what is mapped already.
-    fn finish_unchanged(&mut self, unchanged: &[usize]) {
+    /// Commands that map what is mapped already: by a record that is to be in the journal before they are told.
+    async fn finish_unchanged(&mut self, unchanged: &[usize]) {
         for number in unchanged {
             self.give_back(*number);
         }
         if !unchanged.is_empty() {
             let sequence = lock(&self.shared.state).last_change;
+            let appended = appended_upto(&self.shared, sequence).await;
             for number in unchanged {
-                self.finish(*number, Ok(sequence));
+                self.finish(*number, appended.clone().map(|()| sequence));
             }
+        }
+    }
+
+    /// The commands whose records have their place when the batch is dropped: their changes are made, and what they
+    /// found by its fingerprint is compared all the same.
+    fn leave_recorded(&mut self) {
+        for job in &mut self.jobs {
+            if !matches!(job.progress, Progress::Recorded) {
+                continue;
+            }
+            let Some(mut command) = job.command.take() else {
+                continue;
+            };
+            let kept = std::mem::take(&mut job.kept);
+            if !kept.is_empty() && self.shared.appended.is_closed() {
+                self.shared.verify.lost_track(command.volume.id, &kept);
+            } else if !kept.is_empty() {
+                compare_later(&self.shared, &mut command, kept);
+            }
+            command.finish(Err(EngineError::internal("a batch of writes was dropped")));
         }
     }
 
@@ -551,6 +605,7 @@ impl Batch {
                 let kept = std::mem::take(&mut job.kept);
                 compare_later(&self.shared, &mut command, kept);
             }
+            command.ended(Stage::Journal);
             command.finish(result);
         }
     }
@@ -622,6 +677,7 @@ impl Batch {
                 false => None,
             };
             let batch = alone.as_mut().unwrap_or(&mut *self);
+            batch.is_watched |= job.command.as_ref().is_some_and(Command::is_watched);
             let first = batch.items.len();
             batch.items.extend(items);
             job.items = first..batch.items.len();
@@ -640,6 +696,7 @@ impl Batch {
         if let Err(error) = self.ask().await {
             return self.fail_all(&error);
         }
+        self.ended(Stage::Index);
         self.round().await;
         let rest = self.split_off_rest(|_| true);
         drop(self);
@@ -687,6 +744,7 @@ impl Batch {
                     for event in events {
                         event.wait().await;
                     }
+                    self.ended(Stage::Wait);
                 }
                 Progress::Loads(pbas) => match pin_rows(&self.shared, pbas).await {
                     Ok(more) => self.pins.push(more),
@@ -707,8 +765,9 @@ impl Batch {
                         return self.fail_all(&error);
                     }
                 }
-                Progress::Begun | Progress::Claimed | Progress::Gone => {}
+                Progress::Begun | Progress::Claimed | Progress::Gone | Progress::Recorded => {}
             }
+            self.ended(Stage::Index);
             self.round().await;
         }
     }
@@ -720,6 +779,7 @@ impl Drop for Batch {
         if std::thread::panicking() && crate::ablation::is_active() {
             return; // an engine that is broken on purpose may be beyond that
         }
+        self.leave_recorded();
         self.give_back_all();
     }
 }

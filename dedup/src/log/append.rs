@@ -1,24 +1,36 @@
 //! Appending records to the journal, and making their changes.
 //!
-//! Guarantees: the changes of a record are made at once after its append, before anyone else appends;
+//! An append takes three steps. Under the state's lock its records are checked and get their place in the journal. Without
+//! any lock they are written there. When all records before them are written too, their changes are made, under
+//! the state's lock again. So reactors append side by side, and a record that is believed after a crash has all that
+//! it depends on before it.
+//!
+//! Guarantees: nobody is told of a change, or that all is as it should be because of it ([`appended_upto`]), before its
+//! record and all before that are written, and nobody sees it before (but see below);
 //! records of overlapping ranges are appended in the order of their range locks (a guard is held until
 //! the mapping is in place); when the journal is full, the task that came first gets the next room; what records
 //! are about is resident before they are appended, and until they are installed.
+//!
+//! An append that is dropped in the middle is written and installed all the same, at once: whoever asked for it has
+//! gone and was told nothing, and what it held of blocks is the record's. Until all before it are written, others may
+//! see its change, and a crash of the program may undo it, as that of any command without an answer. Records that rest
+//! on it come after it, so they are undone with it.
 
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use futures_util::future::{Either, select};
-use meta::{JournalError, Pba, Record, RecordRef};
+use meta::{Frames, JournalError, MapEntry, Pba, Place, Record, RecordRef};
 
 use crate::log::checkpoint::checkpoint;
 use crate::metadata::state::State;
 use crate::pool::Shared;
 use crate::pool::backpressure::RoomPermit;
+use crate::pool::references::References;
 use crate::residency::rows::pin_rows;
 use crate::sync::range_lock::RangeGuard;
-use crate::sync::wait::lock;
+use crate::sync::wait::{Unwinding, lock};
 use crate::{EngineError, Result};
 
 /// Checkpoints that one append waits for when the journal is full.
@@ -47,17 +59,22 @@ pub(crate) fn is_size(error: &JournalError) -> bool {
 }
 
 /// Appends a record and makes its changes; returns its sequence number. `guard` is held until the
-/// changes are in place.
+/// changes are in place. `references` are the record's from its place on.
 pub(crate) async fn commit(
     shared: &Arc<Shared>,
     record: Record,
     guard: Option<RangeGuard>,
+    references: Option<References>,
 ) -> Result<u64> {
     let mut permit = shared.backpressure.join_if_any().await;
     let mut pins = Vec::new();
     loop {
-        match append(shared, [RecordRef::from(&record)], |_| ()) {
-            Ok(sequence) => {
+        match begin(shared, vec![RecordRef::from(&record)], |_| ()) {
+            Ok(append) => {
+                if let Some(references) = references {
+                    references.pass_on();
+                }
+                let sequence = append.finish().await?;
                 drop(guard);
                 return Ok(sequence);
             }
@@ -70,49 +87,170 @@ pub(crate) async fn commit(
     }
 }
 
-/// One append. Its changes are made before anyone else can append, with `first` before them;
-/// returns the sequence number of the first record. After an error nothing is changed.
-pub(crate) fn append<'r>(
-    shared: &Shared,
-    records: impl IntoIterator<Item = RecordRef<'r>, IntoIter: Clone>,
+/// Begins an append: checks the records, and gives them their place. `first` changes the state then. What the caller
+/// holds of the records' new blocks is theirs from here on. After an error nothing is changed.
+pub(crate) fn begin<'r>(
+    shared: &'r Shared,
+    records: Vec<RecordRef<'r>>,
     first: impl FnOnce(&mut State),
-) -> std::result::Result<u64, AppendError> {
-    let records = records.into_iter();
-    let mut journal = lock(&shared.journal);
-    check_entries(shared)?;
-    {
-        let mut state = lock(&shared.state);
-        let missing: Vec<Pba> = records
-            .clone()
-            .flat_map(|r| state.not_resident(r))
-            .collect();
-        #[cfg(test)]
-        let missing = match crate::ablation::is(crate::ablation::Broken::AppendBlindly) {
-            true => Vec::new(),
-            false => missing,
-        };
-        if !missing.is_empty() {
-            return Err(AppendError::NotResident(missing));
-        }
-        // Nothing leaves memory until the records are installed: the journal is locked.
-        state.is_appending = true;
-    }
-    let appended = journal.append(records.clone());
+) -> std::result::Result<Append<'r>, AppendError> {
+    let frames = Frames::encode(records.iter().copied());
+    let entries = records.iter().map(RecordRef::entry_count).sum();
     let mut state = lock(&shared.state);
-    if appended.is_err() {
-        state.is_appending = false;
+    check_entries(shared)?;
+    let missing: Vec<Pba> = records
+        .iter()
+        .flat_map(|record| state.not_resident(*record))
+        .collect();
+    #[cfg(test)]
+    let missing = match crate::ablation::is(crate::ablation::Broken::AppendBlindly) {
+        true => Vec::new(),
+        false => missing,
+    };
+    if !missing.is_empty() {
+        return Err(AppendError::NotResident(missing));
     }
-    let appended = appended?;
-    let entries = records.clone().map(|record| record.entry_count()).sum();
+    let place = lock(&shared.journal).reserve(&frames)?;
     shared.unstored.fetch_add(entries, Ordering::AcqRel);
     first(&mut state);
-    state.last_change = appended.last;
-    for record in records {
-        state.install(record);
+    state.last_change = place.last();
+    // Nothing leaves memory until the records are installed.
+    state.appending += 1;
+    drop(state);
+    Ok(Append::new(shared, records, frames, place))
+}
+
+/// Begins an append of a record that changes nothing.
+pub(crate) fn begin_note<'r>(
+    shared: &'r Shared,
+    note: &Record,
+) -> std::result::Result<Append<'r>, JournalError> {
+    let note = RecordRef::from(note);
+    let frames = Frames::encode([note]);
+    let place = lock(&shared.journal).reserve(&frames)?;
+    shared
+        .unstored
+        .fetch_add(note.entry_count(), Ordering::AcqRel);
+    Ok(Append::new(shared, Vec::new(), frames, place))
+}
+
+/// Records that have their place in the journal.
+#[must_use = "the records count when it is finished"]
+pub(crate) struct Append<'r> {
+    shared: &'r Shared,
+    /// To be installed.
+    records: Vec<RecordRef<'r>>,
+    first: u64,
+    last: u64,
+    /// To be written.
+    frames: Option<(Frames, Place)>,
+}
+
+impl<'r> Append<'r> {
+    fn new(shared: &'r Shared, records: Vec<RecordRef<'r>>, frames: Frames, place: Place) -> Self {
+        Self {
+            shared,
+            records,
+            first: place.first(),
+            last: place.last(),
+            frames: Some((frames, place)),
+        }
     }
-    state.is_appending = false;
-    state.evict_some();
-    Ok(appended.first)
+
+    /// Writes the records and makes their changes; returns the sequence number of the first one.
+    ///
+    /// # Errors
+    /// `Unavailable` when the journal failed: nothing is changed in memory, and what the journal holds is open until it
+    /// is opened again.
+    pub(crate) async fn finish(mut self) -> Result<u64> {
+        #[cfg(test)]
+        crate::hooks::pause_before_write().await;
+        self.write();
+        #[cfg(test)]
+        let believes = crate::ablation::is(crate::ablation::Broken::BelieveHoles);
+        #[cfg(not(test))]
+        let believes = false;
+        if !believes && let Err(error) = appended_upto(self.shared, self.last).await {
+            self.settle(false);
+            return Err(error);
+        }
+        self.settle(true);
+        Ok(self.first)
+    }
+
+    /// Writes the frames to their place. Those that wait for them go on.
+    fn write(&mut self) {
+        let Some((frames, place)) = self.frames.take() else {
+            return;
+        };
+        // Others wait for what this one writes: a panic in here would leave them waiting.
+        let unwinding = Unwinding::ends();
+        let shared = self.shared;
+        let written = shared.writer.write(frames, place);
+        let finished = lock(&shared.journal).finish_append(written);
+        match finished {
+            Ok(upto) => shared.appended.reach(upto),
+            Err(error) => {
+                shared.fail(error.to_string());
+                shared.appended.close();
+            }
+        }
+        drop(unwinding);
+    }
+
+    /// The records are in the journal: makes their changes. Or they may not be there: they change nothing.
+    fn settle(&mut self, are_there: bool) {
+        let records = std::mem::take(&mut self.records);
+        if records.is_empty() {
+            return;
+        }
+        let mut state = lock(&self.shared.state);
+        if are_there {
+            records.into_iter().for_each(|it| state.install(it));
+            state.installed = state.installed.max(self.last);
+        } else {
+            // The references that the records were to have.
+            let entries = records.iter().flat_map(|record| {
+                let own = match record.as_other() {
+                    Some(Record::Own { entries, .. }) => &entries[..],
+                    _ => &[],
+                };
+                record.as_map().map_or(own, |(_, _, entries)| entries)
+            });
+            let new = entries.filter_map(MapEntry::new_block);
+            state.give_back_all(new.map(|new| new.pba));
+        }
+        state.appending -= 1;
+        state.evict_some();
+    }
+}
+
+impl Drop for Append<'_> {
+    /// Whoever asked for it has gone, and was told nothing.
+    fn drop(&mut self) {
+        #[cfg(test)]
+        if self.frames.is_some() && crate::hooks::is_dying() {
+            return;
+        }
+        self.write();
+        let has_failed = self.shared.appended.is_closed();
+        self.settle(!has_failed);
+    }
+}
+
+/// Waits until all records up to this one are in the journal. Who changes nothing, because a record has changed it
+/// before, waits for that: the command of that record may have been dropped before it was in the journal.
+///
+/// # Errors
+/// `Unavailable` when the journal failed: what it holds is open until it is opened again.
+pub(crate) async fn appended_upto(shared: &Shared, sequence: u64) -> Result<()> {
+    match shared.appended.wait(sequence).await {
+        true => Ok(()),
+        false => {
+            let failed = lock(&shared.state).check_writable();
+            Err(failed.err().unwrap_or_else(EngineError::closed))
+        }
+    }
 }
 
 /// The bound of what an opening has to replay is reached as if the journal were full.

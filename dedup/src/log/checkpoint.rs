@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering;
 use futures_util::lock::OwnedMutexGuard;
 use meta::{BatchBuilder, JournalReader, MetaError, MetaErrorKind, RecordRef};
 
+use crate::log::append::appended_upto;
 use crate::log::flush::flush_drives;
 use crate::log::flush::settle_journal;
 use crate::pool::Shared;
@@ -29,15 +30,20 @@ const BATCH_ENTRIES: u64 = 128 * 1024;
 /// Moves all changes so far into the store, and gives their room in the journal back.
 pub(crate) async fn checkpoint(shared: &Arc<Shared>) -> Result<()> {
     let held = shared.checkpoint_lock.clone().lock_owned().await;
-    let (upto, change, flushed) = {
+    let upto = {
         let journal = lock(&shared.journal);
         if journal.position() == journal.released() {
             return Ok(());
         }
+        journal.last_seq()
+    };
+    // After that of the journal: every record up to `upto` that changes something is counted.
+    let (change, flushed) = {
         let state = lock(&shared.state);
         state.check_writable()?;
-        (journal.last_seq(), state.last_change, state.flushed)
+        (state.last_change, state.flushed)
     };
+    appended_upto(shared, upto).await?;
     if flushed < change {
         flush_drives(shared, change).await?;
     }
@@ -107,9 +113,10 @@ fn store_some(shared: &Shared, reader: &mut JournalReader, upto: u64) -> Result<
         state.resident.set_stored(last);
     }
     evict(shared);
-    lock(&shared.journal)
-        .release(checkpoint.position)
-        .map_err(|error| shared.fail(error.to_string()))?;
+    let released = lock(&shared.journal).release(checkpoint.position);
+    released.map_err(|error| shared.fail(error.to_string()))?;
+    let next = lock(&shared.journal).position().offset;
+    shared.writer.prepare(next);
     shared.unstored.fetch_sub(entries, Ordering::AcqRel);
     std::mem::take(&mut *lock(&shared.stored)).set();
     Ok(true)

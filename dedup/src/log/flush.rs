@@ -8,13 +8,13 @@
 //! what it needs.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use futures_util::future::join_all;
 use futures_util::lock::OwnedMutexGuard;
-use meta::{JournalError, Record, RecordRef};
+use meta::Record;
 
 use crate::Result;
+use crate::log::append::begin_note;
 use crate::log::checkpoint::checkpoint;
 use crate::pool::Shared;
 use crate::pool::alerts::Action;
@@ -22,7 +22,7 @@ use crate::sync::wait::lock;
 
 /// Every change acknowledged before this call survives a power loss when it returns `Ok`.
 pub(crate) async fn flush(shared: &Arc<Shared>) -> Result<()> {
-    let target = lock(&shared.state).last_change;
+    let target = lock(&shared.state).installed;
     flush_upto(shared, target).await
 }
 
@@ -41,8 +41,9 @@ pub(crate) async fn flush_upto(shared: &Arc<Shared>, target: u64) -> Result<()> 
         state.last_change
     };
     flush_drives(shared, upto).await?;
-    match append_durable(shared, upto) {
-        Ok(()) => {
+    match begin_note(shared, &Record::Durable { upto }) {
+        Ok(append) => {
+            append.finish().await?;
             let owned = shared.clone();
             shared
                 .block_on(move || sync_journal(&owned, held, upto))
@@ -52,15 +53,6 @@ pub(crate) async fn flush_upto(shared: &Arc<Shared>, target: u64) -> Result<()> 
         Err(error) if error.is_full() => checkpoint(shared).await,
         Err(error) => Err(shared.fail(error.to_string())),
     }
-}
-
-fn append_durable(shared: &Shared, upto: u64) -> std::result::Result<(), JournalError> {
-    let record = Record::Durable { upto };
-    let mut journal = lock(&shared.journal);
-    journal.append([&record])?;
-    let entries = RecordRef::from(&record).entry_count();
-    shared.unstored.fetch_add(entries, Ordering::AcqRel);
-    Ok(())
 }
 
 /// All data of records up to `upto` is on stable drives afterwards.
@@ -100,7 +92,7 @@ fn sync_journal(shared: &Shared, held: OwnedMutexGuard<()>, upto: u64) -> Result
     settled
 }
 
-/// What was appended so far is stable afterwards, without holding the journal meanwhile.
+/// What is written so far, without a hole, is stable afterwards, without holding the journal meanwhile.
 pub(crate) fn settle_journal(shared: &Shared) -> Result<()> {
     let pending = lock(&shared.journal).prepare_sync();
     let finished = pending.and_then(|pending| {

@@ -30,7 +30,7 @@ use std::sync::Arc;
 use drives::{BLOCK_BYTES, Drive, DriveError};
 use futures_util::future::join_all;
 use meta::{
-    Batch, BatchBuilder, Checkpoint, Fingerprint, Journal, MapEntry, NewBlock, Pba, Record,
+    Batch, BatchBuilder, Checkpoint, Fingerprint, Journal, MapEntry, MapId, NewBlock, Pba, Record,
     VolumeInfo,
 };
 use reactor::{Buffer, BufferPool};
@@ -48,7 +48,6 @@ use crate::metadata::on_disk_index::OnDiskIndex;
 use crate::metadata::resident::Resident;
 use crate::metadata::settings::Settings;
 use crate::metadata::state::State;
-use crate::metadata::volume::VolumeEntry;
 #[cfg(test)]
 use crate::pool::RecoveryFigures;
 use crate::pool::boot;
@@ -150,16 +149,17 @@ pub(crate) async fn replay(
         parts.config.journal,
     );
     let boot = parts.boot;
-    let (checkpoint, volumes, lost_power, journal, records) = block_on(parts.blocking, move || {
+    let (checkpoint, known, lost_power, journal, records) = block_on(parts.blocking, move || {
         let checkpoint = store.checkpoint()?;
-        let volumes = store.volumes()?;
+        let known = (store.volumes()?, store.maps()?);
         let lost_power = boot::may_have_lost_power(&store.settings()?, checkpoint, boot);
         let (journal, records) = Journal::open(media, checkpoint, config)?;
-        Ok::<_, EngineError>((checkpoint, volumes, lost_power, journal, records))
+        Ok::<_, EngineError>((checkpoint, known, lost_power, journal, records))
     })
     .await?;
+    let (volumes, maps) = known;
     let durable = durable_upto(&records).max(checkpoint.position.seq - 1);
-    let domains = VolumeDomains::new(parts, &volumes, &records);
+    let domains = MapDomains::new(parts, &volumes, &records);
     let unproven = Unproven {
         drives,
         data_blocks: &data_blocks,
@@ -172,7 +172,8 @@ pub(crate) async fn replay(
             records: records.len() as u64,
             unproven: 0,
             damaged: BTreeMap::new(),
-            volumes: volumes.into_iter().map(|info| info.id).collect(),
+            maps: maps.into_iter().map(|info| info.id).collect(),
+            volumes: volumes.iter().map(|info| (info.id, info.map)).collect(),
             builder: BatchBuilder::new(checkpoint.position.seq),
             mapped: HashMap::new(),
         },
@@ -213,7 +214,7 @@ async fn load(parts: &EngineParts) -> Result<State> {
     let data_blocks = data_blocks(&parts.drives)?;
     let store = parts.store.clone();
     let ends = data_blocks.clone();
-    let (volumes, settings, totals, used_ends, has_hints) = block_on(parts.blocking, move || {
+    let (known, settings, totals, used_ends, has_hints) = block_on(parts.blocking, move || {
         let totals = store.totals()?;
         let mut used_ends = Vec::new();
         for (drive, blocks) in (0u16..).zip(&ends) {
@@ -237,8 +238,8 @@ async fn load(parts: &EngineParts) -> Result<State> {
                 }
             }
         }
-        let (volumes, settings) = (store.volumes()?, store.settings()?);
-        Ok((volumes, settings, totals, used_ends, store.has_hints()?))
+        let (known, settings) = ((store.volumes()?, store.maps()?), store.settings()?);
+        Ok((known, settings, totals, used_ends, store.has_hints()?))
     })
     .await?;
     let config = &parts.config;
@@ -253,13 +254,9 @@ async fn load(parts: &EngineParts) -> Result<State> {
         ),
     );
     state.settings = Settings::new(settings);
-    for info in volumes {
-        state.saw_volume(info.id);
-        let mapped = totals.mapped.get(&info.id).copied().unwrap_or(0);
-        state
-            .volumes
-            .insert(info.id, VolumeEntry::stored(info, mapped));
-    }
+    let (volumes, maps) = known;
+    let mapped = |map: MapId| totals.mapped.get(&map).copied().unwrap_or(0);
+    state.load_maps(volumes, &maps, mapped)?;
     if used_ends.iter().any(|end| *end > 0) {
         state.blocks.forget(&used_ends);
         for (drive, end) in (0u16..).zip(used_ends) {
@@ -299,15 +296,15 @@ struct Content {
 /// What drives hold, fingerprinted in the domain of the volume that a record says refers to it. What
 /// cannot be read is not in it.
 struct Contents {
-    domains: VolumeDomains,
+    domains: MapDomains,
     found: HashMap<(u32, Pba), Content>,
 }
 
 impl Contents {
     /// Content that was not hashed is proven by its checksum alone: one block in 2^32 that was torn or
     /// lost would pass.
-    fn prove(&self, volume: u32, new: &NewBlock) -> Proof {
-        let Some(content) = self.found.get(&(self.domains.of(volume), new.pba)) else {
+    fn prove(&self, map: MapId, new: &NewBlock) -> Proof {
+        let Some(content) = self.found.get(&(self.domains.of(map), new.pba)) else {
             return Proof::Unreadable;
         };
         let holds = content.crc32c == new.crc32c
@@ -319,28 +316,31 @@ impl Contents {
     }
 }
 
-/// Domains of volumes, by numbers that are made up for one replay.
-struct VolumeDomains {
+/// Domains of the volumes that have maps, by numbers that are made up for one replay.
+struct MapDomains {
     hashers: Vec<Hasher>,
-    numbers: HashMap<u32, u32>,
+    numbers: HashMap<MapId, u32>,
 }
 
-impl VolumeDomains {
-    /// Of all volumes that the store knows, or that records tell of.
+impl MapDomains {
+    /// Of all maps of volumes that the store knows, or that records tell of. Only what a volume has is written to.
     fn new(parts: &EngineParts, volumes: &[VolumeInfo], records: &[(u64, Record)]) -> Self {
-        let created = records.iter().filter_map(|(_, record)| match record {
-            Record::VolumeCreate(info) => Some(info),
-            _ => None,
+        let created = records.iter().flat_map(|(_, record)| match record {
+            Record::VolumeCreate(info) => vec![(info.map, info)],
+            // A clone is of the domain of its origin.
+            Record::Fork { map, clone, .. } => vec![(*map, clone), (clone.map, clone)],
+            _ => Vec::new(),
         });
         let mut names: Vec<&str> = vec![""];
         let mut numbers = HashMap::new();
-        for info in volumes.iter().chain(created) {
+        let stored = volumes.iter().map(|info| (info.map, info));
+        for (map, info) in stored.chain(created) {
             let known = names.iter().position(|name| *name == info.domain);
             let number = known.unwrap_or_else(|| {
                 names.push(&info.domain);
                 names.len() - 1
             });
-            numbers.insert(info.id, number as u32);
+            numbers.insert(map, number as u32);
         }
         let hasher = |name| domain::hasher(parts.fingerprint, &parts.hash_key, name);
         let hashers = names.into_iter().map(hasher);
@@ -350,9 +350,9 @@ impl VolumeDomains {
         }
     }
 
-    /// A record of a volume that there is not is refused, whatever its blocks hold.
-    fn of(&self, volume: u32) -> u32 {
-        self.numbers.get(&volume).copied().unwrap_or(0)
+    /// A record of a map that there is not is refused, whatever its blocks hold.
+    fn of(&self, map: MapId) -> u32 {
+        self.numbers.get(&map).copied().unwrap_or(0)
     }
 }
 
@@ -365,16 +365,13 @@ struct Unproven<'a> {
 }
 
 impl Unproven<'_> {
-    async fn read(&self, bounces: &BufferPool, domains: VolumeDomains) -> Result<Contents> {
+    async fn read(&self, bounces: &BufferPool, domains: MapDomains) -> Result<Contents> {
         let mut wanted = BTreeSet::new();
         let records = self.records.iter();
         for (_, record) in records.filter(|(sequence, _)| *sequence > self.durable) {
-            if let Record::Map {
-                volume, entries, ..
-            } = record
-            {
-                let domain = domains.of(*volume);
-                let new = entries.iter().filter_map(|entry| entry.new);
+            if let Record::Map { map, entries, .. } = record {
+                let domain = domains.of(*map);
+                let new = entries.iter().filter_map(MapEntry::new_block);
                 wanted.extend(new.map(|new| (domain, new.pba)));
             }
         }
@@ -495,11 +492,13 @@ pub(crate) struct Replayed {
     pub(crate) unproven: u64,
     /// Blocks that are damaged, with what they should hold.
     damaged: BTreeMap<Pba, NewBlock>,
-    /// The volumes that there are.
-    volumes: BTreeSet<u32>,
+    /// The volumes that there are, each with its map.
+    volumes: BTreeMap<u32, MapId>,
+    /// Maps that have a row.
+    maps: BTreeSet<MapId>,
     builder: BatchBuilder,
     /// What the records so far made of sub-blocks; where the new content was not there, what they map to still.
-    mapped: HashMap<(u32, u64), Option<Pba>>,
+    mapped: HashMap<(MapId, u64), Option<Pba>>,
 }
 
 /// An opening on its way: what the drives hold and can hold, and what the records make of the store.
@@ -510,8 +509,8 @@ struct Building<'a> {
 }
 
 impl Replay for Building<'_> {
-    fn prove(&mut self, volume: u32, new: &NewBlock) -> Proof {
-        self.contents.prove(volume, new)
+    fn prove(&mut self, map: MapId, new: &NewBlock) -> Proof {
+        self.contents.prove(map, new)
     }
 
     fn proven(&mut self, new: NewBlock, proof: Proof) {
@@ -522,27 +521,44 @@ impl Replay for Building<'_> {
         };
     }
 
-    fn undone(&mut self, volume: u32, sub_block: u64, old: Option<Pba>) {
+    fn undone(&mut self, map: MapId, sub_block: u64, old: Option<Pba>) {
         let replayed = &mut self.replayed;
         replayed.unproven += 1;
-        replayed.mapped.entry((volume, sub_block)).or_insert(old);
+        replayed.mapped.entry((map, sub_block)).or_insert(old);
     }
 
-    fn map(&mut self, sequence: u64, volume: u32, entries: Vec<(u64, MapEntry)>) -> Result<()> {
-        let mut new_blocks = entries.iter().filter_map(|(_, entry)| entry.new);
+    fn map(&mut self, sequence: u64, map: MapId, entries: Vec<(u64, MapEntry)>) -> Result<()> {
+        let mut new_blocks = entries.iter().filter_map(|(_, entry)| entry.new_block());
         if let Some(new) = new_blocks.find(|new| !contains(self.data_blocks, new.pba)) {
             return Err(EngineError::no_such_block(new.pba));
         }
-        self.replayed.change(sequence, volume, entries.into_iter())
+        self.replayed.change(sequence, map, entries.into_iter())
     }
 
     fn other(&mut self, sequence: u64, record: &Record) -> Result<()> {
         let replayed = &mut self.replayed;
         match record {
             Record::VolumeCreate(info) => {
-                replayed.volumes.insert(info.id);
+                replayed.volumes.insert(info.id, info.map);
+            }
+            Record::Fork {
+                parent,
+                volume,
+                map,
+                clone,
+            } => {
+                replayed.check_volume(*volume)?;
+                replayed.check_map(parent.id)?;
+                replayed.volumes.insert(*volume, *map);
+                replayed.volumes.insert(clone.id, clone.map);
+                replayed.maps.extend([parent.id, *map, clone.map]);
+            }
+            Record::MapGone { id } => {
+                replayed.check_map(*id)?;
+                replayed.maps.remove(id);
             }
             Record::VolumeResize { id, .. }
+            | Record::VolumeRename { id, .. }
             | Record::Trimming { id, .. }
             | Record::VolumeDelete { id } => replayed.check_volume(*id)?,
             Record::VolumeGone { id } => {
@@ -550,7 +566,9 @@ impl Replay for Building<'_> {
                 replayed.volumes.remove(id);
             }
             Record::Map { .. }
+            | Record::Own { .. }
             | Record::Unmap { .. }
+            | Record::Hide { .. }
             | Record::Settings(_)
             | Record::Durable { .. } => {}
         }
@@ -560,10 +578,21 @@ impl Replay for Building<'_> {
 
 impl Replayed {
     fn check_volume(&self, id: u32) -> Result<()> {
-        match self.volumes.contains(&id) {
+        match self.volumes.contains_key(&id) {
             true => Ok(()),
             false => Err(EngineError::contradiction(format_args!(
                 "a record changes volume {id}, which there is not"
+            ))),
+        }
+    }
+
+    fn check_map(&self, id: MapId) -> Result<()> {
+        // Most maps have the number of their volume, and all others have a row.
+        let is_known = self.volumes.get(&id) == Some(&id) || self.maps.contains(&id);
+        match is_known {
+            true => Ok(()),
+            false => Err(EngineError::contradiction(format_args!(
+                "a record changes map {id}, which there is not"
             ))),
         }
     }
@@ -573,13 +602,14 @@ impl Replayed {
     fn change(
         &mut self,
         sequence: u64,
-        volume: u32,
+        map: MapId,
         entries: impl Iterator<Item = (u64, MapEntry)>,
     ) -> Result<()> {
-        self.check_volume(volume)?;
-        let entries = entries.map(|(at, MapEntry { old, new })| {
-            let now = new.map(|new| new.pba);
-            let old = match self.mapped.entry((volume, at)) {
+        self.check_map(map)?;
+        let entries = entries.map(|(at, entry)| {
+            let MapEntry { old, new } = entry;
+            let now = entry.new_block().map(|new| new.pba);
+            let old = match self.mapped.entry((map, at)) {
                 Entry::Occupied(mut mapped) => mapped.insert(now),
                 Entry::Vacant(mapped) => {
                     mapped.insert(now);
@@ -588,7 +618,7 @@ impl Replayed {
             };
             (at, MapEntry { old, new })
         });
-        Ok(self.builder.change(sequence, volume, entries)?)
+        Ok(self.builder.change(sequence, map, entries)?)
     }
 
     /// Blocks that are damaged, with what they should hold, unless something else became of them.

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use meta::{MapEntry, NewBlock, Pba, Record, VolumeInfo};
+use meta::{MapEntry, MapId, MapInfo, NewBlock, Pba, Record, VolumeInfo};
 
 use crate::Result;
 #[cfg(test)]
@@ -40,16 +40,16 @@ impl Proof {
 /// What records make of something: the batch of an opening, the rows of a repair, a count.
 pub(crate) trait Replay {
     /// What the drive says of a new block that must be proven.
-    fn prove(&mut self, volume: u32, new: &NewBlock) -> Proof;
+    fn prove(&mut self, map: MapId, new: &NewBlock) -> Proof;
 
     /// A new block was proven, or is damaged; its mapping counts.
     fn proven(&mut self, new: NewBlock, proof: Proof);
 
     /// The data of a sub-block never arrived: it keeps its old mapping.
-    fn undone(&mut self, volume: u32, sub_block: u64, old: Option<Pba>);
+    fn undone(&mut self, map: MapId, sub_block: u64, old: Option<Pba>);
 
-    /// Sub-blocks of a volume are mapped or unmapped, in their order.
-    fn map(&mut self, sequence: u64, volume: u32, entries: Vec<(u64, MapEntry)>) -> Result<()>;
+    /// Sub-blocks of a map are mapped or unmapped, in their order.
+    fn map(&mut self, sequence: u64, map: MapId, entries: Vec<(u64, MapEntry)>) -> Result<()>;
 
     /// A record that is about no mapping.
     fn other(&mut self, sequence: u64, record: &Record) -> Result<()>;
@@ -95,32 +95,59 @@ pub(crate) fn replay_record(
 ) -> Result<()> {
     match record {
         Record::Map {
-            volume,
+            map,
             start,
             entries,
         } => {
             let mut kept = Vec::with_capacity(entries.len());
             for (at, entry) in MapEntry::numbered(*start, entries) {
-                if let (Some(new), Data::Doubtful { lost_power }) = (entry.new, data) {
-                    let proof = to.prove(*volume, &new);
+                if let (Some(new), Data::Doubtful { lost_power }) = (entry.new_block(), data) {
+                    let proof = to.prove(*map, &new);
                     if proof.is_undone(lost_power) {
-                        to.undone(*volume, at, entry.old);
+                        to.undone(*map, at, entry.old);
                         continue;
                     }
                     to.proven(new, proof);
                 }
                 kept.push((at, entry));
             }
-            to.map(sequence, *volume, kept)
+            to.map(sequence, *map, kept)
         }
-        Record::Unmap { volume, entries } => {
-            let gone = |(at, old): &(u64, Pba)| {
-                let old = Some(*old);
-                (*at, MapEntry { old, new: None })
-            };
-            to.map(sequence, *volume, entries.iter().map(gone).collect())
+        // What is copied was on stable drives before, whatever is doubtful of later records.
+        Record::Own {
+            map,
+            start,
+            entries,
+        } => to.map(
+            sequence,
+            *map,
+            MapEntry::numbered(*start, entries).collect(),
+        ),
+        Record::Unmap { map, entries } => {
+            let entries = MapEntry::unmapped(entries, None);
+            to.map(sequence, *map, entries.collect())
+        }
+        Record::Hide { map, entries } => {
+            let entries = MapEntry::unmapped(entries, Some(NewBlock::HOLE));
+            to.map(sequence, *map, entries.collect())
         }
         _ => to.other(sequence, record),
+    }
+}
+
+/// What a record makes of the rows of maps.
+pub(crate) fn change_maps(record: &Record, maps: &mut BTreeMap<MapId, MapInfo>) {
+    match record {
+        Record::Fork {
+            parent, map, clone, ..
+        } => {
+            let all = [*parent, parent.child(*map), parent.child(clone.map)];
+            maps.extend(all.map(|info| (info.id, info)));
+        }
+        Record::MapGone { id } => {
+            maps.remove(id);
+        }
+        _ => {}
     }
 }
 
@@ -131,17 +158,27 @@ pub(crate) fn change_volumes(record: &Record, volumes: &mut BTreeMap<u32, Volume
             volumes.insert(info.id, info.clone());
         }
         Record::VolumeResize { id, .. }
+        | Record::VolumeRename { id, .. }
         | Record::Trimming { id, .. }
         | Record::VolumeDelete { id } => {
             if let Some(info) = volumes.get_mut(id) {
                 change_row(info, record);
             }
         }
+        Record::Fork { volume, clone, .. } => {
+            if let Some(info) = volumes.get_mut(volume) {
+                change_row(info, record);
+            }
+            volumes.insert(clone.id, clone.clone());
+        }
         Record::VolumeGone { id } => {
             volumes.remove(id);
         }
         Record::Map { .. }
+        | Record::Own { .. }
         | Record::Unmap { .. }
+        | Record::Hide { .. }
+        | Record::MapGone { .. }
         | Record::Settings(_)
         | Record::Durable { .. } => {}
     }

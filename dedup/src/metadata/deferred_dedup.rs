@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use meta::{Fingerprint, Pba};
+use meta::{Fingerprint, MapId, Pba};
 
 /// Mappings to new blocks that are remembered until everything is loaded.
 const DEFERRED_MAX: usize = if cfg!(test) { 40 } else { 1 << 20 };
@@ -18,8 +18,8 @@ pub(crate) struct DeferredDedup {
     blocks: HashMap<Pba, Fingerprint>,
     /// The last one of each fingerprint.
     newest: HashMap<Fingerprint, Pba>,
-    /// Volume and sub-block that were mapped to one of them.
-    mappings: Vec<(u32, u64, Pba)>,
+    /// Map and sub-block that were mapped to one of them.
+    mappings: Vec<(MapId, u64, Pba)>,
     /// The older block of the same fingerprint.
     twins: HashMap<Pba, Pba>,
 }
@@ -50,9 +50,9 @@ impl DeferredDedup {
         self.twins.insert(new, old);
     }
 
-    pub(crate) fn add_mapping(&mut self, volume: u32, sub_block: u64, pba: Pba) {
+    pub(crate) fn add_mapping(&mut self, map: MapId, sub_block: u64, pba: Pba) {
         if self.blocks.contains_key(&pba) {
-            self.mappings.push((volume, sub_block, pba));
+            self.mappings.push((map, sub_block, pba));
         }
     }
 
@@ -61,10 +61,10 @@ impl DeferredDedup {
         let Self {
             mappings, twins, ..
         } = self;
-        let merge = |(volume, sub_block, new)| {
+        let merge = |(map, sub_block, new)| {
             let old = *twins.get(&new)?;
             Some(Merge {
-                volume,
+                map,
                 sub_block,
                 new,
                 old,
@@ -76,7 +76,7 @@ impl DeferredDedup {
 
 /// A mapping to a new block, and the older block that it is to lead to.
 pub(crate) struct Merge {
-    pub(crate) volume: u32,
+    pub(crate) map: MapId,
     pub(crate) sub_block: u64,
     pub(crate) new: Pba,
     pub(crate) old: Pba,

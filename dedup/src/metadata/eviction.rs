@@ -14,7 +14,7 @@ impl State {
         while let Some(first) = self.blocks.take_came() {
             self.resident.add(Key::RowPage(first), ROW_PAGE_BYTES);
         }
-        if self.is_appending {
+        if self.appending > 0 {
             return;
         }
         for _ in 0..STEPS {
@@ -36,19 +36,21 @@ impl State {
     /// The clock comes to a key.
     fn pass(&mut self, key: Key, may_leave: bool) -> Fate {
         match key {
-            Key::Page {
-                volume,
-                ticket,
-                page,
-            } => match self.volumes.get_mut(&volume) {
-                Some(entry) => {
+            Key::Page { map, ticket, page } => {
+                let (volumes, ancestry) = (&mut self.volumes, &mut self.ancestry);
+                if let Some(entry) = ancestry.volume_mut(volumes, map) {
                     let range_lock = &entry.core.range_lock;
                     let is_locked = |start, end| range_lock.is_touched(start, end);
                     let map = &mut entry.map;
                     map.pass((page, ticket), may_leave, is_locked, &mut self.resident)
+                } else if let Some(parent) = ancestry.parents.get_mut(&map) {
+                    // Commands rely on the copies that children have.
+                    let map = &mut parent.map;
+                    map.pass((page, ticket), may_leave, |_, _| false, &mut self.resident)
+                } else {
+                    Fate::Stale
                 }
-                None => Fate::Stale,
-            },
+            }
             Key::RowPage(_) if !may_leave => Fate::Kept,
             Key::RowPage(first) => match self.blocks.evict(first, self.resident.stored()) {
                 Eviction::Gone => Fate::Evicted(ROW_PAGE_BYTES),
@@ -60,11 +62,19 @@ impl State {
 
     /// The map that notes most forgets some of it: the store has to be asked there from now on.
     fn forget_some(&mut self) {
+        let parents = self.ancestry.parents.values_mut();
+        let parent = parents.max_by_key(|parent| parent.map.folders());
+        let folders = parent.as_ref().map_or(0, |parent| parent.map.folders());
         let entries = self.volumes.values_mut();
-        if let Some(entry) = entries.max_by_key(|entry| entry.map.folders()) {
-            let range_lock = &entry.core.range_lock;
-            let is_locked = |start, end| range_lock.is_touched(start, end);
-            entry.map.forget_some(is_locked, &mut self.resident);
+        let entry = entries.max_by_key(|entry| entry.map.folders());
+        match (entry, parent) {
+            (Some(entry), _) if entry.map.folders() >= folders => {
+                let range_lock = &entry.core.range_lock;
+                let is_locked = |start, end| range_lock.is_touched(start, end);
+                entry.map.forget_some(is_locked, &mut self.resident);
+            }
+            (_, Some(parent)) => parent.map.forget_some(|_, _| false, &mut self.resident),
+            _ => {}
         }
     }
 }

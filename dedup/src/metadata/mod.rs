@@ -3,6 +3,7 @@
 //! Guarantees: nothing in this room waits, and nothing in it reads or writes a drive, the journal or the store. One
 //! mutex guards all of it ([`state::State`]).
 
+pub(crate) mod ancestry;
 pub(crate) mod block_table;
 pub(crate) mod deferred_dedup;
 pub(crate) mod domain;

@@ -1,13 +1,13 @@
 //! The count of an online check: mappings to the blocks of a window, kept true while commands change them.
 
-use meta::Pba;
+use meta::{MapId, Pba};
 
 /// Mappings to the blocks of a window, counted so far.
 pub(crate) struct OnlineCount {
     pub(crate) first: Pba,
     pub(crate) counts: Vec<u32>,
-    /// Everything before this volume and sub-block is counted.
-    pub(crate) cursor: (u32, u64),
+    /// Everything before this map and sub-block is counted.
+    pub(crate) cursor: (MapId, u64),
 }
 
 impl OnlineCount {
@@ -17,8 +17,8 @@ impl OnlineCount {
     }
 
     /// A mapping changes.
-    pub(crate) fn changed(&mut self, volume: u32, at: u64, old: Option<Pba>, new: Option<Pba>) {
-        if (volume, at) >= self.cursor {
+    pub(crate) fn changed(&mut self, map: MapId, at: u64, old: Option<Pba>, new: Option<Pba>) {
+        if (map, at) >= self.cursor {
             return;
         }
         if let Some(count) = old.and_then(|pba| self.count(pba)) {

@@ -1,8 +1,13 @@
-//! The map of one volume: sub-block -> physical block and checksum, in pages. An unmapped sub-block reads
-//! as zeros.
+//! One map: sub-block -> physical block and checksum, in pages. An unmapped sub-block reads as zeros.
 //!
 //! A page is in memory, or empty, or in the store only: then it must be loaded before anybody looks at
 //! it. Empty pages take no memory where it is known which ones are not.
+//!
+//! A map may have a parent. A page of which it has no entry is then *inherited*: it is the parent's, or that of the
+//! nearest ancestor that has one. In memory it is a copy that counts nowhere, so that a look-up costs the same at any
+//! depth. The first record that changes such a page makes it the map's own, with what the record names and nothing
+//! else ([`crate::io::own_page`] sees to it that all is named). What is unmapped in an own page is a hole as soon as a
+//! record said so: a page stays the map's own when nothing is mapped in it any more.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -11,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use hashbrown::HashMap;
-use meta::{MapEntry, Mapping, NewBlock, Pba};
+use meta::{MapEntry, MapId, MapInfo, Mapping, NewBlock, Pba};
 
 #[cfg(test)]
 use crate::ablation::{self, Broken};
@@ -31,14 +36,21 @@ const LOOK: usize = 1024;
 /// Folders that are forgotten in one go.
 const FORGET: usize = 64;
 
-/// No physical block has this number (the drive index would be 65535).
+/// There is no entry. No physical block has this number or that of a hole, which are the last two: no drive has the
+/// last index.
 const NONE: u64 = u64::MAX;
+const HOLE: u64 = Pba::HOLE.0;
+const _: () = assert!(HOLE + 1 == NONE);
 
 struct Page {
     pbas: [u64; PAGE as usize],
     crcs: [u32; PAGE as usize],
     mapped: u32,
+    /// Mappings and holes.
+    present: u32,
     ticket: u32,
+    /// It is an ancestor's, or nobody's.
+    is_inherited: bool,
     /// The record that changed it last.
     changed: u64,
     /// Used since the clock last passed.
@@ -51,7 +63,9 @@ impl Page {
             pbas: [NONE; PAGE as usize],
             crcs: [0; PAGE as usize],
             mapped: 0,
+            present: 0,
             ticket,
+            is_inherited: false,
             changed: 0,
             touched: Cell::new(true),
         })
@@ -59,7 +73,7 @@ impl Page {
 
     fn get(&self, entry: usize) -> Option<Mapping> {
         match self.pbas[entry] {
-            NONE => None,
+            HOLE.. => None,
             pba => Some(Mapping {
                 pba: Pba(pba),
                 crc32c: self.crcs[entry],
@@ -71,9 +85,23 @@ impl Page {
         let (pba, crc32c) = new.map_or((NONE, 0), |new| (new.pba.0, new.crc32c));
         let old = std::mem::replace(&mut self.pbas[entry], pba);
         self.crcs[entry] = crc32c;
-        self.mapped += u32::from(pba != NONE);
-        self.mapped -= u32::from(old != NONE);
-        (old != NONE).then_some(Pba(old))
+        self.mapped += u32::from(pba < HOLE);
+        self.mapped -= u32::from(old < HOLE);
+        self.present += u32::from(pba != NONE);
+        self.present -= u32::from(old != NONE);
+        (old < HOLE).then_some(Pba(old))
+    }
+
+    /// An inherited page becomes the map's own: nothing in it is.
+    fn become_own(&mut self) {
+        self.pbas = [NONE; PAGE as usize];
+        self.mapped = 0;
+        self.present = 0;
+        self.is_inherited = false;
+    }
+
+    fn entries(&self) -> impl Iterator<Item = (usize, Mapping)> {
+        (0..PAGE as usize).filter_map(|entry| Some((entry, self.get(entry)?)))
     }
 }
 
@@ -136,9 +164,18 @@ enum Slot<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NotResident;
 
-/// The mapped sub-blocks of a volume.
+/// Which pages of a map a walk looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum View {
+    /// What a host sees, inherited pages too.
+    Visible,
+    /// The map's own: what counts.
+    Own,
+}
+
+/// A map's mapped sub-blocks.
 pub(crate) struct PageMap {
-    volume: u32,
+    info: MapInfo,
     folders: HashMap<u64, Folder, BuildHasherDefault<Spread>>,
     /// The folders there are, in order.
     order: BTreeSet<u64>,
@@ -183,10 +220,10 @@ fn mapping_of(new: NewBlock) -> Mapping {
 }
 
 impl PageMap {
-    /// The map of a new volume.
-    pub(crate) fn new(volume: u32) -> Self {
+    /// A new map without a parent.
+    pub(crate) fn new(id: MapId) -> Self {
         Self {
-            volume,
+            info: MapInfo::root(id),
             folders: HashMap::default(),
             order: BTreeSet::new(),
             mapped: 0,
@@ -200,15 +237,26 @@ impl PageMap {
         }
     }
 
-    /// A map of so many sub-blocks that are all in the store only.
-    pub(crate) fn stored(volume: u32, mapped: u64) -> Self {
+    /// A map of so many sub-blocks of its own that are all in the store only, or its ancestors' so far.
+    pub(crate) fn stored(info: MapInfo, mapped: u64) -> Self {
+        let is_empty = mapped == 0 && info.parent.is_none();
         let map = Self {
+            info,
             mapped,
-            noted_upto: if mapped > 0 { 0 } else { u64::MAX },
-            ..Self::new(volume)
+            noted_upto: if is_empty { u64::MAX } else { 0 },
+            ..Self::new(info.id)
         };
         map.say_if_whole();
         map
+    }
+
+    /// What stands in its row, if it has one.
+    pub(crate) fn info(&self) -> MapInfo {
+        self.info
+    }
+
+    pub(crate) fn id(&self) -> MapId {
+        self.info.id
     }
 
     /// A flag that says whether nothing is in the store only.
@@ -293,7 +341,7 @@ impl PageMap {
     /// Maps or unmaps a sub-block, by a record; returns what it was mapped to.
     ///
     /// # Errors
-    /// Its page is in the store only; nothing is changed.
+    /// Its page is in the store only, or inherited; nothing is changed.
     pub(crate) fn replace(
         &mut self,
         sub_block: u64,
@@ -303,22 +351,23 @@ impl PageMap {
     ) -> Result<Option<Pba>, NotResident> {
         let mut old = None;
         let place = split(sub_block);
-        self.replace_in_page(place, std::iter::once(new), record, resident, |found| {
+        let new = std::iter::once(new);
+        self.replace_in_page(place, new, (record, false), resident, |found| {
             old = found;
         })?;
         Ok(old)
     }
 
     /// Maps and unmaps sub-blocks that follow each other, by a record; gives `each` what they were mapped
-    /// to, in order.
+    /// to, in order. `copies`: the record names all of an inherited page.
     ///
     /// # Errors
-    /// The page of this sub-block is in the store only; what is before it was changed.
+    /// The page of this sub-block is in the store only, or inherited; what is before it was changed.
     pub(crate) fn replace_run(
         &mut self,
         start: u64,
         entries: &[MapEntry],
-        record: u64,
+        (record, copies): (u64, bool),
         resident: &mut Resident,
         mut each: impl FnMut(Option<Pba>),
     ) -> Result<(), u64> {
@@ -328,7 +377,7 @@ impl PageMap {
             let place = split(at);
             let (now, later) = left.split_at((PAGE as usize - place.1).min(left.len()));
             let new = now.iter().map(|entry| entry.new.map(mapping_of));
-            self.replace_in_page(place, new, record, resident, &mut each)
+            self.replace_in_page(place, new, (record, copies), resident, &mut each)
                 .map_err(|NotResident| at)?;
             at += now.len() as u64;
             left = later;
@@ -340,7 +389,7 @@ impl PageMap {
         &mut self,
         (number, first): (u64, usize),
         new: impl Iterator<Item = Option<Mapping>> + Clone,
-        record: u64,
+        (record, copies): (u64, bool),
         resident: &mut Resident,
         mut each: impl FnMut(Option<Pba>),
     ) -> Result<(), NotResident> {
@@ -351,21 +400,33 @@ impl PageMap {
                 return Ok(());
             }
             Slot::Empty => self.insert(number, Page::empty(resident.ticket()), resident),
+            Slot::Resident(page) if page.is_inherited && page.mapped > 0 && !copies => {
+                #[cfg(test)]
+                let is_broken = ablation::is(Broken::ForgetToCopy);
+                #[cfg(not(test))]
+                let is_broken = false;
+                if !is_broken {
+                    return Err(NotResident);
+                }
+            }
             Slot::Resident(_) => {}
         }
         let Some(page) = self.page_mut(number) else {
             return Err(NotResident);
         };
+        if page.is_inherited {
+            page.become_own();
+        }
         let before = page.mapped;
         for (entry, new) in (first..).zip(new) {
             each(page.set(entry, new));
         }
         page.touched.set(true);
         page.changed = record;
-        let after = page.mapped;
+        let (after, is_empty) = (page.mapped, page.present == 0);
         // A damaged store may have said too few.
         self.mapped = (self.mapped + u64::from(after)).saturating_sub(u64::from(before));
-        if after == 0 && number < self.noted_upto {
+        if is_empty && number < self.noted_upto {
             self.emptied = record;
             self.remove(number, resident);
             resident.dropped(1, PAGE_BYTES);
@@ -394,7 +455,7 @@ impl PageMap {
     /// A page comes into memory that was not here.
     fn insert(&mut self, number: u64, page: Box<Page>, resident: &mut Resident) {
         let key = Key::Page {
-            volume: self.volume,
+            map: self.info.id,
             ticket: page.ticket,
             page: number,
         };
@@ -463,7 +524,7 @@ impl PageMap {
         if is_unstored || is_used {
             return Fate::Kept;
         }
-        let is_empty = page.mapped == 0;
+        let is_empty = page.present == 0;
         if number < self.noted_upto && !is_empty {
             self.folder(number / FOLDER, resident).stored |= 1 << (number % FOLDER);
             self.stored_pages += 1;
@@ -547,11 +608,12 @@ impl PageMap {
 
     /// The first sub-block from which on nothing is noted, if there is one.
     pub(crate) fn unknown_from(&self) -> Option<u64> {
-        (self.noted_upto < u64::MAX).then(|| self.noted_upto.saturating_mul(PAGE))
+        (self.noted_upto < u64::MAX && !self.inherits())
+            .then(|| self.noted_upto.saturating_mul(PAGE))
     }
 
-    /// Takes what the store has from one page on up to another, if it is in the store only; `start` and
-    /// `end` are first sub-blocks of pages, or there is no end.
+    /// Takes what the store has of the map itself from one page on up to another, if it is in the store only;
+    /// `start` and `end` are first sub-blocks of pages, or there is no end.
     pub(crate) fn load(
         &mut self,
         (start, end): (u64, u64),
@@ -559,8 +621,7 @@ impl PageMap {
         resident: &mut Resident,
     ) {
         let (first, last) = (start / PAGE, end.div_ceil(PAGE));
-        for rows in rows.chunk_by(|(a, _), (b, _)| a / PAGE == b / PAGE) {
-            let number = rows[0].0 / PAGE;
+        for (number, rows) in by_page(rows) {
             // Another task may have brought it in first, and it may have changed since.
             if !(first..last).contains(&number) || !matches!(self.slot(number), Slot::Stored) {
                 continue;
@@ -570,6 +631,9 @@ impl PageMap {
                 page.set(split(*sub_block).1, Some(*mapping));
             }
             self.insert(number, page, resident);
+        }
+        if self.inherits() {
+            return; // what the map itself does not have is not empty
         }
         // A resident page needs no note: going through a map from its beginning notes all of it.
         while self.noted_upto < first && matches!(self.slot(self.noted_upto), Slot::Resident(_)) {
@@ -622,6 +686,8 @@ impl PageMap {
     ) -> std::collections::BTreeMap<u64, Mapping> {
         for (at, mapping) in rows {
             let is_same = match self.slot(at / PAGE) {
+                Slot::Resident(page) if page.is_inherited => false,
+                Slot::Resident(_) if mapping.is_hole() => true,
                 Slot::Resident(page) => page.changed > stored || self.lookup(*at) == Some(*mapping),
                 Slot::Empty => self.emptied > stored,
                 Slot::Stored => true,
@@ -629,18 +695,35 @@ impl PageMap {
             assert!(is_same, "the store maps sub-block {at} otherwise");
         }
         let is_stored = |(at, _): &&(u64, Mapping)| matches!(self.slot(at / PAGE), Slot::Stored);
-        let rows = rows.iter().filter(is_stored).copied();
-        self.range(0, u64::MAX).chain(rows).collect()
+        let is_mapped = |(_, mapping): &&(u64, Mapping)| !mapping.is_hole();
+        let rows = rows.iter().filter(is_stored).filter(is_mapped).copied();
+        self.range(0, u64::MAX, View::Own).chain(rows).collect()
     }
 
-    /// How many sub-blocks are mapped.
+    /// How many sub-blocks are mapped in the map's own pages.
     pub(crate) fn mapped(&self) -> u64 {
         self.mapped
     }
 
     /// The mapped sub-blocks in `start..end` that are in memory, in order.
-    pub(crate) fn range(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, Mapping)> + '_ {
-        let pages = (start / PAGE, end.div_ceil(PAGE));
+    pub(crate) fn range(
+        &self,
+        start: u64,
+        end: u64,
+        view: View,
+    ) -> impl Iterator<Item = (u64, Mapping)> + '_ {
+        self.pages_in(start / PAGE, end.div_ceil(PAGE))
+            .filter(move |(_, page)| view == View::Visible || !page.is_inherited)
+            .flat_map(|(number, page)| {
+                let entries = page.entries();
+                entries.map(move |(at, mapping)| (number * PAGE + at as u64, mapping))
+            })
+            .filter(move |(sub_block, _)| (start..end).contains(sub_block))
+    }
+
+    /// Pages that are in memory, in order.
+    fn pages_in(&self, from: u64, end: u64) -> impl Iterator<Item = (u64, &Page)> + '_ {
+        let pages = (from, end);
         let first = pages.0 / FOLDER;
         let folders = first..pages.1.div_ceil(FOLDER).max(first);
         let pages_of = |number: &u64| {
@@ -652,13 +735,11 @@ impl PageMap {
             .range(folders)
             .flat_map(pages_of)
             .filter(move |(number, _)| (pages.0..pages.1).contains(number))
-            .flat_map(|(number, page)| {
-                let entries = (0..PAGE as usize).filter_map(|at| Some((at as u64, page.get(at)?)));
-                entries.map(move |(at, mapping)| (number * PAGE + at, mapping))
-            })
-            .filter(move |(sub_block, _)| (start..end).contains(sub_block))
     }
 }
 
+mod inherit;
 #[cfg(test)]
 mod tests;
+
+pub(crate) use inherit::{Inherited, by_page, rows_of_page};

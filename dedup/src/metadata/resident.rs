@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use meta::Pba;
+use meta::{MapId, Pba};
 
 /// Keys that lead nowhere any more, and are borne besides as many again as there are others.
 const STALE_MIN: usize = 1024;
@@ -29,7 +29,7 @@ const STALE_MIN: usize = 1024;
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Key {
     /// A page of a map.
-    Page { volume: u32, ticket: u32, page: u64 },
+    Page { map: MapId, ticket: u32, page: u64 },
     /// A row page of what is known of blocks, by its first address: it leaves memory in no other way.
     RowPage(Pba),
 }

@@ -19,14 +19,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
-use meta::{Fingerprint, MapEntry, Pba, Record, RecordRef};
+use meta::{Fingerprint, MapEntry, MapId, MapInfo, Mapping, Pba, Record, RecordRef};
 
+use crate::metadata::ancestry::Ancestry;
 use crate::metadata::block_table::{BlockInfo, BlockTable, IN_FLIGHT};
 use crate::metadata::deferred_dedup::DeferredDedup;
 use crate::metadata::index::Index;
 use crate::metadata::on_disk_index::{Answer, OnDiskIndex, Sought};
 use crate::metadata::online_count::OnlineCount;
 use crate::metadata::packs::{NoBlock, OpenPack, PackCount};
+use crate::metadata::page_map::View;
 use crate::metadata::resident::Resident;
 use crate::metadata::settings::Settings;
 use crate::metadata::space::{DriveSpace, Space};
@@ -105,9 +107,19 @@ pub(crate) enum Claim {
     Full,
 }
 
+/// Blocks that entries are about; holes are none.
+fn addresses(entries: &[MapEntry]) -> impl Iterator<Item = Pba> + '_ {
+    let new = |entry: &MapEntry| entry.new_block().map(|new| new.pba);
+    entries
+        .iter()
+        .flat_map(move |entry| [entry.old, new(entry)])
+        .flatten()
+}
+
 /// Everything the engine knows.
 pub(crate) struct State {
     pub(crate) volumes: BTreeMap<u32, VolumeEntry>,
+    pub(crate) ancestry: Ancestry,
     pub(crate) blocks: BlockTable,
     pub(crate) index: Index,
     /// What the index has no room for.
@@ -121,14 +133,16 @@ pub(crate) struct State {
     /// What is stored before everything is loaded; `None` afterwards.
     pub(crate) deferred: Option<Box<DeferredDedup>>,
     in_flight: Vec<Flight>,
-    /// Records are checked and not yet installed: nothing leaves memory.
-    pub(crate) is_appending: bool,
+    /// Appends whose records are checked and not yet installed: nothing leaves memory meanwhile.
+    pub(crate) appending: u32,
     /// A block takes at most this many references; then the content is stored once more.
     references_max: u32,
     /// End of a batch that the store had no room for: exactly that batch is tried again.
     pub(crate) retry_upto: Option<u64>,
-    /// Sequence number of the last record that changes something.
+    /// Sequence number of the last record that changes something, installed or on its way into the journal.
     pub(crate) last_change: u64,
+    /// That of the last one whose changes were made.
+    pub(crate) installed: u64,
     /// The data of everything up to this sequence number is on stable drives.
     pub(crate) flushed: u64,
     /// Everything up to this sequence number survives a power loss.
@@ -162,6 +176,7 @@ impl State {
     ) -> Self {
         Self {
             volumes: BTreeMap::new(),
+            ancestry: Ancestry::default(),
             blocks: BlockTable::new(data_blocks),
             index,
             on_disk_index,
@@ -171,10 +186,11 @@ impl State {
             warmed_upto: (0, 0),
             deferred: None,
             in_flight: Vec::new(),
-            is_appending: false,
+            appending: 0,
             references_max: references_max.clamp(1, IN_FLIGHT - 1),
             retry_upto: None,
             last_change: 0,
+            installed: 0,
             flushed: 0,
             durable: 0,
             unflushed_bytes: 0,
@@ -261,7 +277,7 @@ impl State {
         let Some(entry) = self.volumes.get(&volume) else {
             return u64::MAX;
         };
-        for (count, (at, mapping)) in entry.map.range(start, end).enumerate() {
+        for (count, (at, mapping)) in entry.map.range(start, end, View::Visible).enumerate() {
             if count == LOOK_MAPPINGS {
                 return at;
             }
@@ -503,12 +519,11 @@ impl State {
         }
         let missing = |pba: &Pba| !self.blocks.is_resident(*pba);
         if let Some((_, _, entries)) = record.as_map() {
-            let new = |entry: &MapEntry| entry.new.map(|new| new.pba);
-            let addresses = entries.iter().flat_map(|entry| [entry.old, new(entry)]);
-            return addresses.flatten().filter(missing).collect();
+            return addresses(entries).filter(missing).collect();
         }
         match record.as_other() {
-            Some(Record::Unmap { entries, .. }) => entries
+            Some(Record::Own { entries, .. }) => addresses(entries).filter(missing).collect(),
+            Some(Record::Unmap { entries, .. } | Record::Hide { entries, .. }) => entries
                 .iter()
                 .map(|(_, pba)| *pba)
                 .filter(missing)
@@ -519,8 +534,10 @@ impl State {
 
     /// Makes a record's changes. Its new blocks' references pass from the command to the map.
     pub(crate) fn install(&mut self, record: RecordRef<'_>) {
-        if let Some((volume, start, entries)) = record.as_map() {
-            self.install_map(volume, start, entries);
+        if let Some((map, start, entries)) = record.as_map() {
+            let new_blocks = entries.iter().filter_map(MapEntry::new_block);
+            self.unflushed_bytes += (new_blocks.count() * SUB_BLOCK_BYTES) as u64;
+            self.install_map(map, start, entries, false);
         } else if let Some(record) = record.as_other() {
             self.install_other(record);
         }
@@ -528,17 +545,35 @@ impl State {
 
     fn install_other(&mut self, record: &Record) {
         match record {
-            Record::Unmap { volume, entries } => {
+            Record::Own {
+                map,
+                start,
+                entries,
+            } => self.install_map(*map, *start, entries, true),
+            Record::Unmap { map, entries } => {
                 for (at, _) in entries {
-                    self.unmap(*volume, *at);
+                    self.unmap(*map, *at, None);
                 }
             }
-            Record::VolumeCreate(info) => {
-                self.saw_volume(info.id);
-                self.volumes.insert(info.id, VolumeEntry::new(info.clone()));
+            Record::Hide { map, entries } => {
+                for (at, _) in entries {
+                    self.unmap(*map, *at, Some(Mapping::HOLE));
+                }
+            }
+            Record::Fork {
+                volume, map, clone, ..
+            } => {
+                self.install_fork(*volume, *map, clone);
                 self.volume_changed();
             }
-            Record::VolumeResize { id, .. } | Record::Trimming { id, .. } => {
+            Record::MapGone { id } => self.install_map_gone(*id),
+            Record::VolumeCreate(info) => {
+                self.add_volume(info.clone(), MapInfo::root(info.map), 0);
+                self.volume_changed();
+            }
+            Record::VolumeResize { id, .. }
+            | Record::VolumeRename { id, .. }
+            | Record::Trimming { id, .. } => {
                 if let Some(entry) = self.volumes.get_mut(id) {
                     entry.change(|info| change_row(info, record));
                 }
@@ -551,6 +586,7 @@ impl State {
             }
             Record::VolumeGone { id } => {
                 if let Some(entry) = self.volumes.remove(id) {
+                    self.ancestry.forget_head(entry.map.id());
                     entry.map.leaves(&mut self.resident);
                 }
             }
@@ -563,78 +599,89 @@ impl State {
         self.volume_changes.fetch_add(1, Ordering::Release);
     }
 
-    /// All that refer to a new block pass to the map before any old one goes.
-    fn install_map(&mut self, volume: u32, start: u64, entries: &[MapEntry]) {
+    /// All that refer to a new block pass to the map before any old one goes. `copies`: the map gets a page of its
+    /// own.
+    fn install_map(&mut self, map: MapId, start: u64, entries: &[MapEntry], copies: bool) {
         let record = self.last_change;
-        let new_blocks = entries.iter().filter_map(|entry| entry.new);
-        self.unflushed_bytes += (new_blocks.clone().count() * SUB_BLOCK_BYTES) as u64;
         if self.on_disk_index.is_waited() {
-            for new in new_blocks {
+            for new in entries.iter().filter_map(MapEntry::new_block) {
                 self.on_disk_index.mapped(new.pba, &new.fingerprint, record);
             }
         }
         if let Some(deferred) = &mut self.deferred {
             for (at, entry) in MapEntry::numbered(start, entries) {
-                if let Some(new) = entry.new {
-                    deferred.add_mapping(volume, at, new.pba);
+                if let Some(new) = entry.new_block() {
+                    deferred.add_mapping(map, at, new.pba);
                 }
             }
         }
         let mut replaced = std::mem::take(&mut self.replaced);
         let mut missing = None;
-        if let Some(entry) = self.volumes.get_mut(&volume) {
+        if let Some(to) = self.ancestry.map_mut(&mut self.volumes, map) {
             let resident = &mut self.resident;
             let each = |old| replaced.push(old);
-            let done = entry
-                .map
-                .replace_run(start, entries, record, resident, each);
-            missing = done.err().map(|at| (entry.info.name.clone(), at));
+            let done = to.replace_run(start, entries, (record, copies), resident, each);
+            missing = done.err();
             if let Some(online) = &mut self.online {
                 for ((at, entry), old) in MapEntry::numbered(start, entries).zip(&replaced) {
-                    online.changed(volume, at, *old, entry.new.map(|new| new.pba));
+                    online.changed(map, at, *old, entry.new_block().map(|new| new.pba));
                 }
             }
         } else {
             // A volume that is gone maps nothing: the new references are void.
-            replaced.extend(entries.iter().map(|entry| entry.new.map(|new| new.pba)));
+            let new = |entry: &MapEntry| entry.new_block().map(|new| new.pba);
+            replaced.extend(entries.iter().map(new));
         }
+        #[cfg(test)]
+        let is_uncounted = copies && crate::ablation::is(crate::ablation::Broken::CopyUncounted);
         for new in entries[..replaced.len()]
             .iter()
-            .filter_map(|entry| entry.new)
+            .filter_map(MapEntry::new_block)
         {
             self.blocks.pass_on(new.pba, record);
+            #[cfg(test)]
+            if is_uncounted {
+                self.drop_reference(new.pba);
+            }
         }
         for old in replaced.drain(..).flatten() {
             self.drop_reference(old);
         }
         self.replaced = replaced;
-        if let Some((name, at)) = missing {
-            self.miss_page(&name, at);
+        if let Some(at) = missing {
+            self.miss_page(map, at);
         }
     }
 
-    fn unmap(&mut self, volume: u32, at: u64) {
+    /// `to`: nothing, or a hole.
+    fn unmap(&mut self, map: MapId, at: u64, to: Option<Mapping>) {
         let record = self.last_change;
-        let Some(entry) = self.volumes.get_mut(&volume) else {
+        let Some(from) = self.ancestry.map_mut(&mut self.volumes, map) else {
             return; // a volume that is gone maps nothing
         };
-        let replaced = entry.map.replace(at, None, record, &mut self.resident);
+        #[cfg(test)]
+        let to = to.filter(|_| !crate::ablation::is(crate::ablation::Broken::UnmappedInherits));
+        let replaced = from.replace(at, to, record, &mut self.resident);
         let Ok(old) = replaced else {
-            let name = entry.info.name.clone();
-            return self.miss_page(&name, at);
+            return self.miss_page(map, at);
         };
         if let Some(online) = &mut self.online {
-            online.changed(volume, at, old, None);
+            online.changed(map, at, old, None);
         }
         if let Some(old) = old {
             self.drop_reference(old);
         }
     }
 
-    /// A change of a page that should have been brought in.
-    fn miss_page(&mut self, volume: &str, at: u64) {
+    /// A change of a page that should have been brought in, and be the map's own.
+    fn miss_page(&mut self, map: MapId, at: u64) {
+        let name = self.volume_of(map).map(|entry| entry.info.name.clone());
+        let name = name.map_or_else(|| format!("map {map}"), |name| format!("volume `{name}`"));
+        #[cfg(test)]
+        panic!("sub-block {at} of {name} was changed and is not the map's own in memory");
+        #[cfg(not(test))]
         self.make_read_only(format!(
-            "sub-block {at} of volume `{volume}` was changed and is not in memory: restart the daemon, \
+            "sub-block {at} of {name} was changed and is not in memory: restart the daemon, \
              nothing is lost"
         ));
     }

@@ -1,10 +1,10 @@
 //! A volume in memory: its row, its map, and what commands need of it before they look at the map.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use futures_util::lock::Mutex as AsyncMutex;
-use meta::{Mapping, Pba, Record, VerifyPolicy, VolumeInfo, VolumeState};
+use meta::{MapId, MapInfo, Mapping, Pba, Record, VerifyPolicy, VolumeInfo, VolumeState};
 
 #[cfg(test)]
 use crate::SUB_BLOCK_BYTES;
@@ -17,7 +17,10 @@ use crate::sync::range_lock::RangeLock;
 use crate::sync::wait::lock;
 
 /// Volumes of a pool at most, those being deleted included (I6).
-pub(crate) const VOLUMES_MAX: usize = 1024;
+pub const VOLUMES_MAX: usize = 1024;
+
+/// No record has this number.
+const NO_PARENT: u64 = u64::MAX;
 
 /// What a record makes of the row of the volume that it is about.
 pub(crate) fn change_row(info: &mut VolumeInfo, record: &Record) {
@@ -30,6 +33,8 @@ pub(crate) fn change_row(info: &mut VolumeInfo, record: &Record) {
             info.size_bytes = *size_bytes;
             info.trimming.clone_from(trimming);
         }
+        Record::VolumeRename { name, .. } => info.name.clone_from(name),
+        Record::Fork { map, .. } => info.map = *map,
         Record::Trimming { ranges, .. } => info.trimming.clone_from(ranges),
         Record::VolumeDelete { .. } => info.state = VolumeState::Deleting,
         _ => {}
@@ -48,6 +53,12 @@ pub(crate) struct VolumeCore {
     domain: String,
     hasher: OnceLock<Arc<Hasher>>,
     pub(crate) range_lock: Arc<RangeLock>,
+    /// Held by a task that gives the volume's map a page of its own.
+    pub(crate) own_lock: AsyncMutex<()>,
+    /// The map. It changes only while the whole volume is locked.
+    map: AtomicU32,
+    /// The record that made this map a child of another; [`NO_PARENT`] if none did.
+    inherits_since: AtomicU64,
     /// Held by a task that changes the list of what is being trimmed, or unmaps it.
     pub(crate) trim_lock: AsyncMutex<()>,
     lba_bytes: u32,
@@ -71,6 +82,9 @@ impl VolumeCore {
             domain: info.domain.clone(),
             hasher: OnceLock::new(),
             range_lock: Arc::default(),
+            own_lock: AsyncMutex::default(),
+            map: AtomicU32::new(info.map),
+            inherits_since: AtomicU64::new(NO_PARENT),
             trim_lock: AsyncMutex::default(),
             trimming: AtomicU64::new(ranges::total(&info.trimming)),
             trimming_total: AtomicU64::new(ranges::total(&info.trimming)),
@@ -80,6 +94,23 @@ impl VolumeCore {
             is_whole,
             info: Mutex::new(info),
         }
+    }
+
+    /// The number of its map. It stays the same as long as a range is locked, or the list of what is trimmed.
+    pub(crate) fn map(&self) -> MapId {
+        self.map.load(Ordering::Acquire)
+    }
+
+    /// The record since which its map has a parent, if it has one.
+    pub(crate) fn inherits_since(&self) -> Option<u64> {
+        let since = self.inherits_since.load(Ordering::Acquire);
+        (since != NO_PARENT).then_some(since)
+    }
+
+    /// Its map is a child of another, by this record.
+    pub(super) fn inherits(&self, map: MapId, since: u64) {
+        self.inherits_since.store(since, Ordering::Release);
+        self.map.store(map, Ordering::Release);
     }
 
     /// The name of its domain.
@@ -159,21 +190,16 @@ pub(crate) struct VolumeEntry {
 }
 
 impl VolumeEntry {
-    pub(crate) fn new(info: VolumeInfo) -> Self {
-        let map = PageMap::new(info.id);
-        Self::with_map(info, map)
-    }
-
-    /// One whose map is in the store only.
-    pub(crate) fn stored(info: VolumeInfo, mapped: u64) -> Self {
-        let map = PageMap::stored(info.id, mapped);
-        Self::with_map(info, map)
-    }
-
-    fn with_map(info: VolumeInfo, map: PageMap) -> Self {
+    /// One whose map is in the store only; if that has a parent, it is durable.
+    pub(crate) fn stored(info: VolumeInfo, map: MapInfo, mapped: u64) -> Self {
+        let map = PageMap::stored(map, mapped);
         let info = Arc::new(info);
+        let core = VolumeCore::new(info.clone(), map.whole_flag());
+        if map.inherits() {
+            core.inherits(info.map, 0);
+        }
         Self {
-            core: Arc::new(VolumeCore::new(info.clone(), map.whole_flag())),
+            core: Arc::new(core),
             info,
             map,
         }

@@ -17,8 +17,8 @@ use std::sync::Arc;
 use drives::{BLOCK_BYTES, Drive, DriveError, Extent, LocalBoxFuture};
 use futures_util::FutureExt;
 use meta::{
-    BlockRow, LABEL_BYTES, LoadVisitor, Mapping, MetaErrorKind, Pba, PoolDir, RocksOptions, Store,
-    VolumeInfo,
+    BlockRow, LABEL_BYTES, LoadVisitor, MAP_DEPTH_MAX, MapId, MapInfo, Mapping, MetaErrorKind, Pba,
+    PoolDir, RocksOptions, Store, VolumeInfo,
 };
 use reactor::{Buffer, BufferPool};
 use serde::Serialize;
@@ -338,7 +338,8 @@ fn report_damage(
     let mut referrers = Referrers {
         bad,
         pending,
-        names: BTreeMap::new(),
+        volumes: BTreeMap::new(),
+        maps: BTreeMap::new(),
         found: BTreeSet::new(),
     };
     match store.load(&mut referrers) {
@@ -347,23 +348,37 @@ fn report_damage(
         Err(error) if is_damage(error.kind()) => return Ok(()),
         Err(error) => return Err(error.into()),
     }
-    for ((volume, at), change) in &pending.map {
+    for ((map, at), change) in &pending.map {
         if let Some(mapping) = change.new {
-            referrers.look(*volume, *at, mapping.pba);
+            referrers.look(*map, *at, mapping.pba);
         }
     }
-    for change in pending.volumes.values() {
-        if let meta::VolumeChange::Put(info) = change {
-            referrers.names.insert(info.id, info.name.clone());
+    for (id, change) in &pending.volumes {
+        match change {
+            meta::VolumeChange::Put(info) => {
+                referrers.volumes.insert(*id, (info.map, info.name.clone()));
+            }
+            meta::VolumeChange::Update(meta::VolumeUpdate { map: Some(map), .. }) => {
+                if let Some((to, _)) = referrers.volumes.get_mut(id) {
+                    *to = *map;
+                }
+            }
+            meta::VolumeChange::Update(_) => {}
+            meta::VolumeChange::Remove => {
+                referrers.volumes.remove(id);
+            }
         }
     }
+    let rows = pending.maps.values().flatten();
+    referrers.maps.extend(rows.map(|info| (info.id, *info)));
+    let names = referrers.names();
     report.damage.damaged_blocks = bad.len() as u64;
     let mut last = None;
-    for (volume, at) in &referrers.found {
-        let goes_on = last == Some((*volume, at.wrapping_sub(1)));
-        last = Some((*volume, *at));
-        let unnamed = format!("number {volume}");
-        let name = referrers.names.get(volume).unwrap_or(&unnamed);
+    for (map, at) in &referrers.found {
+        let goes_on = last == Some((*map, at.wrapping_sub(1)));
+        last = Some((*map, *at));
+        let unnamed = format!("number {map}");
+        let name = names.get(map).unwrap_or(&unnamed);
         report.damage.add(name, at * BLOCK_BYTES as u64, goes_on);
     }
     Ok(())
@@ -373,28 +388,51 @@ fn report_damage(
 struct Referrers<'a> {
     bad: &'a BTreeSet<Pba>,
     pending: &'a meta::Batch,
-    names: BTreeMap<u32, String>,
-    found: BTreeSet<(u32, u64)>,
+    /// Maps and names of volumes.
+    volumes: BTreeMap<u32, (MapId, String)>,
+    maps: BTreeMap<MapId, MapInfo>,
+    found: BTreeSet<(MapId, u64)>,
 }
 
 impl Referrers<'_> {
-    fn look(&mut self, volume: u32, at: u64, pba: Pba) {
+    fn look(&mut self, map: MapId, at: u64, pba: Pba) {
         if self.bad.contains(&pba) && self.found.len() < REFERRERS_MAX {
-            self.found.insert((volume, at));
+            self.found.insert((map, at));
         }
+    }
+
+    /// The names that people know maps by: that of the volume, and for a parent those of all volumes that may
+    /// inherit from it.
+    fn names(&self) -> BTreeMap<MapId, String> {
+        let mut names: BTreeMap<MapId, String> = BTreeMap::new();
+        for (map, name) in self.volumes.values() {
+            let parent = |map: &MapId| self.maps.get(map).and_then(|info| info.parent);
+            for map in std::iter::successors(Some(*map), parent).take(MAP_DEPTH_MAX as usize + 1) {
+                let of_map = names.entry(map).or_default();
+                if !of_map.is_empty() {
+                    of_map.push_str(", ");
+                }
+                of_map.push_str(name);
+            }
+        }
+        names
     }
 }
 
 impl LoadVisitor for Referrers<'_> {
     fn volume(&mut self, volume: VolumeInfo) {
-        self.names.insert(volume.id, volume.name);
+        self.volumes.insert(volume.id, (volume.map, volume.name));
+    }
+
+    fn map_row(&mut self, info: MapInfo) {
+        self.maps.insert(info.id, info);
     }
 
     fn block(&mut self, _pba: Pba, _row: BlockRow) {}
 
-    fn map(&mut self, volume: u32, sub_block: u64, mapping: Mapping) {
-        if self.pending.map.get(&(volume, sub_block)).is_none() {
-            self.look(volume, sub_block, mapping.pba);
+    fn map(&mut self, map: MapId, sub_block: u64, mapping: Mapping) {
+        if self.pending.map.get(&(map, sub_block)).is_none() {
+            self.look(map, sub_block, mapping.pba);
         }
     }
 }

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use meta::{
-    Journal, JournalConfig, JournalMedia, LoadVisitor, MapEntry, Mapping, NewBlock, Pba, Record,
-    Store, VolumeInfo, VolumeState,
+    Journal, JournalConfig, JournalMedia, LoadVisitor, MAP_DEPTH_MAX, MapEntry, MapId, MapInfo,
+    Mapping, NewBlock, Pba, Record, Store, VolumeInfo, VolumeState,
 };
 
-use crate::log::replay::{Data, Proof, Replay, change_volumes, replay_record};
+use crate::log::replay::{Data, Proof, Replay, change_maps, change_volumes, replay_record};
 use crate::pool::alerts::AffectedVolume;
 use crate::{Result, SUB_BLOCK_BYTES};
 
@@ -36,6 +36,7 @@ impl MissingDrives {
         let mut usage = Usage {
             drives,
             volumes: BTreeMap::new(),
+            maps: BTreeMap::new(),
             mappings: BTreeMap::new(),
         };
         let checkpoint = store.load(&mut usage)?;
@@ -47,10 +48,9 @@ impl MissingDrives {
             .volumes
             .iter()
             .filter(|(_, info)| info.state == VolumeState::Active)
-            .map(|(id, info)| AffectedVolume {
+            .map(|(_, info)| AffectedVolume {
                 name: info.name.clone(),
-                bytes: u64::try_from(usage.mappings.get(id).copied().unwrap_or(0)).unwrap_or(0)
-                    * SUB_BLOCK_BYTES as u64,
+                bytes: usage.bytes_of(info.map),
             })
             .partition::<Vec<_>, _>(|volume| volume.bytes > 0);
         Ok(Self {
@@ -64,34 +64,43 @@ impl MissingDrives {
 struct Usage<'a> {
     drives: &'a [u16],
     volumes: BTreeMap<u32, VolumeInfo>,
-    mappings: BTreeMap<u32, i64>,
+    maps: BTreeMap<MapId, MapInfo>,
+    mappings: BTreeMap<MapId, i64>,
 }
 
 impl Usage<'_> {
-    fn count(&mut self, volume: u32, pba: Pba, change: i64) {
+    fn count(&mut self, map: MapId, pba: Pba, change: i64) {
         if self.drives.contains(&pba.drive()) {
-            *self.mappings.entry(volume).or_default() += change;
+            *self.mappings.entry(map).or_default() += change;
         }
+    }
+
+    /// What a map and its ancestors have there: what a child hides of it counts too.
+    fn bytes_of(&self, map: MapId) -> u64 {
+        let parent = |map: &MapId| self.maps.get(map).and_then(|info| info.parent);
+        let line = std::iter::successors(Some(map), parent).take(MAP_DEPTH_MAX as usize + 1);
+        let mappings = line.map(|map| self.mappings.get(&map).copied().unwrap_or(0));
+        u64::try_from(mappings.sum::<i64>()).unwrap_or(0) * SUB_BLOCK_BYTES as u64
     }
 }
 
 impl Replay for Usage<'_> {
     /// Nothing is proven: the drives are missing.
-    fn prove(&mut self, _volume: u32, _new: &NewBlock) -> Proof {
+    fn prove(&mut self, _map: MapId, _new: &NewBlock) -> Proof {
         Proof::Unreadable
     }
 
     fn proven(&mut self, _new: NewBlock, _proof: Proof) {}
 
-    fn undone(&mut self, _volume: u32, _sub_block: u64, _old: Option<Pba>) {}
+    fn undone(&mut self, _map: MapId, _sub_block: u64, _old: Option<Pba>) {}
 
-    fn map(&mut self, _sequence: u64, volume: u32, entries: Vec<(u64, MapEntry)>) -> Result<()> {
+    fn map(&mut self, _sequence: u64, map: MapId, entries: Vec<(u64, MapEntry)>) -> Result<()> {
         for (_, entry) in entries {
             if let Some(old) = entry.old {
-                self.count(volume, old, -1);
+                self.count(map, old, -1);
             }
-            if let Some(new) = entry.new {
-                self.count(volume, new.pba, 1);
+            if let Some(new) = entry.new_block() {
+                self.count(map, new.pba, 1);
             }
         }
         Ok(())
@@ -99,6 +108,7 @@ impl Replay for Usage<'_> {
 
     fn other(&mut self, _sequence: u64, record: &Record) -> Result<()> {
         change_volumes(record, &mut self.volumes);
+        change_maps(record, &mut self.maps);
         Ok(())
     }
 }
@@ -108,9 +118,13 @@ impl LoadVisitor for Usage<'_> {
         self.volumes.insert(volume.id, volume);
     }
 
+    fn map_row(&mut self, info: MapInfo) {
+        self.maps.insert(info.id, info);
+    }
+
     fn block(&mut self, _pba: Pba, _row: meta::BlockRow) {}
 
-    fn map(&mut self, volume: u32, _sub_block: u64, mapping: Mapping) {
-        self.count(volume, mapping.pba, 1);
+    fn map(&mut self, map: MapId, _sub_block: u64, mapping: Mapping) {
+        self.count(map, mapping.pba, 1);
     }
 }

@@ -175,6 +175,14 @@ enum Log {
 struct Book(BTreeMap<Key, Entry>);
 
 impl Book {
+    /// Drives whose file systems were full.
+    fn drives_without_room(&self) -> impl Iterator<Item = u16> {
+        self.0.iter().filter_map(|(key, entry)| match key {
+            Key::Drive(index, _) if entry.no_space => Some(*index),
+            _ => None,
+        })
+    }
+
     fn raise(
         &mut self,
         (key, log): (Key, Log),
@@ -184,7 +192,7 @@ impl Book {
     ) -> &mut Entry {
         let is_new = !self.0.contains_key(&key);
         if is_new && log == Log::Tell {
-            tracing::error!("{what}; {remedy}");
+            tracing::error!(event = "alert", "{what}; {remedy}");
         }
         let entry = self.0.entry(key).or_insert_with(|| Entry {
             what: String::new(),
@@ -209,6 +217,7 @@ impl Book {
         };
         if log == Log::Tell {
             tracing::info!(
+                event = "alert",
                 seconds = since(entry.since, now).as_secs(),
                 times = entry.times,
                 writes_refused = refused.saturating_sub(entry.refused_before),
@@ -509,6 +518,16 @@ impl Alerts {
                     .to_owned(),
             )
         });
+        // They are asked by system calls, which may take long: not under the lock.
+        let full: Vec<u16> = lock(&self.book).drives_without_room().collect();
+        let rooms: BTreeMap<u16, Option<u64>> = full
+            .into_iter()
+            .map(|index| (index, (now.drive)(index)))
+            .collect();
+        let has_room = |index: u16| {
+            let bytes = rooms.get(&index).copied().flatten();
+            bytes.is_some_and(|bytes| bytes >= ROOM_AGAIN_BYTES)
+        };
         self.change(|book, at, refused| {
             for (key, is_so) in [(Key::Fill, fill), (Key::Damage, damage)] {
                 match is_so {
@@ -529,10 +548,7 @@ impl Alerts {
                     Key::PoolFull => now.free > 0,
                     Key::Writes => entry.worked_since,
                     Key::Drive(index, _) => {
-                        entry.worked_since
-                            || (entry.no_space
-                                && (now.drive)(index)
-                                    .is_some_and(|bytes| bytes >= ROOM_AGAIN_BYTES))
+                        entry.worked_since || (entry.no_space && has_room(index))
                     }
                     Key::FolderFull | Key::Damage | Key::Fill | Key::FolderFill | Key::Work(_) => {
                         false
@@ -563,7 +579,8 @@ fn since(then: SystemTime, now: SystemTime) -> Duration {
 }
 
 /// A time as RFC 3339 writes it, in UTC, to the second.
-fn rfc3339(at: SystemTime) -> String {
+#[must_use]
+pub fn rfc3339(at: SystemTime) -> String {
     let seconds = since(UNIX_EPOCH, at).as_secs();
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     // Years that begin in March end with the day that leap years have more. 400 years have 146,097 days,

@@ -137,9 +137,7 @@ impl EngineConfig {
         if self.bounce_bytes < BOUNCE_BYTES_MIN {
             return wrong("`bounce_bytes` must be at least 4 MiB");
         }
-        if !self.fill_warnings.is_sorted() || self.fill_warnings.iter().any(|level| *level > 100) {
-            return wrong("`fill_warnings` must be percentages up to 100, in order");
-        }
+        check_fill_warnings(&self.fill_warnings)?;
         if self.metadata_cache_bytes < METADATA_CACHE_BYTES_MIN && !cfg!(test) {
             return wrong("`metadata_cache_bytes` must be at least 8 MiB");
         }
@@ -186,5 +184,18 @@ pub(crate) async fn block_on<T: Send + 'static>(
             yield_once().await;
             result
         }
+    }
+}
+
+/// Whether these can be levels to warn at.
+///
+/// # Errors
+/// `Invalid` if they do not rise or are above 100.
+pub(crate) fn check_fill_warnings(levels: &[u8]) -> Result<()> {
+    match levels.is_sorted() && levels.iter().all(|level| *level <= 100) {
+        true => Ok(()),
+        false => Err(EngineError::invalid(
+            "engine configuration: `fill_warnings` must be percentages up to 100, in order",
+        )),
     }
 }

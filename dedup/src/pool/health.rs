@@ -76,7 +76,7 @@ impl Shared {
             let space = &state.space;
             (space.used(), space.capacity(), space.free())
         };
-        let levels = &self.config.fill_warnings;
+        let levels = &self.fill_warnings();
         let damaged = lock(&self.damage).count();
         {
             let mut alert_log = lock(&self.alert_log);
@@ -107,7 +107,7 @@ impl Shared {
         let room = self.store.tend();
         let level = room
             .as_ref()
-            .and_then(|room| folder_level(&self.config.fill_warnings, room));
+            .and_then(|room| folder_level(&self.fill_warnings(), room));
         let is_short = room.as_ref().is_some_and(|room| room.is_short);
         self.alerts.folder(room.as_ref(), level);
         *lock(&self.folder) = room;

@@ -20,14 +20,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use futures_util::lock::Mutex as AsyncMutex;
-use meta::{FolderRoom, Journal, Store};
+use meta::{FolderRoom, Journal, JournalWriter, Store};
 use reactor::{Buffer, BufferPool};
 
 use crate::drive_io::drive_list::DriveList;
 use crate::metadata::deferred_dedup::Merge;
 use crate::metadata::domain::Domains;
 use crate::metadata::state::State;
-use crate::sync::wait::Event;
+use crate::sync::timed::Timed;
+use crate::sync::wait::{Event, lock};
+use crate::sync::watermark::Watermark;
 use alert_log::AlertLog;
 use alerts::Alerts;
 use backpressure::Backpressure;
@@ -41,7 +43,7 @@ type Subscriber = Box<dyn Fn(&VolumeChange) + Send + Sync>;
 /// What the engine and its volumes share.
 ///
 /// Order of the locks, from the first to the last: `admin_lock`, a range lock, a volume's `trim_lock`,
-/// `backpressure`, `flush_lock`, `checkpoint_lock`, `discard_lock`; then, never across an await, `journal`, `state`,
+/// `backpressure`, `flush_lock`, `checkpoint_lock`, `discard_lock`; then, never across an await, `state`, `journal`,
 /// `damage`, and last those of `alerts` and `alert_log`.
 pub(crate) struct Shared {
     pub(crate) drives: DriveList,
@@ -49,8 +51,14 @@ pub(crate) struct Shared {
     pub(crate) domains: Domains,
     pub(crate) verify: Verify,
     pub(crate) config: EngineConfig,
-    pub(crate) state: Mutex<State>,
-    pub(crate) journal: Mutex<Journal>,
+    /// [`EngineConfig::fill_warnings`], which can be changed.
+    pub(crate) fill_warnings: Mutex<Arc<[u8]>>,
+    pub(crate) state: Timed<State>,
+    pub(crate) journal: Timed<Journal>,
+    /// Writes the journal's frames, without its lock.
+    pub(crate) writer: JournalWriter,
+    /// Up to which record all are written.
+    pub(crate) appended: Watermark,
     pub(crate) backpressure: Backpressure,
     /// Changes of mappings that are in the journal and not in the store.
     pub(crate) unstored: AtomicU64,
@@ -88,6 +96,11 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// The levels to warn at when the pool fills up, in percent.
+    pub(crate) fn fill_warnings(&self) -> Arc<[u8]> {
+        lock(&self.fill_warnings).clone()
+    }
+
     /// Runs something that blocks where the engine was told to.
     pub(crate) async fn block_on<T: Send + 'static>(
         &self,

@@ -18,6 +18,8 @@ pub enum VolumeChangeKind {
     Created,
     /// Its size changed.
     Resized,
+    /// Its name changed: hosts do not see names.
+    Renamed,
     /// It cannot be used any more; its blocks are freed in the background.
     Deleted,
 }

@@ -5,10 +5,13 @@
 //! way. Whoever reads a page from the store, or looks at one, holds such a range or window. So what was read is never
 //! older than what was evicted meanwhile. If another task brought the page in first, its page counts and the rows that
 //! were read are dropped.
+//!
+//! Of a map with a parent, pages come in that it does not have itself, from its nearest ancestor that has them. All
+//! ancestors are asked together, and they do not change.
 
-use meta::{Mapping, MetaError, Pba};
+use meta::{MapId, Mapping, MetaError, Pba};
 
-use crate::metadata::page_map::{page_end, page_start};
+use crate::metadata::page_map::{View, page_end, page_start};
 use crate::metadata::volume::VolumeCore;
 use crate::pool::Shared;
 use crate::sync::wait::{lock, yield_once};
@@ -21,7 +24,7 @@ const MAPPINGS: usize = if cfg!(test) { 20 } else { 1024 };
 /// only when the state is not locked.
 pub(crate) struct Window<'a> {
     shared: &'a Shared,
-    volume: u32,
+    map: MapId,
     number: u64,
     /// One past its last sub-block.
     pub(crate) end: u64,
@@ -29,8 +32,8 @@ pub(crate) struct Window<'a> {
 
 impl Drop for Window<'_> {
     fn drop(&mut self) {
-        if let Some(entry) = lock(&self.shared.state).volumes.get_mut(&self.volume) {
-            entry.map.let_go(self.number);
+        if let Some(map) = lock(&self.shared.state).map_mut(self.map) {
+            map.let_go(self.number);
         }
     }
 }
@@ -56,8 +59,8 @@ impl Found<'_> {
 
 impl Window<'_> {
     fn narrow(&self) {
-        if let Some(entry) = lock(&self.shared.state).volumes.get_mut(&self.volume) {
-            entry.map.narrow(self.number, self.end);
+        if let Some(map) = lock(&self.shared.state).map_mut(self.map) {
+            map.narrow(self.number, self.end);
         }
     }
 }
@@ -77,110 +80,137 @@ pub(crate) async fn bring_in(
         None => Vec::new(),
     };
     for page in missing {
-        load_page(shared, core.id, page).await?;
+        load_page(shared, core.map(), page).await?;
     }
     Ok(())
 }
 
 /// Brings in a page; `start` is its first sub-block. A range is locked that it belongs to.
-pub(crate) async fn load_page(shared: &Shared, volume: u32, start: u64) -> Result<()> {
+async fn load_page(shared: &Shared, map: MapId, start: u64) -> Result<()> {
     let end = page_end(start.saturating_add(1));
-    let rows = read_mappings(shared, volume, (start, end), usize::MAX).await?;
-    take_rows(shared, volume, (start, end), &rows);
-    Ok(())
+    let range = (start, end);
+    load_pages(shared, map, range, usize::MAX, View::Visible)
+        .await
+        .map(drop)
 }
 
-fn take_rows(shared: &Shared, volume: u32, range: (u64, u64), rows: &[(u64, Mapping)]) {
-    let mut state = lock(&shared.state);
-    let state = &mut *state;
-    state.resident.reads += 1;
-    if let Some(entry) = state.volumes.get_mut(&volume) {
-        entry.map.load(range, rows, &mut state.resident);
-    }
-    state.evict_some();
-}
-
-async fn read_mappings(
+/// Brings in pages from `start` on, up to `end` or to where the store has so many mappings of a map; returns where
+/// that is. A range or a window is locked that they belong to.
+async fn load_pages(
     shared: &Shared,
-    volume: u32,
+    map: MapId,
     (start, end): (u64, u64),
     count_max: usize,
-) -> Result<Vec<(u64, Mapping)>> {
+    view: View,
+) -> Result<u64> {
+    let maps = match view {
+        View::Own => vec![map],
+        View::Visible => lock(&shared.state).line_of(map),
+    };
+    // What ancestors have in memory and the store does not have yet, stays until it is looked at.
+    let _held: Vec<Window<'_>> = {
+        let mut state = lock(&shared.state);
+        let ancestors = maps.iter().skip(1);
+        let hold = |map: &MapId| {
+            let number = state.map_mut(*map)?.hold(start, end);
+            Some(Window {
+                shared,
+                map: *map,
+                number,
+                end,
+            })
+        };
+        ancestors.filter_map(hold).collect()
+    };
     let store = shared.store.clone();
-    let rows = shared.block_on(move || store.mappings(volume, start, end, count_max));
-    let rows: std::result::Result<_, MetaError> = rows.await;
-    let rows: Vec<(u64, Mapping)> = rows?;
-    let state = lock(&shared.state);
-    match rows
-        .iter()
-        .find(|(_, mapping)| !state.space.contains(mapping.pba))
-    {
-        Some((_, mapping)) => Err(EngineError::no_such_block(mapping.pba)),
-        None => Ok(rows),
+    let read = shared.block_on(move || {
+        let mut end = end;
+        let mut found = Vec::with_capacity(maps.len());
+        for map in maps {
+            let rows = store.mappings(map, start, end, count_max)?;
+            if rows.len() == count_max
+                && let Some((at, _)) = rows.last()
+            {
+                // The last page may not be whole. It is not the first one: there are more rows.
+                end = page_start(*at);
+            }
+            found.push((map, rows));
+        }
+        for (_, rows) in &mut found {
+            rows.retain(|(at, _)| *at < end);
+        }
+        Ok((end, found))
+    });
+    let read: std::result::Result<_, MetaError> = read.await;
+    let (end, rows) = read?;
+    let mut state = lock(&shared.state);
+    let mut all = rows.iter().flat_map(|(_, rows)| rows);
+    let is_nowhere = |mapping: &Mapping| !mapping.is_hole() && !state.space.contains(mapping.pba);
+    if let Some((_, mapping)) = all.find(|(_, mapping)| is_nowhere(mapping)) {
+        return Err(EngineError::no_such_block(mapping.pba));
     }
+    let upto = state.take_rows((start, end), &rows);
+    state.evict_some();
+    Ok(upto)
 }
 
 /// Brings in what is mapped from `start` on, up to some place before or at `end`; `None` if there is
-/// no such volume. Takes no longer, and no more memory, whatever is mapped.
+/// no such map. Takes no longer, and no more memory, whatever is mapped.
 pub(crate) async fn window(
     shared: &Shared,
-    volume: u32,
-    start: u64,
-    end: u64,
+    map: MapId,
+    (start, end): (u64, u64),
+    view: View,
 ) -> Result<Option<Window<'_>>> {
     let mut window = {
         let mut state = lock(&shared.state);
-        let Some(entry) = state.volumes.get_mut(&volume) else {
+        let Some(pages) = state.map_mut(map) else {
             return Ok(None);
         };
-        let known = entry.map.known_upto(start, end);
+        let known = pages.known_upto(start, end);
         let held = if known > start { known } else { end };
         Window {
             shared,
-            volume,
-            number: entry.map.hold(start, held),
+            map,
+            number: pages.hold(start, held),
             end: known,
         }
     };
     if window.end > start || start >= end {
         return Ok(Some(window));
     }
-    window.end = end.min(load_some_pages(shared, volume, start, end).await?);
+    window.end = end.min(load_some_pages(shared, map, (start, end), view).await?);
     window.narrow();
     Ok(Some(window))
 }
 
 /// Brings in pages from that of `start` on; returns where the first one begins that may be missing. A
 /// window is open on the range.
-async fn load_some_pages(shared: &Shared, volume: u32, start: u64, end: u64) -> Result<u64> {
-    let (first, mut last) = (page_start(start), page_end(end));
-    let mut rows = read_mappings(shared, volume, (first, last), MAPPINGS).await?;
-    if rows.len() == MAPPINGS
-        && let Some((at, _)) = rows.last()
-    {
-        // The last page may not be whole. It is not the first one: there are more rows.
-        last = page_start(*at);
-        rows.retain(|(at, _)| *at < last);
-    }
-    take_rows(shared, volume, (first, last), &rows);
-    Ok(last)
+async fn load_some_pages(
+    shared: &Shared,
+    map: MapId,
+    (start, end): (u64, u64),
+    view: View,
+) -> Result<u64> {
+    let range = (page_start(start), page_end(end));
+    load_pages(shared, map, range, MAPPINGS, view).await
 }
 
 /// The next mapped sub-blocks from `start` on, at most so many.
 pub(crate) async fn find_mapped(
     shared: &Shared,
-    volume: u32,
-    start: u64,
-    end: u64,
+    map: MapId,
+    (start, end): (u64, u64),
     count_max: usize,
+    view: View,
 ) -> Result<Found<'_>> {
     let mut at = start;
     while at < end
-        && let Some(mut window) = window(shared, volume, at, end).await?
+        && let Some(mut window) = window(shared, map, (at, end), view).await?
     {
-        let entries: Vec<(u64, Pba)> = match lock(&shared.state).volumes.get(&volume) {
-            Some(entry) => {
-                let mapped = entry.map.range(at, window.end).take(count_max);
+        let entries: Vec<(u64, Pba)> = match lock(&shared.state).map(map) {
+            Some(pages) => {
+                let mapped = pages.range(at, window.end, view).take(count_max);
                 mapped.map(|(at, mapping)| (at, mapping.pba)).collect()
             }
             None => Vec::new(),
@@ -204,16 +234,16 @@ pub(crate) async fn find_mapped(
     Ok(Found::nothing(end))
 }
 
-/// Whether anything is mapped in `start..end`.
-pub(crate) async fn is_mapped(shared: &Shared, volume: u32, start: u64, end: u64) -> Result<bool> {
-    let found = find_mapped(shared, volume, start, end, 1).await?;
+/// Whether a host sees anything that is mapped in `start..end`.
+pub(crate) async fn is_mapped(shared: &Shared, map: MapId, start: u64, end: u64) -> Result<bool> {
+    let found = find_mapped(shared, map, (start, end), 1, View::Visible).await?;
     Ok(!found.entries.is_empty())
 }
 
 /// Brings some more of the maps in, as long as memory is not half full; false if that is all. Goes
 /// through them once.
 pub(crate) async fn warm_up(shared: &Shared) -> Result<bool> {
-    let (window, from) = {
+    let (window, volume, from) = {
         let mut state = lock(&shared.state);
         let state = &mut *state;
         if state.resident.bytes() > state.resident.limit() / 2 {
@@ -223,21 +253,22 @@ pub(crate) async fn warm_up(shared: &Shared) -> Result<bool> {
         let mut volumes = state.volumes.range_mut(warmed.0..);
         let next = volumes.find_map(|(id, entry)| {
             let from = entry.map.unknown_from()?;
-            ((*id, from) >= warmed).then(|| (*id, entry.map.hold(from, u64::MAX), from))
+            ((*id, from) >= warmed).then_some((*id, entry, from))
         });
-        let Some((volume, number, from)) = next else {
+        let Some((volume, entry, from)) = next else {
             return Ok(false);
         };
         let window = Window {
             shared,
-            volume,
-            number,
+            map: entry.map.id(),
+            number: entry.map.hold(from, u64::MAX),
             end: u64::MAX,
         };
-        (window, from)
+        (window, volume, from)
     };
-    let upto = load_some_pages(shared, window.volume, from, window.end).await?;
-    lock(&shared.state).warmed_upto = (window.volume, upto);
+    let range = (from, window.end);
+    let upto = load_some_pages(shared, window.map, range, View::Own).await?;
+    lock(&shared.state).warmed_upto = (volume, upto);
     Ok(true)
 }
 
@@ -246,7 +277,7 @@ pub(crate) fn evict(shared: &Shared) {
     loop {
         let mut state = lock(&shared.state);
         state.evict_some();
-        if !state.resident.is_full() || state.resident.is_stuck() || state.is_appending {
+        if !state.resident.is_full() || state.resident.is_stuck() || state.appending > 0 {
             return;
         }
     }

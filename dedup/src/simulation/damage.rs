@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use drives::BLOCK_BYTES;
-use meta::{Journal, Pba, Record, Store, VerifyPolicy, VolumeInfo};
+use meta::{Journal, MapId, Pba, Record, Store, VerifyPolicy, VolumeInfo};
 use rand::Rng;
 
 use super::Story;
@@ -15,6 +15,7 @@ use super::model::Content;
 use super::segments::place;
 use super::world::Actor;
 use crate::background::scrub::scrub_if_wanted;
+use crate::metadata::page_map::{page_end, page_start};
 use crate::sync::wait::lock;
 use crate::{Engine, ErrorKind, ScrubPhase, Volume};
 
@@ -64,7 +65,7 @@ impl Story {
             Record::Map { entries, .. } => &entries[..],
             _ => &[],
         });
-        let new: Vec<Pba> = new.filter_map(|e| Some(e.new?.pba)).collect();
+        let new: Vec<Pba> = new.filter_map(|e| Some(e.new_block()?.pba)).collect();
         for _ in 0..self.rng.random_range(1..5) {
             if new.is_empty() {
                 return;
@@ -141,12 +142,20 @@ impl Actor {
         Some(blocks.map(content).collect())
     }
 
-    /// The store's mapping. It is right as long as nothing was changed since the opening.
-    fn mapped(&self, volume: u32, at: usize) -> Option<Pba> {
+    /// The store's mapping, of the map or of its nearest ancestor that has the page. It is right as long as nothing was
+    /// changed since the opening.
+    fn mapped(&self, map: MapId, at: usize) -> Option<Pba> {
         let at = at as u64;
-        let rows = self.engine.shared.store.mappings(volume, at, at + 1, 1);
-        let rows = rows.expect("rows of a store in memory");
-        rows.first().map(|(_, mapping)| mapping.pba)
+        let (start, end) = (page_start(at), page_end(at + 1));
+        let store = &self.engine.shared.store;
+        let line = lock(&self.engine.shared.state).line_of(map);
+        let mut pages = line.into_iter().map(|map| {
+            let rows = store.mappings(map, start, end, usize::MAX);
+            rows.expect("rows of a store in memory")
+        });
+        let page = pages.find(|rows| !rows.is_empty())?;
+        let row = page.iter().find(|(sub_block, _)| *sub_block == at);
+        row.map(|(_, mapping)| mapping.pba)
     }
 
     fn expect_decayed(&self, volume: &Volume, at: usize) {
@@ -156,7 +165,7 @@ impl Actor {
         if world.is_restored {
             return;
         }
-        let pba = self.mapped(volume.info().id, at);
+        let pba = self.mapped(volume.info().map, at);
         assert!(
             pba.is_some_and(|pba| world.decayed.contains(&place(store, pba))),
             "sub-block {at} cannot be read, but nothing happened to block {pba:?}"
@@ -181,9 +190,14 @@ impl Actor {
         let store = &self.engine.shared.store;
         let volumes = store.volumes().expect("rows of a store in memory");
         let maps_it = |info: &&VolumeInfo| {
-            let mappings = store.mappings(info.id, 0, u64::MAX, usize::MAX);
-            let mappings = mappings.expect("rows of a store in memory");
-            mappings.iter().any(|(_, mapping)| mapping.pba == pba)
+            let mut line = lock(&self.engine.shared.state)
+                .line_of(info.map)
+                .into_iter();
+            line.any(|map| {
+                let mappings = store.mappings(map, 0, u64::MAX, usize::MAX);
+                let mappings = mappings.expect("rows of a store in memory");
+                mappings.iter().any(|(_, mapping)| mapping.pba == pba)
+            })
         };
         let compares_later =
             |info: &VolumeInfo| info.dedup && info.verify == VerifyPolicy::Background;
@@ -232,7 +246,7 @@ impl Actor {
             let volume = self.engine.volume(&info.name).expect("a volume is gone");
             for at in 0..info.size_bytes as usize / BLOCK_BYTES {
                 if self.contents(&volume, at, 1).await == [None] {
-                    let pba = self.mapped(info.id, at).expect("zeros can be read");
+                    let pba = self.mapped(info.map, at).expect("zeros can be read");
                     lost.entry(pba).or_default().push((info.clone(), at));
                 }
             }

@@ -22,6 +22,8 @@ pub(super) struct ShakyDrive {
     decayed: Mutex<BTreeSet<u64>>,
     /// Blocks that cannot be read, and how many times more, if nobody writes them.
     unreadable: Mutex<BTreeMap<u64, u32>>,
+    /// Blocks of which a read failed that was made to, of each alone.
+    missed: Mutex<BTreeSet<u64>>,
     /// Writes that are in doubt: each comes right after the next write to one of its blocks.
     late: Mutex<Vec<LateWrite>>,
 }
@@ -39,6 +41,7 @@ impl ShakyDrive {
             countdown: AtomicU64::new(0),
             decayed: Mutex::default(),
             unreadable: Mutex::default(),
+            missed: Mutex::default(),
             late: Mutex::default(),
         })
     }
@@ -50,6 +53,7 @@ impl ShakyDrive {
             countdown: AtomicU64::new(0),
             decayed: Mutex::new(self.decayed()),
             unreadable: Mutex::new(lock(&self.unreadable).clone()),
+            missed: Mutex::default(),
             late: Mutex::default(),
         })
     }
@@ -61,6 +65,7 @@ impl ShakyDrive {
             countdown: AtomicU64::new(0),
             decayed: Mutex::new(self.decayed()),
             unreadable: Mutex::new(lock(&self.unreadable).clone()),
+            missed: Mutex::default(),
             late: Mutex::default(),
         })
     }
@@ -78,6 +83,11 @@ impl ShakyDrive {
     /// Lets one of the next operations fail; none from zero on.
     pub(super) fn fail_after(&self, operations: u64) {
         self.countdown.store(operations, Ordering::Relaxed);
+    }
+
+    /// Blocks that an opening, which asks a second time for each block alone, may take for unreadable.
+    pub(super) fn take_missed(&self) -> BTreeSet<u64> {
+        std::mem::take(&mut lock(&self.missed))
     }
 
     /// What is on a block is not what was written there any more.
@@ -197,7 +207,19 @@ impl Drive for ShakyDrive {
                 DriveError::new(drives::ErrorKind::Io, "shaky", "simulated unreadable block")
             })
         };
-        match self.strikes().or_else(unreadable) {
+        let strikes = self.strikes();
+        if let (
+            [
+                Extent {
+                    block, blocks: 1, ..
+                },
+            ],
+            true,
+        ) = (extents, strikes.is_some())
+        {
+            lock(&self.missed).insert(*block);
+        }
+        match strikes.or_else(unreadable) {
             Some(error) => Box::pin(std::future::ready((Err(error), buffer))),
             None => self.inner.read(buffer, extents),
         }

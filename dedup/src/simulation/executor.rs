@@ -65,6 +65,7 @@ pub(super) fn run(
         steps += 1;
         assert!(steps < 5_000_000, "a task goes round in circles");
         if stop(steps) {
+            crate::hooks::die(tasks);
             return Ended::Stopped;
         }
     }

@@ -27,6 +27,7 @@ mod damage;
 mod drive;
 mod exchange;
 mod executor;
+mod forking;
 mod model;
 mod segments;
 mod settings;
@@ -41,7 +42,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use drives::{Drive, FaultDrive, FaultPlan};
-use meta::{FingerprintFunction, JournalConfig, MemoryMedia, MemoryStore, StoreFault};
+use meta::{FingerprintFunction, JournalConfig, MemoryMedia, MemoryStore, Store, StoreFault};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use reactor::BufferPool;
@@ -145,6 +146,12 @@ impl Story {
         let mut world = World::default();
         world.is_hash_weak = rng.random_range(0..4) == 0 || has_weak_hash_only();
         weak::set(world.is_hash_weak.then_some(WEAK_VALUES));
+        // In most stories appends are written in another order than that of their records.
+        hooks::pause_appends(if rng.random_range(0..4) > 0 {
+            rng.random()
+        } else {
+            0
+        });
         let decays = !world.is_hash_weak && rng.random_range(0..3) == 0;
         let tells_boot = rng.random_range(0..8) > 0;
         world.tells_boot = tells_boot;
@@ -269,6 +276,7 @@ impl Story {
         loop {
             for drive in &self.drives {
                 drive.settle();
+                drive.take_missed();
             }
             let slot: Rc<RefCell<Option<Result<Arc<Engine>>>>> = Rc::default();
             let (result, parts) = (slot.clone(), self.parts());
@@ -284,8 +292,11 @@ impl Story {
                 self.drives[at].fail_after(self.rng.random_range(1..6));
             }
             let ended = self.run(vec![Box::pin(task)], limit);
-            for drive in &self.drives {
+            for (number, drive) in (0..).zip(&self.drives) {
                 drive.fail_after(0);
+                let missed = drive.take_missed().into_iter();
+                let mut world = self.world.borrow_mut();
+                world.decayed.extend(missed.map(|block| (number, block)));
             }
             match slot.take() {
                 Some(Ok(engine)) if !self.has_struck() => {
@@ -382,6 +393,7 @@ impl Story {
         if self.decays && self.rng.random_range(0..3) == 0 {
             let copying = copies::make_one(
                 self.world.clone(),
+                engine.clone(),
                 self.media.clone(),
                 self.store.clone(),
                 self.rng.random_range(0..200),
@@ -494,6 +506,8 @@ impl Story {
             (0, 0, 0)
         );
         assert_eq!(status.free_bytes, status.capacity_bytes);
+        let maps = self.store.maps().expect("a store in memory");
+        assert_eq!(maps, [], "a map is left that no volume has");
     }
 }
 
@@ -590,6 +604,7 @@ fn whatever_crashes_every_sub_block_is_old_or_new_and_every_count_is_exact() {
     assert!(tally.unreadable > 0, "no read met a damaged block");
     assert!(tally.scrubs > 0, "no scrub came to its end");
     assert!(tally.copies > 0, "nothing was copied");
+    assert!(tally.forks > 0, "no volume was cloned");
     assert!(tally.exchanges > 0, "nothing was compared and written");
     // Not told where every story has contents that collide.
     if !has_weak_hash_only() {
@@ -634,6 +649,7 @@ fn every_rule_that_is_broken_on_purpose_is_found_out() {
         }
     }));
     for broken in [
+        Broken::BelieveHoles,
         Broken::BelieveHints,
         Broken::ForgetUnindexed,
         Broken::ForgetHeldHints,
@@ -657,6 +673,11 @@ fn every_rule_that_is_broken_on_purpose_is_found_out() {
         Broken::EvictUnstoredBlocks,
         Broken::BelieveStaleBlocks,
         Broken::AppendBlindly,
+        Broken::CopyUncounted,
+        Broken::ForgetToCopy,
+        Broken::UnmappedInherits,
+        Broken::FreeParentInUse,
+        Broken::CopyUnflushed,
         Broken::FreePackInUse,
         Broken::ReturnDamaged,
         Broken::NeverHeal,

@@ -55,10 +55,16 @@ impl Actor {
     fn settle_volumes(&self) {
         let infos = self.engine.volumes();
         let mut world = self.world.borrow_mut();
+        let flushed = world.flushed;
+        let clones: Vec<_> = world.volumes.iter().map(|volume| volume.uuid).collect();
+        for clone in clones {
+            world.settle_clone(clone, Some(flushed));
+        }
         let now = world.tick();
         world.volumes.retain_mut(|volume| {
             let info = infos.iter().find(|info| info.uuid == volume.uuid);
             volume.busy = 0;
+            volume.forks = 0;
             let Some(info) = info else {
                 let may_be_gone = matches!(volume.admin, Admin::Creating | Admin::Deleting);
                 assert!(may_be_gone, "volume {} is gone", volume.name);

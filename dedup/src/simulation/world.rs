@@ -48,6 +48,10 @@ pub(super) struct VolumeModel {
     pub(super) compares_later: bool,
     pub(super) admin: Admin,
     pub(super) busy: u32,
+    /// Forks of it that are under way: it is not deleted meanwhile.
+    pub(super) forks: u32,
+    /// What it is being cloned from, and since when.
+    pub(super) origin: Option<(Uuid, u64)>,
 }
 
 /// What the engine must look like from outside.
@@ -70,7 +74,7 @@ pub(super) struct World {
     pub(super) has_damage: bool,
     /// Older metadata is in use than the drives': any block may be another one than it was.
     pub(super) is_restored: bool,
-    /// Blocks that ever decayed, by drive.
+    /// Blocks that ever decayed, or could not be read when the pool was opened, by drive.
     pub(super) decayed: BTreeSet<(u16, u64)>,
     /// Two settings that change together.
     pub(super) pair: Pair,
@@ -87,6 +91,8 @@ pub(super) struct Tally {
     pub(super) changes: u64,
     /// Copies that were acknowledged.
     pub(super) copies: u64,
+    /// Volumes that were cloned.
+    pub(super) forks: u64,
     /// Compare and Write commands that wrote.
     pub(super) exchanges: u64,
     /// Changes that found no space.
@@ -128,6 +134,7 @@ impl std::ops::AddAssign for Tally {
         self.power_losses += other.power_losses;
         self.changes += other.changes;
         self.copies += other.copies;
+        self.forks += other.forks;
         self.exchanges += other.exchanges;
         self.full += other.full;
         self.failed += other.failed;
@@ -299,7 +306,8 @@ impl Actor {
         }
         for _ in 0..commands {
             match rng.random_range(0..100) {
-                0..21 => self.write(&mut rng).await,
+                0..19 => self.write(&mut rng).await,
+                19..21 => self.fork(&mut rng).await,
                 21..24 => self.exchange(&mut rng).await,
                 24..28 => self.copy(&mut rng).await,
                 28..42 => self.burst(&mut rng).await,
@@ -368,7 +376,7 @@ impl Actor {
     }
 
     /// Several writes at once, which make one batch.
-    async fn burst(&self, rng: &mut ChaCha8Rng) {
+    pub(super) async fn burst(&self, rng: &mut ChaCha8Rng) {
         let writes = (0..rng.random_range(2..7)).map(|_| {
             let mut rng = ChaCha8Rng::seed_from_u64(rng.random());
             async move { self.write(&mut rng).await }
@@ -681,6 +689,8 @@ impl Actor {
                 compares_later: dedup && verify == VerifyPolicy::Background,
                 admin: Admin::Creating,
                 busy: 0,
+                forks: 0,
+                origin: None,
             });
             name
         };
@@ -744,7 +754,7 @@ impl Actor {
             let volume = world
                 .volumes
                 .get_mut(at)
-                .filter(|volume| volume.admin == Admin::Idle);
+                .filter(|volume| volume.admin == Admin::Idle && volume.forks == 0);
             volume.map(|volume| {
                 volume.admin = Admin::Deleting;
                 (volume.uuid, volume.name.clone())

@@ -4,4 +4,6 @@
 //! sees a half-made change.
 
 pub(crate) mod range_lock;
+pub(crate) mod timed;
 pub(crate) mod wait;
+pub(crate) mod watermark;

@@ -1,11 +1,14 @@
 //! Small things to wait on. Wakers may be woken from any thread; no lock is held across an await.
 
 use std::future::Future;
+use std::ops::{Deref, DerefMut};
 use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Context, Poll, Waker};
 
 use reactor::Guard;
+
+use crate::sync::timed::{Asked, Hold, Lockable};
 
 /// How often a lock is tried before its thread sleeps: some microseconds, as long as the state is held
 /// for a batch. To sleep and to be woken costs both reactors more than that.
@@ -17,7 +20,64 @@ const LOCK_TRIES: usize = 400;
 /// and state locked. Between sections a panic may be caught, as reactors do: what a command holds there (its
 /// range, references, blocks in flight, its place in a batch or a line) is given back by guards when it is
 /// dropped, and the blocking halves of flushes and checkpoints are found incomplete by those that follow.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> Guard<'_, T> {
+pub(crate) fn lock<L: Lockable>(lock: &L) -> Held<'_, L::Inner> {
+    let asked = lock.clock().map(Asked::now);
+    let guard = take(lock.mutex());
+    Held {
+        _hold: asked.map(Asked::granted),
+        guard,
+    }
+}
+
+/// A part of the engine that is locked.
+#[must_use = "the lock is given back at once"]
+pub(crate) struct Held<'a, T> {
+    /// Before the guard: the counters change under the lock.
+    _hold: Option<Hold<'a>>,
+    guard: Guard<'a, T>,
+}
+
+impl<T> Deref for Held<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<T> DerefMut for Held<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.guard
+    }
+}
+
+/// A change that is made without a lock, and that others wait for. A panic before it is dropped ends the process.
+#[must_use = "the change is over at once"]
+pub(crate) struct Unwinding {
+    #[cfg(not(test))]
+    ends: bool,
+}
+
+impl Unwinding {
+    /// From here on a panic leaves a change half made. One that is under way already does not.
+    pub(crate) fn ends() -> Self {
+        Self {
+            #[cfg(not(test))]
+            ends: !std::thread::panicking(),
+        }
+    }
+}
+
+#[cfg(not(test))]
+impl Drop for Unwinding {
+    fn drop(&mut self) {
+        if self.ends && std::thread::panicking() {
+            reactor::end_half_changed();
+        }
+    }
+}
+
+fn take<T>(mutex: &Mutex<T>) -> Guard<'_, T> {
     #[cfg(test)]
     if let Some(guard) = crate::hooks::lock_in_story(mutex) {
         return hold(guard);

@@ -1,4 +1,4 @@
-//! Creating, resizing and deleting volumes, and telling subscribers of it.
+//! Creating, resizing, renaming and deleting volumes, and telling subscribers of it.
 //!
 //! Guarantees: a change of a volume is durable when the call returns; a deleted volume is gone for
 //! hosts at once, and its blocks are freed in the background, also after a crash; what a shrunk volume
@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use meta::{Compression, Record, VerifyPolicy, VolumeInfo, VolumeState};
+use meta::{Compression, MAP_DEPTH_MAX, Record, VerifyPolicy, VolumeInfo, VolumeState};
 use uuid::Uuid;
 
 use crate::io::trim::list_with;
@@ -47,6 +47,58 @@ pub struct VolumeSpec {
     pub domain: String,
 }
 
+impl VolumeSpec {
+    /// Whether such a volume is possible, in a pool that has nothing of its name and numbers.
+    ///
+    /// # Errors
+    /// `Invalid` names what is wrong.
+    pub fn check(&self) -> Result<()> {
+        check_name(&self.name, "volume")?;
+        if !self.domain.is_empty() {
+            check_name(&self.domain, "domain")?;
+        }
+        check_size(&self.name, self.size_bytes)?;
+        let invalid = |what: String| {
+            Err(EngineError::invalid(format!(
+                "volume `{}`: {what}",
+                self.name
+            )))
+        };
+        if ![512, 4096].contains(&self.lba_bytes) {
+            return invalid(format!(
+                "LBAs of {} bytes are not possible; use 512 or 4096",
+                self.lba_bytes
+            ));
+        }
+        match self.nsid {
+            Some(nsid) if nsid == 0 || nsid as usize > VOLUMES_MAX => invalid(format!(
+                "namespace identifier {nsid} is not possible; use 1 to {VOLUMES_MAX}"
+            )),
+            _ => match self.uuid {
+                Some(uuid) if uuid.is_nil() => invalid(format!(
+                    "UUID {uuid} identifies nothing; name another one, or none to get a random one"
+                )),
+                _ => Ok(()),
+            },
+        }
+    }
+
+    /// That of another volume of the same kind.
+    fn like(info: &VolumeInfo, name: String, uuid: Option<Uuid>) -> Self {
+        Self {
+            name,
+            size_bytes: info.size_bytes,
+            lba_bytes: info.lba_bytes,
+            nsid: None,
+            uuid,
+            dedup: info.dedup,
+            compression: info.compression,
+            verify: info.verify,
+            domain: info.domain.clone(),
+        }
+    }
+}
+
 /// Creates a volume; durable when it returns.
 ///
 /// # Errors
@@ -58,7 +110,7 @@ pub(crate) async fn create(shared: &Arc<Shared>, spec: VolumeSpec) -> Result<Vol
         state.check_writable()?;
         plan(&state, spec)?
     };
-    commit(shared, Record::VolumeCreate(info.clone()), None).await?;
+    commit(shared, Record::VolumeCreate(info.clone()), None, None).await?;
     flush(shared).await?;
     notify(shared, VolumeChangeKind::Created, info.clone());
     Ok(info)
@@ -93,12 +145,97 @@ pub(crate) async fn resize(
             size_bytes,
             trimming: list_with(shared, &core, (new_end, old_end)).await?,
         };
-        commit(shared, record, Some(guard)).await?;
+        commit(shared, record, Some(guard), None).await?;
     }
     flush(shared).await?;
     let info = VolumeInfo { size_bytes, ..info };
     notify(shared, VolumeChangeKind::Resized, info.clone());
     Ok(info)
+}
+
+/// Gives a volume another name. Durable when it returns; its identity, data and namespaces stay.
+///
+/// # Errors
+/// `NotFound`, or `Invalid` for a name that cannot be or that another volume has.
+pub(crate) async fn rename(shared: &Arc<Shared>, name: &str, new: &str) -> Result<VolumeInfo> {
+    check_name(new, "volume")?;
+    let _lock = shared.admin_lock.lock().await;
+    let info = {
+        let state = lock(&shared.state);
+        state.check_writable()?;
+        let info = VolumeInfo::clone(&find(&state, name)?.info);
+        if name != new && find(&state, new).is_ok() {
+            return Err(EngineError::invalid(format!(
+                "volume `{name}` cannot be called `{new}`: another volume has that name"
+            )));
+        }
+        info
+    };
+    let record = Record::VolumeRename {
+        id: info.id,
+        name: new.to_owned(),
+    };
+    commit(shared, record, None, None).await?;
+    flush(shared).await?;
+    let info = VolumeInfo {
+        name: new.to_owned(),
+        ..info
+    };
+    notify(shared, VolumeChangeKind::Renamed, info.clone());
+    Ok(info)
+}
+
+/// Makes a new volume with the content that a volume has now: its map becomes the parent of two new ones, whatever its
+/// size. Hosts' commands wait for one record. Durable when it returns.
+///
+/// # Errors
+/// `NotFound`, or `Invalid` if the new name is taken or the volume has too many ancestors.
+pub(crate) async fn fork(
+    shared: &Arc<Shared>,
+    name: &str,
+    clone: String,
+    uuid: Option<Uuid>,
+) -> Result<VolumeInfo> {
+    let _lock = shared.admin_lock.lock().await;
+    let (core, planned, map) = {
+        let state = lock(&shared.state);
+        state.check_writable()?;
+        let entry = find(&state, name)?;
+        if entry.map.info().depth >= MAP_DEPTH_MAX {
+            return Err(EngineError::invalid(format!(
+                "volume `{name}` comes from {MAP_DEPTH_MAX} clones of clones, which is the bound: copy it to a new volume, and clone that"
+            )));
+        }
+        let planned = plan(&state, VolumeSpec::like(&entry.info, clone, uuid))?;
+        let map = planned.id.checked_add(1);
+        let map = map.ok_or_else(|| EngineError::invalid("all volume numbers are used up"))?;
+        (entry.core.clone(), planned, map)
+    };
+    let clone = {
+        // The content of one moment: commands on any part end first.
+        let guard = core.range_lock.exclusive(0, u64::MAX).await;
+        let _lock = core.trim_lock.lock().await;
+        let (parent, trimming) = {
+            let state = lock(&shared.state);
+            let entry = find(&state, name)?;
+            (entry.map.info(), entry.info.trimming.clone())
+        };
+        let clone = VolumeInfo {
+            trimming,
+            ..planned
+        };
+        let record = Record::Fork {
+            parent,
+            volume: core.id,
+            map,
+            clone: clone.clone(),
+        };
+        commit(shared, record, Some(guard), None).await?;
+        clone
+    };
+    flush(shared).await?;
+    notify(shared, VolumeChangeKind::Created, clone.clone());
+    Ok(clone)
 }
 
 /// Deletes a volume: gone for hosts at once and for good. Its blocks are freed by background
@@ -113,7 +250,7 @@ pub(crate) async fn delete(shared: &Arc<Shared>, name: &str) -> Result<()> {
         state.check_writable()?;
         VolumeInfo::clone(&find(&state, name)?.info)
     };
-    commit(shared, Record::VolumeDelete { id: info.id }, None).await?;
+    commit(shared, Record::VolumeDelete { id: info.id }, None, None).await?;
     flush(shared).await?;
     notify(
         shared,
@@ -130,6 +267,7 @@ fn notify(shared: &Shared, kind: VolumeChangeKind, info: VolumeInfo) {
     let what = match kind {
         VolumeChangeKind::Created => "a volume was created",
         VolumeChangeKind::Resized => "a volume was resized",
+        VolumeChangeKind::Renamed => "a volume was renamed",
         VolumeChangeKind::Deleted => "a volume was deleted: its blocks are freed in the background",
     };
     tracing::info!(volume = %info.name, size_bytes = info.size_bytes, "{what}");
@@ -173,19 +311,9 @@ fn check_name(name: &str, of: &str) -> Result<()> {
 
 /// The row of a new volume.
 fn plan(state: &State, spec: VolumeSpec) -> Result<VolumeInfo> {
-    check_name(&spec.name, "volume")?;
-    if !spec.domain.is_empty() {
-        check_name(&spec.domain, "domain")?;
-    }
-    check_size(&spec.name, spec.size_bytes)?;
+    spec.check()?;
     let name = spec.name;
     let invalid = |what: String| Err(EngineError::invalid(format!("volume `{name}`: {what}")));
-    if ![512, 4096].contains(&spec.lba_bytes) {
-        return invalid(format!(
-            "LBAs of {} bytes are not possible; use 512 or 4096",
-            spec.lba_bytes
-        ));
-    }
     if state.volumes.len() >= VOLUMES_MAX {
         return invalid(format!(
             "the pool has {VOLUMES_MAX} volumes already; delete one first"
@@ -203,11 +331,6 @@ fn plan(state: &State, spec: VolumeSpec) -> Result<VolumeInfo> {
     }
     let is_taken = |nsid: u32| active().any(|info| info.nsid == nsid);
     let nsid = match spec.nsid {
-        Some(nsid) if nsid == 0 || nsid as usize > VOLUMES_MAX => {
-            return invalid(format!(
-                "namespace identifier {nsid} is not possible; use 1 to {VOLUMES_MAX}"
-            ));
-        }
         Some(nsid) if is_taken(nsid) => {
             return invalid(format!(
                 "namespace identifier {nsid} is taken; name another one, or none to get the lowest free one"
@@ -220,11 +343,6 @@ fn plan(state: &State, spec: VolumeSpec) -> Result<VolumeInfo> {
             .unwrap_or(1),
     };
     let uuid = spec.uuid.unwrap_or_else(Uuid::new_v4);
-    if uuid.is_nil() {
-        return invalid(format!(
-            "UUID {uuid} identifies nothing; name another one, or none to get a random one"
-        ));
-    }
     if let Some(entry) = state.volumes.values().find(|entry| entry.info.uuid == uuid) {
         return invalid(match entry.is_active() {
             true => format!(
@@ -244,6 +362,7 @@ fn plan(state: &State, spec: VolumeSpec) -> Result<VolumeInfo> {
     };
     Ok(VolumeInfo {
         id,
+        map: id,
         nsid,
         uuid,
         // Derived, so that it never changes either; hosts take it as an opaque identifier.

@@ -19,6 +19,7 @@ use crate::io::trim::unmap;
 use crate::log::flush::{flush, flush_upto};
 use crate::metadata::volume::VolumeCore;
 use crate::pool::Shared;
+use crate::stages::{self, Stage};
 use crate::sync::wait::lock;
 use crate::{EngineError, Result};
 pub use unreadable::Unreadable;
@@ -127,7 +128,9 @@ impl Volume {
         if self.core.verify == VerifyPolicy::Background {
             self.shared.verify.caught_up().await?;
         }
-        flush(&self.shared).await
+        let flushed = flush(&self.shared).await;
+        stages::ended(Stage::Journal);
+        flushed
     }
 
     /// Whether the stored bytes at `offset` equal the buffer's (both multiples of the LBA size).
@@ -275,6 +278,7 @@ impl Volume {
                 self.shared.verify.caught_up().await?;
             }
             flush_upto(&self.shared, sequence).await?;
+            stages::ended(Stage::Journal);
         }
         Ok(())
     }

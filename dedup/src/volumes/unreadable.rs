@@ -16,6 +16,7 @@ use crate::io::prepare::bring_in_to_write;
 use crate::io::prepare::ready_to_map;
 use crate::io::read::{Piece, read_piece};
 use crate::io::span::Span;
+use crate::metadata::page_map::View;
 use crate::residency::pages::window;
 use crate::sync::wait::{lock, yield_once};
 use crate::{EngineError, Result};
@@ -94,7 +95,7 @@ impl Volume {
         bring_in_to_write(shared, &self.core, span.first, span.end).await?;
         let state = lock(&shared.state);
         if let Some(entry) = state.volumes.get(&self.core.id) {
-            for (_, mapping) in entry.map.range(span.first, span.end) {
+            for (_, mapping) in entry.map.range(span.first, span.end, View::Visible) {
                 if let Some(info) = state.blocks.look(mapping.pba)
                     && !info.fingerprint.is_some()
                     && info.crc32c == crc32c
@@ -113,7 +114,9 @@ impl Volume {
         let mut found = Unreadable::default();
         let mut at = span.first;
         while at < span.end && lock(&self.shared.damage).count() > 0 {
-            let Some(window) = window(&self.shared, self.core.id, at, span.end).await? else {
+            let range = (at, span.end);
+            let visible = window(&self.shared, self.core.map(), range, View::Visible);
+            let Some(window) = visible.await? else {
                 return Err(EngineError::not_found(format!(
                     "volume {} was deleted",
                     self.core.id

@@ -12,10 +12,10 @@ mod outstanding;
 mod submission;
 
 pub(crate) use capsule::CapsuleData;
-pub use capsule::{Capsule, TransferError};
+pub use capsule::{ArrivalTimes, Capsule, TransferError};
 pub(crate) use hold::{Close, Holder};
 pub use host::{HostData, HostError, HostQueueParams, QueueConnectError};
 pub use info::{QueueInfo, QueueLimits};
 pub(crate) use lifecycle::Lifecycle;
 pub(crate) use outstanding::{Command, Commands, DEPTH_MAX, Outcome, Reply};
-pub(crate) use submission::Intake;
+pub(crate) use submission::SubmissionQueue;

@@ -16,7 +16,7 @@ use crate::waiters::Waiters;
 
 /// What every target's queue has.
 #[derive(Debug)]
-pub(crate) struct Intake {
+pub(crate) struct SubmissionQueue {
     pub(crate) info: Cell<QueueInfo>,
     pub(crate) life: Lifecycle,
     ready: RefCell<VecDeque<Capsule>>,
@@ -24,7 +24,7 @@ pub(crate) struct Intake {
     sq_head: Cell<u16>,
 }
 
-impl Intake {
+impl SubmissionQueue {
     pub(crate) fn new(info: QueueInfo) -> Self {
         Self {
             info: Cell::new(info),

@@ -30,7 +30,9 @@ use crate::memory::{Budget, FabricMemory, Held, Permit, Share};
 use crate::provider::{
     Completion, PostError, QueuePair, QueuePairHandler, RegionKey, Work, WorkKind, WorkStatus,
 };
-use crate::queue::{Capsule, CapsuleData, Close, Intake, QueueInfo, QueueLimits, TransferError};
+use crate::queue::{
+    Capsule, CapsuleData, Close, QueueInfo, QueueLimits, SubmissionQueue, TransferError,
+};
 
 /// Receives that a queue has before its host has proved who it is. Its Connect and the messages of authentication come
 /// one after the other; a host that sends more at once is told to wait.
@@ -51,7 +53,7 @@ pub(crate) struct RdmaTarget {
     capsule_memory: CapsuleMemory,
     place: Place<Slot>,
     qp: OnceCell<Rc<dyn QueuePair>>,
-    intake: Intake,
+    submissions: SubmissionQueue,
     depth: u16,
     reads: Reads,
     reads_max: usize,
@@ -94,7 +96,7 @@ impl RdmaTarget {
             capsule_memory,
             place,
             qp: OnceCell::new(),
-            intake: Intake::new(info),
+            submissions: SubmissionQueue::new(info),
             depth,
             reads: Reads::new(bytes_budget, read_bytes_max),
             reads_max: limits.reads_max,
@@ -111,7 +113,7 @@ impl RdmaTarget {
     }
 
     fn receive(&self) -> FabricMemory {
-        FabricMemory::capsule(SQE_BYTES + self.intake.info.get().in_capsule_bytes)
+        FabricMemory::capsule(SQE_BYTES + self.submissions.info.get().in_capsule_bytes)
     }
 
     /// The receives to post before the connection is accepted.
@@ -127,7 +129,7 @@ impl RdmaTarget {
             return;
         }
         let Some(permit) = memory.listener.try_acquire(memory.bytes) else {
-            let info = self.intake.info.get();
+            let info = self.submissions.info.get();
             crate::log_of_peer!(
                 warn,
                 "no memory for capsules",
@@ -158,8 +160,8 @@ impl RdmaTarget {
         let _ = self.qp.set(qp);
     }
 
-    pub(crate) fn intake(&self) -> &Intake {
-        &self.intake
+    pub(crate) fn submissions(&self) -> &SubmissionQueue {
+        &self.submissions
     }
 
     pub(crate) fn belongs_to(&self, host_nqn: &str) {
@@ -172,7 +174,7 @@ impl RdmaTarget {
             self.share
                 .may_take(data_bytes(sqe), 0, || self.free_bytes())
         };
-        let capsule = self.intake.next_command(may_begin).await?;
+        let capsule = self.submissions.next_command(may_begin).await?;
         self.share.take(data_bytes(&capsule.sqe));
         Some(capsule)
     }
@@ -187,13 +189,13 @@ impl RdmaTarget {
     fn holds_less(&self, bytes: usize) {
         self.share.give_back(bytes);
         if self.share.look_again() {
-            self.intake.look_again();
+            self.submissions.look_again();
         }
     }
 
     /// What the Connect command says was agreed on when the connection was made.
     pub(crate) fn connected(&self, qid: u16, depth: u16) {
-        let info = self.intake.info.get();
+        let info = self.submissions.info.get();
         if info.qid != Some(qid) || depth > self.depth {
             crate::log_of_peer!(warn, "Connect does not fit", info.peer.ip(), peer = %info.peer, qid, depth, asked_qid = info.qid, "Connect does not fit the connection");
         }
@@ -231,7 +233,7 @@ impl RdmaTarget {
                 if address.checked_add(len as u64).is_none() {
                     return error(Status::DATA_TRANSFER_ERROR, "the SGL's address range wraps");
                 }
-                let Some(qp) = self.qp.get().filter(|_| !self.intake.life.is_ending()) else {
+                let Some(qp) = self.qp.get().filter(|_| !self.submissions.life.is_ending()) else {
                     return Err(TransferError::GONE);
                 };
                 let from = RegionKey { rkey: key, address };
@@ -251,19 +253,20 @@ impl RdmaTarget {
     fn answer(&self, capsule: Capsule, mut cqe: Cqe, data: Option<(Buffer, usize)>) {
         let mut state = self.state.borrow_mut();
         state.outstanding = state.outstanding.saturating_sub(1);
-        let Some(qp) = self.qp.get().filter(|_| !self.intake.life.is_ending()) else {
+        let Some(qp) = self.qp.get().filter(|_| !self.submissions.life.is_ending()) else {
             return;
         };
         let Capsule {
             sqe,
             data: received,
+            ..
         } = capsule;
         let CapsuleData::Received { memory, .. } = received else {
             return;
         };
         state.unacked += 1;
-        cqe.sq_head = self.intake.next_head(self.depth);
-        cqe.sq_id = self.intake.info.get().qid.unwrap_or_default();
+        cqe.sq_head = self.submissions.next_head(self.depth);
+        cqe.sq_id = self.submissions.info.get().qid.unwrap_or_default();
         cqe.cid = sqe.cid();
         drop(state);
 
@@ -322,7 +325,7 @@ impl RdmaTarget {
 
     fn command(&self, memory: FabricMemory, len: usize) {
         let mut state = self.state.borrow_mut();
-        if self.intake.life.is_ending() {
+        if self.submissions.life.is_ending() {
             return;
         }
         let checked = check_capsule(memory.bytes(), len).and_then(|sqe| {
@@ -340,11 +343,11 @@ impl RdmaTarget {
                 state.outstanding += 1;
                 drop(state);
                 let data = CapsuleData::Received { memory, len };
-                self.intake.arrived(Capsule { sqe, data });
+                self.submissions.arrived(Capsule::new(sqe, data));
             }
             Err(violation) => {
                 drop(state);
-                let info = self.intake.info.get();
+                let info = self.submissions.info.get();
                 crate::log_of_peer!(warn, "violation", info.peer.ip(), peer = %info.peer, qid = info.qid, violation, "queue closed");
                 self.close(CloseReason::Violation(violation));
             }
@@ -355,7 +358,7 @@ impl RdmaTarget {
 impl Close for RdmaTarget {
     fn close(&self, reason: CloseReason) {
         let is_displaced = reason == CloseReason::Displaced;
-        if !self.intake.end(reason) {
+        if !self.submissions.end(reason) {
             return;
         }
         match self.qp.get() {
@@ -435,8 +438,8 @@ impl QueuePairHandler for RdmaTarget {
     }
 
     fn closed(&self, reason: CloseReason) {
-        self.intake.end(reason.clone());
-        self.intake.life.over(reason);
+        self.submissions.end(reason.clone());
+        self.submissions.life.over(reason);
         self.reads.end();
     }
 }
@@ -467,7 +470,7 @@ mod tests {
             prop_assert!((SQE_BYTES..=bytes.len()).contains(&len));
             let memory = FabricMemory::Capsule(bytes.into_boxed_slice());
             let data = CapsuleData::Received { memory, len };
-            let capsule = Capsule { sqe, data };
+            let capsule = Capsule::new(sqe, data);
             if let Ok(SglDescriptor::InCapsule { offset, length }) = sqe.sgl() {
                 prop_assert_eq!(offset, 0);
                 prop_assert!(length as usize <= in_capsule(&capsule).len());

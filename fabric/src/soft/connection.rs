@@ -84,9 +84,9 @@ impl RdmaListener for SoftListener {
 impl Drop for SoftListener {
     fn drop(&mut self) {
         let port = self.state.port;
-        let neighbours = &self.shared.neighbours;
-        let part = neighbours.part.index();
-        neighbours.listening.end(part, self.state.address, port);
+        let parts = &self.shared.parts;
+        let part = parts.part.index();
+        parts.listening.end(part, self.state.address, port);
         let mut listeners = self.shared.listeners.borrow_mut();
         if let Some(on_port) = listeners.get_mut(&port) {
             on_port.retain(|listener| !Rc::ptr_eq(listener, &self.state));

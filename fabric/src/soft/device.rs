@@ -17,7 +17,7 @@ use roce::memory::RandomKeyHasher;
 use super::connection::{ListenerState, SoftListener, SoftQueuePair};
 use super::driver::{self, Warnings};
 use super::guard::{self, AddressGuard};
-use super::parts::{self, Inbox, Neighbours};
+use super::parts::{self, Inbox, Parts};
 use super::socket::{self, Links, ReceiveBatch, Socket};
 use super::socket_send::SendBatch;
 use super::strict::{self, Found, Headers};
@@ -59,7 +59,7 @@ pub(super) struct Shared {
     /// For strict checks: what belongs to each socket, of those of IPv4.
     pub(super) headers: Vec<Option<RefCell<Headers>>>,
     _guards: Arc<Vec<AddressGuard>>,
-    pub(super) neighbours: Neighbours,
+    pub(super) parts: Parts,
     pub(super) config: SoftConfig,
     pub(super) handlers: RefCell<Handlers>,
     pub(super) listeners: RefCell<HashMap<u16, Vec<Rc<ListenerState>>>>,
@@ -89,7 +89,7 @@ pub(crate) struct SoftPart {
     sockets: Vec<Socket>,
     guards: Arc<Vec<AddressGuard>>,
     config: SoftConfig,
-    neighbours: Neighbours,
+    parts: Parts,
     inbox: Inbox,
 }
 
@@ -110,11 +110,11 @@ impl SoftPart {
         let mut parts = parts::join(count, &config.endpoint);
         // Of each address the sockets of all parts, in order: the last part takes the last ones.
         parts.reverse();
-        let parts = parts.into_iter().map(|(neighbours, inbox)| Self {
+        let parts = parts.into_iter().map(|(parts, inbox)| Self {
             sockets: sockets.iter_mut().filter_map(Vec::pop).collect(),
             guards: guards.clone(),
             config: config.clone(),
-            neighbours,
+            parts,
             inbox,
         });
         let mut parts: Vec<Self> = parts.collect();
@@ -130,10 +130,10 @@ impl SoftDevice {
             sockets,
             guards,
             config,
-            neighbours,
+            parts,
             inbox,
         } = part;
-        let part = neighbours.part;
+        let part = parts.part;
         let mut receiving = ReceiveBatch::new();
         for socket in sockets.iter().filter(|_| part.index() == 0) {
             report_probe(socket, strict::probe(socket, &mut receiving));
@@ -159,7 +159,7 @@ impl SoftDevice {
             sockets,
             headers,
             _guards: guards,
-            neighbours,
+            parts,
             config,
             handlers: RefCell::default(),
             listeners: RefCell::default(),
@@ -182,9 +182,12 @@ impl SoftDevice {
             tasks.push(reactor::spawn(driver::receive(shared.clone(), index)));
         }
         if part.count() > 1 {
-            let Inbox { relays, strays } = inbox;
+            let Inbox { relays, misrouted } = inbox;
             tasks.push(reactor::spawn(driver::take_relays(shared.clone(), relays)));
-            tasks.push(reactor::spawn(driver::take_strays(shared.clone(), strays)));
+            tasks.push(reactor::spawn(driver::take_misrouted(
+                shared.clone(),
+                misrouted,
+            )));
         }
         Ok(Rc::new(Self {
             shared,
@@ -322,7 +325,7 @@ impl RdmaDevice for SoftDevice {
             return Err(ListenError::InUse(port));
         }
         // Connection management is the first part's.
-        if on_port.is_empty() && self.shared.neighbours.part.index() == 0 {
+        if on_port.is_empty() && self.shared.parts.part.index() == 0 {
             let service = service(port);
             self.shared
                 .endpoint
@@ -335,9 +338,9 @@ impl RdmaDevice for SoftDevice {
         }
         let state = Rc::new(ListenerState::new(address, port, backlog));
         on_port.push(state.clone());
-        let neighbours = &self.shared.neighbours;
-        let part = neighbours.part.index();
-        neighbours.listening.begin(part, address, port);
+        let parts = &self.shared.parts;
+        let part = parts.part.index();
+        parts.listening.begin(part, address, port);
         Ok(Box::new(SoftListener::new(self.shared.clone(), state)))
     }
 
@@ -347,7 +350,7 @@ impl RdmaDevice for SoftDevice {
         params: ConnectionParams,
         handler: Rc<dyn QueuePairHandler>,
     ) -> Result<Rc<dyn QueuePair>, SetupError> {
-        if self.shared.neighbours.part.index() > 0 {
+        if self.shared.parts.part.index() > 0 {
             let reason = "connections begin at the first part of a device".into();
             return Err(SetupError::Unreachable { peer, reason });
         }

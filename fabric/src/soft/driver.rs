@@ -19,7 +19,7 @@ use roce::wire::icrc::{self, Flow};
 use super::SoftCounters;
 use super::connection::SoftPending;
 use super::device::Shared;
-use super::parts::Stray;
+use super::parts::MisroutedPacket;
 use super::socket::{self, Datagrams, Links, Socket};
 use super::socket_send::{QPN_BYTES, Sendable};
 use super::strict::{Headers, Sequence};
@@ -82,13 +82,13 @@ pub(super) async fn take_relays(shared: Rc<Shared>, mut relays: Receiver<Relay>)
 }
 
 /// Takes packets that came to other parts.
-pub(super) async fn take_strays(shared: Rc<Shared>, mut strays: Receiver<Stray>) {
-    while let Some(stray) = strays.recv().await {
-        let Stray {
+pub(super) async fn take_misrouted(shared: Rc<Shared>, mut misrouted: Receiver<MisroutedPacket>) {
+    while let Some(packet) = misrouted.recv().await {
+        let MisroutedPacket {
             path,
             marked,
             packet,
-        } = stray;
+        } = packet;
         let now = shared.look_at_clock();
         let mut endpoint = shared.endpoint.borrow_mut();
         if marked {
@@ -119,12 +119,12 @@ pub(super) async fn drive(shared: Rc<Shared>) {
         shared.due.set(false);
         shared.tick();
         shared.dispatch();
-        shared.tell_neighbours();
+        shared.tell_other_parts();
         while shared.send_round().await == shared.config.packets_per_round {
             reactor::yield_now().await;
         }
         shared.dispatch();
-        shared.tell_neighbours();
+        shared.tell_other_parts();
         let deadline = shared.endpoint.borrow().poll_timeout();
         poll_fn(|cx| {
             if shared.due.get() {
@@ -329,15 +329,15 @@ impl Shared {
         let dropped = endpoint.counters().management_dropped;
         let intact = datagrams.iter().filter_map(|packet| {
             let body = self.intact(now, &flow, packet, &mut sequence, &mut counters)?;
-            let Some(to) = self.stray(body) else {
+            let Some(to) = self.other_part(body) else {
                 return Some(body);
             };
-            let stray = Stray {
+            let packet = MisroutedPacket {
                 path,
                 marked: datagrams.marked,
                 packet: body.into(),
             };
-            counters.handed_on += u64::from(self.neighbours.hand_on(to, stray));
+            counters.forwarded += u64::from(self.parts.forward(to, packet));
             None
         });
         // Each is taken as soon as it was checked: it is in the cache then.
@@ -384,8 +384,8 @@ impl Shared {
     }
 
     /// The part that a packet is for, if it is another one.
-    fn stray(&self, packet: &[u8]) -> Option<usize> {
-        let part = self.neighbours.part;
+    fn other_part(&self, packet: &[u8]) -> Option<usize> {
+        let part = self.parts.part;
         if part == Part::WHOLE {
             return None;
         }
@@ -397,11 +397,11 @@ impl Shared {
     }
 
     /// Gives the other parts what this one's endpoint has for them.
-    fn tell_neighbours(&self) {
+    fn tell_other_parts(&self) {
         loop {
             let relay = self.endpoint.borrow_mut().poll_relay();
             match relay {
-                Some((to, relay)) => self.neighbours.tell(to, relay),
+                Some((to, relay)) => self.parts.tell(to, relay),
                 None => return,
             }
         }
@@ -625,7 +625,7 @@ impl Shared {
     /// The part that shall have a connection that was asked for, if it is another one: of those that listen there the
     /// one with the fewest.
     fn deal(&self, local: IpAddr, port: u16) -> Option<usize> {
-        let part = self.neighbours.part;
+        let part = self.parts.part;
         if part.index() > 0 || part.count() == 1 {
             return None;
         }
@@ -633,7 +633,7 @@ impl Shared {
         // The request itself waits here.
         let own = |of: &usize| usize::from(*of == part.index());
         let connections = |of: &usize| endpoint.connections_of(*of) - own(of);
-        let parts = self.neighbours.listening.parts(local, port);
+        let parts = self.parts.listening.parts(local, port);
         let to = parts.into_iter().min_by_key(connections)?;
         (to != part.index()).then_some(to)
     }

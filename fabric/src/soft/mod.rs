@@ -55,7 +55,7 @@ pub struct SoftConfig {
     pub endpoint: roce::endpoint::EndpointConfig,
     /// For tests: drop about one of so many received packets, always the same ones.
     pub drop_every: Option<u32>,
-    /// For tests: packets come to any part of the device, and are handed on.
+    /// For tests: packets come to any part of the device, and are forwarded.
     pub scatter: bool,
 }
 
@@ -108,8 +108,8 @@ pub struct SoftCounters {
     pub queue_pairs: usize,
     /// Bytes that they take, buffers not included.
     pub queue_pair_bytes: usize,
-    /// Packets that came to another part of the device than the one they were for, and were handed on.
-    pub handed_on: u64,
+    /// Packets that came to another part of the device than the one they were for, and were forwarded.
+    pub forwarded: u64,
     /// What the RoCE endpoint counted.
     pub endpoint: roce::endpoint::Counters,
 }

@@ -28,7 +28,7 @@ use reactor::net::Watch;
 
 use super::TcpHostConfig;
 use super::link::{self, Link, Opening, Role, pdu_arrived};
-use super::receive::{Owner, Place, Sink};
+use super::receive::{Destination, Owner, Sink};
 use super::send::Payload;
 use super::socket::Socket;
 use super::tls::TlsSession;
@@ -318,9 +318,9 @@ impl TcpHost {
         if data.length as usize > *len - *received {
             return Err(out_of_range("C2HData beyond the command's length"));
         }
-        let place = buffer.take().map(Place::Buffer).ok_or(unknown)?;
+        let destination = buffer.take().map(Destination::Buffer).ok_or(unknown)?;
         Ok(Some(Sink {
-            place,
+            destination,
             start: *received,
             tag: Tag(data),
         }))
@@ -469,7 +469,7 @@ impl Owner for TcpHost {
     fn data(&self, sink: Sink<Tag>, intact: bool) -> Result<(), FatalError> {
         pdu_arrived(&self.link);
         let Tag(data) = sink.tag;
-        if let Place::Buffer(back) = sink.place
+        if let Destination::Buffer(back) = sink.destination
             && let Some(Transfer::FromTarget {
                 buffer,
                 received,

@@ -26,7 +26,7 @@ use super::shared_ports::{Counted, Membership, Placed, SharedPorts};
 use super::socket::Socket;
 use super::target::{Slot, TcpTarget};
 use super::tls::{TlsKeys, TlsMode};
-use super::{TcpCounters, TcpListenerConfig};
+use super::{LiveBounds, TcpCounters, TcpListenerConfig};
 use crate::address::Transport;
 use crate::admission::{Entrance, KnownAddresses};
 use crate::error::{CloseReason, ListenError, TlsFailure};
@@ -54,6 +54,7 @@ pub struct TcpListener {
 /// What the connections of a listener share.
 pub(super) struct Shared {
     pub(super) config: TcpListenerConfig,
+    pub(super) bounds: Cell<LiveBounds>,
     pub(super) buffers: BufferPool,
     /// For queues that have not connected, and admin queues.
     pub(super) admin_buffers: BufferPool,
@@ -179,6 +180,7 @@ impl TcpListener {
             .map_err(|error| refused(format!("no memory for admin commands: {error}")))?;
         let shared = Rc::new(Shared {
             config,
+            bounds: Cell::new(config.live_bounds()),
             buffers: here.buffers().clone(),
             admin_buffers,
             held: Rc::default(),
@@ -207,7 +209,8 @@ impl TcpListener {
         if config.reuse_port {
             let (membership, moved) = ports.join(local);
             *shared.membership.borrow_mut() = Some(membership);
-            drop(reactor::spawn(take_moved(shared.clone(), moved)));
+            let taking = take_moved(shared.clone(), moved, ports.clone(), local);
+            drop(reactor::spawn(taking));
         }
         let accepting = take_connections(shared.clone(), socket.clone(), watch);
         let accepting = reactor::spawn(accepting);
@@ -240,6 +243,11 @@ impl TcpListener {
         if self.shared.keys.is_some() {
             self.shared.tls.set(mode);
         }
+    }
+
+    /// Changes the bounds that can be changed while it is open.
+    pub fn set_bounds(&self, bounds: LiveBounds) {
+        self.shared.bounds.set(bounds);
     }
 
     /// Where it listens, with the port that the system chose if the configured one was 0.
@@ -317,11 +325,17 @@ impl Shared {
     }
 }
 
-/// Takes connections that came in at other listeners of the port, as long as this one is open.
-async fn take_moved(shared: Rc<Shared>, mut moved: Receiver<Placed>) {
+/// Takes connections that came in at other listeners of the port. Those that come when this one has closed are moved on.
+async fn take_moved(
+    shared: Rc<Shared>,
+    mut moved: Receiver<Placed>,
+    ports: SharedPorts,
+    local: SocketAddr,
+) {
     while let Some(Placed { socket, counted }) = moved.recv().await {
-        if !shared.closed.get() {
-            shared.accepted(socket, Some(counted));
+        match shared.closed.get() {
+            false => shared.accepted(socket, Some(counted)),
+            true => ports.move_on(local, socket),
         }
     }
 }
@@ -447,8 +461,8 @@ impl Shared {
                 (false, false) => Poll::Pending,
             }
         });
-        match reactor::timeout(self.config.handshake_timeout, initialized).await {
-            Ok(true) if target.intake().life.is_over() => {}
+        match reactor::timeout(self.bounds.get().handshake_timeout, initialized).await {
+            Ok(true) if target.submissions().life.is_over() => {}
             Ok(true) => {
                 self.give(Holder::from(target));
                 connection.await;
@@ -459,7 +473,7 @@ impl Shared {
                 if target.is_handshaking() {
                     target.close(CloseReason::Tls(TlsFailure::Stalled));
                 } else {
-                    let peer = target.intake().info.get().peer;
+                    let peer = target.submissions().info.get().peer;
                     crate::log_of_peer!(warn, "no ICReq", peer.ip(), %peer, "a connection without an ICReq: closed");
                     target.close(CloseReason::Stalled);
                 }
@@ -472,13 +486,13 @@ impl Shared {
 /// Closes connections on which nothing moves though their hosts owe something; also after the port is
 /// closed, as long as there are any.
 async fn end_stalled(shared: Rc<Shared>) {
-    let TcpListenerConfig {
-        stall_timeout,
-        stall_timeout_short,
-        ..
-    } = shared.config;
-    let pause = stall_timeout.min(stall_timeout_short) / STALL_LOOKS;
     while !(shared.closed.get() && shared.open.borrow().is_empty()) {
+        let LiveBounds {
+            stall_timeout,
+            stall_timeout_short,
+            ..
+        } = shared.bounds.get();
+        let pause = stall_timeout.min(stall_timeout_short) / STALL_LOOKS;
         reactor::sleep(pause).await;
         let now = reactor::now();
         let short = [&shared.buffers, &shared.admin_buffers].map(runs_short);
@@ -506,7 +520,7 @@ async fn end_stalled(shared: Rc<Shared>) {
             }
         }
         for target in stalled {
-            let info = target.intake().info.get();
+            let info = target.submissions().info.get();
             crate::log_of_peer!(warn, "stalled", info.peer.ip(), peer = %info.peer, qid = info.qid, "the host does not go on: closed");
             count(&shared.stalled, 1);
             target.close(CloseReason::Stalled);

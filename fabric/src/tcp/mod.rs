@@ -107,7 +107,34 @@ pub struct TcpListenerConfig {
     pub paced: bool,
 }
 
+/// What can be changed of a listener that is open. Each is as in [`TcpListenerConfig`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LiveBounds {
+    /// For connections that come from now on.
+    pub handshake_timeout: Duration,
+    /// For all connections.
+    pub stall_timeout: Duration,
+    /// For all connections.
+    pub stall_timeout_short: Duration,
+    /// For queues that come from now on.
+    pub queue_share: usize,
+    /// For queues that come from now on.
+    pub host_share: usize,
+}
+
 impl TcpListenerConfig {
+    /// Those of its bounds that can be changed later.
+    #[must_use]
+    pub fn live_bounds(&self) -> LiveBounds {
+        LiveBounds {
+            handshake_timeout: self.handshake_timeout,
+            stall_timeout: self.stall_timeout,
+            stall_timeout_short: self.stall_timeout_short,
+            queue_share: self.queue_share,
+            host_share: self.host_share,
+        }
+    }
+
     /// The usual bounds: 1024 connections, 256 of hosts that have not proved who they are, 16 KiB in a capsule, 1 MiB in an H2CData PDU, queues of up
     /// to 1024 entries, 64 MiB of capsules beside the pool, 10 s for a handshake, 30 s of silence (2 s
     /// when memory runs short), a sixteenth of the free memory for a queue and half of it for a host,

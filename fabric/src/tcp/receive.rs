@@ -18,7 +18,7 @@ const ALIGNMENT: u8 = 0;
 
 /// Where the data of a PDU goes.
 #[derive(Debug)]
-pub(super) enum Place {
+pub(super) enum Destination {
     /// Into a buffer of a pool.
     Buffer(Buffer),
     /// Into memory of the connection.
@@ -30,8 +30,8 @@ pub(super) enum Place {
 /// Where the data of a PDU goes, and what it is.
 #[derive(Debug)]
 pub(super) struct Sink<T> {
-    pub(super) place: Place,
-    /// Where in the place the first byte goes; all of it has room behind that.
+    pub(super) destination: Destination,
+    /// Where in the destination the first byte goes; all of it has room behind that.
     pub(super) start: usize,
     /// What the owner wants to know of it again.
     pub(super) tag: T,
@@ -74,7 +74,7 @@ struct Body<T> {
     computed: Option<PieceDigest>,
 }
 
-impl Place {
+impl Destination {
     fn bytes(&mut self) -> &mut [u8] {
         match self {
             Self::Buffer(buffer) => buffer,
@@ -212,7 +212,7 @@ impl<T> Receiver<T> {
         let pdu = Pdu::parse(&frame, header)?;
         let sink = owner.pdu(pdu, frame.data_bytes)?;
         if frame.data_bytes > 0 {
-            let is_kept = |sink: &Sink<T>| !matches!(sink.place, Place::Nowhere);
+            let is_kept = |sink: &Sink<T>| !matches!(sink.destination, Destination::Nowhere);
             let is_checked = frame.data_digest && sink.as_ref().is_some_and(is_kept);
             self.body = Some(Body {
                 sink,
@@ -242,11 +242,13 @@ impl<T> Receiver<T> {
 }
 
 impl<T> Body<T> {
-    /// The part of the place that is still to be filled.
+    /// The part of the destination that is still to be filled.
     fn rest(&mut self) -> &mut [u8] {
         let (from, to) = (self.data_bytes - self.data_left, self.data_bytes);
         match &mut self.sink {
-            Some(Sink { place, start, .. }) => place
+            Some(Sink {
+                destination, start, ..
+            }) => destination
                 .bytes()
                 .get_mut(*start + from..*start + to)
                 .unwrap_or_default(),
@@ -332,19 +334,23 @@ mod tests {
                 Pdu::H2cData(data) => data.cid,
                 _ => return Ok(None),
             };
-            let place = match tag % 4 {
+            let destination = match tag % 4 {
                 0 => return Ok(None),
-                1 => Place::Nowhere,
-                _ => Place::Heap(vec![0; START + data_bytes + 2].into_boxed_slice()),
+                1 => Destination::Nowhere,
+                _ => Destination::Heap(vec![0; START + data_bytes + 2].into_boxed_slice()),
             };
             let start = START;
-            Ok((data_bytes > 0).then_some(Sink { place, start, tag }))
+            Ok((data_bytes > 0).then_some(Sink {
+                destination,
+                start,
+                tag,
+            }))
         }
 
         fn data(&self, sink: Sink<u16>, intact: bool) -> Result<(), FatalError> {
-            let bytes = match sink.place {
-                Place::Heap(bytes) => bytes.to_vec(),
-                Place::Buffer(_) | Place::Nowhere => Vec::new(),
+            let bytes = match sink.destination {
+                Destination::Heap(bytes) => bytes.to_vec(),
+                Destination::Buffer(_) | Destination::Nowhere => Vec::new(),
             };
             self.seen
                 .borrow_mut()
@@ -387,7 +393,7 @@ mod tests {
         bytes
     }
 
-    /// Feeds the stream in pieces of these sizes; `direct` says whether data goes straight to its place.
+    /// Feeds the stream in pieces of these sizes; `direct` says whether data goes straight to its destination.
     fn taken(bytes: &[u8], digests: Digests, cuts: &[usize], direct: bool) -> (Vec<Seen>, bool) {
         let notes = Notes {
             digests,
@@ -399,13 +405,13 @@ mod tests {
         while !rest.is_empty() {
             let (now, later) = rest.split_at(cuts.next().unwrap_or(1).min(rest.len()));
             rest = later;
-            let place = receiver.direct();
+            let destination = receiver.direct();
             let straight = if direct {
-                place.len().min(now.len())
+                destination.len().min(now.len())
             } else {
                 0
             };
-            place[..straight].copy_from_slice(&now[..straight]);
+            destination[..straight].copy_from_slice(&now[..straight]);
             if straight > 0 {
                 receiver.filled(straight, &notes).expect("a good stream");
             }

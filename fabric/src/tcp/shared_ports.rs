@@ -2,7 +2,8 @@
 //!
 //! The kernel gives a connection to any of the sockets that share a port, by a hash. Guarantees: it is served by the
 //! listener whose reactor has the fewest connections of those that share the port, before a byte of it is read; a
-//! listener that has closed gets none; a connection that cannot be moved is served where it came in.
+//! listener that has closed gets none, and those on their way to it go to another; a connection that cannot be moved is
+//! served where it came in.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -91,16 +92,30 @@ impl SharedPorts {
         };
         (membership, moved)
     }
+
+    /// Moves a connection on that was on its way to a listener which has closed. It ends if no other has the port.
+    pub(super) fn move_on(&self, address: SocketAddr, socket: Socket) {
+        self.with(|members| {
+            let listeners = members.iter().filter(|member| member.address == address);
+            let emptiest =
+                listeners.min_by_key(|member| member.connections.load(Ordering::Relaxed));
+            if let Some(member) = emptiest {
+                let counted = Counted::at(&member.connections);
+                // One whose inbox is full has no time for it.
+                let _ = member.inbox.try_send(Placed { socket, counted });
+            }
+        });
+    }
 }
 
 impl Membership {
     /// Finds the listener for a connection that came in here; gives it back if that is this one.
     pub(super) fn place(&self, socket: Socket) -> Option<Placed> {
         self.ports.with(|members| {
-            let fellows = members
+            let listening = members
                 .iter()
                 .filter(|member| member.address == self.address);
-            let emptiest = fellows.min_by_key(|member| {
+            let emptiest = listening.min_by_key(|member| {
                 let connections = member.connections.load(Ordering::Relaxed);
                 (connections, member.thread != self.thread)
             });
@@ -128,5 +143,58 @@ impl Drop for Membership {
         self.ports.with(|members| {
             members.retain(|member| (member.thread, member.address) != (self.thread, self.address));
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn a_connection_on_its_way_to_a_listener_that_closes_goes_to_another() {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let listening = Socket::listen(any, 8, false, false).expect("a free port");
+        let address = listening.local().expect("it has one");
+        let hosts: Vec<_> = (0..2)
+            .map(|_| TcpStream::connect(address).expect("it listens"))
+            .collect();
+        let mut connections = Vec::new();
+        while connections.len() < hosts.len() {
+            connections.extend(listening.accept());
+        }
+        let ports = SharedPorts::default();
+        let (here, mut moved_here) = ports.join(address);
+        let elsewhere = ports.clone();
+        let other = thread::spawn(move || elsewhere.join(address));
+        let (other, mut moved_there) = other.join().expect("it joins");
+
+        let served = here.place(connections.remove(0)).expect("the first stays");
+        assert!(
+            here.place(connections.remove(0)).is_none(),
+            "the second goes to the other"
+        );
+        drop(other);
+        let late = moved_there
+            .recv()
+            .now_or_never()
+            .flatten()
+            .expect("it was on its way");
+        ports.move_on(address, late.socket);
+        let back = moved_here
+            .recv()
+            .now_or_never()
+            .flatten()
+            .expect("it goes to who is left");
+        assert_eq!(back.socket.peer().ok(), hosts[1].local_addr().ok());
+        drop((served, here));
+        ports.move_on(address, back.socket);
+        assert!(
+            moved_here.recv().now_or_never().flatten().is_none(),
+            "nobody is left"
+        );
     }
 }

@@ -25,7 +25,7 @@ use nvme::{Cqe, SglDescriptor, Sqe, Status};
 use reactor::{Buffer, BufferPool, MAX_BUFFER_BYTES};
 
 use super::link::{Link, Role, count, pdu_arrived};
-use super::receive::{Owner, Place, Sink};
+use super::receive::{Destination, Owner, Sink};
 use super::send::Payload;
 use super::tls::session::Session;
 use super::tls::{TlsMode, TlsSession};
@@ -34,7 +34,9 @@ use super::{TcpListenerConfig, listener::Shared};
 use crate::admission;
 use crate::error::{CloseReason, TlsFailure};
 use crate::memory::{Permit, Share};
-use crate::queue::{Capsule, CapsuleData, Close, Intake, Lifecycle, QueueInfo, TransferError};
+use crate::queue::{
+    Capsule, CapsuleData, Close, Lifecycle, QueueInfo, SubmissionQueue, TransferError,
+};
 
 /// Commands that a host may send before its Connect has succeeded. One is right; a few more let it be
 /// wrong and learn why.
@@ -48,7 +50,7 @@ const TLS_HANDSHAKE: [u8; 2] = [22, 3];
 
 /// An NVMe/TCP queue of a target.
 pub(crate) struct TcpTarget {
-    intake: Intake,
+    submissions: SubmissionQueue,
     link: Link,
     shared: Rc<Shared>,
     /// What the host has proven by TLS.
@@ -101,8 +103,9 @@ pub(super) struct InCapsule {
 
 impl TcpTarget {
     pub(super) fn new(info: QueueInfo, shared: Rc<Shared>) -> Self {
+        let bounds = shared.bounds.get();
         Self {
-            intake: Intake::new(info),
+            submissions: SubmissionQueue::new(info),
             link: Link::new(shared.traffic.clone()),
             tls: OnceCell::new(),
             agreed: Cell::new(None),
@@ -111,11 +114,7 @@ impl TcpTarget {
             flow_control_asked: Cell::new(true),
             flow_control: Cell::new(true),
             transfers: RefCell::default(),
-            begun: Share::new(
-                shared.config.queue_share,
-                shared.config.host_share,
-                shared.held.clone(),
-            ),
+            begun: Share::new(bounds.queue_share, bounds.host_share, shared.held.clone()),
             place: OnceCell::new(),
             shared,
         }
@@ -133,8 +132,8 @@ impl TcpTarget {
         }
     }
 
-    pub(crate) fn intake(&self) -> &Intake {
-        &self.intake
+    pub(crate) fn submissions(&self) -> &SubmissionQueue {
+        &self.submissions
     }
 
     /// Whether the host's ICReq was answered.
@@ -164,10 +163,10 @@ impl TcpTarget {
         let depth = depth.min(self.config().depth_max).max(1);
         self.depth.set(depth);
         self.flow_control.set(self.flow_control_asked.get());
-        let mut info = self.intake.info.get();
+        let mut info = self.submissions.info.get();
         info.qid = Some(qid);
         info.depth = Some(depth);
-        self.intake.info.set(info);
+        self.submissions.info.set(info);
     }
 
     pub(crate) fn belongs_to(&self, host_nqn: &str) {
@@ -180,7 +179,7 @@ impl TcpTarget {
 
     /// Where data of this queue goes.
     pub(super) fn pool(&self) -> &BufferPool {
-        match self.intake.info.get().qid {
+        match self.submissions.info.get().qid {
             None | Some(0) => &self.shared.admin_buffers,
             Some(_) => &self.shared.buffers,
         }
@@ -191,7 +190,10 @@ impl TcpTarget {
     }
 
     pub(crate) async fn next_command(&self) -> Option<Capsule> {
-        let capsule = self.intake.next_command(|sqe| self.may_begin(sqe)).await?;
+        let capsule = self
+            .submissions
+            .next_command(|sqe| self.may_begin(sqe))
+            .await?;
         self.begun.take(data_bytes(&capsule.sqe));
         Some(capsule)
     }
@@ -211,7 +213,7 @@ impl TcpTarget {
     /// The host took or sent something.
     fn holds_less(&self) {
         if self.begun.look_again() {
-            self.intake.look_again();
+            self.submissions.look_again();
         }
     }
 
@@ -273,7 +275,7 @@ impl TcpTarget {
 
     /// Asks for data and waits for it.
     async fn transfer(&self, cid: u16, len: usize, buf: Buffer) -> Result<Buffer, TransferError> {
-        if self.intake.life.is_ending() {
+        if self.submissions.life.is_ending() {
             return Err(TransferError::GONE);
         }
         let opened = self.transfers.borrow_mut().open(cid, len, buf);
@@ -298,16 +300,20 @@ impl TcpTarget {
 
     pub(crate) fn complete(&self, capsule: Capsule, mut cqe: Cqe, data: Option<(Buffer, usize)>) {
         self.begun.give_back(data_bytes(&capsule.sqe));
-        let Some(agreed) = self.agreed.get().filter(|_| !self.intake.life.is_ending()) else {
+        let Some(agreed) = self
+            .agreed
+            .get()
+            .filter(|_| !self.submissions.life.is_ending())
+        else {
             return;
         };
         let sqe = capsule.sqe;
         let flow_control = self.flow_control.get();
         cqe.sq_head = match flow_control {
-            true => self.intake.next_head(self.depth.get()),
+            true => self.submissions.next_head(self.depth.get()),
             false => NO_HEAD,
         };
-        cqe.sq_id = self.intake.info.get().qid.unwrap_or_default();
+        cqe.sq_id = self.submissions.info.get().qid.unwrap_or_default();
         cqe.cid = sqe.cid();
         let data = match (data, sqe.sgl()) {
             (None | Some((_, 0)), _) => None,
@@ -402,7 +408,7 @@ impl TcpTarget {
         self.note_connect(&sqe);
         if data_bytes == 0 {
             let data = CapsuleData::None;
-            self.intake.arrived(Capsule { sqe, data });
+            self.submissions.arrived(Capsule::new(sqe, data));
             return Ok(None);
         }
         let mut arriving = InCapsule {
@@ -410,33 +416,33 @@ impl TcpTarget {
             lost: misplaced(&sqe, data_bytes),
             permit: None,
         };
-        let place = match &arriving.lost {
-            Some(_) => Place::Nowhere,
-            None => self.place_for(data_bytes, &mut arriving),
+        let destination = match &arriving.lost {
+            Some(_) => Destination::Nowhere,
+            None => self.destination_for(data_bytes, &mut arriving),
         };
         Ok(Some(Sink {
-            place,
+            destination,
             start: 0,
             tag: Tag::Capsule(arriving),
         }))
     }
 
     /// Memory for in-capsule data: a buffer, or what the listener has beside the pool.
-    fn place_for(&self, bytes: usize, arriving: &mut InCapsule) -> Place {
+    fn destination_for(&self, bytes: usize, arriving: &mut InCapsule) -> Destination {
         // A queue that holds its share of the pool gets no more of it.
         if !self.begun.is_held_back()
             && let Some(buffer) = self.pool().try_alloc(bytes)
         {
-            return Place::Buffer(buffer);
+            return Destination::Buffer(buffer);
         }
         arriving.permit = self.shared.capsule_bytes.try_acquire(bytes);
         if arriving.permit.is_some() {
-            return Place::Heap(vec![0; bytes].into_boxed_slice());
+            return Destination::Heap(vec![0; bytes].into_boxed_slice());
         }
         count(&self.shared.capsules_refused, 1);
         let message = "no memory for in-capsule data";
         arriving.lost = Some(TransferError::new(Status::COMMAND_INTERRUPTED, message));
-        Place::Nowhere
+        Destination::Nowhere
     }
 
     /// Remembers what a Connect command asks for. That it is one, and right, is the controller's to say.
@@ -456,7 +462,7 @@ impl TcpTarget {
         }
         let sink = self.transfers.borrow_mut().data(data)?;
         Ok(Some(Sink {
-            place: sink.place,
+            destination: sink.destination,
             start: sink.start,
             tag: Tag::Transfer(sink.tag, data.length as usize),
         }))
@@ -520,7 +526,7 @@ impl Owner for TcpTarget {
                 Err(FatalError::new(FatalStatus::SequenceError, what))
             }
             // What follows a Terminate request is not executed.
-            _ if self.intake.life.is_ending() => Ok(None),
+            _ if self.submissions.life.is_ending() => Ok(None),
             Pdu::Command(sqe) => self.command(sqe, data_bytes),
             Pdu::H2cData(data) => self.h2c_data(&data),
             // The frame lets none of these through: a host does not send them.
@@ -540,7 +546,7 @@ impl Owner for TcpTarget {
         match sink.tag {
             Tag::Transfer(ttag, bytes) => {
                 let mut transfers = self.transfers.borrow_mut();
-                transfers.arrived(ttag, sink.place, bytes, intact);
+                transfers.arrived(ttag, sink.destination, bytes, intact);
             }
             Tag::Capsule(arrived) => {
                 let InCapsule { sqe, lost, permit } = arrived;
@@ -549,17 +555,17 @@ impl Owner for TcpTarget {
                     TransferError::new(status, "the data digest is wrong")
                 };
                 let lost = lost.or_else(|| (!intact).then(damaged));
-                let data = match (lost, sink.place, permit) {
+                let data = match (lost, sink.destination, permit) {
                     (Some(error), ..) => CapsuleData::Lost(error),
-                    (None, Place::Buffer(buffer), _) => {
+                    (None, Destination::Buffer(buffer), _) => {
                         CapsuleData::Buffer(RefCell::new(Some(buffer)))
                     }
-                    (None, Place::Heap(bytes), Some(_permit)) => {
+                    (None, Destination::Heap(bytes), Some(_permit)) => {
                         CapsuleData::Kept { bytes, _permit }
                     }
                     (None, ..) => CapsuleData::None,
                 };
-                self.intake.arrived(Capsule { sqe, data });
+                self.submissions.arrived(Capsule::new(sqe, data));
             }
         }
         Ok(())
@@ -574,7 +580,7 @@ impl Role for TcpTarget {
     }
 
     fn life(&self) -> &Lifecycle {
-        &self.intake.life
+        &self.submissions.life
     }
 
     fn expects_transfers(&self) -> bool {
@@ -596,7 +602,7 @@ impl Role for TcpTarget {
     }
 
     fn begins(&self, first: u8) -> Result<Option<Box<Session>>, TlsFailure> {
-        let peer = self.intake.info.get().peer;
+        let peer = self.submissions.info.get().peer;
         let begins_tls = first == TLS_HANDSHAKE[0];
         match (self.shared.tls.get(), &self.shared.keys) {
             (TlsMode::Required, _) if !begins_tls => Err(TlsFailure::Clear),
@@ -618,10 +624,10 @@ impl Role for TcpTarget {
     }
 
     fn end(&self, reason: CloseReason) {
-        if !self.intake.end(reason.clone()) {
+        if !self.submissions.end(reason.clone()) {
             return;
         }
-        let info = self.intake.info.get();
+        let info = self.submissions.info.get();
         match reason {
             CloseReason::Violation(violation) => {
                 crate::log_of_peer!(warn, "violation", info.peer.ip(), peer = %info.peer, qid = info.qid, violation, "queue closed");

@@ -12,13 +12,13 @@ use nvme::Status;
 use nvme::tcp::{Data, FatalError, FatalStatus};
 use reactor::Buffer;
 
-use super::receive::{Place, Sink};
+use super::receive::{Destination, Sink};
 use crate::queue::TransferError;
 
-/// Bits of a transfer tag that hold the place in the table; those above count its uses.
-const PLACE_BITS: u32 = 10;
+/// Bits of a transfer tag that hold the slot in the table; those above count its uses.
+const SLOT_BITS: u32 = 10;
 /// Transfers at one time, also those that nobody waits for: as many as the longest queue has commands.
-const PLACES_MAX: usize = 1 << PLACE_BITS;
+const SLOTS_MAX: usize = 1 << SLOT_BITS;
 
 /// TTAG.
 pub(super) type Tag = u16;
@@ -26,7 +26,7 @@ pub(super) type Tag = u16;
 /// The open transfers of a connection.
 #[derive(Debug, Default)]
 pub(super) struct Transfers {
-    places: Vec<Entry>,
+    slots: Vec<Entry>,
     free: Vec<u16>,
     open: usize,
     /// Open transfers whose data is worth a receive of its own.
@@ -118,16 +118,16 @@ impl Transfers {
     ) -> Option<(Tag, Rc<RefCell<Outcome>>)> {
         let index = match self.free.pop() {
             Some(index) => index,
-            None if self.places.len() < PLACES_MAX => {
-                self.places.push(Entry::default());
-                (self.places.len() - 1) as u16
+            None if self.slots.len() < SLOTS_MAX => {
+                self.slots.push(Entry::default());
+                (self.slots.len() - 1) as u16
             }
             None => return None,
         };
         let result = Rc::new(RefCell::default());
-        let place = &mut self.places[usize::from(index)];
-        place.uses = place.uses.wrapping_add(1);
-        place.transfer = Some(Transfer {
+        let slot = &mut self.slots[usize::from(index)];
+        slot.uses = slot.uses.wrapping_add(1);
+        slot.transfer = Some(Transfer {
             cid,
             received: 0,
             length,
@@ -137,16 +137,16 @@ impl Transfers {
         });
         self.open += 1;
         self.large += usize::from(length >= LARGE_BYTES);
-        Some((index | (place.uses << PLACE_BITS), result))
+        Some((index | (slot.uses << SLOT_BITS), result))
     }
 
     fn find(&mut self, tag: Tag) -> Option<&mut Transfer> {
-        let index = tag & (PLACES_MAX as u16 - 1);
-        let place = self.places.get_mut(usize::from(index))?;
-        if place.uses << PLACE_BITS != tag & !(PLACES_MAX as u16 - 1) {
+        let index = tag & (SLOTS_MAX as u16 - 1);
+        let slot = self.slots.get_mut(usize::from(index))?;
+        if slot.uses << SLOT_BITS != tag & !(SLOTS_MAX as u16 - 1) {
             return None;
         }
-        place.transfer.as_mut()
+        slot.transfer.as_mut()
     }
 
     /// Judges an H2CData PDU; says where its data goes.
@@ -171,21 +171,30 @@ impl Transfers {
             return Err(FatalError::field(1, "LAST before the end of the R2T"));
         }
         Ok(Sink {
-            place: transfer.buffer.take().map_or(Place::Nowhere, Place::Buffer),
+            destination: transfer
+                .buffer
+                .take()
+                .map_or(Destination::Nowhere, Destination::Buffer),
             start: offset,
             tag: data.ttag,
         })
     }
 
     /// The data of an H2CData PDU is there.
-    pub(super) fn arrived(&mut self, tag: Tag, place: Place, bytes: usize, intact: bool) {
+    pub(super) fn arrived(
+        &mut self,
+        tag: Tag,
+        destination: Destination,
+        bytes: usize,
+        intact: bool,
+    ) {
         let Some(transfer) = self.find(tag) else {
             return;
         };
         transfer.received += bytes;
         transfer.damaged |= !intact;
         let abandoned = matches!(*transfer.result.borrow(), Outcome::Abandoned);
-        if let Place::Buffer(buffer) = place
+        if let Destination::Buffer(buffer) = destination
             && !abandoned
         {
             transfer.buffer = Some(buffer);
@@ -193,8 +202,8 @@ impl Transfers {
         if transfer.received < transfer.length {
             return;
         }
-        let index = tag & (PLACES_MAX as u16 - 1);
-        let Some(transfer) = self.places[usize::from(index)].transfer.take() else {
+        let index = tag & (SLOTS_MAX as u16 - 1);
+        let Some(transfer) = self.slots[usize::from(index)].transfer.take() else {
             return;
         };
         self.free.push(index);
@@ -223,7 +232,7 @@ impl Transfers {
     /// The connection ends: whoever waits is told.
     pub(super) fn end(&mut self) {
         let ended = std::mem::take(self);
-        for transfer in ended.places.into_iter().filter_map(|place| place.transfer) {
+        for transfer in ended.slots.into_iter().filter_map(|slot| slot.transfer) {
             Outcome::set(&transfer.result, Err(TransferError::GONE));
         }
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::VerbsConfig;
 use super::device::{Adapter, Shared};
-use super::parts::Place;
+use super::parts::PartSlot;
 use super::raw::{
     CmEventKind, Context, Finished, Id, IdKey, Parameters, Rings, RingsConfig, WorkCompletion,
 };
@@ -73,7 +73,7 @@ pub(super) struct Connection {
     /// The peer has been told, and has not agreed yet.
     goodbye_open: Cell<bool>,
     /// On the passive side, until it is closed.
-    place: Cell<Option<Place>>,
+    slot: Cell<Option<PartSlot>>,
     /// In the list of connections with something to do.
     pub(super) marked: Cell<bool>,
 }
@@ -123,7 +123,7 @@ impl Connection {
             reads_max: Cell::new(0),
             device_gone: Cell::new(false),
             goodbye_open: Cell::new(false),
-            place: Cell::new(None),
+            slot: Cell::new(None),
             marked: Cell::new(false),
         })
     }
@@ -173,8 +173,8 @@ impl Connection {
     }
 
     /// It is counted at its reactor until it is closed.
-    pub(super) fn keep_place(&self, place: Place) {
-        self.place.set(Some(place));
+    pub(super) fn keep_slot(&self, slot: PartSlot) {
+        self.slot.set(Some(slot));
     }
 
     /// Makes the queue pair and posts its receives.
@@ -466,7 +466,7 @@ impl Connection {
                     memory,
                 }));
         }
-        drop(self.place.take());
+        drop(self.slot.take());
         let id = self.id.take();
         self.shared.forget(self, id, self.goodbye_open.get());
         let handler = self.handler.take();

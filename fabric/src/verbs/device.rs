@@ -12,7 +12,7 @@ use std::task::{Poll, Waker};
 use super::connection::{Connection, VerbsQueuePair};
 use super::events::{self, Goodbye};
 use super::listener::{ListenerState, VerbsListener};
-use super::parts::{self, Fellows, Inbox};
+use super::parts::{self, Inbox, Parts};
 use super::raw::{
     Context, DeviceKey, Devices, Domain, EventChannel, Id, IdKey, Libraries, SharedReceives,
     WorkCompletion,
@@ -29,7 +29,7 @@ pub(crate) struct VerbsPart {
     addresses: Vec<IpAddr>,
     source: Option<IpAddr>,
     config: VerbsConfig,
-    fellows: Fellows,
+    parts: Parts,
     inbox: Inbox,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Shared {
     pub(super) channel: Arc<EventChannel>,
     pub(super) config: VerbsConfig,
     /// The other parts.
-    pub(super) fellows: Fellows,
+    pub(super) parts: Parts,
     /// Who listens at this part.
     pub(super) listeners: RefCell<Vec<Rc<ListenerState>>>,
     addresses: Vec<IpAddr>,
@@ -187,11 +187,11 @@ impl VerbsPart {
             }
         };
         let parts = parts::join(count).into_iter();
-        let of_part = |(fellows, inbox)| Self {
+        let of_part = |(parts, inbox)| Self {
             addresses: addresses.clone(),
             source,
             config: config.clone(),
-            fellows,
+            parts,
             inbox,
         };
         Ok(parts.map(of_part).collect())
@@ -205,7 +205,7 @@ impl VerbsDevice {
             addresses,
             source,
             config,
-            fellows,
+            parts,
             inbox,
         } = part;
         let (libraries, channel) = open_channel()?;
@@ -224,7 +224,7 @@ impl VerbsDevice {
             libraries,
             channel,
             config,
-            fellows,
+            parts,
             listeners: RefCell::default(),
             addresses,
             source,
@@ -436,7 +436,7 @@ impl Shared {
 
     /// Takes a listener out of the tables.
     pub(super) fn forget_listener(&self, listener: &Rc<ListenerState>) {
-        let (index, listening) = (self.fellows.index(), &self.fellows.listening);
+        let (index, listening) = (self.parts.index(), &self.parts.listening);
         listening.end(index, listener.address(), listener.port());
         let mut listeners = self.listeners.borrow_mut();
         listeners.retain(|known| !Rc::ptr_eq(known, listener));
@@ -493,9 +493,9 @@ impl RdmaDevice for VerbsDevice {
         shared.listeners.borrow_mut().push(state.clone());
         // From here on an error takes back what was done.
         let listener = Box::new(VerbsListener::new(shared, state.clone()));
-        let fellows = &shared.fellows;
-        fellows.listening.begin(fellows.index(), address, port);
-        if fellows.index() > 0 {
+        let parts = &shared.parts;
+        parts.listening.begin(parts.index(), address, port);
+        if parts.index() > 0 {
             // The first part deals requests out.
             return Ok(listener);
         }

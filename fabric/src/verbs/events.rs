@@ -212,7 +212,7 @@ impl Shared {
                 },
             ) => {
                 let (local, port) = (id.local(), listener.port());
-                let listening = &self.fellows.listening;
+                let listening = &self.parts.listening;
                 let parts = local.map_or_else(Vec::new, |local| listening.parts(local.ip(), port));
                 // An identifier that was just made has no queue pair.
                 let Some(id) = id.loose() else { return };
@@ -222,7 +222,7 @@ impl Shared {
                     private_data,
                     responder_resources,
                     initiator_depth,
-                    place: self.fellows.place(&parts),
+                    slot: self.parts.slot(&parts),
                 });
             }
             (Some(Role::Listener(listener)), CmEventKind::DeviceRemoved) => {
@@ -255,9 +255,9 @@ impl Shared {
 impl Shared {
     /// Gives a request to the part that shall answer it.
     fn deal_out(self: &Rc<Self>, request: Request) {
-        if self.fellows.is_here(&request.place) {
+        if self.parts.is_here(&request.slot) {
             self.take_over(request);
-        } else if let Err(request) = self.fellows.hand_over(request) {
+        } else if let Err(request) = self.parts.hand_over(request) {
             let peer = request.id.keep().peer();
             self.refuse(peer, request.port);
         }
@@ -316,7 +316,7 @@ impl Shared {
 
     /// Tells the other parts that a device is lost.
     fn tell_of(&self, device: DeviceKey, why: &str) {
-        self.fellows.tell(&Loss {
+        self.parts.tell(&Loss {
             lost: Lost::Device(device),
             why: why.to_owned(),
         });
@@ -335,7 +335,7 @@ impl Shared {
                     why: "a completion queue overflowed".into(),
                 };
                 self.hear_of(&loss);
-                self.fellows.tell(&loss);
+                self.parts.tell(&loss);
             }
             AsyncEvent::PortDown(port) => {
                 tracing::warn!(device, port, "a port of the RDMA device went down");

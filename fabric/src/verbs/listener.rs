@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use super::connection::{Connection, VerbsQueuePair};
 use super::device::Shared;
-use super::parts::{Place, Request};
+use super::parts::{PartSlot, Request};
 use super::raw::{self, DeviceKey, Id, IdKey, Parameters};
 use crate::error::SetupError;
 use crate::provider::{
@@ -150,7 +150,7 @@ pub(super) struct VerbsPending {
     private_data: Vec<u8>,
     responder_resources: u8,
     initiator_depth: u8,
-    place: Option<Place>,
+    slot: Option<PartSlot>,
 }
 
 impl VerbsPending {
@@ -166,7 +166,7 @@ impl VerbsPending {
             private_data: request.private_data,
             responder_resources: request.responder_resources,
             initiator_depth: request.initiator_depth,
-            place: Some(request.place),
+            slot: Some(request.slot),
         })
     }
 
@@ -202,7 +202,7 @@ impl PendingConnection for VerbsPending {
         params: ConnectionParams,
         handler: Rc<dyn QueuePairHandler>,
     ) -> Result<Rc<dyn QueuePair>, SetupError> {
-        let (Some(mut id), Some(place)) = (self.id.take(), self.place.take()) else {
+        let (Some(mut id), Some(slot)) = (self.id.take(), self.slot.take()) else {
             return Err(SetupError::Gone);
         };
         // What happened to it before is not repeated here, but then it cannot be accepted any more.
@@ -218,7 +218,7 @@ impl PendingConnection for VerbsPending {
         let accepted = Connection::accept(&self.shared, id, self.peer, &asked, params, handler);
         match accepted {
             Ok(connection) => {
-                connection.keep_place(place);
+                connection.keep_slot(slot);
                 self.shared.know(&connection);
                 Ok(Rc::new(VerbsQueuePair(connection)))
             }

@@ -33,7 +33,7 @@ pub(super) struct Request {
     pub(super) private_data: Vec<u8>,
     pub(super) responder_resources: u8,
     pub(super) initiator_depth: u8,
-    pub(super) place: Place,
+    pub(super) slot: PartSlot,
 }
 
 /// What is lost.
@@ -54,13 +54,13 @@ pub(super) struct Loss {
 
 /// The ways to all parts.
 #[derive(Clone)]
-pub(super) struct Fellows {
+pub(super) struct Parts {
     index: usize,
-    all: Arc<[Fellow]>,
+    all: Arc<[PartLink]>,
     pub(super) listening: Listening,
 }
 
-struct Fellow {
+struct PartLink {
     requests: Sender<Request>,
     losses: Sender<Loss>,
     /// Accepted queue pairs, and requests that may become some.
@@ -79,13 +79,13 @@ pub(super) enum News {
     Request(Request),
 }
 
-/// A queue pair's place at a part, or that of a request: counted there until it is dropped.
-pub(super) struct Place {
+/// A queue pair's slot at a part, or that of a request: counted there until it is dropped.
+pub(super) struct PartSlot {
     part: usize,
-    all: Arc<[Fellow]>,
+    all: Arc<[PartLink]>,
 }
 
-impl Drop for Place {
+impl Drop for PartSlot {
     fn drop(&mut self) {
         self.all[self.part]
             .queue_pairs
@@ -94,11 +94,11 @@ impl Drop for Place {
 }
 
 /// Joins the parts of a device.
-pub(super) fn join(count: usize) -> Vec<(Fellows, Inbox)> {
+pub(super) fn join(count: usize) -> Vec<(Parts, Inbox)> {
     let parts = (0..count.max(1)).map(|_| {
         let (requests, requests_in) = channel(REQUESTS_MAX);
         let (losses, losses_in) = channel(LOSSES_MAX);
-        let fellow = Fellow {
+        let link = PartLink {
             requests,
             losses,
             queue_pairs: AtomicUsize::new(0),
@@ -107,48 +107,48 @@ pub(super) fn join(count: usize) -> Vec<(Fellows, Inbox)> {
             requests: requests_in,
             losses: losses_in,
         };
-        (fellow, inbox)
+        (link, inbox)
     });
     let (all, inboxes): (Vec<_>, Vec<_>) = parts.unzip();
-    let all: Arc<[Fellow]> = all.into();
+    let all: Arc<[PartLink]> = all.into();
     let listening = Listening::default();
     let of_part = |(index, inbox)| {
-        let fellows = Fellows {
+        let parts = Parts {
             index,
             all: all.clone(),
             listening: listening.clone(),
         };
-        (fellows, inbox)
+        (parts, inbox)
     };
     inboxes.into_iter().enumerate().map(of_part).collect()
 }
 
-impl Fellows {
+impl Parts {
     /// Which part this is.
     pub(super) fn index(&self) -> usize {
         self.index
     }
 
-    /// A place at that one of these parts that has the fewest queue pairs; at this one if there are none.
-    pub(super) fn place(&self, parts: &[usize]) -> Place {
+    /// A slot at that one of these parts that has the fewest queue pairs; at this one if there are none.
+    pub(super) fn slot(&self, parts: &[usize]) -> PartSlot {
         let queue_pairs = |part: &usize| self.all[*part].queue_pairs.load(Ordering::Relaxed);
         let parts = parts.iter().copied().filter(|part| *part < self.all.len());
         let part = parts.min_by_key(queue_pairs).unwrap_or(self.index);
         self.all[part].queue_pairs.fetch_add(1, Ordering::Relaxed);
-        Place {
+        PartSlot {
             part,
             all: self.all.clone(),
         }
     }
 
-    /// Whether a place is at this part.
-    pub(super) fn is_here(&self, place: &Place) -> bool {
-        place.part == self.index
+    /// Whether a slot is at this part.
+    pub(super) fn is_here(&self, slot: &PartSlot) -> bool {
+        slot.part == self.index
     }
 
-    /// Hands a request to the part where it has its place; it comes back if that is gone or has too many.
+    /// Hands a request to the part where it has its slot; it comes back if that is gone or has too many.
     pub(super) fn hand_over(&self, request: Request) -> Result<(), Request> {
-        let part = request.place.part;
+        let part = request.slot.part;
         self.all[part]
             .requests
             .try_send(request)
@@ -159,11 +159,11 @@ impl Fellows {
 
     /// Tells all other parts.
     pub(super) fn tell(&self, loss: &Loss) {
-        for (part, fellow) in self.all.iter().enumerate() {
+        for (part, link) in self.all.iter().enumerate() {
             if part == self.index {
                 continue;
             }
-            match fellow.losses.try_send(loss.clone()) {
+            match link.losses.try_send(loss.clone()) {
                 // It ends, and its connections with it.
                 Ok(()) | Err(Full::Closed(_)) => {}
                 Err(Full::Full(_)) => tracing::error!(part, ?loss, "the part does not listen"),
@@ -199,24 +199,24 @@ impl Inbox {
 mod tests {
     use super::*;
 
-    fn parts_of(places: &[Place]) -> Vec<usize> {
-        places.iter().map(|place| place.part).collect()
+    fn parts_of(slots: &[PartSlot]) -> Vec<usize> {
+        slots.iter().map(|slot| slot.part).collect()
     }
 
     #[test]
     fn each_connection_goes_to_the_reactor_with_the_fewest() {
         let joined = join(3);
         let first = &joined[0].0;
-        let mut places: Vec<Place> = (0..6).map(|_| first.place(&[0, 1, 2])).collect();
-        assert_eq!(parts_of(&places), [0, 1, 2, 0, 1, 2]);
+        let mut slots: Vec<PartSlot> = (0..6).map(|_| first.slot(&[0, 1, 2])).collect();
+        assert_eq!(parts_of(&slots), [0, 1, 2, 0, 1, 2]);
         // Those of the second one end, and it gets the next two.
-        places.retain(|place| place.part != 1);
-        let next = [first.place(&[0, 1, 2]), first.place(&[0, 1, 2])];
+        slots.retain(|slot| slot.part != 1);
+        let next = [first.slot(&[0, 1, 2]), first.slot(&[0, 1, 2])];
         assert_eq!(parts_of(&next), [1, 1]);
-        assert!(first.is_here(&places[0]) && !first.is_here(&next[0]));
+        assert!(first.is_here(&slots[0]) && !first.is_here(&next[0]));
         // Who does not listen gets none.
-        assert_eq!(parts_of(&[first.place(&[0, 2])]), [0]);
-        assert_eq!(parts_of(&[joined[2].0.place(&[])]), [2]);
+        assert_eq!(parts_of(&[first.slot(&[0, 2])]), [0]);
+        assert_eq!(parts_of(&[joined[2].0.slot(&[])]), [2]);
     }
 
     #[test]

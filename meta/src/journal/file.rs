@@ -10,6 +10,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::num::NonZeroU64;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -246,6 +247,17 @@ impl JournalMedia for FileMedia {
             return Err(out_of_bounds(offset, bytes.len(), self.capacity));
         }
         self.file.write_all_at(bytes, HEADER_BYTES + offset)
+    }
+
+    /// A page that the system has dropped from its cache would have to be read first, while an append waits.
+    fn will_write(&self, offset: u64, bytes: u64) {
+        let bytes = bytes.min(self.capacity.saturating_sub(offset));
+        let Some(bytes) = NonZeroU64::new(bytes) else {
+            return;
+        };
+        let (from, advice) = (HEADER_BYTES + offset, rustix::fs::Advice::WillNeed);
+        // Best effort: without it, an append is slower.
+        let _ = rustix::fs::fadvise(&self.file, from, Some(bytes), advice);
     }
 
     fn sync(&self) -> io::Result<()> {

@@ -83,24 +83,25 @@ pub(crate) fn is_whole(header: &Header, frame: &[u8]) -> bool {
         .is_some_and(|content| crc32c(content) == header.crc32c)
 }
 
-/// Appends a frame to `out`; `payload` appends the payload.
-pub(crate) fn write(
-    out: &mut Vec<u8>,
-    (kind, epoch, seq, stable): (u8, u32, u64, u64),
-    payload: impl FnOnce(&mut Vec<u8>),
-) {
+/// Appends a frame to `out` that has no place yet: its bytes, but for what [`seal`] writes. `payload` appends the payload.
+pub(crate) fn encode(out: &mut Vec<u8>, kind: u8, payload: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
-    out.extend_from_slice(&[0; 8]);
-    out.extend_from_slice(&epoch.to_le_bytes());
+    out.extend_from_slice(&[0; 12]);
     out.extend_from_slice(&[kind, 0, 0, 0]);
-    out.extend_from_slice(&seq.to_le_bytes());
-    out.extend_from_slice(&stable.to_le_bytes());
+    out.extend_from_slice(&[0; 16]);
     payload(out);
     let payload_bytes = (out.len() - start - HEADER_BYTES) as u32;
     out.resize(start + frame_bytes(u64::from(payload_bytes)) as usize, 0);
     out[start + 4..start + 8].copy_from_slice(&payload_bytes.to_le_bytes());
-    let crc = crc32c(&out[start + 4..]);
-    out[start..start + 4].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// Writes into an encoded frame whose it is and where it belongs, and its checksum.
+pub(crate) fn seal(frame: &mut [u8], epoch: u32, seq: u64, stable: u64) {
+    frame[8..12].copy_from_slice(&epoch.to_le_bytes());
+    frame[16..24].copy_from_slice(&seq.to_le_bytes());
+    frame[24..32].copy_from_slice(&stable.to_le_bytes());
+    let crc = crc32c(&frame[4..]);
+    frame[..4].copy_from_slice(&crc.to_le_bytes());
 }
 
 #[cfg(test)]
@@ -110,9 +111,8 @@ mod tests {
     #[test]
     fn a_frame_is_whole_only_without_any_changed_bit() {
         let mut frame = Vec::new();
-        write(&mut frame, (7, 3, 9, 8), |out| {
-            out.extend_from_slice(b"payload")
-        });
+        encode(&mut frame, 7, |out| out.extend_from_slice(b"payload"));
+        seal(&mut frame, 3, 9, 8);
         assert_eq!(frame.len(), 40);
         let header = Header::parse(&frame).unwrap();
         assert_eq!(

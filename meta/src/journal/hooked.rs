@@ -46,6 +46,19 @@ impl JournalMedia for HookedMedia {
         (self.after_write)()
     }
 
+    fn own(&self, epoch: u32) -> io::Result<()> {
+        self.inner.own(epoch)
+    }
+
+    fn append_at(&self, epoch: u32, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.inner.append_at(epoch, offset, bytes)?;
+        (self.after_write)()
+    }
+
+    fn will_write(&self, offset: u64, bytes: u64) {
+        self.inner.will_write(offset, bytes);
+    }
+
     fn sync(&self) -> io::Result<()> {
         self.inner.sync()
     }

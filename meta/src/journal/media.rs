@@ -25,8 +25,43 @@ pub trait JournalMedia: Send + Sync {
     /// Writes all of `bytes` at byte `offset`.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
+    /// From now on the journal belongs to the owner with this epoch: appends of an earlier one are refused, whenever they
+    /// arrive. A media that one process alone can reach (a file, under the pool's lock) has nothing to do.
+    ///
+    /// # Errors
+    /// When it belongs to a later owner already.
+    fn own(&self, epoch: u32) -> io::Result<()> {
+        let _ = epoch;
+        Ok(())
+    }
+
+    /// As [`write_at`](Self::write_at), by the owner with this epoch.
+    ///
+    /// # Errors
+    /// Also when the media belongs to a later owner; nothing is written then.
+    fn append_at(&self, epoch: u32, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let _ = epoch;
+        self.write_at(offset, bytes)
+    }
+
+    /// These bytes will be written before long: a media that would have to read their surroundings first may do that
+    /// now. May block.
+    fn will_write(&self, offset: u64, bytes: u64) {
+        let _ = (offset, bytes);
+    }
+
     /// Returns when everything written before is on stable storage.
     fn sync(&self) -> io::Result<()>;
+}
+
+/// The error of an owner whose time is over.
+pub(crate) fn deposed(epoch: u32, owner: u32) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        format!(
+            "the journal belongs to the owner of epoch {owner}, and this is that of epoch {epoch}"
+        ),
+    )
 }
 
 /// The error of an access that goes beyond the end of a media.

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::media::{JournalMedia, SECTOR_BYTES, in_bounds, out_of_bounds};
+use super::media::{JournalMedia, SECTOR_BYTES, deposed, in_bounds, out_of_bounds};
 
 /// A media in memory for tests and simulations; everything it does follows from its calls and seeds.
 ///
@@ -15,6 +15,7 @@ use super::media::{JournalMedia, SECTOR_BYTES, in_bounds, out_of_bounds};
 /// * [`MemoryMedia::fail_at`] makes one operation fail half done, and every later one until
 ///   [`MemoryMedia::revive`] or [`MemoryMedia::power_loss`]: a crash at that step. After a sync that failed
 ///   no later sync makes stable what that one left out, though it is still read.
+/// * Appends of an earlier owner are refused from [`JournalMedia::own`] on; power does not change that.
 pub struct MemoryMedia {
     state: Mutex<State>,
     capacity: u64,
@@ -32,6 +33,10 @@ struct State {
     operations: u64,
     fail_at: Option<u64>,
     dead: bool,
+    /// The owner's epoch.
+    owner: u32,
+    /// A mistake that a test wants: appends of earlier owners are taken.
+    ignores_epochs: bool,
     rng: ChaCha8Rng,
 }
 
@@ -47,6 +52,8 @@ impl MemoryMedia {
             operations: 0,
             fail_at: None,
             dead: false,
+            owner: 0,
+            ignores_epochs: false,
             rng: ChaCha8Rng::seed_from_u64(0),
         };
         Self {
@@ -98,6 +105,11 @@ impl MemoryMedia {
         state.fail_at = None;
     }
 
+    /// Takes appends of earlier owners from now on, as no media may.
+    pub fn ignore_epochs(&self) {
+        self.lock().ignores_epochs = true;
+    }
+
     /// Changes one byte of the stable and the cached content, as a decaying drive would.
     pub fn flip(&self, offset: u64, mask: u8) {
         let mut state = self.lock();
@@ -109,6 +121,19 @@ impl MemoryMedia {
                 *byte ^= mask;
             }
         }
+    }
+
+    fn write(&self, state: &mut State, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        if !in_bounds(offset, bytes.len(), self.capacity) {
+            return Err(out_of_bounds(offset, bytes.len(), self.capacity));
+        }
+        if state.step()? {
+            let written = state.rng.random_range(0..=bytes.len());
+            state.write(offset as usize, &bytes[..written]);
+            return Err(io::Error::other("simulated failure of a write"));
+        }
+        state.write(offset as usize, bytes);
+        Ok(())
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -152,6 +177,13 @@ impl State {
         }
     }
 
+    fn check_owner(&self, epoch: u32) -> io::Result<()> {
+        match epoch < self.owner && !self.ignores_epochs {
+            true => Err(deposed(epoch, self.owner)),
+            false => Ok(()),
+        }
+    }
+
     /// Counts an operation; true if it is the one that fails.
     fn step(&mut self) -> io::Result<bool> {
         if self.dead {
@@ -184,17 +216,20 @@ impl JournalMedia for MemoryMedia {
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        if !in_bounds(offset, bytes.len(), self.capacity) {
-            return Err(out_of_bounds(offset, bytes.len(), self.capacity));
-        }
+        self.write(&mut self.lock(), offset, bytes)
+    }
+
+    fn own(&self, epoch: u32) -> io::Result<()> {
         let mut state = self.lock();
-        if state.step()? {
-            let written = state.rng.random_range(0..=bytes.len());
-            state.write(offset as usize, &bytes[..written]);
-            return Err(io::Error::other("simulated failure of a write"));
-        }
-        state.write(offset as usize, bytes);
+        state.check_owner(epoch)?;
+        state.owner = epoch;
         Ok(())
+    }
+
+    fn append_at(&self, epoch: u32, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let mut state = self.lock();
+        state.check_owner(epoch)?;
+        self.write(&mut state, offset, bytes)
     }
 
     fn sync(&self) -> io::Result<()> {

@@ -3,7 +3,10 @@
 //! Invariants:
 //!
 //! * A pair of epoch and sequence number is written at most once with one content: after a failed write
-//!   or sync the journal takes no more records, and every opening has a new epoch.
+//!   or sync the journal takes no more records, and every opening has a new epoch. Every frame carries the epoch of
+//!   its owner, and so does every write to a media: one that several could reach refuses an earlier owner's.
+//! * A record counts as appended when all before it are written: the ring has no hole before
+//!   [`Journal::written_seq`].
 //! * [`Journal::open`] returns a prefix of the records that were appended after its checkpoint, and that
 //!   prefix contains every record for which a sync returned. If it cannot, it fails; it never skips.
 //! * The ring from the record before the last released position to the end of the last record is never
@@ -18,6 +21,7 @@
 //!    checkpoint: [`Journal::next_checkpoint`];
 //! 4. [`Journal::begin`] with that checkpoint. Only then does the journal take records.
 
+mod append;
 mod file;
 mod frame;
 mod history;
@@ -27,11 +31,12 @@ mod memory;
 mod part;
 mod replay;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+pub use append::{Appended, FinishedAppend, Frames, JournalWriter, Place};
 pub use file::FileMedia;
 pub use history::History;
 pub use hooked::HookedMedia;
@@ -41,10 +46,9 @@ pub use part::JournalPart;
 pub use replay::JournalReader;
 
 use crate::error::JournalError;
-use crate::record::{Record, RecordRef};
+use crate::record::Record;
 use crate::types::{Checkpoint, Position};
-use frame::{ALIGN, HEADER_BYTES, KIND_WRAP};
-use replay::normalise;
+use frame::{ALIGN, HEADER_BYTES};
 
 /// Bounds of a journal.
 #[derive(Clone, Copy, Debug)]
@@ -70,20 +74,8 @@ impl Default for JournalConfig {
 /// after it overflows. A million records a second reach it in 292 thousand years.
 const SEQ_MAX: u64 = u64::MAX >> 1;
 
-/// A page of the system's cache, on x86-64 and mostly elsewhere.
-const PAGE_BYTES: u64 = 4096;
-
-/// What [`Journal::append`] did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Appended {
-    /// Sequence number of the first record.
-    pub first: u64,
-    /// Sequence number of the last record.
-    pub last: u64,
-}
-
-/// The journal of an opened pool. One owner appends; syncs may run beside appends
-/// ([`Journal::prepare_sync`]).
+/// The journal of an opened pool. Frames are written, and syncs run, beside it ([`JournalWriter::write`],
+/// [`Journal::prepare_sync`]).
 pub struct Journal {
     media: Arc<dyn JournalMedia>,
     config: JournalConfig,
@@ -98,12 +90,15 @@ pub struct Journal {
     before_tail: Option<Before>,
     /// Where the next record goes.
     head: Position,
+    /// Every record up to here is written.
+    written: u64,
+    /// Records that are written behind one that is not: the first, and the number behind the last.
+    ahead: BTreeMap<u64, u64>,
     /// Where the reader looks for each record from `tail.seq` on, in units of alignment.
     offsets: VecDeque<u32>,
     /// Every record up to here is stable.
     stable: u64,
     gate: Arc<SyncGate>,
-    scratch: Vec<u8>,
 }
 
 /// A record that was released, and must stay.
@@ -183,6 +178,14 @@ impl Journal {
             },
             config,
         )?;
+        journal
+            .media
+            .own(epoch)
+            .map_err(|source| JournalError::Io {
+                journal: journal.media.name(),
+                action: "take over the journal",
+                source,
+            })?;
         journal.begun = true;
         Ok(journal)
     }
@@ -208,6 +211,7 @@ impl Journal {
             checkpoint,
         )?;
         journal.head = chain.end;
+        journal.written = chain.end.seq - 1;
         journal.before_tail = chain
             .last
             .zip(checkpoint.last_epoch)
@@ -265,13 +269,14 @@ impl Journal {
             tail: position,
             before_tail: None,
             head: position,
+            written: position.seq - 1,
+            ahead: BTreeMap::new(),
             offsets: VecDeque::new(),
             stable: position.seq - 1,
             gate: Arc::new(SyncGate {
                 lock: Mutex::new(()),
                 failed: AtomicBool::new(false),
             }),
-            scratch: Vec::new(),
         })
     }
 
@@ -281,7 +286,7 @@ impl Journal {
     /// [`Journal::next_checkpoint`].
     ///
     /// # Errors
-    /// [`JournalError::NotBegun`] if it is another one.
+    /// [`JournalError::NotBegun`] if it is another one; [`JournalError::Io`] if the media has a later owner.
     pub fn begin(&mut self, checkpoint: Checkpoint) -> Result<(), JournalError> {
         if self.begun || self.next_checkpoint() != Some(checkpoint) {
             return Err(JournalError::NotBegun {
@@ -292,6 +297,13 @@ impl Journal {
                 ),
             });
         }
+        self.media
+            .own(checkpoint.epoch)
+            .map_err(|source| JournalError::Io {
+                journal: self.media.name(),
+                action: "take over the journal",
+                source,
+            })?;
         self.before_tail = self.last();
         self.epoch = checkpoint.epoch;
         self.tail = self.head;
@@ -362,43 +374,6 @@ impl Journal {
         last.or(self.before_tail)
     }
 
-    /// Appends records in order, with one write (two where the ring wraps). They survive a crash of the
-    /// process when this returns, and a loss of power after a later sync.
-    ///
-    /// # Errors
-    /// [`JournalError::Full`] and [`JournalError::TooLarge`] write nothing and can be cured.
-    /// [`JournalError::Io`] leaves open how much was written; the journal then takes no more records.
-    pub fn append<'r, R>(
-        &mut self,
-        records: impl IntoIterator<Item = R, IntoIter: Clone>,
-    ) -> Result<Appended, JournalError>
-    where
-        R: Into<RecordRef<'r>>,
-    {
-        self.check_usable()?;
-        let first = self.head.seq;
-        let records = records.into_iter().map(Into::into);
-        let count = self.check_room(records.clone())?;
-        self.scratch.clear();
-        let mut scratch = std::mem::take(&mut self.scratch);
-        let result = self.write_records(records, &mut scratch);
-        self.scratch = scratch;
-        if let Err(source) = result {
-            // Of the records that were not written, none may be read back.
-            self.offsets.truncate((first - self.tail.seq) as usize);
-            self.gate.failed.store(true, Ordering::Release);
-            return Err(JournalError::Io {
-                journal: self.media.name(),
-                action: "write a record",
-                source,
-            });
-        }
-        Ok(Appended {
-            first,
-            last: first + count - 1,
-        })
-    }
-
     fn check_usable(&self) -> Result<(), JournalError> {
         if !self.begun {
             return Err(JournalError::NotBegun {
@@ -414,59 +389,6 @@ impl Journal {
         Ok(())
     }
 
-    /// Returns how many records there are, if there is room for all of them.
-    fn check_room<'r>(
-        &self,
-        records: impl Iterator<Item = RecordRef<'r>>,
-    ) -> Result<u64, JournalError> {
-        let mut count = 0;
-        let mut needed = 0;
-        let mut head = self.head.offset;
-        let mut only_durable = true;
-        for record in records {
-            let bytes = record.encoded_len() as u64;
-            let limit = u64::from(self.config.payload_bytes_max);
-            if bytes > limit {
-                return Err(JournalError::TooLarge {
-                    journal: self.media.name(),
-                    bytes,
-                    limit,
-                });
-            }
-            let frame = frame::frame_bytes(bytes);
-            let place = self.place(head, frame);
-            let end = normalise(place + frame, self.ring_bytes);
-            needed += self.distance(head, place) + frame;
-            needed += self.distance(place + frame, end);
-            head = end;
-            count += 1;
-            only_durable &= matches!(record.as_other(), Some(Record::Durable { .. }));
-        }
-        let reserve = if only_durable {
-            0
-        } else {
-            self.config.reserve_bytes
-        };
-        let free = self.free_bytes().saturating_sub(reserve);
-        if needed > free {
-            return Err(JournalError::Full {
-                journal: self.media.name(),
-                needed,
-                free,
-            });
-        }
-        Ok(count)
-    }
-
-    /// Where a frame goes that is written at `head`: there, or at the beginning of the ring.
-    fn place(&self, head: u64, frame: u64) -> u64 {
-        if head + frame <= self.ring_bytes {
-            head
-        } else {
-            0
-        }
-    }
-
     /// Bytes from `from` forward to `to`, around the end of the ring.
     fn distance(&self, from: u64, to: u64) -> u64 {
         if to >= from {
@@ -474,60 +396,6 @@ impl Journal {
         } else {
             self.ring_bytes - from + to
         }
-    }
-
-    fn write_records<'r>(
-        &mut self,
-        records: impl Iterator<Item = RecordRef<'r>>,
-        scratch: &mut Vec<u8>,
-    ) -> io::Result<()> {
-        let mut head = self.head;
-        let mut start = head.offset;
-        for record in records {
-            let frame = frame::frame_bytes(record.encoded_len() as u64);
-            self.offsets.push_back(offset_units(head.offset));
-            if self.place(head.offset, frame) != head.offset {
-                frame::write(
-                    scratch,
-                    (KIND_WRAP, self.epoch, head.seq, self.stable),
-                    |_| {},
-                );
-                self.write(start, scratch)?;
-                head.offset = 0;
-                start = 0;
-            }
-            let fields = (record.kind(), self.epoch, head.seq, self.stable);
-            frame::write(scratch, fields, |out| record.encode(out));
-            head.offset += frame;
-            head.seq += 1;
-            let next = normalise(head.offset, self.ring_bytes);
-            if next != head.offset {
-                self.write(start, scratch)?;
-                head.offset = next;
-                start = next;
-            }
-        }
-        if !scratch.is_empty() {
-            self.write(start, scratch)?;
-        }
-        self.head = head;
-        Ok(())
-    }
-
-    /// Writes frames, with zeros up to the end of the page if that is new and nobody needs what is
-    /// there: a page that the system has dropped from its cache would have to be read first, while the
-    /// append waits.
-    fn write(&self, start: u64, frames: &mut Vec<u8>) -> io::Result<()> {
-        let end = start + frames.len() as u64;
-        let page_end = end.next_multiple_of(PAGE_BYTES);
-        let is_new = page_end - start > PAGE_BYTES || start.is_multiple_of(PAGE_BYTES);
-        let free = self.ring_bytes - self.distance(self.floor(), end);
-        if is_new && page_end <= self.ring_bytes && page_end - end < free {
-            frames.resize((page_end - start) as usize, 0);
-        }
-        let result = self.media.write_at(start, frames);
-        frames.clear();
-        result
     }
 
     /// Makes everything appended so far stable, and returns the last stable sequence number. Blocks;
@@ -540,14 +408,14 @@ impl Journal {
         self.finish_sync(finished)
     }
 
-    /// A sync of everything appended so far, to be run elsewhere; hand its result to
+    /// A sync of everything up to [`Journal::written_seq`], to be run elsewhere; hand its result to
     /// [`Journal::finish_sync`].
     ///
     /// # Errors
-    /// As for [`Journal::append`], except that there is always room.
+    /// As for [`Journal::reserve`], except that there is always room.
     pub fn prepare_sync(&self) -> Result<PendingSync, JournalError> {
         self.check_usable()?;
-        let upto = self.head.seq - 1;
+        let upto = self.written;
         Ok(PendingSync {
             media: Arc::clone(&self.media),
             gate: Arc::clone(&self.gate),
@@ -607,7 +475,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Reads what was appended and is not released, up to here; appends may go on meanwhile, a release
+    /// Reads what is written and not released, up to here; appends may go on meanwhile, a release
     /// of what is still to be read may not.
     pub fn reader(&self) -> JournalReader {
         JournalReader::new(
@@ -619,14 +487,17 @@ impl Journal {
                 epoch: self.epoch,
                 last_epoch: self.before_tail.map(|before| before.epoch),
             },
-            self.head.seq,
+            self.written + 1,
         )
     }
 
     /// What of the journal is needed to open the pool as it is at this moment: everything that is not
     /// overwritten before the next [`Journal::release`].
     pub fn needed(&self) -> JournalPart {
-        let (start, end) = (self.floor(), self.head.offset);
+        let start = self.floor();
+        let end = self
+            .position_of(self.written + 1)
+            .map_or(start, |end| end.offset);
         let ranges = match start <= end {
             true => vec![(start, end)],
             false => vec![(start, self.ring_bytes), (0, end)],
@@ -658,7 +529,7 @@ impl Journal {
         })
     }
 
-    /// Sequence number of the last record that was appended or replayed; 0 if there never was one.
+    /// Sequence number of the last record that has a place or was replayed; 0 if there never was one.
     pub fn last_seq(&self) -> u64 {
         self.head.seq - 1
     }

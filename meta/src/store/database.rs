@@ -10,7 +10,7 @@ use rocksdb::{
 use uuid::Uuid;
 
 use super::page;
-use super::rows::{self, KEY_CHECKPOINT, KEY_FORMAT, KEY_TOTALS, VERSION};
+use super::rows::{self, KEY_CHECKPOINT, KEY_FORMAT, KEY_TOTALS, VERSION_PARENTS};
 use crate::codec::CodecError;
 use crate::error::MetaError;
 use crate::types::{Checkpoint, Totals};
@@ -140,7 +140,7 @@ pub(super) fn open(
             return Err(MetaError::WrongVersion {
                 path: dir.to_path_buf(),
                 found: u64::from(found),
-                supported: u64::from(VERSION),
+                supported: u64::from(VERSION_PARENTS),
             });
         }
     }

@@ -9,7 +9,9 @@ use super::{LoadVisitor, Store};
 use crate::batch::{Batch, HintChange, check_progress, resolve_block, resolve_volume};
 use crate::error::MetaError;
 use crate::segment::SegmentRow;
-use crate::types::{BlockRow, Checkpoint, Fingerprint, Mapping, Pba, Totals, VolumeInfo};
+use crate::types::{
+    BlockRow, Checkpoint, Fingerprint, MapId, MapInfo, Mapping, Pba, Totals, VolumeInfo,
+};
 
 /// How an armed [`MemoryStore`] fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,9 +34,10 @@ pub struct MemoryStore {
 #[derive(Clone)]
 struct State {
     volumes: BTreeMap<u32, VolumeInfo>,
+    maps: BTreeMap<MapId, MapInfo>,
     settings: BTreeMap<String, Vec<u8>>,
     blocks: BTreeMap<Pba, BlockRow>,
-    map: BTreeMap<(u32, u64), Mapping>,
+    map: BTreeMap<(MapId, u64), Mapping>,
     hints: BTreeMap<Fingerprint, Pba>,
     segments: BTreeMap<Pba, SegmentRow>,
     totals: Totals,
@@ -48,6 +51,7 @@ impl Default for State {
     fn default() -> Self {
         Self {
             volumes: BTreeMap::new(),
+            maps: BTreeMap::new(),
             settings: BTreeMap::new(),
             blocks: BTreeMap::new(),
             map: BTreeMap::new(),
@@ -157,12 +161,13 @@ impl State {
 
     fn apply(&mut self, batch: &Batch) -> Result<(), MetaError> {
         check_progress(self.checkpoint, batch)?;
-        for ((volume, sub_block), change) in &batch.map {
-            let stored = self.map.get(&(*volume, *sub_block));
+        for ((map, sub_block), change) in &batch.map {
+            let stored = self.map.get(&(*map, *sub_block));
+            let stored = stored.filter(|mapping| !mapping.is_hole());
             let stored = stored.map(|mapping| mapping.pba);
             if stored != change.old {
                 return Err(MetaError::Inconsistent(format!(
-                    "a record says that sub-block {sub_block} of volume {volume} mapped to {:?}, the \
+                    "a record says that sub-block {sub_block} of map {map} mapped to {:?}, the \
                      store says {stored:?}",
                     change.old
                 )));
@@ -216,13 +221,23 @@ impl State {
             set(&mut self.settings, key.clone(), value.clone());
         }
         for (key, change) in &batch.map {
-            let (before, after) = (change.old.is_some(), change.new.is_some());
+            let (before, after) = change.is_mapped();
             let fits = self.totals.change_mapping(key.0, before, after);
             debug_assert!(
                 fits || batch.totals.is_some(),
                 "more mappings go than there are"
             );
             set(&mut self.map, *key, change.new);
+        }
+        for (id, info) in &batch.maps {
+            if info.is_none() {
+                self.map.retain(|(map, _), mapping| {
+                    let goes = map == id;
+                    debug_assert!(!goes || mapping.is_hole(), "map {id} goes with mappings");
+                    !goes
+                });
+            }
+            set(&mut self.maps, *id, *info);
         }
         if let Some(totals) = &batch.totals {
             self.totals = totals.clone();
@@ -252,11 +267,14 @@ impl Store for MemoryStore {
         for volume in state.volumes.values() {
             visitor.volume(volume.clone());
         }
+        for info in state.maps.values() {
+            visitor.map_row(*info);
+        }
         for (pba, row) in &state.blocks {
             visitor.block(*pba, *row);
         }
-        for ((volume, sub_block), mapping) in &state.map {
-            visitor.map(*volume, *sub_block, *mapping);
+        for ((map, sub_block), mapping) in &state.map {
+            visitor.map(*map, *sub_block, *mapping);
         }
         for (fingerprint, pba) in &state.hints {
             visitor.hint(*fingerprint, *pba);
@@ -270,6 +288,10 @@ impl Store for MemoryStore {
 
     fn volumes(&self) -> Result<Vec<VolumeInfo>, MetaError> {
         Ok(self.lock().volumes.values().cloned().collect())
+    }
+
+    fn maps(&self) -> Result<Vec<MapInfo>, MetaError> {
+        Ok(self.lock().maps.values().copied().collect())
     }
 
     fn settings(&self) -> Result<BTreeMap<String, Vec<u8>>, MetaError> {
@@ -300,13 +322,13 @@ impl Store for MemoryStore {
 
     fn mappings(
         &self,
-        volume: u32,
+        map: MapId,
         first: u64,
         end: u64,
         count_max: usize,
     ) -> Result<Vec<(u64, Mapping)>, MetaError> {
         let state = self.lock();
-        let rows = state.map.range((volume, first)..(volume, end.max(first)));
+        let rows = state.map.range((map, first)..(map, end.max(first)));
         let rows = rows.map(|((_, sub_block), mapping)| (*sub_block, *mapping));
         Ok(rows.take(count_max).collect())
     }

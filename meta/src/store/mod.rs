@@ -23,17 +23,23 @@ use crate::ballast::FolderRoom;
 use crate::batch::Batch;
 use crate::error::MetaError;
 use crate::segment::SegmentRow;
-use crate::types::{BlockRow, Checkpoint, Fingerprint, Mapping, Pba, Totals, VolumeInfo};
+use crate::types::{
+    BlockRow, Checkpoint, Fingerprint, MapId, MapInfo, Mapping, Pba, Totals, VolumeInfo,
+};
 
-/// Receives the rows of a store: all volumes by id, then all blocks by address, then all mappings by
-/// volume and sub-block, then all hints by fingerprint.
+/// Receives the rows of a store: all volumes by id, then all maps that have a row by id, then all blocks by address,
+/// then all mappings by map and sub-block, then all hints by fingerprint.
 pub trait LoadVisitor {
     /// A volume.
     fn volume(&mut self, volume: VolumeInfo);
     /// A block.
     fn block(&mut self, pba: Pba, row: BlockRow);
-    /// A mapping.
-    fn map(&mut self, volume: u32, sub_block: u64, mapping: Mapping);
+    /// A map that has a parent, or had children.
+    fn map_row(&mut self, info: MapInfo) {
+        let _ = info;
+    }
+    /// A mapping, or a hole.
+    fn map(&mut self, map: MapId, sub_block: u64, mapping: Mapping);
     /// A hint.
     fn hint(&mut self, fingerprint: Fingerprint, pba: Pba) {
         let _ = (fingerprint, pba);
@@ -60,6 +66,12 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// As for [`Store::load`].
     fn volumes(&self) -> Result<Vec<VolumeInfo>, MetaError>;
+
+    /// All maps that have a parent, or had children, by id.
+    ///
+    /// # Errors
+    /// As for [`Store::load`].
+    fn maps(&self) -> Result<Vec<MapInfo>, MetaError>;
 
     /// All settings, by key.
     ///
@@ -92,14 +104,14 @@ pub trait Store: Send + Sync {
     /// As for [`Store::load`].
     fn last_block(&self, end: Pba) -> Result<Option<Pba>, MetaError>;
 
-    /// The mappings of a volume from sub-block `first` up to, but not including, `end`: the first
+    /// The mappings and holes of a map itself from sub-block `first` up to, but not including, `end`: the first
     /// `count_max` of them, in order.
     ///
     /// # Errors
     /// As for [`Store::load`].
     fn mappings(
         &self,
-        volume: u32,
+        map: MapId,
         first: u64,
         end: u64,
         count_max: usize,

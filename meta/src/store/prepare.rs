@@ -8,14 +8,15 @@
 use std::path::Path;
 
 use rocksdb::{ColumnFamily, DB, DBPinnableSlice, DEFAULT_COLUMN_FAMILY_NAME, WriteBatch};
+use uuid::Uuid;
 
 use super::database::{HINTS, classify, corrupt};
 use super::page::{self, Content, Row};
-use super::rows::{self, KEY_CHECKPOINT, KEY_TOTALS};
+use super::rows::{self, KEY_CHECKPOINT, KEY_FORMAT, KEY_TOTALS};
 use crate::batch::{Batch, BlockChange, HintChange, MapChange, resolve_block, resolve_volume};
 use crate::codec::CodecError;
 use crate::error::MetaError;
-use crate::types::{BlockRow, Fingerprint, Mapping, Pba, Totals};
+use crate::types::{BlockRow, Fingerprint, MapId, Mapping, Pba, Totals};
 
 /// Pages looked up at a time.
 const LOOKUP_PAGES: usize = 512;
@@ -25,6 +26,7 @@ pub(super) struct Preparation<'a> {
     /// For errors.
     pub(super) dir: &'a Path,
     pub(super) db: &'a DB,
+    pub(super) pool: Uuid,
     pub(super) batch: &'a Batch,
     /// Follows the batch.
     pub(super) totals: &'a mut Totals,
@@ -58,6 +60,7 @@ impl<'a> Preparation<'a> {
         self.volumes(&mut out)?;
         self.settings(&mut out);
         self.mappings(&mut out)?;
+        self.maps(&mut out);
         if let Some(anew) = &self.batch.totals {
             *self.totals = anew.clone();
         }
@@ -149,6 +152,23 @@ impl<'a> Preparation<'a> {
         Ok(())
     }
 
+    /// Comes after the mappings: what is left of a map that goes are holes.
+    fn maps(&self, out: &mut WriteBatch) {
+        for (id, info) in &self.batch.maps {
+            match info {
+                Some(info) => {
+                    out.put(KEY_FORMAT, rows::format(self.pool, true));
+                    out.put(rows::ancestry_key(*id), rows::ancestry(info));
+                }
+                None => {
+                    let (first, end) = rows::map_keys(*id);
+                    out.delete_range(first, end);
+                    out.delete(rows::ancestry_key(*id));
+                }
+            }
+        }
+    }
+
     fn settings(&self, out: &mut WriteBatch) {
         for (key, value) in &self.batch.settings {
             match value {
@@ -160,13 +180,13 @@ impl<'a> Preparation<'a> {
 
     fn mappings(&mut self, out: &mut WriteBatch) -> Result<(), MetaError> {
         let changes = self.batch.map.as_slice();
-        let page_of = |(volume, sub_block): (u32, u64)| (volume, sub_block / page::ENTRIES);
+        let page_of = |(map, sub_block): (MapId, u64)| (map, sub_block / page::ENTRIES);
         let pages: Vec<_> = changes
             .chunk_by(|(a, _), (b, _)| page_of(*a) == page_of(*b))
             .collect();
         for pages in pages.chunks(LOOKUP_PAGES) {
             // A page that was all mapped and is all given back needs no look as well.
-            let is_unclear = |page: &&&[((u32, u64), MapChange)]| {
+            let is_unclear = |page: &&&[((MapId, u64), MapChange)]| {
                 (page.len() as u64) < page::ENTRIES && page.iter().all(|(_, c)| c.new.is_none())
             };
             let unclear = pages.iter().filter(is_unclear);
@@ -187,15 +207,16 @@ impl<'a> Preparation<'a> {
     fn map_page(
         &mut self,
         key: &[u8],
-        changes: &[((u32, u64), MapChange)],
+        changes: &[((MapId, u64), MapChange)],
         stored: Option<Option<DBPinnableSlice<'_>>>,
         out: &mut WriteBatch,
     ) -> Result<(), MetaError> {
         let mut operand = Vec::with_capacity(changes.len() * (1 + Mapping::BYTES));
         let (mut added, mut gone) = (0u64, 0u64);
-        for ((volume, sub_block), change) in changes {
-            let (was, is) = (change.old.is_some(), change.new.is_some());
-            if !self.totals.change_mapping(*volume, was, is) && self.batch.totals.is_none() {
+        for ((map, sub_block), change) in changes {
+            let (was, is_mapped) = change.is_mapped();
+            let is = change.new.is_some();
+            if !self.totals.change_mapping(*map, was, is_mapped) && self.batch.totals.is_none() {
                 return Err(too_few("mappings"));
             }
             let position = page::position(*sub_block);
@@ -378,9 +399,9 @@ fn block(dir: &Path, db: &DB, pba: Pba) -> Result<Option<BlockRow>, MetaError> {
     Ok(row.get(page::position(pba.0)))
 }
 
-fn map_key(changes: &[((u32, u64), MapChange)]) -> [u8; 13] {
-    let (volume, sub_block) = changes.first().map_or((0, 0), |(at, _)| *at);
-    rows::map_key(volume, sub_block)
+fn map_key(changes: &[((MapId, u64), MapChange)]) -> [u8; 13] {
+    let (map, sub_block) = changes.first().map_or((0, 0), |(at, _)| *at);
+    rows::map_key(map, sub_block)
 }
 
 fn too_few(what: &str) -> MetaError {

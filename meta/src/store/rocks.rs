@@ -21,8 +21,8 @@ use super::database::{
 };
 use super::prepare::{HintRows, Preparation, hint_family, look_up, put_hints};
 use super::rows::{
-    self, KEY_CHECKPOINT, KEY_FORMAT, KEY_TOTALS, PREFIX_BLOCK, PREFIX_MAP, PREFIX_SEGMENT,
-    PREFIX_SETTING, PREFIX_VOLUME,
+    self, KEY_CHECKPOINT, KEY_FORMAT, KEY_TOTALS, PREFIX_ANCESTRY, PREFIX_BLOCK, PREFIX_MAP,
+    PREFIX_SEGMENT, PREFIX_SETTING, PREFIX_VOLUME,
 };
 use super::{LoadVisitor, Store};
 use crate::ballast::{Ballast, FolderRoom};
@@ -30,7 +30,9 @@ use crate::batch::{Batch, check_progress};
 use crate::codec::CodecError;
 use crate::error::{MetaError, MetaErrorKind};
 use crate::segment::SegmentRow;
-use crate::types::{BlockRow, Checkpoint, Fingerprint, Mapping, Pba, Totals, VolumeInfo};
+use crate::types::{
+    BlockRow, Checkpoint, Fingerprint, MapId, MapInfo, Mapping, Pba, Totals, VolumeInfo,
+};
 
 /// Bytes read ahead while all rows are loaded.
 const READAHEAD_BYTES: usize = 2 << 20;
@@ -88,7 +90,7 @@ impl RocksStore {
         let db = DB::open_cf_with_opts(&options, dir, families)
             .map_err(|error| classify(dir, "create the metadata store", error))?;
         let mut batch = WriteBatch::default();
-        batch.put(KEY_FORMAT, rows::format(pool));
+        batch.put(KEY_FORMAT, rows::format(pool, false));
         batch.put(KEY_CHECKPOINT, rows::checkpoint(Checkpoint::EMPTY));
         batch.put(KEY_TOTALS, rows::totals(&Totals::default()));
         db.write_opt(batch, &synced())
@@ -283,6 +285,7 @@ impl RocksStore {
             let preparation = Preparation {
                 dir: &self.dir,
                 db,
+                pool: self.pool,
                 batch,
                 totals: &mut totals,
                 hints: HintRows::default(),
@@ -371,6 +374,9 @@ impl Store for RocksStore {
         for info in self.volumes()? {
             visitor.volume(info);
         }
+        for info in self.maps()? {
+            visitor.map_row(info);
+        }
         self.with_db(|db| {
             self.each(db, PREFIX_BLOCK, &mut |key, value| {
                 let blocks = rows::blocks(key, value);
@@ -381,10 +387,10 @@ impl Store for RocksStore {
             })?;
             self.each(db, PREFIX_MAP, &mut |key, value| {
                 let row = rows::parse_map_key(key)
-                    .and_then(|(volume, _)| Ok((volume, rows::mappings(key, value)?)));
-                let (volume, mappings) = row.map_err(|error| self.corrupt("mapping", error))?;
+                    .and_then(|(map, _)| Ok((map, rows::mappings(key, value)?)));
+                let (map, mappings) = row.map_err(|error| self.corrupt("mapping", error))?;
                 for (sub_block, mapping) in mappings {
-                    visitor.map(volume, sub_block, mapping);
+                    visitor.map(map, sub_block, mapping);
                 }
                 Ok(())
             })?;
@@ -421,6 +427,18 @@ impl Store for RocksStore {
             })
         })?;
         Ok(volumes)
+    }
+
+    fn maps(&self) -> Result<Vec<MapInfo>, MetaError> {
+        let mut maps = Vec::new();
+        self.with_db(|db| {
+            self.each(db, PREFIX_ANCESTRY, &mut |key, value| {
+                let info = rows::parse_ancestry(key, value);
+                maps.push(info.map_err(|error| self.corrupt("map", error))?);
+                Ok(())
+            })
+        })?;
+        Ok(maps)
     }
 
     fn settings(&self) -> Result<BTreeMap<String, Vec<u8>>, MetaError> {
@@ -494,7 +512,7 @@ impl Store for RocksStore {
 
     fn mappings(
         &self,
-        volume: u32,
+        map: MapId,
         first: u64,
         end: u64,
         count_max: usize,
@@ -511,7 +529,7 @@ impl Store for RocksStore {
                 found.extend(wanted.take(count_max - found.len()));
                 Ok(found.len() < count_max)
             };
-            let (first, last) = (rows::map_key(volume, first), rows::map_key(volume, last));
+            let (first, last) = (rows::map_key(map, first), rows::map_key(map, last));
             self.pages(db, &first, &last, row)
         })?;
         Ok(found)

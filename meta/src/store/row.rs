@@ -4,26 +4,33 @@ use uuid::Uuid;
 
 use super::{page, rows};
 use crate::codec::CodecError;
-use crate::types::{BlockRow, Checkpoint, Mapping, Pba, Totals, VolumeInfo};
+use crate::types::{BlockRow, Checkpoint, MapId, MapInfo, Mapping, Pba, Totals, VolumeInfo};
 
 /// A row of the store. What the database holds are keys and values that decode to one of these, and
 /// each has only one encoding. (Between a row and what it says there may be changes of a page that RocksDB
 /// has not merged yet: [`Row::merge`].)
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Row {
-    /// The version of the rows (the one that this program knows) and the pool they belong to.
-    Format(Uuid),
+    /// The version of the rows (one that this program knows) and the pool they belong to.
+    Format {
+        /// The pool.
+        pool: Uuid,
+        /// The version is that of rows with maps that have parents.
+        has_parents: bool,
+    },
     /// What the rows stand for.
     Checkpoint(Checkpoint),
     /// A volume.
     Volume(VolumeInfo),
+    /// A map that has a parent, or had children.
+    Ancestry(MapInfo),
     /// The blocks in use of one page: at least one, by address.
     Blocks(Vec<(Pba, BlockRow)>),
-    /// Where the sub-blocks of one page of a volume lie.
+    /// Where the sub-blocks of one page of a map lie.
     Mappings {
-        /// Volume id.
-        volume: u32,
-        /// At least one, by the number of the sub-block in its volume.
+        /// The map.
+        map: MapId,
+        /// At least one, by the number of the sub-block; holes too.
         mappings: Vec<(u64, Mapping)>,
     },
     /// A setting: its key and its value.
@@ -51,21 +58,25 @@ impl Row {
     pub fn decode(key: &[u8], value: &[u8]) -> Result<Self, RowError> {
         Ok(match key.first() {
             _ if key == rows::KEY_FORMAT => match rows::parse_format(value)? {
-                (_, Some(pool)) => Self::Format(pool),
+                (version, Some(pool)) => Self::Format {
+                    pool,
+                    has_parents: version == rows::VERSION_PARENTS,
+                },
                 (_, None) => return Err(CodecError::Field("version").into()),
             },
             _ if key == rows::KEY_TOTALS => Self::Totals(rows::parse_totals(value)?),
             _ if key == rows::KEY_CHECKPOINT => Self::Checkpoint(rows::parse_checkpoint(value)?),
             Some(&rows::PREFIX_VOLUME) => Self::Volume(rows::parse_volume(key, value)?),
+            Some(&rows::PREFIX_ANCESTRY) => Self::Ancestry(rows::parse_ancestry(key, value)?),
             Some(&rows::PREFIX_SETTING) => {
                 let (key, value) = rows::parse_setting(key, value)?;
                 Self::Setting(key, value)
             }
             Some(&rows::PREFIX_BLOCK) => Self::Blocks(rows::blocks(key, value)?.collect()),
             Some(&rows::PREFIX_MAP) => {
-                let (volume, _) = rows::parse_map_key(key)?;
+                let (map, _) = rows::parse_map_key(key)?;
                 let mappings = rows::mappings(key, value)?.collect();
-                Self::Mappings { volume, mappings }
+                Self::Mappings { map, mappings }
             }
             _ => return Err(CodecError::Field("key").into()),
         })
@@ -75,7 +86,11 @@ impl Row {
     #[must_use]
     pub fn encode(&self) -> (Vec<u8>, Vec<u8>) {
         match self {
-            Self::Format(pool) => (rows::KEY_FORMAT.to_vec(), rows::format(*pool)),
+            Self::Format { pool, has_parents } => {
+                let format = rows::format(*pool, *has_parents);
+                (rows::KEY_FORMAT.to_vec(), format)
+            }
+            Self::Ancestry(info) => (rows::ancestry_key(info.id).to_vec(), rows::ancestry(info)),
             Self::Checkpoint(at) => (rows::KEY_CHECKPOINT.to_vec(), rows::checkpoint(*at)),
             Self::Volume(info) => (rows::volume_key(info.id).to_vec(), rows::volume(info)),
             Self::Setting(key, value) => (rows::setting_key(key), value.clone()),
@@ -84,9 +99,9 @@ impl Row {
                 let entries = blocks.iter().map(|(pba, row)| (pba.0, *row));
                 (rows::block_key(first).to_vec(), page_of(entries))
             }
-            Self::Mappings { volume, mappings } => {
+            Self::Mappings { map, mappings } => {
                 let first = mappings.first().map_or(0, |(sub_block, _)| *sub_block);
-                let key = rows::map_key(*volume, first).to_vec();
+                let key = rows::map_key(*map, first).to_vec();
                 (key, page_of(mappings.iter().copied()))
             }
             Self::Totals(totals) => (rows::KEY_TOTALS.to_vec(), rows::totals(totals)),

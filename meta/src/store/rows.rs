@@ -5,14 +5,16 @@
 //! | format     | `f`                                            | version u32, pool uuid                       |
 //! | checkpoint | `c`                                            | sequence number u64, offset u64, epoch u32   |
 //! | volume     | `v`, id u32 big endian                         | as in the journal's record                   |
+//! | map        | `a`, id u32 big endian                         | depth u32, whether it has a parent u8, that  |
+//! |            |                                                | u32                                          |
 //! | setting    | `s`, key                                       | value                                        |
 //! | blocks     | `b`, address / 64 u64 big endian               | a page of: refcount u32 (bit 31: hint leads  |
 //! |            |                                                | here), fingerprint 16 B, CRC-32C u32         |
-//! | mappings   | `m`, volume u32, sub-block / 64 u64, big       | a page of: address u64, CRC-32C u32          |
+//! | mappings   | `m`, map u32, sub-block / 64 u64, big          | a page of: address u64, CRC-32C u32          |
 //! |            | endian                                         |                                              |
 //! | segment    | `g`, address of its first block u64 big endian | state u8, count u8, epoch u32, and count of  |
 //! |            |                                                | drive u16, slot u32                          |
-//! | totals     | `t`                                            | count u32, that many of volume u32 and       |
+//! | totals     | `t`                                            | count u32, that many of map u32 and          |
 //! |            |                                                | mappings u64; count u32, that many of drive  |
 //! |            |                                                | u16 and blocks u64                           |
 //!
@@ -24,27 +26,39 @@
 use std::collections::BTreeMap;
 
 use super::page::{self, Content};
-use crate::codec::{CodecError, Reader, put_volume, take_volume};
+use crate::codec::{CodecError, Reader, put_map_info, put_volume, take_map_info, take_volume};
 use crate::segment::SegmentRow;
 use crate::setting::{SETTING_VALUE_BYTES_MAX, take_key};
-use crate::types::{BlockRow, Checkpoint, Fingerprint, Mapping, Pba, Position, Totals, VolumeInfo};
+use crate::types::{
+    BlockRow, Checkpoint, Fingerprint, MapId, MapInfo, Mapping, Pba, Position, Totals, VolumeInfo,
+};
 use uuid::Uuid;
 
 /// Version of the rows. 2: volumes with or without deduplication. 3: their verify policy, domain and
 /// compression, addresses of fragments, checksums of mappings, totals. 4: blocks and mappings in pages.
 pub(super) const VERSION: u32 = 4;
+/// Version of rows with maps that have parents, from the first fork on: what a program reads that knows nothing of
+/// parents would be wrong. All else is as in [`VERSION`].
+pub(super) const VERSION_PARENTS: u32 = 5;
 
 pub(super) const KEY_FORMAT: &[u8] = b"f";
 pub(super) const KEY_CHECKPOINT: &[u8] = b"c";
 pub(super) const KEY_TOTALS: &[u8] = b"t";
 pub(super) const PREFIX_VOLUME: u8 = b'v';
+pub(super) const PREFIX_ANCESTRY: u8 = b'a';
 pub(super) const PREFIX_SETTING: u8 = b's';
 pub(super) const PREFIX_BLOCK: u8 = b'b';
 pub(super) const PREFIX_MAP: u8 = b'm';
 pub(super) const PREFIX_SEGMENT: u8 = b'g';
 
-pub(super) fn format(pool: Uuid) -> Vec<u8> {
-    let mut out = VERSION.to_le_bytes().to_vec();
+/// `has_parents`: there may be maps with parents.
+pub(super) fn format(pool: Uuid, has_parents: bool) -> Vec<u8> {
+    let version = if has_parents {
+        VERSION_PARENTS
+    } else {
+        VERSION
+    };
+    let mut out = version.to_le_bytes().to_vec();
     out.extend_from_slice(pool.as_bytes());
     out
 }
@@ -53,7 +67,7 @@ pub(super) fn format(pool: Uuid) -> Vec<u8> {
 pub(super) fn parse_format(value: &[u8]) -> Result<(u32, Option<Uuid>), CodecError> {
     let mut reader = Reader::new(value);
     let version = reader.u32()?;
-    if version != VERSION {
+    if ![VERSION, VERSION_PARENTS].contains(&version) {
         return Ok((version, None));
     }
     let pool = Uuid::from_bytes(reader.array()?);
@@ -116,6 +130,27 @@ pub(super) fn parse_volume(key: &[u8], value: &[u8]) -> Result<VolumeInfo, Codec
     Ok(info)
 }
 
+pub(super) fn ancestry_key(id: MapId) -> [u8; 5] {
+    let mut key = [PREFIX_ANCESTRY; 5];
+    key[1..].copy_from_slice(&id.to_be_bytes());
+    key
+}
+
+pub(super) fn ancestry(info: &MapInfo) -> Vec<u8> {
+    let mut out = Vec::new();
+    put_map_info(&mut out, info);
+    out
+}
+
+pub(super) fn parse_ancestry(key: &[u8], value: &[u8]) -> Result<MapInfo, CodecError> {
+    let id = key.get(1..).and_then(|id| id.try_into().ok());
+    let id = id.map(u32::from_be_bytes).ok_or(CodecError::Field("key"))?;
+    let mut reader = Reader::new(value);
+    let info = take_map_info(&mut reader, id)?;
+    reader.end()?;
+    Ok(info)
+}
+
 pub(super) fn setting_key(key: &str) -> Vec<u8> {
     [&[PREFIX_SETTING], key.as_bytes()].concat()
 }
@@ -150,23 +185,33 @@ pub(super) fn parse_block_key(key: &[u8]) -> Result<Pba, CodecError> {
 }
 
 /// Key of the page that a sub-block is in.
-pub(super) fn map_key(volume: u32, sub_block: u64) -> [u8; 13] {
+pub(super) fn map_key(map: MapId, sub_block: u64) -> [u8; 13] {
     let mut key = [PREFIX_MAP; 13];
-    key[1..5].copy_from_slice(&volume.to_be_bytes());
+    key[1..5].copy_from_slice(&map.to_be_bytes());
     key[5..].copy_from_slice(&(sub_block >> page::POSITION_BITS).to_be_bytes());
     key
 }
 
-/// The volume, and the first sub-block of a page.
-pub(super) fn parse_map_key(key: &[u8]) -> Result<(u32, u64), CodecError> {
+/// The keys of all pages of a map: the first one, and the least behind them.
+pub(super) fn map_keys(map: MapId) -> (Vec<u8>, Vec<u8>) {
+    let first = map_key(map, 0);
+    let end = match map.checked_add(1) {
+        Some(next) => map_key(next, 0).to_vec(),
+        None => vec![PREFIX_MAP + 1],
+    };
+    (first.to_vec(), end)
+}
+
+/// The map, and the first sub-block of a page.
+pub(super) fn parse_map_key(key: &[u8]) -> Result<(MapId, u64), CodecError> {
     let mut reader = Reader::new(key);
     if reader.u8()? != PREFIX_MAP {
         return Err(CodecError::Field("key"));
     }
-    let volume = u32::from_be_bytes(reader.array()?);
+    let map = u32::from_be_bytes(reader.array()?);
     let first = parse_page(&mut reader)?;
     reader.end()?;
-    Ok((volume, first))
+    Ok((map, first))
 }
 
 /// The first entry of the page whose number this is.
@@ -248,8 +293,8 @@ pub(super) fn content_bytes(prefix: u8) -> Option<usize> {
 pub(super) fn totals(totals: &Totals) -> Vec<u8> {
     let mut out = Vec::new();
     out.extend_from_slice(&(totals.mapped.len() as u32).to_le_bytes());
-    for (volume, count) in &totals.mapped {
-        out.extend_from_slice(&volume.to_le_bytes());
+    for (map, count) in &totals.mapped {
+        out.extend_from_slice(&map.to_le_bytes());
         out.extend_from_slice(&count.to_le_bytes());
     }
     out.extend_from_slice(&(totals.blocks.len() as u32).to_le_bytes());

@@ -19,12 +19,12 @@ use super::database::{RocksOptions, classify, families, keep_private};
 use super::page::{self, Content};
 use super::rocks::RocksStore;
 use super::rows::{
-    self, KEY_CHECKPOINT, KEY_FORMAT, KEY_TOTALS, PREFIX_BLOCK, PREFIX_MAP, PREFIX_SEGMENT,
-    PREFIX_SETTING, PREFIX_VOLUME,
+    self, KEY_CHECKPOINT, KEY_FORMAT, KEY_TOTALS, PREFIX_ANCESTRY, PREFIX_BLOCK, PREFIX_MAP,
+    PREFIX_SEGMENT, PREFIX_SETTING, PREFIX_VOLUME,
 };
 use crate::codec::CodecError;
 use crate::error::MetaError;
-use crate::types::{BlockRow, Checkpoint, Mapping, Pba, Totals, VolumeInfo};
+use crate::types::{BlockRow, Checkpoint, MapId, MapInfo, Mapping, Pba, Totals, VolumeInfo};
 
 /// Places that cannot be read; behind the last of them, all is in doubt.
 const HOLES_MAX: usize = 10_000;
@@ -51,6 +51,8 @@ pub struct Salvage {
     /// How much the rows are that were read, and how much they say that they are.
     found: Totals,
     totals: Option<Totals>,
+    /// There are, or were, maps with parents.
+    has_parents: bool,
 }
 
 /// Rows that a new store gets besides those that could be read.
@@ -58,10 +60,12 @@ pub struct Salvage {
 pub struct NewRows {
     /// Volumes; `None` is none.
     pub volumes: Vec<(u32, Option<VolumeInfo>)>,
+    /// Maps with a parent, or that had children; `None` is none.
+    pub maps: Vec<(MapId, Option<MapInfo>)>,
     /// Settings; `None` is none.
     pub settings: Vec<(String, Option<Vec<u8>>)>,
-    /// Mappings, by volume and sub-block; `None` is none.
-    pub map: Vec<((u32, u64), Option<Mapping>)>,
+    /// Mappings, by map and sub-block; `None` is none.
+    pub map: Vec<((MapId, u64), Option<Mapping>)>,
     /// Blocks, by address.
     pub blocks: Vec<(Pba, BlockRow)>,
 }
@@ -84,6 +88,7 @@ impl Salvage {
             in_doubt: Vec::new(),
             found: Totals::default(),
             totals: None,
+            has_parents: false,
         };
         let read = salvage.read(damaged, scratch);
         remove(scratch)?;
@@ -217,9 +222,11 @@ impl Salvage {
     fn take(&mut self, key: &[u8], value: &[u8]) -> Result<Option<bool>, MetaError> {
         match key {
             KEY_FORMAT => {
-                if let Ok((_, Some(found))) = rows::parse_format(value)
-                    && found != self.pool
-                {
+                let Ok((version, Some(found))) = rows::parse_format(value) else {
+                    return Ok(None);
+                };
+                self.has_parents = version == rows::VERSION_PARENTS;
+                if found != self.pool {
                     return Err(MetaError::WrongPool {
                         path: self.dir.clone(),
                         found,
@@ -248,12 +255,14 @@ impl Salvage {
             })),
             Some(&PREFIX_MAP) => {
                 let parsed = rows::parse_map_key(key)
-                    .and_then(|(volume, _)| Ok((volume, rows::mappings(key, value)?)));
-                makes_sense(parsed.map(|(volume, mappings)| {
-                    mappings.for_each(|_| self.found.add_mapping(volume));
+                    .and_then(|(map, _)| Ok((map, rows::mappings(key, value)?)));
+                makes_sense(parsed.map(|(map, mappings)| {
+                    let mapped = mappings.filter(|(_, mapping)| !mapping.is_hole());
+                    mapped.for_each(|_| self.found.add_mapping(map));
                 }))
             }
             Some(&PREFIX_VOLUME) => makes_sense(rows::parse_volume(key, value).map(drop)),
+            Some(&PREFIX_ANCESTRY) => makes_sense(rows::parse_ancestry(key, value).map(drop)),
             Some(&PREFIX_SETTING) => makes_sense(rows::parse_setting(key, value).map(drop)),
             Some(&PREFIX_SEGMENT) => makes_sense(rows::parse_segment(key, value).map(drop)),
             _ => false,
@@ -269,14 +278,20 @@ impl Salvage {
 
     /// Whether nothing is known of a mapping, if the rows are all there is.
     #[must_use]
-    pub fn doubts_mapping(&self, volume: u32, sub_block: u64) -> bool {
-        self.doubts(&rows::map_key(volume, sub_block))
+    pub fn doubts_mapping(&self, map: MapId, sub_block: u64) -> bool {
+        self.doubts(&rows::map_key(map, sub_block))
     }
 
     /// Whether rows of volumes may be lost.
     #[must_use]
     pub fn doubts_volumes(&self) -> bool {
         self.doubts_any(PREFIX_VOLUME)
+    }
+
+    /// Whether rows of maps that have parents may be lost.
+    #[must_use]
+    pub fn doubts_maps(&self) -> bool {
+        self.has_parents && self.doubts_any(PREFIX_ANCESTRY)
     }
 
     /// Whether settings may be lost.
@@ -319,6 +334,12 @@ impl Salvage {
                 None => batch.delete(rows::volume_key(*id)),
             }
         }
+        for (id, info) in &new.maps {
+            match info {
+                Some(info) => batch.put(rows::ancestry_key(*id), rows::ancestry(info)),
+                None => batch.delete(rows::ancestry_key(*id)),
+            }
+        }
         for (key, value) in &new.settings {
             match value {
                 Some(value) => batch.put(rows::setting_key(key), value),
@@ -331,9 +352,10 @@ impl Salvage {
             .map(|(pba, row)| (rows::block_key(*pba), pba.0, Some(*row)));
         self.put_pages(&out, &mut batch, blocks)?;
         let map = new.map.iter();
-        let map = map.map(|((volume, at), to)| (rows::map_key(*volume, *at), *at, *to));
+        let map = map.map(|((map, at), to)| (rows::map_key(*map, *at), *at, *to));
         self.put_pages(&out, &mut batch, map)?;
-        batch.put(KEY_FORMAT, rows::format(self.pool));
+        let has_parents = self.has_parents || new.maps.iter().any(|(_, info)| info.is_some());
+        batch.put(KEY_FORMAT, rows::format(self.pool, has_parents));
         batch.put(KEY_CHECKPOINT, rows::checkpoint(checkpoint));
         batch.put(KEY_TOTALS, rows::totals(&Totals::default()));
         self.write(&out, batch)?;

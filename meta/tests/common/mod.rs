@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 
 use meta::{
-    BlockRow, Checkpoint, Compression, Fingerprint, LoadVisitor, MapEntry, Mapping, MetaError,
-    NewBlock, Pba, Record, SettingChanges, Store, VerifyPolicy, VolumeInfo, VolumeState,
+    BlockRow, Checkpoint, Compression, Fingerprint, LoadVisitor, MAP_DEPTH_MAX, MapEntry, MapInfo,
+    Mapping, MetaError, NewBlock, Pba, Record, SettingChanges, Store, VerifyPolicy, VolumeInfo,
+    VolumeState,
 };
 use proptest::prelude::*;
 use rand::{Rng, RngCore};
@@ -48,9 +49,27 @@ pub(crate) fn ranges() -> impl Strategy<Value = Vec<(u64, u64)>> {
     })
 }
 
+/// A volume and its map, which mostly has the same number.
+fn volume_and_map() -> impl Strategy<Value = (u32, u32)> {
+    prop_oneof![any::<u32>().prop_map(|id| (id, id)), any::<(u32, u32)>()]
+}
+
+fn map_info() -> impl Strategy<Value = MapInfo> {
+    (any::<u32>(), any::<u32>(), 1..=MAP_DEPTH_MAX, any::<bool>()).prop_map(
+        |(id, parent, depth, is_root)| match is_root || parent == id {
+            true => MapInfo::root(id),
+            false => MapInfo {
+                id,
+                parent: Some(parent),
+                depth,
+            },
+        },
+    )
+}
+
 pub(crate) fn volume_info() -> impl Strategy<Value = VolumeInfo> {
     (
-        any::<u32>(),
+        volume_and_map(),
         "[a-zé0-9-]{0,60}",
         any::<u32>(),
         any::<u128>(),
@@ -68,7 +87,7 @@ pub(crate) fn volume_info() -> impl Strategy<Value = VolumeInfo> {
     )
         .prop_map(
             |(
-                id,
+                (id, map),
                 name,
                 nsid,
                 uuid,
@@ -87,6 +106,7 @@ pub(crate) fn volume_info() -> impl Strategy<Value = VolumeInfo> {
                     compression,
                     trimming,
                     id,
+                    map,
                     name,
                     nsid,
                     uuid: Uuid::from_u128(uuid),
@@ -120,7 +140,7 @@ pub(crate) fn record() -> impl Strategy<Value = Record> {
             prop::collection::vec(entry, 0..20)
         )
             .prop_map(|(volume, start, entries)| Record::Map {
-                volume,
+                map: volume,
                 start,
                 entries
             }),
@@ -128,7 +148,37 @@ pub(crate) fn record() -> impl Strategy<Value = Record> {
             any::<u32>(),
             prop::collection::vec((any::<u64>(), pba()), 0..20)
         )
-            .prop_map(|(volume, entries)| Record::Unmap { volume, entries }),
+            .prop_map(|(volume, entries)| Record::Unmap {
+                map: volume,
+                entries
+            }),
+        (
+            any::<u32>(),
+            0..u64::MAX - 100,
+            prop::collection::vec(prop::option::of(new_block()), 0..20)
+        )
+            .prop_map(|(map, start, new)| {
+                let entry = |new| MapEntry { old: None, new };
+                Record::Own {
+                    map,
+                    start,
+                    entries: new.into_iter().map(entry).collect(),
+                }
+            }),
+        (
+            any::<u32>(),
+            prop::collection::vec((any::<u64>(), pba()), 0..20)
+        )
+            .prop_map(|(map, entries)| Record::Hide { map, entries }),
+        (map_info(), any::<u32>(), any::<u32>(), volume_info()).prop_map(
+            |(parent, volume, map, clone)| Record::Fork {
+                parent,
+                volume,
+                map,
+                clone,
+            }
+        ),
+        any::<u32>().prop_map(|id| Record::MapGone { id }),
         volume_info().prop_map(Record::VolumeCreate),
         (any::<u32>(), any::<u64>(), ranges()).prop_map(|(id, size_bytes, trimming)| {
             Record::VolumeResize {
@@ -137,6 +187,8 @@ pub(crate) fn record() -> impl Strategy<Value = Record> {
                 trimming,
             }
         }),
+        (any::<u32>(), "[a-z0-9._-]{1,64}")
+            .prop_map(|(id, name)| Record::VolumeRename { id, name }),
         (any::<u32>(), ranges()).prop_map(|(id, ranges)| Record::Trimming { id, ranges }),
         any::<u32>().prop_map(|id| Record::VolumeDelete { id }),
         any::<u32>().prop_map(|id| Record::VolumeGone { id }),
@@ -265,6 +317,7 @@ impl NaivePool {
             domain: String::new(),
             compression: Compression::Off,
             id,
+            map: id,
             name: format!("vol{id}"),
             nsid: id,
             uuid,
@@ -320,7 +373,7 @@ impl NaivePool {
             self.release(old);
         }
         Record::Map {
-            volume,
+            map: volume,
             start,
             entries,
         }
@@ -357,7 +410,10 @@ impl NaivePool {
             self.rows.map.remove(&(volume, *sub_block));
             self.release(*pba);
         }
-        Record::Unmap { volume, entries }
+        Record::Unmap {
+            map: volume,
+            entries,
+        }
     }
 
     /// A reference to a block with some content: one that has it, or a new one.

@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod moments;
+mod owners;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -51,7 +52,7 @@ fn random_record(rng: &mut ChaCha8Rng) -> Record {
         })
         .collect();
     Record::Map {
-        volume: rng.random(),
+        map: rng.random(),
         start: rng.random_range(0..1 << 40),
         entries,
     }
@@ -362,7 +363,7 @@ impl JournalMedia for Sectors {
 /// A record of exactly 512 bytes with its frame.
 fn sector_record(number: u64) -> Record {
     let entries = (0..29).map(|i| (i, Pba(number))).collect();
-    let record = Record::Unmap { volume: 1, entries };
+    let record = Record::Unmap { map: 1, entries };
     assert_eq!(record.encoded_len(), 472);
     record
 }
@@ -372,7 +373,7 @@ fn long_record(number: u64) -> Record {
     let entries = (0..61)
         .map(|i| (i, Pba(if i == 0 { number } else { 7 })))
         .collect();
-    Record::Unmap { volume: 1, entries }
+    Record::Unmap { map: 1, entries }
 }
 
 #[test]
@@ -736,7 +737,7 @@ fn an_opening_reads_a_journal_of_small_writes_a_few_times_and_not_once_for_each(
             new: Some(new),
         };
         let record = Record::Map {
-            volume: 1,
+            map: 1,
             start: number,
             entries: vec![entry],
         };

@@ -218,3 +218,116 @@ impl HostExchange {
         Ok(message)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Challenge, Success1};
+    use super::*;
+
+    const TRANSACTION: u16 = 7;
+    const RANDOM: [[u8; 64]; 2] = [[3; 64], [4; 64]];
+    const SECRET: &str = "DHHC-1:01:vpgzxkS/CQmKUshSUy0pIXpspptwirK1IPMPWeAoJJLDedmC:";
+
+    /// A host that offers SHA-256 with groups, and asks the controller to prove itself.
+    fn host(groups: &[Group]) -> HostExchange {
+        let secret: Secret = Secret::parse(SECRET).unwrap();
+        let keys = HostKeys {
+            hashes: vec![Hash::Sha256],
+            groups: groups.to_vec(),
+            ..HostKeys::new(secret.clone(), Some(secret))
+        };
+        HostExchange::new(Arc::new(keys), "nqn.h", "nqn.s", TRANSACTION)
+    }
+
+    fn challenge(hash: Hash, value: u8) -> Challenge {
+        Challenge {
+            transaction: TRANSACTION,
+            hash,
+            group: Group::Null,
+            sequence: 1,
+            value: vec![value; hash.len()],
+            public: Vec::new(),
+        }
+    }
+
+    fn refused(groups: &[Group], challenge: Challenge) -> &'static str {
+        let message = Message::Challenge(challenge).encode();
+        match host(groups).reply(&message, &RANDOM) {
+            Err(HostAuthError::Wrong(what)) => what,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_hash_or_a_group_that_the_host_did_not_offer_is_refused() {
+        let what = "a hash or group that was not offered";
+        assert_eq!(refused(&[Group::Null], challenge(Hash::Sha384, 1)), what);
+        let groups = [Group::Ffdhe2048];
+        assert_eq!(refused(&groups, challenge(Hash::Sha256, 1)), what);
+        let message = Message::Challenge(challenge(Hash::Sha256, 1)).encode();
+        assert!(host(&[Group::Null]).reply(&message, &RANDOM).is_ok());
+    }
+
+    #[test]
+    fn a_controller_that_gives_back_the_hosts_own_challenge_is_refused() {
+        // Otherwise it could give back the host's own answer, too.
+        let what = "the host's own challenge";
+        assert_eq!(refused(&[Group::Null], challenge(Hash::Sha256, 4)), what);
+    }
+
+    #[test]
+    fn a_message_of_another_transaction_is_refused() {
+        let other = Challenge {
+            transaction: TRANSACTION + 1,
+            ..challenge(Hash::Sha256, 1)
+        };
+        let what = "a message of another transaction";
+        assert_eq!(refused(&[Group::Null], other), what);
+    }
+
+    #[test]
+    fn a_controller_proves_itself_by_the_answer_to_the_hosts_challenge_alone() {
+        for (right, answer) in [(true, true), (false, true), (false, false)] {
+            let mut host = host(&[Group::Null]);
+            let message = Message::Challenge(challenge(Hash::Sha256, 1)).encode();
+            let Ok(Message::Reply(reply)) = host.reply(&message, &RANDOM) else {
+                panic!("no reply");
+            };
+            let (value, sequence) = reply.challenge.unwrap();
+            let secret = Secret::parse(SECRET).unwrap();
+            let exchange = host.exchange(Hash::Sha256);
+            let proof = exchange.answer(Party::Controller, &secret, &value, sequence, None);
+            let mut proof = proof.unwrap().to_vec();
+            if !right {
+                proof[0] ^= 1;
+            }
+            let success = Message::Success1(Success1 {
+                transaction: TRANSACTION,
+                hash_bytes: Hash::Sha256.len() as u8,
+                answer: answer.then_some(proof),
+            });
+            let finished = host.finish(&success.encode());
+            match right {
+                true => assert_eq!(finished, Ok(Some(Message::Success2(TRANSACTION)))),
+                false => assert_eq!(finished, Err(HostAuthError::NotTheController)),
+            }
+        }
+    }
+
+    #[test]
+    fn a_controller_hears_why_the_host_gives_up_unless_it_refused_itself() {
+        let refusal = HostAuthError::Refused(Explanation::Failed);
+        assert_eq!(refusal.to_message(TRANSACTION), None);
+        for (error, explanation) in [
+            (HostAuthError::Wrong("x"), Explanation::IncorrectPayload),
+            (HostAuthError::NotTheController, Explanation::Failed),
+        ] {
+            let failure = Failure {
+                transaction: TRANSACTION,
+                explanation,
+            };
+            let message = error.to_message(TRANSACTION);
+            assert_eq!(message, Some(Message::Failure2(failure)));
+        }
+    }
+}

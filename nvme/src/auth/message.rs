@@ -102,7 +102,7 @@ impl fmt::Display for Explanation {
 pub struct Negotiate {
     /// The transaction, the host's choice.
     pub transaction: u16,
-    /// Secure channel concatenation (SC_C): 0 for none, or [`Negotiate::NEW_TLS_PSK`] and its fellow.
+    /// Secure channel concatenation (SC_C): 0 for none, [`Negotiate::NEW_TLS_PSK`], or [`Negotiate::REPLACE_TLS_PSK`].
     pub secure_channel: u8,
     /// Identifiers of hashes, also unknown ones, as the host prefers them; at most 30. None at all when the
     /// host does not offer DH-HMAC-CHAP.
@@ -611,5 +611,44 @@ mod tests {
             panic!("a negotiation of another protocol can be read");
         };
         assert!(negotiate.hashes.is_empty());
+    }
+
+    #[test]
+    fn a_challenge_with_one_length_that_is_not_its_hashs_or_groups_is_refused() {
+        let (hash, group) = (Hash::from_id(2).unwrap(), Group::from_id(1).unwrap());
+        let challenge = Challenge {
+            transaction: 1,
+            hash,
+            group,
+            sequence: 2,
+            value: vec![3; hash.len()],
+            public: vec![4; group.value_bytes()],
+        };
+        let bytes = Message::Challenge(challenge).encode();
+        assert!(Message::parse(&bytes).is_ok());
+        // The field of each length, and a length that is one too small: no value is missing then.
+        let (value, public) = (hash.len() - 1, group.value_bytes() - 1);
+        for (field, length) in [(6..7, value), (10..12, public)] {
+            let mut wrong = bytes.clone();
+            wrong[field.clone()].copy_from_slice(&length.to_le_bytes()[..field.len()]);
+            assert!(Message::parse(&wrong).is_err(), "bytes {field:?}");
+        }
+    }
+
+    #[test]
+    fn a_negotiation_names_as_many_hashes_and_groups_as_a_descriptor_holds() {
+        let full = Message::Negotiate(Negotiate {
+            transaction: 1,
+            secure_channel: 0,
+            hashes: vec![3; LIST_BYTES],
+            groups: vec![5; LIST_BYTES],
+        });
+        let bytes = full.encode();
+        assert_eq!(Message::parse(&bytes), Ok(full));
+        for count in [2, 3] {
+            let mut more = bytes.clone();
+            more[SHORT_HEADER_BYTES + count] += 1;
+            assert!(Message::parse(&more).is_err(), "byte {count}");
+        }
     }
 }

@@ -236,3 +236,20 @@ impl fmt::Display for Group {
         f.write_str(self.name())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hashes_and_groups_are_found_by_the_names_that_the_kernel_gives_them() {
+        for group in Group::ALL {
+            assert_eq!(Group::from_name(group.name()), Some(group));
+        }
+        for hash in Hash::ALL {
+            assert_eq!(Hash::from_name(hash.name()), Some(hash));
+        }
+        assert_eq!(Group::from_name("ffdhe1024"), None);
+        assert_eq!(Hash::from_name("md5"), None);
+    }
+}

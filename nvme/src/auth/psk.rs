@@ -372,10 +372,15 @@ mod tests {
     #[test]
     fn names_too_long_for_version_0_have_version_1_alone() {
         let configured = ConfiguredPsk::parse(EXAMPLE_256).unwrap();
-        let long = "n".repeat(200);
-        let derive = |version| configured.derive(&long, &long, version, Derivation::Standard);
-        assert_eq!(derive(PskVersion::V0), Ok(None));
-        assert!(derive(PskVersion::V1).unwrap().is_some());
+        let derive = |name_bytes: usize, version| {
+            let long = "n".repeat(name_bytes);
+            configured.derive(HOST, &long, version, Derivation::Standard)
+        };
+        // The context of version 0 is its identity: both names, and ten bytes more.
+        let longest = CONTEXT_BYTES_MAX - "NVMe0R01  ".len() - HOST.len();
+        assert!(derive(longest, PskVersion::V0).unwrap().is_some());
+        assert_eq!(derive(longest + 1, PskVersion::V0), Ok(None));
+        assert!(derive(200, PskVersion::V1).unwrap().is_some());
     }
 
     #[test]

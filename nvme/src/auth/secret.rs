@@ -102,6 +102,7 @@ mod tests {
     fn a_secret_of_nvme_cli_is_read_and_written_back_the_same() {
         let secret = Secret::parse(OF_NVME_CLI).unwrap();
         assert_eq!(secret.to_text().as_str(), OF_NVME_CLI);
+        assert_eq!(secret.transform(), Some(Hash::Sha256));
         assert_eq!(
             Secret::parse(&format!(" {OF_NVME_CLI}\n")),
             Ok(secret),

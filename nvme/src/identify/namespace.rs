@@ -352,6 +352,24 @@ mod tests {
     }
 
     #[test]
+    fn the_upper_bits_of_the_format_in_use_count_with_more_than_16_formats() {
+        let format = |lbads| LbaFormat {
+            ms: 0,
+            lbads,
+            rp: 0,
+        };
+        // Format 10h: bits 3:0 are 0, bits 6:5 are 1.
+        let mut namespace = IdentifyNamespace {
+            flbas: 1 << 5,
+            lbaf: (0..17).map(format).collect(),
+            ..four_kib()
+        };
+        assert_eq!(namespace.lba_format(), Some(format(16)));
+        namespace.lbaf.truncate(16);
+        assert_eq!(namespace.lba_format(), Some(format(0)));
+    }
+
+    #[test]
     fn fields_stand_where_linux_reads_them() {
         let page = four_kib().encode();
         assert_eq!(page[..2], [2, 1]);

@@ -98,5 +98,8 @@ mod tests {
         assert_eq!(digest(&[0xff; 32]), 0x62a8_ab43_u32.to_le_bytes());
         let counting: Vec<u8> = (0..32).collect();
         assert_eq!(digest(&counting), 0x46dd_794e_u32.to_le_bytes());
+        let mut pieces = PieceDigest::default();
+        counting.chunks(7).for_each(|piece| pieces.add(piece));
+        assert_eq!(pieces.value(), digest(&counting));
     }
 }

@@ -88,6 +88,25 @@ fn io_commands_are_as_the_specification_lays_them_out() {
         assert_eq!(command.to_sqe().0, golden.0, "{command:?}");
         assert_eq!(IoCommand::parse(&golden), Ok(command));
     }
+    // And without their flags.
+    let (fua, deallocate) = (false, false);
+    for command in [
+        IoCommand::Write { nsid, range, fua },
+        IoCommand::Read { nsid, range, fua },
+        IoCommand::WriteZeroes {
+            nsid,
+            range,
+            fua,
+            deallocate,
+        },
+        IoCommand::DatasetManagement {
+            nsid,
+            ranges: 0x10,
+            deallocate,
+        },
+    ] {
+        assert_eq!(IoCommand::parse(&command.to_sqe()), Ok(command));
+    }
 }
 
 #[test]
@@ -116,6 +135,16 @@ fn reservation_commands_are_as_the_specification_lays_them_out() {
             0x0e,
             1023,
             1,
+        ),
+        (
+            ReservationCommand::Report {
+                nsid,
+                length: 4096,
+                extended: false,
+            },
+            0x0e,
+            1023,
+            0,
         ),
         (
             // RACQA 2:0, RTYPE 15:8.
@@ -361,4 +390,5 @@ fn descriptors_are_as_the_specification_lays_them_out() {
     assert_eq!(sqe.0[24..40], block);
     sqe.set_cid(0x1234);
     assert_eq!(sqe.0[2..4], [0x34, 0x12]);
+    assert_eq!(sqe.cid(), 0x1234);
 }

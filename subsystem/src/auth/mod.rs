@@ -8,7 +8,7 @@
 //! - A queue that has to authenticate accepts only Authentication Send and Receive, and Disconnect.
 //! - A secret is looked up when an exchange begins. A new secret does not end queues that are authenticated.
 //! - Exchanges are computed on helper threads, a bounded number at a time, so that no reactor waits. Each address has
-//!   one turn at a time, and each queue a bounded number of exchanges a minute.
+//!   one permit at a time, and each queue a bounded number of exchanges a minute.
 //! - Every failure is counted and logged with the host's address. After a few failures within a minute, Connect commands
 //!   of that host from that address are refused for a while ([`Limits`]).
 //! - No secret is logged or shown.
@@ -16,8 +16,8 @@
 mod attempts;
 mod generated;
 mod handshakes;
+mod permits;
 pub(crate) mod queue_auth;
-mod turns;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -31,13 +31,13 @@ use attempts::{Attempts, HeldOff};
 use handshakes::Handshakes;
 pub use handshakes::TlsFigures;
 pub(crate) use handshakes::is_generated;
-use turns::Turns;
+use permits::Permits;
 
 /// The authentication state of a target.
 pub(crate) struct Auth {
     pub(crate) attempts: Attempts<(IpAddr, Nqn)>,
     pub(crate) tls: Handshakes,
-    pub(crate) turns: Arc<Turns>,
+    pub(crate) permits: Arc<Permits>,
     sequence: AtomicU32,
     pub(crate) succeeded: AtomicU64,
     pub(crate) failed: AtomicU64,
@@ -61,7 +61,7 @@ impl Auth {
         Self {
             attempts: Attempts::new(failures_max, window),
             tls: Handshakes::new(failures_max, window, limits.auth_timeout),
-            turns: Arc::default(),
+            permits: Arc::default(),
             sequence: AtomicU32::new(rand_u32()),
             succeeded: AtomicU64::new(0),
             failed: AtomicU64::new(0),

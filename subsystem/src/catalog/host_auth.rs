@@ -12,9 +12,15 @@ pub struct HostAuth {
     /// The host's secret: with it, the host has to authenticate.
     #[serde(default, with = "secret", skip_serializing_if = "Option::is_none")]
     pub dhchap_secret: Option<Secret>,
+    /// Since when it has that secret, in seconds since 1970; `None`: it was stored by a version that did not note it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dhchap_secret_since: Option<u64>,
     /// The controller's secret, for hosts that authenticate the controller too.
     #[serde(default, with = "secret", skip_serializing_if = "Option::is_none")]
     pub dhchap_ctrl_secret: Option<Secret>,
+    /// As [`HostAuth::dhchap_secret_since`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dhchap_ctrl_secret_since: Option<u64>,
     /// Hashes to negotiate, the preferred one first; empty for all.
     #[serde(default, with = "hashes", skip_serializing_if = "Vec::is_empty")]
     pub dhchap_hashes: Vec<Hash>,
@@ -44,6 +50,9 @@ pub struct TlsKey {
     /// ([`nvme::auth::Derivation::Compat`]). Identities of version 1 tell by themselves.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub compat: bool,
+    /// As [`HostAuth::dhchap_secret_since`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<u64>,
 }
 
 fn is_zero(number: &u32) -> bool {
@@ -155,13 +164,16 @@ mod tests {
     fn what_is_kept_reads_back() {
         let auth = HostAuth {
             dhchap_secret: Some(Secret::from_random(Some(Hash::Sha384), &[1; 64])),
+            dhchap_secret_since: Some(1_795_359_855),
             dhchap_ctrl_secret: Some(Secret::from_random(None, &[2; 64])),
+            dhchap_ctrl_secret_since: None,
             dhchap_hashes: vec![Hash::Sha256],
             dhchap_groups: vec![Group::Ffdhe8192, Group::Null],
             tls_keys: vec![TlsKey {
                 id: 3,
                 psk: ConfiguredPsk::from_random(Hash::Sha384, &[3; 64]),
                 compat: true,
+                since: Some(1),
             }],
             tls_keys_made: 3,
             tls_only: true,

@@ -168,6 +168,31 @@ impl SubsystemConfig {
         self.allow_any_host || self.hosts.contains(host)
     }
 
+    /// Whether such a subsystem is possible.
+    ///
+    /// # Errors
+    /// Names what is wrong.
+    pub fn check(&self) -> Result<(), Failure> {
+        let nqn = &self.nqn;
+        check_key(nqn)?;
+        if nqn.is_discovery() || is_unique_discovery_name(nqn) {
+            return Err(Failure::invalid(format!(
+                "'{nqn}' is the name of the discovery service: choose another one"
+            )));
+        }
+        bounded(
+            self.hosts.len(),
+            SUBSYSTEM_HOSTS_MAX,
+            &format!("hosts on the list of subsystem {nqn}"),
+            "subsystem disallow",
+        )?;
+        check_serial(&self.serial)?;
+        for (nsid, namespace) in &self.namespaces {
+            namespace.check(*nsid)?;
+        }
+        Ok(())
+    }
+
     /// The identifier under which it shows a volume.
     #[must_use]
     pub fn nsid_of(&self, volume: Uuid) -> Option<u32> {
@@ -204,6 +229,32 @@ impl NamespaceConfig {
         self.hosts.as_ref().is_none_or(|hosts| hosts.contains(host))
     }
 
+    /// Whether such a namespace is possible.
+    ///
+    /// # Errors
+    /// Names what is wrong.
+    pub fn check(&self, nsid: u32) -> Result<(), Failure> {
+        if nsid == 0 || nsid > NAMESPACES_MAX {
+            return Err(Failure::invalid(format!(
+                "namespace identifier {nsid} is not possible: use 1 to {NAMESPACES_MAX}"
+            )));
+        }
+        if self.ana_group == 0 || self.ana_group > ANA_GROUPS_MAX {
+            return Err(Failure::invalid(format!(
+                "ANA group {} is not possible: use 1 to {ANA_GROUPS_MAX}",
+                self.ana_group
+            )));
+        }
+        let hosts = self.hosts.as_ref().map_or(0, BTreeSet::len);
+        if hosts > NAMESPACE_HOSTS_MAX {
+            return Err(Failure::invalid(format!(
+                "namespace {nsid} has {NAMESPACE_HOSTS_MAX} hosts on its list, and no more are possible: name fewer with \
+                 `onefold namespace set --hosts`"
+            )));
+        }
+        Ok(())
+    }
+
     /// The EUI64: both halves of the volume's UUID, each byte of the one combined with that of the
     /// other by exclusive or, as a locally administered address of one device (bits 1:0 of the first
     /// byte are 10b). Zeros if hosts are told none.
@@ -216,6 +267,23 @@ impl NamespaceConfig {
         let mut eui64: [u8; 8] = std::array::from_fn(|at| uuid[at] ^ uuid[at + 8]);
         eui64[0] = eui64[0] & !1 | 2;
         eui64
+    }
+}
+
+impl HostConfig {
+    /// Whether such a host is possible.
+    ///
+    /// # Errors
+    /// Names what is wrong.
+    pub fn check(&self) -> Result<(), Failure> {
+        check_key(&self.nqn)?;
+        let what = format!("TLS keys of host {}", self.nqn);
+        bounded(
+            self.auth.tls_keys.len(),
+            TLS_KEYS_MAX,
+            &what,
+            "host tls-key remove",
+        )
     }
 }
 
@@ -477,53 +545,41 @@ impl Catalog {
     /// # Errors
     /// Names what is wrong.
     pub fn check(&self) -> Result<(), Failure> {
-        let bounded = |count: usize, max: usize, what: &str, remover: &str| match count > max {
-            true => Err(Failure::invalid(format!(
-                "there are {max} {what}, and no more are possible: take one away with `onefold {remover}`"
-            ))),
-            false => Ok(()),
-        };
         let (subsystems, hosts) = (self.subsystems.len(), self.hosts.len());
         let (ports, referrals) = (self.ports.len(), self.referrals.len());
         bounded(subsystems, SUBSYSTEMS_MAX, "subsystems", "subsystem delete")?;
         bounded(hosts, HOSTS_MAX, "hosts", "host delete")?;
         bounded(ports, PORTS_MAX, "listeners", "listener remove")?;
         bounded(referrals, REFERRALS_MAX, "referrals", "referral remove")?;
-        let names = self.subsystems.keys().chain(self.hosts.keys());
-        for nqn in names {
-            // They are keys in the pool.
-            if !nqn.as_str().bytes().all(|byte| byte.is_ascii_graphic()) {
-                return Err(Failure::invalid(format!(
-                    "'{nqn}' has characters beyond ASCII: choose another name"
-                )));
-            }
-        }
-        for (nqn, host) in &self.hosts {
-            let keys = &host.auth.tls_keys;
-            let what = format!("TLS keys of host {nqn}");
-            bounded(keys.len(), TLS_KEYS_MAX, &what, "host tls-key remove")?;
+        for host in self.hosts.values() {
+            host.check()?;
         }
         for port in self.ports.values() {
             port.check()?;
         }
-        for (nqn, subsystem) in &self.subsystems {
-            if nqn.is_discovery() || is_unique_discovery_name(nqn) {
-                return Err(Failure::invalid(format!(
-                    "'{nqn}' is the name of the discovery service: choose another one"
-                )));
-            }
-            bounded(
-                subsystem.hosts.len(),
-                SUBSYSTEM_HOSTS_MAX,
-                &format!("hosts on the list of subsystem {nqn}"),
-                "subsystem disallow",
-            )?;
-            check_serial(&subsystem.serial)?;
-            for (nsid, namespace) in &subsystem.namespaces {
-                check_namespace(*nsid, namespace)?;
-            }
+        for subsystem in self.subsystems.values() {
+            subsystem.check()?;
         }
         Ok(())
+    }
+}
+
+fn bounded(count: usize, max: usize, what: &str, remover: &str) -> Result<(), Failure> {
+    match count > max {
+        true => Err(Failure::invalid(format!(
+            "there are {max} {what}, and no more are possible: take one away with `onefold {remover}`"
+        ))),
+        false => Ok(()),
+    }
+}
+
+/// Names of subsystems and hosts are keys in the pool.
+fn check_key(nqn: &Nqn) -> Result<(), Failure> {
+    match nqn.as_str().bytes().all(|byte| byte.is_ascii_graphic()) {
+        true => Ok(()),
+        false => Err(Failure::invalid(format!(
+            "'{nqn}' has characters beyond ASCII: choose another name"
+        ))),
     }
 }
 
@@ -533,28 +589,6 @@ fn check_serial(serial: &str) -> Result<(), Failure> {
         return Err(Failure::invalid(format!(
             "'{}' is no serial number: use 1 to 20 printable ASCII characters without blanks",
             serial.escape_debug()
-        )));
-    }
-    Ok(())
-}
-
-fn check_namespace(nsid: u32, namespace: &NamespaceConfig) -> Result<(), Failure> {
-    if nsid == 0 || nsid > NAMESPACES_MAX {
-        return Err(Failure::invalid(format!(
-            "namespace identifier {nsid} is not possible: use 1 to {NAMESPACES_MAX}"
-        )));
-    }
-    if namespace.ana_group == 0 || namespace.ana_group > ANA_GROUPS_MAX {
-        return Err(Failure::invalid(format!(
-            "ANA group {} is not possible: use 1 to {ANA_GROUPS_MAX}",
-            namespace.ana_group
-        )));
-    }
-    let hosts = namespace.hosts.as_ref().map_or(0, BTreeSet::len);
-    if hosts > NAMESPACE_HOSTS_MAX {
-        return Err(Failure::invalid(format!(
-            "namespace {nsid} has {NAMESPACE_HOSTS_MAX} hosts on its list, and no more are possible: name fewer with \
-             `onefold namespace set --hosts`"
         )));
     }
     Ok(())

@@ -336,10 +336,10 @@ async fn compute<Q: Queue, T: Send + 'static>(
 ) -> Result<T, Explanation> {
     let queue = &command.queue;
     let address = queue.controller.peer.ip();
-    let turn = queue.target.auth.turns.take(address).await;
+    let permit = queue.target.auth.permits.take(address).await;
     let work = move || {
         let result = work();
-        drop(turn);
+        drop(permit);
         result
     };
     reactor::unblock(work).await.map_err(|error| {
@@ -396,6 +396,7 @@ fn note_failure<Q: Queue>(command: &Command<Q>, explanation: Explanation, how: &
         warn,
         "authentication failed",
         controller.peer.ip(),
+        event = "refused",
         host = %controller.host.nqn,
         peer = %controller.peer,
         qid = queue.handle.qid,

@@ -439,6 +439,7 @@ mod tests {
     fn info(lba_bytes: u32) -> VolumeInfo {
         VolumeInfo {
             id: 1,
+            map: 1,
             name: "vol0".into(),
             nsid: 1,
             uuid: Uuid::from_u128(1),

@@ -55,7 +55,7 @@ pub(crate) async fn run<Q: Queue>(command: &Command<Q>) -> Outcome {
                 .volume
                 .write_zeroes(place.offset, place.len, fua || write_through(command))
                 .await?;
-            command.queue.counters.count_write(0);
+            command.queue.count_write(&volume, 0);
             Ok(Success::default())
         }
         IoCommand::DatasetManagement {
@@ -140,7 +140,7 @@ async fn read<Q: Queue>(command: &Command<Q>, nsid: u32, range: LbaRange, fua: b
         // What was read must be on stable media before the host sees it.
         volume.volume.flush().await?;
     }
-    command.queue.counters.count_read(len as u64);
+    command.queue.count_read(&volume, len as u64);
     Ok(Success {
         result: 0,
         data: Some((buffer, len)),
@@ -155,7 +155,7 @@ async fn write<Q: Queue>(command: &Command<Q>, nsid: u32, range: LbaRange, fua: 
         .write(offset, buffer, fua || write_through(command))
         .await;
     result?;
-    command.queue.counters.count_write(len as u64);
+    command.queue.count_write(&volume, len as u64);
     Ok(Success::default())
 }
 
@@ -191,7 +191,7 @@ async fn write_uncorrectable<Q: Queue>(
         return Err(Fault::field(Status::INVALID_FIELD, NLB_AT));
     }
     volume.volume.mark_unreadable(offset, len).await?;
-    command.queue.counters.count_write(0);
+    command.queue.count_write(&volume, 0);
     Ok(Success::default())
 }
 

@@ -6,15 +6,17 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use dedup::{Stage, Stopwatch};
 use nvme::{Cqe, Sqe, Status};
 use reactor::Buffer;
 
 use super::retry;
 use crate::connected_queue::ConnectedQueue;
 use crate::controller::error_log::ErrorEntry;
-use crate::controller::in_flight::{Interrupted, Turn};
+use crate::controller::in_flight::{Interrupted, Period};
 use crate::lock::lock;
 use crate::queue::Queue;
+use crate::trace::TracedCommand;
 
 /// The parameter error location of an error that no field of the command caused.
 pub(crate) const NO_LOCATION: u16 = 0xffff;
@@ -143,7 +145,9 @@ pub(crate) struct Command<Q: Queue> {
     capsule: Option<Q::Capsule>,
     sqe: Sqe,
     /// Held as long as it may touch a volume.
-    turn: Cell<Option<Turn>>,
+    period: Cell<Option<Period>>,
+    /// If somebody watches its host.
+    stopwatch: Option<Rc<Stopwatch>>,
 }
 
 impl<Q: Queue> Command<Q> {
@@ -151,6 +155,8 @@ impl<Q: Queue> Command<Q> {
     pub(crate) fn begin(queue: &Rc<ConnectedQueue<Q>>, capsule: Q::Capsule) -> Option<Self> {
         queue.handle.saw_command();
         let sqe = *Q::sqe(&capsule);
+        let stopwatch = Q::arrived(&capsule)
+            .and_then(|at| queue.target.traces.begin(&queue.controller.host.nqn, at));
         if !queue.in_flight.begin(sqe.cid()) {
             let cqe = Cqe::new(Status::COMMAND_ID_CONFLICT.with_dnr(), 0);
             queue.transport.complete(capsule, cqe, None);
@@ -160,14 +166,26 @@ impl<Q: Queue> Command<Q> {
             queue: queue.clone(),
             capsule: Some(capsule),
             sqe,
-            turn: Cell::new(Some(queue.in_flight.join_turn())),
+            period: Cell::new(Some(queue.in_flight.enter_period())),
+            stopwatch,
         })
     }
 
     /// The command touches no volume any more: nobody has to wait for it.
     pub(crate) fn is_harmless(&self) {
-        if let Some(turn) = self.turn.take() {
-            self.queue.in_flight.leave_turn(turn);
+        if let Some(period) = self.period.take() {
+            self.queue.in_flight.leave_period(period);
+        }
+    }
+
+    /// What somebody who watches it measures its time with.
+    pub(crate) fn stopwatch(&self) -> Option<&Rc<Stopwatch>> {
+        self.stopwatch.as_ref()
+    }
+
+    fn ended(&self, stage: Stage) {
+        if let Some(stopwatch) = &self.stopwatch {
+            stopwatch.ended(stage);
         }
     }
 
@@ -208,10 +226,12 @@ impl<Q: Queue> Command<Q> {
 
     /// Waits for a buffer of that length. This is where a busy target slows hosts down.
     pub(crate) async fn buffer(&self, len: usize) -> Result<Buffer, Fault> {
-        if let Some(buffer) = self.queue.buffers.try_alloc(len) {
-            return Ok(buffer);
-        }
-        self.abortable(self.queue.buffers.alloc(len)).await
+        let buffer = match self.queue.buffers.try_alloc(len) {
+            Some(buffer) => buffer,
+            None => self.abortable(self.queue.buffers.alloc(len)).await?,
+        };
+        self.ended(Stage::Data);
+        Ok(buffer)
     }
 
     /// The first `len` bytes of the host's data.
@@ -231,15 +251,20 @@ impl<Q: Queue> Command<Q> {
         let Some(capsule) = &self.capsule else {
             return Err(Fault::Gone);
         };
-        Ok(self
-            .abortable(self.queue.transport.fetch(capsule, len, buffer))
-            .await??)
+        let fetched = self.abortable(self.queue.transport.fetch(capsule, len, buffer));
+        let buffer = fetched.await??;
+        self.ended(Stage::Data);
+        Ok(buffer)
     }
 
     /// Data that came with the command.
     fn take_data(&self, len: usize) -> Result<Option<Buffer>, Fault> {
         let capsule = self.capsule.as_ref().ok_or(Fault::Gone)?;
-        Ok(self.queue.transport.take_data(capsule, len))
+        let data = self.queue.transport.take_data(capsule, len);
+        if data.is_some() {
+            self.ended(Stage::Data);
+        }
+        Ok(data)
     }
 
     /// Sends `bytes` to the host, which must have room for `room` bytes; the rest is zeros.
@@ -276,7 +301,15 @@ impl<Q: Queue> Command<Q> {
             Err(Fault::Gone) => return,
         };
         self.queue.in_flight.answering(self.sqe.cid());
+        let status = cqe.status;
         self.queue.transport.complete(capsule, cqe, data);
+        if let Some(stopwatch) = &self.stopwatch {
+            stopwatch.ended(Stage::Send);
+            let qid = self.queue.handle.qid;
+            let command = TracedCommand::new(qid, &self.sqe, status, stopwatch);
+            let host = &self.queue.controller.host.nqn;
+            self.queue.target.traces.tell(host, &command);
+        }
     }
 
     /// Adds a retry delay for hosts that honour it.

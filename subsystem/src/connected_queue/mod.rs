@@ -20,7 +20,7 @@ use crate::auth::queue_auth::QueueAuth;
 use crate::catalog::NamespaceConfig;
 use crate::controller::in_flight::InFlight;
 use crate::controller::{Controller, QueueHandle};
-use crate::counters::QueueCounters;
+use crate::counters::{QueueCounters, VolumeCounters};
 use crate::queue::Queue;
 use crate::reservation;
 use crate::target::Target;
@@ -55,6 +55,8 @@ pub(crate) struct KnownVolume {
     pub(crate) config: Arc<NamespaceConfig>,
     /// The ANA state of the controller's path.
     pub(crate) ana: AnaState,
+    /// What this queue does to it.
+    counters: VolumeCounters,
 }
 
 #[derive(Default)]
@@ -72,9 +74,11 @@ impl<Q: Queue> ConnectedQueue<Q> {
         buffers: BufferPool,
         auth: QueueAuth,
     ) -> Rc<Self> {
+        let counters = target.health.enrol(&here());
+        controller.counters.enrol(counters.clone());
         Rc::new(Self {
             auth,
-            counters: target.health.enrol(&here()),
+            counters,
             target,
             controller,
             handle,
@@ -114,9 +118,22 @@ impl<Q: Queue> ConnectedQueue<Q> {
                     reservation::HostId::from_bytes(self.controller.host.id),
                 ),
             },
+            counters: self.target.health.enrol_volume(info.uuid),
         });
         known.volumes.push((nsid, volume.clone()));
         Some(volume)
+    }
+
+    /// Counts a command that has read.
+    pub(crate) fn count_read(&self, volume: &KnownVolume, bytes: u64) {
+        self.counters.count_read(bytes);
+        volume.counters.count_read(bytes);
+    }
+
+    /// Counts a command that has written, with the bytes that came from the host.
+    pub(crate) fn count_write(&self, volume: &KnownVolume, bytes: u64) {
+        self.counters.count_write(bytes);
+        volume.counters.count_write(bytes);
     }
 }
 
@@ -128,5 +145,6 @@ fn here() -> String {
 impl<Q: Queue> Drop for ConnectedQueue<Q> {
     fn drop(&mut self) {
         self.target.health.retire(&self.counters);
+        self.controller.counters.retire(&self.counters);
     }
 }

@@ -27,16 +27,16 @@ pub(crate) struct InFlight {
     used: RefCell<Box<[u64]>>,
     count: Cell<usize>,
     on_none: RefCell<Option<Waker>>,
-    /// Commands that may still touch a volume, by the turn that they began in.
-    turns: [Cell<usize>; 2],
-    /// The turn of commands that begin now.
-    turn: Cell<Turn>,
-    on_turn_over: RefCell<Option<Waker>>,
+    /// Commands that may still touch a volume, by the period that they began in.
+    periods: [Cell<usize>; 2],
+    /// The period of commands that begin now.
+    period: Cell<Period>,
+    on_period_over: RefCell<Option<Waker>>,
 }
 
 /// A period in which commands begin. It ends when somebody waits for all commands so far. Two periods alternate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Turn(bool);
+pub(crate) struct Period(bool);
 
 impl Default for InFlight {
     fn default() -> Self {
@@ -44,9 +44,9 @@ impl Default for InFlight {
             used: RefCell::new(vec![0; CID_WORDS].into_boxed_slice()),
             count: Cell::new(0),
             on_none: RefCell::new(None),
-            turns: Default::default(),
-            turn: Cell::default(),
-            on_turn_over: RefCell::new(None),
+            periods: Default::default(),
+            period: Cell::default(),
+            on_period_over: RefCell::new(None),
         }
     }
 }
@@ -83,39 +83,39 @@ impl InFlight {
     }
 
     /// A command begins that may touch a volume.
-    pub(crate) fn join_turn(&self) -> Turn {
-        let turn = self.turn.get();
-        let count = self.in_turn(turn);
+    pub(crate) fn enter_period(&self) -> Period {
+        let period = self.period.get();
+        let count = self.in_period(period);
         count.set(count.get() + 1);
-        turn
+        period
     }
 
     /// A command can touch no volume any more.
-    pub(crate) fn leave_turn(&self, turn: Turn) {
-        let count = self.in_turn(turn);
+    pub(crate) fn leave_period(&self, period: Period) {
+        let count = self.in_period(period);
         let left = count.get().saturating_sub(1);
         count.set(left);
         if left == 0
-            && turn != self.turn.get()
-            && let Some(waker) = self.on_turn_over.take()
+            && period != self.period.get()
+            && let Some(waker) = self.on_period_over.take()
         {
             waker.wake();
         }
     }
 
-    fn in_turn(&self, turn: Turn) -> &Cell<usize> {
-        &self.turns[usize::from(turn.0)]
+    fn in_period(&self, period: Period) -> &Cell<usize> {
+        &self.periods[usize::from(period.0)]
     }
 
     /// Waits until no command that began before can touch a volume. One at a time.
     pub(crate) async fn earlier_done(&self) {
-        let over = self.turn.get();
-        self.turn.set(Turn(!over.0));
+        let over = self.period.get();
+        self.period.set(Period(!over.0));
         poll_fn(|cx| {
-            if self.in_turn(over).get() == 0 {
+            if self.in_period(over).get() == 0 {
                 return Poll::Ready(());
             }
-            *self.on_turn_over.borrow_mut() = Some(cx.waker().clone());
+            *self.on_period_over.borrow_mut() = Some(cx.waker().clone());
             Poll::Pending
         })
         .await;
@@ -415,14 +415,14 @@ mod tests {
     #[test]
     fn who_waits_for_earlier_commands_does_not_wait_for_later_ones() {
         let commands = InFlight::default();
-        let earlier = commands.join_turn();
-        let harmless = commands.join_turn();
-        commands.leave_turn(harmless);
+        let earlier = commands.enter_period();
+        let harmless = commands.enter_period();
+        commands.leave_period(harmless);
         let mut done = Box::pin(commands.earlier_done());
         assert_eq!((&mut done).now_or_never(), None);
-        let later = commands.join_turn();
+        let later = commands.enter_period();
         assert_eq!((&mut done).now_or_never(), None);
-        commands.leave_turn(earlier);
+        commands.leave_period(earlier);
         assert_eq!(done.now_or_never(), Some(()));
         let mut done = Box::pin(commands.earlier_done());
         assert_eq!(
@@ -430,7 +430,7 @@ mod tests {
             None,
             "the later one is an earlier one now"
         );
-        commands.leave_turn(later);
+        commands.leave_period(later);
         assert_eq!(done.now_or_never(), Some(()));
         assert_eq!(commands.earlier_done().now_or_never(), Some(()));
     }

@@ -30,6 +30,7 @@ use nvme::{Nqn, Status};
 use tokio::sync::{Notify, watch};
 
 use crate::catalog::Catalog;
+use crate::counters::ControllerCounters;
 use crate::limits::{Limits, QueueLimits};
 use crate::lock::lock;
 use crate::reservation::Notifications;
@@ -191,6 +192,8 @@ pub struct Controller {
     pub(crate) known_as: Nqn,
     pub(crate) limits: Limits,
     pub(crate) events: Events,
+    /// What its queues did.
+    pub(crate) counters: ControllerCounters,
     pub(crate) errors: Mutex<ErrorLog>,
     /// The discovery log that the host is reading.
     pub(crate) discovery: Mutex<Option<DiscoveryReading>>,
@@ -263,6 +266,7 @@ impl Controller {
             known_as: new.known_as,
             limits: new.limits,
             events,
+            counters: ControllerCounters::default(),
             errors: Mutex::default(),
             discovery: Mutex::default(),
             reservations: Notifications::default(),

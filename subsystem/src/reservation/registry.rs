@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use dedup::{Engine, EngineError};
-use futures_util::lock::Mutex as TurnMutex;
+use futures_util::lock::Mutex as AsyncMutex;
 use nvme::Nqn;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -44,7 +44,7 @@ pub(crate) struct Registry {
 pub(crate) struct Shared {
     volume: Uuid,
     /// Held while they are changed.
-    turn: TurnMutex<()>,
+    changing: AsyncMutex<()>,
     now: Mutex<Arc<Reservations>>,
     /// Rises with every change, after it.
     generation: AtomicU64,
@@ -138,7 +138,7 @@ impl Shared {
     fn new(volume: Uuid, reservations: Reservations, is_stored: bool) -> Self {
         Self {
             volume,
-            turn: TurnMutex::new(()),
+            changing: AsyncMutex::new(()),
             now: Mutex::new(Arc::new(reservations)),
             generation: AtomicU64::new(1),
             is_stored: AtomicBool::new(is_stored),
@@ -159,7 +159,7 @@ impl Shared {
         engine: &Engine,
         change: impl FnOnce(&mut Reservations) -> Result<T, E>,
     ) -> Result<T, E> {
-        let _turn = self.turn.lock().await;
+        let _changing = self.changing.lock().await;
         let mut next = Reservations::clone(&self.now());
         let result = change(&mut next)?;
         let persists = next.persists();

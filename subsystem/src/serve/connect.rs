@@ -158,6 +158,7 @@ pub(crate) async fn join<Q: Queue>(
             warn,
             "Connect was refused",
             info.peer.ip(),
+            event = "refused",
             host,
             subsystem,
             peer = %info.peer,

@@ -94,6 +94,7 @@ pub async fn serve_queue<Q: Queue>(target: Arc<Target>, transport: Q) {
             info,
             "host gone",
             info.peer.ip(),
+            event = "detach",
             host = %controller.host.nqn,
             peer = %info.peer,
             cntlid = controller.id,

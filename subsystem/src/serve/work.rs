@@ -97,7 +97,10 @@ async fn run<Q: Queue>(command: Command<Q>) {
         _ if fabrics => fabrics::run(&command).await,
         _ if !queue.controller.is_ready() => Err(Status::COMMAND_SEQUENCE.with_dnr().into()),
         0 => admin::run(&command).await,
-        _ => io::run(&command).await,
+        _ => match command.stopwatch() {
+            None => io::run(&command).await,
+            Some(stopwatch) => dedup::watched(stopwatch.clone(), io::run(&command)).await,
+        },
     };
     let disconnect = fabrics && outcome.is_ok() && fabrics::is_disconnect(command.sqe());
     command.answer(outcome);

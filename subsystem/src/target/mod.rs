@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use dedup::Engine;
 use fabric::{KnownAddresses, TlsMode, Transport, TransportAddress};
-use futures_util::lock::Mutex as TurnMutex;
+use futures_util::lock::Mutex as AsyncMutex;
 use nvme::Nqn;
 use reactor::lock_whole;
 use tokio::sync::watch;
@@ -38,12 +38,13 @@ use crate::controller::saved_features;
 use crate::controller::{Subsystem, SubsystemKind};
 use crate::counters::Health;
 use crate::errors::Failure;
-use crate::figures::{AttachedHost, ReactorFigures, TransportFigures};
+use crate::figures::{AttachedHost, IoFigures, ReactorFigures, TransportFigures};
 use crate::limits::Limits;
 use crate::lock::lock;
 use crate::reservation;
 use crate::target::live_catalog::{LiveCatalog, adopt, differences};
 use crate::target::record::Record;
+use crate::trace::{Trace, Traces};
 
 /// What a target is opened with.
 pub struct TargetParts {
@@ -72,7 +73,8 @@ pub struct Target {
     pub discovery: Arc<Subsystem>,
     pub(crate) engine: Arc<Engine>,
     pub(crate) limits: Limits,
-    pub(crate) health: Health,
+    pub(crate) health: Arc<Health>,
+    pub(crate) traces: Arc<Traces>,
     pub(crate) reservations: reservation::Registry,
     pub(crate) auth: Auth,
     /// Addresses of hosts with a ready admin queue, for the listeners of all reactors.
@@ -84,7 +86,7 @@ pub struct Target {
     generation: AtomicU64,
     served: Mutex<Served>,
     /// Held while the configuration is changed.
-    turn: TurnMutex<()>,
+    changing: AsyncMutex<()>,
     /// Held while it is decided whether a controller's host may have its identifier.
     pub(crate) admitting: Mutex<()>,
     /// Connect commands refused, by transport.
@@ -95,7 +97,7 @@ pub struct Target {
     /// The history of the pool.
     pub(crate) record: Record,
     /// Held while a host's features are saved.
-    pub(crate) saving_features: TurnMutex<()>,
+    pub(crate) saving_features: AsyncMutex<()>,
 }
 
 /// The subsystems of the catalog as they are served, the discovery subsystem left out.
@@ -191,7 +193,8 @@ impl Target {
             discovery: Arc::new(discovery),
             engine,
             limits,
-            health: Health::new(),
+            health: Arc::new(Health::new()),
+            traces: Arc::default(),
             reservations,
             auth: Auth::new(&limits),
             serial,
@@ -199,13 +202,13 @@ impl Target {
             generation: AtomicU64::new(1),
             served: Mutex::new(served),
             known: KnownAddresses::default(),
-            turn: TurnMutex::new(()),
+            changing: AsyncMutex::new(()),
             admitting: Mutex::default(),
             connects_refused: Default::default(),
             hosts_refused: Default::default(),
             stopping: watch::Sender::new(false),
             record,
-            saving_features: TurnMutex::new(()),
+            saving_features: AsyncMutex::new(()),
         });
         let weak = Arc::downgrade(&target);
         target.engine.on_change(Box::new(move |change| {
@@ -220,6 +223,12 @@ impl Target {
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.limits
+    }
+
+    /// The serial number that the default subsystem of a new pool has.
+    #[must_use]
+    pub fn serial(&self) -> &str {
+        &self.serial
     }
 
     /// Addresses of hosts with a ready admin queue, for the listeners of all reactors.
@@ -256,7 +265,7 @@ impl Target {
         &self,
         change: impl FnOnce(&mut Catalog) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let _turn = self.turn.lock().await;
+        let _changing = self.changing.lock().await;
         let mut next = Catalog::clone(&self.catalog());
         let result = change(&mut next)?;
         next.check()?;
@@ -514,8 +523,35 @@ impl Target {
                 transport: controller.transport.to_string(),
                 tls: controller.tls.as_ref().map(|tls| tls.suite.to_string()),
                 queues: controller.io_queue_count(),
+                io: controller.counters.totals().into(),
             })
             .collect()
+    }
+
+    /// What hosts did to a volume since the daemon started.
+    #[must_use]
+    pub fn volume_io(&self, volume: Uuid) -> IoFigures {
+        self.health.of_volume(volume).into()
+    }
+
+    /// What hosts did to all volumes since the daemon started.
+    #[must_use]
+    pub fn io(&self) -> IoFigures {
+        self.health.totals().into()
+    }
+
+    /// Watches the commands of a host from now on; it may come later.
+    ///
+    /// # Errors
+    /// Too many watch already.
+    pub fn trace(&self, host: Nqn) -> Result<Trace, Failure> {
+        self.traces.watch(host)
+    }
+
+    /// How long the daemon runs, in seconds.
+    #[must_use]
+    pub fn uptime_seconds(&self) -> u64 {
+        self.health.seconds()
     }
 }
 

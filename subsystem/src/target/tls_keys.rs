@@ -55,7 +55,7 @@ impl TlsKeys for HostKeyring {
         handshakes.failed.fetch_add(1, Ordering::Relaxed);
         if matches!(failure, TlsFailure::Clear) {
             // Nothing was computed, so the host need not be slowed down.
-            fabric::log_of_peer!(warn, "refused without TLS", peer.ip(), %peer, reason = %failure, "a host was refused");
+            fabric::log_of_peer!(warn, "refused without TLS", peer.ip(), event = "refused", %peer, reason = %failure, "a host was refused");
             return;
         }
         let lately = handshakes.attempts.failed(peer.ip());
@@ -68,7 +68,7 @@ impl TlsKeys for HostKeyring {
             true => "; if the host's nvme-cli is older than 2.14, add its key with --compat",
             false => "",
         };
-        fabric::log_of_peer!(warn, "TLS handshake failed", peer.ip(), %peer, reason = %failure, lately, "a TLS handshake failed{hint}");
+        fabric::log_of_peer!(warn, "TLS handshake failed", peer.ip(), event = "refused", %peer, reason = %failure, lately, "a TLS handshake failed{hint}");
     }
 
     fn holds_off(&self, peer: SocketAddr) -> bool {

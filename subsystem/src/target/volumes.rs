@@ -112,6 +112,7 @@ impl Target {
 
     /// Deletes the namespaces and reservations of a volume that does not exist.
     async fn forget(&self, uuid: Uuid) {
+        self.health.forget_volume(uuid);
         let forget = self.change(|catalog| {
             catalog.forget_volume(uuid);
             Ok(())

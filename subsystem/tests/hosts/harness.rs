@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dedup::{Blocking, Engine, EngineConfig, EngineParts, VolumeSpec};
 use drives::{
@@ -72,6 +72,7 @@ impl Reply {
 /// A command in the queue's hands.
 pub(crate) struct FakeCapsule {
     sqe: Sqe,
+    arrived: Instant,
     data: Vec<u8>,
     /// The data never comes.
     stuck: bool,
@@ -113,6 +114,10 @@ impl Queue for FakeQueue {
 
     fn sqe(capsule: &FakeCapsule) -> &Sqe {
         &capsule.sqe
+    }
+
+    fn arrived(capsule: &FakeCapsule) -> Option<Instant> {
+        Some(capsule.arrived)
     }
 
     fn connected(&self, qid: u16, depth: u16) {
@@ -241,6 +246,7 @@ impl FakeQueue {
         if !state.closed {
             state.ready.push_back(FakeCapsule {
                 sqe,
+                arrived: Instant::now(),
                 data,
                 stuck,
                 reply,

@@ -22,3 +22,4 @@ mod misuse;
 mod reservations;
 mod subsystems;
 mod tls;
+mod trace;

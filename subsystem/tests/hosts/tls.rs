@@ -42,6 +42,7 @@ fn key(number: u8, hash: Hash) -> TlsKey {
         id: number.into(),
         psk: psk(number, hash),
         compat: false,
+        since: None,
     }
 }
 

@@ -12,6 +12,7 @@ use super::discover::DiscoverArgs;
 use super::doctor::DoctorArgs;
 use super::drive::DriveCommand;
 use super::estimate::EstimateArgs;
+use super::events::EventsArgs;
 use super::generate::{CompletionsArgs, ManArgs};
 use super::host::HostCommand;
 use super::listener::ListenerCommand;
@@ -21,6 +22,10 @@ use super::reservation::ReservationCommand;
 use super::scrub::ScrubCommand;
 use super::status::StatusArgs;
 use super::subsystem::{NamespaceCommand, ReferralCommand, SubsystemCommand};
+use super::task::TaskCommand;
+use super::token::TokenCommand;
+use super::top::TopArgs;
+use super::trace::TraceArgs;
 use super::volume::VolumeCommand;
 use crate::options::{POOL_VARIABLE, ServeArgs};
 
@@ -48,7 +53,7 @@ pub struct Cli {
 pub enum Command {
     /// Open a pool and serve its volumes to hosts, in the foreground
     Serve(Box<ServeArgs>),
-    /// Check, print and reload the configuration file of `onefold serve`
+    /// Check and reload the file of `onefold serve`; export and import what is configured in a pool
     #[command(subcommand)]
     Config(ConfigCommand),
     /// Create, list, show, resize and delete volumes of a running daemon
@@ -78,11 +83,23 @@ pub enum Command {
     /// Show and clear reservations of a running daemon's volumes
     #[command(subcommand)]
     Reservation(ReservationCommand),
+    /// Make, list and remove tokens for the API of a running daemon over HTTP
+    #[command(subcommand)]
+    Token(TokenCommand),
     /// Show a running daemon's volumes, attached hosts and space
     Status(StatusArgs),
+    /// Show live what volumes, hosts and reactors do
+    Top(TopArgs),
+    /// Show what happened: hosts that came and went, changes and who made them, alerts
+    Events(EventsArgs),
+    /// Show a host's commands live, and where their time goes
+    Trace(TraceArgs),
     /// Read all data of a running daemon in the background, and prove it
     #[command(subcommand)]
     Scrub(ScrubCommand),
+    /// List, show and cancel what a daemon works at for a while
+    #[command(subcommand)]
+    Task(TaskCommand),
     /// Check and repair a pool
     #[command(subcommand)]
     Pool(PoolCommand),

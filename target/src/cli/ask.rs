@@ -149,6 +149,8 @@ fn named<'a>(what: &str, hosts: impl Iterator<Item = &'a AttachedHost>) -> Vec<S
 
 #[cfg(test)]
 mod tests {
+    use api::status::IoFigures;
+
     use super::*;
 
     fn host(number: u8) -> AttachedHost {
@@ -159,6 +161,7 @@ mod tests {
             transport: "tcp".into(),
             tls: None,
             queues: 1,
+            io: IoFigures::default(),
         }
     }
 

@@ -241,7 +241,7 @@ impl TlsArgs {
 }
 
 /// A secret from a file or from standard input.
-fn read_file<T, E: fmt::Display>(
+pub(super) fn read_file<T, E: fmt::Display>(
     path: &Path,
     parse: impl FnOnce(&str) -> Result<T, E>,
 ) -> Result<T, Failure> {
@@ -428,13 +428,21 @@ fn tls_key_table(keys: &[TlsKeyView]) -> String {
                 key.id.to_string(),
                 key.hash.clone(),
                 derivation(key).to_owned(),
+                key.fingerprint.clone(),
+                key.since.clone().unwrap_or_else(|| "-".to_owned()),
             ]
         })
         .collect();
     table(
-        &["KEY", "HASH", "VERSION 0"],
+        &["KEY", "HASH", "VERSION 0", "FINGERPRINT", "SINCE"],
         &rows,
-        &[Align::Right, Align::Left, Align::Left],
+        &[
+            Align::Right,
+            Align::Left,
+            Align::Left,
+            Align::Left,
+            Align::Left,
+        ],
     )
 }
 
@@ -453,6 +461,13 @@ fn kept(hash: &Option<String>) -> String {
         .map_or_else(|| "none".to_owned(), |hash| format!("kept ({hash})"))
 }
 
+/// Which secret that is, and since when.
+fn which(fingerprint: &Option<String>, since: &Option<String>) -> String {
+    let fingerprint = fingerprint.as_ref().map(|it| format!(", fingerprint {it}"));
+    let since = since.as_ref().map(|it| format!(", since {it}"));
+    fingerprint.unwrap_or_default() + &since.unwrap_or_default()
+}
+
 fn any_of(names: &[String]) -> String {
     match names {
         [] => "all".to_owned(),
@@ -466,10 +481,15 @@ fn on_or_off(is_on: bool) -> &'static str {
 
 fn host_text(view: &HostView) -> String {
     format!(
-        "{}\n  secret             {}\n  controller's       {}\n  hashes             {}\n  groups             {}\n  TLS keys           {}\n  TLS only           {}\n",
+        "{}\n  secret             {}{}\n  controller's       {}{}\n  hashes             {}\n  groups             {}\n  TLS keys           {}\n  TLS only           {}\n",
         view.nqn,
         kept(&view.dhchap_secret),
+        which(&view.dhchap_secret_fingerprint, &view.dhchap_secret_since),
         kept(&view.dhchap_ctrl_secret),
+        which(
+            &view.dhchap_ctrl_secret_fingerprint,
+            &view.dhchap_ctrl_secret_since,
+        ),
         any_of(&view.dhchap_hashes),
         any_of(&view.dhchap_groups),
         tls_keys(&view.tls_keys),

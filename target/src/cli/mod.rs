@@ -14,12 +14,14 @@ pub mod discover;
 pub mod doctor;
 pub mod drive;
 pub mod estimate;
+pub mod events;
 pub mod generate;
 mod health;
 pub mod host;
 mod line;
 pub mod listener;
 pub mod perf;
+mod perf_progress;
 pub mod pool;
 mod repair;
 mod reservation;
@@ -28,6 +30,10 @@ mod scrub;
 pub mod status;
 pub mod subsystem;
 mod table;
+pub mod task;
+pub mod token;
+pub mod top;
+pub mod trace;
 pub mod volume;
 
 use std::ffi::OsString;
@@ -41,7 +47,7 @@ use serde_json::json;
 
 use crate::exit::{EXIT_FAILED, EXIT_USAGE, exit_code};
 use crate::logging;
-use crate::output::{print, print_json};
+use crate::output::{print, print_json, print_line};
 use args::Command;
 
 /// Runs the program with the process's arguments.
@@ -67,7 +73,7 @@ pub fn main() -> ExitCode {
         }
     };
     let of_daemon = match &cli.command {
-        Command::Serve(args) => Some(args.log.as_str()),
+        Command::Serve(args) => Some((args.log.as_str(), args.log_format)),
         _ => None,
     };
     if let Err(failure) = logging::start(of_daemon) {
@@ -152,9 +158,14 @@ fn run_command(command: Command) -> Outcome {
         Command::Ana(command) => ana::run(command),
         Command::Reservation(command) => reservation::run(command),
         Command::Listener(command) => listener::run(command),
+        Command::Token(command) => token::run(command),
         Command::Status(args) => status::run(&args),
+        Command::Events(args) => events::run(&args),
+        Command::Top(args) => top::run(&args),
+        Command::Trace(args) => trace::run(&args),
         Command::Pool(command) => pool::run(command),
         Command::Scrub(command) => scrub::run(command),
+        Command::Task(command) => task::run(command),
         Command::Discover(args) => discover::run(&args),
         Command::Perf(args) => perf::run(args),
         Command::Bench(command) => bench::run(command),

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
 
-use bench::perf::{Interrupt, Limit, Options, Pattern, PerfError};
+use bench::perf::{Interrupt, Limit, Options, Pattern, PerfError, Progress};
 use clap::Args;
 use dedup::ErrorKind;
 use fabric::TransportAddress;
@@ -13,7 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::host::{IdentityArgs, TlsArgs};
 use super::run::on_reactor;
-use super::{Exit, Outcome, print, print_json};
+use super::{Exit, Outcome, perf_progress, print, print_json};
 use crate::exit::{EXIT_FAILED, EXIT_INCONSISTENT, EXIT_INTERRUPTED};
 use crate::size::parse_size;
 
@@ -97,11 +97,15 @@ pub struct PerfArgs {
     /// How many percent of the written 4 KiB blocks are zeros
     #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
     pub zero: u8,
+    /// How many percent of each other written 4 KiB block are zeros, so that it compresses (fio's
+    /// buffer_compress_percentage)
+    #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub compress: u8,
     /// Seed of places and content: the same seed repeats the run, content included [default: random]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
     /// Read back and compare what was written. With a pattern that only reads: compare what was written with the
-    /// same --seed before
+    /// same --seed (and --compress) before
     #[arg(long)]
     pub verify: bool,
     /// Over TCP: a CRC-32C for the headers of PDUs
@@ -157,6 +161,7 @@ pub(super) fn run(args: PerfArgs) -> Outcome {
         range_bytes: args.range,
         duplicate_percent: args.dup,
         zero_percent: args.zero,
+        compress_percent: args.compress,
         seed,
         verify: args.verify,
         header_digest: args.header_digest,
@@ -165,6 +170,7 @@ pub(super) fn run(args: PerfArgs) -> Outcome {
         host: args.identity.hostnqn.clone(),
         keys: args.identity.keys()?,
         interrupt: Interrupt::default(),
+        progress: Progress::default(),
     };
     options
         .check_alone()
@@ -178,7 +184,10 @@ pub(super) fn run(args: PerfArgs) -> Outcome {
         .saturating_mul(2)
         .max(PERF_BUFFER_BYTES_MIN);
     on_interrupt(&options.interrupt)?;
-    let report = on_reactor(buffer_bytes, bench::perf::run(&options))?.map_err(|error| {
+    let shown = perf_progress::show(options.progress.clone(), options.limit);
+    let report = on_reactor(buffer_bytes, bench::perf::run(&options));
+    drop(shown);
+    let report = report?.map_err(|error| {
         let failure = match &error {
             PerfError::Options(_) => Failure::invalid(error.to_string()),
             _ => Failure::unavailable(error.to_string()),

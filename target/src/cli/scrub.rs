@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use api::client::Client;
-use api::scrub::{ScrubView, StartScrub};
+use api::scrub::{ScrubSchedule, ScrubView, StartScrub};
 use clap::Subcommand;
 use dedup::{DamageStatus, ScrubPhase, ScrubStatus};
 
@@ -13,6 +13,9 @@ use super::run::converse;
 use super::{Outcome, print, print_json};
 use crate::exit::EXIT_INCONSISTENT;
 use crate::size::{format_human, parse_size};
+
+/// Earlier scrubs that are shown; `--json` has all.
+const RUNS_SHOWN: usize = 5;
 
 /// `onefold scrub ...`
 #[derive(Debug, Subcommand)]
@@ -33,6 +36,28 @@ pub enum ScrubCommand {
     /// Show its progress, and what is damaged: exit 0 no damage known, 2 damage
     #[command(after_help = "Example:\n  onefold scrub status --json")]
     Status {
+        /// The daemon's pool.
+        #[command(flatten)]
+        pool: PoolArg,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Let scrubs begin by themselves, every so many days
+    #[command(
+        after_help = "Examples:\n  onefold scrub schedule --every-days 30 --rate 100M\n  onefold scrub schedule --off\n\n\
+                      Days count from the beginning of the last scrub; if there was none, one begins now."
+    )]
+    Schedule {
+        /// Days from one to the next, 1 to 366
+        #[arg(long, value_name = "N", required_unless_present = "off")]
+        every_days: Option<u16>,
+        /// Bytes per second that they read at most
+        #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "100M")]
+        rate: u64,
+        /// No scrub begins by itself any more
+        #[arg(long, conflicts_with_all = ["every_days", "rate"])]
+        off: bool,
         /// The daemon's pool.
         #[command(flatten)]
         pool: PoolArg,
@@ -62,6 +87,23 @@ pub(super) fn run(command: ScrubCommand) -> Outcome {
             let view = converse(Client::new(&pool.pool).start_scrub(&request))?;
             (view, json, false)
         }
+        ScrubCommand::Schedule {
+            every_days,
+            rate,
+            off: _,
+            pool,
+            json,
+        } => {
+            let client = Client::new(&pool.pool);
+            let view = match every_days {
+                Some(every_days) => converse(client.schedule_scrubs(&ScrubSchedule {
+                    every_days,
+                    rate_bytes_per_second: rate,
+                }))?,
+                None => converse(client.unschedule_scrubs())?,
+            };
+            (view, json, false)
+        }
         ScrubCommand::Status { pool, json } => {
             (converse(Client::new(&pool.pool).scrub())?, json, true)
         }
@@ -81,7 +123,27 @@ pub(super) fn run(command: ScrubCommand) -> Outcome {
 }
 
 fn view_text(view: &ScrubView) -> String {
-    scrub_line(&view.scrub) + &damage_text(&view.damage)
+    let mut text = scrub_line(&view.scrub) + &damage_text(&view.damage);
+    for run in view.history.iter().rev().take(RUNS_SHOWN) {
+        let how = match run.phase {
+            ScrubPhase::Finished => "finished",
+            ScrubPhase::Never | ScrubPhase::Running | ScrubPhase::Stopped => "was stopped",
+        };
+        let _ = writeln!(
+            text,
+            "Scrub of {}: {how} at {}, {} blocks, {} damaged",
+            run.began, run.ended, run.checked_blocks, run.bad_blocks
+        );
+    }
+    if let Some(schedule) = &view.schedule {
+        let rate = format_human(schedule.rate_bytes_per_second);
+        let _ = writeln!(
+            text,
+            "One begins every {} days, at most {rate}/s",
+            schedule.every_days
+        );
+    }
+    text
 }
 
 pub(super) fn scrub_line(scrub: &ScrubStatus) -> String {

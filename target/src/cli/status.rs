@@ -15,6 +15,7 @@ use super::run::converse;
 use super::table::{Align, table};
 use super::{Outcome, print, print_json};
 use crate::size::format_human;
+use crate::time::format_duration;
 
 /// `onefold status`
 #[derive(Debug, Args)]
@@ -62,7 +63,11 @@ pub(super) fn nsid_text(namespaces: &[Shown]) -> String {
 
 /// The table for people. Exact bytes stand beside the rounded figures, so that sums can be checked.
 fn render(status: &Status, detail: &SpaceDetail, pool_dir: &str) -> String {
-    let mut text = format!("onefold {}, pool {pool_dir}\n", status.version);
+    let mut text = format!(
+        "onefold {}, pool {pool_dir}, up {}\n",
+        status.version,
+        format_duration(status.uptime_seconds)
+    );
     text += &verdict_text(&status.health.verdict);
     text.push('\n');
     let pool = &status.pool;
@@ -174,13 +179,20 @@ fn render(status: &Status, detail: &SpaceDetail, pool_dir: &str) -> String {
                     None => h.transport.clone(),
                 },
                 h.queues.to_string(),
+                h.subsystem.clone(),
             ]
         })
         .collect();
     text += &table(
-        &["HOST", "ADDRESS", "TRANSPORT", "QUEUES"],
+        &["HOST", "ADDRESS", "TRANSPORT", "QUEUES", "SUBSYSTEM"],
         &rows,
-        &[Align::Left, Align::Left, Align::Left, Align::Right],
+        &[
+            Align::Left,
+            Align::Left,
+            Align::Left,
+            Align::Right,
+            Align::Left,
+        ],
     );
     text
 }
@@ -235,42 +247,12 @@ fn survey_text(survey: &Survey) -> String {
 
 #[cfg(test)]
 mod tests {
-    use api::volumes::Shown;
-    use serde_json::json;
-    use subsystem::DEFAULT_SUBSYSTEM_NQN;
-
     use super::*;
+    use api::volumes::Shown;
 
     fn example() -> Status {
-        let status = json!({
-            "version": "0.1.0",
-            "pool": {
-                "capacity_bytes": 64u64 << 30,
-                "used_bytes": 4 << 20,
-                "metadata_bytes": 77,
-                "logical_bytes": 12 << 20,
-                "dedup_ratio": 3.0,
-                "compression_saved_bytes": 0,
-                "fingerprint": "blake3",
-            },
-            "volumes": [{
-                "name": "vol0",
-                "nsid": 1,
-                "namespaces": [{"subsystem": DEFAULT_SUBSYSTEM_NQN, "nsid": 1}],
-                "uuid": "6f6e6566-6f6c-4d00-8000-000000000001",
-                "size_bytes": 64u64 << 30,
-                "logical_bytes": 12 << 20,
-            }],
-            "hosts": [{
-                "hostnqn": "nqn.2014-08.org.nvmexpress:uuid:1",
-                "address": "192.0.2.7",
-                "transport": "rdma",
-                "queues": 4,
-            }],
-            "transports": [],
-            "reactors": [],
-        });
-        serde_json::from_value(status).expect("a status")
+        let text = include_str!("../../../api/src/status_example.json");
+        serde_json::from_str(text).expect("a status")
     }
 
     #[test]

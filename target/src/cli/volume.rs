@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use api::client::Client;
-use api::volumes::{CreateVolume, ResizeVolume, VolumeView};
+use api::volumes::{CreateVolume, RenameVolume, ResizeVolume, VolumeView};
 use clap::Subcommand;
 use meta::{Compression, VerifyPolicy};
 use uuid::Uuid;
@@ -91,6 +91,23 @@ pub enum VolumeCommand {
         /// Allow the new size to be smaller: the data behind it is lost
         #[arg(long)]
         shrink: bool,
+        /// The daemon's pool.
+        #[command(flatten)]
+        pool: PoolArg,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Give a volume another name; hosts see no difference
+    #[command(
+        after_help = "Example:\n  onefold volume rename vol0 mail\n\nIts identity, data and namespaces stay. A `serve --volume` of the old name would make a new volume."
+    )]
+    Rename {
+        /// The volume's name
+        name: String,
+        /// Its new name: up to 64 of a-z A-Z 0-9 . _ -
+        #[arg(value_name = "NEW-NAME")]
+        new: String,
         /// The daemon's pool.
         #[command(flatten)]
         pool: PoolArg,
@@ -189,6 +206,16 @@ pub(super) fn run(command: VolumeCommand) -> Outcome {
             };
             let view = converse(Client::new(&pool.pool).resize_volume(&name, &request))?;
             show_volume("resized", &view, json)
+        }
+        VolumeCommand::Rename {
+            name,
+            new,
+            pool,
+            json,
+        } => {
+            let request = RenameVolume { name: new };
+            let view = converse(Client::new(&pool.pool).rename_volume(&name, &request))?;
+            show_volume("renamed", &view, json)
         }
         VolumeCommand::Delete {
             name,

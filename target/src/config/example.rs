@@ -35,7 +35,7 @@ fn entry(key: &Key, arg: &clap::Arg) -> String {
     for paragraph in help.split("\n\n") {
         text += &comment(paragraph);
     }
-    let when = match key.is_applied() {
+    let when = match key.is_live() {
         true => "; a reload applies it",
         false => "",
     };

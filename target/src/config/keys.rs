@@ -50,6 +50,8 @@ pub(crate) struct Key {
     field: &'static str,
     /// Whether two configurations have the same value here.
     pub(crate) is_same: fn(&ServeArgs, &ServeArgs) -> bool,
+    /// Gives the first one the value of the second.
+    pub(crate) take: fn(&mut ServeArgs, &ServeArgs),
     /// What could be there, where the default depends on the machine.
     pub(crate) sample: Option<&'static str>,
 }
@@ -72,9 +74,16 @@ impl Key {
         self.field.rsplit('.').next().unwrap_or(self.field)
     }
 
-    /// Whether a reload applies it; if not, it waits for a restart.
-    pub(crate) fn is_applied(&self) -> bool {
+    /// Whether a reload can apply it; everything else waits for a restart.
+    pub(crate) fn is_live(&self) -> bool {
         APPLIED.contains(&self.field)
+    }
+
+    /// Whether a reload from one to the other applies it. Addresses are added and removed by name: what the
+    /// default stands for depends on the machine and the pool, and is found out at the start.
+    pub(crate) fn is_applied(&self, running: &ServeArgs, wanted: &ServeArgs) -> bool {
+        let by_default = running.listen.is_empty() || wanted.listen.is_empty();
+        self.is_live() && !(self.field == LISTEN && by_default)
     }
 
     /// The option as it stands on a command line, without the dashes before it.
@@ -84,7 +93,7 @@ impl Key {
 }
 
 /// The tables, and what stands in them.
-pub(crate) const TABLES: [(&str, &str); 9] = [
+pub(crate) const TABLES: [(&str, &str); 10] = [
     ("pool", "The pool that is served."),
     ("listen", "Where hosts come in."),
     ("tls", "Protection of connections over TCP."),
@@ -92,12 +101,29 @@ pub(crate) const TABLES: [(&str, &str); 9] = [
     ("timeouts", "How long hosts over TCP are waited for."),
     ("memory", "Memory of the daemon."),
     ("reactors", "Data-plane threads."),
+    (
+        "api",
+        "The pool's control socket, which the command line uses.",
+    ),
     ("http", "HTTP for Prometheus, scripts and browsers."),
     ("log", "What is logged to standard error."),
 ];
 
 /// The fields of [`ServeArgs`] that a reload applies. Everything else is read once, when the daemon starts.
-const APPLIED: [&str; 2] = ["log", "tls"];
+const APPLIED: [&str; 9] = [
+    "log",
+    "tls",
+    "warn_at",
+    LISTEN,
+    "bounds.queue_share",
+    "bounds.host_share",
+    "bounds.handshake_timeout",
+    "bounds.stall_timeout",
+    "bounds.stall_timeout_short",
+];
+
+/// The addresses.
+const LISTEN: &str = "listen";
 
 /// Options that are acts, done once, and not settings.
 pub(crate) const ACTS: [&str; 5] = ["create", "fingerprint", "drive", "volume", "force"];
@@ -117,12 +143,13 @@ macro_rules! key {
             field: stringify!($($field).+),
             sample: $sample,
             is_same: |one, other| one.$($field).+ == other.$($field).+,
+            take: |to, from| to.$($field).+.clone_from(&from.$($field).+),
         }
     };
 }
 
 /// The keys, in the order of [`TABLES`].
-pub(crate) static KEYS: [Key; 28] = [
+pub(crate) static KEYS: [Key; 33] = [
     key!("pool", "dir", Text, pool, sample "\"/srv/pool\""),
     key!("pool", "warn_at", Numbers, warn_at),
     key!("listen", "addresses", Texts, listen, sample "[\"rdma://192.0.2.5:4420\", \"tcp://192.0.2.5:4420\"]"),
@@ -153,9 +180,14 @@ pub(crate) static KEYS: [Key; 28] = [
     key!("memory", "rdma_capsules", Size, bounds.rdma_capsules),
     key!("reactors", "count", Number, reactors, sample "4"),
     key!("reactors", "spin", Time, spin),
+    key!("api", "group", Text, http.api_group, sample "\"onefold\""),
     key!("http", "listen", Text, http.http, sample "\"127.0.0.1:8420\""),
     key!("http", "names", Texts, http.http_name, sample "[\"storage.example.org\"]"),
+    key!("http", "tls_certificate", Text, http.http_tls_certificate, sample "\"/etc/onefold/http.crt\""),
+    key!("http", "tls_key", Text, http.http_tls_key, sample "\"/etc/onefold/http.key\""),
+    key!("http", "clear_text", Switch, http.http_clear_text),
     key!("log", "filter", Text, log),
+    key!("log", "format", Text, log_format),
 ];
 
 /// The keys of a table.

@@ -96,13 +96,14 @@ impl Running {
         let changed = KEYS
             .iter()
             .filter(|key| !(key.is_same)(&self.options, wanted));
-        changed.partition(|key| key.is_applied())
+        changed.partition(|key| key.is_applied(&self.options, wanted))
     }
 
     /// Takes over what was applied. What waits stays as it runs: the next reload names it again.
-    pub(crate) fn applied(&mut self, wanted: &ServeArgs) {
-        self.options.log.clone_from(&wanted.log);
-        self.options.tls = wanted.tls;
+    pub(crate) fn applied(&mut self, keys: &[&Key], wanted: &ServeArgs) {
+        for key in keys {
+            (key.take)(&mut self.options, wanted);
+        }
     }
 }
 
@@ -143,7 +144,8 @@ mod tests {
         let (at_once, later): (Vec<String>, Vec<String>) =
             (keys(&["tls.mode", "log.filter"]), keys(&["reactors.spin"]));
         assert_eq!(differences(&running, &wanted), (at_once, later.clone()));
-        running.applied(&wanted);
+        let (applied, _) = running.differences(&wanted);
+        running.applied(&applied, &wanted);
         assert_eq!(differences(&running, &wanted), (Vec::new(), later));
         let as_it_was = args(&["--buffers=64M", "--log=warn", "--tls=required"]);
         assert_eq!(differences(&running, &as_it_was), (Vec::new(), Vec::new()));

@@ -1,24 +1,46 @@
 //! The options of `onefold serve` for its HTTP listener.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use clap::Args;
 
-/// Where Prometheus, scripts and browsers come in.
+use super::parse_switch;
+
+/// Where administrators, Prometheus, scripts and browsers come in.
 #[derive(Clone, Debug, Default, PartialEq, Args)]
-#[command(next_help_heading = "HTTP")]
+#[command(next_help_heading = "API")]
 pub struct HttpArgs {
-    /// Answer HTTP at this address: /healthz and /metrics [default: nowhere]
+    /// A group whose members may use the pool's control socket [default: nobody but the daemon's user]
     ///
-    /// An address of this machine alone, such as 127.0.0.1:8420.
+    /// They may look at everything, make and attach volumes, scrub and check. What takes something from somebody is left
+    /// to root and the daemon's user.
+    #[arg(long, value_name = "GROUP", hide_short_help = true)]
+    pub api_group: Option<String>,
+    /// Answer HTTP at this address: the API, /healthz and /metrics [default: nowhere]
+    ///
+    /// Programs of this machine read /healthz and /metrics without a token, everything else needs one (`onefold token
+    /// create`). An address that other machines can reach needs TLS too.
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
     pub http: Option<SocketAddr>,
     /// A name by which requests over HTTP may call this machine (repeatable) [default: its host name]
     ///
     /// Its addresses and localhost are always known. Requests for other names are refused: a page of another site
     /// could have sent them through the browser of somebody here.
-    #[arg(long = "http-name", value_name = "NAME")]
+    #[arg(long = "http-name", value_name = "NAME", hide_short_help = true)]
     pub http_name: Vec<String>,
+    /// Certificate of the HTTP listener, with those that lead to its authority behind it: a file in PEM
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    pub http_tls_certificate: Option<PathBuf>,
+    /// Its key: a file in PEM
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    pub http_tls_key: Option<PathBuf>,
+    /// Answer other machines without TLS
+    ///
+    /// Whoever can read the network between them then has the tokens that they send. For a network that is protected
+    /// otherwise.
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "on|off", value_parser = parse_switch, default_value = "off", default_missing_value = "on", action = clap::ArgAction::Set, hide_default_value = true, hide_short_help = true)]
+    pub http_clear_text: bool,
 }
 
 /// Parses where to listen.

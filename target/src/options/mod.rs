@@ -16,7 +16,7 @@ use dedup::METADATA_CACHE_BYTES_MIN;
 use fabric::{TlsMode, TransportAddress};
 use meta::{FingerprintFunction, UnknownFingerprintFunction};
 
-use crate::logging::{LOG_VARIABLE, parse_filter};
+use crate::logging::{LOG_VARIABLE, LogFormat, parse_filter};
 use crate::size::parse_size;
 use crate::time::parse_spin;
 
@@ -146,6 +146,9 @@ pub struct ServeArgs {
     /// A level, and behind commas levels of parts, such as info,dedup=debug. ONEFOLD_LOG is the same as a variable.
     #[arg(long, value_name = "FILTER", default_value = "info", value_parser = parse_filter, env = LOG_VARIABLE, hide_env = true, help_heading = MACHINE_HEADING)]
     pub log: String,
+    /// How it is written: as text, or as JSON, one object a line
+    #[arg(long, value_name = "FORMAT", default_value = "text", hide_possible_values = true, help_heading = MACHINE_HEADING)]
+    pub log_format: LogFormat,
     /// What hosts may take.
     #[command(flatten)]
     pub bounds: BoundsArgs,

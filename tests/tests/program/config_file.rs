@@ -1,13 +1,16 @@
 //! The configuration file, from its example to its reload.
 
 use std::fs::{self, File};
+use std::io::Read;
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::harness::{Daemon, Pool, fails, json as answer, onefold, run, succeeds, wait_for};
+use super::harness::{Daemon, Load, Pool, fails, json as answer, onefold, run, succeeds, wait_for};
 
 /// A pool, its file and its log.
 struct Node {
@@ -170,6 +173,101 @@ fn a_reload_applies_what_can_change_and_names_what_waits() {
         node.has_logged("changed tls.mode; a restart changes memory.buffers")
     });
     succeeds(&["discover", &tcp]);
+    daemon.stop(Signal::TERM);
+}
+
+#[test]
+fn bounds_warnings_and_addresses_change_while_hosts_stay_attached() {
+    let node = Node::new();
+    let pool = &node.pool;
+    let tcp = pool.address.replace("rdma:", "tcp:");
+    let more = tcp.replace(":4420", ":4421");
+    let at = |addresses: &[&str]| format!("addresses = {addresses:?}");
+    let first = at(&[&pool.address, &tcp]);
+    node.write(&[("handshake = \"10s\"", "handshake = \"1h\"")]);
+    let daemon = node.serve(&[]);
+    let load = Load::start(pool, &pool.subsystem(), "nqn.2026-11.x:stays");
+    succeeds(&[
+        "listener",
+        "add",
+        &tcp.replace(":4420", ":4422"),
+        "--pool",
+        pool.dir(),
+    ]);
+
+    node.write(&[
+        ("handshake = \"10s\"", "handshake = \"1s\""),
+        ("queue_share = 16", "queue_share = 8"),
+        ("warn_at = [80, 90, 95]", "warn_at = [1, 2]"),
+        (&first, &at(&[&pool.address, &tcp, &more])),
+    ]);
+    let changed = node.reload();
+    let keys = [
+        "pool.warn_at",
+        "listen.addresses",
+        "limits.queue_share",
+        "timeouts.handshake",
+    ];
+    assert_eq!(changed["applied"], json!(keys), "{changed}");
+    assert_eq!(changed["waiting"], json!([]), "{changed}");
+    pool.load(&[
+        "--rw", "write", "--bs", "128k", "--size", "64M", "--seed", "7",
+    ]);
+    wait_for("a warning at the new level", || {
+        node.has_logged("the pool fills up")
+    });
+    succeeds(&["discover", &more]);
+    // At the first value nobody would close it while this story lasts.
+    for address in [&tcp, &more] {
+        let mut silent =
+            TcpStream::connect(address.trim_start_matches("tcp://")).expect("a connection");
+        let patience = Some(Duration::from_secs(120));
+        silent.set_read_timeout(patience).expect("a limit");
+        assert_eq!(silent.read(&mut [0]).expect("its end"), 0, "{address}");
+    }
+
+    // An address that cannot be changes nothing, also not what stands right beside it.
+    let taken = TcpListener::bind(tcp.replace(":4420", ":4423").trim_start_matches("tcp://"))
+        .expect("free");
+    let taken_at = format!("tcp://{}", taken.local_addr().expect("an address"));
+    node.write(&[
+        (
+            &first,
+            &at(&[
+                &pool.address,
+                &tcp,
+                &tcp.replace(":4420", ":4424"),
+                &taken_at,
+            ]),
+        ),
+        ("filter = \"info\"", "filter = \"error\""),
+    ]);
+    fails(
+        &["config", "reload", "--pool", pool.dir()],
+        69,
+        &[&taken_at],
+    );
+    assert!(
+        !run(&["discover", &tcp.replace(":4420", ":4424")])
+            .status
+            .success()
+    );
+    succeeds(&["discover", &more]);
+
+    node.write(&[(&first, &at(&[&pool.address, &tcp]))]);
+    let changed = node.reload();
+    assert!(
+        changed["applied"]
+            .as_array()
+            .expect("a list")
+            .contains(&json!("listen.addresses")),
+        "{changed}"
+    );
+    assert!(!run(&["discover", &more]).status.success(), "it is removed");
+    succeeds(&["discover", &tcp.replace(":4420", ":4422")]);
+    let hosts = &pool.status()["hosts"];
+    assert_eq!(hosts[0]["hostnqn"], "nqn.2026-11.x:stays", "{hosts}");
+    drop(load);
     daemon.stop(Signal::TERM);
 }
 

@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tests::daemon::text_of;
 
-use crate::harness::{Daemon, NQN, Pool, fails, run, succeeds, wait_for};
+use crate::harness::{Daemon, NQN, Pool, fails, run, succeeds, volumes_of, wait_for};
 
 const MIB: u64 = 1 << 20;
 
@@ -38,9 +38,12 @@ fn a_second_start_finds_the_same_volume_with_the_same_data() {
     let _daemon = pool.serve(&[]);
     let after = pool.status();
     assert_eq!(
-        before["volumes"], after["volumes"],
+        volumes_of(&before),
+        volumes_of(&after),
         "identity, size and use are the same"
     );
+    let reads = |status: &Value| status["volumes"][0]["io"]["read_commands"].as_u64();
+    assert_eq!((reads(&before), reads(&after)), (Some(512), Some(0)));
     assert_eq!(figure(&before, "used_bytes"), figure(&after, "used_bytes"));
     let report = pool.load(&[
         "--rw", "read", "--bs", "128k", "--qd", "8", "--size", "64M", "--seed", "7", "--verify",
@@ -347,6 +350,59 @@ fn a_full_pool_refuses_new_data_and_nothing_else() {
     ]);
     daemon.stop(Signal::TERM);
     pool.is_consistent();
+}
+
+#[test]
+fn a_load_that_compresses_takes_half_of_its_room_and_reads_back() {
+    let pool = Pool::new();
+    let _daemon = pool.serve(&["--create", "1G", "--volume", "vol0=256M,compression=lz4"]);
+    let load = [
+        "--rw",
+        "write",
+        "--bs",
+        "64k",
+        "--qd",
+        "8",
+        "--size",
+        "32M",
+        "--range",
+        "32M",
+        "--seed",
+        "21",
+        "--verify",
+        "--compress",
+        "60",
+    ];
+    pool.load(&load);
+    let (used, written) = (pool.figure("used_bytes"), 32 << 20);
+    // Two contents of 40 % of a block, and what a pack has around them, fit into one block.
+    assert!((written / 2..written * 6 / 10).contains(&used), "{used}");
+    let saved = pool.figure("compression_saved_bytes");
+    assert!((written * 4 / 10..=written / 2).contains(&saved), "{saved}");
+    // Another run knows what lies there by the seed and the share together.
+    let verified = |compress: &str| {
+        let read = [
+            "--rw",
+            "read",
+            "--bs",
+            "64k",
+            "--qd",
+            "8",
+            "--size",
+            "32M",
+            "--range",
+            "32M",
+            "--seed",
+            "21",
+            "--verify",
+            "--compress",
+            compress,
+        ];
+        let report = pool.load_that_may_fail(&read);
+        assert_eq!(report["verify_errors"], 0, "{report:#}");
+        report["verified_blocks"].clone()
+    };
+    assert_eq!((verified("60"), verified("50")), (8192.into(), 0.into()));
 }
 
 #[test]

@@ -98,6 +98,19 @@ pub(crate) fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// The volumes of a status without what hosts did since the daemon started.
+pub(crate) fn volumes_of(status: &Value) -> Vec<Value> {
+    let volumes = status["volumes"].as_array().expect("a list");
+    let mut volumes = volumes.clone();
+    for volume in &mut volumes {
+        let figures = volume
+            .as_object_mut()
+            .and_then(|volume| volume.remove("io"));
+        assert!(figures.is_some(), "no io in {volume}");
+    }
+    volumes
+}
+
 /// A pool folder and how it is served.
 pub(crate) struct Pool {
     _folder: TempDir,

@@ -1,12 +1,16 @@
 //! The HTTP listener, as Prometheus, scripts, browsers and bad guests meet it.
 
+use std::fs::{File, Permissions};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use serde_json::{Value, json};
 
-use super::harness::{Daemon, Pool, wait_for};
+use super::harness::{Daemon, NQN, Pool, fails, json as answer, onefold, succeeds, wait_for};
 
 /// Where the daemon of a pool answers HTTP.
 fn place(pool: &Pool) -> SocketAddr {
@@ -196,5 +200,486 @@ fn what_other_machines_can_reach_is_not_served_in_the_clear() {
         &[&taken, "cannot listen"],
     );
     assert!(!other.dir.exists(), "nothing was made");
+    daemon.stop(Signal::TERM);
+}
+
+/// A request with a token.
+fn ask_as(pool: &Pool, token: &str, request: &str, body: &str) -> String {
+    let length = body.len();
+    let lines = format!(
+        "Authorization: Bearer {token}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n"
+    );
+    let host = place(pool);
+    let head = format!("{request} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{lines}\r\n");
+    exchange(pool, (head + body).as_bytes())
+}
+
+/// A token of that role.
+fn token(pool: &Pool, name: &str, more: &[&str]) -> String {
+    let create = ["token", "create", name, "--pool", pool.dir()];
+    succeeds(&[&create[..], more].concat()).trim().to_owned()
+}
+
+#[test]
+fn a_token_may_do_what_its_role_says_until_it_is_removed_or_expires() {
+    let pool = Pool::new();
+    let log = pool.dir.with_extension("log");
+    let place = place(&pool).to_string();
+    let arguments = ["serve", "--pool", pool.dir(), "--listen", &pool.address];
+    let more = ["--create", "1G", "--http", &place];
+    let daemon = Daemon::start_with(
+        &[&arguments[..], &more[..]].concat(),
+        File::create(&log).expect("a log").into(),
+    );
+    let read = token(&pool, "prometheus", &[]);
+    let operate = token(&pool, "night", &["--role", "operate"]);
+    let admin = token(&pool, "ann", &["--role", "admin", "--expires", "never"]);
+    let brief = token(&pool, "brief", &["--expires", "1s"]);
+    let volume = |name: &str| format!("{{\"name\": \"{name}\", \"size_bytes\": 4194304}}");
+
+    // Without a token, or with what is none: nothing, and nothing is told.
+    for wrong in ["", "x", &read[..read.len() - 1], &read.to_uppercase()] {
+        let answer = ask_as(&pool, wrong, "GET /v1/status", "");
+        has_status(&answer, 401);
+        assert!(answer.contains("www-authenticate: Bearer"), "{answer}");
+        assert!(!answer.contains("vol0"), "{answer}");
+    }
+    has_status(&ask(&pool, "GET /v1/volumes", ""), 401);
+    has_status(&ask_as(&pool, "", "DELETE /v1/volumes/vol0", ""), 401);
+
+    has_status(&ask_as(&pool, &read, "GET /v1/status", ""), 200);
+    for (request, body) in [
+        ("POST /v1/volumes", volume("a")),
+        ("DELETE /v1/volumes/vol0", String::new()),
+        ("GET /v1/tokens", String::new()),
+    ] {
+        let answer = ask_as(&pool, &read, request, &body);
+        has_status(&answer, 403);
+        assert!(
+            answer.contains("has the role 'read', and this needs"),
+            "{answer}"
+        );
+    }
+    has_status(
+        &ask_as(&pool, &operate, "POST /v1/volumes", &volume("a")),
+        200,
+    );
+    has_status(&ask_as(&pool, &operate, "DELETE /v1/volumes/a", ""), 403);
+    has_status(
+        &ask_as(&pool, &operate, "POST /v1/backup", "{\"dir\": \"/tmp/x\"}"),
+        403,
+    );
+    has_status(&ask_as(&pool, &admin, "DELETE /v1/volumes/a", ""), 200);
+    let listed = ask_as(&pool, &admin, "GET /v1/tokens", "");
+    has_status(&listed, 200);
+    for secret in [&read, &operate, &admin, &brief] {
+        assert!(
+            !listed.contains(secret.trim_start_matches("onefold_")),
+            "{listed}"
+        );
+    }
+    wait_for("a token to expire", || {
+        let answer = ask_as(&pool, &brief, "GET /v1/status", "");
+        answer.starts_with("HTTP/1.1 401") && answer.contains("'brief' has expired")
+    });
+    // The log knows the change by its token, and no secret.
+    let told = std::fs::read_to_string(&log).expect("the log");
+    assert!(told.contains("token 'night' (127."), "{told}");
+    assert!(!told.contains(&admin), "a secret was logged");
+    has_status(&ask_as(&pool, &admin, "PUT /v1/volumes", ""), 405);
+    has_status(&ask_as(&pool, &admin, "GET /v1/none", ""), 404);
+
+    // They are kept by their hashes, and count again after a restart.
+    daemon.stop(Signal::TERM);
+    let daemon = serve(&pool);
+    has_status(&ask_as(&pool, &admin, "GET /v1/tokens", ""), 200);
+    fails(
+        &["token", "create", "ann", "--pool", pool.dir()],
+        65,
+        &["'ann'", "remove it first"],
+    );
+    succeeds(&["token", "remove", "ann", "--pool", pool.dir()]);
+    has_status(&ask_as(&pool, &admin, "GET /v1/status", ""), 401);
+    fails(
+        &["token", "remove", "ann", "--pool", pool.dir()],
+        66,
+        &["'ann'", "token list"],
+    );
+    let tokens = answer(&["token", "list", "--pool", pool.dir(), "--json"]);
+    let names: Vec<_> = tokens.as_array().expect("a list").iter().collect();
+    assert_eq!(names.len(), 3, "{tokens:#}");
+    daemon.stop(Signal::TERM);
+}
+
+#[test]
+fn without_a_token_nothing_of_the_documented_is_answered_but_health_figures_and_the_document() {
+    let pool = Pool::new();
+    let daemon = serve(&pool);
+    let document = body(&ask(&pool, "GET /v1/openapi.json", ""));
+    let read = token(&pool, "look", &[]);
+    let open = ["/healthz", "/metrics", "/v1/openapi.json"];
+    let mut refused = 0;
+    for (path, methods) in document["paths"].as_object().expect("paths") {
+        if open.contains(&path.as_str()) {
+            continue;
+        }
+        let path = path.replace(['{', '}'], "");
+        for (method, operation) in methods.as_object().expect("methods") {
+            let request = format!("{} {path}", method.to_uppercase());
+            has_status(&ask(&pool, &request, "Content-Length: 0\r\n"), 401);
+            has_status(&ask_as(&pool, "onefold_none", &request, "{}"), 401);
+            if operation["x-onefold-role"] != "read" {
+                has_status(&ask_as(&pool, &read, &request, "{}"), 403);
+            }
+            refused += 1;
+        }
+    }
+    assert!(refused > 50, "{refused} requests were refused");
+    daemon.stop(Signal::TERM);
+}
+
+#[test]
+fn by_tls_other_machines_may_come_and_need_a_token_for_everything() {
+    let pool = Pool::new();
+    let folder = pool.dir.with_extension("tls");
+    std::fs::create_dir(&folder).expect("a folder");
+    let file = |name: &str| folder.join(name).to_str().expect("text").to_owned();
+    let (chain, key) = (file("crt"), file("key"));
+    let made = Command::new("openssl")
+        .args([
+            "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=x",
+        ])
+        .args(["-keyout", &key, "-out", &chain])
+        .output()
+        .expect("openssl runs");
+    assert!(made.status.success(), "{made:?}");
+    let ip = pool.ip();
+    let with = |chain: &str, key: &str| {
+        let words = ["--create", "1G", "--http", "0.0.0.0:8421"];
+        let tls = ["--http-tls-certificate", chain, "--http-tls-key", key];
+        words
+            .iter()
+            .chain(&tls)
+            .map(|word| (*word).to_owned())
+            .collect::<Vec<_>>()
+    };
+    for (bad, named) in [
+        (with("/nowhere.crt", &key), "/nowhere.crt"),
+        (with(&chain, &chain), &*chain),
+    ] {
+        let bad: Vec<&str> = bad.iter().map(String::as_str).collect();
+        pool.fails_to_serve(&bad, 65, &[named, "PEM"]);
+    }
+    let good = with(&chain, &key);
+    let good: Vec<&str> = good.iter().map(String::as_str).collect();
+    let daemon = pool.serve(&good);
+    let asked = |request: &str| {
+        let mut client = Command::new("openssl")
+            .args([
+                "s_client",
+                "-quiet",
+                "-verify_quiet",
+                "-CAfile",
+                &chain,
+                "-verify_return_error",
+            ])
+            .args(["-connect", &format!("{ip}:8421")])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("openssl runs");
+        let text = format!("{request} HTTP/1.1\r\nHost: {ip}:8421\r\nConnection: close\r\n\r\n");
+        let mut stdin = client.stdin.take().expect("a pipe");
+        stdin.write_all(text.as_bytes()).expect("sent");
+        let output = client.wait_with_output().expect("it ends");
+        drop(stdin);
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    has_status(&asked("GET /healthz"), 200);
+    has_status(&asked("GET /v1/status"), 401);
+    // In the clear: no answer at all.
+    let mut plain = TcpStream::connect((ip, 8421)).expect("it listens");
+    plain
+        .write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        .expect("sent");
+    let mut answer = Vec::new();
+    let _ = plain.read_to_end(&mut answer);
+    assert!(
+        !answer.starts_with(b"HTTP"),
+        "{}",
+        String::from_utf8_lossy(&answer)
+    );
+    daemon.stop(Signal::TERM);
+}
+
+#[test]
+fn who_tries_tokens_waits_for_each_answer_is_counted_and_fills_no_log() {
+    let pool = Pool::new();
+    let log = pool.dir.with_extension("log");
+    let place = place(&pool).to_string();
+    let arguments = ["serve", "--pool", pool.dir(), "--listen", &pool.address];
+    let daemon = Daemon::start_with(
+        &[&arguments[..], &["--create", "1G", "--http", &place]].concat(),
+        File::create(&log).expect("a log").into(),
+    );
+    let began = Instant::now();
+    for number in 0..4 {
+        let wrong = format!("onefold_{number:064}");
+        has_status(&ask_as(&pool, &wrong, "GET /v1/status", ""), 401);
+    }
+    let waited = began.elapsed();
+    assert!(waited >= Duration::from_secs(2), "{waited:?}");
+    has_status(&ask(&pool, "GET /v1/status", ""), 401);
+    wait_for("the counts", || {
+        let page = ask(&pool, "GET /metrics", "");
+        let count = |reason| {
+            sample(
+                &page,
+                &format!("onefold_api_refused_total{{reason=\"{reason}\"}}"),
+            )
+        };
+        (count("wrong_token"), count("no_token")) == (4.0, 1.0)
+    });
+    let told = std::fs::read_to_string(&log).expect("the log");
+    assert_eq!(told.matches("a token was refused").count(), 1, "{told}");
+    assert!(!told.contains("onefold_0"), "a secret was logged: {told}");
+    let events = answer(&["events", "--pool", pool.dir(), "--json"]);
+    assert!(
+        events.to_string().contains("a token was refused"),
+        "{events:#}"
+    );
+    daemon.stop(Signal::TERM);
+}
+
+#[test]
+fn a_proxy_of_this_machine_is_not_taken_for_those_it_asks_for() {
+    let pool = Pool::new();
+    let daemon = serve(&pool);
+    has_status(&ask(&pool, "GET /metrics", ""), 200);
+    let passed_on = ask(&pool, "GET /metrics", "X-Forwarded-For: 192.0.2.7\r\n");
+    has_status(&passed_on, 401);
+    daemon.stop(Signal::TERM);
+}
+
+#[test]
+fn who_asks_for_it_is_served_in_the_clear() {
+    let pool = Pool::new();
+    let words = [
+        "--create",
+        "1G",
+        "--http",
+        "0.0.0.0:8422",
+        "--http-clear-text",
+    ];
+    let daemon = pool.serve(&words);
+    let mut stream = TcpStream::connect((pool.ip(), 8422)).expect("it listens");
+    let request = format!(
+        "GET /healthz HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n",
+        pool.ip()
+    );
+    stream.write_all(request.as_bytes()).expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    has_status(&answer, 200);
+    daemon.stop(Signal::TERM);
+}
+
+#[test]
+fn a_group_may_operate_by_the_pools_socket_and_take_nothing_from_anybody() {
+    if !rustix::process::geteuid().is_root() {
+        assert!(std::env::var_os("CI").is_none(), "this story needs root");
+        eprintln!("left out: only root can be another user");
+        return;
+    }
+    let pool = Pool::new();
+    pool.fails_to_serve(
+        &["--create", "1G", "--api-group", "nobodys"],
+        65,
+        &["--api-group nobodys", "no such group"],
+    );
+    let daemon = pool.serve(&["--create", "1G", "--api-group", "daemon"]);
+    let above = pool.dir.parent().expect("a folder");
+    for folder in [above, &pool.dir] {
+        std::fs::set_permissions(folder, Permissions::from_mode(0o711)).expect("it is ours");
+    }
+    let command = |group: &str, words: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args([
+            "--reuid",
+            "65534",
+            "--regid",
+            group,
+            "--clear-groups",
+            &onefold(),
+        ]);
+        command.args(words).args(["--pool", pool.dir()]);
+        let output = command.output().expect("setpriv runs");
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), errors)
+    };
+    let (code, errors) = command("daemon", &["volume", "create", "theirs", "--size", "4M"]);
+    assert_eq!(code, Some(0), "{errors}");
+    let (code, errors) = command("daemon", &["volume", "delete", "theirs", "--yes"]);
+    assert_ne!(code, Some(0));
+    assert!(
+        errors.contains("has the role 'operate', and this needs 'admin'"),
+        "{errors}"
+    );
+    let (code, errors) = command("nogroup", &["volume", "list"]);
+    assert_ne!(code, Some(0), "{errors}");
+    let volumes = answer(&["volume", "list", "--pool", pool.dir(), "--json"]);
+    assert_eq!(volumes.as_array().map(Vec::len), Some(2), "{volumes:#}");
+    daemon.stop(Signal::TERM);
+}
+
+#[test]
+fn what_the_pool_held_is_known_by_the_second_and_over_a_restart() {
+    let pool = Pool::new();
+    let daemon = serve(&pool);
+    let read = token(&pool, "look", &[]);
+    let rows = || body(&ask_as(&pool, &read, "GET /v1/history?step=second", ""));
+    wait_for("a row", || {
+        !rows()["at"].as_array().expect("a list").is_empty()
+    });
+    pool.load(&["--rw", "write", "--size", "4M", "--bs", "64k"]);
+    let logical = pool.figure("logical_bytes");
+    wait_for("the load in the history", || {
+        let last = |name: &str| rows()[name].as_array().expect("a list").last().cloned();
+        last("logical_bytes") == Some(logical.into())
+    });
+    let before = rows();
+    let written = before["written_bytes"].as_array().expect("a list").iter();
+    let written: u64 = written.filter_map(Value::as_u64).sum();
+    assert_eq!(written, 4 << 20, "each byte is in one row");
+    daemon.stop(Signal::TERM);
+    let daemon = serve(&pool);
+    let after = rows();
+    for name in ["at", "logical_bytes", "written_bytes"] {
+        assert_eq!(after[name][0], before[name][0], "{name}");
+    }
+    let longer = ask_as(&pool, &read, "GET /v1/history?step=year", "");
+    has_status(&longer, 400);
+    has_status(&ask(&pool, "GET /", ""), 200);
+    has_status(&ask(&pool, "GET /assets/app.js", ""), 200);
+    has_status(&ask(&pool, "GET /assets/..%2f..%2fpool.toml", ""), 404);
+    daemon.stop(Signal::TERM);
+}
+
+/// What is wrong with a value by its schema, in the document of the API.
+fn faults(document: &Value, schema: &Value, value: &Value, at: &str) -> Vec<String> {
+    if let Some(reference) = schema["$ref"].as_str() {
+        let pointer = reference.trim_start_matches('#');
+        let schema = document.pointer(pointer).expect(reference);
+        return faults(document, schema, value, at);
+    }
+    if let Some(choices) = schema["oneOf"].as_array() {
+        let fits = |choice: &&Value| faults(document, choice, value, at).is_empty();
+        return match choices.iter().filter(fits).count() {
+            1 => Vec::new(),
+            count => vec![format!("{at}: {value} fits {count} of its forms")],
+        };
+    }
+    let kind = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(number) if number.is_f64() => "number",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    let is_kind = |wanted: &Value| wanted == kind || (wanted == "number" && kind == "integer");
+    let kinds = &schema["type"];
+    if !kinds
+        .as_array()
+        .map_or_else(|| is_kind(kinds), |all| all.iter().any(is_kind))
+    {
+        return vec![format!("{at}: {value} is no {kinds}")];
+    }
+    if schema["enum"]
+        .as_array()
+        .is_some_and(|all| !all.contains(value))
+    {
+        return vec![format!("{at}: {value} is none of {}", schema["enum"])];
+    }
+    let mut found = Vec::new();
+    if let Some(items) = value.as_array() {
+        for item in items {
+            found.extend(faults(document, &schema["items"], item, &format!("{at}[]")));
+        }
+    }
+    if let Some(fields) = value.as_object() {
+        for name in schema["required"].as_array().into_iter().flatten() {
+            let name = name.as_str().expect("a name");
+            if !fields.contains_key(name) {
+                found.push(format!("{at}.{name} is missing"));
+            }
+        }
+        for (name, field) in fields {
+            let others = &schema["additionalProperties"];
+            match schema["properties"].get(name) {
+                Some(schema) => {
+                    found.extend(faults(document, schema, field, &format!("{at}.{name}")))
+                }
+                None if others.is_object() => {
+                    found.extend(faults(document, others, field, &format!("{at}.{name}")));
+                }
+                None if *others == false => found.push(format!("{at}.{name} is not documented")),
+                None => {}
+            }
+        }
+    }
+    found
+}
+
+/// The JSON of an answer.
+#[track_caller]
+fn body(answer: &str) -> Value {
+    let (_, body) = answer.split_once("\r\n\r\n").expect("a head");
+    serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {answer}"))
+}
+
+#[test]
+fn answers_are_as_the_api_document_says() {
+    let pool = Pool::new();
+    let daemon = serve(&pool);
+    let dir = pool.dir();
+    let host = "nqn.2014-08.org.nvmexpress:uuid:6f6e6566-6f6c-4d00-8000-000000000001";
+    succeeds(&["volume", "create", "more", "--size", "4M", "--pool", dir]);
+    succeeds(&["subsystem", "allow", NQN, host, "--pool", dir]);
+    succeeds(&["status", "--survey", "--pool", dir]);
+    let admin = token(&pool, "admin", &["--role", "admin"]);
+    let document = body(&ask(&pool, "GET /v1/openapi.json", ""));
+    let paths = document["paths"].as_object().expect("paths");
+    let mut looked_at = 0;
+    for (path, methods) in paths {
+        let answer = &methods["get"]["responses"]["200"]["content"]["application/json"];
+        if answer.is_null() || path == "/v1/openapi.json" {
+            continue;
+        }
+        // The first task is the survey.
+        let path = path.replace("{id}", "1").replace("{name}", "more").replace(
+            "{nqn}",
+            match path.contains("hosts") {
+                true => host,
+                false => NQN,
+            },
+        );
+        let told = ask_as(&pool, &admin, &format!("GET {path}"), "");
+        if path.starts_with("/v1/hosts/") && told.starts_with("HTTP/1.1 404") {
+            continue;
+        }
+        has_status(&told, 200);
+        let found = faults(&document, &answer["schema"], &body(&told), &path);
+        assert!(found.is_empty(), "{found:#?}");
+        looked_at += 1;
+    }
+    assert!(looked_at > 12, "{looked_at} answers were looked at");
+    let refused = ask_as(&pool, &admin, "GET /v1/volumes/none", "");
+    has_status(&refused, 404);
+    let error = json!({"$ref": "#/components/schemas/ErrorBody"});
+    let found = faults(&document, &error, &body(&refused), "error");
+    assert!(found.is_empty(), "{found:#?}");
     daemon.stop(Signal::TERM);
 }

@@ -4,11 +4,15 @@
 mod asks;
 mod config_file;
 mod configuration;
+mod configuration_export;
 mod data;
+mod events;
 mod harness;
 mod http;
 mod loads;
+mod operate;
 mod pools;
 mod service;
 mod signals;
+mod tasks;
 mod used_drives;

@@ -15,6 +15,7 @@ use reactor::{Buffer, BufferPool};
 
 use crate::background::healing::examine;
 use crate::content::fingerprint::weak;
+use crate::hooks;
 use crate::io::verify::keep_verifying;
 use crate::sync::wait::yield_once;
 use crate::{
@@ -284,6 +285,69 @@ fn a_write_is_acknowledged_before_its_background_compare_and_its_flush_is_not() 
 fn stays_pending(future: &mut std::pin::Pin<&mut impl Future>) -> bool {
     let mut context = Context::from_waker(Waker::noop());
     (0..100).all(|_| future.as_mut().poll(&mut context).is_pending())
+}
+
+#[test]
+fn a_write_that_is_dropped_on_its_way_into_the_journal_is_compared_as_any_other() {
+    let pool = Pool::weak();
+    let engine = pool.open();
+    let volume = pool.create(&engine, "v", VerifyPolicy::Background, "");
+    with_background(&engine, async {
+        pool.write(&volume, 0, &MANY).await;
+        volume.flush().await.unwrap();
+        hooks::hold_appends(true);
+        {
+            let mut write = pin!(pool.write(&volume, 20, &[33, 34, 35]));
+            assert!(stays_pending(&mut write), "its record has only a place");
+        }
+        hooks::hold_appends(false);
+        assert_eq!(pool.read(&volume, 20, 3).await, [33, 34, 35]);
+        volume.flush().await.unwrap();
+    });
+    block_on(engine.shutdown()).unwrap();
+    let engine = pool.open();
+    let volume = engine.volume("v").unwrap();
+    assert_eq!(block_on(pool.read(&volume, 20, 3)), [33, 34, 35]);
+    weak::set(None);
+}
+
+/// The journal ends before a record that is not written, whatever is written behind it.
+#[test]
+fn what_a_dropped_write_wrote_is_acknowledged_to_nobody_before_the_journal_has_it() {
+    weak::set(None);
+    let pool = Pool::new(200);
+    let engine = pool.open();
+    let volume = pool.create(&engine, "v", VerifyPolicy::Trust, "");
+    let grain = BLOCK_BYTES as u64;
+    block_on(pool.write(&volume, 30, &[2]));
+    {
+        hooks::hold_appends(true);
+        let mut first = pin!(pool.write(&volume, 0, &[1]));
+        assert!(stays_pending(&mut first));
+        {
+            let mut dropped = pin!(pool.write(&volume, 8, &[2]));
+            assert!(stays_pending(&mut dropped));
+        }
+        hooks::hold_appends(false);
+        assert_eq!(block_on(pool.read(&volume, 8, 1)), [2]);
+        {
+            let mut copy = pin!(volume.copy(8 * grain, &volume, 30 * grain, grain, &pool.buffers));
+            assert!(stays_pending(&mut copy), "told of what a crash undoes");
+        }
+        {
+            let mut trim = pin!(volume.trim(50 * grain, 10 * grain));
+            assert!(stays_pending(&mut trim), "told of what a crash undoes");
+        }
+        let mut again = pin!(pool.write(&volume, 8, &[2]));
+        assert!(stays_pending(&mut again), "told of what a crash undoes");
+        block_on(first);
+        block_on(again);
+    }
+    drop((volume, engine));
+    let engine = pool.open();
+    let volume = engine.volume("v").unwrap();
+    assert_eq!(block_on(pool.read(&volume, 0, 1)), [1]);
+    assert_eq!(block_on(pool.read(&volume, 8, 1)), [2]);
 }
 
 #[test]

@@ -43,7 +43,7 @@ proptest! {
             prop_assert_eq!(found.map(|pba| pba.0), old);
             prop_assert_eq!(map.mapped(), model.len() as u64);
         }
-        let found = plain(map.range(start, start + len));
+        let found = plain(map.range(start, start + len, View::Own));
         let wanted: Vec<_> = model.range(start..start + len).map(|(at, pba)| (*at, *pba)).collect();
         prop_assert_eq!(found, wanted);
         for (sub_block, pba) in &model {
@@ -67,7 +67,7 @@ struct Pair {
 impl Pair {
     fn new(stored: BTreeMap<u64, u64>, limit: u64) -> Self {
         Self {
-            map: PageMap::stored(1, stored.len() as u64),
+            map: PageMap::stored(MapInfo::root(1), stored.len() as u64),
             resident: Resident::new(limit),
             model: stored.clone(),
             store: stored,
@@ -144,7 +144,7 @@ impl Pair {
         let mut found = Vec::new();
         while at < 500 {
             let known = self.map.known_upto(at, 500);
-            found.extend(plain(self.map.range(at, known)));
+            found.extend(plain(self.map.range(at, known, View::Own)));
             if known == at {
                 let page = page_start(at);
                 found.extend(plain(self.rows(page, page + PAGE).into_iter()));
@@ -244,4 +244,76 @@ fn pages_without_a_mapping_cost_no_memory() {
     map.replace(1 << 40, None, 2, &mut resident).unwrap();
     assert!(map.folders.is_empty() && map.order.is_empty());
     assert_eq!(resident.bytes(), 0);
+}
+
+/// A child of a map whose first page has sub-block 1, with that page in memory.
+fn forked(resident: &mut Resident) -> (PageMap, PageMap) {
+    let mut child = PageMap::new(1);
+    child.replace(1, Some(mapping(7)), 1, resident).unwrap();
+    let parent = child.fork(2);
+    let Inherited::Page(entries) = parent.inherited(0, &[]) else {
+        panic!("the parent has the page in memory");
+    };
+    assert_eq!(child.find(1), Err(NotResident));
+    child.inherit(0, &entries, resident);
+    (parent, child)
+}
+
+#[test]
+fn an_inherited_page_is_seen_and_not_counted_until_it_is_copied() {
+    let mut resident = Resident::new(u64::MAX);
+    let (parent, mut child) = forked(&mut resident);
+    assert_eq!(child.find(1), Ok(Some(mapping(7))));
+    assert_eq!((child.mapped(), parent.mapped()), (0, 1));
+    assert_eq!(child.range(0, PAGE, View::Own).next(), None);
+    // A record that names a part of the page would lose the rest.
+    let part = child.replace(2, Some(mapping(8)), 2, &mut resident);
+    assert_eq!(part, Err(NotResident));
+    let copy = [None, Some(7)].map(|pba| MapEntry {
+        old: None,
+        new: pba.map(|pba| NewBlock {
+            pba: Pba(pba),
+            fingerprint: meta::Fingerprint::NONE,
+            crc32c: mapping(pba).crc32c,
+        }),
+    });
+    let old = |old| assert_eq!(old, None, "a copy takes nothing away");
+    child
+        .replace_run(0, &copy, (3, true), &mut resident, old)
+        .unwrap();
+    child
+        .replace(2, Some(mapping(8)), 4, &mut resident)
+        .unwrap();
+    let own: Vec<_> = child.range(0, PAGE, View::Own).collect();
+    assert_eq!(own, [(1, mapping(7)), (2, mapping(8))]);
+    assert_eq!(child.mapped(), 2);
+}
+
+#[test]
+fn what_is_unmapped_in_an_own_page_stays_so_when_the_page_comes_back() {
+    let mut resident = Resident::new(0);
+    let (_, mut child) = forked(&mut resident);
+    let copy = MapEntry {
+        old: None,
+        new: Some(NewBlock {
+            pba: Pba(7),
+            fingerprint: meta::Fingerprint::NONE,
+            crc32c: mapping(7).crc32c,
+        }),
+    };
+    child
+        .replace_run(1, &[copy], (2, true), &mut resident, |_| ())
+        .unwrap();
+    let hidden = child.replace(1, Some(Mapping::HOLE), 3, &mut resident);
+    assert_eq!(hidden, Ok(Some(Pba(7))));
+    assert_eq!((child.find(1), child.mapped()), (Ok(None), 0));
+    resident.set_stored(3);
+    let ticket = child.folders[&0].pages[0].ticket;
+    child.folders[&0].pages[0].touched.set(false);
+    let fate = child.pass((0, ticket), true, |_, _| false, &mut resident);
+    assert_eq!(fate, Fate::Evicted(PAGE_BYTES));
+    // The store has a row for the page, so it is not inherited.
+    child.load((0, PAGE), &[(1, Mapping::HOLE)], &mut resident);
+    child.inherit(0, &[(1, mapping(7))], &mut resident);
+    assert_eq!(child.find(1), Ok(None));
 }

@@ -9,7 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use meta::{BlockRow, Checkpoint, Mapping, VolumeInfo};
+use meta::{BlockRow, Checkpoint, MapInfo, Mapping, VolumeInfo};
 
 use super::{Change, Plan};
 use crate::{EngineError, Result};
@@ -80,7 +80,7 @@ fn write_rows(file: File, now: u64, checkpoint: Checkpoint, plan: &Plan) -> io::
     for change in &plan.changes {
         match change {
             Change::Volume { id, before, after } => {
-                let (before, after) = (of_volume(before.as_ref()), of_volume(after.as_ref()));
+                let (before, after) = (of_volume(before.as_deref()), of_volume(after.as_deref()));
                 writeln!(out, "volume {id}: {before} => {after}")?;
             }
             Change::Block { pba, before, after } => {
@@ -91,14 +91,17 @@ fn write_rows(file: File, now: u64, checkpoint: Checkpoint, plan: &Plan) -> io::
                     of_block(*after)
                 )?;
             }
+            Change::Map { id, before, after } => {
+                writeln!(out, "map {id}: {} => {}", of_map(*before), of_map(*after))?;
+            }
             Change::Mapping {
-                volume,
+                map,
                 sub_block,
                 before,
                 after,
             } => {
                 let (before, after) = (of_mapping(*before), of_mapping(*after));
-                writeln!(out, "mapping {volume} {sub_block}: {before} => {after}")?;
+                writeln!(out, "mapping {map} {sub_block}: {before} => {after}")?;
             }
         }
     }
@@ -125,15 +128,28 @@ fn of_volume(info: Option<&VolumeInfo>) -> String {
         let _ = write!(nguid, "{byte:02x}");
     }
     format!(
-        "name={} nsid={} uuid={} nguid={nguid} size_bytes={} lba_bytes={} state={:?}",
-        info.name, info.nsid, info.uuid, info.size_bytes, info.lba_bytes, info.state
+        "name={} nsid={} uuid={} nguid={nguid} size_bytes={} lba_bytes={} state={:?} map={}",
+        info.name, info.nsid, info.uuid, info.size_bytes, info.lba_bytes, info.state, info.map
     )
+}
+
+fn of_map(info: Option<MapInfo>) -> String {
+    match info {
+        None => "none".to_owned(),
+        Some(MapInfo { parent, depth, .. }) => match parent {
+            Some(parent) => format!("parent={parent} depth={depth}"),
+            None => "parent=none depth=0".to_owned(),
+        },
+    }
 }
 
 fn of_mapping(mapping: Option<Mapping>) -> String {
     mapping.map_or_else(
         || "none".to_owned(),
-        |Mapping { pba, crc32c }| format!("{pba} crc32c={crc32c:08x}"),
+        |Mapping { pba, crc32c }| match pba.is_hole() {
+            true => "hole".to_owned(),
+            false => format!("{pba} crc32c={crc32c:08x}"),
+        },
     )
 }
 

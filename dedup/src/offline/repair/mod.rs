@@ -9,8 +9,10 @@
 //!   such sub-block is *lost*: it is mapped to a block whose recorded
 //!   checksum its content does not have, so that reading it is an error (I8), and never zeros or another
 //!   block's data, until a host writes it again or trims it. The bytes on the drive stay as they are.
-//! * **Nothing is thrown away that can be reached again.** Mappings of a volume that has no row become a
-//!   volume `recovered-ID`, as large as its last mapping; whoever does not need it deletes it.
+//! * **Nothing is thrown away that can be reached again.** Mappings of a map that no volume has become a
+//!   volume `recovered-ID`, as large as its last mapping; whoever does not need it deletes it. A parent that lost its
+//!   row gets it back if it had no parent itself; otherwise nobody knows what its children inherit, and nothing is
+//!   changed.
 //! * **What the journal holds counts.** Its records are replayed as an opening would, unflushed data
 //!   proven by fingerprints, so that nothing counts as lost that the journal still knows.
 //! * **A store whose files are damaged** is rebuilt first (`rebuild`), from the rows that can be read and what
@@ -31,8 +33,8 @@ use std::sync::Arc;
 use drives::Drive;
 use futures_util::FutureExt;
 use meta::{
-    Batch, BlockRow, FingerprintFunction, JournalConfig, JournalMedia, Mapping, Pba, PoolDir,
-    RocksOptions, Store, VolumeInfo,
+    Batch, BlockRow, FingerprintFunction, JournalConfig, JournalMedia, MapId, MapInfo, Mapping,
+    Pba, PoolDir, RocksOptions, Store, VolumeInfo,
 };
 use serde::Serialize;
 
@@ -106,16 +108,21 @@ pub struct RepairReport {
 enum Change {
     Volume {
         id: u32,
-        before: Option<VolumeInfo>,
-        after: Option<VolumeInfo>,
+        before: Option<Box<VolumeInfo>>,
+        after: Option<Box<VolumeInfo>>,
     },
     Block {
         pba: Pba,
         before: Option<BlockRow>,
         after: Option<BlockRow>,
     },
+    Map {
+        id: MapId,
+        before: Option<MapInfo>,
+        after: Option<MapInfo>,
+    },
     Mapping {
-        volume: u32,
+        map: MapId,
         sub_block: u64,
         before: Option<Mapping>,
         after: Option<Mapping>,

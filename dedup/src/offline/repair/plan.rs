@@ -6,8 +6,8 @@ use drives::BLOCK_BYTES;
 use futures_util::FutureExt;
 use meta::{
     Batch, BlockChange, BlockContent, BlockRow, Checkpoint, Fingerprint, FingerprintFunction,
-    Journal, LoadVisitor, MapChange, MapEntry, Mapping, NewBlock, Pba, Record, Totals,
-    VolumeChange, VolumeInfo,
+    Journal, LoadVisitor, MapChange, MapEntry, MapId, MapInfo, Mapping, NewBlock, Pba, Record,
+    Totals, VolumeChange, VolumeInfo,
 };
 use reactor::{Buffer, BufferPool};
 
@@ -18,7 +18,9 @@ use crate::drive_io::drive_list::DriveList;
 use crate::drive_io::reader::read_one;
 use crate::drive_io::segments::{self, Rows as SegmentRows};
 use crate::log::recovery::{self, data_blocks};
-use crate::log::replay::{Data, Proof, Replay, change_volumes, durable_upto, replay_record};
+use crate::log::replay::{
+    Data, Proof, Replay, change_maps, change_volumes, durable_upto, replay_record,
+};
 use crate::metadata::domain::{self, Hashers};
 use crate::pool::boot;
 use crate::pool::config::BOUNCE_BYTES_MIN;
@@ -42,7 +44,7 @@ pub(super) fn make(parts: &Parts) -> Result<Plan> {
     let settings = parts.store.settings()?;
     let lost_power = boot::may_have_lost_power(&settings, checkpoint, parts.boot);
     let later = Later::replay(
-        &rows.volumes,
+        (&rows.volumes, &rows.maps),
         &records,
         checkpoint,
         lost_power,
@@ -208,6 +210,7 @@ impl<'a> Contents<'a> {
 #[derive(Default)]
 struct Rows {
     volumes: BTreeMap<u32, VolumeInfo>,
+    maps: BTreeMap<MapId, MapInfo>,
     /// In the order of their addresses, as the store shows them.
     blocks: Vec<Block>,
     /// Blocks of which a mapping has another checksum than their row.
@@ -219,6 +222,10 @@ impl LoadVisitor for Rows {
         self.volumes.insert(volume.id, volume);
     }
 
+    fn map_row(&mut self, info: MapInfo) {
+        self.maps.insert(info.id, info);
+    }
+
     fn block(&mut self, pba: Pba, row: BlockRow) {
         self.blocks.push(Block {
             pba,
@@ -228,7 +235,7 @@ impl LoadVisitor for Rows {
         });
     }
 
-    fn map(&mut self, _volume: u32, _sub_block: u64, Mapping { pba, crc32c }: Mapping) {
+    fn map(&mut self, _map: MapId, _sub_block: u64, Mapping { pba, crc32c }: Mapping) {
         let known = self.blocks.binary_search_by_key(&pba, |block| block.pba);
         if known.is_ok_and(|at| self.blocks[at].row.crc32c != crc32c) {
             self.contradicted.insert(pba);
@@ -256,18 +263,22 @@ pub(super) fn content_of(row: &BlockRow) -> BlockContent {
 /// What the journal changes.
 pub(super) struct Later {
     pub(super) volumes: BTreeMap<u32, VolumeInfo>,
-    /// Volumes that it forgets.
-    gone: BTreeSet<u32>,
-    pub(super) map: BTreeMap<(u32, u64), Option<(Pba, BlockContent)>>,
+    pub(super) maps: BTreeMap<MapId, MapInfo>,
+    /// Maps that it forgets.
+    gone: BTreeSet<MapId>,
+    pub(super) map: BTreeMap<(MapId, u64), Option<(Pba, BlockContent)>>,
     /// Sub-blocks whose new data never arrived.
     unproven: u64,
 }
 
 impl Later {
     /// Nothing yet.
-    pub(super) fn new(stored: &BTreeMap<u32, VolumeInfo>) -> Self {
+    pub(super) fn new(
+        (volumes, maps): (&BTreeMap<u32, VolumeInfo>, &BTreeMap<MapId, MapInfo>),
+    ) -> Self {
         Self {
-            volumes: stored.clone(),
+            volumes: volumes.clone(),
+            maps: maps.clone(),
             gone: BTreeSet::new(),
             map: BTreeMap::new(),
             unproven: 0,
@@ -276,7 +287,7 @@ impl Later {
 
     /// Replays records as an opening does ([`crate::log::replay`]).
     fn replay(
-        stored: &BTreeMap<u32, VolumeInfo>,
+        stored: (&BTreeMap<u32, VolumeInfo>, &BTreeMap<MapId, MapInfo>),
         records: &[(u64, Record)],
         checkpoint: Checkpoint,
         lost_power: bool,
@@ -303,10 +314,15 @@ impl Later {
         replay_record(sequence, record, data, &mut Proving { later, contents })
     }
 
-    fn set(&mut self, volume: u32, at: u64, new: Option<(Pba, BlockContent)>) {
-        if !self.gone.contains(&volume) {
-            self.map.insert((volume, at), new);
+    fn set(&mut self, map: MapId, at: u64, new: Option<(Pba, BlockContent)>) {
+        if !self.gone.contains(&map) {
+            self.map.insert((map, at), new);
         }
+    }
+
+    fn forget(&mut self, map: MapId) {
+        self.gone.insert(map);
+        self.map.retain(|(of, _), _| *of != map);
     }
 }
 
@@ -317,21 +333,21 @@ struct Proving<'a, 'b> {
 }
 
 impl Replay for Proving<'_, '_> {
-    fn prove(&mut self, _volume: u32, new: &NewBlock) -> Proof {
+    fn prove(&mut self, _map: MapId, new: &NewBlock) -> Proof {
         self.contents.prove(new.pba, &content_of_new(new))
     }
 
     /// What is damaged is found when all blocks are looked at.
     fn proven(&mut self, _new: NewBlock, _proof: Proof) {}
 
-    fn undone(&mut self, _volume: u32, _sub_block: u64, _old: Option<Pba>) {
+    fn undone(&mut self, _map: MapId, _sub_block: u64, _old: Option<Pba>) {
         self.later.unproven += 1;
     }
 
-    fn map(&mut self, _sequence: u64, volume: u32, entries: Vec<(u64, MapEntry)>) -> Result<()> {
+    fn map(&mut self, _sequence: u64, map: MapId, entries: Vec<(u64, MapEntry)>) -> Result<()> {
         for (at, entry) in entries {
             let new = entry.new.map(|new| (new.pba, content_of_new(&new)));
-            self.later.set(volume, at, new);
+            self.later.set(map, at, new);
         }
         Ok(())
     }
@@ -339,11 +355,17 @@ impl Replay for Proving<'_, '_> {
     /// Settings need no repair: `make` takes them as they are.
     fn other(&mut self, _sequence: u64, record: &Record) -> Result<()> {
         let later = &mut *self.later;
-        change_volumes(record, &mut later.volumes);
-        if let Record::VolumeGone { id } = record {
-            later.gone.insert(*id);
-            later.map.retain(|(volume, _), _| volume != id);
+        match record {
+            Record::VolumeGone { id } => {
+                if let Some(info) = later.volumes.get(id) {
+                    later.forget(info.map);
+                }
+            }
+            Record::MapGone { id } => later.forget(*id),
+            _ => {}
         }
+        change_volumes(record, &mut later.volumes);
+        change_maps(record, &mut later.maps);
         Ok(())
     }
 }
@@ -357,7 +379,7 @@ fn content_of_new(new: &NewBlock) -> BlockContent {
 
 /// A mapping to a block whose row does not say what it holds, or not the same as others.
 pub(super) struct Held {
-    pub(super) volume: u32,
+    pub(super) map: MapId,
     pub(super) sub_block: u64,
     /// What the journal says that it holds.
     pub(super) claim: Option<BlockContent>,
@@ -365,7 +387,7 @@ pub(super) struct Held {
     pub(super) crc32c: Option<u32>,
 }
 
-/// Mappings of a volume that has no row.
+/// Mappings of a map that no volume has, and that has no row.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Stray {
     /// One past the last sub-block.
@@ -377,23 +399,28 @@ pub(super) struct Stray {
 pub(super) struct Survey {
     pub(super) stored_volumes: BTreeMap<u32, VolumeInfo>,
     pub(super) volumes: BTreeMap<u32, VolumeInfo>,
+    pub(super) stored_maps: BTreeMap<MapId, MapInfo>,
+    pub(super) maps: BTreeMap<MapId, MapInfo>,
+    /// The volumes of maps, before and after.
+    stored_heads: BTreeSet<MapId>,
+    pub(super) heads: BTreeMap<MapId, u32>,
     /// In the order of their addresses.
     pub(super) blocks: Vec<Block>,
     pub(super) data_blocks: Vec<u64>,
     /// Mappings that must be looked at one by one, by block.
     pub(super) held: BTreeMap<Pba, Vec<Held>>,
-    pub(super) strays: BTreeMap<u32, Stray>,
+    pub(super) strays: BTreeMap<MapId, Stray>,
     /// Mappings before and after.
-    pub(super) map: BTreeMap<(u32, u64), (Option<Pba>, Option<Pba>)>,
+    pub(super) map: BTreeMap<(MapId, u64), (Option<Pba>, Option<Pba>)>,
     pub(super) dropped: u64,
     /// Whether the store contradicts itself.
     pub(super) is_damaged: bool,
-    gone: BTreeSet<u32>,
-    later: BTreeMap<(u32, u64), Option<(Pba, BlockContent)>>,
+    gone: BTreeSet<MapId>,
+    later: BTreeMap<(MapId, u64), Option<(Pba, BlockContent)>>,
     /// How much the store holds.
     found: Totals,
     /// What the mappings that the journal changes are in the store.
-    replaced: BTreeMap<(u32, u64), Pba>,
+    replaced: BTreeMap<(MapId, u64), Pba>,
     /// Blocks of which the journal, or the checksum of a mapping, says something else than their row.
     contested: BTreeSet<Pba>,
 }
@@ -401,8 +428,16 @@ pub(super) struct Survey {
 impl Survey {
     fn new(rows: Rows, later: Later, data_blocks: Vec<u64>) -> Self {
         let mut survey = Self {
+            stored_heads: rows.volumes.values().map(|info| info.map).collect(),
+            heads: later
+                .volumes
+                .values()
+                .map(|info| (info.map, info.id))
+                .collect(),
             stored_volumes: rows.volumes,
             volumes: later.volumes,
+            stored_maps: rows.maps,
+            maps: later.maps,
             blocks: rows.blocks,
             data_blocks,
             held: BTreeMap::new(),
@@ -444,52 +479,59 @@ impl Survey {
 
     /// The mappings that the journal makes.
     fn add_later(&mut self) {
-        for ((volume, at), new) in std::mem::take(&mut self.later) {
-            let before = self.replaced.get(&(volume, at)).copied();
+        for ((map, at), new) in std::mem::take(&mut self.later) {
+            let before = self.replaced.get(&(map, at)).copied();
             match new {
-                Some((pba, content)) => self.keep(volume, at, before, pba, Some(content), None),
-                None => self.change(volume, at, before, None),
+                Some((hole, _)) if hole.is_hole() => self.change(map, at, before, Some(hole)),
+                Some((pba, content)) => self.keep((map, at), before, pba, Some(content), None),
+                None => self.change(map, at, before, None),
             }
         }
     }
 
-    fn change(&mut self, volume: u32, at: u64, before: Option<Pba>, after: Option<Pba>) {
+    fn change(&mut self, map: MapId, at: u64, before: Option<Pba>, after: Option<Pba>) {
         if before != after {
-            self.map.insert((volume, at), (before, after));
+            self.map.insert((map, at), (before, after));
         }
+    }
+
+    /// The volume that has a map.
+    pub(super) fn volume_of(&self, map: MapId) -> Option<&VolumeInfo> {
+        self.volumes.get(self.heads.get(&map)?)
     }
 
     /// A mapping as it will be.
     fn keep(
         &mut self,
-        volume: u32,
-        at: u64,
+        (map, at): (MapId, u64),
         before: Option<Pba>,
         pba: Pba,
         claim: Option<BlockContent>,
         crc32c: Option<u32>,
     ) {
-        let is_beyond = match self.volumes.get(&volume) {
+        let volume = self.volume_of(map);
+        let is_known = volume.is_some() || self.maps.contains_key(&map);
+        let is_beyond = match volume {
             // What a shrunk volume cut off is still being given back.
             Some(info) => at >= info.size_bytes / BLOCK_BYTES as u64 && !info.is_trimming(at),
             None => at >= SUB_BLOCKS_MAX,
         };
         if is_beyond {
             self.dropped += 1;
-            return self.change(volume, at, before, None);
+            return self.change(map, at, before, None);
         }
-        if !self.volumes.contains_key(&volume) {
-            let stray = self.strays.entry(volume).or_default();
+        if !is_known {
+            let stray = self.strays.entry(map).or_default();
             stray.end = stray.end.max(at + 1);
             stray.mappings += 1;
         }
-        self.change(volume, at, before, Some(pba));
+        self.change(map, at, before, Some(pba));
         match self.find(pba) {
             Some(known) if !self.contested.contains(&pba) && self.is_on_a_drive(pba) => {
                 self.blocks[known].kept += 1;
             }
             _ => self.held.entry(pba).or_default().push(Held {
-                volume,
+                map,
                 sub_block: at,
                 claim,
                 crc32c,
@@ -503,8 +545,19 @@ impl LoadVisitor for Survey {
 
     fn block(&mut self, _pba: Pba, _row: BlockRow) {}
 
-    fn map(&mut self, volume: u32, sub_block: u64, Mapping { pba, crc32c }: Mapping) {
-        self.found.add_mapping(volume);
+    fn map(&mut self, map: MapId, sub_block: u64, Mapping { pba, crc32c }: Mapping) {
+        if pba.is_hole() {
+            let is_known = self.maps.contains_key(&map) || self.gone.contains(&map);
+            if self.later.contains_key(&(map, sub_block)) {
+                self.replaced.insert((map, sub_block), pba);
+            } else if !is_known {
+                // It hides nothing, because the map has no parent.
+                self.is_damaged = true;
+                self.change(map, sub_block, Some(pba), None);
+            }
+            return;
+        }
+        self.found.add_mapping(map);
         match self.find(pba) {
             Some(known) => {
                 let block = &mut self.blocks[known];
@@ -513,15 +566,15 @@ impl LoadVisitor for Survey {
             }
             None => self.is_damaged = true,
         }
-        if !self.stored_volumes.contains_key(&volume) {
+        if !self.stored_heads.contains(&map) && !self.stored_maps.contains_key(&map) {
             self.is_damaged = true;
         }
-        if self.later.contains_key(&(volume, sub_block)) {
-            self.replaced.insert((volume, sub_block), pba);
-        } else if self.gone.contains(&volume) {
-            self.change(volume, sub_block, Some(pba), None);
+        if self.later.contains_key(&(map, sub_block)) {
+            self.replaced.insert((map, sub_block), pba);
+        } else if self.gone.contains(&map) {
+            self.change(map, sub_block, Some(pba), None);
         } else {
-            self.keep(volume, sub_block, Some(pba), pba, None, Some(crc32c));
+            self.keep((map, sub_block), Some(pba), pba, None, Some(crc32c));
         }
     }
 }
@@ -532,7 +585,7 @@ struct Finish<'a> {
     /// Checksums of blocks whose rows change; `None`: no row.
     changed: BTreeMap<Pba, Option<u32>>,
     /// Mappings that the survey changes, and that are in the store.
-    seen: BTreeSet<(u32, u64)>,
+    seen: BTreeSet<(MapId, u64)>,
     mappings: Vec<Change>,
     totals: Totals,
 }
@@ -560,8 +613,8 @@ impl<'a> Finish<'a> {
         }
     }
 
-    fn set(&mut self, key: (u32, u64), before: Option<Mapping>, after: Option<Pba>) {
-        let (volume, sub_block) = key;
+    fn set(&mut self, key: (MapId, u64), before: Option<Mapping>, after: Option<Pba>) {
+        let (map, sub_block) = key;
         let row = |pba| {
             let known = self.survey.find(pba)?;
             Some(self.survey.blocks[known].row.crc32c)
@@ -573,12 +626,12 @@ impl<'a> Finish<'a> {
                 None => row(pba).unwrap_or(0),
             },
         });
-        if after.is_some() {
-            self.totals.add_mapping(volume);
+        if after.is_some_and(|after| !after.is_hole()) {
+            self.totals.add_mapping(map);
         }
         if before != after {
             self.mappings.push(Change::Mapping {
-                volume,
+                map,
                 sub_block,
                 before,
                 after,
@@ -601,8 +654,8 @@ impl LoadVisitor for Finish<'_> {
 
     fn block(&mut self, _pba: Pba, _row: BlockRow) {}
 
-    fn map(&mut self, volume: u32, sub_block: u64, mapping: Mapping) {
-        let key = (volume, sub_block);
+    fn map(&mut self, map: MapId, sub_block: u64, mapping: Mapping) {
+        let key = (map, sub_block);
         match self.survey.map.get(&key) {
             Some((_, after)) => {
                 self.seen.insert(key);
@@ -621,7 +674,7 @@ fn batch_of(changes: &[Change], checkpoint: Checkpoint, next: Checkpoint) -> Bat
         match change {
             Change::Volume { id, after, .. } => {
                 let change = match after {
-                    Some(info) => VolumeChange::Put(info.clone()),
+                    Some(info) => VolumeChange::Put(VolumeInfo::clone(info)),
                     None => VolumeChange::Remove,
                 };
                 batch.volumes.insert(*id, change);
@@ -644,15 +697,18 @@ fn batch_of(changes: &[Change], checkpoint: Checkpoint, next: Checkpoint) -> Bat
                 };
                 batch.blocks.insert(*pba, change);
             }
+            Change::Map { id, after, .. } => {
+                batch.maps.insert(*id, *after);
+            }
             Change::Mapping {
-                volume,
+                map,
                 sub_block,
                 before,
                 after,
             } => {
                 let old = before.map(|mapping| mapping.pba);
                 let change = MapChange { old, new: *after };
-                batch.map.insert((*volume, *sub_block), change);
+                batch.map.insert((*map, *sub_block), change);
             }
         }
     }

@@ -16,9 +16,9 @@ use std::sync::Arc;
 
 use drives::{BLOCK_BYTES, Drive};
 use meta::{
-    BlockRow, Checkpoint, FileMedia, History, Journal, JournalConfig, JournalMedia, Mapping,
-    MetaErrorKind, NewRows, Pba, PoolDir, PoolPaths, Position, Record, RocksOptions, RocksStore,
-    Salvage, Store, VolumeInfo,
+    BlockRow, Checkpoint, FileMedia, History, Journal, JournalConfig, JournalMedia, MAP_DEPTH_MAX,
+    MapId, Mapping, MetaErrorKind, NewRows, Pba, PoolDir, PoolPaths, Position, Record,
+    RocksOptions, RocksStore, Salvage, Store, VolumeInfo,
 };
 
 use super::Parts;
@@ -347,7 +347,12 @@ fn rows_of(
         }
         None => true,
     };
-    let mut later = Later::new(&stored);
+    let stored_maps = parts.store.maps()?;
+    let stored_maps = stored_maps
+        .into_iter()
+        .map(|info| (info.id, info))
+        .collect();
+    let mut later = Later::new((&stored, &stored_maps));
     let mut settings = BTreeMap::new();
     let durable = durable_upto(&told.records);
     for (_, record) in all() {
@@ -361,7 +366,7 @@ fn rows_of(
     // A row that could be read knows better.
     later
         .map
-        .retain(|(volume, at), _| salvage.doubts_mapping(*volume, *at));
+        .retain(|(map, at), _| salvage.doubts_mapping(*map, *at));
     for (seq, record) in &told.records {
         let data = Data::of(*seq, durable, lost_power);
         later.apply(*seq, record, data, &mut contents)?;
@@ -374,10 +379,19 @@ fn rows_of(
     for id in ids {
         rows.volumes.push((id, later.volumes.get(&id).cloned()));
     }
-    let mut map: BTreeMap<(u32, u64), Option<Mapping>> = BTreeMap::new();
+    let ids: BTreeSet<MapId> = stored_maps
+        .keys()
+        .chain(later.maps.keys())
+        .copied()
+        .collect();
+    for id in ids {
+        rows.maps.push((id, later.maps.get(&id).copied()));
+    }
+    let mut map: BTreeMap<(MapId, u64), Option<Mapping>> = BTreeMap::new();
     let mut blocks = BTreeMap::new();
     for (key, to) in &later.map {
         let mapping = match to {
+            Some((pba, _)) if pba.is_hole() => Mapping::HOLE,
             Some((pba, content)) => {
                 let is_doubtful = salvage.doubts_mapping(key.0, key.1);
                 if is_doubtful && !contents.holds(*pba, content) {
@@ -405,12 +419,18 @@ fn rows_of(
     }
     let knows_all = told.is_complete();
     if salvage.has_doubts() && !knows_all {
-        lose(salvage, &later.volumes, &mut map)?;
+        lose(salvage, &later, &mut map)?;
     }
     if salvage.doubts_settings() && !knows_all {
         notes.push(
             "settings may be lost: look through subsystems, hosts, their secrets and lists, and listeners before \
              hosts come back"
+                .to_owned(),
+        );
+    }
+    if salvage.doubts_maps() && !knows_all {
+        notes.push(
+            "which volumes are clones of which may be lost: compare clones with a backup"
                 .to_owned(),
         );
     }
@@ -434,13 +454,23 @@ fn unknown() -> Mapping {
 /// Marks the sub-blocks of which nothing is known.
 fn lose(
     salvage: &Salvage,
-    volumes: &BTreeMap<u32, VolumeInfo>,
-    map: &mut BTreeMap<(u32, u64), Option<Mapping>>,
+    later: &Later,
+    map: &mut BTreeMap<(MapId, u64), Option<Mapping>>,
 ) -> Result<()> {
     let mut lost = 0;
-    for info in volumes.values() {
-        for at in 0..info.size_bytes / BLOCK_BYTES as u64 {
-            if !salvage.doubts_mapping(info.id, at) || map.contains_key(&(info.id, at)) {
+    // A parent is as large as the largest volume that inherits from it.
+    let mut sizes: BTreeMap<MapId, u64> = BTreeMap::new();
+    let parent = |map: &MapId| later.maps.get(map).and_then(|info| info.parent);
+    for info in later.volumes.values() {
+        let line = std::iter::successors(Some(info.map), parent);
+        for map in line.take(MAP_DEPTH_MAX as usize + 1) {
+            let size = sizes.entry(map).or_default();
+            *size = info.size_bytes.max(*size);
+        }
+    }
+    for (id, size_bytes) in sizes {
+        for at in 0..size_bytes / BLOCK_BYTES as u64 {
+            if !salvage.doubts_mapping(id, at) || map.contains_key(&(id, at)) {
                 continue;
             }
             lost += 1;
@@ -450,7 +480,7 @@ fn lose(
                     (LOST_MAX * BLOCK_BYTES) >> 30
                 )));
             }
-            map.insert((info.id, at), Some(unknown()));
+            map.insert((id, at), Some(unknown()));
         }
     }
     Ok(())

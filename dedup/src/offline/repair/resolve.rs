@@ -1,9 +1,12 @@
 //! Decides what becomes of each contradiction, and lists the rows that change.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use drives::BLOCK_BYTES;
-use meta::{BlockContent, BlockRow, Compression, Pba, VerifyPolicy, VolumeInfo, VolumeState};
+use meta::{
+    BlockContent, BlockRow, Compression, MAP_DEPTH_MAX, MapId, MapInfo, Pba, VerifyPolicy,
+    VolumeInfo, VolumeState,
+};
 use uuid::Uuid;
 
 use super::plan::{Contents, Held, Survey, content_of};
@@ -17,14 +20,14 @@ const NO_BLOCK: &str = "its block is on no drive of the pool";
 const OTHER_CONTENT: &str = "its block belongs to another content";
 
 /// Sub-blocks whose data is lost, with the reason.
-type Lost = BTreeMap<(u32, u64), &'static str>;
+type Lost = BTreeMap<(MapId, u64), &'static str>;
 
 /// What the rows of the blocks that had to be looked at become.
 struct Decided {
     rows: BTreeMap<Pba, Option<(BlockContent, u64)>>,
     lost: Lost,
     /// Lost sub-blocks that need another block to stand for them.
-    moved: Vec<(u32, u64)>,
+    moved: Vec<(MapId, u64)>,
 }
 
 /// The rows of volumes and blocks that change, in that order; and the report. The survey has the
@@ -65,7 +68,8 @@ pub(super) fn resolve(
             report.corrected_counts += 1;
         }
     }
-    let is_damaged = survey.is_damaged
+    let is_damaged = restore_parents(survey)?
+        || survey.is_damaged
         || !decided.lost.is_empty()
         || report.freed_blocks + report.corrected_counts > 0;
     if !is_damaged {
@@ -75,9 +79,46 @@ pub(super) fn resolve(
     }
     report.dropped_mappings = survey.dropped;
     let mut changes = volumes(survey, report)?;
+    changes.extend(maps(survey));
     blocks(survey, decided.rows, &mut changes)?;
-    list_lost(&survey.volumes, &decided.lost, report);
+    list_lost(survey, &decided.lost, report);
     Ok(changes)
+}
+
+/// Parents without a row get it again, if they had no parent themselves; returns whether there were any.
+fn restore_parents(survey: &mut Survey) -> Result<bool> {
+    let is_lost = |info: &&MapInfo| {
+        info.parent
+            .is_some_and(|parent| !survey.maps.contains_key(&parent))
+    };
+    let orphans: Vec<MapInfo> = survey.maps.values().filter(is_lost).copied().collect();
+    for MapInfo { id, parent, depth } in &orphans {
+        let Some(parent) = parent.filter(|_| *depth == 1) else {
+            return Err(EngineError::corrupt(format!(
+                "the row of the parent of map {id} is lost, and with it what the map inherits: restore the newest \
+                 backup; nothing was changed"
+            )));
+        };
+        survey.maps.insert(parent, MapInfo::root(parent));
+        survey.strays.remove(&parent);
+    }
+    Ok(!orphans.is_empty())
+}
+
+/// Rows of maps that change.
+fn maps(survey: &Survey) -> Vec<Change> {
+    let ids: BTreeSet<MapId> = survey
+        .stored_maps
+        .keys()
+        .chain(survey.maps.keys())
+        .copied()
+        .collect();
+    let changes = ids.into_iter().filter_map(|id| {
+        let before = survey.stored_maps.get(&id).copied();
+        let after = survey.maps.get(&id).copied();
+        (before != after).then_some(Change::Map { id, before, after })
+    });
+    changes.collect()
 }
 
 /// What a block holds that several mappings may disagree about, or that no row describes.
@@ -92,8 +133,8 @@ fn decide(
         .find(pba)
         .map(|at| content_of(&survey.blocks[at].row));
     let mut lose = |held: &Held, reason: &'static str| {
-        decided.lost.insert((held.volume, held.sub_block), reason);
-        decided.moved.push((held.volume, held.sub_block));
+        decided.lost.insert((held.map, held.sub_block), reason);
+        decided.moved.push((held.map, held.sub_block));
     };
     if !survey.is_on_a_drive(pba) {
         let reason = match pba == super::rebuild::UNKNOWN {
@@ -124,7 +165,7 @@ fn decide(
     let winner = match known.as_slice() {
         [] => {
             let proven = held.iter().find_map(|held| {
-                let volume = survey.volumes.get(&held.volume);
+                let volume = survey.volume_of(held.map);
                 contents.by_checksum(pba, held.crc32c?, volume)
             });
             if let Some(content) = proven {
@@ -139,7 +180,7 @@ fn decide(
                 return;
             }
             for held in held {
-                decided.lost.insert((held.volume, held.sub_block), NO_ROW);
+                decided.lost.insert((held.map, held.sub_block), NO_ROW);
             }
             let row = (contents.lost(pba), held.len() as u64);
             decided.rows.insert(pba, Some(row));
@@ -181,15 +222,16 @@ fn free_block(survey: &Survey, decided: &Decided) -> Option<Pba> {
 
 /// Volumes that change, those included that are made anew.
 fn volumes(survey: &mut Survey, report: &mut RepairReport) -> Result<Vec<Change>> {
-    for (id, stray) in std::mem::take(&mut survey.strays) {
-        let info = recovered(&survey.volumes, id, stray.end)?;
+    for (map, stray) in std::mem::take(&mut survey.strays) {
+        let info = recovered(survey, map, stray.end)?;
         report.recovered_volumes.push(RecoveredVolume {
             name: info.name.clone(),
             nsid: info.nsid,
             size_bytes: info.size_bytes,
             mappings: stray.mappings,
         });
-        survey.volumes.insert(id, info);
+        survey.heads.insert(map, info.id);
+        survey.volumes.insert(info.id, info);
     }
     let ids = survey.stored_volumes.keys().chain(survey.volumes.keys());
     let mut ids: Vec<u32> = ids.copied().collect();
@@ -198,14 +240,21 @@ fn volumes(survey: &mut Survey, report: &mut RepairReport) -> Result<Vec<Change>
     let changes = ids.into_iter().filter_map(|id| {
         let before = survey.stored_volumes.get(&id).cloned();
         let after = survey.volumes.get(&id).cloned();
+        let (before, after) = (before.map(Box::new), after.map(Box::new));
         (before != after).then_some(Change::Volume { id, before, after })
     });
     Ok(changes.collect())
 }
 
 /// A row for a volume of which only the mappings are left.
-fn recovered(volumes: &BTreeMap<u32, VolumeInfo>, id: u32, end: u64) -> Result<VolumeInfo> {
-    let mut name = format!("recovered-{id}");
+fn recovered(survey: &Survey, map: MapId, end: u64) -> Result<VolumeInfo> {
+    let volumes = &survey.volumes;
+    let mut id = map;
+    while volumes.contains_key(&id) || (id != map && survey.maps.contains_key(&id)) {
+        // The numbers are never used up: there are fewer rows.
+        id = id.wrapping_add(1);
+    }
+    let mut name = format!("recovered-{map}");
     while volumes.values().any(|info| info.name == name) {
         name.push('x');
     }
@@ -213,13 +262,14 @@ fn recovered(volumes: &BTreeMap<u32, VolumeInfo>, id: u32, end: u64) -> Result<V
     let nsid = (1..=VOLUMES_MAX as u32).find(|nsid| !is_taken(nsid));
     let nsid = nsid.ok_or_else(|| {
         EngineError::invalid(format!(
-            "the pool has {VOLUMES_MAX} volumes, and the mappings of volume {id} need one more: delete a \
+            "the pool has {VOLUMES_MAX} volumes, and the mappings of map {map} need one more: delete a \
              volume first; nothing was changed"
         ))
     })?;
     let uuid = Uuid::new_v4();
     Ok(VolumeInfo {
         id,
+        map,
         name,
         nsid,
         uuid,
@@ -279,14 +329,29 @@ fn blocks(
     Ok(())
 }
 
+/// The volume that has a map, or all that may inherit from it.
+fn names_of(survey: &Survey, map: MapId) -> String {
+    let parent = |map: &MapId| survey.maps.get(map).and_then(|info| info.parent);
+    let is_in_line = |info: &&VolumeInfo| {
+        let line = std::iter::successors(Some(info.map), parent);
+        line.take(MAP_DEPTH_MAX as usize + 1).any(|of| of == map)
+    };
+    let volumes = survey.volumes.values().filter(is_in_line);
+    let names: Vec<&str> = volumes.map(|info| info.name.as_str()).collect();
+    match names.is_empty() {
+        true => format!("number {map}"),
+        false => names.join(", "),
+    }
+}
+
 /// Neighbours that are lost for the same reason are one range.
-fn list_lost(volumes: &BTreeMap<u32, VolumeInfo>, lost: &Lost, report: &mut RepairReport) {
+fn list_lost(survey: &Survey, lost: &Lost, report: &mut RepairReport) {
     let grain = BLOCK_BYTES as u64;
     let mut last: Option<(u32, u64, &str)> = None;
-    for ((volume, at), reason) in lost {
+    for ((map, at), reason) in lost {
         report.lost_sub_blocks += 1;
-        let goes_on = last == Some((*volume, at.wrapping_sub(1), reason));
-        last = Some((*volume, *at, reason));
+        let goes_on = last == Some((*map, at.wrapping_sub(1), reason));
+        last = Some((*map, *at, reason));
         if goes_on {
             if report.lost_ranges == report.lost.len() as u64
                 && let Some(range) = report.lost.last_mut()
@@ -298,9 +363,7 @@ fn list_lost(volumes: &BTreeMap<u32, VolumeInfo>, lost: &Lost, report: &mut Repa
         report.lost_ranges += 1;
         if report.lost.len() < LISTED_MAX {
             report.lost.push(LostRange {
-                volume: volumes
-                    .get(volume)
-                    .map_or_else(|| format!("number {volume}"), |info| info.name.clone()),
+                volume: names_of(survey, *map),
                 offset: at * grain,
                 bytes: grain,
                 reason: (*reason).to_owned(),

@@ -74,7 +74,7 @@ pub(super) async fn run<Q: Queue>(command: &Command<Q>, ask: Ask) -> Outcome {
     if ask.fua || write_through(command) {
         target.volume.flush().await?;
     }
-    command.queue.counters.count_write(0);
+    command.queue.count_write(&target, 0);
     Ok(Success::default())
 }
 

@@ -146,7 +146,7 @@ async fn compare_and_write<Q: Queue>(
         .await;
     let is_equal = written.map_err(|error| Failed::First(damage(error, &volume, place.offset)))?;
     if is_equal {
-        first.queue.counters.count_write(len as u64);
+        first.queue.count_write(&volume, len as u64);
     }
     Ok(is_equal)
 }

@@ -1,4 +1,4 @@
-//! Whether a pool's data can be trusted: damage made on purpose, found, named and repaired.
+//! Damage of stored data: made on purpose, found, named and repaired.
 //!
 //! Each test listens on a loopback address of its own, so that they can run side by side.
 

@@ -1,4 +1,4 @@
-//! Turns of hosts to have their authentication computed.
+//! Permits of hosts to have their authentication computed.
 //!
 //! Guarantees:
 //! - At most [`COMPUTING_MAX`] are computed at a time, one for each address. However many queues a host opens, another
@@ -19,13 +19,13 @@ const COMPUTING_MAX: usize = 2;
 /// Bits of an IPv6 address that its host can choose as it likes.
 const IPV6_HOST_BITS: u32 = 64;
 
-pub(crate) struct Turns {
+pub(crate) struct Permits {
     all: Arc<Semaphore>,
-    /// One turn for each address that computes or waits.
+    /// One permit for each address that computes or waits.
     addresses: Mutex<HashMap<IpAddr, Arc<Semaphore>>>,
 }
 
-impl Default for Turns {
+impl Default for Permits {
     fn default() -> Self {
         Self {
             all: Arc::new(Semaphore::new(COMPUTING_MAX)),
@@ -34,49 +34,49 @@ impl Default for Turns {
     }
 }
 
-/// A turn, until it is dropped.
-pub(crate) struct Turn {
+/// A permit, until it is dropped.
+pub(crate) struct Permit {
     _of_all: Option<OwnedSemaphorePermit>,
     _of_address: Option<OwnedSemaphorePermit>,
-    _place: Place,
+    _entry: AddressEntry,
 }
 
 /// An address among those that compute or wait; the last one of an address that goes takes its entry along.
-struct Place {
+struct AddressEntry {
     address: IpAddr,
     own: Arc<Semaphore>,
-    turns: Arc<Turns>,
+    permits: Arc<Permits>,
 }
 
-impl Turns {
-    /// Waits for a turn.
-    pub(crate) async fn take(self: &Arc<Self>, address: IpAddr) -> Turn {
+impl Permits {
+    /// Waits for a permit.
+    pub(crate) async fn take(self: &Arc<Self>, address: IpAddr) -> Permit {
         let address = network(address);
-        let place = {
+        let entry = {
             let mut addresses = lock(&self.addresses);
             let own = addresses
                 .entry(address)
                 .or_insert_with(|| Arc::new(Semaphore::new(1)));
-            Place {
+            AddressEntry {
                 address,
                 own: own.clone(),
-                turns: self.clone(),
+                permits: self.clone(),
             }
         };
         // Neither is ever closed, so both are there. Its own comes first: an address waits once for the others.
-        let of_address = place.own.clone().acquire_owned().await.ok();
+        let of_address = entry.own.clone().acquire_owned().await.ok();
         let of_all = self.all.clone().acquire_owned().await.ok();
-        Turn {
+        Permit {
             _of_all: of_all,
             _of_address: of_address,
-            _place: place,
+            _entry: entry,
         }
     }
 }
 
-impl Drop for Place {
+impl Drop for AddressEntry {
     fn drop(&mut self) {
-        let mut addresses = lock(&self.turns.addresses);
+        let mut addresses = lock(&self.permits.addresses);
         // The table's, and this one.
         if Arc::strong_count(&self.own) <= 2 {
             addresses.remove(&self.address);
@@ -111,22 +111,24 @@ mod tests {
     }
 
     #[test]
-    fn an_address_has_one_turn_however_many_of_its_queues_wait() {
-        let turns = Arc::new(Turns::default());
-        let mut greedy: Vec<_> = (0..100).map(|_| Box::pin(turns.take(address(1)))).collect();
+    fn an_address_has_one_permit_however_many_of_its_queues_wait() {
+        let permits = Arc::new(Permits::default());
+        let mut greedy: Vec<_> = (0..100)
+            .map(|_| Box::pin(permits.take(address(1))))
+            .collect();
         let mut taken: Vec<_> = greedy
             .iter_mut()
             .filter_map(|waiting| match poll(waiting.as_mut()) {
-                Poll::Ready(turn) => Some(turn),
+                Poll::Ready(permit) => Some(permit),
                 Poll::Pending => None,
             })
             .collect();
         assert_eq!(taken.len(), 1);
-        let Poll::Ready(other) = poll(pin!(turns.take(address(2)))) else {
+        let Poll::Ready(other) = poll(pin!(permits.take(address(2)))) else {
             panic!("another address waits behind the queues of one");
         };
-        // Both turns are taken: a third address is next, before the other queues of the first one.
-        let mut third = pin!(turns.take(address(3)));
+        // Both permits are taken: a third address is next, before the other queues of the first one.
+        let mut third = pin!(permits.take(address(3)));
         assert!(poll(third.as_mut()).is_pending());
         taken.clear();
         assert!(poll(greedy[1].as_mut()).is_pending());
@@ -136,17 +138,17 @@ mod tests {
 
     #[test]
     fn an_address_that_is_done_leaves_nothing_behind() {
-        let turns = Arc::new(Turns::default());
+        let permits = Arc::new(Permits::default());
         {
-            let Poll::Ready(turn) = poll(pin!(turns.take(address(1)))) else {
+            let Poll::Ready(permit) = poll(pin!(permits.take(address(1)))) else {
                 panic!("nobody else is there");
             };
-            let mut waiting = pin!(turns.take(address(1)));
+            let mut waiting = pin!(permits.take(address(1)));
             assert!(poll(waiting.as_mut()).is_pending());
-            drop(turn);
+            drop(permit);
             assert!(poll(waiting.as_mut()).is_ready());
         }
-        assert!(lock(&turns.addresses).is_empty());
+        assert!(lock(&permits.addresses).is_empty());
     }
 
     #[test]

@@ -1,0 +1,329 @@
+// The page: asks the daemon again and again while somebody looks, and shows what it says.
+
+import { Refused, follow, get, token } from "./api.js";
+import { allow, attachVolume, cancelTask, createVolume, deleteVolume, resizeVolume } from "./changes.js";
+import { Chart, POWERS } from "./chart.js";
+import { Table, at, node, say } from "./dom.js";
+import { bytes, duration, number, percent, rate, share, time } from "./format.js";
+import { between, sum } from "./rates.js";
+
+// What a range of the pool's history is made of.
+const RANGES = {
+  hour: { step: "second", seconds: 3600, every: 10 },
+  day: { step: "minute", seconds: 86400, every: 60 },
+  week: { step: "minute", seconds: 7 * 86400, every: 60 },
+  year: { step: "hour", seconds: 366 * 86400, every: 600 },
+};
+const INTERVAL_MS = 2000;
+const POINTS_MAX = 300;
+const EVENTS_MAX = 200;
+const STATES = { "ok": "good", "degraded": "warn", "takes no writes": "bad" };
+
+const live = [[], [], [], [], []];
+let last = null;
+let stream = null;
+let timer = null;
+
+/** A button of a row, for those who may. */
+function act(text, needs, of, run) {
+  const button = node("button", {
+    type: "button", "data-needs": needs, "data-act": text.toLowerCase(), "aria-label": `${text} ${of().name ?? of().kind}`,
+  }, text);
+  button.addEventListener("click", () => run(of()));
+  return button;
+}
+
+const subsystems = async () => (await get("/v1/subsystems")).map((it) => it.nqn);
+
+const charts = {
+  throughput: new Chart(at("throughput"), [
+    { label: "Read", colour: "read", fill: true }, { label: "Written", colour: "write", fill: true },
+  ], rate, POWERS),
+  commands: new Chart(at("commands"), [
+    { label: "Reads", colour: "read", fill: true }, { label: "Writes", colour: "write", fill: true },
+  ], number),
+  pool: new Chart(at("history"), [
+    { label: "Without savings", colour: "dedup", fill: true }, { label: "Stored", colour: "stored", fill: true },
+  ], bytes, POWERS),
+};
+
+const tables = {
+  volumes: new Table(at("volumes"), [
+    { head: "Volume", kind: "name", show: (it) => [it.name, it.places] },
+    { head: "Size", kind: "number", show: (it) => bytes(it.size_bytes) },
+    { head: "Mapped", kind: "number", show: (it) => [bytes(it.logical_bytes), share(it.logical_bytes, it.size_bytes)] },
+    { head: "Reads", kind: "number", show: (it) => [`${number(it.rates.read_commands)} /s`, rate(it.rates.read_bytes)] },
+    { head: "Writes", kind: "number", show: (it) => [`${number(it.rates.write_commands)} /s`, rate(it.rates.written_bytes)] },
+    { head: "", kind: "acts", make: (of) => [
+      act("Resize", "admin", of, (it) => resizeVolume(it)),
+      act("Attach", "operate", of, async (it) => attachVolume(it, await subsystems())),
+      act("Delete", "admin", of, (it) => deleteVolume(it, last.status.hosts)),
+    ] },
+  ], "There is no volume."),
+  hosts: new Table(at("hosts"), [
+    { head: "Host", kind: "name long", show: (it) => [it.hostnqn, it.subsystem] },
+    { head: "Path", show: (it) => [`${it.transport}${it.tls ? ", TLS" : ""}`, it.address] },
+    { head: "Queues", kind: "number", show: (it) => String(it.queues) },
+    { head: "Read", kind: "number", show: (it) => rate(it.rates.read_bytes) },
+    { head: "Written", kind: "number", show: (it) => rate(it.rates.written_bytes) },
+  ], "No host is attached."),
+  drives: new Table(at("drives"), [
+    { head: "Drive", kind: "name long", show: (it) => [it.name, it.trouble] },
+    { head: "In use", kind: "number", show: (it) => [bytes(it.capacity_bytes - it.free_bytes), share(it.capacity_bytes - it.free_bytes, it.capacity_bytes)] },
+    { head: "Size", kind: "number", show: (it) => bytes(it.capacity_bytes) },
+  ], "There is no drive."),
+  tasks: new Table(at("tasks"), [
+    { head: "Task", kind: "name", show: (it) => [`${it.kind}${it.object ? ` of ${it.object}` : ""}`, it.error ?? ""] },
+    { head: "Began", show: (it) => time(it.began) },
+    { head: "State", show: (it) => (it.state === "running" && it.percent != null ? `${it.percent} %` : it.state) },
+    { head: "", kind: "acts", make: (of) => [act("Cancel", "operate", of, cancelTask)] },
+  ], "Nothing is being worked at."),
+};
+
+function showPool({ pool, health, hosts, volumes }) {
+  const saved = Math.max(0, pool.logical_bytes - pool.used_bytes);
+  const deduped = Math.max(0, saved - pool.compression_saved_bytes);
+  const tiles = [
+    ["Saved", bytes(saved), `${share(saved, pool.logical_bytes)} of what hosts wrote`],
+    ["Stored", bytes(pool.used_bytes), `instead of ${bytes(pool.logical_bytes)}`],
+    ["Deduplication", `${pool.dedup_ratio.toFixed(2)} ×`, `${bytes(deduped)} saved`],
+    ["Compression", bytes(pool.compression_saved_bytes), "saved"],
+    ["Pool in use", share(pool.used_bytes, pool.capacity_bytes), `${bytes(pool.free_bytes)} free of ${bytes(pool.capacity_bytes)}`],
+    ["Attached", String(hosts.length), `${hosts.length === 1 ? "path" : "paths"} to ${volumes.length} ${volumes.length === 1 ? "volume" : "volumes"}`],
+  ];
+  const place = at("tiles");
+  if (place.children.length === 0) {
+    place.append(...tiles.map(([name]) => node("div", {}, node("dt", {}, name), node("dd", {}, node("span"), node("small")))));
+  }
+  tiles.forEach(([, value, detail], index) => {
+    const [figure, small] = place.children[index].lastChild.children;
+    say(figure, value);
+    say(small, detail);
+  });
+  const parts = [["stored", "Stored", pool.used_bytes], ["dedup", "Saved by deduplication", deduped], ["packed", "Saved by compression", pool.compression_saved_bytes]];
+  const bar = at("share");
+  if (bar.children.length === 0) {
+    bar.append(...parts.map(([kind]) => node("span", { class: kind })));
+    at("share-legend").append(...parts.map(([kind]) => node("li", {}, node("i", { class: kind }), node("span"))));
+  }
+  parts.forEach(([, name, size], index) => {
+    bar.children[index].style.width = `${percent(size, pool.logical_bytes)}%`;
+    say(at("share-legend").children[index].lastChild, `${name}: ${bytes(size)} (${share(size, pool.logical_bytes)})`);
+  });
+  bar.setAttribute("aria-label", `Of ${bytes(pool.logical_bytes)} that hosts wrote: ${parts.map(([, name, size]) => `${name} ${bytes(size)}`).join(", ")}`);
+  const reasons = health.reasons.map((reason) => reason.what);
+  at("reasons").hidden = reasons.length === 0;
+  if (at("reasons").shown !== reasons.join("\n")) {
+    at("reasons").shown = reasons.join("\n");
+    at("reasons").replaceChildren(...reasons.map((reason) => node("li", {}, reason)));
+  }
+}
+
+function showTurned({ transports, authentication, tls }) {
+  const refused = (name) => transports.reduce((count, it) => count + it.refused[name], 0);
+  const counts = [
+    ["not on the list", refused("host")], ["other Connect errors", refused("connect") - refused("host")],
+    ["wrong secret", authentication.failed], ["TLS failed", tls.failed + tls.refused],
+    ["held off", authentication.held_off + tls.held_off], ["too many", refused("too_many")],
+    ["broke the protocol", refused("violation") + refused("digest") + refused("handshake")], ["stalled", refused("stalled")],
+  ].filter(([, count]) => count > 0);
+  const shown = counts.map(([name, count]) => `${name}: ${count}`);
+  const place = at("turned");
+  const texts = shown.length > 0 ? shown : ["nobody"];
+  if (place.shown === texts.join()) return;
+  place.shown = texts.join();
+  place.replaceChildren(...texts.map((text) => node("li", {}, text)));
+}
+
+function showScrub({ scrub, damage }) {
+  const damaged = damage.damaged_blocks > 0 ? ` ${damage.damaged_blocks} damaged blocks are known.` : "";
+  const done = percent(scrub.checked_blocks, scrub.total_blocks).toFixed(0);
+  const text = {
+    running: `A scrub runs: ${done} %, ${scrub.bad_blocks} damaged blocks.`,
+    finished: `The last scrub found ${scrub.bad_blocks} damaged blocks.`,
+    stopped: `The last scrub was stopped at ${done} %.`,
+  }[scrub.phase] ?? "No scrub has run yet.";
+  say(at("scrub"), text + damaged);
+}
+
+function showStatus(status, now) {
+  const seconds = last ? (now - last.now) / 1000 : 0;
+  const before = new Map((last?.status.volumes ?? []).map((it) => [it.uuid, it.io]));
+  const volumes = status.volumes.map((it) => ({
+    ...it, key: `${it.uuid} ${it.name}`, rates: between(before.get(it.uuid), it.io, seconds),
+    places: it.namespaces.map((place) => `${place.subsystem} (${place.nsid})`).join(", ") || "attached nowhere",
+  }));
+  const key = (it) => `${it.hostnqn} ${it.subsystem} ${it.transport} ${it.address}`;
+  const paths = new Map((last?.status.hosts ?? []).map((it) => [key(it), it.io]));
+  const hosts = status.hosts.map((it, index) => ({ ...it, key: `${key(it)} ${index}`, rates: between(paths.get(key(it)), it.io, seconds) }));
+  const troubles = new Map(status.health.drives.map((it) => [it.drive, `${it.errors} commands failed`]));
+  last = { status, now };
+
+  const state = at("health");
+  say(state, status.health.state);
+  state.className = `pill ${STATES[status.health.state] ?? "warn"}`;
+  say(at("about"), `${status.version}, up ${duration(status.uptime_seconds)}`);
+  showPool(status);
+  tables.volumes.show(volumes);
+  tables.hosts.show(hosts);
+  tables.drives.show(status.drives.map((it) => ({ ...it, key: it.name, trouble: troubles.get(it.name) })));
+  showTurned(status);
+  showScrub(status.health);
+  if (seconds > 0) {
+    const all = sum(volumes.map((it) => it.rates));
+    [now / 1000, all.read_bytes, all.written_bytes, all.read_commands, all.write_commands].forEach((figure, index) => {
+      live[index].push(figure);
+      if (live[index].length > POINTS_MAX) live[index].shift();
+    });
+    charts.throughput.show([live[0], live[1], live[2]]);
+    charts.commands.show([live[0], live[3], live[4]]);
+  }
+}
+
+function showTasks(tasks) {
+  // A deletion runs to its end: the volume is gone already.
+  const canEnd = (it) => (it.kind === "delete" && it.state === "running" ? "bound" : it.state);
+  tables.tasks.show(tasks.slice(-20).reverse().map((it) => ({ ...it, key: it.id, phase: canEnd(it) })));
+}
+
+function showEvent(event) {
+  const fields = Object.entries(event.fields ?? {}).map(([name, value]) => `${name}: ${value}`).join(", ");
+  const place = at("events");
+  place.prepend(node("li", { "data-kind": event.kind }, node("time", { datetime: event.at }, time(event.at)), node("b", {}, event.kind),
+    event.message, fields ? node("small", {}, fields) : ""));
+  while (place.children.length > EVENTS_MAX) place.lastChild.remove();
+}
+
+/** Shows events as they happen, for as long as somebody is let in. */
+async function followEvents() {
+  const own = new AbortController();
+  stream = own;
+  at("events").replaceChildren();
+  let seen = null;
+  while (!own.signal.aborted) {
+    try {
+      if (seen === null) {
+        const page = await get("/v1/events?limit=50");
+        page.events.forEach(showEvent);
+        seen = page.latest;
+      }
+      await follow(seen, own.signal, (event) => { seen = event.id; showEvent(event); });
+    } catch (error) {
+      if (error instanceof Refused && error.status === 401) return;
+    }
+    await new Promise((later) => setTimeout(later, INTERVAL_MS));
+  }
+}
+
+let drawn = { range: null, at: 0 };
+
+/** Shows how the pool came to be as it is, over the range that is chosen. */
+async function showHistory() {
+  const range = document.querySelector("input[name=range]:checked").value;
+  const { step, seconds, every } = RANGES[range];
+  const now = Date.now() / 1000;
+  if (drawn.range === range && now - drawn.at < every) return;
+  drawn = { range, at: now };
+  const page = await get(`/v1/history?step=${step}&since=${Math.floor(now - seconds)}`);
+  charts.pool.show(withGaps([page.at, page.logical_bytes, page.used_bytes], page.step_seconds));
+}
+
+/** The live charts begin with what the daemon has seen before somebody looked. */
+async function showBefore() {
+  const page = await get(`/v1/history?step=second&since=${Math.floor(Date.now() / 1000 - POINTS_MAX * INTERVAL_MS / 1000)}`);
+  const columns = [page.at, page.read_bytes, page.written_bytes, page.read_commands, page.write_commands];
+  columns.forEach((column, index) => { live[index].splice(0, live[index].length, ...column.slice(0, -1).filter((_, row) => row % 2 === 0)); });
+}
+
+/** Columns with a hole where there are no rows, so that no line is drawn across it. */
+function withGaps(columns, step) {
+  const shown = columns.map(() => []);
+  columns[0].forEach((moment, row) => {
+    const before = shown[0].at(-1);
+    if (before !== undefined && moment - before > 3 * step) {
+      shown[0].push(before + step);
+      for (const column of shown.slice(1)) column.push(null);
+    }
+    columns.forEach((column, index) => shown[index].push(column[row]));
+  });
+  return shown;
+}
+
+function notice(text) {
+  say(at("notice"), text);
+  at("notice").hidden = text === "";
+  at("figures").classList.toggle("stale", text !== "");
+}
+
+/** One look at the daemon, and the next one when it is due. */
+async function look() {
+  clearTimeout(timer);
+  if (document.hidden) return;
+  try {
+    const [status, tasks] = await Promise.all([get("/v1/status"), get("/v1/tasks")]);
+    await enter();
+    notice("");
+    showStatus(status, Date.now());
+    showTasks(tasks);
+    await showHistory();
+  } catch (error) {
+    if (error instanceof Refused && (error.status === 401 || error.status === 403)) {
+      leave(token.get() ? error.message : "");
+      return;
+    }
+    notice(error instanceof Refused ? error.message : "The daemon does not answer. Trying again.");
+  }
+  timer = setTimeout(look, INTERVAL_MS);
+}
+
+async function enter() {
+  if (!at("figures").hidden) return;
+  allow((await get("/v1/caller")).role);
+  at("login").hidden = true;
+  at("figures").hidden = false;
+  at("leave").hidden = false;
+  Object.values(charts).forEach((chart) => chart.fit());
+  drawn = { range: null, at: 0 };
+  await showBefore();
+  followEvents();
+}
+
+function leave(why) {
+  clearTimeout(timer);
+  token.forget();
+  stream?.abort();
+  last = null;
+  live.forEach((column) => column.splice(0));
+  notice("");
+  at("figures").hidden = true;
+  at("leave").hidden = true;
+  at("login").hidden = false;
+  at("health").textContent = at("about").textContent = "";
+  say(at("refused"), why);
+  at("token").focus();
+}
+
+const dark = matchMedia("(prefers-color-scheme: dark)");
+function scheme(chosen) {
+  if (chosen) document.documentElement.dataset.theme = chosen;
+  const is = document.documentElement.dataset.theme ?? (dark.matches ? "dark" : "light");
+  say(at("theme"), is === "dark" ? "Light" : "Dark");
+  at("theme").setAttribute("aria-label", is === "dark" ? "Use light colours" : "Use dark colours");
+  Object.values(charts).forEach((chart) => chart.draw());
+  return is;
+}
+
+at("login").addEventListener("submit", (event) => {
+  event.preventDefault();
+  token.set(at("token").value.trim());
+  at("token").value = "";
+  look();
+});
+document.querySelectorAll("input[name=range]").forEach((it) => it.addEventListener("change", look));
+at("create").addEventListener("click", async () => createVolume(await subsystems()));
+at("leave").addEventListener("click", () => leave(""));
+at("theme").addEventListener("click", () => scheme(scheme() === "dark" ? "light" : "dark"));
+dark.addEventListener("change", () => scheme());
+document.addEventListener("visibilitychange", look);
+scheme();
+if (token.get()) look(); else leave("");

@@ -1,0 +1,52 @@
+// Charts over time, by uPlot.
+
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+
+/** Steps of an axis of bytes: powers of two, so that its figures are round in binary units. */
+export const POWERS = Array.from({ length: 60 }, (_, power) => 2 ** power);
+
+/** A chart in `place`. A series has `label`, `colour` (the name of one of the style's) and, if what is below it is filled,
+ *  `fill`. */
+export class Chart {
+  constructor(place, series, format, steps) {
+    Object.assign(this, { place, series, format, steps });
+    this.data = [[], ...series.map(() => [])];
+    new ResizeObserver(() => this.fit()).observe(place);
+    this.draw();
+  }
+
+  /** Draws anew: the colours are another scheme's. */
+  draw() {
+    this.plot?.destroy();
+    const value = (_, figure) => (figure == null ? "–" : this.format(figure));
+    const axis = { stroke: colour("quiet"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line"), width: 1 } };
+    const lines = this.series.map((one) => ({
+      label: one.label, value, stroke: colour(one.colour), width: 2, points: { show: false },
+      fill: one.fill ? `${colour(one.colour)}33` : undefined,
+    }));
+    this.plot = new uPlot({
+      width: this.width(), height: 220,
+      scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.08 : 1] } },
+      axes: [{ ...axis, space: 70 }, { ...axis, size: 78, space: 40, incrs: this.steps, values: (_, ticks) => ticks.map(this.format) }],
+      series: [{ label: "Time" }, ...lines],
+      legend: { live: true }, cursor: { y: false, drag: { x: false } },
+    }, this.data, this.place);
+    this.place.setAttribute("role", "img");
+  }
+
+  width() { return Math.max(this.place.clientWidth, 200); }
+
+  fit() {
+    if (this.plot.width !== this.width()) this.plot.setSize({ width: this.width(), height: 220 });
+  }
+
+  /** Shows these columns: times in seconds since 1970, then the figures of each series. */
+  show(columns) {
+    this.data = columns;
+    this.plot.setData(columns);
+    // Where no pointer chooses a moment, the legend says the last one.
+    if (this.plot.cursor.left == null || this.plot.cursor.left < 0) this.plot.setLegend({ idx: columns[0].length - 1 });
+    const last = this.series.map((one, index) => `${one.label} ${this.format(columns[index + 1].at(-1) ?? 0)}`);
+    this.place.setAttribute("aria-label", `Now: ${last.join(", ")}`);
+  }
+}

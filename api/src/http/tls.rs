@@ -1,0 +1,57 @@
+//! The certificate by which the listener proves who it is.
+
+use std::path::Path;
+use std::pin::Pin;
+
+use openssl::error::ErrorStack;
+use openssl::ssl::{Ssl, SslAcceptor, SslFiletype, SslMethod};
+use subsystem::errors::Failure;
+use tokio::net::TcpStream;
+use tokio_openssl::SslStream;
+
+/// A certificate with its key.
+#[derive(Clone)]
+pub struct Certificate(SslAcceptor);
+
+impl std::fmt::Debug for Certificate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Certificate")
+    }
+}
+
+impl Certificate {
+    /// Reads a certificate, with those that lead to its authority behind it, and its key: files in PEM.
+    ///
+    /// # Errors
+    /// One of them cannot be read, or they do not belong together.
+    pub fn read(chain: &Path, key: &Path) -> Result<Self, Failure> {
+        let wrong = |what: &str, path: &Path, error: &ErrorStack| {
+            let why = error.errors().first().and_then(|error| error.reason());
+            Failure::invalid(format!(
+                "the {what} of HTTP '{}' cannot be used: {}; it must be a file in PEM",
+                path.display(),
+                why.unwrap_or("it cannot be read")
+            ))
+        };
+        let mut builder = SslAcceptor::mozilla_intermediate_v5(SslMethod::tls_server())
+            .map_err(|error| wrong("certificate", chain, &error))?;
+        builder
+            .set_certificate_chain_file(chain)
+            .map_err(|error| wrong("certificate", chain, &error))?;
+        builder
+            .set_private_key_file(key, SslFiletype::PEM)
+            .and_then(|()| builder.check_private_key())
+            .map_err(|error| wrong("key", key, &error))?;
+        Ok(Self(builder.build()))
+    }
+
+    /// Proves to a peer who this is.
+    pub(super) async fn accept(
+        &self,
+        stream: TcpStream,
+    ) -> Result<SslStream<TcpStream>, openssl::ssl::Error> {
+        let mut stream = SslStream::new(Ssl::new(self.0.context())?, stream)?;
+        Pin::new(&mut stream).accept().await?;
+        Ok(stream)
+    }
+}

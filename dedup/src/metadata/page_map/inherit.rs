@@ -1,0 +1,110 @@
+//! Pages that a map has from its ancestors.
+
+use std::sync::Arc;
+
+use meta::{MapId, MapInfo, Mapping};
+
+use super::{PAGE, Page, PageMap, Slot, split};
+use crate::metadata::resident::Resident;
+
+/// What a child finds in an ancestor, of one page.
+pub(crate) enum Inherited<'a> {
+    /// The page is in memory.
+    Page(Vec<(u64, Mapping)>),
+    /// What the store says, counts: its rows of the page.
+    Stored(&'a [(u64, Mapping)]),
+    /// The ancestor does not have it: the next one is asked.
+    Further,
+}
+
+/// Pages of sub-blocks, one after the other.
+pub(crate) fn by_page(rows: &[(u64, Mapping)]) -> impl Iterator<Item = (u64, &[(u64, Mapping)])> {
+    rows.chunk_by(|(a, _), (b, _)| a / PAGE == b / PAGE)
+        .map(|rows| (rows[0].0 / PAGE, rows))
+}
+
+/// What of rows belongs to a page.
+pub(crate) fn rows_of_page(rows: &[(u64, Mapping)], page: u64) -> &[(u64, Mapping)] {
+    let first = rows.partition_point(|(at, _)| at / PAGE < page);
+    let rest = &rows[first..];
+    &rest[..rest.partition_point(|(at, _)| at / PAGE == page)]
+}
+
+impl PageMap {
+    /// Whether pages of it may be its ancestors'.
+    pub(crate) fn inherits(&self) -> bool {
+        self.info.parent.is_some()
+    }
+
+    /// Its row went, and nothing is mapped in it any more: holes do not count.
+    pub(crate) fn orphan(&mut self) {
+        self.info = MapInfo::root(self.info.id);
+    }
+
+    /// Becomes a new map that inherits all from this one, which is returned.
+    pub(crate) fn fork(&mut self, id: MapId) -> Self {
+        let child = Self {
+            is_whole: self.is_whole.clone(),
+            ..Self::stored(self.info.child(id), 0)
+        };
+        child.say_if_whole();
+        let mut parent = std::mem::replace(self, child);
+        parent.is_whole = Arc::default();
+        parent.say_if_whole();
+        parent
+    }
+
+    /// Takes a page that an ancestor has, or nobody, if it is not in memory.
+    pub(crate) fn inherit(
+        &mut self,
+        number: u64,
+        rows: &[(u64, Mapping)],
+        resident: &mut Resident,
+    ) {
+        if !matches!(self.slot(number), Slot::Stored) {
+            return;
+        }
+        let mut page = Page::empty(resident.ticket());
+        page.is_inherited = true;
+        for (sub_block, mapping) in rows.iter().filter(|(_, mapping)| !mapping.is_hole()) {
+            page.set(split(*sub_block).1, Some(*mapping));
+        }
+        self.insert(number, page, resident);
+    }
+
+    /// What a child inherits of a page, if the store has these rows of it. The map does not change any more.
+    pub(crate) fn inherited<'a>(&self, number: u64, rows: &'a [(u64, Mapping)]) -> Inherited<'a> {
+        match self.slot(number) {
+            Slot::Resident(page) if page.is_inherited || page.present > 0 => {
+                let first = number * PAGE;
+                let entries = page.entries();
+                Inherited::Page(entries.map(|(at, to)| (first + at as u64, to)).collect())
+            }
+            Slot::Stored if !rows.is_empty() => Inherited::Stored(rows),
+            Slot::Resident(_) | Slot::Stored | Slot::Empty => Inherited::Further,
+        }
+    }
+
+    /// Pages that are in memory, in order.
+    pub(crate) fn resident_pages(&self, start: u64, end: u64) -> impl Iterator<Item = u64> + '_ {
+        self.pages_in(start / PAGE, end.div_ceil(PAGE))
+            .map(|(number, _)| number)
+    }
+
+    /// What is mapped in the page of a sub-block, which is inherited and in memory; `None` if there is nothing to
+    /// copy.
+    pub(crate) fn to_copy(&self, sub_block: u64) -> Option<Vec<(u64, Mapping)>> {
+        let number = sub_block / PAGE;
+        match self.slot(number) {
+            Slot::Resident(page) if page.is_inherited && page.mapped > 0 => {
+                let entries = page.entries();
+                Some(
+                    entries
+                        .map(|(at, to)| (number * PAGE + at as u64, to))
+                        .collect(),
+                )
+            }
+            _ => None,
+        }
+    }
+}

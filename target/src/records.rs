@@ -1,0 +1,32 @@
+//! What a pool's folder keeps of what happened: its event log and its history.
+
+use std::sync::Arc;
+
+use api::event_log::EventLog;
+use api::history::History;
+
+use crate::pool::OpenPool;
+
+/// The pool's event log. One that cannot be opened keeps no pool from being served.
+pub(crate) fn events(pool: &OpenPool) -> Arc<EventLog> {
+    let opened = match pool.is_temporary {
+        true => Ok(EventLog::in_memory()),
+        false => EventLog::open(&pool.paths.dir),
+    };
+    Arc::new(opened.unwrap_or_else(|error| {
+        tracing::warn!(%error, "the pool's event log cannot be opened: events are lost at the end");
+        EventLog::in_memory()
+    }))
+}
+
+/// The pool's history. One that cannot be opened keeps no pool from being served.
+pub(crate) fn history(pool: &OpenPool) -> Arc<History> {
+    let opened = match pool.is_temporary {
+        true => Ok(History::in_memory()),
+        false => History::open(&pool.paths.dir),
+    };
+    Arc::new(opened.unwrap_or_else(|error| {
+        tracing::warn!(%error, "the pool's history cannot be opened: what comes is lost at the end");
+        History::in_memory()
+    }))
+}

@@ -1,0 +1,291 @@
+//! The dashboard as people use it, in Debian's Chromium. `./test.sh` runs these; by hand:
+//! `cargo test -p tests --test dashboard -- --ignored`, with chromium-driver and chromium-headless-shell installed.
+//! With ONEFOLD_PICTURES=FOLDER pictures are left there.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use tests::browser::Browser;
+use tests::daemon::{Daemon, onefold, program, text_of};
+use tests::{own_address, wait_for};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A node with the dashboard.
+struct Node {
+    folder: tempfile::TempDir,
+    address: String,
+    daemon: Daemon,
+}
+
+impl Node {
+    fn start(number: u8) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let address = own_address(number).to_string();
+        let (listen, http) = (format!("tcp://{address}:4420"), format!("{address}:8420"));
+        let serve = [
+            "--create",
+            "2G",
+            "--listen",
+            &listen,
+            "--reactors",
+            "1",
+            "--http",
+            &http,
+        ];
+        let daemon = Daemon::start(&folder.path().join("pool"), None, &serve);
+        Self {
+            folder,
+            address,
+            daemon,
+        }
+    }
+
+    fn page(&self) -> String {
+        format!("http://{}:8420/", self.address)
+    }
+
+    /// Runs a command of the program on the pool.
+    fn run(&self, words: &[&str]) -> String {
+        let pool = self.folder.path().join("pool");
+        let output = onefold(&[words, &["--pool", pool.to_str().expect("text")]].concat());
+        assert!(output.status.success(), "{words:?}: {}", text_of(&output));
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    fn token(&self, role: &str) -> String {
+        self.run(&["token", "create", role, "--role", role])
+            .trim()
+            .to_owned()
+    }
+
+    /// A browser whose user has typed a token of that role.
+    fn browser(&self, role: &str, width: u32) -> Browser {
+        let token = self.token(role);
+        let browser = Browser::start(width);
+        browser.open(&self.page());
+        browser.type_into("#token", &token);
+        browser.click("#login button");
+        browser.wait_for_text("#health", "ok");
+        browser
+    }
+}
+
+/// Leaves a picture where somebody asked for pictures.
+fn picture(browser: &Browser, name: &str) {
+    if let Some(folder) = std::env::var_os("ONEFOLD_PICTURES") {
+        browser.picture(&Path::new(&folder).join(format!("{name}.png")));
+    }
+}
+
+/// The lowest contrast of a text with what is behind it (WCAG 2.2, 1.4.3), and the text.
+const CONTRAST: &str = r#"
+const luminance = ([r, g, b]) => [r, g, b].map((it) => it / 255)
+  .map((it) => (it <= 0.04045 ? it / 12.92 : ((it + 0.055) / 1.055) ** 2.4))
+  .reduce((sum, it, index) => sum + it * [0.2126, 0.7152, 0.0722][index], 0);
+const parts = (colour) => colour.match(/[\d.]+/g).map(Number);
+const behind = (element) => {
+  for (let it = element; it; it = it.parentElement) {
+    const [r, g, b, a = 1] = parts(getComputedStyle(it).backgroundColor);
+    if (a === 1) return [r, g, b];
+  }
+  return [255, 255, 255];
+};
+let worst = [99, ""];
+for (const element of document.querySelectorAll("body *")) {
+  const own = [...element.childNodes].some((it) => it.nodeType === 3 && it.textContent.trim() !== "");
+  if (!own || !element.checkVisibility() || element.closest(".skip, noscript")) continue;
+  const [light, dark] = [luminance(parts(getComputedStyle(element).color)), luminance(behind(element))].sort((a, b) => b - a);
+  const ratio = (light + 0.05) / (dark + 0.05);
+  if (ratio < worst[0]) worst = [ratio, element.innerText];
+}
+return worst;
+"#;
+
+#[track_caller]
+fn can_be_read(browser: &Browser) {
+    let worst = browser.run(CONTRAST);
+    let ratio = worst[0].as_f64().expect("a ratio");
+    assert!((4.5..99.0).contains(&ratio), "{worst}");
+    let beyond =
+        browser.run("const it = document.documentElement; return it.scrollWidth - it.clientWidth");
+    assert_eq!(beyond, 0, "nobody has to scroll sideways");
+}
+
+#[test]
+#[ignore = "needs chromium: ./test.sh"]
+fn who_has_a_token_sees_the_pool_and_what_happens_to_it() {
+    let node = Node::start(1);
+    let browser = Browser::start(1280);
+    browser.open(&node.page());
+    browser.type_into("#token", "onefold_wrong");
+    browser.click("#login button");
+    browser.wait_for_text("#refused", "there is no such token");
+    assert!(
+        !browser.text("#volumes").contains("vol0"),
+        "nothing is shown"
+    );
+    // The refusal is what the browser complained of.
+    assert_eq!(browser.complaints().len(), 2);
+
+    browser.type_into("#token", &node.token("read"));
+    browser.click("#login button");
+    browser.wait_for_text("#volumes", "vol0");
+    browser.wait_for_text("#hosts", "No host is attached.");
+    browser.wait_for_text("#events", "HTTP is answered at");
+    // What happens is shown when it happens.
+    node.run(&["volume", "create", "second", "--size", "64M"]);
+    browser.wait_for_text("#volumes", "second");
+    browser.wait_for_text("#events", "added volume 'second'");
+    let target = format!(
+        "tcp://{}:4420/nqn.2026-11.dev.onefold:default",
+        node.address
+    );
+    let mut load = Command::new(program());
+    load.args([
+        "perf", &target, "--nsid", "1", "--rw", "randrw", "--time", "3600",
+    ]);
+    let mut load = load
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("a load");
+    browser.wait_for_text("#hosts", "tcp");
+    let written = "return document.querySelector('#throughput').getAttribute('aria-label') ?? ''";
+    wait_for("a throughput", LIMIT, || {
+        let told = browser.run(written);
+        let told = told.as_str().expect("a text").to_owned();
+        (told.contains("iB/s") && !told.contains("Written 0 B/s")).then_some(())
+    });
+    picture(&browser, "light-load");
+    can_be_read(&browser);
+    load.kill().expect("it runs");
+    load.wait().expect("it ends");
+
+    // The token is in this tab, and nowhere else.
+    browser.reload();
+    browser.wait_for_text("#volumes", "second");
+    assert_eq!(
+        browser.run("return localStorage.length + document.cookie.length"),
+        0
+    );
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+    browser.click("#leave");
+    assert_eq!(browser.run("return sessionStorage.length"), 0);
+    browser.wait_for_text("#login", "onefold token create");
+    assert!(node.daemon.stop().success());
+}
+
+#[test]
+#[ignore = "needs chromium: ./test.sh"]
+fn an_administrator_makes_resizes_and_deletes_a_volume_and_is_told_what_is_lost() {
+    let node = Node::start(4);
+    let browser = node.browser("admin", 1280);
+    browser.wait_for_text("#volumes", "vol0");
+    browser.click("#create");
+    browser.type_into("#field-name", "made");
+    browser.type_into("#field-size", "much");
+    browser.click("dialog button[type=submit]");
+    browser.wait_for_text("dialog [role=alert]", "'much' is not a size");
+    assert_eq!(
+        browser.run("return (document.querySelector('#field-size').value = '')"),
+        ""
+    );
+    browser.type_into("#field-size", "64M");
+    browser.click("dialog button[type=submit]");
+    browser.wait_for_text("#volumes", "made");
+    let of = |act: &str| format!("[aria-label='{act} made']");
+    browser.click(&of("Resize"));
+    browser.type_into("#field-size", "128M");
+    browser.click("dialog button[type=submit]");
+    browser.wait_for_text("#volumes", "128 MiB");
+    // Smaller: what is lost, and the volume's name typed first.
+    browser.click(&of("Resize"));
+    browser.type_into("#field-size", "4M");
+    browser.click("dialog button[type=submit]");
+    browser.wait_for_text(
+        "dialog .lost",
+        "Everything behind the first 4.00 MiB of made",
+    );
+    browser.click("dialog button[type=button]");
+    browser.click(&of("Delete"));
+    browser.wait_for_text("dialog .lost", "The volume made of 128 MiB");
+    picture(&browser, "delete");
+    let disabled = "return document.querySelector('dialog button[type=submit]').disabled";
+    assert_eq!(browser.run(disabled), true);
+    browser.type_into("#field-typed", "made");
+    browser.click("dialog button[type=submit]");
+    wait_for("the volume to go", LIMIT, || {
+        (!browser.text("#volumes").contains("made")).then_some(())
+    });
+    let volumes = node.run(&["volume", "list", "--json"]);
+    assert!(
+        volumes.contains("vol0") && !volumes.contains("made"),
+        "{volumes}"
+    );
+    browser.wait_for_text("#tasks", "delete of made");
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+    assert!(node.daemon.stop().success());
+}
+
+#[test]
+#[ignore = "needs chromium: ./test.sh"]
+fn who_may_only_look_is_offered_no_changes() {
+    let node = Node::start(5);
+    let browser = node.browser("read", 1280);
+    browser.wait_for_text("#volumes", "vol0");
+    let offered = "return [...document.querySelectorAll('main button')].filter((it) => it.checkVisibility()).length";
+    assert_eq!(browser.run(offered), 0);
+    assert!(node.daemon.stop().success());
+}
+
+#[test]
+#[ignore = "needs chromium: ./test.sh"]
+fn it_can_be_read_on_a_phone_and_in_the_dark_and_used_without_a_mouse() {
+    let node = Node::start(2);
+    let browser = node.browser("read", 390);
+    browser.wait_for_text("#volumes", "vol0");
+    picture(&browser, "phone");
+    can_be_read(&browser);
+    browser.click("#theme");
+    browser.wait_for_text("#theme", "Light");
+    picture(&browser, "phone-dark");
+    can_be_read(&browser);
+    browser.resize(1280, 1000);
+    picture(&browser, "dark");
+    can_be_read(&browser);
+    // Tab goes through everything that can be used, and shows where it is.
+    let mut met = Vec::new();
+    for _ in 0..8 {
+        browser.press_tab();
+        let at = browser.run(
+            "const it = document.activeElement; \
+             return [it.id || it.className || it.tagName, getComputedStyle(it).outlineStyle]",
+        );
+        // Behind the last one the page begins anew.
+        assert!(at[1] != "none" || at[0] == "BODY", "{at}");
+        met.push(at[0].as_str().expect("a name").to_owned());
+    }
+    for wanted in ["skip", "theme", "leave"] {
+        assert!(met.iter().any(|name| name == wanted), "{met:?}");
+    }
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+    assert!(node.daemon.stop().success());
+}
+
+#[test]
+#[ignore = "needs chromium: ./test.sh"]
+fn a_page_of_another_site_gets_no_answer_even_with_a_token() {
+    let node = Node::start(3);
+    let token = node.token("admin");
+    let browser = Browser::start(800);
+    browser.open("data:text/html,<title>other</title><body></body>");
+    let asked = browser.run(&format!(
+        "return fetch('{}v1/status', {{headers: {{Authorization: 'Bearer {token}'}}}}) \
+           .then(() => 'answered', () => 'refused')",
+        node.page()
+    ));
+    assert_eq!(asked, "refused");
+    assert!(node.daemon.stop().success());
+}

@@ -1,0 +1,115 @@
+//! What a daemon works at for a while, as its owner sees it.
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use super::harness::{Pool, fails, json, succeeds, wait_for};
+
+impl Pool {
+    fn tasks(&self) -> Vec<Value> {
+        let tasks = json(&["task", "list", "--pool", self.dir(), "--json"]);
+        tasks.as_array().expect("a list").clone()
+    }
+
+    /// The newest task of a kind.
+    #[track_caller]
+    fn task(&self, kind: &str) -> Value {
+        let tasks = self.tasks();
+        let task = tasks.iter().rev().find(|task| task["kind"] == kind);
+        task.unwrap_or_else(|| panic!("no {kind} in {tasks:?}"))
+            .clone()
+    }
+
+    /// A command about this pool.
+    fn at<'a>(&'a self, words: &[&'a str]) -> Vec<&'a str> {
+        [words, &["--pool", self.dir()]].concat()
+    }
+
+    /// Waits until the newest task of a kind is in that state.
+    #[track_caller]
+    fn becomes(&self, kind: &str, state: &str) -> Value {
+        wait_for(&format!("the {kind} to be {state}"), || {
+            self.task(kind)["state"] == state
+        });
+        self.task(kind)
+    }
+}
+
+#[test]
+fn long_tasks_are_listed_with_what_came_of_them_and_can_be_cancelled() {
+    let pool = Pool::new();
+    let daemon = pool.create();
+    assert!(pool.tasks().is_empty());
+    pool.load(&[
+        "--rw", "write", "--bs", "128k", "--size", "64M", "--seed", "7",
+    ]);
+
+    // At the slowest rate it takes longer than this story.
+    succeeds(&pool.at(&["scrub", "start", "--rate", "1M"]));
+    let scrub = pool.task("scrub");
+    assert_eq!(scrub["state"], "running", "{scrub}");
+    let id = scrub["id"].to_string();
+    let listed = succeeds(&pool.at(&["task", "list"]));
+    assert!(
+        listed.contains("scrub") && listed.contains("running"),
+        "{listed}"
+    );
+    succeeds(&pool.at(&["task", "cancel", &id]));
+    let ended = pool.becomes("scrub", "cancelled");
+    assert_eq!(ended["result"]["phase"], "stopped", "{ended}");
+    fails(
+        &pool.at(&["task", "cancel", &id]),
+        65,
+        &["has ended already"],
+    );
+
+    // The pool remembers scrubs; by the schedule the next one is due in a month.
+    let view = json(&pool.at(&["scrub", "schedule", "--every-days", "30", "--json"]));
+    assert_eq!(view["history"][0]["phase"], "stopped", "{view}");
+    assert_eq!(view["schedule"]["every_days"], 30, "{view}");
+    assert_eq!(view["phase"], "stopped", "{view}");
+
+    succeeds(&pool.at(&["pool", "check", "--online"]));
+    let check = pool.becomes("check", "done");
+    assert_eq!(check["percent"], 100, "{check}");
+    assert_eq!(check["result"]["consistent"], true, "{check}");
+    assert!(
+        check["ended"].as_str() >= check["began"].as_str(),
+        "{check}"
+    );
+    let shown = succeeds(&pool.at(&["task", "show", &check["id"].to_string()]));
+    assert!(shown.contains("\"consistent\": true"), "{shown}");
+    succeeds(&pool.at(&["status", "--survey"]));
+    pool.becomes("survey", "done");
+
+    succeeds(&pool.at(&["volume", "delete", "vol0", "--yes"]));
+    let deletion = pool.becomes("delete", "done");
+    assert_eq!(deletion["object"], "vol0", "{deletion}");
+    fails(
+        &pool.at(&["task", "show", "99"]),
+        66,
+        &["there is no task 99"],
+    );
+    daemon.stop(Signal::TERM);
+
+    let daemon = pool.serve(&[]);
+    let view = json(&pool.at(&["scrub", "schedule", "--off", "--json"]));
+    assert_eq!(view["history"][0]["phase"], "stopped", "{view}");
+    assert_eq!(view["schedule"], Value::Null, "{view}");
+    // Of a pool that was never scrubbed one begins at once.
+    daemon.stop(Signal::TERM);
+    let fresh = Pool::new();
+    let daemon = fresh.create();
+    succeeds(&[
+        "scrub",
+        "schedule",
+        "--every-days",
+        "1",
+        "--pool",
+        fresh.dir(),
+    ]);
+    fresh.becomes("scrub", "done");
+    let export = succeeds(&["config", "export", "-", "--pool", fresh.dir()]);
+    assert!(export.contains("every_days = 1\n"), "{export}");
+    daemon.stop(Signal::TERM);
+}
