@@ -8,7 +8,6 @@
 use std::collections::BTreeMap;
 
 use axum::extract::State;
-use axum::extract::rejection::JsonRejection;
 use axum::routing::get;
 use axum::{Json, Router};
 use hyper::Method;
@@ -19,6 +18,7 @@ use subsystem::errors::Failure;
 
 use crate::client::Client;
 use crate::errors::Answer;
+use crate::extract::Body;
 use crate::server::{ApiState, change};
 
 /// The states of a listener.
@@ -65,11 +65,7 @@ async fn list(State(state): State<ApiState>) -> Json<Vec<AnaView>> {
     Json(ports.map(|port| AnaView::new(port)).collect())
 }
 
-async fn set(
-    State(state): State<ApiState>,
-    body: Result<Json<SetAna>, JsonRejection>,
-) -> Answer<AnaView> {
-    let Json(request) = body?;
+async fn set(State(state): State<ApiState>, Body(request): Body<SetAna>) -> Answer<AnaView> {
     let view = change(&state, move |catalog| {
         let port = catalog.set_ana(&request.listener, request.group, request.state)?;
         Ok(AnaView::new(port))

@@ -10,12 +10,12 @@
 //! - It has no figures of its own: it asks the API, with the token that somebody typed into it.
 
 use axum::Router;
-use axum::extract::Path;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
+use crate::extract::Path;
 use crate::server::ApiState;
 
 const HTML: &str = "text/html; charset=utf-8";

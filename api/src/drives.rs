@@ -8,7 +8,6 @@
 use std::path::PathBuf;
 
 use axum::extract::State;
-use axum::extract::rejection::JsonRejection;
 use axum::routing::get;
 use axum::{Json, Router};
 use dedup::DriveStatus;
@@ -18,6 +17,7 @@ use subsystem::errors::Failure;
 
 use crate::client::Client;
 use crate::errors::Answer;
+use crate::extract::Body;
 use crate::server::{ApiState, check_absolute};
 
 /// Which drive to add.
@@ -45,9 +45,8 @@ async fn list(State(state): State<ApiState>) -> Json<Vec<DriveStatus>> {
 
 async fn add(
     State(state): State<ApiState>,
-    body: Result<Json<AddDrive>, JsonRejection>,
+    Body(request): Body<AddDrive>,
 ) -> Answer<Vec<DriveStatus>> {
-    let Json(request) = body?;
     check_absolute(&request.path)?;
     let AddDrive {
         path,

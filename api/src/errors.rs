@@ -9,7 +9,6 @@
 //! | write fault, unavailable | 503 |
 
 use axum::Json;
-use axum::extract::rejection::JsonRejection;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use dedup::{EngineError, ErrorKind};
@@ -100,15 +99,6 @@ impl From<EngineError> for Refusal {
 impl From<reactor::JoinError> for Refusal {
     fn from(error: reactor::JoinError) -> Self {
         Self(error.into())
-    }
-}
-
-impl From<JsonRejection> for Refusal {
-    fn from(rejection: JsonRejection) -> Self {
-        Self(Failure::invalid(format!(
-            "the request's body is not as expected: {}",
-            rejection.body_text()
-        )))
     }
 }
 

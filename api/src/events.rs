@@ -12,8 +12,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::routing::get;
@@ -25,6 +24,7 @@ use subsystem::errors::Failure;
 use crate::client::Client;
 use crate::errors::{Answer, Refusal};
 use crate::event_log::{EVENTS_MAX, Event, EventPage, STREAMS_MAX};
+use crate::extract::Query;
 use crate::server::ApiState;
 
 /// Events of one answer, if the request does not say.
@@ -58,18 +58,7 @@ pub(crate) fn routes() -> Router<ApiState> {
         .route("/v1/events/stream", get(follow))
 }
 
-fn malformed(rejection: &QueryRejection) -> Failure {
-    Failure::invalid(format!(
-        "the request's query is not as expected: {}",
-        rejection.body_text()
-    ))
-}
-
-async fn list(
-    State(state): State<ApiState>,
-    wanted: Result<Query<Wanted>, QueryRejection>,
-) -> Answer<EventPage> {
-    let Query(wanted) = wanted.map_err(|rejection| malformed(&rejection))?;
+async fn list(State(state): State<ApiState>, Query(wanted): Query<Wanted>) -> Answer<EventPage> {
     let limit = wanted.limit.unwrap_or(LIMIT_DEFAULT).min(EVENTS_MAX);
     Ok(Json(state.events.page(wanted.since, limit)))
 }
@@ -77,9 +66,8 @@ async fn list(
 async fn follow(
     State(state): State<ApiState>,
     headers: HeaderMap,
-    from: Result<Query<From>, QueryRejection>,
+    Query(from): Query<From>,
 ) -> Result<Sse<impl Stream<Item = Result<sse::Event, Infallible>>>, Refusal> {
-    let Query(from) = from.map_err(|rejection| malformed(&rejection))?;
     let place = state.events.clone().follower().ok_or_else(|| {
         Failure::unavailable(format!(
             "{STREAMS_MAX} clients follow the events already: end one of them"

@@ -6,15 +6,14 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::routing::get;
 use axum::{Json, Router};
 use serde::Deserialize;
-use subsystem::errors::Failure;
 use subsystem::figures::{IoFigures, PoolSpace};
 
 use crate::errors::Answer;
+use crate::extract::Query;
 pub use crate::history_log::{History, HistoryPage, Step};
 use crate::server::ApiState;
 
@@ -67,16 +66,7 @@ pub(crate) fn routes() -> Router<ApiState> {
     Router::new().route("/v1/history", get(show))
 }
 
-async fn show(
-    State(state): State<ApiState>,
-    wanted: Result<Query<Wanted>, QueryRejection>,
-) -> Answer<HistoryPage> {
-    let Query(wanted) = wanted.map_err(|rejection| {
-        Failure::invalid(format!(
-            "the request's query is not as expected: {}",
-            rejection.body_text()
-        ))
-    })?;
+async fn show(State(state): State<ApiState>, Query(wanted): Query<Wanted>) -> Answer<HistoryPage> {
     let page = state.history.page(wanted.step, wanted.since, seconds_now());
     Ok(Json(page))
 }

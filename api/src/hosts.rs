@@ -16,8 +16,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use axum::extract::rejection::JsonRejection;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use dedup::ErrorKind;
@@ -30,6 +29,7 @@ use subsystem::errors::Failure;
 
 use crate::client::{Client, segment};
 use crate::errors::Answer;
+use crate::extract::{Body, Path};
 use crate::server::{ApiState, change, check_new, parse_nqn};
 
 /// A host as the API shows it.
@@ -241,9 +241,8 @@ async fn show(State(state): State<ApiState>, Path(nqn): Path<String>) -> Answer<
 
 async fn create(
     State(state): State<ApiState>,
-    body: Result<Json<CreateHost>, JsonRejection>,
+    Body(CreateHost { nqn, set }): Body<CreateHost>,
 ) -> Answer<HostView> {
-    let Json(CreateHost { nqn, set }) = body?;
     check_new([&nqn])?;
     let view = change(&state, move |catalog| {
         if catalog.hosts.contains_key(&nqn) {
@@ -266,10 +265,9 @@ async fn create(
 async fn set(
     State(state): State<ApiState>,
     Path(nqn): Path<String>,
-    body: Result<Json<SetHost>, JsonRejection>,
+    Body(set): Body<SetHost>,
 ) -> Answer<HostView> {
     let nqn = parse_nqn(&nqn)?;
-    let Json(set) = body?;
     let view = change(&state, move |catalog| {
         let mut host = HostConfig::clone(host_of(catalog, &nqn)?);
         apply(set, &mut host.auth)?;
@@ -291,10 +289,9 @@ async fn delete(State(state): State<ApiState>, Path(nqn): Path<String>) -> Answe
 async fn add_tls_key(
     State(state): State<ApiState>,
     Path(nqn): Path<String>,
-    body: Result<Json<AddTlsKey>, JsonRejection>,
+    Body(request): Body<AddTlsKey>,
 ) -> Answer<TlsKeyView> {
     let nqn = parse_nqn(&nqn)?;
-    let Json(request) = body?;
     check_new([&nqn])?;
     let added = change(&state, move |catalog| {
         let host = catalog.hosts.entry(nqn.clone()).or_insert_with(|| {

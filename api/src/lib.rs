@@ -49,6 +49,7 @@ pub mod drives;
 pub mod errors;
 pub mod event_log;
 pub mod events;
+mod extract;
 pub mod health;
 pub mod history;
 mod history_log;

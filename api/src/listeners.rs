@@ -9,8 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use axum::extract::rejection::JsonRejection;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::routing::{get, patch};
 use axum::{Json, Router};
 use fabric::{TlsMode, TransportAddress};
@@ -22,6 +21,7 @@ use subsystem::errors::Failure;
 
 use crate::client::Client;
 use crate::errors::Answer;
+use crate::extract::{Body, Path};
 use crate::server::{ApiState, to_its_end};
 
 /// A listener as the API shows it.
@@ -106,9 +106,8 @@ async fn list(State(state): State<ApiState>) -> Json<Vec<ListenerView>> {
 
 async fn add(
     State(state): State<ApiState>,
-    body: Result<Json<AddListener>, JsonRejection>,
+    Body(request): Body<AddListener>,
 ) -> Answer<ListenerView> {
-    let Json(request) = body?;
     let work = async move {
         let change = change(request.tls, request.ana)?;
         state.daemon.add_listener(request.address, change).await
@@ -120,9 +119,8 @@ async fn add(
 async fn set(
     State(state): State<ApiState>,
     Path(id): Path<u16>,
-    body: Result<Json<SetListener>, JsonRejection>,
+    Body(request): Body<SetListener>,
 ) -> Answer<ListenerView> {
-    let Json(request) = body?;
     let change = change(request.tls, request.ana)?;
     let work = async move { state.daemon.set_listener(id, change).await };
     let port = to_its_end(work).await?;

@@ -8,8 +8,7 @@
 
 use std::collections::BTreeSet;
 
-use axum::extract::rejection::JsonRejection;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::routing::{delete, post};
 use axum::{Json, Router};
 use dedup::Engine;
@@ -23,6 +22,7 @@ use uuid::Uuid;
 
 use crate::client::{Client, subsystem_path};
 use crate::errors::Answer;
+use crate::extract::{Body, Path};
 use crate::server::{ApiState, change, check_new, parse_nqn};
 
 /// A namespace as the API shows it.
@@ -166,9 +166,8 @@ fn apply(set: SetNamespace, namespace: &mut NamespaceConfig) -> Result<(), Failu
 async fn attach(
     State(state): State<ApiState>,
     Path(nqn): Path<String>,
-    body: Result<Json<AttachNamespace>, JsonRejection>,
+    Body(request): Body<AttachNamespace>,
 ) -> Answer<NamespaceView> {
-    let Json(request) = body?;
     let nqn = parse_nqn(&nqn)?;
     let volume = state
         .engine
@@ -192,9 +191,8 @@ async fn attach(
 async fn set(
     State(state): State<ApiState>,
     Path((nqn, nsid)): Path<(String, u32)>,
-    body: Result<Json<SetNamespace>, JsonRejection>,
+    Body(request): Body<SetNamespace>,
 ) -> Answer<NamespaceView> {
-    let Json(request) = body?;
     let nqn = parse_nqn(&nqn)?;
     let name = nqn.clone();
     change(&state, move |catalog| {

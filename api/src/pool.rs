@@ -10,7 +10,6 @@
 use std::path::PathBuf;
 
 use axum::extract::State;
-use axum::extract::rejection::JsonRejection;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use dedup::{OnlineCheckReport, Survey};
@@ -20,6 +19,7 @@ use subsystem::errors::Failure;
 
 use crate::client::Client;
 use crate::errors::Answer;
+use crate::extract::Body;
 use crate::server::{ApiState, check_absolute};
 use crate::tasks;
 
@@ -48,9 +48,8 @@ pub(crate) fn routes() -> Router<ApiState> {
 
 async fn backup(
     State(state): State<ApiState>,
-    body: Result<Json<MakeBackup>, JsonRejection>,
+    Body(request): Body<MakeBackup>,
 ) -> Answer<BackupView> {
-    let Json(request) = body?;
     check_absolute(&request.dir)?;
     let (engine, dir) = (state.engine.clone(), state.dir.clone());
     let work = move || async move {

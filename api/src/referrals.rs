@@ -8,8 +8,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::rejection::JsonRejection;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::routing::{delete, get};
 use axum::{Json, Router};
 use dedup::ErrorKind;
@@ -22,6 +21,7 @@ use subsystem::errors::Failure;
 
 use crate::client::Client;
 use crate::errors::Answer;
+use crate::extract::{Body, Path};
 use crate::server::{ApiState, change, check_new, parse_nqn};
 
 /// Another discovery service as the API shows it.
@@ -71,9 +71,8 @@ async fn list(State(state): State<ApiState>) -> Json<Vec<ReferralView>> {
 
 async fn add(
     State(state): State<ApiState>,
-    body: Result<Json<AddReferral>, JsonRejection>,
+    Body(request): Body<AddReferral>,
 ) -> Answer<ReferralView> {
-    let Json(request) = body?;
     check_new(&request.nqn)?;
     let nqn = match request.nqn {
         Some(nqn) => nqn,

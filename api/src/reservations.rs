@@ -5,7 +5,7 @@
 //! | `GET /v1/volumes/NAME/reservation` | a [`ReservationView`] |
 //! | `DELETE /v1/volumes/NAME/reservation` | the same, when reservation and registrations are gone |
 
-use axum::extract::{Path as UrlPath, State};
+use axum::extract::State;
 use axum::routing::get;
 use axum::{Json, Router};
 use hyper::Method;
@@ -16,6 +16,7 @@ use uuid::Uuid;
 
 use crate::client::Client;
 use crate::errors::Answer;
+use crate::extract::Path;
 use crate::server::{ApiState, on_control};
 use crate::volumes::volume_path;
 
@@ -53,17 +54,11 @@ pub(crate) fn routes() -> Router<ApiState> {
     Router::new().route("/v1/volumes/{name}/reservation", get(show).delete(clear))
 }
 
-async fn show(
-    State(state): State<ApiState>,
-    UrlPath(name): UrlPath<String>,
-) -> Answer<ReservationView> {
+async fn show(State(state): State<ApiState>, Path(name): Path<String>) -> Answer<ReservationView> {
     Ok(Json(view(&state, &name)?))
 }
 
-async fn clear(
-    State(state): State<ApiState>,
-    UrlPath(name): UrlPath<String>,
-) -> Answer<ReservationView> {
+async fn clear(State(state): State<ApiState>, Path(name): Path<String>) -> Answer<ReservationView> {
     let volume = identity(&state, &name)?;
     let target = state.target.clone();
     let work = move || async move { target.clear_reservations(volume).await };

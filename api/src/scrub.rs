@@ -13,7 +13,6 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::extract::State;
-use axum::extract::rejection::JsonRejection;
 use axum::routing::{get, put};
 use axum::{Json, Router};
 use dedup::{
@@ -26,6 +25,7 @@ use subsystem::errors::Failure;
 
 use crate::client::Client;
 use crate::errors::Answer;
+use crate::extract::Body;
 use crate::server::{ApiState, on_control};
 use crate::tasks;
 
@@ -254,9 +254,8 @@ async fn scrub(State(state): State<ApiState>) -> Answer<ScrubView> {
 
 async fn schedule(
     State(state): State<ApiState>,
-    body: Result<Json<ScrubSchedule>, JsonRejection>,
+    Body(request): Body<ScrubSchedule>,
 ) -> Answer<ScrubView> {
-    let Json(request) = body?;
     set_schedule(&state, Some(request)).await?;
     begin_if_due(&state)?;
     view_of(&state.engine).await
@@ -269,9 +268,8 @@ async fn unschedule(State(state): State<ApiState>) -> Answer<ScrubView> {
 
 async fn start_scrub(
     State(state): State<ApiState>,
-    body: Result<Json<StartScrub>, JsonRejection>,
+    Body(request): Body<StartScrub>,
 ) -> Answer<ScrubView> {
-    let Json(request) = body?;
     begin(&state, request.rate_bytes_per_second)?;
     view_of(&state.engine).await
 }

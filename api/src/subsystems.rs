@@ -12,8 +12,7 @@
 
 use std::collections::BTreeSet;
 
-use axum::extract::rejection::JsonRejection;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
 use dedup::ErrorKind;
@@ -26,6 +25,7 @@ use uuid::Uuid;
 
 use crate::client::{Client, segment, subsystem_path};
 use crate::errors::Answer;
+use crate::extract::{Body, Path};
 use crate::namespaces::{self, NamespaceView};
 use crate::server::{ApiState, change, check_new, parse_nqn};
 
@@ -142,9 +142,8 @@ async fn show(State(state): State<ApiState>, Path(nqn): Path<String>) -> Answer<
 
 async fn create(
     State(state): State<ApiState>,
-    body: Result<Json<CreateSubsystem>, JsonRejection>,
+    Body(request): Body<CreateSubsystem>,
 ) -> Answer<SubsystemView> {
-    let Json(request) = body?;
     check_new(request.hosts.iter().chain([&request.nqn]))?;
     let nqn = request.nqn.clone();
     let serial = request.serial.unwrap_or_else(random_serial);
@@ -171,9 +170,8 @@ fn random_serial() -> String {
 async fn set(
     State(state): State<ApiState>,
     Path(nqn): Path<String>,
-    body: Result<Json<SetSubsystem>, JsonRejection>,
+    Body(request): Body<SetSubsystem>,
 ) -> Answer<SubsystemView> {
-    let Json(request) = body?;
     change_one(&state, parse_nqn(&nqn)?, move |subsystem| {
         if let Some(any) = request.allow_any_host {
             subsystem.allow_any_host = any;
@@ -199,9 +197,8 @@ async fn delete_subsystem(
 async fn allow(
     State(state): State<ApiState>,
     Path(nqn): Path<String>,
-    body: Result<Json<AllowHost>, JsonRejection>,
+    Body(request): Body<AllowHost>,
 ) -> Answer<SubsystemView> {
-    let Json(request) = body?;
     check_new([&request.nqn])?;
     change_one(&state, parse_nqn(&nqn)?, move |subsystem| {
         subsystem.hosts.insert(request.nqn);

@@ -12,8 +12,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::rejection::JsonRejection;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::routing::get;
 use axum::{Json, Router};
 use dedup::{Engine, ErrorKind, OnlineCheckReport, ScrubPhase, ScrubStatus, Survey};
@@ -25,6 +24,7 @@ use tokio::task::JoinHandle;
 
 use crate::client::Client;
 use crate::errors::Answer;
+use crate::extract::{Body, Path};
 use crate::server::ApiState;
 pub use crate::task_list::{ENDED_MAX, TaskKind, TaskState, TaskView, Tasks};
 
@@ -204,11 +204,7 @@ async fn list(State(state): State<ApiState>) -> Json<Vec<TaskView>> {
     Json(state.tasks.all().iter().map(|task| task.view()).collect())
 }
 
-async fn begin(
-    State(state): State<ApiState>,
-    body: Result<Json<StartTask>, JsonRejection>,
-) -> Answer<TaskView> {
-    let Json(request) = body?;
+async fn begin(State(state): State<ApiState>, Body(request): Body<StartTask>) -> Answer<TaskView> {
     let id = match request.kind {
         TaskKind::Check => check(&state)?.0,
         TaskKind::Survey => survey(&state)?.0,

@@ -16,9 +16,8 @@
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use axum::extract::State;
 use axum::extract::connect_info::ConnectInfo;
-use axum::extract::rejection::JsonRejection;
-use axum::extract::{Path, State};
 use axum::routing::{delete, get};
 use axum::{Extension, Json, Router};
 use dedup::{Engine, ErrorKind};
@@ -31,6 +30,7 @@ use subsystem::errors::Failure;
 use crate::caller::Caller;
 use crate::client::{Client, segment};
 use crate::errors::Answer;
+use crate::extract::{Body, Path};
 use crate::server::{ApiState, on_control};
 
 /// Tokens of a pool.
@@ -255,9 +255,8 @@ async fn list(State(state): State<ApiState>) -> Json<Vec<TokenView>> {
 
 async fn create(
     State(state): State<ApiState>,
-    body: Result<Json<CreateToken>, JsonRejection>,
+    Body(request): Body<CreateToken>,
 ) -> Answer<TokenView> {
-    let Json(request) = body?;
     check(&request)?;
     let CreateToken {
         name,

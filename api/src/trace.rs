@@ -10,8 +10,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::routing::get;
 use futures_util::{Stream, StreamExt, stream};
@@ -22,6 +21,7 @@ pub use subsystem::trace::TracedCommand;
 
 use crate::client::{Client, segment};
 use crate::errors::Refusal;
+use crate::extract::Query;
 use crate::server::{ApiState, parse_nqn};
 
 /// Commands of one event: together they stay below the longest line that a client reads.
@@ -53,14 +53,8 @@ pub(crate) fn routes() -> Router<ApiState> {
 
 async fn follow(
     State(state): State<ApiState>,
-    wanted: Result<Query<Wanted>, QueryRejection>,
+    Query(wanted): Query<Wanted>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Refusal> {
-    let Query(wanted) = wanted.map_err(|rejection| {
-        Failure::invalid(format!(
-            "the request names no host: {}",
-            rejection.body_text()
-        ))
-    })?;
     let trace = state.target.trace(parse_nqn(&wanted.host)?)?;
     let stopped = state.target.clone();
     let events = stream::unfold(trace, |mut trace| async move {

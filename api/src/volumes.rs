@@ -11,8 +11,7 @@
 
 use std::collections::BTreeMap;
 
-use axum::extract::rejection::JsonRejection;
-use axum::extract::{Path as UrlPath, State};
+use axum::extract::State;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use dedup::VolumeSpec;
@@ -26,6 +25,7 @@ use uuid::Uuid;
 
 use crate::client::Client;
 use crate::errors::Answer;
+use crate::extract::{Body, Path};
 use crate::server::{ApiState, on_control, parse_nqn};
 use crate::tasks;
 
@@ -218,15 +218,14 @@ async fn list(State(state): State<ApiState>) -> Json<Vec<VolumeView>> {
     Json(volumes.iter().map(view).collect())
 }
 
-async fn show(State(state): State<ApiState>, UrlPath(name): UrlPath<String>) -> Answer<VolumeView> {
+async fn show(State(state): State<ApiState>, Path(name): Path<String>) -> Answer<VolumeView> {
     Ok(Json(view(&state, &name)?))
 }
 
 async fn create(
     State(state): State<ApiState>,
-    body: Result<Json<CreateVolume>, JsonRejection>,
+    Body(request): Body<CreateVolume>,
 ) -> Answer<VolumeView> {
-    let Json(request) = body?;
     let name = request.name.clone();
     let spec = VolumeSpec {
         name: request.name,
@@ -256,10 +255,9 @@ async fn create(
 
 async fn resize(
     State(state): State<ApiState>,
-    UrlPath(name): UrlPath<String>,
-    body: Result<Json<ResizeVolume>, JsonRejection>,
+    Path(name): Path<String>,
+    Body(request): Body<ResizeVolume>,
 ) -> Answer<VolumeView> {
-    let Json(request) = body?;
     let before = view(&state, &name)?;
     if request.size_bytes < before.size_bytes && !request.shrink {
         return Err(Failure::invalid(format!(
@@ -277,20 +275,16 @@ async fn resize(
 
 async fn rename(
     State(state): State<ApiState>,
-    UrlPath(name): UrlPath<String>,
-    body: Result<Json<RenameVolume>, JsonRejection>,
+    Path(name): Path<String>,
+    Body(request): Body<RenameVolume>,
 ) -> Answer<VolumeView> {
-    let Json(request) = body?;
     let (engine, new) = (state.engine.clone(), request.name.clone());
     let work = move || async move { engine.rename_volume(&name, &new).await };
     on_control(&state, work).await?;
     Ok(Json(view(&state, &request.name)?))
 }
 
-async fn delete(
-    State(state): State<ApiState>,
-    UrlPath(name): UrlPath<String>,
-) -> Answer<VolumeView> {
+async fn delete(State(state): State<ApiState>, Path(name): Path<String>) -> Answer<VolumeView> {
     let before = view(&state, &name)?;
     let (target, volume) = (state.target.clone(), name.clone());
     let work = move || async move { target.delete_volume(&volume).await };

@@ -26,7 +26,6 @@ mod wrapped;
 
 use std::sync::Arc;
 
-use axum::extract::rejection::JsonRejection;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::routing::post;
 use axum::{Json, Router};
@@ -43,6 +42,7 @@ use self::text::{Mistake, Wanted};
 use self::wrapped::Secrets;
 use crate::client::Client;
 use crate::errors::Answer;
+use crate::extract::Body;
 use crate::hosts::SecretText;
 use crate::scrub;
 use crate::server::{ApiState, Reloaded, change, on_control, to_its_end};
@@ -122,9 +122,8 @@ async fn reload(State(state): State<ApiState>) -> Answer<Reloaded> {
 
 async fn export(
     State(state): State<ApiState>,
-    body: Result<Json<ExportConfig>, JsonRejection>,
+    Body(request): Body<ExportConfig>,
 ) -> Answer<ExportedConfig> {
-    let Json(request) = body?;
     let catalog = state.target.catalog();
     let mut document = Document::of(&state.engine.volumes(), &catalog);
     document.scrubs = scrub::schedule_of(&state.engine)?;
@@ -151,9 +150,8 @@ async fn export(
 
 async fn import(
     State(state): State<ApiState>,
-    body: Result<Json<ImportConfig>, JsonRejection>,
+    Body(request): Body<ImportConfig>,
 ) -> Answer<ImportedConfig> {
-    let Json(request) = body?;
     Ok(Json(to_its_end(import_all(state, request)).await?))
 }
 

@@ -17,17 +17,18 @@ use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_LENGTH;
 use axum::response::{IntoResponse, Response};
+use axum::{Json, Router};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use subsystem::errors::Failure;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
@@ -36,6 +37,7 @@ use tower::ServiceExt;
 
 use crate::REQUEST_BYTES_MAX;
 use crate::caller::Peer;
+use crate::errors::ErrorBody;
 use site::Site;
 use stall::Stalling;
 pub use tls::Certificate;
@@ -237,7 +239,10 @@ async fn answer(
 
 /// The request with all of its body.
 async fn whole(request: hyper::Request<Incoming>) -> Result<Request, Response> {
-    let refuse = |status, why: &str| (status, format!("{why}\n")).into_response();
+    let refuse = |status, why: &str| {
+        let refusal = ErrorBody::from(&Failure::invalid(why));
+        (status, Json(refusal)).into_response()
+    };
     let too_long = || {
         let why = format!("a request's body has at most {REQUEST_BYTES_MAX} bytes");
         refuse(StatusCode::PAYLOAD_TOO_LARGE, &why)
