@@ -254,6 +254,20 @@ impl Device {
         Ok((Self::of(soft, verbs), others))
     }
 
+    /// Whether a device could be opened: takes what soft RoCE needs, and lets go of it. Whether a device of the kernel
+    /// can be used shows only when it is opened.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn check(config: &DeviceConfig) -> Result<(), DeviceError> {
+        let plan = Plan::new(&config.addresses, config.provider, verbs::owner)?;
+        let soft = plan.soft.as_ref();
+        match soft.map_or(Ok(()), |addresses| SoftPart::check(addresses, &config.soft)) {
+            Err(DeviceError::PortInUse { .. }) if plan.soft_may_be_missing => Ok(()),
+            checked => checked,
+        }
+    }
+
     fn of(soft: Option<Rc<SoftDevice>>, verbs: Option<Rc<VerbsDevice>>) -> Self {
         let rdma: Rc<dyn RdmaDevice> = match (&soft, &verbs) {
             (Some(soft), Some(verbs)) => Rc::new(Both {

@@ -29,10 +29,10 @@ impl Http {
     /// # Errors
     /// The address is taken, is not this machine's, or can be reached from others.
     pub(crate) async fn start(args: &HttpArgs) -> Result<Self, Failure> {
+        let certificate = certificate(args)?;
         let Some(address) = args.http else {
             return Ok(Self(None));
         };
-        let certificate = certificate(args)?;
         check(address, certificate.is_some(), args.http_clear_text)?;
         let mut names = args.http_name.clone();
         if names.is_empty() {

@@ -12,7 +12,7 @@
 mod figures;
 
 use std::cell::Cell;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -22,8 +22,6 @@ use fabric::{
     TlsMode, Transport, TransportAddress,
 };
 use futures_util::future::{Either, select};
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketType, bind, ipproto, socket, sockopt};
 use subsystem::errors::Failure;
 use subsystem::figures::{Report, TransportFigures};
 use subsystem::limits::Limits;
@@ -36,6 +34,9 @@ use figures::{rdma_figures, tcp_figures};
 
 /// RDMA connections that may wait for an answer.
 const RDMA_BACKLOG: usize = 1024;
+
+/// The schemes whose addresses RDMA devices serve.
+const RDMA_SCHEMES: [Scheme; 3] = [Scheme::Rdma, Scheme::RdmaVerbs, Scheme::RdmaSoft];
 
 /// Where to listen.
 #[derive(Clone, Debug)]
@@ -92,6 +93,11 @@ impl Wanted {
         self.addresses
             .iter()
             .filter(move |address| address.scheme.transport() == transport)
+    }
+
+    /// Whether the machine may lack that address: one without IPv6 still serves IPv4.
+    fn may_lack(&self, address: &TransportAddress) -> bool {
+        self.by_default && address.host.is_ipv6() && !has_ipv6()
     }
 
     /// What the other reactors listen on too, once the first one has bound these.
@@ -410,7 +416,7 @@ impl Bound {
                 listen_rdma(device, &addresses, at, self, found)?;
             }
         }
-        for scheme in [Scheme::Rdma, Scheme::RdmaVerbs, Scheme::RdmaSoft] {
+        for scheme in RDMA_SCHEMES {
             bind_rdma(wanted, scheme, at, self, found)?;
         }
         bind_tcp(wanted, part, target, self, found)?;
@@ -474,16 +480,7 @@ fn bind_rdma(
         // Its part of the device did not start: the first reactor serves these hosts.
         return Ok(());
     }
-    let config = match wanted.by_default {
-        true => DeviceConfig::wildcard(),
-        false => DeviceConfig::on(hosts),
-    };
-    let mut config = config.provided_by(match scheme {
-        Scheme::RdmaVerbs => Provider::Verbs,
-        Scheme::RdmaSoft => Provider::Soft,
-        Scheme::Rdma | Scheme::Tcp => Provider::Auto,
-    });
-    config.soft.strict_icrc = wanted.strict_icrc;
+    let mut config = device_config(wanted, scheme, hosts);
     config.verbs.shared_receives = limits.rdma_shared_receives;
     let (device, parts) =
         Device::open_parts(config, part.count).map_err(|e| Failure::unavailable(e.to_string()))?;
@@ -499,6 +496,48 @@ fn bind_rdma(
     }
     bound.devices.push((scheme, device.clone()));
     listen_rdma(device, &addresses, at, bound, found)
+}
+
+/// The device of one scheme for these addresses.
+fn device_config(wanted: &Wanted, scheme: Scheme, hosts: Vec<IpAddr>) -> DeviceConfig {
+    let config = match wanted.by_default {
+        true => DeviceConfig::wildcard(),
+        false => DeviceConfig::on(hosts),
+    };
+    let mut config = config.provided_by(match scheme {
+        Scheme::RdmaVerbs => Provider::Verbs,
+        Scheme::RdmaSoft => Provider::Soft,
+        Scheme::Rdma | Scheme::Tcp => Provider::Auto,
+    });
+    config.soft.strict_icrc = wanted.strict_icrc;
+    config
+}
+
+/// Whether listeners can be opened at all the addresses that are wanted: opens what can be opened without a pool, and
+/// closes it.
+///
+/// # Errors
+/// Names the address, and what to do about it.
+pub(crate) fn check(wanted: &Wanted) -> Result<(), Failure> {
+    for scheme in RDMA_SCHEMES {
+        let of_scheme = wanted.addresses.iter().filter(|a| a.scheme == scheme);
+        let mut hosts: Vec<IpAddr> = of_scheme.map(|address| address.host).collect();
+        hosts.sort_unstable();
+        hosts.dedup();
+        if !hosts.is_empty() {
+            Device::check(&device_config(wanted, scheme, hosts))
+                .map_err(|error| Failure::unavailable(error.to_string()))?;
+        }
+    }
+    for address in wanted.of(Transport::Tcp) {
+        match TcpListener::check(address.socket_addr()) {
+            Err(error) if !wanted.may_lack(address) => {
+                return Err(Failure::unavailable(format!("{address}: {error}")));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// Listens on addresses of a device.
@@ -562,44 +601,25 @@ fn bind_tcp(
             tls: wanted.tls,
             ..TcpListenerConfig::new(address.socket_addr())
         };
-        if part.index == 0 && config.reuse_port && is_taken(config.address) {
-            return Err(Failure::unavailable(format!(
-                "{address}: the port is in use by another program; stop it or use another port"
-            )));
-        }
+        // A shared port would also be shared with whoever else asks for that, such as another daemon.
+        let is_free = match part.index == 0 && config.reuse_port {
+            true => TcpListener::check(config.address),
+            false => Ok(()),
+        };
         let (keys, known) = (HostKeyring::of(target), target.known_addresses().clone());
-        match TcpListener::bind_knowing(config, keys, known, &wanted.ports) {
+        let bind = |()| TcpListener::bind_knowing(config, keys, known, &wanted.ports);
+        match is_free.and_then(bind) {
             Ok(listener) => {
                 found.addresses.push(*address);
                 bound.tcp.push(Open::new(*address, listener));
             }
-            // A machine without IPv6 still serves IPv4.
-            Err(error) if wanted.by_default && address.host.is_ipv6() && !has_ipv6() => {
+            Err(error) if wanted.may_lack(address) => {
                 tracing::info!(%address, %error, "not served");
             }
             Err(error) => return Err(Failure::unavailable(format!("{address}: {error}"))),
         }
     }
     Ok(())
-}
-
-/// Whether somebody listens there. A shared port would also be shared with whoever else asks for
-/// that, such as another daemon: an exclusive look comes first.
-fn is_taken(address: SocketAddr) -> bool {
-    let family = match address {
-        SocketAddr::V4(_) => AddressFamily::INET,
-        SocketAddr::V6(_) => AddressFamily::INET6,
-    };
-    let bound = socket(family, SocketType::STREAM, Some(ipproto::TCP)).and_then(|socket| {
-        // Connections in TIME_WAIT do not count.
-        sockopt::set_socket_reuseaddr(&socket, true)?;
-        if address.is_ipv6() {
-            sockopt::set_ipv6_v6only(&socket, true)?;
-        }
-        bind(&socket, &address)
-    });
-    // What else may be wrong with the address is said when it is bound in earnest.
-    bound == Err(Errno::ADDRINUSE)
 }
 
 /// Whether the kernel has IPv6.

@@ -11,7 +11,6 @@ use std::sync::Arc;
 
 use dedup::{
     Blocking, BootId, Engine, EngineConfig, EngineParts, ErrorKind, Hasher, MissingDrives,
-    VolumeSpec,
 };
 use drives::{BLOCK_BYTES, Drive, DriveError, Extent, FileDrive, MemoryDrive, OpenOptions};
 use futures_util::lock::Mutex;
@@ -66,6 +65,15 @@ pub struct PoolRequest {
     pub index_bytes_max: u64,
 }
 
+impl PoolRequest {
+    /// Whether there is no such pool yet, and one is asked for.
+    #[must_use]
+    pub fn makes_pool(&self) -> bool {
+        let is_missing = !PoolDir::exists(&self.dir) && self.create != Create::No;
+        is_missing || self.drives.iter().any(DriveArg::is_memory)
+    }
+}
+
 /// Whether a missing pool is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Create {
@@ -110,11 +118,10 @@ pub async fn open(request: &PoolRequest) -> Result<OpenPool, Failure> {
     let buffers = BufferPool::new(LABEL_COPIES * LABEL_BYTES)
         .map_err(|e| Failure::unavailable(format!("no memory for buffers: {e}")))?;
     let memory = memory_bytes(&request.drives)?;
-    let missing = !PoolDir::exists(&request.dir) && request.create != Create::No;
-    let created = missing || memory.is_some();
+    let created = request.makes_pool();
     let (dir, drives) = match memory {
         Some(bytes) => create_in_memory(request, bytes)?,
-        None if missing => create(request, &buffers).await?,
+        None if created => create(request, &buffers).await?,
         None => open_existing(request, &buffers).await?,
     };
     let parts = EngineParts {
@@ -233,28 +240,7 @@ async fn create_volume(engine: &Engine, volume: VolumeArg) -> Result<(), Failure
         }
         return Ok(());
     }
-    let VolumeArg {
-        name,
-        size_bytes,
-        lba_bytes,
-        dedup,
-        compression,
-        verify,
-        domain,
-        uuid,
-    } = volume;
-    let spec = VolumeSpec {
-        name,
-        size_bytes,
-        lba_bytes,
-        nsid: None,
-        uuid,
-        dedup,
-        compression,
-        verify,
-        domain,
-    };
-    engine.create_volume(spec).await?;
+    engine.create_volume(volume.spec()).await?;
     Ok(())
 }
 

@@ -33,10 +33,10 @@ use subsystem::target::{Target, TargetParts};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::config::{self, Changes, ReadAgain, Running};
-use crate::control_socket;
+use crate::control_socket::{self, Group};
 use crate::descriptors::{self, Asked};
 use crate::http::Http;
-use crate::listen::{Part, Wanted, listen, live_bounds};
+use crate::listen::{self, Part, Wanted, listen, live_bounds};
 use crate::listeners::{Listeners, port_of};
 use crate::logging;
 use crate::machine;
@@ -95,6 +95,17 @@ async fn serve(running: Running) -> Result<(), Failure> {
         .map_err(|error| Failure::invalid(error.to_string()))?;
     let mut wanted = Wanted::new(&told, args.strict_icrc, args.tcp_pacing);
     (wanted.mdns, wanted.tls) = (args.mdns, args.tls);
+    let api_group = args
+        .http
+        .api_group
+        .as_deref()
+        .map(Group::find)
+        .transpose()?;
+    let pool = pool_request(args);
+    // A pool that is there may keep listeners of its own, which are not known before it is open.
+    if pool.makes_pool() {
+        listen::check(&wanted)?;
+    }
     let count = args.reactors.unwrap_or_else(default_reactors);
     let limits = limits(args, wanted.of(Transport::Tcp).count(), count);
     let mut data = Vec::new();
@@ -108,12 +119,13 @@ async fn serve(running: Running) -> Result<(), Failure> {
     let http = Http::start(&running.options().http).await?;
     let reactors = data.iter().chain([&control]).map(ReactorThread::handle);
     let watching = tokio::spawn(notify::watch(reactors.collect()));
-    let threads = Threads {
+    let around = Around {
         control: control.handle(),
         data: &data,
         http: &http,
+        api_group: api_group.as_ref(),
     };
-    let outcome = serve_on(running, wanted, limits, &threads, &mut signals).await;
+    let outcome = serve_on(running, pool, wanted, limits, &around, &mut signals).await;
     http.end().await;
     // The threads end after everything that lives on them: tasks drop their queues and drives there.
     let stopped = tokio::task::spawn_blocking(move || {
@@ -170,22 +182,23 @@ fn start_reactor(
         .map_err(|e| Failure::unavailable(format!("the reactor '{name}' cannot start: {e}")))
 }
 
-/// Who works for the daemon.
-struct Threads<'a> {
+/// Who works for the daemon, and who may ask it.
+struct Around<'a> {
     control: reactor::Handle,
     data: &'a [ReactorThread],
     http: &'a Http,
+    api_group: Option<&'a Group>,
 }
 
 async fn serve_on(
     running: Running,
+    request: PoolRequest,
     wanted: Wanted,
     limits: Limits,
-    threads: &Threads<'_>,
+    around: &Around<'_>,
     signals: &mut Signals,
 ) -> Result<(), Failure> {
-    let control = &threads.control;
-    let request = pool_request(running.options());
+    let control = &around.control;
     let opening = control.spawn(move || async move { pool::open(&request).await });
     let pool = opening
         .await
@@ -193,7 +206,7 @@ async fn serve_on(
     let engine = pool.engine.clone();
     let maintained = engine.clone();
     let maintenance = control.spawn(move || maintained.run_maintenance());
-    let served = serve_pool(wanted, limits, running, &pool, threads, signals).await;
+    let served = serve_pool(wanted, limits, running, &pool, around, signals).await;
     // However serving ended: what hosts were promised becomes durable.
     let closing = control.spawn(move || async move { engine.shutdown().await });
     let closed = closing
@@ -250,14 +263,15 @@ async fn serve_pool(
     limits: Limits,
     running: Running,
     pool: &OpenPool,
-    threads: &Threads<'_>,
+    around: &Around<'_>,
     signals: &mut Signals,
 ) -> Result<(), Failure> {
-    let Threads {
+    let Around {
         control,
         data,
         http,
-    } = threads;
+        api_group,
+    } = around;
     let target = Target::open(TargetParts {
         engine: pool.engine.clone(),
         pool_uuid: pool.uuid,
@@ -273,7 +287,7 @@ async fn serve_pool(
         tracing::warn!(%error, "how volumes are shown is not kept yet: the next change keeps it");
     }
     let dir = &pool.paths.dir;
-    let api = control_socket::bind(dir, running.options().http.api_group.as_deref())?;
+    let api = control_socket::bind(dir, *api_group)?;
 
     let events = records::events(pool);
     recorder::begin(events.clone());

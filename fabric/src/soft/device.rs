@@ -121,6 +121,16 @@ impl SoftPart {
         parts.reverse();
         Ok(parts)
     }
+
+    /// Whether a device could be opened and started: opens all that one part needs, and closes it.
+    pub(crate) fn check(addresses: &Addresses, config: &SoftConfig) -> Result<(), DeviceError> {
+        for part in Self::open_all(addresses, config, 1)? {
+            for socket in &part.sockets {
+                open_headers(socket, config, part.parts.part)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 impl SoftDevice {

@@ -132,6 +132,18 @@ impl TcpListener {
         Self::listen(config, Some(keys), known, ports)
     }
 
+    /// Whether nobody listens at an address, and this machine has it: listens for a moment.
+    ///
+    /// # Errors
+    /// As [`bind`](Self::bind).
+    pub fn check(address: SocketAddr) -> Result<(), ListenError> {
+        // Not shared: another daemon that shares its port would otherwise be no reason.
+        let socket = Socket::listen(address, 1, false, false);
+        socket
+            .map(drop)
+            .map_err(|error| cannot_listen(address, &error))
+    }
+
     fn listen(
         config: TcpListenerConfig,
         keys: Option<Arc<dyn TlsKeys>>,
@@ -161,21 +173,8 @@ impl TcpListener {
             let watch = Watch::new(socket.descriptor())?;
             Ok((socket.local()?, socket, watch))
         };
-        let (local, socket, watch) = listening().map_err(|error| match error.kind() {
-            io::ErrorKind::AddrInUse => refused(format!(
-                "{} is in use by another program; stop it or use another port",
-                config.address
-            )),
-            io::ErrorKind::AddrNotAvailable => refused(format!(
-                "this machine has no address {}; use one that `ip address` shows",
-                config.address.ip()
-            )),
-            io::ErrorKind::InvalidInput if is_link_local(config.address.ip()) => refused(format!(
-                "{} is an address of one link alone, and which one cannot be said here; use [::] or another address",
-                config.address.ip()
-            )),
-            _ => refused(error.to_string()),
-        })?;
+        let (local, socket, watch) =
+            listening().map_err(|error| cannot_listen(config.address, &error))?;
         let admin_buffers = BufferPool::new(config.admin_bytes)
             .map_err(|error| refused(format!("no memory for admin commands: {error}")))?;
         let shared = Rc::new(Shared {
@@ -525,6 +524,28 @@ async fn end_stalled(shared: Rc<Shared>) {
             count(&shared.stalled, 1);
             target.close(CloseReason::Stalled);
         }
+    }
+}
+
+/// Why a socket cannot listen, and what to do about it.
+fn cannot_listen(address: SocketAddr, error: &io::Error) -> ListenError {
+    let reason = match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            format!("{address} is in use by another program; stop it or use another port")
+        }
+        io::ErrorKind::AddrNotAvailable => format!(
+            "this machine has no address {}; use one that `ip address` shows",
+            address.ip()
+        ),
+        io::ErrorKind::InvalidInput if is_link_local(address.ip()) => format!(
+            "{} is an address of one link alone, and which one cannot be said here; use [::] or another address",
+            address.ip()
+        ),
+        _ => error.to_string(),
+    };
+    ListenError::Refused {
+        port: address.port(),
+        reason,
     }
 }
 

@@ -167,7 +167,7 @@ impl ServeArgs {
         if !self.warn_at.is_sorted() {
             return Err("the percentages to warn at must rise, such as 80, 90 and 95".to_owned());
         }
-        Ok(())
+        volume::check_together(&self.volumes)
     }
 }
 

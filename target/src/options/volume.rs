@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 
+use dedup::VolumeSpec;
 use meta::{Compression, UnknownCompression, UnknownVerifyPolicy, VerifyPolicy};
 use uuid::Uuid;
 
@@ -60,7 +61,7 @@ impl FromStr for VolumeArg {
                 _ => return Err(usage()),
             }
         }
-        Ok(Self {
+        let volume = Self {
             name: name.to_owned(),
             size_bytes,
             lba_bytes,
@@ -69,8 +70,54 @@ impl FromStr for VolumeArg {
             verify,
             domain,
             uuid,
-        })
+        };
+        match volume.spec().check() {
+            Ok(()) => Ok(volume),
+            Err(error) => Err(error.to_string()),
+        }
     }
+}
+
+impl VolumeArg {
+    /// What the engine makes it of.
+    #[must_use]
+    pub fn spec(&self) -> VolumeSpec {
+        VolumeSpec {
+            name: self.name.clone(),
+            size_bytes: self.size_bytes,
+            lba_bytes: self.lba_bytes,
+            nsid: None,
+            uuid: self.uuid,
+            dedup: self.dedup,
+            compression: self.compression,
+            verify: self.verify,
+            domain: self.domain.clone(),
+        }
+    }
+}
+
+/// Whether volumes can be made beside each other.
+///
+/// # Errors
+/// Names the two that cannot.
+pub(super) fn check_together(volumes: &[VolumeArg]) -> Result<(), String> {
+    for (index, volume) in volumes.iter().enumerate() {
+        for other in &volumes[..index] {
+            if other.name == volume.name && other != volume {
+                return Err(format!(
+                    "volume '{}' is named twice, and not with the same size and options: name it once",
+                    volume.name
+                ));
+            }
+            if other.name != volume.name && other.uuid.is_some() && other.uuid == volume.uuid {
+                return Err(format!(
+                    "volumes '{}' and '{}' have the same uuid: leave one out, then it gets a random one",
+                    other.name, volume.name
+                ));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Parses an identity, as a UUID or as the 32 digits of an NGUID.
@@ -100,5 +147,40 @@ pub(crate) fn parse_lba(text: &str) -> Result<u32, String> {
         _ => Err(format!(
             "'{text}' is not a logical block size: use 512 or 4096"
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn volume(text: &str) -> VolumeArg {
+        text.parse().expect("a volume")
+    }
+
+    #[test]
+    fn what_no_pool_could_have_is_refused_before_there_is_one() {
+        for text in ["v=0", "v=1000", "b@d=1G", "v=1G,domain=a/b"] {
+            let refused = text.parse::<VolumeArg>().expect_err(text);
+            assert!(
+                refused.contains("use") || refused.contains("4096"),
+                "{refused}"
+            );
+        }
+        assert_eq!(volume("v=1G,lba=512").spec().lba_bytes, 512);
+    }
+
+    #[test]
+    fn volumes_that_contradict_each_other_are_named() {
+        let uuid = ",uuid=6f6e6566-6f6c-4d00-8000-00000000e001";
+        let check = |texts: &[&str]| {
+            let volumes: Vec<VolumeArg> = texts.iter().map(|text| volume(text)).collect();
+            check_together(&volumes)
+        };
+        assert_eq!(check(&["a=1G", "b=1G", "a=1G"]), Ok(()));
+        assert!(check(&["a=1G", "b=1G", "a=2G"]).is_err_and(|why| why.contains("'a'")));
+        let [one, two] = ["one=1G", "two=1G"].map(|text| text.to_owned() + uuid);
+        assert!(check(&[&one, &two]).is_err_and(|why| why.contains("'two'")));
+        assert_eq!(check(&[&one, &one]), Ok(()));
     }
 }

@@ -1,6 +1,7 @@
 //! Pools, volumes and drives; what goes wrong with them; hosts and loads.
 
 use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::process::Command;
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -344,6 +345,68 @@ fn what_is_taken_missing_or_wrong_is_said() {
         65,
         &["64M"],
     );
+}
+
+#[test]
+fn a_start_that_can_be_refused_at_once_makes_no_pool() {
+    let (pool, other) = (Pool::new(), Pool::new());
+    let daemon = other.create();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("bound").port().to_string();
+    let taken = format!("tcp://127.0.0.1:{port}");
+    let same = ",uuid=6f6e6566-6f6c-4d00-8000-00000000e001";
+    let same = [format!("one=1G{same}"), format!("two=1G{same}")];
+    let refused: [(&[&str], i32, &[&str]); 13] = [
+        (&["--api-group", "nobodys"], 65, &["nobodys", "groupadd"]),
+        (&["--volume", "b@d=1G"], 64, &["b@d"]),
+        (&["--volume", "odd=1000"], 64, &["odd", "4096"]),
+        (&["--volume", "v=1G,domain=a b"], 64, &["a b"]),
+        (
+            &["--volume", "v=1G", "--volume", "v=2G"],
+            65,
+            &["'v'", "twice"],
+        ),
+        (
+            &["--volume", &same[0], "--volume", &same[1]],
+            65,
+            &["'one'", "'two'", "uuid"],
+        ),
+        (
+            &["--listen", "tcp://203.0.113.77:4420"],
+            69,
+            &["203.0.113.77", "ip address"],
+        ),
+        (
+            &["--listen", "rdma://203.0.113.77:4420"],
+            69,
+            &["203.0.113.77"],
+        ),
+        (&["--listen", &taken], 69, &[&port, "in use"]),
+        (&["--listen", &other.address], 69, &["4791", "127."]),
+        (&["--http", "0.0.0.0:0"], 65, &["--http-tls-certificate"]),
+        (
+            &["--http-tls-certificate", "/nowhere"],
+            65,
+            &["--http-tls-key"],
+        ),
+        (&["--warn-at", "90,80"], 65, &["must rise"]),
+    ];
+    for (words, code, told) in refused {
+        pool.fails_to_serve(&[&["--create", "1G"], words].concat(), code, told);
+        assert!(!pool.dir.exists(), "{words:?} made a pool");
+    }
+    if rustix::process::geteuid().is_root() {
+        let mut other_user = Command::new("setpriv");
+        other_user.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]);
+        other_user.args([&onefold(), "serve", "--create", "1G", "--pool", pool.dir()]);
+        other_user.args(["--listen", &pool.address, "--api-group", "daemon"]);
+        let output = other_user.output().expect("setpriv runs");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(65), "{errors}");
+        assert!(errors.contains("not in that group"), "{errors}");
+    }
+    daemon.stop(Signal::TERM);
+    pool.create().stop(Signal::TERM);
 }
 
 #[test]
