@@ -86,8 +86,34 @@ impl Client {
         }
     }
 
-    /// Asks for a text that comes line by line, such as a stream of events.
-    pub(crate) async fn lines(&self, path: &str) -> Result<Lines, Failure> {
+    /// Calls `look` with the data of each server-sent event of a path, until it says that it wants no more. `what` is
+    /// what they are called.
+    ///
+    /// # Errors
+    /// No daemon serves the pool, or it refuses, or it ends.
+    pub(crate) async fn follow<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        what: &str,
+        mut look: impl FnMut(T) -> bool,
+    ) -> Result<(), Failure> {
+        let mut lines = self.lines(path).await?;
+        while let Some(line) = lines.next().await? {
+            let Some(data) = line.strip_prefix("data:") else {
+                continue;
+            };
+            let data = serde_json::from_str(data.trim_start()).map_err(|error| {
+                lines.broken(&format!("sent {what} of another version"), &error)
+            })?;
+            if !look(data) {
+                return Ok(());
+            }
+        }
+        Err(lines.broken("ended", &format!("its {what} end with it")))
+    }
+
+    /// Asks for a text that comes line by line.
+    async fn lines(&self, path: &str) -> Result<Lines, Failure> {
         let (mut sender, connection) = self.open().await?;
         let mut lines = Lines {
             pool: self.pool.clone(),
@@ -163,7 +189,7 @@ fn broken(pool: &Path, what: &str, error: &dyn Display) -> Failure {
 
 /// A text that comes line by line.
 #[derive(Debug)]
-pub(crate) struct Lines {
+struct Lines {
     pool: PathBuf,
     body: Option<Incoming>,
     /// What has come of the next lines.
@@ -182,7 +208,7 @@ impl Lines {
     ///
     /// # Errors
     /// The connection broke, or a line is too long.
-    pub(crate) async fn next(&mut self) -> Result<Option<String>, Failure> {
+    async fn next(&mut self) -> Result<Option<String>, Failure> {
         loop {
             if let Some(end) = self.text.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.text.drain(..=end).collect();
@@ -208,7 +234,7 @@ impl Lines {
     }
 
     /// What went wrong, with the daemon's name.
-    pub(crate) fn broken(&self, what: &str, error: &dyn Display) -> Failure {
+    fn broken(&self, what: &str, error: &dyn Display) -> Failure {
         broken(&self.pool, what, error)
     }
 }

@@ -5,6 +5,8 @@
 //!   at most twice `FILE_BYTES_MAX` on the file system. The oldest go first.
 //! - A line that a crash left half-written is dropped at the next start, with no harm to those before it.
 //! - Numbers rise, over restarts too. A file that cannot be written costs no event in memory.
+//! - Nobody misses events without being told: where events behind a number are gone, one of the kind [`SKIPPED`] stands
+//!   for them and says how many.
 //!
 //! A record is a line of JSON: `tail` shows the file. Lines go to `events`; when it is full it becomes `events.old`, in
 //! place of the one before. Nothing is synced: after a power cut the last events may be missing.
@@ -36,6 +38,9 @@ const READ_BYTES_MAX: u64 = 2 * FILE_BYTES_MAX;
 /// Characters of a message that is too long for a record.
 const MESSAGE_CHARS_MAX: usize = 400;
 
+/// The kind of an event that stands for others that are gone. It is made for who asks, and is not in the log.
+pub const SKIPPED: &str = "skipped";
+
 /// The files' names in the pool's folder.
 const FILE: &str = "events";
 const OLD_FILE: &str = "events.old";
@@ -47,14 +52,29 @@ pub struct Event {
     pub id: u64,
     /// When: RFC 3339 in UTC, with milliseconds.
     pub at: String,
-    /// What: `attach`, `detach`, `refused`, `admin` or `alert`; of all others the level of the log: `error`, `warning` or
-    /// `notice`.
+    /// What: `attach`, `detach`, `refused`, `admin` or `alert`; `skipped` for events that are gone, as many as its field
+    /// `count` says; of all others the level of the log: `error`, `warning` or `notice`.
     pub kind: String,
     /// For people.
     pub message: String,
     /// What it is about: `host`, `subsystem`, `who`, `drive` and so on.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub fields: BTreeMap<String, String>,
+}
+
+impl Event {
+    /// Stands for so many events that are gone, in front of the one that comes behind them.
+    fn skipped(count: u64, next: &Self) -> Self {
+        Self {
+            id: next.id - 1,
+            at: next.at.clone(),
+            kind: SKIPPED.to_owned(),
+            message: format!(
+                "{count} events before the next one are gone: the pool keeps the latest {EVENTS_MAX} at most"
+            ),
+            fields: BTreeMap::from([("count".to_owned(), count.to_string())]),
+        }
+    }
 }
 
 /// An event that has no number yet.
@@ -95,6 +115,28 @@ struct Ring {
     events: VecDeque<Arc<Event>>,
     next: u64,
     file: Option<LogFile>,
+}
+
+impl Ring {
+    /// Up to so many events behind the one with that number, the oldest first. Where some are gone, one that says so
+    /// stands for them.
+    fn behind(&self, since: u64, limit: usize) -> Vec<Arc<Event>> {
+        let first = self.events.partition_point(|event| event.id <= since);
+        let (mut events, mut last) = (Vec::new(), since);
+        for event in self.events.iter().skip(first) {
+            if events.len() >= limit {
+                break;
+            }
+            // Numbers rise by one: what is between two was there.
+            if let gone @ 1.. = event.id - last - 1 {
+                events.push(Arc::new(Event::skipped(gone, event)));
+            }
+            events.push(event.clone());
+            last = event.id;
+        }
+        events.truncate(limit);
+        events
+    }
 }
 
 impl EventLog {
@@ -174,15 +216,27 @@ impl EventLog {
     #[must_use]
     pub fn page(&self, since: Option<u64>, limit: usize) -> EventPage {
         let ring = self.ring();
-        let skipped = match since {
-            Some(since) => ring.events.partition_point(|event| event.id <= since),
-            None => ring.events.len().saturating_sub(limit),
+        let events = match since {
+            Some(since) => ring.behind(since, limit),
+            None => {
+                let latest = ring.events.len().saturating_sub(limit);
+                ring.events.iter().skip(latest).cloned().collect()
+            }
         };
-        let events = ring.events.iter().skip(skipped).take(limit);
         EventPage {
-            events: events.map(|event| Event::clone(event)).collect(),
+            events: events.iter().map(|event| Event::clone(event)).collect(),
             oldest: ring.events.front().map(|event| event.id),
             latest: ring.next - 1,
+        }
+    }
+
+    /// Where a follower goes on who has seen the event with that number: there. A number that no event has yet is from
+    /// before a power cut took the last events: everything that is kept may be new.
+    pub(crate) fn resume(&self, seen: u64) -> u64 {
+        let ring = self.ring();
+        match seen < ring.next {
+            true => seen,
+            false => ring.events.front().map_or(ring.next, |event| event.id) - 1,
         }
     }
 
@@ -212,15 +266,7 @@ impl Follower {
         loop {
             // An error means that the log is gone, which this value holds.
             let _ = news.wait_for(|latest| *latest > since).await;
-            let ring = self.log.ring();
-            let skipped = ring.events.partition_point(|event| event.id <= since);
-            let events: Vec<_> = ring
-                .events
-                .iter()
-                .skip(skipped)
-                .take(limit)
-                .cloned()
-                .collect();
+            let events = self.log.ring().behind(since, limit);
             if !events.is_empty() {
                 return events;
             }
@@ -441,7 +487,7 @@ mod tests {
             let bytes = fs::metadata(dir.path().join(file)).expect("there").len();
             assert!(bytes <= FILE_BYTES_MAX, "{file}: {bytes}");
         }
-        let page = log.page(Some(0), usize::MAX);
+        let page = log.page(Some(500), usize::MAX);
         assert_eq!(page.events.len(), EVENTS_MAX);
         assert_eq!(page.latest, count as u64);
         assert_eq!(page.oldest, Some(501));
@@ -449,6 +495,76 @@ mod tests {
         let mut huge = event(&long);
         huge.fields.insert("blob".into(), long.clone());
         assert!(bounded(1, huge).1.len() <= RECORD_BYTES_MAX);
+    }
+
+    #[test]
+    fn events_that_are_gone_are_counted_where_they_were() {
+        let log = EventLog::in_memory();
+        let add = |count: usize| {
+            for _ in 0..count {
+                log.add(event("x")).expect("kept");
+            }
+        };
+        add(EVENTS_MAX);
+        assert_eq!(
+            log.page(Some(0), 1).events[0].kind,
+            "attach",
+            "none is gone"
+        );
+        add(20);
+        let page = log.page(Some(8), 2);
+        let [skipped, first] = &page.events[..] else {
+            panic!("{page:?}");
+        };
+        assert_eq!((skipped.kind.as_str(), skipped.id), (SKIPPED, 20));
+        assert_eq!(skipped.fields["count"], "12");
+        assert_eq!((first.kind.as_str(), first.id), ("attach", 21));
+        // Who takes them one by one comes to the same events.
+        assert_eq!(log.page(Some(8), 1).events, page.events[..1]);
+        assert_eq!(log.page(Some(skipped.id), 1).events, page.events[1..]);
+        assert_eq!(log.page(None, 1).events[0].kind, "attach", "the latest one");
+        assert_eq!(log.page(Some(log.latest()), 1).events, []);
+    }
+
+    #[test]
+    fn events_that_a_damaged_file_has_lost_are_counted_too() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let line = |id| line_of(&bounded(id, event("x")).0);
+        fs::write(dir.path().join(FILE), [line(7), line(11)].concat()).expect("written");
+        let log = EventLog::open(dir.path()).expect("opened");
+        let told: Vec<(u64, String)> = log
+            .page(Some(6), 9)
+            .events
+            .into_iter()
+            .map(|event| (event.id, event.kind))
+            .collect();
+        let wanted = [(7, "attach"), (10, SKIPPED), (11, "attach")];
+        assert_eq!(told, wanted.map(|(id, kind)| (id, kind.to_owned())));
+    }
+
+    #[test]
+    fn who_saw_more_than_there_is_begins_with_what_is_kept() {
+        let log = EventLog::in_memory();
+        assert_eq!((log.resume(0), log.resume(9)), (0, 0));
+        for text in ["a", "b", "c"] {
+            log.add(event(text)).expect("kept");
+        }
+        assert_eq!((log.resume(2), log.resume(3)), (2, 3));
+        assert_eq!(log.resume(4), 0, "its numbers are of a log that was longer");
+    }
+
+    #[tokio::test]
+    async fn who_reads_too_slowly_is_told_how_many_events_are_gone() {
+        let log = Arc::new(EventLog::in_memory());
+        log.add(event("seen")).expect("kept");
+        let follower = log.clone().follower().expect("a place");
+        assert_eq!(follower.after(0, 9).await[0].message, "seen");
+        for _ in 0..EVENTS_MAX + 7 {
+            log.add(event("missed")).expect("kept");
+        }
+        let next = follower.after(1, 2).await;
+        assert_eq!((next[0].kind.as_str(), next[1].id), (SKIPPED, 9));
+        assert_eq!(next[0].fields["count"], "7");
     }
 
     #[tokio::test]

@@ -6,7 +6,8 @@
 //! | `GET /v1/events/stream?since=ID` | the same as server-sent events, and each one that follows |
 //!
 //! A stream sends an event's identifier as `id`, its kind as `event` and its JSON as `data`. A client that comes back
-//! with `Last-Event-ID` goes on where it was.
+//! with `Last-Event-ID` goes on where it was. Where events are gone that it has not seen, one of the kind `skipped` says
+//! how many: the log is bounded, and does not wait for who reads slowly.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -77,7 +78,10 @@ async fn follow(
         .get("last-event-id")
         .and_then(|id| id.to_str().ok()?.parse().ok());
     // Without a place to begin at, from now on.
-    let since = seen.or(from.since).unwrap_or_else(|| state.events.latest());
+    let since = match seen.or(from.since) {
+        Some(seen) => state.events.resume(seen),
+        None => state.events.latest(),
+    };
     let stopped = state.target.clone();
     let events = stream::unfold((since, place), |(since, place)| async move {
         let page = place.after(since, STREAM_PAGE).await;
@@ -117,21 +121,9 @@ impl Client {
     pub async fn follow_events(
         &self,
         since: u64,
-        mut look: impl FnMut(Event) -> bool,
+        look: impl FnMut(Event) -> bool,
     ) -> Result<(), Failure> {
-        let mut lines = self
-            .lines(&format!("/v1/events/stream?since={since}"))
-            .await?;
-        while let Some(line) = lines.next().await? {
-            let Some(data) = line.strip_prefix("data:") else {
-                continue;
-            };
-            let event = serde_json::from_str(data.trim_start())
-                .map_err(|error| lines.broken("sent an event of another version", &error))?;
-            if !look(event) {
-                return Ok(());
-            }
-        }
-        Err(lines.broken("ended", &"its events end with it"))
+        let path = format!("/v1/events/stream?since={since}");
+        self.follow(&path, "events", look).await
     }
 }

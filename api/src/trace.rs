@@ -76,20 +76,9 @@ impl Client {
     pub async fn trace(
         &self,
         host: &Nqn,
-        mut look: impl FnMut(TracedCommands) -> bool,
+        look: impl FnMut(TracedCommands) -> bool,
     ) -> Result<(), Failure> {
         let path = format!("/v1/trace?host={}", segment(host.as_str()));
-        let mut lines = self.lines(&path).await?;
-        while let Some(line) = lines.next().await? {
-            let Some(data) = line.strip_prefix("data:") else {
-                continue;
-            };
-            let some = serde_json::from_str(data.trim_start())
-                .map_err(|error| lines.broken("sent a trace of another version", &error))?;
-            if !look(some) {
-                return Ok(());
-            }
-        }
-        Err(lines.broken("ended", &"its traces end with it"))
+        self.follow(&path, "traces", look).await
     }
 }

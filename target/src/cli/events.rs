@@ -16,7 +16,8 @@ use super::{Outcome, print, print_json};
 #[command(
     after_help = "Examples:\n  onefold events\n  onefold events --follow\n  onefold events --since 1041 --json\n\n\
                   The pool keeps the latest 4096 events or fewer. Kinds are attach, detach, refused, admin and\n\
-                  alert; other events have the level of the log: error, warning or notice."
+                  alert; other events have the level of the log: error, warning or notice. Where events\n\
+                  are gone that were asked for, an event of the kind skipped says how many."
 )]
 pub struct EventsArgs {
     /// Show events behind the one with this number, the oldest first [default: the latest ones]

@@ -88,6 +88,57 @@ fn who_came_and_who_changed_what_is_kept_over_restarts() {
 }
 
 #[test]
+fn events_that_are_gone_are_told_and_not_left_out() {
+    let pool = Pool::new();
+    pool.create().stop(Signal::TERM);
+    let line = |id: u64| {
+        format!(
+            "{{\"id\":{id},\"at\":\"2026-11-22T15:04:15.123Z\",\"kind\":\"notice\",\"message\":\"kept\"}}\n"
+        )
+    };
+    std::fs::write(pool.dir.join("events"), line(100)).expect("its folder is there");
+    let daemon = pool.serve(&[]);
+    let listed = succeeds(&["events", "--since", "60", "--pool", pool.dir()]);
+    let first = listed.lines().next().expect("a line");
+    assert!(
+        first.contains("skipped") && first.contains("39 events") && first.contains("count=39"),
+        "{listed}"
+    );
+    let follow = [
+        "events",
+        "--follow",
+        "--limit",
+        "1",
+        "--since",
+        "60",
+        "--json",
+        "--pool",
+        pool.dir(),
+    ];
+    let mut follower = Command::new(onefold())
+        .args(follow)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the program starts");
+    let lines = BufReader::new(follower.stdout.take().expect("a pipe")).lines();
+    let two: Vec<Value> = lines
+        .take(2)
+        .map(|line| serde_json::from_str(&line.expect("a line")).expect("an event"))
+        .collect();
+    assert_eq!(
+        (&two[0]["kind"], &two[0]["id"]),
+        (&"skipped".into(), &99.into())
+    );
+    assert_eq!(
+        (&two[1]["kind"], &two[1]["id"]),
+        (&"notice".into(), &100.into())
+    );
+    daemon.stop(Signal::TERM);
+    follower.wait().expect("it ends");
+}
+
+#[test]
 fn who_follows_sees_a_change_as_it_happens_and_the_end_of_the_daemon() {
     let pool = Pool::new();
     let daemon = pool.create();
