@@ -1,7 +1,9 @@
 // The page: asks the daemon again and again while somebody looks, and shows what it says.
 
 import { Refused, follow, get, token } from "./api.js";
-import { allow, attachVolume, cancelTask, createVolume, deleteVolume, resizeVolume } from "./changes.js";
+import {
+  allow, attachVolume, cancelTask, createVolume, deleteVolume, detachVolume, renameVolume, resizeVolume,
+} from "./changes.js";
 import { Chart, POWERS } from "./chart.js";
 import { Table, at, node, say } from "./dom.js";
 import { bytes, duration, number, percent, rate, share, time } from "./format.js";
@@ -26,14 +28,26 @@ let timer = null;
 
 /** A button of a row, for those who may. */
 function act(text, needs, of, run) {
-  const button = node("button", {
-    type: "button", "data-needs": needs, "data-act": text.toLowerCase(), "aria-label": `${text} ${of().name ?? of().kind}`,
-  }, text);
-  button.addEventListener("click", () => run(of()));
+  const button = node("button", { type: "button", "data-needs": needs, "data-act": text.toLowerCase() }, text);
+  button.renew = () => button.setAttribute("aria-label", `${text} ${of().name ?? of().kind}`);
+  button.addEventListener("click", () => attempt(() => run(of())));
   return button;
 }
 
+/** Does what somebody asked for; why it cannot be done is shown. */
+async function attempt(run) {
+  try {
+    await run();
+  } catch (error) {
+    notice(error instanceof Refused ? error.message : "The daemon does not answer.");
+  }
+}
+
 const subsystems = async () => (await get("/v1/subsystems")).map((it) => it.nqn);
+
+/** The namespaces that show a volume. */
+const namespacesOf = async (volume) =>
+  (await get("/v1/subsystems")).flatMap((it) => it.namespaces).filter((it) => it.uuid === volume.uuid);
 
 const charts = {
   throughput: new Chart(at("throughput"), [
@@ -55,9 +69,11 @@ const tables = {
     { head: "Reads", kind: "number", show: (it) => [`${number(it.rates.read_commands)} /s`, rate(it.rates.read_bytes)] },
     { head: "Writes", kind: "number", show: (it) => [`${number(it.rates.write_commands)} /s`, rate(it.rates.written_bytes)] },
     { head: "", kind: "acts", make: (of) => [
-      act("Resize", "admin", of, (it) => resizeVolume(it)),
       act("Attach", "operate", of, async (it) => attachVolume(it, await subsystems())),
-      act("Delete", "admin", of, (it) => deleteVolume(it, last.status.hosts)),
+      act("Detach", "admin", of, async (it) => detachVolume(it, await namespacesOf(it), last.status.hosts)),
+      act("Resize", "admin", of, resizeVolume),
+      act("Rename", "admin", of, renameVolume),
+      act("Delete", "admin", of, async (it) => deleteVolume(it, await namespacesOf(it), last.status.hosts)),
     ] },
   ], "There is no volume."),
   hosts: new Table(at("hosts"), [
@@ -150,7 +166,7 @@ function showStatus(status, now) {
   const seconds = last ? (now - last.now) / 1000 : 0;
   const before = new Map((last?.status.volumes ?? []).map((it) => [it.uuid, it.io]));
   const volumes = status.volumes.map((it) => ({
-    ...it, key: `${it.uuid} ${it.name}`, rates: between(before.get(it.uuid), it.io, seconds),
+    ...it, key: it.uuid, rates: between(before.get(it.uuid), it.io, seconds),
     places: it.namespaces.map((place) => `${place.subsystem} (${place.nsid})`).join(", ") || "attached nowhere",
   }));
   const key = (it) => `${it.hostnqn} ${it.subsystem} ${it.transport} ${it.address}`;
@@ -320,7 +336,7 @@ at("login").addEventListener("submit", (event) => {
   look();
 });
 document.querySelectorAll("input[name=range]").forEach((it) => it.addEventListener("change", look));
-at("create").addEventListener("click", async () => createVolume(await subsystems()));
+at("create").addEventListener("click", () => attempt(async () => createVolume(await subsystems())));
 at("leave").addEventListener("click", () => leave(""));
 at("theme").addEventListener("click", () => scheme(scheme() === "dark" ? "light" : "dark"));
 dark.addEventListener("change", () => scheme());

@@ -6,9 +6,10 @@ import { bytes, size } from "./format.js";
 
 const path = (...parts) => `/v1/${parts.map(encodeURIComponent).join("/")}`;
 
-/** Asks in a dialog. `fields` are inputs (`name`, `label`, and what an input or a select has); `lost` are sentences on what
- *  is lost; `typed` is a word that has to be typed first. `act` gets the values; what it throws is shown. */
-function ask({ title, lines = [], lost = [], fields = [], typed, button, act }) {
+/** Asks in a dialog. `fields` are inputs (`name`, `label`, and what an input or a select has); `lost` and `affected` are
+ *  sentences on what is lost and on what notices it; `typed` is a word that has to be typed first. `act` gets the values;
+ *  what it throws is shown, and a function that it gives asks the next question. Without it the dialog only tells. */
+function ask({ title, lines = [], lost = [], affected = [], fields = [], typed, button, act }) {
   const inputs = new Map(fields.map(({ name, label, options, hint, ...rest }) => {
     const id = `field-${name}`;
     const input = options
@@ -18,12 +19,15 @@ function ask({ title, lines = [], lost = [], fields = [], typed, button, act }) 
   }));
   const word = node("input", { id: "field-typed", autocomplete: "off", spellcheck: "false" });
   const wrong = node("p", { class: "bad", role: "alert" });
-  const go = node("button", { type: "submit", class: lost.length > 0 ? "danger" : "main", disabled: Boolean(typed) }, button);
-  const stop = node("button", { type: "button" }, "Cancel");
+  const go = act ? node("button", { type: "submit", class: lost.length > 0 ? "danger" : "main", disabled: Boolean(typed) }, button) : "";
+  const stop = node("button", { type: "button" }, act ? "Cancel" : "Close");
+  const told = (kind, head, facts) => (facts.length > 0
+    ? node("div", { class: kind }, node("strong", {}, head), node("ul", {}, ...facts.map((fact) => node("li", {}, fact)))) : "");
   const form = node("form", {},
     node("h2", { id: "dialog-title" }, title),
     ...lines.map((line) => node("p", {}, line)),
-    lost.length > 0 ? node("div", { class: "lost" }, node("strong", {}, "What is lost"), node("ul", {}, ...lost.map((line) => node("li", {}, line)))) : "",
+    told("lost", "What is lost", lost),
+    told("affected", "What is affected", affected),
     ...[...inputs.values()].map(({ whole }) => whole),
     typed ? node("p", {}, node("label", { for: "field-typed" }, `Type ${typed} to go on`), word) : "",
     wrong, node("p", { class: "buttons" }, stop, go));
@@ -33,12 +37,13 @@ function ask({ title, lines = [], lost = [], fields = [], typed, button, act }) 
   dialog.addEventListener("close", () => dialog.remove());
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
-    if (go.disabled) return;
+    if (!act || go.disabled) return;
     go.disabled = true;
     wrong.textContent = "";
     try {
-      await act(Object.fromEntries([...inputs].map(([name, { input }]) => [name, input.value])));
+      const next = await act(Object.fromEntries([...inputs].map(([name, { input }]) => [name, input.value])));
       dialog.close();
+      if (typeof next === "function") next();
     } catch (error) {
       wrong.textContent = error.message;
       go.disabled = false;
@@ -49,13 +54,21 @@ function ask({ title, lines = [], lost = [], fields = [], typed, button, act }) 
 }
 
 const SIZE = { label: "Size", required: true, placeholder: "100G", hint: "Binary units: K, M, G, T" };
-const places = (subsystems) => [...subsystems.map((it) => [it, it])];
+const NAME = { name: "name", required: true, maxlength: 64, hint: "Up to 64 of a-z A-Z 0-9 . _ -" };
+const places = (subsystems) => subsystems.map((it) => [it, it]);
+
+/** The attached hosts that see one of these namespaces, as a sentence names them; "" if there is none. */
+function users(namespaces, hosts) {
+  const sees = (host) => namespaces.some((it) => it.subsystem === host.subsystem && (it.hosts?.includes(host.hostnqn) ?? true));
+  const names = [...new Set(hosts.filter(sees).map((it) => it.hostnqn))];
+  return names.length > 5 ? `${names.slice(0, 5).join(", ")} and ${names.length - 5} more` : names.join(", ");
+}
 
 export function createVolume(subsystems) {
   ask({
     title: "New volume", button: "Create",
     fields: [
-      { name: "name", label: "Name", required: true, maxlength: 64, hint: "Up to 64 of a-z A-Z 0-9 . _ -" },
+      { label: "Name", ...NAME },
       { name: "size", ...SIZE },
       { name: "subsystem", label: "Attach it to", options: [...places(subsystems), ["none", "nothing"]] },
       { name: "compression", label: "Compression", options: [["off", "off"], ["lz4", "lz4"], ["zstd", "zstd"]] },
@@ -73,7 +86,7 @@ export function resizeVolume(volume) {
     act: async ({ size: text }) => {
       const wanted = size(text);
       if (wanted >= volume.size_bytes) return send("PATCH", path("volumes", volume.name), { size_bytes: wanted });
-      shrinkVolume(volume, wanted);
+      return () => shrinkVolume(volume, wanted);
     },
   });
 }
@@ -89,7 +102,7 @@ function shrinkVolume(volume, wanted) {
 export function attachVolume(volume, subsystems) {
   const free = subsystems.filter((it) => !volume.namespaces.some((place) => place.subsystem === it));
   if (free.length === 0) {
-    ask({ title: `Attach ${volume.name}`, button: "Close", lines: ["Every subsystem shows it already."], act: () => {} });
+    ask({ title: `Attach ${volume.name}`, lines: ["Every subsystem shows it already."] });
     return;
   }
   ask({
@@ -100,15 +113,55 @@ export function attachVolume(volume, subsystems) {
   });
 }
 
-export function deleteVolume(volume, hosts) {
-  const shown = new Set(volume.namespaces.map((place) => place.subsystem));
-  const users = [...new Set(hosts.filter((it) => shown.has(it.subsystem)).map((it) => it.hostnqn))];
-  const named = users.length > 5 ? `${users.slice(0, 5).join(", ")} and ${users.length - 5} more` : users.join(", ");
+/** Renames a volume. */
+export function renameVolume(volume) {
+  ask({
+    title: `Rename ${volume.name}`, button: "Rename",
+    lines: ["Hosts see no difference: data, identity and namespaces stay."],
+    affected: [
+      `Scripts that name ${volume.name}: they find it no longer.`,
+      `A configuration file that names ${volume.name}: the next start would make a new, empty volume of that name.`,
+    ],
+    fields: [{ label: "New name", value: volume.name, ...NAME }],
+    act: ({ name }) => send("POST", path("volumes", volume.name, "rename"), { name }),
+  });
+}
+
+/** Detaches a volume from one of the subsystems that show it: `namespaces` are those of the volume. */
+export function detachVolume(volume, namespaces, hosts) {
+  if (namespaces.length === 0) {
+    ask({ title: `Detach ${volume.name}`, lines: ["No subsystem shows it."] });
+  } else if (namespaces.length === 1) {
+    detachFrom(volume, namespaces[0], hosts);
+  } else {
+    ask({
+      title: `Detach ${volume.name}`, button: "Go on",
+      fields: [{ name: "subsystem", label: "Subsystem", options: places(namespaces.map((it) => it.subsystem)) }],
+      act: ({ subsystem }) => () => detachFrom(volume, namespaces.find((it) => it.subsystem === subsystem), hosts),
+    });
+  }
+}
+
+function detachFrom(volume, place, hosts) {
+  const named = users([place], hosts);
+  ask({
+    title: `Detach ${volume.name}`, button: "Detach",
+    lines: [`${place.subsystem} shows it no longer. Its data stay; Attach shows it there again.`],
+    affected: [
+      named ? `These hosts are attached, and lose it while they run: ${named}.` : "No host that sees it there is attached.",
+      ...(place.write_protect === "permanent" ? ["It is write protected there for good. Attached again, it is not."] : []),
+    ],
+    act: () => send("DELETE", path("subsystems", place.subsystem, "namespaces", String(place.nsid))),
+  });
+}
+
+export function deleteVolume(volume, namespaces, hosts) {
+  const named = users(namespaces, hosts);
   ask({
     title: `Delete ${volume.name}`, button: "Delete it for good", typed: volume.name,
     lost: [
       `The volume ${volume.name} of ${bytes(volume.size_bytes)}, with ${bytes(volume.logical_bytes)} of data. Nobody can bring it back.`,
-      ...(users.length > 0 ? [`These hosts are attached where it is shown, and lose it while they run: ${named}.`] : []),
+      ...(named ? [`These hosts are attached, and lose it while they run: ${named}.`] : []),
     ],
     act: () => send("DELETE", path("volumes", volume.name)),
   });

@@ -20,7 +20,8 @@ export function say(element, text) {
 /** A table whose rows stay the same nodes, so that the keyboard's focus stays where it is. */
 export class Table {
   /** A column: `head`, `show` (a row's text, or a list of a text and a smaller one below), `kind` (a class), or `make`
-   *  (the cell's node, made once for each row; its function `of` gives what the row says now). */
+   *  (the cell's nodes, made once for each row; its function `of` gives what the row says now, and a node that has a
+   *  function `renew` is told when that changed). */
   constructor(place, columns, empty) {
     this.columns = columns;
     this.rows = new Map();
@@ -50,7 +51,11 @@ export class Table {
       line.row = row;
       line.dataset.phase = row.phase ?? "";
       if (this.body.children[place] !== line) this.body.insertBefore(line, this.body.children[place] ?? null);
-      this.columns.forEach((column, index) => column.show && this.fill(line.children[index], column.show(row)));
+      this.columns.forEach((column, index) => {
+        const cell = line.children[index];
+        if (column.show) this.fill(cell, column.show(row));
+        else for (const made of cell.children) made.renew?.();
+      });
     });
   }
 

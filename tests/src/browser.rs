@@ -13,6 +13,17 @@ use crate::wait_for;
 /// How long the browser may take for what it is told.
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// A key that people use a page by without a mouse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Key {
+    /// To the next thing that can be used.
+    Tab,
+    /// Uses it.
+    Enter,
+    /// Leaves a dialog.
+    Escape,
+}
+
 /// A tab of a browser of its own, which ends when this is dropped.
 #[derive(Debug)]
 pub struct Browser {
@@ -153,9 +164,15 @@ impl Browser {
         self.tell(&format!("/element/{element}/value"), &json!({"text": text}));
     }
 
-    /// Presses the tabulator key.
-    pub fn press_tab(&self) {
-        let key = |kind| json!({"type": kind, "value": "\u{e004}"});
+    /// Presses a key.
+    pub fn press(&self, key: Key) {
+        // As WebDriver names them (17.4.2, keyboard actions).
+        let value = match key {
+            Key::Tab => "\u{e004}",
+            Key::Enter => "\u{e007}",
+            Key::Escape => "\u{e00c}",
+        };
+        let key = |kind| json!({"type": kind, "value": value});
         let keys =
             json!([{"type": "key", "id": "keys", "actions": [key("keyDown"), key("keyUp")]}]);
         self.tell("/actions", &json!({"actions": keys}));

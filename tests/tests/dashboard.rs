@@ -3,14 +3,16 @@
 //! With ONEFOLD_PICTURES=FOLDER pictures are left there.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use tests::browser::Browser;
+use tests::browser::{Browser, Key};
 use tests::daemon::{Daemon, onefold, program, text_of};
 use tests::{own_address, wait_for};
 
 const LIMIT: Duration = Duration::from_secs(60);
+const DEFAULT: &str = "nqn.2026-11.dev.onefold:default";
+const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:6f6e6566-6f6c-4d00-8000-00000000d001";
 
 /// A node with the dashboard.
 struct Node {
@@ -58,6 +60,18 @@ impl Node {
         self.run(&["token", "create", role, "--role", role])
             .trim()
             .to_owned()
+    }
+
+    /// A host that reads or writes namespace 1 of the default subsystem until it is killed.
+    fn load(&self, pattern: &str) -> Child {
+        let target = format!("tcp://{}:4420/{DEFAULT}", self.address);
+        Command::new(program())
+            .args(["perf", &target, "--nsid", "1", "--hostnqn", HOST])
+            .args(["--rw", pattern, "--time", "3600"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("a load")
     }
 
     /// A browser whose user has typed a token of that role.
@@ -138,19 +152,7 @@ fn who_has_a_token_sees_the_pool_and_what_happens_to_it() {
     node.run(&["volume", "create", "second", "--size", "64M"]);
     browser.wait_for_text("#volumes", "second");
     browser.wait_for_text("#events", "added volume 'second'");
-    let target = format!(
-        "tcp://{}:4420/nqn.2026-11.dev.onefold:default",
-        node.address
-    );
-    let mut load = Command::new(program());
-    load.args([
-        "perf", &target, "--nsid", "1", "--rw", "randrw", "--time", "3600",
-    ]);
-    let mut load = load
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("a load");
+    let mut load = node.load("randrw");
     browser.wait_for_text("#hosts", "tcp");
     let written = "return document.querySelector('#throughput').getAttribute('aria-label') ?? ''";
     wait_for("a throughput", LIMIT, || {
@@ -229,6 +231,102 @@ fn an_administrator_makes_resizes_and_deletes_a_volume_and_is_told_what_is_lost(
     assert!(node.daemon.stop().success());
 }
 
+/// What has the keyboard's focus, as a screen reader calls it.
+fn focused(browser: &Browser) -> String {
+    let name =
+        browser.run("const it = document.activeElement; return it.ariaLabel ?? it.innerText");
+    name.as_str().unwrap_or_default().to_owned()
+}
+
+#[test]
+#[ignore = "needs chromium: ./test.sh"]
+fn a_volume_is_detached_by_the_keyboard_after_its_hosts_are_named() {
+    let node = Node::start(6);
+    let other = "nqn.2026-11.org.example:other";
+    node.run(&["subsystem", "create", other]);
+    node.run(&["namespace", "attach", other, "vol0"]);
+    let mut load = node.load("randread");
+    let browser = node.browser("admin", 1280);
+    browser.wait_for_text("#hosts", HOST);
+    let _ = browser.run("document.querySelector('[aria-label=\"Detach vol0\"]').focus()");
+    browser.press(Key::Enter);
+    browser.wait_for_text("dialog", "Go on");
+    let _ = browser.run(&format!(
+        "document.querySelector('#field-subsystem').value = '{DEFAULT}'"
+    ));
+    browser.click("dialog button[type=submit]");
+    browser.wait_for_text("dialog .affected", HOST);
+    picture(&browser, "detach");
+    can_be_read(&browser);
+    // Nothing happens to who turns back, and the keyboard is where it was.
+    browser.press(Key::Escape);
+    wait_for("the dialog to close", LIMIT, || {
+        browser.text("dialog").is_empty().then_some(())
+    });
+    assert!(node.run(&["subsystem", "show", DEFAULT]).contains("vol0"));
+    browser.click("[aria-label=\"Detach vol0\"]");
+    browser.wait_for_text("dialog", "Go on");
+    browser.click("dialog button[type=submit]");
+    browser.wait_for_text("dialog .affected", HOST);
+    // Who presses Enter without a look turns back.
+    assert_eq!(focused(&browser), "Cancel");
+    browser.press(Key::Tab);
+    assert_eq!(focused(&browser), "Detach");
+    browser.press(Key::Enter);
+    wait_for("the namespace to go", LIMIT, || {
+        let places = browser.text("#volumes");
+        (places.contains(other) && !places.contains(DEFAULT)).then_some(())
+    });
+    // Of the last place it is asked for at once, and no host is there.
+    browser.click("[aria-label=\"Detach vol0\"]");
+    browser.wait_for_text("dialog .affected", "No host that sees it there is attached");
+    browser.click("dialog button[type=submit]");
+    browser.wait_for_text("#volumes", "attached nowhere");
+    browser.click("[aria-label=\"Detach vol0\"]");
+    browser.wait_for_text("dialog", "No subsystem shows it.");
+    browser.press(Key::Escape);
+    browser.click("[aria-label=\"Attach vol0\"]");
+    browser.click("dialog button[type=submit]");
+    browser.wait_for_text("#volumes", "(1)");
+    load.kill().expect("it runs, and tries again");
+    load.wait().expect("it ends");
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+    assert!(node.daemon.stop().success());
+}
+
+#[test]
+#[ignore = "needs chromium: ./test.sh"]
+fn a_volume_is_renamed_after_what_names_it_is_told() {
+    let node = Node::start(7);
+    node.run(&["volume", "create", "other", "--size", "64M"]);
+    let browser = node.browser("admin", 390);
+    browser.wait_for_text("#volumes", "other");
+    browser.click("[aria-label=\"Rename vol0\"]");
+    browser.wait_for_text("dialog .affected", "A configuration file that names vol0");
+    picture(&browser, "rename");
+    can_be_read(&browser);
+    let empty = "document.querySelector('#field-name').value = ''";
+    let _ = browser.run(empty);
+    browser.type_into("#field-name", "other");
+    browser.click("dialog button[type=submit]");
+    browser.wait_for_text("dialog [role=alert]", "another volume has that name");
+    let _ = browser.run(empty);
+    browser.type_into("#field-name", "mail");
+    browser.press(Key::Enter);
+    browser.wait_for_text("#volumes", "mail");
+    assert!(!browser.text("#volumes").contains("vol0"));
+    // The button that was used is still there, and has the new name.
+    wait_for("the focus", LIMIT, || {
+        (focused(&browser) == "Rename mail").then_some(())
+    });
+    let volumes = node.run(&["volume", "list", "--json"]);
+    assert!(
+        volumes.contains("mail") && !volumes.contains("vol0"),
+        "{volumes}"
+    );
+    assert!(node.daemon.stop().success());
+}
+
 #[test]
 #[ignore = "needs chromium: ./test.sh"]
 fn who_may_only_look_is_offered_no_changes() {
@@ -258,7 +356,7 @@ fn it_can_be_read_on_a_phone_and_in_the_dark_and_used_without_a_mouse() {
     // Tab goes through everything that can be used, and shows where it is.
     let mut met = Vec::new();
     for _ in 0..8 {
-        browser.press_tab();
+        browser.press(Key::Tab);
         let at = browser.run(
             "const it = document.activeElement; \
              return [it.id || it.className || it.tagName, getComputedStyle(it).outlineStyle]",
