@@ -175,3 +175,78 @@ fn the_reference_has_every_command_and_every_key_of_the_program() {
     }
     assert!(keys > 20, "only {keys} keys were found");
 }
+
+/// Words by which commands that close, remove or delete something are called.
+const CLOSING: [&str; 11] = [
+    "cancel", "clear", "delete", "detach", "disallow", "import", "remove", "rename", "repair",
+    "stop", "revoke",
+];
+
+#[test]
+fn the_guide_says_of_every_closing_command_what_takes_it_back() {
+    let chapter = guide::chapter("commands");
+    let rows: Vec<Vec<&str>> = chapter
+        .lines()
+        .filter(|line| line.starts_with("| `onefold "))
+        .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
+        .collect();
+    let mut closing = BTreeSet::new();
+    for command in commands(&[]) {
+        let last = command.last().map(String::as_str).unwrap_or_default();
+        if CLOSING.contains(&last) {
+            closing.insert(command.join(" "));
+        }
+    }
+    assert!(closing.len() >= 14, "{closing:?}");
+    for command in closing {
+        let begins = format!("`onefold {command}");
+        let row = rows.iter().find(|row| row[0].starts_with(&begins));
+        assert!(row.is_some(), "the table has no row of '{command}'");
+    }
+    let work = work();
+    for row in rows {
+        assert_eq!(row.len(), 3, "{row:?}");
+        assert!(row.iter().all(|cell| !cell.is_empty()), "{row:?}");
+        for line in row[0]
+            .split('`')
+            .chain(row[2].split('`'))
+            .filter(|code| code.starts_with("onefold "))
+        {
+            let words = line.split(' ').map(|word| match word {
+                "NQN" | "HOSTNQN" => "nqn.2026-11.org.example:name",
+                "ADDRESS" => "tcp://192.0.2.5:4420",
+                "N" | "DAYS" => "1",
+                "SIZE" => "1G",
+                word => word,
+            });
+            let line = words.collect::<Vec<_>>().join(" ");
+            let output = shell(
+                work.path(),
+                Path::new("/nowhere"),
+                &format!("{line} --help"),
+            );
+            assert!(output.status.success(), "{line}: {}", text_of(&output));
+        }
+    }
+}
+
+/// The words of every command of the program below these.
+fn commands(above: &[String]) -> Vec<Vec<String>> {
+    let mut words: Vec<&str> = above.iter().map(String::as_str).collect();
+    words.push("--help");
+    let help = String::from_utf8(onefold(&words).stdout).expect("text");
+    let names = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let names = names
+        .take_while(|line| !line.is_empty())
+        .filter_map(|line| {
+            let name = line.strip_prefix("  ")?.split(' ').next()?;
+            (!name.is_empty() && name != "help").then(|| name.to_owned())
+        });
+    let mut all = Vec::new();
+    for name in names {
+        let command = [above, &[name]].concat();
+        all.extend(commands(&command));
+        all.push(command);
+    }
+    all
+}
