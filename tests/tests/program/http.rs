@@ -118,6 +118,10 @@ fn bad_requests_are_refused_and_harm_nobody() {
     let mut slow = TcpStream::connect(host).expect("it listens");
     slow.write_all(b"GET /metrics HTTP/1.1\r\nHost: x")
         .expect("sent");
+    let unfinished =
+        format!("POST /metrics HTTP/1.1\r\nHost: {host}\r\nContent-Length: 100\r\n\r\n{{");
+    let mut late = TcpStream::connect(host).expect("it listens");
+    late.write_all(unfinished.as_bytes()).expect("sent");
     for path in [
         "/../../etc/passwd",
         "/%2e%2e/%2e%2e/etc/passwd",
@@ -151,6 +155,9 @@ fn bad_requests_are_refused_and_harm_nobody() {
         &ask(&pool, "GET /metrics", "Origin: http://evil.example\r\n"),
         403,
     );
+    // The page too: what another page shows in a frame, its visitors click on.
+    let page = ask(&pool, "GET /", "");
+    assert!(page.contains("x-frame-options: DENY"), "{page}");
     let answer = ask(&pool, "GET /healthz", "");
     has_status(&answer, 200);
     for header in [
@@ -161,12 +168,68 @@ fn bad_requests_are_refused_and_harm_nobody() {
         assert!(answer.contains(header), "{answer}");
     }
     assert!(!answer.contains("access-control"), "{answer}");
-    for mut stream in [silent, slow] {
+    let [_, _, late] = [silent, slow, late].map(|mut stream| {
         let limit = Some(Duration::from_secs(60));
         stream.set_read_timeout(limit).expect("a socket");
         let mut rest = Vec::new();
         stream.read_to_end(&mut rest).expect("it is closed in time");
+        String::from_utf8(rest).expect("text")
+    });
+    has_status(&late, 408);
+    daemon.stop(Signal::TERM);
+}
+
+#[test]
+fn what_cannot_be_understood_is_refused_and_changes_nothing() {
+    let pool = Pool::new();
+    let daemon = serve(&pool);
+    let admin = token(&pool, "ann", &["--role", "admin"]);
+    let volumes = || answer(&["volume", "list", "--pool", pool.dir(), "--json"]);
+    let before = volumes();
+    let deep = "[".repeat(10_000);
+    for wrong in [
+        "",
+        "{",
+        "null",
+        "[]",
+        "7",
+        &deep,
+        "{\"name\": \"a\"}",
+        "{\"name\": 7, \"size_bytes\": 4096}",
+        "{\"name\": \"a\", \"size_bytes\": \"1G\"}",
+        "{\"name\": \"a\", \"size_bytes\": -4096}",
+        "{\"name\": \"a\", \"size_bytes\": 1e99}",
+        "{\"name\": \"a\", \"size_bytes\": 4096, \"color\": 1}",
+        "{\"name\": \"../../etc\", \"size_bytes\": 4096}",
+        "{\"name\": \"a\\u0000\", \"size_bytes\": 4096}",
+        "{\"name\": \"a\", \"size_bytes\": 4096} {}",
+    ] {
+        let refused = ask_as(&pool, &admin, "POST /v1/volumes", wrong);
+        has_status(&refused, 400);
+        assert_eq!(body(&refused)["kind"], "invalid", "{wrong}: {refused}");
     }
+    for (request, status) in [
+        ("GET /v1/volumes/..%2f..%2fpool.toml", 404),
+        ("DELETE /v1/volumes/%00", 404),
+        ("GET /v1/volumes/%ff", 400),
+        ("GET /v1/tasks/one", 400),
+        ("GET /v1/events?since=-1", 400),
+        ("GET /v1/events/stream?since=x", 400),
+        ("GET /v1/trace", 400),
+        ("GET /v1/history?step=week", 400),
+        ("GET /assets/..%2f..%2fCargo.toml", 404),
+        ("GET /assets/../../../etc/passwd", 404),
+    ] {
+        has_status(&ask_as(&pool, &admin, request, ""), status);
+    }
+    // A page of another site that knows a token: no answer, and no change. Nor by a form, which is no JSON.
+    let lines = format!("Authorization: Bearer {admin}\r\nOrigin: http://evil.example\r\n");
+    has_status(&ask(&pool, "DELETE /v1/volumes/vol0", &lines), 403);
+    let lines = format!(
+        "Authorization: Bearer {admin}\r\nContent-Type: text/plain\r\nContent-Length: 0\r\n"
+    );
+    has_status(&ask(&pool, "POST /v1/volumes", &lines), 400);
+    assert_eq!(volumes(), before);
     daemon.stop(Signal::TERM);
 }
 
