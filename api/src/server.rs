@@ -125,7 +125,7 @@ pub(crate) fn parse_nqn(text: &str) -> Result<Nqn, Failure> {
 /// would admit nobody, or nobody would be found under it.
 pub(crate) fn check_new<'a>(names: impl IntoIterator<Item = &'a Nqn>) -> Result<(), Failure> {
     for nqn in names {
-        let wrong = |e| Failure::invalid(format!("'{nqn}' is no name: {e}"));
+        let wrong = |e| Failure::invalid(format!("'{nqn}' cannot be a name: {e}"));
         nqn.check_form().map_err(wrong)?;
     }
     Ok(())

@@ -259,7 +259,7 @@ impl Document {
         let body = toml::to_string_pretty(self).map_err(|error| {
             Failure::new(
                 dedup::ErrorKind::Internal,
-                format!("the configuration is no TOML: {error}"),
+                format!("the configuration cannot be written as TOML: {error}"),
             )
         })?;
         Ok(format!("{HEAD}version = {VERSION}\n\n{body}\n{END}\n"))

@@ -42,7 +42,7 @@ pub(super) fn resolve(
             (None, Some(known)) => Ok(Some(known.clone())),
             (None, None) => {
                 notes.push(format!(
-                    "host '{}' cannot connect: the file has not its {kind}; give it with `onefold host set {} {option} \
+                    "host '{}' cannot connect: the file does not have its {kind}; give it with `onefold host set {} {option} \
                      FILE`",
                     host.nqn, host.nqn
                 ));
@@ -156,7 +156,7 @@ fn tls_key(
             };
             let nqn = &host.nqn;
             notes.push(format!(
-                "host '{nqn}' cannot use {kind}: the file has it not; `onefold host tls-key add {nqn} --file FILE` adds it, \
+                "host '{nqn}' cannot use {kind}: the file does not have it; `onefold host tls-key add {nqn} --file FILE` adds it, \
                  `onefold host tls-key remove {nqn} {}` removes what stands for it",
                 entry.id
             ));

@@ -663,11 +663,11 @@ impl<'a> Merge<'a> {
         is_taken.then_some(wanted)
     }
 
-    /// Whether names are some by the specification: a slip of the pen would admit nobody.
+    /// Whether names have the form that the specification asks for: one with a typing mistake would admit nobody.
     fn are_names<'n>(&mut self, line: usize, names: impl IntoIterator<Item = &'n Nqn>) -> bool {
         for nqn in names {
             if let Err(error) = nqn.check_form() {
-                self.wrong(line, format!("'{nqn}' is no name: {error}"));
+                self.wrong(line, format!("'{nqn}' cannot be a name: {error}"));
                 return false;
             }
         }

@@ -17,12 +17,13 @@ use std::sync::Arc;
 use drives::{BLOCK_BYTES, Drive, DriveError, Extent, LocalBoxFuture};
 use futures_util::FutureExt;
 use meta::{
-    BlockRow, LABEL_BYTES, LoadVisitor, MAP_DEPTH_MAX, MapId, MapInfo, Mapping, MetaErrorKind, Pba,
-    PoolDir, RocksOptions, Store, VolumeInfo,
+    BlockRow, LABEL_BYTES, LoadVisitor, MapId, MapInfo, Mapping, MetaErrorKind, Pba, PoolDir,
+    RocksOptions, Store, VolumeInfo,
 };
 use reactor::{Buffer, BufferPool};
 use serde::Serialize;
 
+use super::lineage;
 use crate::drive_io::drive_list::DriveList;
 use crate::drive_io::reader::read_one;
 use crate::drive_io::segments;
@@ -406,8 +407,7 @@ impl Referrers<'_> {
     fn names(&self) -> BTreeMap<MapId, String> {
         let mut names: BTreeMap<MapId, String> = BTreeMap::new();
         for (map, name) in self.volumes.values() {
-            let parent = |map: &MapId| self.maps.get(map).and_then(|info| info.parent);
-            for map in std::iter::successors(Some(*map), parent).take(MAP_DEPTH_MAX as usize + 1) {
+            for map in lineage(&self.maps, *map) {
                 let of_map = names.entry(map).or_default();
                 if !of_map.is_empty() {
                     of_map.push_str(", ");

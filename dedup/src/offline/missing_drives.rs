@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use meta::{
-    Journal, JournalConfig, JournalMedia, LoadVisitor, MAP_DEPTH_MAX, MapEntry, MapId, MapInfo,
-    Mapping, NewBlock, Pba, Record, Store, VolumeInfo, VolumeState,
+    Journal, JournalConfig, JournalMedia, LoadVisitor, MapEntry, MapId, MapInfo, Mapping, NewBlock,
+    Pba, Record, Store, VolumeInfo, VolumeState,
 };
 
+use super::lineage;
 use crate::log::replay::{Data, Proof, Replay, change_maps, change_volumes, replay_record};
 use crate::pool::alerts::AffectedVolume;
 use crate::{Result, SUB_BLOCK_BYTES};
@@ -77,9 +78,8 @@ impl Usage<'_> {
 
     /// What a map and its ancestors have there: what a child hides of it counts too.
     fn bytes_of(&self, map: MapId) -> u64 {
-        let parent = |map: &MapId| self.maps.get(map).and_then(|info| info.parent);
-        let line = std::iter::successors(Some(map), parent).take(MAP_DEPTH_MAX as usize + 1);
-        let mappings = line.map(|map| self.mappings.get(&map).copied().unwrap_or(0));
+        let mappings =
+            lineage(&self.maps, map).map(|map| self.mappings.get(&map).copied().unwrap_or(0));
         u64::try_from(mappings.sum::<i64>()).unwrap_or(0) * SUB_BLOCK_BYTES as u64
     }
 }

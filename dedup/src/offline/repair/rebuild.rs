@@ -16,14 +16,15 @@ use std::sync::Arc;
 
 use drives::{BLOCK_BYTES, Drive};
 use meta::{
-    BlockRow, Checkpoint, FileMedia, History, Journal, JournalConfig, JournalMedia, MAP_DEPTH_MAX,
-    MapId, Mapping, MetaErrorKind, NewRows, Pba, PoolDir, PoolPaths, Position, Record,
-    RocksOptions, RocksStore, Salvage, Store, VolumeInfo,
+    BlockRow, Checkpoint, FileMedia, History, Journal, JournalConfig, JournalMedia, MapId, Mapping,
+    MetaErrorKind, NewRows, Pba, PoolDir, PoolPaths, Position, Record, RocksOptions, RocksStore,
+    Salvage, Store, VolumeInfo,
 };
 
 use super::Parts;
 use super::plan::{Contents, Later};
 use crate::log::replay::{Data, durable_upto};
+use crate::offline::lineage;
 use crate::pool::boot::{self, BootId};
 use crate::{EngineError, Result};
 
@@ -460,10 +461,8 @@ fn lose(
     let mut lost = 0;
     // A parent is as large as the largest volume that inherits from it.
     let mut sizes: BTreeMap<MapId, u64> = BTreeMap::new();
-    let parent = |map: &MapId| later.maps.get(map).and_then(|info| info.parent);
     for info in later.volumes.values() {
-        let line = std::iter::successors(Some(info.map), parent);
-        for map in line.take(MAP_DEPTH_MAX as usize + 1) {
+        for map in lineage(&later.maps, info.map) {
             let size = sizes.entry(map).or_default();
             *size = info.size_bytes.max(*size);
         }

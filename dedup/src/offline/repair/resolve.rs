@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use drives::BLOCK_BYTES;
 use meta::{
-    BlockContent, BlockRow, Compression, MAP_DEPTH_MAX, MapId, MapInfo, Pba, VerifyPolicy,
-    VolumeInfo, VolumeState,
+    BlockContent, BlockRow, Compression, MapId, MapInfo, Pba, VerifyPolicy, VolumeInfo, VolumeState,
 };
 use uuid::Uuid;
 
 use super::plan::{Contents, Held, Survey, content_of};
 use super::{Change, LISTED_MAX, LostRange, RecoveredVolume, RepairReport};
 use crate::metadata::volume::VOLUMES_MAX;
+use crate::offline::lineage;
 use crate::{EngineError, Result};
 
 const NO_ROW: &str = "nothing tells what its block held";
@@ -331,12 +331,8 @@ fn blocks(
 
 /// The volume that has a map, or all that may inherit from it.
 fn names_of(survey: &Survey, map: MapId) -> String {
-    let parent = |map: &MapId| survey.maps.get(map).and_then(|info| info.parent);
-    let is_in_line = |info: &&VolumeInfo| {
-        let line = std::iter::successors(Some(info.map), parent);
-        line.take(MAP_DEPTH_MAX as usize + 1).any(|of| of == map)
-    };
-    let volumes = survey.volumes.values().filter(is_in_line);
+    let inherits = |info: &&VolumeInfo| lineage(&survey.maps, info.map).any(|of| of == map);
+    let volumes = survey.volumes.values().filter(inherits);
     let names: Vec<&str> = volumes.map(|info| info.name.as_str()).collect();
     match names.is_empty() {
         true => format!("number {map}"),
