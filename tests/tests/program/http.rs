@@ -186,7 +186,7 @@ fn what_cannot_be_understood_is_refused_and_changes_nothing() {
     let admin = token(&pool, "ann", &["--role", "admin"]);
     let volumes = || answer(&["volume", "list", "--pool", pool.dir(), "--json"]);
     let before = volumes();
-    let deep = "[".repeat(10_000);
+    let deep = "{\"name\":".repeat(5_000);
     for wrong in [
         "",
         "{",
