@@ -51,6 +51,9 @@ function ask({ title, lines = [], lost = [], affected = [], fields = [], typed, 
   });
   document.body.append(dialog);
   dialog.showModal();
+  // What is there already is replaced by what is typed.
+  const [first] = inputs.values();
+  first?.input.select?.();
 }
 
 const SIZE = { label: "Size", required: true, placeholder: "100G", hint: "Binary units: K, M, G, T" };

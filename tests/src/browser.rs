@@ -167,14 +167,20 @@ impl Browser {
     /// Presses a key.
     pub fn press(&self, key: Key) {
         // As WebDriver names them (17.4.2, keyboard actions).
-        let value = match key {
+        self.type_text(match key {
             Key::Tab => "\u{e004}",
             Key::Enter => "\u{e007}",
             Key::Escape => "\u{e00c}",
-        };
-        let key = |kind| json!({"type": kind, "value": value});
-        let keys =
-            json!([{"type": "key", "id": "keys", "actions": [key("keyDown"), key("keyUp")]}]);
+        });
+    }
+
+    /// Types where the keyboard's focus is.
+    pub fn type_text(&self, text: &str) {
+        let key = |kind, value| json!({"type": kind, "value": value});
+        let presses = text.chars().map(String::from);
+        let presses = presses.flat_map(|char| [key("keyDown", &char), key("keyUp", &char)]);
+        let presses: Vec<Value> = presses.collect();
+        let keys = json!([{"type": "key", "id": "keys", "actions": presses}]);
         self.tell("/actions", &json!({"actions": keys}));
     }
 

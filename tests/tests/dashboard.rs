@@ -305,12 +305,11 @@ fn a_volume_is_renamed_after_what_names_it_is_told() {
     browser.wait_for_text("dialog .affected", "A configuration file that names vol0");
     picture(&browser, "rename");
     can_be_read(&browser);
-    let empty = "document.querySelector('#field-name').value = ''";
-    let _ = browser.run(empty);
-    browser.type_into("#field-name", "other");
+    // The old name is selected: what is typed takes its place.
+    browser.type_text("other");
     browser.click("dialog button[type=submit]");
     browser.wait_for_text("dialog [role=alert]", "another volume has that name");
-    let _ = browser.run(empty);
+    let _ = browser.run("document.querySelector('#field-name').select()");
     browser.type_into("#field-name", "mail");
     browser.press(Key::Enter);
     browser.wait_for_text("#volumes", "mail");
@@ -353,6 +352,10 @@ fn it_can_be_read_on_a_phone_and_in_the_dark_and_used_without_a_mouse() {
     browser.resize(1280, 1000);
     picture(&browser, "dark");
     can_be_read(&browser);
+    for width in [700, 820, 1000] {
+        browser.resize(width, 1000);
+        can_be_read(&browser);
+    }
     // Tab goes through everything that can be used, and shows where it is.
     let mut met = Vec::new();
     for _ in 0..8 {
