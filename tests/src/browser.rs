@@ -177,8 +177,8 @@ impl Browser {
     /// Types where the keyboard's focus is.
     pub fn type_text(&self, text: &str) {
         let key = |kind, value| json!({"type": kind, "value": value});
-        let presses = text.chars().map(String::from);
-        let presses = presses.flat_map(|char| [key("keyDown", &char), key("keyUp", &char)]);
+        let chars = text.chars();
+        let presses = chars.flat_map(|char| [key("keyDown", char), key("keyUp", char)]);
         let presses: Vec<Value> = presses.collect();
         let keys = json!([{"type": "key", "id": "keys", "actions": presses}]);
         self.tell("/actions", &json!({"actions": keys}));
