@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `GET /v1/history?step=second|minute|hour&since=SECONDS` | [`HistoryPage`]: the rows behind that time, the oldest first |
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::extract::State;
 use axum::routing::get;
@@ -16,7 +16,11 @@ use crate::errors::Answer;
 use crate::extract::Query;
 pub use crate::history_log::{History, HistoryPage, Step};
 use crate::server::ApiState;
-use crate::tokens::now;
+
+fn seconds_now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
 
 /// Looks at the pool each second, for ever.
 pub async fn keep(state: ApiState) {
@@ -39,7 +43,7 @@ pub async fn keep(state: ApiState) {
             written_bytes,
         } = state.target.io();
         let counts = [read_commands, write_commands, read_bytes, written_bytes];
-        let kept = state.history.look(now(), levels, counts);
+        let kept = state.history.look(seconds_now(), levels, counts);
         if let (Err(error), false) = (&kept, fails) {
             tracing::warn!(%error, "the history cannot be written into the pool's folder: it is lost at a restart");
         }
@@ -63,6 +67,6 @@ pub(crate) fn routes() -> Router<ApiState> {
 }
 
 async fn show(State(state): State<ApiState>, Query(wanted): Query<Wanted>) -> Answer<HistoryPage> {
-    let page = state.history.page(wanted.step, wanted.since, now());
+    let page = state.history.page(wanted.step, wanted.since, seconds_now());
     Ok(Json(page))
 }

@@ -313,6 +313,7 @@ const API: House = House {
     src: "api/src",
     ground: &[
         "errors",
+        "extract",
         "caller",
         "socket",
         "client",
