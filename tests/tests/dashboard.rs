@@ -248,6 +248,10 @@ fn a_volume_is_detached_by_the_keyboard_after_its_hosts_are_named() {
     let mut load = node.load("randread");
     let browser = node.browser("admin", 1280);
     browser.wait_for_text("#hosts", HOST);
+    for width in [390, 700, 820, 1000, 1280] {
+        browser.resize(width, 1000);
+        can_be_read(&browser);
+    }
     let _ = browser.run("document.querySelector('[aria-label=\"Detach vol0\"]').focus()");
     browser.press(Key::Enter);
     browser.wait_for_text("dialog", "Go on");
@@ -352,10 +356,6 @@ fn it_can_be_read_on_a_phone_and_in_the_dark_and_used_without_a_mouse() {
     browser.resize(1280, 1000);
     picture(&browser, "dark");
     can_be_read(&browser);
-    for width in [700, 820, 1000] {
-        browser.resize(width, 1000);
-        can_be_read(&browser);
-    }
     // Tab goes through everything that can be used, and shows where it is.
     let mut met = Vec::new();
     for _ in 0..8 {
