@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use axum::body::{Body, to_bytes};
 use axum::extract::connect_info::ConnectInfo;
-use axum::extract::{Request, State};
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::Method;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -36,9 +36,20 @@ const VALUE_CHARS_MAX: usize = 200;
 /// Changed objects of one request that get a line each.
 const LINES_MAX: usize = 32;
 
-/// Whether a request may change something. Long queries use POST too.
+/// What changes nothing that is configured, as it is routed: long queries, and pieces of an image, whose import is logged
+/// when it begins and when it ends.
+const UNLOGGED: [(Method, &str); 5] = [
+    (Method::POST, "/v1/check"),
+    (Method::POST, "/v1/survey"),
+    (Method::POST, "/v1/tasks"),
+    (Method::PUT, "/v1/volumes/{name}/data"),
+    (Method::PATCH, "/v1/volumes/{name}/import"),
+];
+
+/// Whether a request may change something; the path is as it is routed.
 fn changes(method: &Method, path: &str) -> bool {
-    *method != Method::GET && !["/v1/check", "/v1/survey", "/v1/tasks"].contains(&path)
+    let is_unlogged = |(unlogged, at): &(Method, &str)| unlogged == method && *at == path;
+    *method != Method::GET && !UNLOGGED.iter().any(is_unlogged)
 }
 
 /// Runs a request, and logs what it changed.
@@ -48,7 +59,8 @@ pub(crate) async fn record(
     next: Next,
 ) -> Response {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    if !changes(&method, &path) {
+    let routed = request.extensions().get::<MatchedPath>();
+    if !changes(&method, routed.map_or(path.as_str(), MatchedPath::as_str)) {
         return next.run(request).await;
     }
     let caller = request.extensions().get::<ConnectInfo<Caller>>();

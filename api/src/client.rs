@@ -21,6 +21,9 @@ use crate::socket::SocketPath;
 /// The longest answer that is read, in bytes: status with all volumes and hosts stays far below.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
+/// What the bodies of most requests are.
+const JSON: &str = "application/json";
+
 /// The longest line of a text that comes line by line, in bytes: an event stays far below.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
@@ -51,39 +54,14 @@ impl Client {
         path: &str,
         body: Option<&impl Serialize>,
     ) -> Result<T, Failure> {
-        let broken = |what: &str, error: &dyn Display| broken(&self.pool, what, error);
-        let (mut sender, connection) = self.open().await?;
         let body = match body {
             Some(body) => serde_json::to_vec(body).map_err(|e| Failure::invalid(e.to_string()))?,
             None => Vec::new(),
         };
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header("host", "onefold")
-            .header("content-type", "application/json")
-            .body(Full::new(Bytes::from(body)))
-            .map_err(|e| Failure::invalid(format!("the request '{path}' is malformed: {e}")))?;
-        let answer = sender
-            .send_request(request)
-            .await
-            .map_err(|e| broken("closed the connection before it answered", &e))?;
-        let status = answer.status();
-        let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX)
-            .collect()
-            .await
-            .map_err(|e| broken("sent an incomplete answer", &e))?
-            .to_bytes();
-        drop(sender);
-        connection.abort();
-        if status == StatusCode::OK {
-            return serde_json::from_slice(&body)
-                .map_err(|e| broken("sent an answer of another version", &e));
-        }
-        match serde_json::from_slice::<ErrorBody>(&body) {
-            Ok(error) => Err(error.into()),
-            Err(_) => Err(broken("refused", &status)),
-        }
+        let mut lane = self.lane().await?;
+        let body = lane.ask(method, path, JSON, body.into()).await?;
+        serde_json::from_slice(&body)
+            .map_err(|e| lane.broken("sent an answer of another version", &e))
     }
 
     /// Calls `look` with the data of each server-sent event of a path, until it says that it wants no more. `what` is
@@ -176,6 +154,78 @@ impl Client {
         UnixStream::connect(path.as_path())
             .await
             .map_err(not_served)
+    }
+}
+
+/// A connection that asks for one thing after the other.
+#[derive(Debug)]
+pub struct Lane {
+    pool: PathBuf,
+    sender: SendRequest<Full<Bytes>>,
+    connection: JoinHandle<hyper::Result<()>>,
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        self.connection.abort();
+    }
+}
+
+impl Client {
+    /// Opens a connection that stays.
+    ///
+    /// # Errors
+    /// No daemon serves the pool.
+    pub async fn lane(&self) -> Result<Lane, Failure> {
+        let (sender, connection) = self.open().await?;
+        Ok(Lane {
+            pool: self.pool.clone(),
+            sender,
+            connection,
+        })
+    }
+}
+
+impl Lane {
+    /// Sends a request, and reads its answer.
+    pub(crate) async fn ask(
+        &mut self,
+        method: Method,
+        path: &str,
+        content_type: &str,
+        body: Bytes,
+    ) -> Result<Bytes, Failure> {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "onefold")
+            .header("content-type", content_type)
+            .body(Full::new(body))
+            .map_err(|e| Failure::invalid(format!("the request '{path}' is malformed: {e}")))?;
+        let sent = match self.sender.ready().await {
+            Ok(()) => self.sender.send_request(request).await,
+            Err(error) => Err(error),
+        };
+        let answer =
+            sent.map_err(|e| self.broken("closed the connection before it answered", &e))?;
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX)
+            .collect()
+            .await
+            .map_err(|e| self.broken("sent an incomplete answer", &e))?
+            .to_bytes();
+        if status == StatusCode::OK {
+            return Ok(body);
+        }
+        match serde_json::from_slice::<ErrorBody>(&body) {
+            Ok(error) => Err(error.into()),
+            Err(_) => Err(self.broken("refused", &status)),
+        }
+    }
+
+    /// What went wrong, with the daemon's name.
+    pub(crate) fn broken(&self, what: &str, error: &dyn Display) -> Failure {
+        broken(&self.pool, what, error)
     }
 }
 

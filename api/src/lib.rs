@@ -8,6 +8,7 @@
 //! | `/v1/status`, `/v1/space` | [`status`] |
 //! | `/v1/volumes` | [`volumes`] |
 //! | `/v1/volumes/NAME/reservation` | [`reservations`] |
+//! | `/v1/volumes/NAME/import`, `.../data`, `.../extents` | [`images`] |
 //! | `/v1/health` | [`health`] |
 //! | `/v1/scrub` | [`scrub`] |
 //! | `/v1/check`, `/v1/backup`, `/v1/survey` | [`pool`] |
@@ -33,7 +34,7 @@
 //!
 //! Guarantees: only the socket's owner can use it (mode 0600), and a group if one is named, others by a token over
 //! [`http`] (`access`); the server runs on tokio and hands the engine's work to the control reactor, never to one that
-//! serves hosts; request bodies are bounded; what is changed is logged with the user who did it (`audit`), and becomes an
+//! serves hosts; request bodies are bounded (pieces of [`images`] by their own bound); what is changed is logged with the user who did it (`audit`), and becomes an
 //! event.
 
 #![forbid(unsafe_code)]
@@ -55,6 +56,7 @@ pub mod history;
 mod history_log;
 pub mod hosts;
 pub mod http;
+pub mod images;
 pub mod listeners;
 mod metrics;
 pub mod namespaces;
@@ -90,6 +92,7 @@ pub fn router(state: ApiState) -> Router {
     Router::new()
         .merge(status::routes())
         .merge(volumes::routes())
+        .merge(images::routes())
         .merge(health::routes())
         .merge(scrub::routes())
         .merge(pool::routes())

@@ -173,6 +173,7 @@ async fn attach(
         .engine
         .volume(&request.volume)
         .ok_or_else(|| no_volume(&request.volume))?;
+    state.target.check_complete(&volume.info())?;
     let mut namespace = NamespaceConfig::new(volume.info().uuid);
     apply(request.set, &mut namespace)?;
     let name = nqn.clone();

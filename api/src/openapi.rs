@@ -119,6 +119,9 @@ mod tests {
         check("CreateVolume", fields_of::<crate::volumes::CreateVolume>());
         check("ResizeVolume", fields_of::<crate::volumes::ResizeVolume>());
         check("RenameVolume", fields_of::<crate::volumes::RenameVolume>());
+        check("BeginImport", fields_of::<crate::images::BeginImport>());
+        check("KeepImport", fields_of::<crate::images::KeepImport>());
+        check("FinishImport", fields_of::<crate::images::FinishImport>());
         check("StartScrub", fields_of::<crate::scrub::StartScrub>());
         check("ScrubSchedule", fields_of::<crate::scrub::ScrubSchedule>());
         check("StartTask", fields_of::<crate::tasks::StartTask>());

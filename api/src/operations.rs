@@ -73,6 +73,14 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     of(Method::POST, "/v1/volumes/{name}/rename", Admin),
     of(Method::GET, "/v1/volumes/{name}/reservation", Read),
     of(Method::DELETE, "/v1/volumes/{name}/reservation", Admin),
+    of(Method::POST, "/v1/volumes/{name}/import", Operate),
+    of(Method::PATCH, "/v1/volumes/{name}/import", Operate),
+    of(Method::POST, "/v1/volumes/{name}/import/finish", Operate),
+    of(Method::PUT, "/v1/volumes/{name}/data", Operate),
+    // It is all that hosts have written.
+    of(Method::GET, "/v1/volumes/{name}/data", Admin),
+    // It shows which blocks hosts have written.
+    of(Method::GET, "/v1/volumes/{name}/extents", Operate),
     of(Method::GET, "/v1/scrub", Read),
     of(Method::POST, "/v1/scrub", Operate),
     of(Method::DELETE, "/v1/scrub", Operate),

@@ -10,6 +10,7 @@
 //! | `DELETE /v1/volumes/NAME` | the [`VolumeView`] that it was |
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use axum::extract::State;
 use axum::routing::{get, post};
@@ -20,6 +21,7 @@ use meta::{Compression, VerifyPolicy, VolumeInfo};
 use serde::{Deserialize, Serialize};
 use subsystem::catalog::Catalog;
 use subsystem::errors::Failure;
+use subsystem::target::imports::Import;
 use subsystem::target::volumes::{Place, no_volume};
 use uuid::Uuid;
 
@@ -58,11 +60,20 @@ pub struct VolumeView {
     pub verify: VerifyPolicy,
     /// Its domain; empty for the pool's own.
     pub domain: String,
+    /// The image that is coming into it; `null` if none is. Until it is whole no host sees the volume.
+    #[serde(default)]
+    pub import: Option<ImportView>,
 }
 
 impl VolumeView {
-    fn new(info: &VolumeInfo, namespaces: Vec<Shown>, logical_bytes: u64) -> Self {
+    fn new(
+        info: &VolumeInfo,
+        namespaces: Vec<Shown>,
+        logical_bytes: u64,
+        import: Option<ImportView>,
+    ) -> Self {
         Self {
+            import,
             name: info.name.clone(),
             nsid: common_nsid(&namespaces),
             namespaces,
@@ -79,6 +90,27 @@ impl VolumeView {
             compression: info.compression,
             verify: info.verify,
             domain: info.domain.clone(),
+        }
+    }
+}
+
+/// An image that is coming into a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImportView {
+    /// What the image is known by to who sends it.
+    pub image: String,
+    /// Its length, if that is known before its end.
+    pub image_bytes: Option<u64>,
+    /// Up to here the image survives a loss of power.
+    pub done_bytes: u64,
+}
+
+impl From<Import> for ImportView {
+    fn from(import: Import) -> Self {
+        Self {
+            image: import.image,
+            image_bytes: import.image_bytes,
+            done_bytes: import.done_bytes,
         }
     }
 }
@@ -196,15 +228,27 @@ pub(crate) fn logical_bytes(space: &dedup::PoolStatus, nsid: u32) -> u64 {
         .map_or(0, |v| v.logical_bytes)
 }
 
-fn view(state: &ApiState, name: &str) -> Result<VolumeView, Failure> {
+/// The volume of that name.
+pub(crate) fn find(state: &ApiState, name: &str) -> Result<Arc<VolumeInfo>, Failure> {
     let volume = state.engine.volume(name).ok_or_else(|| no_volume(name))?;
-    let info = volume.info();
+    Ok(volume.info())
+}
+
+pub(crate) fn view(state: &ApiState, name: &str) -> Result<VolumeView, Failure> {
+    let info = find(state, name)?;
     let mut shown = shown(&state.target.catalog());
     Ok(VolumeView::new(
         &info,
         shown.remove(&info.uuid).unwrap_or_default(),
         logical_bytes(&state.engine.status(), info.nsid),
+        import_of(state, &info),
     ))
+}
+
+/// The import to a volume, as far as it can be understood.
+fn import_of(state: &ApiState, info: &VolumeInfo) -> Option<ImportView> {
+    let import = state.target.import_of(info.uuid).ok()?;
+    import.map(ImportView::from)
 }
 
 async fn list(State(state): State<ApiState>) -> Json<Vec<VolumeView>> {
@@ -213,7 +257,8 @@ async fn list(State(state): State<ApiState>) -> Json<Vec<VolumeView>> {
     let mut shown = shown(&state.target.catalog());
     let view = |info: &VolumeInfo| {
         let namespaces = shown.remove(&info.uuid).unwrap_or_default();
-        VolumeView::new(info, namespaces, logical_bytes(&space, info.nsid))
+        let logical = logical_bytes(&space, info.nsid);
+        VolumeView::new(info, namespaces, logical, import_of(&state, info))
     };
     Json(volumes.iter().map(view).collect())
 }
@@ -222,11 +267,8 @@ async fn show(State(state): State<ApiState>, Path(name): Path<String>) -> Answer
     Ok(Json(view(&state, &name)?))
 }
 
-async fn create(
-    State(state): State<ApiState>,
-    Body(request): Body<CreateVolume>,
-) -> Answer<VolumeView> {
-    let name = request.name.clone();
+/// The volume that a request asks for, and where hosts are to see it.
+pub(crate) fn planned(request: CreateVolume) -> Result<(VolumeSpec, Place), Failure> {
     let spec = VolumeSpec {
         name: request.name,
         size_bytes: request.size_bytes,
@@ -247,6 +289,15 @@ async fn create(
             shared: true,
         },
     };
+    Ok((spec, place))
+}
+
+async fn create(
+    State(state): State<ApiState>,
+    Body(request): Body<CreateVolume>,
+) -> Answer<VolumeView> {
+    let name = request.name.clone();
+    let (spec, place) = planned(request)?;
     let target = state.target.clone();
     let work = move || async move { target.create_volume(spec, place).await };
     state.control.spawn(work).await??;
@@ -267,6 +318,8 @@ async fn resize(
         ))
         .into());
     }
+    let info = find(&state, &name)?;
+    state.target.check_complete(&info)?;
     let (engine, volume) = (state.engine.clone(), name.clone());
     let work = move || async move { engine.resize_volume(&volume, request.size_bytes).await };
     on_control(&state, work).await?;

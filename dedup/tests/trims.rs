@@ -2,7 +2,7 @@
 
 mod support;
 
-use dedup::{Engine, ErrorKind};
+use dedup::{Engine, ErrorKind, Volume};
 use drives::BLOCK_BYTES;
 use support::{Pool, block_on, expect_kind, space};
 
@@ -174,4 +174,51 @@ fn a_volume_that_is_being_trimmed_can_be_deleted() {
     block_on(engine.maintain()).unwrap();
     assert_eq!(space(&engine), (0, 0, 100));
     assert!(engine.volumes().is_empty());
+}
+
+#[test]
+fn a_volume_has_data_where_it_was_written_and_neither_trimmed_nor_zeroed() {
+    let pool = pool(4000);
+    let (engine, volume) = pool.with_volume(2000, 4096);
+    let extents = |volume: &Volume, offset, len, count_max| {
+        let found = block_on(volume.extents(offset * GRAIN, len * GRAIN, count_max)).unwrap();
+        let ranges = found.ranges.iter();
+        let ranges: Vec<_> = ranges.map(|(at, len)| (at / GRAIN, len / GRAIN)).collect();
+        (ranges, found.upto / GRAIN)
+    };
+    assert_eq!(extents(&volume, 0, 2000, 9), (vec![], 2000));
+
+    pool.write(&volume, 10, &(1..=1000).collect::<Vec<_>>())
+        .unwrap();
+    pool.write(&volume, 1500, &[7, 0, 8]).unwrap();
+    let all = vec![(10, 1000), (1500, 1), (1502, 1)];
+    assert_eq!(extents(&volume, 0, 2000, 9), (all.clone(), 2000));
+    assert_eq!(extents(&volume, 0, 2000, 1), (all[..1].to_vec(), 1500));
+    assert_eq!(extents(&volume, 0, 2000, 0), (vec![], 10));
+    assert_eq!(extents(&volume, 500, 300, 9), (vec![(500, 300)], 800));
+
+    // Much is trimmed in the background, and reads as zeros at once.
+    block_on(volume.trim(100 * GRAIN, 400 * GRAIN)).unwrap();
+    assert!(progress(&engine).is_some());
+    let trimmed = (vec![(10, 90), (500, 510), (1500, 1), (1502, 1)], 2000);
+    assert_eq!(extents(&volume, 0, 2000, 9), trimmed);
+    block_on(engine.maintain()).unwrap();
+    assert_eq!(extents(&volume, 0, 2000, 9), trimmed);
+
+    // A clone has what its origin had then.
+    let clone = block_on(engine.clone_volume("v", "c", None)).unwrap();
+    block_on(volume.trim(0, 2000 * GRAIN)).unwrap();
+    pool.write(&clone, 1999, &[9]).unwrap();
+    block_on(clone.trim(500 * GRAIN, 10 * GRAIN)).unwrap();
+    assert_eq!(extents(&volume, 0, 2000, 9), (vec![], 2000));
+    let of_clone = vec![(10, 90), (510, 500), (1500, 1), (1502, 1), (1999, 1)];
+    assert_eq!(extents(&clone, 0, 2000, 9), (of_clone.clone(), 2000));
+
+    // The maps of a pool that is opened are in its store only.
+    drop((volume, clone, engine));
+    let engine = pool.open();
+    let clone = engine.volume("c").unwrap();
+    assert_eq!(extents(&clone, 0, 2000, 9), (of_clone, 2000));
+    let outside = block_on(clone.extents(GRAIN, 2000 * GRAIN, 9));
+    expect_kind(outside, ErrorKind::Invalid);
 }

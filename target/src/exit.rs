@@ -22,7 +22,10 @@ pub const CODES: &[(u8, &str)] = &[
     (70, "internal error: a bug"),
     (73, "the pool has no space"),
     (74, "stored data are damaged"),
-    (EXIT_INTERRUPTED, "Ctrl-C ended it (`perf`)"),
+    (
+        EXIT_INTERRUPTED,
+        "Ctrl-C ended it (`perf`, `volume import`)",
+    ),
 ];
 
 /// Exit code of a command line that cannot be understood (EX_USAGE): clap's own 2 would read as
@@ -32,7 +35,7 @@ pub const EXIT_USAGE: u8 = 64;
 pub const EXIT_FAILED: u8 = 1;
 /// Exit code of `pool check` for a pool that contradicts itself, and of `perf` for wrong data.
 pub const EXIT_INCONSISTENT: u8 = 2;
-/// Exit code of `perf` after Ctrl-C or SIGTERM: 128 and the number of SIGINT, as shells say it.
+/// Exit code of `perf` and `volume import` after Ctrl-C or SIGTERM: 128 and the number of SIGINT, as shells say it.
 pub const EXIT_INTERRUPTED: u8 = 130;
 
 /// The exit code of an engine's error.

@@ -25,6 +25,7 @@ mod descriptors;
 pub mod doctor;
 pub mod exit;
 mod http;
+mod images;
 mod listen;
 mod listeners;
 mod logging;

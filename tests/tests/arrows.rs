@@ -269,7 +269,10 @@ const SUBSYSTEM: House = House {
         ("auth", &["catalog"]),
         ("admission", &["catalog", "reservation"]),
         ("controller", &["catalog", "reservation"]),
-        ("target", &["catalog", "reservation", "auth", "controller"]),
+        (
+            "target",
+            &["catalog", "reservation", "auth", "admission", "controller"],
+        ),
         (
             "connected_queue",
             &[
@@ -326,6 +329,7 @@ const API: House = House {
     rooms: &[
         ("tasks", &[]),
         ("volumes", &["tasks"]),
+        ("images", &["volumes", "tokens"]),
         ("reservations", &["volumes"]),
         ("health", &[]),
         ("status", &["volumes", "health", "listeners"]),
@@ -352,7 +356,7 @@ const API: House = House {
         ("config", &["hosts", "scrub", "audit"]),
     ],
     never_wait: &[],
-    spread: &["Client"],
+    spread: &["Client", "Lane"],
 };
 
 /// A source file: its path below the crate's `src/`, and its text without comments, literals and tests.

@@ -2,6 +2,7 @@
 
 pub(crate) mod admin;
 mod copy;
+mod extents;
 mod unreadable;
 
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use crate::pool::Shared;
 use crate::stages::{self, Stage};
 use crate::sync::wait::lock;
 use crate::{EngineError, Result};
+pub use extents::Extents;
 pub use unreadable::Unreadable;
 
 /// An open volume: cheap to make, usable from every reactor.

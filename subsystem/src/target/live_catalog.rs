@@ -5,6 +5,7 @@
 //!   together; queues fetch a new one when the target's generation has risen.
 //! - A controller sees a namespace only if its host may see it, and a private one only if no other
 //!   controller does.
+//! - A volume that waits for the rest of an image is seen by nobody.
 //! - A volume that was never attached or detached is a namespace of the default subsystem, under its own identifier if
 //!   that is free.
 
@@ -17,7 +18,7 @@ use nvme::Nqn;
 use nvme::ana::AnaState;
 use uuid::Uuid;
 
-use super::ana;
+use super::{ana, imports};
 use crate::catalog::{Catalog, NamespaceConfig, SubsystemConfig};
 use crate::controller::Controller;
 
@@ -47,6 +48,7 @@ impl LiveCatalog {
         adopt(&mut catalog, &volumes, true);
         let volumes = volumes
             .iter()
+            .filter(|info| !imports::is_incomplete(engine, info.uuid))
             .filter_map(|info| Some((info.uuid, engine.volume_by_nsid(info.nsid)?)))
             .collect();
         let discovery_generation = match before {

@@ -10,6 +10,7 @@ pub(crate) mod ana;
 mod authentication;
 pub(crate) mod discovery;
 pub(crate) mod identity;
+pub mod imports;
 pub(crate) mod live_catalog;
 pub mod record;
 mod reservations;
@@ -98,6 +99,7 @@ pub struct Target {
     pub(crate) record: Record,
     /// Held while a host's features are saved.
     pub(crate) saving_features: AsyncMutex<()>,
+    importing: imports::Sessions,
 }
 
 /// The subsystems of the catalog as they are served, the discovery subsystem left out.
@@ -209,6 +211,7 @@ impl Target {
             stopping: watch::Sender::new(false),
             record,
             saving_features: AsyncMutex::new(()),
+            importing: imports::Sessions::default(),
         });
         let weak = Arc::downgrade(&target);
         target.engine.on_change(Box::new(move |change| {

@@ -107,6 +107,10 @@ impl Target {
         let uuid = volume.info().uuid;
         self.engine.delete_volume(name).await?;
         self.forget(uuid).await;
+        if let Err(error) = self.forget_import(uuid).await {
+            // No volume waits for it, and the next import removes it.
+            tracing::warn!(volume = %uuid, %error, "the import of a deleted volume is still stored");
+        }
         Ok(())
     }
 

@@ -115,6 +115,10 @@ pub enum VolumeCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Bring an image of a disk into a volume: what is there already is stored once
+    Import(super::import::ImportArgs),
+    /// Write a volume's content to an image of a disk
+    Export(super::export::ExportArgs),
     /// Delete a volume and its data, for good
     #[command(
         after_help = "Example:\n  onefold volume delete old --yes\n\nIt asks first. Where there is no terminal to ask on it takes --yes."
@@ -217,6 +221,8 @@ pub(super) fn run(command: VolumeCommand) -> Outcome {
             let view = converse(Client::new(&pool.pool).rename_volume(&name, &request))?;
             show_volume("renamed", &view, json)
         }
+        VolumeCommand::Import(args) => super::import::run(&args),
+        VolumeCommand::Export(args) => super::export::run(&args),
         VolumeCommand::Delete {
             name,
             yes,
@@ -261,6 +267,16 @@ fn show_volume(done: &str, view: &VolumeView, json: bool) -> Outcome {
             view.verify,
             domain_name(&view.domain),
         ));
+        if let Some(import) = &view.import {
+            print(&format!(
+                "import       only the first {} of its image are there{}: no host sees it\n",
+                format_human(import.done_bytes),
+                match import.image_bytes {
+                    Some(bytes) => format!(", of {}", format_human(bytes)),
+                    None => String::new(),
+                }
+            ));
+        }
     } else {
         print(&format!(
             "{done} {}: {}, NSID {}, {}-byte blocks\n",

@@ -9,6 +9,7 @@ mod data;
 mod events;
 mod harness;
 mod http;
+mod images;
 mod loads;
 mod operate;
 mod pools;

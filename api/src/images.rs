@@ -1,0 +1,445 @@
+//! Images of volumes: their content on its way in and out, and where volumes have any.
+//!
+//! | request | answer |
+//! |---|---|
+//! | `POST /v1/volumes/NAME/import` with [`BeginImport`] | an [`ImportSession`] |
+//! | `PUT /v1/volumes/NAME/data?session=UUID&offset=N` with a piece of the image | [`Written`] |
+//! | `PATCH /v1/volumes/NAME/import` with [`KeepImport`] | [`ImportView`]: so much is durable |
+//! | `POST /v1/volumes/NAME/import/finish` with [`FinishImport`] | the [`VolumeView`], which hosts see now |
+//! | `GET /v1/volumes/NAME/data?offset=N&length=M` | the bytes |
+//! | `GET /v1/volumes/NAME/extents[?offset=N&length=M]` | [`ExtentsView`] |
+//!
+//! Guarantees: a piece is at most [`PIECE_BYTES_MAX`] long, and [`PIECES_MAX`] are in memory at one time. Engine work
+//! runs on the control reactor, never on one that serves hosts. Only an import that is under way writes data.
+
+use std::time::Duration;
+
+use axum::body::{self, to_bytes};
+use axum::extract::{Extension, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post, put};
+use axum::{Json, Router};
+use dedup::{MAX_COMMAND_BYTES, VolumeSpec};
+use hyper::Method;
+pub use hyper::body::Bytes;
+use serde::{Deserialize, Serialize};
+use subsystem::errors::Failure;
+use subsystem::target::imports::{Destination, Import};
+use tokio::sync::{Semaphore, SemaphorePermit};
+use uuid::Uuid;
+
+use crate::client::{Client, Lane};
+use crate::errors::{Answer, Refusal};
+use crate::extract::{Body, Path, Query};
+use crate::server::{ApiState, on_control};
+use crate::tokens::Role;
+use crate::volumes::{self, CreateVolume, ImportView, VolumeView, volume_path};
+
+/// The longest piece of an image in one request, in bytes.
+pub const PIECE_BYTES_MAX: usize = 4 << 20;
+
+/// Pieces in memory at one time, of all imports and exports.
+const PIECES_MAX: usize = 8;
+
+/// How long a piece may take to come.
+const PIECE_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Ranges of one answer.
+const EXTENTS_MAX: usize = 4096;
+
+/// What pieces are.
+const OCTETS: &str = "application/octet-stream";
+
+static WRITING: Semaphore = Semaphore::const_new(PIECES_MAX);
+static READING: Semaphore = Semaphore::const_new(PIECES_MAX);
+
+/// An image that is to come into a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BeginImport {
+    /// What the image is known by to who sends it, such as its size and when it was changed; up to 256 bytes. It has to
+    /// be the same when the import is resumed.
+    pub image: String,
+    /// Its length, if that is known before its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_bytes: Option<u64>,
+    /// Whether a new volume grows with an image whose length is not known, and ends where it does.
+    #[serde(default)]
+    pub grow: bool,
+    /// Where it goes.
+    pub into: ImportInto,
+}
+
+/// Where an image goes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ImportInto {
+    /// To a new volume of the path's name.
+    New(CreateVolume),
+    /// In place of what the volume has, which is lost. This takes the role of an administrator.
+    Existing,
+    /// To where an interrupted import has begun.
+    Interrupted,
+}
+
+/// An import that may go on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImportSession {
+    /// What each piece shows. It ends when somebody resumes the import, and with the daemon.
+    pub session: Uuid,
+    /// Where the first piece belongs.
+    pub done_bytes: u64,
+    /// The volume's size, in bytes.
+    pub size_bytes: u64,
+    /// Bytes of its logical blocks: pieces are whole ones.
+    pub lba_bytes: u32,
+}
+
+/// So much of an image has come.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeepImport {
+    /// The import's session.
+    pub session: Uuid,
+    /// All before this byte was answered; it is durable when this is.
+    pub done_bytes: u64,
+}
+
+/// All of an image has come.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FinishImport {
+    /// The import's session.
+    pub session: Uuid,
+    /// The image's length.
+    pub image_bytes: u64,
+}
+
+/// A piece that was written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Written {
+    /// Its length.
+    pub bytes: u64,
+}
+
+/// Where a volume has data.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExtentsView {
+    /// In order. What is in none of them reads as zeros.
+    pub ranges: Vec<ByteRange>,
+    /// The byte up to which was looked: what comes behind it is for the next request.
+    pub upto: u64,
+}
+
+/// Bytes of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ByteRange {
+    /// The first one.
+    pub offset: u64,
+    /// How many.
+    pub length: u64,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PieceAt {
+    session: Uuid,
+    offset: u64,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Part {
+    offset: u64,
+    length: u64,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Asked {
+    #[serde(default)]
+    offset: u64,
+    /// All behind the offset, if left out.
+    length: Option<u64>,
+}
+
+/// The routes.
+pub(crate) fn routes() -> Router<ApiState> {
+    Router::new()
+        .route("/v1/volumes/{name}/import", post(begin).patch(keep))
+        .route("/v1/volumes/{name}/import/finish", post(finish))
+        .route("/v1/volumes/{name}/data", put(write).get(read))
+        .route("/v1/volumes/{name}/extents", get(extents))
+}
+
+async fn begin(
+    State(state): State<ApiState>,
+    Extension(role): Extension<Role>,
+    Path(name): Path<String>,
+    Body(request): Body<BeginImport>,
+) -> Answer<ImportSession> {
+    let image = Import {
+        image: request.image,
+        image_bytes: request.image_bytes,
+        done_bytes: 0,
+        grows: request.grow && request.image_bytes.is_none(),
+    };
+    let (target, volume) = (state.target.clone(), name.clone());
+    let (session, done_bytes) = match request.into {
+        ImportInto::Interrupted => {
+            let work = move || async move { target.resume_import(&volume, &image).await };
+            let (import, session) = state.control.spawn(work).await??;
+            (session, import.done_bytes)
+        }
+        ImportInto::Existing if role < Role::Admin => {
+            return Err(Failure::invalid(
+                "an image in place of what a volume has takes the role of an administrator",
+            )
+            .into());
+        }
+        ImportInto::Existing => {
+            let over = Destination::Over(volume);
+            let work = move || async move { target.begin_import(over, image).await };
+            (state.control.spawn(work).await??, 0)
+        }
+        ImportInto::New(create) => {
+            if create.name != name {
+                let text = format!(
+                    "the volume is '{name}' in the path and '{}' in the body",
+                    create.name
+                );
+                return Err(Failure::invalid(text).into());
+            }
+            let (spec, place): (VolumeSpec, _) = volumes::planned(create)?;
+            let new = Destination::New(spec, place);
+            let work = move || async move { target.begin_import(new, image).await };
+            (state.control.spawn(work).await??, 0)
+        }
+    };
+    let info = volumes::find(&state, &name)?;
+    Ok(Json(ImportSession {
+        session,
+        done_bytes,
+        size_bytes: info.size_bytes,
+        lba_bytes: info.lba_bytes,
+    }))
+}
+
+async fn keep(
+    State(state): State<ApiState>,
+    Path(name): Path<String>,
+    Body(request): Body<KeepImport>,
+) -> Answer<ImportView> {
+    let target = state.target.clone();
+    let KeepImport {
+        session,
+        done_bytes,
+    } = request;
+    let work = move || async move { target.keep_import(&name, session, done_bytes).await };
+    Ok(Json(state.control.spawn(work).await??.into()))
+}
+
+async fn finish(
+    State(state): State<ApiState>,
+    Path(name): Path<String>,
+    Body(request): Body<FinishImport>,
+) -> Answer<VolumeView> {
+    let (target, volume) = (state.target.clone(), name.clone());
+    let FinishImport {
+        session,
+        image_bytes,
+    } = request;
+    let work = move || async move { target.finish_import(&volume, session, image_bytes).await };
+    state.control.spawn(work).await??;
+    Ok(Json(volumes::view(&state, &name)?))
+}
+
+async fn write(
+    State(state): State<ApiState>,
+    Path(name): Path<String>,
+    Query(at): Query<PieceAt>,
+    body: body::Body,
+) -> Answer<Written> {
+    let PieceAt { session, offset } = at;
+    // Before the body, so that what waits is with who sends it.
+    let _place = place_of(&WRITING).await?;
+    let whole = tokio::time::timeout(PIECE_TIMEOUT, to_bytes(body, PIECE_BYTES_MAX)).await;
+    let data = match whole {
+        Ok(Ok(data)) => data,
+        Ok(Err(error)) => {
+            let text = format!(
+                "a piece of an image is not complete, or has more than {PIECE_BYTES_MAX} bytes: {error}"
+            );
+            return Err(Failure::invalid(text).into());
+        }
+        Err(_) => {
+            let text = "a piece of an image did not come in time: --resume goes on";
+            return Err(Failure::unavailable(text).into());
+        }
+    };
+    let bytes = data.len() as u64;
+    let (target, buffers) = (state.target.clone(), state.control.buffers().clone());
+    let work = move || async move {
+        let written = target.write_image(&name, session, offset, &data, &buffers);
+        written.await
+    };
+    state.control.spawn(work).await??;
+    Ok(Json(Written { bytes }))
+}
+
+async fn place_of(places: &'static Semaphore) -> Result<SemaphorePermit<'static>, Failure> {
+    let place = places.acquire().await;
+    place.map_err(|_| Failure::unavailable("the daemon stops"))
+}
+
+/// A piece on its way out, and its place among those in memory.
+struct Going {
+    data: Vec<u8>,
+    _place: SemaphorePermit<'static>,
+}
+
+impl AsRef<[u8]> for Going {
+    fn as_ref(&self) -> &[u8] {
+        &self.data
+    }
+}
+
+async fn read(
+    State(state): State<ApiState>,
+    Path(name): Path<String>,
+    Query(part): Query<Part>,
+) -> Result<Response, Refusal> {
+    let Part { offset, length } = part;
+    let length = usize::try_from(length)
+        .ok()
+        .filter(|length| *length <= PIECE_BYTES_MAX);
+    let length = length.ok_or_else(|| {
+        Failure::invalid(format!(
+            "at most {PIECE_BYTES_MAX} bytes are read at a time"
+        ))
+    })?;
+    let place = place_of(&READING).await?;
+    let (target, buffers) = (state.target.clone(), state.control.buffers().clone());
+    let work = move || async move {
+        let volume = target.open_to_read(&name)?;
+        let mut data = Vec::with_capacity(length);
+        while data.len() < length {
+            let buffer = buffers.alloc((length - data.len()).min(MAX_COMMAND_BYTES));
+            let at = offset.saturating_add(data.len() as u64);
+            let (read, buffer) = volume.read(at, buffer.await).await;
+            read?;
+            data.extend_from_slice(&buffer);
+        }
+        Ok::<_, Failure>(data)
+    };
+    let data = state.control.spawn(work).await??;
+    let going = Bytes::from_owner(Going {
+        data,
+        _place: place,
+    });
+    Ok(([(CONTENT_TYPE, OCTETS)], going).into_response())
+}
+
+async fn extents(
+    State(state): State<ApiState>,
+    Path(name): Path<String>,
+    Query(asked): Query<Asked>,
+) -> Answer<ExtentsView> {
+    let Asked { offset, length } = asked;
+    let volume = state.target.open_to_read(&name)?;
+    let rest = volume.info().size_bytes.saturating_sub(offset);
+    let length = length.unwrap_or(rest);
+    let work = move || async move { volume.extents(offset, length, EXTENTS_MAX).await };
+    let found = on_control(&state, work).await?;
+    let range = |(offset, length)| ByteRange { offset, length };
+    Ok(Json(ExtentsView {
+        ranges: found.ranges.into_iter().map(range).collect(),
+        upto: found.upto,
+    }))
+}
+
+impl Client {
+    /// Begins to bring an image to a volume, or to go on with it.
+    ///
+    /// # Errors
+    /// The daemon refuses, or no daemon serves the pool.
+    pub async fn begin_import(
+        &self,
+        name: &str,
+        request: &BeginImport,
+    ) -> Result<ImportSession, Failure> {
+        let path = format!("{}/import", volume_path(name)?);
+        self.send(Method::POST, &path, Some(request)).await
+    }
+
+    /// Makes what has come of an image durable.
+    ///
+    /// # Errors
+    /// The import was taken over, or the pool takes no changes.
+    pub async fn keep_import(
+        &self,
+        name: &str,
+        request: &KeepImport,
+    ) -> Result<ImportView, Failure> {
+        let path = format!("{}/import", volume_path(name)?);
+        self.send(Method::PATCH, &path, Some(request)).await
+    }
+
+    /// Ends an import: the image is whole, and durable when this returns.
+    ///
+    /// # Errors
+    /// It is not whole, or the pool takes no changes.
+    pub async fn finish_import(
+        &self,
+        name: &str,
+        request: &FinishImport,
+    ) -> Result<VolumeView, Failure> {
+        let path = format!("{}/import/finish", volume_path(name)?);
+        self.send(Method::POST, &path, Some(request)).await
+    }
+
+    /// Where a volume has data, from a byte on.
+    ///
+    /// # Errors
+    /// There is no such volume, or a part of it is not there; or no daemon serves the pool.
+    pub async fn extents(&self, name: &str, range: ByteRange) -> Result<ExtentsView, Failure> {
+        let ByteRange { offset, length } = range;
+        let path = volume_path(name)?;
+        let path = format!("{path}/extents?offset={offset}&length={length}");
+        self.get(&path).await
+    }
+}
+
+impl Lane {
+    /// Writes a piece of an image.
+    ///
+    /// # Errors
+    /// The daemon refuses, or the connection broke.
+    pub async fn write_piece(
+        &mut self,
+        name: &str,
+        session: Uuid,
+        offset: u64,
+        piece: Bytes,
+    ) -> Result<(), Failure> {
+        let path = volume_path(name)?;
+        let path = format!("{path}/data?session={session}&offset={offset}");
+        self.ask(Method::PUT, &path, OCTETS, piece).await.map(drop)
+    }
+
+    /// Reads bytes of a volume.
+    ///
+    /// # Errors
+    /// They cannot be read, or the connection broke.
+    pub async fn read_piece(&mut self, name: &str, range: ByteRange) -> Result<Bytes, Failure> {
+        let ByteRange { offset, length } = range;
+        let path = volume_path(name)?;
+        let path = format!("{path}/data?offset={offset}&length={length}");
+        let bytes = self.ask(Method::GET, &path, OCTETS, Bytes::new()).await?;
+        match bytes.len() as u64 == length {
+            true => Ok(bytes),
+            false => Err(self.broken("sent another length than was asked for", &bytes.len())),
+        }
+    }
+}
