@@ -6,8 +6,8 @@ import {
 } from "./changes.js";
 import { Chart, POWERS } from "./chart.js";
 import { Table, at, node, say } from "./dom.js";
-import { bytes, duration, number, percent, rate, share, time } from "./format.js";
-import { between, sum } from "./rates.js";
+import { bytes, duration, latency, number, percent, rate, share, time } from "./format.js";
+import { between, percentiles, sum } from "./rates.js";
 
 // What a range of the pool's history is made of.
 const RANGES = {
@@ -21,7 +21,7 @@ const POINTS_MAX = 300;
 const EVENTS_MAX = 200;
 const STATES = { "ok": "good", "degraded": "warn", "takes no writes": "bad" };
 
-const live = [[], [], [], [], []];
+const live = Array.from({ length: 9 }, () => []);
 let last = null;
 let stream = null;
 let timer = null;
@@ -56,6 +56,10 @@ const charts = {
   commands: new Chart(at("commands"), [
     { label: "Reads", colour: "read", fill: true }, { label: "Writes", colour: "write", fill: true },
   ], number),
+  latency: new Chart(at("latency"), [
+    { label: "Reads, half", colour: "read" }, { label: "Reads, 99 %", colour: "read", dash: [6, 4] },
+    { label: "Writes, half", colour: "write" }, { label: "Writes, 99 %", colour: "write", dash: [6, 4] },
+  ], latency),
   pool: new Chart(at("history"), [
     { label: "Without savings", colour: "dedup", fill: true }, { label: "Stored", colour: "stored", fill: true },
   ], bytes, POWERS),
@@ -164,14 +168,15 @@ function showScrub({ scrub, damage }) {
 
 function showStatus(status, now) {
   const seconds = last ? (now - last.now) / 1000 : 0;
-  const before = new Map((last?.status.volumes ?? []).map((it) => [it.uuid, it.io]));
+  const before = new Map((last?.status.volumes ?? []).map((it) => [it.uuid, it]));
   const volumes = status.volumes.map((it) => ({
-    ...it, key: it.uuid, rates: between(before.get(it.uuid), it.io, seconds),
+    ...it, key: it.uuid, rates: between(before.get(it.uuid)?.io, it.io, seconds),
     places: it.namespaces.map((place) => `${place.subsystem} (${place.nsid})`).join(", ") || "attached nowhere",
   }));
   const key = (it) => `${it.hostnqn} ${it.subsystem} ${it.transport} ${it.address}`;
   const paths = new Map((last?.status.hosts ?? []).map((it) => [key(it), it.io]));
   const hosts = status.hosts.map((it, index) => ({ ...it, key: `${key(it)} ${index}`, rates: between(paths.get(key(it)), it.io, seconds) }));
+  const [reads, writes] = ["read", "write"].map((operation) => percentiles([...before.values()], status.volumes, operation));
   const troubles = new Map(status.health.drives.map((it) => [it.drive, `${it.errors} commands failed`]));
   last = { status, now };
 
@@ -187,12 +192,14 @@ function showStatus(status, now) {
   showScrub(status.health);
   if (seconds > 0) {
     const all = sum(volumes.map((it) => it.rates));
-    [now / 1000, all.read_bytes, all.written_bytes, all.read_commands, all.write_commands].forEach((figure, index) => {
+    const figures = [all.read_bytes, all.written_bytes, all.read_commands, all.write_commands, reads.p50, reads.p99, writes.p50, writes.p99];
+    [now / 1000, ...figures].forEach((figure, index) => {
       live[index].push(figure);
       if (live[index].length > POINTS_MAX) live[index].shift();
     });
     charts.throughput.show([live[0], live[1], live[2]]);
     charts.commands.show([live[0], live[3], live[4]]);
+    charts.latency.show([live[0], ...live.slice(5)]);
   }
 }
 
@@ -247,7 +254,8 @@ async function showHistory() {
 /** The live charts begin with what the daemon has seen before somebody looked. */
 async function showBefore() {
   const page = await get(`/v1/history?step=second&since=${Math.floor(Date.now() / 1000 - POINTS_MAX * INTERVAL_MS / 1000)}`);
-  const columns = [page.at, page.read_bytes, page.written_bytes, page.read_commands, page.write_commands];
+  const times = [page.read_p50_us, page.read_p99_us, page.write_p50_us, page.write_p99_us].map((column) => column.map((us) => us || null));
+  const columns = [page.at, page.read_bytes, page.written_bytes, page.read_commands, page.write_commands, ...times];
   columns.forEach((column, index) => { live[index].splice(0, live[index].length, ...column.slice(0, -1).filter((_, row) => row % 2 === 0)); });
 }
 

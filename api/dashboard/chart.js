@@ -5,8 +5,8 @@ const colour = (name) => getComputedStyle(document.documentElement).getPropertyV
 /** Steps of an axis of bytes: powers of two, so that its figures are round in binary units. */
 export const POWERS = Array.from({ length: 60 }, (_, power) => 2 ** power);
 
-/** A chart in `place`. A series has `label`, `colour` (the name of one of the style's) and, if what is below it is filled,
- *  `fill`. */
+/** A chart in `place`. A series has `label`, `colour` (the name of one of the style's), `fill` if what is below it is filled,
+ *  and `dash` if its line has gaps. */
 export class Chart {
   constructor(place, series, format, steps) {
     Object.assign(this, { place, series, format, steps });
@@ -18,10 +18,10 @@ export class Chart {
   /** Draws anew: the colours are another scheme's. */
   draw() {
     this.plot?.destroy();
-    const value = (_, figure) => (figure == null ? "–" : this.format(figure));
+    const value = (_, figure) => this.said(figure);
     const axis = { stroke: colour("quiet"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line"), width: 1 } };
     const lines = this.series.map((one) => ({
-      label: one.label, value, stroke: colour(one.colour), width: 2, points: { show: false },
+      label: one.label, value, stroke: colour(one.colour), width: 2, dash: one.dash, points: { show: false },
       fill: one.fill ? `${colour(one.colour)}33` : undefined,
     }));
     this.plot = new uPlot({
@@ -33,6 +33,8 @@ export class Chart {
     }, this.data, this.place);
     this.place.setAttribute("role", "img");
   }
+
+  said(figure) { return figure == null ? "–" : this.format(figure); }
 
   width() { return Math.max(this.place.clientWidth, 200); }
 
@@ -46,7 +48,7 @@ export class Chart {
     this.plot.setData(columns);
     // Where no pointer chooses a moment, the legend says the last one.
     if (this.plot.cursor.left == null || this.plot.cursor.left < 0) this.plot.setLegend({ idx: columns[0].length - 1 });
-    const last = this.series.map((one, index) => `${one.label} ${this.format(columns[index + 1].at(-1) ?? 0)}`);
+    const last = this.series.map((one, index) => `${one.label} ${this.said(columns[index + 1].at(-1))}`);
     this.place.setAttribute("aria-label", `Now: ${last.join(", ")}`);
   }
 }

@@ -18,6 +18,14 @@ export function number(count) {
   return count >= 10 ? count.toFixed(0) : String(Math.round(count * 10) / 10);
 }
 
+/** A time that is given in microseconds. */
+export function latency(us) {
+  if (us == null) return "–";
+  if (us >= 1e6) return `${(us / 1e6).toFixed(1)} s`;
+  if (us >= 1e4) return `${(us / 1e3).toFixed(0)} ms`;
+  return us >= 1e3 ? `${(us / 1e3).toFixed(1)} ms` : `${us.toFixed(0)} µs`;
+}
+
 export const percent = (part, whole) => (whole > 0 ? (100 * part) / whole : 0);
 
 export function share(part, whole) {

@@ -11,9 +11,11 @@ use axum::routing::get;
 use axum::{Json, Router};
 use serde::Deserialize;
 use subsystem::figures::{IoFigures, PoolSpace};
+use subsystem::latency::Operation;
 
 use crate::errors::Answer;
 use crate::extract::Query;
+use crate::history_log::Seen;
 pub use crate::history_log::{History, HistoryPage, Step};
 use crate::server::ApiState;
 
@@ -42,8 +44,12 @@ pub async fn keep(state: ApiState) {
             read_bytes,
             written_bytes,
         } = state.target.io();
-        let counts = [read_commands, write_commands, read_bytes, written_bytes];
-        let kept = state.history.look(seconds_now(), levels, counts);
+        let latencies = state.target.latencies();
+        let seen = Seen {
+            counts: [read_commands, write_commands, read_bytes, written_bytes],
+            latencies: [Operation::Read, Operation::Write].map(|it| latencies.of(it)),
+        };
+        let kept = state.history.look(seconds_now(), levels, seen);
         if let (Err(error), false) = (&kept, fails) {
             tracing::warn!(%error, "the history cannot be written into the pool's folder: it is lost at a restart");
         }

@@ -4,12 +4,12 @@
 //! Guarantees:
 //! - Bounded: about 2 MiB, in memory and in the file `history` of the pool's folder. The oldest rows go first.
 //! - A row's place follows from its time, and it has a checksum: what a crash left half-written is no row, and harms no
-//!   other. A file of another version is left as it is.
+//!   other. A file of the version before this one is rewritten at once, one of any other is left as it is.
 //! - A clock that is set back writes over the rows of that time; rows of the future are not shown.
 //!
 //! The file gets what is new once a minute, and nothing is synced: after a power cut the last minutes may be missing.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
@@ -18,17 +18,25 @@ use std::sync::Mutex;
 use openssl::sha::sha256;
 use reactor::lock_whole;
 use serde::{Deserialize, Serialize};
+use subsystem::latency::Latency;
 
 /// The file's name in the pool's folder.
 const FILE: &str = "history";
+/// A file that is being rewritten.
+const NEW_FILE: &str = "history.new";
 /// What the file begins with; the last digit is its version.
-const MAGIC: &[u8; 16] = b"onefold history1";
+const MAGIC: &[u8; 16] = b"onefold history2";
+/// The version before: its rows have no latencies.
+const MAGIC_BEFORE: &[u8; 16] = b"onefold history1";
 /// Where the rows begin, in bytes.
 const ROWS_AT: u64 = 4096;
-/// Figures of a row.
-const FIGURES: usize = 8;
+/// Words of 8 bytes for the figures of a row.
+const FIGURES: usize = 10;
+/// The same, in the version before.
+const FIGURES_BEFORE: usize = 8;
 /// Bytes of a row in the file: its time, its figures, and the first eight bytes of the SHA-256 of those.
 const ROW_BYTES: usize = 8 * (1 + FIGURES + 1);
+const ROW_BYTES_BEFORE: usize = 8 * (1 + FIGURES_BEFORE + 1);
 /// How often the file gets what is new.
 const SAVE_INTERVAL: u64 = 60;
 
@@ -89,14 +97,41 @@ pub struct HistoryPage {
     pub read_bytes: Vec<u64>,
     /// Bytes that hosts wrote within the row.
     pub written_bytes: Vec<u64>,
+    /// Half of the reads within the row took at most this long, in microseconds; 0: there were none.
+    pub read_p50_us: Vec<u64>,
+    /// 99 of a hundred did.
+    pub read_p99_us: Vec<u64>,
+    /// Half of the writes.
+    pub write_p50_us: Vec<u64>,
+    /// 99 of a hundred.
+    pub write_p99_us: Vec<u64>,
 }
 
-/// A row: its beginning, four figures at its end, and four sums of what happened within it.
+/// What hosts did since the daemon started.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen {
+    /// Read and write commands, bytes read and written.
+    pub(crate) counts: [u64; 4],
+    /// How long reads and writes took.
+    pub(crate) latencies: [Latency; 2],
+}
+
+/// A row: its beginning, four figures at its end, four sums of what happened within it, and of its reads and writes the
+/// 50th and 99th percentile in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Row {
     at: u64,
     levels: [u64; 4],
     sums: [u64; 4],
+    latencies: [[u32; 2]; 2],
+}
+
+/// The 50th and 99th percentile, in microseconds.
+fn percentiles(latency: &Latency) -> [u32; 2] {
+    [500, 990].map(|permille| {
+        let us = latency.permille_ns(permille).div_ceil(1000);
+        u32::try_from(us).unwrap_or(u32::MAX)
+    })
 }
 
 impl Row {
@@ -106,11 +141,21 @@ impl Row {
         for (sum, more) in self.sums.iter_mut().zip(later.sums) {
             *sum = sum.saturating_add(more);
         }
+        // They are those of the whole row already, as far as this daemon saw it.
+        for (mine, theirs) in self.latencies.iter_mut().zip(later.latencies) {
+            if theirs != [0, 0] {
+                *mine = theirs;
+            }
+        }
     }
 
     fn to_bytes(self) -> [u8; ROW_BYTES] {
         let mut bytes = [0; ROW_BYTES];
-        let figures = [self.at].into_iter().chain(self.levels).chain(self.sums);
+        let packed = self
+            .latencies
+            .map(|[p50, p99]| u64::from(p99) << 32 | u64::from(p50));
+        let figures = [self.at].into_iter().chain(self.levels);
+        let figures = figures.chain(self.sums).chain(packed);
         for (place, figure) in bytes.chunks_exact_mut(8).zip(figures) {
             place.copy_from_slice(&figure.to_le_bytes());
         }
@@ -119,8 +164,9 @@ impl Row {
         bytes
     }
 
+    /// A row of this version or of the one before, whose last figures are missing.
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (figures, sum) = bytes.split_at_checked(ROW_BYTES - 8)?;
+        let (figures, sum) = bytes.split_at_checked(bytes.len().checked_sub(8)?)?;
         if sha256(figures)[..8] != *sum {
             return None;
         }
@@ -133,6 +179,7 @@ impl Row {
             at: next(),
             levels: [next(), next(), next(), next()],
             sums: [next(), next(), next(), next()],
+            latencies: [next(), next()].map(|packed| [packed as u32, (packed >> 32) as u32]),
         })
     }
 }
@@ -144,6 +191,8 @@ struct Ring {
     rows: Vec<Row>,
     /// Places that the file does not have yet.
     unsaved: Vec<usize>,
+    /// The row that is being filled, and what hosts had done when it began.
+    begun: (u64, [Latency; 2]),
 }
 
 impl Ring {
@@ -152,6 +201,7 @@ impl Ring {
             step,
             rows: vec![Row::default(); step.rows()],
             unsaved: Vec::new(),
+            begun: Default::default(),
         }
     }
 
@@ -160,17 +210,33 @@ impl Ring {
         usize::try_from(place).unwrap_or(0)
     }
 
-    fn add(&mut self, second: &Row) {
+    /// Adds a second; `before` is what hosts had done when it began, `now` what they have done at its end.
+    fn add(&mut self, second: &Row, before: &[Latency; 2], now: &[Latency; 2]) {
         let at = second.at - second.at % self.step.seconds();
+        if self.begun.0 != at {
+            self.begun = (at, before.clone());
+        }
+        let [reads, writes] = &self.begun.1;
+        let latencies = [now[0].since(reads), now[1].since(writes)];
+        let second = Row {
+            at,
+            latencies: latencies.map(|latency| percentiles(&latency)),
+            ..*second
+        };
         let place = self.place(at);
         let row = &mut self.rows[place];
         match row.at == at {
-            true => row.add(second),
-            false => *row = Row { at, ..*second },
+            true => row.add(&second),
+            false => *row = second,
         }
         if self.unsaved.last() != Some(&place) {
             self.unsaved.push(place);
         }
+    }
+
+    /// The file has none of the rows.
+    fn save_all(&mut self) {
+        self.unsaved = (0..self.rows.len()).collect();
     }
 
     /// Takes a row out of a file, if it belongs to that place.
@@ -198,8 +264,8 @@ pub struct History(Mutex<Rings>);
 #[derive(Debug)]
 struct Rings {
     rings: [Ring; 3],
-    /// The counts of hosts' commands at the last look.
-    counted: Option<[u64; 4]>,
+    /// What hosts had done at the last look.
+    seen: Option<Seen>,
     file: Option<File>,
     saved: u64,
 }
@@ -210,7 +276,7 @@ impl History {
     pub fn in_memory() -> Self {
         Self(Mutex::new(Rings {
             rings: Step::ALL.map(Ring::new),
-            counted: None,
+            seen: None,
             file: None,
             saved: 0,
         }))
@@ -223,19 +289,26 @@ impl History {
     pub fn open(dir: &Path) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).mode(0o600);
-        let mut file = options.open(dir.join(FILE))?;
+        let path = dir.join(FILE);
+        let mut file = options.open(&path)?;
         let rows: usize = Step::ALL.map(Step::rows).iter().sum();
         let length = ROWS_AT + (rows * ROW_BYTES) as u64;
         let mut bytes = Vec::new();
         (&mut file).take(length).read_to_end(&mut bytes)?;
-        if !bytes.is_empty() && !bytes.starts_with(MAGIC) {
+        let is_before = bytes.starts_with(MAGIC_BEFORE);
+        if !bytes.is_empty() && !bytes.starts_with(MAGIC) && !is_before {
             return Err(io::Error::other("another version wrote the file 'history'"));
         }
         let mut rings = Step::ALL.map(Ring::new);
+        let row_bytes = if is_before {
+            ROW_BYTES_BEFORE
+        } else {
+            ROW_BYTES
+        };
         let mut stored = bytes
             .get(ROWS_AT as usize..)
             .unwrap_or_default()
-            .chunks(ROW_BYTES);
+            .chunks(row_bytes);
         for ring in &mut rings {
             for place in 0..ring.rows.len() {
                 if let Some(row) = stored.next().and_then(Row::from_bytes) {
@@ -243,31 +316,42 @@ impl History {
                 }
             }
         }
+        if is_before {
+            let new = dir.join(NEW_FILE);
+            file = options.truncate(true).open(&new)?;
+            rings.iter_mut().for_each(Ring::save_all);
+            save(&mut rings, &file)?;
+            file.write_all_at(MAGIC, 0)?;
+            fs::rename(&new, &path)?;
+        }
         file.write_all_at(MAGIC, 0)?;
         file.set_len(length)?;
         Ok(Self(Mutex::new(Rings {
             rings,
-            counted: None,
+            seen: None,
             file: Some(file),
             saved: 0,
         })))
     }
 
-    /// Adds how it is at this second, and what happened since the last look. `counts` are all commands and bytes since the
-    /// daemon started.
+    /// Adds how it is at this second, and what happened since the last look.
     ///
     /// # Errors
     /// The file cannot be written. The rows are in memory all the same, and the next save writes them.
-    pub(crate) fn look(&self, now: u64, levels: [u64; 4], counts: [u64; 4]) -> io::Result<()> {
+    pub(crate) fn look(&self, now: u64, levels: [u64; 4], seen: Seen) -> io::Result<()> {
         let mut all = lock_whole(&self.0);
-        let before = all.counted.replace(counts).unwrap_or(counts);
-        let sums = std::array::from_fn(|index| counts[index].saturating_sub(before[index]));
+        let before = all.seen.replace(seen.clone());
+        let before = before.unwrap_or_else(|| seen.clone());
+        let rose = |index: usize| seen.counts[index].saturating_sub(before.counts[index]);
         let row = Row {
             at: now,
             levels,
-            sums,
+            sums: std::array::from_fn(rose),
+            ..Row::default()
         };
-        all.rings.iter_mut().for_each(|ring| ring.add(&row));
+        for ring in &mut all.rings {
+            ring.add(&row, &before.latencies, &seen.latencies);
+        }
         match now.abs_diff(all.saved) < SAVE_INTERVAL {
             true => Ok(()),
             false => all.save(now),
@@ -303,6 +387,10 @@ impl History {
             write_commands: column(|row| row.sums[1]),
             read_bytes: column(|row| row.sums[2]),
             written_bytes: column(|row| row.sums[3]),
+            read_p50_us: column(|row| row.latencies[0][0].into()),
+            read_p99_us: column(|row| row.latencies[0][1].into()),
+            write_p50_us: column(|row| row.latencies[1][0].into()),
+            write_p99_us: column(|row| row.latencies[1][1].into()),
         }
     }
 }
@@ -310,28 +398,37 @@ impl History {
 impl Rings {
     fn save(&mut self, now: u64) -> io::Result<()> {
         self.saved = now;
-        // Each place once: however long the file cannot be written, there are no more of them than rows.
-        for ring in &mut self.rings {
-            ring.unsaved.sort_unstable();
-            ring.unsaved.dedup();
-        }
-        let mut at = ROWS_AT;
-        for ring in &mut self.rings {
-            // Rows beside each other go in one write.
-            for run in ring.unsaved.chunk_by(|one, next| next - one == 1) {
-                let bytes: Vec<u8> = run
-                    .iter()
-                    .flat_map(|place| ring.rows[*place].to_bytes())
-                    .collect();
-                if let Some(file) = &self.file {
-                    file.write_all_at(&bytes, at + (run[0] * ROW_BYTES) as u64)?;
-                }
+        match &self.file {
+            Some(file) => save(&mut self.rings, file),
+            None => {
+                self.rings.iter_mut().for_each(|it| it.unsaved.clear());
+                Ok(())
             }
-            ring.unsaved.clear();
-            at += (ring.rows.len() * ROW_BYTES) as u64;
         }
-        Ok(())
     }
+}
+
+/// Writes the rows that the file does not have yet.
+fn save(rings: &mut [Ring], file: &File) -> io::Result<()> {
+    // Each place once: however long the file cannot be written, there are no more of them than rows.
+    for ring in rings.iter_mut() {
+        ring.unsaved.sort_unstable();
+        ring.unsaved.dedup();
+    }
+    let mut at = ROWS_AT;
+    for ring in rings {
+        // Rows beside each other go in one write.
+        for run in ring.unsaved.chunk_by(|one, next| next - one == 1) {
+            let bytes: Vec<u8> = run
+                .iter()
+                .flat_map(|place| ring.rows[*place].to_bytes())
+                .collect();
+            file.write_all_at(&bytes, at + (run[0] * ROW_BYTES) as u64)?;
+        }
+        ring.unsaved.clear();
+        at += (ring.rows.len() * ROW_BYTES) as u64;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -342,12 +439,25 @@ mod tests {
     const BEGIN: u64 = 1_795_392_000;
     const YEAR: u64 = 366 * 86_400;
 
+    /// So many writes, each of which took 100 us.
+    fn seen(counts: [u64; 4], writes: u64) -> Seen {
+        let json = serde_json::json!({
+            "commands": 0, "total_ns": 0, "mean_ns": 0, "p50_ns": 0, "p99_ns": 0, "p999_ns": 0,
+            "buckets": [{"below_ns": 114_688, "commands": writes}],
+        });
+        let writes = serde_json::from_value(json).expect("a latency");
+        Seen {
+            counts,
+            latencies: [Latency::default(), writes],
+        }
+    }
+
     /// Looks at each of these seconds: as many bytes are in use as seconds have gone by, and each has three writes.
     fn live(history: &History, seconds: impl Iterator<Item = u64>) {
         for second in seconds {
             let gone = second - BEGIN;
-            let counts = [0, 3 * gone, 0, 4096 * gone];
-            let looked = history.look(second, [u64::MAX, gone, 2 * gone, 0], counts);
+            let seen = seen([0, 3 * gone, 0, 4096 * gone], 3 * gone);
+            let looked = history.look(second, [u64::MAX, gone, 2 * gone, 0], seen);
             looked.expect("it is kept");
         }
     }
@@ -375,6 +485,8 @@ mod tests {
             let row = rows - 2;
             assert_eq!(page.write_commands[row], 3 * step.seconds(), "{step:?}");
             assert_eq!(page.written_bytes[row], 4096 * step.seconds());
+            assert_eq!((page.write_p50_us[row], page.write_p99_us[row]), (115, 115));
+            assert_eq!((page.read_p50_us[row], page.read_p99_us[row]), (0, 0));
             assert_eq!(
                 page.used_bytes[row],
                 page.at[row] + step.seconds() - 1 - BEGIN
@@ -394,8 +506,8 @@ mod tests {
         let history = History::open(folder.path()).expect("the same");
         let now = BEGIN + 299;
         // The daemon counts from 0 again.
-        history.look(now, [9; 4], [5; 4]).expect("kept");
-        history.look(now, [9; 4], [7; 4]).expect("kept");
+        history.look(now, [9; 4], seen([5; 4], 5)).expect("kept");
+        history.look(now, [9; 4], seen([7; 4], 5)).expect("kept");
         let page = history.page(Step::Second, 0, now);
         assert_eq!(page.at.len(), 201);
         assert_eq!((page.used_bytes[199], page.used_bytes[200]), (199, 9));
@@ -406,7 +518,7 @@ mod tests {
         let minutes = history.page(Step::Minute, 0, now);
         assert_eq!(minutes.write_commands, [3 * 59, 180, 180, 60, 2]);
         let size = folder.path().join(FILE).metadata().expect("a file").len();
-        assert!(size < 2 << 20, "{size}");
+        assert!(size < 5 << 19, "{size}");
     }
 
     #[test]
@@ -429,9 +541,72 @@ mod tests {
         std::fs::write(&path, &bytes[..ROWS_AT as usize + 3]).expect("written");
         let history = History::open(folder.path()).expect("the same");
         assert!(history.page(Step::Second, 0, BEGIN + 99).at.is_empty());
-        std::fs::write(&path, b"onefold history2").expect("written");
+        std::fs::write(&path, b"onefold history3").expect("written");
         let refused = History::open(folder.path()).expect_err("of another version");
         assert!(refused.to_string().contains("another version"), "{refused}");
+    }
+
+    #[test]
+    fn a_row_has_the_percentiles_of_all_of_it() {
+        let history = History::in_memory();
+        let slow = |slow: u64| {
+            let json = serde_json::json!({
+                "commands": 0, "total_ns": 0, "mean_ns": 0, "p50_ns": 0, "p99_ns": 0, "p999_ns": 0,
+                "buckets": [{"below_ns": 2048, "commands": 90}, {"below_ns": 5_242_880, "commands": slow}],
+            });
+            let reads = serde_json::from_value(json).expect("a latency");
+            Seen {
+                latencies: [reads, Latency::default()],
+                ..Seen::default()
+            }
+        };
+        // The first look is the beginning. Then one slow read in each second of a minute, and nothing in the next one.
+        for second in 0..120 {
+            let looked = history.look(BEGIN + second, [0; 4], slow(second.min(59)));
+            looked.expect("kept");
+        }
+        let page = history.page(Step::Minute, 0, BEGIN + 119);
+        assert_eq!(
+            (&page.read_p50_us[..], &page.read_p99_us[..]),
+            (&[5243, 0][..], &[5243, 0][..])
+        );
+        let page = history.page(Step::Second, 0, BEGIN + 119);
+        assert_eq!((page.read_p99_us[59], page.read_p99_us[60]), (5243, 0));
+    }
+
+    #[test]
+    fn a_file_of_the_version_before_is_rewritten_and_keeps_its_rows() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join(FILE);
+        let mut bytes = vec![0; ROWS_AT as usize];
+        bytes[..16].copy_from_slice(MAGIC_BEFORE);
+        let rows: usize = Step::ALL.map(Step::rows).iter().sum();
+        bytes.resize(bytes.len() + rows * ROW_BYTES_BEFORE, 0);
+        let place = (BEGIN + 7) % Step::Second.rows() as u64;
+        let place = ROWS_AT as usize + place as usize * ROW_BYTES_BEFORE;
+        let figures = [BEGIN + 7, 1, 2, 3, 4, 5, 6, 7, 8];
+        let mut row: Vec<u8> = figures
+            .iter()
+            .flat_map(|it: &u64| it.to_le_bytes())
+            .collect();
+        row.extend_from_slice(&sha256(&row)[..8]);
+        bytes[place..place + ROW_BYTES_BEFORE].copy_from_slice(&row);
+        std::fs::write(&path, &bytes).expect("written");
+        for _ in 0..2 {
+            let history = History::open(folder.path()).expect("it can be read");
+            let page = history.page(Step::Second, 0, BEGIN + 9);
+            assert_eq!(
+                (&page.at[..], &page.used_bytes[..]),
+                (&[BEGIN + 7][..], &[2][..])
+            );
+            assert_eq!(
+                (&page.written_bytes[..], &page.read_p99_us[..]),
+                (&[8][..], &[0][..])
+            );
+            let bytes = std::fs::read(&path).expect("a file");
+            assert!(bytes.starts_with(MAGIC));
+        }
+        assert!(!folder.path().join(NEW_FILE).exists());
     }
 
     #[test]

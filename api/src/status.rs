@@ -6,6 +6,9 @@
 //! | `GET /v1/space` | [`SpaceDetail`] |
 //!
 //! Guarantee: the JSON has exactly the fields below; outside scripts rely on them. All sizes are bytes.
+//!
+//! Latencies are those since the start, as the first line of `zpool iostat` is; with the buckets of two looks a reader makes
+//! those of the time between them ([`Latency::since`]), whoever else looks.
 
 use axum::extract::State;
 use axum::routing::get;
@@ -19,6 +22,7 @@ pub use subsystem::figures::{
     AttachedHost, IoFigures, PoolSpace, ReactorFigures, RefusalFigures, Report, SpaceDetail,
     TransportFigures,
 };
+pub use subsystem::latency::{Latencies, Latency, Operation};
 use subsystem::target::Target;
 
 use crate::client::Client;
@@ -88,6 +92,9 @@ pub struct VolumeSpace {
     /// What hosts did to it since the daemon started.
     #[serde(default)]
     pub io: IoFigures,
+    /// How long their commands took since then, by operation.
+    #[serde(default)]
+    pub latency: Latencies,
 }
 
 /// The routes.
@@ -103,6 +110,7 @@ fn status_of(target: &Target, engine: &Engine, reports: Vec<Report>) -> Status {
     let mut shown = shown(&target.catalog());
     let volume = |info: &VolumeInfo| {
         let namespaces = shown.remove(&info.uuid).unwrap_or_default();
+        let (io, latency) = target.volume_io(info.uuid);
         VolumeSpace {
             name: info.name.clone(),
             nsid: common_nsid(&namespaces),
@@ -113,7 +121,8 @@ fn status_of(target: &Target, engine: &Engine, reports: Vec<Report>) -> Status {
             zero_bytes: info
                 .size_bytes
                 .saturating_sub(logical_bytes(&space, info.nsid)),
-            io: target.volume_io(info.uuid),
+            io,
+            latency,
         }
     };
     let volumes = engine.volumes().iter().map(volume).collect();
@@ -185,6 +194,9 @@ pub(crate) mod tests {
 
     use super::*;
 
+    /// A hundred reads, of which one took 2 ms, and half as many writes.
+    const LATENCY_EXAMPLE: &str = include_str!("latency_example.json");
+
     pub(crate) fn example() -> Status {
         Status {
             version: "0.1.0".into(),
@@ -227,6 +239,7 @@ pub(crate) mod tests {
                     read_bytes: 409_600,
                     written_bytes: 204_800,
                 },
+                latency: serde_json::from_str(LATENCY_EXAMPLE).expect("latencies"),
             }],
             hosts: vec![AttachedHost {
                 hostnqn: "nqn.2014-08.org.nvmexpress:uuid:1".into(),

@@ -58,7 +58,8 @@ pub use background::drive_alerts::DriveTrouble;
 pub use background::online_check::OnlineCheckReport;
 pub use background::scrub::{SCRUB_RATE_DEFAULT, ScrubPhase, ScrubStatus, check_scrub_rate};
 pub use background::status::{
-    DeletingStatus, DriveStatus, PoolStatus, PoolSummary, TrimmingStatus, VolumeStatus,
+    DeletingStatus, DriveStatus, MetadataStatus, PoolStatus, PoolSummary, TrimmingStatus,
+    VolumeStatus,
 };
 pub use background::survey::{Survey, VolumeShares};
 pub use content::compress::Algorithm;

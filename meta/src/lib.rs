@@ -73,7 +73,7 @@ pub use setting::{
 };
 pub use store::{
     LoadVisitor, MemoryStore, NewRows, RocksOptions, RocksStore, Row, RowError, Salvage, Store,
-    StoreFault,
+    StoreFault, StoreFigures,
 };
 pub use types::{
     BlockRow, Checkpoint, Compression, Fingerprint, FingerprintFunction, LABEL_AREA_BYTES,

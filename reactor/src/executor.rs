@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use crate::ring::{Reaped, Ring};
 use crate::shared::{Job, Shared, TaskWaker};
 use crate::slab::{Key, Slab};
-use crate::timer::Timers;
+use crate::timer::{Timers, now, turn_begins, turns_end};
 
 /// Tasks polled before the ring is looked at again: enough to share the cost of a system call, few
 /// enough that completions wait microseconds.
@@ -173,6 +173,7 @@ impl Core {
         self.ready.borrow_mut().push_back(Key::NONE);
         let (mut woken, mut jobs) = (Vec::new(), Vec::new());
         loop {
+            turn_begins();
             self.take_mailbox(&mut woken, &mut jobs);
             if self.shared.is_stopping() {
                 return Ok(None);
@@ -216,7 +217,7 @@ impl Core {
         if self.timers.borrow().is_empty() {
             return;
         }
-        let now = Instant::now();
+        let now = now();
         loop {
             let due = self.timers.borrow_mut().pop_due(now);
             let Some(waker) = due else { break };
@@ -338,5 +339,6 @@ impl Drop for Entered {
     fn drop(&mut self) {
         self.0.close();
         CURRENT.with(|current| current.borrow_mut().take());
+        turns_end();
     }
 }

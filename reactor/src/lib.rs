@@ -38,5 +38,5 @@ pub use file::{readable, writable};
 pub use join::{JoinError, JoinHandle, RemoteJoin, spawn};
 pub use prefetch::prefetch;
 pub use thread::{Config, Handle, ReactorThread, current, run, start};
-pub use timer::{Elapsed, Sleep, now, sleep, sleep_until, timeout, yield_now};
+pub use timer::{Elapsed, Sleep, now, recently, sleep, sleep_until, timeout, yield_now};
 pub use whole::{Guard, end_half_changed, lock_whole};

@@ -3,6 +3,7 @@
 //! Guarantees: timers fire in the order of their deadlines, equal ones in the order in which they were
 //! set, never early; a dropped timer leaves nothing behind.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -44,9 +45,45 @@ impl Timers {
     }
 }
 
+/// What this thread knows of the time.
+#[derive(Clone, Copy)]
+enum Known {
+    /// No reactor runs here: nothing would bring it up to date.
+    Nothing,
+    /// Nobody has asked for it in this turn.
+    Asked(Option<Instant>),
+}
+
+thread_local! {
+    static KNOWN: Cell<Known> = const { Cell::new(Known::Nothing) };
+}
+
+/// A turn of this thread's reactor begins.
+pub(crate) fn turn_begins() {
+    KNOWN.set(Known::Asked(None));
+}
+
+/// This thread's reactor has ended.
+pub(crate) fn turns_end() {
+    KNOWN.set(Known::Nothing);
+}
+
 /// The time now.
 pub fn now() -> Instant {
-    Instant::now()
+    let now = Instant::now();
+    if let Known::Asked(_) = KNOWN.get() {
+        KNOWN.set(Known::Asked(Some(now)));
+    }
+    now
+}
+
+/// The time as somebody on this reactor read it last: within this turn of its loop, or now. It costs no look at the clock
+/// where there was one.
+pub fn recently() -> Instant {
+    match KNOWN.get() {
+        Known::Asked(Some(at)) => at,
+        _ => now(),
+    }
 }
 
 /// Waits for `duration`.

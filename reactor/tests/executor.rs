@@ -37,6 +37,31 @@ fn the_main_future_gives_its_output() {
 }
 
 #[test]
+fn what_is_known_of_the_time_is_as_old_as_the_turn_and_without_a_reactor_it_is_read() {
+    on_a_reactor(async {
+        let before = reactor::now();
+        assert_eq!(
+            reactor::recently(),
+            before,
+            "within a turn nobody reads again"
+        );
+        let later = reactor::now();
+        assert_eq!(reactor::recently(), later);
+        reactor::sleep(Duration::from_millis(2)).await;
+        assert!(reactor::recently() >= later + Duration::from_millis(2));
+        let slept = Instant::now();
+        std::thread::sleep(Duration::from_millis(1));
+        yield_now().await;
+        // Others may have been polled in the same turn.
+        reactor::sleep(Duration::from_millis(1)).await;
+        assert!(reactor::recently() >= slept + Duration::from_millis(1));
+    });
+    let outside = reactor::recently();
+    std::thread::sleep(Duration::from_millis(1));
+    assert!(reactor::recently() >= outside + Duration::from_millis(1));
+}
+
+#[test]
 fn thousands_of_tasks_run_and_are_joined() {
     let sum = on_a_reactor(async {
         let tasks: Vec<_> = (0..20_000u64)

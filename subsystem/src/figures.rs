@@ -64,6 +64,9 @@ pub struct ReactorFigures {
     /// Reads and writes since the daemon started.
     #[serde(default)]
     pub commands: u64,
+    /// Commands that have arrived and are not answered, now.
+    #[serde(default)]
+    pub in_flight: u64,
     /// Memory for data on its way, in bytes.
     pub buffer_bytes: u64,
     /// The part of it that is in use.

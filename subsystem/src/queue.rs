@@ -20,10 +20,10 @@ pub trait Queue: Clone + 'static {
     /// The submission queue entry of a command.
     fn sqe(capsule: &Self::Capsule) -> &Sqe;
 
-    /// When a command arrived, if somebody watches commands ([`fabric::ArrivalTimes`]).
-    fn arrived(capsule: &Self::Capsule) -> Option<Instant> {
+    /// When a command arrived.
+    fn arrived(capsule: &Self::Capsule) -> Instant {
         let _ = capsule;
-        None
+        reactor::recently()
     }
 
     /// The Connect command succeeds, and will be completed next: the queue's identifier, and how many
@@ -92,7 +92,7 @@ impl Queue for fabric::TargetQueue {
         &capsule.sqe
     }
 
-    fn arrived(capsule: &fabric::Capsule) -> Option<Instant> {
+    fn arrived(capsule: &fabric::Capsule) -> Instant {
         capsule.arrived
     }
 

@@ -1,24 +1,24 @@
 //! Commands of a host, told to whoever watches as they are answered, with the time of their stages.
 //!
 //! Guarantees:
-//! - A command that nobody watches costs one look at a counter, when it arrives ([`fabric::ArrivalTimes`]).
+//! - A command costs one look at a counter when nobody watches any host.
 //! - No command waits for who watches: what finds a watcher's queue full is left out and counted.
 //! - At most [`TRACES_MAX`] watch, each with at most [`WAITING_MAX`] commands waiting to be taken.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Instant, SystemTime};
 
 use dedup::{Stage, Stopwatch, rfc3339};
-use fabric::ArrivalTimes;
 use nvme::command::FABRICS_OPCODE;
 use nvme::{Nqn, Sqe, Status, io};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::errors::Failure;
+use crate::latency::Operation;
 use crate::lock::lock;
 
 /// Who can watch at a time.
@@ -55,7 +55,11 @@ pub struct TracedCommand {
 
 /// Who watches.
 #[derive(Debug, Default)]
-pub(crate) struct Traces(Mutex<Vec<Watcher>>);
+pub(crate) struct Traces {
+    watchers: Mutex<Vec<Watcher>>,
+    /// How many they are, for commands to look at.
+    count: AtomicUsize,
+}
 
 #[derive(Debug)]
 struct Watcher {
@@ -70,7 +74,6 @@ pub struct Trace {
     traces: Arc<Traces>,
     commands: Receiver<TracedCommand>,
     left_out: Arc<AtomicU64>,
-    _times: ArrivalTimes,
 }
 
 impl Traces {
@@ -79,7 +82,7 @@ impl Traces {
     /// # Errors
     /// Too many watch already.
     pub(crate) fn watch(self: &Arc<Self>, host: Nqn) -> Result<Trace, Failure> {
-        let mut watchers = lock(&self.0);
+        let mut watchers = lock(&self.watchers);
         if watchers.len() >= TRACES_MAX {
             return Err(Failure::unavailable(format!(
                 "{TRACES_MAX} traces are being taken already: end one of them"
@@ -92,17 +95,22 @@ impl Traces {
             commands: sender,
             left_out: left_out.clone(),
         });
+        self.count.store(watchers.len(), Ordering::Relaxed);
         Ok(Trace {
             traces: self.clone(),
             commands,
             left_out,
-            _times: ArrivalTimes::wanted(),
         })
     }
 
     /// The stopwatch of a command that arrived then, if somebody watches its host.
     pub(crate) fn begin(&self, host: &Nqn, arrived: Instant) -> Option<Rc<Stopwatch>> {
-        let is_watched = lock(&self.0).iter().any(|watcher| watcher.host == *host);
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let is_watched = lock(&self.watchers)
+            .iter()
+            .any(|watcher| watcher.host == *host);
         is_watched.then(|| {
             let stopwatch = Stopwatch::since(arrived);
             stopwatch.ended(Stage::Receive);
@@ -112,7 +120,7 @@ impl Traces {
 
     /// A command of that host was answered.
     pub(crate) fn tell(&self, host: &Nqn, command: &TracedCommand) {
-        let watchers = lock(&self.0);
+        let watchers = lock(&self.watchers);
         for watcher in watchers.iter().filter(|watcher| watcher.host == *host) {
             if watcher.commands.try_send(command.clone()).is_err() {
                 watcher.left_out.fetch_add(1, Ordering::Relaxed);
@@ -138,8 +146,9 @@ impl Trace {
 
 impl Drop for Trace {
     fn drop(&mut self) {
-        let mut watchers = lock(&self.traces.0);
+        let mut watchers = lock(&self.traces.watchers);
         watchers.retain(|watcher| !Arc::ptr_eq(&watcher.left_out, &self.left_out));
+        self.traces.count.store(watchers.len(), Ordering::Relaxed);
     }
 }
 
@@ -187,21 +196,12 @@ fn is_on_range(qid: u16, opcode: u8) -> bool {
 }
 
 fn operation(qid: u16, opcode: u8) -> String {
-    let name = match (qid, opcode) {
-        (_, FABRICS_OPCODE) => "fabrics",
-        (0, _) => return format!("admin {opcode:02x}h"),
-        (_, io::OPCODE_FLUSH) => "flush",
-        (_, io::OPCODE_WRITE) => "write",
-        (_, io::OPCODE_READ) => "read",
-        (_, io::OPCODE_WRITE_UNCORRECTABLE) => "write uncorrectable",
-        (_, io::OPCODE_COMPARE) => "compare",
-        (_, io::OPCODE_WRITE_ZEROES) => "write zeroes",
-        (_, io::OPCODE_DATASET_MANAGEMENT) => "trim",
-        (_, io::OPCODE_VERIFY) => "verify",
-        (_, io::OPCODE_COPY) => "copy",
-        _ => return format!("io {opcode:02x}h"),
-    };
-    name.to_owned()
+    match (qid, opcode, Operation::of(opcode)) {
+        (_, FABRICS_OPCODE, _) => "fabrics".to_owned(),
+        (0, _, _) => format!("admin {opcode:02x}h"),
+        (_, _, Some(operation)) => operation.name().replace('_', " "),
+        (_, _, None) => format!("io {opcode:02x}h"),
+    }
 }
 
 #[cfg(test)]

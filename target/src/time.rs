@@ -96,6 +96,18 @@ pub fn format_duration(seconds: u64) -> String {
     }
 }
 
+/// A short time for people: microseconds up to ten thousand, then milliseconds, then seconds.
+#[must_use]
+pub fn format_latency(nanoseconds: u64) -> String {
+    let us = nanoseconds as f64 / 1e3;
+    match us {
+        us if us < 10.0 => format!("{us:.1} us"),
+        us if us < 1e4 => format!("{us:.0} us"),
+        us if us < 1e6 => format!("{:.0} ms", us / 1e3),
+        us => format!("{:.1} s", us / 1e6),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -261,7 +261,7 @@ const DEDUP: House = House {
 const SUBSYSTEM: House = House {
     src: "subsystem/src",
     ground: &[
-        "errors", "lock", "limits", "queue", "counters", "figures", "trace",
+        "errors", "lock", "limits", "queue", "latency", "counters", "figures", "trace",
     ],
     rooms: &[
         ("catalog", &[]),

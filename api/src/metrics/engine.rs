@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use dedup::{HealthState, PoolStatus, ScrubPhase};
+use dedup::{HealthState, MetadataStatus, PoolStatus, ScrubPhase};
 
-use super::page::{Page, bytes, plain};
+use super::page::{Page, bytes, plain, seconds};
 use crate::status::Status;
 
 /// Space of the pool.
@@ -203,6 +203,85 @@ pub(super) fn memory(page: &mut Page<'_>, space: &PoolStatus) -> fmt::Result {
     page.counter(name, space.map_page_reads)?;
     let name = plain("map_page_evictions", "Pages of maps that left memory");
     page.counter(name, space.map_page_evictions)
+}
+
+/// The journal, checkpoints, and RocksDB.
+pub(super) fn metadata(page: &mut Page<'_>, metadata: &MetadataStatus) -> fmt::Result {
+    let name = bytes("journal_capacity", "The journal's ring");
+    page.gauge(name, metadata.journal_bytes)?;
+    let name = bytes(
+        "journal_used",
+        "The part of it with records that the store does not have",
+    );
+    page.gauge(name, metadata.journal_used_bytes)?;
+    let name = plain(
+        "journal_records",
+        "Records that were appended to the journal in the life of the pool",
+    );
+    page.counter(name, metadata.journal_records)?;
+    let name = plain(
+        "journal_unsynced_records",
+        "Records that a loss of power could undo",
+    );
+    page.gauge(name, metadata.journal_unsynced_records)?;
+    let name = plain(
+        "checkpoint_waiting_changes",
+        "Changes of mappings that are in the journal and not in the store",
+    );
+    page.gauge(name, metadata.unstored_changes)?;
+    let name = plain(
+        "checkpoint_batches",
+        "Batches of changes that went from the journal into the store",
+    );
+    page.counter(name, metadata.stored_batches)?;
+    let name = plain("checkpoint_changes", "Changes of mappings in them");
+    page.counter(name, metadata.stored_changes)?;
+    let name = seconds("checkpoint", "How long that took");
+    page.counter(name, metadata.storing_microseconds as f64 / 1e6)?;
+    let Some(store) = metadata.store else {
+        return Ok(());
+    };
+    let name = bytes(
+        "rocksdb_write_buffer",
+        "Rows that are in memory and in RocksDB's log only",
+    );
+    page.gauge(name, store.write_buffer_bytes)?;
+    let name = bytes("rocksdb_cache", "RocksDB's cache of what it read");
+    page.gauge(name, store.cache_bytes)?;
+    let name = bytes(
+        "rocksdb_table_reader",
+        "Memory of RocksDB's indexes and filters outside of its cache",
+    );
+    page.gauge(name, store.table_reader_bytes)?;
+    let name = bytes("rocksdb_file", "RocksDB's files with rows");
+    page.gauge(name, store.file_bytes)?;
+    let name = plain(
+        "rocksdb_unsorted_files",
+        "Files that are not sorted into a level yet",
+    );
+    page.gauge(name, store.unsorted_files)?;
+    let name = bytes(
+        "rocksdb_pending_compaction",
+        "What compactions have to rewrite, about",
+    );
+    page.gauge(name, store.pending_compaction_bytes)?;
+    let name = plain("rocksdb_running_compactions", "Compactions that run now");
+    page.gauge(name, store.running_compactions)?;
+    let name = plain(
+        "rocksdb_running_flushes",
+        "Write buffers that are being written to files now",
+    );
+    page.gauge(name, store.running_flushes)?;
+    let name = plain(
+        "rocksdb_stopped",
+        "1 while RocksDB takes no writes, because compactions are behind",
+    );
+    page.gauge(name, u64::from(store.is_stopped))?;
+    let name = plain(
+        "rocksdb_background_errors",
+        "Errors of RocksDB's background work",
+    );
+    page.counter(name, store.background_errors)
 }
 
 /// The volumes.

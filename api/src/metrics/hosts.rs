@@ -149,6 +149,11 @@ pub(super) fn reactors(page: &mut Page<'_>, status: &Status) -> fmt::Result {
         "Reads and writes of a data-plane thread",
     );
     page.counters(name, reactors().map(|(labels, it)| (labels, it.commands)))?;
+    let name = plain(
+        "reactor_in_flight_commands",
+        "Commands that have arrived at a data-plane thread and are not answered yet",
+    );
+    page.gauges(name, reactors().map(|(labels, it)| (labels, it.in_flight)))?;
     let name = bytes("reactor_buffer", "Memory for data on its way");
     page.gauges(
         name,

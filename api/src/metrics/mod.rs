@@ -24,7 +24,7 @@ use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use dedup::{ErrorKind, PoolStatus};
+use dedup::{ErrorKind, MetadataStatus, PoolStatus};
 use futures_util::lock::Mutex;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
@@ -74,6 +74,7 @@ async fn metrics(state: ApiState, last: Arc<Mutex<Last>>) -> Result<Response, Re
 struct Figures {
     status: Status,
     space: PoolStatus,
+    metadata: MetadataStatus,
     networks: Vec<(String, NetworkFigures)>,
     refused: [(&'static str, u64); 4],
     process: Process,
@@ -86,6 +87,7 @@ async fn figures(state: &ApiState) -> Figures {
     Figures {
         status: status_now(state, reports).await,
         space: state.engine.status(),
+        metadata: state.engine.metadata_status(),
         networks,
         refused: state.refused.counts(),
         process: Process::look(),
@@ -98,6 +100,7 @@ impl Collector for Figures {
         engine::pool(&mut page, &self.status, &self.space)?;
         engine::health(&mut page, &self.status, &self.space)?;
         engine::memory(&mut page, &self.space)?;
+        engine::metadata(&mut page, &self.metadata)?;
         engine::volumes(&mut page, &self.status)?;
         load::volumes(&mut page, &self.status)?;
         load::networks(&mut page, &self.networks)?;

@@ -103,4 +103,33 @@ impl<'a> Page<'a> {
         }
         Ok(())
     }
+
+    /// The same times of several things.
+    pub(super) fn histograms<'s>(
+        &mut self,
+        name: Name,
+        samples: impl IntoIterator<Item = (Labels<'s>, Times)>,
+    ) -> fmt::Result {
+        let unit = name.unit.as_ref();
+        let mut family =
+            self.0
+                .encode_descriptor(name.name, name.help, unit, MetricType::Histogram)?;
+        for (labels, times) in samples {
+            let mut sample = family.encode_family(&labels)?;
+            sample.encode_histogram::<NoLabelSet>(
+                times.sum_seconds,
+                times.buckets.iter().map(|(_, count)| count).sum(),
+                &times.buckets,
+                None,
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// How long several things took.
+pub(super) struct Times {
+    pub(super) sum_seconds: f64,
+    /// Upper bounds in seconds, in their order, the last one infinite; and how many are above the bound before.
+    pub(super) buckets: Vec<(f64, u64)>,
 }

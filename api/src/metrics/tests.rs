@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use dedup::DriveStatus;
-use meta::FolderRoom;
+use meta::{FolderRoom, StoreFigures};
 
 use super::*;
 use crate::status::tests::example;
@@ -24,9 +24,16 @@ fn page() -> String {
         }),
         ..PoolStatus::default()
     };
+    let mut status = example();
+    status.reactors[0].in_flight = 3;
     let figures = Figures {
-        status: example(),
+        status,
         space,
+        metadata: MetadataStatus {
+            storing_microseconds: 1_500_000,
+            store: Some(StoreFigures::default()),
+            ..MetadataStatus::default()
+        },
         networks: vec![("onefold-data0".into(), NetworkFigures::default())],
         refused: crate::Refused::default().counts(),
         process: Process::default(),
@@ -48,7 +55,17 @@ fn figures_have_a_name_a_unit_and_a_sample() {
         "onefold_drive_free_bytes{drive=\"/dev/\\\"a\\\"\\n\"} 1",
         "onefold_volume_commands_total{volume=\"vol0\",operation=\"read\"} 100",
         "onefold_volume_data_bytes_total{volume=\"vol0\",operation=\"write\"} 204800",
+        "# TYPE onefold_volume_latency_seconds histogram",
+        "onefold_volume_latency_seconds_count{volume=\"vol0\",operation=\"read\"} 100",
+        "onefold_volume_latency_seconds_sum{volume=\"vol0\",operation=\"write\"} 0.015",
+        "onefold_volume_latency_seconds_bucket{le=\"0.000065536\",volume=\"vol0\",operation=\"read\"} 0",
+        "onefold_volume_latency_seconds_bucket{le=\"0.000131072\",volume=\"vol0\",operation=\"read\"} 99",
+        "onefold_volume_latency_seconds_bucket{le=\"+Inf\",volume=\"vol0\",operation=\"read\"} 100",
         "onefold_rdma_retransmits_total{reactor=\"onefold-data0\"} 0",
+        "onefold_checkpoint_seconds_total 1.5",
+        "# TYPE onefold_journal_records counter",
+        "onefold_rocksdb_pending_compaction_bytes 0",
+        "onefold_reactor_in_flight_commands{reactor=\"onefold-data0\"} 3",
         "onefold_api_refused_total{reason=\"wrong_token\"} 0",
         "process_cpu_seconds_total 0.0",
         "# EOF",
@@ -110,9 +127,12 @@ fn the_dashboard_and_the_alerts_ask_for_nothing_that_is_not_exported() {
     let types = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
     let exported: BTreeSet<String> = types
         .filter_map(|line| line.split_once(' '))
-        .map(|(name, kind)| match kind {
-            "counter" => format!("{name}_total"),
-            _ => name.to_owned(),
+        .flat_map(|(name, kind)| match kind {
+            "counter" => vec![format!("{name}_total")],
+            "histogram" => ["bucket", "sum", "count"]
+                .map(|end| format!("{name}_{end}"))
+                .into(),
+            _ => vec![name.to_owned()],
         })
         .collect();
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/monitoring");

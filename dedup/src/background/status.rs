@@ -1,8 +1,9 @@
 //! Space in bytes that adds up: `used + reclaiming + free = capacity`.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use meta::{FingerprintFunction, FolderRoom, VolumeInfo};
+use meta::{FingerprintFunction, FolderRoom, StoreFigures, VolumeInfo};
 use serde::{Deserialize, Serialize};
 
 use crate::SUB_BLOCK_BYTES;
@@ -146,6 +147,47 @@ pub struct PoolSummary {
     pub damaged_blocks: u64,
     /// As [`PoolStatus::fill_warnings`].
     pub fill_warnings: Vec<u8>,
+}
+
+/// The journal, how its changes get into the store, and the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MetadataStatus {
+    /// The journal's ring, in bytes.
+    pub journal_bytes: u64,
+    /// The part of it that holds records that the store does not have, in bytes.
+    pub journal_used_bytes: u64,
+    /// Records that were appended in the life of the pool.
+    pub journal_records: u64,
+    /// Those of them that a loss of power could undo.
+    pub journal_unsynced_records: u64,
+    /// Changes of mappings that are in the journal and not in the store.
+    pub unstored_changes: u64,
+    /// Batches of changes that were stored since the pool was opened.
+    pub stored_batches: u64,
+    /// Changes of mappings in them.
+    pub stored_changes: u64,
+    /// How long that took, in microseconds.
+    pub storing_microseconds: u64,
+    /// The store, if it is a database that is open.
+    pub store: Option<StoreFigures>,
+}
+
+/// Reads the figures of [`MetadataStatus`].
+pub(crate) fn of_metadata(shared: &Shared) -> MetadataStatus {
+    let stored = &shared.stored_so_far;
+    let store = shared.store.figures();
+    let journal = lock(&shared.journal);
+    MetadataStatus {
+        journal_bytes: journal.capacity_bytes(),
+        journal_used_bytes: journal.used_bytes(),
+        journal_records: journal.last_seq(),
+        journal_unsynced_records: journal.last_seq().saturating_sub(journal.stable_seq()),
+        unstored_changes: shared.unstored.load(Ordering::Relaxed),
+        stored_batches: stored.batches.load(Ordering::Relaxed),
+        stored_changes: stored.changes.load(Ordering::Relaxed),
+        storing_microseconds: stored.microseconds.load(Ordering::Relaxed),
+        store,
+    }
 }
 
 /// Reads the figures of [`PoolSummary`] at one moment.

@@ -24,15 +24,15 @@ use crate::log::checkpoint::checkpoint;
 use crate::log::flush::flush;
 use crate::log::recovery;
 use crate::metadata::domain::Domains;
-use crate::pool::Shared;
 use crate::pool::alerts::Alerts;
 use crate::pool::backpressure::Backpressure;
 use crate::pool::comparisons::Verify;
 use crate::pool::config::{EngineParts, block_on};
+use crate::pool::{Shared, StoredSoFar};
 use crate::sync::timed::Timed;
 use crate::sync::wait::lock;
 use crate::sync::watermark::Watermark;
-use crate::{EngineError, PoolStatus, PoolSummary, Result};
+use crate::{EngineError, MetadataStatus, PoolStatus, PoolSummary, Result};
 pub use locks::EngineLocks;
 use volumes::Namespaces;
 
@@ -109,6 +109,7 @@ impl Engine {
             backpressure: Backpressure::default(),
             unstored: AtomicU64::new(0),
             stored: Mutex::default(),
+            stored_so_far: StoredSoFar::default(),
             flush_lock: Arc::default(),
             checkpoint_lock: Arc::default(),
             discard_lock: AsyncMutex::default(),
@@ -147,6 +148,11 @@ impl Engine {
     /// Space in bytes that adds up.
     pub fn status(&self) -> PoolStatus {
         status::collect(&self.shared, &self.background)
+    }
+
+    /// The journal and the store. It asks RocksDB, which may wait for it.
+    pub fn metadata_status(&self) -> MetadataStatus {
+        status::of_metadata(&self.shared)
     }
 
     /// The figures that hosts ask for: for them [`Engine::status`] would hold up the commands of all others the

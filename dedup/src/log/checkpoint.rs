@@ -10,6 +10,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use futures_util::lock::OwnedMutexGuard;
 use meta::{BatchBuilder, JournalReader, MetaError, MetaErrorKind, RecordRef};
@@ -65,6 +66,7 @@ fn store_changes(shared: &Shared, held: OwnedMutexGuard<()>, upto: u64) -> Resul
 /// Moves the oldest changes that are not in the store there, read back from the journal; false if there
 /// are none.
 fn store_some(shared: &Shared, reader: &mut JournalReader, upto: u64) -> Result<bool> {
+    let began = Instant::now();
     let upto = lock(&shared.state).retry_upto.unwrap_or(upto);
     let first = reader.checkpoint().position.seq;
     let mut builder = BatchBuilder::new(first);
@@ -118,6 +120,11 @@ fn store_some(shared: &Shared, reader: &mut JournalReader, upto: u64) -> Result<
     let next = lock(&shared.journal).position().offset;
     shared.writer.prepare(next);
     shared.unstored.fetch_sub(entries, Ordering::AcqRel);
+    let (so_far, took) = (&shared.stored_so_far, began.elapsed().as_micros());
+    so_far.batches.fetch_add(1, Ordering::Relaxed);
+    so_far.changes.fetch_add(entries, Ordering::Relaxed);
+    let took = u64::try_from(took).unwrap_or(u64::MAX);
+    so_far.microseconds.fetch_add(took, Ordering::Relaxed);
     std::mem::take(&mut *lock(&shared.stored)).set();
     Ok(true)
 }

@@ -64,6 +64,7 @@ pub(crate) struct Shared {
     pub(crate) unstored: AtomicU64,
     /// Happens when the next batch is stored.
     pub(crate) stored: Mutex<Arc<Event>>,
+    pub(crate) stored_so_far: StoredSoFar,
     pub(crate) flush_lock: Arc<AsyncMutex<()>>,
     pub(crate) checkpoint_lock: Arc<AsyncMutex<()>>,
     pub(crate) discard_lock: AsyncMutex<()>,
@@ -93,6 +94,16 @@ pub(crate) struct Shared {
     pub(crate) merges: Mutex<Vec<Merge>>,
     /// As in the state.
     pub(crate) volume_changes: Arc<AtomicU64>,
+}
+
+/// What was moved from the journal into the store since the pool was opened.
+#[derive(Default)]
+pub(crate) struct StoredSoFar {
+    pub(crate) batches: AtomicU64,
+    /// Changes of mappings.
+    pub(crate) changes: AtomicU64,
+    /// How long that took.
+    pub(crate) microseconds: AtomicU64,
 }
 
 impl Shared {

@@ -1,7 +1,6 @@
 //! A command with its data, on its way from a host.
 
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use nvme::{Sqe, Status};
@@ -35,42 +34,19 @@ impl TransferError {
 pub struct Capsule {
     /// The submission queue entry.
     pub sqe: Sqe,
-    /// When it arrived, if somebody wanted to know ([`ArrivalTimes`]).
-    pub arrived: Option<Instant>,
+    /// When it arrived, as exactly as the reactor knew the time then ([`reactor::recently`]).
+    pub arrived: Instant,
     pub(crate) data: CapsuleData,
 }
 
 impl Capsule {
     /// A command that arrives now.
     pub(crate) fn new(sqe: Sqe, data: CapsuleData) -> Self {
-        let is_wanted = TIMES_WANTED.load(Ordering::Relaxed) > 0;
         Self {
             sqe,
-            arrived: is_wanted.then(Instant::now),
+            arrived: reactor::recently(),
             data,
         }
-    }
-}
-
-/// How many want to know when commands arrive.
-static TIMES_WANTED: AtomicUsize = AtomicUsize::new(0);
-
-/// As long as there is one of these, commands of all queues of the process note when they arrive.
-#[derive(Debug)]
-pub struct ArrivalTimes(());
-
-impl ArrivalTimes {
-    /// Somebody wants to know it.
-    #[must_use]
-    pub fn wanted() -> Self {
-        TIMES_WANTED.fetch_add(1, Ordering::Relaxed);
-        Self(())
-    }
-}
-
-impl Drop for ArrivalTimes {
-    fn drop(&mut self) {
-        TIMES_WANTED.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

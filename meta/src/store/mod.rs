@@ -46,6 +46,31 @@ pub trait LoadVisitor {
     }
 }
 
+/// What RocksDB says of itself, all families together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreFigures {
+    /// Rows that are in memory and in its log only, in bytes.
+    pub write_buffer_bytes: u64,
+    /// Its cache of what it read, in bytes.
+    pub cache_bytes: u64,
+    /// Memory of indexes and filters outside of the cache, in bytes.
+    pub table_reader_bytes: u64,
+    /// Its files with rows, in bytes.
+    pub file_bytes: u64,
+    /// Files that are not sorted into a level yet.
+    pub unsorted_files: u64,
+    /// What compactions have to rewrite, about, in bytes.
+    pub pending_compaction_bytes: u64,
+    /// Compactions that run now.
+    pub running_compactions: u64,
+    /// Write buffers that are being written to files now.
+    pub running_flushes: u64,
+    /// Whether it takes no writes until compactions have caught up.
+    pub is_stopped: bool,
+    /// Errors of its background work since it was opened.
+    pub background_errors: u64,
+}
+
 /// Durable rows. All calls block.
 pub trait Store: Send + Sync {
     /// Shows every row to `visitor`, and returns what the rows stand for.
@@ -163,6 +188,11 @@ pub trait Store: Send + Sync {
     /// Looks after the room for rows on the file system that they are on, and says how much there is. Call it
     /// from time to time. `None` if the store is on none of its own.
     fn tend(&self) -> Option<FolderRoom> {
+        None
+    }
+
+    /// What a database says of itself. `None` if there is none, or it cannot be asked now.
+    fn figures(&self) -> Option<StoreFigures> {
         None
     }
 

@@ -24,7 +24,7 @@ use super::rows::{
     self, KEY_CHECKPOINT, KEY_FORMAT, KEY_TOTALS, PREFIX_ANCESTRY, PREFIX_BLOCK, PREFIX_MAP,
     PREFIX_SEGMENT, PREFIX_SETTING, PREFIX_VOLUME,
 };
-use super::{LoadVisitor, Store};
+use super::{LoadVisitor, Store, StoreFigures};
 use crate::ballast::{Ballast, FolderRoom};
 use crate::batch::{Batch, check_progress};
 use crate::codec::CodecError;
@@ -632,6 +632,31 @@ impl Store for RocksStore {
             state.takes_writes = false;
         }
         room
+    }
+
+    fn figures(&self) -> Option<StoreFigures> {
+        // One that is closed is not opened for this.
+        let figures = self.with_open_db(|db| {
+            let one = |name: &str| db.property_int_value(name).ok().flatten().unwrap_or(0);
+            let hints = db.cf_handle(HINTS);
+            let both = |name: &str| {
+                let of_hints = hints.and_then(|hints| db.property_int_value_cf(hints, name).ok());
+                one(name) + of_hints.flatten().unwrap_or(0)
+            };
+            Ok(StoreFigures {
+                write_buffer_bytes: both("rocksdb.cur-size-all-mem-tables"),
+                cache_bytes: one("rocksdb.block-cache-usage"),
+                table_reader_bytes: both("rocksdb.estimate-table-readers-mem"),
+                file_bytes: both("rocksdb.live-sst-files-size"),
+                unsorted_files: both("rocksdb.num-files-at-level0"),
+                pending_compaction_bytes: both("rocksdb.estimate-pending-compaction-bytes"),
+                running_compactions: one("rocksdb.num-running-compactions"),
+                running_flushes: one("rocksdb.num-running-flushes"),
+                is_stopped: one("rocksdb.is-write-stopped") > 0,
+                background_errors: one("rocksdb.background-errors"),
+            })
+        });
+        figures.ok()
     }
 
     fn copy_to(&self, dir: &Path) -> Result<(), MetaError> {

@@ -21,6 +21,7 @@ use super::reservation;
 use crate::admission::{Access, Place};
 use crate::connected_queue::KnownVolume;
 use crate::connected_queue::command::{Command, Fault, Outcome, Success};
+use crate::latency::Operation;
 use crate::queue::Queue;
 
 /// All namespaces.
@@ -55,7 +56,7 @@ pub(crate) async fn run<Q: Queue>(command: &Command<Q>) -> Outcome {
                 .volume
                 .write_zeroes(place.offset, place.len, fua || write_through(command))
                 .await?;
-            command.queue.count_write(&volume, 0);
+            command.done(&volume, Operation::WriteZeroes, 0);
             Ok(Success::default())
         }
         IoCommand::DatasetManagement {
@@ -140,7 +141,7 @@ async fn read<Q: Queue>(command: &Command<Q>, nsid: u32, range: LbaRange, fua: b
         // What was read must be on stable media before the host sees it.
         volume.volume.flush().await?;
     }
-    command.queue.count_read(&volume, len as u64);
+    command.done(&volume, Operation::Read, len as u64);
     Ok(Success {
         result: 0,
         data: Some((buffer, len)),
@@ -155,7 +156,7 @@ async fn write<Q: Queue>(command: &Command<Q>, nsid: u32, range: LbaRange, fua: 
         .write(offset, buffer, fua || write_through(command))
         .await;
     result?;
-    command.queue.count_write(&volume, len as u64);
+    command.done(&volume, Operation::Write, len as u64);
     Ok(Success::default())
 }
 
@@ -164,7 +165,10 @@ async fn compare<Q: Queue>(command: &Command<Q>, nsid: u32, range: LbaRange) -> 
     let buffer = command.fetch(len).await?;
     let (result, _buffer) = volume.volume.compare(offset, buffer).await;
     match result.map_err(|error| damage(error, &volume, offset))? {
-        true => Ok(Success::default()),
+        true => {
+            command.done(&volume, Operation::Compare, 0);
+            Ok(Success::default())
+        }
         false => Err(Status::COMPARE_FAILURE.with_dnr().into()),
     }
 }
@@ -173,6 +177,7 @@ async fn verify<Q: Queue>(command: &Command<Q>, nsid: u32, range: LbaRange) -> O
     let (volume, Place { offset, len }) = locate(command, nsid, Access::Read, range)?;
     let verified = volume.volume.verify(offset, len).await;
     verified.map_err(|error| damage(error, &volume, offset))?;
+    command.done(&volume, Operation::Verify, 0);
     Ok(Success::default())
 }
 
@@ -191,7 +196,7 @@ async fn write_uncorrectable<Q: Queue>(
         return Err(Fault::field(Status::INVALID_FIELD, NLB_AT));
     }
     volume.volume.mark_unreadable(offset, len).await?;
-    command.queue.count_write(&volume, 0);
+    command.done(&volume, Operation::WriteUncorrectable, 0);
     Ok(Success::default())
 }
 
@@ -199,9 +204,13 @@ async fn flush<Q: Queue>(command: &Command<Q>, nsid: u32) -> Outcome {
     match nsid {
         // What is durable for one is durable for all, which is more than is asked for. Reservations of others, paths
         // and masks say nothing about that: what they keep from the host is not changed by it, and what the host
-        // wrote before they did must not stay behind.
+        // wrote before they did must not stay behind. No volume has it in its figures.
         NSID_ALL => command.queue.target.engine.flush().await?,
-        nsid => admit(command, nsid, Access::Flush)?.volume.flush().await?,
+        nsid => {
+            let volume = admit(command, nsid, Access::Flush)?;
+            volume.volume.flush().await?;
+            command.done(&volume, Operation::Flush, 0);
+        }
     }
     Ok(Success::default())
 }
@@ -233,6 +242,7 @@ async fn dataset_management<Q: Queue>(
                 result => result?,
             }
         }
+        command.done(&volume, Operation::Trim, 0);
     }
     Ok(Success::default())
 }

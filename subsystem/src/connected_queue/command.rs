@@ -5,15 +5,17 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::time::Instant;
 
 use dedup::{Stage, Stopwatch};
 use nvme::{Cqe, Sqe, Status};
 use reactor::Buffer;
 
 use super::retry;
-use crate::connected_queue::ConnectedQueue;
+use crate::connected_queue::{ConnectedQueue, KnownVolume};
 use crate::controller::error_log::ErrorEntry;
 use crate::controller::in_flight::{Interrupted, Period};
+use crate::latency::Operation;
 use crate::lock::lock;
 use crate::queue::Queue;
 use crate::trace::TracedCommand;
@@ -146,6 +148,7 @@ pub(crate) struct Command<Q: Queue> {
     sqe: Sqe,
     /// Held as long as it may touch a volume.
     period: Cell<Option<Period>>,
+    arrived: Instant,
     /// If somebody watches its host.
     stopwatch: Option<Rc<Stopwatch>>,
 }
@@ -155,18 +158,21 @@ impl<Q: Queue> Command<Q> {
     pub(crate) fn begin(queue: &Rc<ConnectedQueue<Q>>, capsule: Q::Capsule) -> Option<Self> {
         queue.handle.saw_command();
         let sqe = *Q::sqe(&capsule);
-        let stopwatch = Q::arrived(&capsule)
-            .and_then(|at| queue.target.traces.begin(&queue.controller.host.nqn, at));
+        let arrived = Q::arrived(&capsule);
+        let host = &queue.controller.host.nqn;
+        let stopwatch = queue.target.traces.begin(host, arrived);
         if !queue.in_flight.begin(sqe.cid()) {
             let cqe = Cqe::new(Status::COMMAND_ID_CONFLICT.with_dnr(), 0);
             queue.transport.complete(capsule, cqe, None);
             return None;
         }
+        queue.counters.begun_commands.add(1);
         Some(Self {
             queue: queue.clone(),
             capsule: Some(capsule),
             sqe,
             period: Cell::new(Some(queue.in_flight.enter_period())),
+            arrived,
             stopwatch,
         })
     }
@@ -176,6 +182,13 @@ impl<Q: Queue> Command<Q> {
         if let Some(period) = self.period.take() {
             self.queue.in_flight.leave_period(period);
         }
+    }
+
+    /// The command has done to the volume what it should, with so many bytes between host and target. It is counted with
+    /// the time that it took.
+    pub(crate) fn done(&self, volume: &KnownVolume, operation: Operation, bytes: u64) {
+        let took = reactor::now().saturating_duration_since(self.arrived);
+        self.queue.count(volume, operation, bytes, took);
     }
 
     /// What somebody who watches it measures its time with.
@@ -357,6 +370,7 @@ impl<Q: Queue> Drop for Command<Q> {
             self.queue.transport.close();
         }
         self.is_harmless();
+        self.queue.counters.ended_commands.add(1);
         self.queue.in_flight.end();
     }
 }

@@ -10,6 +10,7 @@ pub(crate) mod workers;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use dedup::Volume;
 use nvme::ana::AnaState;
@@ -21,6 +22,7 @@ use crate::catalog::NamespaceConfig;
 use crate::controller::in_flight::InFlight;
 use crate::controller::{Controller, QueueHandle};
 use crate::counters::{QueueCounters, VolumeCounters};
+use crate::latency::Operation;
 use crate::queue::Queue;
 use crate::reservation;
 use crate::target::Target;
@@ -55,8 +57,8 @@ pub(crate) struct KnownVolume {
     pub(crate) config: Arc<NamespaceConfig>,
     /// The ANA state of the controller's path.
     pub(crate) ana: AnaState,
-    /// What this queue does to it.
-    counters: VolumeCounters,
+    /// What this reactor does to it.
+    counters: Arc<VolumeCounters>,
 }
 
 #[derive(Default)]
@@ -124,16 +126,16 @@ impl<Q: Queue> ConnectedQueue<Q> {
         Some(volume)
     }
 
-    /// Counts a command that has read.
-    pub(crate) fn count_read(&self, volume: &KnownVolume, bytes: u64) {
-        self.counters.count_read(bytes);
-        volume.counters.count_read(bytes);
-    }
-
-    /// Counts a command that has written, with the bytes that came from the host.
-    pub(crate) fn count_write(&self, volume: &KnownVolume, bytes: u64) {
-        self.counters.count_write(bytes);
-        volume.counters.count_write(bytes);
+    /// Counts a command that succeeded, with the bytes that it moved between host and target.
+    pub(crate) fn count(
+        &self,
+        volume: &KnownVolume,
+        operation: Operation,
+        bytes: u64,
+        took: Duration,
+    ) {
+        self.counters.count(operation, bytes);
+        volume.counters.count(operation, bytes, took);
     }
 }
 

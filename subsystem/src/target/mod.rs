@@ -40,6 +40,7 @@ use crate::controller::{Subsystem, SubsystemKind};
 use crate::counters::Health;
 use crate::errors::Failure;
 use crate::figures::{AttachedHost, IoFigures, ReactorFigures, TransportFigures};
+use crate::latency::Latencies;
 use crate::limits::Limits;
 use crate::lock::lock;
 use crate::reservation;
@@ -485,11 +486,12 @@ impl Target {
             return ReactorFigures::default();
         };
         let buffers = reactor.buffers().stats();
-        let (queues, totals) = self.health.of_reactor(reactor.name());
+        let of_queues = self.health.of_reactor(reactor.name());
         ReactorFigures {
             name: reactor.name().to_owned(),
-            queues: queues as u64,
-            commands: totals.commands(),
+            queues: of_queues.queues,
+            commands: of_queues.totals.commands(),
+            in_flight: of_queues.in_flight,
             buffer_bytes: buffers.total_bytes as u64,
             buffer_used_bytes: (buffers.total_bytes - buffers.free_bytes) as u64,
             buffer_waits: buffers.waits_total,
@@ -531,16 +533,23 @@ impl Target {
             .collect()
     }
 
-    /// What hosts did to a volume since the daemon started.
+    /// What hosts did to a volume since the daemon started, and how long their commands took.
     #[must_use]
-    pub fn volume_io(&self, volume: Uuid) -> IoFigures {
-        self.health.of_volume(volume).into()
+    pub fn volume_io(&self, volume: Uuid) -> (IoFigures, Latencies) {
+        let (totals, latencies) = self.health.of_volume(volume);
+        (totals.into(), latencies)
     }
 
     /// What hosts did to all volumes since the daemon started.
     #[must_use]
     pub fn io(&self) -> IoFigures {
         self.health.totals().into()
+    }
+
+    /// How long the commands of hosts took since the daemon started, on all volumes, also those that were deleted.
+    #[must_use]
+    pub fn latencies(&self) -> Latencies {
+        self.health.latencies()
     }
 
     /// Watches the commands of a host from now on; it may come later.

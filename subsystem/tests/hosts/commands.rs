@@ -7,6 +7,7 @@ use nvme::identify::{IdentifyController, IdentifyNamespace, IdentifyNvmControlle
 use nvme::io::{CopyFormat, CopyRange, DsmRange, IoCommand, LbaRange};
 use nvme::lba_status::{GetLbaStatus, LbaStatusAction, LbaStatusList, LbaStatusRange};
 use nvme::{Sqe, Status};
+use subsystem::latency::Operation;
 
 use crate::harness::{Attached, FakeQueue, Reply, read, story, write};
 
@@ -522,5 +523,76 @@ fn what_is_announced_of_commands_is_what_they_do() {
             .call(IoCommand::Flush { nsid: u32::MAX }.to_sqe())
             .await
             .ok();
+    });
+}
+
+#[test]
+fn each_operation_on_a_volume_is_counted_once_with_its_time() {
+    story(async |lab| {
+        let uuid = lab.engine.volumes()[0].uuid;
+        let (_, before) = lab.target.volume_io(uuid);
+        assert!(before.0.is_empty(), "{before:?}");
+        let attached = lab.attach(1).await;
+        let queue = lab.io_queue(&attached, 1).await;
+        let other = lab.io_queue(&attached, 2).await;
+        queue.call_out(write(1, 0, 2), blocks(&[1, 2])).await.ok();
+        assert_eq!(firsts(&queue, 1, 0, 2).await, [1, 2]);
+        assert_eq!(firsts(&other, 1, 0, 2).await, [1, 2]);
+        queue.call(IoCommand::Flush { nsid: 1 }.to_sqe()).await.ok();
+        let range = LbaRange { slba: 8, blocks: 1 };
+        let zeroes = IoCommand::WriteZeroes {
+            nsid: 1,
+            range,
+            fua: false,
+            deallocate: false,
+        };
+        queue.call(zeroes.to_sqe()).await.ok();
+        let trim = IoCommand::DatasetManagement {
+            nsid: 1,
+            ranges: 1,
+            deallocate: true,
+        };
+        let (slba, count) = (16, 8);
+        let ranges = DsmRange {
+            slba,
+            blocks: count,
+        };
+        let ranges = ranges.encode().to_vec();
+        queue.call_out(trim.to_sqe(), ranges).await.ok();
+        queue.call_out(compare(0, 1), blocks(&[1])).await.ok();
+        let verify = IoCommand::Verify { nsid: 1, range };
+        queue.call(verify.to_sqe()).await.ok();
+        let (sqe, data) = copy(1, 32, &[from(0, 0, 1)], SAME);
+        queue.call_out(sqe, data).await.ok();
+        let mark = IoCommand::WriteUncorrectable { nsid: 1, range };
+        queue.call(mark.to_sqe()).await.ok();
+        let (_, latencies) = lab.target.volume_io(uuid);
+        for operation in Operation::ALL {
+            let latency = latencies.of(operation);
+            let commands = 1 + u64::from(operation == Operation::Read);
+            assert_eq!(latency.commands(), commands, "{operation:?}");
+            assert!(latency.total_ns() > 0, "{operation:?}");
+        }
+
+        // Both of a fused operation are counted; what fails is not.
+        let (first, second) = fused(&queue, 0, blocks(&[1]), blocks(&[3])).await;
+        first.ok();
+        second.ok();
+        let (first, _) = fused(&queue, 0, blocks(&[1]), blocks(&[4])).await;
+        first.refused(Status::COMPARE_FAILURE);
+        queue
+            .call_in(read(1, 1 << 40, 1), 4096)
+            .await
+            .refused(Status::LBA_OUT_OF_RANGE);
+        let (io, after) = lab.target.volume_io(uuid);
+        let since = after.since(&latencies);
+        let counted: Vec<_> = since
+            .0
+            .iter()
+            .map(|(is, it)| (*is, it.commands()))
+            .collect();
+        assert_eq!(counted, [(Operation::Write, 1), (Operation::Compare, 1)]);
+        assert_eq!((io.read_commands, io.write_commands), (2, 5));
+        lab.all_buffers_are_back().await;
     });
 }

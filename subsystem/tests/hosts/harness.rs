@@ -116,8 +116,8 @@ impl Queue for FakeQueue {
         &capsule.sqe
     }
 
-    fn arrived(capsule: &FakeCapsule) -> Option<Instant> {
-        Some(capsule.arrived)
+    fn arrived(capsule: &FakeCapsule) -> Instant {
+        capsule.arrived
     }
 
     fn connected(&self, qid: u16, depth: u16) {

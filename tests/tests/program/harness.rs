@@ -103,10 +103,12 @@ pub(crate) fn volumes_of(status: &Value) -> Vec<Value> {
     let volumes = status["volumes"].as_array().expect("a list");
     let mut volumes = volumes.clone();
     for volume in &mut volumes {
-        let figures = volume
-            .as_object_mut()
-            .and_then(|volume| volume.remove("io"));
-        assert!(figures.is_some(), "no io in {volume}");
+        for name in ["io", "latency"] {
+            let figures = volume
+                .as_object_mut()
+                .and_then(|volume| volume.remove(name));
+            assert!(figures.is_some(), "no {name} in {volume}");
+        }
     }
     volumes
 }

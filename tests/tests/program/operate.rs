@@ -30,6 +30,11 @@ fn top_shows_what_a_host_does_to_a_volume_and_status_counts_it() {
         io["read_bytes"].as_u64(),
         io["read_commands"].as_u64().map(|n| n * 4096)
     );
+    let read = &status["volumes"][0]["latency"]["read"];
+    let percentiles = ["p50_ns", "p99_ns", "p999_ns"].map(|name| read[name].as_u64());
+    assert!(percentiles[0] > Some(1000), "{status:#}");
+    assert!(percentiles.is_sorted(), "{status:#}");
+    assert!(text.contains("READ p99") && text.contains(" us"), "{text}");
     assert_eq!(status["hosts"][0]["subsystem"], NQN);
     assert!(
         status["pool"]["free_bytes"].as_u64() > Some(0),

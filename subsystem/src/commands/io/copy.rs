@@ -19,6 +19,7 @@ use crate::admission::{Access, Place};
 use crate::commands::admit::admit;
 use crate::connected_queue::KnownVolume;
 use crate::connected_queue::command::{Command, Fault, Outcome, Success};
+use crate::latency::Operation;
 use crate::queue::Queue;
 
 /// Byte offset of dword 12, for the error log.
@@ -74,7 +75,7 @@ pub(super) async fn run<Q: Queue>(command: &Command<Q>, ask: Ask) -> Outcome {
     if ask.fua || write_through(command) {
         target.volume.flush().await?;
     }
-    command.queue.count_write(&target, 0);
+    command.done(&target, Operation::Copy, 0);
     Ok(Success::default())
 }
 

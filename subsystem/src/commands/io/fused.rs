@@ -17,6 +17,7 @@ use super::{NLB_AT, SLBA_AT, damage, place_of, write_through};
 use crate::admission::Access;
 use crate::commands::admit::admit;
 use crate::connected_queue::command::{Command, Fault, Outcome, Success};
+use crate::latency::Operation;
 use crate::queue::Queue;
 
 /// Values of the FUSE field.
@@ -146,7 +147,8 @@ async fn compare_and_write<Q: Queue>(
         .await;
     let is_equal = written.map_err(|error| Failed::First(damage(error, &volume, place.offset)))?;
     if is_equal {
-        first.queue.count_write(&volume, len as u64);
+        first.done(&volume, Operation::Compare, 0);
+        second.done(&volume, Operation::Write, len as u64);
     }
     Ok(is_equal)
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use api::status::{IoFigures, PoolSpace, Status};
+use api::status::{IoFigures, Latencies, PoolSpace, Status};
 use serde::Serialize;
 
 /// The daemon's status, and when it was asked.
@@ -59,6 +59,8 @@ pub(super) struct VolumeRates {
     pub(super) logical_bytes: u64,
     #[serde(flatten)]
     pub(super) io: IoRates,
+    /// How long the commands between the two looks took.
+    pub(super) latency: Latencies,
 }
 
 /// A host's association with a subsystem.
@@ -108,18 +110,21 @@ impl Rates {
     pub(super) fn between(before: &Sample, now: &Sample, rows_max: usize) -> Self {
         let seconds = now.at.saturating_duration_since(before.at).as_secs_f64();
         let (was, is) = (&before.status, &now.status);
-        let old: HashMap<&str, IoFigures> = was
+        let old: HashMap<&str, (IoFigures, &Latencies)> = was
             .volumes
             .iter()
-            .map(|v| (v.uuid.as_str(), v.io))
+            .map(|v| (v.uuid.as_str(), (v.io, &v.latency)))
             .collect();
+        let none = Latencies::default();
         let volumes = is.volumes.iter().map(|volume| {
-            let before = old.get(volume.uuid.as_str()).copied().unwrap_or_default();
+            let before = old.get(volume.uuid.as_str()).copied();
+            let (before, latency) = before.unwrap_or((IoFigures::default(), &none));
             VolumeRates {
                 name: volume.name.clone(),
                 size_bytes: volume.size_bytes,
                 logical_bytes: volume.logical_bytes,
                 io: IoRates::between(&before, &volume.io, seconds),
+                latency: volume.latency.since(latency),
             }
         });
         let mut volumes: Vec<VolumeRates> = volumes.collect();
@@ -200,6 +205,8 @@ fn busiest<T>(rows: &mut Vec<T>, io: impl Fn(&T) -> &IoRates, rows_max: usize) {
 pub(super) mod tests {
     use std::time::Duration;
 
+    use api::status::Operation;
+
     use super::*;
 
     /// Two looks, two seconds apart, between which the first volume was read.
@@ -214,6 +221,11 @@ pub(super) mod tests {
         now.at += Duration::from_secs(2);
         let io = &mut now.status.volumes[0].io;
         (io.read_commands, io.read_bytes) = (io.read_commands + 3000, io.read_bytes + (12 << 20));
+        // Those 3000 took 1.7 ms, which none did before.
+        let more = r#"{"read": {"commands": 3000, "total_ns": 5100000000, "mean_ns": 0, "p50_ns": 0, "p99_ns": 0,
+            "p999_ns": 0, "buckets": [{"below_ns": 1835008, "commands": 3000}]}}"#;
+        let more: Latencies = serde_json::from_str(more).expect("latencies");
+        now.status.volumes[0].latency.add(&more);
         let io = &mut now.status.hosts[0].io;
         (io.read_commands, io.read_bytes) = (io.read_commands + 3000, io.read_bytes + (12 << 20));
         now.status.reactors[0].commands += 3000;
@@ -231,6 +243,15 @@ pub(super) mod tests {
         assert_eq!(names, ["vol0", "idle"], "the busiest first");
         assert_eq!(rates.volumes[0].io.reads, 1500.0);
         assert_eq!(rates.volumes[0].io.read_bytes, f64::from(6 << 20));
+        let latency = &rates.volumes[0].latency;
+        let read = latency.of(Operation::Read);
+        assert_eq!((read.commands(), read.mean_ns()), (3000, 1_700_000));
+        assert_eq!(
+            read.permille_ns(500),
+            1_835_008,
+            "of those since the first look"
+        );
+        assert!(!latency.0.contains_key(&Operation::Write), "{latency:?}");
         assert_eq!(rates.hosts[0].io.reads, 1500.0);
         assert_eq!(rates.reactors[0].commands, 1500.0);
         assert_eq!(rates.total.reads, 1500.0);

@@ -1,9 +1,11 @@
 //! Rates on the screen, and as text.
 
+use api::status::{Latencies, Operation};
+
 use super::super::table::{Align, table};
 use super::rates::{IoRates, Rates};
 use crate::size::format_human;
-use crate::time::format_duration;
+use crate::time::{format_duration, format_latency};
 
 /// The terminal's sequences: to the first place, and what erases the rest of a line and of the screen (ECMA-48).
 const HOME: &str = "\u{1b}[H";
@@ -80,6 +82,23 @@ fn io_cells(io: &IoRates) -> [String; 4] {
     ]
 }
 
+/// The headings of [`latency_cells`].
+const LATENCY_HEADINGS: [&str; 4] = ["READ p50", "READ p99", "WRITE p50", "WRITE p99"];
+
+/// How long reads and writes took; nothing where there were none.
+fn latency_cells(latency: &Latencies) -> [String; 4] {
+    let cell = |operation, permille| {
+        let of_operation = latency.0.get(&operation);
+        of_operation.map_or_else(String::new, |it| format_latency(it.permille_ns(permille)))
+    };
+    [
+        cell(Operation::Read, 500),
+        cell(Operation::Read, 990),
+        cell(Operation::Write, 500),
+        cell(Operation::Write, 990),
+    ]
+}
+
 fn parts(rates: &Rates) -> [Part; PARTS] {
     let with_io = |headings: &[&'static str]| [headings, &IO_HEADINGS].concat();
     let volumes = rates.volumes.iter().map(|volume| {
@@ -91,6 +110,7 @@ fn parts(rates: &Rates) -> [Part; PARTS] {
             vec![volume.name.clone()],
             own.to_vec(),
             io_cells(&volume.io).to_vec(),
+            latency_cells(&volume.latency).to_vec(),
         ]
         .concat()
     });
@@ -115,10 +135,15 @@ fn parts(rates: &Rates) -> [Part; PARTS] {
     });
     [
         Part {
-            headings: with_io(&["VOLUME", "SIZE", "LOGICAL"]),
+            headings: [
+                with_io(&["VOLUME", "SIZE", "LOGICAL"]),
+                LATENCY_HEADINGS.to_vec(),
+            ]
+            .concat(),
             rows: volumes.collect(),
             texts: 1,
-            spare: Vec::new(),
+            // The medians go first, then the sizes.
+            spare: vec![1, 2, 7, 9],
         },
         Part {
             headings: with_io(&["HOST", "ADDRESS", "TRANSPORT", "QUEUES"]),
@@ -248,7 +273,7 @@ mod tests {
             "{}",
             lines[0]
         );
-        for word in ["1500", "6.00 MiB", "64.0 GiB", "12.0 MiB"] {
+        for word in ["1500", "6.00 MiB", "64.0 GiB", "12.0 MiB", "1835 us"] {
             assert!(line("vol0").contains(word), "{word}: {}", line("vol0"));
         }
         assert!(line("nqn.2014-08").contains("192.0.2.7"));
@@ -267,6 +292,12 @@ mod tests {
             "{host}"
         );
         assert!(host.contains("1500") && host.contains("6.00 MiB"), "{host}");
+        let volume = lines.iter().find(|line| line.starts_with("vol0"));
+        let volume = volume.unwrap_or_else(|| panic!("no volume: {lines:#?}"));
+        assert!(
+            volume.contains("6.00 MiB") && volume.contains("1835 us"),
+            "{volume}"
+        );
     }
 
     #[test]
