@@ -73,6 +73,7 @@ pub mod status;
 pub mod subsystems;
 mod task_list;
 pub mod tasks;
+pub mod telemetry;
 pub mod tokens;
 pub mod trace;
 pub mod volumes;

@@ -8,7 +8,7 @@
 //! | `http`, `control_socket` | where administrators come in |
 //! | [`pool`], `room` | a pool, opened or made, and its drives |
 //! | `descriptors`, `machine`, `signals` | what the system gives the daemon, and tells it |
-//! | `notify` | what the service manager is told |
+//! | `notify`, `telemetry` | what the service manager is told, and a collector of metrics |
 //! | [`options`], [`config`] | the options of `onefold serve`, and the configuration file that names them |
 //! | `logging`, `recorder`, `records`, `output` | what goes to standard error, to the pool's folder, and to standard output |
 //! | [`doctor`] | what of this machine would keep a target from working well |
@@ -41,4 +41,5 @@ mod room;
 pub mod serve;
 mod signals;
 pub mod size;
+mod telemetry;
 pub mod time;

@@ -48,6 +48,7 @@ use crate::pool::{self, Create, OpenPool, PoolRequest};
 use crate::recorder;
 use crate::records;
 use crate::signals::{Signals, Told};
+use crate::telemetry::Sending;
 
 /// Buffers of the control reactor: for labels, and for what the engine does not bounce itself.
 const CONTROL_BUFFER_BYTES: usize = 8 << 20;
@@ -286,6 +287,7 @@ async fn serve_pool(
     if let Err(error) = keeping.await.map_err(|e| internal("keeping", &e))? {
         tracing::warn!(%error, "how volumes are shown is not kept yet: the next change keeps it");
     }
+    let telemetry = running.options().telemetry.clone();
     let dir = &pool.paths.dir;
     let api = control_socket::bind(dir, *api_group)?;
 
@@ -334,6 +336,7 @@ async fn serve_pool(
     let scrubs = tokio::spawn(api::scrub::keep_schedule(state.clone()));
     let history = state.history.clone();
     let looking = tokio::spawn(api::history::keep(state.clone()));
+    let _sending = Sending::start(&telemetry, &state);
     let api = tokio::spawn(api.serve(api::router(state.clone()), async {
         let _ = api_stopped.await;
     }));

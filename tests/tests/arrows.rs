@@ -334,6 +334,7 @@ const API: House = House {
         ("health", &[]),
         ("status", &["volumes", "health", "listeners"]),
         ("metrics", &["status"]),
+        ("telemetry", &["metrics"]),
         ("http", &[]),
         ("scrub", &["tasks"]),
         ("pool", &["tasks"]),

@@ -13,11 +13,12 @@
 mod engine;
 mod hosts;
 mod load;
+mod otlp;
 mod page;
 mod process;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use axum::Router;
 use axum::extract::State;
@@ -30,13 +31,15 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
+use serde_json::Value;
 use subsystem::errors::Failure;
 use subsystem::figures::{NetworkFigures, Report};
 
 use crate::errors::Refusal;
 use crate::server::ApiState;
 use crate::status::{Status, status_now};
-use page::Page;
+pub(crate) use otlp::Resource;
+use page::{Family, Page};
 use process::Process;
 
 /// How old a page may be. Prometheus asks every 15 s.
@@ -94,36 +97,64 @@ async fn figures(state: &ApiState) -> Figures {
     }
 }
 
+impl Figures {
+    fn write(&self, page: &mut Page<'_>) -> std::fmt::Result {
+        engine::pool(page, &self.status, &self.space)?;
+        engine::health(page, &self.status, &self.space)?;
+        engine::memory(page, &self.space)?;
+        engine::metadata(page, &self.metadata)?;
+        engine::volumes(page, &self.status)?;
+        load::volumes(page, &self.status)?;
+        load::networks(page, &self.networks)?;
+        hosts::hosts(page, &self.status)?;
+        hosts::administrators(page, self.refused)?;
+        hosts::transports(page, &self.status)?;
+        hosts::reactors(page, &self.status)
+    }
+
+    /// The same as a list: those of the daemon, and those of its process.
+    fn families(&self) -> Result<Vec<Family>, Failure> {
+        let mut families = Vec::new();
+        let written = self
+            .write(&mut Page::List(OWN, &mut families))
+            .and_then(|()| self.process.write(&mut Page::List(USUAL, &mut families)));
+        written.map_err(|_| unwritten())?;
+        Ok(families)
+    }
+}
+
 impl Collector for Figures {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
-        let mut page = Page::new(encoder);
-        engine::pool(&mut page, &self.status, &self.space)?;
-        engine::health(&mut page, &self.status, &self.space)?;
-        engine::memory(&mut page, &self.space)?;
-        engine::metadata(&mut page, &self.metadata)?;
-        engine::volumes(&mut page, &self.status)?;
-        load::volumes(&mut page, &self.status)?;
-        load::networks(&mut page, &self.networks)?;
-        hosts::hosts(&mut page, &self.status)?;
-        hosts::administrators(&mut page, self.refused)?;
-        hosts::transports(&mut page, &self.status)?;
-        hosts::reactors(&mut page, &self.status)
+        self.write(&mut Page::new(encoder))
     }
+}
+
+/// A request of OTLP with the figures of now.
+pub(crate) async fn otlp_request(state: &ApiState, resource: &Resource) -> Result<Value, Failure> {
+    let families = figures(state).await.families()?;
+    Ok(otlp::request(resource, SystemTime::now(), &families))
+}
+
+/// What names begin with: those of this program, and those that every process has.
+const OWN: &str = "onefold";
+const USUAL: &str = "process";
+
+fn unwritten() -> Failure {
+    Failure::new(ErrorKind::Internal, "the metrics cannot be written")
 }
 
 /// The page of a daemon with these figures.
 fn text_of(figures: Figures) -> Result<String, Failure> {
     let process = figures.process.clone();
-    let mut own = Registry::with_prefix("onefold");
+    let mut own = Registry::with_prefix(OWN);
     own.register_collector(Box::new(figures));
-    let mut usual = Registry::with_prefix("process");
+    let mut usual = Registry::with_prefix(USUAL);
     usual.register_collector(Box::new(process));
     let mut page = String::new();
     let written = text::encode_registry(&mut page, &own)
         .and_then(|()| text::encode_registry(&mut page, &usual))
         .and_then(|()| text::encode_eof(&mut page));
-    let failed = |_| Failure::new(ErrorKind::Internal, "the metrics cannot be written");
-    written.map_err(failed)?;
+    written.map_err(|_| unwritten())?;
     Ok(page)
 }
 

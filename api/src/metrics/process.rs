@@ -91,7 +91,12 @@ fn threads() -> BTreeMap<String, f64> {
 
 impl Collector for Process {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let mut page = Page::new(encoder);
+        self.write(&mut Page::new(encoder))
+    }
+}
+
+impl Process {
+    pub(super) fn write(&self, page: &mut Page<'_>) -> fmt::Result {
         let cpu = seconds("cpu", "Processor time of the daemon, user and system");
         page.counter(cpu, self.cpu_seconds)?;
         let threads = self.thread_seconds.iter();

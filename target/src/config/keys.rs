@@ -93,7 +93,7 @@ impl Key {
 }
 
 /// The tables, and what stands in them.
-pub(crate) const TABLES: [(&str, &str); 10] = [
+pub(crate) const TABLES: [(&str, &str); 11] = [
     ("pool", "The pool that is served."),
     ("listen", "Where hosts come in."),
     ("tls", "Protection of connections over TCP."),
@@ -106,6 +106,7 @@ pub(crate) const TABLES: [(&str, &str); 10] = [
         "The pool's control socket, which the command line uses.",
     ),
     ("http", "HTTP for Prometheus, scripts and browsers."),
+    ("telemetry", "Metrics for an OpenTelemetry collector."),
     ("log", "What is logged to standard error."),
 ];
 
@@ -149,7 +150,7 @@ macro_rules! key {
 }
 
 /// The keys, in the order of [`TABLES`].
-pub(crate) static KEYS: [Key; 33] = [
+pub(crate) static KEYS: [Key; 35] = [
     key!("pool", "dir", Text, pool, sample "\"/srv/pool\""),
     key!("pool", "warn_at", Numbers, warn_at),
     key!("listen", "addresses", Texts, listen, sample "[\"rdma://192.0.2.5:4420\", \"tcp://192.0.2.5:4420\"]"),
@@ -186,6 +187,8 @@ pub(crate) static KEYS: [Key; 33] = [
     key!("http", "tls_certificate", Text, http.http_tls_certificate, sample "\"/etc/onefold/http.crt\""),
     key!("http", "tls_key", Text, http.http_tls_key, sample "\"/etc/onefold/http.key\""),
     key!("http", "clear_text", Switch, http.http_clear_text),
+    key!("telemetry", "otlp_endpoint", Text, telemetry.otlp_endpoint, sample "\"http://127.0.0.1:4318\""),
+    key!("telemetry", "otlp_interval", Time, telemetry.otlp_interval),
     key!("log", "filter", Text, log),
     key!("log", "format", Text, log_format),
 ];

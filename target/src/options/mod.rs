@@ -5,6 +5,7 @@
 mod bounds;
 mod drive;
 mod http;
+mod telemetry;
 mod volume;
 
 use std::path::PathBuf;
@@ -23,6 +24,7 @@ use crate::time::parse_spin;
 pub use bounds::BoundsArgs;
 pub use drive::DriveArg;
 pub use http::HttpArgs;
+pub use telemetry::TelemetryArgs;
 pub use volume::VolumeArg;
 pub(crate) use volume::{parse_compression, parse_lba, parse_uuid, parse_verify};
 
@@ -155,6 +157,9 @@ pub struct ServeArgs {
     /// The HTTP listener.
     #[command(flatten)]
     pub http: HttpArgs,
+    /// Where metrics are sent.
+    #[command(flatten)]
+    pub telemetry: TelemetryArgs,
 }
 
 impl ServeArgs {

@@ -16,4 +16,5 @@ mod pools;
 mod service;
 mod signals;
 mod tasks;
+mod telemetry;
 mod used_drives;
