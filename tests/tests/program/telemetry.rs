@@ -144,14 +144,14 @@ fn a_collector_gets_the_figures_that_a_scraper_reads() {
 
     pool.load(&["--rw", "write", "--size", "4M", "--bs", "64k"]);
     let mut latency = Value::Null;
-    let mut last = Value::Null;
     wait_for("the latency of the load", || {
-        last = collector.take(OK).1;
-        let found = metrics(&last)
+        let request = collector.take(OK).1;
+        let found = metrics(&request)
             .into_iter()
             .find(|it| it["name"] == "onefold_volume_latency");
         latency = found.unwrap_or_default();
-        !latency.is_null()
+        // A request may have been on its way when the load began.
+        latency["histogram"]["dataPoints"][0]["count"] == "64"
     });
     let point = &latency["histogram"]["dataPoints"][0];
     assert_eq!(
@@ -171,7 +171,6 @@ fn a_collector_gets_the_figures_that_a_scraper_reads() {
         counts.iter().map(number).sum::<u64>(),
         number(&point["count"])
     );
-    assert_eq!(number(&point["count"]), 64, "{point}");
     let bounds = point["explicitBounds"].as_array().expect("bounds");
     assert_eq!(bounds.len() + 1, counts.len());
     assert!(point["sum"].as_f64() > Some(0.0), "{point}");
@@ -179,8 +178,12 @@ fn a_collector_gets_the_figures_that_a_scraper_reads() {
     assert_eq!(point["attributes"][0]["key"], "volume");
     assert_eq!(point["attributes"][0]["value"]["stringValue"], "vol0");
 
-    let sent: BTreeSet<String> = metrics(&last).iter().map(scraped_name).collect();
-    assert_eq!(sent, scraped(&pool));
+    // The host of the load may go between the two looks.
+    wait_for("the same names both ways", || {
+        let request = collector.take(OK).1;
+        let sent: BTreeSet<String> = metrics(&request).iter().map(scraped_name).collect();
+        sent.len() > 50 && sent == scraped(&pool)
+    });
     // Nothing waits for a collector that does not answer.
     daemon.stop(Signal::TERM);
 }
