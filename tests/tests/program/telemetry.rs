@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::harness::{Daemon, Pool, fails, wait_for};
+use super::harness::{Daemon, Pool, run, wait_for};
 
 /// A collector that takes one connection after the other.
 struct Collector(TcpListener);
@@ -221,9 +221,10 @@ fn an_endpoint_that_is_none_is_explained_before_anything_starts() {
     let wrong = "[telemetry]\notlp_endpoint = \"collector:4317\"\n";
     std::fs::write(&file, wrong).expect("a file");
     let file = file.to_str().expect("text");
-    fails(
-        &["config", "check", file],
-        1,
-        &["onefold.toml:2", "collector:4317", "http://"],
-    );
+    let output = run(&["config", "check", file]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stdout);
+    for words in ["onefold.toml:2", "collector:4317", "write http://"] {
+        assert!(said.contains(words), "no '{words}' in {said}");
+    }
 }
