@@ -154,7 +154,7 @@ impl Snapshot {
         let drives = state.engine.status().drives;
         Self {
             catalog: state.target.catalog(),
-            volumes: state.engine.volumes(),
+            volumes: [state.engine.volumes(), state.engine.snapshots()].concat(),
             drives: drives.into_iter().map(|drive| drive.name).collect(),
             tokens: tokens::views(&state.engine)
                 .into_iter()

@@ -11,6 +11,8 @@
 //! | `/v1/volumes/NAME/import`, `.../data`, `.../extents` | [`images`] |
 //! | `/v1/health` | [`health`] |
 //! | `/v1/scrub` | [`scrub`] |
+//! | `/v1/snapshots` | [`snapshots`] |
+//! | `/v1/snapshot-schedules` | [`snapshot_schedules`] |
 //! | `/v1/check`, `/v1/backup`, `/v1/survey` | [`pool`] |
 //! | `/v1/drives` | [`drives`] |
 //! | `/v1/subsystems` | [`subsystems`] |
@@ -68,6 +70,8 @@ mod refused;
 pub mod reservations;
 pub mod scrub;
 mod server;
+pub mod snapshot_schedules;
+pub mod snapshots;
 pub mod socket;
 pub mod status;
 pub mod subsystems;
@@ -96,6 +100,8 @@ pub fn router(state: ApiState) -> Router {
         .merge(images::routes())
         .merge(health::routes())
         .merge(scrub::routes())
+        .merge(snapshots::routes())
+        .merge(snapshot_schedules::routes())
         .merge(pool::routes())
         .merge(drives::routes())
         .merge(subsystems::routes())

@@ -103,7 +103,7 @@ pub(crate) fn routes() -> Router<ApiState> {
 }
 
 fn volume_name(engine: &Engine, uuid: Uuid) -> String {
-    let volumes = engine.volumes();
+    let volumes = [engine.volumes(), engine.snapshots()].concat();
     let volume = volumes.into_iter().find(|info| info.uuid == uuid);
     volume.map_or_else(String::new, |info| info.name)
 }
@@ -176,6 +176,9 @@ async fn attach(
     state.target.check_complete(&volume.info())?;
     let mut namespace = NamespaceConfig::new(volume.info().uuid);
     apply(request.set, &mut namespace)?;
+    if !volume.is_writable() {
+        namespace.write_protect = WriteProtect::Permanent; // a snapshot stays as it is
+    }
     let name = nqn.clone();
     let nsid = change(&state, move |catalog| {
         let volume = namespace.volume;

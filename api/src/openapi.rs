@@ -122,6 +122,16 @@ mod tests {
         check("BeginImport", fields_of::<crate::images::BeginImport>());
         check("KeepImport", fields_of::<crate::images::KeepImport>());
         check("FinishImport", fields_of::<crate::images::FinishImport>());
+        check(
+            "CreateSnapshots",
+            fields_of::<crate::snapshots::CreateSnapshots>(),
+        );
+        check("RollBack", fields_of::<crate::snapshots::RollBack>());
+        check("CloneVolume", fields_of::<crate::snapshots::CloneVolume>());
+        check(
+            "SnapshotSchedule",
+            fields_of::<crate::snapshot_schedules::SnapshotSchedule>(),
+        );
         check("StartScrub", fields_of::<crate::scrub::StartScrub>());
         check("ScrubSchedule", fields_of::<crate::scrub::ScrubSchedule>());
         check("StartTask", fields_of::<crate::tasks::StartTask>());

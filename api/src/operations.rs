@@ -81,6 +81,19 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     of(Method::GET, "/v1/volumes/{name}/data", Admin),
     // It shows which blocks hosts have written.
     of(Method::GET, "/v1/volumes/{name}/extents", Operate),
+    of(Method::POST, "/v1/volumes/{name}/clones", Operate),
+    of(Method::GET, "/v1/snapshots", Read),
+    of(Method::POST, "/v1/snapshots", Operate),
+    of(Method::DELETE, "/v1/snapshots/{name}", Admin),
+    of(Method::POST, "/v1/snapshots/{name}/rollback", Admin),
+    // It deletes snapshots.
+    of(Method::GET, "/v1/snapshot-schedules", Read),
+    of(Method::PUT, "/v1/volumes/{name}/snapshot-schedule", Admin),
+    of(
+        Method::DELETE,
+        "/v1/volumes/{name}/snapshot-schedule",
+        Admin,
+    ),
     of(Method::GET, "/v1/scrub", Read),
     of(Method::POST, "/v1/scrub", Operate),
     of(Method::DELETE, "/v1/scrub", Operate),

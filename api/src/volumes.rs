@@ -338,6 +338,9 @@ async fn rename(
 }
 
 async fn delete(State(state): State<ApiState>, Path(name): Path<String>) -> Answer<VolumeView> {
+    if name.contains('@') {
+        return Err(no_volume(&name).into()); // snapshots have a request of their own
+    }
     let before = view(&state, &name)?;
     let (target, volume) = (state.target.clone(), name.clone());
     let work = move || async move { target.delete_volume(&volume).await };

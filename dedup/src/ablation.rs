@@ -62,6 +62,10 @@ pub(crate) enum Broken {
     ForgetToCopy,
     /// What is unmapped in a map with a parent is taken for inherited (old data come back).
     UnmappedInherits,
+    /// Snapshots of one moment are in the journal one by one (half of them after a crash).
+    SnapshotOneByOne,
+    /// A parent's pages are copied to its own parent though that has other children (their content changes).
+    LiftThoughSeen,
     /// A parent is deleted while children need it (lost mappings).
     FreeParentInUse,
     /// A page is copied before the fork is durable (I2).

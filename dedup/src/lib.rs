@@ -69,7 +69,7 @@ pub use engine::{Engine, EngineLocks};
 pub use error::{EngineError, ErrorKind, Result};
 pub use io::MAX_COMMAND_BYTES;
 pub use metadata::settings::SETTINGS_BYTES_MAX;
-pub use metadata::volume::VOLUMES_MAX;
+pub use metadata::volume::{SNAPSHOTS_MAX, VOLUMES_MAX};
 pub use offline::backup::backup_pool;
 pub use offline::check::{CheckOptions, CheckReport, check_pool};
 pub use offline::missing_drives::MissingDrives;

@@ -618,24 +618,3 @@ fn volumes_and_their_clones_are_deleted_in_any_order_and_all_space_returns() {
         assert_eq!(space(&engine), (0, 0, 2000), "{order:?}");
     }
 }
-
-#[test]
-fn a_clone_of_too_many_clones_is_refused_with_what_to_do() {
-    let pool = Pool::new(200);
-    let (engine, origin) = pool.with_volume(64, 4096);
-    pool.write(&origin, 0, &[1, 2, 3]).unwrap();
-    for generation in 0..meta::MAP_DEPTH_MAX {
-        let clone = format!("c{generation}");
-        block_on(engine.clone_volume("v", &clone, None)).unwrap();
-    }
-    let refused = block_on(engine.clone_volume("v", "more", None)).map(drop);
-    let error = refused.expect_err("it is too deep");
-    assert_eq!(error.kind, ErrorKind::Invalid);
-    assert!(error.message.contains("copy it to a new volume"), "{error}");
-    drop((origin, engine));
-    let engine = pool.open();
-    let volume = engine.volume("v").unwrap();
-    assert_eq!(pool.read(&volume, 0, 4).unwrap(), [1, 2, 3, 0]);
-    pool.write(&volume, 1, &[7]).unwrap();
-    assert_eq!(pool.read(&volume, 0, 4).unwrap(), [1, 7, 3, 0]);
-}

@@ -197,6 +197,7 @@ fn whole(seeds: &mut Seeds, opcode: Opcode, message: Vec<u8>) {
 
 fn volume() -> VolumeInfo {
     VolumeInfo {
+        snapshot: None,
         id: 7,
         map: 7,
         name: "vol0".into(),

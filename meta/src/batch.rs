@@ -246,17 +246,34 @@ impl BatchBuilder {
         }
         match record {
             Record::VolumeCreate(info) => self.create_volume(info),
-            Record::Fork {
+            Record::Fork(forks) => {
+                for fork in forks {
+                    self.create_volume(&fork.clone)?;
+                    self.change_volume(fork.volume, |update| update.map = Some(fork.map))?;
+                    self.put_maps(fork.maps());
+                }
+                Ok(())
+            }
+            Record::Rollback {
                 parent,
+                snapshot,
+                snapshot_map,
                 volume,
                 map,
-                clone,
+                size_bytes,
+                trimming,
             } => {
-                self.create_volume(clone)?;
-                self.change_volume(*volume, |update| update.map = Some(*map))?;
-                for info in [*parent, parent.child(*map), parent.child(clone.map)] {
-                    self.maps.insert(info.id, Some(info));
-                }
+                self.change_volume(*snapshot, |update| update.map = Some(*snapshot_map))?;
+                self.change_volume(*volume, |update| {
+                    update.map = Some(*map);
+                    update.size_bytes = Some(*size_bytes);
+                    update.trimming = Some(trimming.clone());
+                })?;
+                self.put_maps([*parent, parent.child(*snapshot_map), parent.child(*map)]);
+                Ok(())
+            }
+            Record::Reparent(info) => {
+                self.put_maps([*info]);
                 Ok(())
             }
             Record::MapGone { id } => {
@@ -354,6 +371,11 @@ impl BatchBuilder {
             base_seq: self.base_seq,
             checkpoint,
         })
+    }
+
+    fn put_maps(&mut self, rows: impl IntoIterator<Item = MapInfo>) {
+        let rows = rows.into_iter().map(|info| (info.id, Some(info)));
+        self.maps.extend(rows);
     }
 
     /// Takes the next sequence number.

@@ -28,7 +28,7 @@ pub enum ProblemKind {
     OrphanBlock,
     /// A mapping belongs to a map that no volume has, and that has no row.
     UnknownVolume,
-    /// A map has a parent that there is not, or that is not one level above it; or two volumes have one map, or
+    /// A map has a parent that there is not, or that is not above it; or two volumes have one map, or
     /// a volume has one that is a parent.
     WrongParent,
     /// A mapping lies beyond the end of its volume.
@@ -291,11 +291,11 @@ impl Rows {
         }
         for info in self.maps.values() {
             let Some(parent) = info.parent else { continue };
-            let depth = self.maps.get(&parent).map(|parent| parent.depth + 1);
-            if depth != Some(info.depth) {
+            let above = self.maps.get(&parent).map(|parent| parent.depth);
+            if above.is_none_or(|above| above >= info.depth) {
                 report.problem(ProblemKind::WrongParent, || {
                     format!(
-                        "map {} is {} levels deep, and its parent {parent} is not there or not one level above",
+                        "map {} is {} levels deep, and its parent {parent} is not there or not above it",
                         info.id, info.depth
                     )
                 });

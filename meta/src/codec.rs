@@ -3,7 +3,7 @@
 use uuid::Uuid;
 
 use crate::types::{
-    Compression, MAP_DEPTH_MAX, MapId, MapInfo, TRIMMING_RANGES_MAX, VOLUME_NAME_BYTES_MAX,
+    Compression, MapId, MapInfo, SnapshotOf, TRIMMING_RANGES_MAX, VOLUME_NAME_BYTES_MAX,
     VerifyPolicy, VolumeInfo, VolumeState,
 };
 
@@ -84,7 +84,11 @@ pub(crate) fn volume_len(volume: &VolumeInfo) -> usize {
         + volume.name.len().min(VOLUME_NAME_BYTES_MAX)
         + volume.domain.len().min(VOLUME_NAME_BYTES_MAX)
         + ranges_len(&volume.trimming)
-        + if volume.map == volume.id { 0 } else { 4 }
+        + match volume.snapshot {
+            None if volume.map == volume.id => 0,
+            None => 4,
+            Some(_) => 4 + 4 + 8,
+        }
 }
 
 /// Bytes of a map's number and of what [`put_map_info`] appends.
@@ -109,7 +113,7 @@ pub(crate) fn take_map_info(reader: &mut Reader<'_>, id: MapId) -> Result<MapInf
         1 => Some(reader.u32()?),
         _ => return Err(CodecError::Field("parent")),
     };
-    if parent.is_some() != (depth > 0) || depth > MAP_DEPTH_MAX || parent == Some(id) {
+    if parent.is_some() != (depth > 0) || parent == Some(id) {
         return Err(CodecError::Field("depth"));
     }
     Ok(MapInfo { id, parent, depth })
@@ -117,7 +121,7 @@ pub(crate) fn take_map_info(reader: &mut Reader<'_>, id: MapId) -> Result<MapInf
 
 /// Appends a volume: id, nsid, size, LBA size, state, deduplication, verify policy, compression, uuid,
 /// nguid, name and domain with a length byte each, ranges that are being trimmed; at the end its map, if that has
-/// another number than the volume.
+/// another number than the volume or it is a snapshot, and of a snapshot its volume and when it was taken.
 pub(crate) fn put_volume(out: &mut Vec<u8>, volume: &VolumeInfo) {
     out.extend_from_slice(&volume.id.to_le_bytes());
     out.extend_from_slice(&volume.nsid.to_le_bytes());
@@ -143,8 +147,12 @@ pub(crate) fn put_volume(out: &mut Vec<u8>, volume: &VolumeInfo) {
     put_name(out, &volume.name);
     put_name(out, &volume.domain);
     put_ranges(out, &volume.trimming);
-    if volume.map != volume.id {
+    if volume.map != volume.id || volume.snapshot.is_some() {
         out.extend_from_slice(&volume.map.to_le_bytes());
+    }
+    if let Some(SnapshotOf { volume, created }) = volume.snapshot {
+        out.extend_from_slice(&volume.to_le_bytes());
+        out.extend_from_slice(&created.to_le_bytes());
     }
 }
 
@@ -234,12 +242,21 @@ pub(crate) fn take_volume(reader: &mut Reader<'_>) -> Result<VolumeInfo, CodecEr
     let domain = take_name(reader, "domain name")?;
     let trimming = take_ranges(reader)?;
     let map = match reader.remaining() {
-        0 => id,
-        // There is one encoding only.
-        _ => Some(reader.u32()?)
-            .filter(|map| *map != id)
-            .ok_or(CodecError::Field("map"))?,
+        0 => None,
+        _ => Some(reader.u32()?),
     };
+    let snapshot = match reader.remaining() {
+        0 => None,
+        _ => Some(SnapshotOf {
+            volume: reader.u32()?,
+            created: reader.u64()?,
+        }),
+    };
+    // There is one encoding only.
+    if map == Some(id) && snapshot.is_none() {
+        return Err(CodecError::Field("map"));
+    }
+    let map = map.unwrap_or(id);
     Ok(VolumeInfo {
         id,
         map,
@@ -255,6 +272,7 @@ pub(crate) fn take_volume(reader: &mut Reader<'_>) -> Result<VolumeInfo, CodecEr
         domain,
         trimming,
         compression,
+        snapshot,
     })
 }
 

@@ -64,7 +64,8 @@ pub use pool::{
     DriveSpec, JOURNAL_BYTES_DEFAULT, PoolCreation, PoolDir, PoolIdentity, PoolPaths, PoolSpec,
 };
 pub use record::{
-    MAP_ENTRIES_MAX, MapEntry, NewBlock, Record, RecordError, RecordRef, UNMAP_ENTRIES_MAX,
+    FORKS_MAX, Fork, MAP_ENTRIES_MAX, MapEntry, NewBlock, Record, RecordError, RecordRef,
+    UNMAP_ENTRIES_MAX,
 };
 pub use segment::{COPIES_MAX, SegmentCopy, SegmentRow, SegmentState};
 pub use setting::{
@@ -77,7 +78,7 @@ pub use store::{
 };
 pub use types::{
     BlockRow, Checkpoint, Compression, Fingerprint, FingerprintFunction, LABEL_AREA_BYTES,
-    MAP_DEPTH_MAX, MapId, MapInfo, Mapping, Pba, PbaError, Position, TRIMMING_RANGES_MAX, Totals,
-    UnknownCompression, UnknownFingerprintFunction, UnknownVerifyPolicy, VOLUME_NAME_BYTES_MAX,
-    VerifyPolicy, VolumeInfo, VolumeState,
+    MAP_DEPTH_MAX, MapId, MapInfo, Mapping, Pba, PbaError, Position, SnapshotOf,
+    TRIMMING_RANGES_MAX, Totals, UnknownCompression, UnknownFingerprintFunction,
+    UnknownVerifyPolicy, VOLUME_NAME_BYTES_MAX, VerifyPolicy, VolumeInfo, VolumeState,
 };

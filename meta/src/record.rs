@@ -95,15 +95,15 @@ pub enum Record {
         /// Sub-block and what it mapped to; at most [`UNMAP_ENTRIES_MAX`].
         entries: Vec<(u64, Pba)>,
     },
-    /// A map gets a page of its own: a copy of what it inherited there. All blocks of it are on stable drives, and so
-    /// is the record that made the map.
+    /// A map gets a copy of a page: of what it inherited there, or a parent of what its only child has. All blocks of
+    /// it are on stable drives, and so is the record that made the map.
     Own {
         /// The map.
         map: MapId,
         /// First sub-block.
         start: u64,
-        /// What sub-block `start + i` maps to; nothing was mapped there in this map. At most
-        /// [`MAP_ENTRIES_MAX`].
+        /// What sub-block `start + i` maps to; nothing was mapped there in this map if it inherited the page. At
+        /// most [`MAP_ENTRIES_MAX`].
         entries: Vec<MapEntry>,
     },
     /// A trim in a map that has a parent: where mappings go away, holes hide what ancestors have.
@@ -113,17 +113,29 @@ pub enum Record {
         /// Sub-block and what it mapped to; at most [`UNMAP_ENTRIES_MAX`].
         entries: Vec<(u64, Pba)>,
     },
-    /// A volume's map becomes the parent of two new ones, and never changes again.
-    Fork {
-        /// The map that becomes a parent, with its own parent.
+    /// Maps of volumes become the parents of two new ones each, all at one moment; at most [`FORKS_MAX`].
+    Fork(Vec<Fork>),
+    /// A volume gets the content of a snapshot of it: the snapshot's map becomes the parent of two new ones. What the
+    /// volume had is a map that nothing comes from.
+    Rollback {
+        /// The snapshot's map, which becomes a parent, with its own parent.
         parent: MapInfo,
-        /// The volume whose map it was.
+        /// The snapshot.
+        snapshot: u32,
+        /// The map that the snapshot has from now on.
+        snapshot_map: MapId,
+        /// The volume.
         volume: u32,
         /// The map that the volume has from now on.
         map: MapId,
-        /// A new volume that begins with the same content; its map is new too.
-        clone: VolumeInfo,
+        /// The snapshot's size, in bytes.
+        size_bytes: u64,
+        /// What is being trimmed of the snapshot.
+        trimming: Vec<(u64, u64)>,
     },
+    /// A map has another parent from now on, its grandparent until now: all that shows through the one shows through
+    /// the other.
+    Reparent(MapInfo),
     /// A map has no mappings any more, and is forgotten with its holes. No map has it as its parent.
     MapGone {
         /// The map.
@@ -173,6 +185,30 @@ pub enum Record {
     },
 }
 
+/// Volumes whose maps one [`Record::Fork`] makes parents, at most.
+pub const FORKS_MAX: usize = 256;
+
+/// A volume's map becomes the parent of two new ones, and never changes again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fork {
+    /// The map that becomes a parent, with its own parent.
+    pub parent: MapInfo,
+    /// The volume whose map it was.
+    pub volume: u32,
+    /// The map that the volume has from now on.
+    pub map: MapId,
+    /// A new volume, or a snapshot, that begins with the same content; its map is new too.
+    pub clone: VolumeInfo,
+}
+
+impl Fork {
+    /// The rows of maps that it changes or makes.
+    pub fn maps(&self) -> [MapInfo; 3] {
+        let Self { parent, map, .. } = self;
+        [*parent, parent.child(*map), parent.child(self.clone.map)]
+    }
+}
+
 /// A payload that is not a record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("record of kind {kind}: {detail}")]
@@ -199,6 +235,8 @@ pub(crate) mod kind {
     pub(crate) const HIDE: u8 = 12;
     pub(crate) const FORK: u8 = 13;
     pub(crate) const MAP_GONE: u8 = 14;
+    pub(crate) const ROLLBACK: u8 = 15;
+    pub(crate) const REPARENT: u8 = 16;
 }
 
 /// Flags of a map entry: which of its parts follow.
@@ -346,7 +384,9 @@ impl Record {
             Self::Unmap { .. } => kind::UNMAP,
             Self::Own { .. } => kind::OWN,
             Self::Hide { .. } => kind::HIDE,
-            Self::Fork { .. } => kind::FORK,
+            Self::Fork(_) => kind::FORK,
+            Self::Rollback { .. } => kind::ROLLBACK,
+            Self::Reparent(_) => kind::REPARENT,
             Self::MapGone { .. } => kind::MAP_GONE,
             Self::VolumeCreate(_) => kind::VOLUME_CREATE,
             Self::VolumeResize { .. } => kind::VOLUME_RESIZE,
@@ -365,7 +405,16 @@ impl Record {
             Self::Map { .. } => RecordRef::from(self).encoded_len(),
             Self::Own { entries, .. } => map_len(entries),
             Self::Unmap { entries, .. } | Self::Hide { entries, .. } => 4 + 4 + entries.len() * 16,
-            Self::Fork { parent, clone, .. } => map_info_len(parent) + 4 + 4 + volume_len(clone),
+            Self::Fork(forks) => {
+                let len = |Fork { parent, clone, .. }: &Fork| {
+                    map_info_len(parent) + 4 + 4 + 4 + volume_len(clone)
+                };
+                2 + forks.iter().map(len).sum::<usize>()
+            }
+            Self::Rollback {
+                parent, trimming, ..
+            } => map_info_len(parent) + 4 + 4 + 4 + 4 + 8 + ranges_len(trimming),
+            Self::Reparent(info) => map_info_len(info),
             Self::MapGone { .. } => 4,
             Self::VolumeCreate(volume) => volume_len(volume),
             Self::VolumeResize { trimming, .. } => 12 + ranges_len(trimming),
@@ -394,17 +443,38 @@ impl Record {
                     out.extend_from_slice(&old.0.to_le_bytes());
                 }
             }
-            Self::Fork {
+            Self::Fork(forks) => {
+                debug_assert!(forks.len() <= FORKS_MAX);
+                out.extend_from_slice(&(forks.len() as u16).to_le_bytes());
+                for fork in forks {
+                    out.extend_from_slice(&fork.parent.id.to_le_bytes());
+                    put_map_info(out, &fork.parent);
+                    out.extend_from_slice(&fork.volume.to_le_bytes());
+                    out.extend_from_slice(&fork.map.to_le_bytes());
+                    out.extend_from_slice(&(volume_len(&fork.clone) as u32).to_le_bytes());
+                    put_volume(out, &fork.clone);
+                }
+            }
+            Self::Rollback {
                 parent,
+                snapshot,
+                snapshot_map,
                 volume,
                 map,
-                clone,
+                size_bytes,
+                trimming,
             } => {
                 out.extend_from_slice(&parent.id.to_le_bytes());
                 put_map_info(out, parent);
-                out.extend_from_slice(&volume.to_le_bytes());
-                out.extend_from_slice(&map.to_le_bytes());
-                put_volume(out, clone);
+                for number in [snapshot, snapshot_map, volume, map] {
+                    out.extend_from_slice(&number.to_le_bytes());
+                }
+                out.extend_from_slice(&size_bytes.to_le_bytes());
+                put_ranges(out, trimming);
+            }
+            Self::Reparent(info) => {
+                out.extend_from_slice(&info.id.to_le_bytes());
+                put_map_info(out, info);
             }
             Self::MapGone { id } => out.extend_from_slice(&id.to_le_bytes()),
             Self::VolumeCreate(volume) => put_volume(out, volume),
@@ -455,9 +525,6 @@ fn decode(kind: u8, payload: &[u8]) -> Result<Record, CodecError> {
         }
         kind::OWN => {
             let (map, start, entries) = take_map(&mut reader)?;
-            if entries.iter().any(|entry| entry.old.is_some()) {
-                return Err(CodecError::Field("entry flag"));
-            }
             Record::Own {
                 map,
                 start,
@@ -473,13 +540,28 @@ fn decode(kind: u8, payload: &[u8]) -> Result<Record, CodecError> {
             Record::Hide { map, entries }
         }
         kind::FORK => {
+            let count = usize::from(u16::from_le_bytes(reader.array()?));
+            if count > FORKS_MAX {
+                return Err(CodecError::Field("number of forks"));
+            }
+            let forks = (0..count).map(|_| take_fork(&mut reader));
+            Record::Fork(forks.collect::<Result<_, _>>()?)
+        }
+        kind::ROLLBACK => {
             let id = reader.u32()?;
-            Record::Fork {
+            Record::Rollback {
                 parent: take_map_info(&mut reader, id)?,
+                snapshot: reader.u32()?,
+                snapshot_map: reader.u32()?,
                 volume: reader.u32()?,
                 map: reader.u32()?,
-                clone: take_volume(&mut reader)?,
+                size_bytes: reader.u64()?,
+                trimming: take_ranges(&mut reader)?,
             }
+        }
+        kind::REPARENT => {
+            let id = reader.u32()?;
+            Record::Reparent(take_map_info(&mut reader, id)?)
         }
         kind::MAP_GONE => Record::MapGone { id: reader.u32()? },
         kind::VOLUME_CREATE => Record::VolumeCreate(take_volume(&mut reader)?),
@@ -506,6 +588,22 @@ fn decode(kind: u8, payload: &[u8]) -> Result<Record, CodecError> {
     };
     reader.end()?;
     Ok(record)
+}
+
+fn take_fork(reader: &mut Reader<'_>) -> Result<Fork, CodecError> {
+    let id = reader.u32()?;
+    let parent = take_map_info(reader, id)?;
+    let (volume, map) = (reader.u32()?, reader.u32()?);
+    let len = reader.u32()? as usize;
+    let mut of_clone = Reader::new(reader.bytes(len)?);
+    let clone = take_volume(&mut of_clone)?;
+    of_clone.end()?;
+    Ok(Fork {
+        parent,
+        volume,
+        map,
+        clone,
+    })
 }
 
 fn take_map(reader: &mut Reader<'_>) -> Result<(MapId, u64, Vec<MapEntry>), CodecError> {

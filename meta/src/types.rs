@@ -356,9 +356,9 @@ impl FromStr for FingerprintFunction {
 /// A volume that was never forked has a map of its own number, without a row: so it was before maps had numbers.
 pub type MapId = u32;
 
-/// Ancestors of a map at most. A page that is not in memory is looked for in each of them, so this bounds what one
-/// command reads from the store for it.
-pub const MAP_DEPTH_MAX: u32 = 64;
+/// Ancestors of a map at most. A page that is not in memory is looked for in them, the nearest first, so this bounds
+/// what one command reads from the store for it.
+pub const MAP_DEPTH_MAX: u32 = 2048;
 
 /// A map that has a parent, or had children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -367,7 +367,8 @@ pub struct MapInfo {
     pub id: MapId,
     /// The map that has the pages that this one has not.
     pub parent: Option<MapId>,
-    /// How many ancestors it has; at most [`MAP_DEPTH_MAX`].
+    /// As many as it has ancestors when it is made, and always more than its parent's: so no map is its own ancestor.
+    /// It stays when ancestors are taken out of the line.
     pub depth: u32,
 }
 
@@ -390,6 +391,15 @@ impl MapInfo {
             depth: self.depth + 1,
         }
     }
+}
+
+/// What makes the row of a volume that of a snapshot: a volume that does not change any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotOf {
+    /// The number of the volume that it was taken of.
+    pub volume: u32,
+    /// When it was taken, in seconds since 1970.
+    pub created: u64,
 }
 
 /// A volume, as the pool remembers it.
@@ -431,6 +441,10 @@ pub struct VolumeInfo {
     /// next; at most [`TRIMMING_RANGES_MAX`]. Whatever is mapped beyond the volume's end lies in one.
     #[serde(default)]
     pub trimming: Vec<(u64, u64)>,
+    /// It is a snapshot: hosts do not change it. Its name is then that of the snapshot alone in the store and the
+    /// journal, and `VOLUME@NAME` everywhere else.
+    #[serde(default)]
+    pub snapshot: Option<SnapshotOf>,
 }
 
 impl VolumeInfo {
@@ -585,6 +599,7 @@ mod tests {
             domain: String::new(),
             compression: Compression::Off,
             trimming: vec![(2, 4), (7, 8)],
+            snapshot: None,
         };
         let trimming: Vec<u64> = (0..10).filter(|at| volume.is_trimming(*at)).collect();
         assert_eq!(trimming, [2, 3, 7]);

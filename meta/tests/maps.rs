@@ -6,8 +6,8 @@ use std::path::Path;
 
 use common::{Rows, load};
 use meta::{
-    BatchBuilder, Checkpoint, Fingerprint, MapEntry, MapInfo, Mapping, MemoryStore, NewBlock, Pba,
-    Position, Record, RocksOptions, RocksStore, Store, VolumeInfo, check,
+    BatchBuilder, Checkpoint, Fingerprint, Fork, MapEntry, MapInfo, Mapping, MemoryStore, NewBlock,
+    Pba, Position, Record, RocksOptions, RocksStore, Store, VolumeInfo, check,
 };
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
@@ -60,12 +60,12 @@ fn forked() -> Vec<Record> {
             start: 0,
             entries: vec![new(5), new(6)],
         },
-        Record::Fork {
+        Record::Fork(vec![Fork {
             parent: MapInfo::root(1),
             volume: 1,
             map: 3,
             clone: volume(2),
-        },
+        }]),
         Record::Own {
             map: 2,
             start: 0,

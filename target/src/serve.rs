@@ -334,6 +334,7 @@ async fn serve_pool(
         audit: Arc::default(),
     };
     let scrubs = tokio::spawn(api::scrub::keep_schedule(state.clone()));
+    let snapshots = tokio::spawn(api::snapshot_schedules::keep(state.clone()));
     let history = state.history.clone();
     let looking = tokio::spawn(api::history::keep(state.clone()));
     let _sending = Sending::start(&telemetry, &state);
@@ -400,6 +401,7 @@ async fn serve_pool(
         tracing::warn!(%error, "the clean end was not noted: it will count as an unsafe shutdown");
     }
     scrubs.abort();
+    snapshots.abort();
     looking.abort();
     if let Err(error) = history.save() {
         tracing::warn!(%error, "the last minute of the history is not kept");

@@ -48,6 +48,14 @@ pub fn parse_lifetime(text: &str) -> Result<Lifetime, String> {
     }
 }
 
+/// Parses how often something is done. A number alone is minutes.
+///
+/// # Errors
+/// It is no time.
+pub fn parse_every(text: &str) -> Result<Duration, String> {
+    parse(text, "m", "1h")
+}
+
 /// How long something counts; `None` for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lifetime(pub Option<Duration>);

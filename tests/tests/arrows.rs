@@ -331,6 +331,8 @@ const API: House = House {
         ("volumes", &["tasks"]),
         ("images", &["volumes", "tokens"]),
         ("reservations", &["volumes"]),
+        ("snapshots", &["tasks", "volumes"]),
+        ("snapshot_schedules", &["snapshots", "volumes"]),
         ("health", &[]),
         ("status", &["volumes", "health", "listeners"]),
         ("metrics", &["status"]),

@@ -36,6 +36,7 @@ fn nqn(text: &str) -> Nqn {
 
 fn volume(name: &str, uuid: Uuid, size_bytes: u64) -> VolumeInfo {
     VolumeInfo {
+        snapshot: None,
         id: 1,
         map: 1,
         name: name.to_owned(),
@@ -117,6 +118,7 @@ impl Pool {
                 VolumeStep::Create(spec) => {
                     let uuid = spec.uuid.expect("the file has it");
                     self.volumes.push(VolumeInfo {
+                        snapshot: None,
                         lba_bytes: spec.lba_bytes,
                         dedup: spec.dedup,
                         verify: spec.verify,
@@ -202,6 +204,7 @@ fn pools() -> impl Strategy<Value = Pool> {
                 blocks << 12,
             );
             pool.volumes.push(VolumeInfo {
+                snapshot: None,
                 lba_bytes: if small { 512 } else { 4096 },
                 dedup,
                 compression: [Compression::Off, Compression::Lz4, Compression::Zstd]

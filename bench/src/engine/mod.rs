@@ -19,6 +19,7 @@ mod load;
 mod pool;
 mod report;
 mod small_cache;
+mod snapshots;
 mod stamp;
 
 use std::cell::Cell;
@@ -51,9 +52,9 @@ pub struct Options {
 }
 
 /// The workloads that can be chosen, in their order; `grid` are all figures of compression, `small-cache` those of a
-/// volume whose map does not fit the memory for it, `copy` those of copying a volume that was written in order, `large`
+/// volume whose map does not fit the memory for it, `snapshots` those of snapshots and clones of a full volume, `copy` those of copying a volume that was written in order, `large`
 /// those of a large pool.
-pub const WORKLOADS: [&str; 15] = [
+pub const WORKLOADS: [&str; 16] = [
     "write-128k-unique",
     "read-128k",
     "write-128k-dup90",
@@ -67,6 +68,7 @@ pub const WORKLOADS: [&str; 15] = [
     "file-write-128k-dup90",
     "grid",
     "small-cache",
+    "snapshots",
     "copy",
     "large",
 ];
@@ -272,7 +274,9 @@ async fn run_plan(
     bench.limits.of_core(&bench.cores, &bench.budget).await?;
     let (file, memory): (Vec<&str>, Vec<&str>) = WORKLOADS
         .into_iter()
-        .filter(|name| ![LARGE_POOL, GRID, SMALL_CACHE, COPY].contains(name) && bench.wants(name))
+        .filter(|name| {
+            ![LARGE_POOL, GRID, SMALL_CACHE, SNAPSHOTS, COPY].contains(name) && bench.wants(name)
+        })
         .partition(|name| name.starts_with("file-"));
     if !memory.is_empty() {
         bench.memory_drive(reactors).await?;
@@ -293,6 +297,17 @@ async fn run_plan(
     if bench.wants(SMALL_CACHE) && (is_asked || bench.plan.has_long) {
         let blocks = options.large_blocks;
         let rows = small_cache::run(
+            &bench.cores,
+            &bench.folder,
+            blocks.unwrap_or(bench.plan.small_cache_blocks),
+            bench.plan.run_time,
+            progress,
+        );
+        bench.results.extend(rows.await?);
+    }
+    if bench.wants(SNAPSHOTS) && (is_asked || bench.plan.has_long) {
+        let blocks = options.large_blocks;
+        let rows = snapshots::run(
             &bench.cores,
             &bench.folder,
             blocks.unwrap_or(bench.plan.small_cache_blocks),
@@ -349,6 +364,7 @@ struct Bench<'a> {
 const LARGE_POOL: &str = "large";
 const GRID: &str = "grid";
 const SMALL_CACHE: &str = "small-cache";
+const SNAPSHOTS: &str = "snapshots";
 const COPY: &str = "copy";
 const SMALL: usize = BLOCK_BYTES;
 const LARGE: usize = 128 << 10;
@@ -615,6 +631,9 @@ mod tests {
         assert!(value("grid-c55-read-128k") > 0.0);
         assert!(value("small-cache-read-4k") > 0.0);
         assert!(value("small-cache-metadata-reads-per-read") <= 1.0);
+        assert!(value("snapshot-take") > 0.0 && value("snapshot-clone") > 0.0);
+        assert!(value("snapshot-first-overwrite") > 0.0);
+        assert!(value("snapshot-deep-read-4k") > 0.0);
         assert!(value("copy") > 0.0);
         assert!(report.limits.blake3_bytes_per_second > 0.0);
         assert!(report.to_string().contains("write-128k-dup90"));

@@ -165,7 +165,7 @@ pub(super) const KNOWN_BLOCKS: u64 = 32 << 10;
 const CLOSING_MS_MAX: u32 = 10_000;
 
 const KNOWN_VOLUME: &str = "known";
-const WORK_VOLUME: &str = "work";
+pub(super) const WORK_VOLUME: &str = "work";
 
 impl Pool {
     /// Makes it in `folder`, with a volume of `volume_bytes`. The drive needs room for that, for the

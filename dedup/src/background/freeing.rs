@@ -7,6 +7,7 @@ use meta::{MapId, Record};
 
 use crate::Result;
 use crate::background::Background;
+use crate::background::merging::merge_slice;
 use crate::io::trim::{find_core, trim_slice, unmap_found};
 use crate::log::append::commit;
 use crate::metadata::page_map::View;
@@ -28,7 +29,7 @@ pub(crate) async fn free_slice(shared: &Arc<Shared>, background: &Background) ->
     }
     let deleted = find_core(shared, |entry| !entry.is_active());
     match deleted {
-        None => Ok(false),
+        None => merge_slice(shared).await,
         Some(core) => purge_slice(shared, background, &core).await.map(|()| true),
     }
 }

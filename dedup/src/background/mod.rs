@@ -10,6 +10,7 @@ pub(crate) mod fill_watch;
 pub(crate) mod freeing;
 pub(crate) mod healing;
 pub(crate) mod maintenance;
+pub(crate) mod merging;
 pub(crate) mod online_check;
 mod progress;
 pub(crate) mod scrub;

@@ -27,7 +27,8 @@ pub struct PoolStatus {
     pub free_bytes: u64,
     /// Size of the metadata: the store plus the preallocated journal.
     pub metadata_bytes: u64,
-    /// Mapped sub-blocks of all volumes, those being deleted included; zeros are not mapped.
+    /// Mapped sub-blocks of all volumes, those being deleted included; zeros are not mapped. What volumes, snapshots and
+    /// clones have in common by their origin counts once.
     pub logical_bytes: u64,
     /// Acknowledged changes that a power loss could still undo, in data bytes.
     pub unflushed_bytes: u64,
@@ -128,7 +129,8 @@ pub struct VolumeStatus {
     pub nsid: u32,
     /// Its size as hosts see it.
     pub size_bytes: u64,
-    /// Its mapped sub-blocks; zeros are not mapped. What is being trimmed counts until it is freed.
+    /// Its mapped sub-blocks; zeros are not mapped. What is being trimmed counts until it is freed. Of a volume that has
+    /// snapshots or is a clone, as the last survey counted them; before that, what it has itself.
     pub logical_bytes: u64,
 }
 
@@ -211,19 +213,30 @@ pub(crate) fn collect(shared: &Shared, background: &Background) -> PoolStatus {
     let grain = SUB_BLOCK_BYTES as u64;
     // Names are copied when commands can go on.
     let (infos, mut status) = figures(shared, background);
-    let volumes = infos.into_iter().map(|(info, mapped)| VolumeStatus {
-        name: info.name.clone(),
-        nsid: info.nsid,
-        size_bytes: info.size_bytes,
-        logical_bytes: mapped * grain,
-    });
+    let surveys = lock(&background.surveys);
+    let volumes = infos
+        .into_iter()
+        .map(|(info, mapped, inherits)| VolumeStatus {
+            name: info.name.clone(),
+            nsid: info.nsid,
+            size_bytes: info.size_bytes,
+            // What a map inherits is not counted with every change.
+            logical_bytes: match inherits {
+                true => surveys.logical_bytes(info.nsid).unwrap_or(mapped * grain),
+                false => mapped * grain,
+            },
+        });
     status.volumes = volumes.collect();
+    drop(surveys);
     status.volumes.sort_unstable_by_key(|volume| volume.nsid);
     status
 }
 
+/// A volume, what its map has mapped itself, and whether that has a parent.
+type Mapped = (Arc<VolumeInfo>, u64, bool);
+
 /// All figures of a pool but those of its volumes, and these as they are in its state.
-fn figures(shared: &Shared, background: &Background) -> (Vec<(Arc<VolumeInfo>, u64)>, PoolStatus) {
+fn figures(shared: &Shared, background: &Background) -> (Vec<Mapped>, PoolStatus) {
     let store_bytes = shared.store.size_bytes();
     let folder = lock(&shared.folder).clone();
     let fill_warnings = shared.fill_warnings();
@@ -232,8 +245,8 @@ fn figures(shared: &Shared, background: &Background) -> (Vec<(Arc<VolumeInfo>, u
     let volumes = state
         .volumes
         .values()
-        .filter(|entry| entry.is_active())
-        .map(|entry| (entry.info.clone(), entry.map.mapped()))
+        .filter(|entry| entry.is_active() && entry.info.snapshot.is_none())
+        .map(|entry| (entry.info.clone(), entry.map.mapped(), entry.map.inherits()))
         .collect();
     let used = state.space.used();
     let capacity = state.space.capacity();
@@ -243,11 +256,7 @@ fn figures(shared: &Shared, background: &Background) -> (Vec<(Arc<VolumeInfo>, u
         reclaiming_bytes: state.space.reclaiming() * grain,
         free_bytes: state.space.free() * grain,
         metadata_bytes: store_bytes + shared.journal_bytes,
-        logical_bytes: state
-            .volumes
-            .values()
-            .map(|entry| entry.map.mapped() * grain)
-            .sum(),
+        logical_bytes: state.mapped() * grain,
         unflushed_bytes: state.unflushed_bytes,
         read_only: state.read_only.clone(),
         corrupt_blocks: state.corrupt_blocks,

@@ -88,6 +88,15 @@ pub(crate) struct Surveys {
     pub(crate) is_wanted: bool,
 }
 
+impl Surveys {
+    /// What a volume had mapped when it was surveyed last.
+    pub(crate) fn logical_bytes(&self, nsid: u32) -> Option<u64> {
+        let volumes = &self.last.as_ref()?.volumes;
+        let found = volumes.iter().find(|volume| volume.nsid == nsid)?;
+        Some(found.logical_bytes)
+    }
+}
+
 /// A block of the sample.
 struct Seen {
     /// The volume that refers to it, by its place in the pass; `None`: several do.

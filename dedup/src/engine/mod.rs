@@ -114,6 +114,7 @@ impl Engine {
             checkpoint_lock: Arc::default(),
             discard_lock: AsyncMutex::default(),
             admin_lock: AsyncMutex::default(),
+            merge_lock: AsyncMutex::default(),
             subscribers: Mutex::default(),
             damage: Mutex::new(damage),
             alerts: Alerts::new(quiet),

@@ -7,7 +7,7 @@ use meta::VolumeInfo;
 use uuid::Uuid;
 
 use crate::sync::wait::lock;
-use crate::volumes::{Volume, admin};
+use crate::volumes::{Volume, admin, fork};
 use crate::{Engine, EngineError, Result, VolumeChange, VolumeSpec};
 
 /// Handles of all volumes that can be used, as they were after so many changes.
@@ -18,16 +18,25 @@ pub(super) struct Namespaces {
 }
 
 impl Engine {
-    /// All volumes that can be used, in order of namespace identifiers.
+    /// All volumes that can be used, in order of namespace identifiers. Snapshots are none.
     pub fn volumes(&self) -> Vec<VolumeInfo> {
         let state = lock(&self.shared.state);
         let active = state.volumes.values().filter(|entry| entry.is_active());
+        let active = active.filter(|entry| entry.info.snapshot.is_none());
         let mut volumes: Vec<_> = active.map(|entry| VolumeInfo::clone(&entry.info)).collect();
         volumes.sort_unstable_by_key(|info| info.nsid);
         volumes
     }
 
-    /// The volume of that name.
+    /// All snapshots, the oldest first; their names are `VOLUME@NAME`.
+    pub fn snapshots(&self) -> Vec<VolumeInfo> {
+        let state = lock(&self.shared.state);
+        let active = state.volumes.values().filter(|entry| entry.is_active());
+        let active = active.filter(|entry| entry.info.snapshot.is_some());
+        active.map(|entry| VolumeInfo::clone(&entry.info)).collect()
+    }
+
+    /// The volume of that name, or the snapshot if it is `VOLUME@NAME`.
     pub fn volume(&self, name: &str) -> Option<Arc<Volume>> {
         let nsid = {
             let state = lock(&self.shared.state);
@@ -90,8 +99,9 @@ impl Engine {
             .ok_or_else(|| EngineError::internal("a new volume vanished"))
     }
 
-    /// Makes a new volume with the content that the volume `name` has now, at once whatever its size: both share what
-    /// they have, and each changes what is its own. Durable when it returns. `uuid`: `None` makes a random one.
+    /// Makes a new volume with the content that the volume, or the snapshot, `name` has now, at once whatever its size:
+    /// both share what they have, and each changes what is its own. Durable when it returns. `uuid`: `None` makes a
+    /// random one.
     ///
     /// # Errors
     /// `NotFound`, or `Invalid` if the new name is taken or the volume is a clone of too many clones.
@@ -101,9 +111,29 @@ impl Engine {
         clone: &str,
         uuid: Option<Uuid>,
     ) -> Result<Arc<Volume>> {
-        let info = admin::fork(&self.shared, name, clone.to_owned(), uuid).await?;
+        let info = fork::fork(&self.shared, name, clone.to_owned(), uuid).await?;
         self.volume(&info.name)
             .ok_or_else(|| EngineError::internal("a new volume vanished"))
+    }
+
+    /// Takes snapshots of one volume or of several, each named `VOLUME@NAME`, all at one moment while hosts write, and
+    /// at once whatever their size. After a crash all of them are there, or none. Durable when it returns. `created`:
+    /// the time, in seconds since 1970.
+    ///
+    /// # Errors
+    /// `NotFound` for a volume, `Invalid` if a name cannot be, is taken, or names a volume twice.
+    pub async fn create_snapshots(&self, names: &[&str], created: u64) -> Result<Vec<VolumeInfo>> {
+        fork::snapshot(&self.shared, names, created).await
+    }
+
+    /// Gives a volume the content and the size that it had when the snapshot `VOLUME@NAME` was taken, at once. What
+    /// was written since is lost; commands under way end first, later ones see the old content. Snapshots stay, later
+    /// ones too. Durable when it returns.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such snapshot.
+    pub async fn rollback(&self, snapshot: &str) -> Result<VolumeInfo> {
+        fork::rollback(&self.shared, snapshot).await
     }
 
     /// Changes a volume's size (a multiple of 4096, in bytes). Durable when it returns. What shrinking
@@ -123,11 +153,11 @@ impl Engine {
         admin::rename(&self.shared, name, new).await
     }
 
-    /// Deletes a volume: gone for hosts at once and for good. Its blocks are freed by background
-    /// maintenance.
+    /// Deletes a volume, or a snapshot: gone for hosts at once and for good. Its blocks are freed by background
+    /// maintenance. Clones of it stay.
     ///
     /// # Errors
-    /// `NotFound` if there is none of that name.
+    /// `NotFound` if there is none of that name, `Invalid` for a volume that has snapshots.
     pub async fn delete_volume(&self, name: &str) -> Result<()> {
         admin::delete(&self.shared, name).await
     }

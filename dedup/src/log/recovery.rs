@@ -30,8 +30,8 @@ use std::sync::Arc;
 use drives::{BLOCK_BYTES, Drive, DriveError};
 use futures_util::future::join_all;
 use meta::{
-    Batch, BatchBuilder, Checkpoint, Fingerprint, Journal, MapEntry, MapId, NewBlock, Pba, Record,
-    VolumeInfo,
+    Batch, BatchBuilder, Checkpoint, Fingerprint, Fork, Journal, MapEntry, MapId, NewBlock, Pba,
+    Record, VolumeInfo,
 };
 use reactor::{Buffer, BufferPool};
 
@@ -328,7 +328,12 @@ impl MapDomains {
         let created = records.iter().flat_map(|(_, record)| match record {
             Record::VolumeCreate(info) => vec![(info.map, info)],
             // A clone is of the domain of its origin.
-            Record::Fork { map, clone, .. } => vec![(*map, clone), (clone.map, clone)],
+            Record::Fork(forks) => {
+                let clones = forks.iter();
+                let maps =
+                    clones.map(|Fork { map, clone, .. }| [(*map, clone), (clone.map, clone)]);
+                maps.flatten().collect()
+            }
             _ => Vec::new(),
         });
         let mut names: Vec<&str> = vec![""];
@@ -341,6 +346,19 @@ impl MapDomains {
                 names.len() - 1
             });
             numbers.insert(map, number as u32);
+        }
+        // What a volume has after a rollback is of the domain that its snapshot has.
+        for (_, record) in records {
+            if let Record::Rollback {
+                parent,
+                snapshot_map,
+                map,
+                ..
+            } = record
+                && let Some(number) = numbers.get(&parent.id).copied()
+            {
+                numbers.extend([(*snapshot_map, number), (*map, number)]);
+            }
         }
         let hasher = |name| domain::hasher(parts.fingerprint, &parts.hash_key, name);
         let hashers = names.into_iter().map(hasher);
@@ -541,17 +559,34 @@ impl Replay for Building<'_> {
             Record::VolumeCreate(info) => {
                 replayed.volumes.insert(info.id, info.map);
             }
-            Record::Fork {
+            Record::Fork(forks) => {
+                for fork in forks {
+                    replayed.check_volume(fork.volume)?;
+                    replayed.check_map(fork.parent.id)?;
+                    replayed.volumes.insert(fork.volume, fork.map);
+                    replayed.volumes.insert(fork.clone.id, fork.clone.map);
+                    replayed.maps.extend(fork.maps().map(|info| info.id));
+                }
+            }
+            Record::Rollback {
                 parent,
+                snapshot,
+                snapshot_map,
                 volume,
                 map,
-                clone,
+                ..
             } => {
+                replayed.check_volume(*snapshot)?;
                 replayed.check_volume(*volume)?;
                 replayed.check_map(parent.id)?;
+                replayed.volumes.insert(*snapshot, *snapshot_map);
                 replayed.volumes.insert(*volume, *map);
-                replayed.volumes.insert(clone.id, clone.map);
-                replayed.maps.extend([parent.id, *map, clone.map]);
+                replayed.maps.extend([parent.id, *snapshot_map, *map]);
+            }
+            Record::Reparent(info) => {
+                replayed.check_map(info.id)?;
+                info.parent
+                    .map_or(Ok(()), |parent| replayed.check_map(parent))?;
             }
             Record::MapGone { id } => {
                 replayed.check_map(*id)?;

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use meta::{MapEntry, MapId, MapInfo, NewBlock, Pba, Record, VolumeInfo};
+use meta::{Fork, MapEntry, MapId, MapInfo, NewBlock, Pba, Record, VolumeInfo};
 
 use crate::Result;
 #[cfg(test)]
@@ -138,11 +138,21 @@ pub(crate) fn replay_record(
 /// What a record makes of the rows of maps.
 pub(crate) fn change_maps(record: &Record, maps: &mut BTreeMap<MapId, MapInfo>) {
     match record {
-        Record::Fork {
-            parent, map, clone, ..
-        } => {
-            let all = [*parent, parent.child(*map), parent.child(clone.map)];
+        Record::Fork(forks) => {
+            let all = forks.iter().flat_map(Fork::maps);
             maps.extend(all.map(|info| (info.id, info)));
+        }
+        Record::Rollback {
+            parent,
+            snapshot_map,
+            map,
+            ..
+        } => {
+            let all = [*parent, parent.child(*snapshot_map), parent.child(*map)];
+            maps.extend(all.map(|info| (info.id, info)));
+        }
+        Record::Reparent(info) => {
+            maps.insert(info.id, *info);
         }
         Record::MapGone { id } => {
             maps.remove(id);
@@ -165,11 +175,31 @@ pub(crate) fn change_volumes(record: &Record, volumes: &mut BTreeMap<u32, Volume
                 change_row(info, record);
             }
         }
-        Record::Fork { volume, clone, .. } => {
-            if let Some(info) = volumes.get_mut(volume) {
-                change_row(info, record);
+        Record::Fork(forks) => {
+            for fork in forks {
+                if let Some(info) = volumes.get_mut(&fork.volume) {
+                    info.map = fork.map;
+                }
+                volumes.insert(fork.clone.id, fork.clone.clone());
             }
-            volumes.insert(clone.id, clone.clone());
+        }
+        Record::Rollback {
+            snapshot,
+            snapshot_map,
+            volume,
+            map,
+            size_bytes,
+            trimming,
+            ..
+        } => {
+            if let Some(info) = volumes.get_mut(snapshot) {
+                info.map = *snapshot_map;
+            }
+            if let Some(info) = volumes.get_mut(volume) {
+                info.map = *map;
+                info.size_bytes = *size_bytes;
+                info.trimming.clone_from(trimming);
+            }
         }
         Record::VolumeGone { id } => {
             volumes.remove(id);
@@ -179,6 +209,7 @@ pub(crate) fn change_volumes(record: &Record, volumes: &mut BTreeMap<u32, Volume
         | Record::Unmap { .. }
         | Record::Hide { .. }
         | Record::MapGone { .. }
+        | Record::Reparent(_)
         | Record::Settings(_)
         | Record::Durable { .. } => {}
     }

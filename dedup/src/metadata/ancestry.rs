@@ -11,12 +11,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures_util::lock::Mutex as AsyncMutex;
-use meta::{MapId, MapInfo, Mapping, VolumeInfo};
+use meta::{Fork, MapId, MapInfo, Mapping, Record, VolumeInfo};
 
 use crate::metadata::page_map::{Inherited, PAGE, PageMap, by_page, rows_of_page};
 use crate::metadata::state::State;
 use crate::metadata::volume::VolumeEntry;
 use crate::{EngineError, Result};
+
+/// Records after which it is looked again whether there is anything to merge.
+const SETTLED_RECORDS: u64 = if cfg!(test) { 4 } else { 4096 };
+
+/// Mappings that a head gets itself before it is looked again what of its parent they hide.
+const DROP_MIN: u64 = if cfg!(test) { 4 } else { 4096 };
+
+/// A page that is found this many ancestors away is worth a copy of its own.
+const FAR: usize = if cfg!(test) { 2 } else { 16 };
+
+/// Pages that are noted to be far away, at most.
+const FAR_PAGES_MAX: usize = 4096;
 
 /// Pages in the memory of one ancestor that one load looks at.
 const ANCESTOR_PAGES: usize = if cfg!(test) { 2 } else { 64 };
@@ -25,16 +37,57 @@ const ANCESTOR_PAGES: usize = if cfg!(test) { 2 } else { 64 };
 pub(crate) struct Parent {
     pub(crate) map: PageMap,
     children: u32,
-    /// Held by a task that takes its mappings away.
+    /// The record since which it does not change.
+    pub(crate) since: u64,
+    /// Held by a task that takes its mappings away, or gives it those of its only child.
     pub(crate) purging: Arc<AsyncMutex<()>>,
+    /// How far a merge with its parent, or with its only child, has come.
+    pub(crate) merge: Merge,
+}
+
+/// What background work knows of a parent.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Merge {
+    /// Up to here its parent has a copy of its pages.
+    pub(crate) lifted_upto: u64,
+    /// It has no page of its own that its parent does not have.
+    pub(crate) is_lifted: bool,
+    /// Blocks of it have as many references as can be counted: it stays as it is.
+    pub(crate) is_stuck: bool,
+    /// It has pages of its own.
+    pub(crate) has_pages: bool,
+    /// Up to here nothing is left that its only child hides.
+    pub(crate) dropped_upto: u64,
+    /// What the child had mapped itself when that was so of all.
+    pub(crate) dropped_at: Option<u64>,
+}
+
+/// What is to be done so that lines of maps get shorter, and nothing is kept that nobody sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MergeStep {
+    /// The parent of `map`, which has no other child, gets pages of it.
+    Lift { map: MapId, parent: MapId },
+    /// Nobody knows yet whether `map` has any pages.
+    Look { map: MapId, parent: MapId },
+    /// All that shows through `map` shows through its parent: children pass on to that.
+    Pass { map: MapId, parent: MapId },
+    /// The only child of `parent` hides what it has in its own pages.
+    Drop { map: MapId, parent: MapId },
 }
 
 impl Parent {
-    fn new(map: PageMap, children: u32) -> Self {
+    /// How many maps have it as their parent.
+    pub(crate) fn children(&self) -> u32 {
+        self.children
+    }
+
+    fn new(map: PageMap, children: u32, since: u64) -> Self {
         Self {
             map,
             children,
+            since,
             purging: Arc::default(),
+            merge: Merge::default(),
         }
     }
 }
@@ -45,6 +98,10 @@ pub(crate) struct Ancestry {
     /// The volumes of maps that have other numbers than these.
     heads: BTreeMap<MapId, u32>,
     pub(crate) parents: BTreeMap<MapId, Parent>,
+    /// The last record when there was nothing to merge; `None` since maps came or went.
+    settled: Option<u64>,
+    /// Pages of volumes that were found far away: volume and first sub-block.
+    pub(crate) far: BTreeSet<(u32, u64)>,
 }
 
 impl Ancestry {
@@ -91,6 +148,47 @@ impl Ancestry {
         }
     }
 
+    /// The next step of merging parents.
+    fn merge_step(&self, heads: &BTreeMap<u32, VolumeEntry>) -> Option<MergeStep> {
+        #[cfg(test)]
+        let ignores_others = crate::ablation::is(crate::ablation::Broken::LiftThoughSeen);
+        #[cfg(not(test))]
+        let ignores_others = false;
+        let of_parents = self.parents.iter().find_map(|(id, it)| {
+            let parent = it.map.info().parent?;
+            let above = self.parents.get(&parent)?;
+            let (map, merge) = (*id, &it.merge);
+            match (it.children, above.children) {
+                (0, _) => None,
+                _ if merge.is_stuck => None,
+                _ if merge.is_lifted => Some(MergeStep::Pass { map, parent }),
+                (_, others) if others == 1 || ignores_others => {
+                    Some(MergeStep::Lift { map, parent })
+                }
+                _ if it.map.mapped() == 0 && !merge.has_pages => {
+                    Some(MergeStep::Look { map, parent })
+                }
+                _ => None,
+            }
+        });
+        let of_heads = || {
+            heads.values().find_map(|entry| {
+                let parent = entry.map.info().parent?;
+                let above = self.parents.get(&parent)?;
+                let mapped = entry.map.mapped();
+                let grain = above.map.mapped() / 16;
+                let is_due = match above.merge.dropped_at {
+                    None => mapped > 0,
+                    Some(before) => mapped > before + grain.max(DROP_MIN),
+                };
+                let map = entry.map.id();
+                (above.children == 1 && above.map.mapped() > 0 && is_due)
+                    .then_some(MergeStep::Drop { map, parent })
+            })
+        };
+        of_parents.or_else(of_heads)
+    }
+
     /// A parent without children, if there is one.
     pub(crate) fn childless(&self) -> Option<MapId> {
         #[cfg(test)]
@@ -100,6 +198,13 @@ impl Ancestry {
         let mut parents = self.parents.iter();
         parents.find_map(|(id, parent)| (parent.children == 0).then_some(*id))
     }
+}
+
+/// The name of a snapshot without that of its volume.
+pub(crate) fn snapshot_name(info: &VolumeInfo) -> &str {
+    info.name
+        .rsplit_once('@')
+        .map_or(info.name.as_str(), |(_, name)| name)
 }
 
 impl State {
@@ -122,6 +227,25 @@ impl State {
     /// A map to be changed, if there is one of that number.
     pub(crate) fn map_mut(&mut self, map: MapId) -> Option<&mut PageMap> {
         self.ancestry.map_mut(&mut self.volumes, map)
+    }
+
+    /// The next step of merging parents. A look at all maps takes long, so there is none where hardly anything changed
+    /// since the last one.
+    pub(crate) fn next_merge(&mut self) -> Option<MergeStep> {
+        let settled = self.ancestry.settled;
+        if settled.is_some_and(|at| self.last_change.saturating_sub(at) < SETTLED_RECORDS) {
+            return None;
+        }
+        let step = self.ancestry.merge_step(&self.volumes);
+        self.ancestry.settled = step.is_none().then_some(self.last_change);
+        step
+    }
+
+    /// Sub-blocks that maps have mapped themselves.
+    pub(crate) fn mapped(&self) -> u64 {
+        let heads = self.volumes.values().map(|entry| entry.map.mapped());
+        let parents = self.ancestry.parents.values();
+        heads.chain(parents.map(|it| it.map.mapped())).sum()
     }
 
     /// The first map from this number on.
@@ -154,6 +278,9 @@ impl State {
         let Some(((id, own), ancestors)) = rows.split_first() else {
             return end;
         };
+        if end - start == PAGE && ancestors.len() > FAR {
+            self.note_far(*id, start);
+        }
         let Self {
             volumes,
             ancestry,
@@ -205,33 +332,145 @@ impl State {
         upto
     }
 
-    /// A volume's map becomes a parent, and the volume and its clone get children of it.
-    pub(super) fn install_fork(&mut self, volume: u32, map: MapId, clone: &VolumeInfo) {
-        self.saw_volume(map);
-        self.saw_volume(clone.map);
-        let since = self.last_change;
-        let Some(entry) = self.volumes.get_mut(&volume) else {
+    /// A page of a volume that is in use had to be brought in from far away.
+    fn note_far(&mut self, map: MapId, start: u64) {
+        let volume = self.volume_of(map).filter(|entry| entry.is_active());
+        let Some(id) = volume.map(|entry| entry.info.id) else {
             return;
         };
-        let parent = entry.map.fork(map);
-        let info = parent.info();
-        entry.change(|info| info.map = map);
-        entry.core.inherits(map, since);
-        self.ancestry.forget_head(info.id);
-        self.ancestry.set_head(map, volume);
-        let parent = Parent::new(parent, 2);
-        self.ancestry.parents.insert(info.id, parent);
+        if self.ancestry.far.len() < FAR_PAGES_MAX {
+            self.ancestry.far.insert((id, start));
+        }
+    }
+
+    /// A volume's map becomes a parent, and the volume and its clone get children of it.
+    pub(super) fn install_fork(
+        &mut self,
+        Fork {
+            volume, map, clone, ..
+        }: &Fork,
+    ) {
+        self.saw_volume(clone.map);
+        let since = self.last_change;
+        let Some(info) = self.succeed_head(*volume, *map) else {
+            return;
+        };
         self.add_volume(clone.clone(), info.child(clone.map), 0);
         if let Some(entry) = self.volumes.get(&clone.id) {
             entry.core.inherits(clone.map, since);
         }
     }
 
+    /// A volume's map becomes a parent of two; the volume gets a child of it. Returns what was its map.
+    fn succeed_head(&mut self, volume: u32, map: MapId) -> Option<MapInfo> {
+        self.ancestry.settled = None;
+        self.saw_volume(map);
+        let since = self.last_change;
+        let entry = self.volumes.get_mut(&volume)?;
+        let parent = entry.map.fork(map);
+        let info = parent.info();
+        entry.change(|info| info.map = map);
+        entry.core.inherits(map, since);
+        self.ancestry.forget_head(info.id);
+        self.ancestry.set_head(map, volume);
+        let parent = Parent::new(parent, 2, since);
+        self.ancestry.parents.insert(info.id, parent);
+        Some(info)
+    }
+
+    /// A volume gets the content of its snapshot; what it had is a parent without children.
+    pub(super) fn install_rollback(&mut self, record: &Record) {
+        let Record::Rollback {
+            snapshot,
+            snapshot_map,
+            volume,
+            map,
+            size_bytes,
+            trimming,
+            ..
+        } = record
+        else {
+            return;
+        };
+        let since = self.last_change;
+        self.saw_volume(*map);
+        let Some(parent) = self.succeed_head(*snapshot, *snapshot_map) else {
+            return;
+        };
+        let Some(entry) = self.volumes.get_mut(volume) else {
+            return;
+        };
+        let left = entry.map.succeed(parent.child(*map));
+        entry.change(|info| {
+            info.map = *map;
+            info.size_bytes = *size_bytes;
+            info.trimming.clone_from(trimming);
+        });
+        entry.core.inherits(*map, since);
+        let id = left.id();
+        self.ancestry.forget_head(id);
+        self.ancestry.set_head(*map, *volume);
+        self.ancestry
+            .parents
+            .insert(id, Parent::new(left, 0, since));
+    }
+
+    /// A map's grandparent becomes its parent.
+    pub(super) fn install_reparent(&mut self, info: &MapInfo) {
+        self.ancestry.settled = None;
+        let Some(map) = self.map_mut(info.id) else {
+            return;
+        };
+        let before = map.info().parent;
+        map.adopt(*info);
+        self.ancestry.lose_child(before);
+        if let Some(parent) = info
+            .parent
+            .and_then(|id| self.ancestry.parents.get_mut(&id))
+        {
+            parent.children += 1;
+            parent.merge.dropped_at = None;
+            parent.merge.dropped_upto = 0;
+        }
+    }
+
+    /// The first child of a map that has children itself or is a volume's.
+    pub(crate) fn child_of(&self, parent: MapId) -> Option<MapInfo> {
+        let heads = self.volumes.values().map(|entry| entry.map.info());
+        let parents = self.ancestry.parents.values();
+        let parents = parents.filter(|parent| parent.children > 0);
+        let mut all = heads.chain(parents.map(|parent| parent.map.info()));
+        all.find(|info| info.parent == Some(parent))
+    }
+
+    /// A volume has a name that its snapshots begin with.
+    pub(crate) fn name_snapshots(&mut self, volume: u32) {
+        let Some(name) = self
+            .volumes
+            .get(&volume)
+            .map(|entry| entry.info.name.clone())
+        else {
+            return;
+        };
+        let is_of = |entry: &&mut VolumeEntry| {
+            let of = entry.info.snapshot;
+            of.is_some_and(|of| of.volume == volume)
+        };
+        for entry in self.volumes.values_mut().filter(is_of) {
+            let full = format!("{name}@{}", snapshot_name(&entry.info));
+            entry.change(|info| info.name = full);
+        }
+    }
+
     /// A volume comes, with its map: so many sub-blocks of its own are mapped, all in the store only.
-    pub(crate) fn add_volume(&mut self, info: VolumeInfo, map: MapInfo, mapped: u64) {
+    pub(crate) fn add_volume(&mut self, mut info: VolumeInfo, map: MapInfo, mapped: u64) {
         self.saw_volume(info.id);
         self.saw_volume(info.map);
         self.ancestry.set_head(info.map, info.id);
+        let of = info.snapshot.and_then(|of| self.volumes.get(&of.volume));
+        if let Some(of) = of {
+            info.name = format!("{}@{}", of.info.name, snapshot_name(&info));
+        }
         let entry = VolumeEntry::stored(info, map, mapped);
         self.volumes.insert(entry.info.id, entry);
     }
@@ -257,8 +496,10 @@ impl State {
         for (id, info) in parents {
             self.saw_volume(id);
             let map = PageMap::stored(info, mapped(id));
-            self.ancestry.parents.insert(id, Parent::new(map, 0));
+            self.ancestry.parents.insert(id, Parent::new(map, 0, 0));
         }
+        let all: Vec<u32> = self.volumes.keys().copied().collect();
+        all.into_iter().for_each(|id| self.name_snapshots(id));
         for (id, parent) in rows
             .values()
             .filter_map(|info| Some((info.id, info.parent?)))
@@ -275,6 +516,7 @@ impl State {
 
     /// A map goes that nothing is mapped in.
     pub(super) fn install_map_gone(&mut self, id: MapId) {
+        self.ancestry.settled = None;
         if let Some(gone) = self.ancestry.parents.remove(&id) {
             gone.map.leaves(&mut self.resident);
             self.ancestry.lose_child(gone.map.info().parent);

@@ -553,7 +553,11 @@ impl PageMap {
         let last = self.order.range(..noted).rev().take(FORGET);
         for number in last.copied().collect::<Vec<_>>() {
             let (start, end) = (number * FOLDER * PAGE, self.noted_upto.saturating_mul(PAGE));
-            if is_locked(start, end) {
+            let noted = number * FOLDER..self.noted_upto;
+            let mut windows = self.windows.iter();
+            // Who holds a window may be about to map what is empty.
+            let is_held = windows.any(|(first, upto, _)| *first < noted.end && noted.start < *upto);
+            if is_held || is_locked(start, end) {
                 break;
             }
             self.noted_upto = number * FOLDER;

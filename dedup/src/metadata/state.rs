@@ -560,20 +560,27 @@ impl State {
                     self.unmap(*map, *at, Some(Mapping::HOLE));
                 }
             }
-            Record::Fork {
-                volume, map, clone, ..
-            } => {
-                self.install_fork(*volume, *map, clone);
+            Record::Fork(forks) => {
+                forks.iter().for_each(|fork| self.install_fork(fork));
                 self.volume_changed();
             }
+            Record::Rollback { .. } => {
+                self.install_rollback(record);
+                self.volume_changed();
+            }
+            Record::Reparent(info) => self.install_reparent(info),
             Record::MapGone { id } => self.install_map_gone(*id),
             Record::VolumeCreate(info) => {
                 self.add_volume(info.clone(), MapInfo::root(info.map), 0);
                 self.volume_changed();
             }
-            Record::VolumeResize { id, .. }
-            | Record::VolumeRename { id, .. }
-            | Record::Trimming { id, .. } => {
+            Record::VolumeRename { id, .. } => {
+                if let Some(entry) = self.volumes.get_mut(id) {
+                    entry.change(|info| change_row(info, record));
+                }
+                self.name_snapshots(*id);
+            }
+            Record::VolumeResize { id, .. } | Record::Trimming { id, .. } => {
                 if let Some(entry) = self.volumes.get_mut(id) {
                     entry.change(|info| change_row(info, record));
                 }

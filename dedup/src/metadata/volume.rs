@@ -19,6 +19,9 @@ use crate::sync::wait::lock;
 /// Volumes of a pool at most, those being deleted included (I6).
 pub const VOLUMES_MAX: usize = 1024;
 
+/// Snapshots of a pool at most, those being deleted included (I6). Their namespace identifiers follow those of volumes.
+pub const SNAPSHOTS_MAX: usize = 8192;
+
 /// No record has this number.
 const NO_PARENT: u64 = u64::MAX;
 
@@ -34,7 +37,6 @@ pub(crate) fn change_row(info: &mut VolumeInfo, record: &Record) {
             info.trimming.clone_from(trimming);
         }
         Record::VolumeRename { name, .. } => info.name.clone_from(name),
-        Record::Fork { map, .. } => info.map = *map,
         Record::Trimming { ranges, .. } => info.trimming.clone_from(ranges),
         Record::VolumeDelete { .. } => info.state = VolumeState::Deleting,
         _ => {}
@@ -62,6 +64,8 @@ pub(crate) struct VolumeCore {
     /// Held by a task that changes the list of what is being trimmed, or unmaps it.
     pub(crate) trim_lock: AsyncMutex<()>,
     lba_bytes: u32,
+    /// Hosts do not change it.
+    pub(crate) is_snapshot: bool,
     size_bytes: AtomicU64,
     is_active: AtomicBool,
     is_whole: Arc<AtomicBool>,
@@ -89,6 +93,7 @@ impl VolumeCore {
             trimming: AtomicU64::new(ranges::total(&info.trimming)),
             trimming_total: AtomicU64::new(ranges::total(&info.trimming)),
             lba_bytes: info.lba_bytes,
+            is_snapshot: info.snapshot.is_some(),
             size_bytes: AtomicU64::new(info.size_bytes),
             is_active: AtomicBool::new(info.state == VolumeState::Active),
             is_whole,

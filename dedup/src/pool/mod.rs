@@ -42,7 +42,7 @@ type Subscriber = Box<dyn Fn(&VolumeChange) + Send + Sync>;
 
 /// What the engine and its volumes share.
 ///
-/// Order of the locks, from the first to the last: `admin_lock`, a range lock, a volume's `trim_lock`,
+/// Order of the locks, from the first to the last: `merge_lock`, `admin_lock`, a range lock, a volume's `trim_lock`,
 /// `backpressure`, `flush_lock`, `checkpoint_lock`, `discard_lock`; then, never across an await, `state`, `journal`,
 /// `damage`, and last those of `alerts` and `alert_log`.
 pub(crate) struct Shared {
@@ -69,6 +69,8 @@ pub(crate) struct Shared {
     pub(crate) checkpoint_lock: Arc<AsyncMutex<()>>,
     pub(crate) discard_lock: AsyncMutex<()>,
     pub(crate) admin_lock: AsyncMutex<()>,
+    /// Held by a task that merges maps.
+    pub(crate) merge_lock: AsyncMutex<()>,
     pub(crate) subscribers: Mutex<Vec<Subscriber>>,
     pub(crate) damage: Mutex<Damage>,
     pub(crate) alerts: Alerts,

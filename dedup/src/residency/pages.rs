@@ -11,7 +11,7 @@
 
 use meta::{MapId, Mapping, MetaError, Pba};
 
-use crate::metadata::page_map::{View, page_end, page_start};
+use crate::metadata::page_map::{PAGE, View, page_end, page_start};
 use crate::metadata::volume::VolumeCore;
 use crate::pool::Shared;
 use crate::sync::wait::{lock, yield_once};
@@ -103,10 +103,25 @@ async fn load_pages(
     count_max: usize,
     view: View,
 ) -> Result<u64> {
-    let maps = match view {
-        View::Own => vec![map],
-        View::Visible => lock(&shared.state).line_of(map),
-    };
+    loop {
+        let maps = match view {
+            View::Own => vec![map],
+            View::Visible => lock(&shared.state).line_of(map),
+        };
+        if let Some(upto) = load_from(shared, maps, (start, end), count_max).await? {
+            return Ok(upto);
+        }
+    }
+}
+
+/// Brings in pages of the first of these maps, whose ancestors the others are; `None` if they are not any more.
+async fn load_from(
+    shared: &Shared,
+    maps: Vec<MapId>,
+    (start, end): (u64, u64),
+    count_max: usize,
+) -> Result<Option<u64>> {
+    let line = maps.clone();
     // What ancestors have in memory and the store does not have yet, stays until it is looked at.
     let _held: Vec<Window<'_>> = {
         let mut state = lock(&shared.state);
@@ -123,6 +138,7 @@ async fn load_pages(
         ancestors.filter_map(hold).collect()
     };
     let store = shared.store.clone();
+    let is_page = end - start == PAGE;
     let read = shared.block_on(move || {
         let mut end = end;
         let mut found = Vec::with_capacity(maps.len());
@@ -134,7 +150,11 @@ async fn load_pages(
                 // The last page may not be whole. It is not the first one: there are more rows.
                 end = page_start(*at);
             }
+            let is_there = !rows.is_empty();
             found.push((map, rows));
+            if is_there && is_page {
+                break; // what ancestors have of the page does not show
+            }
         }
         for (_, rows) in &mut found {
             rows.retain(|(at, _)| *at < end);
@@ -144,6 +164,10 @@ async fn load_pages(
     let read: std::result::Result<_, MetaError> = read.await;
     let (end, rows) = read?;
     let mut state = lock(&shared.state);
+    // Maps that were merged meanwhile may have lost rows that were not read yet.
+    if line.len() > 1 && state.line_of(line[0]) != line {
+        return Ok(None);
+    }
     let mut all = rows.iter().flat_map(|(_, rows)| rows);
     let is_nowhere = |mapping: &Mapping| !mapping.is_hole() && !state.space.contains(mapping.pba);
     if let Some((_, mapping)) = all.find(|(_, mapping)| is_nowhere(mapping)) {
@@ -151,7 +175,7 @@ async fn load_pages(
     }
     let upto = state.take_rows((start, end), &rows);
     state.evict_some();
-    Ok(upto)
+    Ok(Some(upto))
 }
 
 /// Brings in what is mapped from `start` on, up to some place before or at `end`; `None` if there is

@@ -480,7 +480,10 @@ impl Story {
 
     /// With everything deleted, nothing may be left.
     fn finish(&mut self, engine: Arc<Engine>) {
-        let names: Vec<String> = engine.volumes().into_iter().map(|info| info.name).collect();
+        let mut all = [engine.volumes(), engine.snapshots()].concat();
+        // A volume goes after its snapshots.
+        all.sort_by_key(|info| info.snapshot.is_none());
+        let names: Vec<String> = all.into_iter().map(|info| info.name).collect();
         let done: Rc<RefCell<bool>> = Rc::default();
         let (flag, emptied) = (done.clone(), engine.clone());
         let task = async move {
@@ -605,6 +608,8 @@ fn whatever_crashes_every_sub_block_is_old_or_new_and_every_count_is_exact() {
     assert!(tally.scrubs > 0, "no scrub came to its end");
     assert!(tally.copies > 0, "nothing was copied");
     assert!(tally.forks > 0, "no volume was cloned");
+    assert!(tally.snapshots > 0, "no snapshot was taken");
+    assert!(tally.rollbacks > 0, "no volume was rolled back");
     assert!(tally.exchanges > 0, "nothing was compared and written");
     // Not told where every story has contents that collide.
     if !has_weak_hash_only() {
@@ -626,7 +631,7 @@ fn the_same_seed_tells_the_same_story() {
     }
 }
 
-/// The first of 1,000 seeds whose story goes wrong when the engine is broken.
+/// The first of 4,000 seeds whose story goes wrong when the engine is broken.
 fn first_to_notice(broken: Broken) -> Option<u64> {
     let pool = buffers();
     crate::ablation::set(Some(broken));
@@ -634,7 +639,7 @@ fn first_to_notice(broken: Broken) -> Option<u64> {
         let story = std::panic::AssertUnwindSafe(|| Story::new(*seed, pool.clone()).tell());
         std::panic::catch_unwind(story).is_err()
     };
-    let first = (0..1000).find(goes_wrong);
+    let first = (0..4000).find(goes_wrong);
     crate::ablation::set(None);
     first
 }
@@ -677,6 +682,8 @@ fn every_rule_that_is_broken_on_purpose_is_found_out() {
         Broken::ForgetToCopy,
         Broken::UnmappedInherits,
         Broken::FreeParentInUse,
+        Broken::SnapshotOneByOne,
+        Broken::LiftThoughSeen,
         Broken::CopyUnflushed,
         Broken::FreePackInUse,
         Broken::ReturnDamaged,
@@ -684,6 +691,6 @@ fn every_rule_that_is_broken_on_purpose_is_found_out() {
     ] {
         let seed = first_to_notice(broken);
         eprintln!("{broken:?}: noticed by seed {seed:?}");
-        assert!(seed.is_some(), "{broken:?} was not noticed in 1,000 seeds");
+        assert!(seed.is_some(), "{broken:?} was not noticed in 4,000 seeds");
     }
 }

@@ -80,6 +80,17 @@ impl Cell {
         }
     }
 
+    /// As one that was changed when the other was: as much of it may not be compared.
+    pub(super) fn changed_as(mut self, other: &Self) -> Self {
+        let is_pending = !other.group.is_empty();
+        self.floor = other.floor;
+        self.changed = match is_pending {
+            true => NOW,
+            false => other.changed,
+        };
+        self
+    }
+
     pub(super) fn has_room(&self) -> bool {
         self.group.len() < GROUP_MAX && self.readers == 0
     }

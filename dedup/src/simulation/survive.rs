@@ -12,7 +12,12 @@ impl Actor {
         self.settle_volumes();
         self.settle_settings();
         let count = self.world.borrow().volumes.len();
-        assert_eq!(self.engine.volumes().len(), count, "a volume came or went");
+        let (volumes, snapshots) = (self.engine.volumes().len(), self.engine.snapshots().len());
+        assert_eq!(
+            volumes + snapshots,
+            count,
+            "a volume or a snapshot came or went"
+        );
         for at in 0..count {
             let (name, cells) = {
                 let world = self.world.borrow();
@@ -53,18 +58,33 @@ impl Actor {
 
     /// Finds out how far changes of volumes came that a crash interrupted.
     fn settle_volumes(&self) {
-        let infos = self.engine.volumes();
+        let infos = [self.engine.volumes(), self.engine.snapshots()].concat();
         let mut world = self.world.borrow_mut();
         let flushed = world.flushed;
+        world.identify_snapshots(&self.engine);
         let clones: Vec<_> = world.volumes.iter().map(|volume| volume.uuid).collect();
         for clone in clones {
             world.settle_clone(clone, Some(flushed));
+        }
+        let rolled: Vec<_> = world.volumes.iter().map(|it| (it.uuid, it.admin)).collect();
+        for (uuid, admin) in rolled {
+            let Admin::RollingBack(snapshot) = admin else {
+                continue;
+            };
+            let size = infos.iter().find(|info| info.uuid == uuid);
+            let size = size.map(|info| info.size_bytes as usize / BLOCK_BYTES);
+            let before = world.volume(uuid).map(|it| it.cells.len());
+            let after = world.volume(snapshot).map(|it| it.cells.len());
+            if size == after {
+                world.settle_rollback(uuid, (size == before).then_some(flushed));
+            }
         }
         let now = world.tick();
         world.volumes.retain_mut(|volume| {
             let info = infos.iter().find(|info| info.uuid == volume.uuid);
             volume.busy = 0;
             volume.forks = 0;
+            volume.moment = None;
             let Some(info) = info else {
                 let may_be_gone = matches!(volume.admin, Admin::Creating | Admin::Deleting);
                 assert!(may_be_gone, "volume {} is gone", volume.name);

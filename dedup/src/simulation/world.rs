@@ -35,6 +35,8 @@ pub(super) enum Admin {
     Creating,
     Resizing(usize),
     Deleting,
+    /// To the snapshot with this identity.
+    RollingBack(Uuid),
 }
 
 /// A volume in the model.
@@ -52,6 +54,10 @@ pub(super) struct VolumeModel {
     pub(super) forks: u32,
     /// What it is being cloned from, and since when.
     pub(super) origin: Option<(Uuid, u64)>,
+    /// The volume that it is a snapshot of.
+    pub(super) snapshot_of: Option<Uuid>,
+    /// The snapshots of one moment that it is one of, until that ends: all of them are there, or none.
+    pub(super) moment: Option<u64>,
 }
 
 /// What the engine must look like from outside.
@@ -93,6 +99,9 @@ pub(super) struct Tally {
     pub(super) copies: u64,
     /// Volumes that were cloned.
     pub(super) forks: u64,
+    /// Snapshots that were taken, and volumes that were rolled back to one.
+    pub(super) snapshots: u64,
+    pub(super) rollbacks: u64,
     /// Compare and Write commands that wrote.
     pub(super) exchanges: u64,
     /// Changes that found no space.
@@ -135,6 +144,8 @@ impl std::ops::AddAssign for Tally {
         self.changes += other.changes;
         self.copies += other.copies;
         self.forks += other.forks;
+        self.snapshots += other.snapshots;
+        self.rollbacks += other.rollbacks;
         self.exchanges += other.exchanges;
         self.full += other.full;
         self.failed += other.failed;
@@ -308,7 +319,9 @@ impl Actor {
             match rng.random_range(0..100) {
                 0..19 => self.write(&mut rng).await,
                 19..21 => self.fork(&mut rng).await,
-                21..24 => self.exchange(&mut rng).await,
+                21 | 22 if rng.random_range(0..3) > 0 => self.snapshot(&mut rng).await,
+                21 | 22 => self.roll_back(&mut rng).await,
+                23 => self.exchange(&mut rng).await,
                 24..28 => self.copy(&mut rng).await,
                 28..42 => self.burst(&mut rng).await,
                 42..58 => self.read(&mut rng).await,
@@ -318,6 +331,7 @@ impl Actor {
                 83..87 => self.compare(&mut rng).await,
                 87..89 => self.background(&mut rng).await,
                 99 => self.change_settings(&mut rng).await,
+                89 if rng.random() => self.drop_snapshot(&mut rng).await,
                 89 => self.scrub().await,
                 90..93 => self.resize(&mut rng).await,
                 93..95 => self.delete(&mut rng).await,
@@ -327,11 +341,24 @@ impl Actor {
     }
 
     pub(super) fn choose(&self, rng: &mut ChaCha8Rng) -> Option<Target> {
+        self.choose_of(rng, |volume| volume.snapshot_of.is_none())
+    }
+
+    /// What to read: snapshots, too.
+    fn choose_read(&self, rng: &mut ChaCha8Rng) -> Option<Target> {
+        self.choose_of(rng, |_| true)
+    }
+
+    fn choose_of(
+        &self,
+        rng: &mut ChaCha8Rng,
+        is_wanted: impl Fn(&VolumeModel) -> bool,
+    ) -> Option<Target> {
         let world = self.world.borrow();
         let usable: Vec<_> = world
             .volumes
             .iter()
-            .filter(|volume| volume.admin == Admin::Idle)
+            .filter(|volume| volume.admin == Admin::Idle && is_wanted(volume))
             .collect();
         let volume = usable.get(rng.random_range(0..usable.len().max(1)))?;
         let lbas = volume.cells.len() * BLOCK_BYTES / volume.lba;
@@ -492,7 +519,7 @@ impl Actor {
     }
 
     async fn read(&self, rng: &mut ChaCha8Rng) {
-        let Some(target) = self.choose(rng) else {
+        let Some(target) = self.choose_read(rng) else {
             return;
         };
         let Some(mut buf) = self.pool.try_alloc(target.len) else {
@@ -562,7 +589,7 @@ impl Actor {
     }
 
     async fn compare(&self, rng: &mut ChaCha8Rng) {
-        let Some(target) = self.choose(rng) else {
+        let Some(target) = self.choose_read(rng) else {
             return;
         };
         let Some(mut buf) = self.pool.try_alloc(target.len) else {
@@ -676,7 +703,8 @@ impl Actor {
         let verify = policies[rng.random_range(0..policies.len())];
         let name = {
             let mut world = self.world.borrow_mut();
-            if world.volumes.len() >= VOLUMES_MAX {
+            let volumes = world.volumes.iter();
+            if volumes.filter(|it| it.snapshot_of.is_none()).count() >= VOLUMES_MAX {
                 return;
             }
             let now = world.tick();
@@ -691,6 +719,8 @@ impl Actor {
                 busy: 0,
                 forks: 0,
                 origin: None,
+                snapshot_of: None,
+                moment: None,
             });
             name
         };
@@ -723,7 +753,8 @@ impl Actor {
             let mut idle = world
                 .volumes
                 .iter_mut()
-                .filter(|volume| volume.admin == Admin::Idle && volume.busy == 0);
+                .filter(|volume| volume.admin == Admin::Idle && volume.busy == 0)
+                .filter(|volume| volume.snapshot_of.is_none());
             idle.next().map(|volume| {
                 volume.admin = Admin::Resizing(cells);
                 (volume.uuid, volume.name.clone())
@@ -743,29 +774,6 @@ impl Actor {
         {
             volume.set_cells(cells, now);
             volume.admin = Admin::Idle;
-        }
-    }
-
-    async fn delete(&self, rng: &mut ChaCha8Rng) {
-        let chosen = {
-            let mut world = self.world.borrow_mut();
-            let count = world.volumes.len();
-            let at = rng.random_range(0..count.max(1));
-            let volume = world
-                .volumes
-                .get_mut(at)
-                .filter(|volume| volume.admin == Admin::Idle && volume.forks == 0);
-            volume.map(|volume| {
-                volume.admin = Admin::Deleting;
-                (volume.uuid, volume.name.clone())
-            })
-        };
-        let Some((uuid, name)) = chosen else { return };
-        let result = self.engine.delete_volume(&name).await;
-        let mut world = self.world.borrow_mut();
-        world.judge(uuid, "delete", &result);
-        if result.is_ok() {
-            world.volumes.retain(|volume| volume.uuid != uuid);
         }
     }
 }

@@ -173,6 +173,17 @@ impl RangeLock {
         [enter(&mut inner, first), enter(&mut other, second)]
     }
 
+    /// As [`both`](Self::both), of the whole of any number of locks, each named once, exclusively.
+    pub(crate) fn all(locks: &[&Arc<Self>]) -> Vec<Acquire> {
+        let mut order: Vec<usize> = (0..locks.len()).collect();
+        order.sort_unstable_by_key(|at| Arc::as_ptr(locks[*at]));
+        let mut inner: Vec<_> = order.iter().map(|at| lock(&locks[*at].inner)).collect();
+        let places = inner.iter_mut().zip(&order);
+        places
+            .map(|(inner, at)| locks[*at].enter(inner, 0, u64::MAX, true))
+            .collect()
+    }
+
     fn enter(
         self: &Arc<Self>,
         inner: &mut Inner,

@@ -6,14 +6,14 @@
 
 use std::sync::Arc;
 
-use meta::{Compression, MAP_DEPTH_MAX, Record, VerifyPolicy, VolumeInfo, VolumeState};
+use meta::{Compression, Record, VerifyPolicy, VolumeInfo, VolumeState};
 use uuid::Uuid;
 
 use crate::io::trim::list_with;
 use crate::log::append::commit;
 use crate::log::flush::flush;
 use crate::metadata::state::State;
-use crate::metadata::volume::VOLUMES_MAX;
+use crate::metadata::volume::{VOLUMES_MAX, VolumeEntry};
 use crate::pool::Shared;
 use crate::pool::volume_change::{VolumeChange, VolumeChangeKind};
 use crate::sync::wait::lock;
@@ -84,7 +84,7 @@ impl VolumeSpec {
     }
 
     /// That of another volume of the same kind.
-    fn like(info: &VolumeInfo, name: String, uuid: Option<Uuid>) -> Self {
+    pub(super) fn like(info: &VolumeInfo, name: String, uuid: Option<Uuid>) -> Self {
         Self {
             name,
             size_bytes: info.size_bytes,
@@ -131,7 +131,7 @@ pub(crate) async fn resize(
     let (info, core) = {
         let state = lock(&shared.state);
         state.check_writable()?;
-        let entry = find(&state, name)?;
+        let entry = find_volume(&state, name)?;
         (VolumeInfo::clone(&entry.info), entry.core.clone())
     };
     let grain = SUB_BLOCK_BYTES as u64;
@@ -163,7 +163,7 @@ pub(crate) async fn rename(shared: &Arc<Shared>, name: &str, new: &str) -> Resul
     let info = {
         let state = lock(&shared.state);
         state.check_writable()?;
-        let info = VolumeInfo::clone(&find(&state, name)?.info);
+        let info = VolumeInfo::clone(&find_volume(&state, name)?.info);
         if name != new && find(&state, new).is_ok() {
             return Err(EngineError::invalid(format!(
                 "volume `{name}` cannot be called `{new}`: another volume has that name"
@@ -185,70 +185,19 @@ pub(crate) async fn rename(shared: &Arc<Shared>, name: &str, new: &str) -> Resul
     Ok(info)
 }
 
-/// Makes a new volume with the content that a volume has now: its map becomes the parent of two new ones, whatever its
-/// size. Hosts' commands wait for one record. Durable when it returns.
-///
-/// # Errors
-/// `NotFound`, or `Invalid` if the new name is taken or the volume has too many ancestors.
-pub(crate) async fn fork(
-    shared: &Arc<Shared>,
-    name: &str,
-    clone: String,
-    uuid: Option<Uuid>,
-) -> Result<VolumeInfo> {
-    let _lock = shared.admin_lock.lock().await;
-    let (core, planned, map) = {
-        let state = lock(&shared.state);
-        state.check_writable()?;
-        let entry = find(&state, name)?;
-        if entry.map.info().depth >= MAP_DEPTH_MAX {
-            return Err(EngineError::invalid(format!(
-                "volume `{name}` comes from {MAP_DEPTH_MAX} clones of clones, which is the bound: copy it to a new volume, and clone that"
-            )));
-        }
-        let planned = plan(&state, VolumeSpec::like(&entry.info, clone, uuid))?;
-        let map = planned.id.checked_add(1);
-        let map = map.ok_or_else(|| EngineError::invalid("all volume numbers are used up"))?;
-        (entry.core.clone(), planned, map)
-    };
-    let clone = {
-        // The content of one moment: commands on any part end first.
-        let guard = core.range_lock.exclusive(0, u64::MAX).await;
-        let _lock = core.trim_lock.lock().await;
-        let (parent, trimming) = {
-            let state = lock(&shared.state);
-            let entry = find(&state, name)?;
-            (entry.map.info(), entry.info.trimming.clone())
-        };
-        let clone = VolumeInfo {
-            trimming,
-            ..planned
-        };
-        let record = Record::Fork {
-            parent,
-            volume: core.id,
-            map,
-            clone: clone.clone(),
-        };
-        commit(shared, record, Some(guard), None).await?;
-        clone
-    };
-    flush(shared).await?;
-    notify(shared, VolumeChangeKind::Created, clone.clone());
-    Ok(clone)
-}
-
-/// Deletes a volume: gone for hosts at once and for good. Its blocks are freed by background
+/// Deletes a volume or a snapshot: gone for hosts at once and for good. Its blocks are freed by background
 /// maintenance.
 ///
 /// # Errors
-/// `NotFound` if there is none of that name.
+/// `NotFound` if there is none of that name, `Invalid` for a volume that has snapshots.
 pub(crate) async fn delete(shared: &Arc<Shared>, name: &str) -> Result<()> {
     let _lock = shared.admin_lock.lock().await;
     let info = {
         let state = lock(&shared.state);
         state.check_writable()?;
-        VolumeInfo::clone(&find(&state, name)?.info)
+        let info = &find(&state, name)?.info;
+        check_has_no_snapshots(&state, info)?;
+        VolumeInfo::clone(info)
     };
     commit(shared, Record::VolumeDelete { id: info.id }, None, None).await?;
     flush(shared).await?;
@@ -263,8 +212,13 @@ pub(crate) async fn delete(shared: &Arc<Shared>, name: &str) -> Result<()> {
     Ok(())
 }
 
-fn notify(shared: &Shared, kind: VolumeChangeKind, info: VolumeInfo) {
+pub(super) fn notify(shared: &Shared, kind: VolumeChangeKind, info: VolumeInfo) {
     let what = match kind {
+        VolumeChangeKind::Created if info.snapshot.is_some() => "a snapshot was taken",
+        VolumeChangeKind::Deleted if info.snapshot.is_some() => {
+            "a snapshot was deleted: its blocks are freed in the background"
+        }
+        VolumeChangeKind::RolledBack => "a volume was rolled back to a snapshot",
         VolumeChangeKind::Created => "a volume was created",
         VolumeChangeKind::Resized => "a volume was resized",
         VolumeChangeKind::Renamed => "a volume was renamed",
@@ -277,12 +231,45 @@ fn notify(shared: &Shared, kind: VolumeChangeKind, info: VolumeInfo) {
     }
 }
 
-fn find<'a>(state: &'a State, name: &str) -> Result<&'a crate::metadata::volume::VolumeEntry> {
+/// The volume, or the snapshot, of that name.
+pub(super) fn find<'a>(state: &'a State, name: &str) -> Result<&'a VolumeEntry> {
+    let what = match name.contains('@') {
+        true => "snapshot",
+        false => "volume",
+    };
     state
         .volumes
         .values()
         .find(|entry| entry.is_active() && entry.info.name == name)
-        .ok_or_else(|| EngineError::not_found(format!("there is no volume `{name}`")))
+        .ok_or_else(|| EngineError::not_found(format!("there is no {what} `{name}`")))
+}
+
+/// The volume of that name, which is no snapshot.
+pub(super) fn find_volume<'a>(state: &'a State, name: &str) -> Result<&'a VolumeEntry> {
+    let entry = find(state, name)?;
+    match entry.info.snapshot {
+        None => Ok(entry),
+        Some(_) => Err(EngineError::invalid(format!(
+            "`{name}` is a snapshot, which stays as it is; `onefold volume clone {name} NEW` makes a volume of it"
+        ))),
+    }
+}
+
+fn check_has_no_snapshots(state: &State, info: &VolumeInfo) -> Result<()> {
+    let is_of = |entry: &&VolumeEntry| {
+        let of = entry.info.snapshot;
+        entry.is_active() && of.is_some_and(|of| of.volume == info.id)
+    };
+    let mut snapshots = state.volumes.values().filter(is_of);
+    let Some(first) = snapshots.next() else {
+        return Ok(());
+    };
+    Err(EngineError::invalid(format!(
+        "volume `{}` has {} snapshots, `{first}` among them: delete them first (`onefold snapshot delete {first}`)",
+        info.name,
+        1 + snapshots.count(),
+        first = first.info.name
+    )))
 }
 
 fn check_size(name: &str, size_bytes: u64) -> Result<()> {
@@ -298,7 +285,7 @@ fn check_size(name: &str, size_bytes: u64) -> Result<()> {
     Ok(())
 }
 
-fn check_name(name: &str, of: &str) -> Result<()> {
+pub(super) fn check_name(name: &str, of: &str) -> Result<()> {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     if name.is_empty() || name.len() > 64 || !name.bytes().all(is_allowed) {
         return Err(EngineError::invalid(format!(
@@ -310,11 +297,13 @@ fn check_name(name: &str, of: &str) -> Result<()> {
 }
 
 /// The row of a new volume.
-fn plan(state: &State, spec: VolumeSpec) -> Result<VolumeInfo> {
+pub(super) fn plan(state: &State, spec: VolumeSpec) -> Result<VolumeInfo> {
     spec.check()?;
     let name = spec.name;
     let invalid = |what: String| Err(EngineError::invalid(format!("volume `{name}`: {what}")));
-    if state.volumes.len() >= VOLUMES_MAX {
+    let volumes = state.volumes.values();
+    let volumes = volumes.filter(|entry| entry.info.snapshot.is_none());
+    if volumes.count() >= VOLUMES_MAX {
         return invalid(format!(
             "the pool has {VOLUMES_MAX} volumes already; delete one first"
         ));
@@ -375,6 +364,7 @@ fn plan(state: &State, spec: VolumeSpec) -> Result<VolumeInfo> {
         domain: spec.domain,
         trimming: Vec::new(),
         compression: spec.compression,
+        snapshot: None,
         name,
     })
 }

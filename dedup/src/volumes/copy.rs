@@ -26,6 +26,7 @@ impl Volume {
         len: u64,
         buffers: &BufferPool,
     ) -> Result<()> {
+        self.check_writable()?;
         self.check(offset, len, u64::MAX)?;
         source.check(source_offset, len, u64::MAX)?;
         if !Arc::ptr_eq(&self.shared, &source.shared) {

@@ -3,6 +3,7 @@
 pub(crate) mod admin;
 mod copy;
 mod extents;
+pub(crate) mod fork;
 mod unreadable;
 
 use std::sync::Arc;
@@ -86,7 +87,10 @@ impl Volume {
     /// survives a crash of the process; with `fua`, or after the next flush, also a power loss. The
     /// buffer comes back unchanged.
     pub async fn write(&self, offset: u64, buf: Buffer, fua: bool) -> (Result<()>, Buffer) {
-        let span = match self.check(offset, buf.len() as u64, MAX_COMMAND_BYTES as u64) {
+        let checked = self.check_writable();
+        let checked =
+            checked.and_then(|()| self.check(offset, buf.len() as u64, MAX_COMMAND_BYTES as u64));
+        let span = match checked {
             Ok(span) => span,
             Err(error) => return (Err(error), buf),
         };
@@ -109,6 +113,7 @@ impl Volume {
     /// Makes `len` bytes at `offset` (multiples of the LBA size) read as zeros, to the byte. Any length
     /// inside the volume is allowed.
     pub async fn write_zeroes(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
+        self.check_writable()?;
         let span = self.check(offset, len, u64::MAX)?;
         if len == 0 {
             return Ok(());
@@ -121,6 +126,7 @@ impl Volume {
     /// keep their content. Any length inside the volume is allowed; space of a long one becomes free in
     /// the background.
     pub async fn trim(&self, offset: u64, len: u64) -> Result<()> {
+        self.check_writable()?;
         let (first, end) = self.check(offset, len, u64::MAX)?.whole();
         unmap(&self.shared, &self.core, first, end).await.map(drop)
     }
@@ -133,6 +139,21 @@ impl Volume {
         let flushed = flush(&self.shared).await;
         stages::ended(Stage::Journal);
         flushed
+    }
+
+    /// Whether hosts may change it: a snapshot stays as it is.
+    pub fn is_writable(&self) -> bool {
+        !self.core.is_snapshot
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        match self.is_writable() {
+            true => Ok(()),
+            false => Err(EngineError::invalid(format!(
+                "snapshot `{name}` cannot be written; write to a clone of it (`onefold volume clone {name} NEW`)",
+                name = self.core.name()
+            ))),
+        }
     }
 
     /// Whether the stored bytes at `offset` equal the buffer's (both multiples of the LBA size).
@@ -163,6 +184,7 @@ impl Volume {
         new: &[u8],
         fua: bool,
     ) -> Result<bool> {
+        self.check_writable()?;
         let span = self.check(offset, expected.len() as u64, MAX_COMMAND_BYTES as u64)?;
         if expected.len() != new.len() {
             return Err(EngineError::invalid(

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 
 use meta::{
-    BlockRow, Checkpoint, Compression, Fingerprint, LoadVisitor, MAP_DEPTH_MAX, MapEntry, MapInfo,
-    Mapping, MetaError, NewBlock, Pba, Record, SettingChanges, Store, VerifyPolicy, VolumeInfo,
-    VolumeState,
+    BlockRow, Checkpoint, Compression, Fingerprint, Fork, LoadVisitor, MAP_DEPTH_MAX, MapEntry,
+    MapInfo, Mapping, MetaError, NewBlock, Pba, Record, SettingChanges, SnapshotOf, Store,
+    VerifyPolicy, VolumeInfo, VolumeState,
 };
 use proptest::prelude::*;
 use rand::{Rng, RngCore};
@@ -83,7 +83,7 @@ pub(crate) fn volume_info() -> impl Strategy<Value = VolumeInfo> {
         ]),
         "[a-zé0-9-]{0,60}",
         prop::sample::select(&[Compression::Off, Compression::Lz4, Compression::Zstd]),
-        ranges(),
+        (ranges(), prop::option::of(any::<(u32, u64)>())),
     )
         .prop_map(
             |(
@@ -97,9 +97,11 @@ pub(crate) fn volume_info() -> impl Strategy<Value = VolumeInfo> {
                 verify,
                 domain,
                 compression,
-                trimming,
+                (trimming, snapshot),
             )| {
+                let snapshot = snapshot.map(|(volume, created)| SnapshotOf { volume, created });
                 VolumeInfo {
+                    snapshot,
                     dedup,
                     verify,
                     domain,
@@ -155,14 +157,17 @@ pub(crate) fn record() -> impl Strategy<Value = Record> {
         (
             any::<u32>(),
             0..u64::MAX - 100,
-            prop::collection::vec(prop::option::of(new_block()), 0..20)
+            prop::collection::vec(
+                (prop::option::of(pba()), prop::option::of(new_block())),
+                0..20
+            )
         )
-            .prop_map(|(map, start, new)| {
-                let entry = |new| MapEntry { old: None, new };
+            .prop_map(|(map, start, entries)| {
+                let entry = |(old, new)| MapEntry { old, new };
                 Record::Own {
                     map,
                     start,
-                    entries: new.into_iter().map(entry).collect(),
+                    entries: entries.into_iter().map(entry).collect(),
                 }
             }),
         (
@@ -171,13 +176,30 @@ pub(crate) fn record() -> impl Strategy<Value = Record> {
         )
             .prop_map(|(map, entries)| Record::Hide { map, entries }),
         (map_info(), any::<u32>(), any::<u32>(), volume_info()).prop_map(
-            |(parent, volume, map, clone)| Record::Fork {
-                parent,
-                volume,
-                map,
-                clone,
+            |(parent, volume, map, clone)| {
+                let fork = Fork {
+                    parent,
+                    volume,
+                    map,
+                    clone,
+                };
+                Record::Fork(vec![fork; map as usize % 3])
             }
         ),
+        (map_info(), any::<[u32; 4]>(), any::<u64>(), ranges()).prop_map(
+            |(parent, [snapshot, snapshot_map, volume, map], size_bytes, trimming)| {
+                Record::Rollback {
+                    parent,
+                    snapshot,
+                    snapshot_map,
+                    volume,
+                    map,
+                    size_bytes,
+                    trimming,
+                }
+            }
+        ),
+        map_info().prop_map(Record::Reparent),
         any::<u32>().prop_map(|id| Record::MapGone { id }),
         volume_info().prop_map(Record::VolumeCreate),
         (any::<u32>(), any::<u64>(), ranges()).prop_map(|(id, size_bytes, trimming)| {
@@ -326,6 +348,7 @@ impl NaivePool {
             lba_bytes: 4096,
             state: VolumeState::Active,
             trimming: Vec::new(),
+            snapshot: None,
         };
         self.rows.volumes.insert(id, info.clone());
         Record::VolumeCreate(info)

@@ -81,7 +81,8 @@ pub(crate) fn load(engine: &Engine, default: SubsystemConfig) -> Result<Catalog,
         let nqn = subsystem.nqn.clone();
         catalog.subsystems.insert(nqn, Arc::new(subsystem));
     }
-    let volumes: HashSet<Uuid> = engine.volumes().iter().map(|info| info.uuid).collect();
+    let volumes = [engine.volumes(), engine.snapshots()].concat();
+    let volumes: HashSet<Uuid> = volumes.iter().map(|info| info.uuid).collect();
     for (key, namespace) in read::<NamespaceConfig>(engine, NAMESPACE)? {
         let (nqn, nsid) = key.rsplit_once('/').unwrap_or((&key, ""));
         let strange = || unreadable(&format!("{NAMESPACE}{key}"), &"its key names no namespace");

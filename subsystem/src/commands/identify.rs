@@ -438,6 +438,7 @@ mod tests {
 
     fn info(lba_bytes: u32) -> VolumeInfo {
         VolumeInfo {
+            snapshot: None,
             id: 1,
             map: 1,
             name: "vol0".into(),

@@ -88,7 +88,8 @@ impl Registry {
     /// # Errors
     /// The pool takes no changes.
     pub(crate) async fn forget_deleted(&self, engine: &Engine) -> Result<(), EngineError> {
-        let present: Vec<Uuid> = engine.volumes().iter().map(|info| info.uuid).collect();
+        let present = [engine.volumes(), engine.snapshots()].concat();
+        let present: Vec<Uuid> = present.iter().map(|info| info.uuid).collect();
         let gone: Vec<_> = {
             let mut volumes = lock(&self.volumes);
             volumes

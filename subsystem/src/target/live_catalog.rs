@@ -46,9 +46,12 @@ impl LiveCatalog {
         let volumes = engine.volumes();
         let mut catalog = catalog.clone();
         adopt(&mut catalog, &volumes, true);
+        // Snapshots are shown only where they were attached.
+        let snapshots = engine.snapshots();
         let volumes = volumes
             .iter()
             .filter(|info| !imports::is_incomplete(engine, info.uuid))
+            .chain(&snapshots)
             .filter_map(|info| Some((info.uuid, engine.volume_by_nsid(info.nsid)?)))
             .collect();
         let discovery_generation = match before {

@@ -97,7 +97,52 @@ impl Target {
         Ok(nsid)
     }
 
-    /// Deletes a volume, and every namespace that shows it.
+    /// Makes new volumes with the content of a volume, or of a snapshot, one after the other.
+    ///
+    /// # Errors
+    /// What is wrong with the first name that cannot be; the volumes before it are there.
+    pub async fn clone_volume(
+        &self,
+        name: &str,
+        clones: &[String],
+        place: &Place,
+    ) -> Result<(), Failure> {
+        if self.engine.volume(name).is_none() {
+            return Err(no_volume(name));
+        }
+        for clone in clones {
+            let uuid = Uuid::new_v4();
+            self.change(|catalog| {
+                let namespace = NamespaceConfig::new(uuid);
+                match place {
+                    Place::Nowhere => {
+                        catalog.unattached.insert(uuid);
+                        Ok(())
+                    }
+                    Place::Default => {
+                        let nqn = self.nvm.nqn.clone();
+                        catalog.attach(&nqn, None, namespace).map(drop)
+                    }
+                    Place::In { nqn, hosts, shared } => {
+                        let namespace = NamespaceConfig {
+                            hosts: hosts.clone(),
+                            shared: *shared,
+                            ..namespace
+                        };
+                        catalog.attach(nqn, None, namespace).map(drop)
+                    }
+                }
+            })
+            .await?;
+            if let Err(error) = self.engine.clone_volume(name, clone, Some(uuid)).await {
+                self.forget(uuid).await;
+                return Err(error.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes a volume or a snapshot, and every namespace that shows it.
     ///
     /// # Errors
     /// There is none of that name, or the pool takes no changes.

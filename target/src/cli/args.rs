@@ -20,6 +20,7 @@ use super::perf::PerfArgs;
 use super::pool::PoolCommand;
 use super::reservation::ReservationCommand;
 use super::scrub::ScrubCommand;
+use super::snapshot::SnapshotCommand;
 use super::status::StatusArgs;
 use super::subsystem::{NamespaceCommand, ReferralCommand, SubsystemCommand};
 use super::task::TaskCommand;
@@ -62,6 +63,9 @@ pub enum Command {
     /// List and add drives of a running daemon
     #[command(subcommand)]
     Drive(DriveCommand),
+    /// Take, list and delete snapshots of a running daemon's volumes, and roll back to them
+    #[command(subcommand)]
+    Snapshot(SnapshotCommand),
     /// Create, list, show, change and delete subsystems of a running daemon, and say who may use them
     #[command(subcommand)]
     Subsystem(SubsystemCommand),

@@ -30,6 +30,7 @@ mod repair;
 mod reservation;
 mod run;
 mod scrub;
+mod snapshot;
 pub mod status;
 pub mod subsystem;
 mod table;
@@ -168,6 +169,7 @@ fn run_command(command: Command) -> Outcome {
         Command::Trace(args) => trace::run(&args),
         Command::Pool(command) => pool::run(command),
         Command::Scrub(command) => scrub::run(command),
+        Command::Snapshot(command) => snapshot::run(command),
         Command::Task(command) => task::run(command),
         Command::Discover(args) => discover::run(&args),
         Command::Perf(args) => perf::run(args),

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use api::client::Client;
+use api::snapshots::CloneVolume;
 use api::volumes::{CreateVolume, RenameVolume, ResizeVolume, VolumeView};
 use clap::Subcommand;
 use meta::{Compression, VerifyPolicy};
@@ -119,6 +120,29 @@ pub enum VolumeCommand {
     Import(super::import::ImportArgs),
     /// Write a volume's content to an image of a disk
     Export(super::export::ExportArgs),
+    /// Make new volumes with the content of a volume, or of a snapshot, at once whatever the size
+    #[command(
+        after_help = "Examples:\n  onefold volume clone golden@v1 vm-01\n  onefold volume clone golden vm-{02..99}\n\n\
+                      A clone shares what it has with its origin, and each changes what is its own. It stays when the \
+                      origin, or the snapshot, is deleted."
+    )]
+    Clone {
+        /// The volume, or a snapshot of it
+        #[arg(value_name = "VOLUME[@NAME]")]
+        source: String,
+        /// The new volumes: up to 64 of a-z A-Z 0-9 . _ - each
+        #[arg(value_name = "NEW", required = true)]
+        names: Vec<String>,
+        /// The subsystem that shows them to hosts, or none [default: the default one]
+        #[arg(long, value_name = "NQN|none")]
+        subsystem: Option<String>,
+        /// The daemon's pool.
+        #[command(flatten)]
+        pool: PoolArg,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Delete a volume and its data, for good
     #[command(
         after_help = "Example:\n  onefold volume delete old --yes\n\nIt asks first. Where there is no terminal to ask on it takes --yes."
@@ -223,6 +247,24 @@ pub(super) fn run(command: VolumeCommand) -> Outcome {
         }
         VolumeCommand::Import(args) => super::import::run(&args),
         VolumeCommand::Export(args) => super::export::run(&args),
+        VolumeCommand::Clone {
+            source,
+            names,
+            subsystem,
+            pool,
+            json,
+        } => {
+            let request = CloneVolume { names, subsystem };
+            let views = converse(Client::new(&pool.pool).clone_volume(&source, &request))?;
+            if json {
+                print_json(&views)?;
+            } else {
+                for view in &views {
+                    show_volume("created", view, false)?;
+                }
+            }
+            Ok(ExitCode::SUCCESS)
+        }
         VolumeCommand::Delete {
             name,
             yes,

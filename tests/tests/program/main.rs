@@ -15,6 +15,7 @@ mod operate;
 mod pools;
 mod service;
 mod signals;
+mod snapshots;
 mod tasks;
 mod telemetry;
 mod used_drives;

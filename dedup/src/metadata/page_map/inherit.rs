@@ -36,6 +36,19 @@ impl PageMap {
         self.info.parent.is_some()
     }
 
+    /// Has another parent from now on, through which the same shows.
+    pub(crate) fn adopt(&mut self, info: MapInfo) {
+        self.info = info;
+    }
+
+    /// The first page of the map's own in `start..end` that is in memory, with its mappings and holes.
+    pub(crate) fn first_own(&self, start: u64, end: u64) -> Option<(u64, Vec<Option<Mapping>>)> {
+        let mut pages = self.pages_in(start / PAGE, end.div_ceil(PAGE));
+        let (number, page) = pages.find(|(_, page)| !page.is_inherited && page.present > 0)?;
+        let entries = (0..PAGE as usize).map(|entry| page.get(entry));
+        Some((number * PAGE, entries.collect()))
+    }
+
     /// Its row went, and nothing is mapped in it any more: holes do not count.
     pub(crate) fn orphan(&mut self) {
         self.info = MapInfo::root(self.info.id);
@@ -43,9 +56,14 @@ impl PageMap {
 
     /// Becomes a new map that inherits all from this one, which is returned.
     pub(crate) fn fork(&mut self, id: MapId) -> Self {
+        self.succeed(self.info.child(id))
+    }
+
+    /// Becomes a new map, which has a parent and nothing of its own; returns this one.
+    pub(crate) fn succeed(&mut self, by: MapInfo) -> Self {
         let child = Self {
             is_whole: self.is_whole.clone(),
-            ..Self::stored(self.info.child(id), 0)
+            ..Self::stored(by, 0)
         };
         child.say_if_whole();
         let mut parent = std::mem::replace(self, child);

@@ -282,6 +282,7 @@ fn recovered(survey: &Survey, map: MapId, end: u64) -> Result<VolumeInfo> {
         domain: String::new(),
         trimming: Vec::new(),
         compression: Compression::Off,
+        snapshot: None,
     })
 }
 

@@ -1,0 +1,111 @@
+//! Snapshots and clones of a full volume: how long they take, and what they cost its reads and writes.
+//!
+//! The data lie on a drive that keeps 16 bytes of each block, so that a volume is as large as its map may be.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dedup::Engine;
+use drives::BLOCK_BYTES;
+
+use super::content::{Mix, template};
+use super::load::{Act, Load, Places, Run, Until};
+use super::pool::{Cores, KNOWN_BLOCKS, Pool, WORK_VOLUME};
+use super::report::{Goal, Row, Unit};
+use super::stamp::StampDrive;
+use super::{EngineBenchError, LARGE, SMALL};
+
+/// Snapshots one of the other.
+const DEEP: u32 = 1000;
+
+/// Fills a volume of so many blocks in order, and measures each workload for some time.
+pub(super) async fn run(
+    cores: &Cores,
+    folder: &Path,
+    blocks: u64,
+    time: Duration,
+    progress: &dyn Fn(&str),
+) -> Result<Vec<Row>, EngineBenchError> {
+    progress("filling a volume for snapshots");
+    let volume_bytes = blocks * BLOCK_BYTES as u64;
+    // As much again for what is written after snapshots.
+    let drive_blocks = 2 * blocks + blocks / 16 + 2 * KNOWN_BLOCKS;
+    let drive = Arc::new(StampDrive::new(drive_blocks, template()));
+    let pool = Pool::create(&folder.join("snapshots"), drive, volume_bytes).await?;
+    let fill = Load {
+        until: Until::Commands(volume_bytes / LARGE as u64),
+        ..pool.load(Act::Write(Mix::Unique), Places::InOrder, LARGE, 8)
+    };
+    cores.run(fill).await?;
+    pool.engine.checkpoint().await?;
+    let bench = Snapshots {
+        cores,
+        pool: &pool,
+        time,
+    };
+    let mut rows = Vec::new();
+    progress("reads and writes without a snapshot");
+    let read = bench.go(Act::Read).await?;
+    let write = bench.go(Act::Write(Mix::Unique)).await?;
+
+    progress("a snapshot, and writes after it");
+    let took = bench.take("first").await?;
+    rows.push(took_row("snapshot-take", took));
+    let run = bench.go(Act::Write(Mix::Unique)).await?;
+    rows.push(beside("snapshot-first-overwrite", &run, &write, 0.8));
+    let began = Instant::now();
+    pool.engine.clone_volume(WORK_VOLUME, "clone", None).await?;
+    rows.push(took_row("snapshot-clone", began.elapsed()));
+
+    progress("a thousand snapshots, one of the other");
+    for at in 0..DEEP {
+        bench.take(&format!("deep-{at}")).await?;
+        let one = Load {
+            until: Until::Commands(1),
+            ..pool.load(Act::Write(Mix::Unique), Places::Random, SMALL, 1)
+        };
+        cores.run(one).await?;
+    }
+    let run = bench.go(Act::Read).await?;
+    rows.push(beside("snapshot-deep-read-4k", &run, &read, 0.95));
+    pool.discard().await;
+    Ok(rows)
+}
+
+struct Snapshots<'a> {
+    cores: &'a Cores,
+    pool: &'a Pool,
+    time: Duration,
+}
+
+impl Snapshots<'_> {
+    /// Takes one; how long that takes.
+    async fn take(&self, name: &str) -> Result<Duration, EngineBenchError> {
+        let engine: &Engine = &self.pool.engine;
+        let name = format!("{WORK_VOLUME}@{name}");
+        let began = Instant::now();
+        engine.create_snapshots(&[&name], 0).await?;
+        Ok(began.elapsed())
+    }
+
+    /// Single blocks at random.
+    async fn go(&self, act: Act) -> Result<Run, EngineBenchError> {
+        let load = Load {
+            until: Until::Time(self.time),
+            ..self.pool.load(act, Places::Random, SMALL, 32)
+        };
+        self.cores.run(load).await
+    }
+}
+
+fn took_row(name: &str, took: Duration) -> Row {
+    Row::new(name, took.as_secs_f64() * 1e3, Unit::Milliseconds).with_goal(Goal::ValueAtMost(50.0))
+}
+
+/// A rate beside that without snapshots.
+fn beside(name: &str, run: &Run, without: &Run, at_least: f64) -> Row {
+    let ratio = run.per_second() / without.per_second();
+    let row = Row::new(name, ratio, Unit::Ratio).of_run(run);
+    row.with_goal(Goal::ValueAtLeast(at_least))
+}

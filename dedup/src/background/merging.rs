@@ -1,0 +1,343 @@
+//! Merging: lines of maps get shorter when snapshots and clones go, and nothing is kept that nobody sees.
+//!
+//! * A parent's only child, itself a parent, gives its parent a copy of its pages (*lift*). Nobody sees a difference: all
+//!   that see the parent see it through that child, which hides these pages until then.
+//! * When a map's parent has all of its pages, or it has none, its children pass on to that parent one by one. Then it
+//!   has no children, and is freed as others are ([`crate::background::freeing`]).
+//! * What a volume's map hides of its parent, whose only child it is, is taken away there (*drop*).
+//! * A page that a volume inherits from far away becomes its own.
+//!
+//! Each slice is some records, and any of them may be the last one before a crash: what was lifted or dropped so far
+//! shows nowhere. A parent with one child gets no second one but when that child's children pass on to it, which
+//! happens here only, by one task at a time.
+
+use std::sync::Arc;
+
+use meta::{Fingerprint, MapEntry, MapId, MapInfo, Mapping, NewBlock, Pba, Record};
+
+use crate::Result;
+use crate::io::own_page::own_pages;
+use crate::io::trim::unmap_found;
+use crate::log::append::commit;
+use crate::log::flush::flush_upto;
+use crate::metadata::ancestry::MergeStep;
+use crate::metadata::block_table::IN_FLIGHT;
+use crate::metadata::page_map::{PAGE, View};
+use crate::metadata::state::State;
+use crate::pool::Shared;
+use crate::pool::references::References;
+use crate::residency::pages::{bring_in, find_mapped, window};
+use crate::residency::rows::pin_rows;
+use crate::sync::wait::{lock, yield_once};
+
+/// Pages that one slice looks at.
+const PAGES: usize = if cfg!(test) { 3 } else { 64 };
+
+/// Merges a little; false if there is nothing to merge.
+pub(crate) async fn merge_slice(shared: &Arc<Shared>) -> Result<bool> {
+    let _lock = shared.merge_lock.lock().await;
+    let step = {
+        let mut state = lock(&shared.state);
+        if state.read_only.is_some() {
+            return Ok(false);
+        }
+        state.next_merge()
+    };
+    match step {
+        Some(MergeStep::Lift { map, parent }) => lift(shared, map, parent).await?,
+        Some(MergeStep::Look { map, .. }) => look(shared, map).await?,
+        Some(MergeStep::Pass { map, parent }) => pass_on(shared, map, parent).await?,
+        Some(MergeStep::Drop { map, parent }) => drop_hidden(shared, map, parent).await?,
+        None => return bring_near(shared).await,
+    }
+    yield_once().await;
+    Ok(true)
+}
+
+/// The parent of a map, if the map is its only child.
+fn is_only_child(state: &State, map: MapId, parent: MapId) -> bool {
+    let is_child = state
+        .map(map)
+        .is_some_and(|map| map.info().parent == Some(parent));
+    let children = state.ancestry.parents.get(&parent).map(|it| it.children());
+    #[cfg(test)]
+    if crate::ablation::is(crate::ablation::Broken::LiftThoughSeen) {
+        return is_child;
+    }
+    is_child && children == Some(1)
+}
+
+/// Copies some pages of a map to its parent.
+async fn lift(shared: &Arc<Shared>, map: MapId, parent: MapId) -> Result<()> {
+    let (of_parent, of_map) = {
+        let state = lock(&shared.state);
+        let held = |map| state.ancestry.parents.get(map).map(|it| it.purging.clone());
+        match (held(&parent), held(&map)) {
+            (Some(parent), Some(map)) => (parent, map),
+            _ => return Ok(()),
+        }
+    };
+    let _locks = (of_parent.lock().await, of_map.lock().await);
+    let (from, since) = {
+        let state = lock(&shared.state);
+        if !is_only_child(&state, map, parent) {
+            return Ok(());
+        }
+        let Some(it) = state.ancestry.parents.get(&map) else {
+            return Ok(());
+        };
+        (it.merge.lifted_upto, it.since)
+    };
+    // An opening proves nothing of copies.
+    flush_upto(shared, since).await?;
+    let (pages, upto) = own_some(shared, map, from).await?;
+    for (start, entries) in pages {
+        lift_page(shared, (map, parent), start, &entries).await?;
+    }
+    let mut state = lock(&shared.state);
+    if let Some(it) = state.ancestry.parents.get_mut(&map) {
+        it.merge.lifted_upto = upto;
+        it.merge.is_lifted = upto == u64::MAX && !it.merge.is_stuck;
+    }
+    Ok(())
+}
+
+/// Pages, by their first sub-block, with what is mapped in them.
+type Pages = Vec<(u64, Vec<Option<Mapping>>)>;
+
+/// Some of a map's own pages, from a sub-block on, and where to go on.
+async fn own_some(shared: &Shared, map: MapId, from: u64) -> Result<(Pages, u64)> {
+    let mut pages = Pages::new();
+    let mut at = from;
+    while at < u64::MAX && pages.len() < PAGES {
+        let Some(window) = window(shared, map, (at, u64::MAX), View::Own).await? else {
+            return Ok((pages, u64::MAX));
+        };
+        let end = window.end;
+        {
+            let state = lock(&shared.state);
+            let map = state.map(map);
+            while pages.len() < PAGES
+                && at < end
+                && let Some((start, entries)) = map.and_then(|map| map.first_own(at, end))
+            {
+                pages.push((start, entries));
+                at = start.saturating_add(PAGE);
+            }
+        }
+        if pages.len() < PAGES {
+            at = end;
+        }
+        drop(window);
+        yield_once().await;
+    }
+    Ok((pages, at))
+}
+
+async fn lift_page(
+    shared: &Arc<Shared>,
+    (map, parent): (MapId, MapId),
+    start: u64,
+    page: &[Option<Mapping>],
+) -> Result<()> {
+    let end = start.saturating_add(PAGE);
+    let Some(_window) = window(shared, parent, (start, end), View::Visible).await? else {
+        return Ok(());
+    };
+    let mut pins = Vec::new();
+    let (entries, references) = loop {
+        let made = copy(shared, &mut lock(&shared.state), (map, parent), start, page);
+        match made {
+            Copy::Made(entries, references) => break (entries, references),
+            Copy::NotResident(missing) => pins.push(pin_rows(shared, missing).await?),
+            Copy::Nothing => return Ok(()),
+        }
+    };
+    let record = Record::Own {
+        map: parent,
+        start,
+        entries,
+    };
+    commit(shared, record, None, Some(references)).await?;
+    Ok(())
+}
+
+enum Copy {
+    /// Entries for the whole page, and what they refer to.
+    Made(Vec<MapEntry>, References),
+    /// Of these addresses only the store knows.
+    NotResident(Vec<Pba>),
+    /// The parent has it, or cannot have it now.
+    Nothing,
+}
+
+fn copy(
+    shared: &Arc<Shared>,
+    state: &mut State,
+    (map, parent): (MapId, MapId),
+    start: u64,
+    page: &[Option<Mapping>],
+) -> Copy {
+    if !is_only_child(state, map, parent) {
+        return Copy::Nothing;
+    }
+    let Some(above) = state.map(parent) else {
+        return Copy::Nothing;
+    };
+    let inherits = above.inherits();
+    let own = above.first_own(start, start.saturating_add(PAGE));
+    let own = own.map_or(vec![None; page.len()], |(_, entries)| entries);
+    if own == page && page.iter().all(Option::is_some) {
+        return Copy::Nothing; // it was lifted before
+    }
+    let new_blocks = page.iter().flatten().map(|mapping| mapping.pba);
+    let all = new_blocks
+        .clone()
+        .chain(own.iter().flatten().map(|mapping| mapping.pba));
+    let missing: Vec<Pba> = all.filter(|pba| !state.blocks.is_resident(*pba)).collect();
+    if !missing.is_empty() {
+        return Copy::NotResident(missing);
+    }
+    let blocks: Vec<Pba> = new_blocks.collect();
+    // A page can refer to one block as often as it has entries.
+    let is_full = |pba: &Pba| state.blocks.get(*pba).references >= IN_FLIGHT - 1 - PAGE as u32;
+    if blocks.iter().any(is_full) {
+        if let Some(it) = state.ancestry.parents.get_mut(&map) {
+            it.merge.is_stuck = true;
+        }
+        return Copy::Nothing;
+    }
+    let mut entries = Vec::with_capacity(page.len());
+    for (mapping, old) in page.iter().zip(&own) {
+        let hole = inherits.then_some(NewBlock::HOLE);
+        let new = mapping.map(|Mapping { pba, crc32c }| {
+            let fingerprint: Fingerprint = state.blocks.get(pba).fingerprint;
+            NewBlock {
+                pba,
+                fingerprint,
+                crc32c,
+            }
+        });
+        entries.push(MapEntry {
+            old: old.map(|old| old.pba),
+            new: new.or(hole),
+        });
+    }
+    for pba in &blocks {
+        state.take(*pba);
+    }
+    Copy::Made(entries, References::new(shared, blocks))
+}
+
+/// Looks whether a map has pages of its own at all: holes may be all that there is.
+async fn look(shared: &Shared, map: MapId) -> Result<()> {
+    let mut from = 0;
+    loop {
+        let (pages, upto) = own_some(shared, map, from).await?;
+        from = upto;
+        if pages.is_empty() && upto < u64::MAX {
+            continue;
+        }
+        let mut state = lock(&shared.state);
+        if let Some(it) = state.ancestry.parents.get_mut(&map) {
+            it.merge.has_pages = !pages.is_empty();
+            it.merge.is_lifted = pages.is_empty();
+        }
+        return Ok(());
+    }
+}
+
+/// A child of a map passes on to the map's parent.
+async fn pass_on(shared: &Arc<Shared>, map: MapId, parent: MapId) -> Result<()> {
+    // Nobody forks it meanwhile.
+    let _admin = shared.admin_lock.lock().await;
+    let Some((child, volume)) = ({
+        let state = lock(&shared.state);
+        let child = state.child_of(map);
+        child.map(|child| {
+            let volume = state.volume_of(child.id).map(|entry| entry.core.clone());
+            let purging = state.ancestry.parents.get(&child.id);
+            (child, (volume, purging.map(|it| it.purging.clone())))
+        })
+    }) else {
+        return Ok(());
+    };
+    // Nor does anybody delete it.
+    let (volume, purging) = volume;
+    let _trim = match &volume {
+        Some(core) => Some(core.trim_lock.lock().await),
+        None => None,
+    };
+    let _purging = match &purging {
+        Some(purging) => Some(purging.lock().await),
+        None => None,
+    };
+    {
+        let state = lock(&shared.state);
+        let is_same = state.map(child.id).is_some_and(|map| map.info() == child);
+        let is_there = state.ancestry.parents.contains_key(&parent);
+        if !is_same || !is_there {
+            return Ok(());
+        }
+    }
+    let record = Record::Reparent(MapInfo {
+        parent: Some(parent),
+        ..child
+    });
+    commit(shared, record, None, None).await?;
+    Ok(())
+}
+
+/// Takes away what the only child of a parent hides of it.
+async fn drop_hidden(shared: &Arc<Shared>, map: MapId, parent: MapId) -> Result<()> {
+    let held = match lock(&shared.state).ancestry.parents.get(&parent) {
+        Some(parent) => parent.purging.clone(),
+        None => return Ok(()),
+    };
+    let _lock = held.lock().await;
+    let (from, mapped) = {
+        let state = lock(&shared.state);
+        if !is_only_child(&state, map, parent) {
+            return Ok(());
+        }
+        let from = state.ancestry.parents.get(&parent);
+        let mapped = state.map(map).map_or(0, |map| map.mapped());
+        (from.map_or(0, |it| it.merge.dropped_upto), mapped)
+    };
+    let (pages, upto) = own_some(shared, map, from).await?;
+    for (start, _) in pages {
+        let end = start.saturating_add(PAGE);
+        let found = find_mapped(shared, parent, (start, end), PAGE as usize, View::Own).await?;
+        if !found.entries.is_empty() {
+            unmap_found(shared, parent, found, None).await?;
+        }
+    }
+    let mut state = lock(&shared.state);
+    if let Some(it) = state.ancestry.parents.get_mut(&parent) {
+        let is_all = upto == u64::MAX;
+        it.merge.dropped_upto = if is_all { 0 } else { upto };
+        if is_all {
+            it.merge.dropped_at = Some(mapped);
+        }
+    }
+    Ok(())
+}
+
+/// A page of a volume that was found far away becomes the volume's own.
+async fn bring_near(shared: &Arc<Shared>) -> Result<bool> {
+    let (core, start) = {
+        let mut state = lock(&shared.state);
+        let Some((volume, start)) = state.ancestry.far.pop_first() else {
+            return Ok(false);
+        };
+        match state.active(volume) {
+            Ok(entry) => (entry.core.clone(), start),
+            Err(_) => return Ok(true),
+        }
+    };
+    let end = start.saturating_add(PAGE);
+    let _guard = core.range_lock.exclusive(start, end).await;
+    bring_in(shared, &core, start, end).await?;
+    own_pages(shared, &core, start, end).await?;
+    Ok(true)
+}
