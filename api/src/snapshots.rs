@@ -29,7 +29,7 @@ use crate::errors::Answer;
 use crate::extract::{Body, Path};
 use crate::server::{ApiState, on_control, parse_nqn};
 use crate::tasks;
-use crate::volumes::{CreateVolume, Shown, VolumeView, shown, view};
+use crate::volumes::{CreateVolume, Shown, VolumeView, is_plain, shown, view, volume_path};
 
 /// New volumes of one request at most.
 pub const CLONES_MAX: usize = 1024;
@@ -159,6 +159,12 @@ pub(crate) async fn take(
     names: Vec<String>,
     created: u64,
 ) -> Result<Vec<VolumeInfo>, Failure> {
+    for name in &names {
+        let of = name.split('@').next().unwrap_or_default();
+        if let Some(volume) = state.engine.volume(of) {
+            state.target.check_complete(&volume.info())?;
+        }
+    }
     let engine = state.engine.clone();
     on_control(state, move || async move {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -221,6 +227,9 @@ async fn roll_back(
     find(&state, &name)?;
     let of = name.split('@').next().unwrap_or_default().to_owned();
     let volume = view(&state, &of)?;
+    if let Some(volume) = state.engine.volume(&of) {
+        state.target.check_complete(&volume.info())?;
+    }
     let uuid = volume.uuid.parse().unwrap_or_default();
     let hosts = attached(&state, uuid);
     if !hosts.is_empty() && !request.force {
@@ -312,21 +321,13 @@ impl Client {
         name: &str,
         request: &CloneVolume,
     ) -> Result<Vec<VolumeView>, Failure> {
-        let source = match name.contains('@') {
-            true => snapshot_path(name)?.replace("/v1/snapshots/", "/v1/volumes/"),
-            false => crate::volumes::volume_path(name)?,
-        };
-        self.send(Method::POST, &format!("{source}/clones"), Some(request))
-            .await
+        let path = format!("{}/clones", volume_path(name)?);
+        self.send(Method::POST, &path, Some(request)).await
     }
 }
 
 /// The path of a snapshot. Names that a snapshot cannot have never reach the daemon.
 fn snapshot_path(name: &str) -> Result<String, Failure> {
-    let is_plain = |part: &str| {
-        let is_allowed = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
-        !part.is_empty() && part.bytes().all(is_allowed)
-    };
     match name.split_once('@') {
         Some((volume, snapshot)) if is_plain(volume) && is_plain(snapshot) => {
             Ok(format!("/v1/snapshots/{name}"))

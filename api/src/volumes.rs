@@ -410,13 +410,15 @@ impl Client {
     }
 }
 
-/// The path of a volume. Names that a volume cannot have never reach the daemon.
+/// Whether a name is made of what names may have.
+pub(crate) fn is_plain(name: &str) -> bool {
+    let is_allowed = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
+    !name.is_empty() && name.bytes().all(is_allowed)
+}
+
+/// The path of a volume, or of a snapshot as one. Names that neither can have never reach the daemon.
 pub(crate) fn volume_path(name: &str) -> Result<String, Failure> {
-    let plain = !name.is_empty()
-        && name
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'));
-    if !plain {
+    if !name.splitn(2, '@').all(is_plain) {
         return Err(Failure::invalid(format!(
             "'{name}' cannot be the name of a volume: names are made of a-z A-Z 0-9 . _ -"
         )));

@@ -160,6 +160,11 @@ impl Target {
             Destination::Over(name) => {
                 let volume = self.volume_of_name(&name)?;
                 let info = volume.info();
+                if !volume.is_writable() {
+                    return Err(Failure::invalid(format!(
+                        "'{name}' is a snapshot, which stays as it is: import to a new volume"
+                    )));
+                }
                 self.check_complete(&info)?;
                 import.grows = false;
                 if import

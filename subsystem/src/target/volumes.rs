@@ -107,9 +107,8 @@ impl Target {
         clones: &[String],
         place: &Place,
     ) -> Result<(), Failure> {
-        if self.engine.volume(name).is_none() {
-            return Err(no_volume(name));
-        }
+        let origin = self.engine.volume(name).ok_or_else(|| no_volume(name))?;
+        self.check_complete(&origin.info())?;
         for clone in clones {
             let uuid = Uuid::new_v4();
             self.change(|catalog| {

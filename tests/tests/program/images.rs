@@ -293,6 +293,14 @@ fn an_image_replaces_the_content_of_a_volume_that_nobody_uses() {
     let over = ["import", "vm1", text(&large), "--overwrite"];
     story.refuses(&over, 65, &["larger than volume 'vm1'"]);
     assert!(story.content("vm1") == out);
+    // A snapshot is never written over, and goes out as a volume does.
+    let dir = story.pool.dir();
+    succeeds(&["snapshot", "create", "vm1@kept", "--pool", dir]);
+    let over = ["import", "vm1@kept", text(&first), "--overwrite"];
+    story.refuses(&over, 65, &["'vm1@kept' is a snapshot"]);
+    story.volume(&["import", "vm1", text(&first), "--overwrite"]);
+    assert!(story.content("vm1") != out);
+    assert!(story.content("vm1@kept") == out);
 }
 
 #[test]
@@ -333,6 +341,10 @@ fn an_interrupted_import_leaves_a_volume_that_nobody_takes_for_whole_and_goes_on
         let dir = story.pool.dir();
         let attach = ["namespace", "attach", NQN, "vm1", "--pool", dir];
         fails(&attach, 65, &["only a part of an image"]);
+        // What came from it would look whole.
+        story.refuses(&["clone", "vm1", "vm2"], 65, &["only a part of an image"]);
+        let snapshot = ["snapshot", "create", "vm1@half", "--pool", dir];
+        fails(&snapshot, 65, &["only a part of an image"]);
         let shown = story.volume(&["show", "vm1"]);
         assert!(shown.contains("no host sees it"), "{shown}");
     };
