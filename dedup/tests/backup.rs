@@ -33,7 +33,14 @@ fn a_backup_of_a_pool_in_use_opens_as_the_pool_was_at_that_moment() {
     assert_eq!(buffers.read(&volume, 20, 2).unwrap(), [21, 22]);
     drop((volume, engine, pool));
 
-    let report = check_pool(&target, CheckOptions { data: true }).unwrap();
+    let report = check_pool(
+        &target,
+        CheckOptions {
+            data: true,
+            ..CheckOptions::default()
+        },
+    )
+    .unwrap();
     assert!(report.consistent, "{report:?}");
     let (_pool, engine) = open(&target);
     let volume = engine.volume("v").unwrap();
@@ -99,7 +106,14 @@ fn a_backup_never_goes_over_anything() {
     backup_pool(&dir, &target).unwrap();
     expect_kind(backup_pool(&dir, &target), ErrorKind::Invalid);
     assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
-    let report = check_pool(&target, CheckOptions { data: true }).unwrap();
+    let report = check_pool(
+        &target,
+        CheckOptions {
+            data: true,
+            ..CheckOptions::default()
+        },
+    )
+    .unwrap();
     assert!(report.consistent, "{report:?}");
     // One that was given up leaves nothing.
     let pool = PoolDir::open(&dir).unwrap();
@@ -129,7 +143,14 @@ fn a_backup_is_whole_wherever_the_journal_stands_in_its_ring() {
         if round % 10 == 0 {
             let target = place.path().join(format!("backup{round}"));
             block_on(engine.backup(pool.begin_backup(&target).unwrap())).unwrap();
-            let report = check_pool(&target, CheckOptions { data: true }).unwrap();
+            let report = check_pool(
+                &target,
+                CheckOptions {
+                    data: true,
+                    ..CheckOptions::default()
+                },
+            )
+            .unwrap();
             assert!(report.consistent, "{report:?}");
         }
     }

@@ -14,7 +14,14 @@ use support::folder::{BLOCKS, filled, open};
 use support::{Pool, block_on, expect_kind};
 
 fn check(dir: &Path) -> CheckReport {
-    check_pool(dir, CheckOptions { data: true }).unwrap()
+    check_pool(
+        dir,
+        CheckOptions {
+            data: true,
+            ..CheckOptions::default()
+        },
+    )
+    .unwrap()
 }
 
 #[test]
@@ -63,7 +70,7 @@ fn a_changed_block_is_found_when_data_is_read() {
     drive
         .write_all_at(b"x", 256 * BLOCK_BYTES as u64 + BLOCK_BYTES as u64 + 9)
         .unwrap();
-    let quick = check_pool(&dir, CheckOptions { data: false }).unwrap();
+    let quick = check_pool(&dir, CheckOptions::default()).unwrap();
     assert!(quick.consistent);
     assert!(
         quick.not_looked_at[0].contains("the data in 5 blocks"),
@@ -82,7 +89,7 @@ fn a_changed_block_is_found_when_data_is_read() {
     assert_eq!(report.damage.ranges, std::slice::from_ref(&range));
     // What is known to be damaged is read in any case.
     std::fs::write(dir.join("damaged"), format!("{} 0 0\n", Pba::new(0, 1))).unwrap();
-    let quick = check_pool(&dir, CheckOptions { data: false }).unwrap();
+    let quick = check_pool(&dir, CheckOptions::default()).unwrap();
     assert!(!quick.consistent, "{quick:?}");
     assert_eq!((quick.data_blocks_checked, quick.blocks), (1, 5));
     assert_eq!(quick.damage.ranges, [range]);

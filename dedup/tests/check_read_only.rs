@@ -24,7 +24,13 @@ fn a_pool_on_a_file_system_that_takes_no_writes_can_be_checked() {
     }
     let is_read_only = mount(&["-o", "remount,bind,ro"]);
     let written = std::fs::write(place.path().join("new"), "");
-    let report = check_pool(place.path(), CheckOptions { data: true });
+    let report = check_pool(
+        place.path(),
+        CheckOptions {
+            data: true,
+            ..CheckOptions::default()
+        },
+    );
     let _ = Command::new("umount").arg(place.path()).output();
     assert!(is_read_only && written.is_err());
     let report = report.unwrap();

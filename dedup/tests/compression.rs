@@ -273,7 +273,16 @@ fn a_pool_with_packs_checks_clean_and_its_damage_is_found() {
         buffers.write(&packed, 5, &[70, 71, 0, 72]).unwrap();
         drop((packed, engine, pool));
     }
-    let check = || check_pool(&dir, CheckOptions { data: true }).unwrap();
+    let check = || {
+        check_pool(
+            &dir,
+            CheckOptions {
+                data: true,
+                ..CheckOptions::default()
+            },
+        )
+        .unwrap()
+    };
     let report = check();
     assert!(report.consistent, "{report:?}");
     assert_eq!((report.blocks, report.data_blocks_checked), (44, 44));

@@ -192,7 +192,14 @@ fn a_mapping_without_a_block_reads_as_an_error_until_it_is_written_again() {
     assert_eq!(ranges(&report), [lost("v", 1, 2)]);
     assert_eq!((report.lost_ranges, report.lost_sub_blocks), (1, 2));
     // What reads the data finds it: the damage is known, not hidden.
-    let data = check_pool(&dir, CheckOptions { data: true }).unwrap();
+    let data = check_pool(
+        &dir,
+        CheckOptions {
+            data: true,
+            ..CheckOptions::default()
+        },
+    )
+    .unwrap();
     assert_eq!(data.damage.damaged_blocks, 2, "{data:?}");
     assert_eq!(data.damage.ranges[0].bytes, 2 * GRAIN, "{data:?}");
 
@@ -210,7 +217,14 @@ fn a_mapping_without_a_block_reads_as_an_error_until_it_is_written_again() {
     assert_eq!(buffers.read(&volume, 0, 6).unwrap(), [0, 2, 0, 5, 6, 4]);
     block_on(engine.shutdown()).unwrap();
     drop((volume, engine, pool));
-    let data = check_pool(&dir, CheckOptions { data: true }).unwrap();
+    let data = check_pool(
+        &dir,
+        CheckOptions {
+            data: true,
+            ..CheckOptions::default()
+        },
+    )
+    .unwrap();
     assert!(data.consistent, "{data:?}");
 }
 

@@ -52,7 +52,7 @@ pub use batch::{
     Batch, BatchBuilder, BlockChange, BlockContent, MapChange, VolumeChange, VolumeUpdate,
 };
 pub use changes::Changes;
-pub use check::{CheckReport, Problem, ProblemKind, check, check_with};
+pub use check::{CHECK_MEMORY_BYTES, CheckReport, Problem, ProblemKind, check, check_with};
 pub use error::{JournalError, MetaError, MetaErrorKind};
 pub use journal::{
     Appended, FileMedia, FinishedAppend, FinishedSync, Frames, History, HookedMedia, Journal,
@@ -73,8 +73,8 @@ pub use setting::{
     is_setting_key,
 };
 pub use store::{
-    LoadVisitor, MemoryStore, NewRows, RocksOptions, RocksStore, Row, RowError, Salvage, Store,
-    StoreFault, StoreFigures,
+    LoadVisitor, MemoryStore, NewRows, RocksOptions, RocksStore, Row, RowError, RowKind, Salvage,
+    Store, StoreFault, StoreFigures,
 };
 pub use types::{
     BlockRow, Checkpoint, Compression, Fingerprint, FingerprintFunction, LABEL_AREA_BYTES,

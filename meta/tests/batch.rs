@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use common::{NaivePool, Rows, load};
@@ -38,7 +39,7 @@ fn compare(store: &dyn Store, seed: u64, commands: u64) {
         seq += count;
         let batch = BatchBuilder::from_records(&records, at(seq)).unwrap();
 
-        let report = check_with(store, &batch, 4096).unwrap();
+        let report = check_with(store, &batch, 4096, meta::CHECK_MEMORY_BYTES).unwrap();
         assert!(
             report.is_consistent(),
             "seed {seed}: before: {:?}",
@@ -267,8 +268,6 @@ fn the_check_finds_what_does_not_agree() {
     let volume = *pool.rows.volumes.keys().next().unwrap();
     point(volume, 1 << 40, 1 << 41);
     point(4_000_000, 1, 1 << 42);
-    let report = check_with(&store, &batch, 4096).unwrap();
-    assert!(!report.is_consistent());
     let expected = [
         (meta::ProblemKind::DanglingMapping, 1),
         (WrongCount, 1),
@@ -276,7 +275,31 @@ fn the_check_finds_what_does_not_agree() {
         (UnknownVolume, 1),
         (BeyondEnd, 1),
     ];
-    assert_eq!(report.counts, expected.into_iter().collect());
-    assert_eq!(report.duplicate_fingerprints, 1);
-    assert_eq!(report.problems.len(), 5);
+    // With memory for all blocks, for some, and for one at a time.
+    let whole = check_with(&store, &batch, 4096, meta::CHECK_MEMORY_BYTES).unwrap();
+    assert_eq!((whole.passes, whole.duplicate_fingerprints), (1, 1));
+    let mut passes = whole.passes;
+    for memory_bytes in [meta::CHECK_MEMORY_BYTES, 600, 1] {
+        let report = check_with(&store, &batch, 4096, memory_bytes).unwrap();
+        assert!(!report.is_consistent());
+        let expected = expected.into_iter().collect();
+        assert_eq!(report.counts, expected, "{memory_bytes}");
+        let details = |report: &meta::CheckReport| {
+            let problems = report.problems.iter();
+            problems.map(|problem| problem.detail.clone()).collect()
+        };
+        let [found, known]: [BTreeSet<String>; 2] = [details(&report), details(&whole)];
+        assert_eq!((found.len(), &found), (5, &known), "{memory_bytes}");
+        assert_eq!(
+            [report.volumes, report.mappings, report.blocks],
+            [whole.volumes, whole.mappings, whole.blocks]
+        );
+        assert!(
+            report.passes == 1 || report.passes > passes,
+            "{memory_bytes}"
+        );
+        passes = report.passes;
+    }
+    // The last pass finds no block any more.
+    assert_eq!(passes, whole.blocks + 1);
 }

@@ -185,7 +185,7 @@ fn the_check_finds_a_map_whose_parent_is_not_there() {
     let next = apply(&store, 1, forked(), 100);
     let mut batch = meta::Batch::checkpoint_only(at(next));
     batch.maps.insert(9, Some(MapInfo::root(8).child(9)));
-    let report = meta::check_with(&store, &batch, 0).expect("checking");
+    let report = meta::check_with(&store, &batch, 0, meta::CHECK_MEMORY_BYTES).expect("checking");
     let expected = [(meta::ProblemKind::WrongParent, 1)];
     assert_eq!(report.counts, expected.into_iter().collect());
 }

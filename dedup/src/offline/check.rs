@@ -18,7 +18,7 @@ use drives::{BLOCK_BYTES, Drive, DriveError, Extent, LocalBoxFuture};
 use futures_util::FutureExt;
 use meta::{
     BlockRow, LABEL_BYTES, LoadVisitor, MapId, MapInfo, Mapping, MetaErrorKind, Pba, PoolDir,
-    RocksOptions, Store, VolumeInfo,
+    RocksOptions, RowKind, Store, VolumeInfo,
 };
 use reactor::{Buffer, BufferPool};
 use serde::Serialize;
@@ -44,11 +44,23 @@ const SCAN_BLOCKS: u64 = 64 * 1024;
 const REFERRERS_MAX: usize = 1 << 20;
 
 /// What to check.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct CheckOptions {
     /// Read every block in use, and compare it with its checksum and, if it was written to a volume
     /// with deduplication, its fingerprint. Takes as long as reading the pool.
     pub data: bool,
+    /// Bytes that its tables of blocks take at most. Where they do not hold all blocks, the mappings are read more than
+    /// once: about 8.4 bytes a block are needed for each pass.
+    pub memory_bytes: usize,
+}
+
+impl Default for CheckOptions {
+    fn default() -> Self {
+        Self {
+            data: false,
+            memory_bytes: meta::CHECK_MEMORY_BYTES,
+        }
+    }
 }
 
 /// What a check found.
@@ -66,8 +78,10 @@ pub struct CheckReport {
     pub mappings: u64,
     /// Physical blocks in use.
     pub blocks: u64,
-    /// Blocks whose content another block holds too: waste, no damage.
+    /// Blocks whose content another block holds too: waste, no damage. An estimate where there was more than one pass.
     pub duplicate_fingerprints: u64,
+    /// How often the mappings were read.
+    pub passes: u64,
     /// Records in the journal that are not in the store yet.
     pub journal_records: u64,
     /// Sub-blocks that the next opening takes back, because their unflushed data never arrived.
@@ -167,7 +181,7 @@ pub(crate) fn check_parts(
                 .not_looked_at
                 .push("what the journal holds, and data".to_owned());
             let none = meta::Batch::checkpoint_only(parts.store.checkpoint()?);
-            return check_rows(&*parts.store, &none, report);
+            return check_rows(&*parts.store, &none, options, report);
         }
     };
     let replayed = replay(parts, &drives, bounces)
@@ -198,10 +212,10 @@ pub(crate) fn check_parts(
                 .push("what the journal holds, and data".to_owned());
             // What is in the store alone can still be looked at.
             let none = meta::Batch::checkpoint_only(parts.store.checkpoint()?);
-            return check_rows(&*parts.store, &none, report);
+            return check_rows(&*parts.store, &none, options, report);
         }
     };
-    check_rows(&*parts.store, &pending, report)?;
+    check_rows(&*parts.store, &pending, options, report)?;
     let known = Damage::load(parts.config.damage_file.clone());
     let known = (!options.data).then(|| known.listed().collect());
     let bad = check_data(parts, &drives, bounces, &pending, known, report)
@@ -217,8 +231,14 @@ pub(crate) fn check_parts(
     Ok(())
 }
 
-fn check_rows(store: &dyn Store, pending: &meta::Batch, report: &mut CheckReport) -> Result<()> {
-    let rows = match meta::check_with(store, pending, crate::SUB_BLOCK_BYTES as u32) {
+fn check_rows(
+    store: &dyn Store,
+    pending: &meta::Batch,
+    options: CheckOptions,
+    report: &mut CheckReport,
+) -> Result<()> {
+    let sub_block_bytes = crate::SUB_BLOCK_BYTES as u32;
+    let rows = match meta::check_with(store, pending, sub_block_bytes, options.memory_bytes) {
         Ok(rows) => rows,
         Err(error) if is_damage(error.kind()) => {
             report.find("metadata", error);
@@ -230,6 +250,7 @@ fn check_rows(store: &dyn Store, pending: &meta::Batch, report: &mut CheckReport
     report.mappings = rows.mappings;
     report.blocks = rows.blocks;
     report.duplicate_fingerprints = rows.duplicate_fingerprints;
+    report.passes = rows.passes;
     for problem in &rows.problems {
         report.find(
             "metadata",
@@ -420,6 +441,10 @@ impl Referrers<'_> {
 }
 
 impl LoadVisitor for Referrers<'_> {
+    fn wants(&self, kind: RowKind) -> bool {
+        kind == RowKind::Mapping
+    }
+
     fn volume(&mut self, volume: VolumeInfo) {
         self.volumes.insert(volume.id, (volume.map, volume.name));
     }

@@ -5,7 +5,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{LoadVisitor, Store};
+use super::{LoadVisitor, RowKind, Store};
 use crate::batch::{Batch, HintChange, check_progress, resolve_block, resolve_volume};
 use crate::error::MetaError;
 use crate::segment::SegmentRow;
@@ -270,13 +270,15 @@ impl Store for MemoryStore {
         for info in state.maps.values() {
             visitor.map_row(*info);
         }
-        for (pba, row) in &state.blocks {
+        let [blocks, mappings, hints] =
+            [RowKind::Block, RowKind::Mapping, RowKind::Hint].map(|kind| visitor.wants(kind));
+        for (pba, row) in state.blocks.iter().filter(|_| blocks) {
             visitor.block(*pba, *row);
         }
-        for ((map, sub_block), mapping) in &state.map {
+        for ((map, sub_block), mapping) in state.map.iter().filter(|_| mappings) {
             visitor.map(*map, *sub_block, *mapping);
         }
-        for (fingerprint, pba) in &state.hints {
+        for (fingerprint, pba) in state.hints.iter().filter(|_| hints) {
             visitor.hint(*fingerprint, *pba);
         }
         Ok(state.checkpoint)

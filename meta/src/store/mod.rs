@@ -27,9 +27,25 @@ use crate::types::{
     BlockRow, Checkpoint, Fingerprint, MapId, MapInfo, Mapping, Pba, Totals, VolumeInfo,
 };
 
+/// A kind of rows of which a store may have very many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowKind {
+    /// Blocks.
+    Block,
+    /// Mappings and holes.
+    Mapping,
+    /// Hints.
+    Hint,
+}
+
 /// Receives the rows of a store: all volumes by id, then all maps that have a row by id, then all blocks by address,
 /// then all mappings by map and sub-block, then all hints by fingerprint.
 pub trait LoadVisitor {
+    /// Whether rows of this kind are to be read, and shown to it.
+    fn wants(&self, kind: RowKind) -> bool {
+        let _ = kind;
+        true
+    }
     /// A volume.
     fn volume(&mut self, volume: VolumeInfo);
     /// A block.

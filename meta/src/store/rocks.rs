@@ -24,7 +24,7 @@ use super::rows::{
     self, KEY_CHECKPOINT, KEY_FORMAT, KEY_TOTALS, PREFIX_ANCESTRY, PREFIX_BLOCK, PREFIX_MAP,
     PREFIX_SEGMENT, PREFIX_SETTING, PREFIX_VOLUME,
 };
-use super::{LoadVisitor, Store, StoreFigures};
+use super::{LoadVisitor, RowKind, Store, StoreFigures};
 use crate::ballast::{Ballast, FolderRoom};
 use crate::batch::{Batch, check_progress};
 use crate::codec::CodecError;
@@ -378,24 +378,30 @@ impl Store for RocksStore {
             visitor.map_row(info);
         }
         self.with_db(|db| {
-            self.each(db, PREFIX_BLOCK, &mut |key, value| {
-                let blocks = rows::blocks(key, value);
-                for (pba, row) in blocks.map_err(|error| self.corrupt("block", error))? {
-                    visitor.block(pba, row);
-                }
-                Ok(())
-            })?;
-            self.each(db, PREFIX_MAP, &mut |key, value| {
-                let row = rows::parse_map_key(key)
-                    .and_then(|(map, _)| Ok((map, rows::mappings(key, value)?)));
-                let (map, mappings) = row.map_err(|error| self.corrupt("mapping", error))?;
-                for (sub_block, mapping) in mappings {
-                    visitor.map(map, sub_block, mapping);
-                }
-                Ok(())
-            })?;
+            if visitor.wants(RowKind::Block) {
+                self.each(db, PREFIX_BLOCK, &mut |key, value| {
+                    let blocks = rows::blocks(key, value);
+                    for (pba, row) in blocks.map_err(|error| self.corrupt("block", error))? {
+                        visitor.block(pba, row);
+                    }
+                    Ok(())
+                })?;
+            }
+            if visitor.wants(RowKind::Mapping) {
+                self.each(db, PREFIX_MAP, &mut |key, value| {
+                    let row = rows::parse_map_key(key)
+                        .and_then(|(map, _)| Ok((map, rows::mappings(key, value)?)));
+                    let (map, mappings) = row.map_err(|error| self.corrupt("mapping", error))?;
+                    for (sub_block, mapping) in mappings {
+                        visitor.map(map, sub_block, mapping);
+                    }
+                    Ok(())
+                })?;
+            }
             // One that was made before there were hints, opened for reading alone, has none.
-            let hints = hint_family(db).ok();
+            let hints = hint_family(db)
+                .ok()
+                .filter(|_| visitor.wants(RowKind::Hint));
             let hints = hints.map(|family| db.iterator_cf(family, IteratorMode::Start));
             for hint in hints.into_iter().flatten() {
                 let (key, value) =

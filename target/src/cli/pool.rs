@@ -19,6 +19,10 @@ use super::scrub::damage_text;
 use super::{Exit, Outcome, print, print_json};
 use crate::exit::EXIT_INCONSISTENT;
 use crate::options::POOL_VARIABLE;
+use crate::size::{format_human, parse_size};
+
+/// Memory of a check at least.
+const MEMORY_MIN: u64 = 16 << 20;
 
 /// `onefold pool ...`
 #[derive(Debug, Subcommand)]
@@ -35,6 +39,9 @@ pub enum PoolCommand {
         /// Also read every stored block and compare its checksum
         #[arg(long, conflicts_with = "online")]
         data: bool,
+        /// Memory that its tables take at most; with less it reads the maps more often
+        #[arg(long, value_name = "SIZE", value_parser = parse_memory, default_value = "2G", conflicts_with = "online")]
+        memory: u64,
         /// Ask the daemon that serves the pool: proves its counts against its maps, and stops nothing
         #[arg(long)]
         online: bool,
@@ -125,20 +132,36 @@ pub(super) fn run(command: PoolCommand) -> Outcome {
         PoolCommand::Check {
             place,
             data,
+            memory,
             online,
             json,
         } => match online {
             true => check_online(&place.dir()?, json),
-            false => check(&place.dir()?, data, json),
+            false => {
+                let memory_bytes = usize::try_from(memory).unwrap_or(usize::MAX);
+                let options = CheckOptions { data, memory_bytes };
+                check(&place.dir()?, options, json)
+            }
         },
         PoolCommand::Backup { dir, pool } => backup(&pool.pool, &dir),
         PoolCommand::Repair { place, yes, json } => pool_repair(&place.dir()?, yes, json),
     }
 }
 
+/// At least so much memory that a pass is worth reading the maps.
+fn parse_memory(text: &str) -> Result<u64, String> {
+    match parse_size(text).map_err(|error| error.to_string())? {
+        bytes if bytes >= MEMORY_MIN => Ok(bytes),
+        _ => Err(format!(
+            "a check needs {} at least",
+            format_human(MEMORY_MIN)
+        )),
+    }
+}
+
 /// `onefold pool check`: 0 consistent, 2 inconsistent, 1 could not run.
-fn check(dir: &Path, data: bool, json: bool) -> Outcome {
-    let report = dedup::check_pool(dir, CheckOptions { data })
+fn check(dir: &Path, options: CheckOptions, json: bool) -> Outcome {
+    let report = dedup::check_pool(dir, options)
         .map_err(|error| Exit::could_not_run(unless_online(error.into(), dir)))?;
     if json {
         print_json(&report).map_err(Exit::could_not_run)?;
@@ -182,9 +205,16 @@ fn check_text(report: &CheckReport, dir: &Path) -> String {
         );
     }
     if report.duplicate_fingerprints > 0 {
+        let about = if report.passes > 1 { "about " } else { "" };
         text += &format!(
-            "{} blocks hold content that another block holds too (wasted, not wrong)\n",
+            "{about}{} blocks hold content that another block holds too (wasted, not wrong)\n",
             report.duplicate_fingerprints
+        );
+    }
+    if report.passes > 1 {
+        text += &format!(
+            "the maps were read {} times, as --memory does not hold all blocks\n",
+            report.passes
         );
     }
     for finding in &report.findings {

@@ -1,13 +1,16 @@
 //! Structural check of a store: do mappings, blocks, counts and volumes agree?
 //!
-//! Memory grows with the number of blocks in the pool (about 56 bytes each): this is for an offline
-//! check, not for the daemon.
+//! Guarantee: its tables take no more memory than it was given. Where they do not hold all blocks of the pool, it compares
+//! one range of addresses after the other, and reads the mappings once for each. So it makes no file.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod window;
 
-use crate::batch::{Batch, resolve_block, resolve_volume};
+use std::collections::BTreeMap;
+
+use crate::batch::{Batch, resolve_volume};
+use crate::check::window::Window;
 use crate::error::MetaError;
-use crate::store::{LoadVisitor, Store};
+use crate::store::{LoadVisitor, RowKind, Store};
 use crate::types::{
     BlockRow, Checkpoint, Fingerprint, MapId, MapInfo, Mapping, Pba, Totals, VolumeInfo,
     VolumeState,
@@ -15,6 +18,9 @@ use crate::types::{
 
 /// Problems that are described one by one; more are only counted.
 const PROBLEMS_MAX: usize = 100;
+
+/// Bytes that the tables of a check take by default: enough for 800 GiB of different blocks in one pass.
+pub const CHECK_MEMORY_BYTES: usize = 2 << 30;
 
 /// What is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -62,11 +68,14 @@ pub struct CheckReport {
     /// Blocks in use.
     pub blocks: u64,
     /// Blocks whose fingerprint another block has too. That is waste, not damage: the engine may store
-    /// a content twice when it loses a race, or when a count is full.
+    /// a content twice when it loses a race, or when a count is full. Where memory does not hold all fingerprints it is
+    /// an estimate from a part of them.
     pub duplicate_fingerprints: u64,
-    /// Hints that lead elsewhere than block rows say, or that are not there. That is no damage either: a
-    /// hint is never believed, and a content that is not found is stored once more.
-    pub wrong_hints: u64,
+    /// Whether hints lead where block rows say, each of them. It is no damage if not: a hint is never believed, and a
+    /// content that is not found is stored once more.
+    pub hints_agree: bool,
+    /// How often the mappings were read, because memory did not hold all blocks at once.
+    pub passes: u64,
     /// Problems found, by kind.
     pub counts: BTreeMap<ProblemKind, u64>,
     /// The first problems, described.
@@ -90,17 +99,17 @@ impl CheckReport {
     }
 }
 
-/// Checks the rows of a store.
+/// Checks the rows of a store, with tables of [`CHECK_MEMORY_BYTES`] at most.
 ///
 /// # Errors
 /// Those of [`Store::load`]; what is wrong between rows is in the report.
 pub fn check(store: &dyn Store) -> Result<CheckReport, MetaError> {
-    run(store, None, 0)
+    run(store, None, 0, CHECK_MEMORY_BYTES)
 }
 
 /// Checks the rows of a store as they would be with `pending` applied: what the next opening will find.
 /// Nothing is written. With a `sub_block_bytes` other than 0, mappings beyond the end of their volume
-/// are problems too.
+/// are problems too. The tables take `memory_bytes` at most.
 ///
 /// # Errors
 /// As for [`check`].
@@ -108,92 +117,151 @@ pub fn check_with(
     store: &dyn Store,
     pending: &Batch,
     sub_block_bytes: u32,
+    memory_bytes: usize,
 ) -> Result<CheckReport, MetaError> {
-    run(store, Some(pending), sub_block_bytes)
+    run(store, Some(pending), sub_block_bytes, memory_bytes)
 }
 
 fn run(
     store: &dyn Store,
     pending: Option<&Batch>,
     sub_block_bytes: u32,
+    memory_bytes: usize,
 ) -> Result<CheckReport, MetaError> {
     let mut rows = Rows::default();
-    let mut checkpoint = store.load(&mut rows)?;
-    let mut found = Totals::default();
-    for block in &rows.blocks {
-        found.add_block(block.pba);
-    }
-    rows.blocks.sort_unstable_by_key(|block| block.pba);
+    let checkpoint = store.load(&mut rows)?;
     let mut report = CheckReport {
-        checkpoint,
+        checkpoint: pending.map_or(checkpoint, |batch| batch.checkpoint),
         volumes: 0,
         mappings: 0,
         blocks: 0,
         duplicate_fingerprints: 0,
-        wrong_hints: rows.hints.wrong + rows.hinted().abs_diff(rows.hints.right),
+        hints_agree: rows.hinted == rows.hints,
+        passes: 0,
         counts: BTreeMap::new(),
         problems: Vec::new(),
     };
+    let mut blocks = rows.found.blocks.values().sum::<u64>();
     if let Some(batch) = pending {
-        checkpoint = batch.checkpoint;
         rows.apply(batch, &mut report);
+        blocks = blocks.saturating_add(batch.blocks.as_slice().len() as u64);
     }
-    report.checkpoint = checkpoint;
     rows.check_maps(&mut report);
+    report.volumes = rows.volumes.len() as u64;
 
-    let mut mappings = Mappings {
-        rows: &mut rows,
-        pending,
-        sub_block_bytes,
-        report: &mut report,
-        found,
+    let blocks = usize::try_from(blocks).unwrap_or(usize::MAX);
+    let mut sample = Sample::new(memory_bytes / 4, blocks);
+    let mut window = Window::new(memory_bytes / 4 * 3, blocks);
+    let mut count = 0;
+    let mut take = |row: &BlockRow| {
+        count += 1;
+        sample.add(row.fingerprint);
     };
-    // A second pass over the store, so that the mappings need not be held in memory.
-    store.load(&mut mappings)?;
-    if let Some(batch) = pending {
-        for ((map, sub_block), change) in &batch.map {
-            if let Some(mapping) = change.new {
-                mappings.count(*map, *sub_block, mapping);
+    while window.go_on(store, pending, &mut report, &mut take)? {
+        report.passes += 1;
+        let mut mappings = Mappings {
+            rows: &mut rows,
+            window: &mut window,
+            pending,
+            sub_block_bytes,
+            report: &mut report,
+        };
+        store.load(&mut mappings)?;
+        if let Some(batch) = pending {
+            for ((map, sub_block), change) in &batch.map {
+                if let Some(mapping) = change.new {
+                    mappings.count(*map, *sub_block, mapping);
+                }
             }
         }
+        window.report(store, pending, &mut report)?;
     }
-    let found = mappings.found;
+    report.blocks = count;
+    report.duplicate_fingerprints = sample.duplicates();
     let kept = store.totals()?;
-    if found != kept {
+    if rows.found != kept {
+        let found = rows.found;
         report.problem(ProblemKind::WrongTotal, || {
             format!("the totals are {kept:?}, but the rows are {found:?}")
         });
     }
-    rows.report(&mut report);
     Ok(report)
 }
 
-struct Block {
-    pba: Pba,
-    row: BlockRow,
-    mappings: u64,
+/// Fingerprints of the pool, or a part of them that is the same for equal ones.
+struct Sample {
+    fingerprints: Vec<Fingerprint>,
+    /// One of so many is taken: a power of two.
+    one_of: u128,
 }
 
-/// First pass: volumes and blocks.
+impl Sample {
+    fn new(bytes: usize, blocks: usize) -> Self {
+        let room = (bytes / size_of::<Fingerprint>()).max(1);
+        // Half of the room, as no sample is of exactly the size that is expected.
+        let one_of = match blocks <= room {
+            true => 1,
+            false => blocks.div_ceil(room / 2 + 1).next_power_of_two(),
+        };
+        Self {
+            fingerprints: Vec::with_capacity(room.min(blocks)),
+            one_of: one_of as u128,
+        }
+    }
+
+    fn add(&mut self, fingerprint: Fingerprint) {
+        let number = u128::from_le_bytes(fingerprint.0);
+        let is_full = self.fingerprints.len() == self.fingerprints.capacity();
+        if fingerprint.is_some() && number % self.one_of == 0 && !is_full {
+            self.fingerprints.push(fingerprint);
+        }
+    }
+
+    fn duplicates(mut self) -> u64 {
+        self.fingerprints.sort_unstable();
+        let pairs = self.fingerprints.windows(2);
+        let equal = pairs.filter(|pair| pair[0] == pair[1]).count();
+        (equal as u64).saturating_mul(u64::try_from(self.one_of).unwrap_or(u64::MAX))
+    }
+}
+
+/// A sum over pairs of fingerprint and address. Two sets of pairs that differ have different sums, but for accidents.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Pairs {
+    count: u64,
+    sum: u128,
+}
+
+impl Pairs {
+    fn add(&mut self, fingerprint: Fingerprint, pba: Pba) {
+        let [content, place] = [u128::from_le_bytes(fingerprint.0), u128::from(pba.0)];
+        // A product, so that the sum changes when two pairs exchange their addresses.
+        let pair = (content | 1).wrapping_mul(2 * place + 1);
+        self.count += 1;
+        self.sum = self.sum.wrapping_add(pair);
+    }
+}
+
+/// First pass: volumes and maps, and sums over blocks and hints.
 #[derive(Default)]
 struct Rows {
     volumes: BTreeMap<u32, VolumeInfo>,
     maps: BTreeMap<MapId, MapInfo>,
     /// The volume of a map, from when volumes and maps are complete.
     volume_of: BTreeMap<MapId, u32>,
-    /// By address.
-    blocks: Vec<Block>,
-    hints: Hints,
-}
-
-/// How many hints lead where block rows say that they do.
-#[derive(Default)]
-struct Hints {
-    right: u64,
-    wrong: u64,
+    /// What the store itself holds.
+    found: Totals,
+    /// Hints, as block rows have them.
+    hinted: Pairs,
+    /// Hints, as there are.
+    hints: Pairs,
 }
 
 impl LoadVisitor for Rows {
+    fn wants(&self, kind: RowKind) -> bool {
+        kind != RowKind::Mapping
+    }
+
     fn volume(&mut self, volume: VolumeInfo) {
         self.volumes.insert(volume.id, volume);
     }
@@ -203,64 +271,21 @@ impl LoadVisitor for Rows {
     }
 
     fn block(&mut self, pba: Pba, row: BlockRow) {
-        self.blocks.push(Block {
-            pba,
-            row,
-            mappings: 0,
-        });
+        self.found.add_block(pba);
+        if row.is_hinted {
+            self.hinted.add(row.fingerprint, pba);
+        }
     }
 
     fn map(&mut self, _map: MapId, _sub_block: u64, _mapping: Mapping) {}
 
     fn hint(&mut self, fingerprint: Fingerprint, pba: Pba) {
-        let row = self.find(pba).map(|block| block.row);
-        let is_right = row.is_some_and(|row| row.is_hinted && row.fingerprint == fingerprint);
-        match is_right {
-            true => self.hints.right += 1,
-            false => self.hints.wrong += 1,
-        }
+        self.hints.add(fingerprint, pba);
     }
 }
 
 impl Rows {
-    fn hinted(&self) -> u64 {
-        self.blocks
-            .iter()
-            .filter(|block| block.row.is_hinted)
-            .count() as u64
-    }
-
-    fn find(&mut self, pba: Pba) -> Option<&mut Block> {
-        let index = self
-            .blocks
-            .binary_search_by_key(&pba, |block| block.pba)
-            .ok()?;
-        self.blocks.get_mut(index)
-    }
-
     fn apply(&mut self, batch: &Batch, report: &mut CheckReport) {
-        let mut added = Vec::new();
-        let mut removed = BTreeSet::new();
-        for (pba, change) in &batch.blocks {
-            let stored = self.find(*pba);
-            match resolve_block(*pba, stored.as_ref().map(|block| block.row), change) {
-                Ok(Some(row)) => match stored {
-                    Some(block) => block.row = row,
-                    None => added.push(Block {
-                        pba: *pba,
-                        row,
-                        mappings: 0,
-                    }),
-                },
-                Ok(None) => {
-                    removed.insert(*pba);
-                }
-                Err(error) => report.problem(ProblemKind::BadRecord, || error.to_string()),
-            }
-        }
-        self.blocks.retain(|block| !removed.contains(&block.pba));
-        self.blocks.append(&mut added);
-        self.blocks.sort_unstable_by_key(|block| block.pba);
         for (id, change) in &batch.volumes {
             match resolve_volume(*id, self.volumes.get(id).cloned(), change) {
                 Ok(Some(info)) => {
@@ -310,73 +335,32 @@ impl Rows {
             }
         }
     }
-
-    fn report(self, report: &mut CheckReport) {
-        report.volumes = self.volumes.len() as u64;
-        report.blocks = self.blocks.len() as u64;
-        for block in &self.blocks {
-            let Block { pba, row, mappings } = block;
-            if *mappings == 0 {
-                report.problem(ProblemKind::OrphanBlock, || {
-                    format!("block {pba} has {} references and no mapping", row.refcount)
-                });
-            } else if *mappings != u64::from(row.refcount) {
-                report.problem(ProblemKind::WrongCount, || {
-                    format!(
-                        "block {pba} has {} references and {mappings} mappings",
-                        row.refcount
-                    )
-                });
-            }
-        }
-        let mut fingerprints: Vec<Fingerprint> = self
-            .blocks
-            .iter()
-            .map(|block| block.row.fingerprint)
-            .filter(Fingerprint::is_some)
-            .collect();
-        fingerprints.sort_unstable();
-        report.duplicate_fingerprints = fingerprints
-            .windows(2)
-            .filter(|pair| pair[0] == pair[1])
-            .count() as u64;
-    }
 }
 
-/// Second pass: mappings.
+/// Later passes: mappings.
 struct Mappings<'a> {
     rows: &'a mut Rows,
+    window: &'a mut Window,
     pending: Option<&'a Batch>,
     sub_block_bytes: u32,
     report: &'a mut CheckReport,
-    /// What the store itself holds.
-    found: Totals,
 }
 
 impl Mappings<'_> {
+    /// What is told once is told in the first pass.
+    fn is_first(&self) -> bool {
+        self.report.passes == 1
+    }
+
     fn count(&mut self, map: MapId, sub_block: u64, mapping: Mapping) {
-        if mapping.is_hole() {
-            return self.check_map(map, sub_block);
+        if !mapping.is_hole() {
+            self.report.mappings += u64::from(self.is_first());
+            let names = || format!("sub-block {sub_block} of map {map}");
+            self.window.count(mapping, self.report, names);
         }
-        let Mapping { pba, crc32c } = mapping;
-        self.report.mappings += 1;
-        match self.rows.find(pba) {
-            Some(block) => {
-                block.mappings += 1;
-                if block.row.crc32c != crc32c {
-                    self.report.problem(ProblemKind::WrongChecksum, || {
-                        format!(
-                            "sub-block {sub_block} of map {map} and its block {pba} have different \
-                             checksums"
-                        )
-                    });
-                }
-            }
-            None => self.report.problem(ProblemKind::DanglingMapping, || {
-                format!("sub-block {sub_block} of map {map} maps to block {pba}, which has no row")
-            }),
+        if self.is_first() {
+            self.check_map(map, sub_block);
         }
-        self.check_map(map, sub_block);
     }
 
     /// A map has an entry there.
@@ -410,14 +394,18 @@ impl Mappings<'_> {
 }
 
 impl LoadVisitor for Mappings<'_> {
+    fn wants(&self, kind: RowKind) -> bool {
+        kind == RowKind::Mapping
+    }
+
     fn volume(&mut self, _volume: VolumeInfo) {}
 
     fn block(&mut self, _pba: Pba, _row: BlockRow) {}
 
     fn map(&mut self, map: MapId, sub_block: u64, mapping: Mapping) {
         let is_hole = mapping.is_hole();
-        if !is_hole {
-            self.found.add_mapping(map);
+        if !is_hole && self.is_first() {
+            self.rows.found.add_mapping(map);
         }
         let pba = mapping.pba;
         let change = self
@@ -431,6 +419,7 @@ impl LoadVisitor for Mappings<'_> {
             None => self.count(map, sub_block, mapping),
             // Counted with the batch, but only if it knows what it replaces.
             Some(change) if change.old == Some(pba).filter(|_| !is_hole) => {}
+            Some(_) if !self.is_first() => {}
             Some(change) => {
                 self.report.problem(ProblemKind::BadRecord, || {
                     format!(
