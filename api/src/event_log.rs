@@ -38,6 +38,10 @@ const READ_BYTES_MAX: u64 = 2 * FILE_BYTES_MAX;
 /// Characters of a message that is too long for a record.
 const MESSAGE_CHARS_MAX: usize = 400;
 
+/// The largest number that is read from a file. No pool comes there: it is beyond a billion events a second for a
+/// century.
+const ID_MAX: u64 = 1 << 62;
+
 /// The kind of an event that stands for others that are gone. It is made for who asks, and is not in the log.
 pub const SKIPPED: &str = "skipped";
 
@@ -158,13 +162,17 @@ impl EventLog {
         let mut events: VecDeque<Arc<Event>> = VecDeque::new();
         for path in [&old, &path] {
             for event in read(path)? {
+                // One of the two may be somebody's copy of before.
+                if events.back().is_some_and(|last| last.id >= event.id) {
+                    continue;
+                }
                 if events.len() >= EVENTS_MAX {
                     events.pop_front();
                 }
                 events.push_back(Arc::new(event));
             }
         }
-        let next = events.iter().map(|event| event.id).max().unwrap_or(0) + 1;
+        let next = events.back().map_or(0, |event| event.id) + 1;
         Ok(Self::of(Ring {
             events,
             next,
@@ -323,8 +331,8 @@ fn read(path: &Path) -> io::Result<Vec<Event>> {
     // What does not rise was not written by this program.
     let rising = events.filter(|event| {
         let before = last;
-        last = last.max(event.id);
-        event.id > before
+        last = last.max(event.id.min(ID_MAX));
+        event.id > before && event.id <= ID_MAX
     });
     Ok(rising.collect())
 }
@@ -470,6 +478,40 @@ mod tests {
             .map(|event| event.id)
             .collect();
         assert_eq!(ids, [7, 8]);
+    }
+
+    #[test]
+    fn both_files_are_read_again_after_a_restart() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let log = EventLog::open(dir.path()).expect("opened");
+        let long = "x".repeat(RECORD_BYTES_MAX / 2);
+        while !dir.path().join(OLD_FILE).exists() {
+            log.add(event(&long)).expect("written");
+        }
+        let before = log.page(None, usize::MAX);
+        drop(log);
+        let log = EventLog::open(dir.path()).expect("opened");
+        assert_eq!(log.page(None, usize::MAX), before);
+        assert_eq!(
+            (before.oldest, before.events.len() as u64),
+            (Some(1), before.latest)
+        );
+    }
+
+    #[test]
+    fn a_file_in_the_place_of_another_costs_only_what_does_not_go_on() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let lines = |ids: &[u64]| {
+            let line = |id: &u64| line_of(&bounded(*id, event("x")).0);
+            ids.iter().flat_map(line).collect::<Vec<u8>>()
+        };
+        fs::write(dir.path().join(OLD_FILE), lines(&[5, 6, u64::MAX])).expect("written");
+        fs::write(dir.path().join(FILE), lines(&[2, 6, 7])).expect("written");
+        let log = EventLog::open(dir.path()).expect("opened");
+        log.add(event("next")).expect("written");
+        let events = log.page(Some(4), 9).events;
+        let ids: Vec<u64> = events.iter().map(|event| event.id).collect();
+        assert_eq!(ids, [5, 6, 7, 8]);
     }
 
     #[test]
