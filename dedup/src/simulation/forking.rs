@@ -274,12 +274,13 @@ impl Actor {
         };
         let Some((uuid, name)) = chosen else { return };
         let result = self.engine.delete_volume(&name).await;
-        let mut world = self.world.borrow_mut();
-        world.judge(uuid, "delete", &result);
-        if result.is_ok() {
-            world.volumes.retain(|volume| volume.uuid != uuid);
+        {
+            let mut world = self.world.borrow_mut();
+            world.judge(uuid, "delete", &result);
+            if result.is_ok() {
+                world.volumes.retain(|volume| volume.uuid != uuid);
+            }
         }
-        drop(world);
         let _ = self.engine.maintain().await;
     }
 

@@ -212,7 +212,7 @@ impl Sample {
     fn add(&mut self, fingerprint: Fingerprint) {
         let number = u128::from_le_bytes(fingerprint.0);
         let is_full = self.fingerprints.len() == self.fingerprints.capacity();
-        if fingerprint.is_some() && number % self.one_of == 0 && !is_full {
+        if fingerprint.is_some() && number.is_multiple_of(self.one_of) && !is_full {
             self.fingerprints.push(fingerprint);
         }
     }
