@@ -177,9 +177,9 @@ fn the_reference_has_every_command_and_every_key_of_the_program() {
 }
 
 /// Words by which commands that close, remove or delete something are called.
-const CLOSING: [&str; 11] = [
+const CLOSING: [&str; 12] = [
     "cancel", "clear", "delete", "detach", "disallow", "import", "remove", "rename", "repair",
-    "stop", "revoke",
+    "rollback", "stop", "revoke",
 ];
 
 #[test]
@@ -216,6 +216,7 @@ fn the_guide_says_of_every_closing_command_what_takes_it_back() {
                 "NQN" | "HOSTNQN" => "nqn.2026-11.org.example:name",
                 "ADDRESS" => "tcp://192.0.2.5:4420",
                 "N" | "DAYS" => "1",
+                "TIME" => "1h",
                 "SIZE" => "1G",
                 word => word,
             });

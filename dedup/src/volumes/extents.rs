@@ -42,13 +42,17 @@ impl Volume {
         };
         let (mut at, mut seen) = (span.first, 0);
         while at < span.end && found.full_at.is_none() && seen < LOOKED_AT_MAX {
-            let range = (at, span.end);
-            let visible = window(&self.shared, self.core.map(), range, View::Visible);
+            let (range, map) = ((at, span.end), self.core.map());
+            let visible = window(&self.shared, map, range, View::Visible);
             let deleted = || EngineError::not_found(format!("volume {} was deleted", self.core.id));
             let window = visible.await?.ok_or_else(deleted)?;
             at = {
                 let state = lock(&self.shared.state);
                 let entry = state.active(self.core.id)?;
+                if entry.map.id() != map {
+                    // A snapshot or a rollback came in between: the window is not on this map.
+                    continue;
+                }
                 let mut mapped = entry.map.range(at, window.end, View::Visible);
                 // What is being trimmed is still mapped, and reads as zeros.
                 mapped

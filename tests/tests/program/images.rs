@@ -398,6 +398,9 @@ fn an_import_that_fails_in_the_middle_says_what_to_do() {
     );
     assert!(!story.is_seen("vm1"));
     story.volume(&["delete", "vm1", "--yes"]);
+    wait_for("its room to be free again", || {
+        story.pool.status()["pool"]["free_bytes"].as_u64() > Some(64 * MIB)
+    });
 
     // The daemon ends.
     let mut import = story.import_from_pipe(&["vm2", "-", "--size", "1G"]);

@@ -86,6 +86,7 @@ fn status_has_the_promised_shape_and_its_bytes_add_up() {
         keys(&status["volumes"][0]),
         [
             "io",
+            "latency",
             "logical_bytes",
             "name",
             "namespaces",
