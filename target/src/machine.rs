@@ -1,4 +1,4 @@
-//! The machine's addresses, for the commands that people type on their hosts, and its available memory.
+//! The machine's addresses, for the commands that people type on their hosts, and its memory.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -20,9 +20,18 @@ pub(crate) fn available_memory_bytes() -> Option<u64> {
 
 /// What `/proc/meminfo` says of it.
 pub(crate) fn available_of(meminfo: &str) -> Option<u64> {
-    let line = meminfo
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    bytes_of(meminfo, "MemAvailable:")
+}
+
+/// Half of all memory, in bytes; all that there can be, if the kernel does not tell.
+pub(crate) fn half_of_memory_bytes() -> u64 {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    bytes_of(&meminfo, "MemTotal:").map_or(u64::MAX, |bytes| bytes / 2)
+}
+
+/// A size in `/proc/meminfo`, by its name there with the colon.
+fn bytes_of(meminfo: &str, name: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1024)
 }
@@ -65,6 +74,7 @@ mod tests {
     fn available_memory_is_read_as_the_kernel_writes_it() {
         let text = "MemTotal:       24545784 kB\nMemAvailable:   23068672 kB\nBuffers: 1 kB\n";
         assert_eq!(available_of(text), Some(22 << 30));
+        assert_eq!(bytes_of(text, "MemTotal:"), Some(24_545_784 << 10));
         assert_eq!(available_of("MemTotal: 1 kB\n"), None);
         assert_eq!(available_of("MemAvailable: many kB\n"), None);
     }

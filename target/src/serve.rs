@@ -240,23 +240,10 @@ fn pool_request(args: &ServeArgs) -> PoolRequest {
         volumes: args.volumes.clone(),
         warn_at: args.warn_at.clone(),
         metadata_cache_bytes: args.metadata_cache,
-        index_bytes_max: args.index_memory.unwrap_or_else(half_of_memory),
+        index_bytes_max: args
+            .index_memory
+            .unwrap_or_else(machine::half_of_memory_bytes),
     }
-}
-
-/// Half of the memory of this machine, in bytes; all that there can be, if it does not tell.
-fn half_of_memory() -> u64 {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    memory_total(&text).map_or(u64::MAX, |bytes| bytes / 2)
-}
-
-/// What Linux's `/proc/meminfo` says of all memory, in bytes.
-fn memory_total(text: &str) -> Option<u64> {
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("MemTotal:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    kib.checked_mul(1024)
 }
 
 async fn serve_pool(
