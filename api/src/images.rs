@@ -9,7 +9,7 @@
 //! | `GET /v1/volumes/NAME/data?offset=N&length=M` | the bytes |
 //! | `GET /v1/volumes/NAME/extents[?offset=N&length=M]` | [`ExtentsView`] |
 //!
-//! Guarantees: a piece is at most [`PIECE_BYTES_MAX`] long, and [`PIECES_MAX`] are in memory at one time. Engine work
+//! Guarantees: a piece is at most [`PIECE_BYTES_MAX`] long, and `PIECES_MAX` are in memory at one time. Engine work
 //! runs on the control reactor, never on one that serves hosts. Only an import that is under way writes data.
 
 use std::time::Duration;
