@@ -1,6 +1,6 @@
 //! How long commands of hosts take, by volume and operation.
 //!
-//! A time goes into one of [`BUCKETS`] buckets: four to an octave, from 1 us to 17 s. So a percentile is at most a quarter
+//! A time goes into one of 98 buckets: four to an octave, from 1 us to 17 s. So a percentile is at most a quarter
 //! above the truth, whatever the times are, and two looks can be subtracted: what lies between them is the percentile of that
 //! while.
 
