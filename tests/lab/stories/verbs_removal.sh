@@ -11,7 +11,8 @@ signal up
 load() { onefold perf $address/$NQN --verify --range 8M --seed 1 --rw randrw --bs 16k --qd 8 --queues 3 "$@"; }
 load --time 300 >/lab/perf.txt 2>&1 &
 perf=$!
-n=0; until grep -q "host connected" /lab/daemon.log; do sleep 0.1; n=$((n+1)); [ $n -lt 600 ] || die "the host did not connect"; done
+# With all of its queues: a device that goes while one is made is another story.
+n=0; until onefold status --pool $pool --json | jq -e '[.reactors[].commands] | add > 100' >/dev/null; do sleep 0.1; n=$((n+1)); [ $n -lt 600 ] || die "the host does nothing"; done
 rdma link delete rxe0 || die "the device was not removed"
 log "the device is gone"
 wait $perf && die "the load went on without a device"
