@@ -5,14 +5,12 @@ use std::{
     fs::{self, File},
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     sync::atomic::{AtomicU32, Ordering},
     time::Duration,
 };
 
 use tempfile::TempDir;
-
-use crate::wait_for;
 
 /// The target's address in every lab network.
 pub const TARGET_V4: &str = "10.77.0.1";
@@ -187,27 +185,50 @@ impl Guest {
     /// With the console, when the guest ends first or takes longer than `limit`.
     pub fn await_signal(&mut self, sign: &str, limit: Duration) {
         let file = self.share.path().join(format!("sync.{sign}"));
-        let start = std::time::Instant::now();
-        loop {
+        self.wait_for(&format!("to say '{sign}'"), limit, |guest| {
             if file.exists() {
-                return;
+                return Some(());
             }
-            if let Some(status) = self.child.try_wait().expect("a child can be waited for") {
+            if let Some(status) = guest.ended() {
                 panic!(
                     "guest {} ended ({status}) before '{sign}':\n{}",
-                    self.name,
-                    self.console()
+                    guest.name,
+                    guest.console()
                 );
             }
+            None
+        });
+    }
+
+    /// Waits for a condition, as long as the guest's kernel is not stuck at its start.
+    fn wait_for<T>(
+        &mut self,
+        what: &str,
+        limit: Duration,
+        mut condition: impl FnMut(&mut Self) -> Option<T>,
+    ) -> T {
+        let start = std::time::Instant::now();
+        loop {
+            if let Some(value) = condition(self) {
+                return value;
+            }
+            let (name, console) = (&self.name, self.console());
+            assert!(
+                !is_stuck_at_start(&console),
+                "the kernel of guest {name} does not start:\n{console}"
+            );
             assert!(
                 start.elapsed() < limit,
-                "guest {} did not say '{sign}' in {limit:?}:\n{}",
-                self.name,
-                self.console()
+                "waited {limit:?} in vain for guest {name} {what}:\n{console}"
             );
             // A poll interval between looks at another machine.
             std::thread::sleep(Duration::from_millis(50));
         }
+    }
+
+    /// Its exit status, if it has ended.
+    fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("a child can be waited for")
     }
 
     /// Gives the story a sign that it awaits.
@@ -223,9 +244,7 @@ impl Guest {
     /// # Panics
     /// With the console, when the story failed or ran out of time.
     pub fn finish(mut self, limit: Duration) -> String {
-        let status = wait_for(&format!("guest {} to end", self.name), limit, || {
-            self.child.try_wait().expect("a child can be waited for")
-        });
+        let status = self.wait_for("to end", limit, Self::ended);
         let console = self.console();
         // isa-debug-exit: ((16 + code) << 1) | 1, so 33 is the story's exit code 0.
         assert!(
@@ -242,10 +261,7 @@ impl Guest {
     /// When the guest has ended by itself.
     pub fn kill(mut self) {
         assert!(
-            self.child
-                .try_wait()
-                .expect("a child can be waited for")
-                .is_none(),
+            self.ended().is_none(),
             "guest {} had ended before it was killed:\n{}",
             self.name,
             self.console()
@@ -281,7 +297,7 @@ impl Drop for Guest {
 const TELLINGS_MAX: u32 = 3;
 
 /// Tells a story with guests, and tells it again when it failed because the emulator broke a guest's
-/// processor ([`is_emulators_fault`]), and for no other reason.
+/// processor or its timer ([`is_emulators_fault`]), and for no other reason.
 ///
 /// # Panics
 /// As the story does.
@@ -295,19 +311,29 @@ pub fn steadily(story: impl Fn()) {
             resume_unwind(panic);
         }
         eprintln!(
-            "THE EMULATOR BROKE A GUEST (EFLAGS that no processor has): the story is told again"
+            "THE EMULATOR BROKE A GUEST (EFLAGS that no processor has, or no timer): the story is told again"
         );
     }
 }
 
-/// Whether a kernel's last words show EFLAGS that no processor has: bits 22 to 31 always read as zero
-/// (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, figure 3-8). QEMU 7.2 was
-/// seen to mix an address into them.
+/// Whether a guest's console shows what no machine does, and an emulator was seen to do.
+///
+/// - EFLAGS that no processor has: bits 22 to 31 always read as zero (Intel 64 and IA-32 Architectures Software
+///   Developer's Manual, volume 1, figure 3-8). QEMU 7.2 was seen to mix an address into them.
+/// - A kernel that stops before its first program runs, because a processor gets no more timer interrupts.
 pub fn is_emulators_fault(console: &str) -> bool {
     let flags = console.split("EFLAGS: ").skip(1);
-    flags
-        .filter_map(|rest| u32::from_str_radix(rest.get(..8)?, 16).ok())
-        .any(|flags| flags >> 22 != 0)
+    is_stuck_at_start(console)
+        || flags
+            .filter_map(|rest| u32::from_str_radix(rest.get(..8)?, 16).ok())
+            .any(|flags| flags >> 22 != 0)
+}
+
+/// Whether a kernel says that its timers do not fire (`rcu_check_gp_kthread_expired_fqs_timer` in the kernel's
+/// `kernel/rcu/tree_stall.h`), and its first program, `guest/init`, was not there yet. Later the same words may mean no
+/// more than a busy machine.
+fn is_stuck_at_start(console: &str) -> bool {
+    console.contains("kthread timer wakeup didn't happen") && !console.contains("LAB-READY")
 }
 
 /// The program as guests can run it, with the libraries that it needs, put into `folder`: a story finds
@@ -356,6 +382,18 @@ mod tests {
         assert!(!is_emulators_fault(RIGHT));
         assert!(!is_emulators_fault(
             "Kernel panic - not syncing: EFLAGS: none"
+        ));
+    }
+
+    #[test]
+    fn timers_that_do_not_fire_are_the_emulators_fault_until_the_first_program_runs() {
+        let stuck =
+            "rcu: rcu_preempt kthread timer wakeup didn't happen for 5248 jiffies! g-807 f0x0\n";
+        assert!(is_emulators_fault(stuck));
+        let started = "LAB-READY hotplug up=13.80s kernel=6.12.117+deb12-amd64\n";
+        assert!(!is_emulators_fault(&format!("{started}{stuck}")));
+        assert!(!is_emulators_fault(
+            "rcu: rcu_preempt self-detected stall on CPU\n"
         ));
     }
 

@@ -1,17 +1,15 @@
 //! The offline check of a pool in a folder, with RocksDB, a journal file and a drive file.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::fs::{OpenOptions, Permissions};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use crate::support::folder::{BLOCKS, filled, open};
+use crate::support::{Pool, block_on, expect_kind};
 use dedup::{CheckOptions, CheckReport, DamagedRange, ErrorKind, check_pool};
 use drives::BLOCK_BYTES;
 use meta::{LABEL_BYTES, Pba, PoolDir};
-use support::folder::{BLOCKS, filled, open};
-use support::{Pool, block_on, expect_kind};
 
 fn check(dir: &Path) -> CheckReport {
     check_pool(

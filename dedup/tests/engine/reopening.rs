@@ -1,16 +1,14 @@
 //! What an opening makes of blocks that were acknowledged and not flushed: after the end of the program alone
 //! nothing is undone, after a loss of power what never arrived is.
 
-mod support;
-
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::support::{Pool, block_on, expect_kind, plain_spec, spec};
 use dedup::{BootId, DamagedRange, Engine, ErrorKind, Volume};
 use drives::BLOCK_BYTES;
 use meta::HookedMedia;
-use support::{Pool, block_on, expect_kind, plain_spec, spec};
 use uuid::Uuid;
 
 /// A start of the machine.

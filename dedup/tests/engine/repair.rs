@@ -1,20 +1,18 @@
 //! The offline repair of a pool in a folder: every kind of damage, made on purpose.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use crate::support::folder::{BLOCKS, filled, open};
+use crate::support::{Pool, block_on, expect_kind, space, spec};
 use dedup::{CheckOptions, ErrorKind, LostRange, Repair, RepairReport, check_pool};
 use drives::BLOCK_BYTES;
 use meta::{
     Batch, BlockChange, BlockContent, BlockRow, Fingerprint, LoadVisitor, MapChange, Mapping, Pba,
     PoolDir, RocksOptions, Store, VolumeChange, VolumeInfo,
 };
-use support::folder::{BLOCKS, filled, open};
-use support::{Pool, block_on, expect_kind, space, spec};
 
 const GRAIN: u64 = BLOCK_BYTES as u64;
 

@@ -1,14 +1,12 @@
 //! Copies by reference, and other commands on what is stored.
 
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::support::{Pool, block_on, expect_kind, plain_spec, space, spec};
 use dedup::{Engine, ErrorKind, Unreadable, Volume, VolumeSpec};
 use drives::BLOCK_BYTES;
 use meta::Compression;
-use support::{Pool, block_on, expect_kind, plain_spec, space, spec};
 
 const GRAIN: u64 = BLOCK_BYTES as u64;
 

@@ -1,15 +1,13 @@
 //! Damaged blocks: found by reads and by the scrub, named, and healed when their content comes by.
 
-mod support;
-
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::support::{Pool, block_on, expect_kind, space, spec};
 use dedup::{DamageStatus, DamagedRange, Engine, ErrorKind, ScrubPhase, VolumeSpec};
 use drives::BLOCK_BYTES;
 use meta::VerifyPolicy;
-use support::{Pool, block_on, expect_kind, space, spec};
 
 const GRAIN: u64 = BLOCK_BYTES as u64;
 

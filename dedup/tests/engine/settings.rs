@@ -1,9 +1,7 @@
 //! Settings that are kept with the pool.
 
-mod support;
-
+use crate::support::{Pool, block_on, expect_kind, spec};
 use dedup::{ErrorKind, SETTINGS_BYTES_MAX};
-use support::{Pool, block_on, expect_kind, spec};
 
 fn set(key: &str, value: &[u8]) -> (String, Option<Vec<u8>>) {
     (key.to_owned(), Some(value.to_vec()))

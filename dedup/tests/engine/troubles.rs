@@ -1,14 +1,12 @@
 //! Full pools, damaged blocks, failing journals and stores.
 
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::support::{Pool, TestDrive, block_on, expect_kind, space, spec};
 use dedup::{ErrorKind, HealthState};
 use drives::BLOCK_BYTES;
 use meta::{JournalMedia, MemoryMedia, StoreFault};
-use support::{Pool, TestDrive, block_on, expect_kind, space, spec};
 
 const GRAIN: u64 = BLOCK_BYTES as u64;
 

@@ -1,18 +1,16 @@
 //! Volumes that compress: what it saves, whom it may not harm, and what becomes of the blocks.
 
-mod support;
-
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::support::folder;
+use crate::support::{Pool, block_on, expect_kind, space, spec};
 use dedup::{CheckOptions, Engine, ErrorKind, ScrubPhase, Volume, VolumeSpec, check_pool};
 use drives::BLOCK_BYTES;
 use meta::Compression;
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use support::folder;
-use support::{Pool, block_on, expect_kind, space, spec};
 
 const GRAIN: u64 = BLOCK_BYTES as u64;
 

@@ -1,13 +1,11 @@
 //! Snapshots, clones of them and rollbacks, story by story.
 
-mod support;
-
 use std::time::Instant;
 
+use crate::support::{Pool, block_on, expect_kind, space};
 use dedup::ErrorKind;
 use drives::BLOCK_BYTES;
 use meta::Store;
-use support::{Pool, block_on, expect_kind, space};
 
 const GRAIN: u64 = BLOCK_BYTES as u64;
 

@@ -1,15 +1,13 @@
 //! What a user of the engine sees, story by story.
 
-mod support;
-
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
+use crate::support::{Pool, block_on, expect_kind, plain_spec, space, spec};
 use dedup::{ErrorKind, VolumeChangeKind, VolumeSpec};
 use drives::BLOCK_BYTES;
 use futures_util::future::join_all;
 use meta::MemoryMedia;
-use support::{Pool, block_on, expect_kind, plain_spec, space, spec};
 
 const GRAIN: u64 = BLOCK_BYTES as u64;
 

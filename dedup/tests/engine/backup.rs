@@ -1,14 +1,12 @@
 //! Backups of a pool's metadata, and what opening one gives.
 
-mod support;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
+use crate::support::folder::{create, filled, open};
+use crate::support::{Pool, block_on, expect_kind, spec};
 use dedup::{CheckOptions, ErrorKind, backup_pool, check_pool};
 use meta::PoolDir;
-use support::folder::{create, filled, open};
-use support::{Pool, block_on, expect_kind, spec};
 
 #[test]
 fn a_backup_of_a_pool_in_use_opens_as_the_pool_was_at_that_moment() {

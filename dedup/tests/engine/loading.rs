@@ -1,9 +1,7 @@
 //! A pool in use while its maps and its index are still being brought into memory.
 
-mod support;
-
+use crate::support::{Pool, block_on, expect_kind, space};
 use dedup::ErrorKind;
-use support::{Pool, block_on, expect_kind, space};
 
 /// Data blocks of which the last ones lie in another part of the table than the first.
 const BLOCKS: u64 = 5000;

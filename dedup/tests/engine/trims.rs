@@ -1,10 +1,8 @@
 //! Large trims: written down at once, worked off in the background.
 
-mod support;
-
+use crate::support::{Pool, block_on, expect_kind, space};
 use dedup::{Engine, ErrorKind, Volume};
 use drives::BLOCK_BYTES;
-use support::{Pool, block_on, expect_kind, space};
 
 const GRAIN: u64 = BLOCK_BYTES as u64;
 

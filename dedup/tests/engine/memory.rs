@@ -1,9 +1,7 @@
 //! A volume whose map is larger than the memory for maps.
 
-mod support;
-
+use crate::support::{Pool, block_on};
 use dedup::{ErrorKind, METADATA_CACHE_BYTES_MIN};
-use support::{Pool, block_on};
 
 const GRAIN: u64 = 4096;
 /// One mapping in each page of a map: about 10 MB of pages.
@@ -46,7 +44,8 @@ fn what_left_memory_is_read_with_one_look_into_the_store() {
     assert!(after.map_page_reads - before.map_page_reads <= PAGES);
     // Where nothing was ever written, nobody has to look.
     let before = engine.status().map_page_reads;
-    let created = block_on(engine.create_volume(support::spec("empty", 1 << 20, 4096))).unwrap();
+    let created =
+        block_on(engine.create_volume(crate::support::spec("empty", 1 << 20, 4096))).unwrap();
     assert_eq!(pool.read(&created, 1 << 19, 8).unwrap(), [0; 8]);
     assert_eq!(engine.status().map_page_reads, before);
 }

@@ -1,14 +1,12 @@
 //! Several drives: added online, failing, missing; and what volumes have on them and share.
 
-mod support;
-
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
+use crate::support::{Pool, TestDrive, block_on, expect_kind, plain_spec, space, spec};
 use dedup::{AffectedVolume, ErrorKind, MissingDrives, Survey};
 use drives::{BLOCK_BYTES, Drive};
 use meta::MetaError;
-use support::{Pool, TestDrive, block_on, expect_kind, plain_spec, space, spec};
 
 const GRAIN: u64 = BLOCK_BYTES as u64;
 

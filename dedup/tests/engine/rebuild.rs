@@ -1,15 +1,13 @@
 //! The repair of a pool whose metadata store or journal is damaged as a file is: cut, overwritten, gone.
 
-mod support;
-
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use crate::support::folder::{create, filled, open};
+use crate::support::{Pool, block_on, spec};
 use dedup::{CheckOptions, Engine, ErrorKind, Repair, RepairReport, check_pool};
 use meta::PoolDir;
-use support::folder::{create, filled, open};
-use support::{Pool, block_on, spec};
 
 /// Repairs a pool; it is clean then, and needs no second repair.
 fn repair(dir: &Path) -> RepairReport {
