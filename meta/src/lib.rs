@@ -52,7 +52,9 @@ pub use batch::{
     Batch, BatchBuilder, BlockChange, BlockContent, MapChange, VolumeChange, VolumeUpdate,
 };
 pub use changes::Changes;
-pub use check::{CHECK_MEMORY_BYTES, CheckReport, Problem, ProblemKind, check, check_with};
+pub use check::{
+    BlockWindow, CHECK_MEMORY_BYTES, CheckReport, Counted, Problem, ProblemKind, check, check_with,
+};
 pub use error::{JournalError, MetaError, MetaErrorKind};
 pub use journal::{
     Appended, FileMedia, FinishedAppend, FinishedSync, Frames, History, HookedMedia, Journal,

@@ -195,7 +195,9 @@ fn a_journal_from_an_older_copy_is_refused_and_the_remedy_named() {
         detail.contains("restore `journal` and `metadata/`"),
         "{detail}"
     );
-    let refused = dedup::Repair::plan(&dir).err().unwrap();
+    let refused = dedup::Repair::plan(&dir, meta::CHECK_MEMORY_BYTES)
+        .err()
+        .unwrap();
     assert_eq!(refused.kind, ErrorKind::Corrupt, "{refused}");
 
     std::fs::write(dir.join("journal"), &newer).unwrap();

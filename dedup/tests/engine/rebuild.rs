@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::support::folder::{create, filled, open};
 use crate::support::{Pool, block_on, spec};
 use dedup::{CheckOptions, Engine, ErrorKind, Repair, RepairReport, check_pool};
-use meta::PoolDir;
+use meta::{CHECK_MEMORY_BYTES, PoolDir};
 
 /// Repairs a pool; it is clean then, and needs no second repair.
 fn repair(dir: &Path) -> RepairReport {
@@ -16,7 +16,7 @@ fn repair(dir: &Path) -> RepairReport {
         found.is_err() || !found.unwrap().consistent,
         "the damage is not noticed"
     );
-    let plan = Repair::plan(dir).unwrap();
+    let plan = Repair::plan(dir, CHECK_MEMORY_BYTES).unwrap();
     let report = plan.report().clone();
     assert!(
         !report.consistent && !report.rebuilt.is_empty(),
@@ -25,7 +25,7 @@ fn repair(dir: &Path) -> RepairReport {
     assert!(plan.apply().unwrap().is_some());
     let clean = check_pool(dir, CheckOptions::default()).unwrap();
     assert!(clean.consistent, "{clean:?}\n{report:?}");
-    let again = Repair::plan(dir).unwrap();
+    let again = Repair::plan(dir, CHECK_MEMORY_BYTES).unwrap();
     assert!(again.report().consistent, "{:?}", again.report());
     let left: Vec<_> = fs::read_dir(dir)
         .unwrap()
@@ -189,7 +189,7 @@ fn without_a_past_what_was_in_a_damaged_place_is_named_and_reads_as_an_error() {
                 fs::remove_file(metadata.join(name.trim())).unwrap();
             }
         }
-        let plan = match Repair::plan(&dir) {
+        let plan = match Repair::plan(&dir, CHECK_MEMORY_BYTES) {
             Ok(plan) => plan,
             // The one large table of a small pool can hold any key.
             Err(error) if fault == "cut" => {
@@ -275,7 +275,7 @@ fn a_pool_of_which_nothing_is_left_is_refused_and_stays_as_it_is() {
     fs::remove_file(dir.join("journal")).unwrap();
     fs::remove_dir_all(dir.join("metadata")).unwrap();
     let before = fs::read_dir(&dir).unwrap().count();
-    let refused = Repair::plan(&dir).err().unwrap();
+    let refused = Repair::plan(&dir, CHECK_MEMORY_BYTES).err().unwrap();
     assert!(refused.message.contains("restore"), "{refused}");
     // The lock names who used the pool last.
     assert!(fs::read_dir(&dir).unwrap().count() <= before + 1);

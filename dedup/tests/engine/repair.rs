@@ -5,16 +5,19 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use crate::support::folder::{BLOCKS, filled, open};
+use crate::support::folder::{BLOCKS, create, filled, open};
 use crate::support::{Pool, block_on, expect_kind, space, spec};
-use dedup::{CheckOptions, ErrorKind, LostRange, Repair, RepairReport, check_pool};
+use dedup::{CheckOptions, ErrorKind, LostRange, Repair, RepairReport, VolumeSpec, check_pool};
 use drives::BLOCK_BYTES;
 use meta::{
-    Batch, BlockChange, BlockContent, BlockRow, Fingerprint, LoadVisitor, MapChange, Mapping, Pba,
-    PoolDir, RocksOptions, Store, VolumeChange, VolumeInfo,
+    Batch, BlockChange, BlockContent, BlockRow, CHECK_MEMORY_BYTES, Compression, Fingerprint,
+    LoadVisitor, MapChange, Mapping, Pba, PoolDir, RocksOptions, Store, VolumeChange, VolumeInfo,
 };
 
 const GRAIN: u64 = BLOCK_BYTES as u64;
+
+/// Memory for one block of the tables at a time, and for a few.
+const MEMORY: [usize; 2] = [1, 1000];
 
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Rows {
@@ -85,13 +88,17 @@ fn is_clean(dir: &Path) -> bool {
 /// repair.
 fn repair(dir: &Path) -> (RepairReport, PathBuf) {
     assert!(!is_clean(dir), "the damage is not noticed");
-    let plan = Repair::plan(dir).unwrap();
+    let plans = MEMORY.map(|bytes| Repair::plan(dir, bytes).unwrap().report().clone());
+    let plan = Repair::plan(dir, CHECK_MEMORY_BYTES).unwrap();
     let report = plan.report().clone();
     assert!(!report.consistent);
+    for small in plans {
+        assert_eq!(small, report, "it is the same with little memory");
+    }
     let backup = plan.apply().unwrap().expect("something was changed");
     assert!(is_clean(dir), "the repair left something behind");
     let after = rows(dir);
-    let again = Repair::plan(dir).unwrap();
+    let again = Repair::plan(dir, CHECK_MEMORY_BYTES).unwrap();
     assert!(again.report().consistent, "{:?}", again.report());
     assert_eq!(again.apply().unwrap(), None, "a second repair does nothing");
     assert_eq!(rows(dir), after);
@@ -111,7 +118,7 @@ fn ranges(report: &RepairReport) -> Vec<(String, u64, u64)> {
 fn a_clean_pool_is_left_alone() {
     let (_keep, dir) = filled();
     let before = rows(&dir);
-    let plan = Repair::plan(&dir).unwrap();
+    let plan = Repair::plan(&dir, CHECK_MEMORY_BYTES).unwrap();
     assert!(plan.report().consistent);
     assert!(plan.report().journal_records > 0);
     assert_eq!(plan.apply().unwrap(), None);
@@ -248,6 +255,51 @@ fn a_mapping_to_a_block_that_no_drive_has_is_lost_and_keeps_the_rest_readable() 
         expect_kind(buffers.read(&volume, at, 1), ErrorKind::Corrupt);
     }
     assert_eq!(buffers.read(&volume, 2, 3).unwrap(), [3, 5, 6]);
+}
+
+#[test]
+fn what_stands_for_lost_data_is_no_block_that_holds_compressed_contents() {
+    let dir = tempfile::tempdir().unwrap();
+    create(dir.path());
+    let buffers = Pool::new(1);
+    let (pool, engine) = open(dir.path());
+    let packed = VolumeSpec {
+        compression: Compression::Lz4,
+        ..spec("v", 500, 4096)
+    };
+    let volume = block_on(engine.create_volume(packed)).unwrap();
+    let contents: Vec<u64> = (1..=30).collect();
+    buffers.write(&volume, 0, &contents).unwrap();
+    block_on(engine.shutdown()).unwrap();
+    drop((volume, engine, pool));
+    damage(dir.path(), |batch, rows| {
+        let before = rows.map[&(1, 0)];
+        assert!(before.pba.is_fragment());
+        let lost = Mapping {
+            pba: Pba::new(7, 1),
+            ..before
+        };
+        batch.map.insert(
+            (1, 0),
+            MapChange {
+                old: Some(before.pba),
+                new: Some(lost),
+            },
+        );
+        batch.blocks.insert(before.pba, count(-1));
+    });
+    let (report, _) = repair(dir.path());
+    assert_eq!(ranges(&report), [lost("v", 0, 1)]);
+
+    let (_pool, engine) = open(dir.path());
+    let volume = engine.volume("v").unwrap();
+    // Its block is free again, and taken by others.
+    block_on(volume.trim(0, GRAIN)).unwrap();
+    block_on(volume.flush()).unwrap();
+    let plain = block_on(engine.create_volume(spec("plain", 100, 4096))).unwrap();
+    let others: Vec<u64> = (1000..1100).collect();
+    buffers.write(&plain, 0, &others).unwrap();
+    assert_eq!(buffers.read(&volume, 1, 29).unwrap(), contents[1..]);
 }
 
 #[test]
@@ -420,13 +472,21 @@ fn writes_that_were_never_flushed_are_proven_by_a_repair_too() {
 fn a_pool_without_a_drive_or_in_use_is_not_touched() {
     let (_keep, dir) = filled();
     fs::rename(dir.join("drive0"), dir.join("away")).unwrap();
-    let message = expect_kind(Repair::plan(&dir), ErrorKind::Corrupt);
+    let message = expect_kind(Repair::plan(&dir, CHECK_MEMORY_BYTES), ErrorKind::Corrupt);
     assert!(message.contains("drive0"), "{message}");
     fs::rename(dir.join("away"), dir.join("drive0")).unwrap();
     let held = PoolDir::open(&dir).unwrap();
-    expect_kind(Repair::plan(&dir), ErrorKind::Unavailable);
+    expect_kind(
+        Repair::plan(&dir, CHECK_MEMORY_BYTES),
+        ErrorKind::Unavailable,
+    );
     drop(held);
-    assert!(Repair::plan(&dir).unwrap().report().consistent);
+    assert!(
+        Repair::plan(&dir, CHECK_MEMORY_BYTES)
+            .unwrap()
+            .report()
+            .consistent
+    );
 }
 
 #[test]
@@ -435,7 +495,7 @@ fn a_backup_that_cannot_be_written_stops_the_repair() {
     let before = damage(&dir, |batch, rows| {
         batch.blocks.insert(rows.map[&(1, 1)].pba, count(1));
     });
-    let plan = Repair::plan(&dir).unwrap();
+    let plan = Repair::plan(&dir, CHECK_MEMORY_BYTES).unwrap();
     // The folder goes away under it: root may write everywhere else.
     let away = dir.with_extension("away");
     fs::rename(&dir, &away).unwrap();

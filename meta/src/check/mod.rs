@@ -5,10 +5,11 @@
 
 mod window;
 
+pub use window::{BlockWindow, Counted};
+
 use std::collections::BTreeMap;
 
-use crate::batch::{Batch, resolve_volume};
-use crate::check::window::Window;
+use crate::batch::{Batch, resolve_block, resolve_volume};
 use crate::error::MetaError;
 use crate::store::{LoadVisitor, RowKind, Store};
 use crate::types::{
@@ -151,13 +152,19 @@ fn run(
 
     let blocks = usize::try_from(blocks).unwrap_or(usize::MAX);
     let mut sample = Sample::new(memory_bytes / 4, blocks);
-    let mut window = Window::new(memory_bytes / 4 * 3, blocks);
+    let mut window = BlockWindow::new(memory_bytes / 4 * 3, blocks);
     let mut count = 0;
     let mut take = |row: &BlockRow| {
         count += 1;
         sample.add(row.fingerprint);
     };
-    while window.go_on(store, pending, &mut report, &mut take)? {
+    loop {
+        let misfits = |error: MetaError| {
+            report.problem(ProblemKind::BadRecord, || error.to_string());
+        };
+        if !window.go_on(store, pending, misfits, &mut take)? {
+            break;
+        }
         report.passes += 1;
         let mut mappings = Mappings {
             rows: &mut rows,
@@ -174,7 +181,7 @@ fn run(
                 }
             }
         }
-        window.report(store, pending, &mut report)?;
+        tell_counts(&window, store, pending, &mut report)?;
     }
     report.blocks = count;
     report.duplicate_fingerprints = sample.duplicates();
@@ -186,6 +193,35 @@ fn run(
         });
     }
     Ok(report)
+}
+
+/// All mappings to the blocks of a range were counted: which have another number of references?
+fn tell_counts(
+    window: &BlockWindow,
+    store: &dyn Store,
+    pending: Option<&Batch>,
+    report: &mut CheckReport,
+) -> Result<(), MetaError> {
+    for (pba, left) in window.unsettled() {
+        // Few blocks are wrong: the count was not kept.
+        let row = store.blocks(pba, Pba(pba.0 + 1), 1)?;
+        let row = row.first().map(|(_, row)| *row);
+        let change = pending.and_then(|batch| batch.blocks.get(&pba));
+        let row = match change {
+            Some(change) => resolve_block(pba, row, change).unwrap_or(row),
+            None => row,
+        };
+        let references = row.map_or(0, |row| i64::from(row.refcount));
+        match references - left {
+            0 => report.problem(ProblemKind::OrphanBlock, || {
+                format!("block {pba} has {references} references and no mapping")
+            }),
+            mappings => report.problem(ProblemKind::WrongCount, || {
+                format!("block {pba} has {references} references and {mappings} mappings")
+            }),
+        }
+    }
+    Ok(())
 }
 
 /// Fingerprints of the pool, or a part of them that is the same for equal ones.
@@ -340,7 +376,7 @@ impl Rows {
 /// Later passes: mappings.
 struct Mappings<'a> {
     rows: &'a mut Rows,
-    window: &'a mut Window,
+    window: &'a mut BlockWindow,
     pending: Option<&'a Batch>,
     sub_block_bytes: u32,
     report: &'a mut CheckReport,
@@ -355,8 +391,24 @@ impl Mappings<'_> {
     fn count(&mut self, map: MapId, sub_block: u64, mapping: Mapping) {
         if !mapping.is_hole() {
             self.report.mappings += u64::from(self.is_first());
-            let names = || format!("sub-block {sub_block} of map {map}");
-            self.window.count(mapping, self.report, names);
+            let pba = mapping.pba;
+            match self.window.count(mapping) {
+                Counted::NoRow => self.report.problem(ProblemKind::DanglingMapping, || {
+                    format!(
+                        "sub-block {sub_block} of map {map} maps to block {pba}, which has no row"
+                    )
+                }),
+                Counted::Counted {
+                    has_same_checksum: false,
+                } => {
+                    self.report.problem(ProblemKind::WrongChecksum, || {
+                        format!(
+                            "sub-block {sub_block} of map {map} and its block {pba} have different checksums"
+                        )
+                    });
+                }
+                Counted::Outside | Counted::Counted { .. } => {}
+            }
         }
         if self.is_first() {
             self.check_map(map, sub_block);

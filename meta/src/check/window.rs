@@ -1,9 +1,8 @@
-//! A range of addresses whose blocks are compared with the mappings to them.
+//! A range of addresses whose blocks are compared with the mappings to them, for the check and for a repair.
 //!
 //! Guarantee: it takes no more memory than it was given, whatever the pool holds; at least one block fits in.
 
 use crate::batch::{Batch, resolve_block};
-use crate::check::{CheckReport, ProblemKind};
 use crate::error::MetaError;
 use crate::store::Store;
 use crate::types::{BlockRow, Mapping, Pba};
@@ -25,16 +24,33 @@ struct Page {
     first: usize,
 }
 
+/// A block that is told whatever its count: no number of mappings leads there.
+const MARKED: i32 = i32::MIN;
+
 /// What is compared of a block: eight bytes each.
 #[derive(Clone, Copy)]
 struct Block {
     crc32c: u32,
-    /// References that no mapping was found for yet; less than 0 if there were too many mappings.
+    /// References that no mapping was found for yet; less than 0 if there were too many mappings, and [`MARKED`].
     left: i32,
 }
 
-/// The blocks of a range of addresses.
-pub(super) struct Window {
+/// What a mapping is for the blocks of a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counted {
+    /// It leads to a block of another range.
+    Outside,
+    /// Its block has no row.
+    NoRow,
+    /// It was counted.
+    Counted {
+        /// Whether its checksum is that of its block.
+        has_same_checksum: bool,
+    },
+}
+
+/// The blocks of a range of addresses, and how many mappings to each were not found yet.
+pub struct BlockWindow {
     first: Pba,
     /// One past its last address; no block has the last number that there is.
     end: Pba,
@@ -44,9 +60,9 @@ pub(super) struct Window {
     pages_max: usize,
 }
 
-impl Window {
+impl BlockWindow {
     /// An empty one of so many bytes, for at most `blocks` blocks.
-    pub(super) fn new(bytes: usize, blocks: usize) -> Self {
+    pub fn new(bytes: usize, blocks: usize) -> Self {
         // Where blocks lie apart, a page has few of them.
         let blocks_max = bytes / 5 * 4 / size_of::<Block>();
         let pages_max = bytes / 5 / size_of::<Page>();
@@ -64,12 +80,15 @@ impl Window {
     }
 
     /// Takes the blocks in that come behind those that it has, as they are with `pending` applied, and shows `each` of
-    /// them. False if there are none any more.
-    pub(super) fn go_on(
+    /// them. A row that `pending` does not fit stays as it is, and `misfits` is told. False if there are none any more.
+    ///
+    /// # Errors
+    /// Those of [`Store::blocks`].
+    pub fn go_on(
         &mut self,
         store: &dyn Store,
         pending: Option<&Batch>,
-        report: &mut CheckReport,
+        mut misfits: impl FnMut(MetaError),
         mut each: impl FnMut(&BlockRow),
     ) -> Result<bool, MetaError> {
         if self.end == Pba(u64::MAX) {
@@ -101,7 +120,7 @@ impl Window {
                     Some((_, change)) => match resolve_block(pba, row, change) {
                         Ok(row) => row,
                         Err(error) => {
-                            report.problem(ProblemKind::BadRecord, || error.to_string());
+                            misfits(error);
                             row
                         }
                     },
@@ -155,69 +174,43 @@ impl Window {
         self.blocks.get_mut(page.first + before as usize)
     }
 
-    /// Counts a mapping, if it is to a block of this range. `names`: whose it is, for people.
-    pub(super) fn count(
-        &mut self,
-        mapping: Mapping,
-        report: &mut CheckReport,
-        names: impl Fn() -> String,
-    ) {
-        let Mapping { pba, crc32c } = mapping;
-        if !(self.first..self.end).contains(&pba) {
-            return;
+    fn has(&self, pba: Pba) -> bool {
+        // The last range goes to the last number that a damaged mapping may have.
+        pba >= self.first && (pba < self.end || self.end == Pba(u64::MAX))
+    }
+
+    /// Counts a mapping, if it is to a block of this range.
+    pub fn count(&mut self, Mapping { pba, crc32c }: Mapping) -> Counted {
+        if !self.has(pba) {
+            return Counted::Outside;
         }
         let Some(block) = self.find(pba) else {
-            return report.problem(ProblemKind::DanglingMapping, || {
-                format!("{} maps to block {pba}, which has no row", names())
-            });
+            return Counted::NoRow;
         };
-        block.left = block.left.saturating_sub(1);
-        if block.crc32c != crc32c {
-            report.problem(ProblemKind::WrongChecksum, || {
-                format!("{} and its block {pba} have different checksums", names())
-            });
+        if block.left != MARKED {
+            block.left = block.left.saturating_sub(1).max(MARKED + 1);
+        }
+        Counted::Counted {
+            has_same_checksum: block.crc32c == crc32c,
         }
     }
 
-    /// All mappings were counted: which blocks have another number of references?
-    pub(super) fn report(
-        &self,
-        store: &dyn Store,
-        pending: Option<&Batch>,
-        report: &mut CheckReport,
-    ) -> Result<(), MetaError> {
-        for page in &self.pages {
-            let mut present = page.present;
-            let mut at = page.first;
-            while present != 0 {
-                let pba = Pba(page.number * PAGE_BLOCKS + u64::from(present.trailing_zeros()));
-                present &= present - 1;
-                let left = self.blocks.get(at).map_or(0, |block| i64::from(block.left));
-                at += 1;
-                if left == 0 {
-                    continue;
-                }
-                // Few blocks are wrong: the count was not kept.
-                let row = store
-                    .blocks(pba, Pba(pba.0 + 1), 1)?
-                    .first()
-                    .map(|(_, row)| *row);
-                let change = pending.and_then(|batch| batch.blocks.get(&pba));
-                let row = match change {
-                    Some(change) => resolve_block(pba, row, change).unwrap_or(row),
-                    None => row,
-                };
-                let references = row.map_or(0, |row| i64::from(row.refcount));
-                match references - left {
-                    0 => report.problem(ProblemKind::OrphanBlock, || {
-                        format!("block {pba} has {references} references and no mapping")
-                    }),
-                    mappings => report.problem(ProblemKind::WrongCount, || {
-                        format!("block {pba} has {references} references and {mappings} mappings")
-                    }),
-                }
-            }
+    /// Has a block of this range told by [`BlockWindow::unsettled`], whatever its count.
+    pub fn mark(&mut self, pba: Pba) {
+        if let Some(block) = self.find(pba) {
+            block.left = MARKED;
         }
-        Ok(())
+    }
+
+    /// Blocks that have another number of references than mappings, by address, with the references that no mapping was
+    /// found for; and those that were marked.
+    pub fn unsettled(&self) -> impl Iterator<Item = (Pba, i64)> {
+        let pages = self.pages.iter().flat_map(|page| {
+            let bits = (0..PAGE_BLOCKS).filter(|bit| page.present & (1 << bit) != 0);
+            let pbas = bits.map(|bit| Pba(page.number * PAGE_BLOCKS + bit));
+            pbas.zip(&self.blocks[page.first..])
+        });
+        let left = pages.map(|(pba, block)| (pba, i64::from(block.left)));
+        left.filter(|(_, left)| *left != 0)
     }
 }

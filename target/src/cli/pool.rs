@@ -79,6 +79,9 @@ pub enum PoolCommand {
         /// The pool.
         #[command(flatten)]
         place: PoolPlace,
+        /// Memory that its tables take at most, but for what is damaged; with less it reads the maps more often
+        #[arg(long, value_name = "SIZE", value_parser = parse_memory, default_value = "2G")]
+        memory: u64,
         /// Do not ask
         #[arg(long)]
         yes: bool,
@@ -144,7 +147,15 @@ pub(super) fn run(command: PoolCommand) -> Outcome {
             }
         },
         PoolCommand::Backup { dir, pool } => backup(&pool.pool, &dir),
-        PoolCommand::Repair { place, yes, json } => pool_repair(&place.dir()?, yes, json),
+        PoolCommand::Repair {
+            place,
+            memory,
+            yes,
+            json,
+        } => {
+            let memory_bytes = usize::try_from(memory).unwrap_or(usize::MAX);
+            pool_repair(&place.dir()?, memory_bytes, yes, json)
+        }
     }
 }
 
@@ -153,7 +164,7 @@ fn parse_memory(text: &str) -> Result<u64, String> {
     match parse_size(text).map_err(|error| error.to_string())? {
         bytes if bytes >= MEMORY_MIN => Ok(bytes),
         _ => Err(format!(
-            "a check needs {} at least",
+            "its tables need {} at least",
             format_human(MEMORY_MIN)
         )),
     }

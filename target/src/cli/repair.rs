@@ -29,9 +29,9 @@ struct Outline<'a> {
     backup: Option<PathBuf>,
 }
 
-/// Repairs the pool in `dir`.
-pub(super) fn pool_repair(dir: &Path, yes: bool, json: bool) -> Outcome {
-    let repair = Repair::plan(dir).map_err(|error| match error.kind {
+/// Repairs the pool in `dir`, with tables of so many bytes.
+pub(super) fn pool_repair(dir: &Path, memory_bytes: usize, yes: bool, json: bool) -> Outcome {
+    let repair = Repair::plan(dir, memory_bytes).map_err(|error| match error.kind {
         ErrorKind::Corrupt => Exit {
             failure: error.into(),
             code: EXIT_INCONSISTENT,

@@ -20,12 +20,14 @@
 //! * **It is one atomic batch**, written after a backup of every row that it changes is on stable
 //!   storage. A crash leaves the pool as it was, or repaired; a repaired pool needs no repair.
 //!
-//! Memory grows with the number of blocks in the pool (about 50 bytes each) and with the damage.
+//! Memory grows with the damage and the journal, and not with the pool: tables of healthy blocks take what they are given,
+//! and where they do not hold all blocks at once, the mappings are read more than once.
 
 mod backup;
 mod plan;
 mod rebuild;
 mod resolve;
+mod suspects;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -162,12 +164,13 @@ pub struct Repair {
 }
 
 impl Repair {
-    /// Looks at the pool in `dir`, which no other process may be using, and works out what to do.
+    /// Looks at the pool in `dir`, which no other process may be using, and works out what to do. Its tables of healthy
+    /// blocks take `memory_bytes` at most: about 10 bytes a block are needed for each pass over the mappings.
     ///
     /// # Errors
     /// `Corrupt` if the pool is damaged in a way that cannot be repaired from what it holds: a drive is
     /// missing, or journal or store cannot be read. Other kinds if it could not be looked at.
-    pub fn plan(dir: &Path) -> Result<Self> {
+    pub fn plan(dir: &Path, memory_bytes: usize) -> Result<Self> {
         let pool = PoolDir::open(dir)?;
         let mut report = CheckReport::default();
         let Some(drives) = open_drives(&pool, &mut report)? else {
@@ -179,7 +182,7 @@ impl Repair {
         };
         if rebuild::is_needed(&pool)? {
             let (parts, rebuilt) = rebuild::make(&pool, drives)?;
-            let mut plan = plan::make(&parts)?;
+            let mut plan = plan::make(&parts, memory_bytes)?;
             plan.report.rebuilt = rebuilt.notes.clone();
             return Ok(Self {
                 pool,
@@ -198,7 +201,7 @@ impl Repair {
             boot: BootId::current(),
             trusts_checksums: false,
         };
-        let plan = plan::make(&parts)?;
+        let plan = plan::make(&parts, memory_bytes)?;
         Ok(Self {
             pool,
             parts,

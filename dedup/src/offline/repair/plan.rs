@@ -7,11 +7,12 @@ use futures_util::FutureExt;
 use meta::{
     Batch, BlockChange, BlockContent, BlockRow, Checkpoint, Fingerprint, FingerprintFunction,
     Journal, LoadVisitor, MapChange, MapEntry, MapId, MapInfo, Mapping, NewBlock, Pba, Record,
-    Totals, VolumeChange, VolumeInfo,
+    RowKind, Totals, VolumeChange, VolumeInfo,
 };
 use reactor::{Buffer, BufferPool};
 
 use super::resolve::resolve;
+use super::suspects::Suspects;
 use super::{Change, Parts, Plan, RepairReport};
 use crate::content::fingerprint;
 use crate::drive_io::drive_list::DriveList;
@@ -29,8 +30,8 @@ use crate::{EngineError, Result};
 /// Sub-blocks that a volume can have: 2^60 bytes.
 const SUB_BLOCKS_MAX: u64 = (1 << 60) / BLOCK_BYTES as u64;
 
-/// Works out what to do.
-pub(super) fn make(parts: &Parts) -> Result<Plan> {
+/// Works out what to do. Tables of healthy blocks take `memory_bytes` at most.
+pub(super) fn make(parts: &Parts, memory_bytes: usize) -> Result<Plan> {
     let mut rows = Rows::default();
     let checkpoint = parts.store.load(&mut rows)?;
     let (journal, records) =
@@ -62,15 +63,18 @@ pub(super) fn make(parts: &Parts) -> Result<Plan> {
     });
     let settings = settings.flatten().collect();
     let mut survey = Survey::new(rows, later, contents.data_blocks.clone());
-    // A second pass over the store, so that the mappings need not be held in memory.
-    parts.store.load(&mut survey)?;
+    let store = &*parts.store;
+    let suspects = Suspects::find(store, &survey, memory_bytes)?;
+    survey.take(suspects);
+    // Another pass over the store, so that the mappings need not be held in memory.
+    store.load(&mut survey)?;
     survey.add_later();
     survey.is_damaged |= survey.found != parts.store.totals()? || parts.trusts_checksums;
     survey.is_damaged |= contents.lost_segments > 0;
-    let mut changes = resolve(&mut survey, &mut contents, &mut report)?;
+    let mut changes = resolve(&mut survey, &mut contents, store, &mut report)?;
     let mut totals = None;
     if !report.consistent {
-        // A third pass: every mapping gets the checksum of what its block holds in the end.
+        // One more: every mapping gets the checksum of what its block holds in the end.
         let mut finish = Finish::new(&survey, &changes);
         parts.store.load(&mut finish)?;
         finish.add_new();
@@ -211,13 +215,15 @@ impl<'a> Contents<'a> {
 struct Rows {
     volumes: BTreeMap<u32, VolumeInfo>,
     maps: BTreeMap<MapId, MapInfo>,
-    /// In the order of their addresses, as the store shows them.
-    blocks: Vec<Block>,
-    /// Blocks of which a mapping has another checksum than their row.
-    contradicted: BTreeSet<Pba>,
+    /// How many blocks the store holds.
+    found: Totals,
 }
 
 impl LoadVisitor for Rows {
+    fn wants(&self, kind: RowKind) -> bool {
+        kind == RowKind::Block
+    }
+
     fn volume(&mut self, volume: VolumeInfo) {
         self.volumes.insert(volume.id, volume);
     }
@@ -226,24 +232,14 @@ impl LoadVisitor for Rows {
         self.maps.insert(info.id, info);
     }
 
-    fn block(&mut self, pba: Pba, row: BlockRow) {
-        self.blocks.push(Block {
-            pba,
-            row,
-            stored: 0,
-            kept: 0,
-        });
+    fn block(&mut self, pba: Pba, _row: BlockRow) {
+        self.found.add_block(pba);
     }
 
-    fn map(&mut self, _map: MapId, _sub_block: u64, Mapping { pba, crc32c }: Mapping) {
-        let known = self.blocks.binary_search_by_key(&pba, |block| block.pba);
-        if known.is_ok_and(|at| self.blocks[at].row.crc32c != crc32c) {
-            self.contradicted.insert(pba);
-        }
-    }
+    fn map(&mut self, _map: MapId, _sub_block: u64, _mapping: Mapping) {}
 }
 
-/// A block that has a row.
+/// A block that has a row, and that has to be looked at.
 pub(super) struct Block {
     pub(super) pba: Pba,
     pub(super) row: BlockRow,
@@ -395,7 +391,7 @@ pub(super) struct Stray {
     pub(super) mappings: u64,
 }
 
-/// Second pass: all mappings as they are and as they will be.
+/// All mappings as they are and as they will be.
 pub(super) struct Survey {
     pub(super) stored_volumes: BTreeMap<u32, VolumeInfo>,
     pub(super) volumes: BTreeMap<u32, VolumeInfo>,
@@ -404,8 +400,10 @@ pub(super) struct Survey {
     /// The volumes of maps, before and after.
     stored_heads: BTreeSet<MapId>,
     pub(super) heads: BTreeMap<MapId, u32>,
-    /// In the order of their addresses.
+    /// Those that have to be looked at, in the order of their addresses. Of all others, row and mappings agree and stay.
     pub(super) blocks: Vec<Block>,
+    /// Blocks that are mapped and have no row.
+    absent: BTreeSet<Pba>,
     pub(super) data_blocks: Vec<u64>,
     /// Mappings that must be looked at one by one, by block.
     pub(super) held: BTreeMap<Pba, Vec<Held>>,
@@ -427,7 +425,7 @@ pub(super) struct Survey {
 
 impl Survey {
     fn new(rows: Rows, later: Later, data_blocks: Vec<u64>) -> Self {
-        let mut survey = Self {
+        Self {
             stored_heads: rows.volumes.values().map(|info| info.map).collect(),
             heads: later
                 .volumes
@@ -438,7 +436,8 @@ impl Survey {
             volumes: later.volumes,
             stored_maps: rows.maps,
             maps: later.maps,
-            blocks: rows.blocks,
+            blocks: Vec::new(),
+            absent: BTreeSet::new(),
             data_blocks,
             held: BTreeMap::new(),
             strays: BTreeMap::new(),
@@ -447,22 +446,49 @@ impl Survey {
             is_damaged: false,
             gone: later.gone,
             later: later.map,
-            found: Totals::default(),
+            found: rows.found,
             replaced: BTreeMap::new(),
-            contested: rows.contradicted,
-        };
-        for block in &survey.blocks {
-            survey.found.add_block(block.pba);
+            contested: BTreeSet::new(),
         }
-        let claims = survey.later.values().flatten();
+    }
+
+    /// Takes over the blocks that have to be looked at.
+    fn take(&mut self, suspects: Suspects) {
+        self.blocks = suspects.blocks;
+        self.absent = suspects.absent;
+        self.contested = suspects.contradicted;
+        let claims = self.later.values().flatten();
         let contested = claims.filter(|(pba, content)| {
-            survey
-                .find(*pba)
-                .is_some_and(|at| content_of(&survey.blocks[at].row) != *content)
+            self.find(*pba)
+                .is_some_and(|at| content_of(&self.blocks[at].row) != *content)
         });
         let contested: Vec<Pba> = contested.map(|(pba, _)| *pba).collect();
-        survey.contested.extend(contested);
-        survey
+        self.contested.extend(contested);
+    }
+
+    /// How many blocks the store holds, by drive.
+    pub(super) fn stored_blocks(&self) -> &BTreeMap<u16, u64> {
+        &self.found.blocks
+    }
+
+    /// Whether a repair or the journal changes the mapping there, so that its block's count changes too.
+    pub(super) fn changes(&self, map: MapId, at: u64) -> bool {
+        self.gone.contains(&map) || self.later.contains_key(&(map, at)) || self.is_beyond(map, at)
+    }
+
+    /// Blocks that the journal's mappings lead to.
+    pub(super) fn mapped_later(&self) -> impl Iterator<Item = Pba> {
+        let pbas = self.later.values().flatten().map(|(pba, _)| *pba);
+        pbas.filter(|pba| !pba.is_hole())
+    }
+
+    /// Whether nothing can be mapped there.
+    fn is_beyond(&self, map: MapId, at: u64) -> bool {
+        match self.volume_of(map) {
+            // What a shrunk volume cut off is still being given back.
+            Some(info) => at >= info.size_bytes / BLOCK_BYTES as u64 && !info.is_trimming(at),
+            None => at >= SUB_BLOCKS_MAX,
+        }
     }
 
     pub(super) fn find(&self, pba: Pba) -> Option<usize> {
@@ -509,14 +535,8 @@ impl Survey {
         claim: Option<BlockContent>,
         crc32c: Option<u32>,
     ) {
-        let volume = self.volume_of(map);
-        let is_known = volume.is_some() || self.maps.contains_key(&map);
-        let is_beyond = match volume {
-            // What a shrunk volume cut off is still being given back.
-            Some(info) => at >= info.size_bytes / BLOCK_BYTES as u64 && !info.is_trimming(at),
-            None => at >= SUB_BLOCKS_MAX,
-        };
-        if is_beyond {
+        let is_known = self.volume_of(map).is_some() || self.maps.contains_key(&map);
+        if self.is_beyond(map, at) {
             self.dropped += 1;
             return self.change(map, at, before, None);
         }
@@ -530,6 +550,7 @@ impl Survey {
             Some(known) if !self.contested.contains(&pba) && self.is_on_a_drive(pba) => {
                 self.blocks[known].kept += 1;
             }
+            None if !self.absent.contains(&pba) => {}
             _ => self.held.entry(pba).or_default().push(Held {
                 map,
                 sub_block: at,
@@ -541,6 +562,10 @@ impl Survey {
 }
 
 impl LoadVisitor for Survey {
+    fn wants(&self, kind: RowKind) -> bool {
+        kind == RowKind::Mapping
+    }
+
     fn volume(&mut self, _volume: VolumeInfo) {}
 
     fn block(&mut self, _pba: Pba, _row: BlockRow) {}
@@ -564,7 +589,7 @@ impl LoadVisitor for Survey {
                 block.stored += 1;
                 self.is_damaged |= block.row.crc32c != crc32c;
             }
-            None => self.is_damaged = true,
+            None => self.is_damaged |= self.absent.contains(&pba),
         }
         if !self.stored_heads.contains(&map) && !self.stored_maps.contains_key(&map) {
             self.is_damaged = true;
@@ -579,7 +604,7 @@ impl LoadVisitor for Survey {
     }
 }
 
-/// Third pass: the mappings that change, and how much there is afterwards.
+/// The last pass: the mappings that change, and how much there is afterwards.
 struct Finish<'a> {
     survey: &'a Survey,
     /// Checksums of blocks whose rows change; `None`: no row.
@@ -597,13 +622,18 @@ impl<'a> Finish<'a> {
             _ => None,
         });
         let changed: BTreeMap<Pba, Option<u32>> = blocks.collect();
-        let mut totals = Totals::default();
-        let kept = survey.blocks.iter().map(|block| block.pba);
-        let kept = kept.filter(|pba| !changed.contains_key(pba));
-        let put = changed.iter().filter(|(_, after)| after.is_some());
-        for pba in kept.chain(put.map(|(pba, _)| *pba)) {
-            totals.add_block(pba);
+        let mut totals = Totals {
+            blocks: survey.stored_blocks().clone(),
+            ..Totals::default()
+        };
+        for change in changes {
+            if let Change::Block { pba, before, after } = change {
+                let count = totals.blocks.entry(pba.drive()).or_default();
+                *count += u64::from(after.is_some());
+                *count -= u64::from(before.is_some());
+            }
         }
+        totals.blocks.retain(|_, count| *count > 0);
         Self {
             survey,
             changed,
@@ -615,9 +645,12 @@ impl<'a> Finish<'a> {
 
     fn set(&mut self, key: (MapId, u64), before: Option<Mapping>, after: Option<Pba>) {
         let (map, sub_block) = key;
-        let row = |pba| {
-            let known = self.survey.find(pba)?;
-            Some(self.survey.blocks[known].row.crc32c)
+        let row = |pba| match self.survey.find(pba) {
+            Some(known) => Some(self.survey.blocks[known].row.crc32c),
+            // A block that nobody had to look at has the checksum that its mappings say.
+            None => before
+                .filter(|before| before.pba == pba)
+                .map(|before| before.crc32c),
         };
         let after = after.map(|pba| Mapping {
             pba,
@@ -650,6 +683,10 @@ impl<'a> Finish<'a> {
 }
 
 impl LoadVisitor for Finish<'_> {
+    fn wants(&self, kind: RowKind) -> bool {
+        kind == RowKind::Mapping
+    }
+
     fn volume(&mut self, _volume: VolumeInfo) {}
 
     fn block(&mut self, _pba: Pba, _row: BlockRow) {}

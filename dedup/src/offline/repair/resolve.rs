@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use drives::BLOCK_BYTES;
 use meta::{
-    BlockContent, BlockRow, Compression, MapId, MapInfo, Pba, VerifyPolicy, VolumeInfo, VolumeState,
+    BlockContent, BlockRow, Compression, MapId, MapInfo, Pba, Store, VerifyPolicy, VolumeInfo,
+    VolumeState,
 };
 use uuid::Uuid;
 
@@ -18,6 +19,9 @@ const NO_ROW: &str = "nothing tells what its block held";
 const ROW_LOST: &str = "its row in the metadata store is lost";
 const NO_BLOCK: &str = "its block is on no drive of the pool";
 const OTHER_CONTENT: &str = "its block belongs to another content";
+
+/// Block rows that are read at a time.
+const SCAN_ROWS: usize = 16 * 1024;
 
 /// Sub-blocks whose data is lost, with the reason.
 type Lost = BTreeMap<(MapId, u64), &'static str>;
@@ -35,6 +39,7 @@ struct Decided {
 pub(super) fn resolve(
     survey: &mut Survey,
     contents: &mut Contents<'_>,
+    store: &dyn Store,
     report: &mut RepairReport,
 ) -> Result<Vec<Change>> {
     let mut decided = Decided {
@@ -46,7 +51,7 @@ pub(super) fn resolve(
         decide(survey, contents, &mut decided, pba, &held);
     }
     if !decided.moved.is_empty() {
-        let home = free_block(survey, &decided).ok_or_else(|| {
+        let home = free_block(survey, &decided, store)?.ok_or_else(|| {
             EngineError::new(
                 crate::ErrorKind::NoSpace,
                 "the pool is full: no block is free that could stand for lost data; nothing was changed",
@@ -206,18 +211,43 @@ fn decide(
     decided.rows.insert(pba, Some((winner, kept)));
 }
 
-/// A block that nothing maps when the repair is done.
-fn free_block(survey: &Survey, decided: &Decided) -> Option<Pba> {
-    let is_free = |pba: &Pba| {
-        !decided.rows.contains_key(pba)
-            && survey
-                .find(*pba)
-                .is_none_or(|at| survey.blocks[at].kept == 0)
-    };
-    (0u16..)
-        .zip(&survey.data_blocks)
-        .flat_map(|(drive, blocks)| (0..*blocks).map(move |block| Pba::new(drive, block)))
-        .find(is_free)
+/// A block of which nothing maps a part when the repair is done.
+fn free_block(survey: &Survey, decided: &Decided, store: &dyn Store) -> Result<Option<Pba>> {
+    for (drive, blocks) in (0u16..).zip(&survey.data_blocks) {
+        let mut next = 0;
+        while next < *blocks {
+            let rows = store.blocks(Pba::new(drive, next), Pba::new(drive, *blocks), SCAN_ROWS)?;
+            let upto = match rows.last() {
+                Some((last, _)) if rows.len() == SCAN_ROWS => last.block() + 1,
+                _ => *blocks,
+            };
+            let is_free = |pba: Pba, has_row: bool| {
+                let is_mapped = match survey.find(pba) {
+                    Some(at) => survey.blocks[at].kept > 0,
+                    None => has_row,
+                };
+                !decided.rows.contains_key(&pba) && !is_mapped
+            };
+            for pba in (next..upto).map(|block| Pba::new(drive, block)) {
+                let has_row = |pba| rows.binary_search_by_key(&pba, |(pba, _)| *pba).is_ok();
+                if !is_free(pba, has_row(pba)) {
+                    continue;
+                }
+                let slots = (0..=Pba::SLOT_MAX).map(|slot| pba.fragment(slot));
+                let fragments = store.blocks(
+                    pba.fragment(0),
+                    Pba(pba.fragment(Pba::SLOT_MAX).0 + 1),
+                    usize::from(Pba::SLOT_MAX) + 1,
+                )?;
+                let has_row = |pba| fragments.iter().any(|(of, _)| *of == pba);
+                if slots.into_iter().all(|pba| is_free(pba, has_row(pba))) {
+                    return Ok(Some(pba));
+                }
+            }
+            next = upto;
+        }
+    }
+    Ok(None)
 }
 
 /// Volumes that change, those included that are made anew.

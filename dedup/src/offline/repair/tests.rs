@@ -5,6 +5,9 @@ use meta::{BlockChange, BlockContent, Fingerprint, MemoryMedia, MemoryStore, Sto
 
 use super::*;
 
+/// Memory for one block of the table at a time.
+const MEMORY: usize = 1;
+
 fn parts() -> (Parts, Arc<MemoryStore>) {
     let store = Arc::new(MemoryStore::new());
     let journal_config = JournalConfig {
@@ -45,7 +48,7 @@ fn a_crash_in_the_middle_of_a_repair_leaves_the_pool_as_it_was_or_repaired() {
     ] {
         let folder = tempfile::tempdir().unwrap();
         let (parts, store) = parts();
-        let first = plan::make(&parts).unwrap();
+        let first = plan::make(&parts, MEMORY).unwrap();
         assert_eq!(first.report.freed_blocks, 1);
         store.fail_at(store.operations(), fault);
         apply(&parts, &first, folder.path()).unwrap_err();
@@ -53,11 +56,11 @@ fn a_crash_in_the_middle_of_a_repair_leaves_the_pool_as_it_was_or_repaired() {
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
 
         store.revive();
-        let second = plan::make(&parts).unwrap();
+        let second = plan::make(&parts, MEMORY).unwrap();
         assert_eq!(second.report.consistent, is_repaired, "{fault:?}");
         let backup = apply(&parts, &second, folder.path()).unwrap();
         assert_eq!(backup.is_some(), !is_repaired);
-        assert!(plan::make(&parts).unwrap().report.consistent);
+        assert!(plan::make(&parts, MEMORY).unwrap().report.consistent);
         let backups = if is_repaired { 1 } else { 2 };
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), backups);
     }
@@ -72,11 +75,11 @@ fn segments_that_lost_their_rows_are_placed_where_they_were_made() {
     left.remove(7);
     left.remove(3);
     store.put_segments(segments::names(0), &left).unwrap();
-    let repair = plan::make(&parts).unwrap();
+    let repair = plan::make(&parts, MEMORY).unwrap();
     assert!(!repair.report.consistent);
     assert_eq!(repair.report.placed_segments, 2);
     apply(&parts, &repair, folder.path()).unwrap();
     assert_eq!(store.segments().unwrap(), whole);
-    let report = plan::make(&parts).unwrap().report;
+    let report = plan::make(&parts, MEMORY).unwrap().report;
     assert!(report.consistent && report.placed_segments == 0);
 }
