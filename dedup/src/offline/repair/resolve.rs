@@ -233,14 +233,14 @@ fn free_block(survey: &Survey, decided: &Decided, store: &dyn Store) -> Result<O
                 if !is_free(pba, has_row(pba)) {
                     continue;
                 }
-                let slots = (0..=Pba::SLOT_MAX).map(|slot| pba.fragment(slot));
+                let mut slots = (0..=Pba::SLOT_MAX).map(|slot| pba.fragment(slot));
                 let fragments = store.blocks(
                     pba.fragment(0),
                     Pba(pba.fragment(Pba::SLOT_MAX).0 + 1),
                     usize::from(Pba::SLOT_MAX) + 1,
                 )?;
                 let has_row = |pba| fragments.iter().any(|(of, _)| *of == pba);
-                if slots.into_iter().all(|pba| is_free(pba, has_row(pba))) {
+                if slots.all(|pba| is_free(pba, has_row(pba))) {
                     return Ok(Some(pba));
                 }
             }
