@@ -2,7 +2,7 @@
 
 import { Refused, follow, get, token } from "./api.js";
 import {
-  allow, attachVolume, cancelTask, createVolume, deleteVolume, detachVolume, renameVolume, resizeVolume,
+  allow, attachVolume, cancelTask, createVolume, deleteVolume, detachVolume, renameVolume, resizeVolume, setPolicy,
 } from "./changes.js";
 import { Chart, POWERS } from "./chart.js";
 import { Table, at, node, say } from "./dom.js";
@@ -76,6 +76,7 @@ const tables = {
       act("Attach", "operate", of, async (it) => attachVolume(it, await subsystems())),
       act("Detach", "admin", of, async (it) => detachVolume(it, await namespacesOf(it), last.status.hosts)),
       act("Resize", "admin", of, resizeVolume),
+      act("Policy", "admin", of, async (it) => setPolicy(await get(`/v1/volumes/${encodeURIComponent(it.name)}`))),
       act("Rename", "admin", of, renameVolume),
       act("Delete", "admin", of, async (it) => deleteVolume(it, await namespacesOf(it), last.status.hosts)),
     ] },

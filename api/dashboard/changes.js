@@ -116,6 +116,22 @@ export function attachVolume(volume, subsystems) {
   });
 }
 
+/** Changes how a volume stores what is written from now on. */
+export function setPolicy(volume) {
+  const choices = (is, ...all) => [is, ...all.filter((it) => it !== is)].map((it) => [it, it]);
+  ask({
+    title: `How ${volume.name} stores`, button: "Change",
+    lines: ["It counts for what is written from now on. What was written stays as it is stored, and hosts see no difference."],
+    fields: [
+      { name: "dedup", label: "Deduplication", options: choices(volume.dedup ? "on" : "off", "on", "off") },
+      { name: "compression", label: "Compression", options: choices(volume.compression, "off", "lz4", "zstd") },
+      { name: "verify", label: "Duplicates", options: choices(volume.verify, "trust", "compare", "background") },
+    ],
+    act: ({ dedup, compression, verify }) =>
+      send("PATCH", path("volumes", volume.name, "policy"), { dedup: dedup === "on", compression, verify }),
+  });
+}
+
 /** Renames a volume. */
 export function renameVolume(volume) {
   ask({

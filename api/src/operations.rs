@@ -70,6 +70,7 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     of(Method::GET, "/v1/volumes/{name}", Read),
     of(Method::PATCH, "/v1/volumes/{name}", Admin),
     of(Method::DELETE, "/v1/volumes/{name}", Admin),
+    of(Method::PATCH, "/v1/volumes/{name}/policy", Admin),
     of(Method::POST, "/v1/volumes/{name}/rename", Admin),
     of(Method::GET, "/v1/volumes/{name}/reservation", Read),
     of(Method::DELETE, "/v1/volumes/{name}/reservation", Admin),

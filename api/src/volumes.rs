@@ -6,6 +6,7 @@
 //! | `POST /v1/volumes` with [`CreateVolume`] | [`VolumeView`] |
 //! | `GET /v1/volumes/NAME` | [`VolumeView`] |
 //! | `PATCH /v1/volumes/NAME` with [`ResizeVolume`] | [`VolumeView`] |
+//! | `PATCH /v1/volumes/NAME/policy` with [`SetPolicy`] | [`VolumeView`] |
 //! | `POST /v1/volumes/NAME/rename` with [`RenameVolume`] | [`VolumeView`] |
 //! | `DELETE /v1/volumes/NAME` | the [`VolumeView`] that it was |
 
@@ -13,9 +14,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::routing::{get, post};
+use axum::routing::{get, patch, post};
 use axum::{Json, Router};
-use dedup::VolumeSpec;
+use dedup::{PolicyChange, VolumeSpec};
 use hyper::Method;
 use meta::{Compression, VerifyPolicy, VolumeInfo};
 use serde::{Deserialize, Serialize};
@@ -179,6 +180,24 @@ pub struct RenameVolume {
     pub name: String,
 }
 
+/// What becomes of what is written to a volume from now on; what was written stays as it is. What is left out stays.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetPolicy {
+    /// Whether its blocks are deduplicated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dedup: Option<bool>,
+    /// The compression of new data: `off`, `lz4` or `zstd`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compression: Option<Compression>,
+    /// What a write does when a stored block has the fingerprint of the new data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verify: Option<VerifyPolicy>,
+    /// Its domain, which cannot change: another one than it has is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub domain: Option<String>,
+}
+
 /// A volume as a subsystem shows it to hosts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shown {
@@ -217,6 +236,7 @@ pub(crate) fn routes() -> Router<ApiState> {
     Router::new()
         .route("/v1/volumes", get(list).post(create))
         .route("/v1/volumes/{name}", get(show).patch(resize).delete(delete))
+        .route("/v1/volumes/{name}/policy", patch(set_policy))
         .route("/v1/volumes/{name}/rename", post(rename))
 }
 
@@ -326,6 +346,35 @@ async fn resize(
     Ok(Json(view(&state, &name)?))
 }
 
+async fn set_policy(
+    State(state): State<ApiState>,
+    Path(name): Path<String>,
+    Body(request): Body<SetPolicy>,
+) -> Answer<VolumeView> {
+    let SetPolicy {
+        dedup,
+        compression,
+        verify,
+        domain,
+    } = request;
+    let change = PolicyChange {
+        dedup,
+        compression,
+        verify,
+        domain,
+    };
+    if change == PolicyChange::default() {
+        return Err(Failure::invalid(format!(
+            "volume '{name}': nothing is to be changed; say dedup, compression or verify"
+        ))
+        .into());
+    }
+    let (engine, volume) = (state.engine.clone(), name.clone());
+    let work = move || async move { engine.set_volume_policy(&volume, &change).await };
+    on_control(&state, work).await?;
+    Ok(Json(view(&state, &name)?))
+}
+
 async fn rename(
     State(state): State<ApiState>,
     Path(name): Path<String>,
@@ -385,6 +434,19 @@ impl Client {
     ) -> Result<VolumeView, Failure> {
         self.send(Method::PATCH, &volume_path(name)?, Some(request))
             .await
+    }
+
+    /// Changes what becomes of what is written to a volume from now on.
+    ///
+    /// # Errors
+    /// The daemon refuses, or no daemon serves the pool.
+    pub async fn set_volume_policy(
+        &self,
+        name: &str,
+        request: &SetPolicy,
+    ) -> Result<VolumeView, Failure> {
+        let path = format!("{}/policy", volume_path(name)?);
+        self.send(Method::PATCH, &path, Some(request)).await
     }
 
     /// Gives a volume another name.

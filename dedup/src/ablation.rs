@@ -70,6 +70,8 @@ pub(crate) enum Broken {
     FreeParentInUse,
     /// A page is copied before the fork is durable (I2).
     CopyUnflushed,
+    /// A volume's policy changes while writes are on their way and comparisons are to come (old data after a crash).
+    ChangePolicyAtOnce,
     /// A pack is freed with the first of its fragments that goes, and not with the last one.
     FreePackInUse,
     /// What does not match its checksum is returned (I8).

@@ -85,7 +85,7 @@ pub use pool::finding::CheckFinding;
 pub use pool::volume_change::{VolumeChange, VolumeChangeKind};
 pub use stages::{Stage, Stopwatch, watched};
 pub use sync::timed::LockTimes;
-pub use volumes::admin::VolumeSpec;
+pub use volumes::admin::{PolicyChange, VolumeSpec};
 pub use volumes::{Extents, Unreadable, Volume};
 
 /// Bytes of a sub-block, the grain of deduplication and of a drive's blocks.

@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 
 use dedup::{Algorithm, Block, Pack, SUB_BLOCK_BYTES};
 use meta::{
-    BlockRow, Checkpoint, DriveLabel, DriveSpec, Fingerprint, FingerprintFunction, MapEntry,
-    NewBlock, Pba, PoolIdentity, Position, Record, Row, VolumeInfo, VolumeState,
+    BlockRow, Checkpoint, Compression, DriveLabel, DriveSpec, Fingerprint, FingerprintFunction,
+    MapEntry, NewBlock, Pba, PoolIdentity, Position, Record, Row, VerifyPolicy, VolumeInfo,
+    VolumePolicy, VolumeState,
 };
 use roce::wire::cm::Message;
 use roce::wire::{GSI_QPN, Opcode, Packet, UDP_PORT, icrc};
@@ -251,6 +252,14 @@ fn records() -> Vec<Record> {
         Record::VolumeRename {
             id: 7,
             name: "other".to_owned(),
+        },
+        Record::VolumePolicy {
+            id: 7,
+            policy: VolumePolicy {
+                dedup: false,
+                verify: VerifyPolicy::Background,
+                compression: Compression::Zstd,
+            },
         },
         Record::Trimming {
             id: 7,

@@ -18,7 +18,7 @@ use crate::setting::SettingChanges;
 use crate::stretch::{ENTRIES_MAX, Side, Stretches};
 use crate::types::{
     BlockRow, Checkpoint, Fingerprint, MapId, MapInfo, Mapping, Pba, REFCOUNT_MAX, Totals,
-    VolumeInfo, VolumeState,
+    VolumeInfo, VolumePolicy, VolumeState,
 };
 
 /// The change of one mapping by a whole run.
@@ -81,6 +81,8 @@ pub struct VolumeUpdate {
     pub size_bytes: Option<u64>,
     /// New name.
     pub name: Option<String>,
+    /// New policy.
+    pub policy: Option<VolumePolicy>,
     /// Whether it is marked as being deleted.
     pub deleting: bool,
     /// All that is being trimmed from now on.
@@ -94,6 +96,9 @@ impl VolumeUpdate {
         info.size_bytes = self.size_bytes.unwrap_or(info.size_bytes);
         if let Some(name) = &self.name {
             info.name.clone_from(name);
+        }
+        if let Some(policy) = self.policy {
+            info.set_policy(policy);
         }
         if self.deleting {
             info.state = VolumeState::Deleting;
@@ -290,6 +295,9 @@ impl BatchBuilder {
             }),
             Record::VolumeRename { id, name } => {
                 self.change_volume(*id, |change| change.name = Some(name.clone()))
+            }
+            Record::VolumePolicy { id, policy } => {
+                self.change_volume(*id, |change| change.policy = Some(*policy))
             }
             Record::Trimming { id, ranges } => {
                 self.change_volume(*id, |change| change.trimming = Some(ranges.clone()))

@@ -4,7 +4,7 @@ use uuid::Uuid;
 
 use crate::types::{
     Compression, MapId, MapInfo, SnapshotOf, TRIMMING_RANGES_MAX, VOLUME_NAME_BYTES_MAX,
-    VerifyPolicy, VolumeInfo, VolumeState,
+    VerifyPolicy, VolumeInfo, VolumePolicy, VolumeState,
 };
 
 /// CRC-32C (Castagnoli) of `bytes`.
@@ -131,17 +131,7 @@ pub(crate) fn put_volume(out: &mut Vec<u8>, volume: &VolumeInfo) {
         VolumeState::Active => 0,
         VolumeState::Deleting => 1,
     });
-    out.push(u8::from(volume.dedup));
-    out.push(match volume.verify {
-        VerifyPolicy::Trust => 0,
-        VerifyPolicy::Compare => 1,
-        VerifyPolicy::Background => 2,
-    });
-    out.push(match volume.compression {
-        Compression::Off => 0,
-        Compression::Lz4 => 1,
-        Compression::Zstd => 2,
-    });
+    put_policy(out, volume.policy());
     out.extend_from_slice(volume.uuid.as_bytes());
     out.extend_from_slice(&volume.nguid);
     put_name(out, &volume.name);
@@ -154,6 +144,50 @@ pub(crate) fn put_volume(out: &mut Vec<u8>, volume: &VolumeInfo) {
         out.extend_from_slice(&volume.to_le_bytes());
         out.extend_from_slice(&created.to_le_bytes());
     }
+}
+
+/// Bytes of what [`put_policy`] appends.
+pub(crate) const POLICY_BYTES: usize = 3;
+
+/// Appends a volume's policy: deduplication, verify policy, compression.
+pub(crate) fn put_policy(out: &mut Vec<u8>, policy: VolumePolicy) {
+    out.push(u8::from(policy.dedup));
+    out.push(match policy.verify {
+        VerifyPolicy::Trust => 0,
+        VerifyPolicy::Compare => 1,
+        VerifyPolicy::Background => 2,
+    });
+    out.push(match policy.compression {
+        Compression::Off => 0,
+        Compression::Lz4 => 1,
+        Compression::Zstd => 2,
+    });
+}
+
+/// Reads what [`put_policy`] wrote.
+pub(crate) fn take_policy(reader: &mut Reader<'_>) -> Result<VolumePolicy, CodecError> {
+    let dedup = match reader.u8()? {
+        0 => false,
+        1 => true,
+        _ => return Err(CodecError::Field("deduplication switch")),
+    };
+    let verify = match reader.u8()? {
+        0 => VerifyPolicy::Trust,
+        1 => VerifyPolicy::Compare,
+        2 => VerifyPolicy::Background,
+        _ => return Err(CodecError::Field("verify policy")),
+    };
+    let compression = match reader.u8()? {
+        0 => Compression::Off,
+        1 => Compression::Lz4,
+        2 => Compression::Zstd,
+        _ => return Err(CodecError::Field("compression")),
+    };
+    Ok(VolumePolicy {
+        dedup,
+        verify,
+        compression,
+    })
 }
 
 /// The caller has checked the name's length; a longer one is cut so that the row stays readable.
@@ -219,23 +253,11 @@ pub(crate) fn take_volume(reader: &mut Reader<'_>) -> Result<VolumeInfo, CodecEr
         1 => VolumeState::Deleting,
         _ => return Err(CodecError::Field("volume state")),
     };
-    let dedup = match reader.u8()? {
-        0 => false,
-        1 => true,
-        _ => return Err(CodecError::Field("deduplication switch")),
-    };
-    let verify = match reader.u8()? {
-        0 => VerifyPolicy::Trust,
-        1 => VerifyPolicy::Compare,
-        2 => VerifyPolicy::Background,
-        _ => return Err(CodecError::Field("verify policy")),
-    };
-    let compression = match reader.u8()? {
-        0 => Compression::Off,
-        1 => Compression::Lz4,
-        2 => Compression::Zstd,
-        _ => return Err(CodecError::Field("compression")),
-    };
+    let VolumePolicy {
+        dedup,
+        verify,
+        compression,
+    } = take_policy(reader)?;
     let uuid = Uuid::from_bytes(reader.array()?);
     let nguid = reader.array()?;
     let name = take_name(reader, "volume name")?;

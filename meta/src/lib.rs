@@ -82,5 +82,6 @@ pub use types::{
     BlockRow, Checkpoint, Compression, Fingerprint, FingerprintFunction, LABEL_AREA_BYTES,
     MAP_DEPTH_MAX, MapId, MapInfo, Mapping, Pba, PbaError, Position, SnapshotOf,
     TRIMMING_RANGES_MAX, Totals, UnknownCompression, UnknownFingerprintFunction,
-    UnknownVerifyPolicy, VOLUME_NAME_BYTES_MAX, VerifyPolicy, VolumeInfo, VolumeState,
+    UnknownVerifyPolicy, VOLUME_NAME_BYTES_MAX, VerifyPolicy, VolumeInfo, VolumePolicy,
+    VolumeState,
 };

@@ -5,11 +5,14 @@
 //! Decoding never panics, whatever the bytes are, and accepts only the one encoding of a record.
 
 use crate::codec::{
-    CodecError, Reader, map_info_len, put_map_info, put_name, put_ranges, put_volume, ranges_len,
-    take_map_info, take_name, take_ranges, take_volume, volume_len,
+    CodecError, POLICY_BYTES, Reader, map_info_len, put_map_info, put_name, put_policy, put_ranges,
+    put_volume, ranges_len, take_map_info, take_name, take_policy, take_ranges, take_volume,
+    volume_len,
 };
 use crate::setting::{SettingChanges, put_settings, settings_len, take_settings};
-use crate::types::{Fingerprint, MapId, MapInfo, Pba, VOLUME_NAME_BYTES_MAX, VolumeInfo};
+use crate::types::{
+    Fingerprint, MapId, MapInfo, Pba, VOLUME_NAME_BYTES_MAX, VolumeInfo, VolumePolicy,
+};
 
 /// Most entries of one [`Record::Map`]: 16 Ki sub-blocks, 64 MiB of 4 KiB sub-blocks.
 pub const MAP_ENTRIES_MAX: usize = 16 * 1024;
@@ -159,6 +162,13 @@ pub enum Record {
         /// Its new name.
         name: String,
     },
+    /// What is written to a volume follows another policy from now on.
+    VolumePolicy {
+        /// Volume id.
+        id: u32,
+        /// Its new policy.
+        policy: VolumePolicy,
+    },
     /// More or less of a volume is being trimmed; the mappings follow as [`Record::Unmap`].
     Trimming {
         /// Volume id.
@@ -237,6 +247,7 @@ pub(crate) mod kind {
     pub(crate) const MAP_GONE: u8 = 14;
     pub(crate) const ROLLBACK: u8 = 15;
     pub(crate) const REPARENT: u8 = 16;
+    pub(crate) const VOLUME_POLICY: u8 = 17;
 }
 
 /// Flags of a map entry: which of its parts follow.
@@ -391,6 +402,7 @@ impl Record {
             Self::VolumeCreate(_) => kind::VOLUME_CREATE,
             Self::VolumeResize { .. } => kind::VOLUME_RESIZE,
             Self::VolumeRename { .. } => kind::VOLUME_RENAME,
+            Self::VolumePolicy { .. } => kind::VOLUME_POLICY,
             Self::Trimming { .. } => kind::TRIMMING,
             Self::VolumeDelete { .. } => kind::VOLUME_DELETE,
             Self::VolumeGone { .. } => kind::VOLUME_GONE,
@@ -419,6 +431,7 @@ impl Record {
             Self::VolumeCreate(volume) => volume_len(volume),
             Self::VolumeResize { trimming, .. } => 12 + ranges_len(trimming),
             Self::VolumeRename { name, .. } => 4 + 1 + name.len().min(VOLUME_NAME_BYTES_MAX),
+            Self::VolumePolicy { .. } => 4 + POLICY_BYTES,
             Self::Trimming { ranges, .. } => 4 + ranges_len(ranges),
             Self::VolumeDelete { .. } | Self::VolumeGone { .. } => 4,
             Self::Settings(changes) => settings_len(changes),
@@ -490,6 +503,10 @@ impl Record {
             Self::VolumeRename { id, name } => {
                 out.extend_from_slice(&id.to_le_bytes());
                 put_name(out, name);
+            }
+            Self::VolumePolicy { id, policy } => {
+                out.extend_from_slice(&id.to_le_bytes());
+                put_policy(out, *policy);
             }
             Self::Trimming { id, ranges } => {
                 out.extend_from_slice(&id.to_le_bytes());
@@ -573,6 +590,10 @@ fn decode(kind: u8, payload: &[u8]) -> Result<Record, CodecError> {
         kind::VOLUME_RENAME => Record::VolumeRename {
             id: reader.u32()?,
             name: take_name(&mut reader, "volume name")?,
+        },
+        kind::VOLUME_POLICY => Record::VolumePolicy {
+            id: reader.u32()?,
+            policy: take_policy(&mut reader)?,
         },
         kind::TRIMMING => Record::Trimming {
             id: reader.u32()?,

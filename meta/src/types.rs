@@ -456,6 +456,40 @@ impl VolumeInfo {
     }
 }
 
+impl VolumeInfo {
+    /// What becomes of what is written to it.
+    pub fn policy(&self) -> VolumePolicy {
+        VolumePolicy {
+            dedup: self.dedup,
+            verify: self.verify,
+            compression: self.compression,
+        }
+    }
+
+    /// What is written from now on follows this policy.
+    pub fn set_policy(&mut self, policy: VolumePolicy) {
+        let VolumePolicy {
+            dedup,
+            verify,
+            compression,
+        } = policy;
+        self.dedup = dedup;
+        self.verify = verify;
+        self.compression = compression;
+    }
+}
+
+/// What becomes of what is written to a volume. It can change; what was written before stays as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VolumePolicy {
+    /// [`VolumeInfo::dedup`].
+    pub dedup: bool,
+    /// [`VolumeInfo::verify`].
+    pub verify: VerifyPolicy,
+    /// [`VolumeInfo::compression`].
+    pub compression: Compression,
+}
+
 /// References to one block at most, as the store counts them.
 pub(crate) const REFCOUNT_MAX: u32 = i32::MAX as u32;
 

@@ -2,7 +2,7 @@
 //!
 //! Guarantees:
 //! - Nothing is deleted, and no volume shrinks. What differs is replaced only if that is asked for; what can never be
-//!   changed (a volume's identity, its policies) is a mistake even then.
+//!   changed (a volume's identity, its domain) is a mistake even then.
 //! - A merge of what was merged before changes nothing, and one of what was merged in part does the rest.
 //! - A host whose secret is neither in the file nor in the pool gets a random one: nobody gets in who had to prove who it
 //!   is.
@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::sync::Arc;
 
-use dedup::{VOLUMES_MAX, VolumeSpec};
+use dedup::{PolicyChange, VOLUMES_MAX, VolumeSpec};
 use fabric::TransportAddress;
 use meta::VolumeInfo;
 use nvme::Nqn;
@@ -46,7 +46,12 @@ pub(super) struct Plan {
 #[derive(Clone, Debug)]
 pub(super) enum VolumeStep {
     Create(VolumeSpec),
-    Grow { name: String, size_bytes: u64 },
+    /// A new size, and what becomes of what is written from then on.
+    Change {
+        name: String,
+        size_bytes: u64,
+        policy: PolicyChange,
+    },
 }
 
 /// A listener, once the catalog has everything else.
@@ -276,6 +281,9 @@ impl<'a> Merge<'a> {
         let there = Volume::of(known);
         let fixed = Volume {
             size_bytes: volume.size_bytes,
+            dedup: volume.dedup,
+            compression: volume.compression,
+            verify: volume.verify,
             ..there.clone()
         };
         let differences = fields(&fixed, volume);
@@ -298,9 +306,15 @@ impl<'a> Merge<'a> {
             return None;
         }
         let may = self.may_replace(line, object, &fields(&there, volume));
-        may.then(|| VolumeStep::Grow {
+        may.then(|| VolumeStep::Change {
             name: volume.name.clone(),
             size_bytes: to,
+            policy: PolicyChange {
+                dedup: Some(volume.dedup),
+                compression: Some(volume.compression),
+                verify: Some(volume.verify),
+                domain: None,
+            },
         })
     }
 

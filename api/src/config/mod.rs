@@ -280,9 +280,14 @@ async fn volume(state: &ApiState, step: VolumeStep) -> Result<(), Failure> {
             let work = move || async move { target.create_volume(spec, Place::Nowhere).await };
             state.control.spawn(work).await??;
         }
-        VolumeStep::Grow { name, size_bytes } => {
+        VolumeStep::Change {
+            name,
+            size_bytes,
+            policy,
+        } => {
             let engine = state.engine.clone();
             on_control(state, move || async move {
+                engine.set_volume_policy(&name, &policy).await?;
                 engine.resize_volume(&name, size_bytes).await
             })
             .await?;

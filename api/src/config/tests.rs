@@ -128,9 +128,17 @@ impl Pool {
                     });
                     self.catalog.unattached.insert(uuid);
                 }
-                VolumeStep::Grow { name, size_bytes } => {
+                VolumeStep::Change {
+                    name,
+                    size_bytes,
+                    policy,
+                } => {
                     let known = self.volumes.iter_mut().find(|info| info.name == name);
-                    known.expect("it is there").size_bytes = size_bytes;
+                    let known = known.expect("it is there");
+                    known.size_bytes = size_bytes;
+                    known.dedup = policy.dedup.expect("all of a policy");
+                    known.compression = policy.compression.expect("all of a policy");
+                    known.verify = policy.verify.expect("all of a policy");
                 }
             }
         }
@@ -629,6 +637,7 @@ fn what_differs_is_replaced_only_if_that_is_asked_for_and_nothing_is_lost() {
             "cannot change lba_bytes",
         ),
         ("name = \"a\"", "name = \"b\"", "cannot change name"),
+        ("domain = \"\"", "domain = \"b\"", "cannot change domain"),
         (
             "uuid = \"00000000-0000-0000-0000-000000000007\"",
             "uuid = \"00000000-0000-0000-0000-000000000008\"",
@@ -644,6 +653,23 @@ fn what_differs_is_replaced_only_if_that_is_asked_for_and_nothing_is_lost() {
         let told = mistakes(&pool, &text.replacen(from, to, 1), true);
         assert!(told[0].contains(words), "{to}: {told:#?}");
     }
+    // A volume's policy can change.
+    let stricter = text.replacen("verify = \"trust\"", "verify = \"compare\"", 1);
+    assert_ne!(stricter, text);
+    let told = mistakes(&pool, &stricter, false);
+    assert!(
+        told[0].contains("would change verify from trust to compare"),
+        "{told:#?}"
+    );
+    let plan = pool.plan(&stricter, None, true).expect("no mistakes");
+    assert_eq!(
+        plan.changes,
+        ["change volume 'a': verify from trust to compare"]
+    );
+    let [VolumeStep::Change { policy, .. }] = &plan.volumes[..] else {
+        panic!("{:?}", plan.volumes)
+    };
+    assert_eq!(policy.verify, Some(meta::VerifyPolicy::Compare));
     // What the file does not have stays.
     let plan = pool
         .plan(&ended("version = 1\n"), None, true)

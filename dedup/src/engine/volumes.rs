@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::sync::wait::lock;
 use crate::volumes::{Volume, admin, fork};
-use crate::{Engine, EngineError, Result, VolumeChange, VolumeSpec};
+use crate::{Engine, EngineError, PolicyChange, Result, VolumeChange, VolumeSpec};
 
 /// Handles of all volumes that can be used, as they were after so many changes.
 #[derive(Default)]
@@ -151,6 +151,15 @@ impl Engine {
     /// `NotFound`, or `Invalid` for a name that cannot be or that another volume has.
     pub async fn rename_volume(&self, name: &str, new: &str) -> Result<VolumeInfo> {
         admin::rename(&self.shared, name, new).await
+    }
+
+    /// Changes what becomes of what is written to a volume from now on; what was written stays as it is. Durable when
+    /// it returns. Writes under way end first.
+    ///
+    /// # Errors
+    /// `NotFound`, or `Invalid` for a snapshot and for what cannot change.
+    pub async fn set_volume_policy(&self, name: &str, change: &PolicyChange) -> Result<VolumeInfo> {
+        admin::set_policy(&self.shared, name, change).await
     }
 
     /// Deletes a volume, or a snapshot: gone for hosts at once and for good. Its blocks are freed by background

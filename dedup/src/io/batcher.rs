@@ -276,7 +276,7 @@ fn begin(
         volume: volume.clone(),
         start,
         buf: Some(buf),
-        verify: volume.verify,
+        verify: volume.verify(),
         is_again: false,
         is_mark,
         guard: Some(guard),

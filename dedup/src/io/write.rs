@@ -236,7 +236,7 @@ impl Batch {
             let hashed = job.command.as_ref().filter(|command| !command.is_mark);
             let volume = hashed.map(|command| &command.volume);
             let hasher = volume
-                .filter(|volume| volume.dedup)
+                .filter(|volume| volume.dedup())
                 .map(|volume| volume.hasher(&shared.domains));
             let domain = hasher.map(|hasher| {
                 let known = domains.iter().position(|(h, _)| Arc::ptr_eq(h, hasher));

@@ -594,6 +594,7 @@ impl Replay for Building<'_> {
             }
             Record::VolumeResize { id, .. }
             | Record::VolumeRename { id, .. }
+            | Record::VolumePolicy { id, .. }
             | Record::Trimming { id, .. }
             | Record::VolumeDelete { id } => replayed.check_volume(*id)?,
             Record::VolumeGone { id } => {

@@ -169,6 +169,7 @@ pub(crate) fn change_volumes(record: &Record, volumes: &mut BTreeMap<u32, Volume
         }
         Record::VolumeResize { id, .. }
         | Record::VolumeRename { id, .. }
+        | Record::VolumePolicy { id, .. }
         | Record::Trimming { id, .. }
         | Record::VolumeDelete { id } => {
             if let Some(info) = volumes.get_mut(id) {

@@ -580,7 +580,9 @@ impl State {
                 }
                 self.name_snapshots(*id);
             }
-            Record::VolumeResize { id, .. } | Record::Trimming { id, .. } => {
+            Record::VolumeResize { id, .. }
+            | Record::VolumePolicy { id, .. }
+            | Record::Trimming { id, .. } => {
                 if let Some(entry) = self.volumes.get_mut(id) {
                     entry.change(|info| change_row(info, record));
                 }

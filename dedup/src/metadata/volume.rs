@@ -1,10 +1,13 @@
 //! A volume in memory: its row, its map, and what commands need of it before they look at the map.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use futures_util::lock::Mutex as AsyncMutex;
-use meta::{MapId, MapInfo, Mapping, Pba, Record, VerifyPolicy, VolumeInfo, VolumeState};
+use meta::{
+    Compression, MapId, MapInfo, Mapping, Pba, Record, VerifyPolicy, VolumeInfo, VolumePolicy,
+    VolumeState,
+};
 
 #[cfg(test)]
 use crate::SUB_BLOCK_BYTES;
@@ -37,6 +40,7 @@ pub(crate) fn change_row(info: &mut VolumeInfo, record: &Record) {
             info.trimming.clone_from(trimming);
         }
         Record::VolumeRename { name, .. } => info.name.clone_from(name),
+        Record::VolumePolicy { policy, .. } => info.set_policy(*policy),
         Record::Trimming { ranges, .. } => info.trimming.clone_from(ranges),
         Record::VolumeDelete { .. } => info.state = VolumeState::Deleting,
         _ => {}
@@ -46,12 +50,11 @@ pub(crate) fn change_row(info: &mut VolumeInfo, record: &Record) {
 /// What commands need of a volume before they look at its map. Handles and state share it.
 pub(crate) struct VolumeCore {
     pub(crate) id: u32,
-    /// Whether what is written is fingerprinted.
-    pub(crate) dedup: bool,
-    /// How what is new is compressed, if it is.
-    pub(crate) compression: Option<Algorithm>,
-    /// What writes do about duplicates.
-    pub(crate) verify: VerifyPolicy,
+    /// What becomes of what is written. It changes only while the whole volume is locked, so it stays the same as long
+    /// as a range is.
+    policy: PolicyBits,
+    /// Writes compare in the background, or did since the pool was opened.
+    compares_later: AtomicBool,
     domain: String,
     hasher: OnceLock<Arc<Hasher>>,
     pub(crate) range_lock: Arc<RangeLock>,
@@ -80,9 +83,8 @@ impl VolumeCore {
     pub(crate) fn new(info: Arc<VolumeInfo>, is_whole: Arc<AtomicBool>) -> Self {
         Self {
             id: info.id,
-            dedup: info.dedup,
-            compression: Algorithm::of(info.compression),
-            verify: info.verify,
+            policy: PolicyBits::new(info.policy()),
+            compares_later: AtomicBool::new(info.verify == VerifyPolicy::Background),
             domain: info.domain.clone(),
             hasher: OnceLock::new(),
             range_lock: Arc::default(),
@@ -132,9 +134,34 @@ impl VolumeCore {
         self.hasher.get_or_init(|| domains.hasher(&self.domain))
     }
 
-    /// Size or state changed. Called under the state's lock.
+    /// Whether what is written is fingerprinted.
+    pub(crate) fn dedup(&self) -> bool {
+        self.policy.load().dedup
+    }
+
+    /// How what is new is compressed, if it is.
+    pub(crate) fn compression(&self) -> Option<Algorithm> {
+        Algorithm::of(self.policy.load().compression)
+    }
+
+    /// What writes do about duplicates.
+    pub(crate) fn verify(&self) -> VerifyPolicy {
+        self.policy.load().verify
+    }
+
+    /// Whether a flush has to vouch for comparisons in the background: of now, or of an earlier policy, which may have
+    /// failed.
+    pub(crate) fn compares_later(&self) -> bool {
+        self.compares_later.load(Ordering::Acquire)
+    }
+
+    /// Size, state or policy changed. Called under the state's lock.
     pub(crate) fn set_info(&self, info: Arc<VolumeInfo>) {
         self.size_bytes.store(info.size_bytes, Ordering::Release);
+        self.policy.store(info.policy());
+        if info.verify == VerifyPolicy::Background {
+            self.compares_later.store(true, Ordering::Release);
+        }
         let is_active = info.state == VolumeState::Active;
         self.is_active.store(is_active, Ordering::Release);
         let trimming = ranges::total(&info.trimming);
@@ -184,6 +211,58 @@ impl VolumeCore {
         let remaining = self.trimming.load(Ordering::Acquire);
         let total = self.trimming_total.load(Ordering::Relaxed);
         (remaining, total)
+    }
+}
+
+/// A policy that is read without a lock.
+struct PolicyBits(AtomicU8);
+
+impl PolicyBits {
+    const DEDUP: u8 = 1;
+    const COMPARE: u8 = 2;
+    const BACKGROUND: u8 = 4;
+    const LZ4: u8 = 8;
+    const ZSTD: u8 = 16;
+
+    fn new(policy: VolumePolicy) -> Self {
+        Self(AtomicU8::new(Self::bits(policy)))
+    }
+
+    fn bits(policy: VolumePolicy) -> u8 {
+        let dedup = if policy.dedup { Self::DEDUP } else { 0 };
+        let verify = match policy.verify {
+            VerifyPolicy::Trust => 0,
+            VerifyPolicy::Compare => Self::COMPARE,
+            VerifyPolicy::Background => Self::BACKGROUND,
+        };
+        let compression = match policy.compression {
+            Compression::Off => 0,
+            Compression::Lz4 => Self::LZ4,
+            Compression::Zstd => Self::ZSTD,
+        };
+        dedup | verify | compression
+    }
+
+    fn store(&self, policy: VolumePolicy) {
+        self.0.store(Self::bits(policy), Ordering::Release);
+    }
+
+    fn load(&self) -> VolumePolicy {
+        let bits = self.0.load(Ordering::Acquire);
+        let has = |bit: u8| bits & bit != 0;
+        VolumePolicy {
+            dedup: has(Self::DEDUP),
+            verify: match (has(Self::COMPARE), has(Self::BACKGROUND)) {
+                (true, _) => VerifyPolicy::Compare,
+                (_, true) => VerifyPolicy::Background,
+                _ => VerifyPolicy::Trust,
+            },
+            compression: match (has(Self::LZ4), has(Self::ZSTD)) {
+                (true, _) => Compression::Lz4,
+                (_, true) => Compression::Zstd,
+                _ => Compression::Off,
+            },
+        }
     }
 }
 

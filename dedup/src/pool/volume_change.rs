@@ -20,6 +20,8 @@ pub enum VolumeChangeKind {
     Resized,
     /// Its name changed: hosts do not see names.
     Renamed,
+    /// What is written to it follows another policy: hosts do not see that.
+    PolicyChanged,
     /// It has the content, and the size, of one of its snapshots.
     RolledBack,
     /// It cannot be used any more; its blocks are freed in the background.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use drives::BLOCK_BYTES;
-use meta::{Journal, MapId, Pba, Record, Store, VerifyPolicy, VolumeInfo};
+use meta::{Journal, MapId, Pba, Record, Store, VolumeInfo};
 use rand::Rng;
 
 use super::Story;
@@ -199,9 +199,13 @@ impl Actor {
                 mappings.iter().any(|(_, mapping)| mapping.pba == pba)
             })
         };
-        let compares_later =
-            |info: &VolumeInfo| info.dedup && info.verify == VerifyPolicy::Background;
-        self.world.borrow().is_hash_weak && volumes.iter().filter(maps_it).all(compares_later)
+        let world = self.world.borrow();
+        let compared_later = |info: &VolumeInfo| {
+            let mut models = world.volumes.iter();
+            let model = models.find(|model| model.uuid == info.uuid);
+            model.is_none_or(|model| model.has_compared_later)
+        };
+        world.is_hash_weak && volumes.iter().filter(maps_it).all(compared_later)
     }
 
     /// A scrub of a pool that was just opened finds all that is damaged, and nothing else.

@@ -31,7 +31,7 @@ impl World {
         let uuid = Uuid::from_u128(rng.random());
         let at = rng.random_range(0..self.volumes.len().max(1));
         let origin = self.volumes.get_mut(at)?;
-        if origin.admin != Admin::Idle {
+        if origin.admin != Admin::Idle || origin.next_policy.is_some() {
             return None;
         }
         origin.busy += 1;
@@ -118,7 +118,9 @@ impl World {
             return Vec::new();
         }
         let began = self.tick();
-        let wanted = |it: &&mut VolumeModel| it.admin == Admin::Idle && it.snapshot_of.is_none();
+        let wanted = |it: &&mut VolumeModel| {
+            it.admin == Admin::Idle && it.snapshot_of.is_none() && it.next_policy.is_none()
+        };
         let origins = self.volumes.iter_mut().filter(wanted);
         let mut snapshots = Vec::new();
         for origin in origins.take(rng.random_range(1..=3)) {

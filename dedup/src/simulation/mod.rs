@@ -29,6 +29,7 @@ mod exchange;
 mod executor;
 mod forking;
 mod model;
+mod policies;
 mod segments;
 mod settings;
 mod survive;
@@ -610,6 +611,7 @@ fn whatever_crashes_every_sub_block_is_old_or_new_and_every_count_is_exact() {
     assert!(tally.forks > 0, "no volume was cloned");
     assert!(tally.snapshots > 0, "no snapshot was taken");
     assert!(tally.rollbacks > 0, "no volume was rolled back");
+    assert!(tally.policies > 0, "no policy was changed");
     assert!(tally.exchanges > 0, "nothing was compared and written");
     // Not told where every story has contents that collide.
     if !has_weak_hash_only() {
@@ -685,6 +687,7 @@ fn every_rule_that_is_broken_on_purpose_is_found_out() {
         Broken::SnapshotOneByOne,
         Broken::LiftThoughSeen,
         Broken::CopyUnflushed,
+        Broken::ChangePolicyAtOnce,
         Broken::FreePackInUse,
         Broken::ReturnDamaged,
         Broken::NeverHeal,

@@ -99,6 +99,7 @@ impl Actor {
                 (info.name.as_str(), info.lba_bytes as usize),
                 (volume.name.as_str(), volume.lba)
             );
+            volume.settle_policy(info.policy());
             volume.admin = Admin::Idle;
             true
         });

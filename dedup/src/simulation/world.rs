@@ -9,7 +9,7 @@ use std::task::Poll;
 
 use drives::BLOCK_BYTES;
 use futures_util::future::join_all;
-use meta::{Compression, VerifyPolicy};
+use meta::VolumePolicy;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use reactor::BufferPool;
@@ -17,6 +17,7 @@ use uuid::Uuid;
 
 use super::content::{SECTOR, fill, number};
 use super::model::{Cell, Content, Effect, SECTORS};
+use super::policies::compares_later;
 use super::settings::Pair;
 use crate::residency::loading::load_some;
 use crate::residency::pages::warm_up;
@@ -48,6 +49,11 @@ pub(super) struct VolumeModel {
     pub(super) cells: Vec<Cell>,
     /// With a hash that collides, a crash may leave what was not flushed with another content.
     pub(super) compares_later: bool,
+    /// It did so once: a crash may have left it with blocks of other contents.
+    pub(super) has_compared_later: bool,
+    /// What becomes of what is written, and what it becomes if a change is under way or was cut short.
+    pub(super) policy: VolumePolicy,
+    pub(super) next_policy: Option<VolumePolicy>,
     pub(super) admin: Admin,
     pub(super) busy: u32,
     /// Forks of it that are under way: it is not deleted meanwhile.
@@ -102,6 +108,8 @@ pub(super) struct Tally {
     /// Snapshots that were taken, and volumes that were rolled back to one.
     pub(super) snapshots: u64,
     pub(super) rollbacks: u64,
+    /// Changes of policies.
+    pub(super) policies: u64,
     /// Compare and Write commands that wrote.
     pub(super) exchanges: u64,
     /// Changes that found no space.
@@ -146,6 +154,7 @@ impl std::ops::AddAssign for Tally {
         self.forks += other.forks;
         self.snapshots += other.snapshots;
         self.rollbacks += other.rollbacks;
+        self.policies += other.policies;
         self.exchanges += other.exchanges;
         self.full += other.full;
         self.failed += other.failed;
@@ -331,6 +340,7 @@ impl Actor {
                 83..87 => self.compare(&mut rng).await,
                 87..89 => self.background(&mut rng).await,
                 99 => self.change_settings(&mut rng).await,
+                98 => self.change_policy(&mut rng).await,
                 89 if rng.random() => self.drop_snapshot(&mut rng).await,
                 89 => self.scrub().await,
                 90..93 => self.resize(&mut rng).await,
@@ -683,24 +693,7 @@ impl Actor {
         let uuid = Uuid::from_u128(rng.random());
         let cells = rng.random_range(1..=CELLS_MAX);
         let lba = if rng.random() { 512 } else { BLOCK_BYTES };
-        let dedup = rng.random_range(0..4) > 0;
-        let compression = match rng.random_range(0..4) {
-            0 | 1 => Compression::Off,
-            2 => Compression::Lz4,
-            _ => Compression::Zstd,
-        };
-        // With a hash that collides, trust is misplaced.
-        let policies = if self.world.borrow().is_hash_weak {
-            &[VerifyPolicy::Compare, VerifyPolicy::Background][..]
-        } else {
-            &[
-                VerifyPolicy::Trust,
-                VerifyPolicy::Trust,
-                VerifyPolicy::Compare,
-                VerifyPolicy::Background,
-            ]
-        };
-        let verify = policies[rng.random_range(0..policies.len())];
+        let policy = self.choose_policy(rng);
         let name = {
             let mut world = self.world.borrow_mut();
             let volumes = world.volumes.iter();
@@ -714,7 +707,10 @@ impl Actor {
                 name: name.clone(),
                 lba,
                 cells: vec![Cell::certain([0; SECTORS], now); cells],
-                compares_later: dedup && verify == VerifyPolicy::Background,
+                policy,
+                next_policy: None,
+                compares_later: compares_later(policy),
+                has_compared_later: compares_later(policy),
                 admin: Admin::Creating,
                 busy: 0,
                 forks: 0,
@@ -730,9 +726,9 @@ impl Actor {
             lba_bytes: lba as u32,
             nsid: None,
             uuid: Some(uuid),
-            dedup,
-            compression,
-            verify,
+            dedup: policy.dedup,
+            compression: policy.compression,
+            verify: policy.verify,
             domain: DOMAINS[rng.random_range(0..DOMAINS.len())].to_owned(),
         };
         let result = self.engine.create_volume(spec).await.map(drop);

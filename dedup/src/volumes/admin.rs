@@ -6,9 +6,11 @@
 
 use std::sync::Arc;
 
-use meta::{Compression, Record, VerifyPolicy, VolumeInfo, VolumeState};
+use meta::{Compression, Record, VerifyPolicy, VolumeInfo, VolumePolicy, VolumeState};
 use uuid::Uuid;
 
+#[cfg(test)]
+use crate::ablation::{self, Broken};
 use crate::io::trim::list_with;
 use crate::log::append::commit;
 use crate::log::flush::flush;
@@ -36,11 +38,11 @@ pub struct VolumeSpec {
     /// The volume's identity; `None` makes a random one.
     pub uuid: Option<Uuid>,
     /// Whether what is written to it is deduplicated. If not, nothing is hashed, and its blocks are
-    /// not in the index; it cannot be changed later.
+    /// not in the index.
     pub dedup: bool,
     /// How new contents are stored.
     pub compression: Compression,
-    /// What a write does about a block that has the fingerprint of new data; it cannot be changed later.
+    /// What a write does about a block that has the fingerprint of new data.
     pub verify: VerifyPolicy,
     /// Its domain: volumes share blocks within one only. Empty for the pool's own, or 1 to 64 of
     /// `a-z A-Z 0-9 . _ -`; it cannot be changed later.
@@ -95,6 +97,45 @@ impl VolumeSpec {
             compression: info.compression,
             verify: info.verify,
             domain: info.domain.clone(),
+        }
+    }
+}
+
+/// What of a volume's policy changes; `None` stays.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PolicyChange {
+    /// Whether what is written is deduplicated.
+    pub dedup: Option<bool>,
+    /// How new contents are stored.
+    pub compression: Option<Compression>,
+    /// What a write does about a block that has the fingerprint of new data.
+    pub verify: Option<VerifyPolicy>,
+    /// Its domain, which cannot change: another one than it has is refused.
+    pub domain: Option<String>,
+}
+
+impl PolicyChange {
+    /// The policy that it makes of that of a volume.
+    fn of(&self, info: &VolumeInfo) -> Result<VolumePolicy> {
+        let policy = info.policy();
+        match &self.domain {
+            // The key of its domain proves what is stored already.
+            Some(domain) if *domain != info.domain => {
+                let name = &info.name;
+                let option = match domain.as_str() {
+                    "" => String::new(),
+                    domain => format!(" --domain {domain}"),
+                };
+                Err(EngineError::invalid(format!(
+                    "the domain of volume `{name}` cannot change: its blocks are fingerprinted with that domain's key; \
+                     copy it to a new volume (`onefold volume export {name} - | onefold volume import NEW -{option}`)"
+                )))
+            }
+            _ => Ok(VolumePolicy {
+                dedup: self.dedup.unwrap_or(policy.dedup),
+                verify: self.verify.unwrap_or(policy.verify),
+                compression: self.compression.unwrap_or(policy.compression),
+            }),
         }
     }
 }
@@ -185,6 +226,48 @@ pub(crate) async fn rename(shared: &Arc<Shared>, name: &str, new: &str) -> Resul
     Ok(info)
 }
 
+/// Changes what becomes of what is written to a volume from now on; what was written stays as it is. Durable when it
+/// returns. Writes under way, and comparisons of those that were acknowledged, end first.
+///
+/// # Errors
+/// `NotFound`, or `Invalid` for a snapshot and for what cannot change.
+pub(crate) async fn set_policy(
+    shared: &Arc<Shared>,
+    name: &str,
+    change: &PolicyChange,
+) -> Result<VolumeInfo> {
+    let _lock = shared.admin_lock.lock().await;
+    let (mut info, core) = {
+        let state = lock(&shared.state);
+        state.check_writable()?;
+        let entry = find_volume(&state, name)?;
+        (VolumeInfo::clone(&entry.info), entry.core.clone())
+    };
+    let policy = change.of(&info)?;
+    if policy == info.policy() {
+        return Ok(info);
+    }
+    // A write follows one policy from its look at the content to its record, and one that is compared later keeps its
+    // range until then.
+    let whole = core.range_lock.exclusive(0, u64::MAX);
+    #[cfg(test)]
+    let guard = match ablation::is(Broken::ChangePolicyAtOnce) {
+        true => None,
+        false => Some(whole.await),
+    };
+    #[cfg(not(test))]
+    let guard = Some(whole.await);
+    let record = Record::VolumePolicy {
+        id: info.id,
+        policy,
+    };
+    commit(shared, record, guard, None).await?;
+    flush(shared).await?;
+    info.set_policy(policy);
+    notify(shared, VolumeChangeKind::PolicyChanged, info.clone());
+    Ok(info)
+}
+
 /// Deletes a volume or a snapshot: gone for hosts at once and for good. Its blocks are freed by background
 /// maintenance.
 ///
@@ -222,6 +305,7 @@ pub(super) fn notify(shared: &Shared, kind: VolumeChangeKind, info: VolumeInfo) 
         VolumeChangeKind::Created => "a volume was created",
         VolumeChangeKind::Resized => "a volume was resized",
         VolumeChangeKind::Renamed => "a volume was renamed",
+        VolumeChangeKind::PolicyChanged => "what is written to a volume follows another policy",
         VolumeChangeKind::Deleted => "a volume was deleted: its blocks are freed in the background",
     };
     tracing::info!(volume = %info.name, size_bytes = info.size_bytes, "{what}");

@@ -73,6 +73,6 @@ impl Volume {
     /// deduplicated, in the same domain.
     pub fn shares_with(&self, other: &Volume) -> bool {
         let (one, other) = (&self.core, &other.core);
-        one.dedup && other.dedup && one.domain() == other.domain()
+        one.dedup() && other.dedup() && one.domain() == other.domain()
     }
 }

@@ -9,7 +9,7 @@ mod unreadable;
 use std::sync::Arc;
 
 use drives::BLOCK_BYTES;
-use meta::{VerifyPolicy, VolumeInfo};
+use meta::VolumeInfo;
 use reactor::Buffer;
 
 use crate::io::MAX_COMMAND_BYTES;
@@ -133,7 +133,7 @@ impl Volume {
 
     /// Every write that was acknowledged before this call survives a power loss when it returns `Ok`.
     pub async fn flush(&self) -> Result<()> {
-        if self.core.verify == VerifyPolicy::Background {
+        if self.core.compares_later() {
             self.shared.verify.caught_up().await?;
         }
         let flushed = flush(&self.shared).await;
@@ -298,7 +298,7 @@ impl Volume {
     async fn make_durable(&self, result: Result<u64>, fua: bool) -> Result<()> {
         let sequence = result?;
         if fua {
-            if self.core.verify == VerifyPolicy::Background {
+            if self.core.compares_later() {
                 self.shared.verify.caught_up().await?;
             }
             flush_upto(&self.shared, sequence).await?;

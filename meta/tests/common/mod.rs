@@ -211,6 +211,10 @@ pub(crate) fn record() -> impl Strategy<Value = Record> {
         }),
         (any::<u32>(), "[a-z0-9._-]{1,64}")
             .prop_map(|(id, name)| Record::VolumeRename { id, name }),
+        (any::<u32>(), volume_info()).prop_map(|(id, info)| {
+            let policy = info.policy();
+            Record::VolumePolicy { id, policy }
+        }),
         (any::<u32>(), ranges()).prop_map(|(id, ranges)| Record::Trimming { id, ranges }),
         any::<u32>().prop_map(|id| Record::VolumeDelete { id }),
         any::<u32>().prop_map(|id| Record::VolumeGone { id }),

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use api::client::Client;
 use api::snapshots::CloneVolume;
-use api::volumes::{CreateVolume, RenameVolume, ResizeVolume, VolumeView};
+use api::volumes::{CreateVolume, RenameVolume, ResizeVolume, SetPolicy, VolumeView};
 use clap::Subcommand;
 use meta::{Compression, VerifyPolicy};
 use uuid::Uuid;
@@ -92,6 +92,35 @@ pub enum VolumeCommand {
         /// Allow the new size to be smaller: the data behind it is lost
         #[arg(long)]
         shrink: bool,
+        /// The daemon's pool.
+        #[command(flatten)]
+        pool: PoolArg,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Change how a volume stores what is written from now on; hosts see no difference
+    #[command(
+        after_help = "Example:\n  onefold volume set vol0 --compression zstd --verify compare\n\n\
+                      What was written before stays as it is stored: a copy of the volume, or writing it again, brings it \
+                      under the new rules. Snapshots keep the rules that they were taken with, and so does a clone of one."
+    )]
+    Set {
+        /// The volume's name
+        name: String,
+        /// Whether its blocks are deduplicated, with each other and with those of other volumes
+        #[arg(long, value_name = "on|off", value_parser = parse_switch, action = clap::ArgAction::Set)]
+        dedup: Option<bool>,
+        /// How new contents are stored: compressed ones share blocks, what does not shrink is stored as it is
+        #[arg(long, value_name = "off|lz4|zstd", value_parser = parse_compression)]
+        compression: Option<Compression>,
+        /// What a write does about a block that has the fingerprint of new data: trust it, compare it byte
+        /// by byte before the write is acknowledged, or after that in the background
+        #[arg(long, value_name = "trust|compare|background", value_parser = parse_verify)]
+        verify: Option<VerifyPolicy>,
+        /// Name of its domain, which cannot change: only the one that it has is accepted
+        #[arg(long, value_name = "NAME")]
+        domain: Option<String>,
         /// The daemon's pool.
         #[command(flatten)]
         pool: PoolArg,
@@ -234,6 +263,36 @@ pub(super) fn run(command: VolumeCommand) -> Outcome {
             };
             let view = converse(Client::new(&pool.pool).resize_volume(&name, &request))?;
             show_volume("resized", &view, json)
+        }
+        VolumeCommand::Set {
+            name,
+            dedup,
+            compression,
+            verify,
+            domain,
+            pool,
+            json,
+        } => {
+            let request = SetPolicy {
+                dedup,
+                compression,
+                verify,
+                domain,
+            };
+            let client = Client::new(&pool.pool);
+            let view = converse(client.set_volume_policy(&name, &request))?;
+            if json {
+                print_json(&view)?;
+            } else {
+                print(&format!(
+                    "set {}: what is written from now on has dedup {}, compression {}, verify {}\n",
+                    view.name,
+                    on_or_off(view.dedup),
+                    view.compression,
+                    view.verify
+                ));
+            }
+            Ok(ExitCode::SUCCESS)
         }
         VolumeCommand::Rename {
             name,

@@ -77,6 +77,45 @@ fn a_trace_shows_where_the_time_of_a_hosts_commands_goes() {
 }
 
 #[test]
+fn a_volumes_policy_changes_while_a_host_writes_and_stays_over_a_kill() {
+    let pool = Pool::new();
+    let daemon = pool.serve(&["--create", "1G", "--volume", "v=64M,domain=a"]);
+    let _load = Load::start(&pool, &pool.subsystem(), HOST);
+    let at = ["--pool", pool.dir()];
+    let set = |words: &[&'static str]| [&["volume", "set", "v"], words, &at[..]].concat();
+    let text = succeeds(&set(&["--compression", "lz4", "--verify", "background"]));
+    assert!(
+        text.contains("dedup on, compression lz4, verify background"),
+        "{text}"
+    );
+    succeeds(&set(&["--dedup", "off", "--verify", "compare"]));
+    succeeds(&set(&["--domain", "a", "--dedup", "off"]));
+    fails(
+        &set(&["--domain", "b"]),
+        65,
+        &["cannot change", "--domain b"],
+    );
+    fails(&set(&[]), 65, &["nothing is to be changed"]);
+    fails(&set(&["--verify", "sometimes"]), 64, &["sometimes"]);
+    succeeds(&["snapshot", "create", "v@s", at[0], at[1]]);
+    fails(
+        &["volume", "set", "v@s", "--dedup", "on", at[0], at[1]],
+        65,
+        &["is a snapshot", "volume clone v@s"],
+    );
+    let of = |name| {
+        let volume = json(&["volume", "show", name, "--json", "--pool", pool.dir()]);
+        [&volume["dedup"], &volume["compression"], &volume["verify"]].map(ToString::to_string)
+    };
+    let wanted = ["false", "\"lz4\"", "\"compare\""];
+    assert_eq!(of("v"), wanted);
+    assert_eq!(pool.status()["hosts"][0]["hostnqn"], HOST, "still attached");
+    daemon.kill();
+    let _daemon = pool.serve(&[]);
+    assert_eq!(of("v"), wanted);
+}
+
+#[test]
 fn a_volume_gets_another_name_while_a_host_uses_it_and_keeps_it_over_a_kill() {
     let pool = Pool::new();
     let daemon = pool.serve(&[

@@ -48,7 +48,7 @@ impl Batch {
     fn to_compress(&self) -> Vec<(usize, usize, Algorithm)> {
         let algorithm = |job: &Job| {
             let command = job.command.as_ref().filter(|command| !command.is_mark)?;
-            command.volume.compression
+            command.volume.compression()
         };
         let mut found = Vec::new();
         if self.jobs.iter().all(|job| algorithm(job).is_none()) {
