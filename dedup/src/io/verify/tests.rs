@@ -392,6 +392,31 @@ fn a_write_with_fua_is_acknowledged_after_its_background_compare_and_not_before(
 }
 
 #[test]
+fn a_policy_changes_after_the_comparisons_of_the_old_one_and_flushes_remember_that_one_failed() {
+    weak::set(None);
+    let pool = Pool::new(200);
+    let engine = pool.open();
+    let volume = pool.create(&engine, "v", VerifyPolicy::Background, "");
+    block_on(pool.write(&volume, 0, &[1, 2, 3]));
+    let duty = engine.shared.verify.go_on_duty().unwrap();
+    block_on(pool.write(&volume, 30, &[1]));
+    let strict = crate::PolicyChange {
+        verify: Some(VerifyPolicy::Compare),
+        ..crate::PolicyChange::default()
+    };
+    {
+        let mut change = pin!(engine.set_volume_policy("v", &strict));
+        assert!(stays_pending(&mut change), "a comparison is to come");
+        assert_eq!(volume.info().verify, VerifyPolicy::Background);
+        drop(duty);
+        block_on(change).unwrap();
+    }
+    assert_eq!(volume.info().verify, VerifyPolicy::Compare);
+    assert_eq!(engine.status().verify.failed_blocks, 1);
+    assert!(block_on(volume.flush()).is_err(), "it was not compared");
+}
+
+#[test]
 fn no_flush_vouches_when_a_write_failed_that_a_restart_may_find_with_the_content_of_its_twin() {
     let pool = Pool::weak();
     let fails = Arc::new(AtomicBool::new(false));
