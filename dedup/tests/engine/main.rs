@@ -14,6 +14,7 @@ mod damage;
 mod drives;
 mod loading;
 mod memory;
+mod policies;
 mod reactor;
 mod rebuild;
 mod reopening;

@@ -1,10 +1,8 @@
 //! Policies of volumes, changed at run time: what is written from then on follows them, and nothing else changes.
 
-mod support;
-
+use crate::support::{Pool, block_on, expect_kind, space, spec};
 use dedup::{ErrorKind, PolicyChange, VolumeSpec};
 use meta::{Compression, VerifyPolicy};
-use support::{Pool, block_on, expect_kind, space, spec};
 
 fn dedup(is_on: bool) -> PolicyChange {
     PolicyChange {
