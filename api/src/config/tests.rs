@@ -637,7 +637,11 @@ fn what_differs_is_replaced_only_if_that_is_asked_for_and_nothing_is_lost() {
             "cannot change lba_bytes",
         ),
         ("name = \"a\"", "name = \"b\"", "cannot change name"),
-        ("domain = \"\"", "domain = \"b\"", "cannot change domain"),
+        (
+            "verify = \"trust\"",
+            "verify = \"trust\"\ndomain = \"b\"",
+            "cannot change domain",
+        ),
         (
             "uuid = \"00000000-0000-0000-0000-000000000007\"",
             "uuid = \"00000000-0000-0000-0000-000000000008\"",
