@@ -80,7 +80,8 @@ impl Cell {
         }
     }
 
-    /// As one that was changed when the other was: as much of it may not be compared.
+    /// As one that was changed when the other was: as much of it may not be compared. For what a fork or a rollback
+    /// made that nobody was told of: it has what its origin had, and a loss of power takes the same corrections from both.
     pub(super) fn changed_as(mut self, other: &Self) -> Self {
         let is_pending = !other.group.is_empty();
         self.floor = other.floor;

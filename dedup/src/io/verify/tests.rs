@@ -241,6 +241,67 @@ fn in_the_background_a_collision_is_put_right_before_anybody_reads_it() {
     weak::set(None);
 }
 
+/// A correction is a record whose block may not have reached the drive: then an opening keeps what was there, the twin.
+/// Before anybody is told of a snapshot, all of that is flushed; before that, it has what its volume has.
+#[test]
+fn a_snapshot_has_what_collided_once_it_was_told_and_before_that_what_its_volume_has() {
+    let (mut there, mut twins) = (0, 0);
+    for (seed, is_told) in (0..60).flat_map(|seed| [(seed, false), (seed, true)]) {
+        let pool = Pool::weak();
+        let plan = FaultPlan {
+            seed,
+            ..FaultPlan::default()
+        };
+        let drive = FaultDrive::new(LABEL_BLOCKS + 200, plan.clone());
+        *pool.drive.borrow_mut() = Arc::new(drive);
+        let engine = pool.open();
+        let volume = pool.create(&engine, "v", VerifyPolicy::Background, "");
+        with_background(&engine, async {
+            pool.write(&volume, 0, &MANY).await;
+            volume.flush().await.unwrap();
+            pool.write(&volume, 20, &[33, 34]).await;
+            // It waits until they are compared.
+            assert_eq!(pool.read(&volume, 20, 2).await, [33, 34]);
+            if is_told {
+                engine.create_snapshots(&["v@s"], 1).await.unwrap();
+                return;
+            }
+            // The record of the snapshot is appended, and the flush has no end.
+            pool.drive.borrow().cut_power();
+            let mut snapshot = pin!(engine.create_snapshots(&["v@s"], 1));
+            assert!(stays_pending(&mut snapshot));
+        });
+        drop((volume, engine));
+        let drive = pool.drive.borrow().crash(plan);
+        *pool.drive.borrow_mut() = Arc::new(drive);
+        pool.media.power_loss(seed);
+        let engine = pool.open();
+        let of_volume = block_on(pool.read(&engine.volume("v").unwrap(), 20, 2));
+        let Some(snapshot) = engine.volume("v@s") else {
+            assert!(!is_told, "seed {seed}: it is gone");
+            continue;
+        };
+        there += 1;
+        let found = block_on(pool.read(&snapshot, 20, 2));
+        assert_eq!(found, of_volume, "seed {seed}");
+        let hasher = engine.shared.domains.hasher("");
+        let fingerprint = |content: u64| {
+            let data = pool.data(&[content]);
+            hasher.one(data[..].first_chunk().unwrap())
+        };
+        for (found, written) in found.into_iter().zip([33, 34]) {
+            let is_twin = found != written && fingerprint(found) == fingerprint(written);
+            assert!(
+                found == written || (is_twin && !is_told),
+                "seed {seed}: {found}"
+            );
+            twins += u32::from(is_twin);
+        }
+    }
+    assert!(there > 60 && twins > 0, "{there} snapshots, {twins} twins");
+    weak::set(None);
+}
+
 #[test]
 fn a_write_is_acknowledged_before_its_background_compare_and_its_flush_is_not() {
     weak::set(None);
