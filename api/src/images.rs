@@ -8,6 +8,7 @@
 //! | `POST /v1/volumes/NAME/import/finish` with [`FinishImport`] | the [`VolumeView`], which hosts see now |
 //! | `GET /v1/volumes/NAME/data?offset=N&length=M` | the bytes |
 //! | `GET /v1/volumes/NAME/extents[?offset=N&length=M]` | [`ExtentsView`] |
+//! | `GET /v1/volumes/NAME/diff?with=OTHER[&offset=N]` | [`DiffView`] |
 //!
 //! Guarantees: a piece is at most [`PIECE_BYTES_MAX`] long, and `PIECES_MAX` are in memory at one time. Engine work
 //! runs on the control reactor, never on one that serves hosts. Only an import that is under way writes data.
@@ -132,6 +133,17 @@ pub struct ExtentsView {
     pub upto: u64,
 }
 
+/// Where two volumes, or snapshots, may differ.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiffView {
+    /// In order. What is in none of them is equal in both.
+    pub ranges: Vec<ByteRange>,
+    /// The byte up to which was looked: what comes behind it is for the next request.
+    pub upto: u64,
+    /// The size of the larger one in bytes: all is told when `upto` is there.
+    pub size_bytes: u64,
+}
+
 /// Bytes of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ByteRange {
@@ -164,6 +176,14 @@ struct Asked {
     length: Option<u64>,
 }
 
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Compared {
+    with: String,
+    #[serde(default)]
+    offset: u64,
+}
+
 /// The routes.
 pub(crate) fn routes() -> Router<ApiState> {
     Router::new()
@@ -171,6 +191,7 @@ pub(crate) fn routes() -> Router<ApiState> {
         .route("/v1/volumes/{name}/import/finish", post(finish))
         .route("/v1/volumes/{name}/data", put(write).get(read))
         .route("/v1/volumes/{name}/extents", get(extents))
+        .route("/v1/volumes/{name}/diff", get(diff))
 }
 
 async fn begin(
@@ -352,10 +373,32 @@ async fn extents(
     let length = length.unwrap_or(rest);
     let work = move || async move { volume.extents(offset, length, EXTENTS_MAX).await };
     let found = on_control(&state, work).await?;
-    let range = |(offset, length)| ByteRange { offset, length };
     Ok(Json(ExtentsView {
-        ranges: found.ranges.into_iter().map(range).collect(),
+        ranges: byte_ranges(found.ranges),
         upto: found.upto,
+    }))
+}
+
+fn byte_ranges(ranges: Vec<(u64, u64)>) -> Vec<ByteRange> {
+    let range = |(offset, length)| ByteRange { offset, length };
+    ranges.into_iter().map(range).collect()
+}
+
+async fn diff(
+    State(state): State<ApiState>,
+    Path(name): Path<String>,
+    Query(asked): Query<Compared>,
+) -> Answer<DiffView> {
+    let Compared { with, offset } = asked;
+    let volume = state.target.open_to_read(&name)?;
+    let other = state.target.open_to_read(&with)?;
+    let size_bytes = volume.info().size_bytes.max(other.info().size_bytes);
+    let work = move || async move { volume.diff(&other, offset, EXTENTS_MAX).await };
+    let found = on_control(&state, work).await?;
+    Ok(Json(DiffView {
+        ranges: byte_ranges(found.ranges),
+        upto: found.upto,
+        size_bytes,
     }))
 }
 
@@ -408,6 +451,18 @@ impl Client {
         let path = volume_path(name)?;
         let path = format!("{path}/extents?offset={offset}&length={length}");
         self.get(&path).await
+    }
+
+    /// Where a volume may differ from another one, from a byte on. Both may be snapshots.
+    ///
+    /// # Errors
+    /// There is none of that name; or no daemon serves the pool.
+    pub async fn diff(&self, name: &str, with: &str, offset: u64) -> Result<DiffView, Failure> {
+        let path = volume_path(name)?;
+        let with = volume_path(with)?;
+        let with = with.rsplit('/').next().unwrap_or_default();
+        self.get(&format!("{path}/diff?with={with}&offset={offset}"))
+            .await
     }
 }
 

@@ -82,6 +82,7 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     of(Method::GET, "/v1/volumes/{name}/data", Admin),
     // It shows which blocks hosts have written.
     of(Method::GET, "/v1/volumes/{name}/extents", Operate),
+    of(Method::GET, "/v1/volumes/{name}/diff", Operate),
     of(Method::POST, "/v1/volumes/{name}/clones", Operate),
     of(Method::GET, "/v1/snapshots", Read),
     of(Method::POST, "/v1/snapshots", Operate),

@@ -164,7 +164,7 @@ pub(super) const KNOWN_BLOCKS: u64 = 32 << 10;
 /// How long a store may take to close its files.
 const CLOSING_MS_MAX: u32 = 10_000;
 
-const KNOWN_VOLUME: &str = "known";
+pub(super) const KNOWN_VOLUME: &str = "known";
 pub(super) const WORK_VOLUME: &str = "work";
 
 impl Pool {

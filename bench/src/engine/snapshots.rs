@@ -11,13 +11,16 @@ use drives::BLOCK_BYTES;
 
 use super::content::{Mix, template};
 use super::load::{Act, Load, Places, Run, Until};
-use super::pool::{Cores, KNOWN_BLOCKS, Pool, WORK_VOLUME};
+use super::pool::{Cores, KNOWN_BLOCKS, KNOWN_VOLUME, Pool, WORK_VOLUME};
 use super::report::{Goal, Row, Unit};
 use super::stamp::StampDrive;
 use super::{EngineBenchError, LARGE, SMALL};
 
 /// Snapshots one of the other.
 const DEEP: u32 = 1000;
+
+/// Ranges of one look at what differs.
+const DIFF_RANGES: usize = 4096;
 
 /// Fills a volume of so many blocks in order, and measures each workload for some time.
 pub(super) async fn run(
@@ -54,6 +57,20 @@ pub(super) async fn run(
     rows.push(took_row("snapshot-take", took));
     let run = bench.go(Act::Write(Mix::Unique)).await?;
     rows.push(beside("snapshot-first-overwrite", &run, &write, 0.8));
+
+    progress("what a volume and its snapshot, and it and a small one, differ in");
+    pool.engine.checkpoint().await?;
+    let first = format!("{WORK_VOLUME}@first");
+    rows.push(
+        bench
+            .compare("snapshot-diff-1tib", &first, WORK_VOLUME)
+            .await?,
+    );
+    rows.push(
+        bench
+            .compare("full-diff-1tib", KNOWN_VOLUME, WORK_VOLUME)
+            .await?,
+    );
     let began = Instant::now();
     pool.engine.clone_volume(WORK_VOLUME, "clone", None).await?;
     rows.push(took_row("snapshot-clone", began.elapsed()));
@@ -87,6 +104,22 @@ impl Snapshots<'_> {
         let began = Instant::now();
         engine.create_snapshots(&[&name], 0).await?;
         Ok(began.elapsed())
+    }
+
+    /// Compares all of two volumes; what that takes of 1 TiB.
+    async fn compare(&self, row: &str, a: &str, b: &str) -> Result<Row, EngineBenchError> {
+        let volume = |name| self.pool.engine.volume(name);
+        let (Some(a), Some(b)) = (volume(a), volume(b)) else {
+            return Err(EngineBenchError::Stopped);
+        };
+        let size = a.info().size_bytes.max(b.info().size_bytes);
+        let (began, mut at) = (Instant::now(), 0);
+        while at < size {
+            at = a.diff(&b, at, DIFF_RANGES).await?.upto;
+        }
+        let of_size = (1u64 << 40) as f64 / size as f64;
+        let took = began.elapsed().as_secs_f64() * 1e3 * of_size;
+        Ok(Row::new(row, took, Unit::Milliseconds).with_goal(Goal::ValueAtMost(5000.0)))
     }
 
     /// Single blocks at random.

@@ -12,6 +12,7 @@
 use meta::{MapId, Mapping, MetaError, Pba};
 
 use crate::metadata::page_map::{PAGE, View, page_end, page_start};
+use crate::metadata::state::State;
 use crate::metadata::volume::VolumeCore;
 use crate::pool::Shared;
 use crate::sync::wait::{lock, yield_once};
@@ -57,7 +58,29 @@ impl Found<'_> {
     }
 }
 
-impl Window<'_> {
+impl<'a> Window<'a> {
+    /// Nothing of a part of a map leaves memory from now on; `None` if there is no such map.
+    pub(crate) fn hold(
+        shared: &'a Shared,
+        state: &mut State,
+        map: MapId,
+        (start, end): (u64, u64),
+    ) -> Option<Self> {
+        let number = state.map_mut(map)?.hold(start, end);
+        Some(Self {
+            shared,
+            map,
+            number,
+            end,
+        })
+    }
+
+    /// The part ends here, not further on.
+    pub(crate) fn shorten(&mut self, end: u64) {
+        self.end = self.end.min(end);
+        self.narrow();
+    }
+
     fn narrow(&self) {
         if let Some(map) = lock(&self.shared.state).map_mut(self.map) {
             map.narrow(self.number, self.end);
@@ -126,15 +149,7 @@ async fn load_from(
     let _held: Vec<Window<'_>> = {
         let mut state = lock(&shared.state);
         let ancestors = maps.iter().skip(1);
-        let hold = |map: &MapId| {
-            let number = state.map_mut(*map)?.hold(start, end);
-            Some(Window {
-                shared,
-                map: *map,
-                number,
-                end,
-            })
-        };
+        let hold = |map: &MapId| Window::hold(shared, &mut state, *map, (start, end));
         ancestors.filter_map(hold).collect()
     };
     let store = shared.store.clone();

@@ -1,18 +1,20 @@
 //! Recounts everything the engine keeps count of, while no command is under way.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::future::Future;
 
 use futures_util::FutureExt;
-use meta::Store;
+use meta::{Mapping, Store};
 
 use crate::metadata::block_table::{ROW_PAGE, address};
 use crate::metadata::on_disk_index::{Answer, Sought};
+use crate::metadata::page_map::View;
 use crate::metadata::volume::VolumeEntry;
 use crate::residency::loading::load_some;
+use crate::residency::pages::window;
 use crate::residency::rows::pin_rows;
 use crate::sync::wait::lock;
-use crate::{Engine, SUB_BLOCK_BYTES};
+use crate::{Engine, Extents, SUB_BLOCK_BYTES, Volume};
 
 /// Waits for something that waits for nobody else.
 fn finish<T>(work: impl Future<Output = T>) -> T {
@@ -23,6 +25,72 @@ fn finish<T>(work: impl Future<Output = T>) -> T {
         }
     }
     panic!("it waits for somebody");
+}
+
+/// Pairs of volumes that are compared.
+const PAIRS: usize = 4;
+
+/// What two volumes are said to differ in, and to have mapped, is what their maps say when they are in memory.
+pub(crate) fn compare_volumes(engine: &Engine) {
+    let infos = [engine.volumes(), engine.snapshots()].concat();
+    let volumes: Vec<_> = infos
+        .iter()
+        .filter_map(|info| engine.volume_by_nsid(info.nsid))
+        .collect();
+    let ends = volumes.iter().zip(volumes.iter().skip(1)).take(PAIRS);
+    for (a, b) in ends {
+        let size = a.info().size_bytes.max(b.info().size_bytes);
+        if finish(engine.shared.verify.caught_up()).is_err() {
+            return; // it is not known what is shared
+        }
+        let told = told(size, |at| finish(a.diff(b, at, 3)).expect("comparing"));
+        let (of_a, of_b) = (visible(engine, a), visible(engine, b));
+        let all = 0..size / SUB_BLOCK_BYTES as u64;
+        let differ: Vec<u64> = all.filter(|at| of_a.get(at) != of_b.get(at)).collect();
+        assert_eq!(told, differ, "{:?} and {:?}", a.info(), b.info());
+    }
+    for volume in volumes.iter().take(PAIRS) {
+        let size = volume.info().size_bytes;
+        let told = told(size, |at| {
+            finish(volume.extents(at, size - at, 3)).expect("looking")
+        });
+        let mapped: Vec<u64> = visible(engine, volume).into_keys().collect();
+        assert_eq!(told, mapped, "{:?}", volume.info());
+    }
+}
+
+/// All sub-blocks that looks tell, some ranges at a time.
+fn told(size: u64, look: impl Fn(u64) -> Extents) -> Vec<u64> {
+    let grain = SUB_BLOCK_BYTES as u64;
+    let (mut all, mut at) = (Vec::new(), 0);
+    while at < size {
+        let found = look(at);
+        assert!(found.upto > at && found.ranges.len() <= 3);
+        for (first, bytes) in found.ranges {
+            assert!(first >= at && first + bytes <= found.upto);
+            all.extend(first / grain..(first + bytes) / grain);
+        }
+        at = found.upto;
+    }
+    all
+}
+
+/// What a host sees, looked up one by one.
+fn visible(engine: &Engine, volume: &Volume) -> BTreeMap<u64, Mapping> {
+    let info = volume.info();
+    let end = info.size_bytes / SUB_BLOCK_BYTES as u64;
+    let mut seen = BTreeMap::new();
+    for at in 0..end {
+        let map = lock(&engine.shared.state).volumes[&info.id].map.id();
+        let look = window(&engine.shared, map, (at, at + 1), View::Visible);
+        let window = finish(look).expect("bringing in");
+        let found = lock(&engine.shared.state).volumes[&info.id].find(at);
+        drop(window);
+        if let Some(mapping) = found.expect("it was brought in") {
+            seen.insert(at, mapping);
+        }
+    }
+    seen
 }
 
 /// I4: counts equal mappings; index and free space follow from them; the figures add up; the store

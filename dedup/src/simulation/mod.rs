@@ -331,6 +331,7 @@ impl Story {
     fn open_and_verify(&mut self) -> Arc<Engine> {
         loop {
             let engine = self.open();
+            audit::compare_volumes(&engine);
             // Or it is loaded while it works.
             if self.rng.random() {
                 audit::count_everything(&engine, &*self.store, true);
@@ -440,6 +441,7 @@ impl Story {
                 .read_only
                 .is_none();
             if ended == Ended::Done && !self.has_struck() && is_whole {
+                audit::compare_volumes(&engine);
                 audit::count_everything(&engine, &*self.store, false);
                 if self.rng.random() && self.close(&engine) {
                     continue;

@@ -1,29 +1,32 @@
-//! Where a volume has data: its mapped ranges, out of the maps alone.
+//! Where a volume has data, and where two volumes differ: out of their maps alone.
 //!
 //! Guarantees:
-//! * What is in no range reads as zeros. Nothing is read but maps.
-//! * A look takes no longer under a lock than any command, and its answer is bounded, whatever is mapped.
+//! * No data is read, and no map is brought into memory.
+//! * What is in no range of [`Volume::extents`] reads as zeros. What is in no range of [`Volume::diff`] is equal in both.
+//! * A look takes no longer under a lock than a command does, and its answer is bounded, whatever is mapped.
+//! * Of each page of the maps, what both see at one moment between the beginning and the end of the call is compared.
 
 use drives::BLOCK_BYTES;
 
 use super::Volume;
-use crate::metadata::page_map::View;
-use crate::residency::pages::window;
-use crate::sync::wait::{lock, yield_once};
+use crate::metadata::volume::VolumeCore;
+use crate::pool::Shared;
+use crate::residency::lines::Lines;
+use crate::sync::wait::yield_once;
 use crate::{EngineError, Result};
 
-/// Mapped sub-blocks that one look passes at most: 4 GiB of data.
-const LOOKED_AT_MAX: u64 = 1 << 20;
+/// Pages of maps that one look compares at most: 4 GiB of data.
+const PAGES_MAX: usize = if cfg!(test) { 16 } else { 1 << 14 };
 
-/// Mapped sub-blocks that are passed with the state locked.
-const STEP: usize = 512;
+/// What reading some of the maps counts, in pages.
+const READ: usize = 8;
 
-/// The mapped ranges of a part of a volume.
+/// Ranges of a part of a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Extents {
     /// First byte and how many: whole sub-blocks, in order, apart from each other.
     pub ranges: Vec<(u64, u64)>,
-    /// The byte up to which was looked: what is mapped behind it is not told.
+    /// The byte up to which was looked: what is behind it is not told.
     pub upto: u64,
 }
 
@@ -35,48 +38,67 @@ impl Volume {
     /// The range lies outside of the volume, or its maps cannot be read.
     pub async fn extents(&self, offset: u64, len: u64, count_max: usize) -> Result<Extents> {
         let span = self.check(offset, len, u64::MAX)?;
-        let mut found = Found {
-            ranges: Vec::new(),
-            count_max,
-            full_at: None,
-        };
-        let (mut at, mut seen) = (span.first, 0);
-        while at < span.end && found.full_at.is_none() && seen < LOOKED_AT_MAX {
-            let (range, map) = ((at, span.end), self.core.map());
-            let visible = window(&self.shared, map, range, View::Visible);
-            let deleted = || EngineError::not_found(format!("volume {} was deleted", self.core.id));
-            let window = visible.await?.ok_or_else(deleted)?;
-            at = {
-                let state = lock(&self.shared.state);
-                let entry = state.active(self.core.id)?;
-                if entry.map.id() != map {
-                    // A snapshot or a rollback came in between: the window is not on this map.
-                    continue;
+        let found = Found::new(count_max);
+        let mut found = walk(&self.shared, &[&self.core], (span.first, span.end), found).await?;
+        found.upto = found.upto.min(offset + len);
+        Ok(found)
+    }
+
+    /// The ranges from `offset` (a multiple of 4096) on that may differ between two volumes of a pool, at most
+    /// `count_max` of them. What is behind the end of the smaller one counts as zeros. All other bytes are equal. What is
+    /// in a range is mapped to different blocks, so it differs nearly always: a content is stored twice where it is not
+    /// deduplicated, not yet, or in another domain. `upto` is the end of the larger one when all is told.
+    ///
+    /// # Errors
+    /// `Invalid` if the offset is no multiple, `NotFound` if one of them was deleted; or the maps cannot be read.
+    pub async fn diff(&self, other: &Self, offset: u64, count_max: usize) -> Result<Extents> {
+        if !offset.is_multiple_of(BLOCK_BYTES as u64) {
+            return Err(EngineError::invalid(format!(
+                "{offset} is no multiple of {BLOCK_BYTES}"
+            )));
+        }
+        let cores = [&*self.core, &*other.core];
+        if cores.iter().any(|core| core.compares_later()) {
+            // A duplicate that turns out to be none gets a block of its own.
+            self.shared.verify.caught_up().await?;
+        }
+        let size = self.core.size_bytes().max(other.core.size_bytes());
+        let grain = BLOCK_BYTES as u64;
+        let range = (offset / grain, size / grain);
+        walk(&self.shared, &cores, range, Found::new(count_max)).await
+    }
+}
+
+/// Looks through maps in order, for what differs between two volumes or is mapped in one.
+async fn walk(
+    shared: &Shared,
+    cores: &[&VolumeCore],
+    (start, end): (u64, u64),
+    mut found: Found,
+) -> Result<Extents> {
+    let (mut at, mut seen) = (start, 0);
+    // Volumes that change all the time may have to be read twice; each look comes further.
+    while at < end && found.full_at.is_none() && (seen < PAGES_MAX || at == start) {
+        let lines = Lines::read(shared, cores, (at, end)).await?;
+        seen += READ;
+        while at < lines.end && found.full_at.is_none() && (seen < PAGES_MAX || at == start) {
+            let range = at..end;
+            let add = |sub_block| {
+                if range.contains(&sub_block) {
+                    found.add(sub_block);
                 }
-                let mut mapped = entry.map.range(at, window.end, View::Visible);
-                // What is being trimmed is still mapped, and reads as zeros.
-                mapped
-                    .by_ref()
-                    .take(STEP)
-                    .filter(|(sub_block, _)| !entry.info.is_trimming(*sub_block))
-                    .for_each(|(sub_block, _)| found.add(sub_block));
-                seen += STEP as u64;
-                mapped.next().map_or(window.end, |(next, _)| next)
             };
-            drop(window);
+            let Some(now) = lines.see(cores, at, add)? else {
+                break;
+            };
+            at = now.upto;
+            seen += now.pages;
             yield_once().await;
         }
-        let grain = BLOCK_BYTES as u64;
-        let upto = found.full_at.unwrap_or(at);
-        Ok(Extents {
-            ranges: found
-                .ranges
-                .iter()
-                .map(|(first, count)| (first * grain, count * grain))
-                .collect(),
-            upto: upto.saturating_mul(grain).min(offset + len),
-        })
+        drop(lines);
+        yield_once().await;
     }
+    Ok(found.upto(at.min(end)))
 }
 
 /// Runs of sub-blocks.
@@ -88,6 +110,14 @@ struct Found {
 }
 
 impl Found {
+    fn new(count_max: usize) -> Self {
+        Self {
+            ranges: Vec::new(),
+            count_max,
+            full_at: None,
+        }
+    }
+
     fn add(&mut self, sub_block: u64) {
         if self.full_at.is_some() {
             return;
@@ -99,4 +129,19 @@ impl Found {
             _ => self.full_at = Some(sub_block),
         }
     }
+
+    /// In bytes, with the sub-block up to which was looked.
+    fn upto(self, end: u64) -> Extents {
+        let grain = BLOCK_BYTES as u64;
+        let ranges = self.ranges.into_iter();
+        Extents {
+            ranges: ranges
+                .map(|(first, count)| (first * grain, count * grain))
+                .collect(),
+            upto: self.full_at.unwrap_or(end).saturating_mul(grain),
+        }
+    }
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,6 +10,7 @@ mod ask;
 pub mod bench;
 pub mod config;
 mod default_pool;
+mod diff;
 pub mod discover;
 pub mod doctor;
 pub mod drive;

@@ -149,6 +149,10 @@ pub enum VolumeCommand {
     Import(super::import::ImportArgs),
     /// Write a volume's content to an image of a disk
     Export(super::export::ExportArgs),
+    /// Tell where two volumes, or snapshots, differ, without reading their data
+    Diff(super::diff::DiffArgs),
+    /// Tell which ranges of a volume, or of a snapshot, read as zeros without being stored
+    ZeroMap(super::diff::ZeroMapArgs),
     /// Make new volumes with the content of a volume, or of a snapshot, at once whatever the size
     #[command(
         after_help = "Examples:\n  onefold volume clone golden@v1 vm-01\n  onefold volume clone golden vm-{02..99}\n\n\
@@ -306,6 +310,8 @@ pub(super) fn run(command: VolumeCommand) -> Outcome {
         }
         VolumeCommand::Import(args) => super::import::run(&args),
         VolumeCommand::Export(args) => super::export::run(&args),
+        VolumeCommand::Diff(args) => super::diff::run_diff(&args),
+        VolumeCommand::ZeroMap(args) => super::diff::run_zero_map(&args),
         VolumeCommand::Clone {
             source,
             names,

@@ -143,3 +143,57 @@ fn a_schedule_takes_a_snapshot_at_once_and_survives_a_restart() {
     daemon.stop(Signal::TERM);
     pool.is_consistent();
 }
+
+#[test]
+fn what_changed_since_a_snapshot_and_what_reads_as_zeros_is_told_out_of_the_maps() {
+    const MIB: u64 = 1 << 20;
+    let pool = Pool::new();
+    let daemon = pool.create();
+    let view = json(&pool.on(&["volume", "list", "--json"]))[0].clone();
+    let volume = view["name"].as_str().expect("a name");
+    let size = view["size_bytes"].as_u64().expect("a size");
+    let snapshot = format!("{volume}@first");
+    pool.fill("7");
+    succeeds(&pool.on(&["snapshot", "create", &snapshot]));
+    let diff = |a: &str, b: &str| json(&pool.on(&["volume", "diff", a, b, "--json"]));
+    let none = serde_json::json!({"ranges": [], "changed_bytes": 0});
+    assert_eq!(diff(&snapshot, volume), none);
+    pool.load(&[
+        "--rw", "write", "--bs", "128k", "--size", "1M", "--seed", "8",
+    ]);
+    let changed =
+        serde_json::json!({"ranges": [{"offset": 0, "length": MIB}], "changed_bytes": MIB});
+    assert_eq!(diff(&snapshot, volume), changed);
+    assert_eq!(diff(volume, &snapshot), changed);
+    let told = succeeds(&pool.on(&["volume", "diff", &snapshot, volume]));
+    assert!(
+        told.contains("1048576") && told.ends_with("(1048576 bytes) in 1 range\n"),
+        "{told}"
+    );
+
+    // Of volumes that are not related, of another size.
+    succeeds(&pool.on(&["volume", "create", "other", "--size", "8M"]));
+    let of_other = diff("other", &snapshot);
+    assert_eq!(of_other["changed_bytes"], 16 * MIB, "{of_other}");
+    let zeros = json(&pool.on(&["volume", "zero-map", &snapshot, "--json"]));
+    let rest = size - 16 * MIB;
+    let wanted =
+        serde_json::json!({"ranges": [{"offset": 16 * MIB, "length": rest}], "zero_bytes": rest});
+    assert_eq!(zeros, wanted);
+    let zeros = json(&pool.on(&["volume", "zero-map", "other", "--json"]));
+    assert_eq!(zeros["zero_bytes"], 8 * MIB, "{zeros}");
+
+    for name in ["none", "other@none"] {
+        fails(&pool.on(&["volume", "diff", name, volume]), 66, &[name]);
+        fails(&pool.on(&["volume", "diff", volume, name]), 66, &[name]);
+        fails(&pool.on(&["volume", "zero-map", name]), 66, &[name]);
+    }
+    fails(&pool.on(&["volume", "diff", volume, "a/b"]), 65, &["a/b"]);
+
+    // From the store, after a restart.
+    daemon.stop(Signal::TERM);
+    let daemon = pool.serve(&[]);
+    assert_eq!(diff(&snapshot, volume), changed);
+    daemon.stop(Signal::TERM);
+    pool.is_consistent();
+}

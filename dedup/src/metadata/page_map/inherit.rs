@@ -7,6 +7,9 @@ use meta::{MapId, MapInfo, Mapping};
 use super::{PAGE, Page, PageMap, Slot, split};
 use crate::metadata::resident::Resident;
 
+/// What is mapped in a page.
+pub(crate) type PageEntries = [Option<Mapping>; PAGE as usize];
+
 /// What a child finds in an ancestor, of one page.
 pub(crate) enum Inherited<'a> {
     /// The page is in memory.
@@ -101,6 +104,41 @@ impl PageMap {
             Slot::Stored if !rows.is_empty() => Inherited::Stored(rows),
             Slot::Resident(_) | Slot::Stored | Slot::Empty => Inherited::Further,
         }
+    }
+
+    /// Puts what is mapped in a page into `entries`, which are empty; `rows`: what the store has of the page. False if
+    /// the map's ancestors say what that is. `is_head`: a volume has the map, so what is in memory is what hosts see.
+    pub(crate) fn show(
+        &self,
+        number: u64,
+        rows: &[(u64, Mapping)],
+        is_head: bool,
+        entries: &mut PageEntries,
+    ) -> bool {
+        match self.slot(number) {
+            Slot::Resident(page) if is_head || page.is_inherited || page.present > 0 => {
+                for (at, entry) in entries.iter_mut().enumerate() {
+                    *entry = page.get(at);
+                }
+                true
+            }
+            Slot::Stored if !rows.is_empty() => {
+                for (at, mapping) in rows.iter().filter(|(_, mapping)| !mapping.is_hole()) {
+                    entries[split(*at).1] = Some(*mapping);
+                }
+                true
+            }
+            Slot::Resident(_) | Slot::Stored | Slot::Empty => false,
+        }
+    }
+
+    /// Pages of the map's own in `start..end` that are in memory, of so many that are, and up to where that is.
+    pub(crate) fn own_pages(&self, start: u64, end: u64, looks: usize) -> (Vec<u64>, u64) {
+        let mut pages = self.pages_in(start / PAGE, end.div_ceil(PAGE));
+        let seen = pages.by_ref().take(looks);
+        let own = seen.filter(|(_, page)| !page.is_inherited);
+        let own = own.map(|(number, _)| number).collect();
+        (own, pages.next().map_or(end, |(next, _)| next * PAGE))
     }
 
     /// Pages that are in memory, in order.

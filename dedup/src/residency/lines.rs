@@ -1,0 +1,344 @@
+//! Looking at maps without bringing them into memory: what two volumes see, page by page.
+//!
+//! A part of the maps is read from the store in order, with a window open on it, so that what changes meanwhile is in
+//! memory and counts. Of volumes with a common ancestor only the maps before it are gone through: a page that none of
+//! these has is the ancestor's for both, and thus equal.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use meta::{MapId, Mapping, MetaError, Store};
+
+use crate::Result;
+use crate::metadata::page_map::{PAGE, PageEntries, by_page, page_end, page_start, rows_of_page};
+use crate::metadata::state::State;
+use crate::metadata::volume::VolumeCore;
+use crate::pool::Shared;
+use crate::residency::pages::Window;
+use crate::sync::wait::lock;
+
+/// Mappings that are read of one map at a time.
+const MAPPINGS: usize = if cfg!(test) { 20 } else { 16 << 10 };
+
+/// Mappings that are read of all maps together, before the part is cut to a page or two.
+const ROWS: usize = if cfg!(test) { 60 } else { 128 << 10 };
+
+/// More than a page has: the least that is read of one map.
+const MAPPINGS_MIN: usize = PAGE as usize + 1;
+
+/// Pages in memory that one look passes, of all maps together.
+const LOOK: usize = if cfg!(test) { 6 } else { 4096 };
+
+/// Pages that are looked at with the state locked.
+const STEP: usize = if cfg!(test) { 2 } else { 64 };
+
+/// Pages that are read of common ancestors at a time.
+const PAGES: usize = if cfg!(test) { 4 } else { 512 };
+
+/// Pages that lie no further apart are read together.
+const GAP: u64 = 4;
+
+/// Rows of maps, by the map.
+type Rows = BTreeMap<MapId, Vec<(u64, Mapping)>>;
+
+/// What one volume sees.
+#[derive(PartialEq, Eq)]
+struct Side {
+    volume: u32,
+    /// Its map and the ancestors of that, the nearest first.
+    line: Vec<MapId>,
+    is_trimming: bool,
+}
+
+impl Side {
+    fn of(state: &State, core: &VolumeCore) -> Result<Self> {
+        let entry = state.active(core.id)?;
+        Ok(Self {
+            volume: core.id,
+            line: state.line_of(entry.map.id()),
+            is_trimming: !entry.info.trimming.is_empty(),
+        })
+    }
+
+    /// What it sees of a page.
+    fn see(&self, state: &State, rows: &Rows, number: u64, page: &mut PageEntries) {
+        *page = [None; PAGE as usize];
+        for (depth, id) in self.line.iter().enumerate() {
+            let rows = rows.get(id).map_or(&[][..], |rows| rows);
+            let rows = rows_of_page(rows, number);
+            let map = state.map(*id);
+            if map.is_some_and(|map| map.show(number, rows, depth == 0, page)) {
+                break;
+            }
+        }
+        let Some(info) = state.volumes.get(&self.volume).map(|entry| &entry.info) else {
+            return;
+        };
+        let end = info.size_bytes / crate::SUB_BLOCK_BYTES as u64;
+        let first = number * PAGE;
+        if info.trimming.is_empty() && first + PAGE <= end {
+            return;
+        }
+        for (at, entry) in (first..).zip(page) {
+            if at >= end || info.is_trimming(at) {
+                *entry = None;
+            }
+        }
+    }
+}
+
+/// A part of what two volumes see, or of what one sees and nothing.
+pub(crate) struct Lines<'a> {
+    shared: &'a Shared,
+    sides: Vec<Side>,
+    /// How many maps of each side's line no other side has.
+    own: Vec<usize>,
+    /// Whether the rest of the lines is the same.
+    has_common: bool,
+    rows: Rows,
+    /// Pages that may differ.
+    pages: BTreeSet<u64>,
+    /// Up to here the part reaches: a first sub-block of a page.
+    pub(crate) end: u64,
+    windows: Vec<Window<'a>>,
+}
+
+/// Looked at: pages from one on up to another.
+pub(crate) struct Seen {
+    /// Where to go on: a first sub-block of a page.
+    pub(crate) upto: u64,
+    /// How many pages were compared.
+    pub(crate) pages: usize,
+}
+
+/// How many maps at the beginning of each line no other line has, and whether the rest is common.
+fn own_maps(sides: &[Side]) -> (Vec<usize>, bool) {
+    let all = (sides.iter().map(|side| side.line.len()).collect(), false);
+    let [a, b] = sides else {
+        return all;
+    };
+    // What is being trimmed reads as zeros, whatever an ancestor has there.
+    if a.is_trimming || b.is_trimming {
+        return all;
+    }
+    let of_b: BTreeMap<MapId, usize> = b.line.iter().copied().zip(0..).collect();
+    let mut of_a = a.line.iter().enumerate();
+    match of_a.find_map(|(of_a, id)| Some((of_a, *of_b.get(id)?))) {
+        Some((of_a, of_b)) => (vec![of_a, of_b], true),
+        None => all,
+    }
+}
+
+/// What one look reads of the store.
+struct Plan {
+    /// Maps whose pages may differ.
+    own: BTreeSet<MapId>,
+    /// The ancestors of all, the nearest first.
+    common: Vec<MapId>,
+    start: u64,
+    end: u64,
+    /// Pages of the first maps that are in memory.
+    pages: BTreeSet<u64>,
+}
+
+impl Plan {
+    /// Reads what is to be read. Cuts the part short where one look reads enough.
+    fn read(&mut self, store: &dyn Store) -> std::result::Result<Rows, MetaError> {
+        let mut rows = Rows::new();
+        let mut left = ROWS;
+        for map in &self.own {
+            let count_max = left.clamp(MAPPINGS_MIN, MAPPINGS);
+            let read = store.mappings(*map, self.start, self.end, count_max)?;
+            if read.len() == count_max
+                && let Some((at, _)) = read.last()
+            {
+                // The last page may not be whole. It is not the first one: there are more rows.
+                self.end = page_start(*at);
+            }
+            left = left.saturating_sub(read.len());
+            if !read.is_empty() {
+                rows.insert(*map, read);
+            }
+        }
+        for read in rows.values_mut() {
+            read.truncate(read.partition_point(|(at, _)| *at < self.end));
+            self.pages.extend(by_page(read).map(|(page, _)| page));
+        }
+        self.pages.split_off(&(self.end / PAGE));
+        if self.common.is_empty() {
+            return Ok(rows);
+        }
+        if let Some(page) = self.pages.iter().nth(PAGES).copied() {
+            self.end = page * PAGE;
+            self.pages.split_off(&page);
+        }
+        let pages: Vec<u64> = self.pages.iter().copied().collect();
+        for pages in pages.chunk_by(|a, b| b - a <= GAP) {
+            let mut missing: BTreeSet<u64> = pages.iter().copied().collect();
+            for map in &self.common {
+                let (Some(first), Some(last)) = (missing.first(), missing.last()) else {
+                    break; // what further ancestors have does not show
+                };
+                let range = (first * PAGE, (last + 1).saturating_mul(PAGE));
+                let read = store.mappings(*map, range.0, range.1, usize::MAX)?;
+                for (page, of_page) in by_page(&read) {
+                    if missing.remove(&page) {
+                        rows.entry(*map).or_default().extend_from_slice(of_page);
+                    }
+                }
+            }
+        }
+        Ok(rows)
+    }
+}
+
+impl<'a> Lines<'a> {
+    /// Reads what one or two volumes see from the page of a sub-block on, as far as one look goes.
+    ///
+    /// # Errors
+    /// `NotFound` if a volume was deleted; or the store cannot be read.
+    pub(crate) async fn read(
+        shared: &'a Shared,
+        cores: &[&VolumeCore],
+        (start, end): (u64, u64),
+    ) -> Result<Self> {
+        let (start, end) = (page_start(start), page_end(end));
+        let (mut lines, mut plan) = Self::hold(shared, cores, (start, end))?;
+        let store = shared.store.clone();
+        let read = shared.block_on(move || {
+            let rows = plan.read(&*store);
+            rows.map(|rows| (rows, plan))
+        });
+        let read: std::result::Result<_, MetaError> = read.await;
+        (lines.rows, plan) = read?;
+        lines.pages = plan.pages;
+        lines.end = plan.end;
+        for window in &mut lines.windows {
+            window.shorten(lines.end);
+        }
+        Ok(lines)
+    }
+
+    /// Nothing of the part leaves memory from now on.
+    fn hold(
+        shared: &'a Shared,
+        cores: &[&VolumeCore],
+        (start, mut end): (u64, u64),
+    ) -> Result<(Self, Plan)> {
+        let mut state = lock(&shared.state);
+        let sides = cores.iter().map(|core| Side::of(&state, core));
+        let sides = sides.collect::<Result<Vec<_>>>()?;
+        let (own_counts, has_common) = own_maps(&sides);
+        let lines = sides.iter().zip(&own_counts);
+        let own: BTreeSet<MapId> = lines
+            .flat_map(|(side, own)| &side.line[..*own])
+            .copied()
+            .collect();
+        let common = match (has_common, sides.first(), own_counts.first()) {
+            (true, Some(side), Some(own)) => side.line[*own..].to_vec(),
+            _ => Vec::new(),
+        };
+        let mut pages = BTreeSet::new();
+        let looks = (LOOK / own.len().max(1)).max(1);
+        for map in own.iter().filter_map(|id| state.map(*id)) {
+            let (of_map, upto) = map.own_pages(start, end, looks);
+            pages.extend(of_map);
+            end = end.min(upto);
+        }
+        let all = own.iter().chain(&common);
+        let windows = all
+            .filter_map(|id| Window::hold(shared, &mut state, *id, (start, end)))
+            .collect();
+        let lines = Self {
+            shared,
+            sides,
+            own: own_counts,
+            has_common,
+            rows: Rows::new(),
+            pages: BTreeSet::new(),
+            end,
+            windows,
+        };
+        let plan = Plan {
+            own,
+            common,
+            start,
+            end,
+            pages,
+        };
+        Ok((lines, plan))
+    }
+
+    /// Looks at some pages from that of `from` on, at one moment: gives `each` the sub-blocks where the volumes map
+    /// other blocks, or where the one volume maps any. `None`: what was read is not what they see any more.
+    ///
+    /// # Errors
+    /// `NotFound` if a volume was deleted.
+    pub(crate) fn see(
+        &self,
+        cores: &[&VolumeCore],
+        from: u64,
+        mut each: impl FnMut(u64),
+    ) -> Result<Option<Seen>> {
+        let state = lock(&self.shared.state);
+        for (core, side) in cores.iter().zip(&self.sides) {
+            if Side::of(&state, core)? != *side {
+                return Ok(None);
+            }
+        }
+        let from = page_start(from);
+        let (late, mut upto) = self.late_pages(&state, from);
+        // What the common ancestors have of such a page was not read.
+        if self.has_common
+            && let Some(late) = late.first()
+        {
+            upto = upto.min(late * PAGE);
+            if upto <= from {
+                return Ok(None);
+            }
+        }
+        let range = from / PAGE..upto / PAGE;
+        let mut pages: BTreeSet<u64> = self
+            .pages
+            .range(range.clone())
+            .take(STEP + 1)
+            .copied()
+            .collect();
+        pages.extend(late.range(range).take(STEP + 1));
+        if let Some(next) = pages.iter().nth(STEP).copied() {
+            upto = next * PAGE;
+            pages.split_off(&next);
+        }
+        let mut seen = [[None; PAGE as usize]; 2];
+        for number in &pages {
+            for (side, page) in self.sides.iter().zip(&mut seen) {
+                side.see(&state, &self.rows, *number, page);
+            }
+            let [a, b] = &seen;
+            let entries = (number * PAGE..).zip(a.iter().zip(b));
+            entries
+                .filter(|(_, (a, b))| a != b)
+                .for_each(|(at, _)| each(at));
+        }
+        Ok(Some(Seen {
+            upto,
+            pages: pages.len(),
+        }))
+    }
+
+    /// Pages that volumes made their own since this was read, and up to where was looked for them.
+    fn late_pages(&self, state: &State, from: u64) -> (BTreeSet<u64>, u64) {
+        let mut late = BTreeSet::new();
+        let mut upto = self.end;
+        for (side, own) in self.sides.iter().zip(&self.own) {
+            let head = side.line.first().filter(|_| *own > 0);
+            let Some(map) = head.and_then(|id| state.map(*id)) else {
+                continue;
+            };
+            let (pages, looked_upto) = map.own_pages(from, upto, LOOK);
+            upto = looked_upto;
+            late.extend(pages.into_iter().filter(|page| !self.pages.contains(page)));
+        }
+        late.split_off(&(upto / PAGE));
+        (late, upto)
+    }
+}
