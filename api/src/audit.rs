@@ -211,6 +211,17 @@ impl Snapshot {
                 (referral.address.to_string(), value)
             },
         );
+        compare(&mut pairs, "export", &was.exports, &is.exports, |export| {
+            let volume = name_of(&export.volume);
+            let volume = volume.unwrap_or_else(|| export.volume.to_string());
+            let value = json!({
+                "id": export.id,
+                "volume": volume,
+                "kind": export.kind,
+                "read_only": export.read_only,
+            });
+            (export.address.clone(), value)
+        });
         compare(&mut pairs, "token", &self.tokens, &after.tokens, |token| {
             (token.name.clone(), to_value(token))
         });

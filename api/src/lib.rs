@@ -20,6 +20,7 @@
 //! | `/v1/referrals` | [`referrals`] |
 //! | `/v1/hosts` | [`hosts`] |
 //! | `/v1/listeners` | [`listeners`] |
+//! | `/v1/exports` | [`exports`] |
 //! | `/v1/ana` | [`ana`] |
 //! | `/v1/config` | [`config`] |
 //! | `/v1/tokens` | [`tokens`] |
@@ -52,6 +53,7 @@ pub mod drives;
 pub mod errors;
 pub mod event_log;
 pub mod events;
+pub mod exports;
 mod extract;
 pub mod health;
 pub mod history;
@@ -87,7 +89,7 @@ use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
 
 pub use refused::Refused;
-pub use server::{ApiState, Daemon, Reloaded};
+pub use server::{ApiState, Daemon, ExportState, Reloaded};
 
 /// The longest request body, in bytes.
 const REQUEST_BYTES_MAX: usize = 64 << 10;
@@ -111,6 +113,7 @@ pub fn router(state: ApiState) -> Router {
         .merge(hosts::routes())
         .merge(reservations::routes())
         .merge(listeners::routes())
+        .merge(exports::routes())
         .merge(config::routes())
         .merge(events::routes())
         .merge(trace::routes())

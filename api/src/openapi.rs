@@ -155,6 +155,7 @@ mod tests {
         check("AddTlsKey", fields_of::<crate::hosts::AddTlsKey>());
         check("AddListener", fields_of::<crate::listeners::AddListener>());
         check("SetListener", fields_of::<crate::listeners::SetListener>());
+        check("CreateExport", fields_of::<crate::exports::CreateExport>());
         check("CreateToken", fields_of::<crate::tokens::CreateToken>());
     }
 }

@@ -151,6 +151,9 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     of(Method::POST, "/v1/listeners", Admin),
     of(Method::PATCH, "/v1/listeners/{id}", Admin),
     of(Method::DELETE, "/v1/listeners/{id}", Admin),
+    of(Method::GET, "/v1/exports", Read),
+    of(Method::POST, "/v1/exports", Admin),
+    of(Method::DELETE, "/v1/exports/{id}", Admin),
     of(Method::POST, "/v1/config/reload", Admin),
     // It has the secrets of hosts, if they are asked for.
     of(Method::POST, "/v1/config/export", Admin),

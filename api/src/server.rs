@@ -1,5 +1,6 @@
 //! What the handlers of all nouns need.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use futures_util::lock::Mutex;
 use meta::PoolDir;
 use nvme::Nqn;
 use serde::{Deserialize, Serialize};
-use subsystem::catalog::{Catalog, PortChange, PortConfig};
+use subsystem::catalog::{Catalog, ExportConfig, PortChange, PortConfig};
 use subsystem::errors::Failure;
 use subsystem::figures::Report;
 use subsystem::target::Target;
@@ -38,6 +39,15 @@ pub trait Daemon: Send + Sync {
     /// Removes a listener; the associations of hosts that came to it end.
     fn remove_listener(&self, id: u16) -> BoxFuture<'_, Result<PortConfig, Failure>>;
 
+    /// The exports that are served now, by their numbers.
+    fn exports(&self) -> BoxFuture<'_, BTreeMap<u16, ExportState>>;
+
+    /// Adds an export for good, and serves it; its number is given to it.
+    fn create_export(&self, export: ExportConfig) -> BoxFuture<'_, Result<ExportConfig, Failure>>;
+
+    /// Removes an export; its users lose the volume.
+    fn delete_export(&self, id: u16) -> BoxFuture<'_, Result<ExportConfig, Failure>>;
+
     /// Reads the configuration file again, and says what that changed.
     fn reload_config(&self) -> BoxFuture<'_, Result<Reloaded, Failure>>;
 
@@ -49,6 +59,13 @@ pub trait Daemon: Send + Sync {
         size_bytes: Option<u64>,
         force: bool,
     ) -> BoxFuture<'_, Result<(), Failure>>;
+}
+
+/// An export that is served.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExportState {
+    /// Who uses it now.
+    pub connections: u64,
 }
 
 /// What a file that was read again changed. Keys are named TABLE.KEY.

@@ -86,7 +86,7 @@ pub use pool::volume_change::{VolumeChange, VolumeChangeKind};
 pub use stages::{Stage, Stopwatch, watched};
 pub use sync::timed::LockTimes;
 pub use volumes::admin::{PolicyChange, VolumeSpec};
-pub use volumes::{Extents, Unreadable, Volume};
+pub use volumes::{Extents, SECTOR_BYTES, Unreadable, Volume};
 
 /// Bytes of a sub-block, the grain of deduplication and of a drive's blocks.
 pub const SUB_BLOCK_BYTES: usize = drives::BLOCK_BYTES;

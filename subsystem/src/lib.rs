@@ -7,7 +7,7 @@
 //! | [`serve`] | the life of a queue: Connect, commands, the end |
 //! | `commands` | what each command does |
 //! | `connected_queue` | what the commands of a queue share, and who works on them |
-//! | [`target`] | what there is now, how it changes, and who is told |
+//! | [`target`] | what there is now, how it changes, and who is told; volumes for exports ([`export`]) |
 //! | [`controller`] | subsystems with their controllers, features, events |
 //! | [`auth`] | who a host is |
 //! | [`reservation`], [`catalog`] | which hosts may do what with a volume; how the target is configured |
@@ -37,6 +37,8 @@ pub mod reservation;
 pub mod serve;
 pub mod target;
 pub mod trace;
+
+pub use target::export;
 
 /// The model number that hosts see.
 pub(crate) const MODEL: &str = "Onefold";

@@ -18,12 +18,14 @@
 
 #![forbid(unsafe_code)]
 
+mod announcement;
 pub mod cli;
 pub mod config;
 mod control_socket;
 mod descriptors;
 pub mod doctor;
 pub mod exit;
+mod exports;
 mod http;
 mod images;
 mod listen;

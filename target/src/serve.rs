@@ -9,13 +9,12 @@
 //! - SIGHUP without a terminal (a service's reload) reads the configuration file again, and opens kept listeners that
 //!   could not be served before. A file with a mistake changes nothing.
 
-use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::Reloaded;
-use api::{ApiState, Daemon};
+use api::{ApiState, Daemon, ExportState, Reloaded};
 use dedup::{Engine, ErrorKind};
 use fabric::{TlsMode, Transport, TransportAddress};
 use futures_util::FutureExt;
@@ -24,7 +23,7 @@ use futures_util::lock::Mutex;
 use meta::PoolDir;
 use reactor::{PoolConfig, ReactorThread, RemoteJoin};
 use rustix::fs::Mode;
-use subsystem::catalog::{Catalog, PortChange, PortConfig};
+use subsystem::catalog::{ExportConfig, PortChange, PortConfig};
 use subsystem::errors::Failure;
 use subsystem::figures::Report;
 use subsystem::limits::Limits;
@@ -32,9 +31,11 @@ use subsystem::target::record;
 use subsystem::target::{Target, TargetParts};
 use tokio::sync::{mpsc, oneshot};
 
+use crate::announcement::{announcement, memory_notice};
 use crate::config::{self, Changes, ReadAgain, Running};
 use crate::control_socket::{self, Group};
 use crate::descriptors::{self, Asked};
+use crate::exports::Exports;
 use crate::http::Http;
 use crate::listen::{self, Part, Wanted, listen, live_bounds};
 use crate::listeners::{Listeners, port_of};
@@ -299,7 +300,13 @@ async fn serve_pool(
         _ = signals.stop() => return Ok(()),
     };
 
+    let exports = Exports::new(
+        target.clone(),
+        control.clone(),
+        data.iter().map(ReactorThread::handle).collect(),
+    );
     let node = Arc::new(Node {
+        exports: exports.clone(),
         target: target.clone(),
         engine: pool.engine.clone(),
         dir: pool.dir.clone(),
@@ -335,6 +342,7 @@ async fn serve_pool(
     let recording = target.clone();
     let kept = control.spawn(move || record::keep(recording));
 
+    exports.serve_kept().await;
     http.serve(state);
     print(&announcement(&bound, &target.catalog()));
     if pool.is_temporary {
@@ -370,6 +378,7 @@ async fn serve_pool(
     notify::stopping();
     http.stopping();
     target.stop();
+    exports.stop().await;
     if outcome.is_ok() {
         let drained = async {
             target.drained().await;
@@ -405,6 +414,7 @@ struct Node {
     dir: Arc<Mutex<PoolDir>>,
     control: reactor::Handle,
     listeners: Listeners,
+    exports: Arc<Exports>,
     running: Mutex<Running>,
 }
 
@@ -416,6 +426,7 @@ impl Node {
             return;
         }
         self.listeners.reload(&self.target).await;
+        self.exports.serve_kept().await;
     }
 
     /// Reads the configuration file again.
@@ -584,6 +595,18 @@ impl Daemon for Node {
         self.listeners.remove(target, control, id).boxed()
     }
 
+    fn exports(&self) -> BoxFuture<'_, BTreeMap<u16, ExportState>> {
+        self.exports.states().boxed()
+    }
+
+    fn create_export(&self, export: ExportConfig) -> BoxFuture<'_, Result<ExportConfig, Failure>> {
+        self.exports.create(export).boxed()
+    }
+
+    fn delete_export(&self, id: u16) -> BoxFuture<'_, Result<ExportConfig, Failure>> {
+        self.exports.delete(id).boxed()
+    }
+
     fn add_drive(
         &self,
         path: PathBuf,
@@ -670,120 +693,4 @@ async fn start_listening(
         work,
         listeners,
     })
-}
-
-/// What nobody may overlook.
-fn memory_notice(dir: &Path) -> String {
-    format!(
-        "NOTHING IS KEPT: this pool is in memory, for measurements.\n  onefold status --pool {}\n",
-        dir.display()
-    )
-}
-
-/// What people and scripts read at the start.
-fn announcement(bound: &[TransportAddress], catalog: &Catalog) -> String {
-    let listed: Vec<String> = bound.iter().map(ToString::to_string).collect();
-    let mut text = format!("ready {}\n", listed.join(" "));
-    let own = machine::addresses();
-    let mut reachable: Vec<(Transport, IpAddr, u16, bool)> = Vec::new();
-    for address in bound {
-        let port = port_of(catalog, *address);
-        let by_tls = port.is_some_and(|port| port.tls == TlsMode::Required);
-        let hosts: Vec<IpAddr> = match address.host.is_unspecified() {
-            true => own
-                .iter()
-                .copied()
-                .filter(|ip| ip.is_ipv4() == address.host.is_ipv4())
-                .collect(),
-            false => vec![address.host],
-        };
-        for host in hosts {
-            let place = (address.scheme.transport(), host, address.port, by_tls);
-            if !reachable.contains(&place) {
-                reachable.push(place);
-            }
-        }
-    }
-    if reachable.is_empty() {
-        text += "This machine has no address that other machines can reach.\n";
-        return text;
-    }
-    for (transport, needs) in [
-        (
-            Transport::Rdma,
-            "From a Linux host by RDMA (kernel modules nvme-rdma, and rdma_rxe if it has no RDMA hardware):",
-        ),
-        (
-            Transport::Tcp,
-            "From any Linux host by TCP (kernel module nvme-tcp):",
-        ),
-    ] {
-        let places: Vec<_> = reachable
-            .iter()
-            .filter(|place| place.0 == transport)
-            .collect();
-        if places.is_empty() {
-            continue;
-        }
-        text += &format!("{needs}\n");
-        for (_, host, port, by_tls) in places {
-            let tls = if *by_tls { " --tls" } else { "" };
-            text += &format!(
-                "  nvme discover -t {transport} -a {host} -s {port}{tls}\n  nvme connect -t {transport} -a {host} -s {port} -n {}{tls}\n",
-                subsystem::DEFAULT_SUBSYSTEM_NQN
-            );
-        }
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use subsystem::catalog::SubsystemConfig;
-
-    #[test]
-    fn the_first_line_is_ready_and_the_rest_can_be_typed_on_a_host() {
-        let bound: [TransportAddress; 4] = [
-            "rdma://192.0.2.9:4420",
-            "rdma://[2001:db8::9]:4421",
-            "tcp://192.0.2.9:4420",
-            "tcp://192.0.2.9:4430",
-        ]
-        .map(|address| address.parse().expect("an address"));
-        let nqn = subsystem::DEFAULT_SUBSYSTEM_NQN.parse().expect("a name");
-        let mut catalog = Catalog::new(SubsystemConfig::new(nqn, "1".into()));
-        for (id, address) in (1..).zip(bound) {
-            let tls = match address.port {
-                4430 => TlsMode::Required,
-                _ => TlsMode::Off,
-            };
-            let port = PortConfig {
-                tls,
-                ..PortConfig::new(id, address)
-            };
-            catalog.ports.insert(id, Arc::new(port));
-        }
-        let text = announcement(&bound, &catalog);
-        assert!(
-            text.starts_with(
-                "ready rdma://192.0.2.9:4420 rdma://[2001:db8::9]:4421 tcp://192.0.2.9:4420 tcp://192.0.2.9:4430\n"
-            ),
-            "{text}"
-        );
-        assert!(
-            text.contains("discover -t tcp -a 192.0.2.9 -s 4430 --tls\n"),
-            "{text}"
-        );
-        for transport in ["rdma", "tcp"] {
-            let line = format!("nvme discover -t {transport} -a 192.0.2.9 -s 4420\n");
-            assert!(text.contains(&line), "{text}");
-        }
-        assert!(
-            text.contains(
-                "nvme connect -t rdma -a 2001:db8::9 -s 4421 -n nqn.2026-11.dev.onefold:default\n"
-            ),
-            "{text}"
-        );
-    }
 }

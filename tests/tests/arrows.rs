@@ -45,12 +45,18 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "virtio",
+        // `dedup`, `drives` and `meta` are for its tests alone.
+        &["subsystem", "reactor", "dedup", "drives", "meta"],
+    ),
+    (
         "api",
         &["subsystem", "dedup", "meta", "fabric", "nvme", "reactor"],
     ),
     (
         "onefold",
         &[
+            "virtio",
             "subsystem",
             "api",
             "dedup",
@@ -346,6 +352,7 @@ const API: House = House {
         ("referrals", &[]),
         ("hosts", &[]),
         ("listeners", &[]),
+        ("exports", &[]),
         ("ana", &[]),
         ("events", &[]),
         ("trace", &[]),

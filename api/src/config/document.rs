@@ -17,7 +17,8 @@ use nvme::ana::AnaState;
 use nvme::auth::{Group, Hash, Secret};
 use serde::{Deserialize, Serialize};
 use subsystem::catalog::{
-    self, Catalog, HostConfig, NamespaceConfig, PortConfig, Referral, SubsystemConfig, WriteProtect,
+    self, Catalog, ExportConfig, ExportKind, HostConfig, NamespaceConfig, PortConfig, Referral,
+    SubsystemConfig, WriteProtect,
 };
 use subsystem::errors::Failure;
 use uuid::Uuid;
@@ -51,6 +52,8 @@ pub(super) struct Document {
     pub(super) listeners: Vec<Listener>,
     #[serde(rename = "referral", skip_serializing_if = "Vec::is_empty")]
     pub(super) referrals: Vec<ReferralEntry>,
+    #[serde(rename = "export", skip_serializing_if = "Vec::is_empty")]
+    pub(super) exports: Vec<Export>,
     /// When scrubs begin by themselves.
     #[serde(rename = "scrub", skip_serializing_if = "Option::is_none")]
     pub(super) scrubs: Option<ScrubSchedule>,
@@ -179,6 +182,18 @@ pub(super) struct ReferralEntry {
     pub(super) nqn: Nqn,
 }
 
+/// `[[export]]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Export {
+    /// The volume's name.
+    pub(super) volume: String,
+    pub(super) kind: ExportKind,
+    pub(super) address: String,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) read_only: bool,
+}
+
 fn yes() -> bool {
     true
 }
@@ -235,6 +250,11 @@ impl Document {
             .map(|referral| ReferralEntry::of(referral))
             .collect();
         referrals.sort_by_cached_key(|referral| referral.address.to_string());
+        let exports = catalog.exports.values();
+        // One of a snapshot, which is not in the file either, is left out.
+        let exports = exports.filter_map(|it| Some(Export::of(it, name_of(it.volume)?)));
+        let mut exports: Vec<_> = exports.collect();
+        exports.sort_by(|one, other| one.address.cmp(&other.address));
         let mut volumes: Vec<_> = volumes.iter().map(Volume::of).collect();
         volumes.sort_by(|one, other| one.name.cmp(&other.name));
         let subsystems = catalog.subsystems.values();
@@ -246,6 +266,7 @@ impl Document {
             hosts: catalog.hosts.values().map(|host| Host::of(host)).collect(),
             listeners,
             referrals,
+            exports,
             scrubs: None,
             secrets: None,
         }
@@ -374,6 +395,17 @@ impl ReferralEntry {
         Self {
             address: referral.address,
             nqn: referral.nqn.clone(),
+        }
+    }
+}
+
+impl Export {
+    pub(super) fn of(export: &ExportConfig, volume: String) -> Self {
+        Self {
+            volume,
+            kind: export.kind,
+            address: export.address.clone(),
+            read_only: export.read_only,
         }
     }
 }

@@ -18,12 +18,13 @@ use nvme::Nqn;
 use nvme::ana::AnaState;
 use serde::Serialize;
 use subsystem::catalog::{
-    Catalog, HostConfig, PortChange, PortConfig, Referral, SubsystemConfig, WriteProtect,
+    Catalog, ExportConfig, HostConfig, PortChange, PortConfig, Referral, SubsystemConfig,
+    WriteProtect,
 };
 use subsystem::errors::Failure;
 use uuid::Uuid;
 
-use super::document::{Host, Listener, Namespace, Subsystem, Volume};
+use super::document::{Export, Host, Listener, Namespace, Subsystem, Volume};
 use super::keys::resolve;
 use super::text::{At, Mistake, Wanted};
 use super::wrapped::Secrets;
@@ -35,6 +36,7 @@ use crate::scrub::ScrubSchedule;
 pub(super) struct Plan {
     pub(super) volumes: Vec<VolumeStep>,
     pub(super) listeners: Vec<ListenerStep>,
+    pub(super) exports: Vec<ExportStep>,
     /// A schedule that is new or another one.
     pub(super) scrubs: Option<ScrubSchedule>,
     /// Each change, as an order: 'create volume ...'.
@@ -60,6 +62,14 @@ pub(super) struct ListenerStep {
     pub(super) address: TransportAddress,
     pub(super) act: ListenerAct,
     pub(super) change: PortChange,
+}
+
+/// An export, once everything else is there.
+#[derive(Clone, Debug)]
+pub(super) struct ExportStep {
+    /// The number of the one that it takes the place of.
+    pub(super) replaces: Option<u16>,
+    pub(super) export: ExportConfig,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,6 +112,7 @@ impl Import<'_> {
         let volumes = merge.volumes(present.volumes);
         merge.catalog(present, &mut trial);
         let listeners = merge.listeners(&mut trial);
+        let exports = merge.exports(present.volumes, &mut trial);
         let scrubs = merge.scrubs(present.scrubs);
         if merge.mistakes.is_empty()
             && let Err(failure) = trial.check()
@@ -119,6 +130,7 @@ impl Import<'_> {
             true => Ok(Plan {
                 volumes,
                 listeners,
+                exports,
                 scrubs,
                 changes,
                 notes,
@@ -127,7 +139,7 @@ impl Import<'_> {
         }
     }
 
-    /// Brings everything but volumes and listeners into a catalog.
+    /// Brings everything but volumes, listeners and exports into a catalog.
     ///
     /// # Errors
     /// What was changed since the plan contradicts it.
@@ -318,7 +330,7 @@ impl<'a> Merge<'a> {
         })
     }
 
-    /// Everything but volumes and listeners.
+    /// Everything but volumes, listeners and exports.
     fn catalog(&mut self, present: Present<'_>, catalog: &mut Catalog) {
         self.subsystems(present, catalog);
         self.namespaces(present, catalog);
@@ -652,6 +664,63 @@ impl<'a> Merge<'a> {
             act,
             change,
         }))
+    }
+
+    fn exports(&mut self, volumes: &[VolumeInfo], catalog: &mut Catalog) -> Vec<ExportStep> {
+        let mut steps = Vec::new();
+        let mut seen = BTreeSet::new();
+        for At {
+            line,
+            value: wanted,
+        } in &self.import.wanted.exports
+        {
+            let (line, object) = (*line, format!("export '{}'", wanted.address));
+            if !self.is_first(&mut seen, wanted.address.as_str(), line, &object) {
+                continue;
+            }
+            let of_file = self.import.wanted.volumes.iter();
+            let mut of_file = of_file.filter(|at| at.value.name == wanted.volume);
+            let of_pool = volumes.iter().find(|info| info.name == wanted.volume);
+            let uuid = of_file.next().map(|at| at.value.uuid);
+            let Some(volume) = uuid.or_else(|| of_pool.map(|info| info.uuid)) else {
+                let what = format!("{object}: there is no volume '{}'", wanted.volume);
+                self.wrong(line, what);
+                continue;
+            };
+            let mut known = catalog.exports.values();
+            let known = known.find(|export| export.address == wanted.address);
+            let replaces = known.map(|export| export.id);
+            let free = (1..=u16::MAX).find(|id| !catalog.exports.contains_key(id));
+            // There are fewer exports than numbers, or the check of the whole refuses them.
+            let Some(id) = replaces.or(free) else {
+                continue;
+            };
+            let export = ExportConfig {
+                id,
+                volume,
+                kind: wanted.kind,
+                address: wanted.address.clone(),
+                read_only: wanted.read_only,
+            };
+            if let Err(failure) = export.check() {
+                self.wrong(line, failure.message);
+                continue;
+            }
+            match known {
+                None => self.changes.push(format!("add {object}")),
+                Some(known) => {
+                    let names = volumes.iter().find(|info| info.uuid == known.volume);
+                    let name = names.map_or_else(String::new, |info| info.name.clone());
+                    let differences = fields(&Export::of(known, name), wanted);
+                    if !self.may_replace(line, &object, &differences) {
+                        continue;
+                    }
+                }
+            }
+            catalog.exports.insert(id, Arc::new(export.clone()));
+            steps.push(ExportStep { replaces, export });
+        }
+        steps
     }
 
     fn scrubs(&mut self, known: Option<ScrubSchedule>) -> Option<ScrubSchedule> {

@@ -7,12 +7,12 @@
 //! | `POST /v1/config/import` with [`ImportConfig`] | [`ImportedConfig`] |
 //!
 //! In an export is what lives at run time in the pool: volumes without their data, subsystems with their namespaces,
-//! hosts, listeners, referrals, the schedule of scrubs. Not in it is what hosts made themselves (reservations, saved features) and the history.
+//! hosts, listeners, referrals, exports, the schedule of scrubs. Not in it is what hosts made themselves (reservations, saved features) and the history.
 //!
 //! Guarantees:
 //! - An import is checked whole before anything changes. It deletes nothing.
 //! - A file that was cut off is refused.
-//! - Hosts see nothing of an import before all volumes are there. Then all of it changes as one, but listeners, which
+//! - Hosts see nothing of an import before all volumes are there. Then all of it changes as one, but listeners and exports, which
 //!   come last. An import that ended in the middle can be sent again, and does the rest.
 //! - No secret leaves the daemon, but wrapped under a passphrase.
 
@@ -37,7 +37,7 @@ use subsystem::target::volumes::Place;
 use tokio::sync::Mutex;
 
 use self::document::Document;
-use self::merge::{Import, ListenerAct, ListenerStep, Plan, Present, VolumeStep};
+use self::merge::{ExportStep, Import, ListenerAct, ListenerStep, Plan, Present, VolumeStep};
 use self::text::{Mistake, Wanted};
 use self::wrapped::Secrets;
 use crate::client::Client;
@@ -180,6 +180,7 @@ async fn import_all(state: ApiState, request: ImportConfig) -> Result<ImportedCo
     let Plan {
         volumes,
         listeners,
+        exports,
         scrubs,
         changes,
         notes,
@@ -218,6 +219,9 @@ async fn import_all(state: ApiState, request: ImportConfig) -> Result<ImportedCo
     }
     for step in listeners {
         listener(&state, step).await?;
+    }
+    for step in exports {
+        export_step(&state, step).await?;
     }
     Ok(imported)
 }
@@ -338,6 +342,21 @@ async fn listener(state: &ApiState, step: ListenerStep) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+async fn export_step(state: &ApiState, step: ExportStep) -> Result<(), Failure> {
+    if let Some(id) = step.replaces {
+        state.daemon.delete_export(id).await?;
+    }
+    let address = step.export.address.clone();
+    let created = state.daemon.create_export(step.export).await;
+    created.map(drop).map_err(|failure| {
+        let what = format!(
+            "export '{address}' cannot be made: {failure}; everything before it is imported: mend that, or remove it \
+             from the file, and import the file again"
+        );
+        Failure::new(failure.kind, what)
+    })
 }
 
 async fn set_listener(state: &ApiState, id: u16, set: PortChange) -> Result<(), Failure> {

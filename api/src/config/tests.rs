@@ -10,8 +10,8 @@ use nvme::ana::AnaState;
 use nvme::auth::{ConfiguredPsk, Group, Hash, Secret};
 use proptest::prelude::*;
 use subsystem::catalog::{
-    Catalog, HostAuth, HostConfig, NamespaceConfig, PortConfig, Referral, SubsystemConfig, TlsKey,
-    WriteProtect,
+    Catalog, ExportConfig, ExportKind, HostAuth, HostConfig, NamespaceConfig, PortConfig, Referral,
+    SubsystemConfig, TlsKey, WriteProtect,
 };
 use uuid::Uuid;
 
@@ -178,6 +178,12 @@ impl Pool {
             port.is_transient &= step.act != ListenerAct::Keep;
             step.change.apply(port).expect("as planned");
         }
+        for step in plan.exports {
+            if may() {
+                let id = step.export.id;
+                self.catalog.exports.insert(id, Arc::new(step.export));
+            }
+        }
         self.catalog.check().expect("a sound catalog");
         done
     }
@@ -331,6 +337,18 @@ fn pools() -> impl Strategy<Value = Pool> {
                 ..PortConfig::new(at * 2, address)
             };
             pool.catalog.ports.insert(listener.id, Arc::new(listener));
+        }
+        for (at, info) in (1_u16..).zip(&pool.volumes) {
+            if at % 2 == 1 {
+                let export = ExportConfig {
+                    id: at * 5,
+                    volume: info.uuid,
+                    kind: ExportKind::Vhost,
+                    address: format!("/run/{at}.sock"),
+                    read_only: at % 3 == 0,
+                };
+                pool.catalog.exports.insert(export.id, Arc::new(export));
+            }
         }
         pool.scrubs = (!pool.catalog.hosts.is_empty()).then_some(ScrubSchedule {
             every_days: 30,

@@ -7,17 +7,20 @@ use serde::de::DeserializeOwned;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 
-use super::document::{END, Host, Listener, Namespace, ReferralEntry, Subsystem, VERSION, Volume};
+use super::document::{
+    END, Export, Host, Listener, Namespace, ReferralEntry, Subsystem, VERSION, Volume,
+};
 use super::wrapped::Wrapped;
 use crate::scrub::ScrubSchedule;
 
 /// The tables, in the order of an export.
-const TABLES: [&str; 7] = [
+const TABLES: [&str; 8] = [
     "volume",
     "subsystem",
     "host",
     "listener",
     "referral",
+    "export",
     "scrub",
     "secrets",
 ];
@@ -47,6 +50,7 @@ pub(super) struct Wanted {
     pub(super) hosts: Vec<At<Host>>,
     pub(super) listeners: Vec<At<Listener>>,
     pub(super) referrals: Vec<At<ReferralEntry>>,
+    pub(super) exports: Vec<At<Export>>,
     pub(super) scrubs: Option<At<ScrubSchedule>>,
     pub(super) secrets: Option<At<Wrapped>>,
 }
@@ -123,6 +127,7 @@ impl Reader {
                 "host" => wanted.hosts = self.entries("host", value),
                 "listener" => wanted.listeners = self.entries("listener", value),
                 "referral" => wanted.referrals = self.entries("referral", value),
+                "export" => wanted.exports = self.entries("export", value),
                 "scrub" => {
                     wanted.scrubs = self.entry("scrub", value).map(|value| At { line, value })
                 }

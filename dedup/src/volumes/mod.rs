@@ -31,11 +31,31 @@ pub use unreadable::Unreadable;
 pub struct Volume {
     shared: Arc<Shared>,
     core: Arc<VolumeCore>,
+    /// What ranges are multiples of.
+    grain: u32,
 }
+
+/// The grain of a handle that [`Volume::at_sectors`] gives, in bytes.
+pub const SECTOR_BYTES: u32 = 512;
 
 impl Volume {
     pub(crate) fn new(shared: Arc<Shared>, core: Arc<VolumeCore>) -> Arc<Self> {
-        Arc::new(Self { shared, core })
+        let grain = core.lba_bytes();
+        Arc::new(Self {
+            shared,
+            core,
+            grain,
+        })
+    }
+
+    /// The same volume, for users that address it in sectors of 512 bytes whatever its LBA size is. Writes of parts of a
+    /// sub-block take turns with all others on it, by every handle.
+    pub fn at_sectors(&self) -> Self {
+        Self {
+            shared: self.shared.clone(),
+            core: self.core.clone(),
+            grain: SECTOR_BYTES,
+        }
     }
 
     /// Whether both are handles of the same volume.
@@ -211,7 +231,7 @@ impl Volume {
 
     /// The range, if it is one of this volume's.
     fn check(&self, offset: u64, len: u64, len_max: u64) -> Result<Span> {
-        let lba = u64::from(self.core.lba_bytes());
+        let lba = u64::from(self.grain);
         if !offset.is_multiple_of(lba) || !len.is_multiple_of(lba) {
             return Err(EngineError::invalid(format!(
                 "volume `{}`: {len} bytes at {offset} are not whole blocks of {lba} bytes",

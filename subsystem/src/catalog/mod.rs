@@ -10,6 +10,7 @@
 //! - The default subsystem always exists.
 //! - Everything is bounded, by the constants here.
 
+mod export;
 mod host_auth;
 mod port;
 pub(crate) mod store;
@@ -28,6 +29,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::errors::Failure;
+pub use export::{EXPORTS_MAX, ExportConfig, ExportKind};
 pub use host_auth::{HostAuth, TLS_KEYS_MAX, TlsKey};
 pub use port::{PortChange, PortConfig};
 pub use write_protect::WriteProtect;
@@ -70,6 +72,8 @@ pub struct Catalog {
     pub ports: BTreeMap<u16, Arc<PortConfig>>,
     /// Other discovery services that hosts are referred to.
     pub referrals: BTreeMap<u16, Arc<Referral>>,
+    /// Volumes that are reached by something else than NVMe.
+    pub exports: BTreeMap<u16, Arc<ExportConfig>>,
     /// Volumes that are meant to be in no subsystem. Any other volume that is in none belongs to the
     /// default one.
     pub unattached: BTreeSet<Uuid>,
@@ -301,6 +305,7 @@ impl Catalog {
             hosts: BTreeMap::new(),
             ports: BTreeMap::new(),
             referrals: BTreeMap::new(),
+            exports: BTreeMap::new(),
             unattached: BTreeSet::new(),
         }
     }
@@ -432,6 +437,7 @@ impl Catalog {
         };
         subsystem.namespaces.insert(nsid, Arc::new(namespace));
         self.unattached.remove(&volume);
+        self.exports.retain(|_, export| export.volume != volume);
         Ok(nsid)
     }
 
@@ -551,6 +557,17 @@ impl Catalog {
         bounded(hosts, HOSTS_MAX, "hosts", "host delete")?;
         bounded(ports, PORTS_MAX, "listeners", "listener remove")?;
         bounded(referrals, REFERRALS_MAX, "referrals", "referral remove")?;
+        bounded(self.exports.len(), EXPORTS_MAX, "exports", "export delete")?;
+        let mut places = BTreeSet::new();
+        for export in self.exports.values() {
+            export.check()?;
+            if !places.insert(export.address.as_str()) {
+                return Err(Failure::invalid(format!(
+                    "'{}' is an export already: `onefold export list` shows it; name another place",
+                    export.address
+                )));
+            }
+        }
         for host in self.hosts.values() {
             host.check()?;
         }

@@ -8,6 +8,7 @@
 //! | `port/ID` | [`PortConfig`] |
 //! | `path/ADDRESS` | [`PathStates`] of a listener that is not stored itself |
 //! | `referral/ID` | [`Referral`] |
+//! | `export/ID` | [`ExportConfig`] |
 //! | `unattached` | the volumes that are meant to be in no subsystem |
 //!
 //! Guarantees:
@@ -28,7 +29,8 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::{
-    Catalog, HostConfig, NamespaceConfig, PortConfig, Referral, SubsystemConfig, WriteProtect,
+    Catalog, ExportConfig, HostConfig, NamespaceConfig, PortConfig, Referral, SubsystemConfig,
+    WriteProtect,
 };
 use crate::errors::Failure;
 
@@ -41,10 +43,13 @@ const HOST: &str = "host/";
 const PORT: &str = "port/";
 const PATH: &str = "path/";
 const REFERRAL: &str = "referral/";
+const EXPORT: &str = "export/";
 const UNATTACHED: &str = "unattached";
 
 /// Beginnings of all keys that are the catalog's.
-const PREFIXES: [&str; 7] = [SUBSYSTEM, NAMESPACE, HOST, PORT, PATH, REFERRAL, UNATTACHED];
+const PREFIXES: [&str; 8] = [
+    SUBSYSTEM, NAMESPACE, HOST, PORT, PATH, REFERRAL, EXPORT, UNATTACHED,
+];
 
 /// Bytes of one change, with room for what a record adds.
 const CHANGE_BYTES_MAX: usize = SETTING_CHANGES_BYTES_MAX / 2;
@@ -105,6 +110,14 @@ pub(crate) fn load(engine: &Engine, default: SubsystemConfig) -> Result<Catalog,
     }
     for (_, referral) in read::<Referral>(engine, REFERRAL)? {
         catalog.referrals.insert(referral.id, Arc::new(referral));
+    }
+    for (key, export) in read::<ExportConfig>(engine, EXPORT)? {
+        same_name(&key, &export.id.to_string())?;
+        if !volumes.contains(&export.volume) {
+            tracing::warn!(export = %export.address, volume = %export.volume, "the volume of an export is gone");
+            continue;
+        }
+        catalog.exports.insert(export.id, Arc::new(export));
     }
     for (_, unattached) in read::<Unattached>(engine, UNATTACHED)? {
         catalog.unattached = unattached.volumes;
@@ -184,6 +197,9 @@ fn values_of(catalog: &Catalog) -> Result<Values, Failure> {
     }
     for (id, referral) in &catalog.referrals {
         put(&mut values, format!("{REFERRAL}{id}"), &**referral)?;
+    }
+    for (id, export) in &catalog.exports {
+        put(&mut values, format!("{EXPORT}{id}"), &**export)?;
     }
     if !catalog.unattached.is_empty() {
         let unattached = Unattached {

@@ -69,6 +69,11 @@ impl LiveCatalog {
         }
     }
 
+    /// A volume that can be used.
+    pub(crate) fn volume(&self, uuid: Uuid) -> Option<&Arc<Volume>> {
+        self.volumes.get(&uuid)
+    }
+
     /// The configuration of a subsystem; `None` for the discovery subsystem too.
     pub(crate) fn subsystem(&self, nqn: &Nqn) -> Option<&Arc<SubsystemConfig>> {
         self.catalog.subsystems.get(nqn)

@@ -9,6 +9,7 @@
 pub(crate) mod ana;
 mod authentication;
 pub(crate) mod discovery;
+pub mod export;
 pub(crate) mod identity;
 pub mod imports;
 pub(crate) mod live_catalog;
@@ -86,6 +87,8 @@ pub struct Target {
     live: RwLock<Arc<LiveCatalog>>,
     /// Rises whenever namespaces or volumes changed for somebody.
     generation: AtomicU64,
+    /// The same number, for those who wait for changes.
+    pub(crate) published: watch::Sender<u64>,
     served: Mutex<Served>,
     /// Held while the configuration is changed.
     changing: AsyncMutex<()>,
@@ -203,6 +206,7 @@ impl Target {
             serial,
             live: RwLock::new(Arc::new(live)),
             generation: AtomicU64::new(1),
+            published: watch::Sender::new(1),
             served: Mutex::new(served),
             known: KnownAddresses::default(),
             changing: AsyncMutex::new(()),
@@ -260,6 +264,11 @@ impl Target {
         self.generation.load(Ordering::Acquire)
     }
 
+    fn next_generation(&self) {
+        let before = self.generation.fetch_add(1, Ordering::AcqRel);
+        self.published.send_replace(before + 1);
+    }
+
     /// Changes the configuration. The result of `change` is checked and stored; when this returns it is in force, and
     /// hosts were told.
     ///
@@ -308,7 +317,7 @@ impl Target {
         }
         self.forget_generated(&after.catalog);
         // Before hosts are told: their next command must see the new state.
-        self.generation.fetch_add(1, Ordering::AcqRel);
+        self.next_generation();
         for (seen, controller) in views {
             let config = after.subsystem(&controller.subsystem.nqn);
             let in_clear = controller.tls.is_none();
@@ -370,7 +379,7 @@ impl Target {
             .map(|controller| (live.view_of(&controller), controller))
             .collect();
         subsystem.assign_private(config);
-        self.generation.fetch_add(1, Ordering::AcqRel);
+        self.next_generation();
         for (seen, controller) in views {
             for nsid in differences(&seen, &live.view_of(&controller)) {
                 controller.events.namespace_changed(nsid);

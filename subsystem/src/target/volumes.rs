@@ -144,11 +144,12 @@ impl Target {
     /// Deletes a volume or a snapshot, and every namespace that shows it.
     ///
     /// # Errors
-    /// There is none of that name, or the pool takes no changes.
+    /// There is none of that name, it is exported, or the pool takes no changes.
     pub async fn delete_volume(&self, name: &str) -> Result<(), Failure> {
         let volume = self.engine.volume(name);
         let volume = volume.ok_or_else(|| no_volume(name))?;
         let uuid = volume.info().uuid;
+        self.check_not_exported(name, uuid)?;
         self.engine.delete_volume(name).await?;
         self.forget(uuid).await;
         if let Err(error) = self.forget_import(uuid).await {
@@ -156,6 +157,19 @@ impl Target {
             tracing::warn!(volume = %uuid, %error, "the import of a deleted volume is still stored");
         }
         Ok(())
+    }
+
+    /// Refuses if a volume is exported.
+    fn check_not_exported(&self, name: &str, uuid: Uuid) -> Result<(), Failure> {
+        let catalog = self.catalog();
+        let mut exports = catalog.exports.values();
+        match exports.find(|export| export.volume == uuid) {
+            None => Ok(()),
+            Some(export) => Err(Failure::invalid(format!(
+                "'{name}' is exported at '{address}': end that first with `onefold export delete {address}`",
+                address = export.address
+            ))),
+        }
     }
 
     /// Deletes the namespaces and reservations of a volume that does not exist.

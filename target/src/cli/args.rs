@@ -13,6 +13,7 @@ use super::doctor::DoctorArgs;
 use super::drive::DriveCommand;
 use super::estimate::EstimateArgs;
 use super::events::EventsArgs;
+use super::exports::ExportCommand;
 use super::generate::{CompletionsArgs, ManArgs};
 use super::host::HostCommand;
 use super::listener::ListenerCommand;
@@ -78,6 +79,9 @@ pub enum Command {
     /// Add, remove and list listeners of a running daemon
     #[command(subcommand)]
     Listener(ListenerCommand),
+    /// Make volumes of a running daemon reachable for virtual machines
+    #[command(subcommand)]
+    Export(ExportCommand),
     /// Tell hosts of other discovery services
     #[command(subcommand)]
     Referral(ReferralCommand),

@@ -17,6 +17,7 @@ pub mod drive;
 pub mod estimate;
 pub mod events;
 pub mod export;
+pub mod exports;
 pub mod generate;
 mod health;
 pub mod host;
@@ -163,6 +164,7 @@ fn run_command(command: Command) -> Outcome {
         Command::Ana(command) => ana::run(command),
         Command::Reservation(command) => reservation::run(command),
         Command::Listener(command) => listener::run(command),
+        Command::Export(command) => exports::run(command),
         Command::Token(command) => token::run(command),
         Command::Status(args) => status::run(&args),
         Command::Events(args) => events::run(&args),

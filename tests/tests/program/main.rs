@@ -7,6 +7,7 @@ mod configuration;
 mod configuration_export;
 mod data;
 mod events;
+mod exports;
 mod harness;
 mod http;
 mod images;

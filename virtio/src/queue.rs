@@ -1,0 +1,292 @@
+//! A queue of a device, served by a task on a reactor.
+//!
+//! Guarantees:
+//! - At most as many requests are under way as the ring has entries, each of them once.
+//! - After its last request the queue polls for a bounded while; then it sleeps until the guest kicks it.
+//! - A ring that breaks the rules is served no more, and its guest is told where it asked to be.
+//! - When the task ends, no request is under way.
+
+use std::cell::{Cell, RefCell};
+use std::os::fd::{AsFd, OwnedFd};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::{Either, select};
+use reactor::sync::Notify;
+use rustix::io::Errno;
+use tokio::sync::watch;
+
+use crate::chain::Malformed;
+use crate::inflight::{Area, Notes};
+use crate::memory::Guest;
+use crate::request::Disk;
+use crate::ring::{Layout, Ring};
+
+/// How long it is looked for more requests after the last one. To be kicked and to wake costs the guest an exit and this
+/// machine a system call, about as much.
+const POLL_TIME: Duration = Duration::from_micros(20);
+
+/// An event descriptor of the front-end, which can be exchanged while it is used.
+pub(crate) type Bell = Arc<Mutex<Option<OwnedFd>>>;
+
+/// Writes to an event descriptor, if there is one.
+pub(crate) fn ring_bell(bell: &Bell) {
+    let bell = bell.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(descriptor) = &*bell {
+        // One that is full has been rung.
+        let _ = rustix::io::write(descriptor, &1u64.to_ne_bytes());
+    }
+}
+
+/// What a queue is made of.
+pub(crate) struct Parts {
+    pub(crate) index: u32,
+    pub(crate) guest: Arc<Guest>,
+    pub(crate) layout: Layout,
+    pub(crate) next_available: u16,
+    pub(crate) notes: Option<Arc<Area>>,
+    pub(crate) kick: OwnedFd,
+    pub(crate) call: Bell,
+    pub(crate) error: Bell,
+    pub(crate) stop: watch::Receiver<bool>,
+    /// Who it is, for the log.
+    pub(crate) name: String,
+}
+
+struct Queue {
+    ring: RefCell<Ring>,
+    notes: RefCell<Option<Notes>>,
+    /// The requests that are under way, by their heads.
+    underway: RefCell<Vec<bool>>,
+    count: Cell<u16>,
+    broken: Cell<Option<Malformed>>,
+    /// Something was done since this was last looked at.
+    has_done: Cell<bool>,
+    /// Rings when a request is done.
+    done: Notify,
+    disk: Disk,
+}
+
+/// Serves a queue until it is told to stop; gives the index of the next request. `None` if it cannot be served at all.
+pub(crate) async fn serve(parts: Parts, disk: Disk) -> u16 {
+    let (name, error) = (parts.name.clone(), parts.error.clone());
+    let mut stop = parts.stop.clone();
+    let fallback = parts.next_available;
+    let (next, broken) = match Queue::open(&parts, disk) {
+        Ok((queue, again)) => {
+            let broken = queue.run(&parts, again).await.err();
+            queue.drained().await;
+            queue.tell(&parts.call);
+            let next = queue.ring.borrow().next_available();
+            (next, broken)
+        }
+        Err(broken) => (fallback, Some(broken)),
+    };
+    if let Some(Malformed(why)) = broken {
+        tracing::warn!(
+            export = name,
+            queue = parts.index,
+            why,
+            "a virtual machine's queue is broken: it is not served before the guest sets it up again"
+        );
+        ring_bell(&error);
+        // It ends when the front-end has heard of it.
+        let _ = stop.wait_for(|stop| *stop).await;
+    }
+    next
+}
+
+impl Queue {
+    /// The queue, and requests that were under way when it was last served.
+    fn open(parts: &Parts, disk: Disk) -> Result<(Rc<Self>, Vec<u16>), Malformed> {
+        let mut ring = Ring::new(parts.guest.clone(), parts.layout, parts.next_available)?;
+        let (mut notes, mut again) = (None, Vec::new());
+        if let Some(area) = &parts.notes {
+            let opened = Notes::open(area.clone(), parts.index, ring.size(), ring.next_used())?;
+            notes = Some(opened.0);
+            again = opened.1;
+            if !again.is_empty() {
+                // All that were taken and not done come before the next one.
+                let next = ring.next_used().wrapping_add(again.len() as u16);
+                ring.skip_to(next);
+            }
+        }
+        let queue = Self {
+            underway: RefCell::new(vec![false; ring.size().into()]),
+            ring: RefCell::new(ring),
+            notes: RefCell::new(notes),
+            count: Cell::new(0),
+            broken: Cell::new(None),
+            has_done: Cell::new(false),
+            done: Notify::new(),
+            disk,
+        };
+        Ok((Rc::new(queue), again))
+    }
+
+    async fn run(self: &Rc<Self>, parts: &Parts, again: Vec<u16>) -> Result<(), Malformed> {
+        if !again.is_empty() {
+            tracing::info!(
+                export = parts.name,
+                queue = parts.index,
+                requests = again.len(),
+                "requests that were under way before are done now"
+            );
+        }
+        for head in again {
+            self.begin(head)?;
+        }
+        let mut stop = parts.stop.clone();
+        let mut busy_until = reactor::now() + POLL_TIME;
+        self.ring.borrow_mut().want_kicks(false)?;
+        while !*stop.borrow_and_update() {
+            let taken = self.take_all()?;
+            let done = self.tell(&parts.call);
+            if let Some(broken) = self.broken.get() {
+                return Err(broken);
+            }
+            let now = reactor::now();
+            if taken || done {
+                busy_until = now + POLL_TIME;
+            }
+            if now < busy_until {
+                reactor::yield_now().await;
+                continue;
+            }
+            let full = self.count.get() >= self.ring.borrow().size();
+            if !full && self.ring.borrow_mut().want_kicks(true)? {
+                continue;
+            }
+            self.sleep(&parts.kick, &mut stop).await?;
+            self.ring.borrow_mut().want_kicks(false)?;
+            busy_until = reactor::now() + POLL_TIME;
+        }
+        Ok(())
+    }
+
+    /// Waits for a kick, the end of a request, or the order to stop.
+    async fn sleep(
+        &self,
+        kick: &OwnedFd,
+        stop: &mut watch::Receiver<bool>,
+    ) -> Result<(), Malformed> {
+        let kicked = pin!(reactor::readable(kick.as_fd()));
+        let done = pin!(self.done.notified());
+        let stopped = pin!(stop.changed());
+        match select(kicked, select(done, stopped)).await {
+            Either::Left((Ok(()), _)) => {
+                let mut count = [0; 8];
+                match rustix::io::read(kick, &mut count) {
+                    Ok(1..) | Err(Errno::AGAIN | Errno::INTR) => Ok(()),
+                    Ok(0) | Err(_) => Err(Malformed("its kicks cannot be read")),
+                }
+            }
+            Either::Left((Err(_), _)) => Err(Malformed("its kicks cannot be waited for")),
+            Either::Right(_) => Ok(()),
+        }
+    }
+
+    /// Takes all requests that wait; whether there were any.
+    fn take_all(self: &Rc<Self>) -> Result<bool, Malformed> {
+        let waiting = self.ring.borrow().waiting()?;
+        let room = self.ring.borrow().size().saturating_sub(self.count.get());
+        for _ in 0..waiting.min(room) {
+            let head = self.ring.borrow_mut().take()?;
+            if let Some(notes) = &mut *self.notes.borrow_mut() {
+                notes.take(head)?;
+            }
+            self.begin(head)?;
+        }
+        Ok(waiting.min(room) > 0)
+    }
+
+    /// Begins with a request.
+    fn begin(self: &Rc<Self>, head: u16) -> Result<(), Malformed> {
+        let chain = self.ring.borrow().chain(head)?;
+        let mut underway = self.underway.borrow_mut();
+        let slot = underway.get_mut(usize::from(head));
+        let slot = slot.ok_or(Malformed("a request beyond the table of descriptors"))?;
+        if std::mem::replace(slot, true) {
+            return Err(Malformed("a request that is under way already"));
+        }
+        self.count.set(self.count.get() + 1);
+        let request = Underway {
+            queue: self.clone(),
+            head,
+            is_done: false,
+        };
+        let guest = self.ring.borrow().guest().clone();
+        drop(reactor::spawn(async move {
+            let written = request.queue.disk.serve(&guest, chain).await;
+            request.done(written);
+        }));
+        Ok(())
+    }
+
+    /// Answers a request.
+    fn finish(&self, head: u16, written: u32) -> Result<(), Malformed> {
+        let mut ring = self.ring.borrow_mut();
+        ring.put_used(head, written)?;
+        let mut notes = self.notes.borrow_mut();
+        if let Some(notes) = &mut *notes {
+            notes.begin_done(head)?;
+        }
+        ring.publish()?;
+        if let Some(notes) = &mut *notes {
+            notes.end_done(head, ring.next_used())?;
+        }
+        Ok(())
+    }
+
+    /// Tells the guest of what was done, if it wants to know; whether something was.
+    fn tell(&self, call: &Bell) -> bool {
+        if !self.has_done.replace(false) {
+            return false;
+        }
+        match self.ring.borrow_mut().has_to_tell() {
+            Ok(true) => ring_bell(call),
+            Ok(false) => {}
+            Err(broken) => self.broken.set(Some(broken)),
+        }
+        true
+    }
+
+    /// Waits until no request is under way.
+    async fn drained(&self) {
+        while self.count.get() > 0 {
+            self.done.notified().await;
+        }
+    }
+}
+
+/// A request under way.
+struct Underway {
+    queue: Rc<Queue>,
+    head: u16,
+    is_done: bool,
+}
+
+impl Underway {
+    fn done(mut self, written: u32) {
+        self.is_done = true;
+        self.queue.underway.borrow_mut()[usize::from(self.head)] = false;
+        if let Err(broken) = self.queue.finish(self.head, written) {
+            self.queue.broken.set(Some(broken));
+        }
+    }
+}
+
+impl Drop for Underway {
+    fn drop(&mut self) {
+        if !self.is_done {
+            let broken = Malformed("a request ended without an answer");
+            self.queue.broken.set(Some(broken));
+        }
+        let queue = &self.queue;
+        queue.count.set(queue.count.get() - 1);
+        queue.has_done.set(true);
+        queue.done.notify_one();
+    }
+}
