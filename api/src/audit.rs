@@ -21,6 +21,7 @@ use meta::VolumeInfo;
 use serde_json::{Map, Value, json};
 use subsystem::catalog::{Catalog, HostConfig, SubsystemConfig};
 use subsystem::errors::Failure;
+use subsystem::throttle::{IoLimits, Limited};
 
 use crate::caller::Caller;
 use crate::errors::{ErrorBody, Refusal};
@@ -222,6 +223,22 @@ impl Snapshot {
             });
             (export.address.clone(), value)
         });
+        let names = |of: &Limited| match of {
+            Limited::Volume(uuid) => name_of(uuid).unwrap_or_else(|| uuid.to_string()),
+            Limited::Host(nqn) => nqn.to_string(),
+        };
+        let limits = |catalog: &Catalog| -> BTreeMap<Limited, Arc<(String, IoLimits)>> {
+            let all = catalog.limits.iter();
+            all.map(|(of, limits)| (of.clone(), Arc::new((names(of), **limits))))
+                .collect()
+        };
+        compare(
+            &mut pairs,
+            "limits of",
+            &limits(was),
+            &limits(is),
+            |(name, limits)| (name.clone(), to_value(limits)),
+        );
         compare(&mut pairs, "token", &self.tokens, &after.tokens, |token| {
             (token.name.clone(), to_value(token))
         });

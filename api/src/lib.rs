@@ -18,6 +18,7 @@
 //! | `/v1/subsystems` | [`subsystems`] |
 //! | `/v1/subsystems/NQN/namespaces` | [`namespaces`] |
 //! | `/v1/referrals` | [`referrals`] |
+//! | `/v1/limits` | [`limits`] |
 //! | `/v1/hosts` | [`hosts`] |
 //! | `/v1/listeners` | [`listeners`] |
 //! | `/v1/exports` | [`exports`] |
@@ -61,6 +62,7 @@ mod history_log;
 pub mod hosts;
 pub mod http;
 pub mod images;
+pub mod limits;
 pub mod listeners;
 mod metrics;
 pub mod namespaces;
@@ -112,6 +114,7 @@ pub fn router(state: ApiState) -> Router {
         .merge(ana::routes())
         .merge(hosts::routes())
         .merge(reservations::routes())
+        .merge(limits::routes())
         .merge(listeners::routes())
         .merge(exports::routes())
         .merge(config::routes())

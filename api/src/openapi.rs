@@ -119,6 +119,7 @@ mod tests {
         check("CreateVolume", fields_of::<crate::volumes::CreateVolume>());
         check("ResizeVolume", fields_of::<crate::volumes::ResizeVolume>());
         check("SetPolicy", fields_of::<crate::volumes::SetPolicy>());
+        check("SetLimits", fields_of::<crate::limits::SetLimits>());
         check("RenameVolume", fields_of::<crate::volumes::RenameVolume>());
         check("BeginImport", fields_of::<crate::images::BeginImport>());
         check("KeepImport", fields_of::<crate::images::KeepImport>());

@@ -27,6 +27,7 @@ use subsystem::target::Target;
 
 use crate::client::Client;
 use crate::health::{Health, health_of};
+use crate::limits::{self, LimitView};
 use crate::listeners::ListenerView;
 use crate::server::ApiState;
 use crate::volumes::{Shown, common_nsid, logical_bytes, shown};
@@ -49,6 +50,9 @@ pub struct Status {
     pub drives: Vec<DriveStatus>,
     /// The volumes.
     pub volumes: Vec<VolumeSpace>,
+    /// What volumes and hosts may do in a second, and what that held back.
+    #[serde(default)]
+    pub limits: Vec<LimitView>,
     /// Where hosts can come in.
     #[serde(default)]
     pub listeners: Vec<ListenerView>,
@@ -143,6 +147,7 @@ fn status_of(target: &Target, engine: &Engine, reports: Vec<Report>) -> Status {
         pool: PoolSpace::new(&space),
         drives: space.drives,
         volumes,
+        limits: limits::all(target, engine),
         hosts: target.attached_hosts(),
         transports: target.transport_figures(&transports),
         reactors,
@@ -193,6 +198,7 @@ pub(crate) mod tests {
     use subsystem::DEFAULT_SUBSYSTEM_NQN;
 
     use super::*;
+    use crate::limits::LimitKind;
 
     /// A hundred reads, of which one took 2 ms, and half as many writes.
     const LATENCY_EXAMPLE: &str = include_str!("latency_example.json");
@@ -240,6 +246,15 @@ pub(crate) mod tests {
                     written_bytes: 204_800,
                 },
                 latency: serde_json::from_str(LATENCY_EXAMPLE).expect("latencies"),
+            }],
+            limits: vec![LimitView {
+                kind: LimitKind::Volume,
+                name: "vol0".into(),
+                iops: Some(1000),
+                bandwidth_bytes: None,
+                burst_ms: 100,
+                held_commands: 7,
+                held_ns: 1_500_000_000,
             }],
             hosts: vec![AttachedHost {
                 hostnqn: "nqn.2014-08.org.nvmexpress:uuid:1".into(),

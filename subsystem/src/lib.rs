@@ -11,7 +11,7 @@
 //! | [`controller`] | subsystems with their controllers, features, events |
 //! | [`auth`] | who a host is |
 //! | [`reservation`], [`catalog`] | which hosts may do what with a volume; how the target is configured |
-//! | [`queue`], [`limits`], [`figures`], `counters`, [`latency`], [`errors`] | what all of them use |
+//! | [`queue`], [`limits`], [`figures`], `counters`, [`latency`], [`throttle`], [`errors`] | what all of them use |
 //!
 //! Hosts reach it through [`queue::Queue`], whatever carries their commands; volumes are the engine's.
 //! It knows no HTTP and no command line.
@@ -36,6 +36,7 @@ pub mod queue;
 pub mod reservation;
 pub mod serve;
 pub mod target;
+pub mod throttle;
 pub mod trace;
 
 pub use target::export;

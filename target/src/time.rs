@@ -56,6 +56,19 @@ pub fn parse_every(text: &str) -> Result<Duration, String> {
     parse(text, "m", "1h")
 }
 
+/// Parses how much of a limit may be used at once. A number alone is milliseconds.
+///
+/// # Errors
+/// It is no time, or not of whole milliseconds up to an hour.
+pub fn parse_burst(text: &str) -> Result<Duration, String> {
+    let time = parse(text, "ms", "100ms")?;
+    let is_whole = time.subsec_nanos().is_multiple_of(1_000_000);
+    match is_whole && time <= TIMEOUTS[1] {
+        true => Ok(time),
+        false => Err(format!("'{text}' is not a time from 0ms to 1h")),
+    }
+}
+
 /// How long something counts; `None` for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lifetime(pub Option<Duration>);

@@ -267,7 +267,7 @@ const DEDUP: House = House {
 const SUBSYSTEM: House = House {
     src: "subsystem/src",
     ground: &[
-        "errors", "lock", "limits", "queue", "latency", "counters", "figures", "trace",
+        "errors", "lock", "limits", "queue", "latency", "throttle", "counters", "figures", "trace",
     ],
     rooms: &[
         ("catalog", &[]),
@@ -340,7 +340,8 @@ const API: House = House {
         ("snapshots", &["tasks", "volumes"]),
         ("snapshot_schedules", &["snapshots", "volumes"]),
         ("health", &[]),
-        ("status", &["volumes", "health", "listeners"]),
+        ("limits", &["volumes"]),
+        ("status", &["volumes", "health", "listeners", "limits"]),
         ("metrics", &["status"]),
         ("telemetry", &["metrics"]),
         ("http", &[]),

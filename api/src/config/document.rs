@@ -21,6 +21,7 @@ use subsystem::catalog::{
     SubsystemConfig, WriteProtect,
 };
 use subsystem::errors::Failure;
+use subsystem::throttle::{BURST_MS_DEFAULT, IoLimits, Limited};
 use uuid::Uuid;
 
 use super::wrapped::Wrapped;
@@ -54,6 +55,8 @@ pub(super) struct Document {
     pub(super) referrals: Vec<ReferralEntry>,
     #[serde(rename = "export", skip_serializing_if = "Vec::is_empty")]
     pub(super) exports: Vec<Export>,
+    #[serde(rename = "limit", skip_serializing_if = "Vec::is_empty")]
+    pub(super) limits: Vec<Limit>,
     /// When scrubs begin by themselves.
     #[serde(rename = "scrub", skip_serializing_if = "Option::is_none")]
     pub(super) scrubs: Option<ScrubSchedule>,
@@ -133,6 +136,36 @@ pub(super) struct Host {
     pub(super) tls_keys_made: u32,
     #[serde(default, rename = "tls_key", skip_serializing_if = "Vec::is_empty")]
     pub(super) tls_keys: Vec<TlsKeyEntry>,
+}
+
+/// `[[limit]]`: of a volume, by its name, or of a host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Limit {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) volume: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) host: Option<Nqn>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) iops: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) bandwidth_bytes: Option<u64>,
+    #[serde(default = "burst_default")]
+    pub(super) burst_ms: u64,
+}
+
+fn burst_default() -> u64 {
+    BURST_MS_DEFAULT
+}
+
+impl Limit {
+    pub(super) fn limits(&self) -> IoLimits {
+        IoLimits {
+            iops: self.iops,
+            bandwidth_bytes: self.bandwidth_bytes,
+            burst_ms: self.burst_ms,
+        }
+    }
 }
 
 /// `[[host.tls_key]]`
@@ -257,6 +290,19 @@ impl Document {
         exports.sort_by(|one, other| one.address.cmp(&other.address));
         let mut volumes: Vec<_> = volumes.iter().map(Volume::of).collect();
         volumes.sort_by(|one, other| one.name.cmp(&other.name));
+        let limits = catalog.limits.iter().filter_map(|(of, limits)| {
+            let (volume, host) = match of {
+                Limited::Volume(uuid) => (Some(name_of(*uuid)?), None),
+                Limited::Host(nqn) => (None, Some(nqn.clone())),
+            };
+            Some(Limit {
+                volume,
+                host,
+                iops: limits.iops,
+                bandwidth_bytes: limits.bandwidth_bytes,
+                burst_ms: limits.burst_ms,
+            })
+        });
         let subsystems = catalog.subsystems.values();
         Self {
             volumes,
@@ -267,6 +313,7 @@ impl Document {
             listeners,
             referrals,
             exports,
+            limits: limits.collect(),
             scrubs: None,
             secrets: None,
         }

@@ -7,6 +7,8 @@
 //! - A host whose secret is neither in the file nor in the pool gets a random one: nobody gets in who had to prove who it
 //!   is.
 
+mod limits;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::sync::Arc;
@@ -336,6 +338,7 @@ impl<'a> Merge<'a> {
         self.namespaces(present, catalog);
         self.hosts(catalog);
         self.referrals(catalog);
+        self.limits(present, catalog);
     }
 
     fn subsystems(&mut self, present: Present<'_>, catalog: &mut Catalog) {
@@ -393,18 +396,18 @@ impl<'a> Merge<'a> {
         }
     }
 
+    /// The volume of that name in the file, or else in the pool.
+    fn volume_uuid(&self, present: Present<'_>, name: &str) -> Option<Uuid> {
+        let mut in_file = self.import.wanted.volumes.iter();
+        let mut in_pool = present.volumes.iter();
+        let in_file = in_file.find(|at| at.value.name == name);
+        let in_pool = in_pool.find(|info| info.name == name);
+        in_file
+            .map(|at| at.value.uuid)
+            .or(in_pool.map(|info| info.uuid))
+    }
+
     fn namespaces(&mut self, present: Present<'_>, catalog: &mut Catalog) {
-        let in_file = self
-            .import
-            .wanted
-            .volumes
-            .iter()
-            .map(|at| (at.value.name.as_str(), at.value.uuid));
-        let in_pool = present
-            .volumes
-            .iter()
-            .map(|info| (info.name.as_str(), info.uuid));
-        let uuids: BTreeMap<&str, Uuid> = in_pool.chain(in_file).collect();
         let mut seen = BTreeSet::new();
         for At {
             line,
@@ -418,7 +421,7 @@ impl<'a> Merge<'a> {
             {
                 continue;
             }
-            let Some(uuid) = uuids.get(wanted.volume.as_str()) else {
+            let Some(uuid) = self.volume_uuid(present, &wanted.volume) else {
                 let what = format!(
                     "{object} shows volume '{}', which is neither in the file nor in the pool: add its [[volume]]",
                     wanted.volume
@@ -426,8 +429,7 @@ impl<'a> Merge<'a> {
                 self.wrong(line, what);
                 continue;
             };
-            if let Err(failure) =
-                self.namespace(line, &object, nqn, wanted, *uuid, present, catalog)
+            if let Err(failure) = self.namespace(line, &object, nqn, wanted, uuid, present, catalog)
             {
                 self.wrong(line, failure.message);
             }

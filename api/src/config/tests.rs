@@ -13,6 +13,7 @@ use subsystem::catalog::{
     Catalog, ExportConfig, ExportKind, HostAuth, HostConfig, NamespaceConfig, PortConfig, Referral,
     SubsystemConfig, TlsKey, WriteProtect,
 };
+use subsystem::throttle::{IoLimits, Limited};
 use uuid::Uuid;
 
 use super::document::{Document, END};
@@ -354,6 +355,23 @@ fn pools() -> impl Strategy<Value = Pool> {
             every_days: 30,
             rate_bytes_per_second: dedup::SCRUB_RATE_DEFAULT,
         });
+        let limits = IoLimits {
+            iops: Some(1000),
+            ..IoLimits::default()
+        };
+        for info in pool.volumes.iter().take(1) {
+            let of = Limited::Volume(info.uuid);
+            pool.catalog.limits.insert(of, Arc::new(limits));
+        }
+        for nqn in pool.catalog.hosts.keys().take(1) {
+            let limits = IoLimits {
+                bandwidth_bytes: Some(1 << 30),
+                burst_ms: 2000,
+                ..limits
+            };
+            let of = Limited::Host(nqn.clone());
+            pool.catalog.limits.insert(of, Arc::new(limits));
+        }
         pool.catalog.check().expect("a sound catalog");
         pool
     })

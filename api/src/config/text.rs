@@ -8,19 +8,20 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 
 use super::document::{
-    END, Export, Host, Listener, Namespace, ReferralEntry, Subsystem, VERSION, Volume,
+    END, Export, Host, Limit, Listener, Namespace, ReferralEntry, Subsystem, VERSION, Volume,
 };
 use super::wrapped::Wrapped;
 use crate::scrub::ScrubSchedule;
 
 /// The tables, in the order of an export.
-const TABLES: [&str; 8] = [
+const TABLES: [&str; 9] = [
     "volume",
     "subsystem",
     "host",
     "listener",
     "referral",
     "export",
+    "limit",
     "scrub",
     "secrets",
 ];
@@ -51,6 +52,7 @@ pub(super) struct Wanted {
     pub(super) listeners: Vec<At<Listener>>,
     pub(super) referrals: Vec<At<ReferralEntry>>,
     pub(super) exports: Vec<At<Export>>,
+    pub(super) limits: Vec<At<Limit>>,
     pub(super) scrubs: Option<At<ScrubSchedule>>,
     pub(super) secrets: Option<At<Wrapped>>,
 }
@@ -128,6 +130,7 @@ impl Reader {
                 "listener" => wanted.listeners = self.entries("listener", value),
                 "referral" => wanted.referrals = self.entries("referral", value),
                 "export" => wanted.exports = self.entries("export", value),
+                "limit" => wanted.limits = self.entries("limit", value),
                 "scrub" => {
                     wanted.scrubs = self.entry("scrub", value).map(|value| At { line, value })
                 }

@@ -44,6 +44,29 @@ pub(super) fn volumes(page: &mut Page<'_>, status: &Status) -> fmt::Result {
     page.histograms(name, times)
 }
 
+/// What limits of volumes and hosts held back.
+pub(super) fn limits(page: &mut Page<'_>, status: &Status) -> fmt::Result {
+    let each = || {
+        status.limits.iter().map(|limit| {
+            let labels = vec![("kind", limit.kind.name()), ("name", limit.name.as_str())];
+            (labels, limit)
+        })
+    };
+    let name = plain(
+        "limit_held_commands",
+        "Commands that had to wait for a limit of their volume or host",
+    );
+    page.counters(name, each().map(|(labels, it)| (labels, it.held_commands)))?;
+    let name = seconds(
+        "limit_held",
+        "How long commands waited for a limit of their volume or host, all together",
+    );
+    page.counters(
+        name,
+        each().map(|(labels, it)| (labels, it.held_ns as f64 / 1e9)),
+    )
+}
+
 /// The bounds of exported buckets are powers of two, in nanoseconds: one to an octave, from 8 us to 8.6 s. So 24 series for
 /// each operation that a volume has seen bound what a server has to keep, and what it interpolates between them is within a
 /// factor of two of the truth. The daemon's own percentiles come from four buckets to an octave.

@@ -105,6 +105,7 @@ impl Figures {
         engine::metadata(page, &self.metadata)?;
         engine::volumes(page, &self.status)?;
         load::volumes(page, &self.status)?;
+        load::limits(page, &self.status)?;
         load::networks(page, &self.networks)?;
         hosts::hosts(page, &self.status)?;
         hosts::administrators(page, self.refused)?;

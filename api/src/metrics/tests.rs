@@ -55,6 +55,8 @@ fn figures_have_a_name_a_unit_and_a_sample() {
         "onefold_drive_free_bytes{drive=\"/dev/\\\"a\\\"\\n\"} 1",
         "onefold_volume_commands_total{volume=\"vol0\",operation=\"read\"} 100",
         "onefold_volume_data_bytes_total{volume=\"vol0\",operation=\"write\"} 204800",
+        "onefold_limit_held_commands_total{kind=\"volume\",name=\"vol0\"} 7",
+        "onefold_limit_held_seconds_total{kind=\"volume\",name=\"vol0\"} 1.5",
         "# TYPE onefold_volume_latency_seconds histogram",
         "onefold_volume_latency_seconds_count{volume=\"vol0\",operation=\"read\"} 100",
         "onefold_volume_latency_seconds_sum{volume=\"vol0\",operation=\"write\"} 0.015",

@@ -29,6 +29,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::errors::Failure;
+use crate::throttle::{IoLimits, Limited};
 pub use export::{EXPORTS_MAX, ExportConfig, ExportKind};
 pub use host_auth::{HostAuth, TLS_KEYS_MAX, TlsKey};
 pub use port::{PortChange, PortConfig};
@@ -77,6 +78,8 @@ pub struct Catalog {
     /// Volumes that are meant to be in no subsystem. Any other volume that is in none belongs to the
     /// default one.
     pub unattached: BTreeSet<Uuid>,
+    /// What volumes and hosts may do in a second; those without a limit are not here.
+    pub limits: BTreeMap<Limited, Arc<IoLimits>>,
 }
 
 /// A subsystem.
@@ -307,6 +310,7 @@ impl Catalog {
             referrals: BTreeMap::new(),
             exports: BTreeMap::new(),
             unattached: BTreeSet::new(),
+            limits: BTreeMap::new(),
         }
     }
 
@@ -477,6 +481,7 @@ impl Catalog {
     /// Forgets a volume that does not exist any more.
     pub fn forget_volume(&mut self, volume: Uuid) {
         self.unattached.remove(&volume);
+        self.limits.remove(&Limited::Volume(volume));
         for subsystem in self.subsystems.values_mut() {
             if subsystem.nsid_of(volume).is_some() {
                 Arc::make_mut(subsystem)
@@ -570,6 +575,20 @@ impl Catalog {
         }
         for host in self.hosts.values() {
             host.check()?;
+        }
+        let of_hosts = self.limits.keys();
+        let of_hosts = of_hosts.filter(|of| matches!(of, Limited::Host(_)));
+        bounded(
+            of_hosts.count(),
+            HOSTS_MAX,
+            "hosts with limits",
+            "host limit",
+        )?;
+        for (of, limits) in &self.limits {
+            limits.check(&match of {
+                Limited::Volume(uuid) => format!("volume {uuid}"),
+                Limited::Host(nqn) => format!("host '{nqn}'"),
+            })?;
         }
         for port in self.ports.values() {
             port.check()?;

@@ -9,6 +9,7 @@
 //! | `path/ADDRESS` | [`PathStates`] of a listener that is not stored itself |
 //! | `referral/ID` | [`Referral`] |
 //! | `export/ID` | [`ExportConfig`] |
+//! | `limit/volume/UUID`, `limit/host/NQN` | [`IoLimits`] |
 //! | `unattached` | the volumes that are meant to be in no subsystem |
 //!
 //! Guarantees:
@@ -33,6 +34,7 @@ use super::{
     WriteProtect,
 };
 use crate::errors::Failure;
+use crate::throttle::{IoLimits, Limited};
 
 /// The form of the values; a later program may read several.
 const VERSION: u32 = 1;
@@ -44,11 +46,22 @@ const PORT: &str = "port/";
 const PATH: &str = "path/";
 const REFERRAL: &str = "referral/";
 const EXPORT: &str = "export/";
+const VOLUME_LIMIT: &str = "limit/volume/";
+const HOST_LIMIT: &str = "limit/host/";
 const UNATTACHED: &str = "unattached";
 
 /// Beginnings of all keys that are the catalog's.
-const PREFIXES: [&str; 8] = [
-    SUBSYSTEM, NAMESPACE, HOST, PORT, PATH, REFERRAL, EXPORT, UNATTACHED,
+const PREFIXES: [&str; 10] = [
+    SUBSYSTEM,
+    NAMESPACE,
+    HOST,
+    PORT,
+    PATH,
+    REFERRAL,
+    EXPORT,
+    VOLUME_LIMIT,
+    HOST_LIMIT,
+    UNATTACHED,
 ];
 
 /// Bytes of one change, with room for what a record adds.
@@ -118,6 +131,20 @@ pub(crate) fn load(engine: &Engine, default: SubsystemConfig) -> Result<Catalog,
             continue;
         }
         catalog.exports.insert(export.id, Arc::new(export));
+    }
+    for (key, limits) in read::<IoLimits>(engine, VOLUME_LIMIT)? {
+        let uuid = key.parse::<Uuid>();
+        let uuid = uuid.map_err(|error| unreadable(&format!("{VOLUME_LIMIT}{key}"), &error))?;
+        // That of a volume that is gone is left from an interrupted deletion.
+        if volumes.contains(&uuid) {
+            let of = Limited::Volume(uuid);
+            catalog.limits.insert(of, Arc::new(limits));
+        }
+    }
+    for (key, limits) in read::<IoLimits>(engine, HOST_LIMIT)? {
+        let nqn = key.parse();
+        let nqn = nqn.map_err(|error| unreadable(&format!("{HOST_LIMIT}{key}"), &error))?;
+        catalog.limits.insert(Limited::Host(nqn), Arc::new(limits));
     }
     for (_, unattached) in read::<Unattached>(engine, UNATTACHED)? {
         catalog.unattached = unattached.volumes;
@@ -200,6 +227,13 @@ fn values_of(catalog: &Catalog) -> Result<Values, Failure> {
     }
     for (id, export) in &catalog.exports {
         put(&mut values, format!("{EXPORT}{id}"), &**export)?;
+    }
+    for (of, limits) in &catalog.limits {
+        let key = match of {
+            Limited::Volume(uuid) => format!("{VOLUME_LIMIT}{uuid}"),
+            Limited::Host(nqn) => format!("{HOST_LIMIT}{nqn}"),
+        };
+        put(&mut values, key, &**limits)?;
     }
     if !catalog.unattached.is_empty() {
         let unattached = Unattached {

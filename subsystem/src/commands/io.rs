@@ -51,7 +51,7 @@ pub(crate) async fn run<Q: Queue>(command: &Command<Q>) -> Outcome {
             deallocate: _,
         } => {
             // Zeros are never stored, so the blocks are deallocated whether the host asks or not.
-            let (volume, place) = locate(command, nsid, Access::Write, range)?;
+            let (volume, place) = reach(command, nsid, Access::Write, range).await?;
             volume
                 .volume
                 .write_zeroes(place.offset, place.len, fua || write_through(command))
@@ -99,6 +99,50 @@ fn locate<Q: Queue>(
     Ok((volume, place))
 }
 
+/// As [`locate`], when the limits of volume and host allow a command that moves no data.
+async fn reach<Q: Queue>(
+    command: &Command<Q>,
+    nsid: u32,
+    access: Access,
+    range: LbaRange,
+) -> Result<(Rc<KnownVolume>, Place), Fault> {
+    let (volume, place) = locate(command, nsid, access, range)?;
+    if volume.throttles.is_empty() {
+        return Ok((volume, place));
+    }
+    command.hold_back(&volume.throttles, 0).await?;
+    locate(command, nsid, access, range)
+}
+
+/// As [`locate_data`], when the limits of volume and host allow it.
+async fn reach_data<Q: Queue>(
+    command: &Command<Q>,
+    nsid: u32,
+    access: Access,
+    range: LbaRange,
+) -> Result<(Rc<KnownVolume>, u64, usize), Fault> {
+    let (volume, offset, len) = locate_data(command, nsid, access, range)?;
+    if volume.throttles.is_empty() {
+        return Ok((volume, offset, len));
+    }
+    command.hold_back(&volume.throttles, len as u64).await?;
+    locate_data(command, nsid, access, range)
+}
+
+/// The volume, when the limits of volume and host allow a command that moves no data.
+async fn reach_volume<Q: Queue>(
+    command: &Command<Q>,
+    nsid: u32,
+    access: Access,
+) -> Result<Rc<KnownVolume>, Fault> {
+    let volume = admit(command, nsid, access)?;
+    if volume.throttles.is_empty() {
+        return Ok(volume);
+    }
+    command.hold_back(&volume.throttles, 0).await?;
+    admit(command, nsid, access)
+}
+
 fn place_of(volume: &KnownVolume, slba: u64, blocks: u32) -> Result<Place, Fault> {
     let place = volume.admission.place(slba, blocks);
     place.ok_or(Fault::field(Status::LBA_OUT_OF_RANGE, SLBA_AT))
@@ -133,7 +177,7 @@ fn write_through<Q: Queue>(command: &Command<Q>) -> bool {
 }
 
 async fn read<Q: Queue>(command: &Command<Q>, nsid: u32, range: LbaRange, fua: bool) -> Outcome {
-    let (volume, offset, len) = locate_data(command, nsid, Access::Read, range)?;
+    let (volume, offset, len) = reach_data(command, nsid, Access::Read, range).await?;
     let buffer = command.buffer(len).await?;
     let (result, buffer) = volume.volume.read(offset, buffer).await;
     result.map_err(|error| damage(error, &volume, offset))?;
@@ -149,7 +193,7 @@ async fn read<Q: Queue>(command: &Command<Q>, nsid: u32, range: LbaRange, fua: b
 }
 
 async fn write<Q: Queue>(command: &Command<Q>, nsid: u32, range: LbaRange, fua: bool) -> Outcome {
-    let (volume, offset, len) = locate_data(command, nsid, Access::Write, range)?;
+    let (volume, offset, len) = reach_data(command, nsid, Access::Write, range).await?;
     let buffer = command.fetch(len).await?;
     let (result, _buffer) = volume
         .volume
@@ -161,7 +205,7 @@ async fn write<Q: Queue>(command: &Command<Q>, nsid: u32, range: LbaRange, fua: 
 }
 
 async fn compare<Q: Queue>(command: &Command<Q>, nsid: u32, range: LbaRange) -> Outcome {
-    let (volume, offset, len) = locate_data(command, nsid, Access::Read, range)?;
+    let (volume, offset, len) = reach_data(command, nsid, Access::Read, range).await?;
     let buffer = command.fetch(len).await?;
     let (result, _buffer) = volume.volume.compare(offset, buffer).await;
     match result.map_err(|error| damage(error, &volume, offset))? {
@@ -174,7 +218,7 @@ async fn compare<Q: Queue>(command: &Command<Q>, nsid: u32, range: LbaRange) -> 
 }
 
 async fn verify<Q: Queue>(command: &Command<Q>, nsid: u32, range: LbaRange) -> Outcome {
-    let (volume, Place { offset, len }) = locate(command, nsid, Access::Read, range)?;
+    let (volume, Place { offset, len }) = reach(command, nsid, Access::Read, range).await?;
     let verified = volume.volume.verify(offset, len).await;
     verified.map_err(|error| damage(error, &volume, offset))?;
     command.done(&volume, Operation::Verify, 0);
@@ -187,7 +231,7 @@ async fn write_uncorrectable<Q: Queue>(
     nsid: u32,
     range: LbaRange,
 ) -> Outcome {
-    let (volume, Place { offset, len }) = locate(command, nsid, Access::Write, range)?;
+    let (volume, Place { offset, len }) = reach(command, nsid, Access::Write, range).await?;
     let grain = SUB_BLOCK_BYTES as u64;
     if !offset.is_multiple_of(grain) {
         return Err(Fault::field(Status::INVALID_FIELD, SLBA_AT));
@@ -221,7 +265,7 @@ async fn dataset_management<Q: Queue>(
     ranges: u16,
     deallocate: bool,
 ) -> Outcome {
-    let volume = admit(command, nsid, Access::Write)?;
+    let volume = reach_volume(command, nsid, Access::Write).await?;
     // Linux always prepares a page, whatever the number of ranges is.
     let len = usize::from(ranges) * DSM_RANGE_BYTES;
     command.check_data_room(len)?;

@@ -18,6 +18,7 @@ use crate::controller::in_flight::{Interrupted, Period};
 use crate::latency::Operation;
 use crate::lock::lock;
 use crate::queue::Queue;
+use crate::throttle::Throttles;
 use crate::trace::TracedCommand;
 
 /// The parameter error location of an error that no field of the command caused.
@@ -211,6 +212,30 @@ impl<Q: Queue> Command<Q> {
     pub(crate) async fn abortable<T>(&self, work: impl Future<Output = T>) -> Result<T, Fault> {
         let waiting = &self.queue.handle.waiting;
         Ok(waiting.wait(self.sqe.cid(), self.sqe.nsid(), work).await?)
+    }
+
+    /// Waits until the limits of the volume and of the host allow a command that moves so many bytes. It holds nothing
+    /// meanwhile, and nobody waits for it; so what it may do to the volume is to be asked again afterwards.
+    pub(crate) async fn hold_back(&self, throttles: &Throttles, bytes: u64) -> Result<(), Fault> {
+        let mut turn = throttles.queue_up(reactor::now(), bytes);
+        let Some(mut wait) = turn.wait(reactor::now()) else {
+            return Ok(());
+        };
+        self.is_harmless();
+        self.abortable(async {
+            loop {
+                reactor::sleep(wait).await;
+                match turn.wait(reactor::now()) {
+                    Some(more) => wait = more,
+                    None => break,
+                }
+            }
+        })
+        .await?;
+        turn.held(reactor::now());
+        self.period.set(Some(self.queue.in_flight.enter_period()));
+        self.ended(Stage::Wait);
+        Ok(())
     }
 
     /// Bytes of data that the host has prepared for this command.

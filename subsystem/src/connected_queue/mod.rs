@@ -26,6 +26,7 @@ use crate::latency::Operation;
 use crate::queue::Queue;
 use crate::reservation;
 use crate::target::Target;
+use crate::throttle::Throttles;
 pub(crate) use retry::DELAYS_100MS;
 use workers::Workers;
 
@@ -57,6 +58,8 @@ pub(crate) struct KnownVolume {
     pub(crate) config: Arc<NamespaceConfig>,
     /// The ANA state of the controller's path.
     pub(crate) ana: AnaState,
+    /// What its commands wait for.
+    pub(crate) throttles: Throttles,
     /// What this reactor does to it.
     counters: Arc<VolumeCounters>,
 }
@@ -120,6 +123,10 @@ impl<Q: Queue> ConnectedQueue<Q> {
                     reservation::HostId::from_bytes(self.controller.host.id),
                 ),
             },
+            throttles: self
+                .target
+                .throttles
+                .of(info.uuid, &self.controller.host.nqn),
             counters: self.target.health.enrol_volume(info.uuid),
         });
         known.volumes.push((nsid, volume.clone()));

@@ -47,6 +47,7 @@ use crate::lock::lock;
 use crate::reservation;
 use crate::target::live_catalog::{LiveCatalog, adopt, differences};
 use crate::target::record::Record;
+use crate::throttle::{HeldBack, Limited, ThrottleTable};
 use crate::trace::{Trace, Traces};
 
 /// What a target is opened with.
@@ -78,6 +79,7 @@ pub struct Target {
     pub(crate) limits: Limits,
     pub(crate) health: Arc<Health>,
     pub(crate) traces: Arc<Traces>,
+    pub(crate) throttles: ThrottleTable,
     pub(crate) reservations: reservation::Registry,
     pub(crate) auth: Auth,
     /// Addresses of hosts with a ready admin queue, for the listeners of all reactors.
@@ -187,6 +189,8 @@ impl Target {
         adopt(&mut catalog, &engine.volumes(), is_new_pool);
         catalog.check()?;
         let live = LiveCatalog::new(&catalog, &engine, None);
+        let throttles = ThrottleTable::default();
+        throttles.apply(&live.catalog.limits);
         let mut served = Served::default();
         served.follow(&live.catalog, limits);
         let nvm = served.by_nqn.get(&default).cloned();
@@ -201,6 +205,7 @@ impl Target {
             limits,
             health: Arc::new(Health::new()),
             traces: Arc::default(),
+            throttles,
             reservations,
             auth: Auth::new(&limits),
             serial,
@@ -316,6 +321,7 @@ impl Target {
             }
         }
         self.forget_generated(&after.catalog);
+        self.throttles.apply(&after.catalog.limits);
         // Before hosts are told: their next command must see the new state.
         self.next_generation();
         for (seen, controller) in views {
@@ -547,6 +553,12 @@ impl Target {
     pub fn volume_io(&self, volume: Uuid) -> (IoFigures, Latencies) {
         let (totals, latencies) = self.health.of_volume(volume);
         (totals.into(), latencies)
+    }
+
+    /// What a limit held back since the daemon started.
+    #[must_use]
+    pub fn held_back(&self, of: &Limited) -> HeldBack {
+        self.throttles.held_back(of)
     }
 
     /// What hosts did to all volumes since the daemon started.

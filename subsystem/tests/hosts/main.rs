@@ -21,5 +21,6 @@ mod logs;
 mod misuse;
 mod reservations;
 mod subsystems;
+mod throttle;
 mod tls;
 mod trace;

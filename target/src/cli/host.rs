@@ -17,6 +17,7 @@ use nvme::auth::{ConfiguredPsk, Hash, HostKeys, Secret};
 use subsystem::errors::Failure;
 
 use super::ask;
+use super::limit::{LimitArgs, limit_line};
 use super::run::converse;
 use super::subsystem::{Answer, show};
 use super::table::{Align, table};
@@ -103,6 +104,21 @@ pub enum HostCommand {
         /// Delete the controller's secret
         #[arg(long, conflicts_with = "dhchap_ctrl_secret_file")]
         no_dhchap_ctrl_secret: bool,
+        /// Where to ask.
+        #[command(flatten)]
+        answer: Answer,
+    },
+    /// Limit what a host may do in a second, on all of its paths and volumes; it need not have stored keys
+    #[command(
+        after_help = "Example:\n  onefold host limit HOSTNQN --limit-iops 20000 --limit-bandwidth 1G\n\n\
+                      `onefold status` shows the limits, and how often and how long commands were held back."
+    )]
+    Limit {
+        /// Its name
+        nqn: Nqn,
+        /// Its limits; what is not named stays.
+        #[command(flatten)]
+        limits: LimitArgs,
         /// Where to ask.
         #[command(flatten)]
         answer: Answer,
@@ -300,6 +316,15 @@ pub(super) fn host(command: HostCommand) -> Outcome {
         HostCommand::Show { nqn, answer } => {
             let view = converse(client(&answer).host(&nqn))?;
             show(&view, answer.json, host_text)
+        }
+        HostCommand::Limit {
+            nqn,
+            limits,
+            answer,
+        } => {
+            let request = limits.request();
+            let view = converse(client(&answer).set_host_limits(&nqn, &request))?;
+            show(&view, answer.json, limit_line)
         }
         HostCommand::Delete { nqn, answer } => {
             let client = client(&answer);

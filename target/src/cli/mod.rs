@@ -23,6 +23,7 @@ mod health;
 pub mod host;
 mod image_progress;
 pub mod import;
+mod limit;
 mod line;
 pub mod listener;
 pub mod perf;

@@ -3,14 +3,17 @@
 use std::process::ExitCode;
 
 use api::client::Client;
+use api::limits::SetLimits;
 use api::snapshots::CloneVolume;
 use api::volumes::{CreateVolume, RenameVolume, ResizeVolume, SetPolicy, VolumeView};
 use clap::Subcommand;
 use meta::{Compression, VerifyPolicy};
+use subsystem::errors::Failure;
 use uuid::Uuid;
 
 use super::args::PoolArg;
 use super::ask::{self, Attached};
+use super::limit::{LimitArgs, limit_line};
 use super::run::converse;
 use super::status::nsid_text;
 use super::table::{Align, on_or_off, table};
@@ -99,9 +102,10 @@ pub enum VolumeCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Change how a volume stores what is written from now on; hosts see no difference
+    /// Change how a volume stores what is written from now on, and what hosts may do to it in a second
     #[command(
-        after_help = "Example:\n  onefold volume set vol0 --compression zstd --verify compare\n\n\
+        after_help = "Examples:\n  onefold volume set vol0 --compression zstd --verify compare\n  \
+                      onefold volume set vol0 --limit-iops 5000 --limit-bandwidth 200M\n\n\
                       What was written before stays as it is stored: a copy of the volume, or writing it again, brings it \
                       under the new rules. Snapshots keep the rules that they were taken with, and so does a clone of one."
     )]
@@ -121,6 +125,9 @@ pub enum VolumeCommand {
         /// Name of its domain, which cannot change: only the one that it has is accepted
         #[arg(long, value_name = "NAME")]
         domain: Option<String>,
+        /// Its limits.
+        #[command(flatten)]
+        limits: LimitArgs,
         /// The daemon's pool.
         #[command(flatten)]
         pool: PoolArg,
@@ -274,6 +281,7 @@ pub(super) fn run(command: VolumeCommand) -> Outcome {
             compression,
             verify,
             domain,
+            limits,
             pool,
             json,
         } => {
@@ -283,20 +291,9 @@ pub(super) fn run(command: VolumeCommand) -> Outcome {
                 verify,
                 domain,
             };
+            let limits = limits.request();
             let client = Client::new(&pool.pool);
-            let view = converse(client.set_volume_policy(&name, &request))?;
-            if json {
-                print_json(&view)?;
-            } else {
-                print(&format!(
-                    "set {}: what is written from now on has dedup {}, compression {}, verify {}\n",
-                    view.name,
-                    on_or_off(view.dedup),
-                    view.compression,
-                    view.verify
-                ));
-            }
-            Ok(ExitCode::SUCCESS)
+            set(&client, &name, &request, &limits, json)
         }
         VolumeCommand::Rename {
             name,
@@ -350,6 +347,37 @@ pub(super) fn run(command: VolumeCommand) -> Outcome {
             show_volume("deleted", &view, json)
         }
     }
+}
+
+/// Changes a volume's policy, its limits, or both.
+fn set(client: &Client, name: &str, policy: &SetPolicy, limits: &SetLimits, json: bool) -> Outcome {
+    let (no_policy, no_limits) = (SetPolicy::default(), SetLimits::default());
+    if *policy == no_policy && *limits == no_limits {
+        return Err(Failure::invalid(format!(
+            "volume '{name}': nothing is to be changed; say --dedup, --compression, --verify, --limit-iops, \
+             --limit-bandwidth or --limit-burst"
+        ))
+        .into());
+    }
+    let mut text = String::new();
+    if *policy != no_policy {
+        let view = converse(client.set_volume_policy(name, policy))?;
+        text = format!(
+            "set {}: what is written from now on has dedup {}, compression {}, verify {}\n",
+            view.name,
+            on_or_off(view.dedup),
+            view.compression,
+            view.verify
+        );
+    }
+    if *limits != no_limits {
+        text += &limit_line(&converse(client.set_volume_limits(name, limits))?);
+    }
+    match json {
+        true => print_json(&converse(client.volume(name))?)?,
+        false => print(&text),
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn show_volume(done: &str, view: &VolumeView, json: bool) -> Outcome {

@@ -14,7 +14,7 @@ use dedup::SUB_BLOCK_BYTES;
 use nvme::Status;
 use nvme::io::{COPY_RANGE_BYTES, COPY_RANGES_MAX, CopyFormat, CopyRange};
 
-use super::{damage, place_of, write_through};
+use super::{damage, place_of, reach_volume, write_through};
 use crate::admission::{Access, Place};
 use crate::commands::admit::admit;
 use crate::connected_queue::KnownVolume;
@@ -56,7 +56,7 @@ struct Part {
 }
 
 pub(super) async fn run<Q: Queue>(command: &Command<Q>, ask: Ask) -> Outcome {
-    let target = admit(command, ask.nsid, Access::Write)?;
+    let target = reach_volume(command, ask.nsid, Access::Write).await?;
     let controller = &command.queue.controller;
     let enabled = controller.with_features(|features| features.copy_formats());
     if ask.format != CopyFormat::SameNamespace && enabled & ask.format.bit() == 0 {

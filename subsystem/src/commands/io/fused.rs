@@ -134,6 +134,15 @@ async fn compare_and_write<Q: Queue>(
         .ok_or(Failed::First(Fault::field(Status::INVALID_FIELD, NLB_AT)))?;
     first.check_data_len(len).map_err(Failed::First)?;
     second.check_data_len(len).map_err(Failed::Second)?;
+    if !volume.throttles.is_empty() {
+        let both = 2 * len as u64;
+        let held = first.hold_back(&volume.throttles, both).await;
+        held.map_err(Failed::First)?;
+        // What may be done to the volume may be otherwise by now.
+        let again = admit(first, nsid, Access::Read).map_err(Failed::First)?;
+        admit(second, nsid, Access::Write).map_err(Failed::Second)?;
+        place_of(&again, slba, blocks).map_err(Failed::First)?;
+    }
     let (one, other) = two_buffers(first, len).await.map_err(Failed::First)?;
     let expected = first.fetch_into(len, one).await.map_err(Failed::First)?;
     let new = second

@@ -1,0 +1,234 @@
+//! Limits of commands and bytes a second, of volumes and hosts.
+//!
+//! | request | answer |
+//! |---|---|
+//! | `GET /v1/limits` | list of [`LimitView`] |
+//! | `PATCH /v1/volumes/NAME/limits` with [`SetLimits`] | [`LimitView`] |
+//! | `PATCH /v1/hosts/NQN/limits` with [`SetLimits`] | [`LimitView`]; the host need not have stored keys |
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::routing::{get, patch};
+use axum::{Json, Router};
+use dedup::Engine;
+use hyper::Method;
+use serde::{Deserialize, Deserializer, Serialize};
+use subsystem::catalog::Catalog;
+use subsystem::errors::Failure;
+use subsystem::target::Target;
+use subsystem::throttle::{IoLimits, Limited};
+
+use crate::client::{Client, segment};
+use crate::errors::Answer;
+use crate::extract::{Body, Path};
+use crate::server::{ApiState, change, check_new, parse_nqn};
+use crate::volumes::{find, volume_path};
+
+/// What limits are of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LimitKind {
+    /// A volume.
+    Volume,
+    /// A host, on all of its paths and volumes.
+    Host,
+}
+
+impl LimitKind {
+    /// Its name: `volume` or `host`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Volume => "volume",
+            Self::Host => "host",
+        }
+    }
+}
+
+/// The limits of a volume or of a host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitView {
+    /// Whether they are of a volume or of a host.
+    pub kind: LimitKind,
+    /// The volume's name, or the host's NQN.
+    pub name: String,
+    /// Commands a second; `null` is any number.
+    pub iops: Option<u64>,
+    /// Bytes a second; `null` is any number.
+    pub bandwidth_bytes: Option<u64>,
+    /// What may be used at once after a pause: so many milliseconds' worth of the limits.
+    pub burst_ms: u64,
+    /// Commands that had to wait for them since the daemon started.
+    pub held_commands: u64,
+    /// How long all of them waited together, in nanoseconds.
+    pub held_ns: u64,
+}
+
+/// A change of limits. What is left out stays; `null` takes a limit away.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetLimits {
+    /// Commands a second.
+    #[serde(
+        default,
+        deserialize_with = "given",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub iops: Option<Option<u64>>,
+    /// Bytes a second.
+    #[serde(
+        default,
+        deserialize_with = "given",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub bandwidth_bytes: Option<Option<u64>>,
+    /// What may be used at once after a pause: so many milliseconds' worth of the limits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub burst_ms: Option<u64>,
+}
+
+/// A field that is present, even as `null`.
+fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<u64>>, D::Error> {
+    Option::deserialize(deserializer).map(Some)
+}
+
+/// The routes.
+pub(crate) fn routes() -> Router<ApiState> {
+    Router::new()
+        .route("/v1/limits", get(list))
+        .route("/v1/volumes/{name}/limits", patch(set_of_volume))
+        .route("/v1/hosts/{nqn}/limits", patch(set_of_host))
+}
+
+fn view(target: &Target, of: &Limited, name: String, limits: &IoLimits) -> LimitView {
+    let held = target.held_back(of);
+    LimitView {
+        kind: match of {
+            Limited::Volume(_) => LimitKind::Volume,
+            Limited::Host(_) => LimitKind::Host,
+        },
+        name,
+        iops: limits.iops,
+        bandwidth_bytes: limits.bandwidth_bytes,
+        burst_ms: limits.burst_ms,
+        held_commands: held.commands,
+        held_ns: held.wait_ns,
+    }
+}
+
+/// All limits that there are.
+pub(crate) fn all(target: &Target, engine: &Engine) -> Vec<LimitView> {
+    let volumes = engine.volumes();
+    let catalog = target.catalog();
+    let limits = catalog.limits.iter().filter_map(|(of, limits)| {
+        let name = match of {
+            // That of a volume that is being deleted is none any more.
+            Limited::Volume(uuid) => {
+                let volume = volumes.iter().find(|info| info.uuid == *uuid)?;
+                volume.name.clone()
+            }
+            Limited::Host(nqn) => nqn.to_string(),
+        };
+        Some(view(target, of, name, limits))
+    });
+    limits.collect()
+}
+
+fn apply(catalog: &mut Catalog, of: &Limited, set: &SetLimits) -> Result<IoLimits, Failure> {
+    if *set == SetLimits::default() {
+        return Err(Failure::invalid(
+            "nothing is to be changed: say a limit of commands, of bytes, or the burst",
+        ));
+    }
+    let known = catalog.limits.get(of);
+    let known = known.map_or_else(IoLimits::default, |known| **known);
+    let limits = IoLimits {
+        iops: set.iops.unwrap_or(known.iops),
+        bandwidth_bytes: set.bandwidth_bytes.unwrap_or(known.bandwidth_bytes),
+        burst_ms: set.burst_ms.unwrap_or(known.burst_ms),
+    };
+    match limits.is_none() {
+        true => catalog.limits.remove(of),
+        false => catalog.limits.insert(of.clone(), Arc::new(limits)),
+    };
+    Ok(limits)
+}
+
+async fn list(State(state): State<ApiState>) -> Json<Vec<LimitView>> {
+    Json(all(&state.target, &state.engine))
+}
+
+async fn set(
+    state: &ApiState,
+    of: Limited,
+    name: String,
+    set: SetLimits,
+) -> Result<LimitView, Failure> {
+    let limited = of.clone();
+    let limits = change(state, move |catalog| apply(catalog, &limited, &set)).await?;
+    Ok(view(&state.target, &of, name, &limits))
+}
+
+async fn set_of_volume(
+    State(state): State<ApiState>,
+    Path(name): Path<String>,
+    Body(request): Body<SetLimits>,
+) -> Answer<LimitView> {
+    let info = find(&state, &name)?;
+    if info.snapshot.is_some() {
+        return Err(Failure::invalid(format!(
+            "'{name}' is a snapshot, which has no limits of its own; limit the hosts that read it (`onefold host limit`)"
+        ))
+        .into());
+    }
+    let of = Limited::Volume(info.uuid);
+    Ok(Json(set(&state, of, name, request).await?))
+}
+
+async fn set_of_host(
+    State(state): State<ApiState>,
+    Path(nqn): Path<String>,
+    Body(request): Body<SetLimits>,
+) -> Answer<LimitView> {
+    let nqn = parse_nqn(&nqn)?;
+    check_new([&nqn])?;
+    let name = nqn.to_string();
+    Ok(Json(set(&state, Limited::Host(nqn), name, request).await?))
+}
+
+impl Client {
+    /// All limits.
+    ///
+    /// # Errors
+    /// No daemon serves the pool, or it refuses.
+    pub async fn limits(&self) -> Result<Vec<LimitView>, Failure> {
+        self.get("/v1/limits").await
+    }
+
+    /// Changes the limits of a volume.
+    ///
+    /// # Errors
+    /// The daemon refuses, or no daemon serves the pool.
+    pub async fn set_volume_limits(
+        &self,
+        name: &str,
+        request: &SetLimits,
+    ) -> Result<LimitView, Failure> {
+        let path = format!("{}/limits", volume_path(name)?);
+        self.send(Method::PATCH, &path, Some(request)).await
+    }
+
+    /// Changes the limits of a host.
+    ///
+    /// # Errors
+    /// The daemon refuses, or no daemon serves the pool.
+    pub async fn set_host_limits(
+        &self,
+        nqn: &nvme::Nqn,
+        request: &SetLimits,
+    ) -> Result<LimitView, Failure> {
+        let path = format!("/v1/hosts/{}/limits", segment(nqn.as_str()));
+        self.send(Method::PATCH, &path, Some(request)).await
+    }
+}
