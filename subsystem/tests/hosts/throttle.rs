@@ -74,6 +74,7 @@ fn what_is_held_back_takes_nothing_from_others_and_can_be_aborted_or_left() {
         assert_eq!(aborted.code(), Status::ABORT_REQUESTED);
         let left = held(&lab, &queue).await;
         queue.close_from_host();
+        one.admin.close_from_host();
         assert!(left.await.is_err(), "nobody is there to be answered");
         lab.attached_hosts_are(1).await;
         lab.still_serves(&others).await;
