@@ -484,6 +484,10 @@ impl Batch {
                         .await
                         .map(|more| self.pins.push(more))
                 }
+                Err(AppendError::VolumeGone(id)) => {
+                    self.land();
+                    Err(crate::log::append::volume_gone(id))
+                }
                 Err(AppendError::Journal(error)) => {
                     self.land();
                     if crate::log::append::is_size(&error) && now.len() > 1 {

@@ -42,11 +42,35 @@ pub(crate) enum AppendError {
     Journal(JournalError),
     /// The rows of these addresses are not resident: pin them, then append again.
     NotResident(Vec<Pba>),
+    /// It changes a volume that is gone: a record of it would make the journal contradict itself.
+    VolumeGone(u32),
 }
 
 impl From<JournalError> for AppendError {
     fn from(error: JournalError) -> Self {
         Self::Journal(error)
+    }
+}
+
+/// What is told of a record for a volume that is gone.
+pub(crate) fn volume_gone(id: u32) -> EngineError {
+    EngineError::not_found(format!("volume {id} was deleted meanwhile"))
+}
+
+/// The volumes that must be there for a record. A deletion whose caller gave up takes place all the same, so one may go
+/// between the look at a volume and its record.
+fn volumes_of(record: &Record) -> Vec<u32> {
+    match record {
+        Record::VolumeResize { id, .. }
+        | Record::VolumeRename { id, .. }
+        | Record::VolumePolicy { id, .. }
+        | Record::Trimming { id, .. }
+        | Record::VolumeDelete { id } => vec![*id],
+        Record::Fork(forks) => forks.iter().map(|fork| fork.volume).collect(),
+        Record::Rollback {
+            snapshot, volume, ..
+        } => vec![*snapshot, *volume],
+        _ => Vec::new(),
     }
 }
 
@@ -68,8 +92,9 @@ pub(crate) async fn commit(
 ) -> Result<u64> {
     let mut permit = shared.backpressure.join_if_any().await;
     let mut pins = Vec::new();
+    let volumes = volumes_of(&record);
     loop {
-        match begin(shared, vec![RecordRef::from(&record)], |_| ()) {
+        match begin_for(shared, vec![RecordRef::from(&record)], &volumes, |_| ()) {
             Ok(append) => {
                 if let Some(references) = references {
                     references.pass_on();
@@ -83,6 +108,7 @@ pub(crate) async fn commit(
                 wait_for_room(shared, &mut permit).await?;
             }
             Err(AppendError::Journal(error)) => return Err(append_failed(shared, &error)),
+            Err(AppendError::VolumeGone(id)) => return Err(volume_gone(id)),
         }
     }
 }
@@ -94,10 +120,23 @@ pub(crate) fn begin<'r>(
     records: Vec<RecordRef<'r>>,
     first: impl FnOnce(&mut State),
 ) -> std::result::Result<Append<'r>, AppendError> {
+    begin_for(shared, records, &[], first)
+}
+
+/// The same, if these volumes are there.
+fn begin_for<'r>(
+    shared: &'r Shared,
+    records: Vec<RecordRef<'r>>,
+    volumes: &[u32],
+    first: impl FnOnce(&mut State),
+) -> std::result::Result<Append<'r>, AppendError> {
     let frames = Frames::encode(records.iter().copied());
     let entries = records.iter().map(RecordRef::entry_count).sum();
     let mut state = lock(&shared.state);
     check_entries(shared)?;
+    if let Some(gone) = volumes.iter().find(|id| !state.volumes.contains_key(id)) {
+        return Err(AppendError::VolumeGone(*gone));
+    }
     let missing: Vec<Pba> = records
         .iter()
         .flat_map(|record| state.not_resident(*record))
