@@ -243,7 +243,7 @@ impl Actor {
     }
 
     /// Writes what cannot be read again, each content to one of its places: the others must be healed by
-    /// that, unless it is a fragment or was never hashed.
+    /// that, unless it is a fragment, or was never hashed, or what is written now is not.
     pub(super) async fn rewrite(self) {
         let mut lost: BTreeMap<Pba, Vec<(VolumeInfo, usize)>> = BTreeMap::new();
         for info in self.engine.volumes() {
@@ -265,7 +265,7 @@ impl Actor {
             };
             let maintained = self.engine.maintain().await;
             maintained.expect("maintaining");
-            if pba.is_fragment() || !is_hashed {
+            if pba.is_fragment() || !is_hashed || !info.dedup {
                 continue;
             }
             for (info, at) in &places[1..] {
