@@ -4,7 +4,7 @@
 //! waits for changes by [`Target::changes`].
 //!
 //! Guarantees:
-//! - Every request passes the same [`Admission`] as a host's command. To reservations an export is a host that has not
+//! - Every request passes the same `Admission` as a host's command. To reservations an export is a host that has not
 //!   registered. It takes no writes if it is read-only, shows a snapshot, or if any namespace of its volume is write
 //!   protected.
 //! - A request sees the configuration of its moment: an export that was deleted, or whose volume is gone, refuses.
