@@ -57,6 +57,7 @@ fn status_has_the_promised_shape_and_its_bytes_add_up() {
             "drives",
             "health",
             "hosts",
+            "limits",
             "listeners",
             "pool",
             "reactors",
