@@ -27,7 +27,7 @@ fn serve(pool: &Path, more: &[&str]) -> Daemon {
 
 /// The guest's disk works, is lost to nobody while the daemon is killed twice, and grows.
 #[test]
-#[ignore = "needs root and the lab"]
+#[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
 fn a_machines_disk_survives_kills_of_the_daemon_and_grows() {
     steadily(|| {
         let folder = tempfile::tempdir().expect("a folder");
@@ -50,14 +50,12 @@ fn a_machines_disk_survives_kills_of_the_daemon_and_grows() {
         };
         let disks: [PathBuf; 1] = [socket];
         let mut guest = Guest::start_with_disks(&network, &spec, &disks);
-        guest.await_signal("writing", 5 * MINUTE);
-        for _ in 0..2 {
-            // It writes meanwhile.
-            std::thread::sleep(Duration::from_secs(5));
+        for time in ["first", "second"] {
+            guest.await_signal(&format!("{time}-writes"), 5 * MINUTE);
             daemon.kill_hard();
             daemon = serve(&pool, &[]);
+            guest.signal(&format!("{time}-restart"));
         }
-        guest.signal("restarted");
         guest.await_signal("growing", 5 * MINUTE);
         tell(&pool, &["volume", "resize", "vm", "--size", "2G"]);
         guest.signal("grown");

@@ -22,7 +22,12 @@ fio_line verify --filename=$disk --offset=128m --size=64m --rw=randwrite --bsran
   --iodepth=16 --ioengine=libaio --direct=1 --loops=1000 --runtime=25 --time_based=1 --verify=crc32c --verify_fatal=1 \
   --do_verify=1 --verify_backlog=256 &
 load=$!
-signal writing; await restarted
+writes() { read -r _ _ _ _ writes _ </sys/block/vda/stat; echo "$writes"; }
+for time in first second; do
+  before=$(writes)
+  until [ "$(writes)" -gt $((before + 100)) ]; do sleep 0.1; done
+  signal $time-writes; await $time-restart
+done
 wait $load || die "fio verify"
 signal growing; await grown
 for try in $(seq 100); do [ "$(blockdev --getsize64 $disk)" = "$2" ] && break; sleep 0.1; done
