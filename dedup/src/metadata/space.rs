@@ -7,7 +7,7 @@
 //!
 //! Allocation is next-fit: it goes on where it stopped, so that new data leaves in long runs.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use meta::Pba;
 
@@ -32,7 +32,7 @@ pub(crate) struct Space {
     /// again.
     set_aside: u64,
     /// Blocks, also of those in use, with what a drive may still do to them.
-    in_doubt: HashMap<Pba, Doubt>,
+    in_doubt: BTreeMap<Pba, Doubt>,
     /// How often anything came in doubt.
     doubts: u64,
     /// Free blocks that were promised: only those to whom they were promised may take them.
@@ -56,7 +56,7 @@ impl Space {
             discards: VecDeque::new(),
             discarding: 0,
             set_aside: 0,
-            in_doubt: HashMap::new(),
+            in_doubt: BTreeMap::new(),
             doubts: 0,
             promised: 0,
             discard,
@@ -211,7 +211,7 @@ impl Space {
     /// A drive does nothing any more that was in doubt when this number was told. Returns how many blocks that makes free.
     pub(crate) fn fenced(&mut self, drive: u16, number: u64) -> u64 {
         let is_over = |_: &Pba, doubt: &mut Doubt| doubt.drive == drive && doubt.number <= number;
-        let over: Vec<(Pba, Doubt)> = self.in_doubt.extract_if(is_over).collect();
+        let over: Vec<(Pba, Doubt)> = self.in_doubt.extract_if(.., is_over).collect();
         let mut freed = 0;
         for (pba, _) in over.iter().filter(|(_, doubt)| doubt.is_free) {
             self.set_aside -= 1;

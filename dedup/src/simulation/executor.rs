@@ -1,6 +1,7 @@
 //! An executor that polls woken tasks in an order drawn from the seed, one at a time, and can stop
 //! between any two polls: a crash of the process.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,6 +10,16 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
+
+thread_local! {
+    static STEPS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// A sum over all steps on this thread since the last call: two tellings of a story differ in it as soon as they differ
+/// in which task went on, or among how many.
+pub(super) fn take_steps() -> u64 {
+    STEPS.take()
+}
 
 struct Flag(AtomicBool);
 
@@ -55,6 +66,8 @@ pub(super) fn run(
             "deadlock: {} task(s) wait for each other",
             tasks.len()
         );
+        let sum = STEPS.get().wrapping_mul(0x100_0000_01b3);
+        STEPS.set(sum.wrapping_add(tasks.len() as u64 * 64 + ready.len() as u64));
         let at = ready[rng.random_range(0..ready.len())];
         let task = &mut tasks[at];
         task.flag.0.store(false, Ordering::Release);

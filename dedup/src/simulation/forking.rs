@@ -16,13 +16,27 @@ use uuid::Uuid;
 use super::model::{Cell, Content};
 use super::world::{Actor, Admin, VolumeModel, World};
 use crate::Engine;
+use crate::sync::wait::yield_once;
 
 /// Volumes, clones included, up to which volumes are cloned.
 const WITH_CLONES_MAX: usize = 6;
 
 impl World {
-    /// Adds the clone of one of the volumes; returns both and the origin's name.
-    fn begin_fork(&mut self, rng: &mut ChaCha8Rng) -> Option<(Uuid, Uuid, String)> {
+    /// A step is over: whether the process dies now.
+    pub(super) fn dies_now(&mut self) -> bool {
+        let Some(steps) = &mut self.dies_in else {
+            return false;
+        };
+        *steps = steps.saturating_sub(1);
+        *steps == 0
+    }
+
+    /// Adds the clone of a volume, of this one if it is named; returns both and the origin's name.
+    fn begin_fork(
+        &mut self,
+        rng: &mut ChaCha8Rng,
+        wanted: Option<Uuid>,
+    ) -> Option<(Uuid, Uuid, String)> {
         let volumes = self.volumes.iter();
         if volumes.filter(|it| it.snapshot_of.is_none()).count() >= WITH_CLONES_MAX {
             return None;
@@ -30,7 +44,8 @@ impl World {
         let began = self.tick();
         let uuid = Uuid::from_u128(rng.random());
         let at = rng.random_range(0..self.volumes.len().max(1));
-        let origin = self.volumes.get_mut(at)?;
+        let wanted = wanted.and_then(|uuid| self.volumes.iter().position(|it| it.uuid == uuid));
+        let origin = self.volumes.get_mut(wanted.unwrap_or(at))?;
         if origin.admin != Admin::Idle || origin.next_policy.is_some() {
             return None;
         }
@@ -81,14 +96,36 @@ impl World {
 
 impl Actor {
     pub(super) async fn fork(&self, rng: &mut ChaCha8Rng) {
-        let begun = self.world.borrow_mut().begin_fork(rng);
+        // What is written right before is not durable yet.
+        let written = self.choose(rng).filter(|_| rng.random());
+        let written = written.map(|target| target.uuid);
+        if written.is_some() {
+            self.burst_at(rng, written).await;
+        }
+        let begun = self.world.borrow_mut().begin_fork(rng, written);
         let Some((origin, uuid, name)) = begun else {
             return;
         };
         let clone = format!("c-{uuid}");
         // Writes that wait for the fork copy what it has left behind while that is made durable.
         let made = self.engine.clone_volume(&name, &clone, Some(uuid));
-        let (made, ()) = join(made, self.burst(rng)).await;
+        let writes = async {
+            if rng.random_range(0..4) > 0 {
+                return self.burst_at(rng, written).await;
+            }
+            // The worst moment: the fork is there, and not durable.
+            let mut patience = 1000;
+            let (mut burst_rng, dies_in) = (rng.clone(), rng.random_range(1..30));
+            let dying = async {
+                while self.engine.volume(&clone).is_none() && patience > 0 {
+                    patience -= 1;
+                    yield_once().await;
+                }
+                self.world.borrow_mut().dies_in = Some(dies_in);
+            };
+            join(self.burst_at(&mut burst_rng, Some(origin)), dying).await;
+        };
+        let (made, ()) = join(made, writes).await;
         let result = made.map(drop);
         let mut world = self.world.borrow_mut();
         if let Some(model) = world.volume(origin) {

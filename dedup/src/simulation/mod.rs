@@ -17,7 +17,7 @@
 //!
 //! `ONEFOLD_SEED=n` replays one seed, `ONEFOLD_SEEDS=count` runs that many (from `ONEFOLD_SEED_FIRST` on):
 //! `ONEFOLD_SEEDS=100000 cargo test -p dedup simulation -- --nocapture`. With `ONEFOLD_WEAK_HASH=1`
-//! contents collide in every story, and not in a quarter of them.
+//! contents collide in every story, and not in a quarter of them. `ONEFOLD_BROKEN=name` breaks one rule only.
 
 mod audit;
 mod content;
@@ -216,7 +216,9 @@ impl Story {
     /// Runs tasks until they are done, something strikes, or `limit` steps are over.
     fn run(&mut self, tasks: Vec<Pin<Box<dyn Future<Output = ()>>>>, limit: u64) -> Ended {
         let mut rng = ChaCha8Rng::seed_from_u64(self.rng.random());
-        executor::run(&mut rng, tasks, |steps| steps >= limit || self.has_struck())
+        executor::run(&mut rng, tasks, |steps| {
+            steps >= limit || self.has_struck() || self.world.borrow_mut().dies_now()
+        })
     }
 
     /// Runs what nothing interrupts, whatever else is broken.
@@ -409,6 +411,7 @@ impl Story {
             self.rng.random_range(1..2500)
         };
         let ended = self.run(tasks, limit);
+        self.world.borrow_mut().dies_in = None;
         if let Some(copy) = copied.take() {
             self.copy = Some(copy);
         }
@@ -431,6 +434,7 @@ impl Story {
 
     fn tell(mut self) -> Tally {
         hooks::take_batches();
+        executor::take_steps();
         for _ in 0..self.rng.random_range(1..=4) {
             self.world.borrow_mut().tally.lives += 1;
             self.arm();
@@ -460,6 +464,7 @@ impl Story {
         let (shared, alone) = hooks::take_batches();
         tally.shared_batches += shared;
         tally.went_alone += alone;
+        tally.steps = executor::take_steps();
         tally
     }
 
@@ -630,7 +635,7 @@ fn whatever_crashes_every_sub_block_is_old_or_new_and_every_count_is_exact() {
 #[test]
 fn the_same_seed_tells_the_same_story() {
     let tell = |seed| format!("{:?}", Story::new(seed, buffers()).tell());
-    for seed in 5000..5010 {
+    for seed in 5000..5060 {
         assert_eq!(tell(seed), tell(seed));
     }
 }
@@ -694,6 +699,9 @@ fn every_rule_that_is_broken_on_purpose_is_found_out() {
         Broken::ReturnDamaged,
         Broken::NeverHeal,
     ] {
+        if std::env::var("ONEFOLD_BROKEN").is_ok_and(|name| name != format!("{broken:?}")) {
+            continue;
+        }
         let seed = first_to_notice(broken);
         eprintln!("{broken:?}: noticed by seed {seed:?}");
         assert!(seed.is_some(), "{broken:?} was not noticed in 4,000 seeds");

@@ -90,6 +90,8 @@ pub(super) struct World {
     pub(super) decayed: BTreeSet<(u16, u64)>,
     /// Two settings that change together.
     pub(super) pair: Pair,
+    /// The process dies after so many steps more.
+    pub(super) dies_in: Option<u64>,
     pub(super) tally: Tally,
 }
 
@@ -142,6 +144,8 @@ pub(super) struct Tally {
     /// Copies of the metadata that were restored, and halves of two that were refused.
     pub(super) restored: u64,
     pub(super) refused: u64,
+    /// A sum over all steps: which task went on, among how many.
+    pub(super) steps: u64,
 }
 
 impl std::ops::AddAssign for Tally {
@@ -174,6 +178,7 @@ impl std::ops::AddAssign for Tally {
         self.scrubs += other.scrubs;
         self.restored += other.restored;
         self.refused += other.refused;
+        self.steps = self.steps.wrapping_add(other.steps);
     }
 }
 
@@ -414,15 +419,27 @@ impl Actor {
 
     /// Several writes at once, which make one batch.
     pub(super) async fn burst(&self, rng: &mut ChaCha8Rng) {
+        self.burst_at(rng, None).await;
+    }
+
+    /// Writes side by side, to this volume if it is named.
+    pub(super) async fn burst_at(&self, rng: &mut ChaCha8Rng, volume: Option<Uuid>) {
         let writes = (0..rng.random_range(2..7)).map(|_| {
             let mut rng = ChaCha8Rng::seed_from_u64(rng.random());
-            async move { self.write(&mut rng).await }
+            async move { self.write_to(&mut rng, volume).await }
         });
         join_all(writes).await;
     }
 
     async fn write(&self, rng: &mut ChaCha8Rng) {
-        let Some(target) = self.choose(rng) else {
+        self.write_to(rng, None).await;
+    }
+
+    async fn write_to(&self, rng: &mut ChaCha8Rng, volume: Option<Uuid>) {
+        let is_wanted = |model: &VolumeModel| {
+            model.snapshot_of.is_none() && volume.is_none_or(|uuid| model.uuid == uuid)
+        };
+        let Some(target) = self.choose_of(rng, is_wanted) else {
             return;
         };
         let effects = self.choose_values(rng, &target);

@@ -173,14 +173,18 @@ impl RangeLock {
         [enter(&mut inner, first), enter(&mut other, second)]
     }
 
-    /// As [`both`](Self::both), of the whole of any number of locks, each named once, exclusively.
+    /// As [`both`](Self::both), of the whole of any number of locks, each named once, exclusively. The places are in the
+    /// order of the locks.
     pub(crate) fn all(locks: &[&Arc<Self>]) -> Vec<Acquire> {
         let mut order: Vec<usize> = (0..locks.len()).collect();
         order.sort_unstable_by_key(|at| Arc::as_ptr(locks[*at]));
-        let mut inner: Vec<_> = order.iter().map(|at| lock(&locks[*at].inner)).collect();
-        let places = inner.iter_mut().zip(&order);
+        // Nobody takes two of them the other way round.
+        let held = order.iter().map(|at| (*at, lock(&locks[*at].inner)));
+        let mut held: Vec<_> = held.collect();
+        held.sort_unstable_by_key(|(at, _)| *at);
+        let places = held.iter_mut().zip(locks);
         places
-            .map(|(inner, at)| locks[*at].enter(inner, 0, u64::MAX, true))
+            .map(|((_, inner), lock)| lock.enter(inner, 0, u64::MAX, true))
             .collect()
     }
 
