@@ -210,8 +210,15 @@ impl Space {
 
     /// A drive does nothing any more that was in doubt when this number was told. Returns how many blocks that makes free.
     pub(crate) fn fenced(&mut self, drive: u16, number: u64) -> u64 {
-        let is_over = |_: &Pba, doubt: &mut Doubt| doubt.drive == drive && doubt.number <= number;
-        let over: Vec<(Pba, Doubt)> = self.in_doubt.extract_if(.., is_over).collect();
+        let is_over = |doubt: &Doubt| doubt.drive == drive && doubt.number <= number;
+        let mut over = Vec::new();
+        self.in_doubt.retain(|pba, doubt| {
+            let is_over = is_over(doubt);
+            if is_over {
+                over.push((*pba, *doubt));
+            }
+            !is_over
+        });
         let mut freed = 0;
         for (pba, _) in over.iter().filter(|(_, doubt)| doubt.is_free) {
             self.set_aside -= 1;

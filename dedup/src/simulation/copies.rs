@@ -161,11 +161,12 @@ impl Actor {
             let count = info.size_bytes as usize / BLOCK_BYTES;
             let found = self.contents(&volume, 0, count).await;
             let Some(copied) = &copied else { continue };
-            let models: Vec<_> = copied
-                .iter()
-                .chain(&now)
-                .filter(|model| model.uuid == info.uuid)
-                .collect();
+            // A crash may have ended its fork: it has what its origin had meanwhile.
+            let forked = now.iter().find(|model| model.uuid == info.uuid);
+            let origin = forked.and_then(|model| model.origin);
+            let is_its = |uuid| uuid == info.uuid || origin.is_some_and(|(of, _)| of == uuid);
+            let models = copied.iter().chain(&now);
+            let models: Vec<_> = models.filter(|model| is_its(model.uuid)).collect();
             let is_gone = now.iter().all(|model| model.uuid != info.uuid);
             let is_resized = models.iter().any(|model| model.cells.len() != count);
             if is_gone || is_resized {
