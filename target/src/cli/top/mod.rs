@@ -1,41 +1,50 @@
 //! `onefold top`: what volumes, hosts and reactors do now, from the daemon's status taken again and again.
 //!
-//! Guarantees: one request an interval, none before the last is answered; at most `ROWS_MAX` rows of each table; the terminal
-//! is as it was when the command ends, also by an error or Ctrl-C.
+//! Guarantees: one request an interval, none before the last is answered; as text or JSON at most `ROWS_MAX` rows of each
+//! table; the terminal is as it was when the command ends, also by an error or Ctrl-C.
 
 mod rates;
+mod screen;
 mod view;
 
-use std::io::{self, IsTerminal, Read, Stdout, Write};
+use std::io::{self, IsTerminal, Stdout};
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use api::client::Client;
 use clap::Args;
-use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
+use ratatui::Terminal;
+use ratatui::backend::CrosstermBackend;
+use ratatui::crossterm::cursor;
+use ratatui::crossterm::event::{self, Event};
+use ratatui::crossterm::execute;
+use ratatui::crossterm::terminal::{
+    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+};
 use subsystem::errors::Failure;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::oneshot;
+use tokio::sync::mpsc;
 
 use super::args::PoolArg;
 use super::run::converse;
 use super::{Outcome, print, print_json, print_line};
 use rates::{Rates, Sample};
+use screen::{Pressed, Screen};
 
-/// Takes the terminal's other screen, without the cursor (xterm's private modes 1049 and 25).
-const OPEN: &str = "\u{1b}[?1049h\u{1b}[?25l";
-/// Gives it back.
-const CLOSE: &str = "\u{1b}[?25h\u{1b}[?1049l";
-
-/// Rows of a table: the busiest ones.
+/// Rows of a table as text or JSON: the busiest ones.
 const ROWS_MAX: usize = 200;
+
+/// Keys that wait to be looked at.
+const KEYS_MAX: usize = 64;
 
 /// `onefold top`
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  onefold top\n  onefold top --once --json --interval 10\n\n\
-                  q or Ctrl-C ends it. Without a terminal it prints once, as --once does."
+                  Keys: Tab takes the next table, the arrows, PgUp, PgDn, Home and End select a row, s (or >) and <\n\
+                  the column to sort by, r turns the order round, Esc selects nothing, q or Ctrl-C ends it.\n\
+                  Without a terminal it prints once, as --once does."
 )]
 pub struct TopArgs {
     /// Seconds between two looks
@@ -91,61 +100,63 @@ async fn look(client: &Client) -> Result<Sample, Failure> {
 }
 
 /// The terminal's other screen; the first one is as it was when this is dropped.
-struct Screen(Stdout);
+struct Display {
+    terminal: Terminal<CrosstermBackend<Stdout>>,
+}
 
-impl Screen {
+impl Display {
     fn open() -> io::Result<Self> {
-        let mut screen = Self(io::stdout());
-        screen.write(OPEN)?;
-        Ok(screen)
-    }
-
-    fn write(&mut self, text: &str) -> io::Result<()> {
-        let mut stdout = self.0.lock();
-        stdout.write_all(text.as_bytes())?;
-        stdout.flush()
+        let terminal = Terminal::new(CrosstermBackend::new(io::stdout()))?;
+        let opened = Self { terminal };
+        execute!(io::stdout(), EnterAlternateScreen, cursor::Hide)?;
+        Ok(opened)
     }
 }
 
-impl Drop for Screen {
+impl Drop for Display {
     fn drop(&mut self) {
         // A terminal that is gone needs nothing back.
-        let _ = self.write(CLOSE);
+        let _ = execute!(io::stdout(), cursor::Show, LeaveAlternateScreen);
     }
 }
 
 /// The keys of the terminal come one by one and are not shown as long as this lives.
 struct Keys {
-    before: Termios,
+    pressed: mpsc::Receiver<Event>,
 }
 
 impl Keys {
     /// `None` where standard input is no terminal.
     fn open() -> Option<Self> {
-        let before = tcgetattr(io::stdin()).ok()?;
-        let mut alone = before.clone();
-        alone.local_modes -= LocalModes::ECHO | LocalModes::ICANON;
-        tcsetattr(io::stdin(), OptionalActions::Now, &alone).ok()?;
-        Some(Self { before })
-    }
-
-    /// Waits for the key that ends it.
-    async fn wait_for_end(&self) {
-        let (tell, is_over) = oneshot::channel();
-        // Reading cannot be given up: the thread ends with the process.
+        if !io::stdin().is_terminal() {
+            return None;
+        }
+        enable_raw_mode().ok()?;
+        let (tell, pressed) = mpsc::channel(KEYS_MAX);
+        // Reading cannot be given up: the thread ends with the process, or with the terminal.
         thread::spawn(move || {
-            let mut keys = io::stdin().lock().bytes();
-            let over = keys.find(|key| !matches!(key, Ok(key) if *key != b'q'));
-            let _ = tell.send(over);
+            while let Ok(event) = event::read() {
+                if tell.blocking_send(event).is_err() {
+                    return;
+                }
+            }
         });
-        let _ = is_over.await;
+        Some(Self { pressed })
     }
 }
 
 impl Drop for Keys {
     fn drop(&mut self) {
         // A terminal that is gone needs nothing back.
-        let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.before);
+        let _ = disable_raw_mode();
+    }
+}
+
+/// The next thing that happens at the terminal; `None`: it is gone.
+async fn next_of(keys: &mut Option<Keys>) -> Option<Event> {
+    match keys {
+        Some(keys) => keys.pressed.recv().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -161,39 +172,33 @@ async fn show(first: Sample, client: &Client, interval: Duration) -> Result<(), 
         signal(SignalKind::terminate()).map_err(cannot)?,
         signal(SignalKind::window_change()).map_err(cannot)?,
     ];
-    let mut screen = Screen::open().map_err(cannot)?;
-    let keys = Keys::open();
-    let ended = async {
-        match &keys {
-            Some(keys) => keys.wait_for_end().await,
-            None => std::future::pending().await,
-        }
-    };
-    let mut ended = std::pin::pin!(ended);
-    let mut rates = Rates::between(&first, &first, ROWS_MAX);
+    let mut opened = Display::open().map_err(cannot)?;
+    let mut keys = Keys::open();
+    let mut screen = Screen::default();
+    // All rows: the terminal shows what is scrolled to.
+    let between = |last: &Sample, now: &Sample| Rates::between(last, now, usize::MAX);
+    let mut rates = between(&first, &first);
     let mut last = first;
     loop {
-        let size = terminal_size();
-        if screen.write(&view::screen(&rates, size)).is_err() {
+        let drawn = opened.terminal.draw(|frame| screen.draw(frame, &rates));
+        if drawn.is_err() {
             return Ok(());
         }
         let due = tokio::time::Instant::from_std(last.at + interval);
         tokio::select! {
             _ = interrupt.recv() => return Ok(()),
             _ = terminate.recv() => return Ok(()),
-            () = &mut ended => return Ok(()),
             _ = resized.recv() => {}
+            event = next_of(&mut keys) => match event {
+                None => return Ok(()),
+                Some(Event::Key(key)) if screen.press(key) == Pressed::Quit => return Ok(()),
+                Some(_) => {}
+            },
             () = tokio::time::sleep_until(due) => {
                 let now = look(client).await?;
-                rates = Rates::between(&last, &now, ROWS_MAX);
+                rates = between(&last, &now);
                 last = now;
             }
         }
     }
-}
-
-/// Columns and lines of the terminal.
-fn terminal_size() -> (usize, usize) {
-    let (lines, columns) = console::Term::stdout().size();
-    (columns.into(), lines.into())
 }

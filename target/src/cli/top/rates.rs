@@ -54,6 +54,8 @@ fn per_second(before: u64, now: u64, seconds: f64) -> f64 {
 /// A volume.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct VolumeRates {
+    #[serde(skip)]
+    pub(super) uuid: String,
     pub(super) name: String,
     pub(super) size_bytes: u64,
     pub(super) logical_bytes: u64,
@@ -120,6 +122,7 @@ impl Rates {
             let before = old.get(volume.uuid.as_str()).copied();
             let (before, latency) = before.unwrap_or((IoFigures::default(), &none));
             VolumeRates {
+                uuid: volume.uuid.clone(),
                 name: volume.name.clone(),
                 size_bytes: volume.size_bytes,
                 logical_bytes: volume.logical_bytes,

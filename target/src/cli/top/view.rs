@@ -1,19 +1,17 @@
-//! Rates on the screen, and as text.
+//! Rates as tables, and as text.
+
+use std::cmp::Ordering;
+use std::collections::HashMap;
 
 use api::status::{Latencies, Operation};
 
 use super::super::table::{Align, table};
-use super::rates::{IoRates, Rates};
+use super::rates::{HostRates, IoRates, Rates, ReactorRates, VolumeRates};
 use crate::size::format_human;
 use crate::time::{format_duration, format_latency};
 
-/// The terminal's sequences: to the first place, and what erases the rest of a line and of the screen (ECMA-48).
-const HOME: &str = "\u{1b}[H";
-const ERASE_REST: &str = "\u{1b}[K";
-const ERASE_BELOW: &str = "\u{1b}[J";
-
-/// Tables on the screen.
-const PARTS: usize = 3;
+/// Tables.
+pub(super) const PARTS: usize = 3;
 
 /// What a name is shortened to at least.
 const NAME_CHARS_MIN: usize = 8;
@@ -21,43 +19,116 @@ const NAME_CHARS_MIN: usize = 8;
 /// What a name keeps while a table has columns that can be left out.
 const NAME_CHARS: usize = 24;
 
-/// A table: its headings, rows, and how many columns at the left are text. The first column has names.
-struct Part {
-    headings: Vec<&'static str>,
-    rows: Vec<Vec<String>>,
+/// A field of a row, and what it is sorted by.
+struct Cell {
+    text: String,
+    /// `None`: by its text.
+    figure: Option<f64>,
+}
+
+/// A row of a table.
+pub(super) struct Row {
+    /// What tells it from the other rows, in every look.
+    pub(super) id: String,
+    cells: Vec<Cell>,
+}
+
+/// A table. The first column has names.
+pub(super) struct Part {
+    headings: &'static [&'static str],
+    pub(super) rows: Vec<Row>,
+    /// How many columns at the left are text.
     texts: usize,
     /// Columns that are left out where the terminal is narrow, the last one first.
-    spare: Vec<usize>,
+    spare: &'static [usize],
+}
+
+/// The column that a table is sorted by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sort {
+    pub(super) column: usize,
+    /// Figures begin with the largest, texts with the first of the alphabet; reversed, the other way round.
+    pub(super) is_reversed: bool,
 }
 
 impl Part {
-    fn width(&self, column: usize) -> usize {
-        let cells = self.rows.iter().filter_map(|row| row.get(column));
-        let heading = self.headings.get(column).copied().unwrap_or_default();
-        let widths = cells.map(String::as_str).chain([heading]);
-        widths.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    /// Sorts the rows; equal ones stay in their order.
+    pub(super) fn sort(&mut self, by: Sort) {
+        let order = |one: &Row, other: &Row| -> Ordering {
+            let (Some(one), Some(other)) = (one.cells.get(by.column), other.cells.get(by.column))
+            else {
+                return Ordering::Equal;
+            };
+            match (one.figure, other.figure) {
+                (Some(one), Some(other)) => other.total_cmp(&one),
+                _ => one.text.cmp(&other.text),
+            }
+        };
+        self.rows.sort_by(|one, other| match by.is_reversed {
+            true => order(other, one),
+            false => order(one, other),
+        });
     }
 
-    /// Makes it as narrow as the terminal: rates must be seen, names may be shortened.
-    fn fit(&mut self, columns: usize) {
-        let beside_names = |part: &Self| -> usize {
-            let others = 1..part.headings.len();
-            others.map(|column| 2 + part.width(column)).sum()
+    fn width(&self, column: usize) -> usize {
+        let cells = self.rows.iter().filter_map(|row| row.cells.get(column));
+        let widths = cells.map(|cell| cell.text.chars().count());
+        let heading = self.headings[column].chars().count();
+        widths.chain([heading]).max().unwrap_or(0)
+    }
+
+    /// The columns that a terminal of that width has room for, and how long names may be in it. The column that it is
+    /// sorted by is always one.
+    fn fit(&self, width: usize, sort: Option<Sort>) -> (Vec<usize>, usize) {
+        let mut columns: Vec<usize> = (0..self.headings.len()).collect();
+        let widths: Vec<usize> = columns.iter().map(|column| self.width(*column)).collect();
+        let mark = |column: usize| usize::from(sort.is_some_and(|sort| sort.column == column));
+        let beside_names = |columns: &[usize]| -> usize {
+            let others = columns.iter().filter(|column| **column > 0);
+            others
+                .map(|column| 2 + widths[*column] + mark(*column))
+                .sum()
         };
-        let names = self.width(0).min(NAME_CHARS);
-        while names + beside_names(self) > columns
-            && let Some(spare) = self.spare.pop()
-        {
-            self.headings.remove(spare);
-            self.rows.iter_mut().for_each(|row| drop(row.remove(spare)));
-            self.texts -= usize::from(spare < self.texts);
+        let names = widths[0].min(NAME_CHARS) + mark(0);
+        for spare in self.spare.iter().rev() {
+            if names + beside_names(&columns) > width && mark(*spare) == 0 {
+                columns.retain(|column| column != spare);
+            }
         }
-        let room = columns
-            .saturating_sub(beside_names(self))
-            .max(NAME_CHARS_MIN);
-        for name in self.rows.iter_mut().filter_map(|row| row.first_mut()) {
-            *name = shortened(name, room);
-        }
+        let room = width.saturating_sub(beside_names(&columns));
+        (columns, room.max(NAME_CHARS_MIN))
+    }
+
+    /// As lines of text, and the columns that it has: rates must be seen, names may be shortened.
+    pub(super) fn lines(&self, width: usize, sort: Option<Sort>) -> (Vec<String>, Vec<usize>) {
+        let (columns, name_chars) = self.fit(width, sort);
+        let heading = |column: &usize| {
+            let mark = match sort.filter(|sort| sort.column == *column) {
+                // Figures fall, texts rise.
+                Some(sort) if sort.is_reversed == (*column < self.texts) => "▼",
+                Some(_) => "▲",
+                None => "",
+            };
+            format!("{}{mark}", self.headings[*column])
+        };
+        let headings: Vec<String> = columns.iter().map(heading).collect();
+        let headings: Vec<&str> = headings.iter().map(String::as_str).collect();
+        let cell = |row: &Row, column: usize| {
+            let text = row.cells.get(column).map_or("", |cell| &cell.text);
+            match column {
+                0 => shortened(text, name_chars),
+                _ => text.to_owned(),
+            }
+        };
+        let row = |row: &Row| columns.iter().map(|column| cell(row, *column)).collect();
+        let rows: Vec<Vec<String>> = self.rows.iter().map(row).collect();
+        let align = |column: &usize| match *column < self.texts {
+            true => Align::Left,
+            false => Align::Right,
+        };
+        let align: Vec<Align> = columns.iter().map(align).collect();
+        let text = table(&headings, &rows, &align);
+        (text.lines().map(str::to_owned).collect(), columns)
     }
 }
 
@@ -69,27 +140,46 @@ fn shortened(name: &str, chars: usize) -> String {
     }
 }
 
-/// The headings of [`io_cells`].
-const IO_HEADINGS: [&str; 4] = ["READ/s", "WRITE/s", "READ B/s", "WRITE B/s"];
+fn word(text: &str) -> Cell {
+    Cell {
+        text: text.to_owned(),
+        figure: None,
+    }
+}
 
-fn io_cells(io: &IoRates) -> [String; 4] {
-    let bytes = |rate: f64| format_human(rate.max(0.0) as u64);
+fn figure(text: String, figure: f64) -> Cell {
+    Cell {
+        text,
+        figure: Some(figure),
+    }
+}
+
+fn rate(rate: f64) -> Cell {
+    figure(format!("{rate:.0}"), rate)
+}
+
+fn bytes(bytes: f64) -> Cell {
+    figure(format_human(bytes.max(0.0) as u64), bytes)
+}
+
+fn io_cells(io: &IoRates) -> [Cell; 4] {
     [
-        format!("{:.0}", io.reads),
-        format!("{:.0}", io.writes),
+        rate(io.reads),
+        rate(io.writes),
         bytes(io.read_bytes),
         bytes(io.written_bytes),
     ]
 }
 
-/// The headings of [`latency_cells`].
-const LATENCY_HEADINGS: [&str; 4] = ["READ p50", "READ p99", "WRITE p50", "WRITE p99"];
-
 /// How long reads and writes took; nothing where there were none.
-fn latency_cells(latency: &Latencies) -> [String; 4] {
+fn latency_cells(latency: &Latencies) -> [Cell; 4] {
     let cell = |operation, permille| {
         let of_operation = latency.0.get(&operation);
-        of_operation.map_or_else(String::new, |it| format_latency(it.permille_ns(permille)))
+        let ns = of_operation.map(|it| it.permille_ns(permille));
+        figure(
+            ns.map_or_else(String::new, format_latency),
+            ns.map_or(-1.0, |ns| ns as f64),
+        )
     };
     [
         cell(Operation::Read, 500),
@@ -99,60 +189,45 @@ fn latency_cells(latency: &Latencies) -> [String; 4] {
     ]
 }
 
-fn parts(rates: &Rates) -> [Part; PARTS] {
-    let with_io = |headings: &[&'static str]| [headings, &IO_HEADINGS].concat();
-    let volumes = rates.volumes.iter().map(|volume| {
-        let own = [
-            format_human(volume.size_bytes),
-            format_human(volume.logical_bytes),
-        ];
-        [
-            vec![volume.name.clone()],
-            own.to_vec(),
-            io_cells(&volume.io).to_vec(),
-            latency_cells(&volume.latency).to_vec(),
-        ]
-        .concat()
-    });
-    let hosts = rates.hosts.iter().map(|host| {
-        let own = [
-            host.hostnqn.clone(),
-            host.address.clone(),
-            host.transport.clone(),
-            host.queues.to_string(),
-        ];
-        [own.to_vec(), io_cells(&host.io).to_vec()].concat()
-    });
-    let reactors = rates.reactors.iter().map(|reactor| {
-        vec![
-            reactor.name.clone(),
-            reactor.queues.to_string(),
-            format!("{:.0}", reactor.commands),
-            format_human(reactor.buffer_used_bytes),
-            format_human(reactor.buffer_bytes),
-            format!("{:.0}", reactor.buffer_waits),
-        ]
-    });
+/// The volumes, the hosts and the reactors.
+pub(super) fn parts(rates: &Rates) -> [Part; PARTS] {
     [
         Part {
-            headings: [
-                with_io(&["VOLUME", "SIZE", "LOGICAL"]),
-                LATENCY_HEADINGS.to_vec(),
-            ]
-            .concat(),
-            rows: volumes.collect(),
+            headings: &[
+                "VOLUME",
+                "SIZE",
+                "LOGICAL",
+                "READ/s",
+                "WRITE/s",
+                "READ B/s",
+                "WRITE B/s",
+                "READ p50",
+                "READ p99",
+                "WRITE p50",
+                "WRITE p99",
+            ],
+            rows: rates.volumes.iter().map(volume_row).collect(),
             texts: 1,
             // The medians go first, then the sizes.
-            spare: vec![1, 2, 7, 9],
+            spare: &[1, 2, 7, 9],
         },
         Part {
-            headings: with_io(&["HOST", "ADDRESS", "TRANSPORT", "QUEUES"]),
-            rows: hosts.collect(),
+            headings: &[
+                "HOST",
+                "ADDRESS",
+                "TRANSPORT",
+                "QUEUES",
+                "READ/s",
+                "WRITE/s",
+                "READ B/s",
+                "WRITE B/s",
+            ],
+            rows: host_rows(&rates.hosts),
             texts: 3,
-            spare: vec![2, 3],
+            spare: &[2, 3],
         },
         Part {
-            headings: vec![
+            headings: &[
                 "REACTOR",
                 "QUEUES",
                 "COMMANDS/s",
@@ -160,17 +235,76 @@ fn parts(rates: &Rates) -> [Part; PARTS] {
                 "OF",
                 "WAITS/s",
             ],
-            rows: reactors.collect(),
+            rows: rates.reactors.iter().map(reactor_row).collect(),
             texts: 1,
-            spare: Vec::new(),
+            spare: &[],
         },
     ]
 }
 
-fn summary(rates: &Rates) -> [String; 2] {
+fn volume_row(volume: &VolumeRates) -> Row {
+    let own = [
+        word(&volume.name),
+        bytes(volume.size_bytes as f64),
+        bytes(volume.logical_bytes as f64),
+    ];
+    let others = io_cells(&volume.io)
+        .into_iter()
+        .chain(latency_cells(&volume.latency));
+    Row {
+        id: volume.uuid.clone(),
+        cells: own.into_iter().chain(others).collect(),
+    }
+}
+
+fn host_rows(hosts: &[HostRates]) -> Vec<Row> {
+    let mut seen: HashMap<String, usize> = HashMap::new();
+    let mut row = |host: &HostRates| {
+        let name = [
+            &host.hostnqn,
+            &host.subsystem,
+            &host.address,
+            &host.transport,
+        ]
+        .map(String::as_str)
+        .join(" ");
+        // Several associations of a host at one address come in the same order in each look.
+        let nth = seen.entry(name.clone()).or_default();
+        *nth += 1;
+        let own = [
+            word(&host.hostnqn),
+            word(&host.address),
+            word(&host.transport),
+            figure(host.queues.to_string(), host.queues.into()),
+        ];
+        Row {
+            id: format!("{name} {nth}"),
+            cells: own.into_iter().chain(io_cells(&host.io)).collect(),
+        }
+    };
+    hosts.iter().map(&mut row).collect()
+}
+
+fn reactor_row(reactor: &ReactorRates) -> Row {
+    let cells = [
+        word(&reactor.name),
+        figure(reactor.queues.to_string(), reactor.queues as f64),
+        rate(reactor.commands),
+        bytes(reactor.buffer_used_bytes as f64),
+        bytes(reactor.buffer_bytes as f64),
+        rate(reactor.buffer_waits),
+    ];
+    Row {
+        id: reactor.name.clone(),
+        cells: cells.into(),
+    }
+}
+
+/// The pool, and all volumes together.
+pub(super) fn summary(rates: &Rates) -> [String; 2] {
     let pool = &rates.pool;
     let percent = u128::from(pool.used_bytes) * 100 / u128::from(pool.capacity_bytes.max(1));
-    let io = io_cells(&rates.total);
+    let io = io_cells(&rates.total).map(|cell| cell.text);
     [
         format!(
             "onefold {}  up {}  health: {}  pool {percent} % of {}  dedup {:.2}",
@@ -187,52 +321,13 @@ fn summary(rates: &Rates) -> [String; 2] {
     ]
 }
 
-/// The whole screen, from its first place on: `(columns, lines)` is its size. What has no room is cut at the right, and of each
-/// table at the bottom.
-pub(super) fn screen(rates: &Rates, (columns, lines): (usize, usize)) -> String {
-    let summary = summary(rates);
-    let mut parts = parts(rates);
-    // Each table has a blank line, headings, and as many rows as its share of the room.
-    let mut room = lines.saturating_sub(summary.len());
-    for (index, part) in parts.iter_mut().enumerate() {
-        let share = room / (PARTS - index);
-        part.rows.truncate(share.saturating_sub(2));
-        room = room.saturating_sub(2 + part.rows.len());
-        part.fit(columns);
-    }
-    let text = compose(&summary, &parts);
-    let shown: Vec<String> = text
-        .lines()
-        .take(lines)
-        .map(|line| {
-            line.chars()
-                .filter(|char| !char.is_control())
-                .take(columns)
-                .collect()
-        })
-        .collect();
-    // Each line is erased behind its end, and all below the last one: nothing flickers.
-    format!(
-        "{HOME}{}{ERASE_BELOW}",
-        shown.join(&format!("{ERASE_REST}\r\n")) + ERASE_REST
-    )
-}
-
-/// The same for scripts and pipes.
+/// The same as on the screen, whole, for scripts and pipes.
 pub(super) fn text(rates: &Rates) -> String {
-    compose(&summary(rates), &parts(rates))
-}
-
-fn compose(summary: &[String], parts: &[Part]) -> String {
-    let mut text: String = summary.iter().map(|line| format!("{line}\n")).collect();
-    for part in parts {
-        let align = |column| match column < part.texts {
-            true => Align::Left,
-            false => Align::Right,
-        };
-        let align: Vec<Align> = (0..part.headings.len()).map(align).collect();
+    let mut text: String = summary(rates).map(|line| line + "\n").concat();
+    for part in parts(rates) {
+        let (lines, _) = part.lines(usize::MAX, None);
         text.push('\n');
-        text += &table(&part.headings, &part.rows, &align);
+        text.extend(lines.into_iter().map(|line| line + "\n"));
     }
     text
 }
@@ -242,85 +337,8 @@ mod tests {
     use super::super::rates::tests::samples;
     use super::*;
 
-    /// The lines of a screen of that size.
-    fn drawn(columns: usize, lines: usize) -> Vec<String> {
-        let (before, now) = samples();
-        let rates = Rates::between(&before, &now, 10);
-        let text = screen(&rates, (columns, lines));
-        let text = text
-            .strip_prefix(HOME)
-            .expect("it begins at the first place");
-        let text = text
-            .strip_suffix(ERASE_BELOW)
-            .expect("it ends with nothing below");
-        let line = |line: &str| {
-            line.strip_suffix(ERASE_REST)
-                .expect("nothing is left behind it")
-                .to_owned()
-        };
-        text.split("\r\n").map(line).collect()
-    }
-
     #[test]
-    fn the_screen_shows_the_busiest_volume_host_and_reactor() {
-        let lines = drawn(160, 30);
-        let line = |start: &str| {
-            let found = lines.iter().find(|line| line.starts_with(start));
-            found.unwrap_or_else(|| panic!("{start}: {lines:#?}"))
-        };
-        assert!(
-            lines[0].contains("up 1h 0m") && lines[0].contains("health: ok"),
-            "{}",
-            lines[0]
-        );
-        for word in ["1500", "6.00 MiB", "64.0 GiB", "12.0 MiB", "1835 us"] {
-            assert!(line("vol0").contains(word), "{word}: {}", line("vol0"));
-        }
-        assert!(line("nqn.2014-08").contains("192.0.2.7"));
-        assert!(line("onefold-data0").contains("1500"));
-        let at = |start: &str| lines.iter().position(|line| line.starts_with(start));
-        assert!(at("vol0") < at("idle"), "{lines:#?}");
-    }
-
-    #[test]
-    fn a_usual_terminal_shows_all_rates_and_the_ends_of_long_names() {
-        let lines = drawn(80, 24);
-        let host = lines.iter().find(|line| line.contains("192.0.2.7"));
-        let host = host.unwrap_or_else(|| panic!("no host: {lines:#?}"));
-        assert!(
-            host.starts_with('…') && host.contains("nvmexpress:uuid:1 "),
-            "{host}"
-        );
-        assert!(host.contains("1500") && host.contains("6.00 MiB"), "{host}");
-        let volume = lines.iter().find(|line| line.starts_with("vol0"));
-        let volume = volume.unwrap_or_else(|| panic!("no volume: {lines:#?}"));
-        assert!(
-            volume.contains("6.00 MiB") && volume.contains("1835 us"),
-            "{volume}"
-        );
-    }
-
-    #[test]
-    fn nothing_is_drawn_outside_of_a_terminal_however_small_it_is() {
-        for (columns, lines) in [(0, 0), (1, 1), (20, 3), (40, 8), (80, 25), (200, 2)] {
-            let drawn = drawn(columns, lines);
-            assert!(drawn.len() <= lines.max(1), "{lines}: {drawn:#?}");
-            assert!(
-                drawn.iter().all(|line| line.chars().count() <= columns),
-                "{columns}: {drawn:#?}"
-            );
-        }
-        let small = drawn(80, 12);
-        for start in ["VOLUME", "vol0", "HOST", "…", "REACTOR", "onefold-data0"] {
-            assert!(
-                small.iter().any(|line| line.starts_with(start)),
-                "{start}: {small:#?}"
-            );
-        }
-    }
-
-    #[test]
-    fn scripts_get_the_same_as_text_without_blanks_at_line_ends() {
+    fn scripts_get_the_tables_as_text_without_blanks_at_line_ends() {
         let (before, now) = samples();
         let text = text(&Rates::between(&before, &now, 10));
         assert!(
