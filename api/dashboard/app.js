@@ -19,6 +19,9 @@ const RANGES = {
 const INTERVAL_MS = 2000;
 const POINTS_MAX = 300;
 const EVENTS_MAX = 200;
+// What changes seldom is asked for so often, and when something happened.
+const LISTS_MS = 10000;
+const SNAPSHOTS_MAX = 200;
 const STATES = { "ok": "good", "degraded": "warn", "takes no writes": "bad" };
 
 const live = Array.from({ length: 9 }, () => []);
@@ -81,6 +84,20 @@ const tables = {
       act("Delete", "admin", of, async (it) => deleteVolume(it, await namespacesOf(it), last.status.hosts)),
     ] },
   ], "There is no volume."),
+  snapshots: new Table(at("snapshots"), [
+    { head: "Snapshot", kind: "name", show: (it) => [it.own_name, it.places] },
+    { head: "Volume", kind: "name long", show: (it) => it.volume },
+    { head: "Taken", show: (it) => time(it.created) },
+    { head: "Size", kind: "number", show: (it) => bytes(it.size_bytes) },
+    { head: "Own", kind: "number", show: (it) => counted(it.unique_bytes) },
+    { head: "Shared", kind: "number", show: (it) => counted(it.shared_bytes) },
+  ], "There is no snapshot."),
+  exports: new Table(at("exports"), [
+    { head: "Export", kind: "name long", show: (it) => [it.address, it.read_only ? "read-only" : ""] },
+    { head: "Volume", kind: "name", show: (it) => it.volume },
+    { head: "Kind", show: (it) => it.kind },
+    { head: "State", show: (it) => exportState(it) },
+  ], "No volume is exported."),
   hosts: new Table(at("hosts"), [
     { head: "Host", kind: "name long", show: (it) => [it.hostnqn, it.subsystem] },
     { head: "Path", show: (it) => [`${it.transport}${it.tls ? ", TLS" : ""}`, it.address] },
@@ -100,6 +117,38 @@ const tables = {
     { head: "", kind: "acts", make: (of) => [act("Cancel", "operate", of, cancelTask)] },
   ], "Nothing is being worked at."),
 };
+
+/** Space that a survey counted. */
+function counted(size) { return size == null ? "–" : bytes(size); }
+
+function exportState({ served, connections }) {
+  if (!served) return ["not served", "the log says why"];
+  return connections > 0 ? ["in use", "a front-end is connected"] : ["waiting", "no front-end is connected"];
+}
+
+const placesOf = (namespaces, none) => namespaces.map((place) => `${place.subsystem} (${place.nsid})`).join(", ") || none;
+
+function showSnapshots(snapshots) {
+  const latest = [...snapshots].sort((one, other) => other.created_at - one.created_at);
+  tables.snapshots.show(latest.slice(0, SNAPSHOTS_MAX).map((it) => ({
+    ...it, key: it.uuid, own_name: it.name.slice(it.volume.length + 1), places: placesOf(it.namespaces, ""),
+  })));
+  const notes = [];
+  if (latest.length > SNAPSHOTS_MAX) notes.push(`The latest ${SNAPSHOTS_MAX} of ${latest.length}; onefold snapshot list shows all.`);
+  if (latest.some((it) => it.unique_bytes == null)) notes.push("Own and shared space are counted by onefold status --survey.");
+  say(at("snapshots-note"), notes.join(" "));
+}
+
+let listed = 0;
+
+/** Snapshots and exports: they change seldom, and there can be many. */
+async function showLists(now) {
+  if (now - listed < LISTS_MS) return;
+  listed = now;
+  const [snapshots, exports] = await Promise.all([get("/v1/snapshots"), get("/v1/exports")]);
+  showSnapshots(snapshots);
+  tables.exports.show(exports.map((it) => ({ ...it, key: it.id })));
+}
 
 function showPool({ pool, health, hosts, volumes }) {
   const saved = Math.max(0, pool.logical_bytes - pool.used_bytes);
@@ -172,7 +221,7 @@ function showStatus(status, now) {
   const before = new Map((last?.status.volumes ?? []).map((it) => [it.uuid, it]));
   const volumes = status.volumes.map((it) => ({
     ...it, key: it.uuid, rates: between(before.get(it.uuid)?.io, it.io, seconds),
-    places: it.namespaces.map((place) => `${place.subsystem} (${place.nsid})`).join(", ") || "attached nowhere",
+    places: placesOf(it.namespaces, "attached nowhere"),
   }));
   const key = (it) => `${it.hostnqn} ${it.subsystem} ${it.transport} ${it.address}`;
   const paths = new Map((last?.status.hosts ?? []).map((it) => [key(it), it.io]));
@@ -231,7 +280,7 @@ async function followEvents() {
         page.events.forEach(showEvent);
         seen = page.latest;
       }
-      await follow(seen, own.signal, (event) => { seen = event.id; showEvent(event); });
+      await follow(seen, own.signal, (event) => { seen = event.id; listed = 0; showEvent(event); });
     } catch (error) {
       if (error instanceof Refused && error.status === 401) return;
     }
@@ -291,6 +340,7 @@ async function look() {
     showStatus(status, Date.now());
     showTasks(tasks);
     await showHistory();
+    await showLists(Date.now());
   } catch (error) {
     if (error instanceof Refused && (error.status === 401 || error.status === 403)) {
       leave(token.get() ? error.message : "");
@@ -309,6 +359,7 @@ async function enter() {
   at("leave").hidden = false;
   Object.values(charts).forEach((chart) => chart.fit());
   drawn = { range: null, at: 0 };
+  listed = 0;
   await showBefore();
   followEvents();
 }

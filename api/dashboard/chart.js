@@ -30,6 +30,8 @@ export class Chart {
       axes: [{ ...axis, space: 70 }, { ...axis, size: 78, space: 40, incrs: this.steps, values: (_, ticks) => ticks.map(this.format) }],
       series: [{ label: "Time" }, ...lines],
       legend: { live: true }, cursor: { y: false, drag: { x: false } },
+      // A new plot empties its legend when it is drawn for the first time, and so does one of another size.
+      hooks: { ready: [(plot) => this.sayLast(plot)], setSize: [(plot) => queueMicrotask(() => this.sayLast(plot))] },
     }, this.data, this.place);
     this.place.setAttribute("role", "img");
   }
@@ -42,12 +44,17 @@ export class Chart {
     if (this.plot.width !== this.width()) this.plot.setSize({ width: this.width(), height: 220 });
   }
 
+  /** Where no pointer chooses a moment, the legend says the last one. */
+  sayLast(plot) {
+    const rows = this.data[0].length;
+    if (rows > 0 && (plot.cursor.left == null || plot.cursor.left < 0)) plot.setLegend({ idx: rows - 1 });
+  }
+
   /** Shows these columns: times in seconds since 1970, then the figures of each series. */
   show(columns) {
     this.data = columns;
     this.plot.setData(columns);
-    // Where no pointer chooses a moment, the legend says the last one.
-    if (this.plot.cursor.left == null || this.plot.cursor.left < 0) this.plot.setLegend({ idx: columns[0].length - 1 });
+    this.sayLast(this.plot);
     const last = this.series.map((one, index) => `${one.label} ${this.said(columns[index + 1].at(-1))}`);
     this.place.setAttribute("aria-label", `Now: ${last.join(", ")}`);
   }

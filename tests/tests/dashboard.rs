@@ -375,6 +375,95 @@ fn it_can_be_read_on_a_phone_and_in_the_dark_and_used_without_a_mouse() {
     assert!(node.daemon.stop().success());
 }
 
+/// What the legends of the charts say, a frame after everything was drawn.
+fn legends(browser: &Browser) -> Vec<String> {
+    let told = browser.run(
+        "return new Promise((later) => requestAnimationFrame(() => requestAnimationFrame(() => later( \
+           [...document.querySelectorAll('.u-legend')].map((it) => it.innerText.replaceAll('\\n', ' '))))))",
+    );
+    let told = told.as_array().expect("a list").iter();
+    told.map(|it| it.as_str().expect("a text").to_owned())
+        .collect()
+}
+
+/// Whether each chart but that of latencies, which an idle node has not, says its last moment.
+fn are_told(legends: &[String]) -> bool {
+    let told = |it: &&String| {
+        !it.contains("--") && !it.contains('–') && it.contains(|c: char| c.is_ascii_digit())
+    };
+    legends.iter().filter(told).count() >= 3
+}
+
+#[test]
+#[ignore = "needs chromium: ./test.sh"]
+fn the_legends_of_charts_stay_when_colours_or_the_width_change() {
+    let node = Node::start(8);
+    let browser = node.browser("read", 1280);
+    wait_for("the first figures", LIMIT, || {
+        are_told(&legends(&browser)).then_some(())
+    });
+    for colours in ["Light", "Dark"] {
+        browser.click("#theme");
+        browser.wait_for_text("#theme", colours);
+        let told = legends(&browser);
+        assert!(are_told(&told), "{told:#?}");
+    }
+    for width in [390, 1280] {
+        browser.resize(width, 1000);
+        let told = legends(&browser);
+        assert!(are_told(&told), "{width}: {told:#?}");
+    }
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+    assert!(node.daemon.stop().success());
+}
+
+#[test]
+#[ignore = "needs chromium: ./test.sh"]
+fn snapshots_and_exports_are_shown_with_their_volumes() {
+    let node = Node::start(9);
+    let browser = node.browser("read", 1280);
+    browser.wait_for_text("#snapshots", "There is no snapshot.");
+    browser.wait_for_text("#exports", "No volume is exported.");
+    node.run(&["snapshot", "create", "vol0@monday"]);
+    browser.wait_for_text("#snapshots", "monday");
+    browser.wait_for_text("#snapshots", "vol0");
+    browser.wait_for_text("#snapshots-note", "onefold status --survey");
+    node.run(&["status", "--survey"]);
+    node.run(&["snapshot", "create", "vol0@tuesday"]);
+    browser.wait_for_text("#snapshots tbody", "0 B");
+    let first = "return document.querySelector('#snapshots tbody td').innerText";
+    wait_for("the latest one first", LIMIT, || {
+        (browser.run(first) == "tuesday").then_some(())
+    });
+    let socket = node.folder.path().join("vm.sock");
+    let socket = socket.to_str().expect("text");
+    node.run(&["export", "create", "vol0@monday", "--vhost", socket]);
+    browser.wait_for_text("#exports", socket);
+    for word in ["vol0@monday", "vhost", "waiting", "no front-end"] {
+        browser.wait_for_text("#exports", word);
+    }
+    picture(&browser, "snapshots");
+    for width in [390, 700, 820, 1000, 1280] {
+        browser.resize(width, 1000);
+        can_be_read(&browser);
+    }
+    browser.click("#theme");
+    picture(&browser, "snapshots-dark");
+    can_be_read(&browser);
+    browser.resize(390, 1000);
+    picture(&browser, "snapshots-phone");
+    // A front-end that comes is seen.
+    let stream = std::os::unix::net::UnixStream::connect(socket).expect("it listens");
+    browser.wait_for_text("#exports", "in use");
+    drop(stream);
+    node.run(&["snapshot", "delete", "vol0@tuesday", "--yes"]);
+    wait_for("it to go", LIMIT, || {
+        (!browser.text("#snapshots").contains("tuesday")).then_some(())
+    });
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+    assert!(node.daemon.stop().success());
+}
+
 #[test]
 #[ignore = "needs chromium: ./test.sh"]
 fn a_page_of_another_site_gets_no_answer_even_with_a_token() {
