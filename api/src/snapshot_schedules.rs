@@ -85,7 +85,7 @@ impl SnapshotSchedule {
     ///
     /// # Errors
     /// Names what is wrong.
-    fn check(&self) -> Result<(), Failure> {
+    pub(crate) fn check(&self) -> Result<(), Failure> {
         if !(EVERY_SECONDS_MIN..=EVERY_SECONDS_MAX).contains(&self.every_seconds) {
             return Err(Failure::invalid(format!(
                 "a snapshot every {} seconds is not possible: use {EVERY_SECONDS_MIN} to {EVERY_SECONDS_MAX}",
@@ -163,6 +163,12 @@ fn stored(engine: &Engine) -> Result<Vec<(VolumeInfo, SnapshotSchedule)>, Failur
     Ok(all)
 }
 
+/// The schedules that the pool stores, each with its volume's identity.
+pub(crate) fn all_of(engine: &Engine) -> Result<Vec<(Uuid, SnapshotSchedule)>, Failure> {
+    let all = stored(engine)?.into_iter();
+    Ok(all.map(|(info, schedule)| (info.uuid, schedule)).collect())
+}
+
 /// Takes and deletes snapshots by the schedules, for as long as it is polled.
 pub async fn keep(state: ApiState) {
     loop {
@@ -237,7 +243,7 @@ async fn list(State(state): State<ApiState>) -> Answer<Vec<ScheduleView>> {
     Ok(Json(views(&state.engine)?))
 }
 
-/// Stores a volume's schedule, or that there is none; forgets those of volumes that are gone.
+/// Stores a volume's schedule, or that there is none.
 async fn store(
     state: &ApiState,
     name: &str,
@@ -246,19 +252,43 @@ async fn store(
     let volumes = state.engine.volumes();
     let volume = volumes.iter().find(|info| info.name == name);
     let volume = volume.ok_or_else(|| no_volume(name))?;
+    store_all(state, vec![(volume.uuid, schedule)]).await
+}
+
+/// Stores schedules of volumes, which are followed from the next look on.
+///
+/// # Errors
+/// The pool cannot store them.
+pub(crate) async fn set_all(
+    state: &ApiState,
+    schedules: Vec<(Uuid, SnapshotSchedule)>,
+) -> Result<(), Failure> {
+    let all = schedules.into_iter();
+    store_all(state, all.map(|(of, it)| (of, Some(it))).collect()).await
+}
+
+/// Stores schedules as one change, and forgets those of volumes that are gone.
+async fn store_all(
+    state: &ApiState,
+    schedules: Vec<(Uuid, Option<SnapshotSchedule>)>,
+) -> Result<(), Failure> {
     let key = |uuid: &Uuid| format!("{SCHEDULE}{uuid}");
+    let volumes = state.engine.volumes();
     let known: Vec<String> = volumes.iter().map(|info| key(&info.uuid)).collect();
     let stored = state.engine.settings(SCHEDULE).into_iter();
     let gone = stored.filter(|(key, _)| !known.contains(key));
     let mut changes: Vec<_> = gone.map(|(key, _)| (key, None)).collect();
-    let bytes = schedule.map(|value| {
-        let stored = Stored {
-            version: VERSION,
-            value,
-        };
-        serde_json::to_vec(&stored).map_err(|e| Failure::new(ErrorKind::Internal, e.to_string()))
-    });
-    changes.push((key(&volume.uuid), bytes.transpose()?));
+    for (uuid, schedule) in schedules {
+        let bytes = schedule.map(|value| {
+            let stored = Stored {
+                version: VERSION,
+                value,
+            };
+            serde_json::to_vec(&stored)
+                .map_err(|e| Failure::new(ErrorKind::Internal, e.to_string()))
+        });
+        changes.push((key(&uuid), bytes.transpose()?));
+    }
     let engine = state.engine.clone();
     on_control(state, move || async move {
         engine.change_settings(changes).await

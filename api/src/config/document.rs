@@ -26,6 +26,7 @@ use uuid::Uuid;
 
 use super::wrapped::Wrapped;
 use crate::scrub::ScrubSchedule;
+use crate::snapshot_schedules::SnapshotSchedule;
 
 /// The form of the file; a later program may read several.
 pub(super) const VERSION: i64 = 1;
@@ -57,6 +58,8 @@ pub(super) struct Document {
     pub(super) exports: Vec<Export>,
     #[serde(rename = "limit", skip_serializing_if = "Vec::is_empty")]
     pub(super) limits: Vec<Limit>,
+    #[serde(rename = "snapshot_schedule", skip_serializing_if = "Vec::is_empty")]
+    pub(super) schedules: Vec<Schedule>,
     /// When scrubs begin by themselves.
     #[serde(rename = "scrub", skip_serializing_if = "Option::is_none")]
     pub(super) scrubs: Option<ScrubSchedule>,
@@ -164,6 +167,39 @@ impl Limit {
             iops: self.iops,
             bandwidth_bytes: self.bandwidth_bytes,
             burst_ms: self.burst_ms,
+        }
+    }
+}
+
+/// `[[snapshot_schedule]]`: of a volume, by its name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Schedule {
+    pub(super) volume: String,
+    pub(super) every_seconds: u64,
+    pub(super) keep: u32,
+}
+
+impl Schedule {
+    /// Those of volumes that are there, in the order of their names.
+    pub(super) fn all(volumes: &[VolumeInfo], schedules: &[(Uuid, SnapshotSchedule)]) -> Vec<Self> {
+        let of = |(uuid, schedule): &(Uuid, SnapshotSchedule)| {
+            let volume = volumes.iter().find(|info| info.uuid == *uuid)?;
+            Some(Self {
+                volume: volume.name.clone(),
+                every_seconds: schedule.every_seconds,
+                keep: schedule.keep,
+            })
+        };
+        let mut all: Vec<Self> = schedules.iter().filter_map(of).collect();
+        all.sort_by(|one, other| one.volume.cmp(&other.volume));
+        all
+    }
+
+    pub(super) fn schedule(&self) -> SnapshotSchedule {
+        SnapshotSchedule {
+            every_seconds: self.every_seconds,
+            keep: self.keep,
         }
     }
 }
@@ -314,6 +350,7 @@ impl Document {
             referrals,
             exports,
             limits: limits.collect(),
+            schedules: Vec::new(),
             scrubs: None,
             secrets: None,
         }

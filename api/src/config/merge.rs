@@ -8,6 +8,7 @@
 //!   is.
 
 mod limits;
+mod snapshots;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -32,6 +33,7 @@ use super::text::{At, Mistake, Wanted};
 use super::wrapped::Secrets;
 use crate::audit::changed_fields;
 use crate::scrub::ScrubSchedule;
+use crate::snapshot_schedules::SnapshotSchedule;
 
 /// What an import does, and what it tells.
 #[derive(Debug, Default)]
@@ -41,6 +43,8 @@ pub(super) struct Plan {
     pub(super) exports: Vec<ExportStep>,
     /// A schedule that is new or another one.
     pub(super) scrubs: Option<ScrubSchedule>,
+    /// Those of snapshots, once all volumes are there.
+    pub(super) schedules: Vec<(Uuid, SnapshotSchedule)>,
     /// Each change, as an order: 'create volume ...'.
     pub(super) changes: Vec<String>,
     /// What is left to do for the owner.
@@ -89,6 +93,7 @@ pub(super) struct Present<'a> {
     /// The serial number of the default subsystem as a new pool makes it.
     pub(super) serial: &'a str,
     pub(super) scrubs: Option<ScrubSchedule>,
+    pub(super) schedules: &'a [(Uuid, SnapshotSchedule)],
 }
 
 /// What a file asks for, and how it may be brought in.
@@ -116,6 +121,7 @@ impl Import<'_> {
         let listeners = merge.listeners(&mut trial);
         let exports = merge.exports(present.volumes, &mut trial);
         let scrubs = merge.scrubs(present.scrubs);
+        let schedules = merge.schedules(present);
         if merge.mistakes.is_empty()
             && let Err(failure) = trial.check()
         {
@@ -134,6 +140,7 @@ impl Import<'_> {
                 listeners,
                 exports,
                 scrubs,
+                schedules,
                 changes,
                 notes,
             }),

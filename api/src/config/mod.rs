@@ -7,13 +7,14 @@
 //! | `POST /v1/config/import` with [`ImportConfig`] | [`ImportedConfig`] |
 //!
 //! In an export is what lives at run time in the pool: volumes without their data, subsystems with their namespaces,
-//! hosts, listeners, referrals, exports, the schedule of scrubs. Not in it is what hosts made themselves (reservations, saved features) and the history.
+//! hosts, listeners, referrals, exports, limits, the schedules of snapshots and of scrubs. Not in it is what hosts made
+//! themselves (reservations, saved features) and the history.
 //!
 //! Guarantees:
 //! - An import is checked whole before anything changes. It deletes nothing.
 //! - A file that was cut off is refused.
-//! - Hosts see nothing of an import before all volumes are there. Then all of it changes as one, but listeners and exports, which
-//!   come last. An import that ended in the middle can be sent again, and does the rest.
+//! - Hosts see nothing of an import before all volumes are there. Then all of it changes as one, but schedules, listeners and
+//!   exports, which come last. An import that ended in the middle can be sent again, and does the rest.
 //! - No secret leaves the daemon, but wrapped under a passphrase.
 
 mod document;
@@ -36,7 +37,7 @@ use subsystem::errors::Failure;
 use subsystem::target::volumes::Place;
 use tokio::sync::Mutex;
 
-use self::document::Document;
+use self::document::{Document, Schedule};
 use self::merge::{ExportStep, Import, ListenerAct, ListenerStep, Plan, Present, VolumeStep};
 use self::text::{Mistake, Wanted};
 use self::wrapped::Secrets;
@@ -46,6 +47,7 @@ use crate::extract::Body;
 use crate::hosts::SecretText;
 use crate::scrub;
 use crate::server::{ApiState, Reloaded, change, on_control, to_its_end};
+use crate::snapshot_schedules;
 
 /// The longest configuration that is exported or imported, in bytes.
 const TEXT_BYTES_MAX: usize = 16 << 20;
@@ -125,8 +127,10 @@ async fn export(
     Body(request): Body<ExportConfig>,
 ) -> Answer<ExportedConfig> {
     let catalog = state.target.catalog();
-    let mut document = Document::of(&state.engine.volumes(), &catalog);
+    let volumes = state.engine.volumes();
+    let mut document = Document::of(&volumes, &catalog);
     document.scrubs = scrub::schedule_of(&state.engine)?;
+    document.schedules = Schedule::all(&volumes, &snapshot_schedules::all_of(&state.engine)?);
     let secrets = Secrets::of(&catalog);
     let mut hosts_without_secrets = secrets.hosts.len();
     if let Some(passphrase) = request.passphrase {
@@ -176,12 +180,14 @@ async fn import_all(state: ApiState, request: ImportConfig) -> Result<ImportedCo
         volumes: &volumes,
         serial: state.target.serial(),
         scrubs: scrub::schedule_of(&state.engine)?,
+        schedules: &snapshot_schedules::all_of(&state.engine)?,
     };
     let Plan {
         volumes,
         listeners,
         exports,
         scrubs,
+        schedules,
         changes,
         notes,
     } = import
@@ -205,6 +211,7 @@ async fn import_all(state: ApiState, request: ImportConfig) -> Result<ImportedCo
             volumes: &engine.volumes(),
             serial: target.serial(),
             scrubs: None,
+            schedules: &[],
         };
         let import = Import {
             wanted: &wanted,
@@ -216,6 +223,9 @@ async fn import_all(state: ApiState, request: ImportConfig) -> Result<ImportedCo
     .await?;
     if scrubs.is_some() {
         scrub::set_schedule(&state, scrubs).await?;
+    }
+    if !schedules.is_empty() {
+        snapshot_schedules::set_all(&state, schedules).await?;
     }
     for step in listeners {
         listener(&state, step).await?;

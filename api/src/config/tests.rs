@@ -1,5 +1,7 @@
 //! Round trips and mistakes of exported configurations, on catalogs alone.
 
+mod schedules;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -16,11 +18,12 @@ use subsystem::catalog::{
 use subsystem::throttle::{IoLimits, Limited};
 use uuid::Uuid;
 
-use super::document::{Document, END};
+use super::document::{Document, END, Schedule};
 use super::merge::{Import, ListenerAct, Plan, Present, VolumeStep};
 use super::text::{self, Mistake};
 use super::wrapped::Secrets;
 use crate::scrub::ScrubSchedule;
+use crate::snapshot_schedules::SnapshotSchedule;
 
 /// A pool, as far as its configuration goes.
 #[derive(Clone, Debug)]
@@ -29,6 +32,7 @@ struct Pool {
     catalog: Catalog,
     serial: &'static str,
     scrubs: Option<ScrubSchedule>,
+    schedules: Vec<(Uuid, SnapshotSchedule)>,
 }
 
 fn nqn(text: &str) -> Nqn {
@@ -63,6 +67,7 @@ impl Pool {
             catalog: Catalog::new(SubsystemConfig::new(default, serial.to_owned())),
             serial,
             scrubs: None,
+            schedules: Vec::new(),
         }
     }
 
@@ -71,12 +76,14 @@ impl Pool {
             volumes: &self.volumes,
             serial: self.serial,
             scrubs: self.scrubs,
+            schedules: &self.schedules,
         }
     }
 
     fn export(&self) -> String {
         let document = Document {
             scrubs: self.scrubs,
+            schedules: Schedule::all(&self.volumes, &self.schedules),
             ..Document::of(&self.volumes, &self.catalog)
         };
         document.to_text().expect("a text")
@@ -149,6 +156,7 @@ impl Pool {
                 volumes: &volumes,
                 serial: self.serial,
                 scrubs: None,
+                schedules: &[],
             };
             import
                 .apply(present, &mut self.catalog)
@@ -156,6 +164,12 @@ impl Pool {
         }
         if may() {
             self.scrubs = plan.scrubs.or(self.scrubs);
+        }
+        if may() {
+            for (uuid, schedule) in plan.schedules {
+                self.schedules.retain(|(of, _)| *of != uuid);
+                self.schedules.push((uuid, schedule));
+            }
         }
         for step in plan.listeners {
             if !may() {
@@ -355,6 +369,15 @@ fn pools() -> impl Strategy<Value = Pool> {
             every_days: 30,
             rate_bytes_per_second: dedup::SCRUB_RATE_DEFAULT,
         });
+        for (at, info) in (1_u32..).zip(&pool.volumes) {
+            if at % 2 == 0 {
+                let schedule = SnapshotSchedule {
+                    every_seconds: u64::from(at) * 3600,
+                    keep: at,
+                };
+                pool.schedules.push((info.uuid, schedule));
+            }
+        }
         let limits = IoLimits {
             iops: Some(1000),
             ..IoLimits::default()

@@ -8,13 +8,14 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 
 use super::document::{
-    END, Export, Host, Limit, Listener, Namespace, ReferralEntry, Subsystem, VERSION, Volume,
+    END, Export, Host, Limit, Listener, Namespace, ReferralEntry, Schedule, Subsystem, VERSION,
+    Volume,
 };
 use super::wrapped::Wrapped;
 use crate::scrub::ScrubSchedule;
 
 /// The tables, in the order of an export.
-const TABLES: [&str; 9] = [
+const TABLES: [&str; 10] = [
     "volume",
     "subsystem",
     "host",
@@ -22,6 +23,7 @@ const TABLES: [&str; 9] = [
     "referral",
     "export",
     "limit",
+    "snapshot_schedule",
     "scrub",
     "secrets",
 ];
@@ -53,6 +55,7 @@ pub(super) struct Wanted {
     pub(super) referrals: Vec<At<ReferralEntry>>,
     pub(super) exports: Vec<At<Export>>,
     pub(super) limits: Vec<At<Limit>>,
+    pub(super) schedules: Vec<At<Schedule>>,
     pub(super) scrubs: Option<At<ScrubSchedule>>,
     pub(super) secrets: Option<At<Wrapped>>,
 }
@@ -131,6 +134,7 @@ impl Reader {
                 "referral" => wanted.referrals = self.entries("referral", value),
                 "export" => wanted.exports = self.entries("export", value),
                 "limit" => wanted.limits = self.entries("limit", value),
+                "snapshot_schedule" => wanted.schedules = self.entries("snapshot_schedule", value),
                 "scrub" => {
                     wanted.scrubs = self.entry("scrub", value).map(|value| At { line, value })
                 }

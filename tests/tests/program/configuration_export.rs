@@ -98,6 +98,7 @@ impl Node {
         self.does(&["namespace", "set", OTHER, "1", "--write-protect", "on"]);
         self.does(&["subsystem", "allow", OTHER, HOST]);
         self.does(&["host", "create", HOST, "--dhchap-secret-file", &secret]);
+        self.does(&["snapshot", "schedule", "a", "--every", "1h", "--keep", "3"]);
         self.does(&["referral", "add", "tcp://192.0.2.9:8009"]);
         self.does(&["listener", "add", &self.tcp()]);
         self.does(&["ana", "set", &self.tcp(), "2", "non-optimized"]);
