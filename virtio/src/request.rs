@@ -2,15 +2,19 @@
 //!
 //! Guarantees:
 //! - Lengths and ranges are checked before anything is done; all ranges of a Discard are checked before the first.
+//! - A request waits for the volume's limits before it has a buffer, and no longer than the front-end lets the queue run.
 //! - Data are copied once, piece by piece, so that a request of any length takes a bounded amount of memory.
 //! - A write is acknowledged when it survives a crash of this program; if the guest has no write-back cache, when it
 //!   survives a loss of power.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use futures_util::future::select;
 use reactor::Buffer;
 use subsystem::export::{ExportError, ExportedVolume, SECTOR};
+use tokio::sync::watch;
 
 use crate::chain::{Chain, Outside, Segment, bytes_of, copy_in, copy_out, take_front};
 use crate::config::RANGES_MAX;
@@ -71,9 +75,20 @@ pub(crate) struct Disk {
     pub(crate) flushes: bool,
     /// The guest has the write-back cache switched on.
     pub(crate) writeback: Arc<AtomicBool>,
+    /// The queue is to stop: requests are not held back any more.
+    pub(crate) stop: watch::Receiver<bool>,
 }
 
 impl Disk {
+    /// Waits until the volume's limits allow a request that moves so many bytes. A front-end that stops a queue waits for
+    /// all of its requests, and the guest stands still meanwhile: so they go on then.
+    async fn hold_back(&self, bytes: u64) {
+        let mut stop = self.stop.clone();
+        let stopped = pin!(stop.wait_for(|stop| *stop));
+        let held = pin!(self.volume.hold_back(bytes));
+        select(held, stopped).await;
+    }
+
     /// Whether a write has to survive a loss of power at once.
     fn is_write_through(&self) -> bool {
         !self.flushes || !self.writeback.load(Ordering::Relaxed)
@@ -119,13 +134,17 @@ impl Disk {
                 Ok(copy_out(guest, &to_guest, &self.id[..len])?)
             }
             DISCARD => {
-                for (at, len) in self.ranges(guest, &from_guest, 0)? {
+                let ranges = self.ranges(guest, &from_guest, 0)?;
+                self.hold_back(0).await;
+                for (at, len) in ranges {
                     self.volume.trim(at, len).await?;
                 }
                 Ok(())
             }
             WRITE_ZEROES => {
-                for (at, len) in self.ranges(guest, &from_guest, MAY_UNMAP)? {
+                let ranges = self.ranges(guest, &from_guest, MAY_UNMAP)?;
+                self.hold_back(0).await;
+                for (at, len) in ranges {
                     let durable = self.is_write_through();
                     self.volume.write_zeroes(at, len, durable).await?;
                 }
@@ -155,6 +174,7 @@ impl Disk {
     async fn read(&self, guest: &Guest, sector: u64, mut to: Vec<Segment>) -> Result<(), Status> {
         let mut left = bytes_of(&to);
         let mut at = self.place(false, sector, left)?;
+        self.hold_back(left).await;
         while left > 0 {
             let len = piece(at, left);
             let buffer = self.buffer(len).await;
@@ -175,6 +195,7 @@ impl Disk {
     ) -> Result<(), Status> {
         let mut left = bytes_of(&from);
         let mut at = self.place(true, sector, left)?;
+        self.hold_back(left).await;
         while left > 0 {
             let len = piece(at, left);
             let mut buffer = self.buffer(len).await;

@@ -385,6 +385,7 @@ impl<'a> Session<'a> {
                         id,
                         flushes,
                         writeback,
+                        stop: parts.stop.clone(),
                     };
                     queue::serve(parts, disk).await
                 }

@@ -26,7 +26,7 @@ use crate::latency::Operation;
 use crate::queue::Queue;
 use crate::reservation;
 use crate::target::Target;
-use crate::throttle::Throttles;
+use crate::throttle::{By, Throttles};
 pub(crate) use retry::DELAYS_100MS;
 use workers::Workers;
 
@@ -126,7 +126,7 @@ impl<Q: Queue> ConnectedQueue<Q> {
             throttles: self
                 .target
                 .throttles
-                .of(info.uuid, &self.controller.host.nqn),
+                .of(info.uuid, By::Host(&self.controller.host.nqn)),
             counters: self.target.health.enrol_volume(info.uuid),
         });
         known.volumes.push((nsid, volume.clone()));

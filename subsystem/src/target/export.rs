@@ -7,6 +7,8 @@
 //! - Every request passes the same `Admission` as a host's command. To reservations an export is a host that has not
 //!   registered. It takes no writes if it is read-only, shows a snapshot, or if any namespace of its volume is write
 //!   protected.
+//! - [`ExportedVolume::hold_back`] waits for the limits of the volume, which exports share with hosts. A request that waits
+//!   holds no buffer.
 //! - A request sees the configuration of its moment: an export that was deleted, or whose volume is gone, refuses.
 //! - Ranges are in sectors of 512 bytes, whatever the LBA size of the volume is. A request of any length is made of pieces
 //!   that the engine takes; nobody sees half a piece.
@@ -30,6 +32,7 @@ use crate::latency::Operation;
 use crate::reservation::{HostId, Watch};
 use crate::target::Target;
 use crate::target::live_catalog::LiveCatalog;
+use crate::throttle::{By, Throttles};
 
 /// Bytes of a sector, the grain of all ranges.
 pub const SECTOR: u64 = SECTOR_BYTES as u64;
@@ -154,12 +157,13 @@ struct Known {
     /// At sector grain.
     volume: Volume,
     admission: Admission,
+    throttles: Throttles,
     counters: Arc<VolumeCounters>,
 }
 
 impl Known {
-    fn new(target: &Target, live: &LiveCatalog, export: u16) -> Option<Self> {
-        let export = live.catalog.exports.get(&export)?;
+    fn new(target: &Target, live: &LiveCatalog, id: u16) -> Option<Self> {
+        let export = live.catalog.exports.get(&id)?;
         let volume = live.volume(export.volume)?;
         let info = volume.info();
         let write_protect = match is_read_only(&live.catalog, export, volume) {
@@ -173,6 +177,7 @@ impl Known {
                 write_protect,
                 reservations: Watch::new(target.reservations.of(info.uuid), NOBODY),
             },
+            throttles: target.throttles.of(info.uuid, By::Export(id)),
             counters: target.health.enrol_volume(info.uuid),
             volume: volume.at_sectors(),
         })
@@ -207,8 +212,8 @@ impl ExportedVolume {
         &self.buffers
     }
 
-    /// The volume, if it may be used so.
-    fn begin(&self, access: Access) -> Result<Underway<'_>, ExportError> {
+    /// The volume, as it is now.
+    fn known(&self) -> Result<Rc<Known>, ExportError> {
         // Read before the look-up: the next request sees a change in between.
         let generation = self.target.generation();
         let mut slot = self.known.borrow_mut();
@@ -221,6 +226,33 @@ impl ExportedVolume {
             }
         };
         *slot = Some((generation, known.clone()));
+        Ok(known)
+    }
+
+    /// Waits until the limits of the volume allow a request that moves so many bytes: before it has a buffer, and whatever
+    /// it may do afterwards. Dropped, it gives its place to others.
+    pub async fn hold_back(&self, bytes: u64) {
+        // One that is gone refuses what comes next.
+        let Ok(known) = self.known() else {
+            return;
+        };
+        if known.throttles.is_empty() {
+            return;
+        }
+        let mut turn = known.throttles.queue_up(reactor::now(), bytes);
+        let mut is_held = false;
+        while let Some(wait) = turn.wait(reactor::now()) {
+            is_held = true;
+            reactor::sleep(wait).await;
+        }
+        if is_held {
+            turn.held(reactor::now());
+        }
+    }
+
+    /// The volume, if it may be used so.
+    fn begin(&self, access: Access) -> Result<Underway<'_>, ExportError> {
+        let known = self.known()?;
         known.admission.admit(access).map_err(|why| match why {
             Refusal::WriteProtected => ExportError::ReadOnly,
             Refusal::Reserved => ExportError::Reserved,

@@ -1,6 +1,7 @@
 //! Buckets on virtual time.
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
 
 use proptest::prelude::*;
 
@@ -16,16 +17,28 @@ fn limits(iops: Option<u64>, bandwidth_bytes: Option<u64>, burst_ms: u64) -> IoL
     }
 }
 
-/// A throttle, and when it began.
+/// A throttle as a user has it, and when it began.
 fn throttle(of: &IoLimits) -> (Throttles, Instant) {
     let began = Instant::now();
     let throttle = Throttle::new(began);
     throttle.set(began, of);
-    (Throttles(Some([Arc::new(throttle)].into())), began)
+    let throttles = Throttles {
+        limits: Some([Arc::new(throttle)].into()),
+        user: 0,
+    };
+    (throttles, began)
+}
+
+/// The same limits as another user has them.
+fn of_user(throttles: &Throttles, user: User) -> Throttles {
+    Throttles {
+        user,
+        ..throttles.clone()
+    }
 }
 
 fn only(throttles: &Throttles) -> &Throttle {
-    &throttles.0.as_ref().expect("a limit")[0]
+    &throttles.limits.as_ref().expect("a limit")[0]
 }
 
 /// When a turn comes.
@@ -104,6 +117,8 @@ fn reactors_together_get_the_rate_and_no_more() {
     });
     turns.sort_unstable_by_key(|turn| turn.places[0].1.bytes);
     let ends = turns.iter_mut().map(|turn| comes(turn, began) - began);
+    let mut ends: Vec<_> = ends.collect();
+    ends.sort_unstable();
     // The bytes bound it: 500 blocks a second.
     for (at, end) in (1..).zip(ends) {
         assert_eq!(end, Duration::from_millis(2 * at));
@@ -122,6 +137,148 @@ fn limits_that_let_nothing_through_are_refused() {
     limits(Some(1), Some(1), BURST_MS_MAX)
         .check("a")
         .expect("possible");
+}
+
+/// A host that always has so many commands of these bytes on its way.
+struct Host {
+    throttles: Throttles,
+    depth: usize,
+    bytes: u64,
+    /// How long it takes from an answer to the next command.
+    pause: Duration,
+}
+
+/// What hosts got done in that time. Each command looks again when it was told to, as on a reactor.
+fn done(hosts: &[Host], began: Instant, time: Duration) -> Vec<u64> {
+    let mut done = vec![0; hosts.len()];
+    let mut turns: Vec<(usize, Option<Turn<'_>>)> = Vec::new();
+    let mut looks = BinaryHeap::new();
+    for (host, it) in hosts.iter().enumerate() {
+        for _ in 0..it.depth {
+            looks.push(Reverse((began, turns.len())));
+            turns.push((host, None));
+        }
+    }
+    while let Some(Reverse((now, at))) = looks.pop() {
+        if now > began + time {
+            break;
+        }
+        let (host, turn) = &mut turns[at];
+        let it = &hosts[*host];
+        let queued = turn.get_or_insert_with(|| it.throttles.queue_up(now, it.bytes));
+        let next = match queued.wait(now) {
+            Some(wait) => {
+                assert!(!wait.is_zero(), "it would look for ever");
+                now + wait
+            }
+            None => {
+                done[*host] += 1;
+                *turn = None;
+                now + it.pause
+            }
+        };
+        looks.push(Reverse((next, at)));
+    }
+    done
+}
+
+fn host(throttles: &Throttles, user: User, depth: usize, bytes: u64) -> Host {
+    Host {
+        throttles: of_user(throttles, user),
+        depth,
+        bytes,
+        pause: Duration::from_micros(50),
+    }
+}
+
+#[test]
+fn two_hosts_of_a_limited_volume_get_half_each_however_much_they_ask() {
+    let (throttles, began) = throttle(&limits(Some(200), None, 0));
+    let hosts = [host(&throttles, 1, 256, 4096), host(&throttles, 2, 2, 4096)];
+    let done = done(&hosts, began, 10 * SECOND);
+    assert!(
+        done.iter().all(|done| (990..=1010).contains(done)),
+        "{done:?}"
+    );
+}
+
+#[test]
+fn bytes_are_shared_by_size_and_not_by_commands() {
+    let (throttles, began) = throttle(&limits(None, Some(64 << 20), 0));
+    let hosts = [
+        host(&throttles, 1, 32, 4096),
+        host(&throttles, 2, 4, 1 << 20),
+    ];
+    let done = done(&hosts, began, 10 * SECOND);
+    let bytes = [done[0] * 4096, done[1] << 20];
+    let half = 320 << 20;
+    assert!(
+        bytes.iter().all(|bytes| bytes.abs_diff(half) <= 4 << 20),
+        "{bytes:?}"
+    );
+}
+
+#[test]
+fn what_a_host_does_not_want_is_for_the_others() {
+    let (throttles, began) = throttle(&limits(Some(1000), None, 10));
+    let slow = Host {
+        pause: Duration::from_millis(100),
+        ..host(&throttles, 1, 1, 4096)
+    };
+    let hosts = [
+        slow,
+        host(&throttles, 2, 64, 4096),
+        host(&throttles, 3, 8, 4096),
+    ];
+    let done = done(&hosts, began, 10 * SECOND);
+    assert!((90..=100).contains(&done[0]), "it hardly waits: {done:?}");
+    assert!(done[1].abs_diff(done[2]) <= 100, "{done:?}");
+    let all: u64 = done.iter().sum();
+    assert!((9900..=10_012).contains(&all), "{done:?}");
+}
+
+#[test]
+fn who_comes_later_does_not_wait_behind_all_that_another_has_in_line() {
+    let (throttles, began) = throttle(&limits(Some(100), None, 0));
+    let _many: Vec<_> = (0..1000).map(|_| throttles.queue_up(began, 0)).collect();
+    let later = began + SECOND;
+    let other = of_user(&throttles, 1);
+    let mut turn = other.queue_up(later, 0);
+    let waited = comes(&mut turn, later) - later;
+    assert!(waited <= Duration::from_millis(20), "{waited:?}");
+    // It saved nothing up while it was away.
+    let turns: Vec<_> = (0..3).map(|_| other.queue_up(later + SECOND, 0)).collect();
+    let waits = turns
+        .into_iter()
+        .map(|mut turn| comes(&mut turn, later + SECOND));
+    let waits: Vec<_> = waits.map(|at| at - later - SECOND).collect();
+    assert!(waits[2] >= Duration::from_millis(40), "{waits:?}");
+}
+
+#[test]
+fn more_users_than_are_counted_are_served_all_the_same() {
+    let (throttles, began) = throttle(&limits(Some(1000), None, 0));
+    let hosts: Vec<_> = (0..100).map(|user| host(&throttles, user, 3, 0)).collect();
+    let done = done(&hosts, began, 10 * SECOND);
+    assert!(
+        done.iter().all(|done| (95..=105).contains(done)),
+        "{done:?}"
+    );
+}
+
+#[test]
+fn a_host_has_one_share_for_all_of_its_queues_and_an_export_one_of_its_own() {
+    let table = ThrottleTable::default();
+    let volume = Uuid::from_u128(1);
+    let some = Arc::new(limits(Some(1), None, 0));
+    table.apply(&[(Limited::Volume(volume), some)].into_iter().collect());
+    let names = ["nqn.2026-11.x:a", "nqn.2026-11.x:b"].map(|name| name.parse().expect("a name"));
+    let user = |by| table.of(volume, by).user;
+    assert_eq!(user(By::Host(&names[0])), user(By::Host(&names[0])));
+    assert_ne!(user(By::Host(&names[0])), user(By::Host(&names[1])));
+    assert_ne!(user(By::Export(1)), user(By::Export(2)));
+    assert!(!table.of(volume, By::Export(1)).is_empty());
+    assert!(table.of(Uuid::from_u128(2), By::Export(1)).is_empty());
 }
 
 proptest! {
@@ -163,5 +320,30 @@ proptest! {
                 prop_assert!(sum as f64 <= allowed + 1.0, "{sum} of {allowed} in {passed} s");
             }
         }
+    }
+
+    /// Hosts that always have commands in line get the same, up to a command of each.
+    #[test]
+    fn hosts_that_always_wait_get_the_same(
+        hosts in prop::collection::vec((1_usize..40, 1_u64..64), 2..6),
+        rate in 1_u64..2000,
+    ) {
+        let (throttles, began) = throttle(&limits(None, Some(rate << 12), 0));
+        let hosts: Vec<Host> = (1..).zip(&hosts).map(|(user, (depth, blocks))| Host {
+            pause: Duration::ZERO,
+            // One alone would have none in line while it is answered.
+            ..host(&throttles, user, depth + 1, blocks << 12)
+        }).collect();
+        let done = done(&hosts, began, 20 * SECOND);
+        let bytes: Vec<u64> = done.iter().zip(&hosts).map(|(done, host)| done * host.bytes).collect();
+        let largest = hosts.iter().map(|host| host.bytes).max().unwrap_or_default();
+        let (most, least) = (bytes.iter().max(), bytes.iter().min());
+        let apart = most.unwrap_or(&0) - least.unwrap_or(&0);
+        // The last looks at the end of the time may be missing.
+        prop_assert!(apart <= 3 * largest + (rate << 12) / 5, "{bytes:?}");
+        let all: u64 = bytes.iter().sum();
+        prop_assert!(all <= 20 * (rate << 12) + largest, "{bytes:?}");
+        let outstanding: u64 = hosts.iter().map(|host| host.bytes).sum();
+        prop_assert!(all + (rate << 12) / 5 + outstanding >= 20 * (rate << 12), "{bytes:?}");
     }
 }

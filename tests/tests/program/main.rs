@@ -11,6 +11,7 @@ mod exports;
 mod harness;
 mod http;
 mod images;
+mod limits;
 mod loads;
 mod operate;
 mod pools;

@@ -4,4 +4,5 @@
 mod front_end;
 mod harness;
 mod hostile;
+mod limits;
 mod stories;

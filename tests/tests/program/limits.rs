@@ -1,0 +1,87 @@
+//! Limits of volumes and hosts, by hosts over real sockets.
+
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+use serde_json::Value;
+
+use super::harness::*;
+
+const HOSTS: [&str; 2] = [
+    "nqn.2014-08.org.nvmexpress:uuid:6f6e6566-6f6c-4d00-8000-00000000e011",
+    "nqn.2014-08.org.nvmexpress:uuid:6f6e6566-6f6c-4d00-8000-00000000e012",
+];
+
+/// A host that reads until it is dropped.
+struct Reader(Child);
+
+impl Reader {
+    fn start(subsystem: &str, host: &str, queues: &str, depth: &str) -> Self {
+        let mut load = Command::new(onefold());
+        load.args(["perf", subsystem, "--hostnqn", host]);
+        load.args(["--rw", "randread", "--time", "3600"]);
+        load.args(["--queues", queues, "--qd", depth]);
+        let child = load.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        Self(child.expect("the program starts"))
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Commands that each of the hosts got done.
+fn reads(pool: &Pool) -> [u64; 2] {
+    let status = pool.status();
+    let hosts = status["hosts"].as_array().expect("a list");
+    HOSTS.map(|nqn| {
+        let mut of = hosts.iter().filter(|host| host["hostnqn"] == nqn);
+        let io = of.next().map(|host| &host["io"]["read_commands"]);
+        io.and_then(Value::as_u64).unwrap_or(0)
+    })
+}
+
+#[test]
+fn a_limited_volume_serves_no_more_and_its_hosts_get_half_each() {
+    const IOPS: u64 = 200;
+    let pool = Pool::new();
+    let tcp = pool.address.replace("rdma://", "tcp://");
+    let _daemon = pool.serve(&["--create", "1G", "--listen", &tcp, "--reactors", "2"]);
+    let limit = ["volume", "set", "vol0", "--limit-iops", "200"];
+    let burst = ["--limit-burst", "10ms", "--pool", pool.dir()];
+    succeeds(&[&limit[..], &burst].concat());
+    let subsystem = format!("{tcp}/{NQN}");
+    // One asks for sixteen times as much as the other.
+    let many_reads = Reader::start(&subsystem, HOSTS[0], "4", "64");
+    let _few = Reader::start(&subsystem, HOSTS[1], "1", "16");
+    wait_for("both hosts to be served", || {
+        reads(&pool).iter().all(|reads| *reads > 0)
+    });
+    let (began, before) = (Instant::now(), reads(&pool));
+    let mut now = before;
+    wait_for("some seconds' worth of commands", || {
+        now = reads(&pool);
+        now[0] + now[1] >= before[0] + before[1] + 4 * IOPS
+    });
+    let took = began.elapsed().as_secs_f64();
+    let [many, few] = [now[0] - before[0], now[1] - before[1]];
+    // What was let through before the first look may be answered after it.
+    let most = IOPS as f64 * (took + 0.01) + 20.0;
+    assert!((many + few) as f64 <= most, "{many} and {few} in {took} s");
+    let share = few as f64 / (many + few) as f64;
+    assert!((0.4..=0.6).contains(&share), "{many} and {few}");
+    // Alone, a host has all of it.
+    drop(many_reads);
+    wait_for("the other host to leave", || {
+        let status = pool.status();
+        status["hosts"].as_array().is_some_and(|all| all.len() == 1)
+    });
+    let (began, before) = (Instant::now(), reads(&pool)[1]);
+    wait_for("the same again", || reads(&pool)[1] >= before + 2 * IOPS);
+    let took = began.elapsed().as_secs_f64();
+    let alone = (reads(&pool)[1] - before) as f64 / took;
+    assert!(alone > 0.7 * IOPS as f64, "{alone} a second");
+}
