@@ -2,15 +2,13 @@
 //!
 //! Guarantee: what other machines can reach is not answered in the clear, unless somebody asked for just that.
 
-use std::net::SocketAddr;
-
 use api::ApiState;
 use api::http::{Certificate, HttpListener, HttpStage};
 use subsystem::errors::Failure;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::options::HttpArgs;
+use crate::options::{HttpArgs, is_here};
 
 /// The listener, if one is wanted.
 #[derive(Debug)]
@@ -33,7 +31,12 @@ impl Http {
         let Some(address) = args.http else {
             return Ok(Self(None));
         };
-        check(address, certificate.is_some(), args.http_clear_text)?;
+        args.check_reach().map_err(Failure::invalid)?;
+        if certificate.is_none() && !is_here(address) {
+            tracing::warn!(
+                "other machines reach {address} without TLS: whoever can read that network has the tokens they send"
+            );
+        }
         let mut names = args.http_name.clone();
         if names.is_empty() {
             let system = rustix::system::uname();
@@ -87,32 +90,8 @@ impl Http {
 
 /// The certificate that is configured.
 fn certificate(args: &HttpArgs) -> Result<Option<Certificate>, Failure> {
-    match (&args.http_tls_certificate, &args.http_tls_key) {
-        (None, None) => Ok(None),
-        (Some(chain), Some(key)) => Certificate::read(chain, key).map(Some),
-        _ => Err(Failure::invalid(
-            "--http-tls-certificate and --http-tls-key belong together: give both, or none",
-        )),
-    }
-}
-
-/// Refuses to be reached from other machines without TLS, where nobody asked for that: what they send and read would
-/// not be encrypted.
-fn check(address: SocketAddr, is_encrypted: bool, may_be_clear: bool) -> Result<(), Failure> {
-    let is_here = address.ip().to_canonical().is_loopback();
-    if is_encrypted || is_here {
-        return Ok(());
-    }
-    if may_be_clear {
-        tracing::warn!(
-            "other machines reach {address} without TLS: whoever can read that network has the tokens they send"
-        );
-        return Ok(());
-    }
-    Err(Failure::invalid(format!(
-        "--http {address}: other machines can reach this address, and nothing there would be encrypted: give \
-         --http-tls-certificate and --http-tls-key, or listen on 127.0.0.1:{port} and let them come by ssh -L \
-         {port}:127.0.0.1:{port}; --http-clear-text serves them all the same",
-        port = address.port()
-    )))
+    let files = args.tls_files().map_err(Failure::invalid)?;
+    files
+        .map(|(chain, key)| Certificate::read(chain, key))
+        .transpose()
 }

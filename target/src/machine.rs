@@ -23,10 +23,15 @@ pub(crate) fn available_of(meminfo: &str) -> Option<u64> {
     bytes_of(meminfo, "MemAvailable:")
 }
 
+/// All memory, in bytes. `None` if the kernel does not tell.
+pub(crate) fn memory_bytes() -> Option<u64> {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
+    bytes_of(&meminfo, "MemTotal:")
+}
+
 /// Half of all memory, in bytes; all that there can be, if the kernel does not tell.
 pub(crate) fn half_of_memory_bytes() -> u64 {
-    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    bytes_of(&meminfo, "MemTotal:").map_or(u64::MAX, |bytes| bytes / 2)
+    memory_bytes().map_or(u64::MAX, |bytes| bytes / 2)
 }
 
 /// A size in `/proc/meminfo`, by its name there with the colon.

@@ -92,7 +92,7 @@ async fn serve(running: Running) -> Result<(), Failure> {
     let buffer_bytes = usize::try_from(args.buffers).map_err(|_| {
         Failure::invalid("--buffers is more than this machine can address: name less")
     })?;
-    args.check().map_err(Failure::invalid)?;
+    args.check_here().map_err(Failure::invalid)?;
     let told = TransportAddress::distinct(&args.listen)
         .map_err(|error| Failure::invalid(error.to_string()))?;
     let mut wanted = Wanted::new(&told, args.strict_icrc, args.tcp_pacing);
@@ -435,7 +435,10 @@ impl Node {
         let file = running.file()?;
         let read = running.read_again().map_err(Failure::invalid);
         let reloaded = match read {
-            Ok(wanted) => self.apply(&mut running, file, &wanted).await,
+            Ok(wanted) => match wanted.check_here() {
+                Ok(()) => self.apply(&mut running, file, &wanted).await,
+                Err(why) => Err(Failure::invalid(why)),
+            },
             Err(failure) => Err(failure),
         };
         match reloaded {

@@ -1,6 +1,6 @@
 //! From a file's text to options, or to its mistakes.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use clap::error::{ContextKind, ContextValue};
@@ -8,6 +8,7 @@ use toml::Spanned;
 use toml::de::{DeInteger, DeTable, DeValue};
 
 use super::keys::{ACTS, KEYS, Key, Kind, TABLES, of_table, parse_options};
+use crate::options::{Contradiction, ServeArgs};
 
 /// Mistakes that are told of one file.
 const MISTAKES_MAX: usize = 50;
@@ -55,17 +56,38 @@ impl Settings {
     }
 }
 
+/// Which options do not go together.
+type Rules = fn(&ServeArgs) -> Vec<Contradiction>;
+
 /// Understands a file.
 ///
 /// # Errors
 /// All mistakes, by their lines.
 pub(crate) fn understand(text: &str) -> Result<Settings, Vec<Mistake>> {
+    understand_by(text, ServeArgs::contradictions)
+}
+
+/// The same for this machine, which has to have what the file names.
+///
+/// # Errors
+/// All mistakes, by their lines.
+pub(crate) fn understand_here(text: &str) -> Result<Settings, Vec<Mistake>> {
+    understand_by(text, |args| {
+        let mut found = args.contradictions();
+        found.extend(args.contradictions_here());
+        found
+    })
+}
+
+fn understand_by(text: &str, rules: Rules) -> Result<Settings, Vec<Mistake>> {
     let (table, errors) = DeTable::parse_recoverable(text);
     let mut reader = Reader {
         text,
         settings: Settings::default(),
         mistakes: Vec::new(),
         broken: HashSet::new(),
+        wrong_keys: HashSet::new(),
+        lines: HashMap::new(),
         sound_lines: usize::MAX,
     };
     for error in errors {
@@ -80,6 +102,7 @@ pub(crate) fn understand(text: &str) -> Result<Settings, Vec<Mistake>> {
         }
     }
     reader.root(table.get_ref());
+    reader.compare(rules);
     let Reader {
         settings,
         mut mistakes,
@@ -132,6 +155,10 @@ struct Reader<'a> {
     mistakes: Vec<Mistake>,
     /// Lines that are no TOML.
     broken: HashSet<usize>,
+    /// Options whose keys have a mistake.
+    wrong_keys: HashSet<String>,
+    /// Where the keys of options are.
+    lines: HashMap<String, usize>,
     /// From here on it is unknown which table keys belong to.
     sound_lines: usize,
 }
@@ -199,12 +226,58 @@ impl Reader<'_> {
                 self.wrong(&name.span(), what);
                 continue;
             };
+            self.lines.insert(key.option(), self.line(&value.span()));
             match words(key, value).and_then(check) {
                 Ok(words) => self.settings.keys.push((key, words)),
-                Err(why) => self.wrong(&value.span(), format!("{key}: {why}")),
+                Err(why) => {
+                    self.wrong_keys.insert(key.option());
+                    self.wrong(&value.span(), format!("{key}: {why}"));
+                }
             }
         }
     }
+
+    /// Looks for keys that contradict each other. Of one that has a mistake of its own nothing more is said.
+    fn compare(&mut self, rules: Rules) {
+        let Ok(args) = parse_options(&self.settings.words(|_| false)) else {
+            // Each was parsed alone: there is none that the others spoil.
+            return;
+        };
+        for Contradiction { options, what } in rules(&args) {
+            if options.iter().any(|it| self.wrong_keys.contains(*it)) {
+                continue;
+            }
+            let there = options.iter().find(|it| self.lines.contains_key(**it));
+            let Some((option, line)) = there.and_then(|it| self.lines.get_key_value(*it)) else {
+                continue;
+            };
+            let key = KEYS.iter().find(|key| key.option() == *option);
+            let (line, what) = (*line, in_keys(&what));
+            let what = match key {
+                Some(key) if !what.starts_with(&key.to_string()) => format!("{key}: {what}"),
+                _ => what,
+            };
+            self.mistakes.push(Mistake { line, what });
+        }
+    }
+}
+
+/// What is said of options, said of keys.
+fn in_keys(text: &str) -> String {
+    let is_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '-';
+    let mut told = String::with_capacity(text.len());
+    let mut parts = text.split("--");
+    told.extend(parts.next());
+    for part in parts {
+        let end = part.find(|letter| !is_name(letter)).unwrap_or(part.len());
+        let (name, rest) = part.split_at(end);
+        match KEYS.iter().find(|key| key.option() == name) {
+            Some(key) => told += &key.to_string(),
+            None => told = told + "--" + name,
+        }
+        told += rest;
+    }
+    told
 }
 
 /// A value as options of a command line.
@@ -257,7 +330,8 @@ fn decimal(number: &DeInteger<'_>) -> Result<String, String> {
 
 /// Whether the option takes the value.
 fn check(words: Vec<String>) -> Result<Vec<String>, String> {
-    let args = parse_options(&words).map_err(|error| {
+    let parsed = parse_options(&words).map(drop);
+    parsed.map_err(|error| {
         let source = std::error::Error::source(&error).map(ToString::to_string);
         match (source, error.get(ContextKind::InvalidValue)) {
             (Some(why), _) => why,
@@ -265,7 +339,7 @@ fn check(words: Vec<String>) -> Result<Vec<String>, String> {
             (None, _) => error.kind().to_string(),
         }
     })?;
-    args.check().map(|()| words)
+    Ok(words)
 }
 
 /// Where a name belongs that is none here.

@@ -4,7 +4,7 @@
 //! - The options of the command line are the one definition: a key names an option, and has its values, its default and
 //!   its help. A value of the file stands where the option is not given; what neither says is the default.
 //! - A file is taken whole or not at all. Every mistake is named by its line, its key and what to write instead, and all
-//!   of them at once.
+//!   of them at once. What `serve` refuses about the options, it refuses of the file.
 //! - A reload applies what can change while the daemon runs, and names what waits for a restart. A file with a mistake
 //!   changes nothing.
 
@@ -19,7 +19,9 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, error::ErrorKind};
 
 pub(crate) use example::example;
-pub(crate) use file::{Mistake, understand};
+pub(crate) use file::{Mistake, understand, understand_here};
+#[cfg(test)]
+pub(crate) use keys::parse_options;
 pub use reload::ReadAgain;
 pub(crate) use reload::{Changes, Running, names};
 

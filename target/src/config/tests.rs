@@ -293,6 +293,151 @@ fn each_mistake_is_named_with_its_line_its_key_and_the_remedy() {
 }
 
 #[test]
+fn keys_that_contradict_each_other_are_named_with_the_line_of_one_and_the_remedy() {
+    for (text, line, words) in [
+        (
+            "[http]\nlisten = '127.0.0.1:8420'\ntls_certificate = '/c.pem'",
+            3,
+            vec![
+                "http.tls_certificate and http.tls_key belong together",
+                "give both",
+            ],
+        ),
+        (
+            "[http]\ntls_key = '/k.pem'",
+            2,
+            vec!["http.tls_key: http.tls_certificate and http.tls_key"],
+        ),
+        (
+            "[http]\nlisten = '0.0.0.0:8420'",
+            2,
+            vec![
+                "http.listen 0.0.0.0:8420",
+                "give http.tls_certificate and http.tls_key",
+                "http.clear_text",
+            ],
+        ),
+        (
+            "[listen]\naddresses = ['tcp://0.0.0.0:8420']\n[http]\nlisten = '127.0.0.1:8420'",
+            4,
+            vec![
+                "http.listen 127.0.0.1:8420",
+                "listen.addresses tcp://0.0.0.0:8420",
+                "another port",
+            ],
+        ),
+        (
+            "[listen]\naddresses = ['rdma://192.0.2.5']\n[tls]\nmode = 'required'",
+            4,
+            vec![
+                "tls.mode is required",
+                "over RDMA there is no TLS",
+                "tcp://",
+            ],
+        ),
+        (
+            "[limits]\nhost_share = 32\nqueue_share = 8",
+            3,
+            vec![
+                "limits.queue_share 8",
+                "limits.host_share 32",
+                "at least 32",
+            ],
+        ),
+        (
+            "[timeouts]\nstall = '5s'\nstall_short = '6s'",
+            3,
+            vec![
+                "timeouts.stall_short is 6s",
+                "timeouts.stall only 5s",
+                "at most 5s",
+            ],
+        ),
+        (
+            "[limits]\nio_queues = 64\ntcp_connections = 16\n[reactors]\ncount = 4",
+            3,
+            vec![
+                "limits.tcp_connections 16",
+                "a host needs 65",
+                "lower limits.io_queues",
+            ],
+        ),
+        (
+            "[memory]\ntcp_capsules = '4k'",
+            2,
+            vec![
+                "memory.tcp_capsules has 4.00 KiB",
+                "limits.in_capsule, 16.0 KiB",
+            ],
+        ),
+    ] {
+        let told = mistakes(text);
+        assert_eq!(told.len(), 1, "{text}: {told:?}");
+        assert!(
+            told[0].starts_with(&format!("{line}: ")),
+            "{text}: {told:?}"
+        );
+        for word in words {
+            assert!(told[0].contains(word), "'{word}' is not in {told:?}");
+        }
+        assert!(!told[0].contains("--"), "{told:?}");
+    }
+    for text in [
+        "[http]\nlisten = '0.0.0.0:8420'\nclear_text = true",
+        "[http]\nlisten = '0.0.0.0:8420'\ntls_certificate = '/c'\ntls_key = '/k'",
+        "[listen]\naddresses = ['tcp://192.0.2.5', 'rdma://192.0.2.5']\n[tls]\nmode = 'required'",
+        "[tls]\nmode = 'required'",
+        "[timeouts]\nstall = '1s'",
+        "[limits]\nhost_share = 8\nqueue_share = 8",
+        "[limits]\nio_queues = 63\ntcp_connections = 16\n[reactors]\ncount = 4",
+        "[memory]\ntcp_capsules = 0",
+    ] {
+        assert_eq!(mistakes(text), Vec::<String>::new(), "{text}");
+    }
+}
+
+#[test]
+fn contradictions_are_told_beside_other_mistakes_but_not_of_wrong_keys() {
+    let told = mistakes("[log]\nfilter = 1\n[http]\nlisten = '0.0.0.0:8420'");
+    assert_eq!(told.len(), 2, "{told:?}");
+    let told = mistakes("[http]\nlisten = '0.0.0.0:8420'\ntls_certificate = 1\ntls_key = '/k'");
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(
+        told[0].starts_with("3: http.tls_certificate: this is"),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn what_this_machine_does_not_have_is_named_before_the_start() {
+    let told = |text: &str| {
+        let mistakes = understand_here(text).err().unwrap_or_default();
+        mistakes.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    for (text, words) in [
+        (
+            "[api]\ngroup = 'no-such-group'",
+            ["2: api.group", "groupadd no-such-group"],
+        ),
+        (
+            "[http]\ntls_certificate = '/nowhere/c.pem'\ntls_key = '/nowhere/k.pem'",
+            ["2: http.tls_certificate", "/nowhere/c.pem"],
+        ),
+        (
+            "[memory]\nindex = '1000000T'",
+            ["2: memory.index", "this machine has"],
+        ),
+    ] {
+        let told = told(text);
+        assert_eq!(told.len(), 1, "{text}: {told:?}");
+        assert!(words.iter().all(|word| told[0].contains(word)), "{told:?}");
+        // It is no mistake of the file alone: another machine may have it.
+        assert_eq!(mistakes(text), Vec::<String>::new(), "{text}");
+    }
+    assert_eq!(told("[memory]\nbuffers = '64M'"), Vec::<String>::new());
+}
+
+#[test]
 fn all_mistakes_are_told_at_once_in_the_order_of_the_lines() {
     let text = "[memory]\nbuffers = 4G\nindex = true\n[tls]\nmode = 'on'\n[lisen]\n[pool]\n[pool]\n[log]\nfilter = 1\n";
     let lines: Vec<String> = mistakes(text)

@@ -1,7 +1,7 @@
 //! The options of `onefold serve` for its HTTP listener.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
@@ -41,6 +41,49 @@ pub struct HttpArgs {
     /// otherwise.
     #[arg(long, num_args = 0..=1, require_equals = true, value_name = "on|off", value_parser = parse_switch, default_value = "off", default_missing_value = "on", action = clap::ArgAction::Set, hide_default_value = true, hide_short_help = true)]
     pub http_clear_text: bool,
+}
+
+impl HttpArgs {
+    /// The files of the certificate and of its key.
+    ///
+    /// # Errors
+    /// There is only one of them.
+    pub(crate) fn tls_files(&self) -> Result<Option<(&Path, &Path)>, String> {
+        match (&self.http_tls_certificate, &self.http_tls_key) {
+            (None, None) => Ok(None),
+            (Some(chain), Some(key)) => Ok(Some((chain, key))),
+            _ => Err(
+                "--http-tls-certificate and --http-tls-key belong together: give both, or none"
+                    .to_owned(),
+            ),
+        }
+    }
+
+    /// Refuses to be reached from other machines without TLS, where nobody asked for that: what they send and read
+    /// would not be encrypted.
+    ///
+    /// # Errors
+    /// Names what to do about it.
+    pub(crate) fn check_reach(&self) -> Result<(), String> {
+        let is_encrypted = self.http_tls_certificate.is_some();
+        let Some(address) = self.http.filter(|address| !is_here(*address)) else {
+            return Ok(());
+        };
+        match is_encrypted || self.http_clear_text {
+            true => Ok(()),
+            false => Err(format!(
+                "--http {address}: other machines can reach this address, and nothing there would be encrypted: give \
+                 --http-tls-certificate and --http-tls-key, or listen on 127.0.0.1:{port} and let them come by ssh -L \
+                 {port}:127.0.0.1:{port}; --http-clear-text serves them all the same",
+                port = address.port()
+            )),
+        }
+    }
+}
+
+/// Whether only this machine reaches the address.
+pub(crate) fn is_here(address: SocketAddr) -> bool {
+    address.ip().to_canonical().is_loopback()
 }
 
 /// Parses where to listen.

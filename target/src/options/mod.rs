@@ -6,6 +6,7 @@ mod bounds;
 mod drive;
 mod http;
 mod telemetry;
+mod together;
 mod volume;
 
 use std::path::PathBuf;
@@ -24,7 +25,9 @@ use crate::time::parse_spin;
 pub use bounds::BoundsArgs;
 pub use drive::DriveArg;
 pub use http::HttpArgs;
+pub(crate) use http::is_here;
 pub use telemetry::TelemetryArgs;
+pub(crate) use together::Contradiction;
 pub use volume::VolumeArg;
 pub(crate) use volume::{parse_compression, parse_lba, parse_uuid, parse_verify};
 
@@ -163,16 +166,29 @@ pub struct ServeArgs {
 }
 
 impl ServeArgs {
-    /// What no value shows alone.
+    /// What no value shows alone, on whatever machine.
     ///
     /// # Errors
-    /// Says which values do not go together.
+    /// Says which values do not go together: all of them.
     pub fn check(&self) -> Result<(), String> {
-        TransportAddress::distinct(&self.listen).map_err(|error| error.to_string())?;
-        if !self.warn_at.is_sorted() {
-            return Err("the percentages to warn at must rise, such as 80, 90 and 95".to_owned());
-        }
-        volume::check_together(&self.volumes)
+        told(&self.contradictions())
+    }
+
+    /// The same, and whether this machine can have what is said.
+    ///
+    /// # Errors
+    /// Says which values do not go together, or not here: all of them.
+    pub fn check_here(&self) -> Result<(), String> {
+        self.check()?;
+        told(&self.contradictions_here())
+    }
+}
+
+fn told(contradictions: &[Contradiction]) -> Result<(), String> {
+    let lines: Vec<&str> = contradictions.iter().map(|it| &*it.what).collect();
+    match lines.is_empty() {
+        true => Ok(()),
+        false => Err(lines.join("\n")),
     }
 }
 
