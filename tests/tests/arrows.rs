@@ -364,7 +364,7 @@ const API: House = House {
         ("operations", &["tokens"]),
         ("access", &["operations", "tokens"]),
         ("audit", &["hosts", "listeners", "tokens"]),
-        ("config", &["hosts", "scrub", "audit"]),
+        ("config", &["hosts", "scrub", "snapshot_schedules", "audit"]),
     ],
     never_wait: &[],
     spread: &["Client", "Lane"],
