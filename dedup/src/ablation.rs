@@ -68,7 +68,8 @@ pub(crate) enum Broken {
     LiftThoughSeen,
     /// A parent is deleted while children need it (lost mappings).
     FreeParentInUse,
-    /// A page is copied before the fork is durable (I2).
+    /// A page is copied before the fork is durable (I2). No story of the simulation is so unlucky: `io::own_page` has a
+    /// test of its own.
     CopyUnflushed,
     /// A volume's policy changes while writes are on their way and comparisons are to come (old data after a crash).
     ChangePolicyAtOnce,

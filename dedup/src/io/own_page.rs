@@ -126,3 +126,6 @@ fn copy(shared: &Arc<Shared>, state: &mut State, core: &VolumeCore, at: u64) -> 
     }
     Ok(Copy::Made(entries, References::new(shared, blocks)))
 }
+
+#[cfg(test)]
+mod tests;
