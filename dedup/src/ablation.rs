@@ -71,7 +71,8 @@ pub(crate) enum Broken {
     /// A page is copied before the fork is durable (I2). No story of the simulation is so unlucky: `io::own_page` has a
     /// test of its own.
     CopyUnflushed,
-    /// A volume's policy changes while writes are on their way and comparisons are to come (old data after a crash).
+    /// A volume's policy changes while writes are on their way and comparisons are to come (old data after a crash). No
+    /// story of the simulation is so unlucky: `io::verify` has a test of its own.
     ChangePolicyAtOnce,
     /// A pack is freed with the first of its fragments that goes, and not with the last one.
     FreePackInUse,

@@ -693,7 +693,6 @@ fn every_rule_that_is_broken_on_purpose_is_found_out() {
         Broken::FreeParentInUse,
         Broken::SnapshotOneByOne,
         Broken::LiftThoughSeen,
-        Broken::ChangePolicyAtOnce,
         Broken::FreePackInUse,
         Broken::ReturnDamaged,
         Broken::NeverHeal,
