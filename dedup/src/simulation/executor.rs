@@ -66,9 +66,11 @@ pub(super) fn run(
             "deadlock: {} task(s) wait for each other",
             tasks.len()
         );
-        let sum = STEPS.get().wrapping_mul(0x100_0000_01b3);
-        STEPS.set(sum.wrapping_add(tasks.len() as u64 * 64 + ready.len() as u64));
         let at = ready[rng.random_range(0..ready.len())];
+        // FNV-1's way to mix: the order counts, too.
+        for part in [tasks.len(), ready.len(), at] {
+            STEPS.set(STEPS.get().wrapping_mul(0x100_0000_01b3) ^ part as u64);
+        }
         let task = &mut tasks[at];
         task.flag.0.store(false, Ordering::Release);
         let waker = Waker::from(task.flag.clone());
