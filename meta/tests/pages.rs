@@ -201,6 +201,11 @@ fn compare(disk: &dyn Store, memory: &dyn Store, rng: &mut ChaCha8Rng, seed: u64
                 memory.mappings(volume, first, end, count_max).unwrap(),
                 "seed {seed}: volume {volume}, {first}..{end}, {count_max}"
             );
+            assert_eq!(
+                disk.map_rows(volume, first, end, count_max).unwrap(),
+                memory.map_rows(volume, first, end, count_max).unwrap(),
+                "seed {seed}: rows of volume {volume}, {first}..{end}, {count_max}"
+            );
         }
     }
 }

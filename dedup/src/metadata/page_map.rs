@@ -746,4 +746,4 @@ mod inherit;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use inherit::{Inherited, PageEntries, by_page, rows_of_page};
+pub(crate) use inherit::{Inherited, PageEntries, Shown, by_page, rows_of_page};

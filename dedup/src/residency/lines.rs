@@ -2,14 +2,15 @@
 //!
 //! A part of the maps is read from the store in order, with a window open on it, so that what changes meanwhile is in
 //! memory and counts. Of volumes with a common ancestor only the maps before it are gone through: a page that none of
-//! these has is the ancestor's for both, and thus equal.
+//! these has is the ancestor's for both, and thus equal. What was read stays as it is stored, so that what is equal is
+//! not decoded.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use meta::{MapId, Mapping, MetaError, Store};
+use meta::{MapId, MapRows, MetaError, RowEntries, Store};
 
 use crate::Result;
-use crate::metadata::page_map::{PAGE, PageEntries, by_page, page_end, page_start, rows_of_page};
+use crate::metadata::page_map::{PAGE, PageEntries, Shown, page_end, page_start};
 use crate::metadata::state::State;
 use crate::metadata::volume::VolumeCore;
 use crate::pool::Shared;
@@ -17,13 +18,10 @@ use crate::residency::pages::Window;
 use crate::sync::wait::lock;
 
 /// Mappings that are read of one map at a time.
-const MAPPINGS: usize = if cfg!(test) { 20 } else { 16 << 10 };
+const MAPPINGS: usize = if cfg!(test) { 20 } else { 64 << 10 };
 
 /// Mappings that are read of all maps together, before the part is cut to a page or two.
-const ROWS: usize = if cfg!(test) { 60 } else { 128 << 10 };
-
-/// More than a page has: the least that is read of one map.
-const MAPPINGS_MIN: usize = PAGE as usize + 1;
+const ROWS: usize = if cfg!(test) { 60 } else { 256 << 10 };
 
 /// Pages in memory that one look passes, of all maps together.
 const LOOK: usize = if cfg!(test) { 6 } else { 4096 };
@@ -32,13 +30,16 @@ const LOOK: usize = if cfg!(test) { 6 } else { 4096 };
 const STEP: usize = if cfg!(test) { 2 } else { 64 };
 
 /// Pages that are read of common ancestors at a time.
-const PAGES: usize = if cfg!(test) { 4 } else { 512 };
+const PAGES: usize = if cfg!(test) { 4 } else { 1024 };
 
 /// Pages that lie no further apart are read together.
 const GAP: u64 = 4;
 
 /// Rows of maps, by the map.
-type Rows = BTreeMap<MapId, Vec<(u64, Mapping)>>;
+type Rows = BTreeMap<MapId, MapRows>;
+
+/// What is read of one map at least: rows end with a page, so that is always one.
+const MAPPINGS_MIN: usize = 1;
 
 /// What one volume sees.
 #[derive(PartialEq, Eq)]
@@ -60,30 +61,55 @@ impl Side {
     }
 
     /// What it sees of a page.
-    fn see(&self, state: &State, rows: &Rows, number: u64, page: &mut PageEntries) {
-        *page = [None; PAGE as usize];
+    fn see<'a>(
+        &self,
+        state: &State,
+        rows: &'a Rows,
+        number: u64,
+        page: &mut PageEntries,
+    ) -> Face<'a> {
+        let first = number * PAGE;
         for (depth, id) in self.line.iter().enumerate() {
-            let rows = rows.get(id).map_or(&[][..], |rows| rows);
-            let rows = rows_of_page(rows, number);
-            let map = state.map(*id);
-            if map.is_some_and(|map| map.show(number, rows, depth == 0, page)) {
-                break;
+            let rows = rows.get(id).map(|rows| rows.within(first, first + PAGE));
+            let rows = rows.unwrap_or_default();
+            let Some(map) = state.map(*id) else { continue };
+            match map.show(number, !rows.is_empty(), depth == 0, page) {
+                Shown::Stored => return Face::Stored(rows),
+                Shown::Here => return Face::Memory,
+                Shown::Further => {}
             }
         }
-        let Some(info) = state.volumes.get(&self.volume).map(|entry| &entry.info) else {
-            return;
-        };
-        let end = info.size_bytes / crate::SUB_BLOCK_BYTES as u64;
-        let first = number * PAGE;
-        if info.trimming.is_empty() && first + PAGE <= end {
-            return;
-        }
-        for (at, entry) in (first..).zip(page) {
-            if at >= end || info.is_trimming(at) {
-                *entry = None;
+        Face::Stored(RowEntries::default())
+    }
+
+    /// Takes out of a page what does not read as it is mapped.
+    fn cut(&self, state: &State, number: u64, page: &mut PageEntries) {
+        if let Some(info) = state.volumes.get(&self.volume).map(|entry| &entry.info) {
+            let end = info.size_bytes / crate::SUB_BLOCK_BYTES as u64;
+            for (at, entry) in (number * PAGE..).zip(page) {
+                if at >= end || info.is_trimming(at) {
+                    *entry = None;
+                }
             }
         }
     }
+
+    /// Up to which page all reads as it is mapped.
+    fn uncut_upto(&self, state: &State) -> u64 {
+        let info = state.volumes.get(&self.volume).map(|entry| &entry.info);
+        let info = info.filter(|info| info.trimming.is_empty());
+        info.map_or(0, |info| {
+            info.size_bytes / crate::SUB_BLOCK_BYTES as u64 / PAGE
+        })
+    }
+}
+
+/// What one volume sees of a page.
+enum Face<'a> {
+    /// What was read says it.
+    Stored(RowEntries<'a>),
+    /// The page that was passed with it says it.
+    Memory,
 }
 
 /// A part of what two volumes see, or of what one sees and nothing.
@@ -147,23 +173,21 @@ impl Plan {
         let mut left = ROWS;
         for map in &self.own {
             let count_max = left.clamp(MAPPINGS_MIN, MAPPINGS);
-            let read = store.mappings(*map, self.start, self.end, count_max)?;
-            if read.len() == count_max
-                && let Some((at, _)) = read.last()
-            {
-                // The last page may not be whole. It is not the first one: there are more rows.
-                self.end = page_start(*at);
+            let read = store.map_rows(*map, self.start, self.end, count_max)?;
+            if read.count() >= count_max {
+                self.end = self.end.min(read.end());
             }
-            left = left.saturating_sub(read.len());
+            left = left.saturating_sub(read.count());
             if !read.is_empty() {
                 rows.insert(*map, read);
             }
         }
-        for read in rows.values_mut() {
-            read.truncate(read.partition_point(|(at, _)| *at < self.end));
-            self.pages.extend(by_page(read).map(|(page, _)| page));
+        let part = self.start / PAGE..self.end.div_ceil(PAGE);
+        for read in rows.values() {
+            let pages = read.parts(PAGE).filter(|page| part.contains(page));
+            self.pages.extend(pages);
         }
-        self.pages.split_off(&(self.end / PAGE));
+        self.pages.split_off(&part.end);
         if self.common.is_empty() {
             return Ok(rows);
         }
@@ -179,12 +203,11 @@ impl Plan {
                     break; // what further ancestors have does not show
                 };
                 let range = (first * PAGE, (last + 1).saturating_mul(PAGE));
-                let read = store.mappings(*map, range.0, range.1, usize::MAX)?;
-                for (page, of_page) in by_page(&read) {
-                    if missing.remove(&page) {
-                        rows.entry(*map).or_default().extend_from_slice(of_page);
-                    }
+                let read = store.map_rows(*map, range.0, range.1, usize::MAX)?;
+                for page in read.parts(PAGE) {
+                    missing.remove(&page);
                 }
+                rows.entry(*map).or_default().append(&read);
             }
         }
         Ok(rows)
@@ -286,7 +309,11 @@ impl<'a> Lines<'a> {
             }
         }
         let from = page_start(from);
-        let (late, mut upto) = self.late_pages(&state, from);
+        let ahead = self.pages.range(from / PAGE..self.end / PAGE);
+        let mut pages: BTreeSet<u64> = ahead.take(STEP + 1).copied().collect();
+        let step_end = pages.iter().nth(STEP).map(|next| next * PAGE);
+        let step_end = step_end.unwrap_or(self.end);
+        let (late, mut upto) = self.late_pages(&state, (from, step_end));
         // What the common ancestors have of such a page was not read.
         if self.has_common
             && let Some(late) = late.first()
@@ -296,22 +323,37 @@ impl<'a> Lines<'a> {
                 return Ok(None);
             }
         }
-        let range = from / PAGE..upto / PAGE;
-        let mut pages: BTreeSet<u64> = self
-            .pages
-            .range(range.clone())
-            .take(STEP + 1)
-            .copied()
-            .collect();
-        pages.extend(late.range(range).take(STEP + 1));
+        pages.extend(late);
+        pages.split_off(&(upto / PAGE));
         if let Some(next) = pages.iter().nth(STEP).copied() {
             upto = next * PAGE;
             pages.split_off(&next);
         }
+        let uncut = self.sides.iter().map(|side| side.uncut_upto(&state)).min();
         let mut seen = [[None; PAGE as usize]; 2];
         for number in &pages {
-            for (side, page) in self.sides.iter().zip(&mut seen) {
-                side.see(&state, &self.rows, *number, page);
+            let number = *number;
+            let mut faces = [const { Face::Stored(RowEntries::EMPTY) }; 2];
+            for ((side, page), face) in self.sides.iter().zip(&mut seen).zip(&mut faces) {
+                *face = side.see(&state, &self.rows, number, page);
+            }
+            if let [Face::Stored(a), Face::Stored(b)] = faces
+                && uncut.is_some_and(|uncut| number < uncut)
+            {
+                if a != b {
+                    let first = number * PAGE;
+                    a.differences(b, |position| each(first + u64::from(position) % PAGE));
+                }
+                continue;
+            }
+            for ((side, page), face) in self.sides.iter().zip(&mut seen).zip(&faces) {
+                if let Face::Stored(rows) = face {
+                    *page = [None; PAGE as usize];
+                    for (position, mapping) in rows.iter().filter(|(_, it)| !it.is_hole()) {
+                        page[usize::from(position) % PAGE as usize] = Some(mapping);
+                    }
+                }
+                side.cut(&state, number, page);
             }
             let [a, b] = &seen;
             let entries = (number * PAGE..).zip(a.iter().zip(b));
@@ -325,10 +367,10 @@ impl<'a> Lines<'a> {
         }))
     }
 
-    /// Pages that volumes made their own since this was read, and up to where was looked for them.
-    fn late_pages(&self, state: &State, from: u64) -> (BTreeSet<u64>, u64) {
+    /// Pages of a part that volumes made their own since this was read, and up to where was looked for them.
+    fn late_pages(&self, state: &State, (from, end): (u64, u64)) -> (BTreeSet<u64>, u64) {
         let mut late = BTreeSet::new();
-        let mut upto = self.end;
+        let mut upto = end;
         for (side, own) in self.sides.iter().zip(&self.own) {
             let head = side.line.first().filter(|_| *own > 0);
             let Some(map) = head.and_then(|id| state.map(*id)) else {

@@ -5,7 +5,8 @@ use std::io;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{LoadVisitor, RowKind, Store};
+use super::map_rows::page_range;
+use super::{LoadVisitor, MapRows, RowKind, Store};
 use crate::batch::{Batch, HintChange, check_progress, resolve_block, resolve_volume};
 use crate::error::MetaError;
 use crate::segment::SegmentRow;
@@ -333,6 +334,28 @@ impl Store for MemoryStore {
         let rows = state.map.range((map, first)..(map, end.max(first)));
         let rows = rows.map(|((_, sub_block), mapping)| (*sub_block, *mapping));
         Ok(rows.take(count_max).collect())
+    }
+
+    fn map_rows(
+        &self,
+        map: MapId,
+        first: u64,
+        end: u64,
+        count_max: usize,
+    ) -> Result<MapRows, MetaError> {
+        let mut found = MapRows::default();
+        if first >= end || count_max == 0 {
+            return Ok(found);
+        }
+        let whole = page_range(first, end);
+        let state = self.lock();
+        for ((_, sub_block), mapping) in state.map.range((map, whole.start)..(map, whole.end)) {
+            if found.count() >= count_max && *sub_block >= found.end() {
+                break;
+            }
+            found.push_entry(map, *sub_block, *mapping);
+        }
+        Ok(found)
     }
 
     fn hints(&self, fingerprints: &[Fingerprint]) -> Result<Vec<Option<Pba>>, MetaError> {

@@ -1,6 +1,7 @@
 //! The store: rows up to a checkpoint, changed by atomic and durable batches.
 
 mod database;
+mod map_rows;
 mod memory;
 mod page;
 mod prepare;
@@ -10,6 +11,7 @@ mod rows;
 mod salvage;
 
 pub use database::RocksOptions;
+pub use map_rows::{MapRows, RowEntries};
 pub use memory::{MemoryStore, StoreFault};
 pub use rocks::RocksStore;
 pub use row::{Row, RowError};
@@ -157,6 +159,19 @@ pub trait Store: Send + Sync {
         end: u64,
         count_max: usize,
     ) -> Result<Vec<(u64, Mapping)>, MetaError>;
+
+    /// The rows of a map itself that may have any of the sub-blocks from `first` up to, but not including, `end`: the
+    /// first ones, in order, until they have `count_max` entries. Only then there may be more.
+    ///
+    /// # Errors
+    /// As for [`Store::load`].
+    fn map_rows(
+        &self,
+        map: MapId,
+        first: u64,
+        end: u64,
+        count_max: usize,
+    ) -> Result<MapRows, MetaError>;
 
     /// Where hints for these contents lead to, in the order of the contents. What a hint says is to be
     /// checked: it leads to one block of several with the same fingerprint, and the block may be gone by

@@ -24,7 +24,7 @@ use super::rows::{
     self, KEY_CHECKPOINT, KEY_FORMAT, KEY_TOTALS, PREFIX_ANCESTRY, PREFIX_BLOCK, PREFIX_MAP,
     PREFIX_SEGMENT, PREFIX_SETTING, PREFIX_VOLUME,
 };
-use super::{LoadVisitor, RowKind, Store, StoreFigures};
+use super::{LoadVisitor, MapRows, RowKind, Store, StoreFigures};
 use crate::ballast::{Ballast, FolderRoom};
 use crate::batch::{Batch, check_progress};
 use crate::codec::CodecError;
@@ -534,6 +534,29 @@ impl Store for RocksStore {
                 let wanted = mappings.filter(|(sub_block, _)| (first..end).contains(sub_block));
                 found.extend(wanted.take(count_max - found.len()));
                 Ok(found.len() < count_max)
+            };
+            let (first, last) = (rows::map_key(map, first), rows::map_key(map, last));
+            self.pages(db, &first, &last, row)
+        })?;
+        Ok(found)
+    }
+
+    fn map_rows(
+        &self,
+        map: MapId,
+        first: u64,
+        end: u64,
+        count_max: usize,
+    ) -> Result<MapRows, MetaError> {
+        let mut found = MapRows::default();
+        let Some(last) = last_of(first, end, count_max) else {
+            return Ok(found);
+        };
+        self.with_db(|db| {
+            let row = |key: &[u8], value: &[u8]| {
+                let pushed = found.push(key, value);
+                pushed.map_err(|error| self.corrupt("mapping", error))?;
+                Ok(found.count() < count_max)
             };
             let (first, last) = (rows::map_key(map, first), rows::map_key(map, last));
             self.pages(db, &first, &last, row)

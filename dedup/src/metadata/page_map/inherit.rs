@@ -20,6 +20,17 @@ pub(crate) enum Inherited<'a> {
     Further,
 }
 
+/// Where hosts find what they see of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shown {
+    /// In the memory of the map that was asked.
+    Here,
+    /// In the map's rows in the store.
+    Stored,
+    /// The map's ancestors say it.
+    Further,
+}
+
 /// Pages of sub-blocks, one after the other.
 pub(crate) fn by_page(rows: &[(u64, Mapping)]) -> impl Iterator<Item = (u64, &[(u64, Mapping)])> {
     rows.chunk_by(|(a, _), (b, _)| a / PAGE == b / PAGE)
@@ -106,29 +117,24 @@ impl PageMap {
         }
     }
 
-    /// Puts what is mapped in a page into `entries`, which are empty; `rows`: what the store has of the page. False if
-    /// the map's ancestors say what that is. `is_head`: a volume has the map, so what is in memory is what hosts see.
+    /// Says where a host finds what it sees of a page, and puts it into `entries` if that is here. `is_stored`: the store
+    /// has some of the page. `is_head`: a volume has the map, so what is in memory is what hosts see.
     pub(crate) fn show(
         &self,
         number: u64,
-        rows: &[(u64, Mapping)],
+        is_stored: bool,
         is_head: bool,
         entries: &mut PageEntries,
-    ) -> bool {
+    ) -> Shown {
         match self.slot(number) {
             Slot::Resident(page) if is_head || page.is_inherited || page.present > 0 => {
                 for (at, entry) in entries.iter_mut().enumerate() {
                     *entry = page.get(at);
                 }
-                true
+                Shown::Here
             }
-            Slot::Stored if !rows.is_empty() => {
-                for (at, mapping) in rows.iter().filter(|(_, mapping)| !mapping.is_hole()) {
-                    entries[split(*at).1] = Some(*mapping);
-                }
-                true
-            }
-            Slot::Resident(_) | Slot::Stored | Slot::Empty => false,
+            Slot::Stored if is_stored => Shown::Stored,
+            Slot::Resident(_) | Slot::Stored | Slot::Empty => Shown::Further,
         }
     }
 

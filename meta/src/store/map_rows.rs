@@ -1,0 +1,278 @@
+//! Rows of a map as they are stored: who compares maps need not decode what is equal.
+
+use std::ops::Range;
+
+use super::page::{self, Content, ENTRIES};
+use super::rows;
+use crate::codec::CodecError;
+use crate::types::{MapId, Mapping};
+
+/// Bytes of an entry: its position in its row, and a mapping.
+const ENTRY_BYTES: usize = 1 + Mapping::BYTES;
+
+/// Rows of one map, encoded. A row has the mappings and holes of 64 sub-blocks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MapRows {
+    bytes: Vec<u8>,
+    /// The first sub-block of each row, in order, and where its entries begin.
+    rows: Vec<(u64, usize)>,
+}
+
+impl MapRows {
+    /// Appends a row. Its sub-blocks come after those of all others.
+    pub(super) fn push(&mut self, key: &[u8], value: &[u8]) -> Result<(), CodecError> {
+        let (_, first) = rows::parse_map_key(key)?;
+        let (entries, rest) = value.as_chunks::<ENTRY_BYTES>();
+        if value.is_empty() || !rest.is_empty() {
+            return Err(CodecError::Short);
+        }
+        let mut least = 0;
+        for entry in entries {
+            if entry[0] < least || u64::from(entry[0]) >= ENTRIES {
+                return Err(CodecError::Field("position in its page"));
+            }
+            least = entry[0] + 1;
+        }
+        self.begin(first);
+        self.bytes.extend_from_slice(value);
+        Ok(())
+    }
+
+    /// Appends an entry behind all others.
+    pub(super) fn push_entry(&mut self, map: MapId, sub_block: u64, mapping: Mapping) {
+        let first = sub_block - sub_block % ENTRIES;
+        debug_assert!(rows::parse_map_key(&rows::map_key(map, sub_block)) == Ok((map, first)));
+        if self.rows.last().is_none_or(|(last, _)| *last != first) {
+            self.begin(first);
+        }
+        page::put(&mut self.bytes, page::position(sub_block), Some(mapping));
+    }
+
+    fn begin(&mut self, first: u64) {
+        debug_assert!(self.rows.last().is_none_or(|(last, _)| *last < first));
+        self.rows.push((first, self.bytes.len()));
+    }
+
+    /// Appends rows that come after all of these. The first ones may be here already.
+    pub fn append(&mut self, other: &Self) {
+        let known = other.rows.partition_point(|(first, _)| *first < self.end());
+        let Some((_, skipped)) = other.rows.get(known).copied() else {
+            return;
+        };
+        let before = self.bytes.len();
+        let rows = other.rows[known..].iter();
+        self.rows
+            .extend(rows.map(|(first, at)| (*first, before + at - skipped)));
+        self.bytes.extend_from_slice(&other.bytes[skipped..]);
+    }
+
+    /// Mappings and holes in all rows.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.bytes.len() / ENTRY_BYTES
+    }
+
+    /// Whether there is no row.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// One past the last sub-block that the last row may have.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        let last = self.rows.last();
+        last.map_or(0, |(first, _)| first.saturating_add(ENTRIES))
+    }
+
+    /// The numbers of the parts of so many sub-blocks that have entries, in order. Rows are divided into whole parts.
+    pub fn parts(&self, sub_blocks: u64) -> impl Iterator<Item = u64> + '_ {
+        let rows = self.rows.iter().enumerate();
+        rows.flat_map(move |(number, (first, _))| {
+            // One look at a row that is one part.
+            let looks = match sub_blocks {
+                ENTRIES => 1,
+                _ => usize::MAX,
+            };
+            let entries = self.row(number).iter().take(looks);
+            let mut last = None;
+            entries.filter_map(move |(position, _)| {
+                let part = (first + u64::from(position)) / sub_blocks;
+                (last.replace(part) != Some(part)).then_some(part)
+            })
+        })
+    }
+
+    /// The entries of `first..end`, which lie in one row.
+    #[must_use]
+    pub fn within(&self, first: u64, end: u64) -> RowEntries<'_> {
+        let row = first - first % ENTRIES;
+        let Ok(number) = self.rows.binary_search_by_key(&row, |(first, _)| *first) else {
+            return RowEntries::default();
+        };
+        let RowEntries { entries } = self.row(number);
+        if end.saturating_sub(first) == ENTRIES {
+            return RowEntries { entries };
+        }
+        let before =
+            |sub_block: u64| entries.partition_point(|it| row + u64::from(it[0]) < sub_block);
+        RowEntries {
+            entries: &entries[before(first)..before(end)],
+        }
+    }
+
+    fn row(&self, number: usize) -> RowEntries<'_> {
+        let begin = self.rows[number].1;
+        let end = self.rows.get(number + 1);
+        let end = end.map_or(self.bytes.len(), |(_, end)| *end);
+        RowEntries {
+            entries: self.bytes[begin..end].as_chunks().0,
+        }
+    }
+}
+
+/// Entries of one row: equal if they say the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RowEntries<'a> {
+    entries: &'a [[u8; ENTRY_BYTES]],
+}
+
+impl<'a> RowEntries<'a> {
+    /// None.
+    pub const EMPTY: Self = Self { entries: &[] };
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// What they say, by the position in their row.
+    pub fn iter(self) -> impl Iterator<Item = (u8, Mapping)> + use<'a> {
+        self.entries.iter().map(|entry| (entry[0], mapping(entry)))
+    }
+
+    /// Gives `each` the positions where these map other blocks than others of the same row.
+    pub fn differences(self, other: Self, mut each: impl FnMut(u8)) {
+        let (mut a, mut b) = (self.entries, other.entries);
+        loop {
+            let (next, of_a, of_b) = match (a.first(), b.first()) {
+                (None, None) => return,
+                (Some(of_a), None) => (of_a[0], true, false),
+                (None, Some(of_b)) => (of_b[0], false, true),
+                (Some(of_a), Some(of_b)) => {
+                    let next = of_a[0].min(of_b[0]);
+                    (next, of_a[0] == next, of_b[0] == next)
+                }
+            };
+            let of_a = of_a.then(|| a.split_off_first()).flatten();
+            let of_b = of_b.then(|| b.split_off_first()).flatten();
+            let is_nothing = |entry: Option<&[u8; ENTRY_BYTES]>| {
+                entry.is_none_or(|entry| mapping(entry).is_hole())
+            };
+            if of_a != of_b && !(is_nothing(of_a) && is_nothing(of_b)) {
+                each(next);
+            }
+        }
+    }
+}
+
+/// The sub-blocks of all rows that have some of these.
+pub(super) fn page_range(first: u64, end: u64) -> Range<u64> {
+    let last = end.div_ceil(ENTRIES).saturating_mul(ENTRIES);
+    first - first % ENTRIES..last
+}
+
+fn mapping(entry: &[u8; ENTRY_BYTES]) -> Mapping {
+    let [_, content @ ..] = entry;
+    // So many bytes are always one.
+    Mapping::take(content).unwrap_or(Mapping::HOLE)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::collection::btree_map;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::types::Pba;
+
+    fn rows_of(model: &BTreeMap<u64, Option<u32>>) -> MapRows {
+        let mut rows = MapRows::default();
+        for (at, number) in model {
+            rows.push_entry(7, *at, mapping_of(*number));
+        }
+        rows
+    }
+
+    fn mapping_of(number: Option<u32>) -> Mapping {
+        number.map_or(Mapping::HOLE, |number| Mapping {
+            pba: Pba(u64::from(number)),
+            crc32c: number,
+        })
+    }
+
+    fn model() -> impl Strategy<Value = BTreeMap<u64, Option<u32>>> {
+        btree_map(0..200u64, prop::option::of(0..3u32), 0..150)
+    }
+
+    proptest! {
+        #[test]
+        fn encoded_rows_say_what_their_mappings_say(a in model(), b in model(), part in 0..3u32) {
+            let part = 8u64 << part.min(2);
+            let part = if part == 32 { 64 } else { part };
+            let (of_a, of_b) = (rows_of(&a), rows_of(&b));
+            let parts = |model: &BTreeMap<u64, Option<u32>>| {
+                let mut parts: Vec<u64> = model.keys().map(|at| at / part).collect();
+                parts.dedup();
+                parts
+            };
+            prop_assert_eq!(of_a.parts(part).collect::<Vec<_>>(), parts(&a));
+            prop_assert_eq!(of_a.count(), a.len());
+            let mut found = Vec::new();
+            for number in 0..200 / part + 1 {
+                let (first, end) = (number * part, (number + 1) * part);
+                let (of_a, of_b) = (of_a.within(first, end), of_b.within(first, end));
+                let said: Vec<_> = of_a.iter().collect();
+                let meant = a.range(first..end);
+                let meant: Vec<_> = meant.map(|(at, number)| ((at % 64) as u8, mapping_of(*number))).collect();
+                prop_assert_eq!(said, meant);
+                of_a.differences(of_b, |position| found.push(first - first % 64 + u64::from(position)));
+                if of_a == of_b {
+                    prop_assert!(a.range(first..end).eq(b.range(first..end)));
+                }
+            }
+            let differs = |at: &u64| a.get(at).copied().flatten() != b.get(at).copied().flatten();
+            prop_assert_eq!(found, (0..200).filter(differs).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn rows_that_are_here_already_are_not_appended() {
+        let row = |at| rows_of(&BTreeMap::from([(at, Some(1))]));
+        let mut all = row(3);
+        for more in [row(3), row(64), row(64), row(200)] {
+            all.append(&more);
+        }
+        let whole = [(3, Some(1)), (64, Some(1)), (200, Some(1))];
+        assert_eq!(all, rows_of(&BTreeMap::from(whole)));
+    }
+
+    #[test]
+    fn rows_that_are_none_are_refused() {
+        let key = rows::map_key(7, 64);
+        let row = rows_of(&BTreeMap::from([(64, Some(1)), (66, Some(2))]));
+        let mut again = MapRows::default();
+        again.push(&key, &row.bytes).unwrap();
+        assert_eq!(again, row);
+        let mut turned = row.bytes.clone();
+        turned.rotate_left(ENTRY_BYTES);
+        let mut gone = row.bytes.clone();
+        gone[0] |= 0x80;
+        for value in [&[][..], &row.bytes[..14], &turned, &gone] {
+            assert!(MapRows::default().push(&key, value).is_err());
+        }
+    }
+}
