@@ -121,9 +121,10 @@ const tables = {
 /** Space that a survey counted. */
 function counted(size) { return size == null ? "–" : bytes(size); }
 
-function exportState({ served, connections }) {
+function exportState({ served, kind, connections }) {
   if (!served) return ["not served", "the log says why"];
-  return connections > 0 ? ["in use", "a front-end is connected"] : ["waiting", "no front-end is connected"];
+  const who = kind === "nbd" ? "client" : "front-end";
+  return connections > 0 ? ["in use", `a ${who} is connected`] : ["waiting", `no ${who} is connected`];
 }
 
 const placesOf = (namespaces, none) => namespaces.map((place) => `${place.subsystem} (${place.nsid})`).join(", ") || none;

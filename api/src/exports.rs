@@ -47,7 +47,7 @@ pub struct CreateExport {
     pub volume: String,
     /// How it is reached.
     pub kind: ExportKind,
-    /// Where: of kind `vhost` the absolute path of a socket.
+    /// Where: of kind `vhost` the absolute path of a socket, of kind `nbd` `unix:PATH` or `tcp://ADDRESS:PORT`.
     pub address: String,
     /// It takes no writes.
     #[serde(default)]

@@ -19,6 +19,7 @@ use tokio::sync::Mutex;
 /// A server.
 enum Running {
     Vhost(virtio::Server),
+    Nbd(nbd::Server),
 }
 
 impl Running {
@@ -41,6 +42,19 @@ impl Running {
                 })?;
                 Ok(Self::Vhost(server))
             }
+            ExportKind::Nbd => {
+                let server = nbd::Server::start(nbd::Parts {
+                    target: target.clone(),
+                    export: export.id,
+                    address: export.address.parse()?,
+                    reactors: reactors.to_vec(),
+                    bounds: nbd::Bounds::default(),
+                });
+                let server = server.map_err(|error| {
+                    Failure::unavailable(format!("the place '{}': {error}", export.address))
+                })?;
+                Ok(Self::Nbd(server))
+            }
         }
     }
 
@@ -48,6 +62,9 @@ impl Running {
         match self {
             Self::Vhost(server) => ExportState {
                 connections: u64::from(server.is_connected()),
+            },
+            Self::Nbd(server) => ExportState {
+                connections: server.connections() as u64,
             },
         }
     }

@@ -50,6 +50,11 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["subsystem", "reactor", "dedup", "drives", "meta"],
     ),
     (
+        "nbd",
+        // As above.
+        &["subsystem", "reactor", "dedup", "drives", "meta"],
+    ),
+    (
         "api",
         &["subsystem", "dedup", "meta", "fabric", "nvme", "reactor"],
     ),
@@ -57,6 +62,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "onefold",
         &[
             "virtio",
+            "nbd",
             "subsystem",
             "api",
             "dedup",
@@ -81,7 +87,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "roce",
         ],
     ),
-    ("fuzz", &["dedup", "meta", "nvme", "roce"]),
+    ("fuzz", &["dedup", "meta", "nbd", "nvme", "roce"]),
 ];
 
 /// Every workspace package with the workspace packages it depends on.

@@ -442,6 +442,11 @@ fn snapshots_and_exports_are_shown_with_their_volumes() {
     for word in ["vol0@monday", "vhost", "waiting", "no front-end"] {
         browser.wait_for_text("#exports", word);
     }
+    let place = format!("unix:{}", node.folder.path().join("vm.nbd").display());
+    node.run(&["export", "create", "vol0", "--nbd", &place]);
+    for word in [&*place, "no client is connected"] {
+        browser.wait_for_text("#exports", word);
+    }
     picture(&browser, "snapshots");
     for width in [390, 700, 820, 1000, 1280] {
         browser.resize(width, 1000);

@@ -3,9 +3,8 @@
 //! Guarantees: one front-end at a time, others are sent away; a front-end that goes, or says what cannot be, ends its own
 //! session alone, and can come again; a socket of another program is left as it is.
 
-use std::io::{self, ErrorKind};
+use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,6 +12,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use subsystem::export::bind_socket;
 use subsystem::target::Target;
 use tokio::sync::watch;
 
@@ -67,7 +67,7 @@ impl Server {
     /// # Errors
     /// The socket is taken, or cannot be made there.
     pub fn start(parts: Parts) -> io::Result<Self> {
-        let listener = bind(&parts.path)?;
+        let listener = bind_socket(&parts.path)?;
         listener.set_nonblocking(true)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let state = Arc::new(State {
@@ -136,29 +136,6 @@ async fn tell_of_changes(
             futures_util::future::Either::Left((Ok(()), _)) => state.wake(),
             _ => return,
         }
-    }
-}
-
-/// Makes the socket. One that nobody listens at is left from a program that was killed.
-fn bind(path: &str) -> io::Result<UnixListener> {
-    let taken = match UnixListener::bind(path) {
-        Err(error) if error.kind() == ErrorKind::AddrInUse => error,
-        bound => return bound,
-    };
-    if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
-        let text = "there is a file, and it is no socket: name another path";
-        return Err(io::Error::new(ErrorKind::AddrInUse, text));
-    }
-    match UnixStream::connect(path) {
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(path)?;
-            UnixListener::bind(path)
-        }
-        Ok(_) => {
-            let text = "a program listens there: name another path";
-            Err(io::Error::new(ErrorKind::AddrInUse, text))
-        }
-        Err(_) => Err(taken),
     }
 }
 

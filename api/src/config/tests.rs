@@ -355,11 +355,15 @@ fn pools() -> impl Strategy<Value = Pool> {
         }
         for (at, info) in (1_u16..).zip(&pool.volumes) {
             if at % 2 == 1 {
+                let (kind, address) = match at % 4 {
+                    1 => (ExportKind::Vhost, format!("/run/{at}.sock")),
+                    _ => (ExportKind::Nbd, format!("tcp://127.0.0.1:{at}")),
+                };
                 let export = ExportConfig {
                     id: at * 5,
                     volume: info.uuid,
-                    kind: ExportKind::Vhost,
-                    address: format!("/run/{at}.sock"),
+                    kind,
+                    address,
                     read_only: at % 3 == 0,
                 };
                 pool.catalog.exports.insert(export.id, Arc::new(export));

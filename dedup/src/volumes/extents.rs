@@ -57,6 +57,35 @@ impl Volume {
                 "{offset} is no multiple of {BLOCK_BYTES}"
             )));
         }
+        self.differences(other, (offset, u64::MAX), count_max).await
+    }
+
+    /// The same for `len` bytes at `offset`, both multiples of the grain of this handle. Sub-blocks count whole, also where
+    /// only a part of them is asked for.
+    ///
+    /// # Errors
+    /// The range lies outside of this volume, or as of [`Self::diff`].
+    pub async fn diff_within(
+        &self,
+        other: &Self,
+        offset: u64,
+        len: u64,
+        count_max: usize,
+    ) -> Result<Extents> {
+        self.check(offset, len, u64::MAX)?;
+        let end = offset + len;
+        let mut found = self.differences(other, (offset, end), count_max).await?;
+        found.upto = found.upto.min(end);
+        Ok(found)
+    }
+
+    /// What differs from one byte to another, in whole sub-blocks, as far as one of both is that long.
+    async fn differences(
+        &self,
+        other: &Self,
+        (start, end): (u64, u64),
+        count_max: usize,
+    ) -> Result<Extents> {
         let cores = [&*self.core, &*other.core];
         if cores.iter().any(|core| core.compares_later()) {
             // A duplicate that turns out to be none gets a block of its own.
@@ -64,7 +93,7 @@ impl Volume {
         }
         let size = self.core.size_bytes().max(other.core.size_bytes());
         let grain = BLOCK_BYTES as u64;
-        let range = (offset / grain, size / grain);
+        let range = (start / grain, end.min(size).div_ceil(grain));
         walk(&self.shared, &cores, range, Found::new(count_max)).await
     }
 }

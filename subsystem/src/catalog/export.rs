@@ -1,6 +1,8 @@
 //! Exports as they are configured: volumes that are reached by something else than NVMe.
 
+use std::net::SocketAddr;
 use std::path::Path;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -22,17 +24,20 @@ const SOCKET_PATH_BYTES_MAX: usize = 107;
 pub enum ExportKind {
     /// vhost-user-blk: a virtual machine's disk, by a socket of this machine.
     Vhost,
+    /// A network block device, by a socket of this machine or by TCP.
+    Nbd,
 }
 
 impl ExportKind {
     /// All kinds.
-    pub const ALL: [Self; 1] = [Self::Vhost];
+    pub const ALL: [Self; 2] = [Self::Vhost, Self::Nbd];
 
     /// Its name, as the API and the command line say it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Vhost => "vhost",
+            Self::Nbd => "nbd",
         }
     }
 
@@ -40,6 +45,7 @@ impl ExportKind {
     fn check_address(self, address: &str) -> Result<(), Failure> {
         match self {
             Self::Vhost => check_socket_path(address),
+            Self::Nbd => address.parse::<NbdAddress>().map(drop),
         }
     }
 }
@@ -47,6 +53,49 @@ impl ExportKind {
 impl std::fmt::Display for ExportKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())
+    }
+}
+
+/// Where an NBD server is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NbdAddress {
+    /// `unix:PATH`: a socket of this machine.
+    Unix(String),
+    /// `tcp://ADDRESS:PORT`
+    Tcp(SocketAddr),
+}
+
+impl FromStr for NbdAddress {
+    type Err = Failure;
+
+    fn from_str(text: &str) -> Result<Self, Failure> {
+        let wrong = || {
+            Failure::invalid(format!(
+                "'{}' is no place of an NBD export: name one such as unix:/run/onefold/vm1.nbd, tcp://10.0.0.1:10809 or \
+                 tcp://[::1]:10809",
+                text.escape_debug()
+            ))
+        };
+        if let Some(path) = text.strip_prefix("unix:") {
+            check_socket_path(path)?;
+            return Ok(Self::Unix(path.to_owned()));
+        }
+        let address = text.strip_prefix("tcp://").ok_or_else(wrong)?;
+        let address: SocketAddr = address.parse().map_err(|_| wrong())?;
+        // One place has one text.
+        match address.port() != 0 && format!("tcp://{address}") == text {
+            true => Ok(Self::Tcp(address)),
+            false => Err(wrong()),
+        }
+    }
+}
+
+impl std::fmt::Display for NbdAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Unix(path) => write!(f, "unix:{path}"),
+            Self::Tcp(address) => write!(f, "tcp://{address}"),
+        }
     }
 }
 
@@ -76,7 +125,7 @@ pub struct ExportConfig {
     pub volume: Uuid,
     /// How it is reached.
     pub kind: ExportKind,
-    /// Where: of [`ExportKind::Vhost`] the path of a socket.
+    /// Where: of [`ExportKind::Vhost`] the path of a socket, of [`ExportKind::Nbd`] an [`NbdAddress`].
     pub address: String,
     /// It takes no writes.
     #[serde(default)]
@@ -105,6 +154,32 @@ mod tests {
         let long = format!("/{}", "a".repeat(SOCKET_PATH_BYTES_MAX));
         for bad in ["", "/", "a.sock", "./a", "/run/", "/a\0b", "/run/..", &long] {
             assert!(ExportKind::Vhost.check_address(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn an_nbd_export_is_at_a_socket_or_at_an_address_with_a_port() {
+        for good in [
+            "unix:/run/a.nbd",
+            "tcp://127.0.0.1:10809",
+            "tcp://0.0.0.0:1",
+            "tcp://[::]:10809",
+        ] {
+            let address: NbdAddress = good.parse().expect("an address");
+            assert_eq!(address.to_string(), good);
+        }
+        for bad in [
+            "",
+            "/run/a.nbd",
+            "unix:a.nbd",
+            "unix:",
+            "tcp://127.0.0.1",
+            "tcp://127.0.0.1:0",
+            "tcp://localhost:10809",
+            "tcp://[0:0::1]:10809",
+            "127.0.0.1:10809",
+        ] {
+            assert!(ExportKind::Nbd.check_address(bad).is_err(), "{bad:?}");
         }
     }
 }

@@ -30,7 +30,7 @@ use uuid::Uuid;
 
 use crate::errors::Failure;
 use crate::throttle::{IoLimits, Limited};
-pub use export::{EXPORTS_MAX, ExportConfig, ExportKind};
+pub use export::{EXPORTS_MAX, ExportConfig, ExportKind, NbdAddress};
 pub use host_auth::{HostAuth, TLS_KEYS_MAX, TlsKey};
 pub use port::{PortChange, PortConfig};
 pub use write_protect::WriteProtect;

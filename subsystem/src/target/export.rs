@@ -19,7 +19,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use dedup::{EngineError, ErrorKind, MAX_COMMAND_BYTES, SECTOR_BYTES, Volume};
+use dedup::{EngineError, MAX_COMMAND_BYTES, SECTOR_BYTES, Volume};
+pub use dedup::{ErrorKind, Extents};
 use reactor::{Buffer, BufferPool};
 use tokio::sync::watch;
 use uuid::Uuid;
@@ -33,6 +34,8 @@ use crate::reservation::{HostId, Watch};
 use crate::target::Target;
 use crate::target::live_catalog::LiveCatalog;
 use crate::throttle::{By, Throttles};
+
+pub use crate::target::export_socket::bind_socket;
 
 /// Bytes of a sector, the grain of all ranges.
 pub const SECTOR: u64 = SECTOR_BYTES as u64;
@@ -54,6 +57,15 @@ pub struct ExportShape {
     pub lba_bytes: u32,
     /// It takes no writes now.
     pub read_only: bool,
+}
+
+/// What an export is called, and what it can be compared with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExportNames {
+    /// The volume's name, or `VOLUME@NAME` of a snapshot.
+    pub volume: String,
+    /// The volume's snapshots, by their own names; of a snapshot, the others of its volume.
+    pub snapshots: Vec<(String, Uuid)>,
 }
 
 /// Why a request on an export failed.
@@ -116,6 +128,31 @@ impl Target {
             lba_bytes: info.lba_bytes,
             read_only: is_read_only(&live.catalog, export, volume),
         })
+    }
+
+    /// What an export is called now, and with `snapshots` also what it can be compared with; `None` as for its shape.
+    #[must_use]
+    pub fn export_names(&self, export: u16, snapshots: bool) -> Option<ExportNames> {
+        let live = self.live();
+        let export = live.catalog.exports.get(&export)?;
+        let info = live.volume(export.volume)?.info();
+        let mut names = ExportNames {
+            volume: info.name.clone(),
+            snapshots: Vec::new(),
+        };
+        if snapshots {
+            let origin = info.snapshot.map_or(info.id, |of| of.volume);
+            let all = self.engine.snapshots().into_iter();
+            let others = all.filter(|it| {
+                it.uuid != info.uuid && it.snapshot.is_some_and(|of| of.volume == origin)
+            });
+            let named = others.filter_map(|it| {
+                let (_, name) = it.name.split_once('@')?;
+                Some((name.to_owned(), it.uuid))
+            });
+            names.snapshots = named.collect();
+        }
+        Some(names)
     }
 
     /// Opens an export on this reactor. It may be there or not: each request looks.
@@ -353,6 +390,39 @@ impl ExportedVolume {
         underway.known.volume.trim(at, len).await?;
         underway.done(Operation::Trim, 0);
         Ok(())
+    }
+
+    /// Where the volume has data in a range, in at most so many ranges: see [`Volume::extents`].
+    ///
+    /// # Errors
+    /// Why that is not known.
+    pub async fn extents(
+        &self,
+        at: u64,
+        len: u64,
+        count_max: usize,
+    ) -> Result<Extents, ExportError> {
+        let underway = self.begin_at(Access::Read, at, len)?;
+        Ok(underway.known.volume.extents(at, len, count_max).await?)
+    }
+
+    /// Where the volume may differ from a snapshot of it in a range, in at most so many ranges. They are of whole blocks of
+    /// 4 KiB, and may begin before the range and end behind it.
+    ///
+    /// # Errors
+    /// Why that is not known; [`ErrorKind::NotFound`] if the snapshot is gone.
+    pub async fn changes(
+        &self,
+        since: Uuid,
+        at: u64,
+        len: u64,
+        count_max: usize,
+    ) -> Result<Extents, ExportError> {
+        let underway = self.begin_at(Access::Read, at, len)?;
+        let snapshot = self.target.live().volume(since).cloned();
+        let snapshot = snapshot.ok_or(ExportError::Engine(ErrorKind::NotFound))?;
+        let volume = &underway.known.volume;
+        Ok(volume.diff_within(&snapshot, at, len, count_max).await?)
     }
 
     /// Makes everything that was acknowledged survive a loss of power.

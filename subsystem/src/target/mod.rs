@@ -10,6 +10,7 @@ pub(crate) mod ana;
 mod authentication;
 pub(crate) mod discovery;
 pub mod export;
+mod export_socket;
 pub(crate) mod identity;
 pub mod imports;
 pub(crate) mod live_catalog;

@@ -16,8 +16,11 @@ use super::{Outcome, ask};
 pub enum ExportCommand {
     /// Make a volume reachable, now and after every start
     #[command(
-        after_help = "Example:\n  onefold export create vm1 --vhost /run/onefold/vm1.sock\n\n\
-                      QEMU's user must be able to write to the socket, whose owner is the daemon's user."
+        after_help = "Examples:\n  onefold export create vm1 --vhost /run/onefold/vm1.sock\n  \
+                      onefold export create vm1@monday --nbd unix:/run/onefold/vm1.nbd\n  \
+                      onefold export create vm1 --nbd tcp://10.0.0.1:10809 --read-only\n\n\
+                      Who uses it (QEMU, for example) must be able to write to the socket, whose owner is the daemon's \
+                      user. NBD by TCP has neither encryption nor passwords: whoever reaches the port can use the volume."
     )]
     Create {
         /// The volume's name, or a snapshot's
@@ -62,11 +65,15 @@ pub struct ExportPlace {
     /// As a virtual machine's disk (vhost-user-blk), by a socket at this absolute path
     #[arg(long, value_name = "PATH")]
     pub vhost: Option<String>,
+    /// As a network block device: by a socket (unix:PATH) or by TCP (tcp://ADDRESS:PORT)
+    #[arg(long, value_name = "PLACE")]
+    pub nbd: Option<String>,
 }
 
 impl ExportPlace {
     fn into_parts(self) -> Option<(ExportKind, String)> {
-        self.vhost.map(|path| (ExportKind::Vhost, path))
+        let vhost = self.vhost.map(|path| (ExportKind::Vhost, path));
+        vhost.or(self.nbd.map(|place| (ExportKind::Nbd, place)))
     }
 }
 
@@ -79,7 +86,8 @@ pub(super) fn run(command: ExportCommand) -> Outcome {
             answer,
         } => {
             let place = place.into_parts();
-            let (kind, address) = place.ok_or_else(|| Failure::invalid("name --vhost PATH"))?;
+            let (kind, address) =
+                place.ok_or_else(|| Failure::invalid("name --vhost PATH or --nbd PLACE"))?;
             let request = CreateExport {
                 volume,
                 kind,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
@@ -244,8 +244,16 @@ impl Story {
             };
             let mut was_equal: Vec<bool> = differs(self).iter().map(|it| !it).collect();
             let mut did_differ = differs(self);
+            // To the end, or within a part of the first volume.
+            let len_max = of_a.info().size_bytes.saturating_sub(at) / GRAIN;
+            let is_part = len_max > 0 && self.rng.random_bool(0.5);
+            let len = self.rng.random_range(1..=len_max.max(1)) * GRAIN;
             let found: Extents = {
-                let mut look = pin!(of_a.diff(&of_b, at, count_max));
+                let look: Pin<Box<dyn Future<Output = _>>> = match is_part {
+                    true => Box::pin(of_a.diff_within(&of_b, at, len, count_max)),
+                    false => Box::pin(of_a.diff(&of_b, at, count_max)),
+                };
+                let mut look = look;
                 loop {
                     let mut context = Context::from_waker(Waker::noop());
                     if let Poll::Ready(found) = look.as_mut().poll(&mut context) {
@@ -263,6 +271,8 @@ impl Story {
                 }
             };
             assert!(found.upto > at && found.ranges.len() <= count_max);
+            let end = if is_part { at + len } else { size };
+            assert!(found.upto <= end && found.ranges.iter().all(|(at, len)| at + len <= end));
             for sub_block in from..found.upto / GRAIN {
                 let is_in = |range: &(u64, u64)| {
                     (range.0..range.0 + range.1).contains(&(sub_block * GRAIN))
