@@ -576,8 +576,80 @@ fn authentications(seeds: &mut Seeds) {
     }
 }
 
+/// Both phases of NBD: a byte as `nbd.rs` takes it, then what a client sends.
+fn network_block_devices(seeds: &mut Seeds) {
+    let string = |text: &str| [&(text.len() as u32).to_be_bytes(), text.as_bytes()].concat();
+    let option = |number: u32, data: &[u8]| {
+        let len = (data.len() as u32).to_be_bytes();
+        [b"IHAVEOPT", &number.to_be_bytes()[..], &len, data].concat()
+    };
+    let export = |name: &str| [&string(name)[..], &[0, 2, 0, 1, 0, 3]].concat();
+    let contexts = |names: &[&str]| {
+        let count = (names.len() as u32).to_be_bytes();
+        let queries = names.iter().flat_map(|name| string(name));
+        [&string("disk")[..], &count, &queries.collect::<Vec<_>>()].concat()
+    };
+    let all = [
+        option(5, &[]),
+        option(8, &[]),
+        option(3, &[]),
+        option(9, &contexts(&[])),
+        option(9, &contexts(&["base:", "qemu:dirty-bitmap:"])),
+        option(10, &contexts(&["base:allocation", "qemu:dirty-bitmap:a"])),
+        option(6, &export("disk")),
+        option(7, &export("")),
+    ];
+    let fixed = 0b110;
+    seeds.add(
+        "nbd",
+        "handshake".into(),
+        [&[fixed], &*all.concat()].concat(),
+    );
+    let others = [
+        ("name", option(1, b"disk")),
+        ("abort", option(2, &[])),
+        ("unknown", option(11, &[1])),
+    ];
+    for (name, option) in others {
+        seeds.add(
+            "nbd",
+            format!("option-{name}"),
+            [&[fixed], &*option].concat(),
+        );
+    }
+    let gone = [option(7, &export("disk")), option(1, &[])].concat();
+    seeds.add(
+        "nbd",
+        "gone".into(),
+        [&[fixed | 0b10_0000], &*gone].concat(),
+    );
+    let mut talk = vec![0b11];
+    for (number, flags) in [
+        (0, 4),
+        (1, 1),
+        (3, 0),
+        (4, 0),
+        (6, 18),
+        (7, 8),
+        (9, 0),
+        (2, 0),
+    ] {
+        let request = nbd::wire::Request {
+            command: number.into(),
+            flags,
+            cookie: number.into(),
+            offset: if number == 3 { 0 } else { 4096 },
+            len: if number == 3 { 0 } else { 512 },
+        };
+        talk.extend(request.encode());
+        talk.extend(vec![7; request.payload() as usize]);
+    }
+    seeds.add("nbd", "requests".into(), talk);
+}
+
 fn main() {
     let mut seeds = Seeds::default();
+    network_block_devices(&mut seeds);
     let captures = root().join("roce/tests/captures");
     for name in [
         "rdma-mtu1500.pcap",

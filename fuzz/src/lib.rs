@@ -16,6 +16,7 @@ mod commands;
 mod disk;
 mod endpoint;
 mod input;
+mod nbd;
 mod packs;
 mod pages;
 mod tcp;
@@ -103,6 +104,11 @@ pub const TARGETS: &[Target] = &[
         name: "pool",
         len_max: 4096,
         run: disk::pool,
+    },
+    Target {
+        name: "nbd",
+        len_max: 4096,
+        run: nbd::stream,
     },
     Target {
         name: "pack",

@@ -167,5 +167,6 @@ targets! {
     any_row_of_the_store_has_one_encoding => "row",
     any_drive_label_or_journal_header_is_refused_or_the_same => "label",
     any_pool_file_is_refused_or_written_again => "pool",
+    any_client_of_nbd_is_answered_within_bounds => "nbd",
     any_block_is_no_pack_or_unpacks_within_its_bounds => "pack",
 }

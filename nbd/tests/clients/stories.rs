@@ -284,7 +284,7 @@ fn a_socket_of_another_program_is_left_as_it_is() {
     let mut lab = Lab::new(4096);
     lab.stop();
     let other = UnixListener::bind(lab.path()).expect("the path is free");
-    let taken = lab.try_serve().err().expect("it is taken");
+    let taken = lab.try_serve().expect_err("it is taken");
     assert!(
         taken.to_string().contains("a program listens there"),
         "{taken}"

@@ -13,6 +13,7 @@ mod http;
 mod images;
 mod limits;
 mod loads;
+mod nbd;
 mod operate;
 mod pools;
 mod service;
