@@ -248,6 +248,7 @@ fn every_kind_of_write_survives_a_kill_and_exports_come_back() {
         "--size=48m",
         "--iodepth=16",
         "--verify=crc32c",
+        "--verify_state_save=0",
     ];
     let uri = format!("--uri={uri}");
     let report = tool(&[&verify[..], &[&uri]].concat());
