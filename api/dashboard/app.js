@@ -2,7 +2,7 @@
 
 import { Refused, follow, get, token } from "./api.js";
 import {
-  allow, attachVolume, cancelTask, createVolume, deleteVolume, detachVolume, renameVolume, resizeVolume, setPolicy,
+  allow, attachVolume, cancelTask, countNow, createVolume, deleteVolume, detachVolume, renameVolume, resizeVolume, setPolicy,
 } from "./changes.js";
 import { Chart, POWERS } from "./chart.js";
 import { Table, at, node, say } from "./dom.js";
@@ -19,6 +19,10 @@ const RANGES = {
 const INTERVAL_MS = 2000;
 const POINTS_MAX = 300;
 const EVENTS_MAX = 200;
+// Events that a page begins with; those who were refused are looked for in more of them.
+const EVENTS_FIRST = 50;
+const EVENTS_SEARCHED = 1000;
+const REFUSED_MAX = 20;
 // What changes seldom is asked for so often, and when something happened.
 const LISTS_MS = 10000;
 const SNAPSHOTS_MAX = 200;
@@ -55,17 +59,17 @@ const namespacesOf = async (volume) =>
 const charts = {
   throughput: new Chart(at("throughput"), [
     { label: "Read", colour: "read", fill: true }, { label: "Written", colour: "write", fill: true },
-  ], rate, POWERS),
+  ], rate, { steps: POWERS, least: 1024 }),
   commands: new Chart(at("commands"), [
     { label: "Reads", colour: "read", fill: true }, { label: "Writes", colour: "write", fill: true },
-  ], number),
+  ], number, { least: 10 }),
   latency: new Chart(at("latency"), [
     { label: "Reads, half", colour: "read" }, { label: "Reads, 99 %", colour: "read", dash: [6, 4] },
     { label: "Writes, half", colour: "write" }, { label: "Writes, 99 %", colour: "write", dash: [6, 4] },
-  ], latency),
+  ], latency, { least: 100 }),
   pool: new Chart(at("history"), [
     { label: "Without savings", colour: "dedup", fill: true }, { label: "Stored", colour: "stored", fill: true },
-  ], bytes, POWERS),
+  ], bytes, { steps: POWERS, least: 1024 }),
 };
 
 const tables = {
@@ -73,8 +77,12 @@ const tables = {
     { head: "Volume", kind: "name", show: (it) => [it.name, it.places] },
     { head: "Size", kind: "number", show: (it) => bytes(it.size_bytes) },
     { head: "Mapped", kind: "number", show: (it) => [bytes(it.logical_bytes), share(it.logical_bytes, it.size_bytes)] },
+    { head: "Own", kind: "number", show: (it) => counted(it.shares?.unique_bytes) },
+    { head: "Shared", kind: "number", show: (it) => counted(it.shares?.shared_bytes) },
     { head: "Reads", kind: "number", show: (it) => [`${number(it.rates.read_commands)} /s`, rate(it.rates.read_bytes)] },
+    { head: "Read p99", kind: "number", show: (it) => latency(it.read_p99) },
     { head: "Writes", kind: "number", show: (it) => [`${number(it.rates.write_commands)} /s`, rate(it.rates.written_bytes)] },
+    { head: "Write p99", kind: "number", show: (it) => latency(it.write_p99) },
     { head: "", kind: "acts", make: (of) => [
       act("Attach", "operate", of, async (it) => attachVolume(it, await subsystems())),
       act("Detach", "admin", of, async (it) => detachVolume(it, await namespacesOf(it), last.status.hosts)),
@@ -105,8 +113,15 @@ const tables = {
     { head: "Read", kind: "number", show: (it) => rate(it.rates.read_bytes) },
     { head: "Written", kind: "number", show: (it) => rate(it.rates.written_bytes) },
   ], "No host is attached."),
+  refused: new Table(at("turned-last"), [
+    { head: "Host", kind: "name long", show: (it) => it.who },
+    { head: "Address", show: (it) => it.from },
+    { head: "Why", kind: "why", show: (it) => [it.message, it.reason] },
+    { head: "When", show: (it) => time(it.at) },
+  ], "No event says that somebody was refused."),
   drives: new Table(at("drives"), [
-    { head: "Drive", kind: "name long", show: (it) => [it.name, it.trouble] },
+    { head: "Drive", kind: "name long", show: (it) => it.name },
+    { head: "State", show: (it) => driveState(it.trouble) },
     { head: "In use", kind: "number", show: (it) => [bytes(it.capacity_bytes - it.free_bytes), share(it.capacity_bytes - it.free_bytes, it.capacity_bytes)] },
     { head: "Size", kind: "number", show: (it) => bytes(it.capacity_bytes) },
   ], "There is no drive."),
@@ -117,6 +132,10 @@ const tables = {
     { head: "", kind: "acts", make: (of) => [act("Cancel", "operate", of, cancelTask)] },
   ], "Nothing is being worked at."),
 };
+
+function driveState(trouble) {
+  return trouble ? ["failing", `${trouble.errors} commands failed; the last one: ${trouble.last_error}`] : "works";
+}
 
 /** Space that a survey counted. */
 function counted(size) { return size == null ? "–" : bytes(size); }
@@ -136,7 +155,7 @@ function showSnapshots(snapshots) {
   })));
   const notes = [];
   if (latest.length > SNAPSHOTS_MAX) notes.push(`The latest ${SNAPSHOTS_MAX} of ${latest.length}; onefold snapshot list shows all.`);
-  if (latest.some((it) => it.unique_bytes == null)) notes.push("Own and shared space are counted by onefold status --survey.");
+  if (latest.some((it) => it.unique_bytes == null)) notes.push("Own and shared space are counted by Count now, or onefold status --survey.");
   say(at("snapshots-note"), notes.join(" "));
 }
 
@@ -146,8 +165,9 @@ let listed = 0;
 async function showLists(now) {
   if (now - listed < LISTS_MS) return;
   listed = now;
-  const [snapshots, exports] = await Promise.all([get("/v1/snapshots"), get("/v1/exports")]);
+  const [snapshots, exports, scrub] = await Promise.all([get("/v1/snapshots"), get("/v1/exports"), get("/v1/scrub")]);
   showSnapshots(snapshots);
+  showScrub(scrub);
   tables.exports.show(exports.map((it) => ({ ...it, key: it.id })));
 }
 
@@ -206,29 +226,44 @@ function showTurned({ transports, authentication, tls }) {
   place.replaceChildren(...texts.map((text) => node("li", {}, text)));
 }
 
-function showScrub({ scrub, damage }) {
-  const damaged = damage.damaged_blocks > 0 ? ` ${damage.damaged_blocks} damaged blocks are known.` : "";
-  const done = percent(scrub.checked_blocks, scrub.total_blocks).toFixed(0);
-  const text = {
-    running: `A scrub runs: ${done} %, ${scrub.bad_blocks} damaged blocks.`,
-    finished: `The last scrub found ${scrub.bad_blocks} damaged blocks.`,
-    stopped: `The last scrub was stopped at ${done} %.`,
-  }[scrub.phase] ?? "No scrub has run yet.";
-  say(at("scrub"), text + damaged);
+/** The scrub that runs, or the last one that the pool remembers, and when one begins by itself. */
+function showScrub({ phase, checked_blocks, total_blocks, bad_blocks, damage, history, schedule }) {
+  const ended = history.at(-1);
+  const texts = [];
+  if (phase === "running") texts.push(`A scrub runs: ${percent(checked_blocks, total_blocks).toFixed(0)} %, ${bad_blocks} damaged blocks.`);
+  else if (!ended) texts.push("No scrub has run yet.");
+  else if (ended.phase === "finished") texts.push(`The last scrub ended ${time(ended.ended)} and found ${ended.bad_blocks} damaged blocks.`);
+  else texts.push(`The last scrub was stopped ${time(ended.ended)}.`);
+  texts.push(schedule ? `One begins every ${schedule.every_days} days.` : "None begins by itself.");
+  if (damage.damaged_blocks > 0) texts.push(`${damage.damaged_blocks} damaged blocks are known.`);
+  say(at("scrub"), texts.join(" "));
+}
+
+/** When own and shared space were counted. */
+function showSurvey({ survey, volumes }) {
+  if (!survey) return say(at("survey-note"), volumes.length > 0 ? "Own and shared space have not been counted yet." : "");
+  const ago = survey.age_seconds < 60 ? "just now" : `${duration(survey.age_seconds)} ago`;
+  const sampled = survey.sampled_one_in > 1 ? `, estimated from one block in ${survey.sampled_one_in}` : "";
+  say(at("survey-note"), `Own space is what deleting the volume would free; it was counted ${ago}${sampled}.`);
 }
 
 function showStatus(status, now) {
   const seconds = last ? (now - last.now) / 1000 : 0;
   const before = new Map((last?.status.volumes ?? []).map((it) => [it.uuid, it]));
+  const shares = new Map((status.survey?.volumes ?? []).map((it) => [it.name, it]));
+  // Of a volume that was not there at the last look everything is new.
+  const slowest = (it, operation) => (last ? percentiles([before.get(it.uuid) ?? {}], [it], operation).p99 : null);
   const volumes = status.volumes.map((it) => ({
-    ...it, key: it.uuid, rates: between(before.get(it.uuid)?.io, it.io, seconds),
-    places: placesOf(it.namespaces, "attached nowhere"),
+    ...it, key: it.uuid, rates: between(before.get(it.uuid)?.io, it.io, seconds), shares: shares.get(it.name),
+    read_p99: slowest(it, "read"), write_p99: slowest(it, "write"), places: placesOf(it.namespaces, "attached nowhere"),
   }));
+  // A new count is of snapshots too.
+  if ((status.survey?.age_seconds ?? Infinity) < (last?.status.survey?.age_seconds ?? Infinity)) listed = 0;
   const key = (it) => `${it.hostnqn} ${it.subsystem} ${it.transport} ${it.address}`;
   const paths = new Map((last?.status.hosts ?? []).map((it) => [key(it), it.io]));
   const hosts = status.hosts.map((it, index) => ({ ...it, key: `${key(it)} ${index}`, rates: between(paths.get(key(it)), it.io, seconds) }));
   const [reads, writes] = ["read", "write"].map((operation) => percentiles([...before.values()], status.volumes, operation));
-  const troubles = new Map(status.health.drives.map((it) => [it.drive, `${it.errors} commands failed`]));
+  const troubles = new Map(status.health.drives.map((it) => [it.drive, it]));
   last = { status, now };
 
   const state = at("health");
@@ -240,7 +275,7 @@ function showStatus(status, now) {
   tables.hosts.show(hosts);
   tables.drives.show(status.drives.map((it) => ({ ...it, key: it.name, trouble: troubles.get(it.name) })));
   showTurned(status);
-  showScrub(status.health);
+  showSurvey(status);
   if (seconds > 0) {
     const all = sum(volumes.map((it) => it.rates));
     const figures = [all.read_bytes, all.written_bytes, all.read_commands, all.write_commands, reads.p50, reads.p99, writes.p50, writes.p99];
@@ -260,6 +295,18 @@ function showTasks(tasks) {
   tables.tasks.show(tasks.slice(-20).reverse().map((it) => ({ ...it, key: it.id, phase: canEnd(it) })));
 }
 
+let refused = [];
+
+/** Shows who was refused last: a host or somebody with a token, from where, and why. */
+function showRefused(events) {
+  const found = events.filter((it) => it.kind === "refused").map(({ id, at: when, message, fields = {} }) => ({
+    key: id, at: when, message, who: fields.host ?? fields.who ?? "not named", from: fields.peer ?? fields.from ?? "–", reason: fields.reason ?? "",
+  }));
+  if (found.length === 0) return;
+  refused = [...found.reverse(), ...refused].slice(0, REFUSED_MAX);
+  tables.refused.show(refused);
+}
+
 function showEvent(event) {
   const fields = Object.entries(event.fields ?? {}).map(([name, value]) => `${name}: ${value}`).join(", ");
   const place = at("events");
@@ -273,15 +320,23 @@ async function followEvents() {
   const own = new AbortController();
   stream = own;
   at("events").replaceChildren();
+  refused = [];
+  tables.refused.show(refused);
   let seen = null;
   while (!own.signal.aborted) {
     try {
       if (seen === null) {
-        const page = await get("/v1/events?limit=50");
-        page.events.forEach(showEvent);
+        const page = await get(`/v1/events?limit=${EVENTS_SEARCHED}`);
+        page.events.slice(-EVENTS_FIRST).forEach(showEvent);
+        showRefused(page.events);
         seen = page.latest;
       }
-      await follow(seen, own.signal, (event) => { seen = event.id; listed = 0; showEvent(event); });
+      await follow(seen, own.signal, (event) => {
+        seen = event.id;
+        listed = 0;
+        showEvent(event);
+        showRefused([event]);
+      });
     } catch (error) {
       if (error instanceof Refused && error.status === 401) return;
     }
@@ -398,6 +453,7 @@ at("login").addEventListener("submit", (event) => {
 });
 document.querySelectorAll("input[name=range]").forEach((it) => it.addEventListener("change", look));
 at("create").addEventListener("click", () => attempt(async () => createVolume(await subsystems())));
+at("survey").addEventListener("click", () => attempt(async () => { await countNow(); await look(); }));
 at("leave").addEventListener("click", () => leave(""));
 at("theme").addEventListener("click", () => scheme(scheme() === "dark" ? "light" : "dark"));
 dark.addEventListener("change", () => scheme());

@@ -194,6 +194,9 @@ export function cancelTask(task) {
   });
 }
 
+/** Counts own and shared space, as a task. Nothing is lost by it, so nobody is asked. */
+export const countNow = () => send("POST", path("tasks"), { kind: "survey" });
+
 /** Shows what the caller's role may do. */
 export function allow(role) {
   document.body.dataset.role = role;

@@ -5,11 +5,14 @@ const colour = (name) => getComputedStyle(document.documentElement).getPropertyV
 /** Steps of an axis of bytes: powers of two, so that its figures are round in binary units. */
 export const POWERS = Array.from({ length: 60 }, (_, power) => 2 ** power);
 
+/** A chart shows at least so many seconds: of one moment alone there is no axis. */
+const SECONDS_MIN = 60;
+
 /** A chart in `place`. A series has `label`, `colour` (the name of one of the style's), `fill` if what is below it is filled,
- *  and `dash` if its line has gaps. */
+ *  and `dash` if its line has gaps. Where nothing happens its axis goes to `least`. */
 export class Chart {
-  constructor(place, series, format, steps) {
-    Object.assign(this, { place, series, format, steps });
+  constructor(place, series, format, { steps, least }) {
+    Object.assign(this, { place, series, format, steps, least });
     this.data = [[], ...series.map(() => [])];
     new ResizeObserver(() => this.fit()).observe(place);
     this.draw();
@@ -26,7 +29,10 @@ export class Chart {
     }));
     this.plot = new uPlot({
       width: this.width(), height: 220,
-      scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.08 : 1] } },
+      scales: {
+        x: { range: (_, low, high) => this.span(low, high) },
+        y: { range: (_, low, high) => [0, high > 0 ? high * 1.08 : this.least] },
+      },
       axes: [{ ...axis, space: 70 }, { ...axis, size: 78, space: 40, incrs: this.steps, values: (_, ticks) => ticks.map(this.format) }],
       series: [{ label: "Time" }, ...lines],
       legend: { live: true }, cursor: { y: false, drag: { x: false } },
@@ -34,6 +40,12 @@ export class Chart {
       hooks: { ready: [(plot) => this.sayLast(plot)], setSize: [(plot) => queueMicrotask(() => this.sayLast(plot))] },
     }, this.data, this.place);
     this.place.setAttribute("role", "img");
+  }
+
+  /** The time that is shown, of which the figures have this. */
+  span(low, high) {
+    const end = high ?? Date.now() / 1000;
+    return [Math.min(low ?? end, end - SECONDS_MIN), end];
   }
 
   said(figure) { return figure == null ? "–" : this.format(figure); }

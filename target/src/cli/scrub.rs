@@ -123,7 +123,13 @@ pub(super) fn run(command: ScrubCommand) -> Outcome {
 }
 
 fn view_text(view: &ScrubView) -> String {
-    let mut text = scrub_line(&view.scrub) + &damage_text(&view.damage);
+    let mut text = match view.scrub.phase {
+        // What the pool remembers is below.
+        ScrubPhase::Never if !view.history.is_empty() => String::new(),
+        ScrubPhase::Never => "No scrub has run yet.\n".to_owned(),
+        _ => scrub_line(&view.scrub),
+    };
+    text += &damage_text(&view.damage);
     for run in view.history.iter().rev().take(RUNS_SHOWN) {
         let how = match run.phase {
             ScrubPhase::Finished => "finished",
@@ -158,7 +164,7 @@ pub(super) fn scrub_line(scrub: &ScrubStatus) -> String {
         scrub.seconds
     );
     match scrub.phase {
-        ScrubPhase::Never => "No scrub ran since the daemon started.\n".to_owned(),
+        ScrubPhase::Never => "No scrub has run since the daemon started; `onefold scrub status` shows earlier ones.\n".to_owned(),
         ScrubPhase::Running => {
             let eta = scrub
                 .eta_seconds
