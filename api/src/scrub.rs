@@ -68,6 +68,9 @@ pub struct ScrubRun {
     pub began: String,
     /// When it ended.
     pub ended: String,
+    /// The same in seconds since 1970; 0 of a scrub that an older version ran.
+    #[serde(default)]
+    pub ended_at: u64,
     /// How it ended.
     pub phase: ScrubPhase,
     /// Blocks that it read and compared.
@@ -151,6 +154,22 @@ async fn store<T: Serialize>(
     .await
 }
 
+/// The scrubs that the pool remembers, the newest last.
+fn history(engine: &Engine) -> Result<Vec<ScrubRun>, Failure> {
+    Ok(stored(engine, HISTORY)?.unwrap_or_default())
+}
+
+/// When the last scrub ended that read everything, in seconds since 1970, if the pool remembers one.
+pub(crate) fn last_finished(engine: &Engine) -> Option<u64> {
+    finished_of(&history(engine).ok()?)
+}
+
+fn finished_of(runs: &[ScrubRun]) -> Option<u64> {
+    let last = runs.iter().rfind(|run| run.phase == ScrubPhase::Finished)?;
+    // An older version stored no second of the end.
+    Some(last.ended_at.max(last.began_at))
+}
+
 /// The schedule that the pool stores.
 pub(crate) fn schedule_of(engine: &Engine) -> Result<Option<ScrubSchedule>, Failure> {
     stored(engine, SCHEDULE)
@@ -179,11 +198,13 @@ fn begin(state: &ApiState, rate_bytes_per_second: u64) -> Result<(), Failure> {
 }
 
 async fn note(state: &ApiState, began: SystemTime, status: &ScrubStatus) -> Result<(), Failure> {
-    let mut runs: Vec<ScrubRun> = stored(&state.engine, HISTORY)?.unwrap_or_default();
+    let ended = SystemTime::now();
+    let mut runs: Vec<ScrubRun> = history(&state.engine)?;
     runs.push(ScrubRun {
         began_at: seconds(began),
         began: rfc3339(began),
-        ended: rfc3339(SystemTime::now()),
+        ended: rfc3339(ended),
+        ended_at: seconds(ended),
         phase: status.phase,
         checked_blocks: status.checked_blocks,
         bad_blocks: status.bad_blocks,
@@ -211,7 +232,7 @@ fn begin_if_due(state: &ApiState) -> Result<(), Failure> {
     let Some(schedule) = schedule_of(&state.engine)? else {
         return Ok(());
     };
-    let runs: Vec<ScrubRun> = stored(&state.engine, HISTORY)?.unwrap_or_default();
+    let runs = history(&state.engine)?;
     let is_free = state.engine.scrub_status().phase != ScrubPhase::Running;
     match is_free && schedule.is_due(runs.last(), seconds(SystemTime::now())) {
         true => begin(state, schedule.rate_bytes_per_second),
@@ -243,7 +264,7 @@ async fn view_of(engine: &Engine) -> Answer<ScrubView> {
     Ok(Json(ScrubView {
         scrub: engine.scrub_status(),
         damage: engine.damage().await,
-        history: stored(engine, HISTORY)?.unwrap_or_default(),
+        history: history(engine)?,
         schedule: schedule_of(engine)?,
     }))
 }
@@ -328,6 +349,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_scrub_that_was_stopped_is_not_the_last_one_that_read_everything() {
+        let run = |began_at, ended_at, phase| ScrubRun {
+            began_at,
+            began: rfc3339(UNIX_EPOCH),
+            ended: rfc3339(UNIX_EPOCH),
+            ended_at,
+            phase,
+            checked_blocks: 1,
+            bad_blocks: 0,
+        };
+        let old = run(3, 0, ScrubPhase::Finished);
+        let new = run(5, 7, ScrubPhase::Finished);
+        let stopped = run(8, 9, ScrubPhase::Stopped);
+        assert_eq!(finished_of(&[]), None);
+        assert_eq!(finished_of(std::slice::from_ref(&stopped)), None);
+        assert_eq!(finished_of(std::slice::from_ref(&old)), Some(3));
+        assert_eq!(finished_of(&[old, new, stopped]), Some(7));
+    }
+
+    #[test]
     fn a_scrub_is_due_when_its_days_have_passed_since_the_last_one_began() {
         let schedule = ScrubSchedule {
             every_days: 2,
@@ -338,6 +379,7 @@ mod tests {
             began_at: seconds(began),
             began: rfc3339(began),
             ended: rfc3339(began),
+            ended_at: 0,
             phase: ScrubPhase::Stopped,
             checked_blocks: 0,
             bad_blocks: 0,

@@ -348,7 +348,7 @@ const API: House = House {
         ("health", &[]),
         ("limits", &["volumes"]),
         ("status", &["volumes", "health", "listeners", "limits"]),
-        ("metrics", &["status"]),
+        ("metrics", &["status", "scrub"]),
         ("telemetry", &["metrics"]),
         ("http", &[]),
         ("scrub", &["tasks"]),

@@ -16,6 +16,7 @@ mod load;
 mod otlp;
 mod page;
 mod process;
+mod work;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -41,6 +42,7 @@ use crate::status::{Status, status_now};
 pub(crate) use otlp::Resource;
 use page::{Family, Page};
 use process::Process;
+use work::Work;
 
 /// How old a page may be. Prometheus asks every 15 s.
 const FRESH: Duration = Duration::from_secs(1);
@@ -80,6 +82,7 @@ struct Figures {
     metadata: MetadataStatus,
     networks: Vec<(String, NetworkFigures)>,
     refused: [(&'static str, u64); 4],
+    work: Work,
     process: Process,
 }
 
@@ -93,6 +96,7 @@ async fn figures(state: &ApiState) -> Figures {
         metadata: state.engine.metadata_status(),
         networks,
         refused: state.refused.counts(),
+        work: Work::look(state).await,
         process: Process::look(),
     }
 }
@@ -109,6 +113,7 @@ impl Figures {
         load::networks(page, &self.networks)?;
         hosts::hosts(page, &self.status)?;
         hosts::administrators(page, self.refused)?;
+        self.work.write(page)?;
         hosts::transports(page, &self.status)?;
         hosts::reactors(page, &self.status)
     }

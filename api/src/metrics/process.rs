@@ -16,11 +16,14 @@ const TICKS_PER_SECOND: f64 = 100.0;
 const USER_TICKS: usize = 11;
 const SYSTEM_TICKS: usize = 12;
 const THREADS: usize = 17;
+const START_TICKS: usize = 19;
 
 /// What the system says of this process. What it does not say is 0.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Process {
     cpu_seconds: f64,
+    /// When it started, in seconds since 1970.
+    started_at: f64,
     threads: u64,
     resident_bytes: u64,
     open_files: u64,
@@ -35,20 +38,31 @@ impl Process {
         Self {
             open_files: open_files as u64,
             thread_seconds: threads(),
-            ..Self::of(&text("/proc/self/stat"), &text("/proc/self/status"))
+            ..Self::of(
+                &text("/proc/self/stat"),
+                &text("/proc/self/status"),
+                &text("/proc/stat"),
+            )
         }
     }
 
-    /// What the two texts say.
-    fn of(stat: &str, status: &str) -> Self {
+    /// What these texts say: of the process, and of the system.
+    fn of(stat: &str, status: &str, system: &str) -> Self {
         let (_, fields) = fields_of(stat);
         let number = |at: usize| fields.get(at).and_then(|text| text.parse().ok());
         let resident = status
             .lines()
             .find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB"))
             .and_then(|kib| kib.trim().parse::<u64>().ok());
+        let booted = system
+            .lines()
+            .find_map(|line| line.strip_prefix("btime ")?.trim().parse::<u64>().ok());
+        let started = booted.zip(number(START_TICKS));
+        let started =
+            started.map(|(booted, ticks)| booted as f64 + ticks as f64 / TICKS_PER_SECOND);
         Self {
             cpu_seconds: cpu_seconds(&fields),
+            started_at: started.unwrap_or(0.0),
             threads: number(THREADS).unwrap_or(0),
             resident_bytes: resident.unwrap_or(0).saturating_mul(1024),
             open_files: 0,
@@ -104,6 +118,8 @@ impl Process {
             seconds("thread_cpu", "Processor time of threads; that of onefold-data threads is the share that they are busy"),
             threads.map(|(name, seconds)| (vec![("thread", name.as_str())], *seconds)),
         )?;
+        let start = seconds("start_time", "When the daemon started, since 1970");
+        page.gauge(start, self.started_at)?;
         let resident = bytes("resident_memory", "Memory of the daemon that is in RAM");
         page.gauge(resident, self.resident_bytes)?;
         page.gauge(plain("open_fds", "Open file descriptors"), self.open_files)?;
@@ -118,10 +134,17 @@ mod tests {
     #[test]
     fn a_process_is_read_from_what_linux_says_of_it() {
         let stat = "7 (one) fold) S 1 7 7 0 -1 4194560 9 0 0 0 150 50 0 0 20 0 12 0 99 1 2";
-        let process = Process::of(stat, "Name:\tonefold\nVmRSS:\t    2048 kB\n");
+        let system = "cpu  1 2 3\nbtime 1790000000\nprocesses 7\n";
+        let process = Process::of(stat, "Name:\tonefold\nVmRSS:\t    2048 kB\n", system);
+        assert_eq!(process.started_at, 1_790_000_000.99);
         assert_eq!(process.cpu_seconds, 2.0);
         assert_eq!(process.threads, 12);
         assert_eq!(process.resident_bytes, 2 << 20);
-        assert_eq!(Process::of("", "").resident_bytes, 0);
+        assert_eq!(Process::of("", "", "").resident_bytes, 0);
+        assert_eq!(
+            Process::of(stat, "", "").started_at,
+            0.0,
+            "the system says nothing"
+        );
     }
 }

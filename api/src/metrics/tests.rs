@@ -5,8 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use dedup::DriveStatus;
 use meta::{FolderRoom, StoreFigures};
 
+use subsystem::catalog::ExportKind;
+
 use super::*;
 use crate::status::tests::example;
+use crate::task_list::TaskKind;
 
 fn page() -> String {
     let space = PoolStatus {
@@ -36,6 +39,15 @@ fn page() -> String {
         },
         networks: vec![("onefold-data0".into(), NetworkFigures::default())],
         refused: crate::Refused::default().counts(),
+        work: work::Work {
+            running: vec![TaskKind::Scrub],
+            scrubbed_at: Some(1_790_000_000),
+            exports: vec![work::Export {
+                kind: ExportKind::Vhost,
+                address: "/run/vm1.sock".into(),
+                connections: Some(2),
+            }],
+        },
         process: Process::default(),
     };
     text_of(figures).expect("a page")
@@ -70,6 +82,12 @@ fn figures_have_a_name_a_unit_and_a_sample() {
         "onefold_reactor_in_flight_commands{reactor=\"onefold-data0\"} 3",
         "onefold_api_refused_total{reason=\"wrong_token\"} 0",
         "process_cpu_seconds_total 0.0",
+        "process_start_time_seconds 0.0",
+        "onefold_tasks_running{kind=\"scrub\"} 1",
+        "onefold_tasks_running{kind=\"delete\"} 0",
+        "onefold_scrub_last_seconds 1790000000",
+        "onefold_export_served{kind=\"vhost\",address=\"/run/vm1.sock\"} 1",
+        "onefold_export_connections{kind=\"vhost\",address=\"/run/vm1.sock\"} 2",
         "# EOF",
     ] {
         assert!(page.lines().any(|is| is == line), "no '{line}' in {page}");
