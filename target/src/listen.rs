@@ -23,14 +23,14 @@ use fabric::{
 };
 use futures_util::future::{Either, select};
 use subsystem::errors::Failure;
-use subsystem::figures::{Report, TransportFigures};
+use subsystem::figures::{NetworkFigures, Report, TransportFigures};
 use subsystem::limits::Limits;
 use subsystem::serve::serve_queue;
 use subsystem::target::Target;
 use subsystem::target::tls_keys::HostKeyring;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
-use figures::{rdma_figures, tcp_figures};
+use figures::{add_tcp, rdma_figures, tcp_figures};
 
 /// RDMA connections that may wait for an answer.
 const RDMA_BACKLOG: usize = 1024;
@@ -148,6 +148,8 @@ struct Bound {
     tcp: Vec<Open<TcpListener>>,
     /// What listeners saw that are closed.
     closed: Vec<TransportFigures>,
+    /// What the TCP listeners among them sent and received.
+    closed_network: NetworkFigures,
 }
 
 /// A listener that takes connections, or is about to.
@@ -285,6 +287,7 @@ impl Bound {
             rdma: Vec::new(),
             tcp: Vec::new(),
             closed: Vec::new(),
+            closed_network: NetworkFigures::default(),
         }
     }
 
@@ -321,7 +324,12 @@ impl Bound {
     /// Listens at an address no longer.
     fn remove(&mut self, address: TransportAddress) {
         let mut closed = close_at(&mut self.rdma, address, rdma_figures);
-        closed.extend(close_at(&mut self.tcp, address, tcp_figures));
+        let mut network = self.closed_network;
+        closed.extend(close_at(&mut self.tcp, address, |listener| {
+            add_tcp(&mut network, listener);
+            tcp_figures(listener)
+        }));
+        self.closed_network = network;
         for mut figures in closed {
             // What its queues hold is theirs; what has happened stays counted.
             (figures.queue_bytes, figures.queue_bytes_max) = (0, 0);
@@ -352,7 +360,7 @@ impl Bound {
 fn close_at<L>(
     all: &mut Vec<Open<L>>,
     address: TransportAddress,
-    figures: fn(&L) -> TransportFigures,
+    mut figures: impl FnMut(&L) -> TransportFigures,
 ) -> Vec<TransportFigures> {
     let mut seen = Vec::new();
     all.retain_mut(|open| {
@@ -664,7 +672,7 @@ async fn accept_tcp(target: Arc<Target>, listener: Rc<TcpListener>) {
 }
 
 /// Takes connections until the target stops or the listener is closed on purpose. One that ends by
-/// itself is told: the daemon does not go on without it as if nothing had happened.
+/// itself is told: the daemon does not carry on without it as if nothing had happened.
 async fn until_closed(
     target: &Target,
     mut close: watch::Receiver<bool>,

@@ -44,7 +44,7 @@ impl Bound {
 
     /// What happened on the network.
     fn network(&self) -> NetworkFigures {
-        let mut sum = NetworkFigures::default();
+        let mut sum = self.closed_network;
         for (_, device) in &self.devices {
             let (soft, verbs) = (device.counters(), device.verbs_counters());
             let seen = &soft.endpoint;
@@ -67,14 +67,19 @@ impl Bound {
             sum.rdma_failed_requests += verbs.map_or(0, |verbs| verbs.failed_requests);
         }
         for open in &self.tcp {
-            let seen = open.listener.counters();
-            sum.tcp_received_bytes += seen.received_bytes;
-            sum.tcp_sent_bytes += seen.sent_bytes;
-            sum.tcp_receives += seen.receives;
-            sum.tcp_sends += seen.sends;
+            add_tcp(&mut sum, &open.listener);
         }
         sum
     }
+}
+
+/// Adds what a TCP listener sent and received.
+pub(super) fn add_tcp(sum: &mut NetworkFigures, listener: &TcpListener) {
+    let seen = listener.counters();
+    sum.tcp_received_bytes += seen.received_bytes;
+    sum.tcp_sent_bytes += seen.sent_bytes;
+    sum.tcp_receives += seen.receives;
+    sum.tcp_sends += seen.sends;
 }
 
 /// What an RDMA listener saw.

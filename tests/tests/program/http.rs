@@ -89,6 +89,47 @@ fn a_scraper_reads_health_and_figures_without_a_token() {
     daemon.stop(Signal::TERM);
 }
 
+/// Prometheus takes a counter that falls for a restart of the daemon.
+#[test]
+fn counters_of_the_network_do_not_fall_when_a_listener_is_removed() {
+    let pool = Pool::new();
+    let daemon = serve(&pool);
+    let more = format!("tcp://{}:4421", pool.ip());
+    succeeds(&["listener", "add", &more, "--pool", pool.dir()]);
+    let subsystem = format!("{more}/nqn.2026-11.dev.onefold:default");
+    succeeds(&[
+        "perf", &subsystem, "--rw", "write", "--size", "4M", "--bs", "64k",
+    ]);
+    // By all reactors.
+    let received = || -> f64 {
+        let page = ask(&pool, "GET /metrics", "");
+        let lines = page.lines();
+        let samples = lines.filter(|line| line.starts_with("onefold_tcp_received_bytes_total{"));
+        samples
+            .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+            .sum()
+    };
+    let written = f64::from(4 << 20);
+    // A page may be a second old.
+    wait_for("the bytes of the load", || received() >= written);
+    succeeds(&["listener", "remove", &more, "--yes", "--pool", pool.dir()]);
+    // A page that is newer than the removal: nothing else makes this name.
+    succeeds(&[
+        "volume",
+        "create",
+        "later",
+        "--size",
+        "1M",
+        "--pool",
+        pool.dir(),
+    ]);
+    wait_for("a page after the removal", || {
+        ask(&pool, "GET /metrics", "").contains("volume=\"later\"")
+    });
+    assert!(received() >= written, "{}", received());
+    daemon.stop(Signal::TERM);
+}
+
 #[test]
 fn health_is_503_with_the_reason_while_the_pool_takes_no_writes() {
     let pool = Pool::new();
