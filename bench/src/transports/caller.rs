@@ -14,7 +14,7 @@ const INTERVAL: Duration = Duration::from_millis(6);
 const REQUEST: &[u8] = b"GET /v1/status HTTP/1.1\r\nhost: onefold\r\nconnection: close\r\n\r\n";
 /// How an answer begins that is one.
 const OK: &[u8] = b"HTTP/1.1 200 ";
-/// How long an answer is waited for.
+/// How long to wait for an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// A script on a thread of its own, which begins on the cores of the thread that starts it.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -37,6 +37,7 @@ const POOL: &str = "pool";
 pub(super) struct Daemon {
     child: Child,
     address: String,
+    http: SocketAddr,
     folder: tempfile::TempDir,
 }
 
@@ -59,8 +60,9 @@ impl Daemon {
             .map_err(|source| system("no folder can be made in", source))?;
         let said = folder.path().join("said");
         let errors = File::create(&said).map_err(|source| system("no file in", source))?;
-        let port = free_port().map_err(|source| system("no free port for", source))?;
-        let listen = format!("{scheme}://{}:{port}", own_loopback());
+        let port = || free_port().map_err(|source| system("no free port for", source));
+        let listen = format!("{scheme}://{}:{}", own_loopback(), port()?);
+        let http = SocketAddr::new(own_loopback().into(), port()?);
         // A child begins on the cores of the thread that starts it.
         machine::bind_thread(&[core]).map_err(|source| system("cannot bind to a core", source))?;
         let mut child = Command::new(program)
@@ -69,6 +71,8 @@ impl Daemon {
             .arg(folder.path().join(POOL))
             .args(ARGUMENTS)
             .arg(&listen)
+            .arg("--http")
+            .arg(http.to_string())
             .args(
                 (0..volumes)
                     .flat_map(|number| ["--volume".to_owned(), format!("volume-{number}=1M")]),
@@ -86,6 +90,7 @@ impl Daemon {
         let daemon = Self {
             child,
             address: format!("{listen}/{NQN}"),
+            http,
             folder,
         };
         // The end of its output is the end of the daemon.
@@ -103,6 +108,11 @@ impl Daemon {
     /// Where it listens, with its subsystem.
     pub(super) fn address(&self) -> &str {
         &self.address
+    }
+
+    /// Where it answers HTTP.
+    pub(super) fn http(&self) -> SocketAddr {
+        self.http
     }
 
     /// The socket of its API.
