@@ -238,8 +238,8 @@ impl EventLog {
         }
     }
 
-    /// Where a follower goes on who has seen the event with that number: there. A number that no event has yet is from
-    /// before a power cut took the last events: everything that is kept may be new.
+    /// The number after which a follower continues that has seen the event with the number `seen`: that one. If no
+    /// event has that number yet, a power cut took the last events: then all that are kept may be new.
     pub(crate) fn resume(&self, seen: u64) -> u64 {
         let ring = self.ring();
         match seen < ring.next {

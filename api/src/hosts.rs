@@ -388,7 +388,7 @@ fn apply(set: SetHost, auth: &mut HostAuth) -> Result<(), Failure> {
 
 fn unknown<T: fmt::Display>(name: &str, known: &[T]) -> Failure {
     let known: Vec<_> = known.iter().map(T::to_string).collect();
-    Failure::invalid(format!("'{name}' is none of {}", known.join(", ")))
+    Failure::invalid(format!("'{name}' is not one of {}", known.join(", ")))
 }
 
 impl Client {
@@ -428,7 +428,7 @@ impl Client {
     /// Adds a TLS key to a host.
     ///
     /// # Errors
-    /// It is none, or known already; or no daemon serves the pool.
+    /// The key is malformed, or known already; or no daemon serves the pool.
     pub async fn add_tls_key(&self, nqn: &Nqn, request: &AddTlsKey) -> Result<TlsKeyView, Failure> {
         let path = host_path(nqn) + "/tls-keys";
         self.send(Method::POST, &path, Some(request)).await

@@ -8,10 +8,10 @@
 //! | `/v1/status`, `/v1/space` | [`status`] |
 //! | `/v1/volumes` | [`volumes`] |
 //! | `/v1/volumes/NAME/reservation` | [`reservations`] |
-//! | `/v1/volumes/NAME/import`, `.../data`, `.../extents` | [`images`] |
+//! | `/v1/volumes/NAME/import`, `.../data`, `.../extents`, `.../diff` | [`images`] |
 //! | `/v1/health` | [`health`] |
 //! | `/v1/scrub` | [`scrub`] |
-//! | `/v1/snapshots` | [`snapshots`] |
+//! | `/v1/snapshots`, `/v1/volumes/NAME/clones` | [`snapshots`] |
 //! | `/v1/snapshot-schedules` | [`snapshot_schedules`] |
 //! | `/v1/check`, `/v1/backup`, `/v1/survey` | [`pool`] |
 //! | `/v1/drives` | [`drives`] |
@@ -33,6 +33,7 @@
 //! | `/metrics` | `metrics` |
 //! | `/v1/events` | [`events`] |
 //! | `/v1/tasks` | [`tasks`] |
+//! | `/v1/trace` | [`trace`] |
 //!
 //! Errors carry [`errors::ErrorBody`] and a status of the table in [`errors`].
 //!

@@ -145,7 +145,7 @@ impl Client {
     /// Listens at one more address.
     ///
     /// # Errors
-    /// It is taken, or is none of the daemon's machine; or no daemon serves the pool.
+    /// The address is in use, or the daemon's machine does not have it; or no daemon serves the pool.
     pub async fn add_listener(&self, request: &AddListener) -> Result<ListenerView, Failure> {
         self.send(Method::POST, "/v1/listeners", Some(request))
             .await

@@ -91,8 +91,8 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     of(Method::POST, "/v1/snapshots", Operate),
     of(Method::DELETE, "/v1/snapshots/{name}", Admin),
     of(Method::POST, "/v1/snapshots/{name}/rollback", Admin),
-    // It deletes snapshots.
     of(Method::GET, "/v1/snapshot-schedules", Read),
+    // A schedule deletes the oldest of its snapshots.
     of(Method::PUT, "/v1/volumes/{name}/snapshot-schedule", Admin),
     of(
         Method::DELETE,

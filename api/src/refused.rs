@@ -46,7 +46,7 @@ impl Refused {
                 event = "refused",
                 %from,
                 tries,
-                "a token was refused: nobody has it; `onefold token list` shows those that there are"
+                "a request used a token that this pool does not know; `onefold token list` shows the pool's tokens"
             );
         }
     }

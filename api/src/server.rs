@@ -138,8 +138,8 @@ pub(crate) fn parse_nqn(text: &str) -> Result<Nqn, Failure> {
         .map_err(|e| Failure::invalid(format!("'{text}' is no NQN: {e}")))
 }
 
-/// Refuses a name that somebody gives for the first time and that is none by the specification: a slip of the pen
-/// would admit nobody, or nobody would be found under it.
+/// Refuses a new name that the specification does not allow: with a mistyped name a host could never connect, or a
+/// subsystem never be found.
 pub(crate) fn check_new<'a>(names: impl IntoIterator<Item = &'a Nqn>) -> Result<(), Failure> {
     for nqn in names {
         let wrong = |e| Failure::invalid(format!("'{nqn}' cannot be a name: {e}"));

@@ -82,7 +82,7 @@ impl FromStr for Endpoint {
         let port = authority.port_u16();
         let behind = authority.as_str().strip_prefix(authority.host());
         if port.is_none() && behind != Some("") {
-            return Err(wrong("its port is none"));
+            return Err(wrong("its port is not a number from 1 to 65535"));
         }
         Ok(Self {
             is_encrypted,
@@ -252,8 +252,14 @@ mod tests {
             ("", "no URL"),
             ("127.0.0.1:4318", "begins neither"),
             ("grpc://collector:4317", "begins neither"),
-            ("http://collector:99999", "its port is none"),
-            ("http://collector:", "its port is none"),
+            (
+                "http://collector:99999",
+                "its port is not a number from 1 to 65535",
+            ),
+            (
+                "http://collector:",
+                "its port is not a number from 1 to 65535",
+            ),
             ("http://:4318", "no host"),
             ("http://me:secret@collector", "a password"),
             ("http://collector/?a=b", "a query"),

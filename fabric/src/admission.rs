@@ -126,7 +126,8 @@ impl<T> Admission<T> {
         }
     }
 
-    /// Gives a connection from this address a place. Who has to give way for it comes back too, and has none any more.
+    /// Gives a connection from this address a place. If another connection is evicted for it, that one is returned and
+    /// has lost its place.
     ///
     /// # Errors
     /// If nobody has to give way.

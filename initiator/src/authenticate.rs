@@ -1,7 +1,7 @@
 //! The host proves who it is, where the target asks for it.
 //!
 //! Guarantees: a target that asks for it and one that does not are told apart by what Connect says, and a
-//! host that wants to know the controller does not go on with one that proves nothing; the computing is done
+//! host that wants to know the controller ends the connection to one that proves nothing; the computing is done
 //! on a helper thread.
 
 use std::sync::Arc;

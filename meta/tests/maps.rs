@@ -51,7 +51,7 @@ fn new(number: u64) -> MapEntry {
     }
 }
 
-/// A volume with two blocks, its clone that copied the page and hides one of both, and the origin's new block.
+/// A volume with two blocks, its clone that copied the page and hides one of the two, and the origin's new block.
 fn forked() -> Vec<Record> {
     vec![
         Record::VolumeCreate(volume(1)),

@@ -84,7 +84,7 @@ impl fmt::Display for AnaState {
 
 /// A text that names no state.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is none of optimized, non-optimized, inaccessible, persistent-loss and change")]
+#[error("'{0}' is not one of optimized, non-optimized, inaccessible, persistent-loss and change")]
 pub struct UnknownAnaState(String);
 
 impl FromStr for AnaState {

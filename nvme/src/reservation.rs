@@ -124,7 +124,7 @@ pub enum RegisterAction {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum AcquireAction {
-    /// 0: takes the reservation if nobody has it.
+    /// 0: takes the reservation if no host holds it.
     Acquire = 0,
     /// 1: takes it from, or unregisters, who has the preempted key.
     Preempt = 1,

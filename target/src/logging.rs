@@ -85,7 +85,7 @@ pub(crate) fn start(of_daemon: Option<(&str, LogFormat)>) -> Result<(), Failure>
 /// Logs by another filter from now on.
 ///
 /// # Errors
-/// It is none.
+/// The text is not a filter.
 pub(crate) fn set(text: &str) -> Result<(), String> {
     let filter = filter(text)?;
     SET.get().map_or(Ok(()), |set| set(filter))
@@ -106,7 +106,7 @@ fn of_variable() -> Result<EnvFilter, Failure> {
 /// A text that is a filter of the log.
 ///
 /// # Errors
-/// It is none.
+/// The text is not a filter.
 pub(crate) fn parse_filter(text: &str) -> Result<String, String> {
     filter(text).map(|_| text.to_owned())
 }

@@ -85,7 +85,7 @@ impl EventLayer {
 
 impl<S: Subscriber> Layer<S> for EventLayer {
     fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
-        let mut line = Line::default();
+        let mut line = LogLine::default();
         event.record(&mut line);
         let level = match *event.metadata().level() {
             Level::ERROR => "error",
@@ -103,13 +103,13 @@ impl<S: Subscriber> Layer<S> for EventLayer {
 
 /// What a line of the log says.
 #[derive(Default)]
-struct Line {
+struct LogLine {
     kind: Option<String>,
     message: String,
     fields: BTreeMap<String, String>,
 }
 
-impl Line {
+impl LogLine {
     fn take(&mut self, field: &Field, mut value: String) {
         match field.name() {
             "message" => self.message = value,
@@ -125,7 +125,7 @@ impl Line {
     }
 }
 
-impl Visit for Line {
+impl Visit for LogLine {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         self.take(field, format!("{value:?}"));
     }

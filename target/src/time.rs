@@ -19,7 +19,7 @@ const TIMEOUTS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(360
 /// The longest that a thread polls before it sleeps.
 const SPIN_MAX: Duration = Duration::from_millis(1);
 
-/// Parses how long a host is waited for. A number alone is seconds.
+/// Parses a timeout for hosts. A number alone is seconds.
 ///
 /// # Errors
 /// It is no time, or not from one second to one hour.

@@ -129,7 +129,7 @@ fn what_hosts_may_take_is_an_option_and_what_goes_beyond_is_refused_properly() {
             status["transports"][0]["refused"]["connect"], 1,
             "{status:#}"
         );
-        // Half a PDU is waited for as long as the option says, which is less than anybody's patience here.
+        // The target waits for the other half of a PDU as long as the option says, which is less than anybody's patience here.
         let mut half = Raw::initialized(address, PLAIN);
         half.send(&[4, 0, 72]);
         half.ends();

@@ -111,7 +111,7 @@ fn a_reservation_outlives_a_killed_daemon_and_falls_to_who_preempts_it() {
         conflicts(one.release(ReleaseAction::Clear, KIND, 1).await);
         let text = told("clear");
         assert!(text.contains("reservation none"), "{text}");
-        write(one).await.expect("nobody has it");
+        write(one).await.expect("no host holds it");
         first.clone().disconnect().await;
         second.clone().disconnect().await;
         connector.shutdown().await;

@@ -155,3 +155,101 @@ fn every_bad_input_has_a_test_with_its_number() {
         assert!(tested, "bad input {number}: write its test");
     }
 }
+
+/// Idioms that a stranger does not understand at first reading, with what to write instead.
+const RIDDLES: [(&str, &str); 16] = [
+    ("that is none", "name what is unknown, missing or malformed"),
+    (
+        "that are none",
+        "name what is unknown, missing or malformed",
+    ),
+    (
+        "which is none",
+        "name what is unknown, missing or malformed",
+    ),
+    (
+        "which are none",
+        "name what is unknown, missing or malformed",
+    ),
+    ("it is none", "name what is unknown, missing or malformed"),
+    ("there is none but", "say what there is"),
+    ("does not go on", "say what stopped"),
+    ("do not go on", "say what stopped"),
+    ("did not go on", "say what did not happen in time"),
+    ("is waited for", "say who waits"),
+    ("are waited for", "say who waits"),
+    ("was waited for", "say who waits"),
+    ("were waited for", "say who waits"),
+    ("waited for longer", "say who gets more time"),
+    ("go forth", "return to a later one"),
+    ("one of the other", "a chain of them"),
+];
+
+/// Files that people read: sources, scripts, pages, the guide, examples.
+fn texts() -> Vec<(String, String)> {
+    const KINDS: [&str; 9] = ["rs", "md", "toml", "txt", "sh", "js", "html", "css", "json"];
+    fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(folder).expect("a folder can be read") {
+            let path = entry.expect("a folder's entry can be read").path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if path.is_dir() {
+                if !name.starts_with('.') && name != "build" && name != "corpus" {
+                    walk(&path, found);
+                }
+            } else if path
+                .extension()
+                .is_some_and(|extension| KINDS.iter().any(|kind| extension == *kind))
+            {
+                found.push(path);
+            }
+        }
+    }
+    let root = root();
+    let mut found = Vec::new();
+    walk(&root, &mut found);
+    let named = |path: PathBuf| {
+        let name = path.strip_prefix(&root).expect("it lies under the root");
+        let text = fs::read_to_string(&path).expect("it is text");
+        (name.to_string_lossy().into_owned(), text)
+    };
+    found.into_iter().map(named).collect()
+}
+
+/// A text as one line of lower case, without the signs of comments.
+fn flowing(text: &str) -> String {
+    let lines = text
+        .lines()
+        .map(|line| line.trim().trim_start_matches(['/', '!', '#', '*']));
+    let words: Vec<&str> = lines.flat_map(str::split_whitespace).collect();
+    words.join(" ").to_lowercase()
+}
+
+/// Where the words stand in a flowing text, as words of their own.
+fn stands_in(words: &str, text: &str) -> Option<usize> {
+    let is_in_word = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
+    text.match_indices(words).map(|(at, _)| at).find(|at| {
+        let (before, behind) = (&text[..*at], &text[*at + words.len()..]);
+        !is_in_word(before.chars().next_back()) && !is_in_word(behind.chars().next())
+    })
+}
+
+#[test]
+fn no_text_is_a_riddle() {
+    let folded = flowing("/// Names\n/// that\n//! are none.");
+    assert!(stands_in("that are none", &folded).is_some());
+    assert!(stands_in("it is none", "a limit is none, it is nonesuch").is_none());
+    let mut found = Vec::new();
+    for (name, text) in texts() {
+        if name.ends_with("tidy.rs") {
+            continue;
+        }
+        let text = flowing(&text);
+        for (riddle, instead) in RIDDLES {
+            if let Some(at) = stands_in(riddle, &text) {
+                let around: String = text[at..].chars().take(80).collect();
+                found.push(format!("{name}: '{riddle}' ({instead}): {around}..."));
+            }
+        }
+    }
+    assert!(found.is_empty(), "write these in plain English: {found:#?}");
+}

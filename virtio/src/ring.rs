@@ -159,7 +159,7 @@ impl Ring {
     /// Whether the guest has to say when it has more. True is answered if it has more already.
     pub(crate) fn want_kicks(&mut self, want: bool) -> Result<bool> {
         if self.layout.event_idx {
-            // Without a wish the old one stays behind, which is none.
+            // With `want == false` the old index stays; it lies in the past, so the guest sends no kick.
             if want {
                 let at = 4 + 8 * u64::from(self.layout.size);
                 self.store(self.next_available, self.field(self.layout.used, at)?)?;

@@ -70,7 +70,7 @@ fn invalid(text: &str) -> io::Error {
 
 /// An answer of the device.
 enum Answer {
-    /// There is none but whether it was done.
+    /// No payload: only success or failure.
     Done,
     Payload(Vec<u8>, Option<OwnedFd>),
 }
@@ -318,7 +318,7 @@ impl<'a> Session<'a> {
     }
 
     fn halt_all(&mut self) -> io::Result<()> {
-        // All are told before the first is waited for.
+        // All are told before it waits for the first.
         self.rings.iter().for_each(Vring::tell_to_stop);
         self.rings.iter_mut().try_for_each(Vring::halt)
     }

@@ -150,7 +150,7 @@ fn tls_key(
                 Some(hash @ (Hash::Sha256 | Hash::Sha384)) => hash,
                 _ => {
                     return Err(Failure::invalid(format!(
-                        "{kind}: its hash is none of sha256 and sha384"
+                        "{kind}: its hash is neither sha256 nor sha384"
                     )));
                 }
             };
@@ -208,7 +208,7 @@ fn names<T>(names: &[String], from_name: fn(&str) -> Option<T>) -> Result<Vec<T>
     let parse = |name: &String| {
         from_name(name).ok_or_else(|| {
             Failure::invalid(format!(
-                "'{name}' is none of the names that `onefold host set --help` lists"
+                "'{name}' is not one of the names that `onefold host set --help` lists"
             ))
         })
     };

@@ -54,7 +54,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 const HEAD_BYTES_MAX: usize = 32 << 10;
 /// The pause after a connection that could not be taken: descriptors are short, mostly.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
-/// How long requests under way are waited for at the end.
+/// How long the server waits at its end for requests that are under way.
 const END_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// What the listener answers with.

@@ -60,17 +60,16 @@ pub struct Row {
     pub locks: Option<Locks>,
 }
 
-/// Nanoseconds a command for which a lock was held, and for which threads waited for it. All threads count, those of
-/// background work too.
+/// How long locks were held and waited for: nanoseconds for each command. All threads count, those of background work too.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Locks {
-    /// The lock of maps, blocks, index and free space: held.
+    /// How long the lock of maps, blocks, index and free space was held.
     pub state_held_ns: f64,
-    /// The same: waited for.
+    /// How long threads waited for the lock of maps, blocks, index and free space.
     pub state_waited_ns: f64,
-    /// The journal's lock: held.
+    /// How long the journal's lock was held.
     pub journal_held_ns: f64,
-    /// The same: waited for.
+    /// How long threads waited for the journal's lock.
     pub journal_waited_ns: f64,
 }
 

@@ -16,7 +16,7 @@ use super::report::{Goal, Row, Unit};
 use super::stamp::StampDrive;
 use super::{EngineBenchError, LARGE, SMALL};
 
-/// Snapshots one of the other.
+/// The length of the chain of snapshots.
 const DEEP: u32 = 1000;
 
 /// Ranges of one look at what differs.
@@ -75,7 +75,7 @@ pub(super) async fn run(
     pool.engine.clone_volume(WORK_VOLUME, "clone", None).await?;
     rows.push(took_row("snapshot-clone", began.elapsed()));
 
-    progress("a thousand snapshots, one of the other");
+    progress("a chain of a thousand snapshots");
     for at in 0..DEEP {
         bench.take(&format!("deep-{at}")).await?;
         let one = Load {

@@ -21,8 +21,8 @@ impl Default for Interrupt {
 }
 
 impl Interrupt {
-    /// Ends the run: commands that are under way are waited for, then it reports what there is. False if there is
-    /// nothing to be waited for: it has not begun yet, or was told before.
+    /// Ends the run: it waits for the commands that are under way, then reports what there is. False if there is
+    /// nothing to wait for: it has not begun yet, or was told before.
     #[must_use]
     pub fn set(&self) -> bool {
         let order = Ordering::Relaxed;

@@ -2,13 +2,13 @@
 //!
 //! * A parent's only child, itself a parent, gives its parent a copy of its pages (*lift*). Nobody sees a difference: all
 //!   that see the parent see it through that child, which hides these pages until then.
-//! * When a map's parent has all of its pages, or it has none, its children pass on to that parent one by one. Then it
-//!   has no children, and is freed as others are ([`crate::background::freeing`]).
+//! * When a map has no pages, or its parent has all of them, its children are re-parented to the grandparent, one at a
+//!   time. Then the map has no children, and is freed as others are ([`crate::background::freeing`]).
 //! * What a volume's map hides of its parent, whose only child it is, is taken away there (*drop*).
 //! * A page that a volume inherits from far away becomes its own.
 //!
 //! Each slice is some records, and any of them may be the last one before a crash: what was lifted or dropped so far
-//! shows nowhere. A parent with one child gets no second one but when that child's children pass on to it, which
+//! shows nowhere. A parent with one child gets another only when that child's children are re-parented to it, which
 //! happens here only, by one task at a time.
 
 use std::sync::Arc;

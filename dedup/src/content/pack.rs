@@ -34,7 +34,7 @@ pub(crate) fn bytes_of(fragments: usize, bytes: usize) -> usize {
     HEADER_BYTES + fragments * ENTRY_BYTES + bytes
 }
 
-/// Why a block is no pack, or a fragment of it is none.
+/// Why a block is not a pack, or a fragment of it is malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PackError {
     /// It does not begin as a pack does.

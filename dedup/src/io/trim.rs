@@ -247,7 +247,7 @@ async fn unmap_slice(shared: &Arc<Shared>, core: &VolumeCore, slice: Slice<'_>) 
     if !found.entries.is_empty() {
         unmap_visible(shared, core, found, None).await?;
     }
-    // In this order: what is not listed any more is unmapped, also if only one of both survives.
+    // In this order: what is not listed any more is unmapped, also if only one of the two survives.
     let record = Record::Trimming {
         id: core.id,
         ranges: left,

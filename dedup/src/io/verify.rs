@@ -14,8 +14,8 @@
 //!   may be among them, so flushes vouch for nothing from then on. When that memory is in use, or
 //!   background maintenance does not run, a write compares before it is acknowledged.
 //!
-//! Two contents of one batch are compared in memory, under `compare` and `background`. A content that
-//! another batch is writing is waited for, as always, and then compared.
+//! Two contents of one batch are compared in memory, under `compare` and `background`. If another batch is writing the
+//! content, the write waits for that batch, as always, and then compares.
 //!
 //! [`crate::pool::comparisons`] has the memory for comparisons and the queue of those that are to come.
 

@@ -69,7 +69,7 @@ pub(crate) enum MergeStep {
     Lift { map: MapId, parent: MapId },
     /// Nobody knows yet whether `map` has any pages.
     Look { map: MapId, parent: MapId },
-    /// All that shows through `map` shows through its parent: children pass on to that.
+    /// All that shows through `map` shows through its parent: children are re-parented to that.
     Pass { map: MapId, parent: MapId },
     /// The only child of `parent` hides what it has in its own pages.
     Drop { map: MapId, parent: MapId },
@@ -506,7 +506,7 @@ impl State {
         {
             let Some(parent) = self.ancestry.parents.get_mut(&parent) else {
                 return Err(EngineError::contradiction(format_args!(
-                    "map {id} has map {parent} as its parent, which is none"
+                    "map {id} has map {parent} as its parent, and there is no such map"
                 )));
             };
             parent.children += 1;

@@ -107,7 +107,7 @@ pub(crate) enum Claim {
     Full,
 }
 
-/// Blocks that entries are about; holes are none.
+/// The blocks that entries name. Holes name no block.
 fn addresses(entries: &[MapEntry]) -> impl Iterator<Item = Pba> + '_ {
     let new = |entry: &MapEntry| entry.new_block().map(|new| new.pba);
     entries

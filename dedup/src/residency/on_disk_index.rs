@@ -258,7 +258,7 @@ mod tests {
     }
 
     /// A write asks the store, and while the answer is on its way the content comes in by another one, and its
-    /// hint into the store: "nobody has it" was true, and is not any more.
+    /// hint into the store: "no block has it" was true, and is not any more.
     #[test]
     fn a_content_that_comes_in_while_the_store_is_asked_for_it_is_stored_once() {
         reactor::run(reactor::Config::default(), async {

@@ -36,7 +36,7 @@ fn check_depth(state: &State, entry: &VolumeEntry) -> Result<()> {
     match state.line_of(entry.map.id()).len() > MAP_DEPTH_MAX as usize {
         false => Ok(()),
         true => Err(EngineError::invalid(format!(
-            "`{}` comes from {MAP_DEPTH_MAX} snapshots and clones, one of the other, which is the bound: delete some \
+            "`{}` is the end of a chain of {MAP_DEPTH_MAX} snapshots and clones, which is the bound: delete some \
              of them, and try again when background work has merged what they left",
             entry.info.name
         ))),

@@ -82,7 +82,7 @@ impl fmt::Display for CloseReason {
             CloseReason::Violation(what) => write!(f, "the peer broke the protocol: {what}"),
             CloseReason::Network(kind) => write!(f, "the network connection failed: {kind}"),
             CloseReason::Terminated(what) => write!(f, "the peer complains of {what}"),
-            CloseReason::Stalled => f.write_str("the peer does not go on"),
+            CloseReason::Stalled => f.write_str("the peer stopped sending or reading"),
             CloseReason::Displaced => {
                 f.write_str("too many hosts had not proved who they are, and this was one of them")
             }

@@ -59,7 +59,7 @@ pub enum DeviceError {
         /// What the system said.
         source: io::Error,
     },
-    /// An address that means all addresses of a machine is none to connect to.
+    /// The address means every address of a machine: nobody can connect to it.
     #[error(
         "{address} means every address of a machine; connect to one that the target listens on"
     )]

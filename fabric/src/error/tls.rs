@@ -87,7 +87,7 @@ impl fmt::Display for TlsFailure {
             Self::Ended => f.write_str(
                 "the peer hung up during the TLS handshake; see whether its port speaks TLS, and its log",
             ),
-            Self::Stalled => f.write_str("the peer did not go on with the TLS handshake"),
+            Self::Stalled => f.write_str("the peer did not finish the TLS handshake in time"),
             Self::HeldOff => f.write_str(
                 "TLS handshakes of this address failed before: it has to wait before the next one",
             ),

@@ -520,7 +520,7 @@ async fn end_stalled(shared: Rc<Shared>) {
         }
         for target in stalled {
             let info = target.submissions().info.get();
-            crate::log_of_peer!(warn, "stalled", info.peer.ip(), peer = %info.peer, qid = info.qid, "the host does not go on: closed");
+            crate::log_of_peer!(warn, "stalled", info.peer.ip(), peer = %info.peer, qid = info.qid, "the host sent or read nothing for --stall-timeout: connection closed");
             count(&shared.stalled, 1);
             target.close(CloseReason::Stalled);
         }

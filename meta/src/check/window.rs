@@ -79,8 +79,8 @@ impl BlockWindow {
         }
     }
 
-    /// Takes the blocks in that come behind those that it has, as they are with `pending` applied, and shows `each` of
-    /// them. A row that `pending` does not fit stays as it is, and `misfits` is told. False if there are none any more.
+    /// Loads the next blocks, with `pending` applied, and calls `each` for every one of them. Returns false when no blocks
+    /// are left; calls `misfits` for each row that `pending` does not fit, which stays as it is.
     ///
     /// # Errors
     /// Those of [`Store::blocks`].

@@ -10,7 +10,8 @@
 //!   others. Rows and changes that lie on each other are one row in the end; changes without the row that is
 //!   below them are one change ([`merge`]). Where the cut is makes no difference.
 //!
-//! Every value is checked whenever it is looked at: a change that is none can neither be read nor merged.
+//! Every value is checked whenever it is looked at: malformed changes are rejected when they are read and when they are
+//! merged.
 
 use crate::codec::CodecError;
 use crate::types::{BlockRow, Fingerprint, Mapping, Pba, REFCOUNT_MAX};

@@ -31,7 +31,7 @@ pub struct PskIdentity {
 }
 
 impl PskIdentity {
-    /// Takes it apart; `None` if it is none. Names are checked, the digest is not.
+    /// Takes it apart; `None` if it is malformed. Names are checked, the digest is not.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         if text.len() > IDENTITY_BYTES_MAX {

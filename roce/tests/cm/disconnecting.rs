@@ -163,7 +163,7 @@ fn a_connection_that_was_never_confirmed_can_be_given_up_at_once() {
     assert!(matches!(pair.host.event(), Event::ReplyReceived { conn, .. } if conn == host));
     pair.target.manager.abandon(pair.now, target);
     pair.target.ended(target, DisconnectReason::Local);
-    assert_eq!(pair.target.manager.live(), 0, "nobody is waited for");
+    assert_eq!(pair.target.manager.live(), 0, "it waits for nobody");
     assert_eq!(pair.target.manager.poll_timeout(), None);
     pair.exchange();
     pair.host

@@ -67,6 +67,8 @@ impl FromStr for WriteProtect {
         [Self::Off, Self::On, Self::UntilPowerCycle, Self::Permanent]
             .into_iter()
             .find(|state| state.name() == text)
-            .ok_or_else(|| format!("'{text}' is none of off, on, until-power-cycle and permanent"))
+            .ok_or_else(|| {
+                format!("'{text}' is not one of off, on, until-power-cycle and permanent")
+            })
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Guarantees:
 //! - Preempt and Abort is answered when no command of the preempted hosts can touch the namespace any more: waiting
-//!   commands are aborted, running ones are waited for, and an association whose commands do not end in time is ended.
+//!   commands are aborted, running ones end first, and an association whose commands do not end in time is ended.
 //! - Two hosts that preempt each other never wait for each other.
 
 use std::pin::pin;

@@ -37,7 +37,7 @@ pub(crate) struct Worker {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Call {
     /// It is the leader now.
-    Lead,
+    BecomeLeader,
     /// It is not needed.
     End,
 }
@@ -109,12 +109,12 @@ impl Workers {
 }
 
 /// A worker's share in the lead. If the leader ends while it holds the lead, the lead is lost, which the queue notices.
-pub(crate) struct Lead<'a> {
+pub(crate) struct Leadership<'a> {
     workers: &'a Workers,
     held: bool,
 }
 
-impl<'a> Lead<'a> {
+impl<'a> Leadership<'a> {
     /// The lead, held by a new worker.
     pub(crate) fn taken(workers: &'a Workers) -> Self {
         Self {
@@ -137,13 +137,13 @@ impl<'a> Lead<'a> {
     pub(crate) fn hand_on(&mut self, start: impl FnOnce()) {
         self.held = false;
         match self.workers.take_idle() {
-            Some(worker) => worker.call(Call::Lead),
+            Some(worker) => worker.call(Call::BecomeLeader),
             None => start(),
         }
     }
 }
 
-impl Drop for Lead<'_> {
+impl Drop for Leadership<'_> {
     fn drop(&mut self) {
         if self.held {
             self.workers.lost.set(true);

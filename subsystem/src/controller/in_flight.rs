@@ -215,7 +215,7 @@ impl Waiting {
     /// that is ready at once touches no lock.
     ///
     /// # Errors
-    /// Why the command does not go on.
+    /// Why the command ends early.
     pub(crate) async fn wait<T>(
         &self,
         cid: u16,

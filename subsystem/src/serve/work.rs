@@ -11,7 +11,7 @@ use crate::commands::io::fused::{self, Work};
 use crate::commands::{admin, fabrics, io};
 use crate::connected_queue::ConnectedQueue;
 use crate::connected_queue::command::Command;
-use crate::connected_queue::workers::{Call, Lead, Worker};
+use crate::connected_queue::workers::{Call, Leadership, Worker};
 use crate::queue::Queue;
 
 /// Commands that a leader works on before it lets other tasks of the reactor have a turn.
@@ -25,7 +25,7 @@ pub(super) fn begin<Q: Queue>(queue: &Rc<ConnectedQueue<Q>>) {
 /// A worker's life; it begins as the leader.
 async fn work<Q: Queue>(queue: Rc<ConnectedQueue<Q>>) {
     let worker = Rc::new(Worker::default());
-    let mut lead = Lead::taken(&queue.workers);
+    let mut lead = Leadership::taken(&queue.workers);
     let mut commands = 0;
     // The first command of a fused operation: the leader keeps it until the next one is there.
     let mut held = None;

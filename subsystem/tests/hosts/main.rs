@@ -1,6 +1,6 @@
 //! Hosts that are made by hand: controllers and queues driven with submission queue entries over a
 //! queue in memory, against a real engine on a drive in memory. No network, no sleeping: everything
-//! that is waited for is awaited.
+//! that a test waits for is awaited.
 
 mod admin;
 mod ana;

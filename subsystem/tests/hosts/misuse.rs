@@ -73,7 +73,7 @@ fn a_feature_that_is_set_wrongly_stays_as_it_is() {
             (0x82, 1, 1 << 5, false, Status::INVALID_FIELD),
             (0x83, 1, 2, false, Status::INVALID_FIELD),
             (0x84, 1, 5, false, Status::INVALID_FIELD),
-            // Of a namespace that is none, or of none at all.
+            // Of a namespace that does not exist, or with no namespace at all.
             (0x82, 9, 2, false, Status::INVALID_NAMESPACE),
             (0x83, 9, 1, false, Status::INVALID_NAMESPACE),
             (0x84, 0, 1, false, Status::INVALID_NAMESPACE),

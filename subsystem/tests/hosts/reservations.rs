@@ -280,7 +280,7 @@ fn preempt_and_abort_ends_what_the_other_host_has_on_its_way() {
         );
         let mut preempting = std::pin::pin!(preempting);
         // The write waits for data: it is aborted before the preempt is answered. The one in the other
-        // namespace is none of its business, but is waited for.
+        // namespace is none of its business, but the command waits for it.
         let first = futures_util::future::select(stuck, &mut preempting).await;
         let futures_util::future::Either::Left((aborted, _)) = first else {
             panic!("answered before the command was aborted");

@@ -25,7 +25,7 @@ use crate::exit::EXIT_FAILED;
 pub enum ConfigCommand {
     /// Explain the mistakes of a configuration file: exit 0 if there are none, 1 otherwise
     ///
-    /// Each key alone, keys that contradict each other, and what this machine does not have: groups, certificates,
+    /// Each key alone, keys that contradict each other, and what is missing on this machine: groups, certificates,
     /// memory. `onefold serve` refuses the same.
     #[command(after_help = "Example:\n  onefold config check /etc/onefold/onefold.toml")]
     Check {

@@ -20,13 +20,13 @@ use super::{Outcome, print, print_json};
                   are gone that were asked for, an event of the kind skipped says how many."
 )]
 pub struct EventsArgs {
-    /// Show events behind the one with this number, the oldest first [default: the latest ones]
+    /// Show events after the one with this number, the oldest first [default: the latest ones]
     #[arg(long, value_name = "ID")]
     pub since: Option<u64>,
     /// Show this many at most
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub limit: u16,
-    /// Go on, and show each event as it happens, until Ctrl-C
+    /// Keep running and print each new event, until Ctrl-C
     #[arg(long)]
     pub follow: bool,
     /// The daemon's pool.

@@ -26,13 +26,13 @@ pub enum ExportCommand {
         /// The volume's name, or a snapshot's
         #[arg(value_name = "NAME")]
         volume: String,
-        /// How, and where.
+        /// How to reach the volume.
         #[command(flatten)]
         place: ExportPlace,
         /// Take no writes
         #[arg(long)]
         read_only: bool,
-        /// Where, and how.
+        /// The daemon to ask, and how to print its answer.
         #[command(flatten)]
         answer: Answer,
     },
@@ -45,14 +45,14 @@ pub enum ExportCommand {
         /// Do not ask
         #[arg(long)]
         yes: bool,
-        /// Where, and how.
+        /// The daemon to ask, and how to print its answer.
         #[command(flatten)]
         answer: Answer,
     },
     /// List the exports
     #[command(after_help = "Example:\n  onefold export list")]
     List {
-        /// Where, and how.
+        /// The daemon to ask, and how to print its answer.
         #[command(flatten)]
         answer: Answer,
     },

@@ -189,7 +189,9 @@ pub enum TlsKeyCommand {
 fn parse_tls_hash(text: &str) -> Result<Hash, String> {
     match Hash::from_name(text) {
         Some(hash @ (Hash::Sha256 | Hash::Sha384)) => Ok(hash),
-        Some(Hash::Sha512) | None => Err(format!("'{text}' is none of sha256 and sha384")),
+        Some(Hash::Sha512) | None => Err(format!(
+            "'{text}' is not a hash of TLS keys: use sha256 or sha384"
+        )),
     }
 }
 
@@ -202,7 +204,7 @@ fn parse_hash(text: &str) -> Result<HashArg, String> {
         "none" => Ok(HashArg(None)),
         name => Hash::from_name(name)
             .map(|hash| HashArg(Some(hash)))
-            .ok_or_else(|| format!("'{name}' is none of none, sha256, sha384 and sha512")),
+            .ok_or_else(|| format!("'{name}' is not a hash: use none, sha256, sha384 or sha512")),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Parses the command line, and suggests commands for words that are none.
+//! Parses the command line, and suggests commands for unknown words.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -30,10 +30,10 @@ pub enum ListenerCommand {
         /// The address; 0.0.0.0 and :: mean all of the family
         #[arg(value_name = "tcp|rdma://ADDR:PORT")]
         address: TransportAddress,
-        /// How.
+        /// How connections at the address are protected and served.
         #[command(flatten)]
         set: SetArgs,
-        /// Where, and how.
+        /// The daemon to ask, and how to print its answer.
         #[command(flatten)]
         answer: Answer,
     },
@@ -50,7 +50,7 @@ pub enum ListenerCommand {
         /// What changes.
         #[command(flatten)]
         set: SetArgs,
-        /// Where, and how.
+        /// The daemon to ask, and how to print its answer.
         #[command(flatten)]
         answer: Answer,
     },
@@ -63,14 +63,14 @@ pub enum ListenerCommand {
         /// Do not ask
         #[arg(long)]
         yes: bool,
-        /// Where, and how.
+        /// The daemon to ask, and how to print its answer.
         #[command(flatten)]
         answer: Answer,
     },
     /// List the listeners
     #[command(after_help = "Example:\n  onefold listener list")]
     List {
-        /// Where, and how.
+        /// The daemon to ask, and how to print its answer.
         #[command(flatten)]
         answer: Answer,
     },

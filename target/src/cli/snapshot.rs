@@ -131,7 +131,7 @@ pub(super) fn run(command: SnapshotCommand) -> Outcome {
         SnapshotCommand::List { volume, pool, json } => {
             let client = Client::new(&pool.pool);
             if let Some(volume) = &volume {
-                converse(client.volume(volume))?; // a name that is none is an error
+                converse(client.volume(volume))?; // an unknown name is an error
             }
             let mut views = converse(client.snapshots())?;
             views.retain(|view| volume.as_ref().is_none_or(|volume| view.volume == *volume));

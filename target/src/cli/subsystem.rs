@@ -54,14 +54,14 @@ pub enum SubsystemCommand {
         /// Hosts may make, attach, detach and delete namespaces
         #[arg(long)]
         namespace_management: bool,
-        /// Where, and how.
+        /// The daemon to ask, and how to print its answer.
         #[command(flatten)]
         answer: Answer,
     },
     /// List the subsystems
     #[command(after_help = "Example:\n  onefold subsystem list --json")]
     List {
-        /// Where, and how.
+        /// The daemon to ask, and how to print its answer.
         #[command(flatten)]
         answer: Answer,
     },
@@ -70,7 +70,7 @@ pub enum SubsystemCommand {
     Show {
         /// Its name
         nqn: Nqn,
-        /// Where, and how.
+        /// The daemon to ask, and how to print its answer.
         #[command(flatten)]
         answer: Answer,
     },
@@ -82,7 +82,7 @@ pub enum SubsystemCommand {
         /// Do not ask
         #[arg(long)]
         yes: bool,
-        /// Where, and how.
+        /// The daemon to ask, and how to print its answer.
         #[command(flatten)]
         answer: Answer,
     },
@@ -99,7 +99,7 @@ pub enum SubsystemCommand {
         /// Whether hosts may make, attach, detach and delete namespaces
         #[arg(long, value_name = "on|off", value_parser = parse_switch, action = ArgAction::Set)]
         namespace_management: Option<bool>,
-        /// Where, and how.
+        /// The daemon to ask, and how to print its answer.
         #[command(flatten)]
         answer: Answer,
     },
@@ -112,7 +112,7 @@ pub enum SubsystemCommand {
         nqn: Nqn,
         /// The host's name, as in /etc/nvme/hostnqn
         host: Nqn,
-        /// Where, and how.
+        /// The daemon to ask, and how to print its answer.
         #[command(flatten)]
         answer: Answer,
     },
@@ -125,7 +125,7 @@ pub enum SubsystemCommand {
         nqn: Nqn,
         /// The host's name
         host: Nqn,
-        /// Where, and how.
+        /// The daemon to ask, and how to print its answer.
         #[command(flatten)]
         answer: Answer,
     },
@@ -194,7 +194,7 @@ pub enum NamespaceCommand {
         /// Its settings.
         #[command(flatten)]
         shown: Shown,
-        /// Where, and how.
+        /// The daemon to ask, and how to print its answer.
         #[command(flatten)]
         answer: Answer,
     },
@@ -208,7 +208,7 @@ pub enum NamespaceCommand {
         /// Do not ask
         #[arg(long)]
         yes: bool,
-        /// Where, and how.
+        /// The daemon to ask, and how to print its answer.
         #[command(flatten)]
         answer: Answer,
     },
@@ -217,7 +217,7 @@ pub enum NamespaceCommand {
     List {
         /// The subsystem's name
         nqn: Option<Nqn>,
-        /// Where, and how.
+        /// The daemon to ask, and how to print its answer.
         #[command(flatten)]
         answer: Answer,
     },
@@ -233,7 +233,7 @@ pub enum NamespaceCommand {
         /// Its settings.
         #[command(flatten)]
         shown: Shown,
-        /// Where, and how.
+        /// The daemon to ask, and how to print its answer.
         #[command(flatten)]
         answer: Answer,
     },
@@ -251,7 +251,7 @@ pub enum ReferralCommand {
         /// The name of its discovery subsystem [default: the well-known one]
         #[arg(long, value_name = "NQN")]
         nqn: Option<Nqn>,
-        /// Where, and how.
+        /// The daemon to ask, and how to print its answer.
         #[command(flatten)]
         answer: Answer,
     },
@@ -261,14 +261,14 @@ pub enum ReferralCommand {
         /// Its address, or its number as `referral list` shows it
         #[arg(value_name = "ADDRESS|ID")]
         referral: Place,
-        /// Where, and how.
+        /// The daemon to ask, and how to print its answer.
         #[command(flatten)]
         answer: Answer,
     },
     /// List the referrals
     #[command(after_help = "Example:\n  onefold referral list")]
     List {
-        /// Where, and how.
+        /// The daemon to ask, and how to print its answer.
         #[command(flatten)]
         answer: Answer,
     },

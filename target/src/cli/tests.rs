@@ -204,6 +204,16 @@ fn the_long_help_documents_every_exit_code() {
 }
 
 #[test]
+fn the_guide_has_the_same_table_of_exit_codes() {
+    let guide = include_str!("../../../docs/src/troubleshooting.md");
+    let (_, table) = guide.split_once("## Exit codes\n").expect("a section");
+    let rows = table.lines().filter(|line| line.starts_with("| "));
+    let row = |(code, meaning): &(u8, &str)| format!("| {code} | {meaning} |");
+    let wanted: Vec<String> = crate::exit::CODES.iter().map(row).collect();
+    assert_eq!(rows.skip(1).collect::<Vec<_>>(), wanted);
+}
+
+#[test]
 fn a_failure_under_json_is_one_line_with_kind_message_and_exit_code() {
     let failure = subsystem::errors::Failure::new(dedup::ErrorKind::NotFound, "there is\nno 'a'");
     let line = super::Exit::from(failure).to_json();

@@ -342,7 +342,7 @@ fn check(words: Vec<String>) -> Result<Vec<String>, String> {
     Ok(words)
 }
 
-/// Where a name belongs that is none here.
+/// Where a name belongs that is not known here.
 fn elsewhere(name: &str) -> Option<String> {
     let dashed = name.replace('_', "-");
     if ACTS.contains(&dashed.as_str()) {

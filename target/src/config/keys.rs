@@ -98,7 +98,7 @@ pub(crate) const TABLES: [(&str, &str); 11] = [
     ("listen", "Where hosts come in."),
     ("tls", "Protection of connections over TCP."),
     ("limits", "What hosts may take."),
-    ("timeouts", "How long hosts over TCP are waited for."),
+    ("timeouts", "Timeouts of TCP connections."),
     ("memory", "Memory of the daemon."),
     ("reactors", "Data-plane threads."),
     (

@@ -262,7 +262,7 @@ mod tests {
     #[test]
     fn what_is_no_image_is_refused_with_its_name() {
         let folder = tempfile::tempdir().expect("a folder");
-        let refused = |path: &Path| ImageFile::open(path).expect_err("it is none").message;
+        let refused = |path: &Path| ImageFile::open(path).expect_err("it is refused").message;
         assert!(refused(&folder.path().join("none")).contains("there is no file"));
         assert!(refused(folder.path()).contains("is no image"));
         let empty = folder.path().join("empty");

@@ -143,8 +143,8 @@ impl ServeArgs {
         match short != usual.stall_timeout_short && short > long {
             false => Ok(()),
             true => Err(format!(
-                "--stall-timeout-short is {short:?}, and --stall-timeout only {long:?}: hosts would be waited for longer \
-                 when memory is short; make --stall-timeout-short at most {long:?}"
+                "--stall-timeout-short is {short:?}, and --stall-timeout only {long:?}: a host would get more time when \
+                 memory is short than otherwise; make --stall-timeout-short at most {long:?}"
             )),
         }
     }

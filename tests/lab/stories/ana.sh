@@ -51,7 +51,7 @@ rounds() { # NUMBER: waits for so many more that began after now
   local until=$(($(cat /tmp/round 2>/dev/null || echo 0) + $1 + 1)) n=0
   while [ "$(cat /tmp/round 2>/dev/null || echo 0)" -lt $until ]; do
     kill -0 $load 2>/dev/null || { cat /tmp/rounds; die "fio ended"; }
-    n=$((n+1)); [ $n -lt 1800 ] || die "fio does not go on"
+    n=$((n+1)); [ $n -lt 1800 ] || die "fio makes no progress"
     sleep 0.1
   done
 }

@@ -243,7 +243,7 @@ impl Daemon {
             ended = self.child.try_wait().expect("it is a child");
             ended.is_some()
         });
-        let status = ended.expect("it was waited for");
+        let status = ended.expect("the process ended");
         assert!(status.success(), "{status:?}");
     }
 

@@ -36,7 +36,7 @@ fn lab() -> Lab {
     lab
 }
 
-/// Offers a chain that is none: the ring is broken, and the guest is told.
+/// Offers a malformed chain: the ring is broken, and the guest is told.
 fn breaks_the_ring(lab: &Lab, chain: &[Descriptor], head: u16) {
     let mut guest = FrontEnd::start(&lab.path(), Memory::new(), 1);
     for (at, descriptor) in chain.iter().enumerate() {

@@ -71,7 +71,7 @@ impl FromStr for TlsMode {
     fn from_str(text: &str) -> Result<Self, String> {
         let mode = Self::NAMES.iter().find(|(name, _)| *name == text);
         mode.map(|(_, mode)| *mode)
-            .ok_or_else(|| format!("'{text}' is none of off, allowed and required"))
+            .ok_or_else(|| format!("'{text}' is not one of off, allowed and required"))
     }
 }
 

@@ -184,7 +184,7 @@ fn a_request_in_the_name_of_a_living_peer_does_not_end_its_connection() {
             forge(&mut pair, &asked, forged);
             pair.run_for(Duration::from_secs(5));
         }
-        // Longer than a silent peer is waited for.
+        // Longer than it waits for a silent peer.
         pair.now += Duration::from_secs(60);
         pair.run_for(Duration::from_secs(60));
         let ended = pair.take(B, |event| {

@@ -28,7 +28,7 @@ pub(super) enum Pressed {
     Quit,
     /// It may look different now.
     Changed,
-    /// It is none of the keys.
+    /// No key of this screen.
     Unknown,
 }
 
@@ -250,22 +250,22 @@ mod tests {
     use super::*;
 
     /// A terminal of that size, with somebody at its keys.
-    struct Seat {
+    struct TestScreen {
         terminal: Terminal<TestBackend>,
         screen: Screen,
         rates: Rates,
     }
 
-    impl Seat {
+    impl TestScreen {
         fn new(columns: u16, lines: u16, rates: Rates) -> Self {
             let terminal = Terminal::new(TestBackend::new(columns, lines)).expect("a terminal");
-            let mut seat = Self {
+            let mut screen = Self {
                 terminal,
                 screen: Screen::default(),
                 rates,
             };
-            seat.draw();
-            seat
+            screen.draw();
+            screen
         }
 
         fn draw(&mut self) {
@@ -337,8 +337,8 @@ mod tests {
 
     #[test]
     fn the_screen_shows_the_busiest_volume_host_and_reactor() {
-        let seat = Seat::new(160, 30, rates());
-        let lines = seat.lines();
+        let screen = TestScreen::new(160, 30, rates());
+        let lines = screen.lines();
         let line = |start: &str| {
             let found = lines.iter().find(|line| line.starts_with(start));
             found.unwrap_or_else(|| panic!("{start}: {lines:#?}"))
@@ -353,13 +353,13 @@ mod tests {
         }
         assert!(line("nqn.2014-08").contains("192.0.2.7"));
         assert!(line("onefold-data0").contains("1500"));
-        assert_eq!(seat.names("VOLUME"), ["vol0", "idle"]);
+        assert_eq!(screen.names("VOLUME"), ["vol0", "idle"]);
         assert_eq!(lines[29], HELP);
     }
 
     #[test]
     fn a_usual_terminal_shows_all_rates_and_the_ends_of_long_names() {
-        let lines = Seat::new(80, 24, rates()).lines();
+        let lines = TestScreen::new(80, 24, rates()).lines();
         let host = lines.iter().find(|line| line.contains("192.0.2.7"));
         let host = host.unwrap_or_else(|| panic!("no host: {lines:#?}"));
         assert!(
@@ -395,12 +395,12 @@ mod tests {
             Char('x'),
         ];
         for (columns, lines) in [(1, 1), (20, 3), (40, 8), (80, 25), (200, 2), (7, 100)] {
-            Seat::new(columns, lines, many(50)).types(&keys);
+            TestScreen::new(columns, lines, many(50)).types(&keys);
             let mut empty = rates();
             (empty.volumes, empty.hosts) = (Vec::new(), Vec::new());
-            Seat::new(columns, lines, empty).types(&keys);
+            TestScreen::new(columns, lines, empty).types(&keys);
         }
-        let small = Seat::new(80, 12, rates()).lines();
+        let small = TestScreen::new(80, 12, rates()).lines();
         for start in ["VOLUME", "vol0", "HOST", "…", "REACTOR", "onefold-data0"] {
             assert!(
                 small.iter().any(|line| line.starts_with(start)),
@@ -412,47 +412,51 @@ mod tests {
     #[test]
     fn every_column_can_be_sorted_by_and_turned_round() {
         use KeyCode::Char;
-        let mut seat = Seat::new(160, 40, many(12));
+        let mut screen = TestScreen::new(160, 40, many(12));
         let by_load: Vec<String> = (0..12).map(|at| format!("v{at}")).collect();
         let turned: Vec<String> = by_load.iter().rev().cloned().collect();
-        assert_eq!(seat.names("VOLUME"), by_load);
+        assert_eq!(screen.names("VOLUME"), by_load);
         // By name, then by size: figures begin with the largest, which is 12 GiB and not 9.
-        seat.types(&[Char('s')]);
-        assert_eq!(seat.names("VOLUME")[..4], ["v0", "v1", "v10", "v11"]);
-        seat.types(&[Char('>')]);
-        let heading = seat.lines()[3].clone();
+        screen.types(&[Char('s')]);
+        assert_eq!(screen.names("VOLUME")[..4], ["v0", "v1", "v10", "v11"]);
+        screen.types(&[Char('>')]);
+        let heading = screen.lines()[3].clone();
         assert!(heading.contains("SIZE▼"), "{heading}");
-        assert_eq!(seat.names("VOLUME"), turned);
-        seat.types(&[Char('r')]);
-        assert!(seat.lines()[3].contains("SIZE▲"), "{:?}", seat.lines()[3]);
-        assert_eq!(seat.names("VOLUME"), by_load);
-        seat.types(&[Char('<'), Char('r')]);
-        assert!(seat.lines()[3].starts_with("VOLUME▼"));
-        assert_eq!(seat.names("VOLUME")[..2], ["v9", "v8"]);
-        // Before the first column is the order of their load, and behind the last one.
-        seat.types(&[Char('<')]);
-        assert_eq!(seat.names("VOLUME"), by_load);
-        seat.types(&[Char('s'); 11]);
+        assert_eq!(screen.names("VOLUME"), turned);
+        screen.types(&[Char('r')]);
         assert!(
-            seat.lines()[3].ends_with("WRITE p99▼"),
+            screen.lines()[3].contains("SIZE▲"),
             "{:?}",
-            seat.lines()
+            screen.lines()[3]
         );
-        seat.types(&[Char('s')]);
-        assert!(!seat.lines()[3].contains('▼'), "{:?}", seat.lines());
+        assert_eq!(screen.names("VOLUME"), by_load);
+        screen.types(&[Char('<'), Char('r')]);
+        assert!(screen.lines()[3].starts_with("VOLUME▼"));
+        assert_eq!(screen.names("VOLUME")[..2], ["v9", "v8"]);
+        // Before the first column is the order of their load, and behind the last one.
+        screen.types(&[Char('<')]);
+        assert_eq!(screen.names("VOLUME"), by_load);
+        screen.types(&[Char('s'); 11]);
+        assert!(
+            screen.lines()[3].ends_with("WRITE p99▼"),
+            "{:?}",
+            screen.lines()
+        );
+        screen.types(&[Char('s')]);
+        assert!(!screen.lines()[3].contains('▼'), "{:?}", screen.lines());
         // Other tables have an order of their own.
-        seat.types(&[KeyCode::Tab, Char('s')]);
-        assert!(!seat.lines()[3].contains('▲'));
-        assert!(seat.lines().iter().any(|line| line.starts_with("HOST▲")));
+        screen.types(&[KeyCode::Tab, Char('s')]);
+        assert!(!screen.lines()[3].contains('▲'));
+        assert!(screen.lines().iter().any(|line| line.starts_with("HOST▲")));
     }
 
     #[test]
     fn a_narrow_terminal_keeps_the_column_that_it_is_sorted_by() {
-        let mut seat = Seat::new(160, 24, many(3));
-        seat.types(&[KeyCode::Char('s'), KeyCode::Char('s')]);
-        seat.terminal.backend_mut().resize(70, 24);
-        seat.draw();
-        let heading = seat.lines()[3].clone();
+        let mut screen = TestScreen::new(160, 24, many(3));
+        screen.types(&[KeyCode::Char('s'), KeyCode::Char('s')]);
+        screen.terminal.backend_mut().resize(70, 24);
+        screen.draw();
+        let heading = screen.lines()[3].clone();
         assert!(
             heading.contains("SIZE▼") && !heading.contains("LOGICAL"),
             "{heading}"
@@ -462,55 +466,61 @@ mod tests {
     #[test]
     fn rows_without_room_are_scrolled_to() {
         use KeyCode::{Down, End, Home, PageDown, PageUp, Up};
-        let mut seat = Seat::new(120, 24, many(100));
-        let page = seat.names("VOLUME").len();
+        let mut screen = TestScreen::new(120, 24, many(100));
+        let page = screen.names("VOLUME").len();
         assert!(page > 7, "what other tables leave is for volumes: {page}");
-        assert_eq!(seat.selected(), Vec::<String>::new());
-        seat.types(&[Down]);
-        assert_eq!(seat.selected(), ["v0"]);
-        seat.types(&[Down, Down, Up]);
-        assert_eq!(seat.selected(), ["v1"]);
-        seat.types(&[PageDown]);
-        assert_eq!(seat.selected(), [format!("v{page}")]);
-        let names = seat.names("VOLUME");
+        assert_eq!(screen.selected(), Vec::<String>::new());
+        screen.types(&[Down]);
+        assert_eq!(screen.selected(), ["v0"]);
+        screen.types(&[Down, Down, Up]);
+        assert_eq!(screen.selected(), ["v1"]);
+        screen.types(&[PageDown]);
+        assert_eq!(screen.selected(), [format!("v{page}")]);
+        let names = screen.names("VOLUME");
         assert_eq!(
             (names.len(), &*names[0]),
             (page, "v1"),
             "no further than needed"
         );
-        seat.types(&[End]);
-        assert_eq!(seat.selected(), ["v99"]);
-        assert_eq!(seat.names("VOLUME").last().map(String::as_str), Some("v99"));
-        seat.types(&[Down]);
-        assert_eq!(seat.selected(), ["v99"]);
-        seat.types(&[PageUp, Home]);
-        assert_eq!(seat.selected(), ["v0"]);
-        assert_eq!(seat.names("VOLUME")[0], "v0");
+        screen.types(&[End]);
+        assert_eq!(screen.selected(), ["v99"]);
+        assert_eq!(
+            screen.names("VOLUME").last().map(String::as_str),
+            Some("v99")
+        );
+        screen.types(&[Down]);
+        assert_eq!(screen.selected(), ["v99"]);
+        screen.types(&[PageUp, Home]);
+        assert_eq!(screen.selected(), ["v0"]);
+        assert_eq!(screen.names("VOLUME")[0], "v0");
         // The table of reactors is not moved.
-        assert_eq!(seat.names("REACTOR").len(), seat.rates.reactors.len());
+        assert_eq!(screen.names("REACTOR").len(), screen.rates.reactors.len());
     }
 
     #[test]
     fn the_selection_stays_on_its_row_when_rates_change() {
-        let mut seat = Seat::new(120, 24, many(100));
-        seat.types(&[KeyCode::Down, KeyCode::Down, KeyCode::Down]);
-        assert_eq!(seat.selected(), ["v2"]);
+        let mut screen = TestScreen::new(120, 24, many(100));
+        screen.types(&[KeyCode::Down, KeyCode::Down, KeyCode::Down]);
+        assert_eq!(screen.selected(), ["v2"]);
         // It is the idlest one now.
-        let volume = seat.rates.volumes.remove(2);
-        seat.rates.volumes.push(volume);
-        seat.draw();
-        assert_eq!(seat.selected(), ["v2"]);
-        assert_eq!(seat.names("VOLUME").last().map(String::as_str), Some("v2"));
+        let volume = screen.rates.volumes.remove(2);
+        screen.rates.volumes.push(volume);
+        screen.draw();
+        assert_eq!(screen.selected(), ["v2"]);
+        assert_eq!(
+            screen.names("VOLUME").last().map(String::as_str),
+            Some("v2")
+        );
         // Renamed, it is the same; and gone, its neighbour is selected.
-        seat.rates.volumes[99].name = "new".to_owned();
-        seat.draw();
-        assert_eq!(seat.selected(), ["new"]);
-        seat.rates.volumes.truncate(99);
-        seat.draw();
-        assert_eq!(seat.selected(), ["v99"]);
-        seat.types(&[KeyCode::Esc]);
-        assert_eq!(seat.selected(), Vec::<String>::new());
-        assert_eq!(seat.names("VOLUME")[0], "v0");
+        screen.rates.volumes[99].name = "new".to_owned();
+        screen.draw();
+        assert_eq!(screen.selected(), ["new"]);
+        screen.rates.volumes.truncate(99);
+        screen.draw();
+        assert_eq!(screen.selected(), ["v99"]);
+        screen.types(&[KeyCode::Esc]);
+        assert_eq!(screen.selected(), Vec::<String>::new());
+        assert_eq!(screen.names("VOLUME")[0], "v0");
     }
 
     #[test]
@@ -518,17 +528,17 @@ mod tests {
         let mut rates = rates();
         let twin = rates.hosts[0].clone();
         rates.hosts.insert(1, twin);
-        let mut seat = Seat::new(120, 30, rates);
-        seat.types(&[KeyCode::Tab, KeyCode::End]);
-        let marked = |seat: &Seat| {
-            let buffer = seat.terminal.backend().buffer();
+        let mut screen = TestScreen::new(120, 30, rates);
+        screen.types(&[KeyCode::Tab, KeyCode::End]);
+        let marked = |screen: &TestScreen| {
+            let buffer = screen.terminal.backend().buffer();
             let is_marked = |y: &u16| buffer[(0, *y)].modifier.contains(Modifier::REVERSED);
             (0..30).filter(is_marked).collect::<Vec<_>>()
         };
-        let last = marked(&seat);
+        let last = marked(&screen);
         assert_eq!(last.len(), 1);
-        seat.draw();
-        assert_eq!(marked(&seat), last);
+        screen.draw();
+        assert_eq!(marked(&screen), last);
     }
 
     #[test]
@@ -546,6 +556,6 @@ mod tests {
         // Rates that are looked at once have no time between them.
         let (before, mut now) = samples();
         now.at = before.at + Duration::ZERO;
-        Seat::new(80, 24, Rates::between(&before, &now, usize::MAX));
+        TestScreen::new(80, 24, Rates::between(&before, &now, usize::MAX));
     }
 }
