@@ -7,6 +7,8 @@
 //!   write protected, no reservation is in its way. Each piece is written only while the import is under way.
 //! - What is said to be durable of an image is.
 //! - One sender at a time: who resumes an import ends the session of who sent before.
+//! - Changes since a snapshot come only onto what that snapshot has. They end as another snapshot, or are given up by
+//!   rolling back to the first one ([`super::received`]).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,6 +22,7 @@ use tokio::sync::RwLock;
 use uuid::Uuid;
 
 use super::Target;
+use super::received::Received;
 use super::volumes::{Place, no_volume};
 use crate::admission::{Access, Admission, Refusal};
 use crate::catalog::WriteProtect;
@@ -31,6 +34,9 @@ const KEY_PREFIX: &str = "import/";
 
 /// The version of the stored form.
 const VERSION: u32 = 1;
+
+/// The version of an import that changes what a snapshot has: a program that does not know it would write zeros first.
+const VERSION_OF_CHANGES: u32 = 2;
 
 /// The longest name of an image.
 const IMAGE_BYTES_MAX: usize = 256;
@@ -50,6 +56,9 @@ pub struct Import {
     pub done_bytes: u64,
     /// Whether the volume grows with the image, and ends where it does.
     pub grows: bool,
+    /// The snapshot of the volume that the image changes; it replaces all if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<Uuid>,
 }
 
 /// Who sends images now, by the UUIDs of their volumes. Held to write while an import begins or ends.
@@ -69,6 +78,15 @@ pub enum Destination {
     New(VolumeSpec, Place),
     /// In place of what the volume of that name holds.
     Over(String),
+    /// To the volume of that name, which has what its snapshot of this content has, and gets this size.
+    Onto {
+        /// The volume's name.
+        volume: String,
+        /// What names the snapshot's content ([`Target::content_of`]).
+        base: Uuid,
+        /// The size that the volume gets, in bytes.
+        size_bytes: u64,
+    },
 }
 
 fn key_of(volume: Uuid) -> String {
@@ -77,7 +95,10 @@ fn key_of(volume: Uuid) -> String {
 
 fn encode(import: &Import) -> Result<Vec<u8>, Failure> {
     let stored = Stored {
-        version: VERSION,
+        version: match import.base {
+            None => VERSION,
+            Some(_) => VERSION_OF_CHANGES,
+        },
         import: import.clone(),
     };
     let encoded = serde_json::to_vec(&stored);
@@ -87,7 +108,7 @@ fn encode(import: &Import) -> Result<Vec<u8>, Failure> {
 fn decode(key: &str, value: &[u8]) -> Result<Import, Failure> {
     let stored: Result<Stored, _> = serde_json::from_slice(value);
     match stored {
-        Ok(stored) if stored.version == VERSION => Ok(stored.import),
+        Ok(stored) if stored.version <= VERSION_OF_CHANGES => Ok(stored.import),
         _ => Err(Failure::new(
             ErrorKind::Corrupt,
             format!(
@@ -119,10 +140,25 @@ impl Target {
     /// # Errors
     /// It does.
     pub fn check_complete(&self, info: &VolumeInfo) -> Result<(), Failure> {
-        match is_incomplete(&self.engine, info.uuid) {
-            false => Ok(()),
-            true => Err(incomplete(&info.name)),
+        match self.import_of(info.uuid)? {
+            None => Ok(()),
+            Some(import) => Err(self.incomplete(info, &import)),
         }
+    }
+
+    fn incomplete(&self, info: &VolumeInfo, import: &Import) -> Failure {
+        let name = &info.name;
+        let base = import.base.and_then(|uuid| self.snapshot_of(uuid));
+        Failure::invalid(match base {
+            None => format!(
+                "volume '{name}' has only a part of an image: `onefold volume import {name} FILE --resume`, or `onefold \
+                 receive {name} --resume` for a stream, brings the rest, `onefold volume delete {name}` gives it up"
+            ),
+            Some(base) => format!(
+                "volume '{name}' has only a part of the changes since '{base}': `onefold receive {name} --resume` brings \
+                 the rest, `onefold snapshot rollback {base}` gives them up"
+            ),
+        })
     }
 
     /// An image begins; returns its session. When this returns, no host sees the volume, and it reads as zeros.
@@ -141,6 +177,7 @@ impl Target {
         }
         let mut sessions = self.importing.write().await;
         import.done_bytes = 0;
+        import.base = None;
         self.forget_imports().await?;
         match destination {
             Destination::New(mut spec, place) => {
@@ -180,6 +217,36 @@ impl Target {
                 volume.write_zeroes(0, info.size_bytes, false).await?;
                 Ok(begin_session(&mut sessions, info.uuid))
             }
+            Destination::Onto {
+                volume: name,
+                base,
+                size_bytes,
+            } => {
+                let volume = self.volume_of_name(&name)?;
+                let info = volume.info();
+                self.check_complete(&info)?;
+                self.check_unused(&info)?;
+                let base = self.base_of(&info, base)?;
+                import.grows = false;
+                import.base = Some(base.uuid);
+                self.store_import(info.uuid, Some(&import)).await?;
+                self.publish(None, Some(info.uuid));
+                // Now nobody writes any more.
+                let is_ready = async {
+                    self.check_unchanged(&volume, &base).await?;
+                    if size_bytes != info.size_bytes {
+                        self.engine.resize_volume(&name, size_bytes).await?;
+                    }
+                    Ok(())
+                };
+                if let Err(failure) = is_ready.await {
+                    self.store_import(info.uuid, None).await?;
+                    self.publish(None, Some(info.uuid));
+                    return Err(failure);
+                }
+                tracing::info!(volume = %name, base = %base.name, "changes are being received: no host sees the volume until they are whole");
+                Ok(begin_session(&mut sessions, info.uuid))
+            }
         }
     }
 
@@ -206,7 +273,10 @@ impl Target {
         let rest = info.size_bytes.saturating_sub(import.done_bytes);
         // From now on who sent before is refused.
         let session = begin_session(&mut sessions, info.uuid);
-        volume.write_zeroes(import.done_bytes, rest, false).await?;
+        // Changes come again as a whole; what they leave out is the base's.
+        if import.base.is_none() {
+            volume.write_zeroes(import.done_bytes, rest, false).await?;
+        }
         Ok((import, session))
     }
 
@@ -225,15 +295,11 @@ impl Target {
         let end = offset.saturating_add(data.len() as u64);
         self.grow_for(name, end).await?;
         let sessions = self.importing.read().await;
-        let volume = self.volume_of_name(name)?;
+        let volume = &self.receiving(&sessions, name, session)?;
         let info = volume.info();
-        self.under_way(&info)?;
-        check_session(&sessions, &info, session)?;
-        self.admit_owner(&info, Access::Write)?;
         if end > info.size_bytes {
             return Err(too_large(&info));
         }
-        let volume = &volume;
         let commands = data.chunks(MAX_COMMAND_BYTES).enumerate();
         // All of them end, whatever becomes of one: one that is dropped half-way would set its blocks aside.
         let written = join_all(commands.map(|(number, chunk)| async move {
@@ -244,6 +310,21 @@ impl Target {
         }))
         .await;
         Ok(written.into_iter().collect::<Result<(), _>>()?)
+    }
+
+    /// The volume of an import, for what comes now.
+    pub(super) fn receiving(
+        &self,
+        sessions: &HashMap<Uuid, Uuid>,
+        name: &str,
+        session: Uuid,
+    ) -> Result<Arc<Volume>, Failure> {
+        let volume = self.volume_of_name(name)?;
+        let info = volume.info();
+        self.under_way(&info)?;
+        check_session(sessions, &info, session)?;
+        self.admit_owner(&info, Access::Write)?;
+        Ok(volume)
     }
 
     /// What was written of the image up to there is made durable, and remembered.
@@ -273,7 +354,8 @@ impl Target {
         Ok(import)
     }
 
-    /// The image has come whole: the volume is durable, and hosts see it.
+    /// The image has come whole: the volume is durable, and hosts see it. If it is that of a snapshot, there is such a
+    /// snapshot of it then.
     ///
     /// # Errors
     /// No import is under way, the image was announced longer, or the engine refuses: then it is not whole.
@@ -282,6 +364,7 @@ impl Target {
         name: &str,
         session: Uuid,
         image_bytes: u64,
+        snapshot: Option<&Received>,
     ) -> Result<(), Failure> {
         let mut sessions = self.importing.write().await;
         let volume = self.volume_of_name(name)?;
@@ -300,10 +383,40 @@ impl Target {
             return Err(too_large(&info));
         }
         volume.flush().await?;
-        self.store_import(info.uuid, None).await?;
+        let mut changes = vec![(key_of(info.uuid), None)];
+        if let Some(snapshot) = snapshot {
+            changes.push(self.take_received(&volume, snapshot).await?);
+        }
+        self.engine.change_settings(changes).await?;
         sessions.remove(&info.uuid);
         self.publish(None, Some(info.uuid));
         tracing::info!(volume = %name, image_bytes, "an image was imported: hosts see the volume");
+        Ok(())
+    }
+
+    /// Gives a volume the content and the size that it had when a snapshot was taken. Changes that are being received to
+    /// it are given up, if they are changes of this snapshot.
+    ///
+    /// # Errors
+    /// There is no such snapshot, or the volume waits for the rest of an image.
+    pub async fn roll_back(&self, snapshot: &str) -> Result<(), Failure> {
+        let name = snapshot.split('@').next().unwrap_or_default();
+        let mut sessions = self.importing.write().await;
+        let info = self.volume_of_name(name)?.info();
+        let import = self.import_of(info.uuid)?;
+        let Some(import) = import else {
+            self.engine.rollback(snapshot).await?;
+            return Ok(());
+        };
+        let to = self.engine.volume(snapshot).map(|it| it.info().uuid);
+        if import.base.is_none() || to != import.base {
+            return Err(self.incomplete(&info, &import));
+        }
+        sessions.remove(&info.uuid);
+        self.engine.rollback(snapshot).await?;
+        self.store_import(info.uuid, None).await?;
+        self.publish(None, Some(info.uuid));
+        tracing::info!(volume = %name, "changes that were being received are given up: hosts see the volume");
         Ok(())
     }
 
@@ -329,7 +442,7 @@ impl Target {
         Ok(volume)
     }
 
-    fn volume_of_name(&self, name: &str) -> Result<Arc<Volume>, Failure> {
+    pub(super) fn volume_of_name(&self, name: &str) -> Result<Arc<Volume>, Failure> {
         self.engine.volume(name).ok_or_else(|| no_volume(name))
     }
 
@@ -456,13 +569,6 @@ fn check_session(
             info.name
         ))),
     }
-}
-
-fn incomplete(name: &str) -> Failure {
-    Failure::invalid(format!(
-        "volume '{name}' has only a part of an image: `onefold volume import {name} FILE --resume` brings the rest, \
-         `onefold volume delete {name}` gives it up"
-    ))
 }
 
 fn too_large(info: &VolumeInfo) -> Failure {

@@ -14,6 +14,7 @@ mod export_socket;
 pub(crate) mod identity;
 pub mod imports;
 pub(crate) mod live_catalog;
+pub mod received;
 pub mod record;
 mod reservations;
 mod smart;

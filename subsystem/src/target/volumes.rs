@@ -156,6 +156,10 @@ impl Target {
             // No volume waits for it, and the next import removes it.
             tracing::warn!(volume = %uuid, %error, "the import of a deleted volume is still stored");
         }
+        if let Err(error) = self.forget_received(uuid).await {
+            // It names the content of nothing, and goes with the next one that is received.
+            tracing::warn!(snapshot = %uuid, %error, "where a deleted snapshot came from is still stored");
+        }
         Ok(())
     }
 
