@@ -4,13 +4,15 @@
 //! |---|---|
 //! | `POST /v1/volumes/NAME/import` with [`BeginImport`] | an [`ImportSession`] |
 //! | `PUT /v1/volumes/NAME/data?session=UUID&offset=N` with a piece of the image | [`Written`] |
+//! | `POST /v1/volumes/NAME/import/parts` with [`WriteParts`] | [`Written`] |
 //! | `PATCH /v1/volumes/NAME/import` with [`KeepImport`] | [`ImportView`]: so much is durable |
 //! | `POST /v1/volumes/NAME/import/finish` with [`FinishImport`] | the [`VolumeView`], which hosts see now |
 //! | `GET /v1/volumes/NAME/data?offset=N&length=M` | the bytes |
 //! | `GET /v1/volumes/NAME/extents[?offset=N&length=M]` | [`ExtentsView`] |
 //! | `GET /v1/volumes/NAME/diff?with=OTHER[&offset=N]` | [`DiffView`] |
 //!
-//! Guarantees: a piece is at most [`PIECE_BYTES_MAX`] long, and `PIECES_MAX` are in memory at one time. Engine work
+//! Guarantees: a piece is at most [`PIECE_BYTES_MAX`] long, and `PIECES_MAX` are in memory at one time; a request has at most
+//! [`PARTS_MAX`] parts, and repeats [`SAME_BYTES_MAX`] at most. Engine work
 //! runs on the control reactor, never on one that serves hosts. Only an import that is under way writes data.
 
 use std::time::Duration;
@@ -27,6 +29,7 @@ pub use hyper::body::Bytes;
 use serde::{Deserialize, Serialize};
 use subsystem::errors::Failure;
 use subsystem::target::imports::{Destination, Import};
+use subsystem::target::received::{self, Received};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use uuid::Uuid;
 
@@ -35,10 +38,19 @@ use crate::errors::{Answer, Refusal};
 use crate::extract::{Body, Path, Query};
 use crate::server::{ApiState, on_control};
 use crate::tokens::Role;
-use crate::volumes::{self, CreateVolume, ImportView, VolumeView, volume_path};
+use crate::volumes::{self, CreateVolume, ImportView, VolumeView, is_plain, volume_path};
+
+/// Bytes that parts of one request repeat at most.
+pub use subsystem::target::received::SAME_BYTES_MAX;
 
 /// The longest piece of an image in one request, in bytes.
 pub const PIECE_BYTES_MAX: usize = 4 << 20;
+
+/// Parts of one request at most.
+pub const PARTS_MAX: usize = 512;
+
+/// The longest name of a snapshot behind its `@`, in bytes.
+const SNAPSHOT_NAME_BYTES_MAX: usize = 64;
 
 /// Pieces in memory at one time, of all imports and exports.
 const PIECES_MAX: usize = 8;
@@ -68,8 +80,23 @@ pub struct BeginImport {
     /// Whether a new volume grows with an image whose length is not known, and ends where it does.
     #[serde(default)]
     pub grow: bool,
+    /// The snapshot that there is of the volume when the image is whole, if it is the image of one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<ReceivedSnapshot>,
     /// Where it goes.
     pub into: ImportInto,
+}
+
+/// A snapshot as it was where it came from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReceivedSnapshot {
+    /// Its name behind the `@`.
+    pub name: String,
+    /// What names its content in all pools ([`crate::snapshots::SnapshotView::content`]).
+    pub content: Uuid,
+    /// When it was taken, in seconds since 1970.
+    pub created_at: u64,
 }
 
 /// Where an image goes.
@@ -80,8 +107,20 @@ pub enum ImportInto {
     New(CreateVolume),
     /// In place of what the volume has, which is lost. This takes the role of an administrator.
     Existing,
+    /// As changes of a volume that has what one of its snapshots has. This takes the role of an administrator.
+    Onto(ChangesOf),
     /// To where an interrupted import has begun.
     Interrupted,
+}
+
+/// What an image that has changes alone is made of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChangesOf {
+    /// What names the content of the volume's snapshot.
+    pub base: Uuid,
+    /// The size that the volume gets, in bytes.
+    pub size_bytes: u64,
 }
 
 /// An import that may go on.
@@ -95,6 +134,29 @@ pub struct ImportSession {
     pub size_bytes: u64,
     /// Bytes of its logical blocks: pieces are whole ones.
     pub lba_bytes: u32,
+}
+
+/// Parts of an image that are no data.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WriteParts {
+    /// The import's session.
+    pub session: Uuid,
+    /// They are written in this order.
+    pub parts: Vec<ImportPart>,
+}
+
+/// A part of an image that is zeros, or has what the volume has elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ImportPart {
+    /// Its first byte.
+    pub offset: u64,
+    /// How many bytes it has.
+    pub length: u64,
+    /// Where the volume has the same already, which it does not overlap; zeros if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub same_as: Option<u64>,
 }
 
 /// So much of an image has come.
@@ -188,6 +250,7 @@ struct Compared {
 pub(crate) fn routes() -> Router<ApiState> {
     Router::new()
         .route("/v1/volumes/{name}/import", post(begin).patch(keep))
+        .route("/v1/volumes/{name}/import/parts", post(write_parts))
         .route("/v1/volumes/{name}/import/finish", post(finish))
         .route("/v1/volumes/{name}/data", put(write).get(read))
         .route("/v1/volumes/{name}/extents", get(extents))
@@ -205,6 +268,8 @@ async fn begin(
         image_bytes: request.image_bytes,
         done_bytes: 0,
         grows: request.grow && request.image_bytes.is_none(),
+        snapshot: request.snapshot.map(received).transpose()?,
+        changes: None,
     };
     let (target, volume) = (state.target.clone(), name.clone());
     let (session, done_bytes) = match request.into {
@@ -218,6 +283,21 @@ async fn begin(
                 "an image in place of what a volume has takes the role of an administrator",
             )
             .into());
+        }
+        ImportInto::Onto(_) if role < Role::Admin => {
+            return Err(Failure::invalid(
+                "changes of what a volume has take the role of an administrator",
+            )
+            .into());
+        }
+        ImportInto::Onto(ChangesOf { base, size_bytes }) => {
+            let onto = Destination::Onto {
+                volume,
+                base,
+                size_bytes,
+            };
+            let work = move || async move { target.begin_import(onto, image).await };
+            (state.control.spawn(work).await??, 0)
         }
         ImportInto::Existing => {
             let over = Destination::Over(volume);
@@ -245,6 +325,58 @@ async fn begin(
         size_bytes: info.size_bytes,
         lba_bytes: info.lba_bytes,
     }))
+}
+
+/// A snapshot that is announced. A name that none can have is refused now, not when all has come.
+fn received(snapshot: ReceivedSnapshot) -> Result<Received, Failure> {
+    let ReceivedSnapshot {
+        name,
+        content,
+        created_at,
+    } = snapshot;
+    if !is_plain(&name) || name.len() > SNAPSHOT_NAME_BYTES_MAX {
+        return Err(Failure::invalid(format!(
+            "'{}' cannot be the name of a snapshot: up to {SNAPSHOT_NAME_BYTES_MAX} of a-z A-Z 0-9 . _ -",
+            name.chars().take(80).collect::<String>().escape_default()
+        )));
+    }
+    Ok(Received {
+        name,
+        content,
+        created: created_at,
+    })
+}
+
+async fn write_parts(
+    State(state): State<ApiState>,
+    Path(name): Path<String>,
+    Body(request): Body<WriteParts>,
+) -> Answer<Written> {
+    let WriteParts { session, parts } = request;
+    if parts.len() > PARTS_MAX {
+        return Err(Failure::invalid(format!(
+            "{} parts at a time are too many: send at most {PARTS_MAX}",
+            parts.len()
+        ))
+        .into());
+    }
+    let bytes = parts
+        .iter()
+        .fold(0_u64, |sum, part| sum.saturating_add(part.length));
+    let part = |part: ImportPart| received::Part {
+        offset: part.offset,
+        length: part.length,
+        same_as: part.same_as,
+    };
+    let parts: Vec<_> = parts.into_iter().map(part).collect();
+    let _place = place_of(&WRITING).await?;
+    let (target, buffers) = (state.target.clone(), state.control.buffers().clone());
+    let work = move || async move {
+        let written = target.write_parts(&name, session, &parts, &buffers);
+        written.await
+    };
+    state.control.spawn(work).await??;
+    Ok(Json(Written { bytes }))
 }
 
 async fn keep(
@@ -427,6 +559,15 @@ impl Client {
     ) -> Result<ImportView, Failure> {
         let path = format!("{}/import", volume_path(name)?);
         self.send(Method::PATCH, &path, Some(request)).await
+    }
+
+    /// Writes parts of an image that are no data.
+    ///
+    /// # Errors
+    /// The daemon refuses, or no daemon serves the pool.
+    pub async fn write_parts(&self, name: &str, request: &WriteParts) -> Result<Written, Failure> {
+        let path = format!("{}/import/parts", volume_path(name)?);
+        self.send(Method::POST, &path, Some(request)).await
     }
 
     /// Ends an import: the image is whole, and durable when this returns.

@@ -122,6 +122,13 @@ mod tests {
         check("SetLimits", fields_of::<crate::limits::SetLimits>());
         check("RenameVolume", fields_of::<crate::volumes::RenameVolume>());
         check("BeginImport", fields_of::<crate::images::BeginImport>());
+        check("WriteParts", fields_of::<crate::images::WriteParts>());
+        check("ImportPart", fields_of::<crate::images::ImportPart>());
+        check("ChangesOf", fields_of::<crate::images::ChangesOf>());
+        check(
+            "ReceivedSnapshot",
+            fields_of::<crate::images::ReceivedSnapshot>(),
+        );
         check("KeepImport", fields_of::<crate::images::KeepImport>());
         check("FinishImport", fields_of::<crate::images::FinishImport>());
         check(

@@ -79,6 +79,7 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     of(Method::DELETE, "/v1/volumes/{name}/reservation", Admin),
     of(Method::POST, "/v1/volumes/{name}/import", Operate),
     of(Method::PATCH, "/v1/volumes/{name}/import", Operate),
+    of(Method::POST, "/v1/volumes/{name}/import/parts", Operate),
     of(Method::POST, "/v1/volumes/{name}/import/finish", Operate),
     of(Method::PUT, "/v1/volumes/{name}/data", Operate),
     // It is all that hosts have written.

@@ -181,7 +181,10 @@ pub async fn keep(state: ApiState) {
 
 /// Takes what is due, then deletes what is too many.
 async fn follow(state: &ApiState, now: u64) -> Result<(), Failure> {
-    let schedules = stored(&state.engine)?;
+    let mut schedules = stored(&state.engine)?;
+    // One that waits for the rest of an image, or of changes, would keep the others from theirs; what it has may be what
+    // it goes back to.
+    schedules.retain(|(info, _)| state.target.check_complete(info).is_ok());
     if schedules.is_empty() {
         return Ok(());
     }

@@ -27,7 +27,7 @@ use uuid::Uuid;
 use crate::client::Client;
 use crate::errors::Answer;
 use crate::extract::{Body, Path};
-use crate::server::{ApiState, on_control, parse_nqn};
+use crate::server::{ApiState, parse_nqn};
 use crate::tasks;
 use crate::volumes::{CreateVolume, Shown, VolumeView, is_plain, shown, view, volume_path};
 
@@ -47,6 +47,9 @@ pub struct SnapshotView {
     pub created: String,
     /// Its identity, stable for its life.
     pub uuid: String,
+    /// What names its content: the same in all pools to which it was sent.
+    #[serde(default)]
+    pub content: Uuid,
     /// The volume's size at that time, in bytes.
     pub size_bytes: u64,
     /// Bytes of a logical block.
@@ -60,7 +63,12 @@ pub struct SnapshotView {
 }
 
 impl SnapshotView {
-    fn new(info: &VolumeInfo, namespaces: Vec<Shown>, survey: Option<&Survey>) -> Self {
+    fn new(
+        info: &VolumeInfo,
+        content: Uuid,
+        namespaces: Vec<Shown>,
+        survey: Option<&Survey>,
+    ) -> Self {
         let created_at = info.snapshot.map_or(0, |of| of.created);
         let volume = info.name.split('@').next().unwrap_or_default();
         let volumes = survey.map(|survey| survey.volumes.iter());
@@ -71,6 +79,7 @@ impl SnapshotView {
             created_at,
             created: rfc3339(UNIX_EPOCH + std::time::Duration::from_secs(created_at)),
             uuid: info.uuid.to_string(),
+            content,
             size_bytes: info.size_bytes,
             lba_bytes: info.lba_bytes,
             unique_bytes: shares.map(|shares| shares.unique_bytes),
@@ -138,7 +147,8 @@ fn views(state: &ApiState, infos: &[VolumeInfo]) -> Vec<SnapshotView> {
     let survey = state.engine.last_survey();
     let view = |info: &VolumeInfo| {
         let namespaces = shown.remove(&info.uuid).unwrap_or_default();
-        SnapshotView::new(info, namespaces, survey.as_ref())
+        let content = state.target.content_of(info.uuid);
+        SnapshotView::new(info, content, namespaces, survey.as_ref())
     };
     infos.iter().map(view).collect()
 }
@@ -159,18 +169,12 @@ pub(crate) async fn take(
     names: Vec<String>,
     created: u64,
 ) -> Result<Vec<VolumeInfo>, Failure> {
-    for name in &names {
-        let of = name.split('@').next().unwrap_or_default();
-        if let Some(volume) = state.engine.volume(of) {
-            state.target.check_complete(&volume.info())?;
-        }
-    }
-    let engine = state.engine.clone();
-    on_control(state, move || async move {
+    let target = state.target.clone();
+    let work = move || async move {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        engine.create_snapshots(&names, created).await
-    })
-    .await
+        target.take_snapshots(&names, created).await
+    };
+    state.control.spawn(work).await?
 }
 
 async fn create(
@@ -227,11 +231,12 @@ async fn roll_back(
     find(&state, &name)?;
     let of = name.split('@').next().unwrap_or_default().to_owned();
     let volume = view(&state, &of)?;
-    if let Some(volume) = state.engine.volume(&of) {
-        state.target.check_complete(&volume.info())?;
-    }
     let uuid = volume.uuid.parse().unwrap_or_default();
-    let hosts = attached(&state, uuid);
+    // No host sees a volume that waits for the rest of something.
+    let hosts = match volume.import {
+        None => attached(&state, uuid),
+        Some(_) => Vec::new(),
+    };
     if !hosts.is_empty() && !request.force {
         return Err(Failure::invalid(format!(
             "volume '{of}' cannot be rolled back to '{name}' while hosts use it, whose caches would not know: detach \
@@ -240,8 +245,9 @@ async fn roll_back(
         ))
         .into());
     }
-    let engine = state.engine.clone();
-    on_control(&state, move || async move { engine.rollback(&name).await }).await?;
+    let target = state.target.clone();
+    let work = move || async move { target.roll_back(&name).await };
+    state.control.spawn(work).await??;
     Ok(Json(view(&state, &of)?))
 }
 

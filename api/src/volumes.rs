@@ -104,6 +104,10 @@ pub struct ImportView {
     pub image_bytes: Option<u64>,
     /// Up to here the image survives a loss of power.
     pub done_bytes: u64,
+    /// The name behind the `@` of the snapshot that there is of the volume when all has come; `null` if the image is that
+    /// of none.
+    #[serde(default)]
+    pub snapshot: Option<String>,
 }
 
 impl From<Import> for ImportView {
@@ -112,6 +116,7 @@ impl From<Import> for ImportView {
             image: import.image,
             image_bytes: import.image_bytes,
             done_bytes: import.done_bytes,
+            snapshot: import.snapshot.map(|snapshot| snapshot.name),
         }
     }
 }

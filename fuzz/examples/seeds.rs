@@ -647,6 +647,59 @@ fn network_block_devices(seeds: &mut Seeds) {
     seeds.add("nbd", "requests".into(), talk);
 }
 
+/// Streams of snapshots, and scripts of who sends them.
+fn streams_of(seeds: &mut Seeds) {
+    let head = streams::Head {
+        version: streams::VERSION,
+        volume: "vm1".to_owned(),
+        snapshot: "monday".to_owned(),
+        content: Uuid::from_u128(7),
+        created: 1_700_000_000,
+        size_bytes: 1 << 20,
+        lba_bytes: 4096,
+        base: None,
+        start_bytes: 0,
+    };
+    let changes = streams::Head {
+        base: Some(streams::Base {
+            snapshot: "sunday".to_owned(),
+            content: Uuid::from_u128(6),
+        }),
+        start_bytes: 8192,
+        ..head.clone()
+    };
+    for (kind, head, memory) in [
+        ("whole", &head, 0),
+        ("references", &head, 1 << 16),
+        ("changes", &changes, 1 << 16),
+    ] {
+        let contents = streams::Contents::new(memory);
+        let mut encoder =
+            streams::Encoder::new(Vec::new(), head, contents).expect("memory takes it");
+        encoder.data(8192, &[5; 4096]).expect("memory takes it");
+        let zeros = streams::Range {
+            offset: 16384,
+            length: 8192,
+        };
+        encoder.zeros(zeros).expect("memory takes it");
+        if memory > 0 {
+            encoder.data(65536, &[5; 8192]).expect("memory takes it");
+        }
+        let (_, bytes) = encoder.end().expect("memory takes it");
+        seeds.add("stream", kind.into(), bytes);
+    }
+    let mut none = Vec::new();
+    none.extend(streams::MAGIC);
+    seeds.add("stream", "cut".into(), none);
+    // Steps: how many blocks and how far on, and what they hold.
+    let in_order = [200, 3, 1, 33, 0, 7, 1, 34, 2, 3, 6];
+    let back = [200, 3, 1, 3, 2, 0xc1, 1];
+    let beyond = [0, 7, 1, 0xef, 2, 7, 0];
+    seeds.add("stream", "script".into(), in_order.to_vec());
+    seeds.add("stream", "script-back".into(), back.to_vec());
+    seeds.add("stream", "script-beyond".into(), beyond.to_vec());
+}
+
 fn main() {
     let mut seeds = Seeds::default();
     network_block_devices(&mut seeds);
@@ -676,5 +729,6 @@ fn main() {
     disk(&mut seeds);
     packs(&mut seeds);
     scripts(&mut seeds);
+    streams_of(&mut seeds);
     seeds.write();
 }

@@ -19,6 +19,7 @@ mod input;
 mod nbd;
 mod packs;
 mod pages;
+mod sent;
 mod tcp;
 mod wire;
 
@@ -114,6 +115,11 @@ pub const TARGETS: &[Target] = &[
         name: "pack",
         len_max: 4200,
         run: packs::pack,
+    },
+    Target {
+        name: "stream",
+        len_max: 9000,
+        run: sent::stream,
     },
 ];
 

@@ -4,8 +4,8 @@ use hashbrown::HashMap;
 
 use crate::frame::{BLOCK_BYTES, Range, Same};
 
-/// Memory of one content.
-const ENTRY_BYTES: usize = 32 + 8 + 8;
+/// Memory of a place for a content in the table: its hash, its offset, and what the table knows of the place.
+const PLACE_BYTES: usize = 32 + 8 + 1;
 
 /// The contents that a stream had, by their BLAKE3 of 256 bits. There is no key: who can make two blocks of one hash
 /// could mix up blocks of one volume, and nobody can.
@@ -19,9 +19,11 @@ impl Contents {
     /// Remembers as many contents as fit into so many bytes of memory; later ones are sent each time that they come.
     #[must_use]
     pub fn new(memory_bytes: usize) -> Self {
+        // The table has a power of two of places, and doubles when seven of eight are taken.
+        let places = (memory_bytes / PLACE_BYTES).checked_ilog2();
         Self {
             known: HashMap::new(),
-            entries_max: memory_bytes / ENTRY_BYTES,
+            entries_max: places.map_or(0, |log| (1 << log) / 8 * 7),
         }
     }
 

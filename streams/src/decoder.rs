@@ -3,8 +3,8 @@
 use std::io::{self, ErrorKind, Read};
 
 use crate::frame::{
-    BLOCK_BYTES, Frame, HEADER_BYTES, Head, MAGIC, Range, StreamError, TAG_BYTES, Tag, Totals, VERSION, decode,
-    kind_and_length, tag_of,
+    BLOCK_BYTES, Frame, HEADER_BYTES, Head, MAGIC, Range, StreamError, TAG_BYTES, Tag, Totals,
+    VERSION, decode, is_name, kind_and_length, tag_of, version_of,
 };
 
 /// Reads a stream, and refuses what breaks the format's rules.
@@ -28,7 +28,15 @@ impl<R: Read> Decoder<R> {
     /// It is none, or cannot be read.
     pub fn new(mut input: R) -> Result<Self, StreamError> {
         let mut magic = [0; MAGIC.len()];
-        match input.read_exact(&mut magic) {
+        let (first, rest) = magic.split_at_mut(1);
+        match input.read_exact(first) {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
+                return Err(StreamError::Empty);
+            }
+            Err(error) => return Err(error.into()),
+        }
+        match input.read_exact(rest) {
             Ok(()) if magic == *MAGIC => {}
             Err(error) if error.kind() != ErrorKind::UnexpectedEof => return Err(error.into()),
             _ => return Err(StreamError::NotAStream),
@@ -38,12 +46,24 @@ impl<R: Read> Decoder<R> {
         let Frame::Head(head) = frame else {
             return Err(StreamError::Wrong(0, "it is not the head"));
         };
-        if head.version != VERSION {
-            return Err(StreamError::Version(head.version));
-        }
         let sizes = [head.size_bytes, head.start_bytes];
-        if !sizes.iter().all(|size| size.is_multiple_of(BLOCK_BYTES)) || head.start_bytes > head.size_bytes {
-            return Err(StreamError::Wrong(0, "it begins at a byte where no stream can begin"));
+        if !sizes.iter().all(|size| size.is_multiple_of(BLOCK_BYTES))
+            || head.start_bytes > head.size_bytes
+        {
+            return Err(StreamError::Wrong(
+                0,
+                "it begins at a byte where no stream can begin",
+            ));
+        }
+        let base = head.base.as_ref().map(|base| &base.snapshot);
+        let mut names = [&head.volume, &head.snapshot].into_iter().chain(base);
+        let are_names = names.all(|name| is_name(name));
+        drop(names);
+        if !are_names {
+            return Err(StreamError::Wrong(
+                0,
+                "its names are none that volumes and snapshots can have",
+            ));
         }
         Ok(Self {
             input,
@@ -120,7 +140,8 @@ impl<R: Read> Decoder<R> {
     /// A range comes behind all before it, and within the volume.
     fn advance(&mut self, range: Range) -> Result<(), &'static str> {
         let Range { offset, length } = range;
-        if length == 0 || !length.is_multiple_of(BLOCK_BYTES) || !offset.is_multiple_of(BLOCK_BYTES) {
+        if length == 0 || !length.is_multiple_of(BLOCK_BYTES) || !offset.is_multiple_of(BLOCK_BYTES)
+        {
             return Err("its ranges are no whole blocks");
         }
         let end = offset.checked_add(length);
@@ -137,7 +158,11 @@ impl<R: Read> Decoder<R> {
 }
 
 /// Reads frame number `number`, and its tag.
-fn read_frame(input: &mut impl Read, before: &Tag, number: u64) -> Result<(Frame, Tag), StreamError> {
+fn read_frame(
+    input: &mut impl Read,
+    before: &Tag,
+    number: u64,
+) -> Result<(Frame, Tag), StreamError> {
     let cut = |error: io::Error| match error.kind() {
         ErrorKind::UnexpectedEof => StreamError::Cut(number),
         _ => error.into(),
@@ -145,13 +170,17 @@ fn read_frame(input: &mut impl Read, before: &Tag, number: u64) -> Result<(Frame
     let mut header = [0; HEADER_BYTES];
     input.read_exact(&mut header).map_err(cut)?;
     // Bits that flipped in the first bytes are told as what they make of the frame.
-    let (kind, length) = kind_and_length(header).map_err(|what| StreamError::Wrong(number, what))?;
+    let (kind, length) =
+        kind_and_length(header).map_err(|what| StreamError::Wrong(number, what))?;
     let mut payload = vec![0; length];
     input.read_exact(&mut payload).map_err(cut)?;
     let mut tag = [0; TAG_BYTES];
     input.read_exact(&mut tag).map_err(cut)?;
     if tag != tag_of(before, &header, &payload) {
         return Err(StreamError::Damaged(number));
+    }
+    if let Some(version) = version_of(kind, &payload).filter(|version| *version != VERSION) {
+        return Err(StreamError::Version(version));
     }
     let frame = decode(kind, payload).map_err(|what| StreamError::Wrong(number, what))?;
     Ok((frame, tag))

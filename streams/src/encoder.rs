@@ -4,7 +4,8 @@ use std::io::{self, Write};
 
 use crate::contents::{Contents, Piece};
 use crate::frame::{
-    DATA_BYTES_MAX, Frame, Head, MAGIC, RANGES_MAX, Range, Same, Tag, Totals, encode, header, tag_of,
+    DATA_BYTES_MAX, Frame, Head, MAGIC, RANGES_MAX, Range, Same, Tag, Totals, encode, header,
+    tag_of,
 };
 
 /// Writes a stream. What it is given has to be in the volume's order.

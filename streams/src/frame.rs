@@ -21,6 +21,9 @@ pub const RANGES_MAX: usize = 4096;
 /// Bytes of a head at most.
 pub const HEAD_BYTES_MAX: usize = 4096;
 
+/// Bytes of a name at most.
+const NAME_BYTES_MAX: usize = 64;
+
 /// Bytes before a frame's payload.
 pub(crate) const HEADER_BYTES: usize = 8;
 
@@ -42,6 +45,8 @@ pub struct Head {
     pub snapshot: String,
     /// What names the snapshot's content in every pool that received it.
     pub content: Uuid,
+    /// When it was taken, in seconds since 1970.
+    pub created: u64,
     /// The size of the volume at that time.
     pub size_bytes: u64,
     /// Bytes of its logical blocks.
@@ -109,14 +114,21 @@ pub enum Frame {
 /// Why a stream is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum StreamError {
+    /// There is nothing.
+    #[error("nothing came: what sends it says why")]
+    Empty,
     /// It does not begin as streams do.
     #[error("it is no stream of `onefold send`")]
     NotAStream,
     /// A newer program wrote it.
-    #[error("it is a stream of version {0}, and this program reads version {VERSION}: use a newer one here")]
+    #[error(
+        "it is a stream of version {0}, and this program reads version {VERSION}: use a newer one here"
+    )]
     Version(u32),
     /// It ends too early.
-    #[error("it ends in the middle, behind {0} whole frames: what sent it was stopped, or the connection broke")]
+    #[error(
+        "it ends in the middle, behind {0} whole frames: what sent it was stopped, or the connection broke"
+    )]
     Cut(u64),
     /// A frame is not what the sender wrote.
     #[error("its frame {0} was changed on the way")]
@@ -127,6 +139,12 @@ pub enum StreamError {
     /// It cannot be read or written.
     #[error(transparent)]
     Io(#[from] std::io::Error),
+}
+
+/// Whether a volume or a snapshot can have that name: people read it, and type it.
+pub(crate) fn is_name(name: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_allowed)
 }
 
 /// What each frame's tag follows from.
@@ -198,6 +216,16 @@ pub(crate) fn kind_and_length(header: [u8; HEADER_BYTES]) -> Result<(u8, usize),
         true => Ok((kind, length)),
         false => Err("its length does not fit its kind"),
     }
+}
+
+/// The version of a head, whatever else it says.
+pub(crate) fn version_of(kind: u8, payload: &[u8]) -> Option<u32> {
+    #[derive(Deserialize)]
+    struct Versioned {
+        version: u32,
+    }
+    let parsed = (kind == HEAD).then(|| serde_json::from_slice::<Versioned>(payload));
+    parsed?.ok().map(|head| head.version)
 }
 
 /// A payload of the length that [`kind_and_length`] has checked.

@@ -36,6 +36,6 @@ pub use contents::{Contents, Piece};
 pub use decoder::Decoder;
 pub use encoder::Encoder;
 pub use frame::{
-    BLOCK_BYTES, Base, DATA_BYTES_MAX, Frame, HEAD_BYTES_MAX, Head, MAGIC, RANGES_MAX, Range, Same, StreamError, Totals,
-    VERSION,
+    BLOCK_BYTES, Base, DATA_BYTES_MAX, Frame, HEAD_BYTES_MAX, Head, MAGIC, RANGES_MAX, Range, Same,
+    StreamError, Totals, VERSION,
 };

@@ -1,7 +1,9 @@
 //! What goes into a stream comes out of it, and nothing else is taken for one.
 
 use proptest::prelude::*;
-use streams::{BLOCK_BYTES, Base, Contents, Decoder, Encoder, Frame, Head, Range, StreamError, VERSION};
+use streams::{
+    BLOCK_BYTES, Base, Contents, Decoder, Encoder, Frame, Head, Range, StreamError, VERSION,
+};
 use uuid::Uuid;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
@@ -33,8 +35,14 @@ fn blocks() -> impl Strategy<Value = Vec<Block>> {
 
 fn content(number: u8, at: usize) -> Vec<u8> {
     // Every third one is like no other.
-    let salt = if number.is_multiple_of(3) { at as u8 } else { 0 };
-    (0..BLOCK).map(|byte| number ^ salt.wrapping_mul(31) ^ byte as u8 | 1).collect()
+    let salt = if number.is_multiple_of(3) {
+        at as u8
+    } else {
+        0
+    };
+    (0..BLOCK)
+        .map(|byte| number ^ salt.wrapping_mul(31) ^ byte as u8 | 1)
+        .collect()
 }
 
 fn head() -> Head {
@@ -43,6 +51,7 @@ fn head() -> Head {
         volume: "vm1".to_owned(),
         snapshot: "monday".to_owned(),
         content: Uuid::from_u128(7),
+        created: 1_700_000_000,
         size_bytes: (BLOCKS * BLOCK) as u64,
         lba_bytes: 4096,
         base: Some(Base {
@@ -55,22 +64,30 @@ fn head() -> Head {
 
 /// A stream of these blocks, in pieces of as many blocks as `step`.
 fn encoded(blocks: &[Block], step: usize, memory: usize) -> Vec<u8> {
-    let mut encoder = Encoder::new(Vec::new(), &head(), Contents::new(memory)).expect("memory takes it");
+    let mut encoder =
+        Encoder::new(Vec::new(), &head(), Contents::new(memory)).expect("memory takes it");
     let mut at = 0;
     while at < blocks.len() {
         let offset = (at * BLOCK) as u64;
-        let alike = |block: &&Block| std::mem::discriminant(*block) == std::mem::discriminant(&blocks[at]);
+        let alike =
+            |block: &&Block| std::mem::discriminant(*block) == std::mem::discriminant(&blocks[at]);
         let run = blocks[at..].iter().take_while(alike).count().min(step);
         let length = (run * BLOCK) as u64;
         match blocks[at] {
             Block::Kept => {}
-            Block::Zeros => encoder.zeros(Range { offset, length }).expect("memory takes it"),
+            Block::Zeros => encoder
+                .zeros(Range { offset, length })
+                .expect("memory takes it"),
             Block::Content(_) => {
                 let of = |(index, block): (usize, &Block)| match block {
                     Block::Content(number) => content(*number, at + index),
                     Block::Kept | Block::Zeros => Vec::new(),
                 };
-                let data: Vec<u8> = blocks[at..at + run].iter().enumerate().flat_map(of).collect();
+                let data: Vec<u8> = blocks[at..at + run]
+                    .iter()
+                    .enumerate()
+                    .flat_map(of)
+                    .collect();
                 encoder.data(offset, &data).expect("memory takes it");
             }
         }
@@ -142,7 +159,7 @@ proptest! {
     fn a_stream_that_was_cut_off_is_not_taken_for_whole(blocks in blocks(), at: prop::sample::Index) {
         let stream = encoded(&blocks, 8, 1 << 20);
         let cut = &stream[..at.index(stream.len())];
-        prop_assert!(matches!(received(cut), Err(StreamError::Cut(_) | StreamError::NotAStream)));
+        prop_assert!(matches!(received(cut), Err(StreamError::Cut(_) | StreamError::NotAStream | StreamError::Empty)));
     }
 
     #[test]
@@ -181,9 +198,14 @@ fn frames_of_two_streams_are_not_taken_for_one() {
 
 #[test]
 fn a_file_that_is_no_stream_is_told_as_such() {
-    for bytes in [&b""[..], b"QFI\xfb", &[0; 4096]] {
+    for bytes in [&b"QFI\xfb"[..], &[0; 4096]] {
         assert!(matches!(received(bytes), Err(StreamError::NotAStream)));
     }
+}
+
+#[test]
+fn a_sender_that_said_nothing_is_told_apart() {
+    assert!(matches!(received(&[]), Err(StreamError::Empty)));
 }
 
 #[test]
@@ -202,7 +224,8 @@ fn a_stream_of_a_newer_version_says_which_program_reads_it() {
 #[test]
 fn a_stream_whose_ranges_break_the_rules_is_refused() {
     let refused = |write: &dyn Fn(&mut Encoder<Vec<u8>>)| {
-        let mut encoder = Encoder::new(Vec::new(), &head(), Contents::new(1 << 20)).expect("memory takes it");
+        let mut encoder =
+            Encoder::new(Vec::new(), &head(), Contents::new(1 << 20)).expect("memory takes it");
         write(&mut encoder);
         let stream = encoder.end().expect("memory takes it").1;
         received(&stream).expect_err("it breaks a rule").to_string()
@@ -216,7 +239,11 @@ fn a_stream_whose_ranges_break_the_rules_is_refused() {
     assert!(order.contains("not in order"), "{order}");
     let beyond = refused(&|encoder| encoder.zeros(zeros(0, 1 << 40)).expect("memory takes it"));
     assert!(beyond.contains("beyond the volume's end"), "{beyond}");
-    let wraps = refused(&|encoder| encoder.zeros(zeros(4096, u64::MAX - 4095)).expect("memory takes it"));
+    let wraps = refused(&|encoder| {
+        encoder
+            .zeros(zeros(4096, u64::MAX - 4095))
+            .expect("memory takes it")
+    });
     assert!(wraps.contains("beyond the volume's end"), "{wraps}");
     let part = refused(&|encoder| encoder.zeros(zeros(512, 4096)).expect("memory takes it"));
     assert!(part.contains("no whole blocks"), "{part}");
@@ -224,5 +251,63 @@ fn a_stream_whose_ranges_break_the_rules_is_refused() {
         encoder.data(8 * 4096, &data).expect("memory takes it");
         encoder.data(4096, &data).expect("memory takes it");
     });
-    assert!(later.contains("not in order") || later.contains("does not come before"), "{later}");
+    assert!(
+        later.contains("not in order") || later.contains("does not come before"),
+        "{later}"
+    );
+}
+
+/// A stream of these frames behind the head, with the tags that belong there: a sender can write what it likes.
+fn forged(frames: &[(u8, Vec<u8>)]) -> Vec<u8> {
+    let mut stream = encoded(&[], 1, 0);
+    // Without the end.
+    stream.truncate(stream.len() - 48);
+    for (kind, payload) in frames {
+        let mut header = [0; 8];
+        header[0] = *kind;
+        header[4..].copy_from_slice(&(payload.len() as u32).to_le_bytes());
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&stream[stream.len() - 16..]);
+        hasher.update(&header).update(payload);
+        let tag = hasher.finalize();
+        stream.extend(header);
+        stream.extend(payload);
+        stream.extend(&tag.as_bytes()[..16]);
+    }
+    stream
+}
+
+#[test]
+fn a_sender_that_lies_in_frames_of_its_own_is_refused() {
+    let numbers = |numbers: &[u64]| -> Vec<u8> {
+        let bytes = numbers.iter().flat_map(|number| number.to_le_bytes());
+        bytes.collect()
+    };
+    let refused = |frames: &[(u8, Vec<u8>)]| {
+        let refused = received(&forged(frames)).expect_err("it lies");
+        refused.to_string()
+    };
+    // Tags as these are what the encoder writes.
+    let end = (5, numbers(&[0, 4096, 0]));
+    received(&forged(&[(3, numbers(&[0, 4096])), end.clone()])).expect("a stream");
+    // References to itself, to what comes later, across a wrap, and to a part of a block.
+    for from in [8192, 4096, 1 << 16, u64::MAX - 4095, 512] {
+        let told = refused(&[(4, numbers(&[8192, from, 8192]))]);
+        assert!(
+            told.contains("what does not come before it"),
+            "{from}: {told}"
+        );
+    }
+    let told = refused(&[(4, numbers(&[8192, 0]))]);
+    assert!(told.contains("its length does not fit"), "{told}");
+    let told = refused(&[(2, numbers(&[8192]))]);
+    assert!(told.contains("no whole blocks"), "{told}");
+    let told = refused(&[(2, numbers(&[8192, 1]))]);
+    assert!(told.contains("no whole blocks"), "{told}");
+    let told = refused(&[(3, numbers(&[0, 8192])), end]);
+    assert!(told.contains("as much as its end says"), "{told}");
+    let told = refused(&[(6, Vec::new())]);
+    assert!(told.contains("no such kind"), "{told}");
+    let told = refused(&[(1, b"{}".to_vec())]);
+    assert!(told.contains("cannot be understood"), "{told}");
 }

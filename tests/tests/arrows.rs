@@ -14,6 +14,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("nvme", &[]),
     ("roce", &[]),
     ("power-cut", &[]),
+    ("streams", &[]),
     ("meta", &["power-cut"]),
     ("drives", &["reactor"]),
     ("dedup", &["meta", "drives", "reactor"]),
@@ -64,6 +65,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "virtio",
             "nbd",
             "subsystem",
+            "streams",
             "api",
             "dedup",
             "meta",
@@ -87,7 +89,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "roce",
         ],
     ),
-    ("fuzz", &["dedup", "meta", "nbd", "nvme", "roce"]),
+    ("fuzz", &["dedup", "meta", "nbd", "nvme", "roce", "streams"]),
 ];
 
 /// Every workspace package with the workspace packages it depends on.

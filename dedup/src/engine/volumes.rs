@@ -123,7 +123,18 @@ impl Engine {
     /// # Errors
     /// `NotFound` for a volume, `Invalid` if a name cannot be, is taken, or names a volume twice.
     pub async fn create_snapshots(&self, names: &[&str], created: u64) -> Result<Vec<VolumeInfo>> {
-        fork::snapshot(&self.shared, names, created).await
+        let named: Vec<_> = names.iter().map(|name| (*name, Uuid::new_v4())).collect();
+        fork::snapshot(&self.shared, &named, created).await
+    }
+
+    /// The same for one snapshot that has this UUID, which no volume has had.
+    ///
+    /// # Errors
+    /// As those of several.
+    pub async fn create_snapshot_as(&self, name: &str, uuid: Uuid, created: u64) -> Result<()> {
+        fork::snapshot(&self.shared, &[(name, uuid)], created)
+            .await
+            .map(drop)
     }
 
     /// Gives a volume the content and the size that it had when the snapshot `VOLUME@NAME` was taken, at once. What

@@ -130,14 +130,14 @@ async fn fork_all(
     Ok(made.map(|entry| VolumeInfo::clone(&entry.info)).collect())
 }
 
-/// Takes snapshots, each named `VOLUME@NAME`, all at one moment. Durable when it returns.
+/// Takes snapshots, each named `VOLUME@NAME` and with its own UUID, all at one moment. Durable when it returns.
 ///
 /// # Errors
 /// `NotFound` for a volume; `Invalid` if a name cannot be or is taken, a volume is named twice, or has too many
 /// ancestors.
 pub(crate) async fn snapshot(
     shared: &Arc<Shared>,
-    names: &[&str],
+    names: &[(&str, Uuid)],
     created: u64,
 ) -> Result<Vec<VolumeInfo>> {
     if names.is_empty() || names.len() > FORKS_MAX {
@@ -163,7 +163,7 @@ pub(crate) async fn snapshot(
 /// The rows of new snapshots, with their volumes and the maps that these get.
 fn plan_snapshots(
     state: &State,
-    names: &[&str],
+    names: &[(&str, Uuid)],
     created: u64,
 ) -> Result<Vec<(Arc<VolumeCore>, VolumeInfo, u32)>> {
     let snapshots = state.volumes.values();
@@ -173,13 +173,13 @@ fn plan_snapshots(
         return Err(EngineError::invalid(format!(
             "snapshot `{}`: the pool has {} snapshots, those being deleted included, and cannot have more than \
              {SNAPSHOTS_MAX}; delete some first",
-            names[0],
+            names[0].0,
             nsids.len()
         )));
     }
     let first = numbers(state, 2 * names.len() as u32)?;
     let mut planned: Vec<(Arc<VolumeCore>, VolumeInfo, u32)> = Vec::with_capacity(names.len());
-    for (full, id) in names.iter().zip((first..).step_by(2)) {
+    for (&(full, uuid), id) in names.iter().zip((first..).step_by(2)) {
         let Some((of, name)) = full.split_once('@') else {
             return Err(EngineError::invalid(format!(
                 "`{}` is no name for a snapshot; use VOLUME@NAME",
@@ -204,7 +204,6 @@ fn plan_snapshots(
         let nsid = free.find(|nsid| !nsids.contains(nsid));
         let nsid = nsid.unwrap_or(u32::MAX); // there are more numbers than snapshots
         nsids.insert(nsid);
-        let uuid = Uuid::new_v4();
         let info = VolumeInfo {
             id,
             map: id,

@@ -8,7 +8,8 @@
 //! - What is said to be durable of an image is.
 //! - One sender at a time: who resumes an import ends the session of who sent before.
 //! - Changes since a snapshot come only onto what that snapshot has. They end as another snapshot, or are given up by
-//!   rolling back to the first one ([`super::received`]).
+//!   rolling back to the first one ([`super::received`]). What a crash leaves between any two steps is one of these:
+//!   the volume as it was, one that waits for the rest, or a whole one with its snapshot.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -35,8 +36,9 @@ const KEY_PREFIX: &str = "import/";
 /// The version of the stored form.
 const VERSION: u32 = 1;
 
-/// The version of an import that changes what a snapshot has: a program that does not know it would write zeros first.
-const VERSION_OF_CHANGES: u32 = 2;
+/// The version of an import that ends as a snapshot, or changes what one has: a program that does not know of that would
+/// leave out the snapshot, or write zeros first.
+const VERSION_OF_SNAPSHOTS: u32 = 2;
 
 /// The longest name of an image.
 const IMAGE_BYTES_MAX: usize = 256;
@@ -56,9 +58,24 @@ pub struct Import {
     pub done_bytes: u64,
     /// Whether the volume grows with the image, and ends where it does.
     pub grows: bool,
-    /// The snapshot of the volume that the image changes; it replaces all if there is none.
+    /// The snapshot of the volume that there is when the image is whole, if it is the image of one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub base: Option<Uuid>,
+    pub snapshot: Option<Received>,
+    /// What it changes; it replaces all if that is nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changes: Option<Changes>,
+}
+
+/// An image that has only what differs from a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Changes {
+    /// The UUID of the snapshot.
+    pub base: Uuid,
+    /// The size that the volume gets.
+    pub size_bytes: u64,
+    /// Whether the volume was seen to have what the snapshot has, when no host could write any more. Nothing is
+    /// written before.
+    pub is_proven: bool,
 }
 
 /// Who sends images now, by the UUIDs of their volumes. Held to write while an import begins or ends.
@@ -95,9 +112,9 @@ fn key_of(volume: Uuid) -> String {
 
 fn encode(import: &Import) -> Result<Vec<u8>, Failure> {
     let stored = Stored {
-        version: match import.base {
-            None => VERSION,
-            Some(_) => VERSION_OF_CHANGES,
+        version: match (&import.snapshot, &import.changes) {
+            (None, None) => VERSION,
+            _ => VERSION_OF_SNAPSHOTS,
         },
         import: import.clone(),
     };
@@ -108,7 +125,7 @@ fn encode(import: &Import) -> Result<Vec<u8>, Failure> {
 fn decode(key: &str, value: &[u8]) -> Result<Import, Failure> {
     let stored: Result<Stored, _> = serde_json::from_slice(value);
     match stored {
-        Ok(stored) if stored.version <= VERSION_OF_CHANGES => Ok(stored.import),
+        Ok(stored) if stored.version <= VERSION_OF_SNAPSHOTS => Ok(stored.import),
         _ => Err(Failure::new(
             ErrorKind::Corrupt,
             format!(
@@ -148,8 +165,9 @@ impl Target {
 
     fn incomplete(&self, info: &VolumeInfo, import: &Import) -> Failure {
         let name = &info.name;
-        let base = import.base.and_then(|uuid| self.snapshot_of(uuid));
-        Failure::invalid(match base {
+        let base = import.changes.as_ref();
+        let base = base.and_then(|changes| self.snapshot_of(changes.base));
+        Failure::invalid(match base.map(|info| info.name) {
             None => format!(
                 "volume '{name}' has only a part of an image: `onefold volume import {name} FILE --resume`, or `onefold \
                  receive {name} --resume` for a stream, brings the rest, `onefold volume delete {name}` gives it up"
@@ -177,7 +195,7 @@ impl Target {
         }
         let mut sessions = self.importing.write().await;
         import.done_bytes = 0;
-        import.base = None;
+        import.changes = None;
         self.forget_imports().await?;
         match destination {
             Destination::New(mut spec, place) => {
@@ -226,24 +244,21 @@ impl Target {
                 let info = volume.info();
                 self.check_complete(&info)?;
                 self.check_unused(&info)?;
+                // What an export was asked for before it heard of this could come later.
+                self.check_not_exported(&name, info.uuid)?;
                 let base = self.base_of(&info, base)?;
+                if let Some(snapshot) = &import.snapshot {
+                    self.check_name_free(&info, snapshot)?;
+                }
                 import.grows = false;
-                import.base = Some(base.uuid);
+                import.changes = Some(Changes {
+                    base: base.uuid,
+                    size_bytes,
+                    is_proven: false,
+                });
                 self.store_import(info.uuid, Some(&import)).await?;
                 self.publish(None, Some(info.uuid));
-                // Now nobody writes any more.
-                let is_ready = async {
-                    self.check_unchanged(&volume, &base).await?;
-                    if size_bytes != info.size_bytes {
-                        self.engine.resize_volume(&name, size_bytes).await?;
-                    }
-                    Ok(())
-                };
-                if let Err(failure) = is_ready.await {
-                    self.store_import(info.uuid, None).await?;
-                    self.publish(None, Some(info.uuid));
-                    return Err(failure);
-                }
+                self.prepare(&volume, &mut import).await?;
                 tracing::info!(volume = %name, base = %base.name, "changes are being received: no host sees the volume until they are whole");
                 Ok(begin_session(&mut sessions, info.uuid))
             }
@@ -262,19 +277,25 @@ impl Target {
         let mut sessions = self.importing.write().await;
         let volume = self.volume_of_name(name)?;
         let info = volume.info();
-        let import = self.under_way(&info)?;
+        let mut import = self.under_way(&info)?;
         if import.image != image.image || import.image_bytes != image.image_bytes {
             return Err(Failure::invalid(format!(
                 "volume '{name}' has a part of an image that was known by '{}', and this one is known by '{}': it is \
-                 another image, or was changed. `onefold volume delete {name}` makes room for it",
-                import.image, image.image
+                 another image, or was changed. {}",
+                import.image,
+                image.image,
+                match &import.changes {
+                    None => format!("`onefold volume delete {name}` makes room for it"),
+                    Some(_) => "Going back to the snapshot makes room for it".to_owned(),
+                }
             )));
         }
+        self.prepare(&volume, &mut import).await?;
         let rest = info.size_bytes.saturating_sub(import.done_bytes);
         // From now on who sent before is refused.
         let session = begin_session(&mut sessions, info.uuid);
         // Changes come again as a whole; what they leave out is the base's.
-        if import.base.is_none() {
+        if import.changes.is_none() {
             volume.write_zeroes(import.done_bytes, rest, false).await?;
         }
         Ok((import, session))
@@ -354,8 +375,8 @@ impl Target {
         Ok(import)
     }
 
-    /// The image has come whole: the volume is durable, and hosts see it. If it is that of a snapshot, there is such a
-    /// snapshot of it then.
+    /// The image has come whole: the volume is durable, and hosts see it. If the image is that of a snapshot, there is such
+    /// a snapshot of the volume then.
     ///
     /// # Errors
     /// No import is under way, the image was announced longer, or the engine refuses: then it is not whole.
@@ -364,7 +385,6 @@ impl Target {
         name: &str,
         session: Uuid,
         image_bytes: u64,
-        snapshot: Option<&Received>,
     ) -> Result<(), Failure> {
         let mut sessions = self.importing.write().await;
         let volume = self.volume_of_name(name)?;
@@ -383,11 +403,10 @@ impl Target {
             return Err(too_large(&info));
         }
         volume.flush().await?;
-        let mut changes = vec![(key_of(info.uuid), None)];
-        if let Some(snapshot) = snapshot {
-            changes.push(self.take_received(&volume, snapshot).await?);
+        if let Some(snapshot) = &import.snapshot {
+            self.take_received(&volume, snapshot).await?;
         }
-        self.engine.change_settings(changes).await?;
+        self.store_import(info.uuid, None).await?;
         sessions.remove(&info.uuid);
         self.publish(None, Some(info.uuid));
         tracing::info!(volume = %name, image_bytes, "an image was imported: hosts see the volume");
@@ -404,20 +423,82 @@ impl Target {
         let mut sessions = self.importing.write().await;
         let info = self.volume_of_name(name)?.info();
         let import = self.import_of(info.uuid)?;
-        let Some(import) = import else {
+        let Some(mut import) = import else {
             self.engine.rollback(snapshot).await?;
             return Ok(());
         };
         let to = self.engine.volume(snapshot).map(|it| it.info().uuid);
-        if import.base.is_none() || to != import.base {
+        let base = import.changes.as_ref().map(|changes| changes.base);
+        if base.is_none() || to != base {
             return Err(self.incomplete(&info, &import));
         }
         sessions.remove(&info.uuid);
+        // Who resumes it after a crash in the middle has to bring all of it again.
+        import.done_bytes = 0;
+        self.store_import(info.uuid, Some(&import)).await?;
         self.engine.rollback(snapshot).await?;
         self.store_import(info.uuid, None).await?;
         self.publish(None, Some(info.uuid));
         tracing::info!(volume = %name, "changes that were being received are given up: hosts see the volume");
         Ok(())
+    }
+
+    /// Makes a volume ready for changes of a snapshot: it has what the snapshot has, and the size that it gets. One that
+    /// was changed since is given back as it is.
+    async fn prepare(&self, volume: &Arc<Volume>, import: &mut Import) -> Result<(), Failure> {
+        let before = volume.info();
+        let is_untouched = import.changes.as_ref().is_some_and(|it| !it.is_proven);
+        let ready = self.make_ready(volume, import).await;
+        let is_untouched = is_untouched && volume.info().size_bytes == before.size_bytes;
+        if ready.is_err() && is_untouched {
+            self.store_import(before.uuid, None).await?;
+            self.publish(None, Some(before.uuid));
+        }
+        ready
+    }
+
+    async fn make_ready(&self, volume: &Arc<Volume>, import: &mut Import) -> Result<(), Failure> {
+        let info = volume.info();
+        let Some(changes) = &mut import.changes else {
+            return Ok(());
+        };
+        let size = changes.size_bytes;
+        if !changes.is_proven {
+            let base = self.snapshot_of(changes.base).ok_or_else(|| {
+                Failure::invalid(format!(
+                    "the snapshot of volume '{}' that these changes were made of is gone",
+                    info.name
+                ))
+            })?;
+            self.check_unchanged(volume, &base).await?;
+            // Before the size changes: later it would look as if somebody had changed it.
+            changes.is_proven = true;
+            self.store_import(info.uuid, Some(import)).await?;
+        }
+        if size != info.size_bytes {
+            self.engine.resize_volume(&info.name, size).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes snapshots of one moment, none of a volume that waits for the rest of an image.
+    ///
+    /// # Errors
+    /// One does, or the engine refuses.
+    pub async fn take_snapshots(
+        &self,
+        names: &[&str],
+        created: u64,
+    ) -> Result<Vec<VolumeInfo>, Failure> {
+        // No import begins meanwhile.
+        let _sessions = self.importing.read().await;
+        for name in names {
+            let of = name.split('@').next().unwrap_or_default();
+            if let Some(volume) = self.engine.volume(of) {
+                self.check_complete(&volume.info())?;
+            }
+        }
+        Ok(self.engine.create_snapshots(names, created).await?)
     }
 
     /// Forgets what volumes that no longer exist waited for.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use dedup::Volume;
 use meta::VolumeInfo;
 use reactor::BufferPool;
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::Target;
@@ -17,8 +18,11 @@ use crate::errors::Failure;
 /// What the keys of content ids begin with; the snapshot's UUID follows.
 const KEY_PREFIX: &str = "received/";
 
+/// Bytes of contents that are repeated by one call at most: it keeps others from beginning and ending imports.
+pub const SAME_BYTES_MAX: u64 = 1 << 30;
+
 /// A snapshot as it was where it came from.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Received {
     /// Its name behind the `@`.
     pub name: String,
@@ -52,14 +56,18 @@ impl Target {
         bytes.map_or(snapshot, Uuid::from_bytes)
     }
 
-    /// The name of the snapshot with this UUID.
-    pub(super) fn snapshot_of(&self, uuid: Uuid) -> Option<String> {
+    /// The snapshot with this UUID.
+    pub(super) fn snapshot_of(&self, uuid: Uuid) -> Option<VolumeInfo> {
         let mut all = self.engine.snapshots().into_iter();
-        all.find(|info| info.uuid == uuid).map(|info| info.name)
+        all.find(|info| info.uuid == uuid)
     }
 
     /// The snapshot of a volume that has a content.
-    pub(super) fn base_of(&self, volume: &VolumeInfo, content: Uuid) -> Result<VolumeInfo, Failure> {
+    pub(super) fn base_of(
+        &self,
+        volume: &VolumeInfo,
+        content: Uuid,
+    ) -> Result<VolumeInfo, Failure> {
         let name = &volume.name;
         let of = |info: &VolumeInfo| info.name.split('@').next() == Some(name);
         let mut all = self.engine.snapshots().into_iter().filter(of);
@@ -73,7 +81,11 @@ impl Target {
     }
 
     /// Refuses a volume that is not what its snapshot is.
-    pub(super) async fn check_unchanged(&self, volume: &Volume, base: &VolumeInfo) -> Result<(), Failure> {
+    pub(super) async fn check_unchanged(
+        &self,
+        volume: &Volume,
+        base: &VolumeInfo,
+    ) -> Result<(), Failure> {
         let snapshot = self.volume_of_name(&base.name)?;
         let size = volume.info().size_bytes;
         let mut at = 0;
@@ -97,7 +109,8 @@ impl Target {
     /// Writes parts of an image that are zeros, or that the volume has elsewhere, in their order.
     ///
     /// # Errors
-    /// No import is under way, a part lies outside of the volume, or the engine refuses.
+    /// No import is under way, a part lies outside of the volume or overlaps what it repeats, or the engine refuses. Parts
+    /// before it are written then.
     pub async fn write_parts(
         &self,
         name: &str,
@@ -107,6 +120,13 @@ impl Target {
     ) -> Result<(), Failure> {
         let sessions = self.importing.read().await;
         let volume = self.receiving(&sessions, name, session)?;
+        let same = parts.iter().filter(|part| part.same_as.is_some());
+        let same_bytes = same.fold(0_u64, |sum, part| sum.saturating_add(part.length));
+        if same_bytes > SAME_BYTES_MAX {
+            return Err(Failure::invalid(format!(
+                "{same_bytes} bytes are repeated at a time, and at most {SAME_BYTES_MAX} can be"
+            )));
+        }
         for part in parts {
             match part.same_as {
                 None => volume.write_zeroes(part.offset, part.length, false).await?,
@@ -119,34 +139,57 @@ impl Target {
         Ok(())
     }
 
-    /// Takes the snapshot that was received, and returns the setting that names its content.
+    /// Refuses a snapshot whose name another one of the volume has.
+    pub(super) fn check_name_free(
+        &self,
+        volume: &VolumeInfo,
+        received: &Received,
+    ) -> Result<(), Failure> {
+        let name = format!("{}@{}", volume.name, received.name);
+        let mut all = self.engine.snapshots().into_iter();
+        let Some(there) = all.find(|info| info.name == name) else {
+            return Ok(());
+        };
+        Err(Failure::invalid(
+            match self.content_of(there.uuid) == received.content {
+                true => format!("snapshot '{name}' is there already: it was received before"),
+                false => format!(
+                    "volume '{}' has another snapshot '{name}' already: delete that first with `onefold snapshot delete \
+                     {name}`, or send one of another name",
+                    volume.name
+                ),
+            },
+        ))
+    }
+
+    /// Takes the snapshot that was received. Its content id is stored first, so that no crash lets it be without.
     pub(super) async fn take_received(
         &self,
         volume: &Arc<Volume>,
         received: &Received,
-    ) -> Result<(String, Option<Vec<u8>>), Failure> {
+    ) -> Result<(), Failure> {
         self.forget_lost().await?;
         let name = format!("{}@{}", volume.info().name, received.name);
         let there = self.engine.volume(&name).map(|it| it.info());
-        let snapshot = match there {
-            // A crash came between the snapshot and the setting: nobody else takes one of a volume that is not whole.
-            Some(info) => {
-                self.check_unchanged(volume, &info).await?;
-                info
-            }
-            None => {
-                let made = self.engine.create_snapshots(&[&name], received.created);
-                let made = made.await?.into_iter().next();
-                made.ok_or_else(|| {
-                    Failure::new(
-                        dedup::ErrorKind::Internal,
-                        format!("snapshot '{name}' vanished"),
-                    )
-                })?
-            }
-        };
+        // A crash came behind the snapshot: nobody else takes one of a volume that is not whole. What was resumed since
+        // wrote the same again, perhaps to other blocks.
+        if let Some(info) = there
+            && self.content_of(info.uuid) == received.content
+        {
+            self.engine.rollback(&name).await?;
+            return Ok(());
+        }
+        self.check_name_free(&volume.info(), received)?;
+        let uuid = Uuid::new_v4();
         let content = received.content.as_bytes().to_vec();
-        Ok((key_of(snapshot.uuid), Some(content)))
+        let stored = self
+            .engine
+            .change_settings(vec![(key_of(uuid), Some(content))]);
+        stored.await?;
+        let taken = self
+            .engine
+            .create_snapshot_as(&name, uuid, received.created);
+        Ok(taken.await?)
     }
 
     /// Forgets the content id of a snapshot that was deleted.

@@ -107,6 +107,8 @@ impl Target {
         clones: &[String],
         place: &Place,
     ) -> Result<(), Failure> {
+        // No import begins meanwhile.
+        let _sessions = self.importing.read().await;
         let origin = self.engine.volume(name).ok_or_else(|| no_volume(name))?;
         self.check_complete(&origin.info())?;
         for clone in clones {
@@ -164,7 +166,7 @@ impl Target {
     }
 
     /// Refuses if a volume is exported.
-    fn check_not_exported(&self, name: &str, uuid: Uuid) -> Result<(), Failure> {
+    pub(super) fn check_not_exported(&self, name: &str, uuid: Uuid) -> Result<(), Failure> {
         let catalog = self.catalog();
         let mut exports = catalog.exports.values();
         match exports.find(|export| export.volume == uuid) {

@@ -19,6 +19,7 @@ mod limits;
 mod log_lines;
 mod logs;
 mod misuse;
+mod received;
 mod reservations;
 mod subsystems;
 mod throttle;

@@ -19,8 +19,10 @@ use super::host::HostCommand;
 use super::listener::ListenerCommand;
 use super::perf::PerfArgs;
 use super::pool::PoolCommand;
+use super::receive::ReceiveArgs;
 use super::reservation::ReservationCommand;
 use super::scrub::ScrubCommand;
+use super::send::SendArgs;
 use super::snapshot::SnapshotCommand;
 use super::status::StatusArgs;
 use super::subsystem::{NamespaceCommand, ReferralCommand, SubsystemCommand};
@@ -67,6 +69,10 @@ pub enum Command {
     /// Take, list and delete snapshots of a running daemon's volumes, and roll back to them
     #[command(subcommand)]
     Snapshot(SnapshotCommand),
+    /// Write a snapshot, or its changes since another one, to standard output, for `onefold receive`
+    Send(SendArgs),
+    /// Make a volume with its snapshot out of what `onefold send` wrote, or bring its changes to one
+    Receive(ReceiveArgs),
     /// Create, list, show, change and delete subsystems of a running daemon, and say who may use them
     #[command(subcommand)]
     Subsystem(SubsystemCommand),

@@ -3,19 +3,17 @@
 //! Guarantees: a file has its name when it is whole and durable, never before; what a volume has no data for is a hole.
 //! Memory is bounded.
 
-use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use api::client::{Client, Lane};
-use api::images::{ByteRange, Bytes, PIECE_BYTES_MAX};
+use api::client::Client;
+use api::images::ByteRange;
 use api::volumes::VolumeView;
 use clap::Args;
-use dedup::ErrorKind;
-use futures_util::{Stream, TryStreamExt, stream};
+use futures_util::TryStreamExt;
 use rustix::fs::OFlags;
 use serde::Serialize;
 use subsystem::errors::Failure;
@@ -23,11 +21,9 @@ use subsystem::errors::Failure;
 use super::args::PoolArg;
 use super::ask::{self, Attached};
 use super::run::converse;
+use super::transfer::{Lanes, PIECES, data_pieces};
 use super::{Outcome, image_progress, print, print_json};
 use crate::size::format_human;
-
-/// Pieces under way at one time.
-const PIECES: usize = 4;
 
 /// Zeros that are written at a time, where there can be no hole.
 const ZEROS_BYTES: usize = 1 << 20;
@@ -102,28 +98,15 @@ pub(super) fn run(args: &ExportArgs) -> Outcome {
 
 /// Writes a volume's data in order; returns how many bytes they are.
 async fn copy(client: &Client, volume: &VolumeView, sink: &mut Sink) -> Result<u64, Failure> {
-    let mut lanes: Vec<Lane> = Vec::new();
-    for _ in 0..PIECES {
-        lanes.push(client.lane().await?);
-    }
-    let lanes = RefCell::new(lanes);
+    let lanes = Lanes::open(client).await?;
     let bar = image_progress::bar(Some(volume.size_bytes));
-    let read = |range: ByteRange| {
-        let (lanes, name) = (&lanes, &volume.name);
-        async move {
-            let lane = lanes.borrow_mut().pop();
-            let mut lane = lane.ok_or_else(|| {
-                Failure::new(
-                    ErrorKind::Internal,
-                    "there are fewer connections than pieces",
-                )
-            })?;
-            let data: Bytes = lane.read_piece(name, range).await?;
-            lanes.borrow_mut().push(lane);
-            Ok((range.offset, data))
-        }
+    let all = ByteRange {
+        offset: 0,
+        length: volume.size_bytes,
     };
-    let data = pieces(client, volume).map_ok(read).try_buffered(PIECES);
+    let pieces = data_pieces(client, &volume.name, all);
+    let read = |range| lanes.read(&volume.name, range);
+    let data = pieces.map_ok(read).try_buffered(PIECES);
     let mut data = std::pin::pin!(data);
     let mut bytes = 0;
     while let Some((offset, piece)) = data.try_next().await? {
@@ -133,35 +116,6 @@ async fn copy(client: &Client, volume: &VolumeView, sink: &mut Sink) -> Result<u
     }
     bar.finish_and_clear();
     Ok(bytes)
-}
-
-/// The mapped ranges of a volume in pieces, asked for as they are needed.
-fn pieces<'a>(
-    client: &'a Client,
-    volume: &'a VolumeView,
-) -> impl Stream<Item = Result<ByteRange, Failure>> + 'a {
-    let looks = stream::try_unfold(0, move |at| async move {
-        if at >= volume.size_bytes {
-            return Ok::<_, Failure>(None);
-        }
-        let rest = ByteRange {
-            offset: at,
-            length: volume.size_bytes - at,
-        };
-        let found = client.extents(&volume.name, rest).await?;
-        let pieces: Vec<_> = found.ranges.into_iter().flat_map(split).map(Ok).collect();
-        Ok(Some((stream::iter(pieces), found.upto)))
-    });
-    looks.try_flatten()
-}
-
-fn split(range: ByteRange) -> impl Iterator<Item = ByteRange> {
-    let end = range.offset + range.length;
-    let starts = (range.offset..end).step_by(PIECE_BYTES_MAX);
-    starts.map(move |offset| ByteRange {
-        offset,
-        length: (end - offset).min(PIECE_BYTES_MAX as u64),
-    })
 }
 
 /// Where an image goes.

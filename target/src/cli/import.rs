@@ -6,10 +6,10 @@
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use api::client::{Client, Lane};
-use api::images::{BeginImport, Bytes, FinishImport, ImportInto, ImportSession, KeepImport};
+use api::client::Client;
+use api::images::{BeginImport, Bytes, FinishImport, ImportInto, ImportSession};
 use api::volumes::{CreateVolume, VolumeView};
 use clap::Args;
 use dedup::ErrorKind;
@@ -18,23 +18,17 @@ use indicatif::ProgressBar;
 use meta::{Compression, VerifyPolicy};
 use serde::Serialize;
 use subsystem::errors::Failure;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use super::args::PoolArg;
 use super::run::converse;
 use super::status::nsid_text;
+use super::transfer::{KEEP_INTERVAL, Lanes, PIECES, interrupted, keep};
 use super::{Outcome, ask, image_progress, print, print_json};
 use crate::exit::EXIT_INTERRUPTED;
 use crate::images::{self, Format, GRAIN, Opening, Part, Partitions, Source, data_ranges};
 use crate::options::{parse_compression, parse_lba, parse_switch, parse_verify};
 use crate::size::{format_human, parse_size};
-
-/// Pieces under way at one time.
-const PIECES: usize = 4;
-
-/// How often what has come is made durable, so that a resumed import begins there.
-const KEEP_INTERVAL: Duration = Duration::from_secs(5);
 
 /// `onefold volume import`
 #[derive(Debug, Args)]
@@ -134,6 +128,7 @@ pub(super) fn run(args: &ImportArgs) -> Outcome {
         image: source.identity().to_owned(),
         image_bytes: source.bytes(),
         grow: args.size.is_none() && source.bytes().is_none(),
+        snapshot: None,
         into: match (args.resume, args.overwrite) {
             (true, _) => ImportInto::Interrupted,
             (false, true) => ImportInto::Existing,
@@ -296,41 +291,6 @@ fn incomplete(name: &str, image: &Path, failure: &Failure) -> Failure {
     )
 }
 
-/// Waits for Ctrl-C or SIGTERM.
-async fn interrupted() -> Result<(), Failure> {
-    let waiting = |kind| {
-        signal(kind).map_err(|error| {
-            Failure::new(
-                ErrorKind::Internal,
-                format!("cannot wait for signals: {error}"),
-            )
-        })
-    };
-    let (mut interrupt, mut terminate) = (
-        waiting(SignalKind::interrupt())?,
-        waiting(SignalKind::terminate())?,
-    );
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
-    }
-    Ok(())
-}
-
-async fn keep(
-    client: &Client,
-    name: &str,
-    session: &ImportSession,
-    done_bytes: u64,
-) -> Result<u64, Failure> {
-    let request = KeepImport {
-        session: session.session,
-        done_bytes: done_bytes - done_bytes % GRAIN,
-    };
-    let kept = client.keep_import(name, &request).await?;
-    Ok(kept.done_bytes)
-}
-
 /// Sends all parts, and returns the image's length.
 async fn send_parts(
     name: &str,
@@ -340,11 +300,7 @@ async fn send_parts(
     progress: &RefCell<Progress>,
     bar: &ProgressBar,
 ) -> Result<u64, Failure> {
-    let mut lanes: Vec<Lane> = Vec::new();
-    for _ in 0..PIECES {
-        lanes.push(client.lane().await?);
-    }
-    let lanes = RefCell::new(lanes);
+    let lanes = Lanes::open(client).await?;
     let (sender, receiver) = channel(PIECES);
     let begin = session.done_bytes;
     // It ends with the image, or when nobody takes what it has read; one that waits for a pipe ends with the process.
@@ -392,21 +348,12 @@ async fn answer(
     read: Read,
     name: &str,
     session: &ImportSession,
-    lanes: &RefCell<Vec<Lane>>,
+    lanes: &Lanes,
 ) -> Result<Answered, Failure> {
     match read {
         Read::Piece(offset, bytes) => {
             let len = bytes.len() as u64;
-            let lane = lanes.borrow_mut().pop();
-            let mut lane = lane.ok_or_else(|| {
-                Failure::new(
-                    ErrorKind::Internal,
-                    "there are fewer connections than pieces",
-                )
-            })?;
-            lane.write_piece(name, session.session, offset, bytes)
-                .await?;
-            lanes.borrow_mut().push(lane);
+            lanes.write(name, session, offset, bytes).await?;
             Ok(Answered::Piece(len))
         }
         Read::Upto(upto) => Ok(Answered::Upto(upto)),

@@ -29,10 +29,12 @@ pub mod listener;
 pub mod perf;
 mod perf_progress;
 pub mod pool;
+pub mod receive;
 mod repair;
 mod reservation;
 mod run;
 mod scrub;
+pub mod send;
 mod snapshot;
 pub mod status;
 pub mod subsystem;
@@ -41,6 +43,7 @@ pub mod task;
 pub mod token;
 pub mod top;
 pub mod trace;
+mod transfer;
 pub mod volume;
 
 use std::ffi::OsString;
@@ -174,6 +177,8 @@ fn run_command(command: Command) -> Outcome {
         Command::Pool(command) => pool::run(command),
         Command::Scrub(command) => scrub::run(command),
         Command::Snapshot(command) => snapshot::run(command),
+        Command::Send(args) => send::run(&args),
+        Command::Receive(args) => receive::run(&args),
         Command::Task(command) => task::run(command),
         Command::Discover(args) => discover::run(&args),
         Command::Perf(args) => perf::run(args),

@@ -404,8 +404,12 @@ fn show_volume(done: &str, view: &VolumeView, json: bool) -> Outcome {
         ));
         if let Some(import) = &view.import {
             print(&format!(
-                "import       only the first {} of its image are there{}: no host sees it\n",
+                "import       only the first {} of its {} are there{}: no host sees it\n",
                 format_human(import.done_bytes),
+                match &import.snapshot {
+                    None => "image".to_owned(),
+                    Some(snapshot) => format!("snapshot '{snapshot}'"),
+                },
                 match import.image_bytes {
                     Some(bytes) => format!(", of {}", format_human(bytes)),
                     None => String::new(),

@@ -20,7 +20,7 @@ use subsystem::errors::Failure;
 
 pub(crate) use format::Format;
 pub(crate) use partitions::Partitions;
-pub(crate) use sparse::data_ranges;
+pub(crate) use sparse::{data_ranges, is_zero};
 
 /// Bytes of an image that are read at a time.
 pub(crate) const PART_BYTES: usize = 4 << 20;

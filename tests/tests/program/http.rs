@@ -369,6 +369,13 @@ fn a_token_may_do_what_its_role_says_until_it_is_removed_or_expires() {
         200,
     );
     has_status(&ask_as(&pool, &operate, "DELETE /v1/volumes/a", ""), 403);
+    let onto =
+        "{\"onto\": {\"base\": \"00000000-0000-0000-0000-000000000001\", \"size_bytes\": 4096}}";
+    for into in ["\"existing\"", onto] {
+        let import = format!("{{\"image\": \"x\", \"into\": {into}}}");
+        let answer = ask_as(&pool, &operate, "POST /v1/volumes/a/import", &import);
+        assert!(answer.contains("the role of an administrator"), "{answer}");
+    }
     has_status(
         &ask_as(&pool, &operate, "POST /v1/backup", "{\"dir\": \"/tmp/x\"}"),
         403,

@@ -19,6 +19,7 @@ mod pools;
 mod service;
 mod signals;
 mod snapshots;
+mod streams;
 mod tasks;
 mod telemetry;
 mod used_drives;

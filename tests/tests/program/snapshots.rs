@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::harness::{NQN, Pool, fails, json, succeeds, wait_for};
 
 impl Pool {
-    fn on<'a>(&'a self, words: &[&'a str]) -> Vec<&'a str> {
+    pub(super) fn on<'a>(&'a self, words: &[&'a str]) -> Vec<&'a str> {
         [words, &["--pool", self.dir()]].concat()
     }
 

@@ -1,0 +1,335 @@
+//! `onefold send`: a snapshot goes out as a stream.
+//!
+//! Guarantees: a stream ends with its last frame only if all before was read and written, so one that failed is cut off,
+//! and no receiver takes it for whole. Memory is bounded by `--memory`.
+
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal};
+use std::os::fd::AsFd;
+use std::process::ExitCode;
+
+use api::client::Client;
+use api::images::{ByteRange, Bytes, PIECE_BYTES_MAX};
+use api::snapshots::SnapshotView;
+use clap::Args;
+use dedup::ErrorKind;
+use futures_util::stream::{self, LocalBoxStream};
+use futures_util::{Stream, StreamExt, TryStreamExt};
+use serde::Serialize;
+use streams::{BLOCK_BYTES, Base, Contents, Encoder, Head, Range, Totals, VERSION};
+use subsystem::errors::Failure;
+
+use super::args::PoolArg;
+use super::run::converse;
+use super::transfer::{Lanes, PIECES, data_pieces, split};
+use super::{Outcome, ask, image_progress};
+use crate::images::is_zero;
+use crate::size::{format_human, parse_size};
+
+/// `onefold send`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  onefold send db@monday | ssh other onefold receive db\n  \
+                  onefold send db@tuesday --from monday | ssh other onefold receive db\n  \
+                  onefold send db@monday | zstd >db-monday.zst\n\n\
+                  The stream has what the volume held when the snapshot was taken, or with --from what changed since that \
+                  one, which the receiver has to have. A content that comes again is sent once. `onefold receive` checks \
+                  all of it, and says how to go on with one that was interrupted. What it did is told on standard error."
+)]
+pub struct SendArgs {
+    /// The snapshot
+    #[arg(value_name = "VOLUME@NAME")]
+    snapshot: String,
+    /// Only what changed since this snapshot of the same volume
+    #[arg(long, value_name = "NAME")]
+    from: Option<String>,
+    /// Leave out what lies before this byte, as `onefold receive` asks for after an interruption
+    #[arg(long, value_name = "BYTES", value_parser = parse_size, default_value = "0")]
+    start_at: u64,
+    /// Memory for finding contents that come again; 256M is enough for 14 GiB of different ones
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M")]
+    memory: u64,
+    /// The daemon's pool.
+    #[command(flatten)]
+    pool: PoolArg,
+    /// Print JSON, on standard error
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was sent.
+#[derive(Debug, Serialize)]
+struct Sent<'a> {
+    snapshot: &'a str,
+    from: Option<&'a str>,
+    size_bytes: u64,
+    #[serde(flatten)]
+    totals: Totals,
+}
+
+pub(super) fn run(args: &SendArgs) -> Outcome {
+    if io::stdout().is_terminal() {
+        return Err(Failure::invalid(format!(
+            "a stream is no text for a terminal: `onefold send {name} >FILE`, or `onefold send {name} | ssh HOST onefold \
+             receive NEW`",
+            name = args.snapshot
+        ))
+        .into());
+    }
+    let client = Client::new(&args.pool.pool);
+    let (head, totals) = converse(send(args, &client))?;
+    let sent = Sent {
+        snapshot: &args.snapshot,
+        from: args.from.as_deref(),
+        size_bytes: head.size_bytes,
+        totals,
+    };
+    let text = match args.json {
+        true => serde_json::to_string(&sent)
+            .map_err(|error| Failure::new(ErrorKind::Internal, format!("no JSON: {error}")))?,
+        false => format!(
+            "sent {} of {}{}: {} of data, {} that came again, {} of zeros",
+            args.snapshot,
+            format_human(head.size_bytes),
+            match &args.from {
+                None => String::new(),
+                Some(from) => format!(" since {from}"),
+            },
+            format_human(totals.data_bytes),
+            format_human(totals.same_bytes),
+            format_human(totals.zero_bytes),
+        ),
+    };
+    // Standard output has the stream.
+    ask::tell([text]);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What a stream of this snapshot begins with, and the name of what it is compared with.
+async fn head_of(args: &SendArgs, client: &Client) -> Result<(Head, Option<String>), Failure> {
+    let Some((volume, snapshot)) = args.snapshot.split_once('@') else {
+        return Err(Failure::invalid(format!(
+            "'{name}' is no snapshot, and hosts write to volumes while they are sent: `onefold snapshot create \
+             {name}@NAME` takes one, and `onefold send {name}@NAME` sends it",
+            name = args.snapshot
+        )));
+    };
+    let all = client.snapshots().await?;
+    let find = |name: &str| -> Result<SnapshotView, Failure> {
+        let found = all.iter().find(|view| view.name == name);
+        found.cloned().ok_or_else(|| {
+            Failure::new(
+                ErrorKind::NotFound,
+                format!("there is no snapshot '{name}': `onefold snapshot list {volume}` shows those there are"),
+            )
+        })
+    };
+    let view = find(&args.snapshot)?;
+    let base = match &args.from {
+        None => None,
+        Some(from) => {
+            // Its whole name is understood too.
+            let from = from.strip_prefix(&format!("{volume}@")).unwrap_or(from);
+            if from == snapshot {
+                return Err(Failure::invalid(format!(
+                    "nothing changed from '{from}' to itself: name another snapshot with --from, or leave it out to send all"
+                )));
+            }
+            Some(find(&format!("{volume}@{from}"))?)
+        }
+    };
+    if args.start_at > view.size_bytes || !args.start_at.is_multiple_of(BLOCK_BYTES) {
+        return Err(Failure::invalid(format!(
+            "--start-at {}: name a multiple of {BLOCK_BYTES} up to the snapshot's size, which is {} bytes",
+            args.start_at, view.size_bytes
+        )));
+    }
+    let name = |full: &str| full.split('@').next_back().unwrap_or_default().to_owned();
+    let head = Head {
+        version: VERSION,
+        volume: volume.to_owned(),
+        snapshot: snapshot.to_owned(),
+        content: view.content,
+        created: view.created_at,
+        size_bytes: view.size_bytes,
+        lba_bytes: view.lba_bytes,
+        base: base.as_ref().map(|base| Base {
+            snapshot: name(&base.name),
+            content: base.content,
+        }),
+        start_bytes: args.start_at,
+    };
+    Ok((head, base.map(|base| base.name)))
+}
+
+async fn send(args: &SendArgs, client: &Client) -> Result<(Head, Totals), Failure> {
+    let (head, base) = head_of(args, client).await?;
+    let memory = usize::try_from(args.memory).unwrap_or(usize::MAX);
+    let stdout = io::stdout().as_fd().try_clone_to_owned();
+    let output = File::from(stdout.map_err(|error| cannot_write(&error))?);
+    let output = BufWriter::with_capacity(PIECE_BYTES_MAX, output);
+    let encoder = Encoder::new(output, &head, Contents::new(memory));
+    let mut encoder = encoder.map_err(|error| cannot_write(&error))?;
+    let bar = image_progress::bar(Some(head.size_bytes));
+    let lanes = Lanes::open(client).await?;
+    let name = args.snapshot.as_str();
+    let wanted: LocalBoxStream<Result<Wanted, Failure>> = match &base {
+        None => {
+            let rest = ByteRange {
+                offset: head.start_bytes,
+                length: head.size_bytes - head.start_bytes,
+            };
+            data_pieces(client, name, rest)
+                .map_ok(Wanted::Data)
+                .boxed_local()
+        }
+        Some(base) => changed(client, name, base, &head)
+            .map_ok(|range| in_pieces(client, name, range))
+            .try_flatten()
+            .boxed_local(),
+    };
+    let read = |wanted| read(&lanes, name, wanted);
+    let mut pieces = wanted.map_ok(read).try_buffered(PIECES);
+    while let Some((range, data)) = pieces.try_next().await? {
+        let written = match data {
+            None => encoder.zeros(range),
+            Some(data) => write(&mut encoder, range.offset, &data, base.is_some()),
+        };
+        written.map_err(|error| cannot_write(&error))?;
+        bar.set_position(range.offset + range.length);
+    }
+    let ended = encoder.end();
+    let (totals, _) = ended.map_err(|error| cannot_write(&error))?;
+    bar.finish_and_clear();
+    Ok((head, totals))
+}
+
+/// A range that goes into a stream.
+#[derive(Clone, Copy)]
+enum Wanted {
+    /// It has data, and is at most a piece.
+    Data(ByteRange),
+    /// It has none.
+    Zeros(ByteRange),
+}
+
+/// A range, and what it holds unless that is zeros.
+async fn read(
+    lanes: &Lanes,
+    name: &str,
+    wanted: Wanted,
+) -> Result<(Range, Option<Bytes>), Failure> {
+    let (range, data) = match wanted {
+        Wanted::Data(range) => (range, Some(lanes.read(name, range).await?.1)),
+        Wanted::Zeros(range) => (range, None),
+    };
+    let range = Range {
+        offset: range.offset,
+        length: range.length,
+    };
+    Ok((range, data))
+}
+
+/// The ranges that differ between two snapshots, within the first one.
+fn changed<'a>(
+    client: &'a Client,
+    name: &'a str,
+    base: &'a str,
+    head: &Head,
+) -> impl Stream<Item = Result<ByteRange, Failure>> + use<'a> {
+    let size = head.size_bytes;
+    let looks = stream::try_unfold(head.start_bytes, move |at| async move {
+        if at >= size {
+            return Ok::<_, Failure>(None);
+        }
+        let found = client.diff(name, base, at).await?;
+        let within = found.ranges.into_iter().filter_map(move |range| {
+            let end = (range.offset + range.length).min(size);
+            let length = end.checked_sub(range.offset).filter(|length| *length > 0)?;
+            Some(Ok(ByteRange {
+                offset: range.offset,
+                length,
+            }))
+        });
+        Ok(Some((stream::iter(within), found.upto)))
+    });
+    looks.try_flatten()
+}
+
+/// A range that differs, in pieces. Where it is large, what it has no data for is not read.
+fn in_pieces<'a>(
+    client: &'a Client,
+    name: &'a str,
+    range: ByteRange,
+) -> LocalBoxStream<'a, Result<Wanted, Failure>> {
+    if range.length <= PIECE_BYTES_MAX as u64 {
+        return stream::iter([Ok(Wanted::Data(range))]).boxed_local();
+    }
+    let end = range.offset + range.length;
+    let looks = stream::try_unfold(range.offset, move |at| async move {
+        if at >= end {
+            return Ok::<_, Failure>(None);
+        }
+        let rest = ByteRange {
+            offset: at,
+            length: end - at,
+        };
+        let found = client.extents(name, rest).await?;
+        let mut wanted = Vec::new();
+        let mut done = at;
+        for stored in found.ranges {
+            wanted.extend(zeros(done, stored.offset));
+            done = stored.offset + stored.length;
+            wanted.extend(split(stored).map(Wanted::Data));
+        }
+        wanted.extend(zeros(done, found.upto));
+        let wanted = wanted.into_iter().map(Ok::<_, Failure>);
+        Ok(Some((stream::iter(wanted), found.upto)))
+    });
+    looks.try_flatten().boxed_local()
+}
+
+fn zeros(offset: u64, end: u64) -> Option<Wanted> {
+    let length = end.checked_sub(offset).filter(|length| *length > 0)?;
+    Some(Wanted::Zeros(ByteRange { offset, length }))
+}
+
+/// Writes data. Blocks of zeros are told as such if the receiver may have something else there.
+fn write<W: io::Write>(
+    encoder: &mut Encoder<W>,
+    offset: u64,
+    data: &[u8],
+    tells_zeros: bool,
+) -> io::Result<()> {
+    let mut at = 0;
+    let same = |a: &&[u8], b: &&[u8]| is_zero(a) == is_zero(b);
+    let blocks: Vec<&[u8]> = data.chunks(BLOCK_BYTES as usize).collect();
+    for run in blocks.chunk_by(same) {
+        let len: usize = run.iter().map(|block| block.len()).sum();
+        let here = offset + at as u64;
+        let is_zero = run.first().is_some_and(|block| is_zero(block));
+        match (is_zero, tells_zeros) {
+            (false, _) => encoder.data(here, &data[at..at + len])?,
+            (true, false) => {}
+            (true, true) => encoder.zeros(Range {
+                offset: here,
+                length: len as u64,
+            })?,
+        }
+        at += len;
+    }
+    Ok(())
+}
+
+fn cannot_write(error: &io::Error) -> Failure {
+    Failure::invalid(match error.kind() {
+        io::ErrorKind::BrokenPipe => {
+            "standard output was closed before the stream was whole: who takes it says why"
+                .to_owned()
+        }
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "there is no room for the stream: free space, or pipe it elsewhere".to_owned()
+        }
+        _ => format!("the stream cannot be written: {error}"),
+    })
+}

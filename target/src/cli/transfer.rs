@@ -1,0 +1,139 @@
+//! What images and streams on their way have in common: connections that carry pieces side by side, where a volume has
+//! data, what has come so far, and the signal that ends it.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use api::client::{Client, Lane};
+use api::images::{ByteRange, Bytes, ImportSession, KeepImport, PIECE_BYTES_MAX};
+use dedup::ErrorKind;
+use futures_util::{Stream, TryStreamExt, stream};
+use subsystem::errors::Failure;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::images::GRAIN;
+
+/// Pieces under way at one time.
+pub(super) const PIECES: usize = 4;
+
+/// How often what has come is made durable, so that it goes on there after an interruption.
+pub(super) const KEEP_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Connections to a daemon, one for each piece that is under way.
+pub(super) struct Lanes(RefCell<Vec<Lane>>);
+
+impl Lanes {
+    /// Opens [`PIECES`] of them.
+    pub(super) async fn open(client: &Client) -> Result<Self, Failure> {
+        let mut lanes = Vec::new();
+        for _ in 0..PIECES {
+            lanes.push(client.lane().await?);
+        }
+        Ok(Self(RefCell::new(lanes)))
+    }
+
+    /// One that nobody uses. It comes back with [`Self::give`], unless it broke.
+    fn take(&self) -> Result<Lane, Failure> {
+        self.0.borrow_mut().pop().ok_or_else(|| {
+            Failure::new(
+                ErrorKind::Internal,
+                "there are fewer connections than pieces",
+            )
+        })
+    }
+
+    fn give(&self, lane: Lane) {
+        self.0.borrow_mut().push(lane);
+    }
+
+    /// Reads bytes of a volume; returns where they begin too.
+    pub(super) async fn read(&self, name: &str, range: ByteRange) -> Result<(u64, Bytes), Failure> {
+        let mut lane = self.take()?;
+        let data = lane.read_piece(name, range).await?;
+        self.give(lane);
+        Ok((range.offset, data))
+    }
+
+    /// Writes a piece of an image.
+    pub(super) async fn write(
+        &self,
+        name: &str,
+        session: &ImportSession,
+        offset: u64,
+        piece: Bytes,
+    ) -> Result<(), Failure> {
+        let mut lane = self.take()?;
+        lane.write_piece(name, session.session, offset, piece)
+            .await?;
+        self.give(lane);
+        Ok(())
+    }
+}
+
+/// The ranges of a part of a volume that have data, in pieces, asked for as they are needed.
+pub(super) fn data_pieces<'a>(
+    client: &'a Client,
+    name: &'a str,
+    part: ByteRange,
+) -> impl Stream<Item = Result<ByteRange, Failure>> + 'a {
+    let end = part.offset + part.length;
+    let looks = stream::try_unfold(part.offset, move |at| async move {
+        if at >= end {
+            return Ok::<_, Failure>(None);
+        }
+        let rest = ByteRange {
+            offset: at,
+            length: end - at,
+        };
+        let found = client.extents(name, rest).await?;
+        let pieces: Vec<_> = found.ranges.into_iter().flat_map(split).map(Ok).collect();
+        Ok(Some((stream::iter(pieces), found.upto)))
+    });
+    looks.try_flatten()
+}
+
+/// A range in pieces.
+pub(super) fn split(range: ByteRange) -> impl Iterator<Item = ByteRange> {
+    let end = range.offset + range.length;
+    let starts = (range.offset..end).step_by(PIECE_BYTES_MAX);
+    starts.map(move |offset| ByteRange {
+        offset,
+        length: (end - offset).min(PIECE_BYTES_MAX as u64),
+    })
+}
+
+/// Makes what has come durable: all before this byte. Returns up to where it is.
+pub(super) async fn keep(
+    client: &Client,
+    name: &str,
+    session: &ImportSession,
+    done_bytes: u64,
+) -> Result<u64, Failure> {
+    let request = KeepImport {
+        session: session.session,
+        done_bytes: done_bytes - done_bytes % GRAIN,
+    };
+    let kept = client.keep_import(name, &request).await?;
+    Ok(kept.done_bytes)
+}
+
+/// Waits for Ctrl-C or SIGTERM.
+pub(super) async fn interrupted() -> Result<(), Failure> {
+    let waiting = |kind| {
+        signal(kind).map_err(|error| {
+            Failure::new(
+                ErrorKind::Internal,
+                format!("cannot wait for signals: {error}"),
+            )
+        })
+    };
+    let (mut interrupt, mut terminate) = (
+        waiting(SignalKind::interrupt())?,
+        waiting(SignalKind::terminate())?,
+    );
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+    Ok(())
+}
