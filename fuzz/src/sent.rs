@@ -12,10 +12,10 @@ use uuid::Uuid;
 use crate::input::Input;
 
 /// Blocks of the volume of a script.
-const BLOCKS: u64 = 48;
+const BLOCKS: u64 = 16;
 
 /// Steps of a script at most.
-const STEPS_MAX: usize = 24;
+const STEPS_MAX: usize = 6;
 
 /// Bytes as they come, and as a script of a sender.
 pub(crate) fn stream(bytes: &[u8]) {
@@ -37,7 +37,7 @@ fn frames_of(bytes: &[u8]) -> Result<Vec<Frame>, StreamError> {
         upto = end;
     };
     let mut frames = Vec::new();
-    while let Some(frame) = decoder.next()? {
+    while let Some(frame) = decoder.next_frame()? {
         match &frame {
             Frame::Head(_) => panic!("a second head"),
             Frame::Data(offset, data) => {
@@ -113,7 +113,7 @@ fn script(input: &mut Input<'_>) {
             3 => u64::from(step & 63),
             _ => upto + u64::from(step >> 5 & 1),
         };
-        let count = u64::from(step & 7) + 1;
+        let count = u64::from(step & 31) % 3 + 1;
         let offset = first * BLOCK_BYTES;
         keeps_rules &= first >= upto && first + count <= BLOCKS;
         upto = first + count;

@@ -169,4 +169,5 @@ targets! {
     any_pool_file_is_refused_or_written_again => "pool",
     any_client_of_nbd_is_answered_within_bounds => "nbd",
     any_block_is_no_pack_or_unpacks_within_its_bounds => "pack",
+    any_stream_of_a_snapshot_is_refused_or_what_was_sent => "stream",
 }

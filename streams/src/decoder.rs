@@ -85,7 +85,7 @@ impl<R: Read> Decoder<R> {
     ///
     /// # Errors
     /// The stream is refused from here on.
-    pub fn next(&mut self) -> Result<Option<Frame>, StreamError> {
+    pub fn next_frame(&mut self) -> Result<Option<Frame>, StreamError> {
         if self.has_ended {
             let mut more = [0];
             return match self.input.read(&mut more)? {

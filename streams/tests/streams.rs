@@ -102,7 +102,7 @@ fn received(stream: &[u8]) -> Result<(Vec<u8>, usize), StreamError> {
     let mut volume = vec![0xee; decoder.head().size_bytes as usize];
     let mut data_bytes = 0;
     let span = |range: Range| range.offset as usize..(range.offset + range.length) as usize;
-    while let Some(frame) = decoder.next()? {
+    while let Some(frame) = decoder.next_frame()? {
         match frame {
             Frame::Data(offset, data) => {
                 data_bytes += data.len();

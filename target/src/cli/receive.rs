@@ -536,7 +536,7 @@ fn split(same: Same) -> impl Iterator<Item = Same> {
 /// Reads a stream to its end.
 fn read_all<R: io::Read>(mut decoder: Decoder<R>, to: &Sender<Read>) {
     loop {
-        let read = match decoder.next() {
+        let read = match decoder.next_frame() {
             Ok(Some(frame)) => Read::Frame(frame),
             Ok(None) => Read::End,
             Err(error) => Read::Failed(error),
