@@ -25,7 +25,7 @@ impl<R: Read> Decoder<R> {
     /// Reads a stream's head.
     ///
     /// # Errors
-    /// It is none, or cannot be read.
+    /// There is no stream, or it cannot be read.
     pub fn new(mut input: R) -> Result<Self, StreamError> {
         let mut magic = [0; MAGIC.len()];
         let (first, rest) = magic.split_at_mut(1);

@@ -400,7 +400,7 @@ fn a_stream_that_was_changed_or_is_another_is_refused_and_nothing_is_half_there(
         &["was changed on the way", "--start-at 4194304"],
     );
     to.hides("copy");
-    // Another snapshot does not go on with it.
+    // The stream of another snapshot is not the rest of it.
     from.set("vm1", &noise(8, 8 * MIB));
     from.does(&["snapshot", "create", "vm1@t"]);
     let (other, _) = from.send(&["vm1@t"]);
