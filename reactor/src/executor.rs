@@ -46,6 +46,9 @@ pub(crate) struct Core {
     /// How well polling has paid lately: up with every success, down with every failure.
     spin_score: Cell<u32>,
     idle_turns: Cell<u32>,
+    born: Instant,
+    /// Time in which it slept, or polled the ring.
+    idle: Cell<Duration>,
     closing: Cell<bool>,
 }
 
@@ -103,6 +106,17 @@ pub fn others_are_ready() -> bool {
     ready.unwrap_or(false)
 }
 
+/// How long this thread's reactor has worked: the time since it began, without that in which it slept, or polled for something to do.
+/// Zero without a reactor.
+pub fn busy_time() -> Duration {
+    let busy = CURRENT.try_with(|current| {
+        let current = current.borrow();
+        let core = current.as_ref()?;
+        Some(core.born.elapsed().saturating_sub(core.idle.get()))
+    });
+    busy.ok().flatten().unwrap_or_default()
+}
+
 impl Core {
     /// Makes the ring, and makes this reactor the thread's own.
     pub(crate) fn enter(shared: Arc<Shared>, ring: Ring, spin: Duration) -> Entered {
@@ -116,6 +130,8 @@ impl Core {
             spin,
             spin_score: Cell::new(SPIN_SCORE_MAX),
             idle_turns: Cell::new(0),
+            born: Instant::now(),
+            idle: Cell::new(Duration::ZERO),
             closing: Cell::new(false),
         });
         CURRENT.with(|current| *current.borrow_mut() = Some(core.clone()));
@@ -240,7 +256,9 @@ impl Core {
         if self.polling_pays() {
             self.ring.borrow_mut().submit()?;
             let score = self.spin_score.get();
-            if self.poll_a_while() {
+            let (found, polled) = self.poll_a_while();
+            self.was_idle(polled);
+            if found {
                 self.spin_score.set((score + 2).min(SPIN_SCORE_MAX));
                 self.reap();
                 return Ok(());
@@ -250,8 +268,10 @@ impl Core {
         let deadline = self.timers.borrow().next_deadline();
         let wait = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         if self.shared.fall_asleep() {
+            let began = Instant::now();
             let slept = self.ring.borrow_mut().submit_and_wait(wait);
             self.shared.wake_up();
+            self.was_idle(began.elapsed());
             slept?;
         }
         self.reap();
@@ -265,8 +285,12 @@ impl Core {
         !self.spin.is_zero() && (self.spin_score.get() > 0 || trial)
     }
 
-    /// Polls for the configured time; true as soon as there is something to do.
-    fn poll_a_while(&self) -> bool {
+    fn was_idle(&self, time: Duration) {
+        self.idle.set(self.idle.get() + time);
+    }
+
+    /// Polls for the configured time; true as soon as there is something to do. Also, for how long it has polled.
+    fn poll_a_while(&self) -> (bool, Duration) {
         let ring = self.ring.borrow();
         let start = Instant::now();
         let end = start + self.spin;
@@ -274,10 +298,10 @@ impl Core {
         let mut now = start;
         loop {
             if ring.has_events() || self.shared.is_pending() || deadline.is_some_and(|d| d <= now) {
-                return true;
+                return (true, now - start);
             }
             if now >= end {
-                return false;
+                return (false, now - start);
             }
             std::hint::spin_loop();
             now = Instant::now();

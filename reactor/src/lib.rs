@@ -33,7 +33,7 @@ pub use blocking::{detach, unblock};
 pub use buffer::{
     Alloc, BUFFER_ALIGNMENT, Buffer, BufferPool, MAX_BUFFER_BYTES, PoolConfig, PoolStats,
 };
-pub use executor::others_are_ready;
+pub use executor::{busy_time, others_are_ready};
 pub use file::{readable, writable};
 pub use join::{JoinError, JoinHandle, RemoteJoin, spawn};
 pub use prefetch::prefetch;

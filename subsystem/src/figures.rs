@@ -67,6 +67,9 @@ pub struct ReactorFigures {
     /// Commands that have arrived and are not answered, now.
     #[serde(default)]
     pub in_flight: u64,
+    /// Time in which it worked since the daemon started, in microseconds: without sleep, and without polling.
+    #[serde(default)]
+    pub busy_micros: u64,
     /// Memory for data on its way, in bytes.
     pub buffer_bytes: u64,
     /// The part of it that is in use.

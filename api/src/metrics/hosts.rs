@@ -5,7 +5,7 @@ use std::fmt;
 
 use subsystem::figures::{RefusalFigures, TransportFigures};
 
-use super::page::{Page, bytes, plain};
+use super::page::{Page, bytes, plain, seconds};
 use crate::status::Status;
 
 /// Associations of hosts, and their logins.
@@ -154,6 +154,15 @@ pub(super) fn reactors(page: &mut Page<'_>, status: &Status) -> fmt::Result {
         "Commands that have arrived at a data-plane thread and are not answered yet",
     );
     page.gauges(name, reactors().map(|(labels, it)| (labels, it.in_flight)))?;
+    let name = seconds(
+        "reactor_busy",
+        "Time in which a data-plane thread worked: without sleep, and without polling for work",
+    );
+    let busy = |micros: u64| micros as f64 / 1e6;
+    page.counters(
+        name,
+        reactors().map(|(labels, it)| (labels, busy(it.busy_micros))),
+    )?;
     let name = bytes("reactor_buffer", "Memory for data on its way");
     page.gauges(
         name,

@@ -17,6 +17,7 @@ mod otlp;
 mod page;
 mod process;
 mod work;
+mod sockets;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -43,6 +44,7 @@ pub(crate) use otlp::Resource;
 use page::{Family, Page};
 use process::Process;
 use work::Work;
+use sockets::Sockets;
 
 /// How old a page may be. Prometheus asks every 15 s.
 const FRESH: Duration = Duration::from_secs(1);
@@ -83,6 +85,7 @@ struct Figures {
     networks: Vec<(String, NetworkFigures)>,
     refused: [(&'static str, u64); 4],
     work: Work,
+    sockets: Sockets,
     process: Process,
 }
 
@@ -97,6 +100,7 @@ async fn figures(state: &ApiState) -> Figures {
         networks,
         refused: state.refused.counts(),
         work: Work::look(state).await,
+        sockets: Sockets::look(),
         process: Process::look(),
     }
 }
@@ -111,6 +115,7 @@ impl Figures {
         load::volumes(page, &self.status)?;
         load::limits(page, &self.status)?;
         load::networks(page, &self.networks)?;
+        self.sockets.write(page)?;
         hosts::hosts(page, &self.status)?;
         hosts::administrators(page, self.refused)?;
         self.work.write(page)?;

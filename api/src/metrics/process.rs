@@ -115,7 +115,10 @@ impl Process {
         page.counter(cpu, self.cpu_seconds)?;
         let threads = self.thread_seconds.iter();
         page.counters(
-            seconds("thread_cpu", "Processor time of threads; that of onefold-data threads is the share that they are busy"),
+            seconds(
+                "thread_cpu",
+                "Processor time of threads, with the time in which data-plane threads poll",
+            ),
             threads.map(|(name, seconds)| (vec![("thread", name.as_str())], *seconds)),
         )?;
         let start = seconds("start_time", "When the daemon started, since 1970");

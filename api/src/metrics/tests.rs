@@ -29,6 +29,7 @@ fn page() -> String {
     };
     let mut status = example();
     status.reactors[0].in_flight = 3;
+    status.reactors[0].busy_micros = 2_500_000;
     let figures = Figures {
         status,
         space,
@@ -48,6 +49,7 @@ fn page() -> String {
                 connections: Some(2),
             }],
         },
+        sockets: Sockets::default(),
         process: Process::default(),
     };
     text_of(figures).expect("a page")
@@ -80,6 +82,7 @@ fn figures_have_a_name_a_unit_and_a_sample() {
         "# TYPE onefold_journal_records counter",
         "onefold_rocksdb_pending_compaction_bytes 0",
         "onefold_reactor_in_flight_commands{reactor=\"onefold-data0\"} 3",
+        "onefold_reactor_busy_seconds_total{reactor=\"onefold-data0\"} 2.5",
         "onefold_api_refused_total{reason=\"wrong_token\"} 0",
         "process_cpu_seconds_total 0.0",
         "process_start_time_seconds 0.0",

@@ -509,6 +509,7 @@ impl Target {
             queues: of_queues.queues,
             commands: of_queues.totals.commands(),
             in_flight: of_queues.in_flight,
+            busy_micros: u64::try_from(reactor::busy_time().as_micros()).unwrap_or(u64::MAX),
             buffer_bytes: buffers.total_bytes as u64,
             buffer_used_bytes: (buffers.total_bytes - buffers.free_bytes) as u64,
             buffer_waits: buffers.waits_total,

@@ -84,6 +84,8 @@ pub(super) struct ReactorRates {
     pub(super) queues: u64,
     /// Reads and writes a second.
     pub(super) commands: f64,
+    /// The share of the time in which it worked: 1 is a whole core.
+    pub(super) busy: f64,
     pub(super) buffer_bytes: u64,
     pub(super) buffer_used_bytes: u64,
     /// How often a command had to wait for a buffer, a second.
@@ -168,17 +170,21 @@ impl Rates {
         });
         let mut hosts: Vec<HostRates> = hosts.collect();
         busiest(&mut hosts, |host| &host.io, rows_max);
-        let old: HashMap<&str, (u64, u64)> = was
+        let old: HashMap<&str, _> = was
             .reactors
             .iter()
-            .map(|it| (it.name.as_str(), (it.commands, it.buffer_waits)))
+            .map(|it| (it.name.as_str(), it))
             .collect();
         let reactors = is.reactors.iter().take(rows_max).map(|reactor| {
-            let (commands, waits) = old.get(reactor.name.as_str()).copied().unwrap_or_default();
+            let before = old.get(reactor.name.as_str());
+            let (commands, waits, busy) = before.map_or((0, 0, 0), |it| {
+                (it.commands, it.buffer_waits, it.busy_micros)
+            });
             ReactorRates {
                 name: reactor.name.clone(),
                 queues: reactor.queues,
                 commands: per_second(commands, reactor.commands, seconds),
+                busy: per_second(busy, reactor.busy_micros, seconds) / 1e6,
                 buffer_bytes: reactor.buffer_bytes,
                 buffer_used_bytes: reactor.buffer_used_bytes,
                 buffer_waits: per_second(waits, reactor.buffer_waits, seconds),
@@ -232,6 +238,7 @@ pub(super) mod tests {
         let io = &mut now.status.hosts[0].io;
         (io.read_commands, io.read_bytes) = (io.read_commands + 3000, io.read_bytes + (12 << 20));
         now.status.reactors[0].commands += 3000;
+        now.status.reactors[0].busy_micros += 500_000;
         let mut idle = now.status.volumes[0].clone();
         (idle.name, idle.uuid, idle.io) = ("idle".into(), "idle".into(), IoFigures::default());
         now.status.volumes.insert(0, idle);
@@ -257,6 +264,7 @@ pub(super) mod tests {
         assert!(!latency.0.contains_key(&Operation::Write), "{latency:?}");
         assert_eq!(rates.hosts[0].io.reads, 1500.0);
         assert_eq!(rates.reactors[0].commands, 1500.0);
+        assert_eq!(rates.reactors[0].busy, 0.25, "half a second of two");
         assert_eq!(rates.total.reads, 1500.0);
         assert_eq!(Rates::between(&before, &now, 1).volumes.len(), 1);
     }
