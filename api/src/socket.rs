@@ -1,5 +1,6 @@
 //! Where a daemon's API listens: `onefold.sock` in the pool's folder. Only the socket's owner can use it (mode 0600), and
-//! the members of a group if one is named (mode 0660).
+//! the members of a group if one is named (mode 0660). Beside it there may be a socket that a service manager has made, with
+//! a path and rights of its own.
 //!
 //! A unix socket's address holds 107 bytes of path, a pool's folder may be deeper: then the address
 //! goes through this process's own descriptor of the folder.
@@ -12,6 +13,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use axum::Router;
+use futures_util::FutureExt;
+use futures_util::future::{OptionFuture, join};
 use tokio::net::UnixListener;
 
 use crate::caller::Caller;
@@ -83,11 +86,21 @@ pub fn is_served(pool: &Path) -> bool {
     SocketPath::of_pool(pool).is_ok_and(|socket| UnixStream::connect(socket.as_path()).is_ok())
 }
 
+/// The process of the daemon that serves the pool in `pool`, if one answers.
+#[must_use]
+pub fn daemon_of(pool: &Path) -> Option<u32> {
+    let socket = SocketPath::of_pool(pool).ok()?;
+    let stream = UnixStream::connect(socket.as_path()).ok()?;
+    let daemon = rustix::net::sockopt::socket_peercred(&stream).ok()?;
+    u32::try_from(daemon.pid.as_raw_nonzero().get()).ok()
+}
+
 /// A bound socket, not yet served.
 #[derive(Debug)]
 pub struct ApiSocket {
     listener: UnixListener,
     path: PathBuf,
+    given: Option<UnixListener>,
 }
 
 impl ApiSocket {
@@ -111,7 +124,18 @@ impl ApiSocket {
         Ok(Self {
             listener,
             path: pool.join(SOCKET_NAME),
+            given: None,
         })
+    }
+
+    /// Serves a socket that a service manager made, too. Its file is the manager's: it stays.
+    ///
+    /// # Errors
+    /// It is none that can be listened at.
+    pub fn also(self, given: std::os::unix::net::UnixListener) -> io::Result<Self> {
+        given.set_nonblocking(true)?;
+        let given = Some(UnixListener::from_std(given)?);
+        Ok(Self { given, ..self })
     }
 
     /// Serves until `stop` is ready, then removes the socket.
@@ -123,12 +147,19 @@ impl ApiSocket {
         routes: Router,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> io::Result<()> {
-        let service = routes.into_make_service_with_connect_info::<Caller>();
-        let served = axum::serve(self.listener, service)
-            .with_graceful_shutdown(stop)
-            .await;
+        let stop = stop.shared();
+        let at = |listener, stop| {
+            let service = routes
+                .clone()
+                .into_make_service_with_connect_info::<Caller>();
+            axum::serve(listener, service)
+                .with_graceful_shutdown(stop)
+                .into_future()
+        };
+        let given = OptionFuture::from(self.given.map(|given| at(given, stop.clone())));
+        let (served, given) = join(at(self.listener, stop), given).await;
         let _ = std::fs::remove_file(&self.path);
-        served
+        served.and(given.unwrap_or(Ok(())))
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use crate::options::DEFAULT_POOL;
 
 /// The configuration file of an installed node.
-const NODE_CONFIG: &str = "/etc/onefold/onefold.toml";
+pub(crate) const NODE_CONFIG: &str = "/etc/onefold/onefold.toml";
 
 /// The pool's folder.
 pub(crate) fn default_pool() -> &'static str {

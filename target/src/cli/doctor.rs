@@ -1,17 +1,26 @@
 //! `onefold doctor`: looks at this machine, and says what to do.
 
+use std::net::SocketAddr;
+use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use api::socket::is_served;
+use api::client::Client;
+use api::socket::daemon_of;
 use clap::Args;
+use fabric::{Transport, TransportAddress};
 use serde::Serialize;
+use serde_json::Value;
 
 use super::args::PoolArg;
-use super::run::on_reactor;
+use super::default_pool::NODE_CONFIG;
+use super::run::{converse, on_reactor};
 use super::{Outcome, print, print_json};
-use crate::doctor::{Finding, Machine, PoolFound, State, Tried, examine, worst};
+use crate::doctor::{Finding, Machine, PoolFound, Port, State, Tried, examine, worst};
 use crate::exit::EXIT_FAILED;
+
+/// The port of NVMe over fabrics (IANA), over TCP.
+const NVME_PORT: u16 = 4420;
 
 /// Buffers of the reactor that is started to see whether io_uring works.
 const RING_BUFFER_BYTES: usize = 1 << 20;
@@ -43,10 +52,13 @@ struct Report<'a> {
 /// `onefold doctor`
 pub(super) fn run(args: &DoctorArgs) -> Outcome {
     let dir = &args.pool.pool;
+    let daemon = daemon_of(dir);
     let tried = Tried {
         io_uring: on_reactor(RING_BUFFER_BYTES, async {}).map_err(|failure| failure.message),
         firewall: firewall_rules(),
-        is_served: is_served(dir),
+        daemon,
+        ports: ports(dir, daemon.is_some()),
+        health: smart,
         unix_seconds: SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |time| time.as_secs()),
@@ -66,6 +78,62 @@ pub(super) fn run(args: &DoctorArgs) -> Outcome {
         State::Fail => ExitCode::from(EXIT_FAILED),
         State::Ok | State::Warn => ExitCode::SUCCESS,
     })
+}
+
+/// Where the daemon listens; without one, where the node's configuration or the defaults would have it listen.
+fn ports(pool: &Path, is_served: bool) -> Vec<Port> {
+    let file = std::fs::read_to_string(NODE_CONFIG).unwrap_or_default();
+    let file: toml::Table = file.parse().unwrap_or_default();
+    let of = |table: &str, key: &str| file.get(table)?.get(key).cloned();
+    let addresses: Vec<TransportAddress> = match is_served {
+        // One that does not answer listens nowhere.
+        true => converse(Client::new(pool).listeners())
+            .unwrap_or_default()
+            .iter()
+            .map(|listener| listener.address)
+            .collect(),
+        false => {
+            let listed = of("listen", "addresses");
+            let listed = listed.as_ref().and_then(toml::Value::as_array);
+            let texts = listed.into_iter().flatten().filter_map(toml::Value::as_str);
+            texts.filter_map(|text| text.parse().ok()).collect()
+        }
+    };
+    let mut ports: Vec<Port> = addresses.iter().map(port_of).collect();
+    if addresses.is_empty() {
+        ports = vec![Port::tcp(NVME_PORT, true), Port::ROCE];
+    }
+    // The file is that of the node's own pool.
+    let http =
+        of("http", "listen").filter(|_| pool == Path::new(super::default_pool::default_pool()));
+    let http = http.and_then(|text| text.as_str()?.parse::<SocketAddr>().ok());
+    ports.extend(http.map(|http| Port::tcp(http.port(), !http.ip().is_loopback())));
+    let mut distinct: Vec<Port> = Vec::new();
+    for port in ports {
+        if !distinct.contains(&port) {
+            distinct.push(port);
+        }
+    }
+    distinct
+}
+
+fn port_of(address: &TransportAddress) -> Port {
+    match address.scheme.transport() {
+        Transport::Tcp => Port::tcp(address.port, !address.host.is_loopback()),
+        Transport::Rdma => Port::ROCE,
+    }
+}
+
+/// What `smartctl` prints of a drive. Its exit code is bits that the output explains.
+fn smart(drive: &Path) -> Result<Value, String> {
+    let output = Command::new("smartctl")
+        .args(["--json", "--health", "--attributes", "--"])
+        .arg(drive)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("`smartctl` cannot be run: {error}"))?;
+    serde_json::from_slice(&output.stdout)
+        .map_err(|error| format!("`smartctl` prints no JSON: {error}"))
 }
 
 /// What `nft list ruleset` prints.

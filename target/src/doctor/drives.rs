@@ -3,6 +3,8 @@
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
+use serde_json::Value;
+
 use super::{Finding, Machine, PoolFound};
 use crate::room;
 
@@ -11,7 +13,14 @@ const BLOCK_BYTES: u64 = 4096;
 /// What sysfs counts starts of partitions in.
 const SECTOR_BYTES: u64 = 512;
 
-pub(super) fn of_pool(machine: &Machine, pool: &PoolFound) -> Vec<Finding> {
+/// Wear at which a solid-state drive should be replaced soon, in percent of what its maker foresaw.
+const WORN_PERCENT: u64 = 90;
+
+pub(super) fn of_pool(
+    machine: &Machine,
+    pool: &PoolFound,
+    asked: fn(&Path) -> Result<Value, String>,
+) -> Vec<Finding> {
     const CHECK: &str = "pool";
     let dir = pool.dir.display();
     let identity = match &pool.identity {
@@ -34,7 +43,10 @@ pub(super) fn of_pool(machine: &Machine, pool: &PoolFound) -> Vec<Finding> {
         .iter()
         .map(|drive| pool.dir.join(&drive.path));
     let paths: Vec<_> = paths.collect();
-    let mut findings: Vec<Finding> = paths.iter().flat_map(|path| drive(machine, path)).collect();
+    let mut findings: Vec<Finding> = paths
+        .iter()
+        .flat_map(|path| drive(machine, path, asked))
+        .collect();
     for shortage in room::shortages(&paths) {
         findings.push(Finding::warn(
             "drive",
@@ -45,7 +57,11 @@ pub(super) fn of_pool(machine: &Machine, pool: &PoolFound) -> Vec<Finding> {
     findings
 }
 
-fn drive(machine: &Machine, path: &Path) -> Vec<Finding> {
+fn drive(
+    machine: &Machine,
+    path: &Path,
+    asked: fn(&Path) -> Result<Value, String>,
+) -> Vec<Finding> {
     const CHECK: &str = "drive";
     let name = path.display();
     match std::fs::metadata(path) {
@@ -57,11 +73,14 @@ fn drive(machine: &Machine, path: &Path) -> Vec<Finding> {
         Ok(found) if found.file_type().is_block_device() => {
             let device = found.rdev();
             let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-            device_findings(
-                machine,
-                &name.to_string(),
-                &format!("/sys/dev/block/{major}:{minor}"),
-            )
+            let (name, device) = (name.to_string(), format!("/sys/dev/block/{major}:{minor}"));
+            let mut findings = device_findings(machine, &name, &device);
+            // Devices that the kernel makes of others, or of files, have no health of their own.
+            let is_made = |kind: &str| machine.exists(&format!("{device}/{kind}"));
+            if !["loop", "dm", "md", "ram"].into_iter().any(is_made) {
+                findings.push(health(&name, &asked(path)));
+            }
+            findings
         }
         Ok(found) if found.is_file() => vec![Finding::ok(CHECK, format!("'{name}' is a file"))],
         Ok(_) => vec![Finding::fail(
@@ -145,6 +164,18 @@ pub(super) fn device_findings(machine: &Machine, name: &str, device: &str) -> Ve
         None => "block device",
     };
     let cache = text("queue/write_cache").unwrap_or_else(|| "unknown".to_owned());
+    // What a SCSI or SATA drive says of its cache itself.
+    let disks = machine.names(&format!("{whole}/device/scsi_disk"));
+    let own = disks
+        .first()
+        .and_then(|disk| text(&format!("device/scsi_disk/{disk}/cache_type")));
+    if cache == "write through" && own.is_some_and(|own| own.starts_with("write back")) {
+        findings.push(Finding::fail(
+            CHECK,
+            format!("'{name}' keeps writes in a cache, and the kernel was told not to flush it: a loss of power loses data"),
+            "write 'write back' to queue/write_cache of the device in /sys/block",
+        ));
+    }
     if findings.is_empty() {
         findings.push(Finding::ok(
             CHECK,
@@ -161,4 +192,70 @@ pub(super) fn device_findings(machine: &Machine, name: &str, device: &str) -> Ve
         ));
     }
     findings
+}
+
+/// The health of a drive by its own account, as `smartctl --json` prints it.
+pub(super) fn health(name: &str, asked: &Result<Value, String>) -> Finding {
+    const CHECK: &str = "health";
+    let told = match asked {
+        Ok(told) => told,
+        Err(why) => {
+            return Finding::warn(
+                CHECK,
+                format!("that of '{name}' is not known: {why}"),
+                "install smartmontools, and run this as root",
+            );
+        }
+    };
+    let number = |path: &str| told.pointer(path).and_then(Value::as_u64);
+    let log = |field: &str| number(&format!("/nvme_smart_health_information_log/{field}"));
+    let passed = told
+        .pointer("/smart_status/passed")
+        .and_then(Value::as_bool);
+    let replace = "make a backup of its data, and replace it soon";
+    let spare_is_low = matches!(
+        (log("available_spare"), log("available_spare_threshold")),
+        (Some(spare), Some(threshold)) if spare < threshold
+    );
+    if passed == Some(false)
+        || spare_is_low
+        || log("critical_warning").is_some_and(|bits| bits != 0)
+    {
+        return Finding::fail(CHECK, format!("'{name}' says that it fails"), replace);
+    }
+    let worn = log("percentage_used");
+    let errors = log("media_errors");
+    if let Some(percent) = worn.filter(|percent| *percent >= WORN_PERCENT) {
+        return Finding::warn(CHECK, format!("'{name}' is worn to {percent} %"), replace);
+    }
+    if let Some(errors @ 1..) = errors {
+        return Finding::warn(
+            CHECK,
+            format!("'{name}' has lost data {errors} times"),
+            "`onefold scrub start` finds what of the pool is damaged; replace the drive if the number grows",
+        );
+    }
+    if passed.is_none() {
+        let why = told
+            .pointer("/smartctl/messages/0/string")
+            .and_then(Value::as_str);
+        return Finding::warn(
+            CHECK,
+            format!(
+                "'{name}' does not tell it: {}",
+                why.unwrap_or("it has no SMART")
+            ),
+            "look at it by the tool of its maker, or of the machine that lends it",
+        );
+    }
+    let temperature = number("/temperature/current").map(|degrees| format!(", {degrees} °C"));
+    let worn = worn.map(|percent| format!(", worn to {percent} %"));
+    Finding::ok(
+        CHECK,
+        format!(
+            "'{name}' says that it is well{}{}",
+            worn.unwrap_or_default(),
+            temperature.unwrap_or_default()
+        ),
+    )
 }

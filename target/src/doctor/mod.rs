@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use meta::PoolIdentity;
 use serde::Serialize;
+use serde_json::Value;
 
 /// How bad a finding is. The worst one is the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -133,10 +134,63 @@ pub struct Tried {
     pub io_uring: Result<(), String>,
     /// The rules of the firewall (`nft list ruleset`); an error says why they are not known.
     pub firewall: Result<String, String>,
-    /// Whether a daemon serves the pool: then the ports are its own.
-    pub is_served: bool,
+    /// The process that serves the pool, if one does: then the ports are its own, and its limits count.
+    pub daemon: Option<u32>,
+    /// Where hosts and programs come in: where the daemon listens, or what the configuration says.
+    pub ports: Vec<Port>,
+    /// What `smartctl` prints of a drive.
+    pub health: fn(&Path) -> Result<Value, String>,
     /// The time of this machine, in seconds since 1970.
     pub unix_seconds: u64,
+}
+
+/// A protocol below NVMe over fabrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// NVMe over TCP, and HTTP.
+    Tcp,
+    /// RoCEv2.
+    Udp,
+}
+
+/// A port at which the daemon is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Its protocol.
+    pub protocol: Protocol,
+    /// Its number.
+    pub number: u16,
+    /// Whether other machines reach it: then a firewall has to let it in.
+    pub is_open: bool,
+}
+
+impl Port {
+    /// The port of RoCEv2 (IANA). Connections of RDMA are told apart within it.
+    pub const ROCE: Self = Self {
+        protocol: Protocol::Udp,
+        number: 4791,
+        is_open: true,
+    };
+
+    /// A port of TCP.
+    #[must_use]
+    pub const fn tcp(number: u16, is_open: bool) -> Self {
+        Self {
+            protocol: Protocol::Tcp,
+            number,
+            is_open,
+        }
+    }
+}
+
+impl std::fmt::Display for Port {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let protocol = match self.protocol {
+            Protocol::Tcp => "TCP",
+            Protocol::Udp => "UDP",
+        };
+        write!(f, "{protocol} {}", self.number)
+    }
 }
 
 /// The pool whose drives are looked at: its folder, and what its identity says or why it cannot be read.
@@ -175,16 +229,20 @@ pub fn examine(machine: &Machine, tried: &Tried, pool: &PoolFound) -> Vec<Findin
         processor::checksums(&processor::Features::of(machine)),
         system::memory(machine),
         system::huge_pages(machine),
-        system::open_files(machine),
-        system::locked_memory(machine),
+        system::open_files(machine, tried.daemon),
+        system::locked_memory(machine, tried.daemon),
         system::clock_source(machine),
         system::time(machine, tried.unix_seconds),
     ];
     findings.extend(network::socket_buffers(machine));
     findings.extend(network::rdma(machine));
-    findings.extend(network::ports(machine, tried.is_served));
-    findings.push(network::firewall(&tried.firewall));
-    findings.extend(drives::of_pool(machine, pool));
+    findings.extend(network::ports(
+        machine,
+        &tried.ports,
+        tried.daemon.is_some(),
+    ));
+    findings.push(network::firewall(machine, &tried.firewall, &tried.ports));
+    findings.extend(drives::of_pool(machine, pool, tried.health));
     findings
 }
 

@@ -1,15 +1,12 @@
 //! Sockets, RDMA devices, ports and the firewall.
 
-use super::{Finding, Machine};
+use super::{Finding, Machine, Port, Protocol};
 use crate::size::format_human;
 
-/// The port of NVMe over fabrics (IANA), over TCP.
-const NVME_PORT: u16 = 4420;
-/// The port of RoCEv2 (IANA), over UDP.
-const ROCE_PORT: u16 = 4791;
-
-/// What soft RoCE asks of `net.core.rmem_max` and `wmem_max` where it has no CAP_NET_ADMIN.
-const SOCKET_BYTES: u64 = 4 << 20;
+/// What soft RoCE asks of `net.core.rmem_max` and `wmem_max` where it has no CAP_NET_ADMIN, as
+/// packaging/onefold.sysctl gives it.
+const RECEIVE_BYTES: u64 = 16 << 20;
+const SEND_BYTES: u64 = 32 << 20;
 
 /// What a TCP connection may grow to at 10 Gbit/s and some milliseconds.
 const TCP_BYTES: u64 = 4 << 20;
@@ -21,7 +18,10 @@ const BOUND: &str = "07";
 pub(super) fn socket_buffers(machine: &Machine) -> Vec<Finding> {
     const CHECK: &str = "socket buffers";
     let mut findings = Vec::new();
-    for (name, what) in [("rmem_max", "received"), ("wmem_max", "sent")] {
+    for (name, what, wanted) in [
+        ("rmem_max", "received", RECEIVE_BYTES),
+        ("wmem_max", "sent", SEND_BYTES),
+    ] {
         let Some(bytes) = machine.number(&format!("/proc/sys/net/core/{name}")) else {
             findings.push(Finding::warn(
                 CHECK,
@@ -31,11 +31,11 @@ pub(super) fn socket_buffers(machine: &Machine) -> Vec<Finding> {
             continue;
         };
         let found = format!("net.core.{name} is {}", format_human(bytes));
-        findings.push(match bytes < SOCKET_BYTES {
+        findings.push(match bytes < wanted {
             true => Finding::warn(
                 CHECK,
                 format!("{found}: soft RoCE has less room for packets {what} than it asks for, without CAP_NET_ADMIN"),
-                format!("`sysctl net.core.{name}={SOCKET_BYTES}`, and keep it in /etc/sysctl.d"),
+                format!("`sysctl net.core.{name}={wanted}`, and keep it in /etc/sysctl.d"),
             ),
             false => Finding::ok(CHECK, found),
         });
@@ -102,47 +102,52 @@ pub(super) fn rdma(machine: &Machine) -> Vec<Finding> {
 }
 
 /// Whether others have the ports. Only sockets that listen or are bound on every address or on some count.
-pub(super) fn ports(machine: &Machine, is_served: bool) -> Vec<Finding> {
+pub(super) fn ports(machine: &Machine, ports: &[Port], is_served: bool) -> Vec<Finding> {
     const CHECK: &str = "port";
-    let is_taken = |files: [&str; 2], port: u16, state: &str| {
+    let is_taken = |port: &Port| {
+        let (files, state) = match port.protocol {
+            Protocol::Tcp => (["/proc/net/tcp", "/proc/net/tcp6"], LISTENS),
+            Protocol::Udp => (["/proc/net/udp", "/proc/net/udp6"], BOUND),
+        };
         let tables = files.iter().filter_map(|file| machine.read(file));
         tables
             .into_iter()
-            .any(|table| has_socket(&table, port, state))
+            .any(|table| has_socket(&table, port.number, state))
     };
-    let tcp = is_taken(["/proc/net/tcp", "/proc/net/tcp6"], NVME_PORT, LISTENS);
-    let udp = is_taken(["/proc/net/udp", "/proc/net/udp6"], ROCE_PORT, BOUND);
-    let one = |name: String, taken: bool, remedy: String| match (taken, is_served) {
-        (true, true) => Finding::ok(CHECK, format!("{name} is in use, and the pool is served")),
+    let one = |port: &Port| match (is_taken(port), is_served) {
+        (true, true) => Finding::ok(CHECK, format!("{port} is in use, and the pool is served")),
         (true, false) => Finding::warn(
             CHECK,
-            format!("{name} is in use, and not by a daemon of this pool"),
-            remedy,
+            format!("{port} is in use, and not by a daemon of this pool"),
+            in_use(port),
         ),
-        (false, true) => Finding::ok(
+        (false, true) if port.protocol == Protocol::Udp => Finding::ok(
             CHECK,
-            format!("{name} is free; the daemon listens elsewhere"),
+            format!("{port} is free: RDMA comes by devices of the kernel"),
         ),
-        (false, false) => Finding::ok(CHECK, format!("{name} is free")),
+        (false, true) => Finding::warn(
+            CHECK,
+            format!("{port} is free, and the daemon is configured to listen there"),
+            "`onefold listener list` shows where it listens; its log says why not there",
+        ),
+        (false, false) => Finding::ok(CHECK, format!("{port} is free")),
     };
-    vec![
-        one(
-            format!("TCP {NVME_PORT}"),
-            tcp,
-            format!(
-                "`ss -ltnp 'sport = :{NVME_PORT}'` shows the program (the kernel's nvmet has none: look into \
-                 /sys/kernel/config/nvmet); end it, or name another port with --listen"
-            ),
+    ports.iter().map(one).collect()
+}
+
+/// What to do about a port that another program has.
+fn in_use(port: &Port) -> String {
+    let number = port.number;
+    match port.protocol {
+        Protocol::Tcp => format!(
+            "`ss -ltnp 'sport = :{number}'` shows the program (the kernel's nvmet has none: look into \
+             /sys/kernel/config/nvmet); end it, or name another port with --listen"
         ),
-        one(
-            format!("UDP {ROCE_PORT}"),
-            udp,
-            format!(
-                "rdma_rxe has it (`rdma link`), or a program (`ss -lunp 'sport = :{ROCE_PORT}'`): RDMA works \
-                 through devices of the kernel alone then"
-            ),
+        Protocol::Udp => format!(
+            "rdma_rxe has it (`rdma link`), or a program (`ss -lunp 'sport = :{number}'`): RDMA works \
+             through devices of the kernel alone then"
         ),
-    ]
+    }
 }
 
 /// Whether a table as `/proc/net/tcp` has a socket of a state on a port.
@@ -156,28 +161,58 @@ fn has_socket(table: &str, port: u16, state: &str) -> bool {
     })
 }
 
-pub(super) fn firewall(rules: &Result<String, String>) -> Finding {
+pub(super) fn firewall(
+    machine: &Machine,
+    rules: &Result<String, String>,
+    ports: &[Port],
+) -> Finding {
     const CHECK: &str = "firewall";
+    let open: Vec<&Port> = ports.iter().filter(|port| port.is_open).collect();
+    let names = |ports: &[&Port]| {
+        let names: Vec<String> = ports.iter().map(ToString::to_string).collect();
+        names.join(" and ")
+    };
     let rules = match rules {
         Ok(rules) => rules,
         Err(why) => {
             return Finding::warn(
                 CHECK,
                 format!("its rules cannot be read: {why}"),
-                "as root, look whether `nft list ruleset` (or `iptables -S INPUT`) lets TCP 4420 and UDP 4791 in",
+                format!(
+                    "as root, look whether `nft list ruleset` (or `iptables -S INPUT`) lets {} in",
+                    names(&open)
+                ),
             );
         }
     };
+    // The tables of the older iptables are in no ruleset of nftables.
+    let older = ["ip_tables_names", "ip6_tables_names"]
+        .map(|name| machine.read(&format!("/proc/net/{name}")));
+    let filters = |table: &String| table.lines().any(|line| line == "filter");
+    if older.iter().flatten().any(filters) {
+        return Finding::warn(
+            CHECK,
+            "the older iptables has rules, which are not looked at",
+            format!(
+                "look whether `iptables-legacy -S INPUT` and `ip6tables-legacy -S INPUT` let {} in",
+                names(&open)
+            ),
+        );
+    }
     if !drops_input(rules) {
         return Finding::ok(CHECK, "no rule of nftables refuses what comes in unasked");
     }
-    let missing: Vec<String> = [("tcp", NVME_PORT), ("udp", ROCE_PORT)]
-        .into_iter()
-        .filter(|(protocol, port)| !lets_in(rules, protocol, *port))
-        .map(|(protocol, port)| format!("{protocol} dport {port}"))
+    let word = |port: &Port| match port.protocol {
+        Protocol::Tcp => "tcp",
+        Protocol::Udp => "udp",
+    };
+    let missing: Vec<String> = open
+        .iter()
+        .filter(|port| !lets_in(rules, word(port), port.number))
+        .map(|port| format!("{} dport {}", word(port), port.number))
         .collect();
     if missing.is_empty() {
-        return Finding::ok(CHECK, "it lets TCP 4420 and UDP 4791 in");
+        return Finding::ok(CHECK, format!("it lets {} in", names(&open)));
     }
     let commands: Vec<String> = missing
         .iter()

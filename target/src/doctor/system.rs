@@ -132,25 +132,46 @@ pub(super) fn huge_pages(machine: &Machine) -> Finding {
     }
 }
 
-/// The hard limit of a line of `/proc/self/limits`; `None` if there is no such line, and `u64::MAX` without a limit.
-fn hard_limit(limits: &str, name: &str) -> Option<u64> {
-    let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
-    match line.split_whitespace().nth(1)? {
+/// The hard limit of a line of `/proc/PID/limits`, of the daemon if there is one, and whose it is; `u64::MAX` without a
+/// limit.
+///
+/// # Errors
+/// The file cannot be read, or has no such line.
+fn hard_limit(
+    machine: &Machine,
+    daemon: Option<u32>,
+    name: &str,
+) -> Result<(u64, &'static str), String> {
+    let path = match daemon {
+        Some(process) => format!("/proc/{process}/limits"),
+        None => "/proc/self/limits".to_owned(),
+    };
+    let whose = match daemon {
+        Some(_) => "to the daemon",
+        None => "to this shell (a service has limits of its own)",
+    };
+    let limits = machine.read(&path).unwrap_or_default();
+    let line = limits.lines().find_map(|line| line.strip_prefix(name));
+    let limit = line.and_then(|line| match line.split_whitespace().nth(1)? {
         "unlimited" => Some(u64::MAX),
         number => number.parse().ok(),
+    });
+    match limit {
+        Some(limit) => Ok((limit, whose)),
+        None => Err(format!("{path} cannot be read")),
     }
 }
 
-pub(super) fn open_files(machine: &Machine) -> Finding {
+pub(super) fn open_files(machine: &Machine, daemon: Option<u32>) -> Finding {
     const CHECK: &str = "open files";
-    let limits = machine.read("/proc/self/limits").unwrap_or_default();
-    let Some(files) = hard_limit(&limits, "Max open files") else {
-        return Finding::warn(CHECK, "/proc/self/limits cannot be read", "mount /proc");
+    let (files, whose) = match hard_limit(machine, daemon, "Max open files") {
+        Ok(found) => found,
+        Err(why) => return Finding::warn(CHECK, why, "mount /proc"),
     };
     let mut bounds = Limits::default();
     descriptors::fit(files, &mut bounds, Asked::default());
     let room = format!(
-        "{files} allowed: room for {} hosts with {} I/O queues each over TCP",
+        "{files} allowed {whose}: room for {} hosts with {} I/O queues each over TCP",
         bounds.controllers, bounds.io_queues
     );
     match bounds.descriptors {
@@ -163,17 +184,17 @@ pub(super) fn open_files(machine: &Machine) -> Finding {
     }
 }
 
-pub(super) fn locked_memory(machine: &Machine) -> Finding {
+pub(super) fn locked_memory(machine: &Machine, daemon: Option<u32>) -> Finding {
     const CHECK: &str = "locked memory";
-    let limits = machine.read("/proc/self/limits").unwrap_or_default();
-    let Some(bytes) = hard_limit(&limits, "Max locked memory") else {
-        return Finding::warn(CHECK, "/proc/self/limits cannot be read", "mount /proc");
+    let (bytes, whose) = match hard_limit(machine, daemon, "Max locked memory") {
+        Ok(found) => found,
+        Err(why) => return Finding::warn(CHECK, why, "mount /proc"),
     };
     let remedy = "LimitMEMLOCK=infinity in the systemd unit, or `ulimit -l unlimited`";
     if bytes == u64::MAX {
-        return Finding::ok(CHECK, "no limit");
+        return Finding::ok(CHECK, format!("no limit {whose}"));
     }
-    let found = format!("{} allowed", format_human(bytes));
+    let found = format!("{} allowed {whose}", format_human(bytes));
     if bytes >= LOCKED_BYTES {
         return Finding::ok(CHECK, found);
     }

@@ -38,7 +38,7 @@ fn good() -> (TempDir, Machine) {
         ),
         ("/run/systemd/timesync/synchronized", ""),
         ("/proc/sys/net/core/rmem_max", "16777216"),
-        ("/proc/sys/net/core/wmem_max", "16777216"),
+        ("/proc/sys/net/core/wmem_max", "33554432"),
         ("/proc/sys/net/ipv4/tcp_rmem", "4096\t131072\t6291456"),
         ("/proc/sys/net/ipv4/tcp_wmem", "4096\t16384\t4194304"),
         ("/sys/class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE"),
@@ -73,11 +73,15 @@ fn set(machine: &Machine, path: &str, text: &str) {
     std::fs::write(path, text).expect("written");
 }
 
+const PORTS: [Port; 2] = [Port::tcp(4420, true), Port::ROCE];
+
 fn tried() -> Tried {
     Tried {
         io_uring: Ok(()),
         firewall: Ok(String::new()),
-        is_served: false,
+        daemon: None,
+        ports: PORTS.to_vec(),
+        health: |_| Err("nobody asks here".to_owned()),
         unix_seconds: 1_800_000_000,
     }
 }
@@ -219,18 +223,48 @@ fn limits_are_those_that_the_daemon_can_raise_itself_to() {
         (root, machine)
     };
     let (_root, machine) = limits("4096", "8388608");
-    assert_eq!(system::open_files(&machine).state, State::Warn);
-    let locked = system::locked_memory(&machine);
+    assert_eq!(system::open_files(&machine, None).state, State::Warn);
+    let locked = system::locked_memory(&machine, None);
     assert_eq!(
         locked.state,
         State::Fail,
         "a RoCE card is there: {locked:?}"
     );
     std::fs::remove_dir_all(machine.path("/sys/class/infiniband")).expect("removed");
-    assert_eq!(system::locked_memory(&machine).state, State::Warn);
+    assert_eq!(system::locked_memory(&machine, None).state, State::Warn);
     let (_root, machine) = limits("1048576", "1073741824");
-    assert_eq!(system::open_files(&machine).state, State::Ok);
-    assert_eq!(system::locked_memory(&machine).state, State::Ok);
+    assert_eq!(system::open_files(&machine, None).state, State::Ok);
+    assert_eq!(system::locked_memory(&machine, None).state, State::Ok);
+}
+
+#[test]
+fn the_limits_of_a_daemon_count_and_not_those_of_the_shell() {
+    let (_root, machine) = good();
+    let tight = "Max open files  64  1024  files\nMax locked memory  64  65536  bytes\n";
+    set(&machine, "/proc/self/limits", tight);
+    let wide =
+        "Max open files  64  1048576  files\nMax locked memory  unlimited  unlimited  bytes\n";
+    set(&machine, "/proc/77/limits", wide);
+    let of = |daemon| {
+        [
+            system::open_files(&machine, daemon),
+            system::locked_memory(&machine, daemon),
+        ]
+    };
+    assert!(
+        of(None)
+            .iter()
+            .all(|it| it.state != State::Ok && it.found.contains("this shell"))
+    );
+    assert!(
+        of(Some(77))
+            .iter()
+            .all(|it| it.state == State::Ok && it.found.contains("the daemon"))
+    );
+    assert!(
+        of(Some(78)).iter().all(|it| it.state == State::Warn),
+        "it ended meanwhile"
+    );
 }
 
 #[test]
@@ -262,19 +296,26 @@ fn the_ports_of_a_daemon_that_serves_the_pool_are_its_own() {
     let (_root, machine) = good();
     let text = "  sl  local_address\n 0: 00000000:1144 00000000:0000 0A\n";
     set(&machine, "/proc/net/tcp", text);
-    assert_eq!(wrong(&network::ports(&machine, false)).len(), 1);
-    assert_eq!(wrong(&network::ports(&machine, true)), []);
+    assert_eq!(wrong(&network::ports(&machine, &PORTS, false)).len(), 1);
+    assert_eq!(wrong(&network::ports(&machine, &PORTS, true)), []);
+    // It was told to listen at one more, and does not.
+    let more = [Port::tcp(4420, true), Port::tcp(4430, true)];
+    assert_eq!(
+        wrong(&network::ports(&machine, &more, true)),
+        [("port", State::Warn)]
+    );
 }
 
 #[test]
-fn a_firewall_is_asked_for_both_ports() {
+fn a_firewall_is_asked_for_the_ports_that_others_reach() {
+    let (_root, machine) = good();
     let with = |policy: &str, rules: &str| {
         let text = format!(
             "table inet filter {{\n\tchain input {{\n\t\ttype filter hook input priority filter; policy {policy};\n\
              \t\tct state established,related accept\n{rules}\t}}\n\tchain output {{\n\
              \t\ttype filter hook output priority filter; policy accept;\n\t}}\n}}\n"
         );
-        network::firewall(&Ok(text))
+        network::firewall(&machine, &Ok(text), &PORTS)
     };
     assert_eq!(with("accept", "").state, State::Ok);
     let closed = with("drop", "\t\ttcp dport 22 accept\n");
@@ -292,8 +333,22 @@ fn a_firewall_is_asked_for_both_ports() {
     assert_eq!(open.state, State::Ok, "{open:?}");
     let last = with("accept", "\t\treject with icmpx admin-prohibited\n");
     assert_eq!(last.state, State::Warn, "{last:?}");
-    let unknown = network::firewall(&Err("nft is not installed".to_owned()));
+    let unknown = network::firewall(&machine, &Err("nft is not installed".to_owned()), &PORTS);
     assert_eq!(unknown.state, State::Warn);
+    // What only this machine reaches needs no rule; what others reach needs one, whatever its number is.
+    let rules = "chain input {\ntype filter hook input priority filter; policy drop;\ntcp dport 4430 accept\n}\n";
+    let rules = Ok(rules.to_owned());
+    let ports = [Port::tcp(4430, true), Port::tcp(8420, false)];
+    assert_eq!(network::firewall(&machine, &rules, &ports).state, State::Ok);
+    let open = [Port::tcp(8420, true)];
+    let closed = network::firewall(&machine, &rules, &open);
+    assert!(closed.found.contains("tcp dport 8420"), "{closed:?}");
+    set(&machine, "/proc/net/ip_tables_names", "nat\nfilter\n");
+    let older = network::firewall(&machine, &Ok(String::new()), &PORTS);
+    assert!(
+        older.state == State::Warn && older.found.contains("iptables"),
+        "{older:?}"
+    );
 }
 
 #[test]
@@ -347,7 +402,7 @@ fn a_drive_that_is_gone_fails_and_a_file_is_a_drive() {
     std::fs::write(&file, [0; 4096]).expect("written");
     let gone = root.path().join("gone");
     let pool = pool_of(FingerprintFunction::Clnh, &[&file, &gone]);
-    let found = drives::of_pool(&machine, &pool);
+    let found = drives::of_pool(&machine, &pool, tried().health);
     assert_eq!(wrong(&found), [("drive", State::Fail)], "{found:?}");
     assert_eq!(found[0].state, State::Ok);
 }
@@ -358,6 +413,76 @@ fn a_pool_that_cannot_be_read_is_not_called_good() {
     assert!(PoolFound::in_folder(folder.path()).identity.is_none());
     std::fs::write(folder.path().join("pool.toml"), "version = \"many\"").expect("written");
     let (_root, machine) = good();
-    let findings = drives::of_pool(&machine, &PoolFound::in_folder(folder.path()));
+    let findings = drives::of_pool(
+        &machine,
+        &PoolFound::in_folder(folder.path()),
+        tried().health,
+    );
     assert_eq!(wrong(&findings), [("pool", State::Warn)]);
+}
+
+#[test]
+fn a_cache_that_the_kernel_does_not_flush_fails() {
+    let (_root, machine) = good();
+    let cache = "/sys/dev/block/device/scsi_disk/0:0:0:0/cache_type";
+    set(&machine, cache, "write back");
+    let found = || drives::device_findings(&machine, "/dev/sda1", "/sys/dev/block/259:1");
+    assert_eq!(wrong(&found()), [], "it is flushed");
+    set(
+        &machine,
+        "/sys/dev/block/queue/write_cache",
+        "write through",
+    );
+    assert_eq!(wrong(&found()), [("drive", State::Fail)]);
+    set(&machine, cache, "write through");
+    assert_eq!(wrong(&found()), [], "it has none");
+}
+
+/// As smartctl 7.3 prints it of a good NVMe drive.
+const SMART: &str = r#"{"smartctl": {"exit_status": 0}, "smart_status": {"passed": true, "nvme": {"value": 0}},
+    "nvme_smart_health_information_log": {"critical_warning": 0, "temperature": 41, "available_spare": 100,
+    "available_spare_threshold": 10, "percentage_used": 3, "media_errors": 0},
+    "temperature": {"current": 41}}"#;
+
+#[test]
+fn the_health_of_a_drive_is_what_it_says_itself() {
+    let told = |from: &str, to: &str| {
+        assert!(SMART.contains(from), "{from}");
+        let told = serde_json::from_str(&SMART.replace(from, to)).expect("JSON");
+        drives::health("/dev/nvme0n1", &Ok(told))
+    };
+    let good = told("41", "41");
+    assert_eq!(good.state, State::Ok);
+    assert!(good.found.contains("worn to 3 %, 41 °C"), "{good:?}");
+    for (from, to, state) in [
+        ("\"passed\": true", "\"passed\": false", State::Fail),
+        (
+            "\"critical_warning\": 0",
+            "\"critical_warning\": 4",
+            State::Fail,
+        ),
+        (
+            "\"available_spare\": 100",
+            "\"available_spare\": 9",
+            State::Fail,
+        ),
+        (
+            "\"percentage_used\": 3",
+            "\"percentage_used\": 97",
+            State::Warn,
+        ),
+        ("\"media_errors\": 0", "\"media_errors\": 2", State::Warn),
+        ("\"passed\": true,", "", State::Warn),
+    ] {
+        let found = told(from, to);
+        assert_eq!(found.state, state, "{found:?}");
+        assert!(found.remedy.is_some(), "{found:?}");
+    }
+    let unknown = drives::health("/dev/sda", &Err("`smartctl` cannot be run".to_owned()));
+    assert_eq!(unknown.state, State::Warn);
+    assert!(
+        unknown
+            .remedy
+            .is_some_and(|it| it.contains("smartmontools"))
+    );
 }
