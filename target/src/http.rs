@@ -17,6 +17,7 @@ pub(crate) struct Http(Option<Running>);
 #[derive(Debug)]
 struct Running {
     stage: HttpStage,
+    certificate: Option<Certificate>,
     stop: oneshot::Sender<()>,
     serving: JoinHandle<()>,
 }
@@ -48,7 +49,7 @@ impl Http {
                 "--http {address}: cannot listen there: {error}; name another address or port"
             ))
         })?;
-        let scheme = match certificate {
+        let scheme = match &certificate {
             Some(_) => "https",
             None => "http",
         };
@@ -60,6 +61,7 @@ impl Http {
         }));
         Ok(Self(Some(Running {
             stage,
+            certificate,
             stop,
             serving,
         })))
@@ -70,6 +72,11 @@ impl Http {
         if let Some(running) = &self.0 {
             running.stage.serve(api::router(state));
         }
+    }
+
+    /// What a reload replaces.
+    pub(crate) fn certificate(&self) -> Option<Certificate> {
+        self.0.as_ref()?.certificate.clone()
     }
 
     /// The daemon stops.
@@ -85,6 +92,19 @@ impl Http {
             let _ = running.stop.send(());
             let _ = running.serving.await;
         }
+    }
+}
+
+/// Reads the files of the certificate that HTTP shows, which may have been renewed.
+///
+/// # Errors
+/// They cannot be used; then the one that is shown stays.
+pub(crate) fn renew(certificate: Option<&Certificate>, args: &HttpArgs) -> Result<(), Failure> {
+    let files = args.tls_files().map_err(Failure::invalid)?;
+    match (certificate, files) {
+        (Some(certificate), Some((chain, key))) => certificate.replace(chain, key),
+        // To begin with TLS, or to end it, waits for a restart.
+        _ => Ok(()),
     }
 }
 

@@ -79,11 +79,15 @@ impl Key {
         APPLIED.contains(&self.field)
     }
 
-    /// Whether a reload from one to the other applies it. Addresses are added and removed by name: what the
+    /// Whether a reload from one to the other applies it. TLS of HTTP begins and ends with the listener. Addresses are added and removed by name: what the
     /// default stands for depends on the machine and the pool, and is found out at the start.
     pub(crate) fn is_applied(&self, running: &ServeArgs, wanted: &ServeArgs) -> bool {
         let by_default = running.listen.is_empty() || wanted.listen.is_empty();
-        self.is_live() && !(self.field == LISTEN && by_default)
+        let has_tls = |args: &ServeArgs| args.http.http_tls_certificate.is_some();
+        let begins_or_ends_tls = has_tls(running) != has_tls(wanted);
+        self.is_live()
+            && !(self.field == LISTEN && by_default)
+            && !(CERTIFICATE.contains(&self.field) && begins_or_ends_tls)
     }
 
     /// The option as it stands on a command line, without the dashes before it.
@@ -111,7 +115,7 @@ pub(crate) const TABLES: [(&str, &str); 11] = [
 ];
 
 /// The fields of [`ServeArgs`] that a reload applies. Everything else is read once, when the daemon starts.
-const APPLIED: [&str; 9] = [
+const APPLIED: [&str; 11] = [
     "log",
     "tls",
     "warn_at",
@@ -121,7 +125,12 @@ const APPLIED: [&str; 9] = [
     "bounds.handshake_timeout",
     "bounds.stall_timeout",
     "bounds.stall_timeout_short",
+    CERTIFICATE[0],
+    CERTIFICATE[1],
 ];
+
+/// By which HTTP proves who it is.
+const CERTIFICATE: [&str; 2] = ["http.http_tls_certificate", "http.http_tls_key"];
 
 /// The addresses.
 const LISTEN: &str = "listen";

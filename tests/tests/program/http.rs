@@ -456,14 +456,17 @@ fn by_tls_other_machines_may_come_and_need_a_token_for_everything() {
     std::fs::create_dir(&folder).expect("a folder");
     let file = |name: &str| folder.join(name).to_str().expect("text").to_owned();
     let (chain, key) = (file("crt"), file("key"));
-    let made = Command::new("openssl")
-        .args([
-            "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=x",
-        ])
-        .args(["-keyout", &key, "-out", &chain])
-        .output()
-        .expect("openssl runs");
-    assert!(made.status.success(), "{made:?}");
+    let make = || {
+        let made = Command::new("openssl")
+            .args([
+                "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=x",
+            ])
+            .args(["-keyout", &key, "-out", &chain])
+            .output()
+            .expect("openssl runs");
+        assert!(made.status.success(), "{made:?}");
+    };
+    make();
     let ip = pool.ip();
     let with = |chain: &str, key: &str| {
         let words = ["--create", "1G", "--http", "0.0.0.0:8421"];
@@ -483,7 +486,10 @@ fn by_tls_other_machines_may_come_and_need_a_token_for_everything() {
     }
     let good = with(&chain, &key);
     let good: Vec<&str> = good.iter().map(String::as_str).collect();
-    let daemon = pool.serve(&good);
+    let log = pool.dir.with_extension("log");
+    let words = ["serve", "--pool", pool.dir(), "--listen", &pool.address];
+    let words = [&words[..], &good].concat();
+    let daemon = Daemon::start_with(&words, File::create(&log).expect("a log").into());
     let asked = |request: &str| {
         let mut client = Command::new("openssl")
             .args([
@@ -521,6 +527,23 @@ fn by_tls_other_machines_may_come_and_need_a_token_for_everything() {
         "{}",
         String::from_utf8_lossy(&answer)
     );
+
+    // The certificate is renewed in its files. A client that trusts only the new one sees the old one until a reload.
+    make();
+    assert_eq!(asked("GET /healthz"), "");
+    daemon.signal(Signal::HUP);
+    wait_for("the new certificate", || !asked("GET /healthz").is_empty());
+    // Files that cannot be used change nothing.
+    let renewed = file("renewed");
+    std::fs::rename(&chain, &renewed).expect("moved");
+    std::fs::write(&chain, "half a certificate").expect("written");
+    daemon.signal(Signal::HUP);
+    let told = || std::fs::read_to_string(&log).expect("the log");
+    wait_for("the refusal", || {
+        told().contains("the old certificate stays")
+    });
+    std::fs::rename(&renewed, &chain).expect("moved");
+    has_status(&asked("GET /healthz"), 200);
     daemon.stop(Signal::TERM);
 }
 
