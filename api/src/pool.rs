@@ -8,11 +8,12 @@
 //! | `POST /v1/survey` | a [`Survey`] made now |
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use axum::extract::State;
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use dedup::{OnlineCheckReport, Survey};
+use dedup::{Engine, OnlineCheckReport, Survey};
 use hyper::Method;
 use serde::{Deserialize, Serialize};
 use subsystem::errors::Failure;
@@ -21,7 +22,7 @@ use crate::client::Client;
 use crate::errors::Answer;
 use crate::extract::Body;
 use crate::server::{ApiState, check_absolute};
-use crate::tasks;
+use crate::tasks::{self, TaskKind, Work};
 
 /// A backup to be made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,17 +52,26 @@ async fn backup(
     Body(request): Body<MakeBackup>,
 ) -> Answer<BackupView> {
     check_absolute(&request.dir)?;
-    let (engine, dir) = (state.engine.clone(), state.dir.clone());
-    let work = move || async move {
+    let shape = Work {
+        kind: TaskKind::Backup,
+        object: Some(request.dir.display().to_string()),
+        percent: |_| None,
+        cannot_be_cancelled: Some(
+            "a backup cannot be cancelled: when it is made, delete its folder",
+        ),
+    };
+    let dir = state.dir.clone();
+    let work = move |engine: Arc<Engine>| async move {
         // The lock keeps drives from being added: the list of drives and the maps must be of one moment.
         let dir = dir.lock().await;
         let folder = dir
             .begin_backup(&request.dir)
             .map_err(dedup::EngineError::from)?;
-        engine.backup(folder).await
+        let dir = engine.backup(folder).await?;
+        Ok(BackupView { dir })
     };
-    let dir = state.control.spawn(work).await??;
-    Ok(Json(BackupView { dir }))
+    let made = tasks::ended(tasks::start(&state, shape, work)?);
+    Ok(Json(made.await?))
 }
 
 async fn last_survey(State(state): State<ApiState>) -> Json<Option<Survey>> {

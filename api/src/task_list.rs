@@ -31,6 +31,8 @@ pub enum TaskKind {
     Scrub,
     /// The space of a deleted volume is freed.
     Delete,
+    /// The metadata are copied to another folder.
+    Backup,
 }
 
 impl fmt::Display for TaskKind {
@@ -40,6 +42,7 @@ impl fmt::Display for TaskKind {
             Self::Survey => "survey",
             Self::Scrub => "scrub",
             Self::Delete => "delete",
+            Self::Backup => "backup",
         })
     }
 }

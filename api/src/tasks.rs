@@ -35,21 +35,31 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StartTask {
-    /// `check` or `survey`; scrubs and deletions begin at their own paths.
+    /// `check` or `survey`; scrubs, deletions and backups begin at their own paths.
     pub kind: TaskKind,
 }
 
 /// A task's result, when it has ended.
 pub(crate) type Ending<T> = JoinHandle<Result<T, Failure>>;
 
+/// What work is as a task.
+pub(crate) struct Work {
+    pub(crate) kind: TaskKind,
+    /// What it is about.
+    pub(crate) object: Option<String>,
+    /// How far it is.
+    pub(crate) percent: fn(&Engine) -> Option<u8>,
+    /// Why it cannot be cancelled, if so.
+    pub(crate) cannot_be_cancelled: Option<&'static str>,
+}
+
 /// Starts work on the control reactor as a task, which goes on if nobody waits for its result.
 ///
 /// # Errors
 /// Too many tasks run.
-fn start<F, Fut, T>(
+pub(crate) fn start<F, Fut, T>(
     state: &ApiState,
-    kind: TaskKind,
-    percent: fn(&Engine) -> Option<u8>,
+    shape: Work,
     work: F,
 ) -> Result<(u64, Ending<T>), Failure>
 where
@@ -58,15 +68,24 @@ where
     T: Serialize + Send + 'static,
 {
     state.tasks.check_room()?;
+    let Work {
+        kind,
+        object,
+        percent,
+        cannot_be_cancelled,
+    } = shape;
     let (handle, registration) = AbortHandle::new_pair();
     let (engine, seen) = (state.engine.clone(), state.engine.clone());
-    let cancel = move || {
-        handle.abort();
-        Ok(())
+    let cancel = move || match cannot_be_cancelled {
+        Some(why) => Err(Failure::invalid(why)),
+        None => {
+            handle.abort();
+            Ok(())
+        }
     };
     let task = state
         .tasks
-        .begin(kind, None, move || percent(&seen), cancel);
+        .begin(kind, object, move || percent(&seen), cancel);
     let id = task.id;
     let working = state
         .control
@@ -103,7 +122,13 @@ where
 /// Too many tasks run.
 pub(crate) fn check(state: &ApiState) -> Result<(u64, Ending<OnlineCheckReport>), Failure> {
     let work = |engine: Arc<Engine>| async move { engine.check_online().await };
-    start(state, TaskKind::Check, Engine::check_percent, work)
+    let shape = Work {
+        kind: TaskKind::Check,
+        object: None,
+        percent: Engine::check_percent,
+        cannot_be_cancelled: None,
+    };
+    start(state, shape, work)
 }
 
 /// Starts a survey.
@@ -112,7 +137,13 @@ pub(crate) fn check(state: &ApiState) -> Result<(u64, Ending<OnlineCheckReport>)
 /// Too many tasks run.
 pub(crate) fn survey(state: &ApiState) -> Result<(u64, Ending<Survey>), Failure> {
     let work = |engine: Arc<Engine>| async move { engine.survey().await };
-    start(state, TaskKind::Survey, Engine::survey_percent, work)
+    let shape = Work {
+        kind: TaskKind::Survey,
+        object: None,
+        percent: Engine::survey_percent,
+        cannot_be_cancelled: None,
+    };
+    start(state, shape, work)
 }
 
 /// Waits for the result of a task.
@@ -158,6 +189,13 @@ pub(crate) fn follow_scrub<Fut>(
 fn percent_of_scrub(status: &ScrubStatus) -> Option<u8> {
     let total = status.total_blocks.max(1);
     u8::try_from(u128::from(status.checked_blocks.min(total)) * 100 / u128::from(total)).ok()
+}
+
+/// Deletions that the daemon's last end interrupted go on as tasks.
+pub fn follow_deletions(state: &ApiState) {
+    for one in state.engine.deleting() {
+        follow_deletion(state, &one.name);
+    }
 }
 
 /// A volume was deleted: freeing its space is a task until the engine has done it.
@@ -208,9 +246,9 @@ async fn begin(State(state): State<ApiState>, Body(request): Body<StartTask>) ->
     let id = match request.kind {
         TaskKind::Check => check(&state)?.0,
         TaskKind::Survey => survey(&state)?.0,
-        TaskKind::Scrub | TaskKind::Delete => {
+        TaskKind::Scrub | TaskKind::Delete | TaskKind::Backup => {
             return Err(Failure::invalid(format!(
-                "a {} does not begin here: use `onefold scrub start` or `onefold volume delete`",
+                "a {} does not begin here: use `onefold scrub start`, `onefold volume delete` or `onefold pool backup`",
                 request.kind
             ))
             .into());

@@ -71,7 +71,7 @@ pub use io::MAX_COMMAND_BYTES;
 pub use metadata::settings::SETTINGS_BYTES_MAX;
 pub use metadata::volume::{SNAPSHOTS_MAX, VOLUMES_MAX};
 pub use offline::backup::backup_pool;
-pub use offline::check::{CheckOptions, CheckReport, check_pool};
+pub use offline::check::{CheckOptions, CheckReport, Watch, check_pool};
 pub use offline::missing_drives::MissingDrives;
 pub use offline::repair::{LostRange, RecoveredVolume, Repair, RepairReport};
 pub use pool::alerts::{AffectedVolume, HealthState, Reason, Verdict, rfc3339};

@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::http::Certificate;
 use api::{ApiState, Daemon, ExportState, Reloaded};
 use dedup::{Engine, ErrorKind};
 use fabric::{TlsMode, Transport, TransportAddress};
@@ -36,7 +37,7 @@ use crate::config::{self, Changes, ReadAgain, Running};
 use crate::control_socket::{self, Group};
 use crate::descriptors::{self, Asked};
 use crate::exports::Exports;
-use crate::http::Http;
+use crate::http::{Http, renew};
 use crate::listen::{self, Part, Wanted, listen, live_bounds};
 use crate::listeners::{Listeners, port_of};
 use crate::logging;
@@ -307,6 +308,7 @@ async fn serve_pool(
     );
     let node = Arc::new(Node {
         exports: exports.clone(),
+        certificate: http.certificate(),
         target: target.clone(),
         engine: pool.engine.clone(),
         dir: pool.dir.clone(),
@@ -327,6 +329,7 @@ async fn serve_pool(
         refused: Arc::default(),
         audit: Arc::default(),
     };
+    api::tasks::follow_deletions(&state);
     let scrubs = tokio::spawn(api::scrub::keep_schedule(state.clone()));
     let snapshots = tokio::spawn(api::snapshot_schedules::keep(state.clone()));
     let history = state.history.clone();
@@ -415,6 +418,7 @@ struct Node {
     control: reactor::Handle,
     listeners: Listeners,
     exports: Arc<Exports>,
+    certificate: Option<Certificate>,
     running: Mutex<Running>,
 }
 
@@ -422,7 +426,16 @@ impl Node {
     /// SIGHUP, without a terminal.
     async fn reload(&self) {
         let has_file = self.running.lock().await.file().is_ok();
-        if has_file && self.reload_file().await.is_err() {
+        let reloaded = match has_file {
+            true => self.reload_file().await.map(drop),
+            false => {
+                let running = self.running.lock().await;
+                let renewed = renew(self.certificate.as_ref(), &running.options().http);
+                renewed
+                    .inspect_err(|failure| tracing::error!("the old certificate stays: {failure}"))
+            }
+        };
+        if reloaded.is_err() {
             return;
         }
         self.listeners.reload(&self.target).await;
@@ -465,6 +478,7 @@ impl Node {
         let names = config::names(&applied);
         let has = |key: &str| names.iter().any(|name| name == key);
         // What can fail comes first: then nothing else has changed.
+        renew(self.certificate.as_ref(), &wanted.http)?;
         if has("listen.addresses") {
             self.listen_at(&running.options().listen, wanted).await?;
         }

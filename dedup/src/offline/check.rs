@@ -43,22 +43,48 @@ const SCAN_BLOCKS: u64 = 64 * 1024;
 /// Mappings to damaged blocks that are told by range; more are only errors when they are read.
 const REFERRERS_MAX: usize = 1 << 20;
 
+/// Who is told how far a check of the data is: blocks of the drives that were looked at, and all of them.
+#[derive(Clone, Copy, Default)]
+pub struct Watch<'a>(Option<&'a dyn Fn(u64, u64)>);
+
+impl<'a> Watch<'a> {
+    /// This function is called now and then, the last time when all is done.
+    pub fn new(told: &'a dyn Fn(u64, u64)) -> Self {
+        Self(Some(told))
+    }
+
+    fn tell(&self, done: u64, all: u64) {
+        if let Some(told) = self.0 {
+            told(done, all);
+        }
+    }
+}
+
+impl std::fmt::Debug for Watch<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Watch").field(&self.0.is_some()).finish()
+    }
+}
+
 /// What to check.
 #[derive(Clone, Copy, Debug)]
-pub struct CheckOptions {
+pub struct CheckOptions<'a> {
     /// Read every block in use, and compare it with its checksum and, if it was written to a volume
     /// with deduplication, its fingerprint. Takes as long as reading the pool.
     pub data: bool,
     /// Bytes that its tables of blocks take at most. Where they do not hold all blocks, the mappings are read more than
     /// once: about 8.4 bytes a block are needed for each pass.
     pub memory_bytes: usize,
+    /// Who is told how far it is.
+    pub watch: Watch<'a>,
 }
 
-impl Default for CheckOptions {
+impl Default for CheckOptions<'_> {
     fn default() -> Self {
         Self {
             data: false,
             memory_bytes: meta::CHECK_MEMORY_BYTES,
+            watch: Watch::default(),
         }
     }
 }
@@ -111,7 +137,7 @@ impl CheckReport {
 /// # Errors
 /// Only if the check could not be made: there is no pool, or it is in use, or it cannot be read. What
 /// is wrong with the pool is in the report.
-pub fn check_pool(dir: &Path, options: CheckOptions) -> Result<CheckReport> {
+pub fn check_pool(dir: &Path, options: CheckOptions<'_>) -> Result<CheckReport> {
     let pool = PoolDir::look(dir)?;
     let mut report = CheckReport::default();
     let drives = open_drives(&pool, &mut report)?;
@@ -168,7 +194,7 @@ fn segments_of(parts: &EngineParts, report: &mut CheckReport) -> Result<DriveLis
 pub(crate) fn check_parts(
     parts: &EngineParts,
     bounces: &BufferPool,
-    options: CheckOptions,
+    options: CheckOptions<'_>,
     report: &mut CheckReport,
 ) -> Result<()> {
     // Nothing in here waits: blocking calls run inline, and the drives of a check answer at once.
@@ -218,9 +244,17 @@ pub(crate) fn check_parts(
     check_rows(&*parts.store, &pending, options, report)?;
     let known = Damage::load(parts.config.damage_file.clone());
     let known = (!options.data).then(|| known.listed().collect());
-    let bad = check_data(parts, &drives, bounces, &pending, known, report)
-        .now_or_never()
-        .ok_or_else(unexpected)??;
+    let bad = check_data(
+        parts,
+        &drives,
+        bounces,
+        &pending,
+        known,
+        options.watch,
+        report,
+    )
+    .now_or_never()
+    .ok_or_else(unexpected)??;
     report_damage(&*parts.store, &pending, &bad, &drives, report)?;
     if !options.data && report.blocks > 0 {
         report.not_looked_at.push(format!(
@@ -234,7 +268,7 @@ pub(crate) fn check_parts(
 fn check_rows(
     store: &dyn Store,
     pending: &meta::Batch,
-    options: CheckOptions,
+    options: CheckOptions<'_>,
     report: &mut CheckReport,
 ) -> Result<()> {
     let sub_block_bytes = crate::SUB_BLOCK_BYTES as u32;
@@ -270,6 +304,7 @@ async fn check_data(
     bounces: &BufferPool,
     pending: &meta::Batch,
     only: Option<BTreeSet<Pba>>,
+    watch: Watch<'_>,
     report: &mut CheckReport,
 ) -> Result<BTreeSet<Pba>> {
     let stored = parts.store.volumes()?;
@@ -283,9 +318,12 @@ async fn check_data(
         stored.iter().chain(created),
     );
     let mut bad = BTreeSet::new();
+    let all = parts.drives.iter().map(|drive| drive.blocks()).sum();
+    let mut before = 0;
     for (index, drive) in (0u16..).zip(&parts.drives) {
         let mut first = 0;
         while first < drive.blocks() {
+            watch.tell(before + first, all);
             let whole = Pba::new(index, first)..Pba::new(index, first + SCAN_BLOCKS);
             let fragments = whole.start.fragment(0)..whole.end.fragment(0);
             first += SCAN_BLOCKS;
@@ -312,7 +350,9 @@ async fn check_data(
                 }
             }
         }
+        before += drive.blocks();
     }
+    watch.tell(all, all);
     Ok(bad)
 }
 

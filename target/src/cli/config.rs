@@ -10,6 +10,7 @@ use api::client::Client;
 use api::config::{ExportConfig, ImportConfig, ImportedConfig};
 use api::hosts::SecretText;
 use clap::Subcommand;
+use serde_json::json;
 use subsystem::errors::Failure;
 
 use super::args::PoolArg;
@@ -32,6 +33,9 @@ pub enum ConfigCommand {
         /// The file
         #[arg(value_name = "FILE")]
         file: PathBuf,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Print a configuration file with every key, its default and what it means
     #[command(after_help = "Example:\n  onefold config example > onefold.toml")]
@@ -62,6 +66,9 @@ pub enum ConfigCommand {
         /// The daemon's pool.
         #[command(flatten)]
         pool: PoolArg,
+        /// Print JSON: what is not in the file; the file must not be standard output then
+        #[arg(long)]
+        json: bool,
     },
     /// Bring an exported file into a pool; nothing is deleted, no volume gets smaller
     #[command(
@@ -116,7 +123,14 @@ pub(super) fn run(command: ConfigCommand) -> Outcome {
             file,
             passphrase_file,
             pool,
+            json,
         } => {
+            if json && file.as_os_str() == "-" {
+                return Err(Failure::invalid(
+                    "standard output is the file: name another one, or leave out --json",
+                )
+                .into());
+            }
             let passphrase = passphrase_file.as_deref().map(passphrase).transpose()?;
             let client = Client::new(&pool.pool);
             let exported = converse(client.export_config(&ExportConfig { passphrase }))?;
@@ -124,7 +138,10 @@ pub(super) fn run(command: ConfigCommand) -> Outcome {
                 true => print(&exported.text),
                 false => write_whole(&file, &exported.text)?,
             }
-            if let hosts @ 1.. = exported.hosts_without_secrets {
+            if json {
+                let left_out = exported.hosts_without_secrets;
+                print_json(&json!({"file": file, "hosts_without_secrets": left_out}))?;
+            } else if let hosts @ 1.. = exported.hosts_without_secrets {
                 tell([format!(
                     "The secrets of {hosts} hosts are left out: --passphrase-file wraps them."
                 )]);
@@ -153,19 +170,23 @@ pub(super) fn run(command: ConfigCommand) -> Outcome {
             }
             Ok(ExitCode::SUCCESS)
         }
-        ConfigCommand::Check { file } => {
+        ConfigCommand::Check { file, json } => {
             let unreadable = |why: String| Exit::could_not_run(Failure::invalid(why));
             let text = config::read(&file).map_err(unreadable)?;
-            match config::understand_here(&text) {
-                Ok(_) => {
-                    print(&format!("{}: no mistakes\n", file.display()));
-                    Ok(ExitCode::SUCCESS)
+            let mistakes = config::understand_here(&text).err().unwrap_or_default();
+            match (json, mistakes.is_empty()) {
+                (true, _) => {
+                    let each = |mistake: &config::Mistake| json!({"line": mistake.line, "message": mistake.what});
+                    let mistakes: Vec<_> = mistakes.iter().map(each).collect();
+                    print_json(&json!({"file": file, "mistakes": mistakes}))?;
                 }
-                Err(mistakes) => {
-                    print(&(config::told(&file, &mistakes) + "\n"));
-                    Ok(ExitCode::from(EXIT_FAILED))
-                }
+                (false, true) => print(&format!("{}: no mistakes\n", file.display())),
+                (false, false) => print(&(config::told(&file, &mistakes) + "\n")),
             }
+            Ok(match mistakes.is_empty() {
+                true => ExitCode::SUCCESS,
+                false => ExitCode::from(EXIT_FAILED),
+            })
         }
     }
 }

@@ -9,7 +9,7 @@ use indicatif::ProgressBar;
 use subsystem::errors::Failure;
 
 use super::args::PoolArg;
-use super::image_progress;
+use super::progress;
 use super::run::converse;
 use super::{Outcome, print};
 use crate::size::format_human;
@@ -142,7 +142,7 @@ impl Told {
             text: String::new(),
             ranges: 0,
             bytes: 0,
-            bar: image_progress::bar(Some(0)),
+            bar: progress::bar(Some(0)),
         }
     }
 

@@ -22,7 +22,7 @@ use super::args::PoolArg;
 use super::ask::{self, Attached};
 use super::run::converse;
 use super::transfer::{Lanes, PIECES, data_pieces};
-use super::{Outcome, image_progress, print, print_json};
+use super::{Outcome, print, print_json, progress};
 use crate::size::format_human;
 
 /// Zeros that are written at a time, where there can be no hole.
@@ -99,7 +99,7 @@ pub(super) fn run(args: &ExportArgs) -> Outcome {
 /// Writes a volume's data in order; returns how many bytes they are.
 async fn copy(client: &Client, volume: &VolumeView, sink: &mut Sink) -> Result<u64, Failure> {
     let lanes = Lanes::open(client).await?;
-    let bar = image_progress::bar(Some(volume.size_bytes));
+    let bar = progress::bar(Some(volume.size_bytes));
     let all = ByteRange {
         offset: 0,
         length: volume.size_bytes,

@@ -21,7 +21,7 @@ use super::limit::{LimitArgs, limit_line};
 use super::run::converse;
 use super::subsystem::{Answer, show};
 use super::table::{Align, table};
-use super::{Outcome, print};
+use super::{Outcome, print, print_json};
 use crate::options::parse_switch;
 
 /// A file with a secret is one line of 59 to 104 bytes.
@@ -132,6 +132,9 @@ pub enum HostCommand {
         /// The hash of the cipher suite that it is for: sha256 or sha384
         #[arg(long, default_value = "sha256", value_parser = parse_tls_hash)]
         hash: Hash,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Print a new secret, as `nvme gen-dhchap-key` does
     #[command(after_help = "Example:\n  (umask 077; onefold host gen-dhchap-key >host.key)")]
@@ -139,6 +142,9 @@ pub enum HostCommand {
         /// The hash that binds it to its owner's name: none, sha256, sha384 or sha512
         #[arg(long, default_value = "sha256", value_parser = parse_hash)]
         hash: HashArg,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -371,19 +377,27 @@ pub(super) fn host(command: HostCommand) -> Outcome {
             Ok(done)
         }
         HostCommand::TlsKey(command) => tls_key(command),
-        HostCommand::GenTlsKey { hash } => {
+        HostCommand::GenTlsKey { hash, json } => {
             let key = ConfiguredPsk::from_random(hash, &subsystem::auth::random());
-            print(&format!("{}\n", *key.to_text()));
-            Ok(ExitCode::SUCCESS)
+            print_made("tls_key", &key.to_text(), json)
         }
         HostCommand::GenDhchapKey {
             hash: HashArg(hash),
+            json,
         } => {
             let secret = Secret::from_random(hash, &subsystem::auth::random());
-            print(&format!("{}\n", *secret.to_text()));
-            Ok(ExitCode::SUCCESS)
+            print_made("dhchap_secret", &secret.to_text(), json)
         }
     }
+}
+
+/// Prints a new key: nobody else has it.
+fn print_made(name: &str, key: &str, json: bool) -> Outcome {
+    match json {
+        true => print_json(&serde_json::Map::from_iter([(name.to_owned(), key.into())]))?,
+        false => print(&format!("{key}\n")),
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The subsystems that a host's secret does not protect: they admit hosts by any other name.

@@ -24,7 +24,7 @@ use super::args::PoolArg;
 use super::run::converse;
 use super::status::nsid_text;
 use super::transfer::{KEEP_INTERVAL, Lanes, PIECES, interrupted, keep};
-use super::{Outcome, ask, image_progress, print, print_json};
+use super::{Outcome, ask, print, print_json, progress};
 use crate::exit::EXIT_INTERRUPTED;
 use crate::images::{self, Format, GRAIN, Opening, Part, Partitions, Source, data_ranges};
 use crate::options::{parse_compression, parse_lba, parse_switch, parse_verify};
@@ -238,7 +238,7 @@ async fn send(
         done_bytes: session.done_bytes,
         sent_bytes: 0,
     });
-    let bar = image_progress::bar(source.bytes());
+    let bar = progress::bar(source.bytes());
     let sent = tokio::select! {
         sent = send_parts(name, client, source, session, &progress, &bar) => sent.map(Some),
         interrupted = interrupted() => interrupted.map(|()| None),

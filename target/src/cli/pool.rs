@@ -7,8 +7,10 @@ use std::process::ExitCode;
 use api::client::Client;
 use api::pool::MakeBackup;
 use api::socket::is_served;
+use api::tasks::TaskKind;
 use clap::{Args, Subcommand};
-use dedup::{CheckOptions, CheckReport, DamageStatus, ErrorKind};
+use dedup::{CheckOptions, CheckReport, DamageStatus, ErrorKind, SUB_BLOCK_BYTES, Watch};
+use serde_json::json;
 use subsystem::errors::Failure;
 
 use super::args::PoolArg;
@@ -16,7 +18,7 @@ use super::default_pool::default_pool;
 use super::repair::pool_repair;
 use super::run::converse;
 use super::scrub::damage_text;
-use super::{Exit, Outcome, print, print_json};
+use super::{Exit, Outcome, print, print_json, progress};
 use crate::exit::EXIT_INCONSISTENT;
 use crate::options::POOL_VARIABLE;
 use crate::size::{format_human, parse_size};
@@ -67,6 +69,9 @@ pub enum PoolCommand {
         /// The pool.
         #[command(flatten)]
         pool: PoolArg,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Make an inconsistent pool consistent: exit 0 consistent now, 2 still inconsistent, 1 could not run
     #[command(
@@ -142,11 +147,10 @@ pub(super) fn run(command: PoolCommand) -> Outcome {
             true => check_online(&place.dir()?, json),
             false => {
                 let memory_bytes = usize::try_from(memory).unwrap_or(usize::MAX);
-                let options = CheckOptions { data, memory_bytes };
-                check(&place.dir()?, options, json)
+                check(&place.dir()?, data, memory_bytes, json)
             }
         },
-        PoolCommand::Backup { dir, pool } => backup(&pool.pool, &dir),
+        PoolCommand::Backup { dir, pool, json } => backup(&pool.pool, &dir, json),
         PoolCommand::Repair {
             place,
             memory,
@@ -171,7 +175,13 @@ fn parse_memory(text: &str) -> Result<u64, String> {
 }
 
 /// `onefold pool check`: 0 consistent, 2 inconsistent, 1 could not run.
-fn check(dir: &Path, options: CheckOptions, json: bool) -> Outcome {
+fn check(dir: &Path, data: bool, memory_bytes: usize, json: bool) -> Outcome {
+    let told = progress::over_blocks(SUB_BLOCK_BYTES as u64);
+    let options = CheckOptions {
+        data,
+        memory_bytes,
+        watch: Watch::new(&told),
+    };
     let report = dedup::check_pool(dir, options)
         .map_err(|error| Exit::could_not_run(unless_online(error.into(), dir)))?;
     if json {
@@ -277,7 +287,9 @@ fn advice(damage: &DamageStatus, not_looked_at: &[String]) -> String {
 
 /// `onefold pool check --online`: 0 consistent, 2 inconsistent, 1 could not run.
 fn check_online(dir: &Path, json: bool) -> Outcome {
-    let report = converse(Client::new(dir).check()).map_err(Exit::could_not_run)?;
+    let client = Client::new(dir);
+    let checking = progress::of_task(&client, TaskKind::Check, "checking", client.check());
+    let report = converse(checking).map_err(Exit::could_not_run)?;
     if json {
         print_json(&report).map_err(Exit::could_not_run)?;
     } else {
@@ -309,13 +321,17 @@ fn check_online(dir: &Path, json: bool) -> Outcome {
 }
 
 /// `onefold pool backup`: by the daemon if one serves the pool.
-fn backup(pool: &Path, target: &Path) -> Outcome {
+fn backup(pool: &Path, target: &Path, json: bool) -> Outcome {
     let dir = std::path::absolute(target)
         .map_err(|error| Failure::invalid(format!("'{}' is no path: {error}", target.display())))?;
-    let made = match is_served(pool) {
-        true => converse(Client::new(pool).backup(&MakeBackup { dir }))?.dir,
-        false => dedup::backup_pool(pool, &dir).map_err(Failure::from)?,
-    };
+    let made = progress::spinning("copying the metadata", || match is_served(pool) {
+        true => converse(Client::new(pool).backup(&MakeBackup { dir })).map(|made| made.dir),
+        false => dedup::backup_pool(pool, &dir).map_err(Failure::from),
+    })?;
+    if json {
+        print_json(&json!({"pool": pool, "dir": made}))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     print(&format!(
         "the metadata of {} as it is now: {}\nkeep it secret, it holds the pool's keys; data stay on the drives\n",
         pool.display(),

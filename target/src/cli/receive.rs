@@ -33,7 +33,7 @@ use super::args::PoolArg;
 use super::run::converse;
 use super::status::nsid_text;
 use super::transfer::{KEEP_INTERVAL, Lanes, PIECES, interrupted, keep};
-use super::{Outcome, ask, image_progress, print, print_json};
+use super::{Outcome, ask, print, print_json, progress};
 use crate::exit::EXIT_INTERRUPTED;
 use crate::options::{parse_compression, parse_switch, parse_verify};
 use crate::size::format_human;
@@ -228,7 +228,7 @@ async fn receive<R: io::Read + Send + 'static>(
                 head.start_bytes, session.done_bytes
             )));
         }
-        let bar = image_progress::bar(Some(head.size_bytes));
+        let bar = progress::bar(Some(head.size_bytes));
         let lanes = Lanes::open(client).await?;
         let mut written = Writing::new(client, name, &session, &progress, &lanes);
         let totals = written.all(decoder, &bar).await;

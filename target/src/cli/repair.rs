@@ -13,7 +13,7 @@ use serde::Serialize;
 use subsystem::errors::Failure;
 
 use super::ask::answer;
-use super::{Exit, Outcome, print, print_json};
+use super::{Exit, Outcome, print, print_json, progress};
 use crate::exit::EXIT_INCONSISTENT;
 use crate::size::format_human;
 
@@ -31,7 +31,10 @@ struct Outline<'a> {
 
 /// Repairs the pool in `dir`, with tables of so many bytes.
 pub(super) fn pool_repair(dir: &Path, memory_bytes: usize, yes: bool, json: bool) -> Outcome {
-    let repair = Repair::plan(dir, memory_bytes).map_err(|error| match error.kind {
+    let looked = progress::spinning("looking for what is wrong", || {
+        Repair::plan(dir, memory_bytes)
+    });
+    let repair = looked.map_err(|error| match error.kind {
         ErrorKind::Corrupt => Exit {
             failure: error.into(),
             code: EXIT_INCONSISTENT,
@@ -44,8 +47,7 @@ pub(super) fn pool_repair(dir: &Path, memory_bytes: usize, yes: bool, json: bool
     }
     let agreed = report.consistent || yes || (!json && agree()?);
     let backup = match agreed {
-        true => repair
-            .apply()
+        true => progress::spinning("repairing", || repair.apply())
             .map_err(|error| Exit::could_not_run(error.into()))?,
         false => None,
     };

@@ -22,7 +22,7 @@ use subsystem::errors::Failure;
 use super::args::PoolArg;
 use super::run::converse;
 use super::transfer::{Lanes, PIECES, data_pieces, split};
-use super::{Outcome, ask, image_progress};
+use super::{Outcome, ask, progress};
 use crate::images::is_zero;
 use crate::size::{format_human, parse_size};
 
@@ -170,7 +170,7 @@ async fn send(args: &SendArgs, client: &Client) -> Result<(Head, Totals), Failur
     let output = BufWriter::with_capacity(PIECE_BYTES_MAX, output);
     let encoder = Encoder::new(output, &head, Contents::new(memory));
     let mut encoder = encoder.map_err(|error| cannot_write(&error))?;
-    let bar = image_progress::bar(Some(head.size_bytes));
+    let bar = progress::bar(Some(head.size_bytes));
     let lanes = Lanes::open(client).await?;
     let name = args.snapshot.as_str();
     let wanted: LocalBoxStream<Result<Wanted, Failure>> = match &base {

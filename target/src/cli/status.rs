@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use api::client::Client;
 use api::status::{PoolSpace, SpaceDetail, Status};
+use api::tasks::TaskKind;
 use api::volumes::{Shown, common_nsid};
 use clap::Args;
 use dedup::{Survey, VolumeShares};
@@ -14,7 +15,7 @@ use super::health::{health_text, verdict_text};
 use super::limit::limits_text;
 use super::run::converse;
 use super::table::{Align, table};
-use super::{Outcome, print, print_json};
+use super::{Outcome, print, print_json, progress};
 use crate::size::format_human;
 use crate::time::format_duration;
 
@@ -38,7 +39,13 @@ pub(super) fn run(args: &StatusArgs) -> Outcome {
     let pool = &args.pool.pool;
     let client = Client::new(pool);
     if args.survey {
-        converse(client.survey())?;
+        let surveying = client.survey();
+        converse(progress::of_task(
+            &client,
+            TaskKind::Survey,
+            "counting what volumes share",
+            surveying,
+        ))?;
     }
     if args.json {
         print_json(&converse(client.status())?)?;

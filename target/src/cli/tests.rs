@@ -495,3 +495,28 @@ fn an_option_overrides_the_file_and_the_file_the_default() {
         "{gone}"
     );
 }
+
+#[test]
+fn every_command_answers_scripts_in_json_unless_what_it_prints_has_a_form_of_its_own() {
+    /// Its result is a program's, a file's or a shell's own form, or it runs until it is ended.
+    const OF_ITS_OWN: [&str; 4] = ["serve", "config example", "completions", "man"];
+    fn check(command: &clap::Command, path: &str, without: &mut Vec<String>) {
+        let below = command
+            .get_subcommands()
+            .filter(|it| it.get_name() != "help");
+        let mut is_leaf = true;
+        for sub in below {
+            is_leaf = false;
+            let path = format!("{path} {}", sub.get_name());
+            check(sub, path.trim(), without);
+        }
+        let mut options = command.get_arguments();
+        if is_leaf && !options.any(|option| option.get_long() == Some("json")) {
+            without.push(path.to_owned());
+        }
+    }
+    let mut without = Vec::new();
+    check(&super::line::command(), "", &mut without);
+    without.retain(|path| !OF_ITS_OWN.contains(&path.as_str()));
+    assert!(without.is_empty(), "no --json: {without:?}");
+}

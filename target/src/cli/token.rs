@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use api::client::Client;
 use api::tokens::{CreateToken, Role, Secret, TokenView, now};
 use clap::{Subcommand, ValueEnum};
+use serde::Serialize;
 
 use super::args::PoolArg;
 use super::ask::tell;
@@ -57,6 +58,9 @@ pub enum TokenCommand {
         /// The daemon's pool.
         #[command(flatten)]
         pool: PoolArg,
+        /// Print JSON: the token is its field `secret`
+        #[arg(long)]
+        json: bool,
     },
     /// List the tokens
     #[command(after_help = "Example:\n  onefold token list --json")]
@@ -82,6 +86,14 @@ pub enum TokenCommand {
     },
 }
 
+/// What `--json` prints of a new token.
+#[derive(Serialize)]
+struct Created<'a> {
+    #[serde(flatten)]
+    token: &'a TokenView,
+    secret: &'a str,
+}
+
 pub(super) fn run(command: TokenCommand) -> Outcome {
     match command {
         TokenCommand::Create {
@@ -89,6 +101,7 @@ pub(super) fn run(command: TokenCommand) -> Outcome {
             role,
             expires,
             pool,
+            json,
         } => {
             let secret = Secret::random();
             let request = CreateToken {
@@ -98,6 +111,13 @@ pub(super) fn run(command: TokenCommand) -> Outcome {
                 lifetime_seconds: expires.0.map(|time| time.as_secs()),
             };
             let token = converse(Client::new(&pool.pool).create_token(&request))?;
+            if json {
+                print_json(&Created {
+                    token: &token,
+                    secret: &secret.text(),
+                })?;
+                return Ok(ExitCode::SUCCESS);
+            }
             print(&format!("{}\n", secret.text()));
             tell([format!(
                 "The token '{}' has the role '{}' and ends {}. It is not shown again.",

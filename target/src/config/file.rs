@@ -23,8 +23,8 @@ const TWICE: &str = "duplicate key";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mistake {
     /// From 1.
-    line: usize,
-    what: String,
+    pub(crate) line: usize,
+    pub(crate) what: String,
 }
 
 impl std::fmt::Display for Mistake {

@@ -82,6 +82,15 @@ fn long_tasks_are_listed_with_what_came_of_them_and_can_be_cancelled() {
     succeeds(&pool.at(&["status", "--survey"]));
     pool.becomes("survey", "done");
 
+    let beside = tempfile::tempdir().expect("a folder");
+    let backup = beside.path().join("backup");
+    let backup = backup.to_str().expect("a path of text");
+    let made = json(&pool.at(&["pool", "backup", backup, "--json"]));
+    assert_eq!(made["dir"], backup, "{made}");
+    let task = pool.becomes("backup", "done");
+    assert_eq!(task["object"], backup, "{task}");
+    assert_eq!(task["result"]["dir"], backup, "{task}");
+
     succeeds(&pool.at(&["volume", "delete", "vol0", "--yes"]));
     let deletion = pool.becomes("delete", "done");
     assert_eq!(deletion["object"], "vol0", "{deletion}");
@@ -112,4 +121,30 @@ fn long_tasks_are_listed_with_what_came_of_them_and_can_be_cancelled() {
     let export = succeeds(&["config", "export", "-", "--pool", fresh.dir()]);
     assert!(export.contains("every_days = 1\n"), "{export}");
     daemon.stop(Signal::TERM);
+}
+
+#[test]
+fn a_deletion_that_the_daemons_end_interrupts_goes_on_as_a_task_of_the_next_one() {
+    let pool = Pool::new();
+    let mut daemon = Some(pool.create());
+    // Where the daemon frees faster than it is killed, the next volume is tried.
+    let found = (0..8).any(|_| {
+        pool.load(&[
+            "--rw", "write", "--bs", "128k", "--size", "256M", "--seed", "7",
+        ]);
+        succeeds(&pool.at(&["volume", "delete", "vol0", "--yes"]));
+        if let Some(killed) = daemon.take() {
+            killed.kill();
+        }
+        daemon = Some(pool.serve(&[]));
+        let has_one = pool.tasks().iter().any(|task| task["kind"] == "delete");
+        if has_one {
+            let deletion = pool.becomes("delete", "done");
+            assert_eq!(deletion["object"], "vol0", "{deletion}");
+        }
+        succeeds(&pool.at(&["volume", "create", "vol0", "--size", "1G"]));
+        has_one
+    });
+    assert!(found, "no deletion was interrupted");
+    daemon.expect("one serves").stop(Signal::TERM);
 }
