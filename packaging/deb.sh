@@ -42,6 +42,7 @@ mkdir -p "$package/DEBIAN" "$documents" "$package/usr/bin"
 strip --strip-unneeded --remove-section=.comment -o "$package/usr/bin/onefold" "$program"
 chmod 755 "$package/usr/bin/onefold"
 install -Dm644 packaging/onefold.service "$package/lib/systemd/system/onefold.service"
+install -Dm644 packaging/onefold.socket "$package/lib/systemd/system/onefold.socket"
 install -Dm644 packaging/onefold.sysctl "$package/usr/lib/sysctl.d/60-onefold.conf"
 
 # The pages of the manual and the shells' completions are the program's own.

@@ -1,9 +1,11 @@
-//! The pool's control socket, and the group that may use it.
+//! The pool's control socket, the group that may use it, and the one that systemd may have made beside it.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use api::socket::{ApiSocket, SOCKET_NAME, group_number};
+use listenfd::ListenFd;
 use rustix::fs::{Gid, MemfdFlags, fchown, memfd_create};
 use subsystem::errors::Failure;
 
@@ -56,6 +58,10 @@ pub(crate) fn bind(pool: &Path, group: Option<&Group>) -> Result<ApiSocket, Fail
             path.display()
         ))
     })?;
+    let socket = match given()? {
+        Some(given) => socket.also(given).map_err(|error| unusable(&error))?,
+        None => socket,
+    };
     if let (Some(Group { name, number }), Ok(folder)) = (group, pool.metadata())
         && (folder.gid() != *number || folder.permissions().mode() & GROUP_ENTERS == 0)
     {
@@ -66,4 +72,18 @@ pub(crate) fn bind(pool: &Path, group: Option<&Group>) -> Result<ApiSocket, Fail
         );
     }
     Ok(socket)
+}
+
+/// The socket that systemd made for the API (`onefold.socket`), if it made one: sd_listen_fds(3).
+fn given() -> Result<Option<UnixListener>, Failure> {
+    ListenFd::from_env()
+        .take_unix_listener(0)
+        .map_err(|error| unusable(&error))
+}
+
+fn unusable(error: &std::io::Error) -> Failure {
+    Failure::invalid(format!(
+        "the socket that the service manager gave (LISTEN_FDS) cannot be used for the API: {error}; it has to be a unix \
+         stream socket: `systemctl cat onefold.socket`"
+    ))
 }

@@ -10,6 +10,7 @@
 pub mod browser;
 pub mod daemon;
 pub mod guide;
+pub mod host;
 pub mod lab;
 pub mod write_log;
 

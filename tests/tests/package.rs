@@ -19,7 +19,7 @@ use tests::lab::{cache, folder};
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// The chapters whose commands the story runs, in its order.
-const CHAPTERS: [&str; 3] = ["install", "upgrade", "remove"];
+const CHAPTERS: [&str; 4] = ["install", "upgrade", "backup", "remove"];
 
 fn run(program: impl AsRef<OsStr>, arguments: &[&OsStr], environment: &[(&str, &OsStr)]) {
     let mut command = Command::new(program);
@@ -120,6 +120,10 @@ fn the_package_serves_at_once_keeps_its_data_over_an_upgrade_and_goes_as_its_own
         let file = lab.join(format!("guide.{chapter}.sh"));
         fs::write(&file, commands.join("\n")).expect("written");
     }
+    let host = env!("CARGO_BIN_EXE_attached-host");
+    fs::copy(host, lab.join("attached-host")).expect("the host was built");
+    let container = folder().join("../../packaging/Containerfile");
+    fs::copy(container, lab.join("Containerfile")).expect("it is there");
     let story = folder().join("stories/package.sh");
     fs::copy(story, lab.join("package.sh")).expect("the story exists");
     let words = ["-a", "--reflink=auto"].map(OsStr::new);

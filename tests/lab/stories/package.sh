@@ -1,6 +1,6 @@
 # The package on a clean Debian with systemd: installed, served, reloaded, killed, upgraded, removed, installed again,
 # purged. The commands are the guide's (docs/src). `onefold perf` is the host: its data are written once, and proven after
-# each of these.
+# each of these. Another host stays attached over the kill and the upgrade, and writes: no write of it fails.
 export DEBIAN_FRONTEND=noninteractive
 pool=/var/lib/onefold
 log() { echo "[$(cut -d' ' -f1 /proc/uptime)] $*"; }
@@ -35,6 +35,15 @@ answers() {
   head -n 1 <&3 | grep -q ' 200 '
 }
 answers || die "no answer by HTTP"
+# The API's own socket: for members of the group, and for nobody else.
+ask_api() {
+  "$@" perl -MIO::Socket::UNIX -e '
+    my $api = IO::Socket::UNIX->new(Peer => "/run/onefold/api.sock") or die "cannot connect: $!\n";
+    print $api "GET /v1/volumes HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    local $/; print <$api>'
+}
+ask_api runuser -u nobody -g onefold -- | grep -q '"vol0"' || die "a member of the group cannot use the API's socket"
+ask_api runuser -u nobody -g nogroup -- 2>&1 | grep -q 'Permission denied' || die "anybody can use the API's socket"
 log "the host writes"
 perf --rw write || die "the host's data"
 
@@ -49,20 +58,61 @@ systemctl reload onefold || die "the reload"
 cp -p /root/right.toml /etc/onefold/onefold.toml
 [ "$(main_pid)" = "$pid" ] || die "a reload is no restart"
 
+/lab/attached-host tcp://127.0.0.1:4420 /tmp/enough >/tmp/host 2>&1 &
+host=$!
+eventually 30 grep -q attached /tmp/host
+
 # It is killed, and comes again by itself.
 kill -9 "$pid"
 restarted() { is_served && [ "$(main_pid)" != "$pid" ]; }
 eventually 60 restarted
 holds "killed and started again"
+ask_api | grep -q '"vol0"' || die "the API's socket is gone after a kill"
+twice_attached() { [ "$(grep -c attached /tmp/host)" -ge "$1" ]; }
+eventually 60 twice_attached 2
 
 pid=$(main_pid)
 chapter upgrade
 restarted || die "the upgrade did not restart the service"
 [ "$(dpkg-query -W -f '${Version}' onefold)" = "$(dpkg-deb -f /root/new/onefold_*.deb Version)" ] || die "no new version"
 holds "upgraded"
+eventually 60 twice_attached 3
+touch /tmp/enough
+wait $host || die "the attached host: $(cat /tmp/host)"
+log "the host that stayed attached over the kill and the upgrade: $(tail -n 1 /tmp/host)"
+longest=$(sed -n 's/.*the longest \([0-9]*\) ms/\1/p' /tmp/host)
+[ "$longest" -lt 30000 ] || die "a write took $longest ms"
+
+# Restored from a backup, repaired: the same pool, and nothing that was written before is lost.
+chapter backup
+eventually 60 is_served
+holds "restored"
+rm -r /var/lib/onefold.lost
+
+# What a container of the package runs, on an empty volume: it makes a pool, serves, and ends cleanly when told to stop.
+systemctl stop onefold
+mv $pool $pool.node
+install -d -o onefold -g onefold -m 750 $pool
+words=$(sed -n 's/^ENTRYPOINT //p; s/^CMD //p' /lab/Containerfile | jq -rs 'add | join(" ")')
+log "the container's command: $words"
+runuser -u onefold -- $words >/tmp/container 2>&1 &
+container=$!
+eventually 60 grep -q '^ready' /tmp/container
+perf --rw write || die "the container's volume"
+pkill -TERM -u onefold -x onefold
+wait $container || die "the container's end: $(tail -n 5 /tmp/container)"
+rm -r $pool && mv $pool.node $pool
+systemctl start onefold
+eventually 60 is_served
+holds "served again by the service"
 
 # Removed: the pool stays, and is served again by the next installation.
 uuid=$(jq -r .pool.uuid /tmp/status.json)
+# A stopped service is not started by who asks.
+systemctl stop onefold
+ask_api 2>&1 | grep -q 'cannot connect' || die "the API's socket outlives a stopped service"
+! systemctl is-active --quiet onefold || die "a request started a stopped service"
+systemctl start onefold || die "the start"
 log "removed"
 apt-get remove -y -q onefold >/dev/null || die remove
 [ ! -e /usr/bin/onefold ] && [ -e $pool/pool.toml ] && [ -e /etc/onefold/onefold.toml ] || die "removed too much or too little"
