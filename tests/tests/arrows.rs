@@ -162,7 +162,7 @@ struct House {
 }
 
 /// Every crate whose modules have a direction. A room that is missing in a table may use the ground only.
-const HOUSES: &[House] = &[FABRIC, DEDUP, SUBSYSTEM, API];
+const HOUSES: &[House] = &[FABRIC, DEDUP, SUBSYSTEM, API, PROGRAM];
 
 /// Transports: what all have lies at the bottom, the queues and the connector over them at the top.
 const FABRIC: House = House {
@@ -376,6 +376,64 @@ const API: House = House {
     ],
     never_wait: &[],
     spread: &["Client", "Lane"],
+};
+
+/// The program: what the machine has at the bottom, the options over it, then the daemon, and the command line at the top.
+const PROGRAM: House = House {
+    src: "target/src",
+    ground: &[
+        "descriptors",
+        "exit",
+        "machine",
+        "notify",
+        "output",
+        "recorder",
+        "signals",
+        "size",
+        "time",
+    ],
+    rooms: &[
+        ("control_socket", &[]),
+        ("images", &[]),
+        ("mdns", &[]),
+        ("exports", &[]),
+        ("listen", &[]),
+        ("listeners", &["listen", "mdns"]),
+        ("announcement", &["listeners"]),
+        ("logging", &[]),
+        ("room", &[]),
+        ("doctor", &["room"]),
+        ("options", &["control_socket", "logging"]),
+        ("config", &["options"]),
+        ("http", &["options"]),
+        ("telemetry", &["options"]),
+        ("pool", &["options", "room"]),
+        ("records", &["pool"]),
+        (
+            "serve",
+            &[
+                "announcement",
+                "config",
+                "control_socket",
+                "exports",
+                "http",
+                "listen",
+                "listeners",
+                "logging",
+                "mdns",
+                "options",
+                "pool",
+                "records",
+                "telemetry",
+            ],
+        ),
+        (
+            "cli",
+            &["config", "doctor", "images", "logging", "options", "serve"],
+        ),
+    ],
+    never_wait: &["config", "doctor", "options"],
+    spread: &[],
 };
 
 /// A source file: its path below the crate's `src/`, and its text without comments, literals and tests.
