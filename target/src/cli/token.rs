@@ -114,7 +114,7 @@ pub(super) fn run(command: TokenCommand) -> Outcome {
             if json {
                 print_json(&Created {
                     token: &token,
-                    secret: &secret.text(),
+                    secret: secret.text(),
                 })?;
                 return Ok(ExitCode::SUCCESS);
             }
