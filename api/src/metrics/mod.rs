@@ -16,8 +16,8 @@ mod load;
 mod otlp;
 mod page;
 mod process;
-mod work;
 mod sockets;
+mod work;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -43,8 +43,8 @@ use crate::status::{Status, status_now};
 pub(crate) use otlp::Resource;
 use page::{Family, Page};
 use process::Process;
-use work::Work;
 use sockets::Sockets;
+use work::Work;
 
 /// How old a page may be. Prometheus asks every 15 s.
 const FRESH: Duration = Duration::from_secs(1);

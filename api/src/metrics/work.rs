@@ -11,11 +11,12 @@ use crate::server::ApiState;
 use crate::task_list::TaskKind;
 
 /// All kinds of tasks: each has a series, also while none runs.
-const KINDS: [TaskKind; 4] = [
+const KINDS: [TaskKind; 5] = [
     TaskKind::Check,
     TaskKind::Survey,
     TaskKind::Scrub,
     TaskKind::Delete,
+    TaskKind::Backup,
 ];
 
 /// Tasks, the last scrub, and exports.
