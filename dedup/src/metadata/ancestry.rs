@@ -424,6 +424,10 @@ impl State {
         let before = map.info().parent;
         map.adopt(*info);
         self.ancestry.lose_child(before);
+        // What its new parent has of it is not known.
+        if let Some(it) = self.ancestry.parents.get_mut(&info.id) {
+            it.merge = Merge::default();
+        }
         if let Some(parent) = info
             .parent
             .and_then(|id| self.ancestry.parents.get_mut(&id))
@@ -431,6 +435,14 @@ impl State {
             parent.children += 1;
             parent.merge.dropped_at = None;
             parent.merge.dropped_upto = 0;
+        }
+    }
+
+    /// A parent got entries of its only child: what its own parent has of it has to be looked at again.
+    pub(super) fn lifted_to(&mut self, map: MapId) {
+        if let Some(it) = self.ancestry.parents.get_mut(&map) {
+            it.merge.lifted_upto = 0;
+            it.merge.is_lifted = false;
         }
     }
 

@@ -549,7 +549,10 @@ impl State {
                 map,
                 start,
                 entries,
-            } => self.install_map(*map, *start, entries, true),
+            } => {
+                self.install_map(*map, *start, entries, true);
+                self.lifted_to(*map);
+            }
             Record::Unmap { map, entries } => {
                 for (at, _) in entries {
                     self.unmap(*map, *at, None);
