@@ -411,12 +411,12 @@ impl Mappings<'_> {
             }
         }
         if self.is_first() {
-            self.check_map(map, sub_block);
+            self.check_map(map, sub_block, mapping.is_hole());
         }
     }
 
     /// A map has an entry there.
-    fn check_map(&mut self, map: MapId, sub_block: u64) {
+    fn check_map(&mut self, map: MapId, sub_block: u64, is_hole: bool) {
         let volume = self.rows.volume_of.get(&map);
         match volume.and_then(|volume| self.rows.volumes.get(volume)) {
             None if self.rows.maps.contains_key(&map) => {}
@@ -427,8 +427,10 @@ impl Mappings<'_> {
             }),
             Some(info) => {
                 let begin = sub_block.saturating_mul(u64::from(self.sub_block_bytes));
-                // What a shrunk volume cut off is still being given back.
+                // What a shrunk volume cut off is still being given back. Its holes stay: they hide what the map's parent
+                // has there, from a volume that grows again.
                 if begin >= info.size_bytes
+                    && !is_hole
                     && self.sub_block_bytes != 0
                     && info.state == VolumeState::Active
                     && !info.is_trimming(sub_block)
