@@ -61,10 +61,10 @@ fn scrape(address: SocketAddr) -> Result<(), String> {
         let mut stream = TcpStream::connect_timeout(&address, SCRAPE_TIMEOUT)?;
         stream.set_read_timeout(Some(SCRAPE_TIMEOUT))?;
         stream.set_write_timeout(Some(SCRAPE_TIMEOUT))?;
-        write!(
-            stream,
-            "GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
-        )?;
+        // As a whole: pieces could meet a server that has answered already.
+        let request =
+            format!("GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes())?;
         let mut page = String::new();
         stream.read_to_string(&mut page)?;
         Ok::<_, std::io::Error>(page)
@@ -122,10 +122,15 @@ mod tests {
         let thread = thread::spawn(move || {
             let asked = listener.incoming().take(requests).map(|stream| {
                 let mut stream = stream.expect("somebody comes");
-                let mut request = [0; 4096];
-                let read = stream.read(&mut request).expect("a request");
+                let mut request = Vec::new();
+                while !request.ends_with(b"\r\n\r\n") {
+                    let mut piece = [0; 4096];
+                    let read = stream.read(&mut piece).expect("a request");
+                    assert!(read > 0, "the request ends early");
+                    request.extend_from_slice(&piece[..read]);
+                }
                 stream.write_all(answer.as_bytes()).expect("it waits");
-                String::from_utf8_lossy(&request[..read]).into_owned()
+                String::from_utf8_lossy(&request).into_owned()
             });
             asked.collect()
         });
