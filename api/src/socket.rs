@@ -131,7 +131,7 @@ impl ApiSocket {
     /// Serves a socket that a service manager made, too. Its file is the manager's: it stays.
     ///
     /// # Errors
-    /// It is none that can be listened at.
+    /// It is not a socket that takes connections.
     pub fn also(self, given: std::os::unix::net::UnixListener) -> io::Result<Self> {
         given.set_nonblocking(true)?;
         let given = Some(UnixListener::from_std(given)?);

@@ -155,9 +155,9 @@ fn a_reload_applies_what_can_change_and_names_what_waits() {
         ("filter = \"info\"", "filter = \"error\""),
     ]);
     let reload = ["config", "reload", "--pool", pool.dir()];
-    fails(&reload, 65, &[node.path(), "tls.mode: 'of' is none of"]);
+    fails(&reload, 65, &[node.path(), "tls.mode: 'of' is not one of"]);
     wait_for("the log of the mistake", || {
-        node.has_logged("'of' is none of")
+        node.has_logged("'of' is not one of")
     });
     node.create("louder");
     wait_for("the log at its level", || node.has_logged("louder"));
@@ -165,7 +165,7 @@ fn a_reload_applies_what_can_change_and_names_what_waits() {
     // By a signal, as by the command.
     daemon.signal(Signal::HUP);
     wait_for("a refused reload", || {
-        read(&node.log).matches("'of' is none of").count() > 2
+        read(&node.log).matches("'of' is not one of").count() > 2
     });
     node.write(&[("buffers = \"256M\"", "buffers = \"64M\"")]);
     daemon.signal(Signal::HUP);

@@ -10,6 +10,7 @@ mod events;
 mod exports;
 mod harness;
 mod http;
+mod http_tls;
 mod images;
 mod limits;
 mod loads;
