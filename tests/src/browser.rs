@@ -69,7 +69,7 @@ impl Browser {
             "browserName": "chrome-headless-shell",
             "goog:loggingPrefs": {"browser": "ALL"},
             "goog:chromeOptions": options,
-            // An element that the page is about to make is waited for (WebDriver, 'implicit wait').
+            // Chromedriver waits for elements that the page is about to make (WebDriver, 'implicit wait').
             "timeouts": {"implicit": LIMIT.as_millis() as u64 / 2},
         });
         let started = browser.ask(
