@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dedup::ErrorKind;
 use fabric::{LiveBounds, TlsMode, TransportAddress};
@@ -18,6 +18,12 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 
 use crate::listen::{Order, Wanted};
 use crate::mdns::Mdns;
+
+/// How long a listener that was removed may hold its socket: the kernel lets go of it when the reactor has heard that its
+/// last accept is cancelled.
+const CLOSING_MAX: Duration = Duration::from_secs(1);
+/// How often it is tried meanwhile.
+const CLOSING_LOOK: Duration = Duration::from_millis(50);
 
 /// How long a reactor may take to say what its listeners saw.
 const REPORT_PATIENCE: Duration = Duration::from_secs(2);
@@ -159,6 +165,21 @@ impl Listeners {
         }
     }
 
+    /// Listens at an address. One that was removed a moment ago may still hold its socket, so it is tried for a while.
+    async fn open_soon(&self, address: TransportAddress, tls: TlsMode) -> Result<(), Failure> {
+        let began = Instant::now();
+        loop {
+            match self.open(address, tls).await {
+                Err(failure)
+                    if failure.kind == ErrorKind::Unavailable && began.elapsed() < CLOSING_MAX =>
+                {
+                    tokio::time::sleep(CLOSING_LOOK).await;
+                }
+                opened => return opened,
+            }
+        }
+    }
+
     /// Adds a listener; `kept` is whether the pool stores it.
     ///
     /// # Errors
@@ -185,7 +206,7 @@ impl Listeners {
         set.apply(&mut port)?;
         // What cannot be must not begin to listen.
         port.check()?;
-        self.open(address, port.tls).await?;
+        self.open_soon(address, port.tls).await?;
         let add = move |catalog: &mut Catalog| {
             port.id = catalog.free_port_id()?;
             catalog.ports.insert(port.id, Arc::new(port.clone()));
