@@ -562,7 +562,9 @@ fn a_daemon_that_is_killed_in_the_middle_goes_on_with_the_stream_or_gives_it_up(
     let to = to.restarted();
     drop(child.wait_with_output());
     // Ctrl-C of who resumes it, behind what came before.
-    let child = to.receive_from_pipe(&["copy", "--resume"], &bytes[..16 * MIB]);
+    let mut child = to.receive_from_pipe(&["copy", "--resume"], &bytes[..16 * MIB]);
+    // Open until the program has ended: the end of the stream would be another reason to stop.
+    let pipe = child.stdin.take();
     wait_for("more of the stream to be durable", || {
         to.view("copy")["import"]["done_bytes"].as_u64() > Some(13 * MIB as u64)
     });
@@ -570,6 +572,7 @@ fn a_daemon_that_is_killed_in_the_middle_goes_on_with_the_stream_or_gives_it_up(
     assert!(told.contains("of its snapshot 'b' are there"), "{told}");
     kill_process(Pid::from_child(&child), Signal::INT).expect("it lives");
     let output = child.wait_with_output().expect("it ends");
+    drop(pipe);
     let errors = text_of(&output);
     assert_eq!(output.status.code(), Some(130), "{errors}");
     assert!(errors.contains("snapshot rollback copy@a"), "{errors}");
