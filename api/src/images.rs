@@ -7,7 +7,7 @@
 //! | `POST /v1/volumes/NAME/import/parts` with [`WriteParts`] | [`Written`] |
 //! | `PATCH /v1/volumes/NAME/import` with [`KeepImport`] | [`ImportView`]: so much is durable |
 //! | `POST /v1/volumes/NAME/import/finish` with [`FinishImport`] | the [`VolumeView`], which hosts see now |
-//! | `GET /v1/volumes/NAME/data?offset=N&length=M` | the bytes |
+//! | `GET /v1/volumes/NAME/data?offset=N&length=M[&task=ID]` | the bytes |
 //! | `GET /v1/volumes/NAME/extents[?offset=N&length=M]` | [`ExtentsView`] |
 //! | `GET /v1/volumes/NAME/diff?with=OTHER[&offset=N]` | [`DiffView`] |
 //!
@@ -37,7 +37,9 @@ use crate::client::{Client, Lane};
 use crate::errors::{Answer, Refusal};
 use crate::extract::{Body, Path, Query};
 use crate::server::{ApiState, on_control};
+use crate::task_list::TaskKind;
 use crate::tokens::Role;
+use crate::transfers;
 use crate::volumes::{self, CreateVolume, ImportView, VolumeView, is_plain, volume_path};
 
 /// Bytes that parts of one request repeat at most.
@@ -227,6 +229,8 @@ struct PieceAt {
 struct Part {
     offset: u64,
     length: u64,
+    /// The export or the send that reads.
+    task: Option<u64>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -271,12 +275,17 @@ async fn begin(
         snapshot: request.snapshot.map(received).transpose()?,
         changes: None,
     };
+    state.tasks.check_room()?;
+    let kind = match image.snapshot {
+        None => TaskKind::Import,
+        Some(_) => TaskKind::Receive,
+    };
     let (target, volume) = (state.target.clone(), name.clone());
-    let (session, done_bytes) = match request.into {
+    let (begun, done_bytes) = match request.into {
         ImportInto::Interrupted => {
             let work = move || async move { target.resume_import(&volume, &image).await };
-            let (import, session) = state.control.spawn(work).await??;
-            (session, import.done_bytes)
+            let (import, begun) = state.control.spawn(work).await??;
+            (begun, import.done_bytes)
         }
         ImportInto::Existing if role < Role::Admin => {
             return Err(Failure::invalid(
@@ -318,6 +327,8 @@ async fn begin(
             (state.control.spawn(work).await??, 0)
         }
     };
+    let session = begun.session;
+    transfers::follow_import(&state, kind, &name, begun);
     let info = volumes::find(&state, &name)?;
     Ok(Json(ImportSession {
         session,
@@ -463,7 +474,14 @@ async fn read(
     Path(name): Path<String>,
     Query(part): Query<Part>,
 ) -> Result<Response, Refusal> {
-    let Part { offset, length } = part;
+    let Part {
+        offset,
+        length,
+        task,
+    } = part;
+    if let Some(id) = task {
+        state.tasks.find(id)?.reads(offset.saturating_add(length))?;
+    }
     let length = usize::try_from(length)
         .ok()
         .filter(|length| *length <= PIECE_BYTES_MAX);
@@ -624,14 +642,19 @@ impl Lane {
         self.ask(Method::PUT, &path, OCTETS, piece).await.map(drop)
     }
 
-    /// Reads bytes of a volume.
+    /// Reads bytes of a volume for a task.
     ///
     /// # Errors
-    /// They cannot be read, or the connection broke.
-    pub async fn read_piece(&mut self, name: &str, range: ByteRange) -> Result<Bytes, Failure> {
+    /// They cannot be read, the task was cancelled, or the connection broke.
+    pub async fn read_piece(
+        &mut self,
+        name: &str,
+        range: ByteRange,
+        task: u64,
+    ) -> Result<Bytes, Failure> {
         let ByteRange { offset, length } = range;
         let path = volume_path(name)?;
-        let path = format!("{path}/data?offset={offset}&length={length}");
+        let path = format!("{path}/data?offset={offset}&length={length}&task={task}");
         let bytes = self.ask(Method::GET, &path, OCTETS, Bytes::new()).await?;
         match bytes.len() as u64 == length {
             true => Ok(bytes),

@@ -85,6 +85,7 @@ pub mod tasks;
 pub mod telemetry;
 pub mod tokens;
 pub mod trace;
+pub mod transfers;
 pub mod volumes;
 
 use axum::Router;

@@ -144,6 +144,7 @@ mod tests {
         check("StartScrub", fields_of::<crate::scrub::StartScrub>());
         check("ScrubSchedule", fields_of::<crate::scrub::ScrubSchedule>());
         check("StartTask", fields_of::<crate::tasks::StartTask>());
+        check("FinishTask", fields_of::<crate::tasks::FinishTask>());
         check("ExportConfig", fields_of::<crate::config::ExportConfig>());
         check("ImportConfig", fields_of::<crate::config::ImportConfig>());
         check("MakeBackup", fields_of::<crate::pool::MakeBackup>());

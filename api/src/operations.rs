@@ -115,6 +115,7 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     of(Method::POST, "/v1/tasks", Operate),
     of(Method::GET, "/v1/tasks/{id}", Read),
     of(Method::DELETE, "/v1/tasks/{id}", Operate),
+    of(Method::POST, "/v1/tasks/{id}/finish", Operate),
     of(Method::GET, "/v1/events", Read),
     of(Method::GET, "/v1/events/stream", Read),
     // It shows which blocks a host reads and writes.

@@ -5,8 +5,9 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use dedup::{ErrorKind, rfc3339};
 use reactor::lock_whole;
@@ -33,6 +34,29 @@ pub enum TaskKind {
     Delete,
     /// The metadata are copied to another folder.
     Backup,
+    /// An image comes into a volume.
+    Import,
+    /// A stream comes into a volume.
+    Receive,
+    /// A volume is read into an image.
+    Export,
+    /// A snapshot is read into a stream.
+    Send,
+}
+
+impl TaskKind {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Check,
+        Self::Survey,
+        Self::Scrub,
+        Self::Delete,
+        Self::Backup,
+        Self::Import,
+        Self::Receive,
+        Self::Export,
+        Self::Send,
+    ];
 }
 
 impl fmt::Display for TaskKind {
@@ -43,6 +67,10 @@ impl fmt::Display for TaskKind {
             Self::Scrub => "scrub",
             Self::Delete => "delete",
             Self::Backup => "backup",
+            Self::Import => "import",
+            Self::Receive => "receive",
+            Self::Export => "export",
+            Self::Send => "send",
         })
     }
 }
@@ -79,7 +107,7 @@ pub struct TaskView {
     pub id: u64,
     /// What is worked at.
     pub kind: TaskKind,
-    /// The volume that it is about, if it is about one.
+    /// The volume or snapshot that it is about, if it is about one.
     pub object: Option<String>,
     /// How it does.
     pub state: TaskState,
@@ -113,7 +141,39 @@ pub(crate) struct Task {
     began: SystemTime,
     progress: Box<dyn Fn() -> Option<u8> + Send + Sync>,
     cancel: Box<dyn Fn() -> Result<(), Failure> + Send + Sync>,
+    /// Who does the work, if that is not the daemon.
+    reader: Option<Arc<Reader>>,
     end: Mutex<Option<End>>,
+}
+
+/// A client that reads a volume, and names its task with each piece.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    bytes: u64,
+    /// All before this byte was asked for.
+    upto: AtomicU64,
+    heard: Mutex<Instant>,
+    is_cancelled: AtomicBool,
+}
+
+impl Reader {
+    fn percent(&self) -> Option<u8> {
+        percent(self.upto.load(Ordering::Relaxed), self.bytes)
+    }
+
+    pub(crate) fn silence(&self) -> Duration {
+        lock_whole(&self.heard).elapsed()
+    }
+
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.is_cancelled.load(Ordering::Relaxed)
+    }
+}
+
+/// A part of a whole.
+pub(crate) fn percent(done: u64, whole: u64) -> Option<u8> {
+    let whole = whole.max(1);
+    u8::try_from(u128::from(done.min(whole)) * 100 / u128::from(whole)).ok()
 }
 
 impl fmt::Debug for Task {
@@ -169,13 +229,40 @@ impl Task {
         }
     }
 
+    /// It has ended; if it had before, that stays.
     pub(crate) fn ends(&self, state: TaskState, result: Option<Value>, error: Option<String>) {
-        *lock_whole(&self.end) = Some(End {
+        lock_whole(&self.end).get_or_insert_with(|| End {
             at: SystemTime::now(),
             state,
             result,
             error,
         });
+    }
+
+    /// Who does the work, if that is a client that reads.
+    ///
+    /// # Errors
+    /// The daemon does it.
+    pub(crate) fn reader(&self) -> Result<&Arc<Reader>, Failure> {
+        self.reader.as_ref().ok_or_else(|| {
+            let text = format!("task {} ({}) is the daemon's own work", self.id, self.kind);
+            Failure::invalid(text)
+        })
+    }
+
+    /// Its reader asks for what lies before this byte.
+    ///
+    /// # Errors
+    /// It was told to stop, or is no reader's.
+    pub(crate) fn reads(&self, upto: u64) -> Result<(), Failure> {
+        let reader = self.reader()?;
+        if reader.is_cancelled() {
+            let text = format!("the {} was cancelled (task {})", self.kind, self.id);
+            return Err(Failure::unavailable(text));
+        }
+        reader.upto.fetch_max(upto, Ordering::Relaxed);
+        *lock_whole(&reader.heard) = Instant::now();
+        Ok(())
     }
 }
 
@@ -187,6 +274,34 @@ impl Tasks {
         object: Option<String>,
         progress: impl Fn() -> Option<u8> + Send + Sync + 'static,
         cancel: impl Fn() -> Result<(), Failure> + Send + Sync + 'static,
+    ) -> Arc<Task> {
+        self.add(kind, object, Box::new(progress), Box::new(cancel), None)
+    }
+
+    /// A client begins to read a volume of that many bytes.
+    pub(crate) fn begin_reading(&self, kind: TaskKind, object: String, bytes: u64) -> Arc<Task> {
+        let reader = Arc::new(Reader {
+            bytes,
+            upto: AtomicU64::new(0),
+            heard: Mutex::new(Instant::now()),
+            is_cancelled: AtomicBool::new(false),
+        });
+        let (seen, stopped) = (reader.clone(), reader.clone());
+        let cancel = move || {
+            stopped.is_cancelled.store(true, Ordering::Relaxed);
+            Ok(())
+        };
+        let progress = Box::new(move || seen.percent());
+        self.add(kind, Some(object), progress, Box::new(cancel), Some(reader))
+    }
+
+    fn add(
+        &self,
+        kind: TaskKind,
+        object: Option<String>,
+        progress: Box<dyn Fn() -> Option<u8> + Send + Sync>,
+        cancel: Box<dyn Fn() -> Result<(), Failure> + Send + Sync>,
+        reader: Option<Arc<Reader>>,
     ) -> Arc<Task> {
         let mut list = lock_whole(&self.0);
         let running = list.all.iter().filter(|task| task.is_running()).count();
@@ -202,8 +317,9 @@ impl Tasks {
             kind,
             object,
             began: SystemTime::now(),
-            progress: Box::new(progress),
-            cancel: Box::new(cancel),
+            progress,
+            cancel,
+            reader,
             end: Mutex::new(None),
         });
         list.all.push_back(task.clone());
@@ -279,5 +395,20 @@ mod tests {
         task.ends(TaskState::Cancelled, None, None);
         assert!(task.cancel().unwrap_err().message.contains("has ended"));
         assert_eq!(task.view().percent, None);
+        task.ends(TaskState::Done, None, None);
+        assert_eq!(task.view().state, TaskState::Cancelled, "it ends once");
+    }
+
+    #[test]
+    fn a_reader_is_followed_by_what_it_asks_for_and_refused_when_it_was_cancelled() {
+        let tasks = Tasks::default();
+        let task = tasks.begin_reading(TaskKind::Send, "vm1@a".to_owned(), 8 << 20);
+        task.reads(4 << 20).expect("it may");
+        task.reads(2 << 20).expect("pieces come in any order");
+        assert_eq!(task.view().percent, Some(50));
+        task.cancel().expect("it runs");
+        let refused = task.reads(6 << 20).unwrap_err().message;
+        assert!(refused.contains("send was cancelled (task 1)"), "{refused}");
+        assert!(begin(&tasks).reads(1).is_err(), "a check reads by itself");
     }
 }

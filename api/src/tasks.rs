@@ -6,14 +6,16 @@
 //! | `POST /v1/tasks` with [`StartTask`] | the [`TaskView`] of what was started |
 //! | `GET /v1/tasks/ID` | [`TaskView`] |
 //! | `DELETE /v1/tasks/ID` | the [`TaskView`] of what is told to stop |
+//! | `POST /v1/tasks/ID/finish` with [`FinishTask`] | the [`TaskView`] of what its client has ended |
 //!
-//! Guarantee: a task goes on whether or not somebody waits for it.
+//! Guarantee: a task of the daemon goes on whether or not somebody waits for it. Images and streams are the work of
+//! clients ([`crate::transfers`]).
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Json, Router};
 use dedup::{Engine, ErrorKind, OnlineCheckReport, ScrubPhase, ScrubStatus, Survey};
 use futures_util::future::{AbortHandle, Abortable};
@@ -26,17 +28,35 @@ use crate::client::Client;
 use crate::errors::Answer;
 use crate::extract::{Body, Path};
 use crate::server::ApiState;
+use crate::task_list::percent;
 pub use crate::task_list::{ENDED_MAX, TaskKind, TaskState, TaskView, Tasks};
+use crate::transfers;
 
-/// How often work that the engine does by itself is looked at.
-const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+/// How often work that a task follows is looked at.
+pub(crate) const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+
+/// The longest error that a client tells, in bytes.
+const ERROR_BYTES_MAX: usize = 1024;
 
 /// A task to be started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StartTask {
-    /// `check` or `survey`; scrubs, deletions and backups begin at their own paths.
+    /// `check` or `survey`; or `export` or `send`, which the client does: it names the task with each piece that it reads.
+    /// Other tasks begin at their own paths.
     pub kind: TaskKind,
+    /// The volume or snapshot that is read by an export or a send; other tasks have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub object: Option<String>,
+}
+
+/// A client has done with an export or a send.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FinishTask {
+    /// Why it failed, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 /// A task's result, when it has ended.
@@ -187,8 +207,7 @@ pub(crate) fn follow_scrub<Fut>(
 }
 
 fn percent_of_scrub(status: &ScrubStatus) -> Option<u8> {
-    let total = status.total_blocks.max(1);
-    u8::try_from(u128::from(status.checked_blocks.min(total)) * 100 / u128::from(total)).ok()
+    percent(status.checked_blocks, status.total_blocks)
 }
 
 /// Deletions that the daemon's last end interrupted go on as tasks.
@@ -212,7 +231,7 @@ pub(crate) fn follow_deletion(state: &ApiState, volume: &str) {
         move || {
             let left = left()?;
             let done = left.total_bytes.saturating_sub(left.remaining_bytes);
-            u8::try_from(u128::from(done) * 100 / u128::from(left.total_bytes.max(1))).ok()
+            percent(done, left.total_bytes)
         }
     };
     let cancel = || {
@@ -236,6 +255,7 @@ pub(crate) fn routes() -> Router<ApiState> {
     Router::new()
         .route("/v1/tasks", get(list).post(begin))
         .route("/v1/tasks/{id}", get(show).delete(cancel))
+        .route("/v1/tasks/{id}/finish", post(finish))
 }
 
 async fn list(State(state): State<ApiState>) -> Json<Vec<TaskView>> {
@@ -243,13 +263,26 @@ async fn list(State(state): State<ApiState>) -> Json<Vec<TaskView>> {
 }
 
 async fn begin(State(state): State<ApiState>, Body(request): Body<StartTask>) -> Answer<TaskView> {
-    let id = match request.kind {
-        TaskKind::Check => check(&state)?.0,
-        TaskKind::Survey => survey(&state)?.0,
-        TaskKind::Scrub | TaskKind::Delete | TaskKind::Backup => {
+    let StartTask { kind, object } = request;
+    let id = match (kind, object) {
+        (TaskKind::Check, None) => check(&state)?.0,
+        (TaskKind::Survey, None) => survey(&state)?.0,
+        (TaskKind::Export | TaskKind::Send, Some(object)) => {
+            transfers::begin_reading(&state, kind, object)?
+        }
+        (TaskKind::Export | TaskKind::Send, None) => {
+            let text = format!("a task of the kind '{kind}' has an object: the volume or snapshot");
+            return Err(Failure::invalid(text).into());
+        }
+        (TaskKind::Check | TaskKind::Survey, Some(_)) => {
+            let text =
+                format!("a task of the kind '{kind}' has no object: it is about all volumes");
+            return Err(Failure::invalid(text).into());
+        }
+        _ => {
             return Err(Failure::invalid(format!(
-                "a {} does not begin here: use `onefold scrub start`, `onefold volume delete` or `onefold pool backup`",
-                request.kind
+                "a task of the kind '{kind}' does not begin here: use `onefold scrub start`, `onefold volume delete`, \
+                 `onefold pool backup`, `onefold volume import` or `onefold receive`"
             ))
             .into());
         }
@@ -267,7 +300,41 @@ async fn cancel(State(state): State<ApiState>, Path(id): Path<u64>) -> Answer<Ta
     Ok(Json(task.view()))
 }
 
+async fn finish(
+    State(state): State<ApiState>,
+    Path(id): Path<u64>,
+    Body(request): Body<FinishTask>,
+) -> Answer<TaskView> {
+    let task = state.tasks.find(id)?;
+    task.reader()?;
+    match request.error {
+        None => task.ends(TaskState::Done, None, None),
+        Some(mut error) => {
+            error.truncate(error.floor_char_boundary(ERROR_BYTES_MAX));
+            task.ends(TaskState::Failed, None, Some(error));
+        }
+    }
+    Ok(Json(task.view()))
+}
+
 impl Client {
+    /// Starts a task.
+    ///
+    /// # Errors
+    /// It does not begin so, too many run, or no daemon serves the pool.
+    pub async fn start_task(&self, request: &StartTask) -> Result<TaskView, Failure> {
+        self.send(Method::POST, "/v1/tasks", Some(request)).await
+    }
+
+    /// Says that an export or a send has ended.
+    ///
+    /// # Errors
+    /// There is no such task, or no daemon serves the pool.
+    pub async fn finish_task(&self, id: u64, request: &FinishTask) -> Result<TaskView, Failure> {
+        let path = format!("/v1/tasks/{id}/finish");
+        self.send(Method::POST, &path, Some(request)).await
+    }
+
     /// All tasks that run, and those that ended last.
     ///
     /// # Errors

@@ -10,15 +10,6 @@ use crate::scrub;
 use crate::server::ApiState;
 use crate::task_list::TaskKind;
 
-/// All kinds of tasks: each has a series, also while none runs.
-const KINDS: [TaskKind; 5] = [
-    TaskKind::Check,
-    TaskKind::Survey,
-    TaskKind::Scrub,
-    TaskKind::Delete,
-    TaskKind::Backup,
-];
-
 /// Tasks, the last scrub, and exports.
 #[derive(Debug, Default)]
 pub(super) struct Work {
@@ -58,7 +49,7 @@ impl Work {
     }
 
     pub(super) fn write(&self, page: &mut Page<'_>) -> fmt::Result {
-        let names = KINDS.map(|kind| (kind, kind.to_string()));
+        let names = TaskKind::ALL.map(|kind| (kind, kind.to_string()));
         let count = |kind| self.running.iter().filter(|it| **it == kind).count() as u64;
         page.gauges(
             plain("tasks_running", "Long tasks that run now"),

@@ -11,7 +11,6 @@
 //!   rolling back to the first one ([`super::received`]). What a crash leaves between any two steps is one of these:
 //!   the volume as it was, one that waits for the rest, or a whole one with its snapshot.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use dedup::{ErrorKind, MAX_COMMAND_BYTES, SUB_BLOCK_BYTES, Volume, VolumeSpec};
@@ -19,10 +18,10 @@ use futures_util::future::join_all;
 use meta::VolumeInfo;
 use reactor::BufferPool;
 use serde::{Deserialize, Serialize};
-use tokio::sync::RwLock;
 use uuid::Uuid;
 
 use super::Target;
+use super::import_sessions::{ImportBegun, SessionEnd, Sessions};
 use super::received::Received;
 use super::volumes::{Place, no_volume};
 use crate::admission::{Access, Admission, Refusal};
@@ -77,9 +76,6 @@ pub struct Changes {
     /// written before.
     pub is_proven: bool,
 }
-
-/// Who sends images now, by the UUIDs of their volumes. Held to write while an import begins or ends.
-pub(super) type Sessions = RwLock<HashMap<Uuid, Uuid>>;
 
 #[derive(Serialize, Deserialize)]
 struct Stored {
@@ -187,7 +183,7 @@ impl Target {
         &self,
         destination: Destination,
         mut import: Import,
-    ) -> Result<Uuid, Failure> {
+    ) -> Result<ImportBegun, Failure> {
         if import.image.len() > IMAGE_BYTES_MAX {
             return Err(Failure::invalid(format!(
                 "an image is known by at most {IMAGE_BYTES_MAX} bytes"
@@ -210,7 +206,7 @@ impl Target {
                     return Err(failure);
                 }
                 tracing::info!(volume = %name, "an image is being imported: no host sees the volume until it is whole");
-                Ok(begin_session(&mut sessions, uuid))
+                Ok(sessions.begin(uuid))
             }
             Destination::Over(name) => {
                 let volume = self.volume_of_name(&name)?;
@@ -233,7 +229,7 @@ impl Target {
                 self.publish(None, Some(info.uuid));
                 tracing::info!(volume = %name, "an image is being imported over the volume: no host sees it until it is whole");
                 volume.write_zeroes(0, info.size_bytes, false).await?;
-                Ok(begin_session(&mut sessions, info.uuid))
+                Ok(sessions.begin(info.uuid))
             }
             Destination::Onto {
                 volume: name,
@@ -260,7 +256,7 @@ impl Target {
                 self.publish(None, Some(info.uuid));
                 self.prepare(&volume, &mut import).await?;
                 tracing::info!(volume = %name, base = %base.name, "changes are being received: no host sees the volume until they are whole");
-                Ok(begin_session(&mut sessions, info.uuid))
+                Ok(sessions.begin(info.uuid))
             }
         }
     }
@@ -273,7 +269,7 @@ impl Target {
         &self,
         name: &str,
         image: &Import,
-    ) -> Result<(Import, Uuid), Failure> {
+    ) -> Result<(Import, ImportBegun), Failure> {
         let mut sessions = self.importing.write().await;
         let volume = self.volume_of_name(name)?;
         let info = volume.info();
@@ -293,12 +289,12 @@ impl Target {
         self.prepare(&volume, &mut import).await?;
         let rest = info.size_bytes.saturating_sub(import.done_bytes);
         // From now on who sent before is refused.
-        let session = begin_session(&mut sessions, info.uuid);
+        let begun = sessions.begin(info.uuid);
         // Changes come again as a whole; what they leave out is the base's.
         if import.changes.is_none() {
             volume.write_zeroes(import.done_bytes, rest, false).await?;
         }
-        Ok((import, session))
+        Ok((import, begun))
     }
 
     /// Writes a piece of the image, with the same checks as a host's write.
@@ -336,14 +332,14 @@ impl Target {
     /// The volume of an import, for what comes now.
     pub(super) fn receiving(
         &self,
-        sessions: &HashMap<Uuid, Uuid>,
+        sessions: &Sessions,
         name: &str,
         session: Uuid,
     ) -> Result<Arc<Volume>, Failure> {
         let volume = self.volume_of_name(name)?;
         let info = volume.info();
         self.under_way(&info)?;
-        check_session(sessions, &info, session)?;
+        sessions.check(&info, session)?;
         self.admit_owner(&info, Access::Write)?;
         Ok(volume)
     }
@@ -362,7 +358,7 @@ impl Target {
         let volume = self.volume_of_name(name)?;
         let info = volume.info();
         let mut import = self.under_way(&info)?;
-        check_session(&sessions, &info, session)?;
+        sessions.check(&info, session)?;
         if import.image_bytes.is_some_and(|bytes| done_bytes > bytes) {
             return Err(Failure::invalid(format!(
                 "the image of volume '{name}' is shorter than {done_bytes} bytes"
@@ -390,7 +386,7 @@ impl Target {
         let volume = self.volume_of_name(name)?;
         let info = volume.info();
         let import = self.under_way(&info)?;
-        check_session(&sessions, &info, session)?;
+        sessions.check(&info, session)?;
         if let Some(announced) = import.image_bytes.filter(|bytes| *bytes != image_bytes) {
             return Err(Failure::invalid(format!(
                 "the image of volume '{name}' has {announced} bytes, and {image_bytes} came: it is not whole"
@@ -407,7 +403,7 @@ impl Target {
             self.take_received(&volume, snapshot).await?;
         }
         self.store_import(info.uuid, None).await?;
-        sessions.remove(&info.uuid);
+        sessions.end(info.uuid, SessionEnd::Whole);
         self.publish(None, Some(info.uuid));
         tracing::info!(volume = %name, image_bytes, "an image was imported: hosts see the volume");
         Ok(())
@@ -432,7 +428,7 @@ impl Target {
         if base.is_none() || to != base {
             return Err(self.incomplete(&info, &import));
         }
-        sessions.remove(&info.uuid);
+        sessions.end(info.uuid, SessionEnd::GivenUp);
         // Who resumes it after a crash in the middle has to bring all of it again.
         import.done_bytes = 0;
         self.store_import(info.uuid, Some(&import)).await?;
@@ -503,7 +499,9 @@ impl Target {
 
     /// Forgets what volumes that no longer exist waited for.
     pub(super) async fn forget_import(&self, volume: Uuid) -> Result<(), Failure> {
-        self.importing.write().await.remove(&volume);
+        let mut sessions = self.importing.write().await;
+        sessions.end(volume, SessionEnd::GivenUp);
+        drop(sessions);
         match is_incomplete(&self.engine, volume) {
             true => self.store_import(volume, None).await,
             false => Ok(()),
@@ -628,27 +626,6 @@ impl Target {
         let value = import.map(encode).transpose()?;
         let changed = self.engine.change_settings(vec![(key_of(volume), value)]);
         Ok(changed.await?)
-    }
-}
-
-fn begin_session(sessions: &mut HashMap<Uuid, Uuid>, volume: Uuid) -> Uuid {
-    let session = Uuid::new_v4();
-    sessions.insert(volume, session);
-    session
-}
-
-fn check_session(
-    sessions: &HashMap<Uuid, Uuid>,
-    info: &VolumeInfo,
-    session: Uuid,
-) -> Result<(), Failure> {
-    match sessions.get(&info.uuid) == Some(&session) {
-        true => Ok(()),
-        false => Err(Failure::invalid(format!(
-            "this session of the import to volume '{}' is over: somebody else resumed it, or the daemon was started \
-             again; --resume goes on",
-            info.name
-        ))),
     }
 }
 

@@ -12,6 +12,7 @@ pub(crate) mod discovery;
 pub mod export;
 mod export_socket;
 pub(crate) mod identity;
+pub mod import_sessions;
 pub mod imports;
 pub(crate) mod live_catalog;
 pub mod received;
@@ -30,7 +31,7 @@ use fabric::{KnownAddresses, TlsMode, Transport, TransportAddress};
 use futures_util::lock::Mutex as AsyncMutex;
 use nvme::Nqn;
 use reactor::lock_whole;
-use tokio::sync::watch;
+use tokio::sync::{RwLock as AsyncRwLock, watch};
 use uuid::Uuid;
 
 use crate::auth::Auth;
@@ -107,7 +108,8 @@ pub struct Target {
     pub(crate) record: Record,
     /// Held while a host's features are saved.
     pub(crate) saving_features: AsyncMutex<()>,
-    importing: imports::Sessions,
+    /// Held to write while an import begins or ends.
+    importing: AsyncRwLock<import_sessions::Sessions>,
 }
 
 /// The subsystems of the catalog as they are served, the discovery subsystem left out.
@@ -223,7 +225,7 @@ impl Target {
             stopping: watch::Sender::new(false),
             record,
             saving_features: AsyncMutex::new(()),
-            importing: imports::Sessions::default(),
+            importing: AsyncRwLock::default(),
         });
         let weak = Arc::downgrade(&target);
         target.engine.on_change(Box::new(move |change| {

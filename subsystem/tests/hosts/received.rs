@@ -104,7 +104,8 @@ async fn begin(target: &Target, base: Uuid) -> Result<Uuid, Failure> {
         base,
         size_bytes: AFTER_BYTES,
     };
-    target.begin_import(onto, import()).await
+    let begun = target.begin_import(onto, import()).await?;
+    Ok(begun.session)
 }
 
 /// Brings what lies behind a byte.
@@ -135,7 +136,7 @@ async fn receive(lab: &Lab, stage: Stage, polls: usize) -> Option<()> {
     bring(lab, target, session, 0).await.expect("it is written");
     if stage == Stage::Resume {
         let resumed = cut(polls, target.resume_import("r", &import())).await?;
-        session = resumed.expect("it goes on").1;
+        session = resumed.expect("it goes on").1.session;
     }
     if stage == Stage::RollBack {
         return cut(polls, target.roll_back("r@a"))
@@ -180,7 +181,8 @@ async fn check(lab: &Lab, volume: &Volume, goes_on: bool) {
         return;
     }
     let resumed = target.resume_import("r", &import()).await;
-    let (import, session) = resumed.expect("it goes on");
+    let (import, begun) = resumed.expect("it goes on");
+    let session = begun.session;
     bring(lab, target, session, import.done_bytes)
         .await
         .expect("the rest");
@@ -282,7 +284,8 @@ fn parts_lie_within_the_volume_and_repeat_what_is_there() {
             domain: String::new(),
         };
         let new = Destination::New(spec, Place::Default);
-        let session = target.begin_import(new, import()).await.expect("it begins");
+        let begun = target.begin_import(new, import()).await.expect("it begins");
+        let session = begun.session;
         let block = BLOCK as u64;
         for (offset, length, same_as) in [
             (AFTER_BYTES, block, None),

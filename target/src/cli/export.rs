@@ -11,6 +11,7 @@ use std::process::ExitCode;
 
 use api::client::Client;
 use api::images::ByteRange;
+use api::tasks::TaskKind;
 use api::volumes::VolumeView;
 use clap::Args;
 use futures_util::TryStreamExt;
@@ -21,7 +22,7 @@ use subsystem::errors::Failure;
 use super::args::PoolArg;
 use super::ask::{self, Attached};
 use super::run::converse;
-use super::transfer::{Lanes, PIECES, data_pieces};
+use super::transfer::{Lanes, PIECES, Reading, data_pieces};
 use super::{Outcome, print, print_json, progress};
 use crate::size::format_human;
 
@@ -72,8 +73,10 @@ pub(super) fn run(args: &ExportArgs) -> Outcome {
             ask::tell(["What hosts write meanwhile may be in the image, or not.".to_owned()]);
         }
         let mut sink = Sink::open(&args.image, args.overwrite, volume.size_bytes)?;
-        let data_bytes = copy(&client, &volume, &mut sink).await?;
-        sink.finish()?;
+        let reading = Reading::begin(&client, TaskKind::Export, &volume.name).await?;
+        let copied = copy(&client, &volume, &reading, &mut sink).await;
+        let copied = copied.and_then(|bytes| sink.finish().map(|()| bytes));
+        let data_bytes = reading.ends(copied).await?;
         Ok(Exported {
             volume: volume.name,
             image_bytes: volume.size_bytes,
@@ -97,7 +100,12 @@ pub(super) fn run(args: &ExportArgs) -> Outcome {
 }
 
 /// Writes a volume's data in order; returns how many bytes they are.
-async fn copy(client: &Client, volume: &VolumeView, sink: &mut Sink) -> Result<u64, Failure> {
+async fn copy(
+    client: &Client,
+    volume: &VolumeView,
+    reading: &Reading<'_>,
+    sink: &mut Sink,
+) -> Result<u64, Failure> {
     let lanes = Lanes::open(client).await?;
     let bar = progress::bar(Some(volume.size_bytes));
     let all = ByteRange {
@@ -105,7 +113,7 @@ async fn copy(client: &Client, volume: &VolumeView, sink: &mut Sink) -> Result<u
         length: volume.size_bytes,
     };
     let pieces = data_pieces(client, &volume.name, all);
-    let read = |range| lanes.read(&volume.name, range);
+    let read = |range| lanes.read(reading, range);
     let data = pieces.map_ok(read).try_buffered(PIECES);
     let mut data = std::pin::pin!(data);
     let mut bytes = 0;

@@ -6,7 +6,6 @@
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Instant;
 
 use api::client::Client;
 use api::images::{BeginImport, Bytes, FinishImport, ImportInto, ImportSession};
@@ -19,6 +18,7 @@ use meta::{Compression, VerifyPolicy};
 use serde::Serialize;
 use subsystem::errors::Failure;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::time::{Instant, sleep_until};
 
 use super::args::PoolArg;
 use super::run::converse;
@@ -315,8 +315,19 @@ async fn send_parts(
             .map(|part| answer(part, name, session, &lanes))
             .buffered(PIECES)
     );
-    let mut kept = Instant::now();
-    while let Some(answer) = answers.next().await {
+    // A source that is silent does not end the session.
+    let mut keep_at = Instant::now() + KEEP_INTERVAL;
+    loop {
+        let answer = tokio::select! {
+            answer = answers.next() => answer,
+            () = sleep_until(keep_at) => {
+                let done = progress.borrow().done_bytes;
+                keep(client, name, session, done).await?;
+                keep_at = Instant::now() + KEEP_INTERVAL;
+                continue;
+            }
+        };
+        let Some(answer) = answer else { break };
         match answer? {
             Answered::Piece(bytes) => progress.borrow_mut().sent_bytes += bytes,
             Answered::Upto(upto) => {
@@ -324,11 +335,6 @@ async fn send_parts(
                 bar.set_position(upto);
             }
             Answered::End(bytes) => return Ok(bytes),
-        }
-        if kept.elapsed() >= KEEP_INTERVAL {
-            let done = progress.borrow().done_bytes;
-            keep(client, name, session, done).await?;
-            kept = Instant::now();
         }
     }
     Err(Failure::new(

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use api::client::Client;
 use api::images::{ByteRange, Bytes, PIECE_BYTES_MAX};
 use api::snapshots::SnapshotView;
+use api::tasks::TaskKind;
 use clap::Args;
 use dedup::ErrorKind;
 use futures_util::stream::{self, LocalBoxStream};
@@ -21,7 +22,7 @@ use subsystem::errors::Failure;
 
 use super::args::PoolArg;
 use super::run::converse;
-use super::transfer::{Lanes, PIECES, data_pieces, split};
+use super::transfer::{Lanes, PIECES, Reading, data_pieces, split};
 use super::{Outcome, ask, progress};
 use crate::images::is_zero;
 use crate::size::{format_human, parse_size};
@@ -169,11 +170,26 @@ async fn send(args: &SendArgs, client: &Client) -> Result<(Head, Totals), Failur
     let output = File::from(stdout.map_err(|error| cannot_write(&error))?);
     let output = BufWriter::with_capacity(PIECE_BYTES_MAX, output);
     let encoder = Encoder::new(output, &head, Contents::new(memory));
-    let mut encoder = encoder.map_err(|error| cannot_write(&error))?;
+    let encoder = encoder.map_err(|error| cannot_write(&error))?;
+    let name = args.snapshot.as_str();
+    let reading = Reading::begin(client, TaskKind::Send, name).await?;
+    let sent = send_all(client, &head, base.as_deref(), &reading, encoder).await;
+    let totals = reading.ends(sent).await?;
+    Ok((head, totals))
+}
+
+/// Sends what a stream has behind its head; returns what that was.
+async fn send_all<W: io::Write>(
+    client: &Client,
+    head: &Head,
+    base: Option<&str>,
+    reading: &Reading<'_>,
+    mut encoder: Encoder<W>,
+) -> Result<Totals, Failure> {
     let bar = progress::bar(Some(head.size_bytes));
     let lanes = Lanes::open(client).await?;
-    let name = args.snapshot.as_str();
-    let wanted: LocalBoxStream<Result<Wanted, Failure>> = match &base {
+    let name = reading.name();
+    let wanted: LocalBoxStream<Result<Wanted, Failure>> = match base {
         None => {
             let rest = ByteRange {
                 offset: head.start_bytes,
@@ -183,12 +199,12 @@ async fn send(args: &SendArgs, client: &Client) -> Result<(Head, Totals), Failur
                 .map_ok(Wanted::Data)
                 .boxed_local()
         }
-        Some(base) => changed(client, name, base, &head)
+        Some(base) => changed(client, name, base, head)
             .map_ok(|range| in_pieces(client, name, range))
             .try_flatten()
             .boxed_local(),
     };
-    let read = |wanted| read(&lanes, name, wanted);
+    let read = |wanted| read(&lanes, reading, wanted);
     let mut pieces = wanted.map_ok(read).try_buffered(PIECES);
     while let Some((range, data)) = pieces.try_next().await? {
         let written = match data {
@@ -201,7 +217,7 @@ async fn send(args: &SendArgs, client: &Client) -> Result<(Head, Totals), Failur
     let ended = encoder.end();
     let (totals, _) = ended.map_err(|error| cannot_write(&error))?;
     bar.finish_and_clear();
-    Ok((head, totals))
+    Ok(totals)
 }
 
 /// A range that goes into a stream.
@@ -216,11 +232,11 @@ enum Wanted {
 /// A range, and what it holds unless that is zeros.
 async fn read(
     lanes: &Lanes,
-    name: &str,
+    reading: &Reading<'_>,
     wanted: Wanted,
 ) -> Result<(Range, Option<Bytes>), Failure> {
     let (range, data) = match wanted {
-        Wanted::Data(range) => (range, Some(lanes.read(name, range).await?.1)),
+        Wanted::Data(range) => (range, Some(lanes.read(reading, range).await?.1)),
         Wanted::Zeros(range) => (range, None),
     };
     let range = Range {

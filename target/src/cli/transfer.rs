@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use api::client::{Client, Lane};
 use api::images::{ByteRange, Bytes, ImportSession, KeepImport, PIECE_BYTES_MAX};
+use api::tasks::{FinishTask, StartTask, TaskKind};
 use dedup::ErrorKind;
 use futures_util::{Stream, TryStreamExt, stream};
 use subsystem::errors::Failure;
@@ -47,9 +48,13 @@ impl Lanes {
     }
 
     /// Reads bytes of a volume; returns where they begin too.
-    pub(super) async fn read(&self, name: &str, range: ByteRange) -> Result<(u64, Bytes), Failure> {
+    pub(super) async fn read(
+        &self,
+        reading: &Reading<'_>,
+        range: ByteRange,
+    ) -> Result<(u64, Bytes), Failure> {
         let mut lane = self.take()?;
-        let data = lane.read_piece(name, range).await?;
+        let data = lane.read_piece(reading.name, range, reading.task).await?;
         self.give(lane);
         Ok((range.offset, data))
     }
@@ -67,6 +72,44 @@ impl Lanes {
             .await?;
         self.give(lane);
         Ok(())
+    }
+}
+
+/// An export or a send, as the task that the daemon shows.
+pub(super) struct Reading<'a> {
+    client: &'a Client,
+    name: &'a str,
+    task: u64,
+}
+
+impl<'a> Reading<'a> {
+    /// A volume or a snapshot is going to be read.
+    pub(super) async fn begin(
+        client: &'a Client,
+        kind: TaskKind,
+        name: &'a str,
+    ) -> Result<Self, Failure> {
+        let start = StartTask {
+            kind,
+            object: Some(name.to_owned()),
+        };
+        let task = client.start_task(&start).await?.id;
+        Ok(Self { client, name, task })
+    }
+
+    /// What is read.
+    pub(super) fn name(&self) -> &'a str {
+        self.name
+    }
+
+    /// Says how it ended, and hands that on.
+    pub(super) async fn ends<T>(self, ended: Result<T, Failure>) -> Result<T, Failure> {
+        let finish = FinishTask {
+            error: ended.as_ref().err().map(|failure| failure.message.clone()),
+        };
+        // The task ends without it too, only later.
+        let _ = self.client.finish_task(self.task, &finish).await;
+        ended
     }
 }
 

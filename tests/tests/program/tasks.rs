@@ -1,9 +1,13 @@
 //! What a daemon works at for a while, as its owner sees it.
 
+use std::io::{Read, Write};
+use std::process::{Child, Command, Stdio};
+
 use rustix::process::Signal;
 use serde_json::Value;
+use tests::daemon::text_of;
 
-use super::harness::{Pool, fails, json, succeeds, wait_for};
+use super::harness::{Pool, fails, json, onefold, succeeds, wait_for};
 
 impl Pool {
     fn tasks(&self) -> Vec<Value> {
@@ -23,6 +27,17 @@ impl Pool {
     /// A command about this pool.
     fn at<'a>(&'a self, words: &[&'a str]) -> Vec<&'a str> {
         [words, &["--pool", self.dir()]].concat()
+    }
+
+    /// A command about this pool whose ends of pipes the story holds.
+    fn begins(&self, words: &[&str]) -> Child {
+        Command::new(onefold())
+            .args(self.at(words))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts")
     }
 
     /// Waits until the newest task of a kind is in that state.
@@ -147,4 +162,78 @@ fn a_deletion_that_the_daemons_end_interrupts_goes_on_as_a_task_of_the_next_one(
     });
     assert!(found, "no deletion was interrupted");
     daemon.expect("one serves").stop(Signal::TERM);
+}
+
+#[test]
+fn images_and_streams_are_tasks_too_and_whoever_sends_or_reads_one_can_be_told_to_stop() {
+    let pool = Pool::new();
+    let daemon = pool.create();
+    let load = [
+        "--rw", "write", "--bs", "128k", "--size", "64M", "--seed", "7",
+    ];
+    pool.load(&load);
+    let beside = tempfile::tempdir().expect("a folder");
+    let image = beside.path().join("image");
+    let image = image.to_str().expect("a path of text");
+
+    // Out, whole.
+    succeeds(&pool.at(&["volume", "export", "vol0", image]));
+    let export = pool.becomes("export", "done");
+    assert_eq!(export["object"], "vol0", "{export}");
+    assert_eq!(export["percent"], 100, "{export}");
+
+    // In, by a pipe that stays open: cancelled, resumed, and whole.
+    let content = std::fs::read(image).expect("an image");
+    let size = content.len().to_string();
+    let into = ["volume", "import", "copy", "-", "--size", &size];
+    let mut import = pool.begins(&into);
+    let mut pipe = import.stdin.take().expect("a pipe");
+    pipe.write_all(&content[..20 << 20]).expect("it reads");
+    // A part is durable each few seconds.
+    wait_for("a part of the image to be told", || {
+        pool.task("import")["percent"].as_u64() > Some(0)
+    });
+    let task = pool.task("import");
+    assert_eq!(task["object"], "copy", "{task}");
+    assert_eq!(task["state"], "running", "{task}");
+    succeeds(&pool.at(&["task", "cancel", &task["id"].to_string()]));
+    let output = import.wait_with_output().expect("it ends");
+    drop(pipe);
+    let errors = text_of(&output);
+    assert_eq!(output.status.code(), Some(65), "{errors}");
+    for word in ["it was cancelled", "--resume", "volume delete copy"] {
+        assert!(errors.contains(word), "'{word}' is not in: {errors}");
+    }
+    pool.becomes("import", "cancelled");
+    let mut import = pool.begins(&["volume", "import", "copy", "-", "--resume"]);
+    let mut pipe = import.stdin.take().expect("a pipe");
+    pipe.write_all(&content).expect("it reads");
+    drop(pipe);
+    let output = import.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{}", text_of(&output));
+    let import = pool.becomes("import", "done");
+    assert_eq!(import["result"]["name"], "copy", "{import}");
+
+    // A stream whose reader waits in the middle.
+    succeeds(&pool.at(&["snapshot", "create", "vol0@a"]));
+    let mut send = pool.begins(&["send", "vol0@a"]);
+    wait_for("a part of the stream to be read", || {
+        let tasks = pool.tasks();
+        let send = tasks.iter().find(|task| task["kind"] == "send");
+        send.is_some_and(|task| task["percent"].as_u64() > Some(0))
+    });
+    let task = pool.task("send");
+    assert_eq!(task["object"], "vol0@a", "{task}");
+    assert_eq!(task["state"], "running", "{task}");
+    succeeds(&pool.at(&["task", "cancel", &task["id"].to_string()]));
+    pool.becomes("send", "cancelled");
+    let mut stream = Vec::new();
+    let mut pipe = send.stdout.take().expect("a pipe");
+    pipe.read_to_end(&mut stream).expect("it writes");
+    assert!(stream.len() < content.len(), "{}", stream.len());
+    let output = send.wait_with_output().expect("it ends");
+    let errors = text_of(&output);
+    assert!(!output.status.success(), "{errors}");
+    assert!(errors.contains("the send was cancelled"), "{errors}");
+    daemon.stop(Signal::TERM);
 }
