@@ -328,7 +328,13 @@ async fn begin(
         }
     };
     let session = begun.session;
-    transfers::follow_import(&state, kind, &name, begun);
+    let (seen, of) = (state.clone(), name.clone());
+    let result = move || {
+        // Its owner may have deleted it already.
+        let view = volumes::view(&seen, &of).ok()?;
+        serde_json::to_value(view).ok()
+    };
+    transfers::follow_import(&state, kind, &name, begun, result);
     let info = volumes::find(&state, &name)?;
     Ok(Json(ImportSession {
         session,

@@ -17,6 +17,8 @@ use subsystem::errors::Failure;
 
 /// Ended tasks that are known.
 pub const ENDED_MAX: usize = 64;
+/// How often work that a task follows is looked at.
+pub(crate) const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 /// Tasks that run at one time.
 const RUNNING_MAX: usize = 64;
 

@@ -12,7 +12,6 @@
 //! clients ([`crate::transfers`]).
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::extract::State;
 use axum::routing::{get, post};
@@ -28,15 +27,12 @@ use crate::client::Client;
 use crate::errors::Answer;
 use crate::extract::{Body, Path};
 use crate::server::ApiState;
-use crate::task_list::percent;
 pub use crate::task_list::{ENDED_MAX, TaskKind, TaskState, TaskView, Tasks};
+use crate::task_list::{LOOK_INTERVAL, percent};
 use crate::transfers;
 
-/// How often work that a task follows is looked at.
-pub(crate) const LOOK_INTERVAL: Duration = Duration::from_millis(200);
-
-/// The longest error that a client tells, in bytes.
-const ERROR_BYTES_MAX: usize = 1024;
+/// Characters of an error that a client tells; the rest is left out.
+const ERROR_CHARS_MAX: usize = 1000;
 
 /// A task to be started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -309,8 +305,8 @@ async fn finish(
     task.reader()?;
     match request.error {
         None => task.ends(TaskState::Done, None, None),
-        Some(mut error) => {
-            error.truncate(error.floor_char_boundary(ERROR_BYTES_MAX));
+        Some(error) => {
+            let error = error.chars().take(ERROR_CHARS_MAX).collect();
             task.ends(TaskState::Failed, None, Some(error));
         }
     }

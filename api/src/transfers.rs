@@ -11,15 +11,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value;
 use subsystem::errors::Failure;
 use subsystem::target::Target;
 use subsystem::target::import_sessions::{ImportBegun, SessionEnd};
 use uuid::Uuid;
 
 use crate::server::ApiState;
-use crate::task_list::{Task, TaskKind, TaskState, percent};
-use crate::tasks::LOOK_INTERVAL;
-use crate::volumes;
+use crate::task_list::{LOOK_INTERVAL, Task, TaskKind, TaskState, percent};
 
 /// For how long a sender of an image may be silent. `onefold volume import` says every few seconds that it is there.
 pub const SEND_SILENCE_MAX: Duration = Duration::from_secs(300);
@@ -33,14 +32,14 @@ const SESSION_LOOK_INTERVAL: Duration = Duration::from_secs(10);
 /// A client begins to read a volume or a snapshot; returns the number of its task.
 ///
 /// # Errors
-/// There is no such volume, or too many tasks run.
+/// There is no such volume, it may not be read now, or too many tasks run.
 pub(crate) fn begin_reading(
     state: &ApiState,
     kind: TaskKind,
     object: String,
 ) -> Result<u64, Failure> {
     state.tasks.check_room()?;
-    let bytes = volumes::find(state, &object)?.size_bytes;
+    let bytes = state.target.open_to_read(&object)?.info().size_bytes;
     let task = state.tasks.begin_reading(kind, object, bytes);
     let id = task.id;
     drop(tokio::spawn(follow_reader(task)));
@@ -63,8 +62,14 @@ async fn follow_reader(task: Arc<Task>) {
     }
 }
 
-/// An import has begun, or goes on: it is a task until its session ends.
-pub(crate) fn follow_import(state: &ApiState, kind: TaskKind, name: &str, begun: ImportBegun) {
+/// An import has begun, or goes on: it is a task until its session ends. `result` is looked at when the image is whole.
+pub(crate) fn follow_import(
+    state: &ApiState,
+    kind: TaskKind,
+    name: &str,
+    begun: ImportBegun,
+    result: impl FnOnce() -> Option<Value> + Send + 'static,
+) {
     let ImportBegun {
         session,
         volume,
@@ -95,20 +100,17 @@ pub(crate) fn follow_import(state: &ApiState, kind: TaskKind, name: &str, begun:
     let task = state
         .tasks
         .begin(kind, Some(name.to_owned()), progress, cancel);
-    let (state, name) = (state.clone(), name.to_owned());
+    let target = state.target.clone();
     drop(tokio::spawn(async move {
         let ended = tokio::select! {
             ended = end => ended.ok(),
-            silent = silent(&state.target, volume, session) => Some(silent),
+            silent = silent(&target, volume, session) => Some(silent),
         };
         // Without a word the daemon ends.
         let ended = ended.unwrap_or(SessionEnd::Silent);
         match ended {
             SessionEnd::Whole => {
-                // Its owner may have deleted it already.
-                let view = volumes::view(&state, &name).ok();
-                let view = view.and_then(|view| serde_json::to_value(view).ok());
-                task.ends(TaskState::Done, view, None);
+                task.ends(TaskState::Done, result(), None);
             }
             SessionEnd::Silent => {
                 let text = format!("{ended}: --resume goes on with it");

@@ -341,9 +341,10 @@ const API: House = House {
         "server",
     ],
     rooms: &[
-        ("tasks", &[]),
+        ("transfers", &[]),
+        ("tasks", &["transfers"]),
         ("volumes", &["tasks"]),
-        ("images", &["volumes", "tokens"]),
+        ("images", &["volumes", "tokens", "transfers"]),
         ("reservations", &["volumes"]),
         ("snapshots", &["tasks", "volumes"]),
         ("snapshot_schedules", &["snapshots", "volumes"]),
