@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `GET /v1/history?step=second|minute|hour&since=SECONDS` | [`HistoryPage`]: the rows behind that time, the oldest first |
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::extract::State;
 use axum::routing::get;
@@ -38,6 +38,12 @@ pub async fn keep(state: ApiState) {
             space.logical_bytes,
             space.compression_saved_bytes,
         ];
+        let now = Instant::now();
+        if state.rates.is_due(now) {
+            let volumes = state.engine.volumes().into_iter();
+            let figures = volumes.map(|info| (info.uuid, state.target.volume_io(info.uuid).0));
+            state.rates.look(now, figures.collect());
+        }
         let IoFigures {
             read_commands,
             write_commands,

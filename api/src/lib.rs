@@ -70,6 +70,7 @@ pub mod namespaces;
 mod openapi;
 mod operations;
 pub mod pool;
+pub mod rates;
 pub mod referrals;
 mod refused;
 pub mod reservations;

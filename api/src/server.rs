@@ -18,6 +18,7 @@ use subsystem::target::Target;
 
 use crate::event_log::EventLog;
 use crate::history_log::History;
+use crate::rates::Rates;
 use crate::refused::Refused;
 use crate::task_list::Tasks;
 
@@ -98,6 +99,8 @@ pub struct ApiState {
     pub tasks: Arc<Tasks>,
     /// What the pool held and what hosts did, over time.
     pub history: Arc<History>,
+    /// What hosts do in a second, of late.
+    pub rates: Arc<Rates>,
     /// Requests that were refused for who asked.
     pub refused: Arc<Refused>,
     /// Changes take turns, so that the log knows whose each is.

@@ -29,6 +29,8 @@ use crate::client::Client;
 use crate::health::{Health, health_of};
 use crate::limits::{self, LimitView};
 use crate::listeners::ListenerView;
+use crate::rates::Rates;
+pub use crate::rates::VolumeRates;
 use crate::server::ApiState;
 use crate::volumes::{Shown, common_nsid, logical_bytes, shown};
 
@@ -96,6 +98,9 @@ pub struct VolumeSpace {
     /// What hosts did to it since the daemon started.
     #[serde(default)]
     pub io: IoFigures,
+    /// What they do to it in a second, of late; `null` in the daemon's first seconds, and the volume's.
+    #[serde(default)]
+    pub rates: Option<VolumeRates>,
     /// How long their commands took since then, by operation.
     #[serde(default)]
     pub latency: Latencies,
@@ -109,7 +114,7 @@ pub(crate) fn routes() -> Router<ApiState> {
 }
 
 /// Hosts, volumes, space at this moment; the health is left to [`health_of`].
-fn status_of(target: &Target, engine: &Engine, reports: Vec<Report>) -> Status {
+fn status_of(target: &Target, engine: &Engine, rates: &Rates, reports: Vec<Report>) -> Status {
     let space = engine.status();
     let mut shown = shown(&target.catalog());
     let volume = |info: &VolumeInfo| {
@@ -126,6 +131,7 @@ fn status_of(target: &Target, engine: &Engine, reports: Vec<Report>) -> Status {
                 .size_bytes
                 .saturating_sub(logical_bytes(&space, info.nsid)),
             io,
+            rates: rates.of(info.uuid),
             latency,
         }
     };
@@ -160,7 +166,7 @@ fn status_of(target: &Target, engine: &Engine, reports: Vec<Report>) -> Status {
 
 /// The daemon at this moment, by what its reactors report.
 pub(crate) async fn status_now(state: &ApiState, reports: Vec<Report>) -> Status {
-    let mut status = status_of(&state.target, &state.engine, reports);
+    let mut status = status_of(&state.target, &state.engine, &state.rates, reports);
     status.health = health_of(&state.engine).await;
     status
 }
@@ -245,6 +251,13 @@ pub(crate) mod tests {
                     read_bytes: 409_600,
                     written_bytes: 204_800,
                 },
+                rates: Some(VolumeRates {
+                    over_seconds: 5,
+                    read_commands: 20,
+                    write_commands: 10,
+                    read_bytes: 81_920,
+                    written_bytes: 40_960,
+                }),
                 latency: serde_json::from_str(LATENCY_EXAMPLE).expect("latencies"),
             }],
             limits: vec![LimitView {

@@ -326,6 +326,7 @@ async fn serve_pool(
         events,
         tasks: Arc::default(),
         history: records::history(pool),
+        rates: Arc::default(),
         refused: Arc::default(),
         audit: Arc::default(),
     };

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `sh,node` | on a machine with the package, as root | `tests/package.rs`, in a booted Debian |
 //! | `sh,run` | beside a running daemon | `tests/guide.rs` |
+//! | `sh,host` | on a host, as root | `tests/guests.rs`, in a guest with a real kernel |
 //! | `sh,elsewhere` | on hosts and machines that no test has | nobody: `tests/guide.rs` reads each `onefold` line |
 
 use std::fs;
@@ -16,6 +17,8 @@ pub enum Place {
     Node,
     /// Beside a daemon.
     Run,
+    /// On a host of the node.
+    Host,
     /// Where no test is.
     Elsewhere,
 }
@@ -93,6 +96,7 @@ fn place(info: &str, name: &str, number: usize) -> Option<Place> {
     match info {
         "sh,node" => Some(Place::Node),
         "sh,run" => Some(Place::Run),
+        "sh,host" => Some(Place::Host),
         "sh,elsewhere" => Some(Place::Elsewhere),
         _ => {
             let is_shell = ["sh", "bash", "console", "shell"]

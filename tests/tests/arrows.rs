@@ -336,6 +336,7 @@ const API: House = House {
         "client",
         "event_log",
         "history_log",
+        "rates",
         "task_list",
         "refused",
         "server",

@@ -10,6 +10,7 @@ use std::{path::Path, process::Command, time::Duration};
 use tempfile::TempDir;
 use tests::{
     daemon::{Daemon, assert_consistent, onefold, onefold_in, text_of},
+    guide,
     lab::{Guest, GuestSpec, Network, TARGET_V4, TARGET_V6, cache, folder as lab_folder, steadily},
     wait_for,
 };
@@ -65,6 +66,50 @@ fn short_visit(kernel: &str, mtu: u32, address: &str, and_then: &[&str]) {
     println!("{}", guest.finish(9 * MINUTE));
     assert!(daemon.stop().success(), "the daemon stops cleanly");
     assert_consistent(&folder.path().join("pool"));
+}
+
+#[test]
+#[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
+fn a_newcomer_attaches_a_host_by_what_the_guides_first_chapter_says() {
+    steadily(|| {
+        let network = Network::new(1, 1500);
+        let folder = pool();
+        let daemon = serve(folder.path(), &network, &[]);
+        let blocks = guide::commands("first-attach", guide::Place::Host);
+        let files: Vec<_> = (1..)
+            .zip(blocks)
+            .map(|(number, text)| {
+                let file = folder.path().join(format!("guide.{number}.sh"));
+                std::fs::write(&file, text).expect("written");
+                file
+            })
+            .collect();
+        let mut guest = Guest::start(
+            &network,
+            &GuestSpec {
+                name: "newcomer",
+                kernel: "6.12",
+                number: 0,
+                cpus: 1,
+                story: "first_attach",
+                arguments: &[TARGET_V4],
+                limit_seconds: 480,
+                files: &files,
+            },
+        );
+        guest.await_signal("used", 6 * MINUTE);
+        // The guide says that the second copy takes hardly any room.
+        settled_used_bytes(&daemon);
+        let status = daemon.status();
+        let bytes = |name: &str| status["pool"][name].as_u64().expect("a number");
+        let (logical, used) = (bytes("logical_bytes"), bytes("used_bytes"));
+        println!("{logical} bytes were written, {used} are used");
+        assert!(used * 4 < logical * 3, "both copies took room: {status:#}");
+        guest.signal("seen");
+        println!("{}", guest.finish(5 * MINUTE));
+        assert!(daemon.stop().success(), "the daemon stops cleanly");
+        assert_consistent(&folder.path().join("pool"));
+    });
 }
 
 #[test]

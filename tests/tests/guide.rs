@@ -91,7 +91,7 @@ fn every_onefold_line_that_no_test_can_type_is_one_that_the_program_understands(
                     false => (command != line).then_some(command),
                 }
             });
-            for line in lines.filter(|_| block.place == Place::Elsewhere) {
+            for line in lines.filter(|_| block.place != Place::Run) {
                 // With --help behind it nothing is done, and whatever stands before has been understood.
                 let script = format!("onefold {line} --help");
                 let output = shell(work.path(), Path::new("/nowhere"), &script);

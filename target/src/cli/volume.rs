@@ -153,9 +153,9 @@ pub enum VolumeCommand {
         json: bool,
     },
     /// Bring an image of a disk into a volume: what is there already is stored once
-    Import(super::import::ImportArgs),
+    Import(super::volume_import::ImportArgs),
     /// Write a volume's content to an image of a disk
-    Export(super::export::ExportArgs),
+    Export(super::volume_export::ExportArgs),
     /// Tell where two volumes, or snapshots, differ, without reading their data
     Diff(super::diff::DiffArgs),
     /// Tell which ranges of a volume, or of a snapshot, read as zeros without being stored
@@ -305,8 +305,8 @@ pub(super) fn run(command: VolumeCommand) -> Outcome {
             let view = converse(Client::new(&pool.pool).rename_volume(&name, &request))?;
             show_volume("renamed", &view, json)
         }
-        VolumeCommand::Import(args) => super::import::run(&args),
-        VolumeCommand::Export(args) => super::export::run(&args),
+        VolumeCommand::Import(args) => super::volume_import::run(&args),
+        VolumeCommand::Export(args) => super::volume_export::run(&args),
         VolumeCommand::Diff(args) => super::diff::run_diff(&args),
         VolumeCommand::ZeroMap(args) => super::diff::run_zero_map(&args),
         VolumeCommand::Clone {

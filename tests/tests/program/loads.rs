@@ -174,3 +174,22 @@ fn defaults_fit_the_limit_of_open_files_and_the_log_names_it_when_a_host_is_refu
     drop(first);
     daemon.stop(Signal::TERM);
 }
+
+#[test]
+fn status_tells_what_hosts_do_to_each_volume_in_a_second() {
+    let pool = Pool::new();
+    let daemon = pool.create();
+    let rates = || pool.status()["volumes"][0]["rates"].clone();
+    let load = Load::start(&pool, &pool.subsystem(), "nqn.2026-11.org.example:host");
+    wait_for("rates of a volume that is read", || {
+        rates()["read_commands"].as_u64() > Some(0)
+    });
+    let seen = rates();
+    assert!(seen["over_seconds"].as_u64() >= Some(5), "{seen}");
+    assert!(seen["read_bytes"].as_u64() > Some(0), "{seen}");
+    drop(load);
+    wait_for("the rates to fall when the host is gone", || {
+        rates()["read_commands"] == 0
+    });
+    daemon.stop(Signal::TERM);
+}
