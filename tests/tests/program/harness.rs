@@ -103,7 +103,7 @@ pub(crate) fn volumes_of(status: &Value) -> Vec<Value> {
     let volumes = status["volumes"].as_array().expect("a list");
     let mut volumes = volumes.clone();
     for volume in &mut volumes {
-        for name in ["io", "latency"] {
+        for name in ["io", "latency", "rates"] {
             let figures = volume
                 .as_object_mut()
                 .and_then(|volume| volume.remove(name));

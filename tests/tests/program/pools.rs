@@ -92,6 +92,7 @@ fn status_has_the_promised_shape_and_its_bytes_add_up() {
             "name",
             "namespaces",
             "nsid",
+            "rates",
             "size_bytes",
             "uuid",
             "zero_bytes"
