@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dedup::ErrorKind;
-use fabric::{LiveBounds, TlsMode, TransportAddress};
+use fabric::{LiveBounds, TlsMode, Transport, TransportAddress};
 use futures_util::future::join_all;
 use subsystem::catalog::{Catalog, PortChange, PortConfig};
 use subsystem::errors::Failure;
@@ -175,6 +175,10 @@ impl Listeners {
                 {
                     tokio::time::sleep(CLOSING_LOOK).await;
                 }
+                // Who asked named an address that cannot be.
+                Err(failure) if failure.kind == ErrorKind::Unavailable => {
+                    return Err(Failure::invalid(failure.message));
+                }
                 opened => return opened,
             }
         }
@@ -196,6 +200,16 @@ impl Listeners {
         if let Some(known) = port_of(&target.catalog(), address) {
             return Err(Failure::invalid(format!(
                 "'{address}' is listener {} already: change it with `onefold listener set`",
+                known.id
+            )));
+        }
+        if let Some(known) = port_beside(&target.catalog(), address) {
+            return Err(Failure::invalid(format!(
+                "'{address}' and listener {} at '{}' are both for port {}, and one of them is for all addresses: remove \
+                 that one with `onefold listener remove {}`, or name another port",
+                known.id,
+                known.address,
+                address.socket_addr().port(),
                 known.id
             )));
         }
@@ -295,4 +309,21 @@ pub(crate) fn port_of(catalog: &Catalog, address: TransportAddress) -> Option<&P
     ports
         .find(|port| port.address == address)
         .map(|port| &**port)
+}
+
+/// A listener over TCP that holds the port of that address everywhere, or that an address for everywhere would hold.
+fn port_beside(catalog: &Catalog, address: TransportAddress) -> Option<&PortConfig> {
+    let wanted = address.socket_addr();
+    let mut ports = catalog.ports.values();
+    let found = ports.find(|port| {
+        let known = port.address.socket_addr();
+        let is_everywhere = known.ip().is_unspecified() || wanted.ip().is_unspecified();
+        let is_tcp = |address: TransportAddress| address.scheme.transport() == Transport::Tcp;
+        is_everywhere
+            && known.port() == wanted.port()
+            && known.is_ipv4() == wanted.is_ipv4()
+            && is_tcp(port.address)
+            && is_tcp(address)
+    });
+    found.map(|port| &**port)
 }

@@ -277,3 +277,28 @@ fn listeners_and_referrals_go_by_their_address_and_the_pool_by_a_variable() {
     let (code, text) = pool.says(&["pool", "check", "--online"]);
     assert_eq!(code, Some(0), "{text}");
 }
+
+#[test]
+fn a_listener_for_all_addresses_and_one_for_a_single_address_do_not_share_a_port() {
+    let pool = Pool::new();
+    let daemon = pool.create();
+    let port = std::net::TcpListener::bind((pool.ip(), 0)).expect("a port");
+    let port = port.local_addr().expect("an address").port();
+    let single = format!("tcp://{}:{port}", pool.ip());
+    pool.does(&["listener", "add", &single]);
+    let everywhere = format!("tcp://0.0.0.0:{port}");
+    fails(
+        &["listener", "add", &everywhere, "--pool", pool.dir()],
+        65,
+        &["are both for port", "onefold listener remove 2"],
+    );
+    // One that another program holds.
+    let other = std::net::TcpListener::bind((pool.ip(), 0)).expect("a port");
+    let taken = format!("tcp://{}", other.local_addr().expect("an address"));
+    fails(
+        &["listener", "add", &taken, "--pool", pool.dir()],
+        65,
+        &["in use by another program"],
+    );
+    daemon.stop(Signal::TERM);
+}

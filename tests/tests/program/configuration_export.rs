@@ -244,7 +244,7 @@ fn an_import_that_ends_in_the_middle_is_run_again_and_finishes() {
     fs::write(&file, &text).expect("written");
     new.refuses(
         &["config", "import", &file],
-        69,
+        65,
         &[&address, "import the file again"],
     );
     assert!(
