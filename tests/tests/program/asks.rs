@@ -282,8 +282,9 @@ fn listeners_and_referrals_go_by_their_address_and_the_pool_by_a_variable() {
 fn a_listener_for_all_addresses_and_one_for_a_single_address_do_not_share_a_port() {
     let pool = Pool::new();
     let daemon = pool.create();
-    let port = std::net::TcpListener::bind((pool.ip(), 0)).expect("a port");
-    let port = port.local_addr().expect("an address").port();
+    let free = std::net::TcpListener::bind((pool.ip(), 0)).expect("a port");
+    let port = free.local_addr().expect("an address").port();
+    drop(free);
     let single = format!("tcp://{}:{port}", pool.ip());
     pool.does(&["listener", "add", &single]);
     let everywhere = format!("tcp://0.0.0.0:{port}");
