@@ -80,6 +80,9 @@ pub(crate) enum Broken {
     ReturnDamaged,
     /// Damaged blocks are not healed when their content is written again.
     NeverHeal,
+    /// Of a content that was stored once more while its older block was not known, and cannot become one with it, the
+    /// newer block is not found. `background::deferred_dedup` has a test of its own.
+    ForgetUnmerged,
 }
 
 thread_local! {

@@ -1,19 +1,25 @@
 //! Deferred deduplication: a content that was stored once more while its older block was not known becomes one with
 //! that block, if their bytes are equal, by an ordinary record.
+//!
+//! Guarantee: where that cannot be, the newer block is the one that is found from then on. The older one may be damaged,
+//! take no more references or be gone: then nothing would lead to the content that was written last, and it would not
+//! heal what it could.
 
 use std::sync::Arc;
 
 use drives::BLOCK_BYTES;
-use meta::{MapEntry, NewBlock, Record};
+use meta::{MapEntry, NewBlock, Pba, Record};
 
 use crate::Result;
 use crate::drive_io::fetch::Fetch;
+use crate::drive_io::reader::read_one;
 use crate::log::append::commit;
+use crate::metadata::block_table::row_page_of;
 use crate::metadata::deferred_dedup::Merge;
 use crate::pool::Shared;
 use crate::pool::references::References;
 use crate::residency::pages::bring_in;
-use crate::residency::rows::pin_rows;
+use crate::residency::rows::{pin_rows, stored_infos};
 use crate::sync::wait::{lock, yield_once};
 
 /// Maps what was stored once more while its older block was not loaded to that one.
@@ -22,12 +28,45 @@ pub(crate) async fn merge_deferred(shared: &Arc<Shared>) -> Result<()> {
         let Some(next) = lock(&shared.merges).pop() else {
             return Ok(());
         };
-        merge(shared, &next).await?;
+        if !merge(shared, &next).await? {
+            keep_found(shared, next.new).await?;
+        }
         yield_once().await;
     }
 }
 
-async fn merge(shared: &Arc<Shared>, merge: &Merge) -> Result<()> {
+/// The newer block of a content stays: it is found by it, if it holds it.
+async fn keep_found(shared: &Arc<Shared>, pba: Pba) -> Result<()> {
+    #[cfg(test)]
+    if crate::ablation::is(crate::ablation::Broken::ForgetUnmerged) {
+        return Ok(());
+    }
+    let _pins = pin_rows(shared, [pba]).await?;
+    let info = lock(&shared.state).blocks.get(pba);
+    let buf = shared.bounce(BLOCK_BYTES).await;
+    let hashers = shared.domains.in_use();
+    let (is_good, buf) = read_one(&shared.drives, pba, buf, |block| {
+        hashers.prove(block, info.fingerprint, info.crc32c)
+    })
+    .await;
+    drop(buf);
+    if is_good != Some(true) {
+        return Ok(()); // who reads it finds that out
+    }
+    let rows = stored_infos(shared, vec![row_page_of(pba)]).await?;
+    let is_stored = rows
+        .iter()
+        .any(|(stored, row)| *stored == pba && row.fingerprint == info.fingerprint);
+    let mut state = lock(&shared.state);
+    let now = state.blocks.get(pba);
+    if (now.fingerprint, now.crc32c) == (info.fingerprint, info.crc32c) {
+        state.takes_over(pba, is_stored);
+    }
+    Ok(())
+}
+
+/// Whether nothing is left to do: the mapping leads to the older block now, or its map is gone.
+async fn merge(shared: &Arc<Shared>, merge: &Merge) -> Result<bool> {
     let Merge {
         map,
         sub_block,
@@ -36,7 +75,7 @@ async fn merge(shared: &Arc<Shared>, merge: &Merge) -> Result<()> {
     } = *merge;
     let core = match lock(&shared.state).volume_of(map) {
         Some(entry) => entry.core.clone(),
-        None => return Ok(()),
+        None => return Ok(true),
     };
     let buf = shared.bounce(2 * BLOCK_BYTES).await;
     let guard = core.range_lock.exclusive(sub_block, sub_block + 1).await;
@@ -50,7 +89,7 @@ async fn merge(shared: &Arc<Shared>, merge: &Merge) -> Result<()> {
         let (info, other) = (state.blocks.get(old), state.blocks.get(new));
         let is_same = (info.fingerprint, info.crc32c) == (other.fingerprint, other.crc32c);
         if !is_there || !is_same || !state.can_share(old) {
-            return Ok(());
+            return Ok(false);
         }
         state.take(old);
         info
@@ -61,11 +100,11 @@ async fn merge(shared: &Arc<Shared>, merge: &Merge) -> Result<()> {
         .read(&shared.drives, buf)
         .await;
     if !failed.is_empty() {
-        return Ok(()); // two copies are waste, no damage
+        return Ok(false); // two copies are waste, no damage
     }
     let (first, second) = buf.split_at(BLOCK_BYTES);
     if first != second {
-        return Ok(());
+        return Ok(false);
     }
     let entry = MapEntry {
         old: Some(new),
@@ -81,5 +120,69 @@ async fn merge(shared: &Arc<Shared>, merge: &Merge) -> Result<()> {
         entries: vec![entry],
     };
     commit(shared, record, Some(guard), Some(taken)).await?;
-    Ok(())
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use meta::Compression;
+
+    use crate::ErrorKind;
+    use crate::ablation::{self, Broken};
+    use crate::residency::rows::tests::{BLOCKS, Pool, is_right};
+
+    /// A content decays while the pool is closed, and is written again before its block is known. Whether the
+    /// damaged block is healed.
+    async fn is_healed(index_bytes_max: u64) -> bool {
+        const AT: u32 = 3;
+        let mut pool = Pool::new();
+        pool.config.index_bytes_max = index_bytes_max;
+        let engine = pool.open().await;
+        let first = pool.volume(&engine, "first", Compression::Off).await;
+        pool.volume(&engine, "second", Compression::Off).await;
+        pool.write(&first, 0).await;
+        engine.shutdown().await.unwrap();
+        drop((first, engine));
+        pool.damage(AT).await;
+
+        let engine = pool.open().await;
+        let second = engine.volume("second").unwrap();
+        pool.write_some(&second, AT, AT, 1).await;
+        engine.maintain().await.unwrap();
+        let first = engine.volume("first").unwrap();
+        let error = pool.read(&first, AT).await.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Corrupt);
+        engine.maintain().await.unwrap();
+        assert_eq!(pool.read(&second, AT).await.unwrap(), AT + 1);
+        is_right(&engine).await;
+        let is_healed = match pool.read(&first, AT).await {
+            Ok(number) => {
+                assert_eq!(number, AT + 1);
+                true
+            }
+            Err(error) => {
+                assert_eq!(error.kind, ErrorKind::Corrupt);
+                false
+            }
+        };
+        for at in (0..BLOCKS).filter(|at| *at != AT) {
+            assert_eq!(pool.read(&first, at).await.unwrap(), at + 1);
+        }
+        is_healed
+    }
+
+    #[test]
+    fn what_is_written_again_while_the_pool_is_loading_heals_a_block_that_is_found_damaged_later() {
+        reactor::run(reactor::Config::default(), async {
+            for index_bytes_max in [u64::MAX, 0] {
+                assert!(is_healed(index_bytes_max).await, "{index_bytes_max}");
+                // Broken on purpose, it is not.
+                ablation::set(Some(Broken::ForgetUnmerged));
+                let is_healed = is_healed(index_bytes_max).await;
+                ablation::set(None);
+                assert!(!is_healed, "{index_bytes_max}: nothing was broken");
+            }
+        })
+        .unwrap();
+    }
 }

@@ -164,6 +164,27 @@ impl OnDiskIndex {
         self.loaded.push((pba, fingerprint));
     }
 
+    /// A block is to be found by its content, whatever was found by it before. `is_stored`: the store has its row,
+    /// and not only the journal.
+    pub(crate) fn wait_instead(&mut self, pba: Pba, fingerprint: Fingerprint, is_stored: bool) {
+        let same = self.waiting.get(&fingerprint).filter(|w| w.pba == pba);
+        if same.is_some_and(|waiting| !waiting.is_hinted) {
+            return; // it waits already
+        }
+        let mut waiting = Waiting::new(pba, same.map_or(0, |waiting| waiting.held), false);
+        if is_stored {
+            self.loaded.push((pba, fingerprint));
+        } else {
+            waiting.record = 1; // the checkpoint that stores its row writes its hint
+        }
+        self.waiting.insert(fingerprint, waiting);
+    }
+
+    /// Whether content must not be taken for stored in this block.
+    pub(crate) fn is_hidden(&self, pba: Pba) -> bool {
+        self.hidden.contains(&pba)
+    }
+
     /// A command takes a reference of a block that the index does not have.
     pub(crate) fn take(&mut self, pba: Pba, fingerprint: Fingerprint) {
         #[cfg(test)]

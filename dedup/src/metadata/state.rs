@@ -449,6 +449,25 @@ impl State {
         }
     }
 
+    /// Of several blocks of the same content this one is found from now on, if it is in use. `is_stored`: the store
+    /// has its row, and not only the journal.
+    pub(crate) fn takes_over(&mut self, pba: Pba, is_stored: bool) {
+        let BlockInfo {
+            references,
+            fingerprint,
+            ..
+        } = self.blocks.get(pba);
+        let is_stable = references > 0 && references & IN_FLIGHT == 0;
+        let is_found = || self.index.has(&fingerprint, pba);
+        if !is_stable || !fingerprint.is_some() || self.on_disk_index.is_hidden(pba) || is_found() {
+            return;
+        }
+        let known = self.index.find(&self.blocks, &fingerprint).resident();
+        if !self.index.insert(&self.blocks, pba, known) {
+            self.on_disk_index.wait_instead(pba, fingerprint, is_stored);
+        }
+    }
+
     /// Whether a block that is in use takes one more reference.
     pub(crate) fn can_share(&self, pba: Pba) -> bool {
         let references = self.blocks.get(pba).references;

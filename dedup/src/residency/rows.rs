@@ -420,6 +420,7 @@ pub(crate) mod tests {
             count: usize,
         ) {
             let mut buf = self.buffers.alloc(count * SUB_BLOCK_BYTES).await;
+            buf.fill(0);
             for (content, block) in (first..).zip(buf.chunks_exact_mut(SUB_BLOCK_BYTES)) {
                 for word in block.chunks_exact_mut(64) {
                     word[..4].copy_from_slice(&(content + 1).to_le_bytes());
