@@ -244,7 +244,7 @@ fn bounds_warnings_and_addresses_change_while_hosts_stay_attached() {
     ]);
     fails(
         &["config", "reload", "--pool", pool.dir()],
-        69,
+        65,
         &[&taken_at],
     );
     assert!(
