@@ -15,6 +15,8 @@ mkdir -p "$cache"
 # What the package depends on comes along: the system that is booted has no way to a mirror. It has nothing that the
 # package only recommends.
 packages=systemd-sysv,adduser,procps,iproute2,jq,libssl3,libstdc++6
+# What the guide's readers have: a way to type requests, ssh, and the kernel's news of drives.
+packages+=,curl,openssh-client,openssh-server,udev
 mmdebstrap --quiet --variant=minbase --include="$packages" bookworm "$root.tmp" "$(debian_mirror)"
 rm -rf "$root.tmp"/var/cache/apt/archives/*.deb "$root.tmp"/var/lib/apt/lists/*
 # The story is a service like any other. Its end ends the system, with its exit code.

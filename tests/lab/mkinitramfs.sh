@@ -21,7 +21,7 @@ ln -s ../bin "$root/usr/bin"; ln -s ../bin "$root/usr/sbin"
 # --- modules with their dependencies, uncompressed so that they load fast
 modules="virtio_pci virtio_net virtio_blk virtio_rng 9p 9pnet_virtio configfs sch_netem
  rdma_rxe ib_uverbs rdma_ucm rdma_cm nvme nvme-auth nvme-keyring tls gcm ghash-generic aesni-intel nvme-fabrics nvme-rdma nvme-tcp nvmet nvmet-rdma nvmet-tcp null_blk
- ext4 loop dm-mod dm-log-writes crc32c-intel crc32-pclmul crc32c_generic crc32_generic"
+ ext4 loop nbd dm-mod dm-log-writes crc32c-intel crc32-pclmul crc32c_generic crc32_generic"
 depmod -b "$kernel" "$version"
 for module in $modules; do
   modprobe -d "$kernel" -S "$version" --show-depends "$module" 2>/dev/null | awk '$1=="insmod"{print $2}' || true
@@ -39,7 +39,7 @@ depmod -b "$root" "$version" 2>/dev/null
 # --- programs and their shared libraries
 libraries() { ldd "$1" 2>/dev/null | awk '/=> \//{print $3} $1~/^\//{print $1}'; }
 add_library() { local to=$root/usr/lib/x86_64-linux-gnu/${1##*/}; [ -e "$to" ] || cp -L "$1" "$to"; }
-programs="bash setpriv kmod nvme rdma ip tc ibv_devinfo mke2fs e2fsck fstrim blockdev dmsetup lsblk strace jq timeout dd stat cmp sha256sum tar find xargs"
+programs="bash setpriv kmod nvme nbd-client rdma ip tc ibv_devinfo mke2fs e2fsck fstrim blockdev dmsetup lsblk strace jq timeout dd stat cmp sha256sum tar find xargs"
 for program in $programs; do
   path=$(PATH=/usr/sbin:/usr/bin:/sbin:/bin command -v "$program") || { echo "lab: no program $program" >&2; exit 1; }
   cp -L "$path" "$root/bin/$program"

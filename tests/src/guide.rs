@@ -4,8 +4,9 @@
 //! |---|---|---|
 //! | `sh,node` | on a machine with the package, as root | `tests/package.rs`, in a booted Debian |
 //! | `sh,run` | beside a running daemon | `tests/guide.rs` |
-//! | `sh,host` | on a host, as root | `tests/guests.rs`, in a guest with a real kernel |
-//! | `sh,elsewhere` | on hosts and machines that no test has | nobody: `tests/guide.rs` reads each `onefold` line |
+//! | `sh,remote` | on another machine, which reaches the node by ssh | `tests/package.rs`, in a network of its own |
+//! | `sh,host` | on a host, as root | `tests/guests.rs`, by a real kernel and by QEMU |
+//! | `sh,elsewhere` | on machines that no test has | nobody: `tests/guide.rs` reads each `onefold` line |
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,6 +18,8 @@ pub enum Place {
     Node,
     /// Beside a daemon.
     Run,
+    /// On a machine that reaches the node by ssh.
+    Remote,
     /// On a host of the node.
     Host,
     /// Where no test is.
@@ -96,6 +99,7 @@ fn place(info: &str, name: &str, number: usize) -> Option<Place> {
     match info {
         "sh,node" => Some(Place::Node),
         "sh,run" => Some(Place::Run),
+        "sh,remote" => Some(Place::Remote),
         "sh,host" => Some(Place::Host),
         "sh,elsewhere" => Some(Place::Elsewhere),
         _ => {

@@ -5,7 +5,9 @@
 
 #![allow(clippy::print_stdout, reason = "the figures of a story are its result")]
 
-use std::{path::Path, process::Command, time::Duration};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
 
 use tempfile::TempDir;
 use tests::{
@@ -68,6 +70,17 @@ fn short_visit(kernel: &str, mtu: u32, address: &str, and_then: &[&str]) {
     assert_consistent(&folder.path().join("pool"));
 }
 
+/// The blocks of a chapter that are typed on a host, as files `guide.1.sh` and so on in `folder`.
+fn blocks_to_type(chapter: &str, folder: &Path) -> Vec<PathBuf> {
+    let blocks = guide::commands(chapter, guide::Place::Host);
+    let files = (1..).zip(blocks).map(|(number, text)| {
+        let file = folder.join(format!("guide.{number}.sh"));
+        std::fs::write(&file, text).expect("written");
+        file
+    });
+    files.collect()
+}
+
 #[test]
 #[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
 fn a_newcomer_attaches_a_host_by_what_the_guides_first_chapter_says() {
@@ -75,15 +88,7 @@ fn a_newcomer_attaches_a_host_by_what_the_guides_first_chapter_says() {
         let network = Network::new(1, 1500);
         let folder = pool();
         let daemon = serve(folder.path(), &network, &[]);
-        let blocks = guide::commands("first-attach", guide::Place::Host);
-        let files: Vec<_> = (1..)
-            .zip(blocks)
-            .map(|(number, text)| {
-                let file = folder.path().join(format!("guide.{number}.sh"));
-                std::fs::write(&file, text).expect("written");
-                file
-            })
-            .collect();
+        let files = blocks_to_type("first-attach", folder.path());
         let mut guest = Guest::start(
             &network,
             &GuestSpec {
@@ -106,6 +111,68 @@ fn a_newcomer_attaches_a_host_by_what_the_guides_first_chapter_says() {
         println!("{logical} bytes were written, {used} are used");
         assert!(used * 4 < logical * 3, "both copies took room: {status:#}");
         guest.signal("seen");
+        println!("{}", guest.finish(5 * MINUTE));
+        assert!(daemon.stop().success(), "the daemon stops cleanly");
+        assert_consistent(&folder.path().join("pool"));
+    });
+}
+
+/// Types a block that begins with QEMU, and asks it for its drives.
+fn drives_of_qemu(folder: &Path, block: &str) -> String {
+    let script = format!(
+        "qemu-system-x86_64() {{ printf 'info block\\nquit\\n' | \
+         command qemu-system-x86_64 -nodefaults -display none -monitor stdio \"$@\"; }}\n{block}"
+    );
+    let mut command = Command::new("bash");
+    command.args(["-e", "-o", "pipefail", "-c", &script]);
+    let output = command.current_dir(folder).output().expect("bash runs");
+    assert!(output.status.success(), "{}", text_of(&output));
+    text_of(&output)
+}
+
+#[test]
+#[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
+fn qemu_and_linux_use_an_export_by_nbd_as_the_guide_says() {
+    steadily(|| {
+        let network = Network::new(1, 1500);
+        let folder = pool();
+        let daemon = serve(folder.path(), &network, &[]);
+        let pool = folder.path().join("pool");
+        let pool = pool.to_str().expect("a folder's name");
+        let tell = |words: &[&str]| {
+            let output = onefold(&[words, &["--pool", pool]].concat());
+            assert!(output.status.success(), "{words:?}: {}", text_of(&output));
+        };
+        tell(&["volume", "create", "db", "--size", "1G"]);
+        let socket = format!("unix:{}", folder.path().join("db.nbd").display());
+        tell(&["export", "create", "db", "--nbd", &socket]);
+        let address = format!("tcp://{TARGET_V4}:10809");
+        tell(&["export", "create", "db", "--nbd", &address]);
+
+        let files = blocks_to_type("nbd", folder.path());
+        let (qemu, linux) = files.split_first().expect("the chapter has blocks");
+        let block = std::fs::read_to_string(qemu).expect("a block");
+        let drives = drives_of_qemu(folder.path(), &block);
+        assert!(drives.contains("nbd+unix://"), "{drives}");
+
+        let mut guest = Guest::start(
+            &network,
+            &GuestSpec {
+                name: "client",
+                kernel: "6.12",
+                number: 0,
+                cpus: 1,
+                story: "nbd",
+                arguments: &[TARGET_V4],
+                limit_seconds: 480,
+                files: linux,
+            },
+        );
+        guest.await_signal("written", 6 * MINUTE);
+        settled_used_bytes(&daemon);
+        let status = daemon.status();
+        let used = status["pool"]["used_bytes"].as_u64().expect("a number");
+        assert!(used > 8 << 20, "what Linux wrote is not there: {status:#}");
         println!("{}", guest.finish(5 * MINUTE));
         assert!(daemon.stop().success(), "the daemon stops cleanly");
         assert_consistent(&folder.path().join("pool"));

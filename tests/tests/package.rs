@@ -18,8 +18,8 @@ use tests::lab::{cache, folder};
 /// A quiet machine takes a tenth of it.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// The chapters whose commands the story runs, in its order.
-const CHAPTERS: [&str; 4] = ["install", "upgrade", "backup", "remove"];
+/// The size of the drive that the guide's reader gives to a pool.
+const DRIVE_BYTES: u64 = 8 << 30;
 
 fn run(program: impl AsRef<OsStr>, arguments: &[&OsStr], environment: &[(&str, &OsStr)]) {
     let mut command = Command::new(program);
@@ -60,12 +60,47 @@ fn packages(work: &Path) {
     run("dpkg-deb", &[&words[..], &files].concat(), &[]);
 }
 
+/// A drive for the system. Dropping it takes it away.
+struct Drive(String);
+
+impl Drive {
+    fn new(file: &Path) -> Self {
+        let made = File::create(file).and_then(|file| file.set_len(DRIVE_BYTES));
+        made.expect("a file");
+        let mut command = Command::new("losetup");
+        command.args(["--find", "--show"]).arg(file);
+        let output = command.output().expect("losetup runs");
+        assert!(output.status.success(), "{}", text_of(&output));
+        let name = String::from_utf8(output.stdout).expect("a path");
+        Self(name.trim().to_owned())
+    }
+}
+
+impl Drop for Drive {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["-d", &self.0]).status();
+    }
+}
+
+/// Writes each block of the guide that is typed on a node, or on a machine that reaches it by ssh, into a file of its own:
+/// `guide.CHAPTER.NUMBER.sh` and `guide.CHAPTER.remote.NUMBER.sh`.
+fn blocks_to_type(lab: &Path) {
+    for chapter in guide::chapters() {
+        for (place, word) in [(guide::Place::Node, ""), (guide::Place::Remote, "remote.")] {
+            for (number, text) in (1..).zip(guide::commands(&chapter, place)) {
+                let file = lab.join(format!("guide.{chapter}.{word}{number}.sh"));
+                fs::write(&file, text).expect("written");
+            }
+        }
+    }
+}
+
 /// A booted system. Dropping it kills it, with all that runs in it.
 struct System(Child);
 
 impl System {
-    /// Boots `root`, which sees the folder `lab` as `/lab`.
-    fn boot(root: &Path, lab: &Path) -> Self {
+    /// Boots `root`, which sees the folder `lab` as `/lab`, and may use `drive`.
+    fn boot(root: &Path, lab: &Path, drive: &Drive) -> Self {
         let console = File::create(lab.join("console.log")).expect("a file");
         // It is killed with this test, whatever ends the test. A killed systemd-nspawn alone leaves its system running:
         // only the end of a process namespace around both ends both.
@@ -76,9 +111,13 @@ impl System {
         command.args(["--resolv-conf=off", "--timezone=off", "--link-journal=no"]);
         command.arg(format!("--machine=onefold-{}", std::process::id()));
         // Without systemd here nobody makes a scope for it.
-        if !Path::new("/run/systemd/system").exists() {
+        if Path::new("/run/systemd/system").exists() {
+            command.arg(format!("--property=DeviceAllow={} rw", drive.0));
+        } else {
             command.arg("--keep-unit");
         }
+        // It makes the drive's node in its own /dev.
+        command.arg("--capability=CAP_MKNOD");
         command.arg(format!("--directory={}", root.display()));
         command.arg(format!("--bind={}:/lab", lab.display()));
         command.stdin(Stdio::null());
@@ -114,12 +153,9 @@ fn the_package_serves_at_once_keeps_its_data_over_an_upgrade_and_goes_as_its_own
     let (root, lab) = (work.path().join("root"), work.path().join("lab"));
     fs::create_dir(&lab).expect("a folder");
     packages(&lab);
-    for chapter in CHAPTERS {
-        let commands = guide::commands(chapter, guide::Place::Node);
-        assert!(!commands.is_empty(), "{chapter}.md has no commands");
-        let file = lab.join(format!("guide.{chapter}.sh"));
-        fs::write(&file, commands.join("\n")).expect("written");
-    }
+    blocks_to_type(&lab);
+    let drive = Drive::new(&work.path().join("drive"));
+    fs::write(lab.join("drive"), &drive.0).expect("written");
     let host = env!("CARGO_BIN_EXE_attached-host");
     fs::copy(host, lab.join("attached-host")).expect("the host was built");
     let container = folder().join("../../packaging/Containerfile");
@@ -131,7 +167,7 @@ fn the_package_serves_at_once_keeps_its_data_over_an_upgrade_and_goes_as_its_own
     run("cp", &[&words[..], &folders].concat(), &[]);
 
     let log = |name: &str| fs::read_to_string(lab.join(name)).unwrap_or_default();
-    let mut system = System::boot(&root, &lab);
+    let mut system = System::boot(&root, &lab, &drive);
     let start = Instant::now();
     let ended = loop {
         let status = system.0.try_wait().expect("a child can be waited for");

@@ -5,8 +5,28 @@ export DEBIAN_FRONTEND=noninteractive
 pool=/var/lib/onefold
 log() { echo "[$(cut -d' ' -f1 /proc/uptime)] $*"; }
 die() { log "FAILED: $*"; journalctl -u onefold --no-pager 2>/dev/null | tail -n 30; exit 1; }
-# chapter NAME: what that chapter of the guide tells its reader to type
-chapter() { log "the guide: $1"; (cd /root && bash -e -o pipefail -x "/lab/guide.$1.sh") 2>&1 || die "the guide's chapter '$1'"; }
+# typed COMMAND...: runs it as a shell that stops at the first mistake; what it says is in the log, and in /tmp/typed
+typed() { (cd /root && "$@") >/tmp/typed 2>&1; local code=$?; cat /tmp/typed; return $code; }
+shell=(bash -e -o pipefail -x)
+# block CHAPTER.NUMBER [COMMAND...]: what a block of the guide tells its reader to type
+block() {
+  local file=/lab/guide.$1.sh name=$1; shift
+  log "the guide: $name"; mv "$file" "$file.typed" || die "the guide has no block '$name'"
+  typed "$@" "${shell[@]}" "$file.typed" || die "the guide's block '$name'"
+}
+# chapter NAME: all that a chapter tells to type on the node
+chapter() { local n=0; while [ -e "/lab/guide.$1.$((n+1)).sh" ]; do n=$((n+1)); block "$1.$n"; done; [ $n -gt 0 ] || die "no commands in '$1'"; }
+# begun CHAPTER.NUMBER [COMMAND...]: begins to type what goes on until Ctrl-C
+begun() {
+  local file=/lab/guide.$1.sh name=$1; shift
+  log "the guide: $name"; [ -e "$file" ] && mv "$file" "$file.typed"; [ -e "$file.typed" ] || die "the guide has no block '$name'"
+  : >/tmp/typed
+  (cd /root && exec setsid env --default-signal=INT "$@" "${shell[@]}" "$file.typed") <&0 >/tmp/typed 2>&1 &
+  begun=$!
+}
+# ctrl_c WORDS: waits until they were printed, and ends what was begun
+ctrl_c() { eventually 60 grep -q "$1" /tmp/typed; kill -INT -- -$begun; wait $begun; local code=$?; tail -n 20 /tmp/typed; [ $code = 0 ] || [ $code = 130 ] || die "exit code $code after Ctrl-C"; }
+said() { grep -q -e "$1" /tmp/typed || die "it does not say '$1'"; }
 is_served() { systemctl is-active --quiet onefold && onefold status --json >/tmp/status.json; }
 main_pid() { systemctl show -P MainPID onefold; }
 # eventually SECONDS COMMAND...
@@ -62,6 +82,66 @@ cp -p /root/right.toml /etc/onefold/onefold.toml
 host=$!
 eventually 30 grep -q attached /tmp/host
 
+# What the guide tells of a node in use.
+printf '#!/bin/sh\nsed -i "s/^filter = .*/filter = \\"info,api=debug\\"/" "$1"\n' >/usr/local/bin/editor
+chmod 755 /usr/local/bin/editor
+block configuration.1
+said "changed log.filter"
+cp -p /root/right.toml /etc/onefold/onefold.toml
+systemctl reload onefold || die "the second reload"
+block api.1
+said '"vol0"'
+mkdir -p /var/lib/libvirt/images
+head -c 8388608 /dev/urandom >/var/lib/libvirt/images/first.img
+cp /var/lib/libvirt/images/first.img /var/lib/libvirt/images/second.img
+block sizing.1
+said " 50.0 %"
+begun watching.1
+followed() { onefold token create seen --role read && onefold token remove seen && grep -q token /tmp/typed; }
+eventually 60 followed >/tmp/tokens 2>&1
+ctrl_c token
+name=$(onefold status --json | jq -r '.hosts[0].hostnqn')
+sed -i "s/nqn[^ ]*000001/$name/" /lab/guide.watching.2.sh
+cp /lab/guide.watching.2.sh /tmp/lines
+mapfile -t lines </tmp/lines
+[ ${#lines[@]} = 3 ] || die "the guide's block watching.2 has other lines: ${lines[*]}"
+echo "${lines[0]}" >/lab/guide.watching.2.sh; block watching.2
+echo "${lines[1]}" >/lab/guide.watching.2.sh; begun watching.2; ctrl_c write
+# No write takes so long: it only has to begin.
+echo "${lines[2]/5000/1}" >/lab/guide.watching.2.sh; begun watching.2; ctrl_c write
+
+# Another machine, which reaches the node by ssh: a network namespace, with a pool of its own.
+ip netns add other && ip link add name node type veth peer name other netns other || die "no network"
+ip address add 192.0.2.1/24 dev node && ip link set node up
+ip -n other address add 192.0.2.2/24 dev other && ip -n other link set other up && ip -n other link set lo up
+echo "192.0.2.1 node1" >>/etc/hosts
+mkdir -p -m 700 /root/.ssh && ssh-keygen -q -t ed25519 -N '' -f /root/.ssh/id_ed25519 || die "no key"
+cp /root/.ssh/id_ed25519.pub /root/.ssh/authorized_keys
+printf 'Host *\nStrictHostKeyChecking accept-new\n' >/root/.ssh/config
+systemctl start ssh || die "no ssh"
+remote=(ip netns exec other env ONEFOLD_POOL=/root/second)
+"${remote[@]}" onefold serve --pool /root/second --create 1G >/tmp/second 2>&1 &
+second=$!
+eventually 60 grep -q '^ready' /tmp/second
+head -c 4194304 /dev/urandom >/root/db.raw
+onefold volume import db /root/db.raw || die "an import"
+block backup.remote.1 "${remote[@]}"
+"${remote[@]}" onefold volume export db@tuesday /root/db.copy || die "an export of what was received"
+cmp /root/db.raw /root/db.copy || die "what was received differs"
+kill -TERM $second; wait $second || die "the second pool: $(tail -n 5 /tmp/second)"
+for name in db@tuesday db@monday; do onefold snapshot delete $name --yes || die "$name"; done
+onefold volume delete db --yes || die db
+mkfifo /tmp/keyboard
+exec 9<>/tmp/keyboard
+begun dashboard.remote.1 "${remote[@]}" <&9
+page() { "${remote[@]}" curl -sf -o /tmp/page http://127.0.0.1:8420/; }
+eventually 60 page
+grep -qi '<title>.*onefold' /tmp/page || die "no page: $(head -c 300 /tmp/page)"
+kill -INT -- -$begun
+wait $begun
+exec 9>&-
+systemctl stop ssh
+
 # It is killed, and comes again by itself.
 kill -9 "$pid"
 restarted() { is_served && [ "$(main_pid)" != "$pid" ]; }
@@ -106,6 +186,36 @@ systemctl start onefold
 eventually 60 is_served
 holds "served again by the service"
 
+# A pool on a drive of its own. It has the serial number that the guide's rule names.
+drive=$(cat /lab/drive)
+mknod "$drive" b $(tr : ' ' </sys/class/block/${drive##*/}/dev) || die "no drive"
+# A container gets to read it alone: the file system, and this place of it.
+for how in remount,rw remount,bind,rw; do mount -o $how /sys/devices || die "/sys/devices"; done
+mkdir -p /etc/udev/rules.d
+echo "KERNEL==\"${drive##*/}\", ENV{ID_SERIAL_SHORT}=\"S4EWNX0R000001\"" >/etc/udev/rules.d/10-lab.rules
+/lib/systemd/systemd-udevd --daemon || die "no udev"
+block drives.1
+is_given() { [ "$(stat -c %U "$drive")" = onefold ]; }
+eventually 30 is_given
+ln -s "$drive" /dev/nvme1n1
+begun drives.2
+ctrl_c '^ready'
+said 'stopped cleanly'
+sed -i 's|^#* *dir = .*|dir = "/srv/onefold"|' /etc/onefold/onefold.toml
+block drives.3
+eventually 60 is_served
+[ "$(jq -r '.drives[0].name' /tmp/status.json)" = /dev/nvme1n1 ] || die "another drive: $(jq -c .drives /tmp/status.json)"
+perf --rw write || die "the pool on the drive"
+systemctl restart onefold
+eventually 60 is_served
+holds "the pool on the drive, served again"
+systemctl stop onefold
+cp -p /root/right.toml /etc/onefold/onefold.toml
+rm -r /etc/systemd/system/onefold.service.d && systemctl daemon-reload && systemctl start onefold || die "the first pool"
+eventually 60 is_served
+holds "the first pool again"
+pkill -f systemd-udevd
+
 # Removed: the pool stays, and is served again by the next installation.
 uuid=$(jq -r .pool.uuid /tmp/status.json)
 # A stopped service is not started by who asks.
@@ -130,4 +240,5 @@ apt-get install -y -q /root/new/onefold_*.deb >/dev/null || die "the third insta
 eventually 60 is_served
 chapter remove
 [ ! -e $pool ] || die "left: $(ls -R $pool)"
+[ -z "$(ls /lab/guide.*.sh 2>/dev/null)" ] || die "not typed: $(ls /lab/guide.*.sh)"
 log "the package came, served and went"
