@@ -58,8 +58,14 @@ pub(crate) enum Broken {
     EvictInUse,
     /// What a map copies of an inherited page is not counted (I4).
     CopyUncounted,
-    /// A write to an inherited page does not copy what else is in it (lost mappings).
-    ForgetToCopy,
+    /// An entry of a map's own hides all that ancestors have of its page (lost mappings).
+    PartHidesRest,
+    /// A map that became a parent is not noted where it has entries (old data come back).
+    ForgetNewOwner,
+    /// What a map does not hide of its parent is taken away there, too (lost mappings).
+    DropWhatShows,
+    /// What hides a mapping of a parent is not on stable drives when that is taken away (lost mappings).
+    DropUnflushed,
     /// What is unmapped in a map with a parent is taken for inherited (old data come back).
     UnmappedInherits,
     /// Snapshots of one moment are in the journal one by one (half of them after a crash).
@@ -68,8 +74,8 @@ pub(crate) enum Broken {
     LiftThoughSeen,
     /// A parent is deleted while children need it (lost mappings).
     FreeParentInUse,
-    /// A page is copied before the fork is durable (I2). No story of the simulation is so unlucky: `io::own_page` has a
-    /// test of its own.
+    /// A page is copied before the fork is durable (I2). No story of the simulation is so unlucky:
+    /// `background::bring_near` has a test of its own.
     CopyUnflushed,
     /// A volume's policy changes while writes are on their way and comparisons are to come (old data after a crash). No
     /// story of the simulation is so unlucky: `io::verify` has a test of its own.

@@ -56,13 +56,14 @@ impl MapEntry {
         self.new.filter(|new| !new.pba.is_hole())
     }
 
-    /// Entries that take mappings away, with their sub-blocks: `new` is nothing, or a hole.
+    /// Entries that take mappings away, with their sub-blocks: `new` is nothing, or a hole. Where the old one is a hole,
+    /// nothing was mapped.
     pub fn unmapped(
         entries: &[(u64, Pba)],
         new: Option<NewBlock>,
     ) -> impl Iterator<Item = (u64, Self)> + Clone + '_ {
         entries.iter().map(move |(at, old)| {
-            let old = Some(*old);
+            let old = Some(*old).filter(|old| !old.is_hole());
             (*at, Self { old, new })
         })
     }
@@ -98,22 +99,22 @@ pub enum Record {
         /// Sub-block and what it mapped to; at most [`UNMAP_ENTRIES_MAX`].
         entries: Vec<(u64, Pba)>,
     },
-    /// A map gets a copy of a page: of what it inherited there, or a parent of what its only child has. All blocks of
-    /// it are on stable drives, and so is the record that made the map.
+    /// A map gets a copy: of what it inherits somewhere, or a parent of what its only child has. All blocks of it are on
+    /// stable drives, and so is the record that made the map.
     Own {
         /// The map.
         map: MapId,
         /// First sub-block.
         start: u64,
-        /// What sub-block `start + i` maps to; nothing was mapped there in this map if it inherited the page. At
-        /// most [`MAP_ENTRIES_MAX`].
+        /// What sub-block `start + i` maps to; nothing was mapped there in this map if it inherited it. At most
+        /// [`MAP_ENTRIES_MAX`].
         entries: Vec<MapEntry>,
     },
     /// A trim in a map that has a parent: where mappings go away, holes hide what ancestors have.
     Hide {
         /// The map.
         map: MapId,
-        /// Sub-block and what it mapped to; at most [`UNMAP_ENTRIES_MAX`].
+        /// Sub-block and what it mapped to, which is a hole where it inherited that; at most [`UNMAP_ENTRIES_MAX`].
         entries: Vec<(u64, Pba)>,
     },
     /// Maps of volumes become the parents of two new ones each, all at one moment; at most [`FORKS_MAX`].
@@ -243,11 +244,15 @@ pub(crate) mod kind {
     pub(crate) const VOLUME_RENAME: u8 = 10;
     pub(crate) const OWN: u8 = 11;
     pub(crate) const HIDE: u8 = 12;
-    pub(crate) const FORK: u8 = 13;
+    /// A fork as programs wrote it whose maps inherit page by page.
+    pub(crate) const FORK_OF_PAGES: u8 = 13;
     pub(crate) const MAP_GONE: u8 = 14;
-    pub(crate) const ROLLBACK: u8 = 15;
+    /// A rollback as these wrote it.
+    pub(crate) const ROLLBACK_OF_PAGES: u8 = 15;
     pub(crate) const REPARENT: u8 = 16;
     pub(crate) const VOLUME_POLICY: u8 = 17;
+    pub(crate) const FORK: u8 = 18;
+    pub(crate) const ROLLBACK: u8 = 19;
 }
 
 /// Flags of a map entry: which of its parts follow.
@@ -556,7 +561,7 @@ fn decode(kind: u8, payload: &[u8]) -> Result<Record, CodecError> {
             let (map, entries) = take_unmap(&mut reader)?;
             Record::Hide { map, entries }
         }
-        kind::FORK => {
+        kind::FORK | kind::FORK_OF_PAGES => {
             let count = usize::from(u16::from_le_bytes(reader.array()?));
             if count > FORKS_MAX {
                 return Err(CodecError::Field("number of forks"));
@@ -564,7 +569,7 @@ fn decode(kind: u8, payload: &[u8]) -> Result<Record, CodecError> {
             let forks = (0..count).map(|_| take_fork(&mut reader));
             Record::Fork(forks.collect::<Result<_, _>>()?)
         }
-        kind::ROLLBACK => {
+        kind::ROLLBACK | kind::ROLLBACK_OF_PAGES => {
             let id = reader.u32()?;
             Record::Rollback {
                 parent: take_map_info(&mut reader, id)?,

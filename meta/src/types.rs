@@ -350,8 +350,8 @@ impl FromStr for FingerprintFunction {
 /// The number of a map.
 ///
 /// A map says where the sub-blocks of a volume are stored. It has an identity of its own: a volume names its map, and a
-/// map may have a parent. A page of which a map has no entry is its parent's; an entry that maps nothing and hides the
-/// parent's is a hole ([`Pba::HOLE`]). The counts of blocks count the mappings that maps have themselves.
+/// map may have a parent. A sub-block of which a map has no entry is its parent's; an entry that maps nothing and hides
+/// the parent's is a hole ([`Pba::HOLE`]). The counts of blocks count the mappings that maps have themselves.
 ///
 /// A volume that was never forked has a map of its own number, without a row: so it was before maps had numbers.
 pub type MapId = u32;
@@ -365,7 +365,7 @@ pub const MAP_DEPTH_MAX: u32 = 2048;
 pub struct MapInfo {
     /// Its number.
     pub id: MapId,
-    /// The map that has the pages that this one has not.
+    /// The map that has the entries that this one has not.
     pub parent: Option<MapId>,
     /// As many as it has ancestors when it is made, and always more than its parent's: so no map is its own ancestor.
     /// It stays when ancestors are taken out of the line.

@@ -175,8 +175,34 @@ fn rows_with_parents_have_a_version_of_their_own_and_others_stay_as_they_were() 
     drop(store);
     let reader = RocksStore::open_read_only(&dir, POOL, RocksOptions::default());
     assert_eq!(reader.expect("opening").maps().expect("maps").len(), 3);
-    assert_eq!(version(), 5);
+    assert_eq!(version(), 6);
     assert_eq!(open(&dir).maps().expect("maps").len(), 3);
+}
+
+#[test]
+fn a_store_whose_maps_inherit_page_by_page_is_raised_when_it_is_opened_to_be_written_to() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path().join("store");
+    RocksStore::create(&dir, POOL).expect("creating");
+    let families = || {
+        let family = |name: &str| (name.to_owned(), rocksdb::Options::default());
+        let names = rocksdb::DB::list_cf(&rocksdb::Options::default(), &dir).expect("families");
+        names.iter().map(|name| family(name)).collect::<Vec<_>>()
+    };
+    let raw = || {
+        let options = rocksdb::Options::default();
+        rocksdb::DB::open_cf_with_opts(&options, &dir, families()).expect("opening")
+    };
+    let version = || raw().get(b"f").expect("reading").expect("the format row")[0];
+    assert_eq!(version(), 4);
+    let mut format = 5u32.to_le_bytes().to_vec();
+    format.extend_from_slice(POOL.as_bytes());
+    raw().put(b"f", format).expect("writing");
+    let reader = RocksStore::open_read_only(&dir, POOL, RocksOptions::default());
+    assert_eq!(reader.expect("opening").maps().expect("maps"), []);
+    assert_eq!(version(), 5);
+    drop(open(&dir));
+    assert_eq!(version(), 6);
 }
 
 #[test]

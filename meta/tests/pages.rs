@@ -201,6 +201,12 @@ fn compare(disk: &dyn Store, memory: &dyn Store, rng: &mut ChaCha8Rng, seed: u64
                 memory.mappings(volume, first, end, count_max).unwrap(),
                 "seed {seed}: volume {volume}, {first}..{end}, {count_max}"
             );
+            let part = *[8, 64, 256].choose(rng).unwrap();
+            assert_eq!(
+                disk.mapped_parts(volume, first, end, part).unwrap(),
+                memory.mapped_parts(volume, first, end, part).unwrap(),
+                "seed {seed}: parts of {part} of volume {volume}, {first}..{end}"
+            );
             assert_eq!(
                 disk.map_rows(volume, first, end, count_max).unwrap(),
                 memory.map_rows(volume, first, end, count_max).unwrap(),

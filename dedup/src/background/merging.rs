@@ -1,11 +1,12 @@
 //! Merging: lines of maps get shorter when snapshots and clones go, and nothing is kept that nobody sees.
 //!
-//! * A parent's only child, itself a parent, gives its parent a copy of its pages (*lift*). Nobody sees a difference: all
-//!   that see the parent see it through that child, which hides these pages until then.
-//! * When a map has no pages, or its parent has all of them, its children are re-parented to the grandparent, one at a
+//! * A parent's only child, itself a parent, gives its parent a copy of its entries (*lift*). Nobody sees a difference:
+//!   all that see the parent see it through that child, which hides these entries until then.
+//! * When a map has no entries, or its parent has all of them, its children are re-parented to the grandparent, one at a
 //!   time. Then the map has no children, and is freed as others are ([`crate::background::freeing`]).
-//! * What a volume's map hides of its parent, whose only child it is, is taken away there (*drop*).
-//! * A page that a volume inherits from far away becomes its own.
+//! * What a volume's map hides of its parent, whose only child it is, is taken away there (*drop*). What hides it is on
+//!   stable drives before: an opening may take a mapping back whose data never arrived, and what it hid shows again.
+//! * A page that a volume inherits from many ancestors becomes its own ([`crate::background::bring_near`]).
 //!
 //! Each slice is some records, and any of them may be the last one before a crash: what was lifted or dropped so far
 //! shows nowhere. A parent with one child gets another only when that child's children are re-parented to it, which
@@ -16,17 +17,17 @@ use std::sync::Arc;
 use meta::{Fingerprint, MapEntry, MapId, MapInfo, Mapping, NewBlock, Pba, Record};
 
 use crate::Result;
-use crate::io::own_page::own_pages;
+use crate::background::bring_near::bring_near;
 use crate::io::trim::unmap_found;
 use crate::log::append::commit;
 use crate::log::flush::flush_upto;
 use crate::metadata::ancestry::MergeStep;
 use crate::metadata::block_table::IN_FLIGHT;
-use crate::metadata::page_map::{PAGE, View};
+use crate::metadata::page_map::{OwnPage, PAGE, View};
 use crate::metadata::state::State;
 use crate::pool::Shared;
 use crate::pool::references::References;
-use crate::residency::pages::{bring_in, find_mapped, window};
+use crate::residency::pages::{find_mapped, window};
 use crate::residency::rows::pin_rows;
 use crate::sync::wait::{lock, yield_once};
 
@@ -48,7 +49,7 @@ pub(crate) async fn merge_slice(shared: &Arc<Shared>) -> Result<bool> {
         Some(MergeStep::Look { map, .. }) => look(shared, map).await?,
         Some(MergeStep::Pass { map, parent }) => pass_on(shared, map, parent).await?,
         Some(MergeStep::Drop { map, parent }) => drop_hidden(shared, map, parent).await?,
-        None => return bring_near(shared).await,
+        None => return bring_some_near(shared).await,
     }
     yield_once().await;
     Ok(true)
@@ -67,7 +68,7 @@ fn is_only_child(state: &State, map: MapId, parent: MapId) -> bool {
     is_child && children == Some(1)
 }
 
-/// Copies some pages of a map to its parent.
+/// Copies some of a map's entries to its parent.
 async fn lift(shared: &Arc<Shared>, map: MapId, parent: MapId) -> Result<()> {
     let (of_parent, of_map) = {
         let state = lock(&shared.state);
@@ -91,8 +92,8 @@ async fn lift(shared: &Arc<Shared>, map: MapId, parent: MapId) -> Result<()> {
     // An opening proves nothing of copies.
     flush_upto(shared, since).await?;
     let (pages, upto) = own_some(shared, map, from).await?;
-    for (start, entries) in pages {
-        lift_page(shared, (map, parent), start, &entries).await?;
+    for page in pages {
+        lift_page(shared, (map, parent), page).await?;
     }
     let mut state = lock(&shared.state);
     if let Some(it) = state.ancestry.parents.get_mut(&map) {
@@ -102,12 +103,9 @@ async fn lift(shared: &Arc<Shared>, map: MapId, parent: MapId) -> Result<()> {
     Ok(())
 }
 
-/// Pages, by their first sub-block, with what is mapped in them.
-type Pages = Vec<(u64, Vec<Option<Mapping>>)>;
-
-/// Some of a map's own pages, from a sub-block on, and where to go on.
-async fn own_some(shared: &Shared, map: MapId, from: u64) -> Result<(Pages, u64)> {
-    let mut pages = Pages::new();
+/// Some pages with entries of a map's own, from a sub-block on, and where to go on.
+async fn own_some(shared: &Shared, map: MapId, from: u64) -> Result<(Vec<OwnPage>, u64)> {
+    let mut pages: Vec<OwnPage> = Vec::new();
     let mut at = from;
     while at < u64::MAX && pages.len() < PAGES {
         let Some(window) = window(shared, map, (at, u64::MAX), View::Own).await? else {
@@ -119,10 +117,10 @@ async fn own_some(shared: &Shared, map: MapId, from: u64) -> Result<(Pages, u64)
             let map = state.map(map);
             while pages.len() < PAGES
                 && at < end
-                && let Some((start, entries)) = map.and_then(|map| map.first_own(at, end))
+                && let Some(page) = map.and_then(|map| map.first_own(at, end))
             {
-                pages.push((start, entries));
-                at = start.saturating_add(PAGE);
+                at = page.start.saturating_add(PAGE);
+                pages.push(page);
             }
         }
         if pages.len() < PAGES {
@@ -137,16 +135,16 @@ async fn own_some(shared: &Shared, map: MapId, from: u64) -> Result<(Pages, u64)
 async fn lift_page(
     shared: &Arc<Shared>,
     (map, parent): (MapId, MapId),
-    start: u64,
-    page: &[Option<Mapping>],
+    page: OwnPage,
 ) -> Result<()> {
+    let start = page.start;
     let end = start.saturating_add(PAGE);
-    let Some(_window) = window(shared, parent, (start, end), View::Visible).await? else {
+    let Some(_window) = window(shared, parent, (start, end), View::Own).await? else {
         return Ok(());
     };
     let mut pins = Vec::new();
     let (entries, references) = loop {
-        let made = copy(shared, &mut lock(&shared.state), (map, parent), start, page);
+        let made = copy(shared, &mut lock(&shared.state), (map, parent), &page);
         match made {
             Copy::Made(entries, references) => break (entries, references),
             Copy::NotResident(missing) => pins.push(pin_rows(shared, missing).await?),
@@ -175,8 +173,7 @@ fn copy(
     shared: &Arc<Shared>,
     state: &mut State,
     (map, parent): (MapId, MapId),
-    start: u64,
-    page: &[Option<Mapping>],
+    page: &OwnPage,
 ) -> Copy {
     if !is_only_child(state, map, parent) {
         return Copy::Nothing;
@@ -184,21 +181,30 @@ fn copy(
     let Some(above) = state.map(parent) else {
         return Copy::Nothing;
     };
-    let inherits = above.inherits();
-    let own = above.first_own(start, start.saturating_add(PAGE));
-    let own = own.map_or(vec![None; page.len()], |(_, entries)| entries);
-    if own == page && page.iter().all(Option::is_some) {
+    let hole = above.inherits().then_some(Mapping::HOLE);
+    let OwnPage { start, entries, .. } = page;
+    let before = above.first_own(*start, start.saturating_add(PAGE));
+    let before = before.map_or(vec![None; entries.len()], |page| page.entries);
+    // Where the map has none, the parent's entry stays.
+    let after = entries.iter().zip(&before).map(|(own, before)| match own {
+        None => *before,
+        Some(own) if own.is_hole() => hole,
+        Some(own) => Some(*own),
+    });
+    let after: Vec<Option<Mapping>> = after.collect();
+    if after == before {
         return Copy::Nothing; // it was lifted before
     }
-    let new_blocks = page.iter().flatten().map(|mapping| mapping.pba);
-    let all = new_blocks
-        .clone()
-        .chain(own.iter().flatten().map(|mapping| mapping.pba));
-    let missing: Vec<Pba> = all.filter(|pba| !state.blocks.is_resident(*pba)).collect();
+    let mapped = |mapping: &Option<Mapping>| mapping.filter(|mapping| !mapping.is_hole());
+    let blocks: Vec<Pba> = after.iter().filter_map(mapped).map(|it| it.pba).collect();
+    let old = before.iter().filter_map(mapped).map(|it| it.pba);
+    let missing = blocks.iter().copied().chain(old);
+    let missing: Vec<Pba> = missing
+        .filter(|pba| !state.blocks.is_resident(*pba))
+        .collect();
     if !missing.is_empty() {
         return Copy::NotResident(missing);
     }
-    let blocks: Vec<Pba> = new_blocks.collect();
     // A page can refer to one block as often as it has entries.
     let is_full = |pba: &Pba| state.blocks.get(*pba).references >= IN_FLIGHT - 1 - PAGE as u32;
     if blocks.iter().any(is_full) {
@@ -207,29 +213,29 @@ fn copy(
         }
         return Copy::Nothing;
     }
-    let mut entries = Vec::with_capacity(page.len());
-    for (mapping, old) in page.iter().zip(&own) {
-        let hole = inherits.then_some(NewBlock::HOLE);
-        let new = mapping.map(|Mapping { pba, crc32c }| {
-            let fingerprint: Fingerprint = state.blocks.get(pba).fingerprint;
-            NewBlock {
-                pba,
-                fingerprint,
-                crc32c,
-            }
-        });
-        entries.push(MapEntry {
-            old: old.map(|old| old.pba),
-            new: new.or(hole),
-        });
-    }
+    let new_block = |Mapping { pba, crc32c }: Mapping| {
+        if pba.is_hole() {
+            return NewBlock::HOLE;
+        }
+        let fingerprint: Fingerprint = state.blocks.get(pba).fingerprint;
+        NewBlock {
+            pba,
+            fingerprint,
+            crc32c,
+        }
+    };
+    let entries = before.iter().zip(&after).map(|(before, after)| MapEntry {
+        old: mapped(before).map(|before| before.pba),
+        new: after.map(new_block),
+    });
+    let entries: Vec<MapEntry> = entries.collect();
     for pba in &blocks {
         state.take(*pba);
     }
     Copy::Made(entries, References::new(shared, blocks))
 }
 
-/// Looks whether a map has pages of its own at all: holes may be all that there is.
+/// Looks whether a map has entries of its own at all: holes may be all that there is.
 async fn look(shared: &Shared, map: MapId) -> Result<()> {
     let mut from = 0;
     loop {
@@ -305,9 +311,25 @@ async fn drop_hidden(shared: &Arc<Shared>, map: MapId, parent: MapId) -> Result<
         (from.map_or(0, |it| it.merge.dropped_upto), mapped)
     };
     let (pages, upto) = own_some(shared, map, from).await?;
-    for (start, _) in pages {
-        let end = start.saturating_add(PAGE);
-        let found = find_mapped(shared, parent, (start, end), PAGE as usize, View::Own).await?;
+    #[cfg(test)]
+    let pages = match crate::ablation::is(crate::ablation::Broken::DropUnflushed) {
+        true => pages
+            .into_iter()
+            .map(|page| OwnPage { changed: 0, ..page })
+            .collect(),
+        false => pages,
+    };
+    let changed = pages.iter().map(|page| page.changed).max();
+    flush_upto(shared, changed.unwrap_or(0)).await?;
+    for page in pages {
+        let (start, end) = (page.start, page.start.saturating_add(PAGE));
+        let mut found = find_mapped(shared, parent, (start, end), PAGE as usize, View::Own).await?;
+        #[cfg(test)]
+        let hides_all = crate::ablation::is(crate::ablation::Broken::DropWhatShows);
+        #[cfg(not(test))]
+        let hides_all = false;
+        let hides = |at: u64| page.entries[(at - start) as usize].is_some();
+        found.entries.retain(|(at, _)| hides_all || hides(*at));
         if !found.entries.is_empty() {
             unmap_found(shared, parent, found, None).await?;
         }
@@ -323,8 +345,8 @@ async fn drop_hidden(shared: &Arc<Shared>, map: MapId, parent: MapId) -> Result<
     Ok(())
 }
 
-/// A page of a volume that was found far away becomes the volume's own.
-async fn bring_near(shared: &Arc<Shared>) -> Result<bool> {
+/// A page of a volume that many ancestors have entries of becomes the volume's own.
+async fn bring_some_near(shared: &Arc<Shared>) -> Result<bool> {
     let (core, start) = {
         let mut state = lock(&shared.state);
         let Some((volume, start)) = state.ancestry.far.pop_first() else {
@@ -335,9 +357,6 @@ async fn bring_near(shared: &Arc<Shared>) -> Result<bool> {
             Err(_) => return Ok(true),
         }
     };
-    let end = start.saturating_add(PAGE);
-    let _guard = core.range_lock.exclusive(start, end).await;
-    bring_in(shared, &core, start, end).await?;
-    own_pages(shared, &core, start, end).await?;
+    bring_near(shared, &core, start).await?;
     Ok(true)
 }

@@ -2,6 +2,7 @@
 //!
 //! Guarantee: background work holds locks for short steps only, so no command waits long for it.
 
+pub(crate) mod bring_near;
 pub(crate) mod deferred_dedup;
 pub(crate) mod discard;
 pub(crate) mod drive_alerts;

@@ -43,6 +43,8 @@ pub(crate) struct Piece {
 /// The change of a piece.
 struct Change {
     entries: Vec<MapEntry>,
+    /// Hosts see all of it there already.
+    is_unchanged: bool,
     references: References,
     /// Sub-blocks behind the entries that cannot be mapped so.
     to_move: u64,
@@ -88,12 +90,12 @@ pub(crate) async fn copy_piece(
     };
     let Change {
         mut entries,
+        is_unchanged,
         references,
         to_move,
     } = change;
     let mapped = entries.len() as u64;
-    let is_unchanged = |entry: &MapEntry| entry.old == entry.new.map(|new| new.pba);
-    if !entries.iter().all(is_unchanged) {
+    if !is_unchanged {
         if core.inherits_since().is_some() {
             let entries = entries.iter_mut();
             entries.for_each(|entry| entry.new = entry.new.or(Some(NewBlock::HOLE)));
@@ -137,15 +139,17 @@ fn look_at_piece(
             });
         })
         .map_err(not_resident)?;
+    let mut shown = Vec::with_capacity(entries.len());
     let mut targets = entries.iter_mut();
-    state
-        .active(core.id)?
-        .find_run(to, to + count, |_, mapping| {
-            if let Some(entry) = targets.next() {
-                entry.old = mapping.map(|mapping| mapping.pba);
-            }
-        })
-        .map_err(not_resident)?;
+    let map = &state.active(core.id)?.map;
+    map.find_run_of(to, to + count, |_, mapping, is_own| {
+        if let Some(entry) = targets.next() {
+            let pba = mapping.map(|mapping| mapping.pba);
+            shown.push(pba);
+            entry.old = pba.filter(|_| is_own);
+        }
+    })
+    .map_err(not_resident)?;
     let all = |entry: &MapEntry| [entry.old, entry.new.map(|new| new.pba)];
     let missing: Vec<Pba> = entries
         .iter()
@@ -182,8 +186,11 @@ fn look_at_piece(
     let to_move = entries[mapped..].iter().take(moved_max).take_while(cannot);
     let to_move = to_move.count() as u64;
     entries.truncate(mapped);
+    let mut both = entries.iter().zip(&shown);
+    let is_unchanged = both.all(|(entry, shown)| *shown == entry.new.map(|new| new.pba));
     Ok(Ok(Change {
         entries,
+        is_unchanged,
         references: References::new(shared, blocks),
         to_move,
     }))

@@ -4,7 +4,6 @@
 
 pub(crate) mod batcher;
 pub(crate) mod copy;
-pub(crate) mod own_page;
 pub(crate) mod packing;
 pub(crate) mod prepare;
 pub(crate) mod read;

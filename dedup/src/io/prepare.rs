@@ -9,7 +9,6 @@ use drives::BLOCK_BYTES;
 use futures_util::future::select;
 use meta::Pba;
 
-use crate::io::own_page::own_pages;
 use crate::io::span::Span;
 use crate::io::trim::settle;
 use crate::log::checkpoint::checkpoint;
@@ -24,8 +23,8 @@ use crate::{EngineError, Result};
 /// Checkpoints that one write waits for when memory is full of what is not stored.
 const MEMORY_ATTEMPTS: u32 = 4;
 
-/// As [`bring_in`], for a write: its pages are the map's own afterwards, and what is known of the blocks that are
-/// mapped there is in memory too. It may have to wait until there is memory.
+/// As [`bring_in`], for a write: what is known of the blocks that the map itself has there is in memory too. It may have
+/// to wait until there is memory.
 pub(crate) async fn bring_in_to_write(
     shared: &Arc<Shared>,
     core: &VolumeCore,
@@ -36,13 +35,12 @@ pub(crate) async fn bring_in_to_write(
         wait_for_memory(shared).await;
     }
     bring_in(shared, core, start, end).await?;
-    own_pages(shared, core, start, end).await?;
     if !shared.is_partial.load(Ordering::Acquire) {
         return Ok(());
     }
     let mapped: Vec<Pba> = match lock(&shared.state).volumes.get(&core.id) {
         Some(entry) => {
-            let mapped = entry.map.range(start, end, View::Visible);
+            let mapped = entry.map.range(start, end, View::Own);
             mapped.map(|(_, mapping)| mapping.pba).collect()
         }
         None => Vec::new(),

@@ -10,12 +10,11 @@
 
 use std::sync::Arc;
 
-use meta::{MapId, Record, TRIMMING_RANGES_MAX};
+use meta::{MapId, Pba, Record, TRIMMING_RANGES_MAX};
 
 use crate::Result;
-use crate::io::own_page::own_pages;
 use crate::log::append::{appended_upto, commit};
-use crate::metadata::page_map::{View, page_start};
+use crate::metadata::page_map::View;
 use crate::metadata::volume::{VolumeCore, VolumeEntry};
 use crate::pool::Shared;
 use crate::ranges::{self, Range};
@@ -211,14 +210,17 @@ async fn unmap_visible(
         return unmap_found(shared, map, found, guard).await;
     }
     let Found {
-        entries, window, ..
+        mut entries,
+        window,
+        ..
     } = found;
-    for in_page in entries.chunk_by(|(a, _), (b, _)| page_start(*a) == page_start(*b)) {
-        let at = in_page[0].0;
-        own_pages(shared, core, at, at + 1).await?;
+    if let Some(pages) = lock(&shared.state).map(map) {
+        // Where the map itself has nothing, the record takes nothing away.
+        let inherited = entries.iter_mut().filter(|(at, _)| !pages.is_own(*at));
+        inherited.for_each(|(_, pba)| *pba = Pba::HOLE);
     }
     let blocks = entries.iter().map(|(_, pba)| *pba);
-    bring_in_blocks(shared, blocks).await?;
+    bring_in_blocks(shared, blocks.filter(|pba| !pba.is_hole())).await?;
     let sequence = commit(shared, Record::Hide { map, entries }, guard, None).await;
     drop(window);
     sequence

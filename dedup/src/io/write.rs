@@ -128,7 +128,9 @@ pub(crate) struct Item {
     is_zero: bool,
     fingerprint: Fingerprint,
     pub(crate) crc: Crc,
-    /// What it is mapped to at present.
+    /// What a host sees there at present.
+    shown: Option<Pba>,
+    /// What the map itself has there.
     old: Option<Pba>,
     /// The block that it holds one reference of.
     pub(crate) taken: Option<Pba>,
@@ -254,6 +256,7 @@ impl Batch {
                     is_zero: domain.is_none() && fingerprint::is_zero(block),
                     fingerprint: Fingerprint::NONE,
                     crc: Crc::Unknown,
+                    shown: None,
                     old: None,
                     taken: None,
                     check: Check::Done,
@@ -409,13 +412,11 @@ impl Batch {
             let first = entries.len();
             let volume = job.command.as_ref().map(|command| &command.volume);
             let hides = volume.is_some_and(|volume| volume.inherits_since().is_some());
-            let items = self.items[job.items.clone()].iter();
-            entries.extend(items.map(|item| item.entry(hides)));
-            let is_unchanged = |entry: &MapEntry| entry.old == entry.new_block().map(|new| new.pba);
-            if entries[first..].iter().all(is_unchanged) {
-                entries.truncate(first);
+            let items = &self.items[job.items.clone()];
+            if items.iter().all(|item| item.shown == item.taken) {
                 unchanged.push(number);
             } else {
+                entries.extend(items.iter().map(|item| item.entry(hides)));
                 records.push((number, first..entries.len()));
             }
         }

@@ -4,8 +4,7 @@
 //! by its deletion. Guarantees:
 //! * A parent stays as long as a map has it as its parent; then background work takes its mappings away, as it does
 //!   with those of a deleted volume. So maps can be deleted in any order.
-//! * What a child knows of an inherited page is a copy of what its nearest ancestor with that page has. It never gets
-//!   old: parents do not change.
+//! * What a map in memory shows of its ancestors never gets old: parents do not change what they show.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,7 +12,8 @@ use std::sync::Arc;
 use futures_util::lock::Mutex as AsyncMutex;
 use meta::{Fork, MapId, MapInfo, Mapping, Record, VolumeInfo};
 
-use crate::metadata::page_map::{Inherited, PAGE, PageMap, by_page, rows_of_page};
+use crate::metadata::owners::Owners;
+use crate::metadata::page_map::{PAGE, PageMap, Sight, View, by_page, rows_of_page};
 use crate::metadata::state::State;
 use crate::metadata::volume::VolumeEntry;
 use crate::{EngineError, Result};
@@ -24,10 +24,10 @@ const SETTLED_RECORDS: u64 = if cfg!(test) { 4 } else { 4096 };
 /// Mappings that a head gets itself before it is looked again what of its parent they hide.
 const DROP_MIN: u64 = if cfg!(test) { 4 } else { 4096 };
 
-/// A page that is found this many ancestors away is worth a copy of its own.
+/// A page of which more ancestors than these have entries is worth a copy of its own.
 const FAR: usize = if cfg!(test) { 2 } else { 16 };
 
-/// Pages that are noted to be far away, at most.
+/// Pages that are noted to be scattered so far, at most.
 const FAR_PAGES_MAX: usize = 4096;
 
 /// Pages in the memory of one ancestor that one load looks at.
@@ -100,8 +100,12 @@ pub(crate) struct Ancestry {
     pub(crate) parents: BTreeMap<MapId, Parent>,
     /// The last record when there was nothing to merge; `None` since maps came or went.
     settled: Option<u64>,
-    /// Pages of volumes that were found far away: volume and first sub-block.
+    /// Pages of volumes that many ancestors have entries of: volume and first sub-block.
     pub(crate) far: BTreeSet<(u32, u64)>,
+    /// Which ancestors have what.
+    pub(crate) owners: Owners,
+    /// How often a map got another parent: lines are what they were as long as this is.
+    pub(crate) reparented: u64,
 }
 
 impl Ancestry {
@@ -267,18 +271,30 @@ impl State {
         line
     }
 
-    /// Takes what the store has of a map, and of its ancestors if all that is visible is wanted (`rows`: the nearest
-    /// first), from one page on up to another. Returns up to where that is all.
+    /// The ancestors of a map that may have entries in `start..end`, the nearest first.
+    pub(crate) fn ancestors_with(&self, map: MapId, (start, end): (u64, u64)) -> Vec<MapId> {
+        let line = self.line_of(map).into_iter().skip(1);
+        let may_have = |id: &MapId| {
+            let parent = self.ancestry.parents.get(id);
+            parent.is_some_and(|parent| parent.map.may_have(start, end))
+        };
+        line.filter(may_have).collect()
+    }
+
+    /// Takes what the store has of a map and, if all that is visible is wanted, of those ancestors that have anything
+    /// there (`rows`: the nearest first; nothing where the store was not asked), from one page on up to another. Returns
+    /// up to where that is all; `None` if the store has to be asked about others.
     pub(crate) fn take_rows(
         &mut self,
         (start, end): (u64, u64),
-        rows: &[(MapId, Vec<(u64, Mapping)>)],
-    ) -> u64 {
-        self.resident.reads += 1;
+        rows: &[(MapId, Option<Vec<(u64, Mapping)>>)],
+        view: View,
+    ) -> Option<u64> {
         let Some(((id, own), ancestors)) = rows.split_first() else {
-            return end;
+            return Some(end);
         };
-        if end - start == PAGE && ancestors.len() > FAR {
+        let is_page = end - start == PAGE;
+        if is_page && ancestors.len() > FAR {
             self.note_far(*id, start);
         }
         let Self {
@@ -289,50 +305,54 @@ impl State {
         } = self;
         let mut pages = BTreeSet::new();
         let mut upto = end;
-        for (id, rows) in ancestors {
-            pages.extend(by_page(rows).map(|(page, _)| page));
-            let Some(parent) = ancestry.parents.get(id) else {
-                continue;
-            };
-            let here = parent.map.resident_pages(start, upto);
+        let map = ancestry.map_mut(volumes, *id)?;
+        match own {
+            Some(own) => map.load((start, end), own, resident),
+            None if map.is_stored(start / PAGE) => return None,
+            None => {}
+        }
+        if view == View::Own || !map.inherits() {
+            return Some(end);
+        }
+        let mut add = |here: &mut dyn Iterator<Item = u64>| {
             let here: Vec<u64> = here.take(ANCESTOR_PAGES).collect();
             if let Some(last) = here.last().filter(|_| here.len() == ANCESTOR_PAGES) {
                 upto = upto.min((last + 1).saturating_mul(PAGE));
             }
             pages.extend(here);
+        };
+        add(&mut map.incomplete_pages(start, end));
+        for (id, _) in ancestors {
+            if let Some(parent) = ancestry.parents.get(id) {
+                add(&mut parent.map.resident_pages(start, end));
+            }
         }
-        if end - start == PAGE {
+        for rows in ancestors.iter().filter_map(|(_, rows)| rows.as_ref()) {
+            pages.extend(by_page(rows).map(|(page, _)| page));
+        }
+        if is_page {
             pages.insert(start / PAGE); // that nothing is there is to be known, too
         }
-        let inherited = |page: u64| {
+        for page in pages.range(start / PAGE..upto.div_ceil(PAGE)) {
+            let mut seen = Sight::new();
+            if let Some(map) = ancestry.map_mut(volumes, *id) {
+                // What it has in the store was taken above.
+                map.show(*page, Some(&[]), &mut seen).ok()?;
+            }
             for (id, rows) in ancestors {
-                let rows = rows_of_page(rows, page);
-                let Some(parent) = ancestry.parents.get(id) else {
-                    continue;
-                };
-                match parent.map.inherited(page, rows) {
-                    Inherited::Page(entries) => return entries,
-                    Inherited::Stored(rows) => return rows.to_vec(),
-                    Inherited::Further => {}
+                if let Some(parent) = ancestry.parents.get(id).filter(|_| !seen.is_full()) {
+                    let rows = rows.as_ref().map(|rows| rows_of_page(rows, *page));
+                    parent.map.show(*page, rows, &mut seen).ok()?;
                 }
             }
-            Vec::new()
-        };
-        let pages = pages.range(..upto.div_ceil(PAGE));
-        let pages: Vec<_> = match ancestors.is_empty() {
-            true => Vec::new(),
-            false => pages.map(|page| (*page, inherited(*page))).collect(),
-        };
-        if let Some(map) = ancestry.map_mut(volumes, *id) {
-            map.load((start, end), own, resident);
-            for (page, entries) in pages {
-                map.inherit(page, &entries, resident);
+            if let Some(map) = ancestry.map_mut(volumes, *id) {
+                map.inherit(*page, &seen, resident);
             }
         }
-        upto
+        Some(upto)
     }
 
-    /// A page of a volume that is in use had to be brought in from far away.
+    /// A page of a volume that is in use had to be brought in from many maps.
     fn note_far(&mut self, map: MapId, start: u64) {
         let volume = self.volume_of(map).filter(|entry| entry.is_active());
         let Some(id) = volume.map(|entry| entry.info.id) else {
@@ -418,6 +438,8 @@ impl State {
     /// A map's grandparent becomes its parent.
     pub(super) fn install_reparent(&mut self, info: &MapInfo) {
         self.ancestry.settled = None;
+        self.ancestry.owners.clear();
+        self.ancestry.reparented += 1;
         let Some(map) = self.map_mut(info.id) else {
             return;
         };

@@ -11,6 +11,7 @@ pub(crate) mod eviction;
 pub(crate) mod index;
 pub(crate) mod on_disk_index;
 pub(crate) mod online_count;
+pub(crate) mod owners;
 pub(crate) mod packs;
 pub(crate) mod page_map;
 pub(crate) mod resident;

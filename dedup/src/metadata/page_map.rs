@@ -3,13 +3,12 @@
 //! A page is in memory, or empty, or in the store only: then it must be loaded before anybody looks at
 //! it. Empty pages take no memory where it is known which ones are not.
 //!
-//! A map may have a parent. A page of which it has no entry is then *inherited*: it is the parent's, or that of the
-//! nearest ancestor that has one. In memory it is a copy that counts nowhere, so that a look-up costs the same at any
-//! depth. The first record that changes such a page makes it the map's own, with what the record names and nothing
-//! else ([`crate::io::own_page`] sees to it that all is named). What is unmapped in an own page is a hole as soon as a
-//! record said so: a page stays the map's own when nothing is mapped in it any more.
+//! A map may have a parent. Each sub-block of which it has no entry of its own is then *inherited*: it is the parent's,
+//! or that of the nearest ancestor that has an entry. What is unmapped in such a map is a hole: an entry that hides what
+//! ancestors have. In memory a page has both, its own entries and what shows through between them, so that a look-up
+//! costs the same at any depth; what shows through counts nowhere. A page may be in memory with its own entries alone:
+//! that is enough for a record, and for who looks at what counts, but not for hosts.
 
-use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
@@ -26,7 +25,7 @@ use crate::metadata::resident::{Fate, Key, Resident};
 /// little. Small in tests, so that the small volumes of the simulation have several.
 pub(crate) const PAGE: u64 = if cfg!(test) { 8 } else { 64 };
 /// Pages per folder: one bit each.
-const FOLDER: u64 = u64::BITS as u64;
+pub(crate) const FOLDER: u64 = u64::BITS as u64;
 /// Memory of a page with its places in a folder and in the clock.
 pub(crate) const PAGE_BYTES: u64 = (size_of::<Page>() + 8 + 16 + size_of::<Key>()) as u64;
 /// Memory of a folder without its pages.
@@ -35,75 +34,6 @@ const FOLDER_BYTES: u64 = 96;
 const LOOK: usize = 1024;
 /// Folders that are forgotten in one go.
 const FORGET: usize = 64;
-
-/// There is no entry. No physical block has this number or that of a hole, which are the last two: no drive has the
-/// last index.
-const NONE: u64 = u64::MAX;
-const HOLE: u64 = Pba::HOLE.0;
-const _: () = assert!(HOLE + 1 == NONE);
-
-struct Page {
-    pbas: [u64; PAGE as usize],
-    crcs: [u32; PAGE as usize],
-    mapped: u32,
-    /// Mappings and holes.
-    present: u32,
-    ticket: u32,
-    /// It is an ancestor's, or nobody's.
-    is_inherited: bool,
-    /// The record that changed it last.
-    changed: u64,
-    /// Used since the clock last passed.
-    touched: Cell<bool>,
-}
-
-impl Page {
-    fn empty(ticket: u32) -> Box<Self> {
-        Box::new(Self {
-            pbas: [NONE; PAGE as usize],
-            crcs: [0; PAGE as usize],
-            mapped: 0,
-            present: 0,
-            ticket,
-            is_inherited: false,
-            changed: 0,
-            touched: Cell::new(true),
-        })
-    }
-
-    fn get(&self, entry: usize) -> Option<Mapping> {
-        match self.pbas[entry] {
-            HOLE.. => None,
-            pba => Some(Mapping {
-                pba: Pba(pba),
-                crc32c: self.crcs[entry],
-            }),
-        }
-    }
-
-    fn set(&mut self, entry: usize, new: Option<Mapping>) -> Option<Pba> {
-        let (pba, crc32c) = new.map_or((NONE, 0), |new| (new.pba.0, new.crc32c));
-        let old = std::mem::replace(&mut self.pbas[entry], pba);
-        self.crcs[entry] = crc32c;
-        self.mapped += u32::from(pba < HOLE);
-        self.mapped -= u32::from(old < HOLE);
-        self.present += u32::from(pba != NONE);
-        self.present -= u32::from(old != NONE);
-        (old < HOLE).then_some(Pba(old))
-    }
-
-    /// An inherited page becomes the map's own: nothing in it is.
-    fn become_own(&mut self) {
-        self.pbas = [NONE; PAGE as usize];
-        self.mapped = 0;
-        self.present = 0;
-        self.is_inherited = false;
-    }
-
-    fn entries(&self) -> impl Iterator<Item = (usize, Mapping)> {
-        (0..PAGE as usize).filter_map(|entry| Some((entry, self.get(entry)?)))
-    }
-}
 
 /// Pages that follow each other.
 #[derive(Default)]
@@ -155,6 +85,7 @@ impl Hasher for Spread {
 /// What is known of a page.
 enum Slot<'a> {
     Resident(&'a Page),
+    /// The map has no entry of its own there.
     Empty,
     /// In the store only.
     Stored,
@@ -167,7 +98,7 @@ pub(crate) struct NotResident;
 /// Which pages of a map a walk looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum View {
-    /// What a host sees, inherited pages too.
+    /// What a host sees, also what is inherited.
     Visible,
     /// The map's own: what counts.
     Own,
@@ -184,8 +115,8 @@ pub(crate) struct PageMap {
     pages: u64,
     /// Pages that are noted to be in the store only.
     stored_pages: u64,
-    /// Of pages before this one it is noted which are in the store only; others that are not here are
-    /// empty. Of pages from this one on nothing is noted.
+    /// Of pages before this one it is noted which are in the store only; others that are not here have no entry of
+    /// the map's own. Of pages from this one on nothing is noted.
     noted_upto: u64,
     /// The last record that emptied a page that then left memory: up to that record, the store may
     /// have mappings where the map has none.
@@ -193,7 +124,7 @@ pub(crate) struct PageMap {
     /// Pages that must stay in memory: first, end, and the number of the window that keeps them.
     windows: Vec<(u64, u64, u64)>,
     next_window: u64,
-    /// Whether nothing is in the store only.
+    /// Whether nothing is in the store only, and there is no parent.
     is_whole: Arc<AtomicBool>,
 }
 
@@ -265,7 +196,8 @@ impl PageMap {
     }
 
     fn say_if_whole(&self) {
-        let is_whole = self.stored_pages == 0 && self.noted_upto == u64::MAX;
+        let is_known = self.stored_pages == 0 && self.noted_upto == u64::MAX;
+        let is_whole = is_known && !self.inherits();
         self.is_whole.store(is_whole, Ordering::Release);
     }
 
@@ -290,12 +222,12 @@ impl PageMap {
     pub(crate) fn find(&self, sub_block: u64) -> Result<Option<Mapping>, NotResident> {
         let (page, entry) = split(sub_block);
         match self.slot(page) {
-            Slot::Resident(page) => {
+            Slot::Resident(page) if page.is_complete => {
                 page.touched.set(true);
                 Ok(page.get(entry))
             }
-            Slot::Empty => Ok(None),
-            Slot::Stored => Err(NotResident),
+            Slot::Empty if !self.inherits() => Ok(None),
+            Slot::Resident(_) | Slot::Empty | Slot::Stored => Err(NotResident),
         }
     }
 
@@ -310,20 +242,36 @@ impl PageMap {
         end: u64,
         mut each: impl FnMut(u64, Option<Mapping>),
     ) -> Result<(), NotResident> {
+        self.find_run_of(start, end, |at, mapping, _| each(at, mapping))
+    }
+
+    /// The same; says also whether it is an entry of the map's own.
+    ///
+    /// # Errors
+    /// As for [`find_run`](Self::find_run).
+    #[inline]
+    pub(crate) fn find_run_of(
+        &self,
+        start: u64,
+        end: u64,
+        mut each: impl FnMut(u64, Option<Mapping>, bool),
+    ) -> Result<(), NotResident> {
         let mut at = start;
         while at < end {
             let (number, first) = split(at);
             let count = (PAGE - first as u64).min(end - at);
             match self.slot(number) {
-                Slot::Resident(page) => {
+                Slot::Resident(page) if page.is_complete => {
                     page.touched.set(true);
                     let entries = first..first + count as usize;
                     (at..)
                         .zip(entries)
-                        .for_each(|(at, entry)| each(at, page.get(entry)));
+                        .for_each(|(at, entry)| each(at, page.get(entry), page.is_own(entry)));
                 }
-                Slot::Empty => (at..at + count).for_each(|at| each(at, None)),
-                Slot::Stored => return Err(NotResident),
+                Slot::Empty if !self.inherits() => {
+                    (at..at + count).for_each(|at| each(at, None, false));
+                }
+                Slot::Resident(_) | Slot::Empty | Slot::Stored => return Err(NotResident),
             }
             at += count;
         }
@@ -341,7 +289,7 @@ impl PageMap {
     /// Maps or unmaps a sub-block, by a record; returns what it was mapped to.
     ///
     /// # Errors
-    /// Its page is in the store only, or inherited; nothing is changed.
+    /// Its page is in the store only; nothing is changed.
     pub(crate) fn replace(
         &mut self,
         sub_block: u64,
@@ -352,22 +300,22 @@ impl PageMap {
         let mut old = None;
         let place = split(sub_block);
         let new = std::iter::once(new);
-        self.replace_in_page(place, new, (record, false), resident, |found| {
+        self.replace_in_page(place, new, record, resident, |found| {
             old = found;
         })?;
         Ok(old)
     }
 
     /// Maps and unmaps sub-blocks that follow each other, by a record; gives `each` what they were mapped
-    /// to, in order. `copies`: the record names all of an inherited page.
+    /// to in the map itself, in order.
     ///
     /// # Errors
-    /// The page of this sub-block is in the store only, or inherited; what is before it was changed.
+    /// The page of this sub-block is in the store only; what is before it was changed.
     pub(crate) fn replace_run(
         &mut self,
         start: u64,
         entries: &[MapEntry],
-        (record, copies): (u64, bool),
+        record: u64,
         resident: &mut Resident,
         mut each: impl FnMut(Option<Pba>),
     ) -> Result<(), u64> {
@@ -377,7 +325,7 @@ impl PageMap {
             let place = split(at);
             let (now, later) = left.split_at((PAGE as usize - place.1).min(left.len()));
             let new = now.iter().map(|entry| entry.new.map(mapping_of));
-            self.replace_in_page(place, new, (record, copies), resident, &mut each)
+            self.replace_in_page(place, new, record, resident, &mut each)
                 .map_err(|NotResident| at)?;
             at += now.len() as u64;
             left = later;
@@ -389,44 +337,46 @@ impl PageMap {
         &mut self,
         (number, first): (u64, usize),
         new: impl Iterator<Item = Option<Mapping>> + Clone,
-        (record, copies): (u64, bool),
+        record: u64,
         resident: &mut Resident,
         mut each: impl FnMut(Option<Pba>),
     ) -> Result<(), NotResident> {
+        let inherits = self.inherits();
         match self.slot(number) {
             Slot::Stored => return Err(NotResident),
             Slot::Empty if new.clone().all(|new| new.is_none()) => {
                 new.for_each(|_| each(None));
                 return Ok(());
             }
-            Slot::Empty => self.insert(number, Page::empty(resident.ticket()), resident),
-            Slot::Resident(page) if page.is_inherited && page.mapped > 0 && !copies => {
-                #[cfg(test)]
-                let is_broken = ablation::is(Broken::ForgetToCopy);
-                #[cfg(not(test))]
-                let is_broken = false;
-                if !is_broken {
-                    return Err(NotResident);
-                }
+            Slot::Empty => {
+                let page = Page::empty(resident.ticket(), !inherits);
+                self.insert(number, page, resident);
             }
             Slot::Resident(_) => {}
         }
         let Some(page) = self.page_mut(number) else {
             return Err(NotResident);
         };
-        if page.is_inherited {
-            page.become_own();
-        }
-        let before = page.mapped;
+        let (before, own) = (page.mapped, page.own);
         for (entry, new) in (first..).zip(new) {
             each(page.set(entry, new));
+            #[cfg(test)]
+            if new.is_some() && ablation::is(Broken::PartHidesRest) {
+                page.hide_rest();
+            }
         }
         page.touched.set(true);
         page.changed = record;
-        let (after, is_empty) = (page.mapped, page.present == 0);
+        // Where an entry of its own went, ancestors may show something.
+        if inherits && own & !page.own != 0 {
+            page.is_complete = false;
+        }
+        page.is_complete |= page.own == ALL;
+        let after = page.mapped;
+        let is_void = page.own == 0 && !(inherits && page.is_complete);
         // A damaged store may have said too few.
         self.mapped = (self.mapped + u64::from(after)).saturating_sub(u64::from(before));
-        if is_empty && number < self.noted_upto {
+        if is_void && number < self.noted_upto {
             self.emptied = record;
             self.remove(number, resident);
             resident.dropped(1, PAGE_BYTES);
@@ -524,8 +474,7 @@ impl PageMap {
         if is_unstored || is_used {
             return Fate::Kept;
         }
-        let is_empty = page.present == 0;
-        if number < self.noted_upto && !is_empty {
+        if number < self.noted_upto && page.own != 0 {
             self.folder(number / FOLDER, resident).stored |= 1 << (number % FOLDER);
             self.stored_pages += 1;
             self.say_if_whole();
@@ -570,18 +519,31 @@ impl PageMap {
         self.say_if_whole();
     }
 
-    /// First sub-blocks of pages of `start..end` that are in the store only.
+    /// First sub-blocks of pages of `start..end` of which it is not known what hosts see.
     pub(crate) fn missing(&self, start: u64, end: u64) -> impl Iterator<Item = u64> + '_ {
-        let is_missing = |page: &u64| matches!(self.slot(*page), Slot::Stored);
+        let is_missing = |page: &u64| match self.slot(*page) {
+            Slot::Resident(page) => !page.is_complete,
+            Slot::Empty => self.inherits(),
+            Slot::Stored => true,
+        };
         (start / PAGE..end.div_ceil(PAGE))
             .filter(is_missing)
             .map(|page| page * PAGE)
     }
 
-    /// Up to where, from `start` on, nothing is in the store only, as far as a short look tells.
-    pub(crate) fn known_upto(&self, start: u64, end: u64) -> u64 {
+    /// Up to where, from `start` on, all is known that one looks for, as far as a short look tells.
+    pub(crate) fn known_upto(&self, start: u64, end: u64, view: View) -> u64 {
         let first = start / PAGE;
         let last = end.div_ceil(PAGE);
+        if view == View::Visible && self.inherits() {
+            let is_complete = |page: &u64| match self.slot(*page) {
+                Slot::Resident(page) => page.is_complete,
+                Slot::Empty | Slot::Stored => false,
+            };
+            let pages = (first..last).take(LOOK).take_while(is_complete);
+            let upto = first + pages.count() as u64;
+            return upto.saturating_mul(PAGE).clamp(start, end.max(start));
+        }
         let mut upto = last.min(self.noted_upto.max(first));
         let mut looks = 0;
         while upto < last && looks < LOOK && matches!(self.slot(upto), Slot::Resident(_)) {
@@ -625,19 +587,18 @@ impl PageMap {
         resident: &mut Resident,
     ) {
         let (first, last) = (start / PAGE, end.div_ceil(PAGE));
+        let inherits = self.inherits();
         for (number, rows) in by_page(rows) {
             // Another task may have brought it in first, and it may have changed since.
             if !(first..last).contains(&number) || !matches!(self.slot(number), Slot::Stored) {
                 continue;
             }
-            let mut page = Page::empty(resident.ticket());
+            let mut page = Page::empty(resident.ticket(), !inherits);
             for (sub_block, mapping) in rows {
                 page.set(split(*sub_block).1, Some(*mapping));
             }
+            page.is_complete |= page.own == ALL;
             self.insert(number, page, resident);
-        }
-        if self.inherits() {
-            return; // what the map itself does not have is not empty
         }
         // A resident page needs no note: going through a map from its beginning notes all of it.
         while self.noted_upto < first && matches!(self.slot(self.noted_upto), Slot::Resident(_)) {
@@ -649,7 +610,8 @@ impl PageMap {
         }
         if last - first == 1 && matches!(self.slot(first), Slot::Stored) {
             // Nothing is mapped there; that is to be known as long as it is used.
-            self.insert(first, Page::empty(resident.ticket()), resident);
+            let page = Page::empty(resident.ticket(), !inherits);
+            self.insert(first, page, resident);
         }
     }
 
@@ -690,9 +652,10 @@ impl PageMap {
     ) -> std::collections::BTreeMap<u64, Mapping> {
         for (at, mapping) in rows {
             let is_same = match self.slot(at / PAGE) {
-                Slot::Resident(page) if page.is_inherited => false,
-                Slot::Resident(_) if mapping.is_hole() => true,
-                Slot::Resident(page) => page.changed > stored || self.lookup(*at) == Some(*mapping),
+                Slot::Resident(page) => {
+                    let own = page.get_own(split(*at).1);
+                    page.changed > stored || own == Some(*mapping)
+                }
                 Slot::Empty => self.emptied > stored,
                 Slot::Stored => true,
             };
@@ -704,7 +667,7 @@ impl PageMap {
         self.range(0, u64::MAX, View::Own).chain(rows).collect()
     }
 
-    /// How many sub-blocks are mapped in the map's own pages.
+    /// How many sub-blocks the map has mapped itself.
     pub(crate) fn mapped(&self) -> u64 {
         self.mapped
     }
@@ -717,9 +680,8 @@ impl PageMap {
         view: View,
     ) -> impl Iterator<Item = (u64, Mapping)> + '_ {
         self.pages_in(start / PAGE, end.div_ceil(PAGE))
-            .filter(move |(_, page)| view == View::Visible || !page.is_inherited)
-            .flat_map(|(number, page)| {
-                let entries = page.entries();
+            .flat_map(move |(number, page)| {
+                let entries = page.entries(view);
                 entries.map(move |(at, mapping)| (number * PAGE + at as u64, mapping))
             })
             .filter(move |(sub_block, _)| (start..end).contains(sub_block))
@@ -743,7 +705,10 @@ impl PageMap {
 }
 
 mod inherit;
+mod page;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use inherit::{Inherited, PageEntries, Shown, by_page, rows_of_page};
+use page::{ALL, Page};
+
+pub(crate) use inherit::{OwnPage, PageEntries, Shown, Sight, by_page, rows_of_page};

@@ -545,6 +545,7 @@ impl State {
             Some(Record::Unmap { entries, .. } | Record::Hide { entries, .. }) => entries
                 .iter()
                 .map(|(_, pba)| *pba)
+                .filter(|pba| !pba.is_hole())
                 .filter(missing)
                 .collect(),
             _ => Vec::new(),
@@ -556,7 +557,7 @@ impl State {
         if let Some((map, start, entries)) = record.as_map() {
             let new_blocks = entries.iter().filter_map(MapEntry::new_block);
             self.unflushed_bytes += (new_blocks.count() * SUB_BLOCK_BYTES) as u64;
-            self.install_map(map, start, entries, false);
+            self.install_map(map, start, entries);
         } else if let Some(record) = record.as_other() {
             self.install_other(record);
         }
@@ -569,8 +570,13 @@ impl State {
                 start,
                 entries,
             } => {
-                self.install_map(*map, *start, entries, true);
+                self.install_map(*map, *start, entries);
                 self.lifted_to(*map);
+                #[cfg(test)]
+                if crate::ablation::is(crate::ablation::Broken::CopyUncounted) {
+                    let new = entries.iter().filter_map(MapEntry::new_block);
+                    new.for_each(|new| self.drop_reference(new.pba));
+                }
             }
             Record::Unmap { map, entries } => {
                 for (at, _) in entries {
@@ -630,9 +636,8 @@ impl State {
         self.volume_changes.fetch_add(1, Ordering::Release);
     }
 
-    /// All that refer to a new block pass to the map before any old one goes. `copies`: the map gets a page of its
-    /// own.
-    fn install_map(&mut self, map: MapId, start: u64, entries: &[MapEntry], copies: bool) {
+    /// All that refer to a new block pass to the map before any old one goes.
+    fn install_map(&mut self, map: MapId, start: u64, entries: &[MapEntry]) {
         let record = self.last_change;
         if self.on_disk_index.is_waited() {
             for new in entries.iter().filter_map(MapEntry::new_block) {
@@ -651,7 +656,7 @@ impl State {
         if let Some(to) = self.ancestry.map_mut(&mut self.volumes, map) {
             let resident = &mut self.resident;
             let each = |old| replaced.push(old);
-            let done = to.replace_run(start, entries, (record, copies), resident, each);
+            let done = to.replace_run(start, entries, record, resident, each);
             missing = done.err();
             if let Some(online) = &mut self.online {
                 for ((at, entry), old) in MapEntry::numbered(start, entries).zip(&replaced) {
@@ -663,17 +668,11 @@ impl State {
             let new = |entry: &MapEntry| entry.new_block().map(|new| new.pba);
             replaced.extend(entries.iter().map(new));
         }
-        #[cfg(test)]
-        let is_uncounted = copies && crate::ablation::is(crate::ablation::Broken::CopyUncounted);
         for new in entries[..replaced.len()]
             .iter()
             .filter_map(MapEntry::new_block)
         {
             self.blocks.pass_on(new.pba, record);
-            #[cfg(test)]
-            if is_uncounted {
-                self.drop_reference(new.pba);
-            }
         }
         for old in replaced.drain(..).flatten() {
             self.drop_reference(old);
@@ -704,12 +703,12 @@ impl State {
         }
     }
 
-    /// A change of a page that should have been brought in, and be the map's own.
+    /// A change of a page that should have been brought in.
     fn miss_page(&mut self, map: MapId, at: u64) {
         let name = self.volume_of(map).map(|entry| entry.info.name.clone());
         let name = name.map_or_else(|| format!("map {map}"), |name| format!("volume `{name}`"));
         #[cfg(test)]
-        panic!("sub-block {at} of {name} was changed and is not the map's own in memory");
+        panic!("sub-block {at} of {name} was changed and is not in memory");
         #[cfg(not(test))]
         self.make_read_only(format!(
             "sub-block {at} of {name} was changed and is not in memory: restart the daemon, \

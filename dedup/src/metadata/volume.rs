@@ -58,8 +58,6 @@ pub(crate) struct VolumeCore {
     domain: String,
     hasher: OnceLock<Arc<Hasher>>,
     pub(crate) range_lock: Arc<RangeLock>,
-    /// Held by a task that gives the volume's map a page of its own.
-    pub(crate) own_lock: AsyncMutex<()>,
     /// The map. It changes only while the whole volume is locked.
     map: AtomicU32,
     /// The record that made this map a child of another; [`NO_PARENT`] if none did.
@@ -88,7 +86,6 @@ impl VolumeCore {
             domain: info.domain.clone(),
             hasher: OnceLock::new(),
             range_lock: Arc::default(),
-            own_lock: AsyncMutex::default(),
             map: AtomicU32::new(info.map),
             inherits_since: AtomicU64::new(NO_PARENT),
             trim_lock: AsyncMutex::default(),
@@ -324,10 +321,11 @@ impl VolumeEntry {
         Ok(())
     }
 
-    /// Whether a sub-block, which was brought in, has its content there.
+    /// Whether a sub-block, which was brought in, has its content there by an entry of the map's own.
     pub(crate) fn is_mapped_to(&self, sub_block: u64, pba: Pba) -> bool {
         let found = self.find(sub_block);
-        found.is_ok_and(|mapping| mapping.is_some_and(|mapping| mapping.pba == pba))
+        let is_there = found.is_ok_and(|mapping| mapping.is_some_and(|mapping| mapping.pba == pba));
+        is_there && self.map.is_own(sub_block)
     }
 
     /// Sub-blocks of the volume.

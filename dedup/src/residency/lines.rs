@@ -2,7 +2,7 @@
 //!
 //! A part of the maps is read from the store in order, with a window open on it, so that what changes meanwhile is in
 //! memory and counts. Of volumes with a common ancestor only the maps before it are gone through: a page that none of
-//! these has is the ancestor's for both, and thus equal. What was read stays as it is stored, so that what is equal is
+//! these has any of is the ancestor's for both, and thus equal. What was read stays as it is stored, so that what is equal is
 //! not decoded.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use meta::{MapId, MapRows, MetaError, RowEntries, Store};
 
 use crate::Result;
-use crate::metadata::page_map::{PAGE, PageEntries, Shown, page_end, page_start};
+use crate::metadata::page_map::{PAGE, PageEntries, PageMap, Shown, Sight, page_end, page_start};
 use crate::metadata::state::State;
 use crate::metadata::volume::VolumeCore;
 use crate::pool::Shared;
@@ -31,6 +31,12 @@ const STEP: usize = if cfg!(test) { 2 } else { 64 };
 
 /// Pages that are read of common ancestors at a time.
 const PAGES: usize = if cfg!(test) { 4 } else { 1024 };
+
+/// Sub-blocks of a row of the store.
+const ROW: u64 = 64;
+
+/// All entries of a page, by bits.
+const ALL: u64 = u64::MAX >> (u64::BITS as u64 - PAGE);
 
 /// Pages that lie no further apart are read together.
 const GAP: u64 = 4;
@@ -60,26 +66,18 @@ impl Side {
         })
     }
 
-    /// What it sees of a page.
-    fn see<'a>(
+    /// Those of its maps that were read, or have anything in memory, the nearest first.
+    fn maps<'a>(
         &self,
-        state: &State,
+        state: &'a State,
         rows: &'a Rows,
-        number: u64,
-        page: &mut PageEntries,
-    ) -> Face<'a> {
-        let first = number * PAGE;
-        for (depth, id) in self.line.iter().enumerate() {
-            let rows = rows.get(id).map(|rows| rows.within(first, first + PAGE));
-            let rows = rows.unwrap_or_default();
-            let Some(map) = state.map(*id) else { continue };
-            match map.show(number, !rows.is_empty(), depth == 0, page) {
-                Shown::Stored => return Face::Stored(rows),
-                Shown::Here => return Face::Memory,
-                Shown::Further => {}
-            }
-        }
-        Face::Stored(RowEntries::default())
+    ) -> Vec<(&'a PageMap, Option<&'a MapRows>)> {
+        let with_rows = |id: &MapId| {
+            let map = state.map(*id)?;
+            let rows = rows.get(id);
+            (rows.is_some() || map.has_pages()).then_some((map, rows))
+        };
+        self.line.iter().filter_map(with_rows).collect()
     }
 
     /// Takes out of a page what does not read as it is mapped.
@@ -106,10 +104,63 @@ impl Side {
 
 /// What one volume sees of a page.
 enum Face<'a> {
-    /// What was read says it.
+    /// What was read of one map says it.
     Stored(RowEntries<'a>),
-    /// The page that was passed with it says it.
-    Memory,
+    /// What several maps have, or one has in memory.
+    Seen(Box<Sight>),
+}
+
+impl<'a> Face<'a> {
+    /// What shows of a page through these maps, of which the first is the nearest.
+    fn of(maps: &[(&PageMap, Option<&'a MapRows>)], number: u64) -> Self {
+        let first = number * PAGE;
+        let mut only = RowEntries::EMPTY;
+        let mut seen: Option<Box<Sight>> = None;
+        for (map, rows) in maps {
+            let rows = match map.look(number) {
+                Shown::Here => None,
+                Shown::Stored => rows.map(|rows| rows.within(first, first + PAGE)),
+                Shown::Nowhere => continue,
+            };
+            match (rows, &mut seen) {
+                (Some(rows), _) if rows.is_empty() => {}
+                (Some(rows), None) if only.is_empty() && rows.len() == PAGE as usize => {
+                    return Self::Stored(rows);
+                }
+                (Some(rows), None) if only.is_empty() => only = rows,
+                (rows, _) => {
+                    let seen = seen.get_or_insert_with(|| sight_of(only));
+                    match rows {
+                        Some(rows) => add_rows(seen, rows),
+                        None => map.show(number, Some(&[]), seen).unwrap_or_default(),
+                    }
+                    if seen.is_full() {
+                        break;
+                    }
+                }
+            }
+        }
+        seen.map_or(Self::Stored(only), Self::Seen)
+    }
+
+    fn entries(self) -> PageEntries {
+        match self {
+            Self::Stored(rows) => sight_of(rows).entries,
+            Self::Seen(seen) => seen.entries,
+        }
+    }
+}
+
+fn add_rows(seen: &mut Sight, rows: RowEntries<'_>) {
+    for (position, mapping) in rows.iter() {
+        seen.add(usize::from(position) % PAGE as usize, mapping);
+    }
+}
+
+fn sight_of(rows: RowEntries<'_>) -> Box<Sight> {
+    let mut seen = Box::new(Sight::new());
+    add_rows(&mut seen, rows);
+    seen
 }
 
 /// A part of what two volumes see, or of what one sees and nothing.
@@ -197,16 +248,21 @@ impl Plan {
         }
         let pages: Vec<u64> = self.pages.iter().copied().collect();
         for pages in pages.chunk_by(|a, b| b - a <= GAP) {
-            let mut missing: BTreeSet<u64> = pages.iter().copied().collect();
+            // Which entries of these pages no map has so far, by bits.
+            let mut missing: BTreeMap<u64, u64> = pages.iter().map(|page| (*page, ALL)).collect();
             for map in &self.common {
-                let (Some(first), Some(last)) = (missing.first(), missing.last()) else {
+                let (Some((first, _)), Some((last, _))) =
+                    (missing.first_key_value(), missing.last_key_value())
+                else {
                     break; // what further ancestors have does not show
                 };
                 let range = (first * PAGE, (last + 1).saturating_mul(PAGE));
                 let read = store.map_rows(*map, range.0, range.1, usize::MAX)?;
-                for page in read.parts(PAGE) {
-                    missing.remove(&page);
-                }
+                missing.retain(|page, left| {
+                    let found = read.within(page * PAGE, (page + 1) * PAGE).positions();
+                    *left &= !(found >> (page * PAGE % ROW));
+                    *left != 0
+                });
                 rows.entry(*map).or_default().append(&read);
             }
         }
@@ -252,12 +308,21 @@ impl<'a> Lines<'a> {
         let sides = sides.collect::<Result<Vec<_>>>()?;
         let (own_counts, has_common) = own_maps(&sides);
         let lines = sides.iter().zip(&own_counts);
+        // What parents have does not change; those that have nothing there are not asked.
+        let may_have = |id: &&MapId| {
+            let parent = state.ancestry.parents.get(*id);
+            parent.is_none_or(|parent| parent.map.may_have(start, end))
+        };
         let own: BTreeSet<MapId> = lines
             .flat_map(|(side, own)| &side.line[..*own])
+            .filter(may_have)
             .copied()
             .collect();
         let common = match (has_common, sides.first(), own_counts.first()) {
-            (true, Some(side), Some(own)) => side.line[*own..].to_vec(),
+            (true, Some(side), Some(own)) => {
+                let common = side.line[*own..].iter();
+                common.filter(may_have).copied().collect()
+            }
             _ => Vec::new(),
         };
         let mut pages = BTreeSet::new();
@@ -330,12 +395,16 @@ impl<'a> Lines<'a> {
             pages.split_off(&next);
         }
         let uncut = self.sides.iter().map(|side| side.uncut_upto(&state)).min();
-        let mut seen = [[None; PAGE as usize]; 2];
+        let maps: Vec<_> = self
+            .sides
+            .iter()
+            .map(|side| side.maps(&state, &self.rows))
+            .collect();
         for number in &pages {
             let number = *number;
             let mut faces = [const { Face::Stored(RowEntries::EMPTY) }; 2];
-            for ((side, page), face) in self.sides.iter().zip(&mut seen).zip(&mut faces) {
-                *face = side.see(&state, &self.rows, number, page);
+            for (maps, face) in maps.iter().zip(&mut faces) {
+                *face = Face::of(maps, number);
             }
             if let [Face::Stored(a), Face::Stored(b)] = faces
                 && uncut.is_some_and(|uncut| number < uncut)
@@ -346,13 +415,8 @@ impl<'a> Lines<'a> {
                 }
                 continue;
             }
-            for ((side, page), face) in self.sides.iter().zip(&mut seen).zip(&faces) {
-                if let Face::Stored(rows) = face {
-                    *page = [None; PAGE as usize];
-                    for (position, mapping) in rows.iter().filter(|(_, it)| !it.is_hole()) {
-                        page[usize::from(position) % PAGE as usize] = Some(mapping);
-                    }
-                }
+            let mut seen = faces.map(Face::entries);
+            for (side, page) in self.sides.iter().zip(&mut seen) {
                 side.cut(&state, number, page);
             }
             let [a, b] = &seen;

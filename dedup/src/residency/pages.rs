@@ -6,12 +6,15 @@
 //! older than what was evicted meanwhile. If another task brought the page in first, its page counts and the rows that
 //! were read are dropped.
 //!
-//! Of a map with a parent, pages come in that it does not have itself, from its nearest ancestor that has them. All
-//! ancestors are asked together, and they do not change.
+//! Of a map with a parent, what it does not have itself comes from the nearest ancestor that has it. Those of which it
+//! is noted that they have anything there are asked together ([`crate::metadata::owners`]), and they do not change.
 
-use meta::{MapId, Mapping, MetaError, Pba};
+use std::sync::Arc;
 
-use crate::metadata::page_map::{PAGE, View, page_end, page_start};
+use meta::{MapId, Mapping, MetaError, Pba, Store};
+
+use crate::metadata::owners::Answers;
+use crate::metadata::page_map::{FOLDER, PAGE, Sight, View, page_end, page_start};
 use crate::metadata::state::State;
 use crate::metadata::volume::VolumeCore;
 use crate::pool::Shared;
@@ -122,75 +125,187 @@ async fn load_page(shared: &Shared, map: MapId, start: u64) -> Result<()> {
 async fn load_pages(
     shared: &Shared,
     map: MapId,
-    (start, end): (u64, u64),
+    range: (u64, u64),
     count_max: usize,
     view: View,
 ) -> Result<u64> {
     loop {
-        let maps = match view {
-            View::Own => vec![map],
-            View::Visible => lock(&shared.state).line_of(map),
+        let sources = match view {
+            View::Own => Sources::of_map(shared, map),
+            View::Visible if range.1 - range.0 == PAGE => {
+                Sources::of_page(shared, map, range.0).await?
+            }
+            View::Visible => Sources::of_range(shared, map, range),
         };
-        if let Some(upto) = load_from(shared, maps, (start, end), count_max).await? {
+        if let Some(upto) = load_from(shared, sources, range, count_max, view).await? {
             return Ok(upto);
         }
     }
 }
 
-/// Brings in pages of the first of these maps, whose ancestors the others are; `None` if they are not any more.
-async fn load_from(
+/// The maps that have what is wanted.
+struct Sources {
+    /// A map, and those ancestors that may have anything there, the nearest first.
+    maps: Vec<MapId>,
+    /// So they are as long as no map got another parent.
+    reparented: u64,
+}
+
+impl Sources {
+    fn of_map(shared: &Shared, map: MapId) -> Self {
+        Self {
+            maps: vec![map],
+            reparented: lock(&shared.state).ancestry.reparented,
+        }
+    }
+
+    fn of_range(shared: &Shared, map: MapId, range: (u64, u64)) -> Self {
+        let state = lock(&shared.state);
+        let mut maps = vec![map];
+        maps.extend(state.ancestors_with(map, range));
+        Self {
+            maps,
+            reparented: state.ancestry.reparented,
+        }
+    }
+
+    async fn of_page(shared: &Shared, map: MapId, start: u64) -> Result<Self> {
+        let page = start / PAGE;
+        let first = page / FOLDER * FOLDER;
+        let folder = (first * PAGE, (first + FOLDER).saturating_mul(PAGE));
+        let mut answers = Answers::new();
+        let mut answered_at = None;
+        // What the store did not have yet when it was asked is in memory when that is noted.
+        let mut held = Vec::new();
+        loop {
+            let unknown = {
+                let mut state = lock(&shared.state);
+                let reparented = state.ancestry.reparented;
+                if answered_at.replace(reparented) != Some(reparented) {
+                    answers.clear();
+                }
+                match state.owners(map, page, &answers) {
+                    Ok(owners) => {
+                        let mut maps = vec![map];
+                        maps.extend(owners);
+                        return Ok(Self { maps, reparented });
+                    }
+                    Err(unknown) => {
+                        let hold = |map: &MapId| Window::hold(shared, &mut state, *map, folder);
+                        held.extend(unknown.iter().filter_map(hold));
+                        unknown
+                    }
+                }
+            };
+            answers.extend(ask_for_owners(shared, unknown, folder).await?);
+        }
+    }
+}
+
+/// Which pages of a folder the store has of some maps.
+async fn ask_for_owners(
     shared: &Shared,
     maps: Vec<MapId>,
     (start, end): (u64, u64),
+) -> Result<Answers> {
+    let store = shared.store.clone();
+    let asked = shared.block_on(move || {
+        let mut answers = Answers::new();
+        for map in maps {
+            let pages = store.mapped_parts(map, start, end, PAGE)?;
+            let bits = pages.iter().map(|page| 1 << (page % FOLDER));
+            answers.insert(map, bits.fold(0, |all, bit: u64| all | bit));
+        }
+        Ok(answers)
+    });
+    let asked: std::result::Result<_, MetaError> = asked.await;
+    Ok(asked?)
+}
+
+/// What the store said of maps, the nearest first; nothing where it was not asked.
+type Rows = Vec<(MapId, Option<Vec<(u64, Mapping)>>)>;
+
+/// Reads what these maps have in the store, up to so many mappings each; and where that ends.
+fn read_rows(
+    store: &dyn Store,
+    maps: Vec<(MapId, bool)>,
+    (start, mut end): (u64, u64),
     count_max: usize,
+) -> std::result::Result<(u64, Rows), MetaError> {
+    let is_page = end - start == PAGE;
+    let mut seen = Sight::new();
+    let mut found = Rows::with_capacity(maps.len());
+    for (map, is_asked) in maps {
+        // What nearer maps have hides the rest.
+        if !is_asked || (is_page && seen.is_full()) {
+            found.push((map, None));
+            continue;
+        }
+        let rows = store.mappings(map, start, end, count_max)?;
+        if rows.len() == count_max
+            && let Some((at, _)) = rows.last()
+        {
+            // The last page may not be whole. It is not the first one: there are more rows.
+            end = page_start(*at);
+        }
+        if is_page {
+            seen.add_rows(&rows);
+        }
+        found.push((map, Some(rows)));
+    }
+    for rows in found.iter_mut().filter_map(|(_, rows)| rows.as_mut()) {
+        rows.retain(|(at, _)| *at < end);
+    }
+    Ok((end, found))
+}
+
+/// Brings in pages of the first of these maps, whose ancestors the others are; `None` if they are not any more, or
+/// others have to be asked.
+async fn load_from(
+    shared: &Shared,
+    Sources { maps, reparented }: Sources,
+    (start, end): (u64, u64),
+    count_max: usize,
+    view: View,
 ) -> Result<Option<u64>> {
-    let line = maps.clone();
+    let is_page = end - start == PAGE;
     // What ancestors have in memory and the store does not have yet, stays until it is looked at.
-    let _held: Vec<Window<'_>> = {
+    let (_held, maps) = {
         let mut state = lock(&shared.state);
         let ancestors = maps.iter().skip(1);
         let hold = |map: &MapId| Window::hold(shared, &mut state, *map, (start, end));
-        ancestors.filter_map(hold).collect()
+        let held: Vec<Window<'_>> = ancestors.filter_map(hold).collect();
+        let is_asked = |map: &MapId| {
+            let map = state.map(*map);
+            !is_page || map.is_some_and(|map| map.is_stored(start / PAGE))
+        };
+        let maps: Vec<(MapId, bool)> = maps.iter().map(|map| (*map, is_asked(map))).collect();
+        (held, maps)
     };
-    let store = shared.store.clone();
-    let is_page = end - start == PAGE;
-    let read = shared.block_on(move || {
-        let mut end = end;
-        let mut found = Vec::with_capacity(maps.len());
-        for map in maps {
-            let rows = store.mappings(map, start, end, count_max)?;
-            if rows.len() == count_max
-                && let Some((at, _)) = rows.last()
-            {
-                // The last page may not be whole. It is not the first one: there are more rows.
-                end = page_start(*at);
-            }
-            let is_there = !rows.is_empty();
-            found.push((map, rows));
-            if is_there && is_page {
-                break; // what ancestors have of the page does not show
-            }
+    let is_read = maps.iter().any(|(_, is_asked)| *is_asked);
+    let (end, rows) = match is_read {
+        true => {
+            let store: Arc<dyn Store> = shared.store.clone();
+            let read = shared.block_on(move || read_rows(&*store, maps, (start, end), count_max));
+            let read: std::result::Result<_, MetaError> = read.await;
+            read?
         }
-        for (_, rows) in &mut found {
-            rows.retain(|(at, _)| *at < end);
-        }
-        Ok((end, found))
-    });
-    let read: std::result::Result<_, MetaError> = read.await;
-    let (end, rows) = read?;
+        false => (end, maps.into_iter().map(|(map, _)| (map, None)).collect()),
+    };
     let mut state = lock(&shared.state);
     // Maps that were merged meanwhile may have lost rows that were not read yet.
-    if line.len() > 1 && state.line_of(line[0]) != line {
+    if state.ancestry.reparented != reparented {
         return Ok(None);
     }
-    let mut all = rows.iter().flat_map(|(_, rows)| rows);
+    let mut all = rows.iter().filter_map(|(_, rows)| rows.as_ref()).flatten();
     let is_nowhere = |mapping: &Mapping| !mapping.is_hole() && !state.space.contains(mapping.pba);
     if let Some((_, mapping)) = all.find(|(_, mapping)| is_nowhere(mapping)) {
         return Err(EngineError::no_such_block(mapping.pba));
     }
-    let upto = state.take_rows((start, end), &rows);
+    state.resident.reads += u64::from(is_read);
+    let upto = state.take_rows((start, end), &rows, view);
     state.evict_some();
-    Ok(Some(upto))
+    Ok(upto)
 }
 
 /// Brings in what is mapped from `start` on, up to some place before or at `end`; `None` if there is
@@ -206,7 +321,7 @@ pub(crate) async fn window(
         let Some(pages) = state.map_mut(map) else {
             return Ok(None);
         };
-        let known = pages.known_upto(start, end);
+        let known = pages.known_upto(start, end, view);
         let held = if known > start { known } else { end };
         Window {
             shared,

@@ -15,7 +15,6 @@ use super::model::Content;
 use super::segments::place;
 use super::world::Actor;
 use crate::background::scrub::scrub_if_wanted;
-use crate::metadata::page_map::{page_end, page_start};
 use crate::sync::wait::lock;
 use crate::{Engine, ErrorKind, ScrubPhase, Volume};
 
@@ -142,20 +141,17 @@ impl Actor {
         Some(blocks.map(content).collect())
     }
 
-    /// The store's mapping, of the map or of its nearest ancestor that has the page. It is right as long as nothing was
+    /// The store's mapping, of the map or of its nearest ancestor that has an entry. It is right as long as nothing was
     /// changed since the opening.
     fn mapped(&self, map: MapId, at: usize) -> Option<Pba> {
         let at = at as u64;
-        let (start, end) = (page_start(at), page_end(at + 1));
         let store = &self.engine.shared.store;
         let line = lock(&self.engine.shared.state).line_of(map);
-        let mut pages = line.into_iter().map(|map| {
-            let rows = store.mappings(map, start, end, usize::MAX);
+        let mut rows = line.into_iter().flat_map(|map| {
+            let rows = store.mappings(map, at, at + 1, 1);
             rows.expect("rows of a store in memory")
         });
-        let page = pages.find(|rows| !rows.is_empty())?;
-        let row = page.iter().find(|(sub_block, _)| *sub_block == at);
-        row.map(|(_, mapping)| mapping.pba)
+        rows.next().map(|(_, mapping)| mapping.pba)
     }
 
     fn expect_decayed(&self, volume: &Volume, at: usize) {

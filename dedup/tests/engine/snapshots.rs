@@ -146,6 +146,69 @@ fn what_a_deleted_snapshot_held_alone_is_freed() {
     assert_eq!(pool.read(&volume, 0, 256).unwrap(), second);
 }
 
+#[test]
+fn a_first_write_after_a_snapshot_maps_nothing_but_what_is_written() {
+    let pool = Pool::new(2000);
+    let (engine, volume) = pool.with_volume(640, 4096);
+    fill(&pool, &volume);
+    block_on(engine.create_snapshots(&["v@a"], 1)).unwrap();
+    let before = engine.status().logical_bytes;
+    pool.write(&volume, 70, &[2000]).unwrap();
+    // What hosts see already is left where it is.
+    pool.write(&volume, 200, &[201, 202]).unwrap();
+    assert_eq!(engine.status().logical_bytes, before + GRAIN);
+    assert_eq!(pool.read(&volume, 69, 3).unwrap(), [70, 2000, 72]);
+    let snapshot = engine.volume("v@a").unwrap();
+    assert_eq!(pool.read(&snapshot, 69, 3).unwrap(), [70, 71, 72]);
+}
+
+/// As programs left it whose maps inherited page by page: they copied a page to the map with the first write to it.
+#[test]
+fn a_page_that_was_copied_for_a_write_reads_as_it_did_and_is_written_and_freed() {
+    let pool = Pool::new(2000);
+    let (engine, volume) = pool.with_volume(64, 4096);
+    pool.write(&volume, 0, &[1, 2, 3]).unwrap();
+    pool.write(&volume, 10, &[9]).unwrap();
+    block_on(engine.create_snapshots(&["v@a"], 1)).unwrap();
+    let head = volume.info().map;
+    drop((volume, engine));
+    drop(pool.open());
+    let parent = pool.store.maps().unwrap();
+    let parent = parent.iter().find(|info| info.id == head).unwrap().parent;
+    let rows = pool.store.mappings(parent.unwrap(), 0, 64, 64).unwrap();
+    let [first, _, third, ninth] = [0, 1, 2, 3].map(|at: usize| rows[at].1);
+    let mut batch = meta::Batch::checkpoint_only(pool.store.checkpoint().unwrap());
+    batch.base_seq = batch.checkpoint.position.seq;
+    for (at, mapping, delta) in [(0, first, 1), (1, ninth, 2), (2, third, 1), (10, ninth, 0)] {
+        let new = Some(mapping);
+        batch
+            .map
+            .insert((head, at), meta::MapChange { old: None, new });
+        if delta > 0 {
+            let change = meta::BlockChange {
+                delta,
+                ..meta::BlockChange::default()
+            };
+            batch.blocks.insert(mapping.pba, change);
+        }
+    }
+    pool.store.apply(&batch).unwrap();
+    assert!(meta::check(&*pool.store).unwrap().is_consistent());
+    let engine = pool.open();
+    let (volume, snapshot) = (engine.volume("v").unwrap(), engine.volume("v@a").unwrap());
+    assert_eq!(pool.read(&volume, 0, 5).unwrap(), [1, 9, 3, 0, 0]);
+    assert_eq!(pool.read(&snapshot, 0, 5).unwrap(), [1, 2, 3, 0, 0]);
+    pool.write(&volume, 2, &[7, 8]).unwrap();
+    block_on(volume.trim(0, GRAIN)).unwrap();
+    assert_eq!(pool.read(&volume, 0, 5).unwrap(), [0, 9, 7, 8, 0]);
+    assert_eq!(pool.read(&snapshot, 0, 5).unwrap(), [1, 2, 3, 0, 0]);
+    block_on(engine.delete_volume("v@a")).unwrap();
+    block_on(engine.maintain()).unwrap();
+    assert_eq!(pool.read(&volume, 0, 5).unwrap(), [0, 9, 7, 8, 0]);
+    assert_eq!(space(&engine).0, 3);
+    assert!(meta::check(&*pool.store).unwrap().is_consistent());
+}
+
 /// With a schedule that keeps three, the line of maps stays short, and so do the rows of the store.
 #[test]
 fn maps_that_deleted_snapshots_leave_are_merged() {

@@ -5,12 +5,12 @@ use std::path::Path;
 
 use rocksdb::{
     BlockBasedIndexType, BlockBasedOptions, Cache, DB, DBCompressionType, DBRecoveryMode,
-    DEFAULT_COLUMN_FAMILY_NAME, Env, ErrorKind, LogLevel, MergeOperands, Options,
+    DEFAULT_COLUMN_FAMILY_NAME, Env, ErrorKind, LogLevel, MergeOperands, Options, WriteOptions,
 };
 use uuid::Uuid;
 
 use super::page;
-use super::rows::{self, KEY_CHECKPOINT, KEY_FORMAT, KEY_TOTALS, VERSION_PARENTS};
+use super::rows::{self, KEY_CHECKPOINT, KEY_FORMAT, KEY_TOTALS, VERSION_PAGES, VERSION_PARENTS};
 use crate::codec::CodecError;
 use crate::error::MetaError;
 use crate::types::{Checkpoint, Totals};
@@ -127,6 +127,12 @@ pub(super) fn open(
         |what: &str, error| MetaError::corrupt(dir, format!("the {what} row {error}"), REMEDY);
     let format = read(KEY_FORMAT, "format")?;
     match rows::parse_format(&format).map_err(|error| damaged("format", error))? {
+        (VERSION_PAGES, Some(found)) if found == pool && access == Access::Full => {
+            let mut synced = WriteOptions::default();
+            synced.set_sync(true);
+            db.put_opt(KEY_FORMAT, rows::format(pool, true), &synced)
+                .map_err(|error| classify(dir, "write to the metadata store", error))?;
+        }
         (_, Some(found)) if found == pool => {}
         (_, Some(found)) => {
             return Err(MetaError::WrongPool {

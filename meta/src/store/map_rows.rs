@@ -147,6 +147,21 @@ impl<'a> RowEntries<'a> {
         self.entries.is_empty()
     }
 
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// At which positions of their row they are, by bits.
+    #[must_use]
+    pub fn positions(self) -> u64 {
+        let entries = self.entries.iter();
+        entries.fold(0, |positions, entry| {
+            positions | 1 << (entry[0] % ENTRIES as u8)
+        })
+    }
+
     /// What they say, by the position in their row.
     pub fn iter(self) -> impl Iterator<Item = (u8, Mapping)> + use<'a> {
         self.entries.iter().map(|entry| (entry[0], mapping(entry)))
@@ -175,6 +190,27 @@ impl<'a> RowEntries<'a> {
             }
         }
     }
+}
+
+/// Adds the parts of so many sub-blocks that a row has any of `first..end` in.
+pub(super) fn add_parts(
+    parts: &mut Vec<u64>,
+    (key, value): (&[u8], &[u8]),
+    (first, end): (u64, u64),
+    sub_blocks: u64,
+) -> Result<(), CodecError> {
+    let (_, row) = rows::parse_map_key(key)?;
+    let is_whole = first <= row && end >= row.saturating_add(ENTRIES);
+    if is_whole && sub_blocks.is_multiple_of(ENTRIES) {
+        // A row has an entry, and all of them are in one part.
+        parts.push(row / sub_blocks);
+    } else {
+        let mappings = rows::mappings(key, value)?.map(|(at, _)| at);
+        let wanted = mappings.filter(|at| (first..end).contains(at));
+        parts.extend(wanted.map(|at| at / sub_blocks));
+    }
+    parts.dedup();
+    Ok(())
 }
 
 /// The sub-blocks of all rows that have some of these.

@@ -358,6 +358,19 @@ impl Store for MemoryStore {
         Ok(found)
     }
 
+    fn mapped_parts(
+        &self,
+        map: MapId,
+        first: u64,
+        end: u64,
+        sub_blocks: u64,
+    ) -> Result<Vec<u64>, MetaError> {
+        let rows = self.mappings(map, first, end, usize::MAX)?;
+        let mut parts: Vec<u64> = rows.iter().map(|(at, _)| at / sub_blocks).collect();
+        parts.dedup();
+        Ok(parts)
+    }
+
     fn hints(&self, fingerprints: &[Fingerprint]) -> Result<Vec<Option<Pba>>, MetaError> {
         let state = self.lock();
         let hints = fingerprints.iter().map(|f| state.hints.get(f).copied());

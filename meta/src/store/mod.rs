@@ -173,6 +173,19 @@ pub trait Store: Send + Sync {
         count_max: usize,
     ) -> Result<MapRows, MetaError>;
 
+    /// The numbers of the parts of so many sub-blocks where a map itself has mappings or holes, from sub-block `first`
+    /// up to, but not including, `end`, in order.
+    ///
+    /// # Errors
+    /// As for [`Store::load`].
+    fn mapped_parts(
+        &self,
+        map: MapId,
+        first: u64,
+        end: u64,
+        sub_blocks: u64,
+    ) -> Result<Vec<u64>, MetaError>;
+
     /// Where hints for these contents lead to, in the order of the contents. What a hint says is to be
     /// checked: it leads to one block of several with the same fingerprint, and the block may be gone by
     /// the time when this returns.

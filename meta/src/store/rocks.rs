@@ -19,6 +19,7 @@ use uuid::Uuid;
 use super::database::{
     Access, HINTS, Opened, RocksOptions, classify, corrupt, families, keep_private, open,
 };
+use super::map_rows::add_parts;
 use super::prepare::{HintRows, Preparation, hint_family, look_up, put_hints};
 use super::rows::{
     self, KEY_CHECKPOINT, KEY_FORMAT, KEY_TOTALS, PREFIX_ANCESTRY, PREFIX_BLOCK, PREFIX_MAP,
@@ -562,6 +563,30 @@ impl Store for RocksStore {
             self.pages(db, &first, &last, row)
         })?;
         Ok(found)
+    }
+
+    fn mapped_parts(
+        &self,
+        map: MapId,
+        first: u64,
+        end: u64,
+        sub_blocks: u64,
+    ) -> Result<Vec<u64>, MetaError> {
+        let mut parts = Vec::new();
+        let Some(last) = last_of(first, end, 1) else {
+            return Ok(parts);
+        };
+        self.with_db(|db| {
+            let row = |key: &[u8], value: &[u8]| {
+                add_parts(&mut parts, (key, value), (first, end), sub_blocks)
+                    .map_err(|error| self.corrupt("mapping", error))?;
+                Ok(true)
+            };
+            let (first, last) = (rows::map_key(map, first), rows::map_key(map, last));
+            let end = [&last[..], &[0]].concat();
+            self.scan(db, ReadOptions::default(), first, end, row)
+        })?;
+        Ok(parts)
     }
 
     fn apply(&self, batch: &Batch) -> Result<(), MetaError> {

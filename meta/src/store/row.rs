@@ -60,7 +60,7 @@ impl Row {
             _ if key == rows::KEY_FORMAT => match rows::parse_format(value)? {
                 (version, Some(pool)) => Self::Format {
                     pool,
-                    has_parents: version == rows::VERSION_PARENTS,
+                    has_parents: version != rows::VERSION,
                 },
                 (_, None) => return Err(CodecError::Field("version").into()),
             },

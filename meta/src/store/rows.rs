@@ -39,7 +39,12 @@ use uuid::Uuid;
 pub(super) const VERSION: u32 = 4;
 /// Version of rows with maps that have parents, from the first fork on: what a program reads that knows nothing of
 /// parents would be wrong. All else is as in [`VERSION`].
-pub(super) const VERSION_PARENTS: u32 = 5;
+pub(super) const VERSION_PARENTS: u32 = 6;
+/// The same, as programs wrote it whose maps inherit page by page: a page with any entry of a map's own hid all that
+/// ancestors have of it. Such rows say the same where maps inherit entry by entry, because a page became a map's own with
+/// a copy of all that ancestors showed: where it has no entry, they have none either. The other way round that is not so,
+/// hence the version; a store that is opened to be written to is raised.
+pub(super) const VERSION_PAGES: u32 = 5;
 
 pub(super) const KEY_FORMAT: &[u8] = b"f";
 pub(super) const KEY_CHECKPOINT: &[u8] = b"c";
@@ -67,7 +72,7 @@ pub(super) fn format(pool: Uuid, has_parents: bool) -> Vec<u8> {
 pub(super) fn parse_format(value: &[u8]) -> Result<(u32, Option<Uuid>), CodecError> {
     let mut reader = Reader::new(value);
     let version = reader.u32()?;
-    if ![VERSION, VERSION_PARENTS].contains(&version) {
+    if ![VERSION, VERSION_PAGES, VERSION_PARENTS].contains(&version) {
         return Ok((version, None));
     }
     let pool = Uuid::from_bytes(reader.array()?);

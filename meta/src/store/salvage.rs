@@ -225,7 +225,7 @@ impl Salvage {
                 let Ok((version, Some(found))) = rows::parse_format(value) else {
                     return Ok(None);
                 };
-                self.has_parents = version == rows::VERSION_PARENTS;
+                self.has_parents = version != rows::VERSION;
                 if found != self.pool {
                     return Err(MetaError::WrongPool {
                         path: self.dir.clone(),

@@ -10,7 +10,7 @@ use crate::metadata::block_table::BlockTable;
 use crate::metadata::page_map::PageMap;
 use crate::metadata::state::{Claim, Flight, State, Wanted};
 
-/// Notes what a command's sub-blocks are mapped to; returns those addresses of which only the store knows.
+/// Notes what a command's sub-blocks are mapped to, for hosts and in the map itself; returns those addresses of which only the store knows.
 pub(super) fn note_old(
     blocks: &BlockTable,
     map: &PageMap,
@@ -19,9 +19,10 @@ pub(super) fn note_old(
 ) -> Vec<Pba> {
     let mut targets = items.iter_mut();
     let end = start + targets.len() as u64;
-    let found = map.find_run(start, end, |_, mapping| {
+    let found = map.find_run_of(start, end, |_, mapping, is_own| {
         if let Some(item) = targets.next() {
-            item.old = mapping.map(|mapping| mapping.pba);
+            item.shown = mapping.map(|mapping| mapping.pba);
+            item.old = item.shown.filter(|_| is_own);
         }
     });
     debug_assert!(found.is_ok(), "what is written to was not brought in");

@@ -49,7 +49,7 @@ proptest! {
         for (sub_block, pba) in &model {
             prop_assert_eq!(map.lookup(*sub_block), Some(mapping(*pba)));
         }
-        prop_assert_eq!(map.known_upto(start, start + len), start + len);
+        prop_assert_eq!(map.known_upto(start, start + len, View::Own), start + len);
     }
 }
 
@@ -143,7 +143,7 @@ impl Pair {
         let mut at = 0;
         let mut found = Vec::new();
         while at < 500 {
-            let known = self.map.known_upto(at, 500);
+            let known = self.map.known_upto(at, 500, View::Own);
             found.extend(plain(self.map.range(at, known, View::Own)));
             if known == at {
                 let page = page_start(at);
@@ -219,7 +219,7 @@ fn a_walk_from_the_beginning_notes_all_that_it_passes() {
     pair.bring_in(5 * PAGE, 6 * PAGE);
     let mut at = 0;
     while at < 20 * PAGE {
-        let known = pair.map.known_upto(at, u64::MAX);
+        let known = pair.map.known_upto(at, u64::MAX, View::Own);
         if known == at {
             let rows = pair.rows(at, at + PAGE);
             pair.map.load((at, at + PAGE), &rows, &mut pair.resident);
@@ -246,74 +246,118 @@ fn pages_without_a_mapping_cost_no_memory() {
     assert_eq!(resident.bytes(), 0);
 }
 
-/// A child of a map whose first page has sub-block 1, with that page in memory.
+/// A child of a map that has sub-block 1, with the first page of both in memory.
 fn forked(resident: &mut Resident) -> (PageMap, PageMap) {
     let mut child = PageMap::new(1);
     child.replace(1, Some(mapping(7)), 1, resident).unwrap();
     let parent = child.fork(2);
-    let Inherited::Page(entries) = parent.inherited(0, &[]) else {
-        panic!("the parent has the page in memory");
-    };
     assert_eq!(child.find(1), Err(NotResident));
-    child.inherit(0, &entries, resident);
+    child.inherit(0, &seen_in(&parent, &[]), resident);
     (parent, child)
 }
 
+fn seen_in(map: &PageMap, rows: &[(u64, Mapping)]) -> Sight {
+    let mut seen = Sight::new();
+    map.show(0, Some(rows), &mut seen).unwrap();
+    seen
+}
+
+/// The clock takes the first page.
+fn evict_first(map: &mut PageMap, resident: &mut Resident) {
+    let ticket = map.folders[&0].pages[0].ticket;
+    map.folders[&0].pages[0].touched.set(false);
+    let fate = map.pass((0, ticket), true, |_, _| false, resident);
+    assert_eq!(fate, Fate::Evicted(PAGE_BYTES));
+}
+
 #[test]
-fn an_inherited_page_is_seen_and_not_counted_until_it_is_copied() {
+fn what_is_inherited_is_seen_and_not_counted_and_an_entry_hides_nothing_else() {
     let mut resident = Resident::new(u64::MAX);
     let (parent, mut child) = forked(&mut resident);
     assert_eq!(child.find(1), Ok(Some(mapping(7))));
     assert_eq!((child.mapped(), parent.mapped()), (0, 1));
     assert_eq!(child.range(0, PAGE, View::Own).next(), None);
-    // A record that names a part of the page would lose the rest.
-    let part = child.replace(2, Some(mapping(8)), 2, &mut resident);
-    assert_eq!(part, Err(NotResident));
-    let copy = [None, Some(7)].map(|pba| MapEntry {
-        old: None,
-        new: pba.map(|pba| NewBlock {
-            pba: Pba(pba),
-            fingerprint: meta::Fingerprint::NONE,
-            crc32c: mapping(pba).crc32c,
-        }),
-    });
-    let old = |old| assert_eq!(old, None, "a copy takes nothing away");
-    child
-        .replace_run(0, &copy, (3, true), &mut resident, old)
-        .unwrap();
-    child
-        .replace(2, Some(mapping(8)), 4, &mut resident)
-        .unwrap();
+    let old = child.replace(2, Some(mapping(8)), 2, &mut resident);
+    assert_eq!(old, Ok(None));
     let own: Vec<_> = child.range(0, PAGE, View::Own).collect();
-    assert_eq!(own, [(1, mapping(7)), (2, mapping(8))]);
-    assert_eq!(child.mapped(), 2);
+    assert_eq!((own, child.mapped()), (vec![(2, mapping(8))], 1));
+    let visible: Vec<_> = child.range(0, PAGE, View::Visible).collect();
+    assert_eq!(visible, [(1, mapping(7)), (2, mapping(8))]);
+    // What is written where something is inherited takes nothing away from the map itself.
+    let old = child.replace(1, Some(mapping(9)), 3, &mut resident);
+    assert_eq!((old, child.mapped()), (Ok(None), 2));
+    let old = child.replace(1, Some(mapping(6)), 4, &mut resident);
+    assert_eq!((old, child.mapped()), (Ok(Some(Pba(9))), 2));
 }
 
 #[test]
-fn what_is_unmapped_in_an_own_page_stays_so_when_the_page_comes_back() {
+fn a_hole_hides_what_is_inherited_also_when_the_page_comes_back() {
     let mut resident = Resident::new(0);
-    let (_, mut child) = forked(&mut resident);
-    let copy = MapEntry {
-        old: None,
-        new: Some(NewBlock {
-            pba: Pba(7),
-            fingerprint: meta::Fingerprint::NONE,
-            crc32c: mapping(7).crc32c,
-        }),
-    };
-    child
-        .replace_run(1, &[copy], (2, true), &mut resident, |_| ())
-        .unwrap();
+    let (parent, mut child) = forked(&mut resident);
     let hidden = child.replace(1, Some(Mapping::HOLE), 3, &mut resident);
-    assert_eq!(hidden, Ok(Some(Pba(7))));
+    assert_eq!(hidden, Ok(None));
     assert_eq!((child.find(1), child.mapped()), (Ok(None), 0));
     resident.set_stored(3);
-    let ticket = child.folders[&0].pages[0].ticket;
-    child.folders[&0].pages[0].touched.set(false);
-    let fate = child.pass((0, ticket), true, |_, _| false, &mut resident);
-    assert_eq!(fate, Fate::Evicted(PAGE_BYTES));
-    // The store has a row for the page, so it is not inherited.
+    evict_first(&mut child, &mut resident);
     child.load((0, PAGE), &[(1, Mapping::HOLE)], &mut resident);
-    child.inherit(0, &[(1, mapping(7))], &mut resident);
+    assert_eq!(child.find(1), Err(NotResident));
+    child.inherit(0, &seen_in(&parent, &[]), &mut resident);
     assert_eq!(child.find(1), Ok(None));
+}
+
+#[test]
+fn an_entry_that_goes_shows_what_is_inherited_when_the_page_is_complete_again() {
+    let mut resident = Resident::new(u64::MAX);
+    let (parent, mut child) = forked(&mut resident);
+    child
+        .replace(1, Some(mapping(8)), 2, &mut resident)
+        .unwrap();
+    child
+        .replace(2, Some(mapping(9)), 3, &mut resident)
+        .unwrap();
+    let old = child.replace(1, None, 4, &mut resident);
+    assert_eq!(old, Ok(Some(Pba(8))));
+    assert_eq!(child.find(2), Err(NotResident));
+    assert_eq!(child.missing(0, PAGE).collect::<Vec<_>>(), [0]);
+    child.inherit(0, &seen_in(&parent, &[]), &mut resident);
+    assert_eq!(child.find(1), Ok(Some(mapping(7))));
+    assert_eq!(child.find(2), Ok(Some(mapping(9))));
+}
+
+#[test]
+fn the_nearest_map_that_has_an_entry_says_what_shows() {
+    let mut resident = Resident::new(u64::MAX);
+    let mut map = PageMap::new(1);
+    for at in 0..3 {
+        map.replace(at, Some(mapping(at)), 1, &mut resident)
+            .unwrap();
+    }
+    let root = map.fork(2);
+    map.replace(1, Some(mapping(5)), 2, &mut resident).unwrap();
+    let middle = map.fork(3);
+    let mut seen = seen_in(&middle, &[]);
+    // The store has another row for a page that is in memory: that does not count.
+    root.show(0, Some(&[(3, mapping(4))]), &mut seen).unwrap();
+    map.inherit(0, &seen, &mut resident);
+    let visible: Vec<_> = map.range(0, PAGE, View::Visible).collect();
+    assert_eq!(visible, [(0, mapping(0)), (1, mapping(5)), (2, mapping(2))]);
+    assert_eq!(
+        (root.own_bits(0), middle.own_bits(0)),
+        ((1, true), (1, true))
+    );
+    assert_eq!(map.own_bits(0), (0, true));
+    assert!(root.may_have(0, u64::MAX) && !root.may_have(PAGE, u64::MAX));
+    assert!(!map.may_have(0, u64::MAX));
+}
+
+#[test]
+fn what_shows_is_told_in_runs_to_who_copies_it() {
+    let mut resident = Resident::new(u64::MAX);
+    let (_, mut child) = forked(&mut resident);
+    child
+        .replace(2, Some(mapping(8)), 2, &mut resident)
+        .unwrap();
+    let runs = child.to_copy(0);
+    let nothing = vec![None; PAGE as usize - 3];
+    assert_eq!(runs, [(0, vec![None, Some(mapping(7))]), (3, nothing)]);
 }

@@ -538,7 +538,12 @@ impl Survey {
         let is_known = self.volume_of(map).is_some() || self.maps.contains_key(&map);
         if self.is_beyond(map, at) {
             self.dropped += 1;
-            return self.change(map, at, before, None);
+            let inherits = self
+                .maps
+                .get(&map)
+                .is_some_and(|info| info.parent.is_some());
+            // What ancestors have there is not to show when the volume grows again.
+            return self.change(map, at, before, inherits.then_some(Pba::HOLE));
         }
         if !is_known {
             let stray = self.strays.entry(map).or_default();
