@@ -64,7 +64,8 @@ pub(crate) enum Broken {
     ForgetNewOwner,
     /// What a map does not hide of its parent is taken away there, too (lost mappings).
     DropWhatShows,
-    /// What hides a mapping of a parent is not on stable drives when that is taken away (lost mappings).
+    /// What hides a mapping of a parent is not on stable drives when that is taken away (lost mappings). No story of the
+    /// simulation is so unlucky: `background::merging` has a test of its own.
     DropUnflushed,
     /// What is unmapped in a map with a parent is taken for inherited (old data come back).
     UnmappedInherits,

@@ -26,7 +26,7 @@ use crate::types::{
 pub struct MapChange {
     /// Before the run; a hole was nothing.
     pub old: Option<Pba>,
-    /// After it; `None` deletes the row. It may be a hole.
+    /// After it; `None` deletes the entry, also if it is a hole. It may be a hole.
     pub new: Option<Mapping>,
 }
 
@@ -452,9 +452,9 @@ fn sorted_mappings(
             }
             new = entry.new;
         }
-        // A block that was freed and written anew in between may be mapped again with another content:
-        // only what is unmapped before and after is no change.
-        if old.is_some() || new.is_some() {
+        // A block that was freed and written anew in between may be mapped again with another content: only what is
+        // unmapped before and after is no change. Where something was mapped in between, the store may have a hole.
+        if old.is_some() || new.is_some() || places.len() > 1 {
             let new = new.map(|NewBlock { pba, crc32c, .. }| Mapping { pba, crc32c });
             changes.push(((map, sub_block), MapChange { old, new }));
         }

@@ -233,6 +233,18 @@ fn a_mapping_that_comes_and_goes_within_a_batch_leaves_no_rows() {
 }
 
 #[test]
+fn a_hole_is_gone_when_what_was_mapped_in_its_place_is_taken_away_in_the_same_batch() {
+    both(|store| {
+        let hole = Some(NewBlock::HOLE);
+        let first = [map(0, &[(None, hole), (None, hole)])];
+        let second = [map(0, &[(None, new(5, 1))]), map(0, &[(Some(5), None)])];
+        assert_eq!(apply(store, &[&first, &second]), None);
+        let rows = store.mappings(1, 0, 64, 64).unwrap();
+        assert_eq!(rows, [(1, meta::Mapping::HOLE)]);
+    });
+}
+
+#[test]
 fn the_check_finds_what_does_not_agree() {
     use meta::ProblemKind::{BeyondEnd, OrphanBlock, UnknownVolume, WrongCount};
     // A batch made by hand stands for a store that has lost the agreement.

@@ -360,3 +360,6 @@ async fn bring_some_near(shared: &Arc<Shared>) -> Result<bool> {
     bring_near(shared, &core, start).await?;
     Ok(true)
 }
+
+#[cfg(test)]
+mod tests;

@@ -30,6 +30,9 @@ const FAR: usize = if cfg!(test) { 2 } else { 16 };
 /// Pages that are noted to be scattered so far, at most.
 const FAR_PAGES_MAX: usize = 4096;
 
+/// What the store has of a map in a range; nothing where it was not asked.
+pub(crate) type RowsOf = (MapId, Option<Vec<(u64, Mapping)>>);
+
 /// Pages in the memory of one ancestor that one load looks at.
 const ANCESTOR_PAGES: usize = if cfg!(test) { 2 } else { 64 };
 
@@ -287,7 +290,7 @@ impl State {
     pub(crate) fn take_rows(
         &mut self,
         (start, end): (u64, u64),
-        rows: &[(MapId, Option<Vec<(u64, Mapping)>>)],
+        rows: &[RowsOf],
         view: View,
     ) -> Option<u64> {
         let Some(((id, own), ancestors)) = rows.split_first() else {

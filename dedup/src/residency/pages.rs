@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use meta::{MapId, Mapping, MetaError, Pba, Store};
 
+use crate::metadata::ancestry::RowsOf;
 use crate::metadata::owners::Answers;
 use crate::metadata::page_map::{FOLDER, PAGE, Sight, View, page_end, page_start};
 use crate::metadata::state::State;
@@ -222,8 +223,8 @@ async fn ask_for_owners(
     Ok(asked?)
 }
 
-/// What the store said of maps, the nearest first; nothing where it was not asked.
-type Rows = Vec<(MapId, Option<Vec<(u64, Mapping)>>)>;
+/// What the store said of maps, the nearest first.
+type Rows = Vec<RowsOf>;
 
 /// Reads what these maps have in the store, up to so many mappings each; and where that ends.
 fn read_rows(

@@ -693,7 +693,6 @@ fn every_rule_that_is_broken_on_purpose_is_found_out() {
         Broken::PartHidesRest,
         Broken::ForgetNewOwner,
         Broken::DropWhatShows,
-        Broken::DropUnflushed,
         Broken::UnmappedInherits,
         Broken::FreeParentInUse,
         Broken::SnapshotOneByOne,
