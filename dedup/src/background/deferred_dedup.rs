@@ -14,7 +14,7 @@ use crate::Result;
 use crate::drive_io::fetch::Fetch;
 use crate::drive_io::reader::read_one;
 use crate::log::append::commit;
-use crate::metadata::block_table::row_page_of;
+use crate::metadata::block_table::{BlockInfo, row_page_of};
 use crate::metadata::deferred_dedup::Merge;
 use crate::pool::Shared;
 use crate::pool::references::References;
@@ -42,7 +42,10 @@ async fn keep_found(shared: &Arc<Shared>, pba: Pba) -> Result<()> {
         return Ok(());
     }
     let _pins = pin_rows(shared, [pba]).await?;
-    let info = lock(&shared.state).blocks.get(pba);
+    // What has no references may be away: nothing of its row page was in use when that was to be kept.
+    let Some(info) = lock(&shared.state).blocks.look(pba) else {
+        return Ok(());
+    };
     let buf = shared.bounce(BLOCK_BYTES).await;
     let hashers = shared.domains.in_use();
     let (is_good, buf) = read_one(&shared.drives, pba, buf, |block| {
@@ -58,8 +61,8 @@ async fn keep_found(shared: &Arc<Shared>, pba: Pba) -> Result<()> {
         .iter()
         .any(|(stored, row)| *stored == pba && row.fingerprint == info.fingerprint);
     let mut state = lock(&shared.state);
-    let now = state.blocks.get(pba);
-    if (now.fingerprint, now.crc32c) == (info.fingerprint, info.crc32c) {
+    let is_same = |now: BlockInfo| (now.fingerprint, now.crc32c) == (info.fingerprint, info.crc32c);
+    if state.blocks.look(pba).is_some_and(is_same) {
         state.takes_over(pba, is_stored);
     }
     Ok(())
@@ -86,7 +89,10 @@ async fn merge(shared: &Arc<Shared>, merge: &Merge) -> Result<bool> {
         // A parent does not change any more: what it has twice it keeps.
         let entry = state.volume_of(map).filter(|entry| entry.is_active());
         let is_there = entry.is_some_and(|entry| entry.is_mapped_to(sub_block, new));
-        let (info, other) = (state.blocks.get(old), state.blocks.get(new));
+        let both = (state.blocks.look(old), state.blocks.look(new));
+        let (Some(info), Some(other)) = both else {
+            return Ok(false); // one of them was freed, and others are in its row page now
+        };
         let is_same = (info.fingerprint, info.crc32c) == (other.fingerprint, other.crc32c);
         if !is_there || !is_same || !state.can_share(old) {
             return Ok(false);

@@ -84,6 +84,10 @@ async fn purge_slice(
     if found.entries.is_empty() && inherits {
         commit(shared, Record::MapGone { id: map }, Some(guard), None).await?;
     } else if found.entries.is_empty() {
+        // Another round may have left a parent without children after this one chose the volume.
+        if lock(&shared.state).ancestry.childless().is_some() {
+            return Ok(());
+        }
         commit(shared, Record::VolumeGone { id: volume }, Some(guard), None).await?;
         lock(&background.deleting).remove(&volume);
     } else {
@@ -91,4 +95,60 @@ async fn purge_slice(
     }
     yield_once().await;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{Future, poll_fn};
+    use std::pin::pin;
+    use std::task::Poll;
+
+    use futures_util::future::join;
+    use meta::Compression;
+
+    use super::free_slice;
+    use crate::residency::rows::tests::{Pool, used_blocks};
+    use crate::sync::wait::lock;
+
+    #[test]
+    fn the_last_volume_of_a_domain_goes_after_all_that_it_had_though_two_rounds_are_at_it() {
+        reactor::run(reactor::Config::default(), async {
+            let pool = Pool::new();
+            let engine = pool.open().await;
+            let volume = pool.volume(&engine, "v", Compression::Off).await;
+            pool.write(&volume, 0).await;
+            engine.create_snapshots(&["v@a"], 1).await.unwrap();
+            engine.delete_volume("v@a").await.unwrap();
+            engine.maintain().await.unwrap();
+            engine.delete_volume("v").await.unwrap();
+            let left = || {
+                let state = lock(&engine.shared.state);
+                (state.volumes.len(), state.ancestry.parents.len())
+            };
+            assert_eq!(left(), (1, 1));
+
+            let core = {
+                let state = lock(&engine.shared.state);
+                state.volumes.values().next().unwrap().core.clone()
+            };
+            let guard = core.range_lock.exclusive(0, u64::MAX).await;
+            let mut first = pin!(free_slice(&engine.shared, &engine.background));
+            let mut second = pin!(free_slice(&engine.shared, &engine.background));
+            for _ in 0..10 {
+                poll_fn(|context| {
+                    assert!(first.as_mut().poll(context).is_pending());
+                    assert!(second.as_mut().poll(context).is_pending());
+                    Poll::Ready(())
+                })
+                .await;
+            }
+            drop(guard);
+            let (first, second) = join(first, second).await;
+            assert!(first.unwrap() && second.unwrap());
+            assert_eq!(left(), (1, 1), "its blocks are of no domain that is known");
+            engine.maintain().await.unwrap();
+            assert_eq!((left(), used_blocks(&engine)), ((0, 0), 0));
+        })
+        .unwrap();
+    }
 }

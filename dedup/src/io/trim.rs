@@ -268,9 +268,13 @@ pub(crate) async fn trim_slice(shared: &Arc<Shared>) -> Result<bool> {
         return Ok(false);
     };
     let _lock = core.trim_lock.lock().await;
-    lock(&shared.state).check_writable()?;
-    if !core.is_trimming() {
-        return Ok(true);
+    {
+        let state = lock(&shared.state);
+        state.check_writable()?;
+        // It may have been deleted meanwhile.
+        if !core.is_trimming() || state.active(core.id).is_err() {
+            return Ok(true);
+        }
     }
     let slice = next_slice(shared, &core, (0, 0)).await?;
     unmap_slice(shared, &core, slice).await.map(|()| true)

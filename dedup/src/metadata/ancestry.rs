@@ -557,9 +557,9 @@ impl State {
         if let Some(gone) = self.ancestry.parents.remove(&id) {
             gone.map.leaves(&mut self.resident);
             self.ancestry.lose_child(gone.map.info().parent);
-        } else if let Some(map) = self.map_mut(id) {
+        } else if let Some(map) = self.ancestry.map_mut(&mut self.volumes, id) {
             let parent = map.info().parent;
-            map.orphan();
+            map.orphan(self.last_change, &mut self.resident);
             self.ancestry.lose_child(parent);
         }
     }

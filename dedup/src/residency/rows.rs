@@ -88,15 +88,20 @@ fn info_of(row: &BlockRow) -> BlockInfo {
 }
 
 impl Pins {
-    /// Keeps what is here of the wanted row pages, which are not wanted any more then.
-    fn pin(&mut self, state: &mut State, wanted: &mut BTreeSet<Pba>) {
+    /// Keeps what is here of the wanted row pages, which are not wanted any more then. Whether all of them are here: what
+    /// takes no memory, because nothing of it is in use, cannot be kept, and is looked at again by the next call.
+    fn pin(&mut self, state: &mut State, wanted: &mut BTreeSet<Pba>) -> bool {
+        let mut is_all_here = true;
         wanted.retain(|first| {
             let is_resident = state.blocks.is_resident(*first);
-            if is_resident && state.blocks.pin(*first) {
+            let is_kept = is_resident && state.blocks.pin(*first);
+            if is_kept {
                 self.row_pages.push(*first);
             }
-            !is_resident
+            is_all_here &= is_resident;
+            !is_kept
         });
+        is_all_here
     }
 }
 
@@ -179,17 +184,18 @@ pub(crate) async fn pin_rows(
         let mut group = None;
         {
             let mut state = lock(&shared.state);
-            pins.pin(&mut state, &mut wanted);
-            for first in &wanted {
+            if pins.pin(&mut state, &mut wanted) {
+                return Ok(pins);
+            }
+            let missing = wanted.iter().filter(|it| !state.blocks.is_resident(**it));
+            let missing: Vec<Pba> = missing.copied().collect();
+            for first in &missing {
                 if state.blocks.is_entered(*first) {
                     loading.tickets.push(state.blocks.begin_load(*first));
                 } else {
                     group = Some(group_of(*first));
                 }
             }
-        }
-        if wanted.is_empty() {
-            return Ok(pins);
         }
         if let Some(group) = group {
             enter_group(shared, group).await?;
@@ -322,11 +328,14 @@ pub(crate) async fn find_free(shared: &Arc<Shared>) -> Result<bool> {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::future::{Future, poll_fn};
+    use std::task::Poll;
+
     use drives::{Drive, Extent, MemoryDrive};
     use meta::{Compression, JournalConfig, MemoryMedia, MemoryStore, VerifyPolicy};
     use reactor::BufferPool;
 
-    use crate::metadata::block_table::ROW_PAGE_BYTES;
+    use crate::metadata::block_table::{Eviction, ROW_PAGE_BYTES};
     use crate::{
         BOUNCE_BYTES_MIN, Blocking, Engine, EngineConfig, EngineParts, SUB_BLOCK_BYTES, Volume,
         VolumeSpec,
@@ -522,6 +531,40 @@ pub(crate) mod tests {
                 );
                 assert!(lock(&engine.shared.state).blocks.is_whole());
             }
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn what_takes_no_memory_when_it_is_wanted_is_in_memory_when_all_is() {
+        reactor::run(reactor::Config::default(), async {
+            let mut pool = Pool::new();
+            pool.blocking = Blocking::Yielding;
+            let engine = pool.open().await;
+            let shared = &engine.shared;
+            let first = pool.volume(&engine, "first", Compression::Off).await;
+            pool.write(&first, 0).await;
+            engine.maintain().await.unwrap();
+            evict(shared);
+            let is_here = |pba: Pba| lock(&shared.state).blocks.is_resident(pba);
+            let away = (0..u64::from(BLOCKS)).map(|at| Pba::new(0, at));
+            let away = away.into_iter().find(|pba| !is_here(*pba)).unwrap();
+            let unused = row_page_of(Pba::new(0, u64::from(BLOCKS + BLOCKS / 2)));
+            assert!(is_here(unused), "nothing of it is in use");
+
+            let mut pinning = Box::pin(pin_rows(shared, [away, unused]));
+            poll_fn(|context| {
+                assert!(pinning.as_mut().poll(context).is_pending());
+                Poll::Ready(())
+            })
+            .await;
+            let second = pool.volume(&engine, "second", Compression::Off).await;
+            pool.write(&second, BLOCKS).await;
+            engine.maintain().await.unwrap();
+            while lock(&shared.state).blocks.evict(unused, u64::MAX) == Eviction::Stays {}
+            assert!(!is_here(unused), "some of it is in use");
+            let _pins = pinning.await.unwrap();
+            assert!(is_here(away) && is_here(unused));
         })
         .unwrap();
     }

@@ -100,9 +100,20 @@ impl PageMap {
         matches!(self.slot(number), Slot::Resident(page) if page.is_own(entry))
     }
 
-    /// Its row went, and nothing is mapped in it any more: holes do not count.
-    pub(crate) fn orphan(&mut self) {
-        self.info = MapInfo::root(self.info.id);
+    /// By a record, its row went, and nothing is mapped in it any more: holes do not count, and what it inherited does
+    /// not show.
+    pub(crate) fn orphan(&mut self, record: u64, resident: &mut Resident) {
+        debug_assert_eq!(self.mapped, 0, "a map goes with mappings");
+        self.leaves(resident);
+        let id = self.info.id;
+        *self = Self {
+            emptied: record,
+            windows: std::mem::take(&mut self.windows),
+            next_window: self.next_window,
+            is_whole: self.is_whole.clone(),
+            ..Self::new(id)
+        };
+        self.say_if_whole();
     }
 
     /// Becomes a new map that inherits all from this one, which is returned.

@@ -361,3 +361,21 @@ fn what_shows_is_told_in_runs_to_who_copies_it() {
     let nothing = vec![None; PAGE as usize - 3];
     assert_eq!(runs, [(0, vec![None, Some(mapping(7))]), (3, nothing)]);
 }
+
+#[test]
+fn a_map_whose_row_went_shows_nothing_of_its_ancestors_and_takes_no_memory() {
+    let mut resident = Resident::new(u64::MAX);
+    let (parent, mut child) = forked(&mut resident);
+    let before = child.replace(2, Some(Mapping::HOLE), 2, &mut resident);
+    assert_eq!((before, child.find(1)), (Ok(None), Ok(Some(mapping(7)))));
+    let window = child.hold(0, PAGE);
+    child.orphan(3, &mut resident);
+    assert_eq!(child.range(0, u64::MAX, View::Visible).next(), None);
+    assert_eq!((child.find(1), child.find(2)), (Ok(None), Ok(None)));
+    parent.leaves(&mut resident);
+    assert_eq!(resident.bytes(), 0);
+    // The store has the hole until it knows of the record; who holds a window holds it still.
+    assert_eq!(child.with_store(&[(2, Mapping::HOLE)], 2).len(), 0);
+    child.narrow(window, 0);
+    child.let_go(window);
+}
