@@ -20,7 +20,7 @@ use crate::Result;
 use crate::background::bring_near::bring_near;
 use crate::io::trim::unmap_found;
 use crate::log::append::commit;
-use crate::log::flush::flush_upto;
+use crate::log::flush::{flush_upto, note_durable};
 use crate::metadata::ancestry::MergeStep;
 use crate::metadata::block_table::IN_FLIGHT;
 use crate::metadata::page_map::{OwnPage, PAGE, View};
@@ -321,6 +321,10 @@ async fn drop_hidden(shared: &Arc<Shared>, map: MapId, parent: MapId) -> Result<
     };
     let changed = pages.iter().map(|page| page.changed).max();
     flush_upto(shared, changed.unwrap_or(0)).await?;
+    if !pages.is_empty() {
+        // Perhaps only the store says so, and a copy of the store that is older than the journal does not.
+        note_durable(shared).await?;
+    }
     for page in pages {
         let (start, end) = (page.start, page.start.saturating_add(PAGE));
         let mut found = find_mapped(shared, parent, (start, end), PAGE as usize, View::Own).await?;

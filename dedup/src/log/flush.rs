@@ -55,6 +55,16 @@ pub(crate) async fn flush_upto(shared: &Arc<Shared>, target: u64) -> Result<()> 
     }
 }
 
+/// Says in the journal what counts as durable, also if the store says so.
+pub(crate) async fn note_durable(shared: &Arc<Shared>) -> Result<()> {
+    let upto = lock(&shared.state).durable;
+    match begin_note(shared, &Record::Durable { upto }) {
+        Ok(append) => append.finish().await.map(drop),
+        Err(error) if error.is_full() => checkpoint(shared).await,
+        Err(error) => Err(shared.fail(error.to_string())),
+    }
+}
+
 /// All data of records up to `upto` is on stable drives afterwards.
 pub(crate) async fn flush_drives(shared: &Shared, upto: u64) -> Result<()> {
     let bytes = lock(&shared.state).unflushed_bytes;

@@ -159,6 +159,9 @@ impl OnDiskIndex {
 
     /// The same of a block that the store has, and no hint for it.
     pub(crate) fn wait_loaded(&mut self, pba: Pba, fingerprint: Fingerprint) {
+        // Of two old blocks of the same content the other one was to be found until now.
+        #[cfg(test)]
+        self.displaces(self.waiting.get(&fingerprint).is_some_and(|w| w.pba != pba));
         self.waiting
             .insert(fingerprint, Waiting::new(pba, 0, false));
         self.loaded.push((pba, fingerprint));

@@ -14,7 +14,7 @@ use rand::Rng;
 
 use super::Story;
 use super::settings::Pair;
-use super::world::{Actor, VolumeModel, World};
+use super::world::{Actor, Admin, VolumeModel, World};
 use crate::sync::wait::{lock, yield_once};
 use crate::{Engine, EngineParts, ErrorKind, Result};
 
@@ -164,7 +164,13 @@ impl Actor {
             // A crash may have ended its fork: it has what its origin had meanwhile.
             let forked = now.iter().find(|model| model.uuid == info.uuid);
             let origin = forked.and_then(|model| model.origin);
-            let is_its = |uuid| uuid == info.uuid || origin.is_some_and(|(of, _)| of == uuid);
+            // Or its rollback: it may have what its snapshot has.
+            let rolled_back = forked.and_then(|model| match model.admin {
+                Admin::RollingBack(snapshot) => Some(snapshot),
+                _ => None,
+            });
+            let is_origin = |uuid| origin.is_some_and(|(of, _)| of == uuid);
+            let is_its = |uuid| uuid == info.uuid || is_origin(uuid) || rolled_back == Some(uuid);
             let models = copied.iter().chain(&now);
             let models: Vec<_> = models.filter(|model| is_its(model.uuid)).collect();
             let is_gone = now.iter().all(|model| model.uuid != info.uuid);

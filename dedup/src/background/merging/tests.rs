@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use drives::{BLOCK_BYTES, FaultDrive, FaultPlan};
-use meta::{Compression, JournalConfig, MemoryMedia, MemoryStore, VerifyPolicy};
+use meta::{Compression, Journal, JournalConfig, MemoryMedia, MemoryStore, Record, VerifyPolicy};
 use reactor::{Buffer, BufferPool};
 
 use super::merge_slice;
 use crate::ablation::{Broken, set};
+use crate::log::checkpoint::checkpoint;
 use crate::sync::wait::lock;
 use crate::{
     BOUNCE_BYTES_MIN, Blocking, Engine, EngineConfig, EngineParts, LABEL_BLOCKS, VolumeSpec,
@@ -34,13 +35,24 @@ fn data(pool: &BufferPool, content: u8) -> Buffer {
     buf
 }
 
-/// Whether a parent loses what its only child hides before that is on stable drives.
-fn is_dropped_early() -> bool {
+/// What the records of a journal say, in order, from some time on.
+#[derive(Debug, PartialEq, Eq)]
+enum Said {
+    /// All up to this record is durable.
+    Durable(u64),
+    /// A map loses mappings.
+    Unmapped,
+}
+
+/// A parent loses what its only child hides. Whether that is before it is on stable drives, and what is said of it after
+/// the last record that hides something. `is_stored`: the store has that record before.
+fn drop_some(is_stored: bool) -> (bool, u64, Vec<Said>) {
     let pool = BufferPool::new(8 << 20).unwrap();
     let drive = FaultDrive::new(LABEL_BLOCKS + 200, FaultPlan::default());
+    let media = Arc::new(MemoryMedia::new(4 << 20));
     let parts = EngineParts {
         drives: vec![Arc::new(drive)],
-        journal: Arc::new(MemoryMedia::new(4 << 20)),
+        journal: media.clone(),
         store: Arc::new(MemoryStore::new()),
         hash_key: [5; 32],
         fingerprint: meta::FingerprintFunction::Blake3,
@@ -85,16 +97,40 @@ fn is_dropped_early() -> bool {
     assert_eq!(of_parent(), 8, "the volume's map has a parent");
     write(2);
     let written = lock(&engine.shared.state).last_change;
+    let before = engine.shared.store.checkpoint().unwrap();
+    if is_stored {
+        block_on(checkpoint(&engine.shared)).unwrap();
+    }
     while block_on(merge_slice(&engine.shared)).unwrap() {}
     assert_eq!(of_parent(), 0, "nothing was dropped");
-    lock(&engine.shared.state).flushed < written
+    let is_early = lock(&engine.shared.state).flushed < written;
+    // As who has a copy of the store that is older.
+    let opened = Journal::open(media, before, JournalConfig::default());
+    let records = opened.unwrap().1.into_iter();
+    let said = records.filter_map(|(sequence, record)| match record {
+        Record::Durable { upto } if sequence > written => Some(Said::Durable(upto)),
+        Record::Unmap { .. } => Some(Said::Unmapped),
+        _ => None,
+    });
+    (is_early, written, said.collect())
 }
 
 #[test]
 fn what_hides_a_mapping_of_a_parent_is_on_stable_drives_before_that_goes() {
-    assert!(!is_dropped_early());
+    assert!(!drop_some(false).0);
     set(Some(Broken::DropUnflushed));
-    let is_noticed = is_dropped_early();
+    let (is_noticed, ..) = drop_some(false);
     set(None);
     assert!(is_noticed, "the rule was broken, and nothing came of it");
+}
+
+#[test]
+fn an_older_copy_of_the_store_hears_from_the_journal_that_what_hides_a_mapping_is_durable() {
+    for is_stored in [false, true] {
+        let (_, written, said) = drop_some(is_stored);
+        let at = said.iter().position(|said| *said == Said::Unmapped);
+        let before = &said[..at.expect("nothing was dropped")];
+        let is_told = |said: &Said| matches!(said, Said::Durable(upto) if *upto >= written);
+        assert!(before.iter().any(is_told), "{is_stored}: {said:?}");
+    }
 }
