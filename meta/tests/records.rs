@@ -17,6 +17,20 @@ proptest! {
     }
 
     #[test]
+    fn forks_and_rollbacks_of_programs_whose_maps_inherit_page_by_page_are_read(
+        record in common::record(),
+    ) {
+        let kind = match record.kind() {
+            18 => 13,
+            19 => 15,
+            kind => kind,
+        };
+        let mut bytes = Vec::new();
+        record.encode(&mut bytes);
+        prop_assert_eq!(Record::decode(kind, &bytes), Ok(record));
+    }
+
+    #[test]
     fn random_bytes_never_panic_and_have_one_encoding(
         kind in 0u8..10,
         bytes in prop::collection::vec(any::<u8>(), 0..200),
