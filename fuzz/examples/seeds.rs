@@ -325,14 +325,15 @@ fn disk(seeds: &mut Seeds) {
     let mut totals = meta::Totals::default();
     totals.add_mapping(7);
     totals.add_block(Pba::new(1, 77));
+    let format = |version| Row::Format {
+        pool: Uuid::from_u128(1),
+        version,
+    };
     for (name, row) in [
-        (
-            "format",
-            Row::Format {
-                pool: Uuid::from_u128(1),
-                has_parents: false,
-            },
-        ),
+        // Without forks, with forks of older programs, with forks.
+        ("format", format(4)),
+        ("format-5", format(5)),
+        ("format-6", format(6)),
         ("checkpoint", Row::Checkpoint(checkpoint)),
         ("volume", Row::Volume(volume())),
         ("blocks", blocks),

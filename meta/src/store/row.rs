@@ -11,12 +11,12 @@ use crate::types::{BlockRow, Checkpoint, MapId, MapInfo, Mapping, Pba, Totals, V
 /// has not merged yet: [`Row::merge`].)
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Row {
-    /// The version of the rows (one that this program knows) and the pool they belong to.
+    /// The version of the rows and the pool they belong to.
     Format {
         /// The pool.
         pool: Uuid,
-        /// The version is that of rows with maps that have parents.
-        has_parents: bool,
+        /// One that this program reads. Which it writes: the store's own business.
+        version: u32,
     },
     /// What the rows stand for.
     Checkpoint(Checkpoint),
@@ -58,10 +58,7 @@ impl Row {
     pub fn decode(key: &[u8], value: &[u8]) -> Result<Self, RowError> {
         Ok(match key.first() {
             _ if key == rows::KEY_FORMAT => match rows::parse_format(value)? {
-                (version, Some(pool)) => Self::Format {
-                    pool,
-                    has_parents: version != rows::VERSION,
-                },
+                (version, Some(pool)) => Self::Format { pool, version },
                 (_, None) => return Err(CodecError::Field("version").into()),
             },
             _ if key == rows::KEY_TOTALS => Self::Totals(rows::parse_totals(value)?),
@@ -86,9 +83,8 @@ impl Row {
     #[must_use]
     pub fn encode(&self) -> (Vec<u8>, Vec<u8>) {
         match self {
-            Self::Format { pool, has_parents } => {
-                let format = rows::format(*pool, *has_parents);
-                (rows::KEY_FORMAT.to_vec(), format)
+            Self::Format { pool, version } => {
+                (rows::KEY_FORMAT.to_vec(), rows::format_of(*pool, *version))
             }
             Self::Ancestry(info) => (rows::ancestry_key(info.id).to_vec(), rows::ancestry(info)),
             Self::Checkpoint(at) => (rows::KEY_CHECKPOINT.to_vec(), rows::checkpoint(*at)),

@@ -58,11 +58,18 @@ pub(super) const PREFIX_SEGMENT: u8 = b'g';
 
 /// `has_parents`: there may be maps with parents.
 pub(super) fn format(pool: Uuid, has_parents: bool) -> Vec<u8> {
-    let version = if has_parents {
-        VERSION_PARENTS
-    } else {
-        VERSION
-    };
+    format_of(
+        pool,
+        if has_parents {
+            VERSION_PARENTS
+        } else {
+            VERSION
+        },
+    )
+}
+
+/// The row of rows of a version, an older one too.
+pub(super) fn format_of(pool: Uuid, version: u32) -> Vec<u8> {
     let mut out = version.to_le_bytes().to_vec();
     out.extend_from_slice(pool.as_bytes());
     out
