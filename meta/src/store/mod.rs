@@ -252,6 +252,6 @@ pub trait Store: Send + Sync {
         )))
     }
 
-    /// Bytes of stable storage that the rows take, about.
+    /// Bytes of stable storage that the rows take, about: what a look told that may be a second old.
     fn size_bytes(&self) -> u64;
 }
