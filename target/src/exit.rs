@@ -24,7 +24,7 @@ pub const CODES: &[(u8, &str)] = &[
     (74, "stored data are damaged"),
     (
         EXIT_INTERRUPTED,
-        "Ctrl-C ended it (`perf`, `volume import`, `receive`)",
+        "Ctrl-C ended it (`perf`, `volume import`, `volume export`, `receive`)",
     ),
 ];
 
@@ -35,7 +35,8 @@ pub const EXIT_USAGE: u8 = 64;
 pub const EXIT_FAILED: u8 = 1;
 /// Exit code of `pool check` for a pool that contradicts itself, and of `perf` for wrong data.
 pub const EXIT_INCONSISTENT: u8 = 2;
-/// Exit code of `perf`, `volume import` and `receive` after Ctrl-C or SIGTERM: 128 and the number of SIGINT, as shells say it.
+/// Exit code of `perf`, `volume import`, `volume export` and `receive` after Ctrl-C or SIGTERM: 128 and the number of
+/// SIGINT, as shells say it.
 pub const EXIT_INTERRUPTED: u8 = 130;
 
 /// The exit code of an engine's error.

@@ -7,14 +7,17 @@
 //! and removals happen one after the other.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 
 use api::ExportState;
 use dedup::ErrorKind;
-use subsystem::catalog::{Catalog, ExportConfig, ExportKind};
+use subsystem::catalog::{Catalog, ExportConfig, ExportKind, NbdAddress};
 use subsystem::errors::Failure;
 use subsystem::target::Target;
 use tokio::sync::Mutex;
+
+use crate::lingering::outlast;
 
 /// A server.
 enum Running {
@@ -29,33 +32,29 @@ impl Running {
         reactors: &[reactor::Handle],
         export: &ExportConfig,
     ) -> Result<Self, Failure> {
-        match export.kind {
-            ExportKind::Vhost => {
-                let server = virtio::Server::start(virtio::Parts {
-                    target: target.clone(),
-                    export: export.id,
-                    path: export.address.clone(),
-                    reactors: reactors.to_vec(),
-                });
-                let server = server.map_err(|error| {
-                    Failure::unavailable(format!("the socket '{}': {error}", export.address))
-                })?;
-                Ok(Self::Vhost(server))
-            }
-            ExportKind::Nbd => {
-                let server = nbd::Server::start(nbd::Parts {
-                    target: target.clone(),
-                    export: export.id,
-                    address: export.address.parse()?,
-                    reactors: reactors.to_vec(),
-                    bounds: nbd::Bounds::default(),
-                });
-                let server = server.map_err(|error| {
-                    Failure::unavailable(format!("the place '{}': {error}", export.address))
-                })?;
-                Ok(Self::Nbd(server))
-            }
-        }
+        let address = match export.kind {
+            ExportKind::Vhost => None,
+            ExportKind::Nbd => Some(export.address.parse::<NbdAddress>()?),
+        };
+        let start = || match &address {
+            None => virtio::Server::start(virtio::Parts {
+                target: target.clone(),
+                export: export.id,
+                path: export.address.clone(),
+                reactors: reactors.to_vec(),
+            })
+            .map(Self::Vhost),
+            Some(address) => nbd::Server::start(nbd::Parts {
+                target: target.clone(),
+                export: export.id,
+                address: address.clone(),
+                reactors: reactors.to_vec(),
+                bounds: nbd::Bounds::default(),
+            })
+            .map(Self::Nbd),
+        };
+        let is_taken = |error: &io::Error| error.kind() == io::ErrorKind::AddrInUse;
+        outlast(is_taken, start).map_err(|error| cannot_serve(&export.address, &error))
     }
 
     fn state(&self) -> ExportState {
@@ -190,6 +189,17 @@ impl Exports {
         let servers = std::mem::take(&mut *self.servers.lock().await);
         end(servers.into_values().collect()).await;
     }
+}
+
+/// Why an export cannot be served, and what to do about it. Who asked for it named an address that cannot be.
+fn cannot_serve(address: &str, error: &io::Error) -> Failure {
+    let why = match error.raw_os_error() {
+        Some(_) if error.kind() == io::ErrorKind::AddrInUse => {
+            "another program listens there: stop it, or name another port".to_owned()
+        }
+        _ => error.to_string(),
+    };
+    Failure::invalid(format!("the export at '{address}' cannot be served: {why}"))
 }
 
 /// Drops servers where waiting harms nobody.

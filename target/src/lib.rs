@@ -28,6 +28,7 @@ pub mod exit;
 mod exports;
 mod http;
 mod images;
+mod lingering;
 mod listen;
 mod listeners;
 mod logging;

@@ -17,9 +17,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use fabric::{
-    Device, DeviceConfig, DevicePart, KnownAddresses, Listener, ListenerConfig, LiveBounds,
-    Provider, QueueLimits, Scheme, SharedPorts, TargetQueue, TcpListener, TcpListenerConfig,
-    TlsMode, Transport, TransportAddress,
+    Device, DeviceConfig, DeviceError, DevicePart, KnownAddresses, ListenError, Listener,
+    ListenerConfig, LiveBounds, Provider, QueueLimits, Scheme, SharedPorts, TargetQueue,
+    TcpListener, TcpListenerConfig, TlsMode, Transport, TransportAddress,
 };
 use futures_util::future::{Either, select};
 use subsystem::errors::Failure;
@@ -31,6 +31,8 @@ use subsystem::target::tls_keys::HostKeyring;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use figures::{add_tcp, rdma_figures, tcp_figures};
+
+use crate::lingering::outlast;
 
 /// RDMA connections that may wait for an answer.
 const RDMA_BACKLOG: usize = 1024;
@@ -522,7 +524,7 @@ fn device_config(wanted: &Wanted, scheme: Scheme, hosts: Vec<IpAddr>) -> DeviceC
 }
 
 /// Whether listeners can be opened at all the addresses that are wanted: opens what can be opened without a pool, and
-/// closes it.
+/// closes it. It blocks: a port that is taken may be let go of soon ([`crate::lingering`]).
 ///
 /// # Errors
 /// Names the address, and what to do about it.
@@ -533,12 +535,15 @@ pub(crate) fn check(wanted: &Wanted) -> Result<(), Failure> {
         hosts.sort_unstable();
         hosts.dedup();
         if !hosts.is_empty() {
-            Device::check(&device_config(wanted, scheme, hosts))
+            let config = device_config(wanted, scheme, hosts);
+            let is_taken = |error: &DeviceError| matches!(error, DeviceError::PortInUse { .. });
+            outlast(is_taken, || Device::check(&config))
                 .map_err(|error| Failure::unavailable(error.to_string()))?;
         }
     }
     for address in wanted.of(Transport::Tcp) {
-        match TcpListener::check(address.socket_addr()) {
+        let is_taken = |error: &ListenError| matches!(error, ListenError::Taken { .. });
+        match outlast(is_taken, || TcpListener::check(address.socket_addr())) {
             Err(error) if !wanted.may_lack(address) => {
                 return Err(Failure::unavailable(format!("{address}: {error}")));
             }

@@ -16,14 +16,9 @@ use subsystem::figures::Report;
 use subsystem::target::Target;
 use tokio::sync::{Mutex, mpsc, oneshot};
 
+use crate::lingering::{LINGER_LOOK, LINGER_MAX};
 use crate::listen::{Order, Wanted};
 use crate::mdns::Mdns;
-
-/// How long a listener that was removed may hold its socket: the kernel lets go of it when the reactor has heard that its
-/// last accept is cancelled.
-const CLOSING_MAX: Duration = Duration::from_secs(1);
-/// How often it is tried meanwhile.
-const CLOSING_LOOK: Duration = Duration::from_millis(50);
 
 /// How long a reactor may take to say what its listeners saw.
 const REPORT_PATIENCE: Duration = Duration::from_secs(2);
@@ -112,11 +107,7 @@ impl Listeners {
     ///
     /// # Errors
     /// It is taken, or this machine does not have it.
-    pub(crate) async fn open(
-        &self,
-        address: TransportAddress,
-        tls: TlsMode,
-    ) -> Result<(), Failure> {
+    async fn open(&self, address: TransportAddress, tls: TlsMode) -> Result<(), Failure> {
         let stopped = || Failure::unavailable("the daemon stops");
         let wanted = Wanted {
             addresses: vec![address],
@@ -165,15 +156,22 @@ impl Listeners {
         }
     }
 
-    /// Listens at an address. One that was removed a moment ago may still hold its socket, so it is tried for a while.
-    async fn open_soon(&self, address: TransportAddress, tls: TlsMode) -> Result<(), Failure> {
+    /// [`open`](Self::open), which is tried for a while where the address is taken ([`crate::lingering`]).
+    ///
+    /// # Errors
+    /// It is taken still, or this machine does not have it.
+    pub(crate) async fn open_soon(
+        &self,
+        address: TransportAddress,
+        tls: TlsMode,
+    ) -> Result<(), Failure> {
         let began = Instant::now();
         loop {
             match self.open(address, tls).await {
                 Err(failure)
-                    if failure.kind == ErrorKind::Unavailable && began.elapsed() < CLOSING_MAX =>
+                    if failure.kind == ErrorKind::Unavailable && began.elapsed() < LINGER_MAX =>
                 {
-                    tokio::time::sleep(CLOSING_LOOK).await;
+                    tokio::time::sleep(LINGER_LOOK).await;
                 }
                 // Who asked named an address that cannot be.
                 Err(failure) if failure.kind == ErrorKind::Unavailable => {

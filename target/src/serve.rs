@@ -106,8 +106,9 @@ async fn serve(running: Running) -> Result<(), Failure> {
         .transpose()?;
     let pool = pool_request(args);
     // A pool that is there may keep listeners of its own, which are not known before it is open.
+    let can_listen = listen::check(&wanted);
     if pool.makes_pool() {
-        listen::check(&wanted)?;
+        can_listen?;
     }
     let count = args.reactors.unwrap_or_else(default_reactors);
     let limits = limits(args, wanted.of(Transport::Tcp).count(), count);
@@ -688,7 +689,7 @@ async fn start_listening(
     }
     let listeners = Listeners::new(reactors, &how, mdns);
     for (address, tls) in kept {
-        match listeners.open(address, tls).await {
+        match listeners.open_soon(address, tls).await {
             Ok(()) => bound.push(address),
             Err(error) => {
                 tracing::error!(

@@ -1,6 +1,6 @@
 //! RDMA and TCP side by side, over several reactors, as hosts of both meet the daemon.
 
-use std::{collections::BTreeSet, path::PathBuf};
+use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -9,6 +9,8 @@ use tests::{
     own_address,
 };
 
+/// How long a daemon may take to say something.
+const LIMIT: Duration = Duration::from_secs(30);
 const NQN: &str = "nqn.2026-11.dev.onefold:default";
 
 fn folder() -> TempDir {
@@ -223,6 +225,26 @@ fn a_pool_in_memory_serves_and_leaves_nothing() {
     assert_eq!(daemon.status()["pool"]["used_bytes"], 0, "nothing was kept");
     assert!(daemon.stop().success());
     assert!(!pool.exists(), "nothing is left of it");
+}
+
+#[test]
+fn a_port_that_a_killed_daemon_still_holds_is_waited_for() {
+    let (folder, address) = (folder(), own_address(6));
+    let pool = folder.path().join("pool");
+    let place = format!("{address}:4420");
+    let held = std::net::TcpListener::bind(&place).expect("the address is ours");
+    let log = pool.with_extension("log");
+    let letting_go = std::thread::spawn(move || {
+        tests::wait_for("the daemon to find the port taken", LIMIT, || {
+            let log = std::fs::read_to_string(&log).unwrap_or_default();
+            log.contains("is in use by another program").then_some(())
+        });
+        drop(held);
+    });
+    let tcp = format!("tcp://{place}");
+    let daemon = Daemon::start(&pool, None, &["--listen", &tcp, "--create", "1G"]);
+    letting_go.join().expect("the port was let go of");
+    assert!(daemon.stop().success());
 }
 
 #[test]

@@ -86,6 +86,15 @@ pub enum ListenError {
     /// This device already listens there.
     #[error("port {0} already has a listener on this device; use another port")]
     InUse(u16),
+    /// Another program listens there.
+    #[error(
+        "cannot listen on port {}: {address} is in use by another program; stop it or use another port",
+        address.port()
+    )]
+    Taken {
+        /// The address.
+        address: SocketAddr,
+    },
     /// The device cannot listen.
     #[error("cannot listen on port {port}: {reason}")]
     Refused {

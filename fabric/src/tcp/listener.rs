@@ -530,9 +530,7 @@ async fn end_stalled(shared: Rc<Shared>) {
 /// Why a socket cannot listen, and what to do about it.
 fn cannot_listen(address: SocketAddr, error: &io::Error) -> ListenError {
     let reason = match error.kind() {
-        io::ErrorKind::AddrInUse => {
-            format!("{address} is in use by another program; stop it or use another port")
-        }
+        io::ErrorKind::AddrInUse => return ListenError::Taken { address },
         io::ErrorKind::AddrNotAvailable => format!(
             "this machine has no address {}; use one that `ip address` shows",
             address.ip()

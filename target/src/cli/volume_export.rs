@@ -22,8 +22,9 @@ use subsystem::errors::Failure;
 use super::args::PoolArg;
 use super::ask::{self, Attached};
 use super::run::converse;
-use super::transfer::{Lanes, PIECES, Reading, data_pieces};
+use super::transfer::{Lanes, PIECES, Reading, data_pieces, interrupted};
 use super::{Outcome, print, print_json, progress};
+use crate::exit::EXIT_INTERRUPTED;
 use crate::size::format_human;
 
 /// Zeros that are written at a time, where there can be no hole.
@@ -74,16 +75,31 @@ pub(super) fn run(args: &ExportArgs) -> Outcome {
         }
         let mut sink = Sink::open(&args.image, args.overwrite, volume.size_bytes)?;
         let reading = Reading::begin(&client, TaskKind::Export, &volume.name).await?;
-        let copied = copy(&client, &volume, &reading, &mut sink).await;
-        let copied = copied.and_then(|bytes| sink.finish().map(|()| bytes));
-        let data_bytes = reading.ends(copied).await?;
-        Ok(Exported {
+        let copied = tokio::select! {
+            copied = copy(&client, &volume, &reading, &mut sink) => copied.map(Some),
+            interrupted = interrupted() => interrupted.map(|()| None),
+        };
+        let data_bytes = match copied {
+            Ok(None) => {
+                drop(sink);
+                let told: Result<(), _> = Err(Failure::invalid("interrupted"));
+                // It is told below.
+                let _ = reading.ends(told).await;
+                return Ok(None);
+            }
+            Ok(Some(bytes)) => reading.ends(sink.finish().map(|()| bytes)).await?,
+            Err(failure) => reading.ends(Err(failure)).await?,
+        };
+        Ok(Some(Exported {
             volume: volume.name,
             image_bytes: volume.size_bytes,
             data_bytes,
-        })
+        }))
     };
-    let exported = converse(exporting)?;
+    let Some(exported) = converse(exporting)? else {
+        ask::tell(["Interrupted: the image is not whole. Of a file nothing is left.".to_owned()]);
+        return Ok(ExitCode::from(EXIT_INTERRUPTED));
+    };
     let text = format!(
         "exported {}: {}, of which {} are data\n",
         exported.volume,

@@ -304,6 +304,35 @@ fn an_image_replaces_the_content_of_a_volume_that_nobody_uses() {
 }
 
 #[test]
+fn an_interrupted_export_leaves_no_part_of_a_file() {
+    let story = Story::new();
+    let daemon = story.pool.create();
+    let (image, out) = (story.file("disk.raw"), story.file("out.raw"));
+    fs::write(&image, noise(8, 256 << 20)).expect("a file");
+    story.volume(&["import", "vm1", text(&image)]);
+    let export = Command::new(onefold())
+        .args(story.words(&["export", "vm1", text(&out)]))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let partial = story.file("out.raw.partial");
+    wait_for("a part of the file to be there", || partial.exists());
+    kill_process(Pid::from_child(&export), Signal::INT).expect("it lives");
+    let output = ended(export);
+    let errors = text_of(&output);
+    assert_eq!(output.status.code(), Some(130), "{errors}");
+    assert!(errors.contains("Interrupted"), "{errors}");
+    assert!(!partial.exists() && !out.exists(), "{errors}");
+    let tasks = json(&["task", "list", "--json", "--pool", story.pool.dir()]);
+    assert!(tasks.to_string().contains("interrupted"), "{tasks}");
+    // Nothing is in the way of the next one.
+    story.volume(&["export", "vm1", text(&out)]);
+    assert!(fs::read(&out).expect("a file") == fs::read(&image).expect("a file"));
+    daemon.stop(Signal::TERM);
+}
+
+#[test]
 fn an_interrupted_import_leaves_a_volume_that_nobody_takes_for_whole_and_goes_on() {
     let story = Story::new();
     let daemon = story.pool.create();

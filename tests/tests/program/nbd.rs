@@ -341,9 +341,9 @@ fn places_that_are_taken_or_none_are_refused_and_an_export_in_use_ends_when_it_i
         story.refused(&["export", "create", "db", "--nbd", place], code, says);
     };
     fs::write(story.file("file"), "kept").expect("a file");
-    create(&place("file"), 69, &["no socket"]);
+    create(&place("file"), 65, &["no socket"]);
     assert_eq!(fs::read(story.file("file")).expect("it"), b"kept");
-    create(&place("no/socket"), 69, &["No such file"]);
+    create(&place("no/socket"), 65, &["No such file"]);
     for none in [
         "db.nbd",
         "unix:db.nbd",
@@ -355,7 +355,7 @@ fn places_that_are_taken_or_none_are_refused_and_an_export_in_use_ends_when_it_i
     let ip = story.pool.ip();
     let other = TcpListener::bind((ip, 0)).expect("a port");
     let taken = format!("tcp://{}", other.local_addr().expect("it has one"));
-    create(&taken, 69, &[&taken, "in use"]);
+    create(&taken, 65, &[&taken, "another program listens there"]);
     drop(other);
     story.run(&["export", "create", "db", "--nbd", &taken, "--read-only"]);
     let uri = taken.replace("tcp://", "nbd://");
