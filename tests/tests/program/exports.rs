@@ -77,13 +77,13 @@ fn exports_are_made_listed_and_deleted_and_survive_a_restart() {
     fs::write(&file, "kept").expect("a file");
     refused(
         &["export", "create", &volume, "--vhost", &file],
-        69,
+        65,
         &[&file, "no socket"],
     );
     assert_eq!(fs::read(&file).expect("the file"), b"kept");
     refused(
         &["export", "create", &volume, "--vhost", &place("no/3")],
-        69,
+        65,
         &["No such file"],
     );
 
