@@ -7,7 +7,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long such an address is waited for.
+/// How long a daemon waits for such an address.
 pub(crate) const LINGER_MAX: Duration = Duration::from_secs(1);
 /// How often it is tried meanwhile. The kernel tells nobody when it is free.
 pub(crate) const LINGER_LOOK: Duration = Duration::from_millis(50);
