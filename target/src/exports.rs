@@ -31,30 +31,24 @@ impl Running {
         target: &Arc<Target>,
         reactors: &[reactor::Handle],
         export: &ExportConfig,
-    ) -> Result<Self, Failure> {
-        let address = match export.kind {
-            ExportKind::Vhost => None,
-            ExportKind::Nbd => Some(export.address.parse::<NbdAddress>()?),
-        };
-        let start = || match &address {
-            None => virtio::Server::start(virtio::Parts {
+    ) -> io::Result<Self> {
+        match export.kind {
+            ExportKind::Vhost => virtio::Server::start(virtio::Parts {
                 target: target.clone(),
                 export: export.id,
                 path: export.address.clone(),
                 reactors: reactors.to_vec(),
             })
             .map(Self::Vhost),
-            Some(address) => nbd::Server::start(nbd::Parts {
+            ExportKind::Nbd => nbd::Server::start(nbd::Parts {
                 target: target.clone(),
                 export: export.id,
-                address: address.clone(),
+                address: nbd_address(export)?,
                 reactors: reactors.to_vec(),
                 bounds: nbd::Bounds::default(),
             })
             .map(Self::Nbd),
-        };
-        let is_taken = |error: &io::Error| error.kind() == io::ErrorKind::AddrInUse;
-        outlast(is_taken, start).map_err(|error| cannot_serve(&export.address, &error))
+        }
     }
 
     fn state(&self) -> ExportState {
@@ -95,10 +89,19 @@ impl Exports {
 
     /// Starts a server where waiting harms nobody.
     async fn start(&self, export: ExportConfig) -> Result<Running, Failure> {
-        let (target, reactors) = (self.target.clone(), self.reactors.clone());
-        let starting =
-            tokio::task::spawn_blocking(move || Running::start(&target, &reactors, &export));
-        starting.await.map_err(internal)?
+        let is_taken = |error: &io::Error| error.kind() == io::ErrorKind::AddrInUse;
+        let open = || async {
+            let (target, reactors) = (self.target.clone(), self.reactors.clone());
+            let export = export.clone();
+            let starting =
+                tokio::task::spawn_blocking(move || Running::start(&target, &reactors, &export));
+            match starting.await {
+                Ok(started) => started.map(Ok),
+                Err(panicked) => Ok(Err(internal(panicked))),
+            }
+        };
+        let started = outlast(is_taken, open).await;
+        started.map_err(|error| cannot_serve(&export.address, &error))?
     }
 
     /// Serves what the pool keeps and is not served. What cannot be is told in the log, and keeps nothing else back.
@@ -189,6 +192,11 @@ impl Exports {
         let servers = std::mem::take(&mut *self.servers.lock().await);
         end(servers.into_values().collect()).await;
     }
+}
+
+fn nbd_address(export: &ExportConfig) -> io::Result<NbdAddress> {
+    let parsed = export.address.parse();
+    parsed.map_err(|failure: Failure| io::Error::new(io::ErrorKind::InvalidInput, failure.message))
 }
 
 /// Why an export cannot be served, and what to do about it. Who asked for it named an address that cannot be.

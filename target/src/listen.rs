@@ -12,6 +12,7 @@
 mod figures;
 
 use std::cell::Cell;
+use std::future::ready;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -524,11 +525,11 @@ fn device_config(wanted: &Wanted, scheme: Scheme, hosts: Vec<IpAddr>) -> DeviceC
 }
 
 /// Whether listeners can be opened at all the addresses that are wanted: opens what can be opened without a pool, and
-/// closes it. It blocks: a port that is taken may be let go of soon ([`crate::lingering`]).
+/// closes it. A port that is taken may be let go of soon ([`crate::lingering`]).
 ///
 /// # Errors
 /// Names the address, and what to do about it.
-pub(crate) fn check(wanted: &Wanted) -> Result<(), Failure> {
+pub(crate) async fn check(wanted: &Wanted) -> Result<(), Failure> {
     for scheme in RDMA_SCHEMES {
         let of_scheme = wanted.addresses.iter().filter(|a| a.scheme == scheme);
         let mut hosts: Vec<IpAddr> = of_scheme.map(|address| address.host).collect();
@@ -537,13 +538,15 @@ pub(crate) fn check(wanted: &Wanted) -> Result<(), Failure> {
         if !hosts.is_empty() {
             let config = device_config(wanted, scheme, hosts);
             let is_taken = |error: &DeviceError| matches!(error, DeviceError::PortInUse { .. });
-            outlast(is_taken, || Device::check(&config))
+            outlast(is_taken, || ready(Device::check(&config)))
+                .await
                 .map_err(|error| Failure::unavailable(error.to_string()))?;
         }
     }
     for address in wanted.of(Transport::Tcp) {
         let is_taken = |error: &ListenError| matches!(error, ListenError::Taken { .. });
-        match outlast(is_taken, || TcpListener::check(address.socket_addr())) {
+        let check = || ready(TcpListener::check(address.socket_addr()));
+        match outlast(is_taken, check).await {
             Err(error) if !wanted.may_lack(address) => {
                 return Err(Failure::unavailable(format!("{address}: {error}")));
             }

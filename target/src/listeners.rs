@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dedup::ErrorKind;
 use fabric::{LiveBounds, TlsMode, Transport, TransportAddress};
@@ -16,7 +16,7 @@ use subsystem::figures::Report;
 use subsystem::target::Target;
 use tokio::sync::{Mutex, mpsc, oneshot};
 
-use crate::lingering::{LINGER_LOOK, LINGER_MAX};
+use crate::lingering::outlast;
 use crate::listen::{Order, Wanted};
 use crate::mdns::Mdns;
 
@@ -165,21 +165,13 @@ impl Listeners {
         address: TransportAddress,
         tls: TlsMode,
     ) -> Result<(), Failure> {
-        let began = Instant::now();
-        loop {
-            match self.open(address, tls).await {
-                Err(failure)
-                    if failure.kind == ErrorKind::Unavailable && began.elapsed() < LINGER_MAX =>
-                {
-                    tokio::time::sleep(LINGER_LOOK).await;
-                }
-                // Who asked named an address that cannot be.
-                Err(failure) if failure.kind == ErrorKind::Unavailable => {
-                    return Err(Failure::invalid(failure.message));
-                }
-                opened => return opened,
-            }
-        }
+        let is_taken = |failure: &Failure| failure.kind == ErrorKind::Unavailable;
+        let opened = outlast(is_taken, || self.open(address, tls)).await;
+        opened.map_err(|failure| match is_taken(&failure) {
+            // Who asked named an address that cannot be.
+            true => Failure::invalid(failure.message),
+            false => failure,
+        })
     }
 
     /// Adds a listener; `kept` is whether the pool stores it.

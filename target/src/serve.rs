@@ -106,7 +106,7 @@ async fn serve(running: Running) -> Result<(), Failure> {
         .transpose()?;
     let pool = pool_request(args);
     // A pool that is there may keep listeners of its own, which are not known before it is open.
-    let can_listen = listen::check(&wanted);
+    let can_listen = listen::check(&wanted).await;
     if pool.makes_pool() {
         can_listen?;
     }

@@ -75,9 +75,12 @@ pub(super) fn run(args: &ExportArgs) -> Outcome {
         }
         let mut sink = Sink::open(&args.image, args.overwrite, volume.size_bytes)?;
         let reading = Reading::begin(&client, TaskKind::Export, &volume.name).await?;
+        // A signal ends an export to a device or a stream as it ends any program: there is nothing to remove, and a write
+        // that waits for its reader must not hold it back.
+        let is_file = matches!(sink, Sink::File { .. });
         let copied = tokio::select! {
             copied = copy(&client, &volume, &reading, &mut sink) => copied.map(Some),
-            interrupted = interrupted() => interrupted.map(|()| None),
+            interrupted = interrupted(), if is_file => interrupted.map(|()| None),
         };
         let data_bytes = match copied {
             Ok(None) => {
@@ -97,7 +100,10 @@ pub(super) fn run(args: &ExportArgs) -> Outcome {
         }))
     };
     let Some(exported) = converse(exporting)? else {
-        ask::tell(["Interrupted: the image is not whole. Of a file nothing is left.".to_owned()]);
+        ask::tell([format!(
+            "Interrupted: there is no image '{}', and nothing is left of it.",
+            args.image.display()
+        )]);
         return Ok(ExitCode::from(EXIT_INTERRUPTED));
     };
     let text = format!(
