@@ -135,7 +135,14 @@ pub(crate) fn all(target: &Target, engine: &Engine) -> Vec<LimitView> {
     limits.collect()
 }
 
-fn apply(catalog: &mut Catalog, of: &Limited, set: &SetLimits) -> Result<IoLimits, Failure> {
+/// Changes the limits of a volume or a host, which `label` names in errors. What limits nothing is not kept, but is to be
+/// possible all the same.
+fn apply(
+    catalog: &mut Catalog,
+    of: &Limited,
+    label: &str,
+    set: &SetLimits,
+) -> Result<IoLimits, Failure> {
     if *set == SetLimits::default() {
         return Err(Failure::invalid(
             "nothing is to be changed: say a limit of commands, of bytes, or the burst",
@@ -148,6 +155,7 @@ fn apply(catalog: &mut Catalog, of: &Limited, set: &SetLimits) -> Result<IoLimit
         bandwidth_bytes: set.bandwidth_bytes.unwrap_or(known.bandwidth_bytes),
         burst_ms: set.burst_ms.unwrap_or(known.burst_ms),
     };
+    limits.check(label)?;
     match limits.is_none() {
         true => catalog.limits.remove(of),
         false => catalog.limits.insert(of.clone(), Arc::new(limits)),
@@ -166,7 +174,12 @@ async fn set(
     set: SetLimits,
 ) -> Result<LimitView, Failure> {
     let limited = of.clone();
-    let limits = change(state, move |catalog| apply(catalog, &limited, &set)).await?;
+    let label = match of {
+        Limited::Volume(_) => format!("volume '{name}'"),
+        Limited::Host(_) => format!("host '{name}'"),
+    };
+    let applied = change(state, move |catalog| apply(catalog, &limited, &label, &set));
+    let limits = applied.await?;
     Ok(view(&state.target, &of, name, &limits))
 }
 
@@ -230,5 +243,26 @@ impl Client {
     ) -> Result<LimitView, Failure> {
         let path = format!("/v1/hosts/{}/limits", segment(nqn.as_str()));
         self.send(Method::PATCH, &path, Some(request)).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use subsystem::throttle::BURST_MS_MAX;
+
+    use super::*;
+
+    #[test]
+    fn limits_that_cannot_be_are_refused_also_where_nothing_is_limited() {
+        let of = Limited::Volume(uuid::Uuid::nil());
+        let mut catalog = Catalog::default();
+        let mut set = |set| apply(&mut catalog, &of, "volume 'a'", &set);
+        let burst = |burst_ms| SetLimits {
+            burst_ms: Some(burst_ms),
+            ..SetLimits::default()
+        };
+        let refused = set(burst(BURST_MS_MAX + 1)).expect_err("too long");
+        assert!(refused.message.contains("volume 'a'"), "{refused:?}");
+        set(burst(BURST_MS_MAX)).expect("possible");
     }
 }
