@@ -6,6 +6,7 @@
 //! | `PATCH /v1/volumes/NAME/limits` with [`SetLimits`] | [`LimitView`] |
 //! | `PATCH /v1/hosts/NQN/limits` with [`SetLimits`] | [`LimitView`]; the host need not have stored keys |
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::extract::State;
@@ -14,7 +15,6 @@ use axum::{Json, Router};
 use dedup::Engine;
 use hyper::Method;
 use serde::{Deserialize, Deserializer, Serialize};
-use subsystem::catalog::Catalog;
 use subsystem::errors::Failure;
 use subsystem::target::Target;
 use subsystem::throttle::{IoLimits, Limited};
@@ -135,10 +135,13 @@ pub(crate) fn all(target: &Target, engine: &Engine) -> Vec<LimitView> {
     limits.collect()
 }
 
+/// The limits that the catalog keeps.
+type KeptLimits = BTreeMap<Limited, Arc<IoLimits>>;
+
 /// Changes the limits of a volume or a host, which `label` names in errors. What limits nothing is not kept, but is to be
 /// possible all the same.
 fn apply(
-    catalog: &mut Catalog,
+    kept: &mut KeptLimits,
     of: &Limited,
     label: &str,
     set: &SetLimits,
@@ -148,7 +151,7 @@ fn apply(
             "nothing is to be changed: say a limit of commands, of bytes, or the burst",
         ));
     }
-    let known = catalog.limits.get(of);
+    let known = kept.get(of);
     let known = known.map_or_else(IoLimits::default, |known| **known);
     let limits = IoLimits {
         iops: set.iops.unwrap_or(known.iops),
@@ -157,8 +160,8 @@ fn apply(
     };
     limits.check(label)?;
     match limits.is_none() {
-        true => catalog.limits.remove(of),
-        false => catalog.limits.insert(of.clone(), Arc::new(limits)),
+        true => kept.remove(of),
+        false => kept.insert(of.clone(), Arc::new(limits)),
     };
     Ok(limits)
 }
@@ -178,7 +181,9 @@ async fn set(
         Limited::Volume(_) => format!("volume '{name}'"),
         Limited::Host(_) => format!("host '{name}'"),
     };
-    let applied = change(state, move |catalog| apply(catalog, &limited, &label, &set));
+    let applied = change(state, move |catalog| {
+        apply(&mut catalog.limits, &limited, &label, &set)
+    });
     let limits = applied.await?;
     Ok(view(&state.target, &of, name, &limits))
 }
@@ -255,8 +260,8 @@ mod tests {
     #[test]
     fn limits_that_cannot_be_are_refused_also_where_nothing_is_limited() {
         let of = Limited::Volume(uuid::Uuid::nil());
-        let mut catalog = Catalog::default();
-        let mut set = |set| apply(&mut catalog, &of, "volume 'a'", &set);
+        let mut kept = KeptLimits::default();
+        let mut set = |set| apply(&mut kept, &of, "volume 'a'", &set);
         let burst = |burst_ms| SetLimits {
             burst_ms: Some(burst_ms),
             ..SetLimits::default()
