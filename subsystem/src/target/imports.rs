@@ -609,6 +609,23 @@ impl Target {
         Ok(())
     }
 
+    /// Refuses a snapshot that changes on their way into a volume are changes of: only with it can they be resumed or
+    /// given up.
+    pub(super) fn check_no_base(&self, name: &str, snapshot: Uuid) -> Result<(), Failure> {
+        for volume in self.engine.volumes() {
+            let import = self.import_of(volume.uuid)?;
+            let changes = import.and_then(|import| import.changes);
+            if changes.is_some_and(|changes| changes.base == snapshot) {
+                let volume = volume.name;
+                return Err(Failure::invalid(format!(
+                    "volume '{volume}' has only a part of the changes since '{name}': bring the rest first with \
+                     `onefold receive {volume} --resume`, or give them up with `onefold snapshot rollback {name}`"
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// Imports to volumes that are gone: a crash came between two changes.
     async fn forget_imports(&self) -> Result<(), Failure> {
         let volumes = self.engine.volumes();

@@ -146,13 +146,18 @@ impl Target {
     /// Deletes a volume or a snapshot, and every namespace that shows it.
     ///
     /// # Errors
-    /// There is none of that name, it is exported, or the pool takes no changes.
+    /// There is none of that name, it is exported, changes of it are on their way, or the pool takes no changes.
     pub async fn delete_volume(&self, name: &str) -> Result<(), Failure> {
         let volume = self.engine.volume(name);
         let volume = volume.ok_or_else(|| no_volume(name))?;
         let uuid = volume.info().uuid;
         self.check_not_exported(name, uuid)?;
-        self.engine.delete_volume(name).await?;
+        {
+            // No stream of changes begins meanwhile.
+            let _sessions = self.importing.read().await;
+            self.check_no_base(name, uuid)?;
+            self.engine.delete_volume(name).await?;
+        }
         self.forget(uuid).await;
         if let Err(error) = self.forget_import(uuid).await {
             // No volume waits for it, and the next import removes it.

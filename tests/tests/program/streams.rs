@@ -553,6 +553,11 @@ fn a_daemon_that_is_killed_in_the_middle_goes_on_with_the_stream_or_gives_it_up(
     drop(child.wait_with_output());
     to.hides("copy");
     assert!(to.content("copy@a") == before);
+    // Without it the changes could neither go on nor be given up.
+    to.refuses(
+        &["snapshot", "delete", "copy@a", "--yes"],
+        &["receive copy --resume", "snapshot rollback copy@a"],
+    );
     to.does(&["snapshot", "rollback", "copy@a", "--yes"]);
     assert!(to.content("copy") == before && to.is_seen("copy"));
     to.refuses_stream(&["copy", "--resume"], &changes, &["it is whole"]);
