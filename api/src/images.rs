@@ -61,7 +61,7 @@ const PIECES_MAX: usize = 8;
 const PIECE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Ranges of one answer.
-const EXTENTS_MAX: usize = 4096;
+const EXTENTS_MAX: usize = 16 << 10;
 
 /// What pieces are.
 const OCTETS: &str = "application/octet-stream";

@@ -202,15 +202,17 @@ fn compare(disk: &dyn Store, memory: &dyn Store, rng: &mut ChaCha8Rng, seed: u64
                 "seed {seed}: volume {volume}, {first}..{end}, {count_max}"
             );
             let part = *[8, 64, 256].choose(rng).unwrap();
+            let rows_max = *[1, 3, usize::MAX].choose(rng).unwrap();
+            let most = (rows_max, count_max);
             assert_eq!(
                 disk.mapped_parts(volume, first, end, part).unwrap(),
                 memory.mapped_parts(volume, first, end, part).unwrap(),
                 "seed {seed}: parts of {part} of volume {volume}, {first}..{end}"
             );
             assert_eq!(
-                disk.map_rows(volume, first, end, count_max).unwrap(),
-                memory.map_rows(volume, first, end, count_max).unwrap(),
-                "seed {seed}: rows of volume {volume}, {first}..{end}, {count_max}"
+                disk.map_rows(volume, first, end, most).unwrap(),
+                memory.map_rows(volume, first, end, most).unwrap(),
+                "seed {seed}: rows of volume {volume}, {first}..{end}, {most:?}"
             );
         }
     }

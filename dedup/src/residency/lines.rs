@@ -222,10 +222,15 @@ impl Plan {
     fn read(&mut self, store: &dyn Store) -> std::result::Result<Rows, MetaError> {
         let mut rows = Rows::new();
         let mut left = ROWS;
+        // Only of so many pages what ancestors have is read then.
+        let rows_max = match self.common.is_empty() {
+            true => usize::MAX,
+            false => PAGES,
+        };
         for map in &self.own {
             let count_max = left.clamp(MAPPINGS_MIN, MAPPINGS);
-            let read = store.map_rows(*map, self.start, self.end, count_max)?;
-            if read.count() >= count_max {
+            let read = store.map_rows(*map, self.start, self.end, (rows_max, count_max))?;
+            if read.count() >= count_max || read.rows() >= rows_max {
                 self.end = self.end.min(read.end());
             }
             left = left.saturating_sub(read.count());
@@ -257,7 +262,7 @@ impl Plan {
                     break; // what further ancestors have does not show
                 };
                 let range = (first * PAGE, (last + 1).saturating_mul(PAGE));
-                let read = store.map_rows(*map, range.0, range.1, usize::MAX)?;
+                let read = store.map_rows(*map, range.0, range.1, (usize::MAX, usize::MAX))?;
                 missing.retain(|page, left| {
                     let found = read.within(page * PAGE, (page + 1) * PAGE).positions();
                     *left &= !(found >> (page * PAGE % ROW));

@@ -6,7 +6,11 @@
 //! * A look takes no longer under a lock than a command does, and its answer is bounded, whatever is mapped.
 //! * Of each page of the maps, what both see at one moment between the beginning and the end of the call is compared.
 
+use std::future::Future;
+use std::pin::pin;
+
 use drives::BLOCK_BYTES;
+use futures_util::future::{Either, select};
 
 use super::Volume;
 use crate::metadata::volume::VolumeCore;
@@ -15,8 +19,8 @@ use crate::residency::lines::Lines;
 use crate::sync::wait::yield_once;
 use crate::{EngineError, Result};
 
-/// Pages of maps that one look compares at most: 4 GiB of data.
-const PAGES_MAX: usize = if cfg!(test) { 16 } else { 1 << 14 };
+/// Pages of maps that one look compares at most: 16 GiB of data.
+const PAGES_MAX: usize = if cfg!(test) { 16 } else { 1 << 16 };
 
 /// What reading some of the maps counts, in pages.
 const READ: usize = 8;
@@ -98,36 +102,102 @@ impl Volume {
     }
 }
 
-/// Looks through maps in order, for what differs between two volumes or is mapped in one.
+/// Looks through maps in order, for what differs between two volumes or is mapped in one. While a part is compared, the
+/// next one is read.
 async fn walk(
     shared: &Shared,
     cores: &[&VolumeCore],
     (start, end): (u64, u64),
-    mut found: Found,
+    found: Found,
 ) -> Result<Extents> {
-    let (mut at, mut seen) = (start, 0);
+    let mut look = Look {
+        cores,
+        start,
+        end,
+        at: start,
+        seen: 0,
+        found,
+    };
+    let mut ahead = None;
     // Volumes that change all the time may have to be read twice; each look comes further.
-    while at < end && found.full_at.is_none() && (seen < PAGES_MAX || at == start) {
-        let lines = Lines::read(shared, cores, (at, end)).await?;
-        seen += READ;
-        while at < lines.end && found.full_at.is_none() && (seen < PAGES_MAX || at == start) {
-            let range = at..end;
+    while look.goes_on() {
+        let read = |from| Lines::read(shared, cores, (from, end));
+        let lines = match ahead.take() {
+            Some(lines) => lines,
+            None => read(look.at).await?,
+        };
+        let next = lines.end;
+        let reading = match next < end {
+            true => look.beside(&lines, Box::pin(read(next))).await?,
+            false => {
+                look.through(&lines).await?;
+                continue;
+            }
+        };
+        let is_wanted = look.goes_on() && look.at == next;
+        ahead = match reading {
+            _ if !is_wanted => None,
+            Either::Left(reading) => Some(reading.await?),
+            Either::Right(read) => Some(read?),
+        };
+    }
+    let at = look.at.min(end);
+    Ok(look.found.upto(at))
+}
+
+/// How far a look has come.
+struct Look<'a> {
+    cores: &'a [&'a VolumeCore],
+    start: u64,
+    end: u64,
+    at: u64,
+    /// Pages, those that were read counted too.
+    seen: usize,
+    found: Found,
+}
+
+impl Look<'_> {
+    /// Whether there is more to see, and room for it.
+    fn goes_on(&self) -> bool {
+        let may = self.seen < PAGES_MAX || self.at == self.start;
+        self.at < self.end && self.found.full_at.is_none() && may
+    }
+
+    /// Compares what was read, while another future runs; that is given back if it is not through.
+    async fn beside<F: Future + Unpin>(
+        &mut self,
+        lines: &Lines<'_>,
+        other: F,
+    ) -> Result<Either<F, F::Output>> {
+        match select(pin!(self.through(lines)), other).await {
+            Either::Left((looked, other)) => looked.map(|()| Either::Left(other)),
+            Either::Right((output, looking)) => {
+                looking.await?;
+                Ok(Either::Right(output))
+            }
+        }
+    }
+
+    /// Compares what was read, as far as that is what the volumes still see.
+    async fn through(&mut self, lines: &Lines<'_>) -> Result<()> {
+        self.seen += READ;
+        while self.at < lines.end && self.goes_on() {
+            let range = self.at..self.end;
             let add = |sub_block| {
                 if range.contains(&sub_block) {
-                    found.add(sub_block);
+                    self.found.add(sub_block);
                 }
             };
-            let Some(now) = lines.see(cores, at, add)? else {
+            let Some(now) = lines.see(self.cores, self.at, add)? else {
                 break;
             };
-            at = now.upto;
-            seen += now.pages;
+            self.at = now.upto;
+            self.seen += now.pages;
             yield_once().await;
         }
-        drop(lines);
         yield_once().await;
+        Ok(())
     }
-    Ok(found.upto(at.min(end)))
 }
 
 /// Runs of sub-blocks.

@@ -66,6 +66,12 @@ impl MapRows {
         self.bytes.extend_from_slice(&other.bytes[skipped..]);
     }
 
+    /// How many rows there are.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.rows.len()
+    }
+
     /// Mappings and holes in all rows.
     #[must_use]
     pub fn count(&self) -> usize {
@@ -170,6 +176,11 @@ impl<'a> RowEntries<'a> {
     /// Gives `each` the positions where these map other blocks than others of the same row.
     pub fn differences(self, other: Self, mut each: impl FnMut(u8)) {
         let (mut a, mut b) = (self.entries, other.entries);
+        // Most of what differs at all is in one of both alone.
+        if let ([], only) | (only, []) = (a, b) {
+            let mapped = only.iter().filter(|entry| !mapping(entry).is_hole());
+            return mapped.for_each(|entry| each(entry[0]));
+        }
         loop {
             let (next, of_a, of_b) = match (a.first(), b.first()) {
                 (None, None) => return,

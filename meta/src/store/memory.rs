@@ -341,16 +341,17 @@ impl Store for MemoryStore {
         map: MapId,
         first: u64,
         end: u64,
-        count_max: usize,
+        (rows_max, count_max): (usize, usize),
     ) -> Result<MapRows, MetaError> {
         let mut found = MapRows::default();
-        if first >= end || count_max == 0 {
+        if first >= end || rows_max == 0 || count_max == 0 {
             return Ok(found);
         }
         let whole = page_range(first, end);
         let state = self.lock();
         for ((_, sub_block), mapping) in state.map.range((map, whole.start)..(map, whole.end)) {
-            if found.count() >= count_max && *sub_block >= found.end() {
+            let is_full = found.count() >= count_max || found.rows() >= rows_max;
+            if is_full && *sub_block >= found.end() {
                 break;
             }
             found.push_entry(map, *sub_block, *mapping);

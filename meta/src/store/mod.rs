@@ -161,7 +161,7 @@ pub trait Store: Send + Sync {
     ) -> Result<Vec<(u64, Mapping)>, MetaError>;
 
     /// The rows of a map itself that may have any of the sub-blocks from `first` up to, but not including, `end`: the
-    /// first ones, in order, until they have `count_max` entries. Only then there may be more.
+    /// first ones, in order, until these are `most.0` rows, or have `most.1` entries. Only then there may be more.
     ///
     /// # Errors
     /// As for [`Store::load`].
@@ -170,7 +170,7 @@ pub trait Store: Send + Sync {
         map: MapId,
         first: u64,
         end: u64,
-        count_max: usize,
+        most: (usize, usize),
     ) -> Result<MapRows, MetaError>;
 
     /// The numbers of the parts of so many sub-blocks where a map itself has mappings or holes, from sub-block `first`

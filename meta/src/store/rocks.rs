@@ -554,17 +554,17 @@ impl Store for RocksStore {
         map: MapId,
         first: u64,
         end: u64,
-        count_max: usize,
+        (rows_max, count_max): (usize, usize),
     ) -> Result<MapRows, MetaError> {
         let mut found = MapRows::default();
-        let Some(last) = last_of(first, end, count_max) else {
+        let Some(last) = last_of(first, end, count_max.min(rows_max)) else {
             return Ok(found);
         };
         self.with_db(|db| {
             let row = |key: &[u8], value: &[u8]| {
                 let pushed = found.push(key, value);
                 pushed.map_err(|error| self.corrupt("mapping", error))?;
-                Ok(found.count() < count_max)
+                Ok(found.count() < count_max && found.rows() < rows_max)
             };
             let (first, last) = (rows::map_key(map, first), rows::map_key(map, last));
             self.pages(db, &first, &last, row)
