@@ -711,4 +711,4 @@ mod tests;
 
 use page::{ALL, Page};
 
-pub(crate) use inherit::{OwnPage, PageEntries, Shown, Sight, by_page, rows_of_page};
+pub(crate) use inherit::{HerePage, OwnPage, Shown, Sight, by_page, rows_of_page};

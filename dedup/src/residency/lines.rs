@@ -7,10 +7,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use meta::{MapId, MapRows, MetaError, RowEntries, Store};
+use meta::{MapId, MapRows, Mapping, MetaError, RowEntries, Store, VolumeInfo};
 
 use crate::Result;
-use crate::metadata::page_map::{PAGE, PageEntries, PageMap, Shown, Sight, page_end, page_start};
+use crate::metadata::page_map::{HerePage, PAGE, PageMap, Shown, page_end, page_start};
 use crate::metadata::state::State;
 use crate::metadata::volume::VolumeCore;
 use crate::pool::Shared;
@@ -66,101 +66,93 @@ impl Side {
         })
     }
 
-    /// Those of its maps that were read, or have anything in memory, the nearest first.
-    fn maps<'a>(
-        &self,
-        state: &'a State,
-        rows: &'a Rows,
-    ) -> Vec<(&'a PageMap, Option<&'a MapRows>)> {
-        let with_rows = |id: &MapId| {
-            let map = state.map(*id)?;
-            let rows = rows.get(id);
-            (rows.is_some() || map.has_pages()).then_some((map, rows))
-        };
-        self.line.iter().filter_map(with_rows).collect()
-    }
-
-    /// Takes out of a page what does not read as it is mapped.
-    fn cut(&self, state: &State, number: u64, page: &mut PageEntries) {
-        if let Some(info) = state.volumes.get(&self.volume).map(|entry| &entry.info) {
-            let end = info.size_bytes / crate::SUB_BLOCK_BYTES as u64;
-            for (at, entry) in (number * PAGE..).zip(page) {
-                if at >= end || info.is_trimming(at) {
-                    *entry = None;
-                }
-            }
-        }
-    }
-
-    /// Up to which page all reads as it is mapped.
-    fn uncut_upto(&self, state: &State) -> u64 {
-        let info = state.volumes.get(&self.volume).map(|entry| &entry.info);
-        let info = info.filter(|info| info.trimming.is_empty());
-        info.map_or(0, |info| {
-            info.size_bytes / crate::SUB_BLOCK_BYTES as u64 / PAGE
-        })
+    fn info<'a>(&self, state: &'a State) -> Option<&'a VolumeInfo> {
+        state.volumes.get(&self.volume).map(|entry| &*entry.info)
     }
 }
 
-/// What one volume sees of a page.
-enum Face<'a> {
-    /// What was read of one map says it.
+/// A map, and what was read of it.
+type ReadMap<'a> = (&'a PageMap, Option<&'a MapRows>);
+
+/// Those of some maps that were read, or have anything in memory.
+fn read_maps<'a>(state: &'a State, rows: &'a Rows, maps: &[MapId]) -> Vec<ReadMap<'a>> {
+    let with_rows = |id: &MapId| {
+        let map = state.map(*id)?;
+        let rows = rows.get(id);
+        (rows.is_some() || map.has_pages()).then_some((map, rows))
+    };
+    maps.iter().filter_map(with_rows).collect()
+}
+
+/// Whether a sub-block reads as it is mapped.
+fn reads_as_mapped(info: &VolumeInfo, sub_block: u64) -> bool {
+    let end = info.size_bytes / crate::SUB_BLOCK_BYTES as u64;
+    sub_block < end && !info.is_trimming(sub_block)
+}
+
+/// Up to which page all of a volume reads as it is mapped.
+fn uncut_upto(info: &VolumeInfo) -> u64 {
+    match info.trimming.is_empty() {
+        true => info.size_bytes / crate::SUB_BLOCK_BYTES as u64 / PAGE,
+        false => 0,
+    }
+}
+
+/// What one map has of a page.
+enum Layer<'a> {
+    /// In memory.
+    Here(HerePage<'a>),
+    /// As it is stored.
     Stored(RowEntries<'a>),
-    /// What several maps have, or one has in memory.
-    Seen(Box<Sight>),
 }
 
-impl<'a> Face<'a> {
-    /// What shows of a page through these maps, of which the first is the nearest.
-    fn of(maps: &[(&PageMap, Option<&'a MapRows>)], number: u64) -> Self {
-        let first = number * PAGE;
-        let mut only = RowEntries::EMPTY;
-        let mut seen: Option<Box<Sight>> = None;
-        for (map, rows) in maps {
-            let rows = match map.look(number) {
-                Shown::Here => None,
-                Shown::Stored => rows.map(|rows| rows.within(first, first + PAGE)),
-                Shown::Nowhere => continue,
-            };
-            match (rows, &mut seen) {
-                (Some(rows), _) if rows.is_empty() => {}
-                (Some(rows), None) if only.is_empty() && rows.len() == PAGE as usize => {
-                    return Self::Stored(rows);
-                }
-                (Some(rows), None) if only.is_empty() => only = rows,
-                (rows, _) => {
-                    let seen = seen.get_or_insert_with(|| sight_of(only));
-                    match rows {
-                        Some(rows) => add_rows(seen, rows),
-                        None => map.show(number, Some(&[]), seen).unwrap_or_default(),
-                    }
-                    if seen.is_full() {
-                        break;
-                    }
-                }
+impl<'a> Layer<'a> {
+    /// `None` if the map has nothing of the page.
+    fn of((map, rows): ReadMap<'a>, number: u64) -> Option<Self> {
+        match map.look(number) {
+            Shown::Here(page) => Some(Self::Here(page)),
+            Shown::Stored => {
+                let first = number * PAGE;
+                let rows = rows?.within(first, first + PAGE);
+                (!rows.is_empty()).then_some(Self::Stored(rows))
+            }
+            Shown::Nowhere => None,
+        }
+    }
+
+    /// Which entries are the map's own, by bits.
+    fn own(&self, number: u64) -> u64 {
+        match self {
+            Self::Here(page) => page.own(),
+            Self::Stored(rows) => rows.positions() >> (number * PAGE % ROW),
+        }
+    }
+
+    /// What shows of a sub-block, which may be nothing. `None`: only maps behind this one can tell.
+    fn shown(&self, sub_block: u64) -> Option<Option<Mapping>> {
+        match self {
+            Self::Here(page) => page.shown((sub_block % PAGE) as usize),
+            Self::Stored(rows) => {
+                let mapping = rows.get((sub_block % ROW) as u8)?;
+                Some(Some(mapping).filter(|mapping| !mapping.is_hole()))
             }
         }
-        seen.map_or(Self::Stored(only), Self::Seen)
-    }
-
-    fn entries(self) -> PageEntries {
-        match self {
-            Self::Stored(rows) => sight_of(rows).entries,
-            Self::Seen(seen) => seen.entries,
-        }
     }
 }
 
-fn add_rows(seen: &mut Sight, rows: RowEntries<'_>) {
-    for (position, mapping) in rows.iter() {
-        seen.add(usize::from(position) % PAGE as usize, mapping);
+/// What the only layer has as it is stored, or nothing if there is none.
+fn as_stored<'a>(layers: &[Layer<'a>]) -> Option<RowEntries<'a>> {
+    match layers {
+        [] => Some(RowEntries::EMPTY),
+        [Layer::Stored(rows)] => Some(*rows),
+        _ => None,
     }
 }
 
-fn sight_of(rows: RowEntries<'_>) -> Box<Sight> {
-    let mut seen = Box::new(Sight::new());
-    add_rows(&mut seen, rows);
-    seen
+/// What shows of a sub-block through layers, of which the first is the nearest.
+fn shown(layers: &[Layer<'_>], behind: &[Layer<'_>], sub_block: u64) -> Option<Mapping> {
+    let mut all = layers.iter().chain(behind);
+    all.find_map(|layer| layer.shown(sub_block)).flatten()
 }
 
 /// A part of what two volumes see, or of what one sees and nothing.
@@ -399,20 +391,26 @@ impl<'a> Lines<'a> {
             upto = next * PAGE;
             pages.split_off(&next);
         }
-        let uncut = self.sides.iter().map(|side| side.uncut_upto(&state)).min();
-        let maps: Vec<_> = self
-            .sides
-            .iter()
-            .map(|side| side.maps(&state, &self.rows))
+        let infos: Vec<_> = self.sides.iter().map(|side| side.info(&state)).collect();
+        let uncut = infos.iter().map(|info| info.map_or(0, uncut_upto)).min();
+        let own: Vec<_> = (self.sides.iter().zip(&self.own))
+            .map(|(side, own)| read_maps(&state, &self.rows, &side.line[..*own]))
             .collect();
+        let behind = match (self.has_common, self.sides.first(), self.own.first()) {
+            (true, Some(side), Some(own)) => read_maps(&state, &self.rows, &side.line[*own..]),
+            _ => Vec::new(),
+        };
+        let (mut faces, mut common) = ([const { Vec::new() }; 2], Vec::new());
         for number in &pages {
             let number = *number;
-            let mut faces = [const { Face::Stored(RowEntries::EMPTY) }; 2];
-            for (maps, face) in maps.iter().zip(&mut faces) {
-                *face = Face::of(maps, number);
+            for (face, maps) in faces.iter_mut().zip(&own) {
+                face.clear();
+                face.extend(maps.iter().filter_map(|map| Layer::of(*map, number)));
             }
-            if let [Face::Stored(a), Face::Stored(b)] = faces
-                && uncut.is_some_and(|uncut| number < uncut)
+            let is_uncut = uncut.is_some_and(|uncut| number < uncut);
+            if let (Some(a), Some(b)) = (as_stored(&faces[0]), as_stored(&faces[1]))
+                && is_uncut
+                && !self.has_common
             {
                 if a != b {
                     let first = number * PAGE;
@@ -420,15 +418,28 @@ impl<'a> Lines<'a> {
                 }
                 continue;
             }
-            let mut seen = faces.map(Face::entries);
-            for (side, page) in self.sides.iter().zip(&mut seen) {
-                side.cut(&state, number, page);
+            // What no map has that only one of them sees is equal, as far as both see it.
+            let layers = faces.iter().flatten();
+            let mut left = match is_uncut {
+                true => layers.fold(0, |own, layer| own | layer.own(number)),
+                false => ALL,
+            };
+            common.clear();
+            if left != 0 {
+                common.extend(behind.iter().filter_map(|map| Layer::of(*map, number)));
             }
-            let [a, b] = &seen;
-            let entries = (number * PAGE..).zip(a.iter().zip(b));
-            entries
-                .filter(|(_, (a, b))| a != b)
-                .for_each(|(at, _)| each(at));
+            while left != 0 {
+                let at = number * PAGE + u64::from(left.trailing_zeros());
+                left &= left - 1;
+                let [a, b] = [0, 1].map(|side| {
+                    let info = infos.get(side).copied().flatten();
+                    let reads = is_uncut || info.is_some_and(|info| reads_as_mapped(info, at));
+                    reads.then(|| shown(&faces[side], &common, at)).flatten()
+                });
+                if a != b {
+                    each(at);
+                }
+            }
         }
         Ok(Some(Seen {
             upto,

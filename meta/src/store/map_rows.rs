@@ -162,10 +162,27 @@ impl<'a> RowEntries<'a> {
     /// At which positions of their row they are, by bits.
     #[must_use]
     pub fn positions(self) -> u64 {
+        if self.entries.len() as u64 == ENTRIES {
+            return u64::MAX;
+        }
         let entries = self.entries.iter();
         entries.fold(0, |positions, entry| {
             positions | 1 << (entry[0] % ENTRIES as u8)
         })
+    }
+
+    /// What they say of a position in their row.
+    #[must_use]
+    pub fn get(self, position: u8) -> Option<Mapping> {
+        // Of a row without gaps it is known where.
+        let entry = self.entries.get(usize::from(position));
+        let entry = entry.filter(|entry| entry[0] == position).or_else(|| {
+            let number = self
+                .entries
+                .binary_search_by_key(&position, |entry| entry[0]);
+            number.ok().and_then(|number| self.entries.get(number))
+        });
+        entry.map(mapping)
     }
 
     /// What they say, by the position in their row.
@@ -285,7 +302,11 @@ mod tests {
                 let said: Vec<_> = of_a.iter().collect();
                 let meant = a.range(first..end);
                 let meant: Vec<_> = meant.map(|(at, number)| ((at % 64) as u8, mapping_of(*number))).collect();
-                prop_assert_eq!(said, meant);
+                prop_assert_eq!(&said, &meant);
+                for (position, mapping) in (0..64).map(|it| (it, of_a.get(it))) {
+                    let meant = meant.iter().find(|(at, _)| *at == position);
+                    prop_assert_eq!(mapping, meant.map(|(_, mapping)| *mapping));
+                }
                 of_a.differences(of_b, |position| found.push(first - first % 64 + u64::from(position)));
                 if of_a == of_b {
                     prop_assert!(a.range(first..end).eq(b.range(first..end)));

@@ -181,9 +181,9 @@ impl PageMap {
     }
 
     /// Where one finds what the map itself has of a page.
-    pub(crate) fn look(&self, number: u64) -> Shown {
+    pub(crate) fn look(&self, number: u64) -> Shown<'_> {
         match self.slot(number) {
-            Slot::Resident(_) => Shown::Here,
+            Slot::Resident(page) => Shown::Here(HerePage(page)),
             Slot::Stored => Shown::Stored,
             Slot::Empty => Shown::Nowhere,
         }
@@ -271,11 +271,27 @@ pub(crate) struct OwnPage {
     pub(crate) changed: u64,
 }
 
+/// A page in memory.
+#[derive(Clone, Copy)]
+pub(crate) struct HerePage<'a>(&'a Page);
+
+impl HerePage<'_> {
+    /// Which entries are the map's own, by bits.
+    pub(crate) fn own(self) -> u64 {
+        self.0.own
+    }
+
+    /// What shows of an entry, which may be nothing. `None`: only ancestors can tell.
+    pub(crate) fn shown(self, entry: usize) -> Option<Option<Mapping>> {
+        let Self(page) = self;
+        (page.is_complete || page.is_own(entry)).then(|| page.get(entry))
+    }
+}
+
 /// Where one finds what a map itself has of a page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shown {
+pub(crate) enum Shown<'a> {
     /// In memory.
-    Here,
+    Here(HerePage<'a>),
     /// In its rows in the store.
     Stored,
     /// It has nothing of it.
