@@ -122,7 +122,11 @@ impl Snapshots<'_> {
             return Err(EngineBenchError::Stopped);
         };
         let size = a.info().size_bytes.max(b.info().size_bytes);
-        // As in the daemon: maps are compared by one thread and read by others.
+        // As in the daemon, one thread compares maps and others read them. These begin with this look, and then leave the
+        // core of the first one.
+        let (first, other) = (a.clone(), b.clone());
+        let look = move || async move { first.diff(&other, 0, 1).await };
+        self.cores.on_first(look).await??;
         let all = move || async move {
             let (began, mut at) = (Instant::now(), 0);
             while at < size {
