@@ -8,7 +8,7 @@
 //! Authentication and the keys of TLS ([`auth`]) are computed by OpenSSL, from what the caller gives.
 //!
 //! Numbers are from NVM Express Base 2.0, NVMe over Fabrics 1.1, the NVM Command Set 1.0 and the
-//! RDMA and TCP transports 1.0; where Linux decides, its file is named.
+//! RDMA and TCP transports 1.0, the Boot Specification 1.0; where Linux decides, its file is named.
 
 #![forbid(unsafe_code)]
 
@@ -24,6 +24,7 @@ pub mod identify;
 pub mod io;
 pub mod lba_status;
 pub mod log;
+pub mod nbft;
 pub mod nqn;
 pub mod properties;
 pub mod rdma_cm;

@@ -106,13 +106,34 @@ pub struct GuestSpec<'a> {
     pub files: &'a [PathBuf],
 }
 
+/// What a guest's machine has beside processors, memory and a network.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Hardware<'a> {
+    /// Images of disks, and sockets of exports by vhost-user-blk: `/dev/vda`, `/dev/vdb` and so on.
+    pub disks: &'a [PathBuf],
+    /// A table that its firmware shows to the kernel.
+    pub acpi_table: Option<&'a Path>,
+    /// More arguments of QEMU. A `-machine` among them takes the place of the lab's machine and memory.
+    pub qemu: &'a [String],
+}
+
+/// The MAC address of the guest of that name.
+///
+/// # Panics
+/// When `tests/lab/mac` does not run.
+pub fn mac_of(name: &str) -> String {
+    let made = Command::new(folder().join("mac")).arg(name).output();
+    let made = made.expect("tests/lab/mac runs").stdout;
+    String::from_utf8_lossy(&made).trim().to_owned()
+}
+
 impl Guest {
     /// Boots the guest and starts its story.
     ///
     /// # Panics
     /// When the lab has not been set up (`tests/lab/setup.sh`).
     pub fn start(network: &Network, spec: &GuestSpec<'_>) -> Self {
-        Self::start_with_disks(network, spec, &[])
+        Self::start_with(network, spec, &Hardware::default())
     }
 
     /// [`Guest::start`], with images of disks: `/dev/vda`, `/dev/vdb` and so on.
@@ -120,9 +141,23 @@ impl Guest {
     /// # Panics
     /// As [`Guest::start`].
     pub fn start_with_disks(network: &Network, spec: &GuestSpec<'_>, disks: &[PathBuf]) -> Self {
-        let disks = disks
-            .iter()
-            .flat_map(|disk| [OsStr::new("-D"), disk.as_os_str()]);
+        let hardware = Hardware {
+            disks,
+            ..Hardware::default()
+        };
+        Self::start_with(network, spec, &hardware)
+    }
+
+    /// [`Guest::start`], on a machine with more hardware.
+    ///
+    /// # Panics
+    /// As [`Guest::start`].
+    pub fn start_with(network: &Network, spec: &GuestSpec<'_>, hardware: &Hardware<'_>) -> Self {
+        let disks = hardware.disks.iter().map(|disk| ("-D", disk.as_os_str()));
+        let table = hardware.acpi_table.map(|table| ("-A", table.as_os_str()));
+        let qemu = hardware.qemu.iter().map(|it| ("-Q", OsStr::new(it)));
+        let hardware = disks.chain(table).chain(qemu);
+        let hardware = hardware.flat_map(|(option, value)| [OsStr::new(option), value]);
         let image = cache().join(format!("initramfs-{}.cpio", spec.kernel));
         assert!(
             image.exists(),
@@ -159,7 +194,7 @@ impl Guest {
                 "-t",
                 &spec.limit_seconds.to_string(),
             ])
-            .args(disks)
+            .args(hardware)
             .arg(&story)
             .args(spec.arguments)
             .stdin(Stdio::null())
@@ -320,7 +355,7 @@ pub fn steadily(story: impl Fn()) {
 ///
 /// - EFLAGS that no processor has: bits 22 to 31 always read as zero (Intel 64 and IA-32 Architectures Software
 ///   Developer's Manual, volume 1, figure 3-8). QEMU 7.2 was seen to mix an address into them.
-/// - A kernel that stops before its first program runs, because a processor gets no more timer interrupts.
+/// - A kernel that stops before its first program runs, because a processor gets no timer interrupts, or none any more.
 pub fn is_emulators_fault(console: &str) -> bool {
     let flags = console.split("EFLAGS: ").skip(1);
     is_stuck_at_start(console)
@@ -329,11 +364,19 @@ pub fn is_emulators_fault(console: &str) -> bool {
             .any(|flags| flags >> 22 != 0)
 }
 
-/// Whether a kernel says that its timers do not fire (`rcu_check_gp_kthread_expired_fqs_timer` in the kernel's
-/// `kernel/rcu/tree_stall.h`), and its first program, `guest/init`, was not there yet. Later the same words may mean no
-/// more than a busy machine.
+/// What a kernel says of timers that do not fire: `rcu_check_gp_kthread_expired_fqs_timer` in the kernel's
+/// `kernel/rcu/tree_stall.h`, and `check_timer` in `arch/x86/kernel/apic/io_apic.c`, seen where the machine had no time for
+/// its guest.
+const TIMER_COMPLAINTS: [&str; 2] = [
+    "kthread timer wakeup didn't happen",
+    "IO-APIC + timer doesn't work!",
+];
+
+/// Whether a kernel says that its timers do not fire, and its first program, `guest/init`, was not there yet. Later the same
+/// words may mean no more than a busy machine.
 fn is_stuck_at_start(console: &str) -> bool {
-    console.contains("kthread timer wakeup didn't happen") && !console.contains("LAB-READY")
+    let complains = TIMER_COMPLAINTS.iter().any(|it| console.contains(it));
+    complains && !console.contains("LAB-READY")
 }
 
 /// The program as guests can run it, with the libraries that it needs, put into `folder`: a story finds
@@ -390,6 +433,9 @@ mod tests {
         let stuck =
             "rcu: rcu_preempt kthread timer wakeup didn't happen for 5248 jiffies! g-807 f0x0\n";
         assert!(is_emulators_fault(stuck));
+        let none =
+            "Kernel panic - not syncing: IO-APIC + timer doesn't work!  Boot with apic=debug\n";
+        assert!(is_emulators_fault(none));
         let started = "LAB-READY hotplug up=13.80s kernel=6.12.117+deb12-amd64\n";
         assert!(!is_emulators_fault(&format!("{started}{stuck}")));
         assert!(!is_emulators_fault(

@@ -9,6 +9,7 @@ mod commands;
 mod features;
 mod identify;
 mod logs;
+mod nbft;
 
 /// A page of which every named byte says where it stands.
 struct Golden {

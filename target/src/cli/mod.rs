@@ -45,6 +45,7 @@ mod transfer;
 pub mod volume;
 pub mod volume_export;
 pub mod volume_import;
+pub mod volume_nbft;
 
 use std::ffi::OsString;
 use std::io::{self, Write};

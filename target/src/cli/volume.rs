@@ -156,6 +156,8 @@ pub enum VolumeCommand {
     Import(super::volume_import::ImportArgs),
     /// Write a volume's content to an image of a disk
     Export(super::volume_export::ExportArgs),
+    /// Write the table by which a machine boots from a volume over NVMe/TCP
+    Nbft(super::volume_nbft::NbftArgs),
     /// Tell where two volumes, or snapshots, differ, without reading their data
     Diff(super::diff::DiffArgs),
     /// Tell which ranges of a volume, or of a snapshot, read as zeros without being stored
@@ -307,6 +309,7 @@ pub(super) fn run(command: VolumeCommand) -> Outcome {
         }
         VolumeCommand::Import(args) => super::volume_import::run(&args),
         VolumeCommand::Export(args) => super::volume_export::run(&args),
+        VolumeCommand::Nbft(args) => super::volume_nbft::run(&args),
         VolumeCommand::Diff(args) => super::diff::run_diff(&args),
         VolumeCommand::ZeroMap(args) => super::diff::run_zero_map(&args),
         VolumeCommand::Clone {

@@ -15,6 +15,7 @@ mod images;
 mod limits;
 mod loads;
 mod nbd;
+mod nbft;
 mod operate;
 mod pools;
 mod service;
