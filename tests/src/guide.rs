@@ -121,3 +121,15 @@ pub fn commands(name: &str, place: Place) -> Vec<String> {
     let here = blocks.filter(|block| block.place == place);
     here.map(|block| block.text).collect()
 }
+
+/// The arguments of the first command of a program in a chapter's blocks of text, which no shell types.
+///
+/// # Panics
+/// When there is no such command.
+pub fn arguments(name: &str, program: &str) -> Vec<String> {
+    let text = chapter(name).replace("\\\n", " ");
+    let start = format!("{program} ");
+    let line = text.lines().find_map(|line| line.strip_prefix(&start));
+    let line = line.unwrap_or_else(|| panic!("{name}.md has no command of {program}"));
+    line.split_whitespace().map(str::to_owned).collect()
+}

@@ -4,15 +4,18 @@
 
 #![allow(clippy::print_stdout, reason = "the figures of a story are its result")]
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use tests::daemon::{Daemon, assert_consistent, onefold, text_of};
-use tests::lab::{Guest, GuestSpec, Network, steadily};
+use tests::guide;
+use tests::lab::{Guest, GuestSpec, Hardware, Network, steadily};
 use tests::own_address;
 
 const MINUTE: Duration = Duration::from_secs(60);
 const BYTES: u64 = 1 << 30;
+/// The place of the export in the guide.
+const GUIDES_SOCKET: &str = "/run/onefold-vm/vm1.sock";
 
 fn tell(pool: &Path, words: &[&str]) {
     let pool = pool.to_str().expect("a folder's name");
@@ -48,8 +51,16 @@ fn a_machines_disk_survives_kills_of_the_daemon_and_grows() {
             limit_seconds: 600,
             files: &[],
         };
-        let disks: [PathBuf; 1] = [socket];
-        let mut guest = Guest::start_with_disks(&network, &spec, &disks);
+        // The machine is the one of the guide.
+        let qemu = guide::arguments("virtual-machines", "qemu-system-x86_64");
+        let qemu = qemu.iter().map(|it| it.replace(GUIDES_SOCKET, &place));
+        let qemu: Vec<String> = qemu.collect();
+        assert!(qemu.iter().any(|it| it.contains(&place)), "{qemu:?}");
+        let hardware = Hardware {
+            qemu: &qemu,
+            ..Hardware::default()
+        };
+        let mut guest = Guest::start_with(&network, &spec, &hardware);
         for time in ["first", "second"] {
             guest.await_signal(&format!("{time}-writes"), 5 * MINUTE);
             daemon.kill_hard();
