@@ -2,9 +2,9 @@
 //!
 //! Guarantee: a chain that loops, is too long, or leaves its table is an error; what it describes is not looked at here.
 
-use vm_memory::{Address, Bytes, GuestAddress};
+use vm_memory::{Address, GuestAddress};
 
-use crate::memory::Guest;
+use crate::memory::{Guest, Outside};
 
 /// Descriptors of a request at most, those of an indirect table included.
 pub(crate) const DESCRIPTORS_MAX: usize = 1024;
@@ -58,7 +58,7 @@ impl Table {
         let at = at.ok_or(Malformed("a table beyond the end of all addresses"))?;
         let mut bytes = [0; DESCRIPTOR_BYTES as usize];
         guest
-            .read_slice(&mut bytes, at)
+            .read(at, &mut bytes)
             .map_err(|_| Malformed("a table outside of memory"))?;
         let word = |from: usize| u16::from_le_bytes([bytes[from], bytes[from + 1]]);
         let [at @ .., _, _, _, _, _, _, _, _] = bytes;
@@ -158,10 +158,6 @@ pub(crate) fn bytes_of(segments: &[Segment]) -> u64 {
     segments.iter().map(|segment| u64::from(segment.len)).sum()
 }
 
-/// A part of memory is not the guest's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Outside;
-
 /// Copies what the segments hold. They are as long as the buffer together.
 pub(crate) fn copy_in(
     guest: &Guest,
@@ -171,7 +167,7 @@ pub(crate) fn copy_in(
     for segment in segments {
         let len = to.len().min(segment.len as usize);
         let (part, rest) = to.split_at_mut(len);
-        guest.read_slice(part, segment.at).map_err(|_| Outside)?;
+        guest.read(segment.at, part)?;
         to = rest;
     }
     match to.is_empty() {
@@ -188,7 +184,7 @@ pub(crate) fn copy_out(
 ) -> Result<(), Outside> {
     for segment in segments {
         let (part, rest) = from.split_at(from.len().min(segment.len as usize));
-        guest.write_slice(part, segment.at).map_err(|_| Outside)?;
+        guest.write(segment.at, part)?;
         from = rest;
     }
     match from.is_empty() {

@@ -10,15 +10,13 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use vm_memory::mmap::MmapRegion;
-use vm_memory::{AtomicAccess, Bytes, VolatileMemory};
+use vm_memory::AtomicAccess;
 
 use crate::chain::Malformed;
 use crate::config::QUEUES_MAX;
-use crate::memory::map;
+use crate::mapping::Mapping;
 use crate::message::InflightArea;
 use crate::ring::SIZE_MAX;
 
@@ -74,7 +72,7 @@ pub(crate) fn make(queues: u16, queue_size: u16) -> io::Result<(InflightArea, Ow
 
 /// The notes of all queues.
 pub(crate) struct Area {
-    mapping: MmapRegion<()>,
+    mapping: Mapping,
     queues: u16,
     queue_size: u16,
 }
@@ -90,10 +88,15 @@ impl Area {
             ));
         }
         Ok(Self {
-            mapping: map(File::from(file), area.offset, area.len)?,
+            mapping: Mapping::new(File::from(file), area.offset, area.len)?,
             queues: area.queues,
             queue_size: area.queue_size,
         })
+    }
+
+    /// Whether its memory has gone away.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.mapping.is_lost()
     }
 }
 
@@ -159,18 +162,20 @@ impl Notes {
         Ok((notes, taken.into_iter().map(|(_, head)| head).collect()))
     }
 
+    /// Where a number of this queue's part is in the area.
+    fn place<T>(&self, at: usize) -> Result<usize> {
+        let is_within = at + size_of::<T>() <= part_bytes(self.size);
+        is_within.then_some(self.at + at).ok_or(OUTSIDE)
+    }
+
     fn load<T: AtomicAccess>(&self, at: usize) -> Result<T> {
-        let slice = self.area.mapping.get_slice(self.at, part_bytes(self.size));
-        let slice = slice.map_err(|_| OUTSIDE)?;
-        slice.load(at, Ordering::Acquire).map_err(|_| OUTSIDE)
+        let loaded = self.area.mapping.load(self.place::<T>(at)?);
+        loaded.map_err(|_| OUTSIDE)
     }
 
     fn store<T: AtomicAccess>(&self, value: T, at: usize) -> Result<()> {
-        let slice = self.area.mapping.get_slice(self.at, part_bytes(self.size));
-        let slice = slice.map_err(|_| OUTSIDE)?;
-        slice
-            .store(value, at, Ordering::Release)
-            .map_err(|_| OUTSIDE)
+        let stored = self.area.mapping.store(self.place::<T>(at)?, value);
+        stored.map_err(|_| OUTSIDE)
     }
 
     /// A request is taken.

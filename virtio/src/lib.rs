@@ -13,26 +13,28 @@
 //! | `inflight` | requests under way, in memory that outlives this program |
 //! | `config` | features, and the configuration space |
 //! | `message`, `connection` | the protocol's messages, and how they come with descriptors |
-//! | `memory` | the guest's memory |
+//! | `memory`, `mapping` | the guest's memory, and what happens when it goes away while it is used |
 //!
 //! Guarantees:
 //! - Whatever is in the guest's memory, and whatever the front-end says, harms nobody but that guest: indices, addresses,
 //!   lengths and loops are checked where they are used, and all work is bounded by the size of a queue.
-//! - Data are copied from the guest before the engine sees them. The guest can change its memory at any time; what is
-//!   stored would otherwise not match its fingerprint.
+//! - Data are copied from the guest before the engine sees them. The guest can change its memory at any time: between
+//!   fingerprint and write it could otherwise make a block that others get by deduplication.
+//! - Memory that goes away while it is used (its file is cut off) ends that front-end's connection alone.
 //! - A queue polls for a bounded while after its last request; an idle guest costs nothing.
 //!
-//! The front-end itself is trusted as far as the mode of the socket says: it can cut off the file of the memory that it
-//! shares, and nobody can use such memory safely.
+//! The front-end itself is trusted as far as the mode of the socket says.
 //!
 //! The words are those of virtio 1.2 (sections 2.7 and 5.2) and of QEMU's docs/interop/vhost-user.rst.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod chain;
 mod config;
 mod connection;
 mod inflight;
+#[allow(unsafe_code)]
+mod mapping;
 mod memory;
 mod message;
 mod queue;

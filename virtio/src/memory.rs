@@ -1,44 +1,45 @@
 //! The guest's memory, as the front-end shares it.
 //!
-//! Guarantee: nothing is mapped beyond the end of its file, and all accesses are checked against what is mapped.
+//! Guarantee: an access is within the memory that is shared, or it fails.
 
 use std::fs::File;
 use std::io;
+use std::sync::Arc;
 
-use vm_memory::mmap::MmapRegion;
-use vm_memory::{Address, FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMmap, GuestUsize};
+use vm_memory::GuestAddress;
 
+use crate::mapping::{Mapping, Unusable};
 use crate::message::Region;
-
-/// The guest's memory.
-pub(crate) type Guest = GuestMemoryMmap<()>;
 
 /// Regions that a guest's memory has at most.
 pub(crate) const REGIONS_MAX: usize = 32;
 
 /// A region, mapped.
+#[derive(Clone)]
 struct Mapped {
     region: Region,
-    mapping: std::sync::Arc<MmapRegion<()>>,
+    mapping: Arc<Mapping>,
 }
 
 /// The regions that the front-end told.
 #[derive(Default)]
 pub(crate) struct Table(Vec<Mapped>);
 
-fn invalid(text: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, text.to_owned())
+/// The guest's memory: regions in the order of their addresses.
+pub(crate) struct Guest(Vec<Mapped>);
+
+/// A part of memory is not the guest's, or has gone away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Outside;
+
+impl From<Unusable> for Outside {
+    fn from(_: Unusable) -> Self {
+        Self
+    }
 }
 
-/// Maps so many bytes of a file from an offset.
-pub(crate) fn map(file: File, offset: u64, len: u64) -> io::Result<MmapRegion<()>> {
-    let end = offset.checked_add(len).filter(|_| len > 0);
-    let end = end.ok_or_else(|| invalid("a mapping without an end"))?;
-    if end > file.metadata()?.len() {
-        return Err(invalid("a mapping beyond the end of its file"));
-    }
-    let len = usize::try_from(len).map_err(|_| invalid("a mapping too long for this machine"))?;
-    MmapRegion::from_file(FileOffset::new(file, offset), len).map_err(io::Error::other)
+fn invalid(text: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, text.to_owned())
 }
 
 impl Table {
@@ -47,8 +48,7 @@ impl Table {
         if self.0.len() >= REGIONS_MAX {
             return Err(invalid("too many regions of memory"));
         }
-        let mapping = map(file, region.file_offset, region.len)?;
-        let mapping = std::sync::Arc::new(mapping);
+        let mapping = Arc::new(Mapping::new(file, region.file_offset, region.len)?);
         self.0.push(Mapped { region, mapping });
         Ok(())
     }
@@ -67,24 +67,91 @@ impl Table {
 
     /// The memory as a whole.
     pub(crate) fn guest(&self) -> io::Result<Guest> {
-        let regions = self.0.iter().map(|mapped| {
-            let at = GuestAddress(mapped.region.guest);
-            let region = GuestRegionMmap::with_arc(mapped.mapping.clone(), at);
-            region.ok_or_else(|| invalid("a region beyond the end of all addresses"))
-        });
-        let mut regions = regions.collect::<io::Result<Vec<_>>>()?;
-        regions.sort_by_key(|region| vm_memory::GuestMemoryRegion::start_addr(region).raw_value());
-        Guest::from_regions(regions).map_err(io::Error::other)
+        let mut regions = self.0.clone();
+        regions.sort_by_key(|mapped| mapped.region.guest);
+        // A region's end is one of its addresses' (`Region::parse`).
+        let overlap =
+            |two: &[Mapped]| two[0].region.guest + two[0].region.len > two[1].region.guest;
+        if regions.is_empty() || regions.windows(2).any(overlap) {
+            return Err(invalid("no memory, or regions of it that overlap"));
+        }
+        Ok(Guest(regions))
     }
 
     /// The guest's address of what the front-end has at one of its own.
     pub(crate) fn guest_address(&self, user: u64) -> io::Result<GuestAddress> {
         let offset_in = |region: &Region| {
-            let offset: GuestUsize = user.checked_sub(region.user)?;
+            let offset = user.checked_sub(region.user)?;
             (offset < region.len).then_some(region.guest + offset)
         };
         let found = self.0.iter().find_map(|mapped| offset_in(&mapped.region));
         let found = found.ok_or_else(|| invalid("an address outside of the shared memory"))?;
         Ok(GuestAddress(found))
+    }
+}
+
+impl Guest {
+    /// Whether a part of it has gone away.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.0.iter().any(|mapped| mapped.mapping.is_lost())
+    }
+
+    /// The region that has an address, where that is in it, and how many bytes it has from there on.
+    #[inline]
+    fn find(&self, at: u64) -> Result<(&Mapping, usize, usize), Outside> {
+        let next = self.0.partition_point(|mapped| mapped.region.guest <= at);
+        let mapped = next.checked_sub(1).and_then(|last| self.0.get(last));
+        let mapped = mapped.ok_or(Outside)?;
+        let offset = at - mapped.region.guest;
+        let left = mapped
+            .region
+            .len
+            .checked_sub(offset)
+            .filter(|left| *left > 0);
+        let left = left.ok_or(Outside)?;
+        // It is mapped, so it is within what this machine can address.
+        Ok((&mapped.mapping, offset as usize, left as usize))
+    }
+
+    /// Copies out of it.
+    #[inline]
+    pub(crate) fn read(&self, at: GuestAddress, mut to: &mut [u8]) -> Result<(), Outside> {
+        let mut at = at.0;
+        while !to.is_empty() {
+            let (mapping, offset, left) = self.find(at)?;
+            let (part, rest) = to.split_at_mut(left.min(to.len()));
+            mapping.read(offset, part)?;
+            at = at.checked_add(part.len() as u64).ok_or(Outside)?;
+            to = rest;
+        }
+        Ok(())
+    }
+
+    /// Copies into it.
+    #[inline]
+    pub(crate) fn write(&self, at: GuestAddress, mut from: &[u8]) -> Result<(), Outside> {
+        let mut at = at.0;
+        while !from.is_empty() {
+            let (mapping, offset, left) = self.find(at)?;
+            let (part, rest) = from.split_at(left.min(from.len()));
+            mapping.write(offset, part)?;
+            at = at.checked_add(part.len() as u64).ok_or(Outside)?;
+            from = rest;
+        }
+        Ok(())
+    }
+
+    /// A number of a ring, which the other side may write at the same time.
+    #[inline]
+    pub(crate) fn load(&self, at: GuestAddress) -> Result<u16, Outside> {
+        let (mapping, offset, _) = self.find(at.0)?;
+        Ok(u16::from_le(mapping.load(offset)?))
+    }
+
+    /// Writes such a number, after all that was written before.
+    #[inline]
+    pub(crate) fn store(&self, at: GuestAddress, value: u16) -> Result<(), Outside> {
+        let (mapping, offset, _) = self.find(at.0)?;
+        Ok(mapping.store(offset, value.to_le())?)
     }
 }

@@ -4,7 +4,8 @@
 //! - At most as many requests are under way as the ring has entries, each of them once.
 //! - After its last request the queue polls for a bounded while, longer while requests are under way; then it sleeps until
 //!   the guest kicks it or a request is done.
-//! - A ring that breaks the rules is served no more, and its guest is told where it asked to be.
+//! - A ring that breaks the rules is served no more, and its guest is told where it asked to be. If memory has gone away,
+//!   the session is told, which ends.
 //! - When the task ends, no request is under way.
 
 use std::cell::{Cell, RefCell};
@@ -40,9 +41,14 @@ pub(crate) type Bell = Arc<Mutex<Option<OwnedFd>>>;
 pub(crate) fn ring_bell(bell: &Bell) {
     let bell = bell.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(descriptor) = &*bell {
-        // One that is full has been rung.
-        let _ = rustix::io::write(descriptor, &1u64.to_ne_bytes());
+        wake(descriptor);
     }
+}
+
+/// Writes to an event descriptor.
+pub(crate) fn wake(descriptor: &OwnedFd) {
+    // One that is full has been rung.
+    let _ = rustix::io::write(descriptor, &1u64.to_ne_bytes());
 }
 
 /// What a queue is made of.
@@ -55,9 +61,18 @@ pub(crate) struct Parts {
     pub(crate) kick: OwnedFd,
     pub(crate) call: Bell,
     pub(crate) error: Bell,
+    /// Wakes the thread of the session.
+    pub(crate) wake: OwnedFd,
     pub(crate) stop: watch::Receiver<bool>,
     /// Who it is, for the log.
     pub(crate) name: String,
+}
+
+impl Parts {
+    /// Whether memory that the front-end shares has gone away.
+    fn memory_is_lost(&self) -> bool {
+        self.guest.is_lost() || self.notes.as_ref().is_some_and(|area| area.is_lost())
+    }
 }
 
 struct Queue {
@@ -76,12 +91,15 @@ struct Queue {
 
 /// Serves a queue until it is told to stop; gives the index of the next request. `None` if it cannot be served at all.
 pub(crate) async fn serve(parts: Parts, disk: Disk) -> u16 {
-    let (name, error) = (parts.name.clone(), parts.error.clone());
     let mut stop = parts.stop.clone();
     let fallback = parts.next_available;
     let (next, broken) = match Queue::open(&parts, disk) {
         Ok((queue, again)) => {
             let broken = queue.run(&parts, again).await.err();
+            if parts.memory_is_lost() {
+                // Requests may wait for the volume's limits until the session stops them.
+                wake(&parts.wake);
+            }
             queue.drained().await;
             queue.tell(&parts.call);
             let next = queue.ring.borrow().next_available();
@@ -90,14 +108,18 @@ pub(crate) async fn serve(parts: Parts, disk: Disk) -> u16 {
         Err(broken) => (fallback, Some(broken)),
     };
     if let Some(Malformed(why)) = broken {
-        tracing::warn!(
-            export = name,
-            queue = parts.index,
-            why,
-            "a virtual machine's queue is broken: it is not served before the guest sets it up again"
-        );
-        ring_bell(&error);
-        // It ends when the front-end has heard of it.
+        if parts.memory_is_lost() {
+            wake(&parts.wake);
+        } else {
+            tracing::warn!(
+                export = parts.name,
+                queue = parts.index,
+                why,
+                "a virtual machine's queue is broken: it is not served before the guest sets it up again"
+            );
+            ring_bell(&parts.error);
+        }
+        // It ends when the front-end, or the session, has heard of it.
         let _ = stop.wait_for(|stop| *stop).await;
     }
     next
@@ -151,6 +173,10 @@ impl Queue {
             let done = self.tell(&parts.call);
             if let Some(broken) = self.broken.get() {
                 return Err(broken);
+            }
+            // Data may be gone where the ring is not.
+            if parts.memory_is_lost() {
+                return Err(Malformed("its memory has gone away"));
             }
             let now = reactor::now();
             if taken || done {

@@ -16,9 +16,9 @@ use reactor::Buffer;
 use subsystem::export::{ExportError, ExportedVolume, SECTOR};
 use tokio::sync::watch;
 
-use crate::chain::{Chain, Outside, Segment, bytes_of, copy_in, copy_out, take_front};
+use crate::chain::{Chain, Segment, bytes_of, copy_in, copy_out, take_front};
 use crate::config::RANGES_MAX;
-use crate::memory::Guest;
+use crate::memory::{Guest, Outside};
 
 /// Bytes of a request's header: type, a reserved word, sector.
 const HEADER_BYTES: usize = 16;

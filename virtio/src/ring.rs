@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use vm_memory::{Address, Bytes, GuestAddress};
+use vm_memory::{Address, GuestAddress};
 
 use crate::chain::{Chain, Malformed};
 use crate::memory::Guest;
@@ -84,16 +84,11 @@ impl Ring {
     }
 
     fn load(&self, at: GuestAddress) -> Result<u16> {
-        let value: u16 = self
-            .guest
-            .load(at, Ordering::Acquire)
-            .map_err(|_| OUTSIDE)?;
-        Ok(u16::from_le(value))
+        self.guest.load(at).map_err(|_| OUTSIDE)
     }
 
     fn store(&self, value: u16, at: GuestAddress) -> Result<()> {
-        let stored = self.guest.store(value.to_le(), at, Ordering::Release);
-        stored.map_err(|_| OUTSIDE)
+        self.guest.store(at, value).map_err(|_| OUTSIDE)
     }
 
     /// Requests that wait to be taken.
@@ -130,8 +125,7 @@ impl Ring {
         let mut element = [0; 8];
         element[..4].copy_from_slice(&u32::from(head).to_le_bytes());
         element[4..].copy_from_slice(&written.to_le_bytes());
-        let put = self.guest.write_slice(&element, at);
-        put.map_err(|_| OUTSIDE)?;
+        self.guest.write(at, &element).map_err(|_| OUTSIDE)?;
         self.next_used = self.next_used.wrapping_add(1);
         Ok(())
     }

@@ -17,6 +17,7 @@ use subsystem::target::Target;
 use tokio::sync::watch;
 
 use crate::connection::receive;
+use crate::queue::wake;
 use crate::session::Session;
 
 /// How long a front-end may take for the rest of a message, or to read an answer.
@@ -52,8 +53,7 @@ struct State {
 
 impl State {
     fn wake(&self) {
-        // One that is full has been rung.
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        wake(&self.wake);
     }
 
     fn is_stopping(&self) -> bool {
@@ -191,7 +191,7 @@ fn converse(
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let mut session = Session::new(parts);
+    let mut session = Session::new(parts, &state.wake);
     while !state.is_stopping() {
         let mut looked = [
             PollFd::new(stream, PollFlags::IN),
@@ -202,6 +202,7 @@ fn converse(
         let is_ready = |at: usize| !looked[at].revents().is_empty();
         if is_ready(1) {
             be_woken(state);
+            session.look_at_memory()?;
             session.look_at_shape();
         }
         if is_ready(2) && listener.accept().is_ok() {

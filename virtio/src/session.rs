@@ -51,6 +51,8 @@ struct Running {
 /// A device as one front-end has it.
 pub(crate) struct Session<'a> {
     parts: &'a Parts,
+    /// Wakes the thread that this is used on.
+    wake: &'a OwnedFd,
     features: u64,
     protocol_features: u64,
     writeback: Arc<AtomicBool>,
@@ -82,9 +84,10 @@ impl Answer {
 }
 
 impl<'a> Session<'a> {
-    pub(crate) fn new(parts: &'a Parts) -> Self {
+    pub(crate) fn new(parts: &'a Parts, wake: &'a OwnedFd) -> Self {
         Self {
             parts,
+            wake,
             features: 0,
             protocol_features: 0,
             writeback: Arc::new(AtomicBool::new(true)),
@@ -285,6 +288,22 @@ impl<'a> Session<'a> {
         Ok(Answer::Payload(payload, None))
     }
 
+    /// Looks whether memory that is shared has gone away.
+    ///
+    /// # Errors
+    /// It has: the session cannot go on.
+    pub(crate) fn look_at_memory(&self) -> io::Result<()> {
+        let is_lost = self.guest.as_ref().is_some_and(|guest| guest.is_lost())
+            || self.notes.as_ref().is_some_and(|area| area.is_lost());
+        match is_lost {
+            true => Err(io::Error::other(
+                "memory that the virtual machine shares has gone away while it was used: its file was cut off, or its \
+                 file system is full or failed. Start the machine again, with memory of memory-backend-memfd if you can",
+            )),
+            false => Ok(()),
+        }
+    }
+
     /// Tells the front-end that the disk has another size, if it has.
     pub(crate) fn look_at_shape(&mut self) {
         let Ok(shape) = self.shape() else {
@@ -355,6 +374,7 @@ impl<'a> Session<'a> {
                 kick: kick.try_clone()?,
                 call: ring.call.clone(),
                 error: ring.error.clone(),
+                wake: self.wake.try_clone()?,
                 stop: stopped,
                 name: self.parts.path.clone(),
             };

@@ -73,6 +73,11 @@ impl Memory {
         Self { guest, file }
     }
 
+    /// Cuts the file off, under the nose of who has mapped it. Nobody may touch what is beyond from here on.
+    pub(crate) fn cut_off(&self, len: u64) {
+        ftruncate(&self.file, len).expect("a shorter file");
+    }
+
     pub(crate) fn put(&self, at: u64, bytes: &[u8]) {
         let put = self.guest.write_slice(bytes, GuestAddress(at));
         put.expect("within memory");

@@ -90,6 +90,27 @@ impl Lab {
         self.server = Some(Server::start(parts).expect("a server"));
     }
 
+    /// Serves the same volume by one more export.
+    pub(crate) fn serve_beside(&self, export: u16, path: &str) -> Server {
+        let address = path.to_owned();
+        self.change(move |catalog| {
+            let first = catalog.exports.get(&EXPORT).expect("the first export");
+            let beside = ExportConfig {
+                id: export,
+                address,
+                ..ExportConfig::clone(first)
+            };
+            catalog.exports.insert(export, Arc::new(beside));
+        });
+        let parts = Parts {
+            target: self.target.clone(),
+            export,
+            path: path.to_owned(),
+            reactors: vec![self.reactor.handle()],
+        };
+        Server::start(parts).expect("a server")
+    }
+
     pub(crate) fn is_connected(&self) -> bool {
         self.server.as_ref().is_some_and(Server::is_connected)
     }

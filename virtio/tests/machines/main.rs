@@ -5,4 +5,5 @@ mod front_end;
 mod harness;
 mod hostile;
 mod limits;
+mod lost;
 mod stories;
