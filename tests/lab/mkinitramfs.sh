@@ -21,7 +21,7 @@ ln -s ../bin "$root/usr/bin"; ln -s ../bin "$root/usr/sbin"
 # --- modules with their dependencies, uncompressed so that they load fast
 modules="virtio_pci virtio_net virtio_blk virtio_rng 9p 9pnet_virtio configfs sch_netem
  rdma_rxe ib_uverbs rdma_ucm rdma_cm nvme nvme-auth nvme-keyring tls gcm ghash-generic aesni-intel nvme-fabrics nvme-rdma nvme-tcp nvmet nvmet-rdma nvmet-tcp null_blk
- ext4 loop nbd dm-mod dm-log-writes crc32c-intel crc32-pclmul crc32c_generic crc32_generic"
+ ext4 xfs loop nbd dm-mod dm-log-writes crc32c-intel crc32-pclmul crc32c_generic crc32_generic"
 depmod -b "$kernel" "$version"
 for module in $modules; do
   modprobe -d "$kernel" -S "$version" --show-depends "$module" 2>/dev/null | awk '$1=="insmod"{print $2}' || true
@@ -39,7 +39,7 @@ depmod -b "$root" "$version" 2>/dev/null
 # --- programs and their shared libraries
 libraries() { ldd "$1" 2>/dev/null | awk '/=> \//{print $3} $1~/^\//{print $1}'; }
 add_library() { local to=$root/usr/lib/x86_64-linux-gnu/${1##*/}; [ -e "$to" ] || cp -L "$1" "$to"; }
-programs="bash setpriv kmod nvme nbd-client rdma ip tc ibv_devinfo mke2fs e2fsck fstrim blockdev dmsetup lsblk strace jq timeout dd stat cmp sha256sum tar find xargs"
+programs="bash setpriv kmod nvme nbd-client rdma ip tc ibv_devinfo mke2fs e2fsck mkfs.xfs xfs_repair fstrim blockdev dmsetup lsblk strace jq timeout dd stat cmp sha256sum tar find xargs"
 for program in $programs; do
   path=$(PATH=/usr/sbin:/usr/bin:/sbin:/bin command -v "$program") || { echo "lab: no program $program" >&2; exit 1; }
   cp -L "$path" "$root/bin/$program"
@@ -55,15 +55,17 @@ add_library /lib/x86_64-linux-gnu/libgcc_s.so.1 # pthread_exit loads it by name
 echo /usr/lib/x86_64-linux-gnu >"$root/etc/ld.so.conf"
 ldconfig -r "$root" 2>/dev/null || true
 
-# fio brings 80 MB of libraries: it is read from a second 9p share instead of the initramfs.
+# fio brings 80 MB of libraries: the programs that make load are read from a second 9p share instead of the initramfs.
 tools=$cache/tools
 mkdir -p "$tools/lib"
-cp -L /usr/bin/fio "$tools/fio"
-for library in $(libraries /usr/bin/fio); do
-  [ -e "$root/usr/lib/x86_64-linux-gnu/${library##*/}" ] || cp -L "$library" "$tools/lib/"
+for program in fio stress-ng; do
+  cp -L "/usr/bin/$program" "$tools/$program"
+  for library in $(libraries "/usr/bin/$program"); do
+    [ -e "$root/usr/lib/x86_64-linux-gnu/${library##*/}" ] || cp -L "$library" "$tools/lib/"
+  done
+  printf '#!/bin/sh\nexport LD_LIBRARY_PATH=/tools/lib\nexec /tools/%s "$@"\n' "$program" >"$root/bin/$program"
+  chmod 755 "$root/bin/$program"
 done
-printf '#!/bin/sh\nexport LD_LIBRARY_PATH=/tools/lib\nexec /tools/fio "$@"\n' >"$root/bin/fio"
-chmod 755 "$root/bin/fio"
 
 cp -L /usr/bin/busybox "$root/bin/busybox"
 for applet in $("$root/bin/busybox" --list); do [ -e "$root/bin/$applet" ] || ln -s busybox "$root/bin/$applet"; done

@@ -10,7 +10,7 @@ mkdir -p "$cache"
 
 . "$here/../../scripts/packages.sh"
 install_packages busybox-static cpio xz-utils zstd kmod iproute2 bash jq strace ethtool procps \
-  nvme-cli fio rdma-core ibverbs-utils ibverbs-providers rdmacm-utils dmsetup e2fsprogs xfsprogs \
+  nvme-cli fio stress-ng rdma-core ibverbs-utils ibverbs-providers rdmacm-utils dmsetup e2fsprogs xfsprogs \
   util-linux tcpdump tshark nbd-client
 
 # The emulator, from Debian's backports: bookworm's own QEMU 7.2 gives emulated kernels impossible EFLAGS now and
