@@ -58,6 +58,8 @@ pub struct SnapshotView {
     pub unique_bytes: Option<u64>,
     /// Physical blocks that it shares with its volume or with others, in bytes. `null` until a survey counted them.
     pub shared_bytes: Option<u64>,
+    /// Of these, the ones that its volume, other snapshots of that, or clones refer to. `null` until a survey counted them.
+    pub related_bytes: Option<u64>,
     /// Where hosts find it, read-only.
     pub namespaces: Vec<Shown>,
 }
@@ -84,6 +86,7 @@ impl SnapshotView {
             lba_bytes: info.lba_bytes,
             unique_bytes: shares.map(|shares| shares.unique_bytes),
             shared_bytes: shares.map(|shares| shares.shared_bytes),
+            related_bytes: shares.map(|shares| shares.related_bytes),
             namespaces,
         }
     }

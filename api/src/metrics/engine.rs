@@ -321,5 +321,13 @@ pub(super) fn volumes(page: &mut Page<'_>, status: &Status) -> fmt::Result {
     page.gauges(
         name,
         counted().map(|(labels, shares)| (labels, shares.shared_bytes)),
+    )?;
+    let name = bytes(
+        "volume_related",
+        "Of that, data that snapshots and clones of it, or what it comes from, refer to",
+    );
+    page.gauges(
+        name,
+        counted().map(|(labels, shares)| (labels, shares.related_bytes)),
     )
 }

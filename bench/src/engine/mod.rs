@@ -615,7 +615,7 @@ mod tests {
             assert!(row.value > 0.0, "{name}");
             assert!(row.limit_ratio.is_some_and(|ratio| ratio > 0.0), "{name}");
             assert!(row.goal.is_some() && row.met.is_some(), "{name}");
-            let locks = row.locks.filter(|locks| locks.state_held_ns > 0.0);
+            let locks = row.locks.filter(|locks| locks.maps_held_ns > 0.0);
             assert_eq!(locks.is_some(), !name.starts_with("file-"), "{name}");
         }
         let value = |name: &str| {

@@ -63,10 +63,14 @@ pub struct Row {
 /// How long locks were held and waited for: nanoseconds for each command. All threads count, those of background work too.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Locks {
-    /// How long the lock of maps, blocks, index and free space was held.
+    /// How long the lock of blocks, index and free space was held.
     pub state_held_ns: f64,
-    /// How long threads waited for the lock of maps, blocks, index and free space.
+    /// How long threads waited for the lock of blocks, index and free space.
     pub state_waited_ns: f64,
+    /// How long the locks of volumes' maps were held.
+    pub maps_held_ns: f64,
+    /// How long threads waited for the locks of volumes' maps.
+    pub maps_waited_ns: f64,
     /// How long the journal's lock was held.
     pub journal_held_ns: f64,
     /// How long threads waited for the journal's lock.
@@ -82,6 +86,8 @@ impl Locks {
         Self {
             state_held_ns: each(before.state.held, after.state.held),
             state_waited_ns: each(before.state.waited, after.state.waited),
+            maps_held_ns: each(before.maps.held, after.maps.held),
+            maps_waited_ns: each(before.maps.waited, after.maps.waited),
             journal_held_ns: each(before.journal.held, after.journal.held),
             journal_waited_ns: each(before.journal.waited, after.journal.waited),
         }
@@ -324,17 +330,25 @@ impl Report {
         writeln!(f)?;
         writeln!(
             f,
-            "{:<28} {:>11} {:>11} {:>13} {:>13}",
-            "locks, ns a command", "state held", "state wait", "journal held", "journal wait"
+            "{:<28} {:>11} {:>11} {:>11} {:>11} {:>13} {:>13}",
+            "locks, ns a command",
+            "state held",
+            "state wait",
+            "maps held",
+            "maps wait",
+            "journal held",
+            "journal wait"
         )?;
         for row in rows {
             if let Some(locks) = row.locks {
                 writeln!(
                     f,
-                    "{:<28} {:>11.0} {:>11.0} {:>13.0} {:>13.0}",
+                    "{:<28} {:>11.0} {:>11.0} {:>11.0} {:>11.0} {:>13.0} {:>13.0}",
                     row.name,
                     locks.state_held_ns,
                     locks.state_waited_ns,
+                    locks.maps_held_ns,
+                    locks.maps_waited_ns,
                     locks.journal_held_ns,
                     locks.journal_waited_ns,
                 )?;

@@ -75,7 +75,7 @@ async fn purge_slice(
         let Some(entry) = state.volumes.get(&volume) else {
             return Ok(());
         };
-        let map = &entry.map;
+        let map = entry.map();
         (map.id(), map.mapped(), map.inherits())
     };
     lock(&background.deleting).entry(volume).or_insert(mapped);

@@ -330,7 +330,7 @@ pub(crate) async fn damage(shared: &Shared) -> DamageStatus {
     let volumes: Vec<(u32, MapId)> = {
         let state = lock(&shared.state);
         let volumes = state.volumes.iter();
-        volumes.map(|(id, entry)| (*id, entry.map.id())).collect()
+        volumes.map(|(id, entry)| (*id, entry.info.map)).collect()
     };
     for (id, map) in volumes {
         let mut from = 0;

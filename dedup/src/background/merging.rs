@@ -117,7 +117,7 @@ async fn own_some(shared: &Shared, map: MapId, from: u64) -> Result<(Vec<OwnPage
             let map = state.map(map);
             while pages.len() < PAGES
                 && at < end
-                && let Some(page) = map.and_then(|map| map.first_own(at, end))
+                && let Some(page) = map.as_ref().and_then(|map| map.first_own(at, end))
             {
                 at = page.start.saturating_add(PAGE);
                 pages.push(page);
@@ -184,6 +184,7 @@ fn copy(
     let hole = above.inherits().then_some(Mapping::HOLE);
     let OwnPage { start, entries, .. } = page;
     let before = above.first_own(*start, start.saturating_add(PAGE));
+    drop(above);
     let before = before.map_or(vec![None; entries.len()], |page| page.entries);
     // Where the map has none, the parent's entry stays.
     let after = entries.iter().zip(&before).map(|(own, before)| match own {

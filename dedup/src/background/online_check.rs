@@ -279,14 +279,7 @@ fn compare(state: &mut State, pba: Pba) -> (u32, u32) {
 fn steps(state: &State) -> u64 {
     let tables = 0..state.blocks.tables();
     let windows = tables.map(|table| state.blocks.numbers(table).div_ceil(WINDOW_BLOCKS));
-    let parents = state.ancestry.parents.values().map(|parent| &parent.map);
-    let maps = state
-        .volumes
-        .values()
-        .map(|entry| &entry.map)
-        .chain(parents);
-    let mapped = maps.map(|map| map.mapped());
-    windows.sum::<u64>().saturating_mul(mapped.sum())
+    windows.sum::<u64>().saturating_mul(state.mapped())
 }
 
 /// Proves counts against maps without stopping anything. Runs on a reactor.
@@ -388,7 +381,7 @@ mod tests {
 
             let pba_of = |at| {
                 lock(&engine.shared.state).volumes[&1]
-                    .map
+                    .map()
                     .lookup(at)
                     .unwrap()
                     .pba

@@ -246,7 +246,10 @@ fn figures(shared: &Shared, background: &Background) -> (Vec<Mapped>, PoolStatus
         .volumes
         .values()
         .filter(|entry| entry.is_active() && entry.info.snapshot.is_none())
-        .map(|entry| (entry.info.clone(), entry.map.mapped(), entry.map.inherits()))
+        .map(|entry| {
+            let map = entry.map();
+            (entry.info.clone(), map.mapped(), map.inherits())
+        })
         .collect();
     let used = state.space.used();
     let capacity = state.space.capacity();
@@ -327,7 +330,7 @@ fn deleting(background: &Background, state: &State) -> Vec<DeletingStatus> {
     let entries = state.volumes.values().filter(|entry| !entry.is_active());
     entries
         .map(|entry| {
-            let remaining = entry.map.mapped();
+            let remaining = entry.map().mapped();
             let total = totals.get(&entry.info.id).copied().unwrap_or(0);
             DeletingStatus {
                 name: entry.info.name.clone(),

@@ -1,13 +1,16 @@
-//! How long the locks are held that all reactors share: what keeps cores from working side by side.
+//! How long the locks are held that reactors share: what keeps cores from working side by side.
 
 use crate::Engine;
 use crate::sync::timed::LockTimes;
+use crate::sync::wait::lock;
 
-/// The locks that all reactors share.
+/// The locks that reactors share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineLocks {
-    /// Maps, blocks, index and free space.
+    /// Blocks, index and free space, and what changes maps: all reactors share it.
     pub state: LockTimes,
+    /// The maps of volumes, each with its own lock, all together: reactors that use the same volume share one.
+    pub maps: LockTimes,
     /// Positions of records.
     pub journal: LockTimes,
 }
@@ -15,13 +18,25 @@ pub struct EngineLocks {
 impl Engine {
     /// Turns the clocks of the locks on or off. On, they cost about 80 ns for each time that a lock is taken.
     pub fn time_locks(&self, is_on: bool) {
+        let state = lock(&self.shared.state);
+        state
+            .volumes
+            .values()
+            .for_each(|it| it.core.time_pages(is_on));
+        drop(state);
         self.shared.state.time(is_on);
         self.shared.journal.time(is_on);
     }
 
     /// What the clocks counted since the pool was opened.
     pub fn lock_times(&self) -> EngineLocks {
+        let maps = lock(&self.shared.state)
+            .volumes
+            .values()
+            .map(|entry| entry.core.pages_times())
+            .fold(LockTimes::default(), LockTimes::plus);
         EngineLocks {
+            maps,
             state: self.shared.state.times(),
             journal: self.shared.journal.times(),
         }

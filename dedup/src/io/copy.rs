@@ -128,6 +128,7 @@ fn look_at_piece(
     let not_resident = |_| EngineError::internal("a page that was brought in is not there");
     state
         .active(source.id)?
+        .core
         .find_run(from, from + count, |_, mapping| {
             entries.push(MapEntry {
                 old: None,
@@ -141,15 +142,17 @@ fn look_at_piece(
         .map_err(not_resident)?;
     let mut shown = Vec::with_capacity(entries.len());
     let mut targets = entries.iter_mut();
-    let map = &state.active(core.id)?.map;
-    map.find_run_of(to, to + count, |_, mapping, is_own| {
+    let note = |_, mapping: Option<meta::Mapping>, is_own| {
         if let Some(entry) = targets.next() {
             let pba = mapping.map(|mapping| mapping.pba);
             shown.push(pba);
             entry.old = pba.filter(|_| is_own);
         }
-    })
-    .map_err(not_resident)?;
+    };
+    let map = state.active(core.id)?.map();
+    map.find_run_of(to, to + count, note)
+        .map_err(not_resident)?;
+    drop(map);
     let all = |entry: &MapEntry| [entry.old, entry.new.map(|new| new.pba)];
     let missing: Vec<Pba> = entries
         .iter()

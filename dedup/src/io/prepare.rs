@@ -40,7 +40,8 @@ pub(crate) async fn bring_in_to_write(
     }
     let mapped: Vec<Pba> = match lock(&shared.state).volumes.get(&core.id) {
         Some(entry) => {
-            let mapped = entry.map.range(start, end, View::Own);
+            let map = entry.map();
+            let mapped = map.range(start, end, View::Own);
             mapped.map(|(_, mapping)| mapping.pba).collect()
         }
         None => Vec::new(),

@@ -10,8 +10,8 @@ use reactor::Buffer;
 use crate::content::fingerprint;
 use crate::drive_io::fetch::Fetch;
 use crate::drive_io::reader::read_each;
+use crate::io::prepare::active_size;
 use crate::metadata::page_map::NotResident;
-use crate::metadata::state::State;
 use crate::metadata::volume::VolumeCore;
 use crate::pool::Shared;
 use crate::pool::alert_log::Met;
@@ -102,7 +102,8 @@ async fn find(
 ) -> Result<Vec<Stored>> {
     let end = piece.start + piece.count as u64;
     for _ in 0..2 {
-        let found = look_up(&lock(&shared.state), volume, piece, buf)?;
+        active_size(shared, volume)?;
+        let found = look_up(volume, piece, buf);
         if let Ok(stored) = found {
             return Ok(stored);
         }
@@ -116,15 +117,13 @@ async fn find(
 }
 
 fn look_up(
-    state: &State,
     volume: &VolumeCore,
     piece: Piece,
     buf: &mut Buffer,
-) -> Result<std::result::Result<Vec<Stored>, NotResident>> {
-    let entry = state.active(volume.id)?;
+) -> std::result::Result<Vec<Stored>, NotResident> {
     let mut stored = Vec::with_capacity(piece.count);
     let end = piece.start + piece.count as u64;
-    let found = entry.find_run(piece.start, end, |sub_block, mapping| {
+    volume.find_run(piece.start, end, |sub_block, mapping| {
         let at = (sub_block - piece.start) as usize;
         let buffer_offset = piece.buffer_offset + at * BLOCK_BYTES;
         match mapping {
@@ -136,11 +135,8 @@ fn look_up(
             }),
             None => buf[buffer_offset..buffer_offset + BLOCK_BYTES].fill(0),
         }
-    });
-    if let Err(not_resident) = found {
-        return Ok(Err(not_resident));
-    }
-    Ok(Ok(stored))
+    })?;
+    Ok(stored)
 }
 
 /// `unreadable`: where blocks belong in the buffer that a drive could not read.

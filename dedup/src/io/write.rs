@@ -37,7 +37,7 @@ use crate::residency::rows::{Pins, pin_rows};
 use crate::stages::Stage;
 use crate::sync::wait::{Event, lock};
 use crate::{EngineError, Result};
-use claiming::{claim_job, note_old, undo_claims};
+use claiming::{claim_job, not_resident, note_old, undo_claims};
 
 /// How often a write without room asks for freed blocks before it fails.
 const RECLAIM_ATTEMPTS: u32 = 3;
@@ -317,18 +317,23 @@ impl Batch {
         } = self;
         // What is not needed any more goes when the state is not locked.
         let mut void = Vec::new();
+        for job in jobs.iter() {
+            if let Some(command) = &job.command {
+                let map = command.volume.pages();
+                note_old(&map, command.start, &mut items[job.items.clone()]);
+            }
+        }
         let mut state = lock(&shared.state);
         state.check_writable()?;
         for job in jobs.iter_mut() {
             let Some(command) = &job.command else {
                 continue;
             };
-            let Some(entry) = state.volumes.get(&command.volume.id) else {
+            if !state.volumes.contains_key(&command.volume.id) {
                 job.progress = Progress::Gone;
                 continue;
-            };
-            let items = &mut items[job.items.clone()];
-            let missing = note_old(&state.blocks, &entry.map, command.start, items);
+            }
+            let missing = not_resident(&state.blocks, &items[job.items.clone()]);
             if !missing.is_empty() {
                 job.progress = Progress::Loads(missing);
             }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use futures_util::lock::Mutex as AsyncMutex;
 use meta::{Fork, MapId, MapInfo, Mapping, Record, VolumeInfo};
 
+use crate::metadata::map_lock::{MapMut, MapRef};
 use crate::metadata::owners::Owners;
 use crate::metadata::page_map::{PAGE, PageMap, Sight, View, by_page, rows_of_page};
 use crate::metadata::state::State;
@@ -113,26 +114,27 @@ pub(crate) struct Ancestry {
 
 impl Ancestry {
     /// The volume that has a map.
-    pub(crate) fn volume_mut<'a>(
+    pub(crate) fn volume<'a>(
         &self,
-        volumes: &'a mut BTreeMap<u32, VolumeEntry>,
+        volumes: &'a BTreeMap<u32, VolumeEntry>,
         map: MapId,
-    ) -> Option<&'a mut VolumeEntry> {
+    ) -> Option<&'a VolumeEntry> {
         let volume = self.heads.get(&map).unwrap_or(&map);
-        volumes
-            .get_mut(volume)
-            .filter(|entry| entry.map.id() == map)
+        volumes.get(volume).filter(|entry| entry.info.map == map)
     }
 
-    /// A map, if there is one of that number.
+    /// A map to be changed, if there is one of that number.
     pub(crate) fn map_mut<'a>(
         &'a mut self,
-        volumes: &'a mut BTreeMap<u32, VolumeEntry>,
+        volumes: &'a BTreeMap<u32, VolumeEntry>,
         map: MapId,
-    ) -> Option<&'a mut PageMap> {
-        match self.volume_mut(volumes, map) {
-            Some(entry) => Some(&mut entry.map),
-            None => self.parents.get_mut(&map).map(|parent| &mut parent.map),
+    ) -> Option<MapMut<'a>> {
+        match self.volume(volumes, map) {
+            Some(entry) => Some(MapMut::Head(entry.map())),
+            None => {
+                let parent = self.parents.get_mut(&map)?;
+                Some(MapMut::Parent(&mut parent.map))
+            }
         }
     }
 
@@ -180,15 +182,18 @@ impl Ancestry {
         });
         let of_heads = || {
             heads.values().find_map(|entry| {
-                let parent = entry.map.info().parent?;
+                let (info, mapped) = {
+                    let map = entry.map();
+                    (map.info(), map.mapped())
+                };
+                let parent = info.parent?;
                 let above = self.parents.get(&parent)?;
-                let mapped = entry.map.mapped();
                 let grain = above.map.mapped() / 16;
                 let is_due = match above.merge.dropped_at {
                     None => mapped > 0,
                     Some(before) => mapped > before + grain.max(DROP_MIN),
                 };
-                let map = entry.map.id();
+                let map = info.id;
                 (above.children == 1 && above.map.mapped() > 0 && is_due)
                     .then_some(MergeStep::Drop { map, parent })
             })
@@ -217,23 +222,23 @@ pub(crate) fn snapshot_name(info: &VolumeInfo) -> &str {
 impl State {
     /// The volume that has a map.
     pub(crate) fn volume_of(&self, map: MapId) -> Option<&VolumeEntry> {
-        let volume = self.ancestry.heads.get(&map).unwrap_or(&map);
-        self.volumes
-            .get(volume)
-            .filter(|entry| entry.map.id() == map)
+        self.ancestry.volume(&self.volumes, map)
     }
 
     /// A map, if there is one of that number.
-    pub(crate) fn map(&self, map: MapId) -> Option<&PageMap> {
+    pub(crate) fn map(&self, map: MapId) -> Option<MapRef<'_>> {
         match self.volume_of(map) {
-            Some(entry) => Some(&entry.map),
-            None => self.ancestry.parents.get(&map).map(|parent| &parent.map),
+            Some(entry) => Some(MapRef::Head(entry.map())),
+            None => {
+                let parent = self.ancestry.parents.get(&map)?;
+                Some(MapRef::Parent(&parent.map))
+            }
         }
     }
 
     /// A map to be changed, if there is one of that number.
-    pub(crate) fn map_mut(&mut self, map: MapId) -> Option<&mut PageMap> {
-        self.ancestry.map_mut(&mut self.volumes, map)
+    pub(crate) fn map_mut(&mut self, map: MapId) -> Option<MapMut<'_>> {
+        self.ancestry.map_mut(&self.volumes, map)
     }
 
     /// The next step of merging parents. A look at all maps takes long, so there is none where hardly anything changed
@@ -250,14 +255,14 @@ impl State {
 
     /// Sub-blocks that maps have mapped themselves.
     pub(crate) fn mapped(&self) -> u64 {
-        let heads = self.volumes.values().map(|entry| entry.map.mapped());
+        let heads = self.volumes.values().map(|entry| entry.map().mapped());
         let parents = self.ancestry.parents.values();
         heads.chain(parents.map(|it| it.map.mapped())).sum()
     }
 
     /// The first map from this number on.
     pub(crate) fn next_map(&self, from: MapId) -> Option<MapId> {
-        let heads = self.volumes.values().map(|entry| entry.map.id());
+        let heads = self.volumes.values().map(|entry| entry.info.map);
         let parents = self.ancestry.parents.keys().copied();
         heads.chain(parents).filter(|id| *id >= from).min()
     }
@@ -272,6 +277,32 @@ impl State {
             next = parent.and_then(|parent| parent.map.info().parent);
         }
         line
+    }
+
+    /// All volumes, each behind the last of its map's line, which is the same for all that come from it: these follow each
+    /// other.
+    pub(crate) fn by_root(&self) -> Vec<(MapId, u32)> {
+        let mut roots: BTreeMap<MapId, MapId> = BTreeMap::new();
+        let mut all = Vec::with_capacity(self.volumes.len());
+        for (volume, entry) in &self.volumes {
+            let mut line = Vec::new();
+            let mut at = entry.map().info();
+            let root = loop {
+                if let Some(root) = roots.get(&at.id) {
+                    break *root;
+                }
+                line.push(at.id);
+                let parent = at.parent.and_then(|id| self.ancestry.parents.get(&id));
+                match parent {
+                    Some(parent) => at = parent.map.info(),
+                    None => break at.id,
+                }
+            };
+            roots.extend(line.into_iter().map(|map| (map, root)));
+            all.push((root, *volume));
+        }
+        all.sort_unstable();
+        all
     }
 
     /// The ancestors of a map that may have entries in `start..end`, the nearest first.
@@ -308,15 +339,20 @@ impl State {
         } = self;
         let mut pages = BTreeSet::new();
         let mut upto = end;
-        let map = ancestry.map_mut(volumes, *id)?;
-        match own {
-            Some(own) => map.load((start, end), own, resident),
-            None if map.is_stored(start / PAGE) => return None,
-            None => {}
-        }
-        if view == View::Own || !map.inherits() {
-            return Some(end);
-        }
+        let volumes = &*volumes;
+        let incomplete: Vec<u64> = {
+            let mut map = ancestry.map_mut(volumes, *id)?;
+            match own {
+                Some(own) => map.load((start, end), own, resident),
+                None if map.is_stored(start / PAGE) => return None,
+                None => {}
+            }
+            if view == View::Own || !map.inherits() {
+                return Some(end);
+            }
+            let pages = map.incomplete_pages(start, end);
+            pages.take(ANCESTOR_PAGES).collect()
+        };
         let mut add = |here: &mut dyn Iterator<Item = u64>| {
             let here: Vec<u64> = here.take(ANCESTOR_PAGES).collect();
             if let Some(last) = here.last().filter(|_| here.len() == ANCESTOR_PAGES) {
@@ -324,7 +360,7 @@ impl State {
             }
             pages.extend(here);
         };
-        add(&mut map.incomplete_pages(start, end));
+        add(&mut incomplete.into_iter());
         for (id, _) in ancestors {
             if let Some(parent) = ancestry.parents.get(id) {
                 add(&mut parent.map.resident_pages(start, end));
@@ -348,7 +384,7 @@ impl State {
                     parent.map.show(*page, rows, &mut seen).ok()?;
                 }
             }
-            if let Some(map) = ancestry.map_mut(volumes, *id) {
+            if let Some(mut map) = ancestry.map_mut(volumes, *id) {
                 map.inherit(*page, &seen, resident);
             }
         }
@@ -390,7 +426,7 @@ impl State {
         self.saw_volume(map);
         let since = self.last_change;
         let entry = self.volumes.get_mut(&volume)?;
-        let parent = entry.map.fork(map);
+        let parent = entry.map().fork(map);
         let info = parent.info();
         entry.change(|info| info.map = map);
         entry.core.inherits(map, since);
@@ -423,7 +459,7 @@ impl State {
         let Some(entry) = self.volumes.get_mut(volume) else {
             return;
         };
-        let left = entry.map.succeed(parent.child(*map));
+        let left = entry.map().succeed(parent.child(*map));
         entry.change(|info| {
             info.map = *map;
             info.size_bytes = *size_bytes;
@@ -443,11 +479,14 @@ impl State {
         self.ancestry.settled = None;
         self.ancestry.owners.clear();
         self.ancestry.reparented += 1;
-        let Some(map) = self.map_mut(info.id) else {
-            return;
+        let before = {
+            let Some(mut map) = self.map_mut(info.id) else {
+                return;
+            };
+            let before = map.info().parent;
+            map.adopt(*info);
+            before
         };
-        let before = map.info().parent;
-        map.adopt(*info);
         self.ancestry.lose_child(before);
         // What its new parent has of it is not known.
         if let Some(it) = self.ancestry.parents.get_mut(&info.id) {
@@ -473,7 +512,7 @@ impl State {
 
     /// The first child of a map that has children itself or is a volume's.
     pub(crate) fn child_of(&self, parent: MapId) -> Option<MapInfo> {
-        let heads = self.volumes.values().map(|entry| entry.map.info());
+        let heads = self.volumes.values().map(|entry| entry.map().info());
         let parents = self.ancestry.parents.values();
         let parents = parents.filter(|parent| parent.children > 0);
         let mut all = heads.chain(parents.map(|parent| parent.map.info()));
@@ -557,9 +596,11 @@ impl State {
         if let Some(gone) = self.ancestry.parents.remove(&id) {
             gone.map.leaves(&mut self.resident);
             self.ancestry.lose_child(gone.map.info().parent);
-        } else if let Some(map) = self.ancestry.map_mut(&mut self.volumes, id) {
+        } else if let Some(entry) = self.ancestry.volume(&self.volumes, id) {
+            let mut map = entry.map();
             let parent = map.info().parent;
             map.orphan(self.last_change, &mut self.resident);
+            drop(map);
             self.ancestry.lose_child(parent);
         }
     }

@@ -37,13 +37,13 @@ impl State {
     fn pass(&mut self, key: Key, may_leave: bool) -> Fate {
         match key {
             Key::Page { map, ticket, page } => {
-                let (volumes, ancestry) = (&mut self.volumes, &mut self.ancestry);
-                if let Some(entry) = ancestry.volume_mut(volumes, map) {
+                if let Some(entry) = self.ancestry.volume(&self.volumes, map) {
                     let range_lock = &entry.core.range_lock;
                     let is_locked = |start, end| range_lock.is_touched(start, end);
-                    let map = &mut entry.map;
-                    map.pass((page, ticket), may_leave, is_locked, &mut self.resident)
-                } else if let Some(parent) = ancestry.parents.get_mut(&map) {
+                    let resident = &mut self.resident;
+                    let mut map = entry.map();
+                    map.pass((page, ticket), may_leave, is_locked, resident)
+                } else if let Some(parent) = self.ancestry.parents.get_mut(&map) {
                     // Commands rely on the copies that children have.
                     let map = &mut parent.map;
                     map.pass((page, ticket), may_leave, |_, _| false, &mut self.resident)
@@ -65,13 +65,13 @@ impl State {
         let parents = self.ancestry.parents.values_mut();
         let parent = parents.max_by_key(|parent| parent.map.folders());
         let folders = parent.as_ref().map_or(0, |parent| parent.map.folders());
-        let entries = self.volumes.values_mut();
-        let entry = entries.max_by_key(|entry| entry.map.folders());
+        let entries = self.volumes.values();
+        let entry = entries.max_by_key(|entry| entry.map().folders());
         match (entry, parent) {
-            (Some(entry), _) if entry.map.folders() >= folders => {
+            (Some(entry), _) if entry.map().folders() >= folders => {
                 let range_lock = &entry.core.range_lock;
                 let is_locked = |start, end| range_lock.is_touched(start, end);
-                entry.map.forget_some(is_locked, &mut self.resident);
+                entry.map().forget_some(is_locked, &mut self.resident);
             }
             (_, Some(parent)) => parent.map.forget_some(|_, _| false, &mut self.resident),
             _ => {}

@@ -1,7 +1,7 @@
 //! What the engine knows of volumes and blocks, in memory.
 //!
 //! Guarantees: nothing in this room waits, and nothing in it reads or writes a drive, the journal or the store. One
-//! mutex guards all of it ([`state::State`]).
+//! mutex guards all of it ([`state::State`]), and each volume's map has one of its own besides.
 
 pub(crate) mod ancestry;
 pub(crate) mod block_table;
@@ -9,6 +9,7 @@ pub(crate) mod deferred_dedup;
 pub(crate) mod domain;
 pub(crate) mod eviction;
 pub(crate) mod index;
+pub(crate) mod map_lock;
 pub(crate) mod on_disk_index;
 pub(crate) mod online_count;
 pub(crate) mod owners;

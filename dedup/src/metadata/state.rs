@@ -1,6 +1,8 @@
 //! The state of an open pool in memory, and the changes that records and commands make to it.
 //!
-//! One mutex guards it. It is held for short sections, without an await, a drive or the store in them.
+//! One mutex guards it. It is held for short sections, without an await, a drive or the store in them. The map of a volume
+//! has a lock of its own besides ([`VolumeEntry::map`]): it changes with both of them held, so who holds the state sees
+//! maps that agree with counts, and a host's read takes the map's lock alone.
 //! Invariants, whenever the mutex is free:
 //! * The count of a block equals the mappings to it and the references that commands under way hold (I4). A row page
 //!   with a block that a command holds stays in memory.
@@ -277,7 +279,8 @@ impl State {
         let Some(entry) = self.volumes.get(&volume) else {
             return u64::MAX;
         };
-        for (count, (at, mapping)) in entry.map.range(start, end, View::Visible).enumerate() {
+        let map = entry.map();
+        for (count, (at, mapping)) in map.range(start, end, View::Visible).enumerate() {
             if count == LOOK_MAPPINGS {
                 return at;
             }
@@ -623,8 +626,8 @@ impl State {
             }
             Record::VolumeGone { id } => {
                 if let Some(entry) = self.volumes.remove(id) {
-                    self.ancestry.forget_head(entry.map.id());
-                    entry.map.leaves(&mut self.resident);
+                    self.ancestry.forget_head(entry.info.map);
+                    entry.map().leaves(&mut self.resident);
                 }
             }
             Record::Settings(changes) => self.settings.install(changes),
@@ -653,7 +656,7 @@ impl State {
         }
         let mut replaced = std::mem::take(&mut self.replaced);
         let mut missing = None;
-        if let Some(to) = self.ancestry.map_mut(&mut self.volumes, map) {
+        if let Some(mut to) = self.ancestry.map_mut(&self.volumes, map) {
             let resident = &mut self.resident;
             let each = |old| replaced.push(old);
             let done = to.replace_run(start, entries, record, resident, each);
@@ -686,12 +689,12 @@ impl State {
     /// `to`: nothing, or a hole.
     fn unmap(&mut self, map: MapId, at: u64, to: Option<Mapping>) {
         let record = self.last_change;
-        let Some(from) = self.ancestry.map_mut(&mut self.volumes, map) else {
-            return; // a volume that is gone maps nothing
-        };
         #[cfg(test)]
         let to = to.filter(|_| !crate::ablation::is(crate::ablation::Broken::UnmappedInherits));
-        let replaced = from.replace(at, to, record, &mut self.resident);
+        let replaced = match self.ancestry.map_mut(&self.volumes, map) {
+            Some(mut from) => from.replace(at, to, record, &mut self.resident),
+            None => return, // a volume that is gone maps nothing
+        };
         let Ok(old) = replaced else {
             return self.miss_page(map, at);
         };

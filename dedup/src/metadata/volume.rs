@@ -17,7 +17,8 @@ use crate::metadata::domain::Domains;
 use crate::metadata::page_map::{NotResident, PageMap};
 use crate::ranges;
 use crate::sync::range_lock::RangeLock;
-use crate::sync::wait::lock;
+use crate::sync::timed::{LockTimes, Timed};
+use crate::sync::wait::{Held, lock};
 
 /// Volumes of a pool at most, those being deleted included (I6).
 pub const VOLUMES_MAX: usize = 1024;
@@ -69,6 +70,8 @@ pub(crate) struct VolumeCore {
     pub(crate) is_snapshot: bool,
     size_bytes: AtomicU64,
     is_active: AtomicBool,
+    /// The map's mappings. Its lock is taken after that of the state, or alone: hosts' reads take no other one.
+    pages: Timed<PageMap>,
     is_whole: Arc<AtomicBool>,
     /// Sub-blocks that are being trimmed, and how many there were at most since there were any.
     trimming: AtomicU64,
@@ -77,8 +80,7 @@ pub(crate) struct VolumeCore {
 }
 
 impl VolumeCore {
-    /// `is_whole`: whether nothing of its map is in the store only.
-    pub(crate) fn new(info: Arc<VolumeInfo>, is_whole: Arc<AtomicBool>) -> Self {
+    pub(crate) fn new(info: Arc<VolumeInfo>, pages: PageMap) -> Self {
         Self {
             id: info.id,
             policy: PolicyBits::new(info.policy()),
@@ -95,7 +97,8 @@ impl VolumeCore {
             is_snapshot: info.snapshot.is_some(),
             size_bytes: AtomicU64::new(info.size_bytes),
             is_active: AtomicBool::new(info.state == VolumeState::Active),
-            is_whole,
+            is_whole: pages.whole_flag(),
+            pages: Timed::new(pages),
             info: Mutex::new(info),
         }
     }
@@ -197,6 +200,42 @@ impl VolumeCore {
         lock(&self.info).clone()
     }
 
+    /// The map, locked.
+    pub(crate) fn pages(&self) -> Held<'_, PageMap> {
+        lock(&self.pages)
+    }
+
+    /// Turns the clock of the map's lock on or off.
+    pub(crate) fn time_pages(&self, is_on: bool) {
+        self.pages.time(is_on);
+    }
+
+    /// What that clock counted.
+    pub(crate) fn pages_times(&self) -> LockTimes {
+        self.pages.times()
+    }
+
+    /// Gives `each` where sub-blocks that follow each other are stored, in order; nothing reads as zeros. A range is locked
+    /// that they belong to.
+    ///
+    /// # Errors
+    /// A page of the map must be brought in first; `each` was given what is before it.
+    pub(crate) fn find_run(
+        &self,
+        start: u64,
+        end: u64,
+        mut each: impl FnMut(u64, Option<Mapping>),
+    ) -> std::result::Result<(), NotResident> {
+        if !self.is_trimming() {
+            return self.pages().find_run(start, end, each);
+        }
+        // What is looked at first is what ends last: something leaves the list when it is unmapped.
+        let info = self.info();
+        self.pages().find_run(start, end, |at, mapping| {
+            each(at, mapping.filter(|_| !info.is_trimming(at)));
+        })
+    }
+
     /// Whether the whole map is resident. If a task that holds a range sees `true`, the range stays resident until
     /// it lets go.
     pub(crate) fn is_whole(&self) -> bool {
@@ -266,28 +305,31 @@ impl PolicyBits {
 /// A volume in memory.
 pub(crate) struct VolumeEntry {
     pub(crate) info: Arc<VolumeInfo>,
-    pub(crate) map: PageMap,
     pub(crate) core: Arc<VolumeCore>,
 }
 
 impl VolumeEntry {
     /// One whose map is in the store only; if that has a parent, it is durable.
     pub(crate) fn stored(info: VolumeInfo, map: MapInfo, mapped: u64) -> Self {
-        let map = PageMap::stored(map, mapped);
+        let inherits = map.parent.is_some();
         let info = Arc::new(info);
-        let core = VolumeCore::new(info.clone(), map.whole_flag());
-        if map.inherits() {
+        let core = VolumeCore::new(info.clone(), PageMap::stored(map, mapped));
+        if inherits {
             core.inherits(info.map, 0);
         }
         Self {
             core: Arc::new(core),
             info,
-            map,
         }
     }
 
     pub(crate) fn is_active(&self) -> bool {
         self.info.state == VolumeState::Active
+    }
+
+    /// Its map, locked.
+    pub(crate) fn map(&self) -> Held<'_, PageMap> {
+        self.core.pages()
     }
 
     /// Where a sub-block's content is stored; `None` reads as zeros.
@@ -298,34 +340,14 @@ impl VolumeEntry {
         if !self.info.trimming.is_empty() && self.info.is_trimming(sub_block) {
             return Ok(None);
         }
-        self.map.find(sub_block)
-    }
-
-    /// As [`find`](Self::find), of sub-blocks that follow each other, in order.
-    ///
-    /// # Errors
-    /// A page of the map must be brought in first; `each` was given what is before it.
-    #[inline]
-    pub(crate) fn find_run(
-        &self,
-        start: u64,
-        end: u64,
-        mut each: impl FnMut(u64, Option<Mapping>),
-    ) -> std::result::Result<(), NotResident> {
-        if self.info.trimming.is_empty() {
-            return self.map.find_run(start, end, each);
-        }
-        for at in start..end {
-            each(at, self.find(at)?);
-        }
-        Ok(())
+        self.map().find(sub_block)
     }
 
     /// Whether a sub-block, which was brought in, has its content there by an entry of the map's own.
     pub(crate) fn is_mapped_to(&self, sub_block: u64, pba: Pba) -> bool {
         let found = self.find(sub_block);
         let is_there = found.is_ok_and(|mapping| mapping.is_some_and(|mapping| mapping.pba == pba));
-        is_there && self.map.is_own(sub_block)
+        is_there && self.map().is_own(sub_block)
     }
 
     /// Sub-blocks of the volume.

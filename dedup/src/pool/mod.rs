@@ -43,8 +43,8 @@ type Subscriber = Box<dyn Fn(&VolumeChange) + Send + Sync>;
 /// What the engine and its volumes share.
 ///
 /// Order of the locks, from the first to the last: `merge_lock`, `admin_lock`, a range lock, a volume's `trim_lock`,
-/// `backpressure`, `flush_lock`, `checkpoint_lock`, `discard_lock`; then, never across an await, `state`, `journal`,
-/// `damage`, and last those of `alerts` and `alert_log`.
+/// `backpressure`, `flush_lock`, `checkpoint_lock`, `discard_lock`; then, never across an await, `state`, the map of a
+/// volume, `journal`, `damage`, and last those of `alerts` and `alert_log`.
 pub(crate) struct Shared {
     pub(crate) drives: DriveList,
     pub(crate) store: Arc<dyn Store>,

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use meta::{MapId, MapRows, Mapping, MetaError, RowEntries, Store, VolumeInfo};
 
 use crate::Result;
+use crate::metadata::map_lock::MapRef;
 use crate::metadata::page_map::{HerePage, PAGE, PageMap, Shown, page_end, page_start};
 use crate::metadata::state::State;
 use crate::metadata::volume::VolumeCore;
@@ -61,7 +62,7 @@ impl Side {
         let entry = state.active(core.id)?;
         Ok(Self {
             volume: core.id,
-            line: state.line_of(entry.map.id()),
+            line: state.line_of(entry.info.map),
             is_trimming: !entry.info.trimming.is_empty(),
         })
     }
@@ -74,10 +75,13 @@ impl Side {
 /// A map, and what was read of it.
 type ReadMap<'a> = (&'a PageMap, Option<&'a MapRows>);
 
+/// Maps that are looked at together, each once: those of volumes are locked.
+type Locked<'a> = BTreeMap<MapId, MapRef<'a>>;
+
 /// Those of some maps that were read, or have anything in memory.
-fn read_maps<'a>(state: &'a State, rows: &'a Rows, maps: &[MapId]) -> Vec<ReadMap<'a>> {
+fn read_maps<'a>(locked: &'a Locked<'_>, rows: &'a Rows, maps: &[MapId]) -> Vec<ReadMap<'a>> {
     let with_rows = |id: &MapId| {
-        let map = state.map(*id)?;
+        let map = &**locked.get(id)?;
         let rows = rows.get(id);
         (rows.is_some() || map.has_pages()).then_some((map, rows))
     };
@@ -393,11 +397,20 @@ impl<'a> Lines<'a> {
         }
         let infos: Vec<_> = self.sides.iter().map(|side| side.info(&state)).collect();
         let uncut = infos.iter().map(|info| info.map_or(0, uncut_upto)).min();
+        let lines = self.sides.iter().flat_map(|side| &side.line);
+        let mut locked = Locked::new();
+        for id in lines {
+            if !locked.contains_key(id)
+                && let Some(map) = state.map(*id)
+            {
+                locked.insert(*id, map);
+            }
+        }
         let own: Vec<_> = (self.sides.iter().zip(&self.own))
-            .map(|(side, own)| read_maps(&state, &self.rows, &side.line[..*own]))
+            .map(|(side, own)| read_maps(&locked, &self.rows, &side.line[..*own]))
             .collect();
         let behind = match (self.has_common, self.sides.first(), self.own.first()) {
-            (true, Some(side), Some(own)) => read_maps(&state, &self.rows, &side.line[*own..]),
+            (true, Some(side), Some(own)) => read_maps(&locked, &self.rows, &side.line[*own..]),
             _ => Vec::new(),
         };
         let (mut faces, mut common) = ([const { Vec::new() }; 2], Vec::new());

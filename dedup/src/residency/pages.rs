@@ -37,7 +37,7 @@ pub(crate) struct Window<'a> {
 
 impl Drop for Window<'_> {
     fn drop(&mut self) {
-        if let Some(map) = lock(&self.shared.state).map_mut(self.map) {
+        if let Some(mut map) = lock(&self.shared.state).map_mut(self.map) {
             map.let_go(self.number);
         }
     }
@@ -86,7 +86,7 @@ impl<'a> Window<'a> {
     }
 
     fn narrow(&self) {
-        if let Some(map) = lock(&self.shared.state).map_mut(self.map) {
+        if let Some(mut map) = lock(&self.shared.state).map_mut(self.map) {
             map.narrow(self.number, self.end);
         }
     }
@@ -102,10 +102,7 @@ pub(crate) async fn bring_in(
     if core.is_whole() {
         return Ok(());
     }
-    let missing: Vec<u64> = match lock(&shared.state).volumes.get(&core.id) {
-        Some(entry) => entry.map.missing(start, end).collect(),
-        None => Vec::new(),
-    };
+    let missing: Vec<u64> = core.pages().missing(start, end).collect();
     for page in missing {
         load_page(shared, core.map(), page).await?;
     }
@@ -319,7 +316,7 @@ pub(crate) async fn window(
 ) -> Result<Option<Window<'_>>> {
     let mut window = {
         let mut state = lock(&shared.state);
-        let Some(pages) = state.map_mut(map) else {
+        let Some(mut pages) = state.map_mut(map) else {
             return Ok(None);
         };
         let known = pages.known_upto(start, end, view);
@@ -405,9 +402,9 @@ pub(crate) async fn warm_up(shared: &Shared) -> Result<bool> {
             return Ok(false);
         }
         let warmed = state.warmed_upto;
-        let mut volumes = state.volumes.range_mut(warmed.0..);
+        let mut volumes = state.volumes.range(warmed.0..);
         let next = volumes.find_map(|(id, entry)| {
-            let from = entry.map.unknown_from()?;
+            let from = entry.map().unknown_from()?;
             ((*id, from) >= warmed).then_some((*id, entry, from))
         });
         let Some((volume, entry, from)) = next else {
@@ -415,8 +412,8 @@ pub(crate) async fn warm_up(shared: &Shared) -> Result<bool> {
         };
         let window = Window {
             shared,
-            map: entry.map.id(),
-            number: entry.map.hold(from, u64::MAX),
+            map: entry.info.map,
+            number: entry.map().hold(from, u64::MAX),
             end: u64::MAX,
         };
         (window, volume, from)

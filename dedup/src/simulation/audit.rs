@@ -7,6 +7,7 @@ use futures_util::FutureExt;
 use meta::{Mapping, Store};
 
 use crate::metadata::block_table::{ROW_PAGE, address};
+use crate::metadata::map_lock::MapRef;
 use crate::metadata::on_disk_index::{Answer, Sought};
 use crate::metadata::page_map::View;
 use crate::metadata::volume::VolumeEntry;
@@ -81,7 +82,7 @@ fn visible(engine: &Engine, volume: &Volume) -> BTreeMap<u64, Mapping> {
     let end = info.size_bytes / SUB_BLOCK_BYTES as u64;
     let mut seen = BTreeMap::new();
     for at in 0..end {
-        let map = lock(&engine.shared.state).volumes[&info.id].map.id();
+        let map = lock(&engine.shared.state).volumes[&info.id].info.map;
         let look = window(&engine.shared, map, (at, at + 1), View::Visible);
         let window = finish(look).expect("bringing in");
         let found = lock(&engine.shared.state).volumes[&info.id].find(at);
@@ -123,9 +124,9 @@ pub(crate) fn count_everything(engine: &Engine, store: &dyn Store, is_fresh: boo
     let heads = state
         .volumes
         .values()
-        .map(|entry| (&entry.map, Some(entry)));
+        .map(|entry| (MapRef::Head(entry.map()), Some(entry)));
     let parents = state.ancestry.parents.values();
-    let parents = parents.map(|parent| (&parent.map, None));
+    let parents = parents.map(|parent| (MapRef::Parent(&parent.map), None));
     for (map, entry) in heads.chain(parents) {
         let rows = store.mappings(map.id(), 0, u64::MAX, usize::MAX);
         let all = map.with_store(&rows.expect("reading the store"), stored);

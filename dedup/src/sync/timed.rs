@@ -94,6 +94,17 @@ pub struct LockTimes {
     pub waited: Duration,
 }
 
+impl LockTimes {
+    /// Those of two locks together.
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self {
+            taken: self.taken + other.taken,
+            held: self.held + other.held,
+            waited: self.waited + other.waited,
+        }
+    }
+}
+
 /// The counters change under the lock: they are in the cache of who holds it.
 #[derive(Default)]
 pub(crate) struct Clock {

@@ -33,7 +33,7 @@ async fn lock_all(cores: &[&Arc<VolumeCore>]) -> Vec<RangeGuard> {
 
 /// An error if a map of the volume cannot have children.
 fn check_depth(state: &State, entry: &VolumeEntry) -> Result<()> {
-    match state.line_of(entry.map.id()).len() > MAP_DEPTH_MAX as usize {
+    match state.line_of(entry.info.map).len() > MAP_DEPTH_MAX as usize {
         false => Ok(()),
         true => Err(EngineError::invalid(format!(
             "`{}` is the end of a chain of {MAP_DEPTH_MAX} snapshots and clones, which is the bound: delete some \
@@ -100,7 +100,7 @@ async fn fork_all(
         let forks = wanted.iter().map(|(core, planned, map)| {
             let entry = state.active(core.id)?;
             Ok(Fork {
-                parent: entry.map.info(),
+                parent: entry.map().info(),
                 volume: core.id,
                 map: *map,
                 clone: VolumeInfo {
@@ -250,7 +250,7 @@ pub(crate) async fn rollback(shared: &Arc<Shared>, name: &str) -> Result<VolumeI
         let entry = state.active(snapshot.id)?;
         let first = numbers(&state, 2)?;
         Record::Rollback {
-            parent: entry.map.info(),
+            parent: entry.map().info(),
             snapshot: snapshot.id,
             snapshot_map: first,
             volume: volume.id,

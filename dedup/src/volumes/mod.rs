@@ -22,7 +22,6 @@ use crate::log::flush::{flush, flush_upto};
 use crate::metadata::volume::VolumeCore;
 use crate::pool::Shared;
 use crate::stages::{self, Stage};
-use crate::sync::wait::lock;
 use crate::{EngineError, Result};
 pub use extents::Extents;
 pub use unreadable::Unreadable;
@@ -70,9 +69,7 @@ impl Volume {
 
     /// What is mapped of it, in bytes: zeros are not. What is being trimmed counts until it is freed.
     pub fn logical_bytes(&self) -> u64 {
-        let state = lock(&self.shared.state);
-        let entry = state.volumes.get(&self.core.id);
-        entry.map_or(0, |entry| entry.map.mapped() * BLOCK_BYTES as u64)
+        self.core.pages().mapped() * BLOCK_BYTES as u64
     }
 
     /// Reads `buf.len()` bytes at `offset` (both multiples of the LBA size). On an error the buffer's

@@ -95,7 +95,8 @@ impl Volume {
         bring_in_to_write(shared, &self.core, span.first, span.end).await?;
         let state = lock(&shared.state);
         if let Some(entry) = state.volumes.get(&self.core.id) {
-            for (_, mapping) in entry.map.range(span.first, span.end, View::Visible) {
+            let map = entry.map();
+            for (_, mapping) in map.range(span.first, span.end, View::Visible) {
                 if let Some(info) = state.blocks.look(mapping.pba)
                     && !info.fingerprint.is_some()
                     && info.crc32c == crc32c

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::support::{Pool, block_on, expect_kind, space};
+use crate::support::{Pool, block_on, expect_kind, space, spec};
 use dedup::ErrorKind;
 use drives::BLOCK_BYTES;
 use meta::Store;
@@ -299,4 +299,37 @@ fn a_line_of_maps_has_a_bound_and_the_refusal_names_it() {
     // Maps between which nothing was written are as good as one.
     block_on(engine.maintain()).unwrap();
     block_on(engine.create_snapshots(&["v@more"], 1)).unwrap();
+}
+
+#[test]
+fn what_relatives_share_is_told_apart_from_what_others_happen_to_hold() {
+    let pool = Pool::new(2000);
+    let (engine, volume) = pool.with_volume(640, 4096);
+    fill(&pool, &volume);
+    block_on(engine.create_snapshots(&["v@a"], 77)).unwrap();
+    block_on(engine.clone_volume("v@a", "clone", None)).unwrap();
+    let other = block_on(engine.create_volume(spec("other", 64, 4096))).unwrap();
+    // 50 that all have, 10 that a relative does not have any more.
+    let held: Vec<u64> = (551..=600).collect();
+    pool.write(&other, 0, &held).unwrap();
+    pool.write(&volume, 0, &[1001, 1002, 1003, 1004]).unwrap();
+    let clone = engine.volume("clone").unwrap();
+    pool.write(&clone, 0, &[1001, 2002, 2003]).unwrap();
+    pool.write(&other, 60, &[2002]).unwrap();
+    let survey = block_on(engine.survey()).unwrap();
+    let figures = |name: &str| {
+        let volume = survey.volumes.iter().find(|it| it.name == name).unwrap();
+        let figures = [
+            volume.unique_bytes,
+            volume.shared_bytes,
+            volume.related_bytes,
+        ];
+        figures.map(|bytes| bytes / GRAIN)
+    };
+    // Its own 1002 to 1004; 596 of the snapshot, and 1001 of the clone.
+    assert_eq!(figures("v"), [3, 597, 597]);
+    // 1 to 3 are nobody else's any more, 4 is the clone's too.
+    assert_eq!(figures("v@a"), [3, 597, 597]);
+    assert_eq!(figures("clone"), [1, 599, 598]);
+    assert_eq!(figures("other"), [0, 51, 0]);
 }

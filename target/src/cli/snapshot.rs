@@ -260,17 +260,25 @@ fn snapshot_table(views: &[SnapshotView]) -> String {
                 view.created.clone(),
                 format_human(view.size_bytes),
                 bytes(view.unique_bytes),
-                bytes(view.shared_bytes),
+                bytes(view.related_bytes),
+                bytes(
+                    view.shared_bytes
+                        .zip(view.related_bytes)
+                        .map(|(all, related)| all.saturating_sub(related)),
+                ),
                 nsid_text(&view.namespaces),
             ]
         })
         .collect();
     table(
-        &["SNAPSHOT", "CREATED", "SIZE", "OWN", "SHARED", "NSID"],
+        &[
+            "SNAPSHOT", "CREATED", "SIZE", "UNIQUE", "RELATED", "OTHERS", "NSID",
+        ],
         &rows,
         &[
             Align::Left,
             Align::Left,
+            Align::Right,
             Align::Right,
             Align::Right,
             Align::Right,

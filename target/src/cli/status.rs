@@ -224,15 +224,22 @@ fn survey_text(survey: &Survey) -> String {
             shares.name.clone(),
             format_human(shares.logical_bytes),
             format_human(shares.unique_bytes),
-            format_human(shares.shared_bytes),
+            format_human(shares.related_bytes),
+            format_human(shares.shared_bytes.saturating_sub(shares.related_bytes)),
         ]
     };
     let rows: Vec<_> = survey.volumes.iter().map(row).collect();
     let mut text = format!("\nWhat volumes shared {} s ago:\n", survey.age_seconds);
     text += &table(
-        &["VOLUME", "LOGICAL", "UNIQUE", "SHARED"],
+        &["VOLUME", "LOGICAL", "UNIQUE", "RELATED", "OTHERS"],
         &rows,
-        &[Align::Left, Align::Right, Align::Right, Align::Right],
+        &[
+            Align::Left,
+            Align::Right,
+            Align::Right,
+            Align::Right,
+            Align::Right,
+        ],
     );
     let unique: u64 = survey.volumes.iter().map(|v| v.unique_bytes).sum();
     let exactness = match survey.sampled_one_in {
@@ -243,7 +250,8 @@ fn survey_text(survey: &Survey) -> String {
             format!("from one block in {several}, each figure within {error} in 19 of 20 cases")
         }
     };
-    text += "Unique: in this volume alone, and free when it is deleted. Shared: in other volumes too.\n";
+    text += "Unique: in this volume alone, and free when it is deleted. Related: shared with snapshots or clones, or with what \
+             it is a clone or snapshot of. Others: shared with other volumes only.\n";
     let _ = writeln!(
         text,
         "Unique {} + shared {} = used {} then ({exactness}).",

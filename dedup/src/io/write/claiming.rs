@@ -10,13 +10,8 @@ use crate::metadata::block_table::BlockTable;
 use crate::metadata::page_map::PageMap;
 use crate::metadata::state::{Claim, Flight, State, Wanted};
 
-/// Notes what a command's sub-blocks are mapped to, for hosts and in the map itself; returns those addresses of which only the store knows.
-pub(super) fn note_old(
-    blocks: &BlockTable,
-    map: &PageMap,
-    start: u64,
-    items: &mut [Item],
-) -> Vec<Pba> {
+/// Notes what a command's sub-blocks are mapped to, for hosts and in the map itself. Its range is locked, so that stays so.
+pub(super) fn note_old(map: &PageMap, start: u64, items: &mut [Item]) {
     let mut targets = items.iter_mut();
     let end = start + targets.len() as u64;
     let found = map.find_run_of(start, end, |_, mapping, is_own| {
@@ -26,6 +21,10 @@ pub(super) fn note_old(
         }
     });
     debug_assert!(found.is_ok(), "what is written to was not brought in");
+}
+
+/// What is mapped now, and only the store knows of.
+pub(super) fn not_resident(blocks: &BlockTable, items: &[Item]) -> Vec<Pba> {
     if blocks.is_whole() {
         return Vec::new();
     }
