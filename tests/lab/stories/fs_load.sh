@@ -27,11 +27,14 @@ holds_what_was_synced() { # NAME WHEN
 }
 writes() { local writes; read -r _ _ _ _ _ _ writes _ <"/sys/class/block/${disk[$1]##*/}/stat"; echo "$writes"; }
 load() { # NAME: files of all kinds, verified, and trims
-  local name=$1 folder=/mnt/$1/load
+  local name=$1 folder=/mnt/$1/load attributes=()
+  # XFS makes a large attribute in several steps, and xfs_repair complains of one that a crash (so a snapshot) found on the
+  # way: its flag says INCOMPLETE (XFS_ATTR_INCOMPLETE in the kernel's fs/xfs/libxfs/xfs_da_format.h).
+  [ "${1#*-}" = xfs ] || attributes=(--xattr 1)
   mkdir "$folder" || return 1
   stress-ng --temp-path "$folder" --timeout "$seconds" --verify --oomable --log-file "/tmp/$name.stress" --quiet \
     --hdd 1 --hdd-bytes 16m --hdd-opts wr-rnd,rd-rnd,fsync --copy-file 1 --copy-file-bytes 128m --fallocate 1 --fallocate-bytes 16m \
-    --fpunch 1 --iomix 1 --iomix-bytes 16m --rename 1 --link 1 --dir 1 --xattr 1 >/dev/null & local stress=$!
+    --fpunch 1 --iomix 1 --iomix-bytes 16m --rename 1 --link 1 --dir 1 ${attributes[@]+"${attributes[@]}"} >/dev/null & local stress=$!
   fio_line "$name" --filename="$folder/fio" --size=24m --rw=randrw --bssplit=4k/40:12k/20:64k/30:256k/10 --iodepth=8 \
     --ioengine=libaio --direct=1 --time_based=1 --runtime="$seconds" --verify=crc32c --verify_fatal=1 --do_verify=1 \
     --verify_backlog=64 & local fio=$!
