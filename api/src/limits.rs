@@ -1,4 +1,4 @@
-//! Limits of commands and bytes a second, of volumes and hosts.
+//! Limits of commands and bytes a second, of volumes and hosts, and guarantees of them.
 //!
 //! | request | answer |
 //! |---|---|
@@ -46,7 +46,7 @@ impl LimitKind {
     }
 }
 
-/// The limits of a volume or of a host.
+/// The limits and guarantees of a volume or of a host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitView {
     /// Whether they are of a volume or of a host.
@@ -63,9 +63,40 @@ pub struct LimitView {
     pub held_commands: u64,
     /// How long all of them waited together, in nanoseconds.
     pub held_ns: u64,
+    /// Commands a second that it gets whatever others ask for; `null`: what others leave.
+    #[serde(default)]
+    pub guarantee_iops: Option<u64>,
+    /// Bytes a second that it gets whatever others ask for; `null`: what others leave.
+    #[serde(default)]
+    pub guarantee_bandwidth_bytes: Option<u64>,
+    /// What it gets now; `null` without a guarantee.
+    #[serde(default)]
+    pub achieved: Option<AchievedView>,
 }
 
-/// A change of limits. What is left out stays; `null` takes a limit away.
+/// What somebody with a guarantee gets now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AchievedView {
+    /// Commands a second.
+    pub iops: u64,
+    /// Bytes a second.
+    pub bandwidth_bytes: u64,
+    /// It asks for what it is guaranteed, and gets less.
+    pub is_short: bool,
+}
+
+/// What guarantees leave to all commands that are not within one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SurplusView {
+    /// Bytes a second that these commands may move now, 16 KiB for each command counted in; `null`: any number.
+    pub bound_bytes: Option<u64>,
+    /// Commands that had to wait for guarantees of others since the daemon started.
+    pub held_commands: u64,
+    /// How long all of them waited together, in nanoseconds.
+    pub held_ns: u64,
+}
+
+/// A change of limits and guarantees. What is left out stays; `null` takes one away.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetLimits {
@@ -86,6 +117,20 @@ pub struct SetLimits {
     /// What may be used at once after a pause: so many milliseconds' worth of the limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burst_ms: Option<u64>,
+    /// Commands a second that it gets whatever others ask for.
+    #[serde(
+        default,
+        deserialize_with = "given",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub guarantee_iops: Option<Option<u64>>,
+    /// Bytes a second that it gets whatever others ask for.
+    #[serde(
+        default,
+        deserialize_with = "given",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub guarantee_bandwidth_bytes: Option<Option<u64>>,
 }
 
 /// A field that is present, even as `null`.
@@ -114,7 +159,24 @@ fn view(target: &Target, of: &Limited, name: String, limits: &IoLimits) -> Limit
         burst_ms: limits.burst_ms,
         held_commands: held.commands,
         held_ns: held.wait_ns,
+        guarantee_iops: limits.guarantee_iops,
+        guarantee_bandwidth_bytes: limits.guarantee_bandwidth_bytes,
+        achieved: target.achieved(of).map(|it| AchievedView {
+            iops: it.iops,
+            bandwidth_bytes: it.bandwidth_bytes,
+            is_short: it.is_short,
+        }),
     }
+}
+
+/// What guarantees leave to all others; `None` without any.
+pub(crate) fn surplus(target: &Target) -> Option<SurplusView> {
+    let surplus = target.surplus()?;
+    Some(SurplusView {
+        bound_bytes: surplus.bound,
+        held_commands: surplus.held.commands,
+        held_ns: surplus.held.wait_ns,
+    })
 }
 
 /// All limits that there are.
@@ -148,7 +210,7 @@ fn apply(
 ) -> Result<IoLimits, Failure> {
     if *set == SetLimits::default() {
         return Err(Failure::invalid(
-            "nothing is to be changed: say a limit of commands, of bytes, or the burst",
+            "nothing is to be changed: say a limit or a guarantee of commands or of bytes, or the burst",
         ));
     }
     let known = kept.get(of);
@@ -157,6 +219,10 @@ fn apply(
         iops: set.iops.unwrap_or(known.iops),
         bandwidth_bytes: set.bandwidth_bytes.unwrap_or(known.bandwidth_bytes),
         burst_ms: set.burst_ms.unwrap_or(known.burst_ms),
+        guarantee_iops: set.guarantee_iops.unwrap_or(known.guarantee_iops),
+        guarantee_bandwidth_bytes: set
+            .guarantee_bandwidth_bytes
+            .unwrap_or(known.guarantee_bandwidth_bytes),
     };
     limits.check(label)?;
     match limits.is_none() {
@@ -269,5 +335,32 @@ mod tests {
         let refused = set(burst(BURST_MS_MAX + 1)).expect_err("too long");
         assert!(refused.message.contains("volume 'a'"), "{refused:?}");
         set(burst(BURST_MS_MAX)).expect("possible");
+    }
+
+    #[test]
+    fn a_guarantee_above_the_limit_of_the_same_volume_is_refused_by_name_whichever_comes_later() {
+        let of = Limited::Volume(uuid::Uuid::nil());
+        let mut kept = KeptLimits::default();
+        let mut set = |set| apply(&mut kept, &of, "volume 'a'", &set);
+        let guarantee = |iops| SetLimits {
+            guarantee_iops: Some(iops),
+            ..SetLimits::default()
+        };
+        let limit = |iops| SetLimits {
+            iops: Some(iops),
+            ..SetLimits::default()
+        };
+        set(guarantee(Some(1000))).expect("possible");
+        let refused = set(limit(Some(999))).expect_err("below its guarantee");
+        assert!(refused.message.contains("volume 'a'"), "{refused:?}");
+        assert!(refused.message.contains("999"), "{refused:?}");
+        set(limit(Some(1000))).expect("as much as its guarantee");
+        set(guarantee(Some(1001))).expect_err("above its limit");
+        set(guarantee(Some(0))).expect_err("nothing");
+        set(guarantee(Some(u64::MAX))).expect_err("above its limit");
+        set(limit(None)).expect("no limit");
+        set(guarantee(Some(u64::MAX))).expect("more than any node can do, but possible");
+        let limits = set(guarantee(None)).expect("none");
+        assert!(limits.is_none() && kept.is_empty());
     }
 }

@@ -27,7 +27,7 @@ use subsystem::target::Target;
 
 use crate::client::Client;
 use crate::health::{Health, health_of};
-use crate::limits::{self, LimitView};
+use crate::limits::{self, LimitView, SurplusView};
 use crate::listeners::ListenerView;
 use crate::rates::Rates;
 pub use crate::rates::VolumeRates;
@@ -55,6 +55,9 @@ pub struct Status {
     /// What volumes and hosts may do in a second, and what that held back.
     #[serde(default)]
     pub limits: Vec<LimitView>,
+    /// What guarantees leave to all commands that are not within one; `null` without a guarantee.
+    #[serde(default)]
+    pub surplus: Option<SurplusView>,
     /// Where hosts can come in.
     #[serde(default)]
     pub listeners: Vec<ListenerView>,
@@ -154,6 +157,7 @@ fn status_of(target: &Target, engine: &Engine, rates: &Rates, reports: Vec<Repor
         drives: space.drives,
         volumes,
         limits: limits::all(target, engine),
+        surplus: limits::surplus(target),
         hosts: target.attached_hosts(),
         transports: target.transport_figures(&transports),
         reactors,
@@ -204,7 +208,7 @@ pub(crate) mod tests {
     use subsystem::DEFAULT_SUBSYSTEM_NQN;
 
     use super::*;
-    use crate::limits::LimitKind;
+    use crate::limits::{AchievedView, LimitKind};
 
     /// A hundred reads, of which one took 2 ms, and half as many writes.
     const LATENCY_EXAMPLE: &str = include_str!("latency_example.json");
@@ -268,7 +272,19 @@ pub(crate) mod tests {
                 burst_ms: 100,
                 held_commands: 7,
                 held_ns: 1_500_000_000,
+                guarantee_iops: Some(500),
+                guarantee_bandwidth_bytes: None,
+                achieved: Some(AchievedView {
+                    iops: 480,
+                    bandwidth_bytes: 1_966_080,
+                    is_short: true,
+                }),
             }],
+            surplus: Some(SurplusView {
+                bound_bytes: Some(1 << 20),
+                held_commands: 9,
+                held_ns: 2_500_000_000,
+            }),
             hosts: vec![AttachedHost {
                 hostnqn: "nqn.2014-08.org.nvmexpress:uuid:1".into(),
                 subsystem: DEFAULT_SUBSYSTEM_NQN.into(),

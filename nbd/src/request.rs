@@ -13,7 +13,7 @@ use std::rc::Rc;
 use futures_util::future::{Either, select};
 use reactor::Buffer;
 use reactor::sync::Permit;
-use subsystem::export::{ErrorKind, ExportError, ExportedVolume, PIECE_BYTES_MAX};
+use subsystem::export::{ErrorKind, ExportError, ExportedVolume, PIECE_BYTES_MAX, Pass};
 
 use crate::context::{self, describe};
 use crate::handshake::Context;
@@ -67,6 +67,8 @@ pub(crate) struct Reply {
     cookie: u64,
     place: Rc<Permit>,
     refused: RefCell<Option<Refused>>,
+    /// Kept until the answer, if there are guarantees.
+    pass: Cell<Option<Pass>>,
     /// All of the request was begun.
     is_whole: Cell<bool>,
     /// The last part of the answer is given.
@@ -88,6 +90,7 @@ impl Reply {
             cookie: request.cookie,
             place: Rc::new(place),
             refused: RefCell::default(),
+            pass: Cell::default(),
             is_whole: Cell::new(false),
             is_given: Cell::new(false),
         })
@@ -186,21 +189,25 @@ pub(crate) async fn buffer(volume: &ExportedVolume, len: usize) -> Buffer {
 }
 
 /// Waits until the volume's limits allow so many bytes, or nobody waits for them any more.
-async fn hold_back(connection: &Connection, bytes: u64) -> Outcome {
+async fn hold_back(reply: &Reply, bytes: u64) -> Outcome {
+    let connection = &reply.connection;
     let held = pin!(connection.volume.hold_back(bytes));
     let left = pin!(connection.leaving.wait());
     match select(held, left).await {
-        Either::Left(_) => Ok(()),
+        Either::Left((pass, _)) => {
+            reply.pass.set(pass);
+            Ok(())
+        }
         Either::Right(_) => Err(Refused::leaving()),
     }
 }
 
 /// Whether a write may begin; waits for the volume's limits.
-pub(crate) async fn begin_write(connection: &Connection, request: &Request) -> Outcome {
+pub(crate) async fn begin_write(request: &Request, reply: &Reply) -> Outcome {
     let len = u64::from(request.len);
-    let admitted = connection.volume.check(true, request.offset, len);
-    admitted.map_err(|error| Refused::of(request.command, &error))?;
-    hold_back(connection, len).await
+    let admitted = reply.connection.volume.check(true, request.offset, len);
+    admitted.map_err(|error| reply.failed(&error))?;
+    hold_back(reply, len).await
 }
 
 /// Writes a piece.
@@ -236,7 +243,7 @@ async fn change(request: &Request, reply: &Reply) -> Outcome {
         Command::Flush => volume.flush().await.map_err(failed),
         Command::Trim => {
             volume.check(true, at, len).map_err(failed)?;
-            hold_back(&reply.connection, 0).await?;
+            hold_back(reply, 0).await?;
             volume.trim(at, len).await.map_err(failed)?;
             match durable {
                 true => volume.flush().await.map_err(failed),
@@ -246,7 +253,7 @@ async fn change(request: &Request, reply: &Reply) -> Outcome {
         Command::WriteZeroes => {
             // Zeros are never stored, so NO_HOLE changes nothing, and every one of them is fast.
             volume.check(true, at, len).map_err(failed)?;
-            hold_back(&reply.connection, 0).await?;
+            hold_back(reply, 0).await?;
             volume.write_zeroes(at, len, durable).await.map_err(failed)
         }
         _ => Err(Refused::invalid("no such command")),
@@ -258,7 +265,7 @@ async fn read(request: &Request, reply: &Rc<Reply>) -> Outcome {
     let len = u64::from(request.len);
     let admitted = connection.volume.check(false, request.offset, len);
     admitted.map_err(|error| reply.failed(&error))?;
-    hold_back(connection, len).await?;
+    hold_back(reply, len).await?;
     let whole = request.len as usize;
     let is_one = request.has(command_flag::DF);
     match connection.agreed.structured {
@@ -393,7 +400,7 @@ async fn tell_status(request: &Request, reply: &Reply) -> Outcome {
     let (at, len) = (request.offset, u64::from(request.len));
     let failed = |error| reply.failed(&error);
     connection.volume.check(false, at, len).map_err(failed)?;
-    hold_back(connection, 0).await?;
+    hold_back(reply, 0).await?;
     let one = request.has(command_flag::REQ_ONE);
     let ranges_max = if one { 2 } else { RANGES_MAX };
     for (id, chosen) in contexts.iter().enumerate() {

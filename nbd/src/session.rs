@@ -276,7 +276,7 @@ impl Connection {
         reply: Rc<Reply>,
     ) -> io::Result<()> {
         let begun = {
-            let begun = pin!(request::begin_write(self, request));
+            let begun = pin!(request::begin_write(request, &reply));
             let gone = pin!(self.socket.ended());
             match select(begun, gone).await {
                 Either::Left((begun, _)) => begun,

@@ -11,9 +11,9 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use futures_util::future::select;
+use futures_util::future::{Either, select};
 use reactor::Buffer;
-use subsystem::export::{ExportError, ExportedVolume, SECTOR};
+use subsystem::export::{ExportError, ExportedVolume, Pass, SECTOR};
 use tokio::sync::watch;
 
 use crate::chain::{Chain, Segment, bytes_of, copy_in, copy_out, take_front};
@@ -81,12 +81,16 @@ pub(crate) struct Disk {
 
 impl Disk {
     /// Waits until the volume's limits allow a request that moves so many bytes. A front-end that stops a queue waits for
-    /// all of its requests, and the guest stands still meanwhile: so they go on then.
-    async fn hold_back(&self, bytes: u64) {
+    /// all of its requests, and the guest stands still meanwhile: so they go on then. What it gives is kept until the request
+    /// is done.
+    async fn hold_back(&self, bytes: u64) -> Option<Pass> {
         let mut stop = self.stop.clone();
         let stopped = pin!(stop.wait_for(|stop| *stop));
         let held = pin!(self.volume.hold_back(bytes));
-        select(held, stopped).await;
+        match select(held, stopped).await {
+            Either::Left((pass, _)) => pass,
+            Either::Right(_) => None,
+        }
     }
 
     /// Whether a write has to survive a loss of power at once.
@@ -135,7 +139,7 @@ impl Disk {
             }
             DISCARD => {
                 let ranges = self.ranges(guest, &from_guest, 0)?;
-                self.hold_back(0).await;
+                let _pass = self.hold_back(0).await;
                 for (at, len) in ranges {
                     self.volume.trim(at, len).await?;
                 }
@@ -143,7 +147,7 @@ impl Disk {
             }
             WRITE_ZEROES => {
                 let ranges = self.ranges(guest, &from_guest, MAY_UNMAP)?;
-                self.hold_back(0).await;
+                let _pass = self.hold_back(0).await;
                 for (at, len) in ranges {
                     let durable = self.is_write_through();
                     self.volume.write_zeroes(at, len, durable).await?;
@@ -174,7 +178,7 @@ impl Disk {
     async fn read(&self, guest: &Guest, sector: u64, mut to: Vec<Segment>) -> Result<(), Status> {
         let mut left = bytes_of(&to);
         let mut at = self.place(false, sector, left)?;
-        self.hold_back(left).await;
+        let _pass = self.hold_back(left).await;
         while left > 0 {
             let len = piece(at, left);
             let buffer = self.buffer(len).await;
@@ -195,7 +199,7 @@ impl Disk {
     ) -> Result<(), Status> {
         let mut left = bytes_of(&from);
         let mut at = self.place(true, sector, left)?;
-        self.hold_back(left).await;
+        let _pass = self.hold_back(left).await;
         while left > 0 {
             let len = piece(at, left);
             let mut buffer = self.buffer(len).await;

@@ -155,6 +155,10 @@ pub(super) struct Limit {
     pub(super) bandwidth_bytes: Option<u64>,
     #[serde(default = "burst_default")]
     pub(super) burst_ms: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) guarantee_iops: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) guarantee_bandwidth_bytes: Option<u64>,
 }
 
 fn burst_default() -> u64 {
@@ -167,6 +171,8 @@ impl Limit {
             iops: self.iops,
             bandwidth_bytes: self.bandwidth_bytes,
             burst_ms: self.burst_ms,
+            guarantee_iops: self.guarantee_iops,
+            guarantee_bandwidth_bytes: self.guarantee_bandwidth_bytes,
         }
     }
 }
@@ -337,6 +343,8 @@ impl Document {
                 iops: limits.iops,
                 bandwidth_bytes: limits.bandwidth_bytes,
                 burst_ms: limits.burst_ms,
+                guarantee_iops: limits.guarantee_iops,
+                guarantee_bandwidth_bytes: limits.guarantee_bandwidth_bytes,
             })
         });
         let subsystems = catalog.subsystems.values();

@@ -394,6 +394,8 @@ fn pools() -> impl Strategy<Value = Pool> {
             let limits = IoLimits {
                 bandwidth_bytes: Some(1 << 30),
                 burst_ms: 2000,
+                guarantee_iops: Some(500),
+                guarantee_bandwidth_bytes: Some(1 << 20),
                 ..limits
             };
             let of = Limited::Host(nqn.clone());

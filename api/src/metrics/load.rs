@@ -67,6 +67,32 @@ pub(super) fn limits(page: &mut Page<'_>, status: &Status) -> fmt::Result {
     )
 }
 
+/// What guarantees are worth, and what was held back for them.
+pub(super) fn guarantees(page: &mut Page<'_>, status: &Status) -> fmt::Result {
+    let Some(surplus) = &status.surplus else {
+        return Ok(());
+    };
+    let name = plain(
+        "guarantee_short",
+        "1 while a volume or host asks for what it is guaranteed, and gets less",
+    );
+    let each = status.limits.iter().filter_map(|limit| {
+        let labels = vec![("kind", limit.kind.name()), ("name", limit.name.as_str())];
+        Some((labels, u64::from(limit.achieved.as_ref()?.is_short)))
+    });
+    page.gauges(name, each)?;
+    let name = plain(
+        "guarantee_held_commands",
+        "Commands that had to wait for guarantees of others",
+    );
+    page.counters(name, [(Vec::new(), surplus.held_commands)])?;
+    let name = seconds(
+        "guarantee_held",
+        "How long commands waited for guarantees of others, all together",
+    );
+    page.counters(name, [(Vec::new(), surplus.held_ns as f64 / 1e9)])
+}
+
 /// The bounds of exported buckets are powers of two, in nanoseconds: one to an octave, from 8 us to 8.6 s. So 24 series for
 /// each operation that a volume has seen bound what a server has to keep, and what it interpolates between them is within a
 /// factor of two of the truth. The daemon's own percentiles come from four buckets to an octave.

@@ -114,6 +114,7 @@ impl Figures {
         engine::volumes(page, &self.status)?;
         load::volumes(page, &self.status)?;
         load::limits(page, &self.status)?;
+        load::guarantees(page, &self.status)?;
         load::networks(page, &self.networks)?;
         self.sockets.write(page)?;
         hosts::hosts(page, &self.status)?;

@@ -13,6 +13,8 @@ const BYTE_BY_BYTE: IoLimits = IoLimits {
     iops: None,
     bandwidth_bytes: Some(1),
     burst_ms: 0,
+    guarantee_iops: None,
+    guarantee_bandwidth_bytes: None,
 };
 
 fn limit(lab: &Lab) {

@@ -18,7 +18,7 @@ use crate::controller::in_flight::{Interrupted, Period};
 use crate::latency::Operation;
 use crate::lock::lock;
 use crate::queue::Queue;
-use crate::throttle::Throttles;
+use crate::throttle::{Pass, Throttles};
 use crate::trace::TracedCommand;
 
 /// The parameter error location of an error that no field of the command caused.
@@ -149,6 +149,8 @@ pub(crate) struct Command<Q: Queue> {
     sqe: Sqe,
     /// Held as long as it may touch a volume.
     period: Cell<Option<Period>>,
+    /// Held until the answer, if there are guarantees.
+    pass: Cell<Option<Pass>>,
     arrived: Instant,
     /// If somebody watches its host.
     stopwatch: Option<Rc<Stopwatch>>,
@@ -173,6 +175,7 @@ impl<Q: Queue> Command<Q> {
             capsule: Some(capsule),
             sqe,
             period: Cell::new(Some(queue.in_flight.enter_period())),
+            pass: Cell::new(None),
             arrived,
             stopwatch,
         })
@@ -217,8 +220,10 @@ impl<Q: Queue> Command<Q> {
     /// Waits until the limits of the volume and of the host allow a command that moves so many bytes. It holds nothing
     /// meanwhile, and nobody waits for it; so what it may do to the volume is to be asked again afterwards.
     pub(crate) async fn hold_back(&self, throttles: &Throttles, bytes: u64) -> Result<(), Fault> {
-        let mut turn = throttles.queue_up(reactor::now(), bytes);
-        let Some(mut wait) = turn.wait(reactor::now()) else {
+        let now = reactor::now();
+        let mut turn = throttles.queue_up(now, bytes);
+        let Some(mut wait) = turn.wait(now) else {
+            self.pass.set(turn.pass(now));
             return Ok(());
         };
         self.is_harmless();
@@ -232,7 +237,9 @@ impl<Q: Queue> Command<Q> {
             }
         })
         .await?;
-        turn.held(reactor::now());
+        let now = reactor::now();
+        turn.held(now);
+        self.pass.set(turn.pass(now));
         self.period.set(Some(self.queue.in_flight.enter_period()));
         self.ended(Stage::Wait);
         Ok(())

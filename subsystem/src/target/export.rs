@@ -7,8 +7,8 @@
 //! - Every request passes the same `Admission` as a host's command. To reservations an export is a host that has not
 //!   registered. It takes no writes if it is read-only, shows a snapshot, or if any namespace of its volume is write
 //!   protected.
-//! - [`ExportedVolume::hold_back`] waits for the limits of the volume, which exports share with hosts. A request that waits
-//!   holds no buffer.
+//! - [`ExportedVolume::hold_back`] waits for the limits of the volume, which exports share with hosts, and while guarantees
+//!   are not kept, for those. A request that waits holds no buffer.
 //! - A request sees the configuration of its moment: an export that was deleted, or whose volume is gone, refuses.
 //! - Ranges are in sectors of 512 bytes, whatever the LBA size of the volume is. A request of any length is made of pieces
 //!   that the engine takes; nobody sees half a piece.
@@ -33,6 +33,7 @@ use crate::latency::Operation;
 use crate::reservation::{HostId, Watch};
 use crate::target::Target;
 use crate::target::live_catalog::LiveCatalog;
+pub use crate::throttle::Pass;
 use crate::throttle::{By, Throttles};
 
 pub use crate::target::export_socket::bind_socket;
@@ -267,24 +268,27 @@ impl ExportedVolume {
     }
 
     /// Waits until the limits of the volume allow a request that moves so many bytes: before it has a buffer, and whatever
-    /// it may do afterwards. Dropped, it gives its place to others.
-    pub async fn hold_back(&self, bytes: u64) {
+    /// it may do afterwards. Dropped, it gives its place to others. What it gives is kept until the request is done: by that
+    /// guarantees see that it is under way.
+    #[must_use]
+    pub async fn hold_back(&self, bytes: u64) -> Option<Pass> {
         // One that is gone refuses what comes next.
-        let Ok(known) = self.known() else {
-            return;
-        };
+        let known = self.known().ok()?;
         if known.throttles.is_empty() {
-            return;
+            return None;
         }
-        let mut turn = known.throttles.queue_up(reactor::now(), bytes);
+        let mut now = reactor::now();
+        let mut turn = known.throttles.queue_up(now, bytes);
         let mut is_held = false;
-        while let Some(wait) = turn.wait(reactor::now()) {
+        while let Some(wait) = turn.wait(now) {
             is_held = true;
             reactor::sleep(wait).await;
+            now = reactor::now();
         }
         if is_held {
-            turn.held(reactor::now());
+            turn.held(now);
         }
+        turn.pass(now)
     }
 
     /// The volume, if it may be used so.

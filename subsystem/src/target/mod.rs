@@ -50,7 +50,7 @@ use crate::lock::lock;
 use crate::reservation;
 use crate::target::live_catalog::{LiveCatalog, adopt, differences};
 use crate::target::record::Record;
-use crate::throttle::{HeldBack, Limited, ThrottleTable};
+use crate::throttle::{Achieved, HeldBack, Limited, Surplus, ThrottleTable};
 use crate::trace::{Trace, Traces};
 
 /// What a target is opened with.
@@ -564,6 +564,18 @@ impl Target {
     #[must_use]
     pub fn held_back(&self, of: &Limited) -> HeldBack {
         self.throttles.held_back(of)
+    }
+
+    /// What a guarantee is worth now; `None` without one.
+    #[must_use]
+    pub fn achieved(&self, of: &Limited) -> Option<Achieved> {
+        self.throttles.achieved(of)
+    }
+
+    /// What guarantees leave to all others; `None` without any guarantee.
+    #[must_use]
+    pub fn surplus(&self) -> Option<Surplus> {
+        self.throttles.surplus()
     }
 
     /// What hosts did to all volumes since the daemon started.

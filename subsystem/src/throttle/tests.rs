@@ -2,9 +2,12 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
+use super::bucket::User;
+use super::turn::{LOOK_AGAIN, Turn};
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -14,6 +17,7 @@ fn limits(iops: Option<u64>, bandwidth_bytes: Option<u64>, burst_ms: u64) -> IoL
         iops,
         bandwidth_bytes,
         burst_ms,
+        ..IoLimits::default()
     }
 }
 
@@ -21,24 +25,41 @@ fn limits(iops: Option<u64>, bandwidth_bytes: Option<u64>, burst_ms: u64) -> IoL
 fn throttle(of: &IoLimits) -> (Throttles, Instant) {
     let began = Instant::now();
     let throttle = Throttle::new(began);
-    throttle.set(began, of);
-    let throttles = Throttles {
-        limits: Some([Arc::new(throttle)].into()),
+    set(&throttle, began, of);
+    let by = HeldBy {
+        limits: vec![Arc::new(throttle)],
+        guarantees: Vec::new(),
+        gate: None,
         user: 0,
     };
-    (throttles, began)
+    let held_by = Some(Arc::new(by));
+    (Throttles { held_by }, began)
+}
+
+fn set(throttle: &Throttle, now: Instant, of: &IoLimits) {
+    let commands = Fill::new(of.iops, of.burst_ms);
+    throttle.set(now, commands, Fill::new(of.bandwidth_bytes, of.burst_ms));
+}
+
+fn by(throttles: &Throttles) -> &HeldBy {
+    throttles.held_by.as_ref().expect("a limit")
 }
 
 /// The same limits as another user has them.
 fn of_user(throttles: &Throttles, user: User) -> Throttles {
-    Throttles {
+    let by = HeldBy {
+        limits: by(throttles).limits.clone(),
+        guarantees: Vec::new(),
+        gate: None,
         user,
-        ..throttles.clone()
+    };
+    Throttles {
+        held_by: Some(Arc::new(by)),
     }
 }
 
 fn only(throttles: &Throttles) -> &Throttle {
-    &throttles.limits.as_ref().expect("a limit")[0]
+    &by(throttles).limits[0]
 }
 
 /// When a turn comes.
@@ -91,15 +112,15 @@ fn a_limit_that_changes_counts_for_those_that_wait_already() {
     let mut turns: Vec<_> = (0..10).map(|_| throttles.queue_up(began, 0)).collect();
     assert!(turns[9].wait(began).is_some_and(|wait| wait <= LOOK_AGAIN));
     let later = began + SECOND;
-    only(&throttles).set(later, &limits(Some(10), None, 0));
+    set(only(&throttles), later, &limits(Some(10), None, 0));
     assert_eq!(comes(&mut turns[9], later) - later, 9 * SECOND / 10);
     let mut last = throttles.queue_up(later, 0);
-    only(&throttles).set(later, &IoLimits::default());
+    set(only(&throttles), later, &IoLimits::default());
     assert_eq!(last.wait(later), None);
     assert!(!only(&throttles).is_limited());
     // A limit that comes back has forgotten who waited.
     drop(last);
-    only(&throttles).set(later, &limits(Some(10), None, 100));
+    set(only(&throttles), later, &limits(Some(10), None, 100));
     assert_eq!(throttles.queue_up(later, 0).wait(later), None);
 }
 
@@ -273,7 +294,7 @@ fn a_host_has_one_share_for_all_of_its_queues_and_an_export_one_of_its_own() {
     let some = Arc::new(limits(Some(1), None, 0));
     table.apply(&[(Limited::Volume(volume), some)].into_iter().collect());
     let names = ["nqn.2026-11.x:a", "nqn.2026-11.x:b"].map(|name| name.parse().expect("a name"));
-    let user = |by| table.of(volume, by).user;
+    let user = |of| by(&table.of(volume, of)).user;
     assert_eq!(user(By::Host(&names[0])), user(By::Host(&names[0])));
     assert_ne!(user(By::Host(&names[0])), user(By::Host(&names[1])));
     assert_ne!(user(By::Export(1)), user(By::Export(2)));

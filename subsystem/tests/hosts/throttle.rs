@@ -18,6 +18,8 @@ const BYTE_BY_BYTE: IoLimits = IoLimits {
     iops: None,
     bandwidth_bytes: Some(1),
     burst_ms: 0,
+    guarantee_iops: None,
+    guarantee_bandwidth_bytes: None,
 };
 
 async fn set(lab: &Lab, of: &Limited, limits: Option<IoLimits>) {
@@ -144,6 +146,7 @@ fn queues_share_a_limit_and_the_pool_keeps_it() {
             iops: Some(20),
             bandwidth_bytes: None,
             burst_ms: 0,
+            ..IoLimits::default()
         };
         let of = volume(&lab);
         set(&lab, &of, Some(limits)).await;
@@ -162,5 +165,34 @@ fn queues_share_a_limit_and_the_pool_keeps_it() {
         drop(queues);
         let again = open_target(&lab.engine, Limits::default());
         assert_eq!(*again.catalog().limits[&of], limits);
+    });
+}
+
+#[test]
+fn while_there_is_a_guarantee_its_commands_are_counted_and_others_go_on() {
+    story(async |lab| {
+        let (one, other) = (lab.attach(1).await, lab.attach(2).await);
+        let (queue, others) = (lab.io_queue(&one, 1).await, lab.io_queue(&other, 1).await);
+        let of = Limited::Host(one.host.nqn.clone());
+        assert_eq!(lab.target.achieved(&of), None);
+        assert_eq!(lab.target.surplus(), None);
+        let guarantee = IoLimits {
+            guarantee_iops: Some(1000),
+            ..IoLimits::default()
+        };
+        set(&lab, &of, Some(guarantee)).await;
+        // An older command may be behind the first look, so commands go on until they are seen.
+        while lab.target.achieved(&of).is_none_or(|it| it.iops == 0) {
+            queue.call_out(write(1, 0, 1), vec![7; 4096]).await.ok();
+            lab.still_serves(&others).await;
+        }
+        let surplus = lab.target.surplus().expect("there is a guarantee");
+        assert_eq!(surplus.held.commands, 0, "nothing is short");
+        drop((queue, others));
+        let again = open_target(&lab.engine, Limits::default());
+        assert_eq!(*again.catalog().limits[&of], guarantee);
+        set(&lab, &of, None).await;
+        assert_eq!(lab.target.achieved(&of), None);
+        assert_eq!(lab.target.surplus(), None);
     });
 }

@@ -108,15 +108,16 @@ pub enum HostCommand {
         #[command(flatten)]
         answer: Answer,
     },
-    /// Limit what a host may do in a second, on all of its paths and volumes; it need not have stored keys
+    /// Limit what a host may do in a second, on all of its paths and volumes, or guarantee it a part; it need not have stored keys
     #[command(
-        after_help = "Example:\n  onefold host limit HOSTNQN --limit-iops 20000 --limit-bandwidth 1G\n\n\
-                      `onefold status` shows the limits, and how often and how long commands were held back."
+        after_help = "Examples:\n  onefold host limit HOSTNQN --limit-iops 20000 --limit-bandwidth 1G\n  \
+                      onefold host limit HOSTNQN --guarantee-iops 5000\n\n\
+                      `onefold status` shows limits and guarantees, and how often and how long commands were held back."
     )]
     Limit {
         /// Its name
         nqn: Nqn,
-        /// Its limits; what is not named stays.
+        /// Its limits and guarantees; what is not named stays.
         #[command(flatten)]
         limits: LimitArgs,
         /// Where to ask.

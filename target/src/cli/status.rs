@@ -12,7 +12,7 @@ use dedup::{Survey, VolumeShares};
 
 use super::args::PoolArg;
 use super::health::{health_text, verdict_text};
-use super::limit::limits_text;
+use super::limit::{guarantees_text, limits_text};
 use super::run::converse;
 use super::table::{Align, table};
 use super::{Outcome, print, print_json, progress};
@@ -168,6 +168,7 @@ fn render(status: &Status, detail: &SpaceDetail, pool_dir: &str) -> String {
     );
     text += "Zero: reads as zeros, because it was never written, trimmed or written with zeros; it takes no space.\n";
     text += &limits_text(&status.limits);
+    text += &guarantees_text(&status.limits, status.surplus.as_ref());
     if let Some(survey) = &status.survey {
         text += &survey_text(survey);
     }

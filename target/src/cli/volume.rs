@@ -105,7 +105,8 @@ pub enum VolumeCommand {
     /// Change how a volume stores what is written from now on, and what hosts may do to it in a second
     #[command(
         after_help = "Examples:\n  onefold volume set vol0 --compression zstd --verify compare\n  \
-                      onefold volume set vol0 --limit-iops 5000 --limit-bandwidth 200M\n\n\
+                      onefold volume set vol0 --limit-iops 5000 --limit-bandwidth 200M\n  \
+                      onefold volume set vol0 --guarantee-iops 2000\n\n\
                       What was written before stays as it is stored: a copy of the volume, or writing it again, brings it \
                       under the new rules. Snapshots keep the rules that they were taken with, and so does a clone of one."
     )]
@@ -125,7 +126,7 @@ pub enum VolumeCommand {
         /// Name of its domain, which cannot change: only the one that it has is accepted
         #[arg(long, value_name = "NAME")]
         domain: Option<String>,
-        /// Its limits.
+        /// Its limits and guarantees.
         #[command(flatten)]
         limits: LimitArgs,
         /// The daemon's pool.

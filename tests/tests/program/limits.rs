@@ -1,4 +1,4 @@
-//! Limits of volumes and hosts, by hosts over real sockets.
+//! Limits and guarantees of volumes and hosts, by hosts over real sockets.
 
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
@@ -84,4 +84,47 @@ fn a_limited_volume_serves_no_more_and_its_hosts_get_half_each() {
     let took = began.elapsed().as_secs_f64();
     let alone = (reads(&pool)[1] - before) as f64 / took;
     assert!(alone > 0.7 * IOPS as f64, "{alone} a second");
+}
+
+#[test]
+fn guarantees_that_cannot_be_are_refused_by_name_and_survive_a_restart_when_they_can() {
+    let pool = Pool::new();
+    let daemon = pool.serve(&["--create", "1G"]);
+    let with = |arguments: &[&'static str]| {
+        let start = ["volume", "set", "vol0", "--pool", pool.dir()];
+        [&start[..], arguments].concat()
+    };
+    for (wrong, says) in [
+        (["--guarantee-iops", "0"], "'off' takes it away"),
+        (
+            ["--guarantee-iops", "18446744073709551616"],
+            "number of commands",
+        ),
+        (["--guarantee-iops", "many"], "number of commands"),
+        (["--guarantee-bandwidth", "0"], "'off' takes it away"),
+        (
+            ["--guarantee-bandwidth", "99999999999999999999T"],
+            "--guarantee-bandwidth",
+        ),
+    ] {
+        fails(&with(&wrong), 64, &[says]);
+    }
+    let above = [
+        ["--limit-iops", "100", "--guarantee-iops", "101"],
+        ["--limit-bandwidth", "1M", "--guarantee-bandwidth", "1G"],
+    ];
+    for above in above {
+        let words = [
+            "volume 'vol0'",
+            "above its own limit",
+            "lower the guarantee",
+        ];
+        fails(&with(&above), 65, &words);
+    }
+    assert_eq!(pool.status()["limits"], serde_json::json!([]));
+    succeeds(&with(&["--limit-iops", "100", "--guarantee-iops", "100"]));
+    drop(daemon);
+    let _daemon = pool.serve(&[]);
+    let limits = &pool.status()["limits"];
+    assert_eq!(limits[0]["guarantee_iops"], 100, "{limits}");
 }

@@ -13,6 +13,8 @@ const BYTE_BY_BYTE: IoLimits = IoLimits {
     iops: None,
     bandwidth_bytes: Some(1),
     burst_ms: 0,
+    guarantee_iops: None,
+    guarantee_bandwidth_bytes: None,
 };
 
 fn of(lab: &Lab) -> Limited {
@@ -92,6 +94,7 @@ fn requests_count_as_commands_and_come_at_the_rate_of_the_limit() {
         iops: Some(20),
         bandwidth_bytes: None,
         burst_ms: 0,
+        ..IoLimits::default()
     };
     set(&lab, Some(limits));
     let began = Instant::now();
@@ -106,4 +109,24 @@ fn requests_count_as_commands_and_come_at_the_rate_of_the_limit() {
     let took = began.elapsed();
     assert!(took >= Duration::from_millis(290), "{took:?}");
     assert_eq!(lab.target.held_back(&of(&lab)).commands, 6);
+}
+
+#[test]
+fn requests_of_a_guest_are_seen_by_the_guarantee_of_its_volume() {
+    let lab = Lab::new(4096);
+    let mut guest = FrontEnd::start(&lab.path(), Memory::new(), 1);
+    assert_eq!(guest.writes(0, &[7; 4096]), 0);
+    let guarantee = IoLimits {
+        guarantee_iops: Some(1000),
+        ..IoLimits::default()
+    };
+    set(&lab, Some(guarantee));
+    let began = Instant::now();
+    let achieved = |lab: &Lab| lab.target.achieved(&of(lab)).expect("a guarantee");
+    while achieved(&lab).iops == 0 || achieved(&lab).bandwidth_bytes == 0 {
+        assert!(began.elapsed() < Duration::from_secs(60), "never seen");
+        assert_eq!(guest.writes(0, &[7; 4096]), 0);
+    }
+    set(&lab, None);
+    assert_eq!(lab.target.achieved(&of(&lab)), None);
 }
