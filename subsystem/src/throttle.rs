@@ -19,6 +19,7 @@
 
 mod bucket;
 mod control;
+mod crowd;
 mod guarantee;
 mod turn;
 

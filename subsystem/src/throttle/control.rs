@@ -17,6 +17,10 @@
 //! - it gets less than most (85 %) of what it asks for: of what as many commands as it has outstanding would get if they
 //!   took as long as they take when others are held back most, and of what it would get if they took no time.
 //!
+//! What waits in sockets and rings because a reactor has its hands full is not seen as outstanding. So while the reactor of
+//! its commands does nothing but work, a guarantee that is not used counts as missed too, until others are held back so far
+//! that the reactor has time again.
+//!
 //! So a volume that asks for less than its guarantee, or has too few commands outstanding ever to reach it, holds others
 //! back only as far as that helps. What is known of that is forgotten from time to time, and learned again.
 
@@ -85,6 +89,8 @@ pub(super) struct Seen {
     pub(super) busy_ns: u64,
     /// More came into its buckets than its commands used.
     pub(super) is_unused: bool,
+    /// Its commands came to reactors that had their hands full.
+    pub(super) is_crowded: bool,
 }
 
 /// What is guaranteed, in a second.
@@ -101,9 +107,20 @@ pub(super) struct Demand {
     pub(super) bandwidth_bytes: f64,
     outstanding: f64,
     busy: f64,
-    /// Seconds that a command takes when others are held back most, and when that was learned.
-    quickest: Option<(f64, Duration)>,
+    /// What was learned when others were held back most.
+    alone: Option<Alone>,
     is_unused: bool,
+    is_crowded: bool,
+}
+
+/// What a guarantee gets when others are held back most.
+#[derive(Clone, Copy, Debug)]
+struct Alone {
+    /// Seconds that a command takes.
+    takes: f64,
+    /// Commands a second.
+    iops: f64,
+    since: Duration,
 }
 
 impl Demand {
@@ -118,6 +135,7 @@ impl Demand {
         );
         mix(&mut self.busy, seen.busy_ns as f64 / 1e9 / seconds);
         self.is_unused = seen.is_unused;
+        self.is_crowded = seen.is_crowded;
     }
 
     /// Seconds that a command takes (Little's law); for ever if hardly any ends.
@@ -135,30 +153,41 @@ impl Demand {
         // What was under way before is done by then, also what this one's commands had to wait for.
         let settled = SETTLES + Duration::from_secs_f64((2.0 * takes).min(SETTLES_MORE));
         let is_least = least_for.is_some_and(|time| time >= settled);
-        match &mut self.quickest {
+        match &mut self.alone {
             // Only where even that is not enough it matters what it can use.
-            _ if is_least => self.quickest = self.is_unused.then_some((takes, now)),
-            // They end again.
-            Some((quickest, _)) if quickest.is_infinite() && takes.is_finite() => {
-                self.quickest = None;
+            _ if is_least => {
+                let alone = Alone {
+                    takes,
+                    iops: self.iops,
+                    since: now,
+                };
+                self.alone = self.is_unused.then_some(alone);
             }
-            Some((_, since)) if now.saturating_sub(*since) > REMEMBERED => self.quickest = None,
-            Some((quickest, _)) => *quickest = quickest.min(takes),
+            // They end again.
+            Some(alone) if alone.takes.is_infinite() && takes.is_finite() => self.alone = None,
+            Some(alone) if now.saturating_sub(alone.since) > REMEMBERED => self.alone = None,
+            Some(alone) => {
+                alone.takes = alone.takes.min(takes);
+                alone.iops = alone.iops.max(self.iops);
+            }
             None => {}
         }
     }
 
-    /// Whether commands were outstanding.
+    /// Whether commands came, or were outstanding.
     fn is_there(&self) -> bool {
-        self.outstanding > 0.001
+        self.iops > 0.5 || self.outstanding > 0.001
     }
 
     /// Commands a second that it asks for, as far as that is known: what as many commands as it has outstanding would get
     /// if they took as long as when others are held back most, and not more than if they took no time.
     fn asks(&self) -> f64 {
         let in_no_time = self.iops / (1.0 - self.busy).max(1e-6);
-        match self.quickest {
-            Some((seconds, _)) if self.is_there() => in_no_time.min(self.outstanding / seconds),
+        match self.alone {
+            // What waits unseen would come.
+            Some(alone) if self.is_crowded => alone.iops,
+            None if self.is_crowded => f64::INFINITY,
+            Some(alone) if self.is_there() => in_no_time.min(self.outstanding / alone.takes),
             _ => in_no_time,
         }
     }

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use super::HeldBack;
 use super::bucket::{Fill, Places, Throttle, User};
 use super::control::{Control, Demand, Rates, Seen, cost};
+use super::crowd::is_crowded;
 use crate::lock::lock;
 
 /// A step is made when so much time has passed.
@@ -330,8 +331,10 @@ impl Guarantee {
 
     /// A command of it went into the engine.
     pub(super) fn begin(&self, gate: &Gate, now: Instant) {
+        let is_crowded = is_crowded(now);
         let mut load = lock(&self.load);
         load.count(gate.at(now));
+        load.seen.is_crowded |= is_crowded;
         load.outstanding += 1;
     }
 

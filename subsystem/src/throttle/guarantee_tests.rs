@@ -2,13 +2,14 @@
 //! hosts, on virtual time.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
 use super::control::{Rates, cost};
+use super::crowd::pretend;
 use super::guarantee::Gate;
 use super::turn::{HeldBy, Pass, Throttles, Turn};
 
@@ -19,6 +20,8 @@ const SECOND: Duration = Duration::from_secs(1);
 struct Node {
     capacity: u64,
     takes: Duration,
+    /// Its work is to read commands out of the sockets of its hosts, in turn; its engine takes no time.
+    reads: bool,
 }
 
 impl Node {
@@ -27,6 +30,7 @@ impl Node {
         Self {
             capacity: iops * cost(4096),
             takes: Duration::from_micros(100),
+            reads: false,
         }
     }
 
@@ -72,6 +76,47 @@ fn guaranteed(depth: usize, iops: u64) -> Host {
     }
 }
 
+/// What happens to a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Comes,
+    Looks,
+    Ends,
+    /// The node reads the next one.
+    Reads,
+}
+
+/// The sockets of the hosts, where commands wait that the node has not read.
+#[derive(Default)]
+struct Sockets {
+    waiting: Vec<VecDeque<usize>>,
+    next: usize,
+    is_reading: bool,
+    /// How much of the last ten milliseconds it has read, and since when these are.
+    busy: Duration,
+    since: Option<Instant>,
+    is_crowded: bool,
+}
+
+impl Sockets {
+    fn take(&mut self) -> Option<usize> {
+        let count = self.waiting.len();
+        let found = (0..count).map(|at| (self.next + at) % count);
+        let found = found.into_iter().find(|at| !self.waiting[*at].is_empty())?;
+        self.next = found + 1;
+        self.waiting[found].pop_front()
+    }
+
+    fn works(&mut self, now: Instant, time: Duration) {
+        let since = *self.since.get_or_insert(now);
+        if now - since >= Duration::from_millis(10) {
+            self.is_crowded = self.busy.as_secs_f64() >= 0.9 * (now - since).as_secs_f64();
+            (self.since, self.busy) = (Some(now), Duration::ZERO);
+        }
+        self.busy += time;
+    }
+}
+
 /// Commands of each host that ended in each second.
 fn run(node: Node, hosts: &[Host], seconds: u64) -> Vec<Vec<u64>> {
     let began = Instant::now();
@@ -104,21 +149,44 @@ fn run(node: Node, hosts: &[Host], seconds: u64) -> Vec<Vec<u64>> {
     let mut events = BinaryHeap::new();
     for (at, it) in hosts.iter().enumerate() {
         for _ in 0..it.depth {
-            events.push(Reverse((began + it.from, commands.len(), false)));
+            events.push(Reverse((began + it.from, Event::Comes, commands.len())));
             commands.push((at, None, None));
         }
     }
+    let mut sockets = Sockets {
+        waiting: vec![VecDeque::new(); hosts.len()],
+        ..Sockets::default()
+    };
     let mut free = began;
-    while let Some(Reverse((now, at, is_done))) = events.pop() {
+    while let Some(Reverse((now, event, at))) = events.pop() {
         let time = now - began;
         if time >= seconds as u32 * SECOND {
             break;
         }
+        if event == Event::Reads {
+            sockets.is_reading = false;
+            if let Some(read) = sockets.take() {
+                let service = node.service(hosts[commands[read].0].bytes);
+                sockets.works(now, service);
+                sockets.is_reading = true;
+                events.push(Reverse((now + service, Event::Looks, read)));
+                events.push(Reverse((now + service, Event::Reads, 0)));
+            }
+            continue;
+        }
         let (host, turn, pass) = &mut commands[at];
         let it = &hosts[*host];
-        if is_done {
+        if event == Event::Comes && node.reads {
+            sockets.waiting[*host].push_back(at);
+            if !sockets.is_reading {
+                sockets.is_reading = true;
+                events.push(Reverse((now, Event::Reads, 0)));
+            }
+            continue;
+        }
+        if event == Event::Ends {
             if let Some((_, until)) = it.stalls.filter(|it| (it.0..it.1).contains(&time)) {
-                events.push(Reverse((began + until, at, true)));
+                events.push(Reverse((began + until, Event::Ends, at)));
                 continue;
             }
             done[*host][time.as_secs() as usize] += 1;
@@ -126,20 +194,24 @@ fn run(node: Node, hosts: &[Host], seconds: u64) -> Vec<Vec<u64>> {
                 pass.end(|| now);
             }
             if time < it.until {
-                events.push(Reverse((now + it.pause, at, false)));
+                events.push(Reverse((now + it.pause, Event::Comes, at)));
             }
             continue;
         }
         let queued = turn.get_or_insert_with(|| throttles[*host].queue_up(now, it.bytes));
         if let Some(wait) = queued.wait(now) {
             assert!(!wait.is_zero(), "it would look for ever");
-            events.push(Reverse((now + wait, at, false)));
+            events.push(Reverse((now + wait, Event::Looks, at)));
             continue;
         }
+        pretend(now, sockets.is_crowded);
         *pass = queued.pass(now);
         *turn = None;
-        free = free.max(now) + node.service(it.bytes);
-        events.push(Reverse((free + node.takes, at, true)));
+        free = match node.reads {
+            true => now,
+            false => free.max(now) + node.service(it.bytes),
+        };
+        events.push(Reverse((free + node.takes, Event::Ends, at)));
     }
     done
 }
@@ -158,6 +230,32 @@ fn a_volume_with_few_commands_gets_what_it_is_guaranteed_beside_one_with_many() 
     assert!(mean(&with[0], 2) >= 4900, "{with:?}");
     let all = mean(&with[0], 2) + mean(&with[1], 2);
     assert!(all >= 18_000, "what is free is used: {all}, {with:?}");
+}
+
+#[test]
+fn a_guarantee_is_kept_where_commands_wait_in_sockets_that_a_busy_node_does_not_read() {
+    let node = Node {
+        reads: true,
+        ..Node::of(20_000)
+    };
+    let neighbours = vec![host(16); 16];
+    let with = |first: Host| {
+        let all: Vec<_> = std::iter::once(first).chain(neighbours.clone()).collect();
+        run(node, &all, 12)
+    };
+    let without = with(host(2));
+    assert!(mean(&without[0], 2) < 1500, "{without:?}");
+    let kept = with(guaranteed(2, 6000));
+    assert!(mean(&kept[0], 3) >= 5500, "{kept:?}");
+    let all: u64 = kept.iter().map(|of| mean(of, 3)).sum();
+    assert!(all >= 15_000, "what is free is used: {all}, {kept:?}");
+    // One that asks for little of it takes little from the others.
+    let little = with(Host {
+        pause: SECOND / 10,
+        ..guaranteed(1, 6000)
+    });
+    let all: u64 = little[1..].iter().map(|of| mean(of, 3)).sum();
+    assert!(all >= 14_000, "{all}, {little:?}");
 }
 
 #[test]

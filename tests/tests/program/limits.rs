@@ -17,9 +17,13 @@ struct Reader(Child);
 
 impl Reader {
     fn start(subsystem: &str, host: &str, queues: &str, depth: &str) -> Self {
+        Self::of_namespace("1", subsystem, host, queues, depth)
+    }
+
+    fn of_namespace(nsid: &str, subsystem: &str, host: &str, queues: &str, depth: &str) -> Self {
         let mut load = Command::new(onefold());
         load.args(["perf", subsystem, "--hostnqn", host]);
-        load.args(["--rw", "randread", "--time", "3600"]);
+        load.args(["--rw", "randread", "--time", "3600", "--nsid", nsid]);
         load.args(["--queues", queues, "--qd", depth]);
         let child = load.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         Self(child.expect("the program starts"))
@@ -84,6 +88,72 @@ fn a_limited_volume_serves_no_more_and_its_hosts_get_half_each() {
     let took = began.elapsed().as_secs_f64();
     let alone = (reads(&pool)[1] - before) as f64 / took;
     assert!(alone > 0.7 * IOPS as f64, "{alone} a second");
+}
+
+/// What part of all reads one of two hosts gets, over so many reads, and how many there are in a second.
+fn share(pool: &Pool, count: u64) -> (f64, f64) {
+    let (began, before) = (Instant::now(), reads(pool));
+    let mut now = before;
+    wait_for("reads of both hosts", || {
+        now = reads(pool);
+        now[0] + now[1] >= before[0] + before[1] + count
+    });
+    let [few, many] = [now[0] - before[0], now[1] - before[1]].map(|reads| reads as f64);
+    let all = few + many;
+    (few / all, all / began.elapsed().as_secs_f64())
+}
+
+#[test]
+fn a_volume_with_a_guarantee_gets_it_beside_a_host_with_many_more_commands() {
+    let pool = Pool::new();
+    let tcp = pool.address.replace("rdma://", "tcp://");
+    let _daemon = pool.serve(&["--create", "1G", "--listen", &tcp, "--reactors", "1"]);
+    succeeds(&[
+        "volume",
+        "create",
+        "other",
+        "--size",
+        "1G",
+        "--pool",
+        pool.dir(),
+    ]);
+    let subsystem = format!("{tcp}/{NQN}");
+    let _few = Reader::of_namespace("1", &subsystem, HOSTS[0], "1", "2");
+    let _many = Reader::of_namespace("2", &subsystem, HOSTS[1], "16", "16");
+    wait_for("both hosts to be served", || {
+        reads(&pool).iter().all(|reads| *reads > 0)
+    });
+    let (without, all) = share(&pool, 100_000);
+    assert!(without < 0.2, "one queue of 17 gets {without}");
+    // Three times what it gets, of what the node can do now: any machine has that.
+    let iops = format!("{:.0}", (3.0 * without * all).max(1.0));
+    let guarantee = ["volume", "set", "vol0", "--guarantee-iops", &iops];
+    let line = succeeds(&[&guarantee[..], &["--pool", pool.dir()]].concat());
+    assert!(line.contains(&format!("guaranteed IOPS {iops}")), "{line}");
+    let mut status = Value::Null;
+    wait_for(
+        "the guarantee to be kept at the cost of the other host",
+        || {
+            let (with, _) = share(&pool, 40_000);
+            status = pool.status();
+            let held = status["surplus"]["held_commands"].as_u64();
+            with >= 2.0 * without && held > Some(0)
+        },
+    );
+    let limit = &status["limits"][0];
+    assert_eq!(limit["guarantee_iops"].to_string(), iops);
+    assert!(limit["achieved"]["iops"].as_u64() > Some(0), "{limit}");
+    let text = succeeds(&["status", "--pool", pool.dir()]);
+    assert!(text.contains("GUARANTEE OF"), "{text}");
+    assert!(text.contains("held back for guarantees"), "{text}");
+    // Without it everything is as before, and nobody waits any more.
+    let off = ["volume", "set", "vol0", "--guarantee-iops", "off"];
+    succeeds(&[&off[..], &["--pool", pool.dir()]].concat());
+    wait_for("both to ask for the same again", || {
+        let (again, _) = share(&pool, 40_000);
+        again < 2.0 * without
+    });
+    assert!(pool.status()["surplus"].is_null());
 }
 
 #[test]
