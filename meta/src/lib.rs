@@ -75,8 +75,8 @@ pub use setting::{
     is_setting_key,
 };
 pub use store::{
-    LoadVisitor, MapRows, MemoryStore, NewRows, RocksOptions, RocksStore, Row, RowEntries,
-    RowError, RowKind, Salvage, Store, StoreFault, StoreFigures,
+    LoadVisitor, MapRows, MemoryStore, NewRows, RocksOptions, RocksStore, Row, RowCursor,
+    RowEntries, RowError, RowKind, Salvage, Store, StoreFault, StoreFigures,
 };
 pub use types::{
     BlockRow, Checkpoint, Compression, Fingerprint, FingerprintFunction, LABEL_AREA_BYTES,

@@ -155,6 +155,10 @@ fn apply(stores: [&dyn Store; 2], records: Vec<Record>) {
     }
 }
 
+fn sub_block_of(rng: &mut ChaCha8Rng) -> u64 {
+    rng.random_range(SUB_BLOCKS.start - 70..SUB_BLOCKS.end + 70)
+}
+
 /// Compares everything that can be asked of two stores.
 fn compare(disk: &dyn Store, memory: &dyn Store, rng: &mut ChaCha8Rng, seed: u64) {
     assert_eq!(load(disk).unwrap(), load(memory).unwrap(), "seed {seed}");
@@ -186,8 +190,7 @@ fn compare(disk: &dyn Store, memory: &dyn Store, rng: &mut ChaCha8Rng, seed: u64
             memory.last_block(end).unwrap(),
             "seed {seed}: {end}"
         );
-        let mut sub_block = || rng.random_range(SUB_BLOCKS.start - 70..SUB_BLOCKS.end + 70);
-        let (first, end) = (sub_block(), sub_block());
+        let (first, end) = (sub_block_of(rng), sub_block_of(rng));
         let page = first & !63;
         for (first, end) in [
             (first, end),
@@ -209,11 +212,29 @@ fn compare(disk: &dyn Store, memory: &dyn Store, rng: &mut ChaCha8Rng, seed: u64
                 memory.mapped_parts(volume, first, end, part).unwrap(),
                 "seed {seed}: parts of {part} of volume {volume}, {first}..{end}"
             );
+            let mut cuts = [first, end, sub_block_of(rng), sub_block_of(rng)];
+            cuts.sort_unstable();
+            let ranges = [cuts[0]..cuts[1], cuts[2]..cuts[3]];
             assert_eq!(
-                disk.map_rows(volume, first, end, most).unwrap(),
-                memory.map_rows(volume, first, end, most).unwrap(),
-                "seed {seed}: rows of volume {volume}, {first}..{end}, {most:?}"
+                disk.map_rows(volume, &ranges, most).unwrap(),
+                memory.map_rows(volume, &ranges, most).unwrap(),
+                "seed {seed}: rows of volume {volume}, {ranges:?}, {most:?}"
             );
+            let found = disk.map_rows(volume, &ranges, (usize::MAX, usize::MAX));
+            let found = found.unwrap();
+            let all = disk.mappings(volume, 0, u64::MAX, usize::MAX).unwrap();
+            let is_asked = |row: u64| {
+                let mut asked = ranges.iter().filter(|range| !range.is_empty());
+                asked.any(|range| range.start / 64 <= row && row <= (range.end - 1) / 64)
+            };
+            let asked = all
+                .iter()
+                .map(|(at, _)| at / 64)
+                .filter(|row| is_asked(*row));
+            let mut asked: Vec<u64> = asked.collect();
+            assert_eq!(found.count(), asked.len(), "seed {seed}: {ranges:?}");
+            asked.dedup();
+            assert_eq!(found.parts(64).collect::<Vec<_>>(), asked, "seed {seed}");
         }
     }
 }

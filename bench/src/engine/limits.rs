@@ -84,6 +84,7 @@ impl Limits {
             range_bytes: bytes,
             until: Until::Commands(bytes >> 20),
             numbers: Arc::new(Numbers::default()),
+            windows: None,
         };
         // New space costs the file system more than space that was written before.
         cores.run(load.clone()).await?;

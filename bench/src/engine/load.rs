@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use dedup::{EngineError, ErrorKind, Volume};
@@ -66,6 +67,37 @@ pub(super) struct Load {
     pub(super) range_bytes: u64,
     pub(super) until: Until,
     pub(super) numbers: Arc<Numbers>,
+    /// Latencies of commands that were under way in one of these are told apart.
+    pub(super) windows: Option<Arc<Windows>>,
+}
+
+/// Moments in which something else takes place beside a run, one after the other.
+#[derive(Debug, Default)]
+pub(super) struct Windows {
+    begun: AtomicU64,
+    ended: AtomicU64,
+}
+
+impl Windows {
+    /// One begins. The last one has ended.
+    pub(super) fn begin(&self) {
+        self.begun.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// It ends.
+    pub(super) fn end(&self) {
+        self.ended.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// How many have ended: what a command notes when it begins.
+    fn ended(&self) -> u64 {
+        self.ended.load(Ordering::SeqCst)
+    }
+
+    /// Whether one was open at some moment since so many had ended.
+    fn was_open_since(&self, ended: u64) -> bool {
+        self.begun.load(Ordering::SeqCst) > ended
+    }
 }
 
 /// What a run gave.
@@ -79,6 +111,16 @@ pub(super) struct Run {
     pub(super) helper_seconds: f64,
     pub(super) p50_us: f64,
     pub(super) p99_us: f64,
+    /// Of the commands that were under way in a window.
+    pub(super) within: Within,
+}
+
+/// Commands that were under way in a window of [`Windows`].
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Within {
+    pub(super) p50_us: f64,
+    pub(super) p99_us: f64,
+    pub(super) longest_us: f64,
 }
 
 impl Run {
@@ -126,6 +168,8 @@ struct Shared {
     begun: Cell<u64>,
     end: Option<Instant>,
     latencies: RefCell<Histogram<u64>>,
+    /// Of the commands in a window alone.
+    within: RefCell<Histogram<u64>>,
     failed: RefCell<Option<LoadError>>,
 }
 
@@ -144,10 +188,8 @@ pub(super) async fn run(load: Load, deck: Rc<Deck>) -> Result<Run, LoadError> {
             Until::Commands(_) => None,
         },
         begun: Cell::new(0),
-        latencies: RefCell::new(
-            Histogram::new_with_bounds(1, LATENCY_MAX_NS, 3)
-                .expect("the bounds are constants that the histogram takes"),
-        ),
+        latencies: RefCell::new(histogram()),
+        within: RefCell::new(histogram()),
         failed: RefCell::default(),
         load,
         deck,
@@ -171,15 +213,26 @@ pub(super) async fn run(load: Load, deck: Rc<Deck>) -> Result<Run, LoadError> {
         return Err(error);
     }
     let latencies = shared.latencies.borrow();
-    let us = |quantile| latencies.value_at_quantile(quantile) as f64 / 1e3;
+    let within = shared.within.borrow();
+    let us = |of: &Histogram<u64>, quantile| of.value_at_quantile(quantile) as f64 / 1e3;
     Ok(Run {
         commands: latencies.len(),
         seconds,
         core_seconds,
         helper_seconds: 0.0, // the caller adds it: it is that of all reactors together
-        p50_us: us(0.5),
-        p99_us: us(0.99),
+        p50_us: us(&latencies, 0.5),
+        p99_us: us(&latencies, 0.99),
+        within: Within {
+            p50_us: us(&within, 0.5),
+            p99_us: us(&within, 0.99),
+            longest_us: within.max() as f64 / 1e3,
+        },
     })
+}
+
+fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, LATENCY_MAX_NS, 3)
+        .expect("the bounds are constants that the histogram takes")
 }
 
 /// Place number `command` of `slots` in shuffled order.
@@ -213,6 +266,8 @@ impl Shared {
                 Places::Random => self.deck.chance().below(self.slots),
                 Places::Shuffled => shuffled(command, self.slots),
             };
+            let windows = self.load.windows.as_ref();
+            let ended = windows.map(|windows| windows.ended());
             let start = Instant::now();
             let (result, card) = self.issue(slot, card).await;
             now = Instant::now();
@@ -221,6 +276,10 @@ impl Shared {
                 Ok(()) => {
                     let took = now.duration_since(start).as_nanos() as u64;
                     self.latencies.borrow_mut().saturating_record(took.max(1));
+                    let within = windows.zip(ended);
+                    if within.is_some_and(|(windows, ended)| windows.was_open_since(ended)) {
+                        self.within.borrow_mut().saturating_record(took.max(1));
+                    }
                 }
                 Err(error) => {
                     self.failed.borrow_mut().get_or_insert(error);
@@ -258,6 +317,20 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_command_meets_the_windows_that_are_open_while_it_is_under_way() {
+        let windows = Windows::default();
+        let before = windows.ended();
+        assert!(!windows.was_open_since(before));
+        windows.begin();
+        let inside = windows.ended();
+        assert!(windows.was_open_since(before) && windows.was_open_since(inside));
+        windows.end();
+        let after = windows.ended();
+        assert!(windows.was_open_since(before) && windows.was_open_since(inside));
+        assert!(!windows.was_open_since(after));
+    }
 
     #[test]
     fn shuffled_places_are_all_places_once() {

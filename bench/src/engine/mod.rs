@@ -315,6 +315,14 @@ async fn run_plan(
             progress,
         );
         bench.results.extend(rows.await?);
+        let rows = snapshots::typical(
+            &bench.cores,
+            &bench.folder,
+            blocks.unwrap_or(bench.plan.small_cache_blocks),
+            bench.plan.run_time,
+            progress,
+        );
+        bench.results.extend(rows.await?);
     }
     let blocks = options.large_blocks.unwrap_or(bench.plan.large_blocks);
     if bench.wants(COPY) && (is_asked || bench.plan.has_long) {
@@ -634,6 +642,9 @@ mod tests {
         assert!(value("snapshot-take") > 0.0 && value("snapshot-clone") > 0.0);
         assert!(value("snapshot-first-overwrite") > 0.0);
         assert!(value("snapshot-deep-read-4k") > 0.0);
+        assert!(value("snapshot-during-read-4k-p99") > 0.0);
+        assert!(value("snapshot-50ms-from-write-4k-p99") > 0.0);
+        assert!(value("typical-diff-1tib") > 0.0);
         assert!(value("copy") > 0.0);
         assert!(report.limits.blake3_bytes_per_second > 0.0);
         assert!(report.to_string().contains("write-128k-dup90"));

@@ -25,6 +25,7 @@ const DATA_NAMES: [&str; 2] = ["bench-data0", "bench-data1"];
 /// Reactors for load, each bound to a core; everything else runs elsewhere if there is another core.
 pub(super) struct Cores {
     reactors: Vec<ReactorThread>,
+    all: Vec<usize>,
     others: Vec<usize>,
 }
 
@@ -58,7 +59,11 @@ impl Cores {
         };
         // This thread opens the pools and runs their background work; RocksDB's threads are born here.
         machine::bind_thread(&others).map_err(EngineBenchError::Reactor)?;
-        Ok(Self { reactors, others })
+        Ok(Self {
+            reactors,
+            all: own,
+            others,
+        })
     }
 
     /// Sends helper threads to the other cores. They come and go: call it before a run.
@@ -72,6 +77,20 @@ impl Cores {
         let start = machine::process_seconds();
         let run = on(&self.reactors[0], move || run_here(load, 1)).await??;
         Ok(with_helpers(run, start))
+    }
+
+    /// Runs two loads at the same time on the first reactor. The processor time of its thread is that of both.
+    pub(super) async fn run_both(
+        &self,
+        one: Load,
+        other: Load,
+    ) -> Result<(Run, Run), EngineBenchError> {
+        self.clear();
+        let handle = self.reactors[0].handle();
+        let other = handle.spawn(move || run_here(other, 2));
+        let one = on(&self.reactors[0], move || run_here(one, 1)).await??;
+        let other = other.await.map_err(|_| EngineBenchError::Stopped)??;
+        Ok((one, other))
     }
 
     /// Runs the load on every reactor at the same time: commands of all, over the longest time.
@@ -97,6 +116,7 @@ impl Cores {
                     helper_seconds: 0.0,
                     p50_us: sum.p50_us.max(run.p50_us),
                     p99_us: sum.p99_us.max(run.p99_us),
+                    within: sum.within,
                 },
             });
         }
@@ -104,14 +124,15 @@ impl Cores {
         Ok(with_helpers(run, start))
     }
 
-    /// Runs something else on the first reactor.
+    /// Runs something else on the first reactor. Threads are bound to no core meanwhile, as in the daemon, except that
+    /// one.
     pub(super) async fn on_first<T, F, Fut>(&self, make: F) -> Result<T, EngineBenchError>
     where
         T: Send + 'static,
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = T> + 'static,
     {
-        self.clear();
+        machine::bind_helpers(&self.all);
         on(&self.reactors[0], make).await
     }
 }
@@ -295,6 +316,7 @@ impl Pool {
             range_bytes: self.volume.info().size_bytes,
             until: Until::Commands(0),
             numbers: self.numbers.clone(),
+            windows: None,
         }
     }
 

@@ -121,6 +121,8 @@ pub(crate) struct PageMap {
     /// The last record that emptied a page that then left memory: up to that record, the store may
     /// have mappings where the map has none.
     emptied: u64,
+    /// The last record that changed any page.
+    changed: u64,
     /// Pages that must stay in memory: first, end, and the number of the window that keeps them.
     windows: Vec<(u64, u64, u64)>,
     next_window: u64,
@@ -162,6 +164,7 @@ impl PageMap {
             stored_pages: 0,
             noted_upto: u64::MAX,
             emptied: 0,
+            changed: 0,
             windows: Vec::new(),
             next_window: 0,
             is_whole: Arc::new(AtomicBool::new(true)),
@@ -374,6 +377,7 @@ impl PageMap {
         page.is_complete |= page.own == ALL;
         let after = page.mapped;
         let is_void = page.own == 0 && !(inherits && page.is_complete);
+        self.changed = record;
         // A damaged store may have said too few.
         self.mapped = (self.mapped + u64::from(after)).saturating_sub(u64::from(before));
         if is_void && number < self.noted_upto {

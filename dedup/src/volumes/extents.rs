@@ -6,11 +6,14 @@
 //! * A look takes no longer under a lock than a command does, and its answer is bounded, whatever is mapped.
 //! * Of each page of the maps, what both see at one moment between the beginning and the end of the call is compared.
 
+use std::collections::VecDeque;
 use std::future::Future;
-use std::pin::pin;
+use std::ops::Range;
+use std::pin::Pin;
 
 use drives::BLOCK_BYTES;
-use futures_util::future::{Either, select};
+use futures_util::future::{MaybeDone, maybe_done};
+use futures_util::poll;
 
 use super::Volume;
 use crate::metadata::volume::VolumeCore;
@@ -24,6 +27,15 @@ const PAGES_MAX: usize = if cfg!(test) { 16 } else { 1 << 16 };
 
 /// What reading some of the maps counts, in pages.
 const READ: usize = 8;
+
+/// Sub-blocks of a part that is read at a time: of so many all is read even if each is mapped.
+const SPAN: u64 = if cfg!(test) { 24 } else { 64 << 10 };
+
+/// The same where maps have little: 16 GiB of data.
+const SPAN_MAX: u64 = if cfg!(test) { 96 } else { 4 << 20 };
+
+/// Parts that are read side by side, the next one that is looked at counted too.
+const PARTS_MAX: usize = 3;
 
 /// Ranges of a part of a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -102,8 +114,8 @@ impl Volume {
     }
 }
 
-/// Looks through maps in order, for what differs between two volumes or is mapped in one. While a part is compared, the
-/// next one is read.
+/// Looks through maps in order, for what differs between two volumes or is mapped in one. While a part is looked at, the
+/// next ones are read.
 async fn walk(
     shared: &Shared,
     cores: &[&VolumeCore],
@@ -116,33 +128,63 @@ async fn walk(
         end,
         at: start,
         seen: 0,
+        looks: 0,
         found,
     };
-    let mut ahead = None;
+    let mut span = SPAN;
+    // Parts that are being read, in order; there may be a gap before the first one.
+    let mut ahead = VecDeque::new();
+    let read = |from: u64, upto: u64| Part {
+        from,
+        upto,
+        reading: Box::pin(maybe_done(Lines::read(shared, cores, (from, upto)))),
+    };
     // Volumes that change all the time may have to be read twice; each look comes further.
     while look.goes_on() {
-        let read = |from| Lines::read(shared, cores, (from, end));
-        let lines = match ahead.take() {
-            Some(lines) => lines,
-            None => read(look.at).await?,
+        let gap_end = ahead.front().map_or(end, |part: &Part<_>| part.from);
+        if look.at < gap_end {
+            let mut first = read(look.at, gap_end.min(look.at.saturating_add(span)));
+            let _ = poll!(&mut first.reading);
+            ahead.push_front(first);
+        }
+        while let Some(last) = ahead.back()
+            && last.upto < end
+            && ahead.len() < look.parts_wanted()
+        {
+            let mut next = read(last.upto, end.min(last.upto.saturating_add(span)));
+            let _ = poll!(&mut next.reading);
+            ahead.push_back(next);
+        }
+        let Some(mut part) = ahead.pop_front() else {
+            break; // there is always one
         };
-        let next = lines.end;
-        let reading = match next < end {
-            true => look.beside(&lines, Box::pin(read(next))).await?,
-            false => {
-                look.through(&lines).await?;
-                continue;
-            }
+        let lines = part.lines().await?;
+        // Where there is little to read it is read in larger parts.
+        span = match lines.end < part.upto {
+            true => (lines.end - part.from).max(SPAN),
+            false if lines.is_small() => (2 * (part.upto - part.from)).clamp(span, SPAN_MAX),
+            false => span,
         };
-        let is_wanted = look.goes_on() && look.at == next;
-        ahead = match reading {
-            _ if !is_wanted => None,
-            Either::Left(reading) => Some(reading.await?),
-            Either::Right(read) => Some(read?),
-        };
+        look.through(&lines).await?;
     }
     let at = look.at.min(end);
     Ok(look.found.upto(at))
+}
+
+/// A part of maps that is being read, or was.
+struct Part<F: Future> {
+    from: u64,
+    upto: u64,
+    reading: Pin<Box<MaybeDone<F>>>,
+}
+
+impl<T, F: Future<Output = Result<T>>> Part<F> {
+    /// What was read. Call it once.
+    async fn lines(&mut self) -> Result<T> {
+        self.reading.as_mut().await;
+        let lines = self.reading.as_mut().take_output();
+        lines.unwrap_or_else(|| Err(EngineError::internal("a part of maps was asked for twice")))
+    }
 }
 
 /// How far a look has come.
@@ -153,6 +195,8 @@ struct Look<'a> {
     at: u64,
     /// Pages, those that were read counted too.
     seen: usize,
+    /// Parts that were looked at.
+    looks: usize,
     found: Found,
 }
 
@@ -163,29 +207,23 @@ impl Look<'_> {
         self.at < self.end && self.found.full_at.is_none() && may
     }
 
-    /// Compares what was read, while another future runs; that is given back if it is not through.
-    async fn beside<F: Future + Unpin>(
-        &mut self,
-        lines: &Lines<'_>,
-        other: F,
-    ) -> Result<Either<F, F::Output>> {
-        match select(pin!(self.through(lines)), other).await {
-            Either::Left((looked, other)) => looked.map(|()| Either::Left(other)),
-            Either::Right((output, looking)) => {
-                looking.await?;
-                Ok(Either::Right(output))
-            }
-        }
+    /// How many parts are to be read now, with that which is looked at next: not more than there seems to be room for.
+    fn parts_wanted(&self) -> usize {
+        let (count, parts) = (self.found.ranges.len(), self.looks.max(1));
+        let room = (self.found.count_max - count) * parts;
+        room.div_ceil(count.max(1)).clamp(1, PARTS_MAX)
     }
 
     /// Compares what was read, as far as that is what the volumes still see.
     async fn through(&mut self, lines: &Lines<'_>) -> Result<()> {
         self.seen += READ;
+        self.looks += 1;
         while self.at < lines.end && self.goes_on() {
-            let range = self.at..self.end;
-            let add = |sub_block| {
-                if range.contains(&sub_block) {
-                    self.found.add(sub_block);
+            let (first, end) = (self.at, self.end);
+            let add = |at: u64, count: u64| {
+                let run = at.max(first)..end.min(at + count);
+                if !run.is_empty() {
+                    self.found.add(run);
                 }
             };
             let Some(now) = lines.see(self.cores, self.at, add)? else {
@@ -217,15 +255,16 @@ impl Found {
         }
     }
 
-    fn add(&mut self, sub_block: u64) {
+    fn add(&mut self, run: Range<u64>) {
         if self.full_at.is_some() {
             return;
         }
         let has_room = self.ranges.len() < self.count_max;
+        let len = run.end - run.start;
         match self.ranges.last_mut() {
-            Some((first, count)) if *first + *count == sub_block => *count += 1,
-            _ if has_room => self.ranges.push((sub_block, 1)),
-            _ => self.full_at = Some(sub_block),
+            Some((first, count)) if *first + *count == run.start => *count += len,
+            _ if has_room => self.ranges.push((run.start, len)),
+            _ => self.full_at = Some(run.start),
         }
     }
 

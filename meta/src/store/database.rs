@@ -5,7 +5,8 @@ use std::path::Path;
 
 use rocksdb::{
     BlockBasedIndexType, BlockBasedOptions, Cache, DB, DBCompressionType, DBRecoveryMode,
-    DEFAULT_COLUMN_FAMILY_NAME, Env, ErrorKind, LogLevel, MergeOperands, Options, WriteOptions,
+    DEFAULT_COLUMN_FAMILY_NAME, Env, ErrorKind, LogLevel, MergeOperands, Options, ReadOptions,
+    WriteOptions,
 };
 use uuid::Uuid;
 
@@ -237,6 +238,14 @@ fn database_options(options: &RocksOptions, cache: &Cache) -> Options {
     out.set_max_log_file_size(INFO_LOG_BYTES);
     out.set_keep_log_file_num(INFO_LOG_FILES);
     out
+}
+
+/// For rows that nobody is likely to ask for again soon: they do not drive others out of the cache.
+pub(super) fn scanning(readahead_bytes: usize) -> ReadOptions {
+    let mut options = ReadOptions::default();
+    options.set_readahead_size(readahead_bytes);
+    options.fill_cache(false);
+    options
 }
 
 pub(super) fn corrupt(dir: &Path, what: &str, error: CodecError) -> MetaError {

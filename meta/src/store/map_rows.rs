@@ -1,11 +1,19 @@
 //! Rows of a map as they are stored: who compares maps need not decode what is equal.
 
 use std::ops::Range;
+use std::path::Path;
 
+use rocksdb::DB;
+
+use super::database::{classify, corrupt, scanning};
 use super::page::{self, Content, ENTRIES};
 use super::rows;
 use crate::codec::CodecError;
+use crate::error::MetaError;
 use crate::types::{MapId, Mapping};
+
+/// Bytes that are read ahead.
+const READAHEAD_BYTES: usize = 256 << 10;
 
 /// Bytes of an entry: its position in its row, and a mapping.
 const ENTRY_BYTES: usize = 1 + Mapping::BYTES;
@@ -51,19 +59,6 @@ impl MapRows {
     fn begin(&mut self, first: u64) {
         debug_assert!(self.rows.last().is_none_or(|(last, _)| *last < first));
         self.rows.push((first, self.bytes.len()));
-    }
-
-    /// Appends rows that come after all of these. The first ones may be here already.
-    pub fn append(&mut self, other: &Self) {
-        let known = other.rows.partition_point(|(first, _)| *first < self.end());
-        let Some((_, skipped)) = other.rows.get(known).copied() else {
-            return;
-        };
-        let before = self.bytes.len();
-        let rows = other.rows[known..].iter();
-        self.rows
-            .extend(rows.map(|(first, at)| (*first, before + at - skipped)));
-        self.bytes.extend_from_slice(&other.bytes[skipped..]);
     }
 
     /// How many rows there are.
@@ -113,9 +108,23 @@ impl MapRows {
     #[must_use]
     pub fn within(&self, first: u64, end: u64) -> RowEntries<'_> {
         let row = first - first % ENTRIES;
-        let Ok(number) = self.rows.binary_search_by_key(&row, |(first, _)| *first) else {
-            return RowEntries::default();
-        };
+        match self.rows.binary_search_by_key(&row, |(first, _)| *first) {
+            Ok(number) => self.row_within(number, first, end),
+            Err(_) => RowEntries::default(),
+        }
+    }
+
+    /// A way through all rows in order.
+    #[must_use]
+    pub fn cursor(&self) -> RowCursor<'_> {
+        RowCursor {
+            rows: self,
+            number: 0,
+        }
+    }
+
+    fn row_within(&self, number: usize, first: u64, end: u64) -> RowEntries<'_> {
+        let row = first - first % ENTRIES;
         let RowEntries { entries } = self.row(number);
         if end.saturating_sub(first) == ENTRIES {
             return RowEntries { entries };
@@ -133,6 +142,29 @@ impl MapRows {
         let end = end.map_or(self.bytes.len(), |(_, end)| *end);
         RowEntries {
             entries: self.bytes[begin..end].as_chunks().0,
+        }
+    }
+}
+
+/// A way through the rows of a map in order.
+#[derive(Clone, Debug)]
+pub struct RowCursor<'a> {
+    rows: &'a MapRows,
+    number: usize,
+}
+
+impl<'a> RowCursor<'a> {
+    /// The entries of `first..end`, which lie in one row. None of what was asked for before lies behind that.
+    #[must_use]
+    pub fn within(&mut self, first: u64, end: u64) -> RowEntries<'a> {
+        let row = first - first % ENTRIES;
+        let rows = &self.rows.rows;
+        while rows.get(self.number).is_some_and(|(at, _)| *at < row) {
+            self.number += 1;
+        }
+        match rows.get(self.number) {
+            Some((at, _)) if *at == row => self.rows.row_within(self.number, first, end),
+            _ => RowEntries::EMPTY,
         }
     }
 }
@@ -171,18 +203,15 @@ impl<'a> RowEntries<'a> {
         })
     }
 
-    /// What they say of a position in their row.
+    /// What they say of a position in their row. `positions`: those of all of them.
     #[must_use]
-    pub fn get(self, position: u8) -> Option<Mapping> {
-        // Of a row without gaps it is known where.
-        let entry = self.entries.get(usize::from(position));
-        let entry = entry.filter(|entry| entry[0] == position).or_else(|| {
-            let number = self
-                .entries
-                .binary_search_by_key(&position, |entry| entry[0]);
-            number.ok().and_then(|number| self.entries.get(number))
-        });
-        entry.map(mapping)
+    pub fn get(self, positions: u64, position: u8) -> Option<Mapping> {
+        let bit = 1u64.checked_shl(u32::from(position))?;
+        if positions & bit == 0 {
+            return None;
+        }
+        let before = (positions & (bit - 1)).count_ones();
+        self.entries.get(before as usize).map(mapping)
     }
 
     /// What they say, by the position in their row.
@@ -220,6 +249,49 @@ impl<'a> RowEntries<'a> {
     }
 }
 
+/// Reads the rows that may have any of some ranges: the first ones, until these are `rows_max`, or have `count_max` entries.
+pub(super) fn read_rows(
+    dir: &Path,
+    db: &DB,
+    map: MapId,
+    ranges: &[Range<u64>],
+    (rows_max, count_max): (usize, usize),
+) -> Result<MapRows, MetaError> {
+    let mut found = MapRows::default();
+    let whole = whole_rows(ranges);
+    let (Some(first), Some(last)) = (whole.first(), whole.last()) else {
+        return Ok(found);
+    };
+    let key = |sub_block| rows::map_key(map, sub_block);
+    let mut options = scanning(READAHEAD_BYTES);
+    options.set_iterate_lower_bound(key(first.start));
+    // The least key after the last row.
+    options.set_iterate_upper_bound([&key(last.end - 1)[..], &[0]].concat());
+    let mut iterator = db.raw_iterator_opt(options);
+    'ranges: for range in &whole {
+        let (first, last) = (key(range.start), key(range.end - 1));
+        // Between ranges that are near each other it may be there already.
+        if iterator.key().is_none_or(|key| key < &first[..]) {
+            iterator.seek(first);
+        }
+        while let Some((key, value)) = iterator.item() {
+            if found.rows() >= rows_max || found.count() >= count_max {
+                return Ok(found);
+            }
+            if key > &last[..] {
+                continue 'ranges;
+            }
+            let pushed = found.push(key, value);
+            pushed.map_err(|error| corrupt(dir, "mapping", error))?;
+            iterator.next();
+        }
+        break; // nothing follows, or it cannot be read
+    }
+    let status = iterator.status();
+    status.map_err(|error| classify(dir, "read the metadata store", error))?;
+    Ok(found)
+}
+
 /// Adds the parts of so many sub-blocks that a row has any of `first..end` in.
 pub(super) fn add_parts(
     parts: &mut Vec<u64>,
@@ -241,10 +313,18 @@ pub(super) fn add_parts(
     Ok(())
 }
 
-/// The sub-blocks of all rows that have some of these.
-pub(super) fn page_range(first: u64, end: u64) -> Range<u64> {
-    let last = end.div_ceil(ENTRIES).saturating_mul(ENTRIES);
-    first - first % ENTRIES..last
+/// The sub-blocks of all rows that have any of some ranges, which are in order: in ranges that are apart from each other.
+pub(super) fn whole_rows(ranges: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut whole: Vec<Range<u64>> = Vec::with_capacity(ranges.len());
+    for Range { start, end } in ranges.iter().filter(|range| !range.is_empty()).cloned() {
+        let first = start - start % ENTRIES;
+        let end = end.div_ceil(ENTRIES).saturating_mul(ENTRIES);
+        match whole.last_mut() {
+            Some(last) if first <= last.end => last.end = last.end.max(end),
+            _ => whole.push(first..end),
+        }
+    }
+    whole
 }
 
 fn mapping(entry: &[u8; ENTRY_BYTES]) -> Mapping {
@@ -296,14 +376,18 @@ mod tests {
             prop_assert_eq!(of_a.parts(part).collect::<Vec<_>>(), parts(&a));
             prop_assert_eq!(of_a.count(), a.len());
             let mut found = Vec::new();
+            let mut cursor = of_a.cursor();
             for number in 0..200 / part + 1 {
                 let (first, end) = (number * part, (number + 1) * part);
-                let (of_a, of_b) = (of_a.within(first, end), of_b.within(first, end));
+                let of_a = of_a.within(first, end);
+                let of_b = of_b.within(first, end);
                 let said: Vec<_> = of_a.iter().collect();
                 let meant = a.range(first..end);
                 let meant: Vec<_> = meant.map(|(at, number)| ((at % 64) as u8, mapping_of(*number))).collect();
                 prop_assert_eq!(&said, &meant);
-                for (position, mapping) in (0..64).map(|it| (it, of_a.get(it))) {
+                prop_assert_eq!(cursor.within(first, end), of_a);
+                let positions = of_a.positions();
+                for (position, mapping) in (0..64).map(|it| (it, of_a.get(positions, it))) {
                     let meant = meant.iter().find(|(at, _)| *at == position);
                     prop_assert_eq!(mapping, meant.map(|(_, mapping)| *mapping));
                 }
@@ -318,14 +402,10 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_are_here_already_are_not_appended() {
-        let row = |at| rows_of(&BTreeMap::from([(at, Some(1))]));
-        let mut all = row(3);
-        for more in [row(3), row(64), row(64), row(200)] {
-            all.append(&more);
-        }
-        let whole = [(3, Some(1)), (64, Some(1)), (200, Some(1))];
-        assert_eq!(all, rows_of(&BTreeMap::from(whole)));
+    fn ranges_in_the_same_row_ask_for_it_once() {
+        let ranges = [3..4, 5..5, 9..64, 64..66, 300..301, 700..u64::MAX];
+        let whole = [0..128, 256..320, 640..u64::MAX];
+        assert_eq!(whole_rows(&ranges), whole);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::map_rows::page_range;
+use super::map_rows::whole_rows;
 use super::{LoadVisitor, MapRows, RowKind, Store};
 use crate::batch::{Batch, HintChange, check_progress, resolve_block, resolve_volume};
 use crate::error::MetaError;
@@ -339,22 +339,22 @@ impl Store for MemoryStore {
     fn map_rows(
         &self,
         map: MapId,
-        first: u64,
-        end: u64,
+        ranges: &[Range<u64>],
         (rows_max, count_max): (usize, usize),
     ) -> Result<MapRows, MetaError> {
         let mut found = MapRows::default();
-        if first >= end || rows_max == 0 || count_max == 0 {
+        if rows_max == 0 || count_max == 0 {
             return Ok(found);
         }
-        let whole = page_range(first, end);
         let state = self.lock();
-        for ((_, sub_block), mapping) in state.map.range((map, whole.start)..(map, whole.end)) {
-            let is_full = found.count() >= count_max || found.rows() >= rows_max;
-            if is_full && *sub_block >= found.end() {
-                break;
+        for whole in whole_rows(ranges) {
+            for ((_, sub_block), mapping) in state.map.range((map, whole.start)..(map, whole.end)) {
+                let is_full = found.count() >= count_max || found.rows() >= rows_max;
+                if is_full && *sub_block >= found.end() {
+                    return Ok(found);
+                }
+                found.push_entry(map, *sub_block, *mapping);
             }
-            found.push_entry(map, *sub_block, *mapping);
         }
         Ok(found)
     }

@@ -11,7 +11,7 @@ mod rows;
 mod salvage;
 
 pub use database::RocksOptions;
-pub use map_rows::{MapRows, RowEntries};
+pub use map_rows::{MapRows, RowCursor, RowEntries};
 pub use memory::{MemoryStore, StoreFault};
 pub use rocks::RocksStore;
 pub use row::{Row, RowError};
@@ -160,16 +160,16 @@ pub trait Store: Send + Sync {
         count_max: usize,
     ) -> Result<Vec<(u64, Mapping)>, MetaError>;
 
-    /// The rows of a map itself that may have any of the sub-blocks from `first` up to, but not including, `end`: the
-    /// first ones, in order, until these are `most.0` rows, or have `most.1` entries. Only then there may be more.
+    /// The rows of a map itself that may have any of the sub-blocks of some ranges, which are in order and apart from each
+    /// other: the first ones, in order, until these are `most.0` rows, or have `most.1` entries. Only then there may be
+    /// more.
     ///
     /// # Errors
     /// As for [`Store::load`].
     fn map_rows(
         &self,
         map: MapId,
-        first: u64,
-        end: u64,
+        ranges: &[Range<u64>],
         most: (usize, usize),
     ) -> Result<MapRows, MetaError>;
 

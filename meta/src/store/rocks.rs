@@ -18,9 +18,9 @@ use rocksdb::{DB, Env, IteratorMode, ReadOptions, WriteBatch, WriteOptions};
 use uuid::Uuid;
 
 use super::database::{
-    Access, HINTS, Opened, RocksOptions, classify, corrupt, families, keep_private, open,
+    Access, HINTS, Opened, RocksOptions, classify, corrupt, families, keep_private, open, scanning,
 };
-use super::map_rows::add_parts;
+use super::map_rows::{add_parts, read_rows};
 use super::prepare::{HintRows, Preparation, hint_family, look_up, put_hints};
 use super::rows::{
     self, KEY_CHECKPOINT, KEY_FORMAT, KEY_TOTALS, PREFIX_ANCESTRY, PREFIX_BLOCK, PREFIX_MAP,
@@ -344,12 +344,13 @@ impl RocksStore {
 
     /// Shows every row with this first key byte to `row`.
     fn each(&self, db: &DB, prefix: u8, row: &mut OnRow<'_>) -> Result<(), MetaError> {
-        let mut options = ReadOptions::default();
-        options.set_readahead_size(READAHEAD_BYTES);
-        options.fill_cache(false);
-        self.scan(db, options, [prefix], [prefix + 1], |key, value| {
-            row(key, value).map(|()| true)
-        })
+        self.scan(
+            db,
+            scanning(READAHEAD_BYTES),
+            [prefix],
+            [prefix + 1],
+            |key, value| row(key, value).map(|()| true),
+        )
     }
 
     /// Shows the rows of a range to `row` until that is false.
@@ -552,24 +553,10 @@ impl Store for RocksStore {
     fn map_rows(
         &self,
         map: MapId,
-        first: u64,
-        end: u64,
-        (rows_max, count_max): (usize, usize),
+        ranges: &[Range<u64>],
+        most: (usize, usize),
     ) -> Result<MapRows, MetaError> {
-        let mut found = MapRows::default();
-        let Some(last) = last_of(first, end, count_max.min(rows_max)) else {
-            return Ok(found);
-        };
-        self.with_db(|db| {
-            let row = |key: &[u8], value: &[u8]| {
-                let pushed = found.push(key, value);
-                pushed.map_err(|error| self.corrupt("mapping", error))?;
-                Ok(found.count() < count_max && found.rows() < rows_max)
-            };
-            let (first, last) = (rows::map_key(map, first), rows::map_key(map, last));
-            self.pages(db, &first, &last, row)
-        })?;
-        Ok(found)
+        self.with_db(|db| read_rows(&self.dir, db, map, ranges, most))
     }
 
     fn mapped_parts(

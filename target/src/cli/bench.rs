@@ -68,7 +68,7 @@ pub struct EngineArgs {
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
     /// Unique 4 KiB blocks of the large pool and of copy [default: 20000000, with --quick 262144], and of small-cache
-    /// [default: 16777216, with --quick 1048576]
+    /// and snapshots [default: 16777216, with --quick 1048576]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1024..=1 << 32))]
     pub blocks: Option<u64>,
     /// Only these workloads, separated by commas; `large` are all figures of a large pool, `small-cache` those of a

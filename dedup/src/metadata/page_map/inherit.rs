@@ -108,6 +108,7 @@ impl PageMap {
         let id = self.info.id;
         *self = Self {
             emptied: record,
+            changed: record,
             windows: std::mem::take(&mut self.windows),
             next_window: self.next_window,
             is_whole: self.is_whole.clone(),
@@ -186,6 +187,21 @@ impl PageMap {
             Slot::Resident(page) => Shown::Here(HerePage(page)),
             Slot::Stored => Shown::Stored,
             Slot::Empty => Shown::Nowhere,
+        }
+    }
+
+    /// Whether the store had all of the map when it had everything up to this record, and nothing changed since.
+    pub(crate) fn is_as_stored(&self, stored: u64) -> bool {
+        self.changed <= stored
+    }
+
+    /// The same of one page. `has_rows`: the store had any of it, when it had that record or a later one, and nothing of
+    /// the page could leave memory since.
+    pub(crate) fn is_page_as_stored(&self, number: u64, has_rows: bool, stored: u64) -> bool {
+        match self.slot(number) {
+            Slot::Resident(page) => page.changed <= stored,
+            Slot::Stored => true,
+            Slot::Empty => !has_rows,
         }
     }
 
