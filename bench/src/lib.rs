@@ -1,13 +1,17 @@
 //! Measurements: of the engine beside the machine's own limits, and of any target as a host sees it.
 //!
-//! [`engine`] is what `onefold bench engine` runs, [`perf`] what `onefold perf` runs, and [`estimate`] what
-//! `onefold estimate` runs: what deduplication would save. The contents of the first two never
-//! repeat a sub-block by accident, so that deduplication is measured and not guessed.
+//! `onefold bench` runs [`engine`], [`transports`] and [`exports`], `onefold perf` runs [`perf`], and `onefold estimate`
+//! runs [`estimate`]: what deduplication would save. What the others write never repeats a sub-block by accident, so that
+//! deduplication is measured and not guessed.
 
 #![forbid(unsafe_code)]
 
+mod daemon;
 pub mod engine;
 pub mod estimate;
+pub mod exports;
 pub mod machine;
 pub mod perf;
 pub mod transports;
+
+pub use daemon::BenchError;

@@ -24,12 +24,23 @@ pub(crate) struct Segment {
 }
 
 /// What a request is made of.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Chain {
-    /// What the device reads.
-    pub(crate) readable: Vec<Segment>,
-    /// What it writes.
-    pub(crate) writable: Vec<Segment>,
+    segments: Vec<Segment>,
+    /// So many of them the device reads; it writes the rest.
+    readable: usize,
+}
+
+/// Segments that most requests have: header, data, status, and one more.
+const SEGMENTS_USUAL: usize = 4;
+
+/// A range of the bytes that segments are made of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span<'a> {
+    segments: &'a [Segment],
+    /// Bytes of the first segment that are before it; fewer than that has, if there is one.
+    skip: u32,
+    len: u64,
 }
 
 /// It is no chain of descriptors.
@@ -82,7 +93,10 @@ impl Chain {
         size: u16,
         head: u16,
     ) -> Result<Self, Malformed> {
-        let mut chain = Self::default();
+        let mut chain = Self {
+            segments: Vec::with_capacity(SEGMENTS_USUAL),
+            readable: 0,
+        };
         let mut table = Table {
             at: table,
             len: size,
@@ -111,13 +125,13 @@ impl Chain {
                 next = 0;
                 continue;
             }
-            if descriptor.flags & WRITE != 0 {
-                chain.writable.push(descriptor.segment);
-            } else if chain.writable.is_empty() {
-                chain.readable.push(descriptor.segment);
-            } else {
-                return Err(Malformed("a readable descriptor behind a writable one"));
+            if descriptor.flags & WRITE == 0 {
+                if chain.readable < chain.segments.len() {
+                    return Err(Malformed("a readable descriptor behind a writable one"));
+                }
+                chain.readable += 1;
             }
+            chain.segments.push(descriptor.segment);
             if descriptor.flags & NEXT == 0 {
                 return Ok(chain);
             }
@@ -125,70 +139,134 @@ impl Chain {
         }
         Err(Malformed("a chain that is too long, or loops"))
     }
+
+    /// What the device reads.
+    pub(crate) fn readable(&self) -> Span<'_> {
+        Span::whole(&self.segments[..self.readable])
+    }
+
+    /// What it writes.
+    pub(crate) fn writable(&self) -> Span<'_> {
+        Span::whole(&self.segments[self.readable..])
+    }
 }
 
-/// Takes so many bytes off the front of segments; fewer if there are fewer.
-pub(crate) fn take_front(segments: &mut Vec<Segment>, mut len: u64) -> Vec<Segment> {
-    let mut taken = Vec::new();
-    let mut whole = 0;
-    for segment in segments.iter_mut() {
-        if len == 0 {
-            break;
+impl<'a> Span<'a> {
+    fn whole(segments: &'a [Segment]) -> Self {
+        let mut whole = Self {
+            segments,
+            skip: 0,
+            len: segments.iter().map(|segment| u64::from(segment.len)).sum(),
+        };
+        whole.skip_empty();
+        whole
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Takes so many bytes off the front; fewer if there are fewer.
+    pub(crate) fn take_front(&mut self, len: u64) -> Self {
+        let front = Self {
+            len: len.min(self.len),
+            ..*self
+        };
+        self.len -= front.len;
+        let mut left = front.len;
+        while let Some((first, rest)) = self.segments.split_first() {
+            let in_first = u64::from(first.len - self.skip);
+            if left < in_first {
+                // It is less than what the segment has.
+                self.skip += left as u32;
+                break;
+            }
+            left -= in_first;
+            (self.segments, self.skip) = (rest, 0);
         }
-        let part = u64::from(segment.len).min(len) as u32;
-        taken.push(Segment {
-            at: segment.at,
-            len: part,
-        });
-        len -= u64::from(part);
-        if part == segment.len {
-            whole += 1;
-            continue;
+        front
+    }
+
+    fn skip_empty(&mut self) {
+        self.take_front(0);
+    }
+
+    /// Where its bytes are, in pieces.
+    fn pieces(self) -> impl Iterator<Item = (GuestAddress, usize)> {
+        let mut left = self.len;
+        let mut skip = self.skip;
+        self.segments.iter().map_while(move |segment| {
+            if left == 0 {
+                return None;
+            }
+            let len = u64::from(segment.len - skip).min(left);
+            // A sum beyond all addresses is outside of memory as well.
+            let at = GuestAddress(segment.at.0.saturating_add(u64::from(skip)));
+            (left, skip) = (left - len, 0);
+            Some((at, len as usize))
+        })
+    }
+
+    /// Copies what it holds to a buffer of its length.
+    pub(crate) fn copy_in(self, guest: &Guest, mut to: &mut [u8]) -> Result<(), Outside> {
+        for (at, len) in self.pieces() {
+            let (part, rest) = to.split_at_mut(len.min(to.len()));
+            guest.read(at, part)?;
+            to = rest;
         }
-        segment.len -= part;
-        // A sum beyond all addresses is outside of memory as well.
-        segment.at = GuestAddress(segment.at.0.saturating_add(u64::from(part)));
+        match to.is_empty() {
+            true => Ok(()),
+            false => Err(Outside),
+        }
     }
-    segments.drain(..whole);
-    taken
-}
 
-/// Bytes of all segments.
-pub(crate) fn bytes_of(segments: &[Segment]) -> u64 {
-    segments.iter().map(|segment| u64::from(segment.len)).sum()
-}
-
-/// Copies what the segments hold. They are as long as the buffer together.
-pub(crate) fn copy_in(
-    guest: &Guest,
-    segments: &[Segment],
-    mut to: &mut [u8],
-) -> Result<(), Outside> {
-    for segment in segments {
-        let len = to.len().min(segment.len as usize);
-        let (part, rest) = to.split_at_mut(len);
-        guest.read(segment.at, part)?;
-        to = rest;
-    }
-    match to.is_empty() {
-        true => Ok(()),
-        false => Err(Outside),
+    /// Copies a buffer of its length to it.
+    pub(crate) fn copy_out(self, guest: &Guest, mut from: &[u8]) -> Result<(), Outside> {
+        for (at, len) in self.pieces() {
+            let (part, rest) = from.split_at(len.min(from.len()));
+            guest.write(at, part)?;
+            from = rest;
+        }
+        match from.is_empty() {
+            true => Ok(()),
+            false => Err(Outside),
+        }
     }
 }
 
-/// Copies to the segments.
-pub(crate) fn copy_out(
-    guest: &Guest,
-    segments: &[Segment],
-    mut from: &[u8],
-) -> Result<(), Outside> {
-    for segment in segments {
-        let (part, rest) = from.split_at(from.len().min(segment.len as usize));
-        guest.write(segment.at, part)?;
-        from = rest;
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn bytes_of(span: Span<'_>) -> Vec<u64> {
+        let bytes = |(at, len): (GuestAddress, usize)| at.0..at.0 + len as u64;
+        span.pieces().flat_map(bytes).collect()
     }
-    match from.is_empty() {
-        true => Ok(()),
-        false => Err(Outside),
+
+    proptest! {
+        #[test]
+        fn what_is_taken_off_segments_is_their_bytes_in_order(
+            segments in prop::collection::vec((0u64..1 << 40, 0u32..20), 0..6),
+            parts in prop::collection::vec(0u64..30, 0..8),
+        ) {
+            let segments: Vec<Segment> = segments
+                .into_iter()
+                .map(|(at, len)| Segment { at: GuestAddress(at), len })
+                .collect();
+            let mut rest = Span::whole(&segments);
+            let all = bytes_of(rest);
+            prop_assert_eq!(all.len() as u64, rest.len());
+            let mut taken = Vec::new();
+            for part in parts {
+                let front = rest.take_front(part);
+                prop_assert_eq!(front.len(), part.min(all.len() as u64 - taken.len() as u64));
+                prop_assert_eq!(bytes_of(front).len() as u64, front.len());
+                taken.extend(bytes_of(front));
+            }
+            taken.extend(bytes_of(rest));
+            prop_assert_eq!(taken, all);
+        }
     }
 }

@@ -9,10 +9,13 @@
 //! - When the task ends, no request is under way.
 
 use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
 use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
@@ -23,7 +26,7 @@ use tokio::sync::watch;
 use crate::chain::Malformed;
 use crate::inflight::{Area, Notes};
 use crate::memory::Guest;
-use crate::request::Disk;
+use crate::request::{Disk, Header};
 use crate::ring::{Layout, Ring};
 
 /// How long it is looked for more requests after the last one. To be kicked and to wake costs the guest an exit and this
@@ -33,6 +36,9 @@ const POLL_TIME: Duration = Duration::from_micros(20);
 /// The same while requests are under way: about what a fast drive takes for a read. A queue that slept at each pause of the
 /// drive would come back late, and the guest's next requests would reach the drive in bunches.
 const POLL_TIME_UNDERWAY: Duration = Duration::from_micros(100);
+
+/// Requests that are taken at once. Reads whose data are in memory are done as they are taken, and others wait meanwhile.
+const TAKEN_MAX: u16 = 64;
 
 /// An event descriptor of the front-end, which can be exchanged while it is used.
 pub(crate) type Bell = Arc<Mutex<Option<OwnedFd>>>;
@@ -84,7 +90,10 @@ struct Queue {
     broken: Cell<Option<Malformed>>,
     /// Something was done since this was last looked at.
     has_done: Cell<bool>,
-    /// Rings when a request is done.
+    /// Somebody waits for the end of a request.
+    is_waiting: Cell<bool>,
+    /// Rings when a request is done, if somebody waits for that. To ring it costs more than it seems: it waits until the
+    /// guest's memory has all that was written there.
     done: Notify,
     disk: Disk,
 }
@@ -147,6 +156,7 @@ impl Queue {
             count: Cell::new(0),
             broken: Cell::new(None),
             has_done: Cell::new(false),
+            is_waiting: Cell::new(false),
             done: Notify::new(),
             disk,
         };
@@ -163,13 +173,13 @@ impl Queue {
             );
         }
         for head in again {
-            self.begin(head)?;
+            poll_fn(|cx| Poll::Ready(self.begin(head, cx))).await?;
         }
         let mut stop = parts.stop.clone();
         let mut last_work = reactor::now();
         self.ring.borrow_mut().want_kicks(false)?;
         while !*stop.borrow_and_update() {
-            let taken = self.take_all()?;
+            let taken = poll_fn(|cx| Poll::Ready(self.take(cx))).await?;
             let done = self.tell(&parts.call);
             if let Some(broken) = self.broken.get() {
                 return Err(broken);
@@ -213,9 +223,11 @@ impl Queue {
         stop: &mut watch::Receiver<bool>,
     ) -> Result<(), Malformed> {
         let kicked = pin!(reactor::readable(kick.as_fd()));
-        let done = pin!(self.done.notified());
+        let done = pin!(self.one_is_done());
         let stopped = pin!(stop.changed());
-        match select(kicked, select(done, stopped)).await {
+        let woken = select(kicked, select(done, stopped)).await;
+        self.is_waiting.set(false);
+        match woken {
             Either::Left((Ok(()), _)) => {
                 let mut count = [0; 8];
                 match rustix::io::read(kick, &mut count) {
@@ -228,40 +240,55 @@ impl Queue {
         }
     }
 
-    /// Takes all requests that wait; whether there were any.
-    fn take_all(self: &Rc<Self>) -> Result<bool, Malformed> {
+    /// Takes requests that wait; whether there were any.
+    fn take(self: &Rc<Self>, cx: &mut Context<'_>) -> Result<bool, Malformed> {
         let waiting = self.ring.borrow().waiting()?;
         let room = self.ring.borrow().size().saturating_sub(self.count.get());
-        for _ in 0..waiting.min(room) {
+        let count = waiting.min(room).min(TAKEN_MAX);
+        for _ in 0..count {
             let head = self.ring.borrow_mut().take()?;
             if let Some(notes) = &mut *self.notes.borrow_mut() {
                 notes.take(head)?;
             }
-            self.begin(head)?;
+            self.begin(head, cx)?;
         }
-        Ok(waiting.min(room) > 0)
+        Ok(count > 0)
     }
 
-    /// Begins with a request.
-    fn begin(self: &Rc<Self>, head: u16) -> Result<(), Malformed> {
-        let chain = self.ring.borrow().chain(head)?;
-        let mut underway = self.underway.borrow_mut();
-        let slot = underway.get_mut(usize::from(head));
-        let slot = slot.ok_or(Malformed("a request beyond the table of descriptors"))?;
-        if std::mem::replace(slot, true) {
-            return Err(Malformed("a request that is under way already"));
+    /// Begins with a request, and ends it too if it is a read that need not wait.
+    fn begin(self: &Rc<Self>, head: u16, cx: &mut Context<'_>) -> Result<(), Malformed> {
+        let (chain, guest) = {
+            let ring = self.ring.borrow();
+            (ring.chain(head)?, ring.guest().clone())
+        };
+        {
+            let mut underway = self.underway.borrow_mut();
+            let slot = underway.get_mut(usize::from(head));
+            let slot = slot.ok_or(Malformed("a request beyond the table of descriptors"))?;
+            if std::mem::replace(slot, true) {
+                return Err(Malformed("a request that is under way already"));
+            }
         }
         self.count.set(self.count.get() + 1);
+        let header = Header::read(&guest, &chain);
         let request = Underway {
             queue: self.clone(),
             head,
             is_done: false,
         };
-        let guest = self.ring.borrow().guest().clone();
-        drop(reactor::spawn(async move {
-            let written = request.queue.disk.serve(&guest, chain).await;
+        let mut serving = Box::pin(async move {
+            let disk = &request.queue.disk;
+            let written = disk.serve(&guest, &chain, header).await;
             request.done(written);
-        }));
+        });
+        if header.is_read() {
+            // A task costs as much as a read of what is in memory. A panic ends this request alone, as it would a task.
+            let polled = catch_unwind(AssertUnwindSafe(|| serving.as_mut().poll(cx)));
+            if !matches!(polled, Ok(Poll::Pending)) {
+                return Ok(());
+            }
+        }
+        drop(reactor::spawn(serving));
         Ok(())
     }
 
@@ -293,8 +320,17 @@ impl Queue {
         true
     }
 
+    /// Waits until a request is done of which the guest was not told.
+    async fn one_is_done(&self) {
+        self.is_waiting.set(true);
+        if !self.has_done.get() {
+            self.done.notified().await;
+        }
+    }
+
     /// Waits until no request is under way.
     async fn drained(&self) {
+        self.is_waiting.set(true);
         while self.count.get() > 0 {
             self.done.notified().await;
         }
@@ -327,6 +363,8 @@ impl Drop for Underway {
         let queue = &self.queue;
         queue.count.set(queue.count.get() - 1);
         queue.has_done.set(true);
-        queue.done.notify_one();
+        if queue.is_waiting.get() {
+            queue.done.notify_one();
+        }
     }
 }

@@ -10,13 +10,15 @@
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 
 use futures_util::future::{Either, select};
+use futures_util::poll;
 use reactor::Buffer;
 use subsystem::export::{ExportError, ExportedVolume, Pass, SECTOR};
 use tokio::sync::watch;
 
-use crate::chain::{Chain, Segment, bytes_of, copy_in, copy_out, take_front};
+use crate::chain::{Chain, Span};
 use crate::config::RANGES_MAX;
 use crate::memory::{Guest, Outside};
 
@@ -84,9 +86,13 @@ impl Disk {
     /// all of its requests, and the guest stands still meanwhile: so they go on then. What it gives is kept until the request
     /// is done.
     async fn hold_back(&self, bytes: u64) -> Option<Pass> {
+        let mut held = pin!(self.volume.hold_back(bytes));
+        // Most volumes have no limit.
+        if let Poll::Ready(pass) = poll!(held.as_mut()) {
+            return pass;
+        }
         let mut stop = self.stop.clone();
         let stopped = pin!(stop.wait_for(|stop| *stop));
-        let held = pin!(self.volume.hold_back(bytes));
         match select(held, stopped).await {
             Either::Left((pass, _)) => pass,
             Either::Right(_) => None,
@@ -98,23 +104,25 @@ impl Disk {
         !self.flushes || !self.writeback.load(Ordering::Relaxed)
     }
 
-    /// Does what a chain asks for, and writes its status. Gives the bytes that were written to the guest's memory.
-    pub(crate) async fn serve(&self, guest: &Guest, chain: Chain) -> u32 {
-        let Chain {
-            mut readable,
-            mut writable,
-        } = chain;
-        let Some(room) = bytes_of(&writable).checked_sub(1) else {
+    /// Does what a chain with that header asks for, and writes its status. Gives the bytes that were written to the guest's
+    /// memory.
+    pub(crate) async fn serve(&self, guest: &Guest, chain: &Chain, header: Header) -> u32 {
+        let mut writable = chain.writable();
+        let Some(room) = writable.len().checked_sub(1) else {
             // There is no place for a status.
             return 0;
         };
-        let data = take_front(&mut writable, room);
-        let outcome = match parse_header(guest, &mut readable) {
-            Ok((kind, sector)) => self.run(guest, kind, sector, readable, data).await,
-            Err(status) => Err(status),
+        let data = writable.take_front(room);
+        let outcome = match header {
+            Header::Of { kind, sector } => {
+                let mut readable = chain.readable();
+                readable.take_front(HEADER_BYTES as u64);
+                self.run(guest, kind, sector, readable, data).await
+            }
+            Header::None => Err(Status::Failed),
         };
         let status = outcome.err().unwrap_or(Status::Ok);
-        let written = copy_out(guest, &writable, &[status as u8]);
+        let written = writable.copy_out(guest, &[status as u8]);
         match (written, u32::try_from(room + 1)) {
             (Ok(()), Ok(written)) => written,
             _ => 0,
@@ -126,19 +134,21 @@ impl Disk {
         guest: &Guest,
         kind: u32,
         sector: u64,
-        from_guest: Vec<Segment>,
-        to_guest: Vec<Segment>,
+        from_guest: Span<'_>,
+        mut to_guest: Span<'_>,
     ) -> Result<(), Status> {
         match kind {
             IN => self.read(guest, sector, to_guest).await,
             OUT => self.write(guest, sector, from_guest).await,
             FLUSH => Ok(self.volume.flush().await?),
             GET_ID => {
-                let len = bytes_of(&to_guest).min(ID_BYTES as u64) as usize;
-                Ok(copy_out(guest, &to_guest, &self.id[..len])?)
+                let len = to_guest.len().min(ID_BYTES as u64) as usize;
+                Ok(to_guest
+                    .take_front(len as u64)
+                    .copy_out(guest, &self.id[..len])?)
             }
             DISCARD => {
-                let ranges = self.ranges(guest, &from_guest, 0)?;
+                let ranges = self.ranges(guest, from_guest, 0)?;
                 let _pass = self.hold_back(0).await;
                 for (at, len) in ranges {
                     self.volume.trim(at, len).await?;
@@ -146,7 +156,7 @@ impl Disk {
                 Ok(())
             }
             WRITE_ZEROES => {
-                let ranges = self.ranges(guest, &from_guest, MAY_UNMAP)?;
+                let ranges = self.ranges(guest, from_guest, MAY_UNMAP)?;
                 let _pass = self.hold_back(0).await;
                 for (at, len) in ranges {
                     let durable = self.is_write_through();
@@ -175,8 +185,8 @@ impl Disk {
         }
     }
 
-    async fn read(&self, guest: &Guest, sector: u64, mut to: Vec<Segment>) -> Result<(), Status> {
-        let mut left = bytes_of(&to);
+    async fn read(&self, guest: &Guest, sector: u64, mut to: Span<'_>) -> Result<(), Status> {
+        let mut left = to.len();
         let mut at = self.place(false, sector, left)?;
         let _pass = self.hold_back(left).await;
         while left > 0 {
@@ -184,27 +194,20 @@ impl Disk {
             let buffer = self.buffer(len).await;
             let (result, buffer) = self.volume.read(at, buffer).await;
             result?;
-            let part = take_front(&mut to, len as u64);
-            copy_out(guest, &part, &buffer)?;
+            to.take_front(len as u64).copy_out(guest, &buffer)?;
             (at, left) = (at + len as u64, left - len as u64);
         }
         Ok(())
     }
 
-    async fn write(
-        &self,
-        guest: &Guest,
-        sector: u64,
-        mut from: Vec<Segment>,
-    ) -> Result<(), Status> {
-        let mut left = bytes_of(&from);
+    async fn write(&self, guest: &Guest, sector: u64, mut from: Span<'_>) -> Result<(), Status> {
+        let mut left = from.len();
         let mut at = self.place(true, sector, left)?;
         let _pass = self.hold_back(left).await;
         while left > 0 {
             let len = piece(at, left);
             let mut buffer = self.buffer(len).await;
-            let part = take_front(&mut from, len as u64);
-            copy_in(guest, &part, &mut buffer)?;
+            from.take_front(len as u64).copy_in(guest, &mut buffer)?;
             let durable = self.is_write_through();
             self.volume.write(at, buffer, durable).await.0?;
             (at, left) = (at + len as u64, left - len as u64);
@@ -216,16 +219,16 @@ impl Disk {
     fn ranges(
         &self,
         guest: &Guest,
-        from: &[Segment],
+        from: Span<'_>,
         flags_max: u32,
     ) -> Result<Vec<(u64, u64)>, Status> {
-        let len = bytes_of(from);
+        let len = from.len();
         let is_list = len > 0 && len.is_multiple_of(RANGE_BYTES as u64);
         if !is_list || len > u64::from(RANGES_MAX) * RANGE_BYTES as u64 {
             return Err(Status::Failed);
         }
         let mut list = vec![0; len as usize];
-        copy_in(guest, from, &mut list)?;
+        from.copy_in(guest, &mut list)?;
         let (ranges, _) = list.as_chunks::<RANGE_BYTES>();
         let parse = |range: &[u8; RANGE_BYTES]| {
             let [sector @ .., a0, a1, a2, a3, b0, b1, b2, b3] = *range;
@@ -243,16 +246,36 @@ impl Disk {
     }
 }
 
-/// Type and sector; the data are left.
-fn parse_header(guest: &Guest, readable: &mut Vec<Segment>) -> Result<(u32, u64), Status> {
-    let head = take_front(readable, HEADER_BYTES as u64);
-    let mut bytes = [0; HEADER_BYTES];
-    copy_in(guest, &head, &mut bytes)?;
-    let [k0, k1, k2, k3, _, _, _, _, sector @ ..] = bytes;
-    Ok((
-        u32::from_le_bytes([k0, k1, k2, k3]),
-        u64::from_le_bytes(sector),
-    ))
+/// Type and sector of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Header {
+    Of {
+        kind: u32,
+        sector: u64,
+    },
+    /// There is none.
+    None,
+}
+
+impl Header {
+    pub(crate) fn read(guest: &Guest, chain: &Chain) -> Self {
+        let head = chain.readable().take_front(HEADER_BYTES as u64);
+        let mut bytes = [0; HEADER_BYTES];
+        if head.copy_in(guest, &mut bytes).is_err() {
+            return Self::None;
+        }
+        let [k0, k1, k2, k3, _, _, _, _, sector @ ..] = bytes;
+        Self::Of {
+            kind: u32::from_le_bytes([k0, k1, k2, k3]),
+            sector: u64::from_le_bytes(sector),
+        }
+    }
+
+    /// Whether it may be done at once, where nothing has to be waited for. Writes are gathered: they wait for those behind
+    /// them.
+    pub(crate) fn is_read(self) -> bool {
+        matches!(self, Self::Of { kind: IN, .. })
+    }
 }
 
 /// Bytes of the next piece: up to the end of a block, if there are more.

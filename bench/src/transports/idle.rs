@@ -9,7 +9,7 @@ use std::time::Duration;
 use fabric::{Connector, TransportAddress};
 use initiator::{ConnectOptions, Controller, Host};
 
-use super::daemon::{CoreTime, Daemon};
+use crate::daemon::{CoreTime, Daemon};
 
 /// How often the metrics are asked for, as Prometheus does.
 const SCRAPE_INTERVAL: Duration = Duration::from_secs(15);

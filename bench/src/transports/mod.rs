@@ -10,19 +10,20 @@
 //! - Reading finds data that was written before, never unwritten blocks.
 
 mod caller;
-mod daemon;
 mod idle;
 mod neighbour;
 mod report;
 
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::daemon::{
+    self, BenchError, CoreTime, Daemon, MEMORY_DRIVE, Paused, Setup, is_settled, settle,
+};
 use crate::machine::{self, Machine};
-use daemon::{CoreTime, Daemon, Paused};
 
 pub use report::{Report, Row};
 
@@ -30,12 +31,6 @@ pub use report::{Report, Row};
 const RANGE: &str = "256M";
 /// What rows call our own target.
 const OWN: &str = "onefold";
-/// A target that uses less of a core than this over a look is idle.
-const IDLE_SHARE: f64 = 0.05;
-/// Between two looks.
-const SETTLING_LOOK: Duration = Duration::from_millis(300);
-/// How long to wait for it.
-const SETTLING_MAX: Duration = Duration::from_secs(10);
 /// The target stores what was written when there is much of it, or after this time
 /// (`dedup::EngineConfig::checkpoint_interval` and a second): who was idle for so long has nothing left to do.
 const LEFT_OVER: Duration = Duration::from_secs(11);
@@ -70,30 +65,6 @@ pub struct Options {
     pub pids: Vec<u32>,
     /// Whether namespace 1 of the others may be overwritten; else they are only read.
     pub overwrite: bool,
-}
-
-/// Why there are no figures.
-#[derive(Debug, thiserror::Error)]
-pub enum TransportsError {
-    /// A folder or a process.
-    #[error("{what}: {source}")]
-    System {
-        /// What could not be done.
-        what: String,
-        /// What the system said.
-        source: std::io::Error,
-    },
-    /// The target.
-    #[error("the target did not start: {0}")]
-    Target(String),
-    /// The client.
-    #[error("the client failed at {workload}: {message}")]
-    Client {
-        /// The workload that failed.
-        workload: String,
-        /// What the client printed.
-        message: String,
-    },
 }
 
 /// One line of the table.
@@ -213,7 +184,7 @@ impl Workload {
 ///
 /// # Errors
 /// When neither transport could be measured; one of them alone, or another target, is noted in the report.
-pub fn run(options: &Options, progress: &dyn Fn(&str)) -> Result<Report, TransportsError> {
+pub fn run(options: &Options, progress: &dyn Fn(&str)) -> Result<Report, BenchError> {
     // Before this thread is bound to a core.
     let machine = Machine::look(&options.dir);
     let own = machine::cores();
@@ -230,11 +201,19 @@ pub fn run(options: &Options, progress: &dyn Fn(&str)) -> Result<Report, Transpo
             .notes
             .push("One core: target and client share it.".to_owned());
     }
+    let setup = |scheme, volumes| Setup {
+        program: &options.program,
+        dir: &options.dir,
+        core: target_core,
+        scheme,
+        drive: MEMORY_DRIVE,
+        volumes,
+    };
     let mut failure = None;
     let paused = Paused::new(&options.pids);
     for (scheme, workloads) in [("tcp", &TCP[..]), ("rdma+soft", &ROCE[..])] {
-        let measured = Daemon::start(&options.program, &options.dir, scheme, target_core, 0)
-            .and_then(|daemon| bench.own(&daemon, workloads));
+        let measured =
+            Daemon::start(&setup(scheme, 0)).and_then(|daemon| bench.own(&daemon, workloads));
         if let Err(error) = measured {
             bench.notes.push(format!("{scheme}: {error}"));
             failure.get_or_insert(error);
@@ -244,8 +223,7 @@ pub fn run(options: &Options, progress: &dyn Fn(&str)) -> Result<Report, Transpo
         return Err(failure);
     }
     for volumes in [0, MANY_VOLUMES] {
-        let (program, dir) = (&options.program, &options.dir);
-        let measured = Daemon::start(program, dir, "tcp", target_core, volumes)
+        let measured = Daemon::start(&setup("tcp", volumes))
             .and_then(|daemon| bench.neighbour(&daemon, volumes));
         if let Err(error) = measured {
             bench.notes.push(format!("neighbour: {error}"));
@@ -272,24 +250,6 @@ pub fn run(options: &Options, progress: &dyn Fn(&str)) -> Result<Report, Transpo
     })
 }
 
-/// Waits until the process has been idle for that time in a row; false if it was not within `most`.
-fn is_settled(pid: u32, time: Duration, most: Duration) -> bool {
-    let end = Instant::now() + most;
-    let mut idle_since = Instant::now();
-    let mut before = CoreTime::of(pid);
-    while Instant::now() < end {
-        std::thread::sleep(SETTLING_LOOK);
-        let now = CoreTime::of(pid);
-        if now.since(&before) >= SETTLING_LOOK.as_secs_f64() * IDLE_SHARE {
-            idle_since = Instant::now();
-        } else if idle_since.elapsed() >= time {
-            return true;
-        }
-        before = now;
-    }
-    false
-}
-
 struct Bench<'a> {
     options: &'a Options,
     progress: &'a dyn Fn(&str),
@@ -299,7 +259,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    fn own(&mut self, daemon: &Daemon, workloads: &[Workload]) -> Result<(), TransportsError> {
+    fn own(&mut self, daemon: &Daemon, workloads: &[Workload]) -> Result<(), BenchError> {
         for namespace in ["1", "2"] {
             self.client(
                 "fill",
@@ -334,12 +294,12 @@ impl Bench<'_> {
 
     /// What reads of one host take alone, beside a host that asks for namespaces and the SMART log, and beside a script
     /// that calls the API.
-    fn neighbour(&mut self, daemon: &Daemon, volumes: usize) -> Result<(), TransportsError> {
+    fn neighbour(&mut self, daemon: &Daemon, volumes: usize) -> Result<(), BenchError> {
         self.client("fill", daemon.address(), &FILL)?;
         (self.progress)(&format!("a neighbour with {volumes} volumes more"));
-        is_settled(daemon.pid(), SETTLING_LOOK, SETTLING_MAX);
+        settle(daemon.pid());
         let alone = self.tail(daemon)?;
-        let failed = |message| TransportsError::Client {
+        let failed = |message| BenchError::Client {
             workload: "neighbour".to_owned(),
             message,
         };
@@ -366,7 +326,7 @@ impl Bench<'_> {
     }
 
     /// The run with the median p99 of some with 4 KiB reads at depth 1.
-    fn tail(&self, daemon: &Daemon) -> Result<Row, TransportsError> {
+    fn tail(&self, daemon: &Daemon) -> Result<Row, BenchError> {
         let reads = Workload {
             depth: 1,
             ..small("neighbour", "randread", Goal::Latency(0.0))
@@ -385,7 +345,7 @@ impl Bench<'_> {
     }
 
     /// What a plain target can do, too: the workloads of its transport without deduplication.
-    fn other(&mut self, address: &str, pid: Option<u32>) -> Result<(), TransportsError> {
+    fn other(&mut self, address: &str, pid: Option<u32>) -> Result<(), BenchError> {
         let workloads = if address.starts_with("tcp") {
             &TCP[..]
         } else {
@@ -412,7 +372,7 @@ impl Bench<'_> {
         address: &str,
         workload: &Workload,
         pid: Option<u32>,
-    ) -> Result<Row, TransportsError> {
+    ) -> Result<Row, BenchError> {
         (self.progress)(&format!("{} on {target}", workload.name));
         let (depth, seconds) = (workload.depth.to_string(), self.options.seconds.to_string());
         let namespace = workload.namespace.to_string();
@@ -468,7 +428,7 @@ impl Bench<'_> {
     fn settle(&self, target: &str, pid: Option<u32>) {
         if let Some(pid) = pid.filter(|_| target == OWN) {
             // A target that is never idle is measured as it is.
-            let _ = is_settled(pid, SETTLING_LOOK, SETTLING_MAX);
+            settle(pid);
         }
     }
 
@@ -478,8 +438,8 @@ impl Bench<'_> {
         workload: &str,
         address: &str,
         arguments: &[&str],
-    ) -> Result<Value, TransportsError> {
-        let failed = |message: String| TransportsError::Client {
+    ) -> Result<Value, BenchError> {
+        let failed = |message: String| BenchError::Client {
             workload: workload.to_owned(),
             message,
         };

@@ -292,30 +292,39 @@ impl ExportedVolume {
     }
 
     /// The volume, if it may be used so.
-    fn begin(&self, access: Access) -> Result<Underway<'_>, ExportError> {
+    fn admit(&self, access: Access) -> Result<Rc<Known>, ExportError> {
         let known = self.known()?;
         known.admission.admit(access).map_err(|why| match why {
             Refusal::WriteProtected => ExportError::ReadOnly,
             Refusal::Reserved => ExportError::Reserved,
         })?;
-        self.counters.begun_commands.add(1);
-        Ok(Underway {
-            of: self,
-            known,
-            since: reactor::now(),
-        })
+        Ok(known)
     }
 
-    /// As [`Self::begin`], for a range of the volume.
-    fn begin_at(&self, access: Access, at: u64, len: u64) -> Result<Underway<'_>, ExportError> {
-        let underway = self.begin(access)?;
+    /// As [`Self::admit`], for a range of the volume.
+    fn admit_at(&self, access: Access, at: u64, len: u64) -> Result<Rc<Known>, ExportError> {
+        let known = self.admit(access)?;
         let is_whole = at.is_multiple_of(SECTOR) && len.is_multiple_of(SECTOR);
         let end = at.checked_add(len);
-        let fits = end.is_some_and(|end| end <= underway.known.admission.size_bytes);
+        let fits = end.is_some_and(|end| end <= known.admission.size_bytes);
         match is_whole && fits {
-            true => Ok(underway),
+            true => Ok(known),
             false => Err(ExportError::OutOfRange),
         }
+    }
+
+    fn begin(&self, known: Rc<Known>) -> Underway<'_> {
+        self.counters.begun_commands.add(1);
+        Underway {
+            of: self,
+            known,
+            since: reactor::recently(),
+        }
+    }
+
+    /// Begins with a request for a range of the volume.
+    fn begin_at(&self, access: Access, at: u64, len: u64) -> Result<Underway<'_>, ExportError> {
+        Ok(self.begin(self.admit_at(access, at, len)?))
     }
 
     /// Whether the volume may be read or written there, without doing it.
@@ -327,7 +336,7 @@ impl ExportedVolume {
             true => Access::Write,
             false => Access::Read,
         };
-        self.begin_at(access, at, len).map(drop)
+        self.admit_at(access, at, len).map(drop)
     }
 
     /// Reads `buffer.len()` bytes, at most [`PIECE_BYTES_MAX`]. On an error the buffer holds nothing of a volume.
@@ -434,7 +443,7 @@ impl ExportedVolume {
     /// # Errors
     /// Why not.
     pub async fn flush(&self) -> Result<(), ExportError> {
-        let underway = self.begin(Access::Flush)?;
+        let underway = self.begin(self.admit(Access::Flush)?);
         underway.known.volume.flush().await?;
         underway.done(Operation::Flush, 0);
         Ok(())

@@ -17,6 +17,51 @@ pub enum BenchCommand {
     Engine(EngineArgs),
     /// Measure TCP and RDMA between a target and a client on this machine, beside other targets
     Transports(TransportsArgs),
+    /// Measure disks of virtual machines (vhost-user-blk) on this machine, beside other targets
+    Exports(ExportsArgs),
+}
+
+/// `onefold bench exports`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  onefold bench exports\n  onefold bench exports --overwrite --pid 4711 /run/other/vhost.0 --json\n\n\
+                  Needs an idle machine with two cores: the target runs on the first, the client on the last."
+)]
+pub struct ExportsArgs {
+    /// vhost-user-blk sockets of other targets to measure beside
+    #[arg(value_name = "SOCKET")]
+    pub others: Vec<PathBuf>,
+    /// Their processes, in the same order: each is stopped while another target is measured, because one that polls takes
+    /// the core, and its processor time is told
+    #[arg(long = "pid", value_name = "PID", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1 << 22))]
+    pub pids: Vec<u32>,
+    /// Also write to the other targets: their disks are OVERWRITTEN
+    #[arg(long)]
+    pub overwrite: bool,
+    /// Only these workloads, separated by commas
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = bench::exports::NAMES)]
+    pub only: Vec<String>,
+    /// What stores the data of this program, as `onefold serve --drive` takes it, a new file or at least 3 GiB
+    #[arg(long, value_name = "DRIVE", default_value = bench::exports::MEMORY_DRIVE)]
+    pub drive: String,
+    /// Share memory of huge pages (2 MiB), of which the system must have 8
+    #[arg(long)]
+    pub huge_pages: bool,
+    /// Seconds of a run
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub seconds: u32,
+    /// Runs of each workload, of which the median counts
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=99))]
+    pub runs: u16,
+    /// Another build of onefold to measure
+    #[arg(long, value_name = "FILE")]
+    pub program: Option<PathBuf>,
+    /// The file system for the pool's journal
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub dir: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `onefold bench transports`
@@ -86,6 +131,7 @@ pub(super) fn run(command: BenchCommand) -> Outcome {
     match command {
         BenchCommand::Engine(args) => engine(&args),
         BenchCommand::Transports(args) => transports(args),
+        BenchCommand::Exports(args) => exports(args),
     }
 }
 
@@ -119,15 +165,19 @@ fn engine(args: &EngineArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-fn transports(args: TransportsArgs) -> Outcome {
-    let program = match args.program {
-        Some(program) => program,
+/// The program to measure: this one, unless another build is named.
+fn program(named: Option<PathBuf>) -> Result<PathBuf, Failure> {
+    match named {
+        Some(program) => Ok(program),
         None => std::env::current_exe().map_err(|error| {
             Failure::unavailable(format!("this program's own file is not known: {error}"))
-        })?,
-    };
+        }),
+    }
+}
+
+fn transports(args: TransportsArgs) -> Outcome {
     let options = bench::transports::Options {
-        program,
+        program: program(args.program)?,
         dir: args.dir,
         seconds: args.seconds,
         runs: usize::from(args.runs),
@@ -137,6 +187,30 @@ fn transports(args: TransportsArgs) -> Outcome {
     };
     let progress = |what: &str| eprintln!("{what} ...");
     let report = bench::transports::run(&options, &progress)
+        .map_err(|error| Exit::could_not_run(Failure::unavailable(error.to_string())))?;
+    if args.json {
+        print_json(&report)?;
+    } else {
+        print(&report.to_string());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn exports(args: ExportsArgs) -> Outcome {
+    let options = bench::exports::Options {
+        program: program(args.program)?,
+        dir: args.dir,
+        drive: args.drive,
+        seconds: args.seconds,
+        runs: usize::from(args.runs),
+        others: args.others,
+        pids: args.pids,
+        overwrite: args.overwrite,
+        only: args.only,
+        huge_pages: args.huge_pages,
+    };
+    let progress = |what: &str| eprintln!("{what} ...");
+    let report = bench::exports::run(&options, &progress)
         .map_err(|error| Exit::could_not_run(Failure::unavailable(error.to_string())))?;
     if args.json {
         print_json(&report)?;

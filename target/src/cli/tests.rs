@@ -449,6 +449,14 @@ fn benchmarks_have_a_quick_form_and_a_form_for_scripts() {
         let line = format!("onefold bench transports {wrong}");
         assert!(parse(&line).is_err(), "{wrong}");
     }
+    let Ok(Command::Bench(BenchCommand::Exports(args))) =
+        parse("onefold bench exports --only read-4k,write-128k /run/other/vhost.0")
+    else {
+        panic!("bench exports")
+    };
+    assert!(!args.overwrite, "other disks are only read as well");
+    assert_eq!(args.only, ["read-4k", "write-128k"]);
+    assert!(parse("onefold bench exports --only read-5k").is_err());
 }
 
 #[test]

@@ -137,3 +137,36 @@ fn exports_are_made_listed_and_deleted_and_survive_a_restart() {
     run(&["volume", "delete", &volume, "--yes"]);
     daemon.stop(Signal::TERM);
 }
+
+#[test]
+fn disks_of_virtual_machines_are_measured_and_what_is_read_is_what_was_written() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let dir = folder.path().display().to_string();
+    let workloads = "read-4k-sleeping,read-128k,write-4k";
+    let report = json(&[
+        "bench",
+        "exports",
+        "--only",
+        workloads,
+        "--runs",
+        "1",
+        "--seconds",
+        "1",
+        "--json",
+        "--dir",
+        &dir,
+    ]);
+    let rows = report["rows"].as_array().expect("rows");
+    let names: Vec<_> = rows.iter().map(|row| &row["name"]).collect();
+    assert_eq!(names, workloads.split(',').collect::<Vec<_>>());
+    for row in rows {
+        assert_eq!(row["target"], "onefold");
+        assert!(row["requests_per_second"].as_f64() > Some(0.0), "{row}");
+        assert!(row["p50_us"].as_f64() > Some(0.0), "{row}");
+    }
+    assert_eq!(
+        report["notes"].as_array().map(Vec::len),
+        Some(0),
+        "{report}"
+    );
+}

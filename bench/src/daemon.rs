@@ -7,20 +7,24 @@ use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::TransportsError;
 use crate::machine;
 
 /// The subsystem that every daemon offers.
 const NQN: &str = "nqn.2026-11.dev.onefold:default";
 
-/// Namespace 1 is hashed by nobody, namespace 2 is deduplicated; the drive has room for both, and for
+/// The drive of a measurement that names none.
+pub const MEMORY_DRIVE: &str = "memory=3G";
+
+/// Size of a drive that is a new file.
+const DRIVE_BYTES: &str = "3G";
+
+/// Namespace 1 is hashed by nobody, namespace 2 is deduplicated; a drive of 3 GiB has room for both, and for
 /// what was overwritten and cannot be reused yet.
-const ARGUMENTS: [&str; 9] = [
-    "--drive",
-    "memory=3G",
+const ARGUMENTS: [&str; 7] = [
     "--volume",
     "plain=512M,dedup=off",
     "--volume",
@@ -30,11 +34,60 @@ const ARGUMENTS: [&str; 9] = [
     "--listen",
 ];
 
+/// The volumes of these namespaces.
+pub(crate) const PLAIN: &str = "plain";
+pub(crate) const DEDUPLICATED: &str = "deduplicated";
+
 /// The folder of its pool.
 const POOL: &str = "pool";
 
+/// Why there are no figures.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// A folder or a process.
+    #[error("{what}: {source}")]
+    System {
+        /// What could not be done.
+        what: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The target.
+    #[error("the target did not start: {0}")]
+    Target(String),
+    /// The client.
+    #[error("the client failed at {workload}: {message}")]
+    Client {
+        /// The workload that failed.
+        workload: String,
+        /// What the client said.
+        message: String,
+    },
+}
+
+/// What a daemon is started with.
+pub(crate) struct Setup<'a> {
+    pub(crate) program: &'a Path,
+    /// Where its pool is made.
+    pub(crate) dir: &'a Path,
+    pub(crate) core: usize,
+    /// Of the transport that it listens for.
+    pub(crate) scheme: &'a str,
+    /// What stores its data, as `--drive` takes it.
+    pub(crate) drive: &'a str,
+    /// Empty volumes beside its two.
+    pub(crate) volumes: usize,
+}
+
+/// A target that uses less of a core than this over a look is idle.
+const IDLE_SHARE: f64 = 0.05;
+/// Between two looks.
+const SETTLING_LOOK: Duration = Duration::from_millis(300);
+/// How long to wait for it.
+const SETTLING_MAX: Duration = Duration::from_secs(10);
+
 /// A running daemon. Dropping it ends it: nothing in it is to be kept.
-pub(super) struct Daemon {
+pub(crate) struct Daemon {
     child: Child,
     address: String,
     http: SocketAddr,
@@ -42,15 +95,17 @@ pub(super) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts it on `core`, with so many empty volumes beside its two, and waits until hosts can connect.
-    pub(super) fn start(
-        program: &Path,
-        dir: &Path,
-        scheme: &str,
-        core: usize,
-        volumes: usize,
-    ) -> Result<Self, TransportsError> {
-        let system = |what: &str, source| TransportsError::System {
+    /// Starts it, and waits until hosts can connect.
+    pub(crate) fn start(setup: &Setup<'_>) -> Result<Self, BenchError> {
+        let Setup {
+            program,
+            dir,
+            core,
+            scheme,
+            drive,
+            volumes,
+        } = *setup;
+        let system = |what: &str, source| BenchError::System {
             what: format!("{what} '{}'", dir.display()),
             source,
         };
@@ -59,6 +114,7 @@ impl Daemon {
             .tempdir_in(dir)
             .map_err(|source| system("no folder can be made in", source))?;
         let said = folder.path().join("said");
+        let is_memory = drive.starts_with("memory=");
         let errors = File::create(&said).map_err(|source| system("no file in", source))?;
         let port = || free_port().map_err(|source| system("no free port for", source));
         let listen = format!("{scheme}://{}:{}", own_loopback(), port()?);
@@ -69,6 +125,8 @@ impl Daemon {
             .arg("serve")
             .arg("--pool")
             .arg(folder.path().join(POOL))
+            .args(["--drive", drive])
+            .args(["--create", DRIVE_BYTES].iter().filter(|_| !is_memory))
             .args(ARGUMENTS)
             .arg(&listen)
             .arg("--http")
@@ -82,7 +140,7 @@ impl Daemon {
             .stdout(Stdio::piped())
             .stderr(errors)
             .spawn()
-            .map_err(|source| TransportsError::System {
+            .map_err(|source| BenchError::System {
                 what: format!("'{}' cannot be started", program.display()),
                 source,
             })?;
@@ -102,33 +160,55 @@ impl Daemon {
             return Ok(daemon);
         }
         let said = std::fs::read_to_string(&said).unwrap_or_default();
-        Err(TransportsError::Target(said.trim().to_owned()))
+        Err(BenchError::Target(said.trim().to_owned()))
     }
 
     /// Where it listens, with its subsystem.
-    pub(super) fn address(&self) -> &str {
+    pub(crate) fn address(&self) -> &str {
         &self.address
     }
 
     /// Where it answers HTTP.
-    pub(super) fn http(&self) -> SocketAddr {
+    pub(crate) fn http(&self) -> SocketAddr {
         self.http
     }
 
     /// The socket of its API.
-    pub(super) fn api_socket(&self) -> PathBuf {
+    pub(crate) fn api_socket(&self) -> PathBuf {
         self.folder.path().join(POOL).join("onefold.sock")
     }
 
+    /// Exports a volume to virtual machines; gives the socket's path.
+    pub(crate) fn export(&self, program: &Path, volume: &str) -> Result<PathBuf, BenchError> {
+        let socket = self.folder.path().join(format!("{volume}.sock"));
+        let made = Command::new(program)
+            .args(["export", "create", volume, "--vhost"])
+            .arg(&socket)
+            .arg("--pool")
+            .arg(self.folder.path().join(POOL))
+            .output();
+        let made = made.map_err(|source| BenchError::System {
+            what: format!("'{}' cannot be started", program.display()),
+            source,
+        })?;
+        match made.status.success() {
+            true => Ok(socket),
+            false => {
+                let said = String::from_utf8_lossy(&made.stderr).trim().to_owned();
+                Err(BenchError::Target(said))
+            }
+        }
+    }
+
     /// The process.
-    pub(super) fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 }
 
 /// Processor time of a process so far.
 #[derive(Debug, Default)]
-pub(super) struct CoreTime {
+pub(crate) struct CoreTime {
     /// Nanoseconds of each thread that lives.
     threads: HashMap<OsString, u64>,
     /// All of it, in clock ticks, with that of threads that have ended.
@@ -137,7 +217,7 @@ pub(super) struct CoreTime {
 
 impl CoreTime {
     /// That of a process; nothing of one that is not there.
-    pub(super) fn of(pid: u32) -> Self {
+    pub(crate) fn of(pid: u32) -> Self {
         let of_thread = |thread: std::fs::DirEntry| {
             // proc(5): nanoseconds on a processor, nanoseconds waiting, turns.
             let text = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
@@ -158,7 +238,7 @@ impl CoreTime {
 
     /// Seconds from an earlier look to this one. Threads come and go: what those did that have ended in
     /// between shows in the ticks alone.
-    pub(super) fn since(&self, earlier: &Self) -> f64 {
+    pub(crate) fn since(&self, earlier: &Self) -> f64 {
         let of_thread = |(thread, now): (&OsString, &u64)| {
             let before = earlier.threads.get(thread).copied().unwrap_or(0);
             now.saturating_sub(before)
@@ -170,13 +250,36 @@ impl CoreTime {
     }
 }
 
+/// Waits until the process has been idle for that time in a row; false if it was not within `most`.
+pub(crate) fn is_settled(pid: u32, time: Duration, most: Duration) -> bool {
+    let end = Instant::now() + most;
+    let mut idle_since = Instant::now();
+    let mut before = CoreTime::of(pid);
+    while Instant::now() < end {
+        std::thread::sleep(SETTLING_LOOK);
+        let now = CoreTime::of(pid);
+        if now.since(&before) >= SETTLING_LOOK.as_secs_f64() * IDLE_SHARE {
+            idle_since = Instant::now();
+        } else if idle_since.elapsed() >= time {
+            return true;
+        }
+        before = now;
+    }
+    false
+}
+
+/// Waits until the process has ended what it began, at most a bounded while: one that is never idle is measured as it is.
+pub(crate) fn settle(pid: u32) {
+    is_settled(pid, SETTLING_LOOK, SETTLING_MAX);
+}
+
 /// Processes that stand still until this is dropped: a target that polls would take the core from another
 /// one that is measured.
-pub(super) struct Paused(Vec<Pid>);
+pub(crate) struct Paused(Vec<Pid>);
 
 impl Paused {
     /// Stops them.
-    pub(super) fn new(pids: &[u32]) -> Self {
+    pub(crate) fn new(pids: &[u32]) -> Self {
         let pids = pids
             .iter()
             .filter_map(|&pid| Pid::from_raw(pid.cast_signed()));
@@ -203,7 +306,7 @@ impl Drop for Daemon {
 }
 
 /// Processor time of the processes that this one has started and seen end, in seconds.
-pub(super) fn children_seconds() -> f64 {
+pub(crate) fn children_seconds() -> f64 {
     // cutime and cstime.
     ticks("/proc/self/stat", [16, 17]) as f64 / TICKS_PER_SECOND
 }
