@@ -117,12 +117,13 @@ impl<'a> Session<'a> {
             request,
             descriptors,
         } = received;
-        let wants_outcome =
-            header.needs_reply() && self.protocol_features & protocol::REPLY_ACK != 0;
         let request = request?;
         // What one compiler makes of this structure is longer than what another does, and front-ends compare.
         let is_padded = matches!(request, Request::GetInflightFd(_));
         let outcome = self.run(request, descriptors);
+        // Looked at afterwards: the message that agrees on outcomes may want its own already (user-mode Linux does).
+        let wants_outcome =
+            header.needs_reply() && self.protocol_features & protocol::REPLY_ACK != 0;
         let answer = |payload: &[u8]| message::reply(header.request, payload);
         match outcome {
             Ok(Answer::Payload(mut payload, descriptor)) => {

@@ -119,6 +119,16 @@ pub(crate) fn used_of(queue: u32) -> u64 {
     descriptors_of(queue) + 0x2000
 }
 
+/// The bytes of a message.
+fn message(request: u32, flags: u32, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for word in [request, flags, payload.len() as u32] {
+        bytes.extend(word.to_le_bytes());
+    }
+    bytes.extend(payload);
+    bytes
+}
+
 /// Sends a message, with descriptors.
 pub(crate) fn send(
     stream: &UnixStream,
@@ -126,11 +136,7 @@ pub(crate) fn send(
     payload: &[u8],
     descriptors: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
-    let mut bytes = Vec::new();
-    for word in [request, 1, payload.len() as u32] {
-        bytes.extend(word.to_le_bytes());
-    }
-    bytes.extend(payload);
+    let bytes = message(request, 1, payload);
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() {
@@ -246,6 +252,15 @@ impl FrontEnd {
         let (answered, payload, _) = receive(&self.stream).expect("an answer");
         assert_eq!(answered, request);
         payload
+    }
+
+    /// Sends a message that wants its outcome, and gives that.
+    pub(crate) fn outcome(&self, request: u32, payload: &[u8]) -> u64 {
+        let sent = (&self.stream).write_all(&message(request, 1 | 8, payload));
+        sent.expect("the device listens");
+        let (answered, payload, _) = receive(&self.stream).expect("an outcome");
+        assert_eq!(answered, request);
+        u64::from_le_bytes(payload.try_into().expect("a number"))
     }
 
     fn number(&self, request: u32) -> u64 {

@@ -66,6 +66,19 @@ fn a_guest_reads_what_it_wrote_by_sectors_whatever_the_blocks_are() {
 }
 
 #[test]
+fn a_front_end_hears_the_outcome_of_the_very_message_that_agrees_on_outcomes() {
+    let lab = Lab::new(4096);
+    let front_end = FrontEnd::connect(&lab.path(), Memory::new());
+    front_end.tell(16, &[0; 8]);
+    // User-mode Linux asks this way, and waits for ever without an answer.
+    assert_eq!(front_end.outcome(16, &(1_u64 << 3).to_le_bytes()), 0);
+    let none = front_end.outcome(2, &front_end.features.to_le_bytes());
+    assert_eq!(none, 0);
+    let refused = front_end.outcome(2, &u64::MAX.to_le_bytes());
+    assert_eq!(refused, 1, "features that were not offered");
+}
+
+#[test]
 fn requests_of_several_queues_are_under_way_together_and_the_guest_is_told() {
     let lab = Lab::new(4096);
     let mut guest = FrontEnd::start(&lab.path(), Memory::new(), 4);
