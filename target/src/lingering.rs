@@ -1,26 +1,40 @@
-//! Addresses that nobody uses any more and that are taken for a moment still.
+//! Addresses and drives that nobody uses any more and that are taken for a moment still.
 //!
-//! The kernel lets go of a socket when all that io_uring had under way with it has ended. That is a moment after the
-//! socket was closed, and a moment after the end of a process that was killed: who starts a daemon again at once would
-//! be told that another program uses its port.
+//! The kernel lets go of a socket or a file when all that io_uring had under way with it has ended. That is a moment after
+//! it was closed, and a moment after the end of a process that was killed: who starts a daemon again at once would
+//! be told that another program uses its port, or its drive.
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tokio::time::Instant;
-
-/// How long a daemon waits for such an address.
+/// How long a daemon waits for such an address or drive.
 const LINGER_MAX: Duration = Duration::from_secs(1);
 /// How often it is tried meanwhile. The kernel tells nobody when it is free.
 const LINGER_LOOK: Duration = Duration::from_millis(50);
 
-/// Opens something at an address, and waits up to [`LINGER_MAX`] while that is taken.
+/// Opens something at an address, and waits up to [`LINGER_MAX`] while that is taken. For tasks of the control plane.
 ///
 /// # Errors
 /// Those of `open`; the last one, if the address is taken still.
 pub(crate) async fn outlast<T, E, Opening>(
     is_taken: impl Fn(&E) -> bool,
+    open: impl FnMut() -> Opening,
+) -> Result<T, E>
+where
+    E: fmt::Display,
+    Opening: Future<Output = Result<T, E>>,
+{
+    outlast_by(is_taken, open, tokio::time::sleep).await
+}
+
+/// The same, by whatever sleeps where the caller runs.
+///
+/// # Errors
+/// As of [`outlast`].
+pub(crate) async fn outlast_by<T, E, Opening, Sleep: Future>(
+    is_taken: impl Fn(&E) -> bool,
     mut open: impl FnMut() -> Opening,
+    sleep: impl Fn(Duration) -> Sleep,
 ) -> Result<T, E>
 where
     E: fmt::Display,
@@ -34,7 +48,7 @@ where
                 if !std::mem::replace(&mut is_told, true) {
                     tracing::info!(%error, "trying again for a second");
                 }
-                tokio::time::sleep(LINGER_LOOK).await;
+                sleep(LINGER_LOOK).await;
             }
             opened => return opened,
         }

@@ -6,6 +6,7 @@
 //! - A pool in memory leaves nothing behind that could be taken for a pool.
 //! - Errors name what is missing, in use or wrong, and the remedy.
 
+use std::future::ready;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -22,6 +23,7 @@ use reactor::BufferPool;
 use subsystem::errors::Failure;
 use uuid::Uuid;
 
+use crate::lingering::outlast_by;
 use crate::options::{DriveArg, VolumeArg};
 
 /// The largest default size of a pool and of its first volume.
@@ -297,7 +299,11 @@ async fn open_drive(
         create_bytes: None,
         expected_blocks: Some(spec.blocks),
     };
-    let drive = FileDrive::open(&path, &options).map_err(of_drive)?;
+    let is_taken = |error: &DriveError| error.kind() == drives::ErrorKind::InUse;
+    let open = || ready(FileDrive::open(&path, &options));
+    let drive = outlast_by(is_taken, open, reactor::sleep)
+        .await
+        .map_err(of_drive)?;
     if let Some(label) = dir.identity().label(index) {
         verify_label(&drive, &path, &label, buffers).await?;
     }

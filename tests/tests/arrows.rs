@@ -410,7 +410,7 @@ const PROGRAM: House = House {
         ("config", &["options"]),
         ("http", &["options"]),
         ("telemetry", &["options"]),
-        ("pool", &["options", "room"]),
+        ("pool", &["lingering", "options", "room"]),
         ("records", &["pool"]),
         (
             "serve",

@@ -228,6 +228,35 @@ fn a_pool_in_memory_serves_and_leaves_nothing() {
 }
 
 #[test]
+fn a_drive_that_a_killed_daemon_still_holds_is_waited_for_and_one_that_stays_taken_is_not() {
+    let (folder, address) = (folder(), own_address(7));
+    let pool = folder.path().join("pool");
+    let tcp = format!("tcp://{address}:4420");
+    let arguments = ["--listen", &tcp];
+    let daemon = Daemon::start(&pool, None, &[&arguments[..], &["--create", "1G"]].concat());
+    assert!(daemon.stop().success());
+    let drive = std::fs::File::open(pool.join("drive0")).expect("the drive is there");
+    drive.lock().expect("nobody has it");
+    let refused = Daemon::try_start(&pool, None, &arguments).expect_err("somebody has it");
+    assert!(refused.contains("drive0: is in use"), "{refused}");
+    let log = pool.with_extension("log");
+    let tried = |log: &std::path::Path| {
+        let log = std::fs::read_to_string(log).unwrap_or_default();
+        log.matches("trying again for a second").count()
+    };
+    let before = tried(&log);
+    let letting_go = std::thread::spawn(move || {
+        tests::wait_for("the daemon to find the drive taken", LIMIT, || {
+            (tried(&log) > before).then_some(())
+        });
+        drop(drive);
+    });
+    let daemon = Daemon::start(&pool, None, &arguments);
+    letting_go.join().expect("the drive was let go of");
+    assert!(daemon.stop().success());
+}
+
+#[test]
 fn a_port_that_a_killed_daemon_still_holds_is_waited_for() {
     let (folder, address) = (folder(), own_address(6));
     let pool = folder.path().join("pool");

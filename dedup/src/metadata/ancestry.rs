@@ -279,8 +279,7 @@ impl State {
         line
     }
 
-    /// All volumes, each behind the last of its map's line, which is the same for all that come from it: these follow each
-    /// other.
+    /// All volumes, each with the oldest ancestor of its map. Volumes that have the same one follow each other.
     pub(crate) fn by_root(&self) -> Vec<(MapId, u32)> {
         let mut roots: BTreeMap<MapId, MapId> = BTreeMap::new();
         let mut all = Vec::with_capacity(self.volumes.len());
