@@ -66,7 +66,7 @@ impl HostQueue {
         }
         let side = match connector {
             Connector::Rdma(device) => {
-                let side = Holder::from(RdmaHost::start(device, peer, params)?);
+                let side = Holder::from(RdmaHost::start(device.rdma(), peer, params)?);
                 side.connected().await?;
                 Side::Rdma(side)
             }

@@ -129,8 +129,8 @@ pub enum PostError {
     /// The connection is gone, or not there yet.
     #[error("the queue pair is not connected; connect again")]
     NotConnected,
-    /// Too many work requests are in progress.
-    #[error("the queue pair's work queue is full; wait for a completion")]
+    /// Too many work requests are in progress, or too many memory regions shown.
+    #[error("the queue pair has no room for more work or memory regions; wait for a completion")]
     Full,
     /// The peer does not take READs.
     #[error("the peer does not take RDMA READs; it must offer responder resources")]
@@ -183,12 +183,12 @@ pub trait QueuePair {
     /// How many READs may be in flight.
     fn reads_max(&self) -> usize;
     /// Lets the peer of this queue pair access memory. The memory comes back with
-    /// [`deregister`](Self::deregister), or at once if there is no room.
+    /// [`deregister`](Self::deregister), or at once if there is no room or no connection.
     fn register(
         &self,
         memory: FabricMemory,
         rights: RemoteRights,
-    ) -> Result<RegionKey, FabricMemory>;
+    ) -> Result<RegionKey, (PostError, FabricMemory)>;
     /// Whether the peer may invalidate regions with its messages; a peer that does it elsewhere breaks
     /// the connection.
     fn regions_can_be_invalidated(&self) -> bool {

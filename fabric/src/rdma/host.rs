@@ -19,12 +19,11 @@ use nvme::completion::CQE_BYTES;
 use nvme::rdma_cm::{RdmaCmAccept, RdmaCmReject, RdmaCmRequest, RdmaCmStatus};
 use nvme::{Cqe, SglDescriptor, Sqe};
 
-use crate::device::Device;
 use crate::error::CloseReason;
 use crate::memory::{Budget, FabricMemory, Permit};
 use crate::provider::{
-    Completion, ConnectionParams, QueuePair, QueuePairHandler, RemoteRights, Work, WorkKind,
-    WorkStatus,
+    Completion, ConnectionParams, PostError, QueuePair, QueuePairHandler, RdmaDevice, RemoteRights,
+    Work, WorkKind, WorkStatus,
 };
 use crate::queue::{
     Close, Commands, HostData, HostError, HostQueueParams, Lifecycle, Outcome, QueueConnectError,
@@ -41,7 +40,7 @@ const FEW_COMMANDS: usize = 4;
 /// An NVMe/RDMA queue of a host.
 pub(crate) struct RdmaHost {
     /// The device runs as long as the queue is open.
-    _device: Device,
+    _device: Rc<dyn RdmaDevice>,
     qp: OnceCell<Rc<dyn QueuePair>>,
     peer: SocketAddr,
     params: HostQueueParams,
@@ -67,7 +66,7 @@ struct Memory {
 impl RdmaHost {
     /// Asks the target for a queue.
     pub(crate) fn start(
-        device: &Device,
+        device: &Rc<dyn RdmaDevice>,
         peer: SocketAddr,
         params: HostQueueParams,
     ) -> Result<Rc<Self>, QueueConnectError> {
@@ -101,7 +100,6 @@ impl RdmaHost {
             connecting: RefCell::default(),
         });
         let qp = device
-            .rdma
             .connect(peer, connection, host.clone())
             .map_err(|source| QueueConnectError::Setup { peer, source })?;
         let _ = host.qp.set(qp);
@@ -142,8 +140,17 @@ impl RdmaHost {
     pub(crate) async fn submit(&self, sqe: Sqe, data: HostData) -> Outcome {
         let permit = self.slots_budget.acquire(1).await;
         let send = self.sends_budget.acquire(1).await;
-        let reply = self.send(sqe, data, permit, send)?;
-        reply.wait().await
+        match self.send(sqe, data, permit, send) {
+            Ok(reply) => reply.wait().await,
+            Err(PostError::NotConnected) => {
+                // A queue pair that broke takes nothing any more, and says why when its work has come back.
+                if !self.life.is_ending() {
+                    self.life.wait().await;
+                }
+                Err(self.gone())
+            }
+            Err(_) => Err(HostError::NoResources),
+        }
     }
 
     fn gone(&self) -> HostError {
@@ -156,13 +163,13 @@ impl RdmaHost {
         data: HostData,
         permit: Permit,
         send: Permit,
-    ) -> Result<Rc<Reply>, HostError> {
+    ) -> Result<Rc<Reply>, PostError> {
         let Some(qp) = self.qp.get().filter(|_| !self.life.is_ending()) else {
-            return Err(self.gone());
+            return Err(PostError::NotConnected);
         };
         // There is a free slot whenever there is a permit.
         let Some(cid) = self.commands.borrow_mut().next_cid() else {
-            return Err(HostError::NoResources);
+            return Err(PostError::Full);
         };
         let (capsule, kept, region) = self.prepare(&mut sqe, data, &**qp)?;
         sqe.set_cid(cid);
@@ -174,11 +181,11 @@ impl RdmaHost {
             len,
             invalidate: None,
         };
-        if qp.post_send(0, work).is_err() {
+        if let Err((error, _)) = qp.post_send(0, work) {
             if let Some(rkey) = region {
                 qp.deregister(rkey);
             }
-            return Err(self.gone());
+            return Err(error);
         }
         self.sends.borrow_mut().push_back(send);
         let memory = Memory { region, kept };
@@ -194,7 +201,7 @@ impl RdmaHost {
         sqe: &mut Sqe,
         data: HostData,
         qp: &dyn QueuePair,
-    ) -> Result<(Option<FabricMemory>, Option<FabricMemory>, Option<u32>), HostError> {
+    ) -> Result<(Option<FabricMemory>, Option<FabricMemory>, Option<u32>), PostError> {
         let (buf, len, rights) = match data {
             HostData::None => {
                 sqe.set_sgl(&SglDescriptor::NONE);
@@ -216,7 +223,7 @@ impl RdmaHost {
         };
         let region = qp
             .register(FabricMemory::Buffer(buf), rights)
-            .map_err(|_| HostError::NoResources)?;
+            .map_err(|(error, _)| error)?;
         sqe.set_sgl(&SglDescriptor::Keyed {
             address: region.address,
             length: len as u32,
@@ -344,5 +351,112 @@ impl QueuePairHandler for RdmaHost {
         self.life.over(reason);
         self.connecting.borrow_mut().wake_all();
         self.fail_commands();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+    use crate::error::{ListenError, SetupError};
+    use crate::provider::{RdmaListener, RegionKey};
+
+    /// A device, and its one queue pair: the connection stands, but it broke, and its work has not come back yet.
+    #[derive(Clone, Default)]
+    struct Broken(Rc<RefCell<Option<Rc<dyn QueuePairHandler>>>>);
+
+    impl RdmaDevice for Broken {
+        fn listen(
+            &self,
+            _: Option<IpAddr>,
+            _: u16,
+            _: usize,
+        ) -> Result<Box<dyn RdmaListener>, ListenError> {
+            unreachable!("a host does not listen")
+        }
+
+        fn connect(
+            &self,
+            _: SocketAddr,
+            _: ConnectionParams,
+            handler: Rc<dyn QueuePairHandler>,
+        ) -> Result<Rc<dyn QueuePair>, SetupError> {
+            self.0.replace(Some(handler));
+            Ok(Rc::new(self.clone()))
+        }
+
+        fn read_budget(&self) -> (Budget, usize) {
+            (Budget::new(0), 0)
+        }
+    }
+
+    impl QueuePair for Broken {
+        fn post_receive(
+            &self,
+            _: u64,
+            memory: FabricMemory,
+        ) -> Result<(), (PostError, FabricMemory)> {
+            Err((PostError::NotConnected, memory))
+        }
+
+        fn post_send(&self, _: u64, work: Work) -> Result<(), (PostError, Work)> {
+            Err((PostError::NotConnected, work))
+        }
+
+        fn disconnect(&self) {}
+
+        fn peer(&self) -> SocketAddr {
+            SocketAddr::from(([192, 0, 2, 1], 4420))
+        }
+
+        fn local(&self) -> SocketAddr {
+            SocketAddr::from(([192, 0, 2, 2], 0))
+        }
+
+        fn reads_max(&self) -> usize {
+            0
+        }
+
+        fn register(
+            &self,
+            memory: FabricMemory,
+            _: RemoteRights,
+        ) -> Result<RegionKey, (PostError, FabricMemory)> {
+            Err((PostError::NotConnected, memory))
+        }
+
+        fn deregister(&self, _: u32) -> Option<FabricMemory> {
+            None
+        }
+    }
+
+    #[test]
+    fn a_command_for_a_connection_that_breaks_is_told_what_broke_it() {
+        let config = reactor::Config::default();
+        let told = reactor::run(config, async {
+            let device = Broken::default();
+            let params = HostQueueParams {
+                qid: 1,
+                depth: 4,
+                cntlid: 1,
+                in_capsule_bytes: 0,
+            };
+            let peer = QueuePair::peer(&device);
+            let host = RdmaHost::start(&(Rc::new(device.clone()) as _), peer, params)
+                .expect("a connection begins");
+            let asking = host.clone();
+            let command =
+                reactor::spawn(
+                    async move { asking.submit(Sqe([0; SQE_BYTES]), HostData::None).await },
+                );
+            reactor::yield_now().await;
+            let handler = device.0.take().expect("the host listens to its connection");
+            handler.closed(CloseReason::Device("it was removed".into()));
+            command.await.expect("the task is not aborted")
+        })
+        .expect("a reactor");
+        let error = told.expect_err("nothing answers").to_string();
+        assert!(error.contains("it was removed"), "{error}");
     }
 }

@@ -240,8 +240,8 @@ mod tests {
             &self,
             memory: FabricMemory,
             _: RemoteRights,
-        ) -> Result<RegionKey, FabricMemory> {
-            Err(memory)
+        ) -> Result<RegionKey, (PostError, FabricMemory)> {
+            Err((PostError::Full, memory))
         }
 
         fn deregister(&self, _: u32) -> Option<FabricMemory> {

@@ -327,7 +327,7 @@ impl QueuePair for SoftQueuePair {
         &self,
         memory: FabricMemory,
         rights: RemoteRights,
-    ) -> Result<RegionKey, FabricMemory> {
+    ) -> Result<RegionKey, (PostError, FabricMemory)> {
         let access = Access {
             remote_read: rights == RemoteRights::Read,
             remote_write: rights == RemoteRights::Write,
@@ -338,7 +338,7 @@ impl QueuePair for SoftQueuePair {
                 rkey: key.rkey,
                 address: key.va,
             }),
-            Err((_, memory)) => Err(memory),
+            Err((_, memory)) => Err((PostError::Full, memory)),
         }
     }
 

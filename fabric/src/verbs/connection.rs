@@ -568,13 +568,15 @@ impl QueuePair for VerbsQueuePair {
         &self,
         memory: FabricMemory,
         rights: RemoteRights,
-    ) -> Result<RegionKey, FabricMemory> {
+    ) -> Result<RegionKey, (PostError, FabricMemory)> {
         if !self.0.is_open() {
-            return Err(memory);
+            return Err((PostError::NotConnected, memory));
         }
         let key = match &mut *self.0.rings.borrow_mut() {
-            Some(rings) => rings.register(memory, rights)?,
-            None => return Err(memory),
+            Some(rings) => rings
+                .register(memory, rights)
+                .map_err(|memory| (PostError::Full, memory))?,
+            None => return Err((PostError::NotConnected, memory)),
         };
         self.0.shared.mark(&self.0);
         Ok(key)
