@@ -83,6 +83,8 @@ pub(crate) enum Broken {
     ChangePolicyAtOnce,
     /// A pack is freed with the first of its fragments that goes, and not with the last one.
     FreePackInUse,
+    /// Metadata opens whatever the drives' labels say (an older copy goes on where a newer one was).
+    EpochIgnored,
     /// What does not match its checksum is returned (I8).
     ReturnDamaged,
     /// Damaged blocks are not healed when their content is written again.

@@ -139,8 +139,14 @@ impl FaultDrive {
     /// the drive has kept its power, so completed writes are there, though not flushed; of those in
     /// flight each block is old, new or mixed.
     pub fn restart(&self, plan: FaultPlan) -> Self {
-        let mut state = self.state();
-        state.off = true;
+        let next = self.copy(plan);
+        self.state().off = true;
+        next
+    }
+
+    /// The same, as a copy beside the drive: who uses that goes on.
+    pub fn copy(&self, plan: FaultPlan) -> Self {
+        let state = self.state();
         let mut chance = self.chance(u64::MAX);
         let kept = kept_percent(&mut chance);
         let mut after = state.clone();

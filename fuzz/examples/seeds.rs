@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use dedup::{Algorithm, Block, Pack, SUB_BLOCK_BYTES};
 use meta::{
     BlockRow, Checkpoint, Compression, DriveLabel, DriveSpec, Fingerprint, FingerprintFunction,
-    MapEntry, NewBlock, Pba, PoolIdentity, Position, Record, Row, VerifyPolicy, VolumeInfo,
-    VolumePolicy, VolumeState,
+    Label, MapEntry, NewBlock, Opening, Pba, PoolIdentity, Position, Record, Row, VerifyPolicy,
+    VolumeInfo, VolumePolicy, VolumeState,
 };
 use roce::wire::cm::Message;
 use roce::wire::{GSI_QPN, Opcode, Packet, UDP_PORT, icrc};
@@ -358,15 +358,27 @@ fn disk(seeds: &mut Seeds) {
     change.push(0x86);
     seeds.add("row", "change".into(), change);
 
-    let label = DriveLabel {
-        pool: Uuid::from_u128(1),
-        drive: Uuid::from_u128(2),
-        index: 0,
-        blocks: 65536,
-        sub_block_bytes: 4096,
+    let mut label = Label {
+        drive: DriveLabel {
+            pool: Uuid::from_u128(1),
+            drive: Uuid::from_u128(2),
+            index: 0,
+            blocks: 65536,
+            sub_block_bytes: 4096,
+        },
+        sequence: 0,
+        opening: None,
     };
     // The checksum at the end is made by the target, and the zeros before it are filled up.
     seeds.add("label", "drive".into(), label.encode()[..60].to_vec());
+    label.opening = Some(Opening {
+        epoch: 7,
+        drives: 2,
+        machine: "node1".to_owned(),
+        places: Opening::in_folder(Path::new("/var/lib/onefold")),
+        ..Opening::default()
+    });
+    seeds.add("label", "opened".into(), label.encode()[..320].to_vec());
     let mut header = b"OFJRNL\r\n".to_vec();
     header.extend(1_u32.to_le_bytes());
     header.extend(Uuid::from_u128(1).as_bytes());

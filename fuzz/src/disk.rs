@@ -8,10 +8,9 @@ use std::sync::Arc;
 
 use crc_fast::{CrcAlgorithm, checksum};
 use meta::{
-    BatchBuilder, Checkpoint, DriveLabel, DriveSpec, FileMedia, FingerprintFunction, Journal,
-    JournalConfig, JournalMedia, LABEL_BYTES, LabelError, MAP_ENTRIES_MAX, MemoryMedia,
-    MemoryStore, PoolIdentity, Position, Record, Row, Store, TRIMMING_RANGES_MAX,
-    UNMAP_ENTRIES_MAX,
+    BatchBuilder, Checkpoint, DriveSpec, FileMedia, FingerprintFunction, Journal, JournalConfig,
+    JournalMedia, LABEL_BYTES, Label, LabelError, MAP_ENTRIES_MAX, MemoryMedia, MemoryStore,
+    PoolIdentity, Position, Record, Row, Store, TRIMMING_RANGES_MAX, UNMAP_ENTRIES_MAX,
 };
 use uuid::Uuid;
 
@@ -194,20 +193,28 @@ pub(crate) fn label(bytes: &[u8]) {
         block[crc_at..crc_at + 4].copy_from_slice(&crc);
         block
     };
-    let raw = DriveLabel::decode(bytes);
+    let raw = Label::decode(bytes);
     let block = right(bytes, LABEL_BYTES - 4);
     for copy in [bytes, &block] {
-        if let Ok(label) = DriveLabel::decode(copy) {
-            assert_eq!(DriveLabel::decode(&label.encode()), Ok(label));
+        if let Ok(label) = Label::decode(copy) {
+            assert_eq!(Label::decode(&label.encode()).as_ref(), Ok(&label));
+            let newer = Label {
+                sequence: label.sequence.saturating_add(1),
+                ..label.clone()
+            };
+            let chosen = Label::choose(copy, &newer.encode()).expect("two labels");
+            // A label of the first version has no number.
+            let is_first = newer.opening.is_none() || newer.sequence == label.sequence;
+            assert_eq!(chosen.label, if is_first { label } else { newer });
             assert_eq!(
-                DriveLabel::choose(copy, &label.encode()).map(|(label, _)| label),
-                Ok(label)
+                (chosen.next_copy, chosen.is_half),
+                (usize::from(is_first), false)
             );
         }
     }
-    assert!(raw.is_ok() || DriveLabel::choose(bytes, &[]).is_err());
+    assert!(raw.is_ok() || Label::choose(bytes, &[]).is_err());
     assert_ne!(
-        DriveLabel::decode(&block),
+        Label::decode(&block),
         Err(LabelError::Blank),
         "it has a checksum"
     );

@@ -40,6 +40,7 @@ mod label;
 mod lock;
 mod pool;
 mod record;
+mod restored;
 mod segment;
 mod setting;
 mod store;
@@ -61,7 +62,10 @@ pub use journal::{
     JournalConfig, JournalMedia, JournalPart, JournalReader, JournalWriter, MemoryMedia,
     PendingSync, Place, SECTOR_BYTES as JOURNAL_SECTOR_BYTES,
 };
-pub use label::{DriveLabel, LABEL_BYTES, LabelError};
+pub use label::{
+    ChosenLabel, DriveLabel, LABEL_BYTES, Label, LabelError, MetadataPart, MetadataPlace, Opening,
+    PlaceKind,
+};
 pub use pool::{
     DriveSpec, JOURNAL_BYTES_DEFAULT, PoolCreation, PoolDir, PoolIdentity, PoolPaths, PoolSpec,
 };

@@ -8,6 +8,7 @@
 //! | `metadata/`  | the store ([`RocksStore`])                                                       |
 //! | `ballast`    | space that the store gets when the file system is full                           |
 //! | `damaged`    | blocks that are known to be damaged                                              |
+//! | `restored`   | up to which epoch the drives may be newer than this folder, because somebody said so |
 //! | `drive0`     | usual place of the default drive                                                 |
 //! | `*.new`      | only while the pool is being made                                                |
 //! | `*.new.tmp`  | only while the pool is being made or a drive is added                            |
@@ -170,6 +171,8 @@ pub struct PoolPaths {
     pub ballast: PathBuf,
     /// `damaged`: the list of blocks that are known to be damaged.
     pub damaged: PathBuf,
+    /// `restored`.
+    pub restored: PathBuf,
     /// `drive0`.
     pub default_drive: PathBuf,
     /// `onefold.sock`.
@@ -187,6 +190,7 @@ impl PoolPaths {
             metadata: dir.join("metadata"),
             ballast: dir.join("ballast"),
             damaged: dir.join("damaged"),
+            restored: dir.join("restored"),
             default_drive: dir.join("drive0"),
             socket: dir.join("onefold.sock"),
         }

@@ -12,17 +12,20 @@ use std::sync::Arc;
 
 use dedup::{
     Blocking, BootId, Engine, EngineConfig, EngineParts, ErrorKind, Hasher, MissingDrives,
+    write_new_label,
 };
-use drives::{BLOCK_BYTES, Drive, DriveError, Extent, FileDrive, MemoryDrive, OpenOptions};
+use drives::{BLOCK_BYTES, Drive, DriveError, FileDrive, MemoryDrive, OpenOptions};
 use futures_util::lock::Mutex;
 use meta::{
-    Compression, DriveLabel, DriveSpec, FingerprintFunction, JournalConfig, LABEL_BYTES, PoolDir,
-    PoolIdentity, PoolPaths, PoolSpec, RocksOptions, VerifyPolicy,
+    Compression, DriveLabel, DriveSpec, FingerprintFunction, JournalConfig, LABEL_BYTES, Opening,
+    PoolDir, PoolIdentity, PoolPaths, PoolSpec, RocksOptions, VerifyPolicy,
 };
 use reactor::BufferPool;
 use subsystem::errors::Failure;
 use uuid::Uuid;
 
+use crate::errors::{of_drive, of_meta};
+use crate::labels;
 use crate::lingering::outlast_by;
 use crate::options::{DriveArg, VolumeArg};
 
@@ -41,8 +44,8 @@ const DEFAULT_DRIVE: &str = "drive0";
 /// The drive's path in the identity of a pool in memory. It is never opened by that name.
 const MEMORY_DRIVE: &str = "memory";
 
-/// Copies of a drive's label, one block each, from the drive's first block on.
-const LABEL_COPIES: usize = 2;
+/// Memory for reading and writing labels, in bytes: one copy at a time.
+const LABEL_BUFFER_BYTES: usize = 2 * LABEL_BYTES;
 
 /// What to open, and what to make if it is missing.
 #[derive(Clone, Debug)]
@@ -117,7 +120,7 @@ impl std::fmt::Debug for OpenPool {
 /// # Errors
 /// Names what is missing, taken or wrong, and the remedy.
 pub async fn open(request: &PoolRequest) -> Result<OpenPool, Failure> {
-    let buffers = BufferPool::new(LABEL_COPIES * LABEL_BYTES)
+    let buffers = BufferPool::new(LABEL_BUFFER_BYTES)
         .map_err(|e| Failure::unavailable(format!("no memory for buffers: {e}")))?;
     let memory = memory_bytes(&request.drives)?;
     let created = request.makes_pool();
@@ -139,10 +142,12 @@ pub async fn open(request: &PoolRequest) -> Result<OpenPool, Failure> {
             metadata_cache_bytes: request.metadata_cache_bytes,
             index_bytes_max: request.index_bytes_max,
             damage_file: Some(dir.paths().damaged.clone()),
+            labels: labels::of_pool(&dir)?,
             ..EngineConfig::default()
         },
     };
     let engine = Engine::open(parts).await?;
+    dir.forget_accepted_epoch();
     let mut volumes = request.volumes.clone();
     if created && volumes.is_empty() {
         volumes.push(VolumeArg {
@@ -305,7 +310,7 @@ async fn open_drive(
         .await
         .map_err(of_drive)?;
     if let Some(label) = dir.identity().label(index) {
-        verify_label(&drive, &path, &label, buffers).await?;
+        labels::verify(&drive, &path, &label, buffers).await?;
     }
     Ok(drive)
 }
@@ -370,7 +375,7 @@ pub async fn add_drive(
             "a memory drive cannot be added: its data would be lost at the end; name a file or a device",
         ));
     };
-    let buffers = BufferPool::new(LABEL_COPIES * LABEL_BYTES)
+    let buffers = BufferPool::new(LABEL_BUFFER_BYTES)
         .map_err(|e| Failure::unavailable(format!("no memory for buffers: {e}")))?;
     let mut identity = dir.identity().clone();
     if dir.is_temporary() {
@@ -401,6 +406,10 @@ pub async fn add_drive(
     let drive = NewDrive {
         path: spec.path.clone(),
         label: label_of(&identity, index)?,
+        opening: Opening {
+            drives: identity.drives.len() as u16,
+            ..engine.opening()
+        },
         drive,
         is_forced,
         is_retry: false,
@@ -444,24 +453,6 @@ fn check_named_drives(dir: &PoolDir, named: &[DriveArg]) -> Result<(), Failure> 
     Ok(())
 }
 
-async fn verify_label(
-    drive: &FileDrive,
-    path: &Path,
-    label: &DriveLabel,
-    buffers: &BufferPool,
-) -> Result<(), Failure> {
-    let copies = read_labels(drive, buffers).await?;
-    let (first, second) = copies.split_at(LABEL_BYTES);
-    if label.verify(path, first, second).map_err(of_meta)? {
-        tracing::warn!(
-            drive = drive.name(),
-            "one of the two labels was damaged: written again"
-        );
-        write_labels(drive, label, buffers).await?;
-    }
-    Ok(())
-}
-
 async fn create(request: &PoolRequest, buffers: &BufferPool) -> Result<Opened, Failure> {
     let file_bytes = match request.create {
         Create::Bytes(bytes) => bytes,
@@ -496,10 +487,16 @@ async fn create(request: &PoolRequest, buffers: &BufferPool) -> Result<Opened, F
         let drive = NewDrive {
             is_forced: is_among(&request.force, &path),
             // An earlier attempt to make this very pool was interrupted.
-            is_retry: has_label(&drive, buffers, |found| found.pool == label.pool).await?,
+            is_retry: labels::found(&drive, buffers)
+                .await?
+                .is_some_and(|found| found.drive.pool == label.pool),
             drive,
             path,
             label,
+            opening: Opening {
+                drives: creation.identity().drives.len() as u16,
+                ..labels::opening(&request.dir)
+            },
         };
         drive.check(buffers).await?;
         checked.push(drive);
@@ -667,6 +664,8 @@ struct NewDrive {
     drive: FileDrive,
     path: PathBuf,
     label: DriveLabel,
+    /// What its label says of the pool.
+    opening: Opening,
     /// It is taken whatever it holds.
     is_forced: bool,
     /// It was taken for this pool before.
@@ -692,12 +691,10 @@ impl NewDrive {
     }
 
     async fn holds(&self, buffers: &BufferPool) -> Result<Option<String>, Failure> {
-        let copies = read_labels(&self.drive, buffers).await?;
-        let (first, second) = copies.split_at(LABEL_BYTES);
-        if let Ok((found, _)) = DriveLabel::choose(first, second) {
-            let pool = match found.pool == self.label.pool {
+        if let Some(found) = labels::found(&self.drive, buffers).await? {
+            let pool = match found.drive.pool == self.label.pool {
                 true => "this Onefold pool".to_owned(),
-                false => format!("the Onefold pool {}", found.pool),
+                false => format!("the Onefold pool {}", found.drive.pool),
             };
             return Ok(Some(format!("a drive of {pool}")));
         }
@@ -718,67 +715,9 @@ impl NewDrive {
             }
             self.drive.wipe_signatures(&self.path).map_err(of_drive)?;
         }
-        write_labels(&self.drive, &self.label, buffers).await?;
+        write_new_label(&self.drive, self.label, self.opening, buffers)
+            .await
+            .map_err(of_drive)?;
         Ok(self.drive)
     }
 }
-
-/// Whether the drive has a label that is like this.
-async fn has_label(
-    drive: &FileDrive,
-    buffers: &BufferPool,
-    like: impl Fn(&DriveLabel) -> bool,
-) -> Result<bool, Failure> {
-    let copies = read_labels(drive, buffers).await?;
-    let (first, second) = copies.split_at(LABEL_BYTES);
-    Ok(DriveLabel::choose(first, second).is_ok_and(|(found, _)| like(&found)))
-}
-
-fn label_extent() -> Extent {
-    Extent {
-        block: 0,
-        buffer_offset: 0,
-        blocks: LABEL_COPIES as u32,
-    }
-}
-
-async fn read_labels(drive: &FileDrive, buffers: &BufferPool) -> Result<Vec<u8>, Failure> {
-    let buffer = buffers.alloc(LABEL_COPIES * LABEL_BYTES).await;
-    let (result, buffer) = drive.read(buffer, &[label_extent()]).await;
-    result.map_err(of_drive)?;
-    Ok(buffer.to_vec())
-}
-
-async fn write_labels(
-    drive: &FileDrive,
-    label: &DriveLabel,
-    buffers: &BufferPool,
-) -> Result<(), Failure> {
-    let mut buffer = buffers.alloc(LABEL_COPIES * LABEL_BYTES).await;
-    for copy in buffer.chunks_exact_mut(LABEL_BYTES) {
-        copy.copy_from_slice(&label.encode());
-    }
-    let (result, _) = drive.write(buffer, &[label_extent()]).await;
-    result.map_err(of_drive)?;
-    drive.flush().await.map_err(of_drive)
-}
-
-fn of_meta(error: meta::MetaError) -> Failure {
-    if error.kind() == meta::MetaErrorKind::NoSpace {
-        return Failure::new(ErrorKind::NoSpace, error.to_string());
-    }
-    dedup::EngineError::from(error).into()
-}
-
-fn of_drive(error: DriveError) -> Failure {
-    let kind = match error.kind() {
-        drives::ErrorKind::Invalid => ErrorKind::Invalid,
-        drives::ErrorKind::NotFound => ErrorKind::NotFound,
-        drives::ErrorKind::Truncated => ErrorKind::Corrupt,
-        drives::ErrorKind::NoSpace => ErrorKind::NoSpace,
-        drives::ErrorKind::InUse | drives::ErrorKind::Io => ErrorKind::Unavailable,
-    };
-    Failure::new(kind, error.to_string())
-}
-
-const _: () = assert!(LABEL_BYTES == BLOCK_BYTES);

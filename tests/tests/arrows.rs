@@ -410,7 +410,12 @@ const PROGRAM: House = House {
         ("config", &["options"]),
         ("http", &["options"]),
         ("telemetry", &["options"]),
-        ("pool", &["lingering", "options", "room"]),
+        ("errors", &[]),
+        ("labels", &["errors"]),
+        (
+            "pool",
+            &["errors", "labels", "lingering", "options", "room"],
+        ),
         ("records", &["pool"]),
         (
             "serve",
@@ -432,7 +437,9 @@ const PROGRAM: House = House {
         ),
         (
             "cli",
-            &["config", "doctor", "images", "logging", "options", "serve"],
+            &[
+                "config", "doctor", "images", "labels", "logging", "options", "serve",
+            ],
         ),
     ],
     never_wait: &["config", "doctor", "options"],

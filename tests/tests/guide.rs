@@ -189,9 +189,9 @@ fn the_reference_has_every_command_and_every_key_of_the_program() {
 }
 
 /// Words by which commands that close, remove or delete something are called.
-const CLOSING: [&str; 12] = [
+const CLOSING: [&str; 13] = [
     "cancel", "clear", "delete", "detach", "disallow", "import", "remove", "rename", "repair",
-    "rollback", "stop", "revoke",
+    "restore", "rollback", "stop", "revoke",
 ];
 
 #[test]

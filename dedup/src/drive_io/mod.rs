@@ -5,6 +5,7 @@
 
 pub(crate) mod drive_list;
 pub(crate) mod fetch;
+pub(crate) mod labels;
 pub(crate) mod reader;
 pub(crate) mod scatter;
 pub(crate) mod segments;

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 
 use futures_util::lock::Mutex as AsyncMutex;
-use meta::{FingerprintFunction, FolderRoom};
+use meta::{FingerprintFunction, FolderRoom, Opening};
 use reactor::BufferPool;
 
 use crate::background::healing::keep_list;
@@ -22,6 +22,7 @@ use crate::content::fingerprint::Hasher;
 use crate::drive_io::drive_list::DRIVES_MAX;
 use crate::log::checkpoint::checkpoint;
 use crate::log::flush::flush;
+use crate::log::labels::Labels;
 use crate::log::recovery;
 use crate::metadata::domain::Domains;
 use crate::pool::alerts::Alerts;
@@ -72,6 +73,13 @@ impl Engine {
         let bounces = BufferPool::new(parts.config.bounce_bytes).map_err(|error| {
             EngineError::unavailable(format!("memory for bounce buffers: {error}"))
         })?;
+        let pool = parts.config.labels.clone();
+        let labeled = parts.drives.clone();
+        let labels = Labels::read(&labeled, pool.as_ref(), &bounces).await?;
+        let store = parts.store.clone();
+        let of_store = move || Ok::<_, EngineError>((store.checkpoint()?.epoch, store.settings()?));
+        let (epoch, settings) = block_on(parts.blocking, of_store).await?;
+        labels.check(epoch, &settings)?;
         let drives = drives::open(&parts).await?;
         let journal_bytes = parts.journal.capacity();
         let recovery::Recovered {
@@ -80,7 +88,7 @@ impl Engine {
             damage,
             #[cfg(test)]
             figures,
-        } = recovery::recover(&parts, &drives, &bounces).await?;
+        } = recovery::recover(&parts, &labels, &drives, &bounces).await?;
         for pba in damage.listed() {
             state.on_disk_index.hide(pba);
         }
@@ -166,6 +174,16 @@ impl Engine {
     /// `None` if the metadata is on none. When it is short of room, writes that need new blocks are refused.
     pub fn folder_room(&self) -> Option<FolderRoom> {
         lock(&self.shared.folder).clone()
+    }
+
+    /// This opening, as the labels of the drives name it: its epoch is in all that is written.
+    pub fn opening(&self) -> Opening {
+        let labels = self.shared.config.labels.as_ref();
+        Opening {
+            epoch: lock(&self.shared.journal).epoch(),
+            drives: self.shared.drives.len() as u16,
+            ..labels.map_or_else(Opening::default, |labels| labels.opening.clone())
+        }
     }
 
     /// Makes every acknowledged change survive a power loss.

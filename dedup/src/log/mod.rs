@@ -6,5 +6,6 @@
 pub(crate) mod append;
 pub(crate) mod checkpoint;
 pub(crate) mod flush;
+pub(crate) mod labels;
 pub(crate) mod recovery;
 pub(crate) mod replay;

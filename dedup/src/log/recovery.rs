@@ -41,6 +41,7 @@ use crate::content::fingerprint::{self, Hasher};
 use crate::drive_io::data_blocks_of;
 use crate::drive_io::drive_list::DriveList;
 use crate::drive_io::fetch::Fetch;
+use crate::log::labels::Labels;
 use crate::log::replay::{Data, Proof, Replay, durable_upto, replay_record};
 use crate::metadata::domain;
 use crate::metadata::index::{BLOCKS_MAX, Index};
@@ -68,14 +69,15 @@ pub(crate) struct Recovered {
     pub(crate) figures: RecoveryFigures,
 }
 
-/// Brings a pool back: state in memory, store and journal agree when this returns.
+/// Brings a pool back: state in memory, store, labels and journal agree when this returns.
 pub(crate) async fn recover(
     parts: &EngineParts,
+    labels: &Labels<'_>,
     drives: &DriveList,
     bounces: &BufferPool,
 ) -> Result<Recovered> {
     let (replayed, journal) = replay(parts, drives, bounces).await?;
-    let checkpoint = next_checkpoint(&journal)?;
+    let checkpoint = next_checkpoint(&journal, labels.newest())?;
     if replayed.records > 0 {
         // What was proven may still be in a drive's cache only.
         for (drive, result) in join_all(
@@ -103,6 +105,7 @@ pub(crate) async fn recover(
     let found: Vec<_> = replayed.damaged().collect();
     let mut batch = replayed.batch(checkpoint)?;
     boot::remember(&mut batch.settings, checkpoint, parts.boot);
+    labels.remember(&mut batch.settings, checkpoint);
     let store = parts.store.clone();
     let damage_file = parts.config.damage_file.clone();
     let (mut journal, damage) = block_on(parts.blocking, move || {
@@ -114,6 +117,7 @@ pub(crate) async fn recover(
         Ok::<_, EngineError>((journal, damage))
     })
     .await?;
+    labels.claim(parts, checkpoint, bounces).await?;
     journal.begin(checkpoint)?;
     let mut state = load(parts).await?;
     state.last_change = journal.last_seq();
@@ -129,10 +133,10 @@ pub(crate) async fn recover(
     })
 }
 
-/// The checkpoint of a store to which all is applied that the journal holds.
-pub(crate) fn next_checkpoint(journal: &Journal) -> Result<Checkpoint> {
+/// The checkpoint of a store to which all is applied that the journal holds: of a new epoch, beyond that of all labels.
+pub(crate) fn next_checkpoint(journal: &Journal, labels: u32) -> Result<Checkpoint> {
     journal
-        .next_checkpoint()
+        .next_checkpoint_above(labels)
         .ok_or_else(|| EngineError::internal("the pool was opened 2^32 times; make a new one"))
 }
 

@@ -17,8 +17,8 @@ use std::sync::Arc;
 use drives::{BLOCK_BYTES, Drive, DriveError, Extent, LocalBoxFuture};
 use futures_util::FutureExt;
 use meta::{
-    BlockRow, LABEL_BYTES, LoadVisitor, MapId, MapInfo, Mapping, MetaErrorKind, Pba, PoolDir,
-    RocksOptions, RowKind, Store, VolumeInfo,
+    BlockRow, ChosenLabel, LABEL_BYTES, LoadVisitor, MapId, MapInfo, Mapping, MetaErrorKind, Pba,
+    PoolDir, RocksOptions, RowKind, Store, VolumeInfo,
 };
 use reactor::{Buffer, BufferPool};
 use serde::Serialize;
@@ -27,6 +27,7 @@ use super::lineage;
 use crate::drive_io::drive_list::DriveList;
 use crate::drive_io::reader::read_one;
 use crate::drive_io::segments;
+use crate::log::labels::{self, OlderCopy};
 use crate::log::recovery::{data_blocks, next_checkpoint, replay};
 use crate::metadata::domain::Hashers;
 use crate::pool::config::{BOUNCE_BYTES_MIN, EngineParts};
@@ -140,7 +141,7 @@ impl CheckReport {
 pub fn check_pool(dir: &Path, options: CheckOptions<'_>) -> Result<CheckReport> {
     let pool = PoolDir::look(dir)?;
     let mut report = CheckReport::default();
-    let drives = open_drives(&pool, &mut report)?;
+    let found = open_drives(&pool, &mut report)?;
     let journal = finding(
         &mut report,
         pool.paths().journal.display(),
@@ -148,8 +149,19 @@ pub fn check_pool(dir: &Path, options: CheckOptions<'_>) -> Result<CheckReport> 
     )?;
     let store = pool.open_store(RocksOptions::default());
     let store = finding(&mut report, pool.paths().metadata.display(), store)?;
-    if let (Some(drives), Some(journal), Some(store)) = (drives, journal, store) {
+    if let (Some(found), Some(journal), Some(store)) = (found, journal, store) {
         let store: Arc<dyn Store> = Arc::new(store);
+        for (at, label) in &found.labels {
+            if label.is_half {
+                report.find(found.name_of(*at), "one of its two labels is damaged");
+            }
+        }
+        let epoch = store.checkpoint()?.epoch;
+        for older in found.older_copies(&*store, pool.accepted_epoch()?)? {
+            let name = |at| found.name_of(at);
+            report.find("pool", older.told(epoch, name));
+        }
+        let drives = found.drives;
         let bounces = BufferPool::new(BOUNCE_BYTES_MIN)
             .map_err(|error| EngineError::unavailable(format!("memory for buffers: {error}")))?;
         let parts = EngineParts {
@@ -227,7 +239,7 @@ pub(crate) fn check_parts(
                 ),
             );
         }
-        replayed.batch(next_checkpoint(&journal)?)
+        replayed.batch(next_checkpoint(&journal, 0)?)
     });
     let pending = match pending {
         Ok(pending) => pending,
@@ -528,12 +540,52 @@ fn finding<T>(
     }
 }
 
+/// The drives of a pool, and their labels.
+pub(crate) struct FoundDrives {
+    pub(crate) drives: Vec<Arc<dyn Drive>>,
+    /// By index, of those that are whose they should be.
+    labels: BTreeMap<usize, ChosenLabel>,
+}
+
+impl FoundDrives {
+    /// The latest epoch on a label.
+    pub(crate) fn newest_epoch(&self) -> u32 {
+        let epochs = self.labels.values().map(|found| found.label.epoch());
+        epochs.max().unwrap_or(0)
+    }
+
+    /// Refuses metadata or a drive that is an older copy, if nobody said that it is to be used all the same.
+    ///
+    /// # Errors
+    /// What is older, and what to do.
+    pub(crate) fn refuse_older_copies(&self, pool: &PoolDir, store: &dyn Store) -> Result<()> {
+        let older = self.older_copies(store, pool.accepted_epoch()?)?;
+        let epoch = store.checkpoint()?.epoch;
+        labels::refuse(&older, epoch, |at| self.name_of(at))
+    }
+
+    /// What is older than the rest of the pool, and beyond what is accepted.
+    pub(crate) fn older_copies(
+        &self,
+        store: &dyn Store,
+        accepted: Option<u32>,
+    ) -> Result<Vec<OlderCopy<'_>>> {
+        let (epoch, settings) = (store.checkpoint()?.epoch, store.settings()?);
+        let found = self.labels.iter().map(|(at, found)| (*at, found));
+        Ok(labels::older_copies(found, epoch, &settings, accepted))
+    }
+
+    /// What a drive is called.
+    pub(crate) fn name_of(&self, at: usize) -> String {
+        let drive = self.drives.get(at);
+        drive.map_or_else(String::new, |drive| drive.name().to_owned())
+    }
+}
+
 /// Opens all drives and compares their sizes and labels with the pool's; `None` if one is not usable.
-pub(crate) fn open_drives(
-    pool: &PoolDir,
-    report: &mut CheckReport,
-) -> Result<Option<Vec<Arc<dyn Drive>>>> {
+pub(crate) fn open_drives(pool: &PoolDir, report: &mut CheckReport) -> Result<Option<FoundDrives>> {
     let mut drives: Vec<Arc<dyn Drive>> = Vec::new();
+    let mut labels = BTreeMap::new();
     let mut are_usable = true;
     for (index, spec) in (0u16..).zip(&pool.identity().drives) {
         let path = pool.drive_path(index).unwrap_or_else(|| spec.path.clone());
@@ -575,14 +627,15 @@ pub(crate) fn open_drives(
         let (first, second) = copies.split_at(LABEL_BYTES);
         if let Some(label) = pool.identity().label(index) {
             match label.verify(&path, first, second) {
-                Ok(false) => {}
-                Ok(true) => report.find(path.display(), "one of its two labels is damaged"),
+                Ok(chosen) => {
+                    labels.insert(usize::from(index), chosen);
+                }
                 Err(error) => report.find(path.display(), error),
             }
         }
         drives.push(Arc::new(drive));
     }
-    Ok(are_usable.then_some(drives))
+    Ok(are_usable.then_some(FoundDrives { drives, labels }))
 }
 
 /// A drive that is only read (or flushed), without a reactor: the futures are ready at once.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use drives::Drive;
 use meta::{FingerprintFunction, JournalConfig, JournalMedia, Store};
 
+use crate::drive_io::labels::PoolLabels;
 #[cfg(test)]
 use crate::sync::wait::yield_once;
 use crate::{BootId, EngineError, Result};
@@ -76,6 +77,9 @@ pub struct EngineConfig {
     pub verify_bytes_max: usize,
     /// Bounds of the journal.
     pub journal: JournalConfig,
+    /// What the drives' labels are to say; `None` for drives without labels, as those in memory: their first blocks are
+    /// neither read nor written then.
+    pub labels: Option<PoolLabels>,
 }
 
 /// The smallest [`EngineConfig::bounce_bytes`]: the largest command, unaligned at both ends, whatever
@@ -107,6 +111,7 @@ impl Default for EngineConfig {
             index_bytes_max: u64::MAX,
             verify_bytes_max: 16 << 20,
             journal: JournalConfig::default(),
+            labels: None,
         }
     }
 }

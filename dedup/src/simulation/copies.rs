@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use drives::{BLOCK_BYTES, Drive, FaultPlan};
+use drives::BLOCK_BYTES;
 use meta::{JournalMedia, MemoryMedia, MemoryStore, Store};
 use rand::Rng;
 
@@ -81,8 +81,19 @@ impl Story {
 
     /// Puts the metadata back as it was. From here on blocks may be others than it says.
     fn restore(&mut self, copy: Copy) {
-        self.media = Arc::new(copy.media);
-        self.store = Arc::new(copy.store);
+        let newest = self.newest_epoch();
+        let (media, store) = (Arc::new(copy.media), Arc::new(copy.store));
+        let replaced = (
+            std::mem::replace(&mut self.media, media.clone()),
+            std::mem::replace(&mut self.store, store.clone()),
+        );
+        self.replaced = Some(replaced);
+        // The older metadata knows nothing of later labels.
+        self.drive_copy = None;
+        if store.checkpoint().expect("a store in memory").epoch < newest {
+            self.expect_outdated((media, store));
+            self.accepted_epoch = Some(newest);
+        }
         self.lost_power = Some(true);
         let mut world = self.world.borrow_mut();
         world.volumes = copy.volumes;
@@ -96,13 +107,7 @@ impl Story {
     /// Opens one half of the copy with the other half as it is now, beside the pool itself. The model
     /// knows contents only since the last opening.
     fn open_halves(&mut self, copy: &Copy, is_of_this_life: bool, is_store_old: bool) {
-        let mut beside = Vec::new();
-        for at in 0..self.drives.len() {
-            let plan = Self::plan(&mut self.rng);
-            let drive = self.drives[at].clone();
-            beside.push(drive.restart(FaultPlan::default()) as Arc<dyn Drive>);
-            self.drives[at] = drive.restart(plan);
-        }
+        let beside = self.drives_beside();
         let (store, media) = match is_store_old {
             true => (copy.store.copy(), copy_of(&self.media)),
             false => (self.store.copy(), copy_of(&copy.media)),
@@ -111,6 +116,8 @@ impl Story {
             drives: beside,
             journal: Arc::new(media),
             store: Arc::new(store),
+            // It is the journal that proves it, or not.
+            config: self.config.clone(),
             ..self.parts()
         };
         let slot: Rc<RefCell<Option<Result<Arc<Engine>>>>> = Rc::default();

@@ -60,8 +60,17 @@ impl ShakyDrive {
 
     /// The drive as the next process finds it; as often as one likes.
     pub(super) fn restart(&self, plan: FaultPlan) -> Arc<Self> {
+        self.with(self.inner.restart(plan))
+    }
+
+    /// A copy of the drive, as somebody makes it who reads it while it is in use.
+    pub(super) fn copy(&self) -> Arc<Self> {
+        self.with(self.inner.copy(FaultPlan::default()))
+    }
+
+    fn with(&self, inner: FaultDrive) -> Arc<Self> {
         Arc::new(Self {
-            inner: self.inner.restart(plan),
+            inner,
             countdown: AtomicU64::new(0),
             decayed: Mutex::new(self.decayed()),
             unreadable: Mutex::new(lock(&self.unreadable).clone()),

@@ -10,7 +10,8 @@
 //! between a crash and the opening, when they were not flushed yet: after a mere crash of the program that is
 //! an error and never older data (but where the machine has no identifier of its start). In these, copies of the metadata (store and
 //! journal of one moment) are restored later, too, while the drives are as they are; and halves of two
-//! moments are refused, or what can be read is of a moment in between. Drives are added; volumes
+//! moments are refused, or what can be read is of a moment in between. A copy from before the last opening is refused
+//! until somebody accepts it, and once it is opened, what it took the place of is refused. Drives are added; volumes
 //! compress, trim, shrink and go in the background. The store in memory has no compaction: that is a
 //! matter of RocksDB, whose own failures `meta` tests. In every second story segments lie elsewhere than where they were
 //! made.
@@ -28,11 +29,13 @@ mod drive;
 mod exchange;
 mod executor;
 mod forking;
+mod labels;
 mod model;
 mod policies;
 mod segments;
 mod settings;
 mod survive;
+mod tally;
 mod world;
 
 use std::cell::{Cell, RefCell};
@@ -43,7 +46,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use drives::{Drive, FaultDrive, FaultPlan};
-use meta::{FingerprintFunction, JournalConfig, MemoryMedia, MemoryStore, Store, StoreFault};
+use meta::{
+    DriveLabel, FingerprintFunction, JournalConfig, MemoryMedia, MemoryStore, Store, StoreFault,
+};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use reactor::BufferPool;
@@ -51,6 +56,7 @@ use uuid::Uuid;
 
 use crate::ablation::Broken;
 use crate::content::fingerprint::weak;
+use crate::drive_io::labels::write_new_label;
 use crate::hooks;
 use crate::io::verify::keep_verifying;
 use crate::metadata::page_map::PAGE_BYTES;
@@ -60,7 +66,9 @@ pub(crate) use audit::count_everything;
 use copies::Copy;
 use drive::ShakyDrive;
 use executor::Ended;
-use world::{Actor, Tally, World};
+use labels::{DriveCopy, Metadata};
+use tally::Tally;
+use world::{Actor, World};
 
 /// Seeds in a usual test run.
 const SEEDS: u64 = 4000;
@@ -94,15 +102,25 @@ struct Story {
     decays: bool,
     /// A copy of the pool's metadata, as somebody made it who may restore it.
     copy: Option<Copy>,
+    /// A copy of a drive, the same way.
+    drive_copy: Option<DriveCopy>,
+    /// What a restored copy took the place of, until that copy was opened.
+    replaced: Option<Metadata>,
+    /// The same, since the copy was opened.
+    outdated: Option<Metadata>,
+    /// Up to which epoch the drives' labels may be newer than the metadata.
+    accepted_epoch: Option<u32>,
+    /// How often the pool was opened.
+    openings: Cell<u128>,
 }
 
 impl Story {
     fn new(seed: u64, pool: BufferPool) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let drives = (0..rng.random_range(1..=2)).map(|_| {
+        let drives = (0..rng.random_range(1..=2)).map(|index| {
             // Small enough that the pool is full now and then.
             let blocks = LABEL_BLOCKS + rng.random_range(40..300);
-            ShakyDrive::new(FaultDrive::new(blocks, Self::plan(&mut rng)))
+            labels::labeled(seed, (index, blocks), Self::plan(&mut rng), &pool)
         });
         let drives: Vec<_> = drives.collect();
         let store = segments::store(seed, &drives);
@@ -170,6 +188,11 @@ impl Story {
             lost_power: None,
             decays,
             copy: None,
+            drive_copy: None,
+            replaced: None,
+            outdated: None,
+            accepted_epoch: None,
+            openings: Cell::new(0),
             rng,
         }
     }
@@ -202,7 +225,10 @@ impl Story {
             fingerprint: self.fingerprint,
             blocking: self.blocking,
             boot: self.boot_id(),
-            config: self.config.clone(),
+            config: EngineConfig {
+                labels: Some(self.labels()),
+                ..self.config.clone()
+            },
         }
     }
 
@@ -252,6 +278,9 @@ impl Story {
             tally.power_losses += u64::from(loses_power);
         }
         self.harm_unflushed();
+        if let Some(outdated) = self.outdated.take() {
+            self.expect_outdated(outdated);
+        }
     }
 
     /// Lets something fail some steps from now.
@@ -308,6 +337,10 @@ impl Story {
                     world.tally.replayed += figures.records;
                     world.tally.unproven += figures.unproven;
                     world.tally.unproven_damaged += figures.damaged;
+                    drop(world);
+                    self.accepted_epoch = None;
+                    self.outlive_copy();
+                    self.outdated = self.replaced.take().or(self.outdated.take());
                     return engine;
                 }
                 // A full file system below the store, or a flush that failed: try again.
@@ -391,7 +424,10 @@ impl Story {
                 ..Self::plan(&mut self.rng)
             };
             let drive = ShakyDrive::new(FaultDrive::new(blocks, plan));
-            tasks.push(Box::pin(add_drive(engine.clone(), drive, added.clone())));
+            let label = labels::label(self.drives.len() as u16, blocks);
+            let added = added.clone();
+            let (engine, pool) = (engine.clone(), self.pool.clone());
+            tasks.push(Box::pin(add_drive(engine, drive, label, pool, added)));
         }
         let copied: Rc<RefCell<Option<Copy>>> = Rc::default();
         if self.decays && self.rng.random_range(0..3) == 0 {
@@ -440,6 +476,7 @@ impl Story {
             self.arm();
             let engine = self.open_and_verify();
             self.decay();
+            self.copy_drive();
             let ended = self.live(&engine);
             let is_whole = crate::sync::wait::lock(&engine.shared.state)
                 .read_only
@@ -454,6 +491,7 @@ impl Story {
             drop(engine);
             self.crash();
             self.use_copy();
+            self.use_drive_copy(true);
         }
         let engine = self.open_and_verify();
         self.media.revive();
@@ -526,8 +564,12 @@ impl Story {
 async fn add_drive(
     engine: Arc<Engine>,
     drive: Arc<ShakyDrive>,
+    label: DriveLabel,
+    pool: BufferPool,
     added: Rc<RefCell<Option<Arc<ShakyDrive>>>>,
 ) {
+    let labeled = write_new_label(&*drive, label, engine.opening(), &pool).await;
+    labeled.expect("a drive that does not fail yet");
     let remembered = drive.clone();
     let write_down = |_| {
         *added.borrow_mut() = Some(remembered);
@@ -629,6 +671,9 @@ fn whatever_crashes_every_sub_block_is_old_or_new_and_every_count_is_exact() {
         assert!(tally.healed > 0, "no damaged block was healed");
         assert!(tally.restored > 0, "no copy was restored");
         assert!(tally.refused > 0, "no halves of two copies were refused");
+        assert!(tally.outdated > 0, "no older copy was refused");
+        assert!(tally.outdated_drives > 0, "no older drive was refused");
+        assert!(tally.restored_drives > 0, "no older drive was used");
     }
 }
 
@@ -698,6 +743,7 @@ fn every_rule_that_is_broken_on_purpose_is_found_out() {
         Broken::SnapshotOneByOne,
         Broken::LiftThoughSeen,
         Broken::FreePackInUse,
+        Broken::EpochIgnored,
         Broken::ReturnDamaged,
         Broken::NeverHeal,
     ] {

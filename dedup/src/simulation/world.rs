@@ -19,6 +19,7 @@ use super::content::{SECTOR, fill, number};
 use super::model::{Cell, Content, Effect, SECTORS};
 use super::policies::compares_later;
 use super::settings::Pair;
+use super::tally::Tally;
 use crate::residency::loading::load_some;
 use crate::residency::pages::warm_up;
 use crate::sync::wait::yield_once;
@@ -93,93 +94,6 @@ pub(super) struct World {
     /// The process dies after so many steps more.
     pub(super) dies_in: Option<u64>,
     pub(super) tally: Tally,
-}
-
-/// What happened, for the report at the end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Tally {
-    pub(super) lives: u64,
-    pub(super) crashes: u64,
-    pub(super) power_losses: u64,
-    /// Changes that were acknowledged.
-    pub(super) changes: u64,
-    /// Copies that were acknowledged.
-    pub(super) copies: u64,
-    /// Volumes that were cloned.
-    pub(super) forks: u64,
-    /// Snapshots that were taken, and volumes that were rolled back to one.
-    pub(super) snapshots: u64,
-    pub(super) rollbacks: u64,
-    /// Changes of policies.
-    pub(super) policies: u64,
-    /// Compare and Write commands that wrote.
-    pub(super) exchanges: u64,
-    /// Changes that found no space.
-    pub(super) full: u64,
-    /// Commands that a failing drive, journal or store ended.
-    pub(super) failed: u64,
-    /// Commands whose future was dropped.
-    pub(super) dropped: u64,
-    /// Records that were replayed, and sub-blocks in them that were taken back.
-    pub(super) replayed: u64,
-    pub(super) unproven: u64,
-    /// Blocks of them that were damaged before they were flushed.
-    pub(super) unproven_damaged: u64,
-    pub(super) added_drives: u64,
-    /// Batches of several commands, and commands that could not go on with theirs.
-    pub(super) shared_batches: u64,
-    pub(super) went_alone: u64,
-    /// Duplicates that were compared, and those that were none.
-    pub(super) compared: u64,
-    pub(super) collisions: u64,
-    /// Pages of maps that left memory.
-    pub(super) evicted: u64,
-    /// Contents that the store had a hint for when it was asked.
-    pub(super) hinted: u64,
-    /// Reads that met a damaged block, and blocks that were healed.
-    pub(super) unreadable: u64,
-    pub(super) healed: u64,
-    /// Scrubs that came to their end.
-    pub(super) scrubs: u64,
-    /// Copies of the metadata that were restored, and halves of two that were refused.
-    pub(super) restored: u64,
-    pub(super) refused: u64,
-    /// A sum over all steps: which task went on, among how many.
-    pub(super) steps: u64,
-}
-
-impl std::ops::AddAssign for Tally {
-    fn add_assign(&mut self, other: Self) {
-        self.lives += other.lives;
-        self.crashes += other.crashes;
-        self.power_losses += other.power_losses;
-        self.changes += other.changes;
-        self.copies += other.copies;
-        self.forks += other.forks;
-        self.snapshots += other.snapshots;
-        self.rollbacks += other.rollbacks;
-        self.policies += other.policies;
-        self.exchanges += other.exchanges;
-        self.full += other.full;
-        self.failed += other.failed;
-        self.dropped += other.dropped;
-        self.replayed += other.replayed;
-        self.unproven += other.unproven;
-        self.unproven_damaged += other.unproven_damaged;
-        self.added_drives += other.added_drives;
-        self.shared_batches += other.shared_batches;
-        self.went_alone += other.went_alone;
-        self.compared += other.compared;
-        self.collisions += other.collisions;
-        self.evicted += other.evicted;
-        self.hinted += other.hinted;
-        self.unreadable += other.unreadable;
-        self.healed += other.healed;
-        self.scrubs += other.scrubs;
-        self.restored += other.restored;
-        self.refused += other.refused;
-        self.steps = self.steps.wrapping_add(other.steps);
-    }
 }
 
 impl World {

@@ -7,13 +7,14 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use dedup::{Blocking, Engine, EngineConfig, EngineParts};
+use dedup::{Blocking, Engine, EngineConfig, EngineParts, PoolLabels};
 use drives::{BLOCK_BYTES, Drive, DriveError, Extent, LocalBoxFuture, Transferred};
 use meta::{
-    DriveSpec, FileMedia, FingerprintFunction, JournalMedia, LABEL_BYTES, PoolDir, PoolSpec,
-    RocksOptions,
+    DriveSpec, FileMedia, FingerprintFunction, JournalMedia, LABEL_BYTES, Label, Opening, PoolDir,
+    PoolSpec, RocksOptions,
 };
 use reactor::Buffer;
+use uuid::Uuid;
 
 use super::{Pool, block_on, spec};
 
@@ -81,9 +82,17 @@ pub(crate) fn create(dir: &Path) {
     let creation = PoolDir::begin(dir, &spec).unwrap();
     let drive = File::create(creation.drive_path(0).unwrap()).unwrap();
     drive.set_len(BLOCKS * BLOCK_BYTES as u64).unwrap();
-    let label = creation.identity().label(0).unwrap().encode();
-    drive.write_all_at(&label, 0).unwrap();
-    drive.write_all_at(&label, LABEL_BYTES as u64).unwrap();
+    // As the program before epochs labeled it.
+    let label = Label {
+        drive: creation.identity().label(0).unwrap(),
+        sequence: 0,
+        opening: None,
+    };
+    for copy in 0..2 {
+        drive
+            .write_all_at(&label.encode(), copy * LABEL_BYTES as u64)
+            .unwrap();
+    }
     creation.finish().unwrap();
 }
 
@@ -97,6 +106,31 @@ pub(crate) fn open_on(
     dir: &Path,
     journal: impl FnOnce(FileMedia) -> Arc<dyn JournalMedia>,
 ) -> (PoolDir, Arc<Engine>) {
+    try_open_on(dir, journal).unwrap()
+}
+
+/// What the drives' labels are to say.
+pub(crate) fn labels(pool: &PoolDir) -> PoolLabels {
+    PoolLabels {
+        drives: vec![pool.identity().label(0).unwrap()],
+        opening: Opening {
+            id: Uuid::new_v4(),
+            places: Opening::in_folder(&pool.paths().dir),
+            ..Opening::default()
+        },
+        accepted_epoch: pool.accepted_epoch().unwrap(),
+    }
+}
+
+/// The pool and its engine, if it opens.
+pub(crate) fn try_open(dir: &Path) -> dedup::Result<(PoolDir, Arc<Engine>)> {
+    try_open_on(dir, |journal| Arc::new(journal))
+}
+
+fn try_open_on(
+    dir: &Path,
+    journal: impl FnOnce(FileMedia) -> Arc<dyn JournalMedia>,
+) -> dedup::Result<(PoolDir, Arc<Engine>)> {
     let pool = PoolDir::open(dir).unwrap();
     let drive = OpenOptions::new()
         .read(true)
@@ -111,10 +145,12 @@ pub(crate) fn open_on(
         fingerprint: pool.identity().fingerprint,
         blocking: Blocking::Inline,
         boot: None,
-        config: EngineConfig::default(),
+        config: EngineConfig {
+            labels: Some(labels(&pool)),
+            ..EngineConfig::default()
+        },
     });
-    let engine = block_on(engine).unwrap();
-    (pool, engine)
+    block_on(engine).map(|engine| (pool, engine))
 }
 
 /// A pool with some content, partly in the store and partly in the journal only.

@@ -283,12 +283,13 @@ impl Journal {
     /// Starts a new epoch at the end of what was replayed, and releases all of that.
     ///
     /// `checkpoint` must be in the store already, durably, with every replayed record applied: it is
-    /// [`Journal::next_checkpoint`].
+    /// [`Journal::next_checkpoint`], or one of a later epoch.
     ///
     /// # Errors
     /// [`JournalError::NotBegun`] if it is another one; [`JournalError::Io`] if the media has a later owner.
     pub fn begin(&mut self, checkpoint: Checkpoint) -> Result<(), JournalError> {
-        if self.begun || self.next_checkpoint() != Some(checkpoint) {
+        let expected = self.next_checkpoint_above(checkpoint.epoch.saturating_sub(1));
+        if self.begun || expected != Some(checkpoint) {
             return Err(JournalError::NotBegun {
                 journal: self.media.name(),
                 detail: format!(
@@ -316,9 +317,14 @@ impl Journal {
     /// The checkpoint of a store to which every replayed record is applied, and with which
     /// [`Journal::begin`] may be called: at the end, of a new epoch. `None` when 2^32 openings are used up.
     pub fn next_checkpoint(&self) -> Option<Checkpoint> {
+        self.next_checkpoint_above(self.epoch)
+    }
+
+    /// The same, of an epoch beyond this one too: somebody else knows that it was begun.
+    pub fn next_checkpoint_above(&self, epoch: u32) -> Option<Checkpoint> {
         Some(Checkpoint {
             position: self.head,
-            epoch: self.epoch.checked_add(1)?,
+            epoch: self.epoch.max(epoch).checked_add(1)?,
             last_epoch: self.last().map(|last| last.epoch),
         })
     }

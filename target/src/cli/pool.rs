@@ -1,4 +1,4 @@
-//! `onefold pool check` and `onefold pool backup`.
+//! `onefold pool ...`: what works on a pool that is not served, and backups.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,9 @@ use subsystem::errors::Failure;
 
 use super::args::PoolArg;
 use super::default_pool::default_pool;
+use super::labels::labels;
 use super::repair::pool_repair;
+use super::restore::pool_restore;
 use super::run::converse;
 use super::scrub::damage_text;
 use super::{Exit, Outcome, print, print_json, progress};
@@ -57,7 +59,8 @@ pub enum PoolCommand {
                             Data stay on the drives; without the metadata nobody finds them. Make a backup after every\n\
                             change of volumes and settings and as often as you can, on another drive, and keep it secret:\n\
                             it holds the pool's keys. Should the pool's folder be lost, serve the newest backup instead:\n\
-                            `onefold serve --pool /backups/pool-monday` uses the same drives.\n\
+                            `onefold serve --pool /backups/pool-monday` uses the same drives, after `onefold pool restore` if they\n\
+                            were opened since.\n\
                             It shows the pool as it was: what was written since is lost, and what the backup refers to\n\
                             and the drives use for something else by now reads as an error; `onefold pool check --data`\n\
                             lists it. Never serve a backup while the pool itself is whole: both write to the same drives."
@@ -94,9 +97,38 @@ pub enum PoolCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Let an older copy of a pool's metadata or drive be used, when the newer one is lost: exit 0 it can be served, 1 not
+    #[command(
+        after_help = "Example:\n  onefold pool restore /backups/pool-monday\n\n\
+                            Drives and metadata know of each other's last start, and an older copy is refused: a backup, a\n\
+                            folder from before another machine opened the pool, a drive that was put back. This says that\n\
+                            what is newer is lost and the copy is to be used. What was written since is lost then. It\n\
+                            changes no data, and asks first."
+    )]
+    Restore {
+        /// The pool.
+        #[command(flatten)]
+        place: PoolPlace,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+        /// Print JSON; without --yes it only says what it would do
+        #[arg(long)]
+        json: bool,
+    },
+    /// Say what the labels of drives say: which pool they belong to, and who opened it last; exit 1: one has none
+    #[command(after_help = "Example:\n  onefold pool labels /dev/nvme1n1 /dev/nvme2n1")]
+    Labels {
+        /// Drives, in use or not
+        #[arg(value_name = "DRIVE", required = true)]
+        drives: Vec<PathBuf>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
 }
 
-/// The pool that is checked or repaired.
+/// The pool that is checked, repaired or restored.
 #[derive(Clone, Debug, Args)]
 pub struct PoolPlace {
     /// The pool's folder, as --pool names it
@@ -160,6 +192,8 @@ pub(super) fn run(command: PoolCommand) -> Outcome {
             let memory_bytes = usize::try_from(memory).unwrap_or(usize::MAX);
             pool_repair(&place.dir()?, memory_bytes, yes, json)
         }
+        PoolCommand::Restore { place, yes, json } => pool_restore(&place.dir()?, yes, json),
+        PoolCommand::Labels { drives, json } => labels(&drives, json),
     }
 }
 

@@ -12,6 +12,7 @@ mod harness;
 mod http;
 mod http_tls;
 mod images;
+mod labels;
 mod limits;
 mod loads;
 mod nbd;

@@ -227,8 +227,18 @@ fn a_backup_is_made_with_and_without_a_daemon_and_served_as_the_pool() {
     ]);
     daemon.stop(Signal::TERM);
     succeeds(&["pool", "backup", &backup("two"), "--pool", pool.dir()]);
+    let served = format!("folder {}", backup("one"));
     for (name, has_later) in [("one", false), ("two", true)] {
         let dir = backup(name);
+        if has_later {
+            // The drives were opened with the other one since.
+            let serve = ["serve", "--pool", &dir, "--listen", &pool.address];
+            fails(&serve, 74, &["older copy", &served, "pool restore"]);
+            fails(&["pool", "restore", &dir], 1, &["--yes"]);
+            fails(&serve, 74, &["older copy"]);
+            let text = succeeds(&["pool", "restore", &dir, "--yes"]);
+            assert!(text.contains("It can be served now"), "{text}");
+        }
         let report = json(&["pool", "check", &dir, "--data", "--json"]);
         assert_eq!(report["consistent"], true, "{report}");
         let listen = &pool.address;
@@ -571,6 +581,17 @@ fn several_drives_make_one_pool() {
     daemon.stop(Signal::TERM);
     let named = format!("{}", folder.join("b").display());
     pool.serve(&["--drive", &named]).stop(Signal::TERM);
+
+    let [a, b, aside] = ["a", "b", "aside"].map(|name| folder.join(name));
+    for (from, to) in [(&a, &aside), (&b, &a), (&aside, &b)] {
+        std::fs::rename(from, to).expect("a rename");
+    }
+    let words = [
+        "drive number 2 of the pool",
+        "drive number 1 of the pool",
+        "pool.toml",
+    ];
+    pool.fails_to_serve(&[], 74, &words);
 }
 
 #[test]

@@ -140,6 +140,8 @@ struct Parts {
     hash_key: [u8; 32],
     fingerprint: FingerprintFunction,
     boot: Option<BootId>,
+    /// The latest epoch on a label: the repaired pool goes beyond it.
+    labels_epoch: u32,
     /// The store is a new one, made of what was left: a block without a row is known by the checksum of its
     /// mapping.
     trusts_checksums: bool,
@@ -173,7 +175,7 @@ impl Repair {
     pub fn plan(dir: &Path, memory_bytes: usize) -> Result<Self> {
         let pool = PoolDir::open(dir)?;
         let mut report = CheckReport::default();
-        let Some(drives) = open_drives(&pool, &mut report)? else {
+        let Some(found) = open_drives(&pool, &mut report)? else {
             let what = report.findings.first();
             let what = what.map_or_else(String::new, |f| format!("{}: {}", f.object, f.detail));
             return Err(EngineError::corrupt(format!(
@@ -181,7 +183,16 @@ impl Repair {
             )));
         };
         if rebuild::is_needed(&pool)? {
-            let (parts, rebuilt) = rebuild::make(&pool, drives)?;
+            let labels_epoch = found.newest_epoch();
+            let (mut parts, mut rebuilt) = rebuild::make(&pool, found.drives)?;
+            parts.labels_epoch = labels_epoch;
+            let epoch = parts.store.checkpoint()?.epoch;
+            if labels_epoch > epoch {
+                rebuilt.notes.push(format!(
+                    "what is left of the metadata is of epoch {epoch} at most, and the drives were opened in epoch \
+                     {labels_epoch}: what was written since is lost"
+                ));
+            }
             let mut plan = plan::make(&parts, memory_bytes)?;
             plan.report.rebuilt = rebuilt.notes.clone();
             return Ok(Self {
@@ -191,11 +202,14 @@ impl Repair {
                 rebuilt: Some(rebuilt),
             });
         }
+        let store: Arc<dyn Store> = Arc::new(pool.open_store(RocksOptions::default())?);
+        found.refuse_older_copies(&pool, &*store)?;
         let parts = Parts {
-            drives,
+            labels_epoch: found.newest_epoch(),
+            drives: found.drives,
             journal: Arc::new(pool.open_journal()?),
             journal_config: JournalConfig::default(),
-            store: Arc::new(pool.open_store(RocksOptions::default())?),
+            store,
             hash_key: pool.identity().hash_key,
             fingerprint: pool.identity().fingerprint,
             boot: BootId::current(),

@@ -36,7 +36,7 @@ pub(super) fn make(parts: &Parts, memory_bytes: usize) -> Result<Plan> {
     let checkpoint = parts.store.load(&mut rows)?;
     let (journal, records) =
         Journal::open(parts.journal.clone(), checkpoint, parts.journal_config)?;
-    let next = recovery::next_checkpoint(&journal)?;
+    let next = recovery::next_checkpoint(&journal, parts.labels_epoch)?;
     let created = records.iter().filter_map(|(_, record)| match record {
         Record::VolumeCreate(info) => Some(info),
         _ => None,

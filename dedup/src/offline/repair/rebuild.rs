@@ -208,6 +208,7 @@ pub(super) fn make(pool: &PoolDir, drives: Vec<Arc<dyn Drive>>) -> Result<(Parts
         hash_key: pool.identity().hash_key,
         fingerprint: pool.identity().fingerprint,
         boot: BootId::current(),
+        labels_epoch: 0,
         trusts_checksums: true,
     };
     let rows = rows_of(&parts, &salvage, &told, &mut rebuilt.notes)?;
@@ -231,6 +232,7 @@ pub(super) fn make(pool: &PoolDir, drives: Vec<Arc<dyn Drive>>) -> Result<(Parts
         hash_key,
         fingerprint,
         boot: BootId::current(),
+        labels_epoch: 0,
         trusts_checksums: true,
     };
     rebuilt.notes.insert(
@@ -269,7 +271,7 @@ fn told(media: &Arc<FileMedia>, left: Option<u64>, checkpoint: Option<Checkpoint
         };
         let end = journal.position().offset;
         return Ok(Told {
-            next: crate::log::recovery::next_checkpoint(&journal)?,
+            next: crate::log::recovery::next_checkpoint(&journal, 0)?,
             records,
             past,
             // Behind the last record that is left, there may have been more.

@@ -15,6 +15,7 @@ fn parts() -> (Parts, Arc<MemoryStore>) {
         reserve_bytes: 1 << 10,
     };
     let parts = Parts {
+        labels_epoch: 0,
         trusts_checksums: false,
         drives: vec![Arc::new(MemoryDrive::new(1024))],
         journal: Arc::new(MemoryMedia::new(64 << 10)),
