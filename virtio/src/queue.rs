@@ -82,6 +82,7 @@ impl Parts {
 }
 
 struct Queue {
+    guest: Arc<Guest>,
     ring: RefCell<Ring>,
     notes: RefCell<Option<Notes>>,
     /// The requests that are under way, by their heads.
@@ -150,6 +151,7 @@ impl Queue {
             }
         }
         let queue = Self {
+            guest: parts.guest.clone(),
             underway: RefCell::new(vec![false; ring.size().into()]),
             ring: RefCell::new(ring),
             notes: RefCell::new(notes),
@@ -257,10 +259,7 @@ impl Queue {
 
     /// Begins with a request, and ends it too if it is a read that need not wait.
     fn begin(self: &Rc<Self>, head: u16, cx: &mut Context<'_>) -> Result<(), Malformed> {
-        let (chain, guest) = {
-            let ring = self.ring.borrow();
-            (ring.chain(head)?, ring.guest().clone())
-        };
+        let chain = self.ring.borrow().chain(head)?;
         {
             let mut underway = self.underway.borrow_mut();
             let slot = underway.get_mut(usize::from(head));
@@ -270,15 +269,15 @@ impl Queue {
             }
         }
         self.count.set(self.count.get() + 1);
-        let header = Header::read(&guest, &chain);
+        let header = Header::read(&self.guest, &chain);
         let request = Underway {
             queue: self.clone(),
             head,
             is_done: false,
         };
         let mut serving = Box::pin(async move {
-            let disk = &request.queue.disk;
-            let written = disk.serve(&guest, &chain, header).await;
+            let Queue { disk, guest, .. } = &*request.queue;
+            let written = disk.serve(guest, &chain, header).await;
             request.done(written);
         });
         if header.is_read() {

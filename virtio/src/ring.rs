@@ -58,10 +58,6 @@ impl Ring {
         Ok(ring)
     }
 
-    pub(crate) fn guest(&self) -> &Arc<Guest> {
-        &self.guest
-    }
-
     pub(crate) fn size(&self) -> u16 {
         self.layout.size
     }
