@@ -12,7 +12,7 @@ use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
 use rustix::net::{
     RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recvmsg,
     sendmsg,
@@ -157,7 +157,14 @@ fn memory(huge_pages: bool) -> io::Result<(MmapRegion<()>, OwnedFd)> {
         false => MemfdFlags::CLOEXEC,
     };
     let file = memfd_create("onefold-bench", kind)?;
-    ftruncate(&file, MEMORY as u64)?;
+    // Takes the memory now: a huge page that is not there would end the program at its first use (SIGBUS).
+    fallocate(&file, FallocateFlags::empty(), 0, MEMORY as u64).map_err(|error| match huge_pages {
+        true => io::Error::other(format!(
+            "the system has no {} free huge pages of 2 MiB: write more to /proc/sys/vm/nr_hugepages ({error})",
+            MEMORY >> 21
+        )),
+        false => error.into(),
+    })?;
     let offset = FileOffset::new(file.try_clone()?.into(), 0);
     let mapping = MmapRegion::from_file(offset, MEMORY).map_err(io::Error::other)?;
     Ok((mapping, file))
