@@ -92,7 +92,10 @@ impl Refusal {
                 "subsystem: there is none of that name here (`onefold subsystem list` shows them), or the key is not \
                  for it",
             ),
-            (InvalidParameter::data(HOSTNQN_AT as u16), "host name"),
+            (
+                InvalidParameter::data(HOSTNQN_AT as u16),
+                "host name: it is no NQN; give the host one (`spdk_nvme_perf -r '... hostnqn:NQN'`)",
+            ),
             (InvalidParameter::command(0), "command"),
         ];
         let wrong = fields.iter().find(|(at, _)| at.result() == self.result);
