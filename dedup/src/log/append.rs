@@ -149,7 +149,7 @@ fn begin_for<'r>(
     if !missing.is_empty() {
         return Err(AppendError::NotResident(missing));
     }
-    let place = lock(&shared.journal).reserve(&frames)?;
+    let place = reserve(shared, &frames)?;
     shared.unstored.fetch_add(entries, Ordering::AcqRel);
     first(&mut state);
     state.last_change = place.last();
@@ -159,6 +159,13 @@ fn begin_for<'r>(
     Ok(Append::new(shared, records, frames, place))
 }
 
+fn reserve(shared: &Shared, frames: &Frames) -> std::result::Result<Place, JournalError> {
+    let mut journal = lock(&shared.journal);
+    let place = journal.reserve(frames)?;
+    shared.backpressure.note(&journal);
+    Ok(place)
+}
+
 /// Begins an append of a record that changes nothing.
 pub(crate) fn begin_note<'r>(
     shared: &'r Shared,
@@ -166,7 +173,7 @@ pub(crate) fn begin_note<'r>(
 ) -> std::result::Result<Append<'r>, JournalError> {
     let note = RecordRef::from(note);
     let frames = Frames::encode([note]);
-    let place = lock(&shared.journal).reserve(&frames)?;
+    let place = reserve(shared, &frames)?;
     shared
         .unstored
         .fetch_add(note.entry_count(), Ordering::AcqRel);
@@ -306,6 +313,52 @@ fn check_entries(shared: &Shared) -> std::result::Result<(), JournalError> {
     })
 }
 
+/// Waits as long as the journal is nearly full. A host's command that will change something does so before it locks
+/// anything: one that waits with its range locked holds up reads of it, and with them a snapshot of the volume and all
+/// that wait for that.
+///
+/// # Errors
+/// The journal's changes cannot be stored.
+pub(crate) async fn admit(shared: &Arc<Shared>) -> Result<()> {
+    let is_nearly_full = || {
+        let entries = shared.unstored.load(Ordering::Relaxed);
+        let entries_max = shared.config.replay_entries_max;
+        shared.backpressure.is_nearly_full(entries, entries_max)
+    };
+    if !is_nearly_full() {
+        return Ok(());
+    }
+    let _line = shared.backpressure.line_up().await;
+    let mut attempts = 0;
+    // One for which checkpoints make no room goes on: it is told why where it needs the room.
+    while is_nearly_full() && attempts < ROOM_ATTEMPTS {
+        if let Some(checkpoint) = next_batch(shared).await {
+            checkpoint.map_err(|error| cannot_store(&error))?;
+            attempts += 1;
+        }
+    }
+    Ok(())
+}
+
+/// Waits until some of the journal's changes are in the store. What came of the checkpoint, if it ended.
+async fn next_batch(shared: &Arc<Shared>) -> Option<Result<()>> {
+    // A checkpoint is long; each of its batches makes room.
+    let stored = lock(&shared.stored).clone();
+    let checkpoint = checkpoint(shared);
+    let progress = stored.wait();
+    match select(pin!(checkpoint), progress).await {
+        Either::Left((result, _)) => Some(result),
+        Either::Right(_) => None,
+    }
+}
+
+fn cannot_store(error: &EngineError) -> EngineError {
+    EngineError::unavailable(format!(
+        "the journal is full, and its changes cannot be stored: {}",
+        error.message
+    ))
+}
+
 /// Waits until an append that found the journal full is worth another try.
 pub(crate) async fn wait_for_room<'a>(
     shared: &'a Arc<Shared>,
@@ -316,13 +369,8 @@ pub(crate) async fn wait_for_room<'a>(
         *permit = Some(shared.backpressure.join().await);
         return Ok(());
     };
-    // A checkpoint is long; each of its batches makes room.
-    let stored = lock(&shared.stored).clone();
-    let checkpoint = checkpoint(shared);
-    let progress = stored.wait();
-    let checkpoint = match select(pin!(checkpoint), progress).await {
-        Either::Left((result, _)) => result,
-        Either::Right(_) => return Ok(()),
+    let Some(checkpoint) = next_batch(shared).await else {
+        return Ok(());
     };
     permit.attempts += 1;
     if permit.attempts > ROOM_ATTEMPTS {
@@ -330,12 +378,7 @@ pub(crate) async fn wait_for_room<'a>(
             "the journal stays full; it is too small for this load, retry later",
         ));
     }
-    checkpoint.map_err(|error| {
-        EngineError::unavailable(format!(
-            "the journal is full, and its changes cannot be stored: {}",
-            error.message
-        ))
-    })
+    checkpoint.map_err(|error| cannot_store(&error))
 }
 
 /// What an append that failed means for its command, and for the pool.
@@ -346,3 +389,6 @@ pub(crate) fn append_failed(shared: &Shared, error: &JournalError) -> EngineErro
     // What the journal holds is not known any more: only opening it again can tell.
     shared.fail(error.to_string())
 }
+
+#[cfg(test)]
+mod tests;

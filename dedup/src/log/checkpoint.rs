@@ -115,7 +115,12 @@ fn store_some(shared: &Shared, reader: &mut JournalReader, upto: u64) -> Result<
         state.resident.set_stored(last);
     }
     evict(shared);
-    let released = lock(&shared.journal).release(checkpoint.position);
+    let released = {
+        let mut journal = lock(&shared.journal);
+        let released = journal.release(checkpoint.position);
+        shared.backpressure.note(&journal);
+        released
+    };
     released.map_err(|error| shared.fail(error.to_string()))?;
     let next = lock(&shared.journal).position().offset;
     shared.writer.prepare(next);

@@ -8,6 +8,7 @@ use reactor::BufferPool;
 use super::Volume;
 use crate::io::MAX_COMMAND_BYTES;
 use crate::io::copy::copy_piece;
+use crate::log::append::admit;
 use crate::sync::wait::yield_once;
 use crate::{EngineError, Result};
 
@@ -52,6 +53,7 @@ impl Volume {
                 len - done
             } else {
                 let first = ((offset + done) / GRAIN, (source_offset + done) / GRAIN);
+                admit(&self.shared).await?;
                 let piece =
                     copy_piece(&self.shared, &self.core, &source.core, first, whole).await?;
                 done += piece.mapped * GRAIN;

@@ -18,6 +18,7 @@ use crate::io::prepare::{active_size, beyond_end, ready_to_map};
 use crate::io::read::{Piece, read_piece};
 use crate::io::span::Span;
 use crate::io::trim::unmap;
+use crate::log::append::admit;
 use crate::log::flush::{flush, flush_upto};
 use crate::metadata::volume::VolumeCore;
 use crate::pool::Shared;
@@ -114,6 +115,9 @@ impl Volume {
         if buf.is_empty() {
             return (Ok(()), buf);
         }
+        if let Err(error) = admit(&self.shared).await {
+            return (self.finish(Err(error), fua).await, buf);
+        }
         let (result, buf) = if span.is_whole() {
             let guard = self.core.range_lock.exclusive(span.first, span.end).await;
             match ready_to_map(&self.shared, &self.core, span).await {
@@ -135,7 +139,10 @@ impl Volume {
         if len == 0 {
             return Ok(());
         }
-        let result = self.zero_span(offset, len, span).await;
+        let result = match admit(&self.shared).await {
+            Ok(()) => self.zero_span(offset, len, span).await,
+            Err(error) => Err(error),
+        };
         self.finish(result, fua).await
     }
 
@@ -145,6 +152,7 @@ impl Volume {
     pub async fn trim(&self, offset: u64, len: u64) -> Result<()> {
         self.check_writable()?;
         let (first, end) = self.check(offset, len, u64::MAX)?.whole();
+        admit(&self.shared).await?;
         unmap(&self.shared, &self.core, first, end).await.map(drop)
     }
 
@@ -211,6 +219,7 @@ impl Volume {
         if new.is_empty() {
             return Ok(true);
         }
+        admit(&self.shared).await?;
         let bounce = self.shared.bounce(span.count() * BLOCK_BYTES).await;
         let guard = self.core.range_lock.exclusive(span.first, span.end).await;
         ready_to_map(&self.shared, &self.core, span).await?;
