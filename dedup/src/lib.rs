@@ -70,6 +70,7 @@ pub use engine::{Engine, EngineLocks};
 pub use error::{EngineError, ErrorKind, Result};
 pub use io::MAX_COMMAND_BYTES;
 pub use log::labels::described;
+pub use metadata::domain::domain_key;
 pub use metadata::settings::SETTINGS_BYTES_MAX;
 pub use metadata::volume::{SNAPSHOTS_MAX, VOLUMES_MAX};
 pub use offline::backup::backup_pool;
@@ -88,7 +89,7 @@ pub use pool::finding::CheckFinding;
 pub use pool::volume_change::{VolumeChange, VolumeChangeKind};
 pub use stages::{Stage, Stopwatch, watched};
 pub use sync::timed::LockTimes;
-pub use volumes::admin::{PolicyChange, VolumeSpec};
+pub use volumes::admin::{PolicyChange, VolumeSpec, check_name};
 pub use volumes::{Extents, SECTOR_BYTES, Unreadable, Volume};
 
 /// Bytes of a sub-block, the grain of deduplication and of a drive's blocks.

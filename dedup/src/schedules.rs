@@ -197,7 +197,7 @@ fn pool() {
         drives: vec![Arc::new(MemoryDrive::new(LABEL_BLOCKS + 16)) as Arc<dyn Drive>],
         journal: Arc::new(MemoryMedia::new(32 << 10)),
         store: store.clone(),
-        hash_key: [7; 32],
+        hash_keys: [7; 32].into(),
         fingerprint: meta::FingerprintFunction::Clnh,
         blocking: Blocking::Inline,
         boot: None,

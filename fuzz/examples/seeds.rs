@@ -389,7 +389,7 @@ fn disk(seeds: &mut Seeds) {
         uuid: Uuid::from_u128(1),
         sub_block_bytes: 4096,
         fingerprint: FingerprintFunction::Blake3,
-        hash_key: [7; 32],
+        hash_keys: [7; 32].into(),
         drives: vec![
             DriveSpec {
                 path: "drive0".into(),

@@ -249,7 +249,7 @@ pub(crate) fn pool(bytes: &[u8]) {
             0 => FingerprintFunction::Blake3,
             _ => FingerprintFunction::Clnh,
         },
-        hash_key,
+        hash_keys: hash_key.into(),
         drives: (0..input.u8() & 3)
             .map(|_| DriveSpec {
                 uuid: Uuid::from_u128(input.u128()),

@@ -9,8 +9,9 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::MetaError;
+use crate::identity::PoolIdentity;
 use crate::journal::{FileMedia, JournalPart};
-use crate::pool::{PoolDir, PoolIdentity, PoolPaths, sync_folder, write_new};
+use crate::pool::{PoolDir, PoolPaths, sync_folder, write_new};
 
 /// A file that is only in a backup that is being made.
 const MARK: &str = "backup-unfinished";

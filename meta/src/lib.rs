@@ -35,6 +35,7 @@ mod changes;
 mod check;
 mod codec;
 mod error;
+mod identity;
 mod journal;
 mod label;
 mod lock;
@@ -57,6 +58,7 @@ pub use check::{
     BlockWindow, CHECK_MEMORY_BYTES, CheckReport, Counted, Problem, ProblemKind, check, check_with,
 };
 pub use error::{JournalError, MetaError, MetaErrorKind};
+pub use identity::{DriveSpec, HashKeys, PoolIdentity};
 pub use journal::{
     Appended, FileMedia, FinishedAppend, FinishedSync, Frames, History, HookedMedia, Journal,
     JournalConfig, JournalMedia, JournalPart, JournalReader, JournalWriter, MemoryMedia,
@@ -66,9 +68,7 @@ pub use label::{
     ChosenLabel, DriveLabel, LABEL_BYTES, Label, LabelError, MetadataPart, MetadataPlace, Opening,
     PlaceKind,
 };
-pub use pool::{
-    DriveSpec, JOURNAL_BYTES_DEFAULT, PoolCreation, PoolDir, PoolIdentity, PoolPaths, PoolSpec,
-};
+pub use pool::{JOURNAL_BYTES_DEFAULT, PoolCreation, PoolDir, PoolPaths, PoolSpec};
 pub use record::{
     FORKS_MAX, Fork, MAP_ENTRIES_MAX, MapEntry, NewBlock, Record, RecordError, RecordRef,
     UNMAP_ENTRIES_MAX,

@@ -2,7 +2,7 @@
 //!
 //! | name         | what                                                                           |
 //! |--------------|--------------------------------------------------------------------------------|
-//! | `pool.toml`  | identity, drives and the hash key (mode 0600); the pool exists if this does      |
+//! | `pool.toml`  | identity, drives and the hash keys (mode 0600); the pool exists if this does      |
 //! | `lock`       | locked by the process that uses the pool, and holds its id                       |
 //! | `journal`    | the journal ([`FileMedia`])                                                      |
 //! | `metadata/`  | the store ([`RocksStore`])                                                       |
@@ -19,20 +19,17 @@
 //! An attempt that is refused before a drive may be labelled leaves nothing that it made.
 //! Nothing is ever removed unless `pool.toml.new` proves that it belongs to an unfinished creation.
 
-use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::attempt::Attempt;
-use crate::codec::crc32c;
 use crate::error::MetaError;
+use crate::identity::{DOMAIN_KEYS_MAX, DriveSpec, PoolIdentity, encode, read_identity, validate};
 use crate::journal::FileMedia;
-use crate::label::DriveLabel;
 use crate::lock::Lock;
 use crate::store::{RocksOptions, RocksStore};
 use crate::types::FingerprintFunction;
@@ -40,37 +37,8 @@ use crate::types::FingerprintFunction;
 /// Usual size of the journal's ring, in bytes: 128 MiB, replayed in about two seconds.
 pub const JOURNAL_BYTES_DEFAULT: u64 = 128 << 20;
 
-/// Version of a `pool.toml` that names no function for fingerprints: they are BLAKE3.
-const VERSION_BLAKE3: u64 = 1;
-/// Version of one that does. A program that does not know the function must not open the pool: none of its blocks
-/// would be what it expects.
-const VERSION: u64 = 2;
-/// Largest `pool.toml` that is read, in bytes; 2^16 drives with long paths would not be.
-const IDENTITY_BYTES_MAX: u64 = 1 << 20;
 /// Smallest journal ring, in bytes: room for a few of the largest records.
 const JOURNAL_BYTES_MIN: u64 = 4 << 20;
-
-/// A drive of a pool.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DriveSpec {
-    /// Path of the file or device; relative paths are relative to the pool folder.
-    pub path: PathBuf,
-    /// Identity, also on the drive's label.
-    pub uuid: Uuid,
-    /// Size in blocks of 4096 bytes, the label area included.
-    pub blocks: u64,
-}
-
-impl DriveSpec {
-    /// A drive with a new identity.
-    pub fn new(path: impl Into<PathBuf>, blocks: u64) -> Self {
-        Self {
-            path: path.into(),
-            uuid: Uuid::new_v4(),
-            blocks,
-        }
-    }
-}
 
 /// What a new pool shall be.
 #[derive(Clone, Debug)]
@@ -94,63 +62,6 @@ impl PoolSpec {
             journal_bytes: JOURNAL_BYTES_DEFAULT,
             drives,
         }
-    }
-}
-
-/// What a pool is.
-#[derive(Clone, PartialEq, Eq)]
-pub struct PoolIdentity {
-    /// The pool.
-    pub uuid: Uuid,
-    /// Unit of deduplication in bytes.
-    pub sub_block_bytes: u32,
-    /// How fingerprints are computed.
-    pub fingerprint: FingerprintFunction,
-    /// Secret key of the fingerprints.
-    pub hash_key: [u8; 32],
-    /// The drives, in the order of their indexes.
-    pub drives: Vec<DriveSpec>,
-}
-
-impl fmt::Debug for PoolIdentity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PoolIdentity")
-            .field("uuid", &self.uuid)
-            .field("sub_block_bytes", &self.sub_block_bytes)
-            .field("fingerprint", &self.fingerprint)
-            .field("hash_key", &"(secret)")
-            .field("drives", &self.drives)
-            .finish()
-    }
-}
-
-impl PoolIdentity {
-    /// The identity in the text of a `pool.toml`, called `path` in messages.
-    ///
-    /// # Errors
-    /// [`MetaError::Corrupt`] or [`MetaError::WrongVersion`].
-    pub fn parse(path: &Path, text: &[u8]) -> Result<Self, MetaError> {
-        parse(path, text)
-    }
-
-    /// The text of its `pool.toml`. It holds the secret key.
-    ///
-    /// # Errors
-    /// [`MetaError::Invalid`] if a drive's path is not text.
-    pub fn to_text(&self) -> Result<String, MetaError> {
-        encode(self)
-    }
-
-    /// The label that the drive with this index must carry.
-    pub fn label(&self, index: u16) -> Option<DriveLabel> {
-        let drive = self.drives.get(usize::from(index))?;
-        Some(DriveLabel {
-            pool: self.uuid,
-            drive: drive.uuid,
-            index,
-            blocks: drive.blocks,
-            sub_block_bytes: self.sub_block_bytes,
-        })
     }
 }
 
@@ -270,7 +181,7 @@ impl PoolDir {
             uuid: Uuid::new_v4(),
             sub_block_bytes: spec.sub_block_bytes,
             fingerprint: spec.fingerprint,
-            hash_key: random_key()?,
+            hash_keys: random_key()?.into(),
             drives: spec.drives.clone(),
         };
         if unfinished && let Ok(earlier) = read_identity(&paths.new_identity()) {
@@ -390,6 +301,34 @@ impl PoolDir {
         sync_folder(&self.paths.dir)?;
         self.identity = identity;
         Ok((self.identity.drives.len() - 1) as u16)
+    }
+
+    /// Makes the pool remember the key of a domain, durably. Nothing of that domain may be stored.
+    ///
+    /// # Errors
+    /// [`MetaError::Invalid`] if there are too many, or the pool is not to be changed, [`MetaError::NoSpace`] and
+    /// [`MetaError::Io`]; the pool is as it was then.
+    pub fn set_domain_key(&mut self, domain: &str, key: [u8; 32]) -> Result<(), MetaError> {
+        let refused = match (self.is_read_only, self.is_temporary) {
+            (true, _) => Some("the pool was opened to look at it".to_owned()),
+            (_, true) => Some("this pool is in memory, and keeps no keys".to_owned()),
+            _ => None,
+        };
+        if let Some(why) = refused {
+            return Err(MetaError::Invalid(why));
+        }
+        let mut identity = self.identity.clone();
+        let domains = &mut identity.hash_keys.domains;
+        domains.insert(domain.to_owned(), key);
+        if domains.len() > DOMAIN_KEYS_MAX {
+            return Err(MetaError::Invalid(format!(
+                "a pool has at most {DOMAIN_KEYS_MAX} keys of other pools"
+            )));
+        }
+        write_new(&self.paths.identity, &encode(&identity)?)?;
+        sync_folder(&self.paths.dir)?;
+        self.identity = identity;
+        Ok(())
     }
 
     /// Opens the journal file.
@@ -520,195 +459,10 @@ impl PoolCreation {
     }
 }
 
-/// `pool.toml` as it is written.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct IdentityFile {
-    format_version: u64,
-    pool_uuid: Uuid,
-    sub_block_bytes: u32,
-    /// From [`VERSION`] on.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    fingerprint: Option<FingerprintFunction>,
-    /// 64 hexadecimal digits.
-    hash_key: String,
-    /// CRC-32C of everything but the drives' paths, which people may edit; 8 hexadecimal digits.
-    check: String,
-    #[serde(default)]
-    drive: Vec<DriveEntry>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct DriveEntry {
-    path: PathBuf,
-    uuid: Uuid,
-    blocks: u64,
-}
-
-const REMEDY_IDENTITY: &str = "restore it from a copy (paths of drives may be edited, nothing else); \
-                               nothing was changed";
-
-/// BLAKE3 is what a pool of the first version has, so such a pool stays one.
-fn version_of(fingerprint: FingerprintFunction) -> u64 {
-    match fingerprint {
-        FingerprintFunction::Blake3 => VERSION_BLAKE3,
-        FingerprintFunction::Clnh => VERSION,
-    }
-}
-
-fn encode(identity: &PoolIdentity) -> Result<String, MetaError> {
-    let file = IdentityFile {
-        format_version: version_of(identity.fingerprint),
-        pool_uuid: identity.uuid,
-        sub_block_bytes: identity.sub_block_bytes,
-        fingerprint: match identity.fingerprint {
-            FingerprintFunction::Blake3 => None,
-            other => Some(other),
-        },
-        hash_key: to_hex(&identity.hash_key),
-        check: format!("{:08x}", checksum(identity)),
-        drive: identity
-            .drives
-            .iter()
-            .map(|drive| DriveEntry {
-                path: drive.path.clone(),
-                uuid: drive.uuid,
-                blocks: drive.blocks,
-            })
-            .collect(),
-    };
-    let text = toml::to_string(&file)
-        .map_err(|error| MetaError::Invalid(format!("the pool cannot be described: {error}")))?;
-    Ok(format!(
-        "# Identity of an Onefold pool. Keep a copy in a safe place: it holds the secret hash key.\n\
-         # Only the paths of drives may be edited, when drives have moved.\n{text}"
-    ))
-}
-
-fn read_identity(path: &Path) -> Result<PoolIdentity, MetaError> {
-    let io = |error| MetaError::io(path, "read the file", error);
-    let file = File::open(path).map_err(io)?;
-    if file.metadata().map_err(io)?.permissions().mode() & 0o077 != 0 {
-        tracing::warn!(
-            "{}: other users can read the hash key; run `chmod 600` on it",
-            path.display()
-        );
-    }
-    let mut bytes = Vec::new();
-    file.take(IDENTITY_BYTES_MAX)
-        .read_to_end(&mut bytes)
-        .map_err(io)?;
-    parse(path, &bytes)
-}
-
-fn parse(path: &Path, bytes: &[u8]) -> Result<PoolIdentity, MetaError> {
-    let corrupt = |detail: String| MetaError::corrupt(path, detail, REMEDY_IDENTITY);
-    let text = std::str::from_utf8(bytes).map_err(|_| corrupt("it is not text".to_owned()))?;
-    // The version first: another version may have other fields.
-    let table: toml::Table = text
-        .parse()
-        .map_err(|error: toml::de::Error| corrupt(error.message().to_owned()))?;
-    let version = table
-        .get("format_version")
-        .and_then(toml::Value::as_integer)
-        .ok_or_else(|| corrupt("it has no format_version".to_owned()))?;
-    if ![VERSION_BLAKE3 as i64, VERSION as i64].contains(&version) {
-        return Err(MetaError::WrongVersion {
-            path: path.to_path_buf(),
-            found: version.max(0) as u64,
-            supported: VERSION,
-        });
-    }
-    let file: IdentityFile =
-        toml::from_str(text).map_err(|error| corrupt(error.message().to_owned()))?;
-    let fingerprint = file.fingerprint.unwrap_or(FingerprintFunction::Blake3);
-    if version_of(fingerprint) != file.format_version {
-        return Err(corrupt(
-            "its version and its fingerprint do not belong together".to_owned(),
-        ));
-    }
-    let hash_key = from_hex(&file.hash_key)
-        .ok_or_else(|| corrupt("hash_key is not 64 hexadecimal digits".to_owned()))?;
-    let drives = file
-        .drive
-        .into_iter()
-        .map(|drive| DriveSpec {
-            path: drive.path,
-            uuid: drive.uuid,
-            blocks: drive.blocks,
-        })
-        .collect();
-    let identity = PoolIdentity {
-        uuid: file.pool_uuid,
-        sub_block_bytes: file.sub_block_bytes,
-        fingerprint,
-        hash_key,
-        drives,
-    };
-    if file.check != format!("{:08x}", checksum(&identity)) {
-        return Err(corrupt(
-            "its content does not match its checksum".to_owned(),
-        ));
-    }
-    validate(identity.sub_block_bytes, &identity.drives).map_err(corrupt)?;
-    Ok(identity)
-}
-
-fn checksum(identity: &PoolIdentity) -> u32 {
-    let mut text = format!(
-        "{}|{}|{}|{}",
-        version_of(identity.fingerprint),
-        identity.uuid,
-        identity.sub_block_bytes,
-        to_hex(&identity.hash_key)
-    );
-    if identity.fingerprint != FingerprintFunction::Blake3 {
-        text.push_str(&format!("|{}", identity.fingerprint));
-    }
-    for drive in &identity.drives {
-        text.push_str(&format!("|{}|{}", drive.uuid, drive.blocks));
-    }
-    crc32c(text.as_bytes())
-}
-
-fn validate(sub_block_bytes: u32, drives: &[DriveSpec]) -> Result<(), String> {
-    if !sub_block_bytes.is_power_of_two() || !(4096..=1 << 20).contains(&sub_block_bytes) {
-        return Err(format!(
-            "a sub-block of {sub_block_bytes} bytes is not possible; use a power of two from 4096 to 1 MiB"
-        ));
-    }
-    if drives.is_empty() || drives.len() > usize::from(u16::MAX) {
-        return Err(format!(
-            "{} drives are not possible; use 1 to {}",
-            drives.len(),
-            u16::MAX
-        ));
-    }
-    for (index, drive) in drives.iter().enumerate() {
-        let earlier = drives.get(..index).unwrap_or_default();
-        if earlier
-            .iter()
-            .any(|other| other.uuid == drive.uuid || other.path == drive.path)
-        {
-            return Err(format!("drive {} is named twice", drive.path.display()));
-        }
-        // Every address must fit in a PBA's block number.
-        if drive.blocks > crate::types::Pba::BLOCK_MAX {
-            return Err(format!(
-                "drive {} has too many blocks: {}",
-                drive.path.display(),
-                drive.blocks
-            ));
-        }
-    }
-    Ok(())
-}
-
 /// Takes the identities of an interrupted attempt, so that what it labelled fits this one.
 fn take_over(identity: &mut PoolIdentity, earlier: &PoolIdentity) {
     identity.uuid = earlier.uuid;
-    identity.hash_key = earlier.hash_key;
+    identity.hash_keys = earlier.hash_keys.clone();
     for drive in &mut identity.drives {
         if let Some(same) = earlier.drives.iter().find(|other| other.path == drive.path) {
             drive.uuid = same.uuid;
@@ -776,22 +530,4 @@ fn random_key() -> Result<[u8; 32], MetaError> {
         ))
     })?;
     Ok(key)
-}
-
-fn to_hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn from_hex(text: &str) -> Option<[u8; 32]> {
-    let digits = text.as_bytes();
-    let mut key = [0; 32];
-    if digits.len() != 2 * key.len() {
-        return None;
-    }
-    for (byte, pair) in key.iter_mut().zip(digits.chunks_exact(2)) {
-        let [high, low] = pair else { return None };
-        let value = |digit: u8| char::from(digit).to_digit(16);
-        *byte = (value(*high)? << 4 | value(*low)?) as u8;
-    }
-    Some(key)
 }

@@ -55,7 +55,7 @@ fn a_pool_opens_again_with_the_same_identity() {
     let label = identity.label(0).unwrap();
     assert_eq!((label.pool, label.blocks), (identity.uuid, 1 << 20));
     assert!(
-        !format!("{identity:?}").contains("hash_key: ["),
+        !format!("{identity:?}").contains("HashKeys {"),
         "the key must not get into logs"
     );
 }
@@ -66,7 +66,7 @@ fn two_pools_have_two_identities_and_two_keys() {
     let one = PoolDir::create(&root.path().join("1"), &spec()).unwrap();
     let two = PoolDir::create(&root.path().join("2"), &spec()).unwrap();
     assert_ne!(one.identity().uuid, two.identity().uuid);
-    assert_ne!(one.identity().hash_key, two.identity().hash_key);
+    assert_ne!(one.identity().hash_keys, two.identity().hash_keys);
 }
 
 #[test]
@@ -318,6 +318,37 @@ fn a_pool_keeps_the_function_of_its_fingerprints() {
         refused(dir, MetaErrorKind::Corrupt, "pool.toml");
         fs::write(&path, text).unwrap();
     }
+}
+
+#[test]
+fn a_key_that_a_domain_has_from_another_pool_is_remembered_and_older_programs_refuse_the_pool() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("pool");
+    let mut pool = PoolDir::create(&dir, &spec()).unwrap();
+    let own = pool.identity().hash_keys.pool;
+    pool.set_domain_key("from-one", [7; 32]).unwrap();
+    pool.set_domain_key("", [8; 32]).unwrap();
+    drop(pool);
+    let keys = open(&dir).unwrap().identity().hash_keys.clone();
+    assert_eq!(keys.pool, own);
+    assert_eq!(keys.domains["from-one"], [7; 32]);
+    assert_eq!(keys.domains[""], [8; 32]);
+    let path = dir.join("pool.toml");
+    let text = fs::read_to_string(&path).unwrap();
+    assert!(text.contains("format_version = 3\n"), "{text}");
+    for (from, to) in [
+        ("from-one", "from-two"),
+        ("0707", "0708"),
+        ("format_version = 3", "format_version = 1"),
+        ("domain = \"\"", "domain = \"from-one\""),
+    ] {
+        let changed = text.replacen(from, to, 1);
+        assert_ne!(changed, text, "{from}");
+        fs::write(&path, changed).unwrap();
+        refused(&dir, MetaErrorKind::Corrupt, "pool.toml");
+    }
+    fs::write(&path, text).unwrap();
+    open(&dir).unwrap();
 }
 
 #[test]

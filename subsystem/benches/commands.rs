@@ -186,7 +186,7 @@ async fn engine() -> Arc<Engine> {
         drives: vec![Arc::new(MemoryDrive::new(64 << 10))],
         journal: Arc::new(MemoryMedia::new(32 << 20)),
         store: Arc::new(MemoryStore::new()),
-        hash_key: [9; 32],
+        hash_keys: [9; 32].into(),
         fingerprint: meta::FingerprintFunction::Clnh,
         blocking: Blocking::Inline,
         boot: None,

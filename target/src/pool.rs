@@ -133,7 +133,7 @@ pub async fn open(request: &PoolRequest) -> Result<OpenPool, Failure> {
         drives,
         journal: Arc::new(dir.open_journal().map_err(of_meta)?),
         store: Arc::new(dir.open_store(RocksOptions::default()).map_err(of_meta)?),
-        hash_key: dir.identity().hash_key,
+        hash_keys: dir.identity().hash_keys.clone(),
         fingerprint: dir.identity().fingerprint,
         blocking: Blocking::Threads,
         boot: BootId::current(),

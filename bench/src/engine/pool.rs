@@ -395,7 +395,7 @@ async fn open(
         drives: vec![drive.clone()],
         journal: Arc::new(dir.open_journal()?),
         store,
-        hash_key: dir.identity().hash_key,
+        hash_keys: dir.identity().hash_keys.clone(),
         fingerprint: dir.identity().fingerprint,
         blocking: Blocking::Threads,
         boot: None,

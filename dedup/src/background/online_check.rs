@@ -334,7 +334,7 @@ mod tests {
             drives: vec![Arc::new(MemoryDrive::new(1024))],
             journal: Arc::new(MemoryMedia::new(64 << 10)),
             store: Arc::new(MemoryStore::new()),
-            hash_key: [9; 32],
+            hash_keys: [9; 32].into(),
             fingerprint: meta::FingerprintFunction::Clnh,
             blocking: Blocking::Inline,
             boot: None,

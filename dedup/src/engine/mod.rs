@@ -3,6 +3,7 @@
 //! [`Engine`] does no work of its own: its methods call the rooms below.
 
 mod backup;
+mod domain_keys;
 mod drives;
 mod health;
 mod locks;
@@ -98,7 +99,7 @@ impl Engine {
         let is_crowded = state.resident.crowded_flag();
         let is_partial = state.blocks.partial_flag();
         warn_of_slow(parts.fingerprint);
-        let domains = Domains::new(parts.fingerprint, &parts.hash_key);
+        let domains = Domains::new(parts.fingerprint, parts.hash_keys.clone());
         for entry in state.volumes.values() {
             entry.core.hasher(&domains);
         }

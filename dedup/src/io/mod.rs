@@ -4,6 +4,7 @@
 
 pub(crate) mod batcher;
 pub(crate) mod copy;
+pub(crate) mod find;
 pub(crate) mod packing;
 pub(crate) mod prepare;
 pub(crate) mod read;

@@ -60,22 +60,22 @@ pub(crate) enum Check {
 /// A block that was found by its fingerprint, and the item that shares it.
 pub(crate) struct Candidate {
     item: u32,
-    pba: Pba,
+    pub(crate) pba: Pba,
 }
 
 /// What the drives hold at the candidates, one block after the other.
 pub(crate) struct Found {
-    buf: Buffer,
+    pub(crate) buf: Buffer,
     /// Places that could not be read.
-    unreadable: Vec<usize>,
+    pub(crate) unreadable: Vec<usize>,
 }
 
 /// Reads candidates from their drives. A drive that fails only makes them unusable.
-pub(crate) async fn read(shared: &Shared, candidates: &[Candidate]) -> Found {
+pub(crate) async fn read(shared: &Shared, candidates: impl Iterator<Item = Pba>) -> Found {
     let buffers = &shared.verify.buffers;
-    let buf = buffers.alloc(candidates.len() * BLOCK_BYTES).await;
     let places = (0..).step_by(BLOCK_BYTES);
-    let blocks: Vec<(Pba, usize)> = candidates.iter().map(|it| it.pba).zip(places).collect();
+    let blocks: Vec<(Pba, usize)> = candidates.zip(places).collect();
+    let buf = buffers.alloc(blocks.len() * BLOCK_BYTES).await;
     let (failed, buf) = read_blocks(&shared.drives, buf, &blocks).await;
     let mut unreadable = Vec::new();
     for failed in failed {

@@ -394,7 +394,11 @@ impl Batch {
             return self.write_new().await;
         }
         let shared = self.shared.clone();
-        let (written, found) = join(self.write_new(), verify::read(&shared, &candidates)).await;
+        let (written, found) = join(
+            self.write_new(),
+            verify::read(&shared, candidates.iter().map(|it| it.pba)),
+        )
+        .await;
         written?;
         self.compare(&candidates, &found);
         Ok(())

@@ -364,7 +364,7 @@ impl MapDomains {
                 numbers.extend([(*snapshot_map, number), (*map, number)]);
             }
         }
-        let hasher = |name| domain::hasher(parts.fingerprint, &parts.hash_key, name);
+        let hasher = |name| domain::hasher(parts.fingerprint, &parts.hash_keys, name);
         let hashers = names.into_iter().map(hasher);
         Self {
             hashers: hashers.collect(),

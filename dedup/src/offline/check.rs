@@ -168,7 +168,7 @@ pub fn check_pool(dir: &Path, options: CheckOptions<'_>) -> Result<CheckReport> 
             drives,
             journal: Arc::new(journal),
             store: store.clone(),
-            hash_key: pool.identity().hash_key,
+            hash_keys: pool.identity().hash_keys.clone(),
             fingerprint: pool.identity().fingerprint,
             blocking: Blocking::Inline,
             boot: BootId::current(),
@@ -326,7 +326,7 @@ async fn check_data(
     });
     let hashers = Hashers::of(
         parts.fingerprint,
-        &parts.hash_key,
+        &parts.hash_keys,
         stored.iter().chain(created),
     );
     let mut bad = BTreeSet::new();

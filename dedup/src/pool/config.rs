@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use drives::Drive;
-use meta::{FingerprintFunction, JournalConfig, JournalMedia, Store};
+use meta::{FingerprintFunction, HashKeys, JournalConfig, JournalMedia, Store};
 
 use crate::drive_io::labels::PoolLabels;
 #[cfg(test)]
@@ -161,8 +161,8 @@ pub struct EngineParts {
     pub journal: Arc<dyn JournalMedia>,
     /// The durable maps.
     pub store: Arc<dyn Store>,
-    /// The pool's secret: fingerprints are keyed with it.
-    pub hash_key: [u8; 32],
+    /// The pool's secrets: fingerprints are keyed with them.
+    pub hash_keys: HashKeys,
     /// How fingerprints are computed: what the pool was made with.
     pub fingerprint: FingerprintFunction,
     /// Where blocking calls run.

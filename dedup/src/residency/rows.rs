@@ -384,7 +384,7 @@ pub(crate) mod tests {
                 drives: vec![self.drive.clone()],
                 journal: self.media.clone(),
                 store: self.store.clone(),
-                hash_key: [9; 32],
+                hash_keys: [9; 32].into(),
                 fingerprint: meta::FingerprintFunction::Clnh,
                 blocking: self.blocking,
                 boot: None,

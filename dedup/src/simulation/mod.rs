@@ -221,7 +221,7 @@ impl Story {
                 .collect(),
             journal: self.media.clone(),
             store: self.store.clone(),
-            hash_key: [7; 32],
+            hash_keys: [7; 32].into(),
             fingerprint: self.fingerprint,
             blocking: self.blocking,
             boot: self.boot_id(),

@@ -369,7 +369,11 @@ fn check_size(name: &str, size_bytes: u64) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn check_name(name: &str, of: &str) -> Result<()> {
+/// Whether a volume, a snapshot or a domain may have this name. `of` says which of them it is.
+///
+/// # Errors
+/// `Invalid` says what a name may have.
+pub fn check_name(name: &str, of: &str) -> Result<()> {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     if name.is_empty() || name.len() > 64 || !name.bytes().all(is_allowed) {
         return Err(EngineError::invalid(format!(

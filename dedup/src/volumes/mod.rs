@@ -3,6 +3,7 @@
 pub(crate) mod admin;
 mod copy;
 mod extents;
+mod fingerprints;
 pub(crate) mod fork;
 mod unreadable;
 

@@ -12,6 +12,7 @@ mod compression;
 mod copy;
 mod damage;
 mod drives;
+mod find;
 mod labels;
 mod loading;
 mod memory;

@@ -23,7 +23,7 @@ async fn open(pool: &PoolDir) -> Arc<Engine> {
         drives: vec![Arc::new(drive)],
         journal: Arc::new(pool.open_journal().unwrap()),
         store: Arc::new(pool.open_store(RocksOptions::default()).unwrap()),
-        hash_key: pool.identity().hash_key,
+        hash_keys: pool.identity().hash_keys.clone(),
         fingerprint: pool.identity().fingerprint,
         blocking: Blocking::Threads,
         boot: None,

@@ -141,7 +141,7 @@ fn try_open_on(
         drives: vec![Arc::new(PlainFile(drive))],
         journal: journal(pool.open_journal().unwrap()),
         store: Arc::new(pool.open_store(RocksOptions::default()).unwrap()),
-        hash_key: pool.identity().hash_key,
+        hash_keys: pool.identity().hash_keys.clone(),
         fingerprint: pool.identity().fingerprint,
         blocking: Blocking::Inline,
         boot: None,

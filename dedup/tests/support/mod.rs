@@ -291,7 +291,7 @@ impl Pool {
                 .collect(),
             journal,
             store: self.store.clone(),
-            hash_key: [9; 32],
+            hash_keys: [9; 32].into(),
             fingerprint: meta::FingerprintFunction::Clnh,
             blocking: Blocking::Inline,
             boot: self.boot,

@@ -177,7 +177,7 @@ async fn open(lba_bytes: u32) -> (Arc<Engine>, Arc<Target>) {
         drives: vec![Arc::new(MemoryDrive::new(64 << 10))],
         journal: Arc::new(MemoryMedia::new(32 << 20)),
         store: Arc::new(MemoryStore::new()),
-        hash_key: [9; 32],
+        hash_keys: [9; 32].into(),
         fingerprint: meta::FingerprintFunction::Clnh,
         blocking: Blocking::Inline,
         boot: None,

@@ -493,7 +493,7 @@ impl Lab {
             drives: vec![drive],
             journal,
             store,
-            hash_key: [9; 32],
+            hash_keys: [9; 32].into(),
             fingerprint: meta::FingerprintFunction::Clnh,
             blocking: Blocking::Inline,
             boot: None,

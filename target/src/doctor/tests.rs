@@ -101,7 +101,7 @@ fn pool_of(fingerprint: FingerprintFunction, drives: &[&Path]) -> PoolFound {
             uuid: uuid::Uuid::from_u128(1),
             sub_block_bytes: 4096,
             fingerprint,
-            hash_key: [7; 32],
+            hash_keys: [7; 32].into(),
             drives: drives.collect(),
         })),
     }

@@ -51,7 +51,7 @@ fn is_copied_early(seed: u64) -> bool {
         drives: vec![Arc::new(FaultDrive::new(LABEL_BLOCKS + 200, plan))],
         journal: Arc::new(MemoryMedia::new(4 << 20)),
         store: Arc::new(MemoryStore::new()),
-        hash_key: [5; 32],
+        hash_keys: [5; 32].into(),
         fingerprint: meta::FingerprintFunction::Blake3,
         blocking: Blocking::Inline,
         boot: None,

@@ -54,7 +54,7 @@ fn drop_some(is_stored: bool) -> (bool, u64, Vec<Said>) {
         drives: vec![Arc::new(drive)],
         journal: media.clone(),
         store: Arc::new(MemoryStore::new()),
-        hash_key: [5; 32],
+        hash_keys: [5; 32].into(),
         fingerprint: meta::FingerprintFunction::Blake3,
         blocking: Blocking::Inline,
         boot: None,

@@ -69,7 +69,7 @@ impl Pool {
             drives: vec![self.drive.borrow().clone()],
             journal,
             store: self.store.clone(),
-            hash_key: [5; 32],
+            hash_keys: [5; 32].into(),
             fingerprint: meta::FingerprintFunction::Blake3,
             blocking: Blocking::Inline,
             boot: None,

@@ -48,7 +48,7 @@ fn engine() -> Arc<Engine> {
         ))],
         journal: Arc::new(MemoryMedia::new(4 << 20)),
         store: Arc::new(MemoryStore::new()),
-        hash_key: [5; 32],
+        hash_keys: [5; 32].into(),
         fingerprint: FingerprintFunction::Blake3,
         blocking: Blocking::Yielding,
         boot: None,

@@ -35,8 +35,8 @@ use std::sync::Arc;
 use drives::Drive;
 use futures_util::FutureExt;
 use meta::{
-    Batch, BlockRow, FingerprintFunction, JournalConfig, JournalMedia, MapId, MapInfo, Mapping,
-    Pba, PoolDir, RocksOptions, Store, VolumeInfo,
+    Batch, BlockRow, FingerprintFunction, HashKeys, JournalConfig, JournalMedia, MapId, MapInfo,
+    Mapping, Pba, PoolDir, RocksOptions, Store, VolumeInfo,
 };
 use serde::Serialize;
 
@@ -137,7 +137,7 @@ struct Parts {
     journal: Arc<dyn JournalMedia>,
     journal_config: JournalConfig,
     store: Arc<dyn Store>,
-    hash_key: [u8; 32],
+    hash_keys: HashKeys,
     fingerprint: FingerprintFunction,
     boot: Option<BootId>,
     /// The latest epoch on a label: the repaired pool goes beyond it.
@@ -210,7 +210,7 @@ impl Repair {
             journal: Arc::new(pool.open_journal()?),
             journal_config: JournalConfig::default(),
             store,
-            hash_key: pool.identity().hash_key,
+            hash_keys: pool.identity().hash_keys.clone(),
             fingerprint: pool.identity().fingerprint,
             boot: BootId::current(),
             trusts_checksums: false,

@@ -6,8 +6,8 @@ use drives::BLOCK_BYTES;
 use futures_util::FutureExt;
 use meta::{
     Batch, BlockChange, BlockContent, BlockRow, Checkpoint, Fingerprint, FingerprintFunction,
-    Journal, LoadVisitor, MapChange, MapEntry, MapId, MapInfo, Mapping, NewBlock, Pba, Record,
-    RowKind, Totals, VolumeChange, VolumeInfo,
+    HashKeys, Journal, LoadVisitor, MapChange, MapEntry, MapId, MapInfo, Mapping, NewBlock, Pba,
+    Record, RowKind, Totals, VolumeChange, VolumeInfo,
 };
 use reactor::{Buffer, BufferPool};
 
@@ -104,7 +104,7 @@ pub(super) struct Contents<'a> {
     segments: Vec<(u16, SegmentRows)>,
     /// How many of them were lost.
     lost_segments: u64,
-    hash_key: &'a [u8; 32],
+    hash_keys: &'a HashKeys,
     fingerprint: FingerprintFunction,
     hashers: Hashers,
     buffer: Option<Buffer>,
@@ -133,9 +133,9 @@ impl<'a> Contents<'a> {
             data_blocks,
             segments: again.collect(),
             lost_segments: segments.lost.len() as u64,
-            hash_key: &parts.hash_key,
+            hash_keys: &parts.hash_keys,
             fingerprint: parts.fingerprint,
-            hashers: Hashers::of(parts.fingerprint, &parts.hash_key, volumes),
+            hashers: Hashers::of(parts.fingerprint, &parts.hash_keys, volumes),
             buffer,
         })
     }
@@ -169,7 +169,7 @@ impl<'a> Contents<'a> {
         }
         let hasher = volume
             .filter(|info| info.dedup)
-            .map(|info| domain::hasher(self.fingerprint, self.hash_key, &info.domain));
+            .map(|info| domain::hasher(self.fingerprint, self.hash_keys, &info.domain));
         let content = self.read(pba, |_, block| BlockContent {
             fingerprint: hasher.map_or(Fingerprint::NONE, |hasher| hasher.one(block)),
             crc32c: fingerprint::crc32c(block),
@@ -198,7 +198,7 @@ impl<'a> Contents<'a> {
     pub(super) fn lost(&mut self, pba: Pba) -> BlockContent {
         let mut text = b"onefold: a lost block ".to_vec();
         text.extend_from_slice(&pba.0.to_le_bytes());
-        let digest = blake3::keyed_hash(self.hash_key, &text);
+        let digest = blake3::keyed_hash(&self.hash_keys.pool, &text);
         let mut fingerprint = [0; 16];
         fingerprint.copy_from_slice(&digest.as_bytes()[..16]);
         BlockContent {

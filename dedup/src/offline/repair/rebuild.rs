@@ -205,7 +205,7 @@ pub(super) fn make(pool: &PoolDir, drives: Vec<Arc<dyn Drive>>) -> Result<(Parts
             uuid,
             RocksOptions::default(),
         )?),
-        hash_key: pool.identity().hash_key,
+        hash_keys: pool.identity().hash_keys.clone(),
         fingerprint: pool.identity().fingerprint,
         boot: BootId::current(),
         labels_epoch: 0,
@@ -215,7 +215,7 @@ pub(super) fn make(pool: &PoolDir, drives: Vec<Arc<dyn Drive>>) -> Result<(Parts
     let Parts {
         drives,
         journal,
-        hash_key,
+        hash_keys,
         fingerprint,
         ..
     } = parts;
@@ -229,7 +229,7 @@ pub(super) fn make(pool: &PoolDir, drives: Vec<Arc<dyn Drive>>) -> Result<(Parts
             uuid,
             RocksOptions::default(),
         )?),
-        hash_key,
+        hash_keys,
         fingerprint,
         boot: BootId::current(),
         labels_epoch: 0,

@@ -21,7 +21,7 @@ fn parts() -> (Parts, Arc<MemoryStore>) {
         journal: Arc::new(MemoryMedia::new(64 << 10)),
         journal_config,
         store: store.clone(),
-        hash_key: [3; 32],
+        hash_keys: [3; 32].into(),
         fingerprint: FingerprintFunction::Clnh,
         boot: None,
     };

@@ -79,7 +79,7 @@ impl Story {
             drives: vec![self.drive.clone()],
             journal: self.media.clone(),
             store: self.store.clone(),
-            hash_key: [5; 32],
+            hash_keys: [5; 32].into(),
             fingerprint: FingerprintFunction::Blake3,
             blocking: Blocking::Yielding,
             boot: None,
