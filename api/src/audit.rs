@@ -39,13 +39,14 @@ const LINES_MAX: usize = 32;
 
 /// What changes nothing that is configured, as it is routed: long queries, and pieces of an image, whose import is logged
 /// when it begins and when it ends.
-const UNLOGGED: [(Method, &str); 7] = [
+const UNLOGGED: [(Method, &str); 8] = [
     (Method::POST, "/v1/check"),
     (Method::POST, "/v1/survey"),
     (Method::POST, "/v1/tasks"),
     (Method::POST, "/v1/tasks/{id}/finish"),
     (Method::PUT, "/v1/volumes/{name}/data"),
     (Method::POST, "/v1/volumes/{name}/import/parts"),
+    (Method::POST, "/v1/volumes/{name}/import/known"),
     (Method::PATCH, "/v1/volumes/{name}/import"),
 ];
 

@@ -7,7 +7,7 @@
 //! | `POST /v1/volumes/NAME/import/parts` with [`WriteParts`] | [`Written`] |
 //! | `PATCH /v1/volumes/NAME/import` with [`KeepImport`] | [`ImportView`]: so much is durable |
 //! | `POST /v1/volumes/NAME/import/finish` with [`FinishImport`] | the [`VolumeView`], which hosts see now |
-//! | `GET /v1/volumes/NAME/data?offset=N&length=M[&task=ID]` | the bytes |
+//! | `GET /v1/volumes/NAME/data?offset=N&length=M[&task=ID][&fingerprints=true]` | the bytes |
 //! | `GET /v1/volumes/NAME/extents[?offset=N&length=M]` | [`ExtentsView`] |
 //! | `GET /v1/volumes/NAME/diff?with=OTHER[&offset=N]` | [`DiffView`] |
 //!
@@ -23,7 +23,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
-use dedup::{MAX_COMMAND_BYTES, VolumeSpec};
+use dedup::{MAX_COMMAND_BYTES, SUB_BLOCK_BYTES, VolumeSpec};
 use hyper::Method;
 pub use hyper::body::Bytes;
 use serde::{Deserialize, Serialize};
@@ -66,7 +66,7 @@ const EXTENTS_MAX: usize = 16 << 10;
 /// What pieces are.
 const OCTETS: &str = "application/octet-stream";
 
-static WRITING: Semaphore = Semaphore::const_new(PIECES_MAX);
+pub(crate) static WRITING: Semaphore = Semaphore::const_new(PIECES_MAX);
 static READING: Semaphore = Semaphore::const_new(PIECES_MAX);
 
 /// An image that is to come into a volume.
@@ -231,6 +231,9 @@ struct Part {
     length: u64,
     /// The export or the send that reads.
     task: Option<u64>,
+    /// Behind the bytes come the fingerprints of their blocks of 4,096 bytes.
+    #[serde(default)]
+    fingerprints: bool,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -458,7 +461,9 @@ async fn write(
     Ok(Json(Written { bytes }))
 }
 
-async fn place_of(places: &'static Semaphore) -> Result<SemaphorePermit<'static>, Failure> {
+pub(crate) async fn place_of(
+    places: &'static Semaphore,
+) -> Result<SemaphorePermit<'static>, Failure> {
     let place = places.acquire().await;
     place.map_err(|_| Failure::unavailable("the daemon stops"))
 }
@@ -484,6 +489,7 @@ async fn read(
         offset,
         length,
         task,
+        fingerprints,
     } = part;
     if let Some(id) = task {
         state.tasks.find(id)?.reads(offset.saturating_add(length))?;
@@ -496,6 +502,15 @@ async fn read(
             "at most {PIECE_BYTES_MAX} bytes are read at a time"
         ))
     })?;
+    if fingerprints
+        && !(offset.is_multiple_of(SUB_BLOCK_BYTES as u64)
+            && length.is_multiple_of(SUB_BLOCK_BYTES))
+    {
+        return Err(Failure::invalid(format!(
+            "only whole blocks of {SUB_BLOCK_BYTES} bytes have fingerprints: offset and length are multiples of that"
+        ))
+        .into());
+    }
     let place = place_of(&READING).await?;
     let (target, buffers) = (state.target.clone(), state.control.buffers().clone());
     let work = move || async move {
@@ -507,6 +522,10 @@ async fn read(
             let (read, buffer) = volume.read(at, buffer.await).await;
             read?;
             data.extend_from_slice(&buffer);
+        }
+        if fingerprints {
+            let all = volume.fingerprints(&data);
+            data.extend(all.iter().flat_map(|fingerprint| fingerprint.0));
         }
         Ok::<_, Failure>(data)
     };
@@ -648,7 +667,7 @@ impl Lane {
         self.ask(Method::PUT, &path, OCTETS, piece).await.map(drop)
     }
 
-    /// Reads bytes of a volume for a task.
+    /// Reads bytes of a volume, for a task or none.
     ///
     /// # Errors
     /// They cannot be read, the task was cancelled, or the connection broke.
@@ -656,13 +675,43 @@ impl Lane {
         &mut self,
         name: &str,
         range: ByteRange,
-        task: u64,
+        task: Option<u64>,
+    ) -> Result<Bytes, Failure> {
+        self.read(name, range, task, false).await
+    }
+
+    /// The same, and the fingerprints of its blocks behind it, 16 bytes each.
+    ///
+    /// # Errors
+    /// As for [`Lane::read_piece`].
+    pub async fn read_with_fingerprints(
+        &mut self,
+        name: &str,
+        range: ByteRange,
+        task: Option<u64>,
+    ) -> Result<(Bytes, Bytes), Failure> {
+        let mut data = self.read(name, range, task, true).await?;
+        let fingerprints = data.split_off(range.length as usize);
+        Ok((data, fingerprints))
+    }
+
+    async fn read(
+        &mut self,
+        name: &str,
+        range: ByteRange,
+        task: Option<u64>,
+        fingerprints: bool,
     ) -> Result<Bytes, Failure> {
         let ByteRange { offset, length } = range;
         let path = volume_path(name)?;
-        let path = format!("{path}/data?offset={offset}&length={length}&task={task}");
+        let task = task.map_or_else(String::new, |task| format!("&task={task}"));
+        let (and, more) = match fingerprints {
+            false => ("", 0),
+            true => ("&fingerprints=true", length / SUB_BLOCK_BYTES as u64 * 16),
+        };
+        let path = format!("{path}/data?offset={offset}&length={length}{task}{and}");
         let bytes = self.ask(Method::GET, &path, OCTETS, Bytes::new()).await?;
-        match bytes.len() as u64 == length {
+        match bytes.len() as u64 == length + more {
             true => Ok(bytes),
             false => Err(self.broken("sent another length than was asked for", &bytes.len())),
         }

@@ -9,6 +9,7 @@
 //! | `/v1/volumes` | [`volumes`] |
 //! | `/v1/volumes/NAME/reservation` | [`reservations`] |
 //! | `/v1/volumes/NAME/import`, `.../data`, `.../extents`, `.../diff` | [`images`] |
+//! | `/v1/volumes/NAME/import/known`, `.../key-proof`, `/v1/domain-keys` | [`known`] |
 //! | `/v1/health` | [`health`] |
 //! | `/v1/scrub` | [`scrub`] |
 //! | `/v1/snapshots`, `/v1/volumes/NAME/clones` | [`snapshots`] |
@@ -63,6 +64,7 @@ mod history_log;
 pub mod hosts;
 pub mod http;
 pub mod images;
+pub mod known;
 pub mod limits;
 pub mod listeners;
 mod metrics;
@@ -105,6 +107,7 @@ pub fn router(state: ApiState) -> Router {
         .merge(status::routes())
         .merge(volumes::routes())
         .merge(images::routes())
+        .merge(known::routes())
         .merge(health::routes())
         .merge(scrub::routes())
         .merge(snapshots::routes())

@@ -123,6 +123,10 @@ mod tests {
         check("RenameVolume", fields_of::<crate::volumes::RenameVolume>());
         check("BeginImport", fields_of::<crate::images::BeginImport>());
         check("WriteParts", fields_of::<crate::images::WriteParts>());
+        check("FindKnown", fields_of::<crate::known::FindKnown>());
+        check("SoughtBlock", fields_of::<crate::known::SoughtBlock>());
+        check("TakeKey", fields_of::<crate::known::TakeKey>());
+        check("LikelyPlace", fields_of::<crate::known::LikelyPlace>());
         check("ImportPart", fields_of::<crate::images::ImportPart>());
         check("ChangesOf", fields_of::<crate::images::ChangesOf>());
         check(

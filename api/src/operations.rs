@@ -80,6 +80,10 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     of(Method::POST, "/v1/volumes/{name}/import", Operate),
     of(Method::PATCH, "/v1/volumes/{name}/import", Operate),
     of(Method::POST, "/v1/volumes/{name}/import/parts", Operate),
+    // It tells what other volumes have.
+    of(Method::POST, "/v1/volumes/{name}/import/known", Admin),
+    of(Method::GET, "/v1/volumes/{name}/key-proof", Admin),
+    of(Method::POST, "/v1/domain-keys", Admin),
     of(Method::POST, "/v1/volumes/{name}/import/finish", Operate),
     of(Method::PUT, "/v1/volumes/{name}/data", Operate),
     // It is all that hosts have written.

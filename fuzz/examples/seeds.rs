@@ -672,6 +672,7 @@ fn streams_of(seeds: &mut Seeds) {
         lba_bytes: 4096,
         base: None,
         start_bytes: 0,
+        exchange: None,
     };
     let changes = streams::Head {
         base: Some(streams::Base {
@@ -701,6 +702,59 @@ fn streams_of(seeds: &mut Seeds) {
         let (_, bytes) = encoder.end().expect("memory takes it");
         seeds.add("stream", kind.into(), bytes);
     }
+    let key = streams::Digest([1; 32]);
+    let exchange = streams::Exchange {
+        key,
+        proof: Some(key),
+    };
+    let asking = streams::Head {
+        version: streams::VERSION_WITH_ANSWERS,
+        exchange: Some(exchange.clone()),
+        ..head.clone()
+    };
+    for (name, fingerprint) in [("offers", None), ("fingerprints", Some([2; 16]))] {
+        let contents = streams::Contents::new(0).with_key(key);
+        let mut encoder =
+            streams::Encoder::new(Vec::new(), &asking, contents).expect("memory takes it");
+        let block = |offset| streams::Offered {
+            offset,
+            hash: streams::content_hash(&key, &[5; 4096]),
+            fingerprint,
+        };
+        let blocks = vec![block(8192), block(12288)];
+        encoder.offer(blocks).expect("memory takes it");
+        let known = streams::Range {
+            offset: 8192,
+            length: 4096,
+        };
+        encoder.known(known).expect("memory takes it");
+        encoder
+            .new_data(12288, &[5; 4096])
+            .expect("memory takes it");
+        let (_, bytes) = encoder.end().expect("memory takes it");
+        seeds.add("stream", name.into(), bytes);
+    }
+    let mut encoder = streams::AnswerEncoder::new(Vec::new(), &exchange).expect("memory takes it");
+    let ready = streams::Ready {
+        start_bytes: 8192,
+        looks: true,
+        fingerprints: true,
+    };
+    for answer in [
+        streams::Answer::Working,
+        streams::Answer::Ready(ready),
+        streams::Answer::Has(vec![5, 1]),
+        streams::Answer::Whole,
+    ] {
+        encoder.answer(&answer).expect("memory takes it");
+    }
+    seeds.add("answers", "all".into(), encoder.into_output());
+    // Steps: what is done with the next block, and its content.
+    let offers = [0, 0, 0, 1, 1, 0, 2, 0, 3, 0];
+    let answered = [1, 3, 0, 0, 0, 0, 0, 0, 0, 0, 2, 1, 9, 3, 0];
+    seeds.add("answers", "offers".into(), offers.to_vec());
+    seeds.add("answers", "lies".into(), [0, 0, 1, 1].to_vec());
+    seeds.add("answers", "answered".into(), answered.to_vec());
     let mut none = Vec::new();
     none.extend(streams::MAGIC);
     seeds.add("stream", "cut".into(), none);

@@ -12,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+mod answers;
 mod commands;
 mod disk;
 mod endpoint;
@@ -120,6 +121,11 @@ pub const TARGETS: &[Target] = &[
         name: "stream",
         len_max: 9000,
         run: sent::stream,
+    },
+    Target {
+        name: "answers",
+        len_max: 1024,
+        run: answers::answers,
     },
 ];
 

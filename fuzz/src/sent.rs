@@ -4,8 +4,8 @@
 //! with the program's own encoder, which takes ranges in any order.
 
 use streams::{
-    BLOCK_BYTES, Contents, DATA_BYTES_MAX, Decoder, Encoder, Frame, Head, RANGES_MAX, Range,
-    StreamError, VERSION,
+    BLOCK_BYTES, Contents, DATA_BYTES_MAX, Decoder, Encoder, Frame, Head, OFFERED_MAX, Offered,
+    RANGES_MAX, Range, StreamError, VERSION,
 };
 use uuid::Uuid;
 
@@ -47,7 +47,12 @@ fn frames_of(bytes: &[u8]) -> Result<Vec<Frame>, StreamError> {
                     length: data.len() as u64,
                 });
             }
-            Frame::Zeros(range) => advance(*range),
+            Frame::Zeros(range) | Frame::Known(range) => advance(*range),
+            Frame::Offer(blocks) => {
+                assert!((1..=OFFERED_MAX).contains(&blocks.len()));
+                let is_within = |block: &Offered| block.offset + BLOCK_BYTES <= size;
+                assert!(blocks.iter().all(is_within));
+            }
             Frame::Same(all) => {
                 assert!(all.len() <= RANGES_MAX);
                 for same in all {
@@ -75,6 +80,8 @@ fn again(bytes: &[u8], frames: &[Frame]) {
         match frame {
             Frame::Data(offset, data) => encoder.data(*offset, data),
             Frame::Zeros(range) => encoder.zeros(*range),
+            Frame::Offer(blocks) => encoder.offer(blocks.clone()),
+            Frame::Known(range) => encoder.known(*range),
             _ => Ok(()),
         }
         .expect("memory takes it");
@@ -95,6 +102,7 @@ fn script(input: &mut Input<'_>) {
         lba_bytes: 4096,
         base: None,
         start_bytes: 0,
+        exchange: None,
     };
     let memory = usize::from(input.u8()) * 64;
     let mut encoder =
@@ -159,7 +167,7 @@ fn script(input: &mut Input<'_>) {
                     found.copy_within(span(from), span(same.range).start);
                 }
             }
-            Frame::Head(_) | Frame::End(_) => {}
+            Frame::Head(_) | Frame::Offer(_) | Frame::Known(_) | Frame::End(_) => {}
         }
     }
     assert_eq!(found, wanted);

@@ -170,4 +170,5 @@ targets! {
     any_client_of_nbd_is_answered_within_bounds => "nbd",
     any_block_is_no_pack_or_unpacks_within_its_bounds => "pack",
     any_stream_of_a_snapshot_is_refused_or_what_was_sent => "stream",
+    any_answer_and_offer_is_refused_or_fits_what_was_asked => "answers",
 }

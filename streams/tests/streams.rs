@@ -59,6 +59,7 @@ fn head() -> Head {
             content: Uuid::from_u128(6),
         }),
         start_bytes: 0,
+        exchange: None,
     }
 }
 
@@ -118,7 +119,7 @@ fn received(stream: &[u8]) -> Result<(Vec<u8>, usize), StreamError> {
                     volume.copy_within(span(from), same.range.offset as usize);
                 }
             }
-            Frame::Head(_) | Frame::End(_) => {}
+            Frame::Head(_) | Frame::Offer(_) | Frame::Known(_) | Frame::End(_) => {}
         }
     }
     Ok((volume, data_bytes))
@@ -211,7 +212,7 @@ fn a_sender_that_said_nothing_is_told_apart() {
 #[test]
 fn a_stream_of_a_newer_version_says_which_program_reads_it() {
     let newer = Head {
-        version: VERSION + 1,
+        version: streams::VERSION_WITH_ANSWERS + 1,
         ..head()
     };
     let encoder = Encoder::new(Vec::new(), &newer, Contents::new(0)).expect("memory takes it");
@@ -306,7 +307,7 @@ fn a_sender_that_lies_in_frames_of_its_own_is_refused() {
     assert!(told.contains("no whole blocks"), "{told}");
     let told = refused(&[(3, numbers(&[0, 8192])), end]);
     assert!(told.contains("as much as its end says"), "{told}");
-    let told = refused(&[(6, Vec::new())]);
+    let told = refused(&[(9, Vec::new())]);
     assert!(told.contains("no such kind"), "{told}");
     let told = refused(&[(1, b"{}".to_vec())]);
     assert!(told.contains("cannot be understood"), "{told}");

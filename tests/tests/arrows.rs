@@ -43,6 +43,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "fabric",
             "nvme",
             "reactor",
+            "streams",
         ],
     ),
     (
@@ -57,7 +58,15 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     (
         "api",
-        &["subsystem", "dedup", "meta", "fabric", "nvme", "reactor"],
+        &[
+            "subsystem",
+            "dedup",
+            "meta",
+            "fabric",
+            "nvme",
+            "reactor",
+            "streams",
+        ],
     ),
     (
         "onefold",
@@ -87,6 +96,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "nvme",
             "reactor",
             "roce",
+            "streams",
         ],
     ),
     ("fuzz", &["dedup", "meta", "nbd", "nvme", "roce", "streams"]),
@@ -346,6 +356,7 @@ const API: House = House {
         ("tasks", &["transfers"]),
         ("volumes", &["tasks"]),
         ("images", &["volumes", "tokens", "transfers"]),
+        ("known", &["hosts", "images", "volumes"]),
         ("reservations", &["volumes"]),
         ("snapshots", &["tasks", "volumes"]),
         ("snapshot_schedules", &["snapshots", "volumes"]),

@@ -14,6 +14,7 @@ mod export_socket;
 pub(crate) mod identity;
 pub mod import_sessions;
 pub mod imports;
+pub mod known;
 pub(crate) mod live_catalog;
 pub mod received;
 pub mod record;

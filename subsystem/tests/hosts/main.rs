@@ -15,6 +15,7 @@ mod every_command;
 mod harness;
 mod identity;
 mod io;
+mod known;
 mod limits;
 mod log_lines;
 mod logs;

@@ -27,6 +27,7 @@ pub mod listener;
 pub mod perf;
 mod perf_progress;
 pub mod pool;
+pub mod pool_key;
 mod progress;
 pub mod receive;
 mod repair;

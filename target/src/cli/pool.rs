@@ -16,6 +16,7 @@ use subsystem::errors::Failure;
 use super::args::PoolArg;
 use super::default_pool::default_pool;
 use super::labels::labels;
+use super::pool_key::PoolKeyCommand;
 use super::repair::pool_repair;
 use super::restore::pool_restore;
 use super::run::converse;
@@ -75,6 +76,12 @@ pub enum PoolCommand {
         /// Print JSON
         #[arg(long)]
         json: bool,
+    },
+    /// Share the key of fingerprints with another pool
+    Key {
+        /// What to do.
+        #[command(subcommand)]
+        command: PoolKeyCommand,
     },
     /// Make an inconsistent pool consistent: exit 0 consistent now, 2 still inconsistent, 1 could not run
     #[command(
@@ -169,6 +176,7 @@ impl PoolPlace {
 /// `onefold pool ...`
 pub(super) fn run(command: PoolCommand) -> Outcome {
     match command {
+        PoolCommand::Key { command } => super::pool_key::run(command),
         PoolCommand::Check {
             place,
             data,

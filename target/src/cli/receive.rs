@@ -3,6 +3,10 @@
 //! Guarantees: hosts see nothing of a stream before all of it has come and was checked. What an interrupted one has made
 //! durable is not written again. Memory is bounded whatever the stream says.
 
+mod answers;
+mod likely;
+mod looking;
+
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fs::File;
@@ -24,11 +28,14 @@ use futures_util::stream::FuturesOrdered;
 use indicatif::ProgressBar;
 use meta::{Compression, VerifyPolicy};
 use serde::Serialize;
-use streams::{Decoder, Frame, Head, Range, Same, StreamError, Totals};
+use streams::{Answer, Decoder, Exchange, Frame, Head, Range, Ready, Same, StreamError, Totals};
 use subsystem::errors::Failure;
 use tokio::sync::mpsc::{Sender, channel};
 use tokio::time::{Instant, sleep_until};
 
+use self::answers::Answers;
+use self::likely::Likely;
+use self::looking::{Looking, next_found};
 use super::args::PoolArg;
 use super::run::converse;
 use super::status::nsid_text;
@@ -36,7 +43,7 @@ use super::transfer::{KEEP_INTERVAL, Lanes, PIECES, interrupted, keep};
 use super::{Outcome, ask, print, print_json, progress};
 use crate::exit::EXIT_INTERRUPTED;
 use crate::options::{parse_compression, parse_switch, parse_verify};
-use crate::size::format_human;
+use crate::size::{format_human, parse_size};
 
 /// Data behind parts that wait: then these are written, so that an interruption loses no more.
 const WAITING_BYTES_MAX: u64 = 64 << 20;
@@ -49,11 +56,14 @@ const READ_BYTES: usize = 1 << 20;
 #[command(
     after_help = "Examples:\n  ssh other onefold send db@monday | onefold receive db\n  \
                   ssh other onefold send db@tuesday --from monday | onefold receive db\n  \
-                  onefold receive db <db-monday.stream\n\n\
+                  onefold receive db <db-monday.stream\n  \
+                  onefold send db@monday --through 'ssh here onefold receive db --like golden'    (typed there)\n\n\
                   A whole stream makes the volume, and a snapshot of the name that it had there. One of changes brings the \
                   next snapshot to a volume that has, unchanged, what the earlier one has. No host sees the volume before \
                   all has come and was checked. A stream that was interrupted says how to go on with it, and how to give \
-                  it up."
+                  it up.\n\n\
+                  To `onefold send --through` it answers on its standard output which contents it has already, in the volumes \
+                  that --like names: these are read once before the stream. What it did is told on standard error then."
 )]
 pub struct ReceiveArgs {
     /// The volume's name here
@@ -77,10 +87,16 @@ pub struct ReceiveArgs {
     /// The subsystem that shows the new volume to hosts, or none [default: the default one]
     #[arg(long, value_name = "NQN|none")]
     subsystem: Option<String>,
+    /// A volume or snapshot that may have much of what is sent with `onefold send --through`; may be given several times
+    #[arg(long, value_name = "VOLUME[@NAME]")]
+    like: Vec<String>,
+    /// Memory for the contents of these; 256M is enough for 28 GiB of different ones
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M")]
+    memory: u64,
     /// The daemon's pool.
     #[command(flatten)]
     pool: PoolArg,
-    /// Print JSON
+    /// Print JSON, on standard error if the sender listens to answers
     #[arg(long)]
     json: bool,
 }
@@ -129,11 +145,39 @@ pub(super) fn run(args: &ReceiveArgs) -> Outcome {
     let input = BufReader::with_capacity(READ_BYTES, File::from(stdin));
     let decoder = Decoder::new(input).map_err(|error| of_stream(&error))?;
     let client = Client::new(&args.pool.pool);
-    let Some(received) = converse(receive(args, &client, decoder))? else {
+    let answers = match &decoder.head().exchange {
+        None if !args.like.is_empty() => {
+            return Err(Failure::invalid(
+                "--like is for a sender that listens to answers, and this one does not: `onefold send VOLUME@NAME --through \
+                 COMMAND` does",
+            )
+            .into());
+        }
+        None => None,
+        Some(_) if io::stdout().is_terminal() => {
+            return Err(Failure::invalid(
+                "the sender listens to answers on standard output, and that is a terminal: let `onefold send --through` run \
+                 this command, or send without --through",
+            )
+            .into());
+        }
+        Some(exchange) => {
+            let stdout = io::stdout().as_fd().try_clone_to_owned();
+            let stdout = stdout.map_err(|error| of_stream(&error.into()))?;
+            Some(Answers::begin(File::from(stdout), exchange))
+        }
+    };
+    let is_answering = answers.is_some();
+    let Some(received) = converse(receive(args, &client, decoder, answers))? else {
         return Ok(ExitCode::from(EXIT_INTERRUPTED));
     };
     if args.json {
-        print_json(&received)?;
+        match is_answering {
+            false => print_json(&received)?,
+            true => ask::tell([serde_json::to_string(&received).map_err(|error| {
+                Failure::new(ErrorKind::Internal, format!("no JSON: {error}"))
+            })?]),
+        }
     } else {
         let Received {
             volume,
@@ -141,19 +185,28 @@ pub(super) fn run(args: &ReceiveArgs) -> Outcome {
             resumed_at_bytes,
             totals,
         } = &received;
-        print(&format!(
-            "received {snapshot}: {}, NSID {}, {}-byte blocks; {} of data, {} that came again, {} of zeros{}\n",
+        let text = format!(
+            "received {snapshot}: {}, NSID {}, {}-byte blocks; {} of data, {} that came again, {} of zeros{}{}",
             format_human(volume.size_bytes),
             nsid_text(&volume.namespaces),
             volume.lba_bytes,
             format_human(totals.data_bytes),
             format_human(totals.same_bytes),
             format_human(totals.zero_bytes),
+            match is_answering {
+                false => String::new(),
+                true => format!(", {} that were here", format_human(totals.known_bytes)),
+            },
             match resumed_at_bytes {
                 0 => String::new(),
                 bytes => format!(" (resumed at {})", format_human(*bytes)),
             }
-        ));
+        );
+        match is_answering {
+            false => print(&format!("{text}\n")),
+            // Standard output has the answers.
+            true => ask::tell([text]),
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -205,6 +258,7 @@ async fn receive<R: io::Read + Send + 'static>(
     args: &ReceiveArgs,
     client: &Client,
     decoder: Decoder<R>,
+    answers: Option<Answers>,
 ) -> Result<Option<Received>, Failure> {
     let head = decoder.head().clone();
     if head.start_bytes > 0 && !args.resume {
@@ -215,6 +269,11 @@ async fn receive<R: io::Read + Send + 'static>(
         )));
     }
     let name = args.name.as_str();
+    // Before anything is begun that had to be ended.
+    let likely = match &head.exchange {
+        None => None,
+        Some(exchange) => Some(Likely::of(client, &args.like, &exchange.key, args.memory).await?),
+    };
     let session = client.begin_import(name, &request_of(args, &head)).await?;
     let ways = Ways::of(client, name, &head).await;
     let progress = RefCell::new(Progress {
@@ -228,9 +287,22 @@ async fn receive<R: io::Read + Send + 'static>(
                 head.start_bytes, session.done_bytes
             )));
         }
+        let looking = match (&head.exchange, &answers, likely) {
+            (Some(exchange), Some(answers), Some(likely)) => {
+                let fingerprints = shares_key(client, name, exchange).await?;
+                let ready = Ready {
+                    start_bytes: session.done_bytes,
+                    looks: fingerprints || !args.like.is_empty(),
+                    fingerprints,
+                };
+                answers.say(Answer::Ready(ready)).await?;
+                Some(Looking::new(answers, exchange.key, likely, fingerprints))
+            }
+            _ => None,
+        };
         let bar = progress::bar(Some(head.size_bytes));
         let lanes = Lanes::open(client).await?;
-        let mut written = Writing::new(client, name, &session, &progress, &lanes);
+        let mut written = Writing::new(client, name, &session, &progress, &lanes, looking);
         let totals = written.all(decoder, &bar).await;
         bar.finish_and_clear();
         totals
@@ -252,6 +324,16 @@ async fn receive<R: io::Read + Send + 'static>(
         Err(failure) => Some(Err(failure)),
     };
     if let Some(Ok((volume, totals))) = finished {
+        if let Some(answers) = answers {
+            // It is here, whoever hears of it.
+            let said = answers
+                .say(Answer::Whole)
+                .await
+                .and_then(|()| answers.end());
+            if let Err(failure) = said {
+                ask::tell([failure.message]);
+            }
+        }
         return Ok(Some(Received {
             volume,
             snapshot: format!("{name}@{}", head.snapshot),
@@ -276,6 +358,14 @@ async fn receive<R: io::Read + Send + 'static>(
             Ok(None)
         }
     }
+}
+
+/// Whether the sender's domain and that of the volume here have the same key.
+async fn shares_key(client: &Client, name: &str, exchange: &Exchange) -> Result<bool, Failure> {
+    let Some(theirs) = exchange.proof else {
+        return Ok(false);
+    };
+    Ok(client.key_proof(name, &exchange.key).await? == theirs)
 }
 
 /// What to do about a stream that did not come to its end.
@@ -309,6 +399,18 @@ impl<'a> Ways<'a> {
             None => String::new(),
             Some(base) => format!(" --from {}", base.snapshot),
         };
+        let again = match &head.exchange {
+            None => format!(
+                "`onefold send {}@{}{from} --start-at {kept_bytes}` there and `onefold receive {name} --resume` here go on, \
+                 the whole stream again works too",
+                head.volume, head.snapshot
+            ),
+            Some(_) => format!(
+                "`onefold send {}@{}{from} --through COMMAND` there, where COMMAND runs `onefold receive {name} --resume` \
+                 here, goes on",
+                head.volume, head.snapshot
+            ),
+        };
         let (part, give_up) = match base {
             None => (
                 "a part of the stream",
@@ -320,10 +422,7 @@ impl<'a> Ways<'a> {
             ),
         };
         format!(
-            "Volume '{name}' has only {part}, and no host sees it: `onefold send {}@{}{from} --start-at {kept_bytes}` \
-             there and `onefold receive {name} --resume` here go on, the whole stream again works too; `{give_up}` gives \
-             it up.",
-            head.volume, head.snapshot
+            "Volume '{name}' has only {part}, and no host sees it: {again}; `{give_up}` gives it up."
         )
     }
 }
@@ -347,6 +446,8 @@ struct Writing<'a> {
     waiting_bytes: u64,
     /// All before this byte has come.
     upto: u64,
+    /// The sender asks.
+    looking: Option<Looking<'a>>,
 }
 
 impl<'a> Writing<'a> {
@@ -356,6 +457,7 @@ impl<'a> Writing<'a> {
         session: &'a ImportSession,
         progress: &'a RefCell<Progress>,
         lanes: &'a Lanes,
+        looking: Option<Looking<'a>>,
     ) -> Self {
         Self {
             client,
@@ -369,6 +471,7 @@ impl<'a> Writing<'a> {
             same_bytes: 0,
             waiting_bytes: 0,
             upto: session.done_bytes,
+            looking,
         }
     }
 
@@ -386,6 +489,11 @@ impl<'a> Writing<'a> {
         loop {
             tokio::select! {
                 answer = self.data.next(), if !self.data.is_empty() => self.answered(answer)?,
+                found = next_found(&mut self.looking) => {
+                    if let Some(looking) = &mut self.looking {
+                        looking.found(found).await?;
+                    }
+                }
                 () = sleep_until(keep_at) => {
                     self.flush().await?;
                     let done = self.progress.borrow().done_bytes;
@@ -449,6 +557,23 @@ impl<'a> Writing<'a> {
                         }
                     }
                 }
+            }
+            Frame::Offer(blocks) => {
+                if let Some(looking) = &mut self.looking {
+                    looking
+                        .look(self.client, self.name, self.session, &blocks)
+                        .await?;
+                }
+            }
+            Frame::Known(range) => {
+                let looking = self.looking.as_mut();
+                if !looking.is_some_and(|looking| looking.had(range)) {
+                    return Err(Failure::invalid(format!(
+                        "the stream is refused: it leaves out {} bytes at {} that were not said to be here",
+                        range.length, range.offset
+                    )));
+                }
+                self.came(range);
             }
             // The decoder gives none behind the first frame, and the end is looked at elsewhere.
             Frame::Head(_) | Frame::End(_) => {}

@@ -53,10 +53,35 @@ impl Lanes {
         reading: &Reading<'_>,
         range: ByteRange,
     ) -> Result<(u64, Bytes), Failure> {
+        self.read_of(reading.name, range, Some(reading.task)).await
+    }
+
+    /// The same of the volume of that name, for a task or none.
+    pub(super) async fn read_of(
+        &self,
+        name: &str,
+        range: ByteRange,
+        task: Option<u64>,
+    ) -> Result<(u64, Bytes), Failure> {
         let mut lane = self.take()?;
-        let data = lane.read_piece(reading.name, range, reading.task).await?;
+        let data = lane.read_piece(name, range, task).await?;
         self.give(lane);
         Ok((range.offset, data))
+    }
+
+    /// The same, and the fingerprints of its blocks.
+    pub(super) async fn read_with_fingerprints(
+        &self,
+        reading: &Reading<'_>,
+        range: ByteRange,
+    ) -> Result<(Bytes, Bytes), Failure> {
+        let mut lane = self.take()?;
+        let task = Some(reading.task);
+        let read = lane
+            .read_with_fingerprints(reading.name, range, task)
+            .await?;
+        self.give(lane);
+        Ok(read)
     }
 
     /// Writes a piece of an image.

@@ -35,7 +35,7 @@ pub(crate) fn address() -> String {
 
 /// How long a command of a story may take. The limit is only for a story that fails, so that it
 /// does so by name, and does not wait for ever for a daemon that should have refused to start.
-const LIMIT: Duration = Duration::from_secs(180);
+pub(crate) const LIMIT: Duration = Duration::from_secs(180);
 
 /// Runs a command of the program to its end; one that does not end is killed and fails the story.
 #[track_caller]

@@ -258,10 +258,25 @@ fn what_cannot_be_understood_is_refused_and_changes_nothing() {
         ("GET /v1/events/stream?since=x", 400),
         ("GET /v1/trace", 400),
         ("GET /v1/history?step=week", 400),
+        ("GET /v1/volumes/vol0/key-proof?nonce=12", 400),
+        (
+            "GET /v1/volumes/vol0/data?offset=512&length=4096&fingerprints=true",
+            400,
+        ),
+        (
+            "GET /v1/volumes/vol0/data?offset=0&length=512&fingerprints=true",
+            400,
+        ),
         ("GET /assets/..%2f..%2fCargo.toml", 404),
         ("GET /assets/../../../etc/passwd", 404),
     ] {
         has_status(&ask_as(&pool, &admin, request, ""), status);
+    }
+    for key in ["12", &"zz".repeat(32)] {
+        let take = format!("{{\"domain\": \"d\", \"fingerprint\": \"clnh\", \"key\": \"{key}\"}}");
+        let refused = ask_as(&pool, &admin, "POST /v1/domain-keys", &take);
+        has_status(&refused, 400);
+        assert!(!refused.contains(key), "a secret stays one: {refused}");
     }
     // A page of another site that knows a token: no answer, and no change. Nor by a form, which is no JSON.
     let lines = format!("Authorization: Bearer {admin}\r\nOrigin: http://evil.example\r\n");
@@ -704,6 +719,8 @@ fn answers_are_as_the_api_document_says() {
         );
         // It is compared with itself.
         let path = path.replace("/diff", "/diff?with=more");
+        let proof = format!("/key-proof?nonce={}", "00".repeat(32));
+        let path = path.replace("/key-proof", &proof);
         let told = ask_as(&pool, &admin, &format!("GET {path}"), "");
         if path.starts_with("/v1/hosts/") && told.starts_with("HTTP/1.1 404") {
             continue;

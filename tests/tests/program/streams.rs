@@ -11,17 +11,17 @@ use tests::daemon::text_of;
 
 use crate::harness::{Daemon, Load, NQN, Pool, fails, json, onefold, run, succeeds, wait_for};
 
-const MIB: usize = 1 << 20;
+pub(crate) const MIB: usize = 1 << 20;
 
 /// A pool, its daemon, and a folder for images and streams beside it.
-struct Side {
-    pool: Pool,
+pub(crate) struct Side {
+    pub(crate) pool: Pool,
     daemon: Daemon,
     folder: tempfile::TempDir,
 }
 
 impl Side {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let pool = Pool::new();
         Self {
             daemon: pool.create(),
@@ -30,17 +30,17 @@ impl Side {
         }
     }
 
-    fn file(&self, name: &str) -> PathBuf {
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
     #[track_caller]
-    fn does(&self, words: &[&str]) -> String {
+    pub(crate) fn does(&self, words: &[&str]) -> String {
         succeeds(&self.pool.on(words))
     }
 
     #[track_caller]
-    fn refuses(&self, words: &[&str], why: &[&str]) {
+    pub(crate) fn refuses(&self, words: &[&str], why: &[&str]) {
         fails(&self.pool.on(words), 65, why);
     }
 
@@ -51,7 +51,7 @@ impl Side {
 
     /// Gives a volume this content: makes it, or resizes it and writes over what it has.
     #[track_caller]
-    fn set(&self, name: &str, content: &[u8]) {
+    pub(crate) fn set(&self, name: &str, content: &[u8]) {
         let image = self.file("image");
         fs::write(&image, content).expect("a file");
         let image = image.to_str().expect("text");
@@ -68,7 +68,7 @@ impl Side {
 
     /// What a volume, or a snapshot, holds.
     #[track_caller]
-    fn content(&self, name: &str) -> Vec<u8> {
+    pub(crate) fn content(&self, name: &str) -> Vec<u8> {
         let output = Command::new(onefold())
             .args(self.pool.on(&["volume", "export", name, "-"]))
             .stdin(Stdio::null())
@@ -80,7 +80,7 @@ impl Side {
 
     /// `onefold send`, to a file of this side. Returns the stream, and the report.
     #[track_caller]
-    fn send(&self, words: &[&str]) -> (PathBuf, Value) {
+    pub(crate) fn send(&self, words: &[&str]) -> (PathBuf, Value) {
         let stream = self.file(&words.join(" ").replace('/', "-"));
         let output = Command::new(onefold())
             .args(self.pool.on(&[&["send", "--json"], words].concat()))
@@ -112,7 +112,7 @@ impl Side {
 
     /// The stream is refused, with these words. Returns what was told.
     #[track_caller]
-    fn refuses_stream(&self, words: &[&str], stream: &Path, why: &[&str]) -> String {
+    pub(crate) fn refuses_stream(&self, words: &[&str], stream: &Path, why: &[&str]) -> String {
         let output = self.receive_of(words, stream);
         let errors = text_of(&output);
         assert_eq!(output.status.code(), Some(65), "{words:?}: {errors}");
@@ -138,14 +138,14 @@ impl Side {
 
     /// Waits until a part of a stream is durable; returns how many bytes.
     #[track_caller]
-    fn part_of(&self, name: &str) -> u64 {
+    pub(crate) fn part_of(&self, name: &str) -> u64 {
         let done = || self.view(name)["import"]["done_bytes"].as_u64();
         wait_for("a part of the stream to be durable", || done() > Some(0));
         done().expect("a number")
     }
 
     /// Whether hosts see a volume.
-    fn is_seen(&self, name: &str) -> bool {
+    pub(crate) fn is_seen(&self, name: &str) -> bool {
         let nsid = self.view(name)["nsid"].to_string();
         let subsystem = self.pool.subsystem();
         let read = [
@@ -161,7 +161,7 @@ impl Side {
 
     /// Nobody can use a volume, or what is made of it.
     #[track_caller]
-    fn hides(&self, name: &str) {
+    pub(crate) fn hides(&self, name: &str) {
         assert!(!self.is_seen(name), "hosts see a part of a stream");
         let half = format!("{name}@half");
         for words in [
@@ -184,7 +184,7 @@ impl Side {
         found.unwrap_or_else(|| panic!("no {name}")).clone()
     }
 
-    fn restarted(self) -> Self {
+    pub(crate) fn restarted(self) -> Self {
         let Self {
             pool,
             daemon,
@@ -199,14 +199,14 @@ impl Side {
     }
 
     #[track_caller]
-    fn ends(self) {
+    pub(crate) fn ends(self) {
         self.daemon.stop(Signal::TERM);
         self.pool.is_consistent();
     }
 }
 
 /// Noise that is the same for the same seed.
-fn noise(seed: u64, bytes: usize) -> Vec<u8> {
+pub(crate) fn noise(seed: u64, bytes: usize) -> Vec<u8> {
     let mut word = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut noise = Vec::with_capacity(bytes + 8);
     while noise.len() < bytes {
