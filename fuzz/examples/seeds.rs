@@ -723,14 +723,10 @@ fn streams_of(seeds: &mut Seeds) {
         };
         let blocks = vec![block(8192), block(12288)];
         encoder.offer(blocks).expect("memory takes it");
-        let known = streams::Range {
-            offset: 8192,
-            length: 4096,
-        };
-        encoder.known(known).expect("memory takes it");
-        encoder
-            .new_data(12288, &[5; 4096])
-            .expect("memory takes it");
+        let (offset, length) = (8192, 4096);
+        let known = encoder.known(streams::Range { offset, length });
+        let sent = known.and_then(|()| encoder.new_data(12288, &[5; 4096]));
+        sent.expect("memory takes it");
         let (_, bytes) = encoder.end().expect("memory takes it");
         seeds.add("stream", name.into(), bytes);
     }
