@@ -285,6 +285,10 @@ impl Shared {
                     self.failed.borrow_mut().get_or_insert(error);
                 }
             }
+            if self.load.windows.is_some() {
+                // Commands that are done at once would leave no turn to the other load of the reactor.
+                reactor::yield_now().await;
+            }
         }
     }
 

@@ -30,9 +30,6 @@ use crate::throttle::{By, Throttles};
 pub(crate) use retry::DELAYS_100MS;
 use workers::Workers;
 
-/// Namespaces that a queue caches. Hosts rarely use more on one queue; if they do, the cache is emptied.
-const VOLUMES_REMEMBERED: usize = 64;
-
 /// A connected queue.
 pub(crate) struct ConnectedQueue<Q: Queue> {
     pub(crate) target: Arc<Target>,
@@ -67,6 +64,7 @@ pub(crate) struct KnownVolume {
 #[derive(Default)]
 struct Remembered {
     generation: u64,
+    /// Those that commands named, by NSID. A target has at most [`VOLUMES_MAX`](dedup::VOLUMES_MAX), and as many snapshots.
     volumes: Vec<(u32, Rc<KnownVolume>)>,
 }
 
@@ -100,13 +98,14 @@ impl<Q: Queue> ConnectedQueue<Q> {
         // Read before the look-up: the next command sees a change in between.
         let generation = self.target.generation();
         let mut known = self.volumes.borrow_mut();
-        if known.generation != generation || known.volumes.len() >= VOLUMES_REMEMBERED {
+        if known.generation != generation {
             known.generation = generation;
             known.volumes.clear();
         }
-        if let Some((_, volume)) = known.volumes.iter().find(|(id, _)| *id == nsid) {
-            return Some(volume.clone());
-        }
+        let place = match known.volumes.binary_search_by_key(&nsid, |(id, _)| *id) {
+            Ok(at) => return Some(known.volumes[at].1.clone()),
+            Err(place) => place,
+        };
         let live = self.target.live();
         let visible = live.namespace(&self.controller, nsid)?;
         let info = visible.volume.info();
@@ -129,7 +128,7 @@ impl<Q: Queue> ConnectedQueue<Q> {
                 .of(info.uuid, By::Host(&self.controller.host.nqn)),
             counters: self.target.health.enrol_volume(info.uuid),
         });
-        known.volumes.push((nsid, volume.clone()));
+        known.volumes.insert(place, (nsid, volume.clone()));
         Some(volume)
     }
 
