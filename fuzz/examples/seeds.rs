@@ -357,7 +357,6 @@ fn disk(seeds: &mut Seeds) {
     change.extend([9; 12]);
     change.push(0x86);
     seeds.add("row", "change".into(), change);
-
     let mut label = Label {
         drive: DriveLabel {
             pool: Uuid::from_u128(1),

@@ -25,14 +25,19 @@ pub struct PoolLabels {
 /// The two copies on a drive, empty where one cannot be read.
 ///
 /// # Errors
-/// Neither of them can be read.
+/// One of them cannot be read, and the other one is no label.
 pub async fn read_label(
     drive: &dyn Drive,
     buffers: &BufferPool,
 ) -> Result<[Vec<u8>; COPIES], DriveError> {
     let mut copies = [Vec::new(), Vec::new()];
     let mut failed = None;
-    for (copy, bytes) in copies.iter_mut().enumerate() {
+    // A second time, for a read that fails once: a copy that is not read is written over next.
+    for copy in (0..COPIES).flat_map(|copy| [copy, copy]) {
+        let bytes = &mut copies[copy];
+        if !bytes.is_empty() {
+            continue;
+        }
         let buffer = buffers.alloc(LABEL_BYTES).await;
         let (result, buffer) = drive.read(buffer, &[extent_of(copy)]).await;
         match result {
@@ -41,7 +46,13 @@ pub async fn read_label(
         }
     }
     match failed {
-        Some(error) if copies.iter().all(Vec::is_empty) => Err(error),
+        // The copy that cannot be read may be the label: nobody knows that there is none.
+        Some(error)
+            if copies.iter().any(Vec::is_empty)
+                && Label::choose(&copies[0], &copies[1]).is_err() =>
+        {
+            Err(error)
+        }
         _ => Ok(copies),
     }
 }

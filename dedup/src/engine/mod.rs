@@ -23,7 +23,7 @@ use crate::content::fingerprint::Hasher;
 use crate::drive_io::drive_list::DRIVES_MAX;
 use crate::log::checkpoint::checkpoint;
 use crate::log::flush::flush;
-use crate::log::labels::Labels;
+use crate::log::labels::{self, Labels};
 use crate::log::recovery;
 use crate::metadata::domain::Domains;
 use crate::pool::alerts::Alerts;
@@ -246,6 +246,9 @@ impl Engine {
         checkpoint(&self.shared).await?;
         // What a scrub or a read found lately: a check of the stopped pool tells it, too.
         keep_list(&self.shared).await;
+        if let Err(error) = labels::close(&self.shared).await {
+            tracing::warn!(%error, "the labels of the drives do not say that the pool was closed");
+        }
         compared
     }
 }

@@ -15,8 +15,9 @@
 //! * Who wants such a copy all the same says so, up to which epoch, and the next opening goes beyond that: then the other copy
 //!   is the older one.
 //!
-//! Not found here: a copy that was made since the last opening and put back. What it should hold and does not is found by
-//! checksums. Where the newer copy of a label is damaged, the one before it is believed.
+//! A clean end writes the labels once more, so a copy of a drive that was made while the pool was open is an older one then.
+//! Not found here: such a copy that was put back after the program was killed, or the power was lost. What it should hold and
+//! does not is found by checksums. Where the newer copy of a label is damaged, the one before it is believed.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,16 +25,17 @@ use std::sync::Arc;
 
 use drives::Drive;
 use futures_util::future::join_all;
-use meta::{Batch, Checkpoint, ChosenLabel, Label, Opening, PlaceKind, SettingChanges};
+use meta::{Batch, Checkpoint, ChosenLabel, Label, Opening, PlaceKind, SettingChanges, Store};
 use reactor::BufferPool;
 use uuid::Uuid;
 
 #[cfg(test)]
 use crate::ablation::{self, Broken};
 use crate::drive_io::labels::{PoolLabels, read_label, write_opening};
+use crate::pool::Shared;
 use crate::pool::alerts::rfc3339;
-use crate::pool::config::{EngineParts, block_on};
-use crate::{EngineError, Result};
+use crate::pool::config::block_on;
+use crate::{Blocking, EngineError, Result};
 
 /// The setting that is stored with each new epoch: the epoch, little endian, and the identifier of the opening.
 const OPENING_KEY: &str = "engine.opening";
@@ -166,7 +168,7 @@ impl<'a> Labels<'a> {
     /// Half of the drives or more could not be written, or the store could not: the pool must not be used.
     pub(crate) async fn claim(
         &self,
-        parts: &EngineParts,
+        (store, blocking): (&Arc<dyn Store>, Blocking),
         checkpoint: Checkpoint,
         buffers: &BufferPool,
     ) -> Result<()> {
@@ -175,11 +177,8 @@ impl<'a> Labels<'a> {
         let value = known(checkpoint.epoch, pool.opening.id, &marks);
         let mut batch = Batch::checkpoint_only(checkpoint);
         batch.settings.insert(LABELS_KEY.to_owned(), Some(value));
-        let store = parts.store.clone();
-        block_on(parts.blocking, move || {
-            Ok::<_, EngineError>(store.apply(&batch)?)
-        })
-        .await
+        let store = store.clone();
+        block_on(blocking, move || Ok::<_, EngineError>(store.apply(&batch)?)).await
     }
 
     /// What each label certainly says now.
@@ -220,6 +219,50 @@ impl<'a> Labels<'a> {
         }
         Ok(marks)
     }
+}
+
+/// Writes the labels at a clean end of the pool, when nothing else is written any more.
+///
+/// # Errors
+/// They are as they were, or some are new: what a copy of a drive lacks that was made since the opening is found by checksums.
+pub(crate) async fn close(shared: &Shared) -> Result<()> {
+    let Some(pool) = &shared.config.labels else {
+        return Ok(());
+    };
+    let _held = shared.checkpoint_lock.lock().await;
+    let store = shared.store.clone();
+    let checkpoint = block_on(shared.blocking, move || store.checkpoint()).await?;
+    let this = stored(checkpoint.epoch, pool.opening.id);
+    let drives: Vec<_> = shared.drives.iter().cloned().collect();
+    let mut found = Vec::new();
+    for drive in &drives {
+        let [first, second] = read_label(&**drive, &shared.bounces)
+            .await
+            .map_err(|error| {
+                EngineError::unavailable(format!("its label cannot be read: {error}"))
+            })?;
+        let chosen = Label::choose(&first, &second).map_err(|error| {
+            EngineError::corrupt(format!("{}: its label {error}", drive.name()))
+        })?;
+        if let Some(other) = chosen.label.opening.as_ref()
+            && other.epoch >= checkpoint.epoch
+            && stored(other.epoch, other.id) != this
+        {
+            return Err(EngineError::corrupt(format!(
+                "drive {} was opened by somebody else while this pool used it ({}): use it in one place only",
+                drive.name(),
+                described(other)
+            )));
+        }
+        found.push(chosen);
+    }
+    let labels = Labels {
+        drives: &drives,
+        pool: Some(pool),
+        found,
+    };
+    let place = (&shared.store, shared.blocking);
+    labels.claim(place, checkpoint, &shared.bounces).await
 }
 
 impl Mark {
@@ -627,6 +670,31 @@ mod tests {
             is_older(0, opening(6, 4), 11, Some(6)),
             "something else was accepted, earlier"
         );
+    }
+
+    #[test]
+    fn a_torn_copy_beside_one_that_cannot_be_read_is_a_drive_to_try_again_and_no_lost_label() {
+        let memory = buffers();
+        let [drive] = &drives(&[FaultPlan::default()])[..] else {
+            panic!("one drive")
+        };
+        let torn = drive.write(
+            memory.try_alloc(4096).expect("memory"),
+            &[drives::Extent {
+                block: 1,
+                buffer_offset: 0,
+                blocks: 1,
+            }],
+        );
+        torn.now_or_never().expect("at once").0.expect("written");
+        let fails = FaultPlan {
+            fail: vec![0, 1],
+            ..FaultPlan::default()
+        };
+        let drive = [Arc::new(drive.restart(fails))];
+        let error = claim(&drive, &pool(1, 3), 4).unwrap_err();
+        assert_eq!(error.kind, crate::ErrorKind::Unavailable, "{error}");
+        claim(&drive, &pool(1, 3), 4).unwrap();
     }
 
     #[test]

@@ -117,7 +117,8 @@ pub(crate) async fn recover(
         Ok::<_, EngineError>((journal, damage))
     })
     .await?;
-    labels.claim(parts, checkpoint, bounces).await?;
+    let place = (&parts.store, parts.blocking);
+    labels.claim(place, checkpoint, bounces).await?;
     journal.begin(checkpoint)?;
     let mut state = load(parts).await?;
     state.last_change = journal.last_seq();

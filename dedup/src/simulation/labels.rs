@@ -152,6 +152,7 @@ impl Story {
         });
         let mut world = self.world.borrow_mut();
         world.tally.outdated_drives += 1;
+        world.tally.closed_without += u64::from(!copy.is_outlived);
         if !is_accepted || world.tally.outdated_drives.is_multiple_of(2) {
             return;
         }

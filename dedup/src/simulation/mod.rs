@@ -485,6 +485,8 @@ impl Story {
                 audit::compare_volumes(&engine);
                 audit::count_everything(&engine, &*self.store, false);
                 if self.rng.random() && self.close(&engine) {
+                    drop(engine);
+                    self.use_drive_copy(false);
                     continue;
                 }
             }
@@ -673,6 +675,10 @@ fn whatever_crashes_every_sub_block_is_old_or_new_and_every_count_is_exact() {
         assert!(tally.refused > 0, "no halves of two copies were refused");
         assert!(tally.outdated > 0, "no older copy was refused");
         assert!(tally.outdated_drives > 0, "no older drive was refused");
+        assert!(
+            tally.closed_without > 0,
+            "no drive was refused that was copied while the pool was open"
+        );
         assert!(tally.restored_drives > 0, "no older drive was used");
     }
 }

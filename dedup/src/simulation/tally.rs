@@ -54,6 +54,8 @@ pub(super) struct Tally {
     /// Copies of drives that were refused because the metadata knew later labels, and those that were used all the same.
     pub(super) outdated_drives: u64,
     pub(super) restored_drives: u64,
+    /// Those of the refused that were copied in the life of the pool that ended cleanly.
+    pub(super) closed_without: u64,
     /// A sum over all steps: which task went on, among how many.
     pub(super) steps: u64,
 }
@@ -91,6 +93,7 @@ impl std::ops::AddAssign for Tally {
         self.outdated += other.outdated;
         self.outdated_drives += other.outdated_drives;
         self.restored_drives += other.restored_drives;
+        self.closed_without += other.closed_without;
         self.steps = self.steps.wrapping_add(other.steps);
     }
 }

@@ -165,6 +165,24 @@ fn an_older_copy_of_a_drive_that_is_restored_is_used_and_what_it_lacks_is_an_err
 }
 
 #[test]
+fn a_copy_of_a_drive_that_was_made_while_the_pool_was_open_is_refused_after_a_clean_end() {
+    let (_keep, dir) = filled();
+    let buffers = Pool::new(1);
+    let (pool, engine) = open(&dir);
+    let older = drive(&dir);
+    let volume = engine.volume("v").unwrap();
+    buffers.write(&volume, 10, &[11, 12]).unwrap();
+    block_on(engine.shutdown()).unwrap();
+    drop((volume, engine, pool));
+    let newer = drive(&dir);
+    fs::write(dir.join("drive0"), older).unwrap();
+    let refused = refusal(&dir);
+    assert!(refused.contains("drive0 is an older copy"), "{refused}");
+    fs::write(dir.join("drive0"), newer).unwrap();
+    drop(open(&dir));
+}
+
+#[test]
 fn a_torn_label_keeps_nobody_from_restoring() {
     let (_keep, dir, copy) = with_older_copy();
     let mut bytes = drive(&dir);
