@@ -12,10 +12,11 @@ load() { onefold perf $address/$NQN --verify --range 8M --seed 1 --rw randrw --b
 load --time 300 >/lab/perf.txt 2>&1 &
 perf=$!
 n=0; until grep -q "host connected" /lab/daemon.log; do sleep 0.1; n=$((n+1)); [ $n -lt 600 ] || die "the host did not connect"; done
+# Its data come when it has all of its queues: what fails before that is a connection that nobody answers.
+n=0; until onefold status --pool $pool | grep -q "^logical .* [1-9][0-9]* bytes"; do sleep 0.1; n=$((n+1)); [ $n -lt 600 ] || die "the load did not begin"; done
 rdma link delete rxe0 || die "the device was not removed"
 log "the device is gone"
 wait $perf && die "the load went on without a device"
-# The device may also go while the load makes one of its queues.
 grep -q "it was removed\|RDMA device failed.*No such device" /lab/perf.txt || { cat /lab/perf.txt; die "the host was not told why"; }
 kill -0 $daemon || { cat /lab/daemon.log; die "the daemon went with its device"; }
 rdma link add rxe0 type rxe netdev eth0 || die "the device again"
