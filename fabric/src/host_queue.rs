@@ -120,7 +120,12 @@ impl HostQueue {
 
     /// Ends the queue; outstanding commands fail.
     pub fn close(&self) {
-        self.side.close(CloseReason::Local);
+        self.close_because(CloseReason::Local);
+    }
+
+    /// Begins to end the queue for this reason, which its commands are told.
+    pub fn close_because(&self, reason: CloseReason) {
+        self.side.close(reason);
     }
 
     /// Waits until the connection is over, whoever ended it, and says why.

@@ -2,7 +2,7 @@
 
 use std::{cell::Cell, net::SocketAddr, rc::Rc, sync::Arc, time::Duration};
 
-use fabric::{Connector, HostData, HostQueue, HostQueueParams, Transport};
+use fabric::{CloseReason, Connector, HostData, HostError, HostQueue, HostQueueParams, Transport};
 use nvme::{
     Cqe, Nqn, Sqe, Status,
     admin::{GetLogPage, Identify, OPCODE_KEEP_ALIVE, SetFeatures},
@@ -516,9 +516,14 @@ async fn keep_alive(admin: Queue, io: Vec<Queue>, period: Duration, alive: Rc<Ce
             tracing::warn!(%error, "the target does not answer keep alives");
             alive.set(false);
             if error.status().is_none() {
-                io.iter()
-                    .chain([&admin])
-                    .for_each(|queue| queue.queue.close());
+                // What ended the admin queue may be about to end the others, whose commands are told the same.
+                let reason = match error {
+                    Error::Queue(HostError::Closed { reason, .. }) => reason,
+                    _ => CloseReason::Local,
+                };
+                for queue in io.iter().chain([&admin]) {
+                    queue.queue.close_because(reason.clone());
+                }
             }
             return;
         }
