@@ -256,6 +256,7 @@ pub(crate) fn is_settled(pid: u32, time: Duration, most: Duration) -> bool {
     let mut idle_since = Instant::now();
     let mut before = CoreTime::of(pid);
     while Instant::now() < end {
+        // What is measured is the share of the core over this time.
         std::thread::sleep(SETTLING_LOOK);
         let now = CoreTime::of(pid);
         if now.since(&before) >= SETTLING_LOOK.as_secs_f64() * IDLE_SHARE {

@@ -2,12 +2,15 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::time::Duration;
 
-use initiator::{Controller, Error, discover};
-use nvme::admin::{OPCODE_GET_LOG_PAGE, OPCODE_SET_FEATURES};
+use fabric::{CloseReason, HostError};
+use initiator::{ConnectOptions, Controller, Error, discover};
+use nvme::admin::{OPCODE_GET_LOG_PAGE, OPCODE_KEEP_ALIVE, OPCODE_SET_FEATURES};
 use nvme::command::FABRICS_OPCODE;
 use nvme::fabrics::FabricsCommand;
 use nvme::identify::{Cns, IdentifyController, IdentifyNamespace, LbaFormat};
+use nvme::io::OPCODE_READ;
 use nvme::log::{DISCOVERY_BYTES, DiscoveryHeader};
 use nvme::properties::{CAP, CSTS};
 use nvme::{Sqe, Status};
@@ -49,6 +52,32 @@ fn page(change: impl FnOnce(&mut IdentifyController)) -> Lie {
     let mut page = controller_page();
     change(&mut page);
     Lie::Data(page.encode().to_vec())
+}
+
+#[test]
+fn a_command_is_told_what_ended_the_keep_alives_and_not_that_this_side_closed_its_queue() {
+    story(async |target: Target| {
+        let options = ConnectOptions {
+            keep_alive: Duration::from_millis(20),
+            ..target.options()
+        };
+        let controller = Controller::connect(&target.connector, options).await;
+        let controller = controller.expect("an honest target");
+        let namespace = controller.namespace(1).await.expect("its namespace");
+        // The admin queue ends. The read is not answered, and its queue stands.
+        target.lies_with(|sqe| match sqe.opcode() {
+            OPCODE_KEEP_ALIVE => Some(Lie::HangUp),
+            OPCODE_READ => Some(Lie::Silence),
+            _ => None,
+        });
+        let (result, _) = namespace.read(0, initiator::buffer(4096).await).await;
+        let error = result.expect_err("nobody answers");
+        let ended = |reason: &CloseReason| *reason != CloseReason::Local;
+        assert!(
+            matches!(&error, Error::Queue(HostError::Closed { reason, .. }) if ended(reason)),
+            "{error}"
+        );
+    });
 }
 
 #[test]

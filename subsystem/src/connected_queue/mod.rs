@@ -64,7 +64,8 @@ pub(crate) struct KnownVolume {
 #[derive(Default)]
 struct Remembered {
     generation: u64,
-    /// Those that commands named, by NSID. A target has at most [`VOLUMES_MAX`](dedup::VOLUMES_MAX), and as many snapshots.
+    /// Those that commands named, by NSID: at most [`VOLUMES_MAX`](dedup::VOLUMES_MAX) volumes and
+    /// [`SNAPSHOTS_MAX`](dedup::SNAPSHOTS_MAX) snapshots.
     volumes: Vec<(u32, Rc<KnownVolume>)>,
 }
 

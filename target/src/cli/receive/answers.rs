@@ -37,6 +37,7 @@ impl Answers {
                     return;
                 }
                 drop(to);
+                // A pace, and no wait for something. Who ends the answers does not wait for this thread.
                 std::thread::sleep(ALIVE_INTERVAL);
             }
         });
@@ -53,7 +54,8 @@ impl Answers {
     pub(super) fn end(self) -> Result<(), Failure> {
         let Self { to, writer } = self;
         drop(to);
-        let written = writer.join().unwrap_or(Ok(()));
+        let written = writer.join();
+        let written = written.unwrap_or_else(|_| Err(io::Error::other("its thread panicked")));
         written.map_err(|error| nobody_listens(&error))
     }
 }
