@@ -63,25 +63,29 @@ impl Target {
             let buffer = buffers.alloc(some.len() * BLOCK).await;
             let fingerprint = |block: &Sought| block.fingerprint.unwrap_or(Fingerprint::NONE);
             let fingerprints: Vec<Fingerprint> = some.iter().map(fingerprint).collect();
-            let (found, mut buffer) = volume.find(&fingerprints, buffer).await;
+            let (found, buffer) = volume.find(&fingerprints, buffer).await;
             let mut has = found?;
-            self.read_likely(some, &mut has, &mut buffer, buffers).await;
-            let read = buffer.chunks(BLOCK);
+            // Memory of its own: requests that hold buffers while they wait for more can wait for each other.
+            let mut contents = buffer.to_vec();
+            drop(buffer);
+            self.read_likely(some, &mut has, &mut contents, buffers)
+                .await;
+            let read = contents.chunks(BLOCK);
             for ((has, block), content) in has.iter_mut().zip(some).zip(read) {
                 *has = *has && content_hash(&key, content) == block.hash;
             }
-            write_runs(&volume, some, &has, &buffer, buffers).await?;
+            write_runs(&volume, some, &has, &contents, buffers).await?;
             all.extend(has);
         }
         Ok(all)
     }
 
-    /// Reads what the places have that were named for blocks which were not found yet, each to its place in the buffer.
+    /// Reads what the places have that were named for blocks which were not found yet, each to its place in `contents`.
     async fn read_likely(
         &self,
         blocks: &[Sought],
         has: &mut [bool],
-        buffer: &mut [u8],
+        contents: &mut [u8],
         buffers: &BufferPool,
     ) {
         let place = |at: usize| blocks[at].like.as_ref().filter(|_| !has[at]);
@@ -103,7 +107,7 @@ impl Target {
                 let piece = buffers.alloc(run.len() * BLOCK).await;
                 let (result, piece) = volume.at_sectors().read(*offset, piece).await;
                 if result.is_ok() {
-                    buffer[first * BLOCK..][..piece.len()].copy_from_slice(&piece);
+                    contents[first * BLOCK..][..piece.len()].copy_from_slice(&piece);
                     read.push(first..first + run.len());
                 }
             }
@@ -117,7 +121,7 @@ async fn write_runs(
     volume: &Volume,
     blocks: &[Sought],
     has: &[bool],
-    content: &[u8],
+    contents: &[u8],
     buffers: &BufferPool,
 ) -> Result<(), Failure> {
     let there: Vec<usize> = (0..blocks.len()).filter(|at| has[*at]).collect();
@@ -127,7 +131,7 @@ async fn write_runs(
         let Some(first) = run.first() else { continue };
         let bytes = first * BLOCK..(first + run.len()) * BLOCK;
         let mut buffer = buffers.alloc(bytes.len()).await;
-        buffer.copy_from_slice(&content[bytes]);
+        buffer.copy_from_slice(&contents[bytes]);
         volume.write(blocks[*first].offset, buffer, false).await.0?;
     }
     Ok(())

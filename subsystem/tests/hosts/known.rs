@@ -1,6 +1,7 @@
 //! Blocks of an image that need not come, because the pool has them: what is written is what its hash says, and nothing else.
 
-use dedup::{ErrorKind, Volume};
+use dedup::{ErrorKind, MAX_COMMAND_BYTES, Volume};
+use reactor::{BufferPool, MAX_BUFFER_BYTES};
 use streams::{Digest, OFFERED_MAX, content_hash};
 use subsystem::target::imports::{Destination, Import};
 use subsystem::target::known::Sought;
@@ -96,6 +97,23 @@ fn a_block_is_written_only_if_what_is_found_has_its_hash() {
             .target
             .write_known("new", session, other, &blocks[..4], &lab.buffers);
         assert_eq!(found.await.expect("it is looked for"), [false; 4]);
+    });
+}
+
+#[test]
+fn a_request_holds_no_buffer_while_it_waits_for_another_so_many_at_once_do_not_wait_for_each_other()
+{
+    story(async |lab| {
+        let session = begun(&lab).await;
+        // Others hold all but what one command takes.
+        let buffers = BufferPool::new(MAX_BUFFER_BYTES).expect("memory");
+        let _others = buffers.alloc(MAX_BUFFER_BYTES - MAX_COMMAND_BYTES).await;
+        let blocks: Vec<Sought> = (0..BLOCKS).map(|at| sought(at, at, at)).collect();
+        let write = lab
+            .target
+            .write_known("new", session, KEY, &blocks, &buffers);
+        let found = write.await.expect("it is looked for");
+        assert_eq!(found, vec![true; BLOCKS as usize]);
     });
 }
 
