@@ -36,6 +36,11 @@ done
 # Left out: what makes files where the request says, and the stream that never ends. Not checked: that whatever fits a
 # schema is accepted, because a schema knows no volumes.
 cd "$work"
+# A body that is longer than any may be is refused with 413, which the tool does not take for a refusal by itself.
+cat >schemathesis.toml <<'END'
+[checks.negative_data_rejection]
+expected-statuses = [400, 401, 403, 404, 405, 406, 409, 413, 415, 422, 428, 429, "5xx"]
+END
 code=0
 "$tools/bin/schemathesis" run "http://$address:8420/v1/openapi.json" --url "http://$address:8420" \
   -H "Authorization: Bearer $(cat token)" --no-color --request-timeout 10 --suppress-health-check all --warnings off \
