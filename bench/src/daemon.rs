@@ -65,6 +65,24 @@ pub enum BenchError {
     },
 }
 
+/// How a program is measured beside other targets.
+#[derive(Debug, Clone)]
+pub struct Turns {
+    /// The `onefold` program.
+    pub program: PathBuf,
+    /// A folder for the pools' journals.
+    pub dir: PathBuf,
+    /// Seconds of a run.
+    pub seconds: u32,
+    /// Runs of a workload, of which the median counts.
+    pub runs: usize,
+    /// Processes of the other targets, in their order, as far as they run on this machine: stopped while another target is
+    /// measured, and asked for their processor time.
+    pub pids: Vec<u32>,
+    /// Whether the others may be overwritten; else they are only read.
+    pub overwrite: bool,
+}
+
 /// What a daemon is started with.
 pub(crate) struct Setup<'a> {
     pub(crate) program: &'a Path,

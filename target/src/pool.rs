@@ -147,7 +147,10 @@ pub async fn open(request: &PoolRequest) -> Result<OpenPool, Failure> {
         },
     };
     let engine = Engine::open(parts).await?;
-    dir.forget_accepted_epoch();
+    let is_read_only = engine.status().read_only.is_some();
+    if !is_read_only {
+        dir.forget_accepted_epoch();
+    }
     let mut volumes = request.volumes.clone();
     if created && volumes.is_empty() {
         volumes.push(VolumeArg {

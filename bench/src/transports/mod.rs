@@ -14,14 +14,13 @@ mod idle;
 mod neighbour;
 mod report;
 
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::daemon::{
-    self, BenchError, CoreTime, Daemon, MEMORY_DRIVE, Paused, Setup, is_settled, settle,
+    self, BenchError, CoreTime, Daemon, MEMORY_DRIVE, Paused, Setup, Turns, is_settled, settle,
 };
 use crate::machine::{self, Machine};
 
@@ -50,21 +49,10 @@ const FILL: [&str; 8] = [
 /// What to run.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The `onefold` program.
-    pub program: PathBuf,
-    /// A folder for the pools' journals.
-    pub dir: PathBuf,
-    /// Seconds of a run.
-    pub seconds: u32,
-    /// Runs of a workload.
-    pub runs: usize,
+    /// How it is measured; of the others namespace 1.
+    pub turns: Turns,
     /// Other targets: `tcp://ADDR:PORT/NQN`.
     pub others: Vec<String>,
-    /// Their processes, in the same order, as far as they run on this machine: stopped while another
-    /// target is measured, and asked for their processor time.
-    pub pids: Vec<u32>,
-    /// Whether namespace 1 of the others may be overwritten; else they are only read.
-    pub overwrite: bool,
 }
 
 /// One line of the table.
@@ -186,7 +174,7 @@ impl Workload {
 /// When neither transport could be measured; one of them alone, or another target, is noted in the report.
 pub fn run(options: &Options, progress: &dyn Fn(&str)) -> Result<Report, BenchError> {
     // Before this thread is bound to a core.
-    let machine = Machine::look(&options.dir);
+    let machine = Machine::look(&options.turns.dir);
     let own = machine::cores();
     let (target_core, client_core) = (own[0], own[own.len() - 1]);
     let mut bench = Bench {
@@ -202,15 +190,15 @@ pub fn run(options: &Options, progress: &dyn Fn(&str)) -> Result<Report, BenchEr
             .push("One core: target and client share it.".to_owned());
     }
     let setup = |scheme, volumes| Setup {
-        program: &options.program,
-        dir: &options.dir,
+        program: &options.turns.program,
+        dir: &options.turns.dir,
         core: target_core,
         scheme,
         drive: MEMORY_DRIVE,
         volumes,
     };
     let mut failure = None;
-    let paused = Paused::new(&options.pids);
+    let paused = Paused::new(&options.turns.pids);
     for (scheme, workloads) in [("tcp", &TCP[..]), ("rdma+soft", &ROCE[..])] {
         let measured =
             Daemon::start(&setup(scheme, 0)).and_then(|daemon| bench.own(&daemon, workloads));
@@ -231,8 +219,9 @@ pub fn run(options: &Options, progress: &dyn Fn(&str)) -> Result<Report, BenchEr
     }
     drop(paused);
     for (index, address) in options.others.iter().enumerate() {
-        let pid = options.pids.get(index).copied();
+        let pid = options.turns.pids.get(index).copied();
         let rest: Vec<u32> = options
+            .turns
             .pids
             .iter()
             .copied()
@@ -272,7 +261,7 @@ impl Bench<'_> {
             let row = self.judge(row, workload);
             self.rows.push(row);
         }
-        let seconds = self.options.seconds.max(IDLE_SECONDS_MIN);
+        let seconds = self.options.turns.seconds.max(IDLE_SECONDS_MIN);
         (self.progress)("what is left to do");
         if !is_settled(daemon.pid(), LEFT_OVER, LEFT_OVER_MAX) {
             let text = "The target was still at work when its idle hosts were measured.";
@@ -331,12 +320,12 @@ impl Bench<'_> {
             depth: 1,
             ..small("neighbour", "randread", Goal::Latency(0.0))
         };
-        let seconds = self.options.seconds.to_string();
+        let seconds = self.options.turns.seconds.to_string();
         let arguments = [
             "--rw", "randread", "--bs", "4k", "--qd", "1", "--time", &seconds, "--range", RANGE,
         ];
         let mut runs = Vec::new();
-        for _ in 0..self.options.runs.max(1) {
+        for _ in 0..self.options.turns.runs.max(1) {
             let report = self.client(reads.name, daemon.address(), &arguments)?;
             runs.push(Row::of_report(OWN, &reads, &report, 0.0, None));
         }
@@ -351,11 +340,11 @@ impl Bench<'_> {
         } else {
             &ROCE[..]
         };
-        if self.options.overwrite {
+        if self.options.turns.overwrite {
             self.client("fill", address, &FILL)?;
         }
         for workload in workloads.iter().filter(|workload| workload.namespace == 1) {
-            if workload.writes() && !self.options.overwrite {
+            if workload.writes() && !self.options.turns.overwrite {
                 continue;
             }
             let mut row = self.median(address, address, workload, pid)?;
@@ -374,7 +363,10 @@ impl Bench<'_> {
         pid: Option<u32>,
     ) -> Result<Row, BenchError> {
         (self.progress)(&format!("{} on {target}", workload.name));
-        let (depth, seconds) = (workload.depth.to_string(), self.options.seconds.to_string());
+        let (depth, seconds) = (
+            workload.depth.to_string(),
+            self.options.turns.seconds.to_string(),
+        );
         let namespace = workload.namespace.to_string();
         let mut arguments = vec![
             "--rw",
@@ -394,7 +386,7 @@ impl Bench<'_> {
             arguments.extend(["--header-digest", "--data-digest"]);
         }
         let mut runs = Vec::new();
-        for _ in 0..self.options.runs.max(1) {
+        for _ in 0..self.options.turns.runs.max(1) {
             // What earlier writes left to do is not this run's, and what this one leaves is.
             self.settle(target, pid);
             let target_before = pid.map(CoreTime::of);
@@ -445,7 +437,7 @@ impl Bench<'_> {
         };
         // A child begins on the cores of the thread that starts it.
         machine::bind_thread(&[self.client_core]).map_err(|error| failed(error.to_string()))?;
-        let output = Command::new(&self.options.program)
+        let output = Command::new(&self.options.turns.program)
             .args(["perf", address, "--json"])
             .args(arguments)
             .output()

@@ -11,7 +11,8 @@
 //!   each label, and learns of it only when that is durable. A label that could not be written is not expected.
 //! * Two openings never begin the same epoch unnoticed: each has an identifier, on the labels and in the store.
 //! * No block, and no record, is written before more than half of the drives have the epoch. So any two openings meet on a
-//!   drive, also when some are missing later; and one drive that fails does not stop a pool of three.
+//!   drive, also when some are missing later; and one drive that fails does not stop a pool of three. A pool whose drives do
+//!   not take it can be read all the same: a drive at the end of its life takes no writes, and has its data.
 //! * Who wants such a copy all the same says so, up to which epoch, and the next opening goes beyond that: then the other copy
 //!   is the older one.
 //!
@@ -162,23 +163,30 @@ impl<'a> Labels<'a> {
         settings.insert(OPENING_KEY.to_owned(), value);
     }
 
-    /// Writes the epoch that the store has now to the labels, and lets the store know.
+    /// Writes the epoch that the store has now to the labels, and lets the store know. What it returns stands against a
+    /// change of the pool: half of the drives or more did not take the epoch.
     ///
     /// # Errors
-    /// Half of the drives or more could not be written, or the store could not: the pool must not be used.
+    /// The store could not be written.
     pub(crate) async fn claim(
         &self,
         (store, blocking): (&Arc<dyn Store>, Blocking),
         checkpoint: Checkpoint,
         buffers: &BufferPool,
-    ) -> Result<()> {
-        let Some(pool) = self.pool else { return Ok(()) };
-        let marks = self.write(pool, checkpoint.epoch, buffers).await?;
+    ) -> Result<Option<EngineError>> {
+        let Some(pool) = self.pool else {
+            return Ok(None);
+        };
+        let marks = match self.write(pool, checkpoint.epoch, buffers).await {
+            Ok(marks) => marks,
+            Err(error) => return Ok(Some(error)),
+        };
         let value = known(checkpoint.epoch, pool.opening.id, &marks);
         let mut batch = Batch::checkpoint_only(checkpoint);
         batch.settings.insert(LABELS_KEY.to_owned(), Some(value));
         let store = store.clone();
-        block_on(blocking, move || Ok::<_, EngineError>(store.apply(&batch)?)).await
+        block_on(blocking, move || Ok::<_, EngineError>(store.apply(&batch)?)).await?;
+        Ok(None)
     }
 
     /// What each label certainly says now.
@@ -210,8 +218,8 @@ impl<'a> Labels<'a> {
         }
         if failed.len() * 2 >= self.found.len() {
             return Err(EngineError::unavailable(format!(
-                "the labels of more than half of the drives must take the pool's new epoch, and {} of {} did not ({}): \
-                 check these drives and start again, nothing was lost",
+                "the labels of more than half of the drives must take the pool's new epoch before it is changed, and {} of \
+                 {} did not ({}): check these drives and start again, nothing was lost",
                 failed.len(),
                 self.found.len(),
                 failed.join("; ")
@@ -262,7 +270,8 @@ pub(crate) async fn close(shared: &Shared) -> Result<()> {
         found,
     };
     let place = (&shared.store, shared.blocking);
-    labels.claim(place, checkpoint, &shared.bounces).await
+    let refused = labels.claim(place, checkpoint, &shared.bounces).await?;
+    refused.map_or(Ok(()), Err)
 }
 
 impl Mark {

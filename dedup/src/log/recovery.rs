@@ -69,7 +69,8 @@ pub(crate) struct Recovered {
     pub(crate) figures: RecoveryFigures,
 }
 
-/// Brings a pool back: state in memory, store, labels and journal agree when this returns.
+/// Brings a pool back: state in memory, store, labels and journal agree when this returns. Where the labels do not, it can be
+/// read only.
 pub(crate) async fn recover(
     parts: &EngineParts,
     labels: &Labels<'_>,
@@ -118,9 +119,12 @@ pub(crate) async fn recover(
     })
     .await?;
     let place = (&parts.store, parts.blocking);
-    labels.claim(place, checkpoint, bounces).await?;
+    let refused = labels.claim(place, checkpoint, bounces).await?;
     journal.begin(checkpoint)?;
     let mut state = load(parts).await?;
+    if let Some(refused) = refused {
+        state.make_read_only(refused.message);
+    }
     state.last_change = journal.last_seq();
     state.flushed = state.last_change;
     state.durable = state.last_change;

@@ -114,6 +114,12 @@ struct Story {
     openings: Cell<u128>,
 }
 
+/// Whether a pool takes changes.
+fn is_whole(engine: &Engine) -> bool {
+    let state = crate::sync::wait::lock(&engine.shared.state);
+    state.read_only.is_none()
+}
+
 impl Story {
     fn new(seed: u64, pool: BufferPool) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -338,9 +344,13 @@ impl Story {
                     world.tally.unproven += figures.unproven;
                     world.tally.unproven_damaged += figures.damaged;
                     drop(world);
-                    self.accepted_epoch = None;
-                    self.outlive_copy();
-                    self.outdated = self.replaced.take().or(self.outdated.take());
+                    if is_whole(&engine) {
+                        self.accepted_epoch = None;
+                        self.outlive_copy();
+                        self.outdated = self.replaced.take().or(self.outdated.take());
+                    } else {
+                        assert!(shakes, "all labels could be written");
+                    }
                     return engine;
                 }
                 // A full file system below the store, or a flush that failed: try again.
@@ -380,10 +390,13 @@ impl Story {
                 }
                 actor.verify(lost_power).await;
             };
-            if self.run(vec![Box::pin(verify)], u64::MAX) == Ended::Done && !self.has_struck() {
+            let ended = self.run(vec![Box::pin(verify)], u64::MAX);
+            // A pool whose labels took no epoch is read, and nothing else.
+            if ended == Ended::Done && !self.has_struck() && is_whole(&engine) {
                 self.lost_power = None;
                 return engine;
             }
+            self.world.borrow_mut().tally.only_read += u64::from(!is_whole(&engine));
             self.crash();
         }
     }
@@ -478,10 +491,7 @@ impl Story {
             self.decay();
             self.copy_drive();
             let ended = self.live(&engine);
-            let is_whole = crate::sync::wait::lock(&engine.shared.state)
-                .read_only
-                .is_none();
-            if ended == Ended::Done && !self.has_struck() && is_whole {
+            if ended == Ended::Done && !self.has_struck() && is_whole(&engine) {
                 audit::compare_volumes(&engine);
                 audit::count_everything(&engine, &*self.store, false);
                 if self.rng.random() && self.close(&engine) {
@@ -651,6 +661,7 @@ fn whatever_crashes_every_sub_block_is_old_or_new_and_every_count_is_exact() {
     eprintln!("{tally:?}");
     assert!(tally.shared_batches > 0, "no batch had two commands");
     assert!(tally.went_alone > 0, "no command had to leave its batch");
+    assert!(tally.only_read > 0, "no labels took no epoch");
     assert!(tally.unproven > 0, "no sub-block was taken back");
     assert!(tally.added_drives > 0, "no drive was added");
     assert!(tally.collisions > 0, "no two contents collided");

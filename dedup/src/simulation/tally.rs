@@ -25,6 +25,8 @@ pub(super) struct Tally {
     pub(super) failed: u64,
     /// Commands whose future was dropped.
     pub(super) dropped: u64,
+    /// Openings of pools whose labels took no epoch, which were read and not written.
+    pub(super) only_read: u64,
     /// Records that were replayed, and sub-blocks in them that were taken back.
     pub(super) replayed: u64,
     pub(super) unproven: u64,
@@ -75,6 +77,7 @@ impl std::ops::AddAssign for Tally {
         self.full += other.full;
         self.failed += other.failed;
         self.dropped += other.dropped;
+        self.only_read += other.only_read;
         self.replayed += other.replayed;
         self.unproven += other.unproven;
         self.unproven_damaged += other.unproven_damaged;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::support::folder::{create, filled, open, try_open};
+use crate::support::folder::{create, filled, open, open_worn, try_open};
 use crate::support::{Pool, block_on};
 use dedup::{CheckOptions, ErrorKind, Repair, Restore, backup_pool, check_pool};
 use meta::{LABEL_BYTES, Label, PoolDir};
@@ -222,4 +222,28 @@ fn a_torn_label_is_found_by_a_check_and_written_again_at_the_next_opening() {
     drop(open(&dir));
     let report = check_pool(&dir, CheckOptions::default()).unwrap();
     assert!(report.consistent, "{report:?}");
+}
+
+#[test]
+fn a_pool_whose_drive_takes_no_writes_any_more_is_read_and_says_why_it_is_not_written() {
+    let (_keep, dir) = filled();
+    let buffers = Pool::new(1);
+    let content = [0, 2, 3, 5, 6, 4];
+    for _ in 0..2 {
+        let (pool, engine) = open_worn(&dir);
+        let volume = engine.volume("v").unwrap();
+        assert_eq!(buffers.read(&volume, 0, 6).unwrap(), content);
+        let error = buffers.write(&volume, 0, &[9]).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Unavailable, "{error}");
+        for words in ["read-only", "drive0", "1 of 1 did not"] {
+            assert!(error.message.contains(words), "{words}: {error}");
+        }
+        block_on(engine.shutdown()).unwrap();
+        drop((volume, engine, pool));
+    }
+    // The same bytes on a drive that works.
+    let (_pool, engine) = open(&dir);
+    let volume = engine.volume("v").unwrap();
+    buffers.write(&volume, 6, &[7]).unwrap();
+    assert_eq!(buffers.read(&volume, 0, 7).unwrap()[..6], content);
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use dedup::{Blocking, Engine, EngineConfig, EngineParts, PoolLabels};
-use drives::{BLOCK_BYTES, Drive, DriveError, Extent, LocalBoxFuture, Transferred};
+use drives::{BLOCK_BYTES, Drive, DriveError, ErrorKind, Extent, LocalBoxFuture, Transferred};
 use meta::{
     DriveSpec, FileMedia, FingerprintFunction, JournalMedia, LABEL_BYTES, Label, Opening, PoolDir,
     PoolSpec, RocksOptions,
@@ -53,14 +53,15 @@ impl Drive for PlainFile {
         buffer: Buffer,
         extents: &'a [Extent],
     ) -> LocalBoxFuture<'a, Transferred> {
-        for extent in extents {
+        let written = extents.iter().try_for_each(|extent| {
             let end = extent.buffer_offset + extent.blocks as usize * BLOCK_BYTES;
             let offset = extent.block * BLOCK_BYTES as u64;
             self.0
                 .write_all_at(&buffer[extent.buffer_offset..end], offset)
-                .unwrap();
-        }
-        Box::pin(ready((Ok(()), buffer)))
+        });
+        let written =
+            written.map_err(|error| DriveError::new(ErrorKind::Io, self.name(), error.to_string()));
+        Box::pin(ready((written, buffer)))
     }
 
     fn flush<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), DriveError>> {
@@ -106,7 +107,13 @@ pub(crate) fn open_on(
     dir: &Path,
     journal: impl FnOnce(FileMedia) -> Arc<dyn JournalMedia>,
 ) -> (PoolDir, Arc<Engine>) {
-    try_open_on(dir, journal).unwrap()
+    try_open_on(dir, OpenOptions::new().write(true), journal).unwrap()
+}
+
+/// The pool and its engine, on a drive that takes no writes any more.
+pub(crate) fn open_worn(dir: &Path) -> (PoolDir, Arc<Engine>) {
+    let opened = try_open_on(dir, &mut OpenOptions::new(), |journal| Arc::new(journal));
+    opened.unwrap()
 }
 
 /// What the drives' labels are to say.
@@ -124,19 +131,18 @@ pub(crate) fn labels(pool: &PoolDir) -> PoolLabels {
 
 /// The pool and its engine, if it opens.
 pub(crate) fn try_open(dir: &Path) -> dedup::Result<(PoolDir, Arc<Engine>)> {
-    try_open_on(dir, |journal| Arc::new(journal))
+    try_open_on(dir, OpenOptions::new().write(true), |journal| {
+        Arc::new(journal)
+    })
 }
 
 fn try_open_on(
     dir: &Path,
+    drive: &mut OpenOptions,
     journal: impl FnOnce(FileMedia) -> Arc<dyn JournalMedia>,
 ) -> dedup::Result<(PoolDir, Arc<Engine>)> {
     let pool = PoolDir::open(dir).unwrap();
-    let drive = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(pool.drive_path(0).unwrap())
-        .unwrap();
+    let drive = drive.read(true).open(pool.drive_path(0).unwrap()).unwrap();
     let engine = Engine::open(EngineParts {
         drives: vec![Arc::new(PlainFile(drive))],
         journal: journal(pool.open_journal().unwrap()),

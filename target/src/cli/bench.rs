@@ -1,10 +1,13 @@
 //! `onefold bench ...`: measurements of this machine.
 
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use bench::engine::{EngineBenchError, Options};
+use bench::{BenchError, Turns};
 use clap::{Args, Subcommand};
+use serde::Serialize;
 use subsystem::errors::Failure;
 
 use super::run::on_reactor;
@@ -21,32 +24,16 @@ pub enum BenchCommand {
     Exports(ExportsArgs),
 }
 
-/// `onefold bench exports`
+/// How a program is measured beside other targets.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  onefold bench exports\n  onefold bench exports --overwrite --pid 4711 /run/other/vhost.0 --json\n\n\
-                  Needs an idle machine with two cores: the target runs on the first, the client on the last."
-)]
-pub struct ExportsArgs {
-    /// vhost-user-blk sockets of other targets to measure beside
-    #[arg(value_name = "SOCKET")]
-    pub others: Vec<PathBuf>,
-    /// Their processes, in the same order: each is stopped while another target is measured, because one that polls takes
-    /// the core, and its processor time is told
+pub struct TurnsArgs {
+    /// Processes of the other targets, in their order, if they run on this machine: each is stopped while another target is
+    /// measured, because one that polls takes the core, and its processor time is told
     #[arg(long = "pid", value_name = "PID", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1 << 22))]
     pub pids: Vec<u32>,
-    /// Also write to the other targets: their disks are OVERWRITTEN
+    /// Also write to the other targets: their disks, or first namespaces, are OVERWRITTEN
     #[arg(long)]
     pub overwrite: bool,
-    /// Only these workloads, separated by commas
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = bench::exports::NAMES)]
-    pub only: Vec<String>,
-    /// What stores the data of this program, as `onefold serve --drive` takes it, a new file or at least 3 GiB
-    #[arg(long, value_name = "DRIVE", default_value = bench::exports::MEMORY_DRIVE)]
-    pub drive: String,
-    /// Share memory of huge pages (2 MiB), of which the system must have 8
-    #[arg(long)]
-    pub huge_pages: bool,
     /// Seconds of a run
     #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub seconds: u32,
@@ -64,6 +51,30 @@ pub struct ExportsArgs {
     pub json: bool,
 }
 
+/// `onefold bench exports`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  onefold bench exports\n  onefold bench exports --overwrite --pid 4711 /run/other/vhost.0 --json\n\n\
+                  Needs an idle machine with two cores: the target runs on the first, the client on the last."
+)]
+pub struct ExportsArgs {
+    /// vhost-user-blk sockets of other targets to measure beside
+    #[arg(value_name = "SOCKET")]
+    pub others: Vec<PathBuf>,
+    /// Only these workloads, separated by commas
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = bench::exports::NAMES)]
+    pub only: Vec<String>,
+    /// What stores the data of this program, as `onefold serve --drive` takes it, a new file or at least 3 GiB
+    #[arg(long, value_name = "DRIVE", default_value = bench::exports::MEMORY_DRIVE)]
+    pub drive: String,
+    /// Share memory of huge pages (2 MiB), of which the system must have 8
+    #[arg(long)]
+    pub huge_pages: bool,
+    /// How it is measured
+    #[command(flatten)]
+    pub turns: TurnsArgs,
+}
+
 /// `onefold bench transports`
 #[derive(Debug, Args)]
 #[command(
@@ -74,28 +85,9 @@ pub struct TransportsArgs {
     /// Other targets to measure beside: the first namespace of each
     #[arg(value_name = "tcp|rdma://ADDR:PORT/SUBSYSTEM-NQN")]
     pub others: Vec<String>,
-    /// Their processes, in the same order, if they run on this machine: each is stopped while another
-    /// target is measured, because one that polls takes the core, and its processor time is told
-    #[arg(long = "pid", value_name = "PID", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1 << 22))]
-    pub pids: Vec<u32>,
-    /// Also write to the other targets: their first namespace is OVERWRITTEN
-    #[arg(long)]
-    pub overwrite: bool,
-    /// Seconds of a run
-    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=3600))]
-    pub seconds: u32,
-    /// Runs of each workload, of which the median counts
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=99))]
-    pub runs: u16,
-    /// Another build of onefold to measure
-    #[arg(long, value_name = "FILE")]
-    pub program: Option<PathBuf>,
-    /// The file system for the pool's journal
-    #[arg(long, value_name = "DIR", default_value = ".")]
-    pub dir: PathBuf,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
+    /// How it is measured
+    #[command(flatten)]
+    pub turns: TurnsArgs,
 }
 
 /// `onefold bench engine`
@@ -145,18 +137,14 @@ fn engine(args: &EngineArgs) -> Outcome {
         large_blocks: args.blocks,
         only: args.only.clone(),
     };
-    let progress = |what: &str| eprintln!("{what} ...");
-    let report = on_reactor(
-        CONTROL_BUFFER_BYTES,
-        bench::engine::run(&options, &progress),
-    )?
-    .map_err(|error| {
-        let failure = match &error {
-            EngineBenchError::Folder { .. } => Failure::invalid(error.to_string()),
-            _ => Failure::unavailable(error.to_string()),
-        };
-        Exit::could_not_run(failure)
-    })?;
+    let report =
+        on_reactor(CONTROL_BUFFER_BYTES, bench::engine::run(&options, &say))?.map_err(|error| {
+            let failure = match &error {
+                EngineBenchError::Folder { .. } => Failure::invalid(error.to_string()),
+                _ => Failure::unavailable(error.to_string()),
+            };
+            Exit::could_not_run(failure)
+        })?;
     if args.json {
         print_json(&report)?;
     } else {
@@ -165,57 +153,57 @@ fn engine(args: &EngineArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The program to measure: this one, unless another build is named.
-fn program(named: Option<PathBuf>) -> Result<PathBuf, Failure> {
-    match named {
-        Some(program) => Ok(program),
+/// `None` for the program: this one.
+fn turns_of(args: TurnsArgs) -> Result<Turns, Failure> {
+    let program = match args.program {
+        Some(program) => program,
         None => std::env::current_exe().map_err(|error| {
             Failure::unavailable(format!("this program's own file is not known: {error}"))
-        }),
-    }
+        })?,
+    };
+    Ok(Turns {
+        program,
+        dir: args.dir,
+        seconds: args.seconds,
+        runs: usize::from(args.runs),
+        pids: args.pids,
+        overwrite: args.overwrite,
+    })
 }
 
 fn transports(args: TransportsArgs) -> Outcome {
+    let json = args.turns.json;
     let options = bench::transports::Options {
-        program: program(args.program)?,
-        dir: args.dir,
-        seconds: args.seconds,
-        runs: usize::from(args.runs),
+        turns: turns_of(args.turns)?,
         others: args.others,
-        pids: args.pids,
-        overwrite: args.overwrite,
     };
-    let progress = |what: &str| eprintln!("{what} ...");
-    let report = bench::transports::run(&options, &progress)
-        .map_err(|error| Exit::could_not_run(Failure::unavailable(error.to_string())))?;
-    if args.json {
-        print_json(&report)?;
-    } else {
-        print(&report.to_string());
-    }
-    Ok(ExitCode::SUCCESS)
+    tell(bench::transports::run(&options, &say), json)
 }
 
 fn exports(args: ExportsArgs) -> Outcome {
+    let json = args.turns.json;
     let options = bench::exports::Options {
-        program: program(args.program)?,
-        dir: args.dir,
+        turns: turns_of(args.turns)?,
         drive: args.drive,
-        seconds: args.seconds,
-        runs: usize::from(args.runs),
         others: args.others,
-        pids: args.pids,
-        overwrite: args.overwrite,
         only: args.only,
         huge_pages: args.huge_pages,
     };
-    let progress = |what: &str| eprintln!("{what} ...");
-    let report = bench::exports::run(&options, &progress)
-        .map_err(|error| Exit::could_not_run(Failure::unavailable(error.to_string())))?;
-    if args.json {
-        print_json(&report)?;
-    } else {
-        print(&report.to_string());
+    tell(bench::exports::run(&options, &say), json)
+}
+
+/// Says what begins.
+fn say(what: &str) {
+    eprintln!("{what} ...");
+}
+
+/// Prints a report, if there is one.
+fn tell<R: Display + Serialize>(report: Result<R, BenchError>, json: bool) -> Outcome {
+    let report =
+        report.map_err(|error| Exit::could_not_run(Failure::unavailable(error.to_string())))?;
+    match json {
+        true => print_json(&report)?,
+        false => print(&report.to_string()),
     }
     Ok(ExitCode::SUCCESS)
 }
