@@ -54,8 +54,8 @@ pub use error::{CloseReason, DeviceError, ListenError, SetupError, TlsFailure, V
 pub use host_queue::HostQueue;
 pub use memory::{Budget, FabricMemory, Permit};
 pub use queue::{
-    Capsule, HostData, HostError, HostQueueParams, QueueConnectError, QueueInfo, QueueLimits,
-    TransferError,
+    Capsule, Fetched, HostData, HostError, HostQueueParams, QueueConnectError, QueueInfo,
+    QueueLimits, TransferError,
 };
 pub use rdma::listener::{Incoming, Listener, ListenerConfig, ListenerCounters};
 pub use soft::{SoftConfig, SoftCounters};

@@ -13,7 +13,7 @@ use reactor::{Buffer, BufferPool};
 
 use crate::error::{CloseReason, SetupError};
 use crate::queue::{
-    Capsule, Close, Holder, QueueInfo, QueueLimits, SubmissionQueue, TransferError,
+    Capsule, Close, Fetched, Holder, QueueInfo, QueueLimits, SubmissionQueue, TransferError,
 };
 use crate::rdma::listener::Incoming;
 use crate::rdma::target::RdmaTarget;
@@ -130,20 +130,20 @@ impl TargetQueue {
         capsule: &Capsule,
         len: usize,
         buf: Buffer,
-    ) -> Result<Buffer, TransferError> {
+    ) -> Result<Fetched, TransferError> {
         if len > buf.len() {
             let message = "the buffer is shorter than the data";
             return Err(TransferError::new(Status::INTERNAL, message));
         }
         match &self.side {
-            Side::Rdma(side) => side.fetch(capsule, len, buf).await,
+            Side::Rdma(side) => Ok(side.fetch(capsule, len, buf).await?.into()),
             Side::Tcp(side) => side.fetch(capsule, len, buf).await,
         }
     }
 
     /// In-capsule data of at least `len` bytes that lies in a buffer of its own: nothing has to be
     /// fetched, and no other buffer is needed. It is given out once.
-    pub fn take_data(&self, capsule: &Capsule, len: usize) -> Option<Buffer> {
+    pub fn take_data(&self, capsule: &Capsule, len: usize) -> Option<Fetched> {
         match &self.side {
             // It lies in a posted receive.
             Side::Rdma(_) => None,

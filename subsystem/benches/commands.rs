@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use dedup::{Blocking, Engine, EngineConfig, EngineParts, Volume, VolumeSpec};
 use drives::MemoryDrive;
-use fabric::QueueInfo;
+use fabric::{Fetched, QueueInfo};
 use meta::{MemoryMedia, MemoryStore, VerifyPolicy};
 use nvme::fabrics::{CNTLID_DYNAMIC, ConnectCommand, ConnectData, FabricsCommand};
 use nvme::io::{IoCommand, LbaRange};
@@ -79,10 +79,10 @@ impl Queue for Treadmill {
         .await
     }
 
-    async fn fetch(&self, _: &Sqe, len: usize, mut buf: Buffer) -> Result<Buffer, Status> {
+    async fn fetch(&self, _: &Sqe, len: usize, mut buf: Buffer) -> Result<Fetched, Status> {
         let data = self.state.data.borrow();
         buf[..data.len().min(len)].copy_from_slice(&data[..data.len().min(len)]);
-        Ok(buf)
+        Ok(buf.into())
     }
 
     fn complete(&self, capsule: Sqe, cqe: Cqe, _: Option<(Buffer, usize)>) {

@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use fabric::{QueueInfo, TlsSession};
+use fabric::{Fetched, QueueInfo, TlsSession};
 use nvme::{Cqe, Sqe, Status};
 use reactor::{Buffer, BufferPool};
 
@@ -52,7 +52,7 @@ pub trait Queue: Clone + 'static {
 
     /// In-capsule data of at least `len` bytes, if they are in a buffer of their own: then no other buffer is needed. They
     /// are handed out once.
-    fn take_data(&self, capsule: &Self::Capsule, len: usize) -> Option<Buffer> {
+    fn take_data(&self, capsule: &Self::Capsule, len: usize) -> Option<Fetched> {
         let _ = (capsule, len);
         None
     }
@@ -71,7 +71,7 @@ pub trait Queue: Clone + 'static {
         capsule: &Self::Capsule,
         len: usize,
         buf: Buffer,
-    ) -> impl Future<Output = Result<Buffer, Status>>;
+    ) -> impl Future<Output = Result<Fetched, Status>>;
 
     /// Sends the first `len` bytes of the data, then the completion; the queue fills in the head, the
     /// queue identifier and the command identifier. On a queue that is gone nothing happens.
@@ -116,7 +116,7 @@ impl Queue for fabric::TargetQueue {
         self.next_command().await
     }
 
-    fn take_data(&self, capsule: &fabric::Capsule, len: usize) -> Option<Buffer> {
+    fn take_data(&self, capsule: &fabric::Capsule, len: usize) -> Option<Fetched> {
         self.take_data(capsule, len)
     }
 
@@ -129,7 +129,7 @@ impl Queue for fabric::TargetQueue {
         capsule: &fabric::Capsule,
         len: usize,
         buf: Buffer,
-    ) -> Result<Buffer, Status> {
+    ) -> Result<Fetched, Status> {
         self.fetch(capsule, len, buf).await.map_err(|error| {
             tracing::debug!(queue = ?self, %error, "data did not come");
             error.status

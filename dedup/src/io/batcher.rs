@@ -65,6 +65,8 @@ pub(crate) struct Command {
     pub(crate) start: u64,
     /// Always there, but while a drive writes from it.
     pub(crate) buf: Option<Buffer>,
+    /// The CRC-32C of each sub-block, if they are known.
+    pub(crate) checksums: Option<Box<[u32]>>,
     /// What it does about duplicates.
     pub(crate) verify: VerifyPolicy,
     /// It was acknowledged, and is to be compared: room for it is promised.
@@ -99,6 +101,7 @@ impl Command {
             volume: volume.clone(),
             start,
             buf: Some(buf),
+            checksums: None,
             verify: VerifyPolicy::Compare,
             is_again: true,
             is_mark: false,
@@ -238,6 +241,9 @@ fn batcher_of(shared: &Arc<Shared>) -> Rc<Batcher> {
     })
 }
 
+/// Data of whole sub-blocks, with the CRC-32C of each if they are known.
+pub(crate) type Data = (Buffer, Option<Box<[u32]>>);
+
 /// Writes whole sub-blocks from `start` on: the buffer's length is a multiple of their size, and the
 /// guard covers them. The guard is held until the new mapping is in place.
 pub(crate) fn write_sub_blocks(
@@ -245,9 +251,9 @@ pub(crate) fn write_sub_blocks(
     volume: &Arc<VolumeCore>,
     guard: RangeGuard,
     start: u64,
-    buf: Buffer,
+    data: Data,
 ) -> Write {
-    begin(shared, volume, guard, start, buf, false)
+    begin(shared, volume, guard, start, data, false)
 }
 
 /// As [`write_sub_blocks`], of sub-blocks that cannot be read from then on. What the buffer holds goes to
@@ -259,7 +265,7 @@ pub(crate) fn mark_sub_blocks(
     start: u64,
     buf: Buffer,
 ) -> Write {
-    begin(shared, volume, guard, start, buf, true)
+    begin(shared, volume, guard, start, (buf, None), true)
 }
 
 fn begin(
@@ -267,7 +273,7 @@ fn begin(
     volume: &Arc<VolumeCore>,
     guard: RangeGuard,
     start: u64,
-    buf: Buffer,
+    (buf, checksums): Data,
     is_mark: bool,
 ) -> Write {
     let batcher = batcher_of(shared);
@@ -275,6 +281,8 @@ fn begin(
     let command = Command {
         volume: volume.clone(),
         start,
+        // A list of another length is of other blocks.
+        checksums: checksums.filter(|known| known.len() == buf.len() / BLOCK_BYTES),
         buf: Some(buf),
         verify: volume.verify(),
         is_again: false,

@@ -374,9 +374,11 @@ impl Batch {
     fn checksum(&mut self) {
         for New { job, item, .. } in self.new.iter() {
             let job = &self.jobs[*job as usize];
-            if let Some(block) = job.blocks().get(*item as usize - job.items.start) {
-                let crc32c = fingerprint::crc32c(block);
-                let is_mark = job.command.as_ref().is_some_and(|it| it.is_mark);
+            let at = *item as usize - job.items.start;
+            if let (Some(block), Some(command)) = (job.blocks().get(at), &job.command) {
+                let known = command.checksums.as_ref().and_then(|known| known.get(at));
+                let crc32c = known.map_or_else(|| fingerprint::crc32c(block), |known| *known);
+                let is_mark = command.is_mark;
                 self.items[*item as usize].crc = Crc::Known(if is_mark { !crc32c } else { crc32c });
             }
         }

@@ -106,6 +106,19 @@ impl Volume {
     /// survives a crash of the process; with `fua`, or after the next flush, also a power loss. The
     /// buffer comes back unchanged.
     pub async fn write(&self, offset: u64, buf: Buffer, fua: bool) -> (Result<()>, Buffer) {
+        self.write_checked(offset, buf, None, fua).await
+    }
+
+    /// As [`Self::write`], of data of which somebody knows the CRC-32C of each sub-block of the buffer: these are stored, and
+    /// not computed again. So a change of the data in memory since then is found by the first read. They are of no use
+    /// where the range is not of whole sub-blocks.
+    pub async fn write_checked(
+        &self,
+        offset: u64,
+        buf: Buffer,
+        checksums: Option<Box<[u32]>>,
+        fua: bool,
+    ) -> (Result<()>, Buffer) {
         let checked = self.check_writable();
         let checked =
             checked.and_then(|()| self.check(offset, buf.len() as u64, MAX_COMMAND_BYTES as u64));
@@ -122,7 +135,10 @@ impl Volume {
         let (result, buf) = if span.is_whole() {
             let guard = self.core.range_lock.exclusive(span.first, span.end).await;
             match ready_to_map(&self.shared, &self.core, span).await {
-                Ok(()) => write_sub_blocks(&self.shared, &self.core, guard, span.first, buf).await,
+                Ok(()) => {
+                    let data = (buf, checksums);
+                    write_sub_blocks(&self.shared, &self.core, guard, span.first, data).await
+                }
                 Err(error) => (Err(error), buf),
             }
         } else {
@@ -231,7 +247,8 @@ impl Volume {
             return Ok(false);
         }
         bounce[range].copy_from_slice(new);
-        let written = write_sub_blocks(&self.shared, &self.core, guard, span.first, bounce);
+        let data = (bounce, None);
+        let written = write_sub_blocks(&self.shared, &self.core, guard, span.first, data);
         let result = written.await.0;
         self.finish(result, fua).await.map(|()| true)
     }
@@ -289,7 +306,8 @@ impl Volume {
             result?;
         }
         bounce[span.head..span.head + data.len()].copy_from_slice(data);
-        write_sub_blocks(&self.shared, &self.core, guard, span.first, bounce)
+        let data = (bounce, None);
+        write_sub_blocks(&self.shared, &self.core, guard, span.first, data)
             .await
             .0
     }

@@ -616,3 +616,32 @@ fn volumes_and_their_clones_are_deleted_in_any_order_and_all_space_returns() {
         assert_eq!(space(&engine), (0, 0, 2000), "{order:?}");
     }
 }
+
+#[test]
+fn data_that_change_in_memory_after_their_checksum_was_known_are_found_by_the_first_read() {
+    let pool = Pool::new(100);
+    let (engine, volume) = pool.with_volume(64, 4096);
+    let write = |at: u64, contents: &[u64], checksums: Vec<u32>| {
+        let buf = pool.buffer(contents);
+        let checksums = Some(checksums.into_boxed_slice());
+        block_on(volume.write_checked(at * GRAIN, buf, checksums, false)).0
+    };
+    let sums = |contents: &[u64]| -> Vec<u32> {
+        let bytes = pool.buffer(contents);
+        let blocks = bytes.chunks(BLOCK_BYTES);
+        let sum = |block| crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, block);
+        blocks.map(|block| sum(block) as u32).collect()
+    };
+    // Zeros and duplicates are not stored, and those in between are.
+    write(0, &[1, 0, 2, 1, 3], sums(&[1, 0, 2, 1, 3])).unwrap();
+    assert_eq!(pool.read(&volume, 0, 5).unwrap(), [1, 0, 2, 1, 3]);
+    // A list that is not of these blocks says nothing of them.
+    write(8, &[4, 5], sums(&[7, 4, 5])).unwrap();
+    assert_eq!(pool.read(&volume, 8, 2).unwrap(), [4, 5]);
+    // One of three changed.
+    write(16, &[6, 9, 8], sums(&[6, 7, 8])).unwrap();
+    assert_eq!(pool.read(&volume, 16, 1).unwrap(), [6]);
+    assert_eq!(pool.read(&volume, 18, 1).unwrap(), [8]);
+    expect_kind(pool.read(&volume, 17, 1), ErrorKind::Corrupt);
+    block_on(engine.maintain()).unwrap();
+}

@@ -29,6 +29,24 @@ impl TransferError {
     }
 }
 
+/// The data of a command, as they came from its host.
+#[derive(Debug)]
+pub struct Fetched {
+    /// The data, from the buffer's start.
+    pub buffer: Buffer,
+    /// The CRC-32C of each block of 4 KiB, where the transport had to compute them anyway: NVMe/TCP with data digests.
+    pub checksums: Option<Box<[u32]>>,
+}
+
+impl From<Buffer> for Fetched {
+    fn from(buffer: Buffer) -> Self {
+        Self {
+            buffer,
+            checksums: None,
+        }
+    }
+}
+
 /// A command as it arrived, with its in-capsule data.
 #[derive(Debug)]
 pub struct Capsule {
@@ -58,7 +76,7 @@ pub(crate) enum CapsuleData {
     /// Behind the queue entry in a posted receive, up to `len` bytes of it.
     Received { memory: FabricMemory, len: usize },
     /// In a buffer of its own, which whoever fetches the data takes out.
-    Buffer(RefCell<Option<Buffer>>),
+    Buffer(RefCell<Option<Fetched>>),
     /// In memory of the queue, because no buffer was free; the permit is its share of the bound.
     Kept { bytes: Box<[u8]>, _permit: Permit },
     /// It arrived and is not there: the command fails with this.

@@ -12,7 +12,7 @@ mod outstanding;
 mod submission;
 
 pub(crate) use capsule::CapsuleData;
-pub use capsule::{Capsule, TransferError};
+pub use capsule::{Capsule, Fetched, TransferError};
 pub(crate) use hold::{Close, Holder};
 pub use host::{HostData, HostError, HostQueueParams, QueueConnectError};
 pub use info::{QueueInfo, QueueLimits};

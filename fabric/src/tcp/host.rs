@@ -28,7 +28,7 @@ use reactor::net::Watch;
 
 use super::TcpHostConfig;
 use super::link::{self, Link, Opening, Role, pdu_arrived};
-use super::receive::{Destination, Owner, Sink};
+use super::receive::{Checked, Destination, Owner, Sink};
 use super::send::Payload;
 use super::socket::Socket;
 use super::tls::TlsSession;
@@ -322,6 +322,7 @@ impl TcpHost {
         Ok(Some(Sink {
             destination,
             start: *received,
+            wants_checksums: false,
             tag: Tag(data),
         }))
     }
@@ -466,7 +467,7 @@ impl Owner for TcpHost {
         }
     }
 
-    fn data(&self, sink: Sink<Tag>, intact: bool) -> Result<(), FatalError> {
+    fn data(&self, sink: Sink<Tag>, checked: Checked) -> Result<(), FatalError> {
         pdu_arrived(&self.link);
         let Tag(data) = sink.tag;
         if let Destination::Buffer(back) = sink.destination
@@ -478,7 +479,7 @@ impl Owner for TcpHost {
             }) = self.commands.borrow_mut().get(data.cid)
         {
             *buffer = Some(back);
-            *damaged |= !intact;
+            *damaged |= checked.is_damaged;
             *received += data.length as usize;
         }
         if data.success {

@@ -3,11 +3,11 @@
 //! Guarantees: however the stream is cut into pieces, the same PDUs come out in the same order; at most
 //! one header is kept between two pieces, and data goes straight to where its owner wants it; no byte
 //! is taken before the header in front of it was judged; the digest of data is computed piece by piece as it
-//! arrives, while the piece is in the cache, and never again.
+//! arrives, while the piece is in the cache, and never again: who needs the digests of its blocks gets those of this pass.
 
 use nvme::tcp::{
-    COMMON_HEADER_BYTES, DIGEST_BYTES, Digests, FatalError, Frame, HEADER_BYTES_MAX, Pdu,
-    PieceDigest, Sender,
+    BLOCK_BYTES, BlockDigests, COMMON_HEADER_BYTES, DIGEST_BYTES, Digests, FatalError, Frame,
+    HEADER_BYTES_MAX, Pdu, PieceDigest, Sender,
 };
 use reactor::Buffer;
 
@@ -33,8 +33,25 @@ pub(super) struct Sink<T> {
     pub(super) destination: Destination,
     /// Where in the destination the first byte goes; all of it has room behind that.
     pub(super) start: usize,
+    /// Whether the owner wants the digests of its blocks, where there is one of the data.
+    pub(super) wants_checksums: bool,
     /// What the owner wants to know of it again.
     pub(super) tag: T,
+}
+
+/// What the digest of data says.
+#[derive(Debug, Default)]
+pub(super) struct Checked {
+    /// It does not agree.
+    pub(super) is_damaged: bool,
+    /// The CRC-32C of each block of 4 KiB: of whole blocks, from a block of the destination on, with a digest that agrees.
+    pub(super) checksums: Option<Vec<u32>>,
+}
+
+/// The digest of data that arrives.
+enum Computed {
+    Whole(PieceDigest),
+    Blocks(BlockDigests),
 }
 
 /// Whose PDUs they are.
@@ -49,8 +66,8 @@ pub(super) trait Owner {
     /// passes over it.
     fn pdu(&self, pdu: Pdu, data_bytes: usize) -> Result<Option<Sink<Self::Tag>>, FatalError>;
 
-    /// The data of a PDU is there; `intact` says whether its digest agrees, if there is one.
-    fn data(&self, sink: Sink<Self::Tag>, intact: bool) -> Result<(), FatalError>;
+    /// The data of a PDU is there.
+    fn data(&self, sink: Sink<Self::Tag>, checked: Checked) -> Result<(), FatalError>;
 }
 
 /// The receiving end of a connection.
@@ -71,7 +88,7 @@ struct Body<T> {
     digest: [u8; DIGEST_BYTES],
     digest_left: usize,
     /// Of the data that is there, if its digest follows and it is kept.
-    computed: Option<PieceDigest>,
+    computed: Option<Computed>,
 }
 
 impl Destination {
@@ -212,8 +229,10 @@ impl<T> Receiver<T> {
         let pdu = Pdu::parse(&frame, header)?;
         let sink = owner.pdu(pdu, frame.data_bytes)?;
         if frame.data_bytes > 0 {
-            let is_kept = |sink: &Sink<T>| !matches!(sink.destination, Destination::Nowhere);
-            let is_checked = frame.data_digest && sink.as_ref().is_some_and(is_kept);
+            let kept = sink
+                .as_ref()
+                .filter(|sink| !matches!(sink.destination, Destination::Nowhere));
+            let computed = kept.map(|sink| Computed::new(sink, frame.data_bytes));
             self.body = Some(Body {
                 sink,
                 padding_left: frame.padding_bytes,
@@ -221,7 +240,7 @@ impl<T> Receiver<T> {
                 data_left: frame.data_bytes,
                 digest: [0; DIGEST_BYTES],
                 digest_left: usize::from(frame.data_digest) * DIGEST_BYTES,
-                computed: is_checked.then(PieceDigest::default),
+                computed: computed.filter(|_| frame.data_digest),
             });
         }
         Ok(())
@@ -233,10 +252,47 @@ impl<T> Receiver<T> {
             .body
             .take_if(|body| body.padding_left == 0 && body.data_left == 0 && body.digest_left == 0);
         let Some(body) = done else { return Ok(()) };
-        let intact = body.is_intact();
+        let checked = match body.computed {
+            Some(computed) => computed.checked(body.digest),
+            None => Checked::default(),
+        };
         match body.sink {
-            Some(sink) => owner.data(sink, intact),
+            Some(sink) => owner.data(sink, checked),
             None => Ok(()),
+        }
+    }
+}
+
+impl Computed {
+    fn new<T>(sink: &Sink<T>, bytes: usize) -> Self {
+        let is_whole = sink.start.is_multiple_of(BLOCK_BYTES) && bytes.is_multiple_of(BLOCK_BYTES);
+        match sink.wants_checksums && is_whole {
+            true => Self::Blocks(BlockDigests::new(bytes)),
+            false => Self::Whole(PieceDigest::default()),
+        }
+    }
+
+    fn add(&mut self, bytes: &[u8]) {
+        match self {
+            Self::Whole(digest) => digest.add(bytes),
+            Self::Blocks(digests) => digests.add(bytes),
+        }
+    }
+
+    /// What it says beside the one that was sent.
+    fn checked(self, sent: [u8; DIGEST_BYTES]) -> Checked {
+        let value = match &self {
+            Self::Whole(digest) => digest.value(),
+            Self::Blocks(digests) => digests.value(),
+        };
+        let is_damaged = value != sent;
+        let checksums = match self {
+            Self::Blocks(digests) if !is_damaged => Some(digests.into_blocks()),
+            _ => None,
+        };
+        Checked {
+            is_damaged,
+            checksums,
         }
     }
 }
@@ -288,12 +344,6 @@ impl<T> Body<T> {
         }
         self.data_left -= bytes;
     }
-
-    /// Whether the data's digest agrees, as far as there is one and the data was kept.
-    fn is_intact(&self) -> bool {
-        let computed = self.computed.as_ref().map(PieceDigest::value);
-        computed.is_none_or(|computed| computed == self.digest)
-    }
 }
 
 #[cfg(test)]
@@ -315,10 +365,18 @@ mod tests {
     #[derive(Clone, Debug, PartialEq)]
     enum Seen {
         Pdu(Pdu, usize),
-        Data(u16, Vec<u8>, bool),
+        Data(u16, Vec<u8>, bool, Option<Vec<u32>>),
     }
 
     const START: usize = 3;
+
+    /// Where the data of a tag goes: to a block of its destination, or behind its beginning.
+    fn start_of(tag: u16) -> usize {
+        match tag % 8 {
+            6.. => 0,
+            _ => START,
+        }
+    }
 
     impl Owner for Notes {
         type Tag = u16;
@@ -339,22 +397,26 @@ mod tests {
                 1 => Destination::Nowhere,
                 _ => Destination::Heap(vec![0; START + data_bytes + 2].into_boxed_slice()),
             };
-            let start = START;
+            let start = start_of(tag);
             Ok((data_bytes > 0).then_some(Sink {
                 destination,
                 start,
+                wants_checksums: true,
                 tag,
             }))
         }
 
-        fn data(&self, sink: Sink<u16>, intact: bool) -> Result<(), FatalError> {
+        fn data(&self, sink: Sink<u16>, checked: Checked) -> Result<(), FatalError> {
             let bytes = match sink.destination {
                 Destination::Heap(bytes) => bytes.to_vec(),
                 Destination::Buffer(_) | Destination::Nowhere => Vec::new(),
             };
-            self.seen
-                .borrow_mut()
-                .push(Seen::Data(sink.tag, bytes, intact));
+            self.seen.borrow_mut().push(Seen::Data(
+                sink.tag,
+                bytes,
+                !checked.is_damaged,
+                checked.checksums,
+            ));
             Ok(())
         }
     }
@@ -425,7 +487,7 @@ mod tests {
     proptest! {
         #[test]
         fn however_a_stream_is_cut_the_same_comes_out(
-            pdus in prop::collection::vec((0..40_u16, prop_oneof![Just(0), 1..9_usize, 100..3000_usize]), 1..12),
+            pdus in prop::collection::vec((0..40_u16, prop_oneof![Just(0), 1..9_usize, 100..3000_usize, Just(8192)]), 1..12),
             cuts in prop::collection::vec(prop_oneof![1..6_usize, 60..90_usize, 500..9000_usize], 1..8),
             header: bool, data: bool, direct: bool,
         ) {
@@ -441,16 +503,21 @@ mod tests {
                 if len == 0 || tag % 4 == 0 {
                     continue;
                 }
-                let Some(Seen::Data(of, bytes, intact)) = arrived.next() else {
+                let Some(Seen::Data(of, bytes, intact, checksums)) = arrived.next() else {
                     panic!("no data of {tag}");
                 };
+                let start = start_of(tag);
+                let is_told = data && tag != 3 && tag % 4 > 1 && start == 0 && len == 8192;
+                let blocks = bytes.chunks(BLOCK_BYTES).take(len / BLOCK_BYTES);
+                let of_blocks = blocks.map(|block| u32::from_le_bytes(tcp::digest(block)));
+                prop_assert_eq!(checksums.clone(), is_told.then(|| of_blocks.collect::<Vec<u32>>()));
                 prop_assert_eq!(*of, tag);
                 prop_assert_eq!(*intact, !(data && tag == 3));
                 if tag % 4 > 1 {
                     prop_assert_eq!(bytes.len(), START + len + 2);
                     for (at, byte) in bytes.iter().enumerate() {
-                        let inside = (START..START + len).contains(&at);
-                        let expected = if inside { ((at - START) * 7 + usize::from(tag)) as u8 } else { 0 };
+                        let inside = (start..start + len).contains(&at);
+                        let expected = if inside { ((at - start) * 7 + usize::from(tag)) as u8 } else { 0 };
                         prop_assert_eq!(*byte, expected);
                     }
                 }

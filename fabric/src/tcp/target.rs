@@ -25,7 +25,7 @@ use nvme::{Cqe, SglDescriptor, Sqe, Status};
 use reactor::{Buffer, BufferPool, MAX_BUFFER_BYTES};
 
 use super::link::{Link, Role, count, pdu_arrived};
-use super::receive::{Destination, Owner, Sink};
+use super::receive::{Checked, Destination, Owner, Sink};
 use super::send::Payload;
 use super::tls::session::Session;
 use super::tls::{TlsMode, TlsSession};
@@ -35,7 +35,7 @@ use crate::admission;
 use crate::error::{CloseReason, TlsFailure};
 use crate::memory::{Permit, Share};
 use crate::queue::{
-    Capsule, CapsuleData, Close, Lifecycle, QueueInfo, SubmissionQueue, TransferError,
+    Capsule, CapsuleData, Close, Fetched, Lifecycle, QueueInfo, SubmissionQueue, TransferError,
 };
 
 /// Commands that a host may send before its Connect has succeeded. One is right; a few more let it be
@@ -218,13 +218,13 @@ impl TcpTarget {
     }
 
     /// In-capsule data of at least `len` bytes, if it lies in a buffer; gives it out once.
-    pub(crate) fn take_data(capsule: &Capsule, len: usize) -> Option<Buffer> {
+    pub(crate) fn take_data(capsule: &Capsule, len: usize) -> Option<Fetched> {
         let CapsuleData::Buffer(own) = &capsule.data else {
             return None;
         };
-        let mut buffer = own.borrow_mut().take_if(|own| own.len() >= len)?;
-        buffer.set_len(len);
-        Some(buffer)
+        let mut own = own.borrow_mut().take_if(|own| own.buffer.len() >= len)?;
+        own.buffer.set_len(len);
+        Some(own)
     }
 
     pub(crate) async fn fetch(
@@ -232,32 +232,33 @@ impl TcpTarget {
         capsule: &Capsule,
         len: usize,
         mut buf: Buffer,
-    ) -> Result<Buffer, TransferError> {
+    ) -> Result<Fetched, TransferError> {
         let error = |status, message| Err(TransferError { status, message });
         let too_short = TransferError::new(Status::SGL_LENGTH_INVALID, "the capsule holds less");
         match &capsule.data {
             CapsuleData::Lost(error) => Err(error.clone()),
             CapsuleData::Buffer(own) => {
                 let mut own = own.borrow_mut();
-                if own.as_ref().is_none_or(|own| own.len() < len) {
+                let is_too_short = |own: &Fetched| own.buffer.len() < len;
+                if own.as_ref().is_none_or(is_too_short) {
                     return Err(too_short);
                 }
-                let fits = own.as_ref().is_some_and(|own| own.capacity() >= buf.len());
-                if fits && let Some(mut own) = own.take() {
-                    own.set_len(buf.len());
+                let fits = |own: &mut Fetched| own.buffer.capacity() >= buf.len();
+                if let Some(mut own) = own.take_if(fits) {
+                    own.buffer.set_len(buf.len());
                     return Ok(own);
                 }
                 if let Some(own) = &*own {
-                    buf[..len].copy_from_slice(&own[..len]);
+                    buf[..len].copy_from_slice(&own.buffer[..len]);
                 }
-                Ok(buf)
+                Ok(buf.into())
             }
             CapsuleData::Kept { bytes, .. } => {
                 buf[..len].copy_from_slice(bytes.get(..len).ok_or(too_short)?);
-                Ok(buf)
+                Ok(buf.into())
             }
             CapsuleData::None | CapsuleData::Received { .. } => match capsule.sqe.sgl() {
-                _ if len == 0 => Ok(buf),
+                _ if len == 0 => Ok(buf.into()),
                 Ok(SglDescriptor::Transport { length }) if len <= length as usize => {
                     self.transfer(capsule.sqe.cid(), len, buf).await
                 }
@@ -274,7 +275,7 @@ impl TcpTarget {
     }
 
     /// Asks for data and waits for it.
-    async fn transfer(&self, cid: u16, len: usize, buf: Buffer) -> Result<Buffer, TransferError> {
+    async fn transfer(&self, cid: u16, len: usize, buf: Buffer) -> Result<Fetched, TransferError> {
         if self.submissions.life.is_ending() {
             return Err(TransferError::GONE);
         }
@@ -423,6 +424,7 @@ impl TcpTarget {
         Ok(Some(Sink {
             destination,
             start: 0,
+            wants_checksums: true,
             tag: Tag::Capsule(arriving),
         }))
     }
@@ -464,6 +466,7 @@ impl TcpTarget {
         Ok(Some(Sink {
             destination: sink.destination,
             start: sink.start,
+            wants_checksums: sink.wants_checksums,
             tag: Tag::Transfer(sink.tag, data.length as usize),
         }))
     }
@@ -538,15 +541,15 @@ impl Owner for TcpTarget {
         }
     }
 
-    fn data(&self, sink: Sink<Tag>, intact: bool) -> Result<(), FatalError> {
+    fn data(&self, sink: Sink<Tag>, checked: Checked) -> Result<(), FatalError> {
         pdu_arrived(&self.link);
-        if !intact {
+        if checked.is_damaged {
             count(&self.link.traffic.digest_errors, 1);
         }
         match sink.tag {
             Tag::Transfer(ttag, bytes) => {
                 let mut transfers = self.transfers.borrow_mut();
-                transfers.arrived(ttag, sink.destination, bytes, intact);
+                transfers.arrived(ttag, sink.destination, bytes, checked);
             }
             Tag::Capsule(arrived) => {
                 let InCapsule { sqe, lost, permit } = arrived;
@@ -554,11 +557,12 @@ impl Owner for TcpTarget {
                     let status = Status::TRANSIENT_TRANSPORT;
                     TransferError::new(status, "the data digest is wrong")
                 };
-                let lost = lost.or_else(|| (!intact).then(damaged));
+                let lost = lost.or_else(|| checked.is_damaged.then(damaged));
                 let data = match (lost, sink.destination, permit) {
                     (Some(error), ..) => CapsuleData::Lost(error),
                     (None, Destination::Buffer(buffer), _) => {
-                        CapsuleData::Buffer(RefCell::new(Some(buffer)))
+                        let checksums = checked.checksums.map(Vec::into_boxed_slice);
+                        CapsuleData::Buffer(RefCell::new(Some(Fetched { buffer, checksums })))
                     }
                     (None, Destination::Heap(bytes), Some(_permit)) => {
                         CapsuleData::Kept { bytes, _permit }

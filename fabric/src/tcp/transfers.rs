@@ -12,8 +12,8 @@ use nvme::Status;
 use nvme::tcp::{Data, FatalError, FatalStatus};
 use reactor::Buffer;
 
-use super::receive::{Destination, Sink};
-use crate::queue::TransferError;
+use super::receive::{Checked, Destination, Sink};
+use crate::queue::{Fetched, TransferError};
 
 /// Bits of a transfer tag that hold the slot in the table; those above count its uses.
 const SLOT_BITS: u32 = 10;
@@ -47,6 +47,8 @@ struct Transfer {
     /// Where the data goes; out while a PDU of it arrives, or when nobody waits.
     buffer: Option<Buffer>,
     damaged: bool,
+    /// The CRC-32C of each block so far, as long as all are known.
+    checksums: Option<Vec<u32>>,
     result: Rc<RefCell<Outcome>>,
 }
 
@@ -59,7 +61,7 @@ pub(super) enum Outcome {
     /// Under way, and somebody waits.
     Awaited(Waker),
     /// The end.
-    Done(Result<Buffer, TransferError>),
+    Done(Result<Fetched, TransferError>),
     /// Nobody waits any more.
     Abandoned,
 }
@@ -71,7 +73,7 @@ impl Outcome {
     pub(super) fn poll(
         outcome: &RefCell<Self>,
         cx: &Context<'_>,
-    ) -> Poll<Result<Buffer, TransferError>> {
+    ) -> Poll<Result<Fetched, TransferError>> {
         let mut outcome = outcome.borrow_mut();
         match std::mem::take(&mut *outcome) {
             Self::Done(done) => Poll::Ready(done),
@@ -83,7 +85,7 @@ impl Outcome {
         }
     }
 
-    fn set(outcome: &RefCell<Self>, done: Result<Buffer, TransferError>) {
+    fn set(outcome: &RefCell<Self>, done: Result<Fetched, TransferError>) {
         let mut outcome = outcome.borrow_mut();
         let before = std::mem::replace(&mut *outcome, Self::Done(done));
         match before {
@@ -133,6 +135,7 @@ impl Transfers {
             length,
             buffer: Some(buffer),
             damaged: false,
+            checksums: Some(Vec::new()),
             result: Rc::clone(&result),
         });
         self.open += 1;
@@ -176,6 +179,7 @@ impl Transfers {
                 .take()
                 .map_or(Destination::Nowhere, Destination::Buffer),
             start: offset,
+            wants_checksums: true,
             tag: data.ttag,
         })
     }
@@ -186,13 +190,22 @@ impl Transfers {
         tag: Tag,
         destination: Destination,
         bytes: usize,
-        intact: bool,
+        checked: Checked,
     ) {
         let Some(transfer) = self.find(tag) else {
             return;
         };
         transfer.received += bytes;
-        transfer.damaged |= !intact;
+        transfer.damaged |= checked.is_damaged;
+        transfer.checksums = match (transfer.checksums.take(), checked.checksums) {
+            // Mostly all of a transfer comes in one PDU.
+            (Some(before), Some(now)) if before.is_empty() => Some(now),
+            (Some(mut before), Some(now)) => {
+                before.extend(now);
+                Some(before)
+            }
+            _ => None,
+        };
         let abandoned = matches!(*transfer.result.borrow(), Outcome::Abandoned);
         if let Destination::Buffer(buffer) = destination
             && !abandoned
@@ -210,7 +223,10 @@ impl Transfers {
         self.open -= 1;
         self.large -= usize::from(transfer.length >= LARGE_BYTES);
         let done = match (transfer.buffer, transfer.damaged) {
-            (Some(buffer), false) => Ok(buffer),
+            (Some(buffer), false) => Ok(Fetched {
+                buffer,
+                checksums: transfer.checksums.map(Vec::into_boxed_slice),
+            }),
             (Some(_), true) => Err(TransferError::new(
                 Status::TRANSIENT_TRANSPORT,
                 "the data digest is wrong",

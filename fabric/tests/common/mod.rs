@@ -3,15 +3,15 @@
 
 #![allow(dead_code, unreachable_pub)]
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
 use fabric::{
-    Capsule, Device, DeviceConfig, HostData, HostQueue, HostQueueParams, Incoming, Listener,
-    QueueLimits, SoftConfig, TargetQueue,
+    Capsule, Device, DeviceConfig, Fetched, HostData, HostQueue, HostQueueParams, Incoming,
+    Listener, QueueLimits, SoftConfig, TargetQueue,
 };
 use nvme::{Cqe, Sqe, Status};
 use reactor::Buffer;
@@ -177,6 +177,21 @@ pub async fn serve(disk: Rc<RefCell<Vec<u8>>>, queue: TargetQueue) {
     }
 }
 
+thread_local! {
+    /// Blocks of written data whose checksums came with them, and were right.
+    pub static CHECKED_BLOCKS: Cell<usize> = const { Cell::new(0) };
+}
+
+fn look_at_checksums(data: &Fetched, len: usize) {
+    let Some(checksums) = &data.checksums else {
+        return;
+    };
+    let blocks = data.buffer[..len].chunks(4096);
+    let expected = blocks.map(|block| u32::from_le_bytes(nvme::tcp::digest(block)));
+    assert!(checksums.iter().copied().eq(expected), "of {len} bytes");
+    CHECKED_BLOCKS.set(CHECKED_BLOCKS.get() + checksums.len());
+}
+
 /// Does what a command asks for.
 pub async fn execute(disk: Rc<RefCell<Vec<u8>>>, queue: TargetQueue, capsule: Capsule) {
     let (offset, len) = (capsule.sqe.slba() as usize, capsule.sqe.cdw(12) as usize);
@@ -187,7 +202,8 @@ pub async fn execute(disk: Rc<RefCell<Vec<u8>>>, queue: TargetQueue, capsule: Ca
         }
         WRITE => match queue.fetch(&capsule, len, buffer(len).await).await {
             Ok(data) => {
-                disk.borrow_mut()[offset..offset + len].copy_from_slice(&data[..len]);
+                look_at_checksums(&data, len);
+                disk.borrow_mut()[offset..offset + len].copy_from_slice(&data.buffer[..len]);
                 queue.complete(capsule, done, None);
             }
             Err(error) => queue.complete(capsule, Cqe::new(error.status, 0), None),

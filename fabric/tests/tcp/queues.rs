@@ -100,6 +100,28 @@ fn data_of_every_size_comes_back_as_it_was_written_with_all_digests() {
 }
 
 #[test]
+fn checksums_of_blocks_come_with_written_data_where_their_digest_was_computed() {
+    for digests in ALL_DIGESTS {
+        run(async move {
+            let target = Target::start(TcpListenerConfig {
+                maxh2cdata: 65_536,
+                ..config()
+            });
+            let queue = attach(&target, host(digests), true).await;
+            CHECKED_BLOCKS.set(0);
+            // Of data that are not whole blocks nothing is told.
+            for len in [512, 4096, 65_536, 131_072, 131_072 + 512] {
+                let data = pattern(len as u64, len);
+                assert_eq!(write(&queue, 0, &data).await, Status::SUCCESS);
+            }
+            let (_, has_data_digest) = digests;
+            let expected = if has_data_digest { 1 + 16 + 32 } else { 0 };
+            assert_eq!(CHECKED_BLOCKS.get(), expected, "{digests:?}");
+        });
+    }
+}
+
+#[test]
 fn more_commands_than_the_queue_has_entries_wait_their_turn() {
     run(async {
         let target = Target::start(config());

@@ -268,7 +268,7 @@ impl Target {
                 let (at, len) = place(range);
                 let data = initiator::buffer(len).await;
                 let data = queue.fetch(capsule, len, data).await.expect("the data");
-                self.disk.borrow_mut()[at..at + len].copy_from_slice(&data[..len]);
+                self.disk.borrow_mut()[at..at + len].copy_from_slice(&data.buffer[..len]);
                 None
             }
             _ => None,

@@ -9,11 +9,13 @@
 //! Terminate Connection Request; no length from the wire leaves this module unchecked against the
 //! others; what is emitted parses to the same value. Numbers are little endian.
 
+mod digest;
 mod frame;
 mod initialize;
 mod pdu;
 mod terminate;
 
+pub use digest::{BLOCK_BYTES, BlockDigests, PieceDigest, digest};
 pub use frame::{Digests, Frame, PduType, Sender};
 pub use initialize::{IcReq, IcResp};
 pub use pdu::{Data, Pdu, R2t};
@@ -44,62 +46,10 @@ const FLAG_LAST: u8 = 1 << 2;
 /// FLAGS bit 3 of C2HData: no response capsule follows, the command succeeded.
 const FLAG_SUCCESS: u8 = 1 << 3;
 
-/// The digest of a header or of data: CRC-32C (section 3.3.1.1).
-#[must_use]
-pub fn digest(bytes: &[u8]) -> [u8; DIGEST_BYTES] {
-    let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes);
-    (crc as u32).to_le_bytes()
-}
-
-/// The digest of data that comes in pieces.
-pub struct PieceDigest(crc_fast::Digest);
-
-impl Default for PieceDigest {
-    fn default() -> Self {
-        Self(crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi))
-    }
-}
-
-impl PieceDigest {
-    /// The next piece.
-    pub fn add(&mut self, bytes: &[u8]) {
-        self.0.update(bytes);
-    }
-
-    /// The digest of all pieces so far: that of [`digest`] of all bytes.
-    #[must_use]
-    pub fn value(&self) -> [u8; DIGEST_BYTES] {
-        (self.0.finalize() as u32).to_le_bytes()
-    }
-}
-
-impl std::fmt::Debug for PieceDigest {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "PieceDigest({:02x?})", self.value())
-    }
-}
-
 fn half(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
 }
 
 fn word(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_digest_is_the_one_of_iscsi() {
-        // RFC 3720, appendix B.4.
-        assert_eq!(digest(&[0; 32]), 0x8a91_36aa_u32.to_le_bytes());
-        assert_eq!(digest(&[0xff; 32]), 0x62a8_ab43_u32.to_le_bytes());
-        let counting: Vec<u8> = (0..32).collect();
-        assert_eq!(digest(&counting), 0x46dd_794e_u32.to_le_bytes());
-        let mut pieces = PieceDigest::default();
-        counting.chunks(7).for_each(|piece| pieces.add(piece));
-        assert_eq!(pieces.value(), digest(&counting));
-    }
 }

@@ -12,6 +12,7 @@ pub(crate) mod fused;
 use std::rc::Rc;
 
 use dedup::{EngineError, ErrorKind, MAX_COMMAND_BYTES, SUB_BLOCK_BYTES};
+use fabric::Fetched;
 use nvme::Status;
 use nvme::io::{DSM_RANGE_BYTES, DsmRange, IoCommand, LbaRange};
 use nvme::reservation::ReservationCommand;
@@ -194,12 +195,13 @@ async fn read<Q: Queue>(command: &Command<Q>, nsid: u32, range: LbaRange, fua: b
 
 async fn write<Q: Queue>(command: &Command<Q>, nsid: u32, range: LbaRange, fua: bool) -> Outcome {
     let (volume, offset, len) = reach_data(command, nsid, Access::Write, range).await?;
-    let buffer = command.fetch(len).await?;
-    let (result, _buffer) = volume
+    let Fetched { buffer, checksums } = command.fetch_checked(len).await?;
+    let fua = fua || write_through(command);
+    let written = volume
         .volume
-        .write(offset, buffer, fua || write_through(command))
+        .write_checked(offset, buffer, checksums, fua)
         .await;
-    result?;
+    written.0?;
     command.done(&volume, Operation::Write, len as u64);
     Ok(Success::default())
 }

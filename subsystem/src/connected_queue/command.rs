@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use dedup::{Stage, Stopwatch};
+use fabric::Fetched;
 use nvme::{Cqe, Sqe, Status};
 use reactor::Buffer;
 
@@ -281,29 +282,38 @@ impl<Q: Queue> Command<Q> {
 
     /// The first `len` bytes of the host's data.
     pub(crate) async fn fetch(&self, len: usize) -> Result<Buffer, Fault> {
-        if let Some(buffer) = self.take_data(len)? {
-            return Ok(buffer);
+        Ok(self.fetch_checked(len).await?.buffer)
+    }
+
+    /// The same, with the checksums of its blocks if the transport knows them.
+    pub(crate) async fn fetch_checked(&self, len: usize) -> Result<Fetched, Fault> {
+        if let Some(data) = self.take_data(len)? {
+            return Ok(data);
         }
         let buffer = self.buffer(len).await?;
-        self.fetch_into(len, buffer).await
+        self.transfer(len, buffer).await
     }
 
     /// As [`Self::fetch`], into this buffer of that length, if it is needed.
     pub(crate) async fn fetch_into(&self, len: usize, buffer: Buffer) -> Result<Buffer, Fault> {
-        if let Some(buffer) = self.take_data(len)? {
-            return Ok(buffer);
+        if let Some(data) = self.take_data(len)? {
+            return Ok(data.buffer);
         }
+        Ok(self.transfer(len, buffer).await?.buffer)
+    }
+
+    async fn transfer(&self, len: usize, buffer: Buffer) -> Result<Fetched, Fault> {
         let Some(capsule) = &self.capsule else {
             return Err(Fault::Gone);
         };
         let fetched = self.abortable(self.queue.transport.fetch(capsule, len, buffer));
-        let buffer = fetched.await??;
+        let fetched = fetched.await??;
         self.ended(Stage::Data);
-        Ok(buffer)
+        Ok(fetched)
     }
 
     /// Data that came with the command.
-    fn take_data(&self, len: usize) -> Result<Option<Buffer>, Fault> {
+    fn take_data(&self, len: usize) -> Result<Option<Fetched>, Fault> {
         let capsule = self.capsule.as_ref().ok_or(Fault::Gone)?;
         let data = self.queue.transport.take_data(capsule, len);
         if data.is_some() {

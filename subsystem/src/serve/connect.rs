@@ -191,7 +191,7 @@ async fn connect<Q: Queue>(
             queue.fetch(capsule, CONNECT_DATA_BYTES, buffer).await?
         }
     };
-    let data = ConnectData::parse(&data)?;
+    let data = ConnectData::parse(&data.buffer)?;
     *named = Some((data.host.clone(), data.subsystem.clone()));
     if target.is_stopping() {
         let busy = Status::CONNECT_CONTROLLER_BUSY;

@@ -14,8 +14,7 @@ use dedup::{Blocking, Engine, EngineConfig, EngineParts, VolumeSpec};
 use drives::{
     Drive, DriveError, Extent, GatherExtent, Gathered, LocalBoxFuture, MemoryDrive, Transferred,
 };
-use fabric::QueueInfo;
-use fabric::{TlsSession, Transport};
+use fabric::{Fetched, QueueInfo, TlsSession, Transport};
 use meta::{JournalMedia, MemoryMedia, MemoryStore, Store, VerifyPolicy};
 use nvme::fabrics::{CNTLID_DYNAMIC, ConnectCommand, ConnectData, FabricsCommand};
 use nvme::{Cqe, Nqn, SglDescriptor, Sqe, Status, properties};
@@ -163,7 +162,7 @@ impl Queue for FakeQueue {
         capsule: &FakeCapsule,
         len: usize,
         mut buf: Buffer,
-    ) -> Result<Buffer, Status> {
+    ) -> Result<Fetched, Status> {
         if capsule.stuck {
             self.closed().await;
             return Err(Status::DATA_TRANSFER_ERROR);
@@ -171,7 +170,7 @@ impl Queue for FakeQueue {
         match capsule.data.get(..len) {
             Some(data) => {
                 buf[..len].copy_from_slice(data);
-                Ok(buf)
+                Ok(buf.into())
             }
             None => Err(Status::DATA_TRANSFER_ERROR),
         }
