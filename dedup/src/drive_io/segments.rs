@@ -5,13 +5,13 @@
 //!
 //! Guarantees: a segment has a durable row before any of its blocks is used; no two segments lie at one place; a segment
 //! lies as a whole on a drive that has room for it. A drive's last segment is as short as what is left of the drive, so
-//! that all of it is used.
+//! that all of it is used. What this version would not keep as it is, a second copy or a sealed segment, is refused.
 
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use meta::{Pba, SegmentCopy, SegmentRow};
+use meta::{Pba, SegmentCopy, SegmentRow, SegmentState};
 
 use crate::{EngineError, LABEL_BLOCKS, Result};
 
@@ -152,11 +152,15 @@ pub(crate) fn complete(stored: Rows, data_blocks: &[u64], epoch: u32) -> Result<
     Ok(completed)
 }
 
-/// Every segment lies on drives that have room for it, and alone.
+/// Every segment has one copy and is open, and lies on a drive that has room for it, and alone.
 fn check(of_drives: &[Rows], data_blocks: &[u64]) -> Result<()> {
     let mut taken = BTreeSet::new();
     for (rows, blocks) in of_drives.iter().zip(data_blocks) {
         for (index, (pba, row)) in (0..).zip(rows) {
+            // The format has room for both. To write one copy of two, or to a sealed segment, would ruin what they are for.
+            if row.copies().len() > 1 || row.state != SegmentState::Open {
+                return Err(newer(*pba));
+            }
             for copy in row.copies() {
                 let drive = data_blocks.get(usize::from(copy.drive)).copied();
                 let first = u64::from(copy.slot) * SEGMENT_BLOCKS;
@@ -179,6 +183,16 @@ pub(crate) fn lost(first: Pba, count: usize) -> EngineError {
          number {}; run `onefold pool repair`, nothing was changed",
         first.block(),
         first.drive()
+    ))
+}
+
+/// A segment is as only a later version makes it.
+fn newer(pba: Pba) -> EngineError {
+    EngineError::invalid(format!(
+        "the segment of data block {} of drive number {} has several copies, or is sealed, which this version of onefold does \
+         not keep up: open the pool with the version that made it; nothing was changed",
+        pba.block(),
+        pba.drive()
     ))
 }
 
@@ -272,6 +286,23 @@ mod tests {
         stored[1].1 = at(0, 1);
         let refused = message(complete(stored, &[size], 2));
         assert!(refused.contains("lies where another one does"), "{refused}");
+    }
+
+    #[test]
+    fn a_segment_with_copies_or_a_seal_of_a_later_version_is_refused_before_anything_is_written_to_it() {
+        let sizes = [2 * SEGMENT_BLOCKS; 2];
+        let copies = [0, 1].map(|drive| SegmentCopy { drive, slot: 1 });
+        let mirrored = SegmentRow::new(3, &copies).unwrap();
+        let sealed = SegmentRow {
+            state: SegmentState::Sealed,
+            ..at(0, 1)
+        };
+        for row in [mirrored, sealed] {
+            let mut stored = rows_of_new(0, sizes[0], 1);
+            stored[1].1 = row;
+            let refused = message(complete(stored, &sizes, 4));
+            assert!(refused.contains("the version that made it"), "{refused}");
+        }
     }
 
     #[test]
