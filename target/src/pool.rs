@@ -147,8 +147,7 @@ pub async fn open(request: &PoolRequest) -> Result<OpenPool, Failure> {
         },
     };
     let engine = Engine::open(parts).await?;
-    let is_read_only = engine.status().read_only.is_some();
-    if !is_read_only {
+    if !engine.summary().is_read_only {
         dir.forget_accepted_epoch();
     }
     let mut volumes = request.volumes.clone();

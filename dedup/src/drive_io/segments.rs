@@ -289,14 +289,13 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_with_copies_or_a_seal_of_a_later_version_is_refused_before_anything_is_written_to_it() {
+    fn a_segment_with_copies_or_a_seal_of_a_later_version_is_refused_before_anything_is_written_to_it()
+     {
         let sizes = [2 * SEGMENT_BLOCKS; 2];
         let copies = [0, 1].map(|drive| SegmentCopy { drive, slot: 1 });
         let mirrored = SegmentRow::new(3, &copies).unwrap();
-        let sealed = SegmentRow {
-            state: SegmentState::Sealed,
-            ..at(0, 1)
-        };
+        let mut sealed = at(0, 1);
+        sealed.state = SegmentState::Sealed;
         for row in [mirrored, sealed] {
             let mut stored = rows_of_new(0, sizes[0], 1);
             stored[1].1 = row;

@@ -370,25 +370,6 @@ impl Batch {
         Ok(())
     }
 
-    /// Computes the checksums of what is to be stored.
-    fn checksum(&mut self) {
-        for New { job, item, .. } in self.new.iter() {
-            let job = &self.jobs[*job as usize];
-            let at = *item as usize - job.items.start;
-            if let (Some(block), Some(command)) = (job.blocks().get(at), &job.command) {
-                let known = command.checksums.as_ref().and_then(|known| known.get(at));
-                let crc32c = known.map_or_else(|| fingerprint::crc32c(block), |known| *known);
-                let is_mark = command.is_mark;
-                self.items[*item as usize].crc = Crc::Known(if is_mark { !crc32c } else { crc32c });
-            }
-        }
-        for at in 0..self.items.len() {
-            if let Crc::Of(other) = self.items[at].crc {
-                self.items[at].crc = self.items[other as usize].crc;
-            }
-        }
-    }
-
     /// Writes the new blocks, and meanwhile reads the blocks that are to be compared.
     async fn write_and_compare(&mut self) -> Result<()> {
         let candidates = self.candidates();

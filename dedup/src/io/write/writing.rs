@@ -1,15 +1,36 @@
-//! How the new blocks of a batch go to the drives: straight from the buffers of its commands, all drives at once.
+//! How the new blocks of a batch go to the drives: with their checksums, straight from the buffers of its commands, all
+//! drives at once.
 
 use drives::GatherExtent;
 use reactor::Buffer;
 
-use super::{Batch, Job, New};
+use super::{Batch, Crc, Job, New};
+use crate::content::fingerprint;
 use crate::drive_io::scatter::{self, OfDrive};
 use crate::drive_io::segments::Place;
 use crate::pool::alerts::Action;
 use crate::{Result, SUB_BLOCK_BYTES};
 
 impl Batch {
+    /// Computes the checksums of what is to be stored.
+    pub(super) fn checksum(&mut self) {
+        for New { job, item, .. } in self.new.iter() {
+            let job = &self.jobs[*job as usize];
+            let at = *item as usize - job.items.start;
+            if let (Some(block), Some(command)) = (job.blocks().get(at), &job.command) {
+                let known = command.checksums.as_ref().and_then(|known| known.get(at));
+                let crc32c = known.map_or_else(|| fingerprint::crc32c(block), |known| *known);
+                let is_mark = command.is_mark;
+                self.items[*item as usize].crc = Crc::Known(if is_mark { !crc32c } else { crc32c });
+            }
+        }
+        for at in 0..self.items.len() {
+            if let Crc::Of(other) = self.items[at].crc {
+                self.items[at].crc = self.items[other as usize].crc;
+            }
+        }
+    }
+
     /// Writes the new blocks.
     pub(super) async fn write_new(&mut self) -> Result<()> {
         if self.new.is_empty() {
