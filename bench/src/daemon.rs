@@ -67,7 +67,7 @@ pub enum BenchError {
 
 /// How a program is measured beside other targets.
 #[derive(Debug, Clone)]
-pub struct Turns {
+pub struct RunOptions {
     /// The `onefold` program.
     pub program: PathBuf,
     /// A folder for the pools' journals.

@@ -14,4 +14,4 @@ pub mod machine;
 pub mod perf;
 pub mod transports;
 
-pub use daemon::{BenchError, Turns};
+pub use daemon::{BenchError, RunOptions};

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::daemon::{
-    BenchError, CoreTime, DEDUPLICATED, Daemon, PLAIN, Paused, Setup, Turns, settle,
+    BenchError, CoreTime, DEDUPLICATED, Daemon, PLAIN, Paused, RunOptions, Setup, settle,
 };
 use crate::machine::{self, Machine};
 use load::{Load, Outcome, Pattern};
@@ -33,7 +33,7 @@ const STALLED: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone)]
 pub struct Options {
     /// How it is measured.
-    pub turns: Turns,
+    pub run: RunOptions,
     /// What stores our own data, as `--drive` takes it.
     pub drive: String,
     /// Sockets of other targets.
@@ -134,7 +134,7 @@ struct Disk<'a> {
 /// When our own target could not be measured; another target that cannot is noted in the report.
 pub fn run(options: &Options, progress: &dyn Fn(&str)) -> Result<Report, BenchError> {
     // Before this thread is bound to a core.
-    let machine = Machine::look(&options.turns.dir);
+    let machine = Machine::look(&options.run.dir);
     let own = machine::cores();
     let (target_core, client_core) = (own[0], own[own.len() - 1]);
     let mut bench = Bench {
@@ -148,10 +148,10 @@ pub fn run(options: &Options, progress: &dyn Fn(&str)) -> Result<Report, BenchEr
         bench.notes.push(text.to_owned());
     }
     {
-        let _paused = Paused::new(&options.turns.pids);
+        let _paused = Paused::new(&options.run.pids);
         let daemon = Daemon::start(&Setup {
-            program: &options.turns.program,
-            dir: &options.turns.dir,
+            program: &options.run.program,
+            dir: &options.run.dir,
             core: target_core,
             scheme: "tcp",
             drive: &options.drive,
@@ -162,7 +162,7 @@ pub fn run(options: &Options, progress: &dyn Fn(&str)) -> Result<Report, BenchEr
             let volume = if plain { PLAIN } else { DEDUPLICATED };
             let disk = Disk {
                 target: OWN,
-                socket: &daemon.export(&options.turns.program, volume)?,
+                socket: &daemon.export(&options.run.program, volume)?,
                 pid: Some(daemon.pid()),
                 is_filled: true,
             };
@@ -171,18 +171,18 @@ pub fn run(options: &Options, progress: &dyn Fn(&str)) -> Result<Report, BenchEr
     }
     bind(client_core)?;
     for (index, socket) in options.others.iter().enumerate() {
-        let pid = options.turns.pids.get(index).copied();
-        let others = options.turns.pids.iter().copied();
+        let pid = options.run.pids.get(index).copied();
+        let others = options.run.pids.iter().copied();
         let rest: Vec<u32> = others.filter(|other| Some(*other) != pid).collect();
         let _paused = Paused::new(&rest);
         let disk = Disk {
             target: &socket.display().to_string(),
             socket,
             pid,
-            is_filled: options.turns.overwrite,
+            is_filled: options.run.overwrite,
         };
         // Of others there is one disk, which has no deduplication that could be switched off.
-        let suits = |workload: &Workload| options.turns.overwrite || !workload.writes();
+        let suits = |workload: &Workload| options.run.overwrite || !workload.writes();
         if let Err(error) = bench.measure(&disk, suits) {
             bench.notes.push(format!("{}: {error}", disk.target));
         }
@@ -247,7 +247,7 @@ impl Bench<'_> {
             block_bytes: workload.block_bytes,
             depth: workload.depth,
             range: RANGE,
-            time: Duration::from_secs(self.options.turns.seconds.into()),
+            time: Duration::from_secs(self.options.run.seconds.into()),
             sleeps: workload.sleeps,
             verify: disk.is_filled,
         };
@@ -262,7 +262,7 @@ impl Bench<'_> {
         (self.progress)(&format!("{} on {}", workload.name, disk.target));
         let own_pid = disk.pid.filter(|_| disk.target == OWN);
         let mut rows = Vec::new();
-        for _ in 0..self.options.turns.runs.max(1) {
+        for _ in 0..self.options.run.runs.max(1) {
             // What earlier writes left to do is not this run's, and what this one leaves is. Others may poll for ever.
             own_pid.into_iter().for_each(settle);
             let before = disk.pid.map(CoreTime::of);

@@ -20,7 +20,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::daemon::{
-    self, BenchError, CoreTime, Daemon, MEMORY_DRIVE, Paused, Setup, Turns, is_settled, settle,
+    self, BenchError, CoreTime, Daemon, MEMORY_DRIVE, Paused, RunOptions, Setup, is_settled, settle,
 };
 use crate::machine::{self, Machine};
 
@@ -50,7 +50,7 @@ const FILL: [&str; 8] = [
 #[derive(Debug, Clone)]
 pub struct Options {
     /// How it is measured; of the others namespace 1.
-    pub turns: Turns,
+    pub run: RunOptions,
     /// Other targets: `tcp://ADDR:PORT/NQN`.
     pub others: Vec<String>,
 }
@@ -174,7 +174,7 @@ impl Workload {
 /// When neither transport could be measured; one of them alone, or another target, is noted in the report.
 pub fn run(options: &Options, progress: &dyn Fn(&str)) -> Result<Report, BenchError> {
     // Before this thread is bound to a core.
-    let machine = Machine::look(&options.turns.dir);
+    let machine = Machine::look(&options.run.dir);
     let own = machine::cores();
     let (target_core, client_core) = (own[0], own[own.len() - 1]);
     let mut bench = Bench {
@@ -190,15 +190,15 @@ pub fn run(options: &Options, progress: &dyn Fn(&str)) -> Result<Report, BenchEr
             .push("One core: target and client share it.".to_owned());
     }
     let setup = |scheme, volumes| Setup {
-        program: &options.turns.program,
-        dir: &options.turns.dir,
+        program: &options.run.program,
+        dir: &options.run.dir,
         core: target_core,
         scheme,
         drive: MEMORY_DRIVE,
         volumes,
     };
     let mut failure = None;
-    let paused = Paused::new(&options.turns.pids);
+    let paused = Paused::new(&options.run.pids);
     for (scheme, workloads) in [("tcp", &TCP[..]), ("rdma+soft", &ROCE[..])] {
         let measured =
             Daemon::start(&setup(scheme, 0)).and_then(|daemon| bench.own(&daemon, workloads));
@@ -219,9 +219,9 @@ pub fn run(options: &Options, progress: &dyn Fn(&str)) -> Result<Report, BenchEr
     }
     drop(paused);
     for (index, address) in options.others.iter().enumerate() {
-        let pid = options.turns.pids.get(index).copied();
+        let pid = options.run.pids.get(index).copied();
         let rest: Vec<u32> = options
-            .turns
+            .run
             .pids
             .iter()
             .copied()
@@ -261,7 +261,7 @@ impl Bench<'_> {
             let row = self.judge(row, workload);
             self.rows.push(row);
         }
-        let seconds = self.options.turns.seconds.max(IDLE_SECONDS_MIN);
+        let seconds = self.options.run.seconds.max(IDLE_SECONDS_MIN);
         (self.progress)("what is left to do");
         if !is_settled(daemon.pid(), LEFT_OVER, LEFT_OVER_MAX) {
             let text = "The target was still at work when its idle hosts were measured.";
@@ -320,12 +320,12 @@ impl Bench<'_> {
             depth: 1,
             ..small("neighbour", "randread", Goal::Latency(0.0))
         };
-        let seconds = self.options.turns.seconds.to_string();
+        let seconds = self.options.run.seconds.to_string();
         let arguments = [
             "--rw", "randread", "--bs", "4k", "--qd", "1", "--time", &seconds, "--range", RANGE,
         ];
         let mut runs = Vec::new();
-        for _ in 0..self.options.turns.runs.max(1) {
+        for _ in 0..self.options.run.runs.max(1) {
             let report = self.client(reads.name, daemon.address(), &arguments)?;
             runs.push(Row::of_report(OWN, &reads, &report, 0.0, None));
         }
@@ -340,11 +340,11 @@ impl Bench<'_> {
         } else {
             &ROCE[..]
         };
-        if self.options.turns.overwrite {
+        if self.options.run.overwrite {
             self.client("fill", address, &FILL)?;
         }
         for workload in workloads.iter().filter(|workload| workload.namespace == 1) {
-            if workload.writes() && !self.options.turns.overwrite {
+            if workload.writes() && !self.options.run.overwrite {
                 continue;
             }
             let mut row = self.median(address, address, workload, pid)?;
@@ -365,7 +365,7 @@ impl Bench<'_> {
         (self.progress)(&format!("{} on {target}", workload.name));
         let (depth, seconds) = (
             workload.depth.to_string(),
-            self.options.turns.seconds.to_string(),
+            self.options.run.seconds.to_string(),
         );
         let namespace = workload.namespace.to_string();
         let mut arguments = vec![
@@ -386,7 +386,7 @@ impl Bench<'_> {
             arguments.extend(["--header-digest", "--data-digest"]);
         }
         let mut runs = Vec::new();
-        for _ in 0..self.options.turns.runs.max(1) {
+        for _ in 0..self.options.run.runs.max(1) {
             // What earlier writes left to do is not this run's, and what this one leaves is.
             self.settle(target, pid);
             let target_before = pid.map(CoreTime::of);
@@ -437,7 +437,7 @@ impl Bench<'_> {
         };
         // A child begins on the cores of the thread that starts it.
         machine::bind_thread(&[self.client_core]).map_err(|error| failed(error.to_string()))?;
-        let output = Command::new(&self.options.turns.program)
+        let output = Command::new(&self.options.run.program)
             .args(["perf", address, "--json"])
             .args(arguments)
             .output()

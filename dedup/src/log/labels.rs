@@ -163,8 +163,8 @@ impl<'a> Labels<'a> {
         settings.insert(OPENING_KEY.to_owned(), value);
     }
 
-    /// Writes the epoch that the store has now to the labels, and lets the store know. What it returns stands against a
-    /// change of the pool: half of the drives or more did not take the epoch.
+    /// Writes the epoch that the store has now to the labels, and lets the store know. Returns why the pool must not be
+    /// changed, if half of the drives or more did not take the epoch.
     ///
     /// # Errors
     /// The store could not be written.

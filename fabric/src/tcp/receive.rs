@@ -232,7 +232,8 @@ impl<T> Receiver<T> {
             let kept = sink
                 .as_ref()
                 .filter(|sink| !matches!(sink.destination, Destination::Nowhere));
-            let computed = kept.map(|sink| Computed::new(sink, frame.data_bytes));
+            let checked = kept.filter(|_| frame.data_digest);
+            let computed = checked.map(|sink| Computed::new(sink, frame.data_bytes));
             self.body = Some(Body {
                 sink,
                 padding_left: frame.padding_bytes,
@@ -240,7 +241,7 @@ impl<T> Receiver<T> {
                 data_left: frame.data_bytes,
                 digest: [0; DIGEST_BYTES],
                 digest_left: usize::from(frame.data_digest) * DIGEST_BYTES,
-                computed: computed.filter(|_| frame.data_digest),
+                computed,
             });
         }
         Ok(())

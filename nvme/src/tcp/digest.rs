@@ -53,8 +53,8 @@ pub struct BlockDigests {
     part_bytes: usize,
 }
 
-/// What a block of anything makes of the digest of what is before it: CRC-32C is linear, so the sum for each of the four
-/// bytes is looked up, and they are added.
+/// The CRC of data and a block behind them is that of the block, XORed with one entry of these tables for each byte of the CRC
+/// of the data: CRC-32C is linear.
 static BEHIND_BLOCK: LazyLock<[[u32; 256]; 4]> = LazyLock::new(|| {
     let algorithm = CrcAlgorithm::Crc32Iscsi;
     let of_bit = |bit: u32| {
@@ -105,7 +105,7 @@ impl BlockDigests {
         let before = self.all.to_le_bytes();
         let tables = BEHIND_BLOCK.iter().zip(before);
         let behind = tables.fold(0, |sum, (table, byte)| sum ^ table[usize::from(byte)]);
-        // The digest of nothing is zero, and a block behind that changes nothing of it.
+        // Of no data the CRC is zero, and so are its entries.
         self.all = behind ^ block;
         self.blocks.push(block);
     }

@@ -88,6 +88,8 @@ struct QueueState {
     host: Option<String>,
     /// What the target said when the host had proved who it is: whether it makes its address known.
     proved: Option<bool>,
+    /// The checksums that come with the next data.
+    checksums: Option<Box<[u32]>>,
     waker: Vec<Waker>,
 }
 
@@ -170,7 +172,11 @@ impl Queue for FakeQueue {
         match capsule.data.get(..len) {
             Some(data) => {
                 buf[..len].copy_from_slice(data);
-                Ok(buf.into())
+                let checksums = self.state.borrow_mut().checksums.take();
+                Ok(Fetched {
+                    buffer: buf,
+                    checksums,
+                })
             }
             None => Err(Status::DATA_TRANSFER_ERROR),
         }
@@ -236,6 +242,11 @@ impl FakeQueue {
             Poll::Pending
         })
         .await;
+    }
+
+    /// The next data come with these CRC-32C of their blocks.
+    pub(crate) fn knows_checksums(&self, checksums: &[u32]) {
+        self.state.borrow_mut().checksums = Some(checksums.into());
     }
 
     /// Sends an entry as it is.

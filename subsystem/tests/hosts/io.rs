@@ -65,6 +65,31 @@ fn writes_that_wait_in_a_queue_together_reach_the_drive_together() {
 }
 
 #[test]
+fn checksums_that_come_with_written_data_are_stored_with_them() {
+    story(async |lab| {
+        let attached = lab.attach(1).await;
+        let queue = lab.io_queue(&attached, 1).await;
+        let data = [[1; 4096], [2; 4096]].concat();
+        let mut checksums: Vec<u32> = data
+            .chunks(4096)
+            .map(|block| u32::from_le_bytes(nvme::tcp::digest(block)))
+            .collect();
+        queue.knows_checksums(&checksums);
+        queue.call_out(write(1, 0, 2), data.clone()).await.ok();
+        assert_eq!(queue.call_in(read(1, 0, 2), 8192).await.ok().data, data);
+        // The second block is not what it was any more when it is stored.
+        let data = [[3; 4096], [4; 4096]].concat();
+        checksums[0] = u32::from_le_bytes(nvme::tcp::digest(&data[..4096]));
+        queue.knows_checksums(&checksums);
+        queue.call_out(write(1, 8, 2), data.clone()).await.ok();
+        let first = queue.call_in(read(1, 8, 1), 4096).await.ok();
+        assert_eq!(first.data, data[..4096]);
+        let second = queue.call_in(read(1, 9, 1), 4096).await;
+        assert_eq!(second.code(), Status::UNRECOVERED_READ);
+    });
+}
+
+#[test]
 fn small_blocks_work_at_any_place() {
     story(async |lab| {
         lab.create_volume("small", 1 << 20, 512).await;

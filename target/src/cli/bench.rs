@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use bench::engine::{EngineBenchError, Options};
-use bench::{BenchError, Turns};
+use bench::{BenchError, RunOptions};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use subsystem::errors::Failure;
@@ -26,7 +26,7 @@ pub enum BenchCommand {
 
 /// How a program is measured beside other targets.
 #[derive(Debug, Args)]
-pub struct TurnsArgs {
+pub struct RunArgs {
     /// Processes of the other targets, in their order, if they run on this machine: each is stopped while another target is
     /// measured, because one that polls takes the core, and its processor time is told
     #[arg(long = "pid", value_name = "PID", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1 << 22))]
@@ -72,7 +72,7 @@ pub struct ExportsArgs {
     pub huge_pages: bool,
     /// How it is measured
     #[command(flatten)]
-    pub turns: TurnsArgs,
+    pub run: RunArgs,
 }
 
 /// `onefold bench transports`
@@ -87,7 +87,7 @@ pub struct TransportsArgs {
     pub others: Vec<String>,
     /// How it is measured
     #[command(flatten)]
-    pub turns: TurnsArgs,
+    pub run: RunArgs,
 }
 
 /// `onefold bench engine`
@@ -153,15 +153,15 @@ fn engine(args: &EngineArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `None` for the program: this one.
-fn turns_of(args: TurnsArgs) -> Result<Turns, Failure> {
+/// The program to measure is this one, unless another build is named.
+fn run_options(args: RunArgs) -> Result<RunOptions, Failure> {
     let program = match args.program {
         Some(program) => program,
         None => std::env::current_exe().map_err(|error| {
             Failure::unavailable(format!("this program's own file is not known: {error}"))
         })?,
     };
-    Ok(Turns {
+    Ok(RunOptions {
         program,
         dir: args.dir,
         seconds: args.seconds,
@@ -172,18 +172,18 @@ fn turns_of(args: TurnsArgs) -> Result<Turns, Failure> {
 }
 
 fn transports(args: TransportsArgs) -> Outcome {
-    let json = args.turns.json;
+    let json = args.run.json;
     let options = bench::transports::Options {
-        turns: turns_of(args.turns)?,
+        run: run_options(args.run)?,
         others: args.others,
     };
     tell(bench::transports::run(&options, &say), json)
 }
 
 fn exports(args: ExportsArgs) -> Outcome {
-    let json = args.turns.json;
+    let json = args.run.json;
     let options = bench::exports::Options {
-        turns: turns_of(args.turns)?,
+        run: run_options(args.run)?,
         drive: args.drive,
         others: args.others,
         only: args.only,

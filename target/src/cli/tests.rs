@@ -441,7 +441,7 @@ fn benchmarks_have_a_quick_form_and_a_form_for_scripts() {
         panic!("bench transports")
     };
     assert!(
-        !args.turns.overwrite,
+        !args.run.overwrite,
         "others are only read unless told otherwise"
     );
     assert_eq!(args.others.len(), 1);
@@ -454,7 +454,7 @@ fn benchmarks_have_a_quick_form_and_a_form_for_scripts() {
     else {
         panic!("bench exports")
     };
-    assert!(!args.turns.overwrite, "other disks are only read as well");
+    assert!(!args.run.overwrite, "other disks are only read as well");
     assert_eq!(args.only, ["read-4k", "write-128k"]);
     assert!(parse("onefold bench exports --only read-5k").is_err());
 }
