@@ -4,11 +4,12 @@
 //! |---|---|
 //! | `GET /v1/drives` | list of [`dedup::DriveStatus`] |
 //! | `POST /v1/drives` with [`AddDrive`] | the same, with the new drive, when the pool uses it |
+//! | `POST /v1/drives/change` with [`ChangeDrive`] | the same, when the change is made, or the rebuild has begun |
 
 use std::path::PathBuf;
 
 use axum::extract::State;
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Json, Router};
 use dedup::DriveStatus;
 use hyper::Method;
@@ -18,25 +19,24 @@ use subsystem::errors::Failure;
 use crate::client::Client;
 use crate::errors::Answer;
 use crate::extract::Body;
+pub use crate::server::{AddDrive, DriveChange};
 use crate::server::{ApiState, check_absolute};
 
-/// Which drive to add.
+/// Which drive to change, and how.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct AddDrive {
-    /// An absolute path: of a block device, of a file, or of a file to be made.
+pub struct ChangeDrive {
+    /// The path of a drive of the pool, absolute.
     pub path: PathBuf,
-    /// The size of a file to be made, in bytes.
-    #[serde(default)]
-    pub size_bytes: Option<u64>,
-    /// Use it even if it holds data.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub force: bool,
+    /// What becomes of it.
+    pub change: DriveChange,
 }
 
 /// The routes.
 pub(crate) fn routes() -> Router<ApiState> {
-    Router::new().route("/v1/drives", get(list).post(add))
+    Router::new()
+        .route("/v1/drives", get(list).post(add))
+        .route("/v1/drives/change", post(change))
 }
 
 async fn list(State(state): State<ApiState>) -> Json<Vec<DriveStatus>> {
@@ -57,6 +57,21 @@ async fn add(
     Ok(Json(state.engine.status().drives))
 }
 
+async fn change(
+    State(state): State<ApiState>,
+    Body(request): Body<ChangeDrive>,
+) -> Answer<Vec<DriveStatus>> {
+    check_absolute(&request.path)?;
+    if let DriveChange::Replace(AddDrive { path, .. }) = &request.change {
+        check_absolute(path)?;
+    }
+    state
+        .daemon
+        .change_drive(request.path, request.change)
+        .await?;
+    Ok(Json(state.engine.status().drives))
+}
+
 impl Client {
     /// All drives, and their space.
     ///
@@ -73,5 +88,15 @@ impl Client {
     /// serves the pool.
     pub async fn add_drive(&self, request: &AddDrive) -> Result<Vec<DriveStatus>, Failure> {
         self.send(Method::POST, "/v1/drives", Some(request)).await
+    }
+
+    /// Changes a drive; answers with all drives.
+    ///
+    /// # Errors
+    /// The daemon refuses (other drives lack data that this one has, a replacement that holds something or is too small),
+    /// or no daemon serves the pool.
+    pub async fn change_drive(&self, request: &ChangeDrive) -> Result<Vec<DriveStatus>, Failure> {
+        self.send(Method::POST, "/v1/drives/change", Some(request))
+            .await
     }
 }

@@ -153,6 +153,7 @@ mod tests {
         check("ImportConfig", fields_of::<crate::config::ImportConfig>());
         check("MakeBackup", fields_of::<crate::pool::MakeBackup>());
         check("AddDrive", fields_of::<crate::drives::AddDrive>());
+        check("ChangeDrive", fields_of::<crate::drives::ChangeDrive>());
         check(
             "CreateSubsystem",
             fields_of::<crate::subsystems::CreateSubsystem>(),

@@ -126,6 +126,7 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     of(Method::GET, "/v1/trace", Operate),
     of(Method::GET, "/v1/drives", Read),
     of(Method::POST, "/v1/drives", Admin),
+    of(Method::POST, "/v1/drives/change", Admin),
     of(Method::GET, "/v1/subsystems", Read),
     of(Method::POST, "/v1/subsystems", Admin),
     of(Method::GET, "/v1/subsystems/{nqn}", Read),

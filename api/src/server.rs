@@ -60,6 +60,39 @@ pub trait Daemon: Send + Sync {
         size_bytes: Option<u64>,
         force: bool,
     ) -> BoxFuture<'_, Result<(), Failure>>;
+
+    /// Changes the drive at a path.
+    fn change_drive(
+        &self,
+        path: PathBuf,
+        change: DriveChange,
+    ) -> BoxFuture<'_, Result<(), Failure>>;
+}
+
+/// Which drive to add.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AddDrive {
+    /// An absolute path: of a block device, of a file, or of a file to be made.
+    pub path: PathBuf,
+    /// The size of a file to be made, in bytes.
+    #[serde(default)]
+    pub size_bytes: Option<u64>,
+    /// Use it even if it holds data.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub force: bool,
+}
+
+/// What becomes of a drive of a pool with copies.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum DriveChange {
+    /// It is neither read nor written.
+    Offline,
+    /// It is rebuilt, and online when it has all of its data.
+    Online,
+    /// Another drive takes its place, and is rebuilt.
+    Replace(AddDrive),
 }
 
 /// An export that is served.

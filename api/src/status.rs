@@ -230,6 +230,8 @@ pub(crate) mod tests {
                 name: "/srv/pool/drive0".into(),
                 capacity_bytes: 64 << 30,
                 free_bytes: (64 << 30) - (5 << 20),
+                state: dedup::DriveState::Online,
+                rebuild: None,
             }],
             listeners: vec![ListenerView {
                 id: 1,

@@ -85,6 +85,14 @@ pub(crate) enum Broken {
     FreePackInUse,
     /// Metadata opens whatever the drives' labels say (an older copy goes on where a newer one was).
     EpochIgnored,
+    /// That a drive is offline is not written down (old data come back from it).
+    ForgetOffline,
+    /// A rebuild does not wait for writes that began before it, and did not go to its drive.
+    RebuildBesideWrites,
+    /// A drive is online before what was copied to it is on stable storage.
+    RebuildUnflushed,
+    /// Recovery looks at one copy of what was not flushed (the others may hold something else).
+    ProveOneCopy,
     /// What does not match its checksum is returned (I8).
     ReturnDamaged,
     /// Damaged blocks are not healed when their content is written again.

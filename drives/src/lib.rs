@@ -15,6 +15,7 @@
 //! - The buffer comes back whatever happens. If the future is dropped, the transfer may happen or not.
 #![forbid(unsafe_code)]
 
+mod absent;
 mod ahead;
 mod content;
 mod error;
@@ -29,6 +30,7 @@ use std::pin::Pin;
 
 use reactor::Buffer;
 
+pub use absent::AbsentDrive;
 pub use content::Content;
 pub use error::{DriveError, ErrorKind};
 pub use fault::{FaultDrive, FaultPlan};
@@ -131,6 +133,11 @@ pub trait Drive: Send + Sync {
         let text = "it cannot tell what becomes of writes whose outcome nobody knows";
         let error = DriveError::new(ErrorKind::Io, self.name(), text);
         Box::pin(std::future::ready(Err(error)))
+    }
+
+    /// Whether it stands for a drive that could not be opened.
+    fn is_absent(&self) -> bool {
+        false
     }
 
     /// Free bytes of the file system that a drive's file is on; `None` for a drive that has all of its room.

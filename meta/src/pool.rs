@@ -284,6 +284,22 @@ impl PoolDir {
     /// [`MetaError::Invalid`] for a senseless drive, [`MetaError::NoSpace`] and [`MetaError::Io`]; the
     /// pool is as it was then.
     pub fn add_drive(&mut self, drive: DriveSpec) -> Result<u16, MetaError> {
+        self.change_drives(|drives| drives.push(drive))?;
+        Ok((self.identity.drives.len() - 1) as u16)
+    }
+
+    /// Makes the pool remember another drive under the index of one, durably. It carries its label already, durably.
+    ///
+    /// # Errors
+    /// As [`add_drive`](Self::add_drive), and [`MetaError::Invalid`] if there is no drive with that index.
+    pub fn replace_drive(&mut self, index: u16, drive: DriveSpec) -> Result<(), MetaError> {
+        if usize::from(index) >= self.identity.drives.len() {
+            return Err(MetaError::Invalid(format!("the pool has no drive {index}")));
+        }
+        self.change_drives(|drives| drives[usize::from(index)] = drive)
+    }
+
+    fn change_drives(&mut self, change: impl FnOnce(&mut Vec<DriveSpec>)) -> Result<(), MetaError> {
         if self.is_read_only {
             return Err(MetaError::Invalid(
                 "the pool was opened to look at it".to_owned(),
@@ -295,12 +311,12 @@ impl PoolDir {
             ));
         }
         let mut identity = self.identity.clone();
-        identity.drives.push(drive);
+        change(&mut identity.drives);
         validate(identity.sub_block_bytes, &identity.drives).map_err(MetaError::Invalid)?;
         write_new(&self.paths.identity, &encode(&identity)?)?;
         sync_folder(&self.paths.dir)?;
         self.identity = identity;
-        Ok((self.identity.drives.len() - 1) as u16)
+        Ok(())
     }
 
     /// Makes the pool remember the key of a domain, durably. Nothing of that domain may be stored.

@@ -1,6 +1,6 @@
 //! The target's figures, as `onefold status` shows them in JSON. All sizes are bytes.
 
-use dedup::PoolStatus;
+use dedup::{PoolStatus, RebuildStatus, Redundancy};
 use meta::FingerprintFunction;
 use serde::{Deserialize, Serialize};
 
@@ -121,6 +121,15 @@ pub struct PoolSpace {
     /// How fingerprints are computed: `clnh` or `blake3`.
     #[serde(default)]
     pub fingerprint: FingerprintFunction,
+    /// Copies of all data, each on a drive of its own: `none` (there is one), `mirror=2` or `mirror=3`.
+    #[serde(default)]
+    pub redundancy: Redundancy,
+    /// Data that have fewer copies than they should, about.
+    #[serde(default)]
+    pub at_risk_bytes: u64,
+    /// How far the rebuild of a drive is; `null` if none runs.
+    #[serde(default)]
+    pub rebuild: Option<RebuildStatus>,
 }
 
 /// A host's association.
@@ -188,6 +197,9 @@ impl PoolSpace {
             reclaiming_bytes: status.reclaiming_bytes,
             compression_saved_bytes: saved,
             fingerprint: status.fingerprint,
+            redundancy: status.redundancy,
+            at_risk_bytes: status.at_risk_bytes(),
+            rebuild: status.drives.iter().find_map(|drive| drive.rebuild),
         }
     }
 }

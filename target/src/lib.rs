@@ -24,6 +24,7 @@ pub mod config;
 mod control_socket;
 mod descriptors;
 pub mod doctor;
+mod drive_changes;
 mod errors;
 pub mod exit;
 mod exports;

@@ -2,7 +2,8 @@
 //!
 //! Guarantees:
 //! - Nothing is written to a drive that holds something else than this pool's label.
-//! - A pool is used only when every drive is there, whole, and carries the right label.
+//! - A pool is used only when every drive is there, whole, and carries the right label, but for those whose data others
+//!   have: these are offline then.
 //! - A pool in memory leaves nothing behind that could be taken for a pool.
 //! - Errors name what is missing, in use or wrong, and the remedy.
 
@@ -12,13 +13,13 @@ use std::sync::Arc;
 
 use dedup::{
     Blocking, BootId, Engine, EngineConfig, EngineParts, ErrorKind, Hasher, MissingDrives,
-    write_new_label,
+    Redundancy, write_new_label,
 };
-use drives::{BLOCK_BYTES, Drive, DriveError, FileDrive, MemoryDrive, OpenOptions};
+use drives::{AbsentDrive, BLOCK_BYTES, Drive, DriveError, FileDrive, MemoryDrive, OpenOptions};
 use futures_util::lock::Mutex;
 use meta::{
     Compression, DriveLabel, DriveSpec, FingerprintFunction, JournalConfig, LABEL_BYTES, Opening,
-    PoolDir, PoolIdentity, PoolPaths, PoolSpec, RocksOptions, VerifyPolicy,
+    PoolDir, PoolIdentity, PoolPaths, PoolSpec, RocksOptions, SegmentCopy, Store, VerifyPolicy,
 };
 use reactor::BufferPool;
 use subsystem::errors::Failure;
@@ -45,7 +46,7 @@ const DEFAULT_DRIVE: &str = "drive0";
 const MEMORY_DRIVE: &str = "memory";
 
 /// Memory for reading and writing labels, in bytes: one copy at a time.
-const LABEL_BUFFER_BYTES: usize = 2 * LABEL_BYTES;
+pub(crate) const LABEL_BUFFER_BYTES: usize = 2 * LABEL_BYTES;
 
 /// What to open, and what to make if it is missing.
 #[derive(Clone, Debug)]
@@ -56,6 +57,8 @@ pub struct PoolRequest {
     pub create: Create,
     /// How a new pool computes its fingerprints; `None`: as suits this machine.
     pub fingerprint: Option<FingerprintFunction>,
+    /// Copies of all data of a new pool; `None`: one.
+    pub redundancy: Option<Redundancy>,
     /// Drives of a new pool; those of an existing one if any are given.
     pub drives: Vec<DriveArg>,
     /// Drives that become part of a new pool even if they hold data.
@@ -143,10 +146,15 @@ pub async fn open(request: &PoolRequest) -> Result<OpenPool, Failure> {
             index_bytes_max: request.index_bytes_max,
             damage_file: Some(dir.paths().damaged.clone()),
             labels: labels::of_pool(&dir)?,
+            copies: request.redundancy.map_or(1, Redundancy::copies),
             ..EngineConfig::default()
         },
     };
     let engine = Engine::open(parts).await?;
+    let redundancy = engine.redundancy();
+    if request.redundancy.is_some_and(|asked| asked != redundancy) {
+        tracing::warn!(%redundancy, "the pool exists with another redundancy than is asked for: it keeps its own");
+    }
     if !engine.summary().is_read_only {
         dir.forget_accepted_epoch();
     }
@@ -286,16 +294,38 @@ async fn open_existing(request: &PoolRequest, buffers: &BufferPool) -> Result<Op
     for (index, spec) in (0u16..).zip(&dir.identity().drives) {
         match open_drive(&dir, index, spec, buffers).await {
             Ok(drive) => drives.push(Arc::new(drive)),
-            Err(failure) => unusable.push((index, failure)),
+            Err(failure) => {
+                let path = dir.drive_path(index).unwrap_or_else(|| spec.path.clone());
+                let reason = failure.message.clone();
+                let absent = AbsentDrive::new(path.display().to_string(), spec.blocks, reason);
+                drives.push(Arc::new(absent));
+                unusable.push((index, failure));
+            }
         }
     }
-    match unusable.is_empty() {
-        true => Ok((dir, drives)),
-        false => Err(without_drives(&dir, unusable)),
+    if !unusable.is_empty() && !can_go_without(&dir, &unusable) {
+        return Err(without_drives(&dir, unusable));
     }
+    for (_, failure) in &unusable {
+        tracing::error!("the pool opens without a drive: {}", failure.message);
+    }
+    Ok((dir, drives))
 }
 
-async fn open_drive(
+/// Whether all data is on other drives too. Whether these have all that was acknowledged, the engine knows.
+fn can_go_without(dir: &PoolDir, unusable: &[(u16, Failure)]) -> bool {
+    let rows = dir.open_store(RocksOptions::default());
+    let Ok(rows) = rows.and_then(|store| store.segments()) else {
+        return false;
+    };
+    let is_there = |copy: &SegmentCopy| unusable.iter().all(|(index, _)| *index != copy.drive);
+    !rows.is_empty()
+        && rows
+            .iter()
+            .all(|(_, row)| row.copies().iter().any(is_there))
+}
+
+pub(crate) async fn open_drive(
     dir: &PoolDir,
     index: u16,
     spec: &DriveSpec,
@@ -361,77 +391,15 @@ fn affected_volumes(dir: &PoolDir, drives: &[u16]) -> Result<String, Failure> {
     Ok(text + ". The pool opens when all of its drives are there; nothing was changed.")
 }
 
-/// Adds a drive to a pool in service: a file or a block device that holds nothing yet, or whatever it holds
-/// if `is_forced`. Blocks for some moments: not for a reactor that serves hosts.
-///
-/// # Errors
-/// Names what is wrong with the drive, and what to do about it.
-pub async fn add_drive(
-    engine: &Engine,
-    dir: &mut PoolDir,
-    named: &DriveArg,
-    is_forced: bool,
-) -> Result<u16, Failure> {
-    let DriveArg::Path { path, size_bytes } = named else {
-        return Err(Failure::invalid(
-            "a memory drive cannot be added: its data would be lost at the end; name a file or a device",
-        ));
-    };
-    let buffers = BufferPool::new(LABEL_BUFFER_BYTES)
-        .map_err(|e| Failure::unavailable(format!("no memory for buffers: {e}")))?;
-    let mut identity = dir.identity().clone();
-    if dir.is_temporary() {
-        return Err(Failure::invalid(
-            "a pool in memory takes no other drives: start one on a larger `--drive memory=SIZE`",
-        ));
-    }
-    let index = u16::try_from(identity.drives.len()).map_err(|_| {
-        Failure::invalid(format!(
-            "the pool has {} drives, and no more are possible: make another pool",
-            identity.drives.len()
-        ))
-    })?;
-    // Checked before it is opened: the pool's own drives are open, and the error would say that they are in use.
-    if own_drives(dir).contains(&canonical(path)) {
-        return Err(Failure::invalid(format!(
-            "'{}' is a drive of this pool already (`onefold drive list` shows them): name another one",
-            path.display()
-        )));
-    }
-    let (spec, drive) = open_named(path, *size_bytes, None)?;
-    let mut made = MadeFiles::default();
-    made.note(&drive, &spec.path);
-    for warning in crate::room::shortages(std::slice::from_ref(&spec.path)) {
-        tracing::warn!("{warning}");
-    }
-    identity.drives.push(spec.clone());
-    let drive = NewDrive {
-        path: spec.path.clone(),
-        label: label_of(&identity, index)?,
-        opening: Opening {
-            drives: identity.drives.len() as u16,
-            ..engine.opening()
-        },
-        drive,
-        is_forced,
-        is_retry: false,
-    };
-    drive.check(&buffers).await?;
-    made.keep();
-    let drive = drive.take(&buffers).await?;
-    let write_down = |_| Ok(dir.add_drive(spec).map(drop)?);
-    Ok(engine.add_drive(Arc::new(drive), write_down).await?)
-}
-
 /// Where the drives of a pool are, whatever links lead there.
-fn own_drives(dir: &PoolDir) -> Vec<PathBuf> {
+pub(crate) fn own_drives(dir: &PoolDir) -> Vec<PathBuf> {
     (0..dir.identity().drives.len())
         .filter_map(|index| dir.drive_path(u16::try_from(index).ok()?))
         .map(|path| canonical(&path))
         .collect()
 }
 
-fn canonical(path: &Path) -> PathBuf {
+pub(crate) fn canonical(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
@@ -519,16 +487,16 @@ async fn create(request: &PoolRequest, buffers: &BufferPool) -> Result<Opened, F
 
 /// Files that were made for drives that carry no label yet. Dropping it removes them: the drives were refused.
 #[derive(Default)]
-struct MadeFiles(Vec<PathBuf>);
+pub(crate) struct MadeFiles(Vec<PathBuf>);
 
 impl MadeFiles {
-    fn note(&mut self, drive: &FileDrive, path: &Path) {
+    pub(crate) fn note(&mut self, drive: &FileDrive, path: &Path) {
         if drive.is_made() {
             self.0.push(path.to_owned());
         }
     }
 
-    fn keep(&mut self) {
+    pub(crate) fn keep(&mut self) {
         self.0.clear();
     }
 }
@@ -569,7 +537,7 @@ fn plan_drives(
 
 /// Opens a drive that is to belong to a pool. A file that is not there is made, with the size that is
 /// named with it, or else with `file_bytes`.
-fn open_named(
+pub(crate) fn open_named(
     path: &Path,
     size_bytes: Option<u64>,
     file_bytes: Option<u64>,
@@ -655,28 +623,28 @@ fn is_among(paths: &[PathBuf], path: &Path) -> bool {
     paths.iter().any(|one| canonical(one) == canonical(path))
 }
 
-fn label_of(identity: &PoolIdentity, index: u16) -> Result<DriveLabel, Failure> {
+pub(crate) fn label_of(identity: &PoolIdentity, index: u16) -> Result<DriveLabel, Failure> {
     identity
         .label(index)
         .ok_or_else(|| Failure::new(ErrorKind::Internal, format!("drive {index} has no label")))
 }
 
 /// A drive that is to belong to a pool.
-struct NewDrive {
-    drive: FileDrive,
-    path: PathBuf,
-    label: DriveLabel,
+pub(crate) struct NewDrive {
+    pub(crate) drive: FileDrive,
+    pub(crate) path: PathBuf,
+    pub(crate) label: DriveLabel,
     /// What its label says of the pool.
-    opening: Opening,
+    pub(crate) opening: Opening,
     /// It is taken whatever it holds.
-    is_forced: bool,
+    pub(crate) is_forced: bool,
     /// It was taken for this pool before.
-    is_retry: bool,
+    pub(crate) is_retry: bool,
 }
 
 impl NewDrive {
     /// Refuses a drive that is in use, or holds anything. Writes nothing.
-    async fn check(&self, buffers: &BufferPool) -> Result<(), Failure> {
+    pub(crate) async fn check(&self, buffers: &BufferPool) -> Result<(), Failure> {
         self.drive.check_unused(&self.path).map_err(of_drive)?;
         if self.is_forced || self.is_retry {
             return Ok(());
@@ -705,7 +673,7 @@ impl NewDrive {
     }
 
     /// Writes the labels, over what else is recognised there if that is forced.
-    async fn take(self, buffers: &BufferPool) -> Result<FileDrive, Failure> {
+    pub(crate) async fn take(self, buffers: &BufferPool) -> Result<FileDrive, Failure> {
         if self.is_forced && !self.is_retry {
             let holds = self.holds(buffers).await;
             if let Ok(Some(holds)) = holds {

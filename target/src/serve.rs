@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::drives::DriveChange;
 use api::http::Certificate;
 use api::{ApiState, Daemon, ExportState, Reloaded};
 use dedup::{Engine, ErrorKind};
@@ -36,6 +37,7 @@ use crate::announcement::{announcement, memory_notice};
 use crate::config::{self, Changes, ReadAgain, Running};
 use crate::control_socket::{self, Group};
 use crate::descriptors::{self, Asked};
+use crate::drive_changes;
 use crate::exports::Exports;
 use crate::http::{Http, renew};
 use crate::listen::{self, Part, Wanted, listen, live_bounds};
@@ -238,6 +240,7 @@ fn pool_request(args: &ServeArgs) -> PoolRequest {
         dir: args.pool.clone().unwrap_or_else(|| PathBuf::from(default)),
         create,
         fingerprint: args.fingerprint,
+        redundancy: args.redundancy,
         drives: args.drives.clone(),
         force: args.force.clone(),
         volumes: args.volumes.clone(),
@@ -636,10 +639,24 @@ impl Daemon for Node {
         let drive = DriveArg::Path { path, size_bytes };
         let work = move || async move {
             let mut dir = dir.lock().await;
-            pool::add_drive(&engine, &mut dir, &drive, force).await
+            drive_changes::add_drive(&engine, &mut dir, &drive, force).await
         };
         let work = self.control.spawn(work);
         async move { work.await?.map(drop) }.boxed()
+    }
+
+    fn change_drive(
+        &self,
+        path: PathBuf,
+        change: DriveChange,
+    ) -> BoxFuture<'_, Result<(), Failure>> {
+        let (engine, dir) = (self.engine.clone(), self.dir.clone());
+        let work = move || async move {
+            let mut dir = dir.lock().await;
+            drive_changes::change_drive(&engine, &mut dir, &path, change).await
+        };
+        let work = self.control.spawn(work);
+        async move { work.await? }.boxed()
     }
 }
 

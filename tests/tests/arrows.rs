@@ -1,5 +1,4 @@
-//! The folders use each other only downwards, as the table in ARCHITECTURE.md says, and so do the rooms of a crate: the
-//! folders of its sources.
+//! Folders use each other only downwards, as ARCHITECTURE.md says, and so do the rooms of a crate: the folders of its sources.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -427,6 +426,7 @@ const PROGRAM: House = House {
             "pool",
             &["errors", "labels", "lingering", "options", "room"],
         ),
+        ("drive_changes", &["options", "pool", "room"]),
         ("records", &["pool"]),
         (
             "serve",
@@ -434,6 +434,7 @@ const PROGRAM: House = House {
                 "announcement",
                 "config",
                 "control_socket",
+                "drive_changes",
                 "exports",
                 "http",
                 "listen",

@@ -18,6 +18,8 @@ fn page() -> String {
             name: "/dev/\"a\"\n".into(),
             capacity_bytes: 64 << 30,
             free_bytes: 1,
+            state: dedup::DriveState::Online,
+            rebuild: None,
         }],
         folder: Some(FolderRoom {
             dir: "/srv/pool".into(),

@@ -1,7 +1,6 @@
 //! Discards: freed blocks are given back to the drives before they are used again.
 
 use crate::drive_io::drive_list::Run;
-use crate::drive_io::segments::Place;
 use crate::pool::Shared;
 use crate::sync::wait::lock;
 
@@ -43,9 +42,10 @@ pub(crate) async fn discard_freed(shared: &Shared) {
         }
         let mut state = lock(&shared.state);
         for pba in &taken {
-            let Place { drive, .. } = shared.drives.place_or_none(*pba);
-            if in_doubt.contains(&drive) {
-                state.space.doubt(*pba, drive);
+            for place in shared.drives.places(*pba).iter() {
+                if in_doubt.contains(&place.drive) {
+                    state.space.doubt(*pba, place.drive);
+                }
             }
         }
         state.space.finish_discards(&taken);

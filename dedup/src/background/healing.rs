@@ -10,18 +10,19 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use drives::{BLOCK_BYTES, Extent};
+use drives::BLOCK_BYTES;
 use meta::{MapId, Pba};
 use reactor::Buffer;
 
-use crate::drive_io::reader::read_one;
+use crate::background::copies::{prove_copies, siblings};
+use crate::drive_io::reader::read_proven;
+use crate::drive_io::suspects::Found;
 use crate::metadata::block_table::{BlockInfo, IN_FLIGHT};
-use crate::metadata::domain::Hashers;
 use crate::metadata::on_disk_index::Sought;
 use crate::metadata::page_map::View;
 use crate::metadata::state::State;
 use crate::pool::Shared;
-use crate::pool::alerts::Work;
+use crate::pool::alerts::{Action, Work};
 use crate::pool::damage_list::{DamageStatus, Known, replace_file};
 use crate::residency::on_disk_index::ask_for_hints;
 use crate::residency::pages::window;
@@ -52,7 +53,7 @@ pub(crate) enum Verdict {
 }
 
 /// Takes a reference on a block that holds the same as before; false if it does not.
-fn hold(state: &mut State, pba: Pba, known: &Known) -> bool {
+pub(super) fn hold(state: &mut State, pba: Pba, known: &Known) -> bool {
     let info = state.blocks.get(pba);
     if !known.describes(&info) || info.references >= IN_FLIGHT - 1 {
         return false;
@@ -68,13 +69,8 @@ pub(crate) async fn examine(
     info: &BlockInfo,
     buf: Buffer,
 ) -> (Verdict, Buffer) {
-    let known = Known {
-        fingerprint: info.fingerprint,
-        crc32c: info.crc32c,
-        is_old: false,
-        tried: None,
-    };
-    let Ok(_pins) = pin_rows(shared, [pba]).await else {
+    let known = Known::of(info);
+    let Ok(_pins) = pin_rows(shared, siblings(pba)).await else {
         return (Verdict::Changed, buf); // the store cannot say what it should hold
     };
     // While the reference is held a volume can go, and with it the domain that the block was of.
@@ -82,7 +78,7 @@ pub(crate) async fn examine(
     if !hold(&mut lock(&shared.state), pba, &known) {
         return (Verdict::Changed, buf);
     }
-    let (is_good, buf) = holds(shared, &hashers, pba, &known, buf).await;
+    let (is_good, buf) = prove_copies(shared, &hashers, (pba, &known), buf).await;
     let mut state = lock(&shared.state);
     if is_good {
         shared.is_well(&mut state, pba);
@@ -94,19 +90,21 @@ pub(crate) async fn examine(
     (verdict, buf)
 }
 
-/// Whether a block on the drive holds this content; the first block of the buffer is what it holds.
-async fn holds(
-    shared: &Shared,
-    hashers: &Hashers,
-    pba: Pba,
-    known: &Known,
-    buf: Buffer,
-) -> (bool, Buffer) {
-    let (is_good, buf) = read_one(&shared.drives, pba, buf, |block| {
-        hashers.prove(block, known.fingerprint, known.crc32c)
-    })
-    .await;
-    (is_good == Some(true), buf)
+/// Looks at the copies that commands found wrong, and tells what drives said.
+pub(crate) async fn tend_suspects(shared: &Arc<Shared>) {
+    let Found { blocks, errors } = shared.drives.suspects.take();
+    for (drive, error) in errors {
+        shared.drive_failed(drive, Action::Read, &error);
+    }
+    for pba in blocks {
+        let pins = pin_rows(shared, [pba]).await;
+        if let Err(error) = pins {
+            return shared.alerts.work(Work::Damage, Err(error));
+        }
+        let info = lock(&shared.state).blocks.get(pba);
+        let buf = shared.bounce(BLOCK_BYTES).await;
+        examine(shared, pba, &info, buf).await;
+    }
 }
 
 /// Forgets damaged blocks that nothing refers to any more, heals those whose content was written
@@ -256,33 +254,30 @@ async fn tend(shared: &Arc<Shared>, Task { pba, known, twin }: Task) {
 }
 
 /// Writes the twin's content over the damaged block, in place. References on both are held.
-async fn heal(shared: &Shared, pba: Pba, known: &Known, twin: Pba, buf: Buffer) -> bool {
+async fn heal(shared: &Arc<Shared>, pba: Pba, known: &Known, twin: Pba, buf: Buffer) -> bool {
     let hashers = shared.domains.in_use();
-    let (is_good, buf) = holds(shared, &hashers, twin, known, buf).await;
-    if !is_good {
+    let prove = |block: &_| hashers.prove(block, known.fingerprint, known.crc32c);
+    let (is_good, mut buf) = read_proven(&shared.drives, (twin, 0), buf, prove).await;
+    if is_good != Some(true) {
         shared.found_damage(&mut lock(&shared.state), twin);
         return false;
     }
-    let Some(place) = shared.drives.place(pba) else {
-        return false;
-    };
-    let Some(drive) = shared.drives.get(place.drive.into()) else {
-        return false;
-    };
-    let extent = Extent {
-        block: place.block,
-        buffer_offset: 0,
-        blocks: 1,
-    };
-    let (written, buf) = drive.write(buf, &[extent]).await;
-    if written.as_ref().is_err_and(drives::DriveError::is_in_doubt) {
-        // What may still be written is right as long as the block is in use, and not when it is used again.
-        lock(&shared.state).space.doubt(pba, place.drive);
+    for place in shared.drives.writable(pba).iter() {
+        let Some(drive) = shared.drives.get(place.drive.into()) else {
+            return false;
+        };
+        let written;
+        (written, buf) = drive.write(buf, &[place.extent()]).await;
+        if written.as_ref().is_err_and(drives::DriveError::is_in_doubt) {
+            // What may still be written is right as long as the block is in use, and not when it is used again.
+            lock(&shared.state).space.doubt(pba, place.drive);
+        }
+        if written.is_err() || drive.flush().await.is_err() {
+            return false;
+        }
     }
-    if written.is_err() || drive.flush().await.is_err() {
-        return false;
-    }
-    let (is_good, _) = holds(shared, &hashers, pba, known, buf).await;
+    let (is_good, _) = read_proven(&shared.drives, (pba, 0), buf, prove).await;
+    let is_good = is_good == Some(true);
     if is_good {
         lock(&shared.alert_log).healed(pba);
     }

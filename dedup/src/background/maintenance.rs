@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use futures_util::future::{join3, join4};
+use futures_util::future::{join, join3, join4};
 
 use crate::Result;
 use crate::background::Background;
@@ -13,7 +13,8 @@ use crate::background::discard::discard_freed;
 use crate::background::fencing::fence_drives;
 use crate::background::fill_watch::FillWatch;
 use crate::background::freeing::free_slice;
-use crate::background::healing::tend_damage;
+use crate::background::healing::{tend_damage, tend_suspects};
+use crate::background::rebuild::rebuild_if_wanted;
 use crate::background::scrub::scrub_if_wanted;
 use crate::background::survey::survey_if_wanted;
 use crate::io::verify::keep_verifying;
@@ -42,7 +43,10 @@ pub(crate) async fn run(shared: &Arc<Shared>, background: &Background) {
         keep_freeing(shared, background),
         keep_discarding(shared),
         join3(
-            keep_scrubbing(shared, background),
+            join(
+                keep_scrubbing(shared, background),
+                keep_rebuilding(shared, background),
+            ),
             keep_watch(shared),
             join3(
                 keep_surveying(shared, background),
@@ -66,6 +70,8 @@ pub(crate) async fn once(shared: &Arc<Shared>, background: &Background) -> Resul
     flush(shared).await?;
     checkpoint(shared).await?;
     discard_freed(shared).await;
+    tend_suspects(shared).await;
+    rebuild_if_wanted(shared, background).await;
     tend_damage(shared).await;
     fence_drives(shared).await;
     shared.refresh_alerts();
@@ -179,6 +185,13 @@ async fn keep_scrubbing(shared: &Arc<Shared>, background: &Background) {
     }
 }
 
+async fn keep_rebuilding(shared: &Arc<Shared>, background: &Background) {
+    while !shared.is_closed() {
+        rebuild_if_wanted(shared, background).await;
+        reactor::sleep(TICK).await;
+    }
+}
+
 async fn keep_surveying(shared: &Shared, background: &Background) {
     while !shared.is_closed() {
         survey_if_wanted(shared, background).await;
@@ -192,6 +205,7 @@ async fn keep_watch(shared: &Arc<Shared>) {
     let mut told = reactor::now();
     while !shared.is_closed() {
         fill.watch(shared);
+        tend_suspects(shared).await;
         tend_damage(shared).await;
         report(shared, Work::OnDiskIndex, write_hints(shared).await);
         if reactor::now().duration_since(told) >= TELL {

@@ -3,6 +3,7 @@
 //! Guarantee: background work holds locks for short steps only, so no command waits long for it.
 
 pub(crate) mod bring_near;
+pub(crate) mod copies;
 pub(crate) mod deferred_dedup;
 pub(crate) mod discard;
 pub(crate) mod drive_alerts;
@@ -14,6 +15,7 @@ pub(crate) mod maintenance;
 pub(crate) mod merging;
 pub(crate) mod online_check;
 mod progress;
+pub(crate) mod rebuild;
 pub(crate) mod scrub;
 pub(crate) mod status;
 pub(crate) mod survey;
@@ -22,6 +24,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use progress::Progress;
+use rebuild::RebuildStatus;
 use scrub::Scrub;
 use survey::Surveys;
 
@@ -30,6 +33,8 @@ use survey::Surveys;
 pub(crate) struct Background {
     pub(crate) scrub: Mutex<Scrub>,
     pub(crate) surveys: Mutex<Surveys>,
+    /// How far the rebuild is that runs.
+    pub(crate) rebuild: Mutex<Option<RebuildStatus>>,
     /// Of the online check that runs, or of the last one.
     pub(crate) check_progress: Progress,
     /// Of the survey that runs, or of the last one.

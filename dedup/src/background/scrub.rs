@@ -1,11 +1,12 @@
 //! The scrub: reads all data in the background at a bounded rate, and proves it.
 //!
-//! Every block in use is read and compared with its CRC-32C and, where it has one, its fingerprint. A
+//! Every copy of every block in use is read and compared with its CRC-32C and, where it has one, its fingerprint. A
 //! block that differs is read once more with a reference held, so that one that was freed and written
 //! anew meanwhile is no false alarm; what stays wrong goes to the list of damaged blocks
 //! ([`crate::Engine::damage`]). Nothing is kept locked while it reads, and no faster than the rate is
 //! read, however far it fell behind: hosts lose at most that much of the drives' speed.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -27,7 +28,7 @@ use crate::{EngineError, Result};
 /// Blocks read at a time: 1 MiB.
 const READ_BLOCKS: usize = 256;
 /// Blocks, used or not, that are looked at in one go under the lock: some 20 us.
-const LOOK_BLOCKS: u64 = 8192;
+pub(super) const LOOK_BLOCKS: u64 = 8192;
 /// The slowest and the fastest rate, in bytes per second.
 const RATE_MIN: u64 = 1 << 20;
 const RATE_MAX: u64 = 1 << 40;
@@ -234,7 +235,7 @@ async fn scrub_all(shared: &Arc<Shared>, background: &Background, rate: u64) -> 
 
 /// Blocks in use among the next addresses. What is in the store only stays there: what it says is
 /// looked at again before anything is said to be damaged.
-async fn blocks_to_scrub(shared: &Shared, first: Pba) -> Result<Vec<(Pba, BlockInfo)>> {
+pub(super) async fn blocks_to_scrub(shared: &Shared, first: Pba) -> Result<Vec<(Pba, BlockInfo)>> {
     let is_written = |info: &BlockInfo| info.references & IN_FLIGHT == 0;
     let (mut found, missing) = {
         let state = lock(&shared.state);
@@ -257,17 +258,27 @@ async fn scrub_blocks(shared: &Arc<Shared>, background: &Background, blocks: &[(
     if blocks.is_empty() {
         return;
     }
-    let buf = shared.bounce(blocks.len() * BLOCK_BYTES).await;
-    let places = (0..)
-        .zip(blocks)
-        .map(|(at, (pba, _))| (*pba, at * BLOCK_BYTES));
-    let fetch = Fetch::new(&shared.drives, places);
-    let (failed, mut buf) = fetch.read(&shared.drives, buf).await;
-    let suspects = match failed.is_empty() {
-        true => suspects(shared, blocks, &buf),
-        // One of them cannot be read: which one, tells only a look at each.
-        false => blocks.to_vec(),
-    };
+    let mut buf = shared.bounce(blocks.len() * BLOCK_BYTES).await;
+    // All copies, a drive after the other.
+    let mut of_drives: BTreeMap<u16, Vec<(Pba, BlockInfo)>> = BTreeMap::new();
+    for block in blocks {
+        for place in shared.drives.readable(block.0).iter() {
+            of_drives.entry(place.drive).or_default().push(*block);
+        }
+    }
+    let mut suspects = BTreeMap::new();
+    for (drive, blocks) in of_drives {
+        let places = (0..).step_by(BLOCK_BYTES);
+        let places = blocks.iter().map(|(pba, _)| *pba).zip(places);
+        let mut fetch = Fetch::of_drive(&shared.drives, drive, places);
+        let failed;
+        (failed, buf) = fetch.read(&shared.drives, buf).await;
+        suspects.extend(match failed.is_empty() {
+            true => suspects_among(shared, &blocks, &buf),
+            // One of them cannot be read: which one, tells only a look at each.
+            false => blocks,
+        });
+    }
     let mut bad = 0;
     for (pba, info) in suspects {
         let (verdict, back) = examine(shared, pba, &info, buf).await;
@@ -280,7 +291,11 @@ async fn scrub_blocks(shared: &Arc<Shared>, background: &Background, blocks: &[(
 }
 
 /// Those whose content is not what it should be, and those that are listed as damaged.
-fn suspects(shared: &Shared, blocks: &[(Pba, BlockInfo)], buf: &[u8]) -> Vec<(Pba, BlockInfo)> {
+fn suspects_among(
+    shared: &Shared,
+    blocks: &[(Pba, BlockInfo)],
+    buf: &[u8],
+) -> Vec<(Pba, BlockInfo)> {
     let wanted: Vec<(Fingerprint, u32)> = blocks
         .iter()
         .map(|(_, info)| (info.fingerprint, info.crc32c))

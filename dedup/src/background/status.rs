@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::SUB_BLOCK_BYTES;
 use crate::background::Background;
+use crate::background::rebuild::RebuildStatus;
+use crate::drive_io::drive_state::{DriveState, Redundancy};
 use crate::metadata::state::State;
 use crate::pool::Shared;
 use crate::pool::comparisons::VerifyStatus;
@@ -32,6 +34,8 @@ pub struct PoolStatus {
     pub logical_bytes: u64,
     /// Acknowledged changes that a power loss could still undo, in data bytes.
     pub unflushed_bytes: u64,
+    /// How many copies there are of all data.
+    pub redundancy: Redundancy,
     /// Why the pool takes no writes at present, if so.
     pub read_only: Option<String>,
     /// Blocks whose content did not match its checksum when read, since the pool was opened.
@@ -94,8 +98,24 @@ pub struct DriveStatus {
     pub name: String,
     /// Its data blocks (the label not counted).
     pub capacity_bytes: u64,
-    /// Those that can be allocated now.
+    /// Those that can be allocated now; in a pool with copies about as many, and those that no segment lies on count too.
     pub free_bytes: u64,
+    /// Whether its copies of data are used. Of a pool without copies all drives are online.
+    pub state: DriveState,
+    /// How far its rebuild is.
+    pub rebuild: Option<RebuildStatus>,
+}
+
+impl PoolStatus {
+    /// Data that have fewer copies than they should: those on drives that are not online, about.
+    #[must_use]
+    pub fn at_risk_bytes(&self) -> u64 {
+        let lacking = self.drives.iter();
+        let lacking = lacking.filter(|drive| drive.state != DriveState::Online);
+        lacking
+            .map(|drive| drive.capacity_bytes.saturating_sub(drive.free_bytes))
+            .sum()
+    }
 }
 
 /// A volume that was deleted, and is being freed in the background.
@@ -284,7 +304,8 @@ fn figures(shared: &Shared, background: &Background) -> (Vec<Mapped>, PoolStatus
             .as_ref()
             .and_then(|room| folder_level(&fill_warnings, room)),
         folder,
-        drives: drives(shared, &state),
+        redundancy: Redundancy::of(shared.drives.copies()),
+        drives: drives(shared, background, &state),
         deleting: deleting(background, &state),
         trimming: trimming(&state),
         volumes: Vec::new(),
@@ -297,14 +318,25 @@ pub(crate) fn deleting_volumes(shared: &Shared, background: &Background) -> Vec<
     deleting(background, &lock(&shared.state))
 }
 
-fn drives(shared: &Shared, state: &State) -> Vec<DriveStatus> {
+fn drives(shared: &Shared, background: &Background, state: &State) -> Vec<DriveStatus> {
     let grain = SUB_BLOCK_BYTES as u64;
-    let drives = shared.drives.iter().zip(state.space.by_drive());
+    let named: Vec<(u64, u64)> = state.space.by_drive().collect();
+    let rebuild = *lock(&background.rebuild);
+    let drives = (0u16..).zip(shared.drives.iter()).zip(&named);
     drives
-        .map(|(drive, (capacity, free))| DriveStatus {
-            name: drive.name().to_owned(),
-            capacity_bytes: capacity * grain,
-            free_bytes: free * grain,
+        .map(|((index, drive), named_after)| {
+            let (capacity, free) = match shared.drives.has_copies() {
+                true => shared.drives.room_on(index, &named),
+                false => *named_after,
+            };
+            let state = shared.drives.state(index);
+            DriveStatus {
+                name: drive.name().to_owned(),
+                capacity_bytes: capacity * grain,
+                free_bytes: free * grain,
+                state,
+                rebuild: rebuild.filter(|_| state == DriveState::Rebuilding),
+            }
         })
         .collect()
 }

@@ -1,35 +1,85 @@
-//! The drives of an open pool, and where its segments lie on them.
+//! The drives of an open pool, where its segments lie on them, and which of their copies are used.
 //!
-//! Drives are added and never taken away as long as the pool is open, and an index always means the same
-//! drive: reading the list costs no lock.
+//! Drives are added and never taken away as long as the pool is open, and an index always means the same drive, or what
+//! took its place: reading the list costs no lock.
+//!
+//! Guarantees: a copy is read only if its drive is online, and then it has all that was acknowledged; whatever is written
+//! goes to all copies but those on drives that are offline.
 
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use drives::Drive;
 use meta::Pba;
 
 use crate::LABEL_BLOCKS;
-use crate::drive_io::segments::{Place, Rows, Segments};
+use crate::drive_io::drive_state::DriveState;
+use crate::drive_io::segments::{Completed, Copies, Place, Rows, SEGMENT_BLOCKS, Segments};
+use crate::drive_io::suspects::Suspects;
 
 /// Drives of a pool at most.
 pub(crate) const DRIVES_MAX: usize = 256;
 
+/// Blocks that follow each other and are read from the same copy, if it can be: 128 KiB. Neighbours are read together, and
+/// all copies work.
+const READ_STRIPE_BLOCKS: u64 = 32;
+
+/// How often a drive can be replaced while the pool is open.
+const OPENINGS_MAX: usize = 16;
+
+/// One drive of the pool.
+struct Slot {
+    /// What was opened for it, the last one in use. None is forgotten: whoever uses an earlier one gets an error of that.
+    opened: [OnceLock<Arc<dyn Drive>>; OPENINGS_MAX],
+    current: AtomicU8,
+    /// Something that was written to it may happen yet.
+    is_in_doubt: AtomicBool,
+    state: AtomicU8,
+}
+
 /// The drives by their index, and the places of segments.
 pub(crate) struct DriveList {
-    drives: Box<[OnceLock<Arc<dyn Drive>>]>,
+    drives: Box<[Slot]>,
     segments: Segments,
+    /// Whether any segment has several copies.
+    has_copies: AtomicBool,
+    /// Blocks that have addresses, by the drive that they are named after, when the pool was opened.
+    data_blocks: Vec<u64>,
+    /// Copies of a segment at most, when the pool was opened.
+    copies: usize,
+    /// Copies that are to be looked at.
+    pub(crate) suspects: Suspects,
 }
 
 impl DriveList {
-    /// Drives with the rows of the segments that were made on each. The caller has made sure that there are no more than
-    /// [`DRIVES_MAX`].
-    pub(crate) fn new(drives: &[Arc<dyn Drive>], segments: &[Rows]) -> Self {
-        let list = Self {
-            drives: (0..DRIVES_MAX).map(|_| OnceLock::new()).collect(),
-            segments: Segments::new(DRIVES_MAX),
+    /// Drives with their segments, and whether they are online. The caller has made sure that there are no more than [`DRIVES_MAX`].
+    pub(crate) fn new(
+        drives: &[Arc<dyn Drive>],
+        segments: &Completed,
+        states: &[DriveState],
+    ) -> Self {
+        let slot = || Slot {
+            opened: [const { OnceLock::new() }; OPENINGS_MAX],
+            current: AtomicU8::new(0),
+            is_in_doubt: AtomicBool::new(false),
+            state: AtomicU8::new(DriveState::Online as u8),
         };
-        for (drive, rows) in drives.iter().zip(segments) {
+        let list = Self {
+            drives: (0..DRIVES_MAX).map(|_| slot()).collect(),
+            segments: Segments::new(DRIVES_MAX),
+            has_copies: AtomicBool::new(false),
+            data_blocks: segments.data_blocks.clone(),
+            copies: {
+                let rows = segments.of_drives.iter().flatten();
+                rows.map(|(_, row)| row.copies().len()).max().unwrap_or(1)
+            },
+            suspects: Suspects::default(),
+        };
+        for (drive, rows) in drives.iter().zip(&segments.of_drives) {
             list.add(drive.clone(), rows);
+        }
+        for (index, state) in (0..).zip(states) {
+            list.set_state(index, *state);
         }
         list
     }
@@ -38,9 +88,12 @@ impl DriveList {
     /// as many as can be.
     pub(crate) fn add(&self, drive: Arc<dyn Drive>, rows: &Rows) -> Option<u16> {
         let mut drive = drive;
-        for (index, place) in (0..).zip(&self.drives) {
-            match place.set(drive) {
+        for (index, slot) in (0..).zip(&self.drives) {
+            match slot.opened[0].set(drive) {
                 Ok(()) => {
+                    if rows.iter().any(|(_, row)| row.copies().len() > 1) {
+                        self.has_copies.store(true, Ordering::Release);
+                    }
                     self.segments.add(index, rows);
                     return Some(index);
                 }
@@ -50,54 +103,182 @@ impl DriveList {
         None
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<dyn Drive>> {
-        self.drives.iter().map_while(OnceLock::get)
+    /// From now on this is the drive with that index: another one that takes its place. False if that was done too often.
+    pub(crate) fn replace(&self, index: u16, drive: Arc<dyn Drive>) -> bool {
+        let Some(slot) = self.drives.get(usize::from(index)) else {
+            return false;
+        };
+        let next = slot.current.load(Ordering::Acquire) + 1;
+        let place = slot.opened.get(usize::from(next));
+        let is_put = place.is_some_and(|place| place.set(drive).is_ok());
+        if is_put {
+            slot.current.store(next, Ordering::Release);
+            slot.is_in_doubt.store(false, Ordering::Release);
+        }
+        is_put
     }
 
+    /// What a drive was told to write may happen yet, though it is offline.
+    pub(crate) fn doubt(&self, drive: u16) {
+        if let Some(slot) = self.drives.get(usize::from(drive)) {
+            slot.is_in_doubt.store(true, Ordering::Release);
+        }
+    }
+
+    /// Whether that is so.
+    pub(crate) fn is_in_doubt(&self, drive: u16) -> bool {
+        let slot = self.drives.get(usize::from(drive));
+        slot.is_some_and(|slot| slot.is_in_doubt.load(Ordering::Acquire))
+    }
+
+    /// The drive was fenced.
+    pub(crate) fn settled(&self, drive: u16) {
+        if let Some(slot) = self.drives.get(usize::from(drive)) {
+            slot.is_in_doubt.store(false, Ordering::Release);
+        }
+    }
+
+    /// The copy of a block on this drive.
+    pub(crate) fn place_on(&self, drive: u16, pba: Pba) -> Option<Place> {
+        let places = self.places(pba);
+        places.iter().find(|place| place.drive == drive).copied()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<dyn Drive>> {
+        (0..self.drives.len()).map_while(|index| self.get(index))
+    }
+
+    #[inline]
     pub(crate) fn get(&self, index: usize) -> Option<&Arc<dyn Drive>> {
-        self.drives.get(index)?.get()
+        let slot = self.drives.get(index)?;
+        let current = slot.current.load(Ordering::Acquire);
+        slot.opened.get(usize::from(current))?.get()
     }
 
     pub(crate) fn len(&self) -> usize {
         self.iter().count()
     }
 
-    /// Where a block is, or the pack of a fragment; `None` if no segment has it.
-    #[inline]
-    pub(crate) fn place(&self, pba: Pba) -> Option<Place> {
-        self.segments.place(pba)
+    /// Blocks that have addresses, by the drive that they are named after, when the pool was opened.
+    pub(crate) fn data_blocks(&self) -> &[u64] {
+        &self.data_blocks
     }
 
-    /// Where a block is; of one that no segment has, a drive that there is not.
+    /// Whether any segment has several copies.
     #[inline]
-    pub(crate) fn place_or_none(&self, pba: Pba) -> Place {
-        self.place(pba).unwrap_or(Place {
-            drive: u16::MAX,
-            block: 0,
+    pub(crate) fn has_copies(&self) -> bool {
+        self.has_copies.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    pub(crate) fn state(&self, drive: u16) -> DriveState {
+        let slot = self.drives.get(usize::from(drive));
+        slot.map_or(DriveState::Offline, |slot| {
+            DriveState::of(slot.state.load(Ordering::Acquire))
         })
     }
 
-    /// Name of the drive that a block is on, and its number there among the data blocks.
+    pub(crate) fn states(&self) -> Vec<DriveState> {
+        (0..self.len() as u16)
+            .map(|drive| self.state(drive))
+            .collect()
+    }
+
+    pub(crate) fn set_state(&self, drive: u16, state: DriveState) {
+        if let Some(slot) = self.drives.get(usize::from(drive)) {
+            slot.state.store(state as u8, Ordering::Release);
+        }
+    }
+
+    /// Where the copies of a block are, or of the pack of a fragment, whatever their drives do; none if no segment has it.
+    #[inline]
+    pub(crate) fn places(&self, pba: Pba) -> Copies {
+        self.segments.places(pba)
+    }
+
+    /// The copies from which a block can be read, the one to be read first in front. Of one copy that is all there is, it
+    /// is that whatever its drive does.
+    #[inline]
+    pub(crate) fn readable(&self, pba: Pba) -> Copies {
+        let all = self.places(pba);
+        if all.len() < 2 {
+            return all;
+        }
+        let first = (pba.block() / READ_STRIPE_BLOCKS) as usize % all.len();
+        let (before, from) = all.split_at(first);
+        let mut copies = Copies::default();
+        for place in from.iter().chain(before) {
+            if self.state(place.drive) == DriveState::Online {
+                copies.push(*place);
+            }
+        }
+        copies
+    }
+
+    /// The copies to which a block is written.
+    #[inline]
+    pub(crate) fn writable(&self, pba: Pba) -> Copies {
+        let all = self.places(pba);
+        if all.len() < 2 {
+            return all;
+        }
+        let mut copies = Copies::default();
+        for place in all.iter() {
+            if self.state(place.drive) != DriveState::Offline {
+                copies.push(*place);
+            }
+        }
+        copies
+    }
+
+    /// Copies of a segment at most.
+    pub(crate) fn copies(&self) -> usize {
+        self.copies
+    }
+
+    /// Data blocks of a drive, and about how many of them are free: `named` says how many blocks have addresses that are
+    /// named after each drive, and how many of these are free.
+    pub(crate) fn room_on(&self, drive: u16, named: &[(u64, u64)]) -> (u64, u64) {
+        let blocks = self.get(drive.into()).map_or(0, |drive| drive.blocks());
+        let blocks = blocks.saturating_sub(LABEL_BLOCKS);
+        let mut used = 0;
+        for (home, segments) in (0..).zip(self.segments.on_drive(drive)) {
+            let (all, free) = named.get(home as usize).copied().unwrap_or((0, 0));
+            let here = u128::from(segments * SEGMENT_BLOCKS);
+            used += (here * u128::from(all - free) / u128::from(all.max(1))) as u64;
+        }
+        (blocks, blocks.saturating_sub(used))
+    }
+
+    /// Whether all data of a drive is on others too that are online.
+    pub(crate) fn is_spare(&self, drive: u16) -> bool {
+        let is_online = |of: &u16| self.state(*of) == DriveState::Online;
+        let mut partners = self.segments.partners(drive);
+        partners.all(|partners| partners.iter().any(is_online))
+    }
+
+    /// Name of the drive that a block is on, the one of its first copy, and its number there among the data blocks.
     pub(crate) fn named(&self, pba: Pba) -> (&str, u64) {
-        let place = self.place(pba);
+        let place = self.places(pba).first().copied();
         let drive = place.and_then(|place| self.get(place.drive.into()));
         let block = place.map_or(pba.block(), |place| place.block - LABEL_BLOCKS);
         (drive.map_or("?", |drive| drive.name()), block)
     }
 
-    /// Blocks as runs on the drives. Those that follow each other should do so in the list.
+    /// Blocks as runs on the drives, where they are written. Those that follow each other should do so in the list.
     pub(crate) fn runs(&self, blocks: &[Pba]) -> Vec<Run> {
         let mut runs: Vec<Run> = Vec::new();
-        for Place { drive, block } in blocks.iter().filter_map(|pba| self.place(*pba)) {
-            match runs.last_mut() {
-                Some(run) if run.drive == drive && run.first + run.blocks == block => {
-                    run.blocks += 1;
+        for pba in blocks {
+            for Place { drive, block } in self.writable(*pba).iter().copied() {
+                let mut last = runs.iter_mut().rev().take(meta::COPIES_MAX);
+                match last.find(|run| run.drive == drive && run.first + run.blocks == block) {
+                    Some(run) => run.blocks += 1,
+                    None => runs.push(Run {
+                        drive,
+                        first: block,
+                        blocks: 1,
+                    }),
                 }
-                _ => runs.push(Run {
-                    drive,
-                    first: block,
-                    blocks: 1,
-                }),
             }
         }
         runs
@@ -118,17 +299,17 @@ pub(crate) mod tests {
     use drives::MemoryDrive;
 
     use super::*;
-    use crate::drive_io::segments::rows_of_new;
+    use crate::drive_io::segments::tests::complete;
 
     /// Drives with so many data blocks, whose segments lie where they were made.
     pub(crate) fn drives_where_they_were_made(data_blocks: &[u64]) -> DriveList {
         let drive =
             |blocks: &u64| -> Arc<dyn Drive> { Arc::new(MemoryDrive::new(LABEL_BLOCKS + blocks)) };
         let drives: Vec<_> = data_blocks.iter().map(drive).collect();
-        let rows = (0u16..).zip(data_blocks);
-        let rows: Vec<Rows> = rows
-            .map(|(home, blocks)| rows_of_new(home, *blocks, 0))
-            .collect();
-        DriveList::new(&drives, &rows)
+        DriveList::new(
+            &drives,
+            &complete(&Rows::new(), data_blocks, 1, 0).unwrap(),
+            &[],
+        )
     }
 }

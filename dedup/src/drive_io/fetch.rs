@@ -4,7 +4,7 @@
 //! A pack is read once, to the place of the first of its contents that is wanted, and unpacked from
 //! there; so a read needs no memory but the buffer that it was given.
 
-use drives::{BLOCK_BYTES, Extent};
+use drives::Extent;
 use meta::Pba;
 use reactor::Buffer;
 
@@ -19,15 +19,49 @@ pub(crate) struct Fetch {
     groups: Vec<OfDrive<Extent>>,
     /// Fragments and their places, those of a pack one after the other.
     fragments: Vec<(Pba, usize)>,
+    /// The only drive that is asked.
+    only: Option<u16>,
+    /// All blocks that are read: only where they may have other copies.
+    blocks: Vec<Chosen>,
+    /// Drives that failed, though others had the blocks.
+    covered: Vec<u16>,
+}
+
+/// A block, where it goes in the buffer, and the drive from which it is read.
+#[derive(Clone, Copy)]
+struct Chosen {
+    pba: Pba,
+    buffer_offset: usize,
+    drive: u16,
 }
 
 impl Fetch {
     /// Contents that go to these places (bytes from the buffer's start, whole blocks). Neighbours on the
     /// drive that are neighbours in the buffer are read together.
     pub(crate) fn new(drives: &DriveList, contents: impl Iterator<Item = (Pba, usize)>) -> Self {
+        Self::with(drives, None, contents)
+    }
+
+    /// The same from the copies on one drive, and from no others.
+    pub(crate) fn of_drive(
+        drives: &DriveList,
+        drive: u16,
+        contents: impl Iterator<Item = (Pba, usize)>,
+    ) -> Self {
+        Self::with(drives, Some(drive), contents)
+    }
+
+    fn with(
+        drives: &DriveList,
+        only: Option<u16>,
+        contents: impl Iterator<Item = (Pba, usize)>,
+    ) -> Self {
         let mut fetch = Self {
             groups: Vec::new(),
             fragments: Vec::new(),
+            only,
+            blocks: Vec::new(),
+            covered: Vec::new(),
         };
         for (pba, place) in contents {
             if pba.is_fragment() {
@@ -54,39 +88,112 @@ impl Fetch {
     }
 
     fn add(&mut self, drives: &DriveList, pba: Pba, buffer_offset: usize) {
-        let Place { drive, block } = drives.place_or_none(pba);
-        let extents = scatter::of_drive(&mut self.groups, drive);
-        if let Some(last) = extents.last_mut()
-            && last.block + u64::from(last.blocks) == block
-            && last.buffer_offset + last.blocks as usize * BLOCK_BYTES == buffer_offset
-        {
-            last.blocks += 1;
-            return;
+        // Of a block that no segment has, a drive that there is not.
+        let place = match self.only {
+            None => drives.readable(pba).first().copied(),
+            Some(drive) => {
+                let places = drives.places(pba);
+                places.iter().find(|place| place.drive == drive).copied()
+            }
+        };
+        let place = place.unwrap_or(NOWHERE);
+        if drives.has_copies() && self.only.is_none() {
+            self.blocks.push(Chosen {
+                pba,
+                buffer_offset,
+                drive: place.drive,
+            });
         }
-        extents.push(Extent {
-            block,
-            buffer_offset,
-            blocks: 1,
-        });
+        scatter::add(&mut self.groups, place, buffer_offset);
     }
 
-    /// The drives that it reads from.
-    pub(crate) fn drives(&self) -> impl Iterator<Item = u16> {
-        self.groups.iter().map(|group| group.drive)
+    /// The drives that gave what was asked for, but for these.
+    pub(crate) fn worked(&self, failed: &Failures) -> impl Iterator<Item = u16> {
+        let drives = self.groups.iter().map(|group| group.drive);
+        drives.filter(|drive| {
+            let has_failed = failed.iter().any(|(failed, _)| failed == drive);
+            !has_failed && !self.covered.contains(drive)
+        })
     }
 
-    /// Reads them, each to its place, from all drives at once; returns the drives that failed. What is of these
-    /// is anything in the buffer.
-    pub(crate) async fn read(&self, drives: &DriveList, buf: Buffer) -> (Failures, Buffer) {
-        let (failed, mut buf) = scatter::read(drives, buf, &self.groups).await;
-        let is_there = |pba: Pba| {
-            failed.is_empty()
-                || failed
-                    .iter()
-                    .all(|(drive, _)| *drive != drives.place_or_none(pba).drive)
+    /// The drive that is asked first, if it is one.
+    pub(crate) fn only_drive(&self) -> Option<u16> {
+        match &self.groups[..] {
+            [one] => Some(one.drive),
+            _ => None,
+        }
+    }
+
+    /// Reads them, each to its place, from all drives at once; returns the drives that failed and are alone in having
+    /// what was asked for. What is of these is anything in the buffer. What another copy has is read from there, and
+    /// the copy that failed is noted among the suspects.
+    pub(crate) async fn read(&mut self, drives: &DriveList, buf: Buffer) -> (Failures, Buffer) {
+        let (mut failed, mut buf) = scatter::read(drives, buf, &self.groups).await;
+        let mut missing = None;
+        if !failed.is_empty() && drives.has_copies() && self.only.is_none() {
+            let none;
+            (failed, none, buf) = self.read_others(drives, failed, buf).await;
+            missing = Some(none);
+        }
+        let is_there = |pba: Pba| match &missing {
+            Some(missing) => !missing.contains(&pba),
+            None if self.only.is_some() => failed.is_empty(),
+            None => {
+                let place = drives.places(pba).first().copied().unwrap_or(NOWHERE);
+                failed.iter().all(|(drive, _)| *drive != place.drive)
+            }
         };
         self.unpack(&mut buf, is_there);
         (failed, buf)
+    }
+
+    /// Reads what drives failed to give from other copies. Returns the failures of those that no copy covers, the blocks
+    /// that nobody gave, and the buffer.
+    async fn read_others(
+        &mut self,
+        drives: &DriveList,
+        mut failed: Failures,
+        mut buf: Buffer,
+    ) -> (Failures, Vec<Pba>, Buffer) {
+        let has_failed = |failed: &Failures, drive| failed.iter().any(|(of, _)| *of == drive);
+        // Each with the drive that was asked last.
+        let open = self.blocks.iter().map(|block| (*block, block.drive));
+        let mut open: Vec<(Chosen, u16)> = open.collect();
+        open.retain(|(_, drive)| has_failed(&failed, *drive));
+        let mut missing: Vec<Chosen> = Vec::new();
+        while !open.is_empty() {
+            let mut groups = Vec::new();
+            let mut again = Vec::new();
+            for (block, _) in &open {
+                let copies = drives.readable(block.pba);
+                let other = copies.iter().find(|copy| !has_failed(&failed, copy.drive));
+                let Some(other) = other.copied() else {
+                    missing.push(*block);
+                    continue;
+                };
+                scatter::add(&mut groups, other, block.buffer_offset);
+                again.push((*block, other.drive));
+            }
+            let more;
+            (more, buf) = scatter::read(drives, buf, &groups).await;
+            let read = again.iter().filter(|(_, drive)| !has_failed(&more, *drive));
+            drives.suspects.add(read.map(|(block, _)| block.pba));
+            again.retain(|(_, drive)| has_failed(&more, *drive));
+            failed.extend(more);
+            open = again;
+        }
+        let is_alone = |drive: &u16| missing.iter().any(|block| block.drive == *drive);
+        let (alone, covered): (Failures, Failures) =
+            failed.into_iter().partition(|(drive, _)| is_alone(drive));
+        for (drive, error) in covered {
+            self.covered.push(drive);
+            drives.suspects.add_error(drive, error);
+        }
+        (
+            alone,
+            missing.into_iter().map(|block| block.pba).collect(),
+            buf,
+        )
     }
 
     /// Puts the contents of packs that were read to their places. One that cannot be unpacked becomes
@@ -117,12 +224,20 @@ impl Fetch {
     }
 }
 
+/// The place of a block that no segment has.
+const NOWHERE: Place = Place {
+    drive: u16::MAX,
+    block: 0,
+};
+
 fn block_at(buf: &mut [u8], at: usize) -> Option<&mut Block> {
     buf.get_mut(at..)?.first_chunk_mut()
 }
 
 #[cfg(test)]
 mod tests {
+    use drives::BLOCK_BYTES;
+
     use super::*;
     use crate::content::compress::Algorithm;
     use crate::content::compress::tests::mixed;
@@ -171,7 +286,7 @@ mod tests {
         let places = wanted.iter().enumerate();
         let drives = drives_where_they_were_made(&[100]);
         let fetch = Fetch::new(&drives, places.map(|(at, pba)| (*pba, at * BLOCK_BYTES)));
-        let plain_block = drives.place(plain).map(|place| place.block);
+        let plain_block = drives.places(plain).first().map(|place| place.block);
         let read = |block: &Block| {
             let mut buf = vec![0xee; wanted.len() * BLOCK_BYTES];
             for extent in extents(&fetch) {

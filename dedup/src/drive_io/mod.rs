@@ -1,14 +1,17 @@
 //! The drives of a pool, where segments lie on them, and the one way to read and write blocks of several drives.
 //!
 //! Guarantees: a reader names contents by their addresses. It need not know on which drives they are, nor whether a content
-//! has a block of its own or shares one with others. What a command moves from and to several drives goes out at once.
+//! has a block of its own or shares one with others. What a command moves from and to several drives goes out at once. Of a
+//! block with several copies a read is good if one of them is.
 
 pub(crate) mod drive_list;
+pub(crate) mod drive_state;
 pub(crate) mod fetch;
 pub(crate) mod labels;
 pub(crate) mod reader;
 pub(crate) mod scatter;
 pub(crate) mod segments;
+pub(crate) mod suspects;
 
 use drives::Drive;
 use meta::Pba;

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::io;
 
-use drives::{DriveError, ErrorKind};
+use drives::{BLOCK_BYTES, DriveError, ErrorKind};
 use meta::Pba;
 use reactor::Buffer;
 
@@ -11,6 +11,7 @@ use crate::content::fingerprint::{self, Block};
 use crate::drive_io::drive_list::DriveList;
 use crate::drive_io::fetch::Fetch;
 use crate::drive_io::scatter::Failures;
+use crate::drive_io::segments::Place;
 
 /// What the system says when there is no device any more: Linux `include/uapi/asm-generic/errno-base.h`.
 const ENXIO: i32 = 6;
@@ -46,10 +47,36 @@ pub(crate) async fn read_one<T>(
     buf: Buffer,
     look: impl FnOnce(&Block) -> T,
 ) -> (Option<T>, Buffer) {
-    let fetch = Fetch::new(drives, [(pba, 0)].into_iter());
+    let mut fetch = Fetch::new(drives, [(pba, 0)].into_iter());
     let (failed, buf) = fetch.read(drives, buf).await;
     let block = fingerprint::split(&buf).first();
     let seen = block.filter(|_| failed.is_empty()).map(look);
+    (seen, buf)
+}
+
+/// Reads a block to a place of the buffer from one copy after the other, until it is right. `None` if no copy can be read,
+/// false if none that can is right.
+pub(crate) async fn read_proven(
+    drives: &DriveList,
+    (pba, at): (Pba, usize),
+    mut buf: Buffer,
+    is_right: impl Fn(&Block) -> bool,
+) -> (Option<bool>, Buffer) {
+    let mut seen = None;
+    for Place { drive, .. } in drives.readable(pba).iter() {
+        let mut fetch = Fetch::of_drive(drives, *drive, [(pba, at)].into_iter());
+        let failed;
+        (failed, buf) = fetch.read(drives, buf).await;
+        if !failed.is_empty() {
+            continue;
+        }
+        let block = fingerprint::split(&buf).get(at / BLOCK_BYTES);
+        let is_good = block.is_some_and(&is_right);
+        if is_good {
+            return (Some(true), buf);
+        }
+        seen = Some(false);
+    }
     (seen, buf)
 }
 
@@ -60,7 +87,7 @@ pub(crate) async fn read_blocks(
     buf: Buffer,
     blocks: &[(Pba, usize)],
 ) -> (Vec<Unreadable>, Buffer) {
-    let fetch = Fetch::new(drives, blocks.iter().copied());
+    let mut fetch = Fetch::new(drives, blocks.iter().copied());
     let (failed, buf) = fetch.read(drives, buf).await;
     match failed.is_empty() {
         true => (Vec::new(), buf),
@@ -79,8 +106,8 @@ pub(crate) async fn read_each(
     for (drive, mut error) in failed {
         let mut places = Vec::new();
         for (place, block) in blocks.iter().enumerate() {
-            let fetch = Fetch::new(drives, [*block].into_iter());
-            if !fetch.drives().eq([drive]) {
+            let mut fetch = Fetch::new(drives, [*block].into_iter());
+            if fetch.only_drive() != Some(drive) {
                 continue;
             }
             let (failed, back) = fetch.read(drives, buf).await;

@@ -9,6 +9,7 @@ use futures_util::future::join_all;
 use reactor::Buffer;
 
 use crate::drive_io::drive_list::DriveList;
+use crate::drive_io::segments::Place;
 
 /// What is to be moved from or to one drive.
 #[derive(Debug, PartialEq, Eq)]
@@ -33,6 +34,24 @@ pub(crate) fn of_drive<E>(groups: &mut Vec<OfDrive<E>>, drive: u16) -> &mut Vec<
         }
     };
     &mut groups[at].extents
+}
+
+/// Adds a block to what is read; one that goes on where the last one of its drive ended makes that longer.
+pub(crate) fn add(groups: &mut Vec<OfDrive<Extent>>, place: Place, buffer_offset: usize) {
+    let Place { drive, block } = place;
+    let extents = of_drive(groups, drive);
+    if let Some(last) = extents.last_mut()
+        && last.block + u64::from(last.blocks) == block
+        && last.buffer_offset + last.blocks as usize * BLOCK_BYTES == buffer_offset
+    {
+        last.blocks += 1;
+        return;
+    }
+    extents.push(Extent {
+        block,
+        buffer_offset,
+        blocks: 1,
+    });
 }
 
 /// Reads all extents to the buffer, all drives at once. After an error of a drive its extents hold anything.
@@ -307,7 +326,7 @@ mod tests {
     use super::*;
     use crate::LABEL_BLOCKS;
     use crate::drive_io::fetch::Fetch;
-    use crate::drive_io::segments::rows_of_new;
+    use crate::drive_io::segments::tests::complete;
 
     /// A drive that holds its answers back as long as it is told to.
     struct SlowDrive {
@@ -386,8 +405,8 @@ mod tests {
     fn two() -> ([Arc<SlowDrive>; 2], DriveList) {
         let slow = [SlowDrive::new(), SlowDrive::new()];
         let drives = slow.clone().map(|drive| drive as Arc<dyn Drive>);
-        let rows = [0, 1].map(|home| rows_of_new(home, 100, 0));
-        (slow, DriveList::new(&drives, &rows))
+        let segments = complete(&Vec::new(), &[100, 100], 1, 0).unwrap();
+        (slow, DriveList::new(&drives, &segments, &[]))
     }
 
     /// Polls once while the first drive holds back its answer: both have been asked then. It is done after that.
@@ -426,7 +445,7 @@ mod tests {
         for (at, pba) in pbas.iter().enumerate() {
             let (buffer, page) = (at / 12, at % 12);
             buffers[buffer][page * BLOCK_BYTES..][..BLOCK_BYTES].fill(at as u8 + 1);
-            let place = drives.place(*pba).expect("a place");
+            let place = drives.places(*pba)[0];
             of_drive(&mut groups, place.drive).push(GatherExtent {
                 block: place.block,
                 buffer: buffer as u32,
@@ -445,7 +464,7 @@ mod tests {
         // Longer than what is wanted, and not as long as its memory.
         let buf = pool.try_alloc(27 * BLOCK_BYTES).expect("memory");
         let places = (0..).step_by(BLOCK_BYTES);
-        let fetch = Fetch::new(&drives, pbas.iter().copied().zip(places));
+        let mut fetch = Fetch::new(&drives, pbas.iter().copied().zip(places));
         let (failed, buf) = while_the_first_waits(&slow, fetch.read(&drives, buf));
         assert!(failed.is_empty(), "{failed:?}");
         assert_eq!(buf.len(), 27 * BLOCK_BYTES);

@@ -1,22 +1,23 @@
 //! Where segments lie on the drives: one look-up in an array for each block of I/O.
 //!
-//! An address names a segment and a block in it ([`Pba`]). A segment is named after the drive and the place where it was
-//! made, and keeps that name wherever it lies. Its row in the store says where that is.
+//! An address names a segment and a block in it ([`Pba`]). A segment is named after a drive and a number, and keeps that name
+//! wherever it lies. Its row in the store says where that is: at one place, or at several on different drives, its *copies*.
 //!
 //! Guarantees: a segment has a durable row before any of its blocks is used; no two segments lie at one place; a segment
-//! lies as a whole on a drive that has room for it. A drive's last segment is as short as what is left of the drive, so
-//! that all of it is used. What this version would not keep as it is, a second copy or a sealed segment, is refused.
+//! lies as a whole on drives that have room for it. A segment with one copy may be as short as what is left of its drive, so
+//! that all of it is used. What this version would not keep as it is, a sealed segment, is refused.
 
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use meta::{Pba, SegmentCopy, SegmentRow, SegmentState};
+use drives::Extent;
+use meta::{COPIES_MAX, Pba, SegmentCopy, SegmentRow, SegmentState};
 
 use crate::{EngineError, LABEL_BLOCKS, Result};
 
 /// Blocks of a segment: 64 MiB. Long enough that a row costs nothing beside its data (30 bytes of 64 MiB) and that the
-/// array stays small (8 bytes each: 128 KiB for 1 TiB); short enough to be moved or rebuilt in a second. Small in
+/// array stays small (24 bytes each: 384 KiB for 1 TiB); short enough to be moved or rebuilt in a second. Small in
 /// tests: small drives have several.
 pub(crate) const SEGMENT_BLOCKS: u64 = if cfg!(test) { 64 } else { (64 << 20) / 4096 };
 
@@ -26,7 +27,10 @@ const BLOCK_BITS: u32 = 48;
 // Every block of the largest drive has a number of so many bits.
 const _: () = assert!(Pba::BLOCK_MAX + LABEL_BLOCKS < 1 << BLOCK_BITS);
 
-/// Where a block is.
+/// The word of a copy that there is not.
+const NO_COPY: u64 = u64::MAX;
+
+/// Where a copy of a block is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     /// Index of the drive.
@@ -35,11 +39,63 @@ pub(crate) struct Place {
     pub(crate) block: u64,
 }
 
+impl Place {
+    /// The block alone, at the beginning of a buffer.
+    pub(crate) const fn extent(self) -> Extent {
+        Extent {
+            block: self.block,
+            buffer_offset: 0,
+            blocks: 1,
+        }
+    }
+}
+
+/// Where the copies of a block are: few, so that they need no memory of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Copies {
+    places: [Place; COPIES_MAX],
+    count: u8,
+}
+
+impl Default for Copies {
+    fn default() -> Self {
+        Self {
+            places: [Place {
+                drive: u16::MAX,
+                block: 0,
+            }; COPIES_MAX],
+            count: 0,
+        }
+    }
+}
+
+impl Copies {
+    pub(crate) fn push(&mut self, place: Place) {
+        if let Some(next) = self.places.get_mut(usize::from(self.count)) {
+            *next = place;
+            self.count += 1;
+        }
+    }
+}
+
+impl std::ops::Deref for Copies {
+    type Target = [Place];
+
+    fn deref(&self) -> &[Place] {
+        self.places
+            .get(..usize::from(self.count))
+            .unwrap_or(&self.places)
+    }
+}
+
 /// Rows by the address of their segment's first block.
 pub(crate) type Rows = Vec<(Pba, SegmentRow)>;
 
-/// The places of all segments: for each drive, of those that were made there, drive and first block.
-pub(crate) struct Segments(Box<[OnceLock<Box<[AtomicU64]>>]>);
+/// The places of the copies of one segment, each as a word of drive and first block.
+type Words = [AtomicU64; COPIES_MAX];
+
+/// The places of all segments: for each drive, of those that are named after it.
+pub(crate) struct Segments(Box<[OnceLock<Box<[Words]>>]>);
 
 impl Segments {
     /// No segments, of drives of which there are so many at most.
@@ -47,37 +103,79 @@ impl Segments {
         Self((0..drives_max).map(|_| OnceLock::new()).collect())
     }
 
-    /// The segments that were made on the drive with this index, in order. Once for each drive.
+    /// The segments that are named after the drive with this index, in order. Once for each drive.
     pub(crate) fn add(&self, home: u16, rows: &[(Pba, SegmentRow)]) {
-        let words = rows.iter().map(|(_, row)| AtomicU64::new(word(row)));
+        let words = rows.iter().map(|(_, row)| words(row));
         if let Some(of_home) = self.0.get(usize::from(home)) {
             let is_new = of_home.set(words.collect()).is_ok();
             debug_assert!(is_new, "drive {home} was added twice");
         }
     }
 
-    /// Where a block is, or the pack of a fragment; `None` if no segment has it.
+    /// Where the copies of a block are, or of the pack of a fragment; none if no segment has it.
     #[inline]
-    pub(crate) fn place(&self, pba: Pba) -> Option<Place> {
+    pub(crate) fn places(&self, pba: Pba) -> Copies {
+        let mut copies = Copies::default();
         let block = pba.block();
-        let of_home = self.0.get(usize::from(pba.drive()))?.get()?;
-        let word = of_home.get((block / SEGMENT_BLOCKS) as usize)?;
-        let word = word.load(Ordering::Acquire);
-        Some(Place {
-            drive: (word >> BLOCK_BITS) as u16,
-            block: (word & ((1 << BLOCK_BITS) - 1)) + block % SEGMENT_BLOCKS,
+        let of_home = self.0.get(usize::from(pba.drive())).and_then(OnceLock::get);
+        let Some(words) = of_home.and_then(|words| words.get((block / SEGMENT_BLOCKS) as usize))
+        else {
+            return copies;
+        };
+        for word in words {
+            let word = word.load(Ordering::Acquire);
+            if word == NO_COPY {
+                break;
+            }
+            copies.push(Place {
+                drive: (word >> BLOCK_BITS) as u16,
+                block: (word & ((1 << BLOCK_BITS) - 1)) + block % SEGMENT_BLOCKS,
+            });
+        }
+        copies
+    }
+
+    /// How many segments have a copy on this drive, by the drive that they are named after.
+    pub(crate) fn on_drive(&self, drive: u16) -> impl Iterator<Item = u64> + use<'_> {
+        let homes = self.0.iter().map_while(OnceLock::get);
+        homes.map(move |words| {
+            let is_here = |word: &AtomicU64| {
+                let word = word.load(Ordering::Acquire);
+                word != NO_COPY && (word >> BLOCK_BITS) as u16 == drive
+            };
+            words
+                .iter()
+                .filter(|words| words.iter().any(is_here))
+                .count() as u64
         })
+    }
+
+    /// The drives of each segment that has a copy on this one, without it.
+    pub(crate) fn partners(&self, drive: u16) -> impl Iterator<Item = Vec<u16>> {
+        let homes = self.0.iter().filter_map(OnceLock::get);
+        homes
+            .flat_map(|words| words.iter())
+            .filter_map(move |words| {
+                let words = words.iter().map(|word| word.load(Ordering::Acquire));
+                let words = words.take_while(|word| *word != NO_COPY);
+                let mut drives: Vec<u16> = words.map(|word| (word >> BLOCK_BITS) as u16).collect();
+                let at = drives.iter().position(|of| *of == drive)?;
+                drives.swap_remove(at);
+                Some(drives)
+            })
     }
 }
 
-fn word(row: &SegmentRow) -> u64 {
-    let SegmentCopy { drive, slot } = row.first();
-    u64::from(drive) << BLOCK_BITS | (LABEL_BLOCKS + u64::from(slot) * SEGMENT_BLOCKS)
-}
-
-/// Segments of a drive with so many data blocks.
-pub(crate) fn count(data_blocks: u64) -> u64 {
-    data_blocks.div_ceil(SEGMENT_BLOCKS)
+fn words(row: &SegmentRow) -> Words {
+    let mut copies = row.copies().iter();
+    std::array::from_fn(|_| {
+        let word = copies
+            .next()
+            .map_or(NO_COPY, |SegmentCopy { drive, slot }| {
+                u64::from(*drive) << BLOCK_BITS | (LABEL_BLOCKS + u64::from(*slot) * SEGMENT_BLOCKS)
+            });
+        AtomicU64::new(word)
+    })
 }
 
 /// The first address of a segment.
@@ -85,86 +183,236 @@ fn name(home: u16, index: u64) -> Pba {
     Pba::new(home, index * SEGMENT_BLOCKS)
 }
 
-/// Blocks of a segment that was made on a drive of this size.
-fn blocks_of(index: u64, data_blocks: u64) -> u64 {
-    (data_blocks - index * SEGMENT_BLOCKS).min(SEGMENT_BLOCKS)
-}
-
-/// The addresses of all segments that were made on a drive.
+/// The addresses of all segments that are named after a drive.
 pub(crate) fn names(home: u16) -> std::ops::Range<Pba> {
     Pba::new(home, 0)..Pba::new(home + 1, 0)
 }
 
-/// Rows for all segments of a drive: each lies where it was made.
-pub(crate) fn rows_of_new(home: u16, data_blocks: u64, epoch: u32) -> Rows {
-    let row = |index: u64| {
-        let slot = index as u32;
-        let copy = SegmentCopy { drive: home, slot };
-        (name(home, index), SegmentRow::of_one(epoch, copy))
-    };
-    (0..count(data_blocks)).map(row).collect()
+/// Blocks that a segment has at a place of a drive of this size.
+fn blocks_at(copy: SegmentCopy, data_blocks: &[u64]) -> u64 {
+    let drive = data_blocks.get(usize::from(copy.drive)).copied();
+    let left = drive
+        .unwrap_or(0)
+        .checked_sub(u64::from(copy.slot) * SEGMENT_BLOCKS);
+    left.unwrap_or(0).min(SEGMENT_BLOCKS)
+}
+
+/// Blocks of a segment, on drives of these sizes. One with several copies is whole, or its drives have no room for it.
+fn blocks_of(row: &SegmentRow, data_blocks: &[u64]) -> u64 {
+    match row.copies() {
+        [one] => blocks_at(*one, data_blocks),
+        _ => SEGMENT_BLOCKS,
+    }
 }
 
 /// Rows of all segments of a pool.
 pub(crate) struct Completed {
-    /// By the drive where the segments were made.
+    /// By the drive after which the segments are named.
     pub(crate) of_drives: Vec<Rows>,
+    /// Blocks that have addresses, by the same drive.
+    pub(crate) data_blocks: Vec<u64>,
     /// Drives of which the store lacks rows.
     pub(crate) made: Vec<u16>,
     /// Segments that lost their rows: those of the same drive that were made later have theirs.
     pub(crate) lost: Vec<Pba>,
 }
 
-/// The rows of all drives: those of the store, and what is missing of them. A drive that is new lacks all of its rows, one
-/// that is larger than it was the last ones; and all drives of a pool whose program had no segments.
+/// The data blocks of a pool's drives, from which it is made, and what segments it wants there.
+pub(crate) struct Wanted<'a> {
+    /// Data blocks of each drive; `None` where nobody knows, because the drive is not there.
+    pub(crate) drives: &'a [Option<u64>],
+    /// Copies of each segment of a new pool; one that has segments gets as many as these have.
+    pub(crate) copies: usize,
+    /// A drive that is added to an open pool: new segments are named after it, because no other drive can get addresses then.
+    pub(crate) added: Option<u16>,
+    /// The pool's epoch, for new rows.
+    pub(crate) epoch: u32,
+}
+
+/// The rows of all drives: those of the store, and what is missing of them. Segments are made wherever there is room for one:
+/// of a drive that is new none is there yet, of one that grew the last ones, and of a pool whose program had no segments all.
 ///
 /// # Errors
 /// Rows that contradict each other, or the drives.
-pub(crate) fn complete(stored: Rows, data_blocks: &[u64], epoch: u32) -> Result<Completed> {
+pub(crate) fn complete(stored: &Rows, wanted: &Wanted<'_>) -> Result<Completed> {
+    let mut data_blocks = Vec::with_capacity(wanted.drives.len());
+    for (drive, blocks) in (0u16..).zip(wanted.drives) {
+        // A drive that is not there has room for what lies there.
+        data_blocks.push(blocks.unwrap_or_else(|| end_on(stored, drive)));
+    }
+    let mut layout = Layout::new(stored, &data_blocks, wanted);
     let mut completed = Completed {
         of_drives: Vec::with_capacity(data_blocks.len()),
+        data_blocks: Vec::new(),
         made: Vec::new(),
         lost: Vec::new(),
     };
-    for (home, blocks) in (0u16..).zip(data_blocks) {
+    for home in 0..data_blocks.len() as u16 {
         let range = names(home);
         let first = stored.partition_point(|(pba, _)| *pba < range.start);
         let end = stored.partition_point(|(pba, _)| *pba < range.end);
-        let mut rows = rows_of_new(home, *blocks, epoch);
-        let mut missing = Vec::new();
-        // Those behind the end are of a drive that was larger. None of their blocks is in use, or that is found.
-        let mut known = stored[first..end].iter().peekable();
-        for row in &mut rows {
-            match known.next_if(|(pba, _)| *pba == row.0) {
-                Some(stored) => {
-                    *row = *stored;
-                    completed.lost.append(&mut missing);
+        let mut rows = Rows::new();
+        // The last ones may be of a drive that was larger. None of their blocks is in use, or that is found.
+        let is_behind = |(_, row): &(Pba, SegmentRow)| match row.copies() {
+            [one] => one.drive == home && blocks_at(*one, &data_blocks) == 0,
+            _ => false,
+        };
+        let behind = stored[first..end].iter().rev();
+        let behind = behind.take_while(|row| is_behind(row)).count();
+        for known in &stored[first..end - behind] {
+            // Blocks between the segment before and this one have addresses without a row.
+            while name(home, rows.len() as u64) < known.0 {
+                let lost = name(home, rows.len() as u64);
+                match layout.place_lost(home, rows.len() as u32) {
+                    Some(row) => rows.push((lost, row)),
+                    None => {
+                        return Err(contradiction(
+                            lost,
+                            "has no row, and there is no room for it",
+                        ));
+                    }
                 }
-                None => missing.push(row.0),
+                completed.lost.push(lost);
             }
+            rows.push(*known);
         }
-        if !missing.is_empty() || completed.lost.last().is_some_and(|pba| pba.drive() == home) {
+        if completed.lost.last().is_some_and(|pba| pba.drive() == home) {
             completed.made.push(home);
         }
         completed.of_drives.push(rows);
     }
-    check(&completed.of_drives, data_blocks)?;
+    check(&completed.of_drives, &data_blocks)?;
+    layout.make_all(&mut completed, wanted.added);
+    let blocks = |rows: &Rows| {
+        rows.iter()
+            .map(|(_, row)| blocks_of(row, &data_blocks))
+            .sum()
+    };
+    completed.data_blocks = completed.of_drives.iter().map(blocks).collect();
     Ok(completed)
 }
 
-/// Every segment has one copy and is open, and lies on a drive that has room for it, and alone.
+/// Data blocks that a drive must have for the segments that lie there.
+pub(crate) fn end_on(rows: &Rows, drive: u16) -> u64 {
+    let copies = rows.iter().flat_map(|(_, row)| row.copies());
+    let copies = copies.filter(|copy| copy.drive == drive);
+    let ends = copies.map(|copy| (u64::from(copy.slot) + 1) * SEGMENT_BLOCKS);
+    ends.max().unwrap_or(0)
+}
+
+/// Room on the drives in which no segment lies.
+struct Layout<'a> {
+    data_blocks: &'a [u64],
+    copies: usize,
+    epoch: u32,
+    /// Free places of each drive in which a whole segment can lie, the next one last. One that is alone can be shorter.
+    free: Vec<Vec<u32>>,
+}
+
+impl<'a> Layout<'a> {
+    fn new(stored: &Rows, data_blocks: &'a [u64], wanted: &Wanted<'_>) -> Self {
+        // A pool keeps what it was made with.
+        let most = stored.iter().map(|(_, row)| row.copies().len()).max();
+        let copies_max = most.unwrap_or(wanted.copies);
+        let copies = stored.iter().flat_map(|(_, row)| row.copies());
+        let taken: BTreeSet<SegmentCopy> = copies.copied().collect();
+        let free = (0u16..).zip(data_blocks).map(|(drive, blocks)| {
+            let slots = 0..blocks.div_ceil(SEGMENT_BLOCKS) as u32;
+            let is_free = |slot: &u32| {
+                let copy = SegmentCopy { drive, slot: *slot };
+                let is_usable = copies_max == 1 || blocks_at(copy, data_blocks) == SEGMENT_BLOCKS;
+                is_usable && !taken.contains(&copy)
+            };
+            slots.rev().filter(is_free).collect()
+        });
+        Self {
+            data_blocks,
+            copies: copies_max,
+            epoch: wanted.epoch,
+            free: free.collect(),
+        }
+    }
+
+    /// A row for a segment that lost its own: with one copy, where it was made; else wherever there is room.
+    fn place_lost(&mut self, home: u16, index: u32) -> Option<SegmentRow> {
+        if self.copies > 1 {
+            return self.next_row();
+        }
+        let slots = &mut self.free[usize::from(home)];
+        let slot = match slots.iter().position(|slot| *slot == index) {
+            Some(at) => slots.remove(at),
+            // Another one lies there, which the check finds.
+            None => index,
+        };
+        let copy = SegmentCopy { drive: home, slot };
+        Some(SegmentRow::of_one(self.epoch, copy))
+    }
+
+    /// The drives with the most room have the next segment; so drives of unequal size are used as far as can be.
+    fn next_row(&mut self) -> Option<SegmentRow> {
+        let mut drives: Vec<u16> = (0..self.free.len() as u16).collect();
+        drives.sort_by_key(|drive| std::cmp::Reverse(self.free[usize::from(*drive)].len()));
+        let mut copies = Vec::with_capacity(self.copies);
+        for drive in drives.into_iter().take(self.copies) {
+            let slot = self.free[usize::from(drive)].pop()?;
+            copies.push(SegmentCopy { drive, slot });
+        }
+        let is_enough = copies.len() == self.copies;
+        SegmentRow::new(self.epoch, &copies).filter(|_| is_enough)
+    }
+
+    /// Rows for as many segments as there is room for, named after this drive, or after all of them in turn.
+    fn make_all(&mut self, completed: &mut Completed, home: Option<u16>) {
+        if self.copies == 1 {
+            // Each lies on the drive after which it is named.
+            for (home, slots) in (0u16..).zip(std::mem::take(&mut self.free)) {
+                for slot in slots.into_iter().rev() {
+                    let copy = SegmentCopy { drive: home, slot };
+                    self.append(completed, home, SegmentRow::of_one(self.epoch, copy));
+                }
+            }
+            return;
+        }
+        while let Some(row) = self.next_row() {
+            let rows_of = |copy: &&SegmentCopy| completed.of_drives[usize::from(copy.drive)].len();
+            let fewest = row.copies().iter().min_by_key(rows_of);
+            let home = home.or(fewest.map(|copy| copy.drive));
+            if let Some(home) = home {
+                self.append(completed, home, row);
+            }
+        }
+    }
+
+    /// Names a new segment after a drive: addresses go on without a gap.
+    fn append(&self, completed: &mut Completed, home: u16, row: SegmentRow) {
+        let rows = &mut completed.of_drives[usize::from(home)];
+        let is_whole = |row: &SegmentRow| blocks_of(row, self.data_blocks) == SEGMENT_BLOCKS;
+        if rows.last().is_some_and(|(_, last)| !is_whole(last)) {
+            return; // it would leave a gap behind a short one
+        }
+        rows.push((name(home, rows.len() as u64), row));
+        if !completed.made.contains(&home) {
+            completed.made.push(home);
+        }
+    }
+}
+
+/// Every segment is open, and lies on drives that have room for it, and alone.
 fn check(of_drives: &[Rows], data_blocks: &[u64]) -> Result<()> {
     let mut taken = BTreeSet::new();
-    for (rows, blocks) in of_drives.iter().zip(data_blocks) {
-        for (index, (pba, row)) in (0..).zip(rows) {
-            // The format has room for both. To write one copy of two, or to a sealed segment, would ruin what they are for.
-            if row.copies().len() > 1 || row.state != SegmentState::Open {
+    for rows in of_drives {
+        for (at, (pba, row)) in rows.iter().enumerate() {
+            // The format has room for it. To write to a sealed segment would ruin what it is sealed for.
+            if row.state != SegmentState::Open {
                 return Err(newer(*pba));
             }
+            let is_last = at + 1 == rows.len();
             for copy in row.copies() {
-                let drive = data_blocks.get(usize::from(copy.drive)).copied();
-                let first = u64::from(copy.slot) * SEGMENT_BLOCKS;
-                if drive.is_none_or(|drive| first + blocks_of(index, *blocks) > drive) {
+                let needed = match row.copies().len() == 1 && is_last {
+                    true => 1,
+                    false => SEGMENT_BLOCKS,
+                };
+                if blocks_at(*copy, data_blocks) < needed {
                     return Err(contradiction(*pba, "lies where no drive has room for it"));
                 }
                 if !taken.insert(*copy) {
@@ -189,8 +437,8 @@ pub(crate) fn lost(first: Pba, count: usize) -> EngineError {
 /// A segment is as only a later version makes it.
 fn newer(pba: Pba) -> EngineError {
     EngineError::invalid(format!(
-        "the segment of data block {} of drive number {} has several copies, or is sealed, which this version of onefold does \
-         not keep up: open the pool with the version that made it; nothing was changed",
+        "the segment of data block {} of drive number {} is sealed, which this version of onefold does not keep up: open the \
+         pool with the version that made it; nothing was changed",
         pba.block(),
         pba.drive()
     ))
@@ -205,11 +453,35 @@ fn contradiction(pba: Pba, what: &str) -> EngineError {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     fn at(drive: u16, slot: u32) -> SegmentRow {
         SegmentRow::of_one(1, SegmentCopy { drive, slot })
+    }
+
+    /// The segments that drives of these sizes have, with so many copies each.
+    pub(crate) fn complete(
+        stored: &Rows,
+        sizes: &[u64],
+        copies: usize,
+        epoch: u32,
+    ) -> Result<Completed> {
+        let drives: Vec<_> = sizes.iter().copied().map(Some).collect();
+        let wanted = Wanted {
+            drives: &drives,
+            copies,
+            added: None,
+            epoch,
+        };
+        super::complete(stored, &wanted)
+    }
+
+    /// Rows of a drive whose segments lie where they were made.
+    pub(crate) fn rows_of_new(home: u16, blocks: u64, epoch: u32) -> Rows {
+        let sizes: Vec<u64> = (0..home).map(|_| 1).chain([blocks]).collect();
+        let completed = complete(&Vec::new(), &sizes, 1, epoch).unwrap();
+        completed.of_drives.last().unwrap().clone()
     }
 
     fn message(completed: Result<Completed>) -> String {
@@ -219,7 +491,7 @@ mod tests {
     #[test]
     fn all_blocks_of_drives_of_unequal_size_have_a_place_and_none_beyond() {
         let sizes = [1, SEGMENT_BLOCKS, 3 * SEGMENT_BLOCKS - 1];
-        let completed = complete(Vec::new(), &sizes, 7).unwrap();
+        let completed = complete(&Vec::new(), &sizes, 1, 7).unwrap();
         assert_eq!(completed.made, [0, 1, 2]);
         let segments = Segments::new(4);
         for (home, rows) in (0u16..).zip(&completed.of_drives) {
@@ -233,14 +505,14 @@ mod tests {
                     block: there,
                 };
                 let pba = Pba::new(drive, block);
-                assert_eq!(segments.place(pba), Some(place));
-                assert_eq!(segments.place(pba.fragment(3)), Some(place));
+                assert_eq!(segments.places(pba)[..], [place]);
+                assert_eq!(segments.places(pba.fragment(3))[..], [place]);
             }
-            let beyond = Pba::new(drive, count(blocks) * SEGMENT_BLOCKS);
-            assert_eq!(segments.place(beyond), None);
+            let beyond = Pba::new(drive, blocks.div_ceil(SEGMENT_BLOCKS) * SEGMENT_BLOCKS);
+            assert!(segments.places(beyond).is_empty());
         }
-        assert_eq!(segments.place(Pba::new(3, 0)), None);
-        assert_eq!(segments.place(Pba::new(999, 0)), None);
+        assert!(segments.places(Pba::new(3, 0)).is_empty());
+        assert!(segments.places(Pba::new(999, 0)).is_empty());
     }
 
     #[test]
@@ -249,24 +521,24 @@ mod tests {
         let mut stored = rows_of_new(0, sizes[0], 1);
         stored.extend(rows_of_new(1, sizes[1], 1));
         (stored[1].1, stored[2].1) = (stored[2].1, stored[1].1);
-        let completed = complete(stored, &sizes, 9).unwrap();
+        let completed = complete(&stored, &sizes, 1, 9).unwrap();
         assert!(completed.made.is_empty() && completed.lost.is_empty());
         let segments = Segments::new(2);
         segments.add(0, &completed.of_drives[0]);
-        let place = segments.place(Pba::new(0, SEGMENT_BLOCKS + 3));
+        let place = segments.places(Pba::new(0, SEGMENT_BLOCKS + 3));
         let block = LABEL_BLOCKS + 3;
-        assert_eq!(place, Some(Place { drive: 1, block }));
+        assert_eq!(place[..], [Place { drive: 1, block }]);
     }
 
     #[test]
     fn rows_are_made_for_drives_that_are_new_or_grew_and_only_for_these() {
         let stored = rows_of_new(0, 2 * SEGMENT_BLOCKS - 9, 1);
         let sizes = [2 * SEGMENT_BLOCKS - 9, 3];
-        assert_eq!(complete(stored.clone(), &sizes, 2).unwrap().made, [1]);
+        assert_eq!(complete(&stored, &sizes, 1, 2).unwrap().made, [1]);
         // What was added to the last segment has a place without a row more.
-        let longer = complete(stored.clone(), &[2 * SEGMENT_BLOCKS], 2).unwrap();
+        let longer = complete(&stored, &[2 * SEGMENT_BLOCKS], 1, 2).unwrap();
         assert!(longer.made.is_empty());
-        let grown = complete(stored, &[2 * SEGMENT_BLOCKS + 1], 2).unwrap();
+        let grown = complete(&stored, &[2 * SEGMENT_BLOCKS + 1], 1, 2).unwrap();
         assert_eq!((grown.made, grown.lost.len()), (vec![0], 0));
         let epochs: Vec<u32> = grown.of_drives[0]
             .iter()
@@ -280,28 +552,88 @@ mod tests {
         let size = 3 * SEGMENT_BLOCKS;
         let mut stored = rows_of_new(0, size, 1);
         stored.remove(1);
-        let completed = complete(stored.clone(), &[size], 2).unwrap();
+        let completed = complete(&stored, &[size], 1, 2).unwrap();
         assert_eq!(completed.lost, [Pba::new(0, SEGMENT_BLOCKS)]);
         assert_eq!(completed.made, [0]);
         stored[1].1 = at(0, 1);
-        let refused = message(complete(stored, &[size], 2));
+        let refused = message(complete(&stored, &[size], 1, 2));
         assert!(refused.contains("lies where another one does"), "{refused}");
     }
 
     #[test]
-    fn a_segment_with_copies_or_a_seal_of_a_later_version_is_refused_before_anything_is_written_to_it()
-     {
-        let sizes = [2 * SEGMENT_BLOCKS; 2];
-        let copies = [0, 1].map(|drive| SegmentCopy { drive, slot: 1 });
-        let mirrored = SegmentRow::new(3, &copies).unwrap();
-        let mut sealed = at(0, 1);
-        sealed.state = SegmentState::Sealed;
-        for row in [mirrored, sealed] {
-            let mut stored = rows_of_new(0, sizes[0], 1);
-            stored[1].1 = row;
-            let refused = message(complete(stored, &sizes, 4));
-            assert!(refused.contains("the version that made it"), "{refused}");
+    fn a_segment_with_a_seal_of_a_later_version_is_refused_before_anything_is_written_to_it() {
+        let sizes = [2 * SEGMENT_BLOCKS];
+        let mut stored = rows_of_new(0, sizes[0], 1);
+        stored[1].1.state = SegmentState::Sealed;
+        let refused = message(complete(&stored, &sizes, 1, 4));
+        assert!(refused.contains("the version that made it"), "{refused}");
+    }
+
+    #[test]
+    fn copies_of_a_segment_lie_on_different_drives_and_unequal_drives_are_used_as_far_as_can_be() {
+        // Segments of each drive, copies, and how many segments have room.
+        let cases: [(&[u64], usize, usize); 7] = [
+            (&[4, 4], 2, 4),
+            (&[8, 4, 4], 2, 8),
+            (&[9, 1, 1, 1], 2, 3),
+            (&[3, 3, 3], 2, 4),
+            (&[5, 5, 5], 3, 5),
+            (&[5], 2, 0),
+            (&[2, 0], 2, 0),
+        ];
+        for (drives, copies, segments) in cases {
+            let sizes: Vec<u64> = drives.iter().map(|n| n * SEGMENT_BLOCKS + 9).collect();
+            let made = complete(&Vec::new(), &sizes, copies, 3).unwrap();
+            let rows = made.of_drives.iter().flatten();
+            assert_eq!(rows.clone().count(), segments, "{drives:?}");
+            let blocks: u64 = made.data_blocks.iter().sum();
+            assert_eq!(blocks, segments as u64 * SEGMENT_BLOCKS);
+            let mut places = BTreeSet::new();
+            for (_, row) in rows {
+                assert_eq!(row.copies().len(), copies);
+                for copy in row.copies() {
+                    assert!(places.insert(*copy), "{copy:?} is used twice");
+                    assert!(u64::from(copy.slot) < drives[usize::from(copy.drive)]);
+                }
+            }
+            // What is stored stays as it is.
+            let stored: Rows = made.of_drives.concat();
+            let again = complete(&stored, &sizes, copies, 4).unwrap();
+            assert!(again.made.is_empty() && again.lost.is_empty());
+            assert_eq!(again.of_drives, made.of_drives);
+            // And when a drive is not there, nobody puts anything on it.
+            for absent in 0..sizes.len() {
+                let drives = sizes.iter().enumerate();
+                let drives: Vec<_> = drives.map(|(at, n)| (at != absent).then_some(*n)).collect();
+                let wanted = Wanted {
+                    drives: &drives,
+                    copies,
+                    added: None,
+                    epoch: 4,
+                };
+                let again = super::complete(&stored, &wanted).unwrap();
+                assert_eq!(again.data_blocks, made.data_blocks);
+            }
         }
+    }
+
+    #[test]
+    fn segments_of_a_drive_that_is_added_are_named_after_it_and_the_others_keep_their_addresses() {
+        let mut sizes = vec![6 * SEGMENT_BLOCKS, 4 * SEGMENT_BLOCKS];
+        let before = complete(&Vec::new(), &sizes, 2, 1).unwrap();
+        sizes.push(3 * SEGMENT_BLOCKS);
+        let drives: Vec<_> = sizes.iter().copied().map(Some).collect();
+        let wanted = Wanted {
+            drives: &drives,
+            copies: 2,
+            added: Some(2),
+            epoch: 2,
+        };
+        let after = super::complete(&before.of_drives.concat(), &wanted).unwrap();
+        assert_eq!(after.made, [2]);
+        assert_eq!(after.of_drives[..2], before.of_drives);
+        // There were two places left.
+        assert_eq!(after.data_blocks[2], 2 * SEGMENT_BLOCKS);
     }
 
     #[test]
@@ -311,7 +643,7 @@ mod tests {
         for row in [at(2, 0), at(1, 0), at(0, 2)] {
             let mut stored = rows_of_new(0, sizes[0], 1);
             stored[0].1 = row;
-            let refused = message(complete(stored, &sizes, 2));
+            let refused = message(complete(&stored, &sizes, 1, 2));
             assert!(refused.contains("has room for it"), "{row:?}: {refused}");
         }
     }

@@ -9,7 +9,8 @@ use drives::Drive;
 
 use crate::drive_io::data_blocks_of;
 use crate::drive_io::drive_list::{DRIVES_MAX, DriveList};
-use crate::drive_io::segments::{self, Completed, Rows};
+use crate::drive_io::drive_state::{Redundancy, states_of, stored};
+use crate::drive_io::segments::{self, Completed, Rows, Wanted};
 use crate::log::recovery::data_blocks;
 use crate::metadata::index::BLOCKS_MAX;
 use crate::metadata::space::Space;
@@ -17,28 +18,64 @@ use crate::pool::config::{EngineParts, block_on};
 use crate::sync::wait::lock;
 use crate::{Engine, EngineError, Result};
 
-/// The drives of a pool, and where its segments lie. Rows that the store lacks are made first: it is of a program that had
-/// none, or a drive is new or larger than it was. A crash leaves those of each drive or none.
-pub(super) async fn open(parts: &EngineParts) -> Result<DriveList> {
-    let data_blocks = data_blocks(&parts.drives)?;
+/// Rows of segments that the store lacks, by the drives after which they are named.
+pub(super) type NewSegments = Vec<(u16, Rows)>;
+
+/// The drives of a pool, and where its segments lie. The rows that the store lacks are to be written before anything is: it
+/// is of a program that had none, or a drive is new or larger than it was.
+pub(super) async fn find(parts: &EngineParts) -> Result<(DriveList, NewSegments)> {
+    let sizes = data_blocks(&parts.drives)?;
     let store = parts.store.clone();
-    let of_drives = block_on(parts.blocking, move || {
-        let epoch = store.checkpoint()?.epoch;
-        let Completed {
-            of_drives,
-            made,
-            lost,
-        } = segments::complete(store.segments()?, &data_blocks, epoch)?;
-        if let Some(first) = lost.first() {
-            return Err(segments::lost(*first, lost.len()));
-        }
-        for home in made {
-            store.put_segments(segments::names(home), &of_drives[usize::from(home)])?;
-        }
-        Ok::<Vec<Rows>, EngineError>(of_drives)
+    let copies = parts.config.copies;
+    let (completed, states) = block_on(parts.blocking, move || {
+        let drives: Vec<_> = sizes.into_iter().map(Some).collect();
+        let wanted = Wanted {
+            drives: &drives,
+            copies,
+            added: None,
+            epoch: store.checkpoint()?.epoch,
+        };
+        let completed = segments::complete(&store.segments()?, &wanted)?;
+        let states = states_of(&store.settings()?, drives.len());
+        Ok::<_, EngineError>((completed, states))
     })
     .await?;
-    Ok(DriveList::new(&parts.drives, &of_drives))
+    if let Some(first) = completed.lost.first() {
+        return Err(segments::lost(*first, completed.lost.len()));
+    }
+    if completed.data_blocks.iter().sum::<u64>() == 0 {
+        return Err(EngineError::invalid(format!(
+            "{copies} copies need as many drives with room for 64 MiB each, the label of 1 MiB not counted: name more \
+             drives, or larger ones"
+        )));
+    }
+    let drives = DriveList::new(&parts.drives, &completed, &states);
+    let Completed {
+        of_drives, made, ..
+    } = completed;
+    let of_drives = (0u16..).zip(of_drives);
+    let new = of_drives.filter(|(home, _)| made.contains(home));
+    Ok((drives, new.collect()))
+}
+
+/// Makes durable where new segments lie, and which drives turned out to be offline. A crash leaves the rows of each drive or
+/// none.
+pub(super) async fn write_down(
+    parts: &EngineParts,
+    drives: &DriveList,
+    new_segments: NewSegments,
+) -> Result<()> {
+    let (store, states) = (parts.store.clone(), drives.states());
+    block_on(parts.blocking, move || {
+        for (home, rows) in new_segments {
+            store.put_segments(segments::names(home), &rows)?;
+        }
+        if states_of(&store.settings()?, states.len()) != states {
+            store.put_settings(&stored(&states))?;
+        }
+        Ok::<_, EngineError>(())
+    })
+    .await
 }
 
 impl Engine {
@@ -77,12 +114,29 @@ impl Engine {
         }
         // Rows of a drive that the pool does not remember are nobody's, and replaced by those of the next one.
         let store = shared.store.clone();
-        let rows = shared
+        let copies = shared.config.copies;
+        let sizes = shared
+            .drives
+            .iter()
+            .map(|drive| data_blocks_of(&**drive).map(Some));
+        let mut sizes: Vec<Option<u64>> = sizes.collect::<Result<_>>()?;
+        sizes.push(Some(data_blocks));
+        let (rows, data_blocks) = shared
             .block_on(move || {
-                let epoch = store.checkpoint()?.epoch;
-                let rows = segments::rows_of_new(index, data_blocks, epoch);
-                store.put_segments(segments::names(index), &rows)?;
-                Ok::<Rows, EngineError>(rows)
+                let wanted = Wanted {
+                    drives: &sizes,
+                    copies,
+                    added: Some(index),
+                    epoch: store.checkpoint()?.epoch,
+                };
+                let names = segments::names(index);
+                let mut stored = store.segments()?;
+                stored.retain(|(pba, _)| !names.contains(pba));
+                let mut completed = segments::complete(&stored, &wanted)?;
+                let rows = completed.of_drives.swap_remove(usize::from(index));
+                store.put_segments(names, &rows)?;
+                let blocks = completed.data_blocks[usize::from(index)];
+                Ok::<(Rows, u64), EngineError>((rows, blocks))
             })
             .await?;
         write_down(index)?;
@@ -96,5 +150,90 @@ impl Engine {
         shared.drives.add(drive, &rows);
         lock(&shared.state).add_drive(space, data_blocks);
         Ok(index)
+    }
+
+    /// Takes a drive offline: it is neither read nor written, until it is rebuilt.
+    ///
+    /// # Errors
+    /// `Invalid` for a drive that there is not, or that has data that no other drive has that is online.
+    pub async fn take_drive_offline(&self, index: u16) -> Result<()> {
+        let shared = &self.shared;
+        let _lock = shared.admin_lock.lock().await;
+        self.check_drive(index)?;
+        shared.put_offline(index).await
+    }
+
+    /// Rebuilds a drive that is offline, in the background: what it lacks is copied to it, and then it is online.
+    ///
+    /// # Errors
+    /// `Invalid` for a drive that there is not, or that is not offline, `Unavailable` if something that was written to it
+    /// before it failed may happen yet.
+    pub async fn rebuild_drive(&self, index: u16) -> Result<()> {
+        let shared = &self.shared;
+        let _lock = shared.admin_lock.lock().await;
+        self.check_drive(index)?;
+        shared.begin_rebuild(index, None).await
+    }
+
+    /// Puts another drive in the place of one, which goes offline, and rebuilds it. `write_down` makes the pool remember the
+    /// new drive under the same index, durably.
+    ///
+    /// # Errors
+    /// As [`take_drive_offline`](Self::take_drive_offline); `Invalid` if the new drive is smaller than what lies on the
+    /// old one, or what `write_down` returns. The old drive is offline then.
+    pub async fn replace_drive(
+        &self,
+        index: u16,
+        drive: Arc<dyn Drive>,
+        write_down: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let shared = &self.shared;
+        let _lock = shared.admin_lock.lock().await;
+        self.check_drive(index)?;
+        let store = shared.store.clone();
+        let rows = shared.block_on(move || store.segments()).await?;
+        let needed = segments::end_on(&rows, index);
+        if data_blocks_of(&*drive)? < needed {
+            return Err(EngineError::invalid(format!(
+                "drive {} has {} blocks, and what lies on drive {} needs {}: name a larger one",
+                drive.name(),
+                drive.blocks(),
+                shared.drive_name(index),
+                needed + crate::LABEL_BLOCKS
+            )));
+        }
+        shared.put_offline(index).await?;
+        write_down()?;
+        shared.begin_rebuild(index, Some(drive)).await
+    }
+
+    /// How many copies there are of all data of the pool.
+    pub fn redundancy(&self) -> Redundancy {
+        Redundancy::of(self.shared.drives.copies())
+    }
+
+    /// Whether a drive could not be opened with the pool.
+    pub fn is_drive_absent(&self, index: u16) -> bool {
+        let drive = self.shared.drives.get(usize::from(index));
+        drive.is_none_or(|drive| drive.is_absent())
+    }
+
+    /// Whether a drive can go offline.
+    ///
+    /// # Errors
+    /// As [`take_drive_offline`](Self::take_drive_offline).
+    pub fn check_can_go_offline(&self, index: u16) -> Result<()> {
+        self.check_drive(index)?;
+        self.shared.check_can_go_offline(index)
+    }
+
+    fn check_drive(&self, index: u16) -> Result<()> {
+        lock(&self.shared.state).check_writable()?;
+        match usize::from(index) < self.shared.drives.len() {
+            true => Ok(()),
+            false => Err(EngineError::not_found(format!(
+                "the pool has no drive {index}"
+            ))),
+        }
     }
 }

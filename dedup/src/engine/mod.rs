@@ -30,6 +30,7 @@ use crate::pool::alerts::Alerts;
 use crate::pool::backpressure::Backpressure;
 use crate::pool::comparisons::Verify;
 use crate::pool::config::{EngineParts, block_on};
+use crate::pool::copies::WriteGate;
 use crate::pool::{Shared, StoredSoFar};
 use crate::sync::timed::Timed;
 use crate::sync::wait::lock;
@@ -75,13 +76,13 @@ impl Engine {
             EngineError::unavailable(format!("memory for bounce buffers: {error}"))
         })?;
         let pool = parts.config.labels.clone();
-        let labeled = parts.drives.clone();
-        let labels = Labels::read(&labeled, pool.as_ref(), &bounces).await?;
+        let (drives, new_segments) = drives::find(&parts).await?;
+        let labels = Labels::read(&drives, pool.as_ref(), &bounces).await?;
         let store = parts.store.clone();
         let of_store = move || Ok::<_, EngineError>((store.checkpoint()?.epoch, store.settings()?));
         let (epoch, settings) = block_on(parts.blocking, of_store).await?;
         labels.check(epoch, &settings)?;
-        let drives = drives::open(&parts).await?;
+        drives::write_down(&parts, &drives, new_segments).await?;
         let journal_bytes = parts.journal.capacity();
         let recovery::Recovered {
             mut state,
@@ -124,6 +125,8 @@ impl Engine {
             discard_lock: AsyncMutex::default(),
             admin_lock: AsyncMutex::default(),
             merge_lock: AsyncMutex::default(),
+            write_gate: WriteGate::default(),
+            drive_states: AsyncMutex::default(),
             subscribers: Mutex::default(),
             damage: Mutex::new(damage),
             alerts: Alerts::new(quiet),

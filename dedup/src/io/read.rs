@@ -7,9 +7,9 @@ use drives::BLOCK_BYTES;
 use meta::{Mapping, Pba};
 use reactor::Buffer;
 
-use crate::content::fingerprint;
+use crate::content::fingerprint::{self, Block};
 use crate::drive_io::fetch::Fetch;
-use crate::drive_io::reader::read_each;
+use crate::drive_io::reader::{read_each, read_proven};
 use crate::io::prepare::active_size;
 use crate::metadata::page_map::NotResident;
 use crate::metadata::volume::VolumeCore;
@@ -31,6 +31,7 @@ pub(crate) struct Piece {
 }
 
 /// One mapped sub-block of a read.
+#[derive(Clone, Copy)]
 struct Stored {
     sub_block: u64,
     buffer_offset: usize,
@@ -40,7 +41,7 @@ struct Stored {
 
 impl Stored {
     /// Its address, and where it goes in the buffer.
-    fn to_place(&self) -> (Pba, usize) {
+    fn to_place(self) -> (Pba, usize) {
         (self.pba, self.buffer_offset)
     }
 }
@@ -63,15 +64,14 @@ pub(crate) async fn read_piece(
         }
     };
     stages::ended(Stage::Index);
-    let fetch = Fetch::new(&shared.drives, stored.iter().map(Stored::to_place));
+    let mut fetch = Fetch::new(&shared.drives, stored.iter().copied().map(Stored::to_place));
     let (failed, mut buf) = fetch.read(&shared.drives, buf).await;
-    let worked = fetch.drives();
-    for drive in worked.filter(|drive| failed.iter().all(|(failed, _)| failed != drive)) {
+    for drive in fetch.worked(&failed) {
         shared.alerts.drive_worked(drive.into(), Action::Read);
     }
     let mut unreadable = Vec::new();
     if !failed.is_empty() {
-        let blocks: Vec<_> = stored.iter().map(Stored::to_place).collect();
+        let blocks: Vec<_> = stored.iter().copied().map(Stored::to_place).collect();
         let of_drives;
         (of_drives, buf) = read_each(&shared.drives, buf, &blocks, failed).await;
         for failed in of_drives {
@@ -84,7 +84,11 @@ pub(crate) async fn read_piece(
         }
     }
     stages::ended(Stage::Drive);
-    let result = verify(shared, volume, &stored, &unreadable, &buf).await;
+    let mut bad = not_right(&stored, &unreadable, &buf);
+    if !bad.is_empty() && shared.drives.has_copies() {
+        buf = read_other_copies(shared, &mut bad, buf).await;
+    }
+    let result = tell_damage(shared, volume, &bad).await;
     stages::ended(Stage::Hash);
     if result.is_err() {
         buf.fill(0);
@@ -139,34 +143,48 @@ fn look_up(
     Ok(stored)
 }
 
-/// `unreadable`: where blocks belong in the buffer that a drive could not read.
-async fn verify(
-    shared: &Arc<Shared>,
-    volume: &VolumeCore,
-    stored: &[Stored],
-    unreadable: &[usize],
-    buf: &Buffer,
-) -> Result<()> {
+/// Blocks that cannot be read (`unreadable`: where they belong in the buffer), or do not match their checksum.
+fn not_right(stored: &[Stored], unreadable: &[usize], buf: &[u8]) -> Vec<Stored> {
     #[cfg(test)]
     if crate::ablation::is(crate::ablation::Broken::ReturnDamaged) {
-        return Ok(());
+        return Vec::new();
     }
     let is_bad = |s: &&Stored| {
         unreadable.contains(&s.buffer_offset)
             || fingerprint::crc32c(&buf[s.buffer_offset..s.buffer_offset + BLOCK_BYTES]) != s.crc32c
     };
-    let mut bad = stored.iter().filter(is_bad);
-    let Some(first) = bad.next() else {
+    stored.iter().filter(is_bad).copied().collect()
+}
+
+/// Reads blocks from another copy that matches their checksum; those that have none stay in the list.
+async fn read_other_copies(shared: &Shared, bad: &mut Vec<Stored>, mut buf: Buffer) -> Buffer {
+    let mut lost = Vec::new();
+    for block in bad.drain(..) {
+        let is_right = |bytes: &Block| fingerprint::crc32c(bytes) == block.crc32c;
+        let seen;
+        (seen, buf) = read_proven(&shared.drives, block.to_place(), buf, is_right).await;
+        match seen {
+            Some(true) => shared.drives.suspects.add([block.pba]),
+            _ => lost.push(block),
+        }
+    }
+    *bad = lost;
+    buf
+}
+
+/// Tells of blocks that no copy has; an error if there are any.
+async fn tell_damage(shared: &Arc<Shared>, volume: &VolumeCore, bad: &[Stored]) -> Result<()> {
+    let Some(first) = bad.first() else {
         return Ok(());
     };
-    let count = 1 + bad.count() as u64;
-    let blocks = stored.iter().filter(is_bad).map(|s| s.pba);
+    let count = bad.len() as u64;
+    let blocks = bad.iter().map(|s| s.pba);
     let pins = pin_rows(shared, blocks).await;
     let name = {
         let mut state = lock(&shared.state);
         state.corrupt_blocks += count;
-        for stored in stored.iter().filter(|s| pins.is_ok() && is_bad(s)) {
-            shared.found_damage(&mut state, stored.pba);
+        for block in bad.iter().filter(|_| pins.is_ok()) {
+            shared.found_damage(&mut state, block.pba);
         }
         state
             .volumes
@@ -179,8 +197,7 @@ async fn verify(
          (drive {drive}, data block {data_block}); restore them from a copy and write them again, and check the drive",
         first.sub_block * BLOCK_BYTES as u64,
     ));
-    let bad = stored.iter().filter(is_bad);
-    let ranges = bad.map(|s| (s.sub_block, s.sub_block + 1));
+    let ranges = bad.iter().map(|s| (s.sub_block, s.sub_block + 1));
     lock(&shared.alert_log).volume(Met::Unreadable, &name, ranges, &error.message);
     Err(error.at(first.sub_block * BLOCK_BYTES as u64))
 }

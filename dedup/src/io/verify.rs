@@ -82,7 +82,7 @@ pub(crate) async fn read(shared: &Shared, candidates: impl Iterator<Item = Pba>)
         if failed.is_medium() {
             let mut state = lock(&shared.state);
             for place in &failed.places {
-                shared.found_damage(&mut state, blocks[*place].0);
+                shared.found_wrong_copy(&mut state, blocks[*place].0);
             }
         }
         // Its content is stored again.
@@ -147,7 +147,7 @@ impl Batch {
             {
                 // Not what was written there: no collision, but damage.
                 let mut state = lock(&self.shared.state);
-                self.shared.found_damage(&mut state, candidate.pba);
+                self.shared.found_wrong_copy(&mut state, candidate.pba);
             } else if !is_equal {
                 self.shared.verify.collided(candidate.pba);
             }

@@ -20,7 +20,6 @@ use futures_util::future::{join, join_all};
 use meta::{Fingerprint, MapEntry, NewBlock, Pba, RecordRef};
 
 use crate::content::fingerprint::{self, Block, Hasher};
-use crate::drive_io::segments::Place;
 use crate::io::batcher::Command;
 use crate::io::packing::Packing;
 use crate::io::reclaim::reclaim_space;
@@ -182,6 +181,8 @@ pub(crate) struct Batch {
     writing: bool,
     /// Drives that may still write to them, though they failed at that.
     in_doubt: Vec<u16>,
+    /// Its pass of the gate, from the choice of the copies on that it writes until its blocks landed.
+    gate: Option<usize>,
     /// What it had to bring in.
     pins: Vec<Pins>,
     /// Somebody watches one of its commands.
@@ -211,6 +212,7 @@ impl Batch {
             flight: None,
             writing: false,
             in_doubt: Vec::new(),
+            gate: None,
             pins: Vec::new(),
         }
     }
@@ -554,10 +556,17 @@ impl Batch {
     }
 
     fn has_landed(&mut self, landed: Option<Arc<Event>>) {
+        self.leave_gate();
         self.flight = None;
         self.new.clear();
         if let Some(landed) = landed {
             landed.set();
+        }
+    }
+
+    fn leave_gate(&mut self) {
+        if let Some(side) = self.gate.take() {
+            self.shared.write_gate.leave(side);
         }
     }
 
@@ -638,9 +647,10 @@ impl Batch {
         let landed = {
             let mut state = lock(&self.shared.state);
             for New { pba, .. } in self.new.drain(..) {
-                let Place { drive, .. } = self.shared.drives.place_or_none(pba);
-                if self.in_doubt.contains(&drive) {
-                    state.space.doubt(pba.container(), drive);
+                for place in self.shared.drives.places(pba).iter() {
+                    if self.in_doubt.contains(&place.drive) {
+                        state.space.doubt(pba.container(), place.drive);
+                    }
                 }
                 state.abandon(pba, self.writing);
             }
@@ -652,6 +662,7 @@ impl Batch {
             state.space.release(durable);
             self.flight.take().and_then(|flight| state.land(flight))
         };
+        self.leave_gate();
         if let Some(landed) = landed {
             landed.set();
         }

@@ -14,6 +14,7 @@ use futures_util::lock::OwnedMutexGuard;
 use meta::Record;
 
 use crate::Result;
+use crate::drive_io::drive_state::DriveState;
 use crate::log::append::begin_note;
 use crate::log::checkpoint::checkpoint;
 use crate::pool::Shared;
@@ -75,10 +76,14 @@ pub(crate) async fn flush_drives(shared: &Shared, upto: u64) -> Result<()> {
     }
     let flushes = (0u16..)
         .zip(shared.drives.iter())
+        .filter(|(index, _)| shared.drives.state(*index) != DriveState::Offline)
         .map(|(index, drive)| async move { (index, drive, drive.flush().await) });
     for (index, drive, result) in join_all(flushes).await {
         if let Err(error) = result {
             shared.drive_failed(index, Action::Flush, &error);
+            if shared.go_on_without(index, &error).await {
+                continue;
+            }
             return Err(shared.fail(format!(
                 "drive {} could not be flushed: {error}; check it, and restart: recovery proves every \
                  block that was not flushed",

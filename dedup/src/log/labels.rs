@@ -13,6 +13,8 @@
 //! * No block, and no record, is written before more than half of the drives have the epoch. So any two openings meet on a
 //!   drive, also when some are missing later; and one drive that fails does not stop a pool of three. A pool whose drives do
 //!   not take it can be read all the same: a drive at the end of its life takes no writes, and has its data.
+//! * Drives that are offline do not count, and nothing is expected of their labels. So of a pool with copies an older copy of
+//!   the metadata is found by the drives that can be read, and by no other.
 //! * Who wants such a copy all the same says so, up to which epoch, and the next opening goes beyond that: then the other copy
 //!   is the older one.
 //!
@@ -24,7 +26,6 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use drives::Drive;
 use futures_util::future::join_all;
 use meta::{Batch, Checkpoint, ChosenLabel, Label, Opening, PlaceKind, SettingChanges, Store};
 use reactor::BufferPool;
@@ -32,10 +33,13 @@ use uuid::Uuid;
 
 #[cfg(test)]
 use crate::ablation::{self, Broken};
+use crate::drive_io::drive_list::DriveList;
+use crate::drive_io::drive_state::DriveState;
 use crate::drive_io::labels::{PoolLabels, read_label, write_opening};
 use crate::pool::Shared;
 use crate::pool::alerts::rfc3339;
 use crate::pool::config::block_on;
+use crate::pool::copies::take_offline;
 use crate::{Blocking, EngineError, Result};
 
 /// The setting that is stored with each new epoch: the epoch, little endian, and the identifier of the opening.
@@ -51,9 +55,10 @@ const MARK_BYTES: usize = 12;
 
 /// The labels of a pool that is being opened.
 pub(crate) struct Labels<'a> {
-    drives: &'a [Arc<dyn Drive>],
+    drives: &'a DriveList,
     pool: Option<&'a PoolLabels>,
-    found: Vec<ChosenLabel>,
+    /// Those of the drives that are online, by the index of the drive.
+    found: Vec<(u16, ChosenLabel)>,
 }
 
 /// How new a label is: of two labels of a drive the larger one was written later.
@@ -79,21 +84,37 @@ pub(crate) enum OlderCopy<'a> {
 }
 
 impl<'a> Labels<'a> {
-    /// Reads the labels, and proves that each is its drive's. Nothing is read without `pool`: its drives have none.
+    /// Reads the labels, and proves that each is its drive's. Nothing is read without `pool`: its drives have none. A drive
+    /// that cannot be read is offline from here on, in memory, if others have all of its data.
     ///
     /// # Errors
     /// Names the drive whose label cannot be read, or is another's.
     pub(crate) async fn read(
-        drives: &'a [Arc<dyn Drive>],
+        drives: &'a DriveList,
         pool: Option<&'a PoolLabels>,
         buffers: &BufferPool,
     ) -> Result<Self> {
         let mut found = Vec::new();
-        for (drive, label) in drives.iter().zip(pool.iter().flat_map(|pool| &pool.drives)) {
-            let [first, second] = read_label(&**drive, buffers).await.map_err(|error| {
-                EngineError::unavailable(format!("its label cannot be read: {error}"))
-            })?;
-            found.push(label.verify(Path::new(drive.name()), &first, &second)?);
+        let labels = pool.iter().flat_map(|pool| &pool.drives);
+        for (index, (drive, label)) in (0..).zip(drives.iter().zip(labels)) {
+            if drives.state(index) == DriveState::Offline {
+                continue;
+            }
+            match read_label(&**drive, buffers).await {
+                Ok([first, second]) => {
+                    let chosen = label.verify(Path::new(drive.name()), &first, &second)?;
+                    found.push((index, chosen));
+                }
+                Err(error) if drives.has_copies() && drives.is_spare(index) => {
+                    let drive = drive.name();
+                    tracing::error!(drive, %error, "its label cannot be read: the pool opens without the drive");
+                    drives.set_state(index, DriveState::Offline);
+                }
+                Err(error) => {
+                    let text = format!("its label cannot be read: {error}");
+                    return Err(EngineError::unavailable(text));
+                }
+            }
         }
         Ok(Self {
             drives,
@@ -112,8 +133,14 @@ impl<'a> Labels<'a> {
         if ablation::is(Broken::EpochIgnored) {
             return Ok(());
         }
-        let labels = || self.found.iter().enumerate();
-        let name = |at: usize| self.drives[at].name().to_owned();
+        let labels = || {
+            let found = self.found.iter();
+            found.map(|(index, found)| (usize::from(*index), found))
+        };
+        let name = |at: usize| {
+            let drive = self.drives.get(at);
+            drive.map_or_else(String::new, |drive| drive.name().to_owned())
+        };
         refuse(
             &older_copies(labels(), epoch, settings, pool.accepted_epoch),
             epoch,
@@ -126,8 +153,8 @@ impl<'a> Labels<'a> {
             );
         }
         let newest = self.newest();
-        for (drive, found) in self.drives.iter().zip(&self.found) {
-            let (drive, label) = (drive.name(), found.label.epoch());
+        for (at, found) in labels() {
+            let (drive, label) = (name(at), found.label.epoch());
             if found.is_half {
                 tracing::warn!(
                     drive,
@@ -151,7 +178,7 @@ impl<'a> Labels<'a> {
 
     /// The latest epoch on a label.
     pub(crate) fn newest(&self) -> u32 {
-        let epochs = self.found.iter().map(|found| found.label.epoch());
+        let epochs = self.found.iter().map(|(_, found)| found.label.epoch());
         epochs.max().unwrap_or(0)
     }
 
@@ -177,7 +204,8 @@ impl<'a> Labels<'a> {
         let Some(pool) = self.pool else {
             return Ok(None);
         };
-        let marks = match self.write(pool, checkpoint.epoch, buffers).await {
+        let place = (store, blocking);
+        let marks = match self.write(pool, checkpoint.epoch, place, buffers).await {
             Ok(marks) => marks,
             Err(error) => return Ok(Some(error)),
         };
@@ -189,11 +217,12 @@ impl<'a> Labels<'a> {
         Ok(None)
     }
 
-    /// What each label certainly says now.
+    /// What each label certainly says now; of drives that are offline nothing is known.
     async fn write(
         &self,
         pool: &PoolLabels,
         epoch: u32,
+        place: (&Arc<dyn Store>, Blocking),
         buffers: &BufferPool,
     ) -> Result<Vec<Mark>> {
         let opening = Opening {
@@ -201,27 +230,42 @@ impl<'a> Labels<'a> {
             drives: self.drives.len() as u16,
             ..pool.opening.clone()
         };
-        let drives = self.drives.iter().zip(&self.found);
-        let writes = drives.map(|(drive, found)| write_opening(&**drive, found, &opening, buffers));
-        let mut marks = Vec::new();
-        let mut failed = Vec::new();
-        for (at, result) in join_all(writes).await.into_iter().enumerate() {
-            match result {
-                Ok(sequence) => marks.push(Mark { epoch, sequence }),
+        let online = self.found.iter();
+        let online = online.filter(|(index, _)| self.drives.state(*index) != DriveState::Offline);
+        let writes = online.filter_map(|(index, found)| {
+            let (drive, opening) = (self.drives.get(usize::from(*index))?, &opening);
+            Some(async move {
+                let written = write_opening(&**drive, found, opening, buffers).await;
+                (*index, drive.name(), found, written)
+            })
+        });
+        let mut marks = vec![Mark::default(); self.drives.len()];
+        let (mut failed, mut asked) = (Vec::new(), 0);
+        for (index, drive, found, written) in join_all(writes).await {
+            let mark = match written {
+                Ok(sequence) => Mark { epoch, sequence },
                 Err(error) => {
-                    let drive = self.drives[at].name();
+                    if self.drives.has_copies()
+                        && take_offline(self.drives, place, index, &error).await
+                    {
+                        continue;
+                    }
                     tracing::warn!(drive, %error, "its label cannot be written: replace the drive soon");
                     failed.push(format!("{drive}: {error}"));
-                    marks.push(Mark::of(&self.found[at].label));
+                    Mark::of(&found.label)
                 }
+            };
+            asked += 1;
+            if let Some(of_drive) = marks.get_mut(usize::from(index)) {
+                *of_drive = mark;
             }
         }
-        if failed.len() * 2 >= self.found.len() {
+        if failed.len() * 2 >= asked {
             return Err(EngineError::unavailable(format!(
                 "the labels of more than half of the drives must take the pool's new epoch before it is changed, and {} of \
                  {} did not ({}): check these drives and start again, nothing was lost",
                 failed.len(),
-                self.found.len(),
+                asked,
                 failed.join("; ")
             )));
         }
@@ -241,9 +285,11 @@ pub(crate) async fn close(shared: &Shared) -> Result<()> {
     let store = shared.store.clone();
     let checkpoint = block_on(shared.blocking, move || store.checkpoint()).await?;
     let this = stored(checkpoint.epoch, pool.opening.id);
-    let drives: Vec<_> = shared.drives.iter().cloned().collect();
     let mut found = Vec::new();
-    for drive in &drives {
+    for (index, drive) in (0..).zip(shared.drives.iter()) {
+        if shared.drives.state(index) == DriveState::Offline {
+            continue;
+        }
         let [first, second] = read_label(&**drive, &shared.bounces)
             .await
             .map_err(|error| {
@@ -262,10 +308,10 @@ pub(crate) async fn close(shared: &Shared) -> Result<()> {
                 described(other)
             )));
         }
-        found.push(chosen);
+        found.push((index, chosen));
     }
     let labels = Labels {
-        drives: &drives,
+        drives: &shared.drives,
         pool: Some(pool),
         found,
     };
@@ -452,12 +498,14 @@ pub fn described(opening: &Opening) -> String {
 
 #[cfg(test)]
 mod tests {
-    use drives::{FaultDrive, FaultPlan};
+    use drives::{Drive, FaultDrive, FaultPlan};
     use futures_util::FutureExt;
-    use meta::{DriveLabel, Label};
+    use meta::{DriveLabel, Label, MemoryStore};
 
     use super::*;
+    use crate::LABEL_BLOCKS;
     use crate::drive_io::labels::write_new_label;
+    use crate::drive_io::segments::tests::complete;
 
     const BLOCKS: u64 = 300;
 
@@ -498,27 +546,35 @@ mod tests {
         (0..).zip(plans).map(new).collect()
     }
 
-    fn dyn_of(drives: &[Arc<FaultDrive>]) -> Vec<Arc<dyn Drive>> {
+    fn list_of(drives: &[Arc<FaultDrive>]) -> DriveList {
         let drives = drives.iter();
-        drives
+        let drives: Vec<_> = drives
             .map(|drive| drive.clone() as Arc<dyn Drive>)
-            .collect()
+            .collect();
+        let sizes = vec![BLOCKS - LABEL_BLOCKS; drives.len()];
+        let segments = complete(&Vec::new(), &sizes, 1, 0).expect("segments");
+        DriveList::new(&drives, &segments, &[])
+    }
+
+    fn store() -> Arc<dyn Store> {
+        Arc::new(MemoryStore::new())
     }
 
     fn claim(drives: &[Arc<FaultDrive>], pool: &PoolLabels, epoch: u32) -> Result<Vec<Mark>> {
-        let (drives, buffers) = (dyn_of(drives), buffers());
+        let (drives, buffers) = (list_of(drives), buffers());
         let claim = async {
             let labels = Labels::read(&drives, Some(pool), &buffers).await?;
-            labels.write(pool, epoch, &buffers).await
+            let place = (&store(), Blocking::Inline);
+            labels.write(pool, epoch, place, &buffers).await
         };
         claim.now_or_never().expect("nothing waits")
     }
 
     fn epochs(drives: &[Arc<FaultDrive>]) -> Vec<u32> {
-        let (drives, pool) = (dyn_of(drives), pool(drives.len() as u16, 0));
+        let (drives, pool) = (list_of(drives), pool(drives.len() as u16, 0));
         let labels = Labels::read(&drives, Some(&pool), &buffers()).now_or_never();
         let labels = labels.expect("nothing waits").expect("whole labels");
-        labels.found.iter().map(|f| f.label.epoch()).collect()
+        labels.found.iter().map(|(_, f)| f.label.epoch()).collect()
     }
 
     fn settings_of<const N: usize>(rows: [(&str, Vec<u8>); N]) -> BTreeMap<String, Vec<u8>> {
@@ -585,10 +641,11 @@ mod tests {
                         ..FaultPlan::default()
                     };
                     let before = drives(&[plan(0), plan(1), plan(2)]);
-                    let (all, pool, memory) = (dyn_of(&before), pool(3, 1), buffers());
+                    let (all, pool, memory) = (list_of(&before), pool(3, 1), buffers());
                     let claim = async {
                         let labels = Labels::read(&all, Some(&pool), &memory).await?;
-                        labels.write(&pool, 7, &memory).await
+                        let place = (&store(), Blocking::Inline);
+                        labels.write(&pool, 7, place, &memory).await
                     };
                     // The drive without power never answers.
                     assert!(claim.now_or_never().is_none());

@@ -5,6 +5,7 @@
 
 pub(crate) mod append;
 pub(crate) mod checkpoint;
+mod copies;
 pub(crate) mod flush;
 pub(crate) mod labels;
 pub(crate) mod recovery;

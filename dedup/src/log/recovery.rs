@@ -40,7 +40,9 @@ use crate::ablation::{self, Broken};
 use crate::content::fingerprint::{self, Hasher};
 use crate::drive_io::data_blocks_of;
 use crate::drive_io::drive_list::DriveList;
+use crate::drive_io::drive_state::DriveState;
 use crate::drive_io::fetch::Fetch;
+use crate::log::copies::{self, ProvenCopies};
 use crate::log::labels::Labels;
 use crate::log::replay::{Data, Proof, Replay, durable_upto, replay_record};
 use crate::metadata::domain;
@@ -53,6 +55,7 @@ use crate::metadata::state::State;
 use crate::pool::RecoveryFigures;
 use crate::pool::boot;
 use crate::pool::config::{EngineParts, block_on};
+use crate::pool::copies::take_offline;
 use crate::pool::damage_list::Damage;
 use crate::{EngineError, Result};
 
@@ -80,21 +83,24 @@ pub(crate) async fn recover(
     let (replayed, journal) = replay(parts, drives, bounces).await?;
     let checkpoint = next_checkpoint(&journal, labels.newest())?;
     if replayed.records > 0 {
+        let place = (&parts.store, parts.blocking);
+        for (copy, source) in replayed.copies.wrong(drives) {
+            copies::rewrite(drives, place, (copy, source), bounces).await?;
+        }
         // What was proven may still be in a drive's cache only.
-        for (drive, result) in join_all(
-            parts
-                .drives
-                .iter()
-                .map(|d| async move { (d, d.flush().await) }),
-        )
-        .await
-        {
-            result.map_err(|error| {
-                EngineError::unavailable(format!(
+        let online = (0u16..).zip(drives.iter());
+        let online = online.filter(|(index, _)| drives.state(*index) != DriveState::Offline);
+        let flushes =
+            online.map(|(index, drive)| async move { (index, drive, drive.flush().await) });
+        for (index, drive, result) in join_all(flushes).await {
+            if let Err(error) = result
+                && !(drives.has_copies() && take_offline(drives, place, index, &error).await)
+            {
+                return Err(EngineError::unavailable(format!(
                     "drive {} could not be flushed: {error}; check it and try again",
                     drive.name()
-                ))
-            })?;
+                )));
+            }
         }
     }
     #[cfg(test)]
@@ -121,7 +127,7 @@ pub(crate) async fn recover(
     let place = (&parts.store, parts.blocking);
     let refused = labels.claim(place, checkpoint, bounces).await?;
     journal.begin(checkpoint)?;
-    let mut state = load(parts).await?;
+    let mut state = load(parts, drives).await?;
     if let Some(refused) = refused {
         state.make_read_only(refused.message);
     }
@@ -151,7 +157,7 @@ pub(crate) async fn replay(
     drives: &DriveList,
     bounces: &BufferPool,
 ) -> Result<(Replayed, Journal)> {
-    let data_blocks = data_blocks(&parts.drives)?;
+    let data_blocks = drives.data_blocks();
     let (store, media, config) = (
         parts.store.clone(),
         parts.journal.clone(),
@@ -171,7 +177,7 @@ pub(crate) async fn replay(
     let domains = MapDomains::new(parts, &volumes, &records);
     let unproven = Unproven {
         drives,
-        data_blocks: &data_blocks,
+        data_blocks,
         records: &records,
         durable,
     };
@@ -185,8 +191,10 @@ pub(crate) async fn replay(
             volumes: volumes.iter().map(|info| (info.id, info.map)).collect(),
             builder: BatchBuilder::new(checkpoint.position.seq),
             mapped: HashMap::new(),
+            copies: ProvenCopies::default(),
         },
-        data_blocks: &data_blocks,
+        drives,
+        data_blocks,
         contents: &contents,
     };
     for (sequence, record) in &records {
@@ -219,8 +227,8 @@ pub(crate) async fn replay(
 }
 
 /// The state of a pool whose maps and blocks are in the store only.
-async fn load(parts: &EngineParts) -> Result<State> {
-    let data_blocks = data_blocks(&parts.drives)?;
+async fn load(parts: &EngineParts, drives: &DriveList) -> Result<State> {
+    let data_blocks = drives.data_blocks().to_vec();
     let store = parts.store.clone();
     let ends = data_blocks.clone();
     let (known, settings, totals, used_ends, has_hints) = block_on(parts.blocking, move || {
@@ -306,14 +314,15 @@ struct Content {
 /// cannot be read is not in it.
 struct Contents {
     domains: MapDomains,
-    found: HashMap<(u32, Pba), Content>,
+    /// By domain, address, and the drive of the copy.
+    found: HashMap<(u32, Pba, u16), Content>,
 }
 
 impl Contents {
     /// Content that was not hashed is proven by its checksum alone: one block in 2^32 that was torn or
     /// lost would pass.
-    fn prove(&self, map: MapId, new: &NewBlock) -> Proof {
-        let Some(content) = self.found.get(&(self.domains.of(map), new.pba)) else {
+    fn prove(&self, map: MapId, new: &NewBlock, drive: u16) -> Proof {
+        let Some(content) = self.found.get(&(self.domains.of(map), new.pba, drive)) else {
             return Proof::Unreadable;
         };
         let holds = content.crc32c == new.crc32c
@@ -406,28 +415,36 @@ impl Unproven<'_> {
         if let Some((_, pba)) = wanted.iter().find(is_outside) {
             return Err(EngineError::no_such_block(*pba));
         }
-        let drive_of = |pba: Pba| self.drives.place_or_none(pba).drive;
-        let mut wanted: Vec<(u32, Pba)> = wanted.into_iter().collect();
-        wanted.sort_unstable_by_key(|(domain, pba)| (drive_of(*pba), *domain, *pba));
+        // All copies that may be read from now on.
+        let copies = wanted.into_iter().flat_map(|(domain, pba)| {
+            let copies = self.drives.readable(pba);
+            let drives: Vec<u16> = copies.iter().map(|place| place.drive).collect();
+            drives.into_iter().map(move |drive| (drive, domain, pba))
+        });
+        let mut wanted: Vec<(u16, u32, Pba)> = copies.collect();
+        wanted.sort_unstable();
         let mut found = HashMap::with_capacity(wanted.len());
-        for of_drive in wanted.chunk_by(|a, b| drive_of(a.1) == drive_of(b.1)) {
+        for of_drive in wanted.chunk_by(|a, b| a.0 == b.0) {
             let mut prover = Prover {
                 drives: self.drives,
+                drive: of_drive[0].0,
                 bounces,
                 is_dead: false,
                 unreadable: 0,
             };
-            for same in of_drive.chunk_by(|a, b| a.0 == b.0) {
+            for same in of_drive.chunk_by(|a, b| a.1 == b.1) {
                 for group in same.chunks(PROVE_BLOCKS) {
-                    let domain = group[0].0;
-                    let blocks: Vec<Pba> = group.iter().map(|(_, pba)| *pba).collect();
+                    let domain = group[0].1;
+                    let blocks: Vec<Pba> = group.iter().map(|(_, _, pba)| *pba).collect();
                     let hasher = &domains.hashers[domain as usize];
                     let contents = prover.read(hasher, &blocks).await;
-                    found.extend(contents.into_iter().map(|(pba, c)| ((domain, pba), c)));
+                    let contents = contents.into_iter();
+                    found.extend(contents.map(|(pba, c)| ((domain, pba, prover.drive), c)));
                 }
             }
             if prover.unreadable > 0 {
-                let (drive, _) = self.drives.named(of_drive[0].1);
+                let drive = self.drives.get(prover.drive.into());
+                let drive = drive.map_or("?", |drive| drive.name());
                 tracing::error!(
                     drive,
                     blocks = prover.unreadable,
@@ -439,9 +456,10 @@ impl Unproven<'_> {
     }
 }
 
-/// Reads blocks of one drive.
+/// Reads the copies of blocks on one drive.
 struct Prover<'a> {
     drives: &'a DriveList,
+    drive: u16,
     bounces: &'a BufferPool,
     /// None of a whole group could be read: blocks of others are not tried one by one, which may take
     /// seconds for each.
@@ -482,7 +500,8 @@ impl Prover<'_> {
         buf: Buffer,
     ) -> (std::result::Result<Vec<(Pba, Content)>, DriveError>, Buffer) {
         let places = (0..).step_by(BLOCK_BYTES);
-        let fetch = Fetch::new(self.drives, blocks.iter().copied().zip(places));
+        let blocks_and_places = blocks.iter().copied().zip(places);
+        let mut fetch = Fetch::of_drive(self.drives, self.drive, blocks_and_places);
         let (failed, buf) = fetch.read(self.drives, buf).await;
         if let Some((_, error)) = failed.into_iter().next() {
             return (Err(error), buf);
@@ -526,18 +545,40 @@ pub(crate) struct Replayed {
     builder: BatchBuilder,
     /// What the records so far made of sub-blocks; where the new content was not there, what they map to still.
     mapped: HashMap<(MapId, u64), Option<Pba>>,
+    /// Which copies hold the new data.
+    copies: ProvenCopies,
 }
 
 /// An opening on its way: what the drives hold and can hold, and what the records make of the store.
 struct Building<'a> {
     replayed: Replayed,
+    drives: &'a DriveList,
     data_blocks: &'a [u64],
     contents: &'a Contents,
 }
 
 impl Replay for Building<'_> {
+    /// One copy that holds it is enough: the others are written again.
     fn prove(&mut self, map: MapId, new: &NewBlock) -> Proof {
-        self.contents.prove(map, new)
+        let copies = self.drives.readable(new.pba);
+        let proofs = copies.iter().map(|place| {
+            let proof = self.contents.prove(map, new, place.drive);
+            (place.drive, proof)
+        });
+        let proofs: Vec<(u16, Proof)> = proofs.collect();
+        #[cfg(test)]
+        let proofs = match ablation::is(Broken::ProveOneCopy) {
+            true => proofs[..1].to_vec(),
+            false => proofs,
+        };
+        let has = |proof| proofs.iter().any(|(_, of)| *of == proof);
+        let proof = match (has(Proof::Holds), has(Proof::Differs)) {
+            (true, _) => Proof::Holds,
+            (false, true) => Proof::Differs,
+            (false, false) => Proof::Unreadable,
+        };
+        self.replayed.copies.note(new.pba, &proofs);
+        proof
     }
 
     fn proven(&mut self, new: NewBlock, proof: Proof) {

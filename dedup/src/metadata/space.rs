@@ -193,34 +193,31 @@ impl Space {
         }
         self.doubts += 1;
         let number = self.doubts;
-        let is_free = self.in_doubt.get(&pba).is_some_and(|doubt| doubt.is_free);
-        let doubt = Doubt {
-            drive,
-            number,
-            is_free,
-        };
-        self.in_doubt.insert(pba, doubt);
+        let doubt = self.in_doubt.entry(pba).or_default();
+        doubt.drives.retain(|(of, _)| *of != drive);
+        doubt.drives.push((drive, number));
     }
 
     /// Drives that have something in doubt, and a number to tell it from what comes in doubt later.
     pub(crate) fn doubtful_drives(&self) -> (BTreeSet<u16>, u64) {
-        let drives = self.in_doubt.values().map(|doubt| doubt.drive);
+        let drives = self.in_doubt.values().flat_map(|doubt| &doubt.drives);
+        let drives = drives.map(|(drive, _)| *drive);
         (drives.collect(), self.doubts)
     }
 
     /// A drive does nothing any more that was in doubt when this number was told. Returns how many blocks that makes free.
     pub(crate) fn fenced(&mut self, drive: u16, number: u64) -> u64 {
-        let is_over = |doubt: &Doubt| doubt.drive == drive && doubt.number <= number;
         let mut over = Vec::new();
         self.in_doubt.retain(|pba, doubt| {
-            let is_over = is_over(doubt);
-            if is_over {
-                over.push((*pba, *doubt));
+            let is_over = |(of, doubt): &(u16, u64)| *of == drive && *doubt <= number;
+            doubt.drives.retain(|of| !is_over(of));
+            if doubt.drives.is_empty() {
+                over.push((*pba, doubt.is_free));
             }
-            !is_over
+            !doubt.drives.is_empty()
         });
         let mut freed = 0;
-        for (pba, _) in over.iter().filter(|(_, doubt)| doubt.is_free) {
+        for (pba, _) in over.iter().filter(|(_, is_free)| *is_free) {
             self.set_aside -= 1;
             self.give_back(*pba);
             freed += 1;
@@ -344,13 +341,11 @@ impl Space {
     }
 }
 
-/// What a drive may still do to a block.
-#[derive(Clone, Copy)]
+/// What drives may still do to a block.
+#[derive(Default)]
 struct Doubt {
-    /// Index of the drive.
-    drive: u16,
-    /// Larger than those of all earlier ones.
-    number: u64,
+    /// Indexes of the drives, each with a number that is larger than those of all earlier ones.
+    drives: Vec<(u16, u64)>,
     /// Nothing refers to the block any more.
     is_free: bool,
 }

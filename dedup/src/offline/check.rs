@@ -25,8 +25,9 @@ use serde::Serialize;
 
 use super::lineage;
 use crate::drive_io::drive_list::DriveList;
-use crate::drive_io::reader::read_one;
-use crate::drive_io::segments;
+use crate::drive_io::drive_state::states_of;
+use crate::drive_io::reader::read_proven;
+use crate::drive_io::segments::{self, Wanted};
 use crate::log::labels::{self, OlderCopy};
 use crate::log::recovery::{data_blocks, next_checkpoint, replay};
 use crate::metadata::domain::Hashers;
@@ -190,16 +191,22 @@ pub fn check_pool(dir: &Path, options: CheckOptions<'_>) -> Result<CheckReport> 
 
 /// The drives, and where segments lie: those without a row will lie where they are made.
 fn segments_of(parts: &EngineParts, report: &mut CheckReport) -> Result<DriveList> {
-    let data_blocks = data_blocks(&parts.drives)?;
-    let stored = parts.store.segments()?;
-    let completed = segments::complete(stored, &data_blocks, 0)?;
+    let drives: Vec<_> = data_blocks(&parts.drives)?.into_iter().map(Some).collect();
+    let wanted = Wanted {
+        drives: &drives,
+        copies: parts.config.copies,
+        added: None,
+        epoch: 0,
+    };
+    let completed = segments::complete(&parts.store.segments()?, &wanted)?;
     if let Some(first) = completed.lost.first() {
         report.find(
             "metadata",
             segments::lost(*first, completed.lost.len()).message,
         );
     }
-    Ok(DriveList::new(&parts.drives, &completed.of_drives))
+    let states = states_of(&parts.store.settings()?, parts.drives.len());
+    Ok(DriveList::new(&parts.drives, &completed, &states))
 }
 
 /// Checks journal and store as they will be when the journal has been replayed, and the data.
@@ -376,7 +383,7 @@ async fn is_right(
     row: &BlockRow,
     buf: Buffer,
 ) -> bool {
-    let (is_right, _) = read_one(drives, pba, buf, |block| {
+    let (is_right, _) = read_proven(drives, (pba, 0), buf, |block| {
         hashers.prove(block, row.fingerprint, row.crc32c)
     })
     .await;
@@ -392,7 +399,10 @@ fn report_damage(
     report: &mut CheckReport,
 ) -> Result<()> {
     for (index, drive) in (0u16..).zip(drives.iter()) {
-        let is_there = |pba: &&Pba| drives.place_or_none(**pba).drive == index;
+        let is_there = |pba: &&Pba| {
+            let place = drives.places(**pba).first().copied();
+            place.is_some_and(|place| place.drive == index)
+        };
         let blocks = bad.iter().filter(is_there);
         if let Some(first) = blocks.clone().next() {
             report.findings_of_data += 1;

@@ -16,6 +16,7 @@ use drives::DriveError;
 use meta::FolderRoom;
 use serde::{Deserialize, Serialize};
 
+use crate::drive_io::drive_state::DriveState;
 use crate::pool::fill_level::percent;
 use crate::sync::wait::lock;
 use crate::{ErrorKind, Result};
@@ -108,6 +109,7 @@ pub(crate) enum Work {
     Damage,
     DamageList,
     Survey,
+    Rebuild,
 }
 
 impl Work {
@@ -124,6 +126,9 @@ impl Work {
             Self::Damage => "damaged blocks cannot be looked after",
             Self::DamageList => "the list of damaged blocks cannot be written",
             Self::Survey => "what volumes share cannot be counted",
+            Self::Rebuild => {
+                "a drive cannot be rebuilt, so some data have fewer copies than they should"
+            }
         }
     }
 }
@@ -138,6 +143,8 @@ enum Key {
     Writes,
     /// A drive, by its index.
     Drive(u16, Action),
+    /// Some data have fewer copies than they should.
+    Copies,
     Damage,
     Fill,
     /// The file system of the pool's folder fills up.
@@ -431,6 +438,31 @@ impl Alerts {
         });
     }
 
+    /// Drives that are not online, and what each is.
+    pub(crate) fn drives_off(&self, off: &[(String, DriveState)]) {
+        let list: Vec<String> = off
+            .iter()
+            .map(|(drive, state)| format!("drive {drive} is {state}"))
+            .collect();
+        let first = off.iter().find(|(_, state)| *state == DriveState::Offline);
+        let remedy = match first {
+            Some((drive, _)) => format!(
+                "use it again by `onefold drive online {drive}`, or replace it by `onefold drive replace {drive} NEW`"
+            ),
+            None => {
+                "wait for the end of the rebuild: `onefold status` shows how far it is".to_owned()
+            }
+        };
+        let what = format!(
+            "{}: some data have fewer copies than they should",
+            list.join(", ")
+        );
+        self.change(|book, now, refused| match off.is_empty() {
+            true => book.end(Key::Copies, Log::Tell, now, refused),
+            false => drop(book.raise((Key::Copies, Log::Tell), (what, remedy), now, refused)),
+        });
+    }
+
     /// What became of a host's write.
     pub(crate) fn written(&self, result: &Result<()>) {
         let error = match result {
@@ -550,9 +582,13 @@ impl Alerts {
                     Key::Drive(index, _) => {
                         entry.worked_since || (entry.no_space && has_room(index))
                     }
-                    Key::FolderFull | Key::Damage | Key::Fill | Key::FolderFill | Key::Work(_) => {
-                        false
-                    }
+                    // Who raised it ends it.
+                    Key::FolderFull
+                    | Key::Copies
+                    | Key::Damage
+                    | Key::Fill
+                    | Key::FolderFill
+                    | Key::Work(_) => false,
                 };
                 if is_over {
                     book.end(key, Log::Tell, at, refused);

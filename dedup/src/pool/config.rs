@@ -75,6 +75,8 @@ pub struct EngineConfig {
     /// Data of acknowledged writes to volumes that compare in the background, at most (bytes); what is
     /// beyond is compared before it is acknowledged.
     pub verify_bytes_max: usize,
+    /// Copies of all data of a new pool, on different drives: 1 to 3. A pool keeps what it was made with.
+    pub copies: usize,
     /// Bounds of the journal.
     pub journal: JournalConfig,
     /// What the drives' labels are to say; `None` for drives without labels, as those in memory: their first blocks are
@@ -110,6 +112,7 @@ impl Default for EngineConfig {
             metadata_cache_bytes: 1 << 30,
             index_bytes_max: u64::MAX,
             verify_bytes_max: 16 << 20,
+            copies: 1,
             journal: JournalConfig::default(),
             labels: None,
         }
@@ -145,6 +148,9 @@ impl EngineConfig {
         check_fill_warnings(&self.fill_warnings)?;
         if self.metadata_cache_bytes < METADATA_CACHE_BYTES_MIN && !cfg!(test) {
             return wrong("`metadata_cache_bytes` must be at least 8 MiB");
+        }
+        if !(1..=meta::COPIES_MAX).contains(&self.copies) {
+            return wrong("`copies` must be 1 to 3");
         }
         if self.references_max == 0 {
             return wrong("`references_max` must be at least 1");

@@ -83,6 +83,16 @@ pub(crate) struct Known {
 }
 
 impl Known {
+    /// What the row of a block says.
+    pub(crate) fn of(info: &BlockInfo) -> Self {
+        Self {
+            fingerprint: info.fingerprint,
+            crc32c: info.crc32c,
+            is_old: false,
+            tried: None,
+        }
+    }
+
     pub(crate) fn describes(&self, info: &BlockInfo) -> bool {
         info.references & !IN_FLIGHT > 0
             && info.references & IN_FLIGHT == 0
@@ -239,6 +249,14 @@ impl Shared {
         state.on_disk_index.displaces(true);
         if lock(&self.damage).insert(pba, &info) {
             lock(&self.alert_log).block(pba);
+        }
+    }
+
+    /// A copy of a block is damaged; if it is the only one, the block is.
+    pub(crate) fn found_wrong_copy(&self, state: &mut State, pba: Pba) {
+        match self.drives.readable(pba).len() {
+            0 | 1 => self.found_damage(state, pba),
+            _ => self.drives.suspects.add([pba]),
         }
     }
 

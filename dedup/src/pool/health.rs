@@ -2,6 +2,7 @@
 
 use drives::DriveError;
 
+use crate::drive_io::drive_state::DriveState;
 use crate::pool::Shared;
 use crate::pool::alerts::{Action, Facts, Verdict};
 use crate::pool::fill_level::{folder_level, level_reached};
@@ -76,6 +77,12 @@ impl Shared {
             let space = &state.space;
             (space.used(), space.capacity(), space.free())
         };
+        let off = (0..).zip(self.drives.states());
+        let off = off.filter(|(_, state)| *state != DriveState::Online);
+        let off: Vec<_> = off
+            .map(|(drive, state)| (self.drive_name(drive), state))
+            .collect();
+        self.alerts.drives_off(&off);
         let levels = &self.fill_warnings();
         let damaged = lock(&self.damage).count();
         {

@@ -9,6 +9,7 @@ pub(crate) mod backpressure;
 pub(crate) mod boot;
 pub(crate) mod comparisons;
 pub(crate) mod config;
+pub(crate) mod copies;
 pub(crate) mod damage_list;
 pub(crate) mod fill_level;
 pub(crate) mod finding;
@@ -35,6 +36,7 @@ use alerts::Alerts;
 use backpressure::Backpressure;
 use comparisons::Verify;
 use config::{Blocking, EngineConfig};
+use copies::WriteGate;
 use damage_list::Damage;
 use volume_change::VolumeChange;
 
@@ -43,7 +45,7 @@ type Subscriber = Box<dyn Fn(&VolumeChange) + Send + Sync>;
 /// What the engine and its volumes share.
 ///
 /// Order of the locks, from the first to the last: `merge_lock`, `admin_lock`, a range lock, a volume's `trim_lock`,
-/// `backpressure`, `flush_lock`, `checkpoint_lock`, `discard_lock`; then, never across an await, `state`, the map of a
+/// `backpressure`, `flush_lock`, `checkpoint_lock`, `discard_lock`, `drive_states`; then, never across an await, `state`, the map of a
 /// volume, `journal`, `damage`, and last those of `alerts` and `alert_log`.
 pub(crate) struct Shared {
     pub(crate) drives: DriveList,
@@ -71,6 +73,9 @@ pub(crate) struct Shared {
     pub(crate) admin_lock: AsyncMutex<()>,
     /// Held by a task that merges maps.
     pub(crate) merge_lock: AsyncMutex<()>,
+    pub(crate) write_gate: WriteGate,
+    /// Held by who changes which drives are online. Taken after all others that are held across an await.
+    pub(crate) drive_states: AsyncMutex<()>,
     pub(crate) subscribers: Mutex<Vec<Subscriber>>,
     pub(crate) damage: Mutex<Damage>,
     pub(crate) alerts: Alerts,

@@ -14,7 +14,8 @@
 //! until somebody accepts it, and once it is opened, what it took the place of is refused. Drives are added; volumes
 //! compress, trim, shrink and go in the background. The store in memory has no compaction: that is a
 //! matter of RocksDB, whose own failures `meta` tests. In every second story segments lie elsewhere than where they were
-//! made.
+//! made. In one of eight they have two copies: then a drive that fails goes offline, and after each opening all copies on
+//! drives that are online hold what their rows say.
 //!
 //! `ONEFOLD_SEED=n` replays one seed, `ONEFOLD_SEEDS=count` runs that many (from `ONEFOLD_SEED_FIRST` on):
 //! `ONEFOLD_SEEDS=100000 cargo test -p dedup simulation -- --nocapture`. With `ONEFOLD_WEAK_HASH=1`
@@ -30,6 +31,7 @@ mod exchange;
 mod executor;
 mod forking;
 mod labels;
+mod mirrors;
 mod model;
 mod policies;
 mod segments;
@@ -129,6 +131,11 @@ impl Story {
             labels::labeled(seed, (index, blocks), Self::plan(&mut rng), &pool)
         });
         let drives: Vec<_> = drives.collect();
+        let is_mirrored = mirrors::is_mirrored(seed);
+        let drives = match is_mirrored {
+            true => mirrors::drives(seed, &pool),
+            false => drives,
+        };
         let store = segments::store(seed, &drives);
         let config = EngineConfig {
             replay_entries_max: if rng.random() {
@@ -141,6 +148,7 @@ impl Story {
             discard: rng.random(),
             bounce_bytes: BOUNCE_BYTES_MIN,
             verify_bytes_max: rng.random_range(0..8) * 4096,
+            copies: 1 + usize::from(is_mirrored),
             references_max: if rng.random_range(0..4) == 0 {
                 rng.random_range(1..6)
             } else {
@@ -177,7 +185,8 @@ impl Story {
         } else {
             0
         });
-        let decays = !world.is_hash_weak && rng.random_range(0..3) == 0;
+        // Copies cover what decays: `background::copies` has tests of that.
+        let decays = !world.is_hash_weak && !is_mirrored && rng.random_range(0..3) == 0;
         let tells_boot = rng.random_range(0..8) > 0;
         world.tells_boot = tells_boot;
         Self {
@@ -377,6 +386,7 @@ impl Story {
         loop {
             let engine = self.open();
             audit::compare_volumes(&engine);
+            self.audit_copies(&engine);
             // Or it is loaded while it works.
             if self.rng.random() {
                 audit::count_everything(&engine, &*self.store, true);
@@ -441,6 +451,10 @@ impl Story {
             let added = added.clone();
             let (engine, pool) = (engine.clone(), self.pool.clone());
             tasks.push(Box::pin(add_drive(engine, drive, label, pool, added)));
+        }
+        if engine.shared.drives.has_copies() {
+            let rng = ChaCha8Rng::seed_from_u64(self.openings.get() as u64);
+            tasks.push(Box::pin(mirrors::tend_drives(self.actor(engine), rng)));
         }
         let copied: Rc<RefCell<Option<Copy>>> = Rc::default();
         if self.decays && self.rng.random_range(0..3) == 0 {
@@ -662,6 +676,8 @@ fn whatever_crashes_every_sub_block_is_old_or_new_and_every_count_is_exact() {
     assert!(tally.shared_batches > 0, "no batch had two commands");
     assert!(tally.went_alone > 0, "no command had to leave its batch");
     assert!(tally.only_read > 0, "no labels took no epoch");
+    assert!(tally.offline > 0, "no drive went offline");
+    assert!(tally.rebuilt > 0, "no drive was rebuilt");
     assert!(tally.unproven > 0, "no sub-block was taken back");
     assert!(tally.added_drives > 0, "no drive was added");
     assert!(tally.collisions > 0, "no two contents collided");
@@ -761,6 +777,10 @@ fn every_rule_that_is_broken_on_purpose_is_found_out() {
         Broken::LiftThoughSeen,
         Broken::FreePackInUse,
         Broken::EpochIgnored,
+        Broken::ForgetOffline,
+        Broken::ProveOneCopy,
+        Broken::RebuildBesideWrites,
+        Broken::RebuildUnflushed,
         Broken::ReturnDamaged,
         Broken::NeverHeal,
     ] {

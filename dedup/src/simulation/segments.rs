@@ -10,7 +10,8 @@ use rand_chacha::ChaCha8Rng;
 
 use super::drive::ShakyDrive;
 use crate::LABEL_BLOCKS;
-use crate::drive_io::segments::{SEGMENT_BLOCKS, names, rows_of_new};
+use crate::drive_io::segments::tests::rows_of_new;
+use crate::drive_io::segments::{SEGMENT_BLOCKS, names};
 
 /// An empty store. In every second story its segments lie at each other's places.
 pub(super) fn store(seed: u64, drives: &[Arc<ShakyDrive>]) -> MemoryStore {

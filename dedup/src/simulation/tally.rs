@@ -27,6 +27,11 @@ pub(super) struct Tally {
     pub(super) dropped: u64,
     /// Openings of pools whose labels took no epoch, which were read and not written.
     pub(super) only_read: u64,
+    /// Openings of pools whose segments have copies, and drives that were offline then.
+    pub(super) mirrored: u64,
+    pub(super) offline: u64,
+    /// Drives that came online again.
+    pub(super) rebuilt: u64,
     /// Records that were replayed, and sub-blocks in them that were taken back.
     pub(super) replayed: u64,
     pub(super) unproven: u64,
@@ -78,6 +83,9 @@ impl std::ops::AddAssign for Tally {
         self.failed += other.failed;
         self.dropped += other.dropped;
         self.only_read += other.only_read;
+        self.mirrored += other.mirrored;
+        self.offline += other.offline;
+        self.rebuilt += other.rebuilt;
         self.replayed += other.replayed;
         self.unproven += other.unproven;
         self.unproven_damaged += other.unproven_damaged;

@@ -16,6 +16,7 @@ mod find;
 mod labels;
 mod loading;
 mod memory;
+mod mirrors;
 mod policies;
 mod reactor;
 mod rebuild;

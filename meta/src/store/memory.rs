@@ -10,6 +10,7 @@ use super::{LoadVisitor, MapRows, RowKind, Store};
 use crate::batch::{Batch, HintChange, check_progress, resolve_block, resolve_volume};
 use crate::error::MetaError;
 use crate::segment::SegmentRow;
+use crate::setting::SettingChanges;
 use crate::types::{
     BlockRow, Checkpoint, Fingerprint, MapId, MapInfo, Mapping, Pba, Totals, VolumeInfo,
 };
@@ -413,6 +414,15 @@ impl Store for MemoryStore {
         self.lock().change("write rows of segments", |state| {
             state.segments.retain(|pba, _| !range.contains(pba));
             state.segments.extend(rows.iter().copied());
+            Ok(())
+        })
+    }
+
+    fn put_settings(&self, changes: &SettingChanges) -> Result<(), MetaError> {
+        self.lock().change("write settings", |state| {
+            for (key, value) in changes {
+                set(&mut state.settings, key.clone(), value.clone());
+            }
             Ok(())
         })
     }

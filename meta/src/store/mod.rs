@@ -25,6 +25,7 @@ use crate::ballast::FolderRoom;
 use crate::batch::Batch;
 use crate::error::MetaError;
 use crate::segment::SegmentRow;
+use crate::setting::SettingChanges;
 use crate::types::{
     BlockRow, Checkpoint, Fingerprint, MapId, MapInfo, Mapping, Pba, Totals, VolumeInfo,
 };
@@ -219,6 +220,13 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// [`MetaError::NoSpace`] and others: none or all were written.
     fn put_segments(&self, range: Range<Pba>, rows: &[(Pba, SegmentRow)]) -> Result<(), MetaError>;
+
+    /// Changes settings, atomically, beside the journal; they survive a loss of power when this returns. For settings that
+    /// no record of the journal is about: a record would be applied again after this.
+    ///
+    /// # Errors
+    /// [`MetaError::NoSpace`] and others: none or all were written.
+    fn put_settings(&self, changes: &SettingChanges) -> Result<(), MetaError>;
 
     /// Applies all of a batch and its checkpoint, atomically; they survive a loss of power when this
     /// returns.

@@ -170,12 +170,7 @@ impl<'a> Preparation<'a> {
     }
 
     fn settings(&self, out: &mut WriteBatch) {
-        for (key, value) in &self.batch.settings {
-            match value {
-                Some(value) => out.put(rows::setting_key(key), value),
-                None => out.delete(rows::setting_key(key)),
-            }
-        }
+        rows::put_settings(out, &self.batch.settings);
     }
 
     fn mappings(&mut self, out: &mut WriteBatch) -> Result<(), MetaError> {

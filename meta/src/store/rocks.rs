@@ -32,6 +32,7 @@ use crate::batch::{Batch, check_progress};
 use crate::codec::CodecError;
 use crate::error::{MetaError, MetaErrorKind};
 use crate::segment::SegmentRow;
+use crate::setting::SettingChanges;
 use crate::types::{
     BlockRow, Checkpoint, Fingerprint, MapId, MapInfo, Mapping, Pba, Totals, VolumeInfo,
 };
@@ -664,6 +665,19 @@ impl Store for RocksStore {
             for (first, row) in rows {
                 out.put(rows::segment_key(*first), row.encode());
             }
+            db.write_opt(out, &synced())
+                .map_err(|error| classify(&self.dir, "write to the metadata store", error))
+        });
+        state.takes_writes = written.is_ok();
+        written
+    }
+
+    fn put_settings(&self, changes: &SettingChanges) -> Result<(), MetaError> {
+        let mut state = self.lock();
+        self.ensure_writable(&mut state)?;
+        let written = self.with_open_db(|db| {
+            let mut out = WriteBatch::default();
+            rows::put_settings(&mut out, changes);
             db.write_opt(out, &synced())
                 .map_err(|error| classify(&self.dir, "write to the metadata store", error))
         });

@@ -25,9 +25,12 @@
 
 use std::collections::BTreeMap;
 
+use rocksdb::WriteBatch;
+
 use super::page::{self, Content};
 use crate::codec::{CodecError, Reader, put_map_info, put_volume, take_map_info, take_volume};
 use crate::segment::SegmentRow;
+use crate::setting::SettingChanges;
 use crate::setting::{SETTING_VALUE_BYTES_MAX, take_key};
 use crate::types::{
     BlockRow, Checkpoint, Fingerprint, MapId, MapInfo, Mapping, Pba, Position, Totals, VolumeInfo,
@@ -165,6 +168,16 @@ pub(super) fn parse_ancestry(key: &[u8], value: &[u8]) -> Result<MapInfo, CodecE
 
 pub(super) fn setting_key(key: &str) -> Vec<u8> {
     [&[PREFIX_SETTING], key.as_bytes()].concat()
+}
+
+/// The rows of settings after these changes.
+pub(super) fn put_settings(out: &mut WriteBatch, changes: &SettingChanges) {
+    for (key, value) in changes {
+        match value {
+            Some(value) => out.put(setting_key(key), value),
+            None => out.delete(setting_key(key)),
+        }
+    }
 }
 
 /// Key and value of a setting.

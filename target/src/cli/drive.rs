@@ -1,10 +1,10 @@
 //! `onefold drive ...`: the drives of a running daemon.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use api::client::Client;
-use api::drives::AddDrive;
+use api::drives::{AddDrive, ChangeDrive, DriveChange};
 use clap::Subcommand;
 use dedup::DriveStatus;
 use subsystem::errors::Failure;
@@ -38,6 +38,50 @@ pub enum DriveCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Take a drive out of use: it is neither read nor written, and others have its data (pools with copies)
+    #[command(after_help = "Example:\n  onefold drive offline /dev/nvme2n1")]
+    Offline {
+        /// A drive of the pool
+        path: PathBuf,
+        /// The daemon's pool.
+        #[command(flatten)]
+        pool: PoolArg,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Use a drive again that is offline: it gets what it missed, in the background
+    #[command(after_help = "Example:\n  onefold drive online /dev/nvme2n1")]
+    Online {
+        /// A drive of the pool
+        path: PathBuf,
+        /// The daemon's pool.
+        #[command(flatten)]
+        pool: PoolArg,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Put another drive in the place of one: it gets all of its data, in the background (pools with copies)
+    #[command(
+        after_help = "Example:\n  onefold drive replace /dev/nvme2n1 /dev/nvme3n1\n\nThe old drive is not used from then on."
+    )]
+    Replace {
+        /// A drive of the pool
+        old: PathBuf,
+        /// A block device, a file, or a file to be made with its size
+        #[arg(value_name = "PATH[=SIZE]")]
+        new: DriveArg,
+        /// Use the new drive even if it holds data, which is then LOST. Needs the drive's path once more
+        #[arg(long, value_name = "PATH")]
+        force: Option<PathBuf>,
+        /// The daemon's pool.
+        #[command(flatten)]
+        pool: PoolArg,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// List the drives, and their free space
     #[command(after_help = "Example:\n  onefold drive list --json")]
     List {
@@ -62,6 +106,22 @@ pub(super) fn run(command: DriveCommand) -> Outcome {
             let request = request(drive, force)?;
             (converse(Client::new(&pool.pool).add_drive(&request))?, json)
         }
+        DriveCommand::Offline { path, pool, json } => {
+            (change(&pool, &path, DriveChange::Offline)?, json)
+        }
+        DriveCommand::Online { path, pool, json } => {
+            (change(&pool, &path, DriveChange::Online)?, json)
+        }
+        DriveCommand::Replace {
+            old,
+            new,
+            force,
+            pool,
+            json,
+        } => {
+            let replace = DriveChange::Replace(request(new, force)?);
+            (change(&pool, &old, replace)?, json)
+        }
     };
     if json {
         print_json(&drives)?;
@@ -69,6 +129,14 @@ pub(super) fn run(command: DriveCommand) -> Outcome {
         print(&drive_table(&drives));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn change(pool: &PoolArg, path: &Path, change: DriveChange) -> Result<Vec<DriveStatus>, Failure> {
+    let shown = path.display();
+    let path = std::path::absolute(path)
+        .map_err(|error| Failure::invalid(format!("drive '{shown}': {error}")))?;
+    let request = ChangeDrive { path, change };
+    converse(Client::new(&pool.pool).change_drive(&request))
 }
 
 fn request(drive: DriveArg, force: Option<PathBuf>) -> Result<AddDrive, Failure> {
@@ -106,12 +174,21 @@ fn drive_table(drives: &[DriveStatus]) -> String {
                 drive.name.clone(),
                 format_human(drive.capacity_bytes),
                 format_human(drive.free_bytes),
+                match &drive.rebuild {
+                    Some(rebuild) => format!(
+                        "{}, {} of {}",
+                        drive.state,
+                        format_human(rebuild.done_bytes),
+                        format_human(rebuild.total_bytes)
+                    ),
+                    None => drive.state.to_string(),
+                },
             ]
         })
         .collect();
     table(
-        &["DRIVE", "CAPACITY", "FREE"],
+        &["DRIVE", "CAPACITY", "FREE", "STATE"],
         &rows,
-        &[Align::Left, Align::Right, Align::Right],
+        &[Align::Left, Align::Right, Align::Right, Align::Left],
     )
 }

@@ -108,11 +108,28 @@ fn render(status: &Status, detail: &SpaceDetail, pool_dir: &str) -> String {
         pool.fingerprint.to_string(),
         String::new(),
     ]);
+    rows.push(vec![
+        "redundancy".into(),
+        pool.redundancy.to_string(),
+        String::new(),
+    ]);
+    if pool.at_risk_bytes > 0 {
+        rows.push(bytes_row("fewer copies than that", pool.at_risk_bytes));
+    }
     text += &table(
         &["POOL", "", ""],
         &rows,
         &[Align::Left, Align::Right, Align::Right],
     );
+    if let Some(rebuild) = &pool.rebuild {
+        let _ = writeln!(
+            text,
+            "A drive is being rebuilt: {} of {} compared, {} written.",
+            format_human(rebuild.done_bytes),
+            format_human(rebuild.total_bytes),
+            format_human(rebuild.written_bytes)
+        );
+    }
     text += "Reclaiming: freed, and free for new data when a flush has made that durable.\n";
     let _ = writeln!(
         text,

@@ -136,7 +136,14 @@ const CERTIFICATE: [&str; 2] = ["http.http_tls_certificate", "http.http_tls_key"
 const LISTEN: &str = "listen";
 
 /// Options that are acts, done once, and not settings.
-pub(crate) const ACTS: [&str; 5] = ["create", "fingerprint", "drive", "volume", "force"];
+pub(crate) const ACTS: [&str; 6] = [
+    "create",
+    "fingerprint",
+    "redundancy",
+    "drive",
+    "volume",
+    "force",
+];
 
 macro_rules! key {
     ($table:literal, $name:literal, $kind:ident, $($field:ident).+) => {

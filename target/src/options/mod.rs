@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use clap::Args;
 use clap::builder::TypedValueParser;
-use dedup::METADATA_CACHE_BYTES_MIN;
+use dedup::{METADATA_CACHE_BYTES_MIN, Redundancy};
 use fabric::{TlsMode, TransportAddress};
 use meta::{FingerprintFunction, UnknownFingerprintFunction};
 
@@ -79,6 +79,9 @@ pub struct ServeArgs {
     /// somebody who has the key.
     #[arg(long, value_name = "clnh|blake3", value_parser = parse_fingerprint, help_heading = POOL_HEADING)]
     pub fingerprint: Option<FingerprintFunction>,
+    /// Copies of all data of a new pool, on drives of their own [default: none: one]
+    #[arg(long, value_name = "none|mirror=2|mirror=3", help_heading = POOL_HEADING)]
+    pub redundancy: Option<Redundancy>,
     /// A drive of a new pool, a file or a block device (repeatable) [default: a sparse file in the pool's folder]
     ///
     /// memory=SIZE is a pool for measurements, in ./onefold-memory without --pool: nothing is kept.

@@ -17,6 +17,7 @@ mod labels;
 mod limits;
 mod loads;
 mod lying_peers;
+mod mirrors;
 mod nbd;
 mod nbft;
 mod operate;

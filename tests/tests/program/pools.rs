@@ -73,6 +73,7 @@ fn status_has_the_promised_shape_and_its_bytes_add_up() {
     assert_eq!(
         keys(&status["pool"]),
         [
+            "at_risk_bytes",
             "capacity_bytes",
             "compression_saved_bytes",
             "dedup_ratio",
@@ -80,8 +81,10 @@ fn status_has_the_promised_shape_and_its_bytes_add_up() {
             "free_bytes",
             "logical_bytes",
             "metadata_bytes",
+            "rebuild",
             "reclaiming_bytes",
-            "used_bytes"
+            "redundancy",
+            "used_bytes",
         ]
     );
     assert_eq!(

@@ -6,7 +6,7 @@ use reactor::Buffer;
 
 use super::{Batch, Crc, Job, New};
 use crate::content::fingerprint;
-use crate::drive_io::scatter::{self, OfDrive};
+use crate::drive_io::scatter::{self, Failures, OfDrive};
 use crate::drive_io::segments::Place;
 use crate::pool::alerts::Action;
 use crate::{Result, SUB_BLOCK_BYTES};
@@ -38,7 +38,10 @@ impl Batch {
         }
         let packed = self.new.iter().filter(|new| new.pba.is_fragment());
         self.packing.build(packed.map(|new| new.item as usize));
-        let groups = self.gather();
+        if self.shared.drives.has_copies() && self.gate.is_none() {
+            self.gate = Some(self.shared.write_gate.enter());
+        }
+        let passes = self.gather();
         // No command was acknowledged yet, so the buffers have the numbers of their jobs.
         debug_assert!(!self.jobs.iter().any(Job::is_told));
         let mut buffers: Vec<Buffer> = self
@@ -51,7 +54,15 @@ impl Batch {
         buffers.extend(packs);
         self.writing = true;
         let shared = self.shared.clone();
-        let (failed, mut buffers) = scatter::write(&shared.drives, buffers, &groups).await;
+        // A drive owns the buffers as long as it writes: the copies of a segment are written one after the other.
+        let mut failed = Failures::new();
+        for groups in &passes {
+            let of_pass;
+            (of_pass, buffers) = scatter::write(&shared.drives, buffers, groups).await;
+            let is_new = |(drive, _): &(u16, _)| failed.iter().all(|(known, _)| known != drive);
+            let of_pass: Failures = of_pass.into_iter().filter(is_new).collect();
+            failed.extend(of_pass);
+        }
         self.writing = false;
         if has_packs {
             self.packing.put_back(buffers.pop());
@@ -59,7 +70,7 @@ impl Batch {
         for (command, buf) in self.commands().zip(buffers) {
             command.buf = Some(buf);
         }
-        for group in &groups {
+        for group in passes.iter().flatten() {
             if failed.iter().all(|(drive, _)| *drive != group.drive) {
                 shared
                     .alerts
@@ -68,15 +79,21 @@ impl Batch {
         }
         let in_doubt = failed.iter().filter(|(_, error)| error.is_in_doubt());
         self.in_doubt = in_doubt.map(|(drive, _)| *drive).collect();
-        let errors = failed.iter();
-        let errors = errors.map(|(drive, error)| shared.write_error(*drive, error));
-        errors.reduce(|first, _| first).map_or(Ok(()), Err)
+        let mut result = Ok(());
+        for (drive, error) in &failed {
+            let error_of_drive = shared.write_error(*drive, error);
+            if !shared.go_on_without(*drive, error).await && result.is_ok() {
+                result = Err(error_of_drive);
+            }
+        }
+        result
     }
 
-    /// The new blocks by drive; those that follow each other there and in a buffer as one extent.
-    fn gather(&self) -> Vec<OfDrive<GatherExtent>> {
+    /// The new blocks by drive, the copies one after the other; those that follow each other on a drive and in a buffer as
+    /// one extent.
+    fn gather(&self) -> Vec<Vec<OfDrive<GatherExtent>>> {
         let packs = self.jobs.len() as u32;
-        let mut groups: Vec<OfDrive<GatherExtent>> = Vec::with_capacity(1);
+        let mut passes: Vec<Vec<OfDrive<GatherExtent>>> = vec![Vec::with_capacity(1)];
         for New { job, item, pba } in &self.new {
             let (job, at) = match pba.slot() {
                 None => {
@@ -88,23 +105,26 @@ impl Batch {
                 Some(_) => continue,
             };
             let buffer_offset = at as u32;
-            let Place { drive, block } = self.shared.drives.place_or_none(*pba);
-            let extents = scatter::of_drive(&mut groups, drive);
-            if let Some(last) = extents.last_mut()
-                && last.buffer == *job
-                && last.block + u64::from(last.blocks) == block
-                && last.buffer_offset + last.blocks * SUB_BLOCK_BYTES as u32 == buffer_offset
-            {
-                last.blocks += 1;
-                continue;
+            let copies = self.shared.drives.writable(*pba);
+            passes.resize_with(passes.len().max(copies.len()), Vec::new);
+            for (groups, Place { drive, block }) in passes.iter_mut().zip(copies.iter().copied()) {
+                let extents = scatter::of_drive(groups, drive);
+                if let Some(last) = extents.last_mut()
+                    && last.buffer == *job
+                    && last.block + u64::from(last.blocks) == block
+                    && last.buffer_offset + last.blocks * SUB_BLOCK_BYTES as u32 == buffer_offset
+                {
+                    last.blocks += 1;
+                    continue;
+                }
+                extents.push(GatherExtent {
+                    block,
+                    buffer: *job,
+                    buffer_offset,
+                    blocks: 1,
+                });
             }
-            extents.push(GatherExtent {
-                block,
-                buffer: *job,
-                buffer_offset,
-                blocks: 1,
-            });
         }
-        groups
+        passes
     }
 }

@@ -16,8 +16,9 @@ use super::suspects::Suspects;
 use super::{Change, Parts, Plan, RepairReport};
 use crate::content::fingerprint;
 use crate::drive_io::drive_list::DriveList;
-use crate::drive_io::reader::read_one;
-use crate::drive_io::segments::{self, Rows as SegmentRows};
+use crate::drive_io::drive_state::states_of;
+use crate::drive_io::reader::{read_one, read_proven};
+use crate::drive_io::segments::{self, Rows as SegmentRows, Wanted};
 use crate::log::recovery::{self, data_blocks};
 use crate::log::replay::{
     Data, Proof, Replay, change_maps, change_volumes, durable_upto, replay_record,
@@ -122,15 +123,23 @@ impl<'a> Contents<'a> {
         if buffer.is_none() {
             return Err(EngineError::unavailable("no memory for a buffer"));
         }
-        let data_blocks = data_blocks(&parts.drives)?;
-        let segments = segments::complete(parts.store.segments()?, &data_blocks, 0)?;
+        let drives: Vec<_> = data_blocks(&parts.drives)?.into_iter().map(Some).collect();
+        let wanted = Wanted {
+            drives: &drives,
+            copies: 1,
+            added: None,
+            epoch: 0,
+        };
+        let segments = segments::complete(&parts.store.segments()?, &wanted)?;
+        let states = states_of(&parts.store.settings()?, parts.drives.len());
+        let drives = DriveList::new(&parts.drives, &segments, &states);
         let again = segments.lost.chunk_by(|a, b| a.drive() == b.drive());
         let again = again.map(|lost| lost[0].drive());
         let again = again.map(|home| (home, segments.of_drives[usize::from(home)].clone()));
         Ok(Self {
             trusts_checksums: parts.trusts_checksums,
-            drives: DriveList::new(&parts.drives, &segments.of_drives),
-            data_blocks,
+            drives,
+            data_blocks: segments.data_blocks,
             segments: again.collect(),
             lost_segments: segments.lost.len() as u64,
             hash_keys: &parts.hash_keys,
@@ -147,9 +156,18 @@ impl<'a> Contents<'a> {
 
     /// What the drive says of a block of which a record says this.
     fn prove(&mut self, pba: Pba, content: &BlockContent) -> Proof {
-        let holds = self.read(pba, |hashers, block| {
-            hashers.prove(block, content.fingerprint, content.crc32c)
+        let Some(buffer) = self.buffer.take() else {
+            return Proof::Unreadable;
+        };
+        // The drives of a repair answer at once.
+        let read = read_proven(&self.drives, (pba, 0), buffer, |block| {
+            self.hashers
+                .prove(block, content.fingerprint, content.crc32c)
         });
+        let Some((holds, buffer)) = read.now_or_never() else {
+            return Proof::Unreadable;
+        };
+        self.buffer = Some(buffer);
         match holds {
             Some(true) => Proof::Holds,
             Some(false) => Proof::Differs,

@@ -71,7 +71,7 @@ fn a_crash_in_the_middle_of_a_repair_leaves_the_pool_as_it_was_or_repaired() {
 fn segments_that_lost_their_rows_are_placed_where_they_were_made() {
     let folder = tempfile::tempdir().unwrap();
     let (parts, store) = parts();
-    let whole = segments::rows_of_new(0, 768, 0);
+    let whole = segments::tests::rows_of_new(0, 768, 0);
     let mut left = whole.clone();
     left.remove(7);
     left.remove(3);

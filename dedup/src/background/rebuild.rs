@@ -1,0 +1,272 @@
+//! The rebuild: what a drive lacks is copied to it, so that it can be online.
+//!
+//! Guarantees: from its beginning on all that is written goes to the drive too. Then all blocks in use that have a copy there
+//! are looked at in the order of their addresses: one that differs is written from a copy that is proven, with a reference
+//! held, so that it is not used for anything else meanwhile. What is freed and not looked at is durably freed before the
+//! drive is online. A restart begins anew.
+
+use std::sync::Arc;
+
+use drives::{BLOCK_BYTES, DriveError, Extent};
+use meta::Pba;
+use reactor::Buffer;
+use serde::{Deserialize, Serialize};
+
+use crate::background::Background;
+use crate::background::copies::{Content, is_whole, siblings};
+use crate::background::scrub::{LOOK_BLOCKS, blocks_to_scrub};
+use crate::content::fingerprint;
+use crate::drive_io::drive_state::DriveState;
+use crate::drive_io::scatter::{self, OfDrive};
+use crate::log::flush::flush;
+use crate::metadata::block_table::address;
+use crate::pool::Shared;
+use crate::pool::alerts::{Action, Work};
+use crate::pool::damage_list::Known;
+use crate::residency::loading::load_all;
+use crate::residency::rows::pin_rows;
+use crate::sync::wait::{lock, yield_once};
+use crate::{EngineError, Result};
+
+/// Blocks that are compared at a time: 1 MiB.
+const CHUNK_BLOCKS: usize = 256;
+
+/// How far a rebuild is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RebuildStatus {
+    /// Bytes that were looked at.
+    pub done_bytes: u64,
+    /// Bytes that are to be: what the pool had in use when it began.
+    pub total_bytes: u64,
+    /// Bytes that differed, and were written.
+    pub written_bytes: u64,
+}
+
+/// Rebuilds the drives that wait for it, one after the other.
+pub(crate) async fn rebuild_if_wanted(shared: &Arc<Shared>, background: &Background) {
+    let states = shared.drives.states();
+    for (drive, _) in (0..)
+        .zip(&states)
+        .filter(|(_, state)| **state == DriveState::Rebuilding)
+    {
+        let name = shared.drive_name(drive);
+        tracing::info!(drive = name, "the drive is being rebuilt");
+        let rebuilt = rebuild(shared, background, drive).await;
+        let status = lock(&background.rebuild).take().unwrap_or_default();
+        match &rebuilt {
+            Ok(true) => tracing::info!(
+                drive = name,
+                compared_bytes = status.done_bytes,
+                written_bytes = status.written_bytes,
+                "the drive is online again"
+            ),
+            Ok(false) => {
+                tracing::info!(drive = name, "the rebuild was interrupted: it begins anew")
+            }
+            Err(_) => {}
+        }
+        shared.alerts.work(Work::Rebuild, rebuilt.map(drop));
+    }
+}
+
+/// Whether the drive is online now.
+async fn rebuild(shared: &Arc<Shared>, background: &Background, drive: u16) -> Result<bool> {
+    load_all(shared).await?;
+    // Batches that chose their copies before do not write to the drive.
+    #[cfg(test)]
+    let skips = crate::ablation::is(crate::ablation::Broken::RebuildBesideWrites);
+    #[cfg(not(test))]
+    let skips = false;
+    if !skips {
+        shared.write_gate.drain().await;
+    }
+    let total = lock(&shared.state).contents() * BLOCK_BYTES as u64;
+    *lock(&background.rebuild) = Some(RebuildStatus {
+        total_bytes: total,
+        ..RebuildStatus::default()
+    });
+    let tables = lock(&shared.state).blocks.tables();
+    for table in 0..tables {
+        let mut at = 0;
+        loop {
+            let found = blocks_to_scrub(shared, address(table, at)).await?;
+            let blocks: Vec<Pba> = found.into_iter().map(|(pba, _)| pba).collect();
+            for blocks in blocks.chunks(CHUNK_BLOCKS) {
+                let is_on = shared.drives.state(drive) == DriveState::Rebuilding;
+                if shared.is_closed() || !is_on {
+                    return Ok(false);
+                }
+                let written = catch_up(shared, drive, blocks).await?;
+                if let Some(status) = &mut *lock(&background.rebuild) {
+                    status.done_bytes += (blocks.len() * BLOCK_BYTES) as u64;
+                    status.total_bytes = status.total_bytes.max(status.done_bytes);
+                    status.written_bytes += written;
+                }
+                yield_once().await;
+            }
+            at += LOOK_BLOCKS;
+            if !lock(&shared.state).blocks.has(table, at) {
+                break;
+            }
+        }
+    }
+    // What was freed before it was looked at must not come back after a crash.
+    flush(shared).await?;
+    // And what was copied, of which no record tells.
+    #[cfg(test)]
+    if crate::ablation::is(crate::ablation::Broken::RebuildUnflushed) {
+        return shared.put_online(drive).await;
+    }
+    if let Some(to) = shared.drives.get(drive.into())
+        && let Err(error) = to.flush().await
+    {
+        return Err(give_up(shared, drive, &[], (Action::Flush, &error)).await);
+    }
+    shared.put_online(drive).await
+}
+
+/// Compares the copies of blocks on a drive with others, and writes those that differ; returns how many bytes.
+async fn catch_up(shared: &Arc<Shared>, drive: u16, blocks: &[Pba]) -> Result<u64> {
+    let mut blocks: Vec<Pba> = blocks
+        .iter()
+        .filter(|pba| shared.drives.place_on(drive, **pba).is_some())
+        .copied()
+        .collect();
+    // Contents of a pack are looked at together.
+    blocks.dedup_by_key(|pba| pba.container());
+    if blocks.is_empty() {
+        return Ok(0);
+    }
+    // Buffers before references: who waits for memory must not keep blocks.
+    let source = shared.bounce(blocks.len() * BLOCK_BYTES).await;
+    let target = shared.bounce(blocks.len() * BLOCK_BYTES).await;
+    let _pins = pin_rows(shared, blocks.iter().flat_map(|pba| siblings(*pba))).await?;
+    let held = hold(shared, &blocks);
+    let result = copy_held(shared, drive, &held, (source, target)).await;
+    let mut state = lock(&shared.state);
+    for (_, contents) in &held {
+        for content in contents {
+            state.give_back(content.pba);
+        }
+    }
+    drop(state);
+    result
+}
+
+/// Takes references on all contents of blocks; those that are not in use, or about to be written, are left out.
+fn hold(shared: &Shared, blocks: &[Pba]) -> Vec<(Pba, Vec<Content>)> {
+    let mut state = lock(&shared.state);
+    let mut held = Vec::with_capacity(blocks.len());
+    for pba in blocks {
+        let mut contents = Vec::new();
+        for pba in siblings(*pba) {
+            let known = Known::of(&state.blocks.get(pba));
+            if crate::background::healing::hold(&mut state, pba, &known) {
+                contents.push(Content { pba, known });
+            }
+        }
+        if !contents.is_empty() {
+            held.push((pba.container(), contents));
+        }
+    }
+    held
+}
+
+async fn copy_held(
+    shared: &Arc<Shared>,
+    drive: u16,
+    held: &[(Pba, Vec<Content>)],
+    (mut source, mut target): (Buffer, Buffer),
+) -> Result<u64> {
+    let drives = &shared.drives;
+    let hashers = shared.domains.in_use();
+    let mut groups: Vec<OfDrive<Extent>> = Vec::new();
+    for (at, (pba, _)) in held.iter().enumerate() {
+        if let Some(place) = drives.readable(*pba).first() {
+            scatter::add(&mut groups, *place, at * BLOCK_BYTES);
+        }
+    }
+    // What cannot be read here is not proven below.
+    (_, source) = scatter::read(drives, source, &groups).await;
+    let mut proven = vec![false; held.len()];
+    for (at, (pba, contents)) in held.iter().enumerate() {
+        let pbas = || contents.iter().map(|content| content.pba);
+        for (turn, place) in drives.readable(*pba).iter().enumerate() {
+            if turn > 0 {
+                // The copy before is wrong: it is looked at behind this.
+                drives.suspects.add(pbas());
+                let mut again = Vec::new();
+                scatter::add(&mut again, *place, at * BLOCK_BYTES);
+                (_, source) = scatter::read(drives, source, &again).await;
+            }
+            let block = fingerprint::split(&source).get(at);
+            proven[at] = block.is_some_and(|block| is_whole(&hashers, contents, block));
+            if proven[at] {
+                break;
+            }
+        }
+        let is_listed = |content: &Content| lock(&shared.damage).contains(content.pba);
+        if !proven[at] && !contents.iter().any(is_listed) {
+            // They are looked at, and healed or listed as damaged, before the rebuild begins anew.
+            drives.suspects.add(pbas());
+            return Err(EngineError::unavailable(format!(
+                "block {pba} cannot be read from any other copy: check the other drives"
+            )));
+        }
+    }
+    let mut of_target: Vec<OfDrive<Extent>> = Vec::new();
+    for (at, (pba, _)) in held.iter().enumerate() {
+        if let Some(place) = drives.place_on(drive, *pba) {
+            scatter::add(&mut of_target, place, at * BLOCK_BYTES);
+        }
+    }
+    let failed;
+    (failed, target) = scatter::read(drives, target, &of_target).await;
+    let mut to_write: Vec<OfDrive<Extent>> = Vec::new();
+    for (at, (pba, _)) in held.iter().enumerate() {
+        let is_same = failed.is_empty() && block(&source, at) == block(&target, at);
+        if proven[at]
+            && !is_same
+            && let Some(place) = drives.place_on(drive, *pba)
+        {
+            scatter::add(&mut to_write, place, at * BLOCK_BYTES);
+        }
+    }
+    let (Some(group), Some(to)) = (to_write.first(), drives.get(drive.into())) else {
+        return Ok(0);
+    };
+    let blocks: u64 = group
+        .extents
+        .iter()
+        .map(|extent| u64::from(extent.blocks))
+        .sum();
+    let (written, _) = to.write(source, &group.extents).await;
+    match written {
+        Ok(()) => Ok(blocks * BLOCK_BYTES as u64),
+        Err(error) => Err(give_up(shared, drive, held, (Action::Write, &error)).await),
+    }
+}
+
+/// The drive cannot be written: it is offline again.
+async fn give_up(
+    shared: &Arc<Shared>,
+    drive: u16,
+    held: &[(Pba, Vec<Content>)],
+    (action, error): (Action, &DriveError),
+) -> EngineError {
+    if error.is_in_doubt() {
+        let mut state = lock(&shared.state);
+        for (pba, _) in held {
+            state.space.doubt(*pba, drive);
+        }
+    }
+    shared.drive_failed(drive, action, error);
+    shared.go_on_without(drive, error).await;
+    EngineError::unavailable(format!(
+        "the rebuild of a drive ended, because it cannot be written: {error}; replace it"
+    ))
+}
+
+fn block(buf: &Buffer, at: usize) -> Option<&fingerprint::Block> {
+    fingerprint::split(buf).get(at)
+}

@@ -1,0 +1,222 @@
+//! A pool whose segments have copies goes on without a drive that fails.
+//!
+//! Guarantees: that a drive is offline is durable before anything is acknowledged that it lacks; no drive goes offline that
+//! is the last one with some segment.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use drives::{Drive, DriveError};
+use meta::Store;
+
+use crate::drive_io::drive_list::DriveList;
+use crate::drive_io::drive_state::{DriveState, stored};
+use crate::pool::Shared;
+use crate::pool::config::{Blocking, block_on};
+use crate::{EngineError, Result};
+
+impl Shared {
+    /// Takes a drive offline that failed to write, or to flush: what it lacks from now on is on others. False if it has
+    /// anything alone, or if that cannot be written down; then whoever met the error has to fail.
+    pub(crate) async fn go_on_without(&self, drive: u16, error: &DriveError) -> bool {
+        if !self.drives.has_copies() {
+            return false;
+        }
+        let _changing = self.drive_states.lock().await;
+        if error.is_in_doubt() {
+            self.drives.doubt(drive);
+        }
+        if self.drives.state(drive) == DriveState::Offline {
+            return true;
+        }
+        take_offline(&self.drives, (&self.store, self.blocking), drive, error).await
+    }
+
+    /// A drive has all that it should: it is read from now on. False if it went offline meanwhile.
+    ///
+    /// # Errors
+    /// It cannot be written down.
+    pub(crate) async fn put_online(&self, drive: u16) -> Result<bool> {
+        let _changing = self.drive_states.lock().await;
+        match self.drives.state(drive) {
+            DriveState::Rebuilding => {}
+            state => return Ok(state == DriveState::Online),
+        }
+        put_state(
+            &self.drives,
+            (&self.store, self.blocking),
+            drive,
+            DriveState::Online,
+        )
+        .await?;
+        Ok(true)
+    }
+
+    /// A drive that is offline is rebuilt from now on by background work: the same one, or another one in its place.
+    ///
+    /// # Errors
+    /// It is not offline, or something that was written to it may happen yet, or it cannot be written down.
+    pub(crate) async fn begin_rebuild(
+        &self,
+        drive: u16,
+        replacement: Option<Arc<dyn Drive>>,
+    ) -> Result<()> {
+        let _changing = self.drive_states.lock().await;
+        let name = self.drive_name(drive);
+        if self.drives.state(drive) != DriveState::Offline {
+            return Err(EngineError::invalid(format!(
+                "drive {name} is {}: only a drive that is offline can be rebuilt",
+                self.drives.state(drive)
+            )));
+        }
+        if let Some(replacement) = replacement {
+            if !self.drives.replace(drive, replacement) {
+                return Err(EngineError::invalid(format!(
+                    "drive {name} was replaced too often: start the daemon again first"
+                )));
+            }
+        } else if self.drives.is_in_doubt(drive) {
+            let of_index = self.drives.get(drive.into());
+            let fence = of_index.map(|drive| drive.fence());
+            let is_fenced = match fence {
+                Some(fence) => fence.await.is_ok(),
+                None => false,
+            };
+            if !is_fenced {
+                return Err(EngineError::unavailable(format!(
+                    "nobody knows whether drive {name} still does what failed before: start the daemon again first, \
+                     which settles it"
+                )));
+            }
+            self.drives.settled(drive);
+        }
+        put_state(
+            &self.drives,
+            (&self.store, self.blocking),
+            drive,
+            DriveState::Rebuilding,
+        )
+        .await
+    }
+
+    /// Whether others that are online have all that a drive has.
+    ///
+    /// # Errors
+    /// They do not.
+    pub(crate) fn check_can_go_offline(&self, drive: u16) -> Result<()> {
+        match self.drives.has_copies() && self.drives.is_spare(drive) {
+            true => Ok(()),
+            false => Err(EngineError::invalid(format!(
+                "drive {} has data that no other drive has that is online: it cannot go offline",
+                self.drive_name(drive)
+            ))),
+        }
+    }
+
+    /// Takes a drive offline because somebody wants so.
+    ///
+    /// # Errors
+    /// It has data that no other drive has, or it cannot be written down.
+    pub(crate) async fn put_offline(&self, drive: u16) -> Result<()> {
+        let _changing = self.drive_states.lock().await;
+        self.check_can_go_offline(drive)?;
+        put_state(
+            &self.drives,
+            (&self.store, self.blocking),
+            drive,
+            DriveState::Offline,
+        )
+        .await
+    }
+}
+
+/// Makes a drive's state durable, and then counts on it.
+async fn put_state(
+    drives: &DriveList,
+    (store, blocking): (&Arc<dyn Store>, Blocking),
+    drive: u16,
+    state: DriveState,
+) -> Result<()> {
+    let mut states = drives.states();
+    if let Some(of_drive) = states.get_mut(usize::from(drive)) {
+        *of_drive = state;
+    }
+    let store = store.clone();
+    let written = move || store.put_settings(&stored(&states));
+    #[cfg(test)]
+    let written = move || {
+        let forgets = state == DriveState::Offline
+            && crate::ablation::is(crate::ablation::Broken::ForgetOffline);
+        if forgets { Ok(()) } else { written() }
+    };
+    block_on(blocking, written).await?;
+    drives.set_state(drive, state);
+    Ok(())
+}
+
+/// Lets batches of writes end that chose their copies before a change of the drives' states.
+#[derive(Default)]
+pub(crate) struct WriteGate {
+    /// Batches on their way, those that began before the last change and those that began after it in turn.
+    under_way: [AtomicU64; 2],
+    changes: AtomicUsize,
+}
+
+impl WriteGate {
+    /// A batch is about to choose the copies that it writes; it passes the number to [`leave`](Self::leave) when its blocks
+    /// are in use, or given back.
+    pub(crate) fn enter(&self) -> usize {
+        loop {
+            let side = self.changes.load(Ordering::SeqCst) % 2;
+            self.under_way[side].fetch_add(1, Ordering::SeqCst);
+            if self.changes.load(Ordering::SeqCst) % 2 == side {
+                return side;
+            }
+            self.leave(side);
+        }
+    }
+
+    pub(crate) fn leave(&self, side: usize) {
+        self.under_way[side % 2].fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Returns when all batches have left that entered before this. One at a time.
+    pub(crate) async fn drain(&self) {
+        let side = self.changes.fetch_add(1, Ordering::SeqCst) % 2;
+        while self.under_way[side].load(Ordering::SeqCst) > 0 {
+            pause().await;
+        }
+    }
+}
+
+/// Some moments; the simulation has no clock.
+async fn pause() {
+    #[cfg(not(test))]
+    reactor::sleep(std::time::Duration::from_millis(1)).await;
+    #[cfg(test)]
+    crate::sync::wait::yield_once().await;
+}
+
+/// Writes down that a drive is offline, and uses it no more; false if that is not possible.
+pub(crate) async fn take_offline(
+    drives: &DriveList,
+    place: (&Arc<dyn Store>, Blocking),
+    drive: u16,
+    error: &DriveError,
+) -> bool {
+    if !drives.is_spare(drive) {
+        return false;
+    }
+    let written = put_state(drives, place, drive, DriveState::Offline).await;
+    let name = drives.get(drive.into()).map_or("?", |drive| drive.name());
+    if let Err(failure) = written {
+        tracing::error!(drive = name, %error, %failure, "the drive failed, and the metadata cannot say so");
+        return false;
+    }
+    tracing::error!(
+        drive = name,
+        %error,
+        "the drive is offline: the pool goes on with the copies on other drives"
+    );
+    true
+}

@@ -1,0 +1,207 @@
+//! Pools with copies: what a drive loses, others have.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::support::{Pool, TestDrive, block_on, expect_kind, plain_spec, spec};
+use dedup::{
+    DriveState, Engine, ErrorKind, HealthState, Redundancy, ScrubPhase, Volume, VolumeSpec,
+};
+use drives::BLOCK_BYTES;
+
+/// Data blocks of a segment: 64 MiB.
+const SEGMENT: u64 = 16 * 1024;
+
+/// A pool with two copies on drives with room for so many segments each, and a volume.
+fn mirrored(segments: &[u64]) -> (Pool, Arc<Engine>, Arc<Volume>) {
+    let mut pool = Pool::new(0);
+    pool.config.copies = 2;
+    let drives = segments.iter().map(|count| TestDrive::new(count * SEGMENT));
+    pool.drives = drives.collect();
+    let (engine, volume) = pool.with_volume(1000, 4096);
+    (pool, engine, volume)
+}
+
+fn states(engine: &Engine) -> Vec<DriveState> {
+    let drives = engine.status().drives;
+    drives.iter().map(|drive| drive.state).collect()
+}
+
+const ON: DriveState = DriveState::Online;
+const OFF: DriveState = DriveState::Offline;
+
+#[test]
+fn what_decays_on_one_drive_is_read_from_another_and_written_again() {
+    let (pool, engine, volume) = mirrored(&[1, 1]);
+    let plain = block_on(engine.create_volume(plain_spec("plain", 16))).unwrap();
+    let packed = VolumeSpec {
+        compression: meta::Compression::Lz4,
+        ..spec("packed", 64, 4096)
+    };
+    let packed = block_on(engine.create_volume(packed)).unwrap();
+    let all: Vec<u64> = (1..=40).collect();
+    pool.write(&volume, 0, &all).unwrap();
+    pool.write(&plain, 0, &[50, 51]).unwrap();
+    pool.write(&packed, 0, &[60, 61, 62]).unwrap();
+    let is_right = |engine: &Engine| {
+        let read = |name, count| pool.read(&engine.volume(name).unwrap(), 0, count).unwrap();
+        assert_eq!(read("v", 40), all);
+        assert_eq!(read("plain", 2), [50, 51]);
+        assert_eq!(read("packed", 3), [60, 61, 62]);
+    };
+    block_on(engine.shutdown()).unwrap();
+    drop((engine, volume, plain, packed));
+    // One drive after the other: each is mended by what the other one has.
+    for decayed in [0, 1, 0] {
+        pool.drives[decayed].corrupt_all();
+        let engine = pool.open();
+        is_right(&engine);
+        with_scrub(&engine, || {
+            assert_eq!(engine.scrub_status().bad_blocks, 0);
+            assert_eq!(engine.status().damaged_blocks, 0);
+        });
+    }
+    is_right(&pool.open());
+}
+
+/// Runs background work until a scrub is through.
+fn with_scrub(engine: &Arc<Engine>, then: impl FnOnce()) {
+    reactor::run(reactor::Config::default(), async {
+        let maintenance = reactor::spawn(engine.clone().run_maintenance());
+        engine.start_scrub(1 << 30).unwrap();
+        while engine.scrub_status().phase == ScrubPhase::Running {
+            reactor::sleep(Duration::from_millis(1)).await;
+        }
+        then();
+        engine.shutdown().await.unwrap();
+        let _ = maintenance.await;
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_drive_that_fails_goes_offline_unnoticed_and_gets_what_it_missed_when_it_returns() {
+    let (pool, engine, volume) = mirrored(&[2, 2]);
+    assert_eq!(engine.redundancy(), Redundancy::Mirror2);
+    pool.write(&volume, 0, &[1, 2, 3]).unwrap();
+    let second = &pool.drives[1];
+    second.fail_writes.store(true, Ordering::Relaxed);
+    second.fail_reads.store(true, Ordering::Relaxed);
+    pool.write(&volume, 3, &[4, 5]).unwrap();
+    assert_eq!(states(&engine), [ON, OFF]);
+    assert_eq!(pool.read(&volume, 0, 5).unwrap(), [1, 2, 3, 4, 5]);
+    block_on(volume.flush()).unwrap();
+    block_on(engine.maintain()).unwrap();
+    let verdict = engine.verdict();
+    assert_eq!(verdict.state, HealthState::Degraded);
+    let says = |text: &str| {
+        verdict
+            .reasons
+            .iter()
+            .any(|reason| reason.what.contains(text))
+    };
+    assert!(says("is offline"), "{verdict:?}");
+    assert_eq!(engine.status().at_risk_bytes(), 5 * BLOCK_BYTES as u64);
+    drop((engine, volume));
+
+    // A restart knows that it is offline, also when it works again: it lacks data.
+    let second = &pool.drives[1];
+    second.fail_writes.store(false, Ordering::Relaxed);
+    second.fail_reads.store(false, Ordering::Relaxed);
+    let engine = pool.open();
+    let volume = engine.volume("v").unwrap();
+    assert_eq!(states(&engine), [ON, OFF]);
+    assert_eq!(pool.read(&volume, 0, 5).unwrap(), [1, 2, 3, 4, 5]);
+
+    let before = second.written_blocks.load(Ordering::Relaxed);
+    block_on(engine.rebuild_drive(1)).unwrap();
+    block_on(engine.maintain()).unwrap();
+    assert_eq!(states(&engine), [ON, ON]);
+    let written = second.written_blocks.load(Ordering::Relaxed) - before;
+    assert_eq!(written, 2, "it got what it missed, and nothing else");
+    // Now it alone has everything.
+    pool.drives[0].fail_reads.store(true, Ordering::Relaxed);
+    assert_eq!(pool.read(&volume, 0, 5).unwrap(), [1, 2, 3, 4, 5]);
+    block_on(engine.maintain()).unwrap();
+    let verdict = engine.verdict();
+    assert!(
+        !verdict
+            .reasons
+            .iter()
+            .any(|reason| reason.what.contains("offline"))
+    );
+}
+
+#[test]
+fn a_failed_flush_of_one_drive_loses_nothing_and_leaves_the_pool_writable() {
+    let (pool, engine, volume) = mirrored(&[1, 1, 1]);
+    pool.write(&volume, 0, &[1, 2, 3]).unwrap();
+    pool.drives[0].fail_flushes.store(true, Ordering::Relaxed);
+    block_on(volume.flush()).unwrap();
+    assert_eq!(states(&engine)[0], OFF);
+    pool.write(&volume, 3, &[4]).unwrap();
+    assert_eq!(pool.read(&volume, 0, 4).unwrap(), [1, 2, 3, 4]);
+}
+
+#[test]
+fn the_last_drive_with_some_data_never_goes_offline() {
+    let (pool, engine, volume) = mirrored(&[1, 1]);
+    pool.write(&volume, 0, &[1]).unwrap();
+    block_on(engine.take_drive_offline(0)).unwrap();
+    let refused = expect_kind(block_on(engine.take_drive_offline(1)), ErrorKind::Invalid);
+    assert!(refused.contains("no other drive has"), "{refused}");
+    pool.drives[1].fail_writes.store(true, Ordering::Relaxed);
+    expect_kind(pool.write(&volume, 1, &[2]), ErrorKind::WriteFault);
+    assert_eq!(states(&engine), [OFF, ON]);
+    assert_eq!(pool.read(&volume, 0, 2).unwrap(), [1, 0]);
+    // A pool without copies has no such drive at all.
+    let single = Pool::new(64);
+    let (engine, _) = single.with_volume(64, 4096);
+    expect_kind(block_on(engine.take_drive_offline(0)), ErrorKind::Invalid);
+    expect_kind(block_on(engine.rebuild_drive(0)), ErrorKind::Invalid);
+}
+
+#[test]
+fn another_drive_takes_the_place_of_one_and_gets_all_of_its_data() {
+    let (mut pool, engine, volume) = mirrored(&[1, 1]);
+    let all: Vec<u64> = (1..=200).collect();
+    pool.write(&volume, 0, &all).unwrap();
+    let small = TestDrive::new(SEGMENT - 1);
+    let refused = block_on(engine.replace_drive(1, small, || panic!("it is too small")));
+    assert!(expect_kind(refused, ErrorKind::Invalid).contains("name a larger one"));
+    assert_eq!(states(&engine), [ON, ON]);
+
+    let new = TestDrive::new(SEGMENT);
+    block_on(engine.replace_drive(1, new.clone(), || Ok(()))).unwrap();
+    assert_eq!(states(&engine), [ON, DriveState::Rebuilding]);
+    pool.write(&volume, 200, &[201]).unwrap();
+    block_on(engine.maintain()).unwrap();
+    assert_eq!(states(&engine), [ON, ON]);
+    assert_eq!(new.written_blocks.load(Ordering::Relaxed), 201);
+    drop((engine, volume));
+    pool.drives[1] = new;
+    pool.drives[0].fail_reads.store(true, Ordering::Relaxed);
+    let engine = pool.open();
+    let volume = engine.volume("v").unwrap();
+    assert_eq!(pool.read(&volume, 0, 200).unwrap(), all);
+}
+
+#[test]
+fn copies_need_as_many_drives_with_room_for_a_segment() {
+    let mut pool = Pool::new(3 * SEGMENT);
+    pool.config.copies = 2;
+    let refused = expect_kind(pool.try_open(), ErrorKind::Invalid);
+    assert!(refused.contains("name more drives"), "{refused}");
+    assert_eq!(pool.drive().written_blocks.load(Ordering::Relaxed), 0);
+    pool.drives.push(TestDrive::new(SEGMENT));
+    let engine = pool.open();
+    assert_eq!(engine.status().capacity_bytes, SEGMENT * BLOCK_BYTES as u64);
+    // What the larger one has left is used when there is another drive.
+    let third = TestDrive::new(2 * SEGMENT);
+    block_on(engine.add_drive(third, |_| Ok(()))).unwrap();
+    assert_eq!(
+        engine.status().capacity_bytes,
+        3 * SEGMENT * BLOCK_BYTES as u64
+    );
+}

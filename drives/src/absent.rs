@@ -1,0 +1,60 @@
+//! A drive that is not there, in the place of one that a pool goes on without.
+
+use std::future::ready;
+
+use reactor::Buffer;
+
+use crate::{Drive, DriveError, ErrorKind, Extent, LocalBoxFuture, Transferred};
+
+/// A drive that cannot be used. All that is asked of it fails with the reason.
+pub struct AbsentDrive {
+    name: String,
+    blocks: u64,
+    reason: String,
+}
+
+impl AbsentDrive {
+    /// The drive of that name and with so many blocks, as the pool remembers it, and why it cannot be used.
+    #[must_use]
+    pub fn new(name: String, blocks: u64, reason: String) -> Self {
+        Self {
+            name,
+            blocks,
+            reason,
+        }
+    }
+
+    fn error(&self) -> DriveError {
+        DriveError::new(ErrorKind::Io, &self.name, &self.reason)
+    }
+}
+
+impl Drive for AbsentDrive {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    fn is_absent(&self) -> bool {
+        true
+    }
+
+    fn read<'a>(&'a self, buffer: Buffer, _: &'a [Extent]) -> LocalBoxFuture<'a, Transferred> {
+        Box::pin(ready((Err(self.error()), buffer)))
+    }
+
+    fn write<'a>(&'a self, buffer: Buffer, _: &'a [Extent]) -> LocalBoxFuture<'a, Transferred> {
+        Box::pin(ready((Err(self.error()), buffer)))
+    }
+
+    fn flush<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), DriveError>> {
+        Box::pin(ready(Err(self.error())))
+    }
+
+    fn discard<'a>(&'a self, _: u64, _: u64) -> LocalBoxFuture<'a, Result<(), DriveError>> {
+        Box::pin(ready(Err(self.error())))
+    }
+}
