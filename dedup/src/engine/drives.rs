@@ -24,19 +24,21 @@ pub(super) type NewSegments = Vec<(u16, Rows)>;
 /// The drives of a pool, and where its segments lie. The rows that the store lacks are to be written before anything is: it
 /// is of a program that had none, or a drive is new or larger than it was.
 pub(super) async fn find(parts: &EngineParts) -> Result<(DriveList, NewSegments)> {
-    let sizes = data_blocks(&parts.drives)?;
+    let sizes = parts.drives.iter().zip(data_blocks(&parts.drives)?);
+    // Nothing new is laid on a drive that is not there.
+    let sizes = sizes.map(|(drive, blocks)| (!drive.is_absent()).then_some(blocks));
+    let sizes: Vec<Option<u64>> = sizes.collect();
     let store = parts.store.clone();
     let copies = parts.config.copies;
     let (completed, states) = block_on(parts.blocking, move || {
-        let drives: Vec<_> = sizes.into_iter().map(Some).collect();
         let wanted = Wanted {
-            drives: &drives,
+            drives: &sizes,
             copies,
             added: None,
             epoch: store.checkpoint()?.epoch,
         };
         let completed = segments::complete(&store.segments()?, &wanted)?;
-        let states = states_of(&store.settings()?, drives.len());
+        let states = states_of(&store.settings()?, sizes.len());
         Ok::<_, EngineError>((completed, states))
     })
     .await?;
@@ -115,10 +117,11 @@ impl Engine {
         // Rows of a drive that the pool does not remember are nobody's, and replaced by those of the next one.
         let store = shared.store.clone();
         let copies = shared.config.copies;
-        let sizes = shared
-            .drives
-            .iter()
-            .map(|drive| data_blocks_of(&**drive).map(Some));
+        let size = |drive: &Arc<dyn Drive>| {
+            let blocks = data_blocks_of(&**drive)?;
+            Ok((!drive.is_absent()).then_some(blocks))
+        };
+        let sizes = shared.drives.iter().map(size);
         let mut sizes: Vec<Option<u64>> = sizes.collect::<Result<_>>()?;
         sizes.push(Some(data_blocks));
         let (rows, data_blocks) = shared

@@ -79,7 +79,7 @@ pub struct ServeArgs {
     /// somebody who has the key.
     #[arg(long, value_name = "clnh|blake3", value_parser = parse_fingerprint, help_heading = POOL_HEADING)]
     pub fingerprint: Option<FingerprintFunction>,
-    /// Copies of all data of a new pool, on drives of their own [default: none: one]
+    /// Copies of all data of a new pool, each on another drive [default: none]
     #[arg(long, value_name = "none|mirror=2|mirror=3", help_heading = POOL_HEADING)]
     pub redundancy: Option<Redundancy>,
     /// A drive of a new pool, a file or a block device (repeatable) [default: a sparse file in the pool's folder]
