@@ -89,6 +89,8 @@ pub(crate) enum Broken {
     ForgetOffline,
     /// A rebuild does not wait for writes that began before it, and did not go to its drive.
     RebuildBesideWrites,
+    /// A rebuild goes on though its drive was offline meanwhile.
+    RebuildWithGap,
     /// A drive is online before what was copied to it is on stable storage.
     RebuildUnflushed,
     /// Recovery looks at one copy of what was not flushed (the others may hold something else).

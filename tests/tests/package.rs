@@ -18,7 +18,7 @@ use tests::lab::{cache, folder};
 /// A quiet machine takes a tenth of it.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// The size of the drive that the guide's reader gives to a pool.
+/// The size of each drive that the guide's reader gives to a pool.
 const DRIVE_BYTES: u64 = 8 << 30;
 
 fn run(program: impl AsRef<OsStr>, arguments: &[&OsStr], environment: &[(&str, &OsStr)]) {
@@ -99,8 +99,8 @@ fn blocks_to_type(lab: &Path) {
 struct System(Child);
 
 impl System {
-    /// Boots `root`, which sees the folder `lab` as `/lab`, and may use `drive`.
-    fn boot(root: &Path, lab: &Path, drive: &Drive) -> Self {
+    /// Boots `root`, which sees the folder `lab` as `/lab`, and may use `drives`.
+    fn boot(root: &Path, lab: &Path, drives: &[Drive]) -> Self {
         let console = File::create(lab.join("console.log")).expect("a file");
         // It is killed with this test, whatever ends the test. A killed systemd-nspawn alone leaves its system running:
         // only the end of a process namespace around both ends both.
@@ -112,11 +112,13 @@ impl System {
         command.arg(format!("--machine=onefold-{}", std::process::id()));
         // Without systemd here nobody makes a scope for it.
         if Path::new("/run/systemd/system").exists() {
-            command.arg(format!("--property=DeviceAllow={} rw", drive.0));
+            for Drive(path) in drives {
+                command.arg(format!("--property=DeviceAllow={path} rw"));
+            }
         } else {
             command.arg("--keep-unit");
         }
-        // It makes the drive's node in its own /dev.
+        // It makes the drives' nodes in its own /dev.
         command.arg("--capability=CAP_MKNOD");
         command.arg(format!("--directory={}", root.display()));
         command.arg(format!("--bind={}:/lab", lab.display()));
@@ -154,8 +156,9 @@ fn the_package_serves_at_once_keeps_its_data_over_an_upgrade_and_goes_as_its_own
     fs::create_dir(&lab).expect("a folder");
     packages(&lab);
     blocks_to_type(&lab);
-    let drive = Drive::new(&work.path().join("drive"));
-    fs::write(lab.join("drive"), &drive.0).expect("written");
+    let drives = ["first", "second", "third"].map(|name| Drive::new(&work.path().join(name)));
+    let paths = drives.iter().map(|drive| format!("{}\n", drive.0));
+    fs::write(lab.join("drives"), paths.collect::<String>()).expect("written");
     let host = env!("CARGO_BIN_EXE_attached-host");
     fs::copy(host, lab.join("attached-host")).expect("the host was built");
     let container = folder().join("../../packaging/Containerfile");
@@ -167,7 +170,7 @@ fn the_package_serves_at_once_keeps_its_data_over_an_upgrade_and_goes_as_its_own
     run("cp", &[&words[..], &folders].concat(), &[]);
 
     let log = |name: &str| fs::read_to_string(lab.join(name)).unwrap_or_default();
-    let mut system = System::boot(&root, &lab, &drive);
+    let mut system = System::boot(&root, &lab, &drives);
     let start = Instant::now();
     let ended = loop {
         let status = system.0.try_wait().expect("a child can be waited for");

@@ -23,8 +23,9 @@ pub(crate) mod survey;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
+use futures_util::lock::Mutex as AsyncMutex;
 use progress::Progress;
-use rebuild::RebuildStatus;
+use rebuild::Running;
 use scrub::Scrub;
 use survey::Surveys;
 
@@ -33,8 +34,10 @@ use survey::Surveys;
 pub(crate) struct Background {
     pub(crate) scrub: Mutex<Scrub>,
     pub(crate) surveys: Mutex<Surveys>,
-    /// How far the rebuild is that runs.
-    pub(crate) rebuild: Mutex<Option<RebuildStatus>>,
+    /// One rebuild at a time.
+    pub(crate) rebuilding: AsyncMutex<()>,
+    /// The rebuild that runs.
+    pub(crate) rebuild: Mutex<Option<Running>>,
     /// Of the online check that runs, or of the last one.
     pub(crate) check_progress: Progress,
     /// Of the survey that runs, or of the last one.

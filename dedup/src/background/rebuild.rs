@@ -3,7 +3,7 @@
 //! Guarantees: from its beginning on all that is written goes to the drive too. Then all blocks in use that have a copy there
 //! are looked at in the order of their addresses: one that differs is written from a copy that is proven, with a reference
 //! held, so that it is not used for anything else meanwhile. What is freed and not looked at is durably freed before the
-//! drive is online. A restart begins anew.
+//! drive is online. A restart begins anew, and so does a drive that went offline, or was replaced, on the way.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::background::Background;
 use crate::background::copies::{Content, is_whole, siblings};
 use crate::background::scrub::{LOOK_BLOCKS, blocks_to_scrub};
 use crate::content::fingerprint;
-use crate::drive_io::drive_state::DriveState;
+use crate::drive_io::drive_list::DriveList;
 use crate::drive_io::scatter::{self, OfDrive};
 use crate::log::flush::flush;
 use crate::metadata::block_table::address;
@@ -42,17 +42,34 @@ pub struct RebuildStatus {
     pub written_bytes: u64,
 }
 
+/// A rebuild that runs.
+#[derive(Clone, Copy)]
+pub(crate) struct Running {
+    drive: u16,
+    number: u64,
+    status: RebuildStatus,
+}
+
+impl Running {
+    /// How far it is, if it is the one that a drive waits for.
+    pub(crate) fn of(self, drives: &DriveList, drive: u16) -> Option<RebuildStatus> {
+        let is_it = self.drive == drive && drives.rebuild(drive) == Some(self.number);
+        is_it.then_some(self.status)
+    }
+}
+
 /// Rebuilds the drives that wait for it, one after the other.
 pub(crate) async fn rebuild_if_wanted(shared: &Arc<Shared>, background: &Background) {
-    let states = shared.drives.states();
-    for (drive, _) in (0..)
-        .zip(&states)
-        .filter(|(_, state)| **state == DriveState::Rebuilding)
-    {
+    let _rebuilding = background.rebuilding.lock().await;
+    for drive in 0..shared.drives.len() as u16 {
+        let Some(number) = shared.drives.rebuild(drive) else {
+            continue;
+        };
         let name = shared.drive_name(drive);
         tracing::info!(drive = name, "the drive is being rebuilt");
-        let rebuilt = rebuild(shared, background, drive).await;
-        let status = lock(&background.rebuild).take().unwrap_or_default();
+        let rebuilt = rebuild(shared, background, (drive, number)).await;
+        let running = lock(&background.rebuild).take();
+        let status = running.map_or_else(RebuildStatus::default, |running| running.status);
         match &rebuilt {
             Ok(true) => tracing::info!(
                 drive = name,
@@ -69,8 +86,12 @@ pub(crate) async fn rebuild_if_wanted(shared: &Arc<Shared>, background: &Backgro
     }
 }
 
-/// Whether the drive is online now.
-async fn rebuild(shared: &Arc<Shared>, background: &Background, drive: u16) -> Result<bool> {
+/// Whether the drive is online now, by the rebuild with that number.
+async fn rebuild(
+    shared: &Arc<Shared>,
+    background: &Background,
+    (drive, number): (u16, u64),
+) -> Result<bool> {
     load_all(shared).await?;
     // Batches that chose their copies before do not write to the drive.
     #[cfg(test)]
@@ -81,9 +102,14 @@ async fn rebuild(shared: &Arc<Shared>, background: &Background, drive: u16) -> R
         shared.write_gate.drain().await;
     }
     let total = lock(&shared.state).contents() * BLOCK_BYTES as u64;
-    *lock(&background.rebuild) = Some(RebuildStatus {
+    let status = RebuildStatus {
         total_bytes: total,
         ..RebuildStatus::default()
+    };
+    *lock(&background.rebuild) = Some(Running {
+        drive,
+        number,
+        status,
     });
     let tables = lock(&shared.state).blocks.tables();
     for table in 0..tables {
@@ -92,12 +118,11 @@ async fn rebuild(shared: &Arc<Shared>, background: &Background, drive: u16) -> R
             let found = blocks_to_scrub(shared, address(table, at)).await?;
             let blocks: Vec<Pba> = found.into_iter().map(|(pba, _)| pba).collect();
             for blocks in blocks.chunks(CHUNK_BLOCKS) {
-                let is_on = shared.drives.state(drive) == DriveState::Rebuilding;
-                if shared.is_closed() || !is_on {
+                if shared.is_closed() || !is_current(shared, drive, number) {
                     return Ok(false);
                 }
                 let written = catch_up(shared, drive, blocks).await?;
-                if let Some(status) = &mut *lock(&background.rebuild) {
+                if let Some(Running { status, .. }) = &mut *lock(&background.rebuild) {
                     status.done_bytes += (blocks.len() * BLOCK_BYTES) as u64;
                     status.total_bytes = status.total_bytes.max(status.done_bytes);
                     status.written_bytes += written;
@@ -115,14 +140,19 @@ async fn rebuild(shared: &Arc<Shared>, background: &Background, drive: u16) -> R
     // And what was copied, of which no record tells.
     #[cfg(test)]
     if crate::ablation::is(crate::ablation::Broken::RebuildUnflushed) {
-        return shared.put_online(drive).await;
+        return shared.put_online(drive, number).await;
     }
     if let Some(to) = shared.drives.get(drive.into())
         && let Err(error) = to.flush().await
     {
         return Err(give_up(shared, drive, &[], (Action::Flush, &error)).await);
     }
-    shared.put_online(drive).await
+    shared.put_online(drive, number).await
+}
+
+/// Whether a rebuild goes on: its drive did not go offline meanwhile.
+fn is_current(shared: &Shared, drive: u16, number: u64) -> bool {
+    shared.drives.rebuild(drive) == Some(number)
 }
 
 /// Compares the copies of blocks on a drive with others, and writes those that differ; returns how many bytes.

@@ -321,7 +321,7 @@ pub(crate) fn deleting_volumes(shared: &Shared, background: &Background) -> Vec<
 fn drives(shared: &Shared, background: &Background, state: &State) -> Vec<DriveStatus> {
     let grain = SUB_BLOCK_BYTES as u64;
     let named: Vec<(u64, u64)> = state.space.by_drive().collect();
-    let rebuild = *lock(&background.rebuild);
+    let running = *lock(&background.rebuild);
     let drives = (0u16..).zip(shared.drives.iter()).zip(&named);
     drives
         .map(|((index, drive), named_after)| {
@@ -335,7 +335,7 @@ fn drives(shared: &Shared, background: &Background, state: &State) -> Vec<DriveS
                 capacity_bytes: capacity * grain,
                 free_bytes: free * grain,
                 state,
-                rebuild: rebuild.filter(|_| state == DriveState::Rebuilding),
+                rebuild: running.and_then(|running| running.of(&shared.drives, index)),
             }
         })
         .collect()

@@ -6,7 +6,7 @@
 //! Guarantees: a copy is read only if its drive is online, and then it has all that was acknowledged; whatever is written
 //! goes to all copies but those on drives that are offline.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use drives::Drive;
@@ -35,6 +35,8 @@ struct Slot {
     /// Something that was written to it may happen yet.
     is_in_doubt: AtomicBool,
     state: AtomicU8,
+    /// How often a rebuild of it was begun.
+    rebuilds: AtomicU64,
 }
 
 /// The drives by their index, and the places of segments.
@@ -63,6 +65,7 @@ impl DriveList {
             current: AtomicU8::new(0),
             is_in_doubt: AtomicBool::new(false),
             state: AtomicU8::new(DriveState::Online as u8),
+            rebuilds: AtomicU64::new(0),
         };
         let list = Self {
             drives: (0..DRIVES_MAX).map(|_| slot()).collect(),
@@ -186,8 +189,24 @@ impl DriveList {
 
     pub(crate) fn set_state(&self, drive: u16, state: DriveState) {
         if let Some(slot) = self.drives.get(usize::from(drive)) {
+            if state == DriveState::Rebuilding {
+                slot.rebuilds.fetch_add(1, Ordering::AcqRel);
+            }
             slot.state.store(state as u8, Ordering::Release);
         }
+    }
+
+    /// The number of the rebuild that a drive waits for, or is in; `None` if it is not to be rebuilt. A drive that goes
+    /// offline and is to be rebuilt again gets another number: what the rebuild before did does not count.
+    pub(crate) fn rebuild(&self, drive: u16) -> Option<u64> {
+        let slot = self.drives.get(usize::from(drive))?;
+        let number = slot.rebuilds.load(Ordering::Acquire);
+        #[cfg(test)]
+        let number = match crate::ablation::is(crate::ablation::Broken::RebuildWithGap) {
+            true => 0,
+            false => number,
+        };
+        (self.state(drive) == DriveState::Rebuilding).then_some(number)
     }
 
     /// Where the copies of a block are, or of the pack of a fragment, whatever their drives do; none if no segment has it.

@@ -32,15 +32,15 @@ impl Shared {
         take_offline(&self.drives, (&self.store, self.blocking), drive, error).await
     }
 
-    /// A drive has all that it should: it is read from now on. False if it went offline meanwhile.
+    /// The rebuild with that number gave a drive all that it should have: it is read from now on. False if it went offline
+    /// meanwhile, though it may be rebuilt again.
     ///
     /// # Errors
     /// It cannot be written down.
-    pub(crate) async fn put_online(&self, drive: u16) -> Result<bool> {
+    pub(crate) async fn put_online(&self, drive: u16, rebuild: u64) -> Result<bool> {
         let _changing = self.drive_states.lock().await;
-        match self.drives.state(drive) {
-            DriveState::Rebuilding => {}
-            state => return Ok(state == DriveState::Online),
+        if self.drives.rebuild(drive) != Some(rebuild) {
+            return Ok(false);
         }
         put_state(
             &self.drives,

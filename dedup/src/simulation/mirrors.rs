@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use drives::{BLOCK_BYTES, Drive};
+use futures_util::future::join;
 use meta::{Pba, Store};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -56,8 +57,28 @@ pub(super) async fn tend_drives(actor: Actor, mut rng: ChaCha8Rng) {
         };
         let is = |state| engine.shared.drives.state(drive) == state;
         let waits = is(DriveState::Rebuilding);
-        rebuild_if_wanted(&engine.shared, &engine.background).await;
+        let rebuilt = rebuild_if_wanted(&engine.shared, &engine.background);
+        if rng.random_bool(0.3) {
+            // It is to be rebuilt again before the rebuild is through.
+            join(rebuilt, leave_and_return(engine, drive, &mut rng)).await;
+        } else {
+            rebuilt.await;
+        }
         actor.world.borrow_mut().tally.rebuilt += u64::from(waits && is(DriveState::Online));
+    }
+}
+
+/// A drive goes offline for some moments.
+async fn leave_and_return(engine: &Engine, drive: u16, rng: &mut ChaCha8Rng) {
+    for _ in 0..2 {
+        for _ in 0..rng.random_range(0..20) {
+            yield_once().await;
+        }
+        // Refused as above.
+        let _ = match engine.shared.drives.state(drive) {
+            DriveState::Offline => engine.rebuild_drive(drive).await,
+            _ => engine.take_drive_offline(drive).await,
+        };
     }
 }
 

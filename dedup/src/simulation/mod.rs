@@ -781,6 +781,7 @@ fn every_rule_that_is_broken_on_purpose_is_found_out() {
         Broken::ProveOneCopy,
         Broken::RebuildBesideWrites,
         Broken::RebuildUnflushed,
+        Broken::RebuildWithGap,
         Broken::ReturnDamaged,
         Broken::NeverHeal,
     ] {

@@ -187,6 +187,55 @@ fn another_drive_takes_the_place_of_one_and_gets_all_of_its_data() {
     assert_eq!(pool.read(&volume, 0, 200).unwrap(), all);
 }
 
+/// Whether a rebuild has looked at something.
+fn is_under_way(engine: &Engine) -> bool {
+    let drives = engine.status().drives;
+    let mut rebuilds = drives.iter().filter_map(|drive| drive.rebuild);
+    rebuilds.any(|rebuild| rebuild.done_bytes > 0)
+}
+
+#[test]
+fn a_drive_that_is_replaced_during_its_rebuild_gets_all_of_its_data() {
+    let (mut pool, engine, volume) = mirrored(&[1, 1]);
+    let all: Vec<u64> = (1..=960).collect();
+    for (first, part) in (0..).step_by(64).zip(all.chunks(64)) {
+        pool.write(&volume, first, part).unwrap();
+    }
+    let new = TestDrive::new(SEGMENT);
+    let last = new.clone();
+    let engine_of_run = engine.clone();
+    reactor::run(reactor::Config::default(), async move {
+        let engine = engine_of_run;
+        let until = async |is: &dyn Fn(&Engine) -> bool| {
+            while !is(&engine) {
+                reactor::yield_now().await;
+            }
+        };
+        let maintenance = reactor::spawn(engine.clone().run_maintenance());
+        engine
+            .replace_drive(1, TestDrive::new(SEGMENT), || Ok(()))
+            .await
+            .unwrap();
+        until(&|engine| is_under_way(engine)).await;
+        engine.replace_drive(1, last, || Ok(())).await.unwrap();
+        assert_eq!(states(&engine), [ON, DriveState::Rebuilding]);
+        assert!(!is_under_way(&engine), "another drive was rebuilt");
+        until(&|engine| states(engine) == [ON, ON]).await;
+        engine.shutdown().await.unwrap();
+        let _ = maintenance.await;
+    })
+    .unwrap();
+    assert_eq!(new.written_blocks.load(Ordering::Relaxed), 960);
+    drop((engine, volume));
+    pool.drives[1] = new;
+    pool.drives[0].fail_reads.store(true, Ordering::Relaxed);
+    let engine = pool.open();
+    let volume = engine.volume("v").unwrap();
+    for (first, part) in (0..).step_by(64).zip(all.chunks(64)) {
+        assert_eq!(pool.read(&volume, first, 64).unwrap(), part);
+    }
+}
+
 #[test]
 fn copies_need_as_many_drives_with_room_for_a_segment() {
     let mut pool = Pool::new(3 * SEGMENT);

@@ -187,17 +187,21 @@ eventually 60 is_served
 holds "served again by the service"
 
 # A pool on a drive of its own. It has the serial number that the guide's rule names.
-drive=$(cat /lab/drive)
-mknod "$drive" b $(tr : ' ' </sys/class/block/${drive##*/}/dev) || die "no drive"
+mapfile -t drives </lab/drives
+for drive in "${drives[@]}"; do
+  mknod "$drive" b $(tr : ' ' </sys/class/block/${drive##*/}/dev) || die "no drive"
+done
 # A container gets to read it alone: the file system, and this place of it.
 for how in remount,rw remount,bind,rw; do mount -o $how /sys/devices || die "/sys/devices"; done
 mkdir -p /etc/udev/rules.d
-echo "KERNEL==\"${drive##*/}\", ENV{ID_SERIAL_SHORT}=\"S4EWNX0R000001\"" >/etc/udev/rules.d/10-lab.rules
+for drive in "${drives[@]}"; do
+  echo "KERNEL==\"${drive##*/}\", ENV{ID_SERIAL_SHORT}=\"S4EWNX0R000001\""
+done >/etc/udev/rules.d/10-lab.rules
 /lib/systemd/systemd-udevd --daemon || die "no udev"
 block drives.1
-is_given() { [ "$(stat -c %U "$drive")" = onefold ]; }
-eventually 30 is_given
-ln -s "$drive" /dev/nvme1n1
+are_given() { [ "$(stat -c %U "${drives[@]}" | sort -u)" = onefold ]; }
+eventually 30 are_given
+for n in 1 2 3; do ln -s "${drives[n-1]}" /dev/nvme${n}n1; done
 begun drives.2
 ctrl_c '^ready'
 said 'stopped cleanly'
@@ -210,6 +214,25 @@ systemctl restart onefold
 eventually 60 is_served
 holds "the pool on the drive, served again"
 systemctl stop onefold
+
+# A pool with copies: a drive goes offline, comes back, and another one takes its place.
+dd if=/dev/zero of="${drives[0]}" bs=1M count=64 conv=notrunc status=none || die "the drive's old pool"
+begun drives.4
+eventually 60 grep -q '^ready' /tmp/typed
+export ONEFOLD_POOL=/srv/mirrored
+perf --rw write || die "the pool with copies"
+state() { onefold drive list --json | jq -r "map(.state) | join(\" \")"; }
+are() { [ "$(state)" = "$*" ]; }
+onefold drive offline /dev/nvme2n1 || die "a drive goes offline"
+are online offline || die "the drives are $(state)"
+server=$begun
+block drives.5
+said offline
+eventually 60 are online online
+onefold drive offline /dev/nvme1n1 || die "the other drive goes offline"
+holds "the drive that replaced another"
+unset ONEFOLD_POOL
+kill -INT -- -$server; wait $server
 cp -p /root/right.toml /etc/onefold/onefold.toml
 rm -r /etc/systemd/system/onefold.service.d && systemctl daemon-reload && systemctl start onefold || die "the first pool"
 eventually 60 is_served
