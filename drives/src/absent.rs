@@ -1,10 +1,11 @@
 //! A drive that is not there, in the place of one that a pool goes on without.
 
 use std::future::ready;
+use std::rc::Rc;
 
 use reactor::Buffer;
 
-use crate::{Drive, DriveError, ErrorKind, Extent, LocalBoxFuture, Transferred};
+use crate::{Drive, DriveError, ErrorKind, Extent, GatherExtent, LocalBoxFuture, Transferred};
 
 /// A drive that cannot be used. All that is asked of it fails with the reason.
 pub struct AbsentDrive {
@@ -48,6 +49,14 @@ impl Drive for AbsentDrive {
 
     fn write<'a>(&'a self, buffer: Buffer, _: &'a [Extent]) -> LocalBoxFuture<'a, Transferred> {
         Box::pin(ready((Err(self.error()), buffer)))
+    }
+
+    fn write_many<'a>(
+        &'a self,
+        _: Rc<Vec<Buffer>>,
+        _: &'a [GatherExtent],
+    ) -> LocalBoxFuture<'a, Result<(), DriveError>> {
+        Box::pin(ready(Err(self.error())))
     }
 
     fn flush<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), DriveError>> {

@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::future::{pending, poll_fn};
+use std::rc::Rc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
@@ -16,8 +17,8 @@ use rand_chacha::ChaCha8Rng;
 use reactor::Buffer;
 
 use crate::{
-    BLOCK_BYTES, Drive, DriveError, ErrorKind, Extent, GatherExtent, Gathered, LocalBoxFuture,
-    SECTOR_BYTES, Transferred, check_gather, check_range, check_transfer,
+    BLOCK_BYTES, Drive, DriveError, ErrorKind, Extent, GatherExtent, LocalBoxFuture, SECTOR_BYTES,
+    Transferred, check_gather, check_range, check_transfer,
 };
 
 const NAME: &str = "fault";
@@ -542,13 +543,11 @@ impl Drive for FaultDrive {
 
     fn write_many<'a>(
         &'a self,
-        buffers: Vec<Buffer>,
+        buffers: Rc<Vec<Buffer>>,
         extents: &'a [GatherExtent],
-    ) -> LocalBoxFuture<'a, Gathered> {
+    ) -> LocalBoxFuture<'a, Result<(), DriveError>> {
         Box::pin(async move {
-            if let Err(error) = check_gather(self, &buffers, extents) {
-                return (Err(error), buffers);
-            }
+            check_gather(self, &buffers, extents)?;
             let written = extents.iter().flat_map(|extent| {
                 let buffer = &buffers[extent.buffer as usize];
                 (0..extent.blocks as usize).map(move |i| {
@@ -556,8 +555,7 @@ impl Drive for FaultDrive {
                     (extent.block + i as u64, &buffer[at..])
                 })
             });
-            let result = self.write_blocks(written).await;
-            (result, buffers)
+            self.write_blocks(written).await
         })
     }
 

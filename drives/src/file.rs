@@ -10,6 +10,7 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -23,8 +24,8 @@ use crate::content::{self, Content};
 use crate::flusher::{FlushFailure, Flusher};
 use crate::users;
 use crate::{
-    BLOCK_BYTES, Drive, DriveError, ErrorKind, Extent, GatherExtent, Gathered, LocalBoxFuture,
-    Transferred, check_gather, check_range, check_transfer,
+    BLOCK_BYTES, Drive, DriveError, ErrorKind, Extent, GatherExtent, LocalBoxFuture, Transferred,
+    check_gather, check_range, check_transfer,
 };
 
 /// How a [`FileDrive`] is opened.
@@ -290,21 +291,16 @@ impl Drive for FileDrive {
 
     fn write_many<'a>(
         &'a self,
-        buffers: Vec<Buffer>,
+        buffers: Rc<Vec<Buffer>>,
         extents: &'a [GatherExtent],
-    ) -> LocalBoxFuture<'a, Gathered> {
+    ) -> LocalBoxFuture<'a, Result<(), DriveError>> {
         Box::pin(async move {
-            if let Err(error) = check_gather(self, &buffers, extents) {
-                return (Err(error), buffers);
-            }
+            check_gather(self, &buffers, extents)?;
             let pieces: Vec<GatherPiece> = extents.iter().map(gather_piece).collect();
             let offsets = pieces.iter().map(|piece| piece.file_offset);
             self.ahead.prepare(&self.file, offsets).await;
-            let (result, buffers) = file::write_gathered(&self.file, buffers, &pieces).await;
-            (
-                result.map_err(|error| self.transfer_error("a write", error)),
-                buffers,
-            )
+            let written = file::write_gathered(&self.file, buffers, &pieces).await;
+            written.map_err(|error| self.transfer_error("a write", error))
         })
     }
 

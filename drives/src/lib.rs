@@ -12,7 +12,7 @@
 //! - A write or discard that failed does nothing any more, unless its error is in doubt
 //!   ([`DriveError::is_in_doubt`]): until it is fenced ([`Drive::fence`]), it may still happen at any time. Opening a drive
 //!   fences what was in doubt before.
-//! - The buffer comes back whatever happens. If the future is dropped, the transfer may happen or not.
+//! - The buffer of [`read`](Drive::read) and [`write`](Drive::write) comes back whatever happens. If the future is dropped, the transfer may happen or not.
 #![forbid(unsafe_code)]
 
 mod absent;
@@ -27,6 +27,7 @@ mod users;
 
 use std::future::Future;
 use std::pin::Pin;
+use std::rc::Rc;
 
 use reactor::Buffer;
 
@@ -83,9 +84,6 @@ pub type LocalBoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 /// What a transfer gives back: its outcome, and the buffer in any case.
 pub type Transferred = (Result<(), DriveError>, Buffer);
 
-/// What a gathering write gives back: its outcome, and the buffers in any case, in their order.
-pub type Gathered = (Result<(), DriveError>, Vec<Buffer>);
-
 /// A block device.
 pub trait Drive: Send + Sync {
     /// What it is called in messages: a path, mostly.
@@ -107,14 +105,13 @@ pub trait Drive: Send + Sync {
 
     /// Writes extents gathered from several buffers, in any order; as [`write`](Drive::write) otherwise.
     /// A drive to which every write is dear joins extents that follow each other both here and on the
-    /// drive; this provided form writes buffer by buffer.
+    /// drive. Others may read the buffers meanwhile, as another drive does that writes them too: the drive gives up its share
+    /// of them before the future is ready; if that is dropped, when the transfer ends.
     fn write_many<'a>(
         &'a self,
-        buffers: Vec<Buffer>,
+        buffers: Rc<Vec<Buffer>>,
         extents: &'a [GatherExtent],
-    ) -> LocalBoxFuture<'a, Gathered> {
-        Box::pin(write_one_by_one(self, buffers, extents))
-    }
+    ) -> LocalBoxFuture<'a, Result<(), DriveError>>;
 
     /// Makes every write that completed before this call survive a power loss.
     fn flush<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), DriveError>>;
@@ -145,30 +142,6 @@ pub trait Drive: Send + Sync {
     fn room_bytes(&self) -> Option<u64> {
         None
     }
-}
-
-async fn write_one_by_one<D: Drive + ?Sized>(
-    drive: &D,
-    buffers: Vec<Buffer>,
-    extents: &[GatherExtent],
-) -> Gathered {
-    if let Err(error) = check_gather(drive, &buffers, extents) {
-        return (Err(error), buffers);
-    }
-    let mut back = Vec::with_capacity(buffers.len());
-    let mut result = Ok(());
-    for (index, mut buffer) in buffers.into_iter().enumerate() {
-        let of_this: Vec<Extent> = extents
-            .iter()
-            .filter(|extent| extent.buffer as usize == index)
-            .map(GatherExtent::in_buffer)
-            .collect();
-        if result.is_ok() && !of_this.is_empty() {
-            (result, buffer) = drive.write(buffer, &of_this).await;
-        }
-        back.push(buffer);
-    }
-    (result, back)
 }
 
 /// Refuses what lies outside the drive or the buffers.

@@ -7,13 +7,14 @@
 //! other, nor reads of the same one: several reactors write next to each other, as on a real drive.
 
 use std::future::ready;
+use std::rc::Rc;
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use reactor::{Buffer, BufferPool, MAX_BUFFER_BYTES};
 
 use crate::{
-    BLOCK_BYTES, Drive, DriveError, ErrorKind, Extent, GatherExtent, Gathered, LocalBoxFuture,
-    Transferred, check_gather, check_range, check_transfer,
+    BLOCK_BYTES, Drive, DriveError, ErrorKind, Extent, GatherExtent, LocalBoxFuture, Transferred,
+    check_gather, check_range, check_transfer,
 };
 
 const NAME: &str = "memory";
@@ -307,9 +308,9 @@ impl Drive for MemoryDrive {
 
     fn write_many<'a>(
         &'a self,
-        buffers: Vec<Buffer>,
+        buffers: Rc<Vec<Buffer>>,
         extents: &'a [GatherExtent],
-    ) -> LocalBoxFuture<'a, Gathered> {
+    ) -> LocalBoxFuture<'a, Result<(), DriveError>> {
         let result = check_gather(self, &buffers, extents).and_then(|()| {
             extents.iter().try_for_each(|extent| {
                 let buffer = &buffers[extent.buffer as usize];
@@ -320,7 +321,7 @@ impl Drive for MemoryDrive {
                 )
             })
         });
-        Box::pin(ready((result, buffers)))
+        Box::pin(ready(result))
     }
 
     fn flush<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), DriveError>> {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use drives::{
@@ -135,7 +136,7 @@ fn begin_gathered<'a>(
         });
         buffers.push(own);
     }
-    Box::pin(async move { drive.write_many(buffers, &gathered).await.0 })
+    Box::pin(async move { drive.write_many(Rc::new(buffers), &gathered).await })
 }
 
 /// Many operations at once, polled in any order, until the power is cut; then every block is checked.
@@ -482,8 +483,9 @@ fn a_gathered_write_that_fails_leaves_old_new_or_mixed_blocks_and_gives_its_buff
         buffer_offset: 0,
         blocks: 1,
     });
-    let (result, buffers) = drive
-        .write_many(buffers, &extents)
+    let buffers = Rc::new(buffers);
+    let result = drive
+        .write_many(buffers.clone(), &extents)
         .now_or_never()
         .expect("no delay");
     assert_eq!(result.expect_err("operation 2").kind(), ErrorKind::Io);

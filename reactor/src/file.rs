@@ -71,15 +71,16 @@ pub async fn write(
 
 /// Writes all pieces, in no promised order; as [`write()`] otherwise. Pieces that follow each other here
 /// and in the file leave as one vectored write (of at most 1 MiB and 256 pieces), and all writes in one
-/// submission. The buffers come back in their order.
+/// submission. Others may read the buffers meanwhile, also to write them elsewhere: this gives up its share of them before
+/// it is ready; if the future is dropped, when the kernel is done.
 ///
 /// # Errors
 /// As [`write()`].
 pub async fn write_gathered(
     file: &Arc<OwnedFd>,
-    buffers: Vec<Buffer>,
+    buffers: Rc<Vec<Buffer>>,
     pieces: &[GatherPiece],
-) -> (io::Result<()>, Vec<Buffer>) {
+) -> io::Result<()> {
     let misfit = |piece: &&GatherPiece| {
         let extent = FileExtent {
             file_offset: piece.file_offset,
@@ -91,22 +92,16 @@ pub async fn write_gathered(
     };
     if let Some(wrong) = pieces.iter().find(misfit) {
         let text = format!("{wrong:?} is not within one of {} buffers", buffers.len());
-        return (
-            Err(io::Error::new(io::ErrorKind::InvalidInput, text)),
-            buffers,
-        );
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     }
     if pieces.iter().all(|piece| piece.len == 0) {
-        return (Ok(()), buffers);
+        return Ok(());
     }
-    let Some(core) = executor::current() else {
-        return (Err(no_reactor()), buffers);
-    };
-    let begun = core.ring.borrow_mut().gather(file.clone(), buffers, pieces);
-    let key = match begun {
-        Ok(key) => key,
-        Err((error, buffers)) => return (Err(error), buffers),
-    };
+    let core = executor::current().ok_or_else(no_reactor)?;
+    let key = core
+        .ring
+        .borrow_mut()
+        .gather(file.clone(), buffers, pieces)?;
     let flight = InFlight { core, key };
     let done = poll_fn(|cx| flight.core.ring.borrow_mut().poll_gather(key, cx)).await;
     match done {

@@ -10,6 +10,7 @@
 use std::future::ready;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use dedup::{
     Blocking, BootId, Engine, EngineConfig, EngineParts, ErrorKind, Hasher, MissingDrives,
@@ -71,6 +72,8 @@ pub struct PoolRequest {
     pub metadata_cache_bytes: u64,
     /// Memory for the index, in bytes.
     pub index_bytes_max: u64,
+    /// How long a drive may take for what others have.
+    pub drive_answer_max: Duration,
 }
 
 impl PoolRequest {
@@ -144,6 +147,7 @@ pub async fn open(request: &PoolRequest) -> Result<OpenPool, Failure> {
             fill_warnings: request.warn_at.clone(),
             metadata_cache_bytes: request.metadata_cache_bytes,
             index_bytes_max: request.index_bytes_max,
+            drive_answer_max: request.drive_answer_max,
             damage_file: Some(dir.paths().damaged.clone()),
             labels: labels::of_pool(&dir)?,
             copies: request.redundancy.map_or(1, Redundancy::copies),

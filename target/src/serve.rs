@@ -246,6 +246,7 @@ fn pool_request(args: &ServeArgs) -> PoolRequest {
         volumes: args.volumes.clone(),
         warn_at: args.warn_at.clone(),
         metadata_cache_bytes: args.metadata_cache,
+        drive_answer_max: args.bounds.drive_timeout,
         index_bytes_max: args
             .index_memory
             .unwrap_or_else(machine::half_of_memory_bytes),

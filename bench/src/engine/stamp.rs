@@ -5,11 +5,11 @@
 //! of blocks that were never written are zeros.
 
 use std::future::ready;
+use std::rc::Rc;
 use std::sync::{PoisonError, RwLock};
 
 use drives::{
-    BLOCK_BYTES, Drive, DriveError, ErrorKind, Extent, GatherExtent, Gathered, LocalBoxFuture,
-    Transferred,
+    BLOCK_BYTES, Drive, DriveError, ErrorKind, Extent, GatherExtent, LocalBoxFuture, Transferred,
 };
 use reactor::Buffer;
 
@@ -140,9 +140,9 @@ impl Drive for StampDrive {
 
     fn write_many<'a>(
         &'a self,
-        buffers: Vec<Buffer>,
+        buffers: Rc<Vec<Buffer>>,
         extents: &'a [GatherExtent],
-    ) -> LocalBoxFuture<'a, Gathered> {
+    ) -> LocalBoxFuture<'a, Result<(), DriveError>> {
         let result = extents.iter().try_for_each(|extent| {
             let in_buffer = Extent {
                 block: extent.block,
@@ -151,7 +151,7 @@ impl Drive for StampDrive {
             };
             self.store_all(&[in_buffer], &buffers[extent.buffer as usize])
         });
-        Box::pin(ready((result, buffers)))
+        Box::pin(ready(result))
     }
 
     fn flush<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), DriveError>> {

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use futures_util::future::{join, join3, join4};
+use drives::{DriveError, ErrorKind};
+use futures_util::future::{join3, join4};
 
 use crate::Result;
 use crate::background::Background;
@@ -43,9 +44,10 @@ pub(crate) async fn run(shared: &Arc<Shared>, background: &Background) {
         keep_freeing(shared, background),
         keep_discarding(shared),
         join3(
-            join(
+            join3(
                 keep_scrubbing(shared, background),
                 keep_rebuilding(shared, background),
+                keep_leaving(shared),
             ),
             keep_watch(shared),
             join3(
@@ -188,6 +190,19 @@ async fn keep_scrubbing(shared: &Arc<Shared>, background: &Background) {
 async fn keep_rebuilding(shared: &Arc<Shared>, background: &Background) {
     while !shared.is_closed() {
         rebuild_if_wanted(shared, background).await;
+        reactor::sleep(TICK).await;
+    }
+}
+
+/// Takes drives offline that were left because they did not answer.
+async fn keep_leaving(shared: &Arc<Shared>) {
+    while !shared.is_closed() {
+        for drive in shared.drives.leaving() {
+            let name = shared.drive_name(drive);
+            let error =
+                DriveError::new(ErrorKind::Io, &name, "does not answer; check it").in_doubt();
+            shared.go_on_without(drive, &error).await;
+        }
         reactor::sleep(TICK).await;
     }
 }

@@ -6,13 +6,16 @@
 //! Guarantees: a copy is read only if its drive is online, and then it has all that was acknowledged; whatever is written
 //! goes to all copies but those on drives that are offline.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use drives::Drive;
 use meta::Pba;
 
 use crate::LABEL_BLOCKS;
+use crate::drive_io::bounded::{BoundedDrive, Permission};
 use crate::drive_io::drive_state::DriveState;
 use crate::drive_io::segments::{Completed, Copies, Place, Rows, SEGMENT_BLOCKS, Segments};
 use crate::drive_io::suspects::Suspects;
@@ -51,6 +54,11 @@ pub(crate) struct DriveList {
     copies: usize,
     /// Copies that are to be looked at.
     pub(crate) suspects: Suspects,
+    /// The bound of the answers of drives whose data others have.
+    limit: Option<Duration>,
+    permission: Arc<Permission>,
+    /// Drives that did not answer, and are to be offline.
+    leaving: Mutex<BTreeSet<u16>>,
 }
 
 impl DriveList {
@@ -77,6 +85,9 @@ impl DriveList {
                 rows.map(|(_, row)| row.copies().len()).max().unwrap_or(1)
             },
             suspects: Suspects::default(),
+            limit: None,
+            permission: Arc::default(),
+            leaving: Mutex::default(),
         };
         for (drive, rows) in drives.iter().zip(&segments.of_drives) {
             list.add(drive.clone(), rows);
@@ -87,11 +98,67 @@ impl DriveList {
         list
     }
 
+    /// From now on this is the bound of the answers of a drive whose data others have: see [`permission`](Self::permission). For a pool
+    /// with copies; before the list is used.
+    pub(crate) fn bound(mut self, limit: Duration) -> Self {
+        self.limit = Some(limit);
+        for index in 0..self.drives.len() {
+            if let Some(drive) = self.drives[index].opened[0].take() {
+                let bounded = self.bounded(index as u16, drive);
+                self.drives[index].opened[0] = OnceLock::from(bounded);
+            }
+        }
+        self
+    }
+
+    /// Who says whether drives may be left.
+    pub(crate) fn permission(&self) -> &Permission {
+        &self.permission
+    }
+
+    fn bounded(&self, index: u16, drive: Arc<dyn Drive>) -> Arc<dyn Drive> {
+        match self.limit {
+            None => drive,
+            Some(limit) => {
+                let permission = self.permission.clone();
+                Arc::new(BoundedDrive::new(drive, index, limit, permission))
+            }
+        }
+    }
+
+    /// Whether a drive that does not answer is left: it is to be offline then. Of two drives with the same data one is left
+    /// at most.
+    pub(crate) fn leave(&self, drive: u16) -> bool {
+        if self.state(drive) == DriveState::Offline {
+            return true;
+        }
+        let mut leaving = self.lock_leaving();
+        let may = leaving.contains(&drive) || self.is_spare_without(drive, &leaving);
+        if may {
+            leaving.insert(drive);
+        }
+        may
+    }
+
+    /// What a panic leaves is whole: a number was added or not.
+    fn lock_leaving(&self) -> MutexGuard<'_, BTreeSet<u16>> {
+        self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The drives that are to be offline, because they did not answer.
+    pub(crate) fn leaving(&self) -> Vec<u16> {
+        self.lock_leaving().iter().copied().collect()
+    }
+
     /// Adds a drive behind the others, with the rows of its segments, which are durable; its index. `None` if there are
     /// as many as can be.
     pub(crate) fn add(&self, drive: Arc<dyn Drive>, rows: &Rows) -> Option<u16> {
         let mut drive = drive;
         for (index, slot) in (0..).zip(&self.drives) {
+            if slot.opened[0].get().is_some() {
+                continue;
+            }
+            drive = self.bounded(index, drive);
             match slot.opened[0].set(drive) {
                 Ok(()) => {
                     if rows.iter().any(|(_, row)| row.copies().len() > 1) {
@@ -113,6 +180,7 @@ impl DriveList {
         };
         let next = slot.current.load(Ordering::Acquire) + 1;
         let place = slot.opened.get(usize::from(next));
+        let drive = self.bounded(index, drive);
         let is_put = place.is_some_and(|place| place.set(drive).is_ok());
         if is_put {
             slot.current.store(next, Ordering::Release);
@@ -193,6 +261,7 @@ impl DriveList {
                 slot.rebuilds.fetch_add(1, Ordering::AcqRel);
             }
             slot.state.store(state as u8, Ordering::Release);
+            self.lock_leaving().remove(&drive);
         }
     }
 
@@ -271,7 +340,11 @@ impl DriveList {
 
     /// Whether all data of a drive is on others too that are online.
     pub(crate) fn is_spare(&self, drive: u16) -> bool {
-        let is_online = |of: &u16| self.state(*of) == DriveState::Online;
+        self.is_spare_without(drive, &self.lock_leaving())
+    }
+
+    fn is_spare_without(&self, drive: u16, leaving: &BTreeSet<u16>) -> bool {
+        let is_online = |of: &u16| self.state(*of) == DriveState::Online && !leaving.contains(of);
         let mut partners = self.segments.partners(drive);
         partners.all(|partners| partners.iter().any(is_online))
     }

@@ -4,6 +4,7 @@
 //! has a block of its own or shares one with others. What a command moves from and to several drives goes out at once. Of a
 //! block with several copies a read is good if one of them is.
 
+pub(crate) mod bounded;
 pub(crate) mod drive_list;
 pub(crate) mod drive_state;
 pub(crate) mod fetch;

@@ -1,13 +1,16 @@
 //! Transfers to and from several drives at once.
 //!
-//! A drive owns the buffer of a transfer as long as it works on it. So a buffer of which several drives have parts is cut
-//! into the longest equal parts that belong to one drive each, and made whole again when all are done: nobody
+//! Drives share the buffers that they write from. A drive owns the buffer that it reads to: so one of which several drives have
+//! parts is cut into the longest equal parts that belong to one drive each, and made whole again when all are done. Nobody
 //! copies, and no drive waits for another one.
+
+use std::rc::Rc;
 
 use drives::{BLOCK_BYTES, DriveError, Extent, GatherExtent};
 use futures_util::future::join_all;
 use reactor::Buffer;
 
+use crate::drive_io::bounded::take_back;
 use crate::drive_io::drive_list::DriveList;
 use crate::drive_io::segments::Place;
 
@@ -85,15 +88,14 @@ async fn read_one(
 
 async fn write_one(
     drives: &DriveList,
-    index: u16,
-    buffers: Vec<Buffer>,
-    extents: &[GatherExtent],
-) -> (Option<(u16, DriveError)>, Vec<Buffer>) {
-    let (result, buffers) = match drives.get(index.into()) {
-        Some(drive) => drive.write_many(buffers, extents).await,
-        None => (Err(no_drive()), buffers),
+    group: &OfDrive<GatherExtent>,
+    buffers: Rc<Vec<Buffer>>,
+) -> Option<(u16, DriveError)> {
+    let result = match drives.get(group.drive.into()) {
+        Some(drive) => drive.write_many(buffers, &group.extents).await,
+        None => Err(no_drive()),
     };
-    (result.err().map(|error| (index, error)), buffers)
+    result.err().map(|error| (group.drive, error))
 }
 
 fn no_drive() -> DriveError {
@@ -140,102 +142,30 @@ async fn read_scattered(
         }
     });
     let (failed, parts): (Vec<_>, Vec<Buffer>) = join_all(transfers).await.into_iter().unzip();
-    (failures(failed), whole(parts))
+    (failures(failed), whole(parts).await)
 }
 
-/// Writes all extents, gathered from the buffers, all drives at once.
+/// Writes all extents, gathered from the buffers, all drives at once; several may write the same blocks.
 pub(crate) async fn write(
     drives: &DriveList,
     buffers: Vec<Buffer>,
     groups: &[OfDrive<GatherExtent>],
 ) -> (Failures, Vec<Buffer>) {
-    match groups {
-        [] => (Vec::new(), buffers),
+    let buffers = Rc::new(buffers);
+    let failed = match groups {
+        [] => Failures::new(),
         [one] => {
-            let (failed, buffers) = write_one(drives, one.drive, buffers, &one.extents).await;
-            (failed.into_iter().collect(), buffers)
+            let failed = write_one(drives, one, buffers.clone()).await;
+            failed.into_iter().collect()
         }
-        _ => write_scattered(drives, buffers, groups).await,
-    }
-}
-
-/// What one drive writes: its parts of the buffers, and where they belong.
-#[derive(Default)]
-struct Share {
-    parts: Vec<Buffer>,
-    /// The buffer and the part of it, for each of them.
-    places: Vec<(usize, usize)>,
-    extents: Vec<GatherExtent>,
-}
-
-async fn write_scattered(
-    drives: &DriveList,
-    buffers: Vec<Buffer>,
-    groups: &[OfDrive<GatherExtent>],
-) -> (Failures, Vec<Buffer>) {
-    let mut shares: Vec<Share> = groups.iter().map(|_| Share::default()).collect();
-    let mut back: Vec<Vec<Option<Buffer>>> = Vec::with_capacity(buffers.len());
-    for (number, buf) in buffers.into_iter().enumerate() {
-        let own = |group: &&OfDrive<GatherExtent>| {
-            let mut extents = group.extents.iter();
-            extents.any(|extent| extent.buffer as usize == number)
-        };
-        let of_this = groups.iter().filter(own).count();
-        let pages = buf.capacity() / BLOCK_BYTES;
-        let ranges = groups.iter().enumerate().flat_map(|(at, group)| {
-            let of_this = group.extents.iter();
-            let of_this = of_this.filter(|extent| extent.buffer as usize == number);
-            of_this.map(move |e| (at as u16, e.buffer_offset as usize / BLOCK_BYTES, e.blocks))
-        });
-        let owners = owners_of(pages, ranges);
-        let part_pages = match of_this {
-            0 | 1 => pages,
-            _ => longest_part(&owners),
-        };
-        let part_bytes = part_pages * BLOCK_BYTES;
-        let mut parts = Vec::new();
-        for (at, part) in buf.split(part_bytes).into_iter().enumerate() {
-            let pages = &owners[at * part_pages..(at + 1) * part_pages];
-            let Some(owner) = pages.iter().find_map(|owner| *owner) else {
-                parts.push(Some(part));
-                continue;
-            };
-            let (share, group) = (&mut shares[usize::from(owner)], &groups[usize::from(owner)]);
-            let of_this = group.extents.iter();
-            for extent in of_this.filter(|extent| extent.buffer as usize == number) {
-                let pieces = cuts(extent.buffer_offset as usize, extent.blocks, part_bytes);
-                for (_, cut) in pieces.filter(|(part, _)| *part == at) {
-                    share.extents.push(GatherExtent {
-                        block: extent.block + u64::from(cut.skipped),
-                        buffer: share.parts.len() as u32,
-                        buffer_offset: cut.offset as u32,
-                        blocks: cut.blocks,
-                    });
-                }
-            }
-            share.parts.push(part);
-            share.places.push((number, at));
-            parts.push(None);
+        _ => {
+            let transfers = groups
+                .iter()
+                .map(|group| write_one(drives, group, buffers.clone()));
+            failures(join_all(transfers).await)
         }
-        back.push(parts);
-    }
-    let transfers = shares
-        .into_iter()
-        .zip(groups)
-        .map(|(share, group)| async move {
-            let (failed, parts) = write_one(drives, group.drive, share.parts, &share.extents).await;
-            (failed, share.places.into_iter().zip(parts))
-        });
-    let mut failed = Vec::new();
-    for (failure, parts) in join_all(transfers).await {
-        failed.push(failure);
-        for ((buffer, at), part) in parts {
-            back[buffer][at] = Some(part);
-        }
-    }
-    let buffers = back.into_iter();
-    let buffers = buffers.map(|parts| whole(parts.into_iter().flatten().collect()));
-    (failures(failed), buffers.collect())
+    };
+    (failed, take_back(buffers).await)
 }
 
 /// Each drive that failed once, with its first error.
@@ -306,13 +236,27 @@ fn cuts(offset: usize, blocks: u32, part_bytes: usize) -> impl Iterator<Item = (
     })
 }
 
-/// The buffer that was cut into these parts, all of them and in order.
-fn whole(parts: Vec<Buffer>) -> Buffer {
-    Buffer::join(parts).expect("all parts that the buffer was cut into, in order")
+/// The buffer that was cut into these parts, all of them and in order; or, if a drive that was left has some and others took
+/// their places, another one of the same content.
+async fn whole(parts: Vec<Buffer>) -> Buffer {
+    let parts = match Buffer::join(parts) {
+        Ok(whole) => return whole,
+        Err(parts) => parts,
+    };
+    let len = parts.iter().map(|part| part.len()).sum();
+    // There are two parts at least.
+    let pool = parts[0].pool();
+    let mut whole = pool.alloc(len).await;
+    let mut at = 0;
+    for part in parts {
+        whole[at..][..part.len()].copy_from_slice(&part);
+        at += part.len();
+    }
+    whole
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::future::{Future, poll_fn};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -329,15 +273,15 @@ mod tests {
     use crate::drive_io::segments::tests::complete;
 
     /// A drive that holds its answers back as long as it is told to.
-    struct SlowDrive {
+    pub(crate) struct SlowDrive {
         inner: MemoryDrive,
-        holds_back: AtomicBool,
+        pub(crate) holds_back: AtomicBool,
         /// Transfers that it was asked for.
         asked: AtomicU64,
     }
 
     impl SlowDrive {
-        fn new() -> Arc<Self> {
+        pub(crate) fn new() -> Arc<Self> {
             Arc::new(Self {
                 inner: MemoryDrive::new(LABEL_BLOCKS + 100),
                 holds_back: AtomicBool::new(false),
@@ -386,6 +330,17 @@ mod tests {
             Box::pin(async move {
                 self.answer().await;
                 self.inner.write(buffer, extents).await
+            })
+        }
+
+        fn write_many<'a>(
+            &'a self,
+            buffers: Rc<Vec<Buffer>>,
+            extents: &'a [GatherExtent],
+        ) -> LocalBoxFuture<'a, Result<(), DriveError>> {
+            Box::pin(async move {
+                self.answer().await;
+                self.inner.write_many(buffers, extents).await
             })
         }
 

@@ -51,7 +51,10 @@ pub(super) async fn find(parts: &EngineParts) -> Result<(DriveList, NewSegments)
              drives, or larger ones"
         )));
     }
-    let drives = DriveList::new(&parts.drives, &completed, &states);
+    let mut drives = DriveList::new(&parts.drives, &completed, &states);
+    if drives.has_copies() {
+        drives = drives.bound(parts.config.drive_answer_max);
+    }
     let Completed {
         of_drives, made, ..
     } = completed;

@@ -146,6 +146,9 @@ impl Engine {
             merges: Mutex::default(),
             volume_changes,
         });
+        let pool = Arc::downgrade(&shared);
+        let may_leave = move |drive| pool.upgrade().is_some_and(|pool| pool.drives.leave(drive));
+        shared.drives.permission().ask(may_leave);
         block_on(blocking, {
             let shared = shared.clone();
             move || shared.look_at_folder()

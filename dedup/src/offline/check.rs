@@ -12,9 +12,10 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 
-use drives::{BLOCK_BYTES, Drive, DriveError, Extent, LocalBoxFuture};
+use drives::{BLOCK_BYTES, Drive, DriveError, Extent, GatherExtent, LocalBoxFuture};
 use futures_util::FutureExt;
 use meta::{
     BlockRow, ChosenLabel, LABEL_BYTES, LoadVisitor, MapId, MapInfo, Mapping, MetaErrorKind, Pba,
@@ -712,6 +713,14 @@ impl Drive for PlainDrive {
         _: &'a [Extent],
     ) -> LocalBoxFuture<'a, drives::Transferred> {
         Box::pin(std::future::ready((Err(self.refuse()), buffer)))
+    }
+
+    fn write_many<'a>(
+        &'a self,
+        _: Rc<Vec<Buffer>>,
+        _: &'a [GatherExtent],
+    ) -> LocalBoxFuture<'a, std::result::Result<(), DriveError>> {
+        Box::pin(std::future::ready(Err(self.refuse())))
     }
 
     fn flush<'a>(&'a self) -> LocalBoxFuture<'a, std::result::Result<(), DriveError>> {

@@ -77,6 +77,9 @@ pub struct EngineConfig {
     pub verify_bytes_max: usize,
     /// Copies of all data of a new pool, on different drives: 1 to 3. A pool keeps what it was made with.
     pub copies: usize,
+    /// How long a read or a write of a drive may take whose data others have: then the drive is offline. A flush or a discard
+    /// may take ten times as long. For pools with copies.
+    pub drive_answer_max: Duration,
     /// Bounds of the journal.
     pub journal: JournalConfig,
     /// What the drives' labels are to say; `None` for drives without labels, as those in memory: their first blocks are
@@ -113,6 +116,7 @@ impl Default for EngineConfig {
             index_bytes_max: u64::MAX,
             verify_bytes_max: 16 << 20,
             copies: 1,
+            drive_answer_max: Duration::from_secs(1),
             journal: JournalConfig::default(),
             labels: None,
         }

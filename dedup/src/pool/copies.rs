@@ -78,13 +78,13 @@ impl Shared {
         } else if self.drives.is_in_doubt(drive) {
             let of_index = self.drives.get(drive.into());
             let fence = of_index.map(|drive| drive.fence());
-            let is_fenced = match fence {
-                Some(fence) => fence.await.is_ok(),
-                None => false,
+            let fenced = match fence {
+                Some(fence) => fence.await,
+                None => Ok(()),
             };
-            if !is_fenced {
+            if let Err(error) = fenced {
                 return Err(EngineError::unavailable(format!(
-                    "nobody knows whether drive {name} still does what failed before: start the daemon again first, \
+                    "drive {name} may still do what failed before: {error}; try again later, or start the daemon again, \
                      which settles it"
                 )));
             }

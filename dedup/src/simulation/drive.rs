@@ -2,12 +2,13 @@
 //! be read. A write that fails may be in doubt: it happens later, at the worst moment, unless the drive is fenced.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use drives::{
-    BLOCK_BYTES, Drive, DriveError, Extent, FaultDrive, FaultPlan, GatherExtent, Gathered,
-    LocalBoxFuture, Transferred,
+    BLOCK_BYTES, Drive, DriveError, Extent, FaultDrive, FaultPlan, GatherExtent, LocalBoxFuture,
+    Transferred,
 };
 use reactor::{Buffer, BufferPool};
 
@@ -258,9 +259,9 @@ impl Drive for ShakyDrive {
 
     fn write_many<'a>(
         &'a self,
-        buffers: Vec<Buffer>,
+        buffers: Rc<Vec<Buffer>>,
         extents: &'a [GatherExtent],
-    ) -> LocalBoxFuture<'a, Gathered> {
+    ) -> LocalBoxFuture<'a, std::result::Result<(), DriveError>> {
         match self.strikes() {
             Some(error) => {
                 let parts = extents.iter().map(|extent| {
@@ -272,7 +273,7 @@ impl Drive for ShakyDrive {
                     (in_buffer, &buffers[extent.buffer as usize][..])
                 });
                 let error = self.leave_in_doubt(error, parts);
-                Box::pin(std::future::ready((Err(error), buffers)))
+                Box::pin(std::future::ready(Err(error)))
             }
             None => Box::pin(async move {
                 self.forget(extents.iter().map(|e| (e.block, u64::from(e.blocks))));

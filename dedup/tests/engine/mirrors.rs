@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::support::{Pool, TestDrive, block_on, expect_kind, plain_spec, spec};
+use crate::support::{Pool, TestDrive, block_on, contents, expect_kind, plain_spec, spec};
 use dedup::{
     DriveState, Engine, ErrorKind, HealthState, Redundancy, ScrubPhase, Volume, VolumeSpec,
 };
@@ -185,6 +185,56 @@ fn another_drive_takes_the_place_of_one_and_gets_all_of_its_data() {
     let engine = pool.open();
     let volume = engine.volume("v").unwrap();
     assert_eq!(pool.read(&volume, 0, 200).unwrap(), all);
+}
+
+#[test]
+fn a_drive_that_does_not_answer_is_left_and_used_again_when_it_has_answered() {
+    let (mut pool, engine, volume) = mirrored(&[1, 1]);
+    drop((engine, volume));
+    pool.config.drive_answer_max = Duration::from_millis(50);
+    let engine = pool.open();
+    let volume = engine.volume("v").unwrap();
+    let buffers = pool.buffers.clone();
+    let second = pool.drives[1].clone();
+    // More than are read from one copy in a row.
+    let all: Vec<u64> = (1..=64).collect();
+    let to_write = pool.buffer(&all);
+    reactor::run(reactor::Config::default(), async move {
+        let maintenance = reactor::spawn(engine.clone().run_maintenance());
+        second.hangs.store(true, Ordering::Relaxed);
+        let (written, buffer) = volume.write(0, to_write, false).await;
+        written.unwrap();
+        drop(buffer);
+        assert_eq!(states(&engine), [ON, OFF]);
+        volume.flush().await.unwrap();
+        let read_all = async || {
+            let buffer = buffers.alloc(64 * BLOCK_BYTES).await;
+            let (read, buffer) = volume.read(0, buffer).await;
+            read.unwrap();
+            assert_eq!(contents(&buffer), all);
+        };
+        read_all().await;
+        // Nobody knows what it does yet.
+        let refused = expect_kind(engine.rebuild_drive(1).await, ErrorKind::Unavailable);
+        assert!(refused.contains("does not answer"), "{refused}");
+
+        second.hangs.store(false, Ordering::Relaxed);
+        while engine.rebuild_drive(1).await.is_err() {
+            reactor::yield_now().await;
+        }
+        while states(&engine) != [ON, ON] {
+            reactor::yield_now().await;
+        }
+        // One that is only read is offline as well.
+        second.hangs.store(true, Ordering::Relaxed);
+        while states(&engine) == [ON, ON] {
+            read_all().await;
+        }
+        second.hangs.store(false, Ordering::Relaxed);
+        engine.shutdown().await.unwrap();
+        let _ = maintenance.await;
+    })
+    .unwrap();
 }
 
 /// Whether a rebuild has looked at something.

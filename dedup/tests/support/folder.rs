@@ -5,10 +5,13 @@ use std::fs::{File, OpenOptions};
 use std::future::ready;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use dedup::{Blocking, Engine, EngineConfig, EngineParts, PoolLabels};
-use drives::{BLOCK_BYTES, Drive, DriveError, ErrorKind, Extent, LocalBoxFuture, Transferred};
+use drives::{
+    BLOCK_BYTES, Drive, DriveError, ErrorKind, Extent, GatherExtent, LocalBoxFuture, Transferred,
+};
 use meta::{
     DriveSpec, FileMedia, FingerprintFunction, JournalMedia, LABEL_BYTES, Label, Opening, PoolDir,
     PoolSpec, RocksOptions,
@@ -16,13 +19,24 @@ use meta::{
 use reactor::Buffer;
 use uuid::Uuid;
 
-use super::{Pool, block_on, spec};
+use super::{Pool, block_on, gathered, parts, spec};
 
 /// Blocks of its drive.
 pub(crate) const BLOCKS: u64 = 1024;
 
 /// A file as a drive, without a reactor.
 struct PlainFile(File);
+
+impl PlainFile {
+    fn store<'a>(&self, parts: impl Iterator<Item = (u64, &'a [u8])>) -> Result<(), DriveError> {
+        for (block, bytes) in parts {
+            let written = self.0.write_all_at(bytes, block * BLOCK_BYTES as u64);
+            written
+                .map_err(|error| DriveError::new(ErrorKind::Io, self.name(), error.to_string()))?;
+        }
+        Ok(())
+    }
+}
 
 impl Drive for PlainFile {
     fn name(&self) -> &str {
@@ -53,15 +67,16 @@ impl Drive for PlainFile {
         buffer: Buffer,
         extents: &'a [Extent],
     ) -> LocalBoxFuture<'a, Transferred> {
-        let written = extents.iter().try_for_each(|extent| {
-            let end = extent.buffer_offset + extent.blocks as usize * BLOCK_BYTES;
-            let offset = extent.block * BLOCK_BYTES as u64;
-            self.0
-                .write_all_at(&buffer[extent.buffer_offset..end], offset)
-        });
-        let written =
-            written.map_err(|error| DriveError::new(ErrorKind::Io, self.name(), error.to_string()));
+        let written = self.store(parts(&buffer, extents));
         Box::pin(ready((written, buffer)))
+    }
+
+    fn write_many<'a>(
+        &'a self,
+        buffers: Rc<Vec<Buffer>>,
+        extents: &'a [GatherExtent],
+    ) -> LocalBoxFuture<'a, Result<(), DriveError>> {
+        Box::pin(ready(self.store(gathered(&buffers, extents))))
     }
 
     fn flush<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), DriveError>> {

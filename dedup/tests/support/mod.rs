@@ -6,6 +6,7 @@ pub(crate) mod folder;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::{Future, ready};
 use std::pin::pin;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
@@ -15,7 +16,7 @@ use dedup::{
     BOUNCE_BYTES_MIN, Blocking, BootId, Engine, EngineConfig, EngineError, EngineParts, ErrorKind,
     Volume, VolumeSpec,
 };
-use drives::{BLOCK_BYTES, Drive, DriveError, Extent, LocalBoxFuture, Transferred};
+use drives::{BLOCK_BYTES, Drive, DriveError, Extent, GatherExtent, LocalBoxFuture, Transferred};
 use meta::{JournalConfig, JournalMedia, MemoryMedia, MemoryStore, VerifyPolicy};
 use reactor::{Buffer, BufferPool};
 
@@ -51,6 +52,8 @@ pub(crate) struct TestDrive {
     /// Writes of a sub-block with this content fail.
     pub(crate) fail_content: AtomicU64,
     pub(crate) fail_flushes: AtomicBool,
+    /// Nothing is answered as long as this is set.
+    pub(crate) hangs: AtomicBool,
     /// Each write yields so often before it takes effect.
     pub(crate) write_delay: AtomicU64,
     pub(crate) written_blocks: AtomicU64,
@@ -69,6 +72,7 @@ impl TestDrive {
             fail_writes: AtomicBool::new(false),
             fail_content: AtomicU64::new(0),
             fail_flushes: AtomicBool::new(false),
+            hangs: AtomicBool::new(false),
             write_delay: AtomicU64::new(0),
             written_blocks: AtomicU64::new(0),
             writes: AtomicU64::new(0),
@@ -142,6 +146,84 @@ async fn yield_times(count: u64) {
     .await;
 }
 
+/// The bytes of each extent.
+pub(crate) fn parts<'a>(
+    buffer: &'a Buffer,
+    extents: &'a [Extent],
+) -> impl Iterator<Item = (u64, &'a [u8])> + Clone {
+    extents.iter().map(|extent| {
+        let bytes = &buffer[extent.buffer_offset..];
+        (extent.block, &bytes[..extent.blocks as usize * BLOCK_BYTES])
+    })
+}
+
+/// As [`parts`], of several buffers.
+pub(crate) fn gathered<'a>(
+    buffers: &'a [Buffer],
+    extents: &'a [GatherExtent],
+) -> impl Iterator<Item = (u64, &'a [u8])> + Clone {
+    extents.iter().map(|extent| {
+        let bytes = &buffers[extent.buffer as usize][extent.buffer_offset as usize..];
+        (extent.block, &bytes[..extent.blocks as usize * BLOCK_BYTES])
+    })
+}
+
+impl TestDrive {
+    /// Returns when it does not hang.
+    async fn answer(&self) {
+        while self.hangs.load(Ordering::Relaxed) {
+            yield_times(1).await;
+        }
+    }
+
+    fn load(&self, buffer: &mut [u8], extents: &[Extent]) -> Result<(), DriveError> {
+        let is_lost = |extent: &Extent| {
+            let blocks = extent.block..extent.block + u64::from(extent.blocks);
+            let unreadable = self.unreadable.lock().unwrap();
+            unreadable.range(blocks).next().is_some()
+        };
+        if self.fail_reads.load(Ordering::Relaxed) || extents.iter().any(is_lost) {
+            return Err(self.error("read"));
+        }
+        let content = self.content.lock().unwrap();
+        for extent in extents {
+            for at in 0..u64::from(extent.blocks) {
+                assert!(extent.block + at < self.blocks);
+                let from = extent.buffer_offset + at as usize * BLOCK_BYTES;
+                let target = &mut buffer[from..from + BLOCK_BYTES];
+                match content.get(&(extent.block + at)) {
+                    Some(bytes) => target.copy_from_slice(bytes),
+                    None => target.fill(0),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn store<'a>(
+        &self,
+        parts: impl Iterator<Item = (u64, &'a [u8])> + Clone,
+    ) -> Result<(), DriveError> {
+        yield_times(self.write_delay.load(Ordering::Relaxed)).await;
+        self.answer().await;
+        let guilty = self.fail_content.load(Ordering::Relaxed);
+        let is_guilty = |(_, bytes): (u64, &[u8])| guilty != 0 && contents(bytes).contains(&guilty);
+        if self.fail_writes.load(Ordering::Relaxed) || parts.clone().any(is_guilty) {
+            return Err(self.error("write"));
+        }
+        let mut content = self.content.lock().unwrap();
+        for (first, bytes) in parts {
+            self.writes.fetch_add(1, Ordering::Relaxed);
+            for (block, bytes) in (first..).zip(bytes.chunks(BLOCK_BYTES)) {
+                self.unreadable.lock().unwrap().remove(&block);
+                content.insert(block, bytes.to_vec());
+                self.written_blocks.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Drive for TestDrive {
     fn name(&self) -> &str {
         "test"
@@ -156,28 +238,11 @@ impl Drive for TestDrive {
         mut buffer: Buffer,
         extents: &'a [Extent],
     ) -> LocalBoxFuture<'a, Transferred> {
-        let is_lost = |extent: &Extent| {
-            let blocks = extent.block..extent.block + u64::from(extent.blocks);
-            let unreadable = self.unreadable.lock().unwrap();
-            unreadable.range(blocks).next().is_some()
-        };
-        if self.fail_reads.load(Ordering::Relaxed) || extents.iter().any(is_lost) {
-            return Box::pin(ready((Err(self.error("read")), buffer)));
-        }
-        let content = self.content.lock().unwrap();
-        for extent in extents {
-            for at in 0..u64::from(extent.blocks) {
-                assert!(extent.block + at < self.blocks);
-                let from = extent.buffer_offset + at as usize * BLOCK_BYTES;
-                let target = &mut buffer[from..from + BLOCK_BYTES];
-                match content.get(&(extent.block + at)) {
-                    Some(bytes) => target.copy_from_slice(bytes),
-                    None => target.fill(0),
-                }
-            }
-        }
-        drop(content);
-        Box::pin(ready((Ok(()), buffer)))
+        Box::pin(async move {
+            self.answer().await;
+            let read = self.load(&mut buffer, extents);
+            (read, buffer)
+        })
     }
 
     fn write<'a>(
@@ -186,38 +251,27 @@ impl Drive for TestDrive {
         extents: &'a [Extent],
     ) -> LocalBoxFuture<'a, Transferred> {
         Box::pin(async move {
-            yield_times(self.write_delay.load(Ordering::Relaxed)).await;
-            let guilty = self.fail_content.load(Ordering::Relaxed);
-            let is_guilty = |extent: &Extent| {
-                let bytes = &buffer[extent.buffer_offset..];
-                let bytes = &bytes[..extent.blocks as usize * BLOCK_BYTES];
-                guilty != 0 && contents(bytes).contains(&guilty)
-            };
-            if self.fail_writes.load(Ordering::Relaxed) || extents.iter().any(is_guilty) {
-                return (Err(self.error("write")), buffer);
-            }
-            self.writes
-                .fetch_add(extents.len() as u64, Ordering::Relaxed);
-            let mut content = self.content.lock().unwrap();
-            for extent in extents {
-                for at in 0..u64::from(extent.blocks) {
-                    let from = extent.buffer_offset + at as usize * BLOCK_BYTES;
-                    self.unreadable.lock().unwrap().remove(&(extent.block + at));
-                    content.insert(extent.block + at, buffer[from..from + BLOCK_BYTES].to_vec());
-                    self.written_blocks.fetch_add(1, Ordering::Relaxed);
-                }
-            }
-            (Ok(()), buffer)
+            let written = self.store(parts(&buffer, extents)).await;
+            (written, buffer)
         })
     }
 
+    fn write_many<'a>(
+        &'a self,
+        buffers: Rc<Vec<Buffer>>,
+        extents: &'a [GatherExtent],
+    ) -> LocalBoxFuture<'a, Result<(), DriveError>> {
+        Box::pin(async move { self.store(gathered(&buffers, extents)).await })
+    }
+
     fn flush<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), DriveError>> {
-        let fails = self.fail_flushes.load(Ordering::Relaxed);
-        Box::pin(ready(if fails {
-            Err(self.error("flush"))
-        } else {
-            Ok(())
-        }))
+        Box::pin(async move {
+            self.answer().await;
+            match self.fail_flushes.load(Ordering::Relaxed) {
+                true => Err(self.error("flush")),
+                false => Ok(()),
+            }
+        })
     }
 
     fn discard<'a>(

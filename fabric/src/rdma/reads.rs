@@ -107,7 +107,7 @@ impl Reads {
             read.push(result.wait().await?);
         }
         read.append(&mut unused);
-        Buffer::join(read).ok_or(TransferError::GONE)
+        Buffer::join(read).map_err(|_| TransferError::GONE)
     }
 
     /// Posts a READ as soon as the bounds allow it.

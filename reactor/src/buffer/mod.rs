@@ -401,34 +401,40 @@ impl Buffer {
         parts
     }
 
-    /// Makes one buffer of all the parts that [`split`](Self::split) gave, in their order. None, and the parts go back
-    /// to their pools, if they are anything else.
-    pub fn join(parts: Vec<Self>) -> Option<Self> {
+    /// Makes one buffer of all the parts that [`split`](Self::split) gave, in their order.
+    ///
+    /// # Errors
+    /// Returns the parts if they are anything else.
+    pub fn join(mut parts: Vec<Self>) -> Result<Self, Vec<Self>> {
         let count = parts.len();
-        let mut parts = parts.into_iter();
-        let mut whole = parts.next()?;
-        let (page, part) = (whole.page, usize::from(whole.order));
+        let Some(first) = parts.first() else {
+            return Err(parts);
+        };
+        let (page, part) = (first.page, usize::from(first.order));
         let order = part + count.ilog2() as usize;
-        let parts: Vec<Self> = parts.collect();
         let follows = |(index, other): (usize, &Self)| {
-            Arc::ptr_eq(&other.pool, &whole.pool)
+            Arc::ptr_eq(&other.pool, &first.pool)
                 && usize::from(other.order) == part
-                && other.page == page + (((index + 1) << part) as u32)
+                && other.page == page + ((index << part) as u32)
         };
         if !count.is_power_of_two()
             || order >= ORDERS
             || !page.is_multiple_of(1 << order)
             || !parts.iter().enumerate().all(follows)
         {
-            return None;
+            return Err(parts);
         }
+        let others = parts.split_off(1);
+        let Some(mut whole) = parts.pop() else {
+            return Err(others);
+        };
         whole.pool.lock().buddy.join(page, order, part);
         whole.order = order as u8;
-        for other in parts {
+        for other in others {
             whole.len += other.len;
             other.leave_pages();
         }
-        Some(whole)
+        Ok(whole)
     }
 
     /// Its pages are another buffer's from here on.

@@ -1,10 +1,11 @@
 //! Writes whose bytes come from several buffers.
 //!
-//! Guarantees: a gather owns its file, its buffers and the list that the kernel reads their addresses
-//! from until the kernel has answered for every part; short writes are continued.
+//! Guarantees: a gather shares its file and its buffers, and owns the list that the kernel reads their addresses
+//! from, until the kernel has answered for every part; short writes are continued.
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use super::operation::Waiter;
@@ -34,7 +35,7 @@ pub(super) struct Part {
 /// A write of several buffers, in parts.
 pub(super) struct Gather {
     pub(super) file: Arc<OwnedFd>,
-    pub(super) buffers: Vec<Buffer>,
+    pub(super) buffers: Rc<Vec<Buffer>>,
     pub(super) parts: Vec<Part>,
     /// Addresses and lengths of all pieces, which the parts share out among them. Never grows, so
     /// that it stays where the kernel was told.
@@ -49,7 +50,11 @@ pub(super) struct Gather {
 
 impl Gather {
     /// Every piece has been checked to lie in its buffer; those without bytes are left out.
-    pub(super) fn new(file: Arc<OwnedFd>, buffers: Vec<Buffer>, pieces: &[GatherPiece]) -> Self {
+    pub(super) fn new(
+        file: Arc<OwnedFd>,
+        buffers: Rc<Vec<Buffer>>,
+        pieces: &[GatherPiece],
+    ) -> Self {
         let mut gather = Self {
             file,
             buffers,
@@ -186,7 +191,7 @@ mod tests {
                 len,
             })
             .collect();
-        Gather::new(Arc::new(file.into()), buffers, &pieces)
+        Gather::new(Arc::new(file.into()), Rc::new(buffers), &pieces)
     }
 
     fn shape(gather: &Gather) -> Vec<(u64, usize, usize)> {

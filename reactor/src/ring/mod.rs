@@ -11,6 +11,7 @@ mod operation;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -328,11 +329,11 @@ impl Ring {
     pub(crate) fn gather(
         &mut self,
         file: Arc<OwnedFd>,
-        buffers: Vec<Buffer>,
+        buffers: Rc<Vec<Buffer>>,
         pieces: &[GatherPiece],
-    ) -> Result<Key, (io::Error, Vec<Buffer>)> {
+    ) -> io::Result<Key> {
         if self.closed {
-            return Err((stopped(), buffers));
+            return Err(stopped());
         }
         let gather = Gather::new(file, buffers, pieces);
         let parts = gather.parts.len();
@@ -374,12 +375,12 @@ impl Ring {
         self.push(entry.user_data(u64::from(key.index) | (part as u64) << 32));
     }
 
-    /// The outcome of a gathering write, once all its parts are done.
+    /// The outcome of a gathering write, once all its parts are done, and its share of the buffers is given up.
     pub(crate) fn poll_gather(
         &mut self,
         key: Key,
         cx: &Context<'_>,
-    ) -> Poll<Option<(io::Result<()>, Vec<Buffer>)>> {
+    ) -> Poll<Option<io::Result<()>>> {
         match self.operations.get_mut(key) {
             Some(Operation::Gather(gather)) if gather.in_flight > 0 => {
                 gather.waiter.remember(cx);
@@ -389,9 +390,7 @@ impl Ring {
             _ => return Poll::Ready(None),
         }
         Poll::Ready(match self.operations.remove(key) {
-            Some(Operation::Gather(gather)) => {
-                Some((gather.error.map_or(Ok(()), Err), gather.buffers))
-            }
+            Some(Operation::Gather(gather)) => Some(gather.error.map_or(Ok(()), Err)),
             _ => None,
         })
     }

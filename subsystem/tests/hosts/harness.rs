@@ -11,9 +11,7 @@ use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use dedup::{Blocking, Engine, EngineConfig, EngineParts, VolumeSpec};
-use drives::{
-    Drive, DriveError, Extent, GatherExtent, Gathered, LocalBoxFuture, MemoryDrive, Transferred,
-};
+use drives::{Drive, DriveError, Extent, GatherExtent, LocalBoxFuture, MemoryDrive, Transferred};
 use fabric::{Fetched, QueueInfo, TlsSession, Transport};
 use meta::{JournalMedia, MemoryMedia, MemoryStore, Store, VerifyPolicy};
 use nvme::fabrics::{CNTLID_DYNAMIC, ConnectCommand, ConnectData, FabricsCommand};
@@ -399,9 +397,9 @@ impl Drive for CountingDrive {
 
     fn write_many<'a>(
         &'a self,
-        buffers: Vec<Buffer>,
+        buffers: Rc<Vec<Buffer>>,
         extents: &'a [GatherExtent],
-    ) -> LocalBoxFuture<'a, Gathered> {
+    ) -> LocalBoxFuture<'a, Result<(), DriveError>> {
         self.writes.fetch_add(1, Ordering::Relaxed);
         self.memory.write_many(buffers, extents)
     }

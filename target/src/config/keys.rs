@@ -102,7 +102,7 @@ pub(crate) const TABLES: [(&str, &str); 11] = [
     ("listen", "Where hosts come in."),
     ("tls", "Protection of connections over TCP."),
     ("limits", "What hosts may take."),
-    ("timeouts", "Timeouts of TCP connections."),
+    ("timeouts", "Timeouts of TCP connections and drives."),
     ("memory", "Memory of the daemon."),
     ("reactors", "Data-plane threads."),
     (
@@ -166,7 +166,7 @@ macro_rules! key {
 }
 
 /// The keys, in the order of [`TABLES`].
-pub(crate) static KEYS: [Key; 35] = [
+pub(crate) static KEYS: [Key; 36] = [
     key!("pool", "dir", Text, pool, sample "\"/srv/pool\""),
     key!("pool", "warn_at", Numbers, warn_at),
     key!("listen", "addresses", Texts, listen, sample "[\"rdma://192.0.2.5:4420\", \"tcp://192.0.2.5:4420\"]"),
@@ -190,6 +190,7 @@ pub(crate) static KEYS: [Key; 35] = [
     key!("timeouts", "handshake", Time, bounds.handshake_timeout),
     key!("timeouts", "stall", Time, bounds.stall_timeout),
     key!("timeouts", "stall_short", Time, bounds.stall_timeout_short),
+    key!("timeouts", "drive", Time, bounds.drive_timeout),
     key!("memory", "buffers", Size, buffers),
     key!("memory", "metadata_cache", Size, metadata_cache),
     key!("memory", "index", Size, index_memory, sample "\"16G\""),

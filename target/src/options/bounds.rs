@@ -77,6 +77,11 @@ pub struct BoundsArgs {
     /// The same for a host that holds memory when it is short
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_timeout)]
     pub stall_timeout_short: Duration,
+    /// How long a drive may take to read or write what other drives have as well
+    ///
+    /// In a pool with copies: then it goes offline. A flush may take ten times as long.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_timeout)]
+    pub drive_timeout: Duration,
 }
 
 impl BoundsArgs {

@@ -6,7 +6,7 @@ use reactor::Buffer;
 
 use super::{Batch, Crc, Job, New};
 use crate::content::fingerprint;
-use crate::drive_io::scatter::{self, Failures, OfDrive};
+use crate::drive_io::scatter::{self, OfDrive};
 use crate::drive_io::segments::Place;
 use crate::pool::alerts::Action;
 use crate::{Result, SUB_BLOCK_BYTES};
@@ -41,7 +41,7 @@ impl Batch {
         if self.shared.drives.has_copies() && self.gate.is_none() {
             self.gate = Some(self.shared.write_gate.enter());
         }
-        let passes = self.gather();
+        let groups = self.gather();
         // No command was acknowledged yet, so the buffers have the numbers of their jobs.
         debug_assert!(!self.jobs.iter().any(Job::is_told));
         let mut buffers: Vec<Buffer> = self
@@ -54,15 +54,8 @@ impl Batch {
         buffers.extend(packs);
         self.writing = true;
         let shared = self.shared.clone();
-        // A drive owns the buffers as long as it writes: the copies of a segment are written one after the other.
-        let mut failed = Failures::new();
-        for groups in &passes {
-            let of_pass;
-            (of_pass, buffers) = scatter::write(&shared.drives, buffers, groups).await;
-            let is_new = |(drive, _): &(u16, _)| failed.iter().all(|(known, _)| known != drive);
-            let of_pass: Failures = of_pass.into_iter().filter(is_new).collect();
-            failed.extend(of_pass);
-        }
+        let failed;
+        (failed, buffers) = scatter::write(&shared.drives, buffers, &groups).await;
         self.writing = false;
         if has_packs {
             self.packing.put_back(buffers.pop());
@@ -70,7 +63,7 @@ impl Batch {
         for (command, buf) in self.commands().zip(buffers) {
             command.buf = Some(buf);
         }
-        for group in passes.iter().flatten() {
+        for group in &groups {
             if failed.iter().all(|(drive, _)| *drive != group.drive) {
                 shared
                     .alerts
@@ -89,11 +82,11 @@ impl Batch {
         result
     }
 
-    /// The new blocks by drive, the copies one after the other; those that follow each other on a drive and in a buffer as
+    /// The new blocks by drive, with all of their copies; those that follow each other on a drive and in a buffer as
     /// one extent.
-    fn gather(&self) -> Vec<Vec<OfDrive<GatherExtent>>> {
+    fn gather(&self) -> Vec<OfDrive<GatherExtent>> {
         let packs = self.jobs.len() as u32;
-        let mut passes: Vec<Vec<OfDrive<GatherExtent>>> = vec![Vec::with_capacity(1)];
+        let mut groups: Vec<OfDrive<GatherExtent>> = Vec::with_capacity(1);
         for New { job, item, pba } in &self.new {
             let (job, at) = match pba.slot() {
                 None => {
@@ -105,10 +98,8 @@ impl Batch {
                 Some(_) => continue,
             };
             let buffer_offset = at as u32;
-            let copies = self.shared.drives.writable(*pba);
-            passes.resize_with(passes.len().max(copies.len()), Vec::new);
-            for (groups, Place { drive, block }) in passes.iter_mut().zip(copies.iter().copied()) {
-                let extents = scatter::of_drive(groups, drive);
+            for Place { drive, block } in self.shared.drives.writable(*pba).iter().copied() {
+                let extents = scatter::of_drive(&mut groups, drive);
                 if let Some(last) = extents.last_mut()
                     && last.buffer == *job
                     && last.block + u64::from(last.blocks) == block
@@ -125,6 +116,6 @@ impl Batch {
                 });
             }
         }
-        passes
+        groups
     }
 }

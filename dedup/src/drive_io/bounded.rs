@@ -1,0 +1,352 @@
+//! Drives of a pool with copies: who does not answer is left, if others have its data.
+//!
+//! Guarantees: a transfer ends within its bound, unless nobody else has the data; then it takes as long as the drive takes.
+//! What was left goes on by itself, and the drive is not fenced before that has ended: until then nobody knows what it does.
+//! The bound is of time in which this program ran: one that was stopped for a while leaves no drive.
+
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use drives::{Drive, DriveError, ErrorKind, Extent, GatherExtent, LocalBoxFuture, Transferred};
+use reactor::Buffer;
+
+/// Looks at a transfer that takes long, before its bound is over.
+const LOOKS: u32 = 10;
+
+/// A flush or discard may take so many times as long as a transfer: it waits for all that was written before.
+const FLUSH_FACTOR: u32 = 10;
+
+/// Says whether the pool can go on without the drive with an index.
+type MayLeave = Box<dyn Fn(u16) -> bool + Send + Sync>;
+
+/// Who decides whether drives are left: nobody at first, and then none is.
+#[derive(Default)]
+pub(crate) struct Permission(OnceLock<MayLeave>);
+
+impl Permission {
+    /// From now on this says whether the pool can go on without a drive. Once.
+    pub(crate) fn ask(&self, may_leave: impl Fn(u16) -> bool + Send + Sync + 'static) {
+        // The first one stays.
+        let _ = self.0.set(Box::new(may_leave));
+    }
+
+    fn may_leave(&self, drive: u16) -> bool {
+        self.0.get().is_some_and(|may_leave| may_leave(drive))
+    }
+}
+
+/// What a drive was left with.
+#[derive(Default)]
+struct Left {
+    /// Transfers that have not ended.
+    under_way: AtomicU64,
+    /// One of them, or one that ended with an error, may still happen.
+    in_doubt: AtomicBool,
+}
+
+impl Left {
+    /// Something ended, and may still happen if that is so.
+    fn note(&self, is_in_doubt: bool) {
+        if is_in_doubt {
+            self.in_doubt.store(true, Ordering::Release);
+        }
+    }
+}
+
+/// A drive, and the bound of its answers.
+pub(crate) struct BoundedDrive {
+    inner: Arc<dyn Drive>,
+    index: u16,
+    limit: Duration,
+    permission: Arc<Permission>,
+    left: Arc<Left>,
+}
+
+impl BoundedDrive {
+    pub(crate) fn new(
+        inner: Arc<dyn Drive>,
+        index: u16,
+        limit: Duration,
+        permission: Arc<Permission>,
+    ) -> Self {
+        Self {
+            inner,
+            index,
+            limit,
+            permission,
+            left: Arc::default(),
+        }
+    }
+
+    /// What a transfer gives, or an error if the drive was left. `is_in_doubt` says whether the drive may still do what ended.
+    async fn within<T: 'static>(
+        &self,
+        factor: u32,
+        mut transfer: LocalBoxFuture<'static, T>,
+        is_in_doubt: fn(&T) -> bool,
+    ) -> Result<T, DriveError> {
+        // Without a reactor there is no clock, and nobody leaves anything.
+        if reactor::current().is_none() {
+            let done = transfer.await;
+            self.left.note(is_in_doubt(&done));
+            return Ok(done);
+        }
+        let mut looks = 0;
+        loop {
+            if let Ok(done) = reactor::timeout(self.limit / LOOKS, &mut transfer).await {
+                self.left.note(is_in_doubt(&done));
+                return Ok(done);
+            }
+            looks += 1;
+            // What waits behind something that was left is left too.
+            let is_left = self.left.under_way.load(Ordering::Acquire) > 0;
+            if (looks >= LOOKS * factor || is_left) && self.permission.may_leave(self.index) {
+                break;
+            }
+        }
+        let left = self.left.clone();
+        left.under_way.fetch_add(1, Ordering::AcqRel);
+        reactor::spawn(async move {
+            let done = transfer.await;
+            left.note(is_in_doubt(&done));
+            drop(done);
+            left.under_way.fetch_sub(1, Ordering::AcqRel);
+        });
+        let text = format!(
+            "does not answer within {:?}; check its cables, its power and what the system's log says",
+            self.limit * factor
+        );
+        Err(DriveError::new(ErrorKind::Io, self.inner.name(), text).in_doubt())
+    }
+}
+
+fn is_result_in_doubt(result: &Result<(), DriveError>) -> bool {
+    result.as_ref().is_err_and(DriveError::is_in_doubt)
+}
+
+impl Drive for BoundedDrive {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn blocks(&self) -> u64 {
+        self.inner.blocks()
+    }
+
+    fn is_absent(&self) -> bool {
+        self.inner.is_absent()
+    }
+
+    fn room_bytes(&self) -> Option<u64> {
+        self.inner.room_bytes()
+    }
+
+    fn read<'a>(
+        &'a self,
+        buffer: Buffer,
+        extents: &'a [Extent],
+    ) -> LocalBoxFuture<'a, Transferred> {
+        let (pool, len) = (buffer.pool(), buffer.len());
+        let (drive, extents) = (self.inner.clone(), extents.to_vec());
+        let read = Box::pin(async move { drive.read(buffer, &extents).await });
+        Box::pin(async move {
+            match self.within(1, read, |_| false).await {
+                Ok(done) => done,
+                // The drive has the buffer: who asked gets another one.
+                Err(error) => (Err(error), pool.alloc(len).await),
+            }
+        })
+    }
+
+    fn write<'a>(
+        &'a self,
+        buffer: Buffer,
+        extents: &'a [Extent],
+    ) -> LocalBoxFuture<'a, Transferred> {
+        let gathered = |extent: &Extent| GatherExtent {
+            block: extent.block,
+            buffer: 0,
+            // Buffers are shorter than 4 GiB.
+            buffer_offset: extent.buffer_offset as u32,
+            blocks: extent.blocks,
+        };
+        let extents: Vec<GatherExtent> = extents.iter().map(gathered).collect();
+        let buffers = Rc::new(vec![buffer]);
+        Box::pin(async move {
+            let result = self.write_many(buffers.clone(), &extents).await;
+            let mut buffers = take_back(buffers).await;
+            (result, buffers.remove(0))
+        })
+    }
+
+    fn write_many<'a>(
+        &'a self,
+        buffers: Rc<Vec<Buffer>>,
+        extents: &'a [GatherExtent],
+    ) -> LocalBoxFuture<'a, Result<(), DriveError>> {
+        let (drive, extents) = (self.inner.clone(), extents.to_vec());
+        let write = Box::pin(async move { drive.write_many(buffers, &extents).await });
+        Box::pin(async move {
+            let written = self.within(1, write, is_result_in_doubt).await;
+            written.and_then(|result| result)
+        })
+    }
+
+    fn flush<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), DriveError>> {
+        let drive = self.inner.clone();
+        let flush = Box::pin(async move { drive.flush().await });
+        Box::pin(async move {
+            let flushed = self.within(FLUSH_FACTOR, flush, |_| false).await;
+            flushed.and_then(|result| result)
+        })
+    }
+
+    fn discard<'a>(
+        &'a self,
+        block: u64,
+        blocks: u64,
+    ) -> LocalBoxFuture<'a, Result<(), DriveError>> {
+        let drive = self.inner.clone();
+        let discard = Box::pin(async move { drive.discard(block, blocks).await });
+        Box::pin(async move {
+            let discarded = self.within(FLUSH_FACTOR, discard, is_result_in_doubt).await;
+            discarded.and_then(|result| result)
+        })
+    }
+
+    fn fence<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), DriveError>> {
+        Box::pin(async move {
+            let under_way = self.left.under_way.load(Ordering::Acquire);
+            if under_way > 0 {
+                let text = format!(
+                    "does not answer: {under_way} transfers that it was told before have not ended; check it"
+                );
+                return Err(DriveError::new(ErrorKind::Io, self.name(), text));
+            }
+            if self.left.in_doubt.load(Ordering::Acquire) {
+                self.inner.fence().await?;
+                self.left.in_doubt.store(false, Ordering::Release);
+            }
+            Ok(())
+        })
+    }
+}
+
+/// The buffers that were shared with drives: these, or, of a drive that was left and still has them, others of the same content.
+pub(crate) async fn take_back(buffers: Rc<Vec<Buffer>>) -> Vec<Buffer> {
+    let shared = match Rc::try_unwrap(buffers) {
+        Ok(buffers) => return buffers,
+        Err(shared) => shared,
+    };
+    let mut copies = Vec::with_capacity(shared.len());
+    for buffer in shared.iter() {
+        let mut copy = buffer.pool().alloc(buffer.len()).await;
+        copy.copy_from_slice(buffer);
+        copies.push(copy);
+    }
+    copies
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+
+    use drives::BLOCK_BYTES;
+    use reactor::BufferPool;
+
+    use super::*;
+    use crate::drive_io::scatter::tests::SlowDrive;
+
+    const LIMIT: Duration = Duration::from_millis(50);
+
+    /// A drive with the bound, and what stands behind it.
+    fn bounded(
+        may_leave: impl Fn() -> bool + Send + Sync + 'static,
+    ) -> (Arc<SlowDrive>, BoundedDrive) {
+        let slow = SlowDrive::new();
+        let permission = Arc::new(Permission::default());
+        permission.ask(move |drive| drive == 3 && may_leave());
+        let drive = BoundedDrive::new(slow.clone(), 3, LIMIT, permission);
+        (slow, drive)
+    }
+
+    const ONE: [Extent; 1] = [Extent {
+        block: 7,
+        buffer_offset: 0,
+        blocks: 1,
+    }];
+
+    fn filled(pool: &BufferPool, byte: u8) -> Buffer {
+        let mut buffer = pool.try_alloc(BLOCK_BYTES).expect("memory");
+        buffer.fill(byte);
+        buffer
+    }
+
+    #[test]
+    fn a_drive_that_does_not_answer_is_left_and_fenced_when_it_has_answered_after_all() {
+        let pool = BufferPool::new(1 << 21).expect("memory");
+        let (slow, drive) = bounded(|| true);
+        reactor::run(reactor::Config::default(), async move {
+            slow.holds_back.store(true, Ordering::Relaxed);
+            let began = reactor::now();
+            let (written, buffer) = drive.write(filled(&pool, 5), &ONE).await;
+            let error = written.expect_err("it does not answer");
+            assert!(error.is_in_doubt());
+            assert!(
+                error.to_string().contains("does not answer within 50ms"),
+                "{error}"
+            );
+            assert!(reactor::now().duration_since(began) >= LIMIT);
+            assert!(
+                buffer.iter().all(|byte| *byte == 5),
+                "the caller's data are there"
+            );
+            let (read, buffer) = drive.read(buffer, &ONE).await;
+            assert!(read.is_err() && buffer.len() == BLOCK_BYTES);
+            drop(buffer);
+            let error = drive.fence().await.expect_err("two are under way");
+            assert!(error.to_string().contains("2 transfers"), "{error}");
+
+            slow.holds_back.store(false, Ordering::Relaxed);
+            while drive.fence().await.is_err() {
+                reactor::yield_now().await;
+            }
+            let (read, buffer) = drive.read(filled(&pool, 0), &ONE).await;
+            read.expect("it answers");
+            assert!(
+                buffer.iter().all(|byte| *byte == 5),
+                "what was left was written"
+            );
+            drop(buffer);
+            assert_eq!(pool.stats().free_bytes, pool.stats().total_bytes);
+        })
+        .expect("a reactor");
+    }
+
+    #[test]
+    fn a_drive_that_has_data_alone_is_waited_for() {
+        let pool = BufferPool::new(1 << 21).expect("memory");
+        let asked = Arc::new(AtomicU32::new(0));
+        let count = asked.clone();
+        let (slow, drive) = bounded(move || {
+            count.fetch_add(1, Ordering::Relaxed);
+            false
+        });
+        reactor::run(reactor::Config::default(), async move {
+            slow.holds_back.store(true, Ordering::Relaxed);
+            let wakes = slow.clone();
+            reactor::spawn(async move {
+                while asked.load(Ordering::Relaxed) < 2 {
+                    reactor::yield_now().await;
+                }
+                wakes.holds_back.store(false, Ordering::Relaxed);
+            });
+            let (written, _) = drive.write(filled(&pool, 6), &ONE).await;
+            written.expect("it answered in the end");
+            drive.fence().await.expect("nothing is under way");
+        })
+        .expect("a reactor");
+    }
+}
