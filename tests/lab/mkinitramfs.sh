@@ -21,7 +21,7 @@ ln -s ../bin "$root/usr/bin"; ln -s ../bin "$root/usr/sbin"
 # --- modules with their dependencies, uncompressed so that they load fast
 modules="virtio_pci virtio_net virtio_blk virtio_rng 9p 9pnet_virtio configfs sch_netem
  rdma_rxe ib_uverbs rdma_ucm rdma_cm nvme nvme-auth nvme-keyring tls gcm ghash-generic aesni-intel nvme-fabrics nvme-rdma nvme-tcp nvmet nvmet-rdma nvmet-tcp null_blk
- ext4 xfs loop nbd dm-mod dm-log-writes crc32c-intel crc32-pclmul crc32c_generic crc32_generic"
+ ext4 xfs loop nbd dm-mod dm-flakey dm-log-writes crc32c-intel crc32-pclmul crc32c_generic crc32_generic"
 depmod -b "$kernel" "$version"
 for module in $modules; do
   modprobe -d "$kernel" -S "$version" --show-depends "$module" 2>/dev/null | awk '$1=="insmod"{print $2}' || true

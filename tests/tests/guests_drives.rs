@@ -1,4 +1,5 @@
-//! The drives of a real kernel: those in use are refused, and what was flushed is there wherever power is lost.
+//! The drives of a real kernel: those in use are refused, what was flushed is there wherever power is lost, and a pool with
+//! copies goes on whatever its drives do.
 //!
 //! This test needs root, QEMU and the lab's images, as those in `guests.rs`.
 
@@ -316,5 +317,42 @@ fn drives_in_use_are_refused_and_what_was_flushed_is_there_wherever_power_is_los
             assert!(checked.status.success(), "{loss:?}: {}", text_of(&checked));
         }
         println!("power was lost at {} moments", losses.len());
+    });
+}
+
+/// How often a drive fails, one hangs, one lies and one forgets; `ONEFOLD_DYING_ROUNDS` says another number.
+const DYING_ROUNDS: u32 = 2;
+
+#[test]
+#[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
+fn a_pool_with_copies_goes_on_while_drives_fail_hang_lie_and_forget() {
+    steadily(|| {
+        let work = tempfile::Builder::new()
+            .prefix("onefold-dying-")
+            .tempdir()
+            .expect("a folder");
+        // Two segments on each.
+        let disks = ["a", "b", "c"].map(|name| {
+            let path = work.path().join(name);
+            let file = File::create_new(&path).expect("a new file");
+            file.set_len(144 * MIB).expect("a sparse file");
+            path
+        });
+        let files = program_for_guests(work.path());
+        let rounds = std::env::var("ONEFOLD_DYING_ROUNDS");
+        let rounds = rounds.map_or(DYING_ROUNDS, |rounds| rounds.parse().expect("a number"));
+        let network = Network::new(1, 1500);
+        let spec = GuestSpec {
+            name: "dying",
+            kernel: "6.12",
+            number: 0,
+            cpus: 2,
+            story: "dying_drives",
+            arguments: &[&rounds.to_string()],
+            limit_seconds: 120 + 120 * rounds,
+            files: &files,
+        };
+        let guest = Guest::start_with_disks(&network, &spec, &disks);
+        println!("{}", guest.finish((3 + 2 * rounds) * MINUTE));
     });
 }

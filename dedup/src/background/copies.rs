@@ -9,6 +9,7 @@ use drives::{BLOCK_BYTES, DriveError};
 use meta::Pba;
 use reactor::Buffer;
 
+use crate::LABEL_BLOCKS;
 use crate::content::fingerprint::{self, Block};
 use crate::content::pack::Pack;
 use crate::drive_io::drive_list::DriveList;
@@ -122,11 +123,8 @@ async fn write(shared: &Arc<Shared>, pba: Pba, place: Place, buf: Buffer) -> Buf
     match written {
         Ok(()) => {
             lock(&shared.damage).healed += 1;
-            tracing::info!(
-                drive = drive.name(),
-                block = place.block,
-                "a copy was written again from another one"
-            );
+            let block = place.block - LABEL_BLOCKS;
+            lock(&shared.alert_log).healed(place.drive, block);
         }
         Err(error) => {
             if error.is_in_doubt() {

@@ -279,7 +279,7 @@ async fn heal(shared: &Arc<Shared>, pba: Pba, known: &Known, twin: Pba, buf: Buf
     let (is_good, _) = read_proven(&shared.drives, (pba, 0), buf, prove).await;
     let is_good = is_good == Some(true);
     if is_good {
-        lock(&shared.alert_log).healed(pba);
+        lock(&shared.alert_log).healed(pba.drive(), pba.block());
     }
     is_good
 }

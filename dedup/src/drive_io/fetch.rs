@@ -14,6 +14,10 @@ use crate::drive_io::drive_list::DriveList;
 use crate::drive_io::scatter::{self, Failures, OfDrive};
 use crate::drive_io::segments::Place;
 
+/// Blocks of a buffer that are read from the same drive in a row, if it has them: 128 KiB. A buffer of which drives have single
+/// pages in turns would have to be cut into pages.
+const RUN_BLOCKS: u32 = 32;
+
 /// Contents that are wanted in a buffer.
 pub(crate) struct Fetch {
     groups: Vec<OfDrive<Extent>>,
@@ -21,6 +25,8 @@ pub(crate) struct Fetch {
     fragments: Vec<(Pba, usize)>,
     /// The only drive that is asked.
     only: Option<u16>,
+    /// The drive that is asked, and for how many more blocks.
+    run: (u16, u32),
     /// All blocks that are read: only where they may have other copies.
     blocks: Vec<Chosen>,
     /// Drives that failed, though others had the blocks.
@@ -60,6 +66,7 @@ impl Fetch {
             groups: Vec::new(),
             fragments: Vec::new(),
             only,
+            run: (NOWHERE.drive, 0),
             blocks: Vec::new(),
             covered: Vec::new(),
         };
@@ -90,7 +97,7 @@ impl Fetch {
     fn add(&mut self, drives: &DriveList, pba: Pba, buffer_offset: usize) {
         // Of a block that no segment has, a drive that there is not.
         let place = match self.only {
-            None => drives.readable(pba).first().copied(),
+            None => self.choose(&drives.readable(pba)),
             Some(drive) => {
                 let places = drives.places(pba);
                 places.iter().find(|place| place.drive == drive).copied()
@@ -105,6 +112,22 @@ impl Fetch {
             });
         }
         scatter::add(&mut self.groups, place, buffer_offset);
+    }
+
+    /// The copy that is read: one on the drive that is asked already, or the first one.
+    fn choose(&mut self, copies: &[Place]) -> Option<Place> {
+        let first = copies.first()?;
+        if copies.len() < 2 {
+            return Some(*first);
+        }
+        let (drive, left) = self.run;
+        let stays = copies.iter().find(|place| left > 0 && place.drive == drive);
+        let (place, left) = match stays {
+            Some(place) => (place, left),
+            None => (first, RUN_BLOCKS),
+        };
+        self.run = (place.drive, left - 1);
+        Some(*place)
     }
 
     /// The drives that gave what was asked for, but for these.
@@ -264,6 +287,34 @@ mod tests {
             .map(|e| (e.block - 256, e.buffer_offset / BLOCK_BYTES, e.blocks))
             .collect();
         assert_eq!(found, [(10, 0, 3), (20, 3, 1), (21, 5, 1), (19, 6, 1)]);
+    }
+
+    #[test]
+    fn of_two_drives_with_all_blocks_one_is_asked_for_so_many_in_a_row() {
+        use std::sync::Arc;
+
+        use drives::{Drive, MemoryDrive};
+
+        use crate::LABEL_BLOCKS;
+        use crate::drive_io::segments::tests::complete;
+        use crate::drive_io::segments::{Rows, SEGMENT_BLOCKS};
+
+        let drive =
+            || -> Arc<dyn Drive> { Arc::new(MemoryDrive::new(LABEL_BLOCKS + 8 * SEGMENT_BLOCKS)) };
+        let sizes = [8 * SEGMENT_BLOCKS; 2];
+        let segments = complete(&Rows::new(), &sizes, 2, 0).unwrap();
+        let drives = DriveList::new(&[drive(), drive()], &segments, &[]);
+        let asked = |first: u64, blocks: u64| {
+            let blocks = (first..first + blocks).map(|block| Pba::new(0, block));
+            let fetch = Fetch::new(&drives, blocks.zip((0..).step_by(BLOCK_BYTES)));
+            let groups = fetch.groups.iter();
+            groups.map(|group| group.drive).collect::<Vec<_>>()
+        };
+        // They begin in the middle of what is read from one of them.
+        let (one, other) = (asked(20, 32), asked(52, 32));
+        assert_eq!((one.len(), other.len()), (1, 1));
+        assert_ne!(one, other, "both drives work");
+        assert_eq!(asked(20, 64).len(), 2);
     }
 
     #[test]

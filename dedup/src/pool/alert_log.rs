@@ -52,12 +52,12 @@ pub(crate) struct AlertLog {
 impl AlertLog {
     /// A damaged block was found.
     pub(crate) fn block(&mut self, pba: Pba) {
-        note(&mut self.blocks, pba);
+        note(&mut self.blocks, pba.drive(), pba.block());
     }
 
-    /// A damaged block was written again from another copy of its content.
-    pub(crate) fn healed(&mut self, pba: Pba) {
-        note(&mut self.healed, pba);
+    /// A damaged data block of the drive with that index was written again from another copy of its content.
+    pub(crate) fn healed(&mut self, drive: u16, block: u64) {
+        note(&mut self.healed, drive, block);
     }
 
     /// A command met sub-blocks of a volume.
@@ -143,10 +143,10 @@ impl AlertLog {
     }
 }
 
-fn note(drives: &mut BTreeMap<u16, Vec<Range>>, pba: Pba) {
-    let ranges = drives.entry(pba.drive()).or_default();
+fn note(drives: &mut BTreeMap<u16, Vec<Range>>, drive: u16, block: u64) {
+    let ranges = drives.entry(drive).or_default();
     if ranges.len() < RANGES_MAX {
-        *ranges = with(ranges, (pba.block(), pba.block() + 1));
+        *ranges = with(ranges, (block, block + 1));
     }
 }
 
