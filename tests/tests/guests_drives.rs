@@ -321,7 +321,7 @@ fn drives_in_use_are_refused_and_what_was_flushed_is_there_wherever_power_is_los
 }
 
 /// How often a drive fails, one hangs, one lies and one forgets; `ONEFOLD_DYING_ROUNDS` says another number.
-const DYING_ROUNDS: u32 = 2;
+const DYING_ROUNDS: u32 = 1;
 
 #[test]
 #[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
@@ -349,10 +349,10 @@ fn a_pool_with_copies_goes_on_while_drives_fail_hang_lie_and_forget() {
             cpus: 2,
             story: "dying_drives",
             arguments: &[&rounds.to_string()],
-            limit_seconds: 120 + 120 * rounds,
+            limit_seconds: 240 + 240 * rounds,
             files: &files,
         };
         let guest = Guest::start_with_disks(&network, &spec, &disks);
-        println!("{}", guest.finish((3 + 2 * rounds) * MINUTE));
+        println!("{}", guest.finish((5 + 4 * rounds) * MINUTE));
     });
 }

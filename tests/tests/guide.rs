@@ -82,7 +82,9 @@ fn every_onefold_line_that_no_test_can_type_is_one_that_the_program_understands(
     let mut read = 0;
     for chapter in guide::chapters() {
         for block in guide::blocks(&chapter) {
-            let lines = block.text.lines().filter_map(|line| {
+            // A line may go on in the next one.
+            let text = block.text.replace("\\\n", " ");
+            let lines = text.lines().filter_map(|line| {
                 // Behind a comment's sign nothing would be read.
                 let line = line.split(" #").next().unwrap_or_default();
                 let (_, command) = line.split_once("onefold -- onefold ").unwrap_or(("", line));

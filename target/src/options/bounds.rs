@@ -80,7 +80,7 @@ pub struct BoundsArgs {
     /// How long a drive may take to read or write what other drives have as well
     ///
     /// In a pool with copies: then it goes offline. A flush may take ten times as long.
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_timeout)]
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_timeout, hide_short_help = true)]
     pub drive_timeout: Duration,
 }
 
