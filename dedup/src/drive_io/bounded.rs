@@ -168,8 +168,8 @@ impl Drive for BoundedDrive {
         let gathered = |extent: &Extent| GatherExtent {
             block: extent.block,
             buffer: 0,
-            // Buffers are shorter than 4 GiB.
-            buffer_offset: extent.buffer_offset as u32,
+            // Buffers are shorter than 4 GiB: the drive refuses what does not fit.
+            buffer_offset: u32::try_from(extent.buffer_offset).unwrap_or(u32::MAX),
             blocks: extent.blocks,
         };
         let extents: Vec<GatherExtent> = extents.iter().map(gathered).collect();
@@ -225,11 +225,13 @@ impl Drive for BoundedDrive {
                 );
                 return Err(DriveError::new(ErrorKind::Io, self.name(), text));
             }
-            if self.left.in_doubt.load(Ordering::Acquire) {
-                self.inner.fence().await?;
-                self.left.in_doubt.store(false, Ordering::Release);
+            // What ends in doubt during the fence is not settled by it.
+            if !self.left.in_doubt.swap(false, Ordering::AcqRel) {
+                return Ok(());
             }
-            Ok(())
+            let fenced = self.inner.fence().await;
+            self.left.note(fenced.is_err());
+            fenced
         })
     }
 }
