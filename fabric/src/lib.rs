@@ -11,7 +11,7 @@
 //! - `queue` is what every queue has, whatever carries it; `memory` is the memory of its data, and the bounds on it;
 //!   `error` says why something failed; `address`, [`admission`], `listening` and [`peer_log`] are about peers.
 //!
-//! Each uses those below it alone (`tests/tests/arrows.rs` holds this).
+//! Each uses those below it alone (`tests/tests/arrows/tables.rs` holds this).
 //!
 //! What the crate guarantees:
 //!
