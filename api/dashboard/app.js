@@ -120,9 +120,9 @@ const tables = {
     { head: "When", show: (it) => time(it.at) },
   ], "No event says that somebody was refused."),
   drives: new Table(at("drives"), [
-    { head: "Drive", kind: "name long", show: (it) => it.name },
-    { head: "State", show: (it) => driveState(it.trouble) },
-    { head: "In use", kind: "number", show: (it) => [bytes(it.capacity_bytes - it.free_bytes), share(it.capacity_bytes - it.free_bytes, it.capacity_bytes)] },
+    { head: "Drive", kind: "name long", show: (it) => it.path },
+    { head: "State", show: driveState },
+    { head: "In use", kind: "number", show: (it) => [bytes(it.used_bytes), share(it.used_bytes, it.capacity_bytes)] },
     { head: "Size", kind: "number", show: (it) => bytes(it.capacity_bytes) },
   ], "There is no drive."),
   tasks: new Table(at("tasks"), [
@@ -133,7 +133,9 @@ const tables = {
   ], "Nothing is being worked at."),
 };
 
-function driveState(trouble) {
+function driveState({ state, rebuild, trouble }) {
+  if (state === "rebuilding") return [state, rebuild ? `${bytes(rebuild.done_bytes)} of ${bytes(rebuild.total_bytes)}` : "it waits for its turn"];
+  if (state === "offline") return [state, "others have its data; `onefold drive replace` puts another one in its place"];
   return trouble ? ["failing", `${trouble.errors} commands failed; the last one: ${trouble.last_error}`] : "works";
 }
 
@@ -273,7 +275,7 @@ function showStatus(status, now) {
   showPool(status);
   tables.volumes.show(volumes);
   tables.hosts.show(hosts);
-  tables.drives.show(status.drives.map((it) => ({ ...it, key: it.name, trouble: troubles.get(it.name) })));
+  tables.drives.show(status.drives.map((it) => ({ ...it, key: it.path, trouble: troubles.get(it.path) })));
   showTurned(status);
   showSurvey(status);
   if (seconds > 0) {

@@ -47,5 +47,6 @@ mod room;
 pub mod serve;
 mod signals;
 pub mod size;
+mod spares;
 mod telemetry;
 pub mod time;

@@ -15,8 +15,12 @@ fn page() -> String {
     let space = PoolStatus {
         capacity_bytes: 64 << 30,
         drives: vec![DriveStatus {
-            name: "/dev/\"a\"\n".into(),
+            path: "/dev/\"a\"\n".into(),
             capacity_bytes: 64 << 30,
+            domain: None,
+            used_bytes: 0,
+            stale_bytes: 0,
+            errors: 0,
             free_bytes: 1,
             state: dedup::DriveState::Online,
             rebuild: None,
@@ -69,6 +73,8 @@ fn figures_have_a_name_a_unit_and_a_sample() {
         "onefold_refused_total{transport=\"rdma\",reason=\"host\"} 0",
         "onefold_reactor_buffer_bytes{reactor=\"onefold-data0\"} 1048576",
         "onefold_drive_free_bytes{drive=\"/dev/\\\"a\\\"\\n\"} 1",
+        "onefold_drive_online{drive=\"/dev/\\\"a\\\"\\n\"} 1",
+        "onefold_drive_errors{drive=\"/dev/\\\"a\\\"\\n\"} 0",
         "onefold_volume_commands_total{volume=\"vol0\",operation=\"read\"} 100",
         "onefold_volume_data_bytes_total{volume=\"vol0\",operation=\"write\"} 204800",
         "onefold_limit_held_commands_total{kind=\"volume\",name=\"vol0\"} 7",

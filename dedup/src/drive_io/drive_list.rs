@@ -16,7 +16,7 @@ use meta::Pba;
 
 use crate::LABEL_BLOCKS;
 use crate::drive_io::bounded::{BoundedDrive, Permission};
-use crate::drive_io::drive_state::DriveState;
+use crate::drive_io::drive_state::{Condition, DriveState};
 use crate::drive_io::segments::{Completed, Copies, Place, Rows, SEGMENT_BLOCKS, Segments};
 use crate::drive_io::suspects::Suspects;
 
@@ -37,7 +37,10 @@ struct Slot {
     current: AtomicU8,
     /// Something that was written to it may happen yet.
     is_in_doubt: AtomicBool,
-    state: AtomicU8,
+    /// A [`Condition`].
+    condition: AtomicU8,
+    /// Commands of it that failed, and copies there that were wrong.
+    errors: AtomicU64,
     /// How often a rebuild of it was begun.
     rebuilds: AtomicU64,
 }
@@ -52,6 +55,8 @@ pub(crate) struct DriveList {
     data_blocks: Vec<u64>,
     /// Copies of a segment at most, when the pool was opened.
     copies: usize,
+    /// Failure domains, by the drives' indexes; of those that are missing, and of `None`, each fails alone.
+    domains: Mutex<Vec<Option<String>>>,
     /// Copies that are to be looked at.
     pub(crate) suspects: Suspects,
     /// The bound of the answers of drives whose data others have.
@@ -66,13 +71,14 @@ impl DriveList {
     pub(crate) fn new(
         drives: &[Arc<dyn Drive>],
         segments: &Completed,
-        states: &[DriveState],
+        conditions: &[Condition],
     ) -> Self {
         let slot = || Slot {
             opened: [const { OnceLock::new() }; OPENINGS_MAX],
             current: AtomicU8::new(0),
             is_in_doubt: AtomicBool::new(false),
-            state: AtomicU8::new(DriveState::Online as u8),
+            condition: AtomicU8::new(Condition::Online as u8),
+            errors: AtomicU64::new(0),
             rebuilds: AtomicU64::new(0),
         };
         let list = Self {
@@ -84,6 +90,7 @@ impl DriveList {
                 let rows = segments.of_drives.iter().flatten();
                 rows.map(|(_, row)| row.copies().len()).max().unwrap_or(1)
             },
+            domains: Mutex::default(),
             suspects: Suspects::default(),
             limit: None,
             permission: Arc::default(),
@@ -92,8 +99,8 @@ impl DriveList {
         for (drive, rows) in drives.iter().zip(&segments.of_drives) {
             list.add(drive.clone(), rows);
         }
-        for (index, state) in (0..).zip(states) {
-            list.set_state(index, *state);
+        for (index, condition) in (0..).zip(conditions) {
+            list.set_condition(index, *condition);
         }
         list
     }
@@ -109,6 +116,26 @@ impl DriveList {
             }
         }
         self
+    }
+
+    /// The failure domains of drives, by their indexes.
+    pub(crate) fn domains(&self) -> Vec<Option<String>> {
+        let mut domains = self.lock_domains().clone();
+        domains.resize(self.len(), None);
+        domains
+    }
+
+    pub(crate) fn set_domain(&self, drive: u16, domain: Option<String>) {
+        let (mut domains, drive) = (self.lock_domains(), usize::from(drive));
+        if domains.len() <= drive {
+            domains.resize(drive + 1, None);
+        }
+        domains[drive] = domain;
+    }
+
+    /// What a panic leaves is whole, but for a domain that was not set.
+    fn lock_domains(&self) -> MutexGuard<'_, Vec<Option<String>>> {
+        self.domains.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Who says whether drives may be left.
@@ -185,6 +212,7 @@ impl DriveList {
         if is_put {
             slot.current.store(next, Ordering::Release);
             slot.is_in_doubt.store(false, Ordering::Release);
+            slot.errors.store(0, Ordering::Relaxed);
         }
         is_put
     }
@@ -243,10 +271,28 @@ impl DriveList {
 
     #[inline]
     pub(crate) fn state(&self, drive: u16) -> DriveState {
+        self.condition(drive).state()
+    }
+
+    #[inline]
+    pub(crate) fn condition(&self, drive: u16) -> Condition {
         let slot = self.drives.get(usize::from(drive));
-        slot.map_or(DriveState::Offline, |slot| {
-            DriveState::of(slot.state.load(Ordering::Acquire))
+        slot.map_or(Condition::Failed, |slot| {
+            Condition::of(slot.condition.load(Ordering::Acquire))
         })
+    }
+
+    /// A command of a drive failed, or a copy there was wrong.
+    pub(crate) fn note_error(&self, drive: u16) {
+        if let Some(slot) = self.drives.get(usize::from(drive)) {
+            slot.errors.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How often that was so, of what was opened for the drive last.
+    pub(crate) fn errors(&self, drive: u16) -> u64 {
+        let slot = self.drives.get(usize::from(drive));
+        slot.map_or(0, |slot| slot.errors.load(Ordering::Relaxed))
     }
 
     pub(crate) fn states(&self) -> Vec<DriveState> {
@@ -255,12 +301,18 @@ impl DriveList {
             .collect()
     }
 
-    pub(crate) fn set_state(&self, drive: u16, state: DriveState) {
+    pub(crate) fn conditions(&self) -> Vec<Condition> {
+        (0..self.len() as u16)
+            .map(|drive| self.condition(drive))
+            .collect()
+    }
+
+    pub(crate) fn set_condition(&self, drive: u16, condition: Condition) {
         if let Some(slot) = self.drives.get(usize::from(drive)) {
-            if state == DriveState::Rebuilding {
+            if condition == Condition::Rebuilding {
                 slot.rebuilds.fetch_add(1, Ordering::AcqRel);
             }
-            slot.state.store(state as u8, Ordering::Release);
+            slot.condition.store(condition as u8, Ordering::Release);
             self.lock_leaving().remove(&drive);
         }
     }

@@ -168,12 +168,12 @@ fn another_drive_takes_the_place_of_one_and_gets_all_of_its_data() {
     let all: Vec<u64> = (1..=200).collect();
     pool.write(&volume, 0, &all).unwrap();
     let small = TestDrive::new(SEGMENT - 1);
-    let refused = block_on(engine.replace_drive(1, small, || panic!("it is too small")));
+    let refused = block_on(engine.replace_drive(1, small, None, || panic!("it is too small")));
     assert!(expect_kind(refused, ErrorKind::Invalid).contains("name a larger one"));
     assert_eq!(states(&engine), [ON, ON]);
 
     let new = TestDrive::new(SEGMENT);
-    block_on(engine.replace_drive(1, new.clone(), || Ok(()))).unwrap();
+    block_on(engine.replace_drive(1, new.clone(), None, || Ok(()))).unwrap();
     assert_eq!(states(&engine), [ON, DriveState::Rebuilding]);
     pool.write(&volume, 200, &[201]).unwrap();
     block_on(engine.maintain()).unwrap();
@@ -265,11 +265,14 @@ fn a_drive_that_is_replaced_during_its_rebuild_gets_all_of_its_data() {
         };
         let maintenance = reactor::spawn(engine.clone().run_maintenance());
         engine
-            .replace_drive(1, TestDrive::new(SEGMENT), || Ok(()))
+            .replace_drive(1, TestDrive::new(SEGMENT), None, || Ok(()))
             .await
             .unwrap();
         until(&|engine| is_under_way(engine)).await;
-        engine.replace_drive(1, last, || Ok(())).await.unwrap();
+        engine
+            .replace_drive(1, last, None, || Ok(()))
+            .await
+            .unwrap();
         assert_eq!(states(&engine), [ON, DriveState::Rebuilding]);
         assert!(!is_under_way(&engine), "another drive was rebuilt");
         until(&|engine| states(engine) == [ON, ON]).await;
@@ -300,7 +303,7 @@ fn copies_need_as_many_drives_with_room_for_a_segment() {
     assert_eq!(engine.status().capacity_bytes, SEGMENT * BLOCK_BYTES as u64);
     // What the larger one has left is used when there is another drive.
     let third = TestDrive::new(2 * SEGMENT);
-    block_on(engine.add_drive(third, |_| Ok(()))).unwrap();
+    block_on(engine.add_drive(third, None, |_| Ok(()))).unwrap();
     assert_eq!(
         engine.status().capacity_bytes,
         3 * SEGMENT * BLOCK_BYTES as u64

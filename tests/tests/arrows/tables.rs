@@ -364,7 +364,8 @@ const PROGRAM: House = House {
             "pool",
             &["errors", "labels", "lingering", "options", "room"],
         ),
-        ("drive_changes", &["options", "pool", "room"]),
+        ("drive_changes", &["pool", "room"]),
+        ("spares", &["drive_changes"]),
         ("records", &["pool"]),
         (
             "serve",
@@ -373,6 +374,7 @@ const PROGRAM: House = House {
                 "config",
                 "control_socket",
                 "drive_changes",
+                "spares",
                 "exports",
                 "http",
                 "listen",
