@@ -120,7 +120,7 @@ const tables = {
     { head: "When", show: (it) => time(it.at) },
   ], "No event says that somebody was refused."),
   drives: new Table(at("drives"), [
-    { head: "Drive", kind: "name long", show: (it) => it.path },
+    { head: "Drive", kind: "name long", show: (it) => it.name },
     { head: "State", show: driveState },
     { head: "In use", kind: "number", show: (it) => [bytes(it.used_bytes), share(it.used_bytes, it.capacity_bytes)] },
     { head: "Size", kind: "number", show: (it) => bytes(it.capacity_bytes) },
@@ -275,7 +275,7 @@ function showStatus(status, now) {
   showPool(status);
   tables.volumes.show(volumes);
   tables.hosts.show(hosts);
-  tables.drives.show(status.drives.map((it) => ({ ...it, key: it.path, trouble: troubles.get(it.path) })));
+  tables.drives.show(status.drives.map((it) => ({ ...it, key: it.name, trouble: troubles.get(it.name) })));
   showTurned(status);
   showSurvey(status);
   if (seconds > 0) {

@@ -159,7 +159,7 @@ impl Snapshot {
         Self {
             catalog: state.target.catalog(),
             volumes: [state.engine.volumes(), state.engine.snapshots()].concat(),
-            drives: drives.into_iter().map(|drive| drive.path).collect(),
+            drives: drives.into_iter().map(|drive| drive.name).collect(),
             tokens: tokens::views(&state.engine)
                 .into_iter()
                 .map(|token| (token.name.clone(), Arc::new(token)))

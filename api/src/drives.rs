@@ -95,7 +95,7 @@ pub struct DriveView {
 impl From<DriveStatus> for DriveView {
     fn from(drive: DriveStatus) -> Self {
         Self {
-            path: drive.path,
+            path: drive.name,
             state: drive.state.into(),
             domain: drive.domain,
             capacity_bytes: drive.capacity_bytes,

@@ -227,7 +227,7 @@ pub(crate) mod tests {
                 ..PoolStatus::default()
             }),
             drives: vec![DriveStatus {
-                path: "/srv/pool/drive0".into(),
+                name: "/srv/pool/drive0".into(),
                 capacity_bytes: 64 << 30,
                 domain: None,
                 used_bytes: 0,

@@ -196,10 +196,7 @@ pub(crate) async fn change_drive(
         DriveChange::Online if engine.is_drive_absent(index) => {
             let spec = dir.identity().drives[usize::from(index)].clone();
             let drive = open_drive(dir, index, &spec, &label_buffers()?).await?;
-            let is_known = || Ok(());
-            engine
-                .replace_drive(index, Arc::new(drive), spec.domain, is_known)
-                .await?;
+            engine.reopen_drive(index, Arc::new(drive)).await?;
         }
         DriveChange::Online => engine.rebuild_drive(index).await?,
         DriveChange::Replace(add) => replace(engine, dir, index, add).await?,

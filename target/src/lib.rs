@@ -40,6 +40,7 @@ mod mdns;
 mod notify;
 pub mod options;
 mod output;
+pub mod plan;
 pub mod pool;
 mod recorder;
 mod records;

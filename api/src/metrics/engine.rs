@@ -63,7 +63,7 @@ pub(super) fn pool(page: &mut Page<'_>, status: &Status, space: &PoolStatus) -> 
         space
             .drives
             .iter()
-            .map(|drive| (vec![("drive", drive.path.as_str())], drive))
+            .map(|drive| (vec![("drive", drive.name.as_str())], drive))
     };
     let name = bytes("drive_capacity", "Room for data on a drive");
     page.gauges(

@@ -15,7 +15,7 @@ fn page() -> String {
     let space = PoolStatus {
         capacity_bytes: 64 << 30,
         drives: vec![DriveStatus {
-            path: "/dev/\"a\"\n".into(),
+            name: "/dev/\"a\"\n".into(),
             capacity_bytes: 64 << 30,
             domain: None,
             used_bytes: 0,

@@ -94,20 +94,24 @@ pub struct PoolStatus {
 /// Space of a drive, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DriveStatus {
-    /// Where it is; `memory` for one in memory.
-    pub path: String,
+    /// What it is called: its path, mostly.
+    pub name: String,
     /// Its failure domain.
+    #[serde(default)]
     pub domain: Option<String>,
     /// Its data blocks (the label not counted).
     pub capacity_bytes: u64,
     /// Those that are in use; in a pool with copies about as many.
+    #[serde(default)]
     pub used_bytes: u64,
     /// Those that can be allocated now; in a pool with copies about as many, and those that no segment lies on count too.
     pub free_bytes: u64,
     /// Those of the used ones that it may lack, or have in an old state: none of a drive that is online, all of one that is
     /// offline.
+    #[serde(default)]
     pub stale_bytes: u64,
     /// Commands that failed, and copies that were wrong, since the drive was opened.
+    #[serde(default)]
     pub errors: u64,
     /// Whether its copies of data are used. Of a pool without copies all drives are online.
     pub state: DriveState,
@@ -341,7 +345,7 @@ fn drives(shared: &Shared, background: &Background, state: &State) -> Vec<DriveS
             let rebuild = running.and_then(|running| running.of(&shared.drives, index));
             let used_bytes = capacity.saturating_sub(free) * grain;
             DriveStatus {
-                path: drive.name().to_owned(),
+                name: drive.name().to_owned(),
                 domain: domains.next().flatten(),
                 capacity_bytes: capacity * grain,
                 used_bytes,

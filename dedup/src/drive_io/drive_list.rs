@@ -37,12 +37,21 @@ struct Slot {
     current: AtomicU8,
     /// Something that was written to it may happen yet.
     is_in_doubt: AtomicBool,
+    /// It is another drive than the one before, and nothing of the pool is on it.
+    is_new: AtomicBool,
     /// A [`Condition`].
     condition: AtomicU8,
     /// Commands of it that failed, and copies there that were wrong.
     errors: AtomicU64,
     /// How often a rebuild of it was begun.
     rebuilds: AtomicU64,
+}
+
+/// What takes the place of a drive.
+pub(crate) struct Replacement {
+    pub(crate) drive: Arc<dyn Drive>,
+    /// It is another drive, and nothing of the pool is on it.
+    pub(crate) is_new: bool,
 }
 
 /// The drives by their index, and the places of segments.
@@ -77,6 +86,7 @@ impl DriveList {
             opened: [const { OnceLock::new() }; OPENINGS_MAX],
             current: AtomicU8::new(0),
             is_in_doubt: AtomicBool::new(false),
+            is_new: AtomicBool::new(false),
             condition: AtomicU8::new(Condition::Online as u8),
             errors: AtomicU64::new(0),
             rebuilds: AtomicU64::new(0),
@@ -200,8 +210,9 @@ impl DriveList {
         None
     }
 
-    /// From now on this is the drive with that index: another one that takes its place. False if that was done too often.
-    pub(crate) fn replace(&self, index: u16, drive: Arc<dyn Drive>) -> bool {
+    /// From now on this is the drive with that index: another one that takes its place, or the same one, opened again. False
+    /// if that was done too often.
+    pub(crate) fn replace(&self, index: u16, Replacement { drive, is_new }: Replacement) -> bool {
         let Some(slot) = self.drives.get(usize::from(index)) else {
             return false;
         };
@@ -210,11 +221,18 @@ impl DriveList {
         let drive = self.bounded(index, drive);
         let is_put = place.is_some_and(|place| place.set(drive).is_ok());
         if is_put {
+            slot.is_new.store(is_new, Ordering::Release);
             slot.current.store(next, Ordering::Release);
             slot.is_in_doubt.store(false, Ordering::Release);
             slot.errors.store(0, Ordering::Relaxed);
         }
         is_put
+    }
+
+    /// Whether nothing of the pool was on a drive when it took its place. Once: who asks is about to change that.
+    pub(crate) fn take_newness(&self, drive: u16) -> bool {
+        let slot = self.drives.get(usize::from(drive));
+        slot.is_some_and(|slot| slot.is_new.swap(false, Ordering::AcqRel))
     }
 
     /// What a drive was told to write may happen yet, though it is offline.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use drives::Drive;
 
 use crate::drive_io::data_blocks_of;
-use crate::drive_io::drive_list::{DRIVES_MAX, DriveList};
+use crate::drive_io::drive_list::{DRIVES_MAX, DriveList, Replacement};
 use crate::drive_io::drive_state::{Condition, Redundancy, conditions_of, stored};
 use crate::drive_io::segments::{self, Completed, Rows, Wanted};
 use crate::log::recovery::data_blocks;
@@ -203,6 +203,34 @@ impl Engine {
     ) -> Result<()> {
         let shared = &self.shared;
         let _lock = shared.admin_lock.lock().await;
+        self.check_replacement(index, &*drive).await?;
+        shared.put_offline(index).await?;
+        write_down()?;
+        shared.drives.set_domain(index, domain);
+        let replacement = Replacement {
+            drive,
+            is_new: true,
+        };
+        shared.begin_rebuild(index, Some(replacement)).await
+    }
+
+    /// Uses a drive again that was opened anew, and rebuilds it: it has what it had.
+    ///
+    /// # Errors
+    /// As [`replace_drive`](Self::replace_drive).
+    pub async fn reopen_drive(&self, index: u16, drive: Arc<dyn Drive>) -> Result<()> {
+        let shared = &self.shared;
+        let _lock = shared.admin_lock.lock().await;
+        self.check_replacement(index, &*drive).await?;
+        shared.put_offline(index).await?;
+        let replacement = Replacement {
+            drive,
+            is_new: false,
+        };
+        shared.begin_rebuild(index, Some(replacement)).await
+    }
+
+    async fn check_replacement(&self, index: u16, drive: &dyn Drive) -> Result<()> {
         self.check_drive(index)?;
         let needed = self.blocks_needed(index).await?;
         if drive.blocks() < needed {
@@ -210,14 +238,11 @@ impl Engine {
                 "drive {} has {} blocks, and what lies on drive {} needs {}: name a larger one",
                 drive.name(),
                 drive.blocks(),
-                shared.drive_name(index),
+                self.shared.drive_name(index),
                 needed
             )));
         }
-        shared.put_offline(index).await?;
-        write_down()?;
-        shared.drives.set_domain(index, domain);
-        shared.begin_rebuild(index, Some(drive)).await
+        Ok(())
     }
 
     /// How many blocks a drive must have that takes the place of one, the label included.

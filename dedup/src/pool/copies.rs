@@ -6,10 +6,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use drives::{Drive, DriveError};
+use drives::DriveError;
 use meta::Store;
 
-use crate::drive_io::drive_list::DriveList;
+use crate::drive_io::drive_list::{DriveList, Replacement};
 use crate::drive_io::drive_state::{Condition, DriveState, stored};
 use crate::pool::Shared;
 use crate::pool::config::{Blocking, block_on};
@@ -59,7 +59,7 @@ impl Shared {
     pub(crate) async fn begin_rebuild(
         &self,
         drive: u16,
-        replacement: Option<Arc<dyn Drive>>,
+        replacement: Option<Replacement>,
     ) -> Result<()> {
         let _changing = self.drive_states.lock().await;
         let name = self.drive_name(drive);

@@ -208,7 +208,7 @@ said 'stopped cleanly'
 sed -i 's|^#* *dir = .*|dir = "/srv/onefold"|' /etc/onefold/onefold.toml
 block drives.3
 eventually 60 is_served
-[ "$(jq -r '.drives[0].path' /tmp/status.json)" = /dev/nvme1n1 ] || die "another drive: $(jq -c .drives /tmp/status.json)"
+[ "$(jq -r '.drives[0].name' /tmp/status.json)" = /dev/nvme1n1 ] || die "another drive: $(jq -c .drives /tmp/status.json)"
 perf --rw write || die "the pool on the drive"
 systemctl restart onefold
 eventually 60 is_served

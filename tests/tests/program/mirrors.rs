@@ -208,6 +208,52 @@ fn copies_lie_in_different_failure_domains_and_a_pool_with_too_few_is_not_made()
 }
 
 #[test]
+fn a_plan_says_which_redundancy_is_enough_and_why() {
+    let ask = |drives: &str, loss: &str| {
+        json(&[
+            "pool",
+            "plan",
+            "--drives",
+            drives,
+            "--afr",
+            "0.9",
+            "--loss",
+            loss,
+            "--fill",
+            "100",
+            "--rebuild-rate",
+            "1G",
+            "--json",
+        ])
+    };
+    let plan = ask("24x1T", "1e-5/y");
+    assert_eq!(plan["recommended"], "mirror=2");
+    assert_eq!(plan["choices"][1]["capacity_bytes"], 12u64 << 40);
+    assert_eq!(plan["choices"][2]["survives_drives"], 2);
+    // 24 drives, each other one 23 x 1024 s after.
+    let losses = plan["choices"][1]["losses_per_year"]
+        .as_f64()
+        .expect("a number");
+    assert!((1.4e-6..1.5e-6).contains(&losses), "{losses}");
+    assert_eq!(ask("24x1T", "1e-9/y")["recommended"], "mirror=3");
+    assert_eq!(
+        ask("1x1T", "1e-9/y")["recommended"],
+        serde_json::Value::Null
+    );
+    for wrong in [
+        ["--drives", "six"],
+        ["--drives", "0x4T"],
+        ["--afr", "0"],
+        ["--afr", "101"],
+        ["--loss", "-1"],
+        ["--fill", "0"],
+    ] {
+        let line = ["pool", "plan", "--drives", "2x1T"];
+        fails(&[&line[..], &wrong].concat(), 64, &[wrong[0]]);
+    }
+}
+
+#[test]
 fn copies_that_the_drives_have_no_room_for_are_refused_and_no_pool_is_made() {
     let pool = Pool::new();
     let drive = pool.dir.parent().expect("a folder").join("only");
