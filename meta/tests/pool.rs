@@ -448,6 +448,7 @@ fn spares_and_failure_domains_are_remembered_and_a_spare_that_became_a_drive_is_
     dir.forget_spare("/dev/y".as_ref()).unwrap();
     assert!(dir.identity().spares.is_empty());
     let text = dir.identity().to_text().unwrap();
+    assert!(text.contains("format_version = 4\n"), "{text}");
     drop(dir);
     assert_eq!(
         PoolDir::open(&path).unwrap().identity().to_text().unwrap(),

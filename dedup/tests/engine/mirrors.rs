@@ -90,6 +90,11 @@ fn a_drive_that_fails_goes_offline_unnoticed_and_gets_what_it_missed_when_it_ret
     second.fail_reads.store(true, Ordering::Relaxed);
     pool.write(&volume, 3, &[4, 5]).unwrap();
     assert_eq!(states(&engine), [ON, OFF]);
+    assert_eq!(engine.failed_drives(), [1]);
+    let drives = engine.status().drives;
+    assert!(drives[1].errors > 0 && drives[0].errors == 0, "{drives:?}");
+    assert_eq!(drives[0].stale_bytes, 0);
+    assert_eq!(drives[1].stale_bytes, drives[1].used_bytes);
     assert_eq!(pool.read(&volume, 0, 5).unwrap(), [1, 2, 3, 4, 5]);
     block_on(volume.flush()).unwrap();
     block_on(engine.maintain()).unwrap();
@@ -112,6 +117,7 @@ fn a_drive_that_fails_goes_offline_unnoticed_and_gets_what_it_missed_when_it_ret
     let engine = pool.open();
     let volume = engine.volume("v").unwrap();
     assert_eq!(states(&engine), [ON, OFF]);
+    assert_eq!(engine.failed_drives(), [1]);
     assert_eq!(pool.read(&volume, 0, 5).unwrap(), [1, 2, 3, 4, 5]);
 
     let before = second.written_blocks.load(Ordering::Relaxed);
@@ -149,6 +155,7 @@ fn the_last_drive_with_some_data_never_goes_offline() {
     let (pool, engine, volume) = mirrored(&[1, 1]);
     pool.write(&volume, 0, &[1]).unwrap();
     block_on(engine.take_drive_offline(0)).unwrap();
+    assert!(engine.failed_drives().is_empty(), "somebody wanted it so");
     let refused = expect_kind(block_on(engine.take_drive_offline(1)), ErrorKind::Invalid);
     assert!(refused.contains("no other drive has"), "{refused}");
     pool.drives[1].fail_writes.store(true, Ordering::Relaxed);

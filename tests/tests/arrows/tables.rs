@@ -365,7 +365,7 @@ const PROGRAM: House = House {
             &["errors", "labels", "lingering", "options", "room"],
         ),
         ("plan", &[]),
-        ("drive_changes", &["pool", "room"]),
+        ("drive_changes", &["errors", "pool", "room"]),
         ("spares", &["drive_changes"]),
         ("records", &["pool"]),
         (
@@ -392,7 +392,7 @@ const PROGRAM: House = House {
         (
             "cli",
             &[
-                "config", "doctor", "images", "labels", "logging", "options", "serve",
+                "config", "doctor", "images", "labels", "logging", "options", "plan", "serve",
             ],
         ),
     ],
