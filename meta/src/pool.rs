@@ -296,8 +296,8 @@ impl PoolDir {
         Ok((self.identity.drives.len() - 1) as u16)
     }
 
-    /// Makes the pool remember another drive under the index of one, durably. It carries its label already, durably. If it
-    /// was a spare, it is none any more.
+    /// Makes the pool remember another drive under the index of one, durably. It carries its label already, durably. A
+    /// spare at its path becomes the drive.
     ///
     /// # Errors
     /// As [`add_drive`](Self::add_drive), and [`MetaError::Invalid`] if there is no drive with that index.

@@ -36,9 +36,8 @@ impl FromStr for DriveGroup {
         let (count, size) = text.split_once('x').unwrap_or(("1", text));
         let count = count.trim().parse().ok();
         let count = count.filter(|count| (1..=DRIVES_MAX).contains(count));
-        let bytes = parse_size(size).map_err(|error| error.to_string())?;
-        match count {
-            Some(count) if bytes > 0 => Ok(Self { count, bytes }),
+        match (count, parse_size(size)) {
+            (Some(count), Ok(bytes @ 1..)) => Ok(Self { count, bytes }),
             _ => Err(format!(
                 "write how many drives and their size, such as 6x4T, with 1 to {DRIVES_MAX} drives"
             )),

@@ -245,7 +245,7 @@ fn a_plan_says_which_redundancy_is_enough_and_why() {
         ["--drives", "0x4T"],
         ["--afr", "0"],
         ["--afr", "101"],
-        ["--loss", "-1"],
+        ["--loss", "0"],
         ["--fill", "0"],
     ] {
         let line = ["pool", "plan", "--drives", "2x1T"];
