@@ -13,8 +13,9 @@ use fabric::{Capsule, QueueInfo, TargetQueue};
 use nvme::fabrics::{
     CNTLID_DYNAMIC, CONNECT_DATA_BYTES, ConnectCommand, ConnectData, InvalidParameter,
 };
-use nvme::{Cqe, Status};
+use nvme::{Cqe, Nqn, Status};
 use reactor::BufferPool;
+use tracing::field::display;
 
 use crate::controller::{Controller, Host, Kind, NewController, QueueHandle};
 use crate::limits::{ADMIN_QUEUE_DEPTH, EARLIER_ASSOCIATIONS_TIMEOUT};
@@ -33,6 +34,8 @@ struct Refusal {
     status: Status,
     result: u64,
     why: &'static str,
+    /// Who is refused, if that is why.
+    host: Option<Nqn>,
 }
 
 impl Refusal {
@@ -41,6 +44,7 @@ impl Refusal {
             status,
             result: 0,
             why,
+            host: None,
         }
     }
 
@@ -49,6 +53,7 @@ impl Refusal {
             status: Status::CONNECT_INVALID_PARAMETERS.with_dnr(),
             result: parameter.result(),
             why,
+            host: None,
         }
     }
 }
@@ -75,11 +80,13 @@ pub(crate) async fn join(sled: &Sled, queue: &TargetQueue, buffers: &BufferPool)
             }
             Err(refusal) => {
                 let info = queue.info();
+                let host = refusal.host.as_ref().map(display);
                 fabric::log_of_peer!(
                     warn,
                     "Connect was refused",
                     info.peer.ip(),
                     event = "refused",
+                    host,
                     peer = %info.peer,
                     qid = info.qid,
                     status = %refusal.status,
@@ -140,10 +147,11 @@ async fn connect_admin(
 ) -> Result<Joined, Refusal> {
     if kind == Kind::Nvm && !sled.allows(&data.host) {
         let status = Status::CONNECT_INVALID_HOST.with_dnr();
-        return Err(Refusal::because(
-            status,
-            "the host is not among those of --host",
-        ));
+        let why = "the host is not among those of --host";
+        return Err(Refusal {
+            host: Some(data.host),
+            ..Refusal::because(status, why)
+        });
     }
     if data.cntlid != CNTLID_DYNAMIC {
         return Err(Refusal::field(

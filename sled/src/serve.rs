@@ -54,13 +54,13 @@ pub async fn serve_queue(sled: Arc<Sled>, transport: TargetQueue) {
     if told {
         fabric::log_of_peer!(
             info,
-            "host attached",
+            "host connected",
             info.peer.ip(),
             event = "attach",
             host = %controller.host.nqn,
             peer = %info.peer,
             cntlid = controller.id,
-            "host attached"
+            "host connected"
         );
     }
     let queue = ConnectedQueue::new(sled, controller, handle, transport, buffers);

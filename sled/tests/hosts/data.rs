@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use drives::{BLOCK_BYTES, Drive, FileDrive, OpenOptions};
+use fabric::HostData;
 use futures_util::future::join_all;
 use initiator::{Error, Host};
 use nvme::Status;
-use nvme::admin::SetFeatures;
+use nvme::admin::{Identify, SetFeatures};
 use nvme::features::FeatureId;
+use nvme::identify::{CSI_NVM, Cns, NamespaceDescriptor, decode_descriptor_list};
 use nvme::io::{IoCommand, LbaRange};
 
 use crate::harness::{
@@ -222,5 +224,32 @@ fn a_host_without_a_write_cache_has_every_write_durable() {
         let written = submit_to(&host.io, write.to_sqe(), BLOCK_BYTES).await;
         assert_eq!(written, Status::SUCCESS);
         assert_eq!(spy.did()[1..], [Did::Write, Did::Flush]);
+    });
+}
+
+#[test]
+fn each_drive_has_the_uuid_that_it_was_given() {
+    story(async {
+        let stage = Stage::new(vec![memory(), memory()]);
+        let host = stage.associate(&Host::generate(), 0).await;
+        for nsid in [1, 2] {
+            let identify = Identify {
+                cns: Cns::NamespaceDescriptors.as_u8(),
+                cntid: 0,
+                nsid,
+                csi: 0,
+                specific_id: 0,
+            };
+            let data = HostData::FromTarget(initiator::buffer(4096).await, 4096);
+            let answered = host.admin.submit(identify.to_sqe(), data).await;
+            let page = answered.unwrap().1.unwrap();
+            assert_eq!(
+                decode_descriptor_list(&page).unwrap(),
+                [
+                    NamespaceDescriptor::Uuid([nsid as u8; 16]),
+                    NamespaceDescriptor::Csi(CSI_NVM)
+                ]
+            );
+        }
     });
 }
