@@ -71,13 +71,18 @@ fn parse_host(text: &str) -> Result<Nqn, String> {
     Ok(nqn)
 }
 
-/// Parses a sled's name.
+/// Parses a sled's name. What stands behind its NQN where a drive is named is no part of it: a '#', for one.
 fn parse_name(text: &str) -> Result<String, String> {
-    let nqn = ::sled::identity::nqn_of(text).map_err(|error| format!("'{text}': {error}"))?;
-    match nqn.check_form() {
-        Ok(()) => Ok(text.to_owned()),
-        Err(_) => Err(format!("'{text}' is no name")),
+    let is_in_names = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    if text.is_empty() || !text.bytes().all(is_in_names) {
+        return Err(format!(
+            "'{text}' is no name: it takes letters, digits, '-', '_' and '.'"
+        ));
     }
+    let nqn = ::sled::identity::nqn_of(text).map_err(|error| format!("'{text}': {error}"))?;
+    nqn.check_form()
+        .map_err(|error| format!("'{text}': {error}"))?;
+    Ok(text.to_owned())
 }
 
 #[cfg(test)]
@@ -87,7 +92,7 @@ mod tests {
     #[test]
     fn names_that_make_no_nqn_are_refused() {
         assert_eq!(parse_name("rack1-s2").as_deref(), Ok("rack1-s2"));
-        for wrong in ["", "two words", "x..."] {
+        for wrong in ["", "two words", "x...", "a#1", "a/b"] {
             assert!(parse_name(wrong).is_err(), "{wrong}");
         }
         assert!(parse_host("nqn.2026-11.org.example:a").is_ok());
