@@ -3,12 +3,10 @@
 use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use fabric::{
     CloseReason, SharedPorts, TargetQueue, TcpHostConfig, TcpListener, TcpListenerConfig,
-    TlsFailure, TlsKeys,
 };
 use nvme::Status;
 use nvme::tcp::{Pdu, Sender};
