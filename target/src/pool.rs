@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use dedup::{
     Blocking, BootId, Engine, EngineConfig, EngineParts, ErrorKind, Hasher, MissingDrives,
-    Redundancy, write_new_label,
+    Redundancy, check_room, write_new_label,
 };
 use drives::{AbsentDrive, BLOCK_BYTES, Drive, DriveError, FileDrive, MemoryDrive, OpenOptions};
 use futures_util::lock::Mutex;
@@ -151,6 +151,10 @@ pub async fn open(request: &PoolRequest) -> Result<OpenPool, Failure> {
             damage_file: Some(dir.paths().damaged.clone()),
             labels: labels::of_pool(&dir)?,
             copies: request.redundancy.map_or(1, Redundancy::copies),
+            domains: {
+                let drives = dir.identity().drives.iter();
+                drives.map(|drive| drive.domain.clone()).collect()
+            },
             ..EngineConfig::default()
         },
     };
@@ -421,10 +425,23 @@ pub(crate) fn canonical(path: &Path) -> PathBuf {
 fn check_named_drives(dir: &PoolDir, named: &[DriveArg]) -> Result<(), Failure> {
     let own = own_drives(dir);
     for drive in named {
-        let DriveArg::Path { path: named, .. } = drive else {
+        let DriveArg::Path {
+            path: named,
+            domain,
+            ..
+        } = drive
+        else {
             continue;
         };
-        if !own.contains(&canonical(named)) {
+        let known = own.iter().position(|own| *own == canonical(named));
+        let known = known.and_then(|at| dir.identity().drives.get(at));
+        if known.is_some_and(|known| domain.is_some() && known.domain != *domain) {
+            tracing::warn!(
+                drive = %named.display(),
+                "the pool exists with another failure domain of the drive than is asked for: it keeps its own"
+            );
+        }
+        if known.is_none() {
             return Err(Failure::invalid(format!(
                 "'{}' is not a drive of the pool '{}': the pool exists and has its drives already; start \
                  it without --drive, or name another pool",
@@ -444,6 +461,11 @@ async fn create(request: &PoolRequest, buffers: &BufferPool) -> Result<Opened, F
     check_forced(request)?;
     let mut made = MadeFiles::default();
     let (specs, named) = plan_drives(request, file_bytes, &mut made)?;
+    let drives: Vec<_> = specs
+        .iter()
+        .map(|drive| (drive.blocks, drive.domain.clone()))
+        .collect();
+    check_room(&drives, request.redundancy.unwrap_or_default())?;
     let mut creation = PoolDir::begin(&request.dir, &spec_of(request, specs)).map_err(of_meta)?;
     // Dropped before the creation, which removes the folder that they may be in.
     let mut made = made;
@@ -537,10 +559,16 @@ fn plan_drives(
     }
     let (mut specs, mut drives) = (Vec::new(), Vec::new());
     for named in &request.drives {
-        let DriveArg::Path { path, size_bytes } = named else {
+        let DriveArg::Path {
+            path,
+            size_bytes,
+            domain,
+        } = named
+        else {
             continue;
         };
-        let (spec, drive) = open_named(path, *size_bytes, Some(file_bytes))?;
+        let (mut spec, drive) = open_named(path, *size_bytes, Some(file_bytes))?;
+        spec.domain.clone_from(domain);
         made.note(&drive, &spec.path);
         specs.push(spec);
         drives.push(drive);

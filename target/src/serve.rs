@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::drives::DriveChange;
+use api::drives::{AddDrive, DriveChange};
 use api::http::Certificate;
 use api::{ApiState, Daemon, ExportState, Reloaded};
 use dedup::{Engine, ErrorKind};
@@ -52,6 +52,7 @@ use crate::pool::{self, Create, OpenPool, PoolRequest};
 use crate::recorder;
 use crate::records;
 use crate::signals::{Signals, Told};
+use crate::spares::Spares;
 use crate::telemetry::Sending;
 
 /// Buffers of the control reactor: for labels, and for what the engine does not bounce itself.
@@ -335,6 +336,8 @@ async fn serve_pool(
     api::tasks::follow_deletions(&state);
     let scrubs = tokio::spawn(api::scrub::keep_schedule(state.clone()));
     let snapshots = tokio::spawn(api::snapshot_schedules::keep(state.clone()));
+    let spares = Spares::new(pool.engine.clone(), pool.dir.clone());
+    let sparing = tokio::spawn(spares.keep(control.clone()));
     let history = state.history.clone();
     let looking = tokio::spawn(api::history::keep(state.clone()));
     let _sending = Sending::start(&telemetry, &state);
@@ -404,6 +407,7 @@ async fn serve_pool(
     }
     scrubs.abort();
     snapshots.abort();
+    sparing.abort();
     looking.abort();
     if let Err(error) = history.save() {
         tracing::warn!(%error, "the last minute of the history is not kept");
@@ -627,20 +631,17 @@ impl Daemon for Node {
         self.exports.delete(id).boxed()
     }
 
-    fn add_drive(
-        &self,
-        path: PathBuf,
-        size_bytes: Option<u64>,
-        force: bool,
-    ) -> BoxFuture<'_, Result<(), Failure>> {
+    fn add_drive(&self, add: AddDrive) -> BoxFuture<'_, Result<(), Failure>> {
         let (engine, dir) = (self.engine.clone(), self.dir.clone());
-        let drive = DriveArg::Path { path, size_bytes };
         let work = move || async move {
             let mut dir = dir.lock().await;
-            drive_changes::add_drive(&engine, &mut dir, &drive, force).await
+            match add.spare {
+                true => drive_changes::add_spare(&engine, &mut dir, add).await,
+                false => drive_changes::add_drive(&engine, &mut dir, add).await,
+            }
         };
         let work = self.control.spawn(work);
-        async move { work.await?.map(drop) }.boxed()
+        async move { work.await? }.boxed()
     }
 
     fn change_drive(

@@ -178,7 +178,17 @@ async fn open_drives(
     for drive in drives {
         exports.push(match drive {
             DriveArg::Memory { size_bytes } => memory_drive(*size_bytes)?,
-            DriveArg::Path { path, size_bytes } => {
+            DriveArg::Path {
+                domain: Some(domain),
+                ..
+            } => {
+                return Err(Failure::invalid(format!(
+                    "a sled has no use for the failure domain '{domain}': say it to the pool that the drive is for"
+                )));
+            }
+            DriveArg::Path {
+                path, size_bytes, ..
+            } => {
                 file_drive(path, *size_bytes, name, made).await?
             }
         });

@@ -8,7 +8,10 @@ use crate::size::parse_size;
 /// What `--drive` calls memory.
 const MEMORY: &str = "memory";
 
-/// `PATH[=SIZE]` or `memory=SIZE`
+/// What comes before the name of a failure domain.
+const DOMAIN: &str = ",domain=";
+
+/// `PATH[=SIZE][,domain=NAME]` or `memory=SIZE`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DriveArg {
     /// A file or a block device.
@@ -17,6 +20,8 @@ pub enum DriveArg {
         path: PathBuf,
         /// The size to give a file that does not exist, in bytes.
         size_bytes: Option<u64>,
+        /// Its failure domain; `None`: it fails alone.
+        domain: Option<String>,
     },
     /// Memory that is lost at the end.
     Memory {
@@ -39,16 +44,29 @@ impl FromStr for DriveArg {
     /// A path may hold '='; only a size after the last one is taken as a size. A file that is called
     /// memory is `./memory`.
     fn from_str(text: &str) -> Result<Self, String> {
+        let (text, domain) = match text.rsplit_once(DOMAIN) {
+            Some((_, "")) => {
+                return Err(format!(
+                    "a failure domain needs a name, such as {DOMAIN}psu-a"
+                ));
+            }
+            Some((drive, domain)) => (drive, Some(domain.to_owned())),
+            None => (text, None),
+        };
         if let Some((path, size)) = text.rsplit_once('=')
             && let Ok(size_bytes) = parse_size(size)
             && !path.is_empty()
         {
+            if path == MEMORY && domain.is_some() {
+                return Err("memory has no failure domain: it must be the only drive".to_owned());
+            }
             if path == MEMORY {
                 return Ok(Self::Memory { size_bytes });
             }
             return Ok(Self::Path {
                 path: PathBuf::from(path),
                 size_bytes: Some(size_bytes),
+                domain,
             });
         }
         if text.is_empty() {
@@ -60,6 +78,7 @@ impl FromStr for DriveArg {
         Ok(Self::Path {
             path: PathBuf::from(text),
             size_bytes: None,
+            domain,
         })
     }
 }

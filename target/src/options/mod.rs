@@ -86,8 +86,8 @@ pub struct ServeArgs {
     pub redundancy: Option<Redundancy>,
     /// A drive of a new pool, a file or a block device (repeatable) [default: a sparse file in the pool's folder]
     ///
-    /// memory=SIZE is a pool for measurements, in ./onefold-memory without --pool: nothing is kept.
-    #[arg(long = "drive", value_name = "PATH[=SIZE]", help_heading = POOL_HEADING)]
+    /// Copies lie in different failure domains. memory=SIZE is a pool for measurements: nothing is kept.
+    #[arg(long = "drive", value_name = "PATH[=SIZE][,domain=NAME]", help_heading = POOL_HEADING)]
     pub drives: Vec<DriveArg>,
     /// Create this volume if it is missing (repeatable) [default: vol0 in a new pool, as large as the pool]
     ///
