@@ -215,14 +215,7 @@ fn create_in_memory(request: &PoolRequest, bytes: u64) -> Result<Opened, Failure
         )));
     }
     let blocks = bytes / BLOCK_BYTES as u64;
-    if let Some(available) = crate::machine::available_memory_bytes()
-        && bytes > available
-    {
-        return Err(Failure::invalid(format!(
-            "the memory drive of {bytes} bytes does not fit this machine's available memory, \
-             {available} bytes; name a smaller one"
-        )));
-    }
+    check_memory(bytes)?;
     let spec = spec_of(request, vec![DriveSpec::new(MEMORY_DRIVE, blocks)]);
     let creation = PoolDir::begin(dir, &spec).map_err(of_meta)?;
     tracing::warn!(
@@ -233,6 +226,22 @@ fn create_in_memory(request: &PoolRequest, bytes: u64) -> Result<Opened, Failure
     let drive: Arc<dyn Drive> = Arc::new(drive);
     let dir = creation.finish_temporary().map_err(of_meta)?;
     Ok((dir, vec![drive]))
+}
+
+/// Whether a drive in memory of that size fits this machine.
+///
+/// # Errors
+/// It does not.
+pub(crate) fn check_memory(bytes: u64) -> Result<(), Failure> {
+    if let Some(available) = crate::machine::available_memory_bytes()
+        && bytes > available
+    {
+        return Err(Failure::invalid(format!(
+            "the memory drive of {bytes} bytes does not fit this machine's available memory, \
+             {available} bytes; name a smaller one"
+        )));
+    }
+    Ok(())
 }
 
 /// Makes a volume if it is missing. One that exists stays as it is: its size is changed by

@@ -37,6 +37,7 @@ mod restore;
 mod run;
 mod scrub;
 pub mod send;
+mod sled;
 mod snapshot;
 pub mod status;
 pub mod subsystem;
@@ -89,6 +90,7 @@ pub fn main() -> ExitCode {
     };
     let of_daemon = match &cli.command {
         Command::Serve(args) => Some((args.log.as_str(), args.log_format)),
+        Command::Sled(sled::SledCommand::Serve(args)) => Some((args.log.as_str(), args.log_format)),
         _ => None,
     };
     if let Err(failure) = logging::start(of_daemon) {
@@ -181,6 +183,7 @@ fn run_command(command: Command) -> Outcome {
         Command::Trace(args) => trace::run(&args),
         Command::Pool(command) => pool::run(command),
         Command::Scrub(command) => scrub::run(command),
+        Command::Sled(command) => sled::run(command),
         Command::Snapshot(command) => snapshot::run(command),
         Command::Send(args) => send::run(&args),
         Command::Receive(args) => receive::run(&args),

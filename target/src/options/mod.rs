@@ -5,6 +5,7 @@
 mod bounds;
 mod drive;
 mod http;
+mod sled;
 mod telemetry;
 mod together;
 mod volume;
@@ -26,6 +27,7 @@ pub use bounds::BoundsArgs;
 pub use drive::DriveArg;
 pub use http::HttpArgs;
 pub(crate) use http::is_here;
+pub use sled::SledServeArgs;
 pub use telemetry::TelemetryArgs;
 pub(crate) use together::Contradiction;
 pub use volume::VolumeArg;

@@ -39,6 +39,11 @@ pub(crate) const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "sled",
+        // `initiator` is for its tests alone.
+        &["initiator", "drives", "fabric", "nvme", "reactor"],
+    ),
+    (
         "virtio",
         // `dedup`, `drives` and `meta` are for its tests alone.
         &["subsystem", "reactor", "dedup", "drives", "meta"],
@@ -66,6 +71,7 @@ pub(crate) const ARROWS: &[(&str, &[&str])] = &[
             "virtio",
             "nbd",
             "subsystem",
+            "sled",
             "streams",
             "api",
             "dedup",
@@ -109,7 +115,7 @@ pub(crate) struct House {
 }
 
 /// Every crate whose modules have a direction. A room that is missing in a table may use the ground only.
-pub(crate) const HOUSES: &[House] = &[FABRIC, DEDUP, SUBSYSTEM, API, PROGRAM];
+pub(crate) const HOUSES: &[House] = &[FABRIC, DEDUP, SUBSYSTEM, SLED, API, PROGRAM];
 
 /// Transports: what all have lies at the bottom, the queues and the connector over them at the top.
 const FABRIC: House = House {
@@ -125,6 +131,8 @@ const FABRIC: House = House {
         ("device", &["provider", "soft", "verbs"]),
         ("rdma", &["admission", "provider", "device", "queue"]),
         ("tcp", &["admission", "queue"]),
+        ("discovery", &["tcp"]),
+        ("serving", &[]),
         ("connector", &["device", "tcp"]),
         ("host_queue", &["queue", "rdma", "tcp", "connector"]),
         ("target_queue", &["queue", "rdma", "tcp"]),
@@ -273,6 +281,23 @@ const SUBSYSTEM: House = House {
     spread: &[],
 };
 
+const SLED: House = House {
+    src: "sled/src",
+    ground: &["limits"],
+    rooms: &[
+        ("identity", &[]),
+        ("export", &[]),
+        ("controller", &[]),
+        ("target", &["identity", "export", "controller"]),
+        ("queue", &["controller", "target"]),
+        ("commands", &["export", "controller", "target", "queue"]),
+        ("connect", &["controller", "target"]),
+        ("serve", &["target", "queue", "commands", "connect"]),
+    ],
+    never_wait: &["identity"],
+    spread: &[],
+};
+
 const API: House = House {
     src: "api/src",
     ground: &[
@@ -390,9 +415,29 @@ const PROGRAM: House = House {
             ],
         ),
         (
+            "serve_sled",
+            &[
+                "announcement",
+                "errors",
+                "lingering",
+                "listen",
+                "options",
+                "pool",
+                "serve",
+            ],
+        ),
+        (
             "cli",
             &[
-                "config", "doctor", "images", "labels", "logging", "options", "plan", "serve",
+                "config",
+                "doctor",
+                "images",
+                "labels",
+                "logging",
+                "options",
+                "plan",
+                "serve",
+                "serve_sled",
             ],
         ),
     ],

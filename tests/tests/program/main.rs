@@ -24,6 +24,7 @@ mod operate;
 mod pools;
 mod service;
 mod signals;
+mod sled;
 mod snapshots;
 mod streams;
 mod tasks;
