@@ -8,10 +8,10 @@
 
 use std::cmp::Reverse;
 use std::sync::Arc;
+use std::time::Instant;
 
 use drives::{BLOCK_BYTES, DriveError, Extent};
-use futures_util::future::join;
-use futures_util::{StreamExt, stream};
+use futures_util::future::{join, join_all};
 use meta::Pba;
 use reactor::Buffer;
 use serde::{Deserialize, Serialize};
@@ -26,6 +26,7 @@ use crate::log::flush::flush;
 use crate::metadata::block_table::{IN_FLIGHT, address};
 use crate::pool::Shared;
 use crate::pool::alerts::{Action, Work};
+use crate::pool::copies::pause;
 use crate::pool::damage_list::Known;
 use crate::residency::loading::load_all;
 use crate::residency::rows::pin_rows;
@@ -36,7 +37,11 @@ use crate::{EngineError, Result};
 const CHUNK_BLOCKS: usize = 256;
 
 /// So many of them at the same time: while one is proven, drives read the next one.
-const CHUNKS: usize = 2;
+const CHUNKS: usize = 3;
+
+/// Blocks at a time while hosts are at work: 128 KiB, so that no command waits for long behind it at a drive. A rest as long
+/// as that took follows.
+const GENTLE_BLOCKS: usize = 32;
 
 /// How far a rebuild is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -124,23 +129,35 @@ async fn rebuild(
     for first in by_references(shared).await {
         let found = blocks_to_scrub(shared, first).await?;
         let blocks: Vec<Pba> = found.into_iter().map(|(pba, _)| pba).collect();
-        let copied = stream::iter(blocks.chunks(CHUNK_BLOCKS).map(|blocks| async move {
+        let mut left = &blocks[..];
+        while !left.is_empty() {
             if shared.is_closed() || !is_current(shared, drive, number) {
                 return Ok(false);
             }
-            let written = catch_up(shared, (drive, is_new), blocks).await?;
-            if let Some(Running { status, .. }) = &mut *lock(&background.rebuild) {
-                status.done_bytes += (blocks.len() * BLOCK_BYTES) as u64;
-                status.total_bytes = status.total_bytes.max(status.done_bytes);
-                status.written_bytes += written;
+            let is_gentle = shared.hosts.were_at_work();
+            let (chunks, size) = match is_gentle {
+                true => (1, GENTLE_BLOCKS),
+                false => (CHUNKS, CHUNK_BLOCKS),
+            };
+            let (now, later) = left.split_at(left.len().min(chunks * size));
+            left = later;
+            let began = Instant::now();
+            let chunks = now.chunks(size);
+            let copied = chunks.map(|blocks| catch_up(shared, (drive, is_new), blocks));
+            // All of them end: each gives back what it holds.
+            for written in join_all(copied).await {
+                let written = written?;
+                if let Some(Running { status, .. }) = &mut *lock(&background.rebuild) {
+                    status.written_bytes += written;
+                }
             }
-            yield_once().await;
-            Ok(true)
-        }));
-        let copied: Vec<Result<bool>> = copied.buffered(CHUNKS).collect().await;
-        for goes_on in copied {
-            if !goes_on? {
-                return Ok(false);
+            if let Some(Running { status, .. }) = &mut *lock(&background.rebuild) {
+                status.done_bytes += (now.len() * BLOCK_BYTES) as u64;
+                status.total_bytes = status.total_bytes.max(status.done_bytes);
+            }
+            match is_gentle {
+                true => pause(began.elapsed()).await,
+                false => yield_once().await,
             }
         }
     }

@@ -30,7 +30,7 @@ use crate::pool::alerts::Alerts;
 use crate::pool::backpressure::Backpressure;
 use crate::pool::comparisons::Verify;
 use crate::pool::config::{EngineParts, block_on};
-use crate::pool::copies::WriteGate;
+use crate::pool::copies::{Hosts, WriteGate};
 use crate::pool::{Shared, StoredSoFar};
 use crate::sync::timed::Timed;
 use crate::sync::wait::lock;
@@ -126,6 +126,7 @@ impl Engine {
             admin_lock: AsyncMutex::default(),
             merge_lock: AsyncMutex::default(),
             write_gate: WriteGate::default(),
+            hosts: Hosts::default(),
             drive_states: AsyncMutex::default(),
             subscribers: Mutex::default(),
             damage: Mutex::new(damage),

@@ -4,7 +4,8 @@
 //! is the last one with some segment.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use drives::DriveError;
 use meta::Store;
@@ -13,6 +14,7 @@ use crate::drive_io::drive_list::{DriveList, Replacement};
 use crate::drive_io::drive_state::{Condition, DriveState, stored};
 use crate::pool::Shared;
 use crate::pool::config::{Blocking, block_on};
+use crate::sync::wait::yield_once;
 use crate::{EngineError, Result};
 
 impl Shared {
@@ -184,17 +186,37 @@ impl WriteGate {
     pub(crate) async fn drain(&self) {
         let side = self.changes.fetch_add(1, Ordering::SeqCst) % 2;
         while self.under_way[side].load(Ordering::SeqCst) > 0 {
-            pause().await;
+            pause(Duration::from_millis(1)).await;
         }
     }
 }
 
-/// Some moments; the simulation has no clock.
-async fn pause() {
-    #[cfg(not(test))]
-    reactor::sleep(std::time::Duration::from_millis(1)).await;
-    #[cfg(test)]
-    crate::sync::wait::yield_once().await;
+/// Waits so long; where there is no reactor there is no clock, as in the simulation: it goes on.
+pub(crate) async fn pause(time: Duration) {
+    match reactor::current() {
+        Some(_) => reactor::sleep(time).await,
+        None => yield_once().await,
+    }
+}
+
+/// Whether hosts are at work.
+#[derive(Default)]
+pub(crate) struct Hosts(AtomicBool);
+
+impl Hosts {
+    /// A host reads or writes.
+    #[inline]
+    pub(crate) fn work(&self) {
+        // Written only when it changes: all reactors read it.
+        if !self.0.load(Ordering::Relaxed) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a host read or wrote since the last question.
+    pub(crate) fn were_at_work(&self) -> bool {
+        self.0.swap(false, Ordering::Relaxed)
+    }
 }
 
 /// Writes down that a drive is offline, and uses it no more; false if that is not possible.

@@ -36,7 +36,7 @@ use alerts::Alerts;
 use backpressure::Backpressure;
 use comparisons::Verify;
 use config::{Blocking, EngineConfig};
-use copies::WriteGate;
+use copies::{Hosts, WriteGate};
 use damage_list::Damage;
 use volume_change::VolumeChange;
 
@@ -74,6 +74,7 @@ pub(crate) struct Shared {
     /// Held by a task that merges maps.
     pub(crate) merge_lock: AsyncMutex<()>,
     pub(crate) write_gate: WriteGate,
+    pub(crate) hosts: Hosts,
     /// Held by who changes which drives are online. Taken after all others that are held across an await.
     pub(crate) drive_states: AsyncMutex<()>,
     pub(crate) subscribers: Mutex<Vec<Subscriber>>,

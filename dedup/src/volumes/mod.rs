@@ -77,6 +77,7 @@ impl Volume {
     /// Reads `buf.len()` bytes at `offset` (both multiples of the LBA size). On an error the buffer's
     /// content is zeros: damaged data is never returned.
     pub async fn read(&self, offset: u64, mut buf: Buffer) -> (Result<()>, Buffer) {
+        self.shared.hosts.work();
         let span = match self.check(offset, buf.len() as u64, MAX_COMMAND_BYTES as u64) {
             Ok(span) => span,
             Err(error) => {
@@ -119,6 +120,7 @@ impl Volume {
         checksums: Option<Box<[u32]>>,
         fua: bool,
     ) -> (Result<()>, Buffer) {
+        self.shared.hosts.work();
         let checked = self.check_writable();
         let checked =
             checked.and_then(|()| self.check(offset, buf.len() as u64, MAX_COMMAND_BYTES as u64));
