@@ -28,7 +28,7 @@ use uuid::Uuid;
 
 use crate::attempt::Attempt;
 use crate::error::MetaError;
-use crate::identity::{DOMAIN_KEYS_MAX, DriveSpec, PoolIdentity, encode, read_identity, validate};
+use crate::identity::{DOMAIN_KEYS_MAX, DriveSpec, PoolIdentity, encode, read_identity, resolved, validate};
 use crate::journal::FileMedia;
 use crate::lock::Lock;
 use crate::store::{RocksOptions, RocksStore};
@@ -274,7 +274,7 @@ impl PoolDir {
         self.identity
             .drives
             .get(usize::from(index))
-            .map(|drive| self.paths.dir.join(&drive.path))
+            .map(|drive| resolved(&self.paths.dir, &drive.path))
     }
 
     /// Makes the pool remember one drive more, durably, behind the others; its index. The drive carries
@@ -411,7 +411,7 @@ impl PoolCreation {
         self.identity
             .drives
             .get(usize::from(index))
-            .map(|drive| self.paths.dir.join(&drive.path))
+            .map(|drive| resolved(&self.paths.dir, &drive.path))
     }
 
     /// From now on the identity must survive whatever happens, because drives get its labels.
