@@ -201,7 +201,11 @@ pub fn check_transfer<D: Drive + ?Sized>(
 ///
 /// # Errors
 /// [`ErrorKind::Invalid`].
-pub fn check_range<D: Drive + ?Sized>(drive: &D, block: u64, blocks: u64) -> Result<(), DriveError> {
+pub fn check_range<D: Drive + ?Sized>(
+    drive: &D,
+    block: u64,
+    blocks: u64,
+) -> Result<(), DriveError> {
     if block
         .checked_add(blocks)
         .is_none_or(|end| end > drive.blocks())

@@ -28,7 +28,9 @@ use uuid::Uuid;
 
 use crate::attempt::Attempt;
 use crate::error::MetaError;
-use crate::identity::{DOMAIN_KEYS_MAX, DriveSpec, PoolIdentity, encode, read_identity, resolved, validate};
+use crate::identity::{
+    DOMAIN_KEYS_MAX, DriveSpec, PoolIdentity, encode, read_identity, resolved, validate,
+};
 use crate::journal::FileMedia;
 use crate::lock::Lock;
 use crate::store::{RocksOptions, RocksStore};

@@ -3,15 +3,14 @@
 //! Guarantee: the pool remembers a drive before it uses it, and nothing is written to one that holds something else.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use api::drives::{AddDrive, DriveChange};
-use dedup::{Engine, ErrorKind};
-use drives::FileDrive;
+use dedup::{DriveState, Engine, ErrorKind};
 use meta::{DriveSpec, Opening, PoolDir};
 use reactor::BufferPool;
 use subsystem::errors::Failure;
 
+use crate::opened_drive::OpenedDrive;
 use crate::options::DriveArg;
 use crate::pool::{
     LABEL_BUFFER_BYTES, MadeFiles, NewDrive, canonical, label_of, open_drive, open_named,
@@ -29,7 +28,7 @@ pub(crate) async fn add_drive(
     named: &DriveArg,
     is_forced: bool,
 ) -> Result<u16, Failure> {
-    let DriveArg::Path { path, size_bytes } = named else {
+    let Some((path, size_bytes)) = named.place() else {
         return Err(Failure::invalid(
             "a memory drive cannot be added: its data would be lost at the end; name a file or a device",
         ));
@@ -46,10 +45,10 @@ pub(crate) async fn add_drive(
             identity.drives.len()
         ))
     })?;
-    let named = (path.as_path(), *size_bytes, is_forced);
+    let named = (path.as_path(), size_bytes, is_forced);
     let (spec, drive) = take_new(engine, dir, named, index).await?;
     let write_down = |_| Ok(dir.add_drive(spec).map(drop)?);
-    Ok(engine.add_drive(Arc::new(drive), write_down).await?)
+    Ok(engine.add_drive(drive.into_drive(), write_down).await?)
 }
 
 /// Opens a drive that is to be the one with that index of a pool in service, and writes its label.
@@ -58,7 +57,7 @@ async fn take_new(
     dir: &PoolDir,
     (path, size_bytes, is_forced): (&Path, Option<u64>, bool),
     index: u16,
-) -> Result<(DriveSpec, FileDrive), Failure> {
+) -> Result<(DriveSpec, OpenedDrive), Failure> {
     let buffers = BufferPool::new(LABEL_BUFFER_BYTES)
         .map_err(|e| Failure::unavailable(format!("no memory for buffers: {e}")))?;
     // Checked before it is opened: the pool's own drives are open, and the error would say that they are in use.
@@ -68,7 +67,8 @@ async fn take_new(
             path.display()
         )));
     }
-    let (spec, drive) = open_named(path, size_bytes, None)?;
+    let (spec, drive) = open_named(path, size_bytes, None).await?;
+    check_not_own_volume(engine, &drive)?;
     let mut made = MadeFiles::default();
     made.note(&drive, &spec.path);
     for warning in crate::room::shortages(std::slice::from_ref(&spec.path)) {
@@ -94,6 +94,20 @@ async fn take_new(
     made.keep();
     let drive = drive.take(&buffers).await?;
     Ok((spec, drive))
+}
+
+/// Refuses a namespace that is a volume of the pool: what is written to it would be written to it.
+fn check_not_own_volume(engine: &Engine, drive: &OpenedDrive) -> Result<(), Failure> {
+    let uuid = drive.namespace_uuid();
+    let volumes = engine.volumes();
+    match volumes.iter().find(|volume| uuid == Some(volume.uuid)) {
+        None => Ok(()),
+        Some(volume) => Err(Failure::invalid(format!(
+            "'{}' is the volume '{}' of this pool: a pool cannot lie in itself; name another drive",
+            drive.drive().name(),
+            volume.name
+        ))),
+    }
 }
 
 /// The index of the drive at a path.
@@ -133,10 +147,16 @@ pub(crate) async fn change_drive(
             let drive = open_drive(dir, index, &spec, &buffers).await?;
             let is_known = || Ok(());
             engine
-                .replace_drive(index, Arc::new(drive), is_known)
+                .replace_drive(index, drive.into_drive(), is_known)
                 .await?;
         }
-        DriveChange::Online => engine.rebuild_drive(index).await?,
+        DriveChange::Online => {
+            // The rebuild compares all that the drive should have.
+            if engine.status().drives[usize::from(index)].state == DriveState::Offline {
+                fabric_drives::forget_losses(&canonical(path));
+            }
+            engine.rebuild_drive(index).await?;
+        }
         DriveChange::Replace(AddDrive {
             path,
             size_bytes,
@@ -147,7 +167,7 @@ pub(crate) async fn change_drive(
             let (spec, drive) = take_new(engine, dir, named, index).await?;
             let write_down = || Ok(dir.replace_drive(index, spec)?);
             engine
-                .replace_drive(index, Arc::new(drive), write_down)
+                .replace_drive(index, drive.into_drive(), write_down)
                 .await?;
         }
     }

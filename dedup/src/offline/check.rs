@@ -19,7 +19,7 @@ use drives::{BLOCK_BYTES, Drive, DriveError, Extent, GatherExtent, LocalBoxFutur
 use futures_util::FutureExt;
 use meta::{
     BlockRow, ChosenLabel, LABEL_BYTES, LoadVisitor, MapId, MapInfo, Mapping, MetaErrorKind, Pba,
-    PoolDir, RocksOptions, RowKind, Store, VolumeInfo,
+    PoolDir, RocksOptions, RowKind, Store, VolumeInfo, is_remote_drive,
 };
 use reactor::{Buffer, BufferPool};
 use serde::Serialize;
@@ -600,6 +600,13 @@ pub(crate) fn open_drives(pool: &PoolDir, report: &mut CheckReport) -> Result<Op
     let mut are_usable = true;
     for (index, spec) in (0u16..).zip(&pool.identity().drives) {
         let path = pool.drive_path(index).unwrap_or_else(|| spec.path.clone());
+        if is_remote_drive(&path) {
+            return Err(EngineError::invalid(format!(
+                "{}: this command reads drives of this machine only, and that is a namespace of another target: start the \
+                 daemon, which opens it, and use what it offers (`onefold pool check --online`, `onefold scrub start`)",
+                path.display()
+            )));
+        }
         let drive = match PlainDrive::open(&path) {
             Ok(drive) => drive,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {

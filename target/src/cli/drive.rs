@@ -13,7 +13,7 @@ use super::args::PoolArg;
 use super::run::converse;
 use super::table::{Align, table};
 use super::{Outcome, print, print_json};
-use crate::options::DriveArg;
+use crate::options::{DriveArg, drive_path};
 use crate::size::format_human;
 
 /// `onefold drive ...`
@@ -132,24 +132,19 @@ pub(super) fn run(command: DriveCommand) -> Outcome {
 }
 
 fn change(pool: &PoolArg, path: &Path, change: DriveChange) -> Result<Vec<DriveStatus>, Failure> {
-    let shown = path.display();
-    let path = std::path::absolute(path)
-        .map_err(|error| Failure::invalid(format!("drive '{shown}': {error}")))?;
+    let path = drive_path(path).map_err(Failure::invalid)?;
     let request = ChangeDrive { path, change };
     converse(Client::new(&pool.pool).change_drive(&request))
 }
 
 fn request(drive: DriveArg, force: Option<PathBuf>) -> Result<AddDrive, Failure> {
-    let DriveArg::Path { path, size_bytes } = drive else {
+    let Some((path, size_bytes)) = drive.place() else {
         return Err(Failure::invalid(
             "a memory drive cannot be added: its data would be lost at the end; name a file or a device",
         ));
     };
     let shown = path.display().to_string();
-    let absolute = |path| {
-        std::path::absolute(path)
-            .map_err(|error| Failure::invalid(format!("drive '{shown}': {error}")))
-    };
+    let absolute = |path: PathBuf| drive_path(&path).map_err(Failure::invalid);
     let path = absolute(path)?;
     let forced = force.map(absolute).transpose()?;
     if let Some(forced) = forced.as_ref().filter(|forced| **forced != path) {

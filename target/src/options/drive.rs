@@ -1,14 +1,16 @@
 //! A drive as `--drive` and `onefold drive add` name it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
+
+use fabric_drives::RemoteAddress;
 
 use crate::size::parse_size;
 
 /// What `--drive` calls memory.
 const MEMORY: &str = "memory";
 
-/// `PATH[=SIZE]` or `memory=SIZE`
+/// `PATH[=SIZE]`, `nvme+tcp://HOST[:PORT]/NQN#NSID` (or `nvme+rdma://`), or `memory=SIZE`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DriveArg {
     /// A file or a block device.
@@ -18,6 +20,8 @@ pub enum DriveArg {
         /// The size to give a file that does not exist, in bytes.
         size_bytes: Option<u64>,
     },
+    /// A namespace of another NVMe-oF target.
+    Remote(RemoteAddress),
     /// Memory that is lost at the end.
     Memory {
         /// Its size in bytes.
@@ -31,6 +35,33 @@ impl DriveArg {
     pub fn is_memory(&self) -> bool {
         matches!(self, Self::Memory { .. })
     }
+
+    /// Its path (or the address that stands for one), and the size to give a file that does not exist, in bytes; `None` for
+    /// memory.
+    #[must_use]
+    pub fn place(&self) -> Option<(PathBuf, Option<u64>)> {
+        match self {
+            Self::Path { path, size_bytes } => Some((path.clone(), *size_bytes)),
+            Self::Remote(address) => Some((address.to_path(), None)),
+            Self::Memory { .. } => None,
+        }
+    }
+}
+
+/// The path of a drive as somebody types it, in the one form that a pool has of it: an address is written out, a path made
+/// absolute.
+///
+/// # Errors
+/// It is meant as an address, and is none; or there is no working directory.
+pub fn drive_path(typed: &Path) -> Result<PathBuf, String> {
+    match typed.to_str().filter(|text| RemoteAddress::is_meant(text)) {
+        Some(text) => {
+            let address: RemoteAddress = text.parse().map_err(|error| format!("{error}"))?;
+            Ok(address.to_path())
+        }
+        None => std::path::absolute(typed)
+            .map_err(|error| format!("drive '{}': {error}", typed.display())),
+    }
 }
 
 impl FromStr for DriveArg {
@@ -39,6 +70,10 @@ impl FromStr for DriveArg {
     /// A path may hold '='; only a size after the last one is taken as a size. A file that is called
     /// memory is `./memory`.
     fn from_str(text: &str) -> Result<Self, String> {
+        if RemoteAddress::is_meant(text) {
+            let address = text.parse().map_err(|error| format!("{error}"))?;
+            return Ok(Self::Remote(address));
+        }
         if let Some((path, size)) = text.rsplit_once('=')
             && let Ok(size_bytes) = parse_size(size)
             && !path.is_empty()

@@ -23,7 +23,7 @@ use crate::size::parse_size;
 use crate::time::parse_spin;
 
 pub use bounds::BoundsArgs;
-pub use drive::DriveArg;
+pub use drive::{DriveArg, drive_path};
 pub use http::HttpArgs;
 pub(crate) use http::is_here;
 pub use telemetry::TelemetryArgs;
@@ -82,9 +82,9 @@ pub struct ServeArgs {
     /// Copies of all data of a new pool, each on another drive [default: none]
     #[arg(long, value_name = "none|mirror=2|mirror=3", help_heading = POOL_HEADING)]
     pub redundancy: Option<Redundancy>,
-    /// A drive of a new pool, a file or a block device (repeatable) [default: a sparse file in the pool's folder]
+    /// A drive of a new pool: a file, a block device, or a namespace of another target (repeatable) [default: a file]
     ///
-    /// memory=SIZE is a pool for measurements, in ./onefold-memory without --pool: nothing is kept.
+    /// nvme+tcp://HOST:4420/NQN#NSID or nvme+rdma://... names a namespace. memory=SIZE is a pool for measurements, in ./onefold-memory without --pool: nothing is kept.
     #[arg(long = "drive", value_name = "PATH[=SIZE]", help_heading = POOL_HEADING)]
     pub drives: Vec<DriveArg>,
     /// Create this volume if it is missing (repeatable) [default: vol0 in a new pool, as large as the pool]

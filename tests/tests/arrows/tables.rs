@@ -13,6 +13,10 @@ pub(crate) const ARROWS: &[(&str, &[&str])] = &[
     ("fabric", &["nvme", "roce", "reactor"]),
     ("initiator", &["fabric", "nvme", "reactor"]),
     (
+        "fabric-drives",
+        &["drives", "initiator", "fabric", "nvme", "reactor"],
+    ),
+    (
         "bench",
         &[
             "initiator",
@@ -75,6 +79,7 @@ pub(crate) const ARROWS: &[(&str, &[&str])] = &[
             "nvme",
             "reactor",
             "initiator",
+            "fabric-drives",
             "bench",
         ],
     ),
