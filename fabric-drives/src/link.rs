@@ -21,7 +21,7 @@ use crate::shared::{Dirt, Shared};
 pub const LINK_BUFFER_BYTES: usize = 4 << 20;
 
 /// Pause before a second attempt to connect; each one after that waits twice as long, up to the second of these.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
 
 /// How long an orderly end may take.
 const GOODBYE_MAX: Duration = Duration::from_secs(1);
