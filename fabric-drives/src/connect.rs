@@ -75,7 +75,6 @@ async fn connect_to(shared: &Shared, address: &TransportAddress) -> Result<Live,
         depth: limits.depth,
         keep_alive: limits.keep_alive,
         command_timeout: limits.command,
-        keys: shared.keys.clone(),
         ..ConnectOptions::new(peer, shared.address.subsystem().clone(), host)
     };
     let refused = |error| refusal(shared, &error);

@@ -36,7 +36,6 @@ use drives::{
     check_range, check_transfer,
 };
 use nvme::Nqn;
-use nvme::auth::HostKeys;
 use reactor::Buffer;
 use uuid::Uuid;
 
@@ -80,8 +79,6 @@ impl Default for Limits {
 pub struct OpenOptions {
     /// The name that this host has for the target.
     pub host: Nqn,
-    /// What the host authenticates with, if the target asks it to.
-    pub keys: Option<Arc<HostKeys>>,
     /// Refuse a namespace with fewer blocks: it is another one.
     pub expected_blocks: Option<u64>,
     /// Times and depth.
@@ -94,7 +91,6 @@ impl OpenOptions {
     pub fn new(host: Nqn) -> Self {
         Self {
             host,
-            keys: None,
             expected_blocks: None,
             limits: Limits::default(),
         }

@@ -12,7 +12,6 @@ use std::time::Instant;
 use drives::{DriveError, ErrorKind};
 use futures_util::future::join_all;
 use nvme::Nqn;
-use nvme::auth::HostKeys;
 use reactor::sync::Event;
 use uuid::Uuid;
 
@@ -131,7 +130,6 @@ pub(crate) struct Shared {
     pub(crate) name: String,
     pub(crate) address: RemoteAddress,
     pub(crate) host: Nqn,
-    pub(crate) keys: Option<Arc<HostKeys>>,
     pub(crate) limits: Limits,
     facts: OnceLock<Facts>,
     state: Mutex<State>,
@@ -158,7 +156,6 @@ impl Shared {
             name: address.to_string(),
             address,
             host: options.host,
-            keys: options.keys,
             limits: options.limits,
             facts: OnceLock::new(),
             state: Mutex::new(State {
