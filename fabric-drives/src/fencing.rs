@@ -251,18 +251,10 @@ impl Shared {
     }
 }
 
-/// Gives the reservation up, so that another owner can have the namespace. Best effort.
+/// Gives the reservation up, so that another owner can have the namespace. Best effort. The registration stays: by it the
+/// next opening by the same owner proves that this one is over.
 pub(crate) async fn release(namespace: &Namespace, key: u64) {
-    let released = namespace.release(ReleaseAction::Release, KIND, key).await;
-    if released.is_ok() {
-        let keys = KeyPair {
-            current: key,
-            other: 0,
-        };
-        let _ = namespace
-            .register(RegisterAction::Unregister, false, None, keys)
-            .await;
-    }
+    let _ = namespace.release(ReleaseAction::Release, KIND, key).await;
 }
 
 #[cfg(test)]

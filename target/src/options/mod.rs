@@ -84,7 +84,8 @@ pub struct ServeArgs {
     pub redundancy: Option<Redundancy>,
     /// A drive of a new pool: a file, a block device, or a namespace of another target (repeatable) [default: a file]
     ///
-    /// nvme+tcp://HOST:4420/NQN#NSID or nvme+rdma://... names a namespace. memory=SIZE is a pool for measurements, in ./onefold-memory without --pool: nothing is kept.
+    /// nvme+tcp://HOST:4420/NQN#NSID names a namespace. memory=SIZE is for measurements, in ./onefold-memory
+    /// without --pool: nothing is kept.
     #[arg(long = "drive", value_name = "PATH[=SIZE]", help_heading = POOL_HEADING)]
     pub drives: Vec<DriveArg>,
     /// Create this volume if it is missing (repeatable) [default: vol0 in a new pool, as large as the pool]
