@@ -19,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod blocking;
 mod connect;
 mod content;
 mod facts;
@@ -40,6 +41,7 @@ use reactor::Buffer;
 use uuid::Uuid;
 
 pub use address::{RemoteAddress, RemoteAddressError};
+pub use blocking::BlockingDrive;
 pub use link::LINK_BUFFER_BYTES;
 pub use shared::forget_losses;
 

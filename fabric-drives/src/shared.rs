@@ -173,6 +173,8 @@ impl Shared {
         });
         let link = link::of(&shared)?;
         link.live_once(&shared).await?;
+        // What an earlier process wrote may be in the target's cache: the first flush is for that.
+        link.dirt().note_write();
         shared.register()?;
         Ok(shared)
     }

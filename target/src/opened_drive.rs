@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use drives::{Content, Drive, DriveError, ErrorKind, FileDrive, OpenOptions};
-use fabric_drives::{Claim, RemoteAddress, RemoteDrive};
+use fabric_drives::{BlockingDrive, Claim, RemoteAddress, RemoteDrive};
 use nvme::Nqn;
 use uuid::Uuid;
 
@@ -106,6 +106,18 @@ impl OpenedDrive {
             Self::Remote(drive) => drive.claim(pool, claim).await,
         }
     }
+}
+
+/// The namespace at an address, for commands that read a pool's drives without a daemon.
+///
+/// # Errors
+/// As of [`BlockingDrive::open`], or it is no address.
+pub(crate) fn open_for_reading(path: &Path) -> Result<Arc<dyn Drive>, DriveError> {
+    let text = path.to_string_lossy();
+    let invalid = |error| DriveError::new(ErrorKind::Invalid, &text, format!("{error}"));
+    let address: RemoteAddress = text.parse().map_err(invalid)?;
+    let options = fabric_drives::OpenOptions::new(host_nqn());
+    Ok(Arc::new(BlockingDrive::open(address, options)?))
 }
 
 /// The name that this machine has for targets: the same after a restart, so that their access lists can have it. It is that

@@ -2,10 +2,12 @@
 
 use std::rc::Rc;
 
-use drives::{BLOCK_BYTES, Drive, ErrorKind, GatherExtent};
-use fabric_drives::{Claim, RemoteDrive};
+use drives::{BLOCK_BYTES, Drive, DriveError, ErrorKind, GatherExtent};
+use fabric_drives::{BlockingDrive, Claim, RemoteDrive};
+use futures_util::FutureExt;
 use nvme::identify::LbaFormat;
 use nvme::io::{OPCODE_DATASET_MANAGEMENT, OPCODE_FLUSH, OPCODE_READ, OPCODE_WRITE};
+use reactor::Buffer;
 use uuid::Uuid;
 
 use crate::sled::{BYTES, Sled, TRANSFER_BYTES, extent, filled, options, read, story, write};
@@ -90,6 +92,39 @@ fn flushes_and_deallocations_reach_a_target_that_knows_them() {
         assert_eq!(sled.media().count(OPCODE_DATASET_MANAGEMENT), 1);
         assert_eq!(read(&drive, 7).await.expect("read"), 0);
     });
+}
+
+#[test]
+fn the_first_flush_reaches_the_target_though_this_process_wrote_nothing() {
+    let sled = Sled::start(4096);
+    story(async || {
+        let drive = sled.open().await.expect("it opens");
+        drive
+            .flush()
+            .await
+            .expect("flushed: what an earlier process wrote");
+        assert_eq!(sled.media().commands, [OPCODE_FLUSH]);
+    });
+}
+
+#[test]
+fn a_command_without_a_reactor_reads_and_flushes_and_does_not_write() {
+    let sled = Sled::start(4096);
+    sled.media().disk[8192..12288].fill(7);
+    let address = sled.address().parse().expect("an address");
+    let drive = BlockingDrive::open(address, options()).expect("it opens");
+    let now = |(result, buffer): (Result<(), DriveError>, Buffer)| result.map(|()| buffer);
+    let extents = [extent(2, 0, 1), extent(0, BLOCK_BYTES, 2)];
+    let read = drive.read(filled(3, 9), &extents).now_or_never();
+    let buffer = now(read.expect("at once")).expect("read");
+    let bytes: Vec<u8> = buffer.chunks(BLOCK_BYTES).map(|block| block[0]).collect();
+    assert_eq!(bytes, [7, 0, 0]);
+    let flushed = drive.flush().now_or_never().expect("at once");
+    flushed.expect("flushed");
+    let written = drive.write(filled(1, 1), &extents[..1]).now_or_never();
+    assert!(now(written.expect("at once")).is_err());
+    assert_eq!(sled.media().count(OPCODE_FLUSH), 1);
+    assert_eq!(sled.media().count(OPCODE_WRITE), 0);
 }
 
 #[test]
