@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use api::drives::{AddDrive, DriveChange};
-use dedup::{DriveState, Engine, ErrorKind};
+use dedup::{Engine, ErrorKind};
 use meta::{DriveSpec, Opening, PoolDir};
 use reactor::BufferPool;
 use subsystem::errors::Failure;
@@ -152,7 +152,7 @@ pub(crate) async fn change_drive(
         }
         DriveChange::Online => {
             // The rebuild compares all that the drive should have.
-            if engine.status().drives[usize::from(index)].state == DriveState::Offline {
+            if engine.is_drive_offline(index) {
                 fabric_drives::forget_losses(&canonical(path));
             }
             engine.rebuild_drive(index).await?;

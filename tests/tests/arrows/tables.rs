@@ -365,11 +365,22 @@ const PROGRAM: House = House {
         ("telemetry", &["options"]),
         ("errors", &[]),
         ("labels", &["errors"]),
+        ("opened_drive", &[]),
         (
             "pool",
-            &["errors", "labels", "lingering", "options", "room"],
+            &[
+                "errors",
+                "labels",
+                "lingering",
+                "opened_drive",
+                "options",
+                "room",
+            ],
         ),
-        ("drive_changes", &["options", "pool", "room"]),
+        (
+            "drive_changes",
+            &["opened_drive", "options", "pool", "room"],
+        ),
         ("records", &["pool"]),
         (
             "serve",
@@ -393,7 +404,14 @@ const PROGRAM: House = House {
         (
             "cli",
             &[
-                "config", "doctor", "images", "labels", "logging", "options", "serve",
+                "config",
+                "doctor",
+                "images",
+                "labels",
+                "logging",
+                "opened_drive",
+                "options",
+                "serve",
             ],
         ),
     ],
