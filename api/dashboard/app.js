@@ -121,8 +121,8 @@ const tables = {
   ], "No event says that somebody was refused."),
   drives: new Table(at("drives"), [
     { head: "Drive", kind: "name long", show: (it) => it.name },
-    { head: "State", show: (it) => driveState(it.trouble) },
-    { head: "In use", kind: "number", show: (it) => [bytes(it.capacity_bytes - it.free_bytes), share(it.capacity_bytes - it.free_bytes, it.capacity_bytes)] },
+    { head: "State", show: driveState },
+    { head: "In use", kind: "number", show: (it) => [bytes(it.used_bytes), share(it.used_bytes, it.capacity_bytes)] },
     { head: "Size", kind: "number", show: (it) => bytes(it.capacity_bytes) },
   ], "There is no drive."),
   tasks: new Table(at("tasks"), [
@@ -133,7 +133,9 @@ const tables = {
   ], "Nothing is being worked at."),
 };
 
-function driveState(trouble) {
+function driveState({ state, rebuild, trouble }) {
+  if (state === "rebuilding") return [state, rebuild ? `${bytes(rebuild.done_bytes)} of ${bytes(rebuild.total_bytes)}` : "it waits for its turn"];
+  if (state === "offline") return [state, "others have its data; `onefold drive replace` puts another one in its place"];
   return trouble ? ["failing", `${trouble.errors} commands failed; the last one: ${trouble.last_error}`] : "works";
 }
 

@@ -2,17 +2,19 @@
 //!
 //! | request | answer |
 //! |---|---|
-//! | `GET /v1/drives` | list of [`dedup::DriveStatus`] |
+//! | `GET /v1/drives` | list of [`DriveView`], spares behind the others |
 //! | `POST /v1/drives` with [`AddDrive`] | the same, with the new drive, when the pool uses it |
 //! | `POST /v1/drives/change` with [`ChangeDrive`] | the same, when the change is made, or the rebuild has begun |
 
+use std::fmt;
 use std::path::PathBuf;
 
 use axum::extract::State;
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use dedup::DriveStatus;
+use dedup::{DriveState, DriveStatus, RebuildStatus};
 use hyper::Method;
+use meta::SpareSpec;
 use serde::{Deserialize, Serialize};
 use subsystem::errors::Failure;
 
@@ -32,6 +34,109 @@ pub struct ChangeDrive {
     pub change: DriveChange,
 }
 
+/// What a drive is to its pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DriveUse {
+    /// It is read and written.
+    Online,
+    /// What it lacks is being copied to it.
+    Rebuilding,
+    /// It is neither read nor written.
+    Offline,
+    /// It holds nothing, and takes the place of a drive that fails.
+    Spare,
+}
+
+impl From<DriveState> for DriveUse {
+    fn from(state: DriveState) -> Self {
+        match state {
+            DriveState::Online => Self::Online,
+            DriveState::Rebuilding => Self::Rebuilding,
+            DriveState::Offline => Self::Offline,
+        }
+    }
+}
+
+impl fmt::Display for DriveUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Online => "online",
+            Self::Rebuilding => "rebuilding",
+            Self::Offline => "offline",
+            Self::Spare => "spare",
+        })
+    }
+}
+
+/// A drive or a spare of the pool. Sizes are in bytes; of a spare they are 0.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DriveView {
+    /// Where it is.
+    pub path: String,
+    /// What it is to the pool.
+    pub state: DriveUse,
+    /// Its failure domain; `None`: it fails alone.
+    pub domain: Option<String>,
+    /// Room for data.
+    pub capacity_bytes: u64,
+    /// Data on it.
+    pub used_bytes: u64,
+    /// Room for new data.
+    pub free_bytes: u64,
+    /// Data that it may lack, or have in an old state.
+    pub stale_bytes: u64,
+    /// Commands that failed, and copies that were wrong, since it was opened.
+    pub errors: u64,
+    /// How far its rebuild is.
+    pub rebuild: Option<RebuildStatus>,
+}
+
+impl From<DriveStatus> for DriveView {
+    fn from(drive: DriveStatus) -> Self {
+        Self {
+            path: drive.name,
+            state: drive.state.into(),
+            domain: drive.domain,
+            capacity_bytes: drive.capacity_bytes,
+            used_bytes: drive.used_bytes,
+            free_bytes: drive.free_bytes,
+            stale_bytes: drive.stale_bytes,
+            errors: drive.errors,
+            rebuild: drive.rebuild,
+        }
+    }
+}
+
+impl From<&SpareSpec> for DriveView {
+    fn from(spare: &SpareSpec) -> Self {
+        Self {
+            path: spare.path.display().to_string(),
+            state: DriveUse::Spare,
+            domain: spare.domain.clone(),
+            capacity_bytes: 0,
+            used_bytes: 0,
+            free_bytes: 0,
+            stale_bytes: 0,
+            errors: 0,
+            rebuild: None,
+        }
+    }
+}
+
+/// All drives and spares.
+async fn views(state: &ApiState) -> Vec<DriveView> {
+    let dir = state.dir.lock().await;
+    let drives = state
+        .engine
+        .status()
+        .drives
+        .into_iter()
+        .map(DriveView::from);
+    let spares = dir.identity().spares.iter().map(DriveView::from);
+    drives.chain(spares).collect()
+}
+
 /// The routes.
 pub(crate) fn routes() -> Router<ApiState> {
     Router::new()
@@ -39,28 +144,23 @@ pub(crate) fn routes() -> Router<ApiState> {
         .route("/v1/drives/change", post(change))
 }
 
-async fn list(State(state): State<ApiState>) -> Json<Vec<DriveStatus>> {
-    Json(state.engine.status().drives)
+async fn list(State(state): State<ApiState>) -> Json<Vec<DriveView>> {
+    Json(views(&state).await)
 }
 
 async fn add(
     State(state): State<ApiState>,
     Body(request): Body<AddDrive>,
-) -> Answer<Vec<DriveStatus>> {
+) -> Answer<Vec<DriveView>> {
     check_absolute(&request.path)?;
-    let AddDrive {
-        path,
-        size_bytes,
-        force,
-    } = request;
-    state.daemon.add_drive(path, size_bytes, force).await?;
-    Ok(Json(state.engine.status().drives))
+    state.daemon.add_drive(request).await?;
+    Ok(Json(views(&state).await))
 }
 
 async fn change(
     State(state): State<ApiState>,
     Body(request): Body<ChangeDrive>,
-) -> Answer<Vec<DriveStatus>> {
+) -> Answer<Vec<DriveView>> {
     check_absolute(&request.path)?;
     if let DriveChange::Replace(AddDrive { path, .. }) = &request.change {
         check_absolute(path)?;
@@ -69,15 +169,15 @@ async fn change(
         .daemon
         .change_drive(request.path, request.change)
         .await?;
-    Ok(Json(state.engine.status().drives))
+    Ok(Json(views(&state).await))
 }
 
 impl Client {
-    /// All drives, and their space.
+    /// All drives and spares, and their space.
     ///
     /// # Errors
     /// No daemon serves the pool, or it refuses.
-    pub async fn drives(&self) -> Result<Vec<DriveStatus>, Failure> {
+    pub async fn drives(&self) -> Result<Vec<DriveView>, Failure> {
         self.get("/v1/drives").await
     }
 
@@ -86,7 +186,7 @@ impl Client {
     /// # Errors
     /// The daemon refuses (the drive holds something, is too small, or is not there), or no daemon
     /// serves the pool.
-    pub async fn add_drive(&self, request: &AddDrive) -> Result<Vec<DriveStatus>, Failure> {
+    pub async fn add_drive(&self, request: &AddDrive) -> Result<Vec<DriveView>, Failure> {
         self.send(Method::POST, "/v1/drives", Some(request)).await
     }
 
@@ -95,7 +195,7 @@ impl Client {
     /// # Errors
     /// The daemon refuses (other drives lack data that this one has, a replacement that holds something or is too small),
     /// or no daemon serves the pool.
-    pub async fn change_drive(&self, request: &ChangeDrive) -> Result<Vec<DriveStatus>, Failure> {
+    pub async fn change_drive(&self, request: &ChangeDrive) -> Result<Vec<DriveView>, Failure> {
         self.send(Method::POST, "/v1/drives/change", Some(request))
             .await
     }

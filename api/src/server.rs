@@ -52,14 +52,8 @@ pub trait Daemon: Send + Sync {
     /// Reads the configuration file again, and says what that changed.
     fn reload_config(&self) -> BoxFuture<'_, Result<Reloaded, Failure>>;
 
-    /// Adds a drive to the pool: a block device, a file, or a file of that size to be made. `force` takes it whatever it
-    /// holds.
-    fn add_drive(
-        &self,
-        path: PathBuf,
-        size_bytes: Option<u64>,
-        force: bool,
-    ) -> BoxFuture<'_, Result<(), Failure>>;
+    /// Adds a drive to the pool, or a spare.
+    fn add_drive(&self, add: AddDrive) -> BoxFuture<'_, Result<(), Failure>>;
 
     /// Changes the drive at a path.
     fn change_drive(
@@ -82,6 +76,12 @@ pub struct AddDrive {
     /// Use it even if it holds data.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub force: bool,
+    /// Its failure domain: copies lie on drives of different ones. Without one it fails alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub domain: Option<String>,
+    /// It waits, empty, to take the place of a drive that fails.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub spare: bool,
 }
 
 /// What becomes of a drive of a pool with copies.
@@ -94,6 +94,8 @@ pub enum DriveChange {
     Online,
     /// Another drive takes its place, and is rebuilt.
     Replace(AddDrive),
+    /// The pool does without it. For spares.
+    Remove,
 }
 
 /// An export that is served.

@@ -229,6 +229,10 @@ pub(crate) mod tests {
             drives: vec![DriveStatus {
                 name: "/srv/pool/drive0".into(),
                 capacity_bytes: 64 << 30,
+                domain: None,
+                used_bytes: 0,
+                stale_bytes: 0,
+                errors: 0,
                 free_bytes: (64 << 30) - (5 << 20),
                 state: dedup::DriveState::Online,
                 rebuild: None,

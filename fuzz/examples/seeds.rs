@@ -394,13 +394,16 @@ fn disk(seeds: &mut Seeds) {
                 path: "drive0".into(),
                 uuid: Uuid::from_u128(2),
                 blocks: 262_144,
+                domain: None,
             },
             DriveSpec {
                 path: "/dev/disk/by-id/x".into(),
                 uuid: Uuid::from_u128(3),
                 blocks: 1,
+                domain: None,
             },
         ],
+        spares: Vec::new(),
     };
     let text = identity.to_text().expect("an identity");
     seeds.add("pool", "two-drives".into(), text.into_bytes());

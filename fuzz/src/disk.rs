@@ -10,7 +10,7 @@ use crc_fast::{CrcAlgorithm, checksum};
 use meta::{
     BatchBuilder, Checkpoint, DriveSpec, FileMedia, FingerprintFunction, Journal, JournalConfig,
     JournalMedia, LABEL_BYTES, Label, LabelError, MAP_ENTRIES_MAX, MemoryMedia, MemoryStore,
-    PoolIdentity, Position, Record, Row, Store, TRIMMING_RANGES_MAX, UNMAP_ENTRIES_MAX,
+    PoolIdentity, Position, Record, Row, SpareSpec, Store, TRIMMING_RANGES_MAX, UNMAP_ENTRIES_MAX,
 };
 use uuid::Uuid;
 
@@ -260,6 +260,16 @@ pub(crate) fn pool(bytes: &[u8]) {
                         .into_owned()
                         .into()
                 },
+                domain: match input.u8() & 1 {
+                    0 => None,
+                    _ => Some("psu-a".to_owned()),
+                },
+            })
+            .collect(),
+        spares: (0..input.u8() & 1)
+            .map(|_| SpareSpec {
+                path: "spare".into(),
+                domain: None,
             })
             .collect(),
     };

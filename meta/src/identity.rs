@@ -25,6 +25,13 @@ const VERSION: u64 = 2;
 /// Version of one with keys of domains that came from other pools: without them nothing of those domains would be what it
 /// is expected to be.
 const VERSION_DOMAIN_KEYS: u64 = 3;
+/// Version of one that names spares, or failure domains of drives: a program that does not know these would lay both copies
+/// where one failure takes them.
+const VERSION_SPARES: u64 = 4;
+/// Spares at most.
+const SPARES_MAX: usize = 64;
+/// The longest name of a failure domain, in bytes.
+const FAILURE_DOMAIN_BYTES_MAX: usize = 64;
 /// Keys of domains at most: as many as a pool has volumes.
 pub(crate) const DOMAIN_KEYS_MAX: usize = 1024;
 /// Largest `pool.toml` that is read, in bytes; 2^16 drives with long paths would not be.
@@ -40,6 +47,17 @@ pub struct DriveSpec {
     pub uuid: Uuid,
     /// Size in blocks of 4096 bytes, the label area included.
     pub blocks: u64,
+    /// Its failure domain: drives of one are likely to fail together. `None`: it fails alone.
+    pub domain: Option<String>,
+}
+
+/// A drive that waits to take the place of one that fails. It belongs to the pool, holds nothing, and has no label.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpareSpec {
+    /// Path of the file or device.
+    pub path: PathBuf,
+    /// Its failure domain, as a drive's.
+    pub domain: Option<String>,
 }
 
 /// How the paths of drives begin that are namespaces of NVMe-oF targets: addresses, of which no file system knows.
@@ -78,6 +96,7 @@ impl DriveSpec {
             path: path.into(),
             uuid: Uuid::new_v4(),
             blocks,
+            domain: None,
         }
     }
 }
@@ -120,6 +139,8 @@ pub struct PoolIdentity {
     pub hash_keys: HashKeys,
     /// The drives, in the order of their indexes.
     pub drives: Vec<DriveSpec>,
+    /// Drives that wait to take the place of one that fails.
+    pub spares: Vec<SpareSpec>,
 }
 
 impl fmt::Debug for PoolIdentity {
@@ -130,6 +151,7 @@ impl fmt::Debug for PoolIdentity {
             .field("fingerprint", &self.fingerprint)
             .field("hash_keys", &"(secret)")
             .field("drives", &self.drives)
+            .field("spares", &self.spares)
             .finish()
     }
 }
@@ -183,6 +205,9 @@ struct IdentityFile {
     /// From [`VERSION_DOMAIN_KEYS`] on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     domain_key: Vec<DomainKeyEntry>,
+    /// From [`VERSION_SPARES`] on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    spare: Vec<SpareEntry>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -199,15 +224,28 @@ struct DriveEntry {
     path: PathBuf,
     uuid: Uuid,
     blocks: u64,
+    /// From [`VERSION_SPARES`] on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    domain: Option<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SpareEntry {
+    path: PathBuf,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    domain: Option<String>,
 }
 
 const REMEDY_IDENTITY: &str = "restore it from a copy (paths of drives may be edited, nothing else); \
                                nothing was changed";
 
 /// BLAKE3 is what a pool of the first version has, so such a pool stays one.
-fn version_of(fingerprint: FingerprintFunction, keys: &HashKeys) -> u64 {
-    match fingerprint {
-        _ if !keys.domains.is_empty() => VERSION_DOMAIN_KEYS,
+fn version_of(identity: &PoolIdentity) -> u64 {
+    let has_domains = identity.drives.iter().any(|drive| drive.domain.is_some());
+    match identity.fingerprint {
+        _ if has_domains || !identity.spares.is_empty() => VERSION_SPARES,
+        _ if !identity.hash_keys.domains.is_empty() => VERSION_DOMAIN_KEYS,
         FingerprintFunction::Blake3 => VERSION_BLAKE3,
         FingerprintFunction::Clnh => VERSION,
     }
@@ -215,7 +253,7 @@ fn version_of(fingerprint: FingerprintFunction, keys: &HashKeys) -> u64 {
 
 pub(crate) fn encode(identity: &PoolIdentity) -> Result<String, MetaError> {
     let file = IdentityFile {
-        format_version: version_of(identity.fingerprint, &identity.hash_keys),
+        format_version: version_of(identity),
         pool_uuid: identity.uuid,
         sub_block_bytes: identity.sub_block_bytes,
         fingerprint: match identity.fingerprint {
@@ -231,6 +269,7 @@ pub(crate) fn encode(identity: &PoolIdentity) -> Result<String, MetaError> {
                 path: drive.path.clone(),
                 uuid: drive.uuid,
                 blocks: drive.blocks,
+                domain: drive.domain.clone(),
             })
             .collect(),
         domain_key: identity
@@ -240,6 +279,14 @@ pub(crate) fn encode(identity: &PoolIdentity) -> Result<String, MetaError> {
             .map(|(domain, key)| DomainKeyEntry {
                 domain: domain.clone(),
                 key: to_hex(key),
+            })
+            .collect(),
+        spare: identity
+            .spares
+            .iter()
+            .map(|spare| SpareEntry {
+                path: spare.path.clone(),
+                domain: spare.domain.clone(),
             })
             .collect(),
     };
@@ -278,11 +325,11 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<PoolIdentity, MetaError> {
         .get("format_version")
         .and_then(toml::Value::as_integer)
         .ok_or_else(|| corrupt("it has no format_version".to_owned()))?;
-    if !(VERSION_BLAKE3 as i64..=VERSION_DOMAIN_KEYS as i64).contains(&version) {
+    if !(VERSION_BLAKE3 as i64..=VERSION_SPARES as i64).contains(&version) {
         return Err(MetaError::WrongVersion {
             path: path.to_path_buf(),
             found: version.max(0) as u64,
-            supported: VERSION_DOMAIN_KEYS,
+            supported: VERSION_SPARES,
         });
     }
     let file: IdentityFile =
@@ -298,11 +345,6 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<PoolIdentity, MetaError> {
             return Err(corrupt("a domain has two keys".to_owned()));
         }
     }
-    if version_of(fingerprint, &hash_keys) != file.format_version {
-        return Err(corrupt(
-            "its version and what it says of fingerprints do not belong together".to_owned(),
-        ));
-    }
     let drives = file
         .drive
         .into_iter()
@@ -310,28 +352,40 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<PoolIdentity, MetaError> {
             path: drive.path,
             uuid: drive.uuid,
             blocks: drive.blocks,
+            domain: drive.domain,
         })
         .collect();
+    let spares = file.spare.into_iter().map(|spare| SpareSpec {
+        path: spare.path,
+        domain: spare.domain,
+    });
     let identity = PoolIdentity {
         uuid: file.pool_uuid,
         sub_block_bytes: file.sub_block_bytes,
         fingerprint,
         hash_keys,
         drives,
+        spares: spares.collect(),
     };
+    if version_of(&identity) != file.format_version {
+        return Err(corrupt(
+            "its version and what it says of fingerprints, domains and spares do not belong together".to_owned(),
+        ));
+    }
     if file.check != format!("{:08x}", checksum(&identity)) {
         return Err(corrupt(
             "its content does not match its checksum".to_owned(),
         ));
     }
     validate(identity.sub_block_bytes, &identity.drives).map_err(corrupt)?;
+    validate_spares(&identity).map_err(corrupt)?;
     Ok(identity)
 }
 
 fn checksum(identity: &PoolIdentity) -> u32 {
     let mut text = format!(
         "{}|{}|{}|{}",
-        version_of(identity.fingerprint, &identity.hash_keys),
+        version_of(identity),
         identity.uuid,
         identity.sub_block_bytes,
         to_hex(&identity.hash_keys.pool)
@@ -341,6 +395,9 @@ fn checksum(identity: &PoolIdentity) -> u32 {
     }
     for drive in &identity.drives {
         text.push_str(&format!("|{}|{}", drive.uuid, drive.blocks));
+        if let Some(domain) = &drive.domain {
+            text.push_str(&format!("|{}|{domain}", domain.len()));
+        }
     }
     for (domain, key) in &identity.hash_keys.domains {
         // Its length ends the name, whatever that has.
@@ -378,8 +435,48 @@ pub(crate) fn validate(sub_block_bytes: u32, drives: &[DriveSpec]) -> Result<(),
                 drive.blocks
             ));
         }
+        check_domain(drive.domain.as_deref())?;
     }
     Ok(())
+}
+
+pub(crate) fn validate_spares(identity: &PoolIdentity) -> Result<(), String> {
+    let spares = &identity.spares;
+    if spares.len() > SPARES_MAX {
+        return Err(format!(
+            "{} spares are not possible; use {SPARES_MAX} at most",
+            spares.len()
+        ));
+    }
+    for (index, spare) in spares.iter().enumerate() {
+        let path = &spare.path;
+        let is_drive = identity.drives.iter().any(|drive| drive.path == *path);
+        if is_drive || spares[..index].iter().any(|other| other.path == *path) {
+            return Err(format!(
+                "drive {} is a drive or a spare of the pool already",
+                path.display()
+            ));
+        }
+        check_domain(spare.domain.as_deref())?;
+    }
+    Ok(())
+}
+
+/// A name that a command line and a table can show.
+fn check_domain(domain: Option<&str>) -> Result<(), String> {
+    let is_fit = |domain: &str| {
+        (1..=FAILURE_DOMAIN_BYTES_MAX).contains(&domain.len())
+            && domain
+                .chars()
+                .all(|char| char.is_alphanumeric() || "-_.:/".contains(char))
+    };
+    match domain {
+        Some(domain) if !is_fit(domain) => Err(format!(
+            "failure domain '{}': use 1 to {FAILURE_DOMAIN_BYTES_MAX} bytes of letters, digits and -_.:/",
+            domain.escape_debug()
+        )),
+        _ => Ok(()),
+    }
 }
 
 fn to_hex(bytes: &[u8]) -> String {

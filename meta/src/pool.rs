@@ -29,7 +29,8 @@ use uuid::Uuid;
 use crate::attempt::Attempt;
 use crate::error::MetaError;
 use crate::identity::{
-    DOMAIN_KEYS_MAX, DriveSpec, PoolIdentity, encode, read_identity, resolved, validate,
+    DOMAIN_KEYS_MAX, DriveSpec, PoolIdentity, SpareSpec, encode, read_identity, resolved, validate,
+    validate_spares,
 };
 use crate::journal::FileMedia;
 use crate::lock::Lock;
@@ -185,6 +186,7 @@ impl PoolDir {
             fingerprint: spec.fingerprint,
             hash_keys: random_key()?.into(),
             drives: spec.drives.clone(),
+            spares: Vec::new(),
         };
         if unfinished && let Ok(earlier) = read_identity(&paths.new_identity()) {
             take_over(&mut identity, &earlier);
@@ -286,11 +288,16 @@ impl PoolDir {
     /// [`MetaError::Invalid`] for a senseless drive, [`MetaError::NoSpace`] and [`MetaError::Io`]; the
     /// pool is as it was then.
     pub fn add_drive(&mut self, drive: DriveSpec) -> Result<u16, MetaError> {
-        self.change_drives(|drives| drives.push(drive))?;
+        self.change_drives(|identity| {
+            let is_other = |spare: &SpareSpec| spare.path != drive.path;
+            identity.spares.retain(is_other);
+            identity.drives.push(drive);
+        })?;
         Ok((self.identity.drives.len() - 1) as u16)
     }
 
-    /// Makes the pool remember another drive under the index of one, durably. It carries its label already, durably.
+    /// Makes the pool remember another drive under the index of one, durably. It carries its label already, durably. A
+    /// spare at its path becomes the drive.
     ///
     /// # Errors
     /// As [`add_drive`](Self::add_drive), and [`MetaError::Invalid`] if there is no drive with that index.
@@ -298,10 +305,30 @@ impl PoolDir {
         if usize::from(index) >= self.identity.drives.len() {
             return Err(MetaError::Invalid(format!("the pool has no drive {index}")));
         }
-        self.change_drives(|drives| drives[usize::from(index)] = drive)
+        self.change_drives(|identity| {
+            let is_other = |spare: &SpareSpec| spare.path != drive.path;
+            identity.spares.retain(is_other);
+            identity.drives[usize::from(index)] = drive;
+        })
     }
 
-    fn change_drives(&mut self, change: impl FnOnce(&mut Vec<DriveSpec>)) -> Result<(), MetaError> {
+    /// Makes the pool remember a spare, durably.
+    ///
+    /// # Errors
+    /// As [`add_drive`](Self::add_drive).
+    pub fn add_spare(&mut self, spare: SpareSpec) -> Result<(), MetaError> {
+        self.change_drives(|identity| identity.spares.push(spare))
+    }
+
+    /// Makes the pool forget the spare at a path, durably; one that there is not is forgotten already.
+    ///
+    /// # Errors
+    /// As [`add_drive`](Self::add_drive).
+    pub fn forget_spare(&mut self, path: &Path) -> Result<(), MetaError> {
+        self.change_drives(|identity| identity.spares.retain(|spare| spare.path != path))
+    }
+
+    fn change_drives(&mut self, change: impl FnOnce(&mut PoolIdentity)) -> Result<(), MetaError> {
         if self.is_read_only {
             return Err(MetaError::Invalid(
                 "the pool was opened to look at it".to_owned(),
@@ -313,8 +340,9 @@ impl PoolDir {
             ));
         }
         let mut identity = self.identity.clone();
-        change(&mut identity.drives);
+        change(&mut identity);
         validate(identity.sub_block_bytes, &identity.drives).map_err(MetaError::Invalid)?;
+        validate_spares(&identity).map_err(MetaError::Invalid)?;
         write_new(&self.paths.identity, &encode(&identity)?)?;
         sync_folder(&self.paths.dir)?;
         self.identity = identity;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use meta::{
     DriveSpec, FingerprintFunction, JournalMedia, MetaError, MetaErrorKind, PoolDir, PoolSpec,
-    RocksOptions, Store,
+    RocksOptions, SpareSpec, Store,
 };
 
 fn spec() -> PoolSpec {
@@ -405,4 +405,58 @@ fn senseless_pools_are_not_made() {
         assert_eq!(error.kind(), MetaErrorKind::Invalid, "{error}");
     }
     assert!(!root.path().join("pool").exists());
+}
+
+#[test]
+fn spares_and_failure_domains_are_remembered_and_a_spare_that_became_a_drive_is_none_any_more() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("pool");
+    let in_shelf = |path: &str, domain: &str| DriveSpec {
+        domain: Some(domain.to_owned()),
+        ..DriveSpec::new(path, 1 << 20)
+    };
+    let spare = |path: &str, domain: Option<&str>| SpareSpec {
+        path: path.into(),
+        domain: domain.map(str::to_owned),
+    };
+    let drives = vec![
+        DriveSpec::new("drive0", 1 << 20),
+        in_shelf("drive1", "psu-a"),
+    ];
+    let spec = PoolSpec { drives, ..spec() };
+    let mut dir = PoolDir::create(&path, &spec).unwrap();
+    dir.add_spare(spare("/dev/x", Some("psu-a"))).unwrap();
+    dir.add_spare(spare("/dev/y", None)).unwrap();
+    for wrong in [
+        spare("/dev/x", None),
+        spare("drive0", None),
+        spare("/dev/z", Some("no good")),
+        spare("/dev/z", Some("")),
+        spare("/dev/z", Some(&"x".repeat(65))),
+    ] {
+        let error = dir.add_spare(wrong).unwrap_err();
+        assert_eq!(error.kind(), MetaErrorKind::Invalid, "{error}");
+    }
+    drop(dir);
+    let mut dir = PoolDir::open(&path).unwrap();
+    assert_eq!(dir.identity().drives[1].domain.as_deref(), Some("psu-a"));
+    assert_eq!(
+        dir.identity().spares,
+        [spare("/dev/x", Some("psu-a")), spare("/dev/y", None)]
+    );
+    dir.replace_drive(1, in_shelf("/dev/x", "psu-a")).unwrap();
+    dir.forget_spare("/dev/y".as_ref()).unwrap();
+    assert!(dir.identity().spares.is_empty());
+    let text = dir.identity().to_text().unwrap();
+    assert!(text.contains("format_version = 4\n"), "{text}");
+    drop(dir);
+    assert_eq!(
+        PoolDir::open(&path).unwrap().identity().to_text().unwrap(),
+        text
+    );
+    // Its domain decides where copies lie: it is no more to be edited than an identity is.
+    let edited = text.replace("psu-a", "psu-b");
+    fs::write(path.join("pool.toml"), edited).unwrap();
+    let error = PoolDir::open(&path).unwrap_err();
+    assert!(error.to_string().contains("checksum"), "{error}");
 }

@@ -126,6 +126,48 @@ impl ConnectCommand {
             )
             .with_cdw(12, self.kato_ms)
     }
+
+    /// Takes the first command of a queue, which has to be Connect.
+    ///
+    /// # Errors
+    /// The status to answer with.
+    pub fn first(sqe: &Sqe) -> Result<Self, Status> {
+        let not_yet = Status::COMMAND_SEQUENCE.with_dnr();
+        if sqe.opcode() != FABRICS_OPCODE {
+            return Err(not_yet);
+        }
+        let FabricsCommand::Connect(command) = FabricsCommand::parse(sqe)? else {
+            return Err(not_yet);
+        };
+        if sqe.sgl()?.length() as usize != CONNECT_DATA_BYTES {
+            return Err(Status::SGL_LENGTH_INVALID.with_dnr());
+        }
+        if command.record_format != 0 {
+            return Err(Status::CONNECT_INCOMPATIBLE_FORMAT.with_dnr());
+        }
+        Ok(command)
+    }
+
+    /// Checks queue identifier and size against what the transport knows of the queue, if it does, the I/O queues that a
+    /// controller has, and the entries that a queue may have.
+    ///
+    /// # Errors
+    /// The field that is wrong.
+    pub fn check_queue(
+        &self,
+        qid: Option<u16>,
+        io_queues: u16,
+        depth: u16,
+    ) -> Result<(), InvalidParameter> {
+        if qid.is_some_and(|qid| qid != self.qid) || self.qid > io_queues {
+            return Err(InvalidParameter::QUEUE_ID);
+        }
+        // Zero based: a queue of one entry cannot work, and more than the transport's depth would never be received.
+        if self.sqsize == 0 || self.sqsize >= depth {
+            return Err(InvalidParameter::QUEUE_SIZE);
+        }
+        Ok(())
+    }
 }
 
 fn fabrics_sqe(fctype: u8) -> Sqe {
@@ -237,6 +279,19 @@ pub struct InvalidParameter {
 }
 
 impl InvalidParameter {
+    /// QID.
+    pub const QUEUE_ID: Self = Self::command(42);
+    /// SQSIZE.
+    pub const QUEUE_SIZE: Self = Self::command(44);
+    /// The host identifier.
+    pub const HOST_ID: Self = Self::data(HOST_ID_AT as u16);
+    /// The controller identifier.
+    pub const CONTROLLER: Self = Self::data(CNTLID_AT as u16);
+    /// The subsystem's name.
+    pub const SUBSYSTEM: Self = Self::data(SUBNQN_AT as u16);
+    /// The host's name.
+    pub const HOST: Self = Self::data(HOSTNQN_AT as u16);
+
     /// A field of the 64-byte command.
     #[must_use]
     pub const fn command(offset: u16) -> Self {

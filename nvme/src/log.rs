@@ -5,6 +5,7 @@
 //! bytes without panicking, and give `None` for a page that is too short or contradicts itself.
 
 mod discovery;
+mod errors;
 mod persistent;
 mod supported;
 mod telemetry;
@@ -15,6 +16,7 @@ pub use discovery::{
     TcpSecurity, Transport,
 };
 
+pub use errors::{ERROR_LOG_ENTRIES, ErrorEntry, ErrorLog, NO_LOCATION};
 pub use persistent::{
     PERSISTENT_EVENT_BYTES, PERSISTENT_HEADER_BYTES, PersistentEvent, PersistentEventHeader,
     PersistentEventType, vendor_text,

@@ -117,6 +117,20 @@ impl Configuration {
     }
 }
 
+impl Configuration {
+    /// Entry sizes, page size, arbitration and command set are those that controllers here work with.
+    const fn can_work(&self) -> bool {
+        self.sq_entry_log2 == 6
+            && self.cq_entry_log2 == 4
+            && self.page_size == 0
+            && self.arbitration == 0
+            && matches!(
+                self.command_set,
+                Self::COMMAND_SET_NVM | Self::COMMAND_SET_ALL
+            )
+    }
+}
+
 /// Controller Status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ControllerStatus {
@@ -146,6 +160,91 @@ impl ControllerStatus {
     }
 }
 
+/// CC and CSTS of a controller over fabrics: their state machine (Base 2.0, section 3.5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Registers {
+    configuration: u32,
+    status: ControllerStatus,
+}
+
+/// What a write of CC asks the controller for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ConfigurationEffect {
+    /// It enables the controller with a configuration that cannot work: CSTS says so (CFS).
+    pub unsupported: bool,
+    /// A controller reset: I/O queues have to end, and all is as after Connect.
+    pub reset: bool,
+    /// A shutdown: make data durable, then call [`Registers::shutdown_complete`].
+    pub shutdown: bool,
+}
+
+impl Registers {
+    /// CSTS.SHST: shutdown processing occurring.
+    const SHUTDOWN_OCCURRING: u8 = 1;
+    /// CSTS.SHST: shutdown processing complete.
+    const SHUTDOWN_COMPLETE: u8 = 2;
+
+    /// CC.
+    #[must_use]
+    pub const fn configuration(&self) -> u32 {
+        self.configuration
+    }
+
+    /// CSTS.
+    #[must_use]
+    pub const fn status(&self) -> ControllerStatus {
+        self.status
+    }
+
+    /// Enabled, ready, and not broken.
+    #[must_use]
+    pub const fn is_usable(&self) -> bool {
+        self.status.ready && !self.status.fatal
+    }
+
+    /// The controller failed.
+    pub const fn fail(&mut self) {
+        self.status.fatal = true;
+    }
+
+    /// Writes CC.
+    pub fn configure(&mut self, value: u32) -> ConfigurationEffect {
+        let old = Configuration::decode(self.configuration);
+        let new = Configuration::decode(value);
+        self.configuration = value;
+        let mut effect = ConfigurationEffect::default();
+        if new.enable && !old.enable {
+            effect.unsupported = !new.can_work();
+            match effect.unsupported {
+                true => self.status.fatal = true,
+                false => {
+                    self.status = ControllerStatus {
+                        ready: true,
+                        ..ControllerStatus::default()
+                    }
+                }
+            }
+        } else if old.enable && !new.enable {
+            self.status = ControllerStatus::default();
+            effect.reset = true;
+        }
+        if new.shutdown != 0 && old.shutdown == 0 {
+            self.status.shutdown = Self::SHUTDOWN_OCCURRING;
+            effect.shutdown = true;
+        } else if new.shutdown == 0 && old.shutdown != 0 {
+            self.status.shutdown = 0;
+        }
+        effect
+    }
+
+    /// Data is durable: the shutdown that the host asked for is complete.
+    pub const fn shutdown_complete(&mut self) {
+        if self.status.shutdown == Self::SHUTDOWN_OCCURRING {
+            self.status.shutdown = Self::SHUTDOWN_COMPLETE;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -170,6 +269,37 @@ mod tests {
         assert!(cap.command_sets && !cap.nvm_command_set);
         assert_eq!(cap.encode(), 1 << 43);
         assert_eq!(Configuration::decode(0x0046_0061).command_set, 6);
+    }
+
+    #[test]
+    fn a_controller_is_ready_when_it_is_enabled_until_it_is_reset() {
+        let mut registers = Registers::default();
+        assert_eq!(
+            registers.configure(0x0046_0001),
+            ConfigurationEffect::default()
+        );
+        assert!(registers.is_usable());
+        let shutdown = registers.configure(0x0046_4001);
+        assert!(shutdown.shutdown && !shutdown.reset);
+        assert_eq!(registers.status().shutdown, 1);
+        registers.shutdown_complete();
+        assert_eq!(registers.status().shutdown, 2);
+        assert!(registers.configure(0x0046_0000).reset);
+        assert!(!registers.is_usable());
+        assert_eq!(registers.status(), ControllerStatus::default());
+    }
+
+    #[test]
+    fn a_configuration_that_cannot_work_is_fatal_until_the_next_one() {
+        let mut registers = Registers::default();
+        // Entries of 2^5 bytes; pages of 8 KiB.
+        for wrong in [0x0045_0001, 0x0046_0081] {
+            assert!(registers.configure(wrong).unsupported);
+            assert!(registers.status().fatal && !registers.is_usable());
+            registers.configure(0);
+        }
+        assert!(!registers.configure(0x0046_0061).unsupported);
+        assert!(registers.is_usable());
     }
 
     proptest! {

@@ -20,12 +20,32 @@ pub(crate) fn memory_notice(dir: &Path) -> String {
 /// What people and scripts read at the start.
 pub(crate) fn announcement(bound: &[TransportAddress], catalog: &Catalog) -> String {
     let listed: Vec<String> = bound.iter().map(ToString::to_string).collect();
-    let mut text = format!("ready {}\n", listed.join(" "));
+    let text = format!("ready {}\n", listed.join(" "));
+    let by_tls = |address| {
+        let port = port_of(catalog, address);
+        port.is_some_and(|port| port.tls == TlsMode::Required)
+    };
+    text + &commands(&reachable(bound, by_tls), subsystem::DEFAULT_SUBSYSTEM_NQN)
+}
+
+/// Where other machines reach a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) transport: Transport,
+    pub(crate) host: IpAddr,
+    pub(crate) port: u16,
+    /// By TLS alone.
+    by_tls: bool,
+}
+
+/// Where other machines reach these listeners: of one on all addresses, each address of this machine.
+pub(crate) fn reachable(
+    bound: &[TransportAddress],
+    by_tls: impl Fn(TransportAddress) -> bool,
+) -> Vec<Place> {
     let own = machine::addresses();
-    let mut reachable: Vec<(Transport, IpAddr, u16, bool)> = Vec::new();
+    let mut reachable: Vec<Place> = Vec::new();
     for address in bound {
-        let port = port_of(catalog, *address);
-        let by_tls = port.is_some_and(|port| port.tls == TlsMode::Required);
         let hosts: Vec<IpAddr> = match address.host.is_unspecified() {
             true => own
                 .iter()
@@ -35,16 +55,26 @@ pub(crate) fn announcement(bound: &[TransportAddress], catalog: &Catalog) -> Str
             false => vec![address.host],
         };
         for host in hosts {
-            let place = (address.scheme.transport(), host, address.port, by_tls);
+            let place = Place {
+                transport: address.scheme.transport(),
+                host,
+                port: address.port,
+                by_tls: by_tls(*address),
+            };
             if !reachable.contains(&place) {
                 reachable.push(place);
             }
         }
     }
+    reachable
+}
+
+/// What is typed on a Linux host.
+pub(crate) fn commands(reachable: &[Place], nqn: &str) -> String {
     if reachable.is_empty() {
-        text += "This machine has no address that other machines can reach.\n";
-        return text;
+        return "This machine has no address that other machines can reach.\n".to_owned();
     }
+    let mut text = String::new();
     for (transport, needs) in [
         (
             Transport::Rdma,
@@ -57,17 +87,19 @@ pub(crate) fn announcement(bound: &[TransportAddress], catalog: &Catalog) -> Str
     ] {
         let places: Vec<_> = reachable
             .iter()
-            .filter(|place| place.0 == transport)
+            .filter(|place| place.transport == transport)
             .collect();
         if places.is_empty() {
             continue;
         }
         text += &format!("{needs}\n");
-        for (_, host, port, by_tls) in places {
+        for Place {
+            host, port, by_tls, ..
+        } in places
+        {
             let tls = if *by_tls { " --tls" } else { "" };
             text += &format!(
-                "  nvme discover -t {transport} -a {host} -s {port}{tls}\n  nvme connect -t {transport} -a {host} -s {port} -n {}{tls}\n",
-                subsystem::DEFAULT_SUBSYSTEM_NQN
+                "  nvme discover -t {transport} -a {host} -s {port}{tls}\n  nvme connect -t {transport} -a {host} -s {port} -n {nqn}{tls}\n"
             );
         }
     }

@@ -1,65 +1,125 @@
-//! Drives of a pool in service: added, taken offline, used again, replaced.
+//! Drives of a pool in service: added, taken offline, used again, replaced; and its spares.
 //!
 //! Guarantee: the pool remembers a drive before it uses it, and nothing is written to one that holds something else.
 
 use std::path::Path;
 
 use api::drives::{AddDrive, DriveChange};
-use dedup::{Engine, ErrorKind};
-use meta::{DriveSpec, Opening, PoolDir};
+use dedup::{Engine, ErrorKind, Redundancy};
+use meta::{DriveSpec, Opening, PoolDir, SpareSpec};
 use reactor::BufferPool;
 use subsystem::errors::Failure;
 
+use crate::errors::of_meta;
 use crate::opened_drive::OpenedDrive;
-use crate::options::DriveArg;
 use crate::pool::{
     LABEL_BUFFER_BYTES, MadeFiles, NewDrive, canonical, label_of, open_drive, open_named,
     own_drives,
 };
 
 /// Adds a drive to a pool in service: a file or a block device that holds nothing yet, or whatever it holds
-/// if `is_forced`. Blocks for some moments: not for a reactor that serves hosts.
+/// if that is forced. Blocks for some moments: not for a reactor that serves hosts.
 ///
 /// # Errors
 /// Names what is wrong with the drive, and what to do about it.
 pub(crate) async fn add_drive(
     engine: &Engine,
     dir: &mut PoolDir,
-    named: &DriveArg,
-    is_forced: bool,
-) -> Result<u16, Failure> {
-    let Some((path, size_bytes)) = named.place() else {
-        return Err(Failure::invalid(
-            "a memory drive cannot be added: its data would be lost at the end; name a file or a device",
-        ));
-    };
-    let identity = dir.identity();
-    if dir.is_temporary() {
-        return Err(Failure::invalid(
-            "a pool in memory takes no other drives: start one on a larger `--drive memory=SIZE`",
-        ));
-    }
-    let index = u16::try_from(identity.drives.len()).map_err(|_| {
+    add: AddDrive,
+) -> Result<(), Failure> {
+    let count = check_permanent(dir)?;
+    let index = u16::try_from(count).map_err(|_| {
         Failure::invalid(format!(
-            "the pool has {} drives, and no more are possible: make another pool",
-            identity.drives.len()
+            "the pool has {count} drives, and no more are possible: make another pool"
         ))
     })?;
-    let named = (path.as_path(), size_bytes, is_forced);
-    let (spec, drive) = take_new(engine, dir, named, index).await?;
+    let (spec, drive) = check_new(engine, dir, &add, index).await?.take().await?;
+    let domain = spec.domain.clone();
     let write_down = |_| Ok(dir.add_drive(spec).map(drop)?);
-    Ok(engine.add_drive(drive.into_drive(), write_down).await?)
+    engine
+        .add_drive(drive.into_drive(), domain, write_down)
+        .await?;
+    Ok(())
 }
 
-/// Opens a drive that is to be the one with that index of a pool in service, and writes its label.
-async fn take_new(
+/// Adds a spare to a pool in service: a file or a block device that holds nothing yet. Nothing is written to it before it
+/// takes the place of a drive.
+///
+/// # Errors
+/// As [`add_drive`]; the pool has no copies, from which it could be filled, or no drive that it is large enough for.
+pub(crate) async fn add_spare(
+    engine: &Engine,
+    dir: &mut PoolDir,
+    add: AddDrive,
+) -> Result<(), Failure> {
+    let drives = check_permanent(dir)?;
+    if engine.redundancy() == Redundancy::None {
+        return Err(Failure::invalid(
+            "the pool has one copy of all data, so a spare could not be filled when a drive fails: use `onefold drive add`",
+        ));
+    }
+    if add.force {
+        return Err(Failure::invalid(
+            "a spare must hold nothing: wipe it first (`wipefs --all` and `blkdiscard`, or `rm` for a file)",
+        ));
+    }
+    let mut new = check_new(engine, dir, &add, 0).await?;
+    let mut needed = u64::MAX;
+    for index in (0u16..).take(drives) {
+        needed = needed.min(engine.blocks_needed(index).await?);
+    }
+    let blocks = new.drive.drive.drive().blocks();
+    if blocks < needed {
+        return Err(Failure::invalid(format!(
+            "'{}' has {blocks} blocks of 4 KiB, and what lies on the pool's drives needs {needed} or more: name a larger one",
+            add.path.display()
+        )));
+    }
+    dir.add_spare(SpareSpec {
+        path: new.spec.path,
+        domain: add.domain,
+    })
+    .map_err(of_meta)?;
+    new.made.keep();
+    tracing::info!(spare = %add.path.display(), "a spare was added");
+    Ok(())
+}
+
+/// Refuses a pool that keeps no list of its drives; returns how many it has.
+fn check_permanent(dir: &PoolDir) -> Result<usize, Failure> {
+    match dir.is_temporary() {
+        true => Err(Failure::invalid(
+            "a pool in memory takes no other drives: start one on a larger `--drive memory=SIZE`",
+        )),
+        false => Ok(dir.identity().drives.len()),
+    }
+}
+
+/// A drive that may belong to the pool, if nobody uses it and it holds nothing.
+struct Checked {
+    spec: DriveSpec,
+    drive: NewDrive,
+    made: MadeFiles,
+}
+
+impl Checked {
+    /// Writes its label.
+    async fn take(mut self) -> Result<(DriveSpec, OpenedDrive), Failure> {
+        self.made.keep();
+        let drive = self.drive.take(&label_buffers()?).await?;
+        Ok((self.spec, drive))
+    }
+}
+
+/// Opens a drive that is to be the one with that index of a pool in service. Writes nothing to it.
+async fn check_new(
     engine: &Engine,
     dir: &PoolDir,
-    (path, size_bytes, is_forced): (&Path, Option<u64>, bool),
+    add: &AddDrive,
     index: u16,
-) -> Result<(DriveSpec, OpenedDrive), Failure> {
-    let buffers = BufferPool::new(LABEL_BUFFER_BYTES)
-        .map_err(|e| Failure::unavailable(format!("no memory for buffers: {e}")))?;
+) -> Result<Checked, Failure> {
+    let path = add.path.as_path();
+    let buffers = label_buffers()?;
     // Checked before it is opened: the pool's own drives are open, and the error would say that they are in use.
     if own_drives(dir).contains(&canonical(path)) {
         return Err(Failure::invalid(format!(
@@ -67,8 +127,9 @@ async fn take_new(
             path.display()
         )));
     }
-    let (spec, drive) = open_named(path, size_bytes, None).await?;
+    let (mut spec, drive) = open_named(path, add.size_bytes, None).await?;
     check_not_own_volume(engine, &drive)?;
+    spec.domain.clone_from(&add.domain);
     let mut made = MadeFiles::default();
     made.note(&drive, &spec.path);
     for warning in crate::room::shortages(std::slice::from_ref(&spec.path)) {
@@ -87,13 +148,16 @@ async fn take_new(
             ..engine.opening()
         },
         drive,
-        is_forced,
+        is_forced: add.force,
         is_retry: false,
     };
     drive.check(&buffers).await?;
-    made.keep();
-    let drive = drive.take(&buffers).await?;
-    Ok((spec, drive))
+    Ok(Checked { spec, drive, made })
+}
+
+fn label_buffers() -> Result<BufferPool, Failure> {
+    BufferPool::new(LABEL_BUFFER_BYTES)
+        .map_err(|e| Failure::unavailable(format!("no memory for buffers: {e}")))
 }
 
 /// Refuses a namespace that is a volume of the pool: what is written to it would be written to it.
@@ -137,18 +201,16 @@ pub(crate) async fn change_drive(
     path: &Path,
     change: DriveChange,
 ) -> Result<(), Failure> {
+    if matches!(change, DriveChange::Remove) {
+        return remove(dir, path);
+    }
     let index = index_of(dir, path)?;
     match change {
         DriveChange::Offline => engine.take_drive_offline(index).await?,
         DriveChange::Online if engine.is_drive_absent(index) => {
-            let buffers = BufferPool::new(LABEL_BUFFER_BYTES)
-                .map_err(|e| Failure::unavailable(format!("no memory for buffers: {e}")))?;
             let spec = dir.identity().drives[usize::from(index)].clone();
-            let drive = open_drive(dir, index, &spec, &buffers).await?;
-            let is_known = || Ok(());
-            engine
-                .replace_drive(index, drive.into_drive(), is_known)
-                .await?;
+            let drive = open_drive(dir, index, &spec, &label_buffers()?).await?;
+            engine.reopen_drive(index, drive.into_drive()).await?;
         }
         DriveChange::Online => {
             // The rebuild compares all that the drive should have.
@@ -157,19 +219,61 @@ pub(crate) async fn change_drive(
             }
             engine.rebuild_drive(index).await?;
         }
-        DriveChange::Replace(AddDrive {
-            path,
-            size_bytes,
-            force,
-        }) => {
-            engine.check_can_go_offline(index)?;
-            let named = (path.as_path(), size_bytes, force);
-            let (spec, drive) = take_new(engine, dir, named, index).await?;
-            let write_down = || Ok(dir.replace_drive(index, spec)?);
-            engine
-                .replace_drive(index, drive.into_drive(), write_down)
-                .await?;
-        }
+        DriveChange::Replace(add) => replace(engine, dir, index, add).await?,
+        DriveChange::Remove => {}
     }
     Ok(())
+}
+
+/// Puts another drive in the place of one; without a failure domain of its own it has that of the other one.
+///
+/// # Errors
+/// As [`change_drive`].
+pub(crate) async fn replace(
+    engine: &Engine,
+    dir: &mut PoolDir,
+    index: u16,
+    add: AddDrive,
+) -> Result<(), Failure> {
+    engine.check_can_go_offline(index)?;
+    let of_index = dir.identity().drives.get(usize::from(index));
+    let old_domain = of_index.and_then(|drive| drive.domain.clone());
+    let add = AddDrive {
+        domain: add.domain.or(old_domain),
+        ..add
+    };
+    let checked = check_new(engine, dir, &add, index).await?;
+    let needed = engine.blocks_needed(index).await?;
+    if checked.drive.drive.drive().blocks() < needed {
+        return Err(Failure::invalid(format!(
+            "'{}' has {} blocks of 4 KiB, and what lies on the drive that it is to replace needs {needed}: name a larger one",
+            add.path.display(),
+            checked.drive.drive.drive().blocks(),
+        )));
+    }
+    let (spec, drive) = checked.take().await?;
+    let domain = spec.domain.clone();
+    let write_down = || Ok(dir.replace_drive(index, spec)?);
+    engine
+        .replace_drive(index, drive.into_drive(), domain, write_down)
+        .await?;
+    Ok(())
+}
+
+/// Makes the pool forget a spare.
+fn remove(dir: &mut PoolDir, path: &Path) -> Result<(), Failure> {
+    let own = canonical(path);
+    let spares = &dir.identity().spares;
+    if let Some(spare) = spares.iter().find(|spare| canonical(&spare.path) == own) {
+        let spare = spare.path.clone();
+        dir.forget_spare(&spare).map_err(of_meta)?;
+        tracing::info!(spare = %spare.display(), "a spare was removed");
+        return Ok(());
+    }
+    let index = index_of(dir, path)?;
+    Err(Failure::invalid(format!(
+        "drive number {index}, '{}', has segments of the pool: only a spare can be removed; `onefold drive replace` puts \
+         another one in its place",
+        path.display()
+    )))
 }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`cli`] | the command line, one file for each noun |
 //! | [`serve`] | `onefold serve`: the daemon, from its start to its end |
+//! | `serve_sled` | `onefold sled serve`: raw drives, from the start to the end |
 //! | `listen`, `listeners`, `mdns` | where hosts come in, on every reactor |
 //! | `http`, `control_socket` | where administrators come in |
 //! | [`pool`], `opened_drive`, `room` | a pool, opened or made, and its drives |
@@ -41,12 +42,15 @@ mod notify;
 mod opened_drive;
 pub mod options;
 mod output;
+pub mod plan;
 pub mod pool;
 mod recorder;
 mod records;
 mod room;
 pub mod serve;
+mod serve_sled;
 mod signals;
 pub mod size;
+mod spares;
 mod telemetry;
 pub mod time;

@@ -9,13 +9,14 @@
 //! - Without addresses to choose from, a machine that lacks one family of addresses serves the other.
 //! - When the target stops, no connection is taken any more, and every listener's work ends.
 
+mod everywhere;
 mod figures;
+mod service;
 
 use std::cell::Cell;
 use std::future::ready;
 use std::net::IpAddr;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use fabric::{
     Device, DeviceConfig, DeviceError, DevicePart, KnownAddresses, ListenError, Listener,
@@ -26,12 +27,11 @@ use futures_util::future::{Either, select};
 use subsystem::errors::Failure;
 use subsystem::figures::{NetworkFigures, Report, TransportFigures};
 use subsystem::limits::Limits;
-use subsystem::serve::serve_queue;
-use subsystem::target::Target;
-use subsystem::target::tls_keys::HostKeyring;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
+pub(crate) use everywhere::{Everywhere, listen_everywhere};
 use figures::{add_tcp, rdma_figures, tcp_figures};
+pub(crate) use service::Service;
 
 use crate::lingering::outlast;
 
@@ -205,30 +205,30 @@ pub(crate) struct Part {
     pub(crate) count: usize,
 }
 
-/// Listens, tells what is bound, and serves queues until the target stops. Runs on a data reactor.
-pub(crate) async fn listen(
-    target: Arc<Target>,
+/// Listens, tells what is bound, and serves queues until the service stops. Runs on a data reactor.
+pub(crate) async fn listen<S: Service>(
+    service: S,
     wanted: Wanted,
     part: Part,
     shared: Vec<SharedDevice>,
     ready: oneshot::Sender<Result<Ready, Failure>>,
     orders: mpsc::Receiver<Order>,
 ) {
-    let mut bound = Bound::new(live_bounds(target.limits()));
-    let found = bound.bind_all(&wanted, part, shared, &target);
+    let mut bound = Bound::new(live_bounds(service.limits()));
+    let found = bound.bind_all(&wanted, part, shared, &service);
     let failed = found.is_err();
     if ready.send(found).is_err() || failed {
         return;
     }
     let lost = Rc::new(Notify::new());
-    bound.accept(&target, &lost);
+    bound.accept(&service, &lost);
     {
-        let obeying = obey(&target, &mut bound, part, orders, &lost);
-        let (stopped, lost) = (target.stopped(), lost.notified());
+        let obeying = obey(&service, &mut bound, part, orders, &lost);
+        let (stopped, lost) = (service.stopped(), lost.notified());
         futures_util::pin_mut!(obeying, stopped, lost);
         select(obeying, select(stopped, lost)).await;
     }
-    target.drained().await;
+    service.drained().await;
     for (_, device) in &bound.devices {
         device.shutdown().await;
         let (soft, verbs) = (device.counters(), device.verbs_counters());
@@ -247,8 +247,8 @@ pub(crate) async fn listen(
 }
 
 /// Does what it is asked for as long as the reactor listens.
-async fn obey(
-    target: &Arc<Target>,
+async fn obey<S: Service>(
+    service: &S,
     bound: &mut Bound,
     part: Part,
     mut orders: mpsc::Receiver<Order>,
@@ -258,11 +258,11 @@ async fn obey(
         // Who asked may have lost patience.
         match order {
             Order::Report(answer) => {
-                let _ = answer.send(bound.report(target));
+                let _ = answer.send(bound.report(service));
             }
             Order::Add(wanted, shared, answer) => {
-                let found = bound.bind_all(&wanted, part, shared, target);
-                bound.accept(target, lost);
+                let found = bound.bind_all(&wanted, part, shared, service);
+                bound.accept(service, lost);
                 let _ = answer.send(found);
             }
             Order::SetTls(address, mode, answer) => {
@@ -302,24 +302,24 @@ impl Bound {
     }
 
     /// Lets the listeners take connections that do not yet.
-    fn accept(&mut self, target: &Arc<Target>, lost: &Rc<Notify>) {
+    fn accept<S: Service>(&mut self, service: &S, lost: &Rc<Notify>) {
         for open in self.rdma.iter_mut().filter(|open| !open.accepting) {
             open.accepting = true;
-            let (target, listener) = (target.clone(), open.listener.clone());
+            let (service, listener) = (service.clone(), open.listener.clone());
             let (close, lost) = (open.close.subscribe(), lost.clone());
             let bounds = self.bounds.clone();
             drop(reactor::spawn(async move {
-                let accepting = accept_rdma(target.clone(), listener, bounds);
-                until_closed(&target, close, accepting, &lost).await;
+                let accepting = accept_rdma(service.clone(), listener, bounds);
+                until_closed(&service, close, accepting, &lost).await;
             }));
         }
         for open in self.tcp.iter_mut().filter(|open| !open.accepting) {
             open.accepting = true;
-            let (target, listener) = (target.clone(), open.listener.clone());
+            let (service, listener) = (service.clone(), open.listener.clone());
             let (close, lost) = (open.close.subscribe(), lost.clone());
             drop(reactor::spawn(async move {
-                let accepting = accept_tcp(target.clone(), listener);
-                until_closed(&target, close, accepting, &lost).await;
+                let accepting = accept_tcp(service.clone(), listener);
+                until_closed(&service, close, accepting, &lost).await;
             }));
         }
     }
@@ -380,18 +380,18 @@ fn close_at<L>(
 
 impl Bound {
     /// Listens at the addresses that are wanted, beside those that are there; all of them or none.
-    fn bind_all(
+    fn bind_all<S: Service>(
         &mut self,
         wanted: &Wanted,
         part: Part,
         shared: Vec<SharedDevice>,
-        target: &Arc<Target>,
+        service: &S,
     ) -> Result<Ready, Failure> {
         let mut found = Ready {
             addresses: Vec::new(),
             others: (1..part.count).map(|_| Vec::new()).collect(),
         };
-        let bound = self.try_bind_all(wanted, part, shared, target, &mut found);
+        let bound = self.try_bind_all(wanted, part, shared, service, &mut found);
         if let Err(failure) = bound {
             found.addresses.iter().for_each(|a| self.remove(*a));
             return Err(failure);
@@ -399,19 +399,19 @@ impl Bound {
         Ok(found)
     }
 
-    fn try_bind_all(
+    fn try_bind_all<S: Service>(
         &mut self,
         wanted: &Wanted,
         part: Part,
         shared: Vec<SharedDevice>,
-        target: &Arc<Target>,
+        service: &S,
         found: &mut Ready,
     ) -> Result<(), Failure> {
-        let limits = target.limits();
+        let limits = service.limits();
         let at = At {
             part,
             limits,
-            known: target.known_addresses(),
+            known: service.known_addresses(),
         };
         for SharedDevice {
             scheme,
@@ -430,7 +430,7 @@ impl Bound {
         for scheme in RDMA_SCHEMES {
             bind_rdma(wanted, scheme, at, self, found)?;
         }
-        bind_tcp(wanted, part, target, self, found)?;
+        bind_tcp(wanted, part, service, self, found)?;
         if found.addresses.is_empty() && part.index == 0 && wanted.by_default {
             return Err(Failure::unavailable(
                 "this machine has no address to serve: set one up, or name it with --listen",
@@ -593,14 +593,14 @@ fn listen_rdma(
     Ok(())
 }
 
-fn bind_tcp(
+fn bind_tcp<S: Service>(
     wanted: &Wanted,
     part: Part,
-    target: &Arc<Target>,
+    service: &S,
     bound: &mut Bound,
     found: &mut Ready,
 ) -> Result<(), Failure> {
-    let (limits, bounds) = (target.limits(), bound.bounds.get());
+    let (limits, bounds) = (service.limits(), bound.bounds.get());
     for address in wanted.of(Transport::Tcp) {
         let config = TcpListenerConfig {
             in_capsule_bytes: limits.tcp.in_capsule_bytes,
@@ -622,7 +622,7 @@ fn bind_tcp(
             true => TcpListener::check(config.address),
             false => Ok(()),
         };
-        let (keys, known) = (HostKeyring::of(target), target.known_addresses().clone());
+        let (keys, known) = (service.keys(), service.known_addresses().clone());
         let bind = |()| TcpListener::bind_knowing(config, keys, known, &wanted.ports);
         match is_free.and_then(bind) {
             Ok(listener) => {
@@ -644,18 +644,18 @@ fn has_ipv6() -> bool {
 }
 
 /// Takes connections until the device closes.
-async fn accept_rdma(target: Arc<Target>, listener: Rc<Listener>, bounds: Rc<Cell<LiveBounds>>) {
+async fn accept_rdma<S: Service>(service: S, listener: Rc<Listener>, bounds: Rc<Cell<LiveBounds>>) {
     while let Some(incoming) = listener.accept().await {
         let peer = incoming.peer;
         let bounds = bounds.get();
         let limits = QueueLimits {
-            in_capsule_bytes: target.limits().rdma.in_capsule_bytes,
+            in_capsule_bytes: service.limits().rdma.in_capsule_bytes,
             queue_share: bounds.queue_share,
             host_share: bounds.host_share,
             ..QueueLimits::default()
         };
         match TargetQueue::accept_rdma(incoming, limits) {
-            Ok(queue) => drop(reactor::spawn(serve_queue(target.clone(), queue))),
+            Ok(queue) => drop(reactor::spawn(service.serve(queue))),
             Err(error) => {
                 fabric::log_of_peer!(
                     warn,
@@ -672,22 +672,22 @@ async fn accept_rdma(target: Arc<Target>, listener: Rc<Listener>, bounds: Rc<Cel
 }
 
 /// Takes connections until the listener closes.
-async fn accept_tcp(target: Arc<Target>, listener: Rc<TcpListener>) {
+async fn accept_tcp<S: Service>(service: S, listener: Rc<TcpListener>) {
     while let Some(queue) = TargetQueue::accept_tcp(&listener).await {
-        drop(reactor::spawn(serve_queue(target.clone(), queue)));
+        drop(reactor::spawn(service.serve(queue)));
     }
     tracing::error!(address = %listener.local_addr(), "the TCP listener closed");
 }
 
 /// Takes connections until the target stops or the listener is closed on purpose. One that ends by
 /// itself is told: the daemon does not carry on without it as if nothing had happened.
-async fn until_closed(
-    target: &Target,
+async fn until_closed<S: Service>(
+    service: &S,
     mut close: watch::Receiver<bool>,
     accepting: impl Future<Output = ()>,
     lost: &Notify,
 ) {
-    let stopped = target.stopped();
+    let stopped = service.stopped();
     let closed = close.wait_for(|close| *close);
     futures_util::pin_mut!(accepting, stopped, closed);
     if let Either::Left(_) = select(accepting, select(stopped, closed)).await {

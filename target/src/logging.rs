@@ -16,9 +16,10 @@ use crate::recorder::EventLayer;
 pub(crate) const LOG_VARIABLE: &str = "ONEFOLD_LOG";
 
 /// Parts of the program, which a filter may name.
-const PARTS: [&str; 12] = [
+const PARTS: [&str; 13] = [
     "onefold",
     "subsystem",
+    "sled",
     "api",
     "dedup",
     "fabric",

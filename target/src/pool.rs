@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use dedup::{
     Blocking, BootId, Engine, EngineConfig, EngineParts, ErrorKind, Hasher, MissingDrives,
-    Redundancy, write_new_label,
+    Redundancy, check_room, write_new_label,
 };
 use drives::{AbsentDrive, BLOCK_BYTES, Drive, DriveError, MemoryDrive, OpenOptions};
 use fabric_drives::Claim;
@@ -153,6 +153,10 @@ pub async fn open(request: &PoolRequest) -> Result<OpenPool, Failure> {
             damage_file: Some(dir.paths().damaged.clone()),
             labels: labels::of_pool(&dir)?,
             copies: request.redundancy.map_or(1, Redundancy::copies),
+            domains: {
+                let drives = dir.identity().drives.iter();
+                drives.map(|drive| drive.domain.clone()).collect()
+            },
             ..EngineConfig::default()
         },
     };
@@ -213,14 +217,7 @@ fn create_in_memory(request: &PoolRequest, bytes: u64) -> Result<Opened, Failure
         )));
     }
     let blocks = bytes / BLOCK_BYTES as u64;
-    if let Some(available) = crate::machine::available_memory_bytes()
-        && bytes > available
-    {
-        return Err(Failure::invalid(format!(
-            "the memory drive of {bytes} bytes does not fit this machine's available memory, \
-             {available} bytes; name a smaller one"
-        )));
-    }
+    check_memory(bytes)?;
     let spec = spec_of(request, vec![DriveSpec::new(MEMORY_DRIVE, blocks)]);
     let creation = PoolDir::begin(dir, &spec).map_err(of_meta)?;
     tracing::warn!(
@@ -231,6 +228,22 @@ fn create_in_memory(request: &PoolRequest, bytes: u64) -> Result<Opened, Failure
     let drive: Arc<dyn Drive> = Arc::new(drive);
     let dir = creation.finish_temporary().map_err(of_meta)?;
     Ok((dir, vec![drive]))
+}
+
+/// Whether a drive in memory of that size fits this machine.
+///
+/// # Errors
+/// It does not.
+pub(crate) fn check_memory(bytes: u64) -> Result<(), Failure> {
+    if let Some(available) = crate::machine::available_memory_bytes()
+        && bytes > available
+    {
+        return Err(Failure::invalid(format!(
+            "the memory drive of {bytes} bytes does not fit this machine's available memory, \
+             {available} bytes; name a smaller one"
+        )));
+    }
+    Ok(())
 }
 
 /// Makes a volume if it is missing. One that exists stays as it is: its size is changed by
@@ -421,10 +434,23 @@ pub(crate) fn canonical(path: &Path) -> PathBuf {
 fn check_named_drives(dir: &PoolDir, named: &[DriveArg]) -> Result<(), Failure> {
     let own = own_drives(dir);
     for drive in named {
-        let Some((named, _)) = drive.place() else {
+        let DriveArg::Path {
+            path: named,
+            domain,
+            ..
+        } = drive
+        else {
             continue;
         };
-        if !own.contains(&canonical(&named)) {
+        let known = own.iter().position(|own| *own == canonical(named));
+        let known = known.and_then(|at| dir.identity().drives.get(at));
+        if known.is_some_and(|known| domain.is_some() && known.domain != *domain) {
+            tracing::warn!(
+                drive = %named.display(),
+                "the pool exists with another failure domain of the drive than is asked for: it keeps its own"
+            );
+        }
+        if known.is_none() {
             return Err(Failure::invalid(format!(
                 "'{}' is not a drive of the pool '{}': the pool exists and has its drives already; start \
                  it without --drive, or name another pool",
@@ -444,6 +470,11 @@ async fn create(request: &PoolRequest, buffers: &BufferPool) -> Result<Opened, F
     check_forced(request)?;
     let mut made = MadeFiles::default();
     let (specs, named) = plan_drives(request, file_bytes, &mut made).await?;
+    let drives: Vec<_> = specs
+        .iter()
+        .map(|drive| (drive.blocks, drive.domain.clone()))
+        .collect();
+    check_room(&drives, request.redundancy.unwrap_or_default())?;
     let mut creation = PoolDir::begin(&request.dir, &spec_of(request, specs)).map_err(of_meta)?;
     // Dropped before the creation, which removes the folder that they may be in.
     let mut made = made;
@@ -537,10 +568,16 @@ async fn plan_drives(
     }
     let (mut specs, mut drives) = (Vec::new(), Vec::new());
     for named in &request.drives {
-        let Some((path, size_bytes)) = named.place() else {
+        let DriveArg::Path {
+            path,
+            size_bytes,
+            domain,
+        } = named
+        else {
             continue;
         };
-        let (spec, drive) = open_named(&path, size_bytes, Some(file_bytes)).await?;
+        let (mut spec, drive) = open_named(path, *size_bytes, Some(file_bytes)).await?;
+        spec.domain.clone_from(domain);
         made.note(&drive, &spec.path);
         specs.push(spec);
         drives.push(drive);
@@ -624,10 +661,10 @@ fn default_bytes(dir: &Path) -> Result<u64, Failure> {
 /// Paths that are forced must be among the drives: whoever types another one is mistaken in one of them.
 fn check_forced(request: &PoolRequest) -> Result<(), Failure> {
     let is_named = |forced: &&PathBuf| {
-        let places = request.drives.iter().filter_map(DriveArg::place);
-        places
-            .map(|(path, _)| path)
-            .any(|path| canonical(&path) == canonical(forced))
+        request.drives.iter().any(|drive| match drive {
+            DriveArg::Path { path, .. } => canonical(path) == canonical(forced),
+            DriveArg::Memory { .. } => false,
+        })
     };
     match request.force.iter().find(|forced| !is_named(forced)) {
         None => Ok(()),

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::drives::DriveChange;
+use api::drives::{AddDrive, DriveChange};
 use api::http::Certificate;
 use api::{ApiState, Daemon, ExportState, Reloaded};
 use dedup::{Engine, ErrorKind};
@@ -31,7 +31,7 @@ use subsystem::figures::Report;
 use subsystem::limits::Limits;
 use subsystem::target::record;
 use subsystem::target::{Target, TargetParts};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use crate::announcement::{announcement, memory_notice};
 use crate::config::{self, Changes, ReadAgain, Running};
@@ -40,7 +40,7 @@ use crate::descriptors::{self, Asked};
 use crate::drive_changes;
 use crate::exports::Exports;
 use crate::http::{Http, renew};
-use crate::listen::{self, Part, Wanted, listen, live_bounds};
+use crate::listen::{self, Everywhere, Wanted, listen_everywhere, live_bounds};
 use crate::listeners::{Listeners, port_of};
 use crate::logging;
 use crate::machine;
@@ -52,6 +52,7 @@ use crate::pool::{self, Create, OpenPool, PoolRequest};
 use crate::recorder;
 use crate::records;
 use crate::signals::{Signals, Told};
+use crate::spares::Spares;
 use crate::telemetry::Sending;
 
 /// Buffers of the control reactor: for labels, and for what the engine does not bounce itself.
@@ -59,9 +60,6 @@ const CONTROL_BUFFER_BYTES: usize = 8 << 20;
 
 /// Data reactors that a machine with more cores gets, unless more are asked for.
 const REACTORS_DEFAULT_MAX: usize = 8;
-
-/// Questions that may wait for a reactor.
-const QUESTIONS_MAX: usize = 16;
 
 /// How long a clean stop waits for hosts' commands before it goes on without them.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(15);
@@ -167,11 +165,11 @@ fn limits(args: &ServeArgs, tcp_addresses: usize, reactors: usize) -> Limits {
 }
 
 /// One for each core, within reason.
-fn default_reactors() -> usize {
+pub(crate) fn default_reactors() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| cores.get().min(REACTORS_DEFAULT_MAX))
 }
 
-fn start_reactor(
+pub(crate) fn start_reactor(
     name: &str,
     buffer_bytes: usize,
     spin: Duration,
@@ -338,6 +336,8 @@ async fn serve_pool(
     api::tasks::follow_deletions(&state);
     let scrubs = tokio::spawn(api::scrub::keep_schedule(state.clone()));
     let snapshots = tokio::spawn(api::snapshot_schedules::keep(state.clone()));
+    let spares = Spares::new(pool.engine.clone(), pool.dir.clone());
+    let sparing = tokio::spawn(spares.keep(control.clone()));
     let history = state.history.clone();
     let looking = tokio::spawn(api::history::keep(state.clone()));
     let _sending = Sending::start(&telemetry, &state);
@@ -407,6 +407,7 @@ async fn serve_pool(
     }
     scrubs.abort();
     snapshots.abort();
+    sparing.abort();
     looking.abort();
     if let Err(error) = history.save() {
         tracing::warn!(%error, "the last minute of the history is not kept");
@@ -630,20 +631,17 @@ impl Daemon for Node {
         self.exports.delete(id).boxed()
     }
 
-    fn add_drive(
-        &self,
-        path: PathBuf,
-        size_bytes: Option<u64>,
-        force: bool,
-    ) -> BoxFuture<'_, Result<(), Failure>> {
+    fn add_drive(&self, add: AddDrive) -> BoxFuture<'_, Result<(), Failure>> {
         let (engine, dir) = (self.engine.clone(), self.dir.clone());
-        let drive = DriveArg::Path { path, size_bytes };
         let work = move || async move {
             let mut dir = dir.lock().await;
-            drive_changes::add_drive(&engine, &mut dir, &drive, force).await
+            match add.spare {
+                true => drive_changes::add_spare(&engine, &mut dir, add).await,
+                false => drive_changes::add_drive(&engine, &mut dir, add).await,
+            }
         };
         let work = self.control.spawn(work);
-        async move { work.await?.map(drop) }.boxed()
+        async move { work.await? }.boxed()
     }
 
     fn change_drive(
@@ -669,8 +667,7 @@ struct Listening {
     listeners: Listeners,
 }
 
-/// Lets every data reactor listen, the first one first: it finds out what is free. Of the listeners
-/// that the pool keeps some may be missing: a network card that is gone must not keep the pool from
+/// Lets every data reactor listen. Of the listeners that the pool keeps some may be missing: a network card that is gone must not keep the pool from
 /// being served.
 async fn start_listening(
     target: &Arc<Target>,
@@ -678,33 +675,16 @@ async fn start_listening(
     kept: Vec<(TransportAddress, TlsMode)>,
     data: &[ReactorThread],
 ) -> Result<Listening, Failure> {
-    let (mut bound, mut work, mut reactors) = (Vec::new(), Vec::new(), Vec::new());
     let how = wanted.clone();
     let mdns = match how.mdns {
         true => Some(Mdns::start(target.discovery.nqn.clone())?),
         false => None,
     };
-    let mut wanted = wanted;
-    let mut devices = Vec::new().into_iter();
-    for (index, reactor) in data.iter().enumerate() {
-        let part = Part {
-            index,
-            count: data.len(),
-        };
-        let (ready, is_ready) = oneshot::channel();
-        let (questions, asked) = mpsc::channel(QUESTIONS_MAX);
-        let (target, here) = (target.clone(), wanted.clone());
-        let shared = devices.next().unwrap_or_default();
-        let listening = move || listen(target, here, part, shared, ready, asked);
-        work.push(reactor.handle().spawn(listening));
-        reactors.push(questions);
-        let found = is_ready.await.map_err(|e| internal("listening", &e))??;
-        if index == 0 {
-            wanted = wanted.shared(&found.addresses);
-            bound = found.addresses;
-            devices = found.others.into_iter();
-        }
-    }
+    let Everywhere {
+        mut bound,
+        work,
+        reactors,
+    } = listen_everywhere(target, wanted, data).await?;
     let listeners = Listeners::new(reactors, &how, mdns);
     for (address, tls) in kept {
         match listeners.open_soon(address, tls).await {

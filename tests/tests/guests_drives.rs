@@ -331,8 +331,8 @@ fn a_pool_with_copies_goes_on_while_drives_fail_hang_lie_and_forget() {
             .prefix("onefold-dying-")
             .tempdir()
             .expect("a folder");
-        // Two segments on each.
-        let disks = ["a", "b", "c"].map(|name| {
+        // Two segments on each; the last one is a spare.
+        let disks = ["a", "b", "c", "d"].map(|name| {
             let path = work.path().join(name);
             let file = File::create_new(&path).expect("a new file");
             file.set_len(144 * MIB).expect("a sparse file");

@@ -6,14 +6,16 @@
 #![allow(clippy::print_stdout, reason = "what a story says is its result")]
 
 use std::{
+    fs::File,
+    io::{BufRead, BufReader},
     path::{Path, PathBuf},
-    process::Command,
+    process::{Child, Command, Stdio},
     time::Duration,
 };
 
 use tempfile::TempDir;
 use tests::{
-    daemon::{Daemon, assert_consistent, onefold, text_of},
+    daemon::{Daemon, assert_consistent, onefold, program, text_of},
     lab::{Guest, GuestSpec, Network, TARGET_V4, TARGET_V6, steadily},
     wait_for,
 };
@@ -555,4 +557,74 @@ fn a_host_with_two_paths_keeps_verifying_whatever_happens_to_one_of_them() {
         assert!(daemon.stop().success(), "the daemon stops cleanly");
         assert_consistent(&path);
     });
+}
+
+/// A running `onefold sled serve`. Dropping it kills it.
+struct Sled(Child);
+
+impl Sled {
+    /// Starts it in a network, and waits until hosts can connect.
+    fn start(network: &Network, name: &str, drives: &[PathBuf]) -> Self {
+        let mut command = Command::new("ip");
+        command
+            .args(["netns", "exec", network.name()])
+            .arg(program())
+            .args(["sled", "serve", "--name", name])
+            .args(["--listen", &format!("tcp://{TARGET_V4}:4420")])
+            .stdout(Stdio::piped());
+        for drive in drives {
+            command.arg("--drive").arg(drive);
+        }
+        let mut child = command.spawn().expect("the program starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        let ready = lines.next().and_then(Result::ok).unwrap_or_default();
+        let sled = Self(child);
+        assert!(ready.starts_with("ready tcp"), "'{ready}'");
+        // The rest is read away, so that the sled never waits for the pipe.
+        std::thread::spawn(move || lines.for_each(drop));
+        sled
+    }
+}
+
+impl Drop for Sled {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+#[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
+fn linux_uses_the_raw_drives_of_a_sled_that_dies_and_comes_back() {
+    for kernel in ["6.1", "6.12"] {
+        steadily(|| {
+            let network = Network::new(1, 1500);
+            let folder = pool();
+            let drives = ["first", "second"].map(|name| folder.path().join(name));
+            for drive in &drives {
+                let file = File::create(drive).expect("a file can be made");
+                file.set_len(512 << 20).expect("it has a size");
+            }
+            let name = format!("guest-{}", std::process::id());
+            let sled = Sled::start(&network, &name, &drives);
+            let nqn = format!("nqn.2026-11.dev.onefold:sled:{name}");
+            let mut guest = Guest::start(
+                &network,
+                &GuestSpec {
+                    name: "raw",
+                    kernel,
+                    number: 0,
+                    cpus: 2,
+                    story: "sled",
+                    arguments: &[TARGET_V4, &nqn],
+                    limit_seconds: 600,
+                    files: &[],
+                },
+            );
+            guest.await_signal("load", 8 * MINUTE);
+            drop(sled);
+            let _again = Sled::start(&network, &name, &drives);
+            println!("{}", guest.finish(10 * MINUTE));
+        });
+    }
 }

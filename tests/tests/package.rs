@@ -156,7 +156,8 @@ fn the_package_serves_at_once_keeps_its_data_over_an_upgrade_and_goes_as_its_own
     fs::create_dir(&lab).expect("a folder");
     packages(&lab);
     blocks_to_type(&lab);
-    let drives = ["first", "second", "third"].map(|name| Drive::new(&work.path().join(name)));
+    let drives =
+        ["first", "second", "third", "fourth"].map(|name| Drive::new(&work.path().join(name)));
     let paths = drives.iter().map(|drive| format!("{}\n", drive.0));
     fs::write(lab.join("drives"), paths.collect::<String>()).expect("written");
     let host = env!("CARGO_BIN_EXE_attached-host");

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use dedup::{HealthState, MetadataStatus, PoolStatus, ScrubPhase};
+use dedup::{DriveState, HealthState, MetadataStatus, PoolStatus, ScrubPhase};
 
 use super::page::{Page, bytes, plain, seconds};
 use crate::status::Status;
@@ -74,6 +74,25 @@ pub(super) fn pool(page: &mut Page<'_>, status: &Status, space: &PoolStatus) -> 
     page.gauges(
         name,
         drives().map(|(labels, drive)| (labels, drive.free_bytes)),
+    )?;
+    let name = bytes("drive_stale", "Data that a drive may lack");
+    page.gauges(
+        name,
+        drives().map(|(labels, drive)| (labels, drive.stale_bytes)),
+    )?;
+    page.gauges(
+        plain(
+            "drive_online",
+            "Whether a drive's copies are used: 1, or 0 while it is offline or rebuilt",
+        ),
+        drives().map(|(labels, drive)| (labels, u64::from(drive.state == DriveState::Online))),
+    )?;
+    page.gauges(
+        plain(
+            "drive_errors",
+            "Commands of a drive that failed, and copies there that were wrong, since it was opened",
+        ),
+        drives().map(|(labels, drive)| (labels, drive.errors)),
     )?;
     let troubles = status.health.drives.iter();
     page.gauges(

@@ -124,6 +124,7 @@ async fn write(shared: &Arc<Shared>, pba: Pba, place: Place, buf: Buffer) -> Buf
         Ok(()) => {
             lock(&shared.damage).healed += 1;
             let block = place.block - LABEL_BLOCKS;
+            shared.drives.note_error(place.drive);
             lock(&shared.alert_log).healed(place.drive, block);
         }
         Err(error) => {

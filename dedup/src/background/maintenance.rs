@@ -34,6 +34,9 @@ const FREEING_REST: u32 = 4;
 /// How often background work looks for something to do.
 const TICK: Duration = Duration::from_millis(100);
 
+/// How long a rebuild that failed rests.
+const REBUILD_AGAIN: Duration = Duration::from_secs(5);
+
 /// How often what is wrong is looked at, and what was found is told.
 const TELL: Duration = Duration::from_secs(1);
 
@@ -189,8 +192,8 @@ async fn keep_scrubbing(shared: &Arc<Shared>, background: &Background) {
 
 async fn keep_rebuilding(shared: &Arc<Shared>, background: &Background) {
     while !shared.is_closed() {
-        rebuild_if_wanted(shared, background).await;
-        reactor::sleep(TICK).await;
+        let is_well = rebuild_if_wanted(shared, background).await;
+        reactor::sleep(if is_well { TICK } else { REBUILD_AGAIN }).await;
     }
 }
 

@@ -1,13 +1,17 @@
 //! The rebuild: what a drive lacks is copied to it, so that it can be online.
 //!
 //! Guarantees: from its beginning on all that is written goes to the drive too. Then all blocks in use that have a copy there
-//! are looked at in the order of their addresses: one that differs is written from a copy that is proven, with a reference
-//! held, so that it is not used for anything else meanwhile. What is freed and not looked at is durably freed before the
+//! are looked at, those first that most refers to, because most would be lost with them: one that differs is written from a
+//! copy that is proven, with a reference held, so that it is not used for anything else meanwhile. On a drive that is new to
+//! the pool nothing is compared. What is freed and not looked at is durably freed before the
 //! drive is online. A restart begins anew, and so does a drive that went offline, or was replaced, on the way.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use drives::{BLOCK_BYTES, DriveError, Extent};
+use futures_util::future::join;
+use futures_util::{StreamExt, stream};
 use meta::Pba;
 use reactor::Buffer;
 use serde::{Deserialize, Serialize};
@@ -19,7 +23,7 @@ use crate::content::fingerprint;
 use crate::drive_io::drive_list::DriveList;
 use crate::drive_io::scatter::{self, OfDrive};
 use crate::log::flush::flush;
-use crate::metadata::block_table::address;
+use crate::metadata::block_table::{IN_FLIGHT, address};
 use crate::pool::Shared;
 use crate::pool::alerts::{Action, Work};
 use crate::pool::damage_list::Known;
@@ -30,6 +34,9 @@ use crate::{EngineError, Result};
 
 /// Blocks that are compared at a time: 1 MiB.
 const CHUNK_BLOCKS: usize = 256;
+
+/// So many of them at the same time: while one is proven, drives read the next one.
+const CHUNKS: usize = 2;
 
 /// How far a rebuild is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,8 +65,9 @@ impl Running {
     }
 }
 
-/// Rebuilds the drives that wait for it, one after the other.
-pub(crate) async fn rebuild_if_wanted(shared: &Arc<Shared>, background: &Background) {
+/// Rebuilds the drives that wait for it, one after the other. Whether none of that failed.
+pub(crate) async fn rebuild_if_wanted(shared: &Arc<Shared>, background: &Background) -> bool {
+    let mut all_well = true;
     let _rebuilding = background.rebuilding.lock().await;
     for drive in 0..shared.drives.len() as u16 {
         let Some(number) = shared.drives.rebuild(drive) else {
@@ -80,10 +88,11 @@ pub(crate) async fn rebuild_if_wanted(shared: &Arc<Shared>, background: &Backgro
             Ok(false) => {
                 tracing::info!(drive = name, "the rebuild was interrupted: it begins anew")
             }
-            Err(_) => {}
+            Err(_) => all_well = false,
         }
         shared.alerts.work(Work::Rebuild, rebuilt.map(drop));
     }
+    all_well
 }
 
 /// Whether the drive is online now, by the rebuild with that number.
@@ -111,27 +120,27 @@ async fn rebuild(
         number,
         status,
     });
-    let tables = lock(&shared.state).blocks.tables();
-    for table in 0..tables {
-        let mut at = 0;
-        loop {
-            let found = blocks_to_scrub(shared, address(table, at)).await?;
-            let blocks: Vec<Pba> = found.into_iter().map(|(pba, _)| pba).collect();
-            for blocks in blocks.chunks(CHUNK_BLOCKS) {
-                if shared.is_closed() || !is_current(shared, drive, number) {
-                    return Ok(false);
-                }
-                let written = catch_up(shared, drive, blocks).await?;
-                if let Some(Running { status, .. }) = &mut *lock(&background.rebuild) {
-                    status.done_bytes += (blocks.len() * BLOCK_BYTES) as u64;
-                    status.total_bytes = status.total_bytes.max(status.done_bytes);
-                    status.written_bytes += written;
-                }
-                yield_once().await;
+    let is_new = shared.drives.take_newness(drive);
+    for first in by_references(shared).await {
+        let found = blocks_to_scrub(shared, first).await?;
+        let blocks: Vec<Pba> = found.into_iter().map(|(pba, _)| pba).collect();
+        let copied = stream::iter(blocks.chunks(CHUNK_BLOCKS).map(|blocks| async move {
+            if shared.is_closed() || !is_current(shared, drive, number) {
+                return Ok(false);
             }
-            at += LOOK_BLOCKS;
-            if !lock(&shared.state).blocks.has(table, at) {
-                break;
+            let written = catch_up(shared, (drive, is_new), blocks).await?;
+            if let Some(Running { status, .. }) = &mut *lock(&background.rebuild) {
+                status.done_bytes += (blocks.len() * BLOCK_BYTES) as u64;
+                status.total_bytes = status.total_bytes.max(status.done_bytes);
+                status.written_bytes += written;
+            }
+            yield_once().await;
+            Ok(true)
+        }));
+        let copied: Vec<Result<bool>> = copied.buffered(CHUNKS).collect().await;
+        for goes_on in copied {
+            if !goes_on? {
+                return Ok(false);
             }
         }
     }
@@ -150,13 +159,44 @@ async fn rebuild(
     shared.put_online(drive, number).await
 }
 
+/// The first addresses of all windows of the block table, those first to whose blocks most refers. What is not in memory
+/// comes last, in the order of its addresses; what gets into a window meanwhile is written to the drive as it comes.
+async fn by_references(shared: &Arc<Shared>) -> Vec<Pba> {
+    let mut windows: Vec<(Reverse<u64>, Pba)> = Vec::new();
+    let tables = lock(&shared.state).blocks.tables();
+    for table in 0..tables {
+        let mut at = 0;
+        loop {
+            let (references, is_last) = {
+                let blocks = &lock(&shared.state).blocks;
+                let used = blocks.used_in(table, at, LOOK_BLOCKS);
+                let references = used.map(|(_, info)| u64::from(info.references & !IN_FLIGHT));
+                (references.sum(), !blocks.has(table, at + LOOK_BLOCKS))
+            };
+            windows.push((Reverse(references), address(table, at)));
+            if is_last {
+                break;
+            }
+            at += LOOK_BLOCKS;
+            yield_once().await;
+        }
+    }
+    windows.sort_unstable();
+    windows.into_iter().map(|(_, first)| first).collect()
+}
+
 /// Whether a rebuild goes on: its drive did not go offline meanwhile.
 fn is_current(shared: &Shared, drive: u16, number: u64) -> bool {
     shared.drives.rebuild(drive) == Some(number)
 }
 
-/// Compares the copies of blocks on a drive with others, and writes those that differ; returns how many bytes.
-async fn catch_up(shared: &Arc<Shared>, drive: u16, blocks: &[Pba]) -> Result<u64> {
+/// Compares the copies of blocks on a drive with others, and writes those that differ, or all if the drive is new; returns
+/// how many bytes.
+async fn catch_up(
+    shared: &Arc<Shared>,
+    (drive, is_new): (u16, bool),
+    blocks: &[Pba],
+) -> Result<u64> {
     let mut blocks: Vec<Pba> = blocks
         .iter()
         .filter(|pba| shared.drives.place_on(drive, **pba).is_some())
@@ -167,9 +207,19 @@ async fn catch_up(shared: &Arc<Shared>, drive: u16, blocks: &[Pba]) -> Result<u6
     if blocks.is_empty() {
         return Ok(0);
     }
-    // Buffers before references: who waits for memory must not keep blocks.
-    let source = shared.bounce(blocks.len() * BLOCK_BYTES).await;
-    let target = shared.bounce(blocks.len() * BLOCK_BYTES).await;
+    // Buffers before references: who waits for memory must not keep blocks. All at once: nor other memory.
+    let bytes = blocks.len() * BLOCK_BYTES;
+    let (source, target) = match is_new {
+        true => (shared.bounce(bytes).await, None),
+        false => {
+            let half = bytes.next_power_of_two();
+            let mut halves = shared.bounce(2 * half).await.split(half).into_iter();
+            match (halves.next(), halves.next()) {
+                (Some(source), target) => (source, target),
+                _ => return Err(EngineError::internal("a buffer has no half")),
+            }
+        }
+    };
     let _pins = pin_rows(shared, blocks.iter().flat_map(|pba| siblings(*pba))).await?;
     let held = hold(shared, &blocks);
     let result = copy_held(shared, drive, &held, (source, target)).await;
@@ -206,7 +256,7 @@ async fn copy_held(
     shared: &Arc<Shared>,
     drive: u16,
     held: &[(Pba, Vec<Content>)],
-    (mut source, mut target): (Buffer, Buffer),
+    (source, target): (Buffer, Option<Buffer>),
 ) -> Result<u64> {
     let drives = &shared.drives;
     let hashers = shared.domains.in_use();
@@ -216,8 +266,18 @@ async fn copy_held(
             scatter::add(&mut groups, *place, at * BLOCK_BYTES);
         }
     }
+    let mut of_target: Vec<OfDrive<Extent>> = Vec::new();
+    for (at, (pba, _)) in held.iter().enumerate() {
+        if let Some(place) = drives.place_on(drive, *pba) {
+            scatter::add(&mut of_target, place, at * BLOCK_BYTES);
+        }
+    }
+    let there = async {
+        let (failed, target) = scatter::read(drives, target?, &of_target).await;
+        failed.is_empty().then_some(target)
+    };
     // What cannot be read here is not proven below.
-    (_, source) = scatter::read(drives, source, &groups).await;
+    let ((_, mut source), there) = join(scatter::read(drives, source, &groups), there).await;
     let mut proven = vec![false; held.len()];
     for (at, (pba, contents)) in held.iter().enumerate() {
         let pbas = || contents.iter().map(|content| content.pba);
@@ -244,17 +304,11 @@ async fn copy_held(
             )));
         }
     }
-    let mut of_target: Vec<OfDrive<Extent>> = Vec::new();
-    for (at, (pba, _)) in held.iter().enumerate() {
-        if let Some(place) = drives.place_on(drive, *pba) {
-            scatter::add(&mut of_target, place, at * BLOCK_BYTES);
-        }
-    }
-    let failed;
-    (failed, target) = scatter::read(drives, target, &of_target).await;
     let mut to_write: Vec<OfDrive<Extent>> = Vec::new();
     for (at, (pba, _)) in held.iter().enumerate() {
-        let is_same = failed.is_empty() && block(&source, at) == block(&target, at);
+        let is_same = there
+            .as_ref()
+            .is_some_and(|there| block(&source, at) == block(there, at));
         if proven[at]
             && !is_same
             && let Some(place) = drives.place_on(drive, *pba)

@@ -96,10 +96,23 @@ pub struct PoolStatus {
 pub struct DriveStatus {
     /// What it is called: its path, mostly.
     pub name: String,
+    /// Its failure domain.
+    #[serde(default)]
+    pub domain: Option<String>,
     /// Its data blocks (the label not counted).
     pub capacity_bytes: u64,
+    /// Those that are in use; in a pool with copies about as many.
+    #[serde(default)]
+    pub used_bytes: u64,
     /// Those that can be allocated now; in a pool with copies about as many, and those that no segment lies on count too.
     pub free_bytes: u64,
+    /// Those of the used ones that it may lack, or have in an old state: none of a drive that is online, all of one that is
+    /// offline.
+    #[serde(default)]
+    pub stale_bytes: u64,
+    /// Commands that failed, and copies that were wrong, since the drive was opened.
+    #[serde(default)]
+    pub errors: u64,
     /// Whether its copies of data are used. Of a pool without copies all drives are online.
     pub state: DriveState,
     /// How far its rebuild is.
@@ -112,9 +125,7 @@ impl PoolStatus {
     pub fn at_risk_bytes(&self) -> u64 {
         let lacking = self.drives.iter();
         let lacking = lacking.filter(|drive| drive.state != DriveState::Online);
-        lacking
-            .map(|drive| drive.capacity_bytes.saturating_sub(drive.free_bytes))
-            .sum()
+        lacking.map(|drive| drive.used_bytes).sum()
     }
 }
 
@@ -322,6 +333,7 @@ fn drives(shared: &Shared, background: &Background, state: &State) -> Vec<DriveS
     let grain = SUB_BLOCK_BYTES as u64;
     let named: Vec<(u64, u64)> = state.space.by_drive().collect();
     let running = *lock(&background.rebuild);
+    let mut domains = shared.drives.domains().into_iter();
     let drives = (0u16..).zip(shared.drives.iter()).zip(&named);
     drives
         .map(|((index, drive), named_after)| {
@@ -330,15 +342,33 @@ fn drives(shared: &Shared, background: &Background, state: &State) -> Vec<DriveS
                 false => *named_after,
             };
             let state = shared.drives.state(index);
+            let rebuild = running.and_then(|running| running.of(&shared.drives, index));
+            let used_bytes = capacity.saturating_sub(free) * grain;
             DriveStatus {
                 name: drive.name().to_owned(),
+                domain: domains.next().flatten(),
                 capacity_bytes: capacity * grain,
+                used_bytes,
                 free_bytes: free * grain,
+                stale_bytes: stale_bytes(state, used_bytes, rebuild),
+                errors: shared.drives.errors(index),
                 state,
-                rebuild: running.and_then(|running| running.of(&shared.drives, index)),
+                rebuild,
             }
         })
         .collect()
+}
+
+/// A rebuild looks at what the whole pool has in use, so the drive's part of it is in proportion.
+fn stale_bytes(state: DriveState, used_bytes: u64, rebuild: Option<RebuildStatus>) -> u64 {
+    match (state, rebuild) {
+        (DriveState::Online, _) => 0,
+        (_, Some(rebuild)) if rebuild.total_bytes > 0 => {
+            let left = rebuild.total_bytes.saturating_sub(rebuild.done_bytes);
+            (u128::from(used_bytes) * u128::from(left) / u128::from(rebuild.total_bytes)) as u64
+        }
+        _ => used_bytes,
+    }
 }
 
 fn trimming(state: &State) -> Vec<TrimmingStatus> {

@@ -16,7 +16,7 @@ use meta::Pba;
 
 use crate::LABEL_BLOCKS;
 use crate::drive_io::bounded::{BoundedDrive, Permission};
-use crate::drive_io::drive_state::DriveState;
+use crate::drive_io::drive_state::{Condition, DriveState};
 use crate::drive_io::segments::{Completed, Copies, Place, Rows, SEGMENT_BLOCKS, Segments};
 use crate::drive_io::suspects::Suspects;
 
@@ -37,9 +37,21 @@ struct Slot {
     current: AtomicU8,
     /// Something that was written to it may happen yet.
     is_in_doubt: AtomicBool,
-    state: AtomicU8,
+    /// It is another drive than the one before, and nothing of the pool is on it.
+    is_new: AtomicBool,
+    /// A [`Condition`].
+    condition: AtomicU8,
+    /// Commands of it that failed, and copies there that were wrong.
+    errors: AtomicU64,
     /// How often a rebuild of it was begun.
     rebuilds: AtomicU64,
+}
+
+/// What takes the place of a drive.
+pub(crate) struct Replacement {
+    pub(crate) drive: Arc<dyn Drive>,
+    /// It is another drive, and nothing of the pool is on it.
+    pub(crate) is_new: bool,
 }
 
 /// The drives by their index, and the places of segments.
@@ -52,6 +64,8 @@ pub(crate) struct DriveList {
     data_blocks: Vec<u64>,
     /// Copies of a segment at most, when the pool was opened.
     copies: usize,
+    /// Failure domains, by the drives' indexes; of those that are missing, and of `None`, each fails alone.
+    domains: Mutex<Vec<Option<String>>>,
     /// Copies that are to be looked at.
     pub(crate) suspects: Suspects,
     /// The bound of the answers of drives whose data others have.
@@ -66,13 +80,15 @@ impl DriveList {
     pub(crate) fn new(
         drives: &[Arc<dyn Drive>],
         segments: &Completed,
-        states: &[DriveState],
+        conditions: &[Condition],
     ) -> Self {
         let slot = || Slot {
             opened: [const { OnceLock::new() }; OPENINGS_MAX],
             current: AtomicU8::new(0),
             is_in_doubt: AtomicBool::new(false),
-            state: AtomicU8::new(DriveState::Online as u8),
+            is_new: AtomicBool::new(false),
+            condition: AtomicU8::new(Condition::Online as u8),
+            errors: AtomicU64::new(0),
             rebuilds: AtomicU64::new(0),
         };
         let list = Self {
@@ -84,6 +100,7 @@ impl DriveList {
                 let rows = segments.of_drives.iter().flatten();
                 rows.map(|(_, row)| row.copies().len()).max().unwrap_or(1)
             },
+            domains: Mutex::default(),
             suspects: Suspects::default(),
             limit: None,
             permission: Arc::default(),
@@ -92,8 +109,8 @@ impl DriveList {
         for (drive, rows) in drives.iter().zip(&segments.of_drives) {
             list.add(drive.clone(), rows);
         }
-        for (index, state) in (0..).zip(states) {
-            list.set_state(index, *state);
+        for (index, condition) in (0..).zip(conditions) {
+            list.set_condition(index, *condition);
         }
         list
     }
@@ -109,6 +126,26 @@ impl DriveList {
             }
         }
         self
+    }
+
+    /// The failure domains of drives, by their indexes.
+    pub(crate) fn domains(&self) -> Vec<Option<String>> {
+        let mut domains = self.lock_domains().clone();
+        domains.resize(self.len(), None);
+        domains
+    }
+
+    pub(crate) fn set_domain(&self, drive: u16, domain: Option<String>) {
+        let (mut domains, drive) = (self.lock_domains(), usize::from(drive));
+        if domains.len() <= drive {
+            domains.resize(drive + 1, None);
+        }
+        domains[drive] = domain;
+    }
+
+    /// What a panic leaves is whole, but for a domain that was not set.
+    fn lock_domains(&self) -> MutexGuard<'_, Vec<Option<String>>> {
+        self.domains.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Who says whether drives may be left.
@@ -173,8 +210,9 @@ impl DriveList {
         None
     }
 
-    /// From now on this is the drive with that index: another one that takes its place. False if that was done too often.
-    pub(crate) fn replace(&self, index: u16, drive: Arc<dyn Drive>) -> bool {
+    /// From now on this is the drive with that index: another one that takes its place, or the same one, opened again. False
+    /// if that was done too often.
+    pub(crate) fn replace(&self, index: u16, Replacement { drive, is_new }: Replacement) -> bool {
         let Some(slot) = self.drives.get(usize::from(index)) else {
             return false;
         };
@@ -183,10 +221,18 @@ impl DriveList {
         let drive = self.bounded(index, drive);
         let is_put = place.is_some_and(|place| place.set(drive).is_ok());
         if is_put {
+            slot.is_new.store(is_new, Ordering::Release);
             slot.current.store(next, Ordering::Release);
             slot.is_in_doubt.store(false, Ordering::Release);
+            slot.errors.store(0, Ordering::Relaxed);
         }
         is_put
+    }
+
+    /// Whether nothing of the pool was on a drive when it took its place. Once: who asks is about to change that.
+    pub(crate) fn take_newness(&self, drive: u16) -> bool {
+        let slot = self.drives.get(usize::from(drive));
+        slot.is_some_and(|slot| slot.is_new.swap(false, Ordering::AcqRel))
     }
 
     /// What a drive was told to write may happen yet, though it is offline.
@@ -243,10 +289,28 @@ impl DriveList {
 
     #[inline]
     pub(crate) fn state(&self, drive: u16) -> DriveState {
+        self.condition(drive).state()
+    }
+
+    #[inline]
+    pub(crate) fn condition(&self, drive: u16) -> Condition {
         let slot = self.drives.get(usize::from(drive));
-        slot.map_or(DriveState::Offline, |slot| {
-            DriveState::of(slot.state.load(Ordering::Acquire))
+        slot.map_or(Condition::Failed, |slot| {
+            Condition::of(slot.condition.load(Ordering::Acquire))
         })
+    }
+
+    /// A command of a drive failed, or a copy there was wrong.
+    pub(crate) fn note_error(&self, drive: u16) {
+        if let Some(slot) = self.drives.get(usize::from(drive)) {
+            slot.errors.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How often that was so, of what was opened for the drive last.
+    pub(crate) fn errors(&self, drive: u16) -> u64 {
+        let slot = self.drives.get(usize::from(drive));
+        slot.map_or(0, |slot| slot.errors.load(Ordering::Relaxed))
     }
 
     pub(crate) fn states(&self) -> Vec<DriveState> {
@@ -255,12 +319,18 @@ impl DriveList {
             .collect()
     }
 
-    pub(crate) fn set_state(&self, drive: u16, state: DriveState) {
+    pub(crate) fn conditions(&self) -> Vec<Condition> {
+        (0..self.len() as u16)
+            .map(|drive| self.condition(drive))
+            .collect()
+    }
+
+    pub(crate) fn set_condition(&self, drive: u16, condition: Condition) {
         if let Some(slot) = self.drives.get(usize::from(drive)) {
-            if state == DriveState::Rebuilding {
+            if condition == Condition::Rebuilding {
                 slot.rebuilds.fetch_add(1, Ordering::AcqRel);
             }
-            slot.state.store(state as u8, Ordering::Release);
+            slot.condition.store(condition as u8, Ordering::Release);
             self.lock_leaving().remove(&drive);
         }
     }

@@ -12,31 +12,19 @@ use serde::{Deserialize, Serialize};
 
 /// The setting that says it: for each drive, by its index, a byte. It is in the store at once, and in no record of the
 /// journal: an opening has to know it before it looks at what records say, and who writes it may hold up the journal.
-const STATES_KEY: &str = "engine.drives";
+const CONDITIONS_KEY: &str = "engine.drives";
 
 /// Whether the copies on a drive are used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-#[repr(u8)]
 pub enum DriveState {
     /// It has all that was acknowledged: it is read and written.
     #[default]
-    Online = 0,
+    Online,
     /// It lacks data, which is being copied to it. It is written, and not read.
-    Rebuilding = 1,
+    Rebuilding,
     /// It lacks data. It is neither read nor written.
-    Offline = 2,
-}
-
-impl DriveState {
-    /// What is unknown is not relied on.
-    pub(crate) const fn of(byte: u8) -> Self {
-        match byte {
-            0 => Self::Online,
-            1 => Self::Rebuilding,
-            _ => Self::Offline,
-        }
-    }
+    Offline,
 }
 
 impl fmt::Display for DriveState {
@@ -46,6 +34,41 @@ impl fmt::Display for DriveState {
             Self::Rebuilding => "rebuilding",
             Self::Offline => "offline",
         })
+    }
+}
+
+/// What is stored of a drive: its state, and of one that is offline whether somebody wanted that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Condition {
+    /// [`DriveState::Online`].
+    Online = 0,
+    /// [`DriveState::Rebuilding`].
+    Rebuilding = 1,
+    /// [`DriveState::Offline`], because it failed: a spare takes its place.
+    Failed = 2,
+    /// [`DriveState::Offline`], because somebody took it offline, who may want it again.
+    TakenOffline = 3,
+}
+
+impl Condition {
+    /// What is unknown is not relied on.
+    pub(crate) const fn of(byte: u8) -> Self {
+        match byte {
+            0 => Self::Online,
+            1 => Self::Rebuilding,
+            3 => Self::TakenOffline,
+            _ => Self::Failed,
+        }
+    }
+
+    /// What that means for its copies.
+    pub(crate) const fn state(self) -> DriveState {
+        match self {
+            Self::Online => DriveState::Online,
+            Self::Rebuilding => DriveState::Rebuilding,
+            Self::Failed | Self::TakenOffline => DriveState::Offline,
+        }
     }
 }
 
@@ -107,19 +130,24 @@ impl FromStr for Redundancy {
     }
 }
 
-/// The states of so many drives, as the settings of the store say.
-pub(crate) fn states_of(settings: &BTreeMap<String, Vec<u8>>, drives: usize) -> Vec<DriveState> {
-    let states = settings.get(STATES_KEY);
-    let state = |at: usize| states.and_then(|states| states.get(at)).copied();
+/// The conditions of so many drives, as the settings of the store say.
+pub(crate) fn conditions_of(settings: &BTreeMap<String, Vec<u8>>, drives: usize) -> Vec<Condition> {
+    let bytes = settings.get(CONDITIONS_KEY);
+    let byte = |at: usize| bytes.and_then(|bytes| bytes.get(at)).copied();
     (0..drives)
-        .map(|at| DriveState::of(state(at).unwrap_or(0)))
+        .map(|at| Condition::of(byte(at).unwrap_or(0)))
         .collect()
 }
 
-/// The change of settings that makes these the states.
-pub(crate) fn stored(states: &[DriveState]) -> SettingChanges {
-    let bytes = states.iter().map(|state| *state as u8).collect();
-    let are_all_online = states.iter().all(|state| *state == DriveState::Online);
+/// The change of settings that makes these the conditions.
+pub(crate) fn stored(conditions: &[Condition]) -> SettingChanges {
+    let bytes = conditions
+        .iter()
+        .map(|condition| *condition as u8)
+        .collect();
+    let are_all_online = conditions
+        .iter()
+        .all(|condition| *condition == Condition::Online);
     let value = Some(bytes).filter(|_| !are_all_online);
-    [(STATES_KEY.to_owned(), value)].into_iter().collect()
+    [(CONDITIONS_KEY.to_owned(), value)].into_iter().collect()
 }

@@ -7,13 +7,14 @@
 //! lies as a whole on drives that have room for it. A segment with one copy may be as short as what is left of its drive, so
 //! that all of it is used. What this version would not keep as it is, a sealed segment, is refused.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use drives::Extent;
 use meta::{COPIES_MAX, Pba, SegmentCopy, SegmentRow, SegmentState};
 
+use crate::drive_io::drive_state::Redundancy;
 use crate::{EngineError, LABEL_BLOCKS, Result};
 
 /// Blocks of a segment: 64 MiB. Long enough that a row costs nothing beside its data (30 bytes of 64 MiB) and that the
@@ -223,6 +224,9 @@ pub(crate) struct Wanted<'a> {
     pub(crate) drives: &'a [Option<u64>],
     /// Copies of each segment of a new pool; one that has segments gets as many as these have.
     pub(crate) copies: usize,
+    /// The failure domain of each drive: copies of a new segment lie in different ones. A drive without one, or that is
+    /// missing here, fails alone.
+    pub(crate) domains: &'a [Option<String>],
     /// A drive that is added to an open pool: new segments are named after it, because no other drive can get addresses then.
     pub(crate) added: Option<u16>,
     /// The pool's epoch, for new rows.
@@ -300,9 +304,18 @@ pub(crate) fn end_on(rows: &Rows, drive: u16) -> u64 {
     ends.max().unwrap_or(0)
 }
 
+/// Drives that are likely to fail together.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Domain<'a> {
+    /// One that fails alone.
+    Alone(u16),
+    Named(&'a str),
+}
+
 /// Room on the drives in which no segment lies.
 struct Layout<'a> {
     data_blocks: &'a [u64],
+    domains: &'a [Option<String>],
     copies: usize,
     epoch: u32,
     /// Free places of each drive in which a whole segment can lie, the next one last. One that is alone can be shorter.
@@ -310,7 +323,7 @@ struct Layout<'a> {
 }
 
 impl<'a> Layout<'a> {
-    fn new(stored: &Rows, data_blocks: &'a [u64], wanted: &Wanted<'_>) -> Self {
+    fn new(stored: &Rows, data_blocks: &'a [u64], wanted: &Wanted<'a>) -> Self {
         // A pool keeps what it was made with.
         let most = stored.iter().map(|(_, row)| row.copies().len()).max();
         let copies_max = most.unwrap_or(wanted.copies);
@@ -327,6 +340,7 @@ impl<'a> Layout<'a> {
         });
         Self {
             data_blocks,
+            domains: wanted.domains,
             copies: copies_max,
             epoch: wanted.epoch,
             free: free.collect(),
@@ -348,12 +362,26 @@ impl<'a> Layout<'a> {
         Some(SegmentRow::of_one(self.epoch, copy))
     }
 
-    /// The drives with the most room have the next segment; so drives of unequal size are used as far as can be.
+    /// The domains with the most room have the next segment, there the drive with the most; so drives of unequal size are
+    /// used as far as can be.
     fn next_row(&mut self) -> Option<SegmentRow> {
-        let mut drives: Vec<u16> = (0..self.free.len() as u16).collect();
-        drives.sort_by_key(|drive| std::cmp::Reverse(self.free[usize::from(*drive)].len()));
+        let mut domains: BTreeMap<Domain<'_>, (usize, u16)> = BTreeMap::new();
+        for (drive, free) in (0u16..).zip(&self.free) {
+            let named = self.domains.get(usize::from(drive));
+            let domain = match named.and_then(Option::as_deref) {
+                Some(name) => Domain::Named(name),
+                None => Domain::Alone(drive),
+            };
+            let (room, roomiest) = domains.entry(domain).or_insert((0, drive));
+            *room += free.len();
+            if self.free[usize::from(*roomiest)].len() < free.len() {
+                *roomiest = drive;
+            }
+        }
+        let mut domains: Vec<(usize, u16)> = domains.into_values().collect();
+        domains.sort_by_key(|(room, drive)| (std::cmp::Reverse(*room), *drive));
         let mut copies = Vec::with_capacity(self.copies);
-        for drive in drives.into_iter().take(self.copies) {
+        for (_, drive) in domains.into_iter().take(self.copies) {
             let slot = self.free[usize::from(drive)].pop()?;
             copies.push(SegmentCopy { drive, slot });
         }
@@ -424,6 +452,41 @@ fn check(of_drives: &[Rows], data_blocks: &[u64]) -> Result<()> {
     Ok(())
 }
 
+/// Refuses drives that have no room for as many copies in different failure domains. Drives are given by their blocks, the
+/// label included, and their domains.
+///
+/// # Errors
+/// `Invalid`, with the remedy.
+pub fn check_room(drives: &[(u64, Option<String>)], redundancy: Redundancy) -> Result<()> {
+    let copies = redundancy.copies();
+    let blocks = |(blocks, _): &(u64, _)| Some(blocks.saturating_sub(LABEL_BLOCKS));
+    let sizes: Vec<_> = drives.iter().map(blocks).collect();
+    let domains: Vec<_> = drives.iter().map(|(_, domain)| domain.clone()).collect();
+    let wanted = Wanted {
+        drives: &sizes,
+        copies,
+        domains: &domains,
+        added: None,
+        epoch: 0,
+    };
+    match complete(&Rows::new(), &wanted)?
+        .data_blocks
+        .iter()
+        .sum::<u64>()
+    {
+        0 => Err(no_room(copies)),
+        _ => Ok(()),
+    }
+}
+
+/// No segment has a place for all of its copies.
+pub(crate) fn no_room(copies: usize) -> EngineError {
+    EngineError::invalid(format!(
+        "{copies} copies need as many drives with room for 64 MiB each, the label of 1 MiB not counted, in as many failure \
+         domains: name more drives, larger ones, or more domains"
+    ))
+}
+
 /// Segments lost their rows.
 pub(crate) fn lost(first: Pba, count: usize) -> EngineError {
     EngineError::corrupt(format!(
@@ -471,6 +534,7 @@ pub(crate) mod tests {
         let wanted = Wanted {
             drives: &drives,
             copies,
+            domains: &[],
             added: None,
             epoch,
         };
@@ -608,11 +672,52 @@ pub(crate) mod tests {
                 let wanted = Wanted {
                     drives: &drives,
                     copies,
+                    domains: &[],
                     added: None,
                     epoch: 4,
                 };
                 let again = super::complete(&stored, &wanted).unwrap();
                 assert_eq!(again.data_blocks, made.data_blocks);
+            }
+        }
+    }
+
+    #[test]
+    fn copies_of_a_segment_lie_in_different_failure_domains_and_all_of_these_are_filled() {
+        let shelf = |name: &str| Some(name.to_owned());
+        // Segments of each drive, their domains, copies, and how many segments have room.
+        type Case = (&'static [u64], Vec<Option<String>>, usize, usize);
+        let cases: [Case; 5] = [
+            (&[4, 4, 8], vec![shelf("a"), shelf("a"), shelf("b")], 2, 8),
+            (&[4, 4], vec![shelf("a"), shelf("a")], 2, 0),
+            (&[4, 4, 4], vec![shelf("a"), shelf("a"), None], 2, 4),
+            (&[6, 3, 3], vec![None, shelf("a")], 2, 6),
+            (
+                &[3, 3, 3, 3],
+                vec![shelf("a"), shelf("b"), shelf("c"), shelf("c")],
+                3,
+                3,
+            ),
+        ];
+        for (drives, domains, copies, segments) in cases {
+            let sizes: Vec<_> = drives.iter().map(|n| Some(n * SEGMENT_BLOCKS)).collect();
+            let wanted = Wanted {
+                drives: &sizes,
+                copies,
+                domains: &domains,
+                added: None,
+                epoch: 1,
+            };
+            let made = super::complete(&Vec::new(), &wanted).unwrap();
+            let rows: Vec<_> = made.of_drives.iter().flatten().collect();
+            assert_eq!(rows.len(), segments, "{drives:?} in {domains:?}");
+            for (_, row) in rows {
+                let domain = |copy: &SegmentCopy| match domains.get(usize::from(copy.drive)) {
+                    Some(Some(name)) => name.clone(),
+                    _ => copy.drive.to_string(),
+                };
+                let different: BTreeSet<String> = row.copies().iter().map(domain).collect();
+                assert_eq!(different.len(), copies);
             }
         }
     }
@@ -626,6 +731,7 @@ pub(crate) mod tests {
         let wanted = Wanted {
             drives: &drives,
             copies: 2,
+            domains: &[],
             added: Some(2),
             epoch: 2,
         };

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use drives::Drive;
 
 use crate::drive_io::data_blocks_of;
-use crate::drive_io::drive_list::{DRIVES_MAX, DriveList};
-use crate::drive_io::drive_state::{DriveState, Redundancy, states_of, stored};
+use crate::drive_io::drive_list::{DRIVES_MAX, DriveList, Replacement};
+use crate::drive_io::drive_state::{Condition, DriveState, Redundancy, conditions_of, stored};
 use crate::drive_io::segments::{self, Completed, Rows, Wanted};
 use crate::log::recovery::data_blocks;
 use crate::metadata::index::BLOCKS_MAX;
@@ -30,28 +30,30 @@ pub(super) async fn find(parts: &EngineParts) -> Result<(DriveList, NewSegments)
     let sizes: Vec<Option<u64>> = sizes.collect();
     let store = parts.store.clone();
     let copies = parts.config.copies;
-    let (completed, states) = block_on(parts.blocking, move || {
+    let domains = parts.config.domains.clone();
+    let (completed, conditions) = block_on(parts.blocking, move || {
         let wanted = Wanted {
             drives: &sizes,
             copies,
+            domains: &domains,
             added: None,
             epoch: store.checkpoint()?.epoch,
         };
         let completed = segments::complete(&store.segments()?, &wanted)?;
-        let states = states_of(&store.settings()?, sizes.len());
-        Ok::<_, EngineError>((completed, states))
+        let conditions = conditions_of(&store.settings()?, sizes.len());
+        Ok::<_, EngineError>((completed, conditions))
     })
     .await?;
     if let Some(first) = completed.lost.first() {
         return Err(segments::lost(*first, completed.lost.len()));
     }
     if completed.data_blocks.iter().sum::<u64>() == 0 {
-        return Err(EngineError::invalid(format!(
-            "{copies} copies need as many drives with room for 64 MiB each, the label of 1 MiB not counted: name more \
-             drives, or larger ones"
-        )));
+        return Err(segments::no_room(copies));
     }
-    let mut drives = DriveList::new(&parts.drives, &completed, &states);
+    let mut drives = DriveList::new(&parts.drives, &completed, &conditions);
+    for (index, domain) in (0..).zip(&parts.config.domains) {
+        drives.set_domain(index, domain.clone());
+    }
     if drives.has_copies() {
         drives = drives.bound(parts.config.drive_answer_max);
     }
@@ -70,13 +72,13 @@ pub(super) async fn write_down(
     drives: &DriveList,
     new_segments: NewSegments,
 ) -> Result<()> {
-    let (store, states) = (parts.store.clone(), drives.states());
+    let (store, conditions) = (parts.store.clone(), drives.conditions());
     block_on(parts.blocking, move || {
         for (home, rows) in new_segments {
             store.put_segments(segments::names(home), &rows)?;
         }
-        if states_of(&store.settings()?, states.len()) != states {
-            store.put_settings(&stored(&states))?;
+        if conditions_of(&store.settings()?, conditions.len()) != conditions {
+            store.put_settings(&stored(&conditions))?;
         }
         Ok::<_, EngineError>(())
     })
@@ -84,7 +86,7 @@ pub(super) async fn write_down(
 }
 
 impl Engine {
-    /// Adds a drive to the pool; new data goes to it from now on. `write_down` makes the pool remember
+    /// Adds a drive to the pool, in a failure domain; new data goes to it from now on. `write_down` makes the pool remember
     /// the drive under the index that it is told, durably; only then the drive is used. Runs on a
     /// reactor, and may block it.
     ///
@@ -94,6 +96,7 @@ impl Engine {
     pub async fn add_drive(
         &self,
         drive: Arc<dyn Drive>,
+        domain: Option<String>,
         write_down: impl FnOnce(u16) -> Result<()>,
     ) -> Result<u16> {
         let shared = &self.shared;
@@ -127,11 +130,14 @@ impl Engine {
         let sizes = shared.drives.iter().map(size);
         let mut sizes: Vec<Option<u64>> = sizes.collect::<Result<_>>()?;
         sizes.push(Some(data_blocks));
+        let mut domains = shared.drives.domains();
+        domains.push(domain.clone());
         let (rows, data_blocks) = shared
             .block_on(move || {
                 let wanted = Wanted {
                     drives: &sizes,
                     copies,
+                    domains: &domains,
                     added: Some(index),
                     epoch: store.checkpoint()?.epoch,
                 };
@@ -154,6 +160,7 @@ impl Engine {
             "a drive was added"
         );
         shared.drives.add(drive, &rows);
+        shared.drives.set_domain(index, domain);
         lock(&shared.state).add_drive(space, data_blocks);
         Ok(index)
     }
@@ -181,7 +188,7 @@ impl Engine {
         shared.begin_rebuild(index, None).await
     }
 
-    /// Puts another drive in the place of one, which goes offline, and rebuilds it. `write_down` makes the pool remember the
+    /// Puts another drive, in a failure domain, in the place of one, which goes offline, and rebuilds it. `write_down` makes the pool remember the
     /// new drive under the same index, durably.
     ///
     /// # Errors
@@ -191,26 +198,73 @@ impl Engine {
         &self,
         index: u16,
         drive: Arc<dyn Drive>,
+        domain: Option<String>,
         write_down: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         let shared = &self.shared;
         let _lock = shared.admin_lock.lock().await;
+        self.check_replacement(index, &*drive).await?;
+        shared.put_offline(index).await?;
+        write_down()?;
+        shared.drives.set_domain(index, domain);
+        let replacement = Replacement {
+            drive,
+            is_new: true,
+        };
+        shared.begin_rebuild(index, Some(replacement)).await
+    }
+
+    /// Uses a drive again that was opened anew, and rebuilds it: it has what it had.
+    ///
+    /// # Errors
+    /// As [`replace_drive`](Self::replace_drive).
+    pub async fn reopen_drive(&self, index: u16, drive: Arc<dyn Drive>) -> Result<()> {
+        let shared = &self.shared;
+        let _lock = shared.admin_lock.lock().await;
+        self.check_replacement(index, &*drive).await?;
+        shared.put_offline(index).await?;
+        let replacement = Replacement {
+            drive,
+            is_new: false,
+        };
+        shared.begin_rebuild(index, Some(replacement)).await
+    }
+
+    async fn check_replacement(&self, index: u16, drive: &dyn Drive) -> Result<()> {
         self.check_drive(index)?;
-        let store = shared.store.clone();
-        let rows = shared.block_on(move || store.segments()).await?;
-        let needed = segments::end_on(&rows, index);
-        if data_blocks_of(&*drive)? < needed {
+        let needed = self.blocks_needed(index).await?;
+        if drive.blocks() < needed {
             return Err(EngineError::invalid(format!(
                 "drive {} has {} blocks, and what lies on drive {} needs {}: name a larger one",
                 drive.name(),
                 drive.blocks(),
-                shared.drive_name(index),
-                needed + crate::LABEL_BLOCKS
+                self.shared.drive_name(index),
+                needed
             )));
         }
-        shared.put_offline(index).await?;
-        write_down()?;
-        shared.begin_rebuild(index, Some(drive)).await
+        Ok(())
+    }
+
+    /// How many blocks a drive must have that takes the place of one, the label included.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn blocks_needed(&self, index: u16) -> Result<u64> {
+        let store = self.shared.store.clone();
+        let rows = self.shared.block_on(move || store.segments()).await?;
+        Ok(segments::end_on(&rows, index) + crate::LABEL_BLOCKS)
+    }
+
+    /// Drives that are offline because they failed: nobody took them offline.
+    pub fn failed_drives(&self) -> Vec<u16> {
+        let conditions = (0u16..).zip(self.shared.drives.conditions());
+        let failed = conditions.filter(|(_, condition)| *condition == Condition::Failed);
+        failed.map(|(index, _)| index).collect()
+    }
+
+    /// The failure domains of the drives, by their indexes.
+    pub fn drive_domains(&self) -> Vec<Option<String>> {
+        self.shared.drives.domains()
     }
 
     /// How many copies there are of all data of the pool.

@@ -34,7 +34,7 @@ use uuid::Uuid;
 #[cfg(test)]
 use crate::ablation::{self, Broken};
 use crate::drive_io::drive_list::DriveList;
-use crate::drive_io::drive_state::DriveState;
+use crate::drive_io::drive_state::{Condition, DriveState};
 use crate::drive_io::labels::{PoolLabels, read_label, write_opening};
 use crate::pool::Shared;
 use crate::pool::alerts::rfc3339;
@@ -108,7 +108,7 @@ impl<'a> Labels<'a> {
                 Err(error) if drives.has_copies() && drives.is_spare(index) => {
                     let drive = drive.name();
                     tracing::error!(drive, %error, "its label cannot be read: the pool opens without the drive");
-                    drives.set_state(index, DriveState::Offline);
+                    drives.set_condition(index, Condition::Failed);
                 }
                 Err(error) => {
                     let text = format!("its label cannot be read: {error}");

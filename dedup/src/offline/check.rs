@@ -26,7 +26,7 @@ use serde::Serialize;
 
 use super::{lineage, remote};
 use crate::drive_io::drive_list::DriveList;
-use crate::drive_io::drive_state::states_of;
+use crate::drive_io::drive_state::conditions_of;
 use crate::drive_io::reader::read_proven;
 use crate::drive_io::segments::{self, Wanted};
 use crate::log::labels::{self, OlderCopy};
@@ -196,6 +196,7 @@ fn segments_of(parts: &EngineParts, report: &mut CheckReport) -> Result<DriveLis
     let wanted = Wanted {
         drives: &drives,
         copies: parts.config.copies,
+        domains: &parts.config.domains,
         added: None,
         epoch: 0,
     };
@@ -206,8 +207,8 @@ fn segments_of(parts: &EngineParts, report: &mut CheckReport) -> Result<DriveLis
             segments::lost(*first, completed.lost.len()).message,
         );
     }
-    let states = states_of(&parts.store.settings()?, parts.drives.len());
-    Ok(DriveList::new(&parts.drives, &completed, &states))
+    let conditions = conditions_of(&parts.store.settings()?, parts.drives.len());
+    Ok(DriveList::new(&parts.drives, &completed, &conditions))
 }
 
 /// Checks journal and store as they will be when the journal has been replayed, and the data.

@@ -77,6 +77,9 @@ pub struct EngineConfig {
     pub verify_bytes_max: usize,
     /// Copies of all data of a new pool, on different drives: 1 to 3. A pool keeps what it was made with.
     pub copies: usize,
+    /// The failure domain of each drive, by its index: copies of a segment lie in different ones. A drive without one fails
+    /// alone, as one that is missing here.
+    pub domains: Vec<Option<String>>,
     /// How long a read or a write of a drive may take whose data others have: then the drive is offline. A flush or a discard
     /// may take ten times as long. For pools with copies.
     pub drive_answer_max: Duration,
@@ -115,6 +118,7 @@ impl Default for EngineConfig {
             metadata_cache_bytes: 1 << 30,
             index_bytes_max: u64::MAX,
             verify_bytes_max: 16 << 20,
+            domains: Vec::new(),
             copies: 1,
             drive_answer_max: Duration::from_secs(1),
             journal: JournalConfig::default(),

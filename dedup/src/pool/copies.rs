@@ -6,11 +6,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use drives::{Drive, DriveError};
+use drives::DriveError;
 use meta::Store;
 
-use crate::drive_io::drive_list::DriveList;
-use crate::drive_io::drive_state::{DriveState, stored};
+use crate::drive_io::drive_list::{DriveList, Replacement};
+use crate::drive_io::drive_state::{Condition, DriveState, stored};
 use crate::pool::Shared;
 use crate::pool::config::{Blocking, block_on};
 use crate::{EngineError, Result};
@@ -42,11 +42,11 @@ impl Shared {
         if self.drives.rebuild(drive) != Some(rebuild) {
             return Ok(false);
         }
-        put_state(
+        put_condition(
             &self.drives,
             (&self.store, self.blocking),
             drive,
-            DriveState::Online,
+            Condition::Online,
         )
         .await?;
         Ok(true)
@@ -59,7 +59,7 @@ impl Shared {
     pub(crate) async fn begin_rebuild(
         &self,
         drive: u16,
-        replacement: Option<Arc<dyn Drive>>,
+        replacement: Option<Replacement>,
     ) -> Result<()> {
         let _changing = self.drive_states.lock().await;
         let name = self.drive_name(drive);
@@ -90,11 +90,11 @@ impl Shared {
             }
             self.drives.settled(drive);
         }
-        put_state(
+        put_condition(
             &self.drives,
             (&self.store, self.blocking),
             drive,
-            DriveState::Rebuilding,
+            Condition::Rebuilding,
         )
         .await
     }
@@ -120,37 +120,37 @@ impl Shared {
     pub(crate) async fn put_offline(&self, drive: u16) -> Result<()> {
         let _changing = self.drive_states.lock().await;
         self.check_can_go_offline(drive)?;
-        put_state(
+        put_condition(
             &self.drives,
             (&self.store, self.blocking),
             drive,
-            DriveState::Offline,
+            Condition::TakenOffline,
         )
         .await
     }
 }
 
-/// Makes a drive's state durable, and then counts on it.
-async fn put_state(
+/// Makes a drive's condition durable, and then counts on it.
+async fn put_condition(
     drives: &DriveList,
     (store, blocking): (&Arc<dyn Store>, Blocking),
     drive: u16,
-    state: DriveState,
+    condition: Condition,
 ) -> Result<()> {
-    let mut states = drives.states();
-    if let Some(of_drive) = states.get_mut(usize::from(drive)) {
-        *of_drive = state;
+    let mut conditions = drives.conditions();
+    if let Some(of_drive) = conditions.get_mut(usize::from(drive)) {
+        *of_drive = condition;
     }
     let store = store.clone();
-    let written = move || store.put_settings(&stored(&states));
+    let written = move || store.put_settings(&stored(&conditions));
     #[cfg(test)]
     let written = move || {
-        let forgets = state == DriveState::Offline
+        let forgets = condition.state() == DriveState::Offline
             && crate::ablation::is(crate::ablation::Broken::ForgetOffline);
         if forgets { Ok(()) } else { written() }
     };
     block_on(blocking, written).await?;
-    drives.set_state(drive, state);
+    drives.set_condition(drive, condition);
     Ok(())
 }
 
@@ -207,7 +207,7 @@ pub(crate) async fn take_offline(
     if !drives.is_spare(drive) {
         return false;
     }
-    let written = put_state(drives, place, drive, DriveState::Offline).await;
+    let written = put_condition(drives, place, drive, Condition::Failed).await;
     let name = drives.get(drive.into()).map_or("?", |drive| drive.name());
     if let Err(failure) = written {
         tracing::error!(drive = name, %error, %failure, "the drive failed, and the metadata cannot say so");

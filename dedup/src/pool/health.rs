@@ -12,6 +12,7 @@ use crate::{EngineError, ErrorKind, Result, SUB_BLOCK_BYTES};
 impl Shared {
     /// Remembers that something failed on a drive.
     pub(crate) fn drive_failed(&self, drive: u16, action: Action, error: &DriveError) {
+        self.drives.note_error(drive);
         self.alerts.drive_failed(drive, action, error);
     }
 

@@ -98,12 +98,13 @@ impl Story {
         let wanted = Wanted {
             drives: &sizes,
             copies: 2,
+            domains: &[],
             added: None,
             epoch: 0,
         };
         let rows = self.store.segments().expect("rows of a store in memory");
         let segments = segments::complete(&rows, &wanted).expect("rows of an open pool");
-        let list = DriveList::new(&copies, &segments, &shared.drives.states());
+        let list = DriveList::new(&copies, &segments, &shared.drives.conditions());
         let blocks = self.store.blocks(Pba(0), Pba(u64::MAX), usize::MAX);
         let blocks = blocks.expect("rows of a store in memory");
         let states = shared.drives.states();

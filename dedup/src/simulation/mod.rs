@@ -601,7 +601,7 @@ async fn add_drive(
         *added.borrow_mut() = Some(remembered);
         Ok(())
     };
-    if let Err(error) = engine.add_drive(drive, write_down).await {
+    if let Err(error) = engine.add_drive(drive, None, write_down).await {
         assert_eq!(error.kind, ErrorKind::Unavailable, "{error}");
     }
 }

@@ -34,7 +34,7 @@ fn a_drive_that_is_added_takes_new_data_and_stays_after_a_restart() {
     expect_kind(pool.write(&volume, 50, &[100]), ErrorKind::NoSpace);
 
     let second = TestDrive::new(60);
-    let index = block_on(engine.add_drive(second.clone(), |index| {
+    let index = block_on(engine.add_drive(second.clone(), None, |index| {
         assert_eq!(index, 1);
         Ok(())
     }));
@@ -73,9 +73,9 @@ fn a_drive_that_cannot_be_written_down_or_is_too_small_is_not_added() {
     let pool = Pool::new(40);
     let (engine, _volume) = pool.with_volume(200, 4096);
     let refuse = |_| Err(MetaError::Invalid("the folder is full".to_owned()).into());
-    let refused = block_on(engine.add_drive(TestDrive::new(60), refuse));
+    let refused = block_on(engine.add_drive(TestDrive::new(60), None, refuse));
     assert!(expect_kind(refused, ErrorKind::Invalid).contains("folder is full"));
-    let none = block_on(engine.add_drive(TestDrive::new(0), |_| {
+    let none = block_on(engine.add_drive(TestDrive::new(0), None, |_| {
         panic!("a drive without room was written down")
     }));
     expect_kind(none, ErrorKind::Invalid);
@@ -88,7 +88,7 @@ fn a_failing_drive_is_named_with_the_volumes_that_have_data_on_it() {
     let (engine, first) = pool.with_volume(64, 4096);
     pool.write(&first, 0, &[1, 2, 3, 4, 5, 6, 7, 8]).unwrap();
     let second = TestDrive::new(100);
-    block_on(engine.add_drive(second.clone(), |_| Ok(()))).unwrap();
+    block_on(engine.add_drive(second.clone(), None, |_| Ok(()))).unwrap();
     pool.drives.push(second.clone());
     let other = block_on(engine.create_volume(spec("other", 64, 4096))).unwrap();
     pool.write(&other, 0, &[11, 12, 1]).unwrap();
@@ -114,7 +114,7 @@ fn a_pool_that_lacks_a_drive_tells_whose_data_is_on_it() {
     pool.write(&volume, 0, &(1..=60).collect::<Vec<_>>())
         .unwrap();
     let second = TestDrive::new(100);
-    block_on(engine.add_drive(second.clone(), |_| Ok(()))).unwrap();
+    block_on(engine.add_drive(second.clone(), None, |_| Ok(()))).unwrap();
     pool.drives.push(second);
     let other = block_on(engine.create_volume(spec("other", 64, 4096))).unwrap();
     pool.write(&other, 0, &[101, 102, 103]).unwrap();

@@ -90,6 +90,11 @@ fn a_drive_that_fails_goes_offline_unnoticed_and_gets_what_it_missed_when_it_ret
     second.fail_reads.store(true, Ordering::Relaxed);
     pool.write(&volume, 3, &[4, 5]).unwrap();
     assert_eq!(states(&engine), [ON, OFF]);
+    assert_eq!(engine.failed_drives(), [1]);
+    let drives = engine.status().drives;
+    assert!(drives[1].errors > 0 && drives[0].errors == 0, "{drives:?}");
+    assert_eq!(drives[0].stale_bytes, 0);
+    assert_eq!(drives[1].stale_bytes, drives[1].used_bytes);
     assert_eq!(pool.read(&volume, 0, 5).unwrap(), [1, 2, 3, 4, 5]);
     block_on(volume.flush()).unwrap();
     block_on(engine.maintain()).unwrap();
@@ -112,6 +117,7 @@ fn a_drive_that_fails_goes_offline_unnoticed_and_gets_what_it_missed_when_it_ret
     let engine = pool.open();
     let volume = engine.volume("v").unwrap();
     assert_eq!(states(&engine), [ON, OFF]);
+    assert_eq!(engine.failed_drives(), [1]);
     assert_eq!(pool.read(&volume, 0, 5).unwrap(), [1, 2, 3, 4, 5]);
 
     let before = second.written_blocks.load(Ordering::Relaxed);
@@ -149,6 +155,7 @@ fn the_last_drive_with_some_data_never_goes_offline() {
     let (pool, engine, volume) = mirrored(&[1, 1]);
     pool.write(&volume, 0, &[1]).unwrap();
     block_on(engine.take_drive_offline(0)).unwrap();
+    assert!(engine.failed_drives().is_empty(), "somebody wanted it so");
     let refused = expect_kind(block_on(engine.take_drive_offline(1)), ErrorKind::Invalid);
     assert!(refused.contains("no other drive has"), "{refused}");
     pool.drives[1].fail_writes.store(true, Ordering::Relaxed);
@@ -168,17 +175,18 @@ fn another_drive_takes_the_place_of_one_and_gets_all_of_its_data() {
     let all: Vec<u64> = (1..=200).collect();
     pool.write(&volume, 0, &all).unwrap();
     let small = TestDrive::new(SEGMENT - 1);
-    let refused = block_on(engine.replace_drive(1, small, || panic!("it is too small")));
+    let refused = block_on(engine.replace_drive(1, small, None, || panic!("it is too small")));
     assert!(expect_kind(refused, ErrorKind::Invalid).contains("name a larger one"));
     assert_eq!(states(&engine), [ON, ON]);
 
     let new = TestDrive::new(SEGMENT);
-    block_on(engine.replace_drive(1, new.clone(), || Ok(()))).unwrap();
+    block_on(engine.replace_drive(1, new.clone(), None, || Ok(()))).unwrap();
     assert_eq!(states(&engine), [ON, DriveState::Rebuilding]);
     pool.write(&volume, 200, &[201]).unwrap();
     block_on(engine.maintain()).unwrap();
     assert_eq!(states(&engine), [ON, ON]);
-    assert_eq!(new.written_blocks.load(Ordering::Relaxed), 201);
+    // All once, and what was written meanwhile once more: nothing is compared on a drive that is new.
+    assert_eq!(new.written_blocks.load(Ordering::Relaxed), 202);
     drop((engine, volume));
     pool.drives[1] = new;
     pool.drives[0].fail_reads.store(true, Ordering::Relaxed);
@@ -265,11 +273,14 @@ fn a_drive_that_is_replaced_during_its_rebuild_gets_all_of_its_data() {
         };
         let maintenance = reactor::spawn(engine.clone().run_maintenance());
         engine
-            .replace_drive(1, TestDrive::new(SEGMENT), || Ok(()))
+            .replace_drive(1, TestDrive::new(SEGMENT), None, || Ok(()))
             .await
             .unwrap();
         until(&|engine| is_under_way(engine)).await;
-        engine.replace_drive(1, last, || Ok(())).await.unwrap();
+        engine
+            .replace_drive(1, last, None, || Ok(()))
+            .await
+            .unwrap();
         assert_eq!(states(&engine), [ON, DriveState::Rebuilding]);
         assert!(!is_under_way(&engine), "another drive was rebuilt");
         until(&|engine| states(engine) == [ON, ON]).await;
@@ -300,7 +311,7 @@ fn copies_need_as_many_drives_with_room_for_a_segment() {
     assert_eq!(engine.status().capacity_bytes, SEGMENT * BLOCK_BYTES as u64);
     // What the larger one has left is used when there is another drive.
     let third = TestDrive::new(2 * SEGMENT);
-    block_on(engine.add_drive(third, |_| Ok(()))).unwrap();
+    block_on(engine.add_drive(third, None, |_| Ok(()))).unwrap();
     assert_eq!(
         engine.status().capacity_bytes,
         3 * SEGMENT * BLOCK_BYTES as u64

@@ -125,11 +125,11 @@ impl TcpListener {
     /// As [`bind`](Self::bind).
     pub fn bind_knowing(
         config: TcpListenerConfig,
-        keys: Arc<dyn TlsKeys>,
+        keys: Option<Arc<dyn TlsKeys>>,
         known: KnownAddresses,
         ports: &SharedPorts,
     ) -> Result<Self, ListenError> {
-        Self::listen(config, Some(keys), known, ports)
+        Self::listen(config, keys, known, ports)
     }
 
     /// Whether nobody listens at an address, and this machine has it: listens for a moment.

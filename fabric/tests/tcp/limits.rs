@@ -3,12 +3,10 @@
 use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use fabric::{
     CloseReason, SharedPorts, TargetQueue, TcpHostConfig, TcpListener, TcpListenerConfig,
-    TlsFailure, TlsKeys,
 };
 use nvme::Status;
 use nvme::tcp::{Pdu, Sender};
@@ -430,20 +428,6 @@ thread_local! {
     static LISTENER: std::cell::RefCell<Option<Rc<TcpListener>>> = const { std::cell::RefCell::new(None) };
 }
 
-struct NoKeys;
-
-impl TlsKeys for NoKeys {
-    fn find(&self, _: &str, _: SocketAddr) -> Option<nvme::auth::TlsPsk> {
-        None
-    }
-
-    fn failed(&self, _: SocketAddr, _: &TlsFailure) {}
-
-    fn holds_off(&self, _: SocketAddr) -> bool {
-        false
-    }
-}
-
 impl Sharing {
     async fn start(ports: &SharedPorts, address: SocketAddr) -> Self {
         let config = reactor::Config {
@@ -457,8 +441,7 @@ impl Sharing {
                 reuse_port: true,
                 ..TcpListenerConfig::new(address)
             };
-            let keys = Arc::new(NoKeys);
-            let listener = TcpListener::bind_knowing(config, keys, Default::default(), &ports);
+            let listener = TcpListener::bind_knowing(config, None, Default::default(), &ports);
             let listener = Rc::new(listener.expect("it shares the port"));
             let address = listener.local_addr();
             LISTENER.set(Some(listener));

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use dedup::{MAX_COMMAND_BYTES, SUB_BLOCK_BYTES};
 use fabric::Transport;
+use fabric::serving::keep_alive::KAS;
 use meta::VolumeInfo;
 use nvme::Status;
 use nvme::admin::Identify;
@@ -18,6 +19,7 @@ use nvme::identify::{
     encode_descriptor_list, encode_namespace_list,
 };
 use nvme::io::CopyFormat;
+use nvme::log::ERROR_LOG_ENTRIES;
 use nvme::reservation::{ONCS_RESERVATIONS, RESCAP_ALL};
 
 use crate::catalog::{ANA_GROUPS_MAX, NAMESPACES_MAX, NamespaceConfig, WriteProtect};
@@ -27,9 +29,8 @@ use crate::commands::log_page::snapshots::PERSISTENT_BYTES_MAX;
 use crate::commands::namespace_management::{LBA_FORMATS, is_allowed as may_manage};
 use crate::connected_queue::DELAYS_100MS;
 use crate::connected_queue::command::{Command, Fault, Outcome};
-use crate::controller::error_log::ERROR_LOG_ENTRIES;
+use crate::controller::Controller;
 use crate::controller::events::REQUESTS_MAX;
-use crate::controller::{Controller, KAS};
 use crate::queue::Queue;
 
 /// Byte offsets in the command, for the error log.

@@ -12,14 +12,12 @@ use nvme::admin::GetLogPage;
 use nvme::ana::RETURN_GROUPS_ONLY;
 use nvme::identify::NSID_BROADCAST;
 use nvme::log::{
-    ChangedNamespaces, CommandEffects, ERROR_LOG_ENTRY_BYTES, ErrorLogEntry, FirmwareSlotLog,
-    LogPage, SupportedLogPages, TelemetryHeader,
+    ChangedNamespaces, CommandEffects, FirmwareSlotLog, LogPage, SupportedLogPages, TelemetryHeader,
 };
 
 use super::{effects, features, namespace_management};
 use crate::connected_queue::command::{Command, Fault, Outcome};
 use crate::controller::Controller;
-use crate::controller::error_log::ERROR_LOG_ENTRIES;
 use crate::controller::events::EventKind;
 use crate::lock::lock;
 use crate::queue::Queue;
@@ -282,39 +280,8 @@ fn changed_namespaces<Q: Queue>(command: &Command<Q>, get: &GetLogPage) -> Chang
     }
 }
 
-/// Whether the error is one of the transport: only then the entry names the transport.
-fn is_of_transport(status: Status) -> bool {
-    matches!(
-        status.code(),
-        Status::DATA_TRANSFER_ERROR | Status::TRANSIENT_TRANSPORT
-    )
-}
-
 fn error_page<Q: Queue>(command: &Command<Q>) -> Vec<u8> {
     let controller = &command.queue.controller;
-    let trtype = discovery::transport(controller.transport, fabric::TlsMode::Off).trtype();
-    let log = lock(&controller.errors);
-    let mut page: Vec<u8> = log
-        .iter()
-        .flat_map(|(error_count, entry)| {
-            ErrorLogEntry {
-                error_count,
-                sqid: entry.qid,
-                cid: entry.cid,
-                // As in the completion: the status stands above the phase bit.
-                status_field: entry.status.bits() << 1,
-                parameter_location: entry.location,
-                lba: entry.lba,
-                nsid: entry.nsid,
-                trtype: match is_of_transport(entry.status) {
-                    true => trtype,
-                    false => 0,
-                },
-                ..Default::default()
-            }
-            .encode()
-        })
-        .collect();
-    page.resize(ERROR_LOG_ENTRIES * ERROR_LOG_ENTRY_BYTES, 0);
-    page
+    let trtype = fabric::discovery::transport(controller.transport, fabric::TlsMode::Off).trtype();
+    lock(&controller.errors).encode(trtype)
 }

@@ -9,21 +9,19 @@ use std::time::Instant;
 
 use dedup::{Stage, Stopwatch};
 use fabric::Fetched;
+use fabric::serving::Period;
+use nvme::log::{ErrorEntry, NO_LOCATION};
 use nvme::{Cqe, Sqe, Status};
 use reactor::Buffer;
 
 use super::retry;
 use crate::connected_queue::{ConnectedQueue, KnownVolume};
-use crate::controller::error_log::ErrorEntry;
-use crate::controller::in_flight::{Interrupted, Period};
+use crate::controller::waiting::Interrupted;
 use crate::latency::Operation;
 use crate::lock::lock;
 use crate::queue::Queue;
 use crate::throttle::{Pass, Throttles};
 use crate::trace::TracedCommand;
-
-/// The parameter error location of an error that no field of the command caused.
-pub(crate) const NO_LOCATION: u16 = 0xffff;
 
 /// The result of a command that succeeded.
 #[derive(Default)]

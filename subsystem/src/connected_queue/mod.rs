@@ -5,21 +5,19 @@
 
 pub(crate) mod command;
 mod retry;
-pub(crate) mod workers;
-
-use std::cell::RefCell;
+pub(crate) use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use dedup::Volume;
+use fabric::serving::{InFlight, Workers};
 use nvme::ana::AnaState;
 use reactor::BufferPool;
 
 use crate::admission::Admission;
 use crate::auth::queue_auth::QueueAuth;
 use crate::catalog::NamespaceConfig;
-use crate::controller::in_flight::InFlight;
 use crate::controller::{Controller, QueueHandle};
 use crate::counters::{QueueCounters, VolumeCounters};
 use crate::latency::Operation;
@@ -28,7 +26,6 @@ use crate::reservation;
 use crate::target::Target;
 use crate::throttle::{By, Throttles};
 pub(crate) use retry::DELAYS_100MS;
-use workers::Workers;
 
 /// A connected queue.
 pub(crate) struct ConnectedQueue<Q: Queue> {

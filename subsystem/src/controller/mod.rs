@@ -9,13 +9,12 @@
 //!   shutdown makes data durable before it is reported complete.
 //! - `Controller::end` ends it in any state: it counts as ended at once, and is forgotten when its last command is done.
 
-pub(crate) mod error_log;
 pub(crate) mod events;
 pub(crate) mod features;
-pub(crate) mod in_flight;
 pub(crate) mod saved_features;
 pub(crate) mod snapshots;
 mod subsystem;
+pub(crate) mod waiting;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -23,9 +22,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use fabric::serving::{InFlight, keep_alive};
 use fabric::{TlsSession, Transport};
-use futures_util::FutureExt;
-use nvme::properties::{Capabilities, Configuration, ControllerStatus, VERSION_1_4};
+use nvme::log::ErrorLog;
+use nvme::properties::{Capabilities, ControllerStatus, Registers, VERSION_1_4};
 use nvme::{Nqn, Status};
 use tokio::sync::{Notify, watch};
 
@@ -34,36 +34,19 @@ use crate::counters::ControllerCounters;
 use crate::limits::{Limits, QueueLimits};
 use crate::lock::lock;
 use crate::reservation::Notifications;
-use error_log::ErrorLog;
 use events::Events;
 use features::FeatureState;
-use in_flight::{InFlight, Waiting};
 use saved_features::Values;
 use snapshots::Snapshots;
 pub use subsystem::{Host, Subsystem, SubsystemKind};
-
-/// Keep Alive Support: the granularity of the keep-alive timer in units of 100 ms. As nvmet.
-pub(crate) const KAS: u16 = 10;
-
-/// How long, and then for how many turns of the reactor, an expired keep-alive timer waits for commands that have arrived
-/// but were not read yet. A packet becomes a command within three turns.
-const CATCH_UP: Duration = Duration::from_millis(100);
-const CATCH_UP_TURNS: u32 = 8;
+use waiting::Waiting;
 
 /// How long a discovery controller without a keep-alive timeout lives without a command: the idle
 /// time that nvmet gives one (NVMET_DISC_KATO_MS).
 const DISCOVERY_IDLE: Duration = Duration::from_secs(120);
 
-/// How often the keep-alive timer is looked at in each timeout.
-const KEEP_ALIVE_LOOKS: u32 = 4;
-
 /// CAP.TO: the longest time to become ready, in units of 500 ms. As nvmet.
 const READY_TIMEOUT_500MS: u8 = 15;
-
-/// CSTS.SHST: shutdown processing occurring.
-const SHUTDOWN_OCCURRING: u8 = 1;
-/// CSTS.SHST: shutdown processing complete.
-const SHUTDOWN_COMPLETE: u8 = 2;
 
 /// Controllers made so far.
 static MADE: AtomicU64 = AtomicU64::new(0);
@@ -215,8 +198,7 @@ pub struct Controller {
 }
 
 struct State {
-    configuration: u32,
-    status: ControllerStatus,
+    registers: Registers,
     kato_ms: u32,
     features: FeatureState,
     queues: BTreeMap<u16, Arc<QueueHandle>>,
@@ -272,12 +254,7 @@ impl Controller {
             reservations: Notifications::default(),
             snapshots: Mutex::default(),
             state: Mutex::new(State {
-                configuration: 0,
-                status: ControllerStatus {
-                    ready: false,
-                    fatal: false,
-                    shutdown: 0,
-                },
+                registers: Registers::default(),
                 kato_ms: new.kato_ms,
                 features,
                 queues: BTreeMap::new(),
@@ -371,12 +348,12 @@ impl Controller {
 
     /// CC.
     pub(crate) fn configuration(&self) -> u32 {
-        lock(&self.state).configuration
+        lock(&self.state).registers.configuration()
     }
 
     /// CSTS.
     pub(crate) fn status(&self) -> ControllerStatus {
-        lock(&self.state).status
+        lock(&self.state).registers.status()
     }
 
     /// Whether it is enabled and ready: only then it takes I/O queues, and commands other than
@@ -395,7 +372,7 @@ impl Controller {
         let mut state = lock(&self.state);
         let result = f(&mut state);
         self.usable
-            .store(state.status.is_usable(), Ordering::Release);
+            .store(state.registers.is_usable(), Ordering::Release);
         self.write_through
             .store(!state.features.write_cache(), Ordering::Release);
         result
@@ -407,42 +384,21 @@ impl Controller {
     }
 
     fn configure_state(&self, state: &mut State, value: u32) -> ConfigurationChange {
-        let (old, new) = (
-            Configuration::decode(state.configuration),
-            Configuration::decode(value),
-        );
-        state.configuration = value;
-        if new.enable && !old.enable {
-            if can_work(&new) {
-                state.status = ControllerStatus {
-                    ready: true,
-                    fatal: false,
-                    shutdown: 0,
-                };
-            } else {
-                fabric::log_of_peer!(warn, "configuration", self.peer.ip(), controller = %self, configuration = format_args!("{value:#x}"), "the host asks for a configuration that is not supported");
-                state.status.fatal = true;
-            }
-        } else if old.enable && !new.enable {
+        let change = state.registers.configure(value);
+        if change.unsupported {
+            fabric::log_of_peer!(warn, "configuration", self.peer.ip(), controller = %self, configuration = format_args!("{value:#x}"), "the host asks for a configuration that is not supported");
+        }
+        if change.reset {
             self.reset(state);
         }
-        if new.shutdown != 0 && old.shutdown == 0 {
-            state.status.shutdown = SHUTDOWN_OCCURRING;
-            return ConfigurationChange::Shutdown;
+        match change.shutdown {
+            true => ConfigurationChange::Shutdown,
+            false => ConfigurationChange::Done,
         }
-        if new.shutdown == 0 && old.shutdown != 0 {
-            state.status.shutdown = 0;
-        }
-        ConfigurationChange::Done
     }
 
     /// A controller reset: I/O queues end, waiting requests are aborted, all is as after Connect.
     fn reset(&self, state: &mut State) {
-        state.status = ControllerStatus {
-            ready: false,
-            fatal: false,
-            shutdown: 0,
-        };
         state.features = state.features.reset();
         self.events.set_wanted(state.features.saved_events());
         self.reservations.reset();
@@ -457,10 +413,7 @@ impl Controller {
 
     /// Data is durable: the shutdown that the host asked for is complete.
     pub(crate) fn shutdown_complete(&self) {
-        let mut state = lock(&self.state);
-        if state.status.shutdown == SHUTDOWN_OCCURRING {
-            state.status.shutdown = SHUTDOWN_COMPLETE;
-        }
+        lock(&self.state).registers.shutdown_complete();
     }
 
     /// Uses the feature values.
@@ -483,48 +436,18 @@ impl Controller {
     fn keep_alive(&self) -> Option<Duration> {
         match self.kato_ms() {
             0 if self.is_discovery() => Some(DISCOVERY_IDLE),
-            0 => None,
-            kato_ms => {
-                let granularity_ms = u64::from(KAS) * 100;
-                let rounded = u64::from(kato_ms).div_ceil(granularity_ms) * granularity_ms;
-                Some(Duration::from_millis(rounded))
-            }
+            kato_ms => keep_alive::timeout_of(kato_ms),
         }
     }
 
-    /// Waits until the keep-alive timer has expired. Every command on any queue restarts it. It is checked a few times in
-    /// each timeout, and expires up to one check later than the last command allows.
-    ///
-    /// Time also passes for the host while this machine does not run the reactor (a suspended guest, a starved
-    /// processor), and what the host sent meanwhile waits in a socket. So checks are counted instead of time, and the
-    /// timer expires only after the queues had their turn.
+    /// Waits until the keep-alive timer has expired. Every command on any queue restarts it.
     pub(crate) async fn keep_alive_expired(&self) {
-        let mut silent_looks = 0;
-        loop {
-            let timeout = self.keep_alive();
-            let look = async {
-                match timeout {
-                    Some(timeout) => reactor::sleep(timeout / KEEP_ALIVE_LOOKS).await,
-                    None => std::future::pending().await,
-                }
-            };
-            let mut changed = std::pin::pin!(self.keep_alive_changed.notified().fuse());
-            let mut look = std::pin::pin!(look.fuse());
-            futures_util::select_biased! {
-                () = changed => silent_looks = 0,
-                () = look => silent_looks = if self.was_alive() { 0 } else { silent_looks + 1 },
-            }
-            if silent_looks >= KEEP_ALIVE_LOOKS {
-                reactor::sleep(CATCH_UP).await;
-                for _ in 0..CATCH_UP_TURNS {
-                    reactor::yield_now().await;
-                }
-                if !self.was_alive() {
-                    return;
-                }
-                silent_looks = 0;
-            }
-        }
+        keep_alive::expired(
+            || self.keep_alive(),
+            || self.keep_alive_changed.notified(),
+            || self.was_alive(),
+        )
+        .await;
     }
 
     /// Whether a command arrived on any queue since the last call.
@@ -538,7 +461,7 @@ impl Controller {
 
     /// The controller failed: the host sees it in CSTS.
     pub(crate) fn fail(&self) {
-        self.change(|state| state.status.fatal = true);
+        self.change(|state| state.registers.fail());
     }
 
     /// Adds a queue.
@@ -551,7 +474,7 @@ impl Controller {
         if self.is_ending() {
             return Err(Status::CONNECT_CONTROLLER_BUSY);
         }
-        if handle.qid != 0 && !state.status.is_usable() {
+        if handle.qid != 0 && !state.registers.is_usable() {
             return Err(Status::COMMAND_SEQUENCE.with_dnr());
         }
         match state.queues.get(&handle.qid) {
@@ -609,27 +532,4 @@ impl Controller {
             detached.await;
         }
     }
-}
-
-trait Usable {
-    /// Enabled, ready, and not broken.
-    fn is_usable(&self) -> bool;
-}
-
-impl Usable for ControllerStatus {
-    fn is_usable(&self) -> bool {
-        self.ready && !self.fatal
-    }
-}
-
-/// Entry sizes, page size, arbitration and command set that this target works with.
-fn can_work(configuration: &Configuration) -> bool {
-    configuration.sq_entry_log2 == 6
-        && configuration.cq_entry_log2 == 4
-        && configuration.page_size == 0
-        && configuration.arbitration == 0
-        && matches!(
-            configuration.command_set,
-            Configuration::COMMAND_SET_NVM | Configuration::COMMAND_SET_ALL
-        )
 }

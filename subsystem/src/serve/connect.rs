@@ -13,12 +13,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fabric::{QueueInfo, TlsMode, TlsSession};
-use nvme::command::FABRICS_OPCODE;
 use nvme::fabrics::{
-    CNTLID_DYNAMIC, CONNECT_DATA_BYTES, ConnectCommand, ConnectData, FabricsCommand, HOSTNQN_AT,
-    InvalidParameter, SUBNQN_AT,
+    CNTLID_DYNAMIC, CONNECT_DATA_BYTES, ConnectCommand, ConnectData, InvalidParameter,
 };
-use nvme::{Cqe, Nqn, Sqe, Status};
+use nvme::{Cqe, Nqn, Status};
 use reactor::BufferPool;
 use tracing::field::display;
 
@@ -31,15 +29,8 @@ use crate::target::Target;
 use crate::target::identity::IdentifierTaken;
 use crate::target::tls_keys::WrongName;
 
-/// Byte offsets in the Connect command.
-const QID_AT: u16 = 42;
-const SQSIZE_AT: u16 = 44;
 /// The longest admin queue, where the transport does not say (Linux `NVME_AQ_DEPTH`).
 const ADMIN_QUEUE_DEPTH: u16 = 32;
-/// Byte offsets in the Connect data.
-const HOSTID_AT: u16 = 0;
-const CNTLID_AT: u16 = 16;
-
 /// In the result of Connect: the host has to authenticate (AUTHREQ bit 1, ATR).
 const AUTH_REQUIRED: u64 = 1 << 17;
 
@@ -83,17 +74,17 @@ impl Refusal {
             return self.status.to_string();
         }
         let fields: [(InvalidParameter, &str); 7] = [
-            (InvalidParameter::command(QID_AT), "queue identifier"),
-            (InvalidParameter::command(SQSIZE_AT), "queue size"),
-            (InvalidParameter::data(HOSTID_AT), "host identifier"),
-            (InvalidParameter::data(CNTLID_AT), "controller identifier"),
+            (InvalidParameter::QUEUE_ID, "queue identifier"),
+            (InvalidParameter::QUEUE_SIZE, "queue size"),
+            (InvalidParameter::HOST_ID, "host identifier"),
+            (InvalidParameter::CONTROLLER, "controller identifier"),
             (
-                InvalidParameter::data(SUBNQN_AT as u16),
+                InvalidParameter::SUBSYSTEM,
                 "subsystem: there is none of that name here (`onefold subsystem list` shows them), or the key is not \
                  for it",
             ),
             (
-                InvalidParameter::data(HOSTNQN_AT as u16),
+                InvalidParameter::HOST,
                 "host name: it is no NQN; give the host one (`spdk_nvme_perf -r '... hostnqn:NQN'`)",
             ),
             (InvalidParameter::command(0), "command"),
@@ -182,8 +173,12 @@ async fn connect<Q: Queue>(
     named: &mut Option<(Nqn, Nqn)>,
 ) -> Result<Joined, Refusal> {
     let info = queue.info();
-    let command = parse(Q::sqe(capsule))?;
-    check_command(target, &info, &command)?;
+    let command = ConnectCommand::first(Q::sqe(capsule))?;
+    let depth = info.depth.unwrap_or(match command.qid {
+        0 => ADMIN_QUEUE_DEPTH,
+        _ => target.limits.queue(info.transport).depth,
+    });
+    command.check_queue(info.qid, target.limits.io_queues, depth)?;
     let data = match queue.take_data(capsule, CONNECT_DATA_BYTES) {
         Some(data) => data,
         None => {
@@ -205,53 +200,13 @@ async fn connect<Q: Queue>(
                 let status = Status::CONNECT_INVALID_HOST.with_dnr();
                 Refusal::because(status, "its TLS key is another host's")
             }
-            WrongName::Subsystem => Refusal::from(InvalidParameter::data(SUBNQN_AT as u16)),
+            WrongName::Subsystem => Refusal::from(InvalidParameter::SUBSYSTEM),
         })?;
     }
     match command.qid {
         0 => connect_admin(target, &info, tls, &command, data).await,
         _ => connect_io(target, &info, tls.as_ref(), &command, &data),
     }
-}
-
-fn parse(sqe: &Sqe) -> Result<ConnectCommand, Refusal> {
-    let not_yet = Refusal::from(Status::COMMAND_SEQUENCE.with_dnr());
-    if sqe.opcode() != FABRICS_OPCODE {
-        return Err(not_yet);
-    }
-    match FabricsCommand::parse(sqe)? {
-        FabricsCommand::Connect(command) => {
-            if sqe.sgl()?.length() as usize != CONNECT_DATA_BYTES {
-                return Err(Status::SGL_LENGTH_INVALID.with_dnr().into());
-            }
-            Ok(command)
-        }
-        _ => Err(not_yet),
-    }
-}
-
-fn check_command(
-    target: &Target,
-    info: &QueueInfo,
-    command: &ConnectCommand,
-) -> Result<(), Refusal> {
-    if command.record_format != 0 {
-        return Err(Status::CONNECT_INCOMPATIBLE_FORMAT.with_dnr().into());
-    }
-    let other_qid = info.qid.is_some_and(|qid| qid != command.qid);
-    if other_qid || command.qid > target.limits.io_queues {
-        return Err(InvalidParameter::command(QID_AT).into());
-    }
-    // Zero based: a queue of one entry cannot work, and more than the transport's depth would never
-    // be received.
-    let depth = info.depth.unwrap_or(match command.qid {
-        0 => ADMIN_QUEUE_DEPTH,
-        _ => target.limits.queue(info.transport).depth,
-    });
-    if command.sqsize == 0 || command.sqsize >= depth {
-        return Err(InvalidParameter::command(SQSIZE_AT).into());
-    }
-    Ok(())
 }
 
 async fn connect_admin(
@@ -262,13 +217,13 @@ async fn connect_admin(
     data: ConnectData,
 ) -> Result<Joined, Refusal> {
     let Some(subsystem) = target.subsystem(&data.subsystem) else {
-        return Err(InvalidParameter::data(SUBNQN_AT as u16).into());
+        return Err(InvalidParameter::SUBSYSTEM.into());
     };
     if !target.allows(&subsystem, &data.host) {
         return Err(not_listed());
     }
     if data.cntlid != CNTLID_DYNAMIC {
-        return Err(InvalidParameter::data(CNTLID_AT).into());
+        return Err(InvalidParameter::CONTROLLER.into());
     }
     let host = Host {
         nqn: data.host,
@@ -393,25 +348,25 @@ fn connect_io(
     data: &ConnectData,
 ) -> Result<Joined, Refusal> {
     let Some(subsystem) = target.subsystem(&data.subsystem) else {
-        return Err(InvalidParameter::data(SUBNQN_AT as u16).into());
+        return Err(InvalidParameter::SUBSYSTEM.into());
     };
     if subsystem.kind == SubsystemKind::Discovery {
-        return Err(InvalidParameter::command(QID_AT).into());
+        return Err(InvalidParameter::QUEUE_ID.into());
     }
     let controller = subsystem
         .controller(data.cntlid)
         .filter(|controller| {
             controller.transport == info.transport && controller.tls.is_some() == tls.is_some()
         })
-        .ok_or(InvalidParameter::data(CNTLID_AT))?;
+        .ok_or(InvalidParameter::CONTROLLER)?;
     if controller.host.nqn != data.host {
-        return Err(InvalidParameter::data(HOSTNQN_AT as u16).into());
+        return Err(InvalidParameter::HOST.into());
     }
     if controller.host.id != data.host_id {
-        return Err(InvalidParameter::data(HOSTID_AT).into());
+        return Err(InvalidParameter::HOST_ID.into());
     }
     if command.qid > controller.with_features(|features| features.io_queues(&target.limits)) {
-        return Err(InvalidParameter::command(QID_AT).into());
+        return Err(InvalidParameter::QUEUE_ID.into());
     }
     let handle = QueueHandle::new(command.qid);
     controller.attach(&handle)?;

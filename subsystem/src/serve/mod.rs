@@ -154,8 +154,9 @@ async fn watch<Q: Queue>(queue: &Rc<ConnectedQueue<Q>>) -> End {
         let shrink = reactor::sleep(queue.auth.pause(SHRINK_INTERVAL)).fuse();
         pin_mut!(shrink);
         select_biased! {
-            () = close_requested => return End::Controller,
+            // First: the end of the admin queue, which has nothing to wait for, asks the others to close too.
             () = stopped => return End::Stopping,
+            () = close_requested => return End::Controller,
             () = lost => return End::Transport,
             () = silent => {
                 fabric::log_of_peer!(

@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
 
+use fabric::serving::{Call, Leadership, Worker};
 use nvme::Status;
 use nvme::command::FABRICS_OPCODE;
 
@@ -11,7 +12,6 @@ use crate::commands::io::fused::{self, Work};
 use crate::commands::{admin, fabrics, io};
 use crate::connected_queue::ConnectedQueue;
 use crate::connected_queue::command::Command;
-use crate::connected_queue::workers::{Call, Leadership, Worker};
 use crate::queue::Queue;
 
 /// Commands that a leader works on before it lets other tasks of the reactor have a turn.

@@ -5,21 +5,15 @@
 //! to. A log that is read in pieces is the log of the moment when its beginning was read, and its generation changes if,
 //! and only if, the log does.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
-use fabric::TlsMode;
-use nvme::Nqn;
-use nvme::log::{
-    self, AddressFamily, DISCOVERY_BYTES, DiscoveryEntry, DiscoveryHeader, DiscoverySubtype,
-};
+use fabric::{TlsMode, discovery};
+use nvme::log::{DISCOVERY_BYTES, DiscoveryEntry, DiscoveryHeader, DiscoverySubtype};
 
 use crate::catalog::Catalog;
 use crate::controller::{Controller, DiscoveryReading};
 use crate::lock::lock;
 use crate::target::Target;
-
-/// Entries of an admin submission queue at most: what the transport accepts.
-const ADMIN_QUEUE_ENTRIES: u16 = 32;
 
 /// The whole log page for a host that connected to `controller.local`, and reads from `offset` on.
 pub(crate) fn log_page(target: &Target, controller: &Controller, offset: u64) -> Vec<u8> {
@@ -90,7 +84,7 @@ pub(crate) fn entries(
         });
     let referrals = catalog.referrals.values().map(|referral| DiscoveryEntry {
         subtype: DiscoverySubtype::Referral,
-        ..entry_at(
+        ..discovery::entry_at(
             referral.id,
             (referral.address.scheme.transport(), TlsMode::Off),
             referral.address.host,
@@ -99,59 +93,6 @@ pub(crate) fn entries(
         )
     });
     own.chain(subsystems).chain(referrals).collect()
-}
-
-/// A transport as the log page has it, with the security of the listener.
-pub(crate) fn transport(transport: fabric::Transport, tls: TlsMode) -> log::Transport {
-    match (transport, tls) {
-        (fabric::Transport::Rdma, _) => log::Transport::ROCE_V2,
-        (fabric::Transport::Tcp, TlsMode::Off) => log::Transport::TCP,
-        (fabric::Transport::Tcp, TlsMode::Allowed | TlsMode::Required) => log::Transport::Tcp {
-            sectype: log::TcpSecurity::Tls13,
-        },
-    }
-}
-
-/// The TREQ field of a listener.
-fn requirements(transport: fabric::Transport, tls: TlsMode) -> u8 {
-    match (transport, tls) {
-        (fabric::Transport::Rdma, _) => DiscoveryEntry::SECURE_CHANNEL_NOT_REQUIRED,
-        (fabric::Transport::Tcp, TlsMode::Required) => {
-            DiscoveryEntry::SECURE_CHANNEL_REQUIRED | DiscoveryEntry::SQ_FLOW_CONTROL_OPTIONAL
-        }
-        // Without flow control answers to reads need no completion of their own on the wire. Nothing is
-        // said of a secure channel, also where TLS is allowed: libnvme takes 'not required' for 'by TLS', and
-        // later ones for 'by secure concatenation', and hosts without keys could not `nvme connect-all`.
-        (fabric::Transport::Tcp, TlsMode::Off | TlsMode::Allowed) => {
-            DiscoveryEntry::SQ_FLOW_CONTROL_OPTIONAL
-        }
-    }
-}
-
-/// An entry of a subsystem, at an address.
-fn entry_at(
-    portid: u16,
-    (transport, tls): (fabric::Transport, TlsMode),
-    host: IpAddr,
-    port: u16,
-    subnqn: Nqn,
-) -> DiscoveryEntry {
-    DiscoveryEntry {
-        transport: self::transport(transport, tls),
-        adrfam: match host {
-            IpAddr::V4(_) => AddressFamily::Ipv4,
-            IpAddr::V6(_) => AddressFamily::Ipv6,
-        },
-        subtype: DiscoverySubtype::Nvme,
-        treq: requirements(transport, tls),
-        portid,
-        cntlid: DiscoveryEntry::CNTLID_DYNAMIC,
-        asqsz: ADMIN_QUEUE_ENTRIES,
-        eflags: 0,
-        trsvcid: port.to_string(),
-        subnqn,
-        traddr: host.to_string(),
-    }
 }
 
 /// One entry for each listener that a host which connected to `local` can use, still with the name of the default
@@ -164,11 +105,11 @@ fn places(catalog: &Catalog, local: SocketAddr) -> Vec<DiscoveryEntry> {
     let mut entries: Vec<DiscoveryEntry> = Vec::new();
     for port in catalog.ports.values() {
         let listener = port.address;
-        let Some(address) = address_for(listener.host, local) else {
+        let Some(address) = discovery::address_for(listener.host, local) else {
             continue;
         };
         let transport = listener.scheme.transport();
-        let entry = entry_at(
+        let entry = discovery::entry_at(
             port.id,
             (transport, port.tls),
             address,
@@ -189,20 +130,6 @@ fn places(catalog: &Catalog, local: SocketAddr) -> Vec<DiscoveryEntry> {
     entries
 }
 
-/// The address by which a host that connected to `local` reaches a listener.
-fn address_for(listener: IpAddr, local: IpAddr) -> Option<IpAddr> {
-    if listener.is_unspecified() {
-        return (listener.is_ipv4() == local.is_ipv4()).then_some(local);
-    }
-    if listener == local {
-        return Some(listener);
-    }
-    let confined =
-        listener.is_loopback() || matches!(listener, IpAddr::V6(v6) if v6.is_unicast_link_local());
-    let same_machine = local.is_loopback() && listener.is_loopback();
-    (!confined || same_machine).then_some(listener)
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -221,8 +148,8 @@ mod tests {
             .into_iter()
             .map(|entry| {
                 let transport = match entry.transport {
-                    log::Transport::Rdma { .. } => "",
-                    log::Transport::Tcp { .. } => "tcp ",
+                    nvme::log::Transport::Rdma { .. } => "",
+                    nvme::log::Transport::Tcp { .. } => "tcp ",
                 };
                 format!("{transport}{}:{}", entry.traddr, entry.trsvcid)
             })

@@ -23,6 +23,7 @@ use super::receive::ReceiveArgs;
 use super::reservation::ReservationCommand;
 use super::scrub::ScrubCommand;
 use super::send::SendArgs;
+use super::sled::SledCommand;
 use super::snapshot::SnapshotCommand;
 use super::status::StatusArgs;
 use super::subsystem::{NamespaceCommand, ReferralCommand, SubsystemCommand};
@@ -117,6 +118,9 @@ pub enum Command {
     /// Check and repair a pool
     #[command(subcommand)]
     Pool(PoolCommand),
+    /// Serve raw drives to pools of other machines
+    #[command(subcommand)]
+    Sled(SledCommand),
     /// Ask a target which subsystems it offers
     Discover(DiscoverArgs),
     /// Load a target over its network interface, verify the data, and report like fio

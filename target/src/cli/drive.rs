@@ -4,9 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use api::client::Client;
-use api::drives::{AddDrive, ChangeDrive, DriveChange};
+use api::drives::{AddDrive, ChangeDrive, DriveChange, DriveUse, DriveView};
 use clap::Subcommand;
-use dedup::DriveStatus;
 use subsystem::errors::Failure;
 
 use super::args::PoolArg;
@@ -25,8 +24,8 @@ pub enum DriveCommand {
                       New data spreads over the drives by their free space. A pool needs all of its drives from then on."
     )]
     Add {
-        /// A block device, a file, or a file to be made with its size
-        #[arg(value_name = "PATH[=SIZE]")]
+        /// A block device, a file, or a file to be made with its size; and the failure domain
+        #[arg(value_name = "PATH[=SIZE][,domain=NAME]")]
         drive: DriveArg,
         /// Use the drive even if it holds data, which is then LOST. Needs the drive's path once more
         #[arg(long, value_name = "PATH")]
@@ -69,8 +68,8 @@ pub enum DriveCommand {
     Replace {
         /// A drive of the pool
         old: PathBuf,
-        /// A block device, a file, or a file to be made with its size
-        #[arg(value_name = "PATH[=SIZE]")]
+        /// A block device, a file, or a file to be made with its size; and the failure domain
+        #[arg(value_name = "PATH[=SIZE][,domain=NAME]")]
         new: DriveArg,
         /// Use the new drive even if it holds data, which is then LOST. Needs the drive's path once more
         #[arg(long, value_name = "PATH")]
@@ -82,7 +81,35 @@ pub enum DriveCommand {
         #[arg(long)]
         json: bool,
     },
-    /// List the drives, and their free space
+    /// Let an empty drive wait for the failure of one: then it takes its place at once (pools with copies)
+    #[command(
+        after_help = "Example:\n  onefold drive spare /dev/nvme4n1\n\nIt takes the place of a drive that fails, not of one that \
+                      `onefold drive offline` took out of use."
+    )]
+    Spare {
+        /// A block device, a file, or a file to be made with its size; and the failure domain
+        #[arg(value_name = "PATH[=SIZE][,domain=NAME]")]
+        drive: DriveArg,
+        /// The daemon's pool.
+        #[command(flatten)]
+        pool: PoolArg,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Do without a spare
+    #[command(after_help = "Example:\n  onefold drive remove /dev/nvme4n1")]
+    Remove {
+        /// A spare of the pool
+        path: PathBuf,
+        /// The daemon's pool.
+        #[command(flatten)]
+        pool: PoolArg,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the drives and spares, and their space
     #[command(after_help = "Example:\n  onefold drive list --json")]
     List {
         /// The daemon's pool.
@@ -105,6 +132,16 @@ pub(super) fn run(command: DriveCommand) -> Outcome {
         } => {
             let request = request(drive, force)?;
             (converse(Client::new(&pool.pool).add_drive(&request))?, json)
+        }
+        DriveCommand::Spare { drive, pool, json } => {
+            let request = AddDrive {
+                spare: true,
+                ..request(drive, None)?
+            };
+            (converse(Client::new(&pool.pool).add_drive(&request))?, json)
+        }
+        DriveCommand::Remove { path, pool, json } => {
+            (change(&pool, &path, DriveChange::Remove)?, json)
         }
         DriveCommand::Offline { path, pool, json } => {
             (change(&pool, &path, DriveChange::Offline)?, json)
@@ -131,14 +168,19 @@ pub(super) fn run(command: DriveCommand) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-fn change(pool: &PoolArg, path: &Path, change: DriveChange) -> Result<Vec<DriveStatus>, Failure> {
+fn change(pool: &PoolArg, path: &Path, change: DriveChange) -> Result<Vec<DriveView>, Failure> {
     let path = drive_path(path).map_err(Failure::invalid)?;
     let request = ChangeDrive { path, change };
     converse(Client::new(&pool.pool).change_drive(&request))
 }
 
 fn request(drive: DriveArg, force: Option<PathBuf>) -> Result<AddDrive, Failure> {
-    let Some((path, size_bytes)) = drive.place() else {
+    let DriveArg::Path {
+        path,
+        size_bytes,
+        domain,
+    } = drive
+    else {
         return Err(Failure::invalid(
             "a memory drive cannot be added: its data would be lost at the end; name a file or a device",
         ));
@@ -158,17 +200,26 @@ fn request(drive: DriveArg, force: Option<PathBuf>) -> Result<AddDrive, Failure>
         path,
         size_bytes,
         force: forced.is_some(),
+        domain,
+        spare: false,
     })
 }
 
-fn drive_table(drives: &[DriveStatus]) -> String {
+fn drive_table(drives: &[DriveView]) -> String {
     let rows: Vec<_> = drives
         .iter()
         .map(|drive| {
+            let size = |bytes| match drive.state {
+                DriveUse::Spare => "-".to_owned(),
+                _ => format_human(bytes),
+            };
             vec![
-                drive.name.clone(),
-                format_human(drive.capacity_bytes),
-                format_human(drive.free_bytes),
+                drive.path.clone(),
+                size(drive.capacity_bytes),
+                size(drive.used_bytes),
+                size(drive.free_bytes),
+                drive.errors.to_string(),
+                drive.domain.clone().unwrap_or_else(|| "-".to_owned()),
                 match &drive.rebuild {
                     Some(rebuild) => format!(
                         "{}, {} of {}",
@@ -182,8 +233,18 @@ fn drive_table(drives: &[DriveStatus]) -> String {
         })
         .collect();
     table(
-        &["DRIVE", "CAPACITY", "FREE", "STATE"],
+        &[
+            "DRIVE", "CAPACITY", "USED", "FREE", "ERRORS", "DOMAIN", "STATE",
+        ],
         &rows,
-        &[Align::Left, Align::Right, Align::Right, Align::Left],
+        &[
+            Align::Left,
+            Align::Right,
+            Align::Right,
+            Align::Right,
+            Align::Right,
+            Align::Left,
+            Align::Left,
+        ],
     )
 }

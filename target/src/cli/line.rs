@@ -16,6 +16,9 @@ use crate::options::ServeArgs;
 /// The command that reads a configuration file.
 const SERVE: &str = "serve";
 
+/// The noun that has a command of that name, too, which reads no file.
+const SLED: &str = "sled";
+
 /// Synonyms that people try.
 const SYNONYMS: [&[&str]; 7] = [
     &["create", "add", "new", "make"],
@@ -59,7 +62,10 @@ pub(super) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, cl
     let mut command = command();
     if is_blank(std::env::var_os(LOG_VARIABLE)) {
         let unset = |arg: clap::Arg| arg.env(Resettable::Reset);
-        command = command.mut_subcommand(SERVE, |serve| serve.mut_arg("log", unset));
+        let unset_log = |serve: clap::Command| serve.mut_arg("log", unset);
+        command = command
+            .mut_subcommand(SERVE, unset_log)
+            .mut_subcommand(SLED, |sled| sled.mut_subcommand(SERVE, unset_log));
     }
     let cli = understand(&mut command, &mut words);
     cli.map_err(|error| with_suggestions(error, &command, &words))

@@ -26,7 +26,8 @@ mod line;
 pub mod listener;
 pub mod perf;
 mod perf_progress;
-pub mod pool;
+pub mod plan;
+mod pool;
 pub mod pool_key;
 mod progress;
 pub mod receive;
@@ -36,6 +37,7 @@ mod restore;
 mod run;
 mod scrub;
 pub mod send;
+mod sled;
 mod snapshot;
 pub mod status;
 pub mod subsystem;
@@ -89,6 +91,7 @@ pub fn main() -> ExitCode {
     };
     let of_daemon = match &cli.command {
         Command::Serve(args) => Some((args.log.as_str(), args.log_format)),
+        Command::Sled(sled::SledCommand::Serve(args)) => Some((args.log.as_str(), args.log_format)),
         _ => None,
     };
     if let Err(failure) = logging::start(of_daemon) {
@@ -182,6 +185,7 @@ fn run_command(command: Command) -> Outcome {
         Command::Trace(args) => trace::run(&args),
         Command::Pool(command) => pool::run(command),
         Command::Scrub(command) => scrub::run(command),
+        Command::Sled(command) => sled::run(command),
         Command::Snapshot(command) => snapshot::run(command),
         Command::Send(args) => send::run(&args),
         Command::Receive(args) => receive::run(&args),

@@ -16,6 +16,7 @@ use subsystem::errors::Failure;
 use super::args::PoolArg;
 use super::default_pool::default_pool;
 use super::labels::labels;
+use super::plan::PlanArgs;
 use super::pool_key::PoolKeyCommand;
 use super::repair::pool_repair;
 use super::restore::pool_restore;
@@ -77,6 +78,11 @@ pub enum PoolCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Which redundancy loses data as rarely as you want, by drives, their failures and the rebuild's speed
+    #[command(
+        after_help = "Example:\n  onefold pool plan --drives 6x4T --afr 1.5 --loss 1e-6/y\n\nIt needs no pool. Its arithmetic is printed with the answer."
+    )]
+    Plan(PlanArgs),
     /// Share the key of fingerprints with another pool
     Key {
         /// What to do.
@@ -176,6 +182,7 @@ impl PoolPlace {
 /// `onefold pool ...`
 pub(super) fn run(command: PoolCommand) -> Outcome {
     match command {
+        PoolCommand::Plan(args) => super::plan::run(args),
         PoolCommand::Key { command } => super::pool_key::run(command),
         PoolCommand::Check {
             place,

@@ -75,16 +75,34 @@ fn serve_runs_without_arguments_and_takes_all_of_them() {
         args.drives[0],
         DriveArg::Path {
             path: "/dev/x".into(),
-            size_bytes: None
+            size_bytes: None,
+            domain: None,
         }
     );
     assert_eq!(
         args.drives[1],
         DriveArg::Path {
             path: "/a=b/d".into(),
-            size_bytes: Some(2 << 30)
+            size_bytes: Some(2 << 30),
+            domain: None,
         }
     );
+}
+
+#[test]
+fn a_drive_may_name_what_it_fails_with() {
+    let shelf = |path: &str, size_bytes| {
+        Ok(DriveArg::Path {
+            path: path.into(),
+            size_bytes,
+            domain: Some("psu-a".into()),
+        })
+    };
+    assert_eq!("/dev/x,domain=psu-a".parse(), shelf("/dev/x", None));
+    assert_eq!("/x=1G,domain=psu-a".parse(), shelf("/x", Some(1 << 30)));
+    for wrong in ["/x,domain=", ",domain=a", "memory=4G,domain=a"] {
+        assert!(wrong.parse::<DriveArg>().is_err(), "{wrong}");
+    }
 }
 
 #[test]
@@ -507,7 +525,13 @@ fn an_option_overrides_the_file_and_the_file_the_default() {
 #[test]
 fn every_command_answers_scripts_in_json_unless_what_it_prints_has_a_form_of_its_own() {
     /// Its result is a program's, a file's or a shell's own form, or it runs until it is ended.
-    const OF_ITS_OWN: [&str; 4] = ["serve", "config example", "completions", "man"];
+    const OF_ITS_OWN: [&str; 5] = [
+        "serve",
+        "sled serve",
+        "config example",
+        "completions",
+        "man",
+    ];
     fn check(command: &clap::Command, path: &str, without: &mut Vec<String>) {
         let below = command
             .get_subcommands()

@@ -103,6 +103,7 @@ fn pool_of(fingerprint: FingerprintFunction, drives: &[&Path]) -> PoolFound {
             fingerprint,
             hash_keys: [7; 32].into(),
             drives: drives.collect(),
+            spares: Vec::new(),
         })),
     }
 }

@@ -2,13 +2,12 @@
 
 use fabric::{Listener, TcpListener, Transport};
 use subsystem::figures::{NetworkFigures, RefusalFigures, Report, TransportFigures};
-use subsystem::target::Target;
 
-use super::Bound;
+use super::{Bound, Service};
 
 impl Bound {
     /// What the listeners of this reactor saw, and the reactor itself.
-    pub(super) fn report(&self, target: &Target) -> Report {
+    pub(super) fn report<S: Service>(&self, service: &S) -> Report {
         let mut transports = Vec::new();
         let mut add = |transport: Transport, mut seen: Vec<TransportFigures>| {
             let name = transport.to_string();
@@ -37,7 +36,7 @@ impl Bound {
         );
         Report {
             transports,
-            reactor: target.reactor_figures(),
+            reactor: service.reactor_figures(),
             network: self.network(),
         }
     }

@@ -10,18 +10,21 @@ use crate::size::parse_size;
 /// What `--drive` calls memory.
 const MEMORY: &str = "memory";
 
-/// `PATH[=SIZE]`, `nvme+tcp://HOST[:PORT]/NQN#NSID` (or `nvme+rdma://`), or `memory=SIZE`
+/// What comes before the name of a failure domain.
+const DOMAIN: &str = ",domain=";
+
+/// `PATH[=SIZE][,domain=NAME]` or `memory=SIZE`; a path may be `nvme+tcp://HOST[:PORT]/NQN#NSID` or `nvme+rdma://...`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DriveArg {
-    /// A file or a block device.
+    /// A file, a block device, or a namespace of another NVMe-oF target.
     Path {
-        /// Where it is.
+        /// Where it is: a path, or the address of a namespace, written out.
         path: PathBuf,
         /// The size to give a file that does not exist, in bytes.
         size_bytes: Option<u64>,
+        /// Its failure domain; `None`: it fails alone.
+        domain: Option<String>,
     },
-    /// A namespace of another NVMe-oF target.
-    Remote(RemoteAddress),
     /// Memory that is lost at the end.
     Memory {
         /// Its size in bytes.
@@ -34,17 +37,6 @@ impl DriveArg {
     #[must_use]
     pub fn is_memory(&self) -> bool {
         matches!(self, Self::Memory { .. })
-    }
-
-    /// Its path (or the address that stands for one), and the size to give a file that does not exist, in bytes; `None` for
-    /// memory.
-    #[must_use]
-    pub fn place(&self) -> Option<(PathBuf, Option<u64>)> {
-        match self {
-            Self::Path { path, size_bytes } => Some((path.clone(), *size_bytes)),
-            Self::Remote(address) => Some((address.to_path(), None)),
-            Self::Memory { .. } => None,
-        }
     }
 }
 
@@ -70,20 +62,36 @@ impl FromStr for DriveArg {
     /// A path may hold '='; only a size after the last one is taken as a size. A file that is called
     /// memory is `./memory`.
     fn from_str(text: &str) -> Result<Self, String> {
+        let (text, domain) = match text.rsplit_once(DOMAIN) {
+            Some((_, "")) => {
+                return Err(format!(
+                    "a failure domain needs a name, such as {DOMAIN}psu-a"
+                ));
+            }
+            Some((drive, domain)) => (drive, Some(domain.to_owned())),
+            None => (text, None),
+        };
         if RemoteAddress::is_meant(text) {
-            let address = text.parse().map_err(|error| format!("{error}"))?;
-            return Ok(Self::Remote(address));
+            return Ok(Self::Path {
+                path: drive_path(Path::new(text))?,
+                size_bytes: None,
+                domain,
+            });
         }
         if let Some((path, size)) = text.rsplit_once('=')
             && let Ok(size_bytes) = parse_size(size)
             && !path.is_empty()
         {
+            if path == MEMORY && domain.is_some() {
+                return Err("memory has no failure domain: it must be the only drive".to_owned());
+            }
             if path == MEMORY {
                 return Ok(Self::Memory { size_bytes });
             }
             return Ok(Self::Path {
                 path: PathBuf::from(path),
                 size_bytes: Some(size_bytes),
+                domain,
             });
         }
         if text.is_empty() {
@@ -95,6 +103,7 @@ impl FromStr for DriveArg {
         Ok(Self::Path {
             path: PathBuf::from(text),
             size_bytes: None,
+            domain,
         })
     }
 }

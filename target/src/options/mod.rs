@@ -5,6 +5,7 @@
 mod bounds;
 mod drive;
 mod http;
+mod sled;
 mod telemetry;
 mod together;
 mod volume;
@@ -26,6 +27,7 @@ pub use bounds::BoundsArgs;
 pub use drive::{DriveArg, drive_path};
 pub use http::HttpArgs;
 pub(crate) use http::is_here;
+pub use sled::SledServeArgs;
 pub use telemetry::TelemetryArgs;
 pub(crate) use together::Contradiction;
 pub use volume::VolumeArg;
@@ -84,9 +86,9 @@ pub struct ServeArgs {
     pub redundancy: Option<Redundancy>,
     /// A drive of a new pool: a file, a block device, or a namespace of another target (repeatable) [default: a file]
     ///
-    /// nvme+tcp://HOST:4420/NQN#NSID names a namespace. memory=SIZE is for measurements, in ./onefold-memory
-    /// without --pool: nothing is kept.
-    #[arg(long = "drive", value_name = "PATH[=SIZE]", help_heading = POOL_HEADING)]
+    /// Copies lie in different failure domains. nvme+tcp://HOST:4420/NQN#NSID names a namespace. memory=SIZE is for
+    /// measurements: nothing is kept.
+    #[arg(long = "drive", value_name = "PATH[=SIZE][,domain=NAME]", help_heading = POOL_HEADING)]
     pub drives: Vec<DriveArg>,
     /// Create this volume if it is missing (repeatable) [default: vol0 in a new pool, as large as the pool]
     ///

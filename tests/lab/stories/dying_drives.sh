@@ -1,14 +1,15 @@
 # A pool with two copies on three disks below device-mapper; a host of this kernel writes and verifies all the time. In each round one
 # disk fails, one does not answer, one returns other bytes than were written, and one forgets what is written. The host
-# meets no error and waits for no more than some seconds. At the end each disk is taken away in turn, and all data are there.
-# arguments: ROUNDS.  Disks: a, b, c of one size.
+# meets no error and waits for no more than some seconds. Then one disk fails for good, and a spare takes its place. At the end
+# each disk is taken away in turn, and all data are there.
+# arguments: ROUNDS.  Disks: a, b, c and the spare d, of one size.
 . /lib/lab.sh
 onefold_here
 modprobe -a dm-mod dm-flakey || die "no device-mapper"
 export DM_DISABLE_UDEV=1 ONEFOLD_POOL=/run/pool
 tcp_up
-disks=(/dev/vda /dev/vdb /dev/vdc)
-drives=(/dev/mapper/d0 /dev/mapper/d1 /dev/mapper/d2)
+disks=(/dev/vda /dev/vdb /dev/vdc /dev/vdd)
+drives=(/dev/mapper/d0 /dev/mapper/d1 /dev/mapper/d2 /dev/mapper/d3)
 sectors=$(blockdev --getsz /dev/vda)
 table() { # NUMBER WHAT: what a drive is to do
   local disk=${disks[$1]}
@@ -21,7 +22,7 @@ table() { # NUMBER WHAT: what a drive is to do
 }
 hang() { dmsetup suspend --noflush "d$1" || die "dmsetup suspend"; }
 becomes() { hang "$1"; dmsetup load "d$1" --table "$(table "$1" "$2")" && dmsetup resume "d$1" || die "drive $1 does not begin to $2"; }
-for n in 0 1 2; do dmsetup create "d$n" --table "$(table $n work)" || die "dmsetup create"; done
+for n in 0 1 2 3; do dmsetup create "d$n" --table "$(table $n work)" || die "dmsetup create"; done
 onefold serve --create 0 --redundancy mirror=2 --drive ${drives[0]} --drive ${drives[1]} --drive ${drives[2]} \
   --volume vol0=96M --buffers 64M --reactors 1 --listen tcp://127.0.0.1:4420 >/lab/ready.txt 2>/lab/daemon.log &
 daemon=$!
@@ -90,6 +91,15 @@ for round in $(seq 1 "$1"); do
   scrubbed
   are online online online || stop "a drive that is wrong is healed, and does not go offline: $(states)"
 done
+log "drive 1 fails for good: the spare takes its place"
+onefold drive spare ${drives[3]} >/dev/null || stop "a spare"
+are online online online spare || stop "the spare takes the place of no drive that works: $(states)"
+becomes 1 fail
+taken() { onefold drive list --json | jq -e --arg spare ${drives[3]} '.[1].path == $spare and length == 3' >/dev/null; }
+eventually 30 taken
+drives[1]=${drives[3]}
+eventually 120 are online online online
+another_round
 : >/tmp/enough
 wait $host || stop "the host: $(cat /tmp/wrong)"
 log "$(cat /tmp/round) rounds of the host were right"

@@ -201,7 +201,7 @@ done >/etc/udev/rules.d/10-lab.rules
 block drives.1
 are_given() { [ "$(stat -c %U "${drives[@]}" | sort -u)" = onefold ]; }
 eventually 30 are_given
-for n in 1 2 3; do ln -s "${drives[n-1]}" /dev/nvme${n}n1; done
+for n in 1 2 3 4; do ln -s "${drives[n-1]}" /dev/nvme${n}n1; done
 begun drives.2
 ctrl_c '^ready'
 said 'stopped cleanly'
@@ -229,6 +229,9 @@ server=$begun
 block drives.5
 said offline
 eventually 60 are online online
+block drives.6
+said spare
+are online online spare || die "the spare takes the place of no drive that works: $(state)"
 onefold drive offline /dev/nvme1n1 || die "the other drive goes offline"
 holds "the drive that replaced another"
 unset ONEFOLD_POOL

@@ -43,6 +43,11 @@ pub(crate) const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "sled",
+        // `initiator` is for its tests alone.
+        &["initiator", "drives", "fabric", "nvme", "reactor"],
+    ),
+    (
         "virtio",
         // `dedup`, `drives` and `meta` are for its tests alone.
         &["subsystem", "reactor", "dedup", "drives", "meta"],
@@ -70,6 +75,7 @@ pub(crate) const ARROWS: &[(&str, &[&str])] = &[
             "virtio",
             "nbd",
             "subsystem",
+            "sled",
             "streams",
             "api",
             "dedup",
@@ -114,7 +120,7 @@ pub(crate) struct House {
 }
 
 /// Every crate whose modules have a direction. A room that is missing in a table may use the ground only.
-pub(crate) const HOUSES: &[House] = &[FABRIC, DEDUP, SUBSYSTEM, API, PROGRAM];
+pub(crate) const HOUSES: &[House] = &[FABRIC, DEDUP, SUBSYSTEM, SLED, API, PROGRAM];
 
 /// Transports: what all have lies at the bottom, the queues and the connector over them at the top.
 const FABRIC: House = House {
@@ -130,6 +136,8 @@ const FABRIC: House = House {
         ("device", &["provider", "soft", "verbs"]),
         ("rdma", &["admission", "provider", "device", "queue"]),
         ("tcp", &["admission", "queue"]),
+        ("discovery", &["tcp"]),
+        ("serving", &[]),
         ("connector", &["device", "tcp"]),
         ("host_queue", &["queue", "rdma", "tcp", "connector"]),
         ("target_queue", &["queue", "rdma", "tcp"]),
@@ -278,6 +286,23 @@ const SUBSYSTEM: House = House {
     spread: &[],
 };
 
+const SLED: House = House {
+    src: "sled/src",
+    ground: &["limits"],
+    rooms: &[
+        ("identity", &[]),
+        ("export", &[]),
+        ("controller", &[]),
+        ("target", &["identity", "export", "controller"]),
+        ("queue", &["controller", "target"]),
+        ("commands", &["export", "controller", "target", "queue"]),
+        ("connect", &["controller", "target"]),
+        ("serve", &["target", "queue", "commands", "connect"]),
+    ],
+    never_wait: &["identity"],
+    spread: &[],
+};
+
 const API: House = House {
     src: "api/src",
     ground: &[
@@ -377,10 +402,9 @@ const PROGRAM: House = House {
                 "room",
             ],
         ),
-        (
-            "drive_changes",
-            &["opened_drive", "options", "pool", "room"],
-        ),
+        ("plan", &[]),
+        ("drive_changes", &["errors", "opened_drive", "pool", "room"]),
+        ("spares", &["drive_changes"]),
         ("records", &["pool"]),
         (
             "serve",
@@ -389,6 +413,8 @@ const PROGRAM: House = House {
                 "config",
                 "control_socket",
                 "drive_changes",
+                "plan",
+                "spares",
                 "exports",
                 "http",
                 "listen",
@@ -402,6 +428,18 @@ const PROGRAM: House = House {
             ],
         ),
         (
+            "serve_sled",
+            &[
+                "announcement",
+                "errors",
+                "lingering",
+                "listen",
+                "options",
+                "pool",
+                "serve",
+            ],
+        ),
+        (
             "cli",
             &[
                 "config",
@@ -411,7 +449,9 @@ const PROGRAM: House = House {
                 "logging",
                 "opened_drive",
                 "options",
+                "plan",
                 "serve",
+                "serve_sled",
             ],
         ),
     ],

@@ -25,6 +25,7 @@ mod pools;
 mod remote_drives;
 mod service;
 mod signals;
+mod sled;
 mod snapshots;
 mod streams;
 mod tasks;

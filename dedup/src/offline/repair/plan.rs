@@ -16,7 +16,7 @@ use super::suspects::Suspects;
 use super::{Change, Parts, Plan, RepairReport};
 use crate::content::fingerprint;
 use crate::drive_io::drive_list::DriveList;
-use crate::drive_io::drive_state::states_of;
+use crate::drive_io::drive_state::conditions_of;
 use crate::drive_io::reader::{read_one, read_proven};
 use crate::drive_io::segments::{self, Rows as SegmentRows, Wanted};
 use crate::log::recovery::{self, data_blocks};
@@ -127,12 +127,13 @@ impl<'a> Contents<'a> {
         let wanted = Wanted {
             drives: &drives,
             copies: 1,
+            domains: &[],
             added: None,
             epoch: 0,
         };
         let segments = segments::complete(&parts.store.segments()?, &wanted)?;
-        let states = states_of(&parts.store.settings()?, parts.drives.len());
-        let drives = DriveList::new(&parts.drives, &segments, &states);
+        let conditions = conditions_of(&parts.store.settings()?, parts.drives.len());
+        let drives = DriveList::new(&parts.drives, &segments, &conditions);
         let again = segments.lost.chunk_by(|a, b| a.drive() == b.drive());
         let again = again.map(|lost| lost[0].drive());
         let again = again.map(|home| (home, segments.of_drives[usize::from(home)].clone()));

@@ -17,7 +17,7 @@ use std::task::{Poll, Waker};
 
 /// The workers of one queue. Of the queue's reactor alone.
 #[derive(Default)]
-pub(crate) struct Workers {
+pub struct Workers {
     idle: RefCell<Vec<Rc<Worker>>>,
     /// The fewest that were idle at once since the last [`Workers::shrink`].
     fewest_idle: Cell<usize>,
@@ -28,14 +28,14 @@ pub(crate) struct Workers {
 
 /// A worker, as others wake it.
 #[derive(Default)]
-pub(crate) struct Worker {
+pub struct Worker {
     call: Cell<Option<Call>>,
     waker: RefCell<Option<Waker>>,
 }
 
 /// What an idle worker is told.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Call {
+pub enum Call {
     /// It is the leader now.
     BecomeLeader,
     /// It is not needed.
@@ -51,7 +51,7 @@ impl Worker {
     }
 
     /// Waits until it is told what to do.
-    pub(crate) async fn called(&self) -> Call {
+    pub async fn called(&self) -> Call {
         poll_fn(|cx| match self.call.take() {
             Some(call) => Poll::Ready(call),
             None => {
@@ -65,7 +65,7 @@ impl Worker {
 
 impl Workers {
     /// Waits until there is no leader any more: the queue has ended, or a worker has died.
-    pub(crate) async fn lost(&self) {
+    pub async fn lost(&self) {
         poll_fn(|cx| {
             if self.lost.get() {
                 return Poll::Ready(());
@@ -77,7 +77,7 @@ impl Workers {
     }
 
     /// Ends the workers that were not needed since the last call.
-    pub(crate) fn shrink(&self) {
+    pub fn shrink(&self) {
         let needless = self.fewest_idle.get();
         let mut idle = self.idle.borrow_mut();
         // The ones at the front have been idle longest.
@@ -89,13 +89,13 @@ impl Workers {
     }
 
     /// Ends all idle workers.
-    pub(crate) fn end_idle(&self) {
+    pub fn end_idle(&self) {
         self.fewest_idle.set(usize::MAX);
         self.shrink();
     }
 
     /// A worker has nothing to do.
-    pub(crate) fn add_idle(&self, worker: &Rc<Worker>) {
+    pub fn add_idle(&self, worker: &Rc<Worker>) {
         self.idle.borrow_mut().push(worker.clone());
     }
 
@@ -109,14 +109,14 @@ impl Workers {
 }
 
 /// A worker's share in the lead. If the leader ends while it holds the lead, the lead is lost, which the queue notices.
-pub(crate) struct Leadership<'a> {
+pub struct Leadership<'a> {
     workers: &'a Workers,
     held: bool,
 }
 
 impl<'a> Leadership<'a> {
     /// The lead, held by a new worker.
-    pub(crate) fn taken(workers: &'a Workers) -> Self {
+    pub fn taken(workers: &'a Workers) -> Self {
         Self {
             workers,
             held: true,
@@ -124,17 +124,17 @@ impl<'a> Leadership<'a> {
     }
 
     /// Whether this worker is the leader.
-    pub(crate) fn is_held(&self) -> bool {
+    pub fn is_held(&self) -> bool {
         self.held
     }
 
     /// This worker was called to lead.
-    pub(crate) fn take(&mut self) {
+    pub fn take(&mut self) {
         self.held = true;
     }
 
     /// Hands the lead to an idle worker; without one, `start` makes a new worker that leads.
-    pub(crate) fn hand_on(&mut self, start: impl FnOnce()) {
+    pub fn hand_on(&mut self, start: impl FnOnce()) {
         self.held = false;
         match self.workers.take_idle() {
             Some(worker) => worker.call(Call::BecomeLeader),

@@ -1,0 +1,9 @@
+//! What each command does.
+
+pub(crate) mod admin;
+mod discovery;
+pub(crate) mod fabrics;
+mod features;
+mod identify;
+pub(crate) mod io;
+mod log_page;

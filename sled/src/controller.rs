@@ -1,0 +1,398 @@
+//! Associations with hosts: controllers and their queues. Usable from every thread.
+//!
+//! Guarantees:
+//! - The state machine of CC and CSTS is that of [`nvme::properties::Registers`]; a reset ends the I/O queues.
+//! - Controller identifiers rotate: a used one is used again only after all others. The first one of a run is random, so
+//!   that it does not meet one that a host still remembers.
+//! - A controller keeps its identifier until its last command is done.
+//! - A host that connects again is admitted only when none of its earlier, ended associations can still touch a drive.
+
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+use std::time::Duration;
+
+use fabric::Transport;
+use fabric::serving::keep_alive;
+use nvme::log::ErrorLog;
+use nvme::properties::{ConfigurationEffect, ControllerStatus, Registers};
+use nvme::{Nqn, Status};
+use reactor::lock_whole as lock;
+use reactor::sync::{Event, Notify};
+
+use crate::limits::DISCOVERY_IDLE;
+
+/// The largest controller identifier that a controller may have; FFF0h and above are reserved.
+const CNTLID_MAX: u16 = 0xffef;
+
+/// What a controller is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The drives as namespaces.
+    Nvm,
+    /// The discovery log page.
+    Discovery,
+}
+
+/// The host of an association. Admin and I/O queues must name the same one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Host {
+    pub(crate) nqn: Nqn,
+    pub(crate) id: [u8; 16],
+}
+
+/// A queue of an association, as tasks other than its own see it.
+#[derive(Debug)]
+pub(crate) struct QueueHandle {
+    pub(crate) qid: u16,
+    /// Its task has to end it.
+    pub(crate) close: Event,
+    /// A command came in since the keep-alive timer looked last.
+    alive: AtomicBool,
+}
+
+impl QueueHandle {
+    pub(crate) fn new(qid: u16) -> Arc<Self> {
+        Arc::new(Self {
+            qid,
+            close: Event::new(),
+            alive: AtomicBool::new(true),
+        })
+    }
+
+    /// A command arrived: the host is alive (traffic-based keep alive).
+    pub(crate) fn saw_command(&self) {
+        if !self.alive.load(Ordering::Relaxed) {
+            self.alive.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The parts of a new controller.
+#[derive(Clone, Debug)]
+pub(crate) struct NewController {
+    pub(crate) kind: Kind,
+    pub(crate) host: Host,
+    pub(crate) peer: SocketAddr,
+    pub(crate) local: SocketAddr,
+    pub(crate) transport: Transport,
+    pub(crate) kato_ms: u32,
+}
+
+/// An association with a host.
+#[derive(Debug)]
+pub(crate) struct Controller {
+    pub(crate) id: u16,
+    pub(crate) kind: Kind,
+    pub(crate) host: Host,
+    pub(crate) peer: SocketAddr,
+    /// The address that the host connected to.
+    pub(crate) local: SocketAddr,
+    pub(crate) transport: Transport,
+    pub(crate) errors: Mutex<ErrorLog>,
+    state: Mutex<State>,
+    /// A copy for commands, without the lock: whether it is enabled and works.
+    usable: AtomicBool,
+    /// The host switched the volatile write cache off.
+    write_through: AtomicBool,
+    keep_alive_changed: Notify,
+    ending: AtomicBool,
+    queue_detached: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    registers: Registers,
+    kato_ms: u32,
+    /// Feature 0Bh, the events that the host asks for. None is ever due: what is served does not change.
+    events: u32,
+    /// Feature 07h: I/O queues that were granted.
+    granted_queues: Option<u16>,
+    queues: BTreeMap<u16, Arc<QueueHandle>>,
+}
+
+impl Controller {
+    fn new(id: u16, new: NewController) -> Self {
+        Self {
+            id,
+            kind: new.kind,
+            host: new.host,
+            peer: new.peer,
+            local: new.local,
+            transport: new.transport,
+            errors: Mutex::default(),
+            state: Mutex::new(State {
+                registers: Registers::default(),
+                kato_ms: new.kato_ms,
+                events: 0,
+                granted_queues: None,
+                queues: BTreeMap::new(),
+            }),
+            usable: AtomicBool::new(false),
+            write_through: AtomicBool::new(false),
+            keep_alive_changed: Notify::new(),
+            ending: AtomicBool::new(false),
+            queue_detached: Notify::new(),
+        }
+    }
+
+    pub(crate) fn is_discovery(&self) -> bool {
+        self.kind == Kind::Discovery
+    }
+
+    /// Whether the association has ended; its last commands may still be on their way.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Acquire)
+    }
+
+    /// Whether it is enabled and ready: only then it takes I/O queues, and commands other than Fabrics ones.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.usable.load(Ordering::Acquire)
+    }
+
+    /// Whether writes must be durable when they are answered.
+    pub(crate) fn is_write_through(&self) -> bool {
+        self.write_through.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_write_through(&self, on: bool) {
+        self.write_through.store(on, Ordering::Release);
+    }
+
+    /// CC.
+    pub(crate) fn configuration(&self) -> u32 {
+        lock(&self.state).registers.configuration()
+    }
+
+    /// CSTS.
+    pub(crate) fn status(&self) -> ControllerStatus {
+        lock(&self.state).registers.status()
+    }
+
+    /// Writes CC. After a reset all is as after Connect, and the I/O queues end.
+    pub(crate) fn configure(&self, value: u32) -> ConfigurationEffect {
+        let mut state = lock(&self.state);
+        let effect = state.registers.configure(value);
+        self.usable
+            .store(state.registers.is_usable(), Ordering::Release);
+        if effect.reset {
+            state.events = 0;
+            state.granted_queues = None;
+            self.set_write_through(false);
+            let queues = state.queues.values();
+            queues
+                .filter(|queue| queue.qid != 0)
+                .for_each(|queue| queue.close.set());
+        }
+        effect
+    }
+
+    /// Data is durable: the shutdown that the host asked for is complete.
+    pub(crate) fn shutdown_complete(&self) {
+        lock(&self.state).registers.shutdown_complete();
+    }
+
+    /// The controller failed: the host sees it in CSTS.
+    pub(crate) fn fail(&self) {
+        let mut state = lock(&self.state);
+        state.registers.fail();
+        self.usable.store(false, Ordering::Release);
+    }
+
+    pub(crate) fn events(&self) -> u32 {
+        lock(&self.state).events
+    }
+
+    pub(crate) fn set_events(&self, events: u32) {
+        lock(&self.state).events = events;
+    }
+
+    /// I/O queues that the host was granted, if it asked for some.
+    pub(crate) fn granted_queues(&self) -> Option<u16> {
+        lock(&self.state).granted_queues
+    }
+
+    /// Grants I/O queues; false if some are connected already.
+    pub(crate) fn grant_queues(&self, count: u16) -> bool {
+        let mut state = lock(&self.state);
+        if state.queues.keys().any(|qid| *qid != 0) {
+            return false;
+        }
+        state.granted_queues = Some(count);
+        true
+    }
+
+    /// The keep-alive timeout as the host set it, in milliseconds; 0 is none.
+    pub(crate) fn kato_ms(&self) -> u32 {
+        lock(&self.state).kato_ms
+    }
+
+    /// Sets the keep-alive timeout and starts it anew.
+    pub(crate) fn set_kato_ms(&self, kato_ms: u32) {
+        lock(&self.state).kato_ms = kato_ms;
+        self.keep_alive_changed.notify_one();
+    }
+
+    /// Waits until the keep-alive timer has expired. Every command on any queue restarts it.
+    pub(crate) async fn keep_alive_expired(&self) {
+        let timeout = || -> Option<Duration> {
+            let timeout = keep_alive::timeout_of(self.kato_ms());
+            timeout.or(self.is_discovery().then_some(DISCOVERY_IDLE))
+        };
+        let changed = || self.keep_alive_changed.notified();
+        keep_alive::expired(timeout, changed, || self.was_alive()).await;
+    }
+
+    /// Whether a command arrived on any queue since the last call.
+    fn was_alive(&self) -> bool {
+        let state = lock(&self.state);
+        let queues = state.queues.values();
+        // All queues are asked, because asking clears their flags.
+        let alive = queues.filter(|queue| queue.alive.swap(false, Ordering::Relaxed));
+        alive.count() > 0
+    }
+
+    /// Adds a queue.
+    ///
+    /// # Errors
+    /// Command Sequence Error: the queue exists, or the controller is not ready for I/O queues. Controller Busy: the
+    /// association has ended, or the last commands of such a queue are ending.
+    pub(crate) fn attach(&self, handle: &Arc<QueueHandle>) -> Result<(), Status> {
+        let mut state = lock(&self.state);
+        if self.is_ending() {
+            return Err(Status::CONNECT_CONTROLLER_BUSY);
+        }
+        if handle.qid != 0 && !state.registers.is_usable() {
+            return Err(Status::COMMAND_SEQUENCE.with_dnr());
+        }
+        match state.queues.get(&handle.qid) {
+            None => {}
+            Some(present) if present.close.is_set() => return Err(Status::CONNECT_CONTROLLER_BUSY),
+            Some(_) => return Err(Status::COMMAND_SEQUENCE.with_dnr()),
+        }
+        state.queues.insert(handle.qid, handle.clone());
+        Ok(())
+    }
+
+    /// Removes a queue whose commands are all done.
+    pub(crate) fn detach(&self, handle: &Arc<QueueHandle>) {
+        let mut state = lock(&self.state);
+        let present = state.queues.get(&handle.qid);
+        if present.is_some_and(|present| Arc::ptr_eq(present, handle)) {
+            state.queues.remove(&handle.qid);
+        }
+        drop(state);
+        self.queue_detached.notify_all();
+    }
+
+    /// Ends the association: no queue can be added, and all queues close.
+    pub(crate) fn end(&self) {
+        let state = lock(&self.state);
+        self.ending.store(true, Ordering::Release);
+        state.queues.values().for_each(|queue| queue.close.set());
+    }
+
+    /// Waits until every queue is detached.
+    pub(crate) async fn queues_gone(&self) {
+        until(&self.queue_detached, || lock(&self.state).queues.is_empty()).await;
+    }
+}
+
+/// Waits until a condition holds that may have changed each time the bell rings for all.
+async fn until(bell: &Notify, holds: impl Fn() -> bool) {
+    loop {
+        let mut rung = pin!(bell.notified());
+        // In line before the look: a change after it rings.
+        let is_rung = poll_fn(|cx| Poll::Ready(rung.as_mut().poll(cx).is_ready())).await;
+        if holds() {
+            return;
+        }
+        if !is_rung {
+            rung.await;
+        }
+    }
+}
+
+/// The controllers of one kind.
+#[derive(Debug)]
+pub(crate) struct Registry {
+    max: usize,
+    table: Mutex<Table>,
+    /// Rings when a controller is removed.
+    gone: Notify,
+}
+
+#[derive(Debug)]
+struct Table {
+    controllers: BTreeMap<u16, Arc<Controller>>,
+    last: u16,
+}
+
+impl Registry {
+    /// For so many controllers at most.
+    pub(crate) fn new(max: usize) -> Self {
+        let mut random = [0; 2];
+        // Without random bytes identifiers begin with 1, as those of other targets do.
+        let _ = getrandom::fill(&mut random);
+        Self {
+            max: max.min(usize::from(CNTLID_MAX)),
+            table: Mutex::new(Table {
+                controllers: BTreeMap::new(),
+                last: u16::from_le_bytes(random) % CNTLID_MAX,
+            }),
+            gone: Notify::new(),
+        }
+    }
+
+    /// Adds a controller; `None` when there are as many as may be.
+    pub(crate) fn add(&self, new: NewController) -> Option<Arc<Controller>> {
+        let mut table = lock(&self.table);
+        if table.controllers.len() >= self.max {
+            return None;
+        }
+        let mut id = table.last;
+        loop {
+            id = if id >= CNTLID_MAX { 1 } else { id + 1 };
+            // There are fewer controllers than identifiers.
+            if !table.controllers.contains_key(&id) {
+                break;
+            }
+        }
+        table.last = id;
+        let controller = Arc::new(Controller::new(id, new));
+        table.controllers.insert(id, controller.clone());
+        Some(controller)
+    }
+
+    /// The controller of that identifier, if its association is alive.
+    pub(crate) fn get(&self, id: u16) -> Option<Arc<Controller>> {
+        let controller = lock(&self.table).controllers.get(&id).cloned()?;
+        (!controller.is_ending()).then_some(controller)
+    }
+
+    /// Forgets a controller that has ended.
+    pub(crate) fn remove(&self, id: u16) {
+        lock(&self.table).controllers.remove(&id);
+        self.gone.notify_all();
+    }
+
+    /// Waits until no ended association of this host is left.
+    pub(crate) async fn earlier_associations_gone(&self, host: &Host) {
+        let is_earlier =
+            |controller: &Controller| controller.is_ending() && controller.host == *host;
+        until(&self.gone, || {
+            let table = lock(&self.table);
+            !table.controllers.values().any(|other| is_earlier(other))
+        })
+        .await;
+    }
+
+    /// Waits until no controller is left.
+    pub(crate) async fn all_gone(&self) {
+        until(&self.gone, || lock(&self.table).controllers.is_empty()).await;
+    }
+}

@@ -1,0 +1,47 @@
+//! Raw drives over NVMe-oF: each drive of a machine is a namespace, and nothing else is between it and its host. Pools of
+//! other machines, or Linux hosts, do with them what they would do with drives of their own.
+//!
+//! From the outside to the inside, each room using only those below it:
+//!
+//! | room | what is in it |
+//! |---|---|
+//! | [`serve`] | the life of a queue: commands, the end |
+//! | `connect` | how a queue joins a controller |
+//! | `commands` | what each command does |
+//! | `queue` | what the commands of a queue share; one command in flight |
+//! | [`target`] | the drives, who may use them, and the associations |
+//! | `controller` | associations with hosts |
+//! | [`export`] | a drive as a namespace |
+//! | [`limits`], [`identity`] | bounds on hosts, names that stay the same |
+//!
+//! What it guarantees:
+//! - It writes nothing by itself, and keeps nothing: what a drive holds is its hosts' alone.
+//! - A command succeeds only when the drive has done what it asks for. Flush and FUA are answered when the data survive a
+//!   loss of power, as far as the drive keeps its promises.
+//! - No command reaches blocks outside of its drive, and no host another host's association.
+//! - An association is forgotten only when none of its commands can touch a drive any more. So a host that connects again
+//!   meets nothing of those of its associations that have ended.
+//! - Everything is bounded: controllers, queues, commands by the transport, data by the reactor's buffers.
+
+#![forbid(unsafe_code)]
+
+mod commands;
+mod connect;
+mod controller;
+pub mod export;
+pub mod identity;
+pub mod limits;
+mod queue;
+pub mod serve;
+pub mod target;
+
+pub use export::Export;
+pub use limits::Limits;
+pub use serve::serve_queue;
+pub use target::{Sled, SledConfig};
+
+/// The model number that hosts see.
+pub(crate) const MODEL: &str = "Onefold sled";
+
+/// The firmware revision that hosts see: the program's version.
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");

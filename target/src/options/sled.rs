@@ -1,0 +1,103 @@
+//! The options of `onefold sled serve`.
+
+use std::time::Duration;
+
+use clap::Args;
+use clap::builder::TypedValueParser;
+use fabric::TransportAddress;
+use nvme::Nqn;
+
+use super::DriveArg;
+use crate::logging::{LOG_VARIABLE, LogFormat, parse_filter};
+use crate::size::parse_size;
+use crate::time::parse_spin;
+
+/// Headings of the options.
+const WHO_HEADING: &str = "Names and access";
+const MACHINE_HEADING: &str = "This machine";
+
+/// `onefold sled serve`
+#[derive(Clone, Debug, PartialEq, Args)]
+#[command(
+    after_help = "Examples:\n  onefold sled serve --listen tcp://192.0.2.7:4420 --drive /dev/nvme0n1 --drive /dev/nvme1n1 \\\n      \
+                  --host nqn.2014-08.org.nvmexpress:uuid:6c1e3f0a-58a5-4d3a-9d2e-2f6f1b7f3a10\n  \
+                  onefold sled serve --listen tcp://127.0.0.1:4420 --drive /srv/drive.img=100G\n\n\
+                  It prints a line that begins with 'ready' when hosts can connect, then each drive with\n\
+                  what names it elsewhere. Ctrl-C, SIGTERM and closing the terminal stop it cleanly."
+)]
+pub struct SledServeArgs {
+    /// Serve on this address (repeatable)
+    ///
+    /// As `onefold serve` takes it: rdma:// takes a verbs device that owns the address, or else soft RoCE.
+    #[arg(long = "listen", value_name = "tcp|rdma://ADDR:PORT", required = true)]
+    pub listen: Vec<TransportAddress>,
+    /// A drive to serve, a file or a block device (repeatable): the first is namespace 1, and so on
+    ///
+    /// It may belong to a pool. PATH=SIZE makes a file that is missing; memory=SIZE is for measurements, and nothing of it
+    /// is kept. Add drives at the end: hosts that find another drive behind a number refuse it.
+    #[arg(long = "drive", value_name = "PATH[=SIZE]", required = true)]
+    pub drives: Vec<DriveArg>,
+    /// Let this host connect, and no others but those that are named so too (repeatable) [default: any host]
+    #[arg(long = "host", value_name = "NQN", value_parser = parse_host, help_heading = WHO_HEADING)]
+    pub hosts: Vec<Nqn>,
+    /// The sled's name, the end of its NQN [default: made from /etc/machine-id]
+    ///
+    /// Files, and devices without a serial number, have UUIDs that are made of it and their path. A second sled of a
+    /// machine needs a name of its own.
+    #[arg(long, value_name = "NAME", value_parser = parse_name, help_heading = WHO_HEADING)]
+    pub name: Option<String>,
+    /// Memory for data on its way between hosts and drives, for all threads together
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M", help_heading = MACHINE_HEADING)]
+    pub buffers: u64,
+    /// Data-plane threads [default: one for each core, at most 8]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64).map(usize::from), help_heading = MACHINE_HEADING)]
+    pub reactors: Option<usize>,
+    /// How long an idle data-plane thread polls before it sleeps, at most 1ms
+    #[arg(long, value_name = "TIME", default_value = "100us", value_parser = parse_spin, help_heading = MACHINE_HEADING)]
+    pub spin: Duration,
+    /// What is logged to standard error, as `onefold serve --log` takes it
+    #[arg(long, value_name = "FILTER", default_value = "info", value_parser = parse_filter, env = LOG_VARIABLE, hide_env = true, help_heading = MACHINE_HEADING)]
+    pub log: String,
+    /// How it is written: as text, or as JSON, one object a line
+    #[arg(long, value_name = "FORMAT", default_value = "text", hide_possible_values = true, help_heading = MACHINE_HEADING)]
+    pub log_format: LogFormat,
+}
+
+/// Parses a host's name.
+fn parse_host(text: &str) -> Result<Nqn, String> {
+    let nqn = Nqn::new(text).map_err(|error| format!("'{text}': {error}"))?;
+    nqn.check_form()
+        .map_err(|error| format!("'{text}': {error}"))?;
+    Ok(nqn)
+}
+
+/// Parses a sled's name. What stands behind its NQN where a drive is named is no part of it: a '#', for one.
+fn parse_name(text: &str) -> Result<String, String> {
+    let is_in_names = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    if text.is_empty() || !text.bytes().all(is_in_names) {
+        return Err(format!(
+            "'{text}' is no name: it takes letters, digits, '-', '_' and '.'"
+        ));
+    }
+    let nqn = ::sled::identity::nqn_of(text).map_err(|error| format!("'{text}': {error}"))?;
+    nqn.check_form()
+        .map_err(|error| format!("'{text}': {error}"))?;
+    Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_make_no_nqn_are_refused() {
+        assert_eq!(parse_name("rack1-s2").as_deref(), Ok("rack1-s2"));
+        for wrong in ["", "two words", "x...", "a#1", "a/b"] {
+            assert!(parse_name(wrong).is_err(), "{wrong}");
+        }
+        assert!(parse_host("nqn.2026-11.org.example:a").is_ok());
+        for wrong in ["", "host1", "nqn.2014-08.org.nvmexpress:uuid:x"] {
+            assert!(parse_host(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Spares take the place of drives that failed.
+//!
+//! Guarantees: a spare takes the place of a drive that is offline because it failed, never of one that somebody took offline;
+//! copies stay in different failure domains; what is not empty, or too small, is left as it is, and the log says so.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::drives::AddDrive;
+use dedup::Engine;
+use futures_util::lock::Mutex;
+use meta::{PoolDir, SpareSpec};
+
+use crate::drive_changes::replace;
+
+/// How often failed drives are looked for.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// How long a spare that could not be used is left alone.
+const AGAIN: Duration = Duration::from_secs(60);
+
+/// The spares of a pool in service.
+#[derive(Clone)]
+pub(crate) struct Spares {
+    engine: Arc<Engine>,
+    dir: Arc<Mutex<PoolDir>>,
+}
+
+impl Spares {
+    pub(crate) fn new(engine: Arc<Engine>, dir: Arc<Mutex<PoolDir>>) -> Self {
+        Self { engine, dir }
+    }
+
+    /// Looks for failed drives, until it is dropped. The work itself is done on `control`, which it may block.
+    pub(crate) async fn keep(self, control: reactor::Handle) {
+        let mut refused: BTreeMap<PathBuf, tokio::time::Instant> = BTreeMap::new();
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let failed = self.engine.failed_drives();
+            refused.retain(|_, at| at.elapsed() < AGAIN);
+            let Some((drive, spare)) = self.choose(&failed, &refused).await else {
+                continue;
+            };
+            let (spares, path) = (self.clone(), spare.path.clone());
+            let work = control.spawn(move || async move { spares.take_over(drive, spare).await });
+            if !matches!(work.await, Ok(true)) {
+                refused.insert(path, tokio::time::Instant::now());
+            }
+        }
+    }
+
+    /// A drive that failed, and the spare that is to take its place.
+    async fn choose(
+        &self,
+        failed: &[u16],
+        refused: &BTreeMap<PathBuf, tokio::time::Instant>,
+    ) -> Option<(u16, SpareSpec)> {
+        if failed.is_empty() {
+            return None;
+        }
+        let dir = self.dir.lock().await;
+        let spares = dir.identity().spares.iter();
+        let spares = spares.filter(|spare| !refused.contains_key(&spare.path));
+        let spares: Vec<&SpareSpec> = spares.collect();
+        let domains = self.engine.drive_domains();
+        failed.iter().find_map(|drive| {
+            let spare = best(&spares, *drive, &domains)?;
+            Some((*drive, spare.clone()))
+        })
+    }
+
+    /// Whether the spare is the drive now.
+    async fn take_over(&self, drive: u16, spare: SpareSpec) -> bool {
+        let mut dir = self.dir.lock().await;
+        let failed = dir.drive_path(drive).unwrap_or_default();
+        let path = spare.path.display().to_string();
+        let add = AddDrive {
+            path: spare.path,
+            size_bytes: None,
+            force: false,
+            domain: spare.domain,
+            spare: false,
+        };
+        let replaced = replace(&self.engine, &mut dir, drive, add).await;
+        match &replaced {
+            Ok(()) => tracing::warn!(
+                event = "alert",
+                spare = path,
+                failed = %failed.display(),
+                "a spare takes the place of a drive that failed"
+            ),
+            Err(error) => tracing::error!(
+                event = "alert",
+                spare = path,
+                failed = %failed.display(),
+                "a spare cannot take the place of a drive that failed: {}",
+                error.message
+            ),
+        }
+        replaced.is_ok()
+    }
+}
+
+/// The spare that fits a drive: one of its failure domain, or one of no domain, or one of a domain in which no other drive
+/// is. So copies stay in different ones.
+fn best<'a>(
+    spares: &[&'a SpareSpec],
+    drive: u16,
+    domains: &[Option<String>],
+) -> Option<&'a SpareSpec> {
+    let own = domains.get(usize::from(drive)).and_then(Option::as_ref);
+    let others = (0u16..).zip(domains).filter(|(other, _)| *other != drive);
+    let others: Vec<&String> = others.filter_map(|(_, domain)| domain.as_ref()).collect();
+    let rank = |spare: &SpareSpec| match &spare.domain {
+        domain if domain.as_ref() == own => Some(0),
+        None => Some(1),
+        Some(domain) if !others.contains(&domain) => Some(2),
+        Some(_) => None,
+    };
+    let ranked = spares
+        .iter()
+        .filter_map(|spare| Some((rank(spare)?, spare)));
+    ranked
+        .min_by_key(|(rank, _)| *rank)
+        .map(|(_, spare)| *spare)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spare_takes_no_place_where_both_copies_could_fail_together() {
+        let spare = |path: &str, domain: Option<&str>| SpareSpec {
+            path: path.into(),
+            domain: domain.map(str::to_owned),
+        };
+        let (a, b, c, none) = (
+            spare("of a", Some("a")),
+            spare("of b", Some("b")),
+            spare("of c", Some("c")),
+            spare("of none", None),
+        );
+        let domains = [Some("a".to_owned()), Some("b".to_owned())];
+        let all = [&b, &c, &none, &a];
+        assert_eq!(best(&all, 0, &domains), Some(&a));
+        assert_eq!(best(&all, 1, &domains), Some(&b));
+        assert_eq!(best(&all[..3], 0, &domains), Some(&none));
+        assert_eq!(best(&all[..2], 0, &domains), Some(&c));
+        assert_eq!(best(&[&b], 0, &domains), None);
+        assert_eq!(best(&[&c, &none], 0, &[None, None]), Some(&none));
+    }
+}
