@@ -67,7 +67,8 @@ pub trait Daemon: Send + Sync {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AddDrive {
-    /// An absolute path: of a block device, of a file, or of a file to be made.
+    /// An absolute path: of a block device, of a file, or of a file to be made. Or the address of a namespace of another
+    /// target: `nvme+tcp://HOST:PORT/NQN#NSID`.
     pub path: PathBuf,
     /// The size of a file to be made, in bytes.
     #[serde(default)]
@@ -186,9 +187,9 @@ pub(crate) fn check_new<'a>(names: impl IntoIterator<Item = &'a Nqn>) -> Result<
     Ok(())
 }
 
-/// Refuses a path that depends on where the daemon was started.
+/// Refuses a path that depends on where the daemon was started. The address of a namespace does not.
 pub(crate) fn check_absolute(path: &Path) -> Result<(), Failure> {
-    match path.is_absolute() {
+    match path.is_absolute() || meta::is_remote_drive(path) {
         true => Ok(()),
         false => Err(Failure::invalid(format!(
             "'{}' is not an absolute path, and the daemon has a working directory of its own: begin it with /",

@@ -79,6 +79,7 @@ pub use metadata::volume::{SNAPSHOTS_MAX, VOLUMES_MAX};
 pub use offline::backup::backup_pool;
 pub use offline::check::{CheckOptions, CheckReport, Watch, check_pool};
 pub use offline::missing_drives::MissingDrives;
+pub use offline::remote::{OpenRemote, open_remote_drives_by};
 pub use offline::repair::{LostRange, RecoveredVolume, Repair, RepairReport};
 pub use offline::restore::Restore;
 pub use pool::alerts::{AffectedVolume, HealthState, Reason, Verdict, rfc3339};

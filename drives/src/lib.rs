@@ -32,7 +32,7 @@ use std::rc::Rc;
 use reactor::Buffer;
 
 pub use absent::AbsentDrive;
-pub use content::Content;
+pub use content::{Content, signature_ranges, telling_ranges};
 pub use error::{DriveError, ErrorKind};
 pub use fault::{FaultDrive, FaultPlan};
 pub use file::{FileDrive, OpenOptions, forget_cached};
@@ -144,8 +144,11 @@ pub trait Drive: Send + Sync {
     }
 }
 
-/// Refuses what lies outside the drive or the buffers.
-fn check_gather<D: Drive + ?Sized>(
+/// Refuses what lies outside the drive or the buffers: what every drive does first.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`].
+pub fn check_gather<D: Drive + ?Sized>(
     drive: &D,
     buffers: &[Buffer],
     extents: &[GatherExtent],
@@ -166,8 +169,11 @@ fn check_gather<D: Drive + ?Sized>(
     Ok(())
 }
 
-/// Refuses what lies outside the drive or the buffer.
-fn check_transfer<D: Drive + ?Sized>(
+/// Refuses what lies outside the drive or the buffer: what every drive does first.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`].
+pub fn check_transfer<D: Drive + ?Sized>(
     drive: &D,
     buffer: &Buffer,
     extents: &[Extent],
@@ -191,7 +197,15 @@ fn check_transfer<D: Drive + ?Sized>(
     Ok(())
 }
 
-fn check_range<D: Drive + ?Sized>(drive: &D, block: u64, blocks: u64) -> Result<(), DriveError> {
+/// Refuses blocks that the drive does not have.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`].
+pub fn check_range<D: Drive + ?Sized>(
+    drive: &D,
+    block: u64,
+    blocks: u64,
+) -> Result<(), DriveError> {
     if block
         .checked_add(blocks)
         .is_none_or(|end| end > drive.blocks())

@@ -249,6 +249,12 @@ impl Controller {
         self.inner.alive.get() && !self.inner.admin.queue.is_closing()
     }
 
+    /// As [`is_alive`](Self::is_alive), and no I/O queue is ending: commands can be sent.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.is_alive() && self.inner.io.iter().all(|queue| !queue.queue.is_closing())
+    }
+
     /// Bytes that one command may move.
     #[must_use]
     pub fn max_transfer_bytes(&self) -> usize {
@@ -328,6 +334,13 @@ impl Controller {
     /// The I/O queue for a user of the controller, who may be numbered as he likes.
     pub(crate) fn io_queue(&self, user: usize) -> Option<&Queue> {
         self.inner.io.get(user % self.inner.io.len().max(1))
+    }
+
+    /// Begins to end every queue, without a word to the target: what is outstanding fails, and nothing more is sent.
+    pub fn close(&self) {
+        for queue in self.inner.io.iter().chain([&self.inner.admin]) {
+            queue.queue.close();
+        }
     }
 
     /// Shuts the controller down in order: normal shutdown, then every queue.
@@ -508,7 +521,9 @@ async fn request_queues(admin: &Queue, wanted: u16) -> Result<u16, Error> {
 
 /// Tells the target that this host is there. When the target does not answer, the controller is gone, and
 /// its queues with it: what waits on one of them would wait until its time is over.
-async fn keep_alive(admin: Queue, io: Vec<Queue>, period: Duration, alive: Rc<Cell<bool>>) {
+async fn keep_alive(mut admin: Queue, io: Vec<Queue>, period: Duration, alive: Rc<Cell<bool>>) {
+    // A controller that takes longer would be gone for this host by its own clock.
+    admin.timeout = admin.timeout.min(period * 2);
     loop {
         reactor::sleep(period).await;
         let sqe = Sqe::new(OPCODE_KEEP_ALIVE);

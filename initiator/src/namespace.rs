@@ -4,11 +4,12 @@ mod commands;
 mod reservation;
 
 use std::net::SocketAddr;
+use std::rc::Rc;
 
 use fabric::HostData;
 use nvme::{
     Status,
-    identify::{Cns, IdentifyNamespace},
+    identify::{Cns, IdentifyNamespace, NamespaceDescriptor, decode_descriptor_list},
     io::{DSM_RANGE_BYTES, DsmRange, IoCommand, LbaRange},
 };
 use reactor::Buffer;
@@ -27,6 +28,7 @@ pub struct Namespace {
     lba_bytes: u32,
     blocks: u64,
     user: usize,
+    identify: Rc<IdentifyNamespace>,
 }
 
 impl Namespace {
@@ -68,6 +70,7 @@ impl Namespace {
             nsid,
             lba_bytes,
             user: 0,
+            identify: Rc::new(identify),
         })
     }
 
@@ -78,6 +81,35 @@ impl Namespace {
             user,
             ..self.clone()
         }
+    }
+
+    /// What the controller said of it when it was opened.
+    #[must_use]
+    pub fn identify(&self) -> &IdentifyNamespace {
+        &self.identify
+    }
+
+    /// The identifiers by which it is known everywhere (Namespace Identification Descriptor list), asked for now. A
+    /// controller of before that list (NVMe 1.2) has those of [`identify`](Self::identify) only, and none is here.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn identifiers(&self) -> Result<Vec<NamespaceDescriptor>, Error> {
+        let page = self
+            .controller
+            .identify_page(Cns::NamespaceDescriptors, self.nsid);
+        let page = match page.await {
+            Ok(page) => page,
+            Err(error) if error.status().map(Status::code) == Some(Status::INVALID_FIELD) => {
+                return Ok(Vec::new());
+            }
+            Err(error) => return Err(error),
+        };
+        decode_descriptor_list(&page).ok_or(Error::Protocol {
+            peer: self.peer(),
+            command: "Identify",
+            what: "a list of identifiers that cannot be read",
+        })
     }
 
     /// Its identifier.

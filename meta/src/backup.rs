@@ -9,7 +9,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::MetaError;
-use crate::identity::PoolIdentity;
+use crate::identity::{PoolIdentity, absolute_drive_path};
 use crate::journal::{FileMedia, JournalPart};
 use crate::pool::{PoolDir, PoolPaths, sync_folder, write_new};
 
@@ -76,7 +76,7 @@ impl PoolDir {
         let mut identity = self.identity().clone();
         for (index, drive) in (0u16..).zip(&mut identity.drives) {
             let path = self.drive_path(index).unwrap_or_default();
-            drive.path = std::path::absolute(&path)
+            drive.path = absolute_drive_path(&path)
                 .map_err(|error| MetaError::io(&path, "tell the absolute path", error))?;
         }
         let folder = BackupFolder {

@@ -40,7 +40,8 @@ const IDENTITY_BYTES_MAX: u64 = 1 << 20;
 /// A drive of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DriveSpec {
-    /// Path of the file or device; relative paths are relative to the pool folder.
+    /// Path of the file or device, or address of a namespace ([`is_remote_drive`]); relative paths are relative to the
+    /// pool folder.
     pub path: PathBuf,
     /// Identity, also on the drive's label.
     pub uuid: Uuid,
@@ -57,6 +58,35 @@ pub struct SpareSpec {
     pub path: PathBuf,
     /// Its failure domain, as a drive's.
     pub domain: Option<String>,
+}
+
+/// How the paths of drives begin that are namespaces of NVMe-oF targets: addresses, of which no file system knows.
+const REMOTE_SCHEMES: [&str; 2] = ["nvme+tcp://", "nvme+rdma://"];
+
+/// Whether a drive's path is the address of a namespace of an NVMe-oF target, and no path of this machine.
+#[must_use]
+pub fn is_remote_drive(path: &Path) -> bool {
+    let text = path.to_str();
+    text.is_some_and(|text| REMOTE_SCHEMES.iter().any(|scheme| text.starts_with(scheme)))
+}
+
+/// A drive's path, with a relative one taken from the working directory; an address stays as it is.
+///
+/// # Errors
+/// There is no working directory, or the path is empty.
+pub fn absolute_drive_path(path: &Path) -> std::io::Result<PathBuf> {
+    match is_remote_drive(path) {
+        true => Ok(path.to_owned()),
+        false => std::path::absolute(path),
+    }
+}
+
+/// A drive's path, with a relative one taken from the pool's folder.
+pub(crate) fn resolved(dir: &Path, path: &Path) -> PathBuf {
+    match is_remote_drive(path) {
+        true => path.to_owned(),
+        false => dir.join(path),
+    }
 }
 
 impl DriveSpec {

@@ -58,7 +58,9 @@ pub use check::{
     BlockWindow, CHECK_MEMORY_BYTES, CheckReport, Counted, Problem, ProblemKind, check, check_with,
 };
 pub use error::{JournalError, MetaError, MetaErrorKind};
-pub use identity::{DriveSpec, HashKeys, PoolIdentity, SpareSpec};
+pub use identity::{
+    DriveSpec, HashKeys, PoolIdentity, SpareSpec, absolute_drive_path, is_remote_drive,
+};
 pub use journal::{
     Appended, FileMedia, FinishedAppend, FinishedSync, Frames, History, HookedMedia, Journal,
     JournalConfig, JournalMedia, JournalPart, JournalReader, JournalWriter, MemoryMedia,

@@ -29,7 +29,7 @@ use uuid::Uuid;
 use crate::attempt::Attempt;
 use crate::error::MetaError;
 use crate::identity::{
-    DOMAIN_KEYS_MAX, DriveSpec, PoolIdentity, SpareSpec, encode, read_identity, validate,
+    DOMAIN_KEYS_MAX, DriveSpec, PoolIdentity, SpareSpec, encode, read_identity, resolved, validate,
     validate_spares,
 };
 use crate::journal::FileMedia;
@@ -278,7 +278,7 @@ impl PoolDir {
         self.identity
             .drives
             .get(usize::from(index))
-            .map(|drive| self.paths.dir.join(&drive.path))
+            .map(|drive| resolved(&self.paths.dir, &drive.path))
     }
 
     /// Makes the pool remember one drive more, durably, behind the others; its index. The drive carries
@@ -441,7 +441,7 @@ impl PoolCreation {
         self.identity
             .drives
             .get(usize::from(index))
-            .map(|drive| self.paths.dir.join(&drive.path))
+            .map(|drive| resolved(&self.paths.dir, &drive.path))
     }
 
     /// From now on the identity must survive whatever happens, because drives get its labels.

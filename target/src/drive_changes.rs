@@ -3,16 +3,15 @@
 //! Guarantee: the pool remembers a drive before it uses it, and nothing is written to one that holds something else.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use api::drives::{AddDrive, DriveChange};
 use dedup::{Engine, ErrorKind, Redundancy};
-use drives::{Drive, FileDrive};
 use meta::{DriveSpec, Opening, PoolDir, SpareSpec};
 use reactor::BufferPool;
 use subsystem::errors::Failure;
 
 use crate::errors::of_meta;
+use crate::opened_drive::OpenedDrive;
 use crate::pool::{
     LABEL_BUFFER_BYTES, MadeFiles, NewDrive, canonical, label_of, open_drive, open_named,
     own_drives,
@@ -38,7 +37,7 @@ pub(crate) async fn add_drive(
     let domain = spec.domain.clone();
     let write_down = |_| Ok(dir.add_drive(spec).map(drop)?);
     engine
-        .add_drive(Arc::new(drive), domain, write_down)
+        .add_drive(drive.into_drive(), domain, write_down)
         .await?;
     Ok(())
 }
@@ -69,7 +68,7 @@ pub(crate) async fn add_spare(
     for index in (0u16..).take(drives) {
         needed = needed.min(engine.blocks_needed(index).await?);
     }
-    let blocks = new.drive.drive.blocks();
+    let blocks = new.drive.drive.drive().blocks();
     if blocks < needed {
         return Err(Failure::invalid(format!(
             "'{}' has {blocks} blocks of 4 KiB, and what lies on the pool's drives needs {needed} or more: name a larger one",
@@ -105,7 +104,7 @@ struct Checked {
 
 impl Checked {
     /// Writes its label.
-    async fn take(mut self) -> Result<(DriveSpec, FileDrive), Failure> {
+    async fn take(mut self) -> Result<(DriveSpec, OpenedDrive), Failure> {
         self.made.keep();
         let drive = self.drive.take(&label_buffers()?).await?;
         Ok((self.spec, drive))
@@ -128,7 +127,8 @@ async fn check_new(
             path.display()
         )));
     }
-    let (mut spec, drive) = open_named(path, add.size_bytes, None)?;
+    let (mut spec, drive) = open_named(path, add.size_bytes, None).await?;
+    check_not_own_volume(engine, &drive)?;
     spec.domain.clone_from(&add.domain);
     let mut made = MadeFiles::default();
     made.note(&drive, &spec.path);
@@ -158,6 +158,20 @@ async fn check_new(
 fn label_buffers() -> Result<BufferPool, Failure> {
     BufferPool::new(LABEL_BUFFER_BYTES)
         .map_err(|e| Failure::unavailable(format!("no memory for buffers: {e}")))
+}
+
+/// Refuses a namespace that is a volume of the pool: what is written to it would be written to it.
+fn check_not_own_volume(engine: &Engine, drive: &OpenedDrive) -> Result<(), Failure> {
+    let uuid = drive.namespace_uuid();
+    let volumes = engine.volumes();
+    match volumes.iter().find(|volume| uuid == Some(volume.uuid)) {
+        None => Ok(()),
+        Some(volume) => Err(Failure::invalid(format!(
+            "'{}' is the volume '{}' of this pool: a pool cannot lie in itself; name another drive",
+            drive.drive().name(),
+            volume.name
+        ))),
+    }
 }
 
 /// The index of the drive at a path.
@@ -196,9 +210,15 @@ pub(crate) async fn change_drive(
         DriveChange::Online if engine.is_drive_absent(index) => {
             let spec = dir.identity().drives[usize::from(index)].clone();
             let drive = open_drive(dir, index, &spec, &label_buffers()?).await?;
-            engine.reopen_drive(index, Arc::new(drive)).await?;
+            engine.reopen_drive(index, drive.into_drive()).await?;
         }
-        DriveChange::Online => engine.rebuild_drive(index).await?,
+        DriveChange::Online => {
+            // The rebuild compares all that the drive should have.
+            if engine.is_drive_offline(index) {
+                fabric_drives::forget_losses(&canonical(path));
+            }
+            engine.rebuild_drive(index).await?;
+        }
         DriveChange::Replace(add) => replace(engine, dir, index, add).await?,
         DriveChange::Remove => {}
     }
@@ -224,18 +244,18 @@ pub(crate) async fn replace(
     };
     let checked = check_new(engine, dir, &add, index).await?;
     let needed = engine.blocks_needed(index).await?;
-    if checked.drive.drive.blocks() < needed {
+    if checked.drive.drive.drive().blocks() < needed {
         return Err(Failure::invalid(format!(
             "'{}' has {} blocks of 4 KiB, and what lies on the drive that it is to replace needs {needed}: name a larger one",
             add.path.display(),
-            checked.drive.drive.blocks(),
+            checked.drive.drive.drive().blocks(),
         )));
     }
     let (spec, drive) = checked.take().await?;
     let domain = spec.domain.clone();
     let write_down = || Ok(dir.replace_drive(index, spec)?);
     engine
-        .replace_drive(index, Arc::new(drive), domain, write_down)
+        .replace_drive(index, drive.into_drive(), domain, write_down)
         .await?;
     Ok(())
 }

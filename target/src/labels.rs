@@ -6,8 +6,10 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use dedup::{ErrorKind, PoolLabels, read_label};
-use drives::FileDrive;
-use meta::{ChosenLabel, DriveLabel, LABEL_BYTES, Label, LabelError, Opening, PoolDir};
+use drives::Drive;
+use meta::{
+    ChosenLabel, DriveLabel, LABEL_BYTES, Label, LabelError, Opening, PoolDir, is_remote_drive,
+};
 use reactor::BufferPool;
 use subsystem::errors::Failure;
 use uuid::Uuid;
@@ -49,7 +51,7 @@ pub(crate) fn of_pool(dir: &PoolDir) -> Result<Option<PoolLabels>, Failure> {
 
 /// Proves that a drive is the one that is expected there.
 pub(crate) async fn verify(
-    drive: &FileDrive,
+    drive: &dyn Drive,
     path: &Path,
     label: &DriveLabel,
     buffers: &BufferPool,
@@ -61,7 +63,7 @@ pub(crate) async fn verify(
 
 /// The label on a drive; `None` if there is none.
 pub(crate) async fn found(
-    drive: &FileDrive,
+    drive: &dyn Drive,
     buffers: &BufferPool,
 ) -> Result<Option<Label>, Failure> {
     let [first, second] = read_label(drive, buffers).await.map_err(of_drive)?;
@@ -89,6 +91,13 @@ pub(crate) fn look(path: &Path) -> Result<Result<ChosenLabel, LabelError>, Failu
         };
         Failure::new(kind, format!("'{}': {error}: {remedy}", path.display()))
     };
+    if is_remote_drive(path) {
+        return Err(Failure::invalid(format!(
+            "'{}' is a namespace of another target, and this command reads drives of this machine only: `onefold drive list` \
+             and the daemon's log tell of it",
+            path.display()
+        )));
+    }
     let file = File::open(path).map_err(failed)?;
     drives::forget_cached(&file).map_err(failed)?;
     let mut copies = [[0; LABEL_BYTES]; 2];

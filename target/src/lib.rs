@@ -7,7 +7,7 @@
 //! | `serve_sled` | `onefold sled serve`: raw drives, from the start to the end |
 //! | `listen`, `listeners`, `mdns` | where hosts come in, on every reactor |
 //! | `http`, `control_socket` | where administrators come in |
-//! | [`pool`], `room` | a pool, opened or made, and its drives |
+//! | [`pool`], `opened_drive`, `room` | a pool, opened or made, and its drives |
 //! | `descriptors`, `machine`, `signals` | what the system gives the daemon, and tells it |
 //! | `notify`, `telemetry` | what the service manager is told, and a collector of metrics |
 //! | [`options`], [`config`] | the options of `onefold serve`, and the configuration file that names them |
@@ -39,6 +39,7 @@ mod logging;
 mod machine;
 mod mdns;
 mod notify;
+mod opened_drive;
 pub mod options;
 mod output;
 pub mod plan;

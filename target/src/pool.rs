@@ -7,7 +7,6 @@
 //! - A pool in memory leaves nothing behind that could be taken for a pool.
 //! - Errors name what is missing, in use or wrong, and the remedy.
 
-use std::future::ready;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,11 +15,13 @@ use dedup::{
     Blocking, BootId, Engine, EngineConfig, EngineParts, ErrorKind, Hasher, MissingDrives,
     Redundancy, check_room, write_new_label,
 };
-use drives::{AbsentDrive, BLOCK_BYTES, Drive, DriveError, FileDrive, MemoryDrive, OpenOptions};
+use drives::{AbsentDrive, BLOCK_BYTES, Drive, DriveError, MemoryDrive, OpenOptions};
+use fabric_drives::Claim;
 use futures_util::lock::Mutex;
 use meta::{
     Compression, DriveLabel, DriveSpec, FingerprintFunction, JournalConfig, LABEL_BYTES, Opening,
     PoolDir, PoolIdentity, PoolPaths, PoolSpec, RocksOptions, SegmentCopy, Store, VerifyPolicy,
+    is_remote_drive,
 };
 use reactor::BufferPool;
 use subsystem::errors::Failure;
@@ -29,7 +30,8 @@ use uuid::Uuid;
 use crate::errors::{of_drive, of_meta};
 use crate::labels;
 use crate::lingering::outlast_by;
-use crate::options::{DriveArg, VolumeArg};
+use crate::opened_drive::OpenedDrive;
+use crate::options::{DriveArg, VolumeArg, drive_path};
 
 /// The largest default size of a pool and of its first volume.
 const DEFAULT_POOL_BYTES: u64 = 64 << 30;
@@ -310,7 +312,7 @@ async fn open_existing(request: &PoolRequest, buffers: &BufferPool) -> Result<Op
     let mut unusable: Vec<(u16, Failure)> = Vec::new();
     for (index, spec) in (0u16..).zip(&dir.identity().drives) {
         match open_drive(&dir, index, spec, buffers).await {
-            Ok(drive) => drives.push(Arc::new(drive)),
+            Ok(drive) => drives.push(drive.into_drive()),
             Err(failure) => {
                 let path = dir.drive_path(index).unwrap_or_else(|| spec.path.clone());
                 let reason = failure.message.clone();
@@ -347,20 +349,23 @@ pub(crate) async fn open_drive(
     index: u16,
     spec: &DriveSpec,
     buffers: &BufferPool,
-) -> Result<FileDrive, Failure> {
+) -> Result<OpenedDrive, Failure> {
     let path = dir.drive_path(index).unwrap_or_else(|| spec.path.clone());
     let options = OpenOptions {
         create_bytes: None,
         expected_blocks: Some(spec.blocks),
     };
     let is_taken = |error: &DriveError| error.kind() == drives::ErrorKind::InUse;
-    let open = || ready(FileDrive::open(&path, &options));
+    let open = || OpenedDrive::open(&path, &options);
     let drive = outlast_by(is_taken, open, reactor::sleep)
         .await
         .map_err(of_drive)?;
     if let Some(label) = dir.identity().label(index) {
-        labels::verify(&drive, &path, &label, buffers).await?;
+        labels::verify(drive.drive(), &path, &label, buffers).await?;
     }
+    // Nothing is written to a drive that is not this one.
+    let pool = dir.identity().uuid;
+    drive.claim(pool, Claim::Again).await.map_err(of_drive)?;
     Ok(drive)
 }
 
@@ -416,7 +421,11 @@ pub(crate) fn own_drives(dir: &PoolDir) -> Vec<PathBuf> {
         .collect()
 }
 
+/// Where links lead to, or the path itself; of a namespace its address in the form that pools have.
 pub(crate) fn canonical(path: &Path) -> PathBuf {
+    if is_remote_drive(path) {
+        return drive_path(path).unwrap_or_else(|_| path.to_owned());
+    }
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
@@ -460,7 +469,7 @@ async fn create(request: &PoolRequest, buffers: &BufferPool) -> Result<Opened, F
     };
     check_forced(request)?;
     let mut made = MadeFiles::default();
-    let (specs, named) = plan_drives(request, file_bytes, &mut made)?;
+    let (specs, named) = plan_drives(request, file_bytes, &mut made).await?;
     let drives: Vec<_> = specs
         .iter()
         .map(|drive| (drive.blocks, drive.domain.clone()))
@@ -483,7 +492,7 @@ async fn create(request: &PoolRequest, buffers: &BufferPool) -> Result<Opened, F
                     create_bytes: Some(bytes),
                     expected_blocks: Some(spec.blocks),
                 };
-                let drive = FileDrive::open(&path, &options).map_err(of_drive)?;
+                let drive = OpenedDrive::open(&path, &options).await.map_err(of_drive)?;
                 made.note(&drive, &path);
                 drive
             }
@@ -492,7 +501,7 @@ async fn create(request: &PoolRequest, buffers: &BufferPool) -> Result<Opened, F
         let drive = NewDrive {
             is_forced: is_among(&request.force, &path),
             // An earlier attempt to make this very pool was interrupted.
-            is_retry: labels::found(&drive, buffers)
+            is_retry: labels::found(drive.drive(), buffers)
                 .await?
                 .is_some_and(|found| found.drive.pool == label.pool),
             drive,
@@ -511,7 +520,7 @@ async fn create(request: &PoolRequest, buffers: &BufferPool) -> Result<Opened, F
     made.keep();
     let mut drives: Vec<Arc<dyn Drive>> = Vec::new();
     for drive in checked {
-        drives.push(Arc::new(drive.take(buffers).await?));
+        drives.push(drive.take(buffers).await?.into_drive());
     }
     let files: Vec<PathBuf> = drives.iter().map(|drive| drive.name().into()).collect();
     for warning in crate::room::shortages(&files) {
@@ -525,7 +534,7 @@ async fn create(request: &PoolRequest, buffers: &BufferPool) -> Result<Opened, F
 pub(crate) struct MadeFiles(Vec<PathBuf>);
 
 impl MadeFiles {
-    pub(crate) fn note(&mut self, drive: &FileDrive, path: &Path) {
+    pub(crate) fn note(&mut self, drive: &OpenedDrive, path: &Path) {
         if drive.is_made() {
             self.0.push(path.to_owned());
         }
@@ -547,11 +556,11 @@ impl Drop for MadeFiles {
 
 /// The drives of a new pool. Those that were named are opened at once, because their sizes are needed;
 /// the default one is made in the pool's folder later.
-fn plan_drives(
+async fn plan_drives(
     request: &PoolRequest,
     file_bytes: u64,
     made: &mut MadeFiles,
-) -> Result<(Vec<DriveSpec>, Vec<FileDrive>), Failure> {
+) -> Result<(Vec<DriveSpec>, Vec<OpenedDrive>), Failure> {
     if request.drives.is_empty() {
         let bytes = usable_size(file_bytes, "the pool")?;
         let blocks = bytes / BLOCK_BYTES as u64;
@@ -567,7 +576,7 @@ fn plan_drives(
         else {
             continue;
         };
-        let (mut spec, drive) = open_named(path, *size_bytes, Some(file_bytes))?;
+        let (mut spec, drive) = open_named(path, *size_bytes, Some(file_bytes)).await?;
         spec.domain.clone_from(domain);
         made.note(&drive, &spec.path);
         specs.push(spec);
@@ -578,15 +587,20 @@ fn plan_drives(
 
 /// Opens a drive that is to belong to a pool. A file that is not there is made, with the size that is
 /// named with it, or else with `file_bytes`.
-pub(crate) fn open_named(
+pub(crate) async fn open_named(
     path: &Path,
     size_bytes: Option<u64>,
     file_bytes: Option<u64>,
-) -> Result<(DriveSpec, FileDrive), Failure> {
+) -> Result<(DriveSpec, OpenedDrive), Failure> {
     let what = format!("drive '{}'", path.display());
-    let path = std::path::absolute(path).map_err(|e| Failure::invalid(format!("{what}: {e}")))?;
+    let path = drive_path(path).map_err(Failure::invalid)?;
+    if size_bytes.is_some() && is_remote_drive(&path) {
+        return Err(Failure::invalid(format!(
+            "{what} is a namespace, which has its size: leave out the size"
+        )));
+    }
     let create_bytes = match size_bytes {
-        None if path.exists() => None,
+        None if path.exists() || is_remote_drive(&path) => None,
         None => match file_bytes {
             Some(bytes) => Some(usable_size(bytes, &what)?),
             None => {
@@ -604,9 +618,10 @@ pub(crate) fn open_named(
         create_bytes,
         expected_blocks: None,
     };
-    let drive = FileDrive::open(&path, &options).map_err(of_drive)?;
-    usable_size(drive.blocks() * BLOCK_BYTES as u64, &what)?;
-    Ok((DriveSpec::new(path, drive.blocks()), drive))
+    let drive = OpenedDrive::open(&path, &options).await.map_err(of_drive)?;
+    let blocks = drive.drive().blocks();
+    usable_size(blocks * BLOCK_BYTES as u64, &what)?;
+    Ok((DriveSpec::new(path, blocks), drive))
 }
 
 /// A size in whole blocks that is large enough.
@@ -672,7 +687,7 @@ pub(crate) fn label_of(identity: &PoolIdentity, index: u16) -> Result<DriveLabel
 
 /// A drive that is to belong to a pool.
 pub(crate) struct NewDrive {
-    pub(crate) drive: FileDrive,
+    pub(crate) drive: OpenedDrive,
     pub(crate) path: PathBuf,
     pub(crate) label: DriveLabel,
     /// What its label says of the pool.
@@ -693,7 +708,7 @@ impl NewDrive {
         let Some(holds) = self.holds(buffers).await? else {
             return Ok(());
         };
-        let name = self.drive.name();
+        let name = self.drive.drive().name();
         Err(Failure::invalid(format!(
             "drive '{name}' holds {holds}: nothing was written; name another drive, or, if nobody needs what is \
              there, wipe it first (`wipefs --all` and `blkdiscard`, or `rm` for a file) or let it be overwritten \
@@ -702,31 +717,40 @@ impl NewDrive {
     }
 
     async fn holds(&self, buffers: &BufferPool) -> Result<Option<String>, Failure> {
-        if let Some(found) = labels::found(&self.drive, buffers).await? {
+        if let Some(found) = labels::found(self.drive.drive(), buffers).await? {
             let pool = match found.drive.pool == self.label.pool {
                 true => "this Onefold pool".to_owned(),
                 false => format!("the Onefold pool {}", found.drive.pool),
             };
             return Ok(Some(format!("a drive of {pool}")));
         }
-        let content = self.drive.content(&self.path).map_err(of_drive)?;
+        let content = self.drive.content(&self.path).await;
+        let content = content.map_err(of_drive)?;
         Ok(content.map(|content| content.to_string()))
     }
 
     /// Writes the labels, over what else is recognised there if that is forced.
-    pub(crate) async fn take(self, buffers: &BufferPool) -> Result<FileDrive, Failure> {
+    pub(crate) async fn take(self, buffers: &BufferPool) -> Result<OpenedDrive, Failure> {
+        let claim = match (self.is_retry, self.is_forced) {
+            (true, _) => Claim::Again,
+            (false, true) => Claim::Forced,
+            (false, false) => Claim::First,
+        };
+        let claimed = self.drive.claim(self.label.pool, claim).await;
+        claimed.map_err(of_drive)?;
         if self.is_forced && !self.is_retry {
             let holds = self.holds(buffers).await;
             if let Ok(Some(holds)) = holds {
                 tracing::warn!(
-                    drive = self.drive.name(),
+                    drive = self.drive.drive().name(),
                     holds,
                     "overwritten, as --force says"
                 );
             }
-            self.drive.wipe_signatures(&self.path).map_err(of_drive)?;
+            let wiped = self.drive.wipe_signatures(&self.path).await;
+            wiped.map_err(of_drive)?;
         }
-        write_new_label(&self.drive, self.label, self.opening, buffers)
+        write_new_label(self.drive.drive(), self.label, self.opening, buffers)
             .await
             .map_err(of_drive)?;
         Ok(self.drive)

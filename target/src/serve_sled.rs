@@ -9,7 +9,6 @@
 //! - No two sleds of a machine have one name.
 
 use std::collections::BTreeSet;
-use std::future::ready;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::Path;
@@ -20,6 +19,7 @@ use dedup::ErrorKind;
 use drives::{BLOCK_BYTES, Drive, MemoryDrive};
 use fabric::{KnownAddresses, TargetQueue, TlsKeys, Transport, TransportAddress};
 use futures_util::future::{join_all, select_all};
+use meta::is_remote_drive;
 use nvme::Nqn;
 use reactor::ReactorThread;
 use rustix::fs::Mode;
@@ -204,14 +204,20 @@ async fn file_drive(
 ) -> Result<Export, Failure> {
     // The kernel lets go of the drives of a process that was killed a moment after its end.
     let is_taken = |failure: &Failure| failure.kind == ErrorKind::Unavailable;
-    let open = || ready(open_named(path, size_bytes, None));
+    if is_remote_drive(path) {
+        return Err(Failure::invalid(format!(
+            "'{}' is a namespace of another target, and a sled serves drives of its own machine",
+            path.display()
+        )));
+    }
+    let open = || open_named(path, size_bytes, None);
     let (spec, drive) = outlast(is_taken, open).await?;
     made.note(&drive, &spec.path);
     drive.check_unused(&spec.path).map_err(of_drive)?;
     let uuid = identity::uuid_of_path(&spec.path, name).map_err(|error| {
         Failure::unavailable(format!("drive '{}': {error}", spec.path.display()))
     })?;
-    Ok(Export::new(Arc::new(drive), uuid))
+    Ok(Export::new(drive.into_drive(), uuid))
 }
 
 fn memory_drive(bytes: u64) -> Result<Export, Failure> {

@@ -9,7 +9,7 @@ use drives::Drive;
 
 use crate::drive_io::data_blocks_of;
 use crate::drive_io::drive_list::{DRIVES_MAX, DriveList, Replacement};
-use crate::drive_io::drive_state::{Condition, Redundancy, conditions_of, stored};
+use crate::drive_io::drive_state::{Condition, DriveState, Redundancy, conditions_of, stored};
 use crate::drive_io::segments::{self, Completed, Rows, Wanted};
 use crate::log::recovery::data_blocks;
 use crate::metadata::index::BLOCKS_MAX;
@@ -276,6 +276,11 @@ impl Engine {
     pub fn is_drive_absent(&self, index: u16) -> bool {
         let drive = self.shared.drives.get(usize::from(index));
         drive.is_none_or(|drive| drive.is_absent())
+    }
+
+    /// Whether a drive is neither read nor written, so that it comes back by a rebuild only.
+    pub fn is_drive_offline(&self, index: u16) -> bool {
+        self.shared.drives.state(index) == DriveState::Offline
     }
 
     /// Whether a drive can go offline.

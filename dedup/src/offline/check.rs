@@ -19,12 +19,12 @@ use drives::{BLOCK_BYTES, Drive, DriveError, Extent, GatherExtent, LocalBoxFutur
 use futures_util::FutureExt;
 use meta::{
     BlockRow, ChosenLabel, LABEL_BYTES, LoadVisitor, MapId, MapInfo, Mapping, MetaErrorKind, Pba,
-    PoolDir, RocksOptions, RowKind, Store, VolumeInfo,
+    PoolDir, RocksOptions, RowKind, Store, VolumeInfo, is_remote_drive,
 };
 use reactor::{Buffer, BufferPool};
 use serde::Serialize;
 
-use super::lineage;
+use super::{lineage, remote};
 use crate::drive_io::drive_list::DriveList;
 use crate::drive_io::drive_state::conditions_of;
 use crate::drive_io::reader::read_proven;
@@ -601,28 +601,18 @@ pub(crate) fn open_drives(pool: &PoolDir, report: &mut CheckReport) -> Result<Op
     let mut are_usable = true;
     for (index, spec) in (0u16..).zip(&pool.identity().drives) {
         let path = pool.drive_path(index).unwrap_or_else(|| spec.path.clone());
-        let drive = match PlainDrive::open(&path) {
-            Ok(drive) => drive,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                report.find(path.display(), "missing; put the drive back in its place");
-                are_usable = false;
-                continue;
-            }
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                return Err(EngineError::unavailable(format!(
-                    "{}: no permission to read the drive: run this as the user that the pool belongs to, or as root",
-                    path.display()
-                )));
-            }
-            Err(error) => {
-                return Err(EngineError::unavailable(format!(
-                    "{}: {error}",
-                    path.display()
-                )));
-            }
+        let drive: Arc<dyn Drive> = match is_remote_drive(&path) {
+            true => remote::open(&path)?,
+            false => match open_plain(&path, report)? {
+                Some(drive) => Arc::new(drive),
+                None => {
+                    are_usable = false;
+                    continue;
+                }
+            },
         };
-        if drive.blocks < spec.blocks {
-            let found = drive.blocks;
+        if drive.blocks() < spec.blocks {
+            let found = drive.blocks();
             let wanted = spec.blocks;
             report.find(
                 path.display(),
@@ -631,11 +621,7 @@ pub(crate) fn open_drives(pool: &PoolDir, report: &mut CheckReport) -> Result<Op
             are_usable = false;
             continue;
         }
-        let mut copies = vec![0; 2 * LABEL_BYTES];
-        drive
-            .file
-            .read_exact_at(&mut copies, 0)
-            .map_err(|error| EngineError::unavailable(format!("{}: {error}", path.display())))?;
+        let copies = labels_of(&*drive)?;
         let (first, second) = copies.split_at(LABEL_BYTES);
         if let Some(label) = pool.identity().label(index) {
             match label.verify(&path, first, second) {
@@ -645,9 +631,49 @@ pub(crate) fn open_drives(pool: &PoolDir, report: &mut CheckReport) -> Result<Op
                 Err(error) => report.find(path.display(), error),
             }
         }
-        drives.push(Arc::new(drive));
+        drives.push(drive);
     }
     Ok(are_usable.then_some(FoundDrives { drives, labels }))
+}
+
+/// A file or device; `None`, and a finding, if it is not there.
+fn open_plain(path: &PathBuf, report: &mut CheckReport) -> Result<Option<PlainDrive>> {
+    match PlainDrive::open(path) {
+        Ok(drive) => Ok(Some(drive)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            report.find(path.display(), "missing; put the drive back in its place");
+            Ok(None)
+        }
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            Err(EngineError::unavailable(format!(
+                "{}: no permission to read the drive: run this as the user that the pool belongs to, or as root",
+                path.display()
+            )))
+        }
+        Err(error) => Err(EngineError::unavailable(format!(
+            "{}: {error}",
+            path.display()
+        ))),
+    }
+}
+
+/// Both copies of the label of a drive whose futures are ready at once.
+fn labels_of(drive: &dyn Drive) -> Result<Vec<u8>> {
+    let unread = |why: &dyn Display| {
+        EngineError::unavailable(format!("{}: its label cannot be read: {why}", drive.name()))
+    };
+    let pool = BufferPool::new(2 * LABEL_BYTES).map_err(|error| unread(&error))?;
+    let buffer = pool.try_alloc(2 * LABEL_BYTES);
+    let buffer = buffer.ok_or_else(|| unread(&"no memory"))?;
+    let both = [Extent {
+        block: 0,
+        buffer_offset: 0,
+        blocks: 2,
+    }];
+    let read = drive.read(buffer, &both).now_or_never();
+    let (result, buffer) = read.ok_or_else(|| unread(&"it has to be waited for"))?;
+    result.map_err(|error| unread(&error))?;
+    Ok(buffer.to_vec())
 }
 
 /// A drive that is only read (or flushed), without a reactor: the futures are ready at once.

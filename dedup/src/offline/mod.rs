@@ -5,6 +5,7 @@
 pub(crate) mod backup;
 pub(crate) mod check;
 pub(crate) mod missing_drives;
+pub(crate) mod remote;
 pub(crate) mod repair;
 pub(crate) mod restore;
 

@@ -59,6 +59,38 @@ impl fmt::Display for Content {
     }
 }
 
+impl Content {
+    /// What a drive of `bytes` bytes holds, by a sparse copy of its [`telling_ranges`] at their places; `None` if it is
+    /// blank. Blocks.
+    ///
+    /// # Errors
+    /// The copy cannot be read.
+    pub fn of_copy(copy: &File, bytes: u64) -> io::Result<Option<Self>> {
+        look(copy, bytes)
+    }
+}
+
+/// Where a drive of `bytes` bytes has to be read to know whether it holds anything: byte ranges, some 32 MiB together at most.
+pub fn telling_ranges(bytes: u64) -> Vec<Range<u64>> {
+    let mut ranges = signature_ranges(bytes);
+    ranges.extend((1..=SAMPLES).map(|sample| {
+        let at = bytes / (SAMPLES + 1) * sample;
+        at..(at + PLACE_BYTES).min(bytes)
+    }));
+    ranges
+}
+
+/// Where programs recognise what a drive of `bytes` bytes holds: the start, the end, and the known places in between. In
+/// order, not beyond the end.
+pub fn signature_ranges(bytes: u64) -> Vec<Range<u64>> {
+    let last = bytes.saturating_sub(EDGE_BYTES);
+    let places = PLACES.iter().map(|at| *at..at + PLACE_BYTES);
+    let mut ranges: Vec<Range<u64>> = places.filter(|range| range.end <= bytes).collect();
+    ranges.insert(0, 0..EDGE_BYTES.min(bytes));
+    ranges.push(last..bytes);
+    ranges
+}
+
 /// A place on a drive, in bytes.
 #[derive(Clone, Copy, Debug)]
 enum Spot {
@@ -126,7 +158,7 @@ pub(crate) fn look(file: &File, bytes: u64) -> io::Result<Option<Content>> {
 /// It cannot be written.
 pub(crate) fn wipe(file: &File, bytes: u64) -> io::Result<()> {
     let zeros = vec![0; PIECE_BYTES];
-    for Range { mut start, end } in edges_and_places(bytes) {
+    for Range { mut start, end } in signature_ranges(bytes) {
         while start < end {
             let len = (end - start).min(PIECE_BYTES as u64);
             file.write_all_at(&zeros[..len as usize], start)?;
@@ -187,24 +219,9 @@ fn zfs_label(file: &File, bytes: u64) -> io::Result<Option<Content>> {
     Ok(None)
 }
 
-/// The start, the end, and the known places in between: in order, not beyond the end.
-fn edges_and_places(bytes: u64) -> Vec<Range<u64>> {
-    let last = bytes.saturating_sub(EDGE_BYTES);
-    let places = PLACES.iter().map(|at| *at..at + PLACE_BYTES);
-    let mut ranges: Vec<Range<u64>> = places.filter(|range| range.end <= bytes).collect();
-    ranges.insert(0, 0..EDGE_BYTES.min(bytes));
-    ranges.push(last..bytes);
-    ranges
-}
-
 /// A byte that is not zero, or one close to it.
 fn written(file: &File, bytes: u64) -> io::Result<Option<u64>> {
-    let mut ranges = edges_and_places(bytes);
-    ranges.extend((1..=SAMPLES).map(|sample| {
-        let at = bytes / (SAMPLES + 1) * sample;
-        at..(at + PLACE_BYTES).min(bytes)
-    }));
-    for range in ranges {
+    for range in telling_ranges(bytes) {
         if let Some(at) = not_zero(file, range, u64::MAX)? {
             return Ok(Some(at));
         }

@@ -112,6 +112,9 @@ layout! {
         348..352 => nanagrpid: u32,
         /// PELS: most bytes of the persistent event log, in units of 64 KiB.
         352..356 => pels: u32,
+        /// Command Quiesce Time, in milliseconds: how long after the loss of its host the controller may still work on
+        /// commands (TP4129, Base 2.1); 0 is not reported.
+        386..388 => cqt: u16,
         /// Submission entry size, as powers of two: smallest in bits 3:0, largest in 7:4; 66h.
         512..513 => sqes: u8,
         /// Completion entry size, as powers of two: smallest in bits 3:0, largest in 7:4; 44h.

@@ -102,6 +102,7 @@ fn identify_controller_is_as_the_specification_lays_it_out() {
         anagrpmax: page.u32(347, 344),
         nanagrpid: page.u32(351, 348),
         pels: page.u32(355, 352),
+        cqt: page.u16(387, 386),
         sqes: page.u8(512),
         cqes: page.u8(513),
         maxcmd: page.u16(515, 514),

@@ -12,7 +12,7 @@ use super::args::PoolArg;
 use super::run::converse;
 use super::table::{Align, table};
 use super::{Outcome, print, print_json};
-use crate::options::DriveArg;
+use crate::options::{DriveArg, drive_path};
 use crate::size::format_human;
 
 /// `onefold drive ...`
@@ -169,9 +169,7 @@ pub(super) fn run(command: DriveCommand) -> Outcome {
 }
 
 fn change(pool: &PoolArg, path: &Path, change: DriveChange) -> Result<Vec<DriveView>, Failure> {
-    let shown = path.display();
-    let path = std::path::absolute(path)
-        .map_err(|error| Failure::invalid(format!("drive '{shown}': {error}")))?;
+    let path = drive_path(path).map_err(Failure::invalid)?;
     let request = ChangeDrive { path, change };
     converse(Client::new(&pool.pool).change_drive(&request))
 }
@@ -188,10 +186,7 @@ fn request(drive: DriveArg, force: Option<PathBuf>) -> Result<AddDrive, Failure>
         ));
     };
     let shown = path.display().to_string();
-    let absolute = |path| {
-        std::path::absolute(path)
-            .map_err(|error| Failure::invalid(format!("drive '{shown}': {error}")))
-    };
+    let absolute = |path: PathBuf| drive_path(&path).map_err(Failure::invalid);
     let path = absolute(path)?;
     let forced = force.map(absolute).transpose()?;
     if let Some(forced) = forced.as_ref().filter(|forced| **forced != path) {

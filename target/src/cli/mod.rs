@@ -63,6 +63,7 @@ use serde_json::json;
 
 use crate::exit::{EXIT_FAILED, EXIT_USAGE, exit_code};
 use crate::logging;
+use crate::opened_drive::open_for_reading;
 use crate::output::{print, print_json, print_line};
 use args::Command;
 
@@ -160,6 +161,7 @@ impl Exit {
 type Outcome = Result<ExitCode, Exit>;
 
 fn run_command(command: Command) -> Outcome {
+    dedup::open_remote_drives_by(open_for_reading);
     match command {
         Command::Serve(args) => {
             crate::serve::run(&args, line::serve_again)?;

@@ -3,6 +3,7 @@
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
+use meta::{DriveSpec, is_remote_drive};
 use serde_json::Value;
 
 use super::{Finding, Machine, PoolFound};
@@ -38,10 +39,11 @@ pub(super) fn of_pool(
         }
         Some(Ok(identity)) => identity,
     };
-    let paths = identity
-        .drives
-        .iter()
-        .map(|drive| pool.dir.join(&drive.path));
+    let path = |drive: &DriveSpec| match is_remote_drive(&drive.path) {
+        true => drive.path.clone(),
+        false => pool.dir.join(&drive.path),
+    };
+    let paths = identity.drives.iter().map(path);
     let paths: Vec<_> = paths.collect();
     let mut findings: Vec<Finding> = paths
         .iter()
@@ -64,6 +66,10 @@ fn drive(
 ) -> Vec<Finding> {
     const CHECK: &str = "drive";
     let name = path.display();
+    if is_remote_drive(path) {
+        let found = format!("'{name}' is a namespace of another target, which tells of its drives");
+        return vec![Finding::ok(CHECK, found)];
+    }
     match std::fs::metadata(path) {
         Err(error) => vec![Finding::fail(
             CHECK,

@@ -1,7 +1,9 @@
 //! A drive as `--drive` and `onefold drive add` name it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
+
+use fabric_drives::RemoteAddress;
 
 use crate::size::parse_size;
 
@@ -11,12 +13,12 @@ const MEMORY: &str = "memory";
 /// What comes before the name of a failure domain.
 const DOMAIN: &str = ",domain=";
 
-/// `PATH[=SIZE][,domain=NAME]` or `memory=SIZE`
+/// `PATH[=SIZE][,domain=NAME]` or `memory=SIZE`; a path may be `nvme+tcp://HOST[:PORT]/NQN#NSID` or `nvme+rdma://...`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DriveArg {
-    /// A file or a block device.
+    /// A file, a block device, or a namespace of another NVMe-oF target.
     Path {
-        /// Where it is.
+        /// Where it is: a path, or the address of a namespace, written out.
         path: PathBuf,
         /// The size to give a file that does not exist, in bytes.
         size_bytes: Option<u64>,
@@ -38,6 +40,22 @@ impl DriveArg {
     }
 }
 
+/// The path of a drive as somebody types it, in the one form that a pool has of it: an address is written out, a path made
+/// absolute.
+///
+/// # Errors
+/// It is meant as an address, and is none; or there is no working directory.
+pub fn drive_path(typed: &Path) -> Result<PathBuf, String> {
+    match typed.to_str().filter(|text| RemoteAddress::is_meant(text)) {
+        Some(text) => {
+            let address: RemoteAddress = text.parse().map_err(|error| format!("{error}"))?;
+            Ok(address.to_path())
+        }
+        None => std::path::absolute(typed)
+            .map_err(|error| format!("drive '{}': {error}", typed.display())),
+    }
+}
+
 impl FromStr for DriveArg {
     type Err = String;
 
@@ -53,6 +71,13 @@ impl FromStr for DriveArg {
             Some((drive, domain)) => (drive, Some(domain.to_owned())),
             None => (text, None),
         };
+        if RemoteAddress::is_meant(text) {
+            return Ok(Self::Path {
+                path: drive_path(Path::new(text))?,
+                size_bytes: None,
+                domain,
+            });
+        }
         if let Some((path, size)) = text.rsplit_once('=')
             && let Ok(size_bytes) = parse_size(size)
             && !path.is_empty()

@@ -24,7 +24,7 @@ use crate::size::parse_size;
 use crate::time::parse_spin;
 
 pub use bounds::BoundsArgs;
-pub use drive::DriveArg;
+pub use drive::{DriveArg, drive_path};
 pub use http::HttpArgs;
 pub(crate) use http::is_here;
 pub use sled::SledServeArgs;
@@ -84,9 +84,10 @@ pub struct ServeArgs {
     /// Copies of all data of a new pool, each on another drive [default: none]
     #[arg(long, value_name = "none|mirror=2|mirror=3", help_heading = POOL_HEADING)]
     pub redundancy: Option<Redundancy>,
-    /// A drive of a new pool, a file or a block device (repeatable) [default: a sparse file in the pool's folder]
+    /// A drive of a new pool: a file, a block device, or a namespace of another target (repeatable) [default: a file]
     ///
-    /// Copies lie in different failure domains. memory=SIZE is a pool for measurements: nothing is kept.
+    /// Copies lie in different failure domains. nvme+tcp://HOST:4420/NQN#NSID names a namespace. memory=SIZE is for
+    /// measurements: nothing is kept.
     #[arg(long = "drive", value_name = "PATH[=SIZE][,domain=NAME]", help_heading = POOL_HEADING)]
     pub drives: Vec<DriveArg>,
     /// Create this volume if it is missing (repeatable) [default: vol0 in a new pool, as large as the pool]

@@ -13,6 +13,10 @@ pub(crate) const ARROWS: &[(&str, &[&str])] = &[
     ("fabric", &["nvme", "roce", "reactor"]),
     ("initiator", &["fabric", "nvme", "reactor"]),
     (
+        "fabric-drives",
+        &["drives", "initiator", "fabric", "nvme", "reactor"],
+    ),
+    (
         "bench",
         &[
             "initiator",
@@ -81,6 +85,7 @@ pub(crate) const ARROWS: &[(&str, &[&str])] = &[
             "nvme",
             "reactor",
             "initiator",
+            "fabric-drives",
             "bench",
         ],
     ),
@@ -385,12 +390,20 @@ const PROGRAM: House = House {
         ("telemetry", &["options"]),
         ("errors", &[]),
         ("labels", &["errors"]),
+        ("opened_drive", &[]),
         (
             "pool",
-            &["errors", "labels", "lingering", "options", "room"],
+            &[
+                "errors",
+                "labels",
+                "lingering",
+                "opened_drive",
+                "options",
+                "room",
+            ],
         ),
         ("plan", &[]),
-        ("drive_changes", &["errors", "pool", "room"]),
+        ("drive_changes", &["errors", "opened_drive", "pool", "room"]),
         ("spares", &["drive_changes"]),
         ("records", &["pool"]),
         (
@@ -434,6 +447,7 @@ const PROGRAM: House = House {
                 "images",
                 "labels",
                 "logging",
+                "opened_drive",
                 "options",
                 "plan",
                 "serve",

@@ -22,6 +22,7 @@ mod nbd;
 mod nbft;
 mod operate;
 mod pools;
+mod remote_drives;
 mod service;
 mod signals;
 mod sled;

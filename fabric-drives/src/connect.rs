@@ -1,0 +1,122 @@
+//! One association with the target, from the look-up of its name to a namespace that was compared.
+
+use std::net::SocketAddr;
+
+use drives::{DriveError, ErrorKind};
+use fabric::{Connector, TransportAddress};
+use initiator::{ConnectOptions, Controller, Error, Host, Namespace};
+use nvme::Status;
+
+use crate::facts::Facts;
+use crate::shared::Shared;
+
+/// An association, and the namespace by it.
+#[derive(Debug)]
+pub(crate) struct Live {
+    pub(crate) controller: Controller,
+    pub(crate) namespace: Namespace,
+    /// Of the Host Identifier that it was made with.
+    pub(crate) generation: u64,
+    /// Keeps the RDMA device.
+    connector: Connector,
+}
+
+impl Live {
+    /// Whether commands can be sent by it.
+    pub(crate) fn is_usable(&self, generation: u64) -> bool {
+        self.generation == generation && self.controller.is_whole()
+    }
+
+    /// Ends it in order.
+    pub(crate) async fn end(self) {
+        self.controller.disconnect().await;
+        self.connector.shutdown().await;
+    }
+}
+
+/// Connects to one of the target's addresses, and compares what is found there.
+///
+/// # Errors
+/// None of them can be reached, or what is there is not the namespace.
+pub(crate) async fn connect(shared: &Shared) -> Result<Live, DriveError> {
+    let address = shared.address.clone();
+    let resolved = reactor::unblock(move || address.resolve()).await;
+    let resolved = resolved.map_err(|error| {
+        let text = format!(
+            "the target's name cannot be looked up: {error}; check it, or name an IP address"
+        );
+        shared.error(ErrorKind::NotFound, text)
+    })?;
+    let mut failed = shared.error(ErrorKind::NotFound, "the target's name has no IP address");
+    for address in resolved {
+        match connect_to(shared, &address).await {
+            Ok(live) => return Ok(live),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
+}
+
+async fn connect_to(shared: &Shared, address: &TransportAddress) -> Result<Live, DriveError> {
+    let connector = Connector::to_reach(address).map_err(|error| {
+        shared.error(ErrorKind::Io, format!("no way to reach {address}: {error}"))
+    })?;
+    let (id, generation) = {
+        let state = shared.state();
+        (state.host_id, state.generation)
+    };
+    let limits = &shared.limits;
+    let host = Host {
+        nqn: shared.host.clone(),
+        id,
+    };
+    let peer: SocketAddr = address.socket_addr();
+    let options = ConnectOptions {
+        depth: limits.depth,
+        keep_alive: limits.keep_alive,
+        command_timeout: limits.command,
+        ..ConnectOptions::new(peer, shared.address.subsystem().clone(), host)
+    };
+    let refused = |error| refusal(shared, &error);
+    let controller = Controller::connect(&connector, options)
+        .await
+        .map_err(refused)?;
+    let namespace = controller
+        .namespace(shared.address.nsid())
+        .await
+        .map_err(refused)?;
+    let facts = Facts::ask(&controller, &namespace).await.map_err(refused)?;
+    shared.check(facts)?;
+    Ok(Live {
+        controller,
+        namespace,
+        generation,
+        connector,
+    })
+}
+
+/// Why there is no association, and what to do.
+fn refusal(shared: &Shared, error: &Error) -> DriveError {
+    let status = error.status().map(Status::code);
+    let (kind, remedy) = match (status, error) {
+        (Some(Status::CONNECT_INVALID_HOST), _) => {
+            let remedy = format!(
+                "; the target does not admit this host: allow {} there",
+                shared.host
+            );
+            (ErrorKind::Io, remedy)
+        }
+        (Some(Status::CONNECT_INVALID_PARAMETERS), _) | (_, Error::NoNamespace { .. }) => {
+            (ErrorKind::NotFound, String::new())
+        }
+        (_, Error::Authentication { .. }) => {
+            let remedy = format!(
+                "; drives of a pool are reached without authentication: let the target admit {} without it",
+                shared.host
+            );
+            (ErrorKind::Io, remedy)
+        }
+        _ => (ErrorKind::Io, String::new()),
+    };
+    shared.error(kind, format!("{error}{remedy}"))
+}

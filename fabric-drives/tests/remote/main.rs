@@ -1,0 +1,6 @@
+//! Drives on a target of another thread, over real TCP: what a pool relies on when its drives are elsewhere.
+
+mod fences;
+mod losses;
+mod sled;
+mod transfers;
