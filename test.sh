@@ -17,7 +17,7 @@ prepare_build
 install_packages bsdutils curl iproute2 nftables procps strace util-linux
 # What makes images of drives that are in use.
 install_packages btrfs-progs cryptsetup-bin dosfstools e2fsprogs fdisk xfsprogs
-# What reads images of other formats, and what speaks NBD.
+# What reads images of other formats and serves them by vhost-user, and what speaks NBD.
 install_packages qemu-utils libnbd-bin fio
 
 # step WORDS...: says what begins, and when.

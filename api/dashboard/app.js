@@ -133,7 +133,8 @@ const tables = {
   ], "Nothing is being worked at."),
 };
 
-function driveState({ state, rebuild, trouble }) {
+function driveState({ state, rebuild, trouble, emptying }) {
+  if (emptying) return ["emptying", "its data move to the other drives; then it is removed"];
   if (state === "rebuilding") return [state, rebuild ? `${bytes(rebuild.done_bytes)} of ${bytes(rebuild.total_bytes)}` : "it waits for its turn"];
   if (state === "offline") return [state, "others have its data; `onefold drive replace` puts another one in its place"];
   return trouble ? ["failing", `${trouble.errors} commands failed; the last one: ${trouble.last_error}`] : "works";

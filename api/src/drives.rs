@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `GET /v1/drives` | list of [`DriveView`], spares behind the others |
 //! | `POST /v1/drives` with [`AddDrive`] | the same, with the new drive, when the pool uses it |
-//! | `POST /v1/drives/change` with [`ChangeDrive`] | the same, when the change is made, or the rebuild has begun |
+//! | `POST /v1/drives/change` with [`ChangeDrive`] | the same, when the change is made, or has begun |
 
 use std::fmt;
 use std::path::PathBuf;
@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use subsystem::errors::Failure;
 
 use crate::client::Client;
+use crate::drive_health::DriveHealth;
 use crate::errors::Answer;
 use crate::extract::Body;
 pub use crate::server::{AddDrive, DriveChange};
@@ -46,6 +47,8 @@ pub enum DriveUse {
     Offline,
     /// It holds nothing, and takes the place of a drive that fails.
     Spare,
+    /// All that lies there is being moved to other drives; then it is removed.
+    Emptying,
 }
 
 impl From<DriveState> for DriveUse {
@@ -65,6 +68,7 @@ impl fmt::Display for DriveUse {
             Self::Rebuilding => "rebuilding",
             Self::Offline => "offline",
             Self::Spare => "spare",
+            Self::Emptying => "emptying",
         })
     }
 }
@@ -90,13 +94,24 @@ pub struct DriveView {
     pub errors: u64,
     /// How far its rebuild is.
     pub rebuild: Option<RebuildStatus>,
+    /// Whether it holds a copy of the pool's metadata.
+    pub metadata: bool,
+    /// What it tells of its own health; `None`: nothing is known.
+    #[serde(default)]
+    pub health: Option<DriveHealth>,
 }
 
-impl From<DriveStatus> for DriveView {
-    fn from(drive: DriveStatus) -> Self {
+impl DriveView {
+    /// A drive, one of `holders` if it holds a copy of the metadata.
+    fn of(drive: DriveStatus, holders: &[String], health: Option<DriveHealth>) -> Self {
         Self {
+            health,
+            metadata: holders.contains(&drive.name),
             path: drive.name,
-            state: drive.state.into(),
+            state: match drive.emptying {
+                true => DriveUse::Emptying,
+                false => drive.state.into(),
+            },
             domain: drive.domain,
             capacity_bytes: drive.capacity_bytes,
             used_bytes: drive.used_bytes,
@@ -120,6 +135,8 @@ impl From<&SpareSpec> for DriveView {
             stale_bytes: 0,
             errors: 0,
             rebuild: None,
+            metadata: false,
+            health: None,
         }
     }
 }
@@ -127,12 +144,13 @@ impl From<&SpareSpec> for DriveView {
 /// All drives and spares.
 async fn views(state: &ApiState) -> Vec<DriveView> {
     let dir = state.dir.lock().await;
-    let drives = state
-        .engine
-        .status()
-        .drives
-        .into_iter()
-        .map(DriveView::from);
+    let holders = state.daemon.metadata_drives();
+    let drives = state.engine.status().drives.into_iter();
+    let mut health = state.daemon.drive_health();
+    let drives = drives.map(|drive| {
+        let health = health.remove(&drive.name);
+        DriveView::of(drive, &holders, health)
+    });
     let spares = dir.identity().spares.iter().map(DriveView::from);
     drives.chain(spares).collect()
 }

@@ -14,7 +14,7 @@
 //! | `/v1/scrub` | [`scrub`] |
 //! | `/v1/snapshots`, `/v1/volumes/NAME/clones` | [`snapshots`] |
 //! | `/v1/snapshot-schedules` | [`snapshot_schedules`] |
-//! | `/v1/check`, `/v1/backup`, `/v1/survey` | [`pool`] |
+//! | `/v1/pool`, `/v1/check`, `/v1/backup`, `/v1/survey` | [`pool`] |
 //! | `/v1/drives` | [`drives`] |
 //! | `/v1/subsystems` | [`subsystems`] |
 //! | `/v1/subsystems/NQN/namespaces` | [`namespaces`] |
@@ -52,6 +52,7 @@ mod caller;
 pub mod client;
 pub mod config;
 mod dashboard;
+pub mod drive_health;
 pub mod drives;
 pub mod errors;
 pub mod event_log;

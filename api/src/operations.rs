@@ -113,6 +113,7 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     of(Method::POST, "/v1/check", Operate),
     // It writes where the caller says, as the daemon's user.
     of(Method::POST, "/v1/backup", Admin),
+    of(Method::PATCH, "/v1/pool", Admin),
     of(Method::GET, "/v1/survey", Read),
     of(Method::POST, "/v1/survey", Operate),
     of(Method::GET, "/v1/tasks", Read),

@@ -1,7 +1,8 @@
-//! The whole pool: its online check, backups of its metadata, and what its volumes share.
+//! The whole pool: its redundancy, its online check, backups of its metadata, and what its volumes share.
 //!
 //! | request | answer |
 //! |---|---|
+//! | `PATCH /v1/pool` with [`SetPool`] | a [`RedundancyView`], when it is written down |
 //! | `POST /v1/check` | [`OnlineCheckReport`], when it is through |
 //! | `POST /v1/backup` with [`MakeBackup`] | a [`BackupView`], when the backup is there |
 //! | `GET /v1/survey` | the last [`Survey`], or `null` before the first one has ended |
@@ -11,9 +12,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::routing::{get, post};
+use axum::routing::{get, patch, post};
 use axum::{Json, Router};
-use dedup::{Engine, OnlineCheckReport, Survey};
+use dedup::{Engine, OnlineCheckReport, Redundancy, Survey};
 use hyper::Method;
 use serde::{Deserialize, Serialize};
 use subsystem::errors::Failure;
@@ -23,6 +24,23 @@ use crate::errors::Answer;
 use crate::extract::Body;
 use crate::server::{ApiState, check_absolute};
 use crate::tasks::{self, TaskKind, Work};
+
+/// What a pool is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetPool {
+    /// How many copies of all data there are to be: they are made, or given up, in the background.
+    pub redundancy: Redundancy,
+}
+
+/// How many copies of its data a pool has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RedundancyView {
+    /// How many there are to be.
+    pub redundancy: Redundancy,
+    /// Data that have fewer copies than they should, in bytes.
+    pub at_risk_bytes: u64,
+}
 
 /// A backup to be made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,9 +60,22 @@ pub struct BackupView {
 /// The routes.
 pub(crate) fn routes() -> Router<ApiState> {
     Router::new()
+        .route("/v1/pool", patch(set))
         .route("/v1/check", post(check))
         .route("/v1/backup", post(backup))
         .route("/v1/survey", get(last_survey).post(survey))
+}
+
+async fn set(
+    State(state): State<ApiState>,
+    Body(request): Body<SetPool>,
+) -> Answer<RedundancyView> {
+    let set = state.daemon.set_redundancy(request.redundancy);
+    set.await?;
+    Ok(Json(RedundancyView {
+        redundancy: state.engine.redundancy(),
+        at_risk_bytes: state.engine.status().at_risk_bytes(),
+    }))
 }
 
 async fn backup(
@@ -87,6 +118,14 @@ async fn check(State(state): State<ApiState>) -> Answer<OnlineCheckReport> {
 }
 
 impl Client {
+    /// Changes how many copies of all data there are to be.
+    ///
+    /// # Errors
+    /// The drives have no room for as many, or no daemon serves the pool.
+    pub async fn set_pool(&self, request: &SetPool) -> Result<RedundancyView, Failure> {
+        self.send(Method::PATCH, "/v1/pool", Some(request)).await
+    }
+
     /// Counts the unique and shared data of volumes; answers when it is done.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use dedup::Engine;
+use dedup::{Engine, Redundancy};
 use fabric::TransportAddress;
 use futures_util::future::BoxFuture;
 use futures_util::lock::Mutex;
@@ -16,6 +16,7 @@ use subsystem::errors::Failure;
 use subsystem::figures::Report;
 use subsystem::target::Target;
 
+use crate::drive_health::DriveHealth;
 use crate::event_log::EventLog;
 use crate::history_log::History;
 use crate::rates::Rates;
@@ -61,14 +62,23 @@ pub trait Daemon: Send + Sync {
         path: PathBuf,
         change: DriveChange,
     ) -> BoxFuture<'_, Result<(), Failure>>;
+
+    /// What the drives are called that hold a copy of the pool's metadata.
+    fn metadata_drives(&self) -> Vec<String>;
+
+    /// What drives tell of their own health, by what they are called. Those of which nothing is known are left out.
+    fn drive_health(&self) -> BTreeMap<String, DriveHealth>;
+
+    /// Changes how many copies of all data there are to be.
+    fn set_redundancy(&self, redundancy: Redundancy) -> BoxFuture<'_, Result<(), Failure>>;
 }
 
 /// Which drive to add.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AddDrive {
-    /// An absolute path: of a block device, of a file, or of a file to be made. Or the address of a namespace of another
-    /// target: `nvme+tcp://HOST:PORT/NQN#NSID`.
+    /// An absolute path: of a block device, of a file, or of a file to be made. Or an address: of a namespace of another
+    /// target, `nvme+tcp://HOST:PORT/NQN#NSID`, or of a vhost-user-blk server, `vhost-user:/SOCKET`.
     pub path: PathBuf,
     /// The size of a file to be made, in bytes.
     #[serde(default)]
@@ -84,17 +94,17 @@ pub struct AddDrive {
     pub spare: bool,
 }
 
-/// What becomes of a drive of a pool with copies.
+/// What becomes of a drive.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum DriveChange {
     /// It is neither read nor written.
     Offline,
-    /// It is rebuilt, and online when it has all of its data.
+    /// It is rebuilt, and online when it has all of its data; or it is not emptied any more.
     Online,
     /// Another drive takes its place, and is rebuilt.
     Replace(AddDrive),
-    /// The pool does without it. For spares.
+    /// The pool does without it: a spare at once, a drive when all that lies there is on others.
     Remove,
 }
 

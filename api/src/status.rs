@@ -233,9 +233,11 @@ pub(crate) mod tests {
                 used_bytes: 0,
                 stale_bytes: 0,
                 errors: 0,
+                hedged_reads: 0,
                 free_bytes: (64 << 30) - (5 << 20),
                 state: dedup::DriveState::Online,
                 rebuild: None,
+                emptying: false,
             }],
             listeners: vec![ListenerView {
                 id: 1,

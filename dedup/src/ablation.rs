@@ -93,6 +93,16 @@ pub(crate) enum Broken {
     RebuildWithGap,
     /// A drive is online before what was copied to it is on stable storage.
     RebuildUnflushed,
+    /// A copy that is being made counts though a write missed it (lost data). No story of the simulation is so unlucky:
+    /// `background::moving` has a test of its own.
+    MissIncoming,
+    /// A copy that is being made counts before what was copied to it is on stable storage.
+    MoveUnflushed,
+    /// A segment is copied beside writes that began before, and did not go to the new place.
+    MoveBesideWrites,
+    /// A place is another segment's before all have left who may use it for the one before. `background::moving` has a
+    /// test of its own.
+    ReusePlaceAtOnce,
     /// Recovery looks at one copy of what was not flushed (the others may hold something else).
     ProveOneCopy,
     /// What does not match its checksum is returned (I8).

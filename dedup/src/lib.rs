@@ -68,7 +68,7 @@ pub use content::fingerprint::{Block, Hasher};
 pub use content::pack::{Pack, PackError};
 pub use drive_io::drive_state::{DriveState, Redundancy};
 pub use drive_io::labels::{PoolLabels, read_label, write_new_label};
-pub use drive_io::segments::check_room;
+pub use drive_io::layout::check_room;
 pub use engine::{Engine, EngineLocks};
 pub use error::{EngineError, ErrorKind, Result};
 pub use io::MAX_COMMAND_BYTES;

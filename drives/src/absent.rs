@@ -1,6 +1,7 @@
 //! A drive that is not there, in the place of one that a pool goes on without.
 
 use std::future::ready;
+use std::path::Path;
 use std::rc::Rc;
 
 use reactor::Buffer;
@@ -23,6 +24,13 @@ impl AbsentDrive {
             blocks,
             reason,
         }
+    }
+
+    /// In the place of one that was removed from its pool.
+    #[must_use]
+    pub fn removed(path: &Path, blocks: u64) -> Self {
+        let reason = "it was removed from the pool".to_owned();
+        Self::new(path.display().to_string(), blocks, reason)
     }
 
     fn error(&self) -> DriveError {

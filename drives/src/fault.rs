@@ -178,6 +178,16 @@ impl FaultDrive {
         }
     }
 
+    /// Nothing is in flight any more, and who used the drive is gone, or the drive is fenced: what took place counts as
+    /// completed, so that the next flush makes it durable.
+    pub fn settle(&self) {
+        for version in self.state().unflushed.values_mut().flatten() {
+            if version.progress == Progress::Effective {
+                version.progress = Progress::Completed;
+            }
+        }
+    }
+
     /// Flips a bit of each sector of the block, unseen: what was read and flushed before does not
     /// help.
     pub fn corrupt(&self, block: u64) {

@@ -22,10 +22,11 @@ use rustix::io::Errno;
 use crate::ahead::Ahead;
 use crate::content::{self, Content};
 use crate::flusher::{FlushFailure, Flusher};
+use crate::health;
 use crate::users;
 use crate::{
-    BLOCK_BYTES, Drive, DriveError, ErrorKind, Extent, GatherExtent, LocalBoxFuture, Transferred,
-    check_gather, check_range, check_transfer,
+    BLOCK_BYTES, Drive, DriveError, ErrorKind, Extent, GatherExtent, LocalBoxFuture, SmartLog,
+    Transferred, check_gather, check_range, check_transfer,
 };
 
 /// How a [`FileDrive`] is opened.
@@ -250,6 +251,15 @@ impl Drive for FileDrive {
         }
         let system = rustix::fs::fstatvfs(&*self.file).ok()?;
         Some(system.f_bavail.saturating_mul(system.f_frsize))
+    }
+
+    fn smart_log<'a>(&'a self) -> LocalBoxFuture<'a, Result<Option<SmartLog>, DriveError>> {
+        let asked = health::ask(self.file.clone());
+        Box::pin(async move {
+            asked
+                .await
+                .map_err(|error| DriveError::new(ErrorKind::Io, &self.name, error.to_string()))
+        })
     }
 
     fn read<'a>(

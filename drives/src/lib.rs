@@ -17,12 +17,17 @@
 
 mod absent;
 mod ahead;
+mod blocking;
 mod content;
 mod error;
 mod fault;
 mod file;
 mod flusher;
+mod front;
+mod health;
 mod memory;
+mod passthrough;
+mod pieces;
 mod users;
 
 use std::future::Future;
@@ -32,11 +37,16 @@ use std::rc::Rc;
 use reactor::Buffer;
 
 pub use absent::AbsentDrive;
-pub use content::{Content, signature_ranges, telling_ranges};
+pub use blocking::BlockingDrive;
+pub use content::{Content, content_of, wipe_signatures};
 pub use error::{DriveError, ErrorKind};
 pub use fault::{FaultDrive, FaultPlan};
 pub use file::{FileDrive, OpenOptions, forget_cached};
+pub use front::FrontDrive;
 pub use memory::MemoryDrive;
+pub use nvme::log::SmartLog;
+pub use passthrough::{PassthroughDrive, block_device_of};
+pub use pieces::{Part, Piece, pieces, runs_of_many, runs_of_one};
 
 /// Bytes of a block, on every drive.
 pub const BLOCK_BYTES: usize = 4096;
@@ -130,6 +140,15 @@ pub trait Drive: Send + Sync {
         let text = "it cannot tell what becomes of writes whose outcome nobody knows";
         let error = DriveError::new(ErrorKind::Io, self.name(), text);
         Box::pin(std::future::ready(Err(error)))
+    }
+
+    /// What the device tells of its own health: NVMe's SMART / Health Information log page. `None` if what is behind the drive has
+    /// none. It may take as long as the device likes, and keeps nobody else waiting. Ask it again only when it has answered.
+    ///
+    /// # Errors
+    /// The device is one that has it, and it could not be asked.
+    fn smart_log<'a>(&'a self) -> LocalBoxFuture<'a, Result<Option<SmartLog>, DriveError>> {
+        Box::pin(std::future::ready(Ok(None)))
     }
 
     /// Whether it stands for a drive that could not be opened.

@@ -1,6 +1,7 @@
-//! Where a remote drive is: `nvme+tcp://HOST:4420/NQN#NSID`.
+//! Where a remote drive is: `nvme+tcp://HOST:4420/NQN#NSID`, or by several ways `nvme+tcp://HOST:4420,HOST:4420/NQN#NSID`.
 //!
-//! Guarantee: what is printed is read again as the same address, and two texts of one address are printed alike.
+//! Guarantee: what is printed is read again as the same address, and two texts of one address are printed alike. The ways
+//! keep their order, and no two are the same.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
@@ -13,17 +14,27 @@ use nvme::Nqn;
 /// Longest name of a host, in bytes (RFC 1035, section 2.3.4).
 const HOST_NAME_BYTES_MAX: usize = 253;
 
-/// Network addresses of a name that are tried; a name with more is a mistake.
+/// Ways to one namespace; more are a mistake.
+const WAYS_MAX: usize = 4;
+
+/// Network addresses of all ways that are tried; a name with more is a mistake.
 const RESOLVED_MAX: usize = 8;
 
 /// A namespace of an NVMe-oF target.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RemoteAddress {
     scheme: Scheme,
-    host: String,
-    port: u16,
+    /// At least one. The first that answers is used.
+    ways: Vec<Way>,
     subsystem: Nqn,
     nsid: u32,
+}
+
+/// A host and a port by which the target is reached.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Way {
+    host: String,
+    port: u16,
 }
 
 /// Why a text is not the address of a namespace.
@@ -61,19 +72,39 @@ impl RemoteAddress {
         PathBuf::from(self.to_string())
     }
 
-    /// The network addresses of the target, asked for now. Blocks while a name is looked up.
+    /// The network addresses of the target, asked for now, in the order of its ways. Blocks while names are looked up. A way
+    /// whose name nobody knows is left out, if there is another one.
     ///
     /// # Errors
-    /// Nobody knows the name.
+    /// Nobody knows any of the names.
     pub(crate) fn resolve(&self) -> std::io::Result<Vec<TransportAddress>> {
-        let found: Vec<SocketAddr> = match self.host.parse::<IpAddr>() {
+        let mut found: Vec<TransportAddress> = Vec::new();
+        let mut unknown = None;
+        for way in &self.ways {
+            match way.resolve() {
+                Ok(sockets) => {
+                    let of_way = sockets.into_iter();
+                    let of_way =
+                        of_way.map(|at| TransportAddress::new(self.scheme, at.ip(), at.port()));
+                    found.extend(of_way);
+                }
+                Err(error) => unknown = Some(error),
+            }
+        }
+        found.truncate(RESOLVED_MAX);
+        match unknown {
+            Some(error) if found.is_empty() => Err(error),
+            _ => Ok(found),
+        }
+    }
+}
+
+impl Way {
+    fn resolve(&self) -> std::io::Result<Vec<SocketAddr>> {
+        Ok(match self.host.parse::<IpAddr>() {
             Ok(host) => vec![SocketAddr::new(host, self.port)],
             Err(_) => (self.host.as_str(), self.port).to_socket_addrs()?.collect(),
-        };
-        let found = found.into_iter().take(RESOLVED_MAX);
-        Ok(found
-            .map(|found| TransportAddress::new(self.scheme, found.ip(), found.port()))
-            .collect())
+        })
     }
 }
 
@@ -85,8 +116,8 @@ fn schemes() -> impl Iterator<Item = (&'static str, Scheme)> {
 impl FromStr for RemoteAddress {
     type Err = RemoteAddressError;
 
-    /// HOST is a name, an IPv4 address, or an IPv6 address in brackets. The port may be left out (4420). The NSID may not: a
-    /// number that nobody named might be another namespace tomorrow.
+    /// HOST is a name, an IPv4 address, or an IPv6 address in brackets; further ones follow behind commas. The port may be left
+    /// out (4420). The NSID may not: a number that nobody named might be another namespace tomorrow.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let wrong = |reason| RemoteAddressError {
             text: text.to_owned(),
@@ -99,7 +130,7 @@ impl FromStr for RemoteAddress {
         let (authority, rest) = rest
             .split_once('/')
             .ok_or_else(|| wrong("no subsystem follows the host"))?;
-        let (host, port) = host_and_port(authority).map_err(wrong)?;
+        let ways = ways(authority).map_err(wrong)?;
         let (subsystem, nsid) = rest
             .rsplit_once('#')
             .ok_or_else(|| wrong("no #NSID follows the subsystem"))?;
@@ -113,11 +144,26 @@ impl FromStr for RemoteAddress {
             .ok_or_else(|| wrong("the NSID is no number from 1 to 4294967294"))?;
         Ok(Self {
             scheme,
-            host,
-            port,
+            ways,
             subsystem,
             nsid,
         })
+    }
+}
+
+fn ways(authority: &str) -> Result<Vec<Way>, &'static str> {
+    let mut ways: Vec<Way> = Vec::new();
+    for text in authority.split(',') {
+        let (host, port) = host_and_port(text)?;
+        let way = Way { host, port };
+        if ways.contains(&way) {
+            return Err("it names one way twice");
+        }
+        ways.push(way);
+    }
+    match ways.len() <= WAYS_MAX {
+        true => Ok(ways),
+        false => Err("it names more than 4 ways"),
     }
 }
 
@@ -154,14 +200,25 @@ impl fmt::Display for RemoteAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             scheme,
-            host,
-            port,
+            ways,
             subsystem,
             nsid,
         } = self;
+        write!(f, "nvme+{scheme}://")?;
+        for (number, way) in ways.iter().enumerate() {
+            let comma = if number == 0 { "" } else { "," };
+            write!(f, "{comma}{way}")?;
+        }
+        write!(f, "/{subsystem}#{nsid}")
+    }
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, port } = self;
         match host.contains(':') {
-            true => write!(f, "nvme+{scheme}://[{host}]:{port}/{subsystem}#{nsid}"),
-            false => write!(f, "nvme+{scheme}://{host}:{port}/{subsystem}#{nsid}"),
+            true => write!(f, "[{host}]:{port}"),
+            false => write!(f, "{host}:{port}"),
         }
     }
 }
@@ -177,6 +234,7 @@ mod tests {
         for text in [
             "nvme+tcp://192.0.2.1:4420/nqn.2026-11.dev.onefold:sled#1",
             "nvme+rdma://[2001:db8::1]:4421/nqn.2026-11.dev.onefold:sled#7",
+            "nvme+tcp://192.0.2.1:4420,[2001:db8::1]:4421,sled-3:4420/nqn.2026-11.dev.onefold:sled#1",
             "nvme+tcp://sled-3.lab.example:4420/nqn.2014-08.org.nvmexpress:uuid:00000000-0000-4000-8000-000000000000#4294967294",
         ] {
             let address: RemoteAddress = text.parse().expect("an address");
@@ -200,6 +258,10 @@ mod tests {
             printed(format!("nvme+tcp://[2001:db8:0::1]/{NQN}#1")),
             printed(format!("nvme+tcp://[2001:db8::1]:4420/{NQN}#1")),
         );
+        assert_eq!(
+            printed(format!("nvme+tcp://One,[2001:db8:0::1]/{NQN}#1")),
+            printed(format!("nvme+tcp://one:4420,[2001:db8::1]:4420/{NQN}#1")),
+        );
     }
 
     #[test]
@@ -209,6 +271,20 @@ mod tests {
             .expect("an address");
         let expected = TransportAddress::rdma([192, 0, 2, 1].into(), 4420);
         assert_eq!(address.resolve().expect("no look-up"), [expected]);
+    }
+
+    #[test]
+    fn ways_are_tried_in_their_order_and_one_that_nobody_knows_keeps_no_other_from_it() {
+        let address = |ways: &str| -> RemoteAddress {
+            let text = format!("nvme+tcp://{ways}/{NQN}#1");
+            text.parse().expect("an address")
+        };
+        let found = address("192.0.2.2,no-such-host.invalid,192.0.2.1:4421").resolve();
+        let expected = [([192, 0, 2, 2], 4420), ([192, 0, 2, 1], 4421)];
+        let expected =
+            expected.map(|(ip, port)| TransportAddress::new(Scheme::Tcp, ip.into(), port));
+        assert_eq!(found.expect("two are known"), expected);
+        assert!(address("no-such-host.invalid").resolve().is_err());
     }
 
     #[test]
@@ -232,6 +308,18 @@ mod tests {
             (
                 "nvme+tcp://2001:db8::1/nqn.2026-11.dev.onefold:sled#1",
                 "the port",
+            ),
+            (
+                "nvme+tcp://host,/nqn.2026-11.dev.onefold:sled#1",
+                "neither a name",
+            ),
+            (
+                "nvme+tcp://host,HOST:4420/nqn.2026-11.dev.onefold:sled#1",
+                "twice",
+            ),
+            (
+                "nvme+tcp://a,b,c,d,e/nqn.2026-11.dev.onefold:sled#1",
+                "more than 4",
             ),
             ("nvme+tcp://[::1/nqn.2026-11.dev.onefold:sled#1", "bracket"),
             ("nvme+tcp://[host]/nqn.2026-11.dev.onefold:sled#1", "IPv6"),

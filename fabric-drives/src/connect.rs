@@ -1,14 +1,20 @@
 //! One association with the target, from the look-up of its name to a namespace that was compared.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use drives::{DriveError, ErrorKind};
 use fabric::{Connector, TransportAddress};
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use initiator::{ConnectOptions, Controller, Error, Host, Namespace};
 use nvme::Status;
 
 use crate::facts::Facts;
 use crate::shared::Shared;
+
+/// How long an address may be silent before the next one is tried, too. Less than what a pool gives a drive that others can
+/// stand in for.
+const SILENCE_MAX: Duration = Duration::from_millis(250);
 
 /// An association, and the namespace by it.
 #[derive(Debug)]
@@ -34,7 +40,8 @@ impl Live {
     }
 }
 
-/// Connects to one of the target's addresses, and compares what is found there.
+/// Connects to the first of the target's addresses that answers, and compares what is found there. One that is silent
+/// keeps no other from it: the next one is tried beside it.
 ///
 /// # Errors
 /// None of them can be reached, or what is there is not the namespace.
@@ -47,14 +54,37 @@ pub(crate) async fn connect(shared: &Shared) -> Result<Live, DriveError> {
         );
         shared.error(ErrorKind::NotFound, text)
     })?;
+    first_that_answers(shared, &resolved).await
+}
+
+/// Tries the addresses in their order: the next one when one refuses, or is silent for a moment.
+async fn first_that_answers(
+    shared: &Shared,
+    addresses: &[TransportAddress],
+) -> Result<Live, DriveError> {
     let mut failed = shared.error(ErrorKind::NotFound, "the target's name has no IP address");
-    for address in resolved {
-        match connect_to(shared, &address).await {
-            Ok(live) => return Ok(live),
-            Err(error) => failed = error,
+    let mut attempts = FuturesUnordered::new();
+    let mut waiting = addresses.iter();
+    loop {
+        let is_last = waiting.len() == 0;
+        let pause = if is_last {
+            shared.limits.connect
+        } else {
+            SILENCE_MAX
+        };
+        match reactor::timeout(pause, attempts.next()).await {
+            Ok(Some(Ok(live))) => return Ok(live),
+            // That another namespace is there matters more than who does not answer.
+            Ok(Some(Err(_))) if failed.kind() == ErrorKind::Truncated => {}
+            Ok(Some(Err(error))) => failed = error,
+            Ok(None) if is_last => return Err(failed),
+            // None is tried yet, or all that are tried are silent.
+            Ok(None) | Err(_) => {}
+        }
+        if let Some(address) = waiting.next() {
+            attempts.push(connect_to(shared, address));
         }
     }
-    Err(failed)
 }
 
 async fn connect_to(shared: &Shared, address: &TransportAddress) -> Result<Live, DriveError> {

@@ -19,9 +19,7 @@
 #![forbid(unsafe_code)]
 
 mod address;
-mod blocking;
 mod connect;
-mod content;
 mod facts;
 mod fencing;
 mod link;
@@ -33,15 +31,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use drives::{
-    Drive, DriveError, Extent, GatherExtent, LocalBoxFuture, Transferred, check_gather,
-    check_range, check_transfer,
+    Drive, DriveError, Extent, GatherExtent, LocalBoxFuture, SmartLog, Transferred, check_gather,
+    check_range, check_transfer, runs_of_many, runs_of_one,
 };
 use nvme::Nqn;
 use reactor::Buffer;
 use uuid::Uuid;
 
 pub use address::{RemoteAddress, RemoteAddressError};
-pub use blocking::BlockingDrive;
 pub use link::LINK_BUFFER_BYTES;
 pub use shared::forget_losses;
 
@@ -169,23 +166,6 @@ impl RemoteDrive {
     pub fn host(&self) -> &Nqn {
         &self.shared.host
     }
-
-    /// What the namespace holds, before it is taken for a pool; `None` if it is blank. Reads some 32 MiB, and blocks the
-    /// thread while they are looked at.
-    ///
-    /// # Errors
-    /// It cannot be read.
-    pub async fn content(&self) -> Result<Option<drives::Content>, DriveError> {
-        content::look(self).await
-    }
-
-    /// Overwrites with zeros all places where programs recognise what a drive holds. Data stay elsewhere.
-    ///
-    /// # Errors
-    /// It cannot be written.
-    pub async fn wipe_signatures(&self) -> Result<(), DriveError> {
-        content::wipe(self).await
-    }
 }
 
 impl Drive for RemoteDrive {
@@ -219,8 +199,7 @@ impl Drive for RemoteDrive {
             if let Err(error) = check_transfer(self, &buffer, extents) {
                 return (Err(error), buffer);
             }
-            let result =
-                transfer::write(&self.shared, |_| &buffer, transfer::of_one(extents)).await;
+            let result = transfer::write(&self.shared, |_| &buffer, runs_of_one(extents)).await;
             (result, buffer)
         })
     }
@@ -232,7 +211,7 @@ impl Drive for RemoteDrive {
     ) -> LocalBoxFuture<'a, Result<(), DriveError>> {
         Box::pin(async move {
             check_gather(self, &buffers, extents)?;
-            transfer::write(&self.shared, |at| &buffers[at], transfer::of_many(extents)).await
+            transfer::write(&self.shared, |at| &buffers[at], runs_of_many(extents)).await
         })
     }
 
@@ -253,5 +232,9 @@ impl Drive for RemoteDrive {
 
     fn fence<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), DriveError>> {
         Box::pin(self.shared.fence())
+    }
+
+    fn smart_log<'a>(&'a self) -> LocalBoxFuture<'a, Result<Option<SmartLog>, DriveError>> {
+        Box::pin(transfer::smart_log(&self.shared))
     }
 }

@@ -3,7 +3,7 @@
 //! Guarantees: associations of a reactor are used on it alone; they end when the drive is dropped or the reactor ends; who
 //! needs one while another task connects waits for that, and shares its failure.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -39,7 +39,38 @@ pub(crate) struct Link {
     /// The last failure to connect, and when that was.
     failure: RefCell<Option<(Instant, ErrorKind, String)>>,
     dirt: Arc<Dirt>,
+    changes: Changes,
     buffers: BufferPool,
+}
+
+/// Commands by the present association that change the drive and have no answer.
+#[derive(Default)]
+struct Changes {
+    under_way: Cell<usize>,
+    /// Nobody waits for one of them any more.
+    is_any_forgotten: Cell<bool>,
+}
+
+/// A command that changes the drive. One that is dropped before its end may still happen.
+pub(crate) struct Change<'a> {
+    changes: &'a Changes,
+    is_ended: bool,
+}
+
+impl Change<'_> {
+    /// The target answered, or the loss of the association is noted.
+    pub(crate) fn end(mut self) {
+        self.is_ended = true;
+    }
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        self.changes.under_way.update(|count| count - 1);
+        if !self.is_ended {
+            self.changes.is_any_forgotten.set(true);
+        }
+    }
 }
 
 /// This reactor's link to a drive; the first call makes it.
@@ -65,6 +96,7 @@ pub(crate) fn of(shared: &Arc<Shared>) -> Result<Rc<Link>, DriveError> {
         gate: Semaphore::new(1),
         failure: RefCell::default(),
         dirt: Arc::default(),
+        changes: Changes::default(),
         buffers,
     });
     LINKS.with_borrow_mut(|links| links.insert(shared.number, link.clone()));
@@ -124,6 +156,15 @@ impl Link {
         &self.buffers
     }
 
+    /// A command begins that changes the drive.
+    pub(crate) fn change(&self) -> Change<'_> {
+        self.changes.under_way.update(|count| count + 1);
+        Change {
+            changes: &self.changes,
+            is_ended: false,
+        }
+    }
+
     /// The association, if commands can be sent by it. One that is gone is noted as lost.
     fn usable(&self, shared: &Shared) -> Option<Rc<Live>> {
         let live = self.live.borrow().clone()?;
@@ -142,6 +183,23 @@ impl Link {
         None
     }
 
+    /// Asks the target whether the association still stands. One that is gone is noted as lost now, and not when it is used
+    /// next.
+    pub(crate) async fn look(&self, shared: &Shared) {
+        let Some(live) = self.usable(shared) else {
+            return;
+        };
+        let asked = reactor::timeout(shared.limits.connect, live.namespace.identifiers()).await;
+        let stands = match asked {
+            Ok(Ok(_)) => true,
+            Ok(Err(error)) => error.status().is_some(),
+            Err(_) => false,
+        };
+        if !stands {
+            self.lose(shared, &live);
+        }
+    }
+
     /// An association is gone: nothing more is sent by it, and what was sent may happen or not.
     pub(crate) fn lose(&self, shared: &Shared, live: &Rc<Live>) {
         let is_current = |current: &Rc<Live>| Rc::ptr_eq(current, live);
@@ -150,7 +208,8 @@ impl Link {
         }
         self.live.take();
         live.controller.close();
-        shared.note_loss(&self.dirt);
+        let is_in_doubt = self.changes.under_way.get() > 0 || self.changes.is_any_forgotten.take();
+        shared.note_loss(&self.dirt, is_in_doubt);
         tracing::warn!(drive = shared.name, "the connection to the drive is lost");
     }
 

@@ -243,12 +243,14 @@ impl Shared {
         }
     }
 
-    /// An association of a reactor was lost, with commands that may have been under way.
-    pub(crate) fn note_loss(&self, dirt: &Dirt) {
+    /// An association of a reactor was lost, with commands in doubt if some were under way that change the drive.
+    pub(crate) fn note_loss(&self, dirt: &Dirt, is_in_doubt: bool) {
         let is_cached = self.facts.get().is_some_and(|facts| facts.has_cache);
         let mut state = self.state();
-        state.lost_at = Some(Instant::now());
-        self.reservation.keep(true);
+        if is_in_doubt {
+            state.lost_at = Some(Instant::now());
+            self.reservation.keep(true);
+        }
         if is_cached && dirt.is_any() && state.unflushed_loss.is_none() {
             state.unflushed_loss = Some("the connection was lost".to_owned());
         }
@@ -339,12 +341,35 @@ impl Drop for Shared {
     }
 }
 
-/// Flushes of the drive at `path` may succeed again, whatever was lost: who calls this compares, or writes again, all that
-/// the drive should have, as a rebuild does. Nothing happens if no such drive is open.
-pub fn forget_losses(path: &Path) {
-    let open = lock(&OPEN);
-    let drives = open.values().filter_map(Weak::upgrade);
-    for drive in drives.filter(|drive| path.to_str() == Some(&drive.name)) {
+/// Flushes of the drive at `path` may succeed again, whatever was lost before: who calls this compares, or writes again, all
+/// that the drive should have, as a rebuild does. Each reactor looks first whether its association still stands, so that
+/// no loss of before is noted later. Nothing happens if no such drive is open.
+pub async fn forget_losses(path: &Path) {
+    let is_it = |drive: &Arc<Shared>| path.to_str() == Some(&drive.name);
+    let drives: Vec<_> = lock(&OPEN)
+        .values()
+        .filter_map(Weak::upgrade)
+        .filter(is_it)
+        .collect();
+    for drive in drives {
+        let looks: Vec<_> = {
+            let state = drive.state();
+            let users = state.users.iter();
+            let users = users.filter(|user| !user.dirt.is_over.load(Ordering::Acquire));
+            users.map(|user| look(&drive, &user.reactor)).collect()
+        };
+        // A reactor that has ended has no association.
+        let _ = join_all(looks).await;
         drive.state().unflushed_loss = None;
     }
+}
+
+/// A look of a reactor at its association.
+fn look(drive: &Arc<Shared>, reactor: &reactor::Handle) -> reactor::RemoteJoin<()> {
+    let drive = drive.clone();
+    reactor.spawn(move || async move {
+        if let Ok(link) = link::of(&drive) {
+            link.look(&drive).await;
+        }
+    })
 }

@@ -1,4 +1,4 @@
-//! Reading, writing and deallocating blocks by commands that the target takes.
+//! Reading, writing and deallocating blocks, and asking for their health, by commands that the target takes.
 //!
 //! Guarantees: no command moves more than the controller takes; commands of one transfer are in flight at the same time; a
 //! transfer ends when all of its commands have; a read is repeated once where its association was lost; a write or discard
@@ -7,10 +7,11 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use drives::{BLOCK_BYTES, DriveError, ErrorKind, Extent, GatherExtent, Transferred};
+use drives::{BLOCK_BYTES, DriveError, ErrorKind, Extent, Part, Transferred, pieces, runs_of_one};
 use futures_util::stream::{self, StreamExt};
 use initiator::{Error, Namespace};
 use nvme::Status;
+use nvme::log::{LogPage, SMART_LOG_BYTES, SmartLog};
 use reactor::Buffer;
 
 use crate::connect::Live;
@@ -28,77 +29,6 @@ const ATTEMPTS: u32 = 2;
 
 /// Blocks of one deallocation: 1 GiB, less than the 2^32 LBAs of a range.
 const DISCARD_BLOCKS_MAX: u64 = (1 << 30) / BLOCK_BYTES as u64;
-
-/// Bytes of a buffer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Part {
-    buffer: usize,
-    offset: usize,
-    len: usize,
-}
-
-/// What one command moves.
-#[derive(Debug, PartialEq, Eq)]
-struct Piece {
-    /// First byte on the drive.
-    at: u64,
-    len: usize,
-    /// Where it is in the caller's buffers.
-    parts: Vec<Part>,
-}
-
-/// Runs of blocks in one buffer: first byte on the drive, and where it is.
-pub(crate) fn of_one(extents: &[Extent]) -> impl Iterator<Item = (u64, Part)> {
-    extents.iter().map(|extent| {
-        let part = Part {
-            buffer: 0,
-            offset: extent.buffer_offset,
-            len: extent.blocks as usize * BLOCK_BYTES,
-        };
-        (extent.block * BLOCK_BYTES as u64, part)
-    })
-}
-
-/// The same in several buffers.
-pub(crate) fn of_many(extents: &[GatherExtent]) -> impl Iterator<Item = (u64, Part)> {
-    extents.iter().map(|extent| {
-        let part = Part {
-            buffer: extent.buffer as usize,
-            offset: extent.buffer_offset as usize,
-            len: extent.blocks as usize * BLOCK_BYTES,
-        };
-        (extent.block * BLOCK_BYTES as u64, part)
-    })
-}
-
-/// Joins what follows each other on the drive, and cuts it into commands of at most `most` bytes, a multiple of a block.
-fn pieces(runs: impl Iterator<Item = (u64, Part)>, most: usize) -> Vec<Piece> {
-    let mut pieces: Vec<Piece> = Vec::new();
-    for (mut at, mut part) in runs {
-        while part.len > 0 {
-            let follows = |last: &&mut Piece| last.at + last.len as u64 == at && last.len < most;
-            let piece = match pieces.last_mut().filter(follows) {
-                Some(piece) => piece,
-                None => {
-                    pieces.push(Piece {
-                        at,
-                        len: 0,
-                        parts: Vec::new(),
-                    });
-                    let last = pieces.len() - 1;
-                    &mut pieces[last]
-                }
-            };
-            let len = part.len.min(most - piece.len);
-            piece.parts.push(Part { len, ..part });
-            piece.len += len;
-            at += len as u64;
-            part.offset += len;
-            part.len -= len;
-        }
-    }
-    pieces
-}
 
 /// Bytes that one command with copied data moves.
 fn piece_bytes(shared: &Shared) -> usize {
@@ -124,7 +54,7 @@ pub(crate) async fn read(
     {
         return read_into(shared, &link, extent.block * BLOCK_BYTES as u64, buffer).await;
     }
-    let pieces = pieces(of_one(extents), piece_bytes(shared));
+    let pieces = pieces(runs_of_one(extents), piece_bytes(shared));
     let mut reads = stream::iter(pieces)
         .map(|piece| {
             let link = &link;
@@ -267,14 +197,17 @@ async fn change(
     let mut attempt = 1;
     loop {
         let live = link.live(shared).await?;
+        let under_way = link.change();
         let Err(error) = command(live.namespace.clone()).await else {
+            under_way.end();
             return Ok(());
         };
+        let is_refused = matches!(error, Error::Range { .. });
+        if error.status().is_none() && !is_refused {
+            link.lose(shared, &live);
+        }
+        under_way.end();
         if error.status().is_none() {
-            let is_refused = matches!(error, Error::Range { .. });
-            if !is_refused {
-                link.lose(shared, &live);
-            }
             let failed = failure(shared, what, &error);
             return Err(if is_refused {
                 failed
@@ -286,6 +219,25 @@ async fn change(
             return Err(failure(shared, what, &error));
         }
         attempt += 1;
+    }
+}
+
+/// What the target's controller tells of its health. A target that does not have the page says so by a status.
+pub(crate) async fn smart_log(shared: &Arc<Shared>) -> Result<Option<SmartLog>, DriveError> {
+    let link = link::of(shared)?;
+    // By an association that may write too: it stays, and the next write takes it.
+    let live = link.live(shared).await?;
+    let told = live
+        .controller
+        .log_page(LogPage::Smart, 0, SMART_LOG_BYTES)
+        .await;
+    match told {
+        Ok(page) => Ok(SmartLog::decode(&page)),
+        Err(error) if error.status().is_some() => Ok(None),
+        Err(error) => {
+            link.lose(shared, &live);
+            Err(failure(shared, "reading its health", &error))
+        }
     }
 }
 
@@ -311,60 +263,4 @@ fn failure(shared: &Shared, what: &str, error: &Error) -> DriveError {
         None => (ErrorKind::Io, ""),
     };
     shared.error(kind, format!("{what} failed: {error}{remedy}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn part(buffer: usize, offset: usize, len: usize) -> Part {
-        Part {
-            buffer,
-            offset,
-            len,
-        }
-    }
-
-    #[test]
-    fn neighbours_on_the_drive_are_one_command_wherever_their_data_is() {
-        let runs = [
-            (0, part(0, 4096, 8192)),
-            (8192, part(1, 0, 4096)),
-            (20480, part(1, 4096, 4096)),
-        ];
-        let pieces = pieces(runs.into_iter(), 1 << 20);
-        let expected = [
-            Piece {
-                at: 0,
-                len: 12288,
-                parts: vec![part(0, 4096, 8192), part(1, 0, 4096)],
-            },
-            Piece {
-                at: 20480,
-                len: 4096,
-                parts: vec![part(1, 4096, 4096)],
-            },
-        ];
-        assert_eq!(pieces, expected);
-    }
-
-    #[test]
-    fn no_command_moves_more_than_the_controller_takes() {
-        let runs = [(4096, part(0, 0, 20480)), (24576, part(0, 40960, 8192))];
-        let pieces = pieces(runs.into_iter(), 8192);
-        let cut: Vec<_> = pieces.iter().map(|piece| (piece.at, piece.len)).collect();
-        assert_eq!(
-            cut,
-            [(4096, 8192), (12288, 8192), (20480, 8192), (28672, 4096)]
-        );
-        assert_eq!(
-            pieces[2].parts,
-            [part(0, 16384, 4096), part(0, 40960, 4096)]
-        );
-    }
-
-    #[test]
-    fn a_transfer_of_nothing_is_no_command() {
-        assert!(pieces([(4096, part(0, 0, 0))].into_iter(), 4096).is_empty());
-    }
 }

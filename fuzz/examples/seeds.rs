@@ -391,16 +391,12 @@ fn disk(seeds: &mut Seeds) {
         hash_keys: [7; 32].into(),
         drives: vec![
             DriveSpec {
-                path: "drive0".into(),
                 uuid: Uuid::from_u128(2),
-                blocks: 262_144,
-                domain: None,
+                ..DriveSpec::new("drive0", 262_144)
             },
             DriveSpec {
-                path: "/dev/disk/by-id/x".into(),
                 uuid: Uuid::from_u128(3),
-                blocks: 1,
-                domain: None,
+                ..DriveSpec::new("/dev/disk/by-id/x", 1)
             },
         ],
         spares: Vec::new(),

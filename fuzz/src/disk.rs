@@ -251,7 +251,7 @@ pub(crate) fn pool(bytes: &[u8]) {
         },
         hash_keys: hash_key.into(),
         drives: (0..input.u8() & 3)
-            .map(|_| DriveSpec {
+            .map(|number| DriveSpec {
                 uuid: Uuid::from_u128(input.u128()),
                 blocks: u64::from(input.u32()) << (input.u8() & 31),
                 path: {
@@ -264,6 +264,8 @@ pub(crate) fn pool(bytes: &[u8]) {
                     0 => None,
                     _ => Some("psu-a".to_owned()),
                 },
+                metadata_blocks: u64::from(number == 1) << 14,
+                is_removed: number == 2,
             })
             .collect(),
         spares: (0..input.u8() & 1)

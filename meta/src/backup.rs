@@ -31,19 +31,34 @@ impl PoolDir {
     /// # Errors
     /// [`MetaError::Exists`] if there is something, [`MetaError::NoSpace`] and [`MetaError::Io`].
     pub fn begin_backup(&self, target: &Path) -> Result<BackupFolder, MetaError> {
-        let invalid = |what: &str| {
-            MetaError::Invalid(format!(
-                "{}: {what}: name a new folder for the backup",
-                target.display()
-            ))
-        };
         if self.is_temporary() {
-            return Err(invalid(
+            return Err(not_there(
+                target,
                 "a pool in memory keeps nothing that a backup would help",
             ));
         }
+        let mut identity = self.identity().clone();
+        for (index, drive) in (0u16..).zip(&mut identity.drives) {
+            let path = self.drive_path(index).unwrap_or_default();
+            drive.path = absolute_drive_path(&path)
+                .map_err(|error| MetaError::io(&path, "tell the absolute path", error))?;
+        }
+        BackupFolder::begin(target, identity)
+    }
+}
+
+fn not_there(target: &Path, what: &str) -> MetaError {
+    MetaError::Invalid(format!("{}: {what}: name a new folder", target.display()))
+}
+
+impl BackupFolder {
+    /// Begins to make the folder `target`, which must not be there, or be empty, for the pool of this identity.
+    ///
+    /// # Errors
+    /// [`MetaError::Exists`] if there is something, [`MetaError::NoSpace`] and [`MetaError::Io`].
+    pub(crate) fn begin(target: &Path, identity: PoolIdentity) -> Result<Self, MetaError> {
         let (Some(name), Some(parent)) = (target.file_name(), target.parent()) else {
-            return Err(invalid("that is no name of a folder"));
+            return Err(not_there(target, "that is no name of a folder"));
         };
         match fs::read_dir(target).map(|mut entries| entries.next().is_some()) {
             Ok(false) => {}
@@ -73,13 +88,7 @@ impl PoolDir {
             .map_err(|error| MetaError::io(&dir, "create the folder", error))?;
         fs::write(dir.join(MARK), "")
             .map_err(|error| MetaError::io(&dir, "mark the unfinished backup", error))?;
-        let mut identity = self.identity().clone();
-        for (index, drive) in (0u16..).zip(&mut identity.drives) {
-            let path = self.drive_path(index).unwrap_or_default();
-            drive.path = absolute_drive_path(&path)
-                .map_err(|error| MetaError::io(&path, "tell the absolute path", error))?;
-        }
-        let folder = BackupFolder {
+        let folder = Self {
             target: target.to_path_buf(),
             parts: PoolPaths::new(&dir),
             identity,
@@ -88,9 +97,7 @@ impl PoolDir {
         write_new(&folder.parts.identity, &folder.identity.to_text()?)?;
         Ok(folder)
     }
-}
 
-impl BackupFolder {
     /// Where the copy of the store is to be made; nothing is there.
     pub fn store_dir(&self) -> &Path {
         &self.parts.metadata
@@ -101,10 +108,17 @@ impl BackupFolder {
     /// # Errors
     /// [`MetaError::NoSpace`] and [`MetaError::Io`].
     pub fn write_journal(&self, part: &JournalPart) -> Result<(), MetaError> {
-        let path = &self.parts.journal;
-        let media = FileMedia::create(path, self.identity.uuid, part.capacity())?;
+        let media = self.create_journal(part.capacity())?;
         part.write_to(&media)
-            .map_err(|error| MetaError::io(path, "copy the journal", error))
+            .map_err(|error| MetaError::io(media.path(), "copy the journal", error))
+    }
+
+    /// Makes an empty journal of that size.
+    ///
+    /// # Errors
+    /// [`MetaError::NoSpace`] and [`MetaError::Io`].
+    pub(crate) fn create_journal(&self, ring_bytes: u64) -> Result<FileMedia, MetaError> {
+        FileMedia::create(&self.parts.journal, self.identity.uuid, ring_bytes)
     }
 
     /// Gives the backup its name, durably; returns that.

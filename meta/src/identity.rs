@@ -28,6 +28,11 @@ const VERSION_DOMAIN_KEYS: u64 = 3;
 /// Version of one that names spares, or failure domains of drives: a program that does not know these would lay both copies
 /// where one failure takes them.
 const VERSION_SPARES: u64 = 4;
+/// Version of one that names drives that were removed: a program that does not know these would look for them.
+const VERSION_REMOVED: u64 = 5;
+/// Version of one with drives that keep metadata: a program that does not know of it would put data there, and let what is
+/// kept become old.
+const VERSION_METADATA: u64 = 6;
 /// Spares at most.
 const SPARES_MAX: usize = 64;
 /// The longest name of a failure domain, in bytes.
@@ -40,15 +45,19 @@ const IDENTITY_BYTES_MAX: u64 = 1 << 20;
 /// A drive of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DriveSpec {
-    /// Path of the file or device, or address of a namespace ([`is_remote_drive`]); relative paths are relative to the
+    /// Path of the file or device, or address of a drive of another program ([`is_remote_drive`]); relative paths are relative to the
     /// pool folder.
     pub path: PathBuf,
     /// Identity, also on the drive's label.
     pub uuid: Uuid,
-    /// Size in blocks of 4096 bytes, the label area included.
+    /// Size in blocks of 4096 bytes, the label area included, and what is kept for metadata not.
     pub blocks: u64,
     /// Its failure domain: drives of one are likely to fail together. `None`: it fails alone.
     pub domain: Option<String>,
+    /// Blocks behind those that are kept for the pool's metadata ([`metadata_blocks`](crate::metadata_blocks)); 0: none.
+    pub metadata_blocks: u64,
+    /// It was removed: nothing of the pool lies there. Its place in the list stays, because others are known by theirs.
+    pub is_removed: bool,
 }
 
 /// A drive that waits to take the place of one that fails. It belongs to the pool, holds nothing, and has no label.
@@ -60,10 +69,12 @@ pub struct SpareSpec {
     pub domain: Option<String>,
 }
 
-/// How the paths of drives begin that are namespaces of NVMe-oF targets: addresses, of which no file system knows.
-const REMOTE_SCHEMES: [&str; 2] = ["nvme+tcp://", "nvme+rdma://"];
+/// How the paths of drives begin that are namespaces of NVMe-oF targets or devices of vhost-user-blk servers: addresses, of
+/// which no file system knows.
+const REMOTE_SCHEMES: [&str; 3] = ["nvme+tcp://", "nvme+rdma://", "vhost-user:"];
 
-/// Whether a drive's path is the address of a namespace of an NVMe-oF target, and no path of this machine.
+/// Whether a drive's path is the address of a namespace or of a device of another program, and no path of a file or device of
+/// this machine.
 #[must_use]
 pub fn is_remote_drive(path: &Path) -> bool {
     let text = path.to_str();
@@ -97,6 +108,8 @@ impl DriveSpec {
             uuid: Uuid::new_v4(),
             blocks,
             domain: None,
+            metadata_blocks: 0,
+            is_removed: false,
         }
     }
 }
@@ -173,6 +186,27 @@ impl PoolIdentity {
         encode(self)
     }
 
+    /// Takes a drive behind the others, which is no spare from here on.
+    pub fn add_drive(&mut self, drive: DriveSpec) {
+        self.spares.retain(|spare| spare.path != drive.path);
+        self.drives.push(drive);
+    }
+
+    /// Takes another drive in the place of the one with that index, if there is one; it is no spare from here on.
+    pub fn replace_drive(&mut self, index: u16, drive: DriveSpec) {
+        self.spares.retain(|spare| spare.path != drive.path);
+        if let Some(place) = self.drives.get_mut(usize::from(index)) {
+            *place = drive;
+        }
+    }
+
+    /// Indexes of drives that were removed.
+    pub fn removed(&self) -> impl Iterator<Item = u16> {
+        let drives = (0u16..).zip(&self.drives);
+        let removed = drives.filter(|(_, drive)| drive.is_removed);
+        removed.map(|(index, _)| index)
+    }
+
     /// The label that the drive with this index must carry.
     pub fn label(&self, index: u16) -> Option<DriveLabel> {
         let drive = self.drives.get(usize::from(index))?;
@@ -227,6 +261,12 @@ struct DriveEntry {
     /// From [`VERSION_SPARES`] on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     domain: Option<String>,
+    /// From [`VERSION_METADATA`] on.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    metadata_blocks: u64,
+    /// From [`VERSION_REMOVED`] on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    removed: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -237,6 +277,10 @@ struct SpareEntry {
     domain: Option<String>,
 }
 
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
 const REMEDY_IDENTITY: &str = "restore it from a copy (paths of drives may be edited, nothing else); \
                                nothing was changed";
 
@@ -244,6 +288,14 @@ const REMEDY_IDENTITY: &str = "restore it from a copy (paths of drives may be ed
 fn version_of(identity: &PoolIdentity) -> u64 {
     let has_domains = identity.drives.iter().any(|drive| drive.domain.is_some());
     match identity.fingerprint {
+        _ if identity
+            .drives
+            .iter()
+            .any(|drive| drive.metadata_blocks > 0) =>
+        {
+            VERSION_METADATA
+        }
+        _ if identity.drives.iter().any(|drive| drive.is_removed) => VERSION_REMOVED,
         _ if has_domains || !identity.spares.is_empty() => VERSION_SPARES,
         _ if !identity.hash_keys.domains.is_empty() => VERSION_DOMAIN_KEYS,
         FingerprintFunction::Blake3 => VERSION_BLAKE3,
@@ -270,6 +322,8 @@ pub(crate) fn encode(identity: &PoolIdentity) -> Result<String, MetaError> {
                 uuid: drive.uuid,
                 blocks: drive.blocks,
                 domain: drive.domain.clone(),
+                metadata_blocks: drive.metadata_blocks,
+                removed: drive.is_removed,
             })
             .collect(),
         domain_key: identity
@@ -325,11 +379,11 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<PoolIdentity, MetaError> {
         .get("format_version")
         .and_then(toml::Value::as_integer)
         .ok_or_else(|| corrupt("it has no format_version".to_owned()))?;
-    if !(VERSION_BLAKE3 as i64..=VERSION_SPARES as i64).contains(&version) {
+    if !(VERSION_BLAKE3 as i64..=VERSION_METADATA as i64).contains(&version) {
         return Err(MetaError::WrongVersion {
             path: path.to_path_buf(),
             found: version.max(0) as u64,
-            supported: VERSION_SPARES,
+            supported: VERSION_METADATA,
         });
     }
     let file: IdentityFile =
@@ -353,6 +407,8 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<PoolIdentity, MetaError> {
             uuid: drive.uuid,
             blocks: drive.blocks,
             domain: drive.domain,
+            metadata_blocks: drive.metadata_blocks,
+            is_removed: drive.removed,
         })
         .collect();
     let spares = file.spare.into_iter().map(|spare| SpareSpec {
@@ -369,7 +425,7 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<PoolIdentity, MetaError> {
     };
     if version_of(&identity) != file.format_version {
         return Err(corrupt(
-            "its version and what it says of fingerprints, domains and spares do not belong together".to_owned(),
+            "its version and what it says of fingerprints, domains, spares and drives do not belong together".to_owned(),
         ));
     }
     if file.check != format!("{:08x}", checksum(&identity)) {
@@ -398,6 +454,12 @@ fn checksum(identity: &PoolIdentity) -> u32 {
         if let Some(domain) = &drive.domain {
             text.push_str(&format!("|{}|{domain}", domain.len()));
         }
+        if drive.is_removed {
+            text.push_str("|removed");
+        }
+        if drive.metadata_blocks > 0 {
+            text.push_str(&format!("|metadata {}", drive.metadata_blocks));
+        }
     }
     for (domain, key) in &identity.hash_keys.domains {
         // Its length ends the name, whatever that has.
@@ -421,10 +483,11 @@ pub(crate) fn validate(sub_block_bytes: u32, drives: &[DriveSpec]) -> Result<(),
     }
     for (index, drive) in drives.iter().enumerate() {
         let earlier = drives.get(..index).unwrap_or_default();
-        if earlier
-            .iter()
-            .any(|other| other.uuid == drive.uuid || other.path == drive.path)
-        {
+        if earlier.iter().any(|other| {
+            // Where a drive was removed another one may be.
+            let are_there = !other.is_removed && !drive.is_removed;
+            other.uuid == drive.uuid || (are_there && other.path == drive.path)
+        }) {
             return Err(format!("drive {} is named twice", drive.path.display()));
         }
         // Every address must fit in a PBA's block number.
@@ -433,6 +496,13 @@ pub(crate) fn validate(sub_block_bytes: u32, drives: &[DriveSpec]) -> Result<(),
                 "drive {} has too many blocks: {}",
                 drive.path.display(),
                 drive.blocks
+            ));
+        }
+        if drive.metadata_blocks > crate::types::Pba::BLOCK_MAX {
+            return Err(format!(
+                "drive {} has too many blocks for metadata: {}",
+                drive.path.display(),
+                drive.metadata_blocks
             ));
         }
         check_domain(drive.domain.as_deref())?;
@@ -450,7 +520,8 @@ pub(crate) fn validate_spares(identity: &PoolIdentity) -> Result<(), String> {
     }
     for (index, spare) in spares.iter().enumerate() {
         let path = &spare.path;
-        let is_drive = identity.drives.iter().any(|drive| drive.path == *path);
+        let mut drives = identity.drives.iter();
+        let is_drive = drives.any(|drive| !drive.is_removed && drive.path == *path);
         if is_drive || spares[..index].iter().any(|other| other.path == *path) {
             return Err(format!(
                 "drive {} is a drive or a spare of the pool already",

@@ -39,6 +39,7 @@ mod identity;
 mod journal;
 mod label;
 mod lock;
+mod on_drives;
 mod pool;
 mod record;
 mod restored;
@@ -69,6 +70,10 @@ pub use journal::{
 pub use label::{
     ChosenLabel, DriveLabel, LABEL_BYTES, Label, LabelError, MetadataPart, MetadataPlace, Opening,
     PlaceKind,
+};
+pub use on_drives::{
+    Importable, JournalOnDrives, MemoryArea, MetadataArea, MetadataOnDrives, OnDrivesState,
+    PendingIo, StoreOnDrives, metadata_blocks,
 };
 pub use pool::{JOURNAL_BYTES_DEFAULT, PoolCreation, PoolDir, PoolPaths, PoolSpec};
 pub use record::{

@@ -34,7 +34,7 @@ use crate::identity::{
 };
 use crate::journal::FileMedia;
 use crate::lock::Lock;
-use crate::store::{RocksOptions, RocksStore};
+use crate::store::{RocksOptions, RocksStore, raw};
 use crate::types::FingerprintFunction;
 
 /// Usual size of the journal's ring, in bytes: 128 MiB, replayed in about two seconds.
@@ -288,11 +288,7 @@ impl PoolDir {
     /// [`MetaError::Invalid`] for a senseless drive, [`MetaError::NoSpace`] and [`MetaError::Io`]; the
     /// pool is as it was then.
     pub fn add_drive(&mut self, drive: DriveSpec) -> Result<u16, MetaError> {
-        self.change_drives(|identity| {
-            let is_other = |spare: &SpareSpec| spare.path != drive.path;
-            identity.spares.retain(is_other);
-            identity.drives.push(drive);
-        })?;
+        self.change_drives(|identity| identity.add_drive(drive))?;
         Ok((self.identity.drives.len() - 1) as u16)
     }
 
@@ -305,11 +301,19 @@ impl PoolDir {
         if usize::from(index) >= self.identity.drives.len() {
             return Err(MetaError::Invalid(format!("the pool has no drive {index}")));
         }
-        self.change_drives(|identity| {
-            let is_other = |spare: &SpareSpec| spare.path != drive.path;
-            identity.spares.retain(is_other);
-            identity.drives[usize::from(index)] = drive;
-        })
+        self.change_drives(|identity| identity.replace_drive(index, drive))
+    }
+
+    /// Makes the pool remember that a drive was removed, durably: nothing of the pool lies there, and its index is not used
+    /// again.
+    ///
+    /// # Errors
+    /// As [`replace_drive`](Self::replace_drive).
+    pub fn remove_drive(&mut self, index: u16) -> Result<(), MetaError> {
+        if usize::from(index) >= self.identity.drives.len() {
+            return Err(MetaError::Invalid(format!("the pool has no drive {index}")));
+        }
+        self.change_drives(|identity| identity.drives[usize::from(index)].is_removed = true)
     }
 
     /// Makes the pool remember a spare, durably.
@@ -389,11 +393,23 @@ impl PoolDir {
         }
     }
 
-    /// Opens the store.
+    /// Opens the store, perhaps to change it in the folder alone: drives that hold copies of it count as older from here on.
     ///
     /// # Errors
     /// As for [`RocksStore::open`].
     pub fn open_store(&self, options: RocksOptions) -> Result<RocksStore, MetaError> {
+        let store = self.open_served_store(options)?;
+        if !self.is_read_only {
+            raw::leave_drives_behind(&store)?;
+        }
+        Ok(store)
+    }
+
+    /// Opens the store of which [`MetadataOnDrives`](crate::MetadataOnDrives) keeps copies, or to read it.
+    ///
+    /// # Errors
+    /// As for [`RocksStore::open`].
+    pub fn open_served_store(&self, options: RocksOptions) -> Result<RocksStore, MetaError> {
         let paths = &self.paths;
         if self.is_read_only {
             return RocksStore::open_read_only(&paths.metadata, self.identity.uuid, options);

@@ -24,6 +24,8 @@ pub enum SegmentState {
     Open,
     /// What is freed of it stays as it is.
     Sealed,
+    /// It has addresses and no place, and none of its blocks is in use: its place was needed for something else.
+    Unplaced,
 }
 
 /// Where a segment lies.
@@ -61,16 +63,21 @@ impl SegmentRow {
         }
     }
 
-    /// Its copies: one at least, each on a drive of its own.
+    /// A segment that lies nowhere.
+    pub const fn unplaced(epoch: u32) -> Self {
+        Self {
+            state: SegmentState::Unplaced,
+            epoch,
+            copies: [SegmentCopy { drive: 0, slot: 0 }; COPIES_MAX],
+            count: 0,
+        }
+    }
+
+    /// Its copies, each on a drive of its own: one at least, unless it is unplaced.
     pub fn copies(&self) -> &[SegmentCopy] {
         self.copies
             .get(..usize::from(self.count))
             .unwrap_or(&self.copies)
-    }
-
-    /// The copy that reads take first.
-    pub const fn first(&self) -> SegmentCopy {
-        self.copies[0]
     }
 
     /// As it is stored: state u8, count u8, epoch u32, and for each copy drive u16 and slot u32.
@@ -78,6 +85,7 @@ impl SegmentRow {
         let state = match self.state {
             SegmentState::Open => 0,
             SegmentState::Sealed => 1,
+            SegmentState::Unplaced => 2,
         };
         let mut out = vec![state, self.count];
         out.extend_from_slice(&self.epoch.to_le_bytes());
@@ -93,6 +101,7 @@ impl SegmentRow {
         let state = match reader.u8()? {
             0 => SegmentState::Open,
             1 => SegmentState::Sealed,
+            2 => SegmentState::Unplaced,
             _ => return Err(CodecError::Field("state")),
         };
         let count = usize::from(reader.u8()?);
@@ -104,7 +113,11 @@ impl SegmentRow {
             copies.push(SegmentCopy { drive, slot });
         }
         reader.end()?;
-        let row = Self::new(epoch, &copies).ok_or(CodecError::Field("copies"))?;
+        if state == SegmentState::Unplaced && copies.is_empty() {
+            return Ok(Self::unplaced(epoch));
+        }
+        let of_copies = Self::new(epoch, &copies).filter(|_| state != SegmentState::Unplaced);
+        let row = of_copies.ok_or(CodecError::Field("copies"))?;
         Ok(Self { state, ..row })
     }
 }
@@ -130,6 +143,13 @@ mod tests {
     }
 
     #[test]
+    fn the_row_of_a_segment_without_a_place_reads_back() {
+        let row = SegmentRow::unplaced(7);
+        assert!(row.copies().is_empty());
+        assert_eq!(SegmentRow::decode(&row.encode()), Ok(row));
+    }
+
+    #[test]
     fn a_row_that_names_no_copy_too_many_or_one_drive_twice_is_refused() {
         let four = [copy(0, 1), copy(1, 1), copy(2, 1), copy(3, 1)];
         for copies in [&[][..], &four, &[copy(2, 1), copy(2, 5)]] {
@@ -142,8 +162,11 @@ mod tests {
             assert!(SegmentRow::decode(&bytes).is_err(), "{copies:?}");
         }
         let mut whole = SegmentRow::of_one(1, copy(0, 0)).encode();
-        whole[0] = 2;
-        assert!(SegmentRow::decode(&whole).is_err());
+        // Unplaced with a copy, and a state that there is not.
+        for state in [2, 3] {
+            whole[0] = state;
+            assert!(SegmentRow::decode(&whole).is_err());
+        }
         whole[0] = 0;
         whole.push(0);
         assert!(SegmentRow::decode(&whole).is_err());

@@ -16,6 +16,10 @@ pub const SETTING_VALUE_BYTES_MAX: usize = 64 << 10;
 /// All that one record changes, in bytes as it is encoded: below what a journal record may have.
 pub const SETTING_CHANGES_BYTES_MAX: usize = 256 << 10;
 
+/// The setting that says what drives hold of the store: generation, number and end of the last change, little endian. Who changes
+/// the store in the folder alone takes it away: then all is copied to the drives anew.
+pub(crate) const ON_DRIVES_KEY: &str = "meta.on-drives";
+
 /// What becomes of settings, by key: a value, or `None` for one that goes.
 pub type SettingChanges = BTreeMap<String, Option<Vec<u8>>>;
 
@@ -53,6 +57,11 @@ pub(crate) fn take_settings(reader: &mut Reader<'_>) -> Result<SettingChanges, C
     if reader.remaining() > SETTING_CHANGES_BYTES_MAX {
         return Err(CodecError::Field("length"));
     }
+    take_changes(reader)
+}
+
+/// As [`take_settings`], of the changes of many records together.
+pub(crate) fn take_changes(reader: &mut Reader<'_>) -> Result<SettingChanges, CodecError> {
     let mut changes = SettingChanges::new();
     for _ in 0..reader.u32()? {
         let len = usize::from(u16::from_le_bytes(reader.array()?));

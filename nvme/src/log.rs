@@ -211,7 +211,35 @@ layout! {
     }
 }
 
+/// What each bit of the critical warning says, from bit 0 on, in the words of Base 2.1, figure 207.
+const CRITICAL_WARNINGS: [&str; 6] = [
+    "the available spare capacity has fallen below the threshold",
+    "a temperature is above or below its threshold",
+    "the reliability of the NVM subsystem is degraded",
+    "all media are in read-only mode",
+    "the backup device of the volatile memory has failed",
+    "the persistent memory region is read-only or unreliable",
+];
+
 impl SmartLog {
+    /// What the critical warning says; bits that no specification names are told by their number.
+    #[must_use]
+    pub fn critical_warnings(&self) -> Vec<String> {
+        let set = (0..u8::BITS).filter(|bit| self.critical_warning & 1 << bit != 0);
+        set.map(|bit| match CRITICAL_WARNINGS.get(bit as usize) {
+            Some(words) => (*words).to_owned(),
+            None => format!("bit {bit} of the critical warning is set"),
+        })
+        .collect()
+    }
+
+    /// The composite temperature in degrees Celsius, if it is reported.
+    #[must_use]
+    pub fn celsius(&self) -> Option<i32> {
+        const ZERO_CELSIUS_KELVIN: i32 = 273;
+        (self.temperature != 0).then(|| i32::from(self.temperature) - ZERO_CELSIUS_KELVIN)
+    }
+
     /// The page.
     #[must_use]
     pub fn encode(&self) -> [u8; SMART_LOG_BYTES] {
@@ -508,6 +536,26 @@ mod tests {
         assert_eq!(ErrorLogEntry::decode(&bytes), Some(entry));
     }
 
+    #[test]
+    fn each_critical_warning_is_told_in_words() {
+        let mut log = SmartLog {
+            critical_warning: 0b1000_1001,
+            temperature: 300,
+            ..SmartLog::default()
+        };
+        let told = log.critical_warnings();
+        assert!(told[0].contains("spare") && told[1].contains("read-only"));
+        assert!(told[2].contains("bit 7"), "{told:?}");
+        assert_eq!(log.celsius(), Some(27));
+        (log.critical_warning, log.temperature) = (0, 0);
+        assert!(log.critical_warnings().is_empty());
+        assert_eq!(
+            log.celsius(),
+            None,
+            "a target without a sensor is not frozen"
+        );
+    }
+
     proptest! {
         #[test]
         fn any_bytes_read_back_or_are_refused(
@@ -521,6 +569,9 @@ mod tests {
             }
             if let Some(log) = SmartLog::decode(&bytes) {
                 prop_assert_eq!(SmartLog::decode(&log.encode()), Some(log));
+                let told = log.critical_warnings().len();
+                prop_assert_eq!(told, log.critical_warning.count_ones() as usize);
+                prop_assert_eq!(log.celsius().is_some(), log.temperature != 0);
             }
             if let Some(log) = FirmwareSlotLog::decode(&bytes) {
                 prop_assert_eq!(FirmwareSlotLog::decode(&log.encode()), Some(log));

@@ -12,14 +12,17 @@
 //! - A [`Buffer`] that the kernel reads or writes is owned by the ring until the kernel is done, also
 //!   when the future is dropped, and also when the reactor stops.
 //! - A task that panics ends alone: whoever waits for it gets [`JoinError::Panicked`].
-//! - `unsafe` is confined to `ring/` (submission and completion), `buffer/` (the mapping) and `prefetch`.
+//! - `unsafe` is confined to `ring/` and `passthrough` (submission and completion), `buffer/` (the mapping), `device` (one ioctl) and
+//!   `prefetch`.
 
 mod blocking;
 mod buffer;
+pub mod device;
 mod executor;
 pub mod file;
 mod join;
 pub mod net;
+pub mod passthrough;
 mod prefetch;
 mod ring;
 mod shared;

@@ -6,6 +6,8 @@
 //!   that it does not meet one that a host still remembers.
 //! - A controller keeps its identifier until its last command is done.
 //! - A host that connects again is admitted only when none of its earlier, ended associations can still touch a drive.
+//! - An association whose host was silent for longer than its keep-alive timeout is over, by the clock, also if this
+//!   machine stood still meanwhile: no command that comes after that begins, whatever waits in a socket.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -14,10 +16,10 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fabric::Transport;
-use fabric::serving::keep_alive;
+use fabric::serving::keep_alive::{self, LastHeard};
 use nvme::log::ErrorLog;
 use nvme::properties::{ConfigurationEffect, ControllerStatus, Registers};
 use nvme::{Nqn, Status};
@@ -64,8 +66,7 @@ impl QueueHandle {
         })
     }
 
-    /// A command arrived: the host is alive (traffic-based keep alive).
-    pub(crate) fn saw_command(&self) {
+    fn saw_command(&self) {
         if !self.alive.load(Ordering::Relaxed) {
             self.alive.store(true, Ordering::Relaxed);
         }
@@ -100,6 +101,7 @@ pub(crate) struct Controller {
     /// The host switched the volatile write cache off.
     write_through: AtomicBool,
     keep_alive_changed: Notify,
+    heard: LastHeard,
     ending: AtomicBool,
     queue_detached: Notify,
 }
@@ -135,6 +137,7 @@ impl Controller {
             usable: AtomicBool::new(false),
             write_through: AtomicBool::new(false),
             keep_alive_changed: Notify::new(),
+            heard: LastHeard::new(reactor::now()),
             ending: AtomicBool::new(false),
             queue_detached: Notify::new(),
         }
@@ -234,17 +237,50 @@ impl Controller {
     /// Sets the keep-alive timeout and starts it anew.
     pub(crate) fn set_kato_ms(&self, kato_ms: u32) {
         lock(&self.state).kato_ms = kato_ms;
+        self.heard.again(reactor::now());
         self.keep_alive_changed.notify_one();
+    }
+
+    /// How long a silent host counts as alive.
+    fn keep_alive(&self) -> Option<Duration> {
+        let timeout = keep_alive::timeout_of(self.kato_ms());
+        timeout.or(self.is_discovery().then_some(DISCOVERY_IDLE))
     }
 
     /// Waits until the keep-alive timer has expired. Every command on any queue restarts it.
     pub(crate) async fn keep_alive_expired(&self) {
-        let timeout = || -> Option<Duration> {
-            let timeout = keep_alive::timeout_of(self.kato_ms());
-            timeout.or(self.is_discovery().then_some(DISCOVERY_IDLE))
-        };
         let changed = || self.keep_alive_changed.notified();
-        keep_alive::expired(timeout, changed, || self.was_alive()).await;
+        keep_alive::expired(|| self.keep_alive(), changed, || self.was_alive()).await;
+    }
+
+    /// A command arrived on a queue: the host is alive (traffic-based keep alive). False if the association is over because
+    /// the host was silent before; then the command must not begin.
+    pub(crate) fn hears(&self, queue: &QueueHandle) -> bool {
+        queue.saw_command();
+        let is_in_time = self.heard.hears(reactor::recently(), || self.keep_alive());
+        if !is_in_time {
+            self.end_silent();
+        }
+        is_in_time
+    }
+
+    /// Whether its host has been silent for longer than its keep-alive timeout.
+    pub(crate) fn is_silent(&self, now: Instant) -> bool {
+        self.heard.is_silent(now, self.keep_alive())
+    }
+
+    /// Whether the association is over because its host is silent; ends it then.
+    fn is_over(&self, now: Instant) -> bool {
+        let is_silent = self.is_silent(now);
+        if is_silent {
+            self.end_silent();
+        }
+        is_silent
+    }
+
+    fn end_silent(&self) {
+        self.fail();
+        self.end();
     }
 
     /// Whether a command arrived on any queue since the last call.
@@ -371,7 +407,8 @@ impl Registry {
     /// The controller of that identifier, if its association is alive.
     pub(crate) fn get(&self, id: u16) -> Option<Arc<Controller>> {
         let controller = lock(&self.table).controllers.get(&id).cloned()?;
-        (!controller.is_ending()).then_some(controller)
+        let is_alive = !controller.is_ending() && !controller.is_over(reactor::now());
+        is_alive.then_some(controller)
     }
 
     /// Forgets a controller that has ended.
@@ -380,10 +417,13 @@ impl Registry {
         self.gone.notify_all();
     }
 
-    /// Waits until no ended association of this host is left.
+    /// Waits until no ended association of this host is left. One that is over is ended now, because its connections may
+    /// not have told yet.
     pub(crate) async fn earlier_associations_gone(&self, host: &Host) {
-        let is_earlier =
-            |controller: &Controller| controller.is_ending() && controller.host == *host;
+        let now = reactor::now();
+        let is_earlier = |controller: &Controller| {
+            controller.host == *host && (controller.is_ending() || controller.is_over(now))
+        };
         until(&self.gone, || {
             let table = lock(&self.table);
             !table.controllers.values().any(|other| is_earlier(other))

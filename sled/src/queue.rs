@@ -158,9 +158,12 @@ pub(crate) struct Command {
 }
 
 impl Command {
-    /// Begins a command. One whose identifier is in flight already is answered at once.
+    /// Begins a command. One whose identifier is in flight already is answered at once; one that comes when its association
+    /// is over is not answered: the queue closes.
     pub(crate) fn begin(queue: &Rc<ConnectedQueue>, capsule: Capsule) -> Option<Self> {
-        queue.handle.saw_command();
+        if !queue.controller.hears(&queue.handle) {
+            return None;
+        }
         let sqe = capsule.sqe;
         if !queue.in_flight.begin(sqe.cid()) {
             let cqe = Cqe::new(Status::COMMAND_ID_CONFLICT.with_dnr(), 0);

@@ -142,7 +142,10 @@ async fn watch(queue: &Rc<ConnectedQueue>) -> End {
         select_biased! {
             // First: the end of the admin queue, which has nothing to wait for, asks the others to close too.
             () = stopped => return End::Stopping,
-            () = close_requested => return End::Controller,
+            () = close_requested => return match controller.is_silent(reactor::now()) {
+                true => End::KeepAlive,
+                false => End::Controller,
+            },
             () = lost => return End::Transport,
             () = silent => {
                 controller.fail();

@@ -1,6 +1,7 @@
 //! Drives of a pool in service: added, taken offline, used again, replaced; and its spares.
 //!
-//! Guarantee: the pool remembers a drive before it uses it, and nothing is written to one that holds something else.
+//! Guarantees: the pool remembers a drive before it uses it, also in the copies of its metadata on drives; and nothing is written
+//! to one that holds something else.
 
 use std::path::Path;
 
@@ -11,11 +12,9 @@ use reactor::BufferPool;
 use subsystem::errors::Failure;
 
 use crate::errors::of_meta;
+use crate::new_drive::{MadeFiles, NewDrive, label_of, open_named};
 use crate::opened_drive::OpenedDrive;
-use crate::pool::{
-    LABEL_BUFFER_BYTES, MadeFiles, NewDrive, canonical, label_of, open_drive, open_named,
-    own_drives,
-};
+use crate::pool::{LABEL_BUFFER_BYTES, Serving, canonical, open_drive, own_drives};
 
 /// Adds a drive to a pool in service: a file or a block device that holds nothing yet, or whatever it holds
 /// if that is forced. Blocks for some moments: not for a reactor that serves hosts.
@@ -23,23 +22,31 @@ use crate::pool::{
 /// # Errors
 /// Names what is wrong with the drive, and what to do about it.
 pub(crate) async fn add_drive(
-    engine: &Engine,
+    pool: &Serving,
     dir: &mut PoolDir,
     add: AddDrive,
 ) -> Result<(), Failure> {
+    let engine = &pool.engine;
     let count = check_permanent(dir)?;
     let index = u16::try_from(count).map_err(|_| {
         Failure::invalid(format!(
             "the pool has {count} drives, and no more are possible: make another pool"
         ))
     })?;
-    let (spec, drive) = check_new(engine, dir, &add, index).await?.take().await?;
+    let checked = check_new(engine, dir, &add, index, 0).await?;
+    let (spec, drive) = checked.take().await?;
     let domain = spec.domain.clone();
+    let before = dir.identity().clone();
+    let mut after = before.clone();
+    after.add_drive(spec.clone());
+    pool.note(&after).await?;
+    let (drive, area) = drive.into_parts(&spec);
     let write_down = |_| Ok(dir.add_drive(spec).map(drop)?);
-    engine
-        .add_drive(drive.into_drive(), domain, write_down)
-        .await?;
-    Ok(())
+    if let Err(error) = engine.add_drive(drive, domain, write_down).await {
+        pool.note(&before).await?;
+        return Err(error.into());
+    }
+    pool.set_area(index, area).await
 }
 
 /// Adds a spare to a pool in service: a file or a block device that holds nothing yet. Nothing is written to it before it
@@ -63,9 +70,13 @@ pub(crate) async fn add_spare(
             "a spare must hold nothing: wipe it first (`wipefs --all` and `blkdiscard`, or `rm` for a file)",
         ));
     }
-    let mut new = check_new(engine, dir, &add, 0).await?;
+    let mut new = check_new(engine, dir, &add, 0, 0).await?;
     let mut needed = u64::MAX;
-    for index in (0u16..).take(drives) {
+    let removed: Vec<u16> = dir.identity().removed().collect();
+    for index in (0u16..)
+        .take(drives)
+        .filter(|index| !removed.contains(index))
+    {
         needed = needed.min(engine.blocks_needed(index).await?);
     }
     let blocks = new.drive.drive.drive().blocks();
@@ -111,23 +122,28 @@ impl Checked {
     }
 }
 
-/// Opens a drive that is to be the one with that index of a pool in service. Writes nothing to it.
+/// Opens a drive that is to be the one with that index of a pool in service, where data need so many blocks. Writes nothing to
+/// it.
 async fn check_new(
     engine: &Engine,
     dir: &PoolDir,
     add: &AddDrive,
     index: u16,
+    needed: u64,
 ) -> Result<Checked, Failure> {
     let path = add.path.as_path();
     let buffers = label_buffers()?;
     // Checked before it is opened: the pool's own drives are open, and the error would say that they are in use.
-    if own_drives(dir).contains(&canonical(path)) {
+    if own_drives(dir)
+        .iter()
+        .any(|(_, own)| *own == canonical(path))
+    {
         return Err(Failure::invalid(format!(
             "'{}' is a drive of this pool already (`onefold drive list` shows them): name another one",
             path.display()
         )));
     }
-    let (mut spec, drive) = open_named(path, add.size_bytes, None).await?;
+    let (mut spec, drive) = open_named(path, add.size_bytes, None, needed).await?;
     check_not_own_volume(engine, &drive)?;
     spec.domain.clone_from(&add.domain);
     let mut made = MadeFiles::default();
@@ -176,11 +192,9 @@ fn check_not_own_volume(engine: &Engine, drive: &OpenedDrive) -> Result<(), Fail
 
 /// The index of the drive at a path.
 fn index_of(dir: &PoolDir, path: &Path) -> Result<u16, Failure> {
-    let at = own_drives(dir)
-        .iter()
-        .position(|own| *own == canonical(path));
-    let index = at.and_then(|at| u16::try_from(at).ok());
-    index.ok_or_else(|| {
+    let own = own_drives(dir);
+    let known = own.into_iter().find(|(_, own)| *own == canonical(path));
+    known.map(|(index, _)| index).ok_or_else(|| {
         Failure::new(
             ErrorKind::NotFound,
             format!(
@@ -196,30 +210,38 @@ fn index_of(dir: &PoolDir, path: &Path) -> Result<u16, Failure> {
 /// # Errors
 /// Names why the drive cannot be changed, and what to do.
 pub(crate) async fn change_drive(
-    engine: &Engine,
+    pool: &Serving,
     dir: &mut PoolDir,
     path: &Path,
     change: DriveChange,
 ) -> Result<(), Failure> {
+    let engine = &pool.engine;
     if matches!(change, DriveChange::Remove) {
-        return remove(dir, path);
+        return remove(engine, dir, path).await;
     }
     let index = index_of(dir, path)?;
     match change {
         DriveChange::Offline => engine.take_drive_offline(index).await?,
+        // Kept, and online already.
+        DriveChange::Online
+            if engine.keep_drive(index).await? && !engine.is_drive_offline(index) => {}
         DriveChange::Online if engine.is_drive_absent(index) => {
             let spec = dir.identity().drives[usize::from(index)].clone();
             let drive = open_drive(dir, index, &spec, &label_buffers()?).await?;
-            engine.reopen_drive(index, drive.into_drive()).await?;
+            let (drive, area) = drive.into_parts(&spec);
+            engine.reopen_drive(index, drive).await?;
+            pool.set_area(index, area).await?;
         }
         DriveChange::Online => {
             // The rebuild compares all that the drive should have.
             if engine.is_drive_offline(index) {
-                fabric_drives::forget_losses(&canonical(path));
+                let path = canonical(path);
+                fabric_drives::forget_losses(&path).await;
+                vhost_drives::forget_losses(&path);
             }
             engine.rebuild_drive(index).await?;
         }
-        DriveChange::Replace(add) => replace(engine, dir, index, add).await?,
+        DriveChange::Replace(add) => replace(pool, dir, index, add).await?,
         DriveChange::Remove => {}
     }
     Ok(())
@@ -230,11 +252,12 @@ pub(crate) async fn change_drive(
 /// # Errors
 /// As [`change_drive`].
 pub(crate) async fn replace(
-    engine: &Engine,
+    pool: &Serving,
     dir: &mut PoolDir,
     index: u16,
     add: AddDrive,
 ) -> Result<(), Failure> {
+    let engine = &pool.engine;
     engine.check_can_go_offline(index)?;
     let of_index = dir.identity().drives.get(usize::from(index));
     let old_domain = of_index.and_then(|drive| drive.domain.clone());
@@ -242,8 +265,8 @@ pub(crate) async fn replace(
         domain: add.domain.or(old_domain),
         ..add
     };
-    let checked = check_new(engine, dir, &add, index).await?;
     let needed = engine.blocks_needed(index).await?;
+    let checked = check_new(engine, dir, &add, index, needed).await?;
     if checked.drive.drive.drive().blocks() < needed {
         return Err(Failure::invalid(format!(
             "'{}' has {} blocks of 4 KiB, and what lies on the drive that it is to replace needs {needed}: name a larger one",
@@ -253,15 +276,23 @@ pub(crate) async fn replace(
     }
     let (spec, drive) = checked.take().await?;
     let domain = spec.domain.clone();
+    let before = dir.identity().clone();
+    let mut after = before.clone();
+    after.replace_drive(index, spec.clone());
+    pool.set_area(index, None).await?;
+    pool.note(&after).await?;
+    let (drive, area) = drive.into_parts(&spec);
     let write_down = || Ok(dir.replace_drive(index, spec)?);
-    engine
-        .replace_drive(index, drive.into_drive(), domain, write_down)
-        .await?;
-    Ok(())
+    let replaced = engine.replace_drive(index, drive, domain, write_down).await;
+    if let Err(error) = replaced {
+        pool.note(&before).await?;
+        return Err(error.into());
+    }
+    pool.set_area(index, area).await
 }
 
-/// Makes the pool forget a spare.
-fn remove(dir: &mut PoolDir, path: &Path) -> Result<(), Failure> {
+/// Makes the pool forget a spare, or begins to empty a drive, which leaves the pool when nothing lies there any more.
+async fn remove(engine: &Engine, dir: &mut PoolDir, path: &Path) -> Result<(), Failure> {
     let own = canonical(path);
     let spares = &dir.identity().spares;
     if let Some(spare) = spares.iter().find(|spare| canonical(&spare.path) == own) {
@@ -270,10 +301,17 @@ fn remove(dir: &mut PoolDir, path: &Path) -> Result<(), Failure> {
         tracing::info!(spare = %spare.display(), "a spare was removed");
         return Ok(());
     }
+    check_permanent(dir)?;
     let index = index_of(dir, path)?;
-    Err(Failure::invalid(format!(
-        "drive number {index}, '{}', has segments of the pool: only a spare can be removed; `onefold drive replace` puts \
-         another one in its place",
-        path.display()
-    )))
+    Ok(engine.empty_drive(index).await?)
+}
+
+/// Makes the pool forget a drive on which nothing lies any more.
+///
+/// # Errors
+/// It is not empty, or that cannot be written down.
+pub(crate) async fn let_go(pool: &Serving, dir: &mut PoolDir, index: u16) -> Result<(), Failure> {
+    pool.set_area(index, None).await?;
+    let write_down = || Ok(dir.remove_drive(index)?);
+    Ok(pool.engine.remove_drive(index, write_down).await?)
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use dedup::{ErrorKind, PoolLabels, read_label};
-use drives::Drive;
+use drives::{Drive, block_device_of};
 use meta::{
     ChosenLabel, DriveLabel, LABEL_BYTES, Label, LabelError, Opening, PoolDir, is_remote_drive,
 };
@@ -15,6 +15,7 @@ use subsystem::errors::Failure;
 use uuid::Uuid;
 
 use crate::errors::{of_drive, of_meta};
+use crate::opened_drive::kind_of_address;
 
 /// An opening of the pool in this folder, now; the engine knows its epoch.
 pub(crate) fn opening(dir: &Path) -> Opening {
@@ -93,12 +94,13 @@ pub(crate) fn look(path: &Path) -> Result<Result<ChosenLabel, LabelError>, Failu
     };
     if is_remote_drive(path) {
         return Err(Failure::invalid(format!(
-            "'{}' is a namespace of another target, and this command reads drives of this machine only: `onefold drive list` \
-             and the daemon's log tell of it",
-            path.display()
+            "'{}' is {}, and this command reads files and devices only: `onefold drive list` and the daemon's log tell of it",
+            path.display(),
+            kind_of_address(path)
         )));
     }
-    let file = File::open(path).map_err(failed)?;
+    let block = block_device_of(path);
+    let file = File::open(block.as_deref().unwrap_or(path)).map_err(failed)?;
     drives::forget_cached(&file).map_err(failed)?;
     let mut copies = [[0; LABEL_BYTES]; 2];
     for (offset, copy) in (0..).step_by(LABEL_BYTES).zip(&mut copies) {

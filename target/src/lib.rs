@@ -7,7 +7,8 @@
 //! | `serve_sled` | `onefold sled serve`: raw drives, from the start to the end |
 //! | `listen`, `listeners`, `mdns` | where hosts come in, on every reactor |
 //! | `http`, `control_socket` | where administrators come in |
-//! | [`pool`], `opened_drive`, `room` | a pool, opened or made, and its drives |
+//! | [`pool`], `new_drive`, `opened_drive`, `metadata`, `import`, `room` | a pool, opened or made, its drives, and its metadata on them |
+//! | `drive_changes`, `drive_watch`, `drive_health` | drives that come and go, fail, and tell that they will |
 //! | `descriptors`, `machine`, `signals` | what the system gives the daemon, and tells it |
 //! | `notify`, `telemetry` | what the service manager is told, and a collector of metrics |
 //! | [`options`], [`config`] | the options of `onefold serve`, and the configuration file that names them |
@@ -26,11 +27,14 @@ mod control_socket;
 mod descriptors;
 pub mod doctor;
 mod drive_changes;
+mod drive_health;
+mod drive_watch;
 mod errors;
 pub mod exit;
 mod exports;
 mod http;
 mod images;
+mod import;
 mod labels;
 mod lingering;
 mod listen;
@@ -38,6 +42,8 @@ mod listeners;
 mod logging;
 mod machine;
 mod mdns;
+mod metadata;
+mod new_drive;
 mod notify;
 mod opened_drive;
 pub mod options;
@@ -51,6 +57,5 @@ pub mod serve;
 mod serve_sled;
 mod signals;
 pub mod size;
-mod spares;
 mod telemetry;
 pub mod time;

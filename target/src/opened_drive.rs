@@ -1,15 +1,24 @@
-//! A drive of a pool before the engine has it: a file, a device, or a namespace of another NVMe-oF target.
+//! A drive of a pool before the engine has it: a file, a block device, a generic device of NVMe, a namespace of another NVMe-oF target, or a device of a
+//! vhost-user-blk server.
 //!
-//! Guarantee: a namespace is claimed for the pool before anything is written to it ([`RemoteDrive::claim`]).
+//! Guarantee: what is elsewhere is claimed for the pool before anything is written to it ([`RemoteDrive::claim`],
+//! [`VhostDrive::claim`]).
 
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use drives::{Content, Drive, DriveError, ErrorKind, FileDrive, OpenOptions};
-use fabric_drives::{BlockingDrive, Claim, RemoteAddress, RemoteDrive};
+use drives::{
+    BlockingDrive, Content, Drive, DriveError, ErrorKind, FileDrive, FrontDrive, OpenOptions,
+    PassthroughDrive, block_device_of, content_of, wipe_signatures,
+};
+use fabric_drives::{Claim, RemoteAddress, RemoteDrive};
+use meta::DriveSpec;
 use nvme::Nqn;
 use uuid::Uuid;
+use vhost_drives::{SocketAddress, VhostDrive};
+
+use crate::metadata::AreaOfDrive;
 
 /// Where a machine's NVMe host name is, of the package nvme-cli: the kernel's host side uses it too.
 const HOST_NQN_FILE: &str = "/etc/nvme/hostnqn";
@@ -22,44 +31,77 @@ const MACHINE_ID_FILE: &str = "/etc/machine-id";
 pub(crate) enum OpenedDrive {
     /// A file or a block device.
     File(FileDrive),
-    /// A namespace.
+    /// A namespace of this machine, by its generic character device.
+    Passthrough(PassthroughDrive),
+    /// A namespace of another target.
     Remote(RemoteDrive),
+    /// A device of a vhost-user-blk server.
+    Vhost(VhostDrive),
 }
 
 impl OpenedDrive {
-    /// Opens what the path names; a namespace for reading. A file may be made.
+    /// Opens what the path names; what is elsewhere for reading. A file may be made.
     ///
     /// # Errors
-    /// As of [`FileDrive::open`] and [`RemoteDrive::open`]; a namespace is not made.
+    /// As of [`FileDrive::open`], [`RemoteDrive::open`] and [`VhostDrive::open`]; what is elsewhere is not made.
     pub(crate) async fn open(path: &Path, options: &OpenOptions) -> Result<Self, DriveError> {
-        let Some(text) = path.to_str().filter(|text| RemoteAddress::is_meant(text)) else {
-            return FileDrive::open(path, options).map(Self::File);
-        };
-        let invalid = |error| DriveError::new(ErrorKind::Invalid, text, format!("{error}"));
-        let address: RemoteAddress = text.parse().map_err(invalid)?;
-        let host = host_nqn();
-        tracing::info!(drive = text, %host, "connecting to the drive's target");
-        let remote = fabric_drives::OpenOptions {
-            expected_blocks: options.expected_blocks,
-            ..fabric_drives::OpenOptions::new(host)
-        };
-        RemoteDrive::open(address, remote).await.map(Self::Remote)
+        match Elsewhere::of(path)? {
+            None => match block_device_of(path) {
+                Some(block) => PassthroughDrive::open(path, &block, options).map(Self::Passthrough),
+                None => FileDrive::open(path, options).map(Self::File),
+            },
+            Some(Elsewhere::Namespace(address)) => {
+                let host = host_nqn();
+                tracing::info!(drive = %address, %host, "connecting to the drive's target");
+                let remote = fabric_drives::OpenOptions {
+                    expected_blocks: options.expected_blocks,
+                    ..fabric_drives::OpenOptions::new(host)
+                };
+                RemoteDrive::open(address, remote).await.map(Self::Remote)
+            }
+            Some(Elsewhere::Socket(address)) => {
+                tracing::info!(drive = %address, "connecting to the drive's server");
+                let served = vhost_drives::OpenOptions {
+                    expected_blocks: options.expected_blocks,
+                    ..vhost_drives::OpenOptions::default()
+                };
+                VhostDrive::open(address, served).await.map(Self::Vhost)
+            }
+        }
     }
 
     /// As a drive.
     pub(crate) fn drive(&self) -> &dyn Drive {
         match self {
             Self::File(drive) => drive,
+            Self::Passthrough(drive) => drive,
             Self::Remote(drive) => drive,
+            Self::Vhost(drive) => drive,
         }
     }
 
-    /// As a drive of the engine.
-    pub(crate) fn into_drive(self) -> Arc<dyn Drive> {
+    /// All of it, shared.
+    pub(crate) fn into_whole(self) -> Arc<dyn Drive> {
         match self {
             Self::File(drive) => Arc::new(drive),
+            Self::Passthrough(drive) => Arc::new(drive),
             Self::Remote(drive) => Arc::new(drive),
+            Self::Vhost(drive) => Arc::new(drive),
         }
+    }
+
+    /// As a drive of the engine, and what is kept for metadata behind that.
+    pub(crate) fn into_parts(self, spec: &DriveSpec) -> (Arc<dyn Drive>, Option<AreaOfDrive>) {
+        let drive = self.into_whole();
+        if spec.metadata_blocks == 0 {
+            return (drive, None);
+        }
+        let area = AreaOfDrive {
+            drive: drive.clone(),
+            first_block: spec.blocks,
+            blocks: spec.metadata_blocks,
+        };
+        (Arc::new(FrontDrive::new(drive, spec.blocks)), Some(area))
     }
 
     /// Whether opening it made a file.
@@ -70,16 +112,17 @@ impl OpenedDrive {
     /// The UUID of a namespace.
     pub(crate) fn namespace_uuid(&self) -> Option<Uuid> {
         match self {
-            Self::File(_) => None,
+            Self::File(_) | Self::Passthrough(_) | Self::Vhost(_) => None,
             Self::Remote(drive) => drive.uuid(),
         }
     }
 
-    /// As of [`FileDrive::check_unused`]; of a namespace the claim tells.
+    /// As of [`FileDrive::check_unused`]; of a namespace the claim tells, of a server's device nobody.
     pub(crate) fn check_unused(&self, path: &Path) -> Result<(), DriveError> {
         match self {
             Self::File(drive) => drive.check_unused(path),
-            Self::Remote(_) => Ok(()),
+            Self::Passthrough(drive) => drive.check_unused(),
+            Self::Remote(_) | Self::Vhost(_) => Ok(()),
         }
     }
 
@@ -87,7 +130,8 @@ impl OpenedDrive {
     pub(crate) async fn content(&self, path: &Path) -> Result<Option<Content>, DriveError> {
         match self {
             Self::File(drive) => drive.content(path),
-            Self::Remote(drive) => drive.content().await,
+            Self::Passthrough(drive) => drive.content(),
+            Self::Remote(_) | Self::Vhost(_) => content_of(self.drive()).await,
         }
     }
 
@@ -95,29 +139,85 @@ impl OpenedDrive {
     pub(crate) async fn wipe_signatures(&self, path: &Path) -> Result<(), DriveError> {
         match self {
             Self::File(drive) => drive.wipe_signatures(path),
-            Self::Remote(drive) => drive.wipe_signatures().await,
+            Self::Passthrough(drive) => drive.wipe_signatures(),
+            Self::Remote(_) | Self::Vhost(_) => wipe_signatures(self.drive()).await,
         }
     }
 
     /// Makes it this pool's, before the first write. Of a file or device that is so since it was opened.
     pub(crate) async fn claim(&self, pool: Uuid, claim: Claim) -> Result<(), DriveError> {
         match self {
-            Self::File(_) => Ok(()),
+            Self::File(_) | Self::Passthrough(_) => Ok(()),
             Self::Remote(drive) => drive.claim(pool, claim).await,
+            Self::Vhost(drive) => {
+                let claim = match claim {
+                    Claim::First | Claim::Forced => vhost_drives::Claim::First,
+                    Claim::Again => vhost_drives::Claim::Again,
+                };
+                drive.claim(claim).await
+            }
         }
     }
 }
 
-/// The namespace at an address, for commands that read a pool's drives without a daemon.
+/// Where a drive is that is no file and no device of this machine.
+enum Elsewhere {
+    Namespace(RemoteAddress),
+    Socket(SocketAddress),
+}
+
+impl Elsewhere {
+    /// What a path names, if it is an address.
+    ///
+    /// # Errors
+    /// It is meant as one, and is none.
+    fn of(path: &Path) -> Result<Option<Self>, DriveError> {
+        let text = path.to_str().unwrap_or_default();
+        let invalid = |error: String| DriveError::new(ErrorKind::Invalid, text, error);
+        if RemoteAddress::is_meant(text) {
+            let address = text.parse::<RemoteAddress>();
+            let address = address.map_err(|error| invalid(error.to_string()))?;
+            return Ok(Some(Self::Namespace(address)));
+        }
+        if SocketAddress::is_meant(text) {
+            let address = text.parse::<SocketAddress>();
+            let address = address.map_err(|error| invalid(error.to_string()))?;
+            return Ok(Some(Self::Socket(address)));
+        }
+        Ok(None)
+    }
+}
+
+/// What a drive is whose path is an address, for messages.
+pub(crate) fn kind_of_address(path: &Path) -> &'static str {
+    match Elsewhere::of(path) {
+        Ok(Some(Elsewhere::Socket(_))) => "a device of a vhost-user-blk server",
+        _ => "a namespace of another target",
+    }
+}
+
+/// The drive at an address, for commands that read a pool's drives without a daemon.
 ///
 /// # Errors
-/// As of [`BlockingDrive::open`], or it is no address.
+/// As of [`RemoteDrive::open`] and [`VhostDrive::open`], or it is no address.
 pub(crate) fn open_for_reading(path: &Path) -> Result<Arc<dyn Drive>, DriveError> {
-    let text = path.to_string_lossy();
-    let invalid = |error| DriveError::new(ErrorKind::Invalid, &text, format!("{error}"));
-    let address: RemoteAddress = text.parse().map_err(invalid)?;
-    let options = fabric_drives::OpenOptions::new(host_nqn());
-    Ok(Arc::new(BlockingDrive::open(address, options)?))
+    let name = path.to_string_lossy();
+    Ok(match Elsewhere::of(path)? {
+        Some(Elsewhere::Namespace(address)) => {
+            let options = fabric_drives::OpenOptions::new(host_nqn());
+            let open = move || RemoteDrive::open(address, options);
+            Arc::new(BlockingDrive::open(&name, open)?)
+        }
+        Some(Elsewhere::Socket(address)) => {
+            let options = vhost_drives::OpenOptions::default();
+            let open = move || VhostDrive::open(address, options);
+            Arc::new(BlockingDrive::open(&name, open)?)
+        }
+        None => {
+            let text = "is no address of a drive";
+            return Err(DriveError::new(ErrorKind::Invalid, &name, text));
+        }
+    })
 }
 
 /// The name that this machine has for targets: the same after a restart, so that their access lists can have it. It is that

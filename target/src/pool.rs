@@ -13,15 +13,15 @@ use std::time::Duration;
 
 use dedup::{
     Blocking, BootId, Engine, EngineConfig, EngineParts, ErrorKind, Hasher, MissingDrives,
-    Redundancy, check_room, write_new_label,
+    Redundancy, check_room,
 };
 use drives::{AbsentDrive, BLOCK_BYTES, Drive, DriveError, MemoryDrive, OpenOptions};
 use fabric_drives::Claim;
 use futures_util::lock::Mutex;
 use meta::{
-    Compression, DriveLabel, DriveSpec, FingerprintFunction, JournalConfig, LABEL_BYTES, Opening,
-    PoolDir, PoolIdentity, PoolPaths, PoolSpec, RocksOptions, SegmentCopy, Store, VerifyPolicy,
-    is_remote_drive,
+    Compression, DriveSpec, FingerprintFunction, JOURNAL_BYTES_DEFAULT, JournalConfig,
+    JournalMedia, JournalOnDrives, LABEL_BYTES, Opening, PoolDir, PoolIdentity, PoolPaths,
+    PoolSpec, RocksOptions, SegmentCopy, Store, StoreOnDrives, VerifyPolicy, is_remote_drive,
 };
 use reactor::BufferPool;
 use subsystem::errors::Failure;
@@ -30,14 +30,13 @@ use uuid::Uuid;
 use crate::errors::{of_drive, of_meta};
 use crate::labels;
 use crate::lingering::outlast_by;
+use crate::metadata::{AreaOfDrive, PoolMetadata};
+use crate::new_drive::{MadeFiles, NewDrive, label_of, open_named, usable_size};
 use crate::opened_drive::OpenedDrive;
 use crate::options::{DriveArg, VolumeArg, drive_path};
 
 /// The largest default size of a pool and of its first volume.
 const DEFAULT_POOL_BYTES: u64 = 64 << 30;
-
-/// The smallest pool that is useful: a label area, and room for a file system.
-const POOL_BYTES_MIN: u64 = 64 << 20;
 
 /// What a new pool without `--volume` gets.
 const DEFAULT_VOLUME: &str = "vol0";
@@ -76,6 +75,8 @@ pub struct PoolRequest {
     pub index_bytes_max: u64,
     /// How long a drive may take for what others have.
     pub drive_answer_max: Duration,
+    /// After how long a read is asked of another drive too.
+    pub hedge_after: Duration,
 }
 
 impl PoolRequest {
@@ -104,6 +105,8 @@ pub struct OpenPool {
     pub engine: Arc<Engine>,
     /// The folder, locked as long as this lives. Drives are added under this mutex.
     pub dir: Arc<Mutex<PoolDir>>,
+    /// Its metadata on its drives; `None` of a pool in memory.
+    pub(crate) metadata: Option<Arc<PoolMetadata>>,
     /// The paths of its parts.
     pub paths: PoolPaths,
     /// The pool's identity.
@@ -122,6 +125,47 @@ impl std::fmt::Debug for OpenPool {
     }
 }
 
+/// A pool in service, beside its folder.
+#[derive(Clone)]
+pub(crate) struct Serving {
+    pub(crate) engine: Arc<Engine>,
+    /// `None` of a pool in memory.
+    pub(crate) metadata: Option<Arc<PoolMetadata>>,
+}
+
+impl Serving {
+    /// The copies of the metadata say from here on that the pool is this.
+    pub(crate) async fn note(&self, identity: &PoolIdentity) -> Result<(), Failure> {
+        let Some(metadata) = self.metadata.clone() else {
+            return Ok(());
+        };
+        let text = identity.to_text().map_err(of_meta)?;
+        reactor::unblock(move || metadata.note_identity(&text)).await
+    }
+
+    /// What is kept for metadata on the drive with that index is this from here on.
+    pub(crate) async fn set_area(
+        &self,
+        index: u16,
+        area: Option<AreaOfDrive>,
+    ) -> Result<(), Failure> {
+        match self.metadata.clone() {
+            None => Ok(()),
+            Some(metadata) => reactor::unblock(move || metadata.set_area(index, area)).await,
+        }
+    }
+}
+
+impl OpenPool {
+    /// What changes of its drives need.
+    pub(crate) fn serving(&self) -> Serving {
+        Serving {
+            engine: self.engine.clone(),
+            metadata: self.metadata.clone(),
+        }
+    }
+}
+
 /// Opens a pool, or makes it if it is missing and that was asked for. It blocks the reactor that it runs on, which must
 /// not be one that serves hosts.
 ///
@@ -132,15 +176,40 @@ pub async fn open(request: &PoolRequest) -> Result<OpenPool, Failure> {
         .map_err(|e| Failure::unavailable(format!("no memory for buffers: {e}")))?;
     let memory = memory_bytes(&request.drives)?;
     let created = request.makes_pool();
-    let (dir, drives) = match memory {
+    let Opened { dir, drives, areas } = match memory {
         Some(bytes) => create_in_memory(request, bytes)?,
         None if created => create(request, &buffers).await?,
         None => open_existing(request, &buffers).await?,
     };
+    let folder = dir
+        .open_served_store(RocksOptions::default())
+        .map_err(of_meta)?;
+    let (folder, file) = (Arc::new(folder), dir.open_journal().map_err(of_meta)?);
+    let file = Arc::new(file);
+    let metadata = match dir.is_temporary() {
+        true => None,
+        false => {
+            let (pool, path) = (dir.identity().uuid, dir.paths().dir.clone());
+            let text = dir.identity().to_text().map_err(of_meta)?;
+            let (store, journal) = (folder.clone(), file.clone());
+            let answer_max = request.drive_answer_max;
+            let opened = reactor::unblock(move || {
+                PoolMetadata::open((pool, &path, &text), store, journal, areas, answer_max)
+            });
+            Some(Arc::new(opened.await?))
+        }
+    };
+    let (store, journal): (Arc<dyn Store>, Arc<dyn JournalMedia>) = match &metadata {
+        None => (folder, file),
+        Some(metadata) => (
+            Arc::new(StoreOnDrives::new(metadata.copies.clone())),
+            Arc::new(JournalOnDrives::new(metadata.copies.clone())),
+        ),
+    };
     let parts = EngineParts {
         drives,
-        journal: Arc::new(dir.open_journal().map_err(of_meta)?),
-        store: Arc::new(dir.open_store(RocksOptions::default()).map_err(of_meta)?),
+        journal,
+        store,
         hash_keys: dir.identity().hash_keys.clone(),
         fingerprint: dir.identity().fingerprint,
         blocking: Blocking::Threads,
@@ -150,13 +219,17 @@ pub async fn open(request: &PoolRequest) -> Result<OpenPool, Failure> {
             metadata_cache_bytes: request.metadata_cache_bytes,
             index_bytes_max: request.index_bytes_max,
             drive_answer_max: request.drive_answer_max,
+            hedge_after: request.hedge_after,
             damage_file: Some(dir.paths().damaged.clone()),
             labels: labels::of_pool(&dir)?,
             copies: request.redundancy.map_or(1, Redundancy::copies),
             domains: {
                 let drives = dir.identity().drives.iter();
-                drives.map(|drive| drive.domain.clone()).collect()
+                let domains =
+                    drives.map(|drive| drive.domain.clone().filter(|_| !drive.is_removed));
+                domains.collect()
             },
+            removed: dir.identity().removed().collect(),
             ..EngineConfig::default()
         },
     };
@@ -167,6 +240,10 @@ pub async fn open(request: &PoolRequest) -> Result<OpenPool, Failure> {
     }
     if !engine.summary().is_read_only {
         dir.forget_accepted_epoch();
+    }
+    if let Some(metadata) = metadata.clone() {
+        let identity = dir.identity().to_text().map_err(of_meta)?;
+        reactor::unblock(move || metadata.opened(&identity)).await?;
     }
     let mut volumes = request.volumes.clone();
     if created && volumes.is_empty() {
@@ -190,6 +267,7 @@ pub async fn open(request: &PoolRequest) -> Result<OpenPool, Failure> {
         uuid: dir.identity().uuid,
         is_temporary: dir.is_temporary(),
         dir: Arc::new(Mutex::new(dir)),
+        metadata,
         created,
     })
 }
@@ -227,7 +305,11 @@ fn create_in_memory(request: &PoolRequest, bytes: u64) -> Result<Opened, Failure
     let drive = MemoryDrive::resident(blocks).map_err(of_drive)?;
     let drive: Arc<dyn Drive> = Arc::new(drive);
     let dir = creation.finish_temporary().map_err(of_meta)?;
-    Ok((dir, vec![drive]))
+    Ok(Opened {
+        dir,
+        drives: vec![drive],
+        areas: Vec::new(),
+    })
 }
 
 /// Whether a drive in memory of that size fits this machine.
@@ -292,11 +374,29 @@ fn default_volume_bytes(capacity_bytes: u64) -> u64 {
 fn spec_of(request: &PoolRequest, drives: Vec<DriveSpec>) -> PoolSpec {
     PoolSpec {
         fingerprint: request.fingerprint.unwrap_or_else(Hasher::suited),
+        journal_bytes: journal_bytes(&drives),
         ..PoolSpec::new(drives)
     }
 }
 
-type Opened = (PoolDir, Vec<Arc<dyn Drive>>);
+/// Bytes of the journal: all of it is on drives too, and takes a part of the smallest one.
+fn journal_bytes(drives: &[DriveSpec]) -> u64 {
+    const DRIVE_SHARE: u64 = 64;
+    let keep = drives.iter().filter(|drive| drive.metadata_blocks > 0);
+    let smallest = keep.map(|drive| drive.blocks + drive.metadata_blocks).min();
+    let share = smallest.map(|blocks| blocks / DRIVE_SHARE * BLOCK_BYTES as u64);
+    share.map_or(JOURNAL_BYTES_DEFAULT, |share| {
+        share.min(JOURNAL_BYTES_DEFAULT)
+    })
+}
+
+/// A pool's folder and drives.
+struct Opened {
+    dir: PoolDir,
+    drives: Vec<Arc<dyn Drive>>,
+    /// What is kept for metadata on them, with their indexes.
+    areas: Vec<(u16, AreaOfDrive)>,
+}
 
 async fn open_existing(request: &PoolRequest, buffers: &BufferPool) -> Result<Opened, Failure> {
     let dir = PoolDir::open(&request.dir).map_err(of_meta)?;
@@ -309,10 +409,19 @@ async fn open_existing(request: &PoolRequest, buffers: &BufferPool) -> Result<Op
     }
     check_named_drives(&dir, &request.drives)?;
     let mut drives: Vec<Arc<dyn Drive>> = Vec::new();
+    let mut areas = Vec::new();
     let mut unusable: Vec<(u16, Failure)> = Vec::new();
     for (index, spec) in (0u16..).zip(&dir.identity().drives) {
+        if spec.is_removed {
+            drives.push(Arc::new(AbsentDrive::removed(&spec.path, spec.blocks)));
+            continue;
+        }
         match open_drive(&dir, index, spec, buffers).await {
-            Ok(drive) => drives.push(drive.into_drive()),
+            Ok(drive) => {
+                let (drive, area) = drive.into_parts(spec);
+                drives.push(drive);
+                areas.extend(area.map(|area| (index, area)));
+            }
             Err(failure) => {
                 let path = dir.drive_path(index).unwrap_or_else(|| spec.path.clone());
                 let reason = failure.message.clone();
@@ -328,12 +437,12 @@ async fn open_existing(request: &PoolRequest, buffers: &BufferPool) -> Result<Op
     for (_, failure) in &unusable {
         tracing::error!("the pool opens without a drive: {}", failure.message);
     }
-    Ok((dir, drives))
+    Ok(Opened { dir, drives, areas })
 }
 
 /// Whether all data is on other drives too. Whether these have all that was acknowledged, the engine knows.
 fn can_go_without(dir: &PoolDir, unusable: &[(u16, Failure)]) -> bool {
-    let rows = dir.open_store(RocksOptions::default());
+    let rows = dir.open_served_store(RocksOptions::default());
     let Ok(rows) = rows.and_then(|store| store.segments()) else {
         return false;
     };
@@ -341,7 +450,7 @@ fn can_go_without(dir: &PoolDir, unusable: &[(u16, Failure)]) -> bool {
     !rows.is_empty()
         && rows
             .iter()
-            .all(|(_, row)| row.copies().iter().any(is_there))
+            .all(|(_, row)| row.copies().is_empty() || row.copies().iter().any(is_there))
 }
 
 pub(crate) async fn open_drive(
@@ -353,7 +462,7 @@ pub(crate) async fn open_drive(
     let path = dir.drive_path(index).unwrap_or_else(|| spec.path.clone());
     let options = OpenOptions {
         create_bytes: None,
-        expected_blocks: Some(spec.blocks),
+        expected_blocks: Some(spec.blocks + spec.metadata_blocks),
     };
     let is_taken = |error: &DriveError| error.kind() == drives::ErrorKind::InUse;
     let open = || OpenedDrive::open(&path, &options);
@@ -392,7 +501,9 @@ fn without_drives(dir: &PoolDir, unusable: Vec<(u16, Failure)>) -> Failure {
 
 fn affected_volumes(dir: &PoolDir, drives: &[u16]) -> Result<String, Failure> {
     let journal = Arc::new(dir.open_journal().map_err(of_meta)?);
-    let store = dir.open_store(RocksOptions::default()).map_err(of_meta)?;
+    let store = dir
+        .open_served_store(RocksOptions::default())
+        .map_err(of_meta)?;
     let MissingDrives {
         affected,
         unaffected,
@@ -413,15 +524,16 @@ fn affected_volumes(dir: &PoolDir, drives: &[u16]) -> Result<String, Failure> {
     Ok(text + ". The pool opens when all of its drives are there; nothing was changed.")
 }
 
-/// Where the drives of a pool are, whatever links lead there.
-pub(crate) fn own_drives(dir: &PoolDir) -> Vec<PathBuf> {
-    (0..dir.identity().drives.len())
-        .filter_map(|index| dir.drive_path(u16::try_from(index).ok()?))
-        .map(|path| canonical(&path))
+/// Where the drives of a pool are, whatever links lead there, with their indexes; without those that were removed.
+pub(crate) fn own_drives(dir: &PoolDir) -> Vec<(u16, PathBuf)> {
+    let drives = (0u16..).zip(&dir.identity().drives);
+    let drives = drives.filter(|(_, drive)| !drive.is_removed);
+    drives
+        .filter_map(|(index, _)| Some((index, canonical(&dir.drive_path(index)?))))
         .collect()
 }
 
-/// Where links lead to, or the path itself; of a namespace its address in the form that pools have.
+/// Where links lead to, or the path itself; of what is elsewhere its address in the form that pools have.
 pub(crate) fn canonical(path: &Path) -> PathBuf {
     if is_remote_drive(path) {
         return drive_path(path).unwrap_or_else(|_| path.to_owned());
@@ -442,8 +554,8 @@ fn check_named_drives(dir: &PoolDir, named: &[DriveArg]) -> Result<(), Failure> 
         else {
             continue;
         };
-        let known = own.iter().position(|own| *own == canonical(named));
-        let known = known.and_then(|at| dir.identity().drives.get(at));
+        let known = own.iter().find(|(_, own)| *own == canonical(named));
+        let known = known.and_then(|(at, _)| dir.identity().drives.get(usize::from(*at)));
         if known.is_some_and(|known| domain.is_some() && known.domain != *domain) {
             tracing::warn!(
                 drive = %named.display(),
@@ -487,10 +599,10 @@ async fn create(request: &PoolRequest, buffers: &BufferPool) -> Result<Opened, F
         let drive = match named.next() {
             Some(drive) => drive,
             None => {
-                let bytes = spec.blocks * BLOCK_BYTES as u64;
+                let blocks = spec.blocks + spec.metadata_blocks;
                 let options = OpenOptions {
-                    create_bytes: Some(bytes),
-                    expected_blocks: Some(spec.blocks),
+                    create_bytes: Some(blocks * BLOCK_BYTES as u64),
+                    expected_blocks: Some(blocks),
                 };
                 let drive = OpenedDrive::open(&path, &options).await.map_err(of_drive)?;
                 made.note(&drive, &path);
@@ -519,39 +631,22 @@ async fn create(request: &PoolRequest, buffers: &BufferPool) -> Result<Opened, F
     creation.will_label();
     made.keep();
     let mut drives: Vec<Arc<dyn Drive>> = Vec::new();
-    for drive in checked {
-        drives.push(drive.take(buffers).await?.into_drive());
+    let mut areas = Vec::new();
+    let specs = creation.identity().drives.clone();
+    for (index, (drive, spec)) in (0u16..).zip(checked.into_iter().zip(&specs)) {
+        let (drive, area) = drive.take(buffers).await?.into_parts(spec);
+        drives.push(drive);
+        areas.extend(area.map(|area| (index, area)));
     }
     let files: Vec<PathBuf> = drives.iter().map(|drive| drive.name().into()).collect();
     for warning in crate::room::shortages(&files) {
         tracing::warn!("{warning}");
     }
-    Ok((creation.finish().map_err(of_meta)?, drives))
-}
-
-/// Files that were made for drives that carry no label yet. Dropping it removes them: the drives were refused.
-#[derive(Default)]
-pub(crate) struct MadeFiles(Vec<PathBuf>);
-
-impl MadeFiles {
-    pub(crate) fn note(&mut self, drive: &OpenedDrive, path: &Path) {
-        if drive.is_made() {
-            self.0.push(path.to_owned());
-        }
-    }
-
-    pub(crate) fn keep(&mut self) {
-        self.0.clear();
-    }
-}
-
-impl Drop for MadeFiles {
-    fn drop(&mut self) {
-        for path in &self.0 {
-            // Best effort: they are sparse, and hold nothing.
-            let _ = std::fs::remove_file(path);
-        }
-    }
+    Ok(Opened {
+        dir: creation.finish().map_err(of_meta)?,
+        drives,
+        areas,
+    })
 }
 
 /// The drives of a new pool. Those that were named are opened at once, because their sizes are needed;
@@ -563,8 +658,9 @@ async fn plan_drives(
 ) -> Result<(Vec<DriveSpec>, Vec<OpenedDrive>), Failure> {
     if request.drives.is_empty() {
         let bytes = usable_size(file_bytes, "the pool")?;
-        let blocks = bytes / BLOCK_BYTES as u64;
-        return Ok((vec![DriveSpec::new(DEFAULT_DRIVE, blocks)], Vec::new()));
+        // It keeps no metadata: it is lost with the folder.
+        let spec = DriveSpec::new(DEFAULT_DRIVE, bytes / BLOCK_BYTES as u64);
+        return Ok((vec![spec], Vec::new()));
     }
     let (mut specs, mut drives) = (Vec::new(), Vec::new());
     for named in &request.drives {
@@ -576,64 +672,13 @@ async fn plan_drives(
         else {
             continue;
         };
-        let (mut spec, drive) = open_named(path, *size_bytes, Some(file_bytes)).await?;
+        let (mut spec, drive) = open_named(path, *size_bytes, Some(file_bytes), 0).await?;
         spec.domain.clone_from(domain);
         made.note(&drive, &spec.path);
         specs.push(spec);
         drives.push(drive);
     }
     Ok((specs, drives))
-}
-
-/// Opens a drive that is to belong to a pool. A file that is not there is made, with the size that is
-/// named with it, or else with `file_bytes`.
-pub(crate) async fn open_named(
-    path: &Path,
-    size_bytes: Option<u64>,
-    file_bytes: Option<u64>,
-) -> Result<(DriveSpec, OpenedDrive), Failure> {
-    let what = format!("drive '{}'", path.display());
-    let path = drive_path(path).map_err(Failure::invalid)?;
-    if size_bytes.is_some() && is_remote_drive(&path) {
-        return Err(Failure::invalid(format!(
-            "{what} is a namespace, which has its size: leave out the size"
-        )));
-    }
-    let create_bytes = match size_bytes {
-        None if path.exists() || is_remote_drive(&path) => None,
-        None => match file_bytes {
-            Some(bytes) => Some(usable_size(bytes, &what)?),
-            None => {
-                return Err(Failure::new(
-                    ErrorKind::NotFound,
-                    format!(
-                        "{what} is not there: name a file or device that is, or PATH=SIZE to make a file"
-                    ),
-                ));
-            }
-        },
-        Some(bytes) => Some(usable_size(bytes, &what)?),
-    };
-    let options = OpenOptions {
-        create_bytes,
-        expected_blocks: None,
-    };
-    let drive = OpenedDrive::open(&path, &options).await.map_err(of_drive)?;
-    let blocks = drive.drive().blocks();
-    usable_size(blocks * BLOCK_BYTES as u64, &what)?;
-    Ok((DriveSpec::new(path, blocks), drive))
-}
-
-/// A size in whole blocks that is large enough.
-fn usable_size(bytes: u64, what: &str) -> Result<u64, Failure> {
-    let whole = bytes - bytes % BLOCK_BYTES as u64;
-    if whole < POOL_BYTES_MIN {
-        return Err(Failure::invalid(format!(
-            "{what} has {bytes} bytes, and needs at least {}",
-            crate::size::format_exact(POOL_BYTES_MIN)
-        )));
-    }
-    Ok(whole)
 }
 
 /// 64 GiB, or most of what the file system has left: a thin drive file larger than that would promise
@@ -677,82 +722,4 @@ fn check_forced(request: &PoolRequest) -> Result<(), Failure> {
 
 fn is_among(paths: &[PathBuf], path: &Path) -> bool {
     paths.iter().any(|one| canonical(one) == canonical(path))
-}
-
-pub(crate) fn label_of(identity: &PoolIdentity, index: u16) -> Result<DriveLabel, Failure> {
-    identity
-        .label(index)
-        .ok_or_else(|| Failure::new(ErrorKind::Internal, format!("drive {index} has no label")))
-}
-
-/// A drive that is to belong to a pool.
-pub(crate) struct NewDrive {
-    pub(crate) drive: OpenedDrive,
-    pub(crate) path: PathBuf,
-    pub(crate) label: DriveLabel,
-    /// What its label says of the pool.
-    pub(crate) opening: Opening,
-    /// It is taken whatever it holds.
-    pub(crate) is_forced: bool,
-    /// It was taken for this pool before.
-    pub(crate) is_retry: bool,
-}
-
-impl NewDrive {
-    /// Refuses a drive that is in use, or holds anything. Writes nothing.
-    pub(crate) async fn check(&self, buffers: &BufferPool) -> Result<(), Failure> {
-        self.drive.check_unused(&self.path).map_err(of_drive)?;
-        if self.is_forced || self.is_retry {
-            return Ok(());
-        }
-        let Some(holds) = self.holds(buffers).await? else {
-            return Ok(());
-        };
-        let name = self.drive.drive().name();
-        Err(Failure::invalid(format!(
-            "drive '{name}' holds {holds}: nothing was written; name another drive, or, if nobody needs what is \
-             there, wipe it first (`wipefs --all` and `blkdiscard`, or `rm` for a file) or let it be overwritten \
-             with `--force {name}`"
-        )))
-    }
-
-    async fn holds(&self, buffers: &BufferPool) -> Result<Option<String>, Failure> {
-        if let Some(found) = labels::found(self.drive.drive(), buffers).await? {
-            let pool = match found.drive.pool == self.label.pool {
-                true => "this Onefold pool".to_owned(),
-                false => format!("the Onefold pool {}", found.drive.pool),
-            };
-            return Ok(Some(format!("a drive of {pool}")));
-        }
-        let content = self.drive.content(&self.path).await;
-        let content = content.map_err(of_drive)?;
-        Ok(content.map(|content| content.to_string()))
-    }
-
-    /// Writes the labels, over what else is recognised there if that is forced.
-    pub(crate) async fn take(self, buffers: &BufferPool) -> Result<OpenedDrive, Failure> {
-        let claim = match (self.is_retry, self.is_forced) {
-            (true, _) => Claim::Again,
-            (false, true) => Claim::Forced,
-            (false, false) => Claim::First,
-        };
-        let claimed = self.drive.claim(self.label.pool, claim).await;
-        claimed.map_err(of_drive)?;
-        if self.is_forced && !self.is_retry {
-            let holds = self.holds(buffers).await;
-            if let Ok(Some(holds)) = holds {
-                tracing::warn!(
-                    drive = self.drive.drive().name(),
-                    holds,
-                    "overwritten, as --force says"
-                );
-            }
-            let wiped = self.drive.wipe_signatures(&self.path).await;
-            wiped.map_err(of_drive)?;
-        }
-        write_new_label(self.drive.drive(), self.label, self.opening, buffers)
-            .await
-            .map_err(of_drive)?;
-        Ok(self.drive)
-    }
 }

@@ -14,10 +14,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::drive_health::DriveHealth;
 use api::drives::{AddDrive, DriveChange};
 use api::http::Certificate;
 use api::{ApiState, Daemon, ExportState, Reloaded};
-use dedup::{Engine, ErrorKind};
+use dedup::{ErrorKind, Redundancy};
 use fabric::{TlsMode, Transport, TransportAddress};
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all, select_all};
@@ -38,6 +39,8 @@ use crate::config::{self, Changes, ReadAgain, Running};
 use crate::control_socket::{self, Group};
 use crate::descriptors::{self, Asked};
 use crate::drive_changes;
+use crate::drive_health::DriveHealthWatch;
+use crate::drive_watch::DriveWatch;
 use crate::exports::Exports;
 use crate::http::{Http, renew};
 use crate::listen::{self, Everywhere, Wanted, listen_everywhere, live_bounds};
@@ -48,11 +51,10 @@ use crate::mdns::Mdns;
 use crate::notify;
 use crate::options::{DEFAULT_MEMORY_POOL, DEFAULT_POOL, DriveArg, ServeArgs};
 use crate::output::print;
-use crate::pool::{self, Create, OpenPool, PoolRequest};
+use crate::pool::{self, Create, OpenPool, PoolRequest, Serving};
 use crate::recorder;
 use crate::records;
 use crate::signals::{Signals, Told};
-use crate::spares::Spares;
 use crate::telemetry::Sending;
 
 /// Buffers of the control reactor: for labels, and for what the engine does not bounce itself.
@@ -212,7 +214,14 @@ async fn serve_on(
     let maintenance = control.spawn(move || maintained.run_maintenance());
     let served = serve_pool(wanted, limits, running, &pool, around, signals).await;
     // However serving ended: what hosts were promised becomes durable.
-    let closing = control.spawn(move || async move { engine.shutdown().await });
+    let metadata = pool.metadata.clone();
+    let closing = control.spawn(move || async move {
+        let closed = engine.shutdown().await;
+        if let Some(metadata) = metadata.filter(|_| closed.is_ok()) {
+            reactor::unblock(move || metadata.copies.close()).await;
+        }
+        closed
+    });
     let closed = closing
         .await
         .map_err(|e| internal("closing the pool", &e))?;
@@ -245,6 +254,7 @@ fn pool_request(args: &ServeArgs) -> PoolRequest {
         warn_at: args.warn_at.clone(),
         metadata_cache_bytes: args.metadata_cache,
         drive_answer_max: args.bounds.drive_timeout,
+        hedge_after: args.bounds.hedge_after,
         index_bytes_max: args
             .index_memory
             .unwrap_or_else(machine::half_of_memory_bytes),
@@ -309,11 +319,13 @@ async fn serve_pool(
         control.clone(),
         data.iter().map(ReactorThread::handle).collect(),
     );
+    let health = DriveHealthWatch::new(pool.engine.clone());
     let node = Arc::new(Node {
+        health: health.clone(),
         exports: exports.clone(),
         certificate: http.certificate(),
         target: target.clone(),
-        engine: pool.engine.clone(),
+        pool: pool.serving(),
         dir: pool.dir.clone(),
         control: control.clone(),
         listeners,
@@ -336,8 +348,9 @@ async fn serve_pool(
     api::tasks::follow_deletions(&state);
     let scrubs = tokio::spawn(api::scrub::keep_schedule(state.clone()));
     let snapshots = tokio::spawn(api::snapshot_schedules::keep(state.clone()));
-    let spares = Spares::new(pool.engine.clone(), pool.dir.clone());
-    let sparing = tokio::spawn(spares.keep(control.clone()));
+    let watch = DriveWatch::new(pool.serving(), pool.dir.clone());
+    let drive_watch = tokio::spawn(watch.keep(control.clone()));
+    let health_watch = tokio::spawn(health.keep(control.clone()));
     let history = state.history.clone();
     let looking = tokio::spawn(api::history::keep(state.clone()));
     let _sending = Sending::start(&telemetry, &state);
@@ -407,7 +420,8 @@ async fn serve_pool(
     }
     scrubs.abort();
     snapshots.abort();
-    sparing.abort();
+    drive_watch.abort();
+    health_watch.abort();
     looking.abort();
     if let Err(error) = history.save() {
         tracing::warn!(%error, "the last minute of the history is not kept");
@@ -420,7 +434,8 @@ async fn serve_pool(
 /// What the control interface asks for.
 struct Node {
     target: Arc<Target>,
-    engine: Arc<Engine>,
+    pool: Serving,
+    health: DriveHealthWatch,
     dir: Arc<Mutex<PoolDir>>,
     control: reactor::Handle,
     listeners: Listeners,
@@ -490,7 +505,7 @@ impl Node {
             self.listen_at(&running.options().listen, wanted).await?;
         }
         if has("pool.warn_at") {
-            self.engine.set_fill_warnings(&wanted.warn_at)?;
+            self.pool.engine.set_fill_warnings(&wanted.warn_at)?;
         }
         if has("log.filter") {
             logging::set(&wanted.log).map_err(Failure::invalid)?;
@@ -632,12 +647,12 @@ impl Daemon for Node {
     }
 
     fn add_drive(&self, add: AddDrive) -> BoxFuture<'_, Result<(), Failure>> {
-        let (engine, dir) = (self.engine.clone(), self.dir.clone());
+        let (pool, dir) = (self.pool.clone(), self.dir.clone());
         let work = move || async move {
             let mut dir = dir.lock().await;
             match add.spare {
-                true => drive_changes::add_spare(&engine, &mut dir, add).await,
-                false => drive_changes::add_drive(&engine, &mut dir, add).await,
+                true => drive_changes::add_spare(&pool.engine, &mut dir, add).await,
+                false => drive_changes::add_drive(&pool, &mut dir, add).await,
             }
         };
         let work = self.control.spawn(work);
@@ -649,13 +664,29 @@ impl Daemon for Node {
         path: PathBuf,
         change: DriveChange,
     ) -> BoxFuture<'_, Result<(), Failure>> {
-        let (engine, dir) = (self.engine.clone(), self.dir.clone());
+        let (pool, dir) = (self.pool.clone(), self.dir.clone());
         let work = move || async move {
             let mut dir = dir.lock().await;
-            drive_changes::change_drive(&engine, &mut dir, &path, change).await
+            drive_changes::change_drive(&pool, &mut dir, &path, change).await
         };
         let work = self.control.spawn(work);
         async move { work.await? }.boxed()
+    }
+
+    fn metadata_drives(&self) -> Vec<String> {
+        let metadata = self.pool.metadata.as_ref();
+        metadata.map_or_else(Vec::new, |metadata| metadata.copies.state().names)
+    }
+
+    fn drive_health(&self) -> BTreeMap<String, DriveHealth> {
+        self.health.all()
+    }
+
+    fn set_redundancy(&self, redundancy: Redundancy) -> BoxFuture<'_, Result<(), Failure>> {
+        let engine = self.pool.engine.clone();
+        let work = move || async move { engine.set_redundancy(redundancy).await };
+        let work = self.control.spawn(work);
+        async move { Ok(work.await??) }.boxed()
     }
 }
 

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dedup::ErrorKind;
-use drives::{BLOCK_BYTES, Drive, MemoryDrive};
+use drives::{BLOCK_BYTES, Drive, MemoryDrive, block_device_of};
 use fabric::{KnownAddresses, TargetQueue, TlsKeys, Transport, TransportAddress};
 use futures_util::future::{join_all, select_all};
 use meta::is_remote_drive;
@@ -34,10 +34,12 @@ use crate::descriptors::{self, Asked};
 use crate::errors::of_drive;
 use crate::lingering::outlast;
 use crate::listen::{self, Everywhere, Service, Wanted, listen_everywhere};
+use crate::new_drive::{MadeFiles, open_named};
 use crate::notify;
+use crate::opened_drive::kind_of_address;
 use crate::options::{DriveArg, SledServeArgs};
 use crate::output::print;
-use crate::pool::{MadeFiles, check_memory, open_named};
+use crate::pool::check_memory;
 use crate::recorder;
 use crate::serve::{default_reactors, start_reactor};
 use crate::signals::{Signals, Told};
@@ -206,18 +208,22 @@ async fn file_drive(
     let is_taken = |failure: &Failure| failure.kind == ErrorKind::Unavailable;
     if is_remote_drive(path) {
         return Err(Failure::invalid(format!(
-            "'{}' is a namespace of another target, and a sled serves drives of its own machine",
-            path.display()
+            "'{}' is {}, and a sled serves files and devices of its own machine",
+            path.display(),
+            kind_of_address(path)
         )));
     }
-    let open = || open_named(path, size_bytes, None);
+    let open = || open_named(path, size_bytes, None, 0);
     let (spec, drive) = outlast(is_taken, open).await?;
     made.note(&drive, &spec.path);
     drive.check_unused(&spec.path).map_err(of_drive)?;
-    let uuid = identity::uuid_of_path(&spec.path, name).map_err(|error| {
-        Failure::unavailable(format!("drive '{}': {error}", spec.path.display()))
-    })?;
-    Ok(Export::new(drive.into_drive(), uuid))
+    // A namespace is the same one by either of its devices.
+    let block = block_device_of(&spec.path);
+    let uuid =
+        identity::uuid_of_path(block.as_deref().unwrap_or(&spec.path), name).map_err(|error| {
+            Failure::unavailable(format!("drive '{}': {error}", spec.path.display()))
+        })?;
+    Ok(Export::new(drive.into_whole(), uuid))
 }
 
 fn memory_drive(bytes: u64) -> Result<Export, Failure> {

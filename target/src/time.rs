@@ -69,6 +69,18 @@ pub fn parse_burst(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Parses after how long a read is hedged; 0 is never. A number alone is milliseconds.
+///
+/// # Errors
+/// It is no time, or longer than an hour.
+pub fn parse_hedge_after(text: &str) -> Result<Duration, String> {
+    let time = parse(text, "ms", "10ms")?;
+    match time <= TIMEOUTS[1] {
+        true => Ok(time),
+        false => Err(format!("'{text}' is not a time from 0ms to 1h")),
+    }
+}
+
 /// How long something counts; `None` for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lifetime(pub Option<Duration>);

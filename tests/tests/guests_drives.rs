@@ -1,11 +1,13 @@
-//! The drives of a real kernel: those in use are refused, what was flushed is there wherever power is lost, and a pool with
-//! copies goes on whatever its drives do.
+//! The drives of a real kernel: those in use are refused, what was flushed is there wherever power is lost, a pool with
+//! copies goes on whatever its drives do, and a drive that warns of its end is named before it fails.
 //!
 //! This test needs root, QEMU and the lab's images, as those in `guests.rs`.
 
 #![allow(clippy::print_stdout, reason = "the figures of a story are its result")]
 
 use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -13,7 +15,9 @@ use std::time::Duration;
 use fabric::{Connector, TransportAddress};
 use initiator::{ConnectOptions, Controller, Host};
 use tests::daemon::{Daemon, onefold, text_of};
-use tests::lab::{Guest, GuestSpec, Network, folder as lab_folder, program_for_guests, steadily};
+use tests::lab::{
+    Guest, GuestSpec, Hardware, Network, folder as lab_folder, program_for_guests, steadily,
+};
 use tests::own_address;
 use tests::write_log::WriteLog;
 
@@ -331,11 +335,11 @@ fn a_pool_with_copies_goes_on_while_drives_fail_hang_lie_and_forget() {
             .prefix("onefold-dying-")
             .tempdir()
             .expect("a folder");
-        // Two segments on each; the last one is a spare.
+        // So large that they hold the metadata; the last one is a spare.
         let disks = ["a", "b", "c", "d"].map(|name| {
             let path = work.path().join(name);
             let file = File::create_new(&path).expect("a new file");
-            file.set_len(144 * MIB).expect("a sparse file");
+            file.set_len(1100 * MIB).expect("a sparse file");
             path
         });
         let files = program_for_guests(work.path());
@@ -354,5 +358,153 @@ fn a_pool_with_copies_goes_on_while_drives_fail_hang_lie_and_forget() {
         };
         let guest = Guest::start_with_disks(&network, &spec, &disks);
         println!("{}", guest.finish((5 + 4 * rounds) * MINUTE));
+    });
+}
+
+/// QEMU's monitor.
+struct Monitor(BufReader<UnixStream>);
+
+impl Monitor {
+    fn connect(socket: &Path) -> Self {
+        let stream = UnixStream::connect(socket).expect("the monitor's socket");
+        stream
+            .set_read_timeout(Some(MINUTE))
+            .expect("a limit of its answers");
+        let mut monitor = Self(BufReader::new(stream));
+        monitor.line();
+        monitor.ask("qmp_capabilities", serde_json::json!({}));
+        monitor
+    }
+
+    fn line(&mut self) -> serde_json::Value {
+        let mut line = String::new();
+        self.0.read_line(&mut line).expect("a line of the monitor");
+        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line}: {error}"))
+    }
+
+    fn ask(&mut self, command: &str, arguments: serde_json::Value) {
+        let request = serde_json::json!({ "execute": command, "arguments": arguments });
+        writeln!(self.0.get_mut(), "{request}").expect("the monitor takes it");
+        loop {
+            let answer = self.line();
+            if answer.get("return").is_some() {
+                return;
+            }
+            assert!(answer.get("event").is_some(), "{command}: {answer}");
+        }
+    }
+
+    /// The critical warning of a drive's SMART log is this from now on.
+    fn warn(&mut self, drive: &str, bits: u8) {
+        let arguments = serde_json::json!({
+            "path": format!("/machine/peripheral/{drive}"),
+            "property": "smart_critical_warning",
+            "value": bits,
+        });
+        self.ask("qom-set", arguments);
+    }
+}
+
+#[test]
+#[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
+fn a_drive_that_warns_of_its_end_is_named_with_the_remedy_while_it_works() {
+    steadily(|| {
+        let work = tempfile::Builder::new()
+            .prefix("onefold-health-")
+            .tempdir()
+            .expect("a folder");
+        let socket = work.path().join("monitor");
+        let mut qemu = vec![
+            "-qmp".to_owned(),
+            format!("unix:{},server=on,wait=off", utf8(&socket)),
+        ];
+        for name in ["one", "two"] {
+            let image = work.path().join(name);
+            let file = File::create_new(&image).expect("a new file");
+            file.set_len(160 * MIB).expect("a sparse file");
+            let drive = format!("if=none,id={name}-image,file={},format=raw", utf8(&image));
+            let device = format!("nvme,id={name},drive={name}-image,serial=onefold-{name}");
+            qemu.extend(["-drive".to_owned(), drive, "-device".to_owned(), device]);
+        }
+        let hardware = Hardware {
+            qemu: &qemu,
+            ..Hardware::default()
+        };
+        let files = program_for_guests(work.path());
+        let network = Network::new(1, 1500);
+        let spec = GuestSpec {
+            name: "worn",
+            kernel: "6.12",
+            number: 0,
+            cpus: 2,
+            story: "drive_health",
+            arguments: &[],
+            limit_seconds: 900,
+            files: &files,
+        };
+        let mut guest = Guest::start_with(&network, &spec, &hardware);
+        guest.await_signal("well", 8 * MINUTE);
+        let mut monitor = Monitor::connect(&socket);
+        const UNRELIABLE: u8 = 1 << 2;
+        monitor.warn("one", UNRELIABLE);
+        guest.signal("warn");
+        guest.await_signal("warned", 4 * MINUTE);
+        monitor.warn("one", 0);
+        guest.signal("better");
+        println!("{}", guest.finish(5 * MINUTE));
+    });
+}
+
+#[test]
+#[ignore = "boots a guest: ./test.sh prepares the lab and runs it"]
+fn a_namespace_by_its_generic_device_is_a_drive_like_any_other_and_nobody_else_has_it() {
+    steadily(|| {
+        let work = tempfile::Builder::new()
+            .prefix("onefold-generic-")
+            .tempdir()
+            .expect("a folder");
+        // MDTS of 2^2 pages: 16 KiB a command. The last one has 8 bytes of metadata with each block.
+        let kinds = [
+            ("mdts=2", "logical_block_size=512,physical_block_size=512"),
+            ("mdts=7", "logical_block_size=4096,physical_block_size=4096"),
+            (
+                "mdts=7",
+                "logical_block_size=512,physical_block_size=512,ms=8",
+            ),
+        ];
+        let mut qemu = Vec::new();
+        for (number, (controller, namespace)) in kinds.iter().enumerate() {
+            let image = work.path().join(format!("image{number}"));
+            let file = File::create_new(&image).expect("a new file");
+            file.set_len(160 * MIB).expect("a sparse file");
+            let image = utf8(&image);
+            qemu.extend([
+                "-drive".to_owned(),
+                format!("if=none,id=image{number},file={image},format=raw"),
+                "-device".to_owned(),
+                format!("nvme,id=nvme{number},serial=onefold-{number},{controller}"),
+                "-device".to_owned(),
+                format!("nvme-ns,drive=image{number},bus=nvme{number},{namespace}"),
+            ]);
+        }
+        let hardware = Hardware {
+            qemu: &qemu,
+            ..Hardware::default()
+        };
+        let mut files = program_for_guests(work.path());
+        files.push(PathBuf::from(env!("CARGO_BIN_EXE_conforms")));
+        let network = Network::new(1, 1500);
+        let spec = GuestSpec {
+            name: "generic",
+            kernel: "6.12",
+            number: 0,
+            cpus: 2,
+            story: "passthrough",
+            arguments: &[],
+            limit_seconds: 900,
+            files: &files,
+        };
+        let guest = Guest::start_with(&network, &spec, &hardware);
+        println!("{}", guest.finish(16 * MINUTE));
     });
 }

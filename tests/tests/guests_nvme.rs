@@ -7,15 +7,17 @@
 
 use std::{
     fs::File,
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Read},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 use tempfile::TempDir;
 use tests::{
-    daemon::{Daemon, assert_consistent, onefold, program, text_of},
+    daemon::{Daemon, assert_consistent, onefold, onefold_in, program, text_of},
     lab::{Guest, GuestSpec, Network, TARGET_V4, TARGET_V6, steadily},
     wait_for,
 };
@@ -559,38 +561,41 @@ fn a_host_with_two_paths_keeps_verifying_whatever_happens_to_one_of_them() {
     });
 }
 
-/// A running `onefold sled serve`. Dropping it kills it.
-struct Sled(Child);
+/// A process that is killed when it is dropped.
+struct Process(Child);
 
-impl Sled {
-    /// Starts it in a network, and waits until hosts can connect.
-    fn start(network: &Network, name: &str, drives: &[PathBuf]) -> Self {
-        let mut command = Command::new("ip");
-        command
-            .args(["netns", "exec", network.name()])
-            .arg(program())
-            .args(["sled", "serve", "--name", name])
-            .args(["--listen", &format!("tcp://{TARGET_V4}:4420")])
-            .stdout(Stdio::piped());
-        for drive in drives {
-            command.arg("--drive").arg(drive);
-        }
-        let mut child = command.spawn().expect("the program starts");
-        let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
-        let ready = lines.next().and_then(Result::ok).unwrap_or_default();
-        let sled = Self(child);
-        assert!(ready.starts_with("ready tcp"), "'{ready}'");
-        // The rest is read away, so that the sled never waits for the pipe.
-        std::thread::spawn(move || lines.for_each(drop));
-        sled
-    }
-}
-
-impl Drop for Sled {
+impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// The program in a network, with its standard output in a pipe.
+fn program_in(network: &Network) -> Command {
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", network.name()]);
+    command.arg(program()).stdout(Stdio::piped());
+    command
+}
+
+/// Starts `onefold sled serve` in a network, and waits until hosts can connect.
+fn serve_drives(network: &Network, name: &str, drives: &[PathBuf]) -> Process {
+    let mut command = program_in(network);
+    command
+        .args(["sled", "serve", "--name", name])
+        .args(["--listen", &format!("tcp://{TARGET_V4}:4420")]);
+    for drive in drives {
+        command.arg("--drive").arg(drive);
+    }
+    let mut child = command.spawn().expect("the program starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+    let ready = lines.next().and_then(Result::ok).unwrap_or_default();
+    let sled = Process(child);
+    assert!(ready.starts_with("ready tcp"), "'{ready}'");
+    // The rest is read away, so that the sled never waits for the pipe.
+    std::thread::spawn(move || lines.for_each(drop));
+    sled
 }
 
 #[test]
@@ -606,7 +611,7 @@ fn linux_uses_the_raw_drives_of_a_sled_that_dies_and_comes_back() {
                 file.set_len(512 << 20).expect("it has a size");
             }
             let name = format!("guest-{}", std::process::id());
-            let sled = Sled::start(&network, &name, &drives);
+            let sled = serve_drives(&network, &name, &drives);
             let nqn = format!("nqn.2026-11.dev.onefold:sled:{name}");
             let mut guest = Guest::start(
                 &network,
@@ -623,8 +628,138 @@ fn linux_uses_the_raw_drives_of_a_sled_that_dies_and_comes_back() {
             );
             guest.await_signal("load", 8 * MINUTE);
             drop(sled);
-            let _again = Sled::start(&network, &name, &drives);
+            let _again = serve_drives(&network, &name, &drives);
             println!("{}", guest.finish(10 * MINUTE));
         });
     }
+}
+
+/// The states of a pool's drives, in their order.
+fn drive_states(pool: &Path) -> Vec<String> {
+    let drives = control(pool, &["drive", "list", "--json"]);
+    let drives: Value = serde_json::from_str(&drives).expect("JSON");
+    let drives = drives.as_array().expect("a list").iter();
+    let state = |drive: &Value| drive["state"].as_str().expect("a word").to_owned();
+    drives.map(state).collect()
+}
+
+/// The Linux kernel's target in two machines: a newer one with reservations, and one without.
+#[test]
+#[ignore = "boots two guests: ./test.sh prepares the lab and runs it"]
+fn a_pool_on_the_drives_of_two_kernels_survives_that_the_link_of_either_is_down_for_a_while() {
+    steadily(|| {
+        let network = Network::new(2, 1500);
+        let nqn = |number: u32| format!("nqn.2026-11.dev.onefold:kernel-{number}");
+        let address = |number: u32| format!("10.77.0.{}", number + 2);
+        let kernels = [(0, "7"), (1, "6.12")];
+        let mut guests = kernels.map(|(number, kernel)| {
+            let spec = GuestSpec {
+                name: &format!("drive-{number}"),
+                kernel,
+                number,
+                cpus: 1,
+                story: "kernel_target",
+                arguments: &[&address(number), &nqn(number), "tcp"],
+                limit_seconds: 900,
+                files: &[],
+            };
+            Guest::start(&network, &spec)
+        });
+        for guest in &mut guests {
+            guest.await_signal("up", 5 * MINUTE);
+        }
+        let drives = [0, 1].map(|at| format!("nvme+tcp://{}:4420/{}#1", address(at), nqn(at)));
+        let folder = pool();
+        let path = folder.path().join("pool");
+        let mirror = ["--create", "0", "--redundancy", "mirror=2"];
+        let named = ["--drive", &drives[0], "--drive", &drives[1]];
+        let arguments = [&mirror[..], &named, &["--volume", "vol0=128M"]].concat();
+        let daemon = Daemon::start(&path, Some(network.name()), &arguments);
+        let load = program_in(&network)
+            .args([
+                "perf", "--json", "--rw", "randrw", "--bs", "4k", "--qd", "4",
+            ])
+            .args(["--range", "16M", "--verify", "--time", "800"])
+            .arg(format!(
+                "tcp://{TARGET_V4}:4420/nqn.2026-11.dev.onefold:default"
+            ))
+            .spawn();
+        let mut load = Process(load.expect("the program starts"));
+        let written = || {
+            let io = &daemon.status()["volumes"][0]["io"]["write_commands"];
+            io.as_u64().expect("a number")
+        };
+        // By a reservation what was in doubt is over at once; without, when the target has given it up.
+        for at in [0, 1] {
+            let before = written();
+            wait_for("the load", MINUTE, || (written() > before).then_some(()));
+            let link = |state: &str| {
+                let tap = format!("tap{at}");
+                let set = Command::new("ip")
+                    .args(["-n", network.name(), "link", "set", &tap, state])
+                    .status();
+                assert!(set.is_ok_and(|status| status.success()), "{tap} {state}");
+            };
+            link("down");
+            let down = Instant::now();
+            wait_for("the drive to be left", MINUTE, || {
+                (drive_states(&path)[at] == "offline").then_some(())
+            });
+            let before = written();
+            // Longer than the keep-alive timeout: the pool and the target give each other up.
+            wait_for("the end of the connections", MINUTE, || {
+                (down.elapsed() > Duration::from_secs(10)).then_some(())
+            });
+            wait_for("more of the load", MINUTE, || {
+                (written() > before).then_some(())
+            });
+            link("up");
+            wait_for("the drive to be usable", 2 * MINUTE, || {
+                let online = ["drive", "online", &drives[at], "--pool"];
+                let path = path.to_str().expect("test folders are UTF-8");
+                let output = onefold(&[&online[..], &[path]].concat());
+                output.status.success().then_some(())
+            });
+            println!(
+                "drive {at} is usable {:?} after its link went down",
+                down.elapsed()
+            );
+            wait_for("the rebuild", 3 * MINUTE, || {
+                (drive_states(&path) == ["online", "online"]).then_some(())
+            });
+        }
+        let pid = Pid::from_child(&load.0);
+        kill_process(pid, Signal::INT).expect("the load runs yet");
+        let mut report = String::new();
+        let stdout = load.0.stdout.as_mut().expect("a pipe");
+        stdout.read_to_string(&mut report).expect("text");
+        println!("{report}");
+        let report: Value = serde_json::from_str(&report).expect("JSON");
+        assert_eq!(report["errors"], 0);
+        assert_eq!(report["verify_errors"], 0);
+        assert_eq!(report["connection_lost"], Value::Null);
+        for way in ["read", "write"] {
+            // A second for the drive, and the rest for two kernels that are emulated.
+            let longest = report[way]["latency_ns"]["max"].as_u64();
+            assert!(longest < Some(8_000_000_000), "{way}");
+        }
+        control(&path, &["scrub", "start"]);
+        let scrub = wait_for("the scrub", 3 * MINUTE, || {
+            let scrub = control(&path, &["scrub", "status", "--json"]);
+            let scrub: Value = serde_json::from_str(&scrub).expect("JSON");
+            (scrub["phase"] != "running").then_some(scrub)
+        });
+        assert_eq!(scrub["phase"], "finished", "{scrub:#}");
+        assert_eq!(scrub["bad_blocks"], 0, "{scrub:#}");
+        assert_eq!(scrub["damage"]["healed_blocks"], 0, "{scrub:#}");
+        assert!(daemon.stop().success(), "the daemon stops cleanly");
+        let text = path.to_str().expect("test folders are UTF-8");
+        let check = ["pool", "check", text, "--data"];
+        let checked = onefold_in(Some(network.name()), &check);
+        assert!(checked.status.success(), "{}", text_of(&checked));
+        for guest in guests {
+            guest.signal("done");
+            println!("{}", guest.finish(2 * MINUTE));
+        }
+    });
 }

@@ -94,6 +94,13 @@ pub(super) fn pool(page: &mut Page<'_>, status: &Status, space: &PoolStatus) -> 
         ),
         drives().map(|(labels, drive)| (labels, drive.errors)),
     )?;
+    page.counters(
+        plain(
+            "drive_hedged_reads",
+            "Reads of a drive that took long, and that another drive with the same data answered first",
+        ),
+        drives().map(|(labels, drive)| (labels, drive.hedged_reads)),
+    )?;
     let troubles = status.health.drives.iter();
     page.gauges(
         plain(

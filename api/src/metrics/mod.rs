@@ -10,6 +10,7 @@
 //! - A page is at most [`FRESH`] old, and is made no more often than that, however many ask for it: its figures are read
 //!   under the engine's lock.
 
+mod drives;
 mod engine;
 mod hosts;
 mod load;
@@ -19,6 +20,7 @@ mod process;
 mod sockets;
 mod work;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -37,6 +39,7 @@ use serde_json::Value;
 use subsystem::errors::Failure;
 use subsystem::figures::{NetworkFigures, Report};
 
+use crate::drive_health::DriveHealth;
 use crate::errors::Refusal;
 use crate::server::ApiState;
 use crate::status::{Status, status_now};
@@ -82,6 +85,7 @@ struct Figures {
     status: Status,
     space: PoolStatus,
     metadata: MetadataStatus,
+    drive_health: BTreeMap<String, DriveHealth>,
     networks: Vec<(String, NetworkFigures)>,
     refused: [(&'static str, u64); 4],
     work: Work,
@@ -97,6 +101,7 @@ async fn figures(state: &ApiState) -> Figures {
         status: status_now(state, reports).await,
         space: state.engine.status(),
         metadata: state.engine.metadata_status(),
+        drive_health: state.daemon.drive_health(),
         networks,
         refused: state.refused.counts(),
         work: Work::look(state).await,
@@ -108,6 +113,7 @@ async fn figures(state: &ApiState) -> Figures {
 impl Figures {
     fn write(&self, page: &mut Page<'_>) -> std::fmt::Result {
         engine::pool(page, &self.status, &self.space)?;
+        drives::health(page, &self.drive_health)?;
         engine::health(page, &self.status, &self.space)?;
         engine::memory(page, &self.space)?;
         engine::metadata(page, &self.metadata)?;

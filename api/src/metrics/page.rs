@@ -49,6 +49,15 @@ pub(super) fn seconds(name: &'static str, help: &'static str) -> Name {
     }
 }
 
+/// A family of temperatures: the name gets `_celsius` behind it.
+pub(super) fn celsius(name: &'static str, help: &'static str) -> Name {
+    Name {
+        name,
+        unit: Some(Unit::Celsius),
+        help,
+    }
+}
+
 /// What a family counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {

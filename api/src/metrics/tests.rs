@@ -21,9 +21,11 @@ fn page() -> String {
             used_bytes: 0,
             stale_bytes: 0,
             errors: 0,
+            hedged_reads: 0,
             free_bytes: 1,
             state: dedup::DriveState::Online,
             rebuild: None,
+            emptying: false,
         }],
         folder: Some(FolderRoom {
             dir: "/srv/pool".into(),
@@ -44,6 +46,7 @@ fn page() -> String {
             store: Some(StoreFigures::default()),
             ..MetadataStatus::default()
         },
+        drive_health: BTreeMap::from([("/dev/nvme0n1".to_owned(), ailing())]),
         networks: vec![("onefold-data0".into(), NetworkFigures::default())],
         refused: crate::Refused::default().counts(),
         work: work::Work {
@@ -61,6 +64,41 @@ fn page() -> String {
     text_of(figures).expect("a page")
 }
 
+/// A drive that is worn.
+fn ailing() -> DriveHealth {
+    let log = nvme::log::SmartLog {
+        critical_warning: 4,
+        temperature: 311,
+        available_spare: 50,
+        available_spare_threshold: 10,
+        percentage_used: 101,
+        media_errors: 3,
+        unsafe_shutdowns: 2,
+        power_on_hours: 10,
+        ..Default::default()
+    };
+    DriveHealth::new(&log, 0)
+}
+
+#[test]
+fn what_drives_tell_of_their_health_is_exported() {
+    let page = page();
+    for (name, value) in [
+        ("warning", "1"),
+        ("critical_warning_bits", "4"),
+        ("temperature_celsius", "38.0"),
+        ("available_spare_ratio", "0.5"),
+        ("available_spare_threshold_ratio", "0.1"),
+        ("used_ratio", "1.01"),
+        ("media_errors_total", "3"),
+        ("unsafe_shutdowns_total", "2"),
+        ("power_on_seconds_total", "36000"),
+    ] {
+        let line = format!("onefold_drive_{name}{{drive=\"/dev/nvme0n1\"}} {value}");
+        assert!(page.lines().any(|is| is == line), "no '{line}' in {page}");
+    }
+}
+
 #[test]
 fn figures_have_a_name_a_unit_and_a_sample() {
     let page = page();
@@ -75,6 +113,7 @@ fn figures_have_a_name_a_unit_and_a_sample() {
         "onefold_drive_free_bytes{drive=\"/dev/\\\"a\\\"\\n\"} 1",
         "onefold_drive_online{drive=\"/dev/\\\"a\\\"\\n\"} 1",
         "onefold_drive_errors{drive=\"/dev/\\\"a\\\"\\n\"} 0",
+        "onefold_drive_hedged_reads_total{drive=\"/dev/\\\"a\\\"\\n\"} 0",
         "onefold_volume_commands_total{volume=\"vol0\",operation=\"read\"} 100",
         "onefold_volume_data_bytes_total{volume=\"vol0\",operation=\"write\"} 204800",
         "onefold_limit_held_commands_total{kind=\"volume\",name=\"vol0\"} 7",

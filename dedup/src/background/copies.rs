@@ -81,6 +81,7 @@ pub(super) async fn prove_copies(
     mut buf: Buffer,
 ) -> (bool, Buffer) {
     let contents = contents_of(shared, pba, known);
+    let _pass = shared.drives.gate.pass();
     let (mut holds, mut right, mut wrong) = (false, None, Vec::new());
     for place in shared.drives.readable(pba).iter() {
         let result;

@@ -102,9 +102,7 @@ async fn merge(shared: &Arc<Shared>, merge: &Merge) -> Result<bool> {
     };
     let taken = References::new(shared, vec![old]);
     let both = [(old, 0), (new, BLOCK_BYTES)];
-    let (failed, buf) = Fetch::new(&shared.drives, both.into_iter())
-        .read(&shared.drives, buf)
-        .await;
+    let (failed, buf) = Fetch::new(&shared.drives, both.into_iter()).read(buf).await;
     if !failed.is_empty() {
         return Ok(false); // two copies are waste, no damage
     }

@@ -16,6 +16,7 @@ pub(crate) async fn discard_freed(shared: &Shared) {
         if taken.is_empty() {
             return;
         }
+        let _pass = shared.drives.gate.pass();
         let mut in_doubt = Vec::new();
         for Run {
             drive,
@@ -42,7 +43,7 @@ pub(crate) async fn discard_freed(shared: &Shared) {
         }
         let mut state = lock(&shared.state);
         for pba in &taken {
-            for place in shared.drives.places(*pba).iter() {
+            for place in shared.drives.all_places(*pba).iter() {
                 if in_doubt.contains(&place.drive) {
                     state.space.doubt(*pba, place.drive);
                 }

@@ -262,6 +262,7 @@ async fn heal(shared: &Arc<Shared>, pba: Pba, known: &Known, twin: Pba, buf: Buf
         shared.found_damage(&mut lock(&shared.state), twin);
         return false;
     }
+    let _pass = shared.drives.gate.pass();
     for place in shared.drives.writable(pba).iter() {
         let Some(drive) = shared.drives.get(place.drive.into()) else {
             return false;

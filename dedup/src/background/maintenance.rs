@@ -15,6 +15,7 @@ use crate::background::fencing::fence_drives;
 use crate::background::fill_watch::FillWatch;
 use crate::background::freeing::free_slice;
 use crate::background::healing::{tend_damage, tend_suspects};
+use crate::background::rearranging::rearrange_if_wanted;
 use crate::background::rebuild::rebuild_if_wanted;
 use crate::background::scrub::scrub_if_wanted;
 use crate::background::survey::survey_if_wanted;
@@ -34,7 +35,7 @@ const FREEING_REST: u32 = 4;
 /// How often background work looks for something to do.
 const TICK: Duration = Duration::from_millis(100);
 
-/// How long a rebuild that failed rests.
+/// How long a rebuild that failed rests, or a move of segments.
 const REBUILD_AGAIN: Duration = Duration::from_secs(5);
 
 /// How often what is wrong is looked at, and what was found is told.
@@ -77,6 +78,7 @@ pub(crate) async fn once(shared: &Arc<Shared>, background: &Background) -> Resul
     discard_freed(shared).await;
     tend_suspects(shared).await;
     rebuild_if_wanted(shared, background).await;
+    rearrange_if_wanted(shared, background).await;
     tend_damage(shared).await;
     fence_drives(shared).await;
     shared.refresh_alerts();
@@ -192,7 +194,8 @@ async fn keep_scrubbing(shared: &Arc<Shared>, background: &Background) {
 
 async fn keep_rebuilding(shared: &Arc<Shared>, background: &Background) {
     while !shared.is_closed() {
-        let is_well = rebuild_if_wanted(shared, background).await;
+        let is_well = rebuild_if_wanted(shared, background).await
+            & rearrange_if_wanted(shared, background).await;
         reactor::sleep(if is_well { TICK } else { REBUILD_AGAIN }).await;
     }
 }

@@ -13,18 +13,23 @@ pub(crate) mod freeing;
 pub(crate) mod healing;
 pub(crate) mod maintenance;
 pub(crate) mod merging;
+pub(crate) mod moving;
 pub(crate) mod online_check;
 mod progress;
+pub(crate) mod rearranging;
 pub(crate) mod rebuild;
 pub(crate) mod scrub;
 pub(crate) mod status;
 pub(crate) mod survey;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use futures_util::lock::Mutex as AsyncMutex;
 use progress::Progress;
+use rearranging::Places;
 use rebuild::Running;
 use scrub::Scrub;
 use survey::Surveys;
@@ -36,6 +41,8 @@ pub(crate) struct Background {
     pub(crate) surveys: Mutex<Surveys>,
     /// One rebuild at a time.
     pub(crate) rebuilding: AsyncMutex<()>,
+    /// Where segments lie, for who changes that. Taken before `drive_states`, and behind the lock of rebuilds.
+    pub(crate) places: AsyncMutex<Places>,
     /// The rebuild that runs.
     pub(crate) rebuild: Mutex<Option<Running>>,
     /// Of the online check that runs, or of the last one.

@@ -26,11 +26,10 @@ use crate::log::flush::flush;
 use crate::metadata::block_table::{IN_FLIGHT, address};
 use crate::pool::Shared;
 use crate::pool::alerts::{Action, Work};
-use crate::pool::copies::pause;
 use crate::pool::damage_list::Known;
 use crate::residency::loading::load_all;
 use crate::residency::rows::pin_rows;
-use crate::sync::wait::{lock, yield_once};
+use crate::sync::wait::{lock, pause, yield_once};
 use crate::{EngineError, Result};
 
 /// Blocks that are compared at a time: 1 MiB.
@@ -113,7 +112,7 @@ async fn rebuild(
     #[cfg(not(test))]
     let skips = false;
     if !skips {
-        shared.write_gate.drain().await;
+        shared.drives.gate.drain().await;
     }
     let total = lock(&shared.state).contents() * BLOCK_BYTES as u64;
     let status = RebuildStatus {
@@ -134,30 +133,12 @@ async fn rebuild(
             if shared.is_closed() || !is_current(shared, drive, number) {
                 return Ok(false);
             }
-            let is_gentle = shared.hosts.were_at_work();
-            let (chunks, size) = match is_gentle {
-                true => (1, GENTLE_BLOCKS),
-                false => (CHUNKS, CHUNK_BLOCKS),
-            };
-            let (now, later) = left.split_at(left.len().min(chunks * size));
-            left = later;
-            let began = Instant::now();
-            let chunks = now.chunks(size);
-            let copied = chunks.map(|blocks| catch_up(shared, (drive, is_new), blocks));
-            // All of them end: each gives back what it holds.
-            for written in join_all(copied).await {
-                let written = written?;
-                if let Some(Running { status, .. }) = &mut *lock(&background.rebuild) {
-                    status.written_bytes += written;
-                }
-            }
+            let before = left.len();
+            let written = catch_up_some(shared, (drive, is_new), &mut left).await?;
             if let Some(Running { status, .. }) = &mut *lock(&background.rebuild) {
-                status.done_bytes += (now.len() * BLOCK_BYTES) as u64;
+                status.written_bytes += written;
+                status.done_bytes += ((before - left.len()) * BLOCK_BYTES) as u64;
                 status.total_bytes = status.total_bytes.max(status.done_bytes);
-            }
-            match is_gentle {
-                true => pause(began.elapsed()).await,
-                false => yield_once().await,
             }
         }
     }
@@ -174,6 +155,34 @@ async fn rebuild(
         return Err(give_up(shared, drive, &[], (Action::Flush, &error)).await);
     }
     shared.put_online(drive, number).await
+}
+
+/// Brings the copies on a drive of the next of these blocks up to date, and rests if hosts are at work; returns how many bytes
+/// that wrote.
+pub(super) async fn catch_up_some(
+    shared: &Arc<Shared>,
+    to: (u16, bool),
+    left: &mut &[Pba],
+) -> Result<u64> {
+    let is_gentle = shared.hosts.were_at_work();
+    let (chunks, size) = match is_gentle {
+        true => (1, GENTLE_BLOCKS),
+        false => (CHUNKS, CHUNK_BLOCKS),
+    };
+    let (now, later) = left.split_at(left.len().min(chunks * size));
+    *left = later;
+    let began = Instant::now();
+    let copied = now.chunks(size).map(|blocks| catch_up(shared, to, blocks));
+    // All of them end: each gives back what it holds.
+    let mut all_written = 0;
+    for written in join_all(copied).await {
+        all_written += written?;
+    }
+    match is_gentle {
+        true => pause(began.elapsed()).await,
+        false => yield_once().await,
+    }
+    Ok(all_written)
 }
 
 /// The first addresses of all windows of the block table, those first to whose blocks most refers. What is not in memory
@@ -348,8 +357,8 @@ async fn copy_held(
     }
 }
 
-/// The drive cannot be written: it is offline again.
-async fn give_up(
+/// The drive cannot be written: it is offline again, if it has copies only.
+pub(super) async fn give_up(
     shared: &Arc<Shared>,
     drive: u16,
     held: &[(Pba, Vec<Content>)],

@@ -272,7 +272,7 @@ async fn scrub_blocks(shared: &Arc<Shared>, background: &Background, blocks: &[(
         let places = blocks.iter().map(|(pba, _)| *pba).zip(places);
         let mut fetch = Fetch::of_drive(&shared.drives, drive, places);
         let failed;
-        (failed, buf) = fetch.read(&shared.drives, buf).await;
+        (failed, buf) = fetch.read(buf).await;
         suspects.extend(match failed.is_empty() {
             true => suspects_among(shared, &blocks, &buf),
             // One of them cannot be read: which one, tells only a look at each.

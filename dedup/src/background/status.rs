@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::SUB_BLOCK_BYTES;
 use crate::background::Background;
 use crate::background::rebuild::RebuildStatus;
-use crate::drive_io::drive_state::{DriveState, Redundancy};
+use crate::drive_io::drive_state::{Condition, DriveState, Redundancy};
 use crate::metadata::state::State;
 use crate::pool::Shared;
 use crate::pool::comparisons::VerifyStatus;
@@ -81,6 +81,9 @@ pub struct PoolStatus {
     pub folder: Option<FolderRoom>,
     /// The highest of [`PoolStatus::fill_warnings`] that this file system has reached.
     pub folder_warning_percent: Option<u8>,
+    /// Data on segments that have fewer copies than they should, about, whatever their drives do.
+    #[serde(default)]
+    pub lacking_bytes: u64,
     /// One entry per drive, in order of their indexes.
     pub drives: Vec<DriveStatus>,
     /// Deleted volumes whose blocks are being freed.
@@ -113,10 +116,16 @@ pub struct DriveStatus {
     /// Commands that failed, and copies that were wrong, since the drive was opened.
     #[serde(default)]
     pub errors: u64,
+    /// Reads that took long, and that another drive with the same data answered first.
+    #[serde(default)]
+    pub hedged_reads: u64,
     /// Whether its copies of data are used. Of a pool without copies all drives are online.
     pub state: DriveState,
     /// How far its rebuild is.
     pub rebuild: Option<RebuildStatus>,
+    /// Whether its data is being moved to other drives, so that it can be removed.
+    #[serde(default)]
+    pub emptying: bool,
 }
 
 impl PoolStatus {
@@ -125,7 +134,8 @@ impl PoolStatus {
     pub fn at_risk_bytes(&self) -> u64 {
         let lacking = self.drives.iter();
         let lacking = lacking.filter(|drive| drive.state != DriveState::Online);
-        lacking.map(|drive| drive.used_bytes).sum()
+        let on_drives: u64 = lacking.map(|drive| drive.used_bytes).sum();
+        on_drives + self.lacking_bytes
     }
 }
 
@@ -316,6 +326,10 @@ fn figures(shared: &Shared, background: &Background) -> (Vec<Mapped>, PoolStatus
             .and_then(|room| folder_level(&fill_warnings, room)),
         folder,
         redundancy: Redundancy::of(shared.drives.copies()),
+        lacking_bytes: {
+            let (placed, lacking) = shared.drives.lacking();
+            (u128::from(used * grain) * u128::from(lacking) / u128::from(placed.max(1))) as u64
+        },
         drives: drives(shared, background, &state),
         deleting: deleting(background, &state),
         trimming: trimming(&state),
@@ -333,27 +347,28 @@ fn drives(shared: &Shared, background: &Background, state: &State) -> Vec<DriveS
     let grain = SUB_BLOCK_BYTES as u64;
     let named: Vec<(u64, u64)> = state.space.by_drive().collect();
     let running = *lock(&background.rebuild);
-    let mut domains = shared.drives.domains().into_iter();
-    let drives = (0u16..).zip(shared.drives.iter()).zip(&named);
+    let mut domains = shared.drives.domains();
+    let drives = (0u16..).zip(shared.drives.iter());
     drives
-        .map(|((index, drive), named_after)| {
-            let (capacity, free) = match shared.drives.has_copies() {
-                true => shared.drives.room_on(index, &named),
-                false => *named_after,
-            };
+        .filter(|(index, _)| shared.drives.condition(*index) != Condition::Removed)
+        .map(|(index, drive)| {
+            let domain = domains.get_mut(usize::from(index)).and_then(Option::take);
+            let (capacity, free) = shared.drives.room_on(index, &named);
             let state = shared.drives.state(index);
             let rebuild = running.and_then(|running| running.of(&shared.drives, index));
             let used_bytes = capacity.saturating_sub(free) * grain;
             DriveStatus {
                 name: drive.name().to_owned(),
-                domain: domains.next().flatten(),
+                domain,
                 capacity_bytes: capacity * grain,
                 used_bytes,
                 free_bytes: free * grain,
                 stale_bytes: stale_bytes(state, used_bytes, rebuild),
                 errors: shared.drives.errors(index),
+                hedged_reads: (shared.drives.read_times(index)).map_or(0, |times| times.hedged()),
                 state,
                 rebuild,
+                emptying: shared.drives.is_emptying(index),
             }
         })
         .collect()

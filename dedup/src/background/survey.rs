@@ -158,8 +158,8 @@ impl Pass {
         }
     }
 
-    /// A mapping of the volume that was begun last.
-    fn add(&mut self, content: Pba) {
+    /// A mapping of the volume that was begun last, to what is on this drive.
+    fn add(&mut self, content: Pba, drive: u16) {
         // Of contents that were compressed into one block, the block counts.
         let pba = content.container();
         let Some(volume) = self.volumes.len().checked_sub(1) else {
@@ -167,7 +167,7 @@ impl Pass {
         };
         let tally = &mut self.volumes[volume];
         tally.mapped += 1;
-        let drive = usize::from(pba.drive());
+        let drive = usize::from(drive);
         if tally.drives.len() <= drive {
             tally.drives.resize(drive + 1, 0);
         }
@@ -333,7 +333,11 @@ async fn survey_step(
     let pages = entry.map();
     let mapped = pages.range(from, window.end, view);
     for (count, (at, mapping)) in (1..).zip(mapped.take(STEP)) {
-        pass.add(mapping.pba);
+        let place = shared.drives.places(mapping.pba).first().copied();
+        pass.add(
+            mapping.pba,
+            place.map_or(mapping.pba.drive(), |place| place.drive),
+        );
         background.survey_progress.add(1);
         if count == STEP {
             next = Some(at + 1);
@@ -388,7 +392,7 @@ mod tests {
                 ..Tally::default()
             });
             for block in mappings {
-                pass.add(Pba::new(0, *block));
+                pass.add(Pba::new(0, *block), 0);
                 blocks.insert(*block);
             }
         }

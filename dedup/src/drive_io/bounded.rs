@@ -9,8 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use drives::{Drive, DriveError, ErrorKind, Extent, GatherExtent, LocalBoxFuture, Transferred};
-use reactor::Buffer;
+use drives::{
+    Drive, DriveError, ErrorKind, Extent, GatherExtent, LocalBoxFuture, SmartLog, Transferred,
+};
+use reactor::{Buffer, BufferPool};
 
 /// Looks at a transfer that takes long, before its bound is over.
 const LOOKS: u32 = 10;
@@ -80,10 +82,46 @@ impl BoundedDrive {
         }
     }
 
-    /// What a transfer gives, or an error if the drive was left. `is_in_doubt` says whether the drive may still do what ended.
+    /// Reads as [`Drive::read`]. What takes longer than this goes on in the future that comes back.
+    pub(crate) async fn begin_read(
+        self: &Arc<Self>,
+        buffer: Buffer,
+        extents: &[Extent],
+        patience: Duration,
+    ) -> Result<Transferred, LocalBoxFuture<'static, Transferred>> {
+        let (pool, len) = (buffer.pool(), buffer.len());
+        let (drive, extents) = (self.inner.clone(), extents.to_vec());
+        let mut read: LocalBoxFuture<'static, _> =
+            Box::pin(async move { drive.read(buffer, &extents).await });
+        if let Ok(done) = reactor::timeout(patience, &mut read).await {
+            return Ok(done);
+        }
+        let bounded = self.clone();
+        Err(Box::pin(async move {
+            bounded.end_read(read, patience, (pool, len)).await
+        }))
+    }
+
+    /// What a read gives that has taken so long already, of a buffer of that pool and length.
+    async fn end_read(
+        &self,
+        read: LocalBoxFuture<'static, Transferred>,
+        waited: Duration,
+        (pool, len): (BufferPool, usize),
+    ) -> Transferred {
+        match self.within(1, waited, read, |_| false).await {
+            Ok(done) => done,
+            // The drive has the buffer: who asked gets another one, which holds anything.
+            Err(error) => (Err(error), pool.alloc(len).await),
+        }
+    }
+
+    /// What a transfer gives that has taken so long already, or an error if the drive was left. `is_in_doubt` says whether the
+    /// drive may still do what ended.
     async fn within<T: 'static>(
         &self,
         factor: u32,
+        waited: Duration,
         mut transfer: LocalBoxFuture<'static, T>,
         is_in_doubt: fn(&T) -> bool,
     ) -> Result<T, DriveError> {
@@ -93,9 +131,10 @@ impl BoundedDrive {
             self.left.note(is_in_doubt(&done));
             return Ok(done);
         }
-        let mut looks = 0;
+        let pause = self.limit / LOOKS;
+        let mut looks = (waited.as_nanos() / pause.as_nanos().max(1)) as u32;
         loop {
-            if let Ok(done) = reactor::timeout(self.limit / LOOKS, &mut transfer).await {
+            if let Ok(done) = reactor::timeout(pause, &mut transfer).await {
                 self.left.note(is_in_doubt(&done));
                 return Ok(done);
             }
@@ -143,6 +182,11 @@ impl Drive for BoundedDrive {
         self.inner.room_bytes()
     }
 
+    /// Without a bound: nobody waits for it, and a drive that is slow to tell is none that fails.
+    fn smart_log<'a>(&'a self) -> LocalBoxFuture<'a, Result<Option<SmartLog>, DriveError>> {
+        self.inner.smart_log()
+    }
+
     fn read<'a>(
         &'a self,
         buffer: Buffer,
@@ -151,13 +195,7 @@ impl Drive for BoundedDrive {
         let (pool, len) = (buffer.pool(), buffer.len());
         let (drive, extents) = (self.inner.clone(), extents.to_vec());
         let read = Box::pin(async move { drive.read(buffer, &extents).await });
-        Box::pin(async move {
-            match self.within(1, read, |_| false).await {
-                Ok(done) => done,
-                // The drive has the buffer: who asked gets another one.
-                Err(error) => (Err(error), pool.alloc(len).await),
-            }
-        })
+        Box::pin(self.end_read(read, Duration::ZERO, (pool, len)))
     }
 
     fn write<'a>(
@@ -189,7 +227,9 @@ impl Drive for BoundedDrive {
         let (drive, extents) = (self.inner.clone(), extents.to_vec());
         let write = Box::pin(async move { drive.write_many(buffers, &extents).await });
         Box::pin(async move {
-            let written = self.within(1, write, is_result_in_doubt).await;
+            let written = self
+                .within(1, Duration::ZERO, write, is_result_in_doubt)
+                .await;
             written.and_then(|result| result)
         })
     }
@@ -198,7 +238,9 @@ impl Drive for BoundedDrive {
         let drive = self.inner.clone();
         let flush = Box::pin(async move { drive.flush().await });
         Box::pin(async move {
-            let flushed = self.within(FLUSH_FACTOR, flush, |_| false).await;
+            let flushed = self
+                .within(FLUSH_FACTOR, Duration::ZERO, flush, |_| false)
+                .await;
             flushed.and_then(|result| result)
         })
     }
@@ -211,7 +253,9 @@ impl Drive for BoundedDrive {
         let drive = self.inner.clone();
         let discard = Box::pin(async move { drive.discard(block, blocks).await });
         Box::pin(async move {
-            let discarded = self.within(FLUSH_FACTOR, discard, is_result_in_doubt).await;
+            let discarded = self
+                .within(FLUSH_FACTOR, Duration::ZERO, discard, is_result_in_doubt)
+                .await;
             discarded.and_then(|result| result)
         })
     }
@@ -255,11 +299,9 @@ pub(crate) async fn take_back(buffers: Rc<Vec<Buffer>>) -> Vec<Buffer> {
 mod tests {
     use std::sync::atomic::AtomicU32;
 
-    use drives::BLOCK_BYTES;
-    use reactor::BufferPool;
-
     use super::*;
     use crate::drive_io::scatter::tests::SlowDrive;
+    use drives::BLOCK_BYTES;
 
     const LIMIT: Duration = Duration::from_millis(50);
 

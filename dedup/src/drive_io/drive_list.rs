@@ -4,21 +4,25 @@
 //! took its place: reading the list costs no lock.
 //!
 //! Guarantees: a copy is read only if its drive is online, and then it has all that was acknowledged; whatever is written
-//! goes to all copies but those on drives that are offline.
+//! goes to all copies but those on drives that are offline, and to the one that is being made. Who uses places passes the
+//! gate, and whatever is about to lie at a place that was another segment's waits until all have left who may have seen that.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use drives::Drive;
-use meta::Pba;
+use meta::{Pba, SegmentCopy, SegmentRow};
 
-use crate::LABEL_BLOCKS;
 use crate::drive_io::bounded::{BoundedDrive, Permission};
 use crate::drive_io::drive_state::{Condition, DriveState};
-use crate::drive_io::segments::{Completed, Copies, Place, Rows, SEGMENT_BLOCKS, Segments};
+use crate::drive_io::layout::Completed;
+use crate::drive_io::read_times::{Hedges, ReadTimes, is_slower};
+use crate::drive_io::segments::{Copies, Place, Rows, Segments};
 use crate::drive_io::suspects::Suspects;
+use crate::sync::gate::Gate;
+use crate::{EngineError, LABEL_BLOCKS, Result};
 
 /// Drives of a pool at most.
 pub(crate) const DRIVES_MAX: usize = 256;
@@ -27,13 +31,17 @@ pub(crate) const DRIVES_MAX: usize = 256;
 /// all copies work.
 const READ_STRIPE_BLOCKS: u64 = 32;
 
+/// One in so many of such runs is read from the copy whose turn it is, however slow its drive was: so it is known when that is
+/// fast again.
+const PROBE_TURNS: u64 = 32;
+
 /// How often a drive can be replaced while the pool is open.
 const OPENINGS_MAX: usize = 16;
 
 /// One drive of the pool.
 struct Slot {
     /// What was opened for it, the last one in use. None is forgotten: whoever uses an earlier one gets an error of that.
-    opened: [OnceLock<Arc<dyn Drive>>; OPENINGS_MAX],
+    opened: [OnceLock<Opened>; OPENINGS_MAX],
     current: AtomicU8,
     /// Something that was written to it may happen yet.
     is_in_doubt: AtomicBool,
@@ -41,10 +49,20 @@ struct Slot {
     is_new: AtomicBool,
     /// A [`Condition`].
     condition: AtomicU8,
+    /// Its data is moved to other drives, and nothing new is laid there.
+    is_emptying: AtomicBool,
     /// Commands of it that failed, and copies there that were wrong.
     errors: AtomicU64,
     /// How often a rebuild of it was begun.
     rebuilds: AtomicU64,
+    reads: Arc<ReadTimes>,
+}
+
+/// What was opened for a drive.
+struct Opened {
+    drive: Arc<dyn Drive>,
+    /// The same, if its answers have a bound.
+    bounded: Option<Arc<BoundedDrive>>,
 }
 
 /// What takes the place of a drive.
@@ -58,16 +76,26 @@ pub(crate) struct Replacement {
 pub(crate) struct DriveList {
     drives: Box<[Slot]>,
     segments: Segments,
+    /// All who use places are inside: see the module.
+    pub(crate) gate: Gate,
     /// Whether any segment has several copies.
     has_copies: AtomicBool,
     /// Blocks that have addresses, by the drive that they are named after, when the pool was opened.
     data_blocks: Vec<u64>,
-    /// Copies of a segment at most, when the pool was opened.
-    copies: usize,
+    /// Segments that lay nowhere when the pool was opened.
+    unplaced: Vec<Pba>,
+    /// Rows in the store may say something else than this list.
+    is_unsure: AtomicBool,
+    /// Copies that segments are to have.
+    copies: AtomicUsize,
     /// Failure domains, by the drives' indexes; of those that are missing, and of `None`, each fails alone.
     domains: Mutex<Vec<Option<String>>>,
     /// Copies that are to be looked at.
-    pub(crate) suspects: Suspects,
+    pub(crate) suspects: Arc<Suspects>,
+    /// Reads that are asked for twice.
+    pub(crate) hedges: Arc<Hedges>,
+    /// After how long that is so; `None`: never.
+    hedge_after: Option<Duration>,
     /// The bound of the answers of drives whose data others have.
     limit: Option<Duration>,
     permission: Arc<Permission>,
@@ -88,20 +116,24 @@ impl DriveList {
             is_in_doubt: AtomicBool::new(false),
             is_new: AtomicBool::new(false),
             condition: AtomicU8::new(Condition::Online as u8),
+            is_emptying: AtomicBool::new(false),
             errors: AtomicU64::new(0),
             rebuilds: AtomicU64::new(0),
+            reads: Arc::default(),
         };
         let list = Self {
             drives: (0..DRIVES_MAX).map(|_| slot()).collect(),
             segments: Segments::new(DRIVES_MAX),
+            gate: Gate::default(),
             has_copies: AtomicBool::new(false),
             data_blocks: segments.data_blocks.clone(),
-            copies: {
-                let rows = segments.of_drives.iter().flatten();
-                rows.map(|(_, row)| row.copies().len()).max().unwrap_or(1)
-            },
+            unplaced: segments.unplaced().collect(),
+            is_unsure: AtomicBool::new(false),
+            copies: AtomicUsize::new(segments.copies),
             domains: Mutex::default(),
-            suspects: Suspects::default(),
+            suspects: Arc::default(),
+            hedges: Arc::default(),
+            hedge_after: None,
             limit: None,
             permission: Arc::default(),
             leaving: Mutex::default(),
@@ -116,16 +148,29 @@ impl DriveList {
     }
 
     /// From now on this is the bound of the answers of a drive whose data others have: see [`permission`](Self::permission). For a pool
-    /// with copies; before the list is used.
-    pub(crate) fn bound(mut self, limit: Duration) -> Self {
+    /// with copies; before the list is used. A read that takes `hedge_after` at least is asked of another copy too, unless that is
+    /// zero.
+    pub(crate) fn bound(mut self, limit: Duration, hedge_after: Duration) -> Self {
         self.limit = Some(limit);
+        self.hedge_after = Some(hedge_after).filter(|after| !after.is_zero());
         for index in 0..self.drives.len() {
-            if let Some(drive) = self.drives[index].opened[0].take() {
-                let bounded = self.bounded(index as u16, drive);
+            if let Some(opened) = self.drives[index].opened[0].take() {
+                let bounded = self.bounded(index as u16, opened.drive);
                 self.drives[index].opened[0] = OnceLock::from(bounded);
             }
         }
         self
+    }
+
+    /// After how long a read is asked of another copy too: at least, and at most; `None`: never.
+    pub(crate) fn patience(&self) -> Option<(Duration, Duration)> {
+        Some((self.hedge_after?, self.limit? / 2))
+    }
+
+    /// How long a drive takes to read.
+    #[inline]
+    pub(crate) fn read_times(&self, drive: u16) -> Option<&Arc<ReadTimes>> {
+        self.drives.get(usize::from(drive)).map(|slot| &slot.reads)
     }
 
     /// The failure domains of drives, by their indexes.
@@ -153,12 +198,19 @@ impl DriveList {
         &self.permission
     }
 
-    fn bounded(&self, index: u16, drive: Arc<dyn Drive>) -> Arc<dyn Drive> {
+    fn bounded(&self, index: u16, drive: Arc<dyn Drive>) -> Opened {
         match self.limit {
-            None => drive,
+            None => Opened {
+                drive,
+                bounded: None,
+            },
             Some(limit) => {
                 let permission = self.permission.clone();
-                Arc::new(BoundedDrive::new(drive, index, limit, permission))
+                let bounded = Arc::new(BoundedDrive::new(drive, index, limit, permission));
+                Opened {
+                    drive: bounded.clone(),
+                    bounded: Some(bounded),
+                }
             }
         }
     }
@@ -195,8 +247,7 @@ impl DriveList {
             if slot.opened[0].get().is_some() {
                 continue;
             }
-            drive = self.bounded(index, drive);
-            match slot.opened[0].set(drive) {
+            match slot.opened[0].set(self.bounded(index, drive)) {
                 Ok(()) => {
                     if rows.iter().any(|(_, row)| row.copies().len() > 1) {
                         self.has_copies.store(true, Ordering::Release);
@@ -204,7 +255,7 @@ impl DriveList {
                     self.segments.add(index, rows);
                     return Some(index);
                 }
-                Err(back) => drive = back,
+                Err(back) => drive = back.drive,
             }
         }
         None
@@ -255,9 +306,9 @@ impl DriveList {
         }
     }
 
-    /// The copy of a block on this drive.
+    /// The copy of a block on this drive, also one that is being made.
     pub(crate) fn place_on(&self, drive: u16, pba: Pba) -> Option<Place> {
-        let places = self.places(pba);
+        let places = self.all_places(pba);
         places.iter().find(|place| place.drive == drive).copied()
     }
 
@@ -267,6 +318,17 @@ impl DriveList {
 
     #[inline]
     pub(crate) fn get(&self, index: usize) -> Option<&Arc<dyn Drive>> {
+        self.opened(index).map(|opened| &opened.drive)
+    }
+
+    /// A drive whose answers have a bound.
+    #[inline]
+    pub(crate) fn get_bounded(&self, index: usize) -> Option<&Arc<BoundedDrive>> {
+        self.opened(index)?.bounded.as_ref()
+    }
+
+    #[inline]
+    fn opened(&self, index: usize) -> Option<&Opened> {
         let slot = self.drives.get(index)?;
         let current = slot.current.load(Ordering::Acquire);
         slot.opened.get(usize::from(current))?.get()
@@ -279,6 +341,11 @@ impl DriveList {
     /// Blocks that have addresses, by the drive that they are named after, when the pool was opened.
     pub(crate) fn data_blocks(&self) -> &[u64] {
         &self.data_blocks
+    }
+
+    /// Segments that lay nowhere when the pool was opened.
+    pub(crate) fn unplaced(&self) -> &[Pba] {
+        &self.unplaced
     }
 
     /// Whether any segment has several copies.
@@ -313,10 +380,28 @@ impl DriveList {
         slot.map_or(0, |slot| slot.errors.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn states(&self) -> Vec<DriveState> {
-        (0..self.len() as u16)
-            .map(|drive| self.state(drive))
-            .collect()
+    /// Whether a drive's data is moved to others, so that it can be removed.
+    pub(crate) fn is_emptying(&self, drive: u16) -> bool {
+        let slot = self.drives.get(usize::from(drive));
+        slot.is_some_and(|slot| slot.is_emptying.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn set_emptying(&self, drive: u16, is_emptying: bool) {
+        if let Some(slot) = self.drives.get(usize::from(drive)) {
+            slot.is_emptying.store(is_emptying, Ordering::Release);
+        }
+    }
+
+    /// For each drive whether it is being emptied.
+    pub(crate) fn emptying(&self) -> Vec<bool> {
+        let drives = 0..self.len() as u16;
+        drives.map(|drive| self.is_emptying(drive)).collect()
+    }
+
+    /// How often a drive was to be rebuilt: as long as that is the same, and it is online, it was never offline.
+    pub(crate) fn rebuilds(&self, drive: u16) -> u64 {
+        let slot = self.drives.get(usize::from(drive));
+        slot.map_or(0, |slot| slot.rebuilds.load(Ordering::Acquire))
     }
 
     pub(crate) fn conditions(&self) -> Vec<Condition> {
@@ -362,21 +447,50 @@ impl DriveList {
         if all.len() < 2 {
             return all;
         }
-        let first = (pba.block() / READ_STRIPE_BLOCKS) as usize % all.len();
-        let (before, from) = all.split_at(first);
+        let stripe = pba.block() / READ_STRIPE_BLOCKS;
+        let (before, from) = all.split_at(stripe as usize % all.len());
         let mut copies = Copies::default();
         for place in from.iter().chain(before) {
             if self.state(place.drive) == DriveState::Online {
                 copies.push(*place);
             }
         }
+        // Of each copy: all have the first turn once.
+        let turn = stripe / all.len() as u64;
+        if self.limit.is_some() && !turn.is_multiple_of(PROBE_TURNS) {
+            self.fastest_first(&mut copies);
+        }
         copies
     }
 
-    /// The copies to which a block is written.
+    /// The copy whose turn it is stays in front, unless its drive is much slower than another one or has much more to do.
+    #[inline]
+    fn fastest_first(&self, copies: &mut Copies) {
+        let expected = |place: &Place| {
+            let times = self.read_times(place.drive);
+            times.map_or(u64::MAX, |times| times.expected_ns())
+        };
+        let Some(first) = copies.first().map(expected) else {
+            return;
+        };
+        let others = copies.iter().map(expected).enumerate().skip(1);
+        if let Some((at, other)) = others.min_by_key(|(_, expected)| *expected)
+            && is_slower(first, other)
+        {
+            copies.bring_to_front(at);
+        }
+    }
+
+    /// The same, with the copy that is being made.
+    #[inline]
+    pub(crate) fn all_places(&self, pba: Pba) -> Copies {
+        self.segments.all_places(pba)
+    }
+
+    /// The copies to which a block is written. The caller is inside the gate.
     #[inline]
     pub(crate) fn writable(&self, pba: Pba) -> Copies {
-        let all = self.places(pba);
+        let all = self.all_places(pba);
         if all.len() < 2 {
             return all;
         }
@@ -389,9 +503,74 @@ impl DriveList {
         copies
     }
 
-    /// Copies of a segment at most.
+    /// From now on a segment is written to this place too, where a copy of it is being made. One at a time.
+    pub(crate) fn begin_copy(&self, segment: Pba, copy: SegmentCopy) {
+        self.segments.begin(segment, copy);
+    }
+
+    /// A write missed the copy that is being made, which so never counts. False if it counts already.
+    pub(crate) fn spoil_incoming(&self) -> bool {
+        self.segments.spoil()
+    }
+
+    /// Whether a write missed the copy that is being made, or the last one that was.
+    pub(crate) fn is_incoming_spoiled(&self) -> bool {
+        self.segments.is_spoiled()
+    }
+
+    /// A row could not be written: where its segment lies may be another place in the store than here. Nothing is laid
+    /// anywhere until the pool is opened again.
+    pub(crate) fn lose_sight(&self) {
+        self.is_unsure.store(true, Ordering::Release);
+    }
+
+    /// Refuses to change where segments lie, if a row could not be written.
+    pub(crate) fn check_rows(&self) -> Result<()> {
+        match self.is_unsure.load(Ordering::Acquire) {
+            false => Ok(()),
+            true => Err(EngineError::unavailable(
+                "where a segment lies could not be written down earlier, so nothing is laid on drives or moved any more: see to \
+                 the pool's folder, and start the daemon again",
+            )),
+        }
+    }
+
+    /// The copy that is being made counts from now on, unless a write missed it: then false.
+    pub(crate) fn commit_copy(&self) -> bool {
+        self.segments.commit()
+    }
+
+    /// No copy is being made any more, and a segment lies where this row says, which is durable.
+    pub(crate) fn settle(&self, segment: Pba, row: &SegmentRow) {
+        if row.copies().len() > 1 {
+            self.has_copies.store(true, Ordering::Release);
+        }
+        self.segments.settle(segment, row);
+    }
+
+    /// No copy is being made any more.
+    pub(crate) fn give_up_copy(&self) {
+        self.segments.give_up();
+    }
+
+    /// How many segments have a copy on this drive.
+    pub(crate) fn segments_on(&self, drive: u16) -> u64 {
+        self.segments.on_drive(drive).map(|(here, _)| here).sum()
+    }
+
+    /// Copies that segments are to have.
     pub(crate) fn copies(&self) -> usize {
-        self.copies
+        self.copies.load(Ordering::Acquire)
+    }
+
+    /// Segments are to have so many copies from now on.
+    pub(crate) fn set_copies(&self, copies: usize) {
+        self.copies.store(copies, Ordering::Release);
+    }
+
+    /// How many segments have a place, and how many of them lack copies.
+    pub(crate) fn lacking(&self) -> (u64, u64) {
+        self.segments.lacking(self.copies())
     }
 
     /// Data blocks of a drive, and about how many of them are free: `named` says how many blocks have addresses that are
@@ -400,10 +579,9 @@ impl DriveList {
         let blocks = self.get(drive.into()).map_or(0, |drive| drive.blocks());
         let blocks = blocks.saturating_sub(LABEL_BLOCKS);
         let mut used = 0;
-        for (home, segments) in (0..).zip(self.segments.on_drive(drive)) {
-            let (all, free) = named.get(home as usize).copied().unwrap_or((0, 0));
-            let here = u128::from(segments * SEGMENT_BLOCKS);
-            used += (here * u128::from(all - free) / u128::from(all.max(1))) as u64;
+        for ((here, placed), (all, free)) in self.segments.on_drive(drive).zip(named) {
+            let used_there = u128::from(all.saturating_sub(*free));
+            used += (used_there * u128::from(here) / u128::from(placed.max(1))) as u64;
         }
         (blocks, blocks.saturating_sub(used))
     }
@@ -461,7 +639,7 @@ pub(crate) mod tests {
     use drives::MemoryDrive;
 
     use super::*;
-    use crate::drive_io::segments::tests::complete;
+    use crate::drive_io::layout::tests::complete;
 
     /// Drives with so many data blocks, whose segments lie where they were made.
     pub(crate) fn drives_where_they_were_made(data_blocks: &[u64]) -> DriveList {
@@ -473,5 +651,38 @@ pub(crate) mod tests {
             &complete(&Rows::new(), data_blocks, 1, 0).unwrap(),
             &[],
         )
+    }
+
+    #[test]
+    fn a_drive_that_is_much_slower_is_read_now_and_then_and_in_turns_when_it_is_as_fast_again() {
+        use crate::drive_io::segments::SEGMENT_BLOCKS;
+
+        let sizes = [64 * SEGMENT_BLOCKS; 2];
+        let drive = || -> Arc<dyn Drive> { Arc::new(MemoryDrive::new(LABEL_BLOCKS + sizes[0])) };
+        let segments = complete(&Rows::new(), &sizes, 2, 0).unwrap();
+        let second = Duration::from_secs(1);
+        let list = DriveList::new(&[drive(), drive()], &segments, &[]).bound(second, second);
+        let began = std::time::Instant::now();
+        let took = |drive, micros| {
+            let times = list.read_times(drive).unwrap();
+            for _ in 0..100 {
+                times
+                    .begin(began)
+                    .end(began + Duration::from_micros(micros));
+            }
+        };
+        let read_from = |drive| {
+            let stripes = (0..64).map(|stripe| Pba::new(0, stripe * READ_STRIPE_BLOCKS));
+            let first = stripes.map(|pba| list.readable(pba)[0].drive);
+            first.filter(|first| *first == drive).count()
+        };
+        took(0, 300);
+        took(1, 300);
+        assert_eq!(read_from(1), 32);
+        took(0, 3000);
+        let probes = read_from(0);
+        assert!((1..4).contains(&probes), "{probes}");
+        took(0, 300);
+        assert_eq!(read_from(1), 32);
     }
 }

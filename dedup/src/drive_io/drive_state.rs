@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use meta::SettingChanges;
+use meta::{COPIES_MAX, SettingChanges};
 use serde::{Deserialize, Serialize};
 
 /// The setting that says it: for each drive, by its index, a byte. It is in the store at once, and in no record of the
@@ -49,6 +49,8 @@ pub(crate) enum Condition {
     Failed = 2,
     /// [`DriveState::Offline`], because somebody took it offline, who may want it again.
     TakenOffline = 3,
+    /// [`DriveState::Offline`] for good: it was emptied, and is no drive of the pool any more.
+    Removed = 4,
 }
 
 impl Condition {
@@ -58,6 +60,7 @@ impl Condition {
             0 => Self::Online,
             1 => Self::Rebuilding,
             3 => Self::TakenOffline,
+            4 => Self::Removed,
             _ => Self::Failed,
         }
     }
@@ -67,7 +70,7 @@ impl Condition {
         match self {
             Self::Online => DriveState::Online,
             Self::Rebuilding => DriveState::Rebuilding,
-            Self::Failed | Self::TakenOffline => DriveState::Offline,
+            Self::Failed | Self::TakenOffline | Self::Removed => DriveState::Offline,
         }
     }
 }
@@ -137,6 +140,40 @@ pub(crate) fn conditions_of(settings: &BTreeMap<String, Vec<u8>>, drives: usize)
     (0..drives)
         .map(|at| Condition::of(byte(at).unwrap_or(0)))
         .collect()
+}
+
+/// The setting that says how many copies segments are to have, in a byte, if that was changed since the pool was made. In the
+/// store at once.
+const COPIES_KEY: &str = "engine.copies";
+
+/// How many copies segments are to have, as the settings of the store say; `None`: as many as they have.
+pub(crate) fn copies_of(settings: &BTreeMap<String, Vec<u8>>) -> Option<usize> {
+    let copies = settings.get(COPIES_KEY)?.first()?;
+    Some(usize::from(*copies)).filter(|copies| (1..=COPIES_MAX).contains(copies))
+}
+
+/// The change of settings that says that segments are to have so many copies.
+pub(crate) fn stored_copies(copies: usize) -> SettingChanges {
+    [(COPIES_KEY.to_owned(), Some(vec![copies as u8]))]
+        .into_iter()
+        .collect()
+}
+
+/// The setting that says which drives are being emptied: for each, by its index, a byte that is not 0. In the store at once.
+const EMPTYING_KEY: &str = "engine.emptying";
+
+/// Which of so many drives are being emptied, as the settings of the store say.
+pub(crate) fn emptying_of(settings: &BTreeMap<String, Vec<u8>>, drives: usize) -> Vec<bool> {
+    let bytes = settings.get(EMPTYING_KEY);
+    let byte = |at: usize| bytes.and_then(|bytes| bytes.get(at)).copied();
+    (0..drives).map(|at| byte(at).unwrap_or(0) != 0).collect()
+}
+
+/// The change of settings that says that these are being emptied.
+pub(crate) fn stored_emptying(emptying: &[bool]) -> SettingChanges {
+    let bytes = emptying.iter().map(|is_it| u8::from(*is_it)).collect();
+    let value = Some(bytes).filter(|_| emptying.contains(&true));
+    [(EMPTYING_KEY.to_owned(), value)].into_iter().collect()
 }
 
 /// The change of settings that makes these the conditions.

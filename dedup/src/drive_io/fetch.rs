@@ -4,6 +4,10 @@
 //! A pack is read once, to the place of the first of its contents that is wanted, and unpacked from
 //! there; so a read needs no memory but the buffer that it was given.
 
+use std::cell::RefCell;
+use std::ops::Range;
+use std::time::Duration;
+
 use drives::Extent;
 use meta::Pba;
 use reactor::Buffer;
@@ -11,15 +15,20 @@ use reactor::Buffer;
 use crate::Block;
 use crate::content::pack::Pack;
 use crate::drive_io::drive_list::DriveList;
+use crate::drive_io::hedge::Elsewhere;
 use crate::drive_io::scatter::{self, Failures, OfDrive};
 use crate::drive_io::segments::Place;
+use crate::sync::gate::Pass;
 
 /// Blocks of a buffer that are read from the same drive in a row, if it has them: 128 KiB. A buffer of which drives have single
 /// pages in turns would have to be cut into pages.
 const RUN_BLOCKS: u32 = 32;
 
-/// Contents that are wanted in a buffer.
-pub(crate) struct Fetch {
+/// Contents that are wanted in a buffer. As long as this lives their places are not used for others.
+pub(crate) struct Fetch<'a> {
+    drives: &'a DriveList,
+    /// Inside the gate since the places were looked up.
+    _pass: Pass<'a>,
     groups: Vec<OfDrive<Extent>>,
     /// Fragments and their places, those of a pack one after the other.
     fragments: Vec<(Pba, usize)>,
@@ -29,7 +38,9 @@ pub(crate) struct Fetch {
     run: (u16, u32),
     /// All blocks that are read: only where they may have other copies.
     blocks: Vec<Chosen>,
-    /// Drives that failed, though others had the blocks.
+    /// The longest that other copies of theirs take to be read; `None` if one of them has none.
+    others_take: Option<Duration>,
+    /// Drives that failed, or took long, though others had the blocks.
     covered: Vec<u16>,
 }
 
@@ -41,40 +52,53 @@ struct Chosen {
     drive: u16,
 }
 
-impl Fetch {
+impl<'a> Fetch<'a> {
     /// Contents that go to these places (bytes from the buffer's start, whole blocks). Neighbours on the
     /// drive that are neighbours in the buffer are read together.
-    pub(crate) fn new(drives: &DriveList, contents: impl Iterator<Item = (Pba, usize)>) -> Self {
+    pub(crate) fn new(drives: &'a DriveList, contents: impl Iterator<Item = (Pba, usize)>) -> Self {
         Self::with(drives, None, contents)
     }
 
     /// The same from the copies on one drive, and from no others.
     pub(crate) fn of_drive(
-        drives: &DriveList,
+        drives: &'a DriveList,
         drive: u16,
         contents: impl Iterator<Item = (Pba, usize)>,
     ) -> Self {
         Self::with(drives, Some(drive), contents)
     }
 
+    /// One content from one copy of its block, and from no other.
+    pub(crate) fn of_copy(drives: &'a DriveList, copy: Place, (pba, offset): (Pba, usize)) -> Self {
+        let mut fetch = Self::with(drives, Some(copy.drive), std::iter::empty());
+        if pba.is_fragment() {
+            fetch.fragments.push((pba, offset));
+        }
+        scatter::add(&mut fetch.groups, copy, offset);
+        fetch
+    }
+
     fn with(
-        drives: &DriveList,
+        drives: &'a DriveList,
         only: Option<u16>,
         contents: impl Iterator<Item = (Pba, usize)>,
     ) -> Self {
         let mut fetch = Self {
+            drives,
+            _pass: drives.gate.pass(),
             groups: Vec::new(),
             fragments: Vec::new(),
             only,
             run: (NOWHERE.drive, 0),
             blocks: Vec::new(),
+            others_take: Some(Duration::ZERO),
             covered: Vec::new(),
         };
         for (pba, place) in contents {
             if pba.is_fragment() {
                 fetch.fragments.push((pba, place));
             } else {
-                fetch.add(drives, pba, place);
+                fetch.add(pba, place);
             }
         }
         // By pack, then by place: the first place of a pack is read to.
@@ -88,13 +112,14 @@ impl Fetch {
                 None => true,
             };
             if is_first {
-                fetch.add(drives, pba, place);
+                fetch.add(pba, place);
             }
         }
         fetch
     }
 
-    fn add(&mut self, drives: &DriveList, pba: Pba, buffer_offset: usize) {
+    fn add(&mut self, pba: Pba, buffer_offset: usize) {
+        let drives = self.drives;
         // Of a block that no segment has, a drive that there is not.
         let place = match self.only {
             None => self.choose(&drives.readable(pba)),
@@ -118,16 +143,28 @@ impl Fetch {
     fn choose(&mut self, copies: &[Place]) -> Option<Place> {
         let first = copies.first()?;
         if copies.len() < 2 {
+            self.others_take = None;
             return Some(*first);
         }
         let (drive, left) = self.run;
         let stays = copies.iter().find(|place| left > 0 && place.drive == drive);
         let (place, left) = match stays {
             Some(place) => (place, left),
-            None => (first, RUN_BLOCKS),
+            None => {
+                self.note_others(first, copies);
+                (first, RUN_BLOCKS)
+            }
         };
         self.run = (place.drive, left - 1);
         Some(*place)
+    }
+
+    /// A run of blocks is read from this one of their copies.
+    fn note_others(&mut self, chosen: &Place, copies: &[Place]) {
+        let others = copies.iter().filter(|other| other.drive != chosen.drive);
+        let others = others.filter_map(|other| self.drives.read_times(other.drive));
+        let shortest = others.map(|times| times.mean()).min();
+        self.others_take = self.others_take.zip(shortest).map(|(a, b)| a.max(b));
     }
 
     /// The drives that gave what was asked for, but for these.
@@ -150,12 +187,33 @@ impl Fetch {
     /// Reads them, each to its place, from all drives at once; returns the drives that failed and are alone in having
     /// what was asked for. What is of these is anything in the buffer. What another copy has is read from there, and
     /// the copy that failed is noted among the suspects.
-    pub(crate) async fn read(&mut self, drives: &DriveList, buf: Buffer) -> (Failures, Buffer) {
-        let (mut failed, mut buf) = scatter::read(drives, buf, &self.groups).await;
+    pub(crate) async fn read(&mut self, buf: Buffer) -> (Failures, Buffer) {
+        let (failed, buf) = match self.only {
+            Some(_) => scatter::read(self.drives, buf, &self.groups).await,
+            None => self.read_hedged(buf).await,
+        };
+        self.settle(failed, buf).await
+    }
+
+    async fn read_hedged(&mut self, buf: Buffer) -> (Failures, Buffer) {
+        let others = Others {
+            drives: self.drives,
+            blocks: &self.blocks,
+            take: self.others_take.filter(|_| !self.blocks.is_empty()),
+            took_long: RefCell::default(),
+        };
+        let read = scatter::read_hedged(self.drives, buf, &self.groups, Some(&others)).await;
+        self.covered.extend(others.took_long.into_inner());
+        read
+    }
+
+    /// Reads from other copies what drives failed to give, and unpacks what is there.
+    async fn settle(&mut self, mut failed: Failures, mut buf: Buffer) -> (Failures, Buffer) {
+        let drives = self.drives;
         let mut missing = None;
         if !failed.is_empty() && drives.has_copies() && self.only.is_none() {
             let none;
-            (failed, none, buf) = self.read_others(drives, failed, buf).await;
+            (failed, none, buf) = self.read_others(failed, buf).await;
             missing = Some(none);
         }
         let is_there = |pba: Pba| match &missing {
@@ -174,10 +232,10 @@ impl Fetch {
     /// that nobody gave, and the buffer.
     async fn read_others(
         &mut self,
-        drives: &DriveList,
         mut failed: Failures,
         mut buf: Buffer,
     ) -> (Failures, Vec<Pba>, Buffer) {
+        let drives = self.drives;
         let has_failed = |failed: &Failures, drive| failed.iter().any(|(of, _)| *of == drive);
         // Each with the drive that was asked last.
         let open = self.blocks.iter().map(|block| (*block, block.drive));
@@ -247,6 +305,41 @@ impl Fetch {
     }
 }
 
+/// Other copies of what is read.
+struct Others<'a> {
+    drives: &'a DriveList,
+    blocks: &'a [Chosen],
+    take: Option<Duration>,
+    /// The drives that took long.
+    took_long: RefCell<Vec<u16>>,
+}
+
+impl Elsewhere for Others<'_> {
+    fn mean(&self) -> Option<Duration> {
+        self.take
+    }
+
+    fn find(&self, drive: u16, bytes: Range<usize>) -> Option<(u16, Vec<Extent>)> {
+        self.took_long.borrow_mut().push(drive);
+        let is_wanted =
+            |block: &&Chosen| block.drive == drive && bytes.contains(&block.buffer_offset);
+        let wanted = || self.blocks.iter().filter(is_wanted);
+        let others = self.drives.readable(wanted().next()?.pba);
+        let others = others.iter().map(|place| place.drive);
+        others.filter(|other| *other != drive).find_map(|other| {
+            let mut groups = Vec::new();
+            for block in wanted() {
+                let copies = self.drives.readable(block.pba);
+                let copy = copies.iter().find(|place| place.drive == other)?;
+                scatter::add(&mut groups, *copy, block.buffer_offset - bytes.start);
+            }
+            groups
+                .pop()
+                .map(|of: OfDrive<Extent>| (of.drive, of.extents))
+        })
+    }
+}
+
 /// The place of a block that no segment has.
 const NOWHERE: Place = Place {
     drive: u16::MAX,
@@ -266,7 +359,7 @@ mod tests {
     use crate::content::compress::tests::mixed;
     use crate::drive_io::drive_list::tests::drives_where_they_were_made;
 
-    fn extents(fetch: &Fetch) -> &[Extent] {
+    fn extents<'a>(fetch: &'a Fetch<'_>) -> &'a [Extent] {
         let [group] = &fetch.groups[..] else {
             panic!("there is one drive");
         };
@@ -276,8 +369,9 @@ mod tests {
     #[test]
     fn neighbours_on_the_drive_and_in_the_buffer_are_read_as_one() {
         let blocks = [(10, 0), (11, 1), (12, 2), (20, 3), (21, 5), (19, 6)];
+        let drives = drives_where_they_were_made(&[100]);
         let fetch = Fetch::new(
-            &drives_where_they_were_made(&[100]),
+            &drives,
             blocks
                 .into_iter()
                 .map(|(block, at)| (Pba::new(0, block), at * BLOCK_BYTES)),
@@ -296,7 +390,7 @@ mod tests {
         use drives::{Drive, MemoryDrive};
 
         use crate::LABEL_BLOCKS;
-        use crate::drive_io::segments::tests::complete;
+        use crate::drive_io::layout::tests::complete;
         use crate::drive_io::segments::{Rows, SEGMENT_BLOCKS};
 
         let drive =

@@ -82,6 +82,20 @@ pub async fn write_new_label(
     Ok(())
 }
 
+/// Overwrites both copies of a label with zeros, durably: the drive is no pool's.
+///
+/// # Errors
+/// The drive's.
+pub(crate) async fn erase_label(drive: &dyn Drive, buffers: &BufferPool) -> Result<(), DriveError> {
+    for copy in 0..COPIES {
+        let mut buffer = buffers.alloc(LABEL_BYTES).await;
+        buffer.fill(0);
+        let (result, _) = drive.write(buffer, &[extent_of(copy)]).await;
+        result?;
+    }
+    drive.flush().await
+}
+
 /// Writes the next copy of a label with this opening, durably; of one that knew none both, so that no older program takes
 /// the drive for its own.
 ///

@@ -4,12 +4,17 @@
 //! has a block of its own or shares one with others. What a command moves from and to several drives goes out at once. Of a
 //! block with several copies a read is good if one of them is.
 
+pub(crate) mod arrangement;
 pub(crate) mod bounded;
 pub(crate) mod drive_list;
 pub(crate) mod drive_state;
 pub(crate) mod fetch;
+pub(crate) mod hedge;
 pub(crate) mod labels;
+pub(crate) mod layout;
+pub(crate) mod read_times;
 pub(crate) mod reader;
+mod room;
 pub(crate) mod scatter;
 pub(crate) mod segments;
 pub(crate) mod suspects;

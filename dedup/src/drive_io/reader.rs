@@ -11,7 +11,6 @@ use crate::content::fingerprint::{self, Block};
 use crate::drive_io::drive_list::DriveList;
 use crate::drive_io::fetch::Fetch;
 use crate::drive_io::scatter::Failures;
-use crate::drive_io::segments::Place;
 
 /// What the system says when there is no device any more: Linux `include/uapi/asm-generic/errno-base.h`.
 const ENXIO: i32 = 6;
@@ -48,7 +47,7 @@ pub(crate) async fn read_one<T>(
     look: impl FnOnce(&Block) -> T,
 ) -> (Option<T>, Buffer) {
     let mut fetch = Fetch::new(drives, [(pba, 0)].into_iter());
-    let (failed, buf) = fetch.read(drives, buf).await;
+    let (failed, buf) = fetch.read(buf).await;
     let block = fingerprint::split(&buf).first();
     let seen = block.filter(|_| failed.is_empty()).map(look);
     (seen, buf)
@@ -63,10 +62,12 @@ pub(crate) async fn read_proven(
     is_right: impl Fn(&Block) -> bool,
 ) -> (Option<bool>, Buffer) {
     let mut seen = None;
-    for Place { drive, .. } in drives.readable(pba).iter() {
-        let mut fetch = Fetch::of_drive(drives, *drive, [(pba, at)].into_iter());
+    // The copies are those of one moment, and nothing else comes there meanwhile.
+    let _pass = drives.gate.pass();
+    for place in drives.readable(pba).iter() {
+        let mut fetch = Fetch::of_copy(drives, *place, (pba, at));
         let failed;
-        (failed, buf) = fetch.read(drives, buf).await;
+        (failed, buf) = fetch.read(buf).await;
         if !failed.is_empty() {
             continue;
         }
@@ -88,7 +89,7 @@ pub(crate) async fn read_blocks(
     blocks: &[(Pba, usize)],
 ) -> (Vec<Unreadable>, Buffer) {
     let mut fetch = Fetch::new(drives, blocks.iter().copied());
-    let (failed, buf) = fetch.read(drives, buf).await;
+    let (failed, buf) = fetch.read(buf).await;
     match failed.is_empty() {
         true => (Vec::new(), buf),
         false => read_each(drives, buf, blocks, failed).await,
@@ -110,7 +111,7 @@ pub(crate) async fn read_each(
             if fetch.only_drive() != Some(drive) {
                 continue;
             }
-            let (failed, back) = fetch.read(drives, buf).await;
+            let (failed, back) = fetch.read(buf).await;
             buf = back;
             if let Some((_, last)) = failed.into_iter().next() {
                 error = last;

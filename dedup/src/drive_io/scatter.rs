@@ -3,6 +3,8 @@
 //! Drives share the buffers that they write from. A drive owns the buffer that it reads to: so one of which several drives have
 //! parts is cut into the longest equal parts that belong to one drive each, and made whole again when all are done. Nobody
 //! copies, and no drive waits for another one.
+//!
+//! Guarantee: what of a buffer is not read to stays as it was, also if a drive was left that has the buffer still.
 
 use std::rc::Rc;
 
@@ -12,6 +14,7 @@ use reactor::Buffer;
 
 use crate::drive_io::bounded::take_back;
 use crate::drive_io::drive_list::DriveList;
+use crate::drive_io::hedge::{Elsewhere, Part, no_drive, read_one};
 use crate::drive_io::segments::Place;
 
 /// What is to be moved from or to one drive.
@@ -57,33 +60,35 @@ pub(crate) fn add(groups: &mut Vec<OfDrive<Extent>>, place: Place, buffer_offset
     });
 }
 
-/// Reads all extents to the buffer, all drives at once. After an error of a drive its extents hold anything.
+/// Reads all extents to the buffer, all drives at once. After an error of a drive its extents hold anything; what lies beside
+/// them stays.
 pub(crate) async fn read(
     drives: &DriveList,
     buf: Buffer,
     groups: &[OfDrive<Extent>],
 ) -> (Failures, Buffer) {
+    read_hedged(drives, buf, groups, None).await
+}
+
+/// The same, and what takes long is asked elsewhere too.
+pub(crate) async fn read_hedged(
+    drives: &DriveList,
+    buf: Buffer,
+    groups: &[OfDrive<Extent>],
+    elsewhere: Option<&dyn Elsewhere>,
+) -> (Failures, Buffer) {
     match groups {
         [] => (Vec::new(), buf),
         [one] => {
-            let (failed, buf) = read_one(drives, one.drive, buf, &one.extents).await;
+            let whole = Part {
+                begins: 0,
+                elsewhere,
+            };
+            let (failed, buf) = read_one(drives, one.drive, buf, &one.extents, whole).await;
             (failed.into_iter().collect(), buf)
         }
-        _ => read_scattered(drives, buf, groups).await,
+        _ => read_scattered(drives, buf, groups, elsewhere).await,
     }
-}
-
-async fn read_one(
-    drives: &DriveList,
-    index: u16,
-    buf: Buffer,
-    extents: &[Extent],
-) -> (Option<(u16, DriveError)>, Buffer) {
-    let (result, buf) = match drives.get(index.into()) {
-        Some(drive) => drive.read(buf, extents).await,
-        None => (Err(no_drive()), buf),
-    };
-    (result.err().map(|error| (index, error)), buf)
 }
 
 async fn write_one(
@@ -98,15 +103,11 @@ async fn write_one(
     result.err().map(|error| (group.drive, error))
 }
 
-fn no_drive() -> DriveError {
-    let text = "no segment of the pool has this data block";
-    DriveError::new(drives::ErrorKind::Invalid, "?", text)
-}
-
 async fn read_scattered(
     drives: &DriveList,
     buf: Buffer,
     groups: &[OfDrive<Extent>],
+    elsewhere: Option<&dyn Elsewhere>,
 ) -> (Failures, Buffer) {
     let pages = buf.capacity() / BLOCK_BYTES;
     let owners = owners_of(
@@ -136,7 +137,13 @@ async fn read_scattered(
             .find_map(|owner| *owner);
         async move {
             match owner {
-                Some(drive) => read_one(drives, drive, part, extents).await,
+                Some(drive) => {
+                    let of_buffer = Part {
+                        begins: at * part_bytes,
+                        elsewhere,
+                    };
+                    read_one(drives, drive, part, extents, of_buffer).await
+                }
                 None => (None, part),
             }
         }
@@ -270,7 +277,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::LABEL_BLOCKS;
     use crate::drive_io::fetch::Fetch;
-    use crate::drive_io::segments::tests::complete;
+    use crate::drive_io::layout::tests::complete;
 
     /// A drive that holds its answers back as long as it is told to.
     pub(crate) struct SlowDrive {
@@ -420,7 +427,7 @@ pub(crate) mod tests {
         let buf = pool.try_alloc(27 * BLOCK_BYTES).expect("memory");
         let places = (0..).step_by(BLOCK_BYTES);
         let mut fetch = Fetch::new(&drives, pbas.iter().copied().zip(places));
-        let (failed, buf) = while_the_first_waits(&slow, fetch.read(&drives, buf));
+        let (failed, buf) = while_the_first_waits(&slow, fetch.read(buf));
         assert!(failed.is_empty(), "{failed:?}");
         assert_eq!(buf.len(), 27 * BLOCK_BYTES);
         for (at, block) in buf.chunks(BLOCK_BYTES).enumerate().take(pbas.len()) {

@@ -1,21 +1,20 @@
 //! Where segments lie on the drives: one look-up in an array for each block of I/O.
 //!
 //! An address names a segment and a block in it ([`Pba`]). A segment is named after a drive and a number, and keeps that name
-//! wherever it lies. Its row in the store says where that is: at one place, or at several on different drives, its *copies*.
+//! wherever it lies. Its row in the store says where that is: at one place, or at several on different drives, its *copies*;
+//! or nowhere, if its place was needed for something else and none of its blocks is in use.
 //!
-//! Guarantees: a segment has a durable row before any of its blocks is used; no two segments lie at one place; a segment
-//! lies as a whole on drives that have room for it. A segment with one copy may be as short as what is left of its drive, so
-//! that all of it is used. What this version would not keep as it is, a sealed segment, is refused.
+//! One segment at a time is being copied to one place more, its *incoming* copy: that is written like the others, and not read.
+//!
+//! Guarantees: who asks for the places of a block gets those of one moment. An incoming copy that a write missed never counts.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use drives::Extent;
-use meta::{COPIES_MAX, Pba, SegmentCopy, SegmentRow, SegmentState};
+use meta::{COPIES_MAX, Pba, SegmentCopy, SegmentRow};
 
-use crate::drive_io::drive_state::Redundancy;
-use crate::{EngineError, LABEL_BLOCKS, Result};
+use crate::LABEL_BLOCKS;
 
 /// Blocks of a segment: 64 MiB. Long enough that a row costs nothing beside its data (30 bytes of 64 MiB) and that the
 /// array stays small (24 bytes each: 384 KiB for 1 TiB); short enough to be moved or rebuilt in a second. Small in
@@ -54,7 +53,7 @@ impl Place {
 /// Where the copies of a block are: few, so that they need no memory of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Copies {
-    places: [Place; COPIES_MAX],
+    places: [Place; COPIES_MAX + 1],
     count: u8,
 }
 
@@ -64,7 +63,7 @@ impl Default for Copies {
             places: [Place {
                 drive: u16::MAX,
                 block: 0,
-            }; COPIES_MAX],
+            }; COPIES_MAX + 1],
             count: 0,
         }
     }
@@ -75,6 +74,13 @@ impl Copies {
         if let Some(next) = self.places.get_mut(usize::from(self.count)) {
             *next = place;
             self.count += 1;
+        }
+    }
+
+    /// The place with that number is the first one.
+    pub(crate) fn bring_to_front(&mut self, at: usize) {
+        if at < usize::from(self.count) {
+            self.places.swap(0, at);
         }
     }
 }
@@ -95,19 +101,54 @@ pub(crate) type Rows = Vec<(Pba, SegmentRow)>;
 /// The places of the copies of one segment, each as a word of drive and first block.
 type Words = [AtomicU64; COPIES_MAX];
 
+/// What became of the incoming copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Progress {
+    /// It is written like the others.
+    Copying = 0,
+    /// A write missed it: it never counts.
+    Spoiled = 1,
+    /// It counts: a write that misses it fails.
+    Counts = 2,
+}
+
+/// The copy that is being made.
+struct Incoming {
+    /// The first address of its segment, or none: [`NO_COPY`].
+    segment: AtomicU64,
+    /// Its place, as a word.
+    place: AtomicU64,
+    /// A [`Progress`].
+    progress: AtomicU8,
+}
+
 /// The places of all segments: for each drive, of those that are named after it.
-pub(crate) struct Segments(Box<[OnceLock<Box<[Words]>>]>);
+pub(crate) struct Segments {
+    of_homes: Box<[OnceLock<Box<[Words]>>]>,
+    incoming: Incoming,
+    /// How often the places changed, twice for each change: odd in the middle of one.
+    changes: AtomicU64,
+}
 
 impl Segments {
     /// No segments, of drives of which there are so many at most.
     pub(crate) fn new(drives_max: usize) -> Self {
-        Self((0..drives_max).map(|_| OnceLock::new()).collect())
+        Self {
+            of_homes: (0..drives_max).map(|_| OnceLock::new()).collect(),
+            incoming: Incoming {
+                segment: AtomicU64::new(NO_COPY),
+                place: AtomicU64::new(NO_COPY),
+                progress: AtomicU8::new(Progress::Copying as u8),
+            },
+            changes: AtomicU64::new(0),
+        }
     }
 
     /// The segments that are named after the drive with this index, in order. Once for each drive.
     pub(crate) fn add(&self, home: u16, rows: &[(Pba, SegmentRow)]) {
-        let words = rows.iter().map(|(_, row)| words(row));
-        if let Some(of_home) = self.0.get(usize::from(home)) {
+        let words = rows.iter().map(|(_, row)| words(row).map(AtomicU64::new));
+        if let Some(of_home) = self.of_homes.get(usize::from(home)) {
             let is_new = of_home.set(words.collect()).is_ok();
             debug_assert!(is_new, "drive {home} was added twice");
         }
@@ -116,44 +157,160 @@ impl Segments {
     /// Where the copies of a block are, or of the pack of a fragment; none if no segment has it.
     #[inline]
     pub(crate) fn places(&self, pba: Pba) -> Copies {
-        let mut copies = Copies::default();
-        let block = pba.block();
-        let of_home = self.0.get(usize::from(pba.drive())).and_then(OnceLock::get);
-        let Some(words) = of_home.and_then(|words| words.get((block / SEGMENT_BLOCKS) as usize))
-        else {
-            return copies;
-        };
-        for word in words {
+        self.look(|| {
+            let mut copies = Copies::default();
+            self.push_settled(pba, &mut copies);
+            copies
+        })
+    }
+
+    /// The same, with the incoming copy.
+    #[inline]
+    pub(crate) fn all_places(&self, pba: Pba) -> Copies {
+        self.look(|| {
+            let mut copies = Copies::default();
+            self.push_settled(pba, &mut copies);
+            if self.incoming.segment.load(Ordering::Acquire) == segment_of(pba).0 {
+                copies.push(place(self.incoming.place.load(Ordering::Acquire), pba));
+            }
+            copies
+        })
+    }
+
+    #[inline]
+    fn push_settled(&self, pba: Pba, copies: &mut Copies) {
+        for word in self.words_of(pba).into_iter().flatten() {
             let word = word.load(Ordering::Acquire);
             if word == NO_COPY {
                 break;
             }
-            copies.push(Place {
-                drive: (word >> BLOCK_BITS) as u16,
-                block: (word & ((1 << BLOCK_BITS) - 1)) + block % SEGMENT_BLOCKS,
-            });
+            copies.push(place(word, pba));
         }
-        copies
     }
 
-    /// How many segments have a copy on this drive, by the drive that they are named after.
-    pub(crate) fn on_drive(&self, drive: u16) -> impl Iterator<Item = u64> + use<'_> {
-        let homes = self.0.iter().map_while(OnceLock::get);
+    #[inline]
+    fn words_of(&self, pba: Pba) -> Option<&Words> {
+        let of_home = self.of_homes.get(usize::from(pba.drive()))?.get()?;
+        of_home.get((pba.block() / SEGMENT_BLOCKS) as usize)
+    }
+
+    /// What is seen at one moment.
+    #[inline]
+    fn look<T>(&self, see: impl Fn() -> T) -> T {
+        loop {
+            let before = self.changes.load(Ordering::Acquire);
+            let seen = see();
+            if before.is_multiple_of(2) && self.changes.load(Ordering::Acquire) == before {
+                return seen;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Changes places at one moment. One at a time: the caller sees to that.
+    fn change(&self, change: impl FnOnce()) {
+        self.changes.fetch_add(1, Ordering::SeqCst);
+        change();
+        self.changes.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// From now on a segment has this copy too, which is written and not read. One at a time.
+    pub(crate) fn begin(&self, segment: Pba, copy: SegmentCopy) {
+        let Incoming {
+            segment: of,
+            place,
+            progress,
+        } = &self.incoming;
+        self.change(|| {
+            progress.store(Progress::Copying as u8, Ordering::SeqCst);
+            place.store(word(copy), Ordering::SeqCst);
+            of.store(segment.0, Ordering::SeqCst);
+        });
+    }
+
+    /// A write missed the incoming copy. False if that counts already.
+    pub(crate) fn spoil(&self) -> bool {
+        let now = self.progress_from(Progress::Copying, Progress::Spoiled);
+        now != Progress::Counts as u8
+    }
+
+    /// The incoming copy counts from now on, unless a write missed it: then false.
+    pub(crate) fn commit(&self) -> bool {
+        let now = self.progress_from(Progress::Copying, Progress::Counts);
+        now == Progress::Counts as u8
+    }
+
+    /// Whether a write missed the incoming copy, or the last one if there is none now.
+    pub(crate) fn is_spoiled(&self) -> bool {
+        self.incoming.progress.load(Ordering::SeqCst) == Progress::Spoiled as u8
+    }
+
+    /// What the progress is after that.
+    fn progress_from(&self, from: Progress, to: Progress) -> u8 {
+        let (from, to) = (from as u8, to as u8);
+        let order = Ordering::SeqCst;
+        match self
+            .incoming
+            .progress
+            .compare_exchange(from, to, order, order)
+        {
+            Ok(_) => to,
+            Err(other) => other,
+        }
+    }
+
+    /// Nothing is incoming any more, and a segment has the copies of this row.
+    pub(crate) fn settle(&self, segment: Pba, row: &SegmentRow) {
+        self.change(|| {
+            for (word, new) in self.words_of(segment).into_iter().flatten().zip(words(row)) {
+                word.store(new, Ordering::SeqCst);
+            }
+            self.incoming.segment.store(NO_COPY, Ordering::SeqCst);
+        });
+    }
+
+    /// Nothing is incoming any more.
+    pub(crate) fn give_up(&self) {
+        self.change(|| self.incoming.segment.store(NO_COPY, Ordering::SeqCst));
+    }
+
+    /// How many segments have a copy on this drive, and how many have any, by the drive that they are named after.
+    pub(crate) fn on_drive(&self, drive: u16) -> impl Iterator<Item = (u64, u64)> + use<'_> {
+        let homes = self.of_homes.iter().map_while(OnceLock::get);
         homes.map(move |words| {
             let is_here = |word: &AtomicU64| {
                 let word = word.load(Ordering::Acquire);
                 word != NO_COPY && (word >> BLOCK_BITS) as u16 == drive
             };
-            words
-                .iter()
-                .filter(|words| words.iter().any(is_here))
-                .count() as u64
+            let here = words.iter().filter(|words| words.iter().any(is_here));
+            let has_place = |words: &&Words| words[0].load(Ordering::Acquire) != NO_COPY;
+            let placed = words.iter().filter(has_place);
+            (here.count() as u64, placed.count() as u64)
         })
+    }
+
+    /// How many segments have a place, and how many of them lack copies that they should have.
+    pub(crate) fn lacking(&self, copies: usize) -> (u64, u64) {
+        let (mut placed, mut lacking) = (0, 0);
+        for words in self
+            .of_homes
+            .iter()
+            .filter_map(OnceLock::get)
+            .flat_map(|words| words.iter())
+        {
+            let there = words
+                .iter()
+                .filter(|word| word.load(Ordering::Acquire) != NO_COPY)
+                .count();
+            placed += u64::from(there > 0);
+            lacking += u64::from((1..copies).contains(&there));
+        }
+        (placed, lacking)
     }
 
     /// The drives of each segment that has a copy on this one, without it.
     pub(crate) fn partners(&self, drive: u16) -> impl Iterator<Item = Vec<u16>> {
-        let homes = self.0.iter().filter_map(OnceLock::get);
+        let homes = self.of_homes.iter().filter_map(OnceLock::get);
         homes
             .flat_map(|words| words.iter())
             .filter_map(move |words| {
@@ -167,20 +324,33 @@ impl Segments {
     }
 }
 
-fn words(row: &SegmentRow) -> Words {
+/// The place of a block in the copy of its segment that a word says.
+#[inline]
+fn place(word: u64, pba: Pba) -> Place {
+    Place {
+        drive: (word >> BLOCK_BITS) as u16,
+        block: (word & ((1 << BLOCK_BITS) - 1)) + pba.block() % SEGMENT_BLOCKS,
+    }
+}
+
+fn word(SegmentCopy { drive, slot }: SegmentCopy) -> u64 {
+    u64::from(drive) << BLOCK_BITS | (LABEL_BLOCKS + u64::from(slot) * SEGMENT_BLOCKS)
+}
+
+fn words(row: &SegmentRow) -> [u64; COPIES_MAX] {
     let mut copies = row.copies().iter();
-    std::array::from_fn(|_| {
-        let word = copies
-            .next()
-            .map_or(NO_COPY, |SegmentCopy { drive, slot }| {
-                u64::from(*drive) << BLOCK_BITS | (LABEL_BLOCKS + u64::from(*slot) * SEGMENT_BLOCKS)
-            });
-        AtomicU64::new(word)
-    })
+    std::array::from_fn(|_| copies.next().map_or(NO_COPY, |copy| word(*copy)))
+}
+
+/// The first address of the segment of a block, or of the pack of a fragment.
+#[inline]
+pub(crate) fn segment_of(pba: Pba) -> Pba {
+    let block = pba.block();
+    Pba::new(pba.drive(), block - block % SEGMENT_BLOCKS)
 }
 
 /// The first address of a segment.
-fn name(home: u16, index: u64) -> Pba {
+pub(super) fn name(home: u16, index: u64) -> Pba {
     Pba::new(home, index * SEGMENT_BLOCKS)
 }
 
@@ -189,568 +359,83 @@ pub(crate) fn names(home: u16) -> std::ops::Range<Pba> {
     Pba::new(home, 0)..Pba::new(home + 1, 0)
 }
 
-/// Blocks that a segment has at a place of a drive of this size.
-fn blocks_at(copy: SegmentCopy, data_blocks: &[u64]) -> u64 {
-    let drive = data_blocks.get(usize::from(copy.drive)).copied();
-    let left = drive
-        .unwrap_or(0)
-        .checked_sub(u64::from(copy.slot) * SEGMENT_BLOCKS);
-    left.unwrap_or(0).min(SEGMENT_BLOCKS)
-}
-
-/// Blocks of a segment, on drives of these sizes. One with several copies is whole, or its drives have no room for it.
-fn blocks_of(row: &SegmentRow, data_blocks: &[u64]) -> u64 {
-    match row.copies() {
-        [one] => blocks_at(*one, data_blocks),
-        _ => SEGMENT_BLOCKS,
-    }
-}
-
-/// Rows of all segments of a pool.
-pub(crate) struct Completed {
-    /// By the drive after which the segments are named.
-    pub(crate) of_drives: Vec<Rows>,
-    /// Blocks that have addresses, by the same drive.
-    pub(crate) data_blocks: Vec<u64>,
-    /// Drives of which the store lacks rows.
-    pub(crate) made: Vec<u16>,
-    /// Segments that lost their rows: those of the same drive that were made later have theirs.
-    pub(crate) lost: Vec<Pba>,
-}
-
-/// The data blocks of a pool's drives, from which it is made, and what segments it wants there.
-pub(crate) struct Wanted<'a> {
-    /// Data blocks of each drive; `None` where nobody knows, because the drive is not there.
-    pub(crate) drives: &'a [Option<u64>],
-    /// Copies of each segment of a new pool; one that has segments gets as many as these have.
-    pub(crate) copies: usize,
-    /// The failure domain of each drive: copies of a new segment lie in different ones. A drive without one, or that is
-    /// missing here, fails alone.
-    pub(crate) domains: &'a [Option<String>],
-    /// A drive that is added to an open pool: new segments are named after it, because no other drive can get addresses then.
-    pub(crate) added: Option<u16>,
-    /// The pool's epoch, for new rows.
-    pub(crate) epoch: u32,
-}
-
-/// The rows of all drives: those of the store, and what is missing of them. Segments are made wherever there is room for one:
-/// of a drive that is new none is there yet, of one that grew the last ones, and of a pool whose program had no segments all.
-///
-/// # Errors
-/// Rows that contradict each other, or the drives.
-pub(crate) fn complete(stored: &Rows, wanted: &Wanted<'_>) -> Result<Completed> {
-    let mut data_blocks = Vec::with_capacity(wanted.drives.len());
-    for (drive, blocks) in (0u16..).zip(wanted.drives) {
-        // A drive that is not there has room for what lies there.
-        data_blocks.push(blocks.unwrap_or_else(|| end_on(stored, drive)));
-    }
-    let mut layout = Layout::new(stored, &data_blocks, wanted);
-    let mut completed = Completed {
-        of_drives: Vec::with_capacity(data_blocks.len()),
-        data_blocks: Vec::new(),
-        made: Vec::new(),
-        lost: Vec::new(),
-    };
-    for home in 0..data_blocks.len() as u16 {
-        let range = names(home);
-        let first = stored.partition_point(|(pba, _)| *pba < range.start);
-        let end = stored.partition_point(|(pba, _)| *pba < range.end);
-        let mut rows = Rows::new();
-        // The last ones may be of a drive that was larger. None of their blocks is in use, or that is found.
-        let is_behind = |(_, row): &(Pba, SegmentRow)| match row.copies() {
-            [one] => one.drive == home && blocks_at(*one, &data_blocks) == 0,
-            _ => false,
-        };
-        let behind = stored[first..end].iter().rev();
-        let behind = behind.take_while(|row| is_behind(row)).count();
-        for known in &stored[first..end - behind] {
-            // Blocks between the segment before and this one have addresses without a row.
-            while name(home, rows.len() as u64) < known.0 {
-                let lost = name(home, rows.len() as u64);
-                match layout.place_lost(home, rows.len() as u32) {
-                    Some(row) => rows.push((lost, row)),
-                    None => {
-                        return Err(contradiction(
-                            lost,
-                            "has no row, and there is no room for it",
-                        ));
-                    }
-                }
-                completed.lost.push(lost);
-            }
-            rows.push(*known);
-        }
-        if completed.lost.last().is_some_and(|pba| pba.drive() == home) {
-            completed.made.push(home);
-        }
-        completed.of_drives.push(rows);
-    }
-    check(&completed.of_drives, &data_blocks)?;
-    layout.make_all(&mut completed, wanted.added);
-    let blocks = |rows: &Rows| {
-        rows.iter()
-            .map(|(_, row)| blocks_of(row, &data_blocks))
-            .sum()
-    };
-    completed.data_blocks = completed.of_drives.iter().map(blocks).collect();
-    Ok(completed)
-}
-
-/// Data blocks that a drive must have for the segments that lie there.
-pub(crate) fn end_on(rows: &Rows, drive: u16) -> u64 {
-    let copies = rows.iter().flat_map(|(_, row)| row.copies());
-    let copies = copies.filter(|copy| copy.drive == drive);
-    let ends = copies.map(|copy| (u64::from(copy.slot) + 1) * SEGMENT_BLOCKS);
-    ends.max().unwrap_or(0)
-}
-
-/// Drives that are likely to fail together.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-enum Domain<'a> {
-    /// One that fails alone.
-    Alone(u16),
-    Named(&'a str),
-}
-
-/// Room on the drives in which no segment lies.
-struct Layout<'a> {
-    data_blocks: &'a [u64],
-    domains: &'a [Option<String>],
-    copies: usize,
-    epoch: u32,
-    /// Free places of each drive in which a whole segment can lie, the next one last. One that is alone can be shorter.
-    free: Vec<Vec<u32>>,
-}
-
-impl<'a> Layout<'a> {
-    fn new(stored: &Rows, data_blocks: &'a [u64], wanted: &Wanted<'a>) -> Self {
-        // A pool keeps what it was made with.
-        let most = stored.iter().map(|(_, row)| row.copies().len()).max();
-        let copies_max = most.unwrap_or(wanted.copies);
-        let copies = stored.iter().flat_map(|(_, row)| row.copies());
-        let taken: BTreeSet<SegmentCopy> = copies.copied().collect();
-        let free = (0u16..).zip(data_blocks).map(|(drive, blocks)| {
-            let slots = 0..blocks.div_ceil(SEGMENT_BLOCKS) as u32;
-            let is_free = |slot: &u32| {
-                let copy = SegmentCopy { drive, slot: *slot };
-                let is_usable = copies_max == 1 || blocks_at(copy, data_blocks) == SEGMENT_BLOCKS;
-                is_usable && !taken.contains(&copy)
-            };
-            slots.rev().filter(is_free).collect()
-        });
-        Self {
-            data_blocks,
-            domains: wanted.domains,
-            copies: copies_max,
-            epoch: wanted.epoch,
-            free: free.collect(),
-        }
-    }
-
-    /// A row for a segment that lost its own: with one copy, where it was made; else wherever there is room.
-    fn place_lost(&mut self, home: u16, index: u32) -> Option<SegmentRow> {
-        if self.copies > 1 {
-            return self.next_row();
-        }
-        let slots = &mut self.free[usize::from(home)];
-        let slot = match slots.iter().position(|slot| *slot == index) {
-            Some(at) => slots.remove(at),
-            // Another one lies there, which the check finds.
-            None => index,
-        };
-        let copy = SegmentCopy { drive: home, slot };
-        Some(SegmentRow::of_one(self.epoch, copy))
-    }
-
-    /// The domains with the most room have the next segment, there the drive with the most; so drives of unequal size are
-    /// used as far as can be.
-    fn next_row(&mut self) -> Option<SegmentRow> {
-        let mut domains: BTreeMap<Domain<'_>, (usize, u16)> = BTreeMap::new();
-        for (drive, free) in (0u16..).zip(&self.free) {
-            let named = self.domains.get(usize::from(drive));
-            let domain = match named.and_then(Option::as_deref) {
-                Some(name) => Domain::Named(name),
-                None => Domain::Alone(drive),
-            };
-            let (room, roomiest) = domains.entry(domain).or_insert((0, drive));
-            *room += free.len();
-            if self.free[usize::from(*roomiest)].len() < free.len() {
-                *roomiest = drive;
-            }
-        }
-        let mut domains: Vec<(usize, u16)> = domains.into_values().collect();
-        domains.sort_by_key(|(room, drive)| (std::cmp::Reverse(*room), *drive));
-        let mut copies = Vec::with_capacity(self.copies);
-        for (_, drive) in domains.into_iter().take(self.copies) {
-            let slot = self.free[usize::from(drive)].pop()?;
-            copies.push(SegmentCopy { drive, slot });
-        }
-        let is_enough = copies.len() == self.copies;
-        SegmentRow::new(self.epoch, &copies).filter(|_| is_enough)
-    }
-
-    /// Rows for as many segments as there is room for, named after this drive, or after all of them in turn.
-    fn make_all(&mut self, completed: &mut Completed, home: Option<u16>) {
-        if self.copies == 1 {
-            // Each lies on the drive after which it is named.
-            for (home, slots) in (0u16..).zip(std::mem::take(&mut self.free)) {
-                for slot in slots.into_iter().rev() {
-                    let copy = SegmentCopy { drive: home, slot };
-                    self.append(completed, home, SegmentRow::of_one(self.epoch, copy));
-                }
-            }
-            return;
-        }
-        while let Some(row) = self.next_row() {
-            let rows_of = |copy: &&SegmentCopy| completed.of_drives[usize::from(copy.drive)].len();
-            let fewest = row.copies().iter().min_by_key(rows_of);
-            let home = home.or(fewest.map(|copy| copy.drive));
-            if let Some(home) = home {
-                self.append(completed, home, row);
-            }
-        }
-    }
-
-    /// Names a new segment after a drive: addresses go on without a gap.
-    fn append(&self, completed: &mut Completed, home: u16, row: SegmentRow) {
-        let rows = &mut completed.of_drives[usize::from(home)];
-        let is_whole = |row: &SegmentRow| blocks_of(row, self.data_blocks) == SEGMENT_BLOCKS;
-        if rows.last().is_some_and(|(_, last)| !is_whole(last)) {
-            return; // it would leave a gap behind a short one
-        }
-        rows.push((name(home, rows.len() as u64), row));
-        if !completed.made.contains(&home) {
-            completed.made.push(home);
-        }
-    }
-}
-
-/// Every segment is open, and lies on drives that have room for it, and alone.
-fn check(of_drives: &[Rows], data_blocks: &[u64]) -> Result<()> {
-    let mut taken = BTreeSet::new();
-    for rows in of_drives {
-        for (at, (pba, row)) in rows.iter().enumerate() {
-            // The format has room for it. To write to a sealed segment would ruin what it is sealed for.
-            if row.state != SegmentState::Open {
-                return Err(newer(*pba));
-            }
-            let is_last = at + 1 == rows.len();
-            for copy in row.copies() {
-                let needed = match row.copies().len() == 1 && is_last {
-                    true => 1,
-                    false => SEGMENT_BLOCKS,
-                };
-                if blocks_at(*copy, data_blocks) < needed {
-                    return Err(contradiction(*pba, "lies where no drive has room for it"));
-                }
-                if !taken.insert(*copy) {
-                    return Err(contradiction(*pba, "lies where another one does"));
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Refuses drives that have no room for as many copies in different failure domains. Drives are given by their blocks, the
-/// label included, and their domains.
-///
-/// # Errors
-/// `Invalid`, with the remedy.
-pub fn check_room(drives: &[(u64, Option<String>)], redundancy: Redundancy) -> Result<()> {
-    let copies = redundancy.copies();
-    let blocks = |(blocks, _): &(u64, _)| Some(blocks.saturating_sub(LABEL_BLOCKS));
-    let sizes: Vec<_> = drives.iter().map(blocks).collect();
-    let domains: Vec<_> = drives.iter().map(|(_, domain)| domain.clone()).collect();
-    let wanted = Wanted {
-        drives: &sizes,
-        copies,
-        domains: &domains,
-        added: None,
-        epoch: 0,
-    };
-    match complete(&Rows::new(), &wanted)?
-        .data_blocks
-        .iter()
-        .sum::<u64>()
-    {
-        0 => Err(no_room(copies)),
-        _ => Ok(()),
-    }
-}
-
-/// No segment has a place for all of its copies.
-pub(crate) fn no_room(copies: usize) -> EngineError {
-    EngineError::invalid(format!(
-        "{copies} copies need as many drives with room for 64 MiB each, the label of 1 MiB not counted, in as many failure \
-         domains: name more drives, larger ones, or more domains"
-    ))
-}
-
-/// Segments lost their rows.
-pub(crate) fn lost(first: Pba, count: usize) -> EngineError {
-    EngineError::corrupt(format!(
-        "the metadata does not say where {count} segment(s) of the pool lie, the first is that of data block {} of drive \
-         number {}; run `onefold pool repair`, nothing was changed",
-        first.block(),
-        first.drive()
-    ))
-}
-
-/// A segment is as only a later version makes it.
-fn newer(pba: Pba) -> EngineError {
-    EngineError::invalid(format!(
-        "the segment of data block {} of drive number {} is sealed, which this version of onefold does not keep up: open the \
-         pool with the version that made it; nothing was changed",
-        pba.block(),
-        pba.drive()
-    ))
-}
-
-fn contradiction(pba: Pba, what: &str) -> EngineError {
-    EngineError::contradiction(format_args!(
-        "the segment of data block {} of drive number {} {what}",
-        pba.block(),
-        pba.drive()
-    ))
-}
-
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
     use super::*;
 
-    fn at(drive: u16, slot: u32) -> SegmentRow {
-        SegmentRow::of_one(1, SegmentCopy { drive, slot })
+    fn at(drive: u16, slot: u32) -> SegmentCopy {
+        SegmentCopy { drive, slot }
     }
 
-    /// The segments that drives of these sizes have, with so many copies each.
-    pub(crate) fn complete(
-        stored: &Rows,
-        sizes: &[u64],
-        copies: usize,
-        epoch: u32,
-    ) -> Result<Completed> {
-        let drives: Vec<_> = sizes.iter().copied().map(Some).collect();
-        let wanted = Wanted {
-            drives: &drives,
-            copies,
-            domains: &[],
-            added: None,
-            epoch,
-        };
-        super::complete(stored, &wanted)
+    fn drives(copies: Copies) -> Vec<u16> {
+        copies.iter().map(|place| place.drive).collect()
     }
 
-    /// Rows of a drive whose segments lie where they were made.
-    pub(crate) fn rows_of_new(home: u16, blocks: u64, epoch: u32) -> Rows {
-        let sizes: Vec<u64> = (0..home).map(|_| 1).chain([blocks]).collect();
-        let completed = complete(&Vec::new(), &sizes, 1, epoch).unwrap();
-        completed.of_drives.last().unwrap().clone()
-    }
-
-    fn message(completed: Result<Completed>) -> String {
-        completed.err().expect("it is refused").message
-    }
-
-    #[test]
-    fn all_blocks_of_drives_of_unequal_size_have_a_place_and_none_beyond() {
-        let sizes = [1, SEGMENT_BLOCKS, 3 * SEGMENT_BLOCKS - 1];
-        let completed = complete(&Vec::new(), &sizes, 1, 7).unwrap();
-        assert_eq!(completed.made, [0, 1, 2]);
+    fn mirrored() -> Segments {
         let segments = Segments::new(4);
-        for (home, rows) in (0u16..).zip(&completed.of_drives) {
-            segments.add(home, rows);
-        }
-        for (drive, blocks) in (0u16..).zip(sizes) {
-            for block in 0..blocks {
-                let there = LABEL_BLOCKS + block;
-                let place = Place {
-                    drive,
-                    block: there,
-                };
-                let pba = Pba::new(drive, block);
-                assert_eq!(segments.places(pba)[..], [place]);
-                assert_eq!(segments.places(pba.fragment(3))[..], [place]);
-            }
-            let beyond = Pba::new(drive, blocks.div_ceil(SEGMENT_BLOCKS) * SEGMENT_BLOCKS);
-            assert!(segments.places(beyond).is_empty());
-        }
-        assert!(segments.places(Pba::new(3, 0)).is_empty());
-        assert!(segments.places(Pba::new(999, 0)).is_empty());
-    }
-
-    #[test]
-    fn a_segment_that_lies_elsewhere_is_found_there() {
-        let sizes = [2 * SEGMENT_BLOCKS, 2 * SEGMENT_BLOCKS + 5];
-        let mut stored = rows_of_new(0, sizes[0], 1);
-        stored.extend(rows_of_new(1, sizes[1], 1));
-        (stored[1].1, stored[2].1) = (stored[2].1, stored[1].1);
-        let completed = complete(&stored, &sizes, 1, 9).unwrap();
-        assert!(completed.made.is_empty() && completed.lost.is_empty());
-        let segments = Segments::new(2);
-        segments.add(0, &completed.of_drives[0]);
-        let place = segments.places(Pba::new(0, SEGMENT_BLOCKS + 3));
-        let block = LABEL_BLOCKS + 3;
-        assert_eq!(place[..], [Place { drive: 1, block }]);
-    }
-
-    #[test]
-    fn rows_are_made_for_drives_that_are_new_or_grew_and_only_for_these() {
-        let stored = rows_of_new(0, 2 * SEGMENT_BLOCKS - 9, 1);
-        let sizes = [2 * SEGMENT_BLOCKS - 9, 3];
-        assert_eq!(complete(&stored, &sizes, 1, 2).unwrap().made, [1]);
-        // What was added to the last segment has a place without a row more.
-        let longer = complete(&stored, &[2 * SEGMENT_BLOCKS], 1, 2).unwrap();
-        assert!(longer.made.is_empty());
-        let grown = complete(&stored, &[2 * SEGMENT_BLOCKS + 1], 1, 2).unwrap();
-        assert_eq!((grown.made, grown.lost.len()), (vec![0], 0));
-        let epochs: Vec<u32> = grown.of_drives[0]
-            .iter()
-            .map(|(_, row)| row.epoch)
+        let row = |index| SegmentRow::new(1, &[at(0, index), at(1, index)]).unwrap();
+        let rows: Rows = (0..2)
+            .map(|index| (name(0, index.into()), row(index)))
             .collect();
-        assert_eq!(epochs, [1, 1, 2]);
+        segments.add(0, &rows);
+        segments
     }
 
     #[test]
-    fn a_segment_that_lost_its_row_is_named_and_never_placed_where_another_one_is() {
-        let size = 3 * SEGMENT_BLOCKS;
-        let mut stored = rows_of_new(0, size, 1);
-        stored.remove(1);
-        let completed = complete(&stored, &[size], 1, 2).unwrap();
-        assert_eq!(completed.lost, [Pba::new(0, SEGMENT_BLOCKS)]);
-        assert_eq!(completed.made, [0]);
-        stored[1].1 = at(0, 1);
-        let refused = message(complete(&stored, &[size], 1, 2));
-        assert!(refused.contains("lies where another one does"), "{refused}");
+    fn a_copy_that_is_being_made_is_a_place_of_its_segment_alone_and_counts_when_it_is_settled() {
+        let segments = mirrored();
+        let (moved, other) = (name(0, 1), name(0, 0));
+        segments.begin(moved, at(2, 5));
+        let of_block = Pba::new(0, SEGMENT_BLOCKS + 3);
+        assert_eq!(drives(segments.places(of_block)), [0, 1]);
+        assert_eq!(drives(segments.all_places(of_block)), [0, 1, 2]);
+        assert_eq!(drives(segments.all_places(other)), [0, 1]);
+        let there = segments.all_places(of_block.fragment(2))[2];
+        assert_eq!(there.block, LABEL_BLOCKS + 5 * SEGMENT_BLOCKS + 3);
+        assert!(segments.commit());
+        segments.settle(moved, &SegmentRow::new(1, &[at(2, 5), at(1, 1)]).unwrap());
+        assert_eq!(drives(segments.all_places(of_block)), [2, 1]);
+        segments.settle(other, &SegmentRow::unplaced(1));
+        assert!(segments.all_places(other).is_empty());
     }
 
     #[test]
-    fn a_segment_with_a_seal_of_a_later_version_is_refused_before_anything_is_written_to_it() {
-        let sizes = [2 * SEGMENT_BLOCKS];
-        let mut stored = rows_of_new(0, sizes[0], 1);
-        stored[1].1.state = SegmentState::Sealed;
-        let refused = message(complete(&stored, &sizes, 1, 4));
-        assert!(refused.contains("the version that made it"), "{refused}");
+    fn a_copy_that_a_write_missed_never_counts_and_no_write_misses_one_that_counts() {
+        let segments = mirrored();
+        segments.begin(name(0, 0), at(2, 0));
+        assert!(segments.spoil() && segments.spoil());
+        assert!(!segments.commit());
+        segments.give_up();
+        assert_eq!(drives(segments.all_places(name(0, 0))), [0, 1]);
+        segments.begin(name(0, 0), at(2, 0));
+        assert!(segments.commit());
+        assert!(!segments.spoil());
     }
 
     #[test]
-    fn copies_of_a_segment_lie_on_different_drives_and_unequal_drives_are_used_as_far_as_can_be() {
-        // Segments of each drive, copies, and how many segments have room.
-        let cases: [(&[u64], usize, usize); 7] = [
-            (&[4, 4], 2, 4),
-            (&[8, 4, 4], 2, 8),
-            (&[9, 1, 1, 1], 2, 3),
-            (&[3, 3, 3], 2, 4),
-            (&[5, 5, 5], 3, 5),
-            (&[5], 2, 0),
-            (&[2, 0], 2, 0),
+    fn who_looks_while_places_change_sees_those_of_one_moment() {
+        let segments = mirrored();
+        let row = |copies: &[SegmentCopy]| SegmentRow::new(1, copies).unwrap();
+        let rows = [
+            row(&[at(0, 0), at(1, 0), at(2, 0)]),
+            row(&[at(2, 0), at(3, 0)]),
+            row(&[at(1, 0)]),
         ];
-        for (drives, copies, segments) in cases {
-            let sizes: Vec<u64> = drives.iter().map(|n| n * SEGMENT_BLOCKS + 9).collect();
-            let made = complete(&Vec::new(), &sizes, copies, 3).unwrap();
-            let rows = made.of_drives.iter().flatten();
-            assert_eq!(rows.clone().count(), segments, "{drives:?}");
-            let blocks: u64 = made.data_blocks.iter().sum();
-            assert_eq!(blocks, segments as u64 * SEGMENT_BLOCKS);
-            let mut places = BTreeSet::new();
-            for (_, row) in rows {
-                assert_eq!(row.copies().len(), copies);
-                for copy in row.copies() {
-                    assert!(places.insert(*copy), "{copy:?} is used twice");
-                    assert!(u64::from(copy.slot) < drives[usize::from(copy.drive)]);
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for turn in 0..30_000 {
+                    segments.settle(name(0, 0), &rows[turn % 3]);
                 }
+                is_over.store(true, Ordering::Relaxed);
+            });
+            while !is_over.load(Ordering::Relaxed) {
+                let seen = drives(segments.all_places(name(0, 0)));
+                let known: [&[u16]; 4] = [&[0, 1], &[0, 1, 2], &[2, 3], &[1]];
+                assert!(known.contains(&&seen[..]), "{seen:?}");
             }
-            // What is stored stays as it is.
-            let stored: Rows = made.of_drives.concat();
-            let again = complete(&stored, &sizes, copies, 4).unwrap();
-            assert!(again.made.is_empty() && again.lost.is_empty());
-            assert_eq!(again.of_drives, made.of_drives);
-            // And when a drive is not there, nobody puts anything on it.
-            for absent in 0..sizes.len() {
-                let drives = sizes.iter().enumerate();
-                let drives: Vec<_> = drives.map(|(at, n)| (at != absent).then_some(*n)).collect();
-                let wanted = Wanted {
-                    drives: &drives,
-                    copies,
-                    domains: &[],
-                    added: None,
-                    epoch: 4,
-                };
-                let again = super::complete(&stored, &wanted).unwrap();
-                assert_eq!(again.data_blocks, made.data_blocks);
-            }
-        }
-    }
-
-    #[test]
-    fn copies_of_a_segment_lie_in_different_failure_domains_and_all_of_these_are_filled() {
-        let shelf = |name: &str| Some(name.to_owned());
-        // Segments of each drive, their domains, copies, and how many segments have room.
-        type Case = (&'static [u64], Vec<Option<String>>, usize, usize);
-        let cases: [Case; 5] = [
-            (&[4, 4, 8], vec![shelf("a"), shelf("a"), shelf("b")], 2, 8),
-            (&[4, 4], vec![shelf("a"), shelf("a")], 2, 0),
-            (&[4, 4, 4], vec![shelf("a"), shelf("a"), None], 2, 4),
-            (&[6, 3, 3], vec![None, shelf("a")], 2, 6),
-            (
-                &[3, 3, 3, 3],
-                vec![shelf("a"), shelf("b"), shelf("c"), shelf("c")],
-                3,
-                3,
-            ),
-        ];
-        for (drives, domains, copies, segments) in cases {
-            let sizes: Vec<_> = drives.iter().map(|n| Some(n * SEGMENT_BLOCKS)).collect();
-            let wanted = Wanted {
-                drives: &sizes,
-                copies,
-                domains: &domains,
-                added: None,
-                epoch: 1,
-            };
-            let made = super::complete(&Vec::new(), &wanted).unwrap();
-            let rows: Vec<_> = made.of_drives.iter().flatten().collect();
-            assert_eq!(rows.len(), segments, "{drives:?} in {domains:?}");
-            for (_, row) in rows {
-                let domain = |copy: &SegmentCopy| match domains.get(usize::from(copy.drive)) {
-                    Some(Some(name)) => name.clone(),
-                    _ => copy.drive.to_string(),
-                };
-                let different: BTreeSet<String> = row.copies().iter().map(domain).collect();
-                assert_eq!(different.len(), copies);
-            }
-        }
-    }
-
-    #[test]
-    fn segments_of_a_drive_that_is_added_are_named_after_it_and_the_others_keep_their_addresses() {
-        let mut sizes = vec![6 * SEGMENT_BLOCKS, 4 * SEGMENT_BLOCKS];
-        let before = complete(&Vec::new(), &sizes, 2, 1).unwrap();
-        sizes.push(3 * SEGMENT_BLOCKS);
-        let drives: Vec<_> = sizes.iter().copied().map(Some).collect();
-        let wanted = Wanted {
-            drives: &drives,
-            copies: 2,
-            domains: &[],
-            added: Some(2),
-            epoch: 2,
-        };
-        let after = super::complete(&before.of_drives.concat(), &wanted).unwrap();
-        assert_eq!(after.made, [2]);
-        assert_eq!(after.of_drives[..2], before.of_drives);
-        // There were two places left.
-        assert_eq!(after.data_blocks[2], 2 * SEGMENT_BLOCKS);
-    }
-
-    #[test]
-    fn a_row_that_leads_beyond_a_drive_is_refused() {
-        let sizes = [2 * SEGMENT_BLOCKS, SEGMENT_BLOCKS - 1];
-        // A drive that there is not, and places that are too short or none.
-        for row in [at(2, 0), at(1, 0), at(0, 2)] {
-            let mut stored = rows_of_new(0, sizes[0], 1);
-            stored[0].1 = row;
-            let refused = message(complete(&stored, &sizes, 1, 2));
-            assert!(refused.contains("has room for it"), "{row:?}: {refused}");
-        }
+        });
     }
 }

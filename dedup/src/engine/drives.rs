@@ -5,13 +5,17 @@
 
 use std::sync::Arc;
 
-use drives::Drive;
+use drives::{Drive, DriveError, SmartLog};
 
 use crate::drive_io::data_blocks_of;
 use crate::drive_io::drive_list::{DRIVES_MAX, DriveList, Replacement};
-use crate::drive_io::drive_state::{Condition, DriveState, Redundancy, conditions_of, stored};
-use crate::drive_io::segments::{self, Completed, Rows, Wanted};
-use crate::log::recovery::data_blocks;
+use crate::drive_io::drive_state::{
+    Condition, DriveState, conditions_of, copies_of, emptying_of, stored, stored_emptying,
+};
+use crate::drive_io::layout::{self, Completed, Wanted};
+use crate::drive_io::segments::{Rows, SEGMENT_BLOCKS, names};
+use crate::log::labels;
+use crate::log::recovery::blocks_there;
 use crate::metadata::index::BLOCKS_MAX;
 use crate::metadata::space::Space;
 use crate::pool::config::{EngineParts, block_on};
@@ -24,38 +28,53 @@ pub(super) type NewSegments = Vec<(u16, Rows)>;
 /// The drives of a pool, and where its segments lie. The rows that the store lacks are to be written before anything is: it
 /// is of a program that had none, or a drive is new or larger than it was.
 pub(super) async fn find(parts: &EngineParts) -> Result<(DriveList, NewSegments)> {
-    let sizes = parts.drives.iter().zip(data_blocks(&parts.drives)?);
-    // Nothing new is laid on a drive that is not there.
-    let sizes = sizes.map(|(drive, blocks)| (!drive.is_absent()).then_some(blocks));
-    let sizes: Vec<Option<u64>> = sizes.collect();
+    let sizes = blocks_there(&parts.drives)?;
     let store = parts.store.clone();
     let copies = parts.config.copies;
     let domains = parts.config.domains.clone();
-    let (completed, conditions) = block_on(parts.blocking, move || {
+    let (completed, conditions, emptying) = block_on(parts.blocking, move || {
+        let settings = store.settings()?;
+        let emptying = emptying_of(&settings, sizes.len());
+        let conditions = conditions_of(&settings, sizes.len());
         let wanted = Wanted {
             drives: &sizes,
             copies,
+            changed_copies: copies_of(&settings),
             domains: &domains,
             added: None,
+            avoided: &avoided(&emptying, &conditions),
+            resting: &[],
             epoch: store.checkpoint()?.epoch,
         };
-        let completed = segments::complete(&store.segments()?, &wanted)?;
-        let conditions = conditions_of(&store.settings()?, sizes.len());
-        Ok::<_, EngineError>((completed, conditions))
+        let completed = layout::complete(&store.segments()?, &wanted)?;
+        Ok::<_, EngineError>((completed, conditions, emptying))
     })
     .await?;
     if let Some(first) = completed.lost.first() {
-        return Err(segments::lost(*first, completed.lost.len()));
+        return Err(layout::lost(*first, completed.lost.len()));
     }
-    if completed.data_blocks.iter().sum::<u64>() == 0 {
-        return Err(segments::no_room(copies));
+    // A pool of which nothing is in use may have no place for segments now.
+    if completed.of_drives.iter().all(Vec::is_empty) {
+        return Err(layout::no_room(copies));
     }
     let mut drives = DriveList::new(&parts.drives, &completed, &conditions);
+    for (index, is_emptying) in (0..).zip(emptying) {
+        drives.set_emptying(index, is_emptying);
+    }
+    for index in parts.config.removed.iter().copied() {
+        if drives.segments_on(index) > 0 {
+            return Err(EngineError::contradiction(format_args!(
+                "drive number {index} was removed from the pool, and segments lie there"
+            )));
+        }
+        drives.set_condition(index, Condition::Removed);
+        drives.set_emptying(index, false);
+    }
     for (index, domain) in (0..).zip(&parts.config.domains) {
         drives.set_domain(index, domain.clone());
     }
-    if drives.has_copies() {
-        drives = drives.bound(parts.config.drive_answer_max);
+    if drives.copies() > 1 {
+        drives = drives.bound(parts.config.drive_answer_max, parts.config.hedge_after);
     }
     let Completed {
         of_drives, made, ..
@@ -63,6 +82,16 @@ pub(super) async fn find(parts: &EngineParts) -> Result<(DriveList, NewSegments)
     let of_drives = (0u16..).zip(of_drives);
     let new = of_drives.filter(|(home, _)| made.contains(home));
     Ok((drives, new.collect()))
+}
+
+/// The drives where no segment is laid.
+fn avoided(emptying: &[bool], conditions: &[Condition]) -> Vec<u16> {
+    let of = (0u16..).zip(emptying).zip(conditions);
+    let is_avoided = |((_, is_emptying), condition): &((u16, &bool), &Condition)| {
+        **is_emptying || condition.state() != DriveState::Online
+    };
+    let avoided = of.filter(is_avoided);
+    avoided.map(|((index, _), _)| index).collect()
 }
 
 /// Makes durable where new segments lie, and which drives turned out to be offline. A crash leaves the rows of each drive or
@@ -73,12 +102,16 @@ pub(super) async fn write_down(
     new_segments: NewSegments,
 ) -> Result<()> {
     let (store, conditions) = (parts.store.clone(), drives.conditions());
+    let emptying = drives.emptying();
     block_on(parts.blocking, move || {
         for (home, rows) in new_segments {
-            store.put_segments(segments::names(home), &rows)?;
+            store.put_segments(names(home), &rows)?;
         }
         if conditions_of(&store.settings()?, conditions.len()) != conditions {
             store.put_settings(&stored(&conditions))?;
+        }
+        if emptying_of(&store.settings()?, emptying.len()) != emptying {
+            store.put_settings(&stored_emptying(&emptying))?;
         }
         Ok::<_, EngineError>(())
     })
@@ -102,10 +135,10 @@ impl Engine {
         let shared = &self.shared;
         let _lock = shared.admin_lock.lock().await;
         let data_blocks = data_blocks_of(&*drive)?;
-        let (capacity, index) = {
+        let (addresses, index) = {
             let state = lock(&shared.state);
             state.check_writable()?;
-            (state.space.capacity(), shared.drives.len())
+            (state.space.addresses(), shared.drives.len())
         };
         let number = u16::try_from(index).ok().filter(|_| index < DRIVES_MAX);
         let Some(index) = number else {
@@ -113,16 +146,21 @@ impl Engine {
                 "the pool has {index} drives already: more are not possible"
             )));
         };
-        if capacity + data_blocks > BLOCKS_MAX {
+        if addresses + data_blocks > BLOCKS_MAX {
             return Err(EngineError::invalid(format!(
                 "drive {}: the pool would have {} data blocks; at most {BLOCKS_MAX} are possible",
                 drive.name(),
-                capacity + data_blocks
+                addresses + data_blocks
             )));
         }
+        let mut places = self.background.places.lock().await;
+        shared.drives.check_rows()?;
+        places.forget();
+        let resting: Vec<_> = places.resting().into_iter().collect();
+        let avoided = avoided(&shared.drives.emptying(), &shared.drives.conditions());
         // Rows of a drive that the pool does not remember are nobody's, and replaced by those of the next one.
         let store = shared.store.clone();
-        let copies = shared.config.copies;
+        let copies = shared.drives.copies();
         let size = |drive: &Arc<dyn Drive>| {
             let blocks = data_blocks_of(&**drive)?;
             Ok((!drive.is_absent()).then_some(blocks))
@@ -137,16 +175,19 @@ impl Engine {
                 let wanted = Wanted {
                     drives: &sizes,
                     copies,
+                    changed_copies: Some(copies),
                     domains: &domains,
                     added: Some(index),
+                    avoided: &avoided,
+                    resting: &resting,
                     epoch: store.checkpoint()?.epoch,
                 };
-                let names = segments::names(index);
+                let own = names(index);
                 let mut stored = store.segments()?;
-                stored.retain(|(pba, _)| !names.contains(pba));
-                let mut completed = segments::complete(&stored, &wanted)?;
+                stored.retain(|(pba, _)| !own.contains(pba));
+                let mut completed = layout::complete(&stored, &wanted)?;
                 let rows = completed.of_drives.swap_remove(usize::from(index));
-                store.put_segments(names, &rows)?;
+                store.put_segments(own, &rows)?;
                 let blocks = completed.data_blocks[usize::from(index)];
                 Ok::<(Rows, u64), EngineError>((rows, blocks))
             })
@@ -161,7 +202,13 @@ impl Engine {
         );
         shared.drives.add(drive, &rows);
         shared.drives.set_domain(index, domain);
-        lock(&shared.state).add_drive(space, data_blocks);
+        let mut state = lock(&shared.state);
+        state.add_drive(space, data_blocks);
+        for (segment, row) in &rows {
+            if row.copies().is_empty() {
+                state.space.withdraw(*segment, SEGMENT_BLOCKS);
+            }
+        }
         Ok(index)
     }
 
@@ -205,6 +252,7 @@ impl Engine {
         let _lock = shared.admin_lock.lock().await;
         self.check_replacement(index, &*drive).await?;
         shared.put_offline(index).await?;
+        labels::expect_nothing_of(shared, index).await?;
         write_down()?;
         shared.drives.set_domain(index, domain);
         let replacement = Replacement {
@@ -252,7 +300,7 @@ impl Engine {
     pub async fn blocks_needed(&self, index: u16) -> Result<u64> {
         let store = self.shared.store.clone();
         let rows = self.shared.block_on(move || store.segments()).await?;
-        Ok(segments::end_on(&rows, index) + crate::LABEL_BLOCKS)
+        Ok(layout::end_on(&rows, index) + crate::LABEL_BLOCKS)
     }
 
     /// Drives that are offline because they failed: nobody took them offline.
@@ -267,9 +315,35 @@ impl Engine {
         self.shared.drives.domains()
     }
 
-    /// How many copies there are of all data of the pool.
-    pub fn redundancy(&self) -> Redundancy {
-        Redundancy::of(self.shared.drives.copies())
+    /// The drives that the pool has now, by their indexes, and what each is called.
+    pub fn drive_names(&self) -> Vec<(u16, String)> {
+        let drives = &self.shared.drives;
+        (0u16..)
+            .zip(drives.iter())
+            .filter(|(index, _)| drives.condition(*index) != Condition::Removed)
+            .map(|(index, drive)| (index, drive.name().to_owned()))
+            .collect()
+    }
+
+    /// What a drive tells of its own health, as [`Drive::smart_log`]. Runs on a reactor, and may take as long as the drive
+    /// likes.
+    ///
+    /// # Errors
+    /// The drive could not be asked.
+    pub async fn drive_smart_log(
+        &self,
+        index: u16,
+    ) -> std::result::Result<Option<SmartLog>, DriveError> {
+        match self.shared.drives.get(usize::from(index)) {
+            Some(drive) => drive.smart_log().await,
+            None => Ok(None),
+        }
+    }
+
+    /// A drive may fail soon (what is wrong, and the remedy), or it is well: [`verdict`](Self::verdict) says so, and the log
+    /// when it changes.
+    pub fn note_drive_health(&self, index: u16, warning: Option<(String, String)>) {
+        self.shared.alerts.drive_health(index, warning);
     }
 
     /// Whether a drive could not be opened with the pool.
@@ -292,7 +366,7 @@ impl Engine {
         self.shared.check_can_go_offline(index)
     }
 
-    fn check_drive(&self, index: u16) -> Result<()> {
+    pub(super) fn check_drive(&self, index: u16) -> Result<()> {
         lock(&self.shared.state).check_writable()?;
         match usize::from(index) < self.shared.drives.len() {
             true => Ok(()),

@@ -7,6 +7,7 @@ mod domain_keys;
 mod drives;
 mod health;
 mod locks;
+mod places;
 mod settings;
 mod volumes;
 
@@ -30,7 +31,7 @@ use crate::pool::alerts::Alerts;
 use crate::pool::backpressure::Backpressure;
 use crate::pool::comparisons::Verify;
 use crate::pool::config::{EngineParts, block_on};
-use crate::pool::copies::{Hosts, WriteGate};
+use crate::pool::copies::Hosts;
 use crate::pool::{Shared, StoredSoFar};
 use crate::sync::timed::Timed;
 use crate::sync::wait::lock;
@@ -125,7 +126,6 @@ impl Engine {
             discard_lock: AsyncMutex::default(),
             admin_lock: AsyncMutex::default(),
             merge_lock: AsyncMutex::default(),
-            write_gate: WriteGate::default(),
             hosts: Hosts::default(),
             drive_states: AsyncMutex::default(),
             subscribers: Mutex::default(),

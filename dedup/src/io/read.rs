@@ -65,10 +65,11 @@ pub(crate) async fn read_piece(
     };
     stages::ended(Stage::Index);
     let mut fetch = Fetch::new(&shared.drives, stored.iter().copied().map(Stored::to_place));
-    let (failed, mut buf) = fetch.read(&shared.drives, buf).await;
+    let (failed, mut buf) = fetch.read(buf).await;
     for drive in fetch.worked(&failed) {
         shared.alerts.drive_worked(drive.into(), Action::Read);
     }
+    drop(fetch);
     let mut unreadable = Vec::new();
     if !failed.is_empty() {
         let blocks: Vec<_> = stored.iter().copied().map(Stored::to_place).collect();

@@ -34,6 +34,7 @@ use crate::pool::comparisons::Kept;
 use crate::residency::on_disk_index::ask_for_hints;
 use crate::residency::rows::{Pins, pin_rows};
 use crate::stages::Stage;
+use crate::sync::gate::Entry;
 use crate::sync::wait::{Event, lock};
 use crate::{EngineError, Result};
 use claiming::{claim_job, not_resident, note_old, undo_claims};
@@ -182,7 +183,7 @@ pub(crate) struct Batch {
     /// Drives that may still write to them, though they failed at that.
     in_doubt: Vec<u16>,
     /// Its pass of the gate, from the choice of the copies on that it writes until its blocks landed.
-    gate: Option<usize>,
+    gate: Option<Entry>,
     /// What it had to bring in.
     pins: Vec<Pins>,
     /// Somebody watches one of its commands.
@@ -565,8 +566,8 @@ impl Batch {
     }
 
     fn leave_gate(&mut self) {
-        if let Some(side) = self.gate.take() {
-            self.shared.write_gate.leave(side);
+        if let Some(entry) = self.gate.take() {
+            self.shared.drives.gate.leave(entry);
         }
     }
 
@@ -647,7 +648,7 @@ impl Batch {
         let landed = {
             let mut state = lock(&self.shared.state);
             for New { pba, .. } in self.new.drain(..) {
-                for place in self.shared.drives.places(pba).iter() {
+                for place in self.shared.drives.all_places(pba).iter() {
                     if self.in_doubt.contains(&place.drive) {
                         state.space.doubt(pba.container(), place.drive);
                     }

@@ -42,6 +42,7 @@ use crate::drive_io::data_blocks_of;
 use crate::drive_io::drive_list::DriveList;
 use crate::drive_io::drive_state::DriveState;
 use crate::drive_io::fetch::Fetch;
+use crate::drive_io::segments::SEGMENT_BLOCKS;
 use crate::log::copies::{self, ProvenCopies};
 use crate::log::labels::Labels;
 use crate::log::replay::{Data, Proof, Replay, durable_upto, replay_record};
@@ -270,6 +271,9 @@ async fn load(parts: &EngineParts, drives: &DriveList) -> Result<State> {
             OnDiskIndex::new(has_hints),
         ),
     );
+    for segment in drives.unplaced() {
+        state.space.withdraw(*segment, SEGMENT_BLOCKS);
+    }
     state.settings = Settings::new(settings);
     let (volumes, maps) = known;
     let mapped = |map: MapId| totals.mapped.get(&map).copied().unwrap_or(0);
@@ -286,7 +290,7 @@ async fn load(parts: &EngineParts, drives: &DriveList) -> Result<State> {
 }
 
 /// Data blocks of each drive.
-pub(crate) fn data_blocks(drives: &[Arc<dyn Drive>]) -> Result<Vec<u64>> {
+fn data_blocks(drives: &[Arc<dyn Drive>]) -> Result<Vec<u64>> {
     if drives.is_empty() || drives.len() > usize::from(Pba::DRIVE_MAX) {
         return Err(EngineError::invalid(format!(
             "a pool cannot have {} drives",
@@ -302,6 +306,13 @@ pub(crate) fn data_blocks(drives: &[Arc<dyn Drive>]) -> Result<Vec<u64>> {
         )));
     }
     Ok(data_blocks)
+}
+
+/// The same, `None` for a drive that is not there: nothing new is laid on it.
+pub(crate) fn blocks_there(drives: &[Arc<dyn Drive>]) -> Result<Vec<Option<u64>>> {
+    let blocks = drives.iter().zip(data_blocks(drives)?);
+    let blocks = blocks.map(|(drive, blocks)| (!drive.is_absent()).then_some(blocks));
+    Ok(blocks.collect())
 }
 
 /// What a drive holds at a block.
@@ -502,7 +513,7 @@ impl Prover<'_> {
         let places = (0..).step_by(BLOCK_BYTES);
         let blocks_and_places = blocks.iter().copied().zip(places);
         let mut fetch = Fetch::of_drive(self.drives, self.drive, blocks_and_places);
-        let (failed, buf) = fetch.read(self.drives, buf).await;
+        let (failed, buf) = fetch.read(buf).await;
         if let Some((_, error)) = failed.into_iter().next() {
             return (Err(error), buf);
         }

@@ -304,8 +304,9 @@ impl Index {
 
     /// One drive more, with the next index, behind so many blocks of the others. The number of shards
     /// stays what the pool's size was when it was opened: growing one takes longer in a pool that grew.
-    pub(crate) fn add_drive(&mut self, blocks_before: u64, blocks: u64) {
-        let first = blocks_before * NUMBERS;
+    pub(crate) fn add_drive(&mut self, blocks: u64) {
+        let last = self.drives.last();
+        let first = last.map_or(0, |last| last.first + last.blocks * NUMBERS);
         self.drives.push(Numbers { first, blocks });
     }
 

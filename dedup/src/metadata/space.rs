@@ -3,7 +3,7 @@
 //! Guarantees: a block is handed out at most once until it is given back; a freed block waits in
 //! quarantine until the record that freed it is durable (I3), and is then optionally discarded before
 //! it can be allocated; a block that a drive may still write to or discard, though it failed at that, is not handed out
-//! before the drive is fenced; `used + reclaiming + free = capacity` at every moment.
+//! before the drive is fenced; no block is handed out that has no place; `used + reclaiming + free = capacity` at every moment.
 //!
 //! Allocation is next-fit: it goes on where it stopped, so that new data leaves in long runs.
 
@@ -77,7 +77,9 @@ impl Space {
 
     /// Capacity and free blocks of each drive.
     pub(crate) fn by_drive(&self) -> impl Iterator<Item = (u64, u64)> {
-        self.drives.iter().map(|drive| (drive.blocks, drive.free))
+        self.drives
+            .iter()
+            .map(|drive| (drive.capacity(), drive.free))
     }
 
     /// Whether one of the drives has that address.
@@ -100,6 +102,30 @@ impl Space {
         drive.learn(first.block(), used.map(Pba::block));
     }
 
+    /// Whether all of these blocks, which are whole groups or end with the drive, are free, and nobody was promised them.
+    pub(crate) fn is_unused(&self, first: Pba, blocks: u64) -> bool {
+        let drive = self.drives.get(usize::from(first.drive()));
+        let count = drive.and_then(|drive| drive.unused(first.block(), blocks));
+        count.is_some_and(|count| self.free() >= self.promised + count)
+    }
+
+    /// These blocks have no place from now on: none is handed out before [`place`](Self::place). False if one of them is
+    /// in use, or was promised.
+    pub(crate) fn withdraw(&mut self, first: Pba, blocks: u64) -> bool {
+        let is_unused = self.is_unused(first, blocks);
+        if is_unused {
+            self.drives[usize::from(first.drive())].withdraw(first.block(), blocks);
+        }
+        is_unused
+    }
+
+    /// Blocks that had no place have one now, and are free.
+    pub(crate) fn place(&mut self, first: Pba, blocks: u64) {
+        if let Some(drive) = self.drives.get_mut(usize::from(first.drive())) {
+            drive.place(first.block(), blocks);
+        }
+    }
+
     /// Whether a block can be handed out now, as far as is known.
     pub(crate) fn has_free_group(&self) -> bool {
         let has = |drive: &DriveSpace| drive.group_free.iter().any(|free| *free > 0);
@@ -109,7 +135,7 @@ impl Space {
     /// The drive with the largest share of free blocks.
     pub(crate) fn roomiest_drive(&self) -> usize {
         let share =
-            |drive: &DriveSpace| (drive.free as u128) * 1_000_000 / drive.blocks.max(1) as u128;
+            |drive: &DriveSpace| (drive.free as u128) * 1_000_000 / drive.capacity().max(1) as u128;
         let best = self
             .drives
             .iter()
@@ -322,8 +348,13 @@ impl Space {
         !self.discards.is_empty()
     }
 
-    pub(crate) fn capacity(&self) -> u64 {
+    /// Blocks that have addresses, with a place or without.
+    pub(crate) fn addresses(&self) -> u64 {
         self.drives.iter().map(|drive| drive.blocks).sum()
+    }
+
+    pub(crate) fn capacity(&self) -> u64 {
+        self.drives.iter().map(DriveSpace::capacity).sum()
     }
 
     pub(crate) fn free(&self) -> u64 {
@@ -359,6 +390,9 @@ pub(crate) struct DriveSpace {
     group_free: Vec<u16>,
     /// Groups of which nothing is known yet.
     unknown: usize,
+    /// Groups without a place; empty if there are none.
+    withdrawn: Vec<bool>,
+    withdrawn_blocks: u64,
 }
 
 impl DriveSpace {
@@ -371,6 +405,8 @@ impl DriveSpace {
             words: vec![0; (groups * GROUP / WORD) as usize],
             group_free: vec![GROUP as u16; groups as usize],
             unknown: 0,
+            withdrawn: Vec::new(),
+            withdrawn_blocks: 0,
         };
         // The last group may be larger than what is left of the drive.
         for block in blocks..groups * GROUP {
@@ -381,7 +417,7 @@ impl DriveSpace {
     }
 
     fn forget(&mut self, end: u64, used: u64) {
-        self.free = self.blocks.saturating_sub(used);
+        self.free = self.capacity().saturating_sub(used);
         self.unknown = end.div_ceil(GROUP) as usize;
         self.group_free[..self.unknown].fill(0);
         self.words[..self.unknown * (GROUP / WORD) as usize].fill(u64::MAX);
@@ -390,8 +426,9 @@ impl DriveSpace {
     fn learn(&mut self, first: u64, used: impl Iterator<Item = u64>) {
         let mut used = used.peekable();
         let group = (first / GROUP) as usize;
+        let is_withdrawn = self.is_withdrawn(group);
         for block in first..(first + GROUP).min(self.blocks) {
-            if used.next_if_eq(&block).is_none() {
+            if used.next_if_eq(&block).is_none() && !is_withdrawn {
                 self.words[(block / WORD) as usize] &= !(1 << (block % WORD));
                 self.group_free[group] += 1;
             }
@@ -400,6 +437,56 @@ impl DriveSpace {
         if self.unknown == 0 {
             // What the store said before was only a sum.
             self.free = self.group_free.iter().map(|free| u64::from(*free)).sum();
+        }
+    }
+
+    /// Blocks that have a place.
+    fn capacity(&self) -> u64 {
+        self.blocks - self.withdrawn_blocks
+    }
+
+    fn is_withdrawn(&self, group: usize) -> bool {
+        self.withdrawn.get(group).copied().unwrap_or(false)
+    }
+
+    /// The groups of these blocks, and how many blocks these have.
+    fn groups(&self, first: u64, blocks: u64) -> (std::ops::Range<usize>, u64) {
+        let end = (first + blocks).min(self.blocks);
+        let groups = (first / GROUP) as usize..end.div_ceil(GROUP) as usize;
+        (groups, end.saturating_sub(first))
+    }
+
+    /// How many blocks these are, if all of them are free.
+    fn unused(&self, first: u64, blocks: u64) -> Option<u64> {
+        let (groups, count) = self.groups(first, blocks);
+        let free = groups.map(|group| self.group_free.get(group).copied().unwrap_or(0));
+        let free: u64 = free.map(u64::from).sum();
+        (count > 0 && free == count).then_some(count)
+    }
+
+    fn withdraw(&mut self, first: u64, blocks: u64) {
+        let (groups, count) = self.groups(first, blocks);
+        self.withdrawn.resize(self.group_free.len(), false);
+        for group in groups {
+            self.withdrawn[group] = true;
+            self.group_free[group] = 0;
+            let words = (GROUP / WORD) as usize;
+            self.words[group * words..][..words].fill(u64::MAX);
+        }
+        self.withdrawn_blocks += count;
+        self.free = self.free.saturating_sub(count);
+    }
+
+    fn place(&mut self, first: u64, blocks: u64) {
+        let (groups, count) = self.groups(first, blocks);
+        for group in groups {
+            if let Some(is_withdrawn) = self.withdrawn.get_mut(group) {
+                *is_withdrawn = false;
+            }
+        }
+        self.withdrawn_blocks -= count;
+        for block in first..first + count {
+            self.free(block);
         }
     }
 
@@ -516,6 +603,55 @@ mod tests {
             assert!(ahead.iter().copied().map(Some).eq(handed_out));
         }
         assert_eq!((space.free(), space.ahead(0, 5).count()), (0, 0));
+    }
+
+    #[test]
+    fn blocks_without_a_place_are_neither_handed_out_nor_counted_and_come_back_free() {
+        let mut space = Space::new(&[3 * GROUP + 5], false);
+        let second = Pba::new(0, GROUP);
+        assert!(space.withdraw(second, GROUP));
+        assert_eq!(
+            (space.capacity(), space.free()),
+            (2 * GROUP + 5, 2 * GROUP + 5)
+        );
+        let taken: Vec<u64> = std::iter::from_fn(|| allocate(&mut space))
+            .map(Pba::block)
+            .collect();
+        assert!(taken.iter().all(|block| block / GROUP != 1));
+        assert_eq!(taken.len() as u64, 2 * GROUP + 5);
+        // One that is in use stays, and the last segment may be short.
+        assert!(!space.withdraw(Pba::new(0, 0), GROUP));
+        let last = Pba::new(0, 3 * GROUP);
+        (0..5).for_each(|at| space.give_back(Pba::new(0, 3 * GROUP + at)));
+        assert!(space.promise(1) && !space.withdraw(last, GROUP));
+        space.take_promise_back(1);
+        assert!(space.withdraw(last, GROUP) && space.free() == 0);
+        space.place(second, GROUP);
+        space.place(last, GROUP);
+        assert_eq!((space.used(), space.free()), (2 * GROUP, GROUP + 5));
+        let again = std::iter::from_fn(|| allocate(&mut space)).map(|pba| pba.block() / GROUP);
+        assert!(again.eq(std::iter::repeat_n(1, GROUP as usize).chain([3; 5])));
+    }
+
+    #[test]
+    fn a_segment_keeps_its_place_as_long_as_one_block_of_it_is_in_use() {
+        let mut space = Space::new(&[3 * GROUP], false);
+        let used = allocate(&mut space).unwrap();
+        assert!(!space.withdraw(Pba::new(0, 0), GROUP));
+        space.give_back(used);
+        assert!(space.withdraw(Pba::new(0, 0), GROUP));
+    }
+
+    #[test]
+    fn what_has_no_place_stays_so_when_more_is_learned() {
+        let mut space = Space::new(&[2 * GROUP], false);
+        assert!(space.withdraw(Pba::new(0, 0), GROUP));
+        space.forget(0, 2 * GROUP, 1);
+        assert_eq!((space.used(), space.free()), (1, GROUP - 1));
+        space.learn(Pba::new(0, 0), std::iter::empty());
+        space.learn(Pba::new(0, GROUP), [Pba::new(0, GROUP)].into_iter());
+        assert_eq!((space.used(), space.free()), (1, GROUP - 1));
+        assert_eq!(allocate(&mut space), Some(Pba::new(0, GROUP + 1)));
     }
 
     #[test]

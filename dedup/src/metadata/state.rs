@@ -211,7 +211,7 @@ impl State {
 
     /// One drive more, with the next index.
     pub(crate) fn add_drive(&mut self, space: DriveSpace, data_blocks: u64) {
-        self.index.add_drive(self.space.capacity(), data_blocks);
+        self.index.add_drive(data_blocks);
         self.blocks.add_drive(data_blocks);
         self.space.add_drive(space);
     }

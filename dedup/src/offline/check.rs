@@ -11,11 +11,11 @@ use std::fmt::Display;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use drives::{BLOCK_BYTES, Drive, DriveError, Extent, GatherExtent, LocalBoxFuture};
+use drives::{AbsentDrive, BLOCK_BYTES, Drive, DriveError, Extent, GatherExtent, LocalBoxFuture};
 use futures_util::FutureExt;
 use meta::{
     BlockRow, ChosenLabel, LABEL_BYTES, LoadVisitor, MapId, MapInfo, Mapping, MetaErrorKind, Pba,
@@ -26,11 +26,11 @@ use serde::Serialize;
 
 use super::{lineage, remote};
 use crate::drive_io::drive_list::DriveList;
-use crate::drive_io::drive_state::conditions_of;
+use crate::drive_io::drive_state::{conditions_of, copies_of};
+use crate::drive_io::layout::{self, Wanted};
 use crate::drive_io::reader::read_proven;
-use crate::drive_io::segments::{self, Wanted};
 use crate::log::labels::{self, OlderCopy};
-use crate::log::recovery::{data_blocks, next_checkpoint, replay};
+use crate::log::recovery::{blocks_there, next_checkpoint, replay};
 use crate::metadata::domain::Hashers;
 use crate::pool::config::{BOUNCE_BYTES_MIN, EngineParts};
 use crate::pool::damage_list::{Damage, DamageStatus};
@@ -192,19 +192,22 @@ pub fn check_pool(dir: &Path, options: CheckOptions<'_>) -> Result<CheckReport> 
 
 /// The drives, and where segments lie: those without a row will lie where they are made.
 fn segments_of(parts: &EngineParts, report: &mut CheckReport) -> Result<DriveList> {
-    let drives: Vec<_> = data_blocks(&parts.drives)?.into_iter().map(Some).collect();
+    let drives = blocks_there(&parts.drives)?;
     let wanted = Wanted {
         drives: &drives,
         copies: parts.config.copies,
         domains: &parts.config.domains,
         added: None,
+        changed_copies: copies_of(&parts.store.settings()?),
+        avoided: &[],
+        resting: &[],
         epoch: 0,
     };
-    let completed = segments::complete(&parts.store.segments()?, &wanted)?;
+    let completed = layout::complete(&parts.store.segments()?, &wanted)?;
     if let Some(first) = completed.lost.first() {
         report.find(
             "metadata",
-            segments::lost(*first, completed.lost.len()).message,
+            layout::lost(*first, completed.lost.len()).message,
         );
     }
     let conditions = conditions_of(&parts.store.settings()?, parts.drives.len());
@@ -601,6 +604,10 @@ pub(crate) fn open_drives(pool: &PoolDir, report: &mut CheckReport) -> Result<Op
     let mut are_usable = true;
     for (index, spec) in (0u16..).zip(&pool.identity().drives) {
         let path = pool.drive_path(index).unwrap_or_else(|| spec.path.clone());
+        if spec.is_removed {
+            drives.push(Arc::new(AbsentDrive::removed(&path, spec.blocks)));
+            continue;
+        }
         let drive: Arc<dyn Drive> = match is_remote_drive(&path) {
             true => remote::open(&path)?,
             false => match open_plain(&path, report)? {
@@ -637,7 +644,7 @@ pub(crate) fn open_drives(pool: &PoolDir, report: &mut CheckReport) -> Result<Op
 }
 
 /// A file or device; `None`, and a finding, if it is not there.
-fn open_plain(path: &PathBuf, report: &mut CheckReport) -> Result<Option<PlainDrive>> {
+fn open_plain(path: &Path, report: &mut CheckReport) -> Result<Option<PlainDrive>> {
     match PlainDrive::open(path) {
         Ok(drive) => Ok(Some(drive)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -684,8 +691,9 @@ struct PlainDrive {
 }
 
 impl PlainDrive {
-    fn open(path: &PathBuf) -> io::Result<Self> {
-        let mut file = File::open(path)?;
+    fn open(path: &Path) -> io::Result<Self> {
+        let block = drives::block_device_of(path);
+        let mut file = File::open(block.as_deref().unwrap_or(path))?;
         // What could not be written may still be read from the cache, and proves nothing.
         drives::forget_cached(&file)?;
         // A device's metadata has no length; its end has.

@@ -1,5 +1,5 @@
-//! Drives that are namespaces of other targets, for the commands that work without a daemon: the program says once how they
-//! are opened, because this crate knows no network.
+//! Drives of other targets and servers, for the commands that work without a daemon: the program says once how they
+//! are opened, because this crate knows none of them.
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -23,7 +23,7 @@ pub fn open_remote_drives_by(open: OpenRemote) {
 pub(crate) fn open(path: &Path) -> Result<Arc<dyn Drive>> {
     let Some(open) = OPENER.get() else {
         return Err(EngineError::invalid(format!(
-            "{} is a namespace of another target, which this program cannot read without a daemon",
+            "{} is a drive of another program, which this program cannot read without a daemon",
             path.display()
         )));
     };

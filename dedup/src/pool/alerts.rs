@@ -4,7 +4,7 @@
 //! * What is wrong is logged once when it begins and once when it is over, however often it is met in between.
 //! * What is over leaves the list. A drive that failed counts as well again when it works and has not failed for
 //!   [`crate::EngineConfig::quiet`], so that the alert does not come and go.
-//! * Memory is bounded: there are as many entries as kinds of work, and three for each drive.
+//! * Memory is bounded: there are as many entries as kinds of work, and four for each drive.
 //! * While nothing is wrong, a command that succeeds costs one load of an atomic.
 
 use std::collections::BTreeMap;
@@ -110,6 +110,7 @@ pub(crate) enum Work {
     DamageList,
     Survey,
     Rebuild,
+    Move,
 }
 
 impl Work {
@@ -129,6 +130,7 @@ impl Work {
             Self::Rebuild => {
                 "a drive cannot be rebuilt, so some data have fewer copies than they should"
             }
+            Self::Move => "data cannot be moved between drives",
         }
     }
 }
@@ -146,6 +148,8 @@ enum Key {
     /// Some data have fewer copies than they should.
     Copies,
     Damage,
+    /// A drive tells that it may fail soon, by its index.
+    Health(u16),
     Fill,
     /// The file system of the pool's folder fills up.
     FolderFill,
@@ -383,6 +387,15 @@ impl Alerts {
         });
     }
 
+    /// What a drive tells of its own health: what is wrong and the remedy, or that it is well.
+    pub(crate) fn drive_health(&self, index: u16, warning: Option<(String, String)>) {
+        let key = Key::Health(index);
+        self.change(|book, now, refused| match warning {
+            Some(text) => drop(book.raise((key, Log::Tell), text, now, refused)),
+            None => book.end(key, Log::Tell, now, refused),
+        });
+    }
+
     pub(crate) fn drive_worked(&self, index: usize, action: Action) {
         if let Ok(index) = u16::try_from(index)
             && self.is_watched()
@@ -586,6 +599,7 @@ impl Alerts {
                     Key::FolderFull
                     | Key::Copies
                     | Key::Damage
+                    | Key::Health(_)
                     | Key::Fill
                     | Key::FolderFill
                     | Key::Work(_) => false,

@@ -83,11 +83,16 @@ pub struct EngineConfig {
     /// How long a read or a write of a drive may take whose data others have: then the drive is offline. A flush or a discard
     /// may take ten times as long. For pools with copies.
     pub drive_answer_max: Duration,
+    /// A read of a drive that takes so long, and eight times as long as reads of another drive with the same data, is asked of that
+    /// one too; zero: never. For pools with copies.
+    pub hedge_after: Duration,
     /// Bounds of the journal.
     pub journal: JournalConfig,
     /// What the drives' labels are to say; `None` for drives without labels, as those in memory: their first blocks are
     /// neither read nor written then.
     pub labels: Option<PoolLabels>,
+    /// Indexes of drives that were removed from the pool: what stands for them in the list of drives is absent for good.
+    pub removed: Vec<u16>,
 }
 
 /// The smallest [`EngineConfig::bounce_bytes`]: the largest command, unaligned at both ends, whatever
@@ -121,8 +126,10 @@ impl Default for EngineConfig {
             domains: Vec::new(),
             copies: 1,
             drive_answer_max: Duration::from_secs(1),
+            hedge_after: Duration::from_millis(10),
             journal: JournalConfig::default(),
             labels: None,
+            removed: Vec::new(),
         }
     }
 }

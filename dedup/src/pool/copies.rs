@@ -4,8 +4,7 @@
 //! is the last one with some segment.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use drives::DriveError;
 use meta::Store;
@@ -14,7 +13,6 @@ use crate::drive_io::drive_list::{DriveList, Replacement};
 use crate::drive_io::drive_state::{Condition, DriveState, stored};
 use crate::pool::Shared;
 use crate::pool::config::{Blocking, block_on};
-use crate::sync::wait::yield_once;
 use crate::{EngineError, Result};
 
 impl Shared {
@@ -115,6 +113,16 @@ impl Shared {
         }
     }
 
+    /// A drive on which nothing lies is no drive of the pool any more.
+    ///
+    /// # Errors
+    /// It cannot be written down.
+    pub(crate) async fn put_removed(&self, drive: u16) -> Result<()> {
+        let _changing = self.drive_states.lock().await;
+        let place = (&self.store, self.blocking);
+        put_condition(&self.drives, place, drive, Condition::Removed).await
+    }
+
     /// Takes a drive offline because somebody wants so.
     ///
     /// # Errors
@@ -154,49 +162,6 @@ async fn put_condition(
     block_on(blocking, written).await?;
     drives.set_condition(drive, condition);
     Ok(())
-}
-
-/// Lets batches of writes end that chose their copies before a change of the drives' states.
-#[derive(Default)]
-pub(crate) struct WriteGate {
-    /// Batches on their way, those that began before the last change and those that began after it in turn.
-    under_way: [AtomicU64; 2],
-    changes: AtomicUsize,
-}
-
-impl WriteGate {
-    /// A batch is about to choose the copies that it writes; it passes the number to [`leave`](Self::leave) when its blocks
-    /// are in use, or given back.
-    pub(crate) fn enter(&self) -> usize {
-        loop {
-            let side = self.changes.load(Ordering::SeqCst) % 2;
-            self.under_way[side].fetch_add(1, Ordering::SeqCst);
-            if self.changes.load(Ordering::SeqCst) % 2 == side {
-                return side;
-            }
-            self.leave(side);
-        }
-    }
-
-    pub(crate) fn leave(&self, side: usize) {
-        self.under_way[side % 2].fetch_sub(1, Ordering::SeqCst);
-    }
-
-    /// Returns when all batches have left that entered before this. One at a time.
-    pub(crate) async fn drain(&self) {
-        let side = self.changes.fetch_add(1, Ordering::SeqCst) % 2;
-        while self.under_way[side].load(Ordering::SeqCst) > 0 {
-            pause(Duration::from_millis(1)).await;
-        }
-    }
-}
-
-/// Waits so long; where there is no reactor there is no clock, as in the simulation: it goes on.
-pub(crate) async fn pause(time: Duration) {
-    match reactor::current() {
-        Some(_) => reactor::sleep(time).await,
-        None => yield_once().await,
-    }
 }
 
 /// Whether hosts are at work.

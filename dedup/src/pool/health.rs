@@ -2,7 +2,7 @@
 
 use drives::DriveError;
 
-use crate::drive_io::drive_state::DriveState;
+use crate::drive_io::drive_state::{Condition, DriveState};
 use crate::pool::Shared;
 use crate::pool::alerts::{Action, Facts, Verdict};
 use crate::pool::fill_level::{folder_level, level_reached};
@@ -78,10 +78,12 @@ impl Shared {
             let space = &state.space;
             (space.used(), space.capacity(), space.free())
         };
-        let off = (0..).zip(self.drives.states());
-        let off = off.filter(|(_, state)| *state != DriveState::Online);
-        let off: Vec<_> = off
-            .map(|(drive, state)| (self.drive_name(drive), state))
+        // Nobody misses a drive that was removed.
+        let conditions = (0..).zip(self.drives.conditions());
+        let of_pool = conditions.filter(|(_, condition)| *condition != Condition::Removed);
+        let off: Vec<_> = of_pool
+            .filter(|(_, condition)| condition.state() != DriveState::Online)
+            .map(|(drive, condition)| (self.drive_name(drive), condition.state()))
             .collect();
         self.alerts.drives_off(&off);
         let levels = &self.fill_warnings();

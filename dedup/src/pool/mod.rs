@@ -36,7 +36,7 @@ use alerts::Alerts;
 use backpressure::Backpressure;
 use comparisons::Verify;
 use config::{Blocking, EngineConfig};
-use copies::{Hosts, WriteGate};
+use copies::Hosts;
 use damage_list::Damage;
 use volume_change::VolumeChange;
 
@@ -73,7 +73,6 @@ pub(crate) struct Shared {
     pub(crate) admin_lock: AsyncMutex<()>,
     /// Held by a task that merges maps.
     pub(crate) merge_lock: AsyncMutex<()>,
-    pub(crate) write_gate: WriteGate,
     pub(crate) hosts: Hosts,
     /// Held by who changes which drives are online. Taken after all others that are held across an await.
     pub(crate) drive_states: AsyncMutex<()>,

@@ -83,6 +83,7 @@ impl ShakyDrive {
     /// What is in doubt does not happen any more: the drive is fenced, or opened again.
     pub(super) fn settle(&self) {
         lock(&self.late).clear();
+        self.inner.settle();
     }
 
     /// Whether its power was cut.

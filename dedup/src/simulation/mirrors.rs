@@ -16,9 +16,10 @@ use super::{Story, executor, labels};
 use crate::background::rebuild::rebuild_if_wanted;
 use crate::content::fingerprint;
 use crate::drive_io::drive_list::DriveList;
-use crate::drive_io::drive_state::DriveState;
+use crate::drive_io::drive_state::{Condition, DriveState};
 use crate::drive_io::fetch::Fetch;
-use crate::drive_io::segments::{self, SEGMENT_BLOCKS, Wanted};
+use crate::drive_io::layout::{self, Wanted};
+use crate::drive_io::segments::SEGMENT_BLOCKS;
 use crate::sync::wait::yield_once;
 use crate::{Engine, LABEL_BLOCKS};
 
@@ -100,16 +101,19 @@ impl Story {
             copies: 2,
             domains: &[],
             added: None,
+            changed_copies: None,
+            avoided: &[],
+            resting: &[],
             epoch: 0,
         };
         let rows = self.store.segments().expect("rows of a store in memory");
-        let segments = segments::complete(&rows, &wanted).expect("rows of an open pool");
+        let segments = layout::complete(&rows, &wanted).expect("rows of an open pool");
         let list = DriveList::new(&copies, &segments, &shared.drives.conditions());
         let blocks = self.store.blocks(Pba(0), Pba(u64::MAX), usize::MAX);
         let blocks = blocks.expect("rows of a store in memory");
-        let states = shared.drives.states();
-        let is_offline = |state: &&DriveState| **state == DriveState::Offline;
-        let offline = states.iter().filter(is_offline).count() as u64;
+        let conditions = shared.drives.conditions();
+        let is_offline = |condition: &&Condition| condition.state() == DriveState::Offline;
+        let offline = conditions.iter().filter(is_offline).count() as u64;
         let (pool, world) = (self.pool.clone(), self.world.clone());
         world.borrow_mut().tally.mirrored += 1;
         world.borrow_mut().tally.offline += offline;
@@ -119,7 +123,7 @@ impl Story {
                 for place in list.readable(pba).iter() {
                     let buf = pool.alloc(BLOCK_BYTES).await;
                     let mut fetch = Fetch::of_drive(&list, place.drive, [(pba, 0)].into_iter());
-                    let (failed, buf) = fetch.read(&list, buf).await;
+                    let (failed, buf) = fetch.read(buf).await;
                     let block = &fingerprint::split(&buf)[0];
                     let is_right = hashers.prove(block, row.fingerprint, row.crc32c);
                     assert!(

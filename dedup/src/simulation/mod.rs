@@ -15,12 +15,14 @@
 //! compress, trim, shrink and go in the background. The store in memory has no compaction: that is a
 //! matter of RocksDB, whose own failures `meta` tests. In every second story segments lie elsewhere than where they were
 //! made. In one of eight they have two copies: then a drive that fails goes offline, and after each opening all copies on
-//! drives that are online hold what their rows say.
+//! drives that are online hold what their rows say. In every second one drives are emptied and the redundancy is
+//! changed while hosts write.
 //!
 //! `ONEFOLD_SEED=n` replays one seed, `ONEFOLD_SEEDS=count` runs that many (from `ONEFOLD_SEED_FIRST` on):
 //! `ONEFOLD_SEEDS=100000 cargo test -p dedup simulation -- --nocapture`. With `ONEFOLD_WEAK_HASH=1`
 //! contents collide in every story, and not in a quarter of them. `ONEFOLD_BROKEN=name` breaks one rule only.
 
+mod ablations;
 mod audit;
 mod content;
 mod copies;
@@ -33,6 +35,7 @@ mod forking;
 mod labels;
 mod mirrors;
 mod model;
+mod moves;
 mod policies;
 mod segments;
 mod settings;
@@ -56,7 +59,6 @@ use rand_chacha::ChaCha8Rng;
 use reactor::BufferPool;
 use uuid::Uuid;
 
-use crate::ablation::Broken;
 use crate::content::fingerprint::weak;
 use crate::drive_io::labels::write_new_label;
 use crate::hooks;
@@ -85,6 +87,7 @@ const JOURNAL_BYTES: u64 = 32 << 10;
 
 /// One pool and its story.
 struct Story {
+    seed: u64,
     rng: ChaCha8Rng,
     drives: Vec<Arc<ShakyDrive>>,
     media: Arc<MemoryMedia>,
@@ -190,6 +193,7 @@ impl Story {
         let tells_boot = rng.random_range(0..8) > 0;
         world.tells_boot = tells_boot;
         Self {
+            seed,
             drives,
             media: Arc::new(MemoryMedia::new(JOURNAL_BYTES)),
             store: Arc::new(store),
@@ -456,6 +460,10 @@ impl Story {
             let rng = ChaCha8Rng::seed_from_u64(self.openings.get() as u64);
             tasks.push(Box::pin(mirrors::tend_drives(self.actor(engine), rng)));
         }
+        if moves::are_made(self.seed) && !self.decays {
+            let rng = ChaCha8Rng::seed_from_u64(!self.openings.get() as u64);
+            tasks.push(Box::pin(moves::tend_places(self.actor(engine), rng)));
+        }
         let copied: Rc<RefCell<Option<Copy>>> = Rc::default();
         if self.decays && self.rng.random_range(0..3) == 0 {
             let copying = copies::make_one(
@@ -678,6 +686,9 @@ fn whatever_crashes_every_sub_block_is_old_or_new_and_every_count_is_exact() {
     assert!(tally.only_read > 0, "no labels took no epoch");
     assert!(tally.offline > 0, "no drive went offline");
     assert!(tally.rebuilt > 0, "no drive was rebuilt");
+    assert!(tally.moved > 0, "no segment was moved");
+    assert!(tally.emptied > 0, "no drive was emptied");
+    assert!(tally.redundancies > 0, "no redundancy was changed");
     assert!(tally.unproven > 0, "no sub-block was taken back");
     assert!(tally.added_drives > 0, "no drive was added");
     assert!(tally.collisions > 0, "no two contents collided");
@@ -716,85 +727,4 @@ fn the_same_seed_tells_the_same_story() {
     for seed in 5000..5060 {
         assert_eq!(tell(seed), tell(seed));
     }
-}
-
-/// The first of 4,000 seeds whose story goes wrong when the engine is broken.
-fn first_to_notice(broken: Broken) -> Option<u64> {
-    let pool = buffers();
-    crate::ablation::set(Some(broken));
-    let goes_wrong = |seed: &u64| {
-        let story = std::panic::AssertUnwindSafe(|| Story::new(*seed, pool.clone()).tell());
-        std::panic::catch_unwind(story).is_err()
-    };
-    let first = (0..4000).find(goes_wrong);
-    crate::ablation::set(None);
-    first
-}
-
-#[test]
-fn every_rule_that_is_broken_on_purpose_is_found_out() {
-    // Panics of broken engines are expected; those of other tests are to be seen.
-    let hook = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |info| {
-        if !crate::ablation::is_active() {
-            hook(info);
-        }
-    }));
-    let only = std::env::var("ONEFOLD_BROKEN").ok();
-    let mut broken_rules = 0;
-    for broken in [
-        Broken::BelieveHoles,
-        Broken::BelieveHints,
-        Broken::ForgetUnindexed,
-        Broken::ForgetHeldHints,
-        Broken::ReuseBeforeDurable,
-        Broken::ReuseUnknown,
-        Broken::TrustUnflushed,
-        Broken::UndoAfterCrash,
-        Broken::UndoUnreadable,
-        Broken::ForgetPowerLoss,
-        Broken::FlushJournalOnly,
-        Broken::StoreBeforeJournal,
-        Broken::KeepReferences,
-        Broken::NoRangeLock,
-        Broken::ShareInFlight,
-        Broken::MapWhatIsTrimmed,
-        Broken::IgnoreMismatch,
-        Broken::UnlockBeforeCompared,
-        Broken::EvictUnstored,
-        Broken::EvictInUse,
-        Broken::EvictHeld,
-        Broken::EvictUnstoredBlocks,
-        Broken::BelieveStaleBlocks,
-        Broken::AppendBlindly,
-        Broken::CopyUncounted,
-        Broken::PartHidesRest,
-        Broken::ForgetNewOwner,
-        Broken::DropWhatShows,
-        Broken::UnmappedInherits,
-        Broken::FreeParentInUse,
-        Broken::SnapshotOneByOne,
-        Broken::LiftThoughSeen,
-        Broken::FreePackInUse,
-        Broken::EpochIgnored,
-        Broken::ForgetOffline,
-        Broken::ProveOneCopy,
-        Broken::RebuildBesideWrites,
-        Broken::RebuildUnflushed,
-        Broken::RebuildWithGap,
-        Broken::ReturnDamaged,
-        Broken::NeverHeal,
-    ] {
-        if only
-            .as_ref()
-            .is_some_and(|name| *name != format!("{broken:?}"))
-        {
-            continue;
-        }
-        broken_rules += 1;
-        let seed = first_to_notice(broken);
-        eprintln!("{broken:?}: noticed by seed {seed:?}");
-        assert!(seed.is_some(), "{broken:?} was not noticed in 4,000 seeds");
-    }
-    assert!(broken_rules > 0, "ONEFOLD_BROKEN names no rule: {only:?}");
 }

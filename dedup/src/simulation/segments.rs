@@ -10,7 +10,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::drive::ShakyDrive;
 use crate::LABEL_BLOCKS;
-use crate::drive_io::segments::tests::rows_of_new;
+use crate::drive_io::layout::tests::rows_of_new;
 use crate::drive_io::segments::{SEGMENT_BLOCKS, names};
 
 /// An empty store. In every second story its segments lie at each other's places.
@@ -27,11 +27,14 @@ pub(super) fn store(seed: u64, drives: &[Arc<ShakyDrive>]) -> MemoryStore {
         let end = LABEL_BLOCKS + (u64::from(copy.slot) + 1) * SEGMENT_BLOCKS;
         end <= drives[usize::from(copy.drive)].blocks()
     };
-    let copies = rows.iter().map(|(_, row)| row.first());
+    let copies = rows.iter().map(|(_, row)| row.copies()[0]);
     let mut places: Vec<_> = copies.filter(is_whole).collect();
     // Not the story's own numbers, which so stay what they were.
     places.shuffle(&mut ChaCha8Rng::seed_from_u64(!seed));
-    for (_, row) in rows.iter_mut().filter(|(_, row)| is_whole(&row.first())) {
+    for (_, row) in rows
+        .iter_mut()
+        .filter(|(_, row)| is_whole(&row.copies()[0]))
+    {
         *row = SegmentRow::of_one(0, places.pop().expect("as many places as segments"));
     }
     for home in 0..drives.len() as u16 {
@@ -55,7 +58,7 @@ pub(super) fn place(store: &dyn Store, pba: Pba) -> (u16, u64) {
     let copy = row
         .expect("a block in use has a segment with a row")
         .1
-        .first();
+        .copies()[0];
     let slot = LABEL_BLOCKS + u64::from(copy.slot) * SEGMENT_BLOCKS;
     (copy.drive, slot + offset)
 }

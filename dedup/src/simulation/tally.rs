@@ -32,6 +32,11 @@ pub(super) struct Tally {
     pub(super) offline: u64,
     /// Drives that came online again.
     pub(super) rebuilt: u64,
+    /// Segments that were moved, withdrawn or placed, and drives that were found empty.
+    pub(super) moved: u64,
+    pub(super) emptied: u64,
+    /// Changes of the redundancy.
+    pub(super) redundancies: u64,
     /// Records that were replayed, and sub-blocks in them that were taken back.
     pub(super) replayed: u64,
     pub(super) unproven: u64,
@@ -86,6 +91,9 @@ impl std::ops::AddAssign for Tally {
         self.mirrored += other.mirrored;
         self.offline += other.offline;
         self.rebuilt += other.rebuilt;
+        self.moved += other.moved;
+        self.emptied += other.emptied;
+        self.redundancies += other.redundancies;
         self.replayed += other.replayed;
         self.unproven += other.unproven;
         self.unproven_damaged += other.unproven_damaged;

@@ -5,6 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use reactor::Guard;
 
@@ -160,6 +161,14 @@ impl Future for EventWait<'_> {
             inner.wakers.push(cx.waker().clone());
         }
         Poll::Pending
+    }
+}
+
+/// Waits so long; where there is no reactor there is no clock, as in the simulation: it goes on.
+pub(crate) async fn pause(time: Duration) {
+    match reactor::current() {
+        Some(_) => reactor::sleep(time).await,
+        None => yield_once().await,
     }
 }
 

@@ -17,6 +17,7 @@ mod labels;
 mod loading;
 mod memory;
 mod mirrors;
+mod moves;
 mod policies;
 mod reactor;
 mod rebuild;

@@ -247,6 +247,110 @@ fn a_drive_that_does_not_answer_is_left_and_used_again_when_it_has_answered() {
     .unwrap();
 }
 
+#[test]
+fn what_lies_beside_data_that_a_drive_does_not_give_stays_what_it_is() {
+    let (mut pool, engine, volume) = mirrored(&[1, 1]);
+    let bytes = block_on(engine.create_volume(spec("bytes", 64, 512))).unwrap();
+    // Of 64 blocks that are written one after the other, one drive is asked for the first half, and the other one for the rest.
+    let (of_volume, of_bytes): (Vec<u64>, Vec<u64>) = ((1..=64).collect(), (101..=164).collect());
+    pool.write(&volume, 0, &of_volume).unwrap();
+    pool.write(&bytes, 0, &of_bytes).unwrap();
+    drop((engine, volume, bytes));
+    pool.config.drive_answer_max = Duration::from_millis(50);
+    let engine = pool.open();
+    let (volume, bytes) = (engine.volume("v").unwrap(), engine.volume("bytes").unwrap());
+    let (buffers, second) = (pool.buffers.clone(), pool.drives[1].clone());
+    reactor::run(reactor::Config::default(), async move {
+        // What buffers held before is nobody's business.
+        let mut used = Vec::new();
+        while let Some(mut buffer) = buffers.try_alloc(BLOCK_BYTES) {
+            buffer.fill(0xee);
+            used.push(buffer);
+        }
+        drop(used);
+        second.hangs.store(true, Ordering::Relaxed);
+        let buffer = buffers.alloc(12 * BLOCK_BYTES).await;
+        let (read, buffer) = volume.read(58 * BLOCK_BYTES as u64, buffer).await;
+        read.unwrap();
+        let beside = &buffer[6 * BLOCK_BYTES..];
+        assert_eq!(contents(&buffer)[..6], of_volume[58..]);
+        assert!(beside.iter().all(|byte| *byte == 0), "never written");
+        drop(buffer);
+        // Both ends are parts of blocks.
+        let mut buffer = buffers.alloc(2 * BLOCK_BYTES).await;
+        buffer.fill(7);
+        let (written, buffer) = bytes
+            .write(40 * BLOCK_BYTES as u64 + 1024, buffer, false)
+            .await;
+        written.unwrap();
+        drop(buffer);
+        second.hangs.store(false, Ordering::Relaxed);
+        let buffer = buffers.alloc(4 * BLOCK_BYTES).await;
+        let (read, buffer) = bytes.read(39 * BLOCK_BYTES as u64, buffer).await;
+        read.unwrap();
+        for (at, part) in buffer.chunks(512).enumerate() {
+            let word = u64::from_le_bytes(part[..8].try_into().unwrap());
+            match at {
+                10..26 => assert!(part.iter().all(|byte| *byte == 7), "{at}"),
+                _ => assert_eq!(word, of_bytes[39 + at / 8], "{at}"),
+            }
+        }
+        drop(buffer);
+        engine.shutdown().await.unwrap();
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_read_that_takes_long_is_answered_by_another_copy_and_its_drive_stays() {
+    let (mut pool, engine, volume) = mirrored(&[1, 1]);
+    let all: Vec<u64> = (1..=64).collect();
+    pool.write(&volume, 0, &all).unwrap();
+    drop((engine, volume));
+    pool.config.drive_answer_max = Duration::from_secs(3600);
+    let engine = pool.open();
+    let volume = engine.volume("v").unwrap();
+    let (buffers, second) = (pool.buffers.clone(), pool.drives[1].clone());
+    reactor::run(reactor::Config::default(), async move {
+        let maintenance = reactor::spawn(engine.clone().run_maintenance());
+        second.hangs.store(true, Ordering::Relaxed);
+        // From both drives, at once and alone; and beside what was never written.
+        for (first, count) in [(0, 64), (32, 32), (40, 1), (60, 12)] {
+            let buffer = buffers.alloc(count * BLOCK_BYTES).await;
+            let (read, buffer) = volume.read((first * BLOCK_BYTES) as u64, buffer).await;
+            read.unwrap();
+            let found = contents(&buffer);
+            let stored = all.iter().skip(first).chain(&[0; 64]).take(count);
+            assert!(found.iter().eq(stored), "{first}: {found:?}");
+        }
+        let of = |engine: &Engine| {
+            let drives = engine.status().drives;
+            drives
+                .iter()
+                .map(|drive| drive.hedged_reads)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(of(&engine), [0, 4]);
+        assert_eq!(states(&engine), [ON, ON]);
+        assert!(
+            buffers.stats().free_bytes < buffers.stats().total_bytes,
+            "it reads still"
+        );
+        // In the end the drive fails what it was asked for. That is known.
+        second.fail_reads.store(true, Ordering::Relaxed);
+        second.hangs.store(false, Ordering::Relaxed);
+        while engine.status().drives[1].errors == 0 {
+            reactor::yield_now().await;
+        }
+        while buffers.stats().free_bytes < buffers.stats().total_bytes {
+            reactor::yield_now().await;
+        }
+        engine.shutdown().await.unwrap();
+        let _ = maintenance.await;
+    })
+    .unwrap();
+}
+
 /// Whether a rebuild has looked at something.
 fn is_under_way(engine: &Engine) -> bool {
     let drives = engine.status().drives;

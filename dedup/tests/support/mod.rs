@@ -16,7 +16,9 @@ use dedup::{
     BOUNCE_BYTES_MIN, Blocking, BootId, Engine, EngineConfig, EngineError, EngineParts, ErrorKind,
     Volume, VolumeSpec,
 };
-use drives::{BLOCK_BYTES, Drive, DriveError, Extent, GatherExtent, LocalBoxFuture, Transferred};
+use drives::{
+    AbsentDrive, BLOCK_BYTES, Drive, DriveError, Extent, GatherExtent, LocalBoxFuture, Transferred,
+};
 use meta::{JournalConfig, JournalMedia, MemoryMedia, MemoryStore, VerifyPolicy};
 use reactor::{Buffer, BufferPool};
 
@@ -320,6 +322,21 @@ impl Pool {
         }
     }
 
+    /// A drive as the pool has it: nothing stands for one that was removed.
+    fn of_pool(&self, index: u16, drive: &Arc<TestDrive>) -> Arc<dyn Drive> {
+        match self.config.removed.contains(&index) {
+            true => {
+                let reason = "it was removed from the pool".to_owned();
+                Arc::new(AbsentDrive::new(
+                    "removed".to_owned(),
+                    drive.blocks(),
+                    reason,
+                ))
+            }
+            false => drive.clone(),
+        }
+    }
+
     pub(crate) fn drive(&self) -> &TestDrive {
         &self.drives[0]
     }
@@ -338,10 +355,9 @@ impl Pool {
         journal: Arc<dyn JournalMedia>,
     ) -> Result<Arc<Engine>, EngineError> {
         block_on(Engine::open(EngineParts {
-            drives: self
-                .drives
-                .iter()
-                .map(|drive| drive.clone() as Arc<dyn Drive>)
+            drives: (0u16..)
+                .zip(&self.drives)
+                .map(|(index, drive)| self.of_pool(index, drive))
                 .collect(),
             journal,
             store: self.store.clone(),

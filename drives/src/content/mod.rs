@@ -5,6 +5,7 @@
 //! in what a sparse file holds. Reads are bounded, so that a drive of any size is looked at within seconds.
 
 mod blkid;
+mod by_reads;
 mod signatures;
 
 use std::fmt;
@@ -16,6 +17,7 @@ use std::os::unix::fs::FileExt;
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
+pub use by_reads::{content_of, wipe_signatures};
 use signatures::{SIGNATURES, ZFS_LABEL_BYTES, ZFS_UBERBLOCK};
 
 /// Read whole at the start and at the end of a drive. Holds all of the fixed places of the formats that keep
@@ -65,13 +67,13 @@ impl Content {
     ///
     /// # Errors
     /// The copy cannot be read.
-    pub fn of_copy(copy: &File, bytes: u64) -> io::Result<Option<Self>> {
+    fn of_copy(copy: &File, bytes: u64) -> io::Result<Option<Self>> {
         look(copy, bytes)
     }
 }
 
 /// Where a drive of `bytes` bytes has to be read to know whether it holds anything: byte ranges, some 32 MiB together at most.
-pub fn telling_ranges(bytes: u64) -> Vec<Range<u64>> {
+fn telling_ranges(bytes: u64) -> Vec<Range<u64>> {
     let mut ranges = signature_ranges(bytes);
     ranges.extend((1..=SAMPLES).map(|sample| {
         let at = bytes / (SAMPLES + 1) * sample;
@@ -82,7 +84,7 @@ pub fn telling_ranges(bytes: u64) -> Vec<Range<u64>> {
 
 /// Where programs recognise what a drive of `bytes` bytes holds: the start, the end, and the known places in between. In
 /// order, not beyond the end.
-pub fn signature_ranges(bytes: u64) -> Vec<Range<u64>> {
+fn signature_ranges(bytes: u64) -> Vec<Range<u64>> {
     let last = bytes.saturating_sub(EDGE_BYTES);
     let places = PLACES.iter().map(|at| *at..at + PLACE_BYTES);
     let mut ranges: Vec<Range<u64>> = places.filter(|range| range.end <= bytes).collect();

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use drives::{Drive, ErrorKind};
 use fabric_drives::{Claim, RemoteDrive};
+use futures_util::FutureExt;
 use uuid::Uuid;
 
 use crate::sled::{Sled, options, read, story, write};
@@ -71,6 +72,20 @@ fn a_fence_without_reservations_waits_until_the_target_has_given_up() {
         let waited = began.elapsed();
         assert!(waited >= options().limits.keep_alive * 4, "{waited:?}");
         write(&drive, 5, 2).await.expect("the drive is usable");
+    });
+}
+
+#[test]
+fn a_connection_that_was_lost_when_nothing_was_under_way_leaves_nothing_to_wait_for() {
+    let mut sled = Sled::start(4096).without_reservations();
+    story(async || {
+        let drive = sled.open().await.expect("it opens");
+        write(&drive, 5, 1).await.expect("written");
+        sled.die();
+        sled.come_back();
+        assert_eq!(read(&drive, 5).await.expect("by a new connection"), 1);
+        let fenced = drive.fence().now_or_never();
+        assert!(matches!(fenced, Some(Ok(()))), "it waits for nothing");
     });
 }
 

@@ -1,5 +1,6 @@
 //! Drives on a target of another thread, over real TCP: what a pool relies on when its drives are elsewhere.
 
+mod conforms;
 mod fences;
 mod losses;
 mod sled;

@@ -18,6 +18,7 @@ use nvme::identify::{
     encode_descriptor_list,
 };
 use nvme::io::IoCommand;
+use nvme::log::{LogPage, SmartLog};
 use nvme::reservation::{
     AcquireAction, KeyPair, ReportedRegistrant, ReservationCommand, ReservationReport,
     ReservationType,
@@ -52,6 +53,8 @@ pub(crate) struct Media {
     pub(crate) namespace: IdentifyNamespace,
     pub(crate) controller: IdentifyController,
     pub(crate) uuid: [u8; 16],
+    /// What it tells of its health; without it the target does not know the page.
+    pub(crate) health: Option<SmartLog>,
     /// Opcodes of I/O commands that came.
     pub(crate) commands: Vec<u8>,
     /// Host Identifiers of admin queues that connected.
@@ -132,6 +135,7 @@ impl Sled {
             namespace,
             controller,
             uuid: *uuid::Uuid::new_v4().as_bytes(),
+            health: Some(SmartLog::default()),
             commands: Vec::new(),
             connected: Vec::new(),
             registrants: Vec::new(),
@@ -308,7 +312,7 @@ impl Serving {
     async fn answer(self, queue: TargetQueue, capsule: Capsule) {
         let result = match (capsule.sqe.opcode() == FABRICS_OPCODE, self.is_admin.get()) {
             (true, _) => Ok((fabrics(&capsule), Vec::new())),
-            (false, true) => Ok((0, self.admin(&capsule))),
+            (false, true) => self.admin(&capsule).map(|data| (0, data)),
             (false, false) => self.io(&queue, &capsule).await.map(|data| (0, data)),
         };
         match result {
@@ -329,19 +333,25 @@ impl Serving {
         }
     }
 
-    fn admin(&self, capsule: &Capsule) -> Vec<u8> {
+    fn admin(&self, capsule: &Capsule) -> Result<Vec<u8>, Status> {
         let media = self.media();
-        match AdminCommand::parse(&capsule.sqe).expect("a command") {
-            AdminCommand::Identify(identify) => match Cns::from_u8(identify.cns) {
-                Some(Cns::Controller) => media.controller.encode().to_vec(),
-                Some(Cns::Namespace) => media.namespace.encode().to_vec(),
-                Some(Cns::NamespaceDescriptors) => {
-                    encode_descriptor_list(&[NamespaceDescriptor::Uuid(media.uuid)]).to_vec()
+        Ok(
+            match AdminCommand::parse(&capsule.sqe).expect("a command") {
+                AdminCommand::Identify(identify) => match Cns::from_u8(identify.cns) {
+                    Some(Cns::Controller) => media.controller.encode().to_vec(),
+                    Some(Cns::Namespace) => media.namespace.encode().to_vec(),
+                    Some(Cns::NamespaceDescriptors) => {
+                        encode_descriptor_list(&[NamespaceDescriptor::Uuid(media.uuid)]).to_vec()
+                    }
+                    _ => vec![0; IDENTIFY_BYTES],
+                },
+                AdminCommand::GetLogPage(get) if get.lid == LogPage::Smart.as_u8() => {
+                    let health = media.health.ok_or(Status::INVALID_LOG_PAGE)?;
+                    health.encode().to_vec()
                 }
-                _ => vec![0; IDENTIFY_BYTES],
+                _ => Vec::new(),
             },
-            _ => Vec::new(),
-        }
+        )
     }
 
     /// The data; a status; or success, for a command that gets no answer.

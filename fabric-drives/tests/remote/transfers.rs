@@ -1,9 +1,13 @@
 //! What is written comes back, by commands that the target takes.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
-use drives::{BLOCK_BYTES, Drive, DriveError, ErrorKind, GatherExtent};
-use fabric_drives::{BlockingDrive, Claim, RemoteDrive};
+use drives::{
+    BLOCK_BYTES, BlockingDrive, Drive, DriveError, ErrorKind, FrontDrive, GatherExtent, SmartLog,
+    content_of, wipe_signatures,
+};
+use fabric_drives::{Claim, RemoteDrive};
 use futures_util::FutureExt;
 use nvme::identify::LbaFormat;
 use nvme::io::{OPCODE_DATASET_MANAGEMENT, OPCODE_FLUSH, OPCODE_READ, OPCODE_WRITE};
@@ -80,6 +84,27 @@ fn a_transfer_that_does_not_fit_is_refused_and_sends_nothing() {
 }
 
 #[test]
+fn the_health_of_a_drive_elsewhere_is_what_its_target_tells() {
+    let sled = Sled::start(4096);
+    story(async || {
+        let drive = Arc::new(sled.open().await.expect("it opens"));
+        let worn = SmartLog {
+            percentage_used: 91,
+            ..SmartLog::default()
+        };
+        sled.media().health = Some(worn);
+        // As the engine has a drive whose end holds metadata.
+        let front = FrontDrive::new(drive.clone(), 100);
+        assert_eq!(front.smart_log().await.expect("told"), Some(worn));
+        sled.media().health = None;
+        let told = drive.smart_log().await;
+        assert_eq!(told.expect("a target without it is no failure"), None);
+        write(&drive, 7, 1).await.expect("the connection stands");
+        assert_eq!(sled.media().connected.len(), 1);
+    });
+}
+
+#[test]
 fn flushes_and_deallocations_reach_a_target_that_knows_them() {
     let sled = Sled::start(4096);
     story(async || {
@@ -112,7 +137,10 @@ fn a_command_without_a_reactor_reads_and_flushes_and_does_not_write() {
     let sled = Sled::start(4096);
     sled.media().disk[8192..12288].fill(7);
     let address = sled.address().parse().expect("an address");
-    let drive = BlockingDrive::open(address, options()).expect("it opens");
+    let drive = BlockingDrive::open("the namespace", move || {
+        RemoteDrive::open(address, options())
+    })
+    .expect("it opens");
     let now = |(result, buffer): (Result<(), DriveError>, Buffer)| result.map(|()| buffer);
     let extents = [extent(2, 0, 1), extent(0, BLOCK_BYTES, 2)];
     let read = drive.read(filled(3, 9), &extents).now_or_never();
@@ -234,18 +262,18 @@ fn what_a_namespace_holds_is_recognised_and_can_be_wiped() {
     let sled = Sled::start(512);
     story(async || {
         let drive = sled.open().await.expect("it opens");
-        assert_eq!(drive.content().await.expect("looked at"), None);
+        assert_eq!(content_of(&drive).await.expect("looked at"), None);
         // The signature of a LUKS volume.
         sled.media().disk[..6].copy_from_slice(b"LUKS\xba\xbe");
-        let found = drive.content().await.expect("looked at");
+        let found = content_of(&drive).await.expect("looked at");
         let found = found.expect("it holds something").to_string();
         assert!(found.contains("LUKS"), "{found}");
         drive
             .claim(Uuid::from_u128(1), Claim::First)
             .await
             .expect("free");
-        drive.wipe_signatures().await.expect("wiped");
-        assert_eq!(drive.content().await.expect("looked at"), None);
+        wipe_signatures(&drive).await.expect("wiped");
+        assert_eq!(content_of(&drive).await.expect("looked at"), None);
         assert_eq!(sled.media().count(OPCODE_FLUSH), 1);
         assert!(sled.media().count(OPCODE_READ) > 0);
     });

@@ -5,6 +5,7 @@ mod map_rows;
 mod memory;
 mod page;
 mod prepare;
+pub(crate) mod raw;
 mod rocks;
 mod row;
 mod rows;

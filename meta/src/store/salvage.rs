@@ -24,6 +24,7 @@ use super::rows::{
 };
 use crate::codec::CodecError;
 use crate::error::MetaError;
+use crate::setting::ON_DRIVES_KEY;
 use crate::types::{BlockRow, Checkpoint, MapId, MapInfo, Mapping, Pba, Totals, VolumeInfo};
 
 /// Places that cannot be read; behind the last of them, all is in doubt.
@@ -350,6 +351,8 @@ impl Salvage {
             .blocks
             .iter()
             .map(|(pba, row)| (rows::block_key(*pba), pba.0, Some(*row)));
+        // What drives hold is not what this store has.
+        batch.delete(rows::setting_key(ON_DRIVES_KEY));
         self.put_pages(&out, &mut batch, blocks)?;
         let map = new.map.iter();
         let map = map.map(|((map, at), to)| (rows::map_key(*map, *at), *at, *to));

@@ -97,6 +97,66 @@ fn a_host_whose_earlier_write_does_not_end_is_told_to_come_back_and_others_are_n
     });
 }
 
+/// This reactor stands still, as that of a machine that is suspended: no timer is looked at.
+fn stand_still() {
+    let end = reactor::now() + Duration::from_millis(u64::from(KATO_MS) * 5 / 4);
+    while reactor::now() < end {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn what_comes_after_a_silence_that_was_too_long_never_happens_though_nobody_looked_meanwhile() {
+    story(async {
+        let (drive, spy) = SpyDrive::new(BLOCKS);
+        let stage = Stage::new(vec![Arc::new(drive)]);
+        let silent = stage.associate(&Host::generate(), KATO_MS).await;
+        stand_still();
+        let write = IoCommand::Write {
+            nsid: 1,
+            range: LbaRange { slba: 0, blocks: 1 },
+            fua: false,
+        };
+        let data = HostData::ToTarget(initiator::buffer(BLOCK_BYTES).await, BLOCK_BYTES);
+        let written = silent.io.submit(write.to_sqe(), data).await;
+        assert!(written.is_err(), "its association is over");
+        silent.admin.closed().await;
+        assert_eq!(spy.did(), []);
+    });
+}
+
+#[test]
+fn a_host_that_comes_again_waits_for_its_earlier_commands_when_their_time_is_over() {
+    story(async {
+        let (drive, spy) = SpyDrive::new(BLOCKS);
+        let stage = Stage::new(vec![Arc::new(drive)]);
+        let host = Host::generate();
+        let silent = stage.associate(&host, KATO_MS).await;
+        spy.holds_writes.store(true, Ordering::Relaxed);
+        let zeros = IoCommand::WriteZeroes {
+            nsid: 1,
+            range: LbaRange { slba: 0, blocks: 1 },
+            fua: false,
+            deallocate: false,
+        };
+        let io = silent.io.clone();
+        let lost = reactor::spawn(async move { io.submit(zeros.to_sqe(), HostData::None).await });
+        spy.holding.wait().await;
+        stand_still();
+        let queue = stage.queue(0).await;
+        let connecting = async {
+            let (status, _) = Connect::of(&host).send(&queue).await;
+            assert_eq!(status, Status::SUCCESS);
+            assert_eq!(spy.did(), [Did::Write], "before it was admitted");
+        };
+        let ending = async {
+            assert!(lost.await.unwrap().is_err(), "its queue was closed");
+            spy.gate.set();
+        };
+        join(connecting, ending).await;
+    });
+}
+
 #[test]
 fn a_host_that_says_something_stays_and_one_without_a_timeout_too() {
     story(async {

@@ -156,9 +156,16 @@ pub(crate) struct Command<Q: Queue> {
 }
 
 impl<Q: Queue> Command<Q> {
-    /// Begins a command. One whose identifier is in flight already is answered at once.
+    /// Begins a command. One whose identifier is in flight already is answered at once; one that comes when its association is
+    /// over is not answered: the queue closes.
     pub(crate) fn begin(queue: &Rc<ConnectedQueue<Q>>, capsule: Q::Capsule) -> Option<Self> {
-        queue.handle.saw_command();
+        if queue.auth.is_awaited() {
+            // A host that computes its authentication sends nothing meanwhile.
+            queue.controller.excuse_silence();
+        }
+        if !queue.controller.hears(&queue.handle) {
+            return None;
+        }
         let sqe = *Q::sqe(&capsule);
         let arrived = Q::arrived(&capsule);
         let host = &queue.controller.host.nqn;

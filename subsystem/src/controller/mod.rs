@@ -22,7 +22,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use fabric::serving::{InFlight, keep_alive};
+use fabric::serving::InFlight;
+use fabric::serving::keep_alive::{self, LastHeard};
 use fabric::{TlsSession, Transport};
 use nvme::log::ErrorLog;
 use nvme::properties::{Capabilities, ControllerStatus, Registers, VERSION_1_4};
@@ -77,8 +78,7 @@ impl QueueHandle {
         })
     }
 
-    /// A command arrived: the host is alive (traffic-based keep alive).
-    pub(crate) fn saw_command(&self) {
+    fn saw_command(&self) {
         if !self.alive.load(Ordering::Relaxed) {
             self.alive.store(true, Ordering::Relaxed);
         }
@@ -192,6 +192,7 @@ pub struct Controller {
     /// The same: whether the host switched the volatile write cache off.
     write_through: AtomicBool,
     keep_alive_changed: Notify,
+    heard: LastHeard,
     ending: watch::Sender<bool>,
     /// Notified when a queue is detached.
     queue_detached: Notify,
@@ -264,6 +265,7 @@ impl Controller {
             usable: AtomicBool::new(false),
             write_through,
             keep_alive_changed: Notify::new(),
+            heard: LastHeard::new(reactor::now()),
             ending: watch::Sender::new(false),
             queue_detached: Notify::new(),
         })
@@ -429,6 +431,7 @@ impl Controller {
     /// Sets the keep-alive timeout and starts it anew.
     pub(crate) fn set_kato_ms(&self, kato_ms: u32) {
         lock(&self.state).kato_ms = kato_ms;
+        self.heard.again(reactor::now());
         self.keep_alive_changed.notify_one();
     }
 
@@ -448,6 +451,33 @@ impl Controller {
             || self.was_alive(),
         )
         .await;
+    }
+
+    /// A command arrived on a queue: the host is alive (traffic-based keep alive). False if the association is over because
+    /// the host was silent before, by the clock: then the command must not begin, whatever this machine did meanwhile.
+    pub(crate) fn hears(&self, queue: &QueueHandle) -> bool {
+        queue.saw_command();
+        let is_in_time = self.heard.hears(reactor::recently(), || self.keep_alive());
+        if !is_in_time {
+            self.end_silent();
+        }
+        is_in_time
+    }
+
+    /// The host's silence up to now does not count.
+    pub(crate) fn excuse_silence(&self) {
+        self.heard.again(reactor::recently());
+    }
+
+    /// Whether its host has been silent for longer than its keep-alive timeout, by the clock.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.heard.is_silent(reactor::now(), self.keep_alive())
+    }
+
+    /// Ends the association of a host that is silent. No connection may have told yet.
+    pub(crate) fn end_silent(&self) {
+        self.fail();
+        self.end();
     }
 
     /// Whether a command arrived on any queue since the last call.

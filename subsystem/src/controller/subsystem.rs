@@ -5,7 +5,8 @@
 //!   random, so that it does not meet one that a host still remembers.
 //! - A controller keeps its identifier until its last command is done.
 //! - A host that connects again is admitted only when none of its earlier, ended associations can still touch a volume:
-//!   a delayed write cannot overtake its own repetition.
+//!   a delayed write cannot overtake its own repetition. An association whose host was silent for longer than its keep-alive
+//!   timeout is over, by the clock, also if this machine stood still meanwhile: no command that comes after that begins.
 //! - Controllers whose hosts have yet to authenticate take at most half of the places, shared between addresses
 //!   ([`fabric::admission`]).
 //! - Everything here is usable from every thread.
@@ -172,7 +173,8 @@ impl Subsystem {
     /// The controller of that identifier, if its association is alive.
     pub(crate) fn controller(&self, id: u16) -> Option<Arc<Controller>> {
         let controller = lock(&self.registry).controllers.get(&id).cloned()?;
-        (!controller.is_ending()).then_some(controller)
+        let is_alive = !controller.is_ending() && !controller.is_silent();
+        is_alive.then_some(controller)
     }
 
     /// All controllers, those that are ending included.
@@ -202,8 +204,13 @@ impl Subsystem {
     }
 
     /// Waits until no ended association of this host is left. Associations that were never admitted do not count: none of
-    /// their commands touched a volume, and the peer need not have been the host.
+    /// their commands touched a volume, and the peer need not have been the host. One whose time is over ends now.
     pub(crate) async fn earlier_associations_gone(&self, host: &Host) {
+        let admitted = self.admitted_controllers();
+        let of_host = admitted.iter().filter(|other| other.host == *host);
+        of_host
+            .filter(|other| other.is_silent())
+            .for_each(|other| other.end_silent());
         let is_earlier = |controller: &Controller| {
             controller.is_ending() && controller.is_admitted() && controller.host == *host
         };

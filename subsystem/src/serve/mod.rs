@@ -156,7 +156,10 @@ async fn watch<Q: Queue>(queue: &Rc<ConnectedQueue<Q>>) -> End {
         select_biased! {
             // First: the end of the admin queue, which has nothing to wait for, asks the others to close too.
             () = stopped => return End::Stopping,
-            () = close_requested => return End::Controller,
+            () = close_requested => return match controller.is_silent() {
+                true => End::KeepAlive,
+                false => End::Controller,
+            },
             () = lost => return End::Transport,
             () = silent => {
                 fabric::log_of_peer!(

@@ -232,6 +232,34 @@ fn a_host_comes_back_only_when_its_lost_writes_can_do_no_harm() {
 }
 
 #[test]
+fn what_comes_after_a_silence_that_was_too_long_never_happens_though_nobody_looked_meanwhile() {
+    const KATO_MS: u32 = 1000;
+    story(async |lab| {
+        let host = TestHost::new(1);
+        let silent = lab.connect_with(&host, KATO_MS).await;
+        silent.set_property(properties::CC, CC_ENABLE).await.ok();
+        let queues = [
+            lab.io_queue(&silent, 1).await,
+            lab.io_queue(&silent, 2).await,
+        ];
+        // This reactor stands still, as that of a machine that is suspended. The host waits by its own clock, and gives up.
+        let end = reactor::now() + Duration::from_millis(u64::from(KATO_MS) * 5 / 4);
+        while reactor::now() < end {
+            std::thread::yield_now();
+        }
+        let late = queues[0].try_call_out(write(1, 0, 1), vec![1; 4096]);
+        assert!(late.await.is_none(), "its association is over");
+        queues[1].closed().await;
+        silent.admin.closed().await;
+        let again = lab.attach(1).await;
+        let queue = lab.io_queue(&again, 1).await;
+        let reply = queue.call_in(read(1, 0, 1), 4096).await.ok();
+        assert_eq!(reply.data, vec![0; 4096], "it was never written");
+        lab.attached_hosts_are(1).await;
+    });
+}
+
+#[test]
 fn a_stopping_target_answers_what_it_works_on_and_closes_every_queue() {
     story(async |lab: Lab| {
         let attached = lab.attach(1).await;

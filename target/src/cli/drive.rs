@@ -21,7 +21,7 @@ pub enum DriveCommand {
     /// Add a drive to the pool, for good: a block device or a file that holds nothing yet
     #[command(
         after_help = "Examples:\n  onefold drive add /dev/nvme2n1 --pool /srv/pool\n  onefold drive add /srv/more=500G\n\n\
-                      New data spreads over the drives by their free space. A pool needs all of its drives from then on."
+                      New data spreads over the drives by their free space. A pool without copies needs all of its drives from then on."
     )]
     Add {
         /// A block device, a file, or a file to be made with its size; and the failure domain
@@ -97,10 +97,13 @@ pub enum DriveCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Do without a spare
-    #[command(after_help = "Example:\n  onefold drive remove /dev/nvme4n1")]
+    /// Do without a drive: all that lies there is moved to the others, in the background. Or without a spare
+    #[command(
+        after_help = "Example:\n  onefold drive remove /dev/nvme4n1\n\nHosts notice nothing. `onefold drive list` shows it \
+                      as long as anything lies there; `onefold drive online` keeps it after all."
+    )]
     Remove {
-        /// A spare of the pool
+        /// A drive or a spare of the pool
         path: PathBuf,
         /// The daemon's pool.
         #[command(flatten)]
@@ -220,6 +223,13 @@ fn drive_table(drives: &[DriveView]) -> String {
                 size(drive.free_bytes),
                 drive.errors.to_string(),
                 drive.domain.clone().unwrap_or_else(|| "-".to_owned()),
+                if drive.metadata { "yes" } else { "-" }.to_owned(),
+                match &drive.health {
+                    None => "-",
+                    Some(health) if health.warnings.is_empty() => "ok",
+                    Some(_) => "warning",
+                }
+                .to_owned(),
                 match &drive.rebuild {
                     Some(rebuild) => format!(
                         "{}, {} of {}",
@@ -234,7 +244,7 @@ fn drive_table(drives: &[DriveView]) -> String {
         .collect();
     table(
         &[
-            "DRIVE", "CAPACITY", "USED", "FREE", "ERRORS", "DOMAIN", "STATE",
+            "DRIVE", "CAPACITY", "USED", "FREE", "ERRORS", "DOMAIN", "METADATA", "HEALTH", "STATE",
         ],
         &rows,
         &[
@@ -243,6 +253,8 @@ fn drive_table(drives: &[DriveView]) -> String {
             Align::Right,
             Align::Right,
             Align::Right,
+            Align::Left,
+            Align::Left,
             Align::Left,
             Align::Left,
         ],

@@ -20,6 +20,7 @@ pub mod exports;
 pub mod generate;
 mod health;
 pub mod host;
+mod import;
 mod labels;
 mod limit;
 mod line;

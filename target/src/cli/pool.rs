@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use api::client::Client;
-use api::pool::MakeBackup;
+use api::pool::{MakeBackup, SetPool};
 use api::socket::is_served;
 use api::tasks::TaskKind;
 use clap::{Args, Subcommand};
-use dedup::{CheckOptions, CheckReport, DamageStatus, ErrorKind, SUB_BLOCK_BYTES, Watch};
+use dedup::{
+    CheckOptions, CheckReport, DamageStatus, ErrorKind, Redundancy, SUB_BLOCK_BYTES, Watch,
+};
 use serde_json::json;
 use subsystem::errors::Failure;
 
@@ -83,6 +85,22 @@ pub enum PoolCommand {
         after_help = "Example:\n  onefold pool plan --drives 6x4T --afr 1.5 --loss 1e-6/y\n\nIt needs no pool. Its arithmetic is printed with the answer."
     )]
     Plan(PlanArgs),
+    /// Change how many copies of all data a served pool keeps: they are made, or given up, in the background
+    #[command(
+        after_help = "Example:\n  onefold pool set --redundancy mirror=2\n\nHosts go on meanwhile. `onefold status` says how much \
+                      data lack copies yet."
+    )]
+    Set {
+        /// How many: none, mirror=2 or mirror=3, each copy on a drive of its own
+        #[arg(long)]
+        redundancy: Redundancy,
+        /// The daemon's pool.
+        #[command(flatten)]
+        pool: PoolArg,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Share the key of fingerprints with another pool
     Key {
         /// What to do.
@@ -126,6 +144,28 @@ pub enum PoolCommand {
         #[arg(long)]
         yes: bool,
         /// Print JSON; without --yes it only says what it would do
+        #[arg(long)]
+        json: bool,
+    },
+    /// Make the folder of a pool anew of what its drives hold, when it is lost or the drives moved
+    #[command(
+        after_help = "Example:\n  onefold pool import /dev/nvme1n1 /dev/nvme2n1 --pool ./onefold-data\n\n\
+                            Nothing is lost that was flushed. The drives are only read; the first start of the pool takes\n\
+                            them over, and the old folder, should it come back, is refused then. A pool that another machine\n\
+                            may have open, or of which a drive is missing that may know more, is not imported without\n\
+                            `--force` and the pool's name."
+    )]
+    Import {
+        /// The pool's drives: all that are there
+        #[arg(value_name = "DRIVE", required = true)]
+        drives: Vec<PathBuf>,
+        /// The folder to make, which must not be there, or be empty
+        #[command(flatten)]
+        pool: PoolArg,
+        /// Import it though another machine may have it open or a drive is missing: what is newer there is lost
+        #[arg(long, value_name = "NAME")]
+        force: Option<String>,
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
@@ -197,6 +237,11 @@ pub(super) fn run(command: PoolCommand) -> Outcome {
                 check(&place.dir()?, data, memory_bytes, json)
             }
         },
+        PoolCommand::Set {
+            redundancy,
+            pool,
+            json,
+        } => set(&pool, redundancy, json),
         PoolCommand::Backup { dir, pool, json } => backup(&pool.pool, &dir, json),
         PoolCommand::Repair {
             place,
@@ -208,8 +253,31 @@ pub(super) fn run(command: PoolCommand) -> Outcome {
             pool_repair(&place.dir()?, memory_bytes, yes, json)
         }
         PoolCommand::Restore { place, yes, json } => pool_restore(&place.dir()?, yes, json),
+        PoolCommand::Import {
+            drives,
+            pool,
+            force,
+            json,
+        } => super::import::pool_import(&drives, &pool.pool, force.as_deref(), json),
         PoolCommand::Labels { drives, json } => labels(&drives, json),
     }
+}
+
+/// `onefold pool set`.
+fn set(pool: &PoolArg, redundancy: Redundancy, json: bool) -> Outcome {
+    let request = SetPool { redundancy };
+    let set = converse(Client::new(&pool.pool).set_pool(&request))?;
+    if json {
+        print_json(&set)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut text = format!("redundancy {}", set.redundancy);
+    if set.at_risk_bytes > 0 {
+        let lacking = format_human(set.at_risk_bytes);
+        text += &format!(", {lacking} lack copies yet: `onefold status` tells");
+    }
+    print(&(text + "\n"));
+    Ok(ExitCode::SUCCESS)
 }
 
 /// At least so much memory that a pass is worth reading the maps.

@@ -3,10 +3,12 @@
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
+use drives::block_device_of;
 use meta::{DriveSpec, is_remote_drive};
 use serde_json::Value;
 
 use super::{Finding, Machine, PoolFound};
+use crate::opened_drive::kind_of_address;
 use crate::room;
 
 /// The engine reads and writes whole blocks of this size.
@@ -67,9 +69,12 @@ fn drive(
     const CHECK: &str = "drive";
     let name = path.display();
     if is_remote_drive(path) {
-        let found = format!("'{name}' is a namespace of another target, which tells of its drives");
+        let kind = kind_of_address(path);
+        let found = format!("'{name}' is {kind}, which tells of its drives");
         return vec![Finding::ok(CHECK, found)];
     }
+    let block = block_device_of(path);
+    let path = block.as_deref().unwrap_or(path);
     match std::fs::metadata(path) {
         Err(error) => vec![Finding::fail(
             CHECK,

@@ -6,7 +6,7 @@ use clap::Args;
 use subsystem::limits::{Limits, QueueLimits};
 
 use crate::size::parse_size;
-use crate::time::parse_timeout;
+use crate::time::{parse_hedge_after, parse_timeout};
 
 /// In-capsule data comes in whole pages.
 const PAGE_BYTES: u64 = 4096;
@@ -56,7 +56,7 @@ pub struct BoundsArgs {
     /// Queues beyond it are refused for lack of resources.
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse_size)]
     pub rdma_capsules: u64,
-    /// Messages that may wait at an RDMA device of the kernel, for each data-plane thread
+    /// Messages that may wait at an RDMA device, for each data-plane thread
     ///
     /// They are from all hosts of the device; those beyond are sent again. 0: each queue has receives of its own.
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(0..=32_768))]
@@ -77,11 +77,14 @@ pub struct BoundsArgs {
     /// The same for a host that holds memory when it is short
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_timeout)]
     pub stall_timeout_short: Duration,
-    /// How long a drive may take to read or write what other drives have as well
+    /// How long a drive may take for what other drives have as well
     ///
-    /// In a pool with copies: then it goes offline. A flush may take ten times as long.
+    /// In a pool with copies it is offline then. A flush has ten times that.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_timeout, hide_short_help = true)]
     pub drive_timeout: Duration,
+    /// Ask another drive too for a read that takes this long; 0: never
+    #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = parse_hedge_after, hide_short_help = true)]
+    pub hedge_after: Duration,
 }
 
 impl BoundsArgs {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use fabric_drives::RemoteAddress;
+use vhost_drives::SocketAddress;
 
 use crate::size::parse_size;
 
@@ -13,10 +14,11 @@ const MEMORY: &str = "memory";
 /// What comes before the name of a failure domain.
 const DOMAIN: &str = ",domain=";
 
-/// `PATH[=SIZE][,domain=NAME]` or `memory=SIZE`; a path may be `nvme+tcp://HOST[:PORT]/NQN#NSID` or `nvme+rdma://...`
+/// `PATH[=SIZE][,domain=NAME]` or `memory=SIZE`; a path may be `nvme+tcp://HOST[:PORT]/NQN#NSID`,
+/// `nvme+rdma://...` or `vhost-user:/SOCKET`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DriveArg {
-    /// A file, a block device, or a namespace of another NVMe-oF target.
+    /// A file, a block device, a namespace of another NVMe-oF target, or a device of a vhost-user-blk server.
     Path {
         /// Where it is: a path, or the address of a namespace, written out.
         path: PathBuf,
@@ -46,12 +48,16 @@ impl DriveArg {
 /// # Errors
 /// It is meant as an address, and is none; or there is no working directory.
 pub fn drive_path(typed: &Path) -> Result<PathBuf, String> {
-    match typed.to_str().filter(|text| RemoteAddress::is_meant(text)) {
-        Some(text) => {
+    match typed.to_str() {
+        Some(text) if RemoteAddress::is_meant(text) => {
             let address: RemoteAddress = text.parse().map_err(|error| format!("{error}"))?;
             Ok(address.to_path())
         }
-        None => std::path::absolute(typed)
+        Some(text) if SocketAddress::is_meant(text) => {
+            let address: SocketAddress = text.parse().map_err(|error| format!("{error}"))?;
+            Ok(address.to_path())
+        }
+        _ => std::path::absolute(typed)
             .map_err(|error| format!("drive '{}': {error}", typed.display())),
     }
 }
@@ -71,7 +77,7 @@ impl FromStr for DriveArg {
             Some((drive, domain)) => (drive, Some(domain.to_owned())),
             None => (text, None),
         };
-        if RemoteAddress::is_meant(text) {
+        if RemoteAddress::is_meant(text) || SocketAddress::is_meant(text) {
             return Ok(Self::Path {
                 path: drive_path(Path::new(text))?,
                 size_bytes: None,

@@ -81,13 +81,13 @@ pub struct ServeArgs {
     /// somebody who has the key.
     #[arg(long, value_name = "clnh|blake3", value_parser = parse_fingerprint, help_heading = POOL_HEADING)]
     pub fingerprint: Option<FingerprintFunction>,
-    /// Copies of all data of a new pool, each on another drive [default: none]
+    /// Copies of all data of a new pool, on different drives [default: none]
     #[arg(long, value_name = "none|mirror=2|mirror=3", help_heading = POOL_HEADING)]
     pub redundancy: Option<Redundancy>,
-    /// A drive of a new pool: a file, a block device, or a namespace of another target (repeatable) [default: a file]
+    /// A drive of a new pool: a file, a block device, or the address of one elsewhere (repeatable) [default: a file]
     ///
-    /// Copies lie in different failure domains. nvme+tcp://HOST:4420/NQN#NSID names a namespace. memory=SIZE is for
-    /// measurements: nothing is kept.
+    /// Copies lie in different failure domains. nvme+tcp://HOST:4420/NQN#NSID is a namespace of another target,
+    /// vhost-user:/SOCKET a device of SPDK or QEMU. memory=SIZE is for measurements: nothing is kept.
     #[arg(long = "drive", value_name = "PATH[=SIZE][,domain=NAME]", help_heading = POOL_HEADING)]
     pub drives: Vec<DriveArg>,
     /// Create this volume if it is missing (repeatable) [default: vol0 in a new pool, as large as the pool]
@@ -130,7 +130,7 @@ pub struct ServeArgs {
     /// Take this drive for a new pool whatever it holds: what is there is LOST (repeatable; the path as after --drive)
     #[arg(long, value_name = "PATH")]
     pub force: Vec<PathBuf>,
-    /// Memory for data on its way between hosts and drives, for all threads together
+    /// Memory for data between hosts and drives, for all threads together
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M", help_heading = MACHINE_HEADING)]
     pub buffers: u64,
     /// Memory for the maps of volumes and for what is known of blocks, at least 8M

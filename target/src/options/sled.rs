@@ -46,7 +46,7 @@ pub struct SledServeArgs {
     /// machine needs a name of its own.
     #[arg(long, value_name = "NAME", value_parser = parse_name, help_heading = WHO_HEADING)]
     pub name: Option<String>,
-    /// Memory for data on its way between hosts and drives, for all threads together
+    /// Memory for data between hosts and drives, for all threads together
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M", help_heading = MACHINE_HEADING)]
     pub buffers: u64,
     /// Data-plane threads [default: one for each core, at most 8]

@@ -1,7 +1,8 @@
 # A pool with two copies on three disks below device-mapper; a host of this kernel writes and verifies all the time. In each round one
 # disk fails, one does not answer, one returns other bytes than were written, and one forgets what is written. The host
 # meets no error and waits for no more than some seconds. Then one disk fails for good, and a spare takes its place. At the end
-# each disk is taken away in turn, and all data are there.
+# each disk is taken away in turn, and all data are there; and so they are when the pool's folder is lost and made again of its
+# drives.
 # arguments: ROUNDS.  Disks: a, b, c and the spare d, of one size.
 . /lib/lab.sh
 onefold_here
@@ -23,9 +24,11 @@ table() { # NUMBER WHAT: what a drive is to do
 hang() { dmsetup suspend --noflush "d$1" || die "dmsetup suspend"; }
 becomes() { hang "$1"; dmsetup load "d$1" --table "$(table "$1" "$2")" && dmsetup resume "d$1" || die "drive $1 does not begin to $2"; }
 for n in 0 1 2 3; do dmsetup create "d$n" --table "$(table $n work)" || die "dmsetup create"; done
-onefold serve --create 0 --redundancy mirror=2 --drive ${drives[0]} --drive ${drives[1]} --drive ${drives[2]} \
-  --volume vol0=96M --buffers 64M --reactors 1 --listen tcp://127.0.0.1:4420 >/lab/ready.txt 2>/lab/daemon.log &
-daemon=$!
+serve() {
+  onefold serve --buffers 64M --reactors 1 --listen tcp://127.0.0.1:4420 "$@" >/lab/ready.txt 2>>/lab/daemon.log &
+  daemon=$!
+}
+serve --create 0 --redundancy mirror=2 --drive ${drives[0]} --drive ${drives[1]} --drive ${drives[2]} --volume vol0=96M
 stop() { [ -e /tmp/enough ] || cat /lab/daemon.log; die "$@"; }
 eventually() { # SECONDS COMMAND...
   local n=0 limit=$1; shift
@@ -114,6 +117,17 @@ done
 healed=$(onefold scrub status --json | jq "[.. | .healed_blocks? // empty] | add")
 log "$healed copies were written again from others"
 [ "$healed" -gt 0 ] || stop "nothing was healed"
+hold() { onefold drive list --json | jq -e 'map(.metadata) | all' >/dev/null; }
+eventually 90 hold
+nvme disconnect -n "$NQN" >/dev/null || stop disconnect
+log "the pool's folder is lost"
+kill -KILL $daemon; wait $daemon
+rm -r /run/pool; rm /lab/ready.txt
+onefold pool import ${drives[2]} ${drives[0]} ${drives[1]} >/tmp/imported 2>&1 || { cat /tmp/imported; stop "no import"; }
+serve
+eventually 60 grep -qs ready /lab/ready.txt
+disk=$(attach 127.0.0.1 -i 2) || stop "connect to the pool that was imported"
+[ "$(sum)" = "$right" ] || stop "after the import the data are others"
 nvme disconnect -n "$NQN" >/dev/null || stop disconnect
 kill -TERM $daemon; wait $daemon || stop "the daemon's end"
 onefold pool check --data >/tmp/check || { cat /tmp/check; stop "pool check"; }

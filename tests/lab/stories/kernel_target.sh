@@ -9,6 +9,9 @@ for setting in size=512 blocksize=4096 memory_backed=1 discard=1 power=1; do ech
 nvmet=/sys/kernel/config/nvmet
 mkdir "$nvmet/subsystems/$2"; echo 1 >"$nvmet/subsystems/$2/attr_allow_any_host"
 mkdir "$nvmet/subsystems/$2/namespaces/1"; printf /dev/nullb0 >"$nvmet/subsystems/$2/namespaces/1/device_path"
+# Newer kernels have reservations, by which a pool keeps others away.
+reservations=$nvmet/subsystems/$2/namespaces/1/resv_enable
+[ ! -e "$reservations" ] || echo 1 >"$reservations" || die resv_enable
 echo 1 >"$nvmet/subsystems/$2/namespaces/1/enable" || die enable
 port=$nvmet/ports/1; mkdir $port
 echo $transport >$port/addr_trtype; echo ipv4 >$port/addr_adrfam; echo "$1" >$port/addr_traddr; echo 4420 >$port/addr_trsvcid
@@ -21,6 +24,6 @@ if [ -n "$4" ]; then
   echo tls1.3 >$port/addr_tsas; echo required >$port/addr_treq
 fi
 ln -s "$nvmet/subsystems/$2" "$port/subsystems/$2" || die port
-log "kernel target up"; signal up
+log "kernel target up, reservations: $(cat "$reservations" 2>/dev/null || echo none)"; signal up
 await done 900
 exit 0

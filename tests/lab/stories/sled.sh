@@ -39,8 +39,9 @@ nvme disconnect -n "$NQN" || die disconnect
 disk=$(attach "$address" -i 2 --hdr-digest --data-digest --reconnect-delay=1 --ctrl-loss-tmo=300 --keep-alive-tmo=5) || die "connect with digests"
 second=$(device 2) || die "the second drive is not there"
 [ "$(cat "/sys/block/${disk##*/}/uuid")" = "$first_uuid" ] || die "another UUID after a new attach"
-# Older kernels count for the paths of a namespace alone.
-written() { cat /sys/block/nvme*n2/stat | awk '{ written += $5 } END { print written }'; }
+# Older kernels count for the paths of a namespace alone. The number in a name is the order in which the kernel found the
+# namespaces, which is not always that of their NSIDs.
+written() { cat /sys/block/nvme*"n${second##*n}"/stat | awk '{ written += $5 } END { print written }'; }
 before=$(written)
 fio_line killed --filename="$second" --size=16m --rwmixread=30 --bs=4k --iodepth=16 $verify &
 load=$!

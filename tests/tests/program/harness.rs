@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -232,6 +232,15 @@ impl Daemon {
     pub(crate) fn signal(&self, signal: Signal) {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, signal).expect("the daemon lives");
+    }
+
+    /// None of its threads runs from here on, until it is told to continue.
+    pub(crate) fn halt(&self) {
+        self.signal(Signal::STOP);
+        let pid = Pid::from_child(&self.child);
+        let halted = waitpid(Some(pid), WaitOptions::UNTRACED);
+        let (_, status) = halted.expect("a child").expect("it changed its state");
+        assert!(status.stopped(), "{status:?}");
     }
 
     /// Asks it to stop, and expects a clean end.

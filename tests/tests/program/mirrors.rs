@@ -73,7 +73,8 @@ fn a_pool_with_copies_goes_on_without_a_drive_and_a_new_one_gets_all_of_it() {
     ]);
     wait_for("the rebuild", || states(&pool) == ["online", "online"]);
     assert_eq!(pool.status()["pool"]["rebuild"], serde_json::Value::Null);
-    daemon.stop(Signal::TERM);
+    // Its label knows less than that of the one before: a killed daemon uses it all the same.
+    daemon.kill();
     let daemon = pool.serve(&[]);
     assert_eq!(states(&pool), ["online", "online"]);
     succeeds(&["drive", "offline", "--pool", pool.dir(), &second]);
@@ -120,7 +121,7 @@ fn a_spare_takes_the_place_of_a_drive_that_failed_and_of_none_that_somebody_took
     fails(
         &["drive", "remove", "--pool", pool.dir(), &second],
         65,
-        &["only a spare can be removed"],
+        &["add a drive"],
     );
     on("spare", &(spare.clone() + "=256M"));
     assert_eq!(states(&pool), ["online", "online", "spare"]);

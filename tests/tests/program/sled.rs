@@ -15,15 +15,15 @@ use crate::harness::{Daemon, Pool, address, fails, onefold, run, succeeds};
 const SIZE: u64 = 256 << 20;
 
 /// A sled, its name, and where it listens.
-struct Sled {
+pub(crate) struct Sled {
     folder: TempDir,
-    address: String,
+    pub(crate) address: String,
     name: String,
 }
 
 /// A sled that serves.
-struct Serving {
-    daemon: Daemon,
+pub(crate) struct Serving {
+    pub(crate) daemon: Daemon,
     /// What it printed of each drive.
     drives: Vec<String>,
     /// What names each drive elsewhere.
@@ -31,7 +31,7 @@ struct Serving {
 }
 
 impl Sled {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let address = address().replace("rdma://", "tcp://");
         let name = address.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
         Self {
@@ -41,12 +41,12 @@ impl Sled {
         }
     }
 
-    fn path(&self, file: &str) -> String {
+    pub(crate) fn path(&self, file: &str) -> String {
         let path = self.folder.path().join(file);
         path.to_str().expect("text").to_owned()
     }
 
-    fn nqn(&self) -> String {
+    pub(crate) fn nqn(&self) -> String {
         format!("nqn.2026-11.dev.onefold:sled:{}", self.name)
     }
 
@@ -61,13 +61,16 @@ impl Sled {
         all
     }
 
-    fn serve(&self, more: &[&str]) -> Serving {
+    pub(crate) fn serve(&self, more: &[&str]) -> Serving {
         let mut command = Command::new(onefold());
         let command = command.args(self.arguments(more)).stdout(Stdio::piped());
         let mut child = command.spawn().expect("the program starts");
         let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
         let ready = lines.next().expect("a line").expect("text");
-        assert_eq!(ready, format!("ready {}", self.address));
+        assert!(
+            ready.starts_with(&format!("ready {}", self.address)),
+            "{ready}"
+        );
         let daemon = Daemon { child };
         let (mut drives, mut names) = (Vec::new(), Vec::new());
         for line in lines.by_ref().map(|line| line.expect("text")) {

@@ -1,42 +1,16 @@
 //! A story of a fork that is not durable yet.
 
-use std::future::Future;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 
-use drives::{BLOCK_BYTES, FaultDrive, FaultPlan};
-use meta::{Compression, JournalConfig, MemoryMedia, MemoryStore, VerifyPolicy};
-use reactor::{Buffer, BufferPool};
+use drives::{Drive, FaultDrive, FaultPlan};
+use reactor::BufferPool;
 
 use super::bring_near;
+use crate::LABEL_BLOCKS;
 use crate::ablation::{Broken, set};
+use crate::background::tests::{block_on, data, open, poll};
 use crate::sync::wait::lock;
-use crate::{
-    BOUNCE_BYTES_MIN, Blocking, Engine, EngineConfig, EngineParts, LABEL_BLOCKS, VolumeSpec,
-};
-
-fn poll<T>(future: Pin<&mut impl Future<Output = T>>) -> Option<T> {
-    match future.poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(value) => Some(value),
-        Poll::Pending => None,
-    }
-}
-
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let mut future = pin!(future);
-    (0..1_000_000)
-        .find_map(|_| poll(future.as_mut()))
-        .expect("it waits for something that does not come")
-}
-
-fn data(pool: &BufferPool, contents: &[u8]) -> Buffer {
-    let mut buf = pool.try_alloc(contents.len() * BLOCK_BYTES).unwrap();
-    for (block, content) in buf.chunks_exact_mut(BLOCK_BYTES).zip(contents) {
-        block.fill(*content);
-    }
-    buf
-}
 
 /// Whether a page of a fork is copied before what it refers to is on stable drives. The drive's operations take as long
 /// as follows from the seed.
@@ -47,33 +21,8 @@ fn is_copied_early(seed: u64) -> bool {
         ..FaultPlan::default()
     };
     let pool = BufferPool::new(8 << 20).unwrap();
-    let parts = EngineParts {
-        drives: vec![Arc::new(FaultDrive::new(LABEL_BLOCKS + 200, plan))],
-        journal: Arc::new(MemoryMedia::new(4 << 20)),
-        store: Arc::new(MemoryStore::new()),
-        hash_keys: [5; 32].into(),
-        fingerprint: meta::FingerprintFunction::Blake3,
-        blocking: Blocking::Inline,
-        boot: None,
-        config: EngineConfig {
-            bounce_bytes: BOUNCE_BYTES_MIN,
-            journal: JournalConfig::default(),
-            ..EngineConfig::default()
-        },
-    };
-    let engine = block_on(Engine::open(parts)).unwrap();
-    let spec = VolumeSpec {
-        name: "v".to_owned(),
-        size_bytes: 64 * BLOCK_BYTES as u64,
-        lba_bytes: 4096,
-        nsid: None,
-        uuid: None,
-        dedup: true,
-        compression: Compression::Off,
-        verify: VerifyPolicy::Trust,
-        domain: String::new(),
-    };
-    let volume = block_on(engine.create_volume(spec)).unwrap();
+    let drive: Arc<dyn Drive> = Arc::new(FaultDrive::new(LABEL_BLOCKS + 200, plan));
+    let (engine, volume, _) = open(vec![drive], Arc::default());
     let (result, _) = block_on(volume.write(0, data(&pool, &[1, 2, 3]), false));
     result.unwrap();
     let mut fork = pin!(engine.clone_volume("v", "c", None));

@@ -1,39 +1,17 @@
 //! A story of mappings that hide others and are not on stable drives yet.
 
-use std::future::Future;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 
 use drives::{BLOCK_BYTES, FaultDrive, FaultPlan};
-use meta::{Compression, Journal, JournalConfig, MemoryMedia, MemoryStore, Record, VerifyPolicy};
-use reactor::{Buffer, BufferPool};
+use meta::{Journal, JournalConfig, Record};
+use reactor::BufferPool;
 
 use super::merge_slice;
+use crate::LABEL_BLOCKS;
 use crate::ablation::{Broken, set};
+use crate::background::tests::{block_on, data, open};
 use crate::log::checkpoint::checkpoint;
 use crate::sync::wait::lock;
-use crate::{
-    BOUNCE_BYTES_MIN, Blocking, Engine, EngineConfig, EngineParts, LABEL_BLOCKS, VolumeSpec,
-};
-
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let mut future = pin!(future);
-    let mut context = Context::from_waker(Waker::noop());
-    let mut poll = || match future.as_mut().poll(&mut context) {
-        Poll::Ready(value) => Some(value),
-        Poll::Pending => None,
-    };
-    (0..1_000_000)
-        .find_map(|_| poll())
-        .expect("it waits for something that does not come")
-}
-
-fn data(pool: &BufferPool, content: u8) -> Buffer {
-    let mut buf = pool.try_alloc(BLOCK_BYTES).unwrap();
-    buf.fill(content);
-    buf
-}
 
 /// What the records of a journal say, in order, from some time on.
 #[derive(Debug, PartialEq, Eq)]
@@ -49,39 +27,12 @@ enum Said {
 fn drop_some(is_stored: bool) -> (bool, u64, Vec<Said>) {
     let pool = BufferPool::new(8 << 20).unwrap();
     let drive = FaultDrive::new(LABEL_BLOCKS + 200, FaultPlan::default());
-    let media = Arc::new(MemoryMedia::new(4 << 20));
-    let parts = EngineParts {
-        drives: vec![Arc::new(drive)],
-        journal: media.clone(),
-        store: Arc::new(MemoryStore::new()),
-        hash_keys: [5; 32].into(),
-        fingerprint: meta::FingerprintFunction::Blake3,
-        blocking: Blocking::Inline,
-        boot: None,
-        config: EngineConfig {
-            bounce_bytes: BOUNCE_BYTES_MIN,
-            journal: JournalConfig::default(),
-            ..EngineConfig::default()
-        },
-    };
-    let engine = block_on(Engine::open(parts)).unwrap();
-    let spec = VolumeSpec {
-        name: "v".to_owned(),
-        size_bytes: 64 * BLOCK_BYTES as u64,
-        lba_bytes: 4096,
-        nsid: None,
-        uuid: None,
-        dedup: true,
-        compression: Compression::Off,
-        verify: VerifyPolicy::Trust,
-        domain: String::new(),
-    };
-    let volume = block_on(engine.create_volume(spec)).unwrap();
+    let (engine, volume, media) = open(vec![Arc::new(drive)], Arc::default());
     // So many records that what there is to merge is looked at again.
     let write = |content: u8| {
         for at in 0..8 {
             let (result, _) =
-                block_on(volume.write(at * BLOCK_BYTES as u64, data(&pool, content), false));
+                block_on(volume.write(at * BLOCK_BYTES as u64, data(&pool, &[content]), false));
             result.unwrap();
         }
     };

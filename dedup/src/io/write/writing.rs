@@ -38,8 +38,8 @@ impl Batch {
         }
         let packed = self.new.iter().filter(|new| new.pba.is_fragment());
         self.packing.build(packed.map(|new| new.item as usize));
-        if self.shared.drives.has_copies() && self.gate.is_none() {
-            self.gate = Some(self.shared.write_gate.enter());
+        if self.gate.is_none() {
+            self.gate = Some(self.shared.drives.gate.enter());
         }
         let groups = self.gather();
         // No command was acknowledged yet, so the buffers have the numbers of their jobs.
@@ -75,11 +75,30 @@ impl Batch {
         let mut result = Ok(());
         for (drive, error) in &failed {
             let error_of_drive = shared.write_error(*drive, error);
-            if !shared.go_on_without(*drive, error).await && result.is_ok() {
+            if shared.go_on_without(*drive, error).await || self.gives_up_move_to(*drive) {
+                continue;
+            }
+            if result.is_ok() {
                 result = Err(error_of_drive);
             }
         }
         result
+    }
+
+    /// If all that a drive missed was for the copy of a segment that is being made there, that copy never counts: then true.
+    fn gives_up_move_to(&self, drive: u16) -> bool {
+        let drives = &self.shared.drives;
+        let is_elsewhere = |new: &New| {
+            drives
+                .places(new.pba)
+                .iter()
+                .all(|place| place.drive != drive)
+        };
+        #[cfg(test)]
+        if crate::ablation::is(crate::ablation::Broken::MissIncoming) {
+            return self.new.iter().all(is_elsewhere);
+        }
+        self.new.iter().all(is_elsewhere) && drives.spoil_incoming()
     }
 
     /// The new blocks by drive, with all of their copies; those that follow each other on a drive and in a buffer as

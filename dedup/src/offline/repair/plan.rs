@@ -16,10 +16,11 @@ use super::suspects::Suspects;
 use super::{Change, Parts, Plan, RepairReport};
 use crate::content::fingerprint;
 use crate::drive_io::drive_list::DriveList;
-use crate::drive_io::drive_state::conditions_of;
+use crate::drive_io::drive_state::{conditions_of, copies_of};
+use crate::drive_io::layout::{self, Wanted};
 use crate::drive_io::reader::{read_one, read_proven};
-use crate::drive_io::segments::{self, Rows as SegmentRows, Wanted};
-use crate::log::recovery::{self, data_blocks};
+use crate::drive_io::segments::{Rows as SegmentRows, segment_of};
+use crate::log::recovery::{self, blocks_there};
 use crate::log::replay::{
     Data, Proof, Replay, change_maps, change_volumes, durable_upto, replay_record,
 };
@@ -105,6 +106,8 @@ pub(super) struct Contents<'a> {
     segments: Vec<(u16, SegmentRows)>,
     /// How many of them were lost.
     lost_segments: u64,
+    /// Segments that lie nowhere: nothing may be mapped there.
+    unplaced: BTreeSet<Pba>,
     hash_keys: &'a HashKeys,
     fingerprint: FingerprintFunction,
     hashers: Hashers,
@@ -123,15 +126,21 @@ impl<'a> Contents<'a> {
         if buffer.is_none() {
             return Err(EngineError::unavailable("no memory for a buffer"));
         }
-        let drives: Vec<_> = data_blocks(&parts.drives)?.into_iter().map(Some).collect();
+        let drives = blocks_there(&parts.drives)?;
         let wanted = Wanted {
             drives: &drives,
             copies: 1,
             domains: &[],
             added: None,
+            changed_copies: copies_of(&parts.store.settings()?),
+            avoided: &[],
+            resting: &[],
             epoch: 0,
         };
-        let segments = segments::complete(&parts.store.segments()?, &wanted)?;
+        let stored = parts.store.segments()?;
+        let unplaced = stored.iter().filter(|(_, row)| row.copies().is_empty());
+        let unplaced = unplaced.map(|(segment, _)| *segment).collect();
+        let segments = layout::complete(&stored, &wanted)?;
         let conditions = conditions_of(&parts.store.settings()?, parts.drives.len());
         let drives = DriveList::new(&parts.drives, &segments, &conditions);
         let again = segments.lost.chunk_by(|a, b| a.drive() == b.drive());
@@ -143,11 +152,17 @@ impl<'a> Contents<'a> {
             data_blocks: segments.data_blocks,
             segments: again.collect(),
             lost_segments: segments.lost.len() as u64,
+            unplaced,
             hash_keys: &parts.hash_keys,
             fingerprint: parts.fingerprint,
             hashers: Hashers::of(parts.fingerprint, &parts.hash_keys, volumes),
             buffer,
         })
+    }
+
+    /// Whether the segment of a block has a place.
+    pub(super) fn has_place(&self, pba: Pba) -> bool {
+        !self.unplaced.contains(&segment_of(pba))
     }
 
     /// Whether a block holds this content. One that was not fingerprinted is known by its checksum.

@@ -51,7 +51,8 @@ pub(super) fn resolve(
         decide(survey, contents, &mut decided, pba, &held);
     }
     if !decided.moved.is_empty() {
-        let home = free_block(survey, &decided, store)?.ok_or_else(|| {
+        let has_place = |pba| contents.has_place(pba);
+        let home = free_block(survey, &decided, store, has_place)?.ok_or_else(|| {
             EngineError::new(
                 crate::ErrorKind::NoSpace,
                 "the pool is full: no block is free that could stand for lost data; nothing was changed",
@@ -211,8 +212,13 @@ fn decide(
     decided.rows.insert(pba, Some((winner, kept)));
 }
 
-/// A block of which nothing maps a part when the repair is done.
-fn free_block(survey: &Survey, decided: &Decided, store: &dyn Store) -> Result<Option<Pba>> {
+/// A block with a place of which nothing maps a part when the repair is done.
+fn free_block(
+    survey: &Survey,
+    decided: &Decided,
+    store: &dyn Store,
+    has_place: impl Fn(Pba) -> bool,
+) -> Result<Option<Pba>> {
     for (drive, blocks) in (0u16..).zip(&survey.data_blocks) {
         let mut next = 0;
         while next < *blocks {
@@ -228,7 +234,8 @@ fn free_block(survey: &Survey, decided: &Decided, store: &dyn Store) -> Result<O
                 };
                 !decided.rows.contains_key(&pba) && !is_mapped
             };
-            for pba in (next..upto).map(|block| Pba::new(drive, block)) {
+            let blocks = (next..upto).map(|block| Pba::new(drive, block));
+            for pba in blocks.filter(|pba| has_place(*pba)) {
                 let has_row = |pba| rows.binary_search_by_key(&pba, |(pba, _)| *pba).is_ok();
                 if !is_free(pba, has_row(pba)) {
                     continue;

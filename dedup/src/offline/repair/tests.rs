@@ -1,7 +1,10 @@
 //! A repair that is cut off.
 
 use drives::MemoryDrive;
-use meta::{BlockChange, BlockContent, Fingerprint, MemoryMedia, MemoryStore, StoreFault};
+use meta::{
+    BlockChange, BlockContent, Compression, Fingerprint, MapChange, Mapping, MemoryMedia,
+    MemoryStore, SegmentRow, StoreFault, VerifyPolicy, VolumeChange, VolumeState,
+};
 
 use super::*;
 
@@ -71,7 +74,7 @@ fn a_crash_in_the_middle_of_a_repair_leaves_the_pool_as_it_was_or_repaired() {
 fn segments_that_lost_their_rows_are_placed_where_they_were_made() {
     let folder = tempfile::tempdir().unwrap();
     let (parts, store) = parts();
-    let whole = segments::tests::rows_of_new(0, 768, 0);
+    let whole = crate::drive_io::layout::tests::rows_of_new(0, 768, 0);
     let mut left = whole.clone();
     left.remove(7);
     left.remove(3);
@@ -83,4 +86,52 @@ fn segments_that_lost_their_rows_are_placed_where_they_were_made() {
     assert_eq!(store.segments().unwrap(), whole);
     let report = plan::make(&parts, MEMORY).unwrap().report;
     assert!(report.consistent && report.placed_segments == 0);
+}
+
+#[test]
+fn what_stands_for_lost_data_is_in_a_segment_that_lies_somewhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let (parts, store) = parts();
+    // The first segments lie nowhere, and a volume refers to a block of which nothing is known.
+    let mut rows = crate::drive_io::layout::tests::rows_of_new(0, 768, 0);
+    for (_, row) in rows.iter_mut().take(11) {
+        *row = SegmentRow::unplaced(0);
+    }
+    store.put_segments(segments::names(0), &rows).unwrap();
+    let mut batch = Batch::checkpoint_only(store.checkpoint().unwrap());
+    let volume = VolumeInfo {
+        id: 1,
+        map: 1,
+        name: "v".to_owned(),
+        nsid: 1,
+        uuid: Default::default(),
+        nguid: [0; 16],
+        size_bytes: 1 << 20,
+        lba_bytes: 4096,
+        state: VolumeState::Active,
+        dedup: true,
+        verify: VerifyPolicy::Trust,
+        domain: String::new(),
+        compression: Compression::Off,
+        trimming: Vec::new(),
+        snapshot: None,
+    };
+    batch.volumes.insert(1, VolumeChange::Put(volume));
+    batch.maps.insert(1, Some(MapInfo::root(1)));
+    let mapping = Mapping {
+        pba: Pba::new(0, 11 * 64 + 5),
+        crc32c: 9,
+    };
+    let change = MapChange {
+        old: None,
+        new: Some(mapping),
+    };
+    batch.map.insert((1, 0), change);
+    store.apply(&batch).unwrap();
+    let repair = plan::make(&parts, MEMORY).unwrap();
+    assert_eq!(repair.report.lost_sub_blocks, 1);
+    apply(&parts, &repair, folder.path()).unwrap();
+    let blocks = store.blocks(Pba(0), Pba(u64::MAX), 9).unwrap();
+    assert_eq!(blocks.len(), 1);
+    assert_eq!(blocks[0].0.block() / 64, 11, "{:?}", blocks[0].0);
 }

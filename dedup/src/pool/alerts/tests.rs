@@ -134,6 +134,34 @@ fn a_drive_whose_file_system_has_room_again_is_well_though_nobody_writes() {
 }
 
 #[test]
+fn a_drive_that_tells_of_its_end_is_named_once_and_its_recovery_too() {
+    let log = Log::default();
+    let _watch = log.watch();
+    let alerts = Alerts::new(Duration::ZERO);
+    let tells = |what: &str| Some((what.to_owned(), "replace it".to_owned()));
+    alerts.drive_health(1, None);
+    alerts.drive_health(0, tells("drive /dev/a: 91 % of its life is used"));
+    alerts.drive_health(0, tells("drive /dev/a: 92 % of its life is used"));
+    alerts.drive_health(1, None);
+    alerts.look(&NONE);
+    let told = verdict(&alerts, 2);
+    assert_eq!(told.state, HealthState::Degraded, "hosts are served");
+    assert_eq!(told.reasons.len(), 1);
+    assert_eq!(
+        told.reasons[0].what,
+        "drive /dev/a: 92 % of its life is used"
+    );
+    assert_eq!(told.reasons[0].remedy, "replace it");
+    alerts.drive_health(0, None);
+    alerts.drive_health(0, None);
+    assert_eq!(verdict(&alerts, 2), Verdict::default());
+    let lines = log.lines();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(lines[0].contains("alert") && lines[0].contains("/dev/a"));
+    assert!(lines[1].contains("over: drive /dev/a"), "{lines:?}");
+}
+
+#[test]
 fn a_full_pool_is_named_until_it_has_room_and_damage_until_there_is_none() {
     let alerts = Alerts::new(Duration::ZERO);
     alerts.pool_is_full(409_600);

@@ -1,39 +1,50 @@
-//! A remote drive for commands that run without a reactor.
+//! A drive that needs a reactor, for commands that run without one.
 //!
 //! Guarantee: it is read and flushed only, by a thread of its own; futures are ready at once, and the caller's thread waits.
 
+use std::fmt;
 use std::future::ready;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use drives::{
+use reactor::{Buffer, BufferPool, ReactorThread};
+
+use crate::{
     BLOCK_BYTES, Drive, DriveError, ErrorKind, Extent, GatherExtent, LocalBoxFuture, Transferred,
     check_transfer,
 };
-use reactor::{Buffer, BufferPool, ReactorThread};
-
-use crate::{OpenOptions, RemoteAddress, RemoteDrive};
 
 /// Bytes of buffers for what is read at a time.
 const BUFFER_BYTES: usize = 4 << 20;
 
 /// See the module. Must not be used on a reactor's thread.
-#[derive(Debug)]
 pub struct BlockingDrive {
-    drive: Arc<RemoteDrive>,
+    drive: Arc<dyn Drive>,
     buffers: BufferPool,
     thread: ReactorThread,
 }
 
+impl fmt::Debug for BlockingDrive {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("BlockingDrive").field(&self.name()).finish()
+    }
+}
+
 impl BlockingDrive {
-    /// Starts the thread, and opens the drive there. Blocks.
+    /// Starts the thread, and opens the drive of that name there. Blocks.
     ///
     /// # Errors
-    /// As of [`RemoteDrive::open`]; or the system has no thread or memory for it.
-    pub fn open(address: RemoteAddress, options: OpenOptions) -> Result<Self, DriveError> {
-        let name = address.to_string();
+    /// Those of `open`; or the system has no thread or memory for it.
+    pub fn open<D, Opening>(
+        name: &str,
+        open: impl FnOnce() -> Opening + Send + 'static,
+    ) -> Result<Self, DriveError>
+    where
+        D: Drive + 'static,
+        Opening: Future<Output = Result<D, DriveError>> + 'static,
+    {
         let failed =
-            |error: std::io::Error| DriveError::new(ErrorKind::Io, &name, error.to_string());
+            |error: std::io::Error| DriveError::new(ErrorKind::Io, name, error.to_string());
         let config = reactor::Config {
             name: "remote drive".to_owned(),
             buffer_pool: reactor::PoolConfig {
@@ -42,9 +53,7 @@ impl BlockingDrive {
             ..reactor::Config::default()
         };
         let thread = reactor::start(config).map_err(failed)?;
-        let opening = thread
-            .handle()
-            .spawn(move || RemoteDrive::open(address, options));
+        let opening = thread.handle().spawn(open);
         let drive = opening
             .wait()
             .map_err(|error| failed(std::io::Error::other(error)))??;
@@ -58,7 +67,7 @@ impl BlockingDrive {
     /// Runs work on the drive's thread, and waits for it.
     fn wait<T, Work>(
         &self,
-        work: impl FnOnce(Arc<RemoteDrive>) -> Work + Send + 'static,
+        work: impl FnOnce(Arc<dyn Drive>) -> Work + Send + 'static,
     ) -> Result<T, DriveError>
     where
         T: Send + 'static,

@@ -1,22 +1,24 @@
-//! What a remote drive holds before it is taken for a pool: as [`drives::Content`] tells of files and devices.
+//! What a drive holds that is no file and no device of this machine, before it is taken for a pool.
 
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-use drives::{
-    BLOCK_BYTES, Content, Drive, DriveError, ErrorKind, Extent, signature_ranges, telling_ranges,
-};
 use reactor::BufferPool;
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use crate::RemoteDrive;
+use super::{Content, signature_ranges, telling_ranges};
+use crate::{BLOCK_BYTES, Drive, DriveError, ErrorKind, Extent};
 
 /// Bytes that are read or written at a time.
 const STEP_BYTES: usize = 1 << 20;
 
-/// See [`RemoteDrive::content`].
-pub(crate) async fn look(drive: &RemoteDrive) -> Result<Option<Content>, DriveError> {
+/// What a drive holds, as [`Content`] tells of files and devices; `None` if it is blank. Reads some 32 MiB, and blocks the
+/// thread while they are looked at.
+///
+/// # Errors
+/// It cannot be read.
+pub async fn content_of(drive: &dyn Drive) -> Result<Option<Content>, DriveError> {
     let bytes = drive.blocks() * BLOCK_BYTES as u64;
     let failed = |error: std::io::Error| {
         let text = format!("looking at what it holds failed: {error}");
@@ -42,8 +44,11 @@ pub(crate) async fn look(drive: &RemoteDrive) -> Result<Option<Content>, DriveEr
     Content::of_copy(&copy, bytes).map_err(failed)
 }
 
-/// See [`RemoteDrive::wipe_signatures`].
-pub(crate) async fn wipe(drive: &RemoteDrive) -> Result<(), DriveError> {
+/// Overwrites with zeros all places where programs recognise what a drive holds. Data stay elsewhere.
+///
+/// # Errors
+/// It cannot be written.
+pub async fn wipe_signatures(drive: &dyn Drive) -> Result<(), DriveError> {
     let bytes = drive.blocks() * BLOCK_BYTES as u64;
     let pool = BufferPool::new(STEP_BYTES).map_err(|error| {
         DriveError::new(

@@ -1,6 +1,7 @@
-//! Spares take the place of drives that failed.
+//! Spares take the place of drives that failed, drives that were emptied leave the pool, and drives that are online hold its
+//! metadata.
 //!
-//! Guarantees: a spare takes the place of a drive that is offline because it failed, never of one that somebody took offline;
+//! Guarantees: nothing of the pool lies on a drive that leaves it; a spare takes the place of a drive that is offline because it failed, never of one that somebody took offline;
 //! copies stay in different failure domains; what is not empty, or too small, is left as it is, and the log says so.
 
 use std::collections::BTreeMap;
@@ -9,45 +10,93 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::drives::AddDrive;
-use dedup::Engine;
 use futures_util::lock::Mutex;
 use meta::{PoolDir, SpareSpec};
+use subsystem::errors::Failure;
 
-use crate::drive_changes::replace;
+use crate::drive_changes::{let_go, replace};
+use crate::pool::Serving;
 
-/// How often failed drives are looked for.
+/// How often drives are looked for that failed or are empty.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// How long a spare that could not be used is left alone.
+/// How long a spare that could not be used, or a drive that could not leave, is left alone.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// The spares of a pool in service.
+/// The drives and spares of a pool in service.
 #[derive(Clone)]
-pub(crate) struct Spares {
-    engine: Arc<Engine>,
+pub(crate) struct DriveWatch {
+    pool: Serving,
     dir: Arc<Mutex<PoolDir>>,
 }
 
-impl Spares {
-    pub(crate) fn new(engine: Arc<Engine>, dir: Arc<Mutex<PoolDir>>) -> Self {
-        Self { engine, dir }
+impl DriveWatch {
+    pub(crate) fn new(pool: Serving, dir: Arc<Mutex<PoolDir>>) -> Self {
+        Self { pool, dir }
     }
 
-    /// Looks for failed drives, until it is dropped. The work itself is done on `control`, which it may block.
+    /// Looks after the drives, until it is dropped. The work itself is done on `control`, which it may block.
     pub(crate) async fn keep(self, control: reactor::Handle) {
         let mut refused: BTreeMap<PathBuf, tokio::time::Instant> = BTreeMap::new();
+        let mut kept: BTreeMap<u16, tokio::time::Instant> = BTreeMap::new();
+        let mut metadata_kept: Option<tokio::time::Instant> = None;
         loop {
             tokio::time::sleep(LOOK).await;
-            let failed = self.engine.failed_drives();
+            kept.retain(|_, at| at.elapsed() < AGAIN);
+            if metadata_kept.is_none_or(|at| at.elapsed() >= AGAIN) && self.keep_metadata().await {
+                metadata_kept = Some(tokio::time::Instant::now());
+            }
+            let empty = self.pool.engine.empty_drives();
+            if let Some(index) = empty.into_iter().find(|index| !kept.contains_key(index)) {
+                let watch = self.clone();
+                let work = control.spawn(move || async move { watch.let_go(index).await });
+                if !matches!(work.await, Ok(true)) {
+                    kept.insert(index, tokio::time::Instant::now());
+                }
+            }
+            let failed = self.pool.engine.failed_drives();
             refused.retain(|_, at| at.elapsed() < AGAIN);
             let Some((drive, spare)) = self.choose(&failed, &refused).await else {
                 continue;
             };
-            let (spares, path) = (self.clone(), spare.path.clone());
-            let work = control.spawn(move || async move { spares.take_over(drive, spare).await });
+            let (watch, path) = (self.clone(), spare.path.clone());
+            let work = control.spawn(move || async move { watch.take_over(drive, spare).await });
             if !matches!(work.await, Ok(true)) {
                 refused.insert(path, tokio::time::Instant::now());
             }
+        }
+    }
+
+    /// Drives that are online hold the metadata, and know what the pool is. Whether there is something that could not be done,
+    /// and is to be left alone for some time.
+    async fn keep_metadata(&self) -> bool {
+        let Some(metadata) = self.pool.metadata.clone() else {
+            return false;
+        };
+        let engine = self.pool.engine.clone();
+        let text = self.dir.lock().await.identity().to_text();
+        let is_online = move |index| !engine.is_drive_offline(index);
+        let text = text.ok().filter(|text| !metadata.knows_identity(text));
+        if text.is_none() && !metadata.wants(&is_online) {
+            return false;
+        }
+        let work = tokio::task::spawn_blocking(move || {
+            if let Some(text) = text {
+                metadata.note_identity(&text)?;
+            }
+            metadata.keep(&is_online)?;
+            Ok::<_, Failure>(metadata.wants(&is_online))
+        });
+        match work.await {
+            Ok(Ok(wants)) => wants,
+            Ok(Err(error)) => {
+                tracing::error!(
+                    "the pool's metadata is not kept on its drives: {}",
+                    error.message
+                );
+                true
+            }
+            Err(_) => true,
         }
     }
 
@@ -64,11 +113,30 @@ impl Spares {
         let spares = dir.identity().spares.iter();
         let spares = spares.filter(|spare| !refused.contains_key(&spare.path));
         let spares: Vec<&SpareSpec> = spares.collect();
-        let domains = self.engine.drive_domains();
+        let domains = self.pool.engine.drive_domains();
         failed.iter().find_map(|drive| {
             let spare = best(&spares, *drive, &domains)?;
             Some((*drive, spare.clone()))
         })
+    }
+
+    /// Whether a drive that is empty left the pool.
+    async fn let_go(&self, index: u16) -> bool {
+        let mut dir = self.dir.lock().await;
+        let drive = dir.drive_path(index).unwrap_or_default();
+        let left = let_go(&self.pool, &mut dir, index).await;
+        match &left {
+            Ok(()) => tracing::warn!(
+                drive = %drive.display(),
+                "the drive was emptied and is no drive of the pool any more; the daemon keeps it open until it ends"
+            ),
+            Err(error) => tracing::error!(
+                drive = %drive.display(),
+                "the drive is empty and cannot be removed: {}",
+                error.message
+            ),
+        }
+        left.is_ok()
     }
 
     /// Whether the spare is the drive now.
@@ -83,7 +151,7 @@ impl Spares {
             domain: spare.domain,
             spare: false,
         };
-        let replaced = replace(&self.engine, &mut dir, drive, add).await;
+        let replaced = replace(&self.pool, &mut dir, drive, add).await;
         match &replaced {
             Ok(()) => tracing::warn!(
                 event = "alert",

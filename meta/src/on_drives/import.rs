@@ -1,0 +1,323 @@
+//! Making a pool's folder of what its drives hold.
+//!
+//! Members have the same. Should one of them have lost writes that it took, the log that goes furthest counts, and of the journals
+//! the longest that is whole.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use super::area::{BLOCK, MetadataArea};
+use super::base;
+use super::change::Change;
+use super::layout::Superblock;
+use super::log::{Place, frame_blocks, read_frame};
+use super::members::redo;
+use super::state::mark_setting;
+use crate::backup::BackupFolder;
+use crate::error::MetaError;
+use crate::identity::PoolIdentity;
+use crate::journal::{FileMedia, Journal, JournalConfig, JournalMedia};
+use crate::store::{RocksOptions, RocksStore, Store, raw};
+use crate::types::Checkpoint;
+
+/// Blocks of the journal's image that are read at a time.
+const RUN_BLOCKS: u64 = 256;
+
+/// The newest metadata on some drives of a pool.
+pub struct Importable {
+    /// Drives that hold it, those whose log goes furthest first.
+    sources: Vec<Source>,
+    missing: Vec<u16>,
+}
+
+struct Source {
+    area: Arc<dyn MetadataArea>,
+    superblock: Superblock,
+    /// The last change of its log, and the block behind it.
+    change: u64,
+    end: u64,
+    identity: PoolIdentity,
+}
+
+impl Importable {
+    /// Looks for the metadata of `pool` in these areas, each with the index of its drive. Blocks.
+    ///
+    /// # Errors
+    /// [`MetaError::Missing`] if there is none; [`MetaError::Corrupt`] if what is there cannot be read.
+    pub fn look(pool: Uuid, areas: &[(u16, Arc<dyn MetadataArea>)]) -> Result<Self, MetaError> {
+        let mut found = Vec::new();
+        let mut unreadable = Vec::new();
+        for (index, area) in areas {
+            match Superblock::read(&**area) {
+                Ok(Some(superblock)) if superblock.pool == pool && superblock.index == *index => {
+                    found.push((area.clone(), superblock));
+                }
+                Ok(_) => {}
+                Err(error) => unreadable.push(format!("{}: {error}", area.name())),
+            }
+        }
+        let newest = found.iter().map(|(_, found)| found.generation).max();
+        found.retain(|(_, superblock)| {
+            Some(superblock.generation) == newest && superblock.members.contains(&superblock.index)
+        });
+        let Some((_, first)) = found.first() else {
+            let name = areas
+                .first()
+                .map_or_else(String::new, |(_, area)| area.name());
+            let mut remedy = "the drives that were named hold none of the pool's metadata: name all of its drives, \
+                              or restore a backup of its folder"
+                .to_owned();
+            for unreadable in unreadable {
+                remedy += &format!("; {unreadable}");
+            }
+            return Err(MetaError::missing(name, remedy));
+        };
+        let missing = first.members.iter().filter(|member| {
+            let mut there = found.iter().map(|(_, superblock)| superblock.index);
+            !there.any(|index| index == **member)
+        });
+        let missing = missing.copied().collect();
+        let mut sources = Vec::new();
+        let mut damaged = None;
+        for (area, superblock) in found {
+            match Source::look(area.clone(), superblock) {
+                Ok(source) => sources.push(source),
+                Err(error) => {
+                    tracing::warn!(drive = area.name(), "its copy of the metadata: {error}");
+                    damaged = Some(MetaError::corrupt(
+                        area.name(),
+                        error.to_string(),
+                        "name all drives of the pool: another one may hold it too; nothing was changed",
+                    ));
+                }
+            }
+        }
+        sources.sort_by_key(|source| std::cmp::Reverse(source.change));
+        match (sources.is_empty(), damaged) {
+            (true, Some(damaged)) => Err(damaged),
+            _ => Ok(Self { sources, missing }),
+        }
+    }
+
+    /// Indexes of drives that hold the same metadata, or newer, and are not among the areas.
+    pub fn missing(&self) -> &[u16] {
+        &self.missing
+    }
+
+    /// Whether the pool was closed in order since it was changed.
+    pub fn is_closed(&self) -> bool {
+        let mut sources = self.sources.iter();
+        sources.all(|source| source.superblock.is_closed)
+    }
+
+    /// What the pool is. Its drives have the paths that they had.
+    pub fn identity(&self) -> &PoolIdentity {
+        &self.sources[0].identity
+    }
+
+    /// Makes the folder `target`, which must not be there, or be empty, of it: journal, store and `identity`. The drives are
+    /// not changed. Returns the path. Blocks.
+    ///
+    /// # Errors
+    /// As of a backup; [`MetaError::Corrupt`] if no drive's copy can be read.
+    pub fn write(&self, target: &Path, identity: &PoolIdentity) -> Result<PathBuf, MetaError> {
+        let mut last = None;
+        for source in &self.sources {
+            match source.write(target, identity, &self.sources) {
+                Err(error @ (MetaError::Corrupt { .. } | MetaError::Inconsistent(_))) => {
+                    tracing::warn!(
+                        drive = source.area.name(),
+                        "its copy of the metadata cannot be used: {error}"
+                    );
+                    last = Some(error);
+                }
+                done => return done,
+            }
+        }
+        Err(last.unwrap_or_else(|| MetaError::Invalid("no drive has the metadata".to_owned())))
+    }
+}
+
+impl Source {
+    fn look(area: Arc<dyn MetadataArea>, superblock: Superblock) -> io::Result<Self> {
+        let mut text = None;
+        // The first row is the identity; all of the base is read, so that it is known to be whole.
+        let found = |identity: &str| {
+            text = Some(identity.to_owned());
+            Ok(())
+        };
+        base::read(&*area, &superblock, found, |_, _| Ok(()))?;
+        let end = each_change(&*area, &superblock, |change| {
+            if let Change::Identity(identity) = change {
+                text = Some(identity);
+            }
+            Ok::<_, io::Error>(())
+        })?;
+        let text = text.unwrap_or_default();
+        let path = PathBuf::from(area.name());
+        let identity = PoolIdentity::parse(&path, text.as_bytes()).map_err(io::Error::other)?;
+        Ok(Self {
+            area,
+            superblock,
+            change: end.0,
+            end: end.1,
+            identity,
+        })
+    }
+
+    fn write(
+        &self,
+        target: &Path,
+        identity: &PoolIdentity,
+        all: &[Self],
+    ) -> Result<PathBuf, MetaError> {
+        let folder = BackupFolder::begin(target, identity.clone())?;
+        let pool = identity.uuid;
+        let damaged = |error: io::Error| {
+            MetaError::corrupt(self.area.name(), error.to_string(), "nothing was changed")
+        };
+        let mut unreadable = None;
+        let restored = raw::restore(folder.store_dir(), |put| {
+            let read = base::read(&*self.area, &self.superblock, |_| Ok(()), put);
+            if let Err(error) = &read
+                && error.kind() == io::ErrorKind::InvalidData
+            {
+                unreadable = Some(damaged(io::Error::other(error.to_string())));
+            }
+            read
+        });
+        unreadable.map_or(restored, Err)?;
+        let store = RocksStore::open(folder.store_dir(), pool, RocksOptions::default())?;
+        each_change(&*self.area, &self.superblock, |change| {
+            redo(&store, &change).map_err(Failed::Store)
+        })
+        .map_err(|failed| match failed {
+            Failed::Drive(error) => damaged(error),
+            Failed::Store(error) => error,
+        })?;
+        store.put_settings(&mark_setting(&self.superblock, self.change, self.end))?;
+        let checkpoint = store.checkpoint()?;
+        drop(store);
+        let media = folder.create_journal(self.superblock.journal_bytes)?;
+        let longest = all.iter().filter_map(|source| {
+            let end = source.journal_end(checkpoint)?;
+            Some((end, source))
+        });
+        let longest = longest.max_by_key(|(end, _)| *end);
+        // Where none is whole, the opening says why.
+        let longest = longest.map_or(self, |(_, source)| source);
+        longest
+            .copy_journal(&media)
+            .map_err(|error| MetaError::io(media.path(), "write the journal", error))?;
+        folder.finish()
+    }
+
+    /// The last record of its journal, behind that checkpoint; `None` if it does not fit it.
+    fn journal_end(&self, checkpoint: Checkpoint) -> Option<u64> {
+        let image = Arc::new(Image {
+            area: self.area.clone(),
+            first: self.superblock.layout.journal(),
+            bytes: self.superblock.journal_bytes,
+        });
+        match Journal::open(image, checkpoint, JournalConfig::default()) {
+            Ok((journal, _)) => Some(journal.last_seq()),
+            Err(error) => {
+                tracing::warn!(drive = self.area.name(), "its copy of the journal: {error}");
+                None
+            }
+        }
+    }
+
+    fn copy_journal(&self, media: &FileMedia) -> io::Result<()> {
+        let layout = &self.superblock.layout;
+        let mut bytes = vec![0; RUN_BLOCKS as usize * BLOCK];
+        for block in (0..layout.journal_blocks).step_by(RUN_BLOCKS as usize) {
+            let blocks = RUN_BLOCKS.min(layout.journal_blocks - block);
+            let bytes = &mut bytes[..blocks as usize * BLOCK];
+            self.area.read(layout.journal() + block, bytes)?;
+            let offset = block * BLOCK as u64;
+            let there = (media.capacity() - offset).min(bytes.len() as u64) as usize;
+            media.write_at(offset, &bytes[..there])?;
+        }
+        media.sync()
+    }
+}
+
+/// The journal as a drive has it, to be read.
+struct Image {
+    area: Arc<dyn MetadataArea>,
+    first: u64,
+    bytes: u64,
+}
+
+impl JournalMedia for Image {
+    fn name(&self) -> String {
+        format!("the journal on {}", self.area.name())
+    }
+
+    fn capacity(&self) -> u64 {
+        self.bytes
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        let end = offset.checked_add(buf.len() as u64);
+        if end.is_none_or(|end| end > self.bytes) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let block = BLOCK as u64;
+        let first = offset / block;
+        let blocks = (offset + buf.len() as u64).div_ceil(block) - first;
+        let mut bytes = vec![0; blocks as usize * BLOCK];
+        self.area.read(self.first + first, &mut bytes)?;
+        let start = (offset - first * block) as usize;
+        buf.copy_from_slice(&bytes[start..start + buf.len()]);
+        Ok(())
+    }
+
+    fn write_at(&self, _: u64, _: &[u8]) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Why a log was not made again.
+enum Failed {
+    Drive(io::Error),
+    Store(MetaError),
+}
+
+impl From<io::Error> for Failed {
+    fn from(error: io::Error) -> Self {
+        Self::Drive(error)
+    }
+}
+
+/// Shows every change of the log; returns the number of the last one, and the block behind it.
+fn each_change<E: From<io::Error>>(
+    area: &dyn MetadataArea,
+    superblock: &Superblock,
+    mut change: impl FnMut(Change) -> Result<(), E>,
+) -> Result<(u64, u64), E> {
+    let mut place = Place {
+        lineage: superblock.lineage,
+        change: superblock.base_change + 1,
+        block: superblock.log_start,
+    };
+    while let Some(payload) = read_frame(area, &superblock.layout, place)? {
+        let decoded = Change::decode(&payload);
+        let decoded = decoded.map_err(|error| {
+            let text = format!("change {} of its log {error}", place.change);
+            io::Error::new(io::ErrorKind::InvalidData, text)
+        })?;
+        change(decoded)?;
+        place.change += 1;
+        place.block += frame_blocks(&payload);
+    }
+    Ok((place.change - 1, place.block))
+}

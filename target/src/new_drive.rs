@@ -1,0 +1,188 @@
+//! Drives that are to belong to a pool: opened, looked at, and labelled.
+//!
+//! Guarantee: nothing is written to a drive that is in use, or that holds something and is not forced.
+
+use std::path::{Path, PathBuf};
+
+use dedup::{ErrorKind, write_new_label};
+use drives::{BLOCK_BYTES, OpenOptions};
+use fabric_drives::Claim;
+use meta::{DriveLabel, DriveSpec, Opening, PoolIdentity, is_remote_drive, metadata_blocks};
+use reactor::BufferPool;
+use subsystem::errors::Failure;
+
+use crate::errors::of_drive;
+use crate::labels;
+use crate::opened_drive::{OpenedDrive, kind_of_address};
+use crate::options::drive_path;
+
+/// The smallest pool that is useful: a label area, and room for a file system.
+const POOL_BYTES_MIN: u64 = 64 << 20;
+
+/// Files that were made for drives that carry no label yet. Dropping it removes them: the drives were refused.
+#[derive(Default)]
+pub(crate) struct MadeFiles(Vec<PathBuf>);
+
+impl MadeFiles {
+    pub(crate) fn note(&mut self, drive: &OpenedDrive, path: &Path) {
+        if drive.is_made() {
+            self.0.push(path.to_owned());
+        }
+    }
+
+    pub(crate) fn keep(&mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for MadeFiles {
+    fn drop(&mut self) {
+        for path in &self.0 {
+            // Best effort: they are sparse, and hold nothing.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// A drive of so many blocks, of which some are kept for metadata, unless data need `needed` blocks.
+fn divided(path: impl Into<PathBuf>, blocks: u64, needed: u64) -> DriveSpec {
+    let kept = match metadata_blocks(blocks) {
+        kept if blocks - kept >= needed => kept,
+        _ => 0,
+    };
+    DriveSpec {
+        metadata_blocks: kept,
+        ..DriveSpec::new(path, blocks - kept)
+    }
+}
+
+/// Opens a drive that is to belong to a pool, where data need `needed` blocks. A file that is not there is made, with the size that is
+/// named with it, or else with `file_bytes`.
+pub(crate) async fn open_named(
+    path: &Path,
+    size_bytes: Option<u64>,
+    file_bytes: Option<u64>,
+    needed: u64,
+) -> Result<(DriveSpec, OpenedDrive), Failure> {
+    let what = format!("drive '{}'", path.display());
+    let path = drive_path(path).map_err(Failure::invalid)?;
+    if size_bytes.is_some() && is_remote_drive(&path) {
+        return Err(Failure::invalid(format!(
+            "{what} is {}, which has its size: leave out the size",
+            kind_of_address(&path)
+        )));
+    }
+    let create_bytes = match size_bytes {
+        None if path.exists() || is_remote_drive(&path) => None,
+        None => match file_bytes {
+            Some(bytes) => Some(usable_size(bytes, &what)?),
+            None => {
+                return Err(Failure::new(
+                    ErrorKind::NotFound,
+                    format!(
+                        "{what} is not there: name a file or device that is, or PATH=SIZE to make a file"
+                    ),
+                ));
+            }
+        },
+        Some(bytes) => Some(usable_size(bytes, &what)?),
+    };
+    let options = OpenOptions {
+        create_bytes,
+        expected_blocks: None,
+    };
+    let drive = OpenedDrive::open(&path, &options).await.map_err(of_drive)?;
+    let blocks = drive.drive().blocks();
+    usable_size(blocks * BLOCK_BYTES as u64, &what)?;
+    Ok((divided(path, blocks, needed), drive))
+}
+
+/// A size in whole blocks that is large enough.
+pub(crate) fn usable_size(bytes: u64, what: &str) -> Result<u64, Failure> {
+    let whole = bytes - bytes % BLOCK_BYTES as u64;
+    if whole < POOL_BYTES_MIN {
+        return Err(Failure::invalid(format!(
+            "{what} has {bytes} bytes, and needs at least {}",
+            crate::size::format_exact(POOL_BYTES_MIN)
+        )));
+    }
+    Ok(whole)
+}
+
+pub(crate) fn label_of(identity: &PoolIdentity, index: u16) -> Result<DriveLabel, Failure> {
+    identity
+        .label(index)
+        .ok_or_else(|| Failure::new(ErrorKind::Internal, format!("drive {index} has no label")))
+}
+
+/// A drive that is to belong to a pool.
+pub(crate) struct NewDrive {
+    pub(crate) drive: OpenedDrive,
+    pub(crate) path: PathBuf,
+    pub(crate) label: DriveLabel,
+    /// What its label says of the pool.
+    pub(crate) opening: Opening,
+    /// It is taken whatever it holds.
+    pub(crate) is_forced: bool,
+    /// It was taken for this pool before.
+    pub(crate) is_retry: bool,
+}
+
+impl NewDrive {
+    /// Refuses a drive that is in use, or holds anything. Writes nothing.
+    pub(crate) async fn check(&self, buffers: &BufferPool) -> Result<(), Failure> {
+        self.drive.check_unused(&self.path).map_err(of_drive)?;
+        if self.is_forced || self.is_retry {
+            return Ok(());
+        }
+        let Some(holds) = self.holds(buffers).await? else {
+            return Ok(());
+        };
+        let name = self.drive.drive().name();
+        Err(Failure::invalid(format!(
+            "drive '{name}' holds {holds}: nothing was written; name another drive, or, if nobody needs what is \
+             there, wipe it first (`wipefs --all` and `blkdiscard`, or `rm` for a file) or let it be overwritten \
+             with `--force {name}`"
+        )))
+    }
+
+    async fn holds(&self, buffers: &BufferPool) -> Result<Option<String>, Failure> {
+        if let Some(found) = labels::found(self.drive.drive(), buffers).await? {
+            let pool = match found.drive.pool == self.label.pool {
+                true => "this Onefold pool".to_owned(),
+                false => format!("the Onefold pool {}", found.drive.pool),
+            };
+            return Ok(Some(format!("a drive of {pool}")));
+        }
+        let content = self.drive.content(&self.path).await;
+        let content = content.map_err(of_drive)?;
+        Ok(content.map(|content| content.to_string()))
+    }
+
+    /// Writes the labels, over what else is recognised there if that is forced.
+    pub(crate) async fn take(self, buffers: &BufferPool) -> Result<OpenedDrive, Failure> {
+        let claim = match (self.is_retry, self.is_forced) {
+            (true, _) => Claim::Again,
+            (false, true) => Claim::Forced,
+            (false, false) => Claim::First,
+        };
+        let claimed = self.drive.claim(self.label.pool, claim).await;
+        claimed.map_err(of_drive)?;
+        if self.is_forced && !self.is_retry {
+            let holds = self.holds(buffers).await;
+            if let Ok(Some(holds)) = holds {
+                tracing::warn!(
+                    drive = self.drive.drive().name(),
+                    holds,
+                    "overwritten, as --force says"
+                );
+            }
+            let wiped = self.drive.wipe_signatures(&self.path).await;
+            wiped.map_err(of_drive)?;
+        }
+        write_new_label(self.drive.drive(), self.label, self.opening, buffers)
+            .await
+            .map_err(of_drive)?;
+        Ok(self.drive)
+    }
+}

@@ -1,0 +1,37 @@
+//! What every kind of drive must do.
+
+use std::sync::Arc;
+
+use conformance::Races;
+
+use crate::qemu::Qemu;
+use crate::server::{FEATURE_INDIRECT, Server, options};
+use crate::story::story;
+
+#[test]
+fn a_device_of_a_server_does_what_every_drive_must() {
+    for (is_indirect, queues) in [(true, 4), (true, 1), (false, 2)] {
+        let server = Server::start();
+        server.device().queues = queues;
+        if !is_indirect {
+            server.device().features &= !FEATURE_INDIRECT;
+        }
+        story(async || {
+            let drive = Arc::new(server.open().await.expect("it opens"));
+            conformance::check(drive.clone(), Races::ReadsAreWhole, queues).await;
+            let fail = |fails: bool| server.device().fails_with = fails.then_some(1);
+            conformance::check_failures(drive, fail).await;
+        });
+    }
+}
+
+#[test]
+fn a_device_of_qemu_does_what_every_drive_must() {
+    let Some(qemu) = Qemu::start() else { return };
+    story(async || {
+        let drive = Arc::new(qemu.open(options()).await);
+        for seed in 0..3 {
+            conformance::check(drive.clone(), Races::TheEndIsWhole, seed).await;
+        }
+    });
+}
