@@ -3,7 +3,10 @@
 //! Guarantees: a transfer ends within its bound, unless nobody else has the data; then it takes as long as the drive takes.
 //! What was left goes on by itself, and the drive is not fenced before that has ended: until then nobody knows what it does.
 //! The bound is of time in which this program ran: one that was stopped for a while leaves no drive.
+//! A drive has so many bytes of buffers at the same time at most, and what waits in line for that ends when the drive is left.
+//! So a drive that hangs keeps little memory, and commands go on with the rest.
 
+use std::cmp::Reverse;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -12,6 +15,7 @@ use std::time::Duration;
 use drives::{
     Drive, DriveError, ErrorKind, Extent, GatherExtent, LocalBoxFuture, SmartLog, Transferred,
 };
+use reactor::sync::{Permit, Semaphore};
 use reactor::{Buffer, BufferPool};
 
 /// Looks at a transfer that takes long, before its bound is over.
@@ -57,11 +61,25 @@ impl Left {
     }
 }
 
-/// A drive, and the bound of its answers.
+/// What is bounded of a drive.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// How long a transfer may take.
+    pub(crate) answer_max: Duration,
+    /// Bytes of buffers that it has at the same time.
+    pub(crate) in_flight_bytes: usize,
+}
+
+/// What a drive gave; or it was left, and has the buffer still.
+pub(crate) type Answer = Result<Transferred, DriveError>;
+
+/// A drive, and the bounds of its answers.
 pub(crate) struct BoundedDrive {
     inner: Arc<dyn Drive>,
     index: u16,
     limit: Duration,
+    /// Bytes of buffers.
+    in_flight: Semaphore,
     permission: Arc<Permission>,
     left: Arc<Left>,
 }
@@ -70,49 +88,97 @@ impl BoundedDrive {
     pub(crate) fn new(
         inner: Arc<dyn Drive>,
         index: u16,
-        limit: Duration,
+        bounds: Bounds,
         permission: Arc<Permission>,
     ) -> Self {
         Self {
             inner,
             index,
-            limit,
+            limit: bounds.answer_max,
+            in_flight: Semaphore::new(bounds.in_flight_bytes),
             permission,
             left: Arc::default(),
         }
     }
 
-    /// Reads as [`Drive::read`]. What takes longer than this goes on in the future that comes back.
+    /// Reads as [`Drive::read`].
+    pub(crate) async fn read_or_leave(&self, buffer: Buffer, extents: &[Extent]) -> Answer {
+        let permit = match self.admit(buffer.capacity()).await {
+            Ok(permit) => permit,
+            Err(error) => return Ok((Err(error), buffer)),
+        };
+        let read = self.told(permit, buffer, extents);
+        self.within(1, Duration::ZERO, read, |_| false).await
+    }
+
+    /// The same. What takes longer than this goes on in the future that comes back.
     pub(crate) async fn begin_read(
         self: &Arc<Self>,
         buffer: Buffer,
         extents: &[Extent],
         patience: Duration,
-    ) -> Result<Transferred, LocalBoxFuture<'static, Transferred>> {
-        let (pool, len) = (buffer.pool(), buffer.len());
-        let (drive, extents) = (self.inner.clone(), extents.to_vec());
-        let mut read: LocalBoxFuture<'static, _> =
-            Box::pin(async move { drive.read(buffer, &extents).await });
+    ) -> Result<Answer, LocalBoxFuture<'static, Answer>> {
+        let Some(permit) = self.in_flight.try_acquire(self.share(buffer.capacity())) else {
+            // It has much to do. Then another copy is asked soon, or nobody has one.
+            let (bounded, extents) = (self.clone(), extents.to_vec());
+            let mut read: LocalBoxFuture<'static, _> =
+                Box::pin(async move { bounded.read_or_leave(buffer, &extents).await });
+            let done = reactor::timeout(patience, &mut read).await;
+            return done.map_err(|_| read);
+        };
+        let mut read = self.told(permit, buffer, extents);
         if let Ok(done) = reactor::timeout(patience, &mut read).await {
-            return Ok(done);
+            return Ok(Ok(done));
         }
         let bounded = self.clone();
         Err(Box::pin(async move {
-            bounded.end_read(read, patience, (pool, len)).await
+            bounded.within(1, patience, read, |_| false).await
         }))
     }
 
-    /// What a read gives that has taken so long already, of a buffer of that pool and length.
-    async fn end_read(
+    /// What the drive is told to read, with its share of the buffers.
+    fn told(
         &self,
-        read: LocalBoxFuture<'static, Transferred>,
-        waited: Duration,
-        (pool, len): (BufferPool, usize),
-    ) -> Transferred {
-        match self.within(1, waited, read, |_| false).await {
-            Ok(done) => done,
-            // The drive has the buffer: who asked gets another one, which holds anything.
-            Err(error) => (Err(error), pool.alloc(len).await),
+        permit: Permit,
+        buffer: Buffer,
+        extents: &[Extent],
+    ) -> LocalBoxFuture<'static, Transferred> {
+        let (drive, extents) = (self.inner.clone(), extents.to_vec());
+        Box::pin(async move {
+            let transferred = drive.read(buffer, &extents).await;
+            drop(permit);
+            transferred
+        })
+    }
+
+    /// More than the bound is the bound.
+    fn share(&self, bytes: usize) -> usize {
+        bytes.min(self.in_flight.total())
+    }
+
+    /// Waits until the drive may have so many bytes of buffers more.
+    ///
+    /// # Errors
+    /// If the drive is left meanwhile: it was not told anything then.
+    async fn admit(&self, bytes: usize) -> Result<Permit, DriveError> {
+        let bytes = self.share(bytes);
+        if let Some(permit) = self.in_flight.try_acquire(bytes) {
+            return Ok(permit);
+        }
+        let mut line = self.in_flight.acquire(bytes);
+        if reactor::current().is_none() {
+            return Ok(line.await);
+        }
+        loop {
+            if let Ok(permit) = reactor::timeout(self.limit / LOOKS, &mut line).await {
+                return Ok(permit);
+            }
+            if self.left.under_way.load(Ordering::Acquire) > 0
+                && self.permission.may_leave(self.index)
+            {
+                let text = "does not answer what it was told before; check its cables, its power and what the system's log says";
+                return Err(DriveError::new(ErrorKind::Io, self.inner.name(), text));
+            }
         }
     }
 
@@ -193,9 +259,13 @@ impl Drive for BoundedDrive {
         extents: &'a [Extent],
     ) -> LocalBoxFuture<'a, Transferred> {
         let (pool, len) = (buffer.pool(), buffer.len());
-        let (drive, extents) = (self.inner.clone(), extents.to_vec());
-        let read = Box::pin(async move { drive.read(buffer, &extents).await });
-        Box::pin(self.end_read(read, Duration::ZERO, (pool, len)))
+        Box::pin(async move {
+            match self.read_or_leave(buffer, extents).await {
+                Ok(transferred) => transferred,
+                // The drive has the buffer: who asked gets another one, which holds anything.
+                Err(error) => (Err(error), pool.alloc(len).await),
+            }
+        })
     }
 
     fn write<'a>(
@@ -225,8 +295,15 @@ impl Drive for BoundedDrive {
         extents: &'a [GatherExtent],
     ) -> LocalBoxFuture<'a, Result<(), DriveError>> {
         let (drive, extents) = (self.inner.clone(), extents.to_vec());
-        let write = Box::pin(async move { drive.write_many(buffers, &extents).await });
         Box::pin(async move {
+            let permit = self
+                .admit(buffers.iter().map(Buffer::capacity).sum())
+                .await?;
+            let write = Box::pin(async move {
+                let result = drive.write_many(buffers, &extents).await;
+                drop(permit);
+                result
+            });
             let written = self
                 .within(1, Duration::ZERO, write, is_result_in_doubt)
                 .await;
@@ -281,18 +358,31 @@ impl Drive for BoundedDrive {
 }
 
 /// The buffers that were shared with drives: these, or, of a drive that was left and still has them, others of the same content.
+/// Those are of a pool of their own, which ends with them: who waited for memory of the buffers' pool could wait for what waits
+/// as well.
 pub(crate) async fn take_back(buffers: Rc<Vec<Buffer>>) -> Vec<Buffer> {
     let shared = match Rc::try_unwrap(buffers) {
         Ok(buffers) => return buffers,
         Err(shared) => shared,
     };
-    let mut copies = Vec::with_capacity(shared.len());
-    for buffer in shared.iter() {
-        let mut copy = buffer.pool().alloc(buffer.len()).await;
+    let own = BufferPool::new(shared.iter().map(Buffer::capacity).sum());
+    // The largest ones first: then all fit.
+    let mut order: Vec<usize> = (0..shared.len()).collect();
+    order.sort_by_key(|at| Reverse(shared[*at].capacity()));
+    let mut copies: Vec<(usize, Buffer)> = Vec::with_capacity(shared.len());
+    for at in order {
+        let buffer = &shared[at];
+        let copy = own.as_ref().ok();
+        let mut copy = match copy.and_then(|own| own.try_alloc(buffer.len())) {
+            Some(copy) => copy,
+            // The system has no memory. Then it takes as long as it takes.
+            None => buffer.pool().alloc(buffer.len()).await,
+        };
         copy.copy_from_slice(buffer);
-        copies.push(copy);
+        copies.push((at, copy));
     }
-    copies
+    copies.sort_by_key(|(at, _)| *at);
+    copies.into_iter().map(|(_, copy)| copy).collect()
 }
 
 #[cfg(test)]
@@ -304,6 +394,10 @@ mod tests {
     use drives::BLOCK_BYTES;
 
     const LIMIT: Duration = Duration::from_millis(50);
+    const BOUNDS: Bounds = Bounds {
+        answer_max: LIMIT,
+        in_flight_bytes: 2 * BLOCK_BYTES,
+    };
 
     /// A drive with the bound, and what stands behind it.
     fn bounded(
@@ -312,7 +406,7 @@ mod tests {
         let slow = SlowDrive::new();
         let permission = Arc::new(Permission::default());
         permission.ask(move |drive| drive == 3 && may_leave());
-        let drive = BoundedDrive::new(slow.clone(), 3, LIMIT, permission);
+        let drive = BoundedDrive::new(slow.clone(), 3, BOUNDS, permission);
         (slow, drive)
     }
 
@@ -365,6 +459,42 @@ mod tests {
             );
             drop(buffer);
             assert_eq!(pool.stats().free_bytes, pool.stats().total_bytes);
+        })
+        .expect("a reactor");
+    }
+
+    #[test]
+    fn what_waits_for_a_drive_that_has_enough_to_do_keeps_its_buffer_when_that_is_left() {
+        let pool = BufferPool::new(1 << 21).expect("memory");
+        let (slow, drive) = bounded(|| true);
+        let drive = Arc::new(drive);
+        reactor::run(reactor::Config::default(), async move {
+            slow.holds_back.store(true, Ordering::Relaxed);
+            let reads = [1, 2, 3].map(|byte| {
+                let (drive, buffer) = (drive.clone(), filled(&pool, byte));
+                reactor::spawn(async move { drive.read_or_leave(buffer, &ONE).await })
+            });
+            let mut left = 0;
+            for (byte, read) in (1..).zip(reads) {
+                match read.await.expect("no panic") {
+                    Err(error) => {
+                        assert!(error.is_in_doubt());
+                        left += 1;
+                    }
+                    Ok((result, buffer)) => {
+                        let error = result.expect_err("it does not answer");
+                        assert!(!error.is_in_doubt(), "it was never told");
+                        assert!(buffer.iter().all(|is| *is == byte));
+                    }
+                }
+            }
+            assert_eq!((left, slow.asked()), (2, 2));
+            slow.holds_back.store(false, Ordering::Relaxed);
+            while drive.fence().await.is_err() {
+                reactor::yield_now().await;
+            }
+            let (read, _) = drive.read(filled(&pool, 0), &ONE).await;
+            read.expect("it has room again");
         })
         .expect("a reactor");
     }

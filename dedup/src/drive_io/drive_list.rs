@@ -15,7 +15,7 @@ use std::time::Duration;
 use drives::Drive;
 use meta::{Pba, SegmentCopy, SegmentRow};
 
-use crate::drive_io::bounded::{BoundedDrive, Permission};
+use crate::drive_io::bounded::{BoundedDrive, Bounds, Permission};
 use crate::drive_io::drive_state::{Condition, DriveState};
 use crate::drive_io::layout::Completed;
 use crate::drive_io::read_times::{Hedges, ReadTimes, is_slower};
@@ -96,8 +96,8 @@ pub(crate) struct DriveList {
     pub(crate) hedges: Arc<Hedges>,
     /// After how long that is so; `None`: never.
     hedge_after: Option<Duration>,
-    /// The bound of the answers of drives whose data others have.
-    limit: Option<Duration>,
+    /// The bounds of drives whose data others have.
+    bounds: Option<Bounds>,
     permission: Arc<Permission>,
     /// Drives that did not answer, and are to be offline.
     leaving: Mutex<BTreeSet<u16>>,
@@ -134,7 +134,7 @@ impl DriveList {
             suspects: Arc::default(),
             hedges: Arc::default(),
             hedge_after: None,
-            limit: None,
+            bounds: None,
             permission: Arc::default(),
             leaving: Mutex::default(),
         };
@@ -147,11 +147,11 @@ impl DriveList {
         list
     }
 
-    /// From now on this is the bound of the answers of a drive whose data others have: see [`permission`](Self::permission). For a pool
+    /// From now on these are the bounds of a drive whose data others have: see [`permission`](Self::permission). For a pool
     /// with copies; before the list is used. A read that takes `hedge_after` at least is asked of another copy too, unless that is
     /// zero.
-    pub(crate) fn bound(mut self, limit: Duration, hedge_after: Duration) -> Self {
-        self.limit = Some(limit);
+    pub(crate) fn bound(mut self, bounds: Bounds, hedge_after: Duration) -> Self {
+        self.bounds = Some(bounds);
         self.hedge_after = Some(hedge_after).filter(|after| !after.is_zero());
         for index in 0..self.drives.len() {
             if let Some(opened) = self.drives[index].opened[0].take() {
@@ -164,7 +164,7 @@ impl DriveList {
 
     /// After how long a read is asked of another copy too: at least, and at most; `None`: never.
     pub(crate) fn patience(&self) -> Option<(Duration, Duration)> {
-        Some((self.hedge_after?, self.limit? / 2))
+        Some((self.hedge_after?, self.bounds?.answer_max / 2))
     }
 
     /// How long a drive takes to read.
@@ -199,14 +199,14 @@ impl DriveList {
     }
 
     fn bounded(&self, index: u16, drive: Arc<dyn Drive>) -> Opened {
-        match self.limit {
+        match self.bounds {
             None => Opened {
                 drive,
                 bounded: None,
             },
-            Some(limit) => {
+            Some(bounds) => {
                 let permission = self.permission.clone();
-                let bounded = Arc::new(BoundedDrive::new(drive, index, limit, permission));
+                let bounded = Arc::new(BoundedDrive::new(drive, index, bounds, permission));
                 Opened {
                     drive: bounded.clone(),
                     bounded: Some(bounded),
@@ -457,10 +457,16 @@ impl DriveList {
         }
         // Of each copy: all have the first turn once.
         let turn = stripe / all.len() as u64;
-        if self.limit.is_some() && !turn.is_multiple_of(PROBE_TURNS) {
+        let is_probe = turn.is_multiple_of(PROBE_TURNS) && !self.owes(copies.first());
+        if self.bounds.is_some() && !is_probe {
             self.fastest_first(&mut copies);
         }
         copies
+    }
+
+    fn owes(&self, place: Option<&Place>) -> bool {
+        let times = place.and_then(|place| self.read_times(place.drive));
+        times.is_some_and(|times| times.owes())
     }
 
     /// The copy whose turn it is stays in front, unless its drive is much slower than another one or has much more to do.
@@ -661,7 +667,11 @@ pub(crate) mod tests {
         let drive = || -> Arc<dyn Drive> { Arc::new(MemoryDrive::new(LABEL_BLOCKS + sizes[0])) };
         let segments = complete(&Rows::new(), &sizes, 2, 0).unwrap();
         let second = Duration::from_secs(1);
-        let list = DriveList::new(&[drive(), drive()], &segments, &[]).bound(second, second);
+        let bounds = Bounds {
+            answer_max: second,
+            in_flight_bytes: 1 << 20,
+        };
+        let list = DriveList::new(&[drive(), drive()], &segments, &[]).bound(bounds, second);
         let began = std::time::Instant::now();
         let took = |drive, micros| {
             let times = list.read_times(drive).unwrap();
@@ -683,6 +693,10 @@ pub(crate) mod tests {
         let probes = read_from(0);
         assert!((1..4).contains(&probes), "{probes}");
         took(0, 300);
+        assert_eq!(read_from(1), 32);
+        let owed = list.read_times(0).unwrap().owe();
+        assert_eq!(read_from(0), 0, "not even to see how fast it is");
+        drop(owed);
         assert_eq!(read_from(1), 32);
     }
 }

@@ -3,20 +3,21 @@
 //! Guarantees:
 //! - What of a buffer is not read to stays as it was, also if a drive has the buffer still.
 //! - A read that another copy answered goes on until the drive has answered or is left: a drive that hangs does not stay unnoticed.
-//! - Other copies are asked for so many reads at the same time at most, and none of these waits for memory. The slow reads that are
-//!   left have no bound but the memory for buffers: a drive with several of them is mostly not chosen.
+//! - Other copies are asked for so many reads at the same time at most, and none of these waits for memory. A drive that owes an
+//!   answer which another copy gave is not read before it has given it, if there is another one; and what it owes counts for
+//!   the bytes that it may have at the same time.
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use drives::{BLOCK_BYTES, Drive, DriveError, Extent, Transferred};
+use drives::{BLOCK_BYTES, DriveError, Extent};
 use futures_util::future::{Either, select};
 use reactor::Buffer;
 
-use crate::drive_io::bounded::BoundedDrive;
+use crate::drive_io::bounded::{Answer, BoundedDrive};
 use crate::drive_io::drive_list::DriveList;
-use crate::drive_io::read_times::Timed;
+use crate::drive_io::read_times::{ReadTimes, Timed};
 
 /// A read is hedged when it takes so many times as long as another copy usually does.
 const PATIENCE_FACTOR: u32 = 8;
@@ -40,6 +41,38 @@ pub(crate) struct Part<'a> {
     pub(crate) elsewhere: Option<&'a dyn Elsewhere>,
 }
 
+/// What became of a command's buffer, or of a part of it.
+pub(crate) enum Filled {
+    /// It is here, or another one that took its place.
+    Here(Buffer),
+    /// A drive that was left has it.
+    Left {
+        /// What of it was not read to.
+        beside: Beside,
+        len: usize,
+    },
+}
+
+impl Filled {
+    /// How long the buffer is.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Here(buffer) => buffer.len(),
+            Self::Left { len, .. } => *len,
+        }
+    }
+
+    /// What of its content counts, with its places from the beginning.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = (usize, &[u8])> {
+        let (here, beside) = match self {
+            Self::Here(buffer) => (Some((0, &buffer[..])), &[][..]),
+            Self::Left { beside, .. } => (None, &beside.pages[..]),
+        };
+        let beside = beside.iter().map(|(at, page)| (*at, &page[..]));
+        here.into_iter().chain(beside)
+    }
+}
+
 /// Reads extents of a drive to a buffer, or to another one that takes its place.
 pub(crate) async fn read_one(
     drives: &DriveList,
@@ -47,28 +80,30 @@ pub(crate) async fn read_one(
     buf: Buffer,
     extents: &[Extent],
     part: Part<'_>,
-) -> (Option<(u16, DriveError)>, Buffer) {
+) -> (Option<(u16, DriveError)>, Filled) {
     let Some(drive) = drives.get(index.into()) else {
-        return (Some((index, no_drive())), buf);
+        return (Some((index, no_drive())), Filled::Here(buf));
     };
     // Only a drive that may be left keeps buffers; and without a reactor there is no clock.
     let bounded = drives.get_bounded(index.into());
-    let (result, buf) = match bounded.filter(|_| reactor::current().is_some()) {
-        None => drive.read(buf, extents).await,
-        Some(drive) => {
-            let beside = Beside::of(&buf, extents);
-            let asked = Asked {
-                drives,
-                index,
-                drive,
-                extents,
-            };
-            let (result, mut buf) = asked.read(buf, part).await;
-            beside.put_back(&mut buf);
-            (result, buf)
-        }
+    let Some(drive) = bounded.filter(|_| reactor::current().is_some()) else {
+        let (result, buf) = drive.read(buf, extents).await;
+        return (result.err().map(|error| (index, error)), Filled::Here(buf));
     };
-    (result.err().map(|error| (index, error)), buf)
+    let (beside, len) = (Beside::of(&buf, extents), buf.len());
+    let asked = Asked {
+        drives,
+        index,
+        drive,
+        extents,
+    };
+    match asked.read(buf, part).await {
+        Ok((result, mut buf)) => {
+            beside.put_back(&mut buf);
+            (result.err().map(|error| (index, error)), Filled::Here(buf))
+        }
+        Err(error) => (Some((index, error)), Filled::Left { beside, len }),
+    }
 }
 
 pub(crate) fn no_drive() -> DriveError {
@@ -85,7 +120,7 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    async fn read(self, buf: Buffer, part: Part<'_>) -> Transferred {
+    async fn read(self, buf: Buffer, part: Part<'_>) -> Answer {
         let times = self.drives.read_times(self.index);
         let timed = times.map(|times| times.begin(reactor::recently()));
         let end = |timed: Option<Timed>| {
@@ -98,20 +133,20 @@ impl Asked<'_> {
             .and_then(|others| Some((others, others.mean()?)));
         let patience = patience.and_then(|(others, mean)| Some((others, self.patience(mean)?)));
         let Some((others, patience)) = patience else {
-            let transferred = self.drive.read(buf, self.extents).await;
+            let answer = self.drive.read_or_leave(buf, self.extents).await;
             end(timed);
-            return transferred;
+            return answer;
         };
         let (pool, len) = (buf.pool(), buf.len());
         let first = match self.drive.begin_read(buf, self.extents, patience).await {
-            Ok(transferred) => {
+            Ok(answer) => {
                 end(timed);
-                return transferred;
+                return answer;
             }
             Err(first) => Box::pin(async move {
-                let transferred = first.await;
+                let answer = first.await;
                 end(timed);
-                transferred
+                answer
             }),
         };
         let hedge = || {
@@ -124,19 +159,17 @@ impl Asked<'_> {
             return first.await;
         };
         match select(first, other_drive.read(buffer, &extents)).await {
-            Either::Left((transferred, _)) => transferred,
+            Either::Left((answer, _)) => answer,
             Either::Right(((Ok(()), buffer), first)) => {
-                if let Some(times) = times {
-                    times.note_hedged();
-                }
+                let owed = times.map(ReadTimes::owe);
                 let (suspects, index) = (self.drives.suspects.clone(), self.index);
                 reactor::spawn(async move {
-                    let (result, _) = first.await;
-                    if let Err(error) = result {
+                    if let Err(error) = first.await.and_then(|(result, _)| result) {
                         suspects.add_error(index, error);
                     }
+                    drop(owed);
                 });
-                (Ok(()), buffer)
+                Ok((Ok(()), buffer))
             }
             Either::Right(((Err(error), buffer), first)) => {
                 drop(buffer);
@@ -155,7 +188,7 @@ impl Asked<'_> {
 }
 
 /// What of a buffer is not read to. A drive that is left keeps the buffer, and this goes to the one that takes its place.
-struct Beside {
+pub(crate) struct Beside {
     /// Bytes from the buffer's start, and what is there.
     pages: Vec<(usize, Vec<u8>)>,
 }

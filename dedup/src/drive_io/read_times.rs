@@ -30,6 +30,8 @@ pub(crate) struct ReadTimes {
     under_way: AtomicU32,
     /// Reads that another copy answered first.
     hedged: AtomicU64,
+    /// Those of them that have not ended.
+    owed: AtomicU32,
 }
 
 impl ReadTimes {
@@ -58,16 +60,26 @@ impl ReadTimes {
         Duration::from_nanos(self.mean_ns.load(Ordering::Relaxed))
     }
 
-    /// What one more read will take, in nanoseconds.
+    /// What one more read will take, in nanoseconds; nobody knows of a drive that owes an answer.
     pub(crate) fn expected_ns(&self) -> u64 {
+        if self.owes() {
+            return u64::MAX;
+        }
         let before = u64::from(self.under_way.load(Ordering::Relaxed));
         let mean = self.mean_ns.load(Ordering::Relaxed);
         mean.saturating_mul(before + 1)
     }
 
-    /// Another copy answered first.
-    pub(crate) fn note_hedged(&self) {
+    /// Another copy answered first. The drive owes its answer until what comes back is dropped.
+    pub(crate) fn owe(self: &Arc<Self>) -> Owed {
         self.hedged.fetch_add(1, Ordering::Relaxed);
+        self.owed.fetch_add(1, Ordering::Relaxed);
+        Owed(self.clone())
+    }
+
+    /// Whether a read of it that another copy answered has not ended.
+    pub(crate) fn owes(&self) -> bool {
+        self.owed.load(Ordering::Relaxed) > 0
     }
 
     /// How often that was so.
@@ -102,6 +114,15 @@ impl Hedges {
         let permit = Permit(self.clone());
         let before = self.under_way.fetch_add(1, Ordering::Relaxed);
         (before < HEDGES_MAX).then_some(permit)
+    }
+}
+
+/// An answer that a drive owes.
+pub(crate) struct Owed(Arc<ReadTimes>);
+
+impl Drop for Owed {
+    fn drop(&mut self) {
+        self.0.owed.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -164,6 +185,16 @@ mod tests {
         assert_eq!(reads.expected_ns(), 4 * alone);
         drop(waiting);
         assert_eq!(reads.expected_ns(), alone);
+    }
+
+    #[test]
+    fn a_drive_that_owes_an_answer_is_expected_to_take_for_ever_until_it_gave_it() {
+        let reads = after(10, Duration::from_micros(100));
+        let owed = reads.owe();
+        assert_eq!(reads.expected_ns(), u64::MAX);
+        drop(owed);
+        assert!(reads.expected_ns() < 1_000_000);
+        assert_eq!(reads.hedged(), 1);
     }
 
     #[test]

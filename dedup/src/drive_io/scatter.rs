@@ -10,11 +10,11 @@ use std::rc::Rc;
 
 use drives::{BLOCK_BYTES, DriveError, Extent, GatherExtent};
 use futures_util::future::join_all;
-use reactor::Buffer;
+use reactor::{Buffer, BufferPool};
 
 use crate::drive_io::bounded::take_back;
 use crate::drive_io::drive_list::DriveList;
-use crate::drive_io::hedge::{Elsewhere, Part, no_drive, read_one};
+use crate::drive_io::hedge::{Elsewhere, Filled, Part, no_drive, read_one};
 use crate::drive_io::segments::Place;
 
 /// What is to be moved from or to one drive.
@@ -84,7 +84,12 @@ pub(crate) async fn read_hedged(
                 begins: 0,
                 elsewhere,
             };
+            let pool = buf.pool();
             let (failed, buf) = read_one(drives, one.drive, buf, &one.extents, whole).await;
+            let buf = match buf {
+                Filled::Here(buf) => buf,
+                left => one_buffer(&pool, vec![left]).await,
+            };
             (failed.into_iter().collect(), buf)
         }
         _ => read_scattered(drives, buf, groups, elsewhere).await,
@@ -119,6 +124,7 @@ async fn read_scattered(
     );
     let part_pages = longest_part(&owners);
     let part_bytes = part_pages * BLOCK_BYTES;
+    let pool = buf.pool();
     let parts = buf.split(part_bytes);
     let mut extents: Vec<Vec<Extent>> = parts.iter().map(|_| Vec::new()).collect();
     for extent in groups.iter().flat_map(|group| &group.extents) {
@@ -144,12 +150,12 @@ async fn read_scattered(
                     };
                     read_one(drives, drive, part, extents, of_buffer).await
                 }
-                None => (None, part),
+                None => (None, Filled::Here(part)),
             }
         }
     });
-    let (failed, parts): (Vec<_>, Vec<Buffer>) = join_all(transfers).await.into_iter().unzip();
-    (failures(failed), whole(parts).await)
+    let (failed, parts): (Vec<_>, Vec<Filled>) = join_all(transfers).await.into_iter().unzip();
+    (failures(failed), whole(&pool, parts).await)
 }
 
 /// Writes all extents, gathered from the buffers, all drives at once; several may write the same blocks.
@@ -243,21 +249,51 @@ fn cuts(offset: usize, blocks: u32, part_bytes: usize) -> impl Iterator<Item = (
     })
 }
 
-/// The buffer that was cut into these parts, all of them and in order; or, if a drive that was left has some and others took
+/// The buffer that was cut into these parts, all of them and in order; or, if a drive that was left has some or others took
 /// their places, another one of the same content.
-async fn whole(parts: Vec<Buffer>) -> Buffer {
-    let parts = match Buffer::join(parts) {
-        Ok(whole) => return whole,
-        Err(parts) => parts,
+async fn whole(pool: &BufferPool, parts: Vec<Filled>) -> Buffer {
+    let mut here = Vec::with_capacity(parts.len());
+    let mut parts = parts.into_iter();
+    let left = loop {
+        match parts.next() {
+            Some(Filled::Here(part)) => here.push(part),
+            left => break left,
+        }
     };
-    let len = parts.iter().map(|part| part.len()).sum();
-    // There are two parts at least.
-    let pool = parts[0].pool();
+    let here = match (&left, here) {
+        (None, here) => match Buffer::join(here) {
+            Ok(whole) => return whole,
+            Err(here) => here,
+        },
+        (Some(_), here) => here,
+    };
+    let here = here.into_iter().map(Filled::Here);
+    one_buffer(pool, here.chain(left).chain(parts).collect()).await
+}
+
+/// Another buffer with the content of these parts, one behind the other. Who waits for it holds none of its pool meanwhile: others
+/// may wait for what these parts have.
+async fn one_buffer(pool: &BufferPool, parts: Vec<Filled>) -> Buffer {
+    let len = parts.iter().map(Filled::len).sum();
+    let free = pool.try_alloc(len);
+    let begins = parts.iter().scan(0, |at, part| {
+        let begins = *at;
+        *at += part.len();
+        Some(begins)
+    });
+    let pieces = begins.zip(&parts).flat_map(|(begins, part)| {
+        let pieces = part.pieces();
+        pieces.map(move |(at, piece)| (begins + at, piece))
+    });
+    if let Some(mut whole) = free {
+        pieces.for_each(|(at, piece)| whole[at..][..piece.len()].copy_from_slice(piece));
+        return whole;
+    }
+    let kept: Vec<(usize, Vec<u8>)> = pieces.map(|(at, piece)| (at, piece.to_vec())).collect();
+    drop(parts);
     let mut whole = pool.alloc(len).await;
-    let mut at = 0;
-    for part in parts {
-        whole[at..][..part.len()].copy_from_slice(&part);
-        at += part.len();
+    for (at, piece) in kept {
+        whole[at..][..piece.len()].copy_from_slice(&piece);
     }
     whole
 }
@@ -268,14 +304,15 @@ pub(crate) mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     use std::task::{Context, Poll, Waker};
+    use std::time::Duration;
 
     use drives::{Drive, LocalBoxFuture, MemoryDrive, Transferred};
     use futures_util::FutureExt;
     use meta::Pba;
-    use reactor::BufferPool;
 
     use super::*;
     use crate::LABEL_BLOCKS;
+    use crate::drive_io::bounded::Bounds;
     use crate::drive_io::fetch::Fetch;
     use crate::drive_io::layout::tests::complete;
 
@@ -294,6 +331,10 @@ pub(crate) mod tests {
                 holds_back: AtomicBool::new(false),
                 asked: AtomicU64::new(0),
             })
+        }
+
+        pub(crate) fn asked(&self) -> u64 {
+            self.asked.load(Ordering::Relaxed)
         }
 
         async fn answer(&self) {
@@ -433,6 +474,91 @@ pub(crate) mod tests {
         for (at, block) in buf.chunks(BLOCK_BYTES).enumerate().take(pbas.len()) {
             assert!(block.iter().all(|byte| *byte == at as u8 + 1), "block {at}");
         }
+    }
+
+    /// Commands that have all memory of a pool, half of whose blocks the drive has that does not answer. All end while it does not.
+    fn all_memory_is_in_flight_when_a_drive_hangs<T: 'static>(
+        begin: impl Fn(Rc<DriveList>, Buffer, u64) -> drives::LocalBoxFuture<'static, T>,
+    ) {
+        let (slow, drives) = two();
+        let bounds = Bounds {
+            answer_max: Duration::from_millis(50),
+            in_flight_bytes: 16 * BLOCK_BYTES,
+        };
+        let drives = Rc::new(drives.bound(bounds, Duration::ZERO));
+        drives.permission().ask(|drive| drive == 0);
+        reactor::run(reactor::Config::default(), async move {
+            let pool = BufferPool::new(1 << 21).expect("memory");
+            slow[0].holds_back.store(true, Ordering::Relaxed);
+            let mut commands = Vec::new();
+            while let Some(mut buffer) = pool.try_alloc(8 * BLOCK_BYTES) {
+                let number = commands.len() as u64;
+                buffer.fill(number as u8);
+                commands.push(reactor::spawn(begin(drives.clone(), buffer, number)));
+            }
+            assert_eq!(pool.stats().free_bytes, 0);
+            for command in commands {
+                drop(command.await.expect("no panic"));
+            }
+            let kept = pool.stats().total_bytes - pool.stats().free_bytes;
+            assert!(
+                (1..=16 * BLOCK_BYTES).contains(&kept),
+                "{kept} bytes are at the drive"
+            );
+            slow[0].holds_back.store(false, Ordering::Relaxed);
+            while pool.stats().free_bytes < pool.stats().total_bytes {
+                reactor::yield_now().await;
+            }
+        })
+        .expect("a reactor");
+    }
+
+    #[test]
+    fn reads_get_on_though_all_memory_is_in_flight_when_a_drive_hangs() {
+        all_memory_is_in_flight_when_a_drive_hangs(|drives, buffer, number| {
+            Box::pin(async move {
+                let mut groups = Vec::new();
+                for at in 0..7 {
+                    let drive = u16::from(at < 4);
+                    let place = Place { drive, block: at };
+                    add(&mut groups, place, at as usize * BLOCK_BYTES);
+                }
+                let (failed, buffer) = read(&drives, buffer, &groups).await;
+                assert!(failed.len() == 1 && failed[0].0 == 0, "{failed:?}");
+                assert_eq!(buffer.len(), 8 * BLOCK_BYTES);
+                let (read, beside) = (&buffer[..4 * BLOCK_BYTES], &buffer[7 * BLOCK_BYTES..]);
+                assert!(read.iter().all(|byte| *byte == 0), "what was read is there");
+                assert!(
+                    beside.iter().all(|byte| *byte == number as u8),
+                    "what was not read to stays"
+                );
+            })
+        });
+    }
+
+    #[test]
+    fn writes_get_on_though_all_memory_is_in_flight_when_a_drive_hangs() {
+        all_memory_is_in_flight_when_a_drive_hangs(|drives, buffer, number| {
+            Box::pin(async move {
+                let group = |drive| OfDrive {
+                    drive,
+                    extents: vec![GatherExtent {
+                        block: 8 * (number % 4),
+                        buffer: 0,
+                        buffer_offset: 0,
+                        blocks: 8,
+                    }],
+                };
+                let (failed, buffers) = write(&drives, vec![buffer], &[group(0), group(1)]).await;
+                assert!(failed.len() == 1 && failed[0].0 == 0, "{failed:?}");
+                let buffer = buffers.first().expect("one went there");
+                assert_eq!(buffer.len(), 8 * BLOCK_BYTES);
+                assert!(
+                    buffer.iter().all(|byte| *byte == number as u8),
+                    "the data are there"
+                );
+            })
+        });
     }
 
     #[test]

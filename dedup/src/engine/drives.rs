@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use drives::{Drive, DriveError, SmartLog};
 
+use crate::drive_io::bounded::Bounds;
 use crate::drive_io::data_blocks_of;
 use crate::drive_io::drive_list::{DRIVES_MAX, DriveList, Replacement};
 use crate::drive_io::drive_state::{
@@ -74,7 +75,11 @@ pub(super) async fn find(parts: &EngineParts) -> Result<(DriveList, NewSegments)
         drives.set_domain(index, domain.clone());
     }
     if drives.copies() > 1 {
-        drives = drives.bound(parts.config.drive_answer_max, parts.config.hedge_after);
+        let bounds = Bounds {
+            answer_max: parts.config.drive_answer_max,
+            in_flight_bytes: parts.config.drive_in_flight_bytes,
+        };
+        drives = drives.bound(bounds, parts.config.hedge_after);
     }
     let Completed {
         of_drives, made, ..

@@ -83,6 +83,9 @@ pub struct EngineConfig {
     /// How long a read or a write of a drive may take whose data others have: then the drive is offline. A flush or a discard
     /// may take ten times as long. For pools with copies.
     pub drive_answer_max: Duration,
+    /// Bytes of buffers that a drive has at the same time at most, whose data others have: a drive that hangs keeps them until the
+    /// system gives it up. A quarter of the smallest pool of buffers leaves enough for all others. For pools with copies.
+    pub drive_in_flight_bytes: usize,
     /// A read of a drive that takes so long, and eight times as long as reads of another drive with the same data, is asked of that
     /// one too; zero: never. For pools with copies.
     pub hedge_after: Duration,
@@ -126,6 +129,7 @@ impl Default for EngineConfig {
             domains: Vec::new(),
             copies: 1,
             drive_answer_max: Duration::from_secs(1),
+            drive_in_flight_bytes: 4 << 20,
             hedge_after: Duration::from_millis(10),
             journal: JournalConfig::default(),
             labels: None,
@@ -166,6 +170,9 @@ impl EngineConfig {
         }
         if !(1..=meta::COPIES_MAX).contains(&self.copies) {
             return wrong("`copies` must be 1 to 3");
+        }
+        if self.drive_in_flight_bytes == 0 {
+            return wrong("`drive_in_flight_bytes` must be at least 1");
         }
         if self.references_max == 0 {
             return wrong("`references_max` must be at least 1");
