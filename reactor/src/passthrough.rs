@@ -21,7 +21,7 @@ use io_uring::{IoUring, cqueue, opcode, squeue};
 
 use crate::device::{DIRECTION, TO_HOST};
 use crate::slab::{Key, Slab};
-use crate::{Buffer, readable, spawn};
+use crate::{Buffer, readable, sleep, spawn};
 
 /// `NVME_URING_CMD_IO` and `NVME_URING_CMD_IO_VEC`: `_IOWR('N', 0x80, struct nvme_uring_cmd)`, and `0x81`. The structure is
 /// that of the ioctl, without its result.
@@ -30,6 +30,9 @@ const IO_VECTORED: u32 = 0xc048_4e81;
 
 /// Entries of the ring's submission queue. More commands wait for the kernel to take those before them.
 const ENTRIES: u32 = 256;
+
+/// How long the kernel has until it is asked again to take what it did not take.
+const SUBMIT_AGAIN_AFTER: Duration = Duration::from_millis(10);
 
 /// How long to wait for devices when a reactor ends.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
@@ -172,10 +175,39 @@ async fn transfer(device: &Arc<OwnedFd>, memory: Memory, commands: &[Command]) -
         Err(error) => return Err((error, memory)),
     };
     let key = ring.borrow_mut().begin(device, memory, commands);
+    submit(&ring);
     let mut waiting = Waiting { ring, key };
     let done = poll_fn(|cx| waiting.ring.borrow_mut().poll(key, cx)).await;
     waiting.key = Key::NONE;
     Ok(done)
+}
+
+/// Hands to the kernel what is in the queue. What it does not take now, for lack of memory, it is asked again to take: there may be
+/// nothing else under way that would lead to that.
+fn submit(ring: &Rc<RefCell<Ring>>) {
+    let is_taken = ring.borrow_mut().submit();
+    if !is_taken {
+        ask_again(ring);
+    }
+}
+
+/// Has a task hand over what is in the queue, until the kernel takes it.
+fn ask_again(ring: &Rc<RefCell<Ring>>) {
+    if std::mem::replace(&mut ring.borrow_mut().is_asked_again, true) {
+        return;
+    }
+    let ring = ring.clone();
+    spawn(async move {
+        loop {
+            sleep(SUBMIT_AGAIN_AFTER).await;
+            let mut ring = ring.borrow_mut();
+            if ring.submit() {
+                ring.is_asked_again = false;
+                break;
+            }
+        }
+    })
+    .detach();
 }
 
 /// Who waits for a transfer; tells the ring when nobody does any more.
@@ -221,6 +253,7 @@ impl Keeper {
     async fn keep(&self, descriptor: BorrowedFd<'_>) {
         while readable(descriptor).await.is_ok() {
             let reaped = self.0.borrow_mut().reap();
+            submit(&self.0);
             reaped.finish();
         }
     }
@@ -252,6 +285,8 @@ impl Reaped {
 struct Ring {
     uring: IoUring<squeue::Entry128, cqueue::Entry32>,
     transfers: Slab<Transfer>,
+    /// A task tries to submit again.
+    is_asked_again: bool,
 }
 
 impl Ring {
@@ -268,6 +303,7 @@ impl Ring {
         Ok(Self {
             uring,
             transfers: Slab::new(),
+            is_asked_again: false,
         })
     }
 
@@ -278,16 +314,17 @@ impl Ring {
         own.try_clone_to_owned()
     }
 
-    /// Hands to the kernel what is in the queue. What it does not take now goes with the next call.
-    fn submit(&mut self) {
+    /// Hands to the kernel what is in the queue. False if it did not take all of it.
+    fn submit(&mut self) -> bool {
         if !self.uring.submission().is_empty()
             && let Err(error) = self.uring.submit()
         {
             tracing::debug!(%error, "commands to a device wait for the kernel");
         }
+        self.uring.submission().is_empty()
     }
 
-    /// Begins a transfer. Its pieces have been checked to lie in the buffers.
+    /// Puts the commands of a transfer into the queue. Its pieces have been checked to lie in the buffers.
     fn begin(&mut self, device: &Arc<OwnedFd>, mut memory: Memory, commands: &[Command]) -> Key {
         let pieces = commands.iter().flat_map(|command| &command.data);
         let vectors: Vec<libc::iovec> = pieces.map(|piece| memory.vector(piece)).collect();
@@ -314,7 +351,6 @@ impl Ring {
             let entry = opcode::UringCmd80::new(file, operation).cmd(bytes).build();
             self.push(key, &entry.user_data(u64::from(key.index)));
         }
-        self.submit();
         key
     }
 
@@ -366,7 +402,6 @@ impl Ring {
     /// Books all answers that are there.
     fn reap(&mut self) -> Reaped {
         let mut reaped = Reaped::default();
-        self.submit();
         loop {
             let next = self.uring.completion().next();
             let Some(answer) = next else { break };
@@ -400,6 +435,7 @@ impl Ring {
             let left = end.saturating_duration_since(Instant::now());
             let timespec = Timespec::from(left);
             let args = SubmitArgs::new().timespec(&timespec);
+            // Of the queue, too.
             let waited = self.uring.submitter().submit_with_args(1, &args);
             let reaped = self.reap();
             all.wakers.extend(reaped.wakers);
@@ -534,5 +570,34 @@ mod tests {
             assert_eq!(pool.stats().free_bytes, pool.stats().total_bytes);
         };
         crate::run(config, story).expect("a reactor");
+    }
+    #[test]
+    fn what_the_kernel_does_not_take_at_once_is_handed_to_it_again() {
+        let story = async {
+            let file: Arc<OwnedFd> = Arc::new(tempfile::tempfile().expect("a file").into());
+            let pool = crate::BufferPool::new(1 << 20).expect("memory");
+            let ring = ring().expect("a ring");
+            let piece = Piece {
+                buffer: 0,
+                offset: 0,
+                len: 4096,
+            };
+            let commands = [Command {
+                entry: [1; 64],
+                data: vec![piece],
+            }];
+            let memory = Memory::Own(pool.alloc(4096).await);
+            let key = ring.borrow_mut().begin(&file, memory, &commands);
+            // As after a call that the kernel refused.
+            ask_again(&ring);
+            let done = poll_fn(|cx| ring.borrow_mut().poll(key, cx)).await;
+            done.0.expect_err("a file takes no commands");
+            drop(done.1);
+            assert!(ring.borrow_mut().submit());
+            while ring.borrow().is_asked_again {
+                crate::yield_now().await;
+            }
+        };
+        crate::run(crate::Config::default(), story).expect("a reactor");
     }
 }
