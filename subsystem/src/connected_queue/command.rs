@@ -159,9 +159,10 @@ impl<Q: Queue> Command<Q> {
     /// Begins a command. One whose identifier is in flight already is answered at once; one that comes when its association is
     /// over is not answered: the queue closes.
     pub(crate) fn begin(queue: &Rc<ConnectedQueue<Q>>, capsule: Q::Capsule) -> Option<Self> {
-        if queue.auth.is_awaited() {
+        match queue.auth.is_awaited() {
             // A host that computes its authentication sends nothing meanwhile.
-            queue.controller.excuse_silence();
+            true => queue.controller.excuse_silence(),
+            false => queue.controller.is_used_by(&queue.handle),
         }
         if !queue.controller.hears(&queue.handle) {
             return None;

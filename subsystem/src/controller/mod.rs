@@ -193,6 +193,8 @@ pub struct Controller {
     write_through: AtomicBool,
     keep_alive_changed: Notify,
     heard: LastHeard,
+    /// Whether an I/O queue was used.
+    has_io: AtomicBool,
     ending: watch::Sender<bool>,
     /// Notified when a queue is detached.
     queue_detached: Notify,
@@ -266,6 +268,7 @@ impl Controller {
             write_through,
             keep_alive_changed: Notify::new(),
             heard: LastHeard::new(reactor::now()),
+            has_io: AtomicBool::new(false),
             ending: watch::Sender::new(false),
             queue_detached: Notify::new(),
         })
@@ -464,9 +467,18 @@ impl Controller {
         is_in_time
     }
 
-    /// The host's silence up to now does not count.
+    /// A command arrives on a queue that may run it.
+    pub(crate) fn is_used_by(&self, queue: &QueueHandle) {
+        if queue.qid != 0 && !self.has_io.load(Ordering::Relaxed) {
+            self.has_io.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// The host's silence up to now does not count, if nothing of it was on its way to a namespace meanwhile.
     pub(crate) fn excuse_silence(&self) {
-        self.heard.again(reactor::recently());
+        if !self.has_io.load(Ordering::Relaxed) {
+            self.heard.again(reactor::recently());
+        }
     }
 
     /// Whether its host has been silent for longer than its keep-alive timeout, by the clock.

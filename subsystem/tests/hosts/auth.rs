@@ -395,6 +395,49 @@ fn a_host_that_computes_for_longer_than_its_keep_alive_timeout_is_waited_for() {
 }
 
 #[test]
+fn a_queue_that_has_yet_to_authenticate_excuses_no_late_commands_of_others() {
+    story(async |lab| {
+        let host = TestHost::new(1);
+        keep(&lab, &host.nqn, kept(1)).await;
+        let admin = lab.queue(0, 32);
+        let command = ConnectCommand {
+            kato_ms: 1000,
+            ..ADMIN
+        };
+        let reply = connect(&admin, command, connect_data(&host, CNTLID_DYNAMIC)).await;
+        let attached = Attached {
+            host: host.clone(),
+            admin,
+            cntlid: reply.ok().result as u16,
+        };
+        let keys = keys(1);
+        let known = authenticate(&attached.admin, &host, &keys).await;
+        known.expect("it knows the secret");
+        attached.set_property(properties::CC, CC_ENABLE).await.ok();
+        let [used, awaited] = [1, 2].map(|qid| lab.queue(qid, 32));
+        for (qid, queue) in [(1, &used), (2, &awaited)] {
+            lab.connect_io(queue, &attached, qid).await.ok();
+        }
+        let known = authenticate(&used, &host, &keys).await;
+        known.expect("it knows the secret");
+        lab.still_serves(&used).await;
+        // This machine stands still, and the host gives the association up.
+        let end = reactor::now() + Duration::from_millis(1250);
+        while reactor::now() < end {
+            std::thread::yield_now();
+        }
+        let exchange =
+            HostExchange::new(Arc::new(keys), host.nqn.as_str(), DEFAULT_SUBSYSTEM_NQN, 1);
+        let bytes = exchange.negotiate().encode();
+        let first = FabricsCommand::auth_send(transfer(bytes.len()));
+        drop(awaited.try_call_out(first, bytes).await);
+        let late = used.try_call_out(write(1, 0, 1), vec![1; 4096]);
+        assert!(late.await.is_none(), "its association is over");
+        attached.admin.closed().await;
+    });
+}
+
+#[test]
 fn a_host_that_does_not_authenticate_in_time_is_gone() {
     let limits = Limits {
         auth_timeout: Duration::from_millis(50),
