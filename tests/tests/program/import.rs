@@ -1,78 +1,43 @@
 //! A pool whose folder is lost is made usable from its drives alone.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::process::Signal;
 
 use crate::harness::{Pool, fails, json, succeeds, wait_for};
+use crate::kept_file::KeptFile;
 
-/// A pool with two copies on two drives that hold its metadata, and a file in it that must stay as it is.
-struct Story {
-    pool: Pool,
-    folder: PathBuf,
-    bytes: Vec<u8>,
+/// A pool with a file of 8 MiB.
+fn story() -> KeptFile {
+    KeptFile::new(8)
 }
 
-impl Story {
-    fn new() -> Self {
-        let pool = Pool::new();
-        let folder = pool.dir.parent().expect("a folder").to_owned();
-        let bytes: Vec<u8> = (0..8u32 << 18).flat_map(u32::to_le_bytes).collect();
-        fs::write(folder.join("image"), &bytes).expect("written");
-        Self {
-            pool,
-            folder,
-            bytes,
-        }
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.folder.join(name).display().to_string()
-    }
-
-    /// Drives of 1 GiB: smaller ones hold no metadata.
-    fn sized(&self, name: &str) -> String {
-        self.path(name) + "=1G"
-    }
-
-    fn import_image(&self, volume: &str) {
-        let (pool, image) = (self.pool.dir(), self.path("image"));
-        succeeds(&["volume", "import", "--pool", pool, volume, &image]);
-    }
-
-    fn verify(&self, volume: &str) {
-        let copy = self.path("copy");
-        let _ = fs::remove_file(&copy);
-        let pool = self.pool.dir();
-        succeeds(&["volume", "export", "--pool", pool, volume, &copy]);
-        assert!(fs::read(&copy).expect("exported") == self.bytes);
-    }
-
-    /// Which drives hold the metadata, in their order.
-    fn holders(&self) -> Vec<bool> {
-        let drives = json(&["drive", "list", "--pool", self.pool.dir(), "--json"]);
-        let drives = drives.as_array().expect("a list").iter();
-        let holds = |drive: &serde_json::Value| drive["metadata"].as_bool().expect("a flag");
-        drives.map(holds).collect()
-    }
-
-    fn lose_the_folder(&self) {
-        fs::remove_dir_all(&self.pool.dir).expect("it was there");
-    }
-
-    fn import(&self, drives: &[&str]) -> serde_json::Value {
-        let to = ["--pool", self.pool.dir(), "--json"];
-        json(&[&["pool", "import"], drives, &to].concat())
-    }
+/// A drive of 1 GiB: smaller ones hold no metadata.
+fn sized(story: &KeptFile, name: &str) -> String {
+    story.path(name) + "=1G"
 }
 
-fn two_drives(story: &Story) -> Vec<String> {
+/// Which drives hold the metadata, in their order.
+fn holders(pool: &Pool) -> Vec<bool> {
+    let drives = json(&["drive", "list", "--pool", pool.dir(), "--json"]);
+    let drives = drives.as_array().expect("a list").iter();
+    let holds = |drive: &serde_json::Value| drive["metadata"].as_bool().expect("a flag");
+    drives.map(holds).collect()
+}
+
+fn import(pool: &Pool, drives: &[&str]) -> serde_json::Value {
+    let to = ["--pool", pool.dir(), "--json"];
+    json(&[&["pool", "import"], drives, &to].concat())
+}
+
+/// How a pool with two copies on two such drives is made.
+fn two_drives(story: &KeptFile) -> Vec<String> {
     let drives = [
         "--drive",
-        &story.sized("first"),
+        &sized(story, "first"),
         "--drive",
-        &story.sized("second"),
+        &sized(story, "second"),
     ];
     let pool = [
         "--create",
@@ -92,11 +57,11 @@ fn refs(arguments: &[String]) -> Vec<&str> {
 
 #[test]
 fn a_pool_whose_folder_is_lost_is_made_again_of_its_drives_with_all_that_was_flushed() {
-    let story = Story::new();
+    let story = story();
     let pool = &story.pool;
     let (first, second) = (story.path("first"), story.path("second"));
     let daemon = pool.serve(&refs(&two_drives(&story)));
-    assert_eq!(story.holders(), [true, true]);
+    assert_eq!(holders(pool), [true, true]);
     story.import_image("data");
     let host = "nqn.2014-08.org.nvmexpress:uuid:6c1e3f0a-58a5-4d3a-9d2e-2f6f1b7f3a10";
     succeeds(&["host", "create", "--pool", pool.dir(), host]);
@@ -124,19 +89,19 @@ fn a_pool_whose_folder_is_lost_is_made_again_of_its_drives_with_all_that_was_flu
     );
     daemon.kill();
     story.lose_the_folder();
-    let imported = story.import(&[&second, &first]);
+    let imported = import(pool, &[&second, &first]);
     assert_eq!(imported["missing"], serde_json::json!([]));
     pool.is_consistent();
     let daemon = pool.serve(&[]);
     story.verify("data");
-    assert_eq!(story.holders(), [true, true]);
+    assert_eq!(holders(pool), [true, true]);
     let hosts = json(&["host", "list", "--pool", pool.dir(), "--json"]);
     assert!(hosts.to_string().contains(host), "{hosts}");
     // And again, at once.
     story.import_image("more");
     daemon.kill();
     story.lose_the_folder();
-    story.import(&[&first, &second]);
+    import(pool, &[&first, &second]);
     let daemon = pool.serve(&[]);
     story.verify("data");
     story.verify("more");
@@ -146,13 +111,13 @@ fn a_pool_whose_folder_is_lost_is_made_again_of_its_drives_with_all_that_was_flu
 
 #[test]
 fn a_drive_that_knows_less_is_not_imported_alone_and_the_one_that_is_left_is() {
-    let story = Story::new();
+    let story = story();
     let pool = &story.pool;
     let (first, second) = (story.path("first"), story.path("second"));
     let daemon = pool.serve(&refs(&two_drives(&story)));
     succeeds(&["drive", "offline", "--pool", pool.dir(), &first]);
     wait_for("the metadata to leave the drive", || {
-        story.holders() == [false, true]
+        holders(pool) == [false, true]
     });
     story.import_image("data");
     daemon.kill();
@@ -170,13 +135,13 @@ fn a_drive_that_knows_less_is_not_imported_alone_and_the_one_that_is_left_is() {
     let of_another = [&import[..], &["--force", "other"]].concat();
     fails(&of_another, 65, &["'other'", &name]);
     assert!(!Path::new(pool.dir()).exists(), "nothing was made");
-    story.import(&[&second]);
+    import(pool, &[&second]);
     let daemon = pool.serve(&[]);
     story.verify("data");
     // The other drive is there again, and gets what it lacks.
     succeeds(&["drive", "online", "--pool", pool.dir(), &first]);
     wait_for("the metadata to come back", || {
-        story.holders() == [true, true]
+        holders(pool) == [true, true]
     });
     daemon.stop(Signal::TERM);
     pool.is_consistent();
@@ -184,7 +149,7 @@ fn a_drive_that_knows_less_is_not_imported_alone_and_the_one_that_is_left_is() {
 
 #[test]
 fn a_drive_that_is_added_or_takes_the_place_of_another_holds_the_metadata_too() {
-    let story = Story::new();
+    let story = story();
     let pool = &story.pool;
     let (second, third, fourth) = (
         story.path("second"),
@@ -193,19 +158,17 @@ fn a_drive_that_is_added_or_takes_the_place_of_another_holds_the_metadata_too() 
     );
     let daemon = pool.serve(&refs(&two_drives(&story)));
     let (first, dir) = (story.path("first"), pool.dir());
-    succeeds(&["drive", "add", "--pool", dir, &story.sized("third")]);
-    wait_for("three copies", || story.holders() == [true, true, true]);
+    succeeds(&["drive", "add", "--pool", dir, &sized(&story, "third")]);
+    wait_for("three copies", || holders(pool) == [true, true, true]);
     succeeds(&[
         "drive",
         "replace",
         "--pool",
         dir,
         &first,
-        &story.sized("fourth"),
+        &sized(&story, "fourth"),
     ]);
-    wait_for("three copies again", || {
-        story.holders() == [true, true, true]
-    });
+    wait_for("three copies again", || holders(pool) == [true, true, true]);
     wait_for("the rebuild", || pool.status()["pool"]["rebuild"].is_null());
     story.import_image("data");
     daemon.kill();
@@ -217,7 +180,7 @@ fn a_drive_that_is_added_or_takes_the_place_of_another_holds_the_metadata_too() 
         65,
         &[&first, "no drive of the pool any more", "leave it out"],
     );
-    story.import(&[&third, &fourth, &second]);
+    import(pool, &[&third, &fourth, &second]);
     let daemon = pool.serve(&[]);
     story.verify("data");
     daemon.stop(Signal::TERM);
@@ -226,7 +189,7 @@ fn a_drive_that_is_added_or_takes_the_place_of_another_holds_the_metadata_too() 
 
 #[test]
 fn what_cannot_be_imported_is_named_with_what_to_do() {
-    let story = Story::new();
+    let story = story();
     let pool = &story.pool;
     let (first, second) = (story.path("first"), story.path("second"));
     pool.serve(&refs(&two_drives(&story))).stop(Signal::TERM);

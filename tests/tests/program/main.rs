@@ -14,6 +14,8 @@ mod http;
 mod http_tls;
 mod images;
 mod import;
+mod kept_file;
+mod killed_changes;
 mod labels;
 mod limits;
 mod loads;

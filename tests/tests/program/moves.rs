@@ -1,92 +1,29 @@
 //! Drives are emptied and leave their pool, and one that is added to a mirror makes room: while hosts use the pool.
 
 use std::fs;
-use std::path::PathBuf;
 
 use rustix::process::Signal;
 
-use crate::harness::{Pool, fails, json, run, succeeds, wait_for};
+use crate::harness::{Pool, fails, json, wait_for};
+use crate::kept_file::KeptFile;
 
-/// The drives of a pool, and a file in it that must stay as it is.
-struct Story {
-    pool: Pool,
-    folder: PathBuf,
-    bytes: Vec<u8>,
+/// A pool with a file of 20 MiB.
+fn story() -> KeptFile {
+    KeptFile::new(20)
 }
 
-impl Story {
-    fn new() -> Self {
-        let pool = Pool::new();
-        let folder = pool.dir.parent().expect("a folder").to_owned();
-        let bytes: Vec<u8> = (0..20u32 << 18).flat_map(u32::to_le_bytes).collect();
-        fs::write(folder.join("image"), &bytes).expect("written");
-        Self {
-            pool,
-            folder,
-            bytes,
-        }
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.folder.join(name).display().to_string()
-    }
-
-    fn import(&self) {
-        let image = self.path("image");
-        succeeds(&[
-            "volume",
-            "import",
-            "--pool",
-            self.pool.dir(),
-            "data",
-            &image,
-        ]);
-    }
-
-    fn verify(&self) {
-        let copy = self.path("copy");
-        let _ = fs::remove_file(&copy);
-        succeeds(&["volume", "export", "--pool", self.pool.dir(), "data", &copy]);
-        assert!(fs::read(&copy).expect("exported") == self.bytes);
-    }
-
-    /// Path and state of each drive.
-    fn drives(&self) -> Vec<(String, String)> {
-        let drives = json(&["drive", "list", "--pool", self.pool.dir(), "--json"]);
-        let text =
-            |drive: &serde_json::Value, key: &str| drive[key].as_str().expect("a text").to_owned();
-        let drives = drives.as_array().expect("a list").iter();
-        drives
-            .map(|drive| (text(drive, "path"), text(drive, "state")))
-            .collect()
-    }
-
-    /// Waits until these are the drives, all of them online.
-    fn wait_for_drives(&self, paths: &[&str]) {
-        let online = |path: &&str| ((*path).to_owned(), "online".to_owned());
-        let wanted: Vec<_> = paths.iter().map(online).collect();
-        wait_for("the drives", || self.drives() == wanted);
-    }
-
-    fn check(&self) {
-        let checked = run(&["pool", "check", "--pool", self.pool.dir(), "--data"]);
-        assert!(checked.status.success(), "{checked:?}");
-    }
-
-    fn capacity_mib(&self) -> u64 {
-        let status = self.pool.status();
-        status["pool"]["capacity_bytes"].as_u64().expect("a number") >> 20
-    }
+fn capacity_mib(pool: &Pool) -> u64 {
+    pool.figure("capacity_bytes") >> 20
 }
 
 #[test]
 fn a_drive_is_removed_from_a_pool_in_use_and_its_data_are_on_the_others() {
-    let story = Story::new();
+    let story = story();
     let pool = &story.pool;
     let (first, second) = (story.path("first"), story.path("second"));
     let drive = first.clone() + "=256M";
     let daemon = pool.serve(&["--create", "0", "--drive", &drive, "--volume", "vol0=64M"]);
-    story.import();
+    story.import_image("data");
     let remove = |drive: &str| {
         json(&["drive", "remove", "--pool", pool.dir(), drive, "--json"]);
     };
@@ -105,15 +42,15 @@ fn a_drive_is_removed_from_a_pool_in_use_and_its_data_are_on_the_others() {
     ]);
     remove(&first);
     story.wait_for_drives(&[&second]);
-    story.verify();
+    story.verify("data");
     // Its label is gone, and where it was another one may be.
     let held = fs::read(&first).expect("the file is left");
     assert!(held[..8192].iter().all(|byte| *byte == 0));
     daemon.stop(Signal::TERM);
-    story.check();
+    pool.is_consistent();
     let daemon = pool.serve(&[]);
     story.wait_for_drives(&[&second]);
-    story.verify();
+    story.verify("data");
     // It has old data, of which nothing belongs to the pool.
     json(&[
         "drive",
@@ -131,18 +68,18 @@ fn a_drive_is_removed_from_a_pool_in_use_and_its_data_are_on_the_others() {
     daemon.kill();
     let daemon = pool.serve(&[]);
     story.wait_for_drives(&[&first]);
-    story.verify();
+    story.verify("data");
     daemon.stop(Signal::TERM);
     fs::remove_file(&second).expect("nobody needs it");
-    story.check();
+    pool.is_consistent();
     let daemon = pool.serve(&[]);
-    story.verify();
+    story.verify("data");
     daemon.stop(Signal::TERM);
 }
 
 #[test]
 fn one_drive_more_makes_room_in_a_mirror_and_any_drive_can_then_leave() {
-    let story = Story::new();
+    let story = story();
     let pool = &story.pool;
     let paths = ["first", "second", "third"].map(|name| story.path(name));
     let sized = paths.clone().map(|path| path + "=256M");
@@ -158,15 +95,15 @@ fn one_drive_more_makes_room_in_a_mirror_and_any_drive_can_then_leave() {
         "--volume",
         "vol0=64M",
     ]);
-    story.import();
-    assert_eq!(story.capacity_mib(), 192);
+    story.import_image("data");
+    assert_eq!(capacity_mib(pool), 192);
     json(&["drive", "add", "--pool", pool.dir(), &sized[2], "--json"]);
-    wait_for("room for one more segment", || story.capacity_mib() == 256);
-    story.verify();
+    wait_for("room for one more segment", || capacity_mib(pool) == 256);
+    story.verify("data");
     json(&["drive", "remove", "--pool", pool.dir(), &paths[1], "--json"]);
     story.wait_for_drives(&[&paths[0], &paths[2]]);
-    assert_eq!(story.capacity_mib(), 192);
-    story.verify();
+    assert_eq!(capacity_mib(pool), 192);
+    story.verify("data");
     // Each of the others has all of it.
     json(&[
         "drive",
@@ -176,20 +113,20 @@ fn one_drive_more_makes_room_in_a_mirror_and_any_drive_can_then_leave() {
         &paths[0],
         "--json",
     ]);
-    story.verify();
+    story.verify("data");
     daemon.stop(Signal::TERM);
-    story.check();
+    pool.is_consistent();
 }
 
 #[test]
 fn a_pool_in_use_gets_more_copies_and_then_fewer() {
-    let story = Story::new();
+    let story = story();
     let pool = &story.pool;
     let paths = ["first", "second"].map(|name| story.path(name));
     let sized = paths.clone().map(|path| path + "=256M");
     let named = ["--drive", &sized[0], "--drive", &sized[1]];
     let daemon = pool.serve(&[&["--create", "0"], &named[..], &["--volume", "vol0=64M"]].concat());
-    story.import();
+    story.import_image("data");
     let set = |redundancy: &str| {
         json(&[
             "pool",
@@ -201,7 +138,7 @@ fn a_pool_in_use_gets_more_copies_and_then_fewer() {
             "--json",
         ])
     };
-    let status = || story.pool.status()["pool"].clone();
+    let status = || pool.status()["pool"].clone();
     fails(
         &[
             "pool",
@@ -221,13 +158,13 @@ fn a_pool_in_use_gets_more_copies_and_then_fewer() {
     assert_eq!(status()["redundancy"], "mirror=2");
     for path in &paths {
         json(&["drive", "offline", "--pool", pool.dir(), path, "--json"]);
-        story.verify();
+        story.verify("data");
         json(&["drive", "online", "--pool", pool.dir(), path, "--json"]);
         story.wait_for_drives(&[&paths[0], &paths[1]]);
     }
     set("none");
-    wait_for("the room of one copy", || story.capacity_mib() > 300);
-    story.verify();
+    wait_for("the room of one copy", || capacity_mib(pool) > 300);
+    story.verify("data");
     daemon.stop(Signal::TERM);
-    story.check();
+    pool.is_consistent();
 }
