@@ -6,6 +6,8 @@
 //!   one may have begun before their writes completed; all who wait share that next one.
 //! - A flush runs to its end on a helper thread, also when every future that waits for it is dropped.
 //! - Once a flush has failed, every later one fails without asking the kernel again.
+//! - When those who waited for the last flush are woken, the helper thread has nothing of the drive any more: who drops it then can
+//!   open it again at once.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -147,24 +149,30 @@ impl Shared {
     }
 
     /// Flushes until nobody asks for another one.
-    fn run(&self) {
-        let mut state = self.state();
-        while state.asked > state.begun && state.failure.is_none() {
-            state.begun += 1;
-            let flush = state.begun;
-            drop(state);
+    fn run(self: Arc<Self>) {
+        loop {
+            let flush = {
+                let mut state = self.state();
+                state.begun += 1;
+                state.begun
+            };
             let result = (self.sync)();
-            state = self.state();
+            let mut state = self.state();
             match result {
                 Ok(()) => state.done = flush,
                 Err(error) => state.failure = Some(Failure::new(&error)),
             }
-            let waiting = std::mem::take(&mut state.waiting);
+            let waiting = std::mem::take(&mut state.waiting).into_values();
+            state.is_running = state.asked > state.begun && state.failure.is_none();
+            let is_over = !state.is_running;
             drop(state);
-            waiting.into_values().for_each(Waker::wake);
-            state = self.state();
+            if is_over {
+                drop(self);
+                waiting.for_each(Waker::wake);
+                return;
+            }
+            waiting.for_each(Waker::wake);
         }
-        state.is_running = false;
     }
 }
 
@@ -244,6 +252,23 @@ mod tests {
         // Nobody asked for a third one.
         drop(held.results);
         assert!(held.begun.try_recv().is_err());
+    }
+
+    #[test]
+    fn who_was_woken_by_the_last_flush_can_drop_the_drive_for_good() {
+        block_on(async {
+            for _ in 0..1000 {
+                let file = Arc::new(());
+                let held = file.clone();
+                let flusher = Flusher::new(move || {
+                    let _file = &held;
+                    Ok(())
+                });
+                flusher.flush().await.expect("flushed");
+                drop(flusher);
+                assert_eq!(Arc::strong_count(&file), 1, "nobody has the file any more");
+            }
+        });
     }
 
     #[test]
