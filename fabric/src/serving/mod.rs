@@ -1,6 +1,7 @@
 //! What whoever serves a target's queue needs, whatever the commands do: workers that share its commands, what is in
-//! flight, and the keep-alive timer of its association.
+//! flight, the keep-alive timer of its association, and the proof of who its host is.
 
+pub mod auth;
 mod in_flight;
 pub mod keep_alive;
 mod workers;

@@ -13,7 +13,7 @@ use openssl::pkey_ctx::{HkdfMode, PkeyCtx};
 use zeroize::Zeroizing;
 
 use super::text::{self, TextError};
-use super::{CryptoError, Hash};
+use super::{CryptoError, Hash, PskIdentity};
 
 const PREFIX: &str = "NVMeTLSkey-1";
 /// What a length field of one byte can say (HkdfLabel, RFC 8446 section 7.1).
@@ -134,6 +134,36 @@ impl ConfiguredPsk {
             32 => Hash::Sha256,
             _ => Hash::Sha384,
         }
+    }
+
+    /// The key of an identity, if this is the one that it names. An identity of version 0 does not tell how its host derived the
+    /// key: `is_compat` says that it is [`Derivation::Compat`].
+    ///
+    /// # Errors
+    /// [`CryptoError`].
+    pub fn named(
+        &self,
+        identity: &PskIdentity,
+        is_compat: bool,
+    ) -> Result<Option<TlsPsk>, CryptoError> {
+        if self.hash() != identity.hash {
+            return Ok(None);
+        }
+        let derivations: &[Derivation] = match (identity.version, is_compat) {
+            (PskVersion::V0, false) => &[Derivation::Standard],
+            (PskVersion::V0, true) => &[Derivation::Compat],
+            // The digest says which.
+            (PskVersion::V1, _) => &[Derivation::Standard, Derivation::Compat],
+        };
+        let text = identity.to_string();
+        let (host, subsystem) = (identity.host.as_str(), identity.subsystem.as_str());
+        for derivation in derivations {
+            let psk = self.derive(host, subsystem, identity.version, *derivation)?;
+            if let Some(psk) = psk.filter(|psk| psk.identity == text) {
+                return Ok(Some(psk));
+            }
+        }
+        Ok(None)
     }
 
     /// What the host and the subsystem use; none if their names are too long for version 0.

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fabric::TlsSession;
+use fabric::serving::auth::Attempts;
 use nvme::auth::PskIdentity;
 use serde::{Deserialize, Serialize};
 
-use super::attempts::Attempts;
 use super::generated::GeneratedKeys;
 
 /// The state of TLS handshakes of a target.

@@ -1,7 +1,10 @@
 //! A host's keys, as the pool's settings store them. Only their owner can read a pool's files.
 
+use fabric::serving::auth::HostSecrets;
 use nvme::auth::{ConfiguredPsk, Group, Hash, Secret};
 use serde::{Deserialize, Serialize};
+
+use super::HostConfig;
 
 /// TLS keys that a host may have: two or more for each cipher suite, to change from one to the next.
 pub const TLS_KEYS_MAX: usize = 8;
@@ -59,27 +62,21 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-impl HostAuth {
-    /// The hash to use with a host that offers these identifiers.
-    #[must_use]
-    pub fn choose_hash(&self, offered: &[u8]) -> Option<Hash> {
-        let allowed = match &self.dhchap_hashes[..] {
-            [] => &Hash::ALL,
-            allowed => allowed,
-        };
-        let is_offered = |hash: &Hash| offered.contains(&hash.id());
-        allowed.iter().copied().find(is_offered)
+impl HostSecrets for HostConfig {
+    fn secret(&self) -> Option<&Secret> {
+        self.auth.dhchap_secret.as_ref()
     }
 
-    /// The group to use with a host that offers these identifiers.
-    #[must_use]
-    pub fn choose_group(&self, offered: &[u8]) -> Option<Group> {
-        let allowed = match &self.dhchap_groups[..] {
-            [] => &Group::ALL[..],
-            allowed => allowed,
-        };
-        let is_offered = |group: &Group| offered.contains(&group.id());
-        allowed.iter().copied().find(is_offered)
+    fn controller_secret(&self) -> Option<&Secret> {
+        self.auth.dhchap_ctrl_secret.as_ref()
+    }
+
+    fn hashes(&self) -> &[Hash] {
+        &self.auth.dhchap_hashes
+    }
+
+    fn groups(&self) -> &[Group] {
+        &self.auth.dhchap_groups
     }
 }
 
@@ -188,7 +185,11 @@ mod tests {
 
     #[test]
     fn a_host_that_offers_an_exchange_gets_one_and_none_only_if_it_offers_nothing_else() {
-        let auth = HostAuth::default();
+        let of = |auth| HostConfig {
+            nqn: "nqn.2026-11.test:host".parse().unwrap(),
+            auth,
+        };
+        let auth = of(HostAuth::default());
         // The order in which Linux offers them.
         assert_eq!(auth.choose_hash(&[1, 2, 3]), Some(Hash::Sha512));
         assert_eq!(
@@ -197,10 +198,10 @@ mod tests {
         );
         assert_eq!(auth.choose_group(&[0]), Some(Group::Null));
         assert_eq!(auth.choose_hash(&[9]), None);
-        let strict = HostAuth {
+        let strict = of(HostAuth {
             dhchap_groups: vec![Group::Ffdhe8192],
             ..HostAuth::default()
-        };
+        });
         assert_eq!(strict.choose_group(&[0, 1]), None);
     }
 }

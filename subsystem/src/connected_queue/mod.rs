@@ -11,13 +11,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dedup::Volume;
+use fabric::serving::auth::QueueAuth;
 use fabric::serving::{InFlight, Workers};
 use nvme::ana::AnaState;
 use reactor::BufferPool;
 
 use crate::admission::Admission;
-use crate::auth::queue_auth::QueueAuth;
-use crate::catalog::NamespaceConfig;
+use crate::catalog::{HostConfig, NamespaceConfig};
 use crate::controller::{Controller, QueueHandle};
 use crate::counters::{QueueCounters, VolumeCounters};
 use crate::latency::Operation;
@@ -39,7 +39,7 @@ pub(crate) struct ConnectedQueue<Q: Queue> {
     pub(crate) in_flight: InFlight,
     pub(crate) workers: Workers,
     pub(crate) counters: Arc<QueueCounters>,
-    pub(crate) auth: QueueAuth,
+    pub(crate) auth: QueueAuth<HostConfig>,
     volumes: RefCell<Remembered>,
 }
 
@@ -73,7 +73,7 @@ impl<Q: Queue> ConnectedQueue<Q> {
         handle: Arc<QueueHandle>,
         transport: Q,
         buffers: BufferPool,
-        auth: QueueAuth,
+        auth: QueueAuth<HostConfig>,
     ) -> Rc<Self> {
         let counters = target.health.enrol(&here());
         controller.counters.enrol(counters.clone());

@@ -12,6 +12,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use fabric::serving::auth::AUTH_REQUIRED;
 use fabric::{QueueInfo, TlsMode, TlsSession};
 use nvme::fabrics::{
     CNTLID_DYNAMIC, CONNECT_DATA_BYTES, ConnectCommand, ConnectData, InvalidParameter,
@@ -31,8 +32,6 @@ use crate::target::tls_keys::WrongName;
 
 /// The longest admin queue, where the transport does not say (Linux `NVME_AQ_DEPTH`).
 const ADMIN_QUEUE_DEPTH: u16 = 32;
-/// In the result of Connect: the host has to authenticate (AUTHREQ bit 1, ATR).
-const AUTH_REQUIRED: u64 = 1 << 17;
 
 /// How long a host that connects again waits for the last commands of its ended associations; then it is told to try
 /// again.
@@ -237,7 +236,7 @@ async fn connect_admin(
     let asked = subsystem.kind == SubsystemKind::Nvm
         && !tls.as_ref().is_some_and(is_generated)
         && target.keys_of(&host.nqn).is_some();
-    if asked && let Some(held_off) = target.auth.holds_off(info.peer.ip(), &host.nqn) {
+    if asked && let Some(held_off) = target.auth.exchanges.holds_off(info.peer.ip(), &host.nqn) {
         let busy = Status::CONNECT_CONTROLLER_BUSY;
         return Err(Refusal::because(busy, held_off.to_string()));
     }

@@ -13,9 +13,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fabric::serving::auth::QueueAuth;
 use futures_util::{FutureExt, pin_mut, select_biased};
 
-use crate::auth::queue_auth::QueueAuth;
 use crate::connected_queue::ConnectedQueue;
 use crate::queue::Queue;
 use crate::target::Target;
@@ -183,7 +183,7 @@ async fn watch<Q: Queue>(queue: &Rc<ConnectedQueue<Q>>) -> End {
         if queue.auth.is_late() {
             let (host, peer, qid) = (&controller.host.nqn, controller.peer, handle.qid);
             if !queue.auth.has_failed() {
-                queue.target.auth.timed_out(peer.ip(), host);
+                queue.target.auth.exchanges.failed(peer.ip(), host);
             }
             fabric::log_of_peer!(warn, "does not authenticate", peer.ip(), %host, %peer, qid, "the host does not authenticate: closed");
             return End::Authentication;

@@ -16,12 +16,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use fabric::{TlsFailure, TlsKeys, TlsSession};
-use nvme::auth::{ConfiguredPsk, CryptoError, Derivation, PskIdentity, PskVersion, TlsPsk};
+use nvme::auth::{CryptoError, PskIdentity, TlsPsk};
 use nvme::fabrics::ConnectData;
 
 use super::Target;
 use crate::auth::is_generated;
-use crate::catalog::{Catalog, HostConfig, TlsKey};
+use crate::catalog::{Catalog, HostConfig};
 
 /// The keys of a target's hosts, as its listeners ask for them.
 pub struct HostKeyring {
@@ -109,14 +109,8 @@ impl Target {
         };
         // The newest key first: several keys can match an identity of version 0.
         for key in host.auth.tls_keys.iter().rev() {
-            if key.psk.hash() != identity.hash {
-                continue;
-            }
-            for derivation in derivations(key, identity.version) {
-                let psk = derive(&key.psk, &identity, *derivation)?;
-                if let Some(psk) = psk.filter(|psk| psk.identity == text) {
-                    return Ok(Some(psk));
-                }
+            if let Some(psk) = key.psk.named(&identity, key.compat)? {
+                return Ok(Some(psk));
             }
         }
         Ok(None)
@@ -191,23 +185,4 @@ impl Target {
 pub(crate) enum WrongName {
     Host,
     Subsystem,
-}
-
-/// How keys may be derived for an identity of that version.
-fn derivations(key: &TlsKey, version: PskVersion) -> &'static [Derivation] {
-    match (version, key.compat) {
-        (PskVersion::V0, false) => &[Derivation::Standard],
-        (PskVersion::V0, true) => &[Derivation::Compat],
-        // The digest says which.
-        (PskVersion::V1, _) => &[Derivation::Standard, Derivation::Compat],
-    }
-}
-
-fn derive(
-    psk: &ConfiguredPsk,
-    identity: &PskIdentity,
-    derivation: Derivation,
-) -> Result<Option<TlsPsk>, CryptoError> {
-    let (host, subsystem) = (identity.host.as_str(), identity.subsystem.as_str());
-    psk.derive(host, subsystem, identity.version, derivation)
 }

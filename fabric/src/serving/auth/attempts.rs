@@ -9,14 +9,14 @@ use std::hash::Hash;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use crate::lock::lock;
+use reactor::lock_whole as lock;
 
 /// Entries at most; the oldest one makes room for a new one.
 const REMEMBERED_MAX: usize = 4096;
 
 /// How long somebody has to wait, and after how many failures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct HeldOff {
+pub struct HeldOff {
     failures: u32,
     left: Duration,
 }
@@ -29,19 +29,24 @@ impl fmt::Display for HeldOff {
 }
 
 /// Failures of one.
+#[derive(Debug)]
 struct Failures {
     count: u32,
     since: Instant,
 }
 
-pub(crate) struct Attempts<Who> {
+/// Failures of all, by who failed.
+#[derive(Debug)]
+pub struct Attempts<Who> {
     failures_max: u32,
     window: Duration,
     failures: Mutex<HashMap<Who, Failures>>,
 }
 
 impl<Who: Clone + Eq + Hash> Attempts<Who> {
-    pub(crate) fn new(failures_max: u32, window: Duration) -> Self {
+    /// For who may fail so often within that time.
+    #[must_use]
+    pub fn new(failures_max: u32, window: Duration) -> Self {
         Self {
             failures_max,
             window,
@@ -50,12 +55,12 @@ impl<Who: Clone + Eq + Hash> Attempts<Who> {
     }
 
     /// Whether it failed as often as it may within the window.
-    pub(crate) fn is_over(&self, who: &Who) -> bool {
+    pub fn is_over(&self, who: &Who) -> bool {
         self.held_off(who).is_some()
     }
 
     /// The same, with the number of failures and the time left.
-    pub(crate) fn held_off(&self, who: &Who) -> Option<HeldOff> {
+    pub fn held_off(&self, who: &Who) -> Option<HeldOff> {
         let failures = lock(&self.failures);
         let failures = failures.get(who)?;
         let left = self.window.checked_sub(failures.since.elapsed())?;
@@ -67,7 +72,7 @@ impl<Who: Clone + Eq + Hash> Attempts<Who> {
     }
 
     /// Counts a failure; returns the number within the window.
-    pub(crate) fn failed(&self, who: Who) -> u32 {
+    pub fn failed(&self, who: Who) -> u32 {
         let mut failures = lock(&self.failures);
         if failures.len() >= REMEMBERED_MAX && !failures.contains_key(&who) {
             failures.retain(|_, failures| failures.since.elapsed() < self.window);
@@ -95,7 +100,7 @@ impl<Who: Clone + Eq + Hash> Attempts<Who> {
     }
 
     /// It succeeded: earlier failures are forgotten.
-    pub(crate) fn succeeded(&self, who: &Who) {
+    pub fn succeeded(&self, who: &Who) {
         lock(&self.failures).remove(who);
     }
 }

@@ -9,9 +9,8 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-
-use crate::lock::lock;
+use reactor::lock_whole as lock;
+use reactor::sync::{Permit as Unit, Semaphore};
 
 /// Authentications that are computed at a time: the largest group takes a core for tens of milliseconds.
 const COMPUTING_MAX: usize = 2;
@@ -19,8 +18,10 @@ const COMPUTING_MAX: usize = 2;
 /// Bits of an IPv6 address that its host can choose as it likes.
 const IPV6_HOST_BITS: u32 = 64;
 
-pub(crate) struct Permits {
-    all: Arc<Semaphore>,
+/// Permits of all hosts.
+#[derive(Debug)]
+pub struct Permits {
+    all: Semaphore,
     /// One permit for each address that computes or waits.
     addresses: Mutex<HashMap<IpAddr, Arc<Semaphore>>>,
 }
@@ -28,20 +29,22 @@ pub(crate) struct Permits {
 impl Default for Permits {
     fn default() -> Self {
         Self {
-            all: Arc::new(Semaphore::new(COMPUTING_MAX)),
+            all: Semaphore::new(COMPUTING_MAX),
             addresses: Mutex::default(),
         }
     }
 }
 
 /// A permit, until it is dropped.
-pub(crate) struct Permit {
-    _of_all: Option<OwnedSemaphorePermit>,
-    _of_address: Option<OwnedSemaphorePermit>,
+#[derive(Debug)]
+pub struct Permit {
+    _of_all: Unit,
+    _of_address: Unit,
     _entry: AddressEntry,
 }
 
 /// An address among those that compute or wait; the last one of an address that goes takes its entry along.
+#[derive(Debug)]
 struct AddressEntry {
     address: IpAddr,
     own: Arc<Semaphore>,
@@ -50,7 +53,7 @@ struct AddressEntry {
 
 impl Permits {
     /// Waits for a permit.
-    pub(crate) async fn take(self: &Arc<Self>, address: IpAddr) -> Permit {
+    pub async fn take(self: &Arc<Self>, address: IpAddr) -> Permit {
         let address = network(address);
         let entry = {
             let mut addresses = lock(&self.addresses);
@@ -63,9 +66,9 @@ impl Permits {
                 permits: self.clone(),
             }
         };
-        // Neither is ever closed, so both are there. Its own comes first: an address waits once for the others.
-        let of_address = entry.own.clone().acquire_owned().await.ok();
-        let of_all = self.all.clone().acquire_owned().await.ok();
+        // Its own comes first: an address waits once for the others.
+        let of_address = entry.own.acquire(1).await;
+        let of_all = self.all.acquire(1).await;
         Permit {
             _of_all: of_all,
             _of_address: of_address,
