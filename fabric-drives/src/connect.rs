@@ -4,12 +4,16 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use drives::{DriveError, ErrorKind};
-use fabric::{Connector, TransportAddress};
+use fabric::{
+    CloseReason, Connector, QueueConnectError, TcpHostConfig, TlsFailure, Transport,
+    TransportAddress,
+};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use initiator::{ConnectOptions, Controller, Error, Host, Namespace};
 use nvme::Status;
 
 use crate::facts::Facts;
+use crate::keys::{KeyKind, Keys};
 use crate::shared::Shared;
 
 /// How long an address may be silent before the next one is tried, too. Less than what a pool gives a drive that others can
@@ -54,12 +58,14 @@ pub(crate) async fn connect(shared: &Shared) -> Result<Live, DriveError> {
         );
         shared.error(ErrorKind::NotFound, text)
     })?;
-    first_that_answers(shared, &resolved).await
+    let keys = shared.keys().await?;
+    first_that_answers(shared, &keys, &resolved).await
 }
 
 /// Tries the addresses in their order: the next one when one refuses, or is silent for a moment.
 async fn first_that_answers(
     shared: &Shared,
+    keys: &Keys,
     addresses: &[TransportAddress],
 ) -> Result<Live, DriveError> {
     let mut failed = shared.error(ErrorKind::NotFound, "the target's name has no IP address");
@@ -74,23 +80,50 @@ async fn first_that_answers(
         };
         match reactor::timeout(pause, attempts.next()).await {
             Ok(Some(Ok(live))) => return Ok(live),
-            // That another namespace is there matters more than who does not answer.
-            Ok(Some(Err(_))) if failed.kind() == ErrorKind::Truncated => {}
+            // That another namespace is there, or a key is wrong, matters more than who does not answer.
+            Ok(Some(Err(_)))
+                if matches!(failed.kind(), ErrorKind::Truncated | ErrorKind::Invalid) => {}
             Ok(Some(Err(error))) => failed = error,
             Ok(None) if is_last => return Err(failed),
             // None is tried yet, or all that are tried are silent.
             Ok(None) | Err(_) => {}
         }
         if let Some(address) = waiting.next() {
-            attempts.push(connect_to(shared, address));
+            attempts.push(connect_to(shared, keys, address));
         }
     }
 }
 
-async fn connect_to(shared: &Shared, address: &TransportAddress) -> Result<Live, DriveError> {
-    let connector = Connector::to_reach(address).map_err(|error| {
-        shared.error(ErrorKind::Io, format!("no way to reach {address}: {error}"))
-    })?;
+/// What connects to an address; with a key for TLS nothing in clear.
+fn connector_to(
+    shared: &Shared,
+    keys: &Keys,
+    address: &TransportAddress,
+) -> Result<Connector, DriveError> {
+    let Some(tls) = &keys.tls else {
+        return Connector::to_reach(address).map_err(|error| {
+            shared.error(ErrorKind::Io, format!("no way to reach {address}: {error}"))
+        });
+    };
+    if address.scheme.transport() != Transport::Tcp {
+        let text = format!(
+            "there is a key for TLS ({}), and RDMA has none: name the drive as nvme+tcp://..., or remove the key",
+            shared.key_file(KeyKind::TlsKey)
+        );
+        return Err(shared.error(ErrorKind::Invalid, text));
+    }
+    Ok(Connector::tcp(TcpHostConfig {
+        tls: Some(tls.clone()),
+        ..TcpHostConfig::default()
+    }))
+}
+
+async fn connect_to(
+    shared: &Shared,
+    keys: &Keys,
+    address: &TransportAddress,
+) -> Result<Live, DriveError> {
+    let connector = connector_to(shared, keys, address)?;
     let (id, generation) = {
         let state = shared.state();
         (state.host_id, state.generation)
@@ -105,9 +138,10 @@ async fn connect_to(shared: &Shared, address: &TransportAddress) -> Result<Live,
         depth: limits.depth,
         keep_alive: limits.keep_alive,
         command_timeout: limits.command,
+        keys: keys.dhchap.clone(),
         ..ConnectOptions::new(peer, shared.address.subsystem().clone(), host)
     };
-    let refused = |error| refusal(shared, &error);
+    let refused = |error| refusal(shared, keys, &error);
     let controller = Controller::connect(&connector, options)
         .await
         .map_err(refused)?;
@@ -126,27 +160,69 @@ async fn connect_to(shared: &Shared, address: &TransportAddress) -> Result<Live,
 }
 
 /// Why there is no association, and what to do.
-fn refusal(shared: &Shared, error: &Error) -> DriveError {
+fn refusal(shared: &Shared, keys: &Keys, error: &Error) -> DriveError {
+    let file = |kind| shared.key_file(kind);
+    let has_tls = keys.has(KeyKind::TlsKey);
     let status = error.status().map(Status::code);
     let (kind, remedy) = match (status, error) {
         (Some(Status::CONNECT_INVALID_HOST), _) => {
-            let remedy = format!(
-                "; the target does not admit this host: allow {} there",
-                shared.host
-            );
+            let by_tls = match has_tls {
+                true => String::new(),
+                false => format!(
+                    ", or, if it admits it by TLS alone, write this host's key to {}",
+                    file(KeyKind::TlsKey)
+                ),
+            };
+            let host = &shared.host;
+            let remedy =
+                format!("; the target does not admit this host: allow {host} there{by_tls}");
             (ErrorKind::Io, remedy)
         }
         (Some(Status::CONNECT_INVALID_PARAMETERS), _) | (_, Error::NoNamespace { .. }) => {
             (ErrorKind::NotFound, String::new())
         }
+        (_, Error::NoSecret { peer, host }) => {
+            let file = file(KeyKind::HostSecret);
+            let text =
+                format!("{peer} asks {host} for a secret, and there is none; write it to {file}");
+            return shared.error(ErrorKind::Invalid, text);
+        }
         (_, Error::Authentication { .. }) => {
+            let kinds = [KeyKind::HostSecret, KeyKind::ControllerSecret].into_iter();
+            let files: Vec<_> = kinds.filter(|kind| keys.has(*kind)).map(file).collect();
             let remedy = format!(
-                "; drives of a pool are reached without authentication: let the target admit {} without it",
+                "; compare {} with what the target has for {}",
+                files.join(" and "),
                 shared.host
             );
-            (ErrorKind::Io, remedy)
+            (ErrorKind::Invalid, remedy)
+        }
+        (_, Error::Connect(QueueConnectError::Failed { reason, .. })) => {
+            of_connection(reason, has_tls, &file(KeyKind::TlsKey))
         }
         _ => (ErrorKind::Io, String::new()),
     };
     shared.error(kind, format!("{error}{remedy}"))
+}
+
+/// What a connection that did not come about says of the key for TLS.
+fn of_connection(reason: &CloseReason, has_key: bool, file: &str) -> (ErrorKind, String) {
+    match reason {
+        // A target that ends hangs up, too.
+        CloseReason::Tls(failure) => {
+            let kind = match failure {
+                TlsFailure::Ended | TlsFailure::Stalled => ErrorKind::Io,
+                _ => ErrorKind::Invalid,
+            };
+            let remedy = format!("; the key is that of {file}, and without TLS nothing is sent");
+            (kind, remedy)
+        }
+        CloseReason::Peer | CloseReason::Network(std::io::ErrorKind::ConnectionReset)
+            if !has_key =>
+        {
+            let remedy = format!("; if it requires TLS, write this host's key to {file}");
+            (ErrorKind::Io, remedy)
+        }
+        _ => (ErrorKind::Io, String::new()),
+    }
 }

@@ -4,6 +4,7 @@
 //! - A reactor that uses the drive has an association of its own with the target, made when it is first needed and again when it
 //!   was lost. What meets a lost association ends within [`Limits`]; a read is repeated once on the next one, a write never
 //!   where the target may have done it.
+//! - Where this host has keys for the target ([`KeyFolder`]), no connection goes without them: with a key for TLS none is in clear.
 //! - At every connection the namespace is compared with the one that was opened: identifiers (UUID, NGUID, EUI-64), size and
 //!   LBA format. Nothing is read from or written to another one.
 //! - A write or discard without an answer is in doubt until [`fence`](Drive::fence) says otherwise; `fencing` has the rule.
@@ -22,6 +23,7 @@ mod address;
 mod connect;
 mod facts;
 mod fencing;
+mod keys;
 mod link;
 mod shared;
 mod transfer;
@@ -39,6 +41,7 @@ use reactor::Buffer;
 use uuid::Uuid;
 
 pub use address::{RemoteAddress, RemoteAddressError};
+pub use keys::{KeyFileError, KeyFolder, read_key_file};
 pub use link::LINK_BUFFER_BYTES;
 pub use shared::forget_losses;
 
@@ -78,6 +81,8 @@ impl Default for Limits {
 pub struct OpenOptions {
     /// The name that this host has for the target.
     pub host: Nqn,
+    /// Where the keys for targets are.
+    pub keys: KeyFolder,
     /// Refuse a namespace with fewer blocks: it is another one.
     pub expected_blocks: Option<u64>,
     /// Times and depth.
@@ -85,11 +90,12 @@ pub struct OpenOptions {
 }
 
 impl OpenOptions {
-    /// Of a host with that name, and the limits that are usual.
+    /// Of a host with that name and those keys, and the limits that are usual.
     #[must_use]
-    pub fn new(host: Nqn) -> Self {
+    pub fn new(host: Nqn, keys: KeyFolder) -> Self {
         Self {
             host,
+            keys,
             expected_blocks: None,
             limits: Limits::default(),
         }
@@ -117,7 +123,7 @@ impl RemoteDrive {
     /// Connects, and reads what the namespace is. It may be read then, and written after [`claim`](Self::claim).
     ///
     /// # Errors
-    /// The target cannot be reached within the limit or does not admit this host, has no such subsystem or namespace, the
+    /// The target cannot be reached within the limit or does not admit this host, a key for it cannot be used, it has no such subsystem or namespace, the
     /// namespace is open in this process already, is smaller than expected, or has blocks or metadata that a drive cannot have.
     pub async fn open(address: RemoteAddress, options: OpenOptions) -> Result<Self, DriveError> {
         let expected = options.expected_blocks;

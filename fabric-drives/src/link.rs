@@ -136,6 +136,12 @@ impl Drop for Entry {
     }
 }
 
+/// Whether another attempt would end alike, until somebody changes something: the namespace is another one, or a key is
+/// wrong. A target that is asked with a wrong key again and again makes its host wait, also with the right one.
+fn is_final(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::Truncated | ErrorKind::Invalid)
+}
+
 /// Ends an association that is not needed any more, when nobody uses it.
 fn retire(live: Rc<Live>) {
     reactor::spawn(async move {
@@ -225,10 +231,7 @@ impl Link {
         let mut pause = PAUSES.0;
         loop {
             match self.reserved_once(shared).await {
-                Err(error)
-                    if error.kind() == ErrorKind::Truncated
-                        || reactor::now() + pause > deadline =>
-                {
+                Err(error) if is_final(error.kind()) || reactor::now() + pause > deadline => {
                     return Err(error);
                 }
                 Err(error) => tracing::debug!(%error, "connecting again"),

@@ -17,6 +17,7 @@ use uuid::Uuid;
 
 use crate::address::RemoteAddress;
 use crate::facts::Facts;
+use crate::keys::{KeyFolder, KeyKind, Keys};
 use crate::link;
 use crate::{Limits, OpenOptions};
 
@@ -131,6 +132,9 @@ pub(crate) struct Shared {
     pub(crate) address: RemoteAddress,
     pub(crate) host: Nqn,
     pub(crate) limits: Limits,
+    pub(crate) key_folder: KeyFolder,
+    /// The kinds of keys that the first association had.
+    key_kinds: OnceLock<Vec<KeyKind>>,
     facts: OnceLock<Facts>,
     state: Mutex<State>,
     /// Held by who changes the reservation.
@@ -157,6 +161,8 @@ impl Shared {
             address,
             host: options.host,
             limits: options.limits,
+            key_folder: options.keys,
+            key_kinds: OnceLock::new(),
             facts: OnceLock::new(),
             state: Mutex::new(State {
                 host_id: random_id(),
@@ -173,6 +179,11 @@ impl Shared {
         });
         let link = link::of(&shared)?;
         link.live_once(&shared).await?;
+        tracing::info!(
+            drive = shared.name,
+            keys = shared.kinds_told(),
+            "connected to the drive's target"
+        );
         // What an earlier process wrote may be in the target's cache: the first flush is for that.
         link.dirt().note_write();
         shared.register()?;
@@ -218,6 +229,48 @@ impl Shared {
             None => Ok(()),
             Some(changed) => Err(self.error(ErrorKind::Truncated, changed)),
         }
+    }
+
+    /// The keys for the target, as they are now.
+    ///
+    /// # Errors
+    /// One cannot be used, or is gone that this opening began with: without it the connection would be less safe.
+    pub(crate) async fn keys(&self) -> Result<Keys, DriveError> {
+        let (folder, host) = (self.key_folder.clone(), self.host.clone());
+        let subsystem = self.address.subsystem().clone();
+        let read = reactor::unblock(move || folder.read(&host, &subsystem)).await;
+        let keys = read.map_err(|why| self.error(ErrorKind::Invalid, why))?;
+        let first = self.key_kinds.get_or_init(|| keys.kinds().collect());
+        match first.iter().find(|kind| !keys.has(**kind)) {
+            None => Ok(keys),
+            Some(gone) => {
+                let text = format!(
+                    "the key {} is gone, by which the drive was reached before: put it back; to go on without it, start the \
+                     daemon again",
+                    self.key_file(*gone)
+                );
+                Err(self.error(ErrorKind::Invalid, text))
+            }
+        }
+    }
+
+    /// The kinds of keys that connections have, for people.
+    fn kinds_told(&self) -> String {
+        let kinds = self.key_kinds.get().map_or(&[][..], Vec::as_slice);
+        match kinds.is_empty() {
+            true => "none".to_owned(),
+            false => kinds
+                .iter()
+                .map(|kind| kind.name())
+                .collect::<Vec<_>>()
+                .join(" "),
+        }
+    }
+
+    /// The file of a key for the target.
+    pub(crate) fn key_file(&self, kind: KeyKind) -> String {
+        let file = self.key_folder.file(self.address.subsystem(), kind);
+        file.display().to_string()
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {

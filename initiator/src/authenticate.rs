@@ -40,10 +40,10 @@ pub(crate) async fn authenticate(
     let Some(keys) = &options.keys else {
         return match required {
             false => Ok(()),
-            true => Err(failed(format!(
-                "it asks {} for a secret, and there is none; give it with --dhchap-secret-file",
-                options.host.nqn
-            ))),
+            true => Err(Error::NoSecret {
+                peer: queue.queue.peer(),
+                host: options.host.nqn.clone(),
+            }),
         };
     };
     if !required {

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use fabric::{HostError, QueueConnectError};
-use nvme::Status;
+use nvme::{Nqn, Status};
 
 /// An error of the host side.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -35,6 +35,16 @@ pub enum Error {
         command: &'static str,
         /// How long was waited.
         limit: Duration,
+    },
+    /// The target asks the host for a secret, and none was given.
+    #[error(
+        "{peer} asks {host} for a secret, and there is none; give it with --dhchap-secret-file"
+    )]
+    NoSecret {
+        /// The target.
+        peer: SocketAddr,
+        /// The host's name.
+        host: Nqn,
     },
     /// Host and target do not know each other.
     #[error("{peer} and this host do not authenticate: {reason}")]

@@ -12,7 +12,7 @@ use drives::{
     BlockingDrive, Content, Drive, DriveError, ErrorKind, FileDrive, FrontDrive, OpenOptions,
     PassthroughDrive, block_device_of, content_of, wipe_signatures,
 };
-use fabric_drives::{Claim, RemoteAddress, RemoteDrive};
+use fabric_drives::{Claim, KeyFolder, RemoteAddress, RemoteDrive};
 use meta::DriveSpec;
 use nvme::Nqn;
 use uuid::Uuid;
@@ -22,6 +22,13 @@ use crate::metadata::AreaOfDrive;
 
 /// Where a machine's NVMe host name is, of the package nvme-cli: the kernel's host side uses it too.
 const HOST_NQN_FILE: &str = "/etc/nvme/hostnqn";
+
+/// Where the keys for targets are, unless the variable names another folder. Every command finds them there, also without a
+/// daemon.
+const DRIVE_KEYS: &str = "/etc/onefold/drive-keys";
+
+/// The variable that names the folder with the keys for targets.
+const DRIVE_KEYS_VARIABLE: &str = "ONEFOLD_DRIVE_KEYS";
 
 /// What names a machine that has no such file (machine-id(5)).
 const MACHINE_ID_FILE: &str = "/etc/machine-id";
@@ -55,7 +62,7 @@ impl OpenedDrive {
                 tracing::info!(drive = %address, %host, "connecting to the drive's target");
                 let remote = fabric_drives::OpenOptions {
                     expected_blocks: options.expected_blocks,
-                    ..fabric_drives::OpenOptions::new(host)
+                    ..fabric_drives::OpenOptions::new(host, key_folder())
                 };
                 RemoteDrive::open(address, remote).await.map(Self::Remote)
             }
@@ -204,7 +211,7 @@ pub(crate) fn open_for_reading(path: &Path) -> Result<Arc<dyn Drive>, DriveError
     let name = path.to_string_lossy();
     Ok(match Elsewhere::of(path)? {
         Some(Elsewhere::Namespace(address)) => {
-            let options = fabric_drives::OpenOptions::new(host_nqn());
+            let options = fabric_drives::OpenOptions::new(host_nqn(), key_folder());
             let open = move || RemoteDrive::open(address, options);
             Arc::new(BlockingDrive::open(&name, open)?)
         }
@@ -218,6 +225,12 @@ pub(crate) fn open_for_reading(path: &Path) -> Result<Arc<dyn Drive>, DriveError
             return Err(DriveError::new(ErrorKind::Invalid, &name, text));
         }
     })
+}
+
+/// The folder with the keys for targets.
+fn key_folder() -> KeyFolder {
+    let named = std::env::var_os(DRIVE_KEYS_VARIABLE).filter(|named| !named.is_empty());
+    KeyFolder::new(named.unwrap_or_else(|| DRIVE_KEYS.into()))
 }
 
 /// The name that this machine has for targets: the same after a restart, so that their access lists can have it. It is that

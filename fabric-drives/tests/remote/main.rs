@@ -2,6 +2,7 @@
 
 mod conforms;
 mod fences;
+mod keys;
 mod losses;
 mod sled;
 mod transfers;

@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use drives::{BLOCK_BYTES, Drive, DriveError, Extent};
-use fabric::{Capsule, TargetQueue, TcpListener, TcpListenerConfig};
-use fabric_drives::{Limits, OpenOptions, RemoteDrive};
+use fabric::{Capsule, TargetQueue, TcpListener, TcpListenerConfig, TlsFailure, TlsKeys, TlsMode};
+use fabric_drives::{KeyFolder, Limits, OpenOptions, RemoteDrive};
 use nvme::admin::AdminCommand;
+use nvme::auth::{ConfiguredPsk, PskIdentity, TlsPsk};
 use nvme::command::FABRICS_OPCODE;
 use nvme::fabrics::{CONNECT_DATA_BYTES, ConnectData, FabricsCommand};
 use nvme::identify::{
@@ -87,6 +88,42 @@ impl Media {
     }
 }
 
+/// The key of whoever comes by TLS.
+pub(crate) struct Key {
+    psk: Mutex<ConfiguredPsk>,
+    /// Handshakes that failed.
+    pub(crate) failed: AtomicUsize,
+}
+
+impl Key {
+    pub(crate) fn new(psk: ConfiguredPsk) -> Arc<Self> {
+        Arc::new(Self {
+            psk: Mutex::new(psk),
+            failed: AtomicUsize::new(0),
+        })
+    }
+
+    pub(crate) fn change(&self, psk: ConfiguredPsk) {
+        *self.psk.lock().expect("no story panics with it") = psk;
+    }
+}
+
+impl TlsKeys for Key {
+    fn find(&self, identity: &str, _: SocketAddr) -> Option<TlsPsk> {
+        let psk = self.psk.lock().expect("no story panics with it");
+        let named = psk.named(&PskIdentity::parse(identity)?, false);
+        named.expect("OpenSSL computes")
+    }
+
+    fn failed(&self, _: SocketAddr, _: &TlsFailure) {
+        self.failed.fetch_add(1, Ordering::AcqRel);
+    }
+
+    fn holds_off(&self, _: SocketAddr) -> bool {
+        false
+    }
+}
+
 /// See the module.
 pub(crate) struct Sled {
     pub(crate) media: Arc<Mutex<Media>>,
@@ -94,6 +131,8 @@ pub(crate) struct Sled {
     pub(crate) holds_writes: Arc<AtomicBool>,
     /// Writes that were taken so.
     pub(crate) held: Arc<AtomicUsize>,
+    /// Hosts come by TLS with this key alone.
+    key: Option<Arc<Key>>,
     thread: Option<ReactorThread>,
     address: SocketAddr,
 }
@@ -101,6 +140,11 @@ pub(crate) struct Sled {
 impl Sled {
     /// A namespace with blocks of so many bytes, a cache, deallocation and reservations.
     pub(crate) fn start(lba_bytes: usize) -> Self {
+        Self::start_with(lba_bytes, None)
+    }
+
+    /// The same, for hosts that come by TLS with this key.
+    pub(crate) fn start_with(lba_bytes: usize, key: Option<Arc<Key>>) -> Self {
         let odd = usize::from(lba_bytes == 512);
         let blocks = (BYTES / lba_bytes + odd) as u64;
         let namespace = IdentifyNamespace {
@@ -146,6 +190,7 @@ impl Sled {
             media: Arc::new(Mutex::new(media)),
             holds_writes: Arc::default(),
             held: Arc::default(),
+            key,
             thread: None,
             address: SocketAddr::from(([127, 0, 0, 1], 0)),
         };
@@ -178,12 +223,22 @@ impl Sled {
         let thread = reactor::start(config).expect("a reactor");
         let (media, address) = (self.media.clone(), self.address);
         let (holds, held) = (self.holds_writes.clone(), self.held.clone());
+        let key = self.key.clone();
         // Stories call this on their reactor, which may wait for another thread only so.
         let (tell, told) = std::sync::mpsc::channel();
         let listening = move || async move {
             // The kernel may hold the port for a moment.
             let listener = loop {
-                match TcpListener::bind(TcpListenerConfig::new(address)) {
+                let config = TcpListenerConfig::new(address);
+                let bound = match &key {
+                    None => TcpListener::bind(config),
+                    Some(key) => {
+                        let tls = TlsMode::Required;
+                        let config = TcpListenerConfig { tls, ..config };
+                        TcpListener::bind_with_keys(config, key.clone())
+                    }
+                };
+                match bound {
                     Ok(listener) => break listener,
                     Err(_) => reactor::sleep(Duration::from_millis(5)).await,
                 }
@@ -218,6 +273,13 @@ impl Sled {
         let address = self.address().parse().expect("an address");
         RemoteDrive::open(address, options()).await
     }
+
+    /// The same, with the keys in a folder.
+    pub(crate) async fn open_with(&self, keys: KeyFolder) -> Result<RemoteDrive, DriveError> {
+        let address = self.address().parse().expect("an address");
+        let options = OpenOptions { keys, ..options() };
+        RemoteDrive::open(address, options).await
+    }
 }
 
 pub(crate) fn options() -> OpenOptions {
@@ -229,7 +291,7 @@ pub(crate) fn options() -> OpenOptions {
             patience: Duration::from_millis(400),
             ..Limits::default()
         },
-        ..OpenOptions::new(host)
+        ..OpenOptions::new(host, KeyFolder::new("/no/keys"))
     }
 }
 
