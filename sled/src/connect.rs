@@ -3,12 +3,16 @@
 //! Guarantees:
 //! - On a new queue only a valid Connect has any effect.
 //! - Only hosts that may use the drives have a controller of the sled; the discovery service answers all.
-//! - An I/O queue joins only a controller of the same host, by NQN and identifier, over the same transport.
+//! - A host with a TLS key has a controller by TLS alone, and a queue with TLS joins only the host and subsystem that its key is for.
+//! - An I/O queue joins only a controller of the same host, by NQN and identifier, over the same transport, and
+//!   with TLS if, and only if, the admin queue has it.
 //! - A refusal names the wrong field (IATTR and IPO in the result). It has Do Not Retry, on which a Linux host deletes its
 //!   controller, only where a repetition cannot help.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
+use fabric::serving::auth::AUTH_REQUIRED;
 use fabric::{Capsule, QueueInfo, TargetQueue};
 use nvme::fabrics::{
     CNTLID_DYNAMIC, CONNECT_DATA_BYTES, ConnectCommand, ConnectData, InvalidParameter,
@@ -25,6 +29,8 @@ use crate::target::Sled;
 pub(crate) struct Joined {
     pub(crate) controller: Arc<Controller>,
     pub(crate) handle: Arc<QueueHandle>,
+    /// The host has to authenticate on this queue.
+    pub(crate) has_to_authenticate: bool,
     /// Commands that the host may have outstanding.
     depth: u16,
 }
@@ -33,17 +39,17 @@ pub(crate) struct Joined {
 struct Refusal {
     status: Status,
     result: u64,
-    why: &'static str,
+    why: Cow<'static, str>,
     /// Who is refused, if that is why.
     host: Option<Nqn>,
 }
 
 impl Refusal {
-    fn because(status: Status, why: &'static str) -> Self {
+    fn because(status: Status, why: impl Into<Cow<'static, str>>) -> Self {
         Self {
             status,
             result: 0,
-            why,
+            why: why.into(),
             host: None,
         }
     }
@@ -52,8 +58,16 @@ impl Refusal {
         Self {
             status: Status::CONNECT_INVALID_PARAMETERS.with_dnr(),
             result: parameter.result(),
-            why,
+            why: why.into(),
             host: None,
+        }
+    }
+
+    /// The host itself is refused, and need not try again.
+    fn of_host(host: &Nqn, why: &'static str) -> Self {
+        Self {
+            host: Some(host.clone()),
+            ..Self::because(Status::CONNECT_INVALID_HOST.with_dnr(), why)
         }
     }
 }
@@ -72,9 +86,11 @@ pub(crate) async fn join(sled: &Sled, queue: &TargetQueue, buffers: &BufferPool)
             Ok(joined) => {
                 let controller = &joined.controller;
                 queue.connected(joined.handle.qid, joined.depth);
-                queue.belongs_to(controller.host.nqn.as_str());
-                queue.proved(joined.handle.qid == 0 && !controller.is_discovery());
-                let result = u64::from(controller.id);
+                let asks = match joined.has_to_authenticate {
+                    true => AUTH_REQUIRED,
+                    false => 0,
+                };
+                let result = u64::from(controller.id) | asks;
                 queue.complete(capsule, Cqe::new(Status::SUCCESS, result), None);
                 return Some(joined);
             }
@@ -128,30 +144,33 @@ async fn connect(
         let busy = Status::CONNECT_CONTROLLER_BUSY;
         return Err(Refusal::because(busy, "the sled stops"));
     }
+    if let Some(session) = queue.tls()
+        && !sled.access().is_for(info.peer, &session, &data)
+    {
+        let why = "its TLS key is another host's, or for another subsystem";
+        return Err(Refusal::of_host(&data.host, why));
+    }
+    let is_by_tls = queue.tls().is_some();
     let kind = sled.kind_of(&data.subsystem).ok_or(Refusal::field(
         InvalidParameter::SUBSYSTEM,
         "there is no subsystem of that name here",
     ))?;
     match command.qid {
-        0 => connect_admin(sled, &info, &command, data, kind).await,
-        _ => connect_io(sled, &info, &command, &data, kind),
+        0 => connect_admin(sled, &info, is_by_tls, &command, data, kind).await,
+        _ => connect_io(sled, &info, is_by_tls, &command, &data, kind),
     }
 }
 
 async fn connect_admin(
     sled: &Sled,
     info: &QueueInfo,
+    is_by_tls: bool,
     command: &ConnectCommand,
     data: ConnectData,
     kind: Kind,
 ) -> Result<Joined, Refusal> {
-    if kind == Kind::Nvm && !sled.allows(&data.host) {
-        let status = Status::CONNECT_INVALID_HOST.with_dnr();
-        let why = "the host is not among those of --host";
-        return Err(Refusal {
-            host: Some(data.host),
-            ..Refusal::because(status, why)
-        });
+    if kind == Kind::Nvm {
+        check_host(sled, info, is_by_tls, &data.host)?;
     }
     if data.cntlid != CNTLID_DYNAMIC {
         return Err(Refusal::field(
@@ -177,6 +196,7 @@ async fn connect_admin(
         peer: info.peer,
         local: info.local,
         transport: info.transport,
+        is_by_tls,
         kato_ms: command.kato_ms,
     };
     let controller = registry.add(new).ok_or(Refusal::because(
@@ -186,6 +206,7 @@ async fn connect_admin(
     let handle = QueueHandle::new(0);
     controller.attach(&handle)?;
     Ok(Joined {
+        has_to_authenticate: sled.secrets(&controller).is_some(),
         controller,
         handle,
         // Zero based; checked to be less than the queue's depth.
@@ -193,9 +214,33 @@ async fn connect_admin(
     })
 }
 
+/// Refuses a host that may not use the drives, or not like this.
+fn check_host(sled: &Sled, info: &QueueInfo, is_by_tls: bool, host: &Nqn) -> Result<(), Refusal> {
+    let access = sled.access();
+    if !access.allows(host) {
+        let why = "the host is not among those of --host";
+        return Err(Refusal::of_host(host, why));
+    }
+    if access.requires_tls(host) && !is_by_tls {
+        let why = "the host has a TLS key and connected without TLS: attach it over TCP with --tls, or give --host no key";
+        return Err(Refusal::of_host(host, why));
+    }
+    if access.secrets(host).is_some()
+        && let Some(held_off) = access.exchanges.holds_off(info.peer.ip(), host)
+    {
+        let busy = Status::CONNECT_CONTROLLER_BUSY;
+        return Err(Refusal {
+            host: Some(host.clone()),
+            ..Refusal::because(busy, held_off.to_string())
+        });
+    }
+    Ok(())
+}
+
 fn connect_io(
     sled: &Sled,
     info: &QueueInfo,
+    is_by_tls: bool,
     command: &ConnectCommand,
     data: &ConnectData,
     kind: Kind,
@@ -209,7 +254,9 @@ fn connect_io(
     let controller = sled
         .registry(kind)
         .get(data.cntlid)
-        .filter(|controller| controller.transport == info.transport)
+        .filter(|controller| {
+            controller.transport == info.transport && controller.is_by_tls == is_by_tls
+        })
         .ok_or(Refusal::field(
             InvalidParameter::CONTROLLER,
             "there is no such controller",
@@ -233,6 +280,7 @@ fn connect_io(
     let handle = QueueHandle::new(command.qid);
     controller.attach(&handle)?;
     Ok(Joined {
+        has_to_authenticate: sled.secrets(&controller).is_some(),
         controller,
         handle,
         depth: command.sqsize + 1,

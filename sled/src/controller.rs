@@ -81,6 +81,8 @@ pub(crate) struct NewController {
     pub(crate) peer: SocketAddr,
     pub(crate) local: SocketAddr,
     pub(crate) transport: Transport,
+    /// Its admin queue has TLS.
+    pub(crate) is_by_tls: bool,
     pub(crate) kato_ms: u32,
 }
 
@@ -94,6 +96,7 @@ pub(crate) struct Controller {
     /// The address that the host connected to.
     pub(crate) local: SocketAddr,
     pub(crate) transport: Transport,
+    pub(crate) is_by_tls: bool,
     pub(crate) errors: Mutex<ErrorLog>,
     state: Mutex<State>,
     /// A copy for commands, without the lock: whether it is enabled and works.
@@ -103,6 +106,8 @@ pub(crate) struct Controller {
     keep_alive_changed: Notify,
     heard: LastHeard,
     ending: AtomicBool,
+    /// Its host has proved what it has to.
+    admitted: AtomicBool,
     queue_detached: Notify,
 }
 
@@ -126,6 +131,8 @@ impl Controller {
             peer: new.peer,
             local: new.local,
             transport: new.transport,
+            is_by_tls: new.is_by_tls,
+            admitted: AtomicBool::new(false),
             errors: Mutex::default(),
             state: Mutex::new(State {
                 registers: Registers::default(),
@@ -150,6 +157,29 @@ impl Controller {
     /// Whether the association has ended; its last commands may still be on their way.
     pub(crate) fn is_ending(&self) -> bool {
         self.ending.load(Ordering::Acquire)
+    }
+
+    /// Its host has proved what it has to. Logged, as far as it is attached to drives.
+    pub(crate) fn admit(&self) {
+        let is_first = !self.admitted.swap(true, Ordering::AcqRel);
+        if is_first && !self.is_discovery() {
+            fabric::log_of_peer!(
+                info,
+                "host connected",
+                self.peer.ip(),
+                event = "attach",
+                host = %self.host.nqn,
+                peer = %self.peer,
+                cntlid = self.id,
+                tls = self.is_by_tls,
+                "host connected"
+            );
+        }
+    }
+
+    /// Whether its host has proved what it has to.
+    pub(crate) fn is_admitted(&self) -> bool {
+        self.admitted.load(Ordering::Acquire)
     }
 
     /// Whether it is enabled and ready: only then it takes I/O queues, and commands other than Fabrics ones.
@@ -262,6 +292,11 @@ impl Controller {
             self.end_silent();
         }
         is_in_time
+    }
+
+    /// The host is taken as heard: it may compute its authentication for longer than its keep-alive timeout.
+    pub(crate) fn excuse_silence(&self) {
+        self.heard.again(reactor::recently());
     }
 
     /// Whether its host has been silent for longer than its keep-alive timeout.

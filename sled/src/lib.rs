@@ -9,8 +9,9 @@
 //! | `connect` | how a queue joins a controller |
 //! | `commands` | what each command does |
 //! | `queue` | what the commands of a queue share; one command in flight |
-//! | [`target`] | the drives, who may use them, and the associations |
+//! | [`target`] | the drives, and the associations |
 //! | `controller` | associations with hosts |
+//! | [`access`] | who may use the drives, and by what they prove it |
 //! | [`export`] | a drive as a namespace |
 //! | [`limits`], [`identity`] | bounds on hosts, names that stay the same |
 //!
@@ -25,6 +26,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod access;
 mod commands;
 mod connect;
 mod controller;
@@ -35,6 +37,7 @@ mod queue;
 pub mod serve;
 pub mod target;
 
+pub use access::{HostKeys, Hosts};
 pub use export::Export;
 pub use limits::Limits;
 pub use serve::serve_queue;

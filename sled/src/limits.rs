@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use fabric::Transport;
+use fabric::serving::auth::AuthLimits;
 
 /// Maximum Data Transfer Size as a power of two of 4 KiB pages: 1 MiB, as much as io_uring moves at once without splitting
 /// on most devices.
@@ -23,6 +24,14 @@ pub(crate) const EARLIER_ASSOCIATIONS_TIMEOUT: Duration = Duration::from_secs(5)
 pub(crate) const QUIESCE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a discovery controller without a keep-alive timeout lives without a command (nvmet's NVMET_DISC_KATO_MS).
 pub(crate) const DISCOVERY_IDLE: Duration = Duration::from_secs(120);
+
+/// Bounds on hosts that authenticate, and on TLS handshakes that fail: as of Onefold's own target.
+pub(crate) const AUTH_LIMITS: AuthLimits = AuthLimits {
+    timeout: Duration::from_secs(60),
+    failures_max: 16,
+    window: Duration::from_secs(60),
+    exchanges_max: 16,
+};
 
 /// Bounds on hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

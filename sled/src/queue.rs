@@ -11,6 +11,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use fabric::serving::auth::QueueAuth;
 use fabric::serving::{InFlight, Workers};
 use fabric::{Capsule, TargetQueue};
 use futures_util::future::{Either, select};
@@ -19,6 +20,7 @@ use nvme::{Cqe, Sqe, Status};
 use reactor::sync::Event;
 use reactor::{Buffer, BufferPool, lock_whole as lock};
 
+use crate::access::HostKeys;
 use crate::controller::{Controller, QueueHandle};
 use crate::limits::{EVENT_REQUESTS_MAX, TRANSFER_BYTES_MAX};
 use crate::target::Sled;
@@ -36,6 +38,7 @@ pub(crate) struct ConnectedQueue {
     pub(crate) buffers: BufferPool,
     pub(crate) in_flight: InFlight,
     pub(crate) workers: Workers,
+    pub(crate) auth: QueueAuth<HostKeys>,
     /// Set once: no command begins any more, and none waits for memory.
     pub(crate) ending: Event,
     is_ending: Cell<bool>,
@@ -50,6 +53,7 @@ impl ConnectedQueue {
         handle: Arc<QueueHandle>,
         transport: TargetQueue,
         buffers: BufferPool,
+        auth: QueueAuth<HostKeys>,
     ) -> Rc<Self> {
         Rc::new(Self {
             sled,
@@ -59,10 +63,23 @@ impl ConnectedQueue {
             buffers,
             in_flight: InFlight::default(),
             workers: Workers::default(),
+            auth,
             ending: Event::new(),
             is_ending: Cell::new(false),
             events: RefCell::default(),
         })
+    }
+
+    /// Its host has proved what it has to, or need not.
+    pub(crate) fn proved(&self) {
+        let (controller, is_admin) = (&self.controller, self.handle.qid == 0);
+        self.transport.belongs_to(controller.host.nqn.as_str());
+        self.transport
+            .proved(is_admin && !controller.is_discovery());
+        self.auth.done();
+        if is_admin {
+            controller.admit();
+        }
     }
 
     /// Whether it takes no commands any more.
@@ -161,6 +178,9 @@ impl Command {
     /// Begins a command. One whose identifier is in flight already is answered at once; one that comes when its association
     /// is over is not answered: the queue closes.
     pub(crate) fn begin(queue: &Rc<ConnectedQueue>, capsule: Capsule) -> Option<Self> {
+        if queue.auth.is_awaited() {
+            queue.controller.excuse_silence();
+        }
         if !queue.controller.hears(&queue.handle) {
             return None;
         }

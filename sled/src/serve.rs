@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fabric::TargetQueue;
+use fabric::serving::auth::QueueAuth;
 use fabric::serving::{Call, Leadership, Worker};
 use futures_util::{FutureExt, pin_mut, select_biased};
 use nvme::Status;
@@ -20,7 +21,7 @@ use nvme::command::FABRICS_OPCODE;
 
 use crate::commands::{admin, fabrics, io};
 use crate::connect::{self, Joined};
-use crate::limits::{CONNECT_TIMEOUT, QUIESCE_TIMEOUT};
+use crate::limits::{AUTH_LIMITS, CONNECT_TIMEOUT, QUIESCE_TIMEOUT};
 use crate::queue::{Command, ConnectedQueue};
 use crate::target::Sled;
 
@@ -42,7 +43,10 @@ pub async fn serve_queue(sled: Arc<Sled>, transport: TargetQueue) {
     let joining = connect::join(&sled, &transport, &admin_buffers);
     let joined = reactor::timeout(CONNECT_TIMEOUT, joining).await;
     let Ok(Some(Joined {
-        controller, handle, ..
+        controller,
+        handle,
+        has_to_authenticate,
+        ..
     })) = joined
     else {
         tracing::debug!(peer = %info.peer, qid = info.qid, "queue ended before it connected");
@@ -50,20 +54,11 @@ pub async fn serve_queue(sled: Arc<Sled>, transport: TargetQueue) {
     };
     let is_admin = handle.qid == 0;
     let buffers = if is_admin { admin_buffers } else { buffers };
-    let told = is_admin && !controller.is_discovery();
-    if told {
-        fabric::log_of_peer!(
-            info,
-            "host connected",
-            info.peer.ip(),
-            event = "attach",
-            host = %controller.host.nqn,
-            peer = %info.peer,
-            cntlid = controller.id,
-            "host connected"
-        );
+    let auth = QueueAuth::new(has_to_authenticate, AUTH_LIMITS.timeout);
+    let queue = ConnectedQueue::new(sled, controller, handle, transport, buffers, auth);
+    if !has_to_authenticate {
+        queue.proved();
     }
-    let queue = ConnectedQueue::new(sled, controller, handle, transport, buffers);
     begin(&queue);
     let why = watch(&queue).await;
     let ConnectedQueue {
@@ -87,7 +82,7 @@ pub async fn serve_queue(sled: Arc<Sled>, transport: TargetQueue) {
     }
     controller.queues_gone().await;
     queue.sled.registry(controller.kind).remove(controller.id);
-    if told {
+    if controller.is_admitted() && !controller.is_discovery() {
         fabric::log_of_peer!(
             info,
             "host gone",
@@ -108,6 +103,7 @@ enum End {
     Transport,
     Controller,
     KeepAlive,
+    Authentication,
     Stopping,
 }
 
@@ -117,6 +113,7 @@ impl End {
             Self::Transport => "its connection ended",
             Self::Controller => "its controller ended",
             Self::KeepAlive => "it was silent for longer than its keep-alive timeout",
+            Self::Authentication => "it did not authenticate in time",
             Self::Stopping => "the sled stops",
         }
     }
@@ -130,14 +127,20 @@ async fn watch(queue: &Rc<ConnectedQueue>) -> End {
     let lost = queue.workers.lost().fuse();
     let silent = async {
         match handle.qid {
-            0 => controller.keep_alive_expired().await,
+            0 => loop {
+                controller.keep_alive_expired().await;
+                // Authentication has a timeout of its own.
+                if !queue.auth.is_awaited() {
+                    break;
+                }
+            },
             _ => std::future::pending().await,
         }
     }
     .fuse();
     pin_mut!(close_requested, stopped, lost, silent);
     loop {
-        let shrink = reactor::sleep(SHRINK_INTERVAL).fuse();
+        let shrink = reactor::sleep(queue.auth.pause(SHRINK_INTERVAL)).fuse();
         pin_mut!(shrink);
         select_biased! {
             // First: the end of the admin queue, which has nothing to wait for, asks the others to close too.
@@ -152,6 +155,14 @@ async fn watch(queue: &Rc<ConnectedQueue>) -> End {
                 return End::KeepAlive;
             }
             () = shrink => queue.workers.shrink(),
+        }
+        if queue.auth.is_late() {
+            let (host, peer, qid) = (&controller.host.nqn, controller.peer, handle.qid);
+            if !queue.auth.has_failed() {
+                queue.sled.access().exchanges.failed(peer.ip(), host);
+            }
+            fabric::log_of_peer!(warn, "does not authenticate", peer.ip(), %host, %peer, qid, "the host does not authenticate: closed");
+            return End::Authentication;
         }
     }
 }
@@ -208,6 +219,9 @@ async fn run(command: Command) {
     let queue = command.queue.clone();
     let is_fabrics = command.sqe().opcode() == FABRICS_OPCODE;
     let outcome = match queue.handle.qid {
+        _ if !queue.auth.admits(command.sqe()) => {
+            Err(Status::AUTHENTICATION_REQUIRED.with_dnr().into())
+        }
         _ if is_fabrics => fabrics::run(&command).await,
         _ if !queue.controller.is_ready() => Err(Status::COMMAND_SEQUENCE.with_dnr().into()),
         0 => admin::run(&command).await,
@@ -215,7 +229,7 @@ async fn run(command: Command) {
     };
     let disconnects = is_fabrics && outcome.is_ok() && fabrics::is_disconnect(command.sqe());
     command.answer(outcome);
-    if disconnects {
+    if disconnects || queue.auth.is_over() {
         queue.handle.close.set();
     }
 }

@@ -1,19 +1,20 @@
-//! The sled: its drives, who may use them, and the associations with hosts.
+//! The sled: its drives, and the associations with hosts.
 //!
 //! Guarantees:
-//! - What is served does not change while the sled runs. Namespace 1 is the first drive, and so on.
+//! - What is served, and to whom, does not change while the sled runs; hosts' keys may. Namespace 1 is the first drive, and so on.
 //! - No two namespaces have one UUID.
 //! - Everything here is usable from every thread.
 
-use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fabric::{KnownAddresses, Transport, TransportAddress};
+use fabric::{KnownAddresses, TlsKeys, TlsMode, Transport, TransportAddress};
 use nvme::log::SmartLog;
 use nvme::{Nqn, Status};
 use reactor::sync::Event;
 
-use crate::controller::{Kind, Registry};
+use crate::access::{Access, HostKeys, Hosts};
+use crate::controller::{Controller, Kind, Registry};
 use crate::export::Export;
 use crate::identity;
 use crate::limits::Limits;
@@ -26,8 +27,8 @@ const DATA_UNIT_BYTES: u64 = 512_000;
 pub struct SledConfig {
     /// Its name for hosts.
     pub nqn: Nqn,
-    /// The hosts that may connect; `None` admits any.
-    pub hosts: Option<BTreeSet<Nqn>>,
+    /// The hosts that may connect, with their keys; `None` admits any.
+    pub hosts: Hosts,
     /// The drives, in the order of their namespaces: one at least.
     pub exports: Vec<Export>,
     /// Where it listens, for the discovery log.
@@ -80,6 +81,7 @@ struct Figures {
 #[derive(Debug)]
 pub struct Sled {
     config: SledConfig,
+    access: Arc<Access>,
     pub(crate) serial: String,
     pub(crate) discovery_nqn: Nqn,
     nvm: Registry,
@@ -97,7 +99,7 @@ impl Sled {
     ///
     /// # Panics
     /// Never: the name of the discovery service is well formed.
-    pub fn new(config: SledConfig) -> Result<Self, ConfigError> {
+    pub fn new(mut config: SledConfig) -> Result<Self, ConfigError> {
         if config.exports.is_empty() {
             return Err(ConfigError::NoDrive);
         }
@@ -111,9 +113,12 @@ impl Sled {
             }
         }
         let controllers = config.limits.controllers;
+        let discovery_nqn = Nqn::new(nvme::nqn::DISCOVERY).expect("the well-known name is one");
+        let subsystems = [config.nqn.clone(), discovery_nqn.clone()];
         Ok(Self {
             serial: identity::serial_of(&config.nqn),
-            discovery_nqn: Nqn::new(nvme::nqn::DISCOVERY).expect("the well-known name is one"),
+            access: Arc::new(Access::new(config.hosts.take(), subsystems)),
+            discovery_nqn,
             nvm: Registry::new(controllers),
             discovery: Registry::new(controllers),
             known: KnownAddresses::default(),
@@ -168,16 +173,41 @@ impl Sled {
         u32::try_from(self.config.exports.len()).unwrap_or(u32::MAX)
     }
 
-    /// Whether the host may connect.
-    pub(crate) fn allows(&self, host: &Nqn) -> bool {
-        let hosts = self.config.hosts.as_ref();
-        hosts.is_none_or(|hosts| hosts.contains(host))
+    /// Who may connect.
+    pub(crate) fn access(&self) -> &Access {
+        &self.access
+    }
+
+    /// The secrets by which this controller's host has to authenticate; none if it need not. The discovery service asks no host:
+    /// it tells each one only of what it may use.
+    pub(crate) fn secrets(&self, controller: &Controller) -> Option<Arc<HostKeys>> {
+        match controller.kind {
+            Kind::Discovery => None,
+            Kind::Nvm => self.access.secrets(&controller.host.nqn),
+        }
     }
 
     /// Whether hosts have to be named to connect.
     #[must_use]
     pub fn admits_only_named_hosts(&self) -> bool {
-        self.config.hosts.is_some()
+        self.access.is_for_named_hosts()
+    }
+
+    /// Gives the hosts other keys, for connections from now on; which hosts have keys of which kind must be as before.
+    pub fn set_hosts(&self, hosts: Hosts) {
+        self.access.set_hosts(hosts);
+    }
+
+    /// Whether hosts come by TLS over TCP.
+    #[must_use]
+    pub fn tls(&self) -> TlsMode {
+        self.access.tls()
+    }
+
+    /// The keys of hosts that come by TLS, for the listeners of all reactors.
+    #[must_use]
+    pub fn tls_keys(&self) -> Arc<dyn TlsKeys> {
+        self.access.clone()
     }
 
     /// What a host means by the name of a subsystem.

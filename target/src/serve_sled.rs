@@ -7,23 +7,26 @@
 //! - SIGINT, SIGTERM and the end of its terminal end it cleanly: no new commands, those under way answered, data durable,
 //!   exit 0. A second signal ends it at once; nothing acknowledged is lost then.
 //! - No two sleds of a machine have one name.
+//! - A file with a key that others can read, or that holds none, is refused at the start; at a reload all keys stay as they were.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use dedup::ErrorKind;
 use drives::{BLOCK_BYTES, Drive, MemoryDrive, block_device_of};
-use fabric::{KnownAddresses, TargetQueue, TlsKeys, Transport, TransportAddress};
+use fabric::{KnownAddresses, TargetQueue, TlsKeys, TlsMode, Transport, TransportAddress};
+use fabric_drives::read_key_file;
 use futures_util::future::{join_all, select_all};
 use meta::is_remote_drive;
 use nvme::Nqn;
+use nvme::auth::{ConfiguredPsk, Secret};
 use reactor::ReactorThread;
 use rustix::fs::Mode;
-use sled::{Export, Sled, SledConfig, identity};
+use sled::{Export, HostKeys, Hosts, Sled, SledConfig, identity};
 use subsystem::errors::Failure;
 use subsystem::figures::ReactorFigures;
 use subsystem::limits::Limits;
@@ -37,7 +40,7 @@ use crate::listen::{self, Everywhere, Service, Wanted, listen_everywhere};
 use crate::new_drive::{MadeFiles, open_named};
 use crate::notify;
 use crate::opened_drive::kind_of_address;
-use crate::options::{DriveArg, SledServeArgs};
+use crate::options::{DriveArg, HostArg, SledServeArgs};
 use crate::output::print;
 use crate::pool::check_memory;
 use crate::recorder;
@@ -88,7 +91,8 @@ async fn serve(args: &SledServeArgs) -> Result<(), Failure> {
     };
     let nqn = identity::nqn_of(&name).map_err(|error| Failure::invalid(error.to_string()))?;
     let _name = claim(&nqn)?;
-    let wanted = Wanted::new(&listeners, false, false);
+    let hosts = hosts_of(&args.hosts)?;
+    let mut wanted = Wanted::new(&listeners, false, false);
     listen::check(&wanted).await?;
     let count = args.reactors.unwrap_or_else(default_reactors);
     let limits = limits(wanted.of(Transport::Tcp).count(), count);
@@ -96,12 +100,13 @@ async fn serve(args: &SledServeArgs) -> Result<(), Failure> {
     let exports = open_drives(&args.drives, &name, &mut made).await?;
     let sled = Sled::new(SledConfig {
         nqn,
-        hosts: (!args.hosts.is_empty()).then(|| BTreeSet::from_iter(args.hosts.iter().cloned())),
+        hosts,
         exports,
         listeners,
         limits: of_hosts(&limits),
     });
     let sled = Arc::new(sled.map_err(|error| Failure::invalid(error.to_string()))?);
+    wanted.tls = sled.tls();
     let mut data = Vec::new();
     for index in 0..count {
         let name = format!("onefold-data{index}");
@@ -113,7 +118,7 @@ async fn serve(args: &SledServeArgs) -> Result<(), Failure> {
         sled: sled.clone(),
         limits,
     };
-    let served = serve_on(&node, wanted, &data, made, &mut signals).await;
+    let served = serve_on(&node, args, wanted, &data, made, &mut signals).await;
     let flushed = match served {
         Ok(()) => flush(sled, &data).await,
         Err(_) => Ok(()),
@@ -141,6 +146,48 @@ fn claim(nqn: &Nqn) -> Result<UnixListener, Failure> {
         )),
         _ => internal("cannot take the sled's name", &error),
     })
+}
+
+/// The hosts that may connect, with the keys that their files hold now.
+fn hosts_of(named: &[HostArg]) -> Result<Hosts, Failure> {
+    if named.is_empty() {
+        return Ok(None);
+    }
+    let mut hosts = BTreeMap::new();
+    for host in named {
+        let failed = |error: fabric_drives::KeyFileError| {
+            Failure::invalid(format!("--host {}: {error}", host.nqn))
+        };
+        let secret = |path: &Option<PathBuf>| {
+            let read = |path: &PathBuf| read_key_file(path, Secret::parse);
+            path.as_ref().map(read).transpose().map_err(failed)
+        };
+        let tls_key = host.tls_key_file.as_ref();
+        let tls_key = tls_key.map(|path| read_key_file(path, ConfiguredPsk::parse));
+        let keys = HostKeys {
+            dhchap_secret: secret(&host.dhchap_secret_file)?,
+            dhchap_ctrl_secret: secret(&host.dhchap_ctrl_secret_file)?,
+            tls_key: tls_key.transpose().map_err(failed)?,
+        };
+        if hosts.insert(host.nqn.clone(), keys).is_some() {
+            return Err(Failure::invalid(format!(
+                "--host names {} twice: name it once, with all its files",
+                host.nqn
+            )));
+        }
+    }
+    Ok(Some(hosts))
+}
+
+/// Takes the keys that the hosts' files hold now; all of them, or none.
+fn reload(sled: &Sled, named: &[HostArg]) {
+    match hosts_of(named) {
+        Ok(hosts) => {
+            sled.set_hosts(hosts);
+            tracing::info!("SIGHUP: hosts' keys were read again");
+        }
+        Err(error) => tracing::error!(%error, "SIGHUP: hosts keep the keys that they had"),
+    }
 }
 
 /// What hosts may take, with as many connections as this process can have descriptors for.
@@ -260,7 +307,7 @@ impl Service for Node {
     }
 
     fn keys(&self) -> Option<Arc<dyn TlsKeys>> {
-        None
+        (self.sled.tls() != TlsMode::Off).then(|| self.sled.tls_keys())
     }
 
     /// A sled has no control interface that would show them.
@@ -283,6 +330,7 @@ impl Service for Node {
 
 async fn serve_on(
     node: &Node,
+    args: &SledServeArgs,
     wanted: Wanted,
     data: &[ReactorThread],
     mut made: MadeFiles,
@@ -309,7 +357,7 @@ async fn serve_on(
     let listening = loop {
         tokio::select! {
             told = signals.next() => match told {
-                Told::Reload => tracing::info!("SIGHUP: a sled has nothing to reload"),
+                Told::Reload => reload(&node.sled, &args.hosts),
                 Told::Stop(by) => {
                     tracing::info!("stopping ({by})");
                     break first_end.into_inner();
@@ -361,7 +409,10 @@ async fn flush(sled: Arc<Sled>, data: &[ReactorThread]) -> Result<(), Failure> {
 fn announcement(bound: &[TransportAddress], sled: &Sled) -> String {
     let listed: Vec<String> = bound.iter().map(ToString::to_string).collect();
     let mut text = format!("ready {}\n", listed.join(" "));
-    let places = reachable(bound, |_| false);
+    let is_by_tls = |address: TransportAddress| {
+        address.scheme.transport() == Transport::Tcp && sled.tls() == TlsMode::Required
+    };
+    let places = reachable(bound, is_by_tls);
     for (nsid, export) in (1..).zip(sled.exports()) {
         let bytes = export.blocks().saturating_mul(BLOCK_BYTES as u64);
         text += &format!(

@@ -3,7 +3,7 @@
 //! Guarantees: an entry names an address that the host can use ([`fabric::discovery`]). A host sees the sled only if it may
 //! connect to it. The log of a host does not change while the sled runs, and its generation says so.
 
-use fabric::{TlsMode, discovery};
+use fabric::discovery;
 use nvme::Nqn;
 use nvme::log::{DISCOVERY_BYTES, DiscoveryEntry, DiscoveryHeader, DiscoverySubtype};
 
@@ -21,8 +21,8 @@ pub(crate) fn log_page(sled: &Sled, controller: &Controller) -> Vec<u8> {
             | DiscoveryEntry::PERSISTENT_CONNECTIONS,
         ..entry
     });
-    let drives =
-        entries(sled, controller, sled.nqn()).filter(|_| sled.allows(&controller.host.nqn));
+    let drives = entries(sled, controller, sled.nqn())
+        .filter(|_| sled.access().allows(&controller.host.nqn));
     let pages: Vec<_> = own
         .chain(drives)
         .filter_map(|entry| entry.encode().ok())
@@ -50,7 +50,7 @@ fn entries(
     let ports = (1..=u16::MAX).zip(sled.listeners());
     ports.filter_map(move |(port_id, listener)| {
         let host = discovery::address_for(listener.host, local)?;
-        let by = (listener.scheme.transport(), TlsMode::Off);
+        let by = (listener.scheme.transport(), sled.tls());
         Some(discovery::entry_at(
             port_id,
             by,

@@ -1,9 +1,10 @@
-//! Fabrics commands on a connected queue: properties and Disconnect.
+//! Fabrics commands on a connected queue: properties, authentication and Disconnect.
 
 use nvme::fabrics::FabricsCommand;
 use nvme::properties::{self, Capabilities, VERSION_1_4};
 use nvme::{Sqe, Status};
 
+use crate::commands::authentication;
 use crate::queue::{Command, Fault, Outcome, Success};
 
 /// Byte offsets in Property Get and Set, for the error log.
@@ -31,11 +32,11 @@ pub(crate) async fn run(command: &Command) -> Outcome {
             (0, false) => Ok(Success::default()),
             (_, false) => Err(Status::CONNECT_INCOMPATIBLE_FORMAT.with_dnr().into()),
         },
-        // Nobody is asked to authenticate.
-        FabricsCommand::AuthSend(_)
-        | FabricsCommand::AuthReceive(_)
-        | FabricsCommand::PropertyGet { .. }
-        | FabricsCommand::PropertySet { .. } => Err(Status::INVALID_OPCODE.with_dnr().into()),
+        FabricsCommand::AuthSend(transfer) => authentication::send(command, transfer).await,
+        FabricsCommand::AuthReceive(transfer) => authentication::receive(command, transfer).await,
+        FabricsCommand::PropertyGet { .. } | FabricsCommand::PropertySet { .. } => {
+            Err(Status::INVALID_OPCODE.with_dnr().into())
+        }
     }
 }
 

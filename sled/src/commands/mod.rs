@@ -1,6 +1,7 @@
 //! What each command does.
 
 pub(crate) mod admin;
+mod authentication;
 mod discovery;
 pub(crate) mod fabrics;
 mod features;

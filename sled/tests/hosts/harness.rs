@@ -2,21 +2,22 @@
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use drives::{BLOCK_BYTES, Drive, MemoryDrive};
 use fabric::{
     Connector, HostData, HostQueue, HostQueueParams, Scheme, TargetQueue, TcpHostConfig,
-    TcpListener, TcpListenerConfig, TransportAddress,
+    TcpListener, TcpListenerConfig, TlsFailure, TlsKeys, TransportAddress,
 };
 use initiator::{ConnectOptions, Controller, Host, Namespace};
+use nvme::auth::TlsPsk;
 use nvme::fabrics::{
     CNTLID_DYNAMIC, CONNECT_DATA_BYTES, ConnectCommand, ConnectData, FabricsCommand,
 };
 use nvme::properties::CC;
 use nvme::{Nqn, Sqe, Status};
-use sled::{Export, Limits, Sled, SledConfig};
+use sled::{Export, HostKeys, Hosts, Limits, Sled, SledConfig};
 
 /// Blocks of each drive.
 pub(crate) const BLOCKS: u64 = 1024;
@@ -47,6 +48,24 @@ pub(crate) fn memory() -> Arc<dyn Drive> {
     Arc::new(MemoryDrive::new(BLOCKS))
 }
 
+/// The keys of a sled that is made when its port is known.
+#[derive(Default)]
+struct LateKeys(OnceLock<Arc<dyn TlsKeys>>);
+
+impl TlsKeys for LateKeys {
+    fn find(&self, identity: &str, peer: SocketAddr) -> Option<TlsPsk> {
+        self.0.get()?.find(identity, peer)
+    }
+
+    fn failed(&self, peer: SocketAddr, failure: &TlsFailure) {
+        self.0.get().unwrap().failed(peer, failure);
+    }
+
+    fn holds_off(&self, peer: SocketAddr) -> bool {
+        self.0.get().unwrap().holds_off(peer)
+    }
+}
+
 impl Stage {
     /// Serves these drives to any host.
     pub(crate) fn new(drives: Vec<Arc<dyn Drive>>) -> Self {
@@ -58,8 +77,17 @@ impl Stage {
         hosts: Option<BTreeSet<Nqn>>,
         limits: Limits,
     ) -> Self {
+        let bare = |nqn| (nqn, HostKeys::default());
+        let hosts = hosts.map(|hosts| hosts.into_iter().map(bare).collect());
+        Self::to_hosts(drives, hosts, limits)
+    }
+
+    /// Serves hosts that have to prove who they are.
+    pub(crate) fn to_hosts(drives: Vec<Arc<dyn Drive>>, hosts: Hosts, limits: Limits) -> Self {
         let anywhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let listener = TcpListener::bind(TcpListenerConfig::new(anywhere)).unwrap();
+        let keys = Arc::new(LateKeys::default());
+        let config = TcpListenerConfig::new(anywhere);
+        let listener = TcpListener::bind_with_keys(config, keys.clone()).unwrap();
         let address = listener.local_addr();
         let exports = (1..)
             .zip(drives)
@@ -76,6 +104,8 @@ impl Stage {
             limits,
         };
         let sled = Arc::new(Sled::new(config).unwrap());
+        assert!(keys.0.set(sled.tls_keys()).is_ok());
+        listener.set_tls(sled.tls());
         let served = sled.clone();
         reactor::spawn(async move {
             while let Some(queue) = TargetQueue::accept_tcp(&listener).await {

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
+mod access;
 mod association;
 mod data;
 mod harness;

@@ -27,7 +27,7 @@ pub use bounds::BoundsArgs;
 pub use drive::{DriveArg, drive_path};
 pub use http::HttpArgs;
 pub(crate) use http::is_here;
-pub use sled::SledServeArgs;
+pub use sled::{HostArg, SledServeArgs};
 pub use telemetry::TelemetryArgs;
 pub(crate) use together::Contradiction;
 pub use volume::VolumeArg;

@@ -1,5 +1,7 @@
 //! The options of `onefold sled serve`.
 
+use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
@@ -38,8 +40,11 @@ pub struct SledServeArgs {
     #[arg(long = "drive", value_name = "PATH[=SIZE]", required = true)]
     pub drives: Vec<DriveArg>,
     /// Let this host connect, and no others but those that are named so too (repeatable) [default: any host]
-    #[arg(long = "host", value_name = "NQN", value_parser = parse_host, help_heading = WHO_HEADING)]
-    pub hosts: Vec<Nqn>,
+    ///
+    /// By ,dhchap-secret-file=FILE it has to prove who it is, by ,dhchap-ctrl-secret-file=FILE the sled proves itself too, and
+    /// by ,tls-key-file=FILE it has to use TLS, over TCP. SIGHUP reads these files again.
+    #[arg(long = "host", value_name = "NQN[,OPTION...]", help_heading = WHO_HEADING)]
+    pub hosts: Vec<HostArg>,
     /// The sled's name, the end of its NQN [default: made from /etc/machine-id]
     ///
     /// Files, and devices without a serial number, have UUIDs that are made of it and their path. A second sled of a
@@ -61,6 +66,61 @@ pub struct SledServeArgs {
     /// How it is written: as text, or as JSON, one object a line
     #[arg(long, value_name = "FORMAT", default_value = "text", hide_possible_values = true, help_heading = MACHINE_HEADING)]
     pub log_format: LogFormat,
+}
+
+/// A host as `--host` names it: `NQN[,dhchap-secret-file=FILE][,dhchap-ctrl-secret-file=FILE][,tls-key-file=FILE]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostArg {
+    /// The host's name.
+    pub nqn: Nqn,
+    /// The file with its secret.
+    pub dhchap_secret_file: Option<PathBuf>,
+    /// The file with the controller's secret.
+    pub dhchap_ctrl_secret_file: Option<PathBuf>,
+    /// The file with its key for TLS.
+    pub tls_key_file: Option<PathBuf>,
+}
+
+impl FromStr for HostArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut parts = text.split(',');
+        let mut host = Self {
+            nqn: parse_host(parts.next().unwrap_or_default())?,
+            dhchap_secret_file: None,
+            dhchap_ctrl_secret_file: None,
+            tls_key_file: None,
+        };
+        for part in parts {
+            let (name, file) = part.split_once('=').unwrap_or((part, ""));
+            let place = match name {
+                "dhchap-secret-file" => &mut host.dhchap_secret_file,
+                "dhchap-ctrl-secret-file" => &mut host.dhchap_ctrl_secret_file,
+                "tls-key-file" => &mut host.tls_key_file,
+                _ => {
+                    return Err(format!(
+                        "'{name}' is nothing that a host has here: write \
+                         NQN[,dhchap-secret-file=FILE][,dhchap-ctrl-secret-file=FILE][,tls-key-file=FILE]"
+                    ));
+                }
+            };
+            if file.is_empty() {
+                return Err(format!(
+                    "'{name}' needs a file, such as {name}=/etc/onefold/host.key"
+                ));
+            }
+            if place.replace(PathBuf::from(file)).is_some() {
+                return Err(format!("'{name}' is there twice: write it once"));
+            }
+        }
+        match (&host.dhchap_secret_file, &host.dhchap_ctrl_secret_file) {
+            (None, Some(_)) => Err(
+                "a controller's secret needs one of the host too: dhchap-secret-file".to_owned(),
+            ),
+            _ => Ok(host),
+        }
+    }
 }
 
 /// Parses a host's name.
@@ -88,6 +148,37 @@ fn parse_name(text: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_host_has_the_files_that_stand_behind_its_name() {
+        let nqn = "nqn.2026-11.org.example:a";
+        let parsed = |options: &str| format!("{nqn}{options}").parse::<HostArg>();
+        let bare = parsed("").expect("a host");
+        assert_eq!(bare.nqn.as_str(), nqn);
+        assert_eq!(bare.dhchap_secret_file, None);
+        let all = ",tls-key-file=/t,dhchap-secret-file=/h,dhchap-ctrl-secret-file=/c";
+        let all = parsed(all).expect("a host");
+        let files = [
+            all.tls_key_file,
+            all.dhchap_secret_file,
+            all.dhchap_ctrl_secret_file,
+        ];
+        assert_eq!(
+            files,
+            ["/t", "/h", "/c"].map(|file| Some(PathBuf::from(file)))
+        );
+        for (wrong, told) in [
+            (",tls=/t", "'tls'"),
+            (",", "''"),
+            (",tls-key-file", "needs a file"),
+            (",tls-key-file=", "needs a file"),
+            (",tls-key-file=/t,tls-key-file=/t", "twice"),
+            (",dhchap-ctrl-secret-file=/c", "one of the host too"),
+        ] {
+            let error = parsed(wrong).expect_err(wrong);
+            assert!(error.contains(told), "{error}");
+        }
+    }
 
     #[test]
     fn names_that_make_no_nqn_are_refused() {

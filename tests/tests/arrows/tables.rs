@@ -307,13 +307,17 @@ const SLED: House = House {
         ("identity", &[]),
         ("export", &[]),
         ("controller", &[]),
-        ("target", &["identity", "export", "controller"]),
-        ("queue", &["controller", "target"]),
-        ("commands", &["export", "controller", "target", "queue"]),
-        ("connect", &["controller", "target"]),
+        ("access", &[]),
+        ("target", &["identity", "export", "controller", "access"]),
+        ("queue", &["controller", "target", "access"]),
+        (
+            "commands",
+            &["export", "controller", "target", "queue", "access"],
+        ),
+        ("connect", &["controller", "target", "access"]),
         ("serve", &["target", "queue", "commands", "connect"]),
     ],
-    never_wait: &["identity"],
+    never_wait: &["identity", "access"],
     spread: &[],
 };
 
