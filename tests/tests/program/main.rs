@@ -6,6 +6,7 @@ mod config_file;
 mod configuration;
 mod configuration_export;
 mod data;
+mod drive_keys;
 mod events;
 mod exchanges;
 mod exports;

@@ -27,7 +27,7 @@ pub(crate) struct Serving {
     /// What it printed of each drive.
     drives: Vec<String>,
     /// What names each drive elsewhere.
-    names: Vec<String>,
+    pub(crate) names: Vec<String>,
 }
 
 impl Sled {
@@ -54,7 +54,7 @@ impl Sled {
         format!("{}/{}", self.address, self.nqn())
     }
 
-    fn arguments<'a>(&'a self, more: &[&'a str]) -> Vec<&'a str> {
+    pub(crate) fn arguments<'a>(&'a self, more: &[&'a str]) -> Vec<&'a str> {
         let mut all = vec!["sled", "serve", "--listen", &self.address];
         all.extend(["--name", &self.name]);
         all.extend(more);
@@ -62,8 +62,14 @@ impl Sled {
     }
 
     pub(crate) fn serve(&self, more: &[&str]) -> Serving {
+        self.serve_with(more, Stdio::inherit())
+    }
+
+    /// The same, with its log there.
+    pub(crate) fn serve_with(&self, more: &[&str], log: Stdio) -> Serving {
         let mut command = Command::new(onefold());
         let command = command.args(self.arguments(more)).stdout(Stdio::piped());
+        let command = command.stderr(log);
         let mut child = command.spawn().expect("the program starts");
         let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
         let ready = lines.next().expect("a line").expect("text");
