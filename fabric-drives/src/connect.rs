@@ -190,11 +190,14 @@ fn refusal(shared: &Shared, keys: &Keys, error: &Error) -> DriveError {
         (_, Error::Authentication { .. }) => {
             let kinds = [KeyKind::HostSecret, KeyKind::ControllerSecret].into_iter();
             let files: Vec<_> = kinds.filter(|kind| keys.has(*kind)).map(file).collect();
-            let remedy = format!(
-                "; compare {} with what the target has for {}",
-                files.join(" and "),
-                shared.host
-            );
+            let remedy = match files.is_empty() {
+                true => String::new(),
+                false => format!(
+                    "; compare {} with what the target has for {}",
+                    files.join(" and "),
+                    shared.host
+                ),
+            };
             (ErrorKind::Invalid, remedy)
         }
         (_, Error::Connect(QueueConnectError::Failed { reason, .. })) => {

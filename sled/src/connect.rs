@@ -199,7 +199,10 @@ async fn connect_admin(
         is_by_tls,
         kato_ms: command.kato_ms,
     };
-    let controller = registry.add(new).ok_or(Refusal::because(
+    let unproven = kind == Kind::Nvm && sled.access().secrets(&new.host.nqn).is_some();
+    let address = info.peer.ip();
+    let unproven = unproven.then(|| (address, sled.known_addresses().contains(address)));
+    let controller = registry.add(new, unproven).ok_or(Refusal::because(
         busy,
         "as many hosts are attached as may be",
     ))?;

@@ -5,13 +5,14 @@
 //! - Controller identifiers rotate: a used one is used again only after all others. The first one of a run is random, so
 //!   that it does not meet one that a host still remembers.
 //! - A controller keeps its identifier until its last command is done.
+//! - Hosts that have yet to authenticate take a part of the controllers only; beyond that one of them goes for the next.
 //! - A host that connects again is admitted only when none of its earlier, ended associations can still touch a drive.
 //! - An association whose host was silent for longer than its keep-alive timeout is over, by the clock, also if this
 //!   machine stood still meanwhile: no command that comes after that begins, whatever waits in a socket.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,6 +20,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use fabric::Transport;
+use fabric::admission::{Admission, PlaceNumber};
 use fabric::serving::keep_alive::{self, LastHeard};
 use nvme::log::ErrorLog;
 use nvme::properties::{ConfigurationEffect, ControllerStatus, Registers};
@@ -30,6 +32,10 @@ use crate::limits::DISCOVERY_IDLE;
 
 /// The largest controller identifier that a controller may have; FFF0h and above are reserved.
 const CNTLID_MAX: u16 = 0xffef;
+
+/// Controllers whose hosts have yet to authenticate: this fraction (1/4) of all for unknown addresses, and as much again for
+/// addresses with a ready admin queue.
+const UNPROVEN_SHARE: usize = 4;
 
 /// What a controller is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -401,6 +407,17 @@ pub(crate) struct Registry {
 struct Table {
     controllers: BTreeMap<u16, Arc<Controller>>,
     last: u16,
+    /// Controllers whose hosts have yet to authenticate, and their places.
+    unproven: Admission<u16>,
+    places: BTreeMap<u16, PlaceNumber>,
+}
+
+impl Table {
+    fn give_place_back(&mut self, id: u16) {
+        if let Some(place) = self.places.remove(&id) {
+            self.unproven.leave(place);
+        }
+    }
 }
 
 impl Registry {
@@ -414,13 +431,20 @@ impl Registry {
             table: Mutex::new(Table {
                 controllers: BTreeMap::new(),
                 last: u16::from_le_bytes(random) % CNTLID_MAX,
+                unproven: Admission::new(max / UNPROVEN_SHARE),
+                places: BTreeMap::new(),
             }),
             gone: Notify::new(),
         }
     }
 
-    /// Adds a controller; `None` when there are as many as may be.
-    pub(crate) fn add(&self, new: NewController) -> Option<Arc<Controller>> {
+    /// Adds a controller; `None` when there are as many as may be. Of a host that has yet to authenticate: its address, and whether
+    /// that is a known one. Another such controller may have to go for it.
+    pub(crate) fn add(
+        &self,
+        new: NewController,
+        unproven: Option<(IpAddr, bool)>,
+    ) -> Option<Arc<Controller>> {
         let mut table = lock(&self.table);
         if table.controllers.len() >= self.max {
             return None;
@@ -433,10 +457,33 @@ impl Registry {
                 break;
             }
         }
+        let mut displaced = None;
+        if let Some((address, is_known)) = unproven {
+            let (place, other) = table.unproven.admit(address, is_known, true, id).ok()?;
+            table.places.insert(id, place);
+            displaced = other;
+        }
         table.last = id;
         let controller = Arc::new(Controller::new(id, new));
         table.controllers.insert(id, controller.clone());
+        let displaced = displaced.and_then(|id| {
+            table.places.remove(&id);
+            table.controllers.get(&id).cloned()
+        });
+        drop(table);
+        if let Some(displaced) = displaced {
+            tracing::debug!(
+                controller = displaced.id,
+                "closed: too many hosts have yet to authenticate"
+            );
+            displaced.end();
+        }
         Some(controller)
+    }
+
+    /// The host of a controller has proved what it has to.
+    pub(crate) fn proved(&self, id: u16) {
+        lock(&self.table).give_place_back(id);
     }
 
     /// The controller of that identifier, if its association is alive.
@@ -448,16 +495,22 @@ impl Registry {
 
     /// Forgets a controller that has ended.
     pub(crate) fn remove(&self, id: u16) {
-        lock(&self.table).controllers.remove(&id);
+        let mut table = lock(&self.table);
+        table.controllers.remove(&id);
+        table.give_place_back(id);
+        drop(table);
         self.gone.notify_all();
     }
 
-    /// Waits until no ended association of this host is left. One that is over is ended now, because its connections may
+    /// Waits until no ended association of this host is left. Those that were never admitted do not count: none of their commands
+    /// touched a drive, and the peer need not have been the host. One that is over is ended now, because its connections may
     /// not have told yet.
     pub(crate) async fn earlier_associations_gone(&self, host: &Host) {
         let now = reactor::now();
         let is_earlier = |controller: &Controller| {
-            controller.host == *host && (controller.is_ending() || controller.is_over(now))
+            controller.host == *host
+                && controller.is_admitted()
+                && (controller.is_ending() || controller.is_over(now))
         };
         until(&self.gone, || {
             let table = lock(&self.table);

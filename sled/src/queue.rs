@@ -78,6 +78,7 @@ impl ConnectedQueue {
             .proved(is_admin && !controller.is_discovery());
         self.auth.done();
         if is_admin {
+            self.sled.registry(controller.kind).proved(controller.id);
             controller.admit();
         }
     }

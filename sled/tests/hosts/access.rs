@@ -205,6 +205,29 @@ fn a_host_that_fails_again_and_again_has_to_wait_and_no_other_host_does() {
 }
 
 #[test]
+fn hosts_that_never_prove_themselves_leave_places_to_others() {
+    story(async {
+        let (host, other) = (Host::generate(), Host::generate());
+        let hosts = BTreeMap::from([
+            (host.nqn.clone(), with_secret(1)),
+            (other.nqn.clone(), HostKeys::default()),
+        ]);
+        let limits = Limits {
+            controllers: 8,
+            ..Limits::default()
+        };
+        let stage = Stage::to_hosts(vec![memory()], Some(hosts), limits);
+        let mut silent = Vec::new();
+        for _ in 0..20 {
+            let queue = stage.queue(0).await;
+            Connect::of(&host).send(&queue).await;
+            silent.push(queue);
+        }
+        works(attach(&stage, &other, None, None).await.unwrap()).await;
+    });
+}
+
+#[test]
 fn no_key_for_tls_is_made_by_an_authentication() {
     story(async {
         let host = Host::generate();
@@ -272,7 +295,7 @@ fn a_host_with_a_key_for_tls_comes_by_tls_alone_though_another_one_comes_in_clea
             ..Connect::of(&host)
         };
         assert_eq!(
-            connect.send(&io).await.0,
+            connect.send(&io).await.0.code(),
             Status::CONNECT_INVALID_PARAMETERS
         );
         works(attached).await;
@@ -298,7 +321,7 @@ fn a_key_for_tls_is_one_hosts_alone() {
         let queue = HostQueue::connect(&connector, stage.address, params).await;
         let queue = queue.unwrap();
         let (refused, _) = Connect::of(&other).send(&queue).await;
-        assert_eq!(refused, Status::CONNECT_INVALID_HOST);
+        assert_eq!(refused.code(), Status::CONNECT_INVALID_HOST);
         assert_eq!(Connect::of(&host).send(&queue).await.0, Status::SUCCESS);
     });
 }
