@@ -174,7 +174,13 @@ async function showLists(now) {
   tables.exports.show(exports.map((it) => ({ ...it, key: it.id })));
 }
 
-function showPool({ pool, health, hosts, volumes }) {
+/** How many losses of data a year are to be expected, and whether that is few enough. */
+function lossTile({ losses_per_year, wanted_losses_per_year, is_met }) {
+  const wanted = wanted_losses_per_year == null ? "nobody said how few" : `wanted ${wanted_losses_per_year.toExponential()}: ${is_met ? "met" : "not met"}`;
+  return ["Losses a year", losses_per_year.toExponential(1), wanted];
+}
+
+function showPool({ pool, reliability, health, hosts, volumes }) {
   const saved = Math.max(0, pool.logical_bytes - pool.used_bytes);
   const deduped = Math.max(0, saved - pool.compression_saved_bytes);
   const tiles = [
@@ -183,6 +189,7 @@ function showPool({ pool, health, hosts, volumes }) {
     ["Deduplication", `${pool.dedup_ratio.toFixed(2)} ×`, `${bytes(deduped)} saved`],
     ["Compression", bytes(pool.compression_saved_bytes), "saved"],
     ["Pool in use", share(pool.used_bytes, pool.capacity_bytes), `${bytes(pool.free_bytes)} free of ${bytes(pool.capacity_bytes)}`],
+    lossTile(reliability),
     ["Attached", String(hosts.length), `${hosts.length === 1 ? "path" : "paths"} to ${volumes.length} ${volumes.length === 1 ? "volume" : "volumes"}`],
   ];
   const place = at("tiles");

@@ -7,6 +7,7 @@ use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::{Json, extract};
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use subsystem::errors::Failure;
 
@@ -20,6 +21,13 @@ pub(crate) struct Query<T>(pub(crate) T);
 
 /// The JSON object that it carries.
 pub(crate) struct Body<T>(pub(crate) T);
+
+/// A field of a body that is present, even as `null`.
+pub(crate) fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Option<Option<T>>, D::Error> {
+    Option::deserialize(deserializer).map(Some)
+}
 
 impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T> {
     type Rejection = Refusal;

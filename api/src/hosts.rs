@@ -23,13 +23,13 @@ use dedup::ErrorKind;
 use hyper::Method;
 use nvme::Nqn;
 use nvme::auth::{ConfiguredPsk, Group, Hash, Secret};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use subsystem::catalog::{Catalog, HostAuth, HostConfig, TLS_KEYS_MAX, TlsKey};
 use subsystem::errors::Failure;
 
 use crate::client::{Client, segment};
 use crate::errors::Answer;
-use crate::extract::{Body, Path};
+use crate::extract::{Body, Path, given};
 use crate::server::{ApiState, change, check_new, parse_nqn};
 
 /// A host as the API shows it.
@@ -163,13 +163,6 @@ pub struct SetHost {
     /// both. Its associations without TLS end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls_only: Option<bool>,
-}
-
-/// A field that is present, even as `null`.
-fn given<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<Option<SecretText>>, D::Error> {
-    Option::deserialize(deserializer).map(Some)
 }
 
 /// A new host.

@@ -14,14 +14,14 @@ use axum::routing::{get, patch};
 use axum::{Json, Router};
 use dedup::Engine;
 use hyper::Method;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use subsystem::errors::Failure;
 use subsystem::target::Target;
 use subsystem::throttle::{IoLimits, Limited};
 
 use crate::client::{Client, segment};
 use crate::errors::Answer;
-use crate::extract::{Body, Path};
+use crate::extract::{Body, Path, given};
 use crate::server::{ApiState, change, check_new, parse_nqn};
 use crate::volumes::{find, volume_path};
 
@@ -131,11 +131,6 @@ pub struct SetLimits {
         skip_serializing_if = "Option::is_none"
     )]
     pub guarantee_bandwidth_bytes: Option<Option<u64>>,
-}
-
-/// A field that is present, even as `null`.
-fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<u64>>, D::Error> {
-    Option::deserialize(deserializer).map(Some)
 }
 
 /// The routes.

@@ -151,6 +151,11 @@ mod tests {
         check("FinishTask", fields_of::<crate::tasks::FinishTask>());
         check("ExportConfig", fields_of::<crate::config::ExportConfig>());
         check("ImportConfig", fields_of::<crate::config::ImportConfig>());
+        check("SetPool", fields_of::<crate::pool::SetPool>());
+        check(
+            "SetReliability",
+            fields_of::<crate::reliability::SetReliability>(),
+        );
         check("MakeBackup", fields_of::<crate::pool::MakeBackup>());
         check("AddDrive", fields_of::<crate::drives::AddDrive>());
         check("ChangeDrive", fields_of::<crate::drives::ChangeDrive>());

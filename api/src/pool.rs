@@ -1,8 +1,8 @@
-//! The whole pool: its redundancy, its online check, backups of its metadata, and what its volumes share.
+//! The whole pool: its redundancy, how rarely it loses data, its online check, backups of its metadata, and what its volumes share.
 //!
 //! | request | answer |
 //! |---|---|
-//! | `PATCH /v1/pool` with [`SetPool`] | a [`RedundancyView`], when it is written down |
+//! | `PATCH /v1/pool` with [`SetPool`] | a [`PoolView`], when it is written down |
 //! | `POST /v1/check` | [`OnlineCheckReport`], when it is through |
 //! | `POST /v1/backup` with [`MakeBackup`] | a [`BackupView`], when the backup is there |
 //! | `GET /v1/survey` | the last [`Survey`], or `null` before the first one has ended |
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::routing::{get, patch, post};
 use axum::{Json, Router};
-use dedup::{Engine, OnlineCheckReport, Redundancy, Survey};
+use dedup::{Engine, OnlineCheckReport, PoolStatus, Redundancy, Survey};
 use hyper::Method;
 use serde::{Deserialize, Serialize};
 use subsystem::errors::Failure;
@@ -22,24 +22,35 @@ use subsystem::errors::Failure;
 use crate::client::Client;
 use crate::errors::Answer;
 use crate::extract::Body;
+use crate::reliability::{Reliability, ReliabilityGoal, SetReliability};
 use crate::server::{ApiState, check_absolute};
+use crate::settings;
 use crate::tasks::{self, TaskKind, Work};
 
-/// What a pool is to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Where the pool stores how rarely it is to lose data.
+const GOAL: &str = "pool/reliability";
+
+/// What a pool is to be: what is missing stays as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetPool {
     /// How many copies of all data there are to be: they are made, or given up, in the background.
-    pub redundancy: Redundancy,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub redundancy: Option<Redundancy>,
+    /// How rarely it is to lose data, and what is known of its drives.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reliability: Option<SetReliability>,
 }
 
-/// How many copies of its data a pool has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RedundancyView {
-    /// How many there are to be.
+/// How safe the data of a pool are.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PoolView {
+    /// How many copies of all data there are to be.
     pub redundancy: Redundancy,
     /// Data that have fewer copies than they should, in bytes.
     pub at_risk_bytes: u64,
+    /// How rarely it loses data, and is to.
+    pub reliability: Reliability,
 }
 
 /// A backup to be made.
@@ -66,16 +77,51 @@ pub(crate) fn routes() -> Router<ApiState> {
         .route("/v1/survey", get(last_survey).post(survey))
 }
 
-async fn set(
-    State(state): State<ApiState>,
-    Body(request): Body<SetPool>,
-) -> Answer<RedundancyView> {
-    let set = state.daemon.set_redundancy(request.redundancy);
-    set.await?;
-    Ok(Json(RedundancyView {
-        redundancy: state.engine.redundancy(),
-        at_risk_bytes: state.engine.status().at_risk_bytes(),
+async fn set(State(state): State<ApiState>, Body(request): Body<SetPool>) -> Answer<PoolView> {
+    let SetPool {
+        redundancy,
+        reliability,
+    } = request;
+    // What cannot be is refused before anything is changed. A goal that a later version wrote is replaced as a whole.
+    let goal = match reliability {
+        Some(changes) => Some(changes.applied_to(goal_of(&state.engine).unwrap_or_default())?),
+        None if redundancy.is_none() => {
+            return Err(Failure::invalid(
+                "nothing is to be changed: name `redundancy` or `reliability`",
+            )
+            .into());
+        }
+        None => None,
+    };
+    if let Some(redundancy) = redundancy {
+        state.daemon.set_redundancy(redundancy).await?;
+    }
+    if let Some(goal) = &goal {
+        settings::store(&state, GOAL, Some(goal)).await?;
+    }
+    let space = state.engine.status();
+    Ok(Json(PoolView {
+        redundancy: space.redundancy,
+        at_risk_bytes: space.at_risk_bytes(),
+        reliability: reliability_of(&state, &space),
     }))
+}
+
+/// How rarely the pool is to lose data, as it is stored.
+fn goal_of(engine: &Engine) -> Result<ReliabilityGoal, Failure> {
+    Ok(settings::stored(engine, GOAL)?.unwrap_or_default())
+}
+
+/// How rarely the pool loses data as it is now.
+pub(crate) fn reliability_of(state: &ApiState, space: &PoolStatus) -> Reliability {
+    match goal_of(&state.engine) {
+        Ok(goal) => state.daemon.reliability(&goal, space),
+        // A later version wrote it: the figures are those without a goal, and say so.
+        Err(error) => Reliability {
+            remedy: Some(error.message),
+            ..state.daemon.reliability(&ReliabilityGoal::default(), space)
+        },
+    }
 }
 
 async fn backup(
@@ -118,11 +164,11 @@ async fn check(State(state): State<ApiState>) -> Answer<OnlineCheckReport> {
 }
 
 impl Client {
-    /// Changes how many copies of all data there are to be.
+    /// Changes how many copies of all data there are to be, or how rarely data are to be lost.
     ///
     /// # Errors
-    /// The drives have no room for as many, or no daemon serves the pool.
-    pub async fn set_pool(&self, request: &SetPool) -> Result<RedundancyView, Failure> {
+    /// The drives have no room for as many, there can be no such goal, or no daemon serves the pool.
+    pub async fn set_pool(&self, request: &SetPool) -> Result<PoolView, Failure> {
         self.send(Method::PATCH, "/v1/pool", Some(request)).await
     }
 

@@ -15,18 +15,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use axum::extract::State;
 use axum::routing::{get, put};
 use axum::{Json, Router};
-use dedup::{
-    DamageStatus, Engine, ErrorKind, SCRUB_RATE_DEFAULT, ScrubPhase, ScrubStatus, rfc3339,
-};
+use dedup::{DamageStatus, Engine, SCRUB_RATE_DEFAULT, ScrubPhase, ScrubStatus, rfc3339};
 use hyper::Method;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use subsystem::errors::Failure;
 
 use crate::client::Client;
 use crate::errors::Answer;
 use crate::extract::Body;
-use crate::server::{ApiState, on_control};
+use crate::server::ApiState;
+use crate::settings::{store, stored};
 use crate::tasks;
 
 /// Scrubs that are known.
@@ -37,8 +35,6 @@ pub const EVERY_DAYS_MAX: u16 = 366;
 /// Where the pool stores them.
 const HISTORY: &str = "scrub/history";
 const SCHEDULE: &str = "scrub/schedule";
-/// The form of their values.
-const VERSION: u32 = 1;
 /// How often it is looked whether a scrub is due.
 const LOOK_INTERVAL: Duration = Duration::from_secs(60);
 const SECONDS_OF_A_DAY: u64 = 24 * 3600;
@@ -111,47 +107,6 @@ impl ScrubSchedule {
         let pause = u64::from(self.every_days) * SECONDS_OF_A_DAY;
         last.is_none_or(|last| now.saturating_sub(last.began_at) >= pause)
     }
-}
-
-/// A value as the pool stores it.
-#[derive(Serialize, Deserialize)]
-struct Stored<T> {
-    version: u32,
-    value: T,
-}
-
-fn stored<T: DeserializeOwned>(engine: &Engine, key: &str) -> Result<Option<T>, Failure> {
-    let Some(bytes) = engine.setting(key) else {
-        return Ok(None);
-    };
-    let parsed = serde_json::from_slice::<Stored<T>>(&bytes).ok();
-    let parsed = parsed.filter(|stored| stored.version == VERSION);
-    parsed.map(|stored| Some(stored.value)).ok_or_else(|| {
-        let text = format!(
-            "the pool's setting '{key}' cannot be understood: serve the pool with the version that wrote it"
-        );
-        Failure::new(ErrorKind::Corrupt, text)
-    })
-}
-
-async fn store<T: Serialize>(
-    state: &ApiState,
-    key: &str,
-    value: Option<&T>,
-) -> Result<(), Failure> {
-    let bytes = |value| {
-        let stored = Stored {
-            version: VERSION,
-            value,
-        };
-        serde_json::to_vec(&stored).map_err(|e| Failure::new(ErrorKind::Internal, e.to_string()))
-    };
-    let change = vec![(key.to_owned(), value.map(bytes).transpose()?)];
-    let engine = state.engine.clone();
-    on_control(state, move || async move {
-        engine.change_settings(change).await
-    })
-    .await
 }
 
 /// The scrubs that the pool remembers, the newest last.

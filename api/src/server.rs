@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use dedup::{Engine, Redundancy};
+use dedup::{Engine, PoolStatus, Redundancy};
 use fabric::TransportAddress;
 use futures_util::future::BoxFuture;
 use futures_util::lock::Mutex;
@@ -21,6 +21,7 @@ use crate::event_log::EventLog;
 use crate::history_log::History;
 use crate::rates::Rates;
 use crate::refused::Refused;
+use crate::reliability::{Reliability, ReliabilityGoal};
 use crate::task_list::Tasks;
 
 /// What the interface asks of the program that serves the pool.
@@ -71,6 +72,9 @@ pub trait Daemon: Send + Sync {
 
     /// Changes how many copies of all data there are to be.
     fn set_redundancy(&self, redundancy: Redundancy) -> BoxFuture<'_, Result<(), Failure>>;
+
+    /// How rarely the pool loses data as it is at this moment, beside what is wanted of it.
+    fn reliability(&self, goal: &ReliabilityGoal, space: &PoolStatus) -> Reliability;
 }
 
 /// Which drive to add.

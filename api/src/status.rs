@@ -13,7 +13,7 @@
 use axum::extract::State;
 use axum::routing::get;
 use axum::{Json, Router};
-use dedup::{DriveStatus, Engine, Survey};
+use dedup::{DriveStatus, Engine, PoolStatus, Survey};
 use meta::VolumeInfo;
 use serde::{Deserialize, Serialize};
 use subsystem::auth::{AuthFigures, TlsFigures};
@@ -29,8 +29,10 @@ use crate::client::Client;
 use crate::health::{Health, health_of};
 use crate::limits::{self, LimitView, SurplusView};
 use crate::listeners::ListenerView;
+use crate::pool::reliability_of;
 use crate::rates::Rates;
 pub use crate::rates::VolumeRates;
+use crate::reliability::Reliability;
 use crate::server::ApiState;
 use crate::volumes::{Shown, common_nsid, logical_bytes, shown};
 
@@ -47,6 +49,9 @@ pub struct Status {
     pub health: Health,
     /// Space of the whole pool.
     pub pool: PoolSpace,
+    /// How rarely the pool loses data as it is now, and is to; `null` of a daemon that does not know.
+    #[serde(default)]
+    pub reliability: Option<Reliability>,
     /// The drives, and their space.
     #[serde(default)]
     pub drives: Vec<DriveStatus>,
@@ -116,9 +121,14 @@ pub(crate) fn routes() -> Router<ApiState> {
         .route("/v1/space", get(space))
 }
 
-/// Hosts, volumes, space at this moment; the health is left to [`health_of`].
-fn status_of(target: &Target, engine: &Engine, rates: &Rates, reports: Vec<Report>) -> Status {
-    let space = engine.status();
+/// Hosts and volumes at this moment, and the pool as it is given; the health is left to [`health_of`].
+fn status_of(
+    target: &Target,
+    engine: &Engine,
+    rates: &Rates,
+    (space, reliability): (PoolStatus, Reliability),
+    reports: Vec<Report>,
+) -> Status {
     let mut shown = shown(&target.catalog());
     let volume = |info: &VolumeInfo| {
         let namespaces = shown.remove(&info.uuid).unwrap_or_default();
@@ -154,6 +164,7 @@ fn status_of(target: &Target, engine: &Engine, rates: &Rates, reports: Vec<Repor
             .map(|port| ListenerView::new(port))
             .collect(),
         pool: PoolSpace::new(&space),
+        reliability: Some(reliability),
         drives: space.drives,
         volumes,
         limits: limits::all(target, engine),
@@ -170,7 +181,10 @@ fn status_of(target: &Target, engine: &Engine, rates: &Rates, reports: Vec<Repor
 
 /// The daemon at this moment, by what its reactors report.
 pub(crate) async fn status_now(state: &ApiState, reports: Vec<Report>) -> Status {
-    let mut status = status_of(&state.target, &state.engine, &state.rates, reports);
+    let space = state.engine.status();
+    let reliability = reliability_of(state, &space);
+    let of_pool = (space, reliability);
+    let mut status = status_of(&state.target, &state.engine, &state.rates, of_pool, reports);
     status.health = health_of(&state.engine).await;
     status
 }
@@ -204,7 +218,6 @@ impl Client {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use dedup::PoolStatus;
     use subsystem::DEFAULT_SUBSYSTEM_NQN;
 
     use super::*;
@@ -225,6 +238,19 @@ pub(crate) mod tests {
                 logical_bytes: 12 << 20,
                 metadata_bytes: 77,
                 ..PoolStatus::default()
+            }),
+            reliability: Some(Reliability {
+                losses_per_year: 0.015,
+                losses_per_year_when_online: 0.015,
+                wanted_losses_per_year: Some(1e-6),
+                is_met: Some(false),
+                copies_min: 1,
+                annual_failure_percent: 1.5,
+                replace_seconds: 86_400,
+                rebuild_seconds: 1,
+                rebuild_bytes_per_second: 200 << 20,
+                is_rebuild_measured: false,
+                remedy: Some("keep two copies".into()),
             }),
             drives: vec![DriveStatus {
                 name: "/srv/pool/drive0".into(),

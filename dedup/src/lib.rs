@@ -57,6 +57,7 @@ mod volumes;
 pub use background::drive_alerts::DriveTrouble;
 pub use background::online_check::OnlineCheckReport;
 pub use background::rebuild::RebuildStatus;
+pub use background::rebuild_speed::RebuildSpeed;
 pub use background::scrub::{SCRUB_RATE_DEFAULT, ScrubPhase, ScrubStatus, check_scrub_rate};
 pub use background::status::{
     DeletingStatus, DriveStatus, MetadataStatus, PoolStatus, PoolSummary, TrimmingStatus,
@@ -66,6 +67,7 @@ pub use background::survey::{Survey, VolumeShares};
 pub use content::compress::Algorithm;
 pub use content::fingerprint::{Block, Hasher};
 pub use content::pack::{Pack, PackError};
+pub use drive_io::copysets::Copysets;
 pub use drive_io::drive_state::{DriveState, Redundancy};
 pub use drive_io::labels::{PoolLabels, read_label, write_new_label};
 pub use drive_io::layout::check_room;

@@ -8,6 +8,7 @@
 //! | `listen`, `listeners`, `mdns` | where hosts come in, on every reactor |
 //! | `http`, `control_socket` | where administrators come in |
 //! | [`pool`], `new_drive`, `opened_drive`, `metadata`, `import`, `room` | a pool, opened or made, its drives, and its metadata on them |
+//! | [`plan`], `reliability` | how often a pool loses data: the model, and a pool in service by it |
 //! | `drive_changes`, `drive_watch`, `drive_health` | drives that come and go, fail, and tell that they will |
 //! | `descriptors`, `machine`, `signals` | what the system gives the daemon, and tells it |
 //! | `notify`, `telemetry` | what the service manager is told, and a collector of metrics |
@@ -52,6 +53,7 @@ pub mod plan;
 pub mod pool;
 mod recorder;
 mod records;
+mod reliability;
 mod room;
 pub mod serve;
 mod serve_sled;

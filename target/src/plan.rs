@@ -1,15 +1,19 @@
-//! How often a pool would lose data, by how many copies it has.
+//! How often a pool loses data: of drives that somebody plans to use, and of a pool as it is.
 //!
-//! The model: drives fail independently, each at the same rate λ. A pool with c copies loses data when c drives are without
-//! their data at the same time, because each drive's copies are spread over all others. Drives are rebuilt one after the
-//! other, each in the time T. To first order in nλT that happens n λ · (n−1) λT · … · (n−c+1) λT times a year: the first
-//! failure, and each further one while a rebuild goes on (Patterson, Gibson and Katz, SIGMOD 1988, for c = 2; a Markov chain
-//! with one repair at a time for more). What fails together (a shelf, a machine, a bad batch) is not in it: copies in
-//! different failure domains are the remedy against that.
+//! The model: drives fail independently, each at the same rate λ. Data are lost when all drives of a copyset fail, the drives that
+//! hold all copies of some data ([`Copysets`]), before one of them has its data again. Drives are rebuilt one after the other,
+//! each in the time T. So a set of k drives loses data k! · λ · (λT)^(k−1) times a year, to first order in λT: any of the orders
+//! in which they fail, each failure but the first while a rebuild goes on (Patterson, Gibson and Katz, SIGMOD 1988, for k = 2; a
+//! Markov chain with one repair at a time for more). The losses of a pool are those of all its sets together. Where each drive's
+//! copies are spread over all n others those are n λ · (n−1) λT · … · (n−c+1) λT for c copies; failure domains leave out sets,
+//! and a drive that is not online makes smaller ones.
+//! What fails together (a shelf, a machine, a bad batch) is not in it: copies in different failure domains are the remedy
+//! against that.
 
 use std::str::FromStr;
 
-use dedup::Redundancy;
+use dedup::{Copysets, Redundancy};
+use meta::COPIES_MAX;
 use serde::Serialize;
 
 use crate::size::parse_size;
@@ -19,6 +23,9 @@ const DRIVES_MAX: u32 = 256;
 
 /// Hours of a year.
 const YEAR_HOURS: f64 = 24.0 * 365.25;
+
+/// What is copied to a new drive in a second, in bytes, where nothing was measured: a hard disk's sequential writes.
+pub const REBUILD_BYTES_DEFAULT: u64 = 200 << 20;
 
 /// So many drives of one size: `6x4T`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,13 +110,14 @@ impl Plan {
         let copied = largest.unwrap_or(0) as f64 * question.fill;
         let rebuild_hours =
             question.replace_hours + copied / question.rebuild_bytes.max(1) as f64 / 3600.0;
-        // Of drives that fail at a constant rate, this share fails in a year.
-        let rate = -(1.0 - question.yearly_failures).ln();
+        let rate = failures_per_year(question.yearly_failures);
+        let each_alone = vec![1; drives as usize];
         let choices = [Redundancy::None, Redundancy::Mirror2, Redundancy::Mirror3];
         let choices: Vec<Choice> = choices
             .into_iter()
             .map(|redundancy| {
-                let losses = losses_per_year(drives, redundancy.copies(), rate, rebuild_hours);
+                let sets = possible_copysets(&each_alone, redundancy.copies());
+                let losses = losses_per_year(&sets, drives, rate, rebuild_hours);
                 let capacity_bytes = capacity(&question.drives, redundancy.copies());
                 Choice {
                     redundancy,
@@ -147,15 +155,47 @@ impl Plan {
     }
 }
 
-/// See the head of the module.
-fn losses_per_year(drives: u32, copies: usize, rate: f64, rebuild_hours: f64) -> f64 {
-    let mut losses = f64::from(drives) * rate;
-    for other in 1..copies as u32 {
-        let during = f64::from(drives.saturating_sub(other)) * rate * rebuild_hours / YEAR_HOURS;
-        // No failure causes more than one loss.
-        losses *= during.min(1.0);
+/// Failures of a drive in a year, of which that share fails in a year: they fail at a constant rate. The share is above 0 and at
+/// most 1.
+pub(crate) fn failures_per_year(share: f64) -> f64 {
+    // All of them would be an infinite rate: that of a drive that lasts some days is as good.
+    const MOST: f64 = 0.999_999;
+    -(1.0 - share.min(MOST)).ln()
+}
+
+/// All sets of drives in different failure domains that so many copies can have. `domains`: how many drives are in each; a drive
+/// that fails alone is a domain of its own.
+pub(crate) fn possible_copysets(domains: &[u64], copies: usize) -> Copysets {
+    // How many sets there are of none, one, two and three drives in the domains so far.
+    let mut sets = [1, 0, 0, 0];
+    const { assert!(COPIES_MAX == 3) };
+    for drives in domains {
+        for size in (1..sets.len()).rev() {
+            sets[size] += sets[size - 1] * drives;
+        }
     }
-    losses
+    let mut possible = Copysets::default();
+    if let Some(of_size) = possible.of_size.get_mut(copies.wrapping_sub(1)) {
+        *of_size = sets[copies];
+    }
+    possible
+}
+
+/// Losses of data in a year of so many drives that fail that often: see the head of the module.
+pub(crate) fn losses_per_year(
+    copysets: &Copysets,
+    drives: u32,
+    rate: f64,
+    rebuild_hours: f64,
+) -> f64 {
+    let during = rate * rebuild_hours / YEAR_HOURS;
+    let (mut losses, mut of_a_set) = (0.0, rate);
+    for (sets, next) in copysets.of_size.into_iter().zip(2_u32..) {
+        losses += sets as f64 * of_a_set;
+        of_a_set *= f64::from(next) * during;
+    }
+    // No failure causes more than one loss.
+    losses.min(f64::from(drives) * rate)
 }
 
 /// Room for data of which each piece has so many copies on different drives: the most that fits, where no drive holds more
@@ -196,9 +236,44 @@ mod tests {
     fn the_losses_are_those_of_the_formula_worked_out_by_hand() {
         // 24 drives, 0.9 % a year, half an hour: 2.6e-6 with two copies and 2.9e-11 with three, by hand with a rate of 0.009.
         for (copies, expected) in [(1, 0.216), (2, 2.552e-6), (3, 2.884e-11)] {
-            let losses = losses_per_year(24, copies, 0.009, 0.5);
+            let sets = possible_copysets(&[1; 24], copies);
+            let losses = losses_per_year(&sets, 24, 0.009, 0.5);
             assert!((losses / expected - 1.0).abs() < 0.01, "{copies}: {losses}");
         }
+    }
+
+    #[test]
+    fn copies_in_different_domains_have_fewer_sets_of_drives_that_lose_data_together() {
+        let sets = |domains: &[u64], copies: usize| possible_copysets(domains, copies).of_size;
+        assert_eq!(sets(&[1, 1, 1, 1], 1), [4, 0, 0]);
+        assert_eq!(sets(&[1, 1, 1, 1], 2), [0, 6, 0]);
+        assert_eq!(sets(&[1, 1, 1, 1], 3), [0, 0, 4]);
+        assert_eq!(sets(&[2, 2], 2), [0, 4, 0]);
+        assert_eq!(sets(&[2, 2], 3), [0, 0, 0], "a third copy has no place");
+        assert_eq!(sets(&[2, 2, 2], 3), [0, 0, 8]);
+        assert_eq!(sets(&[3, 1], 2), [0, 3, 0]);
+        let losses =
+            |domains: &[u64]| losses_per_year(&possible_copysets(domains, 2), 4, 0.01, 10.0);
+        assert!((losses(&[2, 2]) / losses(&[1; 4]) - 4.0 / 6.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_drive_that_is_away_makes_every_failure_of_its_partners_a_loss() {
+        // Two copies on four drives, one of which is away: its three partners have something alone.
+        let degraded = Copysets { of_size: [3, 3, 0] };
+        let losses = losses_per_year(&degraded, 4, 0.01, 10.0);
+        let expected = 3.0 * 0.01 + 3.0 * 2.0 * 0.01 * 0.01 * 10.0 / YEAR_HOURS;
+        assert!((losses / expected - 1.0).abs() < 1e-9, "{losses}");
+        // With a rebuild that never ends each failure is a loss, and no more than one.
+        let never = losses_per_year(&possible_copysets(&[1; 4], 2), 4, 0.01, 1e9);
+        assert!((never - 0.04).abs() < 1e-9, "{never}");
+        assert_eq!(losses_per_year(&Copysets::default(), 4, 0.01, 10.0), 0.0);
+    }
+
+    #[test]
+    fn drives_that_all_fail_within_a_year_have_a_rate_that_is_a_number() {
+        assert!((failures_per_year(0.009) - 0.00904).abs() < 1e-5);
+        assert!(failures_per_year(1.0) > 10.0 && failures_per_year(1.0).is_finite());
     }
 
     #[test]

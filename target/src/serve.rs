@@ -17,8 +17,9 @@ use std::time::Duration;
 use api::drive_health::DriveHealth;
 use api::drives::{AddDrive, DriveChange};
 use api::http::Certificate;
+use api::reliability::{Reliability, ReliabilityGoal};
 use api::{ApiState, Daemon, ExportState, Reloaded};
-use dedup::{ErrorKind, Redundancy};
+use dedup::{ErrorKind, PoolStatus, Redundancy};
 use fabric::{TlsMode, Transport, TransportAddress};
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all, select_all};
@@ -54,6 +55,7 @@ use crate::output::print;
 use crate::pool::{self, Create, OpenPool, PoolRequest, Serving};
 use crate::recorder;
 use crate::records;
+use crate::reliability::{Spares, reliability};
 use crate::signals::{Signals, Told};
 use crate::telemetry::Sending;
 
@@ -327,6 +329,7 @@ async fn serve_pool(
         target: target.clone(),
         pool: pool.serving(),
         dir: pool.dir.clone(),
+        spares: Spares::default(),
         control: control.clone(),
         listeners,
         running: Mutex::new(running),
@@ -437,6 +440,7 @@ struct Node {
     pool: Serving,
     health: DriveHealthWatch,
     dir: Arc<Mutex<PoolDir>>,
+    spares: Spares,
     control: reactor::Handle,
     listeners: Listeners,
     exports: Arc<Exports>,
@@ -687,6 +691,10 @@ impl Daemon for Node {
         let work = move || async move { engine.set_redundancy(redundancy).await };
         let work = self.control.spawn(work);
         async move { Ok(work.await??) }.boxed()
+    }
+
+    fn reliability(&self, goal: &ReliabilityGoal, space: &PoolStatus) -> Reliability {
+        reliability(&self.pool.engine, goal, space, self.spares.of(&self.dir))
     }
 }
 

@@ -50,6 +50,24 @@ pub(super) fn pool(page: &mut Page<'_>, status: &Status, space: &PoolStatus) -> 
     page.gauge(name, space.compressed_bytes)?;
     let name = bytes("pool_packed", "Data blocks that hold compressed contents");
     page.gauge(name, space.packed_bytes)?;
+    if let Some(reliability) = &status.reliability {
+        let name = plain(
+            "pool_losses_per_year",
+            "Losses of data in a year that are to be expected of the pool as it is now",
+        );
+        page.gauge(name, reliability.losses_per_year)?;
+        let name = plain(
+            "pool_wanted_losses_per_year",
+            "Losses of data in a year that are accepted; no sample where nobody said how many",
+        );
+        let wanted = reliability.wanted_losses_per_year;
+        page.gauges(name, wanted.map(|wanted| (vec![], wanted)))?;
+        let name = plain(
+            "pool_copies_min",
+            "The fewest copies on drives that are online of any data",
+        );
+        page.gauge(name, u64::from(reliability.copies_min))?;
+    }
     if let Some(folder) = &space.folder {
         let name = bytes("pool_folder_size", "The file system of the pool's folder");
         page.gauge(name, folder.total_bytes)?;

@@ -18,6 +18,7 @@ pub(crate) mod online_check;
 mod progress;
 pub(crate) mod rearranging;
 pub(crate) mod rebuild;
+pub(crate) mod rebuild_speed;
 pub(crate) mod scrub;
 pub(crate) mod status;
 pub(crate) mod survey;
@@ -31,6 +32,7 @@ use futures_util::lock::Mutex as AsyncMutex;
 use progress::Progress;
 use rearranging::Places;
 use rebuild::Running;
+use rebuild_speed::RebuildSpeed;
 use scrub::Scrub;
 use survey::Surveys;
 
@@ -45,6 +47,8 @@ pub(crate) struct Background {
     pub(crate) places: AsyncMutex<Places>,
     /// The rebuild that runs.
     pub(crate) rebuild: Mutex<Option<Running>>,
+    /// How fast the last drive was filled, if any was.
+    pub(crate) rebuild_speed: Mutex<Option<RebuildSpeed>>,
     /// Of the online check that runs, or of the last one.
     pub(crate) check_progress: Progress,
     /// Of the survey that runs, or of the last one.

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::background::Background;
 use crate::background::copies::{Content, is_whole, siblings};
+use crate::background::rebuild_speed;
 use crate::background::scrub::{LOOK_BLOCKS, blocks_to_scrub};
 use crate::content::fingerprint;
 use crate::drive_io::drive_list::DriveList;
@@ -58,6 +59,8 @@ pub struct RebuildStatus {
 pub(crate) struct Running {
     drive: u16,
     number: u64,
+    /// The drive is new to the pool: all is copied to it.
+    is_new: bool,
     status: RebuildStatus,
 }
 
@@ -79,9 +82,13 @@ pub(crate) async fn rebuild_if_wanted(shared: &Arc<Shared>, background: &Backgro
         };
         let name = shared.drive_name(drive);
         tracing::info!(drive = name, "the drive is being rebuilt");
+        let began = Instant::now();
         let rebuilt = rebuild(shared, background, (drive, number)).await;
         let running = lock(&background.rebuild).take();
         let status = running.map_or_else(RebuildStatus::default, |running| running.status);
+        if let (Ok(true), Some(Running { is_new: true, .. })) = (&rebuilt, running) {
+            rebuild_speed::note(shared, background, status.written_bytes, began.elapsed()).await;
+        }
         match &rebuilt {
             Ok(true) => tracing::info!(
                 drive = name,
@@ -119,12 +126,13 @@ async fn rebuild(
         total_bytes: total,
         ..RebuildStatus::default()
     };
+    let is_new = shared.drives.take_newness(drive);
     *lock(&background.rebuild) = Some(Running {
         drive,
         number,
+        is_new,
         status,
     });
-    let is_new = shared.drives.take_newness(drive);
     for first in by_references(shared).await {
         let found = blocks_to_scrub(shared, first).await?;
         let blocks: Vec<Pba> = found.into_iter().map(|(pba, _)| pba).collect();

@@ -16,6 +16,7 @@ use drives::Drive;
 use meta::{Pba, SegmentCopy, SegmentRow};
 
 use crate::drive_io::bounded::{BoundedDrive, Bounds, Permission};
+use crate::drive_io::copysets::Copysets;
 use crate::drive_io::drive_state::{Condition, DriveState};
 use crate::drive_io::layout::Completed;
 use crate::drive_io::read_times::{Hedges, ReadTimes, is_slower};
@@ -577,6 +578,15 @@ impl DriveList {
     /// How many segments have a place, and how many of them lack copies.
     pub(crate) fn lacking(&self) -> (u64, u64) {
         self.segments.lacking(self.copies())
+    }
+
+    /// The copysets of all data: of copies on drives that are online, or of all.
+    pub(crate) fn copysets(&self, online_only: bool) -> Copysets {
+        let online: Vec<bool> = (0..self.len() as u16)
+            .map(|drive| !online_only || self.state(drive) == DriveState::Online)
+            .collect();
+        let counts = |drive: u16| online.get(usize::from(drive)) == Some(&true);
+        self.segments.copysets(online.len(), counts)
     }
 
     /// Data blocks of a drive, and about how many of them are free: `named` says how many blocks have addresses that are

@@ -6,6 +6,7 @@
 
 pub(crate) mod arrangement;
 pub(crate) mod bounded;
+pub(crate) mod copysets;
 pub(crate) mod drive_list;
 pub(crate) mod drive_state;
 pub(crate) mod fetch;

@@ -15,6 +15,7 @@ use drives::Extent;
 use meta::{COPIES_MAX, Pba, SegmentCopy, SegmentRow};
 
 use crate::LABEL_BLOCKS;
+use crate::drive_io::copysets::{Copysets, Counter};
 
 /// Blocks of a segment: 64 MiB. Long enough that a row costs nothing beside its data (30 bytes of 64 MiB) and that the
 /// array stays small (24 bytes each: 384 KiB for 1 TiB); short enough to be moved or rebuilt in a second. Small in
@@ -308,6 +309,26 @@ impl Segments {
         (placed, lacking)
     }
 
+    /// The copysets of all segments, of so many drives. Copies on drives of which `counts` says no are left out.
+    pub(crate) fn copysets(&self, drives: usize, counts: impl Fn(u16) -> bool) -> Copysets {
+        let mut counter = Counter::new(drives);
+        let (mut set, mut last) = (Vec::with_capacity(COPIES_MAX), Vec::new());
+        let homes = self.of_homes.iter().filter_map(OnceLock::get);
+        for words in homes.flat_map(|words| words.iter()) {
+            let of_one_moment = self.look(|| words.each_ref().map(|it| it.load(Ordering::Acquire)));
+            set.clear();
+            let copies = of_one_moment.iter().take_while(|word| **word != NO_COPY);
+            set.extend(copies.map(|word| (word >> BLOCK_BITS) as u16));
+            set.retain(|drive| counts(*drive));
+            // Neighbours mostly lie on the same drives.
+            if set != last {
+                last.clone_from(&set);
+                counter.add(&mut set);
+            }
+        }
+        counter.counted()
+    }
+
     /// The drives of each segment that has a copy on this one, without it.
     pub(crate) fn partners(&self, drive: u16) -> impl Iterator<Item = Vec<u16>> {
         let homes = self.of_homes.iter().filter_map(OnceLock::get);
@@ -399,6 +420,22 @@ mod tests {
         assert_eq!(drives(segments.all_places(of_block)), [2, 1]);
         segments.settle(other, &SegmentRow::unplaced(1));
         assert!(segments.all_places(other).is_empty());
+    }
+
+    #[test]
+    fn copysets_are_those_of_where_segments_lie_and_without_a_drive_its_partners_are_alone() {
+        let segments = mirrored();
+        segments.settle(
+            name(0, 1),
+            &SegmentRow::new(1, &[at(2, 0), at(1, 1)]).unwrap(),
+        );
+        assert_eq!(segments.copysets(4, |_| true).of_size, [0, 2, 0]);
+        let without = |lost: u16| segments.copysets(4, |drive| drive != lost).of_size;
+        assert_eq!(without(0), [1, 1, 0]);
+        assert_eq!(without(1), [2, 0, 0]);
+        assert_eq!(without(3), [0, 2, 0]);
+        segments.settle(name(0, 1), &SegmentRow::unplaced(1));
+        assert_eq!(segments.copysets(4, |_| true).of_size, [0, 1, 0]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::background::{drive_alerts, healing};
 use crate::pool::alerts::Verdict;
 use crate::pool::damage_list::DamageStatus;
 use crate::sync::wait::lock;
-use crate::{DriveTrouble, Engine, EngineError, Result};
+use crate::{Copysets, DriveTrouble, Engine, EngineError, RebuildSpeed, Result};
 
 impl Engine {
     /// How the pool does, and why.
@@ -19,6 +19,21 @@ impl Engine {
     /// Drives on which something fails, and whose data is on them.
     pub fn drive_troubles(&self) -> Vec<DriveTrouble> {
         drive_alerts::drive_troubles(&self.shared, &self.background)
+    }
+
+    /// The copysets of the pool as it is now: a copy counts only if its drive is online. Looks at all segments.
+    pub fn copysets(&self) -> Copysets {
+        self.shared.drives.copysets(true)
+    }
+
+    /// The copysets that the pool has when all of its drives are online.
+    pub fn copysets_when_online(&self) -> Copysets {
+        self.shared.drives.copysets(false)
+    }
+
+    /// How fast the last drive was filled that was new to the pool; `None` if none was, or nothing worth measuring.
+    pub fn rebuild_speed(&self) -> Option<RebuildSpeed> {
+        *lock(&self.background.rebuild_speed)
     }
 
     /// Damaged blocks, and what refers to them at present. Looks through all maps if there are any, in

@@ -36,7 +36,7 @@ use crate::pool::{Shared, StoredSoFar};
 use crate::sync::timed::Timed;
 use crate::sync::wait::lock;
 use crate::sync::watermark::Watermark;
-use crate::{EngineError, MetadataStatus, PoolStatus, PoolSummary, Result};
+use crate::{EngineError, MetadataStatus, PoolStatus, PoolSummary, RebuildSpeed, Result};
 pub use locks::EngineLocks;
 use volumes::Namespaces;
 
@@ -83,6 +83,7 @@ impl Engine {
         let of_store = move || Ok::<_, EngineError>((store.checkpoint()?.epoch, store.settings()?));
         let (epoch, settings) = block_on(parts.blocking, of_store).await?;
         labels.check(epoch, &settings)?;
+        let rebuild_speed = RebuildSpeed::stored_in(&settings);
         drives::write_down(&parts, &drives, new_segments).await?;
         let journal_bytes = parts.journal.capacity();
         let recovery::Recovered {
@@ -157,7 +158,10 @@ impl Engine {
         .await;
         Ok(Arc::new(Engine {
             shared,
-            background: Background::default(),
+            background: Background {
+                rebuild_speed: Mutex::new(rebuild_speed),
+                ..Background::default()
+            },
             namespaces: RwLock::default(),
         }))
     }

@@ -404,6 +404,41 @@ fn a_drive_that_is_replaced_during_its_rebuild_gets_all_of_its_data() {
 }
 
 #[test]
+fn how_fast_a_new_drive_was_filled_is_known_after_a_restart_and_a_comparison_tells_nothing() {
+    let mut pool = Pool::new(0);
+    pool.config.copies = 2;
+    pool.drives = vec![TestDrive::new(3 * SEGMENT), TestDrive::new(3 * SEGMENT)];
+    let (engine, volume) = pool.with_volume(2 * SEGMENT, 4096);
+    let fill = |half: u64| {
+        let all: Vec<u64> = (half * SEGMENT + 1..=(half + 1) * SEGMENT).collect();
+        let firsts = (half * SEGMENT..).step_by(64);
+        for (first, part) in firsts.zip(all.chunks(64)) {
+            pool.write(&volume, first, part).unwrap();
+        }
+    };
+    fill(0);
+    assert_eq!(engine.copysets().of_size, [0, 1, 0]);
+    block_on(engine.take_drive_offline(1)).unwrap();
+    assert_eq!(engine.copysets().of_size, [1, 0, 0]);
+    assert_eq!(engine.copysets_when_online().of_size, [0, 1, 0]);
+    fill(1);
+    block_on(engine.rebuild_drive(1)).unwrap();
+    block_on(engine.maintain()).unwrap();
+    assert_eq!(states(&engine), [ON, ON]);
+    assert_eq!(engine.copysets().of_size, [0, 1, 0]);
+    assert_eq!(engine.rebuild_speed(), None, "half was compared");
+    let new = TestDrive::new(3 * SEGMENT);
+    block_on(engine.replace_drive(1, new.clone(), None, || Ok(()))).unwrap();
+    block_on(engine.maintain()).unwrap();
+    let speed = engine.rebuild_speed().expect("a drive was filled");
+    assert_eq!(speed.copied_bytes, 2 * SEGMENT * BLOCK_BYTES as u64);
+    drop((engine, volume));
+    pool.drives[1] = new;
+    let engine = pool.open();
+    assert_eq!(engine.rebuild_speed(), Some(speed));
+}
+
+#[test]
 fn copies_need_as_many_drives_with_room_for_a_segment() {
     let mut pool = Pool::new(3 * SEGMENT);
     pool.config.copies = 2;

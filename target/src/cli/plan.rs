@@ -37,15 +37,14 @@ pub struct PlanArgs {
     json: bool,
 }
 
-/// Above 0 and at most 100; returns the share.
-fn parse_percent(text: &str) -> Result<f64, String> {
+/// Above 0 and at most 100.
+pub(super) fn parse_percent(text: &str) -> Result<f64, String> {
     let percent: Option<f64> = text.trim_end_matches('%').parse().ok();
     let percent = percent.filter(|percent| *percent > 0.0 && *percent <= 100.0);
-    let percent = percent.ok_or("write a number above 0 and up to 100, such as 1.5")?;
-    Ok(percent / 100.0)
+    percent.ok_or_else(|| "write a number above 0 and up to 100, such as 1.5".to_owned())
 }
 
-fn parse_losses(text: &str) -> Result<f64, String> {
+pub(super) fn parse_losses(text: &str) -> Result<f64, String> {
     let losses: Option<f64> = text.strip_suffix("/y").unwrap_or(text).parse().ok();
     let losses = losses.filter(|losses| *losses > 0.0 && losses.is_finite());
     losses.ok_or_else(|| "write a number above 0, such as 1e-6/y".to_owned())
@@ -59,13 +58,11 @@ fn parse_rate(text: &str) -> Result<u64, String> {
 }
 
 pub(super) fn run(args: PlanArgs) -> Outcome {
-    // All drives would have an infinite rate: that of a drive that lasts some days is as good.
-    const MOST: f64 = 0.999_999;
     let question = Question {
         drives: args.drives,
-        yearly_failures: args.afr.min(MOST),
+        yearly_failures: args.afr / 100.0,
         wanted: args.loss,
-        fill: args.fill,
+        fill: args.fill / 100.0,
         rebuild_bytes: args.rebuild_rate,
         replace_hours: args.replace_after.unwrap_or_default().as_secs_f64() / 3600.0,
     };
@@ -135,4 +132,26 @@ fn text(plan: &Plan) -> String {
         ),
     };
     text + "Drives that fail together are not in it: name their failure domains.\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use api::reliability::ANNUAL_FAILURE_PERCENT_DEFAULT;
+    use clap::Parser;
+
+    use super::*;
+    use crate::plan::REBUILD_BYTES_DEFAULT;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: PlanArgs,
+    }
+
+    #[test]
+    fn a_plan_takes_for_granted_what_the_status_of_a_pool_does() {
+        let Line { args } = Line::parse_from(["plan", "--drives", "2x1T"]);
+        assert_eq!(args.rebuild_rate, REBUILD_BYTES_DEFAULT);
+        assert_eq!(args.afr, ANNUAL_FAILURE_PERCENT_DEFAULT);
+    }
 }

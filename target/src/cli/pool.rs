@@ -5,13 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use api::client::Client;
-use api::pool::{MakeBackup, SetPool};
+use api::pool::MakeBackup;
 use api::socket::is_served;
 use api::tasks::TaskKind;
 use clap::{Args, Subcommand};
-use dedup::{
-    CheckOptions, CheckReport, DamageStatus, ErrorKind, Redundancy, SUB_BLOCK_BYTES, Watch,
-};
+use dedup::{CheckOptions, CheckReport, DamageStatus, ErrorKind, SUB_BLOCK_BYTES, Watch};
 use serde_json::json;
 use subsystem::errors::Failure;
 
@@ -20,6 +18,7 @@ use super::default_pool::default_pool;
 use super::labels::labels;
 use super::plan::PlanArgs;
 use super::pool_key::PoolKeyCommand;
+use super::pool_set::PoolSetArgs;
 use super::repair::pool_repair;
 use super::restore::pool_restore;
 use super::run::converse;
@@ -85,22 +84,13 @@ pub enum PoolCommand {
         after_help = "Example:\n  onefold pool plan --drives 6x4T --afr 1.5 --loss 1e-6/y\n\nIt needs no pool. Its arithmetic is printed with the answer."
     )]
     Plan(PlanArgs),
-    /// Change how many copies of all data a served pool keeps: they are made, or given up, in the background
+    /// Change how many copies of all data a served pool keeps, and say how rarely it is to lose data
     #[command(
-        after_help = "Example:\n  onefold pool set --redundancy mirror=2\n\nHosts go on meanwhile. `onefold status` says how much \
-                      data lack copies yet."
+        after_help = "Examples:\n  onefold pool set --redundancy mirror=2\n  onefold pool set --loss 1e-6/y --afr 1.5\n\nCopies \
+                      are made, or given up, in the background, and hosts go on meanwhile. `onefold status` says how much \
+                      data lack copies yet, and how rarely data are lost."
     )]
-    Set {
-        /// How many: none, mirror=2 or mirror=3, each copy on a drive of its own
-        #[arg(long)]
-        redundancy: Redundancy,
-        /// The daemon's pool.
-        #[command(flatten)]
-        pool: PoolArg,
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-    },
+    Set(PoolSetArgs),
     /// Share the key of fingerprints with another pool
     Key {
         /// What to do.
@@ -237,11 +227,7 @@ pub(super) fn run(command: PoolCommand) -> Outcome {
                 check(&place.dir()?, data, memory_bytes, json)
             }
         },
-        PoolCommand::Set {
-            redundancy,
-            pool,
-            json,
-        } => set(&pool, redundancy, json),
+        PoolCommand::Set(args) => super::pool_set::run(&args),
         PoolCommand::Backup { dir, pool, json } => backup(&pool.pool, &dir, json),
         PoolCommand::Repair {
             place,
@@ -261,23 +247,6 @@ pub(super) fn run(command: PoolCommand) -> Outcome {
         } => super::import::pool_import(&drives, &pool.pool, force.as_deref(), json),
         PoolCommand::Labels { drives, json } => labels(&drives, json),
     }
-}
-
-/// `onefold pool set`.
-fn set(pool: &PoolArg, redundancy: Redundancy, json: bool) -> Outcome {
-    let request = SetPool { redundancy };
-    let set = converse(Client::new(&pool.pool).set_pool(&request))?;
-    if json {
-        print_json(&set)?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let mut text = format!("redundancy {}", set.redundancy);
-    if set.at_risk_bytes > 0 {
-        let lacking = format_human(set.at_risk_bytes);
-        text += &format!(", {lacking} lack copies yet: `onefold status` tells");
-    }
-    print(&(text + "\n"));
-    Ok(ExitCode::SUCCESS)
 }
 
 /// At least so much memory that a pass is worth reading the maps.

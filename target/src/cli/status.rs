@@ -13,6 +13,7 @@ use dedup::{Survey, VolumeShares};
 use super::args::PoolArg;
 use super::health::{health_text, verdict_text};
 use super::limit::{guarantees_text, limits_text};
+use super::reliability::reliability_text;
 use super::run::converse;
 use super::table::{Align, table};
 use super::{Outcome, print, print_json, progress};
@@ -129,6 +130,9 @@ fn render(status: &Status, detail: &SpaceDetail, pool_dir: &str) -> String {
             format_human(rebuild.total_bytes),
             format_human(rebuild.written_bytes)
         );
+    }
+    if let Some(reliability) = &status.reliability {
+        text += &reliability_text(reliability, pool.redundancy);
     }
     text += "Reclaiming: freed, and free for new data when a flush has made that durable.\n";
     let _ = writeln!(

@@ -335,7 +335,9 @@ const API: House = House {
         "rates",
         "task_list",
         "refused",
+        "reliability",
         "server",
+        "settings",
     ],
     rooms: &[
         ("transfers", &[]),
@@ -348,7 +350,10 @@ const API: House = House {
         ("snapshot_schedules", &["snapshots", "volumes"]),
         ("health", &[]),
         ("limits", &["volumes"]),
-        ("status", &["volumes", "health", "listeners", "limits"]),
+        (
+            "status",
+            &["volumes", "health", "listeners", "limits", "pool"],
+        ),
         ("metrics", &["status", "scrub"]),
         ("telemetry", &["metrics"]),
         ("http", &[]),
@@ -441,6 +446,7 @@ const PROGRAM: House = House {
             ],
         ),
         ("plan", &[]),
+        ("reliability", &["plan"]),
         (
             "drive_changes",
             &[
@@ -462,7 +468,6 @@ const PROGRAM: House = House {
                 "config",
                 "control_socket",
                 "drive_changes",
-                "plan",
                 "drive_health",
                 "drive_watch",
                 "exports",
@@ -474,6 +479,7 @@ const PROGRAM: House = House {
                 "options",
                 "pool",
                 "records",
+                "reliability",
                 "telemetry",
             ],
         ),

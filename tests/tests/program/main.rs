@@ -28,6 +28,7 @@ mod nbd;
 mod nbft;
 mod operate;
 mod pools;
+mod reliability;
 mod remote_drives;
 mod service;
 mod signals;

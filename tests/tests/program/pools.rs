@@ -61,6 +61,7 @@ fn status_has_the_promised_shape_and_its_bytes_add_up() {
             "listeners",
             "pool",
             "reactors",
+            "reliability",
             "surplus",
             "survey",
             "tls",
