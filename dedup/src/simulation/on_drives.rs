@@ -315,12 +315,17 @@ impl Story {
         mark.is_some_and(|mark| mark[8..].iter().any(|byte| *byte != 0))
     }
 
-    /// The store as an import makes it of all drives, if they have what the folder has.
+    /// The store as an import makes it of all drives, if they hold one. The folder need not say so yet: an opening makes the last
+    /// change again that only they have.
     pub(super) fn imported(&self) -> Option<Arc<MemoryStore>> {
-        let on = self.on_drives.as_ref().filter(|_| self.relies_on_areas())?;
-        let all = Importable::look(POOL, &indexed(on.areas.iter().enumerate()));
-        let all = all.expect("the folder says that areas have what it has");
-        Some(all.to_memory().expect("an import").0)
+        let on = self.on_drives.as_ref()?;
+        match Importable::look(POOL, &indexed(on.areas.iter().enumerate())) {
+            Ok(all) => Some(all.to_memory().expect("an import").0),
+            Err(error) => {
+                assert!(!self.relies_on_areas(), "{error}");
+                None
+            }
+        }
     }
 
     /// The process is dead: perhaps the folder is lost, and the pool imported from its drives.

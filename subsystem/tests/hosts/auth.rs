@@ -414,7 +414,7 @@ fn a_queue_that_has_yet_to_authenticate_excuses_no_late_commands_of_others() {
         let known = authenticate(&attached.admin, &host, &keys).await;
         known.expect("it knows the secret");
         attached.set_property(properties::CC, CC_ENABLE).await.ok();
-        let [used, awaited] = [1, 2].map(|qid| lab.queue(qid, 32));
+        let [used, awaited] = [1, 2].map(|qid| lab.queue(qid, 128));
         for (qid, queue) in [(1, &used), (2, &awaited)] {
             lab.connect_io(queue, &attached, qid).await.ok();
         }

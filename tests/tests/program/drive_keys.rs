@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use rustix::process::Signal;
@@ -122,7 +122,7 @@ impl Node {
 }
 
 /// Writes a key to a file that nobody else can read.
-fn write(path: &PathBuf, key: &str) {
+fn write(path: &Path, key: &str) {
     fs::write(path, key).expect("a file");
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("its mode");
 }
@@ -220,7 +220,7 @@ fn a_pool_and_its_sled_prove_themselves_and_encrypt_also_after_a_restart_and_wit
 
 /// What is said names the drive, the file, and these words.
 #[track_caller]
-fn says(told: &str, drive: &str, file: &PathBuf, words: &[&str]) {
+fn says(told: &str, drive: &str, file: &Path, words: &[&str]) {
     let file = file.to_str().expect("text");
     for word in words.iter().chain(&[drive, file]) {
         assert!(told.contains(word), "'{word}' is not in: {told}");

@@ -26,7 +26,7 @@ fn holders(pool: &Pool) -> Vec<bool> {
     drives.map(holds).collect()
 }
 
-fn import(pool: &Pool, drives: &[&str]) -> serde_json::Value {
+fn import_from(pool: &Pool, drives: &[&str]) -> serde_json::Value {
     let to = ["--pool", pool.dir(), "--json"];
     json(&[&["pool", "import"], drives, &to].concat())
 }
@@ -89,7 +89,7 @@ fn a_pool_whose_folder_is_lost_is_made_again_of_its_drives_with_all_that_was_flu
     );
     daemon.kill();
     story.lose_the_folder();
-    let imported = import(pool, &[&second, &first]);
+    let imported = import_from(pool, &[&second, &first]);
     assert_eq!(imported["missing"], serde_json::json!([]));
     pool.is_consistent();
     let daemon = pool.serve(&[]);
@@ -101,7 +101,7 @@ fn a_pool_whose_folder_is_lost_is_made_again_of_its_drives_with_all_that_was_flu
     story.import_image("more");
     daemon.kill();
     story.lose_the_folder();
-    import(pool, &[&first, &second]);
+    import_from(pool, &[&first, &second]);
     let daemon = pool.serve(&[]);
     story.verify("data");
     story.verify("more");
@@ -135,7 +135,7 @@ fn a_drive_that_knows_less_is_not_imported_alone_and_the_one_that_is_left_is() {
     let of_another = [&import[..], &["--force", "other"]].concat();
     fails(&of_another, 65, &["'other'", &name]);
     assert!(!Path::new(pool.dir()).exists(), "nothing was made");
-    import(pool, &[&second]);
+    import_from(pool, &[&second]);
     let daemon = pool.serve(&[]);
     story.verify("data");
     // The other drive is there again, and gets what it lacks.
@@ -180,7 +180,7 @@ fn a_drive_that_is_added_or_takes_the_place_of_another_holds_the_metadata_too() 
         65,
         &[&first, "no drive of the pool any more", "leave it out"],
     );
-    import(pool, &[&third, &fourth, &second]);
+    import_from(pool, &[&third, &fourth, &second]);
     let daemon = pool.serve(&[]);
     story.verify("data");
     daemon.stop(Signal::TERM);
