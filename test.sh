@@ -71,13 +71,13 @@ if [ -z "$quick" ]; then
   within 10 cargo test --workspace --test package -- --ignored --nocapture
   step "guests"
   # Two lanes of one guest each: an emulated guest takes a core. The lines say which lane they are of.
-  cargo test --workspace --test guests --test guests_clones --test guests_drives --test guests_file_systems --test guests_keys --test guests_nvme --test guests_verbs --test guests_vhost --no-run
+  cargo test --workspace --test guests --test guests_clones --test guests_drives --test guests_file_systems --test guests_nvme --test guests_verbs --test guests_vhost --no-run
   lane() {
     local name=$1
     shift
     within 40 cargo test --workspace "$@" -- --ignored --test-threads=1 --nocapture 2>&1 | sed -u "s/^/[$name] /"
   }
-  lane hosts --test guests --test guests_clones --test guests_drives --test guests_keys --test guests_vhost & hosts=$!
+  lane hosts --test guests --test guests_clones --test guests_drives --test guests_vhost & hosts=$!
   lane devices --test guests_file_systems --test guests_nvme --test guests_verbs & devices=$!
   failed=
   wait $hosts || failed=yes
