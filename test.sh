@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs all tests: ./test.sh [--quick]
 #   --quick   leaves out the tests that boot the package's Debian or guests with Linux kernels (those need root and QEMU)
+# With ONEFOLD_MINUTES=n no file of guests' stories begins later than that, and the last line names what was left out.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$root"
@@ -36,7 +37,14 @@ within() {
   [ $code != 124 ] || echo "test.sh: '$*' did not end within $minutes minutes" >&2
   return $code
 }
-trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
+left_out=$(mktemp)
+trap 'kill $(jobs -p) 2>/dev/null || true; rm -f "$left_out"' EXIT
+# is_late STORIES: whether ONEFOLD_MINUTES have passed. Then these stories are left out, and the last line names them.
+is_late() {
+  [ $((SECONDS - start)) -ge $((${ONEFOLD_MINUTES:-100000} * 60)) ] || return 1
+  echo "test.sh: $1 is left out: ${ONEFOLD_MINUTES} minutes have passed" >&2
+  echo "$1" >>"$left_out"
+}
 
 step "format"
 cargo fmt --all -- --check
@@ -78,17 +86,23 @@ if [ -z "$quick" ]; then
   # Two lanes of one guest each: an emulated guest takes a core. The lines say which lane they are of.
   cargo test --workspace --test guests --test guests_clones --test guests_drives --test guests_file_systems --test guests_nvme --test guests_verbs --test guests_vhost --no-run
   lane() {
-    local name=$1
+    local name=$1 story
     shift
-    within 40 cargo test --workspace "$@" -- --ignored --test-threads=1 --nocapture 2>&1 | sed -u "s/^/[$name] /"
+    for story; do
+      is_late "$story" || within 40 cargo test --workspace --test "$story" -- --ignored --test-threads=1 --nocapture
+    done 2>&1 | sed -u "s/^/[$name] /"
   }
-  lane hosts --test guests --test guests_clones --test guests_drives --test guests_vhost & hosts=$!
-  lane devices --test guests_file_systems --test guests_nvme --test guests_verbs & devices=$!
+  lane hosts guests guests_drives guests_clones guests_vhost & hosts=$!
+  lane devices guests_nvme guests_verbs guests_file_systems & devices=$!
   failed=
   wait $hosts || failed=yes
   wait $devices || failed=yes
   [ -z "$failed" ] || { echo "test.sh: a story of a guest failed: see the lines [hosts] and [devices] above" >&2; exit 1; }
   step "fio in a guest while the daemon is killed"
-  ONEFOLD_FIO_SECONDS=${ONEFOLD_FIO_SECONDS:-90} within 20 cargo test --workspace --test fio_kills -- --ignored --nocapture
+  is_late fio_kills || ONEFOLD_FIO_SECONDS=${ONEFOLD_FIO_SECONDS:-90} within 20 cargo test --workspace --test fio_kills -- --ignored --nocapture
 fi
-step "all passed"
+if [ -s "$left_out" ]; then
+  step "all passed that was run; left out because this machine is slow: $(tr '\n' ' ' <"$left_out")"
+else
+  step "all passed"
+fi
