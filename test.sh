@@ -66,7 +66,10 @@ step "the program as people run it, and the shape of the tree"
 export ONEFOLD_PROGRAM=$CARGO_TARGET_DIR/release/onefold
 # By name, not by package: what is built for the workspace is not built again.
 stories=()
-for story in tests/tests/*; do stories+=(--test "$(basename "$story" .rs)"); done
+for story in tests/tests/*.rs tests/tests/*/main.rs; do
+  story=${story%/main.rs}
+  stories+=(--test "$(basename "$story" .rs)")
+done
 within 25 cargo test --workspace "${stories[@]}"
 # The tools of the stories have tests too, which the first of these commands left out.
 within 5 cargo test --workspace --lib -- write_log:: lab::
